@@ -1,0 +1,50 @@
+//! What a port does: hand in frames, take frames out, and say what it lost.
+
+use crate::packet::{Batch, Buffer, Frame, Pool};
+
+/// A device queue driven by one worker. One virtual call a batch, none a packet.
+pub trait Device<B: Buffer> {
+    /// Appends received frames to `batch`, at most `batch.room()`, in order of arrival; returns how
+    /// many. Buffers come from `pool` (a device with a ring refills it here). Never blocks.
+    fn rx(&mut self, pool: &mut Pool<B>, batch: &mut Batch<B>) -> usize;
+
+    /// Sends frames from the front of `frames` and removes them, in order; returns how many were
+    /// accepted. What remains did not fit: the caller decides to retry or to count a drop. Buffers
+    /// of frames already on their way come back to `pool` now or in a later call. Never blocks.
+    fn tx(&mut self, pool: &mut Pool<B>, frames: &mut Vec<Frame<B>>) -> usize;
+
+    /// Frames accepted by `tx` whose buffers the device still holds, plus buffers posted for
+    /// reception: with the pool and the frames in flight this is every buffer there is.
+    fn buffers_held(&self) -> usize;
+
+    /// What the device itself lost or refused, cumulative since it was opened.
+    fn stats(&mut self) -> DeviceStats;
+
+    /// Whether the device is still there and usable.
+    fn status(&mut self) -> DeviceStatus {
+        DeviceStatus::Up
+    }
+}
+
+/// Losses before a frame reached us or after we let it go. They are outside the pipeline's ledger
+/// (in = forwarded + local + dropped + held) and inside the lab's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceStats {
+    /// Frames lost because no receive buffer or ring slot was free.
+    pub rx_ring_full: u64,
+    /// Frames the kernel or the driver refused on receive.
+    pub rx_invalid: u64,
+    /// Frames accepted from us and then refused by the kernel.
+    pub tx_invalid: u64,
+    /// Times receive found its fill ring empty.
+    pub rx_fill_empty: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceStatus {
+    Up,
+    /// Administratively down or without carrier; may come back.
+    Down,
+    /// Vanished; the worker drops what was meant for it.
+    Gone,
+}

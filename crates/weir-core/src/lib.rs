@@ -1,0 +1,15 @@
+//! The packet pipeline of weir: packets in, verdicts out.
+//!
+//! This crate makes no system call, reads no clock, starts no thread and contains no `unsafe`:
+//! time is a number passed in, memory is a [`packet::Buffer`] someone else owns, and every frame
+//! that enters [`router`] leaves with exactly one [`verdict::Verdict`].
+#![forbid(unsafe_code)]
+
+pub mod device;
+pub mod packet;
+pub mod route;
+pub mod router;
+pub mod state;
+pub mod tables;
+pub mod time;
+pub mod verdict;

@@ -1,0 +1,78 @@
+//! Desired state: what the operator asked for, before any of it exists.
+//!
+//! A configuration file becomes a [`Desired`]; two of them compare to a list of [`Action`]s (a pure
+//! function, so `weir apply` can print what it would do); the control side applies them to its
+//! tables. Names are the operator's; ids are made in [`crate::tables`].
+
+use std::net::IpAddr;
+
+use crate::route::Prefix;
+use crate::tables::{Mac, Owner, ReversePath, Settings};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    pub ports: Vec<PortSpec>,
+    pub routes: Vec<RouteSpec>,
+    /// Static neighbours: never asked for, never aged.
+    pub neighbors: Vec<NeighborSpec>,
+    pub settings: Settings,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSpec {
+    pub name: String,
+    /// The device that carries it, and the tag on it.
+    pub device: String,
+    pub vlan: Option<u16>,
+    pub mtu: Option<u16>,
+    pub addresses: Vec<AddressSpec>,
+    pub reverse_path: ReversePath,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressSpec {
+    pub address: IpAddr,
+    pub prefix_len: u8,
+    pub owner: Owner,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteSpec {
+    pub prefix: Prefix,
+    pub via: Via,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// One is a plain route, several are ECMP.
+    NextHops(Vec<NextHopSpec>),
+    Blackhole,
+    Unreachable,
+    Prohibited,
+}
+
+/// A gateway, a port, or both (a link-local gateway needs its port).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextHopSpec {
+    pub gateway: Option<IpAddr>,
+    pub port: Option<String>,
+    /// 1…64.
+    pub weight: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeighborSpec {
+    pub port: String,
+    pub address: IpAddr,
+    pub mac: Mac,
+}
+
+/// What the environment says of a device: observed, not wished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    pub device: String,
+    pub mac: Mac,
+    pub mtu: u16,
+    pub up: bool,
+    pub point_to_point: bool,
+}

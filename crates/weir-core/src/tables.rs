@@ -1,0 +1,191 @@
+//! What the data path reads: one immutable snapshot of ports, routes and neighbours.
+//!
+//! ```text
+//! destination ─► Fib4 / Fib6 ─► value ─► targets[value] ─► Adjacency { port, MAC header }
+//!                                                    └──► Connected(port) ─► neighbours ─► Adjacency
+//! ```
+//!
+//! The control side builds a new `Tables` for each change and publishes it; workers pick it up between
+//! batches. Nothing in here is changed in place. Large parts sit behind `Arc`, so a change of one
+//! neighbour copies no routes.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::packet::DeviceId;
+use crate::route::{Fib4, Fib6};
+use crate::verdict::Reason;
+
+/// A MAC address.
+pub type Mac = [u8; 6];
+
+/// A logical port, with addresses and an MTU: an index into [`Tables::ports`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PortId(pub u16);
+
+impl PortId {
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// An index into [`Tables::adjacencies`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct AdjacencyId(pub u32);
+
+/// One snapshot.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    /// Raised by one with every snapshot published.
+    pub generation: u64,
+    pub devices: Arc<[Device]>,
+    pub ports: Arc<[Port]>,
+    pub fib4: Arc<Fib4>,
+    pub fib6: Arc<Fib6>,
+    /// What a FIB value means. `targets[0]` is [`Target::NoRoute`].
+    pub targets: Arc<[Target]>,
+    /// Buckets of multipath targets; a weight of two takes two buckets.
+    pub multipath: Arc<[AdjacencyId]>,
+    pub adjacencies: Arc<[Adjacency]>,
+    /// Resolved and resolving neighbours on connected networks.
+    pub neighbors: Arc<HashMap<(PortId, IpAddr), AdjacencyId>>,
+    pub settings: Settings,
+}
+
+/// Which ports a device carries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    pub name: String,
+    pub untagged: Option<PortId>,
+    /// VLAN id → port, sorted by id.
+    pub tagged: Vec<(u16, PortId)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    pub name: String,
+    pub device: DeviceId,
+    /// 802.1Q VLAN id, 1…4094.
+    pub vlan: Option<u16>,
+    pub mac: Mac,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Point-to-point: no neighbours, the MAC header is filler (TUN).
+    pub point_to_point: bool,
+    pub up: bool,
+    pub reverse_path: ReversePath,
+    /// Our addresses on this port, with prefix length and who answers for them.
+    pub addresses: Vec<PortAddress>,
+}
+
+impl Port {
+    /// The first IPv4 address, the source of our ICMP errors on this port.
+    pub fn first_ipv4(&self) -> Option<Ipv4Addr> {
+        self.addresses.iter().find_map(|a| match a.address {
+            IpAddr::V4(v4) => Some(v4),
+            IpAddr::V6(_) => None,
+        })
+    }
+
+    /// The first IPv6 address, global before link-local.
+    pub fn first_ipv6(&self) -> Option<Ipv6Addr> {
+        let all = || {
+            self.addresses.iter().filter_map(|a| match a.address {
+                IpAddr::V6(v6) => Some(v6),
+                IpAddr::V4(_) => None,
+            })
+        };
+        all().find(|a| !a.is_unicast_link_local()).or_else(|| all().next())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortAddress {
+    pub address: IpAddr,
+    pub prefix_len: u8,
+    pub owner: Owner,
+}
+
+/// Who answers ARP, NDP and echo for an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// The kernel has the address too: what is for it goes to the kernel.
+    Kernel,
+    /// Only weir has it: weir answers ARP, neighbour solicitation and echo, nothing else.
+    Weir,
+}
+
+/// RFC 3704 reverse-path check of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ReversePath {
+    #[default]
+    Off,
+    /// The best route back leaves by the port the packet came in on.
+    Strict,
+    /// Some route back exists (other than a default route or a discard).
+    Loose,
+}
+
+/// What a FIB value leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    NoRoute,
+    /// A gateway (or the far end of a point-to-point port).
+    Adjacent(AdjacencyId),
+    /// `multipath[first..first + len]`, chosen by flow hash.
+    Multipath {
+        first: u32,
+        len: u32,
+    },
+    /// The destination is on this port's own network: ask [`Tables::neighbors`].
+    Connected(PortId),
+    /// One of our addresses.
+    Local(PortId),
+    /// Broadcast address of a connected IPv4 network.
+    Broadcast(PortId),
+    /// [`Reason::Blackhole`], [`Reason::Unreachable`] or [`Reason::Prohibited`].
+    Discard(Reason),
+}
+
+/// A next hop on a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adjacency {
+    pub port: PortId,
+    pub device: DeviceId,
+    pub next_hop: IpAddr,
+    /// Destination and source MAC; meaningful when `ready`.
+    pub header: [u8; 12],
+    /// The neighbour's MAC is known (or none is needed) and the port is up.
+    pub ready: bool,
+    pub vlan: Option<u16>,
+    /// The port's MTU.
+    pub mtu: u16,
+}
+
+/// Limits and rates of the data path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// ICMP errors a second a worker may originate (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
+    pub icmp_errors_per_second: u32,
+    /// And in one burst.
+    pub icmp_error_burst: u32,
+    /// Frames held for one unresolved next hop, per worker.
+    pub hold_per_neighbor: u16,
+    /// Frames held in all, per worker.
+    pub hold_total: u16,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        // 1,000/s is Linux's icmp_msgs_per_sec, 50 its burst; 3 per neighbour is Linux's old
+        // unres_qlen, doubled for bursts of a window; 1,024 × 2 KiB = 2 MiB a worker.
+        Settings {
+            icmp_errors_per_second: 1000,
+            icmp_error_burst: 50,
+            hold_per_neighbor: 6,
+            hold_total: 1024,
+        }
+    }
+}

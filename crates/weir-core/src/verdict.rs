@@ -1,0 +1,210 @@
+//! What became of a frame: forwarded, given to this host, held, or dropped for a reason.
+//!
+//! A reason is one line of the table below: symbol, counter name, who is to blame and one sentence.
+//! Counters, `weir show drops`, metrics and traces all read this table.
+
+use crate::tables::PortId;
+
+/// Every frame ends in exactly one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Sent out of a port.
+    Forward(PortId),
+    /// For this host: the kernel's, or our own ARP, NDP and ICMP.
+    Local,
+    /// Waiting for a neighbour; becomes `Forward` or `Drop` later.
+    Held,
+    Drop(Reason),
+}
+
+/// Who has to act for a drop to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Blame {
+    /// The packet is malformed or asks for what no router does.
+    Sender,
+    /// A rule the operator wrote says so.
+    Policy,
+    /// The configuration lacks something.
+    Operator,
+    /// A neighbour or link does not keep up or does not answer.
+    Network,
+    /// More arrived than a bounded queue of ours takes.
+    Load,
+    /// A limit or defect of this program.
+    Us,
+}
+
+macro_rules! reasons {
+    ($($symbol:ident $name:literal $blame:ident $sentence:literal;)*) => {
+        /// Why a frame was dropped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Reason { $(#[doc = $sentence] $symbol,)* }
+
+        impl Reason {
+            pub const ALL: &'static [Reason] = &[$(Reason::$symbol,)*];
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The counter's name.
+            pub fn name(self) -> &'static str {
+                match self { $(Reason::$symbol => $name,)* }
+            }
+
+            pub fn blame(self) -> Blame {
+                match self { $(Reason::$symbol => Blame::$blame,)* }
+            }
+
+            pub fn sentence(self) -> &'static str {
+                match self { $(Reason::$symbol => $sentence,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    // Ethernet
+    FrameTooShort     "frame_too_short"      Sender   "shorter than an Ethernet header";
+    OtherHost         "other_host"           Sender   "the destination MAC address is not this port's";
+    UnknownVlan       "unknown_vlan"         Operator "no port is configured for this VLAN tag on this device";
+    StackedVlan       "stacked_vlan"         Sender   "more than one VLAN tag";
+    UnknownProtocol   "unknown_protocol"     Sender   "neither IPv4, IPv6 nor ARP";
+    LinkBroadcast     "link_broadcast"       Sender   "an IP unicast packet in a link-layer broadcast or multicast frame (RFC 1812 5.3.4)";
+    BadArp            "bad_arp"              Sender   "an ARP packet that is cut short or not Ethernet/IPv4 (RFC 826)";
+    // IP headers
+    IpTooShort        "ip_too_short"         Sender   "shorter than an IP header";
+    IpBadVersion      "ip_bad_version"       Sender   "the IP version does not match the EtherType";
+    IpBadHeaderLength "ip_bad_header_length" Sender   "the IPv4 header length is below 20 bytes or beyond the packet";
+    IpTruncated       "ip_truncated"         Sender   "the IP total length is beyond the frame or below the header";
+    IpBadChecksum     "ip_bad_checksum"      Sender   "the IPv4 header checksum is wrong";
+    IpBadOption       "ip_bad_option"        Sender   "an IPv4 option runs past the header or has an impossible length";
+    IpSourceRoute     "ip_source_route"      Policy   "an IPv4 source route option (not obeyed: RFC 7126)";
+    Ip6BadExtension   "ip6_bad_extension"    Sender   "an IPv6 extension header chain that is cut short, too long or out of order (RFC 8200)";
+    Ip6RoutingHeader  "ip6_routing_header"   Policy   "an IPv6 type 0 routing header (deprecated: RFC 5095)";
+    TtlExpired        "ttl_expired"          Sender   "the TTL or hop limit ran out";
+    MartianSource     "martian_source"       Sender   "a source address no packet may carry (RFC 1812 5.3.7)";
+    MartianDestination "martian_destination" Sender   "a destination address no packet may be forwarded to (RFC 1812 5.3.7)";
+    LinkLocalScope    "link_local_scope"     Sender   "a link-local address would leave its link (RFC 4291 2.5.6)";
+    Multicast         "multicast"            Sender   "a multicast packet; multicast is not routed";
+    DirectedBroadcast "directed_broadcast"   Policy   "a directed broadcast to a connected network (RFC 2644)";
+    ReversePath       "reverse_path"         Policy   "the source is not reachable through the port it came in on (RFC 3704)";
+    // Routing
+    NoRoute           "no_route"             Operator "no route to the destination";
+    Blackhole         "blackhole"            Policy   "the route says to discard silently";
+    Unreachable       "unreachable"          Policy   "the route says to answer unreachable";
+    Prohibited        "prohibited"           Policy   "the route says to answer administratively prohibited";
+    FragmentNeeded    "fragment_needed"      Sender   "larger than the next link and not to be fragmented";
+    NeighborUnresolved "neighbor_unresolved" Network  "the next hop did not answer ARP or neighbour solicitation in time";
+    HoldQueueFull     "hold_queue_full"      Load     "too many packets already wait for this next hop";
+    // Local delivery
+    LocalNotServed    "local_not_served"     Sender   "for one of our own addresses, which serve only ARP, NDP and echo";
+    BadIcmp           "bad_icmp"             Sender   "an ICMP message to us that is cut short or has a wrong checksum";
+    PuntQueueFull     "punt_queue_full"      Load     "too many packets already wait for the control thread";
+    // Leaving
+    TxRingFull        "tx_ring_full"         Load     "the outgoing ring is full";
+    PortDown          "port_down"            Network  "the outgoing port is down or gone";
+    NoBuffer          "no_buffer"            Load     "no free buffer was left";
+    FrameTooLarge     "frame_too_large"      Us       "does not fit in one buffer";
+}
+
+/// One counter per [`Reason`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DropCounters([u64; Reason::COUNT]);
+
+impl Default for DropCounters {
+    fn default() -> Self {
+        DropCounters([0; Reason::COUNT])
+    }
+}
+
+impl DropCounters {
+    #[inline]
+    pub fn add(&mut self, reason: Reason, n: u64) {
+        self.0[reason as usize] += n;
+    }
+
+    #[inline]
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Every reason with a count above zero.
+    pub fn nonzero(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
+        Reason::ALL.iter().map(|&r| (r, self.of(r))).filter(|&(_, n)| n > 0)
+    }
+
+    pub fn merge(&mut self, other: &DropCounters) {
+        for (a, b) in self.0.iter_mut().zip(&other.0) {
+            *a += b;
+        }
+    }
+}
+
+/// The pipeline's ledger. [`Ledger::balance`] is zero at every moment between two batches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Frames received from ports.
+    pub received: u64,
+    /// Received frames that left by a port (a fragmented packet counts once).
+    pub forwarded: u64,
+    /// Received frames given to this host.
+    pub local: u64,
+    /// Received frames now waiting for a neighbour (a gauge).
+    pub held: u64,
+    pub drops: DropCounters,
+    /// Frames of our own making handed to ports (ICMP errors and replies, ARP, NDP, further
+    /// fragments): not part of the balance.
+    pub originated: u64,
+    /// Our own frames that could not be sent.
+    pub originated_lost: u64,
+    /// ICMP errors not sent because of the rate limit.
+    pub icmp_limited: u64,
+}
+
+impl Ledger {
+    /// Frames unaccounted for: in − forwarded − local − dropped − held.
+    pub fn balance(&self) -> i64 {
+        let out = self.forwarded + self.local + self.held + self.drops.total();
+        self.received as i64 - out as i64
+    }
+
+    pub fn merge(&mut self, other: &Ledger) {
+        self.received += other.received;
+        self.forwarded += other.forwarded;
+        self.local += other.local;
+        self.held += other.held;
+        self.drops.merge(&other.drops);
+        self.originated += other.originated;
+        self.originated_lost += other.originated_lost;
+        self.icmp_limited += other.icmp_limited;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_fit_for_metrics() {
+        let mut names: Vec<_> = Reason::ALL.iter().map(|r| r.name()).collect();
+        assert!(
+            names
+                .iter()
+                .all(|n| n.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'))
+        );
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Reason::COUNT);
+    }
+
+    #[test]
+    fn an_unaccounted_frame_shows_in_the_balance() {
+        let mut ledger = Ledger { received: 3, forwarded: 1, local: 1, ..Ledger::default() };
+        assert_eq!(ledger.balance(), 1);
+        ledger.drops.add(Reason::NoRoute, 1);
+        assert_eq!(ledger.balance(), 0);
+    }
+}

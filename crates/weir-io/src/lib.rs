@@ -1,0 +1,1 @@
+//! System calls and unsafe code of weir, fenced.
