@@ -1,0 +1,3 @@
+//! `weir-lab`: compares configurations of packet paths and proves what it says.
+
+pub mod model;

@@ -1,0 +1,156 @@
+//! What an experiment compares and what one run yields: the words the rest of the lab shares.
+//!
+//! ```text
+//! experiment (TOML) ─► Configuration × blocks ─► Bed::run ─► Sample ─► raw/ ─► statistics ─► report
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// One thing compared: a subject on a topology under a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// Unique inside the experiment; the name of its raw files.
+    pub name: String,
+    pub subject: Subject,
+    pub topology: Topology,
+    pub workload: Workload,
+    /// Routes installed in the subject, the ones the workload uses included.
+    pub routes: u32,
+    /// CPUs and queues of the subject.
+    pub placement: Placement,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    /// weir: the pipeline in process on the memory topology, the daemon elsewhere.
+    Weir,
+    /// Linux's own forwarding.
+    Kernel,
+    /// DPDK's l3fwd example, when it is installed.
+    DpdkL3fwd,
+    /// No subject: what generator and receiver can do by themselves.
+    Ceiling,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Topology {
+    /// Generator, pipeline and sink in this process; measures the pipeline, not the daemon.
+    Memory,
+    /// Generator – device under test – receiver, three network namespaces joined by veth pairs.
+    Netns,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Workload {
+    pub family: Family,
+    pub frame: FrameSize,
+    /// Distinct UDP flows (address and port pairs).
+    pub flows: u32,
+    pub rate: Rate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    Inet,
+    Inet6,
+}
+
+/// Ethernet frame size as the field counts it: with the 4-byte FCS that software never sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FrameSize {
+    Fixed(u16),
+    /// 7 × 64, 4 × 570, 1 × 1518.
+    Imix,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rate {
+    FlatOut,
+    /// Packets a second, paced without bursts.
+    Pps(u64),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// CPUs of the subject's workers; empty means the default (one per physical core not used by
+    /// the generator).
+    pub cpus: Vec<u32>,
+    /// Port kind of weir on the netns topology: `af_xdp` or `af_packet`; empty means the default.
+    pub port: String,
+    /// CPUs of generator and receiver; empty means the default.
+    pub generator_cpus: Vec<u32>,
+}
+
+/// One run of one configuration: the replicate of every statistic.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Length of the measured window (warm-up excluded).
+    pub seconds: f64,
+    /// Delivered packets a second, the figure most verdicts are about.
+    pub pps: f64,
+    pub ledger: LossLedger,
+    /// Nanoseconds at the percentiles named in the key (`p50`, `p90`, `p99`, `p99.9`, `max`); absent
+    /// when the workload carries no timestamps.
+    pub latency_ns: BTreeMap<String, u64>,
+    pub reordered: u64,
+    pub duplicated: u64,
+    /// Further figures by name, with the unit last (`clocks_per_packet`, `cpu_percent`).
+    pub figures: BTreeMap<String, f64>,
+    /// Said by whoever measured: fallbacks, doubts.
+    pub notes: Vec<String>,
+}
+
+/// Where packets went: intended → offered → sent → each drop counter → delivered.
+///
+/// `sent = delivered + Σ drops + unaccounted`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossLedger {
+    /// What the rate asked for (equal to offered when flat out).
+    pub intended: u64,
+    /// What the generator built and tried to send.
+    pub offered: u64,
+    /// What its kernel took.
+    pub sent: u64,
+    /// By counter, named `where.reason` (`weir.no_route`, `dut-in.rx_dropped`).
+    pub drops: BTreeMap<String, u64>,
+    pub delivered: u64,
+}
+
+impl LossLedger {
+    /// Packets no counter explains: sent − delivered − Σ drops.
+    pub fn unaccounted(&self) -> i64 {
+        self.sent as i64 - self.delivered as i64 - self.drops.values().sum::<u64>() as i64
+    }
+}
+
+/// A place where configurations run. Setting up and tearing down is not measured.
+pub trait Bed {
+    /// Builds topology and subject; runs until dropped, which removes all it made.
+    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError>;
+}
+
+/// A subject that is up and can be loaded again and again.
+pub trait Prepared {
+    /// One run: `warm_up` thrown away, then `window` measured.
+    fn run(&mut self, warm_up: Duration, window: Duration, seed: u64) -> Result<Sample, LabError>;
+}
+
+/// What an experimenter can act on: lower case, subject first, then the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabError(pub String);
+
+impl std::fmt::Display for LabError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for LabError {}
