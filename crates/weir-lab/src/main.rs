@@ -1,1 +1,3 @@
+//! `weir-lab`: the instrument.
+
 fn main() {}

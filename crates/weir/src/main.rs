@@ -1,1 +1,3 @@
+//! `weir`: the daemon and operator’s command.
+
 fn main() {}

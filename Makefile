@@ -1,0 +1,37 @@
+# weir: two commands do everything on a fresh Debian machine with Rust.
+#   make demo   build, run a real interleaved experiment, write a report        (about two minutes)
+#   make test   format, lints, every test; ends with the counts
+
+.PHONY: help demo test setup build lint deny bench fuzz clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+	@echo 'also: make build | lint | bench | fuzz | clean'
+
+demo: build
+	./target/release/weir-lab run labs/demo.toml --out out/demo
+
+build: setup
+	cargo build --release --workspace
+
+test: setup lint
+	./scripts/test
+
+lint:
+	cargo fmt --all -- --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo deny --offline check bans licenses sources; \
+	 else echo 'SKIP cargo deny: cargo-deny is not installed (cargo install cargo-deny)'; fi
+
+bench: setup
+	cargo bench --workspace
+
+fuzz:
+	@sed -n '/^## /,$$p' fuzz/README.md
+
+setup:
+	@./scripts/setup
+
+clean:
+	cargo clean
+	rm -rf out
