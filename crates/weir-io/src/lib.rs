@@ -1,1 +1,3 @@
 //! System calls and unsafe code of weir, fenced.
+
+pub mod umem;
