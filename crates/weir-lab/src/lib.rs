@@ -1,3 +1,4 @@
 //! `weir-lab`: compares configurations of packet paths and proves what it says.
 
+pub mod bed;
 pub mod model;

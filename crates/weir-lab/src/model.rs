@@ -133,13 +133,18 @@ impl LossLedger {
 
 /// A place where configurations run. Setting up and tearing down is not measured.
 pub trait Bed {
+    /// What this machine lacks for `configuration`, with the remedy; `None` when it can run here. Asked
+    /// once, before the first run: what is missing is skipped by name, never silently.
+    fn missing(&mut self, configuration: &Configuration) -> Option<String>;
+
     /// Builds topology and subject; runs until dropped, which removes all it made.
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError>;
 }
 
 /// A subject that is up and can be loaded again and again.
 pub trait Prepared {
-    /// One run: `warm_up` thrown away, then `window` measured.
+    /// One run: `warm_up` thrown away, then `window` measured. Processes it starts get a process group
+    /// of their own, so that Ctrl-C reaches only the lab and the run under way ends whole.
     fn run(&mut self, warm_up: Duration, window: Duration, seed: u64) -> Result<Sample, LabError>;
 }
 
