@@ -20,7 +20,7 @@ test: setup lint
 lint:
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	@if command -v cargo-deny >/dev/null; then cargo deny --offline check bans licenses sources; \
+	@if command -v cargo-deny >/dev/null; then cargo fetch --locked -q && cargo deny --offline check bans licenses sources; \
 	 else echo 'SKIP cargo deny: cargo-deny is not installed (cargo install cargo-deny)'; fi
 
 bench: setup
