@@ -3,4 +3,7 @@
 pub mod alloc;
 pub mod clock;
 pub mod cpu;
+pub mod netlink;
+pub mod netns;
+pub mod offload;
 pub mod umem;

@@ -1,0 +1,158 @@
+//! Offloads that merge or split frames: read, switched off on ports we own, put back afterwards.
+//!
+//! A router forwards the frames that were on the wire. GRO and LRO merge them before we see them (a merged
+//! frame exceeds every MTU and its parts can't be told apart); TSO, GSO and transmit checksumming let the
+//! sender on the other end of a veth pair leave frames unfinished. The old ethtool interface knows them
+//! all by one ioctl each.
+
+use std::ffi::c_char;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// One offload, with its name as `ethtool -k` prints it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    Gro,
+    Lro,
+    Tso,
+    Gso,
+    RxChecksum,
+    TxChecksum,
+}
+
+/// Those that merge received frames: never wanted on a port that forwards.
+pub const MERGING: [Offload; 2] = [Offload::Gro, Offload::Lro];
+
+/// Those that leave sent frames unfinished: never wanted on the sending end of a veth pair whose other
+/// end is ours.
+pub const UNFINISHED: [Offload; 3] = [Offload::Tso, Offload::Gso, Offload::TxChecksum];
+
+// linux/ethtool.h
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const ETHTOOL_GRXCSUM: u32 = 0x14;
+const ETHTOOL_GTXCSUM: u32 = 0x16;
+const ETHTOOL_GTSO: u32 = 0x1e;
+const ETHTOOL_GGSO: u32 = 0x23;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GGRO: u32 = 0x2b;
+/// Every "set" is its "get" plus one.
+const SET: u32 = 1;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+
+impl Offload {
+    pub const ALL: [Offload; 6] =
+        [Offload::Gro, Offload::Lro, Offload::Tso, Offload::Gso, Offload::RxChecksum, Offload::TxChecksum];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Offload::Gro => "generic-receive-offload",
+            Offload::Lro => "large-receive-offload",
+            Offload::Tso => "tcp-segmentation-offload",
+            Offload::Gso => "generic-segmentation-offload",
+            Offload::RxChecksum => "rx-checksumming",
+            Offload::TxChecksum => "tx-checksumming",
+        }
+    }
+
+    fn command(self) -> u32 {
+        match self {
+            Offload::Gro => ETHTOOL_GGRO,
+            Offload::Lro => ETHTOOL_GFLAGS,
+            Offload::Tso => ETHTOOL_GTSO,
+            Offload::Gso => ETHTOOL_GGSO,
+            Offload::RxChecksum => ETHTOOL_GRXCSUM,
+            Offload::TxChecksum => ETHTOOL_GTXCSUM,
+        }
+    }
+}
+
+/// Whether an offload is on. A device that does not know it has it off.
+pub fn is_on(device: &str, offload: Offload) -> io::Result<bool> {
+    let value = match ethtool(device, offload.command(), 0) {
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => 0,
+        other => other?,
+    };
+    Ok(if offload == Offload::Lro { value & ETH_FLAG_LRO != 0 } else { value != 0 })
+}
+
+/// Switches an offload on or off.
+pub fn set(device: &str, offload: Offload, on: bool) -> io::Result<()> {
+    let value = if offload == Offload::Lro {
+        let flags = ethtool(device, ETHTOOL_GFLAGS, 0)?;
+        if on { flags | ETH_FLAG_LRO } else { flags & !ETH_FLAG_LRO }
+    } else {
+        u32::from(on)
+    };
+    ethtool(device, offload.command() + SET, value).map(drop)
+}
+
+/// Offloads switched off on a device; dropping it switches them on again.
+#[derive(Debug)]
+pub struct SwitchedOff {
+    device: String,
+    offloads: Vec<Offload>,
+}
+
+impl SwitchedOff {
+    /// Switches off those of `offloads` that are on.
+    pub fn on(device: &str, offloads: &[Offload]) -> io::Result<SwitchedOff> {
+        let mut done = SwitchedOff { device: device.to_string(), offloads: Vec::new() };
+        for &offload in offloads {
+            if is_on(device, offload)? {
+                set(device, offload, false)?;
+                done.offloads.push(offload);
+            }
+        }
+        Ok(done)
+    }
+
+    /// What was on before.
+    pub fn offloads(&self) -> &[Offload] {
+        &self.offloads
+    }
+}
+
+impl Drop for SwitchedOff {
+    fn drop(&mut self) {
+        for &offload in self.offloads.iter().rev() {
+            // The device may be gone by now, and then so is the setting.
+            let _ = set(&self.device, offload, true);
+        }
+    }
+}
+
+/// `struct ethtool_value`: the argument of every single-value command.
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+fn ethtool(device: &str, command: u32, data: u32) -> io::Result<u32> {
+    // SAFETY: socket() takes no memory; its result is checked before it is owned.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `socket` is a fresh descriptor that nothing else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    if device.len() >= libc::IFNAMSIZ {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("device name `{device}` is too long"),
+        ));
+    }
+    let mut value = Value { command, data };
+    // SAFETY: ifreq is plain data for which all zeros is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, &from) in request.ifr_name.iter_mut().zip(device.as_bytes()) {
+        *to = from as c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: the kernel reads `request` and reads and writes `value` behind it; both outlive the call
+    // and `value` has the layout every single-value command uses.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(value.data)
+}
