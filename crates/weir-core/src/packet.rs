@@ -61,6 +61,8 @@ pub struct Frame<B> {
     len: u16,
     /// The device it came in on, or leaves by.
     pub device: DeviceId,
+    /// Made by this host (an ICMP error, ARP, a further fragment) rather than received.
+    pub own: bool,
 }
 
 impl<B: Buffer> Frame<B> {
@@ -70,7 +72,7 @@ impl<B: Buffer> Frame<B> {
         let capacity = buffer.bytes().len().min(u16::MAX as usize);
         let start = start.min(capacity);
         let len = len.min(capacity - start);
-        Frame { buffer, start: start as u16, len: len as u16, device }
+        Frame { buffer, start: start as u16, len: len as u16, device, own: false }
     }
 
     /// A frame holding a copy of `bytes` behind the usual headroom, or the buffer back if they do

@@ -54,6 +54,22 @@ pub struct Tables {
     pub settings: Settings,
 }
 
+impl Tables {
+    /// The port a frame on `device` belongs to, by its VLAN tag (id 0 counts as untagged).
+    pub fn port_of(&self, device: DeviceId, frame: &[u8]) -> Option<PortId> {
+        let device = self.devices.get(device.index())?;
+        let id = match frame.get(12..16) {
+            Some(&[0x81, 0x00, upper, lower]) => u16::from_be_bytes([upper & 0x0f, lower]),
+            _ => 0,
+        };
+        if id == 0 {
+            return device.untagged;
+        }
+        let at = device.tagged.binary_search_by_key(&id, |&(id, _)| id).ok()?;
+        Some(device.tagged[at].1)
+    }
+}
+
 /// Which ports a device carries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {

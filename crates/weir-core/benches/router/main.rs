@@ -1,0 +1,47 @@
+//! Packets a second through `breathe`, by family and table size, beside the bed's own ceiling.
+//!
+//! `cargo bench -p weir-core --bench router` measures; under `cargo test --benches` the same code runs
+//! once with smoke values. Clocks are TSC clocks when the frequency is given in `TSC_MHZ`.
+
+mod bed;
+
+use std::time::Instant;
+
+use bed::{Bed, Family};
+
+/// Packets of one timed round, and rounds: the best of many short rounds is the least disturbed one.
+const ROUND: usize = 400_000;
+const ROUNDS: usize = 15;
+const SMOKE_ROUND: usize = 1000;
+
+fn main() {
+    let smoke = !std::env::args().any(|argument| argument == "--bench");
+    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let sizes: &[usize] = if smoke { &[2, 1000] } else { &[2, 1000, 100_000, 1_000_000] };
+    println!("{:24} {:>9} {:>9} {:>9} {:>9}", "64-byte frames", "routes", "Mpps", "ns", "bed ns");
+    for (name, family) in [("inet", Family::Inet), ("inet6", Family::Inet6), ("mixed", Family::Mixed)] {
+        if wanted.as_ref().is_some_and(|w| w != name) {
+            continue;
+        }
+        for &size in sizes {
+            // The global IPv6 table has about 200,000 routes.
+            let routes = if family == Family::Inet { size } else { size.min(200_000) };
+            let mut bed = Bed::new(family, routes);
+            let (round, rounds) = if smoke { (SMOKE_ROUND, 1) } else { (ROUND, ROUNDS) };
+            let (mut best, mut ceiling) = (f64::MAX, f64::MAX);
+            for _ in 0..rounds {
+                best = best.min(nanoseconds(|| bed.forward(round)));
+                ceiling = ceiling.min(nanoseconds(|| bed.copy_only(round)));
+            }
+            println!("{name:24} {routes:>9} {:>9.2} {best:>9.2} {ceiling:>9.2}", 1e3 / best);
+        }
+    }
+}
+
+/// Nanoseconds a packet of one round.
+fn nanoseconds(mut round: impl FnMut() -> u64) -> f64 {
+    let start = Instant::now();
+    let packets = round();
+    assert!(packets > 0, "nothing was forwarded");
+    start.elapsed().as_nanos() as f64 / packets as f64
+}

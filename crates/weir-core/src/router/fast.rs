@@ -1,0 +1,309 @@
+//! The common packet's way, a whole batch at a time.
+//!
+//! ```text
+//! for each frame   judge: our MAC, IPv4 without options or IPv6 without extensions, lengths,
+//!                  checksum, TTL, martians ──► class, destination     (anything else: class SLOW)
+//! for the batch    Fib4::lookup_batch, Fib6::lookup_batch
+//! for each frame   target ─► adjacency ready, fits ─► MAC header, TTL, checksum
+//! for each run     append to Output.tx[device]; SLOW frames go through `slow` at their place
+//! ```
+//!
+//! Promises: never judges a packet differently from [`super::decide`]; it only declines (tested by
+//! `fast_path_and_slow_path_agree`). Frames keep their order of arrival. No allocation, no branch that
+//! depends on a packet's content except "common or not" and "which family".
+
+use super::PortCounters;
+use super::ingress::{Ingress, NeighborCache, OwnAddresses};
+use crate::packet::{BATCH, Buffer, DeviceId, Frame};
+use crate::tables::{Adjacency, AdjacencyId, PortId, Tables, Target};
+
+/// Ethernet and IPv4 without options: 14 + 20.
+const HEAD4: usize = 34;
+/// Ethernet and IPv6: 14 + 40.
+const HEAD6: usize = 54;
+/// EtherTypes as two bytes read in little-endian order.
+const ETHERTYPE_IPV4: u16 = 0x0800u16.swap_bytes();
+const ETHERTYPE_IPV6: u16 = 0x86ddu16.swap_bytes();
+
+/// The fast path declines: [`Stage::place`] of a frame the slow path handles. No device has this id,
+/// for `Output::tx` would have to have 65,536 rings.
+pub(super) const SLOW: u16 = u16::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Slow,
+    V4,
+    V6,
+}
+
+/// Scratch of one batch.
+#[derive(Debug)]
+pub(super) struct Stage {
+    class: [Class; BATCH],
+    /// Destinations in order, each family densely: entry *k* belongs to the *k*-th frame of its class.
+    dst4: [u32; BATCH],
+    dst6: [u128; BATCH],
+    value4: [u32; BATCH],
+    value6: [u32; BATCH],
+    count4: usize,
+    count6: usize,
+    /// The device each frame leaves by, or [`SLOW`].
+    pub place: [u16; BATCH],
+}
+
+impl Stage {
+    pub fn new() -> Self {
+        Stage {
+            class: [Class::Slow; BATCH],
+            dst4: [0; BATCH],
+            dst6: [0; BATCH],
+            value4: [0; BATCH],
+            value6: [0; BATCH],
+            count4: 0,
+            count6: 0,
+            place: [SLOW; BATCH],
+        }
+    }
+
+    /// Judges every frame of the batch and gathers the destinations of the common ones.
+    pub fn judge<B: Buffer>(
+        &mut self,
+        tables: &Tables,
+        own: &OwnAddresses,
+        frames: &[Frame<B>],
+        counters: &mut [PortCounters],
+    ) {
+        let (mut n4, mut n6) = (0, 0);
+        let mut ingress = Ingress::of(tables, frames.first().map_or(DeviceId(0), |f| f.device));
+        let mut seen = PortCounters::default();
+        for (class, frame) in self.class.iter_mut().zip(frames) {
+            if frame.device != ingress.device {
+                received(counters, &ingress, &mut seen);
+                ingress = Ingress::of(tables, frame.device);
+            }
+            let data = frame.data();
+            *class = Class::Slow;
+            let Some(head) = data.first_chunk::<HEAD4>() else { continue };
+            match u16::from_le_bytes([head[12], head[13]]) {
+                ETHERTYPE_IPV4 => {
+                    let (common, dst) = judge4(head, data.len(), &ingress, own);
+                    self.dst4[n4 % BATCH] = dst;
+                    if common {
+                        *class = Class::V4;
+                        n4 += 1;
+                        seen.rx_packets += 1;
+                        seen.rx_bytes += data.len() as u64;
+                    }
+                }
+                ETHERTYPE_IPV6 => {
+                    let Some(head) = data.first_chunk::<HEAD6>() else { continue };
+                    let (common, dst) = judge6(head, data.len(), &ingress, own);
+                    self.dst6[n6 % BATCH] = dst;
+                    if common {
+                        *class = Class::V6;
+                        n6 += 1;
+                        seen.rx_packets += 1;
+                        seen.rx_bytes += data.len() as u64;
+                    }
+                }
+                _ => {}
+            }
+        }
+        received(counters, &ingress, &mut seen);
+        (self.count4, self.count6) = (n4.min(BATCH), n6.min(BATCH));
+    }
+
+    pub fn look_up(&mut self, tables: &Tables) {
+        if self.count4 > 0 {
+            tables.fib4.lookup_batch(&self.dst4[..self.count4], &mut self.value4[..self.count4]);
+        }
+        if self.count6 > 0 {
+            tables.fib6.lookup_batch(&self.dst6[..self.count6], &mut self.value6[..self.count6]);
+        }
+    }
+
+    /// Finds each common frame's adjacency and rewrites the frame for it; sets [`Stage::place`].
+    pub fn rewrite<B: Buffer>(
+        &mut self,
+        tables: &Tables,
+        near: &mut NeighborCache,
+        frames: &mut [Frame<B>],
+        counters: &mut [PortCounters],
+        devices: usize,
+    ) {
+        let (mut n4, mut n6) = (0, 0);
+        for ((place, class), frame) in self.place.iter_mut().zip(&self.class).zip(frames) {
+            *place = match *class {
+                Class::Slow => None,
+                Class::V4 => {
+                    let (value, dst) = (self.value4[n4 % BATCH], self.dst4[n4 % BATCH]);
+                    n4 += 1;
+                    let next = adjacency(tables, value, |port| near.find4(tables, port, dst));
+                    rewrite4(next, frame, counters, devices)
+                }
+                Class::V6 => {
+                    let (value, dst) = (self.value6[n6 % BATCH], self.dst6[n6 % BATCH]);
+                    n6 += 1;
+                    let next = adjacency(tables, value, |port| near.find6(tables, port, dst));
+                    rewrite6(next, frame, counters, devices)
+                }
+            }
+            .unwrap_or(SLOW);
+        }
+    }
+}
+
+/// Adds what was seen on an ingress to its port.
+#[inline]
+fn received(counters: &mut [PortCounters], ingress: &Ingress, seen: &mut PortCounters) {
+    if let Some(port) = counters.get_mut(ingress.port.index()) {
+        port.rx_packets += seen.rx_packets;
+        port.rx_bytes += seen.rx_bytes;
+    }
+    *seen = PortCounters::default();
+}
+
+/// Whether an IPv4 frame is common, and its destination. All checks are taken, none is branched on.
+#[inline(always)]
+fn judge4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses) -> (bool, u32) {
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| head[at + i]));
+    // 0: destination MAC; 14: version … flags; 22: TTL, protocol, checksum, source; 30: destination.
+    let (mac, first, second) = (word(0), word(14), word(22));
+    let last = u32::from_le_bytes([head[30], head[31], head[32], head[33]]);
+    let sum = (first & LOW_HALF) + (first >> 32) + (second & LOW_HALF) + (second >> 32) + u64::from(last);
+    let total = usize::from(((first >> 16) as u16).swap_bytes());
+    let (src, dst) = (((second >> 32) as u32).swap_bytes(), last.swap_bytes());
+    let common = ingress.plain
+        & (mac & ingress.mac_mask == ingress.mac)
+        & (first as u8 == 0x45)
+        & (total >= HEAD4 - 14)
+        & (total + 14 <= len)
+        & (second as u8 > 1)
+        // The header with its checksum sums to −0: a multiple of 2¹⁶ − 1, and never 0 (byte 0 is 0x45).
+        & sum.is_multiple_of(0xffff)
+        & unicast4(src)
+        & unicast4(dst)
+        & !(ingress.foreign & own.maybe4(src));
+    (common, dst)
+}
+
+const LOW_HALF: u64 = 0xffff_ffff;
+
+/// Neither 0/8, 127/8, multicast nor 240/4 (RFC 1812 4.2.2.11, 5.3.7).
+#[inline(always)]
+fn unicast4(address: u32) -> bool {
+    let first = (address >> 24) as u8;
+    (first.wrapping_sub(1) < 223) & (first != 127)
+}
+
+/// Whether an IPv6 frame is common, and its destination.
+#[inline(always)]
+fn judge6(head: &[u8; HEAD6], len: usize, ingress: &Ingress, own: &OwnAddresses) -> (bool, u128) {
+    let mac = u64::from_le_bytes(std::array::from_fn(|i| head[i]));
+    let address = |at: usize| u128::from_be_bytes(std::array::from_fn(|i| head[at + i]));
+    let (src, dst) = (address(22), address(38));
+    let payload = usize::from(u16::from_be_bytes([head[18], head[19]]));
+    let common = ingress.plain
+        & (mac & ingress.mac_mask == ingress.mac)
+        & (head[14] >> 4 == 6)
+        & (payload + HEAD6 <= len)
+        & !EXTENSION[usize::from(head[20])]
+        & (head[21] > 1)
+        & global6(src)
+        & global6(dst)
+        & !(ingress.foreign & own.maybe6(src));
+    (common, dst)
+}
+
+/// Not in ::/64 (unspecified, loopback, v4-mapped) and below fe80:: (link-local, site-local, multicast):
+/// one comparison.
+#[inline(always)]
+fn global6(address: u128) -> bool {
+    let upper = (address >> 64) as u64;
+    upper.wrapping_sub(1) < 0xfe80_0000_0000_0000 - 1
+}
+
+/// Next headers that start an extension chain: the slow path walks it.
+const EXTENSION: [bool; 256] = {
+    let mut table = [false; 256];
+    let extensions = [0, 43, 44, 51, 60, 135, 139, 140];
+    let mut i = 0;
+    while i < extensions.len() {
+        table[extensions[i]] = true;
+        i += 1;
+    }
+    table
+};
+
+/// The adjacency a FIB value leads to, when it is one the fast path takes.
+#[inline(always)]
+fn adjacency(
+    tables: &Tables,
+    value: u32,
+    near: impl FnOnce(PortId) -> Option<AdjacencyId>,
+) -> Option<&Adjacency> {
+    let id = match *tables.targets.get(value as usize)? {
+        Target::Adjacent(id) => id,
+        Target::Connected(port) => near(port)?,
+        _ => return None,
+    };
+    tables.adjacencies.get(id.0 as usize).filter(|a| a.ready && a.vlan.is_none())
+}
+
+#[inline(always)]
+fn rewrite4<B: Buffer>(
+    next: Option<&Adjacency>,
+    frame: &mut Frame<B>,
+    counters: &mut [PortCounters],
+    devices: usize,
+) -> Option<u16> {
+    let next = next?;
+    let len = frame.len();
+    let head = frame.data_mut().first_chunk_mut::<HEAD4>()?;
+    let total = u16::from_be_bytes([head[16], head[17]]);
+    if total > next.mtu || next.device.index() >= devices {
+        return None;
+    }
+    sent(counters.get_mut(next.port.index())?, len);
+    head[..12].copy_from_slice(&next.header);
+    head[22] -= 1;
+    let check = after_ttl_decrement(u16::from_be_bytes([head[24], head[25]])).to_be_bytes();
+    (head[24], head[25]) = (check[0], check[1]);
+    frame.device = next.device;
+    Some(next.device.0)
+}
+
+#[inline(always)]
+fn rewrite6<B: Buffer>(
+    next: Option<&Adjacency>,
+    frame: &mut Frame<B>,
+    counters: &mut [PortCounters],
+    devices: usize,
+) -> Option<u16> {
+    let next = next?;
+    let len = frame.len();
+    let head = frame.data_mut().first_chunk_mut::<HEAD6>()?;
+    let total = usize::from(u16::from_be_bytes([head[18], head[19]])) + HEAD6 - 14;
+    if total > usize::from(next.mtu) || next.device.index() >= devices {
+        return None;
+    }
+    sent(counters.get_mut(next.port.index())?, len);
+    head[..12].copy_from_slice(&next.header);
+    head[21] -= 1;
+    frame.device = next.device;
+    Some(next.device.0)
+}
+
+#[inline(always)]
+fn sent(port: &mut PortCounters, len: usize) {
+    port.tx_packets += 1;
+    port.tx_bytes += len as u64;
+}
+
+/// RFC 1624 equation 3 for a TTL, the upper byte of its word, lowered by one. A sum of 0xffff is −0, which
+/// is written 0: hence the comparison with 0xffff rather than 0x10000.
+#[inline(always)]
+fn after_ttl_decrement(check: u16) -> u16 {
+    let sum = u32::from(check) + 0x0100;
+    (sum + u32::from(sum >= 0xffff)) as u16
+}
