@@ -28,6 +28,9 @@ pub enum Prefix {
 macro_rules! prefix {
     ($name:ident, $bits:ty, $addr:ty) => {
         impl $name {
+            /// The prefix that covers everything.
+            pub const ALL: Self = $name { bits: 0, len: 0 };
+
             /// The prefix of `len` bits around `addr`; host bits are cleared, `len` is clipped.
             pub fn new(addr: $addr, len: u8) -> Self {
                 Self::from_bits(<$bits>::from(addr), len)
