@@ -2,3 +2,4 @@
 
 pub mod bed;
 pub mod model;
+pub mod workload;
