@@ -13,3 +13,4 @@ pub mod state;
 pub mod tables;
 pub mod time;
 pub mod verdict;
+pub mod wire;
