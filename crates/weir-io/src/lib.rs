@@ -1,9 +1,11 @@
 //! System calls and unsafe code of weir, fenced.
 
+pub mod af_packet;
 pub mod alloc;
 pub mod clock;
 pub mod cpu;
 pub mod netlink;
 pub mod netns;
 pub mod offload;
+pub mod port_error;
 pub mod umem;

@@ -1,42 +1,11 @@
 //! Links, addresses and offloads of a real kernel, in a namespace made for the purpose.
 
-use std::process::Command;
+mod support;
 
+use support::Namespace;
 use weir_io::netlink::{self, Change, Monitor};
 use weir_io::netns;
 use weir_io::offload::{self, Offload, SwitchedOff};
-
-/// A namespace with a veth pair `a`–`b`; removed when dropped.
-struct Namespace(String);
-
-impl Namespace {
-    fn new(test: &str) -> Option<Namespace> {
-        let name = format!("weir-links-{test}-{}", std::process::id());
-        if !ip(&["netns", "add", &name]) {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "SKIP {test}: network namespaces need root and iproute2");
-            return None;
-        }
-        let made = Namespace(name);
-        assert!(ip(&["-n", &made.0, "link", "add", "name", "a", "type", "veth", "peer", "name", "b"]));
-        Some(made)
-    }
-
-    fn ip(&self, words: &[&str]) {
-        let all: Vec<&str> = ["-n", &self.0].iter().chain(words).copied().collect();
-        assert!(ip(&all), "ip {}", all.join(" "));
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        ip(&["netns", "del", &self.0]);
-    }
-}
-
-fn ip(words: &[&str]) -> bool {
-    Command::new("ip").args(words).output().is_ok_and(|o| o.status.success())
-}
 
 #[test]
 fn links_and_addresses_are_listed_as_the_kernel_has_them() {

@@ -1,0 +1,227 @@
+//! `af_packet`: a port on any Ethernet device, through the kernel's packet sockets.
+//!
+//! The fallback where AF_XDP cannot be had, and said out loud as such. It differs in one way that matters:
+//! the kernel sees every frame too. It must not forward ([`kernel_forwards`]), and what is local to this
+//! host has reached it already.
+//!
+//! Frames are received by `recvmmsg` straight into the worker's buffers (one copy, none through a shared
+//! ring) and sent by `sendmmsg` past the queueing discipline. The receive socket carries virtio headers,
+//! because a veth peer on this machine may leave checksums unfinished (completed here) or merge segments
+//! (refused and counted in `rx_invalid`: no next link could carry them). VLAN tags the kernel took off are
+//! put back.
+
+use std::fs;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use weir_core::device::{Device, DeviceStats, DeviceStatus};
+use weir_core::packet::{BATCH, Batch, Buffer, DeviceId, Frame, HEADROOM, Pool};
+
+use crate::netlink;
+use crate::port_error::PortError;
+
+mod socket;
+mod tap;
+
+use socket::{AUXDATA_SPACE, VirtioHeader};
+pub use tap::Tap;
+
+/// Receive memory asked of the kernel: 4,096 small frames (a `skb` of 64 B accounts for 768 B).
+const RECEIVE_MEMORY: i32 = 4 << 20;
+
+/// One queue of a device. Several on one device share its flows by hash.
+pub struct AfPacket<B> {
+    name: String,
+    index: u32,
+    device: DeviceId,
+    rx: OwnedFd,
+    tx: OwnedFd,
+    /// Buffers taken from the pool for the next receive.
+    staged: Vec<B>,
+    /// Those the last receive filled; empty between calls, kept for its memory.
+    filled: Vec<B>,
+    headers: Box<[VirtioHeader; BATCH]>,
+    auxdata: Box<[[u64; AUXDATA_SPACE / 8]; BATCH]>,
+    stats: DeviceStats,
+    gone: bool,
+}
+
+impl<B: Buffer> AfPacket<B> {
+    /// Opens one queue on `name`. Queues that name the same `fanout` group share the device's flows.
+    pub fn open(name: &str, device: DeviceId, fanout: Option<u16>) -> Result<Self, PortError> {
+        let failed = |doing: &'static str| move |e| PortError::from_io("af_packet", name, doing, e);
+        let link = netlink::link(name).map_err(failed("listing devices"))?;
+        let link = link.ok_or_else(|| PortError::no_such_device("af_packet", name))?;
+        if !link.ethernet {
+            return Err(PortError::new(format!(
+                "port af_packet:{name}: not an Ethernet device; use kind \"tun\""
+            )));
+        }
+        let rx = socket::open().map_err(failed("opening a packet socket"))?;
+        for option in [libc::PACKET_IGNORE_OUTGOING, libc::PACKET_AUXDATA, libc::PACKET_VNET_HDR] {
+            socket::set(&rx, libc::SOL_PACKET, option, 1).map_err(failed("setting up reception"))?;
+        }
+        if socket::set(&rx, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_MEMORY).is_err() {
+            socket::set(&rx, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_MEMORY)
+                .map_err(failed("receive memory"))?;
+        }
+        socket::bind(&rx, link.index, libc::ETH_P_ALL as u16).map_err(failed("binding"))?;
+        if let Some(group) = fanout {
+            let hash = (libc::PACKET_FANOUT_HASH << 16) as i32 | i32::from(group);
+            socket::set(&rx, libc::SOL_PACKET, libc::PACKET_FANOUT, hash)
+                .map_err(failed("joining the fanout group"))?;
+        }
+        let tx = socket::open().map_err(failed("opening a packet socket"))?;
+        socket::set(&tx, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
+            .map_err(failed("setting up sending"))?;
+        socket::bind(&tx, link.index, 0).map_err(failed("binding"))?;
+        Ok(AfPacket {
+            name: name.to_string(),
+            index: link.index,
+            device,
+            rx,
+            tx,
+            staged: Vec::with_capacity(BATCH),
+            filled: Vec::with_capacity(BATCH),
+            headers: Box::new([VirtioHeader::default(); BATCH]),
+            auxdata: Box::new([[0; AUXDATA_SPACE / 8]; BATCH]),
+            stats: DeviceStats::default(),
+            gone: false,
+        })
+    }
+
+    /// Notes what an error says of the device; an empty queue says nothing.
+    fn note(&mut self, error: &io::Error) {
+        if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) {
+            self.gone = true;
+        }
+    }
+
+    /// One received frame, finished and tagged, or its buffer back when it cannot be used.
+    fn take_in(&mut self, slot: usize, length: usize, truncated: bool, buffer: B) -> Result<Frame<B>, B> {
+        let header = self.headers[slot];
+        if truncated || header.is_merged() {
+            self.stats.rx_invalid += 1;
+            return Err(buffer);
+        }
+        let mut frame = Frame::new(buffer, HEADROOM, length, self.device);
+        if !socket::finish_checksum(frame.data_mut(), header) {
+            self.stats.rx_invalid += 1;
+            return Err(frame.into_buffer());
+        }
+        if let Some(tag) = socket::vlan_tag(&self.auxdata[slot]) {
+            if frame.len() < 12 || !frame.grow_front(4) {
+                self.stats.rx_invalid += 1;
+                return Err(frame.into_buffer());
+            }
+            let data = frame.data_mut();
+            data.copy_within(4..16, 0);
+            data[12..16].copy_from_slice(&tag);
+        }
+        Ok(frame)
+    }
+}
+
+impl<B: Buffer> Device<B> for AfPacket<B> {
+    fn rx(&mut self, pool: &mut Pool<B>, batch: &mut Batch<B>) -> usize {
+        let room = batch.room();
+        while self.staged.len() < room {
+            let Some(buffer) = pool.take() else { break };
+            self.staged.push(buffer);
+        }
+        let wanted = self.staged.len().min(room);
+        if wanted == 0 {
+            return 0;
+        }
+        let windows = self.staged.iter_mut().take(wanted).map(|b| &mut b.bytes_mut()[HEADROOM..]);
+        let received = match socket::receive(&self.rx, windows, Some(&mut self.headers), &mut self.auxdata) {
+            Ok(received) => received,
+            Err(e) => {
+                self.note(&e);
+                return 0;
+            }
+        };
+        let mut taken = 0;
+        let mut filled = mem::take(&mut self.filled);
+        filled.extend(self.staged.drain(..received.count));
+        for (slot, buffer) in filled.drain(..).enumerate() {
+            let (length, truncated) = received.frames[slot];
+            match self.take_in(slot, length, truncated, buffer) {
+                Ok(frame) => match batch.push(frame) {
+                    Ok(()) => taken += 1,
+                    Err(frame) => pool.put(frame.into_buffer()),
+                },
+                Err(buffer) => pool.put(buffer),
+            }
+        }
+        self.filled = filled;
+        taken
+    }
+
+    fn tx(&mut self, pool: &mut Pool<B>, frames: &mut Vec<Frame<B>>) -> usize {
+        let mut accepted = 0;
+        while accepted < frames.len() {
+            let chunk = &frames[accepted..(accepted + BATCH).min(frames.len())];
+            match socket::send(&self.tx, chunk.iter().map(Frame::data)) {
+                Ok(sent) => accepted += sent,
+                // This one frame is refused (too long for the device): the rest may go.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) => {
+                    self.stats.tx_invalid += 1;
+                    accepted += 1;
+                }
+                Err(e) => {
+                    self.note(&e);
+                    break;
+                }
+            }
+        }
+        for frame in frames.drain(..accepted) {
+            pool.put(frame.into_buffer());
+        }
+        accepted
+    }
+
+    fn buffers_held(&self) -> usize {
+        self.staged.len()
+    }
+
+    fn stats(&mut self) -> DeviceStats {
+        // The kernel resets its counter at each reading.
+        if let Ok(dropped) = socket::dropped(&self.rx) {
+            self.stats.rx_ring_full += u64::from(dropped);
+        }
+        self.stats
+    }
+
+    fn status(&mut self) -> DeviceStatus {
+        match netlink::link(&self.name) {
+            Ok(Some(link)) if link.index == self.index && !self.gone => {
+                if link.running {
+                    DeviceStatus::Up
+                } else {
+                    DeviceStatus::Down
+                }
+            }
+            Ok(_) => DeviceStatus::Gone,
+            Err(_) => DeviceStatus::Up,
+        }
+    }
+}
+
+impl<B> AsRawFd for AfPacket<B> {
+    /// Readable when frames wait.
+    fn as_raw_fd(&self) -> RawFd {
+        self.rx.as_raw_fd()
+    }
+}
+
+/// Whether the kernel forwards packets that come in by this device, which would double what an
+/// `af_packet` port forwards: (IPv4, IPv6).
+pub fn kernel_forwards(name: &str) -> (bool, bool) {
+    let on = |family: &str| {
+        let path = format!("/proc/sys/net/{family}/conf/{name}/forwarding");
+        fs::read_to_string(path).is_ok_and(|text| text.trim() != "0")
+    };
+    (on("ipv4"), on("ipv6"))
+}

@@ -1,0 +1,202 @@
+//! The packet socket port against a real kernel: what a veth peer sends arrives whole, what cannot be
+//! forwarded is counted, and a device that goes away is survived.
+
+mod support;
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use support::Namespace;
+use weir_core::device::{Device, DeviceStatus};
+use weir_core::packet::{Batch, DeviceId, Frame, Pool};
+use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
+use weir_io::netns;
+
+type Port = AfPacket<Box<[u8]>>;
+
+/// `b` is the far end, with an address of the kernel's; `a` is ours and has none.
+fn link(test: &str) -> Option<Namespace> {
+    let ns = Namespace::new(test)?;
+    ns.ip(&["link", "set", "dev", "a", "address", "02:00:00:00:00:0a", "up"]);
+    ns.ip(&["link", "set", "dev", "b", "address", "02:00:00:00:00:0b", "up"]);
+    ns.ip(&["addr", "add", "192.0.2.2/24", "dev", "b"]);
+    ns.ip(&["neigh", "add", "192.0.2.1", "lladdr", "02:00:00:00:00:0a", "dev", "b"]);
+    Some(ns)
+}
+
+/// Receives until `count` frames satisfied `wanted` (within five seconds); returns those, in order.
+fn await_frames(
+    port: &mut Port,
+    pool: &mut Pool<Box<[u8]>>,
+    count: usize,
+    wanted: impl Fn(&[u8]) -> bool,
+) -> Vec<Vec<u8>> {
+    let end = Instant::now() + Duration::from_secs(5);
+    let mut batch = Batch::new();
+    let mut found = Vec::new();
+    while found.len() < count {
+        assert!(Instant::now() < end, "{} of {count} frames arrived", found.len());
+        if port.rx(pool, &mut batch) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for frame in batch.drain() {
+            if wanted(frame.data()) {
+                found.push(frame.data().to_vec());
+            }
+            pool.put(frame.into_buffer());
+        }
+    }
+    found
+}
+
+/// A frame of a local experimental protocol, tagged when asked.
+fn experimental(pool: &mut Pool<Box<[u8]>>, vlan: Option<u16>, mark: u8) -> Frame<Box<[u8]>> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 0x0b, 2, 0, 0, 0, 0, 0x0a];
+    if let Some(vlan) = vlan {
+        bytes.extend([0x81, 0]);
+        bytes.extend(vlan.to_be_bytes());
+    }
+    bytes.extend([0x88, 0xb5, mark]);
+    bytes.resize(64, 0);
+    Frame::from_bytes(pool.take().expect("a buffer"), &bytes, DeviceId(0)).expect("fits")
+}
+
+fn is_udp_to(port: u16) -> impl Fn(&[u8]) -> bool {
+    move |f| f.len() > 42 && f[12..14] == [8, 0] && f[23] == 17 && f[36..38] == port.to_be_bytes()
+}
+
+/// The one's complement sum of the UDP pseudo-header, header and payload: 0xffff when right.
+fn udp_sum(frame: &[u8]) -> u32 {
+    let length = u16::from_be_bytes([frame[38], frame[39]]);
+    let words = frame[26..34].chunks(2).chain(frame[34..34 + length as usize].chunks(2));
+    let mut sum: u32 = words.map(|w| u32::from(w[0]) << 8 | u32::from(w.get(1).copied().unwrap_or(0))).sum();
+    sum += 17 + u32::from(length);
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum
+}
+
+#[test]
+fn checksum_left_to_hardware_by_a_veth_peer_is_completed() {
+    let Some(ns) = link("checksum_left_to_hardware_by_a_veth_peer_is_completed") else { return };
+    netns::inside(&ns.0, || {
+        let mut port = Port::open("a", DeviceId(3), None).expect("opened");
+        let mut pool = Pool::boxed(128);
+        let socket = UdpSocket::bind("192.0.2.2:5000").expect("bound");
+        socket.send_to(b"odd length!", "192.0.2.1:6000").expect("sent");
+        let frame = await_frames(&mut port, &mut pool, 1, is_udp_to(6000)).remove(0);
+        assert_eq!(udp_sum(&frame), 0xffff);
+        assert_eq!(&frame[42..53], b"odd length!");
+        assert_eq!(pool.free() + Device::<Box<[u8]>>::buffers_held(&port), 128, "no buffer is lost");
+    })
+    .expect("entered");
+}
+
+#[test]
+fn vlan_tag_taken_off_by_the_kernel_is_put_back() {
+    let Some(ns) = link("vlan_tag_taken_off_by_the_kernel_is_put_back") else { return };
+    netns::inside(&ns.0, || {
+        let mut near = Port::open("a", DeviceId(0), None).expect("opened");
+        let mut far = Port::open("b", DeviceId(1), None).expect("opened");
+        let mut pool = Pool::boxed(256);
+        let mut frames = vec![experimental(&mut pool, Some(0x6007), 1)];
+        assert_eq!(near.tx(&mut pool, &mut frames), 1);
+        let frame = await_frames(&mut far, &mut pool, 1, |f| f[12..14] == [0x81, 0]).remove(0);
+        assert_eq!(frame[14..19], [0x60, 0x07, 0x88, 0xb5, 1], "tag with its priority, then the payload");
+    })
+    .expect("entered");
+}
+
+#[test]
+fn frames_sent_arrive_in_order_and_are_not_heard_back() {
+    let Some(ns) = link("frames_sent_arrive_in_order_and_are_not_heard_back") else { return };
+    netns::inside(&ns.0, || {
+        let mut near = Port::open("a", DeviceId(0), None).expect("opened");
+        let mut far = Port::open("b", DeviceId(1), None).expect("opened");
+        let mut pool = Pool::boxed(512);
+        let mut frames: Vec<_> = (0..100).map(|n| experimental(&mut pool, None, n)).collect();
+        assert_eq!(near.tx(&mut pool, &mut frames), 100);
+        let seen = await_frames(&mut far, &mut pool, 100, |f| f[12..14] == [0x88, 0xb5]);
+        assert!(seen.iter().map(|f| f[14]).eq(0..100), "in order, once each");
+        let mut batch = Batch::new();
+        near.rx(&mut pool, &mut batch);
+        assert!(batch.frames().iter().all(|f| f.data()[12..14] != [0x88, 0xb5]), "own frames are not heard");
+    })
+    .expect("entered");
+}
+
+#[test]
+fn device_down_and_gone_are_told_and_survived() {
+    let Some(ns) = link("device_down_and_gone_are_told_and_survived") else { return };
+    netns::inside(&ns.0, || {
+        let mut port = Port::open("a", DeviceId(0), None).expect("opened");
+        let mut pool = Pool::boxed(128);
+        let mut batch = Batch::new();
+        assert_eq!(port.status(), DeviceStatus::Up);
+        ns.ip(&["link", "set", "dev", "a", "down"]);
+        assert_eq!(port.status(), DeviceStatus::Down);
+        port.rx(&mut pool, &mut batch);
+        ns.ip(&["link", "set", "dev", "a", "up"]);
+        assert_eq!(port.status(), DeviceStatus::Up);
+        ns.ip(&["link", "del", "dev", "a"]);
+        assert_eq!(port.status(), DeviceStatus::Gone);
+        assert_eq!(port.rx(&mut pool, &mut batch), 0);
+        let frame = Frame::from_bytes(pool.take().expect("a buffer"), &[0; 60], DeviceId(0)).expect("fits");
+        let mut frames = vec![frame];
+        assert_eq!(port.tx(&mut pool, &mut frames), 0);
+        assert_eq!(frames.len(), 1, "what was not sent stays with the caller");
+    })
+    .expect("entered");
+}
+
+#[test]
+fn unknown_device_is_refused_with_the_devices_there_are() {
+    let Some(ns) = link("unknown_device_is_refused_with_the_devices_there_are") else { return };
+    let error = netns::inside(&ns.0, || Port::open("nosuch", DeviceId(0), None).err()).expect("entered");
+    let text = error.expect("refused").to_string();
+    assert!(text.starts_with("port af_packet:nosuch: no such device; devices here are"), "{text}");
+    assert!(text.contains("lo") && text.contains('a'), "{text}");
+}
+
+#[test]
+fn tap_hears_arp_and_neighbor_solicitation_and_nothing_else() {
+    let Some(ns) = link("tap_hears_arp_and_neighbor_solicitation_and_nothing_else") else { return };
+    ns.ip(&["addr", "add", "2001:db8::2/64", "dev", "b", "nodad"]);
+    netns::inside(&ns.0, || {
+        let mut tap = Tap::open("a").expect("opened");
+        let v4 = UdpSocket::bind("192.0.2.2:0").expect("bound");
+        let v6 = UdpSocket::bind("[2001:db8::2]:0").expect("bound");
+        // A known neighbour: plain UDP, which the tap must not hear. Unknown ones: ARP and NS.
+        for to in ["192.0.2.1:9", "192.0.2.77:9"] {
+            v4.send_to(b"x", to).expect("sent");
+        }
+        v6.send_to(b"x", "[2001:db8::77]:9").expect("sent");
+        let (mut arp, mut ns) = (false, false);
+        let end = Instant::now() + Duration::from_secs(5);
+        while !(arp && ns) && Instant::now() < end {
+            for frame in tap.receive().expect("readable") {
+                match frame[12..14] {
+                    [0x08, 0x06] => arp = true,
+                    [0x86, 0xdd] => {
+                        assert!((133..=137).contains(&frame[54]), "ICMPv6 type {}", frame[54]);
+                        ns |= frame[54] == 135;
+                    }
+                    _ => panic!("the tap heard {frame:02x?}"),
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(arp && ns, "arp {arp}, solicitation {ns}");
+    })
+    .expect("entered");
+}
+
+#[test]
+fn forwarding_of_the_kernel_is_seen_per_family() {
+    let Some(ns) = link("forwarding_of_the_kernel_is_seen_per_family") else { return };
+    ns.sysctl("net.ipv4.conf.a.forwarding=1");
+    ns.sysctl("net.ipv6.conf.a.forwarding=0");
+    let seen = netns::inside(&ns.0, || kernel_forwards("a")).expect("entered");
+    assert_eq!(seen, (true, false));
+}
