@@ -1,11 +1,15 @@
 //! System calls and unsafe code of weir, fenced.
 
 pub mod af_packet;
+pub mod af_xdp;
 pub mod alloc;
+pub mod bpf;
 pub mod clock;
 pub mod cpu;
 pub mod netlink;
 pub mod netns;
 pub mod offload;
 pub mod port_error;
+pub mod ring;
+pub mod steer;
 pub mod umem;

@@ -159,7 +159,6 @@ impl Umem {
         self.region.pages
     }
 
-    #[allow(dead_code, reason = "the AF_XDP rings are the other half")]
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
@@ -207,7 +206,6 @@ unsafe impl Send for Region {}
 // SAFETY: as above; `&Region` gives no access to the mapped bytes.
 unsafe impl Sync for Region {}
 
-#[allow(dead_code, reason = "the AF_XDP rings are the other half")]
 impl Region {
     /// The handle of chunk `index`.
     ///
@@ -251,10 +249,6 @@ impl Region {
 
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     pub(crate) fn chunk_size(&self) -> u32 {

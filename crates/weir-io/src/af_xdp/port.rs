@@ -1,0 +1,388 @@
+//! One queue of one interface as a [`Device`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use weir_core::device::{Device, DeviceStats, DeviceStatus};
+use weir_core::packet::{Batch, DeviceId, Frame, Pool};
+
+use super::interface::{HeldInterrupts, Interface};
+use super::{Bind, OpenError, Options, Report, socket};
+use crate::ring::{Addr, Consumer, Desc, Producer, Which};
+use crate::steer::Steering;
+use crate::umem::{Chunk, Region, Umem};
+
+/// Fill-ring slots are refilled when this many are due: one publication for several frames.
+const REFILL: u32 = 32;
+
+/// An AF_XDP socket, its rings, and the chunks it holds.
+///
+/// Fields drop in order: rings and socket first (the kernel lets go of the memory), then `held`
+/// (the chunks go home).
+#[derive(Debug)]
+pub struct AfXdp {
+    fill: Producer<Addr>,
+    rx: Consumer<Desc>,
+    tx: Producer<Desc>,
+    completion: Consumer<Addr>,
+    socket: OwnedFd,
+    held: Held,
+    _interrupts: Option<HeldInterrupts>,
+    interface: Interface,
+    device: DeviceId,
+    /// Chunks to keep posted, and those posted now (in the fill ring, the kernel, or the rx ring).
+    want_posted: u32,
+    posted: u32,
+    /// Frames were published that the kernel may not have taken yet.
+    unsent: bool,
+    busy_poll: bool,
+    /// Entries that name a chunk the kernel was not given.
+    rx_alien: u64,
+    /// Frames in chunks of another umem.
+    tx_alien: u64,
+    report: Report,
+}
+
+impl AfXdp {
+    /// Opens `options.queue` of the steered interface on this umem.
+    pub fn open(options: &Options, steering: &Steering, umem: &Umem) -> Result<AfXdp, OpenError> {
+        let name = steering.interface();
+        let interface =
+            Interface::open(name).map_err(|error| OpenError::Interface { interface: name.into(), error })?;
+        let mut refusals = Vec::new();
+        for &bind in &options.order {
+            let parts = Parts::prepare(options, name, umem)?;
+            match socket::bind(parts.socket.as_fd(), interface.index(), options.queue, bind) {
+                Ok(()) => return parts.finish(options, steering, umem, interface, bind, refusals),
+                Err(error) => refusals.push((bind, error)),
+            }
+        }
+        Err(OpenError::Bind { interface: name.into(), queue: options.queue, refusals })
+    }
+
+    /// What was tried and what was taken.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Readable when frames wait: for a worker with nothing to do.
+    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Keeps `want_posted` chunks with the kernel.
+    fn refill(&mut self, pool: &mut Pool<Chunk>) {
+        let due = self.want_posted.saturating_sub(self.posted);
+        if due < REFILL.min(self.want_posted) {
+            return;
+        }
+        let room = self.fill.room(due).min(due);
+        let mut added = 0;
+        while added < room {
+            let Some(chunk) = pool.take() else { break };
+            let Some(index) = self.held.claim(chunk) else { break };
+            self.fill.push(self.held.addr(index));
+            added += 1;
+        }
+        if added > 0 {
+            self.fill.submit();
+            self.posted += added;
+        }
+    }
+
+    /// Takes back the chunks of frames that were sent.
+    fn reap(&mut self, pool: &mut Pool<Chunk>) {
+        while let Some(addr) = self.completion.pop() {
+            if let Some(chunk) = self.held.release(addr) {
+                pool.put(chunk);
+            }
+        }
+        self.completion.release();
+    }
+
+    /// Tells the kernel of published frames when it has to be told.
+    fn kick(&mut self) {
+        // Each call of a kernel without a larger budget sends 32: a batch takes a few.
+        for _ in 0..8 {
+            if self.tx.pending() == 0 {
+                self.unsent = false;
+                return;
+            }
+            if !self.tx.needs_wakeup() {
+                return;
+            }
+            match socket::wake_tx(self.socket.as_fd()) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                // ENOBUFS, EBUSY: the interface is congested; ENETDOWN, ENXIO: `status` says so.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Device<Chunk> for AfXdp {
+    fn rx(&mut self, pool: &mut Pool<Chunk>, batch: &mut Batch<Chunk>) -> usize {
+        if self.unsent {
+            self.kick();
+        }
+        self.reap(pool);
+        self.refill(pool);
+        if self.rx.ready() == 0 && (self.busy_poll || self.fill.needs_wakeup()) {
+            // A refusal means no traffic to receive: the interface is down or gone (`status`).
+            let _ = socket::wake_rx(self.socket.as_fd());
+        }
+        let mut received = 0;
+        let mut taken = 0;
+        for _ in 0..batch.room() {
+            let Some(desc) = self.rx.pop() else { break };
+            taken += 1;
+            let Some(chunk) = self.held.release(desc.addr) else {
+                self.rx_alien += 1;
+                continue;
+            };
+            let start = self.held.offset(desc.addr);
+            match batch.push(Frame::new(chunk, start, desc.len as usize, self.device)) {
+                Ok(()) => received += 1,
+                Err(frame) => pool.put(frame.into_buffer()),
+            }
+        }
+        if taken > 0 {
+            self.rx.release();
+            self.posted = self.posted.saturating_sub(taken);
+        }
+        received
+    }
+
+    fn tx(&mut self, pool: &mut Pool<Chunk>, frames: &mut Vec<Frame<Chunk>>) -> usize {
+        self.reap(pool);
+        let room = self.tx.room(frames.len() as u32) as usize;
+        let accepted = room.min(frames.len());
+        for frame in frames.drain(..accepted) {
+            let (start, len) = (frame.start() as u64, frame.len() as u32);
+            match self.held.claim(frame.into_buffer()) {
+                Some(index) => {
+                    self.tx.push(Desc { addr: self.held.addr(index) + start, len, options: 0 });
+                }
+                None => self.tx_alien += 1,
+            }
+        }
+        if accepted > 0 {
+            self.tx.submit();
+            self.unsent = true;
+        }
+        if self.unsent {
+            self.kick();
+        }
+        accepted
+    }
+
+    fn buffers_held(&self) -> usize {
+        self.held.count
+    }
+
+    fn stats(&mut self) -> DeviceStats {
+        let zero = || libc::xdp_statistics {
+            rx_dropped: 0,
+            rx_invalid_descs: 0,
+            tx_invalid_descs: 0,
+            rx_ring_full: 0,
+            rx_fill_ring_empty_descs: 0,
+            tx_ring_empty_descs: 0,
+        };
+        // The option exists since the first AF_XDP kernel; without it only our own counts remain.
+        let kernel =
+            socket::option(self.socket.as_fd(), libc::XDP_STATISTICS, zero).unwrap_or_else(|_| zero());
+        DeviceStats {
+            rx_ring_full: kernel.rx_ring_full + kernel.rx_dropped,
+            rx_invalid: kernel.rx_invalid_descs + self.rx_alien,
+            tx_invalid: kernel.tx_invalid_descs + self.tx_alien,
+            rx_fill_empty: kernel.rx_fill_ring_empty_descs,
+        }
+    }
+
+    fn status(&mut self) -> DeviceStatus {
+        self.interface.status()
+    }
+}
+
+/// A socket with memory and rings, not yet bound.
+struct Parts {
+    fill: Producer<Addr>,
+    rx: Consumer<Desc>,
+    tx: Producer<Desc>,
+    completion: Consumer<Addr>,
+    socket: OwnedFd,
+}
+
+impl Parts {
+    fn prepare(options: &Options, name: &str, umem: &Umem) -> Result<Parts, OpenError> {
+        let step = |what| move |error| step_error(name, options.queue, what, error);
+        let socket = socket::open().map_err(step("no AF_XDP socket"))?;
+        let fd = socket.as_fd();
+        socket::register(fd, umem.region()).map_err(step("umem not accepted"))?;
+        let ring = options.ring;
+        Ok(Parts {
+            fill: Producer::of_socket(fd, Which::Fill, ring).map_err(step("fill ring"))?,
+            completion: Consumer::of_socket(fd, Which::Completion, ring).map_err(step("completion ring"))?,
+            rx: Consumer::of_socket(fd, Which::Rx, ring).map_err(step("rx ring"))?,
+            tx: Producer::of_socket(fd, Which::Tx, ring).map_err(step("tx ring"))?,
+            socket,
+        })
+    }
+
+    fn finish(
+        self,
+        options: &Options,
+        steering: &Steering,
+        umem: &Umem,
+        interface: Interface,
+        bind: Bind,
+        refusals: Vec<(Bind, io::Error)>,
+    ) -> Result<AfXdp, OpenError> {
+        let fd = self.socket.as_fd();
+        socket::raise_send_budget(fd, options.ring);
+        let interrupts = match options.busy_poll {
+            Some(budget) => {
+                let step = |error| step_error(interface.name(), options.queue, "busy polling", error);
+                socket::prefer_busy_poll(fd, budget).map_err(step)?;
+                Some(HeldInterrupts::hold(interface.name()).map_err(step)?)
+            }
+            None => None,
+        };
+        steering.add(options.queue, fd)?;
+        let attachment = steering.attachment();
+        let report = Report {
+            interface: interface.name().into(),
+            queue: options.queue,
+            bind,
+            xdp: attachment.mode,
+            refusals,
+            xdp_refusals: attachment
+                .refusals
+                .iter()
+                .map(|(mode, error)| (*mode, error.raw_os_error().unwrap_or(0)))
+                .collect(),
+            busy_poll: options.busy_poll.is_some(),
+            replaced_leftover: attachment.replaced_leftover,
+        };
+        Ok(AfXdp {
+            fill: self.fill,
+            rx: self.rx,
+            tx: self.tx,
+            completion: self.completion,
+            socket: self.socket,
+            held: Held::new(umem.region().clone()),
+            _interrupts: interrupts,
+            interface,
+            device: options.device,
+            want_posted: options.posted.min(options.ring),
+            posted: 0,
+            unsent: false,
+            busy_poll: options.busy_poll.is_some(),
+            rx_alien: 0,
+            tx_alien: 0,
+            report,
+        })
+    }
+}
+
+fn step_error(interface: &str, queue: u32, what: &'static str, error: io::Error) -> OpenError {
+    OpenError::Step { interface: interface.into(), queue, what, error }
+}
+
+/// The chunks the kernel has from us, one bit each: an address that comes back is believed only if
+/// its chunk was given, so no second handle of a chunk can ever be made.
+#[derive(Debug)]
+struct Held {
+    region: Arc<Region>,
+    bits: Vec<u64>,
+    count: usize,
+    shift: u32,
+}
+
+impl Held {
+    fn new(region: Arc<Region>) -> Held {
+        let words = region.count().div_ceil(64) as usize;
+        let shift = region.chunk_size().trailing_zeros();
+        Held { region, bits: vec![0; words], count: 0, shift }
+    }
+
+    /// Takes a chunk over; `None` (and the chunk goes home) when it is another umem's.
+    #[inline]
+    fn claim(&mut self, chunk: Chunk) -> Option<u32> {
+        let index = self.region.claim(chunk).ok()?;
+        self.bits[index as usize / 64] |= 1 << (index % 64);
+        self.count += 1;
+        Some(index)
+    }
+
+    /// Makes the chunk at `addr` a handle again; `None` when the kernel was not given it.
+    #[inline]
+    fn release(&mut self, addr: Addr) -> Option<Chunk> {
+        let index = addr >> self.shift;
+        let word = self.bits.get_mut((index / 64) as usize)?;
+        let bit = 1 << (index % 64);
+        if *word & bit == 0 {
+            return None;
+        }
+        *word &= !bit;
+        self.count -= 1;
+        // SAFETY: the bit said that this device held the claim on the chunk, made by `claim` from
+        // its only handle; clearing it ended that. Bits exist for indices below the count only.
+        Some(unsafe { self.region.chunk(index as u32) })
+    }
+
+    fn addr(&self, index: u32) -> Addr {
+        u64::from(index) << self.shift
+    }
+
+    fn offset(&self, addr: Addr) -> usize {
+        (addr & ((1 << self.shift) - 1)) as usize
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for (word, bits) in self.bits.iter().enumerate() {
+            for bit in (0..64).filter(|b| bits & (1 << b) != 0) {
+                self.region.send_home(word as u32 * 64 + bit);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::umem::ChunkSize;
+
+    #[test]
+    fn an_address_comes_back_once_and_only_if_it_was_given() {
+        let umem = Umem::new(100, ChunkSize::default()).expect("memory");
+        let mut pool = umem.pool();
+        let mut held = Held::new(umem.region().clone());
+        let index = held.claim(pool.take().expect("full")).expect("ours");
+        let addr = held.addr(index) + 256;
+        assert_eq!((held.count, held.offset(addr)), (1, 256));
+        assert!(held.release(addr ^ 2048).is_none(), "never given");
+        assert!(held.release(1 << 40).is_none(), "outside");
+        let chunk = held.release(addr).expect("given");
+        assert!(held.release(addr).is_none(), "a second handle");
+        pool.put(chunk);
+        assert_eq!(pool.free(), umem.total());
+    }
+
+    #[test]
+    fn what_the_kernel_held_goes_home_with_the_port() {
+        let umem = Umem::new(100, ChunkSize::default()).expect("memory");
+        let mut pool = umem.pool();
+        let mut held = Held::new(umem.region().clone());
+        for _ in 0..70 {
+            held.claim(pool.take().expect("full")).expect("ours");
+        }
+        drop(held);
+        assert_eq!((umem.home(), pool.free()), (70, 30));
+    }
+}

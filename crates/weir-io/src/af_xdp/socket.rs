@@ -1,0 +1,109 @@
+//! An AF_XDP socket: options, registration of memory, binding, and the two wake-up calls.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::Bind;
+use crate::umem::Region;
+
+/// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): frames one send call copies; 32 before.
+const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
+
+pub(crate) fn open() -> io::Result<OwnedFd> {
+    // SAFETY: socket takes no pointers; the result is checked before it is owned.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn set<T>(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is readable for its own size.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (value as *const T).cast(), len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sets an option of level `SOL_XDP`.
+pub(crate) fn set_option<T>(socket: BorrowedFd<'_>, name: libc::c_int, value: &T) -> io::Result<()> {
+    set(socket, libc::SOL_XDP, name, value)
+}
+
+/// Reads an option of level `SOL_XDP` made of integers into a value that starts as `zero()`.
+pub(crate) fn option<T: Copy>(
+    socket: BorrowedFd<'_>,
+    name: libc::c_int,
+    zero: impl FnOnce() -> T,
+) -> io::Result<T> {
+    let mut value = zero();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    // SAFETY: `value` is writable for `len` bytes; every option of SOL_XDP is made of integers, for
+    // which any bytes are valid.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_XDP, name, (&raw mut value).cast(), &mut len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// Lends the region's memory to the kernel for this socket.
+pub(crate) fn register(socket: BorrowedFd<'_>, region: &Region) -> io::Result<()> {
+    let registration = libc::xdp_umem_reg {
+        addr: region.base().as_ptr() as u64,
+        len: u64::from(region.count()) * u64::from(region.chunk_size()),
+        chunk_size: region.chunk_size(),
+        headroom: 0,
+        flags: 0,
+        tx_metadata_len: 0,
+    };
+    set_option(socket, libc::XDP_UMEM_REG, &registration)
+}
+
+pub(crate) fn bind(socket: BorrowedFd<'_>, ifindex: u32, queue: u32, how: Bind) -> io::Result<()> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: how.flag() | libc::XDP_USE_NEED_WAKEUP,
+        sxdp_ifindex: ifindex,
+        sxdp_queue_id: queue,
+        sxdp_shared_umem_fd: 0,
+    };
+    let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
+    // SAFETY: `address` is a complete sockaddr_xdp of `len` bytes.
+    let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Lets one send call copy a whole ring. Older kernels refuse, and send 32 a call: tx asks again.
+pub(crate) fn raise_send_budget(socket: BorrowedFd<'_>, frames: u32) {
+    let _ = set_option(socket, XDP_MAX_TX_SKB_BUDGET, &frames);
+}
+
+/// The worker's own calls run the interface's receive processing.
+pub(crate) fn prefer_busy_poll(socket: BorrowedFd<'_>, budget: u16) -> io::Result<()> {
+    const MICROSECONDS: libc::c_int = 20;
+    set(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1)?;
+    set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &MICROSECONDS)?;
+    set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &libc::c_int::from(budget))
+}
+
+/// Asks the kernel to look at the transmit ring.
+#[inline]
+pub(crate) fn wake_tx(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    // SAFETY: an empty message: no pointer is followed.
+    let result = unsafe { libc::sendto(fd, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Asks the kernel to look at the fill ring, or, when busy polling, to receive.
+#[inline]
+pub(crate) fn wake_rx(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    // SAFETY: an empty message and no address: no pointer is followed.
+    let result = unsafe {
+        let (nothing, no_address) = (std::ptr::null_mut(), std::ptr::null_mut());
+        libc::recvfrom(fd, nothing, 0, libc::MSG_DONTWAIT, no_address, std::ptr::null_mut())
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,237 @@
+//! The steering program itself, instruction by instruction.
+//!
+//! Registers that live across the program: `R6` context, `R7` where the IP header would start,
+//! `R8` end of the frame, `R9` the action to return. Fields are compared in network order; the
+//! constants are turned around instead, once, here.
+
+use weir_core::tables::Owner;
+
+use super::Cause;
+use crate::bpf::asm::{Alu, Asm, AsmError, Cond, Helper, Label, Program, Reg, Reg::*, Size};
+use crate::bpf::object::Map;
+
+const XDP_PASS: i32 = 2;
+const XDP_REDIRECT: i32 = 4;
+
+/// Offsets in `struct xdp_md`.
+const MD_DATA: i16 = 0;
+const MD_DATA_END: i16 = 4;
+const MD_RX_QUEUE: i16 = 16;
+
+const ETHERNET: i32 = 14;
+const VLAN_TAG: i32 = 4;
+const IPV4_HEADER: i32 = 20;
+const IPV6_HEADER: i32 = 40;
+const ARP_PACKET: i32 = 28;
+/// ICMPv6 header and target address of a neighbour solicitation.
+const SOLICITATION: i32 = 24;
+
+/// What the address maps hold for an address.
+pub(super) fn owner_value(owner: Owner) -> u32 {
+    match owner {
+        Owner::Kernel => KERNEL as u32,
+        Owner::Weir => WEIR as u32,
+    }
+}
+
+const KERNEL: i32 = 1;
+const WEIR: i32 = 2;
+
+/// A 16-bit field constant as a load from the frame sees it.
+const fn wire16(value: u16) -> i32 {
+    value.to_be() as i32
+}
+
+struct Ends {
+    steer: Label,
+    resolve: Label,
+    local: Label,
+    arp: Label,
+    group: Label,
+    not_ip: Label,
+    short: Label,
+    count: Label,
+    out: Label,
+}
+
+/// The program over these maps.
+pub fn assemble(xsks: &Map, counters: &Map, local4: &Map, local6: &Map) -> Result<Program, AsmError> {
+    let mut a = Asm::new();
+    let ends = Ends {
+        steer: a.label("steer"),
+        resolve: a.label("resolve"),
+        local: a.label("local"),
+        arp: a.label("arp"),
+        group: a.label("group"),
+        not_ip: a.label("not_ip"),
+        short: a.label("short"),
+        count: a.label("count"),
+        out: a.label("out"),
+    };
+    let (is_arp, is_group, is_v6) = (a.label("is_arp"), a.label("is_group"), a.label("is_v6"));
+    ethernet(&mut a, &ends, is_arp, is_group, is_v6);
+    ipv4(&mut a, &ends, local4);
+    a.bind(is_v6);
+    ipv6(&mut a, &ends, local6);
+    a.bind(is_arp);
+    arp(&mut a, &ends, local4);
+    a.bind(is_group);
+    group(&mut a, &ends, local6);
+    finish(&mut a, &ends, xsks, counters);
+    a.finish()
+}
+
+/// Sets `R7` behind the Ethernet header and tag, and branches on the EtherType; falls into IPv4.
+fn ethernet(a: &mut Asm, ends: &Ends, is_arp: Label, is_group: Label, is_v6: Label) {
+    let untagged = a.label("untagged");
+    a.mov(R6, R1);
+    a.mov(R9, XDP_PASS);
+    a.load(Size::U32, R7, R6, MD_DATA);
+    a.load(Size::U32, R8, R6, MD_DATA_END);
+    within(a, ETHERNET, ends.short);
+    a.load(Size::U8, R4, R7, 0);
+    a.load(Size::U16, R3, R7, 12);
+    a.add(R7, ETHERNET);
+    a.jump_if(Cond::NotEqual, R3, wire16(0x8100), untagged);
+    a.note("one 802.1Q tag");
+    within(a, VLAN_TAG, ends.short);
+    a.load(Size::U16, R3, R7, 2);
+    a.add(R7, VLAN_TAG);
+    a.bind(untagged);
+    a.jump_if(Cond::Equal, R3, wire16(0x0806), is_arp);
+    a.note("the group bit of the destination MAC");
+    a.jump_if(Cond::AnyBit, R4, 1, is_group);
+    a.jump_if(Cond::Equal, R3, wire16(0x86dd), is_v6);
+    a.jump_if(Cond::NotEqual, R3, wire16(0x0800), ends.not_ip);
+}
+
+fn ipv4(a: &mut Asm, ends: &Ends, local4: &Map) {
+    a.note("IPv4; a header cut short is ours to count");
+    within(a, IPV4_HEADER, ends.steer);
+    a.load(Size::U8, R3, R7, 16);
+    a.note("224.0.0.0/4 and above");
+    a.jump_if(Cond::GreaterOrEqual, R3, 0xe0, ends.group);
+    owner_of4(a, local4, 16);
+    a.jump_if(Cond::Equal, R0, KERNEL, ends.local);
+    a.jump(ends.steer);
+}
+
+fn ipv6(a: &mut Asm, ends: &Ends, local6: &Map) {
+    within(a, IPV6_HEADER, ends.steer);
+    a.load(Size::U8, R3, R7, 24);
+    a.note("ff00::/8");
+    a.jump_if(Cond::Equal, R3, 0xff, ends.group);
+    owner_of6(a, local6, 24);
+    a.jump_if(Cond::Equal, R0, KERNEL, ends.local);
+    a.jump(ends.steer);
+}
+
+/// RFC 826: the target protocol address is at 24.
+fn arp(a: &mut Asm, ends: &Ends, local4: &Map) {
+    within(a, ARP_PACKET, ends.arp);
+    owner_of4(a, local4, 24);
+    a.jump_if(Cond::Equal, R0, WEIR, ends.resolve);
+    a.jump(ends.arp);
+}
+
+/// RFC 4861 section 4.3: type 135, the target at 8 of the message.
+fn group(a: &mut Asm, ends: &Ends, local6: &Map) {
+    a.jump_if(Cond::NotEqual, R3, wire16(0x86dd), ends.group);
+    within(a, IPV6_HEADER + SOLICITATION, ends.group);
+    a.load(Size::U8, R3, R7, 6);
+    a.jump_if(Cond::NotEqual, R3, 58, ends.group);
+    a.load(Size::U8, R3, R7, 40);
+    a.jump_if(Cond::NotEqual, R3, 135, ends.group);
+    owner_of6(a, local6, 48);
+    a.jump_if(Cond::Equal, R0, WEIR, ends.resolve);
+    a.jump(ends.group);
+}
+
+/// Jumps unless `bytes` more are left at `R7`.
+fn within(a: &mut Asm, bytes: i32, otherwise: Label) {
+    a.mov(R2, R7);
+    a.add(R2, bytes);
+    a.jump_if(Cond::Greater, R2, R8, otherwise);
+}
+
+/// `R0` = who owns the IPv4 address at `R7 + at`; 0 for nobody here.
+fn owner_of4(a: &mut Asm, map: &Map, at: i16) {
+    a.load(Size::U32, R3, R7, at);
+    a.store(Size::U32, R10, -4, R3);
+    lookup(a, map, -4);
+}
+
+/// The same for IPv6; by halves, as an IP header is only 2-byte aligned.
+fn owner_of6(a: &mut Asm, map: &Map, at: i16) {
+    for half in [0, 8] {
+        a.load(Size::U64, R3, R7, at + half);
+        a.store(Size::U64, R10, -16 + half, R3);
+    }
+    lookup(a, map, -16);
+}
+
+/// `R0` = the `u32` under the key at `R10 + key`, or 0.
+fn lookup(a: &mut Asm, map: &Map, key: i32) {
+    let unknown = a.label("unknown");
+    a.map(R1, map);
+    a.mov(R2, R10);
+    a.add(R2, key);
+    a.call(Helper::MapLookup);
+    a.jump_if(Cond::Equal, R0, 0, unknown);
+    a.load(Size::U32, R0, R0, 0);
+    a.bind(unknown);
+}
+
+/// Counts the cause and returns the action.
+fn finish(a: &mut Asm, ends: &Ends, xsks: &Map, counters: &Map) {
+    let redirect = a.label("redirect");
+    for (label, cause) in [(ends.resolve, Cause::Resolve), (ends.steer, Cause::Transit)] {
+        a.bind(label);
+        set_cause(a, cause);
+        if cause == Cause::Resolve {
+            a.jump(redirect);
+        }
+    }
+    a.bind(redirect);
+    a.map(R1, xsks);
+    a.load(Size::U32, R2, R6, MD_RX_QUEUE);
+    a.note("without a socket on this queue: pass");
+    a.mov(R3, XDP_PASS);
+    a.call(Helper::RedirectMap);
+    a.mov(R9, R0);
+    a.jump_if(Cond::Equal, R9, XDP_REDIRECT, ends.count);
+    set_cause(a, Cause::NoSocket);
+    a.jump(ends.count);
+    for (label, cause) in [
+        (ends.local, Cause::Local),
+        (ends.arp, Cause::Arp),
+        (ends.not_ip, Cause::NotIp),
+        (ends.short, Cause::Short),
+        (ends.group, Cause::Group),
+    ] {
+        a.bind(label);
+        set_cause(a, cause);
+        if cause != Cause::Group {
+            a.jump(ends.count);
+        }
+    }
+    a.bind(ends.count);
+    a.map(R1, counters);
+    a.mov(R2, R10);
+    a.add(R2, CAUSE_KEY as i32);
+    a.call(Helper::MapLookup);
+    a.jump_if(Cond::Equal, R0, 0, ends.out);
+    a.load(Size::U64, R1, R0, 0);
+    a.add(R1, 1);
+    a.store(Size::U64, R0, 0, R1);
+    a.bind(ends.out);
+    a.alu(Alu::Mov, R0, R9);
+    a.exit();
+}
+
+/// Where the cause waits on the stack, as the key of the counter map.
+const CAUSE_KEY: i16 = -20;
+
+fn set_cause(a: &mut Asm, cause: Cause) {
+    a.store(Size::U32, Reg::R10, CAUSE_KEY, cause as i32);
+}
