@@ -2,4 +2,5 @@
 
 pub mod bed;
 pub mod model;
+pub mod stats;
 pub mod workload;
