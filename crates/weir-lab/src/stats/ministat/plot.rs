@@ -15,7 +15,7 @@ impl Scale {
         let ends = sets.iter().flat_map(|s| [s.min(), s.max(), s.mean() - s.sd(), s.mean() + s.sd()]);
         let (low, high) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
         let dx = (high - low) / (width as f64 - 1.0);
-        (dx > 0.0).then(|| Scale { x0: low - 0.5 * dx, dx, width })
+        (dx > 0.0).then_some(Scale { x0: low - 0.5 * dx, dx, width })
     }
 
     fn column(&self, value: f64) -> usize {
