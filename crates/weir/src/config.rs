@@ -1,0 +1,266 @@
+//! The configuration file: TOML in, a [`Config`] out, or every complaint about it at once.
+//!
+//! Promises: a file with anything wrong is refused whole; each complaint names its place, what was got,
+//! what was expected and what to write. What depends on the machine (does the device exist, which
+//! addresses does the kernel have) is not asked here: `weir check` works anywhere.
+
+pub mod check;
+pub mod port;
+mod read;
+pub mod route;
+pub mod settings;
+pub mod source;
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+use weir_core::state::{
+    AddressSpec, Desired, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via as CoreVia,
+};
+use weir_core::tables::{Owner, Settings};
+
+pub use port::{Addresses, Kind, Port};
+use read::{Fields, Value};
+pub use route::{Neighbor, Route, Via};
+use source::{Complaint, Complaints, Source};
+
+/// A value and where it stands in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed<T> {
+    pub value: T,
+    pub span: Range<usize>,
+}
+
+impl<T> Placed<T> {
+    pub fn new(value: T, span: Range<usize>) -> Self {
+        Placed { value, span }
+    }
+}
+
+/// A file that is right in itself.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The router's name: the file's stem unless `name` says otherwise.
+    pub name: String,
+    pub source: Source,
+    pub ports: Vec<Port>,
+    pub routes: Vec<Route>,
+    pub neighbors: Vec<Neighbor>,
+    pub workers: settings::Workers,
+    pub control: settings::Control,
+    pub limits: Settings,
+}
+
+/// A file that is refused: rendered complaints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+/// Largest configuration read: a full table of 1.2 M routes at some 50 bytes each is 60 MB.
+const FILE_MAX: u64 = 256 << 20;
+/// Complaints printed; the rest are counted.
+const COMPLAINTS_SHOWN: usize = 50;
+
+const KEYS: &[&str] = &["name", "port", "route", "neighbor", "workers", "control", "limits"];
+
+/// Reads and judges a file.
+pub fn load(path: &Path) -> Result<Config, Refused> {
+    let shown = path.display();
+    let size = std::fs::metadata(path).map_err(|e| unreadable(path, &e))?.len();
+    if size > FILE_MAX {
+        return Err(Refused(format!(
+            "{shown}: the file has {size} bytes, expected at most {FILE_MAX}; is it a configuration?"
+        )));
+    }
+    let bytes = std::fs::read(path).map_err(|e| unreadable(path, &e))?;
+    let text = String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        let line = e.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
+        Refused(format!("{shown}:{line}: byte {at} of the file is not UTF-8; save it as UTF-8 text"))
+    })?;
+    let name = path.file_stem().map_or("weir".to_owned(), |s| s.to_string_lossy().into_owned());
+    parse(&shown.to_string(), &name, text)
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Refused {
+    let remedy = match error.kind() {
+        std::io::ErrorKind::NotFound => "check the path; examples/router.toml is a file to start from",
+        std::io::ErrorKind::PermissionDenied => "run as a user who may read it",
+        _ => "name a readable file",
+    };
+    Refused(format!("{}: cannot read it ({error}); {remedy}", path.display()))
+}
+
+/// Judges a text. `file` is printed in complaints, `name` is the router's name unless the text has one.
+pub fn parse(file: &str, name: &str, text: String) -> Result<Config, Refused> {
+    let source = Source { name: file.to_owned(), text };
+    let mut complaints = Complaints::default();
+    let text = source.text.clone();
+    let (document, errors) = DeTable::parse_recoverable(&text);
+    for error in &errors {
+        let end = text.len();
+        let span = error.span().unwrap_or(end..end);
+        complaints.add(span, format!("not TOML: {}", error.message()));
+    }
+    if !complaints.is_empty() {
+        // A half-parsed tree would only breed complaints about what is not wrong.
+        return Err(refused(&source, complaints));
+    }
+    let config = build(&source, name, document.get_ref(), document.span(), &mut complaints);
+    check::check(&config, &mut complaints);
+    if complaints.is_empty() { Ok(config) } else { Err(refused(&source, complaints)) }
+}
+
+fn refused(source: &Source, complaints: Complaints) -> Refused {
+    let complaints = complaints.sorted();
+    if complaints.len() <= COMPLAINTS_SHOWN {
+        return Refused(source.render_all(&complaints));
+    }
+    let shown: String = complaints[..COMPLAINTS_SHOWN].iter().map(|c| source.render(c)).collect();
+    Refused(format!(
+        "{shown}{}: {} errors, the first {COMPLAINTS_SHOWN} are shown; nothing was changed",
+        source.name,
+        complaints.len()
+    ))
+}
+
+fn build<'a>(
+    source: &Source,
+    name: &str,
+    table: &'a DeTable<'a>,
+    span: Range<usize>,
+    complaints: &mut Complaints,
+) -> Config {
+    let start = span.start.min(source.text.len());
+    let fields = Fields::new(table, start..start, String::new(), KEYS, complaints);
+    let section = |key: &str| fields.get(key);
+    Config {
+        name: router_name(section("name"), name, complaints),
+        source: source.clone(),
+        ports: each(&fields, "port", complaints, port::read),
+        routes: each(&fields, "route", complaints, route::read),
+        neighbors: each(&fields, "neighbor", complaints, route::neighbor),
+        workers: section("workers").and_then(|v| settings::workers(&v, complaints)).unwrap_or_default(),
+        control: section("control").and_then(|v| settings::control(&v, complaints)).unwrap_or_default(),
+        limits: section("limits").and_then(|v| settings::limits(&v, complaints)).unwrap_or_default(),
+    }
+}
+
+/// The name is part of the socket's path.
+fn router_name(value: Option<Value<'_>>, stem: &str, complaints: &mut Complaints) -> String {
+    const NAME_MAX: usize = 32;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    if let Some(value) = value
+        && let Some(text) = value.text("a name", "name = \"router\"", complaints)
+    {
+        if !text.is_empty() && text.len() <= NAME_MAX && text.chars().all(fits) {
+            return text.to_owned();
+        }
+        value.refuse(
+            format!("1 to {NAME_MAX} letters, digits, `_` or `-`"),
+            "write a short name such as `\"router\"`",
+            complaints,
+        );
+    }
+    let kept: String = stem.chars().filter(|&c| fits(c)).take(NAME_MAX).collect();
+    if kept.is_empty() { "weir".to_owned() } else { kept }
+}
+
+/// Every `[[key]]` that can be read; complaints about the others.
+fn each<'a, T>(
+    fields: &Fields<'a>,
+    key: &str,
+    complaints: &mut Complaints,
+    read: impl Fn(&Value<'a>, &mut Complaints) -> Option<T>,
+) -> Vec<T> {
+    let Some(value) = fields.get(key) else { return Vec::new() };
+    match value.value {
+        DeValue::Array(items) => items
+            .iter()
+            .enumerate()
+            .filter_map(|(n, item)| {
+                let subject = format!("{key} number {}", n + 1);
+                read(&Value::spanned(item, subject), complaints)
+            })
+            .collect(),
+        _ => {
+            value.refuse(
+                format!("a list of {key}s"),
+                format!("write `[[{key}]]` with two brackets"),
+                complaints,
+            );
+            Vec::new()
+        }
+    }
+}
+
+impl Config {
+    /// Devices in the order of their first port, each with its kind and files.
+    pub fn devices(&self) -> Vec<&Port> {
+        let mut devices: Vec<&Port> = Vec::new();
+        for port in &self.ports {
+            if !devices.iter().any(|d| d.device.value == port.device.value) {
+                devices.push(port);
+            }
+        }
+        devices
+    }
+
+    /// The state this file asks for, given the addresses the kernel has on each device (by name).
+    pub fn desired(&self, kernel: &dyn Fn(&Port) -> Vec<(IpAddr, u8)>) -> Desired {
+        let hop = |hop: &route::NextHop| NextHopSpec {
+            gateway: hop.gateway.as_ref().map(|g| g.value),
+            port: hop.port.as_ref().map(|p| p.value.clone()),
+            weight: hop.weight,
+        };
+        let via = |via: &Via| match via {
+            Via::NextHops(hops) => CoreVia::NextHops(hops.iter().map(hop).collect()),
+            Via::Blackhole => CoreVia::Blackhole,
+            Via::Unreachable => CoreVia::Unreachable,
+            Via::Prohibited => CoreVia::Prohibited,
+        };
+        Desired {
+            ports: self.ports.iter().map(|p| port_spec(p, &kernel(p))).collect(),
+            routes: self
+                .routes
+                .iter()
+                .map(|r| RouteSpec { prefix: r.prefix.value, via: via(&r.via) })
+                .collect(),
+            neighbors: self
+                .neighbors
+                .iter()
+                .map(|n| NeighborSpec { port: n.port.value.clone(), address: n.address.value, mac: n.mac })
+                .collect(),
+            settings: self.limits,
+        }
+    }
+
+    /// A complaint about a place of this file found later, by someone who asked the machine.
+    pub fn complain(&self, span: Range<usize>, message: impl Into<String>) -> String {
+        self.source.render(&Complaint { span, message: message.into() })
+    }
+}
+
+/// An address the kernel's interface has too is the kernel's to answer for.
+fn port_spec(port: &Port, kernel: &[(IpAddr, u8)]) -> PortSpec {
+    let owner = |address: IpAddr| match kernel.iter().any(|k| k.0 == address) {
+        true => Owner::Kernel,
+        false => Owner::Weir,
+    };
+    let addresses = match &port.addresses {
+        Addresses::Kernel => kernel.to_vec(),
+        Addresses::List(list) => list.iter().map(|a| a.value).collect(),
+    };
+    PortSpec {
+        name: port.name.value.clone(),
+        device: port.device.value.clone(),
+        vlan: port.vlan.as_ref().map(|v| v.value),
+        mtu: port.mtu.as_ref().map(|m| m.value),
+        addresses: addresses
+            .into_iter()
+            .map(|(address, prefix_len)| AddressSpec { address, prefix_len, owner: owner(address) })
+            .collect(),
+        reverse_path: port.reverse_path,
+    }
+}

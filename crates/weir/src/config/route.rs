@@ -1,0 +1,244 @@
+//! `[[route]]` and `[[neighbor]]`: where packets go.
+
+use std::net::IpAddr;
+use std::ops::Range;
+
+use toml::de::DeValue;
+use weir_core::route::Prefix;
+use weir_core::tables::Mac;
+
+use super::Placed;
+use super::read::{Fields, Value};
+use super::source::{Complaints, nearest};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    pub span: Range<usize>,
+    pub prefix: Placed<Prefix>,
+    pub via: Via,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    NextHops(Vec<NextHop>),
+    Blackhole,
+    Unreachable,
+    Prohibited,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    pub span: Range<usize>,
+    pub gateway: Option<Placed<IpAddr>>,
+    pub port: Option<Placed<String>>,
+    pub weight: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbor {
+    pub span: Range<usize>,
+    pub port: Placed<String>,
+    pub address: Placed<IpAddr>,
+    pub mac: Mac,
+}
+
+const ROUTE_KEYS: &[&str] = &["prefix", "via"];
+const NEXT_HOP_KEYS: &[&str] = &["gateway", "port", "weight"];
+const NEIGHBOR_KEYS: &[&str] = &["port", "address", "mac"];
+const DISCARDS: &[&str] = &["blackhole", "unreachable", "prohibited"];
+/// Buckets a multipath route may have: 64 paths of weight 1, or any split of them.
+const WEIGHT_MAX: u8 = 64;
+const PATHS_MAX: usize = 64;
+
+pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Route> {
+    let mut fields = value.table(ROUTE_KEYS, "[[route]]", complaints)?;
+    let prefix =
+        fields.required("prefix", "prefix = \"0.0.0.0/0\"", complaints).and_then(|v| prefix(&v, complaints));
+    if let Some(prefix) = &prefix {
+        fields.subject = format!("route {}", prefix.value);
+    }
+    let via = fields.required("via", "via = \"192.0.2.254\"", complaints)?;
+    let via = via_of(&via, complaints);
+    Some(Route { span: fields.span.clone(), prefix: prefix?, via: via? })
+}
+
+fn prefix(value: &Value<'_>, complaints: &mut Complaints) -> Option<Placed<Prefix>> {
+    let text = value.text("an IPv4 or IPv6 prefix", "prefix = \"0.0.0.0/0\"", complaints)?;
+    let text = if text == "default" { "" } else { text };
+    if text.is_empty() {
+        value.refuse(
+            "an IPv4 or IPv6 prefix",
+            "write `\"0.0.0.0/0\"` for the IPv4 default route, `\"::/0\"` for the IPv6 one",
+            complaints,
+        );
+        return None;
+    }
+    match text.parse::<Prefix>() {
+        Ok(prefix) => Some(Placed::new(prefix, value.span.clone())),
+        Err(error) => {
+            let error = error.to_string();
+            let remedy = if error.contains("; ") { "" } else { "; write for example `\"10.0.0.0/8\"`" };
+            complaints.add(value.span.clone(), format!("route: {error}{remedy}"));
+            None
+        }
+    }
+}
+
+fn via_of(value: &Value<'_>, complaints: &mut Complaints) -> Option<Via> {
+    if let DeValue::String(s) = value.value {
+        match s.as_ref() {
+            "blackhole" => return Some(Via::Blackhole),
+            "unreachable" => return Some(Via::Unreachable),
+            "prohibited" => return Some(Via::Prohibited),
+            _ => {}
+        }
+    }
+    let items = value.one_or_many();
+    if items.is_empty() || items.len() > PATHS_MAX {
+        value.refuse(
+            format!("1 to {PATHS_MAX} next hops"),
+            "write a gateway's address, or `\"blackhole\"` to discard",
+            complaints,
+        );
+        return None;
+    }
+    let hops: Vec<Option<NextHop>> = items.iter().map(|item| next_hop(item, complaints)).collect();
+    let hops: Vec<NextHop> = hops.into_iter().collect::<Option<_>>()?;
+    let total: usize = hops.iter().map(|h| usize::from(h.weight)).sum();
+    if total > PATHS_MAX && hops.len() > 1 {
+        complaints.add(
+            value.span.clone(),
+            format!(
+                "{}: the weights add up to {total}, expected at most {PATHS_MAX}; write smaller ones in the same ratio",
+                value.subject
+            ),
+        );
+        return None;
+    }
+    Some(Via::NextHops(hops))
+}
+
+fn next_hop(value: &Value<'_>, complaints: &mut Complaints) -> Option<NextHop> {
+    let span = value.span.clone();
+    match value.value {
+        DeValue::String(s) => match s.parse::<IpAddr>() {
+            Ok(gateway) => {
+                let gateway = Some(Placed::new(gateway, span.clone()));
+                Some(NextHop { span, gateway, port: None, weight: 1 })
+            }
+            Err(_) => {
+                let remedy = match nearest(s, DISCARDS) {
+                    Some(near) => format!("write `\"{near}\"`"),
+                    None => format!("write an address, or `{{ port = \"{s}\" }}` if `{s}` is a port"),
+                };
+                value.refuse(
+                    "a gateway's address, `blackhole`, `unreachable` or `prohibited`",
+                    remedy,
+                    complaints,
+                );
+                None
+            }
+        },
+        DeValue::Table(_) => {
+            let fields = value.table(NEXT_HOP_KEYS, "", complaints)?;
+            hop_table(&fields, span, complaints)
+        }
+        _ => {
+            value.refuse(
+                "a gateway's address or a table with `gateway`, `port` or both",
+                "write `{ gateway = \"fe80::1\", port = \"wan\" }`",
+                complaints,
+            );
+            None
+        }
+    }
+}
+
+fn hop_table(fields: &Fields<'_>, span: Range<usize>, complaints: &mut Complaints) -> Option<NextHop> {
+    let gateway = fields.get("gateway").map(|v| address(&v, complaints));
+    let port = fields.get("port").map(|v| port(&v, complaints));
+    let weight = fields.get("weight").map(|v| v.integer(1..=WEIGHT_MAX, 1, complaints));
+    if gateway.is_none() && port.is_none() {
+        complaints.add(
+            span,
+            format!(
+                "{}: a next hop has neither `gateway` nor `port`; write at least one of them",
+                fields.subject
+            ),
+        );
+        return None;
+    }
+    // A field that was there and unreadable has been complained about: no half next hop.
+    let gateway = gateway.map_or(Some(None), |g| g.map(Some))?;
+    let port = port.map_or(Some(None), |p| p.map(Some))?;
+    Some(NextHop { span, gateway, port, weight: weight.unwrap_or(Some(1))? })
+}
+
+fn address(value: &Value<'_>, complaints: &mut Complaints) -> Option<Placed<IpAddr>> {
+    let text = value.text("an IPv4 or IPv6 address", "gateway = \"192.0.2.254\"", complaints)?;
+    match text.parse() {
+        Ok(address) => Some(Placed::new(address, value.span.clone())),
+        Err(_) => {
+            let bare = text.split(['/', '%']).next().and_then(|t| t.parse::<IpAddr>().ok());
+            let remedy = match bare {
+                Some(bare) => format!("write `\"{bare}\"`"),
+                None => "write for example `\"192.0.2.254\"`".to_owned(),
+            };
+            value.refuse("an IPv4 or IPv6 address", remedy, complaints);
+            None
+        }
+    }
+}
+
+fn port(value: &Value<'_>, complaints: &mut Complaints) -> Option<Placed<String>> {
+    let text = value.text("a port's name", "port = \"lan\"", complaints)?;
+    Some(Placed::new(text.to_owned(), value.span.clone()))
+}
+
+pub fn neighbor(value: &Value<'_>, complaints: &mut Complaints) -> Option<Neighbor> {
+    let mut fields = value.table(NEIGHBOR_KEYS, "[[neighbor]]", complaints)?;
+    let address = fields
+        .required("address", "address = \"192.0.2.7\"", complaints)
+        .and_then(|v| address(&v, complaints));
+    if let Some(address) = &address {
+        fields.subject = format!("neighbor {}", address.value);
+    }
+    let port = fields.required("port", "port = \"lan\"", complaints).and_then(|v| port(&v, complaints));
+    let mac =
+        fields.required("mac", "mac = \"02:00:00:00:00:01\"", complaints).and_then(|v| mac(&v, complaints));
+    Some(Neighbor { span: fields.span.clone(), port: port?, address: address?, mac: mac? })
+}
+
+fn mac(value: &Value<'_>, complaints: &mut Complaints) -> Option<Mac> {
+    let text = value.text("a MAC address", "mac = \"02:00:00:00:00:01\"", complaints)?;
+    match parse_mac(text) {
+        Some(mac) if mac[0] & 1 == 1 => {
+            value.refuse(
+                "the MAC address of one station",
+                "this is a group address; write the neighbour's own, as `ip link` on it shows",
+                complaints,
+            );
+            None
+        }
+        Some(mac) if mac == [0; 6] => {
+            value.refuse("the MAC address of one station", "write the neighbour's own", complaints);
+            None
+        }
+        Some(mac) => Some(mac),
+        None => {
+            value.refuse("six bytes in hex", "write for example `\"02:00:00:00:00:01\"`", complaints);
+            None
+        }
+    }
+}
+
+/// `02:00:00:00:00:01`, or with dashes.
+pub fn parse_mac(text: &str) -> Option<Mac> {
+    let mut mac = [0; 6];
+    let mut parts = text.split([':', '-']);
+    for byte in &mut mac {
+        let part = parts.next().filter(|p| p.len() == 2 && p.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}

@@ -1,0 +1,134 @@
+//! `[workers]`, `[control]` and `[limits]`: everything with a default.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use toml::de::DeValue;
+use weir_core::tables::Settings;
+
+use super::read::{Fields, Value};
+use super::source::Complaints;
+
+/// `[workers]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workers {
+    /// Empty means one worker for each physical core this process may use.
+    pub cpus: Vec<u32>,
+    /// Queues to use of each device; `None` means as many as it has, up to one for each worker.
+    pub queues: Option<u16>,
+    /// Buffers of each worker; see [`DEFAULT_BUFFERS`].
+    pub buffers: Option<u32>,
+}
+
+/// `[control]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Control {
+    pub socket: Option<PathBuf>,
+    /// A TCP address for `/metrics`, besides the socket.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// CPUs the kernel can number (`CONFIG_NR_CPUS` tops out at 8,192).
+const CPU_MAX: u32 = 8191;
+/// Workers, each with its own memory and thread.
+const WORKERS_MAX: usize = 64;
+/// Buffers of 2 KiB: from 2 MiB, enough for one ring pair, to 2 GiB a worker.
+const BUFFERS: std::ops::RangeInclusive<u32> = 1024..=1_048_576;
+/// ICMP errors a second: 0 switches them off.
+const ICMP_MAX: u32 = 1_000_000;
+
+pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers> {
+    let fields = value.table(&["cpus", "queues", "buffers"], "[workers]", complaints)?;
+    let cpus = fields.get("cpus").map(|v| cpus(&v, complaints)).unwrap_or_default();
+    let queues = fields.get("queues").and_then(|v| v.integer(1..=WORKERS_MAX as u16, 1, complaints));
+    let buffers = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 8192, complaints));
+    Some(Workers { cpus, queues, buffers })
+}
+
+fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {
+    let mut cpus = Vec::new();
+    match value.value {
+        DeValue::String(s) if s == "auto" => return cpus,
+        DeValue::Array(items) if !items.is_empty() && items.len() <= WORKERS_MAX => {}
+        _ => {
+            value.refuse(
+                format!("`auto` or a list of 1 to {WORKERS_MAX} CPU numbers"),
+                "write `cpus = \"auto\"` or `cpus = [0, 1]`",
+                complaints,
+            );
+            return cpus;
+        }
+    }
+    for item in value.one_or_many() {
+        let Some(cpu) = item.integer(0..=CPU_MAX, 0, complaints) else { continue };
+        if cpus.contains(&cpu) {
+            item.refuse("each CPU once", "remove the second mention: a worker owns its CPU", complaints);
+        } else {
+            cpus.push(cpu);
+        }
+    }
+    cpus
+}
+
+pub fn control(value: &Value<'_>, complaints: &mut Complaints) -> Option<Control> {
+    let fields = value.table(&["socket", "metrics"], "[control]", complaints)?;
+    let socket = fields.get("socket").and_then(|v| socket(&v, complaints));
+    let metrics = fields.get("metrics").and_then(|v| {
+        let text = v.text("an address and port", "metrics = \"127.0.0.1:9650\"", complaints)?;
+        let parsed = text.parse().ok();
+        if parsed.is_none() {
+            v.refuse("an address and port to listen on", "write `\"127.0.0.1:9650\"`", complaints);
+        }
+        parsed
+    });
+    Some(Control { socket, metrics })
+}
+
+fn socket(value: &Value<'_>, complaints: &mut Complaints) -> Option<PathBuf> {
+    /// `sun_path` less its closing zero.
+    const SOCKET_PATH_MAX: usize = 107;
+    let text = value.text("a path", "socket = \"/run/weir/router.sock\"", complaints)?;
+    if !text.starts_with('/') || text.len() > SOCKET_PATH_MAX || text.contains('\0') {
+        value.refuse(
+            format!("an absolute path of at most {SOCKET_PATH_MAX} bytes"),
+            "write `\"/run/weir/router.sock\"`",
+            complaints,
+        );
+        return None;
+    }
+    Some(PathBuf::from(text))
+}
+
+pub fn limits(value: &Value<'_>, complaints: &mut Complaints) -> Option<Settings> {
+    const KEYS: &[&str] = &["icmp_errors_per_second", "icmp_error_burst", "hold_per_neighbor", "hold_total"];
+    let fields = value.table(KEYS, "[limits]", complaints)?;
+    let usual = Settings::default();
+    let mut rate = |key: &str, usual: u32| number(&fields, key, 0, ICMP_MAX, usual, complaints);
+    let icmp_errors_per_second = rate("icmp_errors_per_second", usual.icmp_errors_per_second);
+    let icmp_error_burst = rate("icmp_error_burst", usual.icmp_error_burst);
+    let mut hold =
+        |key: &str, usual: u16| number(&fields, key, 0, u16::MAX.into(), usual.into(), complaints) as u16;
+    let hold_per_neighbor = hold("hold_per_neighbor", usual.hold_per_neighbor);
+    let hold_total = hold("hold_total", usual.hold_total);
+    if hold_per_neighbor > hold_total {
+        let at = fields.get("hold_per_neighbor").map_or(fields.span.clone(), |v| v.span);
+        complaints.add(
+            at,
+            format!(
+                "limits: hold_per_neighbor is {hold_per_neighbor}, more than hold_total ({hold_total}); write at most {hold_total}"
+            ),
+        );
+    }
+    Some(Settings { icmp_errors_per_second, icmp_error_burst, hold_per_neighbor, hold_total })
+}
+
+fn number(
+    fields: &Fields<'_>,
+    key: &str,
+    low: u32,
+    high: u32,
+    usual: u32,
+    complaints: &mut Complaints,
+) -> u32 {
+    fields.get(key).and_then(|v| v.integer(low..=high, usual, complaints)).unwrap_or(usual)
+}

@@ -1,0 +1,153 @@
+//! The text of a configuration file, and complaints that point into it.
+//!
+//! A complaint prints as `file:line:column: sentence` with the source line and a caret under what is
+//! meant. Columns count characters, lines and columns start at 1.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+/// Longest part of a source line shown; a pasted key or a minified file is cut, not dumped.
+const LINE_SHOWN: usize = 120;
+
+/// A file's name (as the operator wrote it) and text.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub name: String,
+    pub text: String,
+}
+
+/// One thing wrong with the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// Bytes of the text it is about.
+    pub span: Range<usize>,
+    /// Lower case, subject first, got versus expected, then the remedy.
+    pub message: String,
+}
+
+/// Complaints as they are found; a file with any is refused whole.
+#[derive(Debug, Default)]
+pub struct Complaints(Vec<Complaint>);
+
+impl Complaints {
+    pub fn add(&mut self, span: Range<usize>, message: impl Into<String>) {
+        self.0.push(Complaint { span, message: message.into() });
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// In the order of the file, each once.
+    pub fn sorted(mut self) -> Vec<Complaint> {
+        self.0.sort_by(|a, b| {
+            (a.span.start, a.span.end, &a.message).cmp(&(b.span.start, b.span.end, &b.message))
+        });
+        self.0.dedup();
+        self.0
+    }
+}
+
+impl Source {
+    /// Line and column, both from 1, of a byte.
+    pub fn position(&self, at: usize) -> (usize, usize) {
+        let before = self.text.get(..at).unwrap_or(&self.text);
+        let line_start = before.rfind('\n').map_or(0, |n| n + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+
+    /// A complaint with its place, its line and its caret.
+    pub fn render(&self, complaint: &Complaint) -> String {
+        let (line, column) = self.position(complaint.span.start);
+        let mut out = format!("{}:{line}:{column}: {}\n", self.name, complaint.message);
+        let text = self.text.lines().nth(line - 1).unwrap_or_default();
+        // A window of the line that contains the caret, with tabs as single spaces so that it lines up.
+        let skip = if column > LINE_SHOWN { column - LINE_SHOWN / 2 } else { 0 };
+        let shown: String =
+            text.chars().skip(skip).take(LINE_SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let covered = self.text.get(complaint.span.clone()).unwrap_or_default();
+        let width = covered.lines().next().map_or(1, |l| l.chars().count());
+        let indent = column - 1 - skip;
+        let width = width.clamp(1, LINE_SHOWN.saturating_sub(indent).max(1));
+        let gutter = " ".repeat(line.to_string().len());
+        let shown = shown.trim_end();
+        let _ = writeln!(out, "  {line} | {shown}");
+        let _ = writeln!(out, "  {gutter} | {}{}", " ".repeat(indent), "^".repeat(width));
+        out
+    }
+
+    /// Every complaint, and how many there are.
+    pub fn render_all(&self, complaints: &[Complaint]) -> String {
+        let mut out: String = complaints.iter().map(|c| self.render(c)).collect();
+        let n = complaints.len();
+        let what = if n == 1 { "1 error".to_owned() } else { format!("{n} errors") };
+        let _ = write!(out, "{}: {what}; nothing was changed", self.name);
+        out
+    }
+}
+
+/// The word of `known` nearest to `word`, if one is near enough to be meant.
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let limit = (word.chars().count() / 3).max(1);
+    let near = known.iter().map(|&k| (distance(word, k), k)).min()?;
+    let prefix = || known.iter().copied().find(|k| k.len() > 2 && word.len() > 2 && k.starts_with(word));
+    if near.0 <= limit { Some(near.1) } else { prefix() }
+}
+
+/// Edit distance with transpositions (optimal string alignment).
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for (i, row) in rows.iter_mut().enumerate() {
+        row[0] = i;
+    }
+    for (j, cell) in rows[0].iter_mut().enumerate() {
+        *cell = j;
+    }
+    for i in 1..=a.len() {
+        for j in 1..=b.len() {
+            let cost = usize::from(a[i - 1] != b[j - 1]);
+            let mut best = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + cost);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = best;
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caret_stands_under_what_is_meant() {
+        let source = Source { name: "r.toml".into(), text: "a = 1\nvia = \"x\"\n".into() };
+        let complaint = Complaint { span: 12..15, message: "no".into() };
+        assert_eq!(source.render(&complaint), "r.toml:2:7: no\n  2 | via = \"x\"\n    |       ^^^\n");
+    }
+
+    #[test]
+    fn a_very_long_line_is_cut_around_the_caret() {
+        let text = format!("{}!{}", "x".repeat(500), "y".repeat(500));
+        let source = Source { name: "r".into(), text };
+        let shown = source.render(&Complaint { span: 500..501, message: "no".into() });
+        assert!(shown.lines().all(|l| l.len() < 140), "{shown}");
+        let caret = shown.lines().nth(2).expect("three lines").find('^').expect("a caret");
+        assert_eq!(shown.lines().nth(1).expect("three lines").as_bytes()[caret], b'!');
+    }
+
+    #[test]
+    fn a_place_past_the_end_is_the_end() {
+        let source = Source { name: "r".into(), text: "a".into() };
+        assert!(source.render(&Complaint { span: 9..12, message: "no".into() }).starts_with("r:1:2"));
+    }
+
+    #[test]
+    fn the_nearest_word_is_near() {
+        assert_eq!(nearest("adresses", &["device", "addresses"]), Some("addresses"));
+        assert_eq!(nearest("wieght", &["gateway", "weight"]), Some("weight"));
+        assert_eq!(nearest("colour", &["device", "addresses"]), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! The daemon of weir and the operator's command, as parts: `main.rs` only hands over to [`cli`].
+//!
+//! A configuration ([`config`]) becomes workers (one thread a core, no tokio) and a control thread
+//! (tokio, one thread), which share table snapshots, counters and bounded queues, and nothing else.
+
+pub mod cli;
+pub mod config;

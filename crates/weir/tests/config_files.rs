@@ -1,0 +1,121 @@
+//! What a configuration file may say: a table of malformed ones with every complaint word for word,
+//! and the shipped examples, which must be right.
+//!
+//! `tests/config/malformed.txt` holds cases of the form `=== name`, text, `---`, complaints. With
+//! `WEIR_BLESS=1` in the environment the complaints are written anew, to be read in the diff.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use weir::config::{self, Addresses, Kind, Via};
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+#[test]
+fn every_malformed_file_is_refused_with_place_expectation_and_remedy() {
+    let path = here("tests/config/malformed.txt");
+    let golden = std::fs::read_to_string(&path).expect("the golden file is there");
+    let mut written = String::new();
+    let mut accepted = Vec::new();
+    for case in golden.split("=== ").skip(1) {
+        let (name, rest) = case.split_once('\n').expect("a case has a name line");
+        let (text, _) = rest.split_once("---\n").expect("a case has a `---` line");
+        let complaints = match config::parse("router.toml", "router", text.to_owned()) {
+            Ok(_) => {
+                accepted.push(name.to_owned());
+                String::new()
+            }
+            Err(refused) => refused.0,
+        };
+        let _ = write!(written, "=== {name}\n{text}---\n{}\n\n", complaints.trim_end());
+    }
+    assert!(accepted.is_empty(), "accepted: {accepted:?}");
+    if std::env::var_os("WEIR_BLESS").is_some() {
+        std::fs::write(&path, &written).expect("the golden file can be written");
+    } else {
+        for (want, got) in golden.split("=== ").zip(written.split("=== ")) {
+            assert_eq!(want, got);
+        }
+        assert_eq!(golden, written);
+    }
+}
+
+#[test]
+fn every_complaint_has_a_place_and_a_remedy() {
+    let golden =
+        std::fs::read_to_string(here("tests/config/malformed.txt")).expect("the golden file is there");
+    let complaints: Vec<&str> = golden
+        .lines()
+        .filter(|l| l.starts_with("router.toml:") && !l.ends_with("nothing was changed"))
+        .collect();
+    assert!(complaints.len() > 80, "{} complaints", complaints.len());
+    for line in complaints {
+        let mut parts = line.splitn(4, ':');
+        parts.next();
+        for part in [parts.next(), parts.next()] {
+            assert!(part.is_some_and(|p| p.parse::<usize>().is_ok()), "no place: {line}");
+        }
+        assert!(line.contains("; ") || line.contains(": not TOML: "), "no remedy: {line}");
+    }
+}
+
+#[test]
+fn shipped_examples_are_right() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(here("../../examples")).expect("examples exist") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|e| e == "toml") {
+            config::load(&path).map_err(|e| e.0).expect("an example is a valid configuration");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 2);
+}
+
+#[test]
+fn the_router_example_means_what_its_comments_say() {
+    let config = config::load(&here("../../examples/router.toml")).map_err(|e| e.0).expect("valid");
+    assert_eq!(config.name, "router");
+    assert_eq!(config.ports[0].kind.value, Kind::Auto);
+    assert_eq!(config.ports[2].vlan.as_ref().map(|v| v.value), Some(20));
+    assert_eq!(config.devices().len(), 2);
+    let Via::NextHops(hops) = &config.routes[2].via else { panic!("a multipath route") };
+    assert_eq!(hops.iter().map(|h| h.weight).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(config.routes[3].via, Via::Unreachable);
+}
+
+#[test]
+fn an_address_the_kernel_has_too_is_the_kernels() {
+    let text = "[[port]]\nname = \"a\"\ndevice = \"e\"\naddresses = [\"192.0.2.1/24\", \"192.0.2.2/24\"]\n";
+    let config = config::parse("f", "f", text.to_owned()).expect("valid");
+    let desired = config.desired(&|_| vec![("192.0.2.2".parse().expect("an address"), 24)]);
+    use weir_core::tables::Owner;
+    let owners: Vec<_> = desired.ports[0].addresses.iter().map(|a| a.owner).collect();
+    assert_eq!(owners, [Owner::Weir, Owner::Kernel]);
+}
+
+#[test]
+fn ports_can_take_the_kernels_addresses() {
+    let text = "[[port]]\nname = \"a\"\ndevice = \"e\"\naddresses = \"kernel\"\n\
+                [[route]]\nprefix = \"10.0.0.0/8\"\nvia = \"203.0.113.1\"\n";
+    let config = config::parse("f", "f", text.to_owned()).expect("a gateway the machine can judge");
+    assert_eq!(config.ports[0].addresses, Addresses::Kernel);
+    let desired = config.desired(&|_| vec![("203.0.113.2".parse().expect("an address"), 24)]);
+    assert_eq!(desired.ports[0].addresses[0].prefix_len, 24);
+}
+
+#[test]
+fn a_file_that_is_missing_binary_or_a_folder_is_one_sentence() {
+    let dir = std::env::temp_dir().join(format!("weir-config-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let binary = dir.join("b.toml");
+    std::fs::write(&binary, [b'a', b'\n', 0xff, 0xfe]).expect("a file");
+    let said = |path: &Path| config::load(path).expect_err("refused").0;
+    let (missing, binary, folder) = (said(&dir.join("none.toml")), said(&binary), said(&dir));
+    std::fs::remove_dir_all(&dir).expect("removed");
+    assert!(missing.contains("cannot read it") && missing.contains("check the path"), "{missing}");
+    assert!(binary.contains("b.toml:2: byte 2 of the file is not UTF-8"), "{binary}");
+    assert!(folder.contains("cannot read it"), "{folder}");
+}
