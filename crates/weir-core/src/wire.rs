@@ -99,3 +99,23 @@ pub(crate) fn put16(bytes: &mut [u8], at: usize, value: u16) {
 pub(crate) fn put32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
+
+/// What is done with one fuzz input; panics when a promise is broken.
+#[doc(hidden)]
+pub type FuzzTarget = fn(&[u8]);
+
+/// Every fuzz function with its name: the smoke test runs them all, `fuzz/` has a target for each.
+#[doc(hidden)]
+pub const FUZZ_TARGETS: &[(&str, FuzzTarget)] = &[
+    ("ethernet", ethernet::fuzz_ethernet),
+    ("arp", arp::fuzz_arp),
+    ("ipv4", ipv4::fuzz_ipv4),
+    ("ipv6", ipv6::fuzz_ipv6),
+    ("icmpv4", icmpv4::fuzz_icmpv4),
+    ("icmpv6", icmpv6::fuzz_icmpv6),
+    ("ndp", ndp::fuzz_ndp),
+    ("udp", udp::fuzz_udp),
+    ("tcp", tcp::fuzz_tcp),
+    ("flow", flow::fuzz_flow),
+    ("decode", decode::fuzz_decode),
+];

@@ -1,0 +1,177 @@
+//! Every fuzz target at smoke length, on stable, without libFuzzer: mutations of golden captures and of
+//! built frames, from a fixed seed. Long runs with coverage are in `fuzz/`.
+//!
+//! `WEIR_FUZZ_INPUTS=5000000 cargo test -p weir-core --release --test fuzz_smoke` runs longer.
+
+use std::fmt::Write as _;
+use std::panic;
+use std::path::Path;
+
+use weir_core::wire::FUZZ_TARGETS;
+use weir_core::wire::build::{self, Frame};
+
+/// Inputs a target gets: about a second each, unoptimised.
+const DEFAULT_INPUTS: usize = 200_000;
+/// Beyond this an input is cut: the longest header chains are well below it.
+const MAX_INPUT: usize = 512;
+
+/// xorshift64*: deterministic, and fast enough not to matter.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        ((u128::from(self.next()) * n as u128) >> 64) as usize
+    }
+}
+
+/// Golden captures and built frames, each from its Ethernet header, its IP header and its transport
+/// header on, so that every parser starts from something it accepts.
+fn seeds() -> Vec<Vec<u8>> {
+    let mut frames = captured();
+    assert!(frames.len() > 20, "testdata/ holds {} frames", frames.len());
+    let mac = [2, 0, 0, 0, 0, 9];
+    let v4 = Frame::ipv4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let v6 = Frame::ipv6([0x20; 16].into(), [0x30; 16].into());
+    frames.push(build::arp_request((mac, [10, 0, 0, 1].into()), [10, 0, 0, 2].into(), Some(7)));
+    frames.push(build::neighbor_solicitation((mac, [0xfe; 16].into()), [0x30; 16].into(), None));
+    frames.push(v4.clone().options(&[7, 7, 4, 0, 0, 0, 0]).udp(1, 2, b"payload"));
+    frames.push(v4.vlan(5).echo_request(1, 2, &[9; 64]));
+    frames.push(v6.clone().extension(0, &[0, 5, 2, 0, 0, 1, 0]).extension(60, &[0; 7]).udp(1, 2, b"x"));
+    frames.push(v6.fragment(0, true).raw(58, &[128, 0, 0, 0, 0, 1, 0, 1]));
+    let mut seeds = vec![Vec::new()];
+    for frame in frames {
+        for at in [0, 14, 18, 34, 54] {
+            if at < frame.len() {
+                seeds.push(frame[at..].to_vec());
+            }
+        }
+    }
+    seeds
+}
+
+fn captured() -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
+    let mut paths: Vec<_> = std::fs::read_dir(folder)
+        .expect("testdata/ is there")
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "pcap"))
+        .collect();
+    paths.sort();
+    let mut frames = Vec::new();
+    for path in paths {
+        let file = std::fs::File::open(path).expect("readable");
+        let mut reader = pcap_file::pcap::PcapReader::new(file).expect("a pcap file");
+        while let Some(packet) = reader.next_packet() {
+            frames.push(packet.expect("a whole packet").data.into_owned());
+        }
+    }
+    frames
+}
+
+/// One input: a seed with up to eight mutations, or now and then noise.
+fn mutate(random: &mut Random, seeds: &[Vec<u8>], input: &mut Vec<u8>) {
+    const EDGES: [u8; 10] = [0, 1, 2, 4, 5, 0x45, 0x60, 0x7f, 0x80, 0xff];
+    input.clear();
+    if random.below(32) == 0 {
+        let len = random.below(128);
+        input.extend((0..len).map(|_| random.next() as u8));
+        return;
+    }
+    input.extend_from_slice(&seeds[random.below(seeds.len())]);
+    input.truncate(MAX_INPUT);
+    for _ in 0..random.below(8) {
+        if input.is_empty() {
+            input.push(random.next() as u8);
+        }
+        let at = random.below(input.len());
+        match random.below(8) {
+            0 => input[at] ^= 1 << random.below(8),
+            1 => input[at] = random.next() as u8,
+            2 => input[at] = EDGES[random.below(EDGES.len())],
+            3 => input[at] = input[at].wrapping_add(1),
+            4 => input.truncate(at),
+            5 => input.insert(at, random.next() as u8),
+            6 => drop(input.drain(at..(at + 1 + random.below(8)).min(input.len()))),
+            _ => {
+                let other = &seeds[random.below(seeds.len())];
+                let from = random.below(other.len() + 1);
+                let len = (other.len() - from).min(random.below(32));
+                input.splice(at..at, other[from..from + len].iter().copied());
+                input.truncate(MAX_INPUT);
+            }
+        }
+    }
+}
+
+fn inputs() -> usize {
+    let wished = std::env::var("WEIR_FUZZ_INPUTS").ok().and_then(|text| text.parse().ok());
+    wished.unwrap_or(DEFAULT_INPUTS)
+}
+
+/// Runs one target; a panic names the input that caused it.
+fn run(name: &str, target: fn(&[u8]), seeds: &[Vec<u8>]) -> Result<(), String> {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ name.bytes().map(u64::from).sum::<u64>());
+    let mut input = Vec::new();
+    let total = inputs();
+    for count in 0..total {
+        match seeds.get(count) {
+            Some(seed) => input.clone_from(seed),
+            None => mutate(&mut random, seeds, &mut input),
+        }
+        if panic::catch_unwind(|| target(&input)).is_err() {
+            let mut hex = String::new();
+            input.iter().for_each(|byte| write!(hex, "{byte:02x}").expect("a string grows"));
+            return Err(format!("{name}: input {count} of {total} panics: {hex}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_input_makes_a_parser_panic() {
+    let seeds = &seeds();
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let runs: Vec<_> = FUZZ_TARGETS
+            .iter()
+            .map(|&(name, target)| scope.spawn(move || run(name, target, seeds)))
+            .collect();
+        runs.into_iter().filter_map(|run| run.join().expect("panics are caught").err()).collect()
+    });
+    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+}
+
+#[test]
+fn every_fuzz_function_has_a_target_in_the_fuzz_workspace() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("fuzz/Cargo.toml");
+    for (name, _) in FUZZ_TARGETS {
+        let target = folder.join(format!("fuzz_targets/{name}.rs"));
+        let text = std::fs::read_to_string(&target).unwrap_or_default();
+        assert!(text.contains(&format!("fuzz_{name}(data)")), "fuzz_targets/{name}.rs calls fuzz_{name}");
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "fuzz/Cargo.toml has a [[bin]] {name}");
+    }
+}
+
+#[test]
+fn mutations_reach_behind_the_headers() {
+    // A mutator whose inputs are all refused at the first byte would test nothing.
+    let seeds = seeds();
+    let mut random = Random(1);
+    let mut input = Vec::new();
+    let mut decoded = [0; 3];
+    for _ in 0..20_000 {
+        mutate(&mut random, &seeds, &mut input);
+        let text = weir_core::wire::decode(&input).to_string();
+        decoded[0] += usize::from(text.contains("IP ") || text.contains("IP6 "));
+        decoded[1] += usize::from(text.contains("ARP "));
+        decoded[2] += usize::from(text.contains("frag"));
+    }
+    assert!(decoded.iter().all(|&n| n > 50), "IP, ARP, fragments: {decoded:?} of 20000");
+}
