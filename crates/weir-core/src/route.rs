@@ -21,6 +21,7 @@ mod fib6;
 mod naive;
 pub mod prefix;
 mod rib;
+pub mod synthetic;
 mod table;
 
 pub use fib4::Fib4;
