@@ -1,0 +1,225 @@
+//! Route lookups and updates: nanoseconds a lookup by table size, and what a change costs.
+//!
+//! ```text
+//! cargo bench -p weir-core --bench route                  every size, a few seconds each
+//! cargo bench -p weir-core --bench route -- --quick       smoke values, as `cargo test --benches` runs it
+//! cargo bench -p weir-core --bench route -- v6 lookup     only parts whose name holds every word
+//! ```
+//!
+//! Tables come from `route::synthetic` with 64 next hops. *random* destinations are drawn evenly from the
+//! routes (`by route`) or from the covered addresses (`by address`), 1 M of them, so that they do not fit the
+//! caches either; *hot* is 64 of them again and again. A figure is the best and the median of repeats that
+//! take turns, so that a disturbance hits all alike.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use weir_core::route::synthetic::{Draw, Scatter, covered4, covered6, routes4, routes6};
+use weir_core::route::{RouteTable4, RouteTable6};
+
+const SEED: u64 = 1;
+const NEXT_HOPS: u32 = 64;
+/// As many as a worker looks up in one breath.
+const BATCH: usize = weir_core::packet::BATCH;
+
+/// Every parameter, with its smoke value.
+struct Size {
+    tables: &'static [usize],
+    destinations: usize,
+    hot: usize,
+    repeats: usize,
+    updates: usize,
+}
+
+const FULL: Size = Size {
+    tables: &[2, 1_000, 100_000, 200_000, 1_000_000],
+    destinations: 1 << 20,
+    hot: 64,
+    repeats: 15,
+    updates: 2_000,
+};
+
+const SMOKE: Size = Size { tables: &[2, 1_000], destinations: 1 << 10, hot: 64, repeats: 2, updates: 20 };
+
+/// What is timed: a name, and one pass over so many lookups that gives a sum to keep.
+struct Case<'a> {
+    name: String,
+    lookups: usize,
+    pass: Box<dyn FnMut() -> u64 + 'a>,
+}
+
+/// Times the cases in turns and prints best and median nanoseconds a lookup.
+fn race(mut cases: Vec<Case<'_>>, repeats: usize) {
+    let mut times = vec![Vec::with_capacity(repeats); cases.len()];
+    for case in &mut cases {
+        black_box((case.pass)());
+    }
+    for _ in 0..repeats {
+        for (case, times) in cases.iter_mut().zip(&mut times) {
+            let start = Instant::now();
+            black_box((case.pass)());
+            times.push(start.elapsed().as_secs_f64() * 1e9 / case.lookups as f64);
+        }
+    }
+    for (case, times) in cases.iter().zip(&mut times) {
+        times.sort_by(f64::total_cmp);
+        println!("{:52} {:8.2} {:8.2}", case.name, times[0], times[times.len() / 2]);
+    }
+}
+
+macro_rules! family {
+    ($module:ident, $table:ty, $addr:ty, $bits:ty, $routes:ident, $covered:ident, $others:path) => {
+        mod $module {
+            use super::*;
+
+            const NAME: &str = stringify!($module);
+
+            pub fn lookups(size: &Size, count: usize) {
+                let routes = $routes(count, NEXT_HOPS, SEED);
+                let mut table = <$table>::default();
+                let start = Instant::now();
+                for &(prefix, value) in &routes {
+                    table.insert(prefix, value);
+                }
+                let inserted = start.elapsed();
+                let fib = table.publish();
+                println!(
+                    "{NAME} {:>9} routes: {:.2} MiB; insert {:.0} ns each, first publish {:.2} ms",
+                    routes.len(),
+                    fib.memory_bytes() as f64 / f64::from(1 << 20),
+                    inserted.as_nanos() as f64 / routes.len() as f64,
+                    (start.elapsed() - inserted).as_secs_f64() * 1e3,
+                );
+                let by_route = $covered(&routes, Draw::ByRoute, size.destinations, SEED);
+                let by_address = $covered(&routes, Draw::ByAddress, size.destinations, SEED);
+                let hot: Vec<_> = by_route.iter().copied().cycle().take(size.hot).collect();
+                let sum = |out: &[u32]| out.iter().map(|&v| u64::from(v)).sum::<u64>();
+                let mut cases = Vec::new();
+                for (kind, addrs, passes) in [
+                    ("random by route", &by_route, 1),
+                    ("random by address", &by_address, 1),
+                    ("hot", &hot, size.destinations / size.hot),
+                ] {
+                    let fib = &fib;
+                    cases.push(Case {
+                        name: format!("{NAME} {count:>9} {kind}, batch"),
+                        lookups: addrs.len() * passes,
+                        pass: Box::new(move || {
+                            let mut out = [0; BATCH];
+                            let mut total = 0;
+                            for _ in 0..passes {
+                                for chunk in addrs.chunks_exact(BATCH) {
+                                    fib.lookup_batch(black_box(chunk), &mut out);
+                                    total += sum(black_box(&out));
+                                }
+                            }
+                            total
+                        }),
+                    });
+                    cases.push(Case {
+                        name: format!("{NAME} {count:>9} {kind}, single"),
+                        lookups: addrs.len() * passes,
+                        pass: Box::new(move || {
+                            let mut total = 0;
+                            for _ in 0..passes {
+                                for &addr in black_box(addrs.as_slice()) {
+                                    total += u64::from(fib.lookup(<$addr>::from(addr)));
+                                }
+                            }
+                            total
+                        }),
+                    });
+                }
+                $others(&routes, &by_route, count, &mut cases);
+                race(cases, size.repeats);
+            }
+
+            /// What one published change costs at a table size: taken out, put back.
+            pub fn updates(size: &Size, count: usize) {
+                let routes = $routes(count, NEXT_HOPS, SEED);
+                let mut table = <$table>::default();
+                for &(prefix, value) in &routes {
+                    table.insert(prefix, value);
+                }
+                table.publish();
+                let mut scatter = Scatter::new(SEED);
+                let mut times = Vec::new();
+                for _ in 0..size.updates {
+                    let (prefix, value) = routes[scatter.below(routes.len() as u64) as usize];
+                    for back in [false, true] {
+                        let start = Instant::now();
+                        if back {
+                            table.insert(prefix, value);
+                        } else {
+                            table.remove(prefix);
+                        }
+                        black_box(table.publish());
+                        times.push(start.elapsed().as_secs_f64() * 1e6);
+                    }
+                }
+                report(&format!("{NAME} {count:>9} change + publish, snapshots let go"), &mut times);
+                let mut times = Vec::new();
+                for _ in 0..size.updates.min(20) {
+                    let (prefix, value) = routes[scatter.below(routes.len() as u64) as usize];
+                    let held = table.publish();
+                    for back in [false, true] {
+                        let start = Instant::now();
+                        if back {
+                            table.insert(prefix, value);
+                        } else {
+                            table.remove(prefix);
+                        }
+                        black_box(table.publish());
+                        times.push(start.elapsed().as_secs_f64() * 1e6);
+                    }
+                    drop(held);
+                }
+                report(&format!("{NAME} {count:>9} change + publish, a snapshot held"), &mut times);
+            }
+        }
+    };
+}
+
+fn report(name: &str, times: &mut [f64]) {
+    times.sort_by(f64::total_cmp);
+    println!(
+        "{name:52} {:8.2} {:8.2} {:8.2} {:8.2}",
+        times[0],
+        times[times.len() / 2],
+        times[times.len() * 99 / 100],
+        times[times.len() - 1],
+    );
+}
+
+fn none<R, A>(_: &[R], _: &[A], _: usize, _: &mut Vec<Case<'_>>) {}
+
+family!(v4, RouteTable4, std::net::Ipv4Addr, u32, routes4, covered4, none);
+family!(v6, RouteTable6, std::net::Ipv6Addr, u128, routes6, covered6, none);
+
+type Part = (&'static str, fn(&Size, usize));
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let full = args.iter().any(|arg| arg == "--bench") && !args.iter().any(|arg| arg == "--quick");
+    let size = if full { &FULL } else { &SMOKE };
+    let words: Vec<_> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
+    let parts: [Part; 4] = [
+        ("v4 lookup", v4::lookups),
+        ("v6 lookup", v6::lookups),
+        ("v4 update", v4::updates),
+        ("v6 update", v6::updates),
+    ];
+    for (name, part) in parts {
+        if words.iter().any(|word| !name.contains(word.as_str())) {
+            continue;
+        }
+        if name.ends_with("lookup") {
+            println!("\n{name:52} {:>8} {:>8}", "best ns", "median");
+        } else {
+            println!("\n{name:52} {:>8} {:>8} {:>8} {:>8}", "best µs", "median", "p99", "worst");
+        }
+        for &count in size.tables {
+            part(size, count);
+        }
+    }
+}
