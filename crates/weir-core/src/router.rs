@@ -183,6 +183,27 @@ impl<B: Buffer> Router<B> {
         }
     }
 
+    /// A frame given to this host did not reach it (its queue was full): it was counted as local and
+    /// becomes a drop.
+    #[cold]
+    pub fn local_lost(&mut self, reason: Reason) {
+        self.ledger.local -= 1;
+        self.ledger.drops.add(reason, 1);
+    }
+
+    /// Queues a frame of this host's own making (ARP, neighbour discovery) and counts it.
+    pub fn originate(&mut self, tables: &Tables, mut frame: Frame<B>, queue: &mut Vec<Frame<B>>) {
+        frame.own = true;
+        self.ledger.originated += 1;
+        if let Some(port) = tables.port_of(frame.device, frame.data())
+            && let Some(counters) = self.ports.get_mut(port.index())
+        {
+            counters.tx_packets += 1;
+            counters.tx_bytes += frame.len() as u64;
+        }
+        queue.push(frame);
+    }
+
     fn drop_frame(&mut self, frame: Frame<B>, reason: Reason, pool: &mut Pool<B>) {
         self.ledger.drops.add(reason, 1);
         pool.put(frame.into_buffer());

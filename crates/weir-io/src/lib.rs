@@ -15,3 +15,4 @@ pub mod ring;
 pub mod steer;
 pub mod tun;
 pub mod umem;
+pub mod wake;

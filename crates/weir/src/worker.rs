@@ -1,0 +1,177 @@
+//! Workers: one thread on one CPU, with its own buffers and its own queue of each device.
+//!
+//! ```text
+//! control thread                          worker thread
+//!   tables (ArcSwap) ───────────────────►  picked up between breaths
+//!   mail: device replaced, frame to send ►  read when the flag says so
+//!   ◄─ punts, events (bounded channel) ──   ARP, NDP, "resolve this next hop"
+//!   ◄─ report (copied every 20 ms) ──────   ledger, counters, device losses
+//! ```
+//!
+//! Promises: a breath takes no lock and makes no allocation beyond what a punted frame needs; a full
+//! queue to the control side is a counted drop; a worker told to stop sends what it has and says what
+//! it could not. A panic ends the thread and is seen by [`Worker::is_finished`].
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use arc_swap::ArcSwap;
+use weir_core::device::{Device, DeviceStats, DeviceStatus};
+use weir_core::packet::DeviceId;
+use weir_core::router::{Event, PortCounters};
+use weir_core::tables::{PortId, Tables};
+use weir_core::verdict::Ledger;
+use weir_io::umem::{Chunk, Umem};
+use weir_io::wake::{Sleep, Waker};
+
+mod run;
+
+/// A device and the descriptor that becomes readable when it has frames.
+pub struct OpenDevice {
+    pub device: Box<dyn Device<Chunk> + Send>,
+    pub poll: Option<RawFd>,
+}
+
+/// A worker about to start.
+pub struct Start {
+    pub number: usize,
+    pub cpu: u32,
+    pub umem: Umem,
+    /// By [`DeviceId`]: its queue of every device.
+    pub devices: Vec<OpenDevice>,
+}
+
+/// What a worker tells the control side, as it happens.
+#[derive(Debug)]
+pub enum Told {
+    /// An ARP or neighbour discovery frame that came in on a port.
+    Punt(PortId, Vec<u8>),
+    Event(Event),
+}
+
+/// What the control side asks of a worker.
+pub enum Mail {
+    /// Send this frame as it is.
+    Send(DeviceId, Vec<u8>),
+    /// Use this device from now on (it came back, or it is gone for good and this stands in for it).
+    Replace(DeviceId, OpenDevice),
+}
+
+/// A worker's figures, a few milliseconds old.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub ledger: Ledger,
+    /// By [`PortId`].
+    pub ports: Vec<PortCounters>,
+    /// By [`DeviceId`].
+    pub devices: Vec<DeviceReport>,
+    pub breaths: u64,
+    /// Breaths in which nothing came in.
+    pub idle_breaths: u64,
+    /// Generation of the tables it works with.
+    pub generation: u64,
+    /// Buffers: in the pool, with devices, held for neighbours, and in all.
+    pub buffers_free: usize,
+    pub buffers_in_devices: usize,
+    pub buffers_held: usize,
+    pub buffers_total: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceReport {
+    pub stats: DeviceStats,
+    pub status: DeviceStatus,
+}
+
+/// What a worker and the control side share.
+struct Shared {
+    tables: Arc<ArcSwap<Tables>>,
+    stop: AtomicBool,
+    mail_waits: AtomicBool,
+    report: Mutex<Report>,
+    waker: Waker,
+}
+
+/// The control side's end of a running worker.
+pub struct Worker {
+    pub number: usize,
+    pub cpu: u32,
+    shared: Arc<Shared>,
+    mail: Sender<Mail>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts a worker on its CPU. `told` is shared by all workers.
+    pub fn start(
+        start: Start,
+        tables: Arc<ArcSwap<Tables>>,
+        told: SyncSender<(usize, Told)>,
+    ) -> io::Result<Worker> {
+        let shared = Arc::new(Shared {
+            tables,
+            stop: AtomicBool::new(false),
+            mail_waits: AtomicBool::new(false),
+            report: Mutex::default(),
+            waker: Waker::new()?,
+        });
+        let (mail, inbox): (Sender<Mail>, Receiver<Mail>) = channel();
+        let (number, cpu) = (start.number, start.cpu);
+        let sleep = Sleep::new(&shared.waker)?;
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name(format!("weir-worker-{number}"))
+            .spawn(move || run::Loop::new(start, theirs, sleep, inbox, told).run())?;
+        Ok(Worker { number, cpu, shared, mail, thread: Some(thread) })
+    }
+
+    /// Posts mail and wakes the worker if it sleeps.
+    pub fn post(&self, mail: Mail) {
+        // A worker that ended reads no mail; `is_finished` tells of that.
+        if self.mail.send(mail).is_ok() {
+            self.shared.mail_waits.store(true, Ordering::Release);
+            self.shared.waker.wake();
+        }
+    }
+
+    /// Makes a sleeping worker look at new tables at once.
+    pub fn wake(&self) {
+        self.shared.waker.wake();
+    }
+
+    pub fn report(&self) -> Report {
+        self.shared.report.lock().map(|report| report.clone()).unwrap_or_default()
+    }
+
+    /// The thread has ended: as told, or by a panic.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Tells the worker to send what it has and end; [`Worker::join`] waits for it.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.waker.wake();
+    }
+
+    /// Waits for the end; `false` when it was a panic.
+    pub fn join(&mut self) -> bool {
+        self.thread.take().is_none_or(|thread| thread.join().is_ok())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop();
+        self.join();
+    }
+}
+
+/// The descriptor of anything that has one.
+pub fn poll_fd(of: &impl AsRawFd) -> Option<RawFd> {
+    Some(of.as_raw_fd())
+}

@@ -1,0 +1,194 @@
+//! The worker's loop: breathe, pass on, look up now and then, sleep when there is nothing to do.
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender};
+
+use arc_swap::Cache;
+use weir_core::device::Device;
+use weir_core::packet::{Batch, Frame, Pool};
+use weir_core::router::{Output, Router, breathe};
+use weir_core::tables::Tables;
+use weir_core::time::{MILLISECOND, Nanos};
+use weir_core::verdict::Reason;
+use weir_io::umem::{Chunk, Umem};
+use weir_io::wake::Sleep;
+use weir_io::{clock, cpu};
+
+use super::{DeviceReport, Mail, OpenDevice, Report, Shared, Start, Told};
+
+/// Breaths without a frame before a worker sleeps: 2,000 × some 100 ns (one look at each ring) is
+/// about the time a sleep and a wake-up cost together.
+const IDLE_BREATHS: u32 = 2_000;
+/// Longest sleep: held frames and neighbours have deadlines of whole seconds.
+const SLEEP_MS: i32 = 10;
+/// How often figures are copied for the control side.
+const REPORT_EVERY: Nanos = 20 * MILLISECOND;
+/// How long a stopping worker goes on without traffic before it ends, and at most.
+const DRAIN_QUIET: Nanos = 5 * MILLISECOND;
+const DRAIN_LONGEST: Nanos = 200 * MILLISECOND;
+
+pub(super) struct Loop {
+    shared: Arc<Shared>,
+    inbox: Receiver<Mail>,
+    told: SyncSender<(usize, Told)>,
+    number: usize,
+    cpu: u32,
+    devices: Vec<Box<dyn Device<Chunk>>>,
+    sleep: Sleep,
+    router: Router<Chunk>,
+    pool: Pool<Chunk>,
+    batch: Batch<Chunk>,
+    out: Output<Chunk>,
+    report: Report,
+    reported: Nanos,
+    umem: Umem,
+}
+
+impl Loop {
+    pub(super) fn new(
+        start: Start,
+        shared: Arc<Shared>,
+        mut sleep: Sleep,
+        inbox: Receiver<Mail>,
+        told: SyncSender<(usize, Told)>,
+    ) -> Loop {
+        let mut devices: Vec<Box<dyn Device<Chunk>>> = Vec::new();
+        for OpenDevice { device, poll } in start.devices {
+            sleep.watch(poll);
+            devices.push(device);
+        }
+        Loop {
+            inbox,
+            told,
+            number: start.number,
+            cpu: start.cpu,
+            sleep,
+            router: Router::new(),
+            pool: start.umem.pool(),
+            batch: Batch::new(),
+            out: Output::new(devices.len()),
+            devices,
+            report: Report::default(),
+            reported: 0,
+            umem: start.umem,
+            shared,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        if let Err(error) = cpu::pin(self.cpu) {
+            tracing::warn!("worker {}: cannot be bound to cpu {}: {error}", self.number, self.cpu);
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut tables = Cache::new(&*shared.tables);
+        let mut idle = 0;
+        let mut quiet_since = None;
+        let mut stop_by = None;
+        loop {
+            let now = clock::now();
+            let tables = tables.load();
+            let received = breathe(
+                &mut self.router,
+                now,
+                tables,
+                &mut self.devices,
+                &mut self.batch,
+                &mut self.pool,
+                &mut self.out,
+            );
+            self.pass_on();
+            if shared.mail_waits.load(Ordering::Relaxed) {
+                self.read_mail(tables);
+            }
+            self.report.breaths += 1;
+            if received > 0 {
+                idle = 0;
+                quiet_since = None;
+            } else {
+                idle += 1;
+                self.report.idle_breaths += 1;
+            }
+            if now.saturating_sub(self.reported) >= REPORT_EVERY {
+                self.tell_figures(now, tables.generation);
+            }
+            if shared.stop.load(Ordering::Relaxed) {
+                let quiet = now.saturating_sub(*quiet_since.get_or_insert(now)) >= DRAIN_QUIET;
+                if quiet || now >= *stop_by.get_or_insert(now + DRAIN_LONGEST) {
+                    break;
+                }
+            } else if idle >= IDLE_BREATHS {
+                idle = 0;
+                self.tell_figures(now, tables.generation);
+                self.sleep.until_woken(SLEEP_MS);
+            }
+        }
+        self.tell_figures(clock::now(), self.report.generation);
+    }
+
+    /// Hands punted frames and events to the control side; what does not fit is dropped and counted.
+    fn pass_on(&mut self) {
+        if self.out.punt.is_empty() && self.out.events.is_empty() {
+            return;
+        }
+        let punts = mem::take(&mut self.out.punt);
+        for (port, frame) in punts {
+            let told = self.told.try_send((self.number, Told::Punt(port, frame.data().to_vec())));
+            if told.is_err() {
+                self.router.local_lost(Reason::PuntQueueFull);
+            }
+            self.pool.put(frame.into_buffer());
+        }
+        for event in self.out.events.drain(..) {
+            // A lost request is made again by the next frame for that next hop.
+            let _ = self.told.try_send((self.number, Told::Event(event)));
+        }
+    }
+
+    fn read_mail(&mut self, tables: &Tables) {
+        self.shared.mail_waits.store(false, Ordering::Relaxed);
+        while let Ok(mail) = self.inbox.try_recv() {
+            match mail {
+                Mail::Send(device, bytes) => {
+                    let sent = self.pool.take().and_then(|b| Frame::from_bytes(b, &bytes, device).ok());
+                    let queue = self.out.tx.get_mut(device.index());
+                    match (sent, queue) {
+                        (Some(frame), Some(queue)) => self.router.originate(tables, frame, queue),
+                        (Some(frame), None) => self.pool.put(frame.into_buffer()),
+                        _ => {}
+                    }
+                }
+                Mail::Replace(id, open) => {
+                    if let Some(device) = self.devices.get_mut(id.index()) {
+                        *device = open.device;
+                        self.sleep.replace(id.index(), open.poll);
+                        // What the old device held came home when it was dropped.
+                        self.umem.reclaim(&mut self.pool);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies the figures for the control side, unless it is reading them just now.
+    fn tell_figures(&mut self, now: Nanos, generation: u64) {
+        self.reported = now;
+        let report = &mut self.report;
+        report.generation = generation;
+        report.ledger.clone_from(self.router.ledger());
+        report.ports.clear();
+        report.ports.extend_from_slice(self.router.port_counters());
+        report.devices.clear();
+        for device in &mut self.devices {
+            report.devices.push(DeviceReport { stats: device.stats(), status: device.status() });
+        }
+        report.buffers_free = self.pool.free();
+        report.buffers_in_devices = self.devices.iter().map(|d| d.buffers_held()).sum();
+        report.buffers_held = self.router.held();
+        report.buffers_total = self.umem.total();
+        if let Ok(mut shared) = self.shared.report.try_lock() {
+            shared.clone_from(report);
+        }
+    }
+}
