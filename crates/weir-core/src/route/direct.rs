@@ -28,6 +28,9 @@ pub const EMPTY: Entry = 0;
 /// Set in the entry of a route, so that a route with value 0 is not [`EMPTY`].
 pub const PRESENT: Entry = 1 << 24;
 
+/// The rest of the entry is the index of an inner node.
+pub const NODE: Entry = 1 << 31;
+
 /// The rest of the entry is the index of a leaf.
 pub const LEAF: Entry = 1 << 30;
 
