@@ -66,12 +66,17 @@ impl<B: Buffer> AfPacket<B> {
             socket::set(&rx, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_MEMORY)
                 .map_err(failed("receive memory"))?;
         }
+        // A socket joins its group only once bound, and until then hears every frame, which the queues
+        // opened before hear too: deaf meanwhile, or those frames would be forwarded twice.
+        socket::filter(&rx, &socket::NOTHING).map_err(failed("attaching a filter"))?;
         socket::bind(&rx, link.index, libc::ETH_P_ALL as u16).map_err(failed("binding"))?;
         if let Some(group) = fanout {
             let hash = (libc::PACKET_FANOUT_HASH << 16) as i32 | i32::from(group);
             socket::set(&rx, libc::SOL_PACKET, libc::PACKET_FANOUT, hash)
                 .map_err(failed("joining the fanout group"))?;
         }
+        socket::set(&rx, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
+            .map_err(failed("detaching the filter"))?;
         let tx = socket::open().map_err(failed("opening a packet socket"))?;
         socket::set(&tx, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
             .map_err(failed("setting up sending"))?;

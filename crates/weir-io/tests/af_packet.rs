@@ -3,12 +3,14 @@
 
 mod support;
 
+use std::collections::{BTreeSet, HashMap};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use support::Namespace;
 use weir_core::device::{Device, DeviceStatus};
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
+use weir_core::wire::build;
 use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
 use weir_io::netns;
 
@@ -199,4 +201,67 @@ fn forwarding_of_the_kernel_is_seen_per_family() {
     ns.sysctl("net.ipv6.conf.a.forwarding=0");
     let seen = netns::inside(&ns.0, || kernel_forwards("a")).expect("entered");
     assert_eq!(seen, (true, false));
+}
+
+/// A UDP frame of flow `flow` with a serial number, from the far end to ours.
+fn numbered(flow: u16, serial: u32) -> Vec<u8> {
+    let frame = build::Frame::ipv4([192, 0, 2, 2].into(), [198, 51, 100, 1].into());
+    let frame = frame.macs([2, 0, 0, 0, 0, 0x0a], [2, 0, 0, 0, 0, 0x0b]);
+    frame.udp(1000 + flow, 7777, &serial.to_be_bytes())
+}
+
+#[test]
+fn queues_of_one_device_share_its_flows_even_while_they_open() {
+    let Some(ns) = link("queues_of_one_device_share_its_flows_even_while_they_open") else { return };
+    netns::inside(&ns.0, || {
+        let group = std::process::id() as u16;
+        let mut ports = vec![Port::open("a", DeviceId(0), Some(group)).expect("opened")];
+        let mut far = Port::open("b", DeviceId(1), None).expect("opened");
+        let mut pool = Pool::boxed(1024);
+        let mut seen: HashMap<u32, usize> = HashMap::new();
+        let mut queues_of: HashMap<(u16, bool), BTreeSet<usize>> = HashMap::new();
+        let mut serial = 0;
+        // Traffic flows from before the second queue opens until after the fourth has.
+        for round in 0..40 {
+            std::thread::scope(|scope| {
+                let opened = scope.spawn(|| {
+                    netns::enter(&ns.0).expect("entered");
+                    (round % 10 == 9 && round < 30).then(|| Port::open("a", DeviceId(0), Some(group)))
+                });
+                let mut flow = 0;
+                while flow < 32 || (!opened.is_finished() && flow < 2000) {
+                    let buffer = pool.take().expect("a buffer");
+                    let bytes = numbered(flow % 32, serial);
+                    let frame = Frame::from_bytes(buffer, &bytes, DeviceId(1)).expect("fits");
+                    assert_eq!(far.tx(&mut pool, &mut vec![frame]), 1);
+                    (flow, serial) = (flow + 1, serial + 1);
+                }
+                ports.extend(opened.join().expect("no panic").map(|port| port.expect("opened")));
+            });
+            let mut batch = Batch::new();
+            for (queue, port) in ports.iter_mut().enumerate() {
+                while port.rx(&mut pool, &mut batch) > 0 {
+                    for frame in batch.drain() {
+                        let data = frame.data();
+                        if is_udp_to(7777)(data) {
+                            let flow = u16::from_be_bytes([data[34], data[35]]);
+                            let serial = u32::from_be_bytes([data[42], data[43], data[44], data[45]]);
+                            *seen.entry(serial).or_default() += 1;
+                            queues_of.entry((flow, round >= 30)).or_default().insert(queue);
+                        }
+                        pool.put(frame.into_buffer());
+                    }
+                }
+            }
+        }
+        // A queue is deaf while it joins: what hashes to it then is lost, but nothing ever comes twice.
+        assert!(seen.values().all(|&times| times == 1), "no frame arrives twice");
+        assert!((serial - 320..serial).all(|n| seen.contains_key(&n)), "none is lost once all are open");
+        let settled: Vec<_> = queues_of.iter().filter(|((_, settled), _)| *settled).collect();
+        assert_eq!(settled.len(), 32);
+        assert!(settled.iter().all(|(_, queues)| queues.len() == 1), "a flow stays on one queue");
+        let used: BTreeSet<_> = settled.iter().flat_map(|(_, queues)| queues.iter()).collect();
+        assert!(used.len() >= 3, "32 flows use most of 4 queues: {used:?}");
+    })
+    .expect("entered");
 }

@@ -18,11 +18,16 @@ pub fn add(mut sum: u64, data: &[u8]) -> u64 {
         let w = u64::from_le_bytes(*word);
         sum += (w & 0xffff_ffff) + (w >> 32);
     }
-    // The tail as one zero-padded word: padding adds nothing.
-    let mut last = [0u8; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let w = u64::from_le_bytes(last);
-    sum + (w & 0xffff_ffff) + (w >> 32)
+    // The tail by halves; an odd last byte is the low one of a little-endian word, as if zero-padded.
+    let (words, rest) = rest.as_chunks::<4>();
+    for word in words {
+        sum += u64::from(u32::from_le_bytes(*word));
+    }
+    let (words, rest) = rest.as_chunks::<2>();
+    for word in words {
+        sum += u64::from(u16::from_le_bytes(*word));
+    }
+    sum + rest.first().map_or(0, |&last| u64::from(last))
 }
 
 /// One's complement of the folded sum: the checksum's value.

@@ -53,10 +53,11 @@ impl<T: AsRef<[u8]>> Ipv4<T> {
         if total < packet.header_len() || total > packet.bytes.as_ref().len() {
             return Err(Reason::IpTruncated);
         }
-        if !checksum::is_valid(packet.header()) {
-            return Err(Reason::IpBadChecksum);
-        }
-        Ok(packet)
+        let right = match packet.header() {
+            header if header.len() > MIN_HEADER_LEN => checksum::is_valid(header),
+            header => header.first_chunk().is_some_and(checksum::ipv4_header_20),
+        };
+        if right { Ok(packet) } else { Err(Reason::IpBadChecksum) }
     }
 
     /// Only what reading the header needs: for the packet quoted in an ICMP error, which is cut short

@@ -109,10 +109,18 @@ impl<T: AsRef<[u8]>> Ipv6<T> {
 
     /// Walks the extension headers to the upper-layer protocol. Behind a fragment header that is not
     /// the first there is nothing to walk: the walk ends there.
+    #[inline]
     pub fn chain(&self) -> Result<Chain, Reason> {
+        let chain = Chain { protocol: self.next_header(), offset: HEADER_LEN, ..Chain::default() };
+        match chain.protocol {
+            protocol::TCP | protocol::UDP | protocol::ICMPV6 => Ok(chain),
+            _ => self.walk(chain),
+        }
+    }
+
+    fn walk(&self, mut chain: Chain) -> Result<Chain, Reason> {
         let b = self.bytes.as_ref();
         let end = self.total_len().min(b.len());
-        let mut chain = Chain { protocol: self.next_header(), offset: HEADER_LEN, ..Chain::default() };
         for count in 0..=MAX_EXTENSIONS {
             // An extension header is at least 8 bytes and counts its length in units of 8 or 4.
             let unit = match chain.protocol {

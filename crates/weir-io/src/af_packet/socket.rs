@@ -5,6 +5,7 @@ use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use weir_core::packet::BATCH;
+use weir_core::wire::checksum;
 
 /// Room for one control message with a `tpacket_auxdata` (16 + 20 bytes, padded).
 pub const AUXDATA_SPACE: usize = 64;
@@ -41,15 +42,8 @@ pub fn finish_checksum(frame: &mut [u8], header: VirtioHeader) -> bool {
     if start > frame.len() || field + 2 > frame.len() {
         return false;
     }
-    let mut sum: u64 = 0;
-    for pair in frame[start..].chunks(2) {
-        sum += u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
-    }
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
     // Zero means "no checksum" to UDP, so a sum of zero is sent as its other form (RFC 768).
-    let checksum = match !(sum as u16) {
+    let checksum = match checksum::checksum(&frame[start..]) {
         0 => 0xffff,
         other => other,
     };
@@ -126,6 +120,10 @@ pub fn bind(socket: &OwnedFd, index: u32, protocol: u16) -> io::Result<()> {
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// The filter that lets nothing through: "return 0".
+pub static NOTHING: [libc::sock_filter; 1] =
+    [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
 
 /// Attaches a classic BPF filter.
 pub fn filter(socket: &OwnedFd, program: &'static [libc::sock_filter]) -> io::Result<()> {
