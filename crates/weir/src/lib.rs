@@ -5,4 +5,5 @@
 
 pub mod cli;
 pub mod config;
+pub mod ports;
 pub mod worker;

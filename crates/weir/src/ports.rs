@@ -1,0 +1,206 @@
+//! Opening devices: which kind, in which order, with what the kernel said to each attempt.
+//!
+//! ```text
+//! kind = "auto"       af_xdp (zero-copy, then copy; native XDP, then generic)  ─►  af_packet
+//! kind = "af_xdp"     the same without the last step
+//! kind = "af_packet"  only where the kernel does not forward too
+//! kind = "tun", "pcap"
+//! ```
+//!
+//! Promises: every refusal on the way is kept and printed; receive offloads that merge frames are off
+//! while a port is ours and on again afterwards; dropping an [`OpenPort`] leaves the interface as it was.
+
+use std::path::Path;
+
+use weir_core::packet::DeviceId;
+use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
+use weir_io::af_xdp::{AfXdp, Options};
+use weir_io::bpf::attach::XdpMode;
+use weir_io::netlink::{self, LinkInfo};
+use weir_io::offload::{self, SwitchedOff};
+use weir_io::pcap::Pcap;
+use weir_io::port_error::PortError;
+use weir_io::steer::{LocalAddresses, Steering};
+use weir_io::tun::Tun;
+use weir_io::umem::{Chunk, Umem};
+
+use crate::config::{self, Kind};
+use crate::worker::{OpenDevice, poll_fd};
+
+/// Frames a worker's own receive call takes from the interface: one batch.
+const BUSY_POLL_BUDGET: u16 = 64;
+
+/// What a device is while it is ours. The workers hold its queues; this holds the rest.
+#[derive(Default)]
+pub struct OpenPort {
+    /// `af_xdp`, `af_packet`, `tun` or `pcap`: what it became.
+    pub kind: &'static str,
+    /// One sentence each: what was refused, what was chosen, what was switched off.
+    pub said: Vec<String>,
+    pub steering: Option<Steering>,
+    /// Hears ARP and NDP where they stay with the kernel.
+    pub tap: Option<Tap>,
+    _offloads: Option<SwitchedOff>,
+}
+
+/// Queues the device can give to workers, each of its own: `None` means any number.
+pub fn queues(port: &config::Port) -> Option<usize> {
+    match port.kind.value {
+        Kind::Tun | Kind::Pcap => Some(1),
+        Kind::AfPacket => None,
+        Kind::Auto | Kind::AfXdp => {
+            let folder = format!("/sys/class/net/{}/queues", port.device.value);
+            let names = std::fs::read_dir(folder).ok()?;
+            let rx = names.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("rx-"));
+            Some(rx.count().max(1))
+        }
+    }
+}
+
+/// Opens a device for every worker: `umems[n]` is the memory of worker *n*, which gets queue *n*.
+pub fn open(
+    port: &config::Port,
+    device: DeviceId,
+    umems: &[Umem],
+    local: Option<&LocalAddresses>,
+) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
+    let name = port.device.value.as_str();
+    match port.kind.value {
+        Kind::Tun => open_tun(name, device),
+        Kind::Pcap => open_pcap(port, device),
+        Kind::AfPacket => open_af_packet(name, device, umems.len(), Vec::new()),
+        Kind::AfXdp => open_af_xdp(name, device, umems, local),
+        Kind::Auto => match open_af_xdp(name, device, umems, local) {
+            Ok(opened) => Ok(opened),
+            Err(refusal) => {
+                let said = vec![refusal.to_string(), format!("port {name}: falling back to af_packet")];
+                open_af_packet(name, device, umems.len(), said)
+            }
+        },
+    }
+}
+
+/// The link behind a device name, set up if it was down.
+fn ready_link(kind: &str, name: &str, said: &mut Vec<String>) -> Result<LinkInfo, PortError> {
+    let failed = |doing: &'static str| move |e| PortError::from_io(kind, name, doing, e);
+    let link = netlink::link(name).map_err(failed("listing devices"))?;
+    let link = link.ok_or_else(|| PortError::no_such_device(kind, name))?;
+    if !link.up {
+        netlink::set_up(link.index).map_err(failed("setting the device up"))?;
+        said.push(format!("port {name}: was down, set up"));
+    }
+    Ok(link)
+}
+
+fn switch_off_merging(name: &str, said: &mut Vec<String>) -> Option<SwitchedOff> {
+    match SwitchedOff::on(name, &offload::MERGING) {
+        Ok(off) => {
+            let names: Vec<&str> = off.offloads().iter().map(|o| o.name()).collect();
+            if !names.is_empty() {
+                said.push(format!(
+                    "port {name}: {} switched off (they merge frames); back on at the end",
+                    names.join(" and ")
+                ));
+            }
+            Some(off)
+        }
+        Err(error) => {
+            said.push(format!("port {name}: merging offloads cannot be switched off ({error}); merged frames will be dropped and counted"));
+            None
+        }
+    }
+}
+
+fn open_af_xdp(
+    name: &str,
+    device: DeviceId,
+    umems: &[Umem],
+    local: Option<&LocalAddresses>,
+) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
+    let mut said = Vec::new();
+    let local = local.ok_or_else(|| {
+        PortError::new(format!(
+            "port af_xdp:{name}: BPF maps cannot be made; run as root or grant CAP_BPF and CAP_NET_ADMIN"
+        ))
+    })?;
+    let link = ready_link("af_xdp", name, &mut said)?;
+    let offloads = switch_off_merging(name, &mut said);
+    let modes = [XdpMode::Native, XdpMode::Generic];
+    let steering =
+        Steering::attach(name, link.index, &modes, local).map_err(|e| PortError::new(e.to_string()))?;
+    let mut queues = Vec::new();
+    for (queue, umem) in umems.iter().enumerate() {
+        let port = open_queue(device, queue as u32, &steering, umem)?;
+        said.push(port.report().to_string());
+        let poll = poll_fd(&port.poll_fd());
+        queues.push(OpenDevice { device: Box::new(port), poll });
+    }
+    let tap = Tap::open(name)?;
+    let opened =
+        OpenPort { kind: "af_xdp", said, steering: Some(steering), tap: Some(tap), _offloads: offloads };
+    Ok((opened, queues))
+}
+
+/// A queue whose worker polls the interface itself, or one driven by interrupts where that is refused.
+fn open_queue(device: DeviceId, queue: u32, steering: &Steering, umem: &Umem) -> Result<AfXdp, PortError> {
+    let mut options = Options::new(device, queue);
+    options.busy_poll = Some(BUSY_POLL_BUDGET);
+    if let Ok(port) = AfXdp::open(&options, steering, umem) {
+        return Ok(port);
+    }
+    options.busy_poll = None;
+    AfXdp::open(&options, steering, umem).map_err(|e| PortError::new(e.to_string()))
+}
+
+fn open_af_packet(
+    name: &str,
+    device: DeviceId,
+    workers: usize,
+    mut said: Vec<String>,
+) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
+    ready_link("af_packet", name, &mut said)?;
+    let families = match kernel_forwards(name) {
+        (false, false) => None,
+        (true, false) => Some(("IPv4", "ipv4")),
+        (false, true) => Some(("IPv6", "ipv6")),
+        (true, true) => Some(("IPv4 and IPv6", "ipv4")),
+    };
+    if let Some((families, family)) = families {
+        return Err(PortError::new(format!(
+            "port af_packet:{name}: the kernel forwards {families} from this device too and every packet would go \
+             out twice; run `sysctl -w net.{family}.conf.{name}.forwarding=0` (both families if both are on) or use kind \"af_xdp\""
+        )));
+    }
+    let offloads = switch_off_merging(name, &mut said);
+    // Any number all queues of this device share and no other socket of this host uses.
+    let fanout = (workers > 1).then(|| (std::process::id() as u16).wrapping_add(device.0));
+    let mut queues = Vec::new();
+    for _ in 0..workers {
+        let port: AfPacket<Chunk> = AfPacket::open(name, device, fanout)?;
+        let poll = poll_fd(&port);
+        queues.push(OpenDevice { device: Box::new(port), poll });
+    }
+    said.push(format!(
+        "af_packet {name}: {workers} socket{}",
+        if workers == 1 { "" } else { "s, flows shared by hash" }
+    ));
+    Ok((OpenPort { kind: "af_packet", said, steering: None, tap: None, _offloads: offloads }, queues))
+}
+
+fn open_tun(name: &str, device: DeviceId) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
+    let port = Tun::open(name, device)?;
+    let mut said = vec![format!("tun {name}: open")];
+    ready_link("tun", name, &mut said)?;
+    let poll = poll_fd(&port);
+    let opened = OpenPort { kind: "tun", said, ..OpenPort::default() };
+    Ok((opened, vec![OpenDevice { device: Box::new(port), poll }]))
+}
+
+fn open_pcap(port: &config::Port, device: DeviceId) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
+    let (read, write) = (port.read.as_deref(), port.write.as_deref());
+    let file = Pcap::open(read.map(Path::new), write.map(Path::new), device)?;
+    let (read, write) = (read.unwrap_or("nothing"), write.unwrap_or("nothing"));
+    let said = vec![format!("pcap {}: reads {read}, writes {write}", port.device.value)];
+    let opened = OpenPort { kind: "pcap", said, ..OpenPort::default() };
+    Ok((opened, vec![OpenDevice { device: Box::new(file), poll: None }]))
+}
