@@ -1,0 +1,85 @@
+//! Other tasks of this machine: where they run, how urgently, and asking them to end.
+//!
+//! The lab places kernel threads (NAPI) and subjects with it, and makes sure that no subject outlives it.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Binds a task (a thread id, or a process id for its main thread) to one CPU.
+pub fn pin(task: u32, cpu: u32) -> io::Result<()> {
+    if cpu as usize >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("cpu {cpu} is beyond CPU_SETSIZE")));
+    }
+    // SAFETY: an all-zero cpu_set_t is an empty set; CPU_SET stays inside it because `cpu` is below
+    // CPU_SETSIZE; the kernel reads exactly the size passed.
+    let done = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu as usize, &mut set);
+        libc::sched_setaffinity(task as libc::pid_t, size_of::<libc::cpu_set_t>(), &set)
+    };
+    result(done)
+}
+
+/// Lets a task run before every ordinary one, first in first out. Priorities go from 1 to 99.
+pub fn run_first(task: u32, priority: u8) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: i32::from(priority) };
+    // SAFETY: `parameters` is a valid sched_param for the whole call; the kernel checks its range.
+    result(unsafe { libc::sched_setscheduler(task as libc::pid_t, libc::SCHED_FIFO, &parameters) })
+}
+
+/// Asks a process to end (SIGTERM).
+pub fn terminate(process: u32) -> io::Result<()> {
+    signal(process, libc::SIGTERM)
+}
+
+/// Ends a process (SIGKILL).
+pub fn kill(process: u32) -> io::Result<()> {
+    signal(process, libc::SIGKILL)
+}
+
+/// The command's process is killed when the *thread* that starts it ends, however it ends.
+pub fn dies_with_starter(command: &mut Command) -> &mut Command {
+    // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call without
+    // touching memory.
+    unsafe {
+        command.pre_exec(|| result(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)))
+    }
+}
+
+fn signal(process: u32, signal: i32) -> io::Result<()> {
+    match libc::pid_t::try_from(process) {
+        // Zero and negative numbers would reach whole groups.
+        Ok(process) if process > 0 => {
+            // SAFETY: kill touches no memory.
+            result(unsafe { libc::kill(process, signal) })
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{process} is not a process id"))),
+    }
+}
+
+fn result(done: i32) -> io::Result<()> {
+    if done >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_never_reach_a_group() {
+        assert!(terminate(0).is_err());
+        assert!(kill(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_command_ends_with_the_thread_that_started_it() {
+        let mut child = std::thread::spawn(|| {
+            dies_with_starter(Command::new("sleep").arg("600")).spawn().expect("sleep starts")
+        })
+        .join()
+        .expect("the thread ends");
+        let status = child.wait().expect("our child");
+        assert!(!status.success());
+    }
+}
