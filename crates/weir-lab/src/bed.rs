@@ -4,12 +4,15 @@
 //! is dropped. What the machine lacks is said by [`Bed::missing`] before anything is built, so that a
 //! configuration is skipped by name instead of failing half way.
 
+pub mod netns;
+
 use crate::model::{Bed, Configuration, LabError, Prepared, Topology};
 
 /// The bed of a topology.
 pub fn bed(topology: Topology) -> Box<dyn Bed> {
     match topology {
-        Topology::Memory | Topology::Netns => Box::new(NoBed(topology)),
+        Topology::Memory => Box::new(NoBed(topology)),
+        Topology::Netns => Box::new(netns::NetnsBed::default()),
     }
 }
 

@@ -1,0 +1,223 @@
+//! The `netns` topology: generator – device under test – receiver, in namespaces joined by veth pairs.
+//!
+//! ```text
+//!   generator ns        device-under-test ns         receiver ns
+//!   gen ════════════ din ─► subject ─► dout ════════════ rcv          ceiling: gen ════════════ rcv
+//! ```
+//!
+//! Promises: every subject stands on the same wires with the same settings, CPUs and generator; what each
+//! hop lost in the window is in the ledger by the name of its counter; everything made is gone when it is
+//! dropped, and what a killed lab left is removed by the next.
+//!
+//! Refuses: to hide a fallback. What could not be had (a pinned NAPI thread, AF_XDP) is in the notes.
+
+pub mod counters;
+mod drive;
+pub mod namespace;
+mod place;
+pub mod residue;
+pub mod wire;
+
+use std::time::Duration;
+
+use counters::Counters;
+use drive::Driven;
+use namespace::Namespace;
+use place::Cpus;
+use wire::Port;
+
+use crate::generator::packet::PacketTransmitter;
+use crate::generator::{Plan, Transmitter};
+use crate::model::{Bed, Configuration, LabError, LossLedger, Prepared, Sample, Subject};
+use crate::receiver::Collector;
+use crate::receiver::packet::PacketCollector;
+use crate::subject::kernel::Kernel;
+use crate::subject::{Running, Site};
+use crate::workload::{Link, Traffic};
+
+#[derive(Debug, Default)]
+pub struct NetnsBed {
+    /// What was removed of labs that were killed; told once.
+    swept: Option<Vec<String>>,
+}
+
+impl Bed for NetnsBed {
+    fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+        place::missing_privilege().or_else(|| crate::subject::missing(configuration.subject))
+    }
+
+    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
+        if let Some(missing) = self.missing(configuration) {
+            return Err(LabError(missing));
+        }
+        let swept = if self.swept.is_none() { residue::sweep() } else { Vec::new() };
+        self.swept.get_or_insert_default().extend(swept.clone());
+        let mut laid = Laid::new(configuration)?;
+        laid.notes.extend(swept);
+        Ok(Box::new(laid))
+    }
+}
+
+/// The device under test: its namespace, its ends of the wires, and what forwards between them.
+struct Device {
+    // Dropped first: a subject ends before its namespace does.
+    running: Box<dyn Running>,
+    input: Port,
+    output: Port,
+    namespace: Namespace,
+}
+
+/// Wires, subject, generator and receiver of one configuration.
+struct Laid {
+    device: Option<Device>,
+    transmitter: Box<dyn Transmitter>,
+    collector: Box<dyn Collector>,
+    near: (Namespace, Port),
+    far: (Namespace, Port),
+    cpus: Cpus,
+    configuration: Configuration,
+    traffic: Traffic,
+    notes: Vec<String>,
+    /// Number of the last run; the packets carry it.
+    run: u16,
+}
+
+impl Laid {
+    fn new(configuration: &Configuration) -> Result<Laid, LabError> {
+        let cpus = Cpus::choose(&configuration.placement)?;
+        let near = (Namespace::new("generator")?, Port::named("gen", 1));
+        let far = (Namespace::new("receiver")?, Port::named("rcv", 4));
+        let mut notes = cpus.notes();
+        // What the ends would say by themselves (router solicitations, reports) is not part of the test.
+        for (namespace, _) in [&near, &far] {
+            namespace.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
+            namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+        }
+        let device = if configuration.subject == Subject::Ceiling {
+            wire::lay((&near.0, &near.1), (&far.0, &far.1))?;
+            None
+        } else {
+            Some(lay_device(configuration, &cpus, &near, &far, &mut notes)?)
+        };
+        // The receiver's reception runs before the busy generator it may share a CPU with: otherwise a
+        // scheduler's slice (3 ms) would overflow a ring of 256.
+        notes.extend(wire::place(&near.0, &near.1, cpus.generator, false)?);
+        notes.extend(wire::place(&far.0, &far.1, cpus.receiver, true)?);
+        let link = Link {
+            source: near.1.mac,
+            destination: device.as_ref().map_or(far.1.mac, |device| device.input.mac),
+        };
+        let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
+        notes.extend(traffic.notes().iter().cloned());
+        let transmitter = open_transmitter(&near, &traffic)?;
+        let collector = open_collector(&far)?;
+        notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
+        let configuration = configuration.clone();
+        Ok(Laid { device, transmitter, collector, near, far, cpus, configuration, traffic, notes, run: 0 })
+    }
+
+    /// Drop counters of every hop, cumulative.
+    fn counters(&mut self) -> Result<Counters, LabError> {
+        let mut all = counters::backlog(&self.far.0)?;
+        let near = counters::port("gen", &self.near.0, &self.near.1)?;
+        // A refusal the transmitter was told of is a packet not sent, so not a packet lost.
+        if !self.transmitter.sees_refusals() {
+            all.extend(near);
+        }
+        if let Some(device) = &mut self.device {
+            all.extend(counters::port("din", &device.namespace, &device.input)?);
+            all.extend(counters::port("dout", &device.namespace, &device.output)?);
+            all.extend(device.running.drops(&device.namespace)?);
+        }
+        all.extend(counters::port("rcv", &self.far.0, &self.far.1)?);
+        Ok(all)
+    }
+
+    fn drive(&mut self, window: Duration, seed: u64) -> Result<Driven, LabError> {
+        self.run = self.run.wrapping_add(1);
+        self.transmitter.restart(seed);
+        let plan = Plan { rate: self.configuration.workload.rate, window, run: self.run };
+        drive::drive(
+            self.transmitter.as_mut(),
+            self.collector.as_mut(),
+            plan,
+            self.traffic.flows(),
+            &self.cpus,
+        )
+    }
+}
+
+/// Namespace, wires and subject of the device under test.
+fn lay_device(
+    configuration: &Configuration,
+    cpus: &Cpus,
+    near: &(Namespace, Port),
+    far: &(Namespace, Port),
+    notes: &mut Vec<String>,
+) -> Result<Device, LabError> {
+    let namespace = Namespace::new("device-under-test")?;
+    let (input, output) = (Port::named("din", 2), Port::named("dout", 3));
+    // Before any device exists, so that none asks the wire for its addresses.
+    namespace.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
+    wire::lay((&near.0, &near.1), (&namespace, &input))?;
+    wire::lay((&namespace, &output), (&far.0, &far.1))?;
+    for port in [&input, &output] {
+        notes.extend(wire::place(&namespace, port, cpus.subject[0], false)?);
+    }
+    let site = Site {
+        namespace: &namespace,
+        input: &input,
+        output: &output,
+        gateway_mac: far.1.mac,
+        cpus: &cpus.subject,
+        configuration,
+    };
+    let running: Box<dyn Running> = match configuration.subject {
+        Subject::Kernel => Box::new(Kernel::start(&site)?),
+        other => return Err(LabError(format!("{other:?}: not a subject of the netns topology"))),
+    };
+    notes.extend(running.notes());
+    Ok(Device { running, input, output, namespace })
+}
+
+fn open_transmitter(near: &(Namespace, Port), traffic: &Traffic) -> Result<Box<dyn Transmitter>, LabError> {
+    let name = near.1.name.clone();
+    let socket = near
+        .0
+        .run(move || weir_io::packet_socket::PacketSocket::sender(&name))?
+        .map_err(|e| LabError(format!("generator: no packet socket on {}: {e}", near.1.name)))?;
+    Ok(Box::new(PacketTransmitter::new(socket, traffic.clone())))
+}
+
+fn open_collector(far: &(Namespace, Port)) -> Result<Box<dyn Collector>, LabError> {
+    let name = far.1.name.clone();
+    let socket = far
+        .0
+        .run(move || weir_io::packet_socket::PacketSocket::receiver(&name))?
+        .map_err(|e| LabError(format!("receiver: no packet socket on {}: {e}", far.1.name)))?;
+    Ok(Box::new(PacketCollector::new(socket)))
+}
+
+impl Prepared for Laid {
+    fn run(&mut self, warm_up: Duration, window: Duration, seed: u64) -> Result<Sample, LabError> {
+        self.drive(warm_up, seed ^ 1)?;
+        let before = self.counters()?;
+        let (dut_before, load_before) = (self.cpus.subject_ticks(), self.cpus.load_ticks());
+        let driven = self.drive(window, seed)?;
+        let (dut_after, load_after) = (self.cpus.subject_ticks(), self.cpus.load_ticks());
+        let mut drops = counters::difference(&before, &self.counters()?);
+        if driven.lost > 0 {
+            drops.insert("receiver.lost".into(), driven.lost);
+        }
+        let mut sample = driven.sample();
+        sample.ledger = LossLedger { drops, ..sample.ledger };
+        for (name, percent) in [
+            ("subject_cpu_percent", place::percent(dut_before, dut_after)),
+            ("generator_cpu_percent", place::percent(load_before, load_after)),
+        ] {
+            sample.figures.extend(percent.map(|p| (name.to_string(), p)));
+        }
+        sample.notes.splice(0..0, self.notes.iter().cloned());
+        Ok(sample)
+    }
+}

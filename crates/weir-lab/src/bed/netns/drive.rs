@@ -1,0 +1,161 @@
+//! One window: generator and receiver at work.
+//!
+//! On one CPU they take turns in one thread (two threads would wait out each other's time slices); on two
+//! CPUs each has a thread. Both wait busily. After the window the receiver goes on until nothing has come
+//! for [`QUIET`]: stragglers count.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use weir_core::time::Nanos;
+use weir_io::{clock, cpu};
+
+use super::place::Cpus;
+use crate::generator::{Generator, Plan, Sent, Transmitter};
+use crate::model::{LabError, LossLedger, Sample};
+use crate::receiver::{Collector, Tally};
+
+/// Silence after which nothing more is expected: a thousand times a loaded wire's latency.
+const QUIET: Nanos = 50_000_000;
+/// And never longer than this after the window, whatever foreign traffic there is.
+const STRAGGLE: Nanos = 2_000_000_000;
+
+/// What a window came to.
+pub struct Driven {
+    pub sent: Sent,
+    pub tally: Tally,
+    /// Frames the receiver itself lost.
+    pub lost: u64,
+    /// When the last batch arrived.
+    last_arrival: Nanos,
+}
+
+pub fn drive(
+    transmitter: &mut dyn Transmitter,
+    collector: &mut dyn Collector,
+    plan: Plan,
+    flows: u32,
+    cpus: &Cpus,
+) -> Result<Driven, LabError> {
+    let mut receiver = Receiver { collector, tally: Tally::new(plan.run, flows), last_arrival: 0 };
+    receiver.collector.lost().map_err(|e| failed("receiver", &e))?;
+    let sending = AtomicBool::new(true);
+    let sent = thread::scope(|scope| {
+        if cpus.generator == cpus.receiver {
+            let both = scope.spawn(|| {
+                pin(cpus.generator)?;
+                let sent = generate(transmitter, plan, Some(&mut receiver))?;
+                receiver.collect_until_quiet().map(|()| sent)
+            });
+            return both.join();
+        }
+        let collecting = scope.spawn(|| {
+            pin(cpus.receiver)?;
+            while sending.load(Ordering::Relaxed) {
+                receiver.step()?;
+            }
+            receiver.collect_until_quiet()
+        });
+        let generating = scope.spawn(|| {
+            let sent = pin(cpus.generator).and_then(|()| generate(transmitter, plan, None));
+            sending.store(false, Ordering::Relaxed);
+            sent
+        });
+        let sent = generating.join();
+        collecting.join().and_then(|collected| sent.map(|sent| collected.and(sent)))
+    });
+    let sent = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let lost = receiver.collector.lost().map_err(|e| failed("receiver", &e))?;
+    Ok(Driven { sent, tally: receiver.tally, lost, last_arrival: receiver.last_arrival })
+}
+
+fn generate(
+    transmitter: &mut dyn Transmitter,
+    plan: Plan,
+    mut receiver: Option<&mut Receiver>,
+) -> Result<Sent, LabError> {
+    let mut generator = Generator::new(transmitter, plan, clock::now());
+    while generator.step(clock::now()).map_err(|e| failed("generator", &e))? {
+        if let Some(receiver) = &mut receiver {
+            receiver.step()?;
+        }
+    }
+    Ok(generator.sent())
+}
+
+struct Receiver<'a> {
+    collector: &'a mut dyn Collector,
+    tally: Tally,
+    last_arrival: Nanos,
+}
+
+impl Receiver<'_> {
+    fn step(&mut self) -> Result<(), LabError> {
+        let delivered = self.tally.delivered;
+        self.collector.collect(&mut self.tally).map_err(|e| failed("receiver", &e))?;
+        if self.tally.delivered > delivered {
+            self.last_arrival = clock::now();
+        }
+        Ok(())
+    }
+
+    fn collect_until_quiet(&mut self) -> Result<(), LabError> {
+        let began = clock::now();
+        loop {
+            self.step()?;
+            let now = clock::now();
+            if now.saturating_sub(self.last_arrival.max(began)) > QUIET || now - began > STRAGGLE {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Driven {
+    /// The figures of the window; drop counters are added by whoever read them.
+    pub fn sample(&self) -> Sample {
+        let (sent, tally) = (&self.sent, &self.tally);
+        // A full queue drains after the window: the time it takes belongs to the packets it held.
+        let took = sent.took.max(self.last_arrival.saturating_sub(sent.began)).max(1);
+        let seconds = took as f64 / 1e9;
+        let mut sample = Sample {
+            seconds,
+            pps: tally.delivered as f64 / seconds,
+            ledger: LossLedger {
+                intended: sent.intended,
+                offered: sent.counts.offered,
+                sent: sent.counts.sent,
+                delivered: tally.delivered,
+                ..LossLedger::default()
+            },
+            reordered: tally.reordered,
+            duplicated: tally.duplicated,
+            ..Sample::default()
+        };
+        if tally.delivered > 0 {
+            for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)] {
+                sample.latency_ns.insert(name.into(), tally.latency.value_at_quantile(quantile));
+            }
+            sample.latency_ns.insert("max".into(), tally.latency.max());
+        }
+        let window = sent.took.max(1) as f64 / 1e9;
+        sample.figures.insert("offered_pps".into(), sent.counts.offered as f64 / window);
+        sample.figures.insert("sent_pps".into(), sent.counts.sent as f64 / window);
+        sample.figures.insert("behind_max_packets".into(), sent.behind_max as f64);
+        if tally.beyond_memory > 0 {
+            sample.notes.push(format!(
+                "{} packets came too late to be told from duplicates; they count as reordered",
+                tally.beyond_memory
+            ));
+        }
+        sample
+    }
+}
+
+fn pin(cpu: u32) -> Result<(), LabError> {
+    cpu::pin(cpu).map_err(|e| LabError(format!("cpu {cpu}: a thread cannot be bound to it: {e}")))
+}
+
+fn failed(who: &str, error: &std::io::Error) -> LabError {
+    LabError(format!("{who}: {error}; is its veth still there and up?"))
+}

@@ -1,0 +1,119 @@
+//! Who runs where, and what the machine must allow.
+//!
+//! Default, by physical core: generator on the first, subject on the second, receiver on the third; with
+//! two cores generator and receiver share the first, and the subject has a core to itself.
+
+use std::path::Path;
+
+use weir_io::cpu::{self, Topology};
+
+use super::counters::cpu_ticks;
+use crate::model::{LabError, Placement};
+
+/// One CPU each for generator and receiver, any number for the subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpus {
+    pub generator: u32,
+    pub receiver: u32,
+    pub subject: Vec<u32>,
+}
+
+impl Cpus {
+    pub fn choose(placement: &Placement) -> Result<Cpus, LabError> {
+        let topology = Topology::read(Path::new(cpu::SYSFS)).map_err(|e| LabError(e.to_string()))?;
+        let check = |cpus: &[u32]| {
+            cpu::Placement::explicit(&topology, cpus)
+                .map(drop)
+                .map_err(|e| LabError(format!("placement: {e}")))
+        };
+        if !placement.cpus.is_empty() {
+            check(&placement.cpus)?;
+        }
+        if !placement.generator_cpus.is_empty() {
+            check(&placement.generator_cpus)?;
+        }
+        let cores = cpu::Placement::by_core(&topology, None).cpus;
+        Ok(Cpus::among(&cores, placement))
+    }
+
+    /// `cores` holds at least one CPU, one of each physical core.
+    fn among(cores: &[u32], placement: &Placement) -> Cpus {
+        let core = |n: usize| cores[n.min(cores.len() - 1)];
+        let (generator, receiver) = match placement.generator_cpus[..] {
+            [] => (core(0), if cores.len() > 2 { core(2) } else { core(0) }),
+            [both] => (both, both),
+            [generator, receiver, ..] => (generator, receiver),
+        };
+        let subject = if placement.cpus.is_empty() { vec![core(1)] } else { placement.cpus.clone() };
+        Cpus { generator, receiver, subject }
+    }
+
+    pub fn notes(&self) -> Vec<String> {
+        let list = self.subject.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let mut notes = vec![format!(
+            "cpus: generator {}, receiver {}, subject {list} (reception of each veth end on its side's cpu)",
+            self.generator, self.receiver
+        )];
+        if self.subject.iter().any(|&c| c == self.generator || c == self.receiver) {
+            notes.push("subject and load share a cpu: figures say little about the subject".into());
+        }
+        notes
+    }
+
+    pub fn subject_ticks(&self) -> Option<(u64, u64)> {
+        sum(&self.subject)
+    }
+
+    pub fn load_ticks(&self) -> Option<(u64, u64)> {
+        let both = [self.generator, self.receiver];
+        sum(if self.generator == self.receiver { &both[..1] } else { &both })
+    }
+}
+
+fn sum(cpus: &[u32]) -> Option<(u64, u64)> {
+    cpus.iter().map(|&c| cpu_ticks(c)).try_fold((0, 0), |(busy, all), ticks| {
+        let (b, a) = ticks?;
+        Some((busy + b, all + a))
+    })
+}
+
+/// Busy share between two readings.
+pub fn percent(before: Option<(u64, u64)>, after: Option<(u64, u64)>) -> Option<f64> {
+    let ((busy0, all0), (busy1, all1)) = (before?, after?);
+    (all1 > all0).then(|| (busy1 - busy0) as f64 * 100.0 / (all1 - all0) as f64)
+}
+
+/// Why this process cannot make namespaces and veth pairs, with the remedy.
+pub fn missing_privilege() -> Option<String> {
+    if !Path::new("/proc/self/ns/net").exists() {
+        return Some("the kernel has no network namespaces (CONFIG_NET_NS): use one that has".into());
+    }
+    let probe = super::namespace::Namespace::new("probe")
+        .and_then(|namespace| namespace.ip("link add probe0 type veth peer name probe1"));
+    probe.err().map(|e| e.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(cores: &[u32], subject: &[u32], load: &[u32]) -> (u32, u32, Vec<u32>) {
+        let placement =
+            Placement { cpus: subject.into(), generator_cpus: load.into(), ..Placement::default() };
+        let cpus = Cpus::among(cores, &placement);
+        (cpus.generator, cpus.receiver, cpus.subject)
+    }
+
+    #[test]
+    fn subject_has_a_core_to_itself_when_there_are_two() {
+        assert_eq!(chosen(&[0, 1], &[], &[]), (0, 0, vec![1]));
+        assert_eq!(chosen(&[0, 2, 4, 6], &[], &[]), (0, 4, vec![2]));
+        assert_eq!(chosen(&[0], &[], &[]), (0, 0, vec![0]));
+    }
+
+    #[test]
+    fn explicit_cpus_are_taken_as_they_are() {
+        assert_eq!(chosen(&[0, 1, 2, 3], &[2, 3], &[1]), (1, 1, vec![2, 3]));
+        assert_eq!(chosen(&[0, 1, 2, 3], &[3], &[0, 2]), (0, 2, vec![3]));
+    }
+}

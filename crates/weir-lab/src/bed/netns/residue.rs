@@ -1,0 +1,143 @@
+//! What a lab leaves on the machine while it runs, and how the next one removes what a killed one left.
+//!
+//! Namespaces and veth pairs need no removing: nothing names them, so the kernel ends them with the lab's
+//! last thread and the subject, which is killed with the thread that started it. What remains is a folder
+//! with the subject's configuration and control socket, named after the lab's process; a subject that
+//! escaped is written in it.
+//!
+//! ```text
+//! <temp>/weir-lab-<process>-<its start, clock ticks>-<n>/    subject.pid  weir.toml  weir.sock …
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use weir_io::process;
+
+use crate::model::LabError;
+
+const PREFIX: &str = "weir-lab-";
+
+static BEDS: AtomicU32 = AtomicU32::new(0);
+static TAGS: AtomicU32 = AtomicU32::new(0);
+
+/// A word unique among running labs, short enough for device names: `<process, hex>-<n, hex>`.
+pub fn tag() -> String {
+    format!("{:x}-{:x}", std::process::id(), TAGS.fetch_add(1, Ordering::Relaxed) & 0xff)
+}
+
+/// A folder that is removed with this value, or by the next lab.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Result<Folder, LabError> {
+        let own = std::process::id();
+        let n = BEDS.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("{PREFIX}{own}-{}-{n}", started(own).unwrap_or(0)));
+        fs::create_dir(&path).map_err(|e| LabError(format!("{}: cannot be made: {e}", path.display())))?;
+        Ok(Folder(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes down the subject's process, for the lab that may have to end it.
+    pub fn record_subject(&self, id: u32) -> Result<(), LabError> {
+        let path = self.0.join("subject.pid");
+        fs::write(&path, format!("{id} {}", started(id).unwrap_or(0)))
+            .map_err(|e| LabError(format!("{}: cannot be written: {e}", path.display())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed now is found by the next sweep.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Ends subjects and removes folders of labs that are gone; says what it did.
+pub fn sweep() -> Vec<String> {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| sweep_one(&entry.path())).collect()
+}
+
+fn sweep_one(path: &Path) -> Option<String> {
+    let mut words = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('-');
+    let owner: u32 = words.next()?.parse().ok()?;
+    let since: u64 = words.next()?.parse().ok()?;
+    if started(owner) == Some(since) {
+        return None;
+    }
+    let mut done = format!("removed what lab {owner} left in {}", path.display());
+    if let Some((subject, since)) = subject(path)
+        && started(subject) == Some(since)
+        && process::kill(subject).is_ok()
+    {
+        done += &format!(", and ended its subject {subject}");
+    }
+    fs::remove_dir_all(path).ok().map(|()| done)
+}
+
+fn subject(folder: &Path) -> Option<(u32, u64)> {
+    let text = fs::read_to_string(folder.join("subject.pid")).ok()?;
+    let (id, since) = text.split_once(' ')?;
+    Some((id.parse().ok()?, since.parse().ok()?))
+}
+
+/// When a process started, in clock ticks since boot: with its id it is unique. Zombies have ended.
+fn started(process: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name in parentheses may hold anything, so count from its end: state is field 3, start field 22.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    if fields.first() == Some(&"Z") {
+        return None;
+    }
+    fields.get(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn what_a_killed_lab_left_is_removed_and_its_subject_ended() {
+        let mut lab = Command::new("sleep").arg("600").spawn().expect("sleep starts");
+        let mut subject = Command::new("sleep").arg("600").spawn().expect("sleep starts");
+        let since = started(lab.id()).expect("it runs");
+        let path = std::env::temp_dir().join(format!("{PREFIX}{}-{since}-0", lab.id()));
+        fs::create_dir(&path).expect("a fresh name");
+        let line = format!("{} {}", subject.id(), started(subject.id()).expect("it runs"));
+        fs::write(path.join("subject.pid"), line).expect("the folder is ours");
+
+        assert_eq!(sweep_one(&path), None, "a running lab keeps its folder");
+        lab.kill().and_then(|()| lab.wait()).expect("our child");
+        let said = sweep_one(&path).expect("something was left");
+        assert!(said.contains("ended its subject"), "{said}");
+        assert!(!subject.wait().expect("our child").success());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_process_that_took_over_the_number_is_left_alone() {
+        let own = std::process::id();
+        let path = std::env::temp_dir().join(format!("{PREFIX}{}-1-77", u32::MAX));
+        fs::create_dir_all(&path).expect("a fresh name");
+        fs::write(path.join("subject.pid"), format!("{own} 1")).expect("the folder is ours");
+        let said = sweep_one(&path).expect("its owner does not run");
+        assert!(!said.contains("ended"), "{said}");
+    }
+
+    #[test]
+    fn a_folder_goes_with_its_value() {
+        let folder = Folder::new().expect("temp dir is writable");
+        let path = folder.path().to_path_buf();
+        assert!(path.is_dir());
+        drop(folder);
+        assert!(!path.exists());
+    }
+}

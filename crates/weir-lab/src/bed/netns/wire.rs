@@ -1,0 +1,105 @@
+//! A wire: one veth pair between two namespaces, set up alike for every subject.
+//!
+//! ```text
+//! generator ns            device-under-test ns           receiver ns
+//!    gen ═══════════════ din               dout ═══════════════ rcv
+//! ```
+//!
+//! Settings, and why:
+//! - one queue each way: the pair's receive side is one NAPI context, on one CPU we choose;
+//! - GRO on, so that the receive side is NAPI for every subject (without it a veth delivers on the
+//!   *sender's* CPU, and forwarding would be charged to the generator); UDP is not merged by it;
+//! - NAPI threaded and pinned: reception runs where placement says, not where the sender happens to be;
+//! - transmit checksums, TSO and GSO off: frames are finished, as on a physical wire.
+
+use std::fs;
+
+use weir_io::offload::{self, Offload};
+use weir_io::process;
+
+use super::namespace::Namespace;
+use crate::model::LabError;
+
+/// One end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Unique on the machine (thread names carry it).
+    pub name: String,
+    pub mac: [u8; 6],
+}
+
+impl Port {
+    /// Two ends of a wire of this lab: `role` and `peer` of at most four letters.
+    pub fn named(role: &str, mac_last: u8) -> Port {
+        Port {
+            name: format!("{role}-{}", super::residue::tag()),
+            mac: [0x02, 0x77, 0x65, 0x69, 0x72, mac_last],
+        }
+    }
+
+    pub fn mac_text(&self) -> String {
+        self.mac.map(|b| format!("{b:02x}")).join(":")
+    }
+}
+
+/// Lays a wire from `near` to `far` and brings both ends up.
+pub fn lay(near: (&Namespace, &Port), far: (&Namespace, &Port)) -> Result<(), LabError> {
+    near.0.ip(&format!(
+        "link add {} address {} numtxqueues 1 numrxqueues 1 type veth peer name {} address {} numtxqueues 1 \
+         numrxqueues 1 netns {}",
+        near.1.name,
+        near.1.mac_text(),
+        far.1.name,
+        far.1.mac_text(),
+        far.0.path()
+    ))?;
+    for (namespace, port) in [near, far] {
+        let name = port.name.clone();
+        namespace.run(move || finish(&name))?.map_err(|e| LabError(format!("{}: {e}", port.name)))?;
+        namespace.ip(&format!("link set {} up", port.name))?;
+    }
+    Ok(())
+}
+
+fn finish(name: &str) -> Result<(), String> {
+    for what in [Offload::TxChecksum, Offload::Tso, Offload::Gso] {
+        offload::set(name, what, false)
+            .map_err(|e| format!("{} cannot be switched off: {e}", what.name()))?;
+    }
+    offload::set(name, Offload::Gro, true).map_err(|e| format!("gro cannot be switched on: {e}"))
+}
+
+/// Lets the receive side of a port run in a thread on `cpu`, before ordinary threads when `first`.
+///
+/// Returns what could not be had, for the notes: a kernel without threaded NAPI measures on.
+pub fn place(namespace: &Namespace, port: &Port, cpu: u32, first: bool) -> Result<Option<String>, LabError> {
+    let name = port.name.clone();
+    let placed = namespace.run(move || {
+        fs::write(format!("/sys/class/net/{name}/threaded"), "1").map_err(|e| e.to_string())?;
+        let threads = napi_threads(&name);
+        if threads.is_empty() {
+            return Err("no NAPI thread appeared".to_string());
+        }
+        for thread in threads {
+            process::pin(thread, cpu).map_err(|e| format!("cpu {cpu}: {e}"))?;
+            if first {
+                process::run_first(thread, 1).map_err(|e| format!("priority: {e}"))?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(placed.err().map(|e| format!("{}: reception is not pinned to cpu {cpu} ({e})", port.name)))
+}
+
+/// Kernel threads that poll the device: their names are `napi/<device>-<id>`.
+fn napi_threads(device: &str) -> Vec<u32> {
+    let prefix = format!("napi/{device}-");
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|id: &u32| {
+            fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|comm| comm.starts_with(&prefix))
+        })
+        .collect()
+}

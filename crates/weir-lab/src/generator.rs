@@ -1,0 +1,191 @@
+//! The generator: sends a workload's packets flat out or paced, and counts what it meant, built and sent.
+//!
+//! Promises: every packet carries its run's number, so what was sent in a window is known exactly wherever
+//! it is counted. Pacing waits busily and sends what is due, never more than [`BURST`] at once; what a
+//! paced generator could not send in time stays unsent and shows as intended − offered.
+//!
+//! Refuses: catching up. A generator that was held up and then hurries invents loss.
+
+pub mod packet;
+
+use std::io;
+use std::time::Duration;
+
+use weir_core::time::Nanos;
+
+use crate::model::Rate;
+
+/// Packets offered at once when paced, at most. 32 at 1 Mpps is 32 µs: an eighth of a veth's ring of 256.
+pub const BURST: u64 = 32;
+/// Packets offered at once when flat out.
+pub const FLAT_OUT_BATCH: u32 = 64;
+
+/// Puts packets of one traffic stream on the wire, in order.
+pub trait Transmitter: Send {
+    /// Offers the next `want` packets, marked with `run` and the present time.
+    fn transmit(&mut self, want: u32, run: u16) -> io::Result<Transmitted>;
+
+    /// Starts the stream again: packet 0 of every flow is next, in the order of `seed`.
+    fn restart(&mut self, seed: u64);
+
+    /// Whether a packet the wire refuses is missing from `sent`. If not, the wire's own counter has it.
+    fn sees_refusals(&self) -> bool;
+
+    /// How packets are sent (`af_packet`), for notes.
+    fn name(&self) -> &'static str;
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transmitted {
+    /// Packets built and tried.
+    pub offered: u64,
+    /// Packets the kernel took.
+    pub sent: u64,
+}
+
+/// What one run sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub rate: Rate,
+    pub window: Duration,
+    pub run: u16,
+}
+
+/// What a run sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    pub intended: u64,
+    pub counts: Transmitted,
+    /// When the window began and how long it really took.
+    pub began: Nanos,
+    pub took: Nanos,
+    /// Most packets the generator was ever behind its schedule.
+    pub behind_max: u64,
+}
+
+/// One run in progress: call [`Generator::step`] until it says that nothing is left.
+pub struct Generator<'a> {
+    transmitter: &'a mut dyn Transmitter,
+    plan: Plan,
+    sent: Sent,
+    /// Paced: packets that came due and were let go.
+    missed: u64,
+}
+
+impl<'a> Generator<'a> {
+    pub fn new(transmitter: &'a mut dyn Transmitter, plan: Plan, now: Nanos) -> Self {
+        Generator { transmitter, plan, sent: Sent { began: now, ..Sent::default() }, missed: 0 }
+    }
+
+    /// Sends what is due now; `false` when the window is over.
+    pub fn step(&mut self, now: Nanos) -> io::Result<bool> {
+        let elapsed = now.saturating_sub(self.sent.began);
+        if elapsed >= self.plan.window.as_nanos() as Nanos {
+            self.sent.took = elapsed;
+            return Ok(false);
+        }
+        let want = self.due(elapsed);
+        if want > 0 {
+            let done = self.transmitter.transmit(want, self.plan.run)?;
+            self.sent.counts.offered += done.offered;
+            self.sent.counts.sent += done.sent;
+        }
+        Ok(true)
+    }
+
+    /// What the run sent so far.
+    pub fn sent(&self) -> Sent {
+        let offered = self.sent.counts.offered;
+        let intended = match self.plan.rate {
+            Rate::FlatOut => offered,
+            Rate::Pps(rate) => scheduled(rate, self.plan.window.as_nanos() as Nanos).max(offered),
+        };
+        Sent { intended, ..self.sent }
+    }
+
+    fn due(&mut self, elapsed: Nanos) -> u32 {
+        let Rate::Pps(rate) = self.plan.rate else { return FLAT_OUT_BATCH };
+        let behind = scheduled(rate, elapsed).saturating_sub(self.sent.counts.offered + self.missed);
+        self.sent.behind_max = self.sent.behind_max.max(behind);
+        // Twice a burst may stand open: a send takes as long as it takes. What is older is let go.
+        self.missed += behind.saturating_sub(2 * BURST);
+        behind.min(BURST) as u32
+    }
+}
+
+/// Packets due after `elapsed` nanoseconds.
+fn scheduled(rate: u64, elapsed: Nanos) -> u64 {
+    (u128::from(rate) * u128::from(elapsed) / 1_000_000_000) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes everything, or all but every `refuse`th packet; keeps what it was asked for.
+    struct Wire {
+        calls: Vec<(u32, u16)>,
+        refuse: Option<u64>,
+        seen: u64,
+    }
+
+    impl Transmitter for Wire {
+        fn transmit(&mut self, want: u32, run: u16) -> io::Result<Transmitted> {
+            self.calls.push((want, run));
+            let before = self.refuse.map_or(0, |n| self.seen / n);
+            self.seen += u64::from(want);
+            let refused = self.refuse.map_or(0, |n| self.seen / n) - before;
+            Ok(Transmitted { offered: u64::from(want), sent: u64::from(want) - refused })
+        }
+
+        fn restart(&mut self, _: u64) {}
+
+        fn sees_refusals(&self) -> bool {
+            true
+        }
+
+        fn name(&self) -> &'static str {
+            "test"
+        }
+    }
+
+    fn run(rate: Rate, refuse: Option<u64>, tick: Nanos, hold_up_at: Option<Nanos>) -> (Sent, Wire) {
+        let mut wire = Wire { calls: Vec::new(), refuse, seen: 0 };
+        let plan = Plan { rate, window: Duration::from_millis(100), run: 8 };
+        let mut now = 5_000;
+        let mut generator = Generator::new(&mut wire, plan, now);
+        while generator.step(now).expect("the test wire never fails") {
+            now += tick;
+            if hold_up_at.is_some_and(|at| (at..at + tick).contains(&now)) {
+                now += 20_000_000;
+            }
+        }
+        (generator.sent(), wire)
+    }
+
+    #[test]
+    fn paced_generator_sends_exactly_what_is_due() {
+        let (sent, wire) = run(Rate::Pps(1_000_000), None, 1_000, None);
+        assert_eq!((sent.intended, sent.counts.offered, sent.counts.sent), (100_000, 99_999, 99_999));
+        assert!(wire.calls.iter().all(|c| c.0 == 1), "one packet a microsecond, no bursts");
+    }
+
+    #[test]
+    fn held_up_generator_does_not_catch_up() {
+        let (sent, wire) = run(Rate::Pps(1_000_000), None, 1_000, Some(50_000_000));
+        assert!(sent.behind_max >= 20_000);
+        let unsent = sent.intended - sent.counts.offered;
+        assert!((19_900..20_000).contains(&unsent), "{unsent}");
+        assert!(wire.calls.iter().all(|c| u64::from(c.0) <= BURST));
+    }
+
+    #[test]
+    fn flat_out_intends_what_it_offers() {
+        let (sent, wire) = run(Rate::FlatOut, Some(10), 100_000, None);
+        assert_eq!(sent.intended, sent.counts.offered);
+        assert_eq!(sent.counts.offered, wire.calls.len() as u64 * u64::from(FLAT_OUT_BATCH));
+        assert!(wire.calls.iter().all(|c| c.1 == 8), "every packet carries its run");
+        let refused = sent.counts.offered - sent.counts.sent;
+        assert!(refused.abs_diff(sent.counts.offered / 10) <= 1);
+    }
+}

@@ -1,0 +1,45 @@
+//! What is measured: programs and kernels that forward, started in the device-under-test namespace.
+//!
+//! A subject promises to forward the workload's prefixes to the receiver's gateways, to say in which of
+//! its own counters frames vanished, and to be gone when it is dropped.
+
+pub mod kernel;
+
+use crate::bed::netns::counters::Counters;
+use crate::bed::netns::namespace::Namespace;
+use crate::bed::netns::wire::Port;
+use crate::model::{Configuration, LabError, Subject};
+
+/// Why a subject cannot be had on this machine, with the remedy.
+pub fn missing(subject: Subject) -> Option<String> {
+    match subject {
+        Subject::Kernel | Subject::Ceiling => None,
+        Subject::Weir => Some("weir: not a subject of the netns topology".into()),
+        Subject::DpdkL3fwd => Some(
+            "dpdk-l3fwd: Debian's dpdk package has no l3fwd program, only its source (dpdk-dev examples)"
+                .into(),
+        ),
+    }
+}
+
+/// Where a subject stands.
+pub struct Site<'a> {
+    pub namespace: &'a Namespace,
+    /// The port test packets come in by, and the one they leave by.
+    pub input: &'a Port,
+    pub output: &'a Port,
+    /// Link-layer address of every gateway.
+    pub gateway_mac: [u8; 6],
+    /// CPUs of the subject.
+    pub cpus: &'a [u32],
+    pub configuration: &'a Configuration,
+}
+
+/// A subject that forwards.
+pub trait Running {
+    /// Its own drop counters, cumulative, named `subject.reason`.
+    fn drops(&mut self, site: &Namespace) -> Result<Counters, LabError>;
+
+    /// What a reader of its figures must know.
+    fn notes(&self) -> Vec<String>;
+}

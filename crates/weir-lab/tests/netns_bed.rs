@@ -1,0 +1,64 @@
+//! The netns bed end to end, at smoke length: ledgers add up, known loss is found, nothing is left.
+
+use std::time::Duration;
+
+use weir_lab::bed::bed;
+use weir_lab::model::{
+    Configuration, Family, FrameSize, Placement, Rate, Sample, Subject, Topology, Workload,
+};
+
+const WARM_UP: Duration = Duration::from_millis(50);
+const WINDOW: Duration = Duration::from_millis(200);
+
+fn configuration(subject: Subject, family: Family, rate: Rate) -> Configuration {
+    Configuration {
+        name: format!("{subject:?}-{family:?}"),
+        subject,
+        topology: Topology::Netns,
+        workload: Workload { family, frame: FrameSize::Fixed(64), flows: 100, rate },
+        routes: 20,
+        placement: Placement::default(),
+    }
+}
+
+/// Runs a configuration once, or says why it cannot be and returns nothing.
+fn run(test: &str, configuration: &Configuration) -> Option<Sample> {
+    let mut bed = bed(Topology::Netns);
+    if let Some(missing) = bed.missing(configuration) {
+        eprintln!("SKIP {test}: {missing}");
+        return None;
+    }
+    let mut prepared = bed.prepare(configuration).expect("the bed is laid");
+    Some(prepared.run(WARM_UP, WINDOW, 7).expect("the run ends"))
+}
+
+fn assert_healthy(sample: &Sample) {
+    let ledger = &sample.ledger;
+    assert!(ledger.delivered > 0, "{sample:#?}");
+    assert!(ledger.intended >= ledger.offered && ledger.offered >= ledger.sent, "{sample:#?}");
+    assert_eq!(ledger.unaccounted(), 0, "{sample:#?}");
+    assert_eq!((sample.duplicated, sample.reordered), (0, 0), "{sample:#?}");
+    assert!(sample.latency_ns["p50"] <= sample.latency_ns["max"], "{sample:#?}");
+}
+
+#[test]
+fn ceiling_ledger_adds_up_paced_and_flat_out() {
+    for family in [Family::Inet, Family::Inet6] {
+        for rate in [Rate::Pps(20_000), Rate::FlatOut] {
+            let name = "ceiling_ledger_adds_up_paced_and_flat_out";
+            let Some(sample) = run(name, &configuration(Subject::Ceiling, family, rate)) else { return };
+            assert_healthy(&sample);
+        }
+    }
+}
+
+#[test]
+fn kernel_ledger_adds_up_paced_and_flat_out() {
+    for family in [Family::Inet, Family::Inet6] {
+        for rate in [Rate::Pps(20_000), Rate::FlatOut] {
+            let name = "kernel_ledger_adds_up_paced_and_flat_out";
+            let Some(sample) = run(name, &configuration(Subject::Kernel, family, rate)) else { return };
+            assert_healthy(&sample);
+        }
+    }
+}
