@@ -12,5 +12,6 @@ pub mod router;
 pub mod state;
 pub mod tables;
 pub mod time;
+pub mod trace;
 pub mod verdict;
 pub mod wire;

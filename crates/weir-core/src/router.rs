@@ -11,8 +11,20 @@
 //! not take comes back through [`Router::refused`], which takes it off again and counts the drop. So the
 //! usual case, a device that takes all, costs nothing a packet.
 mod breath;
+pub(crate) mod decide;
 mod fast;
-mod ingress;
+mod fragment;
+#[doc(hidden)]
+pub mod fuzz;
+mod hold;
+pub(crate) mod ingress;
+mod ipv4;
+mod ipv6;
+mod limiter;
+mod next_hop;
+mod own;
+#[doc(hidden)]
+pub mod sample;
 mod slow;
 
 use std::net::IpAddr;
@@ -21,10 +33,14 @@ use crate::packet::{Batch, Buffer, DeviceId, Frame, Pool};
 use crate::tables::{PortId, Tables};
 use crate::time::Nanos;
 use crate::verdict::{Ledger, Reason};
+use crate::wire::flow::FlowKey;
 
 pub use breath::breathe;
-use fast::{SLOW, Stage};
+use fast::{SLOW, SLOW_COUNTED, Stage};
+pub use hold::HOLD_TIME;
+use hold::Hold;
 use ingress::{NeighborCache, OwnAddresses};
+use limiter::Limiter;
 
 /// Where a breath puts frames. Owned by the worker; emptied by it after each breath.
 #[derive(Debug)]
@@ -59,6 +75,14 @@ pub struct PortCounters {
     pub tx_bytes: u64,
 }
 
+/// What the slow path works with.
+struct Breath<'a, B> {
+    now: Nanos,
+    tables: &'a Tables,
+    pool: &'a mut Pool<B>,
+    out: &'a mut Output<B>,
+}
+
 /// The data path of one worker.
 #[derive(Debug)]
 pub struct Router<B> {
@@ -69,8 +93,12 @@ pub struct Router<B> {
     near: NeighborCache,
     /// Generation of the snapshot the caches were made from.
     generation: Option<u64>,
+    hold: Hold<B>,
+    limiter: Limiter,
+    key: FlowKey,
+    /// Identification of our own IPv4 packets.
+    ident: u16,
     fast: bool,
-    held: Vec<Frame<B>>,
 }
 
 impl<B: Buffer> Router<B> {
@@ -82,9 +110,26 @@ impl<B: Buffer> Router<B> {
             own: OwnAddresses::default(),
             near: NeighborCache::new(),
             generation: None,
+            hold: Hold::new(),
+            limiter: Limiter::new(),
+            key: FlowKey::new(0),
+            ident: 0,
             fast: true,
-            held: Vec::new(),
         }
+    }
+
+    /// Chooses among several paths by this key, which should be drawn at random once a router: all its
+    /// workers share it, no other router does.
+    #[must_use]
+    pub fn with_flow_key(self, key: FlowKey) -> Self {
+        Router { key, ..self }
+    }
+
+    /// For tests: every frame takes the slow path.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_fast_path(self) -> Self {
+        Router { fast: false, ..self }
     }
 
     pub fn ledger(&self) -> &Ledger {
@@ -93,7 +138,7 @@ impl<B: Buffer> Router<B> {
 
     /// Frames (their buffers) that wait for a neighbour.
     pub fn held(&self) -> usize {
-        self.held.len()
+        self.hold.len()
     }
 
     /// Traffic by [`PortId`].
@@ -111,7 +156,7 @@ impl<B: Buffer> Router<B> {
         out: &mut Output<B>,
     ) {
         if self.generation != Some(tables.generation) {
-            self.adopt(tables);
+            self.adopt(now, tables, pool, out);
         }
         let count = batch.len();
         self.ledger.received += count as u64;
@@ -119,7 +164,14 @@ impl<B: Buffer> Router<B> {
             self.stage.judge(tables, &self.own, batch.frames(), &mut self.ports);
             self.stage.look_up(tables);
             let devices = out.tx.len();
-            self.stage.rewrite(tables, &mut self.near, batch.frames_mut(), &mut self.ports, devices);
+            self.stage.rewrite(
+                tables,
+                &self.key,
+                &mut self.near,
+                batch.frames_mut(),
+                &mut self.ports,
+                devices,
+            );
         }
         let mut frames = batch.drain();
         let mut at = 0;
@@ -127,9 +179,9 @@ impl<B: Buffer> Router<B> {
             let place = self.stage.place[at];
             let run = self.stage.place[at..count].iter().take_while(|&&p| p == place).count();
             at += run;
-            if place == SLOW {
+            if place >= SLOW_COUNTED {
                 for frame in frames.by_ref().take(run) {
-                    self.slow(now, tables, frame, pool, out);
+                    self.slow(&mut Breath { now, tables, pool, out }, frame, place == SLOW);
                 }
             } else {
                 out.tx[usize::from(place)].extend(frames.by_ref().take(run));
@@ -138,20 +190,33 @@ impl<B: Buffer> Router<B> {
         }
     }
 
-    /// Makes the caches fit a new snapshot.
+    /// Makes the caches fit a new snapshot. Held frames go first: what comes later must not overtake them.
     #[cold]
-    fn adopt(&mut self, tables: &Tables) {
+    fn adopt(&mut self, now: Nanos, tables: &Tables, pool: &mut Pool<B>, out: &mut Output<B>) {
         self.generation = Some(tables.generation);
         self.own = OwnAddresses::new(tables);
         self.near.clear();
         self.ports.resize(tables.ports.len().max(self.ports.len()), PortCounters::default());
+        self.release(&mut Breath { now, tables, pool, out });
     }
 
-    /// What is due: frames held too long, frames whose next hop is now known.
-    pub fn tick(&mut self, _now: Nanos, tables: &Tables, _pool: &mut Pool<B>, _out: &mut Output<B>) {
+    /// What is due: frames whose next hop may now be known, frames held too long.
+    pub fn tick(&mut self, now: Nanos, tables: &Tables, pool: &mut Pool<B>, out: &mut Output<B>) {
         if self.generation != Some(tables.generation) {
-            self.adopt(tables);
+            self.adopt(now, tables, pool, out);
         }
+        if self.hold.is_due(now) {
+            self.expire(&mut Breath { now, tables, pool, out });
+        }
+    }
+
+    /// Before the worker ends: whatever still waits is lost, and its buffers are back in the pool.
+    pub fn give_up(&mut self, pool: &mut Pool<B>) {
+        for held in self.hold.take_all() {
+            self.ledger.held -= u64::from(!held.frame.own);
+            self.lose(held.frame, Reason::NeighborUnresolved, pool);
+        }
+        self.hold.forget_empty();
     }
 
     /// Frames `device` did not take: they were counted as sent and become drops for `reason`
@@ -202,11 +267,6 @@ impl<B: Buffer> Router<B> {
             counters.tx_bytes += frame.len() as u64;
         }
         queue.push(frame);
-    }
-
-    fn drop_frame(&mut self, frame: Frame<B>, reason: Reason, pool: &mut Pool<B>) {
-        self.ledger.drops.add(reason, 1);
-        pool.put(frame.into_buffer());
     }
 }
 

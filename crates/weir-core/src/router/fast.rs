@@ -16,18 +16,24 @@ use super::PortCounters;
 use super::ingress::{Ingress, NeighborCache, OwnAddresses};
 use crate::packet::{BATCH, Buffer, DeviceId, Frame};
 use crate::tables::{Adjacency, AdjacencyId, PortId, Tables, Target};
+use crate::wire::checksum::after_ttl_decrement;
+use crate::wire::flow::{self, FlowKey};
+use crate::wire::{Ipv4, Ipv6, ethernet};
 
+const ETHERNET: usize = ethernet::HEADER_LEN;
 /// Ethernet and IPv4 without options: 14 + 20.
-const HEAD4: usize = 34;
+const HEAD4: usize = ETHERNET + 20;
 /// Ethernet and IPv6: 14 + 40.
-const HEAD6: usize = 54;
+const HEAD6: usize = ETHERNET + 40;
 /// EtherTypes as two bytes read in little-endian order.
 const ETHERTYPE_IPV4: u16 = 0x0800u16.swap_bytes();
 const ETHERTYPE_IPV6: u16 = 0x86ddu16.swap_bytes();
 
-/// The fast path declines: [`Stage::place`] of a frame the slow path handles. No device has this id,
-/// for `Output::tx` would have to have 65,536 rings.
+/// The fast path declines: [`Stage::place`] of a frame the slow path handles. No device has such an id,
+/// for `Output::tx` would have to have 65,535 rings.
 pub(super) const SLOW: u16 = u16::MAX;
+/// Declined after the frame was counted as received on its port.
+pub(super) const SLOW_COUNTED: u16 = u16::MAX - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
@@ -126,6 +132,7 @@ impl Stage {
     pub fn rewrite<B: Buffer>(
         &mut self,
         tables: &Tables,
+        key: &FlowKey,
         near: &mut NeighborCache,
         frames: &mut [Frame<B>],
         counters: &mut [PortCounters],
@@ -134,21 +141,31 @@ impl Stage {
         let (mut n4, mut n6) = (0, 0);
         for ((place, class), frame) in self.place.iter_mut().zip(&self.class).zip(frames) {
             *place = match *class {
-                Class::Slow => None,
+                Class::Slow => Some(SLOW),
                 Class::V4 => {
                     let (value, dst) = (self.value4[n4 % BATCH], self.dst4[n4 % BATCH]);
                     n4 += 1;
-                    let next = adjacency(tables, value, |port| near.find4(tables, port, dst));
+                    let next = adjacency(
+                        tables,
+                        value,
+                        |port| near.find4(tables, port, dst),
+                        || key.of_ipv4(&Ipv4::new_unchecked(&frame.data()[ETHERNET..])),
+                    );
                     rewrite4(next, frame, counters, devices)
                 }
                 Class::V6 => {
                     let (value, dst) = (self.value6[n6 % BATCH], self.dst6[n6 % BATCH]);
                     n6 += 1;
-                    let next = adjacency(tables, value, |port| near.find6(tables, port, dst));
+                    let next = adjacency(
+                        tables,
+                        value,
+                        |port| near.find6(tables, port, dst),
+                        || key.of_ipv6(&Ipv6::new_unchecked(&frame.data()[ETHERNET..])),
+                    );
                     rewrite6(next, frame, counters, devices)
                 }
             }
-            .unwrap_or(SLOW);
+            .unwrap_or(SLOW_COUNTED);
         }
     }
 }
@@ -176,8 +193,8 @@ fn judge4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses)
     let common = ingress.plain
         & (mac & ingress.mac_mask == ingress.mac)
         & (first as u8 == 0x45)
-        & (total >= HEAD4 - 14)
-        & (total + 14 <= len)
+        & (total >= HEAD4 - ETHERNET)
+        & (total + ETHERNET <= len)
         & (second as u8 > 1)
         // The header with its checksum sums to −0: a multiple of 2¹⁶ − 1, and never 0 (byte 0 is 0x45).
         & sum.is_multiple_of(0xffff)
@@ -189,11 +206,11 @@ fn judge4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses)
 
 const LOW_HALF: u64 = 0xffff_ffff;
 
-/// Neither 0/8, 127/8, multicast nor 240/4 (RFC 1812 4.2.2.11, 5.3.7).
+/// Neither 0/8, 127/8, multicast nor 240/4 (RFC 1812 4.2.2.11, 5.3.7), nor link-local (RFC 3927 2.7).
 #[inline(always)]
 fn unicast4(address: u32) -> bool {
     let first = (address >> 24) as u8;
-    (first.wrapping_sub(1) < 223) & (first != 127)
+    (first.wrapping_sub(1) < 223) & (first != 127) & (address >> 16 != 0xa9fe)
 }
 
 /// Whether an IPv6 frame is common, and its destination.
@@ -241,10 +258,14 @@ fn adjacency(
     tables: &Tables,
     value: u32,
     near: impl FnOnce(PortId) -> Option<AdjacencyId>,
+    hash: impl FnOnce() -> u32,
 ) -> Option<&Adjacency> {
     let id = match *tables.targets.get(value as usize)? {
         Target::Adjacent(id) => id,
         Target::Connected(port) => near(port)?,
+        Target::Multipath { first, len } => {
+            *tables.multipath.get((first + flow::pick(hash(), len.max(1))) as usize)?
+        }
         _ => return None,
     };
     tables.adjacencies.get(id.0 as usize).filter(|a| a.ready && a.vlan.is_none())
@@ -283,7 +304,7 @@ fn rewrite6<B: Buffer>(
     let next = next?;
     let len = frame.len();
     let head = frame.data_mut().first_chunk_mut::<HEAD6>()?;
-    let total = usize::from(u16::from_be_bytes([head[18], head[19]])) + HEAD6 - 14;
+    let total = usize::from(u16::from_be_bytes([head[18], head[19]])) + HEAD6 - ETHERNET;
     if total > usize::from(next.mtu) || next.device.index() >= devices {
         return None;
     }
@@ -298,12 +319,4 @@ fn rewrite6<B: Buffer>(
 fn sent(port: &mut PortCounters, len: usize) {
     port.tx_packets += 1;
     port.tx_bytes += len as u64;
-}
-
-/// RFC 1624 equation 3 for a TTL, the upper byte of its word, lowered by one. A sum of 0xffff is −0, which
-/// is written 0: hence the comparison with 0xffff rather than 0x10000.
-#[inline(always)]
-fn after_ttl_decrement(check: u16) -> u16 {
-    let sum = u32::from(check) + 0x0100;
-    (sum + u32::from(sum >= 0xffff)) as u16
 }

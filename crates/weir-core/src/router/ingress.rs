@@ -17,11 +17,13 @@ const FILTER_WORDS: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct OwnAddresses {
     filter: Box<[u64; FILTER_WORDS]>,
+    /// Sorted.
+    exact: Vec<IpAddr>,
 }
 
 impl Default for OwnAddresses {
     fn default() -> Self {
-        OwnAddresses { filter: Box::new([0; FILTER_WORDS]) }
+        OwnAddresses { filter: Box::new([0; FILTER_WORDS]), exact: Vec::new() }
     }
 }
 
@@ -34,6 +36,7 @@ impl OwnAddresses {
                 own.insert(Ipv4Addr::from(u32::from(a) | u32::MAX >> address.prefix_len).into());
             }
         }
+        own.exact.sort_unstable();
         own
     }
 
@@ -43,6 +46,11 @@ impl OwnAddresses {
             IpAddr::V6(a) => Self::bit6(a.into()),
         };
         self.filter[bit / 64 % FILTER_WORDS] |= 1 << (bit % 64);
+        self.exact.push(address);
+    }
+
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.exact.binary_search(&address).is_ok()
     }
 
     /// Never false for an address of ours.

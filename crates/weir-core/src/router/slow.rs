@@ -1,31 +1,180 @@
-//! Whatever the fast path declines.
+//! Acts on decisions: whatever the fast path declines, and what comes out of the hold queue.
+//!
+//! Promises: the frame ends in exactly one place, and the ledger says which. Refuses to grow: without a
+//! buffer or headroom the frame is dropped and counted.
 
-use super::{Output, Router};
+use super::decide::{Context, Decided, Decision, Silent, decide};
+use super::hold::Held;
+use super::{Breath, Router};
 use crate::packet::{Buffer, Frame, Pool};
-use crate::tables::Tables;
-use crate::time::Nanos;
+use crate::tables::{Adjacency, PortId};
 use crate::verdict::Reason;
+use crate::wire::ethernet::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::wire::{Ipv4, Ipv6};
+
+/// Frames for the control side between two visits of the worker: a few batches.
+const PUNT_LIMIT: usize = 256;
 
 impl<B: Buffer> Router<B> {
+    /// A frame just received; `count` it on its port unless the fast path did.
     #[cold]
     #[inline(never)]
-    pub(super) fn slow(
-        &mut self,
-        _now: Nanos,
-        tables: &Tables,
-        frame: Frame<B>,
-        pool: &mut Pool<B>,
-        out: &mut Output<B>,
-    ) {
-        const ARP: [u8; 2] = [0x08, 0x06];
-        let port = tables.port_of(frame.device, frame.data());
-        match (port, frame.data().get(12..14)) {
-            (None, _) => self.drop_frame(frame, Reason::UnknownVlan, pool),
-            (Some(port), Some(ethertype)) if ethertype == ARP => {
-                self.ledger.local += 1;
-                out.punt.push((port, frame));
-            }
-            _ => self.drop_frame(frame, Reason::UnknownProtocol, pool),
+    pub(super) fn slow(&mut self, breath: &mut Breath<'_, B>, frame: Frame<B>, count: bool) {
+        let context = Context { tables: breath.tables, own: &self.own, key: &self.key };
+        let decided = decide(&context, frame.device, frame.data(), &mut Silent);
+        if count && let Some(counters) = decided.port.and_then(|port| self.ports.get_mut(port.index())) {
+            counters.rx_packets += 1;
+            counters.rx_bytes += frame.len() as u64;
         }
+        let held = self.hold.held(breath.now, frame, decided.port.unwrap_or_default());
+        self.act(breath, decided, held);
+    }
+
+    /// Carries a decision out. A frame that has to wait (again) keeps its place and deadline.
+    fn act(&mut self, breath: &mut Breath<'_, B>, decided: Decided, held: Held<B>) {
+        let Decided { network, decision, .. } = decided;
+        let arrived = held.arrived;
+        match decision {
+            Decision::Forward(id) => match breath.tables.adjacencies.get(id.0 as usize) {
+                Some(next) => self.send_on(breath, next, held.frame, network),
+                None => self.lose(held.frame, Reason::NoRoute, breath.pool),
+            },
+            Decision::Fragment(id) => match breath.tables.adjacencies.get(id.0 as usize) {
+                Some(next) => self.send_fragments(breath, next, held.frame, network),
+                None => self.lose(held.frame, Reason::NoRoute, breath.pool),
+            },
+            Decision::Hold(port, next_hop) => {
+                self.wait(breath, (port, next_hop), held);
+            }
+            Decision::Punt if breath.out.punt.len() >= PUNT_LIMIT => {
+                self.lose(held.frame, Reason::PuntQueueFull, breath.pool);
+            }
+            Decision::Punt => {
+                self.ledger.local += 1;
+                breath.out.punt.push((arrived, held.frame));
+            }
+            Decision::Local => {
+                self.ledger.local += 1;
+                breath.pool.put(held.frame.into_buffer());
+            }
+            Decision::Answer => self.answer(breath, held, network),
+            Decision::Drop(reason, error) => {
+                if let Some(error) = error {
+                    let packet = held.frame.data().get(network..).unwrap_or(&[]);
+                    self.send_error(breath, arrived, error, packet);
+                }
+                self.lose(held.frame, reason, breath.pool);
+            }
+        }
+    }
+
+    /// Puts a frame in the hold queue; what it displaces is lost.
+    pub(super) fn wait(
+        &mut self,
+        breath: &mut Breath<'_, B>,
+        next_hop: (PortId, std::net::IpAddr),
+        held: Held<B>,
+    ) {
+        self.ledger.held += u64::from(!held.frame.own);
+        if let Some(displaced) =
+            self.hold.push(breath.now, &breath.tables.settings, next_hop, held, &mut breath.out.events)
+        {
+            self.ledger.held -= u64::from(!displaced.frame.own);
+            self.lose(displaced.frame, Reason::HoldQueueFull, breath.pool);
+        }
+    }
+
+    /// Decides anew on everything held: the snapshot has changed.
+    pub(super) fn release(&mut self, breath: &mut Breath<'_, B>) {
+        for held in self.hold.take_all() {
+            if held.frame.own {
+                self.send_own(breath, held);
+                continue;
+            }
+            self.ledger.held -= 1;
+            let context = Context { tables: breath.tables, own: &self.own, key: &self.key };
+            let decided = decide(&context, held.frame.device, held.frame.data(), &mut Silent);
+            self.act(breath, decided, held);
+        }
+        self.hold.forget_empty();
+    }
+
+    /// Gives up on what waited too long.
+    pub(super) fn expire(&mut self, breath: &mut Breath<'_, B>) {
+        for held in self.hold.scan(breath.now, &mut breath.out.events) {
+            if !held.frame.own {
+                self.ledger.held -= 1;
+                self.send_unresolved(breath, &held);
+            }
+            self.lose(held.frame, Reason::NeighborUnresolved, breath.pool);
+        }
+    }
+
+    /// Lowers TTL or hop limit and sends the frame to `next`.
+    fn send_on(&mut self, breath: &mut Breath<'_, B>, next: &Adjacency, mut frame: Frame<B>, network: usize) {
+        if let Some(packet) = frame.data_mut().get_mut(network..) {
+            lower_ttl(packet);
+        }
+        self.send(breath, next, frame, network);
+    }
+
+    /// Puts the link header of `next` before the packet at `network` and queues the frame.
+    pub(super) fn send(
+        &mut self,
+        breath: &mut Breath<'_, B>,
+        next: &Adjacency,
+        mut frame: Frame<B>,
+        network: usize,
+    ) {
+        let Some(ring) = breath.out.tx.get_mut(next.device.index()) else {
+            return self.lose(frame, Reason::PortDown, breath.pool);
+        };
+        if !relink(&mut frame, next, network) {
+            return self.lose(frame, Reason::FrameTooLarge, breath.pool);
+        }
+        if let Some(counters) = self.ports.get_mut(next.port.index()) {
+            counters.tx_packets += 1;
+            counters.tx_bytes += frame.len() as u64;
+        }
+
+        frame.device = next.device;
+        if frame.own {
+            self.ledger.originated += 1;
+        } else {
+            self.ledger.forwarded += 1;
+        }
+        ring.push(frame);
+    }
+
+    /// The end of a frame that goes nowhere.
+    pub(super) fn lose(&mut self, frame: Frame<B>, reason: Reason, pool: &mut Pool<B>) {
+        if frame.own {
+            self.ledger.originated_lost += 1;
+        } else {
+            self.ledger.drops.add(reason, 1);
+        }
+        pool.put(frame.into_buffer());
+    }
+}
+
+/// Replaces the link header before `network` by that of `next`; `false` without headroom for its tag.
+fn relink<B: Buffer>(frame: &mut Frame<B>, next: &Adjacency, network: usize) -> bool {
+    let version = frame.data().get(network).map_or(0, |byte| byte >> 4);
+    let ethertype = if version == 4 { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
+    let header = ethernet::HEADER_LEN + if next.vlan.is_some() { ethernet::TAG_LEN } else { 0 };
+    let fits = match network.checked_sub(header) {
+        Some(surplus) => frame.shrink_front(surplus),
+        None => frame.grow_front(header - network),
+    };
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5] = next.header;
+    let (dst, src) = ([d0, d1, d2, d3, d4, d5], [s0, s1, s2, s3, s4, s5]);
+    fits && ethernet::write(frame.data_mut(), dst, src, next.vlan, ethertype).is_some()
+}
+
+fn lower_ttl(packet: &mut [u8]) {
+    if packet.first().is_some_and(|byte| byte >> 4 == 4) {
+        Ipv4::new_unchecked(packet).decrement_ttl();
+    } else {
+        Ipv6::new_unchecked(packet).decrement_hop_limit();
     }
 }
