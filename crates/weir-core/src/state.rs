@@ -2,9 +2,22 @@
 //!
 //! A configuration file becomes a [`Desired`]; two of them compare to a list of [`Action`]s (a pure
 //! function, so `weir apply` can print what it would do); the control side applies them to its
-//! tables. Names are the operator's; ids are made in [`crate::tables`].
+//! tables. Names are the operator's; ids are made in [`crate::control`].
+//!
+//! [`check`] promises that what it lets through can be built: unique names and addresses, networks on
+//! one port only, next hops that exist. It refuses a wish whole and names every mistake at once.
+
+mod check;
+mod diff;
+mod nearest;
+mod problem;
 
 use std::net::IpAddr;
+
+pub use check::{MULTIPATH_HOPS_MAX, PORTS_MAX, WEIGHT_MAX, check};
+pub use diff::{Action, PortChange, diff};
+pub use nearest::nearest;
+pub use problem::{Error, MacText, Place, Problem, Wrong};
 
 use crate::route::Prefix;
 use crate::tables::{Mac, Owner, ReversePath, Settings};
@@ -42,7 +55,7 @@ pub struct RouteSpec {
     pub via: Via,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Via {
     /// One is a plain route, several are ECMP.
     NextHops(Vec<NextHopSpec>),
@@ -52,7 +65,7 @@ pub enum Via {
 }
 
 /// A gateway, a port, or both (a link-local gateway needs its port).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NextHopSpec {
     pub gateway: Option<IpAddr>,
     pub port: Option<String>,

@@ -1,0 +1,223 @@
+//! What is wrong with a desired state: where, and in the operator's words.
+//!
+//! Promises: one [`Error`] per mistake, with the place in the [`super::Desired`] (so that a front end
+//! can name a line), a subject, what was found against what was expected, and the remedy.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::check::{MULTIPATH_HOPS_MAX, PORTS_MAX, WEIGHT_MAX};
+use crate::route::Prefix;
+use crate::tables::Mac;
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    pub at: Place,
+    /// What the sentence is about: `port lan`, `route 10.0.0.0/8`.
+    pub subject: String,
+    pub problem: Problem,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.subject, self.problem)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Which element of the desired state, as indexes into its lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    Ports,
+    Port(usize),
+    Address { port: usize, address: usize },
+    Route(usize),
+    NextHop { route: usize, hop: usize },
+    Neighbor(usize),
+    Settings,
+}
+
+/// Why an address cannot be a host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    Unspecified,
+    Loopback,
+    Multicast,
+    /// 255.255.255.255 and 240.0.0.0/4.
+    Reserved,
+    /// An IPv4 address written as IPv6.
+    Mapped,
+    /// The all-zeros host of its network (for IPv6 the subnet-router anycast address, RFC 4291 2.6.1).
+    Network(Prefix),
+    /// The all-ones host of its IPv4 network.
+    Broadcast(Prefix),
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wrong::Unspecified => f.write_str("the unspecified address"),
+            Wrong::Loopback => f.write_str("a loopback address"),
+            Wrong::Multicast => f.write_str("a multicast address"),
+            Wrong::Reserved => f.write_str("a reserved address (240.0.0.0/4)"),
+            Wrong::Mapped => f.write_str("an IPv4 address written as IPv6"),
+            Wrong::Network(net) => write!(f, "the network address of {net}"),
+            Wrong::Broadcast(net) => write!(f, "the broadcast address of {net}"),
+        }
+    }
+}
+
+/// What is wrong; the text says what was expected and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    TooManyPorts(usize),
+    BadName(String),
+    NoDevice,
+    DuplicatePort,
+    SharedDevice { device: String, vlan: Option<u16>, other: String },
+    Vlan(u16),
+    Mtu { mtu: u16, least: u16 },
+    PrefixLength { address: IpAddr, len: u8 },
+    NotAHost { address: IpAddr, wrong: Wrong },
+    DuplicateAddress { address: IpAddr, other: String },
+    OverlappingNetworks { mine: Prefix, theirs: Prefix, other: String },
+    DuplicateRoute,
+    Unroutable { what: &'static str },
+    RouteToUs { port: String },
+    NoNextHops,
+    TooManyNextHops(usize),
+    Weight(u8),
+    EmptyNextHop,
+    DuplicateNextHop,
+    Family { gateway: IpAddr },
+    UnknownPort { name: String, nearest: Option<String> },
+    GatewayNotAHost { gateway: IpAddr, wrong: Wrong },
+    GatewayIsOurs { gateway: IpAddr, port: String },
+    GatewayNotConnected { gateway: IpAddr },
+    GatewayElsewhere { gateway: IpAddr, on: String, named: String },
+    LinkLocalWithoutPort { gateway: IpAddr },
+    GatewayNeeded { port: String },
+    DuplicateNeighbor,
+    NeighborNotAHost { wrong: Wrong },
+    NeighborIsUs { port: String },
+    Mac { mac: Mac, what: &'static str },
+    HoldTotal { total: u16, per_neighbor: u16 },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Problem::*;
+        match self {
+            TooManyPorts(n) => write!(f, "{n} are configured, expected at most {PORTS_MAX}; remove some"),
+            BadName(name) => {
+                write!(f, "name is `{name}`, expected 1 to 64 printable characters without spaces; rename it")
+            }
+            NoDevice => write!(f, "names no device; name the interface that carries it"),
+            DuplicatePort => write!(f, "is configured twice; keep one or rename one"),
+            SharedDevice { device, vlan: Some(vlan), other } => {
+                write!(f, "vlan {vlan} on device {device} is port {other}'s already; choose another tag")
+            }
+            SharedDevice { device, vlan: None, other } => {
+                write!(f, "untagged traffic of device {device} is port {other}'s already; give one a vlan")
+            }
+            Vlan(id) => write!(f, "vlan is {id}, expected 1 to 4094; use a valid 802.1Q tag"),
+            Mtu { mtu, least: 1280 } => write!(
+                f,
+                "mtu is {mtu}, expected at least 1280 with IPv6 addresses (RFC 8200 5); raise it or remove them"
+            ),
+            Mtu { mtu, least } => {
+                write!(f, "mtu is {mtu}, expected at least {least} for IPv4 (RFC 791); raise it")
+            }
+            PrefixLength { address, len } => write!(
+                f,
+                "address {address}/{len} has prefix length {len}, expected 1 to {}; correct it",
+                if address.is_ipv4() { 32 } else { 128 }
+            ),
+            NotAHost { address, wrong } => {
+                write!(f, "address {address} is {wrong}, expected a host's; choose another")
+            }
+            DuplicateAddress { address, other } => {
+                write!(f, "address {address} is on port {other} already; remove one")
+            }
+            OverlappingNetworks { mine, theirs, other } => write!(
+                f,
+                "network {mine} overlaps {theirs} on port {other}, expected each network on one port; \
+                 renumber one or lengthen its prefix"
+            ),
+            DuplicateRoute => {
+                write!(f, "is configured twice; keep one, with several next hops if both are meant")
+            }
+            Unroutable { what } => write!(f, "covers only {what}, expected a unicast prefix; remove it"),
+            RouteToUs { port } => write!(f, "is our own address on port {port}; remove the route"),
+            NoNextHops => write!(f, "has no next hop, expected one or more; add one or say `blackhole`"),
+            TooManyNextHops(n) => {
+                write!(f, "has {n} next hops, expected at most {MULTIPATH_HOPS_MAX}; remove some")
+            }
+            Weight(w) => write!(f, "weight is {w}, expected 1 to {WEIGHT_MAX}; scale the weights"),
+            EmptyNextHop => write!(f, "has neither gateway nor port; name at least one"),
+            DuplicateNextHop => write!(f, "is listed twice in the route; use one with a higher weight"),
+            Family { gateway } => write!(
+                f,
+                "gateway {gateway} is {}, expected the family of the prefix; use a gateway of that family",
+                if gateway.is_ipv4() { "IPv4" } else { "IPv6" }
+            ),
+            UnknownPort { name, nearest: Some(nearest) } => {
+                write!(f, "port `{name}` does not exist; did you mean `{nearest}`?")
+            }
+            UnknownPort { name, nearest: None } => {
+                write!(f, "port `{name}` does not exist; configure it or correct the name")
+            }
+            GatewayNotAHost { gateway, wrong } => {
+                write!(f, "gateway {gateway} is {wrong}, expected a neighbour's address; correct it")
+            }
+            GatewayIsOurs { gateway, port } => {
+                write!(f, "gateway {gateway} is our own address on port {port}; name the neighbour's address")
+            }
+            GatewayNotConnected { gateway } => write!(
+                f,
+                "gateway {gateway} is on no connected network; name its port or add an address near it"
+            ),
+            GatewayElsewhere { gateway, on, named } => write!(
+                f,
+                "gateway {gateway} is on port {on}'s network, but the next hop names port {named}; \
+                 correct one of them"
+            ),
+            LinkLocalWithoutPort { gateway } => write!(
+                f,
+                "gateway {gateway} is link-local and names no port (RFC 4007); add the port it is on"
+            ),
+            GatewayNeeded { port } => write!(
+                f,
+                "names port {port} without a gateway among several next hops, which only point-to-point \
+                 ports allow; add its gateway"
+            ),
+            DuplicateNeighbor => write!(f, "is configured twice on the port; keep one"),
+            NeighborNotAHost { wrong } => {
+                write!(f, "address is {wrong}, expected a neighbour's; correct it")
+            }
+            NeighborIsUs { port } => {
+                write!(f, "address is our own on port {port}; remove the neighbour")
+            }
+            Mac { mac, what } => {
+                write!(f, "mac address {} is {what}, expected a station's own; correct it", MacText(*mac))
+            }
+            HoldTotal { total, per_neighbor } => write!(
+                f,
+                "hold total is {total}, expected at least the {per_neighbor} held per neighbour; raise it"
+            ),
+        }
+    }
+}
+
+/// A MAC address as text: `02:00:00:00:00:01`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MacText(pub Mac);
+
+impl fmt::Display for MacText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
