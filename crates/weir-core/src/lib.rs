@@ -5,7 +5,9 @@
 //! that enters [`router`] leaves with exactly one [`verdict::Verdict`].
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod device;
+pub mod neighbor;
 pub mod packet;
 pub mod route;
 pub mod router;

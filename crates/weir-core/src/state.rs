@@ -14,10 +14,11 @@ mod problem;
 
 use std::net::IpAddr;
 
-pub use check::{MULTIPATH_HOPS_MAX, PORTS_MAX, WEIGHT_MAX, check};
+pub use check::{MULTIPATH_HOPS_MAX, PORTS_MAX, ROUTES_MAX, WEIGHT_MAX, check};
+pub(crate) use check::{link_local, not_a_host, width};
 pub use diff::{Action, PortChange, diff};
 pub use nearest::nearest;
-pub use problem::{Error, MacText, Place, Problem, Wrong};
+pub use problem::{Error, Place, Problem, Wrong};
 
 use crate::route::Prefix;
 use crate::tables::{Mac, Owner, ReversePath, Settings};

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::packet::DeviceId;
-use crate::route::{Fib4, Fib6};
+use crate::route::{Fib4, Fib6, Prefix};
 use crate::verdict::Reason;
 
 /// A MAC address.
@@ -122,6 +122,18 @@ pub struct PortAddress {
     pub address: IpAddr,
     pub prefix_len: u8,
     pub owner: Owner,
+}
+
+impl PortAddress {
+    /// The network this address is in.
+    pub fn network(&self) -> Prefix {
+        Prefix::new(self.address, self.prefix_len)
+    }
+
+    /// Whether `other` is in the same network.
+    pub fn covers(&self, other: IpAddr) -> bool {
+        self.address.is_ipv4() == other.is_ipv4() && Prefix::new(other, self.prefix_len) == self.network()
+    }
 }
 
 /// Who answers ARP, NDP and echo for an address.

@@ -14,6 +14,10 @@ use crate::route::Prefix;
 /// One port per VLAN of one device (4,094) and one more for its untagged traffic, rounded up.
 pub const PORTS_MAX: usize = 4096;
 
+/// Four full IPv4 tables; each could have a value of its own and leave three quarters of
+/// [`crate::route::MAX_VALUE`] to the networks and addresses of [`PORTS_MAX`] ports.
+pub const ROUTES_MAX: usize = 1 << 22;
+
 /// Next hops of one route: with [`WEIGHT_MAX`] each, 64 × 64 = 4,096 buckets of 4 B, 16 KiB a group.
 pub const MULTIPATH_HOPS_MAX: usize = 64;
 
@@ -51,6 +55,7 @@ impl<'a> Check<'a> {
     fn wrong(&mut self, at: Place, problem: Problem) {
         let subject = match at {
             Place::Ports => "ports".to_string(),
+            Place::Routes => "routes".to_string(),
             Place::Port(i) | Place::Address { port: i, .. } => format!("port {}", self.desired.ports[i].name),
             Place::Route(i) => format!("route {}", self.desired.routes[i].prefix),
             Place::NextHop { route, hop } => {
@@ -159,6 +164,9 @@ impl<'a> Check<'a> {
 
     fn routes(&mut self) {
         let desired = self.desired;
+        if desired.routes.len() > ROUTES_MAX {
+            self.wrong(Place::Routes, Problem::TooManyRoutes(desired.routes.len()));
+        }
         let mut seen = HashSet::with_capacity(desired.routes.len());
         // A full table names few next hops a million times over.
         let mut good: HashSet<(bool, &NextHopSpec)> = HashSet::new();

@@ -11,9 +11,10 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{AddressSpec, Desired, MacText, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via};
+use super::{AddressSpec, Desired, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via};
 use crate::route::Prefix;
 use crate::tables::{Owner, ReversePath, Settings};
+use crate::wire::DisplayMac;
 
 /// One step from the old state to the new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,8 +213,8 @@ impl fmt::Display for Action {
                 "~ neighbor {} on port {}: {} → {}",
                 new.address,
                 new.port,
-                MacText(old.mac),
-                MacText(new.mac)
+                DisplayMac(old.mac),
+                DisplayMac(new.mac)
             ),
             Action::ChangeSettings { old, new } => change_settings(f, old, new),
         }
@@ -323,6 +324,6 @@ impl fmt::Display for NextHopSpec {
 
 impl fmt::Display for NeighborSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "neighbor {} on port {} at {}", self.address, self.port, MacText(self.mac))
+        write!(f, "neighbor {} on port {} at {}", self.address, self.port, DisplayMac(self.mac))
     }
 }

@@ -6,9 +6,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::check::{MULTIPATH_HOPS_MAX, PORTS_MAX, WEIGHT_MAX};
+use super::check::{MULTIPATH_HOPS_MAX, PORTS_MAX, ROUTES_MAX, WEIGHT_MAX};
 use crate::route::Prefix;
 use crate::tables::Mac;
+use crate::wire::DisplayMac;
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,7 @@ impl std::error::Error for Error {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     Ports,
+    Routes,
     Port(usize),
     Address { port: usize, address: usize },
     Route(usize),
@@ -73,6 +75,7 @@ impl fmt::Display for Wrong {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
     TooManyPorts(usize),
+    TooManyRoutes(usize),
     BadName(String),
     NoDevice,
     DuplicatePort,
@@ -111,6 +114,9 @@ impl fmt::Display for Problem {
         use Problem::*;
         match self {
             TooManyPorts(n) => write!(f, "{n} are configured, expected at most {PORTS_MAX}; remove some"),
+            TooManyRoutes(n) => {
+                write!(f, "{n} are configured, expected at most {ROUTES_MAX}; aggregate some")
+            }
             BadName(name) => {
                 write!(f, "name is `{name}`, expected 1 to 64 printable characters without spaces; rename it")
             }
@@ -201,23 +207,12 @@ impl fmt::Display for Problem {
                 write!(f, "address is our own on port {port}; remove the neighbour")
             }
             Mac { mac, what } => {
-                write!(f, "mac address {} is {what}, expected a station's own; correct it", MacText(*mac))
+                write!(f, "mac address {} is {what}, expected a station's own; correct it", DisplayMac(*mac))
             }
             HoldTotal { total, per_neighbor } => write!(
                 f,
                 "hold total is {total}, expected at least the {per_neighbor} held per neighbour; raise it"
             ),
         }
-    }
-}
-
-/// A MAC address as text: `02:00:00:00:00:01`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MacText(pub Mac);
-
-impl fmt::Display for MacText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }
