@@ -183,9 +183,8 @@ fn received(counters: &mut [PortCounters], ingress: &Ingress, seen: &mut PortCou
 /// Whether an IPv4 frame is common, and its destination. All checks are taken, none is branched on.
 #[inline(always)]
 fn judge4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses) -> (bool, u32) {
-    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| head[at + i]));
     // 0: destination MAC; 14: version … flags; 22: TTL, protocol, checksum, source; 30: destination.
-    let (mac, first, second) = (word(0), word(14), word(22));
+    let (mac, first, second) = (word(head, 0), word(head, 14), word(head, 22));
     let last = u32::from_le_bytes([head[30], head[31], head[32], head[33]]);
     let sum = (first & LOW_HALF) + (first >> 32) + (second & LOW_HALF) + (second >> 32) + u64::from(last);
     let total = usize::from(((first >> 16) as u16).swap_bytes());
@@ -204,6 +203,14 @@ fn judge4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses)
     (common, dst)
 }
 
+/// Eight bytes at a constant offset, in little-endian order: one load.
+#[inline(always)]
+fn word<const N: usize>(head: &[u8; N], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&head[at..at + 8]);
+    u64::from_le_bytes(bytes)
+}
+
 const LOW_HALF: u64 = 0xffff_ffff;
 
 /// Neither 0/8, 127/8, multicast nor 240/4 (RFC 1812 4.2.2.11, 5.3.7), nor link-local (RFC 3927 2.7).
@@ -216,8 +223,9 @@ fn unicast4(address: u32) -> bool {
 /// Whether an IPv6 frame is common, and its destination.
 #[inline(always)]
 fn judge6(head: &[u8; HEAD6], len: usize, ingress: &Ingress, own: &OwnAddresses) -> (bool, u128) {
-    let mac = u64::from_le_bytes(std::array::from_fn(|i| head[i]));
-    let address = |at: usize| u128::from_be_bytes(std::array::from_fn(|i| head[at + i]));
+    let mac = word(head, 0);
+    let address =
+        |at| u128::from(word(head, at).swap_bytes()) << 64 | u128::from(word(head, at + 8).swap_bytes());
     let (src, dst) = (address(22), address(38));
     let payload = usize::from(u16::from_be_bytes([head[18], head[19]]));
     let common = ingress.plain
