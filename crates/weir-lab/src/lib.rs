@@ -1,6 +1,7 @@
 //! `weir-lab`: compares configurations of packet paths and proves what it says.
 
 pub mod bed;
+pub mod experiment;
 pub mod generator;
 pub mod model;
 pub mod receiver;

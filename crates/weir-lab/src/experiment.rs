@@ -1,0 +1,126 @@
+//! An experiment: what is compared, under which traffic, how often, with which verdict.
+//!
+//! ```text
+//! labs/x.toml ─► File (checked, line:column) ─► quick values ─► expanded configurations ─► Experiment
+//! ```
+//!
+//! Promises: a malformed file is refused whole, with the line and column, what was expected and what to
+//! write instead; what cannot run here is kept, with the reason. Refuses: two configurations of one name.
+
+mod expand;
+mod file;
+pub mod metric;
+mod placement;
+mod text;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Configuration, LabError, Subject};
+pub use file::Axis;
+pub use metric::Metric;
+
+/// Everything an experiment is, after expansion. Written into the manifest, so that a report can be
+/// derived without the file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// The file's name without `.toml`.
+    pub name: String,
+    pub title: String,
+    /// One sentence.
+    pub question: String,
+    pub metric: Metric,
+    /// Blocks: every configuration runs once in each.
+    pub runs: usize,
+    pub warm_up_ms: u64,
+    pub window_ms: u64,
+    /// Differences below this share of the reference count as none.
+    pub margin_percent: f64,
+    /// The smoke values were used.
+    pub quick: bool,
+    /// What a plot has along its bottom.
+    pub axis: Option<Axis>,
+    /// (reference, other), by name.
+    pub pairs: Vec<(String, String)>,
+    pub configurations: Vec<Planned>,
+}
+
+/// A configuration, and why it cannot run here if the file already shows that it cannot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Planned {
+    #[serde(flatten)]
+    pub configuration: Configuration,
+    pub missing: Option<String>,
+}
+
+/// What the command line changes.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    pub quick: bool,
+    pub runs: Option<usize>,
+    /// Names or patterns with `*`; empty keeps all.
+    pub only: Vec<String>,
+}
+
+impl Experiment {
+    pub fn load(path: &Path, changes: &Changes) -> Result<Experiment, LabError> {
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            LabError(format!("{}: {e}; `weir-lab list` names the experiments", path.display()))
+        })?;
+        let name = path.file_stem().map_or("experiment".into(), |s| s.to_string_lossy().into_owned());
+        Experiment::parse(&name, &path.display().to_string(), &text, changes)
+    }
+
+    /// `shown` is how errors name the file.
+    pub fn parse(name: &str, shown: &str, text: &str, changes: &Changes) -> Result<Experiment, LabError> {
+        let file = file::parse(shown, text)?;
+        let mut experiment = expand::expand(name, file, changes.quick, &|span, message| {
+            LabError(format!("{shown}:{}: {message}", text::position(text, span)))
+        })?;
+        if let Some(runs) = changes.runs {
+            experiment.runs = runs;
+        }
+        experiment.keep_only(&changes.only)?;
+        Ok(experiment)
+    }
+
+    /// The configurations that name a subject (ceilings aside).
+    pub fn subjects(&self) -> impl Iterator<Item = &Configuration> {
+        self.configurations.iter().map(|p| &p.configuration).filter(|c| c.subject != Subject::Ceiling)
+    }
+
+    /// The ceiling that belongs to a configuration: same topology, same traffic.
+    pub fn ceiling_of(&self, configuration: &Configuration) -> Option<&Configuration> {
+        self.configurations.iter().map(|p| &p.configuration).find(|c| {
+            c.subject == Subject::Ceiling
+                && configuration.subject != Subject::Ceiling
+                && expand::same_load(c, configuration)
+        })
+    }
+
+    fn keep_only(&mut self, patterns: &[String]) -> Result<(), LabError> {
+        if patterns.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = self.configurations.iter().map(|p| p.configuration.name.clone()).collect();
+        if let Some(lost) = patterns.iter().find(|p| !names.iter().any(|n| text::matches(p, n))) {
+            return Err(LabError(format!(
+                "--only {lost}: no configuration of that name; there are {}",
+                names.join(", ")
+            )));
+        }
+        let chosen = |name: &str| patterns.iter().any(|p| text::matches(p, name));
+        let kept: Vec<Configuration> = self.subjects().filter(|c| chosen(&c.name)).cloned().collect();
+        self.configurations.retain(|p| {
+            let c = &p.configuration;
+            let needed = c.subject == Subject::Ceiling && kept.iter().any(|k| expand::same_load(c, k));
+            chosen(&c.name) || needed
+        });
+        self.pairs.retain(|(a, b)| chosen(a) && chosen(b));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

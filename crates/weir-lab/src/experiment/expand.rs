@@ -1,0 +1,339 @@
+//! From the file's lists to named configurations, pairs and ceilings.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+use weir_io::cpu::{SYSFS, Topology as Machine};
+
+use super::file::{Axis, Cpus, File, Flows, Frame, Many, Pace, Port, Quick, Routes, Shape};
+use super::placement::resolve;
+use super::{Experiment, Metric, Planned};
+use crate::model::{
+    Configuration, Family, FrameSize, LabError, Placement, Rate, Subject, Topology, Workload,
+};
+
+/// Smoke values of a file without `[quick]`: long enough to pass every line of code.
+const QUICK_RUNS: usize = 3;
+const QUICK_WARM_UP_MS: u64 = 10;
+const QUICK_WINDOW_MS: u64 = 40;
+
+/// What the field's campaigns use, and what stands where a file says nothing.
+const FRAME: FrameSize = FrameSize::Fixed(64);
+const FLOWS: u32 = 2000;
+const ROUTES: u32 = 1000;
+
+/// Puts the position of a span before a message.
+pub type Place<'a> = &'a dyn Fn(Range<usize>, String) -> LabError;
+
+/// One configuration on the way, with the text of every axis.
+#[derive(Clone)]
+struct Partial {
+    planned: Planned,
+    labels: Vec<(Axis, String)>,
+    /// Axes that are lists, in the order of [`Axis::ALL`].
+    listed: Vec<Axis>,
+}
+
+pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<Experiment, LabError> {
+    let mut partials: Vec<Partial> = Vec::new();
+    let mut names = BTreeSet::new();
+    for shape in &file.configuration {
+        for partial in spread(shape.as_ref(), &file.defaults, quick.then_some(&file.quick)) {
+            let name = &partial.planned.configuration.name;
+            if name.is_empty() || name.contains(['/', '\0', '\n']) || name.starts_with('.') {
+                let message =
+                    format!("configuration: name \"{name}\" cannot be a file name: give it another");
+                return Err(place(shape.span(), message));
+            }
+            if !names.insert(name.clone()) {
+                let listed: Vec<String> = partial.listed.iter().map(|a| format!("{{{}}}", a.key())).collect();
+                let remedy = if listed.is_empty() {
+                    "give each a name of its own".into()
+                } else {
+                    format!("put {} into `name`", listed.join(" and "))
+                };
+                let message = format!("configuration: two are named \"{name}\": {remedy}");
+                return Err(place(shape.span(), message));
+            }
+            partials.push(partial);
+        }
+    }
+    let pairs = pairs(&file, &partials, quick, place)?;
+    let axis = file.axis.or_else(|| numeric_axis(&partials));
+    let mut configurations: Vec<Planned> = partials.into_iter().map(|p| p.planned).collect();
+    if file.ceiling {
+        let ceilings = ceilings(&configurations);
+        configurations.extend(ceilings);
+    }
+    Ok(Experiment {
+        name: name.into(),
+        title: file.title,
+        question: file.question,
+        metric: Metric(file.metric.0),
+        runs: if quick { file.quick.runs.map_or(QUICK_RUNS, |r| r.0) } else { file.runs.0 },
+        warm_up_ms: if quick { file.quick.warm_up.map_or(QUICK_WARM_UP_MS, |m| m.0) } else { file.warm_up.0 },
+        window_ms: if quick { file.quick.window.map_or(QUICK_WINDOW_MS, |m| m.0) } else { file.window.0 },
+        margin_percent: file.margin_percent.0,
+        quick,
+        axis,
+        pairs,
+        configurations,
+    })
+}
+
+/// The value of a key: the configuration's, the defaults', or the built-in; smoke values replace lists by
+/// what they give and single values by single values.
+fn chosen<T: Clone>(
+    shape: &Option<Many<T>>,
+    defaults: &Option<Many<T>>,
+    quick: Option<&Many<T>>,
+    or: T,
+) -> Many<T> {
+    let value = shape.clone().or_else(|| defaults.clone()).unwrap_or(Many::One(or));
+    match quick {
+        Some(smoke) if value.is_list() || !smoke.is_list() => smoke.clone(),
+        _ => value,
+    }
+}
+
+fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Vec<Partial> {
+    let machine = Machine::read(Path::new(SYSFS)).unwrap_or(Machine { cpus: Vec::new() });
+    let blank = Configuration {
+        name: String::new(),
+        subject: Subject::Weir,
+        topology: Topology::Memory,
+        workload: Workload { family: Family::Inet, frame: FRAME, flows: FLOWS, rate: Rate::FlatOut },
+        routes: ROUTES,
+        placement: Placement::default(),
+    };
+    let start = Partial {
+        planned: Planned { configuration: blank, missing: None },
+        labels: Vec::new(),
+        listed: Vec::new(),
+    };
+    let (s, d, none) = (shape, defaults, None::<&Many<Cpus>>);
+    let all = vec![start];
+    let all = over(all, Axis::Subject, chosen(&s.subject, &d.subject, None, Subject::Weir), kebab, |p, v| {
+        p.configuration.subject = v
+    });
+    let all =
+        over(all, Axis::Topology, chosen(&s.topology, &d.topology, None, Topology::Memory), kebab, |p, v| {
+            p.configuration.topology = v
+        });
+    let all = over(all, Axis::Family, chosen(&s.family, &d.family, None, Family::Inet), kebab, |p, v| {
+        p.configuration.workload.family = v
+    });
+    let frames = chosen(&s.frame, &d.frame, quick.and_then(|q| q.frame.as_ref()), Frame(FRAME));
+    let all =
+        over(all, Axis::Frame, frames, |f| frame_label(f.0), |p, v| p.configuration.workload.frame = v.0);
+    let flows = chosen(&s.flows, &d.flows, quick.and_then(|q| q.flows.as_ref()), Flows(FLOWS));
+    let all = over(all, Axis::Flows, flows, |f| f.0.to_string(), |p, v| p.configuration.workload.flows = v.0);
+    let routes = chosen(&s.routes, &d.routes, quick.and_then(|q| q.routes.as_ref()), Routes(ROUTES));
+    let all = over(all, Axis::Routes, routes, |r| r.0.to_string(), |p, v| p.configuration.routes = v.0);
+    let rates = chosen(&s.rate, &d.rate, quick.and_then(|q| q.rate.as_ref()), Pace(Rate::FlatOut));
+    let all = over(all, Axis::Rate, rates, |r| rate_label(r.0), |p, v| p.configuration.workload.rate = v.0);
+    let default = || Cpus("default".into());
+    let all = over(
+        all,
+        Axis::Cpus,
+        chosen(&s.cpus, &d.cpus, none, default()),
+        |c| c.0.clone(),
+        |p, v| {
+            place_on(&v.0, &machine, &mut p.missing, &mut p.configuration.placement.cpus);
+        },
+    );
+    let cpus = chosen(&s.generator_cpus, &d.generator_cpus, none, default());
+    let all = over(
+        all,
+        Axis::GeneratorCpus,
+        cpus,
+        |c| c.0.clone(),
+        |p, v| {
+            place_on(&v.0, &machine, &mut p.missing, &mut p.configuration.placement.generator_cpus);
+        },
+    );
+    let ports = chosen(&s.port, &d.port, None, Port(String::new()));
+    let mut all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.configuration.placement.port = v.0);
+    for partial in &mut all {
+        partial.planned.configuration.name = name(shape.name.as_deref(), partial);
+    }
+    all
+}
+
+/// Every configuration so far, once with each value.
+fn over<T: Clone>(
+    partials: Vec<Partial>,
+    axis: Axis,
+    values: Many<T>,
+    label: impl Fn(&T) -> String,
+    set: impl Fn(&mut Planned, T),
+) -> Vec<Partial> {
+    let mut all = Vec::new();
+    for partial in partials {
+        for value in values.values() {
+            let mut next = partial.clone();
+            next.labels.push((axis, label(&value)));
+            if values.is_list() {
+                next.listed.push(axis);
+            }
+            set(&mut next.planned, value);
+            all.push(next);
+        }
+    }
+    all
+}
+
+fn place_on(word: &str, machine: &Machine, missing: &mut Option<String>, cpus: &mut Vec<u32>) {
+    match resolve(word, machine) {
+        Ok(ids) => *cpus = ids,
+        Err(lack) => *missing = Some(lack),
+    }
+}
+
+fn name(template: Option<&str>, partial: &Partial) -> String {
+    let label = |axis: Axis| partial.labels.iter().find(|(a, _)| *a == axis).map_or("", |(_, l)| l.as_str());
+    match template {
+        Some(template) => Axis::ALL
+            .iter()
+            .fold(template.to_string(), |n, &a| n.replace(&format!("{{{}}}", a.key()), label(a))),
+        None if partial.listed.is_empty() => label(Axis::Subject).to_string(),
+        None => partial.listed.iter().map(|&a| label(a)).collect::<Vec<_>>().join("-"),
+    }
+}
+
+fn pairs(
+    file: &File,
+    partials: &[Partial],
+    quick: bool,
+    place: Place<'_>,
+) -> Result<Vec<(String, String)>, LabError> {
+    let names: Vec<&str> = partials.iter().map(|p| p.planned.configuration.name.as_str()).collect();
+    let known = |at: Range<usize>, name: &str| {
+        if names.contains(&name) {
+            return Ok(name.to_string());
+        }
+        Err(place(at, format!("no configuration is named \"{name}\"; there are {}", names.join(", "))))
+    };
+    let against = |reference: &str| {
+        let others = names.iter().filter(|n| **n != reference);
+        others.map(|n| (reference.to_string(), n.to_string())).collect::<Vec<_>>()
+    };
+    match (&file.reference, &file.compare, file.pairs.as_slice()) {
+        (None, None, []) => Ok(names.first().map_or(Vec::new(), |first| against(first))),
+        (Some(reference), None, []) => Ok(against(&known(reference.span(), reference.as_ref())?)),
+        (None, Some(axis), []) => {
+            let pairs = along(*axis.as_ref(), partials);
+            if pairs.is_empty() && !quick {
+                let key = axis.as_ref().key();
+                let message =
+                    format!("compare = \"{key}\": no two configurations differ in {key} alone; list several");
+                return Err(place(axis.span(), message));
+            }
+            Ok(pairs)
+        }
+        (None, None, listed) => listed
+            .iter()
+            .map(|pair: &Spanned<[String; 2]>| {
+                let [a, b] = pair.as_ref();
+                Ok((known(pair.span(), a)?, known(pair.span(), b)?))
+            })
+            .collect(),
+        (reference, compare, listed) => {
+            let at = compare.as_ref().map(Spanned::span).or(reference.as_ref().map(Spanned::span));
+            let at = at.or(listed.first().map(Spanned::span)).unwrap_or(0..0);
+            Err(place(at, "`reference`, `compare` and `pairs` exclude each other: keep one".into()))
+        }
+    }
+}
+
+/// Pairs that differ in one axis alone: the first value listed against each further one.
+fn along(axis: Axis, partials: &[Partial]) -> Vec<(String, String)> {
+    let rest = |p: &Partial| -> Vec<(Axis, String)> {
+        p.labels.iter().filter(|(a, _)| *a != axis).cloned().collect()
+    };
+    let mut pairs = Vec::new();
+    for (i, other) in partials.iter().enumerate() {
+        if let Some(reference) = partials[..i].iter().find(|p| rest(p) == rest(other)) {
+            let name = |p: &Partial| p.planned.configuration.name.clone();
+            pairs.push((name(reference), name(other)));
+        }
+    }
+    pairs
+}
+
+/// The first listed axis a plot can have along its bottom.
+fn numeric_axis(partials: &[Partial]) -> Option<Axis> {
+    [Axis::Frame, Axis::Flows, Axis::Routes, Axis::Rate].into_iter().find(|axis| {
+        let labels: BTreeSet<&String> =
+            partials.iter().flat_map(|p| &p.labels).filter(|(a, _)| a == axis).map(|(_, l)| l).collect();
+        labels.len() > 1
+    })
+}
+
+/// Whether generator and sink do the same work for both.
+pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
+    let on = |c: &Configuration| {
+        // in memory the subject's thread is the generator's
+        let cpus = if c.topology == Topology::Memory { c.placement.cpus.clone() } else { Vec::new() };
+        (c.topology, c.placement.generator_cpus.clone(), cpus)
+    };
+    a.workload == b.workload && on(a) == on(b)
+}
+
+/// One ceiling for every distinct load, named by what tells them apart.
+fn ceilings(configurations: &[Planned]) -> Vec<Planned> {
+    let mut found: Vec<Planned> = Vec::new();
+    for planned in configurations {
+        let c = &planned.configuration;
+        if !found.iter().any(|f| same_load(&f.configuration, c)) {
+            let configuration = Configuration { subject: Subject::Ceiling, ..c.clone() };
+            found.push(Planned { configuration, missing: planned.missing.clone() });
+        }
+    }
+    let parts: Vec<Vec<String>> = found.iter().map(|f| load_labels(&f.configuration)).collect();
+    let telling: Vec<usize> = (0..parts.first().map_or(0, Vec::len))
+        .filter(|&i| parts.iter().any(|p| p[i] != parts[0][i]))
+        .collect();
+    for (ceiling, parts) in found.iter_mut().zip(&parts) {
+        let told = telling.iter().map(|&i| parts[i].as_str());
+        ceiling.configuration.name = std::iter::once("ceiling").chain(told).collect::<Vec<_>>().join("-");
+    }
+    found
+}
+
+fn load_labels(c: &Configuration) -> Vec<String> {
+    let cpus = |ids: &[u32]| match ids {
+        [] => "default".to_string(),
+        ids => format!("cpu{}", ids.iter().map(u32::to_string).collect::<Vec<_>>().join("+")),
+    };
+    vec![
+        kebab(&c.topology),
+        kebab(&c.workload.family),
+        frame_label(c.workload.frame),
+        format!("{}flows", c.workload.flows),
+        rate_label(c.workload.rate),
+        cpus(&c.placement.generator_cpus),
+        cpus(if c.topology == Topology::Memory { &c.placement.cpus } else { &[] }),
+    ]
+}
+
+/// The word the file uses for a variant.
+pub fn kebab<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_string)).unwrap_or_default()
+}
+
+pub fn frame_label(frame: FrameSize) -> String {
+    match frame {
+        FrameSize::Fixed(bytes) => bytes.to_string(),
+        FrameSize::Imix => "imix".into(),
+    }
+}
+
+fn rate_label(rate: Rate) -> String {
+    match rate {
+        Rate::FlatOut => "flat-out".into(),
+        Rate::Pps(pps) => format!("{pps}pps"),
+    }
+}

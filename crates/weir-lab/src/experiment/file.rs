@@ -1,0 +1,308 @@
+//! The TOML form of an experiment, checked value by value.
+//!
+//! Every check that needs one value only sits in that value's type, so that the parser knows the line.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, SeqAccess, Visitor};
+use serde::{Deserialize as DeriveDeserialize, Serialize};
+use toml::Spanned;
+
+use super::{metric, placement, text};
+use crate::model::{Family, FrameSize, LabError, Rate, Subject, Topology};
+use crate::workload::{FLOWS_MAX, address::ROUTES_MAX};
+
+/// Blocks; beyond it a campaign at 5 s a run takes longer than a day.
+const RUNS_MAX: i64 = 10_000;
+/// An hour: longer windows hide drift inside a run.
+const DURATION_MAX_MS: f64 = 3_600_000.0;
+
+#[derive(DeriveDeserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    pub title: String,
+    pub question: String,
+    #[serde(default)]
+    pub metric: MetricName,
+    pub runs: Runs,
+    pub warm_up: Millis,
+    pub window: Millis,
+    #[serde(default)]
+    pub margin_percent: Margin,
+    /// The configuration all others are compared with.
+    pub reference: Option<Spanned<String>>,
+    /// Or exactly these, reference first.
+    #[serde(default)]
+    pub pairs: Vec<Spanned<[String; 2]>>,
+    /// Or along this axis, everything else being equal.
+    pub compare: Option<Spanned<Axis>>,
+    /// What plots have along their bottom.
+    pub axis: Option<Axis>,
+    /// Measure generator and sink without a subject, for every traffic.
+    #[serde(default)]
+    pub ceiling: bool,
+    #[serde(default)]
+    pub defaults: Shape,
+    pub configuration: Vec<Spanned<Shape>>,
+    #[serde(default)]
+    pub quick: Quick,
+}
+
+/// A configuration, or several when values are lists.
+#[derive(Clone, Default, DeriveDeserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    /// `{family}`, `{frame}` … stand for the values of lists.
+    pub name: Option<String>,
+    pub subject: Option<Many<Subject>>,
+    pub topology: Option<Many<Topology>>,
+    pub family: Option<Many<Family>>,
+    pub frame: Option<Many<Frame>>,
+    pub flows: Option<Many<Flows>>,
+    pub routes: Option<Many<Routes>>,
+    pub rate: Option<Many<Pace>>,
+    pub cpus: Option<Many<Cpus>>,
+    pub generator_cpus: Option<Many<Cpus>>,
+    pub port: Option<Many<Port>>,
+}
+
+/// The smoke values: what `--quick` puts in place.
+#[derive(Default, DeriveDeserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quick {
+    pub runs: Option<Runs>,
+    pub warm_up: Option<Millis>,
+    pub window: Option<Millis>,
+    pub frame: Option<Many<Frame>>,
+    pub flows: Option<Many<Flows>>,
+    pub routes: Option<Many<Routes>>,
+    pub rate: Option<Many<Pace>>,
+}
+
+/// A parameter configurations can differ in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, DeriveDeserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    Subject,
+    Topology,
+    Family,
+    Frame,
+    Flows,
+    Routes,
+    Rate,
+    Cpus,
+    GeneratorCpus,
+    Port,
+}
+
+impl Axis {
+    pub const ALL: [Axis; 10] = [
+        Axis::Subject,
+        Axis::Topology,
+        Axis::Family,
+        Axis::Frame,
+        Axis::Flows,
+        Axis::Routes,
+        Axis::Rate,
+        Axis::Cpus,
+        Axis::GeneratorCpus,
+        Axis::Port,
+    ];
+
+    /// Its key in the file.
+    pub fn key(self) -> &'static str {
+        match self {
+            Axis::Subject => "subject",
+            Axis::Topology => "topology",
+            Axis::Family => "family",
+            Axis::Frame => "frame",
+            Axis::Flows => "flows",
+            Axis::Routes => "routes",
+            Axis::Rate => "rate",
+            Axis::Cpus => "cpus",
+            Axis::GeneratorCpus => "generator_cpus",
+            Axis::Port => "port",
+        }
+    }
+}
+
+pub fn parse(shown: &str, source: &str) -> Result<File, LabError> {
+    toml::from_str(source).map_err(|e| {
+        let at = e.span().map_or(String::new(), |s| format!("{}:", text::position(source, s)));
+        let message = e.message().replace('\n', ", ");
+        LabError(format!("{shown}:{at} {message}; docs/experiments.md describes every key"))
+    })
+}
+
+/// A value or a list of values.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Many<T> {
+    One(T),
+    List(Vec<T>),
+}
+
+impl<T: Clone> Many<T> {
+    pub fn values(&self) -> Vec<T> {
+        match self {
+            Many::One(value) => vec![value.clone()],
+            Many::List(values) => values.clone(),
+        }
+    }
+
+    pub fn is_list(&self) -> bool {
+        matches!(self, Many::List(_))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ManyVisitor(PhantomData))
+    }
+}
+
+struct ManyVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
+    type Value = Many<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value or a list of values")
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Many<T>, E> {
+        T::deserialize(value.into_deserializer()).map(Many::One)
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Many<T>, E> {
+        T::deserialize(value.into_deserializer()).map(Many::One)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Many<T>, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = seq.next_element()? {
+            values.push(value);
+        }
+        if values.is_empty() {
+            return Err(de::Error::custom("the list is empty, expected at least one value: name one"));
+        }
+        Ok(Many::List(values))
+    }
+}
+
+/// A TOML scalar before it is checked.
+#[derive(DeriveDeserialize)]
+#[serde(untagged)]
+enum Scalar {
+    Integer(i64),
+    Float(f64),
+    Text(String),
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Integer(value) => value.fmt(f),
+            Scalar::Float(value) => value.fmt(f),
+            Scalar::Text(value) => write!(f, "\"{value}\""),
+        }
+    }
+}
+
+/// A checked scalar: its type, what it holds, what is expected, and the check.
+macro_rules! checked {
+    ($($(#[$doc:meta])* $name:ident($inner:ty), $expected:expr, $check:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name(pub $inner);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let expected = || -> String { $expected.into() };
+                let scalar = Scalar::deserialize(deserializer)
+                    .map_err(|_| de::Error::custom(format!("not a single value, expected {}", expected())))?;
+                let check: fn(&Scalar) -> Option<$inner> = $check;
+                check(&scalar)
+                    .map($name)
+                    .ok_or_else(|| de::Error::custom(format!("got {scalar}, expected {}", expected())))
+            }
+        }
+    )*};
+}
+
+fn within(scalar: &Scalar, low: i64, high: i64) -> Option<i64> {
+    match scalar {
+        Scalar::Integer(n) if (low..=high).contains(n) => Some(*n),
+        _ => None,
+    }
+}
+
+fn word(scalar: &Scalar) -> Option<&str> {
+    if let Scalar::Text(text) = scalar { Some(text) } else { None }
+}
+
+checked! {
+    /// A known metric.
+    MetricName(String), format!("one of {}", metric::KNOWN.join(", ")), |s| {
+        word(s).filter(|w| metric::KNOWN.contains(w)).map(str::to_string)
+    };
+    /// Blocks.
+    Runs(usize), format!("a number of runs from 1 to {RUNS_MAX}"), |s| within(s, 1, RUNS_MAX).map(|n| n as usize);
+    /// Milliseconds, written with their unit.
+    Millis(u64), "a duration with its unit, such as \"500ms\" or \"2s\", up to an hour", |s| word(s).and_then(millis);
+    /// Percent of the reference.
+    Margin(f64), "a percentage above 0 and below 100", |s| match s {
+        Scalar::Integer(n) if (1..100).contains(n) => Some(*n as f64),
+        Scalar::Float(f) if *f > 0.0 && *f < 100.0 => Some(*f),
+        _ => None,
+    };
+    /// Bytes with FCS, or the mix.
+    Frame(FrameSize), "a frame size with FCS from 64 to 1518, or \"imix\"", |s| match s {
+        Scalar::Text(text) if text == "imix" => Some(FrameSize::Imix),
+        s => within(s, 64, 1518).map(|n| FrameSize::Fixed(n as u16)),
+    };
+    /// Distinct flows.
+    Flows(u32), format!("a number of flows from 1 to {FLOWS_MAX}"), |s| {
+        within(s, 1, i64::from(FLOWS_MAX)).map(|n| n as u32)
+    };
+    /// Installed routes.
+    Routes(u32), format!("a number of routes from 1 to {ROUTES_MAX}"), |s| {
+        within(s, 1, i64::from(ROUTES_MAX)).map(|n| n as u32)
+    };
+    /// Packets a second.
+    Pace(Rate), "\"flat-out\" or packets a second, such as 100_000", |s| match s {
+        Scalar::Text(text) if text == "flat-out" => Some(Rate::FlatOut),
+        s => within(s, 1, i64::MAX).map(|n| Rate::Pps(n as u64)),
+    };
+    /// A placement by name or list.
+    Cpus(String), placement::WORDS, |s| word(s).filter(|w| placement::is_word(w)).map(str::to_string);
+    /// The port kind of the daemon.
+    Port(String), "\"af_xdp\" or \"af_packet\"", |s| {
+        word(s).filter(|w| ["af_xdp", "af_packet"].contains(w)).map(str::to_string)
+    };
+}
+
+impl Default for MetricName {
+    fn default() -> Self {
+        MetricName("pps".into())
+    }
+}
+
+impl Default for Margin {
+    /// What the field rounds away: two campaigns of one configuration differ by about as much.
+    fn default() -> Self {
+        Margin(1.0)
+    }
+}
+
+fn millis(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match &text[digits.len()..] {
+        "ms" => 1.0,
+        "s" => 1e3,
+        "min" => 60e3,
+        _ => return None,
+    };
+    let value = digits.trim().parse::<f64>().ok()? * factor;
+    (0.0..=DURATION_MAX_MS).contains(&value).then_some(value as u64)
+}

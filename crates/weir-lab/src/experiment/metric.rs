@@ -1,0 +1,72 @@
+//! The figure an experiment is about.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Sample;
+
+/// `pps`, `loss_percent`, `latency_ns_<percentile>`, or a figure the bed reports (`clocks_per_packet`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Metric(pub String);
+
+/// Every metric a file may name; beds report further figures in tables only.
+pub const KNOWN: [&str; 9] = [
+    "pps",
+    "clocks_per_packet",
+    "ns_per_packet",
+    "cpu_percent",
+    "loss_percent",
+    "latency_ns_p50",
+    "latency_ns_p90",
+    "latency_ns_p99",
+    "latency_ns_p99.9",
+];
+
+impl Metric {
+    /// The figure of one run; `None` when this run does not have it.
+    pub fn of(&self, sample: &Sample) -> Option<f64> {
+        let figure = match self.0.as_str() {
+            "pps" => Some(sample.pps),
+            "loss_percent" => loss_percent(sample),
+            name => match name.strip_prefix("latency_ns_") {
+                Some(percentile) => sample.latency_ns.get(percentile).map(|&ns| ns as f64),
+                None => sample.figures.get(name).copied(),
+            },
+        };
+        figure.filter(|f| f.is_finite())
+    }
+
+    pub fn higher_is_better(&self) -> bool {
+        self.0 == "pps"
+    }
+
+    /// Divisor and unit for tables and plots.
+    pub fn unit(&self) -> (f64, &'static str) {
+        match self.0.as_str() {
+            "pps" => (1e6, "Mpps"),
+            "clocks_per_packet" => (1.0, "clocks a packet"),
+            "ns_per_packet" => (1.0, "ns a packet"),
+            name if name.starts_with("latency_ns_") => (1e3, "µs"),
+            name if name.ends_with("_percent") => (1.0, "%"),
+            _ => (1.0, ""),
+        }
+    }
+
+    /// What the plots and tables call it.
+    pub fn sentence(&self) -> String {
+        match self.0.as_str() {
+            "pps" => "packets delivered a second".into(),
+            "clocks_per_packet" => "TSC clocks a packet".into(),
+            "ns_per_packet" => "nanoseconds a packet".into(),
+            "loss_percent" => "packets lost of those sent".into(),
+            name => name.replace('_', " "),
+        }
+    }
+}
+
+/// Share of what was sent that was not delivered.
+pub fn loss_percent(sample: &Sample) -> Option<f64> {
+    let ledger = &sample.ledger;
+    (ledger.sent > 0)
+        .then(|| ledger.sent.saturating_sub(ledger.delivered) as f64 * 100.0 / ledger.sent as f64)
+}

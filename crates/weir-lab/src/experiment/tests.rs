@@ -1,0 +1,136 @@
+use super::*;
+use crate::model::FrameSize;
+
+const HEAD: &str = "title = \"t\"\nquestion = \"q?\"\nruns = 5\nwarm_up = \"100ms\"\nwindow = \"1s\"\n";
+
+fn parse(body: &str) -> Result<Experiment, LabError> {
+    Experiment::parse("x", "labs/x.toml", &format!("{HEAD}{body}"), &Changes::default())
+}
+
+fn refusal(body: &str) -> String {
+    parse(body).expect_err("refused").0
+}
+
+fn names(e: &Experiment) -> Vec<&str> {
+    e.configurations.iter().map(|p| p.configuration.name.as_str()).collect()
+}
+
+#[test]
+fn lists_expand_to_named_configurations_and_pairs_along_the_compared_axis() {
+    let e = parse(
+        "compare = \"family\"\n[[configuration]]\nfamily = [\"inet\", \"inet6\"]\nframe = [64, \"imix\"]\nroutes = 7\n",
+    )
+    .expect("valid");
+    assert_eq!(names(&e), ["inet-64", "inet-imix", "inet6-64", "inet6-imix"]);
+    let pair = |a: &str, b: &str| (a.to_string(), b.to_string());
+    assert_eq!(e.pairs, [pair("inet-64", "inet6-64"), pair("inet-imix", "inet6-imix")]);
+    assert_eq!(e.axis, Some(Axis::Frame));
+    assert_eq!(e.configurations[1].configuration.workload.frame, FrameSize::Imix);
+    assert_eq!(e.configurations[0].configuration.routes, 7);
+}
+
+#[test]
+fn the_first_configuration_is_the_reference_when_nothing_else_is_said() {
+    let e = parse("[[configuration]]\nname = \"a\"\n[[configuration]]\nname = \"b\"\nflows = 5000\n")
+        .expect("valid");
+    assert_eq!(e.pairs, [("a".to_string(), "b".to_string())]);
+}
+
+#[test]
+fn every_distinct_load_gets_one_ceiling() {
+    let e =
+        parse("ceiling = true\n[[configuration]]\nroutes = [2, 1000]\nframe = [64, 1518]\n").expect("valid");
+    assert_eq!(names(&e)[4..], ["ceiling-64", "ceiling-1518"]);
+    let c = &e.configurations[0].configuration;
+    assert_eq!(e.ceiling_of(c).expect("has one").name, "ceiling-64");
+    assert_eq!(e.subjects().count(), 4);
+}
+
+#[test]
+fn quick_values_replace_lists_and_lengths() {
+    let text = format!(
+        "{HEAD}[[configuration]]\nframe = [64, 512, 1518]\nflows = 2000\n[quick]\nruns = 2\nwindow = \"30ms\"\nframe = [64]\nflows = 10\n"
+    );
+    let changes = Changes { quick: true, ..Changes::default() };
+    let e = Experiment::parse("x", "x.toml", &text, &changes).expect("valid");
+    assert_eq!((e.runs, e.window_ms, names(&e)), (2, 30, vec!["64"]));
+    assert_eq!(e.configurations[0].configuration.workload.flows, 10);
+}
+
+#[test]
+fn only_keeps_what_it_names_and_its_ceiling() {
+    let text = format!("{HEAD}ceiling = true\n[[configuration]]\nframe = [64, 512, 1518]\n");
+    let only = |pattern: &str| {
+        let changes = Changes { only: vec![pattern.into()], ..Changes::default() };
+        Experiment::parse("x", "x.toml", &text, &changes)
+    };
+    assert_eq!(names(&only("51*").expect("there")), ["512", "ceiling-512"]);
+    let lost = only("9000").expect_err("not there").0;
+    assert!(lost.contains("9000") && lost.contains("64, 512, 1518"), "{lost}");
+}
+
+#[test]
+fn a_malformed_value_is_refused_with_line_column_expectation() {
+    let cases = [
+        (
+            "[[configuration]]\nframe = 63\n",
+            "labs/x.toml:7:9: got 63, expected a frame size with FCS from 64 to 1518",
+        ),
+        (
+            "[[configuration]]\nframe = [64, \"big\"]\n",
+            "labs/x.toml:7:9: got \"big\", expected a frame size",
+        ),
+        (
+            "[[configuration]]\nflows = 0\n",
+            "labs/x.toml:7:9: got 0, expected a number of flows from 1 to 65536",
+        ),
+        ("[[configuration]]\nfamily = []\n", "the list is empty"),
+        (
+            "[[configuration]]\nfamily = \"ipx\"\n",
+            "labs/x.toml:7:10: unknown variant `ipx`, expected `inet` or `inet6`",
+        ),
+        ("[[configuration]]\ncpus = \"all\"\n", "labs/x.toml:7:8: got \"all\", expected default, first-core"),
+        (
+            "[[configuration]]\nspeed = 1\n",
+            "labs/x.toml:7:1: unknown field `speed`, expected one of `name`, `subject`",
+        ),
+        ("metric = \"mbps\"\n[[configuration]]\n", "labs/x.toml:6:10: got \"mbps\", expected one of pps"),
+        ("margin_percent = 0\n[[configuration]]\n", "labs/x.toml:6:18: got 0, expected a percentage above 0"),
+        (
+            "reference = \"z\"\n[[configuration]]\n",
+            "labs/x.toml:6:13: no configuration is named \"z\"; there are weir",
+        ),
+        (
+            "compare = \"port\"\n[[configuration]]\n",
+            "labs/x.toml:6:11: compare = \"port\": no two configurations differ",
+        ),
+        ("[[configuration]]\n[[configuration]]\n", "labs/x.toml:7:1: configuration: two are named \"weir\""),
+        ("[[configuration]]\nname = \"a\"\nframe = [64, 65]\n", "put {frame} into `name`"),
+        ("[[configuration]]\nname = \"a/b\"\n", "cannot be a file name"),
+        ("reference = \"weir\"\ncompare = \"family\"\n[[configuration]]\n", "exclude each other"),
+        ("[[configuration\n", "labs/x.toml:6:"),
+        ("", "missing field `configuration`"),
+    ];
+    for (body, expected) in cases {
+        let got = refusal(body);
+        assert!(got.contains(expected), "{body}\n  got      {got}\n  expected {expected}");
+    }
+    let got = Experiment::parse("x", "x.toml", "title = \"t\"\nruns = \"many\"\n", &Changes::default());
+    assert!(
+        got.expect_err("refused").0.contains("x.toml:2:8: got \"many\", expected a number of runs from 1")
+    );
+}
+
+#[test]
+fn a_missing_file_is_one_sentence_with_the_remedy() {
+    let error = Experiment::load(Path::new("labs/none.toml"), &Changes::default()).expect_err("missing");
+    assert!(error.0.contains("weir-lab list"), "{error}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_panics_the_parser(text in "\\PC{0,200}") {
+        let _ = Experiment::parse("x", "x.toml", &text, &Changes::default());
+        let _ = parse(&text);
+    }
+}

@@ -1,0 +1,40 @@
+//! Where in a file something stands, and which names a pattern means.
+
+use std::ops::Range;
+
+/// `line:column` of the start of a span, both from 1, columns in characters.
+pub fn position(text: &str, span: Range<usize>) -> String {
+    let before = text.get(..span.start).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
+    format!("{line}:{column}")
+}
+
+/// Whether `name` is meant by `pattern`, in which `*` stands for anything.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((head, rest)) => name.strip_prefix(head).is_some_and(|tail| {
+            tail.char_indices().map(|(i, _)| &tail[i..]).chain([""]).any(|t| matches(rest, t))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_count_from_one() {
+        assert_eq!(position("abc\nde", 0..1), "1:1");
+        assert_eq!(position("ä\nxyz", 5..6), "2:3");
+        assert_eq!(position("a", 9..9), "1:2");
+    }
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        assert!(matches("inet", "inet") && !matches("inet", "inet6"));
+        assert!(matches("inet*", "inet6-64") && matches("*-64", "inet6-64") && matches("*", ""));
+        assert!(matches("i*6*4", "inet6-64") && !matches("i*7*", "inet6-64"));
+    }
+}
