@@ -15,6 +15,7 @@ pub mod port_error;
 pub mod port_statistics;
 pub mod process;
 pub mod ring;
+pub mod signal;
 pub mod steer;
 pub mod tun;
 pub mod umem;

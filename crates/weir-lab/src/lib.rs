@@ -3,8 +3,12 @@
 pub mod bed;
 pub mod experiment;
 pub mod generator;
+pub mod manifest;
 pub mod model;
 pub mod receiver;
+pub mod result;
+pub mod schedule;
 pub mod stats;
+pub mod store;
 pub mod subject;
 pub mod workload;

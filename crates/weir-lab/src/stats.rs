@@ -14,6 +14,7 @@ pub mod power;
 pub mod random;
 pub mod student;
 pub mod summary;
+pub mod warnings;
 
 pub use compare::{Comparison, Verdict, compare};
 pub use summary::Summary;

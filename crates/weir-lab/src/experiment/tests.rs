@@ -76,10 +76,7 @@ fn a_malformed_value_is_refused_with_line_column_expectation() {
             "[[configuration]]\nframe = 63\n",
             "labs/x.toml:7:9: got 63, expected a frame size with FCS from 64 to 1518",
         ),
-        (
-            "[[configuration]]\nframe = [64, \"big\"]\n",
-            "labs/x.toml:7:9: got \"big\", expected a frame size",
-        ),
+        ("[[configuration]]\nframe = [64, \"big\"]\n", "labs/x.toml:7:9: got \"big\", expected a frame size"),
         (
             "[[configuration]]\nflows = 0\n",
             "labs/x.toml:7:9: got 0, expected a number of flows from 1 to 65536",

@@ -1,0 +1,243 @@
+//! What raw runs amount to: summaries, verdicts, doubts. The content of `result.json`.
+//!
+//! Promises: [`derive`] is pure in the manifest and the raw runs, so that `weir-lab report` recomputes
+//! every printed figure. docs/result-json.md describes each field.
+
+mod answer;
+mod doubts;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::Metric;
+use crate::experiment::metric::loss_percent;
+use crate::manifest::Manifest;
+use crate::model::{Configuration, LabError, LossLedger, Sample};
+use crate::stats::compare::{Pair, compare, mean_interval};
+use crate::stats::warnings::Warning;
+use crate::stats::{Comparison, Summary};
+use crate::store::{self, Run};
+
+/// Of `result.json`: raised when a field changes its meaning or goes away.
+pub const FORMAT: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    pub format: u32,
+    pub name: String,
+    pub title: String,
+    pub question: String,
+    /// One sentence, the first thing a reader sees.
+    pub answer: String,
+    pub metric: Metric,
+    pub higher_is_better: bool,
+    pub quick: bool,
+    pub seed: u64,
+    pub runs_planned: usize,
+    pub runs_measured: usize,
+    pub runs_failed: usize,
+    /// Planned and never started: interrupted.
+    pub runs_missing: usize,
+    pub configurations: Vec<Outcome>,
+    pub comparisons: Vec<Comparison>,
+    pub warnings: Vec<Doubt>,
+    pub skipped: Vec<Skipped>,
+}
+
+/// One configuration's runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub configuration: Configuration,
+    /// The metric, run by run in the order measured.
+    pub figures: Vec<f64>,
+    /// Place of each figure's run in the campaign.
+    pub order: Vec<usize>,
+    pub summary: Option<Summary>,
+    /// 95 % interval of the mean.
+    pub interval: Option<(f64, f64)>,
+    pub pps: Option<Summary>,
+    pub loss_percent: Option<Summary>,
+    /// Every further figure, by name.
+    pub further: BTreeMap<String, Summary>,
+    /// Nanoseconds, by percentile.
+    pub latency_ns: BTreeMap<String, Summary>,
+    /// Sums over all runs.
+    pub ledger: LossLedger,
+    pub unaccounted: i64,
+    pub reordered: u64,
+    pub duplicated: u64,
+    /// Share of the rate that generator and sink reach by themselves.
+    pub ceiling_share: Option<f64>,
+    /// What whoever measured said, each sentence once.
+    pub notes: Vec<String>,
+    /// Why runs failed, one sentence a run.
+    pub failures: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    pub configuration: String,
+    pub reason: String,
+}
+
+/// A warning in words, with its kind for programs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Doubt {
+    #[serde(flatten)]
+    pub warning: Warning,
+    pub sentence: String,
+    pub remedy: String,
+}
+
+impl Results {
+    pub fn outcome(&self, name: &str) -> Option<&Outcome> {
+        self.configurations.iter().find(|o| o.configuration.name == name)
+    }
+}
+
+/// Reads manifest and raw files of `dir` and derives everything from them.
+pub fn derive(dir: &Path) -> Result<(Manifest, Results), LabError> {
+    let manifest = Manifest::read(dir)?;
+    let names: Vec<String> =
+        manifest.experiment.configurations.iter().map(|p| p.configuration.name.clone()).collect();
+    let (runs, cut) = store::read_runs(dir, &names)?;
+    let mut results = summarise(&manifest, &runs);
+    results.warnings.extend(cut.into_iter().map(|sentence| Doubt::of(Warning::CutShort { sentence })));
+    Ok((manifest, results))
+}
+
+fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results {
+    let experiment = &manifest.experiment;
+    let mut outcomes: Vec<Outcome> = experiment
+        .configurations
+        .iter()
+        .filter(|p| !manifest.skipped.contains_key(&p.configuration.name))
+        .map(|p| {
+            let none = Vec::new();
+            outcome(&p.configuration, runs.get(&p.configuration.name).unwrap_or(&none), &experiment.metric)
+        })
+        .collect();
+    share_of_ceiling(manifest, &mut outcomes);
+    let comparisons = comparisons(manifest, &outcomes);
+    let planned = outcomes.len() * experiment.runs;
+    let measured = outcomes.iter().map(|o| o.pps.map_or(0, |s| s.n)).sum::<usize>();
+    let failed = outcomes.iter().map(|o| o.failures.len()).sum::<usize>();
+    let skipped = manifest.skipped.iter();
+    let mut results = Results {
+        format: FORMAT,
+        name: experiment.name.clone(),
+        title: experiment.title.clone(),
+        question: experiment.question.clone(),
+        answer: String::new(),
+        metric: experiment.metric.clone(),
+        higher_is_better: experiment.metric.higher_is_better(),
+        quick: experiment.quick,
+        seed: manifest.seed,
+        runs_planned: planned,
+        runs_measured: measured,
+        runs_failed: failed,
+        runs_missing: planned.saturating_sub(measured + failed),
+        configurations: outcomes,
+        comparisons,
+        warnings: Vec::new(),
+        skipped: skipped
+            .map(|(name, reason)| Skipped { configuration: name.clone(), reason: reason.clone() })
+            .collect(),
+    };
+    results.warnings = doubts::of(manifest, &results).into_iter().map(Doubt::of).collect();
+    results.answer = answer::sentence(&results);
+    results
+}
+
+impl Doubt {
+    fn of(warning: Warning) -> Doubt {
+        Doubt { sentence: warning.sentence(), remedy: warning.remedy(), warning }
+    }
+}
+
+fn outcome(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outcome {
+    let samples: Vec<&Sample> = runs.iter().filter_map(|r| r.sample.as_ref()).collect();
+    let (order, figures): (Vec<usize>, Vec<f64>) =
+        runs.iter().filter_map(|r| Some((r.order, metric.of(r.sample.as_ref()?)?))).unzip();
+    let over = |figure: &dyn Fn(&Sample) -> Option<f64>| {
+        Summary::of(&samples.iter().filter_map(|s| figure(s)).collect::<Vec<f64>>())
+    };
+    let mut ledger = LossLedger::default();
+    let mut notes: Vec<String> = Vec::new();
+    for sample in &samples {
+        add(&mut ledger, &sample.ledger);
+        notes.extend(sample.notes.iter().cloned());
+    }
+    notes.sort_unstable();
+    notes.dedup();
+    let keys = |of: &dyn Fn(&Sample) -> Vec<String>| -> Vec<String> {
+        let mut keys: Vec<String> = samples.iter().flat_map(|s| of(s)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    };
+    let further = keys(&|s| s.figures.keys().cloned().collect())
+        .into_iter()
+        .filter_map(|k| Some((k.clone(), over(&|s| s.figures.get(&k).copied())?)))
+        .collect();
+    let latency_ns = keys(&|s| s.latency_ns.keys().cloned().collect())
+        .into_iter()
+        .filter_map(|k| Some((k.clone(), over(&|s| s.latency_ns.get(&k).map(|&v| v as f64))?)))
+        .collect();
+    Outcome {
+        configuration: configuration.clone(),
+        summary: Summary::of(&figures),
+        interval: mean_interval(&figures),
+        figures,
+        order,
+        pps: over(&|s| Some(s.pps)),
+        loss_percent: over(&loss_percent),
+        further,
+        latency_ns,
+        unaccounted: ledger.unaccounted(),
+        ledger,
+        reordered: samples.iter().map(|s| s.reordered).sum(),
+        duplicated: samples.iter().map(|s| s.duplicated).sum(),
+        ceiling_share: None,
+        notes,
+        failures: runs.iter().filter_map(|r| r.error.clone()).collect(),
+    }
+}
+
+fn add(sum: &mut LossLedger, one: &LossLedger) {
+    sum.intended += one.intended;
+    sum.offered += one.offered;
+    sum.sent += one.sent;
+    sum.delivered += one.delivered;
+    for (counter, n) in &one.drops {
+        *sum.drops.entry(counter.clone()).or_default() += n;
+    }
+}
+
+fn share_of_ceiling(manifest: &Manifest, outcomes: &mut [Outcome]) {
+    let rates: BTreeMap<String, f64> =
+        outcomes.iter().filter_map(|o| Some((o.configuration.name.clone(), o.pps?.median))).collect();
+    for outcome in outcomes {
+        let ceiling = manifest.experiment.ceiling_of(&outcome.configuration).and_then(|c| rates.get(&c.name));
+        outcome.ceiling_share = match (ceiling, outcome.pps) {
+            (Some(&ceiling), Some(own)) if ceiling > 0.0 => Some(own.median / ceiling),
+            _ => None,
+        };
+    }
+}
+
+fn comparisons(manifest: &Manifest, outcomes: &[Outcome]) -> Vec<Comparison> {
+    let figures = |name: &str| {
+        outcomes.iter().find(|o| o.configuration.name == name).map(|o| o.figures.as_slice()).unwrap_or(&[])
+    };
+    let pairs: Vec<Pair<'_>> = manifest
+        .experiment
+        .pairs
+        .iter()
+        .map(|(a, b)| Pair { reference: (a, figures(a)), other: (b, figures(b)) })
+        .filter(|p| !p.reference.1.is_empty() && !p.other.1.is_empty())
+        .collect();
+    compare(&pairs, manifest.experiment.margin_percent, manifest.seed)
+}

@@ -1,0 +1,269 @@
+//! Doubts about figures: typed, so that programs can act on them, each with what to do about it.
+
+use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, Normal};
+
+use super::summary::{Summary, median, sorted};
+
+/// Below five runs the exact U test cannot reach 1 %.
+pub const FEW_RUNS: usize = 5;
+/// A subject that reaches this share of what generator and sink do alone may be held back by them.
+pub const CEILING_SHARE: f64 = 0.95;
+/// Deviation above which a machine is called noisy: a shared virtual machine at rest shows 1–3 %.
+const NOISY_PERCENT: f64 = 5.0;
+/// Modified z-score of Iglewicz and Hoaglin (1993).
+const OUTLIER_SCORE: f64 = 3.5;
+/// Outliers closer than this to the median are not worth a reader's time, in percent.
+const OUTLIER_PERCENT: f64 = 2.0;
+/// Chance of a false drift warning a configuration.
+const DRIFT_P: f64 = 0.01;
+/// Below eight runs the normal approximation of the trend test is too coarse.
+const DRIFT_RUNS: usize = 8;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Warning {
+    NotOptimised,
+    SmokeValues,
+    Interrupted {
+        missing: usize,
+        planned: usize,
+    },
+    Skipped {
+        configuration: String,
+        reason: String,
+    },
+    Failed {
+        configuration: String,
+        runs: usize,
+        first: String,
+    },
+    CutShort {
+        sentence: String,
+    },
+    FewRuns {
+        configuration: String,
+        runs: usize,
+    },
+    Noisy {
+        configuration: String,
+        percent: f64,
+    },
+    Outlier {
+        configuration: String,
+        run: usize,
+        figure: f64,
+        median: f64,
+    },
+    Drift {
+        configuration: String,
+        p: f64,
+        rising: bool,
+    },
+    GeneratorIsTheLimit {
+        configuration: String,
+        percent: f64,
+    },
+    Unaccounted {
+        configuration: String,
+        packets: i64,
+        sent: u64,
+    },
+    Reordered {
+        configuration: String,
+        packets: u64,
+    },
+    Duplicated {
+        configuration: String,
+        packets: u64,
+    },
+    /// Said by whoever measured: a fallback, a raised frame size.
+    Note {
+        configuration: String,
+        note: String,
+    },
+}
+
+impl Warning {
+    pub fn sentence(&self) -> String {
+        match self {
+            Warning::NotOptimised => {
+                "weir-lab was built without optimisation: its figures say nothing about speed".into()
+            }
+            Warning::SmokeValues => {
+                "smoke values (--quick) were used: the windows are too short for a verdict".into()
+            }
+            Warning::Interrupted { missing, planned } => {
+                format!("interrupted: {missing} of {planned} runs were not measured")
+            }
+            Warning::Skipped { configuration, reason } => format!("{configuration} was skipped: {reason}"),
+            Warning::Failed { configuration, runs, first } => {
+                format!("{configuration}: {runs} runs failed, the first with: {first}")
+            }
+            Warning::CutShort { sentence } => sentence.clone(),
+            Warning::FewRuns { configuration, runs } => {
+                format!("{configuration}: {runs} runs, fewer than {FEW_RUNS}")
+            }
+            Warning::Noisy { configuration, percent } => {
+                format!("{configuration}: runs deviate by {percent:.1} % of their mean")
+            }
+            Warning::Outlier { configuration, run, figure, median } => {
+                let percent = (figure / median - 1.0) * 100.0;
+                format!(
+                    "{configuration}: run {run} lies {percent:+.1} % from the median, far outside the others"
+                )
+            }
+            Warning::Drift { configuration, p, rising } => {
+                let way = if *rising { "rise" } else { "fall" };
+                format!("{configuration}: figures {way} over the campaign (Mann–Kendall p = {p:.4})")
+            }
+            Warning::GeneratorIsTheLimit { configuration, percent } => format!(
+                "{configuration}: {percent:.0} % of what generator and sink reach by themselves; they, not the subject, may be the limit"
+            ),
+            Warning::Unaccounted { configuration, packets, sent } => {
+                format!("{configuration}: {packets} of {sent} packets are in no counter")
+            }
+            Warning::Reordered { configuration, packets } => {
+                format!("{configuration}: {packets} packets overtook others of their flow")
+            }
+            Warning::Duplicated { configuration, packets } => {
+                format!("{configuration}: {packets} packets arrived more than once")
+            }
+            Warning::Note { configuration, note } => format!("{configuration}: {note}"),
+        }
+    }
+
+    pub fn remedy(&self) -> String {
+        match self {
+            Warning::NotOptimised => "build with `cargo build --release`",
+            Warning::SmokeValues => "run again without --quick",
+            Warning::Interrupted { .. } => "run again, or take the wider intervals",
+            Warning::Skipped { .. } => "`weir-lab doctor` says what this machine lacks",
+            Warning::Failed { .. } => "read the error, fix its cause and run again",
+            Warning::CutShort { .. } => "nothing to do: the other runs are whole",
+            Warning::FewRuns { .. } => "raise `runs`, or pass --runs",
+            Warning::Noisy { .. } => "stop other work on the machine, or lengthen `window`",
+            Warning::Outlier { .. } => "look for what else ran then; the run stays in the figures",
+            Warning::Drift { .. } => {
+                "lengthen `warm_up`; check heat and other tenants; blocks keep comparisons fair"
+            }
+            Warning::GeneratorIsTheLimit { .. } => {
+                "compare clocks a packet, or give generator and receiver CPUs of their own"
+            }
+            Warning::Unaccounted { .. } => {
+                "see which counter is missing in the ledger; below one in a thousand it changes no verdict"
+            }
+            Warning::Reordered { .. } => "check that a flow stays on one queue and one worker",
+            Warning::Duplicated { .. } => "look for a loop or a mirror on the path",
+            Warning::Note { .. } => "take it into account when reading the figure",
+        }
+        .into()
+    }
+}
+
+/// Doubts that follow from the figures alone; `order` is each run's place in the campaign.
+pub fn of_figures(configuration: &str, figures: &[f64], order: &[usize]) -> Vec<Warning> {
+    let mut found = Vec::new();
+    let Some(summary) = Summary::of(figures) else { return found };
+    let name = || configuration.to_string();
+    if summary.n < FEW_RUNS {
+        found.push(Warning::FewRuns { configuration: name(), runs: summary.n });
+    }
+    if let Some(percent) = summary.variation().map(|v| v * 100.0).filter(|&p| p > NOISY_PERCENT) {
+        found.push(Warning::Noisy { configuration: name(), percent });
+    }
+    for index in outliers(figures) {
+        let run = order.get(index).copied().unwrap_or(index);
+        found.push(Warning::Outlier {
+            configuration: name(),
+            run,
+            figure: figures[index],
+            median: summary.median,
+        });
+    }
+    if let Some((p, rising)) = trend(figures).filter(|(p, _)| *p < DRIFT_P) {
+        found.push(Warning::Drift { configuration: name(), p, rising });
+    }
+    found
+}
+
+/// Indices of figures far from the median, measured in median absolute deviations.
+pub fn outliers(figures: &[f64]) -> Vec<usize> {
+    if figures.len() < FEW_RUNS {
+        return Vec::new();
+    }
+    let centre = median(&sorted(figures));
+    let away: Vec<f64> = figures.iter().map(|f| (f - centre).abs()).collect();
+    let mad = median(&sorted(&away));
+    // 0.6745: the share of a standard deviation that half of normal figures lie within
+    let far = |d: f64| 0.6745 * d > OUTLIER_SCORE * mad && d * 100.0 > OUTLIER_PERCENT * centre.abs();
+    (0..figures.len()).filter(|&i| far(away[i])).collect()
+}
+
+/// Mann–Kendall trend test: two-sided p and direction; `None` below eight figures.
+pub fn trend(figures: &[f64]) -> Option<(f64, bool)> {
+    let n = figures.len();
+    if n < DRIFT_RUNS {
+        return None;
+    }
+    let mut s: f64 = 0.0;
+    for (i, a) in figures.iter().enumerate() {
+        for b in &figures[i + 1..] {
+            s += if b > a { 1.0 } else { -f64::from(u8::from(b < a)) };
+        }
+    }
+    let n = n as f64;
+    let sigma = (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
+    let z = (s.abs() - 1.0).max(0.0) / sigma;
+    let normal = Normal::new(0.0, 1.0).ok()?;
+    Some(((2.0 * normal.sf(z)).min(1.0), s > 0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(figures: &[f64]) -> Vec<String> {
+        let order: Vec<usize> = (0..figures.len()).collect();
+        of_figures("c", figures, &order)
+            .iter()
+            .map(|w| serde_json::to_value(w).expect("plain")["kind"].as_str().expect("tagged").to_string())
+            .collect()
+    }
+
+    #[test]
+    fn calm_figures_raise_no_doubt() {
+        assert!(kinds(&[100.0, 100.4, 99.8, 100.1, 99.9, 100.2, 100.0, 99.7]).is_empty());
+    }
+
+    #[test]
+    fn a_rising_series_is_a_drift() {
+        let figures: Vec<f64> = (0..12).map(|i| 100.0 + f64::from(i) * 0.1).collect();
+        assert_eq!(kinds(&figures), ["drift"]);
+        // n = 8, S = 28: z = 27/√65.33 = 3.340, p = 0.00084
+        let (p, rising) = trend(&figures[..8]).expect("eight");
+        assert!(rising && (p - 0.000_837).abs() < 2e-5, "{p}");
+    }
+
+    #[test]
+    fn one_run_far_away_is_an_outlier_and_is_named_by_its_place() {
+        let figures = [100.0, 100.1, 99.9, 100.05, 90.0, 99.95, 100.02];
+        let order = [3, 9, 11, 20, 25, 31, 40];
+        let found = of_figures("c", &figures, &order);
+        assert_eq!(
+            found,
+            [Warning::Outlier { configuration: "c".into(), run: 25, figure: 90.0, median: 100.0 }]
+        );
+    }
+
+    #[test]
+    fn few_and_noisy_runs_are_said() {
+        assert_eq!(kinds(&[100.0, 150.0, 80.0]), ["few-runs", "noisy"]);
+    }
+
+    #[test]
+    fn every_warning_has_a_remedy() {
+        let warning = Warning::Skipped { configuration: "a".into(), reason: "no root".into() };
+        assert!(warning.sentence().contains("no root") && !warning.remedy().is_empty());
+    }
+}
