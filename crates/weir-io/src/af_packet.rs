@@ -4,15 +4,14 @@
 //! the kernel sees every frame too. It must not forward ([`kernel_forwards`]), and what is local to this
 //! host has reached it already.
 //!
-//! Frames are received by `recvmmsg` straight into the worker's buffers (one copy, none through a shared
-//! ring) and sent by `sendmmsg` past the queueing discipline. The receive socket carries virtio headers,
-//! because a veth peer on this machine may leave checksums unfinished (completed here) or merge segments
+//! Frames are received through a ring shared with the kernel (the figures that chose it are in its file) and
+//! sent by `sendmmsg` past the queueing discipline. The receive socket carries virtio headers, because a veth peer on this machine may leave checksums unfinished (completed here) or merge segments
 //! (refused and counted in `rx_invalid`: no next link could carry them). VLAN tags the kernel took off are
 //! put back.
 
 use std::fs;
 use std::io;
-use std::mem;
+use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
@@ -21,14 +20,12 @@ use weir_core::packet::{BATCH, Batch, Buffer, DeviceId, Frame, HEADROOM, Pool};
 use crate::netlink;
 use crate::port_error::PortError;
 
+mod rx_ring;
 mod socket;
 mod tap;
 
-use socket::{AUXDATA_SPACE, VirtioHeader};
+use rx_ring::{RxRing, Slot};
 pub use tap::Tap;
-
-/// Receive memory asked of the kernel: 4,096 small frames (a `skb` of 64 B accounts for 768 B).
-const RECEIVE_MEMORY: i32 = 4 << 20;
 
 /// One queue of a device. Several on one device share its flows by hash.
 pub struct AfPacket<B> {
@@ -36,15 +33,11 @@ pub struct AfPacket<B> {
     index: u32,
     device: DeviceId,
     rx: OwnedFd,
+    ring: RxRing,
     tx: OwnedFd,
-    /// Buffers taken from the pool for the next receive.
-    staged: Vec<B>,
-    /// Those the last receive filled; empty between calls, kept for its memory.
-    filled: Vec<B>,
-    headers: Box<[VirtioHeader; BATCH]>,
-    auxdata: Box<[[u64; AUXDATA_SPACE / 8]; BATCH]>,
     stats: DeviceStats,
     gone: bool,
+    buffers: PhantomData<fn() -> B>,
 }
 
 impl<B: Buffer> AfPacket<B> {
@@ -59,13 +52,10 @@ impl<B: Buffer> AfPacket<B> {
             )));
         }
         let rx = socket::open().map_err(failed("opening a packet socket"))?;
-        for option in [libc::PACKET_IGNORE_OUTGOING, libc::PACKET_AUXDATA, libc::PACKET_VNET_HDR] {
+        for option in [libc::PACKET_IGNORE_OUTGOING, libc::PACKET_VNET_HDR] {
             socket::set(&rx, libc::SOL_PACKET, option, 1).map_err(failed("setting up reception"))?;
         }
-        if socket::set(&rx, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_MEMORY).is_err() {
-            socket::set(&rx, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_MEMORY)
-                .map_err(failed("receive memory"))?;
-        }
+        let ring = RxRing::map(&rx, link.mtu).map_err(failed("making the receive ring"))?;
         // A socket joins its group only once bound, and until then hears every frame, which the queues
         // opened before hear too: deaf meanwhile, or those frames would be forwarded twice.
         socket::filter(&rx, &socket::NOTHING).map_err(failed("attaching a filter"))?;
@@ -86,13 +76,11 @@ impl<B: Buffer> AfPacket<B> {
             index: link.index,
             device,
             rx,
+            ring,
             tx,
-            staged: Vec::with_capacity(BATCH),
-            filled: Vec::with_capacity(BATCH),
-            headers: Box::new([VirtioHeader::default(); BATCH]),
-            auxdata: Box::new([[0; AUXDATA_SPACE / 8]; BATCH]),
             stats: DeviceStats::default(),
             gone: false,
+            buffers: PhantomData,
         })
     }
 
@@ -102,65 +90,53 @@ impl<B: Buffer> AfPacket<B> {
             self.gone = true;
         }
     }
+}
 
-    /// One received frame, finished and tagged, or its buffer back when it cannot be used.
-    fn take_in(&mut self, slot: usize, length: usize, truncated: bool, buffer: B) -> Result<Frame<B>, B> {
-        let header = self.headers[slot];
-        if truncated || header.is_merged() {
-            self.stats.rx_invalid += 1;
-            return Err(buffer);
-        }
-        let mut frame = Frame::new(buffer, HEADROOM, length, self.device);
-        if !socket::finish_checksum(frame.data_mut(), header) {
-            self.stats.rx_invalid += 1;
+/// One received frame in `buffer`, finished and tagged, or the buffer back when it cannot be used.
+fn take_in<B: Buffer>(slot: Slot<'_>, mut buffer: B, device: DeviceId) -> Result<Frame<B>, B> {
+    let length = slot.data.len();
+    if slot.cut || slot.header.is_merged() {
+        return Err(buffer);
+    }
+    match buffer.bytes_mut().get_mut(HEADROOM..HEADROOM + length) {
+        Some(room) => room.copy_from_slice(slot.data),
+        None => return Err(buffer),
+    }
+    let mut frame = Frame::new(buffer, HEADROOM, length, device);
+    if !socket::finish_checksum(frame.data_mut(), slot.header) {
+        return Err(frame.into_buffer());
+    }
+    if let Some(tag) = slot.tag {
+        if frame.len() < 12 || !frame.grow_front(4) {
             return Err(frame.into_buffer());
         }
-        if let Some(tag) = socket::vlan_tag(&self.auxdata[slot]) {
-            if frame.len() < 12 || !frame.grow_front(4) {
-                self.stats.rx_invalid += 1;
-                return Err(frame.into_buffer());
-            }
-            let data = frame.data_mut();
-            data.copy_within(4..16, 0);
-            data[12..16].copy_from_slice(&tag);
-        }
-        Ok(frame)
+        let data = frame.data_mut();
+        data.copy_within(4..16, 0);
+        data[12..16].copy_from_slice(&tag);
     }
+    Ok(frame)
 }
 
 impl<B: Buffer> Device<B> for AfPacket<B> {
     fn rx(&mut self, pool: &mut Pool<B>, batch: &mut Batch<B>) -> usize {
-        let room = batch.room();
-        while self.staged.len() < room {
-            let Some(buffer) = pool.take() else { break };
-            self.staged.push(buffer);
-        }
-        let wanted = self.staged.len().min(room);
-        if wanted == 0 {
-            return 0;
-        }
-        let windows = self.staged.iter_mut().take(wanted).map(|b| &mut b.bytes_mut()[HEADROOM..]);
-        let received = match socket::receive(&self.rx, windows, Some(&mut self.headers), &mut self.auxdata) {
-            Ok(received) => received,
-            Err(e) => {
-                self.note(&e);
-                return 0;
-            }
-        };
         let mut taken = 0;
-        let mut filled = mem::take(&mut self.filled);
-        filled.extend(self.staged.drain(..received.count));
-        for (slot, buffer) in filled.drain(..).enumerate() {
-            let (length, truncated) = received.frames[slot];
-            match self.take_in(slot, length, truncated, buffer) {
-                Ok(frame) => match batch.push(frame) {
+        while batch.room() > 0 && self.ring.is_ready() {
+            let Some(buffer) = pool.take() else {
+                self.stats.rx_fill_empty += 1;
+                break;
+            };
+            match self.ring.take(|slot| take_in(slot, buffer, self.device)) {
+                Some(Ok(frame)) => match batch.push(frame) {
                     Ok(()) => taken += 1,
                     Err(frame) => pool.put(frame.into_buffer()),
                 },
-                Err(buffer) => pool.put(buffer),
+                Some(Err(buffer)) => {
+                    self.stats.rx_invalid += 1;
+                    pool.put(buffer);
+                }
+                None => break,
             }
         }
-        self.filled = filled;
         taken
     }
 
@@ -188,7 +164,7 @@ impl<B: Buffer> Device<B> for AfPacket<B> {
     }
 
     fn buffers_held(&self) -> usize {
-        self.staged.len()
+        0
     }
 
     fn stats(&mut self) -> DeviceStats {
@@ -200,6 +176,9 @@ impl<B: Buffer> Device<B> for AfPacket<B> {
     }
 
     fn status(&mut self) -> DeviceStatus {
+        if let Some(error) = socket::take_error(&self.rx) {
+            self.note(&error);
+        }
         match netlink::link(&self.name) {
             Ok(Some(link)) if link.index == self.index && !self.gone => {
                 if link.running {

@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use support::Namespace;
@@ -262,6 +263,66 @@ fn queues_of_one_device_share_its_flows_even_while_they_open() {
         assert!(settled.iter().all(|(_, queues)| queues.len() == 1), "a flow stays on one queue");
         let used: BTreeSet<_> = settled.iter().flat_map(|(_, queues)| queues.iter()).collect();
         assert!(used.len() >= 3, "32 flows use most of 4 queues: {used:?}");
+    })
+    .expect("entered");
+}
+
+#[test]
+fn frames_beyond_the_ring_are_counted_not_lost_in_silence() {
+    let Some(ns) = link("frames_beyond_the_ring_are_counted_not_lost_in_silence") else { return };
+    netns::inside(&ns.0, || {
+        let mut port = Port::open("a", DeviceId(0), None).expect("opened");
+        let mut far = Port::open("b", DeviceId(1), None).expect("opened");
+        let mut pool = Pool::boxed(64);
+        let before = Device::<Box<[u8]>>::stats(&mut port).rx_ring_full;
+        const SENT: u64 = 6000;
+        for serial in 0..SENT as u32 {
+            let buffer = pool.take().expect("a buffer");
+            let frame = Frame::from_bytes(buffer, &numbered(1, serial), DeviceId(1)).expect("fits");
+            assert_eq!(far.tx(&mut pool, &mut vec![frame]), 1);
+        }
+        let mut received = 0;
+        let mut batch = Batch::new();
+        while port.rx(&mut pool, &mut batch) > 0 {
+            received += batch.frames().iter().filter(|frame| is_udp_to(7777)(frame.data())).count() as u64;
+            batch.drain().for_each(|frame| pool.put(frame.into_buffer()));
+        }
+        let lost = Device::<Box<[u8]>>::stats(&mut port).rx_ring_full - before;
+        assert!(lost > 0, "the ring holds fewer than {SENT}");
+        // The kernel's own neighbour discovery may have been received or lost beside ours.
+        assert!((SENT..SENT + 20).contains(&(received + lost)), "{received} received, {lost} counted");
+        // And the port goes on.
+        let mut frames = vec![experimental(&mut pool, None, 9)];
+        assert_eq!(far.tx(&mut pool, &mut frames), 1);
+        await_frames(&mut port, &mut pool, 1, |f| f[12..15] == [0x88, 0xb5, 9]);
+    })
+    .expect("entered");
+}
+
+#[test]
+fn segments_merged_by_the_peer_are_refused_and_counted() {
+    let Some(ns) = link("segments_merged_by_the_peer_are_refused_and_counted") else { return };
+    netns::inside(&ns.0, || {
+        let mut port = Port::open("a", DeviceId(0), None).expect("opened");
+        let mut pool = Pool::boxed(128);
+        let socket = UdpSocket::bind("192.0.2.2:0").expect("bound");
+        let size: i32 = 400;
+        // SAFETY: the kernel reads four bytes of `size`, which outlives the call.
+        let done = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_UDP,
+                libc::UDP_SEGMENT,
+                (&raw const size).cast(),
+                size_of::<i32>() as libc::socklen_t,
+            )
+        };
+        assert_eq!(done, 0, "udp segmentation offload is there since Linux 4.18");
+        socket.send_to(&[7; 1200], "192.0.2.1:6000").expect("sent as one frame of three segments");
+        let single = UdpSocket::bind("192.0.2.2:0").expect("bound");
+        single.send_to(b"single", "192.0.2.1:6001").expect("sent");
+        await_frames(&mut port, &mut pool, 1, is_udp_to(6001));
+        assert_eq!(Device::<Box<[u8]>>::stats(&mut port).rx_invalid, 1);
     })
     .expect("entered");
 }

@@ -88,6 +88,24 @@ pub fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// The error the kernel keeps for the socket (the device went down), which is thereby cleared: until then
+/// the descriptor polls as failed.
+pub fn take_error(socket: &OwnedFd) -> Option<io::Error> {
+    let mut error: i32 = 0;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, the size of `error`.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            (&raw mut error).cast(),
+            &mut length,
+        )
+    };
+    (done == 0 && error != 0).then(|| io::Error::from_raw_os_error(error))
+}
+
 /// Sets an integer option.
 pub fn set(socket: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: the kernel reads `size_of::<i32>()` bytes of `value`, which outlives the call.
@@ -165,34 +183,28 @@ pub struct Received {
     pub frames: [(usize, bool); BATCH],
 }
 
-/// Receives at most one frame a window (and at most [`BATCH`]), without blocking. `headers` are for sockets
-/// with `PACKET_VNET_HDR`, and only for those.
+/// Receives at most one frame a window (and at most [`BATCH`]), without blocking.
 pub fn receive<'a>(
     socket: &OwnedFd,
     windows: impl Iterator<Item = &'a mut [u8]>,
-    mut headers: Option<&mut [VirtioHeader; BATCH]>,
     auxdata: &mut [[u64; AUXDATA_SPACE / 8]; BATCH],
 ) -> io::Result<Received> {
-    let before = if headers.is_some() { size_of::<VirtioHeader>() } else { 0 };
     let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-    let mut pieces: [[libc::iovec; 2]; BATCH] = [[none; 2]; BATCH];
+    let mut pieces: [libc::iovec; BATCH] = [none; BATCH];
     // SAFETY: mmsghdr is plain data for which all zeros is valid.
     let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
     let mut count = 0;
     for ((window, slot), aux) in windows.zip(0..BATCH).zip(auxdata.iter_mut()) {
         *aux = [0; AUXDATA_SPACE / 8];
-        if let Some(headers) = headers.as_mut() {
-            pieces[slot][0] = libc::iovec { iov_base: (&raw mut headers[slot]).cast(), iov_len: before };
-        }
-        pieces[slot][1] = libc::iovec { iov_base: window.as_mut_ptr().cast(), iov_len: window.len() };
+        pieces[slot] = libc::iovec { iov_base: window.as_mut_ptr().cast(), iov_len: window.len() };
         let message = &mut messages[slot].msg_hdr;
-        message.msg_iov = pieces[slot].as_mut_ptr();
-        message.msg_iovlen = 2;
+        message.msg_iov = &raw mut pieces[slot];
+        message.msg_iovlen = 1;
         message.msg_control = aux.as_mut_ptr().cast();
         message.msg_controllen = AUXDATA_SPACE as _;
         count = slot + 1;
     }
-    // SAFETY: the first `count` messages point to live iovecs, headers, control buffers and windows (each
+    // SAFETY: the first `count` messages point to live iovecs, control buffers and windows (each
     // borrowed mutably for this call and distinct), with their true lengths.
     let done = unsafe {
         libc::recvmmsg(
@@ -209,7 +221,7 @@ pub fn receive<'a>(
     let mut received = Received { count: done as usize, frames: [(0, false); BATCH] };
     for (frame, message) in received.frames.iter_mut().zip(&messages[..done as usize]) {
         let cut = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-        *frame = ((message.msg_len as usize).saturating_sub(before), cut);
+        *frame = (message.msg_len as usize, cut);
     }
     Ok(received)
 }

@@ -67,7 +67,7 @@ impl Tap {
         let mut buffers = vec![vec![0u8; LONGEST]; BATCH];
         let mut auxdata = [[0; AUXDATA_SPACE / 8]; BATCH];
         let windows = buffers.iter_mut().map(Vec::as_mut_slice);
-        let received = match socket::receive(&self.socket, windows, None, &mut auxdata) {
+        let received = match socket::receive(&self.socket, windows, &mut auxdata) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Vec::new()),
             other => other?,
         };
