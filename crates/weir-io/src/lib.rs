@@ -20,3 +20,4 @@ pub mod steer;
 pub mod tun;
 pub mod umem;
 pub mod wake;
+pub mod xdp_tally;

@@ -9,6 +9,7 @@
 //! told from a duplicate; it is counted as delivered, reordered and `beyond_memory`, and the report says so.
 
 pub mod packet;
+pub mod xdp;
 
 use std::io;
 
@@ -26,14 +27,32 @@ const LATENCY_MAX_NS: u64 = 10_000_000_000;
 
 /// Takes arrived packets off the wire.
 pub trait Collector: Send {
-    /// Counts every waiting packet, up to a batch; returns how many frames there were.
-    fn collect(&mut self, tally: &mut Tally) -> io::Result<usize>;
+    /// Forgets what came before; packets of `run` count from now on.
+    fn start(&mut self, run: u16) -> io::Result<()>;
+
+    /// Counts every waiting packet, up to a batch. Called while packets are being sent.
+    fn collect(&mut self, tally: &mut Tally) -> io::Result<()>;
+
+    /// As `collect`, and brings the counts up to date. Called when nothing is sent any more.
+    fn settle(&mut self, tally: &mut Tally) -> io::Result<()> {
+        self.collect(tally)
+    }
+
+    /// Completes the tally when nothing comes any more.
+    fn finish(&mut self, tally: &mut Tally) -> io::Result<()> {
+        self.settle(tally)
+    }
 
     /// Frames that reached the receiver and were lost there since the last call.
     fn lost(&mut self) -> io::Result<u64>;
 
+    /// Whether packets are counted where they arrive, so that no thread need collect them.
+    fn in_kernel(&self) -> bool {
+        false
+    }
+
     /// How packets are received (`af_packet`), for notes.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> String;
 }
 
 /// What arrived of one run.
@@ -52,6 +71,8 @@ pub struct Tally {
     pub beyond_memory: u64,
     /// Packets of other runs, and frames that are no test packets.
     pub foreign: u64,
+    /// When the last batch with a delivered packet was taken from the kernel.
+    pub last_arrival: Nanos,
     pub latency: Histogram<u64>,
 }
 
@@ -68,6 +89,7 @@ impl Tally {
             reordered: 0,
             beyond_memory: 0,
             foreign: 0,
+            last_arrival: 0,
             latency: Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("the bounds are constants"),
         }
     }
@@ -122,6 +144,7 @@ impl Tally {
     #[inline]
     fn deliver(&mut self, mark: Mark, now: Nanos) {
         self.delivered += 1;
+        self.last_arrival = now;
         self.latency.saturating_record(now.saturating_sub(mark.sent_ns).max(1));
     }
 }

@@ -31,6 +31,7 @@ use crate::generator::{Plan, Transmitter};
 use crate::model::{Bed, Configuration, LabError, LossLedger, Prepared, Sample, Subject};
 use crate::receiver::Collector;
 use crate::receiver::packet::PacketCollector;
+use crate::receiver::xdp::XdpCollector;
 use crate::subject::kernel::Kernel;
 use crate::subject::{Running, Site};
 use crate::workload::{Link, Traffic};
@@ -110,7 +111,7 @@ impl Laid {
         let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
         notes.extend(traffic.notes().iter().cloned());
         let transmitter = open_transmitter(&near, &traffic)?;
-        let collector = open_collector(&far)?;
+        let collector = open_collector(&far, &traffic, &mut notes)?;
         notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
         let configuration = configuration.clone();
         Ok(Laid { device, transmitter, collector, near, far, cpus, configuration, traffic, notes, run: 0 })
@@ -189,7 +190,16 @@ fn open_transmitter(near: &(Namespace, Port), traffic: &Traffic) -> Result<Box<d
     Ok(Box::new(PacketTransmitter::new(socket, traffic.clone())))
 }
 
-fn open_collector(far: &(Namespace, Port)) -> Result<Box<dyn Collector>, LabError> {
+fn open_collector(
+    far: &(Namespace, Port),
+    traffic: &Traffic,
+    notes: &mut Vec<String>,
+) -> Result<Box<dyn Collector>, LabError> {
+    let (name, family, flows) = (far.1.name.clone(), traffic.family(), traffic.flows());
+    match far.0.run(move || XdpCollector::attach(&name, family, flows))? {
+        Ok(collector) => return Ok(Box::new(collector)),
+        Err(error) => notes.push(format!("receiver: no XDP program ({error}): falls back to af_packet")),
+    }
     let name = far.1.name.clone();
     let socket = far
         .0

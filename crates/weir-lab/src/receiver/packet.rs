@@ -18,17 +18,21 @@ impl PacketCollector {
 }
 
 impl Collector for PacketCollector {
-    fn collect(&mut self, tally: &mut Tally) -> io::Result<usize> {
+    fn start(&mut self, _: u16) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn collect(&mut self, tally: &mut Tally) -> io::Result<()> {
         // One reading for the batch, when the first of it is in our hands.
         let mut now = None;
-        self.socket.receive(|frame| tally.frame(frame, *now.get_or_insert_with(clock::now)))
+        self.socket.receive(|frame| tally.frame(frame, *now.get_or_insert_with(clock::now))).map(drop)
     }
 
     fn lost(&mut self) -> io::Result<u64> {
         self.socket.lost()
     }
 
-    fn name(&self) -> &'static str {
-        "af_packet"
+    fn name(&self) -> String {
+        "af_packet".into()
     }
 }

@@ -1,8 +1,8 @@
 //! The counters of every hop, read before and after a window.
 //!
 //! Each place where a frame can vanish is read once, at the counter nearest to the loss: a veth's
-//! transmit drops (the other end's ring was full), a veth's receive-queue drops (no memory, or an XDP
-//! program said so), the kernel's backlog. Sums that repeat another counter are left out.
+//! transmit drops (the other end's ring was full), a veth's receive-queue drops (no memory), the kernel's
+//! backlog. Sums that repeat another counter are left out.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ use crate::model::LabError;
 /// Counter name → value, cumulative.
 pub type Counters = BTreeMap<String, u64>;
 
-/// The drop counters of a port, named `role.counter`.
+/// The drop counters of a port, named `role.counter`. What an XDP program of the subject or the receiver
+/// drops is theirs to account for.
 pub fn port(role: &str, namespace: &Namespace, port: &Port) -> Result<Counters, LabError> {
     let mut found = Counters::new();
     let path = format!("/sys/class/net/{}/statistics/tx_dropped", port.name);
@@ -25,10 +26,9 @@ pub fn port(role: &str, namespace: &Namespace, port: &Port) -> Result<Counters, 
         .run(move || port_statistics::read(&name))?
         .map_err(|e| LabError(format!("{}: driver counters cannot be read: {e}", port.name)))?;
     for (name, value) in own {
-        // rx_queue_<n>_drops and rx_queue_<n>_xdp_drops: frames the receive side let go.
+        // rx_queue_<n>_drops: frames the receive side let go.
         let counter = match name.strip_prefix("rx_queue_").and_then(|rest| rest.split_once('_')) {
             Some((_, "drops")) => "rx_drops",
-            Some((_, "xdp_drops")) => "xdp_drops",
             Some((_, "xdp_tx_errors")) => "xdp_tx_errors",
             _ => continue,
         };

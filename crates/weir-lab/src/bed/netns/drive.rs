@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use weir_core::time::Nanos;
 use weir_io::{clock, cpu};
@@ -17,6 +18,8 @@ use crate::receiver::{Collector, Tally};
 
 /// Silence after which nothing more is expected: a thousand times a loaded wire's latency.
 const QUIET: Nanos = 50_000_000;
+/// How often a receiver that counts by itself is looked at.
+const LOOK: Duration = Duration::from_millis(1);
 /// And never longer than this after the window, whatever foreign traffic there is.
 const STRAGGLE: Nanos = 2_000_000_000;
 
@@ -26,8 +29,6 @@ pub struct Driven {
     pub tally: Tally,
     /// Frames the receiver itself lost.
     pub lost: u64,
-    /// When the last batch arrived.
-    last_arrival: Nanos,
 }
 
 pub fn drive(
@@ -37,11 +38,13 @@ pub fn drive(
     flows: u32,
     cpus: &Cpus,
 ) -> Result<Driven, LabError> {
-    let mut receiver = Receiver { collector, tally: Tally::new(plan.run, flows), last_arrival: 0 };
+    let mut receiver = Receiver { collector, tally: Tally::new(plan.run, flows) };
+    receiver.collector.start(plan.run).map_err(|e| failed("receiver", &e))?;
     receiver.collector.lost().map_err(|e| failed("receiver", &e))?;
+    let one_thread = cpus.generator == cpus.receiver || receiver.collector.in_kernel();
     let sending = AtomicBool::new(true);
     let sent = thread::scope(|scope| {
-        if cpus.generator == cpus.receiver {
+        if one_thread {
             let both = scope.spawn(|| {
                 pin(cpus.generator)?;
                 let sent = generate(transmitter, plan, Some(&mut receiver))?;
@@ -66,7 +69,7 @@ pub fn drive(
     });
     let sent = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let lost = receiver.collector.lost().map_err(|e| failed("receiver", &e))?;
-    Ok(Driven { sent, tally: receiver.tally, lost, last_arrival: receiver.last_arrival })
+    Ok(Driven { sent, tally: receiver.tally, lost })
 }
 
 fn generate(
@@ -86,26 +89,23 @@ fn generate(
 struct Receiver<'a> {
     collector: &'a mut dyn Collector,
     tally: Tally,
-    last_arrival: Nanos,
 }
 
 impl Receiver<'_> {
     fn step(&mut self) -> Result<(), LabError> {
-        let delivered = self.tally.delivered;
-        self.collector.collect(&mut self.tally).map_err(|e| failed("receiver", &e))?;
-        if self.tally.delivered > delivered {
-            self.last_arrival = clock::now();
-        }
-        Ok(())
+        self.collector.collect(&mut self.tally).map_err(|e| failed("receiver", &e))
     }
 
     fn collect_until_quiet(&mut self) -> Result<(), LabError> {
         let began = clock::now();
         loop {
-            self.step()?;
+            self.collector.settle(&mut self.tally).map_err(|e| failed("receiver", &e))?;
             let now = clock::now();
-            if now.saturating_sub(self.last_arrival.max(began)) > QUIET || now - began > STRAGGLE {
-                return Ok(());
+            if now.saturating_sub(self.tally.last_arrival.max(began)) > QUIET || now - began > STRAGGLE {
+                return self.collector.finish(&mut self.tally).map_err(|e| failed("receiver", &e));
+            }
+            if self.collector.in_kernel() {
+                thread::sleep(LOOK);
             }
         }
     }
@@ -116,7 +116,7 @@ impl Driven {
     pub fn sample(&self) -> Sample {
         let (sent, tally) = (&self.sent, &self.tally);
         // A full queue drains after the window: the time it takes belongs to the packets it held.
-        let took = sent.took.max(self.last_arrival.saturating_sub(sent.began)).max(1);
+        let took = sent.took.max(tally.last_arrival.saturating_sub(sent.began)).max(1);
         let seconds = took as f64 / 1e9;
         let mut sample = Sample {
             seconds,
