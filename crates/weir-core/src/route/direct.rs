@@ -13,8 +13,11 @@
 
 use super::{MAX_VALUE, NO_ROUTE};
 
+/// Longest prefix the first level can tell.
+pub const DIRECT_LEN: u8 = 24;
+
 /// Slots in the first level.
-pub const SLOTS: usize = 1 << 24;
+pub const SLOTS: usize = 1 << DIRECT_LEN;
 
 /// Slots a bit of [`Direct::touched`] stands for: 16,384 × 4 B = 64 KiB.
 const CHUNK: usize = 1 << 14;

@@ -13,13 +13,10 @@
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use super::direct::{Direct, EMPTY, Entry, INDEX, LEAF, is_link, route_entry, value_of};
+use super::direct::{DIRECT_LEN, Direct, EMPTY, Entry, INDEX, LEAF, is_link, route_entry, value_of};
 use super::rib::Rib;
 use super::table::Fib;
 use super::{NO_ROUTE, Prefix4};
-
-/// Longest prefix the first level can tell.
-const DIRECT_LEN: u8 = 24;
 
 /// The last eight bits of the addresses of one /24.
 const GROUP: usize = 1 << 8;
@@ -117,18 +114,20 @@ impl Fib4 {
 impl Fib for Fib4 {
     type Prefix = Prefix4;
 
+    // A /24 is a few entries: 1 µs against 50 ns.
+    const ROUTES_PER_AREA: usize = 32;
+
     fn build(rib: &Rib<Prefix4>) -> Self {
         let mut fib = Fib4::default();
         fib.paint_routes(rib.iter());
         fib
     }
 
-    fn paint(&mut self, rib: &Rib<Prefix4>, changed: Prefix4) {
-        if changed.len() == 0 {
-            self.default = rib.get(changed).unwrap_or(NO_ROUTE);
+    fn paint(&mut self, rib: &Rib<Prefix4>, area: Prefix4) {
+        if area.len() == 0 {
+            self.default = rib.get(area).unwrap_or(NO_ROUTE);
             return;
         }
-        let area = Prefix4::from_bits(changed.bits(), changed.len().min(DIRECT_LEN));
         let below = match rib.cover(area) {
             Some((cover, value)) if cover.len() > 0 => route_entry(value),
             _ => EMPTY,

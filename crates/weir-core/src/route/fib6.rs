@@ -23,20 +23,21 @@ mod tree;
 use std::fmt;
 use std::net::Ipv6Addr;
 
-use super::direct::{Direct, EMPTY, Entry, LEAF, NODE, is_link, route_entry, value_of};
+use super::direct::{DIRECT_LEN, Direct, EMPTY, Entry, LEAF, NODE, is_link, route_entry, value_of};
 use super::rib::Rib;
 use super::table::Fib;
 use super::{NO_ROUTE, Prefix6};
-use lines::Lines;
-
-/// Longest prefix the first level can tell.
-const DIRECT_LEN: u8 = 24;
+use lines::{Lines, signed};
 
 /// Bits a tree decides.
 const STRIDE: u8 = 32;
 
 /// Lookups that walk together: their loads do not depend on each other, so the processor overlaps the misses.
 const STAGE: usize = 64;
+
+/// So few lookups of a stage that are not done after the first stride finish one by one: taking all 64
+/// through another tree costs about as much.
+const ALONE: usize = 8;
 
 /// An immutable IPv6 table.
 #[derive(Clone, Default)]
@@ -68,10 +69,14 @@ impl Fib6 {
 
     #[inline]
     fn entry(&self, addr: u128) -> Entry {
-        let mut entry = self.direct.entry((addr >> 104) as u32);
-        let mut rest = addr << DIRECT_LEN;
+        self.resolve(self.direct.entry((addr >> 104) as u32), addr << DIRECT_LEN)
+    }
+
+    /// Follows links, `rest` being the undecided part of the address.
+    #[inline]
+    fn resolve(&self, mut entry: Entry, mut rest: u128) -> Entry {
         while is_link(entry) {
-            let key = (rest >> 96) as u32;
+            let key = signed((rest >> 96) as u32);
             while entry & NODE != 0 {
                 entry = self.lines.child(entry, key);
             }
@@ -84,12 +89,64 @@ impl Fib6 {
     /// `out[i]` becomes the value of `addrs[i]` (host byte order); the longer slice's rest is left alone.
     pub fn lookup_batch(&self, addrs: &[u128], out: &mut [u32]) {
         for (addrs, out) in addrs.chunks(STAGE).zip(out.chunks_mut(STAGE)) {
-            let mut walk = Walk::new();
-            walk.start(&self.direct, addrs);
-            walk.run(&self.lines);
-            for (out, &entry) in out.iter_mut().zip(&walk.entries) {
-                *out = value_of(entry, self.default);
+            let mut keys = [0; STAGE];
+            for ((out, key), &addr) in out.iter_mut().zip(&mut keys).zip(addrs) {
+                *out = self.direct.entry((addr >> 104) as u32);
+                *key = signed((addr >> 72) as u32);
             }
+            let links = self.descend(out, &keys);
+            if is_link(links) {
+                self.descend_deeper(out, addrs);
+            }
+            for out in out {
+                *out = value_of(*out, self.default);
+            }
+        }
+    }
+
+    /// Takes all entries through one stride's tree together, a level at a time; those that have arrived
+    /// stand still. Returns all entries or'ed: whether any is a link.
+    ///
+    /// Standing still costs a comparison with a line that is always cached; deciding who moves would cost
+    /// a mispredicted branch or lists to keep.
+    #[inline]
+    fn descend(&self, entries: &mut [Entry], keys: &[i32; STAGE]) -> Entry {
+        let mut links = entries.iter().fold(0, |all, &entry| all | entry);
+        while links & NODE != 0 {
+            links = 0;
+            for (entry, &key) in entries.iter_mut().zip(keys) {
+                let mask = ((*entry as i32) >> 31) as Entry;
+                *entry = (*entry & !mask) | (self.lines.child(*entry & mask, key) & mask);
+                links |= *entry;
+            }
+        }
+        if links & LEAF == 0 {
+            return links;
+        }
+        links = 0;
+        for (entry, &key) in entries.iter_mut().zip(keys) {
+            let mask = (((*entry << 1) as i32) >> 31) as Entry;
+            *entry = (*entry & !mask) | (self.lines.value(*entry & mask, key) & mask);
+            links |= *entry;
+        }
+        links
+    }
+
+    /// Goes on with the entries that stand before a second stride: together while there are many.
+    #[cold]
+    fn descend_deeper(&self, entries: &mut [Entry], addrs: &[u128]) {
+        let mut start = DIRECT_LEN;
+        while entries.iter().filter(|&&entry| is_link(entry)).count() > ALONE {
+            start += STRIDE;
+            let mut keys = [0; STAGE];
+            for (key, &addr) in keys.iter_mut().zip(addrs) {
+                *key = signed(self::key(addr, start));
+            }
+            self.descend(entries, &keys);
+        }
+        start += STRIDE;
+        for (entry, &addr) in entries.iter_mut().zip(addrs).filter(|(entry, _)| is_link(**entry)) {
+            *entry = self.resolve(*entry, addr.checked_shl(start.into()).unwrap_or(0));
         }
     }
 
@@ -127,78 +184,11 @@ impl Fib6 {
     }
 }
 
-/// Up to [`STAGE`] lookups on their way down.
-struct Walk {
-    entries: [Entry; STAGE],
-    /// What is left of each address, next stride on top.
-    rest: [u128; STAGE],
-    /// The lookups that stand at an inner node, and those at a leaf.
-    inner: [u8; STAGE],
-    leaves: [u8; STAGE],
-    inner_len: usize,
-    leaves_len: usize,
-}
-
-impl Walk {
-    #[inline]
-    fn new() -> Self {
-        Walk {
-            entries: [EMPTY; STAGE],
-            rest: [0; STAGE],
-            inner: [0; STAGE],
-            leaves: [0; STAGE],
-            inner_len: 0,
-            leaves_len: 0,
-        }
-    }
-
-    /// Puts a lookup where its entry says. No branch: which way it goes is random.
-    #[inline]
-    fn sort(&mut self, lookup: u8) {
-        let entry = self.entries[lookup as usize % STAGE];
-        self.inner[self.inner_len % STAGE] = lookup;
-        self.inner_len += usize::from(entry & NODE != 0);
-        self.leaves[self.leaves_len % STAGE] = lookup;
-        self.leaves_len += usize::from(entry & LEAF != 0);
-    }
-
-    #[inline]
-    fn start(&mut self, direct: &Direct, addrs: &[u128]) {
-        for ((entry, rest), &addr) in self.entries.iter_mut().zip(&mut self.rest).zip(addrs) {
-            *entry = direct.entry((addr >> 104) as u32);
-            *rest = addr << DIRECT_LEN;
-        }
-        for lookup in 0..addrs.len().min(STAGE) {
-            self.sort(lookup as u8);
-        }
-    }
-
-    #[inline]
-    fn run(&mut self, lines: &Lines) {
-        while self.inner_len + self.leaves_len > 0 {
-            while self.inner_len > 0 {
-                let waiting = std::mem::take(&mut self.inner_len);
-                for n in 0..waiting.min(STAGE) {
-                    let lookup = self.inner[n];
-                    let at = lookup as usize % STAGE;
-                    self.entries[at] = lines.child(self.entries[at], (self.rest[at] >> 96) as u32);
-                    self.sort(lookup);
-                }
-            }
-            let waiting = std::mem::take(&mut self.leaves_len);
-            for n in 0..waiting.min(STAGE) {
-                let lookup = self.leaves[n];
-                let at = lookup as usize % STAGE;
-                self.entries[at] = lines.value(self.entries[at], (self.rest[at] >> 96) as u32);
-                self.rest[at] <<= STRIDE;
-                self.sort(lookup);
-            }
-        }
-    }
-}
-
 impl Fib for Fib6 {
     type Prefix = Prefix6;
+
+    // A /24 is a tree of some hundred routes: 10 µs against 40 ns.
+    const ROUTES_PER_AREA: usize = 256;
 
     fn build(rib: &Rib<Prefix6>) -> Self {
         let mut fib = Fib6::default();
@@ -206,12 +196,11 @@ impl Fib for Fib6 {
         fib
     }
 
-    fn paint(&mut self, rib: &Rib<Prefix6>, changed: Prefix6) {
-        if changed.len() == 0 {
-            self.default = rib.get(changed).unwrap_or(NO_ROUTE);
+    fn paint(&mut self, rib: &Rib<Prefix6>, area: Prefix6) {
+        if area.len() == 0 {
+            self.default = rib.get(area).unwrap_or(NO_ROUTE);
             return;
         }
-        let area = Prefix6::from_bits(changed.bits(), changed.len().min(DIRECT_LEN));
         let below = match rib.cover(area) {
             Some((cover, value)) if cover.len() > 0 => route_entry(value),
             _ => EMPTY,

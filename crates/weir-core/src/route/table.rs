@@ -15,22 +15,26 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::direct::DIRECT_LEN;
 use super::rib::{Key, Rib};
 
-/// Changes beyond which a lagging snapshot is dropped rather than caught up: copying 64 MiB takes about
-/// as long as repainting this many prefixes.
-const LAG_LIMIT: usize = 16_384;
+/// Changes that never call for a fresh build.
+const FEW: usize = 64;
 
 /// The immutable structure of one family. The trait is the border between [`RouteTable`] and the two
 /// layouts, not something to implement elsewhere.
 pub trait Fib: Clone + Default {
     type Prefix: Key;
 
+    /// Routes a fresh build handles in the time of painting one area.
+    const ROUTES_PER_AREA: usize;
+
     /// A snapshot of all routes.
     fn build(rib: &Rib<Self::Prefix>) -> Self;
 
-    /// Makes everything inside `changed` what `rib` says; for the default route, only the default.
-    fn paint(&mut self, rib: &Rib<Self::Prefix>, changed: Self::Prefix);
+    /// Makes everything inside `area`, at most [`DIRECT_LEN`] long, what `rib` says; for the area of the
+    /// default route, only the default.
+    fn paint(&mut self, rib: &Rib<Self::Prefix>, area: Self::Prefix);
 
     /// Whether freed memory outweighs used memory, so that a fresh build is due.
     fn wasteful(&self) -> bool {
@@ -41,7 +45,7 @@ pub trait Fib: Clone + Default {
 /// The routes of one family.
 pub struct RouteTable<F: Fib> {
     rib: Rib<F::Prefix>,
-    /// Prefixes changed since `current`.
+    /// Places changed since `current`: prefixes cut to [`DIRECT_LEN`], where repainting begins.
     changed: Vec<F::Prefix>,
     current: Arc<F>,
     /// The snapshot before `current`, and what changed between the two.
@@ -71,7 +75,9 @@ impl<F: Fib> RouteTable<F> {
     pub fn clear(&mut self) {
         let all: Vec<_> = self.rib.iter().map(|(prefix, _)| prefix).collect();
         self.rib.clear();
-        self.changed.extend(all);
+        for prefix in all {
+            self.note(prefix);
+        }
     }
 
     /// The value of exactly this prefix.
@@ -109,13 +115,13 @@ impl<F: Fib> RouteTable<F> {
             return self.current.clone();
         }
         let changed = disjoint(std::mem::take(&mut self.changed));
-        if changed.len() > LAG_LIMIT.max(self.rib.len() / 8) || self.current.wasteful() {
+        if changed.len() > FEW.max(self.rib.len() / F::ROUTES_PER_AREA) || self.current.wasteful() {
             self.lagging = None;
             self.current = Arc::new(F::build(&self.rib));
         } else {
             let next = self.caught_up(&changed);
             let old = std::mem::replace(&mut self.current, next);
-            self.lagging = (changed.len() <= LAG_LIMIT).then_some((old, changed));
+            self.lagging = Some((old, changed));
         }
         self.current.clone()
     }
@@ -139,7 +145,7 @@ impl<F: Fib> RouteTable<F> {
 
     /// Remembers a change. A route that flaps is remembered once in a while, not once a flap.
     fn note(&mut self, prefix: F::Prefix) {
-        self.changed.push(prefix);
+        self.changed.push(prefix.cut(DIRECT_LEN));
         if self.changed.len() == self.changed.capacity() {
             self.changed = disjoint(std::mem::take(&mut self.changed));
             self.changed.reserve(self.changed.len());

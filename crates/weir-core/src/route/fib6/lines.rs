@@ -42,8 +42,9 @@ fn below(words: &[u32], key: i32) -> u32 {
     words.iter().map(|&word| u32::from((word as i32) < key)).sum()
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Lines {
+    /// Line 0 is nobody's: lookups that have arrived read it while others walk on.
     lines: Vec<Line>,
     /// Lines of the tree that starts here; read only when it is released.
     lens: Vec<u32>,
@@ -64,22 +65,27 @@ fn class_of(len: usize) -> (usize, usize) {
     }
 }
 
+impl Default for Lines {
+    fn default() -> Self {
+        Lines { lines: vec![Line([0; LINE_WORDS])], lens: vec![0], free: Vec::new(), free_lines: 0 }
+    }
+}
+
 impl Lines {
     /// The child of an inner line that holds `key`.
     #[inline]
-    pub fn child(&self, link: Entry, key: u32) -> Entry {
+    pub fn child(&self, link: Entry, key: i32) -> Entry {
         let Line(words) = &self.lines[(link & INDEX) as usize];
-        let key = signed(key);
         // The link is compared along with the borders, and taken off again: a full vector is cheaper.
         let place = below(words, key) - u32::from((words[FIRST_CHILD] as i32) < key);
-        words[FIRST_CHILD] + place
+        words[FIRST_CHILD].wrapping_add(place)
     }
 
     /// The entry of a leaf that holds `key`.
     #[inline]
-    pub fn value(&self, link: Entry, key: u32) -> Entry {
+    pub fn value(&self, link: Entry, key: i32) -> Entry {
         let Line(words) = &self.lines[(link & INDEX) as usize];
-        let place = below(&words[..LEAF_ENTRIES], signed(key));
+        let place = below(&words[..LEAF_ENTRIES], key);
         words[LEAF_ENTRIES + place as usize % LEAF_ENTRIES]
     }
 
