@@ -1,23 +1,17 @@
-//! The first level of both tables: one entry for each value of an address's first 24 bits.
+//! The first level of both tables: one entry for each value of an address's first bits.
 //!
 //! ```text
-//! entry  31     30    29 … 24   24          23 … 0
-//!        NODE   LEAF  –         PRESENT     value          PRESENT: a route's value
-//!        1      0     index in another structure           NODE, LEAF: a longer look is needed
+//! entry  31     30     29 … 24   24          23 … 0
+//!        LINK   LEAF   –         PRESENT     value          PRESENT: a route's value
+//!        1      0/1    index in another structure           a longer look is needed
 //!        all zero: no route but the default
 //! ```
 //!
-//! 2²⁴ × 4 B = 64 MiB of address space. Zeroed memory from the operating system is not backed until it
-//! is written, so a small table costs the pages its prefixes lie in. The default route is kept
+//! 2²⁴ slots × 4 B = 64 MiB of address space for IPv4. Zeroed memory from the operating system is not
+//! backed until it is written, so a small table costs the pages its prefixes lie in. The default route is kept
 //! elsewhere for the same reason: it would touch all of them.
 
 use super::{MAX_VALUE, NO_ROUTE};
-
-/// Longest prefix the first level can tell.
-pub const DIRECT_LEN: u8 = 24;
-
-/// Slots in the first level.
-pub const SLOTS: usize = 1 << DIRECT_LEN;
 
 /// Slots a bit of [`Direct::touched`] stands for: 16,384 × 4 B = 64 KiB.
 const CHUNK: usize = 1 << 14;
@@ -31,14 +25,14 @@ pub const EMPTY: Entry = 0;
 /// Set in the entry of a route, so that a route with value 0 is not [`EMPTY`].
 pub const PRESENT: Entry = 1 << 24;
 
-/// The rest of the entry is the index of an inner node.
-pub const NODE: Entry = 1 << 31;
+/// The rest of the entry is an index: the lookup goes on elsewhere.
+pub const LINK: Entry = 1 << 31;
 
-/// The rest of the entry is the index of a leaf.
-pub const LEAF: Entry = 1 << 30;
+/// Set beside [`LINK`] when the place it names has no links of its own kind below it.
+pub const LEAF: Entry = LINK | 1 << 30;
 
-/// The index in a [`NODE`] or [`LEAF`] entry: 2³⁰ of them.
-pub const INDEX: Entry = LEAF - 1;
+/// The index in a link: 2³⁰ of them.
+pub const INDEX: Entry = (1 << 30) - 1;
 
 /// The entry of a route.
 pub fn route_entry(value: u32) -> Entry {
@@ -49,7 +43,7 @@ pub fn route_entry(value: u32) -> Entry {
 /// Whether the lookup goes on elsewhere.
 #[inline]
 pub fn is_link(entry: Entry) -> bool {
-    entry >= LEAF
+    entry >= LINK
 }
 
 /// What an entry that is no link means, given the default route's value.
@@ -58,29 +52,29 @@ pub fn value_of(entry: Entry, default: u32) -> u32 {
     if entry == EMPTY { default } else { entry & MAX_VALUE }
 }
 
-pub struct Direct {
+pub struct Direct<const SLOTS: usize> {
     slots: Box<[Entry; SLOTS]>,
     /// Which chunks were ever written: only those are copied by `clone`, so that a copy of a small table
     /// is small too.
-    touched: Box<[bool; SLOTS / CHUNK]>,
+    touched: Vec<bool>,
 }
 
-fn zeroed() -> Box<[Entry; SLOTS]> {
+fn zeroed<const SLOTS: usize>() -> Box<[Entry; SLOTS]> {
     match vec![EMPTY; SLOTS].into_boxed_slice().try_into() {
         Ok(slots) => slots,
         Err(_) => unreachable!("a vector of SLOTS entries has SLOTS entries"),
     }
 }
 
-impl Default for Direct {
+impl<const SLOTS: usize> Default for Direct<SLOTS> {
     fn default() -> Self {
-        Direct { slots: zeroed(), touched: Box::new([false; SLOTS / CHUNK]) }
+        Direct { slots: zeroed(), touched: vec![false; SLOTS / CHUNK] }
     }
 }
 
-impl Clone for Direct {
+impl<const SLOTS: usize> Clone for Direct<SLOTS> {
     fn clone(&self) -> Self {
-        let mut slots = zeroed();
+        let mut slots = zeroed::<SLOTS>();
         for chunk in (0..SLOTS / CHUNK).filter(|&chunk| self.touched[chunk]) {
             let range = chunk * CHUNK..(chunk + 1) * CHUNK;
             slots[range.clone()].copy_from_slice(&self.slots[range]);
@@ -89,14 +83,20 @@ impl Clone for Direct {
     }
 }
 
-impl Direct {
+impl<const SLOTS: usize> Direct<SLOTS> {
+    /// An index below `SLOTS` needs no check: both are powers of two.
+    const MASK: u32 = {
+        assert!(SLOTS.is_power_of_two() && SLOTS >= CHUNK && SLOTS <= 1 << 30);
+        SLOTS as u32 - 1
+    };
+
     #[inline]
     pub fn entry(&self, slot: u32) -> Entry {
-        self.slots[(slot & (SLOTS as u32 - 1)) as usize]
+        self.slots[(slot & Self::MASK) as usize]
     }
 
     pub fn set(&mut self, slot: u32, entry: Entry) {
-        let slot = slot as usize & (SLOTS - 1);
+        let slot = (slot & Self::MASK) as usize;
         self.slots[slot] = entry;
         self.touched[slot / CHUNK] = true;
     }

@@ -13,10 +13,13 @@
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use super::direct::{DIRECT_LEN, Direct, EMPTY, Entry, INDEX, LEAF, is_link, route_entry, value_of};
+use super::direct::{Direct, EMPTY, Entry, INDEX, LEAF, is_link, route_entry, value_of};
 use super::rib::Rib;
 use super::table::Fib;
 use super::{NO_ROUTE, Prefix4};
+
+/// Longest prefix the first level can tell.
+const DIRECT_LEN: u8 = 24;
 
 /// The last eight bits of the addresses of one /24.
 const GROUP: usize = 1 << 8;
@@ -27,7 +30,7 @@ const SPARE_GROUPS: usize = 1 << 12;
 /// An immutable IPv4 table.
 #[derive(Clone, Default)]
 pub struct Fib4 {
-    direct: Direct,
+    direct: Direct<{ 1 << DIRECT_LEN }>,
     /// Entries of /24s with longer routes inside; a [`LEAF`] entry of `direct` is an index in here.
     groups: Vec<[Entry; GROUP]>,
     free: Vec<Entry>,
@@ -113,6 +116,8 @@ impl Fib4 {
 
 impl Fib for Fib4 {
     type Prefix = Prefix4;
+
+    const AREA_LEN: u8 = DIRECT_LEN;
 
     // A /24 is a few entries: 1 µs against 50 ns.
     const ROUTES_PER_AREA: usize = 32;

@@ -23,14 +23,17 @@ mod tree;
 use std::fmt;
 use std::net::Ipv6Addr;
 
-use super::direct::{DIRECT_LEN, Direct, EMPTY, Entry, LEAF, NODE, is_link, route_entry, value_of};
+use super::direct::{Direct, EMPTY, Entry, INDEX, LEAF, LINK, is_link, route_entry, value_of};
 use super::rib::Rib;
 use super::table::Fib;
 use super::{NO_ROUTE, Prefix6};
-use lines::{Lines, signed};
+use lines::Lines;
 
-/// Bits a tree decides.
-const STRIDE: u8 = 32;
+/// Longest prefix the first level can tell.
+const DIRECT_LEN: u8 = 25;
+
+/// Bits a tree decides. One less than a word has: keys are never negative, links always are.
+const STRIDE: u8 = 31;
 
 /// Lookups that walk together: their loads do not depend on each other, so the processor overlaps the misses.
 const STAGE: usize = 64;
@@ -42,7 +45,7 @@ const ALONE: usize = 8;
 /// An immutable IPv6 table.
 #[derive(Clone, Default)]
 pub struct Fib6 {
-    direct: Direct,
+    direct: Direct<{ 1 << DIRECT_LEN }>,
     lines: Lines,
     /// Value of ::/0.
     default: u32,
@@ -50,8 +53,21 @@ pub struct Fib6 {
 
 /// The key of an address in the tree that begins `start` bits into it.
 #[inline]
-fn key(addr: u128, start: u8) -> u32 {
-    ((addr << start) >> (128 - u32::from(STRIDE))) as u32
+fn key(addr: u128, start: u8) -> i32 {
+    let rest = addr.checked_shl(u32::from(start)).unwrap_or(0);
+    (rest >> (128 - u32::from(STRIDE))) as i32
+}
+
+/// Whether a link leads to a line with links of its own.
+#[inline]
+fn is_inner(entry: Entry) -> bool {
+    (LINK..LEAF).contains(&entry)
+}
+
+/// The first level's slot of an address.
+#[inline]
+fn slot(addr: u128) -> u32 {
+    (addr >> (128 - u32::from(DIRECT_LEN))) as u32
 }
 
 impl Fib6 {
@@ -69,19 +85,19 @@ impl Fib6 {
 
     #[inline]
     fn entry(&self, addr: u128) -> Entry {
-        self.resolve(self.direct.entry((addr >> 104) as u32), addr << DIRECT_LEN)
+        self.resolve(self.direct.entry(slot(addr)), addr, DIRECT_LEN)
     }
 
-    /// Follows links, `rest` being the undecided part of the address.
+    /// Follows links, the first of them to a tree that begins `start` bits into the address.
     #[inline]
-    fn resolve(&self, mut entry: Entry, mut rest: u128) -> Entry {
+    fn resolve(&self, mut entry: Entry, addr: u128, mut start: u8) -> Entry {
         while is_link(entry) {
-            let key = signed((rest >> 96) as u32);
-            while entry & NODE != 0 {
-                entry = self.lines.child(entry, key);
+            let key = key(addr, start);
+            while is_inner(entry) {
+                entry = self.lines.child(entry & INDEX, key);
             }
-            entry = self.lines.value(entry, key);
-            rest <<= STRIDE;
+            entry = self.lines.value(entry & INDEX, key);
+            start += STRIDE;
         }
         entry
     }
@@ -90,12 +106,13 @@ impl Fib6 {
     pub fn lookup_batch(&self, addrs: &[u128], out: &mut [u32]) {
         for (addrs, out) in addrs.chunks(STAGE).zip(out.chunks_mut(STAGE)) {
             let mut keys = [0; STAGE];
-            for ((out, key), &addr) in out.iter_mut().zip(&mut keys).zip(addrs) {
-                *out = self.direct.entry((addr >> 104) as u32);
-                *key = signed((addr >> 72) as u32);
+            let mut links = EMPTY;
+            for ((out, out_key), &addr) in out.iter_mut().zip(&mut keys).zip(addrs) {
+                *out = self.direct.entry(slot(addr));
+                *out_key = key(addr, DIRECT_LEN);
+                links |= *out;
             }
-            let links = self.descend(out, &keys);
-            if is_link(links) {
+            if is_link(links) && is_link(self.descend(out, &keys)) {
                 self.descend_deeper(out, addrs);
             }
             for out in out {
@@ -111,22 +128,21 @@ impl Fib6 {
     /// a mispredicted branch or lists to keep.
     #[inline]
     fn descend(&self, entries: &mut [Entry], keys: &[i32; STAGE]) -> Entry {
-        let mut links = entries.iter().fold(0, |all, &entry| all | entry);
-        while links & NODE != 0 {
-            links = 0;
+        let mut moved = true;
+        while moved {
+            moved = false;
             for (entry, &key) in entries.iter_mut().zip(keys) {
-                let mask = ((*entry as i32) >> 31) as Entry;
-                *entry = (*entry & !mask) | (self.lines.child(*entry & mask, key) & mask);
-                links |= *entry;
+                let inner = is_inner(*entry);
+                let child = self.lines.child(if inner { *entry & INDEX } else { 0 }, key);
+                *entry = if inner { child } else { *entry };
+                moved |= is_inner(*entry);
             }
         }
-        if links & LEAF == 0 {
-            return links;
-        }
-        links = 0;
+        let mut links = EMPTY;
         for (entry, &key) in entries.iter_mut().zip(keys) {
-            let mask = (((*entry << 1) as i32) >> 31) as Entry;
-            *entry = (*entry & !mask) | (self.lines.value(*entry & mask, key) & mask);
+            let link = is_link(*entry);
+            let value = self.lines.value(if link { *entry & INDEX } else { 0 }, key);
+            *entry = if link { value } else { *entry };
             links |= *entry;
         }
         links
@@ -135,18 +151,17 @@ impl Fib6 {
     /// Goes on with the entries that stand before a second stride: together while there are many.
     #[cold]
     fn descend_deeper(&self, entries: &mut [Entry], addrs: &[u128]) {
-        let mut start = DIRECT_LEN;
+        let mut start = DIRECT_LEN + STRIDE;
         while entries.iter().filter(|&&entry| is_link(entry)).count() > ALONE {
-            start += STRIDE;
             let mut keys = [0; STAGE];
-            for (key, &addr) in keys.iter_mut().zip(addrs) {
-                *key = signed(self::key(addr, start));
+            for (out, &addr) in keys.iter_mut().zip(addrs) {
+                *out = key(addr, start);
             }
             self.descend(entries, &keys);
+            start += STRIDE;
         }
-        start += STRIDE;
         for (entry, &addr) in entries.iter_mut().zip(addrs).filter(|(entry, _)| is_link(**entry)) {
-            *entry = self.resolve(*entry, addr.checked_shl(start.into()).unwrap_or(0));
+            *entry = self.resolve(*entry, addr, start);
         }
     }
 
@@ -157,7 +172,7 @@ impl Fib6 {
 
     fn fill(&mut self, prefix: Prefix6, entry: Entry) {
         let lines = &mut self.lines;
-        let (first, last) = ((prefix.bits() >> 104) as u32, (prefix.last() >> 104) as u32);
+        let (first, last) = (slot(prefix.bits()), slot(prefix.last()));
         self.direct.fill(first, last, entry, |link| lines.release(link));
     }
 
@@ -170,14 +185,14 @@ impl Fib6 {
                 0 => self.default = value,
                 1..=DIRECT_LEN => self.fill(prefix, route_entry(value)),
                 _ => {
-                    let slot = (prefix.bits() >> 104) as u32;
+                    let here = slot(prefix.bits());
                     inside.clear();
                     inside.push((prefix, value));
-                    while let Some(next) = routes.next_if(|(next, _)| (next.bits() >> 104) as u32 == slot) {
+                    while let Some(next) = routes.next_if(|(next, _)| slot(next.bits()) == here) {
                         inside.push(next);
                     }
-                    let entry = tree::build(&mut self.lines, &inside, DIRECT_LEN, self.direct.entry(slot));
-                    self.direct.set(slot, entry);
+                    let entry = tree::build(&mut self.lines, &inside, DIRECT_LEN, self.direct.entry(here));
+                    self.direct.set(here, entry);
                 }
             }
         }
@@ -186,6 +201,8 @@ impl Fib6 {
 
 impl Fib for Fib6 {
     type Prefix = Prefix6;
+
+    const AREA_LEN: u8 = DIRECT_LEN;
 
     // A /24 is a tree of some hundred routes: 10 µs against 40 ns.
     const ROUTES_PER_AREA: usize = 256;

@@ -15,7 +15,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::direct::DIRECT_LEN;
 use super::rib::{Key, Rib};
 
 /// Changes that never call for a fresh build.
@@ -26,13 +25,16 @@ const FEW: usize = 64;
 pub trait Fib: Clone + Default {
     type Prefix: Key;
 
+    /// Length of the smallest area that is painted at once.
+    const AREA_LEN: u8;
+
     /// Routes a fresh build handles in the time of painting one area.
     const ROUTES_PER_AREA: usize;
 
     /// A snapshot of all routes.
     fn build(rib: &Rib<Self::Prefix>) -> Self;
 
-    /// Makes everything inside `area`, at most [`DIRECT_LEN`] long, what `rib` says; for the area of the
+    /// Makes everything inside `area`, at most [`Fib::AREA_LEN`] long, what `rib` says; for the area of the
     /// default route, only the default.
     fn paint(&mut self, rib: &Rib<Self::Prefix>, area: Self::Prefix);
 
@@ -45,7 +47,7 @@ pub trait Fib: Clone + Default {
 /// The routes of one family.
 pub struct RouteTable<F: Fib> {
     rib: Rib<F::Prefix>,
-    /// Places changed since `current`: prefixes cut to [`DIRECT_LEN`], where repainting begins.
+    /// Places changed since `current`: prefixes cut to [`Fib::AREA_LEN`], where repainting begins.
     changed: Vec<F::Prefix>,
     current: Arc<F>,
     /// The snapshot before `current`, and what changed between the two.
@@ -145,7 +147,7 @@ impl<F: Fib> RouteTable<F> {
 
     /// Remembers a change. A route that flaps is remembered once in a while, not once a flap.
     fn note(&mut self, prefix: F::Prefix) {
-        self.changed.push(prefix.cut(DIRECT_LEN));
+        self.changed.push(prefix.cut(F::AREA_LEN));
         if self.changed.len() == self.changed.capacity() {
             self.changed = disjoint(std::mem::take(&mut self.changed));
             self.changed.reserve(self.changed.len());

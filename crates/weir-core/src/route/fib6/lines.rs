@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A border is the last key of the interval before it, so a key's place is how many borders are below it.
-//! Unused borders are the largest key: nothing is above that. Borders have their top bit flipped,
-//! which makes an unsigned comparison a signed one: the only kind AVX2 has.
+//! Unused borders are the largest key: nothing is above that. Keys have 31 bits, so all comparisons are
+//! signed, the only kind AVX2 has; a link is negative, so it is below every key.
 
-use crate::route::direct::{Entry, INDEX, LEAF, NODE, is_link};
+use crate::route::direct::{Entry, INDEX, LEAF, LINK, is_link};
 
 pub const LINE_WORDS: usize = 16;
 
@@ -30,16 +30,10 @@ const SPARE_LINES: usize = 1 << 14;
 #[repr(align(64))]
 pub struct Line(pub [u32; LINE_WORDS]);
 
-/// A key as borders are compared with it.
-#[inline]
-pub fn signed(key: u32) -> i32 {
-    (key ^ 1 << 31) as i32
-}
-
-/// How many of the words, as borders, are below a key.
+/// How many of eight words, as borders, are below a key.
 #[inline]
 fn below(words: &[u32], key: i32) -> u32 {
-    words.iter().map(|&word| u32::from((word as i32) < key)).sum()
+    words[..8].iter().map(|&word| u32::from((word as i32) < key)).sum()
 }
 
 #[derive(Clone)]
@@ -67,24 +61,24 @@ fn class_of(len: usize) -> (usize, usize) {
 
 impl Default for Lines {
     fn default() -> Self {
-        Lines { lines: vec![Line([0; LINE_WORDS])], lens: vec![0], free: Vec::new(), free_lines: 0 }
+        Lines { lines: vec![Line([LINK; LINE_WORDS])], lens: vec![0], free: Vec::new(), free_lines: 0 }
     }
 }
 
 impl Lines {
     /// The child of an inner line that holds `key`.
     #[inline]
-    pub fn child(&self, link: Entry, key: i32) -> Entry {
-        let Line(words) = &self.lines[(link & INDEX) as usize];
-        // The link is compared along with the borders, and taken off again: a full vector is cheaper.
-        let place = below(words, key) - u32::from((words[FIRST_CHILD] as i32) < key);
+    pub fn child(&self, index: u32, key: i32) -> Entry {
+        let Line(words) = &self.lines[index as usize];
+        // The link counts itself.
+        let place = below(&words[..8], key) + below(&words[8..], key) - 1;
         words[FIRST_CHILD].wrapping_add(place)
     }
 
     /// The entry of a leaf that holds `key`.
     #[inline]
-    pub fn value(&self, link: Entry, key: i32) -> Entry {
-        let Line(words) = &self.lines[(link & INDEX) as usize];
+    pub fn value(&self, index: u32, key: i32) -> Entry {
+        let Line(words) = &self.lines[index as usize];
         let place = below(&words[..LEAF_ENTRIES], key);
         words[LEAF_ENTRIES + place as usize % LEAF_ENTRIES]
     }
@@ -117,7 +111,7 @@ impl Lines {
         let start = link & INDEX;
         let end = start + self.lens[start as usize];
         let mut leaf = link;
-        while leaf & NODE != 0 {
+        while leaf & LEAF != LEAF {
             leaf = self.lines[(leaf & INDEX) as usize].0[FIRST_CHILD];
         }
         for line in leaf & INDEX..end {
@@ -146,7 +140,7 @@ impl Lines {
     }
 }
 
-const _: () = assert!(size_of::<Line>() == 64 && LEAF | NODE | INDEX == Entry::MAX);
+const _: () = assert!(size_of::<Line>() == 64 && LEAF | LINK | INDEX == Entry::MAX);
 
 #[cfg(test)]
 mod tests {

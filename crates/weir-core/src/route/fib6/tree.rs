@@ -6,13 +6,16 @@
 //! intervals   ├─A─┤──B──┤─A┤──C──┤A─┤┤          one entry each, equal neighbours merged
 //! ```
 
-use super::lines::{CHILDREN, FIRST_CHILD, LEAF_ENTRIES, LINE_WORDS, Lines, signed};
+use super::lines::{CHILDREN, FIRST_CHILD, LEAF_ENTRIES, LINE_WORDS, Lines};
 use super::{STRIDE, key};
 use crate::route::Prefix6;
-use crate::route::direct::{Entry, LEAF, NODE, route_entry};
+use crate::route::direct::{Entry, LEAF, LINK, route_entry};
 
 /// Where an interval begins, and what holds from there on.
-type Interval = (u32, Entry);
+type Interval = (i32, Entry);
+
+/// The largest key.
+const LAST: i32 = i32::MAX;
 
 /// The link (or, when everything is alike, the entry) that answers for `routes`: sorted, all longer than
 /// `start` bits and equal in those bits. What they leave uncovered is `around`.
@@ -25,7 +28,7 @@ pub fn build(lines: &mut Lines, routes: &[(Prefix6, u32)], start: u8, around: En
 }
 
 fn sweep(lines: &mut Lines, routes: &[(Prefix6, u32)], start: u8, around: Entry) -> Vec<Interval> {
-    let mut cuts = Cuts { done: vec![(0, around)], open: vec![(u32::MAX, around)] };
+    let mut cuts = Cuts { done: vec![(0, around)], open: vec![(LAST, around)] };
     let mut rest = routes;
     while let Some(&(prefix, value)) = rest.first() {
         let first = key(prefix.bits(), start);
@@ -48,7 +51,7 @@ struct Cuts {
     done: Vec<Interval>,
     /// Last key and entry of each interval around the place the sweep is at, the innermost last. The
     /// first is what lies around everything and never closes.
-    open: Vec<(u32, Entry)>,
+    open: Vec<(i32, Entry)>,
 }
 
 impl Cuts {
@@ -56,13 +59,13 @@ impl Cuts {
         self.open.last().map_or(0, |&(_, entry)| entry)
     }
 
-    fn open(&mut self, first: u32, last: u32, entry: Entry) {
+    fn open(&mut self, first: i32, last: i32, entry: Entry) {
         self.cut(first, entry);
         self.open.push((last, entry));
     }
 
     /// Closes what ends before `key`.
-    fn close_before(&mut self, key: u32) {
+    fn close_before(&mut self, key: i32) {
         while let Some(&(last, _)) = self.open.last().filter(|&&(last, _)| last < key) {
             self.open.pop();
             self.cut(last + 1, self.innermost());
@@ -70,12 +73,12 @@ impl Cuts {
     }
 
     fn finish(mut self) -> Vec<Interval> {
-        self.close_before(u32::MAX);
+        self.close_before(LAST);
         self.done
     }
 
     /// From `first` on, `entry` holds.
-    fn cut(&mut self, first: u32, entry: Entry) {
+    fn cut(&mut self, first: i32, entry: Entry) {
         self.done.pop_if(|last| last.0 == first);
         if self.done.last().is_none_or(|last| last.1 != entry) {
             self.done.push((first, entry));
@@ -102,22 +105,22 @@ fn pack(lines: &mut Lines, intervals: &[Interval]) -> Entry {
             break;
         }
         let below = at + count as u32;
-        let kind = if height == 1 { LEAF } else { NODE };
+        let kind = if height == 1 { LEAF } else { LINK };
         for (n, part) in intervals.chunks(span * CHILDREN).enumerate() {
             inner(lines.line_mut(at + n as u32), part, span, kind | (below + (n * CHILDREN) as u32));
         }
         at = below;
         span /= CHILDREN;
     }
-    first | if levels.len() == 1 { LEAF } else { NODE }
+    first | if levels.len() == 1 { LEAF } else { LINK }
 }
 
 /// The border below an interval, as it is stored.
 fn border(&(first, _): &Interval) -> u32 {
-    signed(first - 1) as u32
+    (first - 1) as u32
 }
 
-const NO_BORDER: u32 = i32::MAX as u32;
+const NO_BORDER: u32 = LAST as u32;
 
 fn leaf(words: &mut [u32; LINE_WORDS], intervals: &[Interval]) {
     words[..LEAF_ENTRIES].fill(NO_BORDER);
