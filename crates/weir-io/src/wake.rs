@@ -39,24 +39,31 @@ impl Waker {
 pub struct Sleep {
     /// The waker first, then the devices; `-1` is skipped by the kernel.
     polled: Vec<libc::pollfd>,
+    /// What `polled` holds while every device is well.
+    descriptors: Vec<RawFd>,
     waker: Waker,
 }
 
 impl Sleep {
     pub fn new(waker: &Waker) -> io::Result<Sleep> {
         let waker = Waker { event: waker.event.try_clone()? };
-        Ok(Sleep { polled: vec![entry(waker.event.as_raw_fd())], waker })
+        let event = waker.event.as_raw_fd();
+        Ok(Sleep { polled: vec![entry(event)], descriptors: vec![event], waker })
     }
 
     /// Adds a device's descriptor, in device order; `None` for a device that has none.
     pub fn watch(&mut self, fd: Option<RawFd>) {
-        self.polled.push(entry(fd.unwrap_or(-1)));
+        let fd = fd.unwrap_or(-1);
+        self.polled.push(entry(fd));
+        self.descriptors.push(fd);
     }
 
     /// Puts another descriptor in the place of the `device`-th.
     pub fn replace(&mut self, device: usize, fd: Option<RawFd>) {
-        if let Some(place) = self.polled.get_mut(device + 1) {
-            *place = entry(fd.unwrap_or(-1));
+        let places = (self.polled.get_mut(device + 1), self.descriptors.get_mut(device + 1));
+        if let (Some(polled), Some(descriptor)) = places {
+            *descriptor = fd.unwrap_or(-1);
+            *polled = entry(*descriptor);
         }
     }
 
@@ -66,12 +73,16 @@ impl Sleep {
         // reported in `revents`, not touched.
         let ready = unsafe { libc::poll(self.polled.as_mut_ptr(), self.polled.len() as _, milliseconds) };
         if ready <= 0 {
+            // A quiet sleep: devices left out below may have come back.
+            for (polled, &descriptor) in self.polled.iter_mut().zip(&self.descriptors) {
+                polled.fd = descriptor;
+            }
             return;
         }
         if self.polled[0].revents != 0 {
             self.waker.clear();
         }
-        // A device that went away stays "ready" for ever: it is not waited for again until replaced.
+        // A device that went away stays "ready" for ever: it is left out until a sleep has been quiet.
         for device in &mut self.polled[1..] {
             if device.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
                 && device.revents & libc::POLLIN == 0
@@ -117,6 +128,20 @@ mod tests {
             sleep.until_woken(LONG_MS);
         });
         assert!(start.elapsed() < Duration::from_millis(LONG_MS as u64));
+    }
+
+    #[test]
+    fn device_with_an_error_does_not_keep_us_awake_and_is_asked_again() {
+        let waker = Waker::new().expect("an eventfd");
+        let mut sleep = Sleep::new(&waker).expect("a second handle");
+        // Something that polls as failed for ever: the reading end of a pipe nobody writes to any more.
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(writer);
+        sleep.watch(Some(reader.as_raw_fd()));
+        sleep.until_woken(LONG_MS);
+        assert_eq!(sleep.polled[1].fd, -1, "left out");
+        sleep.until_woken(1);
+        assert_eq!(sleep.polled[1].fd, reader.as_raw_fd(), "asked again after a quiet sleep");
     }
 
     #[test]
