@@ -152,7 +152,7 @@ pub enum ReversePath {
     Off,
     /// The best route back leaves by the port the packet came in on.
     Strict,
-    /// Some route back exists (other than a default route or a discard).
+    /// Some route back exists; a default route counts, a discard does not.
     Loose,
 }
 

@@ -83,7 +83,7 @@ reasons! {
     TtlExpired        "ttl_expired"          Sender   "the TTL or hop limit ran out";
     MartianSource     "martian_source"       Sender   "a source address no packet may carry (RFC 1812 5.3.7)";
     MartianDestination "martian_destination" Sender   "a destination address no packet may be forwarded to (RFC 1812 5.3.7)";
-    LinkLocalScope    "link_local_scope"     Sender   "a link-local address would leave its link (RFC 4291 2.5.6)";
+    LinkLocalScope    "link_local_scope"     Sender   "a link-local address would leave its link (RFC 4291 2.5.6, RFC 3927 2.7)";
     Multicast         "multicast"            Sender   "a multicast packet; multicast is not routed";
     DirectedBroadcast "directed_broadcast"   Policy   "a directed broadcast to a connected network (RFC 2644)";
     ReversePath       "reverse_path"         Policy   "the source is not reachable through the port it came in on (RFC 3704)";
