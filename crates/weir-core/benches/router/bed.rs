@@ -136,6 +136,12 @@ impl Bed {
         }
     }
 
+    /// Sends every packet through the slow path, which handles all that is uncommon: tags, options,
+    /// reverse-path checks.
+    pub fn without_fast_path(self) -> Self {
+        Bed { router: self.router.without_fast_path(), ..self }
+    }
+
     /// Moves at least `packets` through the router; returns how many it forwarded.
     pub fn forward(&mut self, packets: usize) -> u64 {
         let before = self.router.ledger().forwarded;
