@@ -22,6 +22,8 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use weir_core::packet::DeviceId;
 
@@ -181,6 +183,21 @@ fn bind_remedy(refusals: &[(Bind, io::Error)]) -> &'static str {
         Some(libc::ENETDOWN) => "; the interface is down: `ip link set dev … up`",
         _ => "; use af_packet here",
     }
+}
+
+/// Sleeps until one of these descriptors is readable or the time is over; `false` when it is over
+/// (or a signal came).
+pub fn wait_readable(fds: &[BorrowedFd<'_>], at_most: Duration) -> io::Result<bool> {
+    let wish = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut wishes: Vec<libc::pollfd> = fds.iter().map(wish).collect();
+    let at_most = libc::c_int::try_from(at_most.as_millis()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: `wishes` is writable for its length; the descriptors stay open while borrowed.
+    let ready = unsafe { libc::poll(wishes.as_mut_ptr(), wishes.len() as libc::nfds_t, at_most) };
+    if ready >= 0 {
+        return Ok(ready > 0);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) }
 }
 
 /// The symbol operators search for.

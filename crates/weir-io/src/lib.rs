@@ -20,4 +20,5 @@ pub mod steer;
 pub mod tun;
 pub mod umem;
 pub mod wake;
+pub mod xdp_gen;
 pub mod xdp_tally;
