@@ -74,6 +74,34 @@ fn held_packets_follow_a_changed_route_in_order() {
 }
 
 #[test]
+fn packets_that_waited_for_different_hosts_leave_in_order_of_arrival() {
+    let mut w = World::new();
+    for (n, host) in [(1, "10.0.0.90"), (2, "10.0.0.70"), (3, "10.0.0.80"), (4, "10.0.0.70")] {
+        let bytes = frame(WAN, "192.0.2.7", host).ident(n).udp(1, 2, b"queue");
+        w.send(WAN, &bytes);
+    }
+    for host in ["10.0.0.70", "10.0.0.80", "10.0.0.90"] {
+        w.net.resolve(LAN, addr(host));
+    }
+    assert_eq!(idents(&w.publish()), [1, 2, 3, 4]);
+}
+
+#[test]
+fn neighbour_whose_mac_changes_is_reached_at_the_new_one_at_once() {
+    let mut w = World::new();
+    let bytes = udp(WAN, "192.0.2.7", "10.0.0.2");
+    let dst = |seen: &Seen| weir_core::wire::Ethernet::parse(seen.one()).expect("a frame").dst();
+    assert_eq!(dst(&w.send(WAN, &bytes)), neighbor_mac(LAN, 2));
+    // The next snapshot keeps the neighbour under another id.
+    let mut neighbors = (*w.tables.neighbors).clone();
+    let id = w.net.adjacency(LAN, addr("10.0.0.153"), true);
+    neighbors.insert((LAN, addr("10.0.0.2")), id);
+    w.tables = w.net.tables();
+    w.tables.neighbors = neighbors.into();
+    assert_eq!(dst(&w.send(WAN, &bytes))[5], 0x99);
+}
+
+#[test]
 fn held_packets_whose_route_is_gone_are_dropped_for_that() {
     let mut w = World::new();
     w.send(LAN, &numbered(1, "10.96.0.9"));

@@ -115,7 +115,8 @@ impl Ingress {
 /// 1,024 × 32 B: 32 KiB a worker, enough for a few /24 networks.
 const NEIGHBOR_SLOTS: usize = 1024;
 
-/// A direct-mapped cache of [`Tables::neighbors`]; a collision overwrites.
+/// A direct-mapped cache of [`Tables::neighbors`]; a collision overwrites. The address alone is the key:
+/// within one snapshot the route table says which port an address is connected to.
 #[derive(Clone, Debug)]
 pub(crate) struct NeighborCache {
     slots: Box<[Neighbor]>,
@@ -123,22 +124,20 @@ pub(crate) struct NeighborCache {
 
 #[derive(Clone, Copy, Debug)]
 struct Neighbor {
+    /// 0, an address nothing is forwarded to, marks a free slot.
     address: u128,
-    port: PortId,
-    /// [`NO_NEIGHBOR`] marks a free slot.
     adjacency: AdjacencyId,
 }
 
-const NO_NEIGHBOR: AdjacencyId = AdjacencyId(u32::MAX);
+const FREE: Neighbor = Neighbor { address: 0, adjacency: AdjacencyId(0) };
 
 impl NeighborCache {
     pub fn new() -> Self {
-        let free = Neighbor { address: 0, port: PortId(0), adjacency: NO_NEIGHBOR };
-        NeighborCache { slots: vec![free; NEIGHBOR_SLOTS].into() }
+        NeighborCache { slots: vec![FREE; NEIGHBOR_SLOTS].into() }
     }
 
     pub fn clear(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.adjacency = NO_NEIGHBOR);
+        self.slots.fill(FREE);
     }
 
     /// IPv4 addresses are kept v4-mapped, which no IPv6 packet on a wire may carry.
@@ -160,14 +159,14 @@ impl NeighborCache {
         address: u128,
         key: impl FnOnce() -> IpAddr,
     ) -> Option<AdjacencyId> {
-        let folded = (address >> 64) as u64 ^ address as u64 ^ u64::from(port.0) << 48;
+        let folded = (address >> 64) as u64 ^ address as u64;
         let at = (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % NEIGHBOR_SLOTS;
         let slot = &mut self.slots[at];
-        if slot.address == address && slot.port == port && slot.adjacency != NO_NEIGHBOR {
+        if slot.address == address {
             return Some(slot.adjacency);
         }
         let adjacency = *tables.neighbors.get(&(port, key()))?;
-        *slot = Neighbor { address, port, adjacency };
+        *slot = Neighbor { address, adjacency };
         Some(adjacency)
     }
 }
