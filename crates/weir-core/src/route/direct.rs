@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! entry  31     30     29 … 24   24          23 … 0
-//!        LINK   LEAF   –         PRESENT     value          PRESENT: a route's value
+//!        LINK   INNER  –         PRESENT     value          PRESENT: a route's value
 //!        1      0/1    index in another structure           a longer look is needed
 //!        all zero: no route but the default
 //! ```
@@ -28,8 +28,8 @@ pub const PRESENT: Entry = 1 << 24;
 /// The rest of the entry is an index: the lookup goes on elsewhere.
 pub const LINK: Entry = 1 << 31;
 
-/// Set beside [`LINK`] when the place it names has no links of its own kind below it.
-pub const LEAF: Entry = LINK | 1 << 30;
+/// Set beside [`LINK`] when the place it names has nothing but links.
+pub const INNER: Entry = 1 << 30;
 
 /// The index in a link: 2³⁰ of them.
 pub const INDEX: Entry = (1 << 30) - 1;

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use super::direct::{Direct, EMPTY, Entry, INDEX, LEAF, is_link, route_entry, value_of};
+use super::direct::{Direct, EMPTY, Entry, INDEX, LINK, is_link, route_entry, value_of};
 use super::rib::Rib;
 use super::table::Fib;
 use super::{NO_ROUTE, Prefix4};
@@ -31,7 +31,7 @@ const SPARE_GROUPS: usize = 1 << 12;
 #[derive(Clone, Default)]
 pub struct Fib4 {
     direct: Direct<{ 1 << DIRECT_LEN }>,
-    /// Entries of /24s with longer routes inside; a [`LEAF`] entry of `direct` is an index in here.
+    /// Entries of /24s with longer routes inside; a [`LINK`] entry of `direct` is an index in here.
     groups: Vec<[Entry; GROUP]>,
     free: Vec<Entry>,
     /// Value of 0.0.0.0/0.
@@ -95,7 +95,7 @@ impl Fib4 {
                 self.groups.len() as Entry - 1
             });
             self.groups[group as usize].fill(old);
-            self.direct.set(slot, LEAF | group);
+            self.direct.set(slot, LINK | group);
             group
         };
         let hosts = (prefix.bits() & 0xff) as usize..=(prefix.last() & 0xff) as usize;

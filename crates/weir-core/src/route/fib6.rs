@@ -21,9 +21,10 @@ mod lines;
 mod tree;
 
 use std::fmt;
+use std::hint::select_unpredictable;
 use std::net::Ipv6Addr;
 
-use super::direct::{Direct, EMPTY, Entry, INDEX, LEAF, LINK, is_link, route_entry, value_of};
+use super::direct::{Direct, EMPTY, Entry, INNER, is_link, route_entry, value_of};
 use super::rib::Rib;
 use super::table::Fib;
 use super::{NO_ROUTE, Prefix6};
@@ -61,7 +62,7 @@ fn key(addr: u128, start: u8) -> i32 {
 /// Whether a link leads to a line with links of its own.
 #[inline]
 fn is_inner(entry: Entry) -> bool {
-    (LINK..LEAF).contains(&entry)
+    entry & INNER != 0
 }
 
 /// The first level's slot of an address.
@@ -94,9 +95,9 @@ impl Fib6 {
         while is_link(entry) {
             let key = key(addr, start);
             while is_inner(entry) {
-                entry = self.lines.child(entry & INDEX, key);
+                entry = self.lines.child(entry, key);
             }
-            entry = self.lines.value(entry & INDEX, key);
+            entry = self.lines.value(entry, key);
             start += STRIDE;
         }
         entry
@@ -105,62 +106,32 @@ impl Fib6 {
     /// `out[i]` becomes the value of `addrs[i]` (host byte order); the longer slice's rest is left alone.
     pub fn lookup_batch(&self, addrs: &[u128], out: &mut [u32]) {
         for (addrs, out) in addrs.chunks(STAGE).zip(out.chunks_mut(STAGE)) {
-            let mut keys = [0; STAGE];
-            let mut links = EMPTY;
-            for ((out, out_key), &addr) in out.iter_mut().zip(&mut keys).zip(addrs) {
-                *out = self.direct.entry(slot(addr));
+            let mut stage = Stage { entries: [EMPTY; STAGE], keys: [0; STAGE] };
+            for ((entry, out_key), &addr) in stage.entries.iter_mut().zip(&mut stage.keys).zip(addrs) {
+                *entry = self.direct.entry(slot(addr));
                 *out_key = key(addr, DIRECT_LEN);
-                links |= *out;
             }
-            if is_link(links) && is_link(self.descend(out, &keys)) {
-                self.descend_deeper(out, addrs);
+            if stage.descend(&self.lines) {
+                self.descend_deeper(&mut stage, addrs);
             }
-            for out in out {
-                *out = value_of(*out, self.default);
-            }
-        }
-    }
-
-    /// Takes all entries through one stride's tree together, a level at a time; those that have arrived
-    /// stand still. Returns all entries or'ed: whether any is a link.
-    ///
-    /// Standing still costs a comparison with a line that is always cached; deciding who moves would cost
-    /// a mispredicted branch or lists to keep.
-    #[inline]
-    fn descend(&self, entries: &mut [Entry], keys: &[i32; STAGE]) -> Entry {
-        let mut moved = true;
-        while moved {
-            moved = false;
-            for (entry, &key) in entries.iter_mut().zip(keys) {
-                let inner = is_inner(*entry);
-                let child = self.lines.child(if inner { *entry & INDEX } else { 0 }, key);
-                *entry = if inner { child } else { *entry };
-                moved |= is_inner(*entry);
+            for (out, &entry) in out.iter_mut().zip(&stage.entries) {
+                *out = value_of(entry, self.default);
             }
         }
-        let mut links = EMPTY;
-        for (entry, &key) in entries.iter_mut().zip(keys) {
-            let link = is_link(*entry);
-            let value = self.lines.value(if link { *entry & INDEX } else { 0 }, key);
-            *entry = if link { value } else { *entry };
-            links |= *entry;
-        }
-        links
     }
 
     /// Goes on with the entries that stand before a second stride: together while there are many.
     #[cold]
-    fn descend_deeper(&self, entries: &mut [Entry], addrs: &[u128]) {
+    fn descend_deeper(&self, stage: &mut Stage, addrs: &[u128]) {
         let mut start = DIRECT_LEN + STRIDE;
-        while entries.iter().filter(|&&entry| is_link(entry)).count() > ALONE {
-            let mut keys = [0; STAGE];
-            for (out, &addr) in keys.iter_mut().zip(addrs) {
+        while stage.entries.iter().filter(|&&entry| is_link(entry)).count() > ALONE {
+            for (out, &addr) in stage.keys.iter_mut().zip(addrs) {
                 *out = key(addr, start);
             }
-            self.descend(entries, &keys);
+            stage.descend(&self.lines);
             start += STRIDE;
         }
-        for (entry, &addr) in entries.iter_mut().zip(addrs).filter(|(entry, _)| is_link(**entry)) {
+        for (entry, &addr) in stage.entries.iter_mut().zip(addrs).filter(|(entry, _)| is_link(**entry)) {
             *entry = self.resolve(*entry, addr, start);
         }
     }
@@ -194,6 +165,62 @@ impl Fib6 {
                     let entry = tree::build(&mut self.lines, &inside, DIRECT_LEN, self.direct.entry(here));
                     self.direct.set(here, entry);
                 }
+            }
+        }
+    }
+}
+
+/// Lookups on their way down one stride.
+struct Stage {
+    entries: [Entry; STAGE],
+    keys: [i32; STAGE],
+}
+
+impl Stage {
+    /// Takes all through their trees together, a level at a time; those that have arrived stand still.
+    /// Says whether any has another stride before it.
+    ///
+    /// Standing still costs a comparison with a line that is cached; deciding who moves would cost a
+    /// mispredicted branch. From the second level on, those that still move are listed.
+    #[inline]
+    fn descend(&mut self, lines: &Lines) -> bool {
+        if self.entries.iter().fold(EMPTY, |all, &entry| all | entry) & INNER != 0 {
+            let mut links = EMPTY;
+            for (entry, &key) in self.entries.iter_mut().zip(&self.keys) {
+                let child = lines.child(*entry, key);
+                *entry = select_unpredictable(is_inner(*entry), child, *entry);
+                links |= *entry;
+            }
+            if is_inner(links) {
+                self.descend_listed(lines);
+            }
+        }
+        let mut links = EMPTY;
+        for (entry, &key) in self.entries.iter_mut().zip(&self.keys) {
+            let value = lines.value(*entry, key);
+            *entry = select_unpredictable(is_link(*entry), value, *entry);
+            links |= *entry;
+        }
+        is_link(links)
+    }
+
+    #[inline]
+    fn descend_listed(&mut self, lines: &Lines) {
+        let mut listed = [0u8; STAGE];
+        let mut len = 0;
+        for (n, &entry) in self.entries.iter().enumerate() {
+            listed[len % STAGE] = n as u8;
+            len += usize::from(is_inner(entry));
+        }
+        let mut links = INNER;
+        while is_inner(links) {
+            links = EMPTY;
+            for &n in &listed[..len] {
+                let n = n as usize % STAGE;
+                let entry = self.entries[n];
+                let child = lines.child(entry, self.keys[n]);
+                self.entries[n] = select_unpredictable(is_inner(entry), child, entry);
+                links |= self.entries[n];
             }
         }
     }

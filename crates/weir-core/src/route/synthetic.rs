@@ -195,7 +195,10 @@ impl Maker {
         let mut wanted: Vec<_> =
             lengths.iter().map(|&(len, share)| (len, count * share as usize / total as usize)).collect();
         let rounding = count - wanted.iter().map(|&(_, n)| n).sum::<usize>();
-        if let Some(most) = wanted.iter_mut().max_by_key(|(_, n)| *n) {
+        if let Some(most) = wanted
+            .iter_mut()
+            .max_by_key(|(len, _)| lengths.iter().find(|(l, _)| l == len).map(|&(_, share)| share))
+        {
             most.1 += rounding;
         }
         for (len, n) in wanted {

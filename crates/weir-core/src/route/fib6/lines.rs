@@ -3,14 +3,14 @@
 //! ```text
 //! word    0 ……………………………… 6   7       8 …………………………………… 15
 //! leaf    7 borders            MAX     8 entries: before the first border, between two, after the last
-//! inner   15 borders ………………………………………………………… 14   15: link to the first of 16 children side by side
+//! inner   15 borders ………………………………………………………… 14   15: link to the line before 16 children side by side
 //! ```
 //!
 //! A border is the last key of the interval before it, so a key's place is how many borders are below it.
 //! Unused borders are the largest key: nothing is above that. Keys have 31 bits, so all comparisons are
 //! signed, the only kind AVX2 has; a link is negative, so it is below every key.
 
-use crate::route::direct::{Entry, INDEX, LEAF, LINK, is_link};
+use crate::route::direct::{Entry, INDEX, INNER, LINK, is_link};
 
 pub const LINE_WORDS: usize = 16;
 
@@ -20,8 +20,8 @@ pub const LEAF_ENTRIES: usize = 8;
 /// Children of an inner line.
 pub const CHILDREN: usize = 16;
 
-/// Where an inner line keeps the link to its first child.
-pub const FIRST_CHILD: usize = LINE_WORDS - 1;
+/// Where an inner line keeps the link to the line before its first child.
+pub const BEFORE_CHILDREN: usize = LINE_WORDS - 1;
 
 /// Free lines worth keeping whatever the table: 16,384 × 64 B = 1 MiB.
 const SPARE_LINES: usize = 1 << 14;
@@ -30,16 +30,18 @@ const SPARE_LINES: usize = 1 << 14;
 #[repr(align(64))]
 pub struct Line(pub [u32; LINE_WORDS]);
 
-/// How many of eight words, as borders, are below a key.
+/// How many of the words, as borders, are below a key.
 #[inline]
 fn below(words: &[u32], key: i32) -> u32 {
-    words[..8].iter().map(|&word| u32::from((word as i32) < key)).sum()
+    words.iter().map(|&word| u32::from((word as i32) < key)).sum()
 }
 
 #[derive(Clone)]
 pub struct Lines {
-    /// Line 0 is nobody's: lookups that have arrived read it while others walk on.
+    /// A power of two of them, so that an index can be masked instead of checked.
     lines: Vec<Line>,
+    /// How many of them were ever reserved. Line 0 is nobody's: no link is zero.
+    used: usize,
     /// Lines of the tree that starts here; read only when it is released.
     lens: Vec<u32>,
     /// Starts of free runs, by size class.
@@ -61,24 +63,30 @@ fn class_of(len: usize) -> (usize, usize) {
 
 impl Default for Lines {
     fn default() -> Self {
-        Lines { lines: vec![Line([LINK; LINE_WORDS])], lens: vec![0], free: Vec::new(), free_lines: 0 }
+        Lines { lines: vec![Line([0; LINE_WORDS])], used: 1, lens: vec![0], free: Vec::new(), free_lines: 0 }
     }
 }
 
 impl Lines {
+    /// The line behind a link; any line, if the entry is none: a lookup that has arrived may ask, and not use
+    /// the answer. The mask instead of a check is what makes that cheap.
+    #[inline]
+    fn line(&self, link: Entry) -> &Line {
+        &self.lines[link as usize & (self.lines.len() - 1)]
+    }
+
     /// The child of an inner line that holds `key`.
     #[inline]
-    pub fn child(&self, index: u32, key: i32) -> Entry {
-        let Line(words) = &self.lines[index as usize];
-        // The link counts itself.
-        let place = below(&words[..8], key) + below(&words[8..], key) - 1;
-        words[FIRST_CHILD].wrapping_add(place)
+    pub fn child(&self, link: Entry, key: i32) -> Entry {
+        let Line(words) = self.line(link);
+        // The link is below every key and counts itself, which is why it stands one before the first child.
+        words[BEFORE_CHILDREN].wrapping_add(below(words, key))
     }
 
     /// The entry of a leaf that holds `key`.
     #[inline]
-    pub fn value(&self, index: u32, key: i32) -> Entry {
-        let Line(words) = &self.lines[index as usize];
+    pub fn value(&self, link: Entry, key: i32) -> Entry {
+        let Line(words) = self.line(link);
         let place = below(&words[..LEAF_ENTRIES], key);
         words[LEAF_ENTRIES + place as usize % LEAF_ENTRIES]
     }
@@ -92,9 +100,11 @@ impl Lines {
                 start
             }
             None => {
-                let start = self.lines.len();
-                self.lines.resize(start + size, Line([0; LINE_WORDS]));
-                self.lens.resize(start + size, 0);
+                let start = self.used;
+                self.used += size;
+                let room = self.used.next_power_of_two();
+                self.lines.resize(room, Line([0; LINE_WORDS]));
+                self.lens.resize(room, 0);
                 start as u32
             }
         };
@@ -111,8 +121,8 @@ impl Lines {
         let start = link & INDEX;
         let end = start + self.lens[start as usize];
         let mut leaf = link;
-        while leaf & LEAF != LEAF {
-            leaf = self.lines[(leaf & INDEX) as usize].0[FIRST_CHILD];
+        while leaf & INNER != 0 {
+            leaf = self.lines[(leaf & INDEX) as usize].0[BEFORE_CHILDREN] + 1;
         }
         for line in leaf & INDEX..end {
             let Line(words) = self.lines[line as usize];
@@ -130,7 +140,7 @@ impl Lines {
 
     /// More than half of it is free, and that is worth a rebuild.
     pub fn wasteful(&self) -> bool {
-        self.free_lines > SPARE_LINES.max(self.lines.len() / 2)
+        self.free_lines > SPARE_LINES.max(self.used / 2)
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -140,7 +150,7 @@ impl Lines {
     }
 }
 
-const _: () = assert!(size_of::<Line>() == 64 && LEAF | LINK | INDEX == Entry::MAX);
+const _: () = assert!(size_of::<Line>() == 64 && LINK | INNER | INDEX == Entry::MAX);
 
 #[cfg(test)]
 mod tests {
@@ -164,7 +174,7 @@ mod tests {
         for line in first..first + 5 {
             *lines.line_mut(line) = [0; LINE_WORDS];
         }
-        lines.release(LEAF | first);
+        lines.release(LINK | first);
         assert_eq!(lines.reserve(6), first);
         assert_ne!(lines.reserve(6), first);
     }

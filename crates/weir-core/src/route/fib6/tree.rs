@@ -6,10 +6,10 @@
 //! intervals   ├─A─┤──B──┤─A┤──C──┤A─┤┤          one entry each, equal neighbours merged
 //! ```
 
-use super::lines::{CHILDREN, FIRST_CHILD, LEAF_ENTRIES, LINE_WORDS, Lines};
+use super::lines::{BEFORE_CHILDREN, CHILDREN, LEAF_ENTRIES, LINE_WORDS, Lines};
 use super::{STRIDE, key};
 use crate::route::Prefix6;
-use crate::route::direct::{Entry, LEAF, LINK, route_entry};
+use crate::route::direct::{Entry, INNER, LINK, route_entry};
 
 /// Where an interval begins, and what holds from there on.
 type Interval = (i32, Entry);
@@ -105,14 +105,14 @@ fn pack(lines: &mut Lines, intervals: &[Interval]) -> Entry {
             break;
         }
         let below = at + count as u32;
-        let kind = if height == 1 { LEAF } else { LINK };
+        let kind = if height == 1 { LINK } else { LINK | INNER };
         for (n, part) in intervals.chunks(span * CHILDREN).enumerate() {
             inner(lines.line_mut(at + n as u32), part, span, kind | (below + (n * CHILDREN) as u32));
         }
         at = below;
         span /= CHILDREN;
     }
-    first | if levels.len() == 1 { LEAF } else { LINK }
+    first | if levels.len() == 1 { LINK } else { LINK | INNER }
 }
 
 /// The border below an interval, as it is stored.
@@ -138,5 +138,5 @@ fn inner(words: &mut [u32; LINE_WORDS], intervals: &[Interval], span: usize, fir
     for (word, part) in words.iter_mut().zip(intervals.chunks(span).skip(1)) {
         *word = border(&part[0]);
     }
-    words[FIRST_CHILD] = first_child;
+    words[BEFORE_CHILDREN] = first_child - 1;
 }
