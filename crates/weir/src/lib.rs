@@ -6,4 +6,6 @@
 pub mod cli;
 pub mod config;
 pub mod ports;
+pub mod server;
+pub mod view;
 pub mod worker;

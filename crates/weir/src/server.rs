@@ -1,0 +1,424 @@
+//! The control socket: HTTP/1.1 and JSON over a Unix socket, and `/metrics` over TCP where asked for.
+//!
+//! ```text
+//! curl --unix-socket /run/weir/router.sock http://weir/v1/ports
+//! ```
+//!
+//! One thread with its own small runtime. It knows no router: every request becomes a [`Request`] to the
+//! control thread, which answers with a status and a body. Promises: a request body has a limit, a slow
+//! client delays nobody, the socket file goes when the server does. Refuses: to take over a socket that
+//! somebody answers on.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::service::service_fn;
+use hyper::{Method, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{oneshot, watch};
+use weir_io::wake::Waker;
+
+/// A configuration may be as large as a file may be.
+const BODY_MAX: usize = 256 << 20;
+/// A client that sends its request head slower than this is let go.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests still being answered when the daemon ends get this long.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What the control thread is asked.
+#[derive(Debug)]
+pub struct Ask {
+    pub what: What,
+    pub answer: oneshot::Sender<Answer>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    Status,
+    Ports,
+    Routes {
+        limit: Option<usize>,
+    },
+    Neighbors,
+    Workers,
+    Drops,
+    Apply {
+        file: String,
+        text: String,
+        dry_run: bool,
+    },
+    Trace {
+        body: Vec<u8>,
+    },
+    Metrics,
+    /// SIGHUP: read the file again and apply it.
+    Reload,
+    /// SIGTERM, SIGINT: drain and end.
+    Stop,
+}
+
+/// Status and body of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    pub kind: &'static str,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn json(status: u16, body: &impl serde::Serialize) -> Answer {
+        match serde_json::to_string(body) {
+            Ok(body) => Answer { status, kind: "application/json", body: body + "\n" },
+            Err(error) => Answer::refusal(500, format!("answer: not expressible as JSON ({error})")),
+        }
+    }
+
+    pub fn refusal(status: u16, error: String) -> Answer {
+        let body = serde_json::json!({ "error": error }).to_string() + "\n";
+        Answer { status, kind: "application/json", body }
+    }
+}
+
+/// Where asks go: the control thread's queue, and the waker that makes it look.
+#[derive(Clone)]
+pub struct Desk {
+    pub asks: Sender<Ask>,
+    pub waker: Arc<Waker>,
+}
+
+impl Desk {
+    async fn ask(&self, what: What) -> Answer {
+        let (answer, reply) = oneshot::channel();
+        if self.asks.send(Ask { what, answer }).is_ok() {
+            self.waker.wake();
+        }
+        reply
+            .await
+            .unwrap_or_else(|_| Answer::refusal(503, "weir: ending; no request is taken any more".into()))
+    }
+}
+
+/// The running server; dropping it ends it and removes the socket file.
+pub struct Server {
+    socket: PathBuf,
+    end: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens before it returns, so that "ready" is true when it is printed.
+    pub fn start(socket: &Path, metrics: Option<SocketAddr>, desk: Desk) -> Result<Server, String> {
+        let listener = listen(socket)?;
+        let removed = Removed(socket.to_owned());
+        let metrics = match metrics {
+            None => None,
+            Some(address) => {
+                let bound = std::net::TcpListener::bind(address).and_then(|l| {
+                    l.set_nonblocking(true)?;
+                    Ok(l)
+                });
+                Some(bound.map_err(|e| {
+                    format!(
+                        "metrics {address}: cannot listen ({e}); choose a free address in [control] metrics"
+                    )
+                })?)
+            }
+        };
+        let (end, ended) = watch::channel(false);
+        let thread = thread::Builder::new()
+            .name("weir-http".into())
+            .spawn(move || {
+                if let Err(error) = serve(listener, metrics, desk.clone(), ended) {
+                    tracing::error!("control socket: {error}; the router goes on without it");
+                }
+            })
+            .map_err(|e| format!("control socket: no thread ({e}); raise the limit of tasks"))?;
+        std::mem::forget(removed);
+        Ok(Server { socket: socket.to_owned(), end, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // No receiver is left when the thread has ended by itself.
+        let _ = self.end.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        drop(Removed(self.socket.clone()));
+    }
+}
+
+/// Removes a file when dropped.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        // Nobody needs to hear that it was gone already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Binds the socket; a file a dead predecessor left is replaced, one somebody answers on is not.
+fn listen(socket: &Path) -> Result<std::os::unix::net::UnixListener, String> {
+    let shown = socket.display();
+    let fail = |what: &str, e: io::Error| {
+        let remedy = match e.kind() {
+            io::ErrorKind::PermissionDenied => "run as root or choose another path with --socket",
+            _ => "choose another path with --socket or [control] socket",
+        };
+        format!("control socket {shown}: {what} ({e}); {remedy}")
+    };
+    if let Some(folder) = socket.parent() {
+        std::fs::create_dir_all(folder).map_err(|e| fail("its folder cannot be made", e))?;
+    }
+    match std::os::unix::net::UnixStream::connect(socket) {
+        Ok(_) => {
+            return Err(format!(
+                "control socket {shown}: another weir answers on it; stop that one, or give this one another name or --socket"
+            ));
+        }
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(socket).map_err(|e| fail("the one left behind cannot be removed", e))?;
+            tracing::info!("control socket {shown}: left by a dead predecessor, replaced");
+        }
+        Err(_) => {}
+    }
+    let listener = std::os::unix::net::UnixListener::bind(socket).map_err(|e| fail("cannot be made", e))?;
+    // Whoever may reconfigure the router must be root or be let in by the operator.
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
+        .map_err(|e| fail("permissions cannot be set", e))?;
+    listener.set_nonblocking(true).map_err(|e| fail("cannot be made non-blocking", e))?;
+    Ok(listener)
+}
+
+fn serve(
+    listener: std::os::unix::net::UnixListener,
+    metrics: Option<std::net::TcpListener>,
+    desk: Desk,
+    mut ended: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        let metrics = metrics.map(tokio::net::TcpListener::from_std).transpose()?;
+        for (kind, what) in [
+            (SignalKind::terminate(), What::Stop),
+            (SignalKind::interrupt(), What::Stop),
+            (SignalKind::hangup(), What::Reload),
+        ] {
+            tokio::spawn(on_signal(signal(kind)?, what, desk.clone()));
+        }
+        if let Some(metrics) = metrics {
+            let desk = desk.clone();
+            tokio::spawn(async move {
+                loop {
+                    match metrics.accept().await {
+                        Ok((stream, _)) => drop(tokio::spawn(connection(stream, desk.clone(), true))),
+                        Err(error) => pause("metrics", &error).await,
+                    }
+                }
+            });
+        }
+        tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => drop(tokio::spawn(connection(stream, desk.clone(), false))),
+                    Err(error) => pause("control socket", &error).await,
+                }
+            }
+        });
+        // Ends too when the server was dropped without a word.
+        let _ = ended.changed().await;
+        // Answers that are on their way get out.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok::<(), io::Error>(())
+    })?;
+    runtime.shutdown_timeout(LAST_WORDS);
+    Ok(())
+}
+
+/// Out of descriptors or memory: say so and try again a little later.
+async fn pause(what: &str, error: &io::Error) {
+    tracing::warn!("{what}: a connection was not accepted ({error})");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+/// Turns a signal into an ask, every time it comes. The control thread logs what comes of it.
+async fn on_signal(mut signal: Signal, what: What, desk: Desk) {
+    while signal.recv().await.is_some() {
+        desk.ask(what.clone()).await;
+    }
+}
+
+async fn connection<S>(stream: S, desk: Desk, metrics_only: bool)
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let desk = desk.clone();
+        async move {
+            let answer = respond(request, &desk, metrics_only).await;
+            let mut response = hyper::Response::new(Full::new(Bytes::from(answer.body)));
+            *response.status_mut() =
+                StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(answer.kind));
+            Ok::<_, Infallible>(response)
+        }
+    });
+    // A client that hangs up in the middle is no event of ours.
+    let _ = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn respond(request: hyper::Request<Incoming>, desk: &Desk, metrics_only: bool) -> Answer {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path().to_owned();
+    let query = head.uri.query().unwrap_or_default().to_owned();
+    if metrics_only && path != "/metrics" {
+        return Answer::refusal(404, format!("{path}: not here; this address serves /metrics only"));
+    }
+    let body = if head.method == Method::POST {
+        match Limited::new(body, BODY_MAX).collect().await {
+            Ok(body) => body.to_bytes().to_vec(),
+            Err(error) => return Answer::refusal(413, format!("{path}: the body was not taken ({error})")),
+        }
+    } else {
+        Vec::new()
+    };
+    match route(&head.method, &path, &query, body) {
+        Ok(what) => desk.ask(what).await,
+        Err(answer) => answer,
+    }
+}
+
+const INDEX: &str = "weir control socket\n\
+    GET  /v1/status     name, version, generation, what works otherwise than asked\n\
+    GET  /v1/ports      devices, addresses, traffic, losses\n\
+    GET  /v1/routes     the first 1,000; ?limit=N for more\n\
+    GET  /v1/neighbors  ARP and NDP\n\
+    GET  /v1/workers    ledgers, buffers, traffic by port\n\
+    GET  /v1/drops      by reason, with who has to act\n\
+    POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints\n\
+    POST /v1/trace      {\"port\": \"lan\", \"frame\": \"<hex>\"}\n\
+    GET  /metrics       Prometheus text\n";
+
+/// What a request asks for.
+fn route(method: &Method, path: &str, query: &str, body: Vec<u8>) -> Result<What, Answer> {
+    let option = |key: &str| {
+        query.split('&').find_map(|pair| {
+            let (k, v) = pair.split_once('=').unwrap_or((pair, ""));
+            (k == key).then(|| decoded(v))
+        })
+    };
+    let get = |what: What| match *method {
+        Method::GET | Method::HEAD => Ok(what),
+        _ => Err(Answer::refusal(405, format!("{path}: got {method}, expected GET"))),
+    };
+    let post = |what: What| match *method {
+        Method::POST => Ok(what),
+        _ => Err(Answer::refusal(405, format!("{path}: got {method}, expected POST"))),
+    };
+    match path {
+        "/" | "/v1" | "/v1/" => {
+            Err(Answer { status: 200, kind: "text/plain; charset=utf-8", body: INDEX.into() })
+        }
+        "/v1/status" => get(What::Status),
+        "/v1/ports" => get(What::Ports),
+        "/v1/routes" => match option("limit").map(|l| l.parse()) {
+            None => get(What::Routes { limit: Some(1000) }),
+            Some(Ok(limit)) => get(What::Routes { limit: Some(limit) }),
+            Some(Err(_)) => get(What::Routes { limit: None }),
+        },
+        "/v1/neighbors" => get(What::Neighbors),
+        "/v1/workers" => get(What::Workers),
+        "/v1/drops" => get(What::Drops),
+        "/v1/trace" => post(What::Trace { body }),
+        "/metrics" => get(What::Metrics),
+        "/v1/apply" => {
+            let text = String::from_utf8(body).map_err(|_| {
+                Answer::refusal(
+                    400,
+                    "apply: the body is not UTF-8; send the configuration file as it is".into(),
+                )
+            })?;
+            let file = option("file").filter(|f| !f.is_empty()).unwrap_or_else(|| "body".into());
+            post(What::Apply { file, text, dry_run: option("dry-run").is_some() })
+        }
+        _ => Err(Answer::refusal(404, format!("{path}: no such resource; GET / lists what there is"))),
+    }
+}
+
+/// Percent-decoding; what is not valid stays as it is.
+fn decoded(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let hex = text.get(at + 1..at + 3).and_then(|h| u8::from_str_radix(h, 16).ok());
+        match (bytes[at], hex) {
+            (b'%', Some(byte)) => {
+                out.push(byte);
+                at += 3;
+            }
+            (byte, _) => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// The other way, for clients.
+pub fn encoded(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/".contains(&b);
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_name_survives_the_query() {
+        for name in ["router.toml", "a b&c=d.toml", "größe.toml", "100%"] {
+            assert_eq!(decoded(&encoded(name)), name);
+        }
+    }
+
+    #[test]
+    fn paths_lead_to_asks() {
+        assert_eq!(route(&Method::GET, "/v1/ports", "", Vec::new()), Ok(What::Ports));
+        let apply = route(&Method::POST, "/v1/apply", "dry-run&file=a.toml", b"x".to_vec());
+        assert_eq!(apply, Ok(What::Apply { file: "a.toml".into(), text: "x".into(), dry_run: true }));
+        let wrong = route(&Method::GET, "/v1/apply", "", Vec::new()).expect_err("refused");
+        assert_eq!(wrong.status, 405);
+        assert_eq!(route(&Method::GET, "/v2", "", Vec::new()).expect_err("refused").status, 404);
+    }
+
+    #[test]
+    fn a_socket_somebody_answers_on_is_not_taken() {
+        let path = std::env::temp_dir().join(format!("weir-server-{}.sock", std::process::id()));
+        let _removed = Removed(path.clone());
+        let first = listen(&path).expect("free");
+        let refused = listen(&path).expect_err("taken");
+        assert!(refused.contains("another weir answers on it; stop that one"), "{refused}");
+        drop(first);
+        listen(&path).expect("a file left behind is replaced");
+    }
+}

@@ -1,0 +1,195 @@
+//! What the control socket says, as types: written by the daemon, read by `weir show` and `weir top`.
+//!
+//! Every structure is JSON with these field names; fields are added, never renamed. Counters are
+//! cumulative since the daemon started, bytes include the Ethernet header, times are seconds.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/status`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub name: String,
+    pub version: String,
+    pub pid: u32,
+    pub uptime_seconds: f64,
+    /// Of the tables the control side published last; each worker says which it uses.
+    pub generation: u64,
+    pub ports: usize,
+    pub routes: usize,
+    pub workers: usize,
+    /// Frames unaccounted for, over all workers: in − forwarded − local − dropped − held.
+    pub balance: i64,
+    /// What works otherwise than asked for, a sentence each.
+    pub notices: Vec<String>,
+}
+
+/// `GET /v1/ports`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Port {
+    pub name: String,
+    pub device: String,
+    pub vlan: Option<u16>,
+    /// `af_xdp`, `af_packet`, `tun`, `pcap`, or empty while the device is away.
+    pub kind: String,
+    pub up: bool,
+    pub mtu: u16,
+    pub mac: String,
+    pub addresses: Vec<Address>,
+    #[serde(flatten)]
+    pub traffic: Traffic,
+    /// Of the device: shared by its VLANs.
+    pub losses: DeviceLosses,
+    /// What the XDP program did with frames of the device, by cause.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub steered: BTreeMap<String, u64>,
+    /// How the device was opened: refusals, choices, offloads switched off.
+    pub opened: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    pub address: String,
+    /// `kernel` or `weir`: who answers for it.
+    pub owner: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+}
+
+/// Losses before a frame reached the pipeline or after it left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceLosses {
+    pub rx_ring_full: u64,
+    pub rx_invalid: u64,
+    pub tx_invalid: u64,
+    pub rx_fill_empty: u64,
+}
+
+/// `GET /v1/routes`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    pub prefix: String,
+    /// `local`, `broadcast`, `connected` or `static`.
+    pub origin: String,
+    /// `blackhole`, `unreachable` or `prohibited`.
+    pub discard: Option<String>,
+    pub next_hops: Vec<NextHop>,
+    /// In the table now.
+    pub active: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextHop {
+    pub port: Option<String>,
+    pub gateway: Option<String>,
+    pub weight: u8,
+    pub up: bool,
+    pub resolved: bool,
+}
+
+/// `GET /v1/routes`: a full table is long, so it is told whole only on request (`?limit=`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Routes {
+    pub total: usize,
+    pub routes: Vec<Route>,
+}
+
+/// `GET /v1/neighbors`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Neighbor {
+    pub port: String,
+    pub address: String,
+    pub mac: Option<String>,
+    pub state: String,
+    pub age_seconds: f64,
+    /// Routes lead there.
+    pub gateway: bool,
+}
+
+/// `GET /v1/workers`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worker {
+    pub worker: usize,
+    pub cpu: u32,
+    pub generation: u64,
+    pub received: u64,
+    pub forwarded: u64,
+    pub local: u64,
+    pub held: u64,
+    pub dropped: u64,
+    /// By reason, those above zero.
+    pub drops: BTreeMap<String, u64>,
+    pub originated: u64,
+    pub originated_lost: u64,
+    pub icmp_limited: u64,
+    /// Frames unaccounted for; anything but 0 is a defect.
+    pub balance: i64,
+    pub breaths: u64,
+    pub idle_breaths: u64,
+    pub buffers_total: usize,
+    pub buffers_free: usize,
+    /// Buffers no holder accounts for; anything but 0 is a defect.
+    pub buffers_missing: i64,
+    /// By port name.
+    pub ports: BTreeMap<String, Traffic>,
+}
+
+/// `GET /v1/drops`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drop {
+    pub reason: String,
+    pub packets: u64,
+    /// `sender`, `policy`, `operator`, `network`, `load` or `us`: who has to act for it to stop.
+    pub blame: String,
+    pub sentence: String,
+}
+
+/// `POST /v1/apply` with a configuration as the body; `?dry-run` only asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// One line each, in order: `+` comes, `-` goes, `~` changes.
+    pub actions: Vec<String>,
+    /// False on a dry run.
+    pub applied: bool,
+    pub generation: u64,
+}
+
+/// `POST /v1/trace`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceRequest {
+    pub port: String,
+    /// The whole frame in hex; its destination MAC is taken as it stands.
+    pub frame: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    pub generation: u64,
+    pub steps: Vec<Step>,
+    /// `forward`, `local`, `held` or `drop`.
+    pub verdict: String,
+    /// The port it leaves by.
+    pub port: Option<String>,
+    /// The reason of a drop.
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub stage: String,
+    pub looked_at: String,
+    pub found: String,
+}
+
+/// What a refused request gets, with a status of 4xx or 5xx.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub error: String,
+}
