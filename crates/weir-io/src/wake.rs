@@ -51,20 +51,12 @@ impl Sleep {
         Ok(Sleep { polled: vec![entry(event)], descriptors: vec![event], waker })
     }
 
-    /// Adds a device's descriptor, in device order; `None` for a device that has none.
-    pub fn watch(&mut self, fd: Option<RawFd>) {
-        let fd = fd.unwrap_or(-1);
-        self.polled.push(entry(fd));
-        self.descriptors.push(fd);
-    }
-
-    /// Puts another descriptor in the place of the `device`-th.
-    pub fn replace(&mut self, device: usize, fd: Option<RawFd>) {
-        let places = (self.polled.get_mut(device + 1), self.descriptors.get_mut(device + 1));
-        if let (Some(polled), Some(descriptor)) = places {
-            *descriptor = fd.unwrap_or(-1);
-            *polled = entry(*descriptor);
-        }
+    /// Waits for these descriptors from now on, in place of those before.
+    pub fn watch(&mut self, fds: impl IntoIterator<Item = RawFd>) {
+        self.descriptors.truncate(1);
+        self.descriptors.extend(fds);
+        self.polled.clear();
+        self.polled.extend(self.descriptors.iter().map(|&fd| entry(fd)));
     }
 
     /// Sleeps until a device has frames, somebody wakes us, or `milliseconds` have passed.
@@ -137,7 +129,7 @@ mod tests {
         // Something that polls as failed for ever: the reading end of a pipe nobody writes to any more.
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(writer);
-        sleep.watch(Some(reader.as_raw_fd()));
+        sleep.watch([reader.as_raw_fd()]);
         sleep.until_woken(LONG_MS);
         assert_eq!(sleep.polled[1].fd, -1, "left out");
         sleep.until_woken(1);
@@ -145,13 +137,15 @@ mod tests {
     }
 
     #[test]
-    fn device_without_descriptor_is_skipped() {
-        let waker = Waker::new().expect("an eventfd");
+    fn what_is_watched_is_what_was_named_last() {
+        let (waker, other) = (Waker::new().expect("an eventfd"), Waker::new().expect("an eventfd"));
         let mut sleep = Sleep::new(&waker).expect("a second handle");
-        sleep.watch(None);
-        sleep.watch(Some(-1));
-        sleep.replace(1, None);
+        sleep.watch([other.event.as_raw_fd(), -1]);
+        other.wake();
+        sleep.until_woken(LONG_MS);
+        assert_ne!(sleep.polled[1].revents, 0);
+        sleep.watch([]);
         sleep.until_woken(1);
-        assert!(sleep.polled.iter().all(|p| p.revents == 0));
+        assert_eq!(sleep.polled.len(), 1);
     }
 }

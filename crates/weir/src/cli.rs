@@ -3,11 +3,14 @@
 //! Errors go to stderr as one sentence with a remedy and end the program with status 1; what was asked
 //! for goes to stdout.
 
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config;
+use crate::server::encoded;
+use crate::{client, config, daemon, show, top, trace, view};
 
 /// Why a command ended badly: lower case, subject first, then the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +27,26 @@ pub struct Failure(pub String);
         `weir VERB --help` shows examples of each verb."
 )]
 pub struct Cli {
+    /// Control socket [default: /run/weir/NAME.sock, without root $XDG_RUNTIME_DIR/weir/NAME.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Run a router until SIGTERM or Ctrl-C
+    #[command(after_help = "Examples:\n  \
+        sudo weir run router.toml                 what was chosen is logged, then `ready`\n  \
+        sudo WEIR_LOG=debug weir run router.toml  say more\n\n\
+        SIGTERM, SIGINT  new frames go to the kernel, frames that have arrived are sent, everything is removed\n\
+        SIGHUP           reads FILE again and applies it; a wrong file changes nothing\n\n\
+        A router that was killed leaves usable interfaces; the next one cleans up what it left.")]
+    Run {
+        /// The configuration file
+        file: PathBuf,
+    },
     /// Read a configuration and say everything that is wrong with it
     #[command(after_help = "Examples:\n  \
         weir check router.toml        every complaint with file:line:column, or one line of summary\n\n\
@@ -38,15 +55,165 @@ enum Verb {
         /// The configuration file
         file: PathBuf,
     },
+    /// Make a running router what a file says, without losing a packet
+    #[command(after_help = "Examples:\n  \
+        weir apply --dry-run router.toml    what would change: + comes, - goes, ~ changes\n  \
+        weir apply router.toml              prints the same and does it\n\n\
+        All of it or nothing: a file with anything wrong changes nothing.\n\
+        [workers], [control] and the kind of a device are read at the start only.")]
+    Apply {
+        /// The configuration file
+        file: PathBuf,
+        /// Only say what would change
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Show what a running router has and counts
+    #[command(after_help = "Examples:\n  \
+        weir show ports                devices, addresses, traffic, how each was opened\n  \
+        weir show drops                why packets were dropped, and who has to act\n  \
+        weir show workers --json       the ledgers, for a program\n  \
+        weir --socket /run/weir/b.sock show routes\n\n\
+        The same with curl: curl --unix-socket /run/weir/router.sock http://weir/v1/ports")]
+    Show {
+        topic: Topic,
+        /// The daemon's own JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Live rates: packets, bits and drops a second, by port, worker and reason
+    #[command(after_help = "Examples:\n  \
+        weir top                       the whole screen, every second\n  \
+        weir top --once | grep lan     one interval, as text\n  \
+        weir top --every 0.2")]
+    Top {
+        /// One interval, then end
+        #[arg(long)]
+        once: bool,
+        /// Seconds between two looks
+        #[arg(long, default_value_t = 1.0, value_parser = interval)]
+        every: f64,
+    },
+    /// Say why a packet goes where it goes: every decision and the table entry that made it
+    #[command(after_help = "Examples:\n  \
+        weir trace --port lan --src 192.0.2.7 --dst 203.0.113.9\n  \
+        weir trace --port lan --src 192.0.2.7 --dst 203.0.113.9 --proto tcp --sport 4000 --dport 443 --ttl 1\n  \
+        weir trace --port wan --hex 0200000000010200000000020800450000…\n\n\
+        Nothing is sent. The frame takes the very code that forwards.")]
+    Trace(TraceArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
+    Completions { shell: Shell },
 }
 
-pub fn run(cli: Cli) -> Result<(), Failure> {
-    match cli.verb {
-        Verb::Check { file } => check(&file),
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Topic {
+    Status,
+    Ports,
+    Routes,
+    Neighbors,
+    Workers,
+    Drops,
+}
+
+impl Topic {
+    /// Where the daemon tells it.
+    pub fn path(self) -> &'static str {
+        match self {
+            Topic::Status => "/v1/status",
+            Topic::Ports => "/v1/ports",
+            Topic::Routes => "/v1/routes",
+            Topic::Neighbors => "/v1/neighbors",
+            Topic::Workers => "/v1/workers",
+            Topic::Drops => "/v1/drops",
+        }
     }
 }
 
-fn check(file: &std::path::Path) -> Result<(), Failure> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    Udp,
+    Tcp,
+    Icmp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Fish,
+    Zsh,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct TraceArgs {
+    /// The port the packet comes in on
+    #[arg(long)]
+    pub port: String,
+    /// The whole Ethernet frame in hex
+    #[arg(long, conflicts_with_all = ["src", "dst"], required_unless_present_all = ["src", "dst"])]
+    pub hex: Option<String>,
+    #[arg(long, requires = "dst")]
+    pub src: Option<IpAddr>,
+    #[arg(long, requires = "src")]
+    pub dst: Option<IpAddr>,
+    #[arg(long, value_enum, default_value_t = Protocol::Udp)]
+    pub proto: Protocol,
+    #[arg(long, default_value_t = 40000)]
+    pub sport: u16,
+    #[arg(long, default_value_t = 53)]
+    pub dport: u16,
+    /// TTL or hop limit
+    #[arg(long, default_value_t = 64)]
+    pub ttl: u8,
+    /// Bytes of the IP packet
+    #[arg(long)]
+    pub len: Option<usize>,
+    /// Set IPv4's don't-fragment bit
+    #[arg(long)]
+    pub df: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Between a hundredth of a second, where counters are that fresh, and an hour.
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(s) if (0.02..=3600.0).contains(&s) => Ok(s),
+        _ => Err("expected seconds from 0.02 to 3600".to_owned()),
+    }
+}
+
+pub fn run(cli: Cli) -> Result<(), Failure> {
+    let socket = || client::find(cli.socket.clone()).map_err(Failure);
+    match &cli.verb {
+        Verb::Run { file } => {
+            log();
+            let daemon = daemon::start(file, cli.socket.clone()).map_err(|broken| Failure(broken.0))?;
+            daemon.run().map_err(|broken| Failure(broken.0))
+        }
+        Verb::Check { file } => check(file),
+        Verb::Apply { file, dry_run } => apply(cli.socket.clone(), file, *dry_run),
+        Verb::Show { topic, json } => show::run(&socket()?, *topic, *json),
+        Verb::Top { once, every } => top::run(&socket()?, Duration::from_secs_f64(*every), *once),
+        Verb::Trace(args) => trace::run(&socket()?, args),
+        Verb::Completions { shell } => show::print(&completions(*shell)),
+    }
+}
+
+/// Events go to stderr; `WEIR_LOG` chooses how many.
+fn log() {
+    use std::io::IsTerminal;
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}
+
+fn check(file: &Path) -> Result<(), Failure> {
     let config = config::load(file).map_err(|refused| Failure(refused.0))?;
     println!(
         "{}: {} and {}: nothing wrong",
@@ -57,7 +224,103 @@ fn check(file: &std::path::Path) -> Result<(), Failure> {
     Ok(())
 }
 
+fn apply(socket: Option<PathBuf>, file: &Path, dry_run: bool) -> Result<(), Failure> {
+    let config = config::load(file).map_err(|refused| Failure(refused.0))?;
+    let named = daemon::socket_path(&config);
+    let socket = match socket {
+        // The file names its router; a copy under another name goes to the only router there is.
+        None if named.exists() => named,
+        given => client::find(given).map_err(Failure)?,
+    };
+    let mut path = format!("/v1/apply?file={}", encoded(&file.display().to_string()));
+    if dry_run {
+        path += "&dry-run";
+    }
+    let body = config.source.text.as_bytes();
+    let applied: view::Applied = client::post(&socket, &path, "application/toml", body).map_err(Failure)?;
+    let mut out: String = applied.actions.iter().map(|line| line.clone() + "\n").collect();
+    out += &match (applied.actions.len(), applied.applied) {
+        (0, _) => "nothing to change\n".to_owned(),
+        (n, true) => format!("{} applied, tables of generation {}\n", count(n, "change"), applied.generation),
+        (n, false) => format!("{} to make; nothing was done\n", count(n, "change")),
+    };
+    show::print(&out)
+}
+
+/// Words to complete: verbs, topics and options as the parser knows them, files where files go.
+fn completions(shell: Shell) -> String {
+    use clap::CommandFactory;
+    let command = Cli::command();
+    let verbs: Vec<&str> = command.get_subcommands().map(|c| c.get_name()).collect();
+    let topics: Vec<String> = Topic::value_variants()
+        .iter()
+        .filter_map(|t| Some(t.to_possible_value()?.get_name().to_owned()))
+        .collect();
+    let options = |verb: &str| -> Vec<String> {
+        let of = command.find_subcommand(verb).into_iter().flat_map(|c| c.get_arguments());
+        of.filter_map(|a| Some(format!("--{}", a.get_long()?))).collect()
+    };
+    let (words, topics) = (verbs.join(" "), topics.join(" "));
+    match shell {
+        Shell::Fish => {
+            let mut out = format!("complete -c weir -n __fish_use_subcommand -f -a '{words}'\n");
+            out += &format!("complete -c weir -n '__fish_seen_subcommand_from show' -f -a '{topics}'\n");
+            for verb in &verbs {
+                for option in options(verb) {
+                    let option = option.trim_start_matches('-').to_owned();
+                    out += &format!("complete -c weir -n '__fish_seen_subcommand_from {verb}' -l {option}\n");
+                }
+            }
+            out
+        }
+        Shell::Bash | Shell::Zsh => {
+            let mut cases = String::new();
+            for verb in &verbs {
+                let more = if *verb == "show" { topics.as_str() } else { "" };
+                cases += &format!("    {verb}) words=\"{more} {}\" ;;\n", options(verb).join(" "));
+            }
+            let zsh = if shell == Shell::Zsh { "autoload -U +X bashcompinit && bashcompinit\n" } else { "" };
+            format!(
+                "{zsh}_weir() {{\n  local words=\"{words}\"\n  case \"${{COMP_WORDS[1]}}\" in\n{cases}  esac\n  \
+                 [ \"$COMP_CWORD\" = 1 ] && words=\"{words}\"\n  \
+                 COMPREPLY=($(compgen -W \"$words --socket --help\" -- \"${{COMP_WORDS[COMP_CWORD]}}\"))\n}}\n\
+                 complete -o default -F _weir weir\n"
+            )
+        }
+    }
+}
+
 /// `1 port`, `2 ports`.
 pub fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_shows_an_example() {
+        for verb in Cli::command().get_subcommands().filter(|c| c.get_name() != "help") {
+            let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{} has no example", verb.get_name());
+        }
+    }
+
+    #[test]
+    fn completions_know_every_verb() {
+        for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+            let script = completions(shell);
+            for verb in Cli::command().get_subcommands() {
+                assert!(script.contains(verb.get_name()), "{shell:?}: {}", verb.get_name());
+            }
+        }
+    }
 }

@@ -4,8 +4,13 @@
 //! (tokio, one thread), which share table snapshots, counters and bounded queues, and nothing else.
 
 pub mod cli;
+pub mod client;
 pub mod config;
+pub mod daemon;
 pub mod ports;
 pub mod server;
+pub mod show;
+pub mod top;
+pub mod trace;
 pub mod view;
 pub mod worker;

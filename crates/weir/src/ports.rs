@@ -10,7 +10,9 @@
 //! Promises: every refusal on the way is kept and printed; receive offloads that merge frames are off
 //! while a port is ours and on again afterwards; dropping an [`OpenPort`] leaves the interface as it was.
 
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use weir_core::packet::DeviceId;
 use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
@@ -25,7 +27,7 @@ use weir_io::tun::Tun;
 use weir_io::umem::{Chunk, Umem};
 
 use crate::config::{self, Kind};
-use crate::worker::{OpenDevice, poll_fd};
+use crate::worker::{OpenDevice, Several};
 
 /// Frames a worker's own receive call takes from the interface: one batch.
 const BUSY_POLL_BUDGET: u16 = 64;
@@ -57,11 +59,12 @@ pub fn queues(port: &config::Port) -> Option<usize> {
     }
 }
 
-/// Opens a device for every worker: `umems[n]` is the memory of worker *n*, which gets queue *n*.
+/// Opens a device for every worker: `umems[n]` is the memory of worker *n*, which gets queue *n* and every
+/// further one that falls to it in turn.
 pub fn open(
     port: &config::Port,
     device: DeviceId,
-    umems: &[Umem],
+    umems: &[Arc<Umem>],
     local: Option<&LocalAddresses>,
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     let name = port.device.value.as_str();
@@ -69,8 +72,8 @@ pub fn open(
         Kind::Tun => open_tun(name, device),
         Kind::Pcap => open_pcap(port, device),
         Kind::AfPacket => open_af_packet(name, device, umems.len(), Vec::new()),
-        Kind::AfXdp => open_af_xdp(name, device, umems, local),
-        Kind::Auto => match open_af_xdp(name, device, umems, local) {
+        Kind::AfXdp => open_af_xdp(port, device, umems, local),
+        Kind::Auto => match open_af_xdp(port, device, umems, local) {
             Ok(opened) => Ok(opened),
             Err(refusal) => {
                 let said = vec![refusal.to_string(), format!("port {name}: falling back to af_packet")];
@@ -112,11 +115,12 @@ fn switch_off_merging(name: &str, said: &mut Vec<String>) -> Option<SwitchedOff>
 }
 
 fn open_af_xdp(
-    name: &str,
+    port: &config::Port,
     device: DeviceId,
-    umems: &[Umem],
+    umems: &[Arc<Umem>],
     local: Option<&LocalAddresses>,
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
+    let name = port.device.value.as_str();
     let mut said = Vec::new();
     let local = local.ok_or_else(|| {
         PortError::new(format!(
@@ -128,13 +132,24 @@ fn open_af_xdp(
     let modes = [XdpMode::Native, XdpMode::Generic];
     let steering =
         Steering::attach(name, link.index, &modes, local).map_err(|e| PortError::new(e.to_string()))?;
-    let mut queues = Vec::new();
-    for (queue, umem) in umems.iter().enumerate() {
-        let port = open_queue(device, queue as u32, &steering, umem)?;
-        said.push(port.report().to_string());
-        let poll = poll_fd(&port.poll_fd());
-        queues.push(OpenDevice { device: Box::new(port), poll });
+    // Every queue gets a socket: the kernel would keep what arrives on one without.
+    let count = queues(port).unwrap_or(umems.len());
+    let mut opened: Vec<(Several<AfXdp>, Vec<RawFd>)> = Vec::new();
+    for queue in 0..count.max(umems.len()) {
+        let worker = queue % umems.len();
+        let socket = open_queue(device, queue as u32, &steering, &umems[worker])?;
+        said.push(socket.report().to_string());
+        let fd = socket.poll_fd().as_raw_fd();
+        match opened.get_mut(worker) {
+            None => opened.push((Several::new(socket), vec![fd])),
+            Some((several, poll)) => {
+                several.add(socket);
+                poll.push(fd);
+            }
+        }
     }
+    let queues =
+        opened.into_iter().map(|(device, poll)| OpenDevice { device: Box::new(device), poll }).collect();
     let tap = Tap::open(name)?;
     let opened =
         OpenPort { kind: "af_xdp", said, steering: Some(steering), tap: Some(tap), _offloads: offloads };
@@ -173,11 +188,11 @@ fn open_af_packet(
     }
     let offloads = switch_off_merging(name, &mut said);
     // Any number all queues of this device share and no other socket of this host uses.
-    let fanout = (workers > 1).then(|| (std::process::id() as u16).wrapping_add(device.0));
+    let fanout = (workers > 1).then(|| (std::process::id() as u16).wrapping_mul(64).wrapping_add(device.0));
     let mut queues = Vec::new();
     for _ in 0..workers {
         let port: AfPacket<Chunk> = AfPacket::open(name, device, fanout)?;
-        let poll = poll_fd(&port);
+        let poll = vec![port.as_raw_fd()];
         queues.push(OpenDevice { device: Box::new(port), poll });
     }
     said.push(format!(
@@ -191,7 +206,7 @@ fn open_tun(name: &str, device: DeviceId) -> Result<(OpenPort, Vec<OpenDevice>),
     let port = Tun::open(name, device)?;
     let mut said = vec![format!("tun {name}: open")];
     ready_link("tun", name, &mut said)?;
-    let poll = poll_fd(&port);
+    let poll = vec![port.as_raw_fd()];
     let opened = OpenPort { kind: "tun", said, ..OpenPort::default() };
     Ok((opened, vec![OpenDevice { device: Box::new(port), poll }]))
 }
@@ -202,5 +217,5 @@ fn open_pcap(port: &config::Port, device: DeviceId) -> Result<(OpenPort, Vec<Ope
     let (read, write) = (read.unwrap_or("nothing"), write.unwrap_or("nothing"));
     let said = vec![format!("pcap {}: reads {read}, writes {write}", port.device.value)];
     let opened = OpenPort { kind: "pcap", said, ..OpenPort::default() };
-    Ok((opened, vec![OpenDevice { device: Box::new(file), poll: None }]))
+    Ok((opened, vec![OpenDevice { device: Box::new(file), poll: Vec::new() }]))
 }

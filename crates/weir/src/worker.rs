@@ -13,37 +13,54 @@
 //! it could not. A panic ends the thread and is seen by [`Worker::is_finished`].
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use arc_swap::ArcSwap;
-use weir_core::device::{Device, DeviceStats, DeviceStatus};
+use weir_core::device::{Device, DeviceStats};
 use weir_core::packet::DeviceId;
 use weir_core::router::{Event, PortCounters};
 use weir_core::tables::{PortId, Tables};
 use weir_core::verdict::Ledger;
+use weir_core::wire::flow::FlowKey;
 use weir_io::umem::{Chunk, Umem};
 use weir_io::wake::{Sleep, Waker};
 
+mod queues;
 mod run;
 
-/// A device and the descriptor that becomes readable when it has frames.
+pub use queues::{Absent, Several};
+
+/// A device and the descriptors that become readable when it has frames.
 pub struct OpenDevice {
     pub device: Box<dyn Device<Chunk> + Send>,
-    pub poll: Option<RawFd>,
+    pub poll: Vec<RawFd>,
 }
 
 /// A worker about to start.
 pub struct Start {
     pub number: usize,
     pub cpu: u32,
-    pub umem: Umem,
+    /// Shared with the control side, which opens further devices on it.
+    pub umem: Arc<Umem>,
     /// By [`DeviceId`]: its queue of every device.
     pub devices: Vec<OpenDevice>,
+    /// The key all workers of the router choose paths by.
+    pub key: FlowKey,
 }
+
+/// The way from workers to the control thread: a bounded queue and what makes the thread look at it.
+#[derive(Clone)]
+pub struct Tell {
+    pub queue: SyncSender<(usize, Told)>,
+    pub waker: Arc<Waker>,
+}
+
+/// Told and not yet read, of all workers: a burst of 1,024 ARP frames is a /22 answering at once.
+pub const TOLD_MAX: usize = 1024;
 
 /// What a worker tells the control side, as it happens.
 #[derive(Debug)]
@@ -68,7 +85,7 @@ pub struct Report {
     /// By [`PortId`].
     pub ports: Vec<PortCounters>,
     /// By [`DeviceId`].
-    pub devices: Vec<DeviceReport>,
+    pub devices: Vec<DeviceStats>,
     pub breaths: u64,
     /// Breaths in which nothing came in.
     pub idle_breaths: u64,
@@ -79,12 +96,20 @@ pub struct Report {
     pub buffers_in_devices: usize,
     pub buffers_held: usize,
     pub buffers_total: usize,
+    /// Dropped with a closed device and not yet fetched back.
+    pub buffers_home: usize,
+    /// Frames of the control side there was no buffer or device for.
+    pub mail_lost: u64,
+    /// Requests to resolve a neighbour the control side had no room for; the next frame asks again.
+    pub events_lost: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceReport {
-    pub stats: DeviceStats,
-    pub status: DeviceStatus,
+impl Report {
+    /// Buffers no holder accounts for; anything but 0 is a leak.
+    pub fn buffers_missing(&self) -> i64 {
+        let found = self.buffers_free + self.buffers_in_devices + self.buffers_held + self.buffers_home;
+        self.buffers_total as i64 - found as i64
+    }
 }
 
 /// What a worker and the control side share.
@@ -106,12 +131,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker on its CPU. `told` is shared by all workers.
-    pub fn start(
-        start: Start,
-        tables: Arc<ArcSwap<Tables>>,
-        told: SyncSender<(usize, Told)>,
-    ) -> io::Result<Worker> {
+    /// Starts a worker on its CPU. `tell` is shared by all workers.
+    pub fn start(start: Start, tables: Arc<ArcSwap<Tables>>, tell: Tell) -> io::Result<Worker> {
         let shared = Arc::new(Shared {
             tables,
             stop: AtomicBool::new(false),
@@ -125,7 +146,7 @@ impl Worker {
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name(format!("weir-worker-{number}"))
-            .spawn(move || run::Loop::new(start, theirs, sleep, inbox, told).run())?;
+            .spawn(move || run::Loop::new(start, theirs, sleep, inbox, tell).run())?;
         Ok(Worker { number, cpu, shared, mail, thread: Some(thread) })
     }
 
@@ -144,7 +165,8 @@ impl Worker {
     }
 
     pub fn report(&self) -> Report {
-        self.shared.report.lock().map(|report| report.clone()).unwrap_or_default()
+        // Plain numbers are whole at every step, whatever panicked while holding them.
+        self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The thread has ended: as told, or by a panic.
@@ -169,9 +191,4 @@ impl Drop for Worker {
         self.stop();
         self.join();
     }
-}
-
-/// The descriptor of anything that has one.
-pub fn poll_fd(of: &impl AsRawFd) -> Option<RawFd> {
-    Some(of.as_raw_fd())
 }

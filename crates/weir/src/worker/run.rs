@@ -1,12 +1,12 @@
 //! The worker's loop: breathe, pass on, look up now and then, sleep when there is nothing to do.
 
-use std::mem;
-use std::sync::Arc;
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, TrySendError};
+use std::sync::{Arc, PoisonError};
 
 use arc_swap::Cache;
-use weir_core::device::Device;
+use weir_core::device::{Device, DeviceStats};
 use weir_core::packet::{Batch, Frame, Pool};
 use weir_core::router::{Output, Router, breathe};
 use weir_core::tables::Tables;
@@ -16,7 +16,8 @@ use weir_io::umem::{Chunk, Umem};
 use weir_io::wake::Sleep;
 use weir_io::{clock, cpu};
 
-use super::{DeviceReport, Mail, OpenDevice, Report, Shared, Start, Told};
+use super::queues::{Absent, add};
+use super::{Mail, OpenDevice, Report, Shared, Start, Tell, Told};
 
 /// Breaths without a frame before a worker sleeps: 2,000 × some 100 ns (one look at each ring) is
 /// about the time a sleep and a wake-up cost together.
@@ -32,10 +33,13 @@ const DRAIN_LONGEST: Nanos = 200 * MILLISECOND;
 pub(super) struct Loop {
     shared: Arc<Shared>,
     inbox: Receiver<Mail>,
-    told: SyncSender<(usize, Told)>,
+    tell: Tell,
     number: usize,
     cpu: u32,
     devices: Vec<Box<dyn Device<Chunk>>>,
+    /// By device: what those had counted that were replaced.
+    past: Vec<DeviceStats>,
+    polls: Vec<Vec<RawFd>>,
     sleep: Sleep,
     router: Router<Chunk>,
     pool: Pool<Chunk>,
@@ -43,7 +47,7 @@ pub(super) struct Loop {
     out: Output<Chunk>,
     report: Report,
     reported: Nanos,
-    umem: Umem,
+    umem: Arc<Umem>,
 }
 
 impl Loop {
@@ -52,24 +56,28 @@ impl Loop {
         shared: Arc<Shared>,
         mut sleep: Sleep,
         inbox: Receiver<Mail>,
-        told: SyncSender<(usize, Told)>,
+        tell: Tell,
     ) -> Loop {
         let mut devices: Vec<Box<dyn Device<Chunk>>> = Vec::new();
+        let mut polls = Vec::new();
         for OpenDevice { device, poll } in start.devices {
-            sleep.watch(poll);
             devices.push(device);
+            polls.push(poll);
         }
+        sleep.watch(polls.iter().flatten().copied());
         Loop {
             inbox,
-            told,
+            tell,
             number: start.number,
             cpu: start.cpu,
             sleep,
-            router: Router::new(),
+            router: Router::new().with_flow_key(start.key),
             pool: start.umem.pool(),
             batch: Batch::new(),
             out: Output::new(devices.len()),
+            past: vec![DeviceStats::default(); devices.len()],
             devices,
+            polls,
             report: Report::default(),
             reported: 0,
             umem: start.umem,
@@ -89,6 +97,9 @@ impl Loop {
         loop {
             let now = clock::now();
             let tables = tables.load();
+            if self.devices.len() < tables.devices.len() {
+                self.fit(tables.devices.len());
+            }
             let received = breathe(
                 &mut self.router,
                 now,
@@ -124,7 +135,20 @@ impl Loop {
                 self.sleep.until_woken(SLEEP_MS);
             }
         }
-        self.tell_figures(clock::now(), self.report.generation);
+        self.router.give_up(&mut self.pool);
+        self.figures(self.report.generation);
+        *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = self.report;
+    }
+
+    /// One slot and one outgoing queue for each of `devices`; empty until the control side fills it.
+    #[cold]
+    fn fit(&mut self, devices: usize) {
+        while self.devices.len() < devices {
+            self.devices.push(Box::new(Absent));
+            self.polls.push(Vec::new());
+            self.past.push(DeviceStats::default());
+            self.out.tx.push(Vec::new());
+        }
     }
 
     /// Hands punted frames and events to the control side; what does not fit is dropped and counted.
@@ -132,18 +156,20 @@ impl Loop {
         if self.out.punt.is_empty() && self.out.events.is_empty() {
             return;
         }
-        let punts = mem::take(&mut self.out.punt);
-        for (port, frame) in punts {
-            let told = self.told.try_send((self.number, Told::Punt(port, frame.data().to_vec())));
-            if told.is_err() {
+        for (port, frame) in self.out.punt.drain(..) {
+            let told = Told::Punt(port, frame.data().to_vec());
+            if self.tell.queue.try_send((self.number, told)).is_err() {
                 self.router.local_lost(Reason::PuntQueueFull);
             }
             self.pool.put(frame.into_buffer());
         }
         for event in self.out.events.drain(..) {
-            // A lost request is made again by the next frame for that next hop.
-            let _ = self.told.try_send((self.number, Told::Event(event)));
+            let told = (self.number, Told::Event(event));
+            if let Err(TrySendError::Full(_)) = self.tell.queue.try_send(told) {
+                self.report.events_lost += 1;
+            }
         }
+        self.tell.waker.wake();
     }
 
     fn read_mail(&mut self, tables: &Tables) {
@@ -155,17 +181,22 @@ impl Loop {
                     let queue = self.out.tx.get_mut(device.index());
                     match (sent, queue) {
                         (Some(frame), Some(queue)) => self.router.originate(tables, frame, queue),
-                        (Some(frame), None) => self.pool.put(frame.into_buffer()),
-                        _ => {}
+                        (Some(frame), None) => {
+                            self.pool.put(frame.into_buffer());
+                            self.report.mail_lost += 1;
+                        }
+                        (None, _) => self.report.mail_lost += 1,
                     }
                 }
                 Mail::Replace(id, open) => {
-                    if let Some(device) = self.devices.get_mut(id.index()) {
-                        *device = open.device;
-                        self.sleep.replace(id.index(), open.poll);
-                        // What the old device held came home when it was dropped.
-                        self.umem.reclaim(&mut self.pool);
-                    }
+                    self.fit(id.index() + 1);
+                    let device = &mut self.devices[id.index()];
+                    add(&mut self.past[id.index()], device.stats());
+                    *device = open.device;
+                    self.polls[id.index()] = open.poll;
+                    self.sleep.watch(self.polls.iter().flatten().copied());
+                    // What the old device held came home when it was dropped.
+                    self.umem.reclaim(&mut self.pool);
                 }
             }
         }
@@ -174,21 +205,28 @@ impl Loop {
     /// Copies the figures for the control side, unless it is reading them just now.
     fn tell_figures(&mut self, now: Nanos, generation: u64) {
         self.reported = now;
+        self.figures(generation);
+        if let Ok(mut shared) = self.shared.report.try_lock() {
+            shared.clone_from(&self.report);
+        }
+    }
+
+    fn figures(&mut self, generation: u64) {
         let report = &mut self.report;
         report.generation = generation;
         report.ledger.clone_from(self.router.ledger());
         report.ports.clear();
         report.ports.extend_from_slice(self.router.port_counters());
         report.devices.clear();
-        for device in &mut self.devices {
-            report.devices.push(DeviceReport { stats: device.stats(), status: device.status() });
+        for (device, past) in self.devices.iter_mut().zip(&self.past) {
+            let mut stats = *past;
+            add(&mut stats, device.stats());
+            report.devices.push(stats);
         }
         report.buffers_free = self.pool.free();
         report.buffers_in_devices = self.devices.iter().map(|d| d.buffers_held()).sum();
         report.buffers_held = self.router.held();
+        report.buffers_home = self.umem.home();
         report.buffers_total = self.umem.total();
-        if let Ok(mut shared) = self.shared.report.try_lock() {
-            shared.clone_from(report);
-        }
     }
 }

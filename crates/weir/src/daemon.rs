@@ -1,0 +1,218 @@
+//! The daemon: workers that forward, and one control thread that does everything else.
+//!
+//! ```text
+//! workers ── punts, events ──►┐                       ┌──► snapshots (ArcSwap) ──► workers
+//! taps (ARP, NDP) ───────────►│                       ├──► frames to send ───────► worker 0
+//! netlink (links, addresses) ►│  control thread: Control ──► XDP's local addresses
+//! HTTP socket, signals ──────►┘                       └──► answers
+//! ```
+//!
+//! Promises: one thread changes tables; what it hears is bounded and read in turn; an interface that
+//! vanishes, goes down or changes is reported, counted and taken up again when it comes back; at the end
+//! traffic is handed to the kernel first, then what has arrived is sent, then everything is removed.
+//! Refuses: to start half: what cannot be opened is said and nothing stays behind.
+
+mod answer;
+mod apply;
+mod links;
+pub mod metrics;
+mod start;
+
+use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use arc_swap::ArcSwap;
+use weir_core::control::Control;
+use weir_core::packet::DeviceId;
+use weir_core::tables::Tables;
+use weir_core::time::{MILLISECOND, Nanos};
+use weir_core::verdict::Ledger;
+use weir_core::wire::flow::FlowKey;
+use weir_io::clock;
+use weir_io::netlink::{AddressInfo, LinkInfo, Monitor};
+use weir_io::steer::LocalAddresses;
+use weir_io::umem::Umem;
+use weir_io::wake::Sleep;
+
+use crate::config::Config;
+use crate::ports::OpenPort;
+use crate::server::{Ask, Server, What};
+use crate::worker::{Mail, Report, Told, Worker};
+pub use start::{socket_path, start};
+
+/// Longest the control thread sleeps: a dead worker is noticed within it.
+const SLEEP_MS: u64 = 500;
+
+/// Everything that runs. Fields drop in order: the server goes first, then workers with their sockets,
+/// then what holds the interfaces.
+pub struct Daemon {
+    server: Server,
+    workers: Vec<Worker>,
+    open: BTreeMap<String, Open>,
+    path: PathBuf,
+    config: Config,
+    control: Control,
+    tables: Arc<ArcSwap<Tables>>,
+    umems: Vec<Arc<Umem>>,
+    key: FlowKey,
+    /// Absent where BPF cannot be used: then no port is `af_xdp`.
+    local: Option<LocalAddresses>,
+    kernel: Kernel,
+    told: Receiver<(usize, Told)>,
+    asks: Receiver<Ask>,
+    sleep: Sleep,
+    /// The set of descriptors to sleep on has changed.
+    resleep: bool,
+    started: Nanos,
+}
+
+/// A device that is ours now.
+struct Open {
+    port: OpenPort,
+    /// Kept here, because a device that left the configuration has no name in the tables.
+    id: DeviceId,
+    /// The interface it was opened on; another one under the same name has another.
+    index: Option<u32>,
+}
+
+/// What the kernel last said of itself.
+struct Kernel {
+    monitor: Monitor,
+    links: Vec<LinkInfo>,
+    addresses: Vec<AddressInfo>,
+}
+
+/// Why the daemon did not start or ended badly: one or more sentences for the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken(pub String);
+
+impl Daemon {
+    /// Runs until told to stop, then drains.
+    pub fn run(mut self) -> Result<(), Broken> {
+        loop {
+            self.sleep();
+            let now = clock::now();
+            self.hear_workers(now);
+            self.hear_taps(now);
+            self.hear_kernel(now);
+            let stop = self.answer_asks(now);
+            self.control.tick(now);
+            self.publish();
+            if stop {
+                return self.drain();
+            }
+            if let Some(dead) = self.workers.iter().find(|w| w.is_finished()) {
+                let number = dead.number;
+                self.drain()?;
+                return Err(Broken(format!(
+                    "worker {number}: ended by a defect of weir, see the panic above; the interfaces were given back to the kernel; start weir again and report the panic"
+                )));
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        if std::mem::take(&mut self.resleep) {
+            let taps = self.open.values().filter_map(|o| o.port.tap.as_ref()).map(AsRawFd::as_raw_fd);
+            self.sleep.watch(taps.chain([self.kernel.monitor.as_raw_fd()]));
+        }
+        let now = clock::now();
+        let due = self.control.poll_at().map_or(u64::MAX, |at| at.saturating_sub(now).div_ceil(MILLISECOND));
+        self.sleep.until_woken(due.min(SLEEP_MS) as i32);
+    }
+
+    fn hear_workers(&mut self, now: Nanos) {
+        // At most what is there now: workers that never fall silent must not keep the rest waiting.
+        for (_, told) in self.told.try_iter().take(crate::worker::TOLD_MAX) {
+            match told {
+                Told::Punt(port, frame) => self.control.handle_punt(now, port, &frame),
+                Told::Event(event) => self.control.handle_event(now, event),
+            }
+        }
+    }
+
+    /// ARP and NDP that the XDP program left to the kernel.
+    fn hear_taps(&mut self, now: Nanos) {
+        let tables = self.control.tables().clone();
+        for open in self.open.values_mut() {
+            let Some(tap) = &mut open.port.tap else { continue };
+            // A device that is down or gone says so by netlink too.
+            for frame in tap.receive().unwrap_or_default() {
+                if let Some(port) = tables.port_of(open.id, &frame) {
+                    self.control.handle_punt(now, port, &frame);
+                }
+            }
+        }
+    }
+
+    /// Answers what was asked; true when the answer is to stop.
+    fn answer_asks(&mut self, now: Nanos) -> bool {
+        let mut stop = false;
+        while let Ok(Ask { what, answer }) = self.asks.try_recv() {
+            stop |= what == What::Stop;
+            // Whoever asked may have gone; what was done stays done.
+            let _ = answer.send(self.answer(now, what));
+        }
+        stop
+    }
+
+    /// Gives workers the newest tables and the frames the control side wants sent.
+    fn publish(&mut self) {
+        if let Some(tables) = self.control.take_snapshot() {
+            self.tables.store(tables);
+            for worker in &self.workers {
+                worker.wake();
+            }
+        }
+        for (port, frame) in self.control.take_transmits() {
+            let device = self.control.tables().ports.get(port.index()).map(|p| p.device);
+            if let (Some(device), Some(worker)) = (device, self.workers.first()) {
+                worker.post(Mail::Send(device, frame));
+            }
+        }
+    }
+
+    fn reports(&self) -> Vec<Report> {
+        self.workers.iter().map(Worker::report).collect()
+    }
+
+    /// Traffic back to the kernel, then what has arrived out, then the counts.
+    fn drain(&mut self) -> Result<(), Broken> {
+        tracing::info!("stopping: new frames go to the kernel, frames that have arrived are still sent");
+        for open in self.open.values_mut() {
+            open.port.steering = None;
+        }
+        for worker in &self.workers {
+            worker.stop();
+        }
+        for worker in &mut self.workers {
+            // A panic has told of itself; the figures are those of its last report.
+            worker.join();
+        }
+        let mut total = Ledger::default();
+        for report in self.reports() {
+            total.merge(&report.ledger);
+        }
+        tracing::info!(
+            "drained: {} received = {} forwarded + {} local + {} dropped ({} unaccounted)",
+            total.received,
+            total.forwarded,
+            total.local,
+            total.drops.total(),
+            total.balance()
+        );
+        for (reason, count) in total.drops.nonzero() {
+            tracing::info!("dropped {count}: {}: {}", reason.name(), reason.sentence());
+        }
+        Ok(())
+    }
+}
+
+/// The id of a device by its name.
+fn device_id(tables: &Tables, name: &str) -> Option<DeviceId> {
+    let at = tables.devices.iter().position(|d| d.name == name)?;
+    Some(DeviceId(at as u16))
+}

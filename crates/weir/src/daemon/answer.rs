@@ -1,0 +1,286 @@
+//! Answers to what the control socket is asked: the state of this moment as [`crate::view`] types.
+
+use std::collections::BTreeMap;
+
+use weir_core::control::RouteView;
+use weir_core::packet::DeviceId;
+use weir_core::router::PortCounters;
+use weir_core::state::MacText;
+use weir_core::tables::Owner;
+use weir_core::time::{Nanos, SECOND};
+use weir_core::trace::trace;
+use weir_core::verdict::{Blame, DropCounters, Reason, Verdict};
+
+use super::{Daemon, metrics};
+use crate::server::{Answer, What};
+use crate::view;
+use crate::worker::Report;
+
+impl Daemon {
+    pub(super) fn answer(&mut self, now: Nanos, what: What) -> Answer {
+        match what {
+            What::Status => Answer::json(200, &self.status(now)),
+            What::Ports => Answer::json(200, &self.ports()),
+            What::Routes { limit } => Answer::json(200, &self.routes(limit)),
+            What::Neighbors => Answer::json(200, &self.neighbors(now)),
+            What::Workers => Answer::json(200, &self.worker_views()),
+            What::Drops => Answer::json(200, &self.drops()),
+            What::Trace { body } => match self.trace(&body) {
+                Ok(trace) => Answer::json(200, &trace),
+                Err(error) => Answer::refusal(400, error),
+            },
+            What::Apply { file, text, dry_run } => match self.apply_text(now, &file, text, dry_run) {
+                Ok(applied) => Answer::json(200, &applied),
+                Err(error) => Answer::refusal(422, error),
+            },
+            What::Metrics => {
+                let body = metrics::text(
+                    &self.ports(),
+                    &self.worker_views(),
+                    &self.status(now),
+                    self.control.neighbor_counters(),
+                );
+                Answer { status: 200, kind: metrics::CONTENT_TYPE, body }
+            }
+            What::Reload => match self.reload(now) {
+                Ok(applied) => {
+                    tracing::info!("reloaded {}: {} changes", self.path.display(), applied.actions.len());
+                    Answer::json(200, &applied)
+                }
+                Err(error) => {
+                    tracing::error!("not reloaded: {error}");
+                    Answer::refusal(422, error)
+                }
+            },
+            What::Stop => Answer::json(200, &self.status(now)),
+        }
+    }
+
+    fn status(&self, now: Nanos) -> view::Status {
+        let reports = self.reports();
+        let lost: u64 = reports.iter().map(|r| r.mail_lost + r.events_lost).sum();
+        let mut notices: Vec<String> = self.control.notices().iter().map(ToString::to_string).collect();
+        if lost > 0 {
+            notices
+                .push(format!("{lost} messages between workers and control thread were lost to full queues"));
+        }
+        view::Status {
+            name: self.config.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: now.saturating_sub(self.started) as f64 / SECOND as f64,
+            generation: self.control.tables().generation,
+            ports: self.control.desired().ports.len(),
+            routes: self.control.desired().routes.len(),
+            workers: self.workers.len(),
+            balance: reports.iter().map(|r| r.ledger.balance()).sum(),
+            notices,
+        }
+    }
+
+    pub(super) fn ports(&self) -> Vec<view::Port> {
+        let reports = self.reports();
+        let mut ports: Vec<view::Port> = self
+            .control
+            .ports()
+            .map(|(id, port)| {
+                let device = self.control.tables().devices.get(port.device.index());
+                let name = device.map_or(String::new(), |d| d.name.clone());
+                let open = self.open.get(&name);
+                let mut traffic = view::Traffic::default();
+                for counters in reports.iter().filter_map(|r| r.ports.get(id.index())) {
+                    add(&mut traffic, counters);
+                }
+                let steering = open.and_then(|o| o.port.steering.as_ref()).and_then(|s| s.counters().ok());
+                view::Port {
+                    name: port.name.clone(),
+                    vlan: port.vlan,
+                    kind: open.map_or(String::new(), |o| o.port.kind.to_owned()),
+                    up: port.up,
+                    mtu: port.mtu,
+                    mac: MacText(port.mac).to_string(),
+                    addresses: port
+                        .addresses
+                        .iter()
+                        .map(|a| view::Address {
+                            address: format!("{}/{}", a.address, a.prefix_len),
+                            owner: match a.owner {
+                                Owner::Kernel => "kernel".to_owned(),
+                                Owner::Weir => "weir".to_owned(),
+                            },
+                        })
+                        .collect(),
+                    traffic,
+                    losses: losses(&reports, port.device),
+                    steered: steering
+                        .iter()
+                        .flat_map(|s| s.iter())
+                        .map(|(cause, count)| (cause.name().to_owned(), count))
+                        .collect(),
+                    opened: open.map_or(Vec::new(), |o| o.port.said.clone()),
+                    device: name,
+                }
+            })
+            .collect();
+        ports.sort_by(|a, b| a.name.cmp(&b.name));
+        ports
+    }
+
+    fn routes(&self, limit: Option<usize>) -> view::Routes {
+        let routes = self.control.routes();
+        let total = routes.len();
+        let routes = routes.into_iter().take(limit.unwrap_or(usize::MAX)).map(route).collect();
+        view::Routes { total, routes }
+    }
+
+    fn neighbors(&self, now: Nanos) -> Vec<view::Neighbor> {
+        let all = self.control.neighbors(now).into_iter();
+        all.map(|n| view::Neighbor {
+            port: n.port,
+            address: n.address.to_string(),
+            mac: n.mac.map(|m| MacText(m).to_string()),
+            state: n.state.name().to_owned(),
+            age_seconds: n.age as f64 / SECOND as f64,
+            gateway: n.gateway,
+        })
+        .collect()
+    }
+
+    pub(super) fn worker_views(&self) -> Vec<view::Worker> {
+        self.workers.iter().map(|w| self.worker_view(w.number, w.cpu, &w.report())).collect()
+    }
+
+    fn worker_view(&self, worker: usize, cpu: u32, report: &Report) -> view::Worker {
+        let ledger = &report.ledger;
+        let ports = self.control.ports().filter_map(|(id, port)| {
+            let mut traffic = view::Traffic::default();
+            add(&mut traffic, report.ports.get(id.index())?);
+            Some((port.name.clone(), traffic))
+        });
+        view::Worker {
+            worker,
+            cpu,
+            generation: report.generation,
+            received: ledger.received,
+            forwarded: ledger.forwarded,
+            local: ledger.local,
+            held: ledger.held,
+            dropped: ledger.drops.total(),
+            drops: ledger.drops.nonzero().map(|(r, n)| (r.name().to_owned(), n)).collect(),
+            originated: ledger.originated,
+            originated_lost: ledger.originated_lost,
+            icmp_limited: ledger.icmp_limited,
+            balance: ledger.balance(),
+            breaths: report.breaths,
+            idle_breaths: report.idle_breaths,
+            buffers_total: report.buffers_total,
+            buffers_free: report.buffers_free,
+            buffers_missing: report.buffers_missing(),
+            ports: ports.collect::<BTreeMap<_, _>>(),
+        }
+    }
+
+    fn drops(&self) -> Vec<view::Drop> {
+        let mut total = DropCounters::default();
+        for report in self.reports() {
+            total.merge(&report.ledger.drops);
+        }
+        let mut drops: Vec<view::Drop> = total
+            .nonzero()
+            .map(|(reason, packets)| view::Drop {
+                reason: reason.name().to_owned(),
+                packets,
+                blame: blame(reason).to_owned(),
+                sentence: reason.sentence().to_owned(),
+            })
+            .collect();
+        drops.sort_by_key(|d| std::cmp::Reverse(d.packets));
+        drops
+    }
+
+    fn trace(&self, body: &[u8]) -> Result<view::Trace, String> {
+        let example = "send {\"port\": \"lan\", \"frame\": \"<hex>\"}";
+        let request: view::TraceRequest = serde_json::from_slice(body)
+            .map_err(|e| format!("trace: the body is not a request ({e}); {example}"))?;
+        let frame = crate::trace::from_hex(&request.frame)?;
+        let tables = self.control.tables();
+        let id = self.control.port_id(&request.port).ok_or_else(|| {
+            let names: Vec<&str> = self.control.ports().map(|(_, p)| p.name.as_str()).collect();
+            format!("trace: there is no port `{}`; ports are {}", request.port, names.join(", "))
+        })?;
+        let device = tables.ports.get(id.index()).map_or(DeviceId(0), |p| p.device);
+        let traced = trace(tables, &self.key, device, &frame);
+        let steps = traced.steps.iter();
+        let (verdict, port, reason) = match traced.verdict {
+            Verdict::Forward(port) => {
+                ("forward", tables.ports.get(port.index()).map(|p| p.name.clone()), None)
+            }
+            Verdict::Local => ("local", None, None),
+            Verdict::Held => ("held", None, None),
+            Verdict::Drop(reason) => ("drop", None, Some(reason.name().to_owned())),
+        };
+        Ok(view::Trace {
+            generation: tables.generation,
+            steps: steps
+                .map(|s| view::Step {
+                    stage: s.stage.to_owned(),
+                    looked_at: s.looked_at.clone(),
+                    found: s.found.clone(),
+                })
+                .collect(),
+            verdict: verdict.to_owned(),
+            port,
+            reason,
+        })
+    }
+}
+
+fn add(to: &mut view::Traffic, more: &PortCounters) {
+    to.rx_packets += more.rx_packets;
+    to.rx_bytes += more.rx_bytes;
+    to.tx_packets += more.tx_packets;
+    to.tx_bytes += more.tx_bytes;
+}
+
+fn losses(reports: &[Report], device: DeviceId) -> view::DeviceLosses {
+    let mut sum = view::DeviceLosses::default();
+    for stats in reports.iter().filter_map(|r| r.devices.get(device.index())) {
+        sum.rx_ring_full += stats.rx_ring_full;
+        sum.rx_invalid += stats.rx_invalid;
+        sum.tx_invalid += stats.tx_invalid;
+        sum.rx_fill_empty += stats.rx_fill_empty;
+    }
+    sum
+}
+
+fn route(route: RouteView) -> view::Route {
+    view::Route {
+        prefix: route.prefix.to_string(),
+        origin: route.origin.name().to_owned(),
+        discard: route.discard.map(str::to_owned),
+        next_hops: route
+            .hops
+            .into_iter()
+            .map(|h| view::NextHop {
+                port: h.port,
+                gateway: h.gateway.map(|g| g.to_string()),
+                weight: h.weight,
+                up: h.up,
+                resolved: h.resolved,
+            })
+            .collect(),
+        active: route.active,
+    }
+}
+
+/// Who has to act, as a word.
+pub fn blame(reason: Reason) -> &'static str {
+    match reason.blame() {
+        Blame::Sender => "sender",
+        Blame::Policy => "policy",
+        Blame::Operator => "operator",
+        Blame::Network => "network",
+        Blame::Load => "load",
+        Blame::Us => "us",
+    }
+}

@@ -1,0 +1,119 @@
+//! `weir apply` and SIGHUP: from the configuration that is to the one that is wished, without a packet lost.
+
+use weir_core::time::Nanos;
+
+use super::start::explain;
+use super::{Daemon, device_id, links};
+use crate::config::{self, Config};
+use crate::view::Applied;
+
+impl Daemon {
+    /// Reads the file again and applies it; what comes of it is logged and returned.
+    pub(super) fn reload(&mut self, now: Nanos) -> Result<Applied, String> {
+        let config = config::load(&self.path).map_err(|refused| refused.0)?;
+        self.apply(now, config, false)
+    }
+
+    pub(super) fn apply_text(
+        &mut self,
+        now: Nanos,
+        file: &str,
+        text: String,
+        dry_run: bool,
+    ) -> Result<Applied, String> {
+        let config = config::parse(file, &self.config.name, text).map_err(|refused| refused.0)?;
+        self.apply(now, config, dry_run)
+    }
+
+    /// All of it, or nothing and why.
+    fn apply(&mut self, now: Nanos, config: Config, dry_run: bool) -> Result<Applied, String> {
+        if let Some(fixed) = fixed(&self.config, &config) {
+            return Err(fixed);
+        }
+        let desired = config.desired(&|port| links::kernel_addresses(port, &self.kernel));
+        let actions = self.control.plan(&desired).map_err(|errors| explain(&config, &errors))?;
+        let said: Vec<String> = actions.iter().map(ToString::to_string).collect();
+        if dry_run {
+            return Ok(Applied {
+                actions: said,
+                applied: false,
+                generation: self.control.tables().generation,
+            });
+        }
+        let before = self.control.desired().clone();
+        self.control.apply(now, desired).map_err(|errors| explain(&config, &errors))?;
+        let come: Vec<&config::Port> =
+            config.devices().into_iter().filter(|p| !self.open.contains_key(&p.device.value)).collect();
+        // Ids of new devices exist from here on; workers see the tables before the devices, and find them
+        // absent for that moment.
+        self.publish();
+        let mut attached: Vec<String> = Vec::new();
+        for port in come {
+            let name = &port.device.value;
+            let index = links::index_of(name, &self.kernel.links);
+            let opened = match device_id(self.control.tables(), name) {
+                Some(id) => self.attach(port, id, index),
+                None => Err("no device id is left; restart weir".to_owned()),
+            };
+            if let Err(error) = opened {
+                for name in attached {
+                    self.let_go(&name);
+                }
+                // It was good a moment ago, so it still is.
+                let back = self.control.apply(now, before);
+                debug_assert!(back.is_ok(), "{back:?}");
+                self.publish();
+                return Err(config.complain(
+                    port.device.span.clone(),
+                    format!("port {}: {error}; nothing was changed", port.name.value),
+                ));
+            }
+            attached.push(name.clone());
+        }
+        let kept: Vec<&str> = config.devices().into_iter().map(|p| p.device.value.as_str()).collect();
+        let gone: Vec<String> = self.open.keys().filter(|n| !kept.contains(&n.as_str())).cloned().collect();
+        for name in gone {
+            self.let_go(&name);
+            tracing::info!("{name} is given back to the kernel");
+        }
+        self.config = config;
+        self.relist(now);
+        for action in &said {
+            tracing::info!("applied {action}");
+        }
+        Ok(Applied { actions: said, applied: true, generation: self.control.tables().generation })
+    }
+}
+
+/// What cannot change while workers run.
+fn fixed(old: &Config, new: &Config) -> Option<String> {
+    let complain = |what: &str| {
+        Some(format!(
+            "{}: {what} differs from what runs and is read at the start only; restart weir, or put it back",
+            new.source.name
+        ))
+    };
+    if old.workers != new.workers {
+        return complain("[workers]");
+    }
+    if old.control != new.control {
+        return complain("[control]");
+    }
+    for port in new.devices() {
+        let was = old.devices().into_iter().find(|p| p.device.value == port.device.value);
+        if let Some(was) = was
+            && (was.kind.value, &was.read, &was.write) != (port.kind.value, &port.read, &port.write)
+        {
+            return Some(new.complain(
+                port.kind.span.clone(),
+                format!(
+                    "port {}: kind of {} is {} now; a device changes its kind at the start only; restart weir, or put it back",
+                    port.name.value,
+                    port.device.value,
+                    was.kind.value.name()
+                ),
+            ));
+        }
+    }
+    None
+}

@@ -1,0 +1,225 @@
+//! Links and addresses of the kernel: what they mean for ports, and what to do when they change.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use weir_core::packet::{DeviceId, HEADROOM};
+use weir_core::state::Link;
+use weir_core::tables::{Owner, Tables};
+use weir_core::time::Nanos;
+use weir_io::netlink::{self, AddressInfo, Change, LinkInfo};
+
+use super::{Daemon, Kernel, Open, device_id};
+use crate::config::{Kind, Port};
+use crate::ports;
+use crate::worker::{Absent, Mail, OpenDevice};
+
+/// MTU of a port that is a file.
+const PCAP_MTU: u16 = 1500;
+/// A locally administered address for ports that have no hardware: `02:77:65:69:72:xx` ("weir").
+const FILE_MAC: [u8; 6] = [0x02, 0x77, 0x65, 0x69, 0x72, 0x00];
+
+/// Largest IP packet a chunk holds behind headroom, Ethernet header and a VLAN tag.
+pub fn mtu_max(chunk: usize) -> u16 {
+    (chunk - HEADROOM - 14 - 4) as u16
+}
+
+pub fn index_of(device: &str, links: &[LinkInfo]) -> Option<u32> {
+    links.iter().find(|l| l.name == device).map(|l| l.index)
+}
+
+/// What the core should know of a port's device, if it is there.
+pub fn link_of(port: &Port, links: &[LinkInfo]) -> Option<Link> {
+    let device = port.device.value.clone();
+    if port.kind.value == Kind::Pcap {
+        return Some(Link { device, mac: FILE_MAC, mtu: PCAP_MTU, up: true, point_to_point: false });
+    }
+    let link = links.iter().find(|l| l.name == device)?;
+    Some(Link {
+        device,
+        mac: link.mac,
+        mtu: link.mtu.min(u32::from(u16::MAX)) as u16,
+        up: link.running,
+        point_to_point: !link.ethernet,
+    })
+}
+
+/// The addresses the kernel has where this port is: on the device, or for a VLAN on `device.vlan`.
+pub fn kernel_addresses(port: &Port, kernel: &Kernel) -> Vec<(IpAddr, u8)> {
+    let device = match &port.vlan {
+        None => port.device.value.clone(),
+        Some(vlan) => format!("{}.{}", port.device.value, vlan.value),
+    };
+    let Some(index) = index_of(&device, &kernel.links) else { return Vec::new() };
+    let here = kernel.addresses.iter().filter(|a| a.link == index);
+    here.map(|a| (a.address, a.prefix_len)).collect()
+}
+
+/// The addresses the XDP program leaves to the kernel or brings to weir in spite of being local.
+pub fn steered(tables: &Tables, kernel: &[AddressInfo]) -> Vec<(IpAddr, Owner)> {
+    let mut all: Vec<(IpAddr, Owner)> = Vec::new();
+    for a in kernel {
+        all.push((a.address, Owner::Kernel));
+        if let IpAddr::V4(v4) = a.address
+            && a.prefix_len <= 30
+        {
+            let broadcast = u32::from(v4) | u32::MAX.checked_shr(a.prefix_len.into()).unwrap_or(0);
+            all.push((Ipv4Addr::from(broadcast).into(), Owner::Kernel));
+        }
+    }
+    for port in tables.ports.iter() {
+        all.extend(port.addresses.iter().map(|a| (a.address, a.owner)));
+    }
+    all
+}
+
+impl Daemon {
+    /// News from netlink.
+    pub(super) fn hear_kernel(&mut self, now: Nanos) {
+        let changes = match self.kernel.monitor.changes() {
+            Ok(changes) => changes,
+            Err(error) => {
+                tracing::warn!("netlink: {error}; links and addresses are listed again");
+                vec![Change::Lost]
+            }
+        };
+        if changes.is_empty() {
+            return;
+        }
+        // Few and rare: the lists are short, and listing again cannot drift from what is.
+        self.relist(now);
+    }
+
+    /// Lists links and addresses and takes every difference up.
+    pub(super) fn relist(&mut self, now: Nanos) {
+        match (netlink::links(), netlink::addresses()) {
+            (Ok(links), Ok(addresses)) => {
+                self.kernel.links = links;
+                self.kernel.addresses = addresses;
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::warn!("netlink: {error}; links and addresses are as they were heard last");
+                return;
+            }
+        }
+        let devices: Vec<Port> = self.config.devices().into_iter().cloned().collect();
+        for port in &devices {
+            self.follow(now, port);
+        }
+        let desired = self.config.desired(&|port| kernel_addresses(port, &self.kernel));
+        match self.control.apply(now, desired) {
+            Ok(actions) => {
+                actions.iter().for_each(|action| tracing::info!("the kernel's addresses: {action}"))
+            }
+            Err(errors) => errors.iter().for_each(|error| {
+                tracing::warn!("the kernel's addresses do not fit the configuration: {error}; kept what was");
+            }),
+        }
+        self.publish();
+        self.set_steered();
+    }
+
+    pub(super) fn set_steered(&mut self) {
+        let wanted = steered(self.control.tables(), &self.kernel.addresses);
+        if let Some(local) = &mut self.local
+            && let Err(error) = local.set(wanted)
+        {
+            tracing::error!("{error}; the kernel's new addresses are treated as transit");
+        }
+    }
+
+    /// One device: gone, back, or changed.
+    fn follow(&mut self, now: Nanos, port: &Port) {
+        let name = &port.device.value;
+        let index = index_of(name, &self.kernel.links);
+        let before = self.control.tables().clone();
+        match link_of(port, &self.kernel.links) {
+            None => {
+                if self.let_go(name) {
+                    tracing::warn!("port {}: {name} vanished; waiting for it to come back", port.name.value);
+                }
+                self.control.link_removed(now, name);
+            }
+            Some(mut link) => {
+                if self.open.get(name).is_some_and(|o| o.index != index) {
+                    tracing::warn!("port {}: {name} is another interface now", port.name.value);
+                    self.let_go(name);
+                }
+                if !self.open.contains_key(name) {
+                    link.up &= self.reopen(port, index);
+                }
+                let most = self.umems.first().map_or(u16::MAX, |u| mtu_max(u.chunk_size()));
+                if link.mtu > most {
+                    tracing::warn!(
+                        "port {}: {name} has MTU {}, buffers hold {most}; larger frames are lost; restart weir for larger buffers",
+                        port.name.value,
+                        link.mtu
+                    );
+                    link.mtu = most;
+                }
+                self.control.link_changed(now, link);
+            }
+        }
+        self.publish();
+        let after = self.control.tables();
+        for (was, is) in
+            before.ports.iter().zip(after.ports.iter()).filter(|(_, is)| is.name == port.name.value)
+        {
+            if was.up != is.up {
+                tracing::warn!("port {}: {}", is.name, if is.up { "up" } else { "down" });
+            }
+            if was.mtu != is.mtu {
+                tracing::warn!("port {}: mtu {} → {}", is.name, was.mtu, is.mtu);
+            }
+        }
+    }
+
+    /// Gives a device back to the kernel, if it was ours.
+    pub(super) fn let_go(&mut self, name: &str) -> bool {
+        let Some(open) = self.open.remove(name) else { return false };
+        self.resleep = true;
+        for worker in &self.workers {
+            let absent = OpenDevice { device: Box::new(Absent), poll: Vec::new() };
+            worker.post(Mail::Replace(open.id, absent));
+        }
+        true
+    }
+
+    /// A device that came (back); false when it cannot be opened.
+    fn reopen(&mut self, port: &Port, index: Option<u32>) -> bool {
+        let name = &port.device.value;
+        let Some(id) = device_id(self.control.tables(), name) else { return false };
+        match self.attach(port, id, index) {
+            Ok(()) => {
+                tracing::info!("port {}: {name} is ours again", port.name.value);
+                true
+            }
+            Err(error) => {
+                tracing::error!("port {}: {name} is there but does not open: {error}", port.name.value);
+                false
+            }
+        }
+    }
+
+    /// Opens a device and gives its queues to the workers.
+    pub(super) fn attach(&mut self, port: &Port, id: DeviceId, index: Option<u32>) -> Result<(), String> {
+        let (opened, queues) =
+            ports::open(port, id, &self.umems, self.local.as_ref()).map_err(|e| e.to_string())?;
+        if queues.len() < self.workers.len() {
+            return Err(format!(
+                "{} has {} receive queues, expected one for each of {} workers; restart weir or give it more queues",
+                port.device.value,
+                queues.len(),
+                self.workers.len()
+            ));
+        }
+        for said in &opened.said {
+            tracing::info!("{said}");
+        }
+        for (worker, queue) in self.workers.iter().zip(queues) {
+            worker.post(Mail::Replace(id, queue));
+        }
+        self.open.insert(port.device.value.clone(), Open { port: opened, id, index });
+        self.resleep = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! `/metrics`: every counter by worker, port and reason, in the text format Prometheus reads.
+//!
+//! Promises: names and labels of a counter never change; every drop reason is there from the start, at
+//! zero, so that an alert can be written before the first drop; `weir_ledger_balance_frames` is 0 unless
+//! frames get lost unaccounted.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use weir_core::neighbor;
+use weir_core::verdict::Reason;
+
+use super::answer::blame;
+use crate::view::{Port, Status, Worker};
+
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The text of one scrape.
+pub fn text(ports: &[Port], workers: &[Worker], status: &Status, neighbors: neighbor::Counters) -> String {
+    let mut registry = Registry::with_prefix("weir");
+    registry.register_collector(Box::new(Scrape {
+        ports: ports.to_vec(),
+        workers: workers.to_vec(),
+        status: status.clone(),
+        neighbors,
+    }));
+    let mut out = String::new();
+    match encode(&mut out, &registry) {
+        Ok(()) => out,
+        // Writing to a string cannot fail; a scrape without metrics is seen as down.
+        Err(_) => String::new(),
+    }
+}
+
+#[derive(Debug)]
+struct Scrape {
+    ports: Vec<Port>,
+    workers: Vec<Worker>,
+    status: Status,
+    neighbors: neighbor::Counters,
+}
+
+/// One family: a name and a help line, then a sample for each set of labels.
+struct Family<'a, 'e> {
+    encoder: &'a mut DescriptorEncoder<'e>,
+    name: &'static str,
+    help: &'static str,
+}
+
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+impl Family<'_, '_> {
+    fn counters<'a>(self, samples: impl IntoIterator<Item = (Labels<'a>, u64)>) -> fmt::Result {
+        let kind = ConstCounter::new(0u64).metric_type();
+        let mut family = self.encoder.encode_descriptor(self.name, self.help, None, kind)?;
+        for (labels, value) in samples {
+            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn gauges<'a>(self, samples: impl IntoIterator<Item = (Labels<'a>, i64)>) -> fmt::Result {
+        let kind = ConstGauge::new(0i64).metric_type();
+        let mut family = self.encoder.encode_descriptor(self.name, self.help, None, kind)?;
+        for (labels, value) in samples {
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let encoder = &mut encoder;
+        self.ports(encoder)?;
+        self.workers(encoder)?;
+        self.drops(encoder)?;
+        self.neighbors(encoder)?;
+        let family = Family { encoder, name: "tables_generation", help: "Snapshots of the tables published" };
+        family.gauges([(Vec::new(), self.status.generation as i64)])
+    }
+}
+
+impl Scrape {
+    fn ports(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let label = |p: &'_ Port| -> Labels<'_> { vec![("port", &p.name), ("device", &p.device)] };
+        // Not a closure over the lifetime of one port: each family asks for all of them.
+        type Of = fn(&Port) -> u64;
+        let families: [(&'static str, &'static str, Of); 8] = [
+            ("port_rx_packets", "Frames received", |p| p.traffic.rx_packets),
+            ("port_rx_bytes", "Bytes received, Ethernet header included", |p| p.traffic.rx_bytes),
+            ("port_tx_packets", "Frames sent", |p| p.traffic.tx_packets),
+            ("port_tx_bytes", "Bytes sent, Ethernet header included", |p| p.traffic.tx_bytes),
+            ("device_rx_ring_full", "Frames lost before the pipeline: no ring slot or buffer", |p| {
+                p.losses.rx_ring_full
+            }),
+            ("device_rx_invalid", "Frames refused on receive by kernel or driver", |p| p.losses.rx_invalid),
+            ("device_tx_invalid", "Frames refused by the kernel after they were accepted", |p| {
+                p.losses.tx_invalid
+            }),
+            ("device_rx_fill_empty", "Times the fill ring was found empty", |p| p.losses.rx_fill_empty),
+        ];
+        for (name, help, of) in families {
+            Family { encoder, name, help }.counters(self.ports.iter().map(|p| (label(p), of(p))))?;
+        }
+        let up = self.ports.iter().map(|p| (label(p), i64::from(p.up)));
+        Family { encoder, name: "port_up", help: "1 while frames can be sent" }.gauges(up)?;
+        let steered = self.ports.iter().flat_map(|p| {
+            p.steered.iter().map(move |(cause, count)| {
+                (vec![("device", p.device.as_str()), ("cause", cause.as_str())], *count)
+            })
+        });
+        // Ports that are VLANs of one device tell the same counters: each is told once.
+        let mut once: Vec<(Labels<'_>, u64)> = Vec::new();
+        for sample in steered {
+            if !once.iter().any(|o| o.0 == sample.0) {
+                once.push(sample);
+            }
+        }
+        Family { encoder, name: "steered", help: "Frames by what the XDP program did with them" }
+            .counters(once)
+    }
+
+    fn workers(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let numbers: Vec<String> = self.workers.iter().map(|w| w.worker.to_string()).collect();
+        let each = || self.workers.iter().zip(&numbers);
+        type Of = fn(&Worker) -> u64;
+        let counters: [(&'static str, &'static str, Of); 9] = [
+            ("frames_received", "Frames taken into the pipeline", |w| w.received),
+            ("frames_forwarded", "Received frames that left by a port", |w| w.forwarded),
+            ("frames_local", "Received frames given to this host", |w| w.local),
+            ("frames_dropped", "Received frames dropped, all reasons", |w| w.dropped),
+            ("frames_originated", "Frames of weir's own making: ICMP, ARP, NDP, fragments", |w| w.originated),
+            ("frames_originated_lost", "Frames of weir's own making that could not be sent", |w| {
+                w.originated_lost
+            }),
+            ("icmp_errors_limited", "ICMP errors not sent because of the rate limit", |w| w.icmp_limited),
+            ("worker_breaths", "Times a worker went round its devices", |w| w.breaths),
+            ("worker_idle_breaths", "Times it found nothing", |w| w.idle_breaths),
+        ];
+        for (name, help, of) in counters {
+            let samples = each().map(|(w, n)| (vec![("worker", n.as_str())], of(w)));
+            Family { encoder, name, help }.counters(samples)?;
+        }
+        type Gauge = fn(&Worker) -> i64;
+        let gauges: [(&'static str, &'static str, Gauge); 6] = [
+            ("frames_held", "Received frames waiting for a neighbour", |w| w.held as i64),
+            (
+                "ledger_balance_frames",
+                "received - forwarded - local - dropped - held; anything but 0 is a defect",
+                |w| w.balance,
+            ),
+            ("buffers_total", "Buffers of the worker", |w| w.buffers_total as i64),
+            ("buffers_free", "Buffers in its pool", |w| w.buffers_free as i64),
+            ("buffers_missing", "Buffers nobody accounts for; anything but 0 is a defect", |w| {
+                w.buffers_missing
+            }),
+            ("worker_generation", "Snapshot of the tables the worker uses", |w| w.generation as i64),
+        ];
+        for (name, help, of) in gauges {
+            let samples = each().map(|(w, n)| (vec![("worker", n.as_str())], of(w)));
+            Family { encoder, name, help }.gauges(samples)?;
+        }
+        Ok(())
+    }
+
+    fn drops(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let numbers: Vec<String> = self.workers.iter().map(|w| w.worker.to_string()).collect();
+        let samples = self.workers.iter().zip(&numbers).flat_map(|(w, n)| {
+            Reason::ALL.iter().map(move |&r| {
+                let labels = vec![("worker", n.as_str()), ("reason", r.name()), ("blame", blame(r))];
+                (labels, w.drops.get(r.name()).copied().unwrap_or(0))
+            })
+        });
+        let help = "Received frames dropped, by reason and by who has to act";
+        Family { encoder, name: "drops", help }.counters(samples)
+    }
+
+    fn neighbors(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let n = &self.neighbors;
+        let events = [
+            ("requests_sent", n.requests_sent),
+            ("replies_sent", n.replies_sent),
+            ("learned", n.learned),
+            ("mac_changes", n.mac_changes),
+            ("failed", n.failed),
+            ("bad", n.bad),
+            ("ignored", n.ignored),
+            ("insane", n.insane),
+            ("conflicts", n.conflicts),
+            ("held_down", n.held_down),
+            ("unresolvable", n.unresolvable),
+            ("no_source", n.no_source),
+            ("table_full", n.table_full),
+            ("evicted", n.evicted),
+            ("transmit_full", n.transmit_full),
+        ];
+        let samples = events.map(|(event, count)| (vec![("event", event)], count));
+        Family { encoder, name: "neighbor_events", help: "What happened in ARP and NDP" }.counters(samples)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_told_from_the_start() {
+        let worker = Worker { received: 3, forwarded: 2, ..Worker::default() };
+        let text = text(&[], &[worker], &Status::default(), neighbor::Counters::default());
+        for reason in Reason::ALL {
+            let line = format!(
+                "weir_drops_total{{worker=\"0\",reason=\"{}\",blame=\"{}\"}} 0",
+                reason.name(),
+                blame(*reason)
+            );
+            assert!(text.contains(&line), "{line} is missing");
+        }
+        assert!(text.contains("weir_frames_received_total{worker=\"0\"} 3"), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

@@ -1,0 +1,247 @@
+//! From a file to a running daemon, with everything that was chosen printed on the way.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{channel, sync_channel};
+
+use arc_swap::ArcSwap;
+use weir_core::control::Control;
+use weir_core::packet::DeviceId;
+use weir_core::state::Place;
+use weir_core::wire::flow::FlowKey;
+use weir_io::af_xdp::RING;
+use weir_io::clock;
+use weir_io::cpu::{Placement, Topology};
+use weir_io::netlink::{self, LinkInfo, Monitor};
+use weir_io::steer::LocalAddresses;
+use weir_io::umem::{ChunkSize, MAX_CHUNKS, Umem};
+use weir_io::wake::{Sleep, Waker};
+
+use super::{Broken, Daemon, Kernel, Open, device_id, links};
+use crate::config::{self, Addresses, Config, Kind, Via};
+use crate::ports;
+use crate::server::{Desk, Server};
+use crate::worker::{OpenDevice, Start, TOLD_MAX, Tell, Worker};
+
+/// Buffers of a worker beside its rings: two batches in flight of each kind, held frames, ICMP.
+const BUFFERS_BESIDE: u32 = 2048;
+const BUFFERS_LEAST: u32 = 8192;
+
+/// Reads the file, opens everything, starts the workers. What fails is undone.
+pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
+    let config = config::load(path).map_err(|refused| Broken(refused.0))?;
+    let socket = socket.unwrap_or_else(|| socket_path(&config));
+    let waker = Arc::new(Waker::new().map_err(|e| resource("eventfd", &e))?);
+    let sleep = Sleep::new(&waker).map_err(|e| resource("eventfd", &e))?;
+    let (asks_in, asks) = channel();
+    let (told_in, told) = sync_channel(TOLD_MAX);
+    let kernel = Kernel {
+        // The monitor before the lists: a change between the two is heard twice, not missed.
+        monitor: Monitor::open().map_err(|e| resource("netlink", &e))?,
+        links: netlink::links().map_err(|e| resource("netlink", &e))?,
+        addresses: netlink::addresses().map_err(|e| resource("netlink", &e))?,
+    };
+    devices_exist(&config, &kernel.links)?;
+    let now = clock::now();
+    let desired = config.desired(&|port| links::kernel_addresses(port, &kernel));
+    let links = config.devices().into_iter().filter_map(|port| links::link_of(port, &kernel.links));
+    let mut control =
+        Control::new(desired, links, now).map_err(|errors| Broken(explain(&config, &errors)))?;
+    let tables = control.take_snapshot().unwrap_or_else(|| control.tables().clone());
+    let desk = Desk { asks: asks_in, waker: waker.clone() };
+    let server = Server::start(&socket, config.control.metrics, desk).map_err(Broken)?;
+    tracing::info!("control socket {}", socket.display());
+    let placement = place(&config)?;
+    let umems = memory(&config, &kernel.links, placement.cpus.len())?;
+    let mut local = match LocalAddresses::new() {
+        Ok(local) => Some(local),
+        Err(error) => {
+            tracing::warn!("af_xdp is not to be had here: {error}");
+            None
+        }
+    };
+    if let Some(local) = &mut local {
+        local.set(links::steered(&tables, &kernel.addresses)).map_err(|e| Broken(e.to_string()))?;
+    }
+    let mut open = BTreeMap::new();
+    let mut devices: Vec<Vec<OpenDevice>> = umems.iter().map(|_| Vec::new()).collect();
+    for port in config.devices() {
+        let name = &port.device.value;
+        let id = device_id(&tables, name).unwrap_or(DeviceId(open.len() as u16));
+        let (opened, queues) = ports::open(port, id, &umems, local.as_ref()).map_err(|error| {
+            Broken(config.complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)))
+        })?;
+        for said in &opened.said {
+            tracing::info!("{said}");
+        }
+        for (worker, queue) in devices.iter_mut().zip(queues) {
+            worker.push(queue);
+        }
+        open.insert(name.clone(), Open { port: opened, id, index: links::index_of(name, &kernel.links) });
+    }
+    let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
+    let tables = Arc::new(ArcSwap::new(tables));
+    let tell = Tell { queue: told_in, waker };
+    let mut workers = Vec::new();
+    for (number, ((&cpu, umem), devices)) in placement.cpus.iter().zip(&umems).zip(devices).enumerate() {
+        let start = Start { number, cpu, umem: umem.clone(), devices, key };
+        let worker = Worker::start(start, tables.clone(), tell.clone())
+            .map_err(|e| resource("a worker's thread", &e))?;
+        workers.push(worker);
+    }
+    let mut daemon = Daemon {
+        server,
+        workers,
+        open,
+        path: path.to_owned(),
+        config,
+        control,
+        tables,
+        umems,
+        key,
+        local,
+        kernel,
+        told,
+        asks,
+        sleep,
+        resleep: true,
+        started: now,
+    };
+    // Devices that opening set up or made (tun) are known to the kernel only now.
+    daemon.relist(clock::now());
+    for notice in daemon.control.notices() {
+        tracing::warn!("{notice}");
+    }
+    tracing::info!("{} is ready", daemon.config.name);
+    Ok(daemon)
+}
+
+/// `--socket`, then the file's, then the usual place of this user.
+pub fn socket_path(config: &Config) -> PathBuf {
+    config.control.socket.clone().unwrap_or_else(|| crate::client::default_socket(&config.name))
+}
+
+fn resource(what: &str, error: &std::io::Error) -> Broken {
+    Broken(format!("{what}: {error}; raise the limit of open files or tasks, or run as root"))
+}
+
+/// Every device but those weir makes itself must be there at the start.
+fn devices_exist(config: &Config, links: &[LinkInfo]) -> Result<(), Broken> {
+    let made = |kind| matches!(kind, Kind::Tun | Kind::Pcap);
+    let known: Vec<&str> = links.iter().filter(|l| !l.loopback).map(|l| l.name.as_str()).collect();
+    let missing = config
+        .devices()
+        .into_iter()
+        .filter(|p| !made(p.kind.value))
+        .filter(|p| !links.iter().any(|l| l.name == p.device.value));
+    let complaints: String = missing
+        .map(|port| {
+            let device = &port.device.value;
+            let remedy = match config::source::nearest(device, &known) {
+                Some(near) => format!("write `{near}`"),
+                None => "create it, or write one of them".to_owned(),
+            };
+            let there = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            config.complain(
+                port.device.span.clone(),
+                format!(
+                    "port {}: there is no device `{device}` here; devices are {there}; {remedy}",
+                    port.name.value
+                ),
+            )
+        })
+        .collect();
+    if complaints.is_empty() { Ok(()) } else { Err(Broken(complaints)) }
+}
+
+/// What the core refuses, at the places of the file it is about.
+pub fn explain(config: &Config, errors: &[weir_core::state::Error]) -> String {
+    errors.iter().map(|e| config.complain(span_of(config, e.at), e.to_string())).collect()
+}
+
+fn span_of(config: &Config, at: Place) -> std::ops::Range<usize> {
+    let port = |i: usize| config.ports.get(i).map_or(0..0, |p| p.name.span.clone());
+    match at {
+        Place::Ports | Place::Settings => 0..0,
+        Place::Port(i) => port(i),
+        Place::Address { port: p, address } => match config.ports.get(p).map(|p| &p.addresses) {
+            Some(Addresses::List(list)) => list.get(address).map_or(port(p), |a| a.span.clone()),
+            _ => port(p),
+        },
+        Place::Route(i) => config.routes.get(i).map_or(0..0, |r| r.prefix.span.clone()),
+        Place::NextHop { route, hop } => match config.routes.get(route).map(|r| (&r.via, &r.prefix)) {
+            Some((Via::NextHops(hops), prefix)) => {
+                hops.get(hop).map_or(prefix.span.clone(), |h| h.span.clone())
+            }
+            Some((_, prefix)) => prefix.span.clone(),
+            None => 0..0,
+        },
+        Place::Neighbor(i) => config.neighbors.get(i).map_or(0..0, |n| n.address.span.clone()),
+    }
+}
+
+/// As many workers as CPUs and queues allow, and why.
+fn place(config: &Config) -> Result<Placement, Broken> {
+    let topology = Topology::read(Path::new("/sys")).map_err(|e| Broken(e.to_string()))?;
+    let fewest =
+        config.devices().into_iter().filter_map(|p| Some((ports::queues(p)?, p.device.value.as_str()))).min();
+    let most = fewest.map(|f| f.0);
+    let mut placement = match config.workers.cpus.as_slice() {
+        [] => Placement::by_core(&topology, most),
+        cpus => Placement::explicit(&topology, cpus).map_err(|e| Broken(e.to_string()))?,
+    };
+    tracing::info!("{}", placement.reason);
+    if let Some((queues, device)) = fewest
+        && (queues < placement.cpus.len() || (config.workers.cpus.is_empty() && queues < topology.cores()))
+    {
+        placement.cpus.truncate(queues);
+        tracing::info!(
+            "{queues} of them: {device} has {queues} receive queue{}, and a worker needs one of each device; more with `ethtool -L {device} combined N`",
+            if queues == 1 { "" } else { "s" }
+        );
+    }
+    for warning in &placement.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(placement)
+}
+
+/// One umem a worker: chunks that hold the largest MTU, enough of them for every ring of every device.
+fn memory(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Arc<Umem>>, Broken> {
+    let mtus: HashMap<&str, u32> = links.iter().map(|l| (l.name.as_str(), l.mtu)).collect();
+    let devices = config.devices();
+    let largest = devices
+        .iter()
+        .map(|p| (mtus.get(p.device.value.as_str()).copied().unwrap_or(1500), p))
+        .max_by_key(|m| m.0);
+    let size = match largest {
+        None => ChunkSize::default(),
+        Some((mtu, port)) => ChunkSize::for_mtu(mtu as usize).ok_or_else(|| {
+            let device = &port.device.value;
+            Broken(config.complain(
+                port.device.span.clone(),
+                format!(
+                    "port {}: {device} has MTU {mtu}, expected at most {}; run `ip link set {device} mtu {}`",
+                    port.name.value,
+                    links::mtu_max(ChunkSize::Bytes4096.bytes()),
+                    links::mtu_max(ChunkSize::Bytes4096.bytes()),
+                ),
+            ))
+        })?,
+    };
+    // A receive and a transmit ring for each queue of each device.
+    let queues: u32 =
+        devices.iter().map(|p| ports::queues(p).unwrap_or(workers).div_ceil(workers.max(1)) as u32).sum();
+    let needed = (queues * 2 * RING + BUFFERS_BESIDE).max(BUFFERS_LEAST).min(MAX_CHUNKS);
+    let count = config.workers.buffers.unwrap_or(needed);
+    let mut umems = Vec::new();
+    for _ in 0..workers {
+        umems.push(Arc::new(Umem::new(count, size).map_err(|e| Broken(e.to_string()))?));
+    }
+    if let Some(umem) = umems.first() {
+        tracing::info!("{count} buffers of {} bytes a worker, on {}", size.bytes(), umem.pages());
+    }
+    Ok(umems)
+}

@@ -1,0 +1,124 @@
+//! `weir trace`: a packet described on the command line, and the way it takes through the running router.
+//!
+//! Nothing is sent: the daemon follows the frame through the tables its workers use.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::Path;
+
+use weir_core::wire::build::Frame;
+use weir_core::wire::tcp;
+
+use crate::cli::{Failure, Protocol, TraceArgs};
+use crate::config::route::parse_mac;
+use crate::{client, view};
+
+/// Sender of a described packet; no decision depends on it.
+const SENDER: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
+/// Ethernet, IPv6 and UDP headers.
+const HEADERS: usize = 14 + 40 + 8;
+
+/// Bytes of hex; spaces, colons, dashes and line ends between them are skipped.
+pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
+    let digits: Vec<char> = text.chars().filter(|c| !c.is_whitespace() && !":-".contains(*c)).collect();
+    if let Some(wrong) = digits.iter().find(|c| !c.is_ascii_hexdigit()) {
+        return Err(format!(
+            "frame: got `{wrong}` among hex digits, expected 0 to 9 and a to f; write the bytes as `xxd -p` does"
+        ));
+    }
+    if digits.is_empty() || digits.len() % 2 == 1 {
+        return Err(format!(
+            "frame: got {} hex digits, expected two a byte; write every byte in full",
+            digits.len()
+        ));
+    }
+    let byte = |pair: &[char]| pair.iter().fold(0u8, |n, c| n << 4 | c.to_digit(16).unwrap_or(0) as u8);
+    Ok(digits.chunks(2).map(byte).collect())
+}
+
+pub fn run(socket: &Path, args: &TraceArgs) -> Result<(), Failure> {
+    let ports: Vec<view::Port> = client::read(socket, "/v1/ports").map_err(Failure)?;
+    let port = ports.iter().find(|p| p.name == args.port).ok_or_else(|| {
+        let names: Vec<&str> = ports.iter().map(|p| p.name.as_str()).collect();
+        Failure(format!("--port: there is no port `{}`; ports are {}", args.port, names.join(", ")))
+    })?;
+    let frame = match &args.hex {
+        Some(hex) => from_hex(hex).map_err(Failure)?,
+        None => described(args, port)?,
+    };
+    let hex: String = frame.iter().map(|b| format!("{b:02x}")).collect();
+    let request = view::TraceRequest { port: port.name.clone(), frame: hex };
+    let body = serde_json::to_vec(&request).map_err(|e| Failure(e.to_string()))?;
+    let trace: view::Trace = client::post(socket, "/v1/trace", "application/json", &body).map_err(Failure)?;
+    if args.json {
+        return crate::show::print_json(&trace);
+    }
+    crate::show::print(&text(&trace))
+}
+
+/// A frame as the port would receive it.
+fn described(args: &TraceArgs, port: &view::Port) -> Result<Vec<u8>, Failure> {
+    let missing =
+        || Failure("trace: neither --hex nor --src and --dst are given; describe the packet one way".into());
+    let (src, dst) = (args.src.ok_or_else(missing)?, args.dst.ok_or_else(missing)?);
+    let frame = Frame::ip(src, dst).ok_or_else(|| {
+        Failure(format!(
+            "trace: --src {src} and --dst {dst} are of different families; write both IPv4 or both IPv6"
+        ))
+    })?;
+    let to = parse_mac(&port.mac).unwrap_or_default();
+    let mut frame = frame.macs(to, SENDER).ttl(args.ttl);
+    if let Some(vlan) = port.vlan {
+        frame = frame.vlan(vlan);
+    }
+    if args.df {
+        frame = frame.dont_fragment();
+    }
+    let ip = if matches!(src, IpAddr::V4(_)) { 20 } else { 40 };
+    let upper = match args.proto {
+        Protocol::Udp | Protocol::Icmp => 8,
+        Protocol::Tcp => 20,
+    };
+    let least = ip + upper;
+    let length = args.len.unwrap_or(least);
+    if length < least || length > 65_535 - HEADERS {
+        return Err(Failure(format!(
+            "--len: got {length}, expected {least} to {} bytes of IP packet; write one of them",
+            65_535 - HEADERS
+        )));
+    }
+    let payload = vec![0; length - least];
+    Ok(match args.proto {
+        Protocol::Udp => frame.udp(args.sport, args.dport, &payload),
+        Protocol::Tcp => {
+            let header = tcp::Header { src_port: args.sport, dst_port: args.dport, ..tcp::Header::default() };
+            frame.tcp(&header, &payload)
+        }
+        Protocol::Icmp => frame.echo_request(1, 1, &payload),
+    })
+}
+
+fn text(trace: &view::Trace) -> String {
+    let widest =
+        |of: fn(&view::Step) -> &str| trace.steps.iter().map(|s| of(s).chars().count()).max().unwrap_or(0);
+    let (stage, looked_at) = (widest(|s| &s.stage), widest(|s| &s.looked_at).min(48));
+    let mut out = String::new();
+    for step in &trace.steps {
+        let _ = writeln!(out, "{:stage$}  {:looked_at$}  {}", step.stage, step.looked_at, step.found);
+    }
+    let _ = writeln!(out, "(tables of generation {}; nothing was sent)", trace.generation);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_is_read_as_people_write_it() {
+        assert_eq!(from_hex("02:00 ff-0A\n"), Ok(vec![2, 0, 255, 10]));
+        assert!(from_hex("0").expect_err("odd").contains("two a byte"));
+        assert!(from_hex("0g").expect_err("no digit").contains("`g`"));
+        assert!(from_hex("").is_err());
+    }
+}
