@@ -49,7 +49,7 @@ const SLEEP_MS: u64 = 500;
 /// Everything that runs. Fields drop in order: the server goes first, then workers with their sockets,
 /// then what holds the interfaces.
 pub struct Daemon {
-    server: Server,
+    _server: Server,
     workers: Vec<Worker>,
     open: BTreeMap<String, Open>,
     path: PathBuf,

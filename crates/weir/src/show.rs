@@ -3,8 +3,6 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
 use crate::cli::{Failure, Topic};
@@ -42,26 +40,29 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&(text + "\n"))
 }
 
-/// A table without lines: columns can be cut and sorted by other tools. Columns from `numbers` on are
+/// A table without lines: columns can be cut and sorted by other tools. The columns in `numbers` are
 /// right-aligned.
 pub fn table<const N: usize>(
     head: [&str; N],
     numbers: std::ops::Range<usize>,
     rows: Vec<[String; N]>,
 ) -> String {
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(head);
-    for row in rows {
-        table.add_row(row);
+    let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut out = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(widths).enumerate();
+        let line: Vec<String> = cells
+            .map(|(at, (cell, width))| match numbers.contains(&at) {
+                true => format!("{cell:>width$}"),
+                false => format!("{cell:width$}"),
+            })
+            .collect();
+        out += line.join("  ").trim_end();
+        out.push('\n');
     }
-    for (at, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if numbers.contains(&at) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let text = table.to_string();
-    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    out
 }
 
 fn status(s: &view::Status) -> String {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use weir_core::control::RouteView;
 use weir_core::packet::DeviceId;
 use weir_core::router::PortCounters;
-use weir_core::state::MacText;
+
 use weir_core::tables::Owner;
 use weir_core::time::{Nanos, SECOND};
 use weir_core::trace::trace;
 use weir_core::verdict::{Blame, DropCounters, Reason, Verdict};
+use weir_core::wire::DisplayMac;
 
 use super::{Daemon, metrics};
 use crate::server::{Answer, What};
@@ -98,7 +99,7 @@ impl Daemon {
                     kind: open.map_or(String::new(), |o| o.port.kind.to_owned()),
                     up: port.up,
                     mtu: port.mtu,
-                    mac: MacText(port.mac).to_string(),
+                    mac: DisplayMac(port.mac).to_string(),
                     addresses: port
                         .addresses
                         .iter()
@@ -138,7 +139,7 @@ impl Daemon {
         all.map(|n| view::Neighbor {
             port: n.port,
             address: n.address.to_string(),
-            mac: n.mac.map(|m| MacText(m).to_string()),
+            mac: n.mac.map(|m| DisplayMac(m).to_string()),
             state: n.state.name().to_owned(),
             age_seconds: n.age as f64 / SECOND as f64,
             gateway: n.gateway,

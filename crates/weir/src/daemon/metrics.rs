@@ -74,6 +74,10 @@ impl Family<'_, '_> {
     }
 }
 
+fn labels(port: &Port) -> Labels<'_> {
+    vec![("port", &port.name), ("device", &port.device)]
+}
+
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let encoder = &mut encoder;
@@ -88,7 +92,6 @@ impl Collector for Scrape {
 
 impl Scrape {
     fn ports(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let label = |p: &'_ Port| -> Labels<'_> { vec![("port", &p.name), ("device", &p.device)] };
         // Not a closure over the lifetime of one port: each family asks for all of them.
         type Of = fn(&Port) -> u64;
         let families: [(&'static str, &'static str, Of); 8] = [
@@ -106,9 +109,9 @@ impl Scrape {
             ("device_rx_fill_empty", "Times the fill ring was found empty", |p| p.losses.rx_fill_empty),
         ];
         for (name, help, of) in families {
-            Family { encoder, name, help }.counters(self.ports.iter().map(|p| (label(p), of(p))))?;
+            Family { encoder, name, help }.counters(self.ports.iter().map(|p| (labels(p), of(p))))?;
         }
-        let up = self.ports.iter().map(|p| (label(p), i64::from(p.up)));
+        let up = self.ports.iter().map(|p| (labels(p), i64::from(p.up)));
         Family { encoder, name: "port_up", help: "1 while frames can be sent" }.gauges(up)?;
         let steered = self.ports.iter().flat_map(|p| {
             p.steered.iter().map(move |(cause, count)| {

@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use weir_core::control::Control;
 use weir_core::packet::DeviceId;
 use weir_core::state::Place;
+use weir_core::tables::Tables;
 use weir_core::wire::flow::FlowKey;
 use weir_io::af_xdp::RING;
 use weir_io::clock;
@@ -55,32 +56,8 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     tracing::info!("control socket {}", socket.display());
     let placement = place(&config)?;
     let umems = memory(&config, &kernel.links, placement.cpus.len())?;
-    let mut local = match LocalAddresses::new() {
-        Ok(local) => Some(local),
-        Err(error) => {
-            tracing::warn!("af_xdp is not to be had here: {error}");
-            None
-        }
-    };
-    if let Some(local) = &mut local {
-        local.set(links::steered(&tables, &kernel.addresses)).map_err(|e| Broken(e.to_string()))?;
-    }
-    let mut open = BTreeMap::new();
-    let mut devices: Vec<Vec<OpenDevice>> = umems.iter().map(|_| Vec::new()).collect();
-    for port in config.devices() {
-        let name = &port.device.value;
-        let id = device_id(&tables, name).unwrap_or(DeviceId(open.len() as u16));
-        let (opened, queues) = ports::open(port, id, &umems, local.as_ref()).map_err(|error| {
-            Broken(config.complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)))
-        })?;
-        for said in &opened.said {
-            tracing::info!("{said}");
-        }
-        for (worker, queue) in devices.iter_mut().zip(queues) {
-            worker.push(queue);
-        }
-        open.insert(name.clone(), Open { port: opened, id, index: links::index_of(name, &kernel.links) });
-    }
+    let local = local_addresses(&tables, &kernel)?;
+    let (open, devices) = open_devices(&config, &tables, &umems, local.as_ref(), &kernel.links)?;
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
     let tables = Arc::new(ArcSwap::new(tables));
     let tell = Tell { queue: told_in, waker };
@@ -92,7 +69,7 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
         workers.push(worker);
     }
     let mut daemon = Daemon {
-        server,
+        _server: server,
         workers,
         open,
         path: path.to_owned(),
@@ -116,6 +93,49 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     }
     tracing::info!("{} is ready", daemon.config.name);
     Ok(daemon)
+}
+
+/// What the XDP programs know of this host; absent, and said so, where BPF cannot be used.
+fn local_addresses(tables: &Tables, kernel: &Kernel) -> Result<Option<LocalAddresses>, Broken> {
+    match LocalAddresses::new() {
+        Ok(mut local) => {
+            local.set(links::steered(tables, &kernel.addresses)).map_err(|e| Broken(e.to_string()))?;
+            Ok(Some(local))
+        }
+        Err(error) => {
+            tracing::warn!("af_xdp is not to be had here: {error}");
+            Ok(None)
+        }
+    }
+}
+
+type Opened = (BTreeMap<String, Open>, Vec<Vec<OpenDevice>>);
+
+/// Every device of the file, and by worker its queues in the order of device ids.
+fn open_devices(
+    config: &Config,
+    tables: &Tables,
+    umems: &[Arc<Umem>],
+    local: Option<&LocalAddresses>,
+    links: &[LinkInfo],
+) -> Result<Opened, Broken> {
+    let mut open = BTreeMap::new();
+    let mut devices: Vec<Vec<OpenDevice>> = umems.iter().map(|_| Vec::new()).collect();
+    for port in config.devices() {
+        let name = &port.device.value;
+        let id = device_id(tables, name).unwrap_or(DeviceId(open.len() as u16));
+        let (opened, queues) = ports::open(port, id, umems, local).map_err(|error| {
+            Broken(config.complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)))
+        })?;
+        for said in &opened.said {
+            tracing::info!("{said}");
+        }
+        for (worker, queue) in devices.iter_mut().zip(queues) {
+            worker.push(queue);
+        }
+        open.insert(name.clone(), Open { port: opened, id, index: links::index_of(name, links) });
+    }
+    Ok((open, devices))
 }
 
 /// `--socket`, then the file's, then the usual place of this user.
@@ -164,7 +184,7 @@ pub fn explain(config: &Config, errors: &[weir_core::state::Error]) -> String {
 fn span_of(config: &Config, at: Place) -> std::ops::Range<usize> {
     let port = |i: usize| config.ports.get(i).map_or(0..0, |p| p.name.span.clone());
     match at {
-        Place::Ports | Place::Settings => 0..0,
+        Place::Ports | Place::Routes | Place::Settings => 0..0,
         Place::Port(i) => port(i),
         Place::Address { port: p, address } => match config.ports.get(p).map(|p| &p.addresses) {
             Some(Addresses::List(list)) => list.get(address).map_or(port(p), |a| a.span.clone()),
@@ -184,7 +204,7 @@ fn span_of(config: &Config, at: Place) -> std::ops::Range<usize> {
 
 /// As many workers as CPUs and queues allow, and why.
 fn place(config: &Config) -> Result<Placement, Broken> {
-    let topology = Topology::read(Path::new("/sys")).map_err(|e| Broken(e.to_string()))?;
+    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(|e| Broken(e.to_string()))?;
     let fewest =
         config.devices().into_iter().filter_map(|p| Some((ports::queues(p)?, p.device.value.as_str()))).min();
     let most = fewest.map(|f| f.0);
@@ -194,11 +214,12 @@ fn place(config: &Config) -> Result<Placement, Broken> {
     };
     tracing::info!("{}", placement.reason);
     if let Some((queues, device)) = fewest
-        && (queues < placement.cpus.len() || (config.workers.cpus.is_empty() && queues < topology.cores()))
+        && queues < placement.cpus.len().max(topology.cores())
     {
         placement.cpus.truncate(queues);
         tracing::info!(
-            "{queues} of them: {device} has {queues} receive queue{}, and a worker needs one of each device; more with `ethtool -L {device} combined N`",
+            "not more than {}: {device} has {queues} receive queue{}, and a worker needs one of each device; more with `ethtool -L {device} combined N`",
+            if queues == 1 { "1 worker".to_owned() } else { format!("{queues} workers") },
             if queues == 1 { "" } else { "s" }
         );
     }
@@ -234,7 +255,7 @@ fn memory(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Arc
     // A receive and a transmit ring for each queue of each device.
     let queues: u32 =
         devices.iter().map(|p| ports::queues(p).unwrap_or(workers).div_ceil(workers.max(1)) as u32).sum();
-    let needed = (queues * 2 * RING + BUFFERS_BESIDE).max(BUFFERS_LEAST).min(MAX_CHUNKS);
+    let needed = (queues * 2 * RING + BUFFERS_BESIDE).clamp(BUFFERS_LEAST, MAX_CHUNKS);
     let count = config.workers.buffers.unwrap_or(needed);
     let mut umems = Vec::new();
     for _ in 0..workers {
