@@ -1,11 +1,16 @@
 //! `weir-lab`: compares configurations of packet paths and proves what it says.
 
 pub mod bed;
+pub mod campaign;
+pub mod cli;
+pub mod doctor;
 pub mod experiment;
 pub mod generator;
 pub mod manifest;
 pub mod model;
+pub mod progress;
 pub mod receiver;
+pub mod report;
 pub mod result;
 pub mod schedule;
 pub mod stats;

@@ -285,11 +285,11 @@ pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
 /// One ceiling for every distinct load, named by what tells them apart.
 fn ceilings(configurations: &[Planned]) -> Vec<Planned> {
     let mut found: Vec<Planned> = Vec::new();
-    for planned in configurations {
+    for planned in configurations.iter().filter(|p| p.missing.is_none()) {
         let c = &planned.configuration;
         if !found.iter().any(|f| same_load(&f.configuration, c)) {
             let configuration = Configuration { subject: Subject::Ceiling, ..c.clone() };
-            found.push(Planned { configuration, missing: planned.missing.clone() });
+            found.push(Planned { configuration, missing: None });
         }
     }
     let parts: Vec<Vec<String>> = found.iter().map(|f| load_labels(&f.configuration)).collect();

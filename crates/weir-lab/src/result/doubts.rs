@@ -16,16 +16,39 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
     if results.runs_missing > 0 {
         found.push(Warning::Interrupted { missing: results.runs_missing, planned: results.runs_planned });
     }
-    for skipped in &results.skipped {
-        found.push(Warning::Skipped {
-            configuration: skipped.configuration.clone(),
-            reason: skipped.reason.clone(),
-        });
+    let skipped = results.skipped.iter().map(|s| (s.reason.clone(), s.configuration.clone()));
+    for (reason, configurations) in grouped(skipped) {
+        found.push(Warning::Skipped { configurations, reason });
+    }
+    let few = results.configurations.iter().filter_map(|o| {
+        let runs = o.figures.len();
+        (runs > 0 && runs < warnings::FEW_RUNS).then(|| (runs, o.configuration.name.clone()))
+    });
+    for (runs, configurations) in grouped(few) {
+        found.push(Warning::FewRuns { configurations, runs });
     }
     for outcome in &results.configurations {
         of_outcome(outcome, &mut found);
     }
+    // what generator and sink say of themselves, the subjects above them say too
+    let subjects = results.configurations.iter().filter(|o| o.configuration.subject != Subject::Ceiling);
+    let notes = subjects.flat_map(|o| o.notes.iter().map(|n| (n.clone(), o.configuration.name.clone())));
+    for (note, configurations) in grouped(notes) {
+        found.push(Warning::Note { configurations, note });
+    }
     found
+}
+
+/// Configurations of which the same is said, under what is said, in the order first said.
+fn grouped<K: PartialEq>(said: impl Iterator<Item = (K, String)>) -> Vec<(K, Vec<String>)> {
+    let mut groups: Vec<(K, Vec<String>)> = Vec::new();
+    for (key, name) in said {
+        match groups.iter_mut().find(|(k, _)| *k == key) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((key, vec![name])),
+        }
+    }
+    groups
 }
 
 fn of_outcome(outcome: &Outcome, found: &mut Vec<Warning>) {
@@ -54,12 +77,5 @@ fn of_outcome(outcome: &Outcome, found: &mut Vec<Warning>) {
     if outcome.duplicated > 0 {
         let packets = outcome.duplicated;
         found.push(Warning::Duplicated { configuration: configuration.clone(), packets });
-    }
-    if outcome.configuration.subject == Subject::Ceiling {
-        // what generator and sink say of themselves, their subjects say too
-        return;
-    }
-    for note in &outcome.notes {
-        found.push(Warning::Note { configuration: configuration.clone(), note: note.clone() });
     }
 }

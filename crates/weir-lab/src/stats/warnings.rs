@@ -30,7 +30,7 @@ pub enum Warning {
         planned: usize,
     },
     Skipped {
-        configuration: String,
+        configurations: Vec<String>,
         reason: String,
     },
     Failed {
@@ -42,7 +42,7 @@ pub enum Warning {
         sentence: String,
     },
     FewRuns {
-        configuration: String,
+        configurations: Vec<String>,
         runs: usize,
     },
     Noisy {
@@ -79,7 +79,7 @@ pub enum Warning {
     },
     /// Said by whoever measured: a fallback, a raised frame size.
     Note {
-        configuration: String,
+        configurations: Vec<String>,
         note: String,
     },
 }
@@ -96,13 +96,16 @@ impl Warning {
             Warning::Interrupted { missing, planned } => {
                 format!("interrupted: {missing} of {planned} runs were not measured")
             }
-            Warning::Skipped { configuration, reason } => format!("{configuration} was skipped: {reason}"),
+            Warning::Skipped { configurations, reason } => {
+                let verb = if configurations.len() == 1 { "was" } else { "were" };
+                format!("{} {verb} skipped: {reason}", names(configurations))
+            }
             Warning::Failed { configuration, runs, first } => {
                 format!("{configuration}: {runs} runs failed, the first with: {first}")
             }
             Warning::CutShort { sentence } => sentence.clone(),
-            Warning::FewRuns { configuration, runs } => {
-                format!("{configuration}: {runs} runs, fewer than {FEW_RUNS}")
+            Warning::FewRuns { configurations, runs } => {
+                format!("{}: {runs} runs, fewer than {FEW_RUNS}", names(configurations))
             }
             Warning::Noisy { configuration, percent } => {
                 format!("{configuration}: runs deviate by {percent:.1} % of their mean")
@@ -129,7 +132,7 @@ impl Warning {
             Warning::Duplicated { configuration, packets } => {
                 format!("{configuration}: {packets} packets arrived more than once")
             }
-            Warning::Note { configuration, note } => format!("{configuration}: {note}"),
+            Warning::Note { configurations, note } => format!("{}: {note}", names(configurations)),
         }
     }
 
@@ -161,14 +164,23 @@ impl Warning {
     }
 }
 
-/// Doubts that follow from the figures alone; `order` is each run's place in the campaign.
+/// Names in a sentence: all of a few, the first of many.
+fn names(configurations: &[String]) -> String {
+    const SHOWN: usize = 4;
+    match configurations.len().checked_sub(SHOWN + 1) {
+        None => configurations.join(", "),
+        Some(_) => {
+            let more = configurations.len() - SHOWN;
+            format!("{} and {more} more", configurations[..SHOWN].join(", "))
+        }
+    }
+}
+
+/// Doubts that follow from the figures of one configuration; `order` is each run's place in the campaign.
 pub fn of_figures(configuration: &str, figures: &[f64], order: &[usize]) -> Vec<Warning> {
     let mut found = Vec::new();
     let Some(summary) = Summary::of(figures) else { return found };
     let name = || configuration.to_string();
-    if summary.n < FEW_RUNS {
-        found.push(Warning::FewRuns { configuration: name(), runs: summary.n });
-    }
     if let Some(percent) = summary.variation().map(|v| v * 100.0).filter(|&p| p > NOISY_PERCENT) {
         found.push(Warning::Noisy { configuration: name(), percent });
     }
@@ -257,13 +269,20 @@ mod tests {
     }
 
     #[test]
-    fn few_and_noisy_runs_are_said() {
-        assert_eq!(kinds(&[100.0, 150.0, 80.0]), ["few-runs", "noisy"]);
+    fn noisy_runs_are_said() {
+        assert_eq!(kinds(&[100.0, 150.0, 80.0]), ["noisy"]);
+    }
+
+    #[test]
+    fn many_names_are_cut_and_counted() {
+        let configurations: Vec<String> = (0..7).map(|i| format!("c{i}")).collect();
+        let warning = Warning::FewRuns { configurations, runs: 3 };
+        assert_eq!(warning.sentence(), "c0, c1, c2, c3 and 3 more: 3 runs, fewer than 5");
     }
 
     #[test]
     fn every_warning_has_a_remedy() {
-        let warning = Warning::Skipped { configuration: "a".into(), reason: "no root".into() };
+        let warning = Warning::Skipped { configurations: vec!["a".into()], reason: "no root".into() };
         assert!(warning.sentence().contains("no root") && !warning.remedy().is_empty());
     }
 }

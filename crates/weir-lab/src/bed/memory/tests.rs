@@ -1,0 +1,82 @@
+use super::*;
+use crate::model::{FrameSize, Placement, Rate, Topology, Workload};
+
+fn configuration(subject: Subject, family: Family, frame: FrameSize) -> Configuration {
+    Configuration {
+        name: "c".into(),
+        subject,
+        topology: Topology::Memory,
+        workload: Workload { family, frame, flows: 50, rate: Rate::FlatOut },
+        routes: 20,
+        placement: Placement::default(),
+    }
+}
+
+fn run(configuration: &Configuration) -> Sample {
+    let mut prepared = MemoryBed::default().prepare(configuration).expect("the memory bed needs nothing");
+    prepared.run(Duration::from_millis(2), Duration::from_millis(10), 1).expect("a run")
+}
+
+#[test]
+fn every_packet_of_both_families_is_forwarded_and_accounted_for() {
+    for family in [Family::Inet, Family::Inet6] {
+        for frame in [FrameSize::Fixed(64), FrameSize::Fixed(1518), FrameSize::Imix] {
+            let sample = run(&configuration(Subject::Weir, family, frame));
+            let ledger = &sample.ledger;
+            assert!(ledger.drops.is_empty(), "{family:?} {frame:?}: {:?}", ledger.drops);
+            assert!(ledger.delivered > 0 && ledger.delivered == ledger.sent);
+            assert!(sample.pps > 0.0 && sample.figures["ns_per_packet"] > 0.0);
+        }
+    }
+}
+
+#[test]
+fn the_ceiling_passes_the_same_frames_without_a_router() {
+    let sample = run(&configuration(Subject::Ceiling, Family::Inet, FrameSize::Fixed(64)));
+    assert_eq!(sample.ledger.sent, sample.ledger.delivered);
+}
+
+#[test]
+fn a_paced_source_offers_what_was_asked() {
+    let mut c = configuration(Subject::Weir, Family::Inet, FrameSize::Fixed(64));
+    c.workload.rate = Rate::Pps(20_000);
+    let mut prepared = MemoryBed::default().prepare(&c).expect("ready");
+    let sample = prepared.run(Duration::ZERO, Duration::from_millis(50), 1).expect("a run");
+    let ledger = &sample.ledger;
+    // whatever the scheduler does, no more is offered than was due, and what is offered is counted
+    assert!(ledger.offered <= ledger.intended + 64, "{ledger:?}");
+    assert!(ledger.offered > 0 && ledger.unaccounted() == 0, "{ledger:?}");
+}
+
+#[test]
+fn several_workers_add_up() {
+    let mut c = configuration(Subject::Weir, Family::Inet, FrameSize::Fixed(64));
+    c.placement.cpus = vec![0, 0];
+    let sample = run(&c);
+    assert_eq!(sample.ledger.unaccounted(), 0);
+    assert!(sample.ledger.delivered > 0);
+}
+
+#[test]
+fn short_ipv6_frames_are_raised_and_said() {
+    let sample = run(&configuration(Subject::Weir, Family::Inet6, FrameSize::Fixed(64)));
+    assert!(sample.notes.iter().any(|n| n.contains("raised to 66")), "{:?}", sample.notes);
+}
+
+#[test]
+fn subjects_that_need_a_kernel_are_refused_with_the_remedy() {
+    let c = configuration(Subject::Kernel, Family::Inet, FrameSize::Fixed(64));
+    let lacks = MemoryBed::default().missing(&c).expect("not here");
+    assert!(lacks.contains("netns"), "{lacks}");
+    assert!(MemoryBed::default().prepare(&c).is_err());
+}
+
+#[test]
+fn traffic_follows_the_seed() {
+    let c = configuration(Subject::Weir, Family::Inet, FrameSize::Imix);
+    let net = tables::build(Family::Inet, 20).expect("routes");
+    let templates = Templates::build(&c.workload, &net.destinations(50)).expect("templates");
+    assert_eq!(templates.order(5), templates.order(5));
+    assert_ne!(templates.order(5), templates.order(6));
+    assert_eq!(templates.lens.iter().filter(|&&l| l == 1514).count(), 4);
+}

@@ -1,0 +1,169 @@
+//! A campaign: the runs of an experiment in their order, each on disk before the next begins.
+//!
+//! ```text
+//! missing? ─► schedule ─► [prepare ─► run ─► append ─► drop] × slots ─► derive ─► reports
+//! ```
+//!
+//! Every run gets a subject of its own: what memory layout and start-up do to a figure is part of its
+//! spread. Promises: an interrupt ends after the run under way and reports what was measured; a run that
+//! fails is recorded and counted, and the campaign goes on.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::bed::bed;
+use crate::experiment::Experiment;
+use crate::manifest::{self, Build, Machine, Manifest};
+use crate::model::{Bed, Configuration, LabError, Sample, Topology};
+use crate::progress::Progress;
+use crate::report;
+use crate::result::Results;
+use crate::schedule::{Slot, schedule};
+use crate::store::{Run, Store};
+
+/// After so many failures in a row a configuration is not tried again.
+const FAILURES_IN_A_ROW: usize = 3;
+
+/// What a campaign is to do, and where.
+pub struct Plan<'a> {
+    pub experiment: Experiment,
+    pub seed: u64,
+    pub dir: &'a Path,
+    pub argv: Vec<String>,
+    /// Once set, the run under way is the last.
+    pub stop: &'a AtomicBool,
+}
+
+/// What came of it.
+pub struct Done {
+    pub results: Results,
+    /// Where the evidence of an earlier campaign in the same folder went.
+    pub moved: Option<PathBuf>,
+}
+
+type Beds = HashMap<Topology, Box<dyn Bed>>;
+
+pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
+    let (store, moved) = Store::create(plan.dir)?;
+    let mut beds = Beds::new();
+    let skipped = skipped(&plan.experiment, &mut beds);
+    let runnable: Vec<&Configuration> = plan
+        .experiment
+        .configurations
+        .iter()
+        .map(|p| &p.configuration)
+        .filter(|c| !skipped.contains_key(&c.name))
+        .collect();
+    let slots = schedule(runnable.len(), plan.experiment.runs, plan.seed);
+    let manifest = Manifest {
+        format: manifest::FORMAT,
+        experiment: plan.experiment.clone(),
+        seed: plan.seed,
+        started_unix_ms: manifest::unix_ms(),
+        argv: plan.argv.clone(),
+        order: slots
+            .chunks(runnable.len().max(1))
+            .map(|block| block.iter().map(|s| runnable[s.configuration].name.clone()).collect())
+            .collect(),
+        skipped,
+        machine: Machine::observe(),
+        build: Build::own(),
+    };
+    let text = serde_json::to_string_pretty(&manifest).map_err(|e| LabError(format!("manifest: {e}")))?;
+    store.write("manifest.json", &(text + "\n"))?;
+    for (name, reason) in &manifest.skipped {
+        eprintln!("skipped {name}: {reason}");
+    }
+    measure(&plan, &store, &mut beds, &runnable, &slots)?;
+    drop(beds);
+    let results = report::write(plan.dir)?;
+    Ok(Done { results, moved })
+}
+
+/// Configurations that cannot run here, and why.
+fn skipped(experiment: &Experiment, beds: &mut Beds) -> BTreeMap<String, String> {
+    let mut skipped = BTreeMap::new();
+    for planned in &experiment.configurations {
+        let c = &planned.configuration;
+        let lacks = planned.missing.clone();
+        if let Some(reason) = lacks.or_else(|| bed_of(beds, c.topology).missing(c)) {
+            skipped.insert(c.name.clone(), reason);
+        }
+    }
+    // a ceiling without a subject under it answers nothing
+    for planned in &experiment.configurations {
+        let ceiling = &planned.configuration;
+        let mut under = experiment
+            .subjects()
+            .filter(|c| experiment.ceiling_of(c).is_some_and(|own| own.name == ceiling.name))
+            .peekable();
+        if under.peek().is_some() && under.all(|c| skipped.contains_key(&c.name)) {
+            skipped
+                .entry(ceiling.name.clone())
+                .or_insert("every configuration it is the ceiling of is skipped; see their remedies".into());
+        }
+    }
+    skipped
+}
+
+fn bed_of(beds: &mut Beds, topology: Topology) -> &mut dyn Bed {
+    beds.entry(topology).or_insert_with(|| bed(topology)).as_mut()
+}
+
+fn measure(
+    plan: &Plan<'_>,
+    store: &Store,
+    beds: &mut Beds,
+    runnable: &[&Configuration],
+    slots: &[Slot],
+) -> Result<(), LabError> {
+    let metric = &plan.experiment.metric;
+    let mut progress = Progress::new(slots.len(), plan.experiment.runs);
+    let mut failures = vec![0; runnable.len()];
+    for slot in slots {
+        if plan.stop.load(Ordering::Acquire) {
+            progress.say("interrupted: reporting what was measured");
+            break;
+        }
+        let configuration = runnable[slot.configuration];
+        let name = &configuration.name;
+        progress.begin(slot, name);
+        let started_unix_ms = manifest::unix_ms();
+        let outcome = if failures[slot.configuration] < FAILURES_IN_A_ROW {
+            one(plan, beds, configuration, slot.seed)
+        } else {
+            Err(LabError(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
+        };
+        let said = match &outcome {
+            Ok(sample) => metric.of(sample).map_or("measured".into(), |f| report::figure(metric, f)),
+            Err(e) => format!("failed: {e}"),
+        };
+        failures[slot.configuration] = if outcome.is_ok() { 0 } else { failures[slot.configuration] + 1 };
+        let (sample, error) = match outcome {
+            Ok(sample) => (Some(sample), None),
+            Err(e) => (None, Some(e.0)),
+        };
+        let run =
+            Run { block: slot.block, order: slot.order, seed: slot.seed, started_unix_ms, sample, error };
+        store.append(name, metric, &run)?;
+        progress.end(slot, name, &said);
+    }
+    progress.finish();
+    Ok(())
+}
+
+fn one(
+    plan: &Plan<'_>,
+    beds: &mut Beds,
+    configuration: &Configuration,
+    seed: u64,
+) -> Result<Sample, LabError> {
+    let mut prepared = bed_of(beds, configuration.topology).prepare(configuration)?;
+    prepared.run(
+        Duration::from_millis(plan.experiment.warm_up_ms),
+        Duration::from_millis(plan.experiment.window_ms),
+        seed,
+    )
+}

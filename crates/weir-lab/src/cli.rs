@@ -1,0 +1,98 @@
+//! The command line: each flag beside its help.
+
+mod list;
+mod run;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::model::LabError;
+use crate::{doctor, report};
+
+const AFTER: &str = "\
+Examples:
+  weir-lab list                              which experiments there are
+  weir-lab run labs/demo.toml                measure; the report opens in any browser
+  weir-lab run labs/demo.toml --quick        the same in seconds, with smoke values
+  weir-lab run labs/forwarding-frame-size.toml --only '*-64' --runs 20
+  weir-lab report out/demo                   derive every figure again from the raw runs
+  weir-lab doctor                            what this machine can and cannot measure
+
+Figures of one campaign are comparable with each other: configurations run interleaved in randomised
+blocks. Figures of two campaigns are comparable as far as their manifests agree.";
+
+/// Compares configurations of packet paths and proves what it says.
+///
+/// An experiment is a TOML file: what is compared, under which traffic, how often. Every run is on disk
+/// before the next begins; every printed figure follows from those files.
+#[derive(Parser)]
+#[command(name = "weir-lab", version, after_help = AFTER, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run an experiment and write its report.
+    Run(run::Run),
+    /// Derive result.json, report.md and report.html again from manifest and raw runs.
+    Report {
+        /// Folder of a campaign, as given to `run --out`.
+        dir: PathBuf,
+    },
+    /// Say what this machine can and cannot measure, and how to fix it.
+    Doctor {
+        /// For programs: one JSON document.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Name the experiments in a folder, with their questions.
+    List {
+        /// Where experiments are looked for.
+        #[arg(default_value = "labs")]
+        dir: PathBuf,
+    },
+}
+
+/// Parses the command line and does what it says. 0 is done, 1 is an error, 2 a wrong command line, 130 an
+/// interrupted campaign (its report is written).
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run(run) => run.go(),
+        Command::Report { dir } => again(&dir),
+        Command::Doctor { json } => doctor::go(json),
+        Command::List { dir } => list::go(&dir),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("weir-lab: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn again(dir: &std::path::Path) -> Result<ExitCode, LabError> {
+    let results = report::write(dir)?;
+    println!("{}", results.answer);
+    println!("{}", dir.join("report.html").display());
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_argument_has_help() {
+        let command = Cli::command();
+        command.clone().debug_assert();
+        for sub in command.get_subcommands() {
+            assert!(sub.get_about().is_some(), "{}", sub.get_name());
+            for argument in sub.get_arguments().filter(|a| a.get_id() != "help") {
+                assert!(argument.get_help().is_some(), "{} {}", sub.get_name(), argument.get_id());
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `weir-lab run`: an experiment from file to report.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use weir_io::signal;
+
+use super::list::length;
+use crate::campaign::{self, Plan};
+use crate::experiment::{Changes, Experiment};
+use crate::manifest::unix_ms;
+use crate::model::LabError;
+use crate::progress::human;
+use crate::report::{self, digits, figure, range};
+use crate::result::Results;
+
+/// Exit code of an interrupted campaign, as shells report SIGINT.
+const INTERRUPTED: u8 = 130;
+/// Doubts a terminal shows; the report has all.
+const DOUBTS: usize = 8;
+
+#[derive(Args)]
+pub struct Run {
+    /// The experiment, such as labs/demo.toml.
+    file: PathBuf,
+    /// Folder for manifest, raw runs and reports [default: out/<experiment>]. An earlier campaign there is
+    /// kept under a new name.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Smoke values for every parameter: passes through everything in seconds, proves nothing.
+    #[arg(long)]
+    quick: bool,
+    /// Decides order, traffic and resampling [default: from the clock]. The same seed gives the same order.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Blocks: how often each configuration runs [default: the experiment's].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    runs: Option<u16>,
+    /// Only these configurations (and their ceilings); `*` stands for anything.
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    only: Vec<String>,
+}
+
+impl Run {
+    pub fn go(self) -> Result<ExitCode, LabError> {
+        let changes =
+            Changes { quick: self.quick, runs: self.runs.map(usize::from), only: self.only.clone() };
+        let experiment = Experiment::load(&self.file, &changes)?;
+        let dir = self.out.unwrap_or_else(|| PathBuf::from("out").join(&experiment.name));
+        let stop = signal::stop_flag()
+            .map_err(|e| LabError(format!("signals: {e}; Ctrl-C would lose the report")))?;
+        eprintln!(
+            "{}: {} configurations × {} blocks, about {} → {}",
+            experiment.title,
+            experiment.configurations.len(),
+            experiment.runs,
+            human(length(&experiment)),
+            dir.display()
+        );
+        let plan = Plan {
+            experiment,
+            seed: self.seed.unwrap_or_else(unix_ms),
+            dir: &dir,
+            argv: std::env::args().collect(),
+            stop,
+        };
+        let done = campaign::run(plan)?;
+        if let Some(moved) = done.moved {
+            eprintln!("the earlier campaign is kept in {}", moved.display());
+        }
+        show(&done.results);
+        println!("\nreport: {}", dir.join("report.html").display());
+        if done.results.runs_missing > 0 {
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        let nothing = done.results.runs_measured == 0 && done.results.runs_planned > 0;
+        Ok(if nothing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+/// The answer, the figures, one ministat block a reference, and the doubts.
+fn show(results: &Results) {
+    println!("\n{}\n", results.answer);
+    let mut rows =
+        vec![["configuration", "median", "min – max", "clocks a packet", "loss"].map(String::from)];
+    for outcome in &results.configurations {
+        let dash = |text: Option<String>| text.unwrap_or("–".into());
+        rows.push([
+            outcome.configuration.name.clone(),
+            dash(outcome.summary.map(|s| figure(&results.metric, s.median))),
+            dash(outcome.summary.map(|s| range(&results.metric, &s))),
+            dash(outcome.further.get("clocks_per_packet").map(|c| digits(c.median))),
+            dash(outcome.loss_percent.map(|l| format!("{} %", digits(l.median)))),
+        ]);
+    }
+    print!("{}", aligned(&rows));
+    for block in report::ministat_blocks(results).iter().take(3) {
+        println!("\n{}", block.trim_end());
+    }
+    if !results.warnings.is_empty() {
+        println!();
+    }
+    for doubt in results.warnings.iter().take(DOUBTS) {
+        println!("! {} → {}", doubt.sentence, doubt.remedy);
+    }
+    if let Some(more) = results.warnings.len().checked_sub(DOUBTS).filter(|&n| n > 0) {
+        println!("! and {more} more doubts in the report");
+    }
+}
+
+/// Columns as wide as their widest cell, the first to the left, figures to the right.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |i: usize| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0);
+    let mut out = String::new();
+    for row in rows {
+        for (i, cell) in row.iter().enumerate() {
+            let width = width(i);
+            out += &if i == 0 { format!("{cell:<width$}") } else { format!("   {cell:>width$}") };
+        }
+        out.truncate(out.trim_end().len());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn columns_line_up() {
+        let rows = [["a", "1"], ["long", "100"]].map(|r| r.map(String::from));
+        assert_eq!(super::aligned(&rows), "a        1\nlong   100\n");
+    }
+}

@@ -1,0 +1,166 @@
+//! Reports: the same derived figures for people (`report.md`, `report.html`) and programs (`result.json`).
+//!
+//! Promises: [`write`] derives everything from manifest and raw runs, so that a report can be made again
+//! and must come out the same. Refuses: a figure that is not in the raw files.
+
+pub mod html;
+pub mod markdown;
+pub mod plots;
+pub mod svg;
+
+use std::path::Path;
+
+use crate::experiment::Metric;
+use crate::model::LabError;
+use crate::result::{self, Results};
+use crate::stats::ministat::{self, Set, Style};
+use crate::stats::{Comparison, Summary, Verdict};
+use crate::store::write_whole;
+
+/// Derives and writes `result.json`, `report.md` and `report.html`.
+pub fn write(dir: &Path) -> Result<Results, LabError> {
+    let (manifest, results) = result::derive(dir)?;
+    let json = serde_json::to_string_pretty(&results).map_err(|e| LabError(format!("result.json: {e}")))?;
+    write_whole(&dir.join("result.json"), &(json + "\n"))?;
+    write_whole(&dir.join("report.md"), &markdown::render(&manifest, &results))?;
+    write_whole(&dir.join("report.html"), &html::render(&manifest, &results))?;
+    Ok(results)
+}
+
+/// A figure with its unit: `24.31 Mpps`.
+pub fn figure(metric: &Metric, value: f64) -> String {
+    let (divisor, unit) = metric.unit();
+    format!("{} {unit}", digits(value / divisor)).trim_end().to_string()
+}
+
+/// Four significant digits, as far as the places after the point allow.
+pub fn digits(value: f64) -> String {
+    let size = value.abs();
+    let decimals = match size {
+        _ if size == 0.0 => 0,
+        _ if size >= 1000.0 => 0,
+        _ if size >= 100.0 => 1,
+        _ if size >= 10.0 => 2,
+        _ if size >= 0.1 => 3,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// `min – max` in the metric's unit.
+pub fn range(metric: &Metric, summary: &Summary) -> String {
+    let (divisor, _) = metric.unit();
+    format!("{} – {}", digits(summary.min / divisor), digits(summary.max / divisor))
+}
+
+/// `12 345 678` with thin groups, for ledgers.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push('\u{202f}');
+        }
+        out.push(c);
+    }
+    out
+}
+
+pub fn signed(n: i64) -> String {
+    if n < 0 { format!("−{}", grouped(n.unsigned_abs())) } else { grouped(n as u64) }
+}
+
+/// `1.832 [1.79, 1.87]`.
+pub fn ratio(comparison: &Comparison) -> String {
+    match comparison.ratio {
+        None => "–".into(),
+        Some(r) => match (r.low, r.high) {
+            (Some(low), Some(high)) => format!("{:.3} [{low:.3}, {high:.3}]", r.ratio),
+            _ => format!("{:.3}", r.ratio),
+        },
+    }
+}
+
+pub fn p(value: Option<f64>) -> String {
+    match value {
+        None => "–".into(),
+        Some(p) if p < 0.0001 => "< 0.0001".into(),
+        Some(p) => format!("{p:.4}"),
+    }
+}
+
+pub fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Different => "different",
+        Verdict::Equivalent => "equivalent",
+        Verdict::Underpowered => "underpowered",
+        Verdict::NoTest => "not tested",
+    }
+}
+
+/// One ministat block a reference, at most six others in each; a sentence where a set is too small.
+pub fn ministat_blocks(results: &Results) -> Vec<String> {
+    let set = |name: &str| {
+        let figures = results.outcome(name).map_or(&[][..], |o| o.figures.as_slice());
+        Set::new(format!("{name}.{}", results.metric.0), figures)
+    };
+    let mut references: Vec<&str> = Vec::new();
+    for comparison in &results.comparisons {
+        if !references.contains(&comparison.reference.as_str()) {
+            references.push(&comparison.reference);
+        }
+    }
+    let mut blocks = Vec::new();
+    for reference in references {
+        let others: Vec<&str> = results
+            .comparisons
+            .iter()
+            .filter(|c| c.reference == reference)
+            .map(|c| c.other.as_str())
+            .collect();
+        for few in others.chunks(ministat::MAX_SETS - 1) {
+            let sets: Vec<Set> = std::iter::once(reference).chain(few.iter().copied()).map(set).collect();
+            blocks.push(ministat::block(&sets, Style::default()).unwrap_or_else(|e| e + "\n"));
+        }
+    }
+    blocks
+}
+
+/// The commands that derive the figures again.
+pub fn recompute(results: &Results) -> Vec<String> {
+    let mut commands = vec!["weir-lab report .".to_string()];
+    let mut seen = Vec::new();
+    for comparison in &results.comparisons {
+        if seen.contains(&&comparison.reference) {
+            continue;
+        }
+        seen.push(&comparison.reference);
+        let others = results.comparisons.iter().filter(|c| c.reference == comparison.reference);
+        let files: Vec<String> = std::iter::once(&comparison.reference)
+            .chain(others.map(|c| &c.other))
+            .take(ministat::MAX_SETS)
+            .map(|name| format!("raw/{name}.{}", results.metric.0))
+            .collect();
+        commands.push(format!("ministat -s -w {} {}", ministat::WIDTH, files.join(" ")));
+    }
+    commands
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_carry_four_digits_and_their_unit() {
+        assert_eq!(figure(&Metric("pps".into()), 24_312_345.0), "24.31 Mpps");
+        assert_eq!(figure(&Metric("pps".into()), 640_000.0), "0.640 Mpps");
+        assert_eq!(figure(&Metric("clocks_per_packet".into()), 101.26), "101.3 clocks a packet");
+        assert_eq!(digits(1234.5), "1234");
+    }
+
+    #[test]
+    fn large_counts_are_grouped() {
+        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!((grouped(0), signed(-12)), ("0".into(), "−12".into()));
+    }
+}

@@ -1,0 +1,243 @@
+//! `report.html`: one self-contained page, for light and dark.
+
+use super::markdown::{PERCENTILES, facts};
+use super::plots::{self, Plot};
+use super::svg::escape;
+use super::{digits, figure, grouped, ministat_blocks, p, range, ratio, recompute, signed, verdict};
+use crate::manifest::{Manifest, utc};
+use crate::model::Subject;
+use crate::result::{Outcome, Results};
+
+const STYLE: &str = include_str!("html/style.css");
+
+pub fn render(manifest: &Manifest, results: &Results) -> String {
+    let mut body = head(manifest, results);
+    for plot in pictures(manifest, results) {
+        body += &section(
+            &plot.title,
+            &format!("<figure>{}<figcaption>{}</figcaption></figure>", plot.svg, escape(&plot.caption)),
+        );
+    }
+    body += &figures(results);
+    body += &comparisons(results);
+    for (i, block) in ministat_blocks(results).iter().enumerate() {
+        let title = if i == 0 { "ministat" } else { "" };
+        body += &section(title, &format!("<pre>{}</pre>", escape(block)));
+    }
+    body += &ledger(results);
+    body += &latency(results);
+    body += &doubts(results);
+    body += &section(
+        "Compute it again",
+        &format!(
+            "<p>Every figure follows from <code>manifest.json</code> and <code>raw/</code>; in this folder:</p><pre>{}</pre>",
+            escape(&recompute(results).join("\n"))
+        ),
+    );
+    body += &machine(manifest);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\"><title>{}</title><style>{STYLE}</style></head>\
+         <body><main>{body}</main></body></html>\n",
+        escape(&results.title)
+    )
+}
+
+fn pictures(manifest: &Manifest, results: &Results) -> Vec<Plot> {
+    let mut all: Vec<Plot> = plots::against_axis(&manifest.experiment, results).into_iter().collect();
+    all.extend(plots::ratios(results));
+    all.extend(plots::runs(results));
+    all.extend(plots::percentiles(results));
+    all
+}
+
+fn section(title: &str, inner: &str) -> String {
+    let heading = if title.is_empty() { String::new() } else { format!("<h2>{}</h2>", escape(title)) };
+    format!("<section>{heading}{inner}</section>\n")
+}
+
+fn head(manifest: &Manifest, results: &Results) -> String {
+    let e = &manifest.experiment;
+    let mut out = format!(
+        "<header><h1>{}</h1><p class=\"question\">{}</p><p class=\"answer\">{}</p>",
+        escape(&results.title),
+        escape(&results.question),
+        escape(&results.answer)
+    );
+    let seconds = |ms: u64| format!("{} s", ms as f64 / 1000.0);
+    let facts = [
+        ("runs", format!("{} of {}", results.runs_measured, results.runs_planned)),
+        ("blocks, randomised", e.runs.to_string()),
+        ("window", seconds(e.window_ms)),
+        ("warm-up", seconds(e.warm_up_ms)),
+        ("seed", manifest.seed.to_string()),
+        ("begun", utc(manifest.started_unix_ms)),
+    ];
+    let facts = facts.iter().map(|(k, v)| format!("<div><dt>{k}</dt><dd>{}</dd></div>", escape(v)));
+    out += &format!("<dl class=\"facts\">{}</dl>", facts.collect::<String>());
+    if !results.warnings.is_empty() {
+        let n = results.warnings.len();
+        let word = if n == 1 { "doubt" } else { "doubts" };
+        out +=
+            &format!("<p class=\"doubt-count\"><a href=\"#doubts\">{n} {word}</a>, each with a remedy</p>");
+    }
+    out + "</header>\n"
+}
+
+/// A table; cells are HTML already. `left` counts the text columns.
+fn table(headings: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
+    let class = |i: usize| if i < left { "" } else { " class=\"n\"" };
+    let mut out = String::from("<div class=\"wide\"><table><thead><tr>");
+    for (i, heading) in headings.iter().enumerate() {
+        out += &format!("<th{}>{heading}</th>", class(i));
+    }
+    out += "</tr></thead><tbody>";
+    for row in rows {
+        out += "<tr>";
+        for (i, cell) in row.iter().enumerate() {
+            out += &format!("<td{}>{cell}</td>", class(i));
+        }
+        out += "</tr>";
+    }
+    out + "</tbody></table></div>"
+}
+
+fn figures(results: &Results) -> String {
+    let headings =
+        ["configuration", "median", "min – max", "deviation", "clocks a packet", "loss", "of the ceiling"];
+    let dash = |text: Option<String>| text.unwrap_or("–".into());
+    let row = |o: &Outcome| {
+        let m = &results.metric;
+        vec![
+            escape(&o.configuration.name),
+            dash(o.summary.map(|s| format!("<b>{}</b>", figure(m, s.median)))),
+            dash(o.summary.map(|s| range(m, &s))),
+            dash(o.summary.and_then(|s| s.variation()).map(|v| format!("{:.2} %", v * 100.0))),
+            dash(o.further.get("clocks_per_packet").map(|c| digits(c.median))),
+            dash(o.loss_percent.map(|l| format!("{} %", digits(l.median)))),
+            dash(o.ceiling_share.map(|c| format!("{:.0} %", c * 100.0))),
+        ]
+    };
+    let table = table(&headings, 1, results.configurations.iter().map(row));
+    let skipped: String = results
+        .skipped
+        .iter()
+        .map(|s| format!("<li><b>{}</b> was skipped: {}</li>", escape(&s.configuration), escape(&s.reason)))
+        .collect();
+    let skipped = if skipped.is_empty() { skipped } else { format!("<ul>{skipped}</ul>") };
+    section("Figures", &(table + &skipped))
+}
+
+fn comparisons(results: &Results) -> String {
+    let Some(first) = results.comparisons.first() else { return String::new() };
+    let headings = [
+        "configuration",
+        "against",
+        "verdict",
+        "ratio [95 %]",
+        "Welch p (Holm)",
+        "exact U p",
+        "permutation p",
+        "detectable",
+        "runs for the margin",
+    ];
+    let rows = results.comparisons.iter().map(|c| {
+        let word = verdict(c.verdict);
+        vec![
+            escape(&c.other),
+            escape(&c.reference),
+            format!("<span class=\"verdict {}\">{word}</span>", word.replace(' ', "-")),
+            ratio(c),
+            p(c.p_holm),
+            p(c.mann_whitney.map(|u| u.p)),
+            p(c.permutation.map(|t| t.p)),
+            c.detectable_percent.map_or("–".into(), |d| format!("{d:.2} %")),
+            c.runs_for_margin.map_or("–".into(), |n| n.to_string()),
+        ]
+    });
+    let note = format!(
+        "<p class=\"note\"><b>different</b>: Welch’s test, corrected by Holm over this table, at 5 %. \
+         <b>equivalent</b>: two one-sided tests within ±{margin} % at 5 %. <b>underpowered</b>: neither; \
+         <i>detectable</i> is what four of five such campaigns would find, the last column the runs a \
+         configuration that would find ±{margin} %.</p>",
+        margin = first.margin_percent
+    );
+    section("Comparisons", &(table(&headings, 3, rows) + &note))
+}
+
+fn ledger(results: &Results) -> String {
+    let headings = [
+        "configuration",
+        "intended",
+        "offered",
+        "sent",
+        "drops",
+        "delivered",
+        "unaccounted",
+        "reordered",
+        "duplicated",
+    ];
+    let rows = results.configurations.iter().map(|o| {
+        let l = &o.ledger;
+        let drops: Vec<String> = l
+            .drops
+            .iter()
+            .filter(|(_, n)| **n > 0)
+            .map(|(c, n)| format!("{} {}", escape(c), grouped(*n)))
+            .collect();
+        vec![
+            escape(&o.configuration.name),
+            grouped(l.intended),
+            grouped(l.offered),
+            grouped(l.sent),
+            if drops.is_empty() { "none".into() } else { drops.join("<br>") },
+            grouped(l.delivered),
+            signed(o.unaccounted),
+            grouped(o.reordered),
+            grouped(o.duplicated),
+        ]
+    });
+    let note = "<p class=\"note\">Sums over all runs: intended → offered → sent → drops → delivered.</p>";
+    section("Where packets went", &(table(&headings, 1, rows) + note))
+}
+
+fn latency(results: &Results) -> String {
+    let mut with = results.configurations.iter().filter(|o| !o.latency_ns.is_empty()).peekable();
+    if with.peek().is_none() {
+        return String::new();
+    }
+    let headings: Vec<&str> = std::iter::once("configuration").chain(PERCENTILES).collect();
+    let rows = with.map(|o| {
+        let cell = |k: &&str| o.latency_ns.get(*k).map_or("–".into(), |s| digits(s.median / 1e3));
+        std::iter::once(escape(&o.configuration.name)).chain(PERCENTILES.iter().map(cell)).collect()
+    });
+    let note = "<p class=\"note\">One way, µs, median over the runs.</p>";
+    section("Latency", &(table(&headings, 1, rows) + note))
+}
+
+fn doubts(results: &Results) -> String {
+    let items: String = results
+        .warnings
+        .iter()
+        .map(|d| {
+            format!("<li>{}. <i>{}.</i></li>", escape(d.sentence.trim_end_matches('.')), escape(&d.remedy))
+        })
+        .collect();
+    let list = if items.is_empty() { "<p>None.</p>".into() } else { format!("<ul>{items}</ul>") };
+    format!("<section id=\"doubts\"><h2>Doubts</h2>{list}</section>\n")
+}
+
+fn machine(manifest: &Manifest) -> String {
+    let rows: String = facts(manifest)
+        .iter()
+        .map(|(what, how)| format!("<tr><td>{what}</td><td>{}</td></tr>", escape(how)))
+        .collect();
+    let ceilings =
+        manifest.experiment.configurations.iter().any(|p| p.configuration.subject == Subject::Ceiling);
+    let note = if ceilings {
+        "<p class=\"note\">A <i>ceiling</i> is generator and sink without a subject, in the same campaign.</p>"
+    } else {
+        ""
+    };
+    section("Machine", &format!("<table class=\"machine\"><tbody>{rows}</tbody></table>{note}"))
+}

@@ -1,0 +1,214 @@
+//! `report.md`: what the field's own READMEs look like, the answer first.
+
+use super::{digits, figure, grouped, ministat_blocks, p, range, ratio, recompute, signed, verdict};
+use crate::manifest::{Manifest, utc};
+use crate::model::Subject;
+use crate::result::{Outcome, Results};
+
+pub fn render(manifest: &Manifest, results: &Results) -> String {
+    let mut out = format!("# {}\n\n**{}**\n\n{}\n\n", results.title, results.answer, results.question);
+    out += &format!(
+        "{} of {} runs measured ({} configurations × {} randomised blocks, {} ms warm-up, {} ms window, seed {}), {}.\n",
+        results.runs_measured,
+        results.runs_planned,
+        results.configurations.len(),
+        manifest.experiment.runs,
+        manifest.experiment.warm_up_ms,
+        manifest.experiment.window_ms,
+        manifest.seed,
+        utc(manifest.started_unix_ms)
+    );
+    out += &figures(results);
+    out += &comparisons(results);
+    out += &blocks(results);
+    out += &ledger(results);
+    out += &latency(results);
+    out += &doubts(results);
+    out += &again(results);
+    out += &machine(manifest);
+    out
+}
+
+fn figures(results: &Results) -> String {
+    let (_, unit) = results.metric.unit();
+    let mut out = format!("\n## Figures\n\nUnit: {} ({unit}), a run each\n\n", results.metric.sentence());
+    out += "| configuration | median | min – max | mean | deviation | clocks a packet | loss | of the ceiling |\n";
+    out += "|---|--:|--:|--:|--:|--:|--:|--:|\n";
+    for outcome in &results.configurations {
+        out += &figure_row(results, outcome);
+    }
+    out
+}
+
+fn figure_row(results: &Results, outcome: &Outcome) -> String {
+    let name = &outcome.configuration.name;
+    let Some(s) = outcome.summary else {
+        return format!("| {name} | – | – | – | – | – | – | – |\n");
+    };
+    let or_dash = |text: Option<String>| text.unwrap_or("–".into());
+    format!(
+        "| {name} | **{}** | {} | {} | {} | {} | {} | {} |\n",
+        figure(&results.metric, s.median),
+        range(&results.metric, &s),
+        digits(s.mean / results.metric.unit().0),
+        or_dash(s.variation().map(|v| format!("{:.2} %", v * 100.0))),
+        or_dash(outcome.further.get("clocks_per_packet").map(|c| digits(c.median))),
+        or_dash(outcome.loss_percent.map(|l| format!("{} %", digits(l.median)))),
+        or_dash(outcome.ceiling_share.map(|c| format!("{:.0} %", c * 100.0))),
+    )
+}
+
+fn comparisons(results: &Results) -> String {
+    if results.comparisons.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("\n## Comparisons\n\n");
+    out += "| configuration | against | ratio of means [95 %] | verdict | Welch p (Holm) | exact U p | permutation p | detectable | runs for the margin |\n";
+    out += "|---|---|--:|---|--:|--:|--:|--:|--:|\n";
+    for c in &results.comparisons {
+        out += &format!(
+            "| {} | {} | {} | **{}** | {} | {} | {} | {} | {} |\n",
+            c.other,
+            c.reference,
+            ratio(c),
+            verdict(c.verdict),
+            p(c.p_holm),
+            p(c.mann_whitney.map(|u| u.p)),
+            p(c.permutation.map(|t| t.p)),
+            c.detectable_percent.map_or("–".into(), |d| format!("{d:.2} %")),
+            c.runs_for_margin.map_or("–".into(), |n| n.to_string()),
+        );
+    }
+    let margin = results.comparisons[0].margin_percent;
+    out += &format!(
+        "\n*different*: Welch's test, corrected by Holm over this table, at 5 %. *equivalent*: two one-sided \
+         tests within ±{margin} % at 5 %. *underpowered*: neither; *detectable* is the difference four of five \
+         such campaigns would find, the last column the runs a configuration that would find ±{margin} %.\n"
+    );
+    out
+}
+
+fn blocks(results: &Results) -> String {
+    let blocks = ministat_blocks(results);
+    if blocks.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("\n## ministat\n");
+    for block in blocks {
+        out += &format!("\n```\n{block}```\n");
+    }
+    out
+}
+
+fn ledger(results: &Results) -> String {
+    let mut out = String::from(
+        "\n## Where packets went\n\nSums over all runs: intended → offered → sent → drops → delivered\n\n",
+    );
+    out += "| configuration | intended | offered | sent | drops | delivered | unaccounted | reordered | duplicated |\n";
+    out += "|---|--:|--:|--:|---|--:|--:|--:|--:|\n";
+    for outcome in &results.configurations {
+        let l = &outcome.ledger;
+        let drops: Vec<String> =
+            l.drops.iter().filter(|(_, n)| **n > 0).map(|(c, n)| format!("{c} {}", grouped(*n))).collect();
+        out += &format!(
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            outcome.configuration.name,
+            grouped(l.intended),
+            grouped(l.offered),
+            grouped(l.sent),
+            if drops.is_empty() { "none".into() } else { drops.join("<br>") },
+            grouped(l.delivered),
+            signed(outcome.unaccounted),
+            grouped(outcome.reordered),
+            grouped(outcome.duplicated),
+        );
+    }
+    out
+}
+
+/// Percentiles in the order they are read.
+pub const PERCENTILES: [&str; 5] = ["p50", "p90", "p99", "p99.9", "max"];
+
+fn latency(results: &Results) -> String {
+    let with: Vec<&Outcome> = results.configurations.iter().filter(|o| !o.latency_ns.is_empty()).collect();
+    if with.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("\n## Latency\n\nOne way, µs, median over the runs\n\n| configuration |");
+    out += &PERCENTILES.map(|k| format!(" {k} |")).concat();
+    out += "\n|---|--:|--:|--:|--:|--:|\n";
+    for outcome in with {
+        let cells = PERCENTILES.map(|k| {
+            outcome.latency_ns.get(k).map_or(" – |".into(), |s| format!(" {} |", digits(s.median / 1e3)))
+        });
+        out += &format!("| {} |{}\n", outcome.configuration.name, cells.concat());
+    }
+    out
+}
+
+fn doubts(results: &Results) -> String {
+    let mut out = String::from("\n## Doubts\n\n");
+    if results.warnings.is_empty() {
+        out += "None.\n";
+    }
+    for doubt in &results.warnings {
+        out += &format!("- {}. *{}.*\n", doubt.sentence.trim_end_matches('.'), doubt.remedy);
+    }
+    out
+}
+
+fn again(results: &Results) -> String {
+    let commands = recompute(results).join("\n");
+    format!(
+        "\n## Compute it again\n\nEvery figure above follows from `manifest.json` and `raw/`; in this folder:\n\n```\n{commands}\n```\n\n\
+         FreeBSD's ministat prints the blocks above; Debian's is an older one and differs in the relative error.\n"
+    )
+}
+
+/// (what, how it is) of the machine and the build, for both reports.
+pub fn facts(manifest: &Manifest) -> Vec<(&'static str, String)> {
+    let (m, b) = (&manifest.machine, &manifest.build);
+    let or_unknown = |v: &Option<String>| v.clone().unwrap_or("not said by this kernel".into());
+    let smt = if m.smt { "SMT on" } else { "no SMT" };
+    let affected: Vec<String> = m
+        .mitigations
+        .iter()
+        .filter(|(_, state)| *state != "Not affected")
+        .map(|(name, state)| format!("{name}: {state}"))
+        .collect();
+    let commit = if b.commit.is_empty() { "no repository" } else { &b.commit };
+    vec![
+        ("processor", format!("{}, {} cores, {} threads, {smt}", m.cpu, m.cores, m.threads)),
+        ("microcode", or_unknown(&m.microcode)),
+        ("TSC", m.tsc_hz.map_or("none".into(), |hz| format!("{:.3} GHz", hz as f64 / 1e9))),
+        ("governor", or_unknown(&m.governor)),
+        ("turbo", m.turbo.map_or("not said by this kernel".into(), |t| if t { "on" } else { "off" }.into())),
+        (
+            "memory",
+            m.memory_bytes.map_or("unknown".into(), |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64)),
+        ),
+        ("virtual", m.virtualisation.clone().unwrap_or("no hypervisor seen".into())),
+        ("kernel", m.kernel.clone()),
+        ("parameters", m.cmdline.clone()),
+        ("distribution", or_unknown(&m.distribution)),
+        ("huge pages", or_unknown(&m.transparent_huge_pages)),
+        ("clock source", or_unknown(&m.clocksource)),
+        ("load before", m.load_1min.map_or("unknown".into(), |l| format!("{l:.2} CPUs in the last minute"))),
+        ("mitigations", if affected.is_empty() { "none needed".into() } else { affected.join("; ") }),
+        ("weir-lab", format!("{} ({commit}), {}, {}, {}", b.version, b.rustc, b.profile, b.flags)),
+        ("command", manifest.argv.join(" ")),
+    ]
+}
+
+fn machine(manifest: &Manifest) -> String {
+    let mut out = String::from("\n## Machine\n\n| | |\n|---|---|\n");
+    for (what, how) in facts(manifest) {
+        out += &format!("| {what} | {} |\n", how.replace('|', "\\|"));
+    }
+    let ceilings =
+        manifest.experiment.configurations.iter().any(|p| p.configuration.subject == Subject::Ceiling);
+    if ceilings {
+        out += "\nA *ceiling* is generator and sink without a subject, in the same campaign.\n";
+    }
+    out
+}

@@ -1,0 +1,180 @@
+//! The figure against a numeric axis (frame size, flows, routes, rate): one line a series.
+
+use super::super::figure;
+use super::super::svg::{Scale, Svg, text_width, tick_label};
+use super::{COLOURS, Plot, WIDTH};
+use crate::experiment::{Axis, Experiment};
+use crate::model::{Configuration, FrameSize, Rate, Subject};
+use crate::result::{Outcome, Results};
+
+const HEIGHT: f64 = 420.0;
+const LEFT: f64 = 64.0;
+const TOP: f64 = 20.0;
+const FLOOR: f64 = HEIGHT - 52.0;
+
+/// `None` without a numeric axis or with a single point along it.
+pub fn against_axis(experiment: &Experiment, results: &Results) -> Option<Plot> {
+    let axis = experiment.axis?;
+    let measured: Vec<(&Outcome, f64)> = results
+        .configurations
+        .iter()
+        .filter(|o| o.summary.is_some())
+        .filter_map(|o| Some((o, number(&o.configuration, axis)?)))
+        .collect();
+    let mut xs: Vec<f64> = measured.iter().map(|(_, x)| *x).collect();
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    if xs.len() < 2 {
+        return None;
+    }
+    let all: Vec<&Configuration> = measured.iter().map(|(o, _)| &o.configuration).collect();
+    let mut series: Vec<(String, Vec<(&Outcome, f64)>)> = Vec::new();
+    for &(outcome, x) in &measured {
+        let name = series_name(&all, &outcome.configuration, axis);
+        match series.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, points)) => points.push((outcome, x)),
+            None => series.push((name, vec![(outcome, x)])),
+        }
+    }
+    for (_, points) in &mut series {
+        points.sort_by(|a, b| a.1.total_cmp(&b.1));
+    }
+    let caption = "Medians, whiskers from the least to the greatest run; the axis below is logarithmic.";
+    Some(Plot {
+        title: format!("{} by {}", results.metric.sentence(), word(axis)),
+        caption: caption.into(),
+        svg: draw(results, axis, &xs, &series),
+    })
+}
+
+fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[(String, Vec<(&Outcome, f64)>)]) -> String {
+    let (divisor, unit) = results.metric.unit();
+    let legend = series.iter().map(|(n, _)| text_width(n)).fold(60.0, f64::max) + 40.0;
+    let right = WIDTH - legend;
+    let high = series
+        .iter()
+        .flat_map(|(_, points)| points.iter().filter_map(|(o, _)| Some(o.summary?.max / divisor)))
+        .fold(0.0, f64::max);
+    let x = Scale::log(xs[0], xs[xs.len() - 1], LEFT + 16.0, right - 16.0);
+    let y = Scale::linear(0.0, high * 1.06, FLOOR, TOP);
+    let mut svg = Svg::new(WIDTH, HEIGHT);
+    let ticks = y.ticks(6);
+    let step = ticks.windows(2).map(|w| w[1] - w[0]).fold(f64::INFINITY, f64::min);
+    for &tick in &ticks {
+        svg.line("grid", LEFT, y.at(tick), right, y.at(tick));
+        svg.text("tick", "end", LEFT - 8.0, y.at(tick) + 4.0, &tick_label(tick, step));
+    }
+    svg.text("unit", "start", 4.0, 12.0, unit);
+    let mut last = f64::NEG_INFINITY;
+    for &value in xs {
+        let at = x.at(value);
+        svg.line("grid", at, TOP, at, FLOOR);
+        let label = short(value);
+        if at - last > text_width(&label) {
+            svg.text("tick", "middle", at, FLOOR + 18.0, &label);
+            last = at;
+        }
+    }
+    svg.text("unit", "end", right, HEIGHT - 8.0, word(axis));
+    let mut coloured = 0;
+    for (i, (name, points)) in series.iter().enumerate() {
+        let ceiling = points.iter().all(|(o, _)| o.configuration.subject == Subject::Ceiling);
+        let colour = if ceiling { "plain".to_string() } else { format!("c{}", coloured % COLOURS) };
+        coloured += usize::from(!ceiling);
+        let mut line = Vec::new();
+        for (outcome, at) in points {
+            let Some(s) = outcome.summary else { continue };
+            let place = (x.at(*at), y.at(s.median / divisor));
+            svg.line(
+                &format!("whisker {colour}"),
+                place.0,
+                y.at(s.min / divisor),
+                place.0,
+                y.at(s.max / divisor),
+            );
+            line.push(place);
+        }
+        svg.path(&format!("curve {colour}"), &line);
+        for ((outcome, _), place) in points.iter().zip(&line) {
+            let median = outcome.summary.map_or(String::new(), |s| figure(&results.metric, s.median));
+            let title = format!("{}: {median}", outcome.configuration.name);
+            svg.dot(&format!("dot {colour}"), place.0, place.1, 4.0, &title);
+        }
+        let y = TOP + 12.0 + i as f64 * 22.0;
+        svg.line(&format!("curve {colour}"), right + 12.0, y - 4.0, right + 30.0, y - 4.0);
+        svg.text("label", "start", right + 36.0, y, name);
+    }
+    svg.finish(&format!("{} by {}", results.metric.sentence(), word(axis)))
+}
+
+fn word(axis: Axis) -> &'static str {
+    match axis {
+        Axis::Frame => "frame size, bytes with FCS",
+        Axis::Flows => "flows",
+        Axis::Routes => "routes",
+        Axis::Rate => "packets offered a second",
+        other => other.key(),
+    }
+}
+
+/// Where a configuration stands on the axis; the mix has no size.
+fn number(c: &Configuration, axis: Axis) -> Option<f64> {
+    match axis {
+        Axis::Frame => match c.workload.frame {
+            FrameSize::Fixed(bytes) => Some(f64::from(bytes)),
+            FrameSize::Imix => None,
+        },
+        Axis::Flows => Some(f64::from(c.workload.flows)),
+        Axis::Routes => Some(f64::from(c.routes)),
+        Axis::Rate => match c.workload.rate {
+            Rate::Pps(pps) => Some(pps as f64),
+            Rate::FlatOut => None,
+        },
+        _ => None,
+    }
+}
+
+/// What tells this series from the others, the axis aside.
+fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis) -> String {
+    let parts = |c: &Configuration| -> Vec<(Axis, String)> {
+        let cpus = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join("+");
+        let word = |text: String| text.to_lowercase();
+        vec![
+            (Axis::Subject, word(format!("{:?}", c.subject))),
+            (Axis::Topology, word(format!("{:?}", c.topology))),
+            (Axis::Family, word(format!("{:?}", c.workload.family))),
+            (Axis::Frame, number(c, Axis::Frame).map_or("imix".into(), |n| format!("{n} B"))),
+            (Axis::Flows, format!("{} flows", c.workload.flows)),
+            (Axis::Routes, format!("{} routes", c.routes)),
+            (Axis::Cpus, format!("cpu {}", cpus(&c.placement.cpus))),
+            (Axis::Port, c.placement.port.clone()),
+        ]
+    };
+    // a ceiling has no routes of its own
+    let ceiling = c.subject == Subject::Ceiling;
+    let told: Vec<String> = parts(c)
+        .into_iter()
+        .enumerate()
+        .filter(|(i, (a, _))| {
+            *a != axis
+                && !(ceiling && matches!(a, Axis::Routes | Axis::Port))
+                && all.iter().any(|o| parts(o)[*i] != parts(c)[*i])
+        })
+        .map(|(_, (_, text))| text)
+        .filter(|text| !text.is_empty())
+        .collect();
+    if told.is_empty() { "median".into() } else { told.join(" ") }
+}
+
+/// `1000` as `1 k`, `1048576` as `1.05 M`.
+fn short(value: f64) -> String {
+    let trimmed = |v: f64| {
+        let text = format!("{v:.2}");
+        text.trim_end_matches('0').trim_end_matches('.').to_string()
+    };
+    match value {
+        v if v >= 1e6 => format!("{} M", trimmed(v / 1e6)),
+        v if v >= 1e4 => format!("{} k", trimmed(v / 1e3)),
+        v => trimmed(v),
+    }
+}
