@@ -13,7 +13,8 @@ use std::thread;
 /// Where `ip netns` keeps names.
 const NAMES: &str = "/run/netns";
 
-/// Moves the calling thread into the namespace `name` (as `ip netns` names it). There is no way back but
+/// Moves the calling thread into the namespace `name` (as `ip netns` names it, or an absolute
+/// path such as `/proc/7/ns/net`). There is no way back but
 /// another call: use a thread of its own, or [`inside`].
 pub fn enter(name: &str) -> io::Result<()> {
     let file = File::open(Path::new(NAMES).join(name))?;
