@@ -7,6 +7,7 @@
 //! Refuses: catching up. A generator that was held up and then hurries invents loss.
 
 pub mod packet;
+pub mod xdp;
 
 use std::io;
 use std::time::Duration;
@@ -19,6 +20,9 @@ use crate::model::Rate;
 pub const BURST: u64 = 32;
 /// Packets offered at once when flat out.
 pub const FLAT_OUT_BATCH: u32 = 64;
+/// Looks at once of a transmitter that paces itself: 8,192 × 60 ns is half a millisecond, a thousandth of
+/// the shortest window worth measuring, and long beside the 20 µs such a call costs to set up.
+pub const SELF_PACED_BATCH: u32 = 8192;
 
 /// Puts packets of one traffic stream on the wire, in order.
 pub trait Transmitter: Send {
@@ -26,7 +30,12 @@ pub trait Transmitter: Send {
     fn transmit(&mut self, want: u32, run: u16) -> io::Result<Transmitted>;
 
     /// Starts the stream again: packet 0 of every flow is next, in the order of `seed`.
-    fn restart(&mut self, seed: u64);
+    fn restart(&mut self, plan: &Plan, seed: u64) -> io::Result<()>;
+
+    /// Keeps the plan's rate by itself: then `want` is how often it looks whether a packet is due.
+    fn paces_itself(&self) -> bool {
+        false
+    }
 
     /// Whether a packet the wire refuses is missing from `sent`. If not, the wire's own counter has it.
     fn sees_refusals(&self) -> bool;
@@ -104,6 +113,9 @@ impl<'a> Generator<'a> {
     }
 
     fn due(&mut self, elapsed: Nanos) -> u32 {
+        if self.transmitter.paces_itself() {
+            return SELF_PACED_BATCH;
+        }
         let Rate::Pps(rate) = self.plan.rate else { return FLAT_OUT_BATCH };
         let behind = scheduled(rate, elapsed).saturating_sub(self.sent.counts.offered + self.missed);
         self.sent.behind_max = self.sent.behind_max.max(behind);
@@ -138,7 +150,9 @@ mod tests {
             Ok(Transmitted { offered: u64::from(want), sent: u64::from(want) - refused })
         }
 
-        fn restart(&mut self, _: u64) {}
+        fn restart(&mut self, _: &Plan, _: u64) -> io::Result<()> {
+            Ok(())
+        }
 
         fn sees_refusals(&self) -> bool {
             true

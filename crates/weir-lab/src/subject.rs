@@ -3,18 +3,23 @@
 //! A subject promises to forward the workload's prefixes to the receiver's gateways, to say in which of
 //! its own counters frames vanished, and to be gone when it is dropped.
 
+mod control;
 pub mod kernel;
+pub mod weir;
 
 use crate::bed::netns::counters::Counters;
 use crate::bed::netns::namespace::Namespace;
 use crate::bed::netns::wire::Port;
 use crate::model::{Configuration, LabError, Subject};
 
+const MISSING_WEIR: &str =
+    "weir: no such program beside weir-lab or on the PATH: build it (`cargo build --release -p weir`)";
+
 /// Why a subject cannot be had on this machine, with the remedy.
 pub fn missing(subject: Subject) -> Option<String> {
     match subject {
         Subject::Kernel | Subject::Ceiling => None,
-        Subject::Weir => Some("weir: not a subject of the netns topology".into()),
+        Subject::Weir => weir::program().is_none().then(|| MISSING_WEIR.into()),
         Subject::DpdkL3fwd => Some(
             "dpdk-l3fwd: Debian's dpdk package has no l3fwd program, only its source (dpdk-dev examples)"
                 .into(),
@@ -42,4 +47,9 @@ pub trait Running {
 
     /// What a reader of its figures must know.
     fn notes(&self) -> Vec<String>;
+
+    /// What it knows to be wrong with itself after a run.
+    fn doubts(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }

@@ -59,6 +59,13 @@ pub struct Packet {
     slot: u32,
 }
 
+impl Packet {
+    /// The same packet with another number.
+    pub fn numbered(self, sequence: u32) -> Packet {
+        Packet { sequence, ..self }
+    }
+}
+
 impl Traffic {
     /// `routes` is how many prefixes of [`address::prefix`] the destinations spread over.
     pub fn new(workload: &Workload, routes: u32, link: Link) -> Result<Traffic, LabError> {

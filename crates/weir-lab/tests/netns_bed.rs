@@ -62,3 +62,14 @@ fn kernel_ledger_adds_up_paced_and_flat_out() {
         }
     }
 }
+
+#[test]
+fn weir_ledger_adds_up_paced_and_flat_out() {
+    for family in [Family::Inet, Family::Inet6] {
+        for rate in [Rate::Pps(20_000), Rate::FlatOut] {
+            let name = "weir_ledger_adds_up_paced_and_flat_out";
+            let Some(sample) = run(name, &configuration(Subject::Weir, family, rate)) else { return };
+            assert_healthy(&sample);
+        }
+    }
+}

@@ -16,23 +16,27 @@ mod drive;
 pub mod namespace;
 mod place;
 pub mod residue;
+#[cfg(test)]
+mod tests;
 pub mod wire;
 
 use std::time::Duration;
 
 use counters::Counters;
-use drive::Driven;
+use drive::{Course, Driven};
 use namespace::Namespace;
 use place::Cpus;
 use wire::Port;
 
 use crate::generator::packet::PacketTransmitter;
+use crate::generator::xdp::XdpTransmitter;
 use crate::generator::{Plan, Transmitter};
 use crate::model::{Bed, Configuration, LabError, LossLedger, Prepared, Sample, Subject};
 use crate::receiver::Collector;
 use crate::receiver::packet::PacketCollector;
 use crate::receiver::xdp::XdpCollector;
 use crate::subject::kernel::Kernel;
+use crate::subject::weir::Weir;
 use crate::subject::{Running, Site};
 use crate::workload::{Link, Traffic};
 
@@ -110,7 +114,7 @@ impl Laid {
         };
         let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
         notes.extend(traffic.notes().iter().cloned());
-        let transmitter = open_transmitter(&near, &traffic)?;
+        let transmitter = open_transmitter(&near, &traffic, &mut notes)?;
         let collector = open_collector(&far, &traffic, &mut notes)?;
         notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
         let configuration = configuration.clone();
@@ -136,15 +140,11 @@ impl Laid {
 
     fn drive(&mut self, window: Duration, seed: u64) -> Result<Driven, LabError> {
         self.run = self.run.wrapping_add(1);
-        self.transmitter.restart(seed);
         let plan = Plan { rate: self.configuration.workload.rate, window, run: self.run };
-        drive::drive(
-            self.transmitter.as_mut(),
-            self.collector.as_mut(),
-            plan,
-            self.traffic.flows(),
-            &self.cpus,
-        )
+        let home = self.near.0.path();
+        let (transmitter, collector) = (self.transmitter.as_mut(), self.collector.as_mut());
+        let course = Course { plan, seed, flows: self.traffic.flows(), cpus: &self.cpus, home };
+        drive::drive(transmitter, collector, course)
     }
 }
 
@@ -175,13 +175,27 @@ fn lay_device(
     };
     let running: Box<dyn Running> = match configuration.subject {
         Subject::Kernel => Box::new(Kernel::start(&site)?),
+        Subject::Weir => Box::new(Weir::start(&site)?),
         other => return Err(LabError(format!("{other:?}: not a subject of the netns topology"))),
     };
     notes.extend(running.notes());
     Ok(Device { running, input, output, namespace })
 }
 
-fn open_transmitter(near: &(Namespace, Port), traffic: &Traffic) -> Result<Box<dyn Transmitter>, LabError> {
+fn open_transmitter(
+    near: &(Namespace, Port),
+    traffic: &Traffic,
+    notes: &mut Vec<String>,
+) -> Result<Box<dyn Transmitter>, LabError> {
+    let (name, stream) = (near.1.name.clone(), traffic.clone());
+    let program = near.0.run(move || {
+        let link = weir_io::netlink::link(&name).map_err(|e| e.to_string())?;
+        XdpTransmitter::new(link.ok_or("no such interface")?.index, stream)
+    })?;
+    match program {
+        Ok(transmitter) => return Ok(Box::new(transmitter)),
+        Err(error) => notes.push(format!("generator: no live frames ({error}): falls back to af_packet")),
+    }
     let name = near.1.name.clone();
     let socket = near
         .0
@@ -226,6 +240,9 @@ impl Prepared for Laid {
             ("generator_cpu_percent", place::percent(load_before, load_after)),
         ] {
             sample.figures.extend(percent.map(|p| (name.to_string(), p)));
+        }
+        if let Some(device) = &mut self.device {
+            sample.notes.extend(device.running.doubts());
         }
         sample.notes.splice(0..0, self.notes.iter().cloned());
         Ok(sample)

@@ -5,7 +5,7 @@ use std::io;
 use weir_io::clock;
 use weir_io::packet_socket::{BATCH, PacketSocket};
 
-use super::{Transmitted, Transmitter};
+use super::{Plan, Transmitted, Transmitter};
 use crate::workload::{Stream, Traffic};
 
 pub struct PacketTransmitter {
@@ -24,19 +24,23 @@ impl PacketTransmitter {
 impl Transmitter for PacketTransmitter {
     fn transmit(&mut self, want: u32, run: u16) -> io::Result<Transmitted> {
         let mut done = Transmitted::default();
-        while done.offered < u64::from(want) {
-            let batch = (want as usize - done.offered as usize).min(BATCH);
+        let mut left = want as usize;
+        while left > 0 {
+            let batch = left.min(BATCH);
             let now = clock::now();
             let (traffic, stream) = (&self.traffic, &mut self.stream);
-            done.sent +=
-                self.socket.send(batch, |frame| traffic.write(stream.advance(), run, now, frame))? as u64;
-            done.offered += batch as u64;
+            let sent = self.socket.send(batch, |frame| traffic.write(stream.advance(), run, now, frame))?;
+            done.sent += sent as u64;
+            // After the first refusal the kernel does not try the rest; those numbers are skipped.
+            done.offered += (sent + usize::from(sent < batch)) as u64;
+            left -= batch;
         }
         Ok(done)
     }
 
-    fn restart(&mut self, seed: u64) {
+    fn restart(&mut self, _: &Plan, seed: u64) -> io::Result<()> {
         self.stream = self.traffic.stream(seed);
+        Ok(())
     }
 
     fn sees_refusals(&self) -> bool {

@@ -28,21 +28,20 @@ const SETTINGS: [(&str, &str); 9] = [
     ("net/ipv6/conf/all/accept_ra", "0"),
 ];
 
-/// SNMP counters that say where a forwarded packet ended, and what we call them.
-const INET: [(&str, &str, &str); 6] = [
+/// SNMP counters that say where a forwarded packet ended, and what we call them. OutNoRoutes is not one: it
+/// counts the ICMP errors that find no way back to the generator.
+const INET: [(&str, &str, &str); 5] = [
     ("Ip", "InHdrErrors", "kernel.in_hdr_errors"),
     ("Ip", "InAddrErrors", "kernel.in_addr_errors"),
     ("Ip", "InDiscards", "kernel.in_discards"),
     ("Ip", "OutDiscards", "kernel.out_discards"),
-    ("Ip", "OutNoRoutes", "kernel.out_no_routes"),
     ("IpExt", "InNoRoutes", "kernel.no_route"),
 ];
-const INET6: [(&str, &str); 6] = [
+const INET6: [(&str, &str); 5] = [
     ("Ip6InHdrErrors", "kernel.in_hdr_errors"),
     ("Ip6InAddrErrors", "kernel.in_addr_errors"),
     ("Ip6InDiscards", "kernel.in_discards"),
     ("Ip6OutDiscards", "kernel.out_discards"),
-    ("Ip6OutNoRoutes", "kernel.out_no_routes"),
     ("Ip6InNoRoutes", "kernel.no_route"),
 ];
 

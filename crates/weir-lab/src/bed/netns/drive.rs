@@ -31,23 +31,32 @@ pub struct Driven {
     pub lost: u64,
 }
 
+/// What is driven, and where.
+#[derive(Clone, Copy)]
+pub struct Course<'a> {
+    pub plan: Plan,
+    pub seed: u64,
+    pub flows: u32,
+    pub cpus: &'a Cpus,
+    /// Path of the generator's namespace: live frames leave from where the calling thread is.
+    pub home: &'a str,
+}
+
 pub fn drive(
     transmitter: &mut dyn Transmitter,
     collector: &mut dyn Collector,
-    plan: Plan,
-    flows: u32,
-    cpus: &Cpus,
+    course: Course,
 ) -> Result<Driven, LabError> {
-    let mut receiver = Receiver { collector, tally: Tally::new(plan.run, flows) };
-    receiver.collector.start(plan.run).map_err(|e| failed("receiver", &e))?;
+    let (run, cpus) = (course.plan.run, course.cpus);
+    let mut receiver = Receiver { collector, tally: Tally::new(run, course.flows) };
+    receiver.collector.start(run).map_err(|e| failed("receiver", &e))?;
     receiver.collector.lost().map_err(|e| failed("receiver", &e))?;
     let one_thread = cpus.generator == cpus.receiver || receiver.collector.in_kernel();
     let sending = AtomicBool::new(true);
     let sent = thread::scope(|scope| {
         if one_thread {
             let both = scope.spawn(|| {
-                pin(cpus.generator)?;
-                let sent = generate(transmitter, plan, Some(&mut receiver))?;
+                let sent = generate(transmitter, course, Some(&mut receiver))?;
                 receiver.collect_until_quiet().map(|()| sent)
             });
             return both.join();
@@ -60,7 +69,7 @@ pub fn drive(
             receiver.collect_until_quiet()
         });
         let generating = scope.spawn(|| {
-            let sent = pin(cpus.generator).and_then(|()| generate(transmitter, plan, None));
+            let sent = generate(transmitter, course, None);
             sending.store(false, Ordering::Relaxed);
             sent
         });
@@ -74,10 +83,13 @@ pub fn drive(
 
 fn generate(
     transmitter: &mut dyn Transmitter,
-    plan: Plan,
+    course: Course,
     mut receiver: Option<&mut Receiver>,
 ) -> Result<Sent, LabError> {
-    let mut generator = Generator::new(transmitter, plan, clock::now());
+    weir_io::netns::enter(course.home).map_err(|e| LabError(format!("generator: its namespace: {e}")))?;
+    pin(course.cpus.generator)?;
+    transmitter.restart(&course.plan, course.seed).map_err(|e| failed("generator", &e))?;
+    let mut generator = Generator::new(transmitter, course.plan, clock::now());
     while generator.step(clock::now()).map_err(|e| failed("generator", &e))? {
         if let Some(receiver) = &mut receiver {
             receiver.step()?;

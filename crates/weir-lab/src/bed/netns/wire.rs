@@ -56,6 +56,9 @@ pub fn lay(near: (&Namespace, &Port), far: (&Namespace, &Port)) -> Result<(), La
     for (namespace, port) in [near, far] {
         let name = port.name.clone();
         namespace.run(move || finish(&name))?.map_err(|e| LabError(format!("{}: {e}", port.name)))?;
+    }
+    // Both finished before either is up: a veth decides then whether its other end takes XDP frames.
+    for (namespace, port) in [near, far] {
         namespace.ip(&format!("link set {} up", port.name))?;
     }
     Ok(())

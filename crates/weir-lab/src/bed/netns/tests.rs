@@ -1,0 +1,125 @@
+//! The bed against faults of our own making, seen from inside.
+
+use std::time::Duration;
+
+use weir_io::packet_socket::PacketSocket;
+
+use super::*;
+use crate::model::{Family, FrameSize, Placement, Rate, Topology, Workload};
+use crate::receiver::{Tally, WINDOW};
+use crate::workload::splitmix;
+
+const WINDOW_TIME: Duration = Duration::from_millis(200);
+const FLOWS: u32 = 100;
+const ROUTES: u32 = 20;
+
+fn laid(test: &str, subject: Subject, family: Family, flows: u32) -> Option<Laid> {
+    let configuration = Configuration {
+        name: test.into(),
+        subject,
+        topology: Topology::Netns,
+        workload: Workload { family, frame: FrameSize::Fixed(64), flows, rate: Rate::Pps(20_000) },
+        routes: ROUTES,
+        placement: Placement::default(),
+    };
+    if let Some(missing) = NetnsBed::default().missing(&configuration) {
+        eprintln!("SKIP {test}: {missing}");
+        return None;
+    }
+    Some(Laid::new(&configuration).expect("the bed is laid"))
+}
+
+#[test]
+fn packets_without_a_route_are_found_by_name_to_the_last() {
+    for family in [Family::Inet, Family::Inet6] {
+        let name = "packets_without_a_route_are_found_by_name_to_the_last";
+        let Some(mut laid) = laid(name, Subject::Kernel, family, FLOWS) else { return };
+        let device = laid.device.as_ref().expect("a subject");
+        let (network, len) = crate::workload::address::prefix(family, 3);
+        device.namespace.ip(&format!("route del {network}/{len}")).expect("it was installed");
+        let sample = laid.run(Duration::from_millis(20), WINDOW_TIME, 1).expect("the run ends");
+        let ledger = &sample.ledger;
+        let lost = ledger.sent - ledger.delivered;
+        assert_eq!(ledger.unaccounted(), 0, "{sample:#?}");
+        assert!(ledger.drops["kernel.no_route"] > 0, "{sample:#?}");
+        // One prefix of twenty takes five flows of a hundred: of each whole round of 100, 5.
+        let rounds = ledger.offered / u64::from(FLOWS);
+        let by_ring: u64 = ledger.drops.iter().filter(|(k, _)| *k != "kernel.no_route").map(|(_, v)| v).sum();
+        assert!(lost >= 5 * rounds && lost <= 5 * (rounds + 1) + by_ring, "{lost} of {rounds}: {sample:#?}");
+    }
+}
+
+/// Frames of a run in which the wire drops, repeats and delays.
+fn mishandled(traffic: &Traffic, run: u16, seed: u64) -> Vec<Vec<u8>> {
+    let (mut stream, mut state) = (traffic.stream(seed), seed);
+    let mut frames = Vec::new();
+    for _ in 0..4000 {
+        let packet = stream.advance();
+        let frame = traffic.frame(packet, run, weir_io::clock::now());
+        match splitmix(&mut state) % 10 {
+            0 => {}
+            1 => frames.extend([frame.clone(), frame]),
+            2 => {
+                // Delayed by up to four times what a flow remembers.
+                let back = splitmix(&mut state) as usize % (WINDOW as usize * 4 * traffic.flows() as usize);
+                frames.insert(frames.len().saturating_sub(back), frame);
+            }
+            _ => frames.push(frame),
+        }
+    }
+    frames
+}
+
+#[test]
+fn kernel_side_and_user_side_judge_a_bad_wire_alike() {
+    for (family, seed) in [(Family::Inet, 1), (Family::Inet6, 2), (Family::Inet, 3)] {
+        let name = "kernel_side_and_user_side_judge_a_bad_wire_alike";
+        // As many flows as make the user side remember one word each, like the kernel side.
+        let Some(mut laid) = laid(name, Subject::Ceiling, family, 2048) else { return };
+        if !laid.collector.in_kernel() {
+            eprintln!("SKIP {name}: {}", laid.notes.join("; "));
+            return;
+        }
+        let workload = Workload { flows: 3, ..laid.configuration.workload.clone() };
+        let link = Link { source: laid.near.1.mac, destination: laid.far.1.mac };
+        let traffic = Traffic::new(&workload, ROUTES, link).expect("a valid workload");
+        let frames = mishandled(&traffic, 9, seed);
+        let mut expected = Tally::new(9, 2048);
+        frames.iter().for_each(|frame| expected.frame(frame, weir_io::clock::now()));
+
+        laid.collector.start(9).expect("the program is attached");
+        let port = laid.near.1.name.clone();
+        let mut socket =
+            laid.near.0.run(move || PacketSocket::sender(&port)).expect("runs").expect("a socket");
+        for frame in &frames {
+            let fill = |to: &mut [u8]| {
+                to[..frame.len()].copy_from_slice(frame);
+                frame.len()
+            };
+            while socket.send(1, fill).expect("the veth is up") == 0 {
+                std::thread::yield_now();
+            }
+        }
+        let mut tally = Tally::new(9, 2048);
+        let until = std::time::Instant::now() + Duration::from_secs(10);
+        while tally.delivered + tally.duplicated < frames.len() as u64 {
+            assert!(std::time::Instant::now() < until, "{} of {}", tally.delivered, frames.len());
+            std::thread::sleep(Duration::from_millis(5));
+            laid.collector.settle(&mut tally).expect("the program is attached");
+        }
+        laid.collector.finish(&mut tally).expect("the program is attached");
+        let counts = |t: &Tally| (t.delivered, t.duplicated, t.reordered, t.beyond_memory, t.foreign);
+        assert_eq!(counts(&tally), counts(&expected));
+        assert!(expected.duplicated > 0 && expected.reordered > 0 && expected.beyond_memory > 0);
+        assert_eq!(tally.latency.len(), tally.delivered);
+    }
+}
+
+#[test]
+fn a_wire_too_short_for_its_ring_is_in_the_ledger() {
+    let Some(mut laid) = laid("a_wire_too_short", Subject::Kernel, Family::Inet, FLOWS) else { return };
+    laid.configuration.workload.rate = Rate::FlatOut;
+    let sample = laid.run(Duration::from_millis(20), WINDOW_TIME, 1).expect("the run ends");
+    assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
+    assert_eq!((sample.reordered, sample.duplicated), (0, 0));
+}

@@ -1,0 +1,124 @@
+//! What a killed lab leaves is gone, or removed by the next start.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use weir_lab::bed::bed;
+use weir_lab::bed::netns::residue;
+use weir_lab::model::{Configuration, Family, FrameSize, Placement, Rate, Subject, Topology, Workload};
+
+/// Set for the process that plays the lab to be killed: the subject it holds.
+const VICTIM: &str = "WEIR_LAB_TEST_VICTIM";
+const READY: &str = "the bed is laid";
+
+fn configuration(subject: Subject) -> Configuration {
+    Configuration {
+        name: "victim".into(),
+        subject,
+        topology: Topology::Netns,
+        workload: Workload {
+            family: Family::Inet,
+            frame: FrameSize::Fixed(64),
+            flows: 10,
+            rate: Rate::Pps(1000),
+        },
+        routes: 2,
+        placement: Placement::default(),
+    }
+}
+
+/// Not a test by itself: the process that is killed, when it is asked to be.
+#[test]
+fn victim_holds_a_bed_until_it_is_killed() {
+    let Some(subject) = std::env::var_os(VICTIM) else { return };
+    let subject = if subject == "weir" { Subject::Weir } else { Subject::Kernel };
+    let mut bed = bed(Topology::Netns);
+    let _prepared = bed.prepare(&configuration(subject)).expect("the bed is laid");
+    println!("\n{READY}");
+    std::thread::sleep(Duration::from_secs(120));
+}
+
+fn victim(subject: &str) -> Child {
+    let mut child = Command::new(std::env::current_exe().expect("our own path"))
+        .args(["--exact", "victim_holds_a_bed_until_it_is_killed", "--nocapture"])
+        .env(VICTIM, subject)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("our own program starts");
+    let stdout = child.stdout.take().expect("piped");
+    let laid = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line == READY);
+    assert!(laid, "the victim ended before its bed was laid");
+    child
+}
+
+/// Kernel threads of devices that a process made: their names carry its id.
+fn receptions_of(process: u32) -> usize {
+    let mark = format!("-{process:x}-");
+    let Ok(entries) = fs::read_dir("/proc") else { return 0 };
+    let comm = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+    entries.flatten().map(comm).filter(|c| c.starts_with("napi/") && c.contains(&mark)).count()
+}
+
+fn folders_of(process: u32) -> usize {
+    let prefix = format!("weir-lab-{process}-");
+    let entries = fs::read_dir(std::env::temp_dir()).expect("a temp dir");
+    entries.flatten().filter(|e| e.file_name().to_string_lossy().starts_with(&prefix)).count()
+}
+
+fn within_ten_seconds(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn killed_lab_leaves_nothing(test: &str, subject: &str, kind: Subject) {
+    if let Some(missing) = bed(Topology::Netns).missing(&configuration(kind)) {
+        eprintln!("SKIP {test}: {missing}");
+        return;
+    }
+    let mut child = victim(subject);
+    let process = child.id();
+    assert!(receptions_of(process) > 0, "the veth ends have threads");
+    child.kill().and_then(|()| child.wait()).expect("our child");
+    within_ten_seconds("its veth pairs are gone", || receptions_of(process) == 0);
+    residue::sweep();
+    assert_eq!(folders_of(process), 0, "its folders are gone");
+}
+
+#[test]
+fn lab_killed_with_the_kernel_as_subject_leaves_nothing() {
+    let name = "lab_killed_with_the_kernel_as_subject_leaves_nothing";
+    killed_lab_leaves_nothing(name, "kernel", Subject::Kernel);
+}
+
+#[test]
+fn lab_killed_with_weir_as_subject_leaves_nothing() {
+    let name = "lab_killed_with_weir_as_subject_leaves_nothing";
+    killed_lab_leaves_nothing(name, "weir", Subject::Weir);
+}
+
+#[test]
+fn dropped_bed_leaves_nothing_and_two_labs_run_beside_each_other() {
+    let name = "dropped_bed_leaves_nothing_and_two_labs_run_beside_each_other";
+    let configuration = configuration(Subject::Kernel);
+    let mut own = bed(Topology::Netns);
+    if let Some(missing) = own.missing(&configuration) {
+        eprintln!("SKIP {name}: {missing}");
+        return;
+    }
+    let mut other = victim("kernel");
+    let mut prepared = own.prepare(&configuration).expect("beside the other lab");
+    let short = Duration::from_millis(20);
+    let sample = prepared.run(short, short * 5, 1).expect("the run ends");
+    assert!(sample.ledger.delivered > 0, "{sample:#?}");
+    assert!(receptions_of(other.id()) > 0, "the other lab is still there");
+    drop(prepared);
+    other.kill().and_then(|()| other.wait()).expect("our child");
+    within_ten_seconds("the other lab is gone", || receptions_of(other.id()) == 0);
+    assert_eq!(folders_of(std::process::id()), 0);
+}
