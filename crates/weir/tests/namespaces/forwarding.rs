@@ -1,0 +1,182 @@
+//! Packets cross the router whole and in order, on every kind of port; what is local stays local.
+
+use std::collections::HashMap;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use weir_core::wire::{icmpv4, icmpv6};
+
+use super::bed::{Bed, Wire, ip, until};
+use super::traffic::{Echo, icmp, ping, stream, toward, ways};
+
+fn everything_crosses(test: &str, kind: &str) {
+    let Some(bed) = Bed::new(test) else { return };
+    let router = bed.start(&bed.config(kind, ""));
+    assert!(router.told(&["show", "ports"]).contains(kind));
+    for way in ways() {
+        ping(&bed, way.client, way.server);
+        Echo::start(&bed, way.server).bounce(&bed, 300);
+        stream(&bed, way.server, 3_000_000);
+    }
+    assert!(router.metric("weir_frames_forwarded_total", "") > 4000);
+    assert_eq!(router.metric("weir_drops_total", "blame=\"us\""), 0, "{}", router.told(&["show", "drops"]));
+    router.assert_conserved();
+}
+
+#[test]
+fn echo_udp_and_tcp_cross_af_xdp_ports_whole() {
+    everything_crosses("echo_udp_and_tcp_cross_af_xdp_ports_whole", "af_xdp");
+}
+
+#[test]
+fn echo_udp_and_tcp_cross_af_packet_ports_whole() {
+    everything_crosses("echo_udp_and_tcp_cross_af_packet_ports_whole", "af_packet");
+}
+
+#[test]
+fn kernel_addresses_of_the_router_are_answered_by_its_kernel() {
+    for kind in ["af_xdp", "af_packet"] {
+        let Some(bed) = Bed::new("kernel_addresses_of_the_router_are_answered_by_its_kernel") else { return };
+        let router = bed.start(&bed.config(kind, ""));
+        for way in ways() {
+            ping(&bed, way.client, way.near);
+            ping(&bed, way.client, way.far);
+        }
+        // The kernel answered: the echo is none of weir's own frames.
+        let own = router.metric("weir_frames_originated_total", "");
+        let asked = router.metric("weir_neighbor_events_total", "requests_sent");
+        assert!(
+            own <= asked + router.metric("weir_neighbor_events_total", "replies_sent"),
+            "{own} > {asked}"
+        );
+        router.assert_conserved();
+    }
+}
+
+#[test]
+fn addresses_only_weir_has_answer_arp_ndp_and_echo() {
+    for kind in ["af_xdp", "af_packet"] {
+        let Some(bed) = Bed::new("addresses_only_weir_has_answer_arp_ndp_and_echo") else { return };
+        let own = "addresses = [\"10.1.0.1/24\", \"10.1.0.77/24\", \"fd01::1/64\", \"fd01::77/64\"]";
+        let config = bed.config(kind, "").replacen("addresses = \"kernel\"", own, 1);
+        let router = bed.start(&config);
+        let ports = router.json("ports");
+        assert!(ports.to_string().contains(r#"{"address":"10.1.0.77/24","owner":"weir"}"#), "{ports}");
+        assert!(ports.to_string().contains(r#"{"address":"10.1.0.1/24","owner":"kernel"}"#), "{ports}");
+        // The client's kernel has to find the MAC address by itself: a UDP datagram makes it ask.
+        for target in ["10.1.0.77", "fd01::77"] {
+            let bind = if ip(target).is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = bed.in_client(|| UdpSocket::bind(bind)).expect("a socket");
+            let neighbors = format!("ip -n {} neigh show {target} dev c0", bed.client);
+            until(&format!("the client learns who {target} is"), || {
+                // Refused at first while the address is unknown; asked again each time.
+                let _ = socket.send_to(b"?", (ip(target), 9));
+                super::bed::run(&neighbors).contains("lladdr").then_some(())
+            });
+        }
+        for (way, target) in ways().iter().zip(["10.1.0.77", "fd01::77"]) {
+            ping(&bed, way.client, ip(target));
+        }
+        assert!(router.metric("weir_drops_total", "local_not_served") > 0);
+        router.assert_conserved();
+    }
+}
+
+#[test]
+fn an_expired_hop_limit_is_told_to_the_sender() {
+    let Some(bed) = Bed::new("an_expired_hop_limit_is_told_to_the_sender") else { return };
+    let router = bed.start(&bed.config("auto", ""));
+    let mut wire = Wire::open(&bed.client, "c0");
+    for way in ways() {
+        let frame = toward(&bed, way.client, way.server).ttl(1).udp(33434, 33434, b"how far?");
+        let exceeded = if way.client.is_ipv4() { icmpv4::TIME_EXCEEDED } else { icmpv6::TIME_EXCEEDED };
+        wire.exchange(&format!("time exceeded from {}", way.near), &frame, |f| {
+            icmp(f).is_some_and(|i| (i.from, i.kind) == (way.near, exceeded))
+        });
+    }
+    assert!(router.metric("weir_drops_total", "ttl_expired") >= 2);
+    router.assert_conserved();
+}
+
+#[test]
+fn a_packet_too_big_for_the_next_link_is_told_to_the_sender() {
+    let Some(bed) = Bed::new("a_packet_too_big_for_the_next_link_is_told_to_the_sender") else { return };
+    let config = bed.config("auto", "").replacen("name = \"right\"", "name = \"right\"\nmtu = 1280", 1);
+    let router = bed.start(&config);
+    let mut wire = Wire::open(&bed.client, "c0");
+    for way in ways() {
+        let frame = toward(&bed, way.client, way.server).dont_fragment().udp(5000, 5000, &[0; 1400]);
+        let kind =
+            if way.client.is_ipv4() { icmpv4::DESTINATION_UNREACHABLE } else { icmpv6::PACKET_TOO_BIG };
+        let reply = wire.exchange("too big", &frame, |f| icmp(f).is_some_and(|i| i.kind == kind));
+        assert_eq!(icmp(&reply).map(|i| i.mtu), Some(1280));
+    }
+    router.assert_conserved();
+}
+
+/// Sends numbered datagrams of several flows through two workers; each flow must arrive in its order.
+#[test]
+fn two_workers_keep_every_flow_in_order() {
+    let test = "two_workers_keep_every_flow_in_order";
+    if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
+        eprintln!("SKIP {test}: needs two CPUs");
+        return;
+    }
+    let Some(bed) = Bed::with_queues(test, 2) else { return };
+    const FLOWS: u16 = 32;
+    const EACH: u32 = 400;
+    let router = bed.start(&bed.config("af_xdp", "[workers]\ncpus = [0, 1]\n"));
+    assert_eq!(router.json("workers").as_array().map(Vec::len), Some(2));
+    for way in ways() {
+        ping(&bed, way.client, way.server);
+        let receiver = bed.in_server(|| UdpSocket::bind((way.server, 0))).expect("a socket");
+        receiver.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        let at = receiver.local_addr().expect("bound");
+        let done = AtomicBool::new(false);
+        let arrived = std::thread::scope(|scope| {
+            let done = &done;
+            let listening = scope.spawn(move || {
+                let mut last: HashMap<u16, (u32, u32)> = HashMap::new();
+                let mut buffer = [0; 64];
+                loop {
+                    match receiver.recv(&mut buffer) {
+                        Ok(6) => {
+                            let flow = u16::from_be_bytes([buffer[0], buffer[1]]);
+                            let number = u32::from_be_bytes([buffer[2], buffer[3], buffer[4], buffer[5]]);
+                            let (before, count) = last.get(&flow).copied().unwrap_or((0, 0));
+                            assert!(number > before, "flow {flow}: {number} arrived after {before}");
+                            last.insert(flow, (number, count + 1));
+                        }
+                        Ok(len) => panic!("a datagram of {len} bytes"),
+                        Err(_) if done.load(Ordering::Acquire) => return last,
+                        Err(_) => {}
+                    }
+                }
+            });
+            let bind = if at.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let sockets: Vec<UdpSocket> = bed
+                .in_client(|| (0..FLOWS).map(|_| UdpSocket::bind(bind)).collect::<Result<_, _>>())
+                .expect("sockets");
+            for number in 1..=EACH {
+                for (flow, socket) in sockets.iter().enumerate() {
+                    let mut datagram = (flow as u16).to_be_bytes().to_vec();
+                    datagram.extend(number.to_be_bytes());
+                    socket.send_to(&datagram, at).expect("sent");
+                }
+                // The receiver's buffer holds a few hundred; order is the question here, not speed.
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            done.store(true, Ordering::Release);
+            listening.join().expect("in order")
+        });
+        assert_eq!(arrived.len(), usize::from(FLOWS), "every flow arrived");
+        let count: u32 = arrived.values().map(|a| a.1).sum();
+        assert!(count > u32::from(FLOWS) * EACH / 2, "{count} datagrams arrived");
+    }
+    for worker in 0..2 {
+        let received = router.metric("weir_frames_received_total", &format!("worker=\"{worker}\""));
+        assert!(received > 100, "worker {worker} received {received}: flows are not spread");
+    }
+    router.assert_conserved();
+}

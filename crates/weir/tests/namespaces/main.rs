@@ -1,0 +1,8 @@
+//! The daemon between real namespaces: forwarding, local delivery, reconfiguration and faults, as an operator
+//! meets them. Skipped by name where namespaces cannot be made.
+
+mod bed;
+mod faults;
+mod forwarding;
+mod operator;
+mod traffic;

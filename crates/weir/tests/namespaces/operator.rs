@@ -1,0 +1,253 @@
+//! What an operator does: asks, traces, applies, reloads, stops; and what the answers look like.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use weir_io::{netns, offload};
+
+use super::bed::{Bed, run, until};
+use super::traffic::{Echo, ping, ways};
+
+const ROUTES: &str = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n\
+    [[route]]\nprefix = \"10.66.0.0/16\"\nvia = \"prohibited\"\n";
+
+#[test]
+fn show_trace_and_top_tell_what_is() {
+    let Some(bed) = Bed::new("show_trace_and_top_tell_what_is") else { return };
+    let router = bed.start(&bed.config("auto", ROUTES));
+    for way in ways() {
+        ping(&bed, way.client, way.server);
+    }
+    let routes = router.told(&["show", "routes"]);
+    assert!(routes.contains("10.9.0.0/16") && routes.contains("10.2.0.2@right"), "{routes}");
+    assert!(routes.contains("prohibited"), "{routes}");
+    let neighbors = router.told(&["show", "neighbors"]);
+    assert!(neighbors.contains("10.2.0.2") && neighbors.contains("fd02::2"), "{neighbors}");
+    let status = router.told(&["show", "status"]);
+    assert!(status.contains("0 frames unaccounted for"), "{status}");
+    let ports = router.json("ports");
+    let left = ports.as_array().and_then(|p| p.iter().find(|p| p["name"] == "left")).expect("the port");
+    assert!(left["rx_packets"].as_u64() > Some(0), "{left}");
+    assert_eq!(left["kind"], "af_xdp");
+    let trace = |dst: &str, more: &[&str]| {
+        let mut args = vec!["trace", "--port", "left", "--src", "10.1.0.2", "--dst", dst];
+        args.extend(more);
+        router.told(&args)
+    };
+    let forwarded = trace("10.9.1.2", &[]);
+    assert!(forwarded.contains("10.9.0.0/16") || forwarded.contains("10.2.0.2"), "{forwarded}");
+    assert!(forwarded.contains("forward by right"), "{forwarded}");
+    assert!(trace("10.66.0.1", &["--proto", "tcp"]).contains("drop: prohibited"));
+    assert!(trace("172.16.0.1", &[]).contains("drop: no_route"));
+    assert!(trace("10.9.1.2", &["--ttl", "1"]).contains("drop: ttl_expired"));
+    assert!(trace("10.1.0.1", &[]).contains("local"));
+    let json: serde_json::Value = serde_json::from_str(&trace("10.9.1.2", &["--json"])).expect("JSON");
+    assert_eq!((&json["verdict"], &json["port"]), (&"forward".into(), &"right".into()));
+    let top = router.told(&["top", "--once", "--every", "0.1"]);
+    assert!(top.contains("rx pkts/s") && top.contains("left") && top.contains("no drops"), "{top}");
+    assert!(!top.contains('\x1b'), "no escapes in a pipe");
+}
+
+#[test]
+fn questions_that_make_no_sense_are_one_sentence() {
+    let Some(bed) = Bed::new("questions_that_make_no_sense_are_one_sentence") else { return };
+    let router = bed.start(&bed.config("auto", ""));
+    let refused = |args: &[&str], sentence: &str| {
+        let output = router.ask(args);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && stderr.contains(sentence), "{args:?}: {stderr}");
+    };
+    refused(
+        &["trace", "--port", "up", "--src", "10.1.0.2", "--dst", "10.2.0.2"],
+        "no port `up`; ports are left, right",
+    );
+    refused(&["trace", "--port", "left", "--src", "10.1.0.2", "--dst", "fd02::2"], "different families");
+    refused(&["trace", "--port", "left", "--hex", "0g"], "got `g` among hex digits");
+    let curl = |path: &str| weir::client::get(&router.socket, path).expect_err("refused");
+    assert!(curl("/v1/nothing").contains("GET / lists what there is"));
+    assert!(curl("/v1/apply").contains("expected POST"));
+    assert!(weir::client::get(&router.socket, "/").expect("the index").contains("/v1/ports"));
+}
+
+/// Routes, neighbours and settings change many times under traffic; not one datagram is lost.
+#[test]
+fn apply_under_traffic_loses_nothing() {
+    let Some(bed) = Bed::new("apply_under_traffic_loses_nothing") else { return };
+    let router = bed.start(&bed.config("af_xdp", ""));
+    let [way, _] = ways();
+    ping(&bed, way.client, way.server);
+    let echo = Echo::start(&bed, way.server);
+    let receiver = bed.in_server(|| UdpSocket::bind((way.server, 0))).expect("a socket");
+    receiver.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+    let at = receiver.local_addr().expect("bound");
+    let sender = bed.in_client(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
+    let stop = AtomicBool::new(false);
+    let (sent, received) = thread::scope(|scope| {
+        let stop = &stop;
+        let sending = scope.spawn(move || {
+            let mut sent = 0u64;
+            while !stop.load(Ordering::Acquire) {
+                sender.send_to(&sent.to_be_bytes(), at).expect("sent");
+                sent += 1;
+                thread::sleep(Duration::from_micros(200));
+            }
+            sent
+        });
+        let receiving = scope.spawn(move || {
+            let mut received = 0u64;
+            let mut buffer = [0; 64];
+            while receiver.recv(&mut buffer).is_ok() || !stop.load(Ordering::Acquire) {
+                received += 1;
+            }
+            received
+        });
+        for round in 0..10 {
+            let more = match round % 3 {
+                0 => ROUTES.to_owned(),
+                1 => "[[neighbor]]\nport = \"right\"\naddress = \"10.2.0.9\"\nmac = \"02:00:00:00:00:09\"\n\
+                      [limits]\nicmp_errors_per_second = 7\n"
+                    .to_owned(),
+                _ => "[[route]]\nprefix = \"10.2.0.2/32\"\nvia = { gateway = \"10.2.0.2\", port = \"right\" }\n".to_owned(),
+            };
+            let file = bed.file("next.toml", &bed.config("af_xdp", &more));
+            let file = file.to_string_lossy().into_owned();
+            let dry = router.told(&["apply", "--dry-run", &file]);
+            let done = router.told(&["apply", &file]);
+            let actions = |text: &str| text.lines().filter(|l| l.starts_with(['+', '-', '~'])).count();
+            assert!(actions(&done) > 0, "{done}");
+            assert_eq!(actions(&dry), actions(&done), "{dry}{done}");
+        }
+        thread::sleep(Duration::from_millis(50));
+        stop.store(true, Ordering::Release);
+        (sending.join().expect("sent"), receiving.join().expect("received"))
+    });
+    assert!(sent > 100, "{sent} datagrams are no traffic");
+    let drops = router.told(&["show", "drops"]);
+    assert_eq!(sent, received, "{drops}");
+    assert_eq!(echo.bounce(&bed, 10), 0);
+    router.assert_conserved();
+}
+
+#[test]
+fn a_wrong_file_changes_nothing_and_says_where() {
+    let Some(bed) = Bed::new("a_wrong_file_changes_nothing_and_says_where") else { return };
+    let router = bed.start(&bed.config("auto", ROUTES));
+    let before = router.told(&["show", "routes"]);
+    let apply = |text: &str| {
+        let file = bed.file("wrong.toml", text);
+        let output = router.ask(&["apply", &file.to_string_lossy()]);
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let off = bed.config("auto", "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"203.0.113.9\"\n");
+    let said = apply(&off);
+    assert!(said.contains("wrong.toml:13:7") && said.contains("203.0.113.9"), "{said}");
+    let said = apply(&bed.config("auto", "[workers]\ncpus = [0]\n"));
+    assert!(said.contains("[workers] differs from what runs"), "{said}");
+    let said = apply(&bed.config("af_packet", ""));
+    assert!(said.contains("a device changes its kind at the start only"), "{said}");
+    let third = "[[port]]\nname = \"third\"\ndevice = \"r9\"\n";
+    let said = apply(&bed.config("auto", third));
+    assert!(said.contains("r9") && said.contains("nothing was changed"), "{said}");
+    assert_eq!(router.told(&["show", "routes"]), before);
+    for way in ways() {
+        ping(&bed, way.client, way.server);
+    }
+}
+
+#[test]
+fn hangup_reads_the_file_again() {
+    let Some(bed) = Bed::new("hangup_reads_the_file_again") else { return };
+    let router = bed.start(&bed.config("auto", ""));
+    bed.file("router.toml", &bed.config("auto", ROUTES));
+    router.signal("HUP");
+    router.wait_for("reloaded");
+    assert!(router.told(&["show", "routes"]).contains("10.9.0.0/16"));
+    bed.file("router.toml", "not a configuration");
+    router.signal("HUP");
+    router.wait_for("not reloaded");
+    assert!(router.told(&["show", "routes"]).contains("10.9.0.0/16"), "the old one stays");
+    assert!(router.config.ends_with("router.toml"));
+}
+
+#[test]
+fn a_port_comes_and_goes_by_apply() {
+    let Some(bed) = Bed::new("a_port_comes_and_goes_by_apply") else { return };
+    let whole = bed.config("auto", "");
+    let left: String = whole.split("[[port]]\nname = \"right\"").next().expect("a part").to_owned();
+    let router = bed.start(&left);
+    let file = bed.file("whole.toml", &whole);
+    let done = router.told(&["apply", &file.to_string_lossy()]);
+    assert!(done.contains("port right"), "{done}");
+    for way in ways() {
+        ping(&bed, way.client, way.server);
+    }
+    let file = bed.file("left.toml", &left);
+    router.told(&["apply", &file.to_string_lossy()]);
+    assert!(!run(&format!("ip -n {} link show r1", bed.router)).contains("xdp"), "given back");
+    let file = bed.file("whole.toml", &whole);
+    router.told(&["apply", &file.to_string_lossy()]);
+    for way in ways() {
+        ping(&bed, way.client, way.server);
+    }
+    router.assert_conserved();
+}
+
+#[test]
+fn termination_leaves_nothing_behind() {
+    let Some(bed) = Bed::new("termination_leaves_nothing_behind") else { return };
+    let gro = || netns::inside(&bed.router, || offload::is_on("r0", offload::Offload::Gro));
+    let gro = || gro().expect("the namespace is there").expect("veth knows this offload");
+    netns::inside(&bed.router, || offload::set("r0", offload::Offload::Gro, true))
+        .expect("the namespace is there")
+        .expect("veth knows this offload");
+    let mut router = bed.start(&bed.config("auto", ""));
+    assert!(run(&format!("ip -n {} link show r0", bed.router)).contains("xdp"));
+    assert!(!gro(), "merging is off while the port is ours");
+    ping(&bed, ways()[0].client, ways()[0].server);
+    router.signal("TERM");
+    assert!(router.wait(), "{}", router.log());
+    let log = router.log();
+    assert!(log.contains("drained: ") && log.contains("(0 unaccounted)"), "{log}");
+    assert!(!run(&format!("ip -n {} link show r0", bed.router)).contains("xdp"), "{log}");
+    assert!(gro(), "back on");
+    assert!(!router.socket.exists());
+    // The kernel has the interface for itself again.
+    ping(&bed, ways()[0].client, ways()[0].near);
+}
+
+#[test]
+fn metrics_are_on_tcp_too_where_asked_for() {
+    let Some(bed) = Bed::new("metrics_are_on_tcp_too_where_asked_for") else { return };
+    let router = bed.start(&bed.config("auto", "[control]\nmetrics = \"127.0.0.1:9650\"\n"));
+    let fetch = |path: &str| {
+        use std::io::{Read, Write};
+        netns::inside(&bed.router, || {
+            let mut stream = std::net::TcpStream::connect("127.0.0.1:9650").expect("it listens");
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("sent");
+            let mut text = String::new();
+            stream.read_to_string(&mut text).expect("an answer");
+            text
+        })
+        .expect("the namespace is there")
+    };
+    assert!(fetch("/metrics").contains("weir_ledger_balance_frames{worker=\"0\"} 0"));
+    assert!(fetch("/v1/ports").starts_with("HTTP/1.1 404"), "no control over TCP");
+    assert!(!router.metrics().is_empty());
+}
+
+#[test]
+fn a_second_router_does_not_take_the_socket_of_the_first() {
+    let Some(bed) = Bed::new("a_second_router_does_not_take_the_socket_of_the_first") else { return };
+    let first = bed.start(&bed.config("auto", ""));
+    let mut second = bed.spawn(&bed.config("auto", ""), &[]);
+    assert!(!second.wait());
+    assert!(second.log().contains("another weir answers on it; stop that one"), "{}", second.log());
+    until("the first one still forwards", || {
+        ping(&bed, ways()[0].client, ways()[0].server);
+        Some(())
+    });
+    assert!(first.socket.exists());
+}
