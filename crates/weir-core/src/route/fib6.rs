@@ -39,8 +39,7 @@ const STRIDE: u8 = 31;
 /// Lookups that walk together: their loads do not depend on each other, so the processor overlaps the misses.
 const STAGE: usize = 64;
 
-/// So few lookups of a stage that are not done after the first stride finish one by one: taking all 64
-/// through another tree costs about as much.
+/// So few lookups go one by one: there are not enough of them to overlap.
 const ALONE: usize = 8;
 
 /// An immutable IPv6 table.
@@ -106,8 +105,16 @@ impl Fib6 {
     /// `out[i]` becomes the value of `addrs[i]` (host byte order); the longer slice's rest is left alone.
     pub fn lookup_batch(&self, addrs: &[u128], out: &mut [u32]) {
         for (addrs, out) in addrs.chunks(STAGE).zip(out.chunks_mut(STAGE)) {
-            let mut stage = Stage { entries: [EMPTY; STAGE], keys: [0; STAGE] };
-            for ((entry, out_key), &addr) in stage.entries.iter_mut().zip(&mut stage.keys).zip(addrs) {
+            let len = addrs.len().min(out.len());
+            if len <= ALONE {
+                for (out, &addr) in out.iter_mut().zip(addrs) {
+                    *out = value_of(self.entry(addr), self.default);
+                }
+                continue;
+            }
+            let mut stage = Stage { entries: [EMPTY; STAGE], keys: [0; STAGE], len };
+            for ((entry, out_key), &addr) in stage.entries.iter_mut().zip(&mut stage.keys).zip(&addrs[..len])
+            {
                 *entry = self.direct.entry(slot(addr));
                 *out_key = key(addr, DIRECT_LEN);
             }
@@ -174,6 +181,8 @@ impl Fib6 {
 struct Stage {
     entries: [Entry; STAGE],
     keys: [i32; STAGE],
+    /// How many there are, at most [`STAGE`].
+    len: usize,
 }
 
 impl Stage {
@@ -184,44 +193,46 @@ impl Stage {
     /// mispredicted branch. From the second level on, those that still move are listed.
     #[inline]
     fn descend(&mut self, lines: &Lines) -> bool {
-        if self.entries.iter().fold(EMPTY, |all, &entry| all | entry) & INNER != 0 {
+        let len = self.len.min(STAGE);
+        let (entries, keys) = (&mut self.entries[..len], &self.keys[..len]);
+        if entries.iter().fold(EMPTY, |all, &entry| all | entry) & INNER != 0 {
             let mut links = EMPTY;
-            for (entry, &key) in self.entries.iter_mut().zip(&self.keys) {
+            for (entry, &key) in entries.iter_mut().zip(keys) {
                 let child = lines.child(*entry, key);
                 *entry = select_unpredictable(is_inner(*entry), child, *entry);
                 links |= *entry;
             }
             if is_inner(links) {
-                self.descend_listed(lines);
+                descend_listed(entries, keys, lines);
             }
         }
         let mut links = EMPTY;
-        for (entry, &key) in self.entries.iter_mut().zip(&self.keys) {
+        for (entry, &key) in entries.iter_mut().zip(keys) {
             let value = lines.value(*entry, key);
             *entry = select_unpredictable(is_link(*entry), value, *entry);
             links |= *entry;
         }
         is_link(links)
     }
+}
 
-    #[inline]
-    fn descend_listed(&mut self, lines: &Lines) {
-        let mut listed = [0u8; STAGE];
-        let mut len = 0;
-        for (n, &entry) in self.entries.iter().enumerate() {
-            listed[len % STAGE] = n as u8;
-            len += usize::from(is_inner(entry));
-        }
-        let mut links = INNER;
-        while is_inner(links) {
-            links = EMPTY;
-            for &n in &listed[..len] {
-                let n = n as usize % STAGE;
-                let entry = self.entries[n];
-                let child = lines.child(entry, self.keys[n]);
-                self.entries[n] = select_unpredictable(is_inner(entry), child, entry);
-                links |= self.entries[n];
-            }
+/// Takes the entries that are still at inner lines to their leaves.
+#[inline]
+fn descend_listed(entries: &mut [Entry], keys: &[i32], lines: &Lines) {
+    let mut listed = [0u8; STAGE];
+    let mut len = 0;
+    for (n, &entry) in entries.iter().enumerate() {
+        listed[len % STAGE] = n as u8;
+        len += usize::from(is_inner(entry));
+    }
+    let mut links = INNER;
+    while is_inner(links) {
+        links = EMPTY;
+        for &n in &listed[..len] {
+            let entry = &mut entries[n as usize];
+            let child = lines.child(*entry, keys[n as usize]);
+            *entry = select_unpredictable(is_inner(*entry), child, *entry);
+            links |= *entry;
         }
     }
 }
