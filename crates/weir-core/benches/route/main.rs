@@ -12,11 +12,14 @@
 //! 16 slices, which are shorter than a scheduler's, so that a neighbour on the same core spoils some slices and
 //! not the figure. Printed are the best and the median turn.
 
+mod stree;
+
 use std::hint::black_box;
 use std::time::Instant;
 
+use stree::STree;
 use weir_core::route::synthetic::{Draw, Scatter, covered4, covered6, routes4, routes6};
-use weir_core::route::{RouteTable4, RouteTable6};
+use weir_core::route::{Prefix6, RouteTable4, RouteTable6};
 
 const SEED: u64 = 1;
 const NEXT_HOPS: u32 = 64;
@@ -81,7 +84,7 @@ fn median(times: &mut [f64]) -> f64 {
 }
 
 macro_rules! family {
-    ($module:ident, $table:ty, $addr:ty, $bits:ty, $routes:ident, $covered:ident, $others:path) => {
+    ($module:ident, $table:ty, $addr:ty, $bits:ty, $routes:ident, $covered:ident, $others:ident) => {
         mod $module {
             use super::*;
 
@@ -197,10 +200,30 @@ fn report(name: &str, times: &mut [f64]) {
     );
 }
 
-fn none<R, A>(_: &[R], _: &[A], _: usize, _: &mut Vec<Case<'_>>) {}
+/// The alternatives that were not chosen for IPv4: none.
+fn others4<R, A>(_: &[R], _: &[A], _: usize, _: &mut Vec<Case<'_>>) {}
 
-family!(v4, RouteTable4, std::net::Ipv4Addr, u32, routes4, covered4, none);
-family!(v6, RouteTable6, std::net::Ipv6Addr, u128, routes6, covered6, none);
+/// The alternative that was not chosen for IPv6, on the same destinations in the same turns.
+fn others6<'a>(routes: &[(Prefix6, u32)], addrs: &'a [u128], count: usize, cases: &mut Vec<Case<'a>>) {
+    let tree = STree::build(routes);
+    let part = addrs.len() / SLICES;
+    cases.push(Case {
+        name: format!("v6 {count:>9} random by route, S-tree, {} KiB", tree.memory_bytes() >> 10),
+        lookups: part,
+        slice: Box::new(move |n| {
+            let mut out = [0; BATCH];
+            let mut total = 0;
+            for chunk in addrs[n * part..][..part].chunks_exact(BATCH) {
+                tree.lookup_batch(black_box(chunk), &mut out);
+                total += black_box(&out).iter().map(|&v| u64::from(v)).sum::<u64>();
+            }
+            total
+        }),
+    });
+}
+
+family!(v4, RouteTable4, std::net::Ipv4Addr, u32, routes4, covered4, others4);
+family!(v6, RouteTable6, std::net::Ipv6Addr, u128, routes6, covered6, others6);
 
 type Part = (&'static str, fn(&Size, usize));
 
