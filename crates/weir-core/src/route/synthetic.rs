@@ -32,6 +32,13 @@ impl Scatter {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// Puts a list in random order (Fisher–Yates).
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for n in (1..list.len()).rev() {
+            list.swap(n, self.below(n as u64 + 1) as usize);
+        }
+    }
+
     fn bits128(&mut self) -> u128 {
         u128::from(self.next_u64()) << 64 | u128::from(self.next_u64())
     }
