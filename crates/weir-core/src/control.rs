@@ -25,7 +25,7 @@ mod ports;
 mod show;
 mod targets;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub struct Control {
     /// Prefixes that ports bring with them.
     own: HashMap<Prefix, u32>,
     /// Static routes, in the table or not.
-    routes: HashMap<Prefix, u32>,
+    routes: BTreeMap<Prefix, u32>,
     table4: RouteTable4,
     table6: RouteTable6,
     changed: Changed,
@@ -102,7 +102,7 @@ impl Control {
             adjacencies: Adjacencies::default(),
             targets: Targets::default(),
             own: HashMap::new(),
-            routes: HashMap::new(),
+            routes: BTreeMap::new(),
             table4,
             table6,
             changed: Changed::default(),
@@ -119,7 +119,7 @@ impl Control {
             return Ok(actions);
         }
         self.desired = desired;
-        let mut touched = HashSet::new();
+        let mut touched = Vec::new();
         for action in &actions {
             match action {
                 Action::RemoveRoute(route) => self.set_route(now, route.prefix, None, &mut touched),
@@ -147,7 +147,7 @@ impl Control {
                 _ => {}
             }
         }
-        self.settle(now, &touched);
+        self.settle(now, touched);
         Ok(actions)
     }
 
@@ -195,9 +195,9 @@ impl Control {
     }
 
     fn relink(&mut self, now: Nanos) {
-        let mut touched = HashSet::new();
+        let mut touched = Vec::new();
         self.rewire(now, &mut touched);
-        self.settle(now, &touched);
+        self.settle(now, touched);
     }
 
     /// A frame of ARP or NDP from a worker.
@@ -277,7 +277,7 @@ impl Control {
 
     /// Makes ports, and all that hangs on them, what the wish and the links say; notes the prefixes whose
     /// route may be another now.
-    fn rewire(&mut self, now: Nanos, touched: &mut HashSet<Prefix>) {
+    fn rewire(&mut self, now: Nanos, touched: &mut Vec<Prefix>) {
         let changed = self.ports.build(&self.desired, &self.links);
         if changed.is_empty() {
             return;
@@ -305,7 +305,7 @@ impl Control {
     }
 
     /// Prefixes that ports bring: addresses, networks, broadcast addresses.
-    fn rewire_own(&mut self, now: Nanos, touched: &mut HashSet<Prefix>) {
+    fn rewire_own(&mut self, now: Nanos, touched: &mut Vec<Prefix>) {
         // Sorted, so that the same wish gives the same values.
         let mut own: BTreeMap<Prefix, Meaning> = BTreeMap::new();
         let addresses = || {
@@ -333,20 +333,20 @@ impl Control {
         for (prefix, meaning) in own {
             let value = self.targets.acquire(now, meaning, wiring, &mut self.adjacencies);
             if before.get(&prefix) != Some(&value) {
-                touched.insert(prefix);
+                touched.push(prefix);
             }
             self.own.insert(prefix, value);
         }
         for (prefix, value) in before {
             if !self.own.contains_key(&prefix) {
-                touched.insert(prefix);
+                touched.push(prefix);
             }
             self.targets.release(now, value, &mut self.adjacencies);
         }
     }
 
     /// Sets or removes the static route of a prefix.
-    fn set_route(&mut self, now: Nanos, prefix: Prefix, via: Option<&Via>, touched: &mut HashSet<Prefix>) {
+    fn set_route(&mut self, now: Nanos, prefix: Prefix, via: Option<&Via>, touched: &mut Vec<Prefix>) {
         let value = via.map(|via| {
             let wiring = Wiring { desired: &self.desired, ports: &self.ports };
             self.targets.acquire(now, Meaning::Static(via.canonical()), wiring, &mut self.adjacencies)
@@ -358,12 +358,15 @@ impl Control {
         if let Some(old) = old {
             self.targets.release(now, old, &mut self.adjacencies);
         }
-        touched.insert(prefix);
+        touched.push(prefix);
     }
 
     /// Brings tables and neighbours in line with what was touched.
-    fn settle(&mut self, now: Nanos, touched: &HashSet<Prefix>) {
-        for &prefix in touched {
+    fn settle(&mut self, now: Nanos, mut touched: Vec<Prefix>) {
+        // In order, because neighbouring prefixes share the nodes of every tree they are put into.
+        touched.sort_unstable();
+        touched.dedup();
+        for prefix in touched {
             self.install(prefix);
         }
         for (id, next_hop, needed) in self.adjacencies.take_gateways() {

@@ -367,3 +367,158 @@ fn ours_to_answer(port: &Port, address: IpAddr) -> bool {
 fn is_sane(port: &Port, mac: Mac) -> bool {
     !ethernet::is_multicast(&mac) && mac != [0; 6] && mac != port.mac
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::packet::DeviceId;
+    use crate::tables::ReversePath;
+    use crate::wire::build;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Hear(Vec<u8>),
+        Resolve(IpAddr),
+        AddGateway(IpAddr),
+        RemoveGateway(IpAddr),
+        SetStatic(IpAddr),
+        RemoveStatic(IpAddr),
+        Link(bool),
+        Wait(Nanos),
+    }
+
+    fn port() -> Port {
+        let own = |text: &str, prefix_len| {
+            let address = text.parse().expect("address");
+            PortAddress { address, prefix_len, owner: Owner::Weir }
+        };
+        Port {
+            name: "lan".into(),
+            device: DeviceId(0),
+            vlan: None,
+            mac: [2, 0, 0, 0, 0, 0xaa],
+            mtu: 1500,
+            point_to_point: false,
+            up: true,
+            reverse_path: ReversePath::Off,
+            addresses: vec![own("192.0.2.1", 29), own("2001:db8::1", 64)],
+        }
+    }
+
+    fn address() -> impl Strategy<Value = IpAddr> {
+        prop_oneof![
+            (0u8..9).prop_map(|n| IpAddr::V4([192, 0, 2, n].into())),
+            (0u8..4).prop_map(|n| IpAddr::V6([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(n)].into())),
+        ]
+    }
+
+    fn frame() -> impl Strategy<Value = Vec<u8>> {
+        let mac = (0u8..4).prop_map(|n| [n, 0, 0, 0, 0, 0xa9 + n]);
+        let message = (mac, address(), address(), any::<bool>()).prop_map(|(mac, from, to, asks)| {
+            match (from, to, asks) {
+                (IpAddr::V4(from), IpAddr::V4(to), true) => build::arp_request((mac, from), to, None),
+                (IpAddr::V4(from), IpAddr::V4(to), false) => {
+                    build::arp_reply((mac, from), ([2, 0, 0, 0, 0, 0xaa], to), None)
+                }
+                (IpAddr::V6(from), IpAddr::V6(to), true) => {
+                    build::neighbor_solicitation((mac, from), to, None)
+                }
+                (IpAddr::V6(from), IpAddr::V6(to), false) => {
+                    build::neighbor_advertisement((mac, from), ([2, 0, 0, 0, 0, 0xaa], to), false, None)
+                }
+                _ => Vec::new(),
+            }
+        });
+        // One in five is spoiled in one byte.
+        let spoil = prop::option::weighted(0.2, (any::<prop::sample::Index>(), any::<u8>()));
+        (message, spoil).prop_map(|(mut message, spoil)| {
+            if let Some((at, byte)) = spoil.filter(|_| !message.is_empty()) {
+                let at = at.index(message.len());
+                message[at] = byte;
+            }
+            message
+        })
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => frame().prop_map(Step::Hear),
+            3 => address().prop_map(Step::Resolve),
+            1 => address().prop_map(Step::AddGateway),
+            1 => address().prop_map(Step::RemoveGateway),
+            1 => address().prop_map(Step::SetStatic),
+            1 => address().prop_map(Step::RemoveStatic),
+            1 => any::<bool>().prop_map(Step::Link),
+            3 => (0..20 * SECOND).prop_map(Step::Wait),
+        ]
+    }
+
+    /// What holds between any two calls.
+    fn check(all: &Neighbors, port: &Port, gateways: &HashMap<Key, ()>) {
+        let entries = || all.entries.iter();
+        assert_eq!(all.loose_ends, entries().filter(|(_, n)| n.is_loose_end()).count());
+        let dynamic = |n: &&Neighbor| !n.gateway && n.state != State::Static;
+        assert_eq!(all.dynamic, entries().map(|(_, n)| n).filter(dynamic).count());
+        let timers: BTreeSet<_> = entries().filter_map(|(&k, n)| Some((n.due?, k))).collect();
+        assert_eq!(all.timers, timers);
+        for (key, n) in entries() {
+            let has_mac = !matches!(n.state, State::Incomplete | State::Failed);
+            assert_eq!(has_mac, n.mac.is_some(), "{n:?}");
+            assert!(n.mac.is_none_or(|mac| is_sane(port, mac)), "{n:?}");
+            assert_eq!(n.gateway, gateways.contains_key(key), "{n:?}");
+            let rests = n.state == State::Static || (n.gateway && n.state == State::Failed);
+            assert!(n.due.is_some() || rests, "nobody will ever look at {n:?}");
+            assert!(n.asked <= SOLICITATIONS);
+        }
+        for key in gateways.keys() {
+            assert!(all.entries.contains_key(key), "a gateway is forgotten");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_the_table_is_sound(steps in prop::collection::vec(step(), 1..80)) {
+            let (mut all, mut port, mut now) = (Neighbors::default(), port(), SECOND);
+            let mut gateways = HashMap::new();
+            let mut mirror: HashMap<Key, Option<Mac>> = HashMap::new();
+            let here = PortId(0);
+            for step in steps {
+                match step {
+                    Step::Hear(frame) => all.handle(now, here, &port, &frame),
+                    Step::Resolve(a) => all.resolve(now, here, &port, a),
+                    Step::AddGateway(a) => {
+                        all.add_gateway(now, here, &port, a);
+                        gateways.insert((here, a), ());
+                    }
+                    Step::RemoveGateway(a) => {
+                        all.remove_gateway(here, a);
+                        gateways.remove(&(here, a));
+                    }
+                    Step::SetStatic(a) => all.set_static(now, (here, a), [2, 0, 0, 0, 0, 0x77]),
+                    Step::RemoveStatic(a) => all.remove_static(now, here, Some(&port), a),
+                    Step::Link(up) => {
+                        port.up = up;
+                        all.port_changed(now, here, Some(&port));
+                    }
+                    Step::Wait(time) => {
+                        now += time;
+                        all.tick(now, std::slice::from_ref(&port));
+                        prop_assert!(all.poll_at().is_none_or(|due| due > now), "tick left something undone");
+                    }
+                }
+                check(&all, &port, &gateways);
+                // Whoever follows the changes knows as much as whoever looks.
+                for key in all.take_changes() {
+                    match all.get(key) {
+                        Some(n) => mirror.insert(key, n.mac),
+                        None => mirror.remove(&key),
+                    };
+                }
+                let truth: HashMap<Key, Option<Mac>> = all.iter().map(|(k, n)| (k, n.mac)).collect();
+                prop_assert_eq!(&mirror, &truth);
+            }
+        }
+    }
+}

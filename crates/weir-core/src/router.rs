@@ -98,6 +98,8 @@ pub struct Router<B> {
     key: FlowKey,
     /// Identification of our own IPv4 packets.
     ident: u16,
+    /// Scratch: the later pieces of the packet being fragmented.
+    fragments: Vec<Frame<B>>,
     fast: bool,
 }
 
@@ -114,6 +116,7 @@ impl<B: Buffer> Router<B> {
             limiter: Limiter::new(),
             key: FlowKey::new(0),
             ident: 0,
+            fragments: Vec::new(),
             fast: true,
         }
     }

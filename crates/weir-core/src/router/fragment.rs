@@ -11,7 +11,7 @@
 //! which there are not enough buffers, or whose link carries less than a header and 8 bytes.
 
 use super::{Breath, Router};
-use crate::packet::{Buffer, Frame, HEADROOM};
+use crate::packet::{Buffer, Frame, HEADROOM, Pool};
 use crate::tables::Adjacency;
 use crate::verdict::Reason;
 use crate::wire::ethernet::HEADER_LEN as ETHERNET;
@@ -64,8 +64,8 @@ impl<B: Buffer> Router<B> {
         if breath.pool.free() < count {
             return self.lose(frame, Reason::NoBuffer, breath.pool);
         }
-        // Built before the first is cut: they copy from it. At most 65,515 / 8 of them, usually one.
-        let mut rest = Vec::with_capacity(count);
+        // Built before the first is cut: they copy from it.
+        let mut rest = std::mem::take(&mut self.fragments);
         let mut at = first;
         while at < payload {
             let end = payload.min(at + step);
@@ -75,8 +75,7 @@ impl<B: Buffer> Router<B> {
                 Ok(fragment) => rest.push(fragment),
                 Err(buffer) => {
                     breath.pool.put(buffer);
-                    rest.into_iter().for_each(|f: Frame<B>| breath.pool.put(f.into_buffer()));
-                    return self.lose(frame, Reason::FrameTooLarge, breath.pool);
+                    return self.lose_pieces(rest, frame, breath.pool);
                 }
             }
             at = end;
@@ -86,13 +85,20 @@ impl<B: Buffer> Router<B> {
         head.set_fragment(false, true, base);
         head.fill_checksum();
         if !frame.set_len(network + header_len + first) {
-            rest.into_iter().for_each(|f| breath.pool.put(f.into_buffer()));
-            return self.lose(frame, Reason::FrameTooLarge, breath.pool);
+            return self.lose_pieces(rest, frame, breath.pool);
         }
         self.send(breath, next, frame, network);
-        for fragment in rest {
+        for fragment in rest.drain(..) {
             self.send(breath, next, fragment, ETHERNET);
         }
+        self.fragments = rest;
+    }
+
+    /// A piece does not fit in a buffer: the packet is lost as a whole.
+    fn lose_pieces(&mut self, mut rest: Vec<Frame<B>>, frame: Frame<B>, pool: &mut Pool<B>) {
+        rest.drain(..).for_each(|fragment| pool.put(fragment.into_buffer()));
+        self.fragments = rest;
+        self.lose(frame, Reason::FrameTooLarge, pool);
     }
 }
 

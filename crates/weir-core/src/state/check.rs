@@ -167,12 +167,14 @@ impl<'a> Check<'a> {
         if desired.routes.len() > ROUTES_MAX {
             self.wrong(Place::Routes, Problem::TooManyRoutes(desired.routes.len()));
         }
-        let mut seen = HashSet::with_capacity(desired.routes.len());
+        // Routes written in order need no set to be seen as unique.
+        let sorted = desired.routes.is_sorted_by(|a, b| a.prefix < b.prefix);
+        let mut seen = HashSet::with_capacity(if sorted { 0 } else { desired.routes.len() });
         // A full table names few next hops a million times over.
         let mut good: HashSet<(bool, &NextHopSpec)> = HashSet::new();
         for (r, route) in desired.routes.iter().enumerate() {
             let at = Place::Route(r);
-            if !seen.insert(route.prefix) {
+            if !sorted && !seen.insert(route.prefix) {
                 self.wrong(at, Problem::DuplicateRoute);
             }
             if let Some(what) = unroutable(route.prefix) {

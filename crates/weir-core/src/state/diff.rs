@@ -109,9 +109,16 @@ pub fn diff(old: &Desired, new: &Desired) -> Vec<Action> {
 
 /// Removed routes, and added or changed ones.
 fn routes(old: &Desired, new: &Desired) -> (Vec<Action>, Vec<Action>) {
-    let mut before: HashMap<Prefix, &Via> = old.routes.iter().map(|r| (r.prefix, &r.via)).collect();
+    // Most of a full table is where it was: only what lies between the first and the last difference is
+    // matched by prefix.
+    let (mut old, mut new) = (&old.routes[..], &new.routes[..]);
+    let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
+    (old, new) = (&old[same..], &new[same..]);
+    let same = old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
+    (old, new) = (&old[..old.len() - same], &new[..new.len() - same]);
+    let mut before: HashMap<Prefix, &Via> = old.iter().map(|r| (r.prefix, &r.via)).collect();
     let mut come = Vec::new();
-    for route in &new.routes {
+    for route in new {
         match before.remove(&route.prefix) {
             None => come.push(Action::AddRoute(route.clone())),
             Some(via) if via == &route.via || via.canonical() == route.via.canonical() => {}
@@ -122,7 +129,10 @@ fn routes(old: &Desired, new: &Desired) -> (Vec<Action>, Vec<Action>) {
             }),
         }
     }
-    let gone = old.routes.iter().filter(|r| before.contains_key(&r.prefix));
+    if before.is_empty() {
+        return (Vec::new(), come);
+    }
+    let gone = old.iter().filter(|r| before.contains_key(&r.prefix));
     (gone.cloned().map(Action::RemoveRoute).collect(), come)
 }
 
