@@ -32,7 +32,7 @@ use std::sync::Arc;
 use crate::neighbor::Neighbors;
 use crate::route::{NO_ROUTE, Prefix, RouteTable4, RouteTable6};
 use crate::router::Event;
-use crate::state::{Action, Desired, Error, Link, Place, Problem, Via, check, diff, link_local, width};
+use crate::state::{Action, Desired, Error, HopProblem, Link, Place, Via, check, diff, link_local, width};
 use crate::tables::{Port, PortId, Tables};
 use crate::time::Nanos;
 
@@ -172,7 +172,7 @@ impl Control {
                 {
                     let at = Place::NextHop { route: r, hop: h };
                     let subject = format!("route {}: next hop {}", route.prefix, h + 1);
-                    let problem = Problem::GatewayNeeded { port: name.clone() };
+                    let problem = HopProblem::GatewayNeeded { port: name.clone() }.into();
                     errors.push(Error { at, subject, problem });
                 }
             }

@@ -18,7 +18,7 @@ pub use check::{MULTIPATH_HOPS_MAX, PORTS_MAX, ROUTES_MAX, WEIGHT_MAX, check};
 pub(crate) use check::{link_local, not_a_host, width};
 pub use diff::{Action, PortChange, diff};
 pub use nearest::nearest;
-pub use problem::{Error, Place, Problem, Wrong};
+pub use problem::{Error, HopProblem, NeighborProblem, Place, PortProblem, Problem, RouteProblem, Wrong};
 
 use crate::route::Prefix;
 use crate::tables::{Mac, Owner, ReversePath, Settings};

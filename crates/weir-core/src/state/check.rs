@@ -8,7 +8,10 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{AddressSpec, Desired, Error, NextHopSpec, Place, PortSpec, Problem, Via, Wrong, nearest};
+use super::{
+    AddressSpec, Desired, Error, HopProblem, NeighborProblem, NextHopSpec, Place, PortProblem, PortSpec,
+    Problem, RouteProblem, Via, Wrong, nearest,
+};
 use crate::route::Prefix;
 
 /// One port per VLAN of one device (4,094) and one more for its untagged traffic, rounded up.
@@ -52,7 +55,8 @@ struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    fn wrong(&mut self, at: Place, problem: Problem) {
+    fn wrong(&mut self, at: Place, problem: impl Into<Problem>) {
+        let problem = problem.into();
         let subject = match at {
             Place::Ports => "ports".to_string(),
             Place::Routes => "routes".to_string(),
@@ -80,26 +84,26 @@ impl<'a> Check<'a> {
             let at = Place::Port(i);
             let printable = port.name.chars().all(|c| !c.is_whitespace() && !c.is_control());
             if port.name.is_empty() || port.name.len() > NAME_MAX || !printable {
-                self.wrong(at, Problem::BadName(port.name.clone()));
+                self.wrong(at, PortProblem::BadName(port.name.clone()));
             }
             if !self.names.insert(&port.name) {
-                self.wrong(at, Problem::DuplicatePort);
+                self.wrong(at, PortProblem::Duplicate);
             }
             if port.device.is_empty() {
-                self.wrong(at, Problem::NoDevice);
+                self.wrong(at, PortProblem::NoDevice);
             } else if let Some(&other) = carried.get(&(port.device.as_str(), port.vlan)) {
                 let (device, other) = (port.device.clone(), other.to_string());
-                self.wrong(at, Problem::SharedDevice { device, vlan: port.vlan, other });
+                self.wrong(at, PortProblem::SharedDevice { device, vlan: port.vlan, other });
             } else {
                 carried.insert((&port.device, port.vlan), &port.name);
             }
             if let Some(vlan) = port.vlan.filter(|v| !(1..=4094).contains(v)) {
-                self.wrong(at, Problem::Vlan(vlan));
+                self.wrong(at, PortProblem::Vlan(vlan));
             }
             let least =
                 if port.addresses.iter().any(|a| a.address.is_ipv6()) { MTU_MIN_V6 } else { MTU_MIN_V4 };
             if let Some(mtu) = port.mtu.filter(|&m| m < least) {
-                self.wrong(at, Problem::Mtu { mtu, least });
+                self.wrong(at, PortProblem::Mtu { mtu, least });
             }
             self.addresses(i, port);
         }
@@ -111,15 +115,15 @@ impl<'a> Check<'a> {
             let at = Place::Address { port, address: i };
             let (address, len) = (a.address, a.prefix_len);
             if len == 0 || len > width(address) {
-                self.wrong(at, Problem::PrefixLength { address, len });
+                self.wrong(at, PortProblem::PrefixLength { address, len });
             } else if let Some(wrong) = not_a_host(address).or_else(|| not_in_network(address, a)) {
-                self.wrong(at, Problem::NotAHost { address, wrong });
+                self.wrong(at, PortProblem::NotAHost { address, wrong });
             }
             let elsewhere = self.ours.get(&address).map(|&p| p.to_string());
             if !here.insert(address) {
-                self.wrong(at, Problem::DuplicateAddress { address, other: spec.name.clone() });
+                self.wrong(at, PortProblem::DuplicateAddress { address, other: spec.name.clone() });
             } else if let Some(other) = elsewhere {
-                self.wrong(at, Problem::DuplicateAddress { address, other });
+                self.wrong(at, PortProblem::DuplicateAddress { address, other });
             } else if !link_local(address) {
                 // fe80::1 may be ours on every link; each is another address (RFC 4007).
                 self.ours.insert(address, &spec.name);
@@ -157,7 +161,7 @@ impl<'a> Check<'a> {
             let other = self.desired.ports[owner].name.clone();
             self.wrong(
                 Place::Address { port, address },
-                Problem::OverlappingNetworks { mine, theirs, other },
+                PortProblem::OverlappingNetworks { mine, theirs, other },
             );
         }
     }
@@ -175,28 +179,28 @@ impl<'a> Check<'a> {
         for (r, route) in desired.routes.iter().enumerate() {
             let at = Place::Route(r);
             if !sorted && !seen.insert(route.prefix) {
-                self.wrong(at, Problem::DuplicateRoute);
+                self.wrong(at, RouteProblem::Duplicate);
             }
             if let Some(what) = unroutable(route.prefix) {
-                self.wrong(at, Problem::Unroutable { what });
+                self.wrong(at, RouteProblem::Unroutable { what });
             }
             if route.prefix.len() == width(route.prefix.addr())
                 && let Some(&port) = self.ours.get(&route.prefix.addr())
             {
-                self.wrong(at, Problem::RouteToUs { port: port.to_string() });
+                self.wrong(at, RouteProblem::IsUs { port: port.to_string() });
             }
             let Via::NextHops(hops) = &route.via else { continue };
             if hops.is_empty() {
-                self.wrong(at, Problem::NoNextHops);
+                self.wrong(at, RouteProblem::NoNextHops);
             }
             if hops.len() > MULTIPATH_HOPS_MAX {
-                self.wrong(at, Problem::TooManyNextHops(hops.len()));
+                self.wrong(at, RouteProblem::TooManyNextHops(hops.len()));
                 continue;
             }
             for (h, hop) in hops.iter().enumerate() {
                 let at = Place::NextHop { route: r, hop: h };
                 if hops[..h].iter().any(|o| o.gateway == hop.gateway && o.port == hop.port) {
-                    self.wrong(at, Problem::DuplicateNextHop);
+                    self.wrong(at, HopProblem::Duplicate);
                 }
                 let v4 = route.prefix.addr().is_ipv4();
                 if !good.contains(&(v4, hop)) {
@@ -211,41 +215,44 @@ impl<'a> Check<'a> {
 
     /// The first thing wrong with a next hop for a prefix of the family.
     fn next_hop(&self, v4: bool, hop: &NextHopSpec) -> Option<Problem> {
-        if !(1..=WEIGHT_MAX).contains(&hop.weight) {
-            return Some(Problem::Weight(hop.weight));
+        match &hop.port {
+            Some(name) if !self.names.contains(name.as_str()) => Some(self.unknown_port(name)),
+            _ => self.gateway(v4, hop).map(Problem::NextHop),
         }
-        if let Some(name) = &hop.port
-            && !self.names.contains(name.as_str())
-        {
-            return Some(self.unknown_port(name));
+    }
+
+    /// The same for a next hop whose port, if it names one, exists.
+    fn gateway(&self, v4: bool, hop: &NextHopSpec) -> Option<HopProblem> {
+        if !(1..=WEIGHT_MAX).contains(&hop.weight) {
+            return Some(HopProblem::Weight(hop.weight));
         }
         let Some(gateway) = hop.gateway else {
-            return hop.port.is_none().then_some(Problem::EmptyNextHop);
+            return hop.port.is_none().then_some(HopProblem::Empty);
         };
         if gateway.is_ipv4() != v4 {
-            return Some(Problem::Family { gateway });
+            return Some(HopProblem::Family { gateway });
         }
         if let Some(wrong) = not_a_host(gateway) {
-            return Some(Problem::GatewayNotAHost { gateway, wrong });
+            return Some(HopProblem::GatewayNotAHost { gateway, wrong });
         }
         if let Some(&port) = self.ours.get(&gateway) {
-            return Some(Problem::GatewayIsOurs { gateway, port: port.to_string() });
+            return Some(HopProblem::GatewayIsOurs { gateway, port: port.to_string() });
         }
         if link_local(gateway) {
-            let Some(port) = &hop.port else { return Some(Problem::LinkLocalWithoutPort { gateway }) };
+            let Some(port) = &hop.port else { return Some(HopProblem::LinkLocalWithoutPort { gateway }) };
             let mut on_port = self.desired.ports.iter().filter(|p| p.name == *port);
             return on_port
                 .any(|p| p.addresses.iter().any(|a| a.address == gateway))
-                .then(|| Problem::GatewayIsOurs { gateway, port: port.clone() });
+                .then(|| HopProblem::GatewayIsOurs { gateway, port: port.clone() });
         }
         match (self.desired.connected(gateway), &hop.port) {
-            (None, None) => Some(Problem::GatewayNotConnected { gateway }),
+            (None, None) => Some(HopProblem::GatewayNotConnected { gateway }),
             (None, Some(_)) => None,
             (Some((port, _)), Some(named)) if port.name != *named => {
-                Some(Problem::GatewayElsewhere { gateway, on: port.name.clone(), named: named.clone() })
+                Some(HopProblem::GatewayElsewhere { gateway, on: port.name.clone(), named: named.clone() })
             }
             (Some((_, address)), _) => {
-                not_in_network(gateway, address).map(|wrong| Problem::GatewayNotAHost { gateway, wrong })
+                not_in_network(gateway, address).map(|wrong| HopProblem::GatewayNotAHost { gateway, wrong })
             }
         }
     }
@@ -265,18 +272,18 @@ impl<'a> Check<'a> {
                 self.wrong(at, problem);
             }
             if !seen.insert((n.port.as_str(), n.address)) {
-                self.wrong(at, Problem::DuplicateNeighbor);
+                self.wrong(at, NeighborProblem::Duplicate);
             }
             if let Some(wrong) = not_a_host(n.address) {
-                self.wrong(at, Problem::NeighborNotAHost { wrong });
+                self.wrong(at, NeighborProblem::NotAHost { wrong });
             }
             if let Some(&port) = self.ours.get(&n.address) {
-                self.wrong(at, Problem::NeighborIsUs { port: port.to_string() });
+                self.wrong(at, NeighborProblem::IsUs { port: port.to_string() });
             }
             if n.mac[0] & 1 != 0 {
-                self.wrong(at, Problem::Mac { mac: n.mac, what: "a group address" });
+                self.wrong(at, NeighborProblem::Mac { mac: n.mac, what: "a group address" });
             } else if n.mac == [0; 6] {
-                self.wrong(at, Problem::Mac { mac: n.mac, what: "all zeros" });
+                self.wrong(at, NeighborProblem::Mac { mac: n.mac, what: "all zeros" });
             }
         }
     }

@@ -76,9 +76,20 @@ impl fmt::Display for Wrong {
 pub enum Problem {
     TooManyPorts(usize),
     TooManyRoutes(usize),
+    UnknownPort { name: String, nearest: Option<String> },
+    HoldTotal { total: u16, per_neighbor: u16 },
+    Port(PortProblem),
+    Route(RouteProblem),
+    NextHop(HopProblem),
+    Neighbor(NeighborProblem),
+}
+
+/// Of a port or an address on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortProblem {
     BadName(String),
     NoDevice,
-    DuplicatePort,
+    Duplicate,
     SharedDevice { device: String, vlan: Option<u16>, other: String },
     Vlan(u16),
     Mtu { mtu: u16, least: u16 },
@@ -86,133 +97,209 @@ pub enum Problem {
     NotAHost { address: IpAddr, wrong: Wrong },
     DuplicateAddress { address: IpAddr, other: String },
     OverlappingNetworks { mine: Prefix, theirs: Prefix, other: String },
-    DuplicateRoute,
+}
+
+/// Of a route as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteProblem {
+    Duplicate,
     Unroutable { what: &'static str },
-    RouteToUs { port: String },
+    IsUs { port: String },
     NoNextHops,
     TooManyNextHops(usize),
+}
+
+/// Of one next hop of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HopProblem {
     Weight(u8),
-    EmptyNextHop,
-    DuplicateNextHop,
+    Empty,
+    Duplicate,
     Family { gateway: IpAddr },
-    UnknownPort { name: String, nearest: Option<String> },
     GatewayNotAHost { gateway: IpAddr, wrong: Wrong },
     GatewayIsOurs { gateway: IpAddr, port: String },
     GatewayNotConnected { gateway: IpAddr },
     GatewayElsewhere { gateway: IpAddr, on: String, named: String },
     LinkLocalWithoutPort { gateway: IpAddr },
     GatewayNeeded { port: String },
-    DuplicateNeighbor,
-    NeighborNotAHost { wrong: Wrong },
-    NeighborIsUs { port: String },
+}
+
+/// Of a static neighbour.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NeighborProblem {
+    Duplicate,
+    NotAHost { wrong: Wrong },
+    IsUs { port: String },
     Mac { mac: Mac, what: &'static str },
-    HoldTotal { total: u16, per_neighbor: u16 },
+}
+
+impl From<PortProblem> for Problem {
+    fn from(problem: PortProblem) -> Self {
+        Problem::Port(problem)
+    }
+}
+
+impl From<RouteProblem> for Problem {
+    fn from(problem: RouteProblem) -> Self {
+        Problem::Route(problem)
+    }
+}
+
+impl From<HopProblem> for Problem {
+    fn from(problem: HopProblem) -> Self {
+        Problem::NextHop(problem)
+    }
+}
+
+impl From<NeighborProblem> for Problem {
+    fn from(problem: NeighborProblem) -> Self {
+        Problem::Neighbor(problem)
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use Problem::*;
         match self {
-            TooManyPorts(n) => write!(f, "{n} are configured, expected at most {PORTS_MAX}; remove some"),
-            TooManyRoutes(n) => {
+            Problem::TooManyPorts(n) => {
+                write!(f, "{n} are configured, expected at most {PORTS_MAX}; remove some")
+            }
+            Problem::TooManyRoutes(n) => {
                 write!(f, "{n} are configured, expected at most {ROUTES_MAX}; aggregate some")
             }
-            BadName(name) => {
+            Problem::UnknownPort { name, nearest: Some(nearest) } => {
+                write!(f, "port `{name}` does not exist; did you mean `{nearest}`?")
+            }
+            Problem::UnknownPort { name, nearest: None } => {
+                write!(f, "port `{name}` does not exist; configure it or correct the name")
+            }
+            Problem::HoldTotal { total, per_neighbor } => write!(
+                f,
+                "hold total is {total}, expected at least the {per_neighbor} held per neighbour; raise it"
+            ),
+            Problem::Port(problem) => problem.fmt(f),
+            Problem::Route(problem) => problem.fmt(f),
+            Problem::NextHop(problem) => problem.fmt(f),
+            Problem::Neighbor(problem) => problem.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for PortProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PortProblem::BadName(name) => {
                 write!(f, "name is `{name}`, expected 1 to 64 printable characters without spaces; rename it")
             }
-            NoDevice => write!(f, "names no device; name the interface that carries it"),
-            DuplicatePort => write!(f, "is configured twice; keep one or rename one"),
-            SharedDevice { device, vlan: Some(vlan), other } => {
+            PortProblem::NoDevice => write!(f, "names no device; name the interface that carries it"),
+            PortProblem::Duplicate => write!(f, "is configured twice; keep one or rename one"),
+            PortProblem::SharedDevice { device, vlan: Some(vlan), other } => {
                 write!(f, "vlan {vlan} on device {device} is port {other}'s already; choose another tag")
             }
-            SharedDevice { device, vlan: None, other } => {
+            PortProblem::SharedDevice { device, vlan: None, other } => {
                 write!(f, "untagged traffic of device {device} is port {other}'s already; give one a vlan")
             }
-            Vlan(id) => write!(f, "vlan is {id}, expected 1 to 4094; use a valid 802.1Q tag"),
-            Mtu { mtu, least: 1280 } => write!(
+            PortProblem::Vlan(id) => write!(f, "vlan is {id}, expected 1 to 4094; use a valid 802.1Q tag"),
+            PortProblem::Mtu { mtu, least: 1280 } => write!(
                 f,
                 "mtu is {mtu}, expected at least 1280 with IPv6 addresses (RFC 8200 5); raise it or remove them"
             ),
-            Mtu { mtu, least } => {
+            PortProblem::Mtu { mtu, least } => {
                 write!(f, "mtu is {mtu}, expected at least {least} for IPv4 (RFC 791); raise it")
             }
-            PrefixLength { address, len } => write!(
+            PortProblem::PrefixLength { address, len } => write!(
                 f,
                 "address {address}/{len} has prefix length {len}, expected 1 to {}; correct it",
                 if address.is_ipv4() { 32 } else { 128 }
             ),
-            NotAHost { address, wrong } => {
+            PortProblem::NotAHost { address, wrong } => {
                 write!(f, "address {address} is {wrong}, expected a host's; choose another")
             }
-            DuplicateAddress { address, other } => {
+            PortProblem::DuplicateAddress { address, other } => {
                 write!(f, "address {address} is on port {other} already; remove one")
             }
-            OverlappingNetworks { mine, theirs, other } => write!(
+            PortProblem::OverlappingNetworks { mine, theirs, other } => write!(
                 f,
                 "network {mine} overlaps {theirs} on port {other}, expected each network on one port; \
                  renumber one or lengthen its prefix"
             ),
-            DuplicateRoute => {
+        }
+    }
+}
+
+impl fmt::Display for RouteProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RouteProblem::Duplicate => {
                 write!(f, "is configured twice; keep one, with several next hops if both are meant")
             }
-            Unroutable { what } => write!(f, "covers only {what}, expected a unicast prefix; remove it"),
-            RouteToUs { port } => write!(f, "is our own address on port {port}; remove the route"),
-            NoNextHops => write!(f, "has no next hop, expected one or more; add one or say `blackhole`"),
-            TooManyNextHops(n) => {
+            RouteProblem::Unroutable { what } => {
+                write!(f, "covers only {what}, expected a unicast prefix; remove it")
+            }
+            RouteProblem::IsUs { port } => write!(f, "is our own address on port {port}; remove the route"),
+            RouteProblem::NoNextHops => {
+                write!(f, "has no next hop, expected one or more; add one or say `blackhole`")
+            }
+            RouteProblem::TooManyNextHops(n) => {
                 write!(f, "has {n} next hops, expected at most {MULTIPATH_HOPS_MAX}; remove some")
             }
-            Weight(w) => write!(f, "weight is {w}, expected 1 to {WEIGHT_MAX}; scale the weights"),
-            EmptyNextHop => write!(f, "has neither gateway nor port; name at least one"),
-            DuplicateNextHop => write!(f, "is listed twice in the route; use one with a higher weight"),
-            Family { gateway } => write!(
+        }
+    }
+}
+
+impl fmt::Display for HopProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HopProblem::Weight(w) => {
+                write!(f, "weight is {w}, expected 1 to {WEIGHT_MAX}; scale the weights")
+            }
+            HopProblem::Empty => write!(f, "has neither gateway nor port; name at least one"),
+            HopProblem::Duplicate => write!(f, "is listed twice in the route; use one with a higher weight"),
+            HopProblem::Family { gateway } => write!(
                 f,
                 "gateway {gateway} is {}, expected the family of the prefix; use a gateway of that family",
                 if gateway.is_ipv4() { "IPv4" } else { "IPv6" }
             ),
-            UnknownPort { name, nearest: Some(nearest) } => {
-                write!(f, "port `{name}` does not exist; did you mean `{nearest}`?")
-            }
-            UnknownPort { name, nearest: None } => {
-                write!(f, "port `{name}` does not exist; configure it or correct the name")
-            }
-            GatewayNotAHost { gateway, wrong } => {
+            HopProblem::GatewayNotAHost { gateway, wrong } => {
                 write!(f, "gateway {gateway} is {wrong}, expected a neighbour's address; correct it")
             }
-            GatewayIsOurs { gateway, port } => {
+            HopProblem::GatewayIsOurs { gateway, port } => {
                 write!(f, "gateway {gateway} is our own address on port {port}; name the neighbour's address")
             }
-            GatewayNotConnected { gateway } => write!(
+            HopProblem::GatewayNotConnected { gateway } => write!(
                 f,
                 "gateway {gateway} is on no connected network; name its port or add an address near it"
             ),
-            GatewayElsewhere { gateway, on, named } => write!(
+            HopProblem::GatewayElsewhere { gateway, on, named } => write!(
                 f,
                 "gateway {gateway} is on port {on}'s network, but the next hop names port {named}; \
                  correct one of them"
             ),
-            LinkLocalWithoutPort { gateway } => write!(
+            HopProblem::LinkLocalWithoutPort { gateway } => write!(
                 f,
                 "gateway {gateway} is link-local and names no port (RFC 4007); add the port it is on"
             ),
-            GatewayNeeded { port } => write!(
+            HopProblem::GatewayNeeded { port } => write!(
                 f,
                 "names port {port} without a gateway among several next hops, which only point-to-point \
                  ports allow; add its gateway"
             ),
-            DuplicateNeighbor => write!(f, "is configured twice on the port; keep one"),
-            NeighborNotAHost { wrong } => {
+        }
+    }
+}
+
+impl fmt::Display for NeighborProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NeighborProblem::Duplicate => write!(f, "is configured twice on the port; keep one"),
+            NeighborProblem::NotAHost { wrong } => {
                 write!(f, "address is {wrong}, expected a neighbour's; correct it")
             }
-            NeighborIsUs { port } => {
+            NeighborProblem::IsUs { port } => {
                 write!(f, "address is our own on port {port}; remove the neighbour")
             }
-            Mac { mac, what } => {
+            NeighborProblem::Mac { mac, what } => {
                 write!(f, "mac address {} is {what}, expected a station's own; correct it", DisplayMac(*mac))
             }
-            HoldTotal { total, per_neighbor } => write!(
-                f,
-                "hold total is {total}, expected at least the {per_neighbor} held per neighbour; raise it"
-            ),
         }
     }
 }
