@@ -10,7 +10,7 @@
 //! ```
 
 use std::error::Error;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use weir_core::device::Device;
@@ -20,6 +20,7 @@ use weir_io::af_xdp::{AfXdp, Options};
 use weir_io::bpf::asm::{Asm, Reg, Size};
 use weir_io::bpf::attach::{Attachment, XdpMode};
 use weir_io::bpf::object::{LoadedProgram, Map, MapKind};
+use weir_io::steer::express::{Decided, Express};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::umem::{ChunkSize, Umem};
 use weir_io::xdp_gen::{Generator, Layout, Slot};
@@ -106,9 +107,15 @@ fn forward(
     let flag =
         |name: &str| rest.iter().find_map(|r| r.strip_prefix(name).and_then(|v| v.parse::<u32>().ok()));
     let local = LocalAddresses::new()?;
+    let express = rest.contains(&"express").then(Express::new).transpose()?;
+    if let Some(express) = &express {
+        express.set_generation(1)?;
+    }
+    let (in_index, out_index) = (Interface::open(input)?.index(), Interface::open(output)?.index());
     let steer = |name: &str| -> Result<Steering, Box<dyn Error>> {
         let index = Interface::open(name)?.index();
-        Ok(Steering::attach(name, index, &[XdpMode::Native, XdpMode::Generic], &local)?)
+        let lane = express.as_ref().map(|e| (e, DeviceId(0)));
+        Ok(Steering::attach_with(name, index, &[XdpMode::Native, XdpMode::Generic], &local, lane)?)
     };
     let (steer_in, steer_out) = (steer(input)?, steer(output)?);
     let umem = Umem::new(8192, ChunkSize::default())?;
@@ -136,6 +143,25 @@ fn forward(
                 }
                 got += n;
                 for mut frame in batch.drain() {
+                    if let Some(express) = &express
+                        && let Some((source, destination)) = pair(frame.data())
+                    {
+                        let mut out_macs = [0; 12];
+                        out_macs.copy_from_slice(&frame.data()[..12]);
+                        let in_mac = out_macs[..6].try_into()?;
+                        out_macs[..6].copy_from_slice(&mac);
+                        express.learn(&Decided {
+                            generation: 1,
+                            source,
+                            destination,
+                            in_ifindex: in_index,
+                            in_mac,
+                            out_ifindex: out_index,
+                            out_device: DeviceId(1),
+                            mtu: 1500,
+                            out_macs,
+                        })?;
+                    }
                     frame.data_mut()[..6].copy_from_slice(&mac);
                     out.push(frame);
                 }
@@ -166,8 +192,23 @@ fn forward(
         rx.stats(),
         tx.stats()
     );
+    if let Some(express) = &express {
+        println!("express: {:?} {:?}", express.counters(DeviceId(0))?, express.counters(DeviceId(1))?);
+    }
     println!("held {} + {}, pool {} of {}", rx.buffers_held(), tx.buffers_held(), pool.free(), umem.total());
     Ok(())
+}
+
+/// Source and destination of an IP frame.
+fn pair(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let bytes = |at: usize, len: usize| frame.get(at..at + len);
+    if bytes(12, 2)? == [8, 0] {
+        let address = |at| -> Option<[u8; 4]> { bytes(at, 4)?.try_into().ok() };
+        return Some((address(26)?.into(), address(30)?.into()));
+    }
+    let address = |at| -> Option<[u8; 16]> { bytes(at, 16)?.try_into().ok() };
+    (bytes(12, 2)? == [0x86, 0xdd]).then_some(())?;
+    Some((address(22)?.into(), address(38)?.into()))
 }
 
 /// The cheapest receiver there is.

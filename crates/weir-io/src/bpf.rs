@@ -12,4 +12,5 @@
 
 pub mod asm;
 pub mod attach;
+pub mod features;
 pub mod object;

@@ -4,6 +4,7 @@
 //! frame ─┬─ too short, not IP ─────────────────────────────► kernel
 //!        ├─ ARP ──── for an address of weir ───────────────► weir     else ► kernel
 //!        ├─ multicast, broadcast ── NS for one of weir's ──► weir     else ► kernel
+//!        ├─ a pair of addresses the router decided on ─────► out  (if `express` is given)
 //!        ├─ to an address the kernel owns ─────────────────► kernel
 //!        └─ anything else (transit, weir's own) ───────────► xsks[rx queue], without one ► kernel
 //! ```
@@ -22,12 +23,17 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use weir_core::packet::DeviceId;
 use weir_core::tables::Owner;
 
 use crate::bpf::attach::{AttachError, Attachment, XdpMode};
 use crate::bpf::object::{BpfError, LoadedProgram, Map, MapKind};
 
+pub mod express;
+mod express_program;
 pub mod program;
+
+use express::Express;
 
 /// The program's name in the kernel, by which a successor recognises a leftover.
 pub const PROGRAM_NAME: &str = "weir_steer";
@@ -208,9 +214,20 @@ impl Steering {
         modes: &[XdpMode],
         local: &LocalAddresses,
     ) -> Result<Steering, SteerError> {
+        Self::attach_with(interface, ifindex, modes, local, None)
+    }
+
+    /// As [`Steering::attach`]; with `express`, frames of this device may take the express lane.
+    pub fn attach_with(
+        interface: &str,
+        ifindex: u32,
+        modes: &[XdpMode],
+        local: &LocalAddresses,
+        express: Option<(&Express, DeviceId)>,
+    ) -> Result<Steering, SteerError> {
         let xsks = Map::new("weir_xsks", MapKind::Xsk, 4, 4, MAX_QUEUES)?;
         let counters = Map::new("weir_counters", MapKind::PerCpuArray, 4, 8, Cause::COUNT as u32)?;
-        let listing = program::assemble(&xsks, &counters, &local.v4, &local.v6)
+        let listing = program::assemble(&xsks, &counters, &local.v4, &local.v6, express)
             .map_err(|error| SteerError::Bpf(error.into()))?;
         let loaded = LoadedProgram::load(PROGRAM_NAME, &listing)?;
         let attachment = Attachment::new(interface, ifindex, &loaded, modes)?;
@@ -228,8 +245,8 @@ impl Steering {
 
     pub fn counters(&self) -> Result<SteerCounters, SteerError> {
         let mut counters = SteerCounters::default();
-        for (to, sum) in counters.0.iter_mut().zip(self.counters.sums(Cause::COUNT as u32)?) {
-            *to = sum;
+        for (to, cause) in counters.0.iter_mut().zip(0..) {
+            *to = self.counters.sum(cause)?.first().copied().unwrap_or(0);
         }
         Ok(counters)
     }

@@ -79,12 +79,31 @@ pub(crate) fn raise_send_budget(socket: BorrowedFd<'_>, frames: u32) {
     let _ = set_option(socket, XDP_MAX_TX_SKB_BUDGET, &frames);
 }
 
-/// The worker's own calls run the interface's receive processing.
+/// The worker's own calls run the interface's receive processing. Refused (`EOPNOTSUPP`) where the
+/// kernel does not know which of its pollers serves the queue: then the calls would poll nothing.
+/// Linux 6.14 and later look that up when the socket is bound, and veth does not say; before, the
+/// first frame told.
 pub(crate) fn prefer_busy_poll(socket: BorrowedFd<'_>, budget: u16) -> io::Result<()> {
     const MICROSECONDS: libc::c_int = 20;
+    let mut napi: u32 = 0;
+    let mut len = size_of::<u32>() as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID);
+    // SAFETY: `napi` is writable for `len` bytes, and any bytes are a valid u32.
+    let asked =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut napi).cast(), &mut len) };
+    if asked < 0 || (napi == 0 && kernel_version() >= (6, 14)) {
+        return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+    }
     set(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1)?;
     set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &MICROSECONDS)?;
     set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &libc::c_int::from(budget))
+}
+
+/// Major and minor of the running kernel; (0, 0) when it does not say.
+fn kernel_version() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Asks the kernel to look at the transmit ring.

@@ -201,14 +201,17 @@ const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_FLAGS: u16 = 3;
 const IFLA_XDP_PROG_ID: u16 = 4;
 const NLA_NESTED: u16 = 1 << 15;
-const NLMSG_HEADER: usize = 16;
+pub(super) const NLMSG_HEADER: usize = 16;
 const IFINFO: usize = 16;
 /// `IFLA_XDP_ATTACHED` of a program in the driver, in the stack, in the card.
 const ATTACHED_MODES: [(u8, u32); 3] = [(1, 1 << 2), (2, 1 << 1), (3, 1 << 3)];
 
 /// The program attached to `ifindex`, if any.
 fn attached_program(ifindex: u32) -> io::Result<Option<Attached>> {
-    let reply = transact(&link_message(libc::RTM_GETLINK, libc::NLM_F_REQUEST as u16, ifindex, &[]))?;
+    let reply = transact(
+        libc::NETLINK_ROUTE,
+        &link_message(libc::RTM_GETLINK, libc::NLM_F_REQUEST as u16, ifindex, &[]),
+    )?;
     let body = reply.get(NLMSG_HEADER + IFINFO..).unwrap_or(&[]);
     let Some(xdp) = attribute(body, IFLA_XDP) else { return Ok(None) };
     let mode = attribute(xdp, IFLA_XDP_ATTACHED).and_then(|v| v.first().copied()).unwrap_or(0);
@@ -225,10 +228,10 @@ fn set_program(ifindex: u32, fd: i32, flags: u32) -> io::Result<()> {
     let mut xdp = Vec::new();
     push_attribute(&mut xdp, IFLA_XDP | NLA_NESTED, &nested);
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-    transact(&link_message(libc::RTM_SETLINK, flags, ifindex, &xdp)).map(drop)
+    transact(libc::NETLINK_ROUTE, &link_message(libc::RTM_SETLINK, flags, ifindex, &xdp)).map(drop)
 }
 
-fn push_attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub(super) fn push_attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
     to.extend(((4 + value.len()) as u16).to_ne_bytes());
     to.extend(kind.to_ne_bytes());
     to.extend(value);
@@ -236,7 +239,7 @@ fn push_attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 /// The value of the first attribute of this kind.
-fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
+pub(super) fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     while let Some((header, _)) = attributes.split_first_chunk::<4>() {
         let len = u16::from_ne_bytes([header[0], header[1]]) as usize;
         let found = u16::from_ne_bytes([header[2], header[3]]) & !NLA_NESTED;
@@ -265,10 +268,10 @@ fn link_message(kind: u16, flags: u16, ifindex: u32, attributes: &[u8]) -> Vec<u
 }
 
 /// One request and its first answer; a refusal becomes the error it carries.
-fn transact(request: &[u8]) -> io::Result<Vec<u8>> {
+pub(super) fn transact(protocol: libc::c_int, request: &[u8]) -> io::Result<Vec<u8>> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes no pointers; the result is checked before it is owned.
-    let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+    let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -32,6 +32,7 @@ pub enum MapKind {
     Hash = 1,
     Array = 2,
     PerCpuArray = 6,
+    LruHash = 9,
     Xsk = 17,
 }
 
@@ -203,14 +204,15 @@ impl Map {
         self.elem(Command::MapLookup, key, value.as_mut_ptr())
     }
 
-    /// The sums over all CPUs of the `u64` values of a per-CPU array's first `entries` entries.
-    pub fn sums(&self, entries: u32) -> Result<Vec<u64>, BpfError> {
+    /// The sums over all CPUs of the `u64` words of one entry of a per-CPU array.
+    pub fn sum(&self, key: u32) -> Result<Vec<u64>, BpfError> {
         let mut value = vec![0u8; self.value_size * possible_cpus()?];
-        let mut sums = Vec::with_capacity(entries as usize);
-        for key in 0..entries {
-            self.read(&key.to_ne_bytes(), &mut value)?;
-            let (words, _) = value.as_chunks::<8>();
-            sums.push(words.iter().map(|w| u64::from_ne_bytes(*w)).sum());
+        self.read(&key.to_ne_bytes(), &mut value)?;
+        let mut sums = vec![0; self.value_size / 8];
+        for cpu in value.chunks_exact(self.value_size) {
+            for (sum, word) in sums.iter_mut().zip(cpu.as_chunks::<8>().0) {
+                *sum += u64::from_ne_bytes(*word);
+            }
         }
         Ok(sums)
     }

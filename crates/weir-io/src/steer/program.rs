@@ -4,9 +4,11 @@
 //! `R8` end of the frame, `R9` the action to return. Fields are compared in network order; the
 //! constants are turned around instead, once, here.
 
+use weir_core::packet::DeviceId;
 use weir_core::tables::Owner;
 
-use super::Cause;
+use super::express::Express;
+use super::{Cause, express_program};
 use crate::bpf::asm::{Alu, Asm, AsmError, Cond, Helper, Label, Program, Reg, Reg::*, Size};
 use crate::bpf::object::Map;
 
@@ -55,7 +57,13 @@ struct Ends {
 }
 
 /// The program over these maps.
-pub fn assemble(xsks: &Map, counters: &Map, local4: &Map, local6: &Map) -> Result<Program, AsmError> {
+pub fn assemble(
+    xsks: &Map,
+    counters: &Map,
+    local4: &Map,
+    local6: &Map,
+    express: Option<(&Express, DeviceId)>,
+) -> Result<Program, AsmError> {
     let mut a = Asm::new();
     let ends = Ends {
         steer: a.label("steer"),
@@ -70,9 +78,9 @@ pub fn assemble(xsks: &Map, counters: &Map, local4: &Map, local6: &Map) -> Resul
     };
     let (is_arp, is_group, is_v6) = (a.label("is_arp"), a.label("is_group"), a.label("is_v6"));
     ethernet(&mut a, &ends, is_arp, is_group, is_v6);
-    ipv4(&mut a, &ends, local4);
+    ipv4(&mut a, &ends, local4, express);
     a.bind(is_v6);
-    ipv6(&mut a, &ends, local6);
+    ipv6(&mut a, &ends, local6, express);
     a.bind(is_arp);
     arp(&mut a, &ends, local4);
     a.bind(is_group);
@@ -105,9 +113,15 @@ fn ethernet(a: &mut Asm, ends: &Ends, is_arp: Label, is_group: Label, is_v6: Lab
     a.jump_if(Cond::NotEqual, R3, wire16(0x0800), ends.not_ip);
 }
 
-fn ipv4(a: &mut Asm, ends: &Ends, local4: &Map) {
+fn ipv4(a: &mut Asm, ends: &Ends, local4: &Map, express: Option<(&Express, DeviceId)>) {
     a.note("IPv4; a header cut short is ours to count");
     within(a, IPV4_HEADER, ends.steer);
+    if let Some((express, device)) = express {
+        let slow = a.label("slow4");
+        untagged_only(a, slow);
+        express_program::ipv4(a, express, device, slow);
+        a.bind(slow);
+    }
     a.load(Size::U8, R3, R7, 16);
     a.note("224.0.0.0/4 and above");
     a.jump_if(Cond::GreaterOrEqual, R3, 0xe0, ends.group);
@@ -116,14 +130,27 @@ fn ipv4(a: &mut Asm, ends: &Ends, local4: &Map) {
     a.jump(ends.steer);
 }
 
-fn ipv6(a: &mut Asm, ends: &Ends, local6: &Map) {
+fn ipv6(a: &mut Asm, ends: &Ends, local6: &Map, express: Option<(&Express, DeviceId)>) {
     within(a, IPV6_HEADER, ends.steer);
+    if let Some((express, device)) = express {
+        let slow = a.label("slow6");
+        untagged_only(a, slow);
+        express_program::ipv6(a, express, device, slow);
+        a.bind(slow);
+    }
     a.load(Size::U8, R3, R7, 24);
     a.note("ff00::/8");
     a.jump_if(Cond::Equal, R3, 0xff, ends.group);
     owner_of6(a, local6, 24);
     a.jump_if(Cond::Equal, R0, KERNEL, ends.local);
     a.jump(ends.steer);
+}
+
+/// Jumps to `slow` behind a VLAN tag: `R7` is then 18 and not 14 bytes into the frame.
+fn untagged_only(a: &mut Asm, slow: Label) {
+    a.load(Size::U32, R2, R6, MD_DATA);
+    a.add(R2, ETHERNET);
+    a.jump_if(Cond::NotEqual, R2, R7, slow);
 }
 
 /// RFC 826: the target protocol address is at 24.

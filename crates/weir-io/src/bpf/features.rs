@@ -1,0 +1,50 @@
+//! What an interface's driver can do with XDP, as the kernel tells it (generic netlink "netdev", Linux 6.3).
+//!
+//! Refuses to guess: where the kernel does not tell, an interface is taken to be unable.
+
+use std::io;
+
+use super::attach::{NLMSG_HEADER, attribute, push_attribute, transact};
+
+// `linux/genetlink.h`, `linux/netdev.h`.
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+/// `NETDEV_XDP_ACT_NDO_XMIT`: frames can be redirected to it.
+const NDO_XMIT: u64 = 1 << 2;
+const GENL_HEADER: usize = 4;
+
+/// Whether a program may redirect frames out of this interface. A veth can only while its peer
+/// receives by NAPI (an XDP program of its own, or GRO); else frames vanish there. Worth asking again.
+pub fn can_transmit(ifindex: u32) -> io::Result<bool> {
+    let mut name = Vec::new();
+    push_attribute(&mut name, CTRL_ATTR_FAMILY_NAME, b"netdev\0");
+    let family = ask(libc::GENL_ID_CTRL as u16, CTRL_CMD_GETFAMILY, &name)?;
+    let family = attribute(body(&family), CTRL_ATTR_FAMILY_ID).and_then(|v| v.try_into().ok());
+    let Some(family) = family.map(u16::from_ne_bytes) else { return Ok(false) };
+    let mut index = Vec::new();
+    push_attribute(&mut index, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
+    let device = ask(family, NETDEV_CMD_DEV_GET, &index)?;
+    let features = attribute(body(&device), NETDEV_A_DEV_XDP_FEATURES).and_then(|v| v.try_into().ok());
+    Ok(features.map_or(0, u64::from_ne_bytes) & NDO_XMIT != 0)
+}
+
+fn body(reply: &[u8]) -> &[u8] {
+    reply.get(NLMSG_HEADER + GENL_HEADER..).unwrap_or(&[])
+}
+
+/// `nlmsghdr`, `genlmsghdr`, attributes.
+fn ask(family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
+    let len = (NLMSG_HEADER + GENL_HEADER + attributes.len()) as u32;
+    let mut message = Vec::with_capacity(len as usize);
+    message.extend(len.to_ne_bytes());
+    message.extend(family.to_ne_bytes());
+    message.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend([command, 1, 0, 0]);
+    message.extend(attributes);
+    transact(libc::NETLINK_GENERIC, &message)
+}
