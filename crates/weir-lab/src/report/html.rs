@@ -136,10 +136,10 @@ fn comparisons(results: &Results) -> String {
         "verdict",
         "ratio [95 %]",
         "Welch p (Holm)",
-        "exact U p",
-        "permutation p",
+        "U test p",
+        "perm. p",
         "detectable",
-        "runs for the margin",
+        "runs needed",
     ];
     let rows = results.comparisons.iter().map(|c| {
         let word = verdict(c.verdict);
@@ -158,8 +158,8 @@ fn comparisons(results: &Results) -> String {
     let note = format!(
         "<p class=\"note\"><b>different</b>: Welch’s test, corrected by Holm over this table, at 5 %. \
          <b>equivalent</b>: two one-sided tests within ±{margin} % at 5 %. <b>underpowered</b>: neither; \
-         <i>detectable</i> is what four of five such campaigns would find, the last column the runs a \
-         configuration that would find ±{margin} %.</p>",
+         <i>detectable</i> is what four of five such campaigns would find, <i>runs needed</i> how many a \
+         configuration would find ±{margin} %.</p>",
         margin = first.margin_percent
     );
     section("Comparisons", &(table(&headings, 3, rows) + &note))

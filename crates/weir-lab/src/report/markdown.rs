@@ -63,7 +63,7 @@ fn comparisons(results: &Results) -> String {
         return String::new();
     }
     let mut out = String::from("\n## Comparisons\n\n");
-    out += "| configuration | against | ratio of means [95 %] | verdict | Welch p (Holm) | exact U p | permutation p | detectable | runs for the margin |\n";
+    out += "| configuration | against | ratio of means [95 %] | verdict | Welch p (Holm) | U test p | permutation p | detectable | runs needed |\n";
     out += "|---|---|--:|---|--:|--:|--:|--:|--:|\n";
     for c in &results.comparisons {
         out += &format!(
@@ -83,7 +83,7 @@ fn comparisons(results: &Results) -> String {
     out += &format!(
         "\n*different*: Welch's test, corrected by Holm over this table, at 5 %. *equivalent*: two one-sided \
          tests within ±{margin} % at 5 %. *underpowered*: neither; *detectable* is the difference four of five \
-         such campaigns would find, the last column the runs a configuration that would find ±{margin} %.\n"
+         such campaigns would find, *runs needed* how many a configuration would find ±{margin} %.\n"
     );
     out
 }

@@ -20,6 +20,15 @@ const BOTTOM: f64 = 46.0;
 /// Colours in the style sheet.
 pub(super) const COLOURS: usize = 7;
 
+/// The colour of a configuration, the same in every plot; ceilings are plain.
+pub(super) fn colour(results: &Results, name: &str) -> String {
+    let subjects = results.configurations.iter().filter(|o| o.configuration.subject != Subject::Ceiling);
+    match subjects.map(|o| &o.configuration.name).position(|n| n == name) {
+        Some(i) => format!("c{}", i % COLOURS),
+        None => "plain".into(),
+    }
+}
+
 /// A picture with its heading and the sentence under it.
 pub struct Plot {
     pub title: String,
@@ -59,17 +68,14 @@ fn strips(results: &Results, rows: &[&Outcome]) -> String {
     let scale = Scale::linear(low, high, left, WIDTH - 24.0);
     let mut svg = Svg::new(WIDTH, height);
     bottom_axis(&mut svg, &scale, height, unit);
-    let mut coloured = 0;
     for (i, outcome) in rows.iter().enumerate() {
-        let ceiling = outcome.configuration.subject == Subject::Ceiling;
-        let colour = if ceiling { "plain".to_string() } else { format!("c{}", coloured % COLOURS) };
-        coloured += usize::from(!ceiling);
-        strip(&mut svg, results, outcome, &scale, TOP + i as f64 * ROW, left, &colour);
+        strip(&mut svg, results, outcome, &scale, TOP + i as f64 * ROW, left);
     }
     svg.finish(&format!("{} of every run by configuration", results.metric.sentence()))
 }
 
-fn strip(svg: &mut Svg, results: &Results, o: &Outcome, scale: &Scale, y: f64, left: f64, colour: &str) {
+fn strip(svg: &mut Svg, results: &Results, o: &Outcome, scale: &Scale, y: f64, left: f64) {
+    let colour = &colour(results, &o.configuration.name);
     let (divisor, _) = results.metric.unit();
     let middle = y + ROW / 2.0;
     svg.line("grid", left, y + ROW, WIDTH - 24.0, y + ROW);

@@ -12,6 +12,9 @@ pub fn sentence(results: &Results) -> String {
         return alone(results);
     }
     let mut sentence = said.join("; ");
+    if let Some(rest) = sentence.strip_prefix('n').filter(|_| sentence.starts_with("no difference")) {
+        sentence = format!("N{rest}");
+    }
     if rest > 0 {
         sentence += &format!("; {rest} more in the table of comparisons");
     }

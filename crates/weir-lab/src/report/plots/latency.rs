@@ -3,7 +3,7 @@
 use super::super::digits;
 use super::super::markdown::PERCENTILES;
 use super::super::svg::{Scale, Svg, text_width, tick_label};
-use super::{COLOURS, Plot, WIDTH};
+use super::{Plot, WIDTH, colour};
 use crate::result::{Outcome, Results};
 
 const HEIGHT: f64 = 360.0;
@@ -33,7 +33,7 @@ pub fn percentiles(results: &Results) -> Option<Plot> {
         svg.text("tick", "middle", x(i), FLOOR + 18.0, name);
     }
     for (i, outcome) in rows.iter().enumerate() {
-        let colour = format!("c{}", i % COLOURS);
+        let colour = colour(results, &outcome.configuration.name);
         let points: Vec<(f64, f64, f64)> = PERCENTILES
             .iter()
             .enumerate()

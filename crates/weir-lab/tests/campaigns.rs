@@ -1,0 +1,213 @@
+//! Campaigns as a user runs them: the program, a file, a folder, and what is in it afterwards.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use weir_lab::campaign::{self, Plan};
+use weir_lab::experiment::{Changes, Experiment};
+use weir_lab::result::{Results, derive};
+
+/// A folder of its own for each test, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let dir = std::env::temp_dir().join(format!("weir-lab-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        Folder(dir)
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.0.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn lab() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_weir-lab"))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn run(arguments: &[&str]) -> Output {
+    lab().args(arguments).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Two configurations and a ceiling in memory, three short runs each.
+const SMALL: &str = "\
+title = \"Small\"
+question = \"Do the parts fit together?\"
+runs = 3
+warm_up = \"1ms\"
+window = \"5ms\"
+ceiling = true
+[[configuration]]
+family = [\"inet\", \"inet6\"]
+flows = 20
+routes = 10
+";
+
+fn small() -> Experiment {
+    Experiment::parse("small", "small.toml", SMALL, &Changes::default()).expect("valid")
+}
+
+fn measured(folder: &Folder, stop: &std::sync::atomic::AtomicBool) -> Results {
+    let plan = Plan { experiment: small(), seed: 7, dir: &folder.0, argv: vec!["weir-lab".into()], stop };
+    campaign::run(plan).expect("memory needs nothing").results
+}
+
+#[test]
+fn every_shipped_experiment_is_valid_and_has_smoke_values() {
+    let mut count = 0;
+    for entry in fs::read_dir(root().join("labs")).expect("labs").flatten() {
+        let path = entry.path();
+        let text = fs::read_to_string(&path).expect("readable");
+        assert!(text.contains("[quick]"), "{} has no smoke values", path.display());
+        let full = Experiment::load(&path, &Changes::default()).unwrap_or_else(|e| panic!("{e}"));
+        let quick = Experiment::load(&path, &Changes { quick: true, ..Changes::default() })
+            .unwrap_or_else(|e| panic!("{e}"));
+        assert!(!full.pairs.is_empty() && !quick.pairs.is_empty(), "{} compares nothing", path.display());
+        assert!(quick.window_ms < full.window_ms && quick.warm_up_ms < full.warm_up_ms);
+        count += 1;
+    }
+    assert!(count >= 5);
+}
+
+#[test]
+fn every_experiment_runs_in_memory_with_its_smoke_values() {
+    for lab in ["demo", "forwarding-frame-size", "forwarding-flows", "route-table-size", "placement"] {
+        let folder = Folder::new(&format!("quick-{lab}"));
+        let file = root().join(format!("labs/{lab}.toml"));
+        let pattern = if lab == "route-table-size" { "inet*" } else { "memory-*" };
+        let out = folder.0.to_string_lossy().into_owned();
+        let file = file.to_string_lossy().into_owned();
+        let output = run(&["run", &file, "--quick", "--seed", "1", "--out", &out, "--only", pattern]);
+        assert!(output.status.success(), "{lab}: {}", text(&output.stderr));
+        let results: Results = serde_json::from_str(&folder.read("result.json")).expect("a result");
+        assert_eq!((results.runs_failed, results.runs_missing), (0, 0), "{lab}");
+        assert!(results.runs_measured > 0, "{lab}");
+        assert!(folder.read("report.html").contains("<svg"), "{lab} has no plot");
+    }
+}
+
+#[test]
+fn the_folder_holds_raw_runs_manifest_result_and_reports() {
+    let folder = Folder::new("folder");
+    let results = measured(&folder, &false.into());
+    assert_eq!((results.runs_planned, results.runs_measured), (12, 12));
+    assert_eq!(folder.read("raw/inet.jsonl").lines().count(), 3);
+    assert_eq!(folder.read("raw/inet6.pps").lines().count(), 3);
+    let json: serde_json::Value = serde_json::from_str(&folder.read("result.json")).expect("JSON");
+    assert_eq!(json["format"], 1);
+    assert_eq!(json["configurations"][0]["figures"].as_array().expect("figures").len(), 3);
+    let report = folder.read("report.md");
+    assert!(report.starts_with("# Small\n\n**"), "the answer comes first");
+    assert!(report.contains("x inet.pps\n+ inet6.pps\n+---"), "a ministat block is in the report");
+    let html = folder.read("report.html");
+    assert!(!html.contains("http://") && !html.contains("https://"), "the page loads nothing");
+    let manifest: serde_json::Value = serde_json::from_str(&folder.read("manifest.json")).expect("JSON");
+    assert_eq!(manifest["seed"], 7);
+    assert_eq!(manifest["order"].as_array().expect("blocks").len(), 3);
+}
+
+#[test]
+fn what_was_written_is_what_raw_runs_derive_to() {
+    let folder = Folder::new("derive");
+    let results = measured(&folder, &false.into());
+    let (_, derived) = derive(&folder.0).expect("a campaign");
+    assert!(derived == results, "derived again, the results differ");
+    let written: Results = serde_json::from_str(&folder.read("result.json")).expect("a result");
+    assert!(written == results, "read back, the results differ");
+    let before = ["result.json", "report.md", "report.html"].map(|f| folder.read(f));
+    let output = run(&["report", &folder.0.to_string_lossy()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(["result.json", "report.md", "report.html"].map(|f| folder.read(f)), before);
+}
+
+#[test]
+fn a_set_stop_flag_measures_nothing_more_and_still_reports() {
+    let folder = Folder::new("stop");
+    let results = measured(&folder, &true.into());
+    assert_eq!((results.runs_measured, results.runs_missing), (0, 12));
+    assert!(folder.read("report.md").contains("interrupted: 12 of 12 runs were not measured"));
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured() {
+    let folder = Folder::new("ctrl-c");
+    fs::create_dir_all(&folder.0).expect("a folder");
+    let file = folder.0.join("long.toml");
+    fs::write(&file, SMALL.replace("runs = 3", "runs = 2000").replace("5ms", "20ms")).expect("space");
+    let out = folder.0.join("out");
+    let mut child = lab()
+        .args(["run", &file.to_string_lossy(), "--out", &out.to_string_lossy()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let raw = out.join("raw/inet.jsonl");
+    let patience = Instant::now() + Duration::from_secs(60);
+    while fs::read_to_string(&raw).map_or(0, |t| t.lines().count()) < 3 {
+        assert!(Instant::now() < patience, "no run arrived");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    assert!(killed.success());
+    let code = child.wait().expect("it ends").code();
+    assert_eq!(code, Some(130));
+    let results: Results =
+        serde_json::from_str(&fs::read_to_string(out.join("result.json")).expect("written"))
+            .expect("a result");
+    assert!(results.runs_measured >= 3 && results.runs_missing > 0);
+    assert_eq!(results.runs_measured + results.runs_missing, results.runs_planned);
+    assert!(out.join("report.html").exists());
+}
+
+#[test]
+fn the_same_seed_gives_the_same_order() {
+    let order = |name: &str| {
+        let folder = Folder::new(name);
+        measured(&folder, &true.into());
+        let manifest: serde_json::Value = serde_json::from_str(&folder.read("manifest.json")).expect("JSON");
+        manifest["order"].clone()
+    };
+    assert_eq!(order("order-a"), order("order-b"));
+}
+
+#[test]
+fn mistakes_are_one_sentence_with_the_place_and_the_remedy() {
+    let folder = Folder::new("mistakes");
+    fs::create_dir_all(&folder.0).expect("a folder");
+    let file = folder.0.join("bad.toml");
+    fs::write(&file, SMALL.replace("flows = 20", "flows = -1")).expect("space");
+    let output = run(&["run", &file.to_string_lossy()]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("bad.toml:9:9: got -1, expected a number of flows from 1 to 65536"), "{said}");
+    let output = run(&["report", &folder.0.to_string_lossy()]);
+    assert!(text(&output.stderr).contains("name the folder a campaign was written to"));
+}
+
+#[test]
+fn doctor_and_list_answer_and_leave() {
+    let doctor = run(&["doctor", "--json"]);
+    assert!(doctor.status.success());
+    let findings: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
+    assert!(findings.as_array().expect("findings").len() >= 10);
+    let list = run(&["list", &root().join("labs").to_string_lossy()]);
+    assert!(list.status.success(), "{}", text(&list.stdout));
+    assert!(text(&list.stdout).contains("demo.toml"));
+}
