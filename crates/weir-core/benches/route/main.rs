@@ -6,6 +6,9 @@
 //! cargo bench -p weir-core --bench route -- v6 lookup     only parts whose name holds every word
 //! ```
 //!
+//! Large tables gain from huge pages, which the daemon's allocator asks for and this program's does not;
+//! with glibc, `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` does.
+//!
 //! Tables come from `route::synthetic` with 64 next hops. *random* destinations are drawn evenly from the
 //! routes (`by route`) or from the covered addresses (`by address`), 1 M of them, so that they do not fit the
 //! caches either; *hot* is 64 of them again and again. Cases take turns; a turn's figure is the median of its
@@ -225,6 +228,25 @@ fn others6<'a>(routes: &[(Prefix6, u32)], addrs: &'a [u128], count: usize, cases
 family!(v4, RouteTable4, std::net::Ipv4Addr, u32, routes4, covered4, others4);
 family!(v6, RouteTable6, std::net::Ipv6Addr, u128, routes6, covered6, others6);
 
+/// The worst place for a change: every route inside one /25, as an access provider's /56s are.
+fn dense6(size: &Size, count: usize) {
+    let mut scatter = Scatter::new(SEED);
+    let mut table = RouteTable6::default();
+    let prefix = |n: usize| Prefix6::from_bits(0x2a00 << 112 | (n as u128) << 72, 56);
+    for n in 0..count {
+        table.insert(prefix(n), 1 + scatter.below(u64::from(NEXT_HOPS)) as u32);
+    }
+    table.publish();
+    let mut times = Vec::new();
+    for n in 0..size.updates.min(100) {
+        let start = Instant::now();
+        table.insert(prefix(scatter.below(count as u64) as usize), NEXT_HOPS + 1 + n as u32);
+        black_box(table.publish());
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    report(&format!("v6 {count:>9} /56s in one /25, change + publish"), &mut times);
+}
+
 type Part = (&'static str, fn(&Size, usize));
 
 fn main() {
@@ -232,11 +254,12 @@ fn main() {
     let full = args.iter().any(|arg| arg == "--bench") && !args.iter().any(|arg| arg == "--quick");
     let size = if full { &FULL } else { &SMOKE };
     let words: Vec<_> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    let parts: [Part; 4] = [
+    let parts: [Part; 5] = [
         ("v4 lookup", v4::lookups),
         ("v6 lookup", v6::lookups),
         ("v4 update", v4::updates),
         ("v6 update", v6::updates),
+        ("v6 dense update", dense6),
     ];
     for (name, part) in parts {
         if words.iter().any(|word| !name.contains(word.as_str())) {

@@ -130,17 +130,18 @@ impl<F: Fib> RouteTable<F> {
 
     /// The lagging snapshot, or a copy of the current one, with `changed` painted in.
     fn caught_up(&mut self, changed: &[F::Prefix]) -> Arc<F> {
-        if let Some((mut snapshot, missed)) = self.lagging.take()
+        if let Some((mut snapshot, mut areas)) = self.lagging.take()
             && let Some(fib) = Arc::get_mut(&mut snapshot)
         {
-            for &prefix in missed.iter().chain(changed) {
-                fib.paint(&self.rib, prefix);
+            areas.extend(changed);
+            for area in disjoint(areas) {
+                fib.paint(&self.rib, area);
             }
             return snapshot;
         }
         let mut fib = F::clone(&self.current);
-        for &prefix in changed {
-            fib.paint(&self.rib, prefix);
+        for &area in changed {
+            fib.paint(&self.rib, area);
         }
         Arc::new(fib)
     }
