@@ -45,8 +45,8 @@ static ALLOCATOR: Counting = Counting;
 
 /// Packets before counting starts: rings and queues grow to their size once.
 const WARM_UP: usize = 10_000;
-const ROUND: usize = 400_000;
-const ROUNDS: usize = 15;
+const ROUND: usize = 50_000;
+const ROUNDS: usize = 100;
 const SMOKE_ROUND: usize = 10_000;
 
 fn main() {

@@ -10,9 +10,10 @@ use std::time::Instant;
 
 use bed::{Bed, Family};
 
-/// Packets of one timed round, and rounds: the best of many short rounds is the least disturbed one.
-const ROUND: usize = 400_000;
-const ROUNDS: usize = 15;
+/// Packets of one timed round, about a millisecond, and rounds: the best of many short ones is the least
+/// disturbed one.
+const ROUND: usize = 50_000;
+const ROUNDS: usize = 100;
 const SMOKE_ROUND: usize = 1000;
 
 fn main() {
