@@ -109,6 +109,9 @@ pub fn parse(file: &str, name: &str, text: String) -> Result<Config, Refused> {
     }
     let config = build(&source, name, document.get_ref(), document.span(), &mut complaints);
     check::check(&config, &mut complaints);
+    if complaints.is_empty() {
+        check::check_core(&config, &mut complaints);
+    }
     if complaints.is_empty() { Ok(config) } else { Err(refused(&source, complaints)) }
 }
 

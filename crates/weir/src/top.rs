@@ -10,9 +10,8 @@ use crate::cli::Failure;
 use crate::show::{print, table};
 use crate::{client, view};
 
-/// Home and clear to the end: no flicker, no scrollback lost.
+/// Home and clear to the end. No mode of the terminal is changed, so Ctrl-C leaves it as it was.
 const REDRAW: &str = "\x1b[H\x1b[J";
-const SCREEN: &str = "\x1b[?1049h\x1b[?25l";
 /// Ethernet's share of the wire that software never sees: preamble 8, FCS 4, gap 12.
 const WIRE_OVERHEAD: u64 = 24;
 
@@ -26,9 +25,6 @@ struct Look {
 pub fn run(socket: &Path, every: Duration, once: bool) -> Result<(), Failure> {
     let screen = !once && io::stdout().is_terminal();
     let mut before = look(socket)?;
-    if screen {
-        print(SCREEN)?;
-    }
     loop {
         thread::sleep(every);
         let now = look(socket)?;

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use weir_core::route::Prefix;
+use weir_core::state::{Place, Problem};
 
 use super::port::MTU_MIN_IPV6;
 use super::route::NextHop;
@@ -27,6 +28,45 @@ pub fn check(config: &Config, complaints: &mut Complaints) {
     let ports = Ports::new(config);
     routes(config, &ports, complaints);
     neighbors(config, &ports, complaints);
+}
+
+/// What the core, which builds tables of it, has to say beyond that. It is asked only about a file that is
+/// good so far, so that nothing is said twice.
+pub fn check_core(config: &Config, complaints: &mut Complaints) {
+    let open = config.ports.iter().any(|p| p.addresses == Addresses::Kernel);
+    for error in weir_core::state::check(&config.desired(&|_| Vec::new())) {
+        // Networks the kernel knows are not known here.
+        if open && matches!(error.problem, Problem::GatewayNotConnected { .. }) {
+            continue;
+        }
+        complaints.add(span_of(config, error.at), error.to_string());
+    }
+}
+
+/// What the core refuses, at the places of the file it is about.
+pub fn explain(config: &Config, errors: &[weir_core::state::Error]) -> String {
+    errors.iter().map(|e| config.complain(span_of(config, e.at), e.to_string())).collect()
+}
+
+pub(super) fn span_of(config: &Config, at: Place) -> Range<usize> {
+    let port = |i: usize| config.ports.get(i).map_or(0..0, |p| p.name.span.clone());
+    match at {
+        Place::Ports | Place::Routes | Place::Settings => 0..0,
+        Place::Port(i) => port(i),
+        Place::Address { port: p, address } => match config.ports.get(p).map(|p| &p.addresses) {
+            Some(Addresses::List(list)) => list.get(address).map_or(port(p), |a| a.span.clone()),
+            _ => port(p),
+        },
+        Place::Route(i) => config.routes.get(i).map_or(0..0, |r| r.prefix.span.clone()),
+        Place::NextHop { route, hop } => match config.routes.get(route).map(|r| (&r.via, &r.prefix)) {
+            Some((Via::NextHops(hops), prefix)) => {
+                hops.get(hop).map_or(prefix.span.clone(), |h| h.span.clone())
+            }
+            Some((_, prefix)) => prefix.span.clone(),
+            None => 0..0,
+        },
+        Place::Neighbor(i) => config.neighbors.get(i).map_or(0..0, |n| n.address.span.clone()),
+    }
 }
 
 /// What routes and neighbours ask about ports.
@@ -192,11 +232,12 @@ fn address_against_others(
 }
 
 fn routes(config: &Config, ports: &Ports<'_>, complaints: &mut Complaints) {
-    let mut first: HashMap<Prefix, usize> = HashMap::new();
+    let mut first: HashMap<Prefix, usize> = HashMap::with_capacity(config.routes.len());
     for route in &config.routes {
         let prefix = route.prefix.value;
-        let line = config.source.position(route.prefix.span.start).0;
-        if let Some(first) = first.insert(prefix, line) {
+        // A full table has a million routes: lines are counted only for those that are wrong.
+        if let Some(first) = first.insert(prefix, route.prefix.span.start) {
+            let first = config.source.position(first).0;
             complaints.add(
                 route.prefix.span.clone(),
                 format!(

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use toml::de::DeValue;
 use weir_core::route::Prefix;
+use weir_core::state::{MULTIPATH_HOPS_MAX as PATHS_MAX, WEIGHT_MAX};
 use weir_core::tables::Mac;
 
 use super::Placed;
@@ -46,9 +47,6 @@ const ROUTE_KEYS: &[&str] = &["prefix", "via"];
 const NEXT_HOP_KEYS: &[&str] = &["gateway", "port", "weight"];
 const NEIGHBOR_KEYS: &[&str] = &["port", "address", "mac"];
 const DISCARDS: &[&str] = &["blackhole", "unreachable", "prohibited"];
-/// Buckets a multipath route may have: 64 paths of weight 1, or any split of them.
-const WEIGHT_MAX: u8 = 64;
-const PATHS_MAX: usize = 64;
 
 pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Route> {
     let mut fields = value.table(ROUTE_KEYS, "[[route]]", complaints)?;
@@ -104,17 +102,6 @@ fn via_of(value: &Value<'_>, complaints: &mut Complaints) -> Option<Via> {
     }
     let hops: Vec<Option<NextHop>> = items.iter().map(|item| next_hop(item, complaints)).collect();
     let hops: Vec<NextHop> = hops.into_iter().collect::<Option<_>>()?;
-    let total: usize = hops.iter().map(|h| usize::from(h.weight)).sum();
-    if total > PATHS_MAX && hops.len() > 1 {
-        complaints.add(
-            value.span.clone(),
-            format!(
-                "{}: the weights add up to {total}, expected at most {PATHS_MAX}; write smaller ones in the same ratio",
-                value.subject
-            ),
-        );
-        return None;
-    }
     Some(Via::NextHops(hops))
 }
 

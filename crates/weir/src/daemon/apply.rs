@@ -2,8 +2,8 @@
 
 use weir_core::time::Nanos;
 
-use super::start::explain;
 use super::{Daemon, device_id, links};
+use crate::config::check::explain;
 use crate::config::{self, Config};
 use crate::view::Applied;
 

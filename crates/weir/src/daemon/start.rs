@@ -9,7 +9,6 @@ use std::sync::mpsc::{channel, sync_channel};
 use arc_swap::ArcSwap;
 use weir_core::control::Control;
 use weir_core::packet::DeviceId;
-use weir_core::state::Place;
 use weir_core::tables::Tables;
 use weir_core::wire::flow::FlowKey;
 use weir_io::af_xdp::RING;
@@ -21,7 +20,7 @@ use weir_io::umem::{ChunkSize, MAX_CHUNKS, Umem};
 use weir_io::wake::{Sleep, Waker};
 
 use super::{Broken, Daemon, Kernel, Open, device_id, links};
-use crate::config::{self, Addresses, Config, Kind, Via};
+use crate::config::{self, Config, Kind};
 use crate::ports;
 use crate::server::{Desk, Server};
 use crate::worker::{OpenDevice, Start, TOLD_MAX, Tell, Worker};
@@ -48,8 +47,8 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     let now = clock::now();
     let desired = config.desired(&|port| links::kernel_addresses(port, &kernel));
     let links = config.devices().into_iter().filter_map(|port| links::link_of(port, &kernel.links));
-    let mut control =
-        Control::new(desired, links, now).map_err(|errors| Broken(explain(&config, &errors)))?;
+    let mut control = Control::new(desired, links, now)
+        .map_err(|errors| Broken(config::check::explain(&config, &errors)))?;
     let tables = control.take_snapshot().unwrap_or_else(|| control.tables().clone());
     let desk = Desk { asks: asks_in, waker: waker.clone() };
     let server = Server::start(&socket, config.control.metrics, desk).map_err(Broken)?;
@@ -174,32 +173,6 @@ fn devices_exist(config: &Config, links: &[LinkInfo]) -> Result<(), Broken> {
         })
         .collect();
     if complaints.is_empty() { Ok(()) } else { Err(Broken(complaints)) }
-}
-
-/// What the core refuses, at the places of the file it is about.
-pub fn explain(config: &Config, errors: &[weir_core::state::Error]) -> String {
-    errors.iter().map(|e| config.complain(span_of(config, e.at), e.to_string())).collect()
-}
-
-fn span_of(config: &Config, at: Place) -> std::ops::Range<usize> {
-    let port = |i: usize| config.ports.get(i).map_or(0..0, |p| p.name.span.clone());
-    match at {
-        Place::Ports | Place::Routes | Place::Settings => 0..0,
-        Place::Port(i) => port(i),
-        Place::Address { port: p, address } => match config.ports.get(p).map(|p| &p.addresses) {
-            Some(Addresses::List(list)) => list.get(address).map_or(port(p), |a| a.span.clone()),
-            _ => port(p),
-        },
-        Place::Route(i) => config.routes.get(i).map_or(0..0, |r| r.prefix.span.clone()),
-        Place::NextHop { route, hop } => match config.routes.get(route).map(|r| (&r.via, &r.prefix)) {
-            Some((Via::NextHops(hops), prefix)) => {
-                hops.get(hop).map_or(prefix.span.clone(), |h| h.span.clone())
-            }
-            Some((_, prefix)) => prefix.span.clone(),
-            None => 0..0,
-        },
-        Place::Neighbor(i) => config.neighbors.get(i).map_or(0..0, |n| n.address.span.clone()),
-    }
 }
 
 /// As many workers as CPUs and queues allow, and why.
