@@ -192,3 +192,86 @@ impl Drop for Worker {
         self.join();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use weir_core::control::Control;
+    use weir_core::device::DeviceStatus;
+    use weir_core::packet::{Batch, Frame, Pool};
+    use weir_core::state::{Desired, PortSpec};
+    use weir_core::tables::ReversePath;
+    use weir_io::umem::ChunkSize;
+
+    use super::*;
+
+    /// A device with a defect.
+    struct Broken;
+
+    impl Device<Chunk> for Broken {
+        fn rx(&mut self, _pool: &mut Pool<Chunk>, _batch: &mut Batch<Chunk>) -> usize {
+            panic!("this device is broken on purpose")
+        }
+        fn tx(&mut self, _pool: &mut Pool<Chunk>, _frames: &mut Vec<Frame<Chunk>>) -> usize {
+            0
+        }
+        fn buffers_held(&self) -> usize {
+            0
+        }
+        fn stats(&mut self) -> DeviceStats {
+            DeviceStats::default()
+        }
+        fn status(&mut self) -> DeviceStatus {
+            DeviceStatus::Up
+        }
+    }
+
+    fn start(device: Box<dyn Device<Chunk> + Send>) -> Worker {
+        let port = PortSpec {
+            name: "lan".into(),
+            device: "e0".into(),
+            vlan: None,
+            mtu: None,
+            addresses: Vec::new(),
+            reverse_path: ReversePath::Off,
+        };
+        let desired = Desired { ports: vec![port], ..Desired::default() };
+        let mut control = Control::new(desired, [], 0).expect("one port is a configuration");
+        let tables = control.take_snapshot().expect("a first snapshot");
+        let (queue, _told) = sync_channel(TOLD_MAX);
+        let tell = Tell { queue, waker: Arc::new(Waker::new().expect("an eventfd")) };
+        let start = Start {
+            number: 0,
+            cpu: 0,
+            umem: Arc::new(Umem::new(64, ChunkSize::default()).expect("memory")),
+            devices: vec![OpenDevice { device, poll: Vec::new() }],
+            key: FlowKey::new(1),
+        };
+        Worker::start(start, Arc::new(ArcSwap::new(tables)), tell).expect("a thread")
+    }
+
+    #[test]
+    fn a_panic_ends_the_worker_and_is_seen() {
+        let mut worker = start(Box::new(Broken));
+        assert!(!worker.join(), "the panic is told");
+        assert!(worker.is_finished());
+    }
+
+    #[test]
+    fn a_worker_told_to_stop_ends_well_and_misses_no_buffer() {
+        let mut worker = start(Box::new(Absent));
+        worker.post(Mail::Send(DeviceId(0), vec![0; 60]));
+        worker.post(Mail::Send(DeviceId(7), vec![0; 60]));
+        worker.post(Mail::Replace(DeviceId(2), OpenDevice { device: Box::new(Absent), poll: Vec::new() }));
+        while worker.report().breaths < 10 {
+            thread::yield_now();
+        }
+        worker.stop();
+        assert!(worker.join());
+        let report = worker.report();
+        assert_eq!((report.buffers_missing(), report.buffers_free), (0, 64));
+        assert_eq!(report.ledger.originated_lost + report.mail_lost, 2, "{report:?}");
+        assert_eq!(report.ledger.balance(), 0);
+    }
+}

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use weir_core::route::Prefix;
-use weir_core::state::{Place, Problem};
+use weir_core::state::{HopProblem, Place, Problem};
 
 use super::port::MTU_MIN_IPV6;
 use super::route::NextHop;
@@ -36,7 +36,7 @@ pub fn check_core(config: &Config, complaints: &mut Complaints) {
     let open = config.ports.iter().any(|p| p.addresses == Addresses::Kernel);
     for error in weir_core::state::check(&config.desired(&|_| Vec::new())) {
         // Networks the kernel knows are not known here.
-        if open && matches!(error.problem, Problem::GatewayNotConnected { .. }) {
+        if open && matches!(error.problem, Problem::NextHop(HopProblem::GatewayNotConnected { .. })) {
             continue;
         }
         complaints.add(span_of(config, error.at), error.to_string());

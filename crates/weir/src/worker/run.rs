@@ -173,7 +173,8 @@ impl Loop {
     }
 
     fn read_mail(&mut self, tables: &Tables) {
-        self.shared.mail_waits.store(false, Ordering::Relaxed);
+        // A swap, so that mail whose flag this takes down is seen below.
+        self.shared.mail_waits.swap(false, Ordering::AcqRel);
         while let Ok(mail) = self.inbox.try_recv() {
             match mail {
                 Mail::Send(device, bytes) => {

@@ -51,6 +51,29 @@ fn show_trace_and_top_tell_what_is() {
 }
 
 #[test]
+fn curl_speaks_to_the_control_socket() {
+    let test = "curl_speaks_to_the_control_socket";
+    let Some(bed) = Bed::new(test) else { return };
+    if std::process::Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("SKIP {test}: needs curl");
+        return;
+    }
+    let router = bed.start(&bed.config("auto", ""));
+    let curl = |more: &str| run(&format!("curl -sS --unix-socket {} {more}", router.socket.display()));
+    let ports: serde_json::Value = serde_json::from_str(&curl("http://weir/v1/ports")).expect("JSON");
+    assert_eq!(ports.as_array().map(Vec::len), Some(2));
+    let file = bed.file("next.toml", &bed.config("auto", ROUTES));
+    let dry = curl(&format!("--data-binary @{} http://weir/v1/apply?dry-run", file.display()));
+    assert!(dry.contains("\"applied\":false") && dry.contains("+ route 10.9.0.0/16"), "{dry}");
+    assert!(!router.told(&["show", "routes"]).contains("10.9.0.0/16"));
+    let wrong = curl("-d nonsense http://weir/v1/apply?file=x.toml");
+    assert!(wrong.contains("x.toml:1:"), "{wrong}");
+    let trace = curl("-d {\"port\":\"left\",\"frame\":\"00\"} http://weir/v1/trace");
+    assert!(trace.contains("frame_too_short"), "{trace}");
+    assert!(curl("http://weir/metrics").ends_with("# EOF\n"));
+}
+
+#[test]
 fn questions_that_make_no_sense_are_one_sentence() {
     let Some(bed) = Bed::new("questions_that_make_no_sense_are_one_sentence") else { return };
     let router = bed.start(&bed.config("auto", ""));
