@@ -189,3 +189,18 @@ fn full_batches_of_both_families_are_forwarded_whole() {
         .collect();
     assert_eq!(w.send_all(&frames).forwarded, 64);
 }
+
+#[test]
+fn frame_without_headroom_for_a_tag_is_dropped_and_counted() {
+    let mut w = World::new();
+    let mut buffer = w.pool.take().expect("a buffer");
+    let bytes = udp(LAN, "10.0.0.2", "10.95.0.9");
+    buffer[..bytes.len()].copy_from_slice(&bytes);
+    let mut batch = weir_core::packet::Batch::new();
+    batch.push(weir_core::packet::Frame::new(buffer, 0, bytes.len(), DeviceId(0))).expect("room");
+    let free = w.pool.free();
+    w.router.forward(0, &w.tables, &mut batch, &mut w.pool, &mut w.out);
+    let ledger = w.router.ledger();
+    assert_eq!(ledger.drops.of(weir_core::verdict::Reason::FrameTooLarge), 1);
+    assert_eq!((ledger.balance(), w.pool.free()), (0, free + 1));
+}
