@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Promises: never judges a packet differently from [`super::decide`]; it only declines (tested by
-//! `fast_path_and_slow_path_and_trace_agree`). Frames keep their order of arrival. No allocation, no branch that
-//! depends on a packet's content except "common or not" and "which family".
+//! `fast_path_and_slow_path_and_trace_agree`). Frames keep their order of arrival. No allocation; no branch
+//! that depends on a packet's content except "common or not" and "which family".
 
 use super::PortCounters;
 use super::ingress::{Ingress, NeighborCache, OwnAddresses};
