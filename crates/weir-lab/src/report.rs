@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::experiment::Metric;
 use crate::model::LabError;
-use crate::result::{self, Results};
+use crate::result::{self, Outcome, Results};
 use crate::stats::ministat::{self, Set, Style};
 use crate::stats::{Comparison, Summary, Verdict};
 use crate::store::write_whole;
@@ -45,6 +45,18 @@ pub fn digits(value: f64) -> String {
         _ => 4,
     };
     format!("{value:.decimals$}")
+}
+
+/// The figure tables show beside the metric: clocks a packet beside a rate, the rate beside all else.
+pub fn beside_heading(results: &Results) -> &'static str {
+    if results.metric.0 == "pps" { "clocks a packet" } else { "Mpps" }
+}
+
+pub fn beside(results: &Results, outcome: &Outcome) -> Option<String> {
+    match results.metric.0.as_str() {
+        "pps" => outcome.further.get("clocks_per_packet").map(|c| digits(c.median)),
+        _ => outcome.pps.map(|s| digits(s.median / 1e6)),
+    }
 }
 
 /// `min – max` in the metric's unit.

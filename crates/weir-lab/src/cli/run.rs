@@ -82,15 +82,16 @@ impl Run {
 /// The answer, the figures, one ministat block a reference, and the doubts.
 fn show(results: &Results) {
     println!("\n{}\n", results.answer);
-    let mut rows =
-        vec![["configuration", "median", "min – max", "clocks a packet", "loss"].map(String::from)];
+    let mut rows = vec![
+        ["configuration", "median", "min – max", report::beside_heading(results), "loss"].map(String::from),
+    ];
     for outcome in &results.configurations {
         let dash = |text: Option<String>| text.unwrap_or("–".into());
         rows.push([
             outcome.configuration.name.clone(),
             dash(outcome.summary.map(|s| figure(&results.metric, s.median))),
             dash(outcome.summary.map(|s| range(&results.metric, &s))),
-            dash(outcome.further.get("clocks_per_packet").map(|c| digits(c.median))),
+            dash(report::beside(results, outcome)),
             dash(outcome.loss_percent.map(|l| format!("{} %", digits(l.median)))),
         ]);
     }

@@ -3,7 +3,10 @@
 use super::markdown::{PERCENTILES, facts};
 use super::plots::{self, Plot};
 use super::svg::escape;
-use super::{digits, figure, grouped, ministat_blocks, p, range, ratio, recompute, signed, verdict};
+use super::{
+    beside, beside_heading, digits, figure, grouped, ministat_blocks, p, range, ratio, recompute, signed,
+    verdict,
+};
 use crate::manifest::{Manifest, utc};
 use crate::model::Subject;
 use crate::result::{Outcome, Results};
@@ -44,7 +47,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
 }
 
 fn pictures(manifest: &Manifest, results: &Results) -> Vec<Plot> {
-    let mut all: Vec<Plot> = plots::against_axis(&manifest.experiment, results).into_iter().collect();
+    let mut all: Vec<Plot> = plots::against_axis(&manifest.experiment, results);
     all.extend(plots::ratios(results));
     all.extend(plots::runs(results));
     all.extend(plots::percentiles(results));
@@ -103,8 +106,15 @@ fn table(headings: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>
 }
 
 fn figures(results: &Results) -> String {
-    let headings =
-        ["configuration", "median", "min – max", "deviation", "clocks a packet", "loss", "of the ceiling"];
+    let headings = [
+        "configuration",
+        "median",
+        "min – max",
+        "deviation",
+        beside_heading(results),
+        "loss",
+        "of the ceiling",
+    ];
     let dash = |text: Option<String>| text.unwrap_or("–".into());
     let row = |o: &Outcome| {
         let m = &results.metric;
@@ -113,7 +123,7 @@ fn figures(results: &Results) -> String {
             dash(o.summary.map(|s| format!("<b>{}</b>", figure(m, s.median)))),
             dash(o.summary.map(|s| range(m, &s))),
             dash(o.summary.and_then(|s| s.variation()).map(|v| format!("{:.2} %", v * 100.0))),
-            dash(o.further.get("clocks_per_packet").map(|c| digits(c.median))),
+            dash(beside(results, o)),
             dash(o.loss_percent.map(|l| format!("{} %", digits(l.median)))),
             dash(o.ceiling_share.map(|c| format!("{:.0} %", c * 100.0))),
         ]

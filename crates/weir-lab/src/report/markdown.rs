@@ -1,6 +1,9 @@
 //! `report.md`: what the field's own READMEs look like, the answer first.
 
-use super::{digits, figure, grouped, ministat_blocks, p, range, ratio, recompute, signed, verdict};
+use super::{
+    beside, beside_heading, digits, figure, grouped, ministat_blocks, p, range, ratio, recompute, signed,
+    verdict,
+};
 use crate::manifest::{Manifest, utc};
 use crate::model::Subject;
 use crate::result::{Outcome, Results};
@@ -32,7 +35,10 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
 fn figures(results: &Results) -> String {
     let (_, unit) = results.metric.unit();
     let mut out = format!("\n## Figures\n\nUnit: {} ({unit}), a run each\n\n", results.metric.sentence());
-    out += "| configuration | median | min – max | mean | deviation | clocks a packet | loss | of the ceiling |\n";
+    out += &format!(
+        "| configuration | median | min – max | mean | deviation | {} | loss | of the ceiling |\n",
+        beside_heading(results)
+    );
     out += "|---|--:|--:|--:|--:|--:|--:|--:|\n";
     for outcome in &results.configurations {
         out += &figure_row(results, outcome);
@@ -52,7 +58,7 @@ fn figure_row(results: &Results, outcome: &Outcome) -> String {
         range(&results.metric, &s),
         digits(s.mean / results.metric.unit().0),
         or_dash(s.variation().map(|v| format!("{:.2} %", v * 100.0))),
-        or_dash(outcome.further.get("clocks_per_packet").map(|c| digits(c.median))),
+        or_dash(beside(results, outcome)),
         or_dash(outcome.loss_percent.map(|l| format!("{} %", digits(l.median)))),
         or_dash(outcome.ceiling_share.map(|c| format!("{:.0} %", c * 100.0))),
     )

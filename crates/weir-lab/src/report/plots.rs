@@ -29,6 +29,10 @@ pub(super) fn colour(results: &Results, name: &str) -> String {
     }
 }
 
+/// Figures of different topologies are worlds apart: each gets plots of its own.
+pub(super) const TOPOLOGIES: [(Topology, &str); 2] =
+    [(Topology::Memory, "in memory"), (Topology::Netns, "in namespaces over veth")];
+
 /// A picture with its heading and the sentence under it.
 pub struct Plot {
     pub title: String,
@@ -36,10 +40,10 @@ pub struct Plot {
     pub svg: String,
 }
 
-/// Every run as a dot, one plot a topology, since their figures are worlds apart.
+/// Every run as a dot, one plot a topology.
 pub fn runs(results: &Results) -> Vec<Plot> {
     let mut plots = Vec::new();
-    for (topology, name) in [(Topology::Memory, "memory"), (Topology::Netns, "namespaces over veth")] {
+    for (topology, name) in TOPOLOGIES {
         let rows: Vec<&Outcome> = results
             .configurations
             .iter()
@@ -47,7 +51,7 @@ pub fn runs(results: &Results) -> Vec<Plot> {
             .collect();
         if !rows.is_empty() {
             plots.push(Plot {
-                title: format!("Every run, {name}"),
+                title: format!("Every run {name}"),
                 caption: "A dot is a run, in the order measured from top to bottom of its row; the bar is \
                           the 95 % interval of the mean, the stroke the median."
                     .into(),

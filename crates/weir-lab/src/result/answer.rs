@@ -5,24 +5,47 @@ use crate::model::Subject;
 use crate::stats::{Comparison, Verdict};
 
 pub fn sentence(results: &Results) -> String {
-    let judged = results.comparisons.iter().filter(|c| c.ratio.is_some());
-    let said: Vec<String> = judged.take(MOST).map(|c| one(c, results)).collect();
-    let rest = results.comparisons.len().saturating_sub(said.len());
-    if said.is_empty() {
-        return alone(results);
+    let judged: Vec<&Comparison> = results.comparisons.iter().filter(|c| c.ratio.is_some()).collect();
+    let sentence = match judged.len() {
+        0 => return alone(results),
+        1..=MOST => judged.iter().map(|c| one(c, results)).collect::<Vec<_>>().join("; "),
+        _ => many(&judged),
+    };
+    match sentence.strip_prefix("no difference") {
+        Some(rest) => format!("No difference{rest}."),
+        None => format!("{sentence}."),
     }
-    let mut sentence = said.join("; ");
-    if let Some(rest) = sentence.strip_prefix('n').filter(|_| sentence.starts_with("no difference")) {
-        sentence = format!("N{rest}");
-    }
-    if rest > 0 {
-        sentence += &format!("; {rest} more in the table of comparisons");
-    }
-    sentence + "."
 }
 
-/// Pairs a headline holds; more is a table.
+/// Pairs a headline holds one by one; more are counted.
 const MOST: usize = 3;
+
+fn many(judged: &[&Comparison]) -> String {
+    let with = |verdict| judged.iter().filter(move |c| c.verdict == verdict);
+    let ratio = |c: &Comparison| c.ratio.map_or(1.0, |r| r.ratio);
+    let least = judged.iter().map(|c| ratio(c)).fold(f64::INFINITY, f64::min);
+    let most = judged.iter().map(|c| ratio(c)).fold(0.0, f64::max);
+    let mut parts = Vec::new();
+    let mut apart: Vec<&&Comparison> = with(Verdict::Different).collect();
+    apart.sort_by(|a, b| ratio(b).ln().abs().total_cmp(&ratio(a).ln().abs()));
+    if let Some(first) = apart.first() {
+        let (other, reference) = (&first.other, &first.reference);
+        parts.push(format!(
+            "{} different, most so {other}: {:.3} times {reference}",
+            apart.len(),
+            ratio(first)
+        ));
+    }
+    let equivalent = with(Verdict::Equivalent).count();
+    if equivalent > 0 {
+        parts.push(format!("{equivalent} equivalent within ±{} %", judged[0].margin_percent));
+    }
+    let open = with(Verdict::Underpowered).count() + with(Verdict::NoTest).count();
+    if open > 0 {
+        parts.push(format!("{open} undecided"));
+    }
+    format!("{} comparisons, ratios {least:.3} to {most:.3}: {}", judged.len(), parts.join("; "))
+}
 
 fn one(c: &Comparison, results: &Results) -> String {
     let Some(ratio) = c.ratio else { return String::new() };

@@ -27,6 +27,17 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
     for (runs, configurations) in grouped(few) {
         found.push(Warning::FewRuns { configurations, runs });
     }
+    let noisy: Vec<(f64, String)> = results
+        .configurations
+        .iter()
+        .filter_map(|o| Some((o.summary?.variation()? * 100.0, o.configuration.name.clone())))
+        .filter(|(percent, _)| *percent > warnings::NOISY_PERCENT)
+        .collect();
+    if !noisy.is_empty() {
+        let percent = noisy.iter().map(|(p, _)| *p).fold(0.0, f64::max);
+        let configurations = noisy.into_iter().map(|(_, name)| name).collect();
+        found.push(Warning::Noisy { configurations, percent });
+    }
     for outcome in &results.configurations {
         of_outcome(outcome, &mut found);
     }

@@ -10,7 +10,7 @@ pub const FEW_RUNS: usize = 5;
 /// A subject that reaches this share of what generator and sink do alone may be held back by them.
 pub const CEILING_SHARE: f64 = 0.95;
 /// Deviation above which a machine is called noisy: a shared virtual machine at rest shows 1–3 %.
-const NOISY_PERCENT: f64 = 5.0;
+pub const NOISY_PERCENT: f64 = 5.0;
 /// Modified z-score of Iglewicz and Hoaglin (1993).
 const OUTLIER_SCORE: f64 = 3.5;
 /// Outliers closer than this to the median are not worth a reader's time, in percent.
@@ -46,7 +46,7 @@ pub enum Warning {
         runs: usize,
     },
     Noisy {
-        configuration: String,
+        configurations: Vec<String>,
         percent: f64,
     },
     Outlier {
@@ -107,8 +107,8 @@ impl Warning {
             Warning::FewRuns { configurations, runs } => {
                 format!("{}: {runs} runs, fewer than {FEW_RUNS}", names(configurations))
             }
-            Warning::Noisy { configuration, percent } => {
-                format!("{configuration}: runs deviate by {percent:.1} % of their mean")
+            Warning::Noisy { configurations, percent } => {
+                format!("{}: runs deviate by up to {percent:.1} % of their mean", names(configurations))
             }
             Warning::Outlier { configuration, run, figure, median } => {
                 let percent = (figure / median - 1.0) * 100.0;
@@ -181,9 +181,6 @@ pub fn of_figures(configuration: &str, figures: &[f64], order: &[usize]) -> Vec<
     let mut found = Vec::new();
     let Some(summary) = Summary::of(figures) else { return found };
     let name = || configuration.to_string();
-    if let Some(percent) = summary.variation().map(|v| v * 100.0).filter(|&p| p > NOISY_PERCENT) {
-        found.push(Warning::Noisy { configuration: name(), percent });
-    }
     for index in outliers(figures) {
         let run = order.get(index).copied().unwrap_or(index);
         found.push(Warning::Outlier {
@@ -266,11 +263,6 @@ mod tests {
             found,
             [Warning::Outlier { configuration: "c".into(), run: 25, figure: 90.0, median: 100.0 }]
         );
-    }
-
-    #[test]
-    fn noisy_runs_are_said() {
-        assert_eq!(kinds(&[100.0, 150.0, 80.0]), ["noisy"]);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use super::super::figure;
 use super::super::svg::{Scale, Svg, text_width, tick_label};
-use super::{COLOURS, Plot, WIDTH};
+use super::{COLOURS, Plot, TOPOLOGIES, WIDTH};
 use crate::experiment::{Axis, Experiment};
-use crate::model::{Configuration, FrameSize, Rate, Subject};
+use crate::model::{Configuration, FrameSize, Rate, Subject, Topology};
 use crate::result::{Outcome, Results};
 
 const HEIGHT: f64 = 420.0;
@@ -12,13 +12,19 @@ const LEFT: f64 = 64.0;
 const TOP: f64 = 20.0;
 const FLOOR: f64 = HEIGHT - 52.0;
 
-/// `None` without a numeric axis or with a single point along it.
-pub fn against_axis(experiment: &Experiment, results: &Results) -> Option<Plot> {
-    let axis = experiment.axis?;
+type Series<'a> = (String, Vec<(&'a Outcome, f64)>);
+
+/// One plot a topology; none without a numeric axis or with a single point along it.
+pub fn against_axis(experiment: &Experiment, results: &Results) -> Vec<Plot> {
+    let Some(axis) = experiment.axis else { return Vec::new() };
+    TOPOLOGIES.into_iter().filter_map(|(topology, name)| one(results, axis, topology, name)).collect()
+}
+
+fn one(results: &Results, axis: Axis, topology: Topology, name: &str) -> Option<Plot> {
     let measured: Vec<(&Outcome, f64)> = results
         .configurations
         .iter()
-        .filter(|o| o.summary.is_some())
+        .filter(|o| o.configuration.topology == topology && o.summary.is_some())
         .filter_map(|o| Some((o, number(&o.configuration, axis)?)))
         .collect();
     let mut xs: Vec<f64> = measured.iter().map(|(_, x)| *x).collect();
@@ -28,7 +34,7 @@ pub fn against_axis(experiment: &Experiment, results: &Results) -> Option<Plot> 
         return None;
     }
     let all: Vec<&Configuration> = measured.iter().map(|(o, _)| &o.configuration).collect();
-    let mut series: Vec<(String, Vec<(&Outcome, f64)>)> = Vec::new();
+    let mut series: Vec<Series<'_>> = Vec::new();
     for &(outcome, x) in &measured {
         let name = series_name(&all, &outcome.configuration, axis);
         match series.iter_mut().find(|(n, _)| *n == name) {
@@ -39,15 +45,20 @@ pub fn against_axis(experiment: &Experiment, results: &Results) -> Option<Plot> 
     for (_, points) in &mut series {
         points.sort_by(|a, b| a.1.total_cmp(&b.1));
     }
-    let caption = "Medians, whiskers from the least to the greatest run; the axis below is logarithmic.";
     Some(Plot {
-        title: format!("{} by {}", results.metric.sentence(), word(axis)),
-        caption: caption.into(),
+        title: format!(
+            "{} by {}, {name}",
+            results.metric.sentence(),
+            axis.key().replace("frame", "frame size")
+        ),
+        caption: "Medians, whiskers from the least to the greatest run; the axis below is logarithmic; \
+                  ceilings are dashed."
+            .into(),
         svg: draw(results, axis, &xs, &series),
     })
 }
 
-fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[(String, Vec<(&Outcome, f64)>)]) -> String {
+fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> String {
     let (divisor, unit) = results.metric.unit();
     let legend = series.iter().map(|(n, _)| text_width(n)).fold(60.0, f64::max) + 40.0;
     let right = WIDTH - legend;
@@ -94,6 +105,12 @@ fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[(String, Vec<(&Outc
             );
             line.push(place);
         }
+        if let ([(_, y)], true) = (line.as_slice(), ceiling) {
+            // measured once, for it does not depend on the axis
+            line = vec![(LEFT + 16.0, *y), (right - 16.0, *y)];
+            svg.path(&format!("curve {colour}"), &line);
+            line.clear();
+        }
         svg.path(&format!("curve {colour}"), &line);
         for ((outcome, _), place) in points.iter().zip(&line) {
             let median = outcome.summary.map_or(String::new(), |s| figure(&results.metric, s.median));
@@ -101,7 +118,7 @@ fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[(String, Vec<(&Outc
             svg.dot(&format!("dot {colour}"), place.0, place.1, 4.0, &title);
         }
         let y = TOP + 12.0 + i as f64 * 22.0;
-        svg.line(&format!("curve {colour}"), right + 12.0, y - 4.0, right + 30.0, y - 4.0);
+        svg.path(&format!("curve {colour}"), &[(right + 12.0, y - 4.0), (right + 30.0, y - 4.0)]);
         svg.text("label", "start", right + 36.0, y, name);
     }
     svg.finish(&format!("{} by {}", results.metric.sentence(), word(axis)))

@@ -48,7 +48,7 @@ pub fn percentiles(results: &Results) -> Option<Plot> {
             svg.dot(&format!("dot {colour}"), x, y, 4.0, &title);
         }
         let y = TOP + 12.0 + i as f64 * 22.0;
-        svg.line(&format!("curve {colour}"), right + 12.0, y - 4.0, right + 30.0, y - 4.0);
+        svg.path(&format!("curve {colour}"), &[(right + 12.0, y - 4.0), (right + 30.0, y - 4.0)]);
         svg.text("label", "start", right + 36.0, y, &outcome.configuration.name);
     }
     Some(Plot {

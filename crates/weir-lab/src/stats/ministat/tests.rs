@@ -28,6 +28,31 @@ Difference at 95.0% confidence
 }
 
 #[test]
+fn quantiles_have_three_decimals_as_in_printed_tables_and_end_at_a_hundred() {
+    let printed = [
+        (1, 12.706),
+        (2, 4.303),
+        (4, 2.776),
+        (8, 2.306),
+        (13, 2.16),
+        (18, 2.101),
+        (29, 2.045),
+        (47, 2.012),
+        (54, 2.005),
+        (58, 2.002),
+        (73, 1.993),
+        (90, 1.987),
+        (95, 1.985),
+        (98, 1.984),
+        (100, 1.984),
+        (101, 1.96),
+    ];
+    for (df, t) in printed {
+        assert_eq!(table_t(df), t, "{df} degrees of freedom");
+    }
+}
+
+#[test]
 fn indistinguishable_sets_prove_no_difference() {
     let a = Set::new("a", &[1.0, 2.0, 3.0]);
     let b = Set::new("b", &[1.0, 2.0, 4.0]);
