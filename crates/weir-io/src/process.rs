@@ -28,6 +28,15 @@ pub fn run_first(task: u32, priority: u8) -> io::Result<()> {
     result(unsafe { libc::sched_setscheduler(task as libc::pid_t, libc::SCHED_FIFO, &parameters) })
 }
 
+/// Gives a task the calling process' niceness, so that `nice` before a command reaches its kernel threads.
+pub fn as_nice_as_we_are(task: u32) -> io::Result<()> {
+    // SAFETY: getpriority touches no memory. A result of -1 is a niceness too; for ourselves, asked about
+    // a process that exists, it cannot be an error.
+    let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // SAFETY: setpriority touches no memory; the kernel checks task and range.
+    result(unsafe { libc::setpriority(libc::PRIO_PROCESS, task, own) })
+}
+
 /// Asks a process to end (SIGTERM).
 pub fn terminate(process: u32) -> io::Result<()> {
     signal(process, libc::SIGTERM)

@@ -74,6 +74,9 @@ fn finish(name: &str) -> Result<(), String> {
 
 /// Lets the receive side of a port run in a thread on `cpu`, before ordinary threads when `first`.
 ///
+/// The threads are as nice as the lab: `nice -n -20 weir-lab` holds other work of the machine off the
+/// kernel's forwarding just as off a daemon started by the lab.
+///
 /// Returns what could not be had, for the notes: a kernel without threaded NAPI measures on.
 pub fn place(namespace: &Namespace, port: &Port, cpu: u32, first: bool) -> Result<Option<String>, LabError> {
     let name = port.name.clone();
@@ -85,6 +88,7 @@ pub fn place(namespace: &Namespace, port: &Port, cpu: u32, first: bool) -> Resul
         }
         for thread in threads {
             process::pin(thread, cpu).map_err(|e| format!("cpu {cpu}: {e}"))?;
+            process::as_nice_as_we_are(thread).map_err(|e| format!("niceness: {e}"))?;
             if first {
                 process::run_first(thread, 1).map_err(|e| format!("priority: {e}"))?;
             }
