@@ -103,6 +103,8 @@ pub struct Report {
     pub refusals: Vec<(Bind, io::Error)>,
     pub xdp_refusals: Vec<(XdpMode, i32)>,
     pub busy_poll: bool,
+    /// Why the worker does not poll the interface itself though it was asked to.
+    pub busy_poll_refusal: Option<io::Error>,
     /// A program of a dead predecessor was removed first.
     pub replaced_leftover: bool,
 }
@@ -121,6 +123,9 @@ impl fmt::Display for Report {
         write!(f, "{}", self.xdp)?;
         if self.busy_poll {
             write!(f, ", busy polling")?;
+        }
+        if let Some(error) = &self.busy_poll_refusal {
+            write!(f, ", busy polling refused ({})", errno_name(error.raw_os_error().unwrap_or(0)))?;
         }
         if self.replaced_leftover {
             write!(f, ", replaced the program of a dead predecessor")?;
@@ -229,6 +234,7 @@ mod tests {
             refusals: vec![(Bind::ZeroCopy, io::Error::from_raw_os_error(libc::EOPNOTSUPP))],
             xdp_refusals: Vec::new(),
             busy_poll: false,
+            busy_poll_refusal: None,
             replaced_leftover: false,
         };
         assert_eq!(

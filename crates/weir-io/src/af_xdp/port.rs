@@ -243,14 +243,17 @@ impl Parts {
     ) -> Result<AfXdp, OpenError> {
         let fd = self.socket.as_fd();
         socket::raise_send_budget(fd, options.ring);
-        let interrupts = match options.busy_poll {
-            Some(budget) => {
-                let step = |error| step_error(interface.name(), options.queue, "busy polling", error);
-                socket::prefer_busy_poll(fd, budget).map_err(step)?;
-                Some(HeldInterrupts::hold(interface.name()).map_err(step)?)
-            }
-            None => None,
+        // Refused busy polling leaves a good socket: opening the queue anew would find it taken, because
+        // the kernel lets go of a closed socket's queue only after a while.
+        let polling = options.busy_poll.map(|budget| {
+            socket::prefer_busy_poll(fd, budget).and_then(|()| HeldInterrupts::hold(interface.name()))
+        });
+        let (interrupts, busy_poll_refusal) = match polling {
+            Some(Ok(held)) => (Some(held), None),
+            Some(Err(error)) => (None, Some(error)),
+            None => (None, None),
         };
+        let busy_poll = interrupts.is_some();
         steering.add(options.queue, fd)?;
         let attachment = steering.attachment();
         let report = Report {
@@ -264,7 +267,8 @@ impl Parts {
                 .iter()
                 .map(|(mode, error)| (*mode, error.raw_os_error().unwrap_or(0)))
                 .collect(),
-            busy_poll: options.busy_poll.is_some(),
+            busy_poll,
+            busy_poll_refusal,
             replaced_leftover: attachment.replaced_leftover,
         };
         Ok(AfXdp {
@@ -280,7 +284,7 @@ impl Parts {
             want_posted: options.posted.min(options.ring),
             posted: 0,
             unsent: false,
-            busy_poll: options.busy_poll.is_some(),
+            busy_poll,
             rx_alien: 0,
             tx_alien: 0,
             report,
