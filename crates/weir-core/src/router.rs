@@ -20,6 +20,7 @@ mod hold;
 pub(crate) mod ingress;
 mod ipv4;
 mod ipv6;
+pub mod lasting;
 mod limiter;
 mod next_hop;
 mod own;

@@ -38,6 +38,7 @@ use weir_io::umem::Umem;
 use weir_io::wake::Sleep;
 
 use crate::config::Config;
+use crate::lane::Lessons;
 use crate::ports::OpenPort;
 use crate::server::{Ask, Server, What};
 use crate::worker::{Mail, Report, Told, Worker};
@@ -60,6 +61,8 @@ pub struct Daemon {
     key: FlowKey,
     /// Absent where BPF cannot be used: then no port is `af_xdp`.
     local: Option<LocalAddresses>,
+    /// The express lane; absent where BPF cannot be used.
+    lessons: Option<Lessons>,
     kernel: Kernel,
     told: Receiver<(usize, Told)>,
     asks: Receiver<Ask>,
@@ -101,6 +104,9 @@ impl Daemon {
             let stop = self.answer_asks(now);
             self.control.tick(now);
             self.publish();
+            if let Some(lessons) = &self.lessons {
+                lessons.lane.ask(now);
+            }
             if stop {
                 return self.drain();
             }
@@ -162,7 +168,11 @@ impl Daemon {
     /// Gives workers the newest tables and the frames the control side wants sent.
     fn publish(&mut self) {
         if let Some(tables) = self.control.take_snapshot() {
+            let generation = tables.generation;
             self.tables.store(tables);
+            if let Some(lessons) = &self.lessons {
+                lessons.lane.publish(generation);
+            }
             for worker in &self.workers {
                 worker.wake();
             }
@@ -175,8 +185,10 @@ impl Daemon {
         }
     }
 
+    /// The workers' reports, and the express lane's behind them.
     fn reports(&self) -> Vec<Report> {
-        self.workers.iter().map(Worker::report).collect()
+        let lane = self.lessons.as_ref().map(|l| l.lane.report(self.control.tables()));
+        self.workers.iter().map(Worker::report).chain(lane).collect()
     }
 
     /// Traffic back to the kernel, then what has arrived out, then the counts.

@@ -16,17 +16,19 @@ use std::sync::Arc;
 
 use weir_core::packet::DeviceId;
 use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
-use weir_io::af_xdp::{AfXdp, Options};
+use weir_io::af_xdp::{AfXdp, Bind, Options};
 use weir_io::bpf::attach::XdpMode;
 use weir_io::netlink::{self, LinkInfo};
 use weir_io::offload::{self, SwitchedOff};
 use weir_io::pcap::Pcap;
 use weir_io::port_error::PortError;
+use weir_io::steer::express::MAX_DEVICES;
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::tun::Tun;
 use weir_io::umem::{Chunk, Umem};
 
 use crate::config::{self, Kind};
+use crate::lane::{Learning, Lessons};
 use crate::worker::{OpenDevice, Several};
 
 /// Frames a worker's own receive call takes from the interface: one batch.
@@ -66,14 +68,15 @@ pub fn open(
     device: DeviceId,
     umems: &[Arc<Umem>],
     local: Option<&LocalAddresses>,
+    lessons: Option<&Lessons>,
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     let name = port.device.value.as_str();
     match port.kind.value {
         Kind::Tun => open_tun(name, device),
         Kind::Pcap => open_pcap(port, device),
         Kind::AfPacket => open_af_packet(name, device, umems.len(), Vec::new()),
-        Kind::AfXdp => open_af_xdp(port, device, umems, local),
-        Kind::Auto => match open_af_xdp(port, device, umems, local) {
+        Kind::AfXdp => open_af_xdp(port, device, umems, local, lessons),
+        Kind::Auto => match open_af_xdp(port, device, umems, local, lessons) {
             Ok(opened) => Ok(opened),
             Err(refusal) => {
                 let said = vec![refusal.to_string(), format!("port {name}: falling back to af_packet")];
@@ -119,6 +122,7 @@ fn open_af_xdp(
     device: DeviceId,
     umems: &[Arc<Umem>],
     local: Option<&LocalAddresses>,
+    lessons: Option<&Lessons>,
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     let name = port.device.value.as_str();
     let mut said = Vec::new();
@@ -130,15 +134,20 @@ fn open_af_xdp(
     let link = ready_link("af_xdp", name, &mut said)?;
     let offloads = switch_off_merging(name, &mut said);
     let modes = [XdpMode::Native, XdpMode::Generic];
-    let steering =
-        Steering::attach(name, link.index, &modes, local).map_err(|e| PortError::new(e.to_string()))?;
+    // Devices beyond those with express counters would leave the ledger unbalanced.
+    let lessons = lessons.filter(|_| u32::from(device.0) < MAX_DEVICES);
+    let express = lessons.map(|l| (&l.lane.express, device));
+    let steering = Steering::attach_with(name, link.index, &modes, local, express)
+        .map_err(|e| PortError::new(e.to_string()))?;
     // Every queue gets a socket: the kernel would keep what arrives on one without.
     let count = queues(port).unwrap_or(umems.len());
     let mut opened: Vec<(Several<AfXdp>, Vec<RawFd>)> = Vec::new();
+    let mut copied = steering.mode() == XdpMode::Native;
     for queue in 0..count.max(umems.len()) {
         let worker = queue % umems.len();
         let socket = open_queue(device, queue as u32, &steering, &umems[worker])?;
         said.push(socket.report().to_string());
+        copied &= socket.report().bind == Bind::Copy;
         let fd = socket.poll_fd().as_raw_fd();
         match opened.get_mut(worker) {
             None => opened.push((Several::new(socket), vec![fd])),
@@ -148,8 +157,23 @@ fn open_af_xdp(
             }
         }
     }
-    let queues =
-        opened.into_iter().map(|(device, poll)| OpenDevice { device: Box::new(device), poll }).collect();
+    let lessons = lessons.filter(|_| copied);
+    if let Some(Lessons { lane, .. }) = lessons {
+        lane.join(device, link.index);
+        said.push(format!(
+            "port {name}: express lane: pairs of addresses a worker has decided on are forwarded by the XDP program"
+        ));
+    }
+    let queues = opened
+        .into_iter()
+        .map(|(queue, poll)| match lessons {
+            Some(lessons) => {
+                let device = Box::new(Learning::new(queue, device, link.index, lessons.clone()));
+                OpenDevice { device, poll }
+            }
+            None => OpenDevice { device: Box::new(queue), poll },
+        })
+        .collect();
     let tap = Tap::open(name)?;
     let opened =
         OpenPort { kind: "af_xdp", said, steering: Some(steering), tap: Some(tap), _offloads: offloads };
@@ -160,10 +184,6 @@ fn open_af_xdp(
 fn open_queue(device: DeviceId, queue: u32, steering: &Steering, umem: &Umem) -> Result<AfXdp, PortError> {
     let mut options = Options::new(device, queue);
     options.busy_poll = Some(BUSY_POLL_BUDGET);
-    if let Ok(port) = AfXdp::open(&options, steering, umem) {
-        return Ok(port);
-    }
-    options.busy_poll = None;
     AfXdp::open(&options, steering, umem).map_err(|e| PortError::new(e.to_string()))
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
@@ -53,7 +54,7 @@ impl AfXdp {
         let mut refusals = Vec::new();
         for &bind in &options.order {
             let parts = Parts::prepare(options, name, umem)?;
-            match socket::bind(parts.socket.as_fd(), interface.index(), options.queue, bind) {
+            match bind_patiently(parts.socket.as_fd(), interface.index(), options.queue, bind) {
                 Ok(()) => return parts.finish(options, steering, umem, interface, bind, refusals),
                 Err(error) => refusals.push((bind, error)),
             }
@@ -290,6 +291,20 @@ impl Parts {
             report,
         })
     }
+}
+
+/// The kernel lets go of a queue some milliseconds after the last socket on it is closed: a successor
+/// that comes at once is patient for 200 ms.
+fn bind_patiently(socket: BorrowedFd<'_>, ifindex: u32, queue: u32, bind: Bind) -> io::Result<()> {
+    const TRIES: u32 = 20;
+    const PAUSE: Duration = Duration::from_millis(10);
+    for _ in 1..TRIES {
+        match socket::bind(socket, ifindex, queue, bind) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+    socket::bind(socket, ifindex, queue, bind)
 }
 
 fn step_error(interface: &str, queue: u32, what: &'static str, error: io::Error) -> OpenError {

@@ -117,6 +117,7 @@ impl Daemon {
                         .iter()
                         .flat_map(|s| s.iter())
                         .map(|(cause, count)| (cause.name().to_owned(), count))
+                        .chain(self.express(port.device))
                         .collect(),
                     opened: open.map_or(Vec::new(), |o| o.port.said.clone()),
                     device: name,
@@ -125,6 +126,12 @@ impl Daemon {
             .collect();
         ports.sort_by(|a, b| a.name.cmp(&b.name));
         ports
+    }
+
+    /// Frames the device received that the XDP program forwarded by itself.
+    fn express(&self, device: DeviceId) -> Option<(String, u64)> {
+        let counters = self.lessons.as_ref()?.lane.express.counters(device).ok()?;
+        Some(("express".to_owned(), counters.rx_packets))
     }
 
     fn routes(&self, limit: Option<usize>) -> view::Routes {

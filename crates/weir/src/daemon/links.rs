@@ -120,10 +120,14 @@ impl Daemon {
 
     pub(super) fn set_steered(&mut self) {
         let wanted = steered(self.control.tables(), &self.kernel.addresses);
-        if let Some(local) = &mut self.local
-            && let Err(error) = local.set(wanted)
-        {
-            tracing::error!("{error}; the kernel's new addresses are treated as transit");
+        let Some(local) = &mut self.local else { return };
+        match (local.set(wanted), &self.lessons) {
+            (Ok(0), _) | (Ok(_), None) => {}
+            // What was transit may be local now.
+            (Ok(_), Some(lessons)) => lessons.lane.forget(),
+            (Err(error), _) => {
+                tracing::error!("{error}; the kernel's new addresses are treated as transit");
+            }
         }
     }
 
@@ -177,6 +181,9 @@ impl Daemon {
     pub(super) fn let_go(&mut self, name: &str) -> bool {
         let Some(open) = self.open.remove(name) else { return false };
         self.resleep = true;
+        if let Some(lessons) = &self.lessons {
+            lessons.lane.leave(open.id);
+        }
         for worker in &self.workers {
             let absent = OpenDevice { device: Box::new(Absent), poll: Vec::new() };
             worker.post(Mail::Replace(open.id, absent));
@@ -202,8 +209,8 @@ impl Daemon {
 
     /// Opens a device and gives its queues to the workers.
     pub(super) fn attach(&mut self, port: &Port, id: DeviceId, index: Option<u32>) -> Result<(), String> {
-        let (opened, queues) =
-            ports::open(port, id, &self.umems, self.local.as_ref()).map_err(|e| e.to_string())?;
+        let (opened, queues) = ports::open(port, id, &self.umems, self.local.as_ref(), self.lessons.as_ref())
+            .map_err(|e| e.to_string())?;
         if queues.len() < self.workers.len() {
             return Err(format!(
                 "{} has {} receive queues, expected one for each of {} workers; restart weir or give it more queues",

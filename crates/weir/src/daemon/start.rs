@@ -21,6 +21,7 @@ use weir_io::wake::{Sleep, Waker};
 
 use super::{Broken, Daemon, Kernel, Open, device_id, links};
 use crate::config::{self, Config, Kind};
+use crate::lane::{Lane, Lessons};
 use crate::ports;
 use crate::server::{Desk, Server};
 use crate::worker::{OpenDevice, Start, TOLD_MAX, Tell, Worker};
@@ -56,9 +57,12 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     let placement = place(&config)?;
     let umems = memory(&config, &kernel.links, placement.cpus.len())?;
     let local = local_addresses(&tables, &kernel)?;
-    let (open, devices) = open_devices(&config, &tables, &umems, local.as_ref(), &kernel.links)?;
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
-    let tables = Arc::new(ArcSwap::new(tables));
+    let published = Arc::new(ArcSwap::new(tables.clone()));
+    let lessons = lessons(local.is_some(), &published, key);
+    let with = With { umems: &umems, local: local.as_ref(), lessons: lessons.as_ref() };
+    let (open, devices) = open_devices(&config, &tables, &with, &kernel.links)?;
+    let tables = published;
     let tell = Tell { queue: told_in, waker };
     let mut workers = Vec::new();
     for (number, ((&cpu, umem), devices)) in placement.cpus.iter().zip(&umems).zip(devices).enumerate() {
@@ -78,6 +82,7 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
         umems,
         key,
         local,
+        lessons,
         kernel,
         told,
         asks,
@@ -108,24 +113,50 @@ fn local_addresses(tables: &Tables, kernel: &Kernel) -> Result<Option<LocalAddre
     }
 }
 
+/// The express lane, where there is BPF to make it; without it every frame goes through the workers.
+fn lessons(bpf: bool, tables: &Arc<ArcSwap<Tables>>, key: FlowKey) -> Option<Lessons> {
+    if !bpf {
+        return None;
+    }
+    match Lane::new() {
+        Ok(lane) => {
+            lane.publish(tables.load().generation);
+            Some(Lessons { lane: Arc::new(lane), tables: tables.clone(), key })
+        }
+        Err(error) => {
+            tracing::warn!("no express lane: {error}");
+            None
+        }
+    }
+}
+
+/// What devices are opened with.
+struct With<'a> {
+    umems: &'a [Arc<Umem>],
+    local: Option<&'a LocalAddresses>,
+    lessons: Option<&'a Lessons>,
+}
+
 type Opened = (BTreeMap<String, Open>, Vec<Vec<OpenDevice>>);
 
 /// Every device of the file, and by worker its queues in the order of device ids.
 fn open_devices(
     config: &Config,
     tables: &Tables,
-    umems: &[Arc<Umem>],
-    local: Option<&LocalAddresses>,
+    with: &With<'_>,
     links: &[LinkInfo],
 ) -> Result<Opened, Broken> {
     let mut open = BTreeMap::new();
-    let mut devices: Vec<Vec<OpenDevice>> = umems.iter().map(|_| Vec::new()).collect();
+    let mut devices: Vec<Vec<OpenDevice>> = with.umems.iter().map(|_| Vec::new()).collect();
     for port in config.devices() {
         let name = &port.device.value;
         let id = device_id(tables, name).unwrap_or(DeviceId(open.len() as u16));
-        let (opened, queues) = ports::open(port, id, umems, local).map_err(|error| {
-            Broken(config.complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)))
-        })?;
+        let (opened, queues) =
+            ports::open(port, id, with.umems, with.local, with.lessons).map_err(|error| {
+                Broken(
+                    config.complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)),
+                )
+            })?;
         for said in &opened.said {
             tracing::info!("{said}");
         }
