@@ -301,6 +301,13 @@ impl Router {
         values.iter().sum()
     }
 
+    /// Waits until a metric has reached `least`: counters are some milliseconds old.
+    pub fn wait_for_metric(&self, name: &str, label: &str, least: i64) {
+        until(&format!("{name} with `{label}` reaches {least}\n{}", self.metrics()), || {
+            (self.metric(name, label) >= least).then_some(())
+        });
+    }
+
     /// Every frame is accounted for, at one moment without traffic.
     pub fn assert_conserved(&self) {
         until("workers rest and their books balance", || {

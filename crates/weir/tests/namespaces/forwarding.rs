@@ -19,7 +19,7 @@ fn everything_crosses(test: &str, kind: &str) {
         Echo::start(&bed, way.server).bounce(&bed, 300);
         stream(&bed, way.server, 3_000_000);
     }
-    assert!(router.metric("weir_frames_forwarded_total", "") > 4000);
+    router.wait_for_metric("weir_frames_forwarded_total", "", 4000);
     assert_eq!(router.metric("weir_drops_total", "blame=\"us\""), 0, "{}", router.told(&["show", "drops"]));
     router.assert_conserved();
 }
@@ -78,7 +78,7 @@ fn addresses_only_weir_has_answer_arp_ndp_and_echo() {
         for (way, target) in ways().iter().zip(["10.1.0.77", "fd01::77"]) {
             ping(&bed, way.client, ip(target));
         }
-        assert!(router.metric("weir_drops_total", "local_not_served") > 0);
+        router.wait_for_metric("weir_drops_total", "local_not_served", 1);
         router.assert_conserved();
     }
 }
@@ -95,7 +95,7 @@ fn an_expired_hop_limit_is_told_to_the_sender() {
             icmp(f).is_some_and(|i| (i.from, i.kind) == (way.near, exceeded))
         });
     }
-    assert!(router.metric("weir_drops_total", "ttl_expired") >= 2);
+    router.wait_for_metric("weir_drops_total", "ttl_expired", 2);
     router.assert_conserved();
 }
 
@@ -175,8 +175,8 @@ fn two_workers_keep_every_flow_in_order() {
         assert!(count > u32::from(FLOWS) * EACH / 2, "{count} datagrams arrived");
     }
     for worker in 0..2 {
-        let received = router.metric("weir_frames_received_total", &format!("worker=\"{worker}\""));
-        assert!(received > 100, "worker {worker} received {received}: flows are not spread");
+        // Flows are spread by hash: of 64 some come to each.
+        router.wait_for_metric("weir_frames_received_total", &format!("worker=\"{worker}\""), 100);
     }
     router.assert_conserved();
 }

@@ -20,6 +20,7 @@ fn show_trace_and_top_tell_what_is() {
     for way in ways() {
         ping(&bed, way.client, way.server);
     }
+    router.wait_for_metric("weir_port_rx_packets_total", "port=\"left\"", 2);
     let routes = router.told(&["show", "routes"]);
     assert!(routes.contains("10.9.0.0/16") && routes.contains("10.2.0.2@right"), "{routes}");
     assert!(routes.contains("prohibited"), "{routes}");
