@@ -180,3 +180,39 @@ fn two_workers_keep_every_flow_in_order() {
     }
     router.assert_conserved();
 }
+
+/// The first datagrams of a new pair of addresses are decided by a worker, later ones perhaps by the XDP
+/// program: a burst that begins the flow must not overtake itself.
+#[test]
+fn a_flow_that_begins_with_a_burst_stays_in_order() {
+    let Some(bed) = Bed::new("a_flow_that_begins_with_a_burst_stays_in_order") else { return };
+    const PAIRS: u8 = 100;
+    const BURST: u32 = 60;
+    let route = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n";
+    let router = bed.start(&bed.config("af_xdp", route));
+    let [way, _] = ways();
+    ping(&bed, way.client, way.server);
+    for pair in 1..=PAIRS {
+        super::bed::run(&format!("ip -n {} addr add 10.9.0.{pair}/32 dev s0", bed.server));
+    }
+    let receiver = bed.in_server(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
+    receiver.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    let port = receiver.local_addr().expect("bound").port();
+    let mut arrived = 0;
+    for pair in 1..=PAIRS {
+        let socket = bed.in_client(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
+        socket.connect((ip(&format!("10.9.0.{pair}")), port)).expect("connected");
+        for number in 1..=BURST {
+            socket.send(&number.to_be_bytes()).expect("sent");
+        }
+        let (mut last, mut buffer) = (0, [0; 4]);
+        while last < BURST && receiver.recv(&mut buffer).is_ok() {
+            let number = u32::from_be_bytes(buffer);
+            assert!(number > last, "pair {pair}: {number} arrived after {last}");
+            last = number;
+            arrived += 1;
+        }
+    }
+    assert!(arrived > u32::from(PAIRS) * BURST * 9 / 10, "{arrived} arrived");
+    router.assert_conserved();
+}
