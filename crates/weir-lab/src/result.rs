@@ -147,7 +147,7 @@ fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results 
             .collect(),
     };
     results.warnings = doubts::of(manifest, &results).into_iter().map(Doubt::of).collect();
-    results.answer = answer::sentence(&results);
+    results.answer = answer::sentence(&results, experiment.pairs.len());
     results
 }
 

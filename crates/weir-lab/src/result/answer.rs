@@ -4,16 +4,21 @@ use super::Results;
 use crate::model::Subject;
 use crate::stats::{Comparison, Verdict};
 
-pub fn sentence(results: &Results) -> String {
+/// `asked` is how many pairs the experiment names: those that could not be compared are said too.
+pub fn sentence(results: &Results, asked: usize) -> String {
     let judged: Vec<&Comparison> = results.comparisons.iter().filter(|c| c.ratio.is_some()).collect();
     let sentence = match judged.len() {
         0 => return alone(results),
         1..=MOST => judged.iter().map(|c| one(c, results)).collect::<Vec<_>>().join("; "),
         _ => many(&judged),
     };
-    match sentence.strip_prefix("no difference") {
-        Some(rest) => format!("No difference{rest}."),
-        None => format!("{sentence}."),
+    let sentence = match sentence.strip_prefix("no difference") {
+        Some(rest) => format!("No difference{rest}"),
+        None => sentence,
+    };
+    match asked - asked.min(judged.len()) {
+        0 => format!("{sentence}."),
+        lost => format!("{sentence}. {lost} of {asked} comparisons could not be made: see the doubts."),
     }
 }
 
@@ -91,5 +96,70 @@ fn alone(results: &Results) -> String {
         [] if results.skipped.is_empty() => "Nothing was measured.".into(),
         [] => "Nothing could be measured here: see what was skipped, and why.".into(),
         _ => format!("{} (median); nothing to compare.", measured.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Metric;
+    use crate::stats::compare::{Pair, compare};
+
+    fn results(others: &[(&str, f64)]) -> Results {
+        let base = [10.0, 10.1, 9.9, 10.05, 9.95];
+        let figures: Vec<Vec<f64>> = others.iter().map(|(_, f)| base.map(|b| b * f).to_vec()).collect();
+        let pairs: Vec<Pair<'_>> = others
+            .iter()
+            .zip(&figures)
+            .map(|((name, _), f)| Pair { reference: ("a", &base), other: (name, f) })
+            .collect();
+        Results {
+            format: 1,
+            name: "t".into(),
+            title: "t".into(),
+            question: "q".into(),
+            answer: String::new(),
+            metric: Metric("pps".into()),
+            higher_is_better: true,
+            quick: false,
+            seed: 1,
+            runs_planned: 0,
+            runs_measured: 0,
+            runs_failed: 0,
+            runs_missing: 0,
+            configurations: Vec::new(),
+            comparisons: compare(&pairs, 2.0, 1),
+            warnings: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_difference_is_said_with_ratio_and_interval() {
+        let said = sentence(&results(&[("b", 2.0)]), 1);
+        assert!(said.starts_with("b has 2.000 times the packets a second of a (95 % interval 1.9"), "{said}");
+    }
+
+    #[test]
+    fn equivalence_names_its_margin() {
+        let said = sentence(&results(&[("b", 1.0)]), 1);
+        assert!(said.starts_with("b and a are equivalent within ±2 %: 1.000 times"), "{said}");
+    }
+
+    #[test]
+    fn many_pairs_are_counted_and_the_greatest_difference_named() {
+        let said = sentence(&results(&[("b", 2.0), ("c", 1.0), ("d", 0.2), ("e", 1.1)]), 4);
+        assert!(
+            said.starts_with("4 comparisons, ratios 0.200 to 2.000: 3 different, most so d: 0.200 times a"),
+            "{said}"
+        );
+        assert!(said.contains("1 equivalent within ±2 %"), "{said}");
+    }
+
+    #[test]
+    fn what_could_not_be_compared_is_said() {
+        let said = sentence(&results(&[("b", 2.0)]), 3);
+        assert!(said.ends_with("2 of 3 comparisons could not be made: see the doubts."), "{said}");
+        assert_eq!(sentence(&results(&[]), 0), "Nothing was measured.");
     }
 }

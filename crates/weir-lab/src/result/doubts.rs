@@ -50,6 +50,16 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
     found
 }
 
+/// The beginning of a long error; a subject's whole last words are in the raw file.
+fn shortened(error: &str) -> String {
+    const SHOWN: usize = 240;
+    let error = error.trim_end_matches('.');
+    match error.char_indices().nth(SHOWN) {
+        Some((at, _)) => format!("{}… (whole in the raw file)", &error[..at]),
+        None => error.into(),
+    }
+}
+
 /// Configurations of which the same is said, under what is said, in the order first said.
 fn grouped<K: PartialEq>(said: impl Iterator<Item = (K, String)>) -> Vec<(K, Vec<String>)> {
     let mut groups: Vec<(K, Vec<String>)> = Vec::new();
@@ -65,7 +75,7 @@ fn grouped<K: PartialEq>(said: impl Iterator<Item = (K, String)>) -> Vec<(K, Vec
 fn of_outcome(outcome: &Outcome, found: &mut Vec<Warning>) {
     let configuration = outcome.configuration.name.clone();
     if let Some(first) = outcome.failures.first() {
-        let (runs, first) = (outcome.failures.len(), first.clone());
+        let (runs, first) = (outcome.failures.len(), shortened(first));
         found.push(Warning::Failed { configuration: configuration.clone(), runs, first });
     }
     found.extend(warnings::of_figures(&configuration, &outcome.figures, &outcome.order));
