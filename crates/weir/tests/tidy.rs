@@ -214,6 +214,27 @@ fn links_between_documents_lead_somewhere() {
 }
 
 #[test]
+fn every_dependency_has_its_reason() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace manifest");
+    let reasons = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let named = |line: &str| line.split_once(" = ").map(|(name, _)| name.to_string());
+    let section = manifest.split("[workspace.dependencies]").nth(1).and_then(|s| s.split("\n[").next());
+    let dependencies: Vec<String> = section.unwrap_or_default().lines().filter_map(named).collect();
+    assert!(dependencies.len() > 5, "the manifest was not understood");
+    let manifests: String = files("crates", "Cargo.toml").into_iter().map(|(_, text)| text).collect();
+    let mut complaints = Vec::new();
+    for name in dependencies.iter().filter(|name| !name.starts_with("weir-")) {
+        if !reasons.contains(&format!("{name},")) && !reasons.contains(&format!("{name} |")) {
+            complaints.push(format!("ARCHITECTURE.md does not say what {name} is for"));
+        }
+        if !manifests.contains(&format!("\n{name}.workspace")) {
+            complaints.push(format!("Cargo.toml names {name}, which no crate uses: remove it"));
+        }
+    }
+    assert_clean(complaints);
+}
+
+#[test]
 fn a_long_function_would_be_seen() {
     let body = "    let _x = 1;\n".repeat(FUNCTION_LINES);
     let text = format!("pub(crate) fn long() {{\n{body}}}\n\nfn short() {{\n}}\n");
