@@ -42,6 +42,8 @@ pub struct Results {
     pub runs_missing: usize,
     pub configurations: Vec<Outcome>,
     pub comparisons: Vec<Comparison>,
+    /// How it was measured, each sentence once.
+    pub notes: Vec<Noted>,
     pub warnings: Vec<Doubt>,
     pub skipped: Vec<Skipped>,
 }
@@ -80,6 +82,13 @@ pub struct Outcome {
 pub struct Skipped {
     pub configuration: String,
     pub reason: String,
+}
+
+/// What whoever measured said, and of which configurations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Noted {
+    pub note: String,
+    pub configurations: Vec<String>,
 }
 
 /// A warning in words, with its kind for programs.
@@ -139,6 +148,7 @@ fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results 
         runs_measured: measured,
         runs_failed: failed,
         runs_missing: planned.saturating_sub(measured + failed),
+        notes: doubts::notes(&outcomes),
         configurations: outcomes,
         comparisons,
         warnings: Vec::new(),

@@ -1,5 +1,6 @@
 //! `weir-lab run`: an experiment from file to report.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -69,8 +70,9 @@ impl Run {
         if let Some(moved) = done.moved {
             eprintln!("the earlier campaign is kept in {}", moved.display());
         }
-        show(&done.results);
-        println!("\nreport: {}", dir.join("report.html").display());
+        let said = format!("{}\nreport: {}\n", show(&done.results), dir.join("report.html").display());
+        // a reader that went away (a closed pipe) has lost only this: everything is in the folder
+        let _ = std::io::stdout().write_all(said.as_bytes());
         if done.results.runs_missing > 0 {
             return Ok(ExitCode::from(INTERRUPTED));
         }
@@ -80,8 +82,8 @@ impl Run {
 }
 
 /// The answer, the figures, one ministat block a reference, and the doubts.
-fn show(results: &Results) {
-    println!("\n{}\n", results.answer);
+fn show(results: &Results) -> String {
+    let mut out = format!("\n{}\n\n", results.answer);
     let mut rows = vec![
         ["configuration", "median", "min – max", report::beside_heading(results), "loss"].map(String::from),
     ];
@@ -95,19 +97,20 @@ fn show(results: &Results) {
             dash(outcome.loss_percent.map(|l| format!("{} %", digits(l.median)))),
         ]);
     }
-    print!("{}", aligned(&rows));
+    out += &aligned(&rows);
     for block in report::ministat_blocks(results).iter().take(3) {
-        println!("\n{}", block.trim_end());
+        out += &format!("\n{block}");
     }
     if !results.warnings.is_empty() {
-        println!();
+        out.push('\n');
     }
     for doubt in results.warnings.iter().take(DOUBTS) {
-        println!("! {} → {}", doubt.sentence, doubt.remedy);
+        out += &format!("! {} → {}\n", doubt.sentence, doubt.remedy);
     }
     if let Some(more) = results.warnings.len().checked_sub(DOUBTS).filter(|&n| n > 0) {
-        println!("! and {more} more doubts in the report");
+        out += &format!("! and {more} more doubts in the report\n");
     }
+    out
 }
 
 /// Columns as wide as their widest cell, the first to the left, figures to the right.

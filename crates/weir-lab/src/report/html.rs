@@ -30,6 +30,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     body += &ledger(results);
     body += &latency(results);
     body += &doubts(results);
+    body += &notes(results);
     body += &section(
         "Compute it again",
         &format!(
@@ -235,6 +236,17 @@ fn doubts(results: &Results) -> String {
         .collect();
     let list = if items.is_empty() { "<p>None.</p>".into() } else { format!("<ul>{items}</ul>") };
     format!("<section id=\"doubts\"><h2>Doubts</h2>{list}</section>\n")
+}
+
+fn notes(results: &Results) -> String {
+    if results.notes.is_empty() {
+        return String::new();
+    }
+    let item = |names: &[String], note: &str| {
+        format!("<li>{} <span class=\"note\">{}</span></li>", escape(note), escape(&names.join(", ")))
+    };
+    let items: String = results.notes.iter().map(|n| item(&n.configurations, &n.note)).collect();
+    section("How it was measured", &format!("<ul>{items}</ul>"))
 }
 
 fn machine(manifest: &Manifest) -> String {

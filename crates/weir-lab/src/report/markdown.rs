@@ -27,6 +27,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     out += &ledger(results);
     out += &latency(results);
     out += &doubts(results);
+    out += &notes(results);
     out += &again(results);
     out += &machine(manifest);
     out
@@ -159,6 +160,17 @@ fn doubts(results: &Results) -> String {
     }
     for doubt in &results.warnings {
         out += &format!("- {}. *{}.*\n", doubt.sentence.trim_end_matches('.'), doubt.remedy);
+    }
+    out
+}
+
+fn notes(results: &Results) -> String {
+    if results.notes.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("\n## How it was measured\n\n");
+    for noted in &results.notes {
+        out += &format!("- {}: {}\n", noted.configurations.join(", "), noted.note);
     }
     out
 }

@@ -129,6 +129,7 @@ mod tests {
             runs_missing: 0,
             configurations: Vec::new(),
             comparisons: compare(&pairs, 2.0, 1),
+            notes: Vec::new(),
             warnings: Vec::new(),
             skipped: Vec::new(),
         }

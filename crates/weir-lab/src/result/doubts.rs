@@ -1,9 +1,12 @@
 //! Which warnings a campaign earned.
 
-use super::{Outcome, Results};
+use super::{Noted, Outcome, Results};
 use crate::manifest::Manifest;
 use crate::model::Subject;
 use crate::stats::warnings::{self, Warning};
+
+/// How beds and daemons say that the next best was taken.
+const REFUSED: &str = " refused";
 
 pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
     let mut found = Vec::new();
@@ -41,13 +44,19 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
     for outcome in &results.configurations {
         of_outcome(outcome, &mut found);
     }
-    // what generator and sink say of themselves, the subjects above them say too
-    let subjects = results.configurations.iter().filter(|o| o.configuration.subject != Subject::Ceiling);
-    let notes = subjects.flat_map(|o| o.notes.iter().map(|n| (n.clone(), o.configuration.name.clone())));
-    for (note, configurations) in grouped(notes) {
-        found.push(Warning::Note { configurations, note });
+    for noted in results.notes.iter().filter(|n| n.note.contains(REFUSED)) {
+        let (configurations, note) = (noted.configurations.clone(), noted.note.clone());
+        found.push(Warning::Fallback { configurations, note });
     }
     found
+}
+
+/// What beds said, each sentence once. What generator and sink say of themselves, the subjects above them
+/// say too.
+pub fn notes(outcomes: &[Outcome]) -> Vec<Noted> {
+    let subjects = outcomes.iter().filter(|o| o.configuration.subject != Subject::Ceiling);
+    let said = subjects.flat_map(|o| o.notes.iter().map(|n| (n.clone(), o.configuration.name.clone())));
+    grouped(said).into_iter().map(|(note, configurations)| Noted { note, configurations }).collect()
 }
 
 /// The beginning of a long error; a subject's whole last words are in the raw file.

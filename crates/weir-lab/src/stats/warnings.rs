@@ -51,9 +51,8 @@ pub enum Warning {
     },
     Outlier {
         configuration: String,
-        run: usize,
-        figure: f64,
-        median: f64,
+        runs: Vec<usize>,
+        percent: f64,
     },
     Drift {
         configuration: String,
@@ -77,8 +76,8 @@ pub enum Warning {
         configuration: String,
         packets: u64,
     },
-    /// Said by whoever measured: a fallback, a raised frame size.
-    Note {
+    /// Something better was refused on the way; said by whoever measured.
+    Fallback {
         configurations: Vec<String>,
         note: String,
     },
@@ -110,10 +109,12 @@ impl Warning {
             Warning::Noisy { configurations, percent } => {
                 format!("{}: runs deviate by up to {percent:.1} % of their mean", names(configurations))
             }
-            Warning::Outlier { configuration, run, figure, median } => {
-                let percent = (figure / median - 1.0) * 100.0;
+            Warning::Outlier { configuration, runs, percent } => {
+                let runs: Vec<String> = runs.iter().map(usize::to_string).collect();
+                let (word, verb) = if runs.len() == 1 { ("run", "lies") } else { ("runs", "lie") };
+                let runs = runs.join(", ");
                 format!(
-                    "{configuration}: run {run} lies {percent:+.1} % from the median, far outside the others"
+                    "{configuration}: {word} {runs} {verb} far outside the others, up to {percent:+.1} % from the median"
                 )
             }
             Warning::Drift { configuration, p, rising } => {
@@ -132,7 +133,7 @@ impl Warning {
             Warning::Duplicated { configuration, packets } => {
                 format!("{configuration}: {packets} packets arrived more than once")
             }
-            Warning::Note { configurations, note } => format!("{}: {note}", names(configurations)),
+            Warning::Fallback { configurations, note } => format!("{}: {note}", names(configurations)),
         }
     }
 
@@ -158,7 +159,9 @@ impl Warning {
             }
             Warning::Reordered { .. } => "check that a flow stays on one queue and one worker",
             Warning::Duplicated { .. } => "look for a loop or a mirror on the path",
-            Warning::Note { .. } => "take it into account when reading the figure",
+            Warning::Fallback { .. } => {
+                "take it into account, or use a device and a kernel that accept what was refused"
+            }
         }
         .into()
     }
@@ -181,14 +184,11 @@ pub fn of_figures(configuration: &str, figures: &[f64], order: &[usize]) -> Vec<
     let mut found = Vec::new();
     let Some(summary) = Summary::of(figures) else { return found };
     let name = || configuration.to_string();
-    for index in outliers(figures) {
-        let run = order.get(index).copied().unwrap_or(index);
-        found.push(Warning::Outlier {
-            configuration: name(),
-            run,
-            figure: figures[index],
-            median: summary.median,
-        });
+    let far = outliers(figures);
+    let away = |&i: &usize| (figures[i] / summary.median - 1.0) * 100.0;
+    if let Some(percent) = far.iter().map(away).max_by(|a, b| a.abs().total_cmp(&b.abs())) {
+        let runs = far.iter().map(|&i| order.get(i).copied().unwrap_or(i)).collect();
+        found.push(Warning::Outlier { configuration: name(), runs, percent });
     }
     if let Some((p, rising)) = trend(figures).filter(|(p, _)| *p < DRIFT_P) {
         found.push(Warning::Drift { configuration: name(), p, rising });
@@ -259,10 +259,9 @@ mod tests {
         let figures = [100.0, 100.1, 99.9, 100.05, 90.0, 99.95, 100.02];
         let order = [3, 9, 11, 20, 25, 31, 40];
         let found = of_figures("c", &figures, &order);
-        assert_eq!(
-            found,
-            [Warning::Outlier { configuration: "c".into(), run: 25, figure: 90.0, median: 100.0 }]
-        );
+        let [Warning::Outlier { runs, percent, .. }] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(runs, &[25]);
+        assert!((percent + 10.0).abs() < 1e-9, "{percent}");
     }
 
     #[test]

@@ -95,7 +95,10 @@ impl Weir {
         let mut weir = Weir { child, control: Control::new(socket), notes: Vec::new(), _folder: folder };
         weir._folder.record_subject(weir.child.id())?;
         weir.wait_until_ready(&log)?;
-        weir.notes = weir.describe()?;
+        // interfaces have another name in every run: notes name their role, so that runs say the same
+        let roles = [(&site.input.name, "din"), (&site.output.name, "dout")];
+        let steady = |note: String| roles.iter().fold(note, |n, (name, role)| n.replace(*name, role));
+        weir.notes = weir.describe()?.into_iter().map(steady).collect();
         Ok(weir)
     }
 
