@@ -1,3 +1,5 @@
+//! Files expand as described, and mistakes are refused with their place.
+
 use super::*;
 use crate::model::FrameSize;
 

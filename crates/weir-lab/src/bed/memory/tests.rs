@@ -1,3 +1,5 @@
+//! The memory bed forwards every packet of either family, paces, adds workers up, and refuses what it must.
+
 use super::*;
 use crate::model::{FrameSize, Placement, Rate, Topology, Workload};
 

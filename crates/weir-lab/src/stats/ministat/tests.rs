@@ -1,3 +1,5 @@
+//! Blocks as ministat prints them: one drawn by the original, published ones where the corpus is at hand.
+
 use super::*;
 use std::path::{Path, PathBuf};
 
