@@ -20,7 +20,7 @@ use weir_io::af_xdp::{AfXdp, Options};
 use weir_io::bpf::asm::{Asm, Reg, Size};
 use weir_io::bpf::attach::{Attachment, XdpMode};
 use weir_io::bpf::object::{LoadedProgram, Map, MapKind};
-use weir_io::steer::express::{Decided, Express};
+use weir_io::steer::express::{Decided, Express, Progress};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::umem::{ChunkSize, Umem};
 use weir_io::xdp_gen::{Generator, Layout, Slot};
@@ -132,12 +132,17 @@ fn forward(
     let batches = flag("gather=").unwrap_or(1);
     let (mut batch, mut out) = (Batch::new(), Vec::with_capacity(4 * BATCH));
     let (mut forwarded, mut dropped, mut breaths, mut idle) = (0u64, 0u64, 0u64, 0u64);
+    let mut number = 0;
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     'all: loop {
         for _ in 0..4096 {
             let mut got = 0;
             for _ in 0..batches {
+                if let Some(progress) = steer_in.progress().filter(|_| !tx.unsent()) {
+                    progress.done(number);
+                }
                 let n = rx.rx(&mut pool, &mut batch);
+                number = batch.frames().last().and_then(Progress::number).unwrap_or(number);
                 if n == 0 {
                     break;
                 }

@@ -22,6 +22,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 use weir_core::packet::DeviceId;
 use weir_core::tables::Owner;
@@ -31,9 +32,10 @@ use crate::bpf::object::{BpfError, LoadedProgram, Map, MapKind};
 
 pub mod express;
 mod express_program;
-pub mod program;
+mod program;
 
-use express::Express;
+use express::{Express, Progress};
+use express_program::Lane;
 
 /// The program's name in the kernel, by which a successor recognises a leftover.
 pub const PROGRAM_NAME: &str = "weir_steer";
@@ -203,6 +205,7 @@ pub struct Steering {
     xsks: Map,
     counters: Map,
     attachment: Attachment,
+    progress: Option<Arc<Progress>>,
 }
 
 impl Steering {
@@ -227,11 +230,14 @@ impl Steering {
     ) -> Result<Steering, SteerError> {
         let xsks = Map::new("weir_xsks", MapKind::Xsk, 4, 4, MAX_QUEUES)?;
         let counters = Map::new("weir_counters", MapKind::PerCpuArray, 4, 8, Cause::COUNT as u32)?;
-        let listing = program::assemble(&xsks, &counters, &local.v4, &local.v6, express)
+        let (numbers, words) = Map::shared("weir_progress", express::progress::SIZE)?;
+        let lane = express.map(|(express, device)| Lane { express, device, progress: &numbers });
+        let listing = program::assemble(&xsks, &counters, &local.v4, &local.v6, lane.as_ref())
             .map_err(|error| SteerError::Bpf(error.into()))?;
         let loaded = LoadedProgram::load(PROGRAM_NAME, &listing)?;
         let attachment = Attachment::new(interface, ifindex, &loaded, modes)?;
-        Ok(Steering { interface: interface.into(), xsks, counters, attachment })
+        let progress = express.map(|_| Arc::new(Progress(words)));
+        Ok(Steering { interface: interface.into(), xsks, counters, attachment, progress })
     }
 
     /// From now on, transit of `queue` goes to `socket`. The kernel forgets the socket by itself
@@ -249,6 +255,11 @@ impl Steering {
             *to = self.counters.sum(cause)?.first().copied().unwrap_or(0);
         }
         Ok(counters)
+    }
+
+    /// Where the worker of an interface with an express lane says how far it has come.
+    pub fn progress(&self) -> Option<&Arc<Progress>> {
+        self.progress.as_ref()
     }
 
     pub fn mode(&self) -> XdpMode {

@@ -21,7 +21,7 @@ use weir_io::bpf::features::can_transmit;
 use weir_io::bpf::object::LoadedProgram;
 use weir_io::netns;
 use weir_io::offload::{self, Offload};
-use weir_io::steer::express::{Decided, Express};
+use weir_io::steer::express::{Decided, Express, Progress};
 use weir_io::steer::{Cause, LocalAddresses, Steering};
 use weir_io::umem::{Chunk, ChunkSize, Umem};
 
@@ -48,6 +48,8 @@ struct Port {
     device: AfXdp,
     pool: Pool<Chunk>,
     umem: Umem,
+    /// Of the frame received last.
+    number: u64,
 }
 
 impl Port {
@@ -58,9 +60,14 @@ impl Port {
         let mut options = Options::new(DeviceId(0), 0);
         (options.ring, options.posted) = (128, 128);
         let device = AfXdp::open(&options, &steering, &umem).expect("opened");
-        let mut port = Port { pool: umem.pool(), steering, device, umem };
+        let mut port = Port { pool: umem.pool(), steering, device, umem, number: 0 };
         port.receive();
         port
+    }
+
+    /// Everything received so far has left.
+    fn done(&self) {
+        self.steering.progress().expect("on an express lane").done(self.number);
     }
 
     fn receive(&mut self) -> Vec<Vec<u8>> {
@@ -69,6 +76,7 @@ impl Port {
         let mut frames = Vec::new();
         for frame in batch.drain() {
             frames.push(frame.data().to_vec());
+            self.number = Progress::number(&frame).expect("room before a frame");
             self.pool.put(frame.into_buffer());
         }
         frames
@@ -369,7 +377,13 @@ fn another_program_on_the_interface_is_respected() {
         assert!(text.starts_with("a: XDP program firewall (id "), "{text}");
         assert!(text.contains("ip link set dev a xdp off"), "{text}");
         drop(theirs);
-        let ours = Steering::attach("a", index, &BOTH, &local(&[])).expect("free again");
+        // A process forked at this moment holds the link open until it becomes another program.
+        let mut ours = None;
+        await_that("the interface to be free again", || {
+            ours = Steering::attach("a", index, &BOTH, &local(&[])).ok();
+            ours.is_some()
+        });
+        let ours = ours.expect("just attached");
         assert!(ours.attachment().dies_with_us() && !ours.attachment().replaced_leftover);
         assert!(refusal(&local(&[])).starts_with("a: XDP program weir_steer (id "), "a living twin");
     })
@@ -440,6 +454,7 @@ fn two_links(test: &str) -> Option<Namespace> {
     ns.ip(&["link", "add", "name", "c", "type", "veth", "peer", "name", "d"]);
     quiet(&ns, "c", "02:00:00:00:00:0c");
     quiet(&ns, "d", "02:00:00:00:00:0d");
+    netns::inside(&ns.0, || offload::set("d", Offload::Gro, true).expect("switched on")).expect("entered");
     Some(ns)
 }
 
@@ -494,6 +509,9 @@ fn a_decided_pair_takes_the_express_lane_and_looks_as_if_routed() {
             assert_eq!(port.await_frames(1)[0], frame, "not learned yet: ours");
             express.learn(&decided).expect("room");
             wire.send(&frame);
+            assert_eq!(port.await_frames(1)[0], frame, "others may still be on their way: ours");
+            port.done();
+            wire.send(&frame);
             assert_eq!(far.await_frame(), forwarded(frame.clone(), &decided));
             bytes += frame.len() as u64;
         }
@@ -517,7 +535,7 @@ fn what_is_not_plain_or_not_in_force_stays_with_the_router() {
             express.learn(&decided(source, destination)).expect("room");
         }
         let mut port = Port::open("a", &local(&[]), Some((&express, DeviceId(0))));
-        let mut wire = Wire::of("b");
+        let (mut wire, mut far) = (Wire::of("b"), Wire::of("d"));
         let four = || udp(v4.0, v4.1);
         let six = || udp(v6.0, v6.1);
         let changed = |mut frame: Vec<u8>, at: usize, value: u8| {
@@ -551,18 +569,65 @@ fn what_is_not_plain_or_not_in_force_stays_with_the_router() {
             ("IPv6 beyond the MTU", big(v6)),
             ("a version that is neither", changed(six(), 14, 0x50)),
         ];
+        for plain in [four(), six()] {
+            wire.send(&plain);
+            port.await_frames(1);
+        }
         for (what, frame) in &cases {
+            port.done();
             wire.send(frame);
             assert_eq!(&port.await_frames(1)[0], frame, "{what}");
         }
+        port.done();
         express.set_generation(8).expect("set");
         wire.send(&four());
         assert_eq!(port.await_frames(1), [four()], "decided by tables that are no longer in force");
         express.set_generation(7).expect("set");
+        port.done();
+        wire.send(&four());
+        assert_eq!(far.await_frame(), forwarded(four(), &decided(v4.0, v4.1)), "plain and in force");
         express.close().expect("closed");
+        port.done();
         wire.send(&six());
         assert_eq!(port.await_frames(1), [six()], "closed");
-        assert_eq!(express.counters(DeviceId(0)).expect("read").rx_packets, 0);
+        assert_eq!(express.counters(DeviceId(0)).expect("read").rx_packets, 1);
+    })
+    .expect("entered");
+}
+
+#[test]
+fn no_frame_overtakes_an_earlier_one_of_its_pair() {
+    let Some(ns) = two_links("no_frame_overtakes_an_earlier_one_of_its_pair") else { return };
+    netns::inside(&ns.0, || {
+        let express = Express::new().expect("maps");
+        express.set_generation(7).expect("set");
+        let decided = decided("10.0.0.1", "10.1.0.1");
+        express.learn(&decided).expect("room");
+        let mut port = Port::open("a", &local(&[]), Some((&express, DeviceId(0))));
+        let (mut wire, mut far) = (Wire::of("b"), Wire::of("d"));
+        let numbered = |n: u8| packet("10.0.0.1", "10.1.0.1").udp(1000, 2000, &[n]);
+        for n in 0..20 {
+            wire.send(&numbered(n));
+        }
+        assert_eq!(port.await_frames(20), (0..20).map(numbered).collect::<Vec<_>>());
+        let all = port.number;
+        port.number = all - 1;
+        port.done();
+        wire.send(&numbered(20));
+        assert_eq!(port.await_frames(1), [numbered(20)], "one before it is still with us");
+        assert_eq!(port.number, all + 1);
+        port.done();
+        express.learn(&decided).expect("known");
+        wire.send(&numbered(21));
+        assert_eq!(far.await_frame(), forwarded(numbered(21), &decided));
+        let options = packet("10.0.0.1", "10.1.0.1").options(&[1, 1, 1, 1]).udp(1000, 2000, &[22]);
+        wire.send(&options);
+        wire.send(&numbered(23));
+        assert_eq!(port.await_frames(2), [options, numbered(23)], "behind one that is not plain");
+        port.done();
+        wire.send(&numbered(24));
+        assert_eq!(far.await_frame(), forwarded(numbered(24), &decided));
+        assert_eq!(express.counters(DeviceId(0)).expect("read").rx_packets, 2);
     })
     .expect("entered");
 }

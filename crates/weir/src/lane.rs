@@ -7,8 +7,9 @@
 //!
 //! Promises: an entry is in force under the snapshot it was decided by and no other; a device that
 //! cannot take redirected frames (a veth whose peer stopped receiving by NAPI) is never redirected to
-//! for longer than [`ASK_EVERY`]; teaching takes a bounded part of a worker's time. Refuses: devices in
-//! zero-copy mode (their sockets are faster) and generic XDP.
+//! for longer than [`ASK_EVERY`]; teaching takes a bounded part of a worker's time; no frame
+//! overtakes one of its pair that is still with a worker. Refuses: devices in zero-copy mode (their sockets
+//! are faster), generic XDP, and devices with several queues (one could overtake another).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,9 +23,10 @@ use weir_core::tables::Tables;
 use weir_core::time::{MILLISECOND, Nanos};
 use weir_core::verdict::Ledger;
 use weir_core::wire::flow::FlowKey;
+use weir_io::af_xdp::AfXdp;
 use weir_io::bpf::features;
 use weir_io::steer::SteerError;
-use weir_io::steer::express::{Decided, Express, MAX_DEVICES};
+use weir_io::steer::express::{Decided, Express, MAX_DEVICES, Progress};
 use weir_io::umem::Chunk;
 
 use crate::worker::Report;
@@ -48,6 +50,8 @@ pub struct Lane {
     /// By [`DeviceId`]: the interface of a device of this lane, else 0.
     devices: Vec<AtomicU32>,
     closures: AtomicU64,
+    /// Sockets with frames the kernel has not taken yet.
+    unsent: AtomicU32,
     generation: AtomicU64,
     asked: AtomicU64,
 }
@@ -60,6 +64,7 @@ impl Lane {
             out: none(),
             devices: none(),
             closures: AtomicU64::new(0),
+            unsent: AtomicU32::new(0),
             generation: AtomicU64::new(u64::MAX),
             asked: AtomicU64::new(0),
         })
@@ -164,21 +169,36 @@ pub struct Lessons {
     pub key: FlowKey,
 }
 
-/// A device whose received frames teach the lane.
-pub struct Learning<D> {
-    inner: D,
+/// A socket whose received frames teach the lane, and which tells the lane how far its worker has come.
+pub struct Learning {
+    inner: AfXdp,
     id: DeviceId,
     ifindex: u32,
     lessons: Lessons,
+    progress: Arc<Progress>,
     lasting: Lasting,
     /// Which frame of a batch is looked at next: not always the first.
     turn: usize,
+    /// Number of the frame received last.
+    number: u64,
+    /// This socket is among [`Lane::unsent`].
+    unsent: bool,
 }
 
-impl<D: Device<Chunk>> Learning<D> {
-    pub fn new(inner: D, id: DeviceId, ifindex: u32, lessons: Lessons) -> Self {
+impl Learning {
+    pub fn new(inner: AfXdp, id: DeviceId, ifindex: u32, lessons: Lessons, progress: Arc<Progress>) -> Self {
         let lasting = Lasting::new(lessons.key);
-        Learning { inner, id, ifindex, lessons, lasting, turn: 0 }
+        Learning { inner, id, ifindex, lessons, progress, lasting, turn: 0, number: 0, unsent: false }
+    }
+
+    fn note_unsent(&mut self) {
+        let unsent = self.inner.unsent();
+        match (self.unsent, unsent) {
+            (false, true) => self.lessons.lane.unsent.fetch_add(1, Ordering::AcqRel),
+            (true, false) => self.lessons.lane.unsent.fetch_sub(1, Ordering::AcqRel),
+            _ => 0,
+        };
+        self.unsent = unsent;
     }
 
     fn learn(&mut self, frames: &[Frame<Chunk>]) {
@@ -212,18 +232,27 @@ impl<D: Device<Chunk>> Learning<D> {
     }
 }
 
-impl<D: Device<Chunk>> Device<Chunk> for Learning<D> {
+impl Device<Chunk> for Learning {
     fn rx(&mut self, pool: &mut Pool<Chunk>, batch: &mut Batch<Chunk>) -> usize {
+        // A breath sends what it received before it receives again. What a socket kept is not sent.
+        if self.lessons.lane.unsent.load(Ordering::Acquire) == 0 {
+            self.progress.done(self.number);
+        }
         let before = batch.len();
         let received = self.inner.rx(pool, batch);
+        self.note_unsent();
         if received > 0 {
-            self.learn(&batch.frames()[before..]);
+            let frames = &batch.frames()[before..];
+            self.number = frames.last().and_then(Progress::number).unwrap_or(self.number);
+            self.learn(frames);
         }
         received
     }
 
     fn tx(&mut self, pool: &mut Pool<Chunk>, frames: &mut Vec<Frame<Chunk>>) -> usize {
-        self.inner.tx(pool, frames)
+        let accepted = self.inner.tx(pool, frames);
+        self.note_unsent();
+        accepted
     }
 
     fn buffers_held(&self) -> usize {
@@ -236,5 +265,13 @@ impl<D: Device<Chunk>> Device<Chunk> for Learning<D> {
 
     fn status(&mut self) -> DeviceStatus {
         self.inner.status()
+    }
+}
+
+impl Drop for Learning {
+    fn drop(&mut self) {
+        if self.unsent {
+            self.lessons.lane.unsent.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }

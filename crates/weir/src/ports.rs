@@ -10,10 +10,11 @@
 //! Promises: every refusal on the way is kept and printed; receive offloads that merge frames are off
 //! while a port is ours and on again afterwards; dropping an [`OpenPort`] leaves the interface as it was.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use weir_core::device::Device;
 use weir_core::packet::DeviceId;
 use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
 use weir_io::af_xdp::{AfXdp, Bind, Options};
@@ -135,49 +136,58 @@ fn open_af_xdp(
     let offloads = switch_off_merging(name, &mut said);
     let modes = [XdpMode::Native, XdpMode::Generic];
     // Devices beyond those with express counters would leave the ledger unbalanced.
-    let lessons = lessons.filter(|_| u32::from(device.0) < MAX_DEVICES);
+    let lessons = lessons.filter(|_| u32::from(device.0) < MAX_DEVICES && has_one_queue(name));
     let express = lessons.map(|l| (&l.lane.express, device));
     let steering = Steering::attach_with(name, link.index, &modes, local, express)
         .map_err(|e| PortError::new(e.to_string()))?;
     // Every queue gets a socket: the kernel would keep what arrives on one without.
     let count = queues(port).unwrap_or(umems.len());
-    let mut opened: Vec<(Several<AfXdp>, Vec<RawFd>)> = Vec::new();
-    let mut copied = steering.mode() == XdpMode::Native;
+    let mut opened: Vec<Vec<AfXdp>> = umems.iter().map(|_| Vec::new()).collect();
     for queue in 0..count.max(umems.len()) {
         let worker = queue % umems.len();
         let socket = open_queue(device, queue as u32, &steering, &umems[worker])?;
         said.push(socket.report().to_string());
-        copied &= socket.report().bind == Bind::Copy;
-        let fd = socket.poll_fd().as_raw_fd();
-        match opened.get_mut(worker) {
-            None => opened.push((Several::new(socket), vec![fd])),
-            Some((several, poll)) => {
-                several.add(socket);
-                poll.push(fd);
-            }
-        }
+        opened[worker].push(socket);
     }
-    let lessons = lessons.filter(|_| copied);
-    if let Some(Lessons { lane, .. }) = lessons {
+    let copied = opened.iter().flatten().all(|socket| socket.report().bind == Bind::Copy);
+    let lessons = lessons.filter(|_| copied && steering.mode() == XdpMode::Native);
+    let pupil = lessons.zip(steering.progress().cloned());
+    if let Some((Lessons { lane, .. }, _)) = &pupil {
         lane.join(device, link.index);
         said.push(format!(
             "port {name}: express lane: pairs of addresses a worker has decided on are forwarded by the XDP program"
         ));
     }
-    let queues = opened
-        .into_iter()
-        .map(|(queue, poll)| match lessons {
-            Some(lessons) => {
-                let device = Box::new(Learning::new(queue, device, link.index, lessons.clone()));
-                OpenDevice { device, poll }
-            }
-            None => OpenDevice { device: Box::new(queue), poll },
-        })
-        .collect();
+    let teach = |socket| match &pupil {
+        Some((lessons, progress)) => {
+            Box::new(Learning::new(socket, device, link.index, (*lessons).clone(), progress.clone()))
+                as Box<dyn Device<Chunk> + Send>
+        }
+        None => Box::new(socket),
+    };
+    let queues = opened.into_iter().filter_map(|sockets| several(sockets, teach)).collect();
     let tap = Tap::open(name)?;
     let opened =
         OpenPort { kind: "af_xdp", said, steering: Some(steering), tap: Some(tap), _offloads: offloads };
     Ok((opened, queues))
+}
+
+/// A worker's queues of one device as one.
+fn several(
+    sockets: Vec<AfXdp>,
+    teach: impl Fn(AfXdp) -> Box<dyn Device<Chunk> + Send>,
+) -> Option<OpenDevice> {
+    let poll = sockets.iter().map(|socket| socket.poll_fd().as_raw_fd()).collect();
+    let mut queues = sockets.into_iter().map(teach);
+    let mut several = Several::new(queues.next()?);
+    queues.for_each(|queue| several.add(queue));
+    Some(OpenDevice { device: Box::new(several), poll })
+}
+
+/// One receive and one transmit queue: nothing on this device can overtake anything else.
+fn has_one_queue(name: &str) -> bool {
+    let folder = format!("/sys/class/net/{name}/queues");
+    std::fs::read_dir(folder).is_ok_and(|queues| queues.count() == 2)
 }
 
 /// A queue whose worker polls the interface itself, or one driven by interrupts where that is refused.

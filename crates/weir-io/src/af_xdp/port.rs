@@ -72,6 +72,11 @@ impl AfXdp {
         self.socket.as_fd()
     }
 
+    /// Frames were accepted for sending that the kernel has not taken yet.
+    pub fn unsent(&self) -> bool {
+        self.unsent
+    }
+
     /// Keeps `want_posted` chunks with the kernel.
     fn refill(&mut self, pool: &mut Pool<Chunk>) {
         let due = self.want_posted.saturating_sub(self.posted);

@@ -7,6 +7,8 @@ use std::ffi::CString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
 use super::asm::{AsmError, Program};
 
@@ -147,11 +149,23 @@ impl Map {
         value_size: usize,
         max_entries: u32,
     ) -> Result<Map, BpfError> {
+        Self::with_flags(name, kind, key_size, value_size, max_entries, 0)
+    }
+
+    fn with_flags(
+        name: &'static str,
+        kind: MapKind,
+        key_size: usize,
+        value_size: usize,
+        max_entries: u32,
+        map_flags: u32,
+    ) -> Result<Map, BpfError> {
         let mut attr = MapCreateAttr {
             map_type: kind as u32,
             key_size: key_size as u32,
             value_size: value_size as u32,
             max_entries,
+            map_flags,
             map_name: object_name(name),
             ..MapCreateAttr::default()
         };
@@ -159,6 +173,14 @@ impl Map {
         let fd = unsafe { bpf_fd(Command::MapCreate, &mut attr) }
             .map_err(|error| BpfError::Map { name, error })?;
         Ok(Map { fd, name, key_size, value_size, kind })
+    }
+
+    /// An array of one value that both the program and this process read and write in place.
+    pub fn shared(name: &'static str, value_size: usize) -> Result<(Map, SharedWords), BpfError> {
+        const MMAPABLE: u32 = 1 << 10;
+        let map = Self::with_flags(name, MapKind::Array, 4, value_size, 1, MMAPABLE)?;
+        let words = SharedWords::of(&map).map_err(|error| BpfError::Map { name, error })?;
+        Ok((map, words))
     }
 
     fn elem(&self, command: Command, key: &[u8], value: *mut u8) -> Result<(), BpfError> {
@@ -221,6 +243,48 @@ impl Map {
 impl AsRawFd for Map {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+}
+
+/// The value of a shared map, mapped: a row of words, each accessed atomically.
+#[derive(Debug)]
+pub struct SharedWords {
+    start: NonNull<AtomicU64>,
+    count: usize,
+}
+
+// SAFETY: the mapping is reached through atomic operations only, from any thread.
+unsafe impl Send for SharedWords {}
+// SAFETY: as above.
+unsafe impl Sync for SharedWords {}
+
+impl SharedWords {
+    fn of(map: &Map) -> io::Result<SharedWords> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = map.as_raw_fd();
+        // SAFETY: a new mapping at an address the kernel chooses, of a descriptor we hold.
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), map.value_size, access, libc::MAP_SHARED, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        Ok(SharedWords { start, count: map.value_size / 8 })
+    }
+
+    /// Word `at`; the last one where there is none.
+    #[inline]
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: the index is below `count`, so the word lies in the mapping, which lives as long as
+        // `self`; it is page-aligned and accessed atomically by everyone.
+        unsafe { self.start.add(at.min(self.count - 1)).as_ref() }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `of`; no reference into it outlives `self`.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.count * 8) };
     }
 }
 

@@ -16,16 +16,21 @@
 //! headers, VLAN tags, TTL 1, too big, unknown) goes to the router. Frames and bytes are counted by
 //! device, for the ledger.
 //!
-//! Refuses: next hops chosen by flow (ECMP looks at ports), and interfaces that cannot take frames
+//! No frame overtakes another of its pair. Frames on their way to the router are numbered, the worker
+//! says up to which number everything has left ([`Progress::done`]), and the program remembers with each
+//! pair its last frame that went that way: until it has left, the next ones follow it.
+//!
+//! Refuses: interfaces with several queues (one could overtake another), next hops chosen by flow (ECMP looks at ports), and interfaces that cannot take frames
 //! from XDP ([`crate::bpf::features::can_transmit`]); the caller must not teach such pairs.
 
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 
-use weir_core::packet::DeviceId;
+use weir_core::packet::{Buffer, DeviceId, Frame};
 use weir_core::tables::Mac;
 
 use super::SteerError;
-use crate::bpf::object::{Map, MapKind};
+use crate::bpf::object::{Map, MapKind, SharedWords};
 
 /// Pairs of addresses of one family: 65,536 × some 120 B = 8 MiB; the least recently used go first.
 pub const MAX_PAIRS: u32 = 1 << 16;
@@ -33,7 +38,7 @@ pub const MAX_PAIRS: u32 = 1 << 16;
 /// Devices with express counters.
 pub const MAX_DEVICES: u32 = 256;
 
-/// One entry as the program reads it, 48 bytes. Offsets are the program's too.
+/// One entry as the program reads it, 56 bytes. Offsets are the program's too.
 pub(super) mod entry {
     pub const GENERATION: i16 = 0;
     pub const IN_IFINDEX: i16 = 8;
@@ -43,7 +48,41 @@ pub(super) mod entry {
     pub const IN_MAC: i16 = 24;
     /// Destination and source, as they leave.
     pub const OUT_MACS: i16 = 32;
-    pub const SIZE: usize = 48;
+    /// Number of the pair's last frame that went to the router; 0 when none is known. The
+    /// program's to write.
+    pub const LAST_SLOW: i16 = 48;
+    pub const SIZE: usize = 56;
+}
+
+/// What program and worker tell each other, a cache line each.
+pub(super) mod progress {
+    /// The number given last.
+    pub const STEERED: i16 = 0;
+    /// Every frame up to this number has left the router, or is lost.
+    pub const DONE: i16 = 64;
+    pub const SIZE: usize = 128;
+    /// Metadata before a steered frame: its number.
+    pub const NUMBER_SIZE: usize = 8;
+}
+
+/// How far the worker of an interface has come.
+#[derive(Debug)]
+pub struct Progress(pub(super) SharedWords);
+
+impl Progress {
+    /// Every frame up to `number` has been sent, dropped or lost.
+    #[inline]
+    pub fn done(&self, number: u64) {
+        // Release: the system calls that sent the frames come before.
+        self.0.word(progress::DONE as usize / 8).store(number, Ordering::Release);
+    }
+
+    /// The number a steered frame carries before its first byte.
+    #[inline]
+    pub fn number<B: Buffer>(frame: &Frame<B>) -> Option<u64> {
+        let before = frame.buffer().bytes().get(..frame.start())?;
+        before.last_chunk::<{ progress::NUMBER_SIZE }>().map(|bytes| u64::from_ne_bytes(*bytes))
+    }
 }
 
 /// Counters of one device on one CPU.
@@ -116,17 +155,15 @@ impl Express {
         self.set_generation(NO_GENERATION)
     }
 
-    /// Remembers a decision; the least recently used one may go for it. One system call.
+    /// Remembers a decision, unless it is remembered already; the least recently used one may go for
+    /// it. One or two system calls.
     pub fn learn(&self, decided: &Decided) -> Result<(), SteerError> {
-        let value = value(decided);
         match (decided.source, decided.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let key = [source.octets(), destination.octets()].concat();
-                Ok(self.pairs4.update(&key, &value)?)
+                remember(&self.pairs4, &[source.octets(), destination.octets()].concat(), decided)
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let key = [source.octets(), destination.octets()].concat();
-                Ok(self.pairs6.update(&key, &value)?)
+                remember(&self.pairs6, &[source.octets(), destination.octets()].concat(), decided)
             }
             // Two families are no pair: nothing to remember.
             _ => Ok(()),
@@ -144,6 +181,15 @@ impl Express {
             tx_bytes: word(counter::TX_BYTES),
         })
     }
+}
+
+fn remember(pairs: &Map, key: &[u8], decided: &Decided) -> Result<(), SteerError> {
+    let wanted = value(decided);
+    let mut known = [0; entry::SIZE];
+    // Writing it again would forget which frame of the pair is on its way.
+    let same = pairs.read(key, &mut known).is_ok()
+        && known[..entry::LAST_SLOW as usize] == wanted[..entry::LAST_SLOW as usize];
+    if same { Ok(()) } else { Ok(pairs.update(key, &wanted)?) }
 }
 
 fn value(decided: &Decided) -> [u8; entry::SIZE] {

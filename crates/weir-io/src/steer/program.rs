@@ -4,11 +4,10 @@
 //! `R8` end of the frame, `R9` the action to return. Fields are compared in network order; the
 //! constants are turned around instead, once, here.
 
-use weir_core::packet::DeviceId;
 use weir_core::tables::Owner;
 
-use super::express::Express;
-use super::{Cause, express_program};
+use super::Cause;
+use super::express_program::{self, Lane};
 use crate::bpf::asm::{Alu, Asm, AsmError, Cond, Helper, Label, Program, Reg, Reg::*, Size};
 use crate::bpf::object::Map;
 
@@ -57,12 +56,12 @@ struct Ends {
 }
 
 /// The program over these maps.
-pub fn assemble(
+pub(super) fn assemble(
     xsks: &Map,
     counters: &Map,
     local4: &Map,
     local6: &Map,
-    express: Option<(&Express, DeviceId)>,
+    lane: Option<&Lane<'_>>,
 ) -> Result<Program, AsmError> {
     let mut a = Asm::new();
     let ends = Ends {
@@ -78,14 +77,14 @@ pub fn assemble(
     };
     let (is_arp, is_group, is_v6) = (a.label("is_arp"), a.label("is_group"), a.label("is_v6"));
     ethernet(&mut a, &ends, is_arp, is_group, is_v6);
-    ipv4(&mut a, &ends, local4, express);
+    ipv4(&mut a, &ends, local4, lane);
     a.bind(is_v6);
-    ipv6(&mut a, &ends, local6, express);
+    ipv6(&mut a, &ends, local6, lane);
     a.bind(is_arp);
     arp(&mut a, &ends, local4);
     a.bind(is_group);
     group(&mut a, &ends, local6);
-    finish(&mut a, &ends, xsks, counters);
+    finish(&mut a, &ends, xsks, counters, lane);
     a.finish()
 }
 
@@ -113,13 +112,13 @@ fn ethernet(a: &mut Asm, ends: &Ends, is_arp: Label, is_group: Label, is_v6: Lab
     a.jump_if(Cond::NotEqual, R3, wire16(0x0800), ends.not_ip);
 }
 
-fn ipv4(a: &mut Asm, ends: &Ends, local4: &Map, express: Option<(&Express, DeviceId)>) {
+fn ipv4(a: &mut Asm, ends: &Ends, local4: &Map, lane: Option<&Lane<'_>>) {
     a.note("IPv4; a header cut short is ours to count");
     within(a, IPV4_HEADER, ends.steer);
-    if let Some((express, device)) = express {
+    if let Some(lane) = lane {
         let slow = a.label("slow4");
         untagged_only(a, slow);
-        express_program::ipv4(a, express, device, slow);
+        express_program::ipv4(a, lane, slow);
         a.bind(slow);
     }
     a.load(Size::U8, R3, R7, 16);
@@ -130,12 +129,12 @@ fn ipv4(a: &mut Asm, ends: &Ends, local4: &Map, express: Option<(&Express, Devic
     a.jump(ends.steer);
 }
 
-fn ipv6(a: &mut Asm, ends: &Ends, local6: &Map, express: Option<(&Express, DeviceId)>) {
+fn ipv6(a: &mut Asm, ends: &Ends, local6: &Map, lane: Option<&Lane<'_>>) {
     within(a, IPV6_HEADER, ends.steer);
-    if let Some((express, device)) = express {
+    if let Some(lane) = lane {
         let slow = a.label("slow6");
         untagged_only(a, slow);
-        express_program::ipv6(a, express, device, slow);
+        express_program::ipv6(a, lane, slow);
         a.bind(slow);
     }
     a.load(Size::U8, R3, R7, 24);
@@ -210,7 +209,7 @@ fn lookup(a: &mut Asm, map: &Map, key: i32) {
 }
 
 /// Counts the cause and returns the action.
-fn finish(a: &mut Asm, ends: &Ends, xsks: &Map, counters: &Map) {
+fn finish(a: &mut Asm, ends: &Ends, xsks: &Map, counters: &Map, lane: Option<&Lane<'_>>) {
     let redirect = a.label("redirect");
     for (label, cause) in [(ends.resolve, Cause::Resolve), (ends.steer, Cause::Transit)] {
         a.bind(label);
@@ -220,6 +219,9 @@ fn finish(a: &mut Asm, ends: &Ends, xsks: &Map, counters: &Map) {
         }
     }
     a.bind(redirect);
+    if let Some(lane) = lane {
+        express_program::number(a, lane);
+    }
     a.map(R1, xsks);
     a.load(Size::U32, R2, R6, MD_RX_QUEUE);
     a.note("without a socket on this queue: pass");

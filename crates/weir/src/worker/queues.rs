@@ -31,22 +31,22 @@ impl Device<Chunk> for Absent {
 
 /// Several receive queues of one device for one worker, where a device has more queues than there are
 /// workers. Received from in turn, so that none starves; sent through the first.
-pub struct Several<D> {
-    queues: Vec<D>,
+pub struct Several {
+    queues: Vec<Box<dyn Device<Chunk> + Send>>,
     next: usize,
 }
 
-impl<D: Device<Chunk>> Several<D> {
-    pub fn new(first: D) -> Self {
+impl Several {
+    pub fn new(first: Box<dyn Device<Chunk> + Send>) -> Self {
         Several { queues: vec![first], next: 0 }
     }
 
-    pub fn add(&mut self, queue: D) {
+    pub fn add(&mut self, queue: Box<dyn Device<Chunk> + Send>) {
         self.queues.push(queue);
     }
 }
 
-impl<D: Device<Chunk>> Device<Chunk> for Several<D> {
+impl Device<Chunk> for Several {
     fn rx(&mut self, pool: &mut Pool<Chunk>, batch: &mut Batch<Chunk>) -> usize {
         let count = self.queues.len();
         let first = self.next;
