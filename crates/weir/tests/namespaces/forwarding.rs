@@ -216,3 +216,34 @@ fn a_flow_that_begins_with_a_burst_stays_in_order() {
     assert!(arrived > u32::from(PAIRS) * BURST * 9 / 10, "{arrived} arrived");
     router.assert_conserved();
 }
+
+#[test]
+fn a_tun_port_hands_packets_to_the_kernel_and_takes_its_answers() {
+    let test = "a_tun_port_hands_packets_to_the_kernel_and_takes_its_answers";
+    let Some(bed) = Bed::new(test) else { return };
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        eprintln!("SKIP {test}: needs /dev/net/tun");
+        return;
+    }
+    // The router's own kernel is behind the TUN device, and answers through it.
+    let ns = &bed.router;
+    for command in
+        [format!("ip -n {ns} tuntap add dev weir0 mode tun"), format!("ip -n {ns} link set weir0 up")]
+    {
+        super::bed::run(&command);
+    }
+    let config = bed
+        .config("af_packet", "")
+        .split("[[port]]\nname = \"right\"")
+        .next()
+        .expect("a part")
+        .to_owned()
+        + "[[port]]\nname = \"host\"\ndevice = \"weir0\"\nkind = \"tun\"\naddresses = [\"10.8.0.1/24\"]\n";
+    let router = bed.start(&config);
+    super::bed::run(&format!("ip -n {ns} addr add 10.8.0.5/24 dev weir0"));
+    super::bed::run(&format!("ip -n {ns} route replace 10.1.0.2/32 dev weir0"));
+    ping(&bed, ways()[0].client, ip("10.8.0.5"));
+    router.wait_for_metric("weir_port_tx_packets_total", "port=\"host\"", 1);
+    router.wait_for_metric("weir_port_rx_packets_total", "port=\"host\"", 1);
+    router.assert_conserved();
+}
