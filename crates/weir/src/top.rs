@@ -74,6 +74,7 @@ fn rates(before: &Look, now: &Look) -> String {
         ["worker", "cpu", "received/s", "forwarded/s", "local/s", "dropped/s", "held", "frames/breath"];
     out += "\n";
     out += &table(head, 0..8, now.workers.iter().map(worker).collect());
+    out += &express_rate(before, now, seconds);
     let sum = |workers: &[view::Worker]| {
         let mut sum: BTreeMap<String, u64> = BTreeMap::new();
         for (reason, count) in workers.iter().flat_map(|w| &w.drops) {
@@ -99,6 +100,27 @@ fn rates(before: &Look, now: &Look) -> String {
         out += &table(["drops/s", "reason"], 0..1, rows);
     }
     out
+}
+
+/// What the XDP program forwards by itself passes no worker.
+fn express_rate(before: &Look, now: &Look, seconds: f64) -> String {
+    let express = |look: &Look| {
+        let mut by_device: BTreeMap<String, u64> = BTreeMap::new();
+        for port in &look.ports {
+            if let Some(count) = port.steered.get("express") {
+                by_device.insert(port.device.clone(), *count);
+            }
+        }
+        by_device.values().sum::<u64>()
+    };
+    let (old, new) = (express(before), express(now));
+    if new == 0 {
+        return String::new();
+    }
+    format!(
+        "express lane: {} packets/s forwarded by the XDP program itself\n",
+        si(new.saturating_sub(old) as f64 / seconds)
+    )
 }
 
 fn port_rates(before: &Look, now: &Look, seconds: f64) -> String {
