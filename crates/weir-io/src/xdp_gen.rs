@@ -50,6 +50,9 @@ pub const FRAME_MAX: usize = 4096 - 256 - 320;
 /// reuse; fewer make most frames cost a page of the allocator.
 const LIVE_BATCH: u32 = 256;
 
+/// The same when paced: a packet waits for the flush, so 16 looks at the clock (1 µs) are the most it is
+/// late by.
+const LIVE_BATCH_PACED: u32 = 16;
 /// Runs in the first call of [`Generator::run_until`], which shows how long one takes: 2 to 40 ms.
 const RUNS_TO_LEARN: u32 = 1 << 16;
 /// A call that was meant to last until the deadline runs a 64th longer rather than end before it:
@@ -153,6 +156,8 @@ pub struct Generator {
     state: Map,
     _table: Map,
     longest: Vec<u8>,
+    /// Frames between two flushes.
+    batch: u32,
 }
 
 impl Generator {
@@ -176,8 +181,14 @@ impl Generator {
         let program = plan.assemble(&table, &state).map_err(BpfError::from)?;
         let program = LoadedProgram::load("weir_gen", &program)?;
         let _kept = keep(&program);
-        let generator =
-            Generator { _kept, program, state, _table: table, longest: vec![0; longest as usize] };
+        let generator = Generator {
+            _kept,
+            program,
+            state,
+            _table: table,
+            longest: vec![0; longest as usize],
+            batch: LIVE_BATCH,
+        };
         let mut value = [0; state::SIZE];
         put(&mut value, state::UNTIL_NS, u64::MAX);
         generator.write_state(&value)?;
@@ -195,6 +206,7 @@ impl Generator {
         put(&mut value, state::NEXT_NS, (crate::clock::now() as f64 * INTERVAL_ONE) as u64);
         put(&mut value, state::INTERVAL_NS, interval as u64);
         put(&mut value, state::LAG_NS, lag as u64);
+        self.batch = if packets_per_second.is_some() { LIVE_BATCH_PACED } else { LIVE_BATCH };
         self.write_state(&value)
     }
 
@@ -227,7 +239,7 @@ impl Generator {
 
     /// The mean time of a run, ns; `None` after a signal.
     fn call(&mut self, times: u32) -> Result<Option<u32>, GeneratorError> {
-        match self.program.run_live(&self.longest, times, LIVE_BATCH) {
+        match self.program.run_live(&self.longest, times, self.batch) {
             Ok(each) => Ok(Some(each)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
             Err(error) => Err(GeneratorError::Run(error)),

@@ -20,9 +20,8 @@ use crate::model::Rate;
 pub const BURST: u64 = 32;
 /// Packets offered at once when flat out.
 pub const FLAT_OUT_BATCH: u32 = 64;
-/// Looks at once of a transmitter that paces itself: 8,192 × 60 ns is half a millisecond, a thousandth of
-/// the shortest window worth measuring, and long beside the 20 µs such a call costs to set up.
-pub const SELF_PACED_BATCH: u32 = 8192;
+/// How long a transmitter sends by itself while a receiver waits for its turn on the same CPU.
+pub const TURN: Duration = Duration::from_millis(5);
 
 /// Puts packets of one traffic stream on the wire, in order.
 pub trait Transmitter: Send {
@@ -32,9 +31,9 @@ pub trait Transmitter: Send {
     /// Starts the stream again: packet 0 of every flow is next, in the order of `seed`.
     fn restart(&mut self, plan: &Plan, seed: u64) -> io::Result<()>;
 
-    /// Keeps the plan's rate by itself: then `want` is how often it looks whether a packet is due.
-    fn paces_itself(&self) -> bool {
-        false
+    /// Sends until `deadline`, keeping the plan's rate by itself; `None` from those who cannot.
+    fn send_until(&mut self, _deadline: Nanos) -> io::Result<Option<Transmitted>> {
+        Ok(None)
     }
 
     /// Whether a packet the wire refuses is missing from `sent`. If not, the wire's own counter has it.
@@ -79,27 +78,43 @@ pub struct Generator<'a> {
     sent: Sent,
     /// Paced: packets that came due and were let go.
     missed: u64,
+    takes_turns: bool,
+    by_itself: bool,
 }
 
 impl<'a> Generator<'a> {
-    pub fn new(transmitter: &'a mut dyn Transmitter, plan: Plan, now: Nanos) -> Self {
-        Generator { transmitter, plan, sent: Sent { began: now, ..Sent::default() }, missed: 0 }
+    /// `takes_turns`: whoever calls [`Generator::step`] has other work between two steps.
+    pub fn new(transmitter: &'a mut dyn Transmitter, plan: Plan, takes_turns: bool, now: Nanos) -> Self {
+        let sent = Sent { began: now, ..Sent::default() };
+        Generator { transmitter, plan, sent, missed: 0, takes_turns, by_itself: false }
     }
 
     /// Sends what is due now; `false` when the window is over.
     pub fn step(&mut self, now: Nanos) -> io::Result<bool> {
         let elapsed = now.saturating_sub(self.sent.began);
         if elapsed >= self.plan.window.as_nanos() as Nanos {
-            self.sent.took = elapsed;
+            // Whoever sends by itself stopped at the end, however late it says so.
+            self.sent.took = if self.by_itself { self.plan.window.as_nanos() as Nanos } else { elapsed };
             return Ok(false);
+        }
+        let end = self.sent.began + self.plan.window.as_nanos() as Nanos;
+        let turn = if self.takes_turns { now + TURN.as_nanos() as Nanos } else { end };
+        if let Some(done) = self.transmitter.send_until(turn.min(end))? {
+            self.by_itself = true;
+            self.count(done);
+            return Ok(true);
         }
         let want = self.due(elapsed);
         if want > 0 {
             let done = self.transmitter.transmit(want, self.plan.run)?;
-            self.sent.counts.offered += done.offered;
-            self.sent.counts.sent += done.sent;
+            self.count(done);
         }
         Ok(true)
+    }
+
+    fn count(&mut self, done: Transmitted) {
+        self.sent.counts.offered += done.offered;
+        self.sent.counts.sent += done.sent;
     }
 
     /// What the run sent so far.
@@ -113,9 +128,6 @@ impl<'a> Generator<'a> {
     }
 
     fn due(&mut self, elapsed: Nanos) -> u32 {
-        if self.transmitter.paces_itself() {
-            return SELF_PACED_BATCH;
-        }
         let Rate::Pps(rate) = self.plan.rate else { return FLAT_OUT_BATCH };
         let behind = scheduled(rate, elapsed).saturating_sub(self.sent.counts.offered + self.missed);
         self.sent.behind_max = self.sent.behind_max.max(behind);
@@ -167,7 +179,7 @@ mod tests {
         let mut wire = Wire { calls: Vec::new(), refuse, seen: 0 };
         let plan = Plan { rate, window: Duration::from_millis(100), run: 8 };
         let mut now = 5_000;
-        let mut generator = Generator::new(&mut wire, plan, now);
+        let mut generator = Generator::new(&mut wire, plan, true, now);
         while generator.step(now).expect("the test wire never fails") {
             now += tick;
             if hold_up_at.is_some_and(|at| (at..at + tick).contains(&now)) {

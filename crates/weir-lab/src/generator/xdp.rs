@@ -6,6 +6,7 @@
 
 use std::io;
 
+use weir_core::time::Nanos;
 use weir_io::xdp_gen::{self, Layout, Slot};
 
 use super::{Plan, Transmitted, Transmitter};
@@ -23,6 +24,15 @@ struct Running {
     program: xdp_gen::Generator,
     /// What had left when it was asked last.
     sent: u64,
+}
+
+impl Running {
+    /// What left since the last question.
+    fn moved(&mut self) -> io::Result<Transmitted> {
+        let sent = self.program.sent().map_err(other)?;
+        let now = sent - std::mem::replace(&mut self.sent, sent);
+        Ok(Transmitted { offered: now, sent: now })
+    }
 }
 
 impl XdpTransmitter {
@@ -87,13 +97,13 @@ impl Transmitter for XdpTransmitter {
     fn transmit(&mut self, want: u32, _: u16) -> io::Result<Transmitted> {
         let Some(running) = &mut self.running else { return Ok(Transmitted::default()) };
         running.program.run(want).map_err(other)?;
-        let sent = running.program.sent().map_err(other)?;
-        let now = sent - std::mem::replace(&mut running.sent, sent);
-        Ok(Transmitted { offered: now, sent: now })
+        running.moved()
     }
 
-    fn paces_itself(&self) -> bool {
-        true
+    fn send_until(&mut self, deadline: Nanos) -> io::Result<Option<Transmitted>> {
+        let Some(running) = &mut self.running else { return Ok(None) };
+        running.program.run_until(deadline).map_err(other)?;
+        running.moved().map(Some)
     }
 
     fn sees_refusals(&self) -> bool {

@@ -89,7 +89,8 @@ fn generate(
     weir_io::netns::enter(course.home).map_err(|e| LabError(format!("generator: its namespace: {e}")))?;
     pin(course.cpus.generator)?;
     transmitter.restart(&course.plan, course.seed).map_err(|e| failed("generator", &e))?;
-    let mut generator = Generator::new(transmitter, course.plan, clock::now());
+    let takes_turns = receiver.as_ref().is_some_and(|receiver| !receiver.collector.in_kernel());
+    let mut generator = Generator::new(transmitter, course.plan, takes_turns, clock::now());
     while generator.step(clock::now()).map_err(|e| failed("generator", &e))? {
         if let Some(receiver) = &mut receiver {
             receiver.step()?;
