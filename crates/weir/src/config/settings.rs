@@ -14,9 +14,7 @@ use super::source::Complaints;
 pub struct Workers {
     /// Empty means one worker for each physical core this process may use.
     pub cpus: Vec<u32>,
-    /// Queues to use of each device; `None` means as many as it has, up to one for each worker.
-    pub queues: Option<u16>,
-    /// Buffers of each worker; see [`DEFAULT_BUFFERS`].
+    /// Buffers of each worker; by default enough for every ring.
     pub buffers: Option<u32>,
 }
 
@@ -38,11 +36,10 @@ const BUFFERS: std::ops::RangeInclusive<u32> = 1024..=1_048_576;
 const ICMP_MAX: u32 = 1_000_000;
 
 pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers> {
-    let fields = value.table(&["cpus", "queues", "buffers"], "[workers]", complaints)?;
+    let fields = value.table(&["cpus", "buffers"], "[workers]", complaints)?;
     let cpus = fields.get("cpus").map(|v| cpus(&v, complaints)).unwrap_or_default();
-    let queues = fields.get("queues").and_then(|v| v.integer(1..=WORKERS_MAX as u16, 1, complaints));
     let buffers = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 8192, complaints));
-    Some(Workers { cpus, queues, buffers })
+    Some(Workers { cpus, buffers })
 }
 
 fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {

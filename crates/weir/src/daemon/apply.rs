@@ -77,7 +77,8 @@ impl Daemon {
             tracing::info!("{name} is given back to the kernel");
         }
         self.config = config;
-        self.relist(now);
+        self.list();
+        self.take_up(now);
         for action in &said {
             tracing::info!("applied {action}");
         }

@@ -27,6 +27,11 @@ pub fn index_of(device: &str, links: &[LinkInfo]) -> Option<u32> {
     links.iter().find(|l| l.name == device).map(|l| l.index)
 }
 
+/// The index of a device that opening may have made (TUN).
+pub fn index_now(device: &str) -> Option<u32> {
+    netlink::link(device).ok().flatten().map(|l| l.index)
+}
+
 /// What the core should know of a port's device, if it is there.
 pub fn link_of(port: &Port, links: &[LinkInfo]) -> Option<Link> {
     let device = port.device.value.clone();
@@ -86,21 +91,30 @@ impl Daemon {
             return;
         }
         // Few and rare: the lists are short, and listing again cannot drift from what is.
-        self.relist(now);
+        // Most news is of links that are no port's, or of things not looked at.
+        if self.list() {
+            self.take_up(now);
+        }
     }
 
-    /// Lists links and addresses and takes every difference up.
-    pub(super) fn relist(&mut self, now: Nanos) {
+    /// Lists links and addresses; false when they are as before, or not to be had.
+    pub(super) fn list(&mut self) -> bool {
         match (netlink::links(), netlink::addresses()) {
             (Ok(links), Ok(addresses)) => {
+                let changed = links != self.kernel.links || addresses != self.kernel.addresses;
                 self.kernel.links = links;
                 self.kernel.addresses = addresses;
+                changed
             }
             (Err(error), _) | (_, Err(error)) => {
                 tracing::warn!("netlink: {error}; links and addresses are as they were heard last");
-                return;
+                false
             }
         }
+    }
+
+    /// Brings ports and tables in line with what was listed last.
+    pub(super) fn take_up(&mut self, now: Nanos) {
         let devices: Vec<Port> = self.config.devices().into_iter().cloned().collect();
         for port in &devices {
             self.follow(now, port);
@@ -225,6 +239,7 @@ impl Daemon {
         for (worker, queue) in self.workers.iter().zip(queues) {
             worker.post(Mail::Replace(id, queue));
         }
+        let index = index.or_else(|| index_now(&port.device.value));
         self.open.insert(port.device.value.clone(), Open { port: opened, id, index });
         self.resleep = true;
         Ok(())

@@ -61,7 +61,7 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     let published = Arc::new(ArcSwap::new(tables.clone()));
     let lessons = lessons(local.is_some(), &published, key);
     let with = With { umems: &umems, local: local.as_ref(), lessons: lessons.as_ref() };
-    let (open, devices) = open_devices(&config, &tables, &with, &kernel.links)?;
+    let (open, devices) = open_devices(&config, &tables, &with)?;
     let tables = published;
     let tell = Tell { queue: told_in, waker };
     let mut workers = Vec::new();
@@ -91,7 +91,8 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
         started: now,
     };
     // Devices that opening set up or made (tun) are known to the kernel only now.
-    daemon.relist(clock::now());
+    daemon.list();
+    daemon.take_up(clock::now());
     for notice in daemon.control.notices() {
         tracing::warn!("{notice}");
     }
@@ -140,12 +141,7 @@ struct With<'a> {
 type Opened = (BTreeMap<String, Open>, Vec<Vec<OpenDevice>>);
 
 /// Every device of the file, and by worker its queues in the order of device ids.
-fn open_devices(
-    config: &Config,
-    tables: &Tables,
-    with: &With<'_>,
-    links: &[LinkInfo],
-) -> Result<Opened, Broken> {
+fn open_devices(config: &Config, tables: &Tables, with: &With<'_>) -> Result<Opened, Broken> {
     let mut open = BTreeMap::new();
     let mut devices: Vec<Vec<OpenDevice>> = with.umems.iter().map(|_| Vec::new()).collect();
     for port in config.devices() {
@@ -163,7 +159,7 @@ fn open_devices(
         for (worker, queue) in devices.iter_mut().zip(queues) {
             worker.push(queue);
         }
-        open.insert(name.clone(), Open { port: opened, id, index: links::index_of(name, links) });
+        open.insert(name.clone(), Open { port: opened, id, index: links::index_now(name) });
     }
     Ok((open, devices))
 }
@@ -210,21 +206,26 @@ fn devices_exist(config: &Config, links: &[LinkInfo]) -> Result<(), Broken> {
 fn place(config: &Config) -> Result<Placement, Broken> {
     let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(|e| Broken(e.to_string()))?;
     let fewest =
-        config.devices().into_iter().filter_map(|p| Some((ports::queues(p)?, p.device.value.as_str()))).min();
+        config.devices().into_iter().filter_map(|p| Some((ports::queues(p)?, p))).min_by_key(|f| f.0);
     let most = fewest.map(|f| f.0);
     let mut placement = match config.workers.cpus.as_slice() {
         [] => Placement::by_core(&topology, most),
         cpus => Placement::explicit(&topology, cpus).map_err(|e| Broken(e.to_string()))?,
     };
     tracing::info!("{}", placement.reason);
-    if let Some((queues, device)) = fewest
+    if let Some((queues, port)) = fewest
         && queues < placement.cpus.len().max(topology.cores())
     {
         placement.cpus.truncate(queues);
+        let device = &port.device.value;
+        let more = match port.kind.value {
+            Kind::Tun | Kind::Pcap => String::new(),
+            _ => format!("; more with `ethtool -L {device} combined N`"),
+        };
         tracing::info!(
-            "not more than {}: {device} has {queues} receive queue{}, and a worker needs one of each device; more with `ethtool -L {device} combined N`",
-            if queues == 1 { "1 worker".to_owned() } else { format!("{queues} workers") },
-            if queues == 1 { "" } else { "s" }
+            "not more than {}: {device} has {}, and a worker needs one of each device{more}",
+            crate::cli::count(queues, "worker"),
+            crate::cli::count(queues, "receive queue"),
         );
     }
     for warning in &placement.warnings {
