@@ -20,10 +20,11 @@ use crate::model::{Configuration, LabError, LossLedger, Rate};
 /// Four batches: one in the router, one being sent, and the rest so that none is ever waited for.
 const BUFFERS: u32 = 4 * BATCH as u32 + 1024;
 
-/// Frames start at this many different cache lines of their chunks. Chunks lie 2,048 bytes apart, so at one
-/// offset the headers of all frames would share two of the 64 sets of a first-level cache, 24 lines for a
-/// batch of 64; cards and DPDK's memory pools spread them likewise. Four lines leave room for 1,518 bytes.
-const COLOURS: usize = 4;
+/// Frames start at this many different cache lines of their chunks. Chunks lie 4,096 bytes apart, so at one
+/// offset the headers of all frames would share one of the 64 sets of a first-level cache, 12 lines for a
+/// batch of 64; DPDK pads the objects of its memory pools for the same reason. 256 + 24 × 64 + 1,518 bytes
+/// fit into a chunk.
+const COLOURS: usize = 24;
 const LINE: usize = 64;
 
 /// What a worker is asked to offer.
@@ -81,12 +82,11 @@ impl Device<Chunk> for Source {
         let mut made = 0;
         while made < room {
             let Some(buffer) = pool.take() else { break };
-            // By pairs, for neighbouring chunks differ in one bit of their set already.
-            let start = HEADROOM + (made as usize / 2) % COLOURS * LINE;
+            let start = HEADROOM + made as usize % COLOURS * LINE;
             let mut frame = Frame::new(buffer, start, TEMPLATE, DeviceId(0));
             frame.data_mut().copy_from_slice(&self.frames[self.at].0);
             let fits = frame.set_len(usize::from(self.lens[self.at]));
-            debug_assert!(fits, "frames of 1,518 bytes fit into a chunk of 2,048");
+            debug_assert!(fits, "frames of 1,518 bytes fit into a chunk of 4,096");
             self.at = if self.at + 1 == self.frames.len() { 0 } else { self.at + 1 };
             if let Err(frame) = batch.push(frame) {
                 pool.put(frame.into_buffer());
@@ -221,7 +221,7 @@ fn ledger(before: &State, after: &State, intended: Option<u64>) -> LossLedger {
 
 impl Bench {
     fn new(job: &Job) -> Result<Bench, LabError> {
-        let umem = Umem::new(BUFFERS, ChunkSize::Bytes2048).map_err(|e| LabError(e.to_string()))?;
+        let umem = Umem::new(BUFFERS, ChunkSize::Bytes4096).map_err(|e| LabError(e.to_string()))?;
         let [allowed, made, taken] = [0; 3].map(|n| Rc::new(Cell::new(n)));
         let order = job.templates.order(job.seed);
         let source = Source {
