@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
 use weir_core::packet::{BATCH, Batch, Buffer, DeviceId, Frame, HEADROOM, Pool};
 
+use crate::af_xdp::interface::Interface;
 use crate::netlink;
 use crate::port_error::PortError;
 
@@ -29,8 +30,7 @@ pub use tap::Tap;
 
 /// One queue of a device. Several on one device share its flows by hash.
 pub struct AfPacket<B> {
-    name: String,
-    index: u32,
+    interface: Interface,
     device: DeviceId,
     rx: OwnedFd,
     ring: RxRing,
@@ -51,6 +51,7 @@ impl<B: Buffer> AfPacket<B> {
                 "port af_packet:{name}: not an Ethernet device; use kind \"tun\""
             )));
         }
+        let interface = Interface::open(name).map_err(failed("finding the device"))?;
         let rx = socket::open().map_err(failed("opening a packet socket"))?;
         for option in [libc::PACKET_IGNORE_OUTGOING, libc::PACKET_VNET_HDR] {
             socket::set(&rx, libc::SOL_PACKET, option, 1).map_err(failed("setting up reception"))?;
@@ -72,8 +73,7 @@ impl<B: Buffer> AfPacket<B> {
             .map_err(failed("setting up sending"))?;
         socket::bind(&tx, link.index, 0).map_err(failed("binding"))?;
         Ok(AfPacket {
-            name: name.to_string(),
-            index: link.index,
+            interface,
             device,
             rx,
             ring,
@@ -179,17 +179,7 @@ impl<B: Buffer> Device<B> for AfPacket<B> {
         if let Some(error) = socket::take_error(&self.rx) {
             self.note(&error);
         }
-        match netlink::link(&self.name) {
-            Ok(Some(link)) if link.index == self.index && !self.gone => {
-                if link.running {
-                    DeviceStatus::Up
-                } else {
-                    DeviceStatus::Down
-                }
-            }
-            Ok(_) => DeviceStatus::Gone,
-            Err(_) => DeviceStatus::Up,
-        }
+        if self.gone { DeviceStatus::Gone } else { self.interface.status() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The netns bed end to end, at smoke length: ledgers add up, known loss is found, nothing is left.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use weir_lab::bed::bed;
@@ -25,7 +26,7 @@ fn configuration(subject: Subject, family: Family, rate: Rate) -> Configuration 
 fn run(test: &str, configuration: &Configuration) -> Option<Sample> {
     let mut bed = bed(Topology::Netns);
     if let Some(missing) = bed.missing(configuration) {
-        eprintln!("SKIP {test}: {missing}");
+        writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
         return None;
     }
     let mut prepared = bed.prepare(configuration).expect("the bed is laid");

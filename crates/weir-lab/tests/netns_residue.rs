@@ -1,6 +1,7 @@
 //! What a killed lab leaves is gone, or removed by the next start.
 
 use std::fs;
+use std::io::Write as _;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -78,7 +79,7 @@ fn within_ten_seconds(what: &str, mut holds: impl FnMut() -> bool) {
 
 fn killed_lab_leaves_nothing(test: &str, subject: &str, kind: Subject) {
     if let Some(missing) = bed(Topology::Netns).missing(&configuration(kind)) {
-        eprintln!("SKIP {test}: {missing}");
+        writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
         return;
     }
     let mut child = victim(subject);
@@ -108,7 +109,7 @@ fn dropped_bed_leaves_nothing_and_two_labs_run_beside_each_other() {
     let configuration = configuration(Subject::Kernel);
     let mut own = bed(Topology::Netns);
     if let Some(missing) = own.missing(&configuration) {
-        eprintln!("SKIP {name}: {missing}");
+        writeln!(std::io::stderr(), "SKIP {name}: {missing}").expect("stderr is open");
         return;
     }
     let mut other = victim("kernel");

@@ -8,6 +8,7 @@
 //!
 //! Everything made has a name with this process's number in it and goes away on drop, after a panic too.
 
+use std::io::Write as _;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -68,7 +69,7 @@ impl Bed {
 
     pub fn with_queues(test: &str, queues: u32) -> Option<Bed> {
         if let Some(missing) = missing() {
-            eprintln!("SKIP {test}: needs {missing}");
+            writeln!(std::io::stderr(), "SKIP {test}: needs {missing}").expect("stderr is open");
             return None;
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! What goes wrong: killed routers, interfaces that vanish, go down or change, missing privilege.
 
+use std::io::Write as _;
 use weir_io::netns;
 
 use super::bed::{Bed, run, until};
@@ -114,7 +115,7 @@ fn missing_privilege_is_one_sentence_with_the_remedy() {
     let test = "missing_privilege_is_one_sentence_with_the_remedy";
     let Some(bed) = Bed::new(test) else { return };
     if std::process::Command::new("setpriv").arg("--version").output().is_err() {
-        eprintln!("SKIP {test}: needs setpriv (util-linux)");
+        writeln!(std::io::stderr(), "SKIP {test}: needs setpriv (util-linux)").expect("stderr is open");
         return;
     }
     let powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"];

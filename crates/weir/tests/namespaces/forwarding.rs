@@ -1,6 +1,7 @@
 //! Packets cross the router whole and in order, on every kind of port; what is local stays local.
 
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -121,7 +122,7 @@ fn a_packet_too_big_for_the_next_link_is_told_to_the_sender() {
 fn two_workers_keep_every_flow_in_order() {
     let test = "two_workers_keep_every_flow_in_order";
     if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
-        eprintln!("SKIP {test}: needs two CPUs");
+        writeln!(std::io::stderr(), "SKIP {test}: needs two CPUs").expect("stderr is open");
         return;
     }
     let Some(bed) = Bed::with_queues(test, 2) else { return };
@@ -236,7 +237,7 @@ fn a_tun_port_hands_packets_to_the_kernel_and_takes_its_answers() {
     let test = "a_tun_port_hands_packets_to_the_kernel_and_takes_its_answers";
     let Some(bed) = Bed::new(test) else { return };
     if !std::path::Path::new("/dev/net/tun").exists() {
-        eprintln!("SKIP {test}: needs /dev/net/tun");
+        writeln!(std::io::stderr(), "SKIP {test}: needs /dev/net/tun").expect("stderr is open");
         return;
     }
     // The router's own kernel is behind the TUN device, and answers through it.
@@ -267,7 +268,7 @@ fn a_tun_device_is_made_when_it_does_not_exist_and_goes_with_the_router() {
     let test = "a_tun_device_is_made_when_it_does_not_exist_and_goes_with_the_router";
     let Some(bed) = Bed::new(test) else { return };
     if !std::path::Path::new("/dev/net/tun").exists() {
-        eprintln!("SKIP {test}: needs /dev/net/tun");
+        writeln!(std::io::stderr(), "SKIP {test}: needs /dev/net/tun").expect("stderr is open");
         return;
     }
     let config =

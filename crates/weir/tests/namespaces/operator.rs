@@ -1,5 +1,6 @@
 //! What an operator does: asks, traces, applies, reloads, stops; and what the answers look like.
 
+use std::io::Write as _;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -56,7 +57,7 @@ fn curl_speaks_to_the_control_socket() {
     let test = "curl_speaks_to_the_control_socket";
     let Some(bed) = Bed::new(test) else { return };
     if std::process::Command::new("curl").arg("--version").output().is_err() {
-        eprintln!("SKIP {test}: needs curl");
+        writeln!(std::io::stderr(), "SKIP {test}: needs curl").expect("stderr is open");
         return;
     }
     let router = bed.start(&bed.config("auto", ""));

@@ -1,5 +1,6 @@
 //! The bed against faults of our own making, seen from inside.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use weir_io::packet_socket::PacketSocket;
@@ -23,7 +24,7 @@ fn laid(test: &str, subject: Subject, family: Family, flows: u32) -> Option<Laid
         placement: Placement::default(),
     };
     if let Some(missing) = NetnsBed::default().missing(&configuration) {
-        eprintln!("SKIP {test}: {missing}");
+        writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
         return None;
     }
     Some(Laid::new(&configuration).expect("the bed is laid"))
@@ -77,7 +78,7 @@ fn kernel_side_and_user_side_judge_a_bad_wire_alike() {
         // As many flows as make the user side remember one word each, like the kernel side.
         let Some(mut laid) = laid(name, Subject::Ceiling, family, 2048) else { return };
         if !laid.collector.in_kernel() {
-            eprintln!("SKIP {name}: {}", laid.notes.join("; "));
+            writeln!(std::io::stderr(), "SKIP {name}: {}", laid.notes.join("; ")).expect("stderr is open");
             return;
         }
         let workload = Workload { flows: 3, ..laid.configuration.workload.clone() };

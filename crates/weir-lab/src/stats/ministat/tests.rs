@@ -1,6 +1,7 @@
 //! Blocks as ministat prints them: one drawn by the original, published ones where the corpus is at hand.
 
 use super::*;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 #[test]
@@ -142,9 +143,8 @@ fn numbers(path: &Path) -> Option<Vec<f64>> {
 #[test]
 fn published_blocks_come_out_of_their_raw_data_byte_for_byte() {
     let Some(corpus) = corpus() else {
-        eprintln!(
-            "SKIP published_blocks_come_out_of_their_raw_data_byte_for_byte: no netbenches corpus (set WEIR_CORPUS to its folder)"
-        );
+        writeln!(std::io::stderr(), "SKIP published_blocks_come_out_of_their_raw_data_byte_for_byte: no netbenches corpus (set WEIR_CORPUS to its folder)"
+        ).expect("stderr is open");
         return;
     };
     let mut found = Vec::new();
