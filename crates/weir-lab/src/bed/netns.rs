@@ -162,9 +162,6 @@ fn lay_device(
     namespace.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
     wire::lay((&near.0, &near.1), (&namespace, &input))?;
     wire::lay((&namespace, &output), (&far.0, &far.1))?;
-    for port in [&input, &output] {
-        notes.extend(wire::place(&namespace, port, cpus.subject[0], false)?);
-    }
     let site = Site {
         namespace: &namespace,
         input: &input,
@@ -178,6 +175,10 @@ fn lay_device(
         Subject::Weir => Box::new(Weir::start(&site)?),
         other => return Err(LabError(format!("{other:?}: not a subject of the netns topology"))),
     };
+    // After the subject: switching GRO off and attaching XDP makes a veth's NAPI thread anew, on any CPU.
+    for port in [&input, &output] {
+        notes.extend(wire::place(&namespace, port, cpus.subject[0], false)?);
+    }
     notes.extend(running.notes());
     Ok(Device { running, input, output, namespace })
 }
