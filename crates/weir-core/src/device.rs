@@ -20,6 +20,12 @@ pub trait Device<B: Buffer> {
     /// What the device itself lost or refused, cumulative since it was opened.
     fn stats(&mut self) -> DeviceStats;
 
+    /// Frames are brought by receive work of the kernel that may need this very CPU: a worker that finds
+    /// nothing sleeps at once instead of keeping the CPU from it.
+    fn received_by_kernel(&self) -> bool {
+        false
+    }
+
     /// Whether the device is still there and usable.
     fn status(&mut self) -> DeviceStatus {
         DeviceStatus::Up

@@ -263,6 +263,10 @@ impl Device<Chunk> for Learning {
         self.inner.stats()
     }
 
+    fn received_by_kernel(&self) -> bool {
+        self.inner.received_by_kernel()
+    }
+
     fn status(&mut self) -> DeviceStatus {
         self.inner.status()
     }

@@ -208,6 +208,10 @@ impl Device<Chunk> for AfXdp {
         }
     }
 
+    fn received_by_kernel(&self) -> bool {
+        self.report.bind == Bind::Copy && !self.busy_poll
+    }
+
     fn status(&mut self) -> DeviceStatus {
         self.interface.status()
     }

@@ -70,6 +70,10 @@ impl Device<Chunk> for Several {
         sum
     }
 
+    fn received_by_kernel(&self) -> bool {
+        self.queues.iter().any(|q| q.received_by_kernel())
+    }
+
     fn status(&mut self) -> DeviceStatus {
         self.queues[0].status()
     }

@@ -22,6 +22,8 @@ use super::{Mail, OpenDevice, Report, Shared, Start, Tell, Told};
 /// Breaths without a frame before a worker sleeps: 2,000 × some 100 ns (one look at each ring) is
 /// about the time a sleep and a wake-up cost together.
 const IDLE_BREATHS: u32 = 2_000;
+/// And where the kernel's own receive work needs the CPU to bring the next frames: one empty look.
+const IDLE_BREATHS_SHARED: u32 = 1;
 /// Longest sleep: held frames and neighbours have deadlines of whole seconds.
 const SLEEP_MS: i32 = 10;
 /// How often figures are copied for the control side.
@@ -41,6 +43,8 @@ pub(super) struct Loop {
     past: Vec<DeviceStats>,
     polls: Vec<Vec<RawFd>>,
     sleep: Sleep,
+    /// Idle breaths before a sleep.
+    patience: u32,
     router: Router<Chunk>,
     pool: Pool<Chunk>,
     batch: Batch<Chunk>,
@@ -48,6 +52,11 @@ pub(super) struct Loop {
     report: Report,
     reported: Nanos,
     umem: Arc<Umem>,
+}
+
+/// How many idle breaths a worker of these devices takes before it sleeps.
+fn patience(devices: &[Box<dyn Device<Chunk>>]) -> u32 {
+    if devices.iter().any(|device| device.received_by_kernel()) { IDLE_BREATHS_SHARED } else { IDLE_BREATHS }
 }
 
 impl Loop {
@@ -75,6 +84,7 @@ impl Loop {
             pool: start.umem.pool(),
             batch: Batch::new(),
             out: Output::new(devices.len()),
+            patience: patience(&devices),
             past: vec![DeviceStats::default(); devices.len()],
             devices,
             polls,
@@ -129,9 +139,12 @@ impl Loop {
                 if quiet || now >= *stop_by.get_or_insert(now + DRAIN_LONGEST) {
                     break;
                 }
-            } else if idle >= IDLE_BREATHS {
+            } else if idle >= self.patience {
                 idle = 0;
-                self.tell_figures(now, tables.generation);
+                // A sleep of every few batches must not cost a report each; one is due soon enough.
+                if self.patience == IDLE_BREATHS {
+                    self.tell_figures(now, tables.generation);
+                }
                 self.sleep.until_woken(SLEEP_MS);
             }
         }
@@ -194,6 +207,7 @@ impl Loop {
                     let device = &mut self.devices[id.index()];
                     add(&mut self.past[id.index()], device.stats());
                     *device = open.device;
+                    self.patience = patience(&self.devices);
                     self.polls[id.index()] = open.poll;
                     self.sleep.watch(self.polls.iter().flatten().copied());
                     // What the old device held came home when it was dropped.
