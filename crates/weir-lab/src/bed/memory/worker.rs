@@ -11,21 +11,18 @@ use weir_core::router::{Output, Router, breathe};
 use weir_core::tables::Tables;
 use weir_core::time::Nanos;
 use weir_core::verdict::Ledger;
-use weir_io::umem::{Chunk, ChunkSize, Umem};
 use weir_io::{clock, cpu};
 
 use super::traffic::{TEMPLATE, Template, Templates};
 use crate::model::{Configuration, LabError, LossLedger, Rate};
 
 /// Four batches: one in the router, one being sent, and the rest so that none is ever waited for.
-const BUFFERS: u32 = 4 * BATCH as u32 + 1024;
+const BUFFERS: usize = 4 * BATCH;
 
-/// Frames start at this many different cache lines of their chunks. Chunks lie 4,096 bytes apart, so at one
-/// offset the headers of all frames would share one of the 64 sets of a first-level cache, 12 lines for a
-/// batch of 64; DPDK pads the objects of its memory pools for the same reason. 256 + 24 × 64 + 1,518 bytes
-/// fit into a chunk.
-const COLOURS: usize = 24;
-const LINE: usize = 64;
+/// Heap buffers: a kilobyte or two and a bookkeeping word apart, so that the headers of a batch spread over
+/// the sets of a first-level cache. At a power of two apart, as in AF_XDP's aligned memory, they would share
+/// one or two sets of 64; DPDK pads the objects of its memory pools for the same reason.
+type Memory = Box<[u8]>;
 
 /// What a worker is asked to offer.
 #[derive(Clone, Copy)]
@@ -76,17 +73,16 @@ struct Source {
     made: Rc<Cell<u64>>,
 }
 
-impl Device<Chunk> for Source {
-    fn rx(&mut self, pool: &mut Pool<Chunk>, batch: &mut Batch<Chunk>) -> usize {
+impl Device<Memory> for Source {
+    fn rx(&mut self, pool: &mut Pool<Memory>, batch: &mut Batch<Memory>) -> usize {
         let room = (batch.room() as u64).min(self.allowed.get());
         let mut made = 0;
         while made < room {
             let Some(buffer) = pool.take() else { break };
-            let start = HEADROOM + made as usize % COLOURS * LINE;
-            let mut frame = Frame::new(buffer, start, TEMPLATE, DeviceId(0));
+            let mut frame = Frame::new(buffer, HEADROOM, TEMPLATE, DeviceId(0));
             frame.data_mut().copy_from_slice(&self.frames[self.at].0);
             let fits = frame.set_len(usize::from(self.lens[self.at]));
-            debug_assert!(fits, "frames of 1,518 bytes fit into a chunk of 4,096");
+            debug_assert!(fits, "frames of 1,518 bytes fit into a buffer of 2,048");
             self.at = if self.at + 1 == self.frames.len() { 0 } else { self.at + 1 };
             if let Err(frame) = batch.push(frame) {
                 pool.put(frame.into_buffer());
@@ -100,7 +96,7 @@ impl Device<Chunk> for Source {
     }
 
     /// What the router answers to the generator: nothing here asks for it.
-    fn tx(&mut self, pool: &mut Pool<Chunk>, frames: &mut Vec<Frame<Chunk>>) -> usize {
+    fn tx(&mut self, pool: &mut Pool<Memory>, frames: &mut Vec<Frame<Memory>>) -> usize {
         give_back(pool, frames)
     }
 
@@ -118,12 +114,12 @@ struct Sink {
     taken: Rc<Cell<u64>>,
 }
 
-impl Device<Chunk> for Sink {
-    fn rx(&mut self, _: &mut Pool<Chunk>, _: &mut Batch<Chunk>) -> usize {
+impl Device<Memory> for Sink {
+    fn rx(&mut self, _: &mut Pool<Memory>, _: &mut Batch<Memory>) -> usize {
         0
     }
 
-    fn tx(&mut self, pool: &mut Pool<Chunk>, frames: &mut Vec<Frame<Chunk>>) -> usize {
+    fn tx(&mut self, pool: &mut Pool<Memory>, frames: &mut Vec<Frame<Memory>>) -> usize {
         let count = give_back(pool, frames);
         self.taken.set(self.taken.get() + count as u64);
         count
@@ -138,7 +134,7 @@ impl Device<Chunk> for Sink {
     }
 }
 
-fn give_back(pool: &mut Pool<Chunk>, frames: &mut Vec<Frame<Chunk>>) -> usize {
+fn give_back(pool: &mut Pool<Memory>, frames: &mut Vec<Frame<Memory>>) -> usize {
     let count = frames.len();
     for frame in frames.drain(..) {
         pool.put(frame.into_buffer());
@@ -149,11 +145,11 @@ fn give_back(pool: &mut Pool<Chunk>, frames: &mut Vec<Frame<Chunk>>) -> usize {
 /// Everything one worker owns.
 struct Bench {
     through: Option<Arc<Tables>>,
-    router: Router<Chunk>,
-    devices: Vec<Box<dyn Device<Chunk>>>,
-    batch: Batch<Chunk>,
-    pool: Pool<Chunk>,
-    out: Output<Chunk>,
+    router: Router<Memory>,
+    devices: Vec<Box<dyn Device<Memory>>>,
+    batch: Batch<Memory>,
+    pool: Pool<Memory>,
+    out: Output<Memory>,
     load: Load,
     allowed: Rc<Cell<u64>>,
     made: Rc<Cell<u64>>,
@@ -161,8 +157,6 @@ struct Bench {
     /// When pacing began, and packets allowed since.
     began: Nanos,
     granted: u64,
-    /// Declared last, dropped last: chunks return to it.
-    _umem: Umem,
 }
 
 /// Warms up, waits for its fellows, and measures.
@@ -221,7 +215,6 @@ fn ledger(before: &State, after: &State, intended: Option<u64>) -> LossLedger {
 
 impl Bench {
     fn new(job: &Job) -> Result<Bench, LabError> {
-        let umem = Umem::new(BUFFERS, ChunkSize::Bytes4096).map_err(|e| LabError(e.to_string()))?;
         let [allowed, made, taken] = [0; 3].map(|n| Rc::new(Cell::new(n)));
         let order = job.templates.order(job.seed);
         let source = Source {
@@ -236,7 +229,7 @@ impl Bench {
             router: Router::new(),
             devices: vec![Box::new(source), Box::new(Sink { taken: taken.clone() })],
             batch: Batch::new(),
-            pool: umem.pool(),
+            pool: Pool::boxed(BUFFERS),
             out: Output::new(2),
             load: job.load,
             allowed,
@@ -244,7 +237,6 @@ impl Bench {
             taken,
             began: clock::now(),
             granted: 0,
-            _umem: umem,
         })
     }
 
