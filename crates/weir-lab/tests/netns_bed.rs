@@ -38,7 +38,7 @@ fn assert_healthy(sample: &Sample) {
     assert!(ledger.delivered > 0, "{sample:#?}");
     assert!(ledger.intended >= ledger.offered && ledger.offered >= ledger.sent, "{sample:#?}");
     assert_eq!(ledger.unaccounted(), 0, "{sample:#?}");
-    assert_eq!(sample.duplicated, 0, "{sample:#?}");
+    assert_eq!((sample.duplicated, sample.reordered), (0, 0), "{sample:#?}");
     assert!(sample.latency_ns["p50"] <= sample.latency_ns["max"], "{sample:#?}");
 }
 
@@ -49,7 +49,6 @@ fn ceiling_ledger_adds_up_paced_and_flat_out() {
             let name = "ceiling_ledger_adds_up_paced_and_flat_out";
             let Some(sample) = run(name, &configuration(Subject::Ceiling, family, rate)) else { return };
             assert_healthy(&sample);
-            assert_eq!(sample.reordered, 0, "{sample:#?}");
         }
     }
 }
@@ -61,7 +60,6 @@ fn kernel_ledger_adds_up_paced_and_flat_out() {
             let name = "kernel_ledger_adds_up_paced_and_flat_out";
             let Some(sample) = run(name, &configuration(Subject::Kernel, family, rate)) else { return };
             assert_healthy(&sample);
-            assert_eq!(sample.reordered, 0, "{sample:#?}");
         }
     }
 }
