@@ -301,6 +301,7 @@ pub(super) fn transact(protocol: libc::c_int, request: &[u8]) -> io::Result<Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn attributes_are_found_behind_others_and_padding() {
@@ -332,5 +333,36 @@ mod tests {
             "eth0: XDP program firewall (id 12) is already attached; stop what attached it, or remove it with \
              `ip link set dev eth0 xdp off`, or use af_packet here"
         );
+    }
+
+    #[test]
+    fn a_program_a_dead_process_left_is_replaced() {
+        // A thread of its own: it stays in the namespace it makes.
+        let thread = std::thread::spawn(|| match crate::netns::enter_new() {
+            Ok(()) => replace_a_leftover(),
+            Err(error) => {
+                let test = "a_program_a_dead_process_left_is_replaced";
+                let _ = writeln!(io::stderr(), "SKIP {test}: no network namespace of its own ({error})");
+            }
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    }
+
+    fn replace_a_leftover() {
+        let program = || {
+            let mut pass = crate::bpf::asm::Asm::new();
+            pass.mov(crate::bpf::asm::Reg::R0, 2);
+            pass.exit();
+            LoadedProgram::load("weir_steer", &pass.finish().expect("whole")).expect("loaded")
+        };
+        let lo = 1;
+        // What netlink attached stays when its maker's descriptors are gone.
+        set_program(lo, program().as_raw_fd(), XdpMode::Generic.flag()).expect("attached");
+        assert!(attached_program(lo).expect("asked").is_some());
+        let successor = Attachment::new("lo", lo, &program(), &[XdpMode::Native, XdpMode::Generic]);
+        let successor = successor.expect("a leftover is no obstacle");
+        assert!(successor.replaced_leftover && successor.dies_with_us());
+        assert_eq!(successor.mode, XdpMode::Generic);
+        assert_eq!(successor.refusals.len(), 1, "loopback has no native XDP");
     }
 }
