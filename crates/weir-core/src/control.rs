@@ -238,6 +238,14 @@ impl Control {
         &self.tables
     }
 
+    /// The prefix that decides about a destination, for traces.
+    pub fn matched(&self, address: IpAddr) -> Option<Prefix> {
+        match address {
+            IpAddr::V4(v4) => self.table4.explain(v4).map(|(prefix, _)| Prefix::V4(prefix)),
+            IpAddr::V6(v6) => self.table6.explain(v6).map(|(prefix, _)| Prefix::V6(prefix)),
+        }
+    }
+
     /// A snapshot, if anything changed since the last one.
     pub fn take_snapshot(&mut self) -> Option<Arc<Tables>> {
         let changed = std::mem::take(&mut self.changed);

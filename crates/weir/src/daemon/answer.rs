@@ -8,7 +8,7 @@ use weir_core::router::PortCounters;
 
 use weir_core::tables::Owner;
 use weir_core::time::{Nanos, SECOND};
-use weir_core::trace::trace;
+use weir_core::trace::{Step, trace};
 use weir_core::verdict::{Blame, DropCounters, Reason, Verdict};
 use weir_core::wire::DisplayMac;
 
@@ -206,6 +206,16 @@ impl Daemon {
         drops
     }
 
+    /// What a step found, with the table's prefix where it looked an address up.
+    fn with_prefix(&self, step: &Step) -> String {
+        let by_address = matches!(step.stage, "route" | "reverse path");
+        let address = step.looked_at.parse().ok().filter(|_| by_address);
+        match address.and_then(|address| self.control.matched(address)) {
+            Some(prefix) => format!("{prefix} {}", step.found),
+            None => step.found.clone(),
+        }
+    }
+
     fn trace(&self, body: &[u8]) -> Result<view::Trace, String> {
         let example = "send {\"port\": \"lan\", \"frame\": \"<hex>\"}";
         let request: view::TraceRequest = serde_json::from_slice(body)
@@ -233,7 +243,7 @@ impl Daemon {
                 .map(|s| view::Step {
                     stage: s.stage.to_owned(),
                     looked_at: s.looked_at.clone(),
-                    found: s.found.clone(),
+                    found: self.with_prefix(s),
                 })
                 .collect(),
             verdict: verdict.to_owned(),
