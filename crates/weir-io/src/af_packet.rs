@@ -22,7 +22,7 @@ use crate::netlink;
 use crate::port_error::PortError;
 
 mod rx_ring;
-mod socket;
+pub(crate) mod socket;
 mod tap;
 
 use rx_ring::{RxRing, Slot};

@@ -8,7 +8,9 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::af_packet::socket;
 
 /// Frames a call moves: 64 × 2 KiB is 128 KiB, an L2's corner.
 pub const BATCH: usize = 64;
@@ -46,48 +48,15 @@ impl PacketSocket {
         if index == 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: socket() takes no memory; its result is checked before it is owned.
-        let socket = unsafe {
-            libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
-        };
-        if socket < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: `socket` is a fresh descriptor that nothing else owns.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = protocol.to_be();
-        address.sll_ifindex = index as i32;
-        // SAFETY: `address` is a valid sockaddr_ll and the length is its size.
-        let done = unsafe {
-            libc::bind(
-                socket.as_raw_fd(),
-                (&raw const address).cast(),
-                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-            )
-        };
-        if done != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let socket = socket::open()?;
+        socket::bind(&socket, index, protocol)?;
         let frames = vec![[0u8; FRAME]; BATCH].into_boxed_slice();
         let frames = frames.try_into().map_err(|_| io::Error::other("a batch has a fixed size"))?;
         Ok(PacketSocket { socket, frames })
     }
 
     fn option(&self, level: i32, name: i32, value: i32) -> io::Result<()> {
-        // SAFETY: the option value is an int that outlives the call, and its size is passed.
-        let done = unsafe {
-            libc::setsockopt(
-                self.socket.as_raw_fd(),
-                level,
-                name,
-                (&raw const value).cast(),
-                size_of::<i32>() as libc::socklen_t,
-            )
-        };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        socket::set(&self.socket, level, name, value)
     }
 
     /// Sends up to [`BATCH`] frames: `fill` writes each into its buffer (whose bytes it finds as it left
