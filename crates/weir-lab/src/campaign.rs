@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::bed::bed;
 use crate::experiment::Experiment;
 use crate::manifest::{self, Build, Machine, Manifest};
-use crate::model::{Bed, Configuration, LabError, Sample, Topology};
+use crate::model::{Bed, Configuration, LabError, Sample, Topology, Trial};
 use crate::progress::Progress;
 use crate::report;
 use crate::result::Results;
@@ -161,9 +161,10 @@ fn one(
     seed: u64,
 ) -> Result<Sample, LabError> {
     let mut prepared = bed_of(beds, configuration.topology).prepare(configuration)?;
-    prepared.run(
-        Duration::from_millis(plan.experiment.warm_up_ms),
-        Duration::from_millis(plan.experiment.window_ms),
+    prepared.run(&Trial {
+        rate: configuration.workload.rate,
+        warm_up: Duration::from_millis(plan.experiment.warm_up_ms),
+        window: Duration::from_millis(plan.experiment.window_ms),
         seed,
-    )
+    })
 }

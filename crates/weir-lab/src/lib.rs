@@ -8,6 +8,7 @@ pub mod experiment;
 pub mod generator;
 pub mod manifest;
 pub mod model;
+pub mod profile;
 pub mod progress;
 pub mod receiver;
 pub mod report;

@@ -143,9 +143,34 @@ pub trait Bed {
 
 /// A subject that is up and can be loaded again and again.
 pub trait Prepared {
-    /// One run: `warm_up` thrown away, then `window` measured. Processes it starts get a process group
-    /// of their own, so that Ctrl-C reaches only the lab and the run under way ends whole.
-    fn run(&mut self, warm_up: Duration, window: Duration, seed: u64) -> Result<Sample, LabError>;
+    /// One trial: `warm_up` thrown away, then `window` measured at `rate`. Processes it starts get a
+    /// process group of their own, so that Ctrl-C reaches only the lab and the run under way ends whole.
+    fn run(&mut self, trial: &Trial) -> Result<Sample, LabError>;
+
+    /// What a profiler samples to see the subject at work; `None` when there is nothing to see (a ceiling
+    /// without a subject, another host).
+    fn scope(&self) -> Option<Scope> {
+        None
+    }
+}
+
+/// One loading of a prepared subject. A search makes many in one run; plain methods make one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trial {
+    pub rate: Rate,
+    pub warm_up: Duration,
+    pub window: Duration,
+    /// Decides what is random in the traffic.
+    pub seed: u64,
+}
+
+/// Where a subject spends its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// This process: the memory topology works on threads of its own.
+    OwnThreads,
+    /// Everything on these CPUs, kernel included: packet work runs in softirqs of whoever is there.
+    Cpus(Vec<u32>),
 }
 
 /// What an experimenter can act on: lower case, subject first, then the remedy.

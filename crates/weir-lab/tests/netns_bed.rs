@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_lab::bed::bed;
 use weir_lab::model::{
-    Configuration, Family, FrameSize, Placement, Rate, Sample, Subject, Topology, Workload,
+    Configuration, Family, FrameSize, Placement, Rate, Sample, Subject, Topology, Trial, Workload,
 };
 
 const WARM_UP: Duration = Duration::from_millis(50);
@@ -30,7 +30,8 @@ fn run(test: &str, configuration: &Configuration) -> Option<Sample> {
         return None;
     }
     let mut prepared = bed.prepare(configuration).expect("the bed is laid");
-    Some(prepared.run(WARM_UP, WINDOW, 7).expect("the run ends"))
+    let trial = Trial { rate: configuration.workload.rate, warm_up: WARM_UP, window: WINDOW, seed: 7 };
+    Some(prepared.run(&trial).expect("the run ends"))
 }
 
 fn assert_healthy(sample: &Sample) {

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use weir_lab::bed::bed;
 use weir_lab::bed::netns::residue;
-use weir_lab::model::{Configuration, Family, FrameSize, Placement, Rate, Subject, Topology, Workload};
+use weir_lab::model::{
+    Configuration, Family, FrameSize, Placement, Rate, Subject, Topology, Trial, Workload,
+};
 
 /// Set for the process that plays the lab to be killed: the subject it holds.
 const VICTIM: &str = "WEIR_LAB_TEST_VICTIM";
@@ -115,7 +117,8 @@ fn dropped_bed_leaves_nothing_and_two_labs_run_beside_each_other() {
     let mut other = victim("kernel");
     let mut prepared = own.prepare(&configuration).expect("beside the other lab");
     let short = Duration::from_millis(20);
-    let sample = prepared.run(short, short * 5, 1).expect("the run ends");
+    let trial = Trial { rate: configuration.workload.rate, warm_up: short, window: short * 5, seed: 1 };
+    let sample = prepared.run(&trial).expect("the run ends");
     assert!(sample.ledger.delivered > 0, "{sample:#?}");
     assert!(receptions_of(other.id()) > 0, "the other lab is still there");
     drop(prepared);

@@ -21,12 +21,13 @@ mod worker;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
 
 use weir_core::tables::Tables;
 use weir_io::cpu::{SYSFS, Topology as Machine};
 
-use crate::model::{Bed, Configuration, Family, LabError, LossLedger, Prepared, Sample, Subject};
+use crate::model::{
+    Bed, Configuration, Family, LabError, LossLedger, Prepared, Sample, Scope, Subject, Trial,
+};
 use traffic::Templates;
 use worker::{Counted, Load};
 
@@ -64,20 +65,12 @@ impl Bed for MemoryBed {
         let (cpus, note) = cpus(&configuration.placement.cpus);
         let destinations = net.destinations(configuration.workload.flows);
         let templates = Arc::new(Templates::build(&configuration.workload, &destinations)?);
-        Ok(Box::new(Ready {
-            subject: configuration.subject,
-            load: Load::new(configuration),
-            net: net.tables,
-            templates,
-            cpus,
-            note,
-        }))
+        Ok(Box::new(Ready { subject: configuration.subject, net: net.tables, templates, cpus, note }))
     }
 }
 
 struct Ready {
     subject: Subject,
-    load: Load,
     net: Arc<Tables>,
     templates: Arc<Templates>,
     cpus: Vec<u32>,
@@ -85,7 +78,9 @@ struct Ready {
 }
 
 impl Prepared for Ready {
-    fn run(&mut self, warm_up: Duration, window: Duration, seed: u64) -> Result<Sample, LabError> {
+    fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
+        let Trial { rate, warm_up, window, seed } = *trial;
+        let load = Load::at(rate);
         let start = Barrier::new(self.cpus.len());
         let counted: Result<Vec<Counted>, LabError> = std::thread::scope(|scope| {
             let threads: Vec<_> = self
@@ -98,7 +93,7 @@ impl Prepared for Ready {
                         seed: seed ^ i as u64,
                         through: (self.subject == Subject::Weir).then(|| self.net.clone()),
                         templates: self.templates.clone(),
-                        load: self.load.share(self.cpus.len()),
+                        load: load.share(self.cpus.len()),
                         warm_up,
                         window,
                     };
@@ -110,6 +105,10 @@ impl Prepared for Ready {
             joined.map(|r| r.unwrap_or_else(|_| Err(LabError("memory: a worker panicked".into())))).collect()
         });
         self.sample(counted?)
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        Some(Scope::OwnThreads)
     }
 }
 

@@ -31,7 +31,7 @@ use wire::Port;
 use crate::generator::packet::PacketTransmitter;
 use crate::generator::xdp::XdpTransmitter;
 use crate::generator::{Plan, Transmitter};
-use crate::model::{Bed, Configuration, LabError, LossLedger, Prepared, Sample, Subject};
+use crate::model::{Bed, Configuration, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject, Trial};
 use crate::receiver::Collector;
 use crate::receiver::packet::PacketCollector;
 use crate::receiver::xdp::XdpCollector;
@@ -80,7 +80,6 @@ struct Laid {
     near: (Namespace, Port),
     far: (Namespace, Port),
     cpus: Cpus,
-    configuration: Configuration,
     traffic: Traffic,
     notes: Vec<String>,
     /// Number of the last run; the packets carry it.
@@ -117,8 +116,7 @@ impl Laid {
         let transmitter = open_transmitter(&near, &traffic, &mut notes)?;
         let collector = open_collector(&far, &traffic, &mut notes)?;
         notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
-        let configuration = configuration.clone();
-        Ok(Laid { device, transmitter, collector, near, far, cpus, configuration, traffic, notes, run: 0 })
+        Ok(Laid { device, transmitter, collector, near, far, cpus, traffic, notes, run: 0 })
     }
 
     /// Drop counters of every hop, cumulative.
@@ -138,9 +136,9 @@ impl Laid {
         Ok(all)
     }
 
-    fn drive(&mut self, window: Duration, seed: u64) -> Result<Driven, LabError> {
+    fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
         self.run = self.run.wrapping_add(1);
-        let plan = Plan { rate: self.configuration.workload.rate, window, run: self.run };
+        let plan = Plan { rate, window, run: self.run };
         let home = self.near.0.path();
         let (transmitter, collector) = (self.transmitter.as_mut(), self.collector.as_mut());
         let course = Course { plan, seed, flows: self.traffic.flows(), cpus: &self.cpus, home };
@@ -224,11 +222,12 @@ fn open_collector(
 }
 
 impl Prepared for Laid {
-    fn run(&mut self, warm_up: Duration, window: Duration, seed: u64) -> Result<Sample, LabError> {
-        self.drive(warm_up, seed ^ 1)?;
+    fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
+        let Trial { rate, warm_up, window, seed } = *trial;
+        self.drive(rate, warm_up, seed ^ 1)?;
         let before = self.counters()?;
         let (dut_before, load_before) = (self.cpus.subject_ticks(), self.cpus.load_ticks());
-        let driven = self.drive(window, seed)?;
+        let driven = self.drive(rate, window, seed)?;
         let (dut_after, load_after) = (self.cpus.subject_ticks(), self.cpus.load_ticks());
         let mut drops = counters::difference(&before, &self.counters()?);
         if driven.lost > 0 {
@@ -247,5 +246,9 @@ impl Prepared for Laid {
         }
         sample.notes.splice(0..0, self.notes.iter().cloned());
         Ok(sample)
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        self.device.as_ref().map(|_| Scope::Cpus(self.cpus.subject.clone()))
     }
 }

@@ -1,5 +1,7 @@
 //! The memory bed forwards every packet of either family, paces, adds workers up, and refuses what it must.
 
+use std::time::Duration;
+
 use super::*;
 use crate::model::{FrameSize, Placement, Rate, Topology, Workload};
 
@@ -14,9 +16,14 @@ fn configuration(subject: Subject, family: Family, frame: FrameSize) -> Configur
     }
 }
 
+fn trial(configuration: &Configuration, warm_up_ms: u64, window_ms: u64) -> Trial {
+    let (warm_up, window) = (Duration::from_millis(warm_up_ms), Duration::from_millis(window_ms));
+    Trial { rate: configuration.workload.rate, warm_up, window, seed: 1 }
+}
+
 fn run(configuration: &Configuration) -> Sample {
     let mut prepared = MemoryBed::default().prepare(configuration).expect("the memory bed needs nothing");
-    prepared.run(Duration::from_millis(2), Duration::from_millis(10), 1).expect("a run")
+    prepared.run(&trial(configuration, 2, 10)).expect("a run")
 }
 
 #[test]
@@ -43,7 +50,7 @@ fn a_paced_source_offers_what_was_asked() {
     let mut c = configuration(Subject::Weir, Family::Inet, FrameSize::Fixed(64));
     c.workload.rate = Rate::Pps(20_000);
     let mut prepared = MemoryBed::default().prepare(&c).expect("ready");
-    let sample = prepared.run(Duration::ZERO, Duration::from_millis(50), 1).expect("a run");
+    let sample = prepared.run(&trial(&c, 0, 50)).expect("a run");
     let ledger = &sample.ledger;
     // whatever the scheduler does, no more is offered than was due, and what is offered is counted
     assert!(ledger.offered <= ledger.intended + 64, "{ledger:?}");

@@ -14,7 +14,7 @@ use weir_core::verdict::Ledger;
 use weir_io::{clock, cpu};
 
 use super::traffic::{TEMPLATE, Template, Templates};
-use crate::model::{Configuration, LabError, LossLedger, Rate};
+use crate::model::{LabError, LossLedger, Rate};
 
 /// Four batches: one in the router, one being sent, and the rest so that none is ever waited for.
 const BUFFERS: usize = 4 * BATCH;
@@ -32,8 +32,8 @@ pub struct Load {
 }
 
 impl Load {
-    pub fn new(configuration: &Configuration) -> Load {
-        match configuration.workload.rate {
+    pub fn at(rate: Rate) -> Load {
+        match rate {
             Rate::FlatOut => Load { pps: None },
             Rate::Pps(pps) => Load { pps: Some(pps as f64) },
         }

@@ -6,20 +6,28 @@ use std::time::Duration;
 use weir_io::packet_socket::PacketSocket;
 
 use super::*;
-use crate::model::{Family, FrameSize, Placement, Rate, Topology, Workload};
+use crate::model::{Family, FrameSize, Placement, Topology, Workload};
 use crate::receiver::{Tally, WINDOW};
 use crate::workload::splitmix;
+
+fn trial() -> Trial {
+    Trial { rate: Rate::Pps(20_000), warm_up: Duration::from_millis(20), window: WINDOW_TIME, seed: 1 }
+}
 
 const WINDOW_TIME: Duration = Duration::from_millis(200);
 const FLOWS: u32 = 100;
 const ROUTES: u32 = 20;
+
+fn workload(family: Family, flows: u32) -> Workload {
+    Workload { family, frame: FrameSize::Fixed(64), flows, rate: Rate::Pps(20_000) }
+}
 
 fn laid(test: &str, subject: Subject, family: Family, flows: u32) -> Option<Laid> {
     let configuration = Configuration {
         name: test.into(),
         subject,
         topology: Topology::Netns,
-        workload: Workload { family, frame: FrameSize::Fixed(64), flows, rate: Rate::Pps(20_000) },
+        workload: workload(family, flows),
         routes: ROUTES,
         placement: Placement::default(),
     };
@@ -38,7 +46,7 @@ fn packets_without_a_route_are_found_by_name_to_the_last() {
         let device = laid.device.as_ref().expect("a subject");
         let (network, len) = crate::workload::address::prefix(family, 3);
         device.namespace.ip(&format!("route del {network}/{len}")).expect("it was installed");
-        let sample = laid.run(Duration::from_millis(20), WINDOW_TIME, 1).expect("the run ends");
+        let sample = laid.run(&trial()).expect("the run ends");
         let ledger = &sample.ledger;
         let lost = ledger.sent - ledger.delivered;
         assert_eq!(ledger.unaccounted(), 0, "{sample:#?}");
@@ -81,7 +89,7 @@ fn kernel_side_and_user_side_judge_a_bad_wire_alike() {
             writeln!(std::io::stderr(), "SKIP {name}: {}", laid.notes.join("; ")).expect("stderr is open");
             return;
         }
-        let workload = Workload { flows: 3, ..laid.configuration.workload.clone() };
+        let workload = workload(family, 3);
         let link = Link { source: laid.near.1.mac, destination: laid.far.1.mac };
         let traffic = Traffic::new(&workload, ROUTES, link).expect("a valid workload");
         let frames = mishandled(&traffic, 9, seed);
@@ -119,8 +127,7 @@ fn kernel_side_and_user_side_judge_a_bad_wire_alike() {
 #[test]
 fn a_wire_too_short_for_its_ring_is_in_the_ledger() {
     let Some(mut laid) = laid("a_wire_too_short", Subject::Kernel, Family::Inet, FLOWS) else { return };
-    laid.configuration.workload.rate = Rate::FlatOut;
-    let sample = laid.run(Duration::from_millis(20), WINDOW_TIME, 1).expect("the run ends");
+    let sample = laid.run(&Trial { rate: Rate::FlatOut, ..trial() }).expect("the run ends");
     assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
     assert_eq!((sample.reordered, sample.duplicated), (0, 0));
 }
