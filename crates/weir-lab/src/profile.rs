@@ -6,12 +6,27 @@
 //! pmcstat -G      ┘                        └─► breakdown by category
 //! ```
 //!
+//! Frames carry the field's marks: `_[k]` behind a kernel function, `_[i]` behind an inlined one. What has
+//! no name stands in brackets: `[idle]`, `[unknown]`, `[libfoo.so]` for code of that file without symbols.
+//!
 //! Promises: a profile says which event it counted, so that a clock standing in for cycles is never read
-//! as cycles.
+//! as cycles; no frame holds what separates frames.
+
+pub mod flame;
+pub mod folded;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+/// Behind the name of a kernel function, as stackcollapse-perf writes it.
+pub const KERNEL: &str = "_[k]";
+/// Behind the name of a function inlined into the frame before it.
+pub const INLINED: &str = "_[i]";
+/// The processor had nothing to do.
+pub const IDLE: &str = "[idle]";
+/// Code that belongs to no file known.
+pub const UNKNOWN: &str = "[unknown]";
 
 /// Weighted call stacks of one subject in one run, or of several runs added up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +48,17 @@ impl Profile {
 
     /// One line a stack, frames joined by `;`, then the count: what flame graph tools read.
     pub fn folded(&self) -> String {
-        self.stacks.iter().map(|(stack, n)| format!("{} {n}\n", stack.join(";"))).collect()
+        let line = |(stack, n): (&Vec<String>, &u64)| {
+            let frames: Vec<String> = stack.iter().map(|f| folded::frame(f)).collect();
+            format!("{} {n}\n", frames.join(";"))
+        };
+        self.stacks.iter().map(line).collect()
     }
+}
+
+/// A frame's function, without its mark.
+pub fn function(frame: &str) -> &str {
+    [KERNEL, INLINED].iter().find_map(|mark| frame.strip_suffix(mark)).unwrap_or(frame)
 }
 
 #[cfg(test)]
@@ -49,5 +73,12 @@ mod tests {
         }
         assert_eq!(profile.folded(), "main;rx 4\nmain;tx 2\n");
         assert_eq!(profile.samples(), 6);
+    }
+
+    #[test]
+    fn marks_are_told_from_names() {
+        assert_eq!(function("ip_forward_[k]"), "ip_forward");
+        assert_eq!(function("lookup_[i]"), "lookup");
+        assert_eq!(function("[idle]"), "[idle]");
     }
 }
