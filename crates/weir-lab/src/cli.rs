@@ -1,6 +1,7 @@
 //! The command line: each flag beside its help.
 
 mod list;
+mod ministat;
 mod run;
 
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ Examples:
   weir-lab run labs/demo.toml --quick        the same in seconds, with smoke values
   weir-lab run labs/forwarding-frame-size.toml --only '*-64' --runs 20
   weir-lab report out/demo                   derive every figure again from the raw runs
+  weir-lab ministat -s before after          ministat's block of figures of your own
   weir-lab doctor                            what this machine can and cannot measure
 
 Figures of one campaign are comparable with each other: configurations run interleaved in randomised
@@ -49,6 +51,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Compare sets of figures as ministat(1) does, byte for byte.
+    Ministat(ministat::Ministat),
     /// Name the experiments in a folder, with their questions.
     List {
         /// Where experiments are looked for.
@@ -64,6 +68,7 @@ pub fn main() -> ExitCode {
         Command::Run(run) => run.go(),
         Command::Report { dir } => again(&dir),
         Command::Doctor { json } => doctor::go(json),
+        Command::Ministat(ministat) => Ok(ministat.go()),
         Command::List { dir } => list::go(&dir),
     };
     done.unwrap_or_else(|error| {

@@ -1,4 +1,4 @@
-//! The field's verdict: a ministat block, byte for byte, as FreeBSD's ministat(1) prints it.
+//! The field's verdict: a ministat block, byte for byte, as ministat(1) prints it.
 //!
 //! ```text
 //! x reference                          legend: one symbol a set
@@ -9,15 +9,16 @@
 //!     N           Min  …               vitals, then the difference to the first set
 //! ```
 //!
-//! Promises the modern dialect, plot quirks included: the span covers every mean ± deviation, the height
+//! Promises both [`Dialect`]s, plot quirks included: the span covers every mean ± deviation, the height
 //! follows the last set. Refuses more than [`MAX_SETS`] sets or fewer than [`MIN_POINTS`] points, as the
-//! original does.
-
-use super::number::general;
-use super::student::quantile;
-use super::summary::{mean, median, sorted, variance};
+//! original does, and plots the original crashes on: one column wide, or of figures that are not finite.
 
 mod plot;
+pub mod read;
+mod table;
+
+use super::number::general;
+pub use table::Confidence;
 
 /// One symbol a set: `x+*%#@O`.
 pub const MAX_SETS: usize = 7;
@@ -25,22 +26,66 @@ pub const MAX_SETS: usize = 7;
 pub const MIN_POINTS: usize = 3;
 /// Columns of the plot between its borders: an 80-column terminal less six, and what a pipe gets.
 pub const WIDTH: usize = 74;
-/// Rows of the original's t table; beyond it the normal quantile stands.
-const TABLE_ROWS: usize = 100;
 
 const SYMBOLS: [char; MAX_SETS + 1] = [' ', 'x', '+', '*', '%', '#', '@', 'O'];
 
-/// How a block is drawn.
+/// Whose figures: two programs of one name are in use, and differ in what they compute.
+///
+/// | | modern | old |
+/// |---|---|---|
+/// | median of an even count | midpoint | upper middle |
+/// | variance | Σ (v − mean)² over ascending v | Σ v² − (Σ v)² / n, which may come out below 0: `-nan` |
+/// | relative error | of the ratio of means | of the difference, over the reference's mean |
+/// | standard input | `-` in the legend | `<stdin>` in the legend |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// FreeBSD since 2018.
+    #[default]
+    Modern,
+    /// FreeBSD before that, and Linux distributions (Debian's package 20150715).
+    Old,
+}
+
+/// How much of a block is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Parts {
+    #[default]
+    All,
+    /// `-A`: no plot.
+    NoPlot,
+    /// `-n`: vitals alone.
+    Vitals,
+}
+
+/// How a block is computed and drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
+    pub dialect: Dialect,
+    /// `-w`.
     pub width: usize,
     /// `-s`: one line of mean and median a set instead of one for all.
     pub separate_bars: bool,
+    /// `-c`.
+    pub confidence: Confidence,
+    pub parts: Parts,
+    /// `-q`: neither legend nor heading.
+    pub quiet: bool,
+    /// `-P`: the deviation is that of a whole population (divided by n), and nothing is compared.
+    pub population: bool,
 }
 
 impl Default for Style {
+    /// As `ministat -s` writes into a pipe.
     fn default() -> Self {
-        Style { width: WIDTH, separate_bars: true }
+        Style {
+            dialect: Dialect::Modern,
+            width: WIDTH,
+            separate_bars: true,
+            confidence: Confidence::default(),
+            parts: Parts::All,
+            quiet: false,
+            population: false,
+        }
     }
 }
 
@@ -54,103 +99,159 @@ pub struct Set {
 
 impl Set {
     pub fn new(name: impl Into<String>, values: &[f64]) -> Self {
-        Set { name: name.into(), values: values.to_vec(), sorted: sorted(values) }
+        Set { name: name.into(), values: values.to_vec(), sorted: ascending(values) }
     }
 
-    fn n(&self) -> f64 {
-        self.sorted.len() as f64
+    /// In the order given.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+}
+
+/// −0 and 0 are equal and stay in the order given, as with C's `<`; NaN has no order there, and goes last.
+fn ascending(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(|a, b| if a == b { std::cmp::Ordering::Equal } else { a.total_cmp(b) });
+    sorted
+}
+
+/// A set as one dialect describes it.
+struct Described<'a> {
+    set: &'a Set,
+    n: f64,
+    median: f64,
+    mean: f64,
+    variance: f64,
+    sd: f64,
+}
+
+impl<'a> Described<'a> {
+    fn of(set: &'a Set, style: &Style) -> Self {
+        let n = set.values.len() as f64;
+        // summed in the order given: the last digits follow from it
+        let sum = set.values.iter().fold(0.0, |sum, v| sum + v);
+        let mean = sum / n;
+        let variance = match style.dialect {
+            Dialect::Modern => set.sorted.iter().fold(0.0, |s, v| s + (v - mean) * (v - mean)) / (n - 1.0),
+            Dialect::Old => {
+                let squares = set.values.iter().fold(0.0, |s, v| s + v * v);
+                (squares - sum * sum / n) / (n - 1.0)
+            }
+        };
+        let whole = if style.population { ((n - 1.0) / n).sqrt() } else { 1.0 };
+        Described {
+            set,
+            n,
+            median: median(&set.sorted, style.dialect),
+            mean,
+            variance,
+            sd: variance.sqrt() * whole,
+        }
     }
 
     fn min(&self) -> f64 {
-        self.sorted[0]
+        self.set.sorted[0]
     }
 
     fn max(&self) -> f64 {
-        self.sorted[self.sorted.len() - 1]
+        self.set.sorted[self.set.sorted.len() - 1]
     }
+}
 
-    fn median(&self) -> f64 {
-        median(&self.sorted)
-    }
-
-    fn mean(&self) -> f64 {
-        mean(&self.values)
-    }
-
-    fn variance(&self) -> f64 {
-        variance(&self.values)
-    }
-
-    fn sd(&self) -> f64 {
-        self.variance().sqrt()
+fn median(sorted: &[f64], dialect: Dialect) -> f64 {
+    let half = sorted.len() / 2;
+    match dialect {
+        Dialect::Modern if sorted.len().is_multiple_of(2) => (sorted[half] + sorted[half - 1]) / 2.0,
+        _ => sorted[half],
     }
 }
 
 /// The block for `sets`, the first being the reference; ends with a newline.
 pub fn block(sets: &[Set], style: Style) -> Result<String, String> {
-    if sets.is_empty() || sets.len() > MAX_SETS {
-        return Err(format!(
-            "ministat: got {} sets, takes 1 to {MAX_SETS}: compare fewer at once",
-            sets.len()
-        ));
+    if !(1..=MAX_SETS).contains(&sets.len()) {
+        return Err(too_many(sets.len()));
     }
     if let Some(set) = sets.iter().find(|s| s.sorted.len() < MIN_POINTS) {
-        let n = set.sorted.len();
-        return Err(format!("ministat: {} has {n} points, takes {MIN_POINTS} or more: add runs", set.name));
+        return Err(format!(
+            "dataset {} must contain at least {MIN_POINTS} data points, got {}: add runs",
+            set.name,
+            set.sorted.len()
+        ));
     }
+    let described: Vec<Described<'_>> = sets.iter().map(|s| Described::of(s, &style)).collect();
     let mut out = String::new();
-    for (set, symbol) in sets.iter().zip(&SYMBOLS[1..]) {
-        out += &format!("{symbol} {}\n", set.name);
+    if !style.quiet {
+        for (set, symbol) in sets.iter().zip(&SYMBOLS[1..]) {
+            out += &format!("{symbol} {}\n", set.name);
+        }
     }
-    out += &plot::draw(sets, style);
-    out += "    N           Min           Max        Median           Avg        Stddev\n";
-    for (set, &symbol) in sets.iter().zip(&SYMBOLS[1..]) {
-        out += &vitals(set, symbol);
-        if symbol != SYMBOLS[1] {
-            out += &difference(set, &sets[0]);
+    if style.parts == Parts::All {
+        out += &plot::draw(&described, &style)?;
+    }
+    if !style.quiet {
+        out += "    N           Min           Max        Median           Avg        Stddev\n";
+    }
+    for (i, set) in described.iter().enumerate() {
+        out += &vitals(set, SYMBOLS[i + 1], style.dialect);
+        if i > 0 && style.parts != Parts::Vitals && !style.population {
+            out += &difference(set, &described[0], &style);
         }
     }
     Ok(out)
 }
 
-fn vitals(set: &Set, symbol: char) -> String {
-    let figures = [set.min(), set.max(), set.median(), set.mean(), set.sd()];
-    let figures: Vec<String> = figures.iter().map(|&f| format!("{:>13}", general(f, 8))).collect();
-    format!("{symbol} {:3} {}\n", set.sorted.len(), figures.join(" "))
+/// What is said of a number of sets that has no block.
+pub fn too_many(sets: usize) -> String {
+    format!("too many datasets: got {sets}, takes 1 to {MAX_SETS}: compare fewer at once")
 }
 
-/// Student's sentence about `set` against `reference`, at 95 %.
-fn difference(set: &Set, reference: &Set) -> String {
-    let (n1, n2) = (set.n(), reference.n());
-    let (v1, v2) = (set.variance(), reference.variance());
-    let (a1, a2) = (set.mean(), reference.mean());
-    let df = n1 + n2 - 2.0;
-    let t = table_t(df as usize);
-    let pooled = (((n1 - 1.0) * v1 + (n2 - 1.0) * v2) / df).sqrt();
-    let d = a1 - a2;
-    let e = t * pooled * (1.0 / n1 + 1.0 / n2).sqrt();
-    if d.abs() <= e || e.is_nan() {
-        return "No difference proven at 95.0% confidence\n".into();
+fn vitals(set: &Described<'_>, symbol: char, dialect: Dialect) -> String {
+    let given = [set.min(), set.max()].map(|f| general(f, 8));
+    let derived = [set.median, set.mean, set.sd].map(|f| computed(f, 8, dialect));
+    let cells: Vec<String> = given.iter().chain(&derived).map(|f| format!("{f:>13}")).collect();
+    format!("{symbol} {:3} {}\n", set.set.sorted.len(), cells.join(" "))
+}
+
+/// A figure that arithmetic made: the processor's own NaN has its sign bit set, which glibc prints and
+/// FreeBSD does not.
+fn computed(value: f64, precision: usize, dialect: Dialect) -> String {
+    match dialect {
+        _ if !value.is_nan() => general(value, precision),
+        Dialect::Modern => "nan".into(),
+        Dialect::Old => "-nan".into(),
     }
-    let spread = (n1 - 1.0) * v1 + (n2 - 1.0) * v2 * (a1 * a1) / (a2 * a2);
-    let relative = t * (spread * ((n1 + n2) / (n1 * n2 * (n1 + n2 - 2.0)))).sqrt();
-    let g = |v| general(v, 6);
+}
+
+/// Student's sentence about `set` against `reference`.
+fn difference(set: &Described<'_>, reference: &Described<'_>, style: &Style) -> String {
+    let (n1, n2) = (set.n, reference.n);
+    let (v1, v2) = (set.variance, reference.variance);
+    let (a1, a2) = (set.mean, reference.mean);
+    let degrees = n1 + n2 - 2.0;
+    let t = style.confidence.t(degrees as usize);
+    let pooled = (((n1 - 1.0) * v1 + (n2 - 1.0) * v2) / degrees).sqrt();
+    let d = a1 - a2;
+    let e = t * (pooled * (1.0 / n1 + 1.0 / n2).sqrt());
+    let percent = style.confidence.percent();
+    if d.abs() <= e || e.is_nan() || d.is_nan() {
+        return format!("No difference proven at {percent:.1}% confidence\n");
+    }
+    let relative = match style.dialect {
+        Dialect::Modern => {
+            let spread = (n1 - 1.0) * v1 + (n2 - 1.0) * v2 * (a1 * a1) / (a2 * a2);
+            t * (spread * ((n1 + n2) / (n1 * n2 * degrees))).sqrt()
+        }
+        Dialect::Old => e,
+    };
+    let g = |v| computed(v, 6, style.dialect);
     format!(
-        "Difference at 95.0% confidence\n\t{} +/- {}\n\t{}% +/- {}%\n\t(Student's t, pooled s = {})\n",
+        "Difference at {percent:.1}% confidence\n\t{} +/- {}\n\t{}% +/- {}%\n\t(Student's t, pooled s = {})\n",
         g(d),
         g(e),
         g(d * 100.0 / a2),
         g(relative * 100.0 / a2),
         g(pooled)
     )
-}
-
-/// The two-sided 95 % quantile as printed tables have it: three decimals, and infinity beyond the table.
-fn table_t(df: usize) -> f64 {
-    if df > TABLE_ROWS {
-        return 1.960;
-    }
-    (quantile(0.975, df as f64) * 1000.0).round() / 1000.0
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! The dotted plot of a ministat block.
 
-use super::{SYMBOLS, Set, Style};
+use super::{Described, SYMBOLS, Style};
+
+/// The original looks for the ends from here: where every figure lies beyond, these are the ends.
+const FAR: f64 = 999e99;
 
 /// Column `c` covers `x0 + c·dx … x0 + (c + 1)·dx`, so that the least figure lies in the middle of column 0.
 struct Scale {
@@ -11,72 +14,102 @@ struct Scale {
 
 impl Scale {
     /// Covers every point and every mean ± deviation; `None` when all of them are one figure.
-    fn over(sets: &[Set], width: usize) -> Option<Scale> {
-        let ends = sets.iter().flat_map(|s| [s.min(), s.max(), s.mean() - s.sd(), s.mean() + s.sd()]);
-        let (low, high) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
-        let dx = (high - low) / (width as f64 - 1.0);
-        (dx > 0.0).then_some(Scale { x0: low - 0.5 * dx, dx, width })
+    fn over(sets: &[Described<'_>], width: usize) -> Result<Option<Scale>, String> {
+        let ends = sets.iter().flat_map(|s| [s.min(), s.max(), s.mean - s.sd, s.mean + s.sd]);
+        // a comparison with NaN is false: a deviation that is none moves nothing
+        let (low, high) = ends.fold((FAR, -FAR), |(low, high), v| {
+            (if v < low { v } else { low }, if v > high { v } else { high })
+        });
+        let span = high - low;
+        if span == 0.0 {
+            return Ok(None);
+        }
+        let dx = span / (width as f64 - 1.0);
+        let points = sets.iter().flat_map(|s| [s.mean, s.median, s.min(), s.max()]);
+        if !dx.is_finite() || dx == 0.0 || points.into_iter().any(|v| !((v - low) / dx).is_finite()) {
+            return Err(format!(
+                "no plot {width} columns wide from {low:e} to {high:e}: take a width of 2 or more and figures \
+                 that are finite, or leave the plot out with -A"
+            ));
+        }
+        Ok(Some(Scale { x0: low - 0.5 * dx, dx, width }))
     }
 
+    /// Rounding at the upper end may give `width`: that cell is the next row's first.
     fn column(&self, value: f64) -> usize {
-        (((value - self.x0) / self.dx) as usize).min(self.width - 1)
+        ((value - self.x0) / self.dx) as usize
     }
 }
 
-pub(super) fn draw(sets: &[Set], style: Style) -> String {
-    let Some(scale) = Scale::over(sets, style.width) else {
-        return "[no plot, span is zero width]\n".into();
+pub(super) fn draw(sets: &[Described<'_>], style: &Style) -> Result<String, String> {
+    let Some(scale) = Scale::over(sets, style.width)? else {
+        return Ok("[no plot, span is zero width]\n".into());
     };
-    let border = format!("+{}+\n", "-".repeat(style.width));
+    let width = style.width;
+    let border = format!("+{}+\n", "-".repeat(width));
     let mut out = border.clone();
-    for row in points(sets, &scale).iter().rev() {
-        let cells: String = row.iter().map(|&bits| SYMBOLS[bits as usize]).collect();
-        out += &format!("|{cells}|\n");
+    let (cells, height) = points(sets, &scale);
+    for row in (0..height).rev() {
+        let line: String =
+            cells[row * width..][..width].iter().map(|&bits| SYMBOLS[usize::from(bits)]).collect();
+        out += &format!("|{line}|\n");
     }
     let lines = if style.separate_bars { sets.len() } else { 1 };
-    let mut bars = vec![vec![' '; style.width]; lines];
+    let mut bars = vec![vec![' '; width]; lines];
     for (i, set) in sets.iter().enumerate() {
         bar(set, &scale, &mut bars[i % lines]);
     }
     for line in bars {
         out += &format!("|{}|\n", line.into_iter().collect::<String>());
     }
-    out + &border
+    Ok(out + &border)
 }
 
-/// Rows of points from the bottom up; each cell ORs the numbers of the sets in it.
+/// Cells row by row from the bottom up, each ORs the numbers of the sets in it; and the count of rows.
 ///
 /// The height follows the last set: rows a taller set filled above it are lost, as in the original.
-fn points(sets: &[Set], scale: &Scale) -> Vec<Vec<u8>> {
-    let mut rows: Vec<Vec<u8>> = Vec::new();
+fn points(sets: &[Described<'_>], scale: &Scale) -> (Vec<u8>, usize) {
+    let mut cells: Vec<u8> = Vec::new();
+    let mut height = 0;
     for (i, set) in sets.iter().enumerate() {
-        let mut height = 0;
-        let mut stacked = Vec::with_capacity(set.sorted.len());
+        height = 0;
+        let mut stacked = Vec::with_capacity(set.set.sorted.len());
         let mut last = None;
         let mut level = 0;
-        for &value in &set.sorted {
+        for &value in &set.set.sorted {
             let column = scale.column(value);
             level = if last == Some(column) { level + 1 } else { 0 };
             last = Some(column);
             height = height.max(level + 1);
-            stacked.push((level, column));
+            stacked.push(level * scale.width + column);
         }
-        rows.resize(height, vec![0; scale.width]);
-        for (level, column) in stacked {
-            rows[level][column] |= i as u8 + 1;
+        cells.resize(height * scale.width, 0);
+        for at in stacked {
+            if let Some(cell) = cells.get_mut(at) {
+                *cell |= i as u8 + 1;
+            }
         }
     }
-    rows
+    (cells, height)
 }
 
-fn bar(set: &Set, scale: &Scale, line: &mut [char]) {
-    let from = scale.column(set.mean() - set.sd());
-    let to = scale.column(set.mean() + set.sd());
-    for cell in line.iter_mut().take(to).skip(from + 1).filter(|c| **c == ' ') {
-        *cell = '_';
+fn bar(set: &Described<'_>, scale: &Scale, line: &mut [char]) {
+    let mut put = |column: usize, sign: char| {
+        if let Some(cell) = line.get_mut(column) {
+            *cell = sign;
+        }
+    };
+    if !set.sd.is_nan() {
+        let (from, to) = (scale.column(set.mean - set.sd), scale.column(set.mean + set.sd));
+        put(to, '|');
+        put(from, '|');
+        for cell in line.iter_mut().take(to).skip(from + 1).filter(|c| **c == ' ') {
+            *cell = '_';
+        }
     }
-    line[from] = '|';
-    line[to] = '|';
-    line[scale.column(set.median())] = 'M';
-    line[scale.column(set.mean())] = 'A';
+    for (figure, sign) in [(set.median, 'M'), (set.mean, 'A')] {
+        if let Some(cell) = line.get_mut(scale.column(figure)) {
+            *cell = sign;
+        }
+    }
 }

@@ -31,28 +31,78 @@ Difference at 95.0% confidence
 }
 
 #[test]
-fn quantiles_have_three_decimals_as_in_printed_tables_and_end_at_a_hundred() {
+fn quantiles_have_three_decimals_as_in_the_printed_table_and_end_at_a_hundred() {
+    use Confidence::*;
     let printed = [
-        (1, 12.706),
-        (2, 4.303),
-        (4, 2.776),
-        (8, 2.306),
-        (13, 2.16),
-        (18, 2.101),
-        (29, 2.045),
-        (47, 2.012),
-        (54, 2.005),
-        (58, 2.002),
-        (73, 1.993),
-        (90, 1.987),
-        (95, 1.985),
-        (98, 1.984),
-        (100, 1.984),
-        (101, 1.96),
+        (P95, 1, 12.706),
+        (P95, 8, 2.306),
+        (P95, 18, 2.101),
+        (P95, 98, 1.984),
+        (P95, 100, 1.984),
+        (P95, 101, 1.96),
+        (P80, 8, 1.397),
+        (P90, 33, 1.692),
+        (P98, 100, 2.364),
+        (P98, 5000, 2.326),
+        (P99, 4, 4.604),
+        // the column 99.5 is that of 99.8, slips of its first rows included
+        (P99_5, 1, 318.313),
+        (P99_5, 7, 4.782),
+        (P99_5, 13, 3.852),
+        (P99_5, 101, 3.09),
     ];
-    for (df, t) in printed {
-        assert_eq!(table_t(df), t, "{df} degrees of freedom");
+    for (confidence, degrees, t) in printed {
+        assert_eq!(confidence.t(degrees), t, "{confidence:?}, {degrees} degrees of freedom");
     }
+}
+
+#[test]
+fn the_old_dialect_takes_the_upper_middle_and_the_error_of_the_difference() {
+    let a = Set::new("a", &[10.0, 11.0, 12.0, 11.0, 10.5, 10.0]);
+    let b = Set::new("b", &[14.0, 15.0, 14.5, 14.5, 15.5]);
+    let style = Style {
+        dialect: Dialect::Old,
+        parts: Parts::NoPlot,
+        confidence: Confidence::P99,
+        ..Style::default()
+    };
+    // printed by the old ministat -A -c 99
+    let expected = "\
+x a
++ b
+    N           Min           Max        Median           Avg        Stddev
+x   6            10            12            11         10.75    0.75828754
++   5            14          15.5          14.5          14.7    0.57008771
+Difference at 99.0% confidence
+\t3.95 +/- 1.34037
+\t36.7442% +/- 12.4686%
+\t(Student's t, pooled s = 0.681094)
+";
+    assert_eq!(block(&[a, b], style).expect("two sets"), expected);
+}
+
+#[test]
+fn parts_that_are_asked_away_are_gone() {
+    let sets = [Set::new("a", &[1.0, 2.0, 3.0]), Set::new("b", &[1.0, 2.0, 4.0])];
+    let bare = Style { parts: Parts::Vitals, quiet: true, ..Style::default() };
+    let printed = block(&sets, bare).expect("two sets");
+    assert_eq!(
+        printed,
+        "x   3             1             3             2             2             1\n\
+         +   3             1             4             2     2.3333333     1.5275252\n"
+    );
+    let population = Style { population: true, ..bare };
+    assert!(block(&sets, population).expect("two sets").contains("    0.81649658\n"), "divided by n");
+}
+
+#[test]
+fn plots_the_original_crashes_on_are_refused_with_the_remedy() {
+    let sets = [Set::new("a", &[1.0, 2.0, 3.0])];
+    let narrow = block(&sets, Style { width: 1, ..Style::default() }).expect_err("one column");
+    assert!(narrow.contains("width of 2 or more"), "{narrow}");
+    let endless = [Set::new("a", &[1.0, 2.0, f64::INFINITY])];
+    assert!(block(&endless, Style::default()).expect_err("no end").contains("leave the plot out with -A"));
+    assert!(block(&endless, Style { parts: Parts::NoPlot, ..Style::default() }).is_ok());
 }
 
 #[test]
@@ -73,7 +123,7 @@ fn figures_that_are_all_one_have_no_plot() {
 #[test]
 fn too_few_points_and_too_many_sets_are_refused_with_the_remedy() {
     let few = block(&[Set::new("a", &[1.0, 2.0])], Style::default()).expect_err("two points");
-    assert!(few.contains("takes 3 or more") && few.contains("add runs"), "{few}");
+    assert!(few.contains("at least 3 data points") && few.contains("add runs"), "{few}");
     let sets: Vec<Set> = (0..8).map(|i| Set::new(i.to_string(), &[1.0, 2.0, 3.0])).collect();
     assert!(block(&sets, Style::default()).expect_err("eight sets").contains("takes 1 to 7"));
 }

@@ -1,0 +1,208 @@
+//! `weir-lab ministat`: the command line of ministat(1), for scripts that call it.
+//!
+//! Promises the original's options, output and exit codes; refusals say what to do about it. Nothing is
+//! printed unless every file could be read.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{IsTerminal, Read, Write};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use crate::stats::ministat::read::{Columns, figures};
+use crate::stats::ministat::{Confidence, Dialect, MAX_SETS, Parts, Set, Style, WIDTH, block, too_many};
+
+const AFTER: &str = "\
+Examples:
+  weir-lab ministat -s before after                    two sets, the first is the reference
+  weir-lab ministat -C 3 -d , -c 99 a.csv b.csv        third column, 99 % confidence
+  grep pps log | weir-lab ministat -n -q -C 4          vitals of standard input, for a script
+  weir-lab ministat --dialect old -A before after      as Linux distributions ship it
+
+Both dialects: docs/ministat.md.";
+
+/// A file that cannot be opened, in the old dialect; everything else exits with [`REFUSED`].
+const NOT_OPENED: u8 = 1;
+const REFUSED: u8 = 2;
+/// Columns: a plot wider than any screen or page is a slip of the keyboard.
+const WIDEST: usize = 65_535;
+
+#[derive(Args)]
+#[command(after_help = AFTER, args_override_self = true)]
+pub struct Ministat {
+    /// One set of figures a file, the reference first, at most 7; `-` or none is standard input.
+    files: Vec<OsString>,
+    /// A line of mean, median and deviation for each set, instead of one for all.
+    #[arg(short = 's')]
+    separate: bool,
+    /// Columns of the plot [default: the terminal's, 74 into a pipe].
+    #[arg(short = 'w', value_name = "N", value_parser = width, allow_hyphen_values = true)]
+    width: Option<usize>,
+    /// Leave the plot out.
+    #[arg(short = 'A')]
+    no_plot: bool,
+    /// Vitals alone: no plot, no comparison.
+    #[arg(short = 'n')]
+    vitals: bool,
+    /// Neither names nor heading.
+    #[arg(short = 'q')]
+    quiet: bool,
+    /// Deviation of a whole population, without comparisons (modern dialect).
+    #[arg(short = 'P')]
+    population: bool,
+    /// Which column is the figure, from 1.
+    #[arg(short = 'C', value_name = "COL", value_parser = column, default_value = "1", allow_hyphen_values = true)]
+    column: usize,
+    /// Confidence in percent: 80, 90, 95, 98, 99 or 99.5.
+    #[arg(short = 'c', value_name = "PERCENT", value_parser = confidence, default_value = "95", allow_hyphen_values = true)]
+    confidence: Confidence,
+    /// What separates columns, each character for itself [default: space and tab].
+    #[arg(short = 'd', value_name = "CHARS", value_parser = delimiters, allow_hyphen_values = true)]
+    delimiters: Option<String>,
+    /// Whose figures: FreeBSD's today, or what Linux distributions ship.
+    #[arg(long, value_enum, default_value_t = Spoken::Modern)]
+    dialect: Spoken,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Spoken {
+    /// Midpoint median, relative error of the ratio (FreeBSD since 2018).
+    Modern,
+    /// Upper-middle median, relative error of the difference (Debian's package 20150715).
+    Old,
+}
+
+fn width(text: &str) -> Result<usize, String> {
+    match text.parse::<i64>() {
+        Ok(n) if n < 0 => Err("unable to move beyond left margin: take 2 or more".into()),
+        Ok(n) => usize::try_from(n).ok().filter(|&n| n <= WIDEST).ok_or(format!("at most {WIDEST} columns")),
+        Err(_) => Err("invalid width, not a number: take 2 or more".into()),
+    }
+}
+
+fn column(text: &str) -> Result<usize, String> {
+    match text.parse::<i64>() {
+        Ok(n) if n <= 0 => Err("column number should be positive: the first is 1".into()),
+        Ok(n) => usize::try_from(n).map_err(|_| "invalid column number".into()),
+        Err(_) => Err("invalid column number: the first is 1".into()),
+    }
+}
+
+fn confidence(text: &str) -> Result<Confidence, String> {
+    let percent: f64 = text.parse().map_err(|_| "not a floating point number: take 95 for 95 %")?;
+    Confidence::of_percent(percent)
+        .ok_or("no support for confidence level: choose 80, 90, 95, 98, 99 or 99.5".into())
+}
+
+fn delimiters(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("can't use empty delimiter string: name one character, such as ','".into());
+    }
+    Ok(text.into())
+}
+
+/// Why there is no block, and the exit code that says so.
+struct Refusal {
+    reason: String,
+    code: u8,
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Refusal { reason, code: REFUSED }
+    }
+}
+
+impl Ministat {
+    pub fn go(&self) -> ExitCode {
+        match self.print() {
+            Ok(block) => {
+                // a reader that went away has seen what it wanted
+                let _ = std::io::stdout().write_all(block.as_bytes());
+                ExitCode::SUCCESS
+            }
+            Err(refusal) => {
+                eprintln!("ministat: {}", refusal.reason);
+                ExitCode::from(refusal.code)
+            }
+        }
+    }
+
+    fn print(&self) -> Result<String, Refusal> {
+        let style = self.style()?;
+        let columns = Columns {
+            column: self.column,
+            delimiters: self.delimiters.as_deref().map_or(Columns::default().delimiters, str::as_bytes),
+        };
+        let read = |file: Option<&OsString>| set(file.map(OsString::as_os_str), &columns, style.dialect);
+        let sets = match self.files.as_slice() {
+            [] => vec![read(None)?],
+            files if files.len() > MAX_SETS => return Err(too_many(files.len()).into()),
+            files => files.iter().map(|file| read(Some(file))).collect::<Result<_, _>>()?,
+        };
+        Ok(block(&sets, style)?)
+    }
+
+    fn style(&self) -> Result<Style, String> {
+        let dialect = match self.dialect {
+            Spoken::Modern => Dialect::Modern,
+            Spoken::Old => Dialect::Old,
+        };
+        if self.population && dialect == Dialect::Old {
+            return Err("unknown option -P: the old dialect has none, take --dialect modern".into());
+        }
+        Ok(Style {
+            dialect,
+            width: self.width.unwrap_or_else(terminal_width),
+            separate_bars: self.separate,
+            confidence: self.confidence,
+            parts: match (self.vitals, self.no_plot) {
+                (true, _) => Parts::Vitals,
+                (false, true) => Parts::NoPlot,
+                (false, false) => Parts::All,
+            },
+            quiet: self.quiet,
+            population: self.population,
+        })
+    }
+}
+
+/// The figures of a file; of standard input for `-` or none.
+fn set(file: Option<&OsStr>, columns: &Columns<'_>, dialect: Dialect) -> Result<Set, Refusal> {
+    let path = file.filter(|f| *f != "-");
+    let name = match file {
+        Some(file) if path.is_some() || dialect == Dialect::Modern => file.to_string_lossy().into_owned(),
+        _ => "<stdin>".into(),
+    };
+    let mut bytes = Vec::new();
+    let read = match path {
+        None => std::io::stdin().lock().read_to_end(&mut bytes),
+        Some(path) => std::fs::File::open(path).and_then(|mut f| f.read_to_end(&mut bytes)),
+    };
+    read.map_err(|e| Refusal {
+        reason: format!("cannot open {name}: {e}; name files with one figure a line"),
+        code: if dialect == Dialect::Old { NOT_OPENED } else { REFUSED },
+    })?;
+    let values = figures(&bytes, columns).map_err(|bad| {
+        format!(
+            "invalid data on line {} in {name}: got {:?}, expected a number: choose its column with -C, \
+             begin remarks with #",
+            bad.line, bad.got
+        )
+    })?;
+    Ok(Set::new(name, &values))
+}
+
+/// On a terminal what COLUMNS says, or its width less the borders; [`WIDTH`] elsewhere.
+fn terminal_width() -> usize {
+    if !std::io::stdout().is_terminal() {
+        return WIDTH;
+    }
+    match std::env::var("COLUMNS").ok().filter(|c| !c.is_empty()) {
+        Some(columns) => columns.trim().parse().unwrap_or(WIDTH),
+        None => {
+            let size = terminal_size::terminal_size_of(std::io::stdout());
+            size.map_or(WIDTH, |(columns, _)| usize::from(columns.0).saturating_sub(2))
+        }
+    }
+}
