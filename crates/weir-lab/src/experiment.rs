@@ -18,6 +18,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Configuration, LabError, Subject};
+use crate::stats::Analysis;
 pub use file::Axis;
 pub use metric::Metric;
 
@@ -37,6 +38,9 @@ pub struct Experiment {
     pub window_ms: u64,
     /// Differences below this share of the reference count as none.
     pub margin_percent: f64,
+    /// The test that decides. Manifests from before it could be chosen have none: it was Welch's.
+    #[serde(default)]
+    pub analysis: Analysis,
     /// The smoke values were used.
     pub quick: bool,
     /// What a plot has along its bottom.

@@ -11,17 +11,18 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Metric;
 use crate::experiment::metric::loss_percent;
+use crate::experiment::{Experiment, Metric};
 use crate::manifest::Manifest;
 use crate::model::{Configuration, LabError, LossLedger, Sample};
-use crate::stats::compare::{Pair, compare, mean_interval};
+use crate::stats::compare::{Pair, Rules, compare, mean_interval};
+use crate::stats::paired::Series;
 use crate::stats::warnings::Warning;
 use crate::stats::{Comparison, Summary};
 use crate::store::{self, Run};
 
 /// Of `result.json`: raised when a field changes its meaning or goes away.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
@@ -56,6 +57,9 @@ pub struct Outcome {
     pub figures: Vec<f64>,
     /// Place of each figure's run in the campaign.
     pub order: Vec<usize>,
+    /// Block of each figure's run: what pairs it with the runs of other configurations.
+    #[serde(default)]
+    pub blocks: Vec<usize>,
     pub summary: Option<Summary>,
     /// 95 % interval of the mean.
     pub interval: Option<(f64, f64)>,
@@ -129,7 +133,7 @@ fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results 
         })
         .collect();
     share_of_ceiling(manifest, &mut outcomes);
-    let comparisons = comparisons(manifest, &outcomes);
+    let comparisons = comparisons(manifest, &outcomes, &experiment.pairs);
     let planned = outcomes.len() * experiment.runs;
     let measured = outcomes.iter().map(|o| o.pps.map_or(0, |s| s.n)).sum::<usize>();
     let failed = outcomes.iter().map(|o| o.failures.len()).sum::<usize>();
@@ -169,8 +173,8 @@ impl Doubt {
 
 fn outcome(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outcome {
     let samples: Vec<&Sample> = runs.iter().filter_map(|r| r.sample.as_ref()).collect();
-    let (order, figures): (Vec<usize>, Vec<f64>) =
-        runs.iter().filter_map(|r| Some((r.order, metric.of(r.sample.as_ref()?)?))).unzip();
+    let measured = || runs.iter().filter_map(|r| Some((r, metric.of(r.sample.as_ref()?)?)));
+    let figures: Vec<f64> = measured().map(|(_, figure)| figure).collect();
     let over = |figure: &dyn Fn(&Sample) -> Option<f64>| {
         Summary::of(&samples.iter().filter_map(|s| figure(s)).collect::<Vec<f64>>())
     };
@@ -201,7 +205,8 @@ fn outcome(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outc
         summary: Summary::of(&figures),
         interval: mean_interval(&figures),
         figures,
-        order,
+        order: measured().map(|(run, _)| run.order).collect(),
+        blocks: measured().map(|(run, _)| run.block).collect(),
         pps: over(&|s| Some(s.pps)),
         loss_percent: over(&loss_percent),
         further,
@@ -238,16 +243,14 @@ fn share_of_ceiling(manifest: &Manifest, outcomes: &mut [Outcome]) {
     }
 }
 
-fn comparisons(manifest: &Manifest, outcomes: &[Outcome]) -> Vec<Comparison> {
-    let figures = |name: &str| {
-        outcomes.iter().find(|o| o.configuration.name == name).map(|o| o.figures.as_slice()).unwrap_or(&[])
+/// Every pair of which both sides ran, as one family.
+fn comparisons(manifest: &Manifest, outcomes: &[Outcome], pairs: &[(String, String)]) -> Vec<Comparison> {
+    let series = |name: &str| {
+        let outcome = outcomes.iter().find(|o| o.configuration.name == name && !o.figures.is_empty())?;
+        Some(Series { name: &outcome.configuration.name, figures: &outcome.figures, blocks: &outcome.blocks })
     };
-    let pairs: Vec<Pair<'_>> = manifest
-        .experiment
-        .pairs
-        .iter()
-        .map(|(a, b)| Pair { reference: (a, figures(a)), other: (b, figures(b)) })
-        .filter(|p| !p.reference.1.is_empty() && !p.other.1.is_empty())
-        .collect();
-    compare(&pairs, manifest.experiment.margin_percent, manifest.seed)
+    let pairs: Vec<Pair<'_>> =
+        pairs.iter().filter_map(|(a, b)| Some(Pair { reference: series(a)?, other: series(b)? })).collect();
+    let Experiment { analysis, margin_percent, .. } = manifest.experiment;
+    compare(&pairs, Rules { analysis, margin_percent, seed: manifest.seed })
 }

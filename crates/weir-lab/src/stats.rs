@@ -9,6 +9,7 @@ pub mod holm;
 pub mod mannwhitney;
 pub mod ministat;
 pub mod number;
+pub mod paired;
 pub mod permutation;
 pub mod power;
 pub mod random;
@@ -16,5 +17,5 @@ pub mod student;
 pub mod summary;
 pub mod warnings;
 
-pub use compare::{Comparison, Verdict, compare};
+pub use compare::{Analysis, Comparison, Rules, Verdict, compare};
 pub use summary::Summary;

@@ -111,7 +111,9 @@ fn the_folder_holds_raw_runs_manifest_result_and_reports() {
     assert_eq!(folder.read("raw/inet.jsonl").lines().count(), 3);
     assert_eq!(folder.read("raw/inet6.pps").lines().count(), 3);
     let json: serde_json::Value = serde_json::from_str(&folder.read("result.json")).expect("JSON");
-    assert_eq!(json["format"], 1);
+    assert_eq!(json["format"], 2);
+    assert_eq!(json["configurations"][0]["blocks"], serde_json::json!([0, 1, 2]));
+    assert_eq!(json["comparisons"][0]["paired"]["blocks"], 3);
     assert_eq!(json["configurations"][0]["figures"].as_array().expect("figures").len(), 3);
     let report = folder.read("report.md");
     assert!(report.starts_with("# Small\n\n**"), "the answer comes first");

@@ -76,6 +76,7 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         warm_up_ms: if quick { file.quick.warm_up.map_or(QUICK_WARM_UP_MS, |m| m.0) } else { file.warm_up.0 },
         window_ms: if quick { file.quick.window.map_or(QUICK_WINDOW_MS, |m| m.0) } else { file.window.0 },
         margin_percent: file.margin_percent.0,
+        analysis: file.analysis,
         quick,
         axis,
         pairs,

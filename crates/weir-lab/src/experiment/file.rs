@@ -11,6 +11,7 @@ use toml::Spanned;
 
 use super::{metric, placement, text};
 use crate::model::{Family, FrameSize, LabError, Rate, Subject, Topology};
+use crate::stats::Analysis;
 use crate::workload::{FLOWS_MAX, address::ROUTES_MAX};
 
 /// Blocks; beyond it a campaign at 5 s a run takes longer than a day.
@@ -30,6 +31,9 @@ pub struct File {
     pub window: Millis,
     #[serde(default)]
     pub margin_percent: Margin,
+    /// The test that decides.
+    #[serde(default)]
+    pub analysis: Analysis,
     /// The configuration all others are compared with.
     pub reference: Option<Spanned<String>>,
     /// Or exactly these, reference first.

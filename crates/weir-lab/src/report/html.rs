@@ -1,15 +1,16 @@
 //! `report.html`: one self-contained page, for light and dark.
 
+use super::comparisons::{Table, legend, tests, tests_legend, verdicts};
 use super::markdown::{PERCENTILES, facts};
 use super::plots::{self, Plot};
 use super::svg::escape;
 use super::{
-    beside, beside_heading, digits, figure, grouped, ministat_blocks, p, range, ratio, recompute, signed,
-    verdict,
+    beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed, verdict,
 };
 use crate::manifest::{Manifest, utc};
 use crate::model::Subject;
 use crate::result::{Outcome, Results};
+use crate::stats::Comparison;
 
 const STYLE: &str = include_str!("html/style.css");
 
@@ -140,40 +141,35 @@ fn figures(results: &Results) -> String {
 }
 
 fn comparisons(results: &Results) -> String {
-    let Some(first) = results.comparisons.first() else { return String::new() };
-    let headings = [
-        "configuration",
-        "against",
-        "verdict",
-        "ratio [95 %]",
-        "Welch p (Holm)",
-        "U test p",
-        "perm. p",
-        "detectable",
-        "runs needed",
-    ];
-    let rows = results.comparisons.iter().map(|c| {
-        let word = verdict(c.verdict);
-        vec![
-            escape(&c.other),
-            escape(&c.reference),
-            format!("<span class=\"verdict {}\">{word}</span>", word.replace(' ', "-")),
-            ratio(c),
-            p(c.p_holm),
-            p(c.mann_whitney.map(|u| u.p)),
-            p(c.permutation.map(|t| t.p)),
-            c.detectable_percent.map_or("–".into(), |d| format!("{d:.2} %")),
-            c.runs_for_margin.map_or("–".into(), |n| n.to_string()),
-        ]
+    let compared = &results.comparisons;
+    if compared.is_empty() {
+        return String::new();
+    }
+    let details = plain(&tests(compared)) + &terms(&tests_legend());
+    let inner = judged(compared) + &terms(&legend(compared));
+    section("Comparisons", &format!("{inner}<details><summary>Every test</summary>{details}</details>"))
+}
+
+/// [`verdicts`] with its verdicts in colour.
+fn judged(compared: &[Comparison]) -> String {
+    let judged = verdicts(compared);
+    let rows = judged.rows.iter().zip(compared).map(|(row, c)| {
+        let mut cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
+        let class = verdict(c.verdict).replace(' ', "-");
+        cells[2] = format!("<span class=\"verdict {class}\">{}</span>", cells[2]);
+        cells
     });
-    let note = format!(
-        "<p class=\"note\"><b>different</b>: Welch’s test, corrected by Holm over this table, at 5 %. \
-         <b>equivalent</b>: two one-sided tests within ±{margin} % at 5 %. <b>underpowered</b>: neither; \
-         <i>detectable</i> is what four of five such campaigns would find, <i>runs needed</i> how many a \
-         configuration would find ±{margin} %.</p>",
-        margin = first.margin_percent
-    );
-    section("Comparisons", &(table(&headings, 3, rows) + &note))
+    table(&judged.headings, judged.text, rows)
+}
+
+fn plain(cells: &Table) -> String {
+    table(&cells.headings, cells.text, cells.rows.iter().map(|r| r.iter().map(|c| escape(c)).collect()))
+}
+
+fn terms(legend: &[(&str, String)]) -> String {
+    let said: Vec<String> =
+        legend.iter().map(|(term, meaning)| format!("<b>{term}</b>: {}.", escape(meaning))).collect();
+    format!("<p class=\"note\">{}</p>", said.join(" "))
 }
 
 fn ledger(results: &Results) -> String {

@@ -1,9 +1,7 @@
 //! `report.md`: what the field's own READMEs look like, the answer first.
 
-use super::{
-    beside, beside_heading, digits, figure, grouped, ministat_blocks, p, range, ratio, recompute, signed,
-    verdict,
-};
+use super::comparisons::{Table, legend, tests, tests_legend, verdicts};
+use super::{beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed};
 use crate::manifest::{Manifest, utc};
 use crate::model::Subject;
 use crate::result::{Outcome, Results};
@@ -66,33 +64,30 @@ fn figure_row(results: &Results, outcome: &Outcome) -> String {
 }
 
 fn comparisons(results: &Results) -> String {
-    if results.comparisons.is_empty() {
+    let compared = &results.comparisons;
+    if compared.is_empty() {
         return String::new();
     }
-    let mut out = String::from("\n## Comparisons\n\n");
-    out += "| configuration | against | ratio of means [95 %] | verdict | Welch p (Holm) | U test p | permutation p | detectable | runs needed |\n";
-    out += "|---|---|--:|---|--:|--:|--:|--:|--:|\n";
-    for c in &results.comparisons {
-        out += &format!(
-            "| {} | {} | {} | **{}** | {} | {} | {} | {} | {} |\n",
-            c.other,
-            c.reference,
-            ratio(c),
-            verdict(c.verdict),
-            p(c.p_holm),
-            p(c.mann_whitney.map(|u| u.p)),
-            p(c.permutation.map(|t| t.p)),
-            c.detectable_percent.map_or("–".into(), |d| format!("{d:.2} %")),
-            c.runs_for_margin.map_or("–".into(), |n| n.to_string()),
-        );
-    }
-    let margin = results.comparisons[0].margin_percent;
-    out += &format!(
-        "\n*different*: Welch's test, corrected by Holm over this table, at 5 %. *equivalent*: two one-sided \
-         tests within ±{margin} % at 5 %. *underpowered*: neither; *detectable* is the difference four of five \
-         such campaigns would find, *runs needed* how many a configuration would find ±{margin} %.\n"
-    );
-    out
+    format!(
+        "\n## Comparisons\n\n{}\n{}\n\n<details><summary>Every test</summary>\n\n{}\n{}\n\n</details>\n",
+        table(&verdicts(compared)),
+        sentences(&legend(compared)),
+        table(&tests(compared)),
+        sentences(&tests_legend())
+    )
+}
+
+fn table(table: &Table) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let headings: Vec<String> = table.headings.iter().map(|h| h.to_string()).collect();
+    let sides = (0..headings.len()).map(|i| if i < table.text { "---|" } else { "--:|" });
+    let rows = table.rows.iter().map(|r| line(r));
+    format!("{}|{}\n{}", line(&headings), sides.collect::<String>(), rows.collect::<String>())
+}
+
+fn sentences(legend: &[(&str, String)]) -> String {
+    let said: Vec<String> = legend.iter().map(|(term, meaning)| format!("*{term}*: {meaning}.")).collect();
+    said.join(" ")
 }
 
 fn blocks(results: &Results) -> String {

@@ -103,7 +103,8 @@ fn alone(results: &Results) -> String {
 mod tests {
     use super::*;
     use crate::experiment::Metric;
-    use crate::stats::compare::{Pair, compare};
+    use crate::stats::compare::{Analysis, Pair, Rules, compare};
+    use crate::stats::paired::Series;
 
     fn results(others: &[(&str, f64)]) -> Results {
         let base = [10.0, 10.1, 9.9, 10.05, 9.95];
@@ -111,7 +112,7 @@ mod tests {
         let pairs: Vec<Pair<'_>> = others
             .iter()
             .zip(&figures)
-            .map(|((name, _), f)| Pair { reference: ("a", &base), other: (name, f) })
+            .map(|((name, _), f)| Pair { reference: Series::of("a", &base), other: Series::of(name, f) })
             .collect();
         Results {
             format: 1,
@@ -128,7 +129,7 @@ mod tests {
             runs_failed: 0,
             runs_missing: 0,
             configurations: Vec::new(),
-            comparisons: compare(&pairs, 2.0, 1),
+            comparisons: compare(&pairs, Rules { analysis: Analysis::Welch, margin_percent: 2.0, seed: 1 }),
             notes: Vec::new(),
             warnings: Vec::new(),
             skipped: Vec::new(),

@@ -35,15 +35,28 @@ pub fn welch(reference: &[f64], other: &[f64]) -> Option<TTest> {
     test(reference, other, (v1 + v2).sqrt(), df)
 }
 
+/// The paired test: whether differences, one a block, have a mean of zero. `None` below two or without
+/// spread.
+pub fn of_differences(differences: &[f64]) -> Option<TTest> {
+    let n = differences.len() as f64;
+    let standard_error = (variance(differences) / n).sqrt();
+    // equal differences differ by rounding only
+    let spread = standard_error > mean(differences).abs() * 1e-13;
+    (differences.len() > 1 && spread).then(|| about(mean(differences), standard_error, n - 1.0))?
+}
+
 fn counts(reference: &[f64], other: &[f64]) -> Option<(f64, f64)> {
     (reference.len() > 1 && other.len() > 1).then_some((reference.len() as f64, other.len() as f64))
 }
 
 fn test(reference: &[f64], other: &[f64], standard_error: f64, df: f64) -> Option<TTest> {
+    about(mean(other) - mean(reference), standard_error, df)
+}
+
+fn about(difference: f64, standard_error: f64, df: f64) -> Option<TTest> {
     if standard_error <= 0.0 || !standard_error.is_finite() {
         return None;
     }
-    let difference = mean(other) - mean(reference);
     let t = difference / standard_error;
     Some(TTest {
         difference,

@@ -1,0 +1,168 @@
+//! The comparison tables, the same in both reports: one a reader decides by, one with every test.
+//!
+//! Promises: which test decided is said; the others stand beside it without a correction, so that nobody
+//! takes the smallest of eight for a finding.
+
+use super::{digits, p, ratio, verdict};
+use crate::stats::compare::{ALPHA, Analysis, Comparison, Verdict};
+use crate::stats::paired::{Paired, Scale};
+
+/// Plain cells; the first `text` columns are words.
+pub struct Table {
+    pub headings: Vec<&'static str>,
+    pub text: usize,
+    pub rows: Vec<Vec<String>>,
+}
+
+/// What a reader decides by.
+pub fn verdicts(comparisons: &[Comparison]) -> Table {
+    let row = |c: &Comparison| {
+        vec![
+            c.other.clone(),
+            c.reference.clone(),
+            words(c),
+            ratio(c),
+            p(c.p_holm),
+            c.detectable_percent.map_or("–".into(), |d| format!("{} %", digits(d))),
+            c.runs_for_margin.map_or("–".into(), |n| n.to_string()),
+        ]
+    };
+    Table {
+        headings: vec![
+            "configuration",
+            "against",
+            "verdict",
+            "ratio [95 %]",
+            "p (Holm)",
+            "detectable",
+            "runs needed",
+        ],
+        text: 3,
+        rows: comparisons.iter().map(row).collect(),
+    }
+}
+
+/// The verdict, and whether a difference is smaller than anybody asked about.
+fn words(c: &Comparison) -> String {
+    let small = c.verdict == Verdict::Different && c.p_equivalence_holm.is_some_and(|e| e <= ALPHA);
+    match small {
+        true => format!("{}, by less than {} %", verdict(c.verdict), c.margin_percent),
+        false => verdict(c.verdict).into(),
+    }
+}
+
+/// Every test there is, none corrected.
+pub fn tests(comparisons: &[Comparison]) -> Table {
+    let row = |c: &Comparison| {
+        let of = |figure: &dyn Fn(&Paired) -> String| c.paired.as_ref().map_or("–".into(), figure);
+        vec![
+            c.other.clone(),
+            c.reference.clone(),
+            p(c.student.map(|t| t.p)),
+            p(c.welch.map(|t| t.p)),
+            p(c.mann_whitney.map(|u| u.p)),
+            p(c.permutation.map(|t| t.p)),
+            of(&|b| p(Some(b.t_test.p))),
+            of(&|b| p(Some(b.sign_flip.p))),
+            of(&|b| p(Some(b.signed_rank.p))),
+            p(c.p_equivalence),
+            of(&in_blocks),
+            of(&|b| b.gain.map_or("–".into(), |g| format!("{} ×", digits(g)))),
+        ]
+    };
+    Table {
+        headings: vec![
+            "configuration",
+            "against",
+            "Student",
+            "Welch",
+            "U test",
+            "permutation",
+            "paired t",
+            "sign flips",
+            "signed ranks",
+            "equivalence",
+            "in blocks [95 %]",
+            "gain",
+        ],
+        text: 2,
+        rows: comparisons.iter().map(row).collect(),
+    }
+}
+
+/// `1.832 [1.790, 1.870]`, or a difference with its sign.
+fn in_blocks(paired: &Paired) -> String {
+    let Paired { estimate, low, high, .. } = *paired;
+    match paired.scale {
+        Scale::LogRatio => format!("{estimate:.3} [{low:.3}, {high:.3}]"),
+        Scale::Difference => format!("{estimate:+.3} [{low:+.3}, {high:+.3}]"),
+    }
+}
+
+/// (term, meaning) of [`verdicts`]; empty without comparisons.
+pub fn legend(comparisons: &[Comparison]) -> Vec<(&'static str, String)> {
+    let Some(first) = comparisons.first() else { return Vec::new() };
+    let margin = first.margin_percent;
+    let (test, interval) = match first.analysis {
+        Analysis::Welch => ("Welch’s test on all runs", "bootstrap of the ratio of means"),
+        Analysis::Paired => ("paired t test on the blocks", "of the blocks’ ratios"),
+    };
+    vec![
+        (
+            "different",
+            format!("{test}, declared before the campaign, corrected by Holm over this table, at 5 %"),
+        ),
+        ("equivalent", format!("both one-sided tests within ±{margin} %, corrected likewise, at 5 %")),
+        ("underpowered", "neither is shown".into()),
+        ("ratio", format!("other / reference, interval {interval}")),
+        ("detectable", "the difference that four of five such campaigns would call different".into()),
+        ("runs needed", format!("how many a configuration would call ±{margin} % different")),
+    ]
+}
+
+/// (term, meaning) of [`tests`].
+pub fn tests_legend() -> Vec<(&'static str, String)> {
+    vec![
+        ("p", "of each test alone, two-sided, not corrected; docs/statistics.md says when each lies".into()),
+        ("equivalence", "larger p of the two one-sided tests".into()),
+        ("in blocks", "geometric mean of the blocks’ ratios, blocks with a failed run left out".into()),
+        ("gain", "how many times the runs an analysis without blocks needs for the same precision".into()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::compare::{Pair, Rules, compare};
+    use crate::stats::paired::Series;
+
+    fn compared(analysis: Analysis) -> Vec<Comparison> {
+        let a: Vec<f64> = (0..8).map(|i| 100.0 + f64::from(i * 5 % 8)).collect();
+        let b: Vec<f64> = a.iter().enumerate().map(|(i, a)| a * (1.003 + 1e-4 * (i % 2) as f64)).collect();
+        let blocks: Vec<usize> = (0..8).collect();
+        let series = |name, figures| Series { name, figures, blocks: &blocks };
+        compare(
+            &[Pair { reference: series("a", &a), other: series("b", &b) }],
+            Rules { analysis, margin_percent: 1.0, seed: 1 },
+        )
+    }
+
+    #[test]
+    fn a_difference_nobody_asked_about_is_said_to_be_small() {
+        let table = verdicts(&compared(Analysis::Paired));
+        assert_eq!(table.rows[0][2], "different, by less than 1 %");
+        assert!(table.rows[0][3].starts_with("1.003 [1.003, 1.003]"), "{:?}", table.rows[0]);
+    }
+
+    #[test]
+    fn every_row_has_a_cell_a_heading_and_the_deciding_test_is_named() {
+        for (analysis, name) in [(Analysis::Welch, "Welch’s test"), (Analysis::Paired, "paired t test")] {
+            let compared = compared(analysis);
+            for table in [verdicts(&compared), super::tests(&compared)] {
+                assert!(table.rows.iter().all(|r| r.len() == table.headings.len()));
+            }
+            assert!(legend(&compared)[0].1.starts_with(name));
+        }
+        assert!(legend(&[]).is_empty());
+    }
+}
