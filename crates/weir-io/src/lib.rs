@@ -6,6 +6,7 @@ pub mod alloc;
 pub mod bpf;
 pub mod clock;
 pub mod cpu;
+pub mod lock;
 pub mod netlink;
 pub mod netns;
 pub mod offload;

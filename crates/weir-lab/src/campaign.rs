@@ -4,9 +4,13 @@
 //! missing? ─► schedule ─► [prepare ─► run ─► append ─► drop] × slots ─► derive ─► reports
 //! ```
 //!
+//! An interrupted campaign is taken up again by [`resume`], a finished one repeated by [`rerun`].
 //! Every run gets a subject of its own: what memory layout and start-up do to a figure is part of its
 //! spread. Promises: an interrupt ends after the run under way and reports what was measured; a run that
 //! fails is recorded and counted, and the campaign goes on.
+
+mod difference;
+mod resume;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -15,13 +19,15 @@ use std::time::Duration;
 
 use crate::bed::bed;
 use crate::experiment::Experiment;
-use crate::manifest::{self, Build, Machine, Manifest};
+use crate::manifest::{self, Build, Machine, Manifest, Repeated};
 use crate::model::{Bed, Configuration, LabError, Sample, Topology, Trial};
 use crate::progress::Progress;
 use crate::report;
 use crate::result::Results;
 use crate::schedule::{Slot, schedule};
-use crate::store::{Run, Store};
+use crate::store::{self, Run, Store};
+pub use difference::{builds, machines};
+pub use resume::{Resume, resume};
 
 /// After so many failures in a row a configuration is not tried again.
 const FAILURES_IN_A_ROW: usize = 3;
@@ -32,6 +38,8 @@ pub struct Plan<'a> {
     pub seed: u64,
     pub dir: &'a Path,
     pub argv: Vec<String>,
+    /// The campaign this one repeats.
+    pub repeats: Option<Repeated>,
     /// Once set, the run under way is the last.
     pub stop: &'a AtomicBool,
 }
@@ -70,14 +78,15 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
         skipped,
         machine: Machine::observe(),
         build: Build::own(),
+        resumed: Vec::new(),
+        repeats: plan.repeats.clone(),
     };
-    let text = serde_json::to_string_pretty(&manifest).map_err(|e| LabError(format!("manifest: {e}")))?;
-    store.write("manifest.json", &(text + "\n"))?;
+    store.write("manifest.json", &manifest.text()?)?;
     for (name, reason) in &manifest.skipped {
         eprintln!("skipped {name}: {reason}");
     }
-    measure(&plan, &store, &mut beds, &runnable, &slots)?;
-    drop(beds);
+    measure(&plan, &store, &mut beds, &runnable, &slots, 0)?;
+    drop((beds, store));
     let results = report::write(plan.dir)?;
     Ok(Done { results, moved })
 }
@@ -118,6 +127,7 @@ fn measure(
     beds: &mut Beds,
     runnable: &[&Configuration],
     slots: &[Slot],
+    session: usize,
 ) -> Result<(), LabError> {
     let metric = &plan.experiment.metric;
     let mut progress = Progress::new(slots.len(), plan.experiment.runs);
@@ -132,7 +142,7 @@ fn measure(
         progress.begin(slot, name);
         let started_unix_ms = manifest::unix_ms();
         let outcome = if failures[slot.configuration] < FAILURES_IN_A_ROW {
-            one(plan, beds, configuration, slot.seed)
+            one(plan, beds, configuration, slot.seed).and_then(possible)
         } else {
             Err(LabError(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
         };
@@ -145,13 +155,22 @@ fn measure(
             Ok(sample) => (Some(sample), None),
             Err(e) => (None, Some(e.0)),
         };
-        let run =
-            Run { block: slot.block, order: slot.order, seed: slot.seed, started_unix_ms, sample, error };
+        let Slot { block, order, seed, .. } = *slot;
+        let format = store::FORMAT;
+        let run = Run { format, block, order, seed, session, started_unix_ms, sample, error };
         store.append(name, metric, &run)?;
         progress.end(slot, name, &said);
     }
     progress.finish();
     Ok(())
+}
+
+/// A sample no reader would take is a failed run, not a campaign nobody can read.
+fn possible(sample: Sample) -> Result<Sample, LabError> {
+    match store::read::impossible(&sample) {
+        None => Ok(sample),
+        Some(why) => Err(LabError(format!("sample refused: {why}; the bed that measured it is at fault"))),
+    }
 }
 
 fn one(

@@ -2,6 +2,8 @@
 
 mod list;
 mod ministat;
+mod rerun;
+mod resume;
 mod run;
 
 use std::path::PathBuf;
@@ -18,6 +20,8 @@ Examples:
   weir-lab run labs/demo.toml                measure; the report opens in any browser
   weir-lab run labs/demo.toml --quick        the same in seconds, with smoke values
   weir-lab run labs/forwarding-frame-size.toml --only '*-64' --runs 20
+  weir-lab resume out/demo                   go on after Ctrl-C, a crash or a power cut
+  weir-lab rerun out/demo                    the same experiment once more, from its manifest
   weir-lab report out/demo                   derive every figure again from the raw runs
   weir-lab ministat -s before after          ministat's block of figures of your own
   weir-lab doctor                            what this machine can and cannot measure
@@ -40,6 +44,10 @@ struct Cli {
 enum Command {
     /// Run an experiment and write its report.
     Run(run::Run),
+    /// Go on with an interrupted campaign: the runs that have no record yet, in their order.
+    Resume(resume::Again),
+    /// Repeat a campaign's experiment from its manifest, into a new folder.
+    Rerun(rerun::Rerun),
     /// Derive result.json, report.md and report.html again from manifest and raw runs.
     Report {
         /// Folder of a campaign, as given to `run --out`.
@@ -66,6 +74,8 @@ enum Command {
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(run) => run.go(),
+        Command::Resume(again) => again.go(),
+        Command::Rerun(rerun) => rerun.go(),
         Command::Report { dir } => again(&dir),
         Command::Doctor { json } => doctor::go(json),
         Command::Ministat(ministat) => Ok(ministat.go()),

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_io::{clock, cpu};
 
@@ -31,6 +32,32 @@ pub struct Manifest {
     pub skipped: BTreeMap<String, String>,
     pub machine: Machine,
     pub build: Build,
+    /// Each time the campaign was taken up again after an interrupt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resumed: Vec<Session>,
+    /// The campaign whose experiment this one repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<Repeated>,
+}
+
+/// One time a campaign was taken up again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    pub started_unix_ms: u64,
+    pub argv: Vec<String>,
+    /// Runs on disk when it began.
+    pub runs_before: usize,
+    /// What had changed since the campaign began, accepted with --force.
+    pub changes: Vec<String>,
+    /// What an earlier session's crash left of a run, cut off.
+    pub left_out: Vec<String>,
+}
+
+/// Which campaign was repeated; its folder may be anywhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repeated {
+    pub seed: u64,
+    pub started_unix_ms: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -97,17 +124,37 @@ impl Manifest {
     pub fn read(dir: &Path) -> Result<Manifest, LabError> {
         let path = dir.join("manifest.json");
         let shown = path.display();
-        let text = fs::read_to_string(&path)
+        let bytes = fs::read(&path)
             .map_err(|e| LabError(format!("{shown}: {e}; name the folder a campaign was written to")))?;
-        let manifest: Manifest = serde_json::from_str(&text)
-            .map_err(|e| LabError(format!("{shown}: not a manifest ({e}); restore the file")))?;
-        if manifest.format != FORMAT {
-            return Err(LabError(format!(
-                "{shown}: format {}, expected {FORMAT}: read it with the version that wrote it",
-                manifest.format
-            )));
+        parse_versioned(&String::from_utf8_lossy(&bytes), FORMAT).map_err(|why| {
+            LabError(format!(
+                "{shown}: not a manifest ({why}); restore the file from a copy: raw runs are whole, but only the \
+                 manifest says what they are"
+            ))
+        })
+    }
+
+    pub fn text(&self) -> Result<String, LabError> {
+        let text = serde_json::to_string_pretty(self).map_err(|e| LabError(format!("manifest: {e}")))?;
+        Ok(text + "\n")
+    }
+}
+
+/// A JSON document that names its format: newer ones are refused before their fields are looked at.
+pub fn parse_versioned<T: DeserializeOwned>(text: &str, newest: u32) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Probe {
+        format: u32,
+    }
+    let unreadable = |e: serde_json::Error| match e.is_eof() {
+        true => format!("cut short at line {}, column {}", e.line(), e.column()),
+        false => e.to_string(),
+    };
+    match serde_json::from_str::<Probe>(text).map_err(unreadable)?.format {
+        format if (1..=newest).contains(&format) => serde_json::from_str(text).map_err(unreadable),
+        format => {
+            Err(format!("format {format}, expected 1 to {newest}: read it with the version that wrote it"))
         }
-        Ok(manifest)
     }
 }
 

@@ -11,16 +11,24 @@ pub mod svg;
 
 use std::path::Path;
 
+use weir_io::lock;
+
 use crate::experiment::Metric;
 use crate::model::LabError;
 use crate::result::{self, Outcome, Results};
 use crate::stats::ministat::{self, Set, Style};
 use crate::stats::{Comparison, Summary, Verdict};
-use crate::store::write_whole;
+use crate::store::{read_runs, rebuild_plain_files, write_whole};
 
 /// Derives and writes `result.json`, `report.md` and `report.html`.
 pub fn write(dir: &Path) -> Result<Results, LabError> {
     let (manifest, results) = result::derive(dir)?;
+    // a campaign under way keeps its own files in step
+    if let Ok(Some(_held)) = lock::folder(dir) {
+        for said in rebuild_plain_files(dir, &manifest.experiment.metric, &read_runs(dir, &manifest)?.runs)? {
+            eprintln!("{said}");
+        }
+    }
     let json = serde_json::to_string_pretty(&results).map_err(|e| LabError(format!("result.json: {e}")))?;
     write_whole(&dir.join("result.json"), &(json + "\n"))?;
     write_whole(&dir.join("report.md"), &markdown::render(&manifest, &results))?;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::metric::loss_percent;
 use crate::experiment::{Experiment, Metric};
-use crate::manifest::Manifest;
+use crate::manifest::{self, Manifest};
 use crate::model::{Configuration, LabError, LossLedger, Sample};
 use crate::stats::compare::{Pair, Rules, compare, mean_interval};
 use crate::stats::paired::Series;
@@ -60,6 +60,12 @@ pub struct Outcome {
     /// Block of each figure's run: what pairs it with the runs of other configurations.
     #[serde(default)]
     pub blocks: Vec<usize>,
+    /// Session of each figure's run: 0 until the campaign was resumed.
+    #[serde(default)]
+    pub sessions: Vec<usize>,
+    /// When each figure's run began, milliseconds since 1970.
+    #[serde(default)]
+    pub started_unix_ms: Vec<u64>,
     pub summary: Option<Summary>,
     /// 95 % interval of the mean.
     pub interval: Option<(f64, f64)>,
@@ -108,16 +114,29 @@ impl Results {
     pub fn outcome(&self, name: &str) -> Option<&Outcome> {
         self.configurations.iter().find(|o| o.configuration.name == name)
     }
+
+    /// `result.json` as written.
+    pub fn read(dir: &Path) -> Result<Results, LabError> {
+        let path = dir.join("result.json");
+        let shown = path.display();
+        let text = std::fs::read_to_string(&path)
+            .map_err(|e| LabError(format!("{shown}: {e}; `weir-lab report {}` derives it", dir.display())))?;
+        manifest::parse_versioned(&text, FORMAT).map_err(|why| {
+            LabError(format!(
+                "{shown}: not a result ({why}); `weir-lab report {}` derives it again",
+                dir.display()
+            ))
+        })
+    }
 }
 
 /// Reads manifest and raw files of `dir` and derives everything from them.
 pub fn derive(dir: &Path) -> Result<(Manifest, Results), LabError> {
     let manifest = Manifest::read(dir)?;
-    let names: Vec<String> =
-        manifest.experiment.configurations.iter().map(|p| p.configuration.name.clone()).collect();
-    let (runs, cut) = store::read_runs(dir, &names)?;
-    let mut results = summarise(&manifest, &runs);
-    results.warnings.extend(cut.into_iter().map(|sentence| Doubt::of(Warning::CutShort { sentence })));
+    let evidence = store::read_runs(dir, &manifest)?;
+    let mut results = summarise(&manifest, &evidence.runs);
+    let interrupted = doubts::of_sessions(&manifest, &evidence);
+    results.warnings.extend(interrupted.into_iter().map(Doubt::of));
     Ok((manifest, results))
 }
 
@@ -207,6 +226,8 @@ fn outcome(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outc
         figures,
         order: measured().map(|(run, _)| run.order).collect(),
         blocks: measured().map(|(run, _)| run.block).collect(),
+        sessions: measured().map(|(run, _)| run.session).collect(),
+        started_unix_ms: measured().map(|(run, _)| run.started_unix_ms).collect(),
         pps: over(&|s| Some(s.pps)),
         loss_percent: over(&loss_percent),
         further,
@@ -245,9 +266,15 @@ fn share_of_ceiling(manifest: &Manifest, outcomes: &mut [Outcome]) {
 
 /// Every pair of which both sides ran, as one family.
 fn comparisons(manifest: &Manifest, outcomes: &[Outcome], pairs: &[(String, String)]) -> Vec<Comparison> {
+    // runs of one block that an interrupt parted are no pair: a block is one only within a session
+    let blocks: Vec<Vec<usize>> = outcomes
+        .iter()
+        .map(|o| o.blocks.iter().zip(&o.sessions).map(|(b, s)| b + s * manifest.experiment.runs).collect())
+        .collect();
     let series = |name: &str| {
-        let outcome = outcomes.iter().find(|o| o.configuration.name == name && !o.figures.is_empty())?;
-        Some(Series { name: &outcome.configuration.name, figures: &outcome.figures, blocks: &outcome.blocks })
+        let at = outcomes.iter().position(|o| o.configuration.name == name && !o.figures.is_empty())?;
+        let (name, figures) = (&outcomes[at].configuration.name, &outcomes[at].figures);
+        Some(Series { name, figures, blocks: &blocks[at] })
     };
     let pairs: Vec<Pair<'_>> =
         pairs.iter().filter_map(|(a, b)| Some(Pair { reference: series(a)?, other: series(b)? })).collect();

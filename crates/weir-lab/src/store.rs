@@ -1,32 +1,44 @@
 //! A campaign on disk: every raw figure as it arrives, and all that is derived from them.
 //!
 //! ```text
-//! DIR/manifest.json                 machine, experiment, order, seed
+//! DIR/manifest.json                 machine, experiment, order, seed, sessions
 //! DIR/raw/<configuration>.jsonl     one line a run, flushed to the disk before the next begins
 //! DIR/raw/<configuration>.<metric>  one figure a line, for ministat and friends
 //! DIR/result.json                   derived: docs/result-json.md
 //! DIR/report.md  DIR/report.html    derived
 //! ```
 //!
-//! Promises: a crash loses at most the run under way; what is derived can be derived again. Refuses: to
-//! write over the evidence of another campaign, or into a folder that is not one.
+//! Promises: a crash loses at most the run under way; what is derived can be derived again; one process
+//! writes to a campaign at a time. Refuses: to write over the evidence of another campaign, or into a
+//! folder that is not one. docs/campaigns.md has the layout and what survives what.
 
-use std::collections::BTreeMap;
+pub mod read;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weir_io::lock::{self, FolderLock};
 
 use crate::experiment::Metric;
 use crate::model::{LabError, Sample};
+pub use read::{Evidence, Runs, read_runs};
+
+/// Of a line of a raw file. Lines without a number are of format 1.
+pub const FORMAT: u32 = 1;
 
 /// One line of a raw file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
+    #[serde(default = "first_format")]
+    pub format: u32,
     pub block: usize,
     pub order: usize,
     pub seed: u64,
+    /// 0 until the campaign is resumed, then one more each time.
+    #[serde(default)]
+    pub session: usize,
     /// Milliseconds since 1970, UTC.
     pub started_unix_ms: u64,
     pub sample: Option<Sample>,
@@ -34,10 +46,15 @@ pub struct Run {
     pub error: Option<String>,
 }
 
+pub fn first_format() -> u32 {
+    1
+}
+
 /// The folder of one campaign, open for writing.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
+    _held: FolderLock,
 }
 
 impl Store {
@@ -47,6 +64,8 @@ impl Store {
         let failed = |e: std::io::Error| LabError(format!("{}: {e}; choose another --out", dir.display()));
         let mut moved = None;
         if dir.join("manifest.json").exists() {
+            // held: a campaign under way would go on writing under the new name
+            let _held = hold(dir)?;
             let kept = free_name(dir);
             fs::rename(dir, &kept).map_err(failed)?;
             moved = Some(kept);
@@ -57,7 +76,12 @@ impl Store {
             )));
         }
         fs::create_dir_all(dir.join("raw")).map_err(failed)?;
-        Ok((Store { dir: dir.into() }, moved))
+        Ok((Store { dir: dir.into(), _held: hold(dir)? }, moved))
+    }
+
+    /// Opens the folder of a campaign to add to it.
+    pub fn open(dir: &Path) -> Result<Store, LabError> {
+        Ok(Store { dir: dir.into(), _held: hold(dir)? })
     }
 
     pub fn dir(&self) -> &Path {
@@ -82,29 +106,88 @@ impl Store {
     pub fn write(&self, name: &str, text: &str) -> Result<(), LabError> {
         write_whole(&self.dir.join(name), text)
     }
+
+    /// Makes every raw file end with a whole line: what a crash left of a line is cut off, a missing line
+    /// end is added.
+    pub fn mend(&self, evidence: &Evidence) -> Result<(), LabError> {
+        for tail in &evidence.tails {
+            let mend = || -> std::io::Result<()> {
+                let mut file = OpenOptions::new().append(true).open(&tail.path)?;
+                match tail.torn_bytes {
+                    0 => file.write_all(b"\n")?,
+                    _ => file.set_len(tail.whole_bytes)?,
+                }
+                file.sync_all()
+            };
+            mend().map_err(|e| LabError(format!("{}: {e}; make it writable", tail.path.display())))?;
+        }
+        Ok(())
+    }
 }
 
+fn hold(dir: &Path) -> Result<FolderLock, LabError> {
+    let shown = dir.display();
+    lock::folder(dir)
+        .map_err(|e| LabError(format!("{shown}: {e}; name the folder a campaign was written to")))?
+        .ok_or_else(|| {
+            LabError(format!("{shown}: a campaign is under way in it; wait for it, or choose another --out"))
+        })
+}
+
+/// Files with one figure a line that do not hold what the runs say (a crash fell between the two writes,
+/// or a hand did) are written again; says which.
+pub fn rebuild_plain_files(dir: &Path, metric: &Metric, runs: &Runs) -> Result<Vec<String>, LabError> {
+    let mut rebuilt = Vec::new();
+    for (name, runs) in runs {
+        let figures = runs.iter().filter_map(|r| metric.of(r.sample.as_ref()?));
+        let expected: String = figures.map(|f| format!("{f}\n")).collect();
+        let path = dir.join("raw").join(format!("{name}.{}", metric.0));
+        let found = fs::read(&path).unwrap_or_default();
+        if found != expected.as_bytes() {
+            write_whole(&path, &expected)?;
+            rebuilt.push(format!("{}: did not hold what {name}.jsonl says; written again", path.display()));
+        }
+    }
+    Ok(rebuilt)
+}
+
+/// The old file or the new one, whole, even after a power cut: written beside it, flushed, renamed over it,
+/// and the folder flushed.
 pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
-    let failed =
-        |e: std::io::Error| LabError(format!("{}: {e}; free space or choose another --out", path.display()));
     let mut half = path.as_os_str().to_owned();
     half.push(".half");
     let half = PathBuf::from(half);
-    fs::write(&half, text).map_err(failed)?;
-    fs::rename(&half, path).map_err(failed)
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&half)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&half, path)?;
+        sync_folder_of(path)
+    };
+    write().map_err(|e| LabError(format!("{}: {e}; free space or choose another --out", path.display())))
 }
 
 fn append_line(path: &Path, line: &str) -> Result<(), LabError> {
     let append = || -> std::io::Result<()> {
+        let new = !path.exists();
         let mut file: File = OpenOptions::new().create(true).append(true).open(path)?;
         file.write_all(format!("{line}\n").as_bytes())?;
-        file.sync_data()
+        file.sync_data()?;
+        if new { sync_folder_of(path) } else { Ok(()) }
     };
     append().map_err(|e| LabError(format!("{}: {e}; free space or choose another --out", path.display())))
 }
 
+/// A name is on the disk only when its folder is.
+fn sync_folder_of(path: &Path) -> std::io::Result<()> {
+    match path.parent().filter(|p| !p.as_os_str().is_empty()) {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => File::open(".")?.sync_all(),
+    }
+}
+
 /// `DIR.1`, or the first number that is free.
-fn free_name(dir: &Path) -> PathBuf {
+pub fn free_name(dir: &Path) -> PathBuf {
     let mut n = 1;
     loop {
         let mut name = dir.as_os_str().to_owned();
@@ -117,117 +200,5 @@ fn free_name(dir: &Path) -> PathBuf {
     }
 }
 
-/// Raw runs by configuration, in the order measured.
-pub type Runs = BTreeMap<String, Vec<Run>>;
-
-/// Every raw run, and what is to be said of the files: a last line cut short by a crash is left out.
-pub fn read_runs(dir: &Path, names: &[String]) -> Result<(Runs, Vec<String>), LabError> {
-    let mut all = BTreeMap::new();
-    let mut doubts = Vec::new();
-    for name in names {
-        let path = dir.join("raw").join(format!("{name}.jsonl"));
-        let Ok(text) = fs::read_to_string(&path) else { continue };
-        let mut runs: Vec<Run> = Vec::new();
-        let lines: Vec<&str> = text.lines().collect();
-        for (i, line) in lines.iter().enumerate() {
-            match serde_json::from_str(line) {
-                Ok(run) => runs.push(run),
-                Err(_) if i + 1 == lines.len() && !text.ends_with('\n') => {
-                    doubts.push(format!(
-                        "{name}: the last run was cut short while it was written; it is left out"
-                    ));
-                }
-                Err(e) => {
-                    return Err(LabError(format!(
-                        "{}:{}: not a run ({e}); restore the file or remove the line",
-                        path.display(),
-                        i + 1
-                    )));
-                }
-            }
-        }
-        all.insert(name.clone(), runs);
-    }
-    Ok((all, doubts))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A folder of its own for each test, removed at the end.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Folder {
-            let dir = std::env::temp_dir().join(format!("weir-lab-store-{}-{name}", std::process::id()));
-            let _ = fs::remove_dir_all(&dir);
-            Folder(dir)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn run(order: usize, pps: f64) -> Run {
-        let sample = Sample { pps, seconds: 1.0, ..Sample::default() };
-        Run { block: order, order, seed: 1, started_unix_ms: 2, sample: Some(sample), error: None }
-    }
-
-    fn pps() -> Metric {
-        Metric("pps".into())
-    }
-
-    #[test]
-    fn runs_come_back_as_they_were_measured() {
-        let folder = Folder::new("back");
-        let (store, moved) = Store::create(&folder.0).expect("a new folder");
-        assert_eq!(moved, None);
-        store.append("a", &pps(), &run(0, 1.25)).expect("space");
-        store.append("a", &pps(), &run(3, 2e7)).expect("space");
-        let (runs, doubts) = read_runs(&folder.0, &["a".into(), "never-ran".into()]).expect("valid");
-        assert_eq!(runs["a"], [run(0, 1.25), run(3, 2e7)]);
-        assert!(doubts.is_empty() && !runs.contains_key("never-ran"));
-        assert_eq!(fs::read_to_string(folder.0.join("raw/a.pps")).expect("written"), "1.25\n20000000\n");
-    }
-
-    #[test]
-    fn a_line_cut_short_by_a_crash_is_left_out_and_said() {
-        let folder = Folder::new("cut");
-        let (store, _) = Store::create(&folder.0).expect("a new folder");
-        store.append("a", &pps(), &run(0, 1.0)).expect("space");
-        let path = folder.0.join("raw/a.jsonl");
-        let mut text = fs::read_to_string(&path).expect("written");
-        text.push_str("{\"block\":1,\"or");
-        fs::write(&path, text).expect("space");
-        let (runs, doubts) = read_runs(&folder.0, &["a".into()]).expect("the rest is valid");
-        assert_eq!((runs["a"].len(), doubts.len()), (1, 1));
-        assert!(doubts[0].contains("left out"), "{doubts:?}");
-    }
-
-    #[test]
-    fn a_damaged_line_inside_is_refused_with_its_number() {
-        let folder = Folder::new("damaged");
-        let (_, _) = Store::create(&folder.0).expect("a new folder");
-        fs::write(folder.0.join("raw/a.jsonl"), "nonsense\n").expect("space");
-        let error = read_runs(&folder.0, &["a".into()]).expect_err("damaged");
-        assert!(error.0.contains("a.jsonl:1: not a run"), "{error}");
-    }
-
-    #[test]
-    fn earlier_evidence_is_renamed_and_foreign_folders_are_refused() {
-        let folder = Folder::new("earlier");
-        let (store, _) = Store::create(&folder.0).expect("a new folder");
-        store.write("manifest.json", "{}").expect("space");
-        let (_, moved) = Store::create(&folder.0).expect("an earlier campaign");
-        let kept = Folder(moved.expect("renamed"));
-        assert!(kept.0.join("manifest.json").exists());
-        fs::remove_dir_all(folder.0.join("raw")).expect("there");
-        fs::write(folder.0.join("letter.txt"), "mine").expect("space");
-        let error = Store::create(&folder.0).expect_err("not ours");
-        assert!(error.0.contains("choose another --out"), "{error}");
-    }
-}
+mod tests;

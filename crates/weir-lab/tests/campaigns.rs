@@ -65,7 +65,8 @@ fn small() -> Experiment {
 }
 
 fn measured(folder: &Folder, stop: &std::sync::atomic::AtomicBool) -> Results {
-    let plan = Plan { experiment: small(), seed: 7, dir: &folder.0, argv: vec!["weir-lab".into()], stop };
+    let argv = vec!["weir-lab".into()];
+    let plan = Plan { experiment: small(), seed: 7, dir: &folder.0, argv, repeats: None, stop };
     campaign::run(plan).expect("memory needs nothing").results
 }
 

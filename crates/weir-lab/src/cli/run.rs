@@ -1,14 +1,15 @@
 //! `weir-lab run`: an experiment from file to report.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use weir_io::signal;
 
 use super::list::length;
-use crate::campaign::{self, Plan};
+use crate::campaign::{self, Done, Plan, Resume};
 use crate::experiment::{Changes, Experiment};
 use crate::manifest::unix_ms;
 use crate::model::LabError;
@@ -41,6 +42,12 @@ pub struct Run {
     /// Only these configurations (and their ceilings); `*` stands for anything.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
+    /// Go on with the interrupted campaign in --out, provided the file still says the same experiment.
+    #[arg(long, conflicts_with = "seed")]
+    resume: bool,
+    /// With --resume: go on although the build or the machine differs from the campaign's beginning.
+    #[arg(long, requires = "resume")]
+    force: bool,
 }
 
 impl Run {
@@ -49,36 +56,51 @@ impl Run {
             Changes { quick: self.quick, runs: self.runs.map(usize::from), only: self.only.clone() };
         let experiment = Experiment::load(&self.file, &changes)?;
         let dir = self.out.unwrap_or_else(|| PathBuf::from("out").join(&experiment.name));
-        let stop = signal::stop_flag()
-            .map_err(|e| LabError(format!("signals: {e}; Ctrl-C would lose the report")))?;
-        eprintln!(
-            "{}: {} configurations × {} blocks, about {} → {}",
-            experiment.title,
-            experiment.configurations.len(),
-            experiment.runs,
-            human(length(&experiment)),
-            dir.display()
-        );
-        let plan = Plan {
-            experiment,
-            seed: self.seed.unwrap_or_else(unix_ms),
-            dir: &dir,
-            argv: std::env::args().collect(),
-            stop,
+        let stop = stop_flag()?;
+        let argv = std::env::args().collect();
+        let done = if self.resume {
+            let (experiment, force) = (Some(experiment), self.force);
+            campaign::resume(Resume { dir: &dir, experiment, force, retry_failed: false, argv, stop })?
+        } else {
+            announce(&experiment, &dir);
+            let seed = self.seed.unwrap_or_else(unix_ms);
+            campaign::run(Plan { experiment, seed, dir: &dir, argv, repeats: None, stop })?
         };
-        let done = campaign::run(plan)?;
-        if let Some(moved) = done.moved {
-            eprintln!("the earlier campaign is kept in {}", moved.display());
-        }
-        let said = format!("{}\nreport: {}\n", show(&done.results), dir.join("report.html").display());
-        // a reader that went away (a closed pipe) has lost only this: everything is in the folder
-        let _ = std::io::stdout().write_all(said.as_bytes());
-        if done.results.runs_missing > 0 {
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
-        let nothing = done.results.runs_measured == 0 && done.results.runs_planned > 0;
-        Ok(if nothing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(finish(&done, &dir))
     }
+}
+
+/// Set by Ctrl-C.
+pub fn stop_flag() -> Result<&'static AtomicBool, LabError> {
+    signal::stop_flag().map_err(|e| LabError(format!("signals: {e}; Ctrl-C would lose the report")))
+}
+
+/// What is about to be measured, how long it takes, and where it goes.
+pub fn announce(experiment: &Experiment, dir: &Path) {
+    eprintln!(
+        "{}: {} configurations × {} blocks, about {} → {}",
+        experiment.title,
+        experiment.configurations.len(),
+        experiment.runs,
+        human(length(experiment)),
+        dir.display()
+    );
+}
+
+/// Prints what came of a campaign; the exit status says whether it is whole.
+pub fn finish(done: &Done, dir: &Path) -> ExitCode {
+    if let Some(moved) = &done.moved {
+        eprintln!("the earlier campaign is kept in {}", moved.display());
+    }
+    let said = format!("{}\nreport: {}\n", show(&done.results), dir.join("report.html").display());
+    // a reader that went away (a closed pipe) has lost only this: everything is in the folder
+    let _ = std::io::stdout().write_all(said.as_bytes());
+    if done.results.runs_missing > 0 {
+        eprintln!("interrupted: `weir-lab resume {}` goes on from here", dir.display());
+        return ExitCode::from(INTERRUPTED);
+    }
+    let nothing = done.results.runs_measured == 0 && done.results.runs_planned > 0;
+    if nothing { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// The answer, the figures, one ministat block a reference, and the doubts.

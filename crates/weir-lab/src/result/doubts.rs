@@ -1,9 +1,12 @@
 //! Which warnings a campaign earned.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::{Noted, Outcome, Results};
 use crate::manifest::Manifest;
 use crate::model::Subject;
 use crate::stats::warnings::{self, Warning};
+use crate::store::Evidence;
 
 /// How beds and daemons say that the next best was taken.
 const REFUSED: &str = " refused";
@@ -49,6 +52,37 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
         found.push(Warning::Fallback { configurations, note });
     }
     found
+}
+
+/// What interrupts left behind: sessions, runs cut short, runs measured again.
+pub fn of_sessions(manifest: &Manifest, evidence: &Evidence) -> Vec<Warning> {
+    let cut = manifest.resumed.iter().flat_map(|s| s.left_out.iter().cloned()).chain(evidence.left_out());
+    let mut found: Vec<Warning> = cut.map(|left_out| Warning::CutShort { left_out }).collect();
+    if !manifest.resumed.is_empty() {
+        let sessions = manifest.resumed.len() + 1;
+        found.push(Warning::Resumed { sessions, split_blocks: split_blocks(evidence) });
+    }
+    let mut changes: Vec<String> = manifest.resumed.iter().flat_map(|s| s.changes.iter().cloned()).collect();
+    changes.dedup();
+    if !changes.is_empty() {
+        found.push(Warning::ChangedBetweenSessions { changes });
+    }
+    let mut again: BTreeMap<&String, Vec<usize>> = BTreeMap::new();
+    for (configuration, order) in &evidence.repeated {
+        again.entry(configuration).or_default().push(*order);
+    }
+    found
+        .extend(again.into_iter().map(|(c, runs)| Warning::MeasuredAgain { configuration: c.clone(), runs }));
+    found
+}
+
+/// Blocks, from 1, whose runs are of more than one session.
+fn split_blocks(evidence: &Evidence) -> Vec<usize> {
+    let mut sessions: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for run in evidence.runs.values().flatten() {
+        sessions.entry(run.block).or_default().insert(run.session);
+    }
+    sessions.into_iter().filter(|(_, s)| s.len() > 1).map(|(block, _)| block + 1).collect()
 }
 
 /// What beds said, each sentence once. What generator and sink say of themselves, the subjects above them

@@ -39,7 +39,22 @@ pub enum Warning {
         first: String,
     },
     CutShort {
-        sentence: String,
+        left_out: String,
+    },
+    /// Interrupted and taken up again.
+    Resumed {
+        sessions: usize,
+        /// Blocks, from 1, with runs of more than one session.
+        split_blocks: Vec<usize>,
+    },
+    /// Accepted with --force when the campaign was taken up again.
+    ChangedBetweenSessions {
+        changes: Vec<String>,
+    },
+    /// Runs, by place, that failed and were measured again in a later session.
+    MeasuredAgain {
+        configuration: String,
+        runs: Vec<usize>,
     },
     FewRuns {
         configurations: Vec<String>,
@@ -102,7 +117,25 @@ impl Warning {
             Warning::Failed { configuration, runs, first } => {
                 format!("{configuration}: {runs} runs failed, the first with: {first}")
             }
-            Warning::CutShort { sentence } => sentence.clone(),
+            Warning::CutShort { left_out } => left_out.clone(),
+            Warning::Resumed { sessions, split_blocks } => {
+                let split: Vec<String> = split_blocks.iter().map(usize::to_string).collect();
+                let split = match split.len() {
+                    0 => "every block within one".into(),
+                    1 => format!("block {} has runs of two", split[0]),
+                    _ => format!("blocks {} have runs of several", split.join(", ")),
+                };
+                format!("interrupted and resumed: measured in {sessions} sessions, {split}")
+            }
+            Warning::ChangedBetweenSessions { changes } => {
+                format!("between sessions changed: {}", changes.join("; "))
+            }
+            Warning::MeasuredAgain { configuration, runs } => {
+                let runs: Vec<String> = runs.iter().map(usize::to_string).collect();
+                let word = if runs.len() == 1 { "run" } else { "runs" };
+                let runs = runs.join(", ");
+                format!("{configuration}: {word} {runs} failed and were measured again in a later session")
+            }
             Warning::FewRuns { configurations, runs } => {
                 format!("{}: {runs} runs, fewer than {FEW_RUNS}", names(configurations))
             }
@@ -141,7 +174,16 @@ impl Warning {
         match self {
             Warning::NotOptimised => "build with `cargo build --release`",
             Warning::SmokeValues => "run again without --quick",
-            Warning::Interrupted { .. } => "run again, or take the wider intervals",
+            Warning::Interrupted { .. } => {
+                "`weir-lab resume` on the campaign's folder measures them, or take the wider intervals"
+            }
+            Warning::Resumed { .. } => {
+                "compare the sessions in the plot of runs over time; paired comparisons leave split blocks out"
+            }
+            Warning::ChangedBetweenSessions { .. } => {
+                "run the whole experiment again under one state of machine and build: `weir-lab rerun`"
+            }
+            Warning::MeasuredAgain { .. } => "the failures are in the raw file; find their cause",
             Warning::Skipped { .. } => "`weir-lab doctor` says what this machine lacks",
             Warning::Failed { .. } => "read the error, fix its cause and run again",
             Warning::CutShort { .. } => "nothing to do: the other runs are whole",

@@ -1,0 +1,101 @@
+//! What differs between the machine and build a campaign began on and those at hand.
+//!
+//! Promises: names whatever can change a figure (processor, kernel, mitigations, clock, compiler, flags,
+//! source), each with both values. Leaves out what changes by itself: load, the measured TSC rate, a few
+//! pages of memory.
+
+use std::fmt::Debug;
+
+use crate::manifest::{Build, Machine};
+
+/// The kernel keeps a varying part of memory to itself at boot: less than this share is no difference.
+const MEMORY_SHARE: f64 = 0.01;
+
+/// Collects `what: then → now`.
+struct Differences(Vec<String>);
+
+impl Differences {
+    fn of<T: PartialEq + Debug>(&mut self, what: &str, then: &T, now: &T) {
+        if then != now {
+            self.0.push(format!("{what}: {then:?} → {now:?}"));
+        }
+    }
+}
+
+pub fn machines(then: &Machine, now: &Machine) -> Vec<String> {
+    let mut d = Differences(Vec::new());
+    d.of("processor", &then.cpu, &now.cpu);
+    d.of("microcode", &then.microcode, &now.microcode);
+    d.of("threads", &then.threads, &now.threads);
+    d.of("cores", &then.cores, &now.cores);
+    d.of("SMT", &then.smt, &now.smt);
+    d.of("isolated CPUs", &then.isolated_cpus, &now.isolated_cpus);
+    d.of("governor", &then.governor, &now.governor);
+    d.of("turbo", &then.turbo, &now.turbo);
+    d.of("virtual", &then.virtualisation, &now.virtualisation);
+    d.of("kernel", &then.kernel, &now.kernel);
+    d.of("kernel parameters", &then.cmdline, &now.cmdline);
+    d.of("distribution", &then.distribution, &now.distribution);
+    d.of("huge pages", &then.transparent_huge_pages, &now.transparent_huge_pages);
+    d.of("clock source", &then.clocksource, &now.clocksource);
+    let names =
+        then.mitigations.keys().chain(now.mitigations.keys().filter(|k| !then.mitigations.contains_key(*k)));
+    for name in names {
+        d.of(&format!("mitigation {name}"), &then.mitigations.get(name), &now.mitigations.get(name));
+    }
+    let tools = then.tools.keys().chain(now.tools.keys().filter(|k| !then.tools.contains_key(*k)));
+    for tool in tools {
+        d.of(tool, &then.tools.get(tool), &now.tools.get(tool));
+    }
+    if let (Some(a), Some(b)) = (then.memory_bytes, now.memory_bytes)
+        && (a as f64 - b as f64).abs() > MEMORY_SHARE * a as f64
+    {
+        d.of("memory, bytes", &a, &b);
+    }
+    d.0
+}
+
+pub fn builds(then: &Build, now: &Build) -> Vec<String> {
+    let mut d = Differences(Vec::new());
+    d.of("weir-lab", &then.version, &now.version);
+    d.of("commit", &then.commit, &now.commit);
+    d.of("compiler", &then.rustc, &now.rustc);
+    d.of("flags", &then.flags, &now.flags);
+    d.of("profile", &then.profile, &now.profile);
+    d.of("optimisation", &then.opt_level, &now.opt_level);
+    d.of("target", &then.target, &now.target);
+    d.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_by_itself_is_no_difference_and_a_new_kernel_is_one() {
+        let then = Machine { kernel: "6.1".into(), memory_bytes: Some(1_000_000), ..Machine::default() };
+        let mut now =
+            Machine { load_1min: Some(9.0), tsc_hz: Some(1), memory_bytes: Some(1_000_900), ..then.clone() };
+        assert_eq!(machines(&then, &now), Vec::<String>::new());
+        now.kernel = "6.2".into();
+        now.memory_bytes = Some(500_000);
+        now.mitigations.insert("retbleed".into(), "Vulnerable".into());
+        assert_eq!(
+            machines(&then, &now),
+            [
+                "kernel: \"6.1\" → \"6.2\"",
+                "mitigation retbleed: None → Some(\"Vulnerable\")",
+                "memory, bytes: 1000000 → 500000"
+            ]
+        );
+    }
+
+    #[test]
+    fn another_commit_or_profile_is_another_build() {
+        let then = Build::own();
+        let now = Build { commit: "0123456789ab".into(), opt_level: "9".into(), ..then.clone() };
+        let found = builds(&then, &now);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("commit: ") && found[1].starts_with("optimisation: "), "{found:?}");
+    }
+}

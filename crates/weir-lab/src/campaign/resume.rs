@@ -1,0 +1,143 @@
+//! An interrupted campaign taken up again: the slots of its manifest that have no record yet, in their
+//! order and with their seeds.
+//!
+//! Promises: nothing recorded is measured again or written over (a failed run only when asked, its record
+//! kept); the manifest says when each session began, what had changed, and what a crash cut off. Refuses:
+//! to go on under another build or on another machine unless forced, when what could run cannot any more,
+//! when the order does not follow from the seed, while another process writes to the folder.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use super::{Beds, Done, Plan, builds, machines, measure, skipped};
+use crate::experiment::Experiment;
+use crate::manifest::{self, Build, Machine, Manifest, Session};
+use crate::model::{Configuration, LabError};
+use crate::report;
+use crate::schedule::{Slot, schedule};
+use crate::store::{Evidence, Store, read_runs, rebuild_plain_files};
+
+/// Which campaign to take up, and how.
+pub struct Resume<'a> {
+    pub dir: &'a Path,
+    /// The experiment as its file says it today; `None` takes the manifest's.
+    pub experiment: Option<Experiment>,
+    /// Go on although build or machine differ.
+    pub force: bool,
+    /// Measure failed runs again.
+    pub retry_failed: bool,
+    pub argv: Vec<String>,
+    /// Once set, the run under way is the last.
+    pub stop: &'a AtomicBool,
+}
+
+pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
+    let store = Store::open(wish.dir)?;
+    let mut manifest = Manifest::read(wish.dir)?;
+    if let Some(experiment) = &wish.experiment {
+        same_experiment(wish.dir, &manifest.experiment, experiment)?;
+    }
+    let evidence = read_runs(wish.dir, &manifest)?;
+    let slots = left(&manifest, &evidence, wish.retry_failed)
+        .map_err(|why| LabError(format!("{}: {why}", wish.dir.join("manifest.json").display())))?;
+    if slots.is_empty() {
+        eprintln!("{}: every run is recorded; deriving the report", wish.dir.display());
+        drop(store);
+        return Ok(Done { results: report::write(wish.dir)?, moved: None });
+    }
+    let changes = changes(wish.dir, &manifest, wish.force)?;
+    let mut beds = Beds::new();
+    still_runnable(&manifest, &mut beds)?;
+    manifest.resumed.push(Session {
+        started_unix_ms: manifest::unix_ms(),
+        argv: wish.argv.clone(),
+        runs_before: evidence.runs.values().map(Vec::len).sum(),
+        changes,
+        left_out: evidence.left_out().collect(),
+    });
+    // what was cut off is on record before it is cut off
+    store.write("manifest.json", &manifest.text()?)?;
+    store.mend(&evidence)?;
+    rebuild_plain_files(wish.dir, &manifest.experiment.metric, &evidence.runs)?;
+    let session = manifest.resumed.len();
+    let plan = Plan {
+        experiment: manifest.experiment.clone(),
+        seed: manifest.seed,
+        dir: wish.dir,
+        argv: wish.argv,
+        repeats: None,
+        stop: wish.stop,
+    };
+    measure(&plan, &store, &mut beds, &runnable(&manifest), &slots, session)?;
+    drop((beds, store));
+    Ok(Done { results: report::write(wish.dir)?, moved: None })
+}
+
+fn runnable(manifest: &Manifest) -> Vec<&Configuration> {
+    let all = manifest.experiment.configurations.iter().map(|p| &p.configuration);
+    all.filter(|c| !manifest.skipped.contains_key(&c.name)).collect()
+}
+
+/// Slots without a record. The schedule is computed again; that it is the one recorded is checked.
+fn left(manifest: &Manifest, evidence: &Evidence, retry_failed: bool) -> Result<Vec<Slot>, String> {
+    let runnable = runnable(manifest);
+    let slots = schedule(runnable.len(), manifest.experiment.runs, manifest.seed);
+    let recorded = manifest.order.iter().flatten();
+    if !slots.iter().map(|s| &runnable[s.configuration].name).eq(recorded) {
+        return Err(format!(
+            "its order does not follow from its seed {}: resume with the version that began it, or `weir-lab rerun`",
+            manifest.seed
+        ));
+    }
+    let runs = || evidence.runs.values().flatten();
+    if let Some(run) = runs().find(|r| slots.get(r.order).is_some_and(|s| s.seed != r.seed)) {
+        return Err(format!(
+            "run {} has seed {}, expected {}: restore manifest.json and raw/ of one campaign",
+            run.order, run.seed, slots[run.order].seed
+        ));
+    }
+    let kept = runs().filter(|r| !retry_failed || r.error.is_none());
+    let done: BTreeSet<usize> = kept.map(|r| r.order).collect();
+    Ok(slots.into_iter().filter(|s| !done.contains(&s.order)).collect())
+}
+
+fn same_experiment(dir: &Path, then: &Experiment, now: &Experiment) -> Result<(), LabError> {
+    let fields = |e: &Experiment| serde_json::to_value(e).unwrap_or_default();
+    let (then, now) = (fields(then), fields(now));
+    let (Some(then), Some(now)) = (then.as_object(), now.as_object()) else { return Ok(()) };
+    let differ: Vec<&str> =
+        then.iter().filter(|(k, v)| now.get(*k) != Some(*v)).map(|(k, _)| k.as_str()).collect();
+    if differ.is_empty() {
+        return Ok(());
+    }
+    Err(LabError(format!(
+        "{}: its experiment differs from the file's in {}; `weir-lab resume {}` goes on as recorded, another --out begins anew",
+        dir.display(),
+        differ.join(", "),
+        dir.display()
+    )))
+}
+
+/// What differs from the campaign's beginning, when it is accepted.
+fn changes(dir: &Path, manifest: &Manifest, force: bool) -> Result<Vec<String>, LabError> {
+    let mut changes = builds(&manifest.build, &Build::own());
+    changes.extend(machines(&manifest.machine, &Machine::observe()));
+    if changes.is_empty() || force {
+        return Ok(changes);
+    }
+    Err(LabError(format!(
+        "{}: not what the campaign began on: {}; restore it, or --force to go on (the report will say so)",
+        dir.display(),
+        changes.join("; ")
+    )))
+}
+
+/// A configuration that could run and now cannot would fail to the end of the campaign.
+fn still_runnable(manifest: &Manifest, beds: &mut Beds) -> Result<(), LabError> {
+    let lost = skipped(&manifest.experiment, beds);
+    match lost.iter().find(|(name, _)| !manifest.skipped.contains_key(*name)) {
+        None => Ok(()),
+        Some((name, why)) => Err(LabError(format!("{name}: ran before the interrupt and cannot now: {why}"))),
+    }
+}
