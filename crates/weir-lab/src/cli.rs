@@ -5,6 +5,7 @@ mod ministat;
 mod rerun;
 mod resume;
 mod run;
+mod simulate;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -67,6 +68,8 @@ enum Command {
         #[arg(default_value = "labs")]
         dir: PathBuf,
     },
+    /// Show what the throughput searches find and cost on simulated subjects, beside plain bisection.
+    Simulate(simulate::Simulate),
 }
 
 /// Parses the command line and does what it says. 0 is done, 1 is an error, 2 a wrong command line, 130 an
@@ -80,6 +83,7 @@ pub fn main() -> ExitCode {
         Command::Doctor { json } => doctor::go(json),
         Command::Ministat(ministat) => Ok(ministat.go()),
         Command::List { dir } => list::go(&dir),
+        Command::Simulate(simulate) => simulate.go(),
     };
     done.unwrap_or_else(|error| {
         eprintln!("weir-lab: {error}");

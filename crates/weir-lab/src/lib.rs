@@ -14,6 +14,7 @@ pub mod receiver;
 pub mod report;
 pub mod result;
 pub mod schedule;
+pub mod search;
 pub mod stats;
 pub mod store;
 pub mod subject;

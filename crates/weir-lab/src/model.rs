@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::search::TrialRecord;
+
 /// One thing compared: a subject on a topology under a workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Configuration {
@@ -106,6 +108,9 @@ pub struct Sample {
     pub figures: BTreeMap<String, f64>,
     /// Said by whoever measured: fallbacks, doubts.
     pub notes: Vec<String>,
+    /// Every trial of a search, raw, in the order made; the fields above are those of the first, flat out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trials: Vec<TrialRecord>,
 }
 
 /// Where packets went: intended → offered → sent → each drop counter → delivered.
