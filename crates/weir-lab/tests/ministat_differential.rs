@@ -15,8 +15,8 @@ use weir_lab::stats::ministat::{Confidence, Dialect, Parts, Set, Style, WIDTH, b
 use weir_lab::stats::random::Random;
 
 /// Compared in this process, some 2 ms each; [`COMMANDS`] of them through our program as well.
-const CASES: u64 = 3000;
-const COMMANDS: u64 = 100;
+const CASES: u64 = 2000;
+const COMMANDS: u64 = 60;
 
 /// A folder of its own for each test, removed at the end.
 struct Folder(PathBuf);
@@ -217,7 +217,7 @@ fn thousands_of_generated_blocks_are_those_of_the_distributions_ministat() {
     // a generator that never leaves one branch proves nothing about the other
     let seen =
         format!("{different} different, {same} not, {flat} flat, {refused} refused, {crashed} crashes");
-    assert!(different > 500 && same > 500 && flat > 100 && (50..1000).contains(&refused), "{seen}");
+    assert!(different > 400 && same > 400 && flat > 100 && (50..1000).contains(&refused), "{seen}");
     eprintln!("{CASES} blocks: {seen}");
 }
 

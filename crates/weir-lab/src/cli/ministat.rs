@@ -7,7 +7,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::stats::ministat::read::{Columns, figures};
 use crate::stats::ministat::{Confidence, Dialect, MAX_SETS, Parts, Set, Style, WIDTH, block, too_many};
@@ -19,7 +20,7 @@ Examples:
   grep pps log | weir-lab ministat -n -q -C 4          vitals of standard input, for a script
   weir-lab ministat --dialect old -A before after      as Linux distributions ship it
 
-Both dialects: docs/ministat.md.";
+Which dialect computes what: docs/ministat.md.";
 
 /// A file that cannot be opened, in the old dialect; everything else exits with [`REFUSED`].
 const NOT_OPENED: u8 = 1;
@@ -59,17 +60,16 @@ pub struct Ministat {
     /// What separates columns, each character for itself [default: space and tab].
     #[arg(short = 'd', value_name = "CHARS", value_parser = delimiters, allow_hyphen_values = true)]
     delimiters: Option<String>,
-    /// Whose figures: FreeBSD's today, or what Linux distributions ship.
-    #[arg(long, value_enum, default_value_t = Spoken::Modern)]
-    dialect: Spoken,
+    /// Whose figures: FreeBSD's today (modern), of 2016 (ratio), of 2015 (midpoint), or from before and as Linux
+    /// distributions ship it (old).
+    #[arg(long, value_name = "NAME", value_parser = names(), default_value = "modern")]
+    dialect: Dialect,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Spoken {
-    /// Midpoint median, relative error of the ratio (FreeBSD since 2018).
-    Modern,
-    /// Upper-middle median, relative error of the difference (Debian's package 20150715).
-    Old,
+/// `modern` and the others, as [`Dialect`]s.
+fn names() -> impl TypedValueParser<Value = Dialect> {
+    PossibleValuesParser::new(Dialect::ALL.map(Dialect::name))
+        .map(|name| Dialect::ALL.into_iter().find(|d| d.name() == name).unwrap_or_default())
 }
 
 fn width(text: &str) -> Result<usize, String> {
@@ -144,12 +144,12 @@ impl Ministat {
     }
 
     fn style(&self) -> Result<Style, String> {
-        let dialect = match self.dialect {
-            Spoken::Modern => Dialect::Modern,
-            Spoken::Old => Dialect::Old,
-        };
-        if self.population && dialect == Dialect::Old {
-            return Err("unknown option -P: the old dialect has none, take --dialect modern".into());
+        let dialect = self.dialect;
+        if self.population && dialect != Dialect::Modern {
+            return Err(format!(
+                "unknown option -P: the {} dialect has none, take --dialect modern",
+                dialect.name()
+            ));
         }
         Ok(Style {
             dialect,

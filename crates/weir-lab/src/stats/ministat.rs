@@ -9,7 +9,7 @@
 //!     N           Min  …               vitals, then the difference to the first set
 //! ```
 //!
-//! Promises both [`Dialect`]s, plot quirks included: the span covers every mean ± deviation, the height
+//! Promises every [`Dialect`], plot quirks included: the span covers every mean ± deviation, the height
 //! follows the last set. Refuses more than [`MAX_SETS`] sets or fewer than [`MIN_POINTS`] points, as the
 //! original does, and plots the original crashes on: one column wide, or of figures that are not finite.
 
@@ -29,21 +29,39 @@ pub const WIDTH: usize = 74;
 
 const SYMBOLS: [char; MAX_SETS + 1] = [' ', 'x', '+', '*', '%', '#', '@', 'O'];
 
-/// Whose figures: two programs of one name are in use, and differ in what they compute.
+/// Whose figures: programs of one name are in use, and differ in what they compute.
 ///
-/// | | modern | old |
-/// |---|---|---|
-/// | median of an even count | midpoint | upper middle |
-/// | variance | Σ (v − mean)² over ascending v | Σ v² − (Σ v)² / n, which may come out below 0: `-nan` |
-/// | relative error | of the ratio of means | of the difference, over the reference's mean |
-/// | standard input | `-` in the legend | `<stdin>` in the legend |
+/// | | median of an even count | relative error | variance |
+/// |---|---|---|---|
+/// | modern | midpoint | of the ratio of means | Σ (v − mean)², ascending |
+/// | ratio | midpoint | of the ratio of means | Σ v² − (Σ v)² / n, at least 0 |
+/// | midpoint | midpoint | of the difference, over the reference's mean | as ratio |
+/// | old | upper middle | as midpoint | as ratio, but where it comes out below 0 the deviation is NaN |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// FreeBSD since 2018.
     #[default]
     Modern,
-    /// FreeBSD before that, and Linux distributions (Debian's package 20150715).
+    /// FreeBSD's development branch of 2016 and 2017.
+    Ratio,
+    /// FreeBSD's development branch of 2015, into 2016.
+    Midpoint,
+    /// FreeBSD before that, its releases 10 and below, and Linux distributions (Debian's 20150715).
     Old,
+}
+
+impl Dialect {
+    /// Newest first.
+    pub const ALL: [Dialect; 4] = [Dialect::Modern, Dialect::Ratio, Dialect::Midpoint, Dialect::Old];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Dialect::Modern => "modern",
+            Dialect::Ratio => "ratio",
+            Dialect::Midpoint => "midpoint",
+            Dialect::Old => "old",
+        }
+    }
 }
 
 /// How much of a block is printed.
@@ -133,9 +151,10 @@ impl<'a> Described<'a> {
         let mean = sum / n;
         let variance = match style.dialect {
             Dialect::Modern => set.sorted.iter().fold(0.0, |s, v| s + (v - mean) * (v - mean)) / (n - 1.0),
-            Dialect::Old => {
+            dialect => {
                 let squares = set.values.iter().fold(0.0, |s, v| s + v * v);
-                (squares - sum * sum / n) / (n - 1.0)
+                let excess = squares - sum * sum / n;
+                if dialect != Dialect::Old && excess <= 0.0 { 0.0 } else { excess / (n - 1.0) }
             }
         };
         let whole = if style.population { ((n - 1.0) / n).sqrt() } else { 1.0 };
@@ -158,10 +177,12 @@ impl<'a> Described<'a> {
     }
 }
 
-fn median(sorted: &[f64], dialect: Dialect) -> f64 {
+/// Of ascending figures, at least one.
+pub fn median(sorted: &[f64], dialect: Dialect) -> f64 {
     let half = sorted.len() / 2;
     match dialect {
-        Dialect::Modern if sorted.len().is_multiple_of(2) => (sorted[half] + sorted[half - 1]) / 2.0,
+        Dialect::Old => sorted[half],
+        _ if sorted.len().is_multiple_of(2) => (sorted[half] + sorted[half - 1]) / 2.0,
         _ => sorted[half],
     }
 }
@@ -217,8 +238,8 @@ fn vitals(set: &Described<'_>, symbol: char, dialect: Dialect) -> String {
 fn computed(value: f64, precision: usize, dialect: Dialect) -> String {
     match dialect {
         _ if !value.is_nan() => general(value, precision),
-        Dialect::Modern => "nan".into(),
         Dialect::Old => "-nan".into(),
+        _ => "nan".into(),
     }
 }
 
@@ -237,11 +258,11 @@ fn difference(set: &Described<'_>, reference: &Described<'_>, style: &Style) -> 
         return format!("No difference proven at {percent:.1}% confidence\n");
     }
     let relative = match style.dialect {
-        Dialect::Modern => {
+        Dialect::Modern | Dialect::Ratio => {
             let spread = (n1 - 1.0) * v1 + (n2 - 1.0) * v2 * (a1 * a1) / (a2 * a2);
             t * (spread * ((n1 + n2) / (n1 * n2 * degrees))).sqrt()
         }
-        Dialect::Old => e,
+        Dialect::Midpoint | Dialect::Old => e,
     };
     let g = |v| computed(v, 6, style.dialect);
     format!(

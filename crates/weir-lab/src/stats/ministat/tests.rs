@@ -82,6 +82,39 @@ Difference at 99.0% confidence
 }
 
 #[test]
+fn dialects_between_the_two_ends_take_one_change_after_the_other() {
+    let a = Set::new("a", &[10.0, 11.0, 12.0, 11.0, 10.5, 10.0]);
+    let b = Set::new("b", &[14.0, 15.0, 14.5, 14.5, 15.5]);
+    let lines = |dialect| {
+        let style = Style { dialect, parts: Parts::NoPlot, ..Style::default() };
+        let block = block(&[a.clone(), b.clone()], style).expect("two sets");
+        let [_, _, _, vitals, _, _, _, relative, _] = block.lines().collect::<Vec<_>>()[..] else {
+            panic!("{block}")
+        };
+        (vitals.contains(" 10.75         10.75 "), relative.to_string())
+    };
+    // 2.262 · s · √(1/5 + 1/6) and 2.262 · √((4·V1 + 5·V2·(A1/A2)²)·11/(5·6·9)), over A2 = 10.75
+    let difference = "\t36.7442% +/- 8.67814%".to_string();
+    let ratio = "\t36.7442% +/- 10.9738%".to_string();
+    assert_eq!(lines(Dialect::Old), (false, difference.clone()));
+    assert_eq!(lines(Dialect::Midpoint), (true, difference));
+    assert_eq!(lines(Dialect::Ratio), (true, ratio.clone()));
+    assert_eq!(lines(Dialect::Modern), (true, ratio));
+}
+
+#[test]
+fn a_constant_set_has_no_deviation_but_in_the_old_dialect() {
+    let deviation = |dialect| {
+        let style = Style { dialect, parts: Parts::Vitals, quiet: true, ..Style::default() };
+        let block = block(&[Set::new("a", &[0.1; 3])], style).expect("a set");
+        block.split_whitespace().last().map(str::to_string)
+    };
+    // 3 · 0.1 is a little more than 0.3, and its square over 3 more than the sum of the squares
+    assert_eq!(deviation(Dialect::Old).as_deref(), Some("-nan"));
+    assert_eq!(deviation(Dialect::Midpoint).as_deref(), Some("0"));
+}
+
+#[test]
 fn parts_that_are_asked_away_are_gone() {
     let sets = [Set::new("a", &[1.0, 2.0, 3.0]), Set::new("b", &[1.0, 2.0, 4.0])];
     let bare = Style { parts: Parts::Vitals, quiet: true, ..Style::default() };
@@ -132,6 +165,7 @@ fn too_few_points_and_too_many_sets_are_refused_with_the_remedy() {
 struct Published {
     readme: PathBuf,
     names: Vec<String>,
+    width: usize,
     text: String,
 }
 
@@ -156,7 +190,8 @@ fn published(readme: &Path) -> Vec<Published> {
             .find(|&i| lines[i].starts_with("```") || lines[i].trim().is_empty())
             .unwrap_or(lines.len());
         let text: String = lines[start..end].iter().map(|l| format!("{l}\n")).collect();
-        found.push(Published { readme: readme.into(), names, text });
+        let width = lines[at].trim_end().len() - 2;
+        found.push(Published { readme: readme.into(), names, width, text });
         at = end;
     }
     found
@@ -191,33 +226,40 @@ fn numbers(path: &Path) -> Option<Vec<f64>> {
 }
 
 #[test]
-fn published_blocks_come_out_of_their_raw_data_byte_for_byte() {
+fn published_blocks_come_out_of_their_raw_data_in_one_dialect_or_another() {
     let Some(corpus) = corpus() else {
-        writeln!(std::io::stderr(), "SKIP published_blocks_come_out_of_their_raw_data_byte_for_byte: no netbenches corpus (set WEIR_CORPUS to its folder)"
+        writeln!(std::io::stderr(), "SKIP published_blocks_come_out_of_their_raw_data_in_one_dialect_or_another: no netbenches corpus (set WEIR_CORPUS to its folder)"
         ).expect("stderr is open");
         return;
     };
     let mut found = Vec::new();
     readmes(&corpus, &mut found);
-    let (mut same, mut modern, mut other) = (0, 0, Vec::new());
+    let (mut same, mut but_space, mut other) = (0, 0, Vec::new());
     for published in found.iter().flat_map(|r| published(r)) {
         let folder = published.readme.parent().expect("a file has a folder");
         let raw: Option<Vec<Set>> =
             published.names.iter().map(|name| Some(Set::new(name, &numbers(&folder.join(name))?))).collect();
         let Some(sets) = raw else { continue };
-        let bars = |separate_bars| block(&sets, Style { separate_bars, ..Style::default() });
-        if [true, false].into_iter().any(|s| bars(s).is_ok_and(|b| b == published.text)) {
+        let ours: Vec<String> = Dialect::ALL
+            .into_iter()
+            .flat_map(|dialect| [true, false].map(|bars| (dialect, bars)))
+            .filter_map(|(dialect, separate_bars)| {
+                block(&sets, Style { dialect, separate_bars, width: published.width, ..Style::default() })
+                    .ok()
+            })
+            .collect();
+        if ours.contains(&published.text) {
             same += 1;
+        } else if ours.iter().any(|o| o.split_whitespace().eq(published.text.split_whitespace())) {
+            but_space += 1;
         } else {
-            other.push((published, bars(true).unwrap_or_else(|e| e)));
-        }
-        modern += 1;
-    }
-    if std::env::var_os("WEIR_CORPUS_SHOW").is_some() {
-        for (p, ours) in &other {
-            eprintln!("--- {}\n{}=== ours\n{ours}", p.readme.display(), p.text);
+            other.push(published);
         }
     }
-    eprintln!("{same} of {modern} published blocks byte-identical");
-    assert!(same >= 24, "{same} of {modern} published blocks are byte-identical");
+    for p in &other {
+        eprintln!("differs: {}\n{}", p.readme.display(), p.text);
+    }
+    let all = same + but_space + other.len();
+    eprintln!("{all} published blocks: {same} byte-identical, {but_space} but for white space");
+    assert!(all > 0 && other.len() * 50 <= all, "{} of {all} published blocks differ", other.len());
 }
