@@ -12,6 +12,7 @@ pub mod netns;
 pub mod offload;
 pub mod packet_socket;
 pub mod pcap;
+pub mod perf_event;
 pub mod port_error;
 pub mod port_statistics;
 pub mod process;

@@ -12,8 +12,12 @@
 //! Promises: a profile says which event it counted, so that a clock standing in for cycles is never read
 //! as cycles; no frame holds what separates frames.
 
+mod binary;
 pub mod flame;
 pub mod folded;
+mod kernel;
+pub mod session;
+mod tasks;
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,112 @@
+//! Names inside one program file: DWARF with inlined functions where there is any, else its symbols.
+//!
+//! Promises: a place in a file becomes functions, outermost first, demangled and without hashes; a place
+//! that has no name stays without one. Refuses: compressed or split debug information (symbols are used).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use gimli::{Dwarf, EndianArcSlice, RunTimeEndian};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+
+use super::INLINED;
+
+type Lines = addr2line::Context<EndianArcSlice<RunTimeEndian>>;
+
+/// A symbol without a size reaches to the next one, but no further than this.
+const UNSIZED: u64 = 4096;
+
+pub struct Binary {
+    lines: Option<Lines>,
+    /// By address.
+    symbols: Vec<Symbol>,
+    segments: Vec<Segment>,
+}
+
+struct Symbol {
+    address: u64,
+    size: u64,
+    name: String,
+}
+
+/// Part of the file that is mapped into memory.
+struct Segment {
+    offset: u64,
+    size: u64,
+    address: u64,
+}
+
+impl Binary {
+    /// `None` when the file cannot be read or is no ELF file.
+    pub fn read(path: &Path) -> Option<Binary> {
+        let bytes = std::fs::read(path).ok()?;
+        let file = object::File::parse(bytes.as_slice()).ok()?;
+        let segments = file
+            .segments()
+            .map(|s| {
+                let (offset, size) = s.file_range();
+                Segment { offset, size, address: s.address() }
+            })
+            .collect();
+        let mut symbols: Vec<Symbol> = file
+            .symbols()
+            .chain(file.dynamic_symbols())
+            .filter(|s| s.kind() == SymbolKind::Text && s.is_definition())
+            .filter_map(|s| {
+                Some(Symbol { address: s.address(), size: s.size(), name: s.name().ok()?.into() })
+            })
+            .collect();
+        symbols.sort_by_key(|s| s.address);
+        symbols.dedup_by_key(|s| s.address);
+        Some(Binary { lines: lines(&file), symbols, segments })
+    }
+
+    /// Functions at a place of the file, the outermost first; empty when it has no name.
+    pub fn functions(&self, offset: u64) -> Vec<String> {
+        let inside = |s: &&Segment| (s.offset..s.offset + s.size).contains(&offset);
+        let Some(segment) = self.segments.iter().find(inside) else { return Vec::new() };
+        let address = offset - segment.offset + segment.address;
+        let Some(symbol) = self.symbol(address) else { return self.inlined(address) };
+        // the table's name is the full one (`weir_core::router::breathe`); line tables may hold its end only
+        let mut functions = self.inlined(address);
+        match functions.first_mut() {
+            Some(outermost) => *outermost = symbol,
+            None => functions.push(symbol),
+        }
+        functions
+    }
+
+    fn inlined(&self, address: u64) -> Vec<String> {
+        let Some(lines) = &self.lines else { return Vec::new() };
+        let Ok(mut frames) = lines.find_frames(address).skip_all_loads() else { return Vec::new() };
+        let mut functions = Vec::new();
+        while let Ok(Some(frame)) = frames.next() {
+            let name = frame.function.as_ref().and_then(|f| f.demangle().ok());
+            functions.extend(name.map(|n| n.into_owned() + INLINED));
+        }
+        // what all others were inlined into comes last and is no inlined function itself
+        if let Some(outermost) = functions.last_mut() {
+            outermost.truncate(outermost.len() - INLINED.len());
+        }
+        functions.reverse();
+        functions
+    }
+
+    fn symbol(&self, address: u64) -> Option<String> {
+        let after = self.symbols.partition_point(|s| s.address <= address);
+        let symbol = &self.symbols[after.checked_sub(1)?];
+        let size = if symbol.size == 0 { UNSIZED } else { symbol.size };
+        let name = || addr2line::demangle_auto(symbol.name.as_str().into(), None).into_owned();
+        (address - symbol.address < size).then(name)
+    }
+}
+
+fn lines(file: &object::File<'_>) -> Option<Lines> {
+    let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+    file.section_by_name(".debug_info")?;
+    let section = |id: gimli::SectionId| -> Result<_, gimli::Error> {
+        let data = file.section_by_name(id.name()).and_then(|s| s.data().ok()).unwrap_or_default();
+        Ok(EndianArcSlice::new(Arc::from(data), endian))
+    };
+    addr2line::Context::from_dwarf(Dwarf::load(section).ok()?).ok()
+}

@@ -1,0 +1,153 @@
+//! A program whose work is known is sampled, and its profile shows that work by name.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use weir_io::clock;
+use weir_io::perf_event::{Sampler, Target, own_thread};
+use weir_lab::profile::session::{FREQUENCY_HZ, Session, threads};
+use weir_lab::profile::{Profile, folded};
+
+/// Three quarters of the work in one function, with another inlined into it; a quarter in a second one.
+const PLANTED: &str = r#"
+use std::hint::black_box;
+
+#[inline(always)]
+fn planted_inlined(n: u64) -> u64 {
+    let mut x = n;
+    for _ in 0..40 {
+        x = black_box(x.wrapping_mul(6364136223846793005).rotate_left(7));
+    }
+    x
+}
+
+#[inline(never)]
+fn planted_heavy(n: u64) -> u64 {
+    let mut sum = 0;
+    for i in 0..3000 {
+        sum ^= planted_inlined(n + i);
+    }
+    sum
+}
+
+#[inline(never)]
+fn planted_light(n: u64) -> u64 {
+    let mut x = n;
+    for _ in 0..40000 {
+        x = black_box(x.wrapping_mul(6364136223846793005).rotate_left(7));
+    }
+    x
+}
+
+fn main() {
+    println!("ready");
+    loop {
+        black_box(planted_heavy(black_box(1)));
+        black_box(planted_light(black_box(2)));
+    }
+}
+"#;
+
+fn skip(name: &str, missing: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIP {name}: {missing}");
+}
+
+/// Why nothing can be sampled here.
+fn refused() -> Option<String> {
+    Sampler::start(&Target::Threads(vec![own_thread()]), 97).err().map(|e| e.to_string())
+}
+
+/// The planted program at work; ended and removed when dropped.
+struct Planted {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Planted {
+    /// `None` without a compiler.
+    fn start(name: &str) -> Option<Planted> {
+        let dir = std::env::temp_dir().join(format!("weir-lab-planted-{}-{name}", std::process::id()));
+        fs::create_dir_all(&dir).expect("space");
+        let (source, program) = (dir.join("planted.rs"), dir.join("planted"));
+        fs::write(&source, PLANTED).expect("space");
+        let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
+        let flags =
+            ["--edition=2024", "-Copt-level=2", "-Cdebuginfo=line-tables-only", "-Cforce-frame-pointers=yes"];
+        let built = Command::new(rustc).args(flags).arg("-o").arg(&program).arg(&source).output().ok();
+        if !built.is_some_and(|b| b.status.success()) {
+            let _ = fs::remove_dir_all(&dir);
+            return None;
+        }
+        let mut child = Command::new(&program).stdout(Stdio::piped()).spawn().expect("it was just built");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says ready");
+        Some(Planted { child, dir })
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Share of the samples that pass through a frame which ends in `name`.
+fn share(profile: &Profile, name: &str) -> f64 {
+    let through = |stack: &Vec<String>| stack.iter().any(|f| f.ends_with(name));
+    let n: u64 = profile.stacks.iter().filter(|(stack, _)| through(stack)).map(|(_, n)| n).sum();
+    n as f64 / profile.samples() as f64
+}
+
+#[test]
+fn a_planted_function_is_found_by_name_with_what_was_inlined_into_it() {
+    let test = "a_planted_function_is_found_by_name";
+    if let Some(reason) = refused() {
+        return skip(test, &reason);
+    }
+    let Some(planted) = Planted::start("found") else { return skip(test, "rustc is not on the PATH") };
+    let pid = planted.child.id();
+    let tids = threads(pid).expect("it runs");
+    let session = Session::start(&Target::Threads(tids), Some(pid), FREQUENCY_HZ).expect("not refused above");
+    let began = clock::now();
+    std::thread::sleep(Duration::from_millis(800));
+    let (header, profile) = session.finish(began..clock::now());
+
+    assert!(header.samples > 20, "{header:?}");
+    assert_eq!(header.samples, profile.samples());
+    let (heavy, light) = (share(&profile, "planted_heavy"), share(&profile, "planted_light"));
+    assert!((0.55..0.9).contains(&heavy), "three quarters expected, {heavy}\n{}", profile.folded());
+    assert!((0.1..0.45).contains(&light), "one quarter expected, {light}\n{}", profile.folded());
+    let inlined = share(&profile, "planted_inlined_[i]");
+    assert!(inlined > 0.5 * heavy, "the inlined callee is seen, {inlined}\n{}", profile.folded());
+    let ordered = profile.stacks.keys().any(|stack| {
+        let at = |name: &str| stack.iter().position(|f| f.ends_with(name));
+        at("planted_heavy").zip(at("planted_inlined_[i]")).is_some_and(|(a, b)| a < b)
+            && stack[0] == "planted"
+            && at("main").is_some()
+    });
+    assert!(ordered, "thread, main, caller, inlined callee\n{}", profile.folded());
+    let text = folded::write(&header, &profile).expect("serialisable");
+    assert_eq!(folded::read("x", &text).expect("ours"), (header, profile));
+}
+
+#[test]
+fn samples_outside_the_window_do_not_count() {
+    let test = "samples_outside_the_window_do_not_count";
+    if let Some(reason) = refused() {
+        return skip(test, &reason);
+    }
+    let session =
+        Session::start(&Target::Threads(vec![own_thread()]), Some(std::process::id()), FREQUENCY_HZ)
+            .expect("not refused above");
+    let began = clock::now();
+    while clock::now() < began + 50_000_000 {
+        std::hint::spin_loop();
+    }
+    let (header, profile) = session.finish(began + 3_600_000_000_000..began + 3_600_000_000_001);
+    assert_eq!((header.samples, profile.samples()), (0, 0));
+}
