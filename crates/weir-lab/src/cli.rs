@@ -1,5 +1,6 @@
 //! The command line: each flag beside its help.
 
+mod diff;
 mod list;
 mod ministat;
 mod rerun;
@@ -54,6 +55,8 @@ enum Command {
         /// Folder of a campaign, as given to `run --out`.
         dir: PathBuf,
     },
+    /// Say what changed between the profiles of two configurations, frame by frame.
+    Diff(diff::Diff),
     /// Say what this machine can and cannot measure, and how to fix it.
     Doctor {
         /// For programs: one JSON document.
@@ -80,6 +83,7 @@ pub fn main() -> ExitCode {
         Command::Resume(again) => again.go(),
         Command::Rerun(rerun) => rerun.go(),
         Command::Report { dir } => again(&dir),
+        Command::Diff(diff) => diff.go(),
         Command::Doctor { json } => doctor::go(json),
         Command::Ministat(ministat) => Ok(ministat.go()),
         Command::List { dir } => list::go(&dir),

@@ -11,7 +11,7 @@ mod expand;
 mod file;
 pub mod metric;
 mod placement;
-mod text;
+pub(crate) mod text;
 
 use std::path::Path;
 

@@ -19,6 +19,10 @@ mod kernel;
 pub mod session;
 mod tasks;
 
+pub mod differential;
+pub mod import;
+pub mod rules;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -39,11 +43,24 @@ pub struct Profile {
     pub event: String,
     /// Frames root first; inlined frames are frames of their own.
     pub stacks: BTreeMap<Vec<String>, u64>,
+    /// Function → the file its code is in (`if_cxgbe.ko`, `libcrypto.so.3`), where the source named it.
+    #[serde(default)]
+    pub modules: BTreeMap<String, String>,
 }
 
 impl Profile {
     pub fn add(&mut self, stack: Vec<String>, samples: u64) {
         *self.stacks.entry(stack).or_default() += samples;
+    }
+
+    /// Adds what another profile of the same event saw.
+    pub fn absorb(&mut self, other: &Profile) {
+        for (stack, &samples) in &other.stacks {
+            self.add(stack.clone(), samples);
+        }
+        for (function, module) in &other.modules {
+            self.modules.entry(function.clone()).or_insert_with(|| module.clone());
+        }
     }
 
     pub fn samples(&self) -> u64 {

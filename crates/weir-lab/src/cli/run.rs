@@ -136,7 +136,7 @@ fn show(results: &Results) -> String {
 }
 
 /// Columns as wide as their widest cell, the first to the left, figures to the right.
-fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+pub(super) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |i: usize| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     for row in rows {

@@ -1,0 +1,94 @@
+//! `weir-lab diff`: what changed between the profiles of two configurations.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::run::aligned;
+use crate::model::LabError;
+use crate::profile::differential::{Differential, Side, differential, table};
+use crate::profile::import::Recording;
+use crate::profile::rules::Rules;
+
+const AFTER: &str = "\
+Examples:
+  weir-lab diff raw/old.0.folded raw/old.1.folded --against raw/new.0.folded raw/new.1.folded
+  weir-lab diff support.pmc.graph --against ipsec.pmc.graph --pps 28544251,27883878 --cpus 32
+
+Folded stacks, the text of `perf script` and the graphs of FreeBSD's `pmcstat -G` are recognised. Several
+profiles a side are repeated runs: intervals then say what differs from run to run. Percentages are of samples
+that are not idle; with --pps, figures are nanoseconds a packet over all CPUs watched.";
+
+#[derive(Args)]
+#[command(after_help = AFTER)]
+pub struct Diff {
+    /// Profiles of the reference, one a run.
+    #[arg(required = true, value_name = "BEFORE")]
+    before: Vec<PathBuf>,
+    /// Profiles of what is compared with it, one a run.
+    #[arg(long, required = true, num_args = 1.., value_name = "AFTER")]
+    against: Vec<PathBuf>,
+    /// Packets a second of both sides (`A,B`), or of every profile in the order given.
+    #[arg(long, value_delimiter = ',', value_name = "A,B")]
+    pps: Vec<f64>,
+    /// CPUs a profile watches [default: those it tells apart].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    cpus: Option<u16>,
+    /// Rules for idle frames and categories, in place of the built-in ones.
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Frames the table shows.
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    top: usize,
+    /// For programs: one JSON document with all frames.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Diff {
+    pub fn go(self) -> Result<ExitCode, LabError> {
+        let rules = Rules::load(self.rules.as_deref())?;
+        let (before, after) = self.sides()?;
+        let differential = differential(&before, &after, &rules)?;
+        let text = if self.json {
+            serde_json::to_string_pretty(&differential).map_err(|e| LabError(format!("json: {e}")))? + "\n"
+        } else {
+            show(&differential, self.top)
+        };
+        // a reader that went away (a closed pipe) wants no more
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn sides(&self) -> Result<(Side, Side), LabError> {
+        let runs = self.before.len() + self.against.len();
+        let (first, second) = match self.pps.len() {
+            0 => (Vec::new(), Vec::new()),
+            2 => (vec![self.pps[0]], vec![self.pps[1]]),
+            n if n == runs => {
+                (self.pps[..self.before.len()].to_vec(), self.pps[self.before.len()..].to_vec())
+            }
+            n => {
+                return Err(LabError(format!(
+                    "--pps: got {n} rates for {runs} profiles; give two (before, after) or one a profile"
+                )));
+            }
+        };
+        Ok((self.side(&self.before, first)?, self.side(&self.against, second)?))
+    }
+
+    fn side(&self, files: &[PathBuf], pps: Vec<f64>) -> Result<Side, LabError> {
+        let recordings = files.iter().map(|f| Recording::read(f)).collect::<Result<Vec<_>, _>>()?;
+        let told_apart = recordings.iter().map(|r| r.parts.len()).max().unwrap_or(1);
+        let cpus = self.cpus.map_or(told_apart, usize::from);
+        Ok(Side { recordings, pps, cpus })
+    }
+}
+
+fn show(differential: &Differential, top: usize) -> String {
+    let head = table::head(differential).join("\n");
+    let foot = table::foot(differential).join("\n");
+    format!("{head}\n\n{}\n{foot}\n", aligned(&table::rows(differential, top)))
+}

@@ -1,0 +1,57 @@
+//! Whether the frames' changes add up to the change in throughput.
+
+use serde::{Deserialize, Serialize};
+
+use super::evidence::Estimate;
+use super::tally::Tally;
+use super::{Frame, Side, Unit};
+use crate::stats::summary::mean;
+
+/// `after − before = proven frames + other frames + idle + unexplained`, in the differential's unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reconciliation {
+    /// Mean packets a second, when known.
+    pub pps: Option<(f64, f64)>,
+    /// What a packet costs on all CPUs, idle included; 100 % without rates.
+    pub before: f64,
+    pub after: f64,
+    /// Σ own changes of frames beyond chance, and how many they are.
+    pub proven: f64,
+    pub proven_frames: usize,
+    /// Σ own changes of all other frames.
+    pub others: f64,
+    /// Change of the idle share; absent when figures are shares of non-idle samples.
+    pub idle: Option<f64>,
+    /// What no frame accounts for.
+    pub unexplained: f64,
+}
+
+impl Reconciliation {
+    pub(super) fn of(
+        frames: &[Frame],
+        tally: &Tally,
+        estimate: &Estimate<'_>,
+        sides: [&Side; 2],
+        unit: Unit,
+    ) -> Self {
+        let rates = unit == Unit::NsPerPacket;
+        let whole = |side: &Side| {
+            mean(&side.pps.iter().map(|p| side.cpus.max(1) as f64 * 1e9 / p).collect::<Vec<_>>())
+        };
+        let [before, after] = if rates { sides.map(whole) } else { [100.0; 2] };
+        let sum =
+            |proven: bool| frames.iter().filter(|f| f.proven() == proven).map(|f| f.own.change).sum::<f64>();
+        let (proven, others) = (sum(true), sum(false));
+        let idle = rates.then(|| estimate.figure(&tally.idle, 1) - estimate.figure(&tally.idle, 0));
+        Reconciliation {
+            pps: rates.then(|| (mean(&sides[0].pps), mean(&sides[1].pps))),
+            before,
+            after,
+            proven,
+            proven_frames: frames.iter().filter(|f| f.proven()).count(),
+            others,
+            idle,
+            unexplained: after - before - proven - others - idle.unwrap_or(0.0),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A differential in words: rows for terminals and reports, sentences that reconcile it.
+
+use super::{Change, Differential, Fate, Frame, Reconciliation, Total, Unit};
+use crate::report::p;
+
+/// Names a list of new or vanished frames shows; the table of a program (`--json`) has all.
+const LISTED: usize = 12;
+
+impl Unit {
+    pub fn label(self) -> &'static str {
+        match self {
+            Unit::PercentOfNonIdle => "% of non-idle samples",
+            Unit::NsPerPacket => "ns a packet",
+        }
+    }
+}
+
+impl Total {
+    fn sentence(&self) -> String {
+        let share = 100.0 * self.idle as f64 / self.samples.max(1) as f64;
+        let s = if self.recordings == 1 { "" } else { "s" };
+        format!("{} samples in {} recording{s}, {share:.2} % idle", self.samples, self.recordings)
+    }
+}
+
+/// The `limit` frames with the strongest evidence, headings first.
+pub fn rows(differential: &Differential, limit: usize) -> Vec<[String; 7]> {
+    let headings = ["frame", "before", "after", "change [95 %]", "p (Holm)", "inclusive", "category"];
+    let shown = differential.frames.iter().take(limit).map(|frame| {
+        let inclusive = &frame.inclusive;
+        [
+            frame.name.clone(),
+            format!("{:.2}", frame.own.before),
+            format!("{:.2}", frame.own.after),
+            interval(&frame.own),
+            p(Some(frame.own.p_holm)),
+            format!("{:.2} → {:.2}", inclusive.before, inclusive.after),
+            frame.category.clone(),
+        ]
+    });
+    std::iter::once(headings.map(String::from)).chain(shown).collect()
+}
+
+fn interval(change: &Change) -> String {
+    format!("{:+.2} [{:+.2}, {:+.2}]", change.change, change.low, change.high)
+}
+
+/// What stands above the table.
+pub fn head(differential: &Differential) -> Vec<String> {
+    vec![
+        format!("before: {} ({})", differential.before.sentence(), differential.event),
+        format!("after: {}", differential.after.sentence()),
+        format!(
+            "own cost of each frame in {}, strongest evidence first; {}",
+            differential.unit.label(),
+            differential.evidence.sentence()
+        ),
+    ]
+}
+
+/// What stands below it: new and vanished frames, and the reconciliation.
+pub fn foot(differential: &Differential) -> Vec<String> {
+    vec![
+        fates(differential, Fate::New, "new"),
+        fates(differential, Fate::Vanished, "vanished"),
+        differential.reconciliation.sentence(differential.unit),
+    ]
+}
+
+fn fates(differential: &Differential, fate: Fate, word: &str) -> String {
+    let mut frames: Vec<&Frame> = differential.frames.iter().filter(|f| f.fate == fate).collect();
+    frames.sort_by(|a, b| b.inclusive.change.abs().total_cmp(&a.inclusive.change.abs()));
+    let (sure, rare): (Vec<&Frame>, Vec<&Frame>) =
+        frames.into_iter().partition(|f| f.inclusive.p_holm <= crate::stats::compare::ALPHA);
+    let mut named: Vec<String> = sure
+        .iter()
+        .take(LISTED)
+        .map(|f| format!("{} ({:+.2} inclusive, {:+.2} own)", f.name, f.inclusive.change, f.own.change))
+        .collect();
+    if sure.len() > LISTED {
+        named.push(format!("{} more", sure.len() - LISTED));
+    }
+    if named.is_empty() {
+        named.push("none beyond chance".into());
+    }
+    let rare = match rare.len() {
+        0 => String::new(),
+        n => format!("; and {n} so rare that chance explains it"),
+    };
+    format!("{word} frames: {}{rare}", named.join(", "))
+}
+
+impl Reconciliation {
+    /// The identity with its figures.
+    pub fn sentence(&self, unit: Unit) -> String {
+        let frames = format!(
+            "{:+.2} from {} frame{} beyond chance, {:+.2} from all others",
+            self.proven,
+            self.proven_frames,
+            if self.proven_frames == 1 { "" } else { "s" },
+            self.others
+        );
+        match (self.pps, self.idle) {
+            (Some((before, after)), Some(idle)) => format!(
+                "reconciliation: {:.4} → {:.4} Mpps ({:+.2} %) is {:.2} → {:.2} ns a packet on all CPUs, \
+                 {:+.2} = {frames}, {idle:+.2} idle, {:+.2} unexplained",
+                before / 1e6,
+                after / 1e6,
+                (after / before - 1.0) * 100.0,
+                self.before,
+                self.after,
+                self.after - self.before,
+                self.unexplained
+            ),
+            _ => format!(
+                "reconciliation: shares add up to 100 on both sides, so their changes to 0: {frames} ({}); \
+                 with packet rates (--pps) they are set against the throughput",
+                unit.label()
+            ),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Rules, in data, for what a stack is: idle or at work, and which kind of work its leaf does.
+//!
+//! Promises: every function has a category; one no rule names is `other`. Refuses: a rules file with an unknown
+//! key, a category without a name.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::Profile;
+use crate::experiment::text::{matches, position};
+use crate::model::LabError;
+
+/// Category of stacks that are idle.
+pub const IDLE: &str = "idle";
+/// Category of functions no rule names.
+pub const OTHER: &str = "other";
+
+const BUILT_IN: &str = include_str!("rules.toml");
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    idle: Idle,
+    #[serde(default)]
+    category: Vec<Category>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Idle {
+    frames: Vec<String>,
+    #[serde(default)]
+    woken: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Category {
+    name: String,
+    #[serde(default)]
+    functions: Vec<String>,
+    #[serde(default)]
+    modules: Vec<String>,
+}
+
+impl Rules {
+    /// The rules of `file`, or the built-in ones.
+    pub fn load(file: Option<&Path>) -> Result<Rules, LabError> {
+        let Some(path) = file else { return Rules::parse("built-in rules", BUILT_IN) };
+        let text = std::fs::read_to_string(path).map_err(|e| LabError(format!("{}: {e}", path.display())))?;
+        Rules::parse(&path.display().to_string(), &text)
+    }
+
+    fn parse(shown: &str, text: &str) -> Result<Rules, LabError> {
+        toml::from_str(text).map_err(|e| {
+            let at = e.span().map(|s| format!(":{}", position(text, s))).unwrap_or_default();
+            LabError(format!("{shown}{at}: {}", e.message()))
+        })
+    }
+
+    /// Whether nothing was being done: an idle frame, and nothing nearer the leaf that woke it.
+    pub fn is_idle(&self, stack: &[String]) -> bool {
+        let any = |patterns: &[String], frame: &str| patterns.iter().any(|p| matches(p, plain(frame)));
+        let Some(at) = stack.iter().rposition(|f| any(&self.idle.frames, f)) else { return false };
+        !stack[at + 1..].iter().any(|f| any(&self.idle.woken, f))
+    }
+
+    /// What kind of work `function` does.
+    pub fn category(&self, function: &str, profile: &Profile) -> &str {
+        let module = profile.modules.get(function).map(String::as_str);
+        let bracketed = function.strip_prefix('[').and_then(|f| f.strip_suffix(']'));
+        let module = module.or(bracketed).unwrap_or_default();
+        let meant = |c: &&Category| {
+            c.functions.iter().any(|p| matches(p, plain(function)))
+                || (!module.is_empty() && c.modules.iter().any(|p| matches(p, module)))
+        };
+        self.category.iter().find(meant).map_or(OTHER, |c| &c.name)
+    }
+}
+
+/// A frame without the mark that says where its code is (`_[k]`, `_[i]`, `_[j]`).
+fn plain(frame: &str) -> &str {
+    ["_[k]", "_[i]", "_[j]"].iter().find_map(|mark| frame.strip_suffix(mark)).unwrap_or(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(frames: &str) -> Vec<String> {
+        frames.split(';').map(String::from).collect()
+    }
+
+    #[test]
+    fn an_interrupt_on_an_idle_cpu_is_work() {
+        let rules = Rules::load(None).expect("built in");
+        for idle in
+            ["swapper;cpu_startup_entry;do_idle;pv_native_safe_halt_[k]", "fork_exit;sched_idletd;cpu_idle"]
+        {
+            assert!(rules.is_idle(&stack(idle)), "{idle}");
+        }
+        let woken =
+            "swapper;do_idle;default_idle;asm_sysvec_apic_timer_interrupt;handle_softirqs;net_rx_action";
+        assert!(!rules.is_idle(&stack(woken)));
+        assert!(!rules.is_idle(&stack("weir;poll;rx")));
+    }
+
+    #[test]
+    fn functions_fall_into_categories_by_name_then_by_module_and_the_rest_is_other() {
+        let rules = Rules::load(None).expect("built in");
+        let mut profile = Profile::default();
+        profile.modules.insert("helper".into(), "if_cxgbe.ko".into());
+        let expected = [
+            ("aesni_gcm_encrypt", "crypto"),
+            ("memmove_erms", "copy"),
+            ("kmem_cache_alloc_noprof_[k]", "allocation"),
+            ("__netif_receive_skb_core", "socket/skb"),
+            ("rn_match", "lookup"),
+            ("ip_tryforward", "forwarding"),
+            ("helper", "network driver"),
+            ("[libcrypto.so.3]", "crypto"),
+            ("weir::worker::turn", "relay/user code"),
+            ("frobnicate", OTHER),
+        ];
+        for (function, category) in expected {
+            assert_eq!(rules.category(function, &profile), category, "{function}");
+        }
+    }
+
+    #[test]
+    fn a_rules_file_is_refused_with_line_and_column() {
+        let error = Rules::parse("r.toml", "[idle]\nframes = []\nframe = []\n").expect_err("unknown key").0;
+        assert!(error.starts_with("r.toml:3:1: unknown field `frame`"), "{error}");
+    }
+}
