@@ -13,15 +13,14 @@
 //! as cycles; no frame holds what separates frames.
 
 mod binary;
+pub mod differential;
 pub mod flame;
 pub mod folded;
+pub mod import;
 mod kernel;
+pub mod rules;
 pub mod session;
 mod tasks;
-
-pub mod differential;
-pub mod import;
-pub mod rules;
 
 use std::collections::BTreeMap;
 

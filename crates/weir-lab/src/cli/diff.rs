@@ -30,7 +30,8 @@ pub struct Diff {
     /// Profiles of what is compared with it, one a run.
     #[arg(long, required = true, num_args = 1.., value_name = "AFTER")]
     against: Vec<PathBuf>,
-    /// Packets a second of both sides (`A,B`), or of every profile in the order given.
+    /// Packets a second of both sides (`A,B`), or of every profile in the order given [default: what the
+    /// profiles say].
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     pps: Vec<f64>,
     /// CPUs a profile watches [default: those it tells apart].
@@ -63,27 +64,29 @@ impl Diff {
     }
 
     fn sides(&self) -> Result<(Side, Side), LabError> {
-        let runs = self.before.len() + self.against.len();
-        let (first, second) = match self.pps.len() {
-            0 => (Vec::new(), Vec::new()),
-            2 => (vec![self.pps[0]], vec![self.pps[1]]),
-            n if n == runs => {
-                (self.pps[..self.before.len()].to_vec(), self.pps[self.before.len()..].to_vec())
-            }
-            n => {
+        let (first, second) = (self.before.len(), self.against.len());
+        let (before, after) = match self.pps.as_slice() {
+            [] => (None, None),
+            &[before, after] => (Some(vec![before; first]), Some(vec![after; second])),
+            all if all.len() == first + second => (Some(all[..first].to_vec()), Some(all[first..].to_vec())),
+            all => {
                 return Err(LabError(format!(
-                    "--pps: got {n} rates for {runs} profiles; give two (before, after) or one a profile"
+                    "--pps: got {} rates for {} profiles; give two (before, after) or one a profile",
+                    all.len(),
+                    first + second
                 )));
             }
         };
-        Ok((self.side(&self.before, first)?, self.side(&self.against, second)?))
+        let (mut before, mut after) = (self.side(&self.before, before)?, self.side(&self.against, after)?);
+        if before.pps.is_empty() || after.pps.is_empty() {
+            (before.pps, after.pps) = (Vec::new(), Vec::new());
+        }
+        Ok((before, after))
     }
 
-    fn side(&self, files: &[PathBuf], pps: Vec<f64>) -> Result<Side, LabError> {
+    fn side(&self, files: &[PathBuf], pps: Option<Vec<f64>>) -> Result<Side, LabError> {
         let recordings = files.iter().map(|f| Recording::read(f)).collect::<Result<Vec<_>, _>>()?;
-        let told_apart = recordings.iter().map(|r| r.parts.len()).max().unwrap_or(1);
-        let cpus = self.cpus.map_or(told_apart, usize::from);
-        Ok(Side { recordings, pps, cpus })
+        Ok(Side::of(recordings, pps, self.cpus.map(usize::from)))
     }
 }
 

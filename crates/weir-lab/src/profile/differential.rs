@@ -18,6 +18,7 @@ mod tally;
 
 use serde::{Deserialize, Serialize};
 
+use super::folded::CLOCK;
 use super::import::Recording;
 use super::rules::Rules;
 use crate::model::LabError;
@@ -35,6 +36,32 @@ pub struct Side {
     pub pps: Vec<f64>,
     /// CPUs the recordings watch.
     pub cpus: usize,
+}
+
+impl Side {
+    /// What is not given is taken from the recordings: rates when all of them name one, CPUs told apart, or as
+    /// many as the samples of a clock would fill.
+    pub fn of(recordings: Vec<Recording>, pps: Option<Vec<f64>>, cpus: Option<usize>) -> Side {
+        let named: Vec<f64> = recordings.iter().map(|r| r.header.pps).filter(|&p| p > 0.0).collect();
+        let pps = pps.unwrap_or(if named.len() == recordings.len() { named } else { Vec::new() });
+        let mut side = Side { recordings, pps, cpus: 1 };
+        let filled = |r: &Recording| side.sampled(r).map_or(r.parts.len(), |share| share.round() as usize);
+        let seen = side.recordings.iter().map(filled).max().unwrap_or(1);
+        side.cpus = cpus.unwrap_or(seen).max(1);
+        side
+    }
+
+    /// What a packet costs on all CPUs at each recording's rate, idle included.
+    fn whole(&self) -> Vec<f64> {
+        self.pps.iter().map(|p| self.cpus.max(1) as f64 * 1e9 / p).collect()
+    }
+
+    /// Share of the CPUs' time that samples of a clock account for; `None` when their rate is not known.
+    fn sampled(&self, recording: &Recording) -> Option<f64> {
+        let header = &recording.header;
+        let asked = header.frequency_hz as f64 * header.seconds * self.cpus.max(1) as f64;
+        (header.event == CLOCK && asked > 0.0).then(|| recording.samples() as f64 / asked)
+    }
 }
 
 /// What figures are in.
@@ -112,15 +139,9 @@ pub struct Differential {
 /// Compares `after` with `before`.
 pub fn differential(before: &Side, after: &Side, rules: &Rules) -> Result<Differential, LabError> {
     let event = same_event(before, after)?;
-    let unit = match (before.pps.is_empty(), after.pps.is_empty()) {
-        (true, true) => Unit::PercentOfNonIdle,
-        (false, false) => Unit::NsPerPacket,
-        _ => return Err(LabError("packet rates: known for one side only; give both, or none".into())),
-    };
+    let unit = unit(before, after)?;
     let tally = Tally::of(before, after, rules);
-    let scale = [before, after].map(|side| scales(side, unit));
-    let [before_scale, after_scale] = [scale[0].clone()?, scale[1].clone()?];
-    let estimate = Estimate::new(&tally, [&before_scale, &after_scale], unit);
+    let estimate = Estimate::new(&tally, [before, after].map(|side| scales(side, unit)), unit);
     let own = changes(&estimate, &tally, |f| &f.own);
     let inclusive = changes(&estimate, &tally, |f| &f.inclusive);
     let mut frames: Vec<Frame> = tally
@@ -158,30 +179,39 @@ fn same_event(before: &Side, after: &Side) -> Result<String, LabError> {
     }
 }
 
-/// Nanoseconds of all CPUs a packet has cost, one figure a recording; 100 % without rates.
-fn scales(side: &Side, unit: Unit) -> Result<Vec<f64>, LabError> {
-    let recordings = side.recordings.len();
-    if unit == Unit::PercentOfNonIdle {
-        return Ok(vec![100.0; recordings]);
+/// What the samples of each recording add up to: 100 %, or nanoseconds a packet.
+fn scales(side: &Side, unit: Unit) -> Vec<f64> {
+    match unit {
+        Unit::PercentOfNonIdle => vec![100.0; side.recordings.len()],
+        Unit::NsPerPacket => {
+            let sampled = side.recordings.iter().map(|r| side.sampled(r).unwrap_or(1.0));
+            side.whole().iter().zip(sampled).map(|(whole, sampled)| whole * sampled).collect()
+        }
     }
-    let pps = match side.pps.as_slice() {
-        [one] => vec![*one; recordings],
-        many if many.len() == recordings => many.to_vec(),
-        many => {
+}
+
+/// Figures are a cost per packet when both sides know their packets.
+fn unit(before: &Side, after: &Side) -> Result<Unit, LabError> {
+    for side in [before, after] {
+        let (rates, recordings) = (side.pps.len(), side.recordings.len());
+        if rates > 0 && rates != recordings {
             return Err(LabError(format!(
-                "packet rates: got {} for {recordings} profiles; give one, or one a profile",
-                many.len()
+                "packet rates: got {rates} for {recordings} profiles; give one a profile"
             )));
         }
-    };
-    match pps.iter().find(|&&p| !(p > 0.0 && p.is_finite())) {
-        Some(bad) => Err(LabError(format!("packet rate: got {bad}; a cost per packet needs packets"))),
-        None => Ok(pps.iter().map(|p| side.cpus.max(1) as f64 * 1e9 / p).collect()),
+        if let Some(bad) = side.pps.iter().find(|&&p| !(p > 0.0 && p.is_finite())) {
+            return Err(LabError(format!("packet rate: got {bad}; a cost per packet needs packets")));
+        }
+    }
+    match (before.pps.is_empty(), after.pps.is_empty()) {
+        (true, true) => Ok(Unit::PercentOfNonIdle),
+        (false, false) => Ok(Unit::NsPerPacket),
+        _ => Err(LabError("packet rates: known for one side only; give both, or none".into())),
     }
 }
 
 fn changes(
-    estimate: &Estimate<'_>,
+    estimate: &Estimate,
     tally: &Tally,
     which: impl Fn(&tally::Counts) -> &tally::Samples,
 ) -> Vec<Change> {

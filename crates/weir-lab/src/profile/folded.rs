@@ -149,7 +149,7 @@ mod tests {
                 proptest::collection::vec("[^;#\\pC\\s][^;\\pC]{0,12}", 1..6), 1u64..1 << 40, 0..20),
             pps in 0.0..1e9f64, lost: u64,
         ) {
-            let profile = Profile { event: CLOCK.into(), stacks };
+            let profile = Profile { event: CLOCK.into(), stacks, ..Profile::default() };
             let header = Header { pps, lost, ..header() };
             let text = write(&header, &profile).expect("serialisable");
             prop_assert_eq!(read("x", &text).expect("ours"), (header, profile));

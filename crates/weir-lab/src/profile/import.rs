@@ -4,16 +4,15 @@
 //! malformed line is refused with its number and what was expected. Refuses: a file of no known form, a
 //! graph whose callers add up to more than their callee, a profile without samples.
 
-mod folded;
 mod perf_script;
 mod pmcstat;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::Profile;
+use super::folded::{self, Header};
 use crate::model::LabError;
 
 /// How a profile is written down.
@@ -36,8 +35,8 @@ pub struct Recording {
     pub form: Form,
     /// One profile for each CPU where the source tells them apart, otherwise one.
     pub parts: Vec<Profile>,
-    /// `# key: value` lines at the head of folded stacks.
-    pub facts: BTreeMap<String, String>,
+    /// How it was taken, as far as folded stacks of ours say it.
+    pub header: Header,
 }
 
 impl Recording {
@@ -51,12 +50,12 @@ impl Recording {
     pub fn parse(shown: &str, text: &str) -> Result<Recording, LabError> {
         let refused = |fault: Fault| LabError(format!("{shown}:{}: {}", fault.line, fault.message));
         let form = recognise(text).map_err(refused)?;
-        let mut facts = BTreeMap::new();
+        let mut header = Header::default();
         let parts = match form {
             Form::Folded => {
-                let read = folded::parse(text).map_err(refused)?;
-                facts = read.1;
-                vec![read.0]
+                let (found, profile) = folded::read(shown, text)?;
+                header = found;
+                vec![profile]
             }
             Form::PerfScript => perf_script::parse(text).map_err(refused)?,
             Form::PmcstatGraph => pmcstat::parse(text).map_err(refused)?,
@@ -64,7 +63,11 @@ impl Recording {
         if parts.iter().all(|p| p.stacks.is_empty()) {
             return Err(LabError(format!("{shown}: no samples; was the profiler running under load?")));
         }
-        Ok(Recording { source: shown.into(), form, parts, facts })
+        Ok(Recording { source: shown.into(), form, parts, header })
+    }
+
+    pub fn samples(&self) -> u64 {
+        self.parts.iter().map(Profile::samples).sum()
     }
 
     /// All parts added up.
@@ -99,7 +102,7 @@ fn recognise(text: &str) -> Result<Form, Fault> {
     if perf_script::is_head(line) {
         return Ok(Form::PerfScript);
     }
-    if folded::split(line).is_some() {
+    if line.trim_end().rsplit_once(' ').is_some_and(|(_, count)| count.parse::<u64>().is_ok()) {
         return Ok(Form::Folded);
     }
     Err(Fault {

@@ -61,27 +61,23 @@ impl Rules {
 
     /// Whether nothing was being done: an idle frame, and nothing nearer the leaf that woke it.
     pub fn is_idle(&self, stack: &[String]) -> bool {
-        let any = |patterns: &[String], frame: &str| patterns.iter().any(|p| matches(p, plain(frame)));
+        let any =
+            |patterns: &[String], frame: &str| patterns.iter().any(|p| matches(p, super::function(frame)));
         let Some(at) = stack.iter().rposition(|f| any(&self.idle.frames, f)) else { return false };
         !stack[at + 1..].iter().any(|f| any(&self.idle.woken, f))
     }
 
-    /// What kind of work `function` does.
+    /// What kind of work `function` does, a name without its mark.
     pub fn category(&self, function: &str, profile: &Profile) -> &str {
         let module = profile.modules.get(function).map(String::as_str);
         let bracketed = function.strip_prefix('[').and_then(|f| f.strip_suffix(']'));
         let module = module.or(bracketed).unwrap_or_default();
         let meant = |c: &&Category| {
-            c.functions.iter().any(|p| matches(p, plain(function)))
+            c.functions.iter().any(|p| matches(p, function))
                 || (!module.is_empty() && c.modules.iter().any(|p| matches(p, module)))
         };
         self.category.iter().find(meant).map_or(OTHER, |c| &c.name)
     }
-}
-
-/// A frame without the mark that says where its code is (`_[k]`, `_[i]`, `_[j]`).
-fn plain(frame: &str) -> &str {
-    ["_[k]", "_[i]", "_[j]"].iter().find_map(|mark| frame.strip_suffix(mark)).unwrap_or(frame)
 }
 
 #[cfg(test)]
@@ -124,7 +120,7 @@ mod tests {
             ("frobnicate", OTHER),
         ];
         for (function, category) in expected {
-            assert_eq!(rules.category(function, &profile), category, "{function}");
+            assert_eq!(rules.category(super::super::function(function), &profile), category, "{function}");
         }
     }
 

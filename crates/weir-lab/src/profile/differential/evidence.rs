@@ -49,11 +49,11 @@ impl Evidence {
 }
 
 /// Turns samples into figures with their uncertainty.
-pub struct Estimate<'a> {
+pub struct Estimate {
     pub evidence: Evidence,
     base: Samples,
     /// What the base stands for, by recording: 100 %, or nanoseconds a packet.
-    scale: [&'a [f64]; 2],
+    scale: [Vec<f64>; 2],
 }
 
 /// A side's figure and its variance.
@@ -63,8 +63,8 @@ struct Figure {
     degrees_of_freedom: f64,
 }
 
-impl<'a> Estimate<'a> {
-    pub fn new(tally: &Tally, scale: [&'a Vec<f64>; 2], unit: Unit) -> Estimate<'a> {
+impl Estimate {
+    pub fn new(tally: &Tally, scale: [Vec<f64>; 2], unit: Unit) -> Estimate {
         let runs = [0, 1].map(|s| tally.all[s].len());
         let cpus = [0, 1].map(|s| tally.all[s].iter().map(Vec::len).sum::<usize>());
         let [before, after] = runs;
@@ -73,7 +73,7 @@ impl<'a> Estimate<'a> {
             () if cpus.iter().all(|&n| n >= PARTS) => Evidence::Cpus { before: cpus[0], after: cpus[1] },
             () => Evidence::Counts,
         };
-        Estimate { evidence, base: tally.base(unit == Unit::NsPerPacket), scale: scale.map(|s| s.as_slice()) }
+        Estimate { evidence, base: tally.base(unit == Unit::NsPerPacket), scale }
     }
 
     /// A side's figure.
@@ -82,7 +82,7 @@ impl<'a> Estimate<'a> {
     }
 
     fn by_run(&self, samples: &Samples, side: usize) -> Vec<f64> {
-        let runs = samples[side].iter().zip(&self.base[side]).zip(self.scale[side]);
+        let runs = samples[side].iter().zip(&self.base[side]).zip(&self.scale[side]);
         runs.map(|((part, base), scale)| {
             let base = base.iter().sum::<u64>();
             scale * part.iter().sum::<u64>() as f64 / base.max(1) as f64
@@ -128,7 +128,7 @@ impl<'a> Estimate<'a> {
     /// to the variance (Agresti, Caffo 2000), so that a count of none has a width.
     fn counted(&self, samples: &Samples, side: usize) -> Figure {
         let n = sum(&self.base[side]) as f64;
-        let scale = mean(self.scale[side]);
+        let scale = mean(&self.scale[side]);
         let share = (sum(&samples[side]) as f64 + 1.0) / (n + 2.0);
         Figure {
             value: self.figure(samples, side),
@@ -147,14 +147,14 @@ impl<'a> Estimate<'a> {
             .zip(self.base[side].iter().flatten())
             .map(|(&x, &n)| x as f64 - ratio * n as f64)
             .collect();
-        (mean(self.scale[side]) / base).powi(2) * residues.len() as f64 * variance(&residues)
+        (mean(&self.scale[side]) / base).powi(2) * residues.len() as f64 * variance(&residues)
     }
 
     /// Two-sided p of this split of the frame's samples between the sides, were its cost the same in both.
     fn binomial(&self, samples: &Samples) -> f64 {
         let count = [0, 1].map(|side| sum(&samples[side]));
         // a sample is worth scale / base: as many are expected on a side as its base is worth less
-        let weight = [0, 1].map(|side| sum(&self.base[side]) as f64 / mean(self.scale[side]));
+        let weight = [0, 1].map(|side| sum(&self.base[side]) as f64 / mean(&self.scale[side]));
         let Ok(split) = Binomial::new(weight[1] / (weight[0] + weight[1]), count[0] + count[1]) else {
             return 1.0;
         };

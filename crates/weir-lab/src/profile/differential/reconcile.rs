@@ -22,28 +22,29 @@ pub struct Reconciliation {
     pub others: f64,
     /// Change of the idle share; absent when figures are shares of non-idle samples.
     pub idle: Option<f64>,
-    /// What no frame accounts for.
+    /// What no sample accounts for.
     pub unexplained: f64,
+    /// Whether samples are known to be time: otherwise they are taken to cover it all, and `unexplained` is 0.
+    pub sampled: bool,
 }
 
 impl Reconciliation {
     pub(super) fn of(
         frames: &[Frame],
         tally: &Tally,
-        estimate: &Estimate<'_>,
+        estimate: &Estimate,
         sides: [&Side; 2],
         unit: Unit,
     ) -> Self {
         let rates = unit == Unit::NsPerPacket;
-        let whole = |side: &Side| {
-            mean(&side.pps.iter().map(|p| side.cpus.max(1) as f64 * 1e9 / p).collect::<Vec<_>>())
-        };
-        let [before, after] = if rates { sides.map(whole) } else { [100.0; 2] };
+        let [before, after] = if rates { sides.map(|side| mean(&side.whole())) } else { [100.0; 2] };
         let sum =
             |proven: bool| frames.iter().filter(|f| f.proven() == proven).map(|f| f.own.change).sum::<f64>();
         let (proven, others) = (sum(true), sum(false));
         let idle = rates.then(|| estimate.figure(&tally.idle, 1) - estimate.figure(&tally.idle, 0));
+        let mut recordings = sides.into_iter().flat_map(|s| s.recordings.iter().map(move |r| s.sampled(r)));
         Reconciliation {
+            sampled: recordings.all(|share| share.is_some()),
             pps: rates.then(|| (mean(&sides[0].pps), mean(&sides[1].pps))),
             before,
             after,

@@ -103,14 +103,18 @@ impl Reconciliation {
         match (self.pps, self.idle) {
             (Some((before, after)), Some(idle)) => format!(
                 "reconciliation: {:.4} → {:.4} Mpps ({:+.2} %) is {:.2} → {:.2} ns a packet on all CPUs, \
-                 {:+.2} = {frames}, {idle:+.2} idle, {:+.2} unexplained",
+                 {:+.2} = {frames}, {idle:+.2} idle, {:+.2} unexplained{}",
                 before / 1e6,
                 after / 1e6,
                 (after / before - 1.0) * 100.0,
                 self.before,
                 self.after,
                 self.after - self.before,
-                self.unexplained
+                self.unexplained,
+                match self.sampled {
+                    true => "",
+                    false => " (the profiles do not say how often they sampled: taken to cover all time)",
+                }
             ),
             _ => format!(
                 "reconciliation: shares add up to 100 on both sides, so their changes to 0: {frames} ({}); \

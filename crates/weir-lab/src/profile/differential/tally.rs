@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Fate, Side, Total};
+use crate::profile::function;
 use crate::profile::rules::{IDLE, Rules};
 
 /// Of one frame, by side, recording and part.
@@ -15,7 +16,7 @@ pub struct Counts {
     pub inclusive: Samples,
 }
 
-/// Frames of stacks at work, by name; idle stacks count only as idle.
+/// Functions of stacks at work, inlined or not; idle stacks count only as idle.
 pub struct Tally {
     pub frames: BTreeMap<String, Counts>,
     pub all: Samples,
@@ -47,15 +48,16 @@ impl Tally {
                             continue;
                         }
                         // a recursive function is in its stack once
-                        for name in stack.iter().collect::<BTreeSet<_>>() {
+                        for name in stack.iter().map(|f| function(f)).collect::<BTreeSet<_>>() {
                             if !tally.frames.contains_key(name) {
                                 let category = rules.category(name, part).to_string();
                                 let counts = Counts { category, own: zero.clone(), inclusive: zero.clone() };
-                                tally.frames.insert(name.clone(), counts);
+                                tally.frames.insert(name.to_string(), counts);
                             }
                             if let Some(counts) = tally.frames.get_mut(name) {
                                 counts.inclusive[s][r][p] += n;
-                                counts.own[s][r][p] += n * u64::from(stack.last() == Some(name));
+                                counts.own[s][r][p] +=
+                                    n * u64::from(stack.last().is_some_and(|f| function(f) == name));
                             }
                         }
                     }

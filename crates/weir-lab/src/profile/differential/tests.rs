@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::profile::Profile;
+use crate::profile::folded::Header;
 use crate::profile::import::Form;
 
 fn recording(parts: Vec<Vec<(&str, u64)>>) -> Recording {
@@ -16,7 +17,7 @@ fn recording(parts: Vec<Vec<(&str, u64)>>) -> Recording {
         source: "made".into(),
         form: Form::Folded,
         parts: parts.into_iter().map(part).collect(),
-        facts: Default::default(),
+        header: Header::default(),
     }
 }
 
@@ -164,4 +165,22 @@ fn what_cannot_be_compared_is_refused_with_the_reason() {
     assert!(refused(&none, &rated).contains("needs packets"));
     let many = Side { pps: vec![1e6; 3], ..one };
     assert!(refused(&many, &rated).contains("got 3 for 1 profiles"));
+}
+
+#[test]
+fn time_without_samples_is_unexplained() {
+    let taken = |samples: u64| {
+        let mut one = recording(vec![vec![("rx", samples)]]);
+        one.parts[0].event = "cpu-clock".into();
+        one.header =
+            Header { event: "cpu-clock".into(), frequency_hz: 1000, seconds: 5.0, ..Header::default() };
+        one
+    };
+    // 2 CPUs × 5 s × 1000 Hz = 10,000 samples at most; afterwards a tenth is missing
+    let d = compare(&side(vec![taken(10_000)], &[1e6]), &side(vec![taken(9000)], &[1e6]));
+    let r = &d.reconciliation;
+    close(frame(&d, "rx").own.after, 1800.0);
+    close(r.after - r.before, 0.0);
+    close(r.unexplained, 200.0);
+    assert!(r.sampled);
 }

@@ -6,13 +6,17 @@
 //!         ffffffff81abcdef net_rx_action+0x10f ([kernel.kallsyms])
 //! ```
 //!
-//! Promises: the command is the root frame, a sample counts once whatever its period, samples of one CPU
+//! Promises: kernel and inlined frames carry their marks, the command is the root frame, a sample counts once whatever its period, samples of one CPU
 //! make one part. Refuses: a frame before the first head, a line that is neither.
 
 use std::collections::BTreeMap;
 
 use super::Fault;
-use crate::profile::Profile;
+use crate::profile::folded;
+use crate::profile::{INLINED, KERNEL, Profile, UNKNOWN};
+
+/// Addresses of kernels on x86-64 and arm64 lie above.
+const KERNEL_SPACE: u64 = 1 << 63;
 
 /// What a head line says.
 struct Head<'a> {
@@ -103,10 +107,10 @@ fn is_time(word: &str) -> bool {
         .is_some_and(|(s, f)| [s, f].iter().all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())))
 }
 
-/// The function of `address symbol+offset (file)`; an unknown one is named by its file.
+/// The function of `address symbol+offset (file)` with its mark; an unknown one is named by its file.
 fn frame(line: &str, part: &mut Profile) -> Option<String> {
     let (address, rest) = line.trim().split_once(' ')?;
-    u64::from_str_radix(address, 16).ok()?;
+    let address = u64::from_str_radix(address, 16).ok()?;
     let (symbol, file) = rest.rsplit_once(" (").or_else(|| Some(("", rest.trim().strip_prefix('(')?)))?;
     let file = file.strip_suffix(')')?.trim_start_matches('[').trim_end_matches(']');
     let module = file.rsplit('/').next().unwrap_or(file);
@@ -115,15 +119,19 @@ fn frame(line: &str, part: &mut Profile) -> Option<String> {
         Some((name, offset)) if offset.bytes().all(|b| b.is_ascii_hexdigit()) => name,
         _ => symbol,
     };
-    if symbol.is_empty() || symbol == "[unknown]" {
-        return Some(format!("[{module}]"));
+    let mark = match module {
+        "inlined" => INLINED,
+        _ if address >= KERNEL_SPACE => KERNEL,
+        _ => "",
+    };
+    if symbol.is_empty() || symbol == UNKNOWN {
+        return Some(format!("[{module}]{mark}"));
     }
     // an inlined function has no file of its own
-    if module != "inlined" && !part.modules.contains_key(symbol) {
+    if mark != INLINED && !part.modules.contains_key(symbol) {
         part.modules.insert(symbol.to_string(), module.to_string());
     }
-    // a `;` would split the frame when written as folded stacks
-    Some(symbol.replace(';', ","))
+    Some(folded::frame(symbol) + mark)
 }
 
 #[cfg(test)]
@@ -151,8 +159,8 @@ swapper     0 [000]  8123.456791:          1 cycles:  ffffffff81000002 default_i
         assert_eq!(
             folded,
             [
-                "swapper;[libcrypto.so.3];[kernel.kallsyms] 1\nswapper;default_idle 1\n",
-                "weir worker;net_rx_action;weir::inner;<weir::Rx as core::Poll>::poll 1\n",
+                "swapper;[libcrypto.so.3];[kernel.kallsyms]_[k] 1\nswapper;default_idle_[k] 1\n",
+                "weir worker;net_rx_action_[k];weir::inner_[i];<weir::Rx as core::Poll>::poll 1\n",
             ]
         );
         assert_eq!(parts[1].event, "cpu-clock");

@@ -17,7 +17,11 @@
 //! above the block's total, callers above their callee, a depth that jumps.
 
 use super::Fault;
-use crate::profile::Profile;
+use crate::profile::folded;
+use crate::profile::{KERNEL, Profile};
+
+/// Where FreeBSD keeps its kernel and the modules.
+const BOOT: &str = "/boot/";
 
 /// Samples of a block that none of its leaves shows.
 pub const NOT_LISTED: &str = "[not listed]";
@@ -37,6 +41,13 @@ struct Open<'a> {
     /// Not yet taken by callers.
     rest: u64,
     line: usize,
+}
+
+impl Open<'_> {
+    fn frame(&self) -> String {
+        let mark = if self.module.starts_with(BOOT) { KERNEL } else { "" };
+        folded::frame(self.function) + mark
+    }
 }
 
 struct Block<'a> {
@@ -105,7 +116,7 @@ impl<'a> Block<'a> {
     /// Closes all nodes from `depth` on: what no caller took is a stack that begins there.
     fn leave(&mut self, depth: usize) {
         while self.path.len() > depth {
-            let stack = || self.path.iter().rev().map(|o| o.function.to_string()).collect();
+            let stack = || self.path.iter().rev().map(Open::frame).collect();
             if let Some(rest) = self.path.last().map(|o| o.rest).filter(|&rest| rest > 0) {
                 self.profile.add(stack(), rest);
             }
@@ -179,7 +190,8 @@ mod tests {
         let parts = parse(GRAPH).expect("a graph");
         assert_eq!(
             parts[0].folded(),
-            "[not listed] 1\nidle 7\ninput;rx 1\nintr;input;rx 5\npoll;input;rx 2\npoll;rx 1\nrx 1\n"
+            "[not listed] 1\nidle_[k] 7\ninput_[k];rx_[k] 1\nintr_[k];input_[k];rx_[k] 5\n\
+             poll_[k];input_[k];rx_[k] 2\npoll_[k];rx_[k] 1\nrx_[k] 1\n"
         );
         assert_eq!(parts.iter().map(Profile::samples).collect::<Vec<_>>(), [18, 1]);
         assert_eq!(parts[0].modules["rx"], "if_x.ko");
