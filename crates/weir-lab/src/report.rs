@@ -4,6 +4,7 @@
 //! and must come out the same. Refuses: a figure that is not in the raw files.
 
 pub mod comparisons;
+pub mod csv;
 pub mod html;
 pub mod markdown;
 pub mod plots;
@@ -20,17 +21,20 @@ use crate::stats::ministat::{self, Set, Style};
 use crate::stats::{Comparison, Summary, Verdict};
 use crate::store::{read_runs, rebuild_plain_files, write_whole};
 
-/// Derives and writes `result.json`, `report.md` and `report.html`.
+/// Derives and writes `result.json`, `runs.csv`, `comparisons.csv`, `report.md` and `report.html`.
 pub fn write(dir: &Path) -> Result<Results, LabError> {
     let (manifest, results) = result::derive(dir)?;
+    let runs = read_runs(dir, &manifest)?.runs;
     // a campaign under way keeps its own files in step
     if let Ok(Some(_held)) = lock::folder(dir) {
-        for said in rebuild_plain_files(dir, &manifest.experiment.metric, &read_runs(dir, &manifest)?.runs)? {
+        for said in rebuild_plain_files(dir, &manifest.experiment.metric, &runs)? {
             eprintln!("{said}");
         }
     }
     let json = serde_json::to_string_pretty(&results).map_err(|e| LabError(format!("result.json: {e}")))?;
     write_whole(&dir.join("result.json"), &(json + "\n"))?;
+    write_whole(&dir.join("runs.csv"), &csv::runs(&runs))?;
+    write_whole(&dir.join("comparisons.csv"), &csv::comparisons(&results))?;
     write_whole(&dir.join("report.md"), &markdown::render(&manifest, &results))?;
     write_whole(&dir.join("report.html"), &html::render(&manifest, &results))?;
     Ok(results)

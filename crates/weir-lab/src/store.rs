@@ -5,6 +5,7 @@
 //! DIR/raw/<configuration>.jsonl     one line a run, flushed to the disk before the next begins
 //! DIR/raw/<configuration>.<metric>  one figure a line, for ministat and friends
 //! DIR/result.json                   derived: docs/result-json.md
+//! DIR/runs.csv  DIR/comparisons.csv derived
 //! DIR/report.md  DIR/report.html    derived
 //! ```
 //!

@@ -119,12 +119,22 @@ fn the_folder_holds_raw_runs_manifest_result_and_reports() {
     let report = folder.read("report.md");
     assert!(report.starts_with("# Small\n\n**"), "the answer comes first");
     assert!(report.contains("x inet.pps\n+ inet6.pps\n+---"), "a ministat block is in the report");
+    let runs = folder.read("runs.csv");
+    assert_eq!(runs.split_terminator("\r\n").count(), 1 + 12, "a record a run:\n{runs}");
+    let comparisons = folder.read("comparisons.csv");
+    assert_eq!(comparisons.split_terminator("\r\n").count(), 1 + results.comparisons.len());
+    for table in [runs, comparisons] {
+        let fields: Vec<usize> = table.split_terminator("\r\n").map(|r| r.split(',').count()).collect();
+        assert!(fields.iter().all(|&n| n == fields[0]), "records of unequal length: {fields:?}\n{table}");
+    }
     let html = folder.read("report.html");
     assert!(!html.contains("http://") && !html.contains("https://"), "the page loads nothing");
     let manifest: serde_json::Value = serde_json::from_str(&folder.read("manifest.json")).expect("JSON");
     assert_eq!(manifest["seed"], 7);
     assert_eq!(manifest["order"].as_array().expect("blocks").len(), 3);
 }
+
+const DERIVED: [&str; 5] = ["result.json", "runs.csv", "comparisons.csv", "report.md", "report.html"];
 
 #[test]
 fn what_was_written_is_what_raw_runs_derive_to() {
@@ -134,10 +144,10 @@ fn what_was_written_is_what_raw_runs_derive_to() {
     assert!(derived == results, "derived again, the results differ");
     let written: Results = serde_json::from_str(&folder.read("result.json")).expect("a result");
     assert!(written == results, "read back, the results differ");
-    let before = ["result.json", "report.md", "report.html"].map(|f| folder.read(f));
+    let before = DERIVED.map(|f| folder.read(f));
     let output = run(&["report", &folder.0.to_string_lossy()]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(["result.json", "report.md", "report.html"].map(|f| folder.read(f)), before);
+    assert_eq!(DERIVED.map(|f| folder.read(f)), before);
 }
 
 #[test]
