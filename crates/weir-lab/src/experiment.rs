@@ -7,6 +7,7 @@
 //! Promises: a malformed file is refused whole, with the line and column, what was expected and what to
 //! write instead; what cannot run here is kept, with the reason. Refuses: two configurations of one name.
 
+pub mod control;
 mod expand;
 mod file;
 pub mod metric;
@@ -47,6 +48,9 @@ pub struct Experiment {
     pub axis: Option<Axis>,
     /// (reference, other), by name.
     pub pairs: Vec<(String, String)>,
+    /// (configuration, the same again), by name.
+    #[serde(default)]
+    pub controls: Vec<(String, String)>,
     pub configurations: Vec<Planned>,
 }
 
@@ -65,6 +69,8 @@ pub struct Changes {
     pub runs: Option<usize>,
     /// Names or patterns with `*`; empty keeps all.
     pub only: Vec<String>,
+    /// Measure the reference of each pair twice, whatever the file says.
+    pub control: bool,
 }
 
 impl Experiment {
@@ -79,6 +85,7 @@ impl Experiment {
     /// `shown` is how errors name the file.
     pub fn parse(name: &str, shown: &str, text: &str, changes: &Changes) -> Result<Experiment, LabError> {
         let file = file::parse(shown, text)?;
+        let control = file.control || changes.control;
         let mut experiment = expand::expand(name, file, changes.quick, &|span, message| {
             LabError(format!("{shown}:{}: {message}", text::position(text, span)))
         })?;
@@ -86,6 +93,9 @@ impl Experiment {
             experiment.runs = runs;
         }
         experiment.keep_only(&changes.only)?;
+        if control {
+            experiment.add_controls()?;
+        }
         Ok(experiment)
     }
 

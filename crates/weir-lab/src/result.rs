@@ -43,6 +43,9 @@ pub struct Results {
     pub runs_missing: usize,
     pub configurations: Vec<Outcome>,
     pub comparisons: Vec<Comparison>,
+    /// Configurations compared with themselves, a family of their own.
+    #[serde(default)]
+    pub controls: Vec<Comparison>,
     /// How it was measured, each sentence once.
     pub notes: Vec<Noted>,
     pub warnings: Vec<Doubt>,
@@ -128,6 +131,11 @@ impl Results {
             ))
         })
     }
+
+    /// Whether `name` is there only to be compared with itself.
+    pub fn is_control(&self, name: &str) -> bool {
+        self.controls.iter().any(|c| c.other == name)
+    }
 }
 
 /// Reads manifest and raw files of `dir` and derives everything from them.
@@ -152,6 +160,7 @@ fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results 
         })
         .collect();
     share_of_ceiling(manifest, &mut outcomes);
+    let controls = comparisons(manifest, &outcomes, &experiment.controls);
     let comparisons = comparisons(manifest, &outcomes, &experiment.pairs);
     let planned = outcomes.len() * experiment.runs;
     let measured = outcomes.iter().map(|o| o.pps.map_or(0, |s| s.n)).sum::<usize>();
@@ -174,6 +183,7 @@ fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results 
         notes: doubts::notes(&outcomes),
         configurations: outcomes,
         comparisons,
+        controls,
         warnings: Vec::new(),
         skipped: skipped
             .map(|(name, reason)| Skipped { configuration: name.clone(), reason: reason.clone() })

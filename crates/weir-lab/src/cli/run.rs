@@ -48,12 +48,20 @@ pub struct Run {
     /// With --resume: go on although the build or the machine differs from the campaign's beginning.
     #[arg(long, requires = "resume")]
     force: bool,
+    /// Measure the reference of each pair twice a block, under two names: the difference the lab sees
+    /// between identical things.
+    #[arg(long)]
+    control: bool,
 }
 
 impl Run {
     pub fn go(self) -> Result<ExitCode, LabError> {
-        let changes =
-            Changes { quick: self.quick, runs: self.runs.map(usize::from), only: self.only.clone() };
+        let changes = Changes {
+            quick: self.quick,
+            runs: self.runs.map(usize::from),
+            only: self.only.clone(),
+            control: self.control,
+        };
         let experiment = Experiment::load(&self.file, &changes)?;
         let dir = self.out.unwrap_or_else(|| PathBuf::from("out").join(&experiment.name));
         let stop = stop_flag()?;

@@ -80,6 +80,7 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         quick,
         axis,
         pairs,
+        controls: Vec::new(),
         configurations,
     })
 }

@@ -46,6 +46,9 @@ pub struct File {
     /// Measure generator and sink without a subject, for every traffic.
     #[serde(default)]
     pub ceiling: bool,
+    /// Measure the reference of each pair twice a block.
+    #[serde(default)]
+    pub control: bool,
     #[serde(default)]
     pub defaults: Shape,
     pub configuration: Vec<Spanned<Shape>>,

@@ -72,6 +72,29 @@ fn only_keeps_what_it_names_and_its_ceiling() {
 }
 
 #[test]
+fn a_control_repeats_every_reference_once_and_keeps_out_of_the_pairs() {
+    let body = "control = true\nceiling = true\ncompare = \"family\"\n[[configuration]]\nfamily = [\"inet\", \"inet6\"]\nroutes = [2, 9]\n";
+    let e = parse(body).expect("valid");
+    assert_eq!(names(&e)[4..], ["inet-2~again", "inet-9~again", "ceiling-inet", "ceiling-inet6"]);
+    assert_eq!((e.pairs.len(), e.controls.len()), (2, 2));
+    assert_eq!(e.controls[0], ("inet-2".to_string(), "inet-2~again".to_string()));
+    let alone = parse("control = true\n[[configuration]]\nname = \"a\"\n").expect("valid");
+    assert_eq!((names(&alone), alone.pairs.len()), (vec!["a", "a~again"], 0));
+    let taken =
+        refusal("control = true\n[[configuration]]\nname = \"a\"\n[[configuration]]\nname = \"a~again\"\n");
+    assert!(taken.contains("a configuration is named \"a~again\""), "{taken}");
+}
+
+#[test]
+fn the_analysis_is_welchs_unless_declared() {
+    assert_eq!(parse("[[configuration]]\n").expect("valid").analysis, Analysis::Welch);
+    let declared = parse("analysis = \"paired\"\n[[configuration]]\n").expect("valid");
+    assert_eq!(declared.analysis, Analysis::Paired);
+    let got = refusal("analysis = \"best\"\n[[configuration]]\n");
+    assert!(got.contains("labs/x.toml:6:12: unknown variant `best`, expected `welch` or `paired`"), "{got}");
+}
+
+#[test]
 fn a_malformed_value_is_refused_with_line_column_expectation() {
     let cases = [
         (

@@ -120,6 +120,24 @@ pub fn legend(comparisons: &[Comparison]) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// What the lab saw between identical things; `None` without a control.
+pub fn control(controls: &[Comparison]) -> Option<String> {
+    let seen = controls.iter().filter_map(|c| Some((c.ratio?.ratio - 1.0).abs() * 100.0)).fold(0.0, f64::max);
+    let blind = controls.iter().filter_map(|c| c.detectable_percent).fold(0.0, f64::max);
+    let different = controls.iter().filter(|c| c.verdict == Verdict::Different).count();
+    let of = if controls.len() == 1 { "One configuration" } else { "Each of these configurations" };
+    (!controls.is_empty()).then(|| {
+        format!(
+            "{of} ran twice in every block, under two names. Between identical things this campaign saw up to \
+             {} %, and called {different} of {} different; by chance alone one campaign in twenty calls any. It \
+             would have found {} % in four of five.",
+            digits(seen),
+            controls.len(),
+            digits(blind)
+        )
+    })
+}
+
 /// (term, meaning) of [`tests`].
 pub fn tests_legend() -> Vec<(&'static str, String)> {
     vec![

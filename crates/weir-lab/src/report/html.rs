@@ -1,6 +1,6 @@
 //! `report.html`: one self-contained page, for light and dark.
 
-use super::comparisons::{Table, legend, tests, tests_legend, verdicts};
+use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
 use super::markdown::{PERCENTILES, facts};
 use super::plots::{self, Plot};
 use super::svg::escape;
@@ -24,6 +24,10 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     }
     body += &figures(results);
     body += &comparisons(results);
+    if let Some(said) = control(&results.controls) {
+        let said = format!("<p class=\"note\">{}</p>", escape(&said));
+        body += &section("Control", &(judged(&results.controls) + &said));
+    }
     for (i, block) in ministat_blocks(results).iter().enumerate() {
         let title = if i == 0 { "ministat" } else { "" };
         body += &section(title, &format!("<pre>{}</pre>", escape(block)));

@@ -1,6 +1,6 @@
 //! `report.md`: what the field's own READMEs look like, the answer first.
 
-use super::comparisons::{Table, legend, tests, tests_legend, verdicts};
+use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
 use super::{beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed};
 use crate::manifest::{Manifest, utc};
 use crate::model::Subject;
@@ -21,6 +21,9 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     );
     out += &figures(results);
     out += &comparisons(results);
+    if let Some(said) = control(&results.controls) {
+        out += &format!("\n## Control\n\n{said}\n\n{}", table(&verdicts(&results.controls)));
+    }
     out += &blocks(results);
     out += &ledger(results);
     out += &latency(results);

@@ -130,6 +130,7 @@ mod tests {
             runs_missing: 0,
             configurations: Vec::new(),
             comparisons: compare(&pairs, Rules { analysis: Analysis::Welch, margin_percent: 2.0, seed: 1 }),
+            controls: Vec::new(),
             notes: Vec::new(),
             warnings: Vec::new(),
             skipped: Vec::new(),

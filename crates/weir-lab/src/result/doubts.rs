@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Noted, Outcome, Results};
 use crate::manifest::Manifest;
 use crate::model::Subject;
+use crate::stats::Verdict;
 use crate::stats::warnings::{self, Warning};
 use crate::store::Evidence;
 
@@ -44,6 +45,11 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
         let configurations = noisy.into_iter().map(|(_, name)| name).collect();
         found.push(Warning::Noisy { configurations, percent });
     }
+    let differs = results.controls.iter().filter(|c| c.verdict == Verdict::Different);
+    found.extend(differs.filter_map(|c| {
+        let (configuration, percent) = (c.reference.clone(), (c.ratio?.ratio - 1.0) * 100.0);
+        Some(Warning::ControlDiffers { configuration, percent, p: c.p_holm? })
+    }));
     for outcome in &results.configurations {
         of_outcome(outcome, &mut found);
     }

@@ -74,6 +74,12 @@ pub enum Warning {
         p: f64,
         rising: bool,
     },
+    /// The A/A control came out different from itself.
+    ControlDiffers {
+        configuration: String,
+        percent: f64,
+        p: f64,
+    },
     GeneratorIsTheLimit {
         configuration: String,
         percent: f64,
@@ -154,6 +160,9 @@ impl Warning {
                 let way = if *rising { "rise" } else { "fall" };
                 format!("{configuration}: figures {way} over the campaign (Mann–Kendall p = {p:.4})")
             }
+            Warning::ControlDiffers { configuration, percent, p } => format!(
+                "{configuration}: measured twice a block, it differs from itself by {percent:+.1} % (p = {p:.4}); by chance that happens in one campaign of twenty"
+            ),
             Warning::GeneratorIsTheLimit { configuration, percent } => format!(
                 "{configuration}: {percent:.0} % of what generator and sink reach by themselves; they, not the subject, may be the limit"
             ),
@@ -192,6 +201,9 @@ impl Warning {
             Warning::Outlier { .. } => "look for what else ran then; the run stays in the figures",
             Warning::Drift { .. } => {
                 "lengthen `warm_up`; check heat and other tenants; blocks keep comparisons fair"
+            }
+            Warning::ControlDiffers { .. } => {
+                "believe no difference of this size here; run again with more blocks, and look for what one run leaves to the next"
             }
             Warning::GeneratorIsTheLimit { .. } => {
                 "compare clocks a packet, or give generator and receiver CPUs of their own"

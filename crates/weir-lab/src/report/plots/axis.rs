@@ -25,6 +25,7 @@ fn one(results: &Results, axis: Axis, topology: Topology, name: &str) -> Option<
         .configurations
         .iter()
         .filter(|o| o.configuration.topology == topology && o.summary.is_some())
+        .filter(|o| !results.is_control(&o.configuration.name))
         .filter_map(|o| Some((o, number(&o.configuration, axis)?)))
         .collect();
     let mut xs: Vec<f64> = measured.iter().map(|(_, x)| *x).collect();

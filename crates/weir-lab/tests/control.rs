@@ -1,0 +1,86 @@
+//! The A/A control at small size: its structure and what it says. Whether figures differ is the machine's
+//! business; that identical things are called different in one campaign of twenty is simulated elsewhere.
+
+use std::fs;
+use std::path::PathBuf;
+
+use weir_lab::campaign::{self, Plan};
+use weir_lab::experiment::{Changes, Experiment};
+use weir_lab::result::{Results, derive};
+use weir_lab::stats::Verdict;
+use weir_lab::stats::warnings::Warning;
+
+/// A folder of its own for each test, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let dir = std::env::temp_dir().join(format!("weir-lab-control-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        Folder(dir)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const BODY: &str = "\
+title = \"Control\"
+question = \"Does the lab tell identical things apart?\"
+runs = 5
+warm_up = \"1ms\"
+window = \"4ms\"
+ceiling = true
+analysis = \"paired\"
+[[configuration]]
+family = [\"inet\", \"inet6\"]
+flows = 20
+routes = 10
+";
+
+fn measured(folder: &Folder) -> Results {
+    let changes = Changes { control: true, ..Changes::default() };
+    let experiment = Experiment::parse("control", "control.toml", BODY, &changes).expect("valid");
+    let argv = vec!["weir-lab".into()];
+    let plan = Plan { experiment, seed: 3, dir: &folder.0, argv, repeats: None, stop: &false.into() };
+    campaign::run(plan).expect("memory needs nothing").results
+}
+
+#[test]
+fn the_reference_runs_twice_a_block_and_is_compared_with_itself() {
+    let folder = Folder::new("twice");
+    let results = measured(&folder);
+    let names: Vec<&str> = results.configurations.iter().map(|o| o.configuration.name.as_str()).collect();
+    assert_eq!(names, ["inet", "inet6", "inet~again", "ceiling-inet", "ceiling-inet6"]);
+    let (own, again) = (results.outcome("inet").expect("ran"), results.outcome("inet~again").expect("ran"));
+    assert_eq!((&own.blocks, own.blocks.len()), (&again.blocks, 5));
+    assert_ne!(own.order, again.order, "two runs a block, not one counted twice");
+    let mut renamed = again.configuration.clone();
+    renamed.name = "inet".into();
+    assert_eq!(renamed, own.configuration, "identical but for the name");
+
+    let [control] = results.controls.as_slice() else { panic!("{:?}", results.controls) };
+    assert_eq!((control.reference.as_str(), control.other.as_str()), ("inet", "inet~again"));
+    assert_eq!(control.paired.as_ref().expect("shared blocks").blocks, 5);
+    assert!(control.detectable_percent.expect("spread") > 0.0);
+    let pairs: Vec<&str> = results.comparisons.iter().map(|c| c.other.as_str()).collect();
+    assert_eq!(pairs, ["inet6"], "a control takes no share of the error of the pairs");
+}
+
+#[test]
+fn both_reports_say_what_identical_things_differ_by_and_doubt_what_they_must() {
+    let folder = Folder::new("said");
+    let results = measured(&folder);
+    let differs = results.controls[0].verdict == Verdict::Different;
+    let doubted = results.warnings.iter().any(|d| matches!(d.warning, Warning::ControlDiffers { .. }));
+    assert_eq!(differs, doubted);
+    for (report, heading) in [("report.md", "## Control"), ("report.html", "<h2>Control</h2>")] {
+        let text = fs::read_to_string(folder.0.join(report)).expect("written");
+        assert!(text.contains(heading) && text.contains("Between identical things"), "{report}");
+    }
+    let (_, derived) = derive(&folder.0).expect("a campaign");
+    assert!(derived == results, "derived again, the results differ");
+}
