@@ -5,6 +5,7 @@
 
 pub mod bootstrap;
 pub mod compare;
+pub mod defects;
 pub mod holm;
 pub mod mannwhitney;
 pub mod ministat;

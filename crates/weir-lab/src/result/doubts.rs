@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Noted, Outcome, Results};
 use crate::manifest::Manifest;
 use crate::model::Subject;
-use crate::stats::Verdict;
 use crate::stats::warnings::{self, Warning};
+use crate::stats::{Verdict, defects};
 use crate::store::Evidence;
 
 /// How beds and daemons say that the next best was taken.
@@ -45,6 +45,11 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
         let configurations = noisy.into_iter().map(|(_, name)| name).collect();
         found.push(Warning::Noisy { configurations, percent });
     }
+    let figures = |name: &str| results.outcome(name).map_or(&[][..], |o| o.figures.as_slice());
+    let unequal = results.comparisons.iter().filter_map(|c| {
+        defects::of_pair((&c.reference, figures(&c.reference)), (&c.other, figures(&c.other)))
+    });
+    found.extend(unequal.map(Warning::Figures));
     let differs = results.controls.iter().filter(|c| c.verdict == Verdict::Different);
     found.extend(differs.filter_map(|c| {
         let (configuration, percent) = (c.reference.clone(), (c.ratio?.ratio - 1.0) * 100.0);
@@ -127,7 +132,9 @@ fn of_outcome(outcome: &Outcome, found: &mut Vec<Warning>) {
         let (runs, first) = (outcome.failures.len(), shortened(first));
         found.push(Warning::Failed { configuration: configuration.clone(), runs, first });
     }
-    found.extend(warnings::of_figures(&configuration, &outcome.figures, &outcome.order));
+    found.extend(
+        defects::of_runs(&configuration, &outcome.figures, &outcome.order).into_iter().map(Warning::Figures),
+    );
     if let Some(share) = outcome.ceiling_share.filter(|&s| s >= warnings::CEILING_SHARE) {
         let percent = share * 100.0;
         found.push(Warning::GeneratorIsTheLimit { configuration: configuration.clone(), percent });

@@ -1,9 +1,8 @@
 //! Doubts about figures: typed, so that programs can act on them, each with what to do about it.
 
 use serde::{Deserialize, Serialize};
-use statrs::distribution::{ContinuousCDF, Normal};
 
-use super::summary::{Summary, median, sorted};
+use super::defects::Defect;
 
 /// Below five runs the exact U test cannot reach 1 %.
 pub const FEW_RUNS: usize = 5;
@@ -11,14 +10,6 @@ pub const FEW_RUNS: usize = 5;
 pub const CEILING_SHARE: f64 = 0.95;
 /// Deviation above which a machine is called noisy: a shared virtual machine at rest shows 1–3 %.
 pub const NOISY_PERCENT: f64 = 5.0;
-/// Modified z-score of Iglewicz and Hoaglin (1993).
-const OUTLIER_SCORE: f64 = 3.5;
-/// Outliers closer than this to the median are not worth a reader's time, in percent.
-const OUTLIER_PERCENT: f64 = 2.0;
-/// Chance of a false drift warning a configuration.
-const DRIFT_P: f64 = 0.01;
-/// Below eight runs the normal approximation of the trend test is too coarse.
-const DRIFT_RUNS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -64,16 +55,6 @@ pub enum Warning {
         configurations: Vec<String>,
         percent: f64,
     },
-    Outlier {
-        configuration: String,
-        runs: Vec<usize>,
-        percent: f64,
-    },
-    Drift {
-        configuration: String,
-        p: f64,
-        rising: bool,
-    },
     /// The A/A control came out different from itself.
     ControlDiffers {
         configuration: String,
@@ -102,6 +83,9 @@ pub enum Warning {
         configurations: Vec<String>,
         note: String,
     },
+    /// What is wrong with the runs themselves; its `kind` stands in the place of this one's.
+    #[serde(untagged)]
+    Figures(Defect),
 }
 
 impl Warning {
@@ -148,18 +132,6 @@ impl Warning {
             Warning::Noisy { configurations, percent } => {
                 format!("{}: runs deviate by up to {percent:.1} % of their mean", names(configurations))
             }
-            Warning::Outlier { configuration, runs, percent } => {
-                let runs: Vec<String> = runs.iter().map(usize::to_string).collect();
-                let (word, verb) = if runs.len() == 1 { ("run", "lies") } else { ("runs", "lie") };
-                let runs = runs.join(", ");
-                format!(
-                    "{configuration}: {word} {runs} {verb} far outside the others, up to {percent:+.1} % from the median"
-                )
-            }
-            Warning::Drift { configuration, p, rising } => {
-                let way = if *rising { "rise" } else { "fall" };
-                format!("{configuration}: figures {way} over the campaign (Mann–Kendall p = {p:.4})")
-            }
             Warning::ControlDiffers { configuration, percent, p } => format!(
                 "{configuration}: measured twice a block, it differs from itself by {percent:+.1} % (p = {p:.4}); by chance that happens in one campaign of twenty"
             ),
@@ -176,6 +148,7 @@ impl Warning {
                 format!("{configuration}: {packets} packets arrived more than once")
             }
             Warning::Fallback { configurations, note } => format!("{}: {note}", names(configurations)),
+            Warning::Figures(defect) => defect.sentence(),
         }
     }
 
@@ -198,10 +171,6 @@ impl Warning {
             Warning::CutShort { .. } => "nothing to do: the other runs are whole",
             Warning::FewRuns { .. } => "raise `runs`, or pass --runs",
             Warning::Noisy { .. } => "stop other work on the machine, or lengthen `window`",
-            Warning::Outlier { .. } => "look for what else ran then; the run stays in the figures",
-            Warning::Drift { .. } => {
-                "lengthen `warm_up`; check heat and other tenants; blocks keep comparisons fair"
-            }
             Warning::ControlDiffers { .. } => {
                 "believe no difference of this size here; run again with more blocks, and look for what one run leaves to the next"
             }
@@ -213,6 +182,7 @@ impl Warning {
             }
             Warning::Reordered { .. } => "check that a flow stays on one queue and one worker",
             Warning::Duplicated { .. } => "look for a loop or a mirror on the path",
+            Warning::Figures(defect) => defect.remedy(),
             Warning::Fallback { .. } => {
                 "take it into account, or use a device and a kernel that accept what was refused"
             }
@@ -233,89 +203,18 @@ fn names(configurations: &[String]) -> String {
     }
 }
 
-/// Doubts that follow from the figures of one configuration; `order` is each run's place in the campaign.
-pub fn of_figures(configuration: &str, figures: &[f64], order: &[usize]) -> Vec<Warning> {
-    let mut found = Vec::new();
-    let Some(summary) = Summary::of(figures) else { return found };
-    let name = || configuration.to_string();
-    let far = outliers(figures);
-    let away = |&i: &usize| (figures[i] / summary.median - 1.0) * 100.0;
-    if let Some(percent) = far.iter().map(away).max_by(|a, b| a.abs().total_cmp(&b.abs())) {
-        let runs = far.iter().map(|&i| order.get(i).copied().unwrap_or(i)).collect();
-        found.push(Warning::Outlier { configuration: name(), runs, percent });
-    }
-    if let Some((p, rising)) = trend(figures).filter(|(p, _)| *p < DRIFT_P) {
-        found.push(Warning::Drift { configuration: name(), p, rising });
-    }
-    found
-}
-
-/// Indices of figures far from the median, measured in median absolute deviations.
-pub fn outliers(figures: &[f64]) -> Vec<usize> {
-    if figures.len() < FEW_RUNS {
-        return Vec::new();
-    }
-    let centre = median(&sorted(figures));
-    let away: Vec<f64> = figures.iter().map(|f| (f - centre).abs()).collect();
-    let mad = median(&sorted(&away));
-    // 0.6745: the share of a standard deviation that half of normal figures lie within
-    let far = |d: f64| 0.6745 * d > OUTLIER_SCORE * mad && d * 100.0 > OUTLIER_PERCENT * centre.abs();
-    (0..figures.len()).filter(|&i| far(away[i])).collect()
-}
-
-/// Mann–Kendall trend test: two-sided p and direction; `None` below eight figures.
-pub fn trend(figures: &[f64]) -> Option<(f64, bool)> {
-    let n = figures.len();
-    if n < DRIFT_RUNS {
-        return None;
-    }
-    let mut s: f64 = 0.0;
-    for (i, a) in figures.iter().enumerate() {
-        for b in &figures[i + 1..] {
-            s += if b > a { 1.0 } else { -f64::from(u8::from(b < a)) };
-        }
-    }
-    let n = n as f64;
-    let sigma = (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
-    let z = (s.abs() - 1.0).max(0.0) / sigma;
-    let normal = Normal::new(0.0, 1.0).ok()?;
-    Some(((2.0 * normal.sf(z)).min(1.0), s > 0.0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn kinds(figures: &[f64]) -> Vec<String> {
-        let order: Vec<usize> = (0..figures.len()).collect();
-        of_figures("c", figures, &order)
-            .iter()
-            .map(|w| serde_json::to_value(w).expect("plain")["kind"].as_str().expect("tagged").to_string())
-            .collect()
-    }
-
     #[test]
-    fn calm_figures_raise_no_doubt() {
-        assert!(kinds(&[100.0, 100.4, 99.8, 100.1, 99.9, 100.2, 100.0, 99.7]).is_empty());
-    }
-
-    #[test]
-    fn a_rising_series_is_a_drift() {
-        let figures: Vec<f64> = (0..12).map(|i| 100.0 + f64::from(i) * 0.1).collect();
-        assert_eq!(kinds(&figures), ["drift"]);
-        // n = 8, S = 28: z = 27/√65.33 = 3.340, p = 0.00084
-        let (p, rising) = trend(&figures[..8]).expect("eight");
-        assert!(rising && (p - 0.000_837).abs() < 2e-5, "{p}");
-    }
-
-    #[test]
-    fn one_run_far_away_is_an_outlier_and_is_named_by_its_place() {
-        let figures = [100.0, 100.1, 99.9, 100.05, 90.0, 99.95, 100.02];
-        let order = [3, 9, 11, 20, 25, 31, 40];
-        let found = of_figures("c", &figures, &order);
-        let [Warning::Outlier { runs, percent, .. }] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!(runs, &[25]);
-        assert!((percent + 10.0).abs() < 1e-9, "{percent}");
+    fn a_defect_of_figures_is_a_warning_of_its_own_kind() {
+        let warning = Warning::Figures(Defect::Drift { configuration: "a".into(), p: 0.001, rising: true });
+        let json = serde_json::to_value(&warning).expect("plain");
+        assert_eq!((&json["kind"], &json["configuration"]), (&"drift".into(), &"a".into()));
+        assert_eq!(serde_json::from_value::<Warning>(json).expect("back"), warning);
+        let other = serde_json::to_value(Warning::SmokeValues).expect("plain");
+        assert_eq!(serde_json::from_value::<Warning>(other).expect("back"), Warning::SmokeValues);
     }
 
     #[test]
