@@ -7,6 +7,7 @@ mod rerun;
 mod resume;
 mod run;
 mod simulate;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ Examples:
   weir-lab rerun out/demo                    the same experiment once more, from its manifest
   weir-lab report out/demo                   derive every figure again from the raw runs
   weir-lab ministat -s before after          ministat's block of figures of your own
+  weir-lab verify results                    printed blocks against the raw data beside them
   weir-lab doctor                            what this machine can and cannot measure
 
 Figures of one campaign are comparable with each other: configurations run interleaved in randomised
@@ -65,6 +67,8 @@ enum Command {
     },
     /// Compare sets of figures as ministat(1) does, byte for byte.
     Ministat(ministat::Ministat),
+    /// Check printed ministat blocks against the raw data beside them; exits with 1 when one differs.
+    Verify(verify::Verify),
     /// Name the experiments in a folder, with their questions.
     List {
         /// Where experiments are looked for.
@@ -86,6 +90,7 @@ pub fn main() -> ExitCode {
         Command::Diff(diff) => diff.go(),
         Command::Doctor { json } => doctor::go(json),
         Command::Ministat(ministat) => Ok(ministat.go()),
+        Command::Verify(verify) => verify.go(),
         Command::List { dir } => list::go(&dir),
         Command::Simulate(simulate) => simulate.go(),
     };

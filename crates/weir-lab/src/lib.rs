@@ -18,4 +18,5 @@ pub mod search;
 pub mod stats;
 pub mod store;
 pub mod subject;
+pub mod verify;
 pub mod workload;

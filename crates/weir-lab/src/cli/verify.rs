@@ -1,0 +1,50 @@
+//! `weir-lab verify`: printed blocks against the raw data beside them.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::model::LabError;
+use crate::verify::{Verified, verify};
+
+const AFTER: &str = "\
+Examples:
+  weir-lab verify results/README.md          one document, its data beside it
+  weir-lab verify results                    every document below a folder
+  weir-lab verify runs --all                 each block with its style and its data
+  weir-lab verify results --json             counts for programs
+
+Exits with 0 when no block differs, 1 when one does or a path cannot be read.";
+
+#[derive(Args)]
+#[command(after_help = AFTER)]
+pub struct Verify {
+    /// Documents, or folders whose documents (README, *.md) are verified.
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// For programs: the counts blocks, reproduced, whitespace, differs and no_data as one JSON document.
+    #[arg(long)]
+    json: bool,
+    /// With --json: every block, with what it was derived from, and every flagged claim.
+    #[arg(long, requires = "json")]
+    details: bool,
+    /// Name reproduced blocks too.
+    #[arg(long)]
+    all: bool,
+}
+
+impl Verify {
+    pub fn go(self) -> Result<ExitCode, LabError> {
+        let mut verified = Verified::default();
+        for path in &self.paths {
+            verified.add(verify(path)?);
+        }
+        if self.json {
+            println!("{}", verified.json(self.details));
+        } else {
+            print!("{}", verified.text(self.all));
+        }
+        Ok(if verified.counts().differs > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}

@@ -1,0 +1,114 @@
+//! Whether printed blocks follow from the raw data beside them, and what they claim beyond it.
+//!
+//! ```text
+//! tree ─► documents ─► blocks ──┐                       ┌─► reproduced · white space · differs · no data
+//!   └───► files and logs ─► sets ┴─► printed again, compared ─► claims the sets do not support
+//! ```
+//!
+//! Promises: nothing is written; the same tree gives the same answer; every block that is not reproduced
+//! comes with its reason. Refuses to call a block reproduced for less than all of its bytes.
+//! docs/verify.md describes how data is found.
+
+pub mod blame;
+pub mod find;
+pub mod library;
+pub mod logs;
+pub mod printed;
+pub mod settle;
+pub mod show;
+
+use std::path::{Path, PathBuf};
+
+use crate::model::LabError;
+use find::{Found, find};
+use library::Library;
+use printed::Document;
+pub use settle::{Class, Difference, Settled};
+
+/// Documents longer than this are no reports: 8 MiB is a thousand times the longest of a collection of ten
+/// years.
+pub const MAX_DOCUMENT_BYTES: u64 = 8 << 20;
+
+/// One block and what became of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Block {
+    pub file: PathBuf,
+    pub line: usize,
+    pub settled: Settled,
+    /// The data behind each set, where there is any.
+    pub found: Vec<Option<Found>>,
+}
+
+/// A tree, verified.
+#[derive(Default)]
+pub struct Verified {
+    pub documents: usize,
+    pub blocks: Vec<Block>,
+    /// What could not be read.
+    pub notes: Vec<String>,
+}
+
+impl Verified {
+    pub fn add(&mut self, other: Verified) {
+        self.documents += other.documents;
+        self.blocks.extend(other.blocks);
+        self.notes.extend(other.notes);
+    }
+}
+
+/// Verifies a document, or every document below a folder.
+pub fn verify(path: &Path) -> Result<Verified, LabError> {
+    let found = std::fs::metadata(path)
+        .map_err(|e| LabError(format!("{}: {e}; name a README or a folder", path.display())))?;
+    let root = if found.is_dir() { path.to_path_buf() } else { folder_of(path) };
+    let mut library = Library::open(&root);
+    let documents: Vec<PathBuf> =
+        if found.is_dir() { library.files().filter(|f| is_document(f)).collect() } else { vec![path.into()] };
+    let mut verified = Verified { documents: documents.len(), ..Verified::default() };
+    for file in documents {
+        document(&file, &mut library, &mut verified);
+    }
+    verified.notes.append(&mut library.notes);
+    Ok(verified)
+}
+
+fn folder_of(file: &Path) -> PathBuf {
+    file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_path_buf()
+}
+
+/// Markdown, and anything that calls itself README.
+fn is_document(path: &Path) -> bool {
+    let name = path.file_name().map_or(String::new(), |n| n.to_string_lossy().to_lowercase());
+    let markdown = [".md", ".markdown", ".mdown"].iter().any(|e| name.ends_with(e));
+    let readme = name.trim_start_matches(['_', '.']).starts_with("readme");
+    markdown || (readme && (!name.contains('.') || name.ends_with(".txt") || name.ends_with(".rst")))
+}
+
+fn document(file: &Path, library: &mut Library, verified: &mut Verified) {
+    let long = std::fs::metadata(file).is_ok_and(|m| m.len() > MAX_DOCUMENT_BYTES);
+    let read = if long {
+        Err(std::io::Error::other(format!("longer than {MAX_DOCUMENT_BYTES} bytes")))
+    } else {
+        std::fs::read(file)
+    };
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(e) => return verified.notes.push(format!("{}: {e}: not read", file.display())),
+    };
+    let document = Document::read(&bytes);
+    let dir = folder_of(file);
+    let rings = if document.blocks.is_empty() { Vec::new() } else { library.rings(&dir) };
+    for printed in &document.blocks {
+        let found: Vec<Option<Found>> = printed
+            .vitals
+            .iter()
+            .enumerate()
+            .map(|(i, v)| {
+                let legend = printed.legend.get(i).map_or("", String::as_str);
+                find(library, &dir, &rings, legend, &v.figures, &[])
+            })
+            .collect();
+        let settled = settle::settle(printed, &found);
+        verified.blocks.push(Block { file: file.into(), line: printed.line, settled, found });
+    }
+}

@@ -1,0 +1,176 @@
+//! What a reader sees: the count, the blocks that are not reproduced with their reasons, the doubtful claims.
+//!
+//! Promises one screen for a tree in order; every block that differs or has no data is named, white space is
+//! counted by its kind. `--all` names every block.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::library::Origin;
+use super::{Block, Class, Verified};
+
+/// The counts of a tree: exactly what programs are promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub blocks: usize,
+    pub reproduced: usize,
+    pub whitespace: usize,
+    pub differs: usize,
+    pub no_data: usize,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    counts: Counts,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    details: Option<Details<'a>>,
+}
+
+#[derive(Serialize)]
+struct Details<'a> {
+    details: Vec<Value>,
+    notes: &'a [String],
+}
+
+impl Class {
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Reproduced => "reproduced",
+            Class::Whitespace => "reproduced except white space",
+            Class::Differs => "differs",
+            Class::NoData => "no data",
+        }
+    }
+}
+
+impl Verified {
+    pub fn counts(&self) -> Counts {
+        let count = |class| self.blocks.iter().filter(|b| b.settled.class == class).count();
+        Counts {
+            blocks: self.blocks.len(),
+            reproduced: count(Class::Reproduced),
+            whitespace: count(Class::Whitespace),
+            differs: count(Class::Differs),
+            no_data: count(Class::NoData),
+        }
+    }
+
+    /// For programs; `details` adds every block and note.
+    pub fn json(&self, details: bool) -> String {
+        let details = details
+            .then(|| Details { details: self.blocks.iter().map(detail).collect(), notes: &self.notes });
+        let document = serde_json::to_string(&Document { counts: self.counts(), details });
+        document.expect("counts, texts and values have a JSON form")
+    }
+
+    /// For people; `all` names reproduced blocks too.
+    pub fn text(&self, all: bool) -> String {
+        let c = self.counts();
+        let mut out = format!("{} in {}\n", many(c.blocks, "block"), many(self.documents, "document"));
+        let rows = [
+            (Class::Reproduced, c.reproduced),
+            (Class::Whitespace, c.whitespace),
+            (Class::Differs, c.differs),
+            (Class::NoData, c.no_data),
+        ];
+        for (class, count) in rows {
+            out += &format!("{count:>7}  {:<30}{}\n", class.name(), self.kinds(class));
+        }
+        let with_data = c.blocks - c.no_data;
+        if with_data > 0 {
+            let share = 100.0 * (c.reproduced + c.whitespace) as f64 / with_data as f64;
+            out += &format!("{share:>6.1} % of the {} with data come out of it\n", many(with_data, "block"));
+        }
+        for block in &self.blocks {
+            let explained = matches!(block.settled.class, Class::Differs | Class::NoData);
+            if all || explained {
+                out += &format!("\n{}", entry(block));
+            }
+        }
+        for note in &self.notes {
+            out += &format!("\nnote: {note}\n");
+        }
+        out
+    }
+
+    /// Styles of the reproduced, kinds of the white space.
+    fn kinds(&self, class: Class) -> String {
+        let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+        for block in self.blocks.iter().filter(|b| b.settled.class == class) {
+            let kind = match class {
+                Class::Reproduced => block.settled.style.split(',').next().unwrap_or(""),
+                Class::Whitespace => &block.settled.reason,
+                _ => continue,
+            };
+            *kinds.entry(kind).or_default() += 1;
+        }
+        kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// As in "1 block", "2 blocks".
+fn many(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+fn entry(block: &Block) -> String {
+    let settled = &block.settled;
+    let mut out = format!("{}:{}  {}", block.file.display(), block.line, settled.class.name());
+    if !settled.style.is_empty() {
+        out += &format!("  ({})", settled.style);
+    }
+    out.push('\n');
+    if let Some(d) = &settled.difference {
+        out += &format!("    {}: printed {}, derived {}\n", d.figure, d.printed, d.derived);
+    }
+    if !settled.reason.is_empty() {
+        out += &format!("    why: {}\n", settled.reason);
+    }
+    let dir = block.file.parent().unwrap_or(Path::new(""));
+    let data: Vec<String> = block.found.iter().flatten().map(|f| source(&f.raw, dir)).collect();
+    if !data.is_empty() {
+        out += &format!("    data: {}\n", data.join(", "));
+    }
+    out + &remedy(block)
+}
+
+fn source(raw: &super::library::Raw, dir: &Path) -> String {
+    let path = raw.path.strip_prefix(dir).unwrap_or(&raw.path).display();
+    match &raw.origin {
+        Origin::File { column: 1 } => path.to_string(),
+        Origin::File { column } => format!("{path} column {column}"),
+        Origin::Logs { files, .. } => format!("{path} of {}", many(*files, "log")),
+        Origin::Table => "a table of the document".into(),
+    }
+}
+
+/// What a reader can do about it.
+fn remedy(block: &Block) -> String {
+    match block.settled.class {
+        Class::Differs => {
+            "    do: take the derived figures, or restore the data the block was printed from\n".into()
+        }
+        Class::NoData => "    do: ask for the raw data, or name a folder further up that holds it\n".into(),
+        _ => String::new(),
+    }
+}
+
+fn detail(block: &Block) -> Value {
+    let settled = &block.settled;
+    let dir = block.file.parent().unwrap_or(Path::new(""));
+    json!({
+        "file": block.file.to_string_lossy(),
+        "line": block.line,
+        "class": settled.class.name(),
+        "style": settled.style,
+        "data": block.found.iter().map(|f| f.as_ref().map(|f| source(&f.raw, dir))).collect::<Vec<_>>(),
+        "difference": settled.difference.as_ref().map(|d| json!({
+            "figure": d.figure, "printed": d.printed, "derived": d.derived,
+        })),
+        "reason": settled.reason,
+    })
+}
