@@ -1,6 +1,8 @@
 //! The command line: each flag beside its help.
 
+mod breakdown;
 mod diff;
+mod flame;
 mod list;
 mod ministat;
 mod rerun;
@@ -59,6 +61,10 @@ enum Command {
     },
     /// Say what changed between the profiles of two configurations, frame by frame.
     Diff(diff::Diff),
+    /// Say where CPU time goes by kind of work: crypto, copy, lookup, driver, …
+    Breakdown(breakdown::Breakdown),
+    /// Draw a flame graph of profiles, those of other tools included.
+    Flame(flame::Flame),
     /// Say what this machine can and cannot measure, and how to fix it.
     Doctor {
         /// For programs: one JSON document.
@@ -88,6 +94,8 @@ pub fn main() -> ExitCode {
         Command::Rerun(rerun) => rerun.go(),
         Command::Report { dir } => again(&dir),
         Command::Diff(diff) => diff.go(),
+        Command::Breakdown(breakdown) => breakdown.go(),
+        Command::Flame(flame) => flame.go(),
         Command::Doctor { json } => doctor::go(json),
         Command::Ministat(ministat) => Ok(ministat.go()),
         Command::Verify(verify) => verify.go(),

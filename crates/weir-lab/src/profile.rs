@@ -13,6 +13,7 @@
 //! as cycles; no frame holds what separates frames.
 
 mod binary;
+pub mod breakdown;
 pub mod differential;
 pub mod flame;
 pub mod folded;
@@ -34,6 +35,8 @@ pub const INLINED: &str = "_[i]";
 pub const IDLE: &str = "[idle]";
 /// Code that belongs to no file known.
 pub const UNKNOWN: &str = "[unknown]";
+/// Letters of a function's name in a table: two of them and their figures fit a terminal of 160.
+const SHOWN: usize = 61;
 
 /// Weighted call stacks of one subject in one run, or of several runs added up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +84,16 @@ pub fn function(frame: &str) -> &str {
     [KERNEL, INLINED].iter().find_map(|mark| frame.strip_suffix(mark)).unwrap_or(frame)
 }
 
+/// A name that fits a table: the middle of a long one is left out.
+pub fn shortened(name: &str) -> String {
+    let length = name.chars().count();
+    if length <= SHOWN {
+        return name.into();
+    }
+    let half = (SHOWN - 1) / 2;
+    name.chars().take(half).chain(['…']).chain(name.chars().skip(length - half)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +106,14 @@ mod tests {
         }
         assert_eq!(profile.folded(), "main;rx 4\nmain;tx 2\n");
         assert_eq!(profile.samples(), 6);
+    }
+
+    #[test]
+    fn long_names_keep_their_ends() {
+        assert_eq!(shortened("rx"), "rx");
+        let long = shortened(&format!("<{}>::poll", "a::".repeat(40)));
+        assert_eq!(long.chars().count(), SHOWN);
+        assert!(long.starts_with("<a::a::") && long.contains('…') && long.ends_with("a::>::poll"), "{long}");
     }
 
     #[test]

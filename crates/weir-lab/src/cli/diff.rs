@@ -8,14 +8,17 @@ use clap::Args;
 
 use super::run::aligned;
 use crate::model::LabError;
+use crate::profile::differential::flame::render as drawn;
 use crate::profile::differential::{Differential, Side, differential, table};
+use crate::profile::flame;
 use crate::profile::import::Recording;
 use crate::profile::rules::Rules;
+use crate::store::write_whole;
 
 const AFTER: &str = "\
 Examples:
   weir-lab diff raw/old.0.folded raw/old.1.folded --against raw/new.0.folded raw/new.1.folded
-  weir-lab diff support.pmc.graph --against ipsec.pmc.graph --pps 28544251,27883878 --cpus 32
+  weir-lab diff support.pmc.graph --against ipsec.pmc.graph --pps 28544251,27883878 --svg diff.svg
 
 Folded stacks, the text of `perf script` and the graphs of FreeBSD's `pmcstat -G` are recognised. Several
 profiles a side are repeated runs: intervals then say what differs from run to run. Percentages are of samples
@@ -43,6 +46,9 @@ pub struct Diff {
     /// Frames the table shows.
     #[arg(long, default_value_t = 20, value_name = "N")]
     top: usize,
+    /// Also draw the differential flame graph, for browsers: searchable, in red and blue.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// For programs: one JSON document with all frames.
     #[arg(long)]
     json: bool,
@@ -53,6 +59,11 @@ impl Diff {
         let rules = Rules::load(self.rules.as_deref())?;
         let (before, after) = self.sides()?;
         let differential = differential(&before, &after, &rules)?;
+        if let Some(file) = &self.svg {
+            let title = format!("{} against {}", names(&self.against), names(&self.before));
+            let svg = flame::document(&drawn(&title, &differential, &before, &after, &rules));
+            write_whole(file, &svg)?;
+        }
         let text = if self.json {
             serde_json::to_string_pretty(&differential).map_err(|e| LabError(format!("json: {e}")))? + "\n"
         } else {
@@ -87,6 +98,16 @@ impl Diff {
     fn side(&self, files: &[PathBuf], pps: Option<Vec<f64>>) -> Result<Side, LabError> {
         let recordings = files.iter().map(|f| Recording::read(f)).collect::<Result<Vec<_>, _>>()?;
         Ok(Side::of(recordings, pps, self.cpus.map(usize::from)))
+    }
+}
+
+/// The first file's name, and how many more.
+fn names(files: &[PathBuf]) -> String {
+    let name = |f: &PathBuf| f.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    match files {
+        [] => String::new(),
+        [one] => name(one),
+        [first, more @ ..] => format!("{} and {} more", name(first), more.len()),
     }
 }
 

@@ -12,6 +12,7 @@
 //! frames are among them. Refuses: a comparison of two events, a rate without a packet.
 
 mod evidence;
+pub mod flame;
 mod reconcile;
 pub mod table;
 mod tally;

@@ -94,6 +94,12 @@ fn shade(name: &str) -> u32 {
 
 /// The graph as an `svg` element for a page that holds [`STYLE`] and [`SCRIPT`].
 pub fn render(profile: &Profile, title: &str, paint: &dyn Fn(&Frame<'_>) -> Paint) -> String {
+    let said = format!("{} samples of {}", profile.samples(), named(&profile.event));
+    captioned(profile, title, &said, paint)
+}
+
+/// The same with a line of one's own below, for widths that are not samples.
+pub fn captioned(profile: &Profile, title: &str, said: &str, paint: &dyn Fn(&Frame<'_>) -> Paint) -> String {
     let depth = profile.stacks.keys().map(Vec::len).max().unwrap_or(0) + 1;
     let height = HEAD + depth as f64 * ROW + FOOT;
     let mut boxes = Boxes { out: String::new(), left_out: 0, depth, total: profile.samples(), paint };
@@ -102,7 +108,7 @@ pub fn render(profile: &Profile, title: &str, paint: &dyn Fn(&Frame<'_>) -> Pain
         0 => String::new(),
         n => format!(", {n} boxes too narrow to draw"),
     };
-    let said = format!("{} samples of {}{left_out}", profile.samples(), named(&profile.event));
+    let said = format!("{said}{left_out}");
     format!(
         "<svg class=\"flame\" role=\"img\" aria-label=\"flame graph: {label}\" viewBox=\"0 0 {WIDTH} {height}\">\
          <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\

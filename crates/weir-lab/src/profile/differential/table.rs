@@ -1,6 +1,7 @@
 //! A differential in words: rows for terminals and reports, sentences that reconcile it.
 
 use super::{Change, Differential, Fate, Frame, Reconciliation, Total, Unit};
+use crate::profile::shortened;
 use crate::report::p;
 
 /// Names a list of new or vanished frames shows; the table of a program (`--json`) has all.
@@ -29,7 +30,7 @@ pub fn rows(differential: &Differential, limit: usize) -> Vec<[String; 7]> {
     let shown = differential.frames.iter().take(limit).map(|frame| {
         let inclusive = &frame.inclusive;
         [
-            frame.name.clone(),
+            shortened(&frame.name),
             format!("{:.2}", frame.own.before),
             format!("{:.2}", frame.own.after),
             interval(&frame.own),
@@ -75,7 +76,9 @@ fn fates(differential: &Differential, fate: Fate, word: &str) -> String {
     let mut named: Vec<String> = sure
         .iter()
         .take(LISTED)
-        .map(|f| format!("{} ({:+.2} inclusive, {:+.2} own)", f.name, f.inclusive.change, f.own.change))
+        .map(|f| {
+            format!("{} ({:+.2} inclusive, {:+.2} own)", shortened(&f.name), f.inclusive.change, f.own.change)
+        })
         .collect();
     if sure.len() > LISTED {
         named.push(format!("{} more", sure.len() - LISTED));

@@ -184,3 +184,33 @@ fn time_without_samples_is_unexplained() {
     close(r.unexplained, 200.0);
     assert!(r.sampled);
 }
+
+/// The piece of a graph that draws `name`.
+fn drawn<'a>(svg: &'a str, name: &str) -> &'a str {
+    let title = format!("<title>{name}\n");
+    svg.split("<g class=").find(|g| g.contains(&title)).unwrap_or_else(|| panic!("{name} is drawn"))
+}
+
+#[test]
+fn the_graph_shows_what_is_new_and_what_has_vanished_in_red_and_blue() {
+    let idle = ("swapper;do_idle", 7000);
+    let with = |stacks: &[(&'static str, u64)]| vec![recording(vec![[stacks, &[idle]].concat()])];
+    let (before, after) = (side(with(&BEFORE), &[]), side(with(&AFTER), &[]));
+    let d = compare(&before, &after);
+    let svg = flame::render("a < b", &d, &before, &after, &Rules::load(None).expect("built in"));
+    let new = drawn(&svg, "new");
+    assert!(new.starts_with("\"f changed new\"") && new.contains("hsl(4 85%"), "{new}");
+    assert!(new.contains("0.00 → 9.11 % of non-idle samples (+9.11)"), "{new}");
+    let old = drawn(&svg, "old");
+    assert!(old.starts_with("\"f changed vanished\"") && old.contains("hsl(215 85%"), "{old}");
+    assert!(!svg.contains("do_idle") && svg.contains("a &lt; b"));
+}
+
+#[test]
+fn what_chance_explains_stays_grey() {
+    let one = |rx: u64| side(vec![recording(vec![vec![("rx", rx), ("tx", 5000)]])], &[]);
+    let (before, after) = (one(5000), one(5020));
+    let svg =
+        flame::render("t", &compare(&before, &after), &before, &after, &Rules::load(None).expect("built in"));
+    assert!(drawn(&svg, "rx").starts_with("\"f chance\""), "{svg}");
+}
