@@ -20,11 +20,12 @@ use std::time::Duration;
 use crate::bed::bed;
 use crate::experiment::Experiment;
 use crate::manifest::{self, Build, Machine, Manifest, Repeated};
-use crate::model::{Bed, Configuration, LabError, Sample, Topology, Trial};
+use crate::model::{Bed, Configuration, LabError, Sample, Topology};
 use crate::progress::Progress;
 use crate::report;
 use crate::result::Results;
 use crate::schedule::{Slot, schedule};
+use crate::search::method;
 use crate::store::{self, Run, Store};
 pub use difference::{builds, machines};
 pub use resume::{Resume, resume};
@@ -142,10 +143,14 @@ fn measure(
         progress.begin(slot, name);
         let started_unix_ms = manifest::unix_ms();
         let outcome = if failures[slot.configuration] < FAILURES_IN_A_ROW {
-            one(plan, beds, configuration, slot.seed).and_then(possible)
+            one(plan, beds, configuration, slot.seed, &|line| progress.say(line)).and_then(possible)
         } else {
             Err(LabError(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
         };
+        if plan.experiment.method.is_search() && outcome.is_err() && plan.stop.load(Ordering::Acquire) {
+            progress.say("interrupted: the search under way is not kept; reporting what was measured");
+            break;
+        }
         let said = match &outcome {
             Ok(sample) => metric.of(sample).map_or("measured".into(), |f| report::figure(metric, f)),
             Err(e) => format!("failed: {e}"),
@@ -178,12 +183,11 @@ fn one(
     beds: &mut Beds,
     configuration: &Configuration,
     seed: u64,
+    say: &dyn Fn(&str),
 ) -> Result<Sample, LabError> {
     let mut prepared = bed_of(beds, configuration.topology).prepare(configuration)?;
-    prepared.run(&Trial {
-        rate: configuration.workload.rate,
-        warm_up: Duration::from_millis(plan.experiment.warm_up_ms),
-        window: Duration::from_millis(plan.experiment.window_ms),
-        seed,
-    })
+    let e = &plan.experiment;
+    let [warm_up, window] = [e.warm_up_ms, e.window_ms].map(Duration::from_millis);
+    let run = method::Run { configuration, method: &e.method, warm_up, window, seed, stop: plan.stop, say };
+    method::run(prepared.as_mut(), &run)
 }

@@ -10,15 +10,18 @@
 pub mod control;
 mod expand;
 mod file;
+mod method;
 pub mod metric;
 mod placement;
 pub(crate) mod text;
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Configuration, LabError, Subject};
+use crate::search::method::Method;
 use crate::stats::Analysis;
 pub use file::Axis;
 pub use metric::Metric;
@@ -37,6 +40,9 @@ pub struct Experiment {
     pub runs: usize,
     pub warm_up_ms: u64,
     pub window_ms: u64,
+    /// What one run is. Manifests from before it could be chosen have none: it was one trial.
+    #[serde(default)]
+    pub method: Method,
     /// Differences below this share of the reference count as none.
     pub margin_percent: f64,
     /// The test that decides. Manifests from before it could be chosen have none: it was Welch's.
@@ -97,6 +103,13 @@ impl Experiment {
             experiment.add_controls()?;
         }
         Ok(experiment)
+    }
+
+    /// About how long all runs take; setting up comes on top.
+    pub fn length(&self) -> Duration {
+        let [warm_up, window] = [self.warm_up_ms, self.window_ms].map(|ms| ms as f64 / 1e3);
+        let runs = (self.configurations.len() * self.runs) as f64;
+        Duration::from_secs_f64(runs * self.method.seconds(warm_up, window))
     }
 
     /// The configurations that name a subject (ceilings aside).

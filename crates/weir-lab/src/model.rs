@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::search::TrialRecord;
+use crate::search::goal::GoalResult;
 
 /// One thing compared: a subject on a topology under a workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,6 +112,9 @@ pub struct Sample {
     /// Every trial of a search, raw, in the order made; the fields above are those of the first, flat out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<TrialRecord>,
+    /// What an NDR and PDR search found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub goals: Vec<GoalResult>,
 }
 
 /// Where packets went: intended → offered → sent → each drop counter → delivered.

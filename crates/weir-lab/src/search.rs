@@ -17,6 +17,7 @@ pub mod burst;
 pub mod contest;
 pub mod equilibrium;
 pub mod goal;
+pub mod method;
 pub mod mlr;
 pub mod simulate;
 pub mod sweep;

@@ -224,7 +224,9 @@ fn open_collector(
 impl Prepared for Laid {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let Trial { rate, warm_up, window, seed } = *trial;
-        self.drive(rate, warm_up, seed ^ 1)?;
+        if !warm_up.is_zero() {
+            self.drive(rate, warm_up, seed ^ 1)?;
+        }
         let before = self.counters()?;
         let (dut_before, load_before) = (self.cpus.subject_ticks(), self.cpus.load_ticks());
         let driven = self.drive(rate, window, seed)?;

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use crate::experiment::{Changes, Experiment};
 use crate::model::LabError;
@@ -23,7 +22,7 @@ pub fn go(dir: &Path) -> Result<ExitCode, LabError> {
                 e.question,
                 e.configurations.len(),
                 e.runs,
-                human(length(&e))
+                human(e.length())
             ),
             Err(e) => {
                 broken = true;
@@ -35,10 +34,4 @@ pub fn go(dir: &Path) -> Result<ExitCode, LabError> {
         println!("{}: no experiments (files that end in .toml)", dir.display());
     }
     Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// Warm-ups and windows; setting up comes on top.
-pub fn length(e: &Experiment) -> Duration {
-    let runs = (e.configurations.len() * e.runs) as u64;
-    Duration::from_millis(runs * (e.warm_up_ms + e.window_ms))
 }

@@ -8,7 +8,6 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use weir_io::signal;
 
-use super::list::length;
 use crate::campaign::{self, Done, Plan, Resume};
 use crate::experiment::{Changes, Experiment};
 use crate::manifest::unix_ms;
@@ -90,7 +89,7 @@ pub fn announce(experiment: &Experiment, dir: &Path) {
         experiment.title,
         experiment.configurations.len(),
         experiment.runs,
-        human(length(experiment)),
+        human(experiment.length()),
         dir.display()
     );
 }

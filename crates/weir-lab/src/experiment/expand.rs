@@ -8,11 +8,13 @@ use toml::Spanned;
 use weir_io::cpu::{SYSFS, Topology as Machine};
 
 use super::file::{Axis, Cpus, File, Flows, Frame, Many, Pace, Port, Quick, Routes, Shape};
+use super::method::Written;
 use super::placement::resolve;
 use super::{Experiment, Metric, Planned};
 use crate::model::{
     Configuration, Family, FrameSize, LabError, Placement, Rate, Subject, Topology, Workload,
 };
+use crate::search::method::Method;
 
 /// Smoke values of a file without `[quick]`: long enough to pass every line of code.
 const QUICK_RUNS: usize = 3;
@@ -67,14 +69,19 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         let ceilings = ceilings(&configurations);
         configurations.extend(ceilings);
     }
+    let window_ms =
+        if quick { file.quick.window.as_ref().map_or(QUICK_WINDOW_MS, |m| m.0) } else { file.window.0 };
+    let method = method(file.method, file.quick.method, quick, window_ms, place)?;
+    refuse_or_skip(&method, &mut configurations)?;
     Ok(Experiment {
         name: name.into(),
         title: file.title,
         question: file.question,
-        metric: Metric(file.metric.0),
+        metric: Metric(file.metric.map_or(method.metric().into(), |m| m.0)),
+        method,
         runs: if quick { file.quick.runs.map_or(QUICK_RUNS, |r| r.0) } else { file.runs.0 },
         warm_up_ms: if quick { file.quick.warm_up.map_or(QUICK_WARM_UP_MS, |m| m.0) } else { file.warm_up.0 },
-        window_ms: if quick { file.quick.window.map_or(QUICK_WINDOW_MS, |m| m.0) } else { file.window.0 },
+        window_ms,
         margin_percent: file.margin_percent.0,
         analysis: file.analysis,
         quick,
@@ -83,6 +90,46 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         controls: Vec::new(),
         configurations,
     })
+}
+
+fn method(
+    written: Option<Spanned<Written>>,
+    quick: Option<Written>,
+    is_quick: bool,
+    window_ms: u64,
+    place: Place<'_>,
+) -> Result<Method, LabError> {
+    let Some(written) = written else { return Ok(Method::default()) };
+    let at = written.span();
+    written.into_inner().resolve(quick, is_quick, window_ms).map_err(|message| place(at, message))
+}
+
+/// Rates and methods that contradict each other are refused; what a topology cannot show is skipped by name.
+fn refuse_or_skip(method: &Method, configurations: &mut [Planned]) -> Result<(), LabError> {
+    for planned in configurations {
+        let c = &planned.configuration;
+        let flat_out = c.workload.rate == Rate::FlatOut;
+        if *method == Method::Fixed && flat_out {
+            let message = "has no rate to be fixed at: give it `rate = <packets a second>`";
+            return Err(LabError(format!("configuration {}: {message}", c.name)));
+        }
+        if method.is_search() && !flat_out {
+            let message = "has a `rate`, but a search chooses the rates: remove it or use method \"fixed\"";
+            return Err(LabError(format!("configuration {}: {message}", c.name)));
+        }
+        let in_memory = c.topology == Topology::Memory;
+        let lacks = match method {
+            Method::BackToBack { .. } => {
+                "back-to-back: the memory topology has no queue that a burst could fill"
+            }
+            Method::Latency { .. } => "latency: frames of the memory topology carry no time",
+            _ => continue,
+        };
+        if in_memory && planned.missing.is_none() {
+            planned.missing = Some(format!("{lacks}; use topology = \"netns\""));
+        }
+    }
+    Ok(())
 }
 
 /// The value of a key: the configuration's, the defaults', or the built-in; smoke values replace lists by

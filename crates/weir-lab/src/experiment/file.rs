@@ -9,13 +9,17 @@ use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, SeqAccess, Vi
 use serde::{Deserialize as DeriveDeserialize, Serialize};
 use toml::Spanned;
 
+use super::method::Written;
 use super::{metric, placement, text};
 use crate::model::{Family, FrameSize, LabError, Rate, Subject, Topology};
+use crate::search::sweep::Step;
 use crate::stats::Analysis;
 use crate::workload::{FLOWS_MAX, address::ROUTES_MAX};
 
 /// Blocks; beyond it a campaign at 5 s a run takes longer than a day.
 const RUNS_MAX: i64 = 10_000;
+/// 10 Tb/s: beyond any port.
+const MBPS_MAX: i64 = 10_000_000;
 /// An hour: longer windows hide drift inside a run.
 const DURATION_MAX_MS: f64 = 3_600_000.0;
 
@@ -24,11 +28,13 @@ const DURATION_MAX_MS: f64 = 3_600_000.0;
 pub struct File {
     pub title: String,
     pub question: String,
-    #[serde(default)]
-    pub metric: MetricName,
+    /// Without it, the method's.
+    pub metric: Option<MetricName>,
     pub runs: Runs,
     pub warm_up: Millis,
     pub window: Millis,
+    /// What one run is: a trial, or a search.
+    pub method: Option<Spanned<Written>>,
     #[serde(default)]
     pub margin_percent: Margin,
     /// The test that decides.
@@ -85,6 +91,8 @@ pub struct Quick {
     pub flows: Option<Many<Flows>>,
     pub routes: Option<Many<Routes>>,
     pub rate: Option<Many<Pace>>,
+    /// Values in place of the method's own.
+    pub method: Option<Written>,
 }
 
 /// A parameter configurations can differ in.
@@ -250,8 +258,8 @@ fn word(scalar: &Scalar) -> Option<&str> {
 
 checked! {
     /// A known metric.
-    MetricName(String), format!("one of {}", metric::KNOWN.join(", ")), |s| {
-        word(s).filter(|w| metric::KNOWN.contains(w)).map(str::to_string)
+    MetricName(String), format!("one of {}, latency_<share>_ns_<percentile>", metric::KNOWN.join(", ")), |s| {
+        word(s).filter(|w| metric::is_known(w)).map(str::to_string)
     };
     /// Blocks.
     Runs(usize), format!("a number of runs from 1 to {RUNS_MAX}"), |s| within(s, 1, RUNS_MAX).map(|n| n as usize);
@@ -262,6 +270,26 @@ checked! {
         Scalar::Integer(n) if (1..100).contains(n) => Some(*n as f64),
         Scalar::Float(f) if *f > 0.0 && *f < 100.0 => Some(*f),
         _ => None,
+    };
+    /// Percent, zero included.
+    Percent(f64), "a percentage from 0 to below 100", |s| match s {
+        Scalar::Integer(n) if (0..100).contains(n) => Some(*n as f64),
+        Scalar::Float(f) if *f >= 0.0 && *f < 100.0 => Some(*f),
+        _ => None,
+    };
+    /// Packets a second.
+    Speed(u64), "packets a second above 0", |s| within(s, 1, i64::MAX).map(|n| n as u64);
+    /// Megabits a second.
+    Megabits(u64), format!("megabits a second from 4 to {MBPS_MAX}"), |s| within(s, 4, MBPS_MAX).map(|n| n as u64);
+    /// Repeats inside a run.
+    Repeats(usize), "a number of repeats from 1 to 1000", |s| within(s, 1, 1000).map(|n| n as usize);
+    /// A rate of a sweep.
+    StepRate(Step), "packets a second, or a share of what comes through flat out such as \"50%\"", |s| match s {
+        Scalar::Text(text) => {
+            let percent = text.strip_suffix('%')?.trim().parse::<f64>().ok()?;
+            (percent > 0.0 && percent <= 1000.0).then_some(Step::Percent(percent))
+        }
+        s => within(s, 1, i64::MAX).map(|n| Step::Pps(n as u64)),
     };
     /// Bytes with FCS, or the mix.
     Frame(FrameSize), "a frame size with FCS from 64 to 1518, or \"imix\"", |s| match s {
@@ -287,12 +315,6 @@ checked! {
     Port(String), "\"af_xdp\" or \"af_packet\"", |s| {
         word(s).filter(|w| ["af_xdp", "af_packet"].contains(w)).map(str::to_string)
     };
-}
-
-impl Default for MetricName {
-    fn default() -> Self {
-        MetricName("pps".into())
-    }
 }
 
 impl Default for Margin {

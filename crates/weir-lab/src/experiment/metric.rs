@@ -10,7 +10,7 @@ use crate::model::Sample;
 pub struct Metric(pub String);
 
 /// Every metric a file may name; beds report further figures in tables only.
-pub const KNOWN: [&str; 9] = [
+pub const KNOWN: [&str; 16] = [
     "pps",
     "clocks_per_packet",
     "ns_per_packet",
@@ -20,7 +20,24 @@ pub const KNOWN: [&str; 9] = [
     "latency_ns_p90",
     "latency_ns_p99",
     "latency_ns_p99.9",
+    "ndr_pps",
+    "ndr_conditional_throughput_pps",
+    "pdr_pps",
+    "pdr_conditional_throughput_pps",
+    "equilibrium_mbps",
+    "equilibrium_max_mbps",
+    "back_to_back_frames",
 ];
+
+/// Whether a file may name it: one of [`KNOWN`], or a latency at a share of the PDR.
+pub fn is_known(name: &str) -> bool {
+    let at_share = || {
+        let (share, percentile) = name.strip_prefix("latency_")?.split_once("_ns_")?;
+        let percentiles = ["p50", "p90", "p99", "p99.9", "max"];
+        share.parse::<f64>().ok().filter(|s| *s > 0.0 && percentiles.contains(&percentile))
+    };
+    KNOWN.contains(&name) || at_share().is_some()
+}
 
 impl Metric {
     /// The figure of one run; `None` when this run does not have it.
@@ -37,7 +54,8 @@ impl Metric {
     }
 
     pub fn higher_is_better(&self) -> bool {
-        self.0 == "pps"
+        let name = self.0.as_str();
+        name == "pps" || ["_pps", "_mbps", "_frames"].iter().any(|unit| name.ends_with(unit))
     }
 
     /// Divisor and unit for tables and plots.
@@ -46,7 +64,10 @@ impl Metric {
             "pps" => (1e6, "Mpps"),
             "clocks_per_packet" => (1.0, "clocks a packet"),
             "ns_per_packet" => (1.0, "ns a packet"),
-            name if name.starts_with("latency_ns_") => (1e3, "µs"),
+            name if name.starts_with("latency_") && name.contains("ns_") => (1e3, "µs"),
+            name if name.ends_with("_pps") => (1e6, "Mpps"),
+            name if name.ends_with("_mbps") => (1.0, "Mb/s"),
+            name if name.ends_with("_frames") => (1.0, "frames"),
             name if name.ends_with("_percent") => (1.0, "%"),
             _ => (1.0, ""),
         }
@@ -59,6 +80,8 @@ impl Metric {
             "clocks_per_packet" => "TSC clocks a packet".into(),
             "ns_per_packet" => "nanoseconds a packet".into(),
             "loss_percent" => "packets lost of those sent".into(),
+            "ndr_pps" => "largest load without loss, packets a second".into(),
+            "pdr_pps" => "largest load within the tolerated loss, packets a second".into(),
             name => name.replace('_', " "),
         }
     }

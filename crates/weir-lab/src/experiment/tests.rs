@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::model::FrameSize;
+use crate::search::method::Bounds;
+use crate::search::sweep::Step;
 
 const HEAD: &str = "title = \"t\"\nquestion = \"q?\"\nruns = 5\nwarm_up = \"100ms\"\nwindow = \"1s\"\n";
 
@@ -155,4 +157,98 @@ proptest::proptest! {
         let _ = Experiment::parse("x", "x.toml", &text, &Changes::default());
         let _ = parse(&text);
     }
+}
+
+const NETNS: &str = "[[configuration]]\ntopology = \"netns\"\n";
+
+fn method(text: &str, quick: bool) -> Result<Method, LabError> {
+    let changes = Changes { quick, ..Changes::default() };
+    Experiment::parse("x", "labs/x.toml", &format!("{HEAD}{text}"), &changes).map(|e| e.method)
+}
+
+fn bounds(method: Method) -> Bounds {
+    match method {
+        Method::NdrPdr(bounds) | Method::Latency { bounds, .. } => bounds,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_method_is_a_word_with_the_defaults_of_the_rfcs_or_a_table() {
+    assert_eq!(parse(NETNS).expect("valid").method, Method::Mrr);
+    let b = bounds(method(&format!("method = \"ndr-pdr\"\n{NETNS}"), false).expect("valid"));
+    let pdr = &b.goals[1];
+    assert_eq!(
+        (b.goals[0].loss_ratio, pdr.loss_ratio, pdr.exceed_ratio, pdr.width),
+        (0.0, 0.005, 0.5, 0.005)
+    );
+    assert_eq!((pdr.initial_seconds, pdr.final_seconds, pdr.sum_seconds), (1.0, 1.0, 2.0));
+    let table =
+        "[method]\nkind = \"ndr-pdr\"\ninitial = \"100ms\"\nsum = \"21s\"\nloss_percent = 1\nmin_pps = 5\n";
+    let b = bounds(method(&format!("{table}{NETNS}"), false).expect("valid"));
+    assert_eq!((b.goals[1].initial_seconds, b.goals[1].sum_seconds, b.min_pps), (0.1, 21.0, Some(5)));
+    let sweep = method(&format!("[method]\nkind = \"sweep\"\nrates = [\"50%\", 1000]\n{NETNS}"), false);
+    assert_eq!(sweep, Ok(Method::Sweep { rates: vec![Step::Percent(50.0), Step::Pps(1000)] }));
+}
+
+#[test]
+fn the_metric_of_a_search_is_its_own_unless_the_file_names_one() {
+    let metric = |text: &str| parse(text).expect("valid").metric.0;
+    assert_eq!(metric(&format!("method = \"ndr-pdr\"\n{NETNS}")), "pdr_pps");
+    assert_eq!(metric(&format!("method = \"equilibrium\"\n{NETNS}")), "equilibrium_mbps");
+    assert_eq!(
+        metric(&format!("metric = \"latency_90_ns_p99.9\"\nmethod = \"latency\"\n{NETNS}")),
+        "latency_90_ns_p99.9"
+    );
+    let said = refusal(&format!("metric = \"latency_0_ns_p50\"\n{NETNS}"));
+    assert!(said.contains("latency_<share>_ns_<percentile>"), "{said}");
+}
+
+#[test]
+fn smoke_values_shorten_every_search() {
+    for kind in ["sweep", "ndr-pdr", "equilibrium", "back-to-back", "latency"] {
+        let text = format!("method = \"{kind}\"\n{NETNS}[quick]\nwindow = \"20ms\"\n");
+        let [full, quick] =
+            [false, true].map(|q| method(&text, q).expect("valid").seconds(0.0, if q { 0.02 } else { 1.0 }));
+        assert!(quick < full / 4.0, "{kind}: {quick} s against {full} s");
+    }
+    let text =
+        format!("[method]\nkind = \"sweep\"\nrates = [1, 2, 3, 4]\n{NETNS}[quick.method]\nrates = [7]\n");
+    assert_eq!(method(&text, true), Ok(Method::Sweep { rates: vec![Step::Pps(7)] }));
+}
+
+#[test]
+fn mistaken_methods_are_refused_with_their_place() {
+    let said = |text: &str| refusal(&format!("{text}\n{NETNS}"));
+    let stray = said("[method]\nkind = \"sweep\"\nsum = \"2s\"");
+    assert!(stray.starts_with("labs/x.toml:6:1: method: `sum` is no key of this kind"), "{stray}");
+    assert!(
+        said("method = \"binary\"").contains("unknown variant `binary`"),
+        "{}",
+        said("method = \"binary\"")
+    );
+    assert!(
+        said("[method]\nkind = \"ndr-pdr\"\ninitial = \"2s\"")
+            .contains("at most the window, 1 s: shorten it")
+    );
+    assert!(said("[method]\nkind = \"ndr-pdr\"\nsum = \"500ms\"").contains("lengthen it"));
+    assert!(said("[method]\nkind = \"ndr-pdr\"\nwidth_percent = 0").contains("above 0"));
+    assert!(said("[method]\nkind = \"ndr-pdr\"\nmin_pps = 9\nmax_pps = 9").contains("lower it"));
+    assert!(said("[method]\nkind = \"sweep\"\nrates = [\"0%\"]").contains("such as \"50%\""));
+    assert!(said("[method]\nrates = [5]").contains("is no key of this kind"));
+    assert!(said("method = \"fixed\"").contains("give it `rate"));
+    let rate = format!("method = \"ndr-pdr\"\n{NETNS}rate = 1000\n");
+    assert!(refusal(&rate).contains("a search chooses the rates"));
+}
+
+#[test]
+fn what_memory_cannot_show_is_skipped_by_name() {
+    let missing = |kind: &str| {
+        let e =
+            parse(&format!("method = \"{kind}\"\n[[configuration]]\nsubject = \"weir\"\n")).expect("valid");
+        e.configurations[0].missing.clone()
+    };
+    assert!(missing("latency").is_some_and(|m| m.contains("carry no time")));
+    assert!(missing("back-to-back").is_some_and(|m| m.contains("no queue")));
+    assert_eq!(missing("ndr-pdr"), None);
 }
