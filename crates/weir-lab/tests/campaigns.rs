@@ -131,6 +131,9 @@ fn the_folder_holds_raw_runs_manifest_result_and_reports() {
         assert!(fields.iter().all(|&n| n == fields[0]), "records of unequal length: {fields:?}\n{table}");
     }
     let html = folder.read("report.html");
+    // each run is a point that says its figure, by configuration and over time
+    assert_eq!(html.matches("<title>inet6, run ").count(), 6);
+    assert!(html.len() < 1 << 20, "{} bytes", html.len());
     assert!(!html.contains("http://") && !html.contains("https://"), "the page loads nothing");
     let manifest: serde_json::Value = serde_json::from_str(&folder.read("manifest.json")).expect("JSON");
     assert_eq!(manifest["seed"], 7);

@@ -137,6 +137,9 @@ fn a_crash_in_the_middle_of_a_block_and_of_a_line_is_resumed_to_the_same_schedul
     {
         assert!(report.contains(said), "{said}: {report}");
     }
+    assert!(report.contains("## Sessions") && report.contains(" ‖ "), "{report}");
+    let page = folder.read("out/report.html");
+    assert!(page.contains("class=\"session\"") && page.contains("session 2, "), "no line between sessions");
     // the plain files follow
     assert_eq!(folder.read("out/raw/inet.pps").lines().count(), 3);
 }

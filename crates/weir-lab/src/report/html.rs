@@ -1,8 +1,9 @@
 //! `report.html`: one self-contained page, for light and dark.
 
 use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
-use super::markdown::{PERCENTILES, facts};
+use super::markdown::{facts, percentiles_of};
 use super::plots::{self, Plot};
+use super::record;
 use super::svg::escape;
 use super::{
     beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed, verdict,
@@ -14,27 +15,25 @@ use crate::stats::Comparison;
 
 const STYLE: &str = include_str!("html/style.css");
 
+/// Sorts tables and opens what is folded before printing; without it the page only lacks that.
+const SCRIPT: &str = include_str!("html/page.js");
+
 pub fn render(manifest: &Manifest, results: &Results) -> String {
-    let mut body = head(manifest, results);
-    for plot in pictures(manifest, results) {
-        body += &section(
-            &plot.title,
-            &format!("<figure>{}<figcaption>{}</figcaption></figure>", plot.svg, escape(&plot.caption)),
-        );
-    }
-    body += &figures(results);
+    let mut body = String::new();
     body += &comparisons(results);
     if let Some(said) = control(&results.controls) {
         let said = format!("<p class=\"note\">{}</p>", escape(&said));
         body += &section("Control", &(judged(&results.controls) + &said));
     }
-    for (i, block) in ministat_blocks(results).iter().enumerate() {
-        let title = if i == 0 { "ministat" } else { "" };
-        body += &section(title, &format!("<pre>{}</pre>", escape(block)));
+    for plot in pictures(manifest, results) {
+        body += &picture(&plot);
     }
-    body += &ledger(results);
+    body += &figures(results);
     body += &latency(results);
+    body += &ledger(results);
+    body += &ministat(results);
     body += &doubts(results);
+    body += &sessions(manifest, results);
     body += &notes(results);
     body += &section(
         "Compute it again",
@@ -47,22 +46,61 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width, initial-scale=1\"><title>{}</title><style>{STYLE}</style></head>\
-         <body><main>{body}</main></body></html>\n",
-        escape(&results.title)
+         <body><main>{}{}{body}</main><script>{SCRIPT}</script></body></html>\n",
+        escape(&results.title),
+        head(manifest, results),
+        contents(&body)
     )
 }
 
 fn pictures(manifest: &Manifest, results: &Results) -> Vec<Plot> {
     let mut all: Vec<Plot> = plots::against_axis(&manifest.experiment, results);
-    all.extend(plots::ratios(results));
+    all.extend(plots::throughput_against_loss(&plots::curves_of_rates(&manifest.experiment, results)));
     all.extend(plots::runs(results));
-    all.extend(plots::percentiles(results));
+    all.extend(plots::over_time(results));
     all
 }
 
+fn picture(plot: &Plot) -> String {
+    section(&plot.title, &figure_of(plot))
+}
+
+fn figure_of(plot: &Plot) -> String {
+    format!("<figure>{}<figcaption>{}</figcaption></figure>", plot.svg, escape(&plot.caption))
+}
+
+/// Links to the sections of `body`, by their headings.
+fn contents(body: &str) -> String {
+    let headings = body.split("<section id=\"").skip(1).filter_map(|s| {
+        let (id, rest) = s.split_once('"')?;
+        let title = rest.split_once("<h2>")?.1.split_once("</h2>")?.0;
+        Some(format!("<a href=\"#{id}\">{title}</a>"))
+    });
+    format!("<nav aria-label=\"contents\">{}</nav>\n", headings.collect::<Vec<_>>().join(" "))
+}
+
+fn ministat(results: &Results) -> String {
+    let blocks = ministat_blocks(results);
+    if blocks.is_empty() {
+        return String::new();
+    }
+    let blocks: String = blocks.iter().map(|b| format!("<pre>{}</pre>", escape(b))).collect();
+    section("ministat", &blocks)
+}
+
+fn sessions(manifest: &Manifest, results: &Results) -> String {
+    let sessions =
+        record::sessions(manifest, results).map_or(String::new(), |t| section("Sessions", &plain(&t)));
+    let note = format!("<p class=\"note\">{}</p>", escape(&record::every_run_note(results)));
+    let runs = format!("<div class=\"wrap\">{}</div>{note}", plain(&record::every_run(results)));
+    sessions + &section("Every run as a number", &format!("<details><summary>Show</summary>{runs}</details>"))
+}
+
+/// A section with its heading, named by it for links.
 fn section(title: &str, inner: &str) -> String {
-    let heading = if title.is_empty() { String::new() } else { format!("<h2>{}</h2>", escape(title)) };
-    format!("<section>{heading}{inner}</section>\n")
+    let id: String =
+        title.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    format!("<section id=\"{id}\"><h2>{}</h2>{inner}</section>\n", escape(title))
 }
 
 fn head(manifest: &Manifest, results: &Results) -> String {
@@ -81,8 +119,10 @@ fn head(manifest: &Manifest, results: &Results) -> String {
         ("warm-up", seconds(e.warm_up_ms)),
         ("seed", manifest.seed.to_string()),
         ("begun", utc(manifest.started_unix_ms)),
+        ("sessions", (manifest.resumed.len() + 1).to_string()),
     ];
-    let facts = facts.iter().map(|(k, v)| format!("<div><dt>{k}</dt><dd>{}</dd></div>", escape(v)));
+    let told = facts.len() - usize::from(manifest.resumed.is_empty());
+    let facts = facts[..told].iter().map(|(k, v)| format!("<div><dt>{k}</dt><dd>{}</dd></div>", escape(v)));
     out += &format!("<dl class=\"facts\">{}</dl>", facts.collect::<String>());
     if !results.warnings.is_empty() {
         let n = results.warnings.len();
@@ -96,9 +136,9 @@ fn head(manifest: &Manifest, results: &Results) -> String {
 /// A table; cells are HTML already. `left` counts the text columns.
 fn table(headings: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
     let class = |i: usize| if i < left { "" } else { " class=\"n\"" };
-    let mut out = String::from("<div class=\"wide\"><table><thead><tr>");
+    let mut out = String::from("<div class=\"wide\"><table class=\"sortable\"><thead><tr>");
     for (i, heading) in headings.iter().enumerate() {
-        out += &format!("<th{}>{heading}</th>", class(i));
+        out += &format!("<th scope=\"col\"{}>{heading}</th>", class(i));
     }
     out += "</tr></thead><tbody>";
     for row in rows {
@@ -150,7 +190,8 @@ fn comparisons(results: &Results) -> String {
         return String::new();
     }
     let details = plain(&tests(compared)) + &terms(&tests_legend());
-    let inner = judged(compared) + &terms(&legend(compared));
+    let plot = plots::ratios(results).map_or(String::new(), |p| figure_of(&p));
+    let inner = plot + &judged(compared) + &terms(&legend(compared));
     section("Comparisons", &format!("{inner}<details><summary>Every test</summary>{details}</details>"))
 }
 
@@ -201,7 +242,10 @@ fn ledger(results: &Results) -> String {
             grouped(l.intended),
             grouped(l.offered),
             grouped(l.sent),
-            if drops.is_empty() { "none".into() } else { drops.join("<br>") },
+            format!(
+                "<span class=\"drops\">{}</span>",
+                if drops.is_empty() { "none".into() } else { drops.join("<br>") }
+            ),
             grouped(l.delivered),
             signed(o.unaccounted),
             grouped(o.reordered),
@@ -209,7 +253,7 @@ fn ledger(results: &Results) -> String {
         ]
     });
     let note = "<p class=\"note\">Sums over all runs: intended → offered → sent → drops → delivered.</p>";
-    section("Where packets went", &(table(&headings, 1, rows) + note))
+    section("Where packets went", &format!("<div class=\"dense\">{}</div>{note}", table(&headings, 1, rows)))
 }
 
 fn latency(results: &Results) -> String {
@@ -217,13 +261,16 @@ fn latency(results: &Results) -> String {
     if with.peek().is_none() {
         return String::new();
     }
-    let headings: Vec<&str> = std::iter::once("configuration").chain(PERCENTILES).collect();
+    let keys = percentiles_of(results);
+    let headings: Vec<&str> =
+        std::iter::once("configuration").chain(keys.iter().map(String::as_str)).collect();
     let rows = with.map(|o| {
-        let cell = |k: &&str| o.latency_ns.get(*k).map_or("–".into(), |s| digits(s.median / 1e3));
-        std::iter::once(escape(&o.configuration.name)).chain(PERCENTILES.iter().map(cell)).collect()
+        let cell = |k: &String| o.latency_ns.get(k).map_or("–".into(), |s| digits(s.median / 1e3));
+        std::iter::once(escape(&o.configuration.name)).chain(keys.iter().map(cell)).collect()
     });
+    let plot = plots::percentiles(results).map_or(String::new(), |p| figure_of(&p));
     let note = "<p class=\"note\">One way, µs, median over the runs.</p>";
-    section("Latency", &(table(&headings, 1, rows) + note))
+    section("Latency", &(plot + &table(&headings, 1, rows) + note))
 }
 
 fn doubts(results: &Results) -> String {
@@ -235,7 +282,7 @@ fn doubts(results: &Results) -> String {
         })
         .collect();
     let list = if items.is_empty() { "<p>None.</p>".into() } else { format!("<ul>{items}</ul>") };
-    format!("<section id=\"doubts\"><h2>Doubts</h2>{list}</section>\n")
+    section("Doubts", &list)
 }
 
 fn notes(results: &Results) -> String {
@@ -263,3 +310,6 @@ fn machine(manifest: &Manifest) -> String {
     };
     section("Machine", &format!("<table class=\"machine\"><tbody>{rows}</tbody></table>{note}"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! `report.md`: what the field's own READMEs look like, the answer first.
 
 use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
+use super::record;
 use super::{beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed};
 use crate::manifest::{Manifest, utc};
 use crate::model::Subject;
@@ -28,6 +29,8 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     out += &ledger(results);
     out += &latency(results);
     out += &doubts(results);
+    out += &sessions(manifest, results);
+    out += &every_run(results);
     out += &notes(results);
     out += &again(results);
     out += &machine(manifest);
@@ -131,22 +134,30 @@ fn ledger(results: &Results) -> String {
     out
 }
 
-/// Percentiles in the order they are read.
-pub const PERCENTILES: [&str; 5] = ["p50", "p90", "p99", "p99.9", "max"];
+/// Every percentile some configuration has, in ascending order, `max` last.
+pub fn percentiles_of(results: &Results) -> Vec<String> {
+    let mut keys: Vec<String> =
+        results.configurations.iter().flat_map(|o| o.latency_ns.keys().cloned()).collect();
+    let number =
+        |k: &String| k.strip_prefix('p').and_then(|n| n.parse::<f64>().ok()).unwrap_or(f64::INFINITY);
+    keys.sort_by(|a, b| number(a).total_cmp(&number(b)).then(a.cmp(b)));
+    keys.dedup();
+    keys
+}
 
 fn latency(results: &Results) -> String {
     let with: Vec<&Outcome> = results.configurations.iter().filter(|o| !o.latency_ns.is_empty()).collect();
     if with.is_empty() {
         return String::new();
     }
-    let mut out = String::from("\n## Latency\n\nOne way, µs, median over the runs\n\n| configuration |");
-    out += &PERCENTILES.map(|k| format!(" {k} |")).concat();
-    out += "\n|---|--:|--:|--:|--:|--:|\n";
+    let keys = percentiles_of(results);
+    let mut out = String::from("\n## Latency\n\nOne way, µs, median over the runs\n\n");
+    out += &format!("| configuration | {} |\n|---|{}\n", keys.join(" | "), "--:|".repeat(keys.len()));
     for outcome in with {
-        let cells = PERCENTILES.map(|k| {
+        let cells = keys.iter().map(|k| {
             outcome.latency_ns.get(k).map_or(" – |".into(), |s| format!(" {} |", digits(s.median / 1e3)))
         });
-        out += &format!("| {} |{}\n", outcome.configuration.name, cells.concat());
+        out += &format!("| {} |{}\n", outcome.configuration.name, cells.collect::<String>());
     }
     out
 }
@@ -160,6 +171,18 @@ fn doubts(results: &Results) -> String {
         out += &format!("- {}. *{}.*\n", doubt.sentence.trim_end_matches('.'), doubt.remedy);
     }
     out
+}
+
+fn sessions(manifest: &Manifest, results: &Results) -> String {
+    record::sessions(manifest, results).map_or(String::new(), |t| format!("\n## Sessions\n\n{}", table(&t)))
+}
+
+fn every_run(results: &Results) -> String {
+    let inner = table(&record::every_run(results));
+    format!(
+        "\n<details><summary>Every run</summary>\n\n{}\n\n{inner}\n</details>\n",
+        record::every_run_note(results)
+    )
 }
 
 fn notes(results: &Results) -> String {

@@ -76,6 +76,22 @@ pub fn tick_label(value: f64, step: f64) -> String {
     if text.trim_start_matches('-').chars().all(|c| c == '0' || c == '.') { "0".into() } else { text }
 }
 
+/// Tells series apart where colours cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Circle,
+    Square,
+    Triangle,
+    Diamond,
+}
+
+impl Shape {
+    /// Of the `place`th series.
+    pub fn of(place: usize) -> Shape {
+        [Shape::Circle, Shape::Square, Shape::Triangle, Shape::Diamond][place % 4]
+    }
+}
+
 /// A picture under construction.
 pub struct Svg {
     body: String,
@@ -100,12 +116,25 @@ impl Svg {
         );
     }
 
-    /// A dot that says `title` when pointed at.
-    pub fn dot(&mut self, class: &str, x: f64, y: f64, r: f64, title: &str) {
-        self.body += &format!(
-            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\"><title>{}</title></circle>",
-            escape(title)
-        );
+    /// A marker that says `title` when pointed at; without one it is silent.
+    pub fn mark(&mut self, class: &str, shape: Shape, x: f64, y: f64, r: f64, title: &str) {
+        let told = if title.is_empty() { String::new() } else { format!("<title>{}</title>", escape(title)) };
+        // equal areas: a square or a triangle of a circle's radius looks larger
+        let (s, d, t) = (r * 0.886, r * 1.253, r * 1.347);
+        let outline = match shape {
+            Shape::Circle => {
+                self.body += &format!(
+                    "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\">{told}</circle>"
+                );
+                return;
+            }
+            Shape::Square => [(-s, -s), (s, -s), (s, s), (-s, s)].to_vec(),
+            Shape::Diamond => [(0.0, -d), (d, 0.0), (0.0, d), (-d, 0.0)].to_vec(),
+            Shape::Triangle => [(0.0, -t), (t, t * 0.732), (-t, t * 0.732)].to_vec(),
+        };
+        let points: Vec<String> =
+            outline.iter().map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy)).collect();
+        self.body += &format!("<polygon class=\"{class}\" points=\"{}\">{told}</polygon>", points.join(" "));
     }
 
     pub fn path(&mut self, class: &str, points: &[(f64, f64)]) {
@@ -136,6 +165,18 @@ impl Svg {
 /// Text as it may stand in HTML and SVG.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A name that fits into so many pixels, its middle left out.
+pub fn shortened(text: &str, pixels: f64) -> String {
+    let room = (pixels / text_width("x")) as usize;
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= room.max(4) {
+        return text.into();
+    }
+    let (head, tail) = (room.max(4) / 2, room.max(4) - room.max(4) / 2 - 1);
+    let ends = |part: &[char]| part.iter().collect::<String>();
+    format!("{}…{}", ends(&letters[..head]), ends(&letters[letters.len() - tail..]))
 }
 
 /// Pixels a label takes at the plots' 13 px, generously.
@@ -170,6 +211,14 @@ mod tests {
             (tick_label(20.0, 5.0), tick_label(0.0, 0.1), tick_label(0.3, 0.1)),
             ("20".into(), "0".into(), "0.3".into())
         );
+    }
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(shortened("short", 300.0), "short");
+        let cut = shortened("kernel-inet-64-bytes-2000-flows", 100.0);
+        assert!(cut.starts_with("kernel") && cut.ends_with("flows") && cut.contains('…'), "{cut}");
+        assert!(text_width(&cut) <= 100.0, "{cut}");
     }
 
     #[test]

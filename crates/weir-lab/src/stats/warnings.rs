@@ -160,7 +160,7 @@ impl Warning {
                 "`weir-lab resume` on the campaign's folder measures them, or take the wider intervals"
             }
             Warning::Resumed { .. } => {
-                "compare the sessions in the plot of runs over time; paired comparisons leave split blocks out"
+                "compare the sessions in the plot of runs over time; runs parted by an interrupt are no pair"
             }
             Warning::ChangedBetweenSessions { .. } => {
                 "run the whole experiment again under one state of machine and build: `weir-lab rerun`"

@@ -1,8 +1,8 @@
 //! The figure against a numeric axis (frame size, flows, routes, rate): one line a series.
 
 use super::super::figure;
-use super::super::svg::{Scale, Svg, text_width, tick_label};
-use super::{COLOURS, Plot, TOPOLOGIES, WIDTH};
+use super::super::svg::{Scale, Shape, Svg, text_width};
+use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, ticks_beside};
 use crate::experiment::{Axis, Experiment};
 use crate::model::{Configuration, FrameSize, Rate, Subject, Topology};
 use crate::result::{Outcome, Results};
@@ -61,8 +61,7 @@ fn one(results: &Results, axis: Axis, topology: Topology, name: &str) -> Option<
 
 fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> String {
     let (divisor, unit) = results.metric.unit();
-    let legend = series.iter().map(|(n, _)| text_width(n)).fold(60.0, f64::max) + 40.0;
-    let right = WIDTH - legend;
+    let right = WIDTH - series.iter().map(|(n, _)| text_width(n)).fold(60.0, f64::max) - 48.0;
     let high = series
         .iter()
         .flat_map(|(_, points)| points.iter().filter_map(|(o, _)| Some(o.summary?.max / divisor)))
@@ -70,12 +69,7 @@ fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> Str
     let x = Scale::log(xs[0], xs[xs.len() - 1], LEFT + 16.0, right - 16.0);
     let y = Scale::linear(0.0, high * 1.06, FLOOR, TOP);
     let mut svg = Svg::new(WIDTH, HEIGHT);
-    let ticks = y.ticks(6);
-    let step = ticks.windows(2).map(|w| w[1] - w[0]).fold(f64::INFINITY, f64::min);
-    for &tick in &ticks {
-        svg.line("grid", LEFT, y.at(tick), right, y.at(tick));
-        svg.text("tick", "end", LEFT - 8.0, y.at(tick) + 4.0, &tick_label(tick, step));
-    }
+    ticks_beside(&mut svg, &y, &y.ticks(6), LEFT, right);
     svg.text("unit", "start", 4.0, 12.0, unit);
     let mut last = f64::NEG_INFINITY;
     for &value in xs {
@@ -98,7 +92,7 @@ fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> Str
             let Some(s) = outcome.summary else { continue };
             let place = (x.at(*at), y.at(s.median / divisor));
             svg.line(
-                &format!("whisker {colour}"),
+                &format!("range {colour}"),
                 place.0,
                 y.at(s.min / divisor),
                 place.0,
@@ -116,11 +110,9 @@ fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> Str
         for ((outcome, _), place) in points.iter().zip(&line) {
             let median = outcome.summary.map_or(String::new(), |s| figure(&results.metric, s.median));
             let title = format!("{}: {median}", outcome.configuration.name);
-            svg.dot(&format!("dot {colour}"), place.0, place.1, 4.0, &title);
+            svg.mark(&format!("dot {colour}"), Shape::of(i), place.0, place.1, 4.0, &title);
         }
-        let y = TOP + 12.0 + i as f64 * 22.0;
-        svg.path(&format!("curve {colour}"), &[(right + 12.0, y - 4.0), (right + 30.0, y - 4.0)]);
-        svg.text("label", "start", right + 36.0, y, name);
+        legend(&mut svg, i, right + 12.0, &colour, Shape::of(i), name);
     }
     svg.finish(&format!("{} by {}", results.metric.sentence(), word(axis)))
 }

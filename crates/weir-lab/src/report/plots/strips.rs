@@ -1,0 +1,121 @@
+//! Every run as a point, mean and interval over them, one row a configuration.
+//!
+//! The axis fits the subjects; a ceiling far beyond is told in words, so that it does not press every
+//! point to the left.
+
+use super::super::svg::{Scale, Shape, Svg, ends, shortened, text_width};
+use super::super::{digits, figure};
+use super::{Plot, TOLD_RUNS, TOPOLOGIES, WIDTH, colour, ticks_below};
+use crate::model::Subject;
+use crate::result::{Outcome, Results};
+
+const ROW: f64 = 46.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 46.0;
+/// For mean and interval in words, right of the drawing.
+const WORDS: f64 = 168.0;
+const LABEL: f64 = 320.0;
+
+/// One plot a topology.
+pub fn runs(results: &Results) -> Vec<Plot> {
+    let mut plots = Vec::new();
+    for (topology, name) in TOPOLOGIES {
+        let rows: Vec<&Outcome> = results
+            .configurations
+            .iter()
+            .filter(|o| o.configuration.topology == topology && !o.figures.is_empty())
+            .collect();
+        if !rows.is_empty() {
+            plots.push(strips(results, &rows, name));
+        }
+    }
+    plots
+}
+
+fn strips(results: &Results, rows: &[&Outcome], topology: &str) -> Plot {
+    let (divisor, unit) = results.metric.unit();
+    let subjects: Vec<&&Outcome> =
+        rows.iter().filter(|o| o.configuration.subject != Subject::Ceiling).collect();
+    let scaled: Vec<&&Outcome> = if subjects.is_empty() { rows.iter().collect() } else { subjects };
+    let shown = scaled.iter().flat_map(|o| {
+        let interval = o.interval.map_or(Vec::new(), |(low, high)| vec![low, high]);
+        o.figures.iter().copied().chain(interval).map(|f| f / divisor).collect::<Vec<f64>>()
+    });
+    let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), f| (l.min(f), h.max(f)));
+    let (low, high) = ends(low, high);
+    let left = rows.iter().map(|o| text_width(&o.configuration.name)).fold(60.0, f64::max).min(LABEL) + 24.0;
+    let right = WIDTH - WORDS;
+    let floor = TOP + rows.len() as f64 * ROW;
+    let scale = Scale::linear(low, high, left, right);
+    let mut svg = Svg::new(WIDTH, floor + BOTTOM);
+    ticks_below(&mut svg, &scale, &scale.ticks(7), TOP, floor);
+    svg.text("unit", "end", right, floor + 38.0, unit);
+    svg.text("unit", "end", WIDTH - 4.0, floor + 17.0, &format!("mean ± 95 %, {unit}"));
+    for (i, outcome) in rows.iter().enumerate() {
+        let row =
+            Row { svg: &mut svg, results, o: outcome, middle: TOP + (i as f64 + 0.5) * ROW, left, right };
+        row.draw(&scale, high);
+    }
+    let begins = if low > 0.0 { " The axis does not begin at 0." } else { "" };
+    Plot {
+        title: format!("Every run {topology}"),
+        caption: format!(
+            "A dot is a run, the first block at the top of its row, the last at the bottom; the diamond is the \
+             mean with its 95 % interval.{begins}"
+        ),
+        svg: svg.finish(&format!("{} of every run, by configuration", results.metric.sentence())),
+    }
+}
+
+struct Row<'a> {
+    svg: &'a mut Svg,
+    results: &'a Results,
+    o: &'a Outcome,
+    middle: f64,
+    left: f64,
+    right: f64,
+}
+
+impl Row<'_> {
+    fn draw(self, scale: &Scale, high: f64) {
+        let Row { svg, results, o, middle, left, right } = self;
+        let (name, divisor) = (&o.configuration.name, results.metric.unit().0);
+        let colour = colour(results, name);
+        svg.line("grid", 0.0, middle + ROW / 2.0, WIDTH, middle + ROW / 2.0);
+        svg.text("label", "end", left - 14.0, middle + 4.5, &shortened(name, left - 24.0));
+        let Some(s) = o.summary else { return };
+        let mean = s.mean / divisor;
+        let words = match o.interval {
+            Some((low, up)) => format!("{} ± {}", digits(mean), digits((up - low) / 2.0 / divisor)),
+            None => digits(mean),
+        };
+        svg.text("value", "end", WIDTH - 4.0, middle + 4.5, &words);
+        if s.min / divisor > high {
+            svg.text("unit", "end", right - 4.0, middle + 4.5, "beyond this scale →");
+            return;
+        }
+        let told = results.runs_measured <= TOLD_RUNS;
+        let last = o.figures.len().max(2) as f64 - 1.0;
+        for (i, &f) in o.figures.iter().enumerate() {
+            let y = middle + (i as f64 / last - 0.5) * (ROW - 16.0);
+            let title = match told {
+                true => format!("{name}, run {}: {}", o.order[i], figure(&results.metric, f)),
+                false => String::new(),
+            };
+            svg.mark(
+                &format!("dot {colour}"),
+                Shape::Circle,
+                scale.at(f / divisor).min(right),
+                y,
+                3.2,
+                &title,
+            );
+        }
+        if let Some((low, up)) = o.interval {
+            let (a, b) = (scale.at(low / divisor).max(left), scale.at(up / divisor).min(right));
+            svg.line(&format!("interval {colour}"), a, middle, b, middle);
+        }
+        let title = format!("{name}, mean of {} runs: {}", s.n, figure(&results.metric, s.mean));
+        svg.mark(&format!("mean {colour}"), Shape::Diamond, scale.at(mean).min(right), middle, 6.0, &title);
+    }
+}
