@@ -5,6 +5,7 @@ mod diff;
 mod flame;
 mod list;
 mod ministat;
+mod plan;
 mod rerun;
 mod resume;
 mod run;
@@ -25,6 +26,7 @@ Examples:
   weir-lab run labs/demo.toml                measure; the report opens in any browser
   weir-lab run labs/demo.toml --quick        the same in seconds, with smoke values
   weir-lab run labs/forwarding-frame-size.toml --only '*-64' --runs 20
+  weir-lab plan out/demo                     how many runs it would take to see less
   weir-lab resume out/demo                   go on after Ctrl-C, a crash or a power cut
   weir-lab rerun out/demo                    the same experiment once more, from its manifest
   weir-lab report out/demo                   derive every figure again from the raw runs
@@ -81,6 +83,8 @@ enum Command {
         #[arg(default_value = "labs")]
         dir: PathBuf,
     },
+    /// Say how many runs an experiment needs, from a pilot.
+    Plan(plan::Plan),
     /// Show what the throughput searches find and cost on simulated subjects, beside plain bisection.
     Simulate(simulate::Simulate),
 }
@@ -89,6 +93,7 @@ enum Command {
 /// interrupted campaign (its report is written).
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Plan(plan) => plan.go(),
         Command::Run(run) => run.go(),
         Command::Resume(again) => again.go(),
         Command::Rerun(rerun) => rerun.go(),

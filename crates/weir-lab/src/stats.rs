@@ -12,6 +12,7 @@ pub mod ministat;
 pub mod number;
 pub mod paired;
 pub mod permutation;
+pub mod pilot;
 pub mod power;
 pub mod random;
 pub mod student;

@@ -3,8 +3,9 @@
 //! Promises: which test decided is said; the others stand beside it without a correction, so that nobody
 //! takes the smallest of eight for a finding.
 
-use super::{digits, p, ratio, verdict};
+use super::{p, ratio, verdict};
 use crate::stats::compare::{ALPHA, Analysis, Comparison, Verdict};
+use crate::stats::number::general;
 use crate::stats::paired::{Paired, Scale};
 
 /// Plain cells; the first `text` columns are words.
@@ -23,7 +24,7 @@ pub fn verdicts(comparisons: &[Comparison]) -> Table {
             words(c),
             ratio(c),
             p(c.p_holm),
-            c.detectable_percent.map_or("–".into(), |d| format!("{} %", digits(d))),
+            c.detectable_percent.map_or("–".into(), |d| format!("{} %", general(d, 3))),
             c.runs_for_margin.map_or("–".into(), |n| n.to_string()),
         ]
     };
@@ -67,7 +68,7 @@ pub fn tests(comparisons: &[Comparison]) -> Table {
             of(&|b| p(Some(b.signed_rank.p))),
             p(c.p_equivalence),
             of(&in_blocks),
-            of(&|b| b.gain.map_or("–".into(), |g| format!("{} ×", digits(g)))),
+            of(&|b| b.gain.map_or("–".into(), |g| format!("{} ×", general(g, 3)))),
         ]
     };
     Table {
@@ -131,9 +132,9 @@ pub fn control(controls: &[Comparison]) -> Option<String> {
             "{of} ran twice in every block, under two names. Between identical things this campaign saw up to \
              {} %, and called {different} of {} different; by chance alone one campaign in twenty calls any. It \
              would have found {} % in four of five.",
-            digits(seen),
+            general(seen, 2),
             controls.len(),
-            digits(blind)
+            general(blind, 3)
         )
     })
 }
