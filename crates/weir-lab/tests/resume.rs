@@ -252,6 +252,31 @@ fn a_finished_campaign_is_only_reported_and_reports_are_the_same_to_the_byte() {
 }
 
 #[test]
+fn every_report_follows_from_the_manifest_and_the_raw_lines_alone() {
+    let folder = Folder::measured("alone");
+    folder.crash_before(5);
+    assert!(folder.lab(&["resume", "@out"]).status.success());
+    fs::create_dir_all(folder.0.join("elsewhere/raw")).expect("space");
+    folder.write("elsewhere/manifest.json", &folder.read("out/manifest.json"));
+    for name in NAMES {
+        let file = format!("raw/{name}.jsonl");
+        folder.write(&format!("elsewhere/{file}"), &folder.read(&format!("out/{file}")));
+    }
+    assert!(folder.lab(&["report", "@elsewhere"]).status.success());
+    let mut derived = 0;
+    for entry in fs::read_dir(folder.0.join("out")).expect("there").flatten().filter(|e| e.path().is_file()) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        assert_eq!(folder.read(&format!("elsewhere/{name}")), folder.read(&format!("out/{name}")), "{name}");
+        derived += 1;
+    }
+    assert!(derived >= 4, "manifest, result and two reports");
+    for name in NAMES {
+        let file = format!("raw/{name}.pps");
+        assert_eq!(folder.read(&format!("elsewhere/{file}")), folder.read(&format!("out/{file}")));
+    }
+}
+
+#[test]
 fn a_rerun_repeats_configurations_order_and_traffic_and_a_new_seed_only_configurations() {
     let folder = Folder::measured("rerun");
     let done = folder.lab(&["rerun", "@out"]);

@@ -273,12 +273,23 @@ fn latency(results: &Results) -> String {
     section("Latency", &(plot + &table(&headings, 1, rows) + note))
 }
 
+/// A sentence in which `code` stands in backticks.
+fn prose(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    parts
+        .map(|(i, part)| match i % 2 {
+            0 => escape(part),
+            _ => format!("<code>{}</code>", escape(part)),
+        })
+        .collect()
+}
+
 fn doubts(results: &Results) -> String {
     let items: String = results
         .warnings
         .iter()
         .map(|d| {
-            format!("<li>{}. <i>{}.</i></li>", escape(d.sentence.trim_end_matches('.')), escape(&d.remedy))
+            format!("<li>{}. <i>{}.</i></li>", prose(d.sentence.trim_end_matches('.')), prose(&d.remedy))
         })
         .collect();
     let list = if items.is_empty() { "<p>None.</p>".into() } else { format!("<ul>{items}</ul>") };

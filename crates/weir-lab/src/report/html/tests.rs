@@ -65,3 +65,8 @@ fn tables_name_their_columns_for_readers_and_for_the_script() {
     let table = table(&["configuration", "median"], 1, std::iter::once(vec!["a".into(), "1".into()]));
     assert!(table.contains("<th scope=\"col\">configuration</th><th scope=\"col\" class=\"n\">median</th>"));
 }
+
+#[test]
+fn backticks_become_code_and_names_stay_harmless() {
+    assert_eq!(prose("raise `runs` of <b>"), "raise <code>runs</code> of &lt;b&gt;");
+}

@@ -15,6 +15,8 @@ const BOTTOM: f64 = 46.0;
 /// For mean and interval in words, right of the drawing.
 const WORDS: f64 = 168.0;
 const LABEL: f64 = 320.0;
+/// A ceiling up to so many times the greatest run of a subject shares their axis.
+const NEAR: f64 = 1.5;
 
 /// One plot a topology.
 pub fn runs(results: &Results) -> Vec<Plot> {
@@ -34,9 +36,7 @@ pub fn runs(results: &Results) -> Vec<Plot> {
 
 fn strips(results: &Results, rows: &[&Outcome], topology: &str) -> Plot {
     let (divisor, unit) = results.metric.unit();
-    let subjects: Vec<&&Outcome> =
-        rows.iter().filter(|o| o.configuration.subject != Subject::Ceiling).collect();
-    let scaled: Vec<&&Outcome> = if subjects.is_empty() { rows.iter().collect() } else { subjects };
+    let scaled = scaled(rows);
     let shown = scaled.iter().flat_map(|o| {
         let interval = o.interval.map_or(Vec::new(), |(low, high)| vec![low, high]);
         o.figures.iter().copied().chain(interval).map(|f| f / divisor).collect::<Vec<f64>>()
@@ -67,6 +67,15 @@ fn strips(results: &Results, rows: &[&Outcome], topology: &str) -> Plot {
     }
 }
 
+/// The rows the axis fits: the subjects, and ceilings not far above them.
+fn scaled<'a>(rows: &[&'a Outcome]) -> Vec<&'a Outcome> {
+    let most = |o: &Outcome| o.summary.map_or(0.0, |s| s.max);
+    let subject = |o: &Outcome| o.configuration.subject != Subject::Ceiling;
+    let top = rows.iter().filter(|o| subject(o)).map(|o| most(o)).fold(0.0, f64::max);
+    let near = |o: &Outcome| top == 0.0 || most(o) <= top * NEAR;
+    rows.iter().copied().filter(|o| subject(o) || near(o)).collect()
+}
+
 struct Row<'a> {
     svg: &'a mut Svg,
     results: &'a Results,
@@ -90,8 +99,10 @@ impl Row<'_> {
             None => digits(mean),
         };
         svg.text("value", "end", WIDTH - 4.0, middle + 4.5, &words);
-        if s.min / divisor > high {
-            svg.text("unit", "end", right - 4.0, middle + 4.5, "beyond this scale →");
+        if s.max.max(o.interval.map_or(0.0, |i| i.1)) / divisor > high {
+            let part =
+                if s.min / divisor > high { "beyond this axis →" } else { "in part beyond this axis →" };
+            svg.text("unit", "end", right - 4.0, middle + 4.5, part);
             return;
         }
         let told = results.runs_measured <= TOLD_RUNS;
@@ -102,20 +113,13 @@ impl Row<'_> {
                 true => format!("{name}, run {}: {}", o.order[i], figure(&results.metric, f)),
                 false => String::new(),
             };
-            svg.mark(
-                &format!("dot {colour}"),
-                Shape::Circle,
-                scale.at(f / divisor).min(right),
-                y,
-                3.2,
-                &title,
-            );
+            svg.mark(&format!("dot {colour}"), Shape::Circle, scale.at(f / divisor), y, 3.2, &title);
         }
         if let Some((low, up)) = o.interval {
-            let (a, b) = (scale.at(low / divisor).max(left), scale.at(up / divisor).min(right));
+            let (a, b) = (scale.at(low / divisor), scale.at(up / divisor));
             svg.line(&format!("interval {colour}"), a, middle, b, middle);
         }
         let title = format!("{name}, mean of {} runs: {}", s.n, figure(&results.metric, s.mean));
-        svg.mark(&format!("mean {colour}"), Shape::Diamond, scale.at(mean).min(right), middle, 6.0, &title);
+        svg.mark(&format!("mean {colour}"), Shape::Diamond, scale.at(mean), middle, 6.0, &title);
     }
 }
