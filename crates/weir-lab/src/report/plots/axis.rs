@@ -145,7 +145,7 @@ fn number(c: &Configuration, axis: Axis) -> Option<f64> {
 }
 
 /// What tells this series from the others, the axis aside.
-fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis) -> String {
+pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis) -> String {
     let parts = |c: &Configuration| -> Vec<(Axis, String)> {
         let cpus = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join("+");
         let word = |text: String| text.to_lowercase();

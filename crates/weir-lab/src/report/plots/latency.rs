@@ -19,6 +19,8 @@ const FLOOR: f64 = HEIGHT - 44.0;
 const LABEL: f64 = 260.0;
 /// Pixels between configurations at one percentile.
 const ASIDE: f64 = 4.0;
+/// Beyond so many configurations whiskers would hide the points.
+const WHISKERS: usize = 8;
 
 /// `None` when no configuration carries timestamps.
 pub fn percentiles(results: &Results) -> Option<Plot> {
@@ -53,7 +55,9 @@ pub fn percentiles(results: &Results) -> Option<Plot> {
         let aside = (i as f64 - (rows.len() as f64 - 1.0) / 2.0) * ASIDE.min(40.0 / rows.len() as f64);
         for (key, place) in keys.iter().zip(&places) {
             let (Some(s), x) = (outcome.latency_ns.get(key), place + aside) else { continue };
-            svg.line(&format!("range {colour}"), x, y.at(s.min / 1e3), x, y.at(s.max / 1e3));
+            if rows.len() <= WHISKERS {
+                svg.line(&format!("range {colour}"), x, y.at(s.min / 1e3), x, y.at(s.max / 1e3));
+            }
             line.push((
                 x,
                 y.at(s.median / 1e3),
@@ -68,11 +72,10 @@ pub fn percentiles(results: &Results) -> Option<Plot> {
         }
         legend(&mut svg, i, right + 14.0, &colour, shape, &shortened(name, LABEL));
     }
+    let whiskers = if rows.len() <= WHISKERS { ", whiskers from the least to the greatest run" } else { "" };
     Some(Plot {
         title: "One-way latency by percentile".into(),
-        caption: "Median over the runs, whiskers from the least to the greatest run; generator and receiver \
-                  share one clock."
-            .into(),
+        caption: format!("Median over the runs{whiskers}; generator and receiver share one clock."),
         svg: svg.finish("latency percentiles by configuration"),
     })
 }

@@ -9,9 +9,10 @@
 
 use super::super::digits;
 use super::super::svg::{Scale, Shape, Svg, shortened, text_width};
+use super::axis::series_name;
 use super::{COLOURS, Plot, WIDTH, colour, legend, shape, ticks_below, ticks_beside};
 use crate::experiment::{Axis, Experiment};
-use crate::model::Rate;
+use crate::model::{Configuration, Rate};
 use crate::result::Results;
 
 const LEFT: f64 = 64.0;
@@ -61,16 +62,17 @@ pub fn curves_of_rates(experiment: &Experiment, results: &Results) -> Vec<LossCu
     if experiment.axis != Some(Axis::Rate) {
         return Vec::new();
     }
+    let all: Vec<&Configuration> = results.configurations.iter().map(|o| &o.configuration).collect();
     let mut curves: Vec<LossCurve> = Vec::new();
     for o in &results.configurations {
         let (Rate::Pps(rate), Some(pps), Some(loss)) = (o.configuration.workload.rate, o.pps, o.loss_percent)
         else {
             continue;
         };
-        let c = &o.configuration;
-        let label = format!("{:?} {:?} {:?}", c.subject, c.topology, c.workload.family).to_lowercase();
-        let step =
-            LossStep { offered_pps: rate as f64, delivered_pps: pps.median, loss_percent: loss.median };
+        let label = series_name(&all, &o.configuration, Axis::Rate);
+        // what was offered, not what was asked for: a generator may fall behind
+        let offered_pps = o.further.get("offered_pps").map_or(rate as f64, |s| s.median);
+        let step = LossStep { offered_pps, delivered_pps: pps.median, loss_percent: loss.median };
         match curves.iter_mut().find(|c| c.label == label) {
             Some(curve) => curve.steps.push(step),
             None => curves.push(LossCurve::new(&label, curves.len(), vec![step])),
