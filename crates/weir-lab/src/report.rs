@@ -9,6 +9,7 @@ pub mod html;
 pub mod markdown;
 pub mod plots;
 pub mod record;
+pub mod search;
 pub mod svg;
 
 use std::path::Path;

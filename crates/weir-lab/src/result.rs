@@ -5,6 +5,7 @@
 
 mod answer;
 mod doubts;
+pub mod searched;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,6 +21,7 @@ use crate::stats::paired::Series;
 use crate::stats::warnings::Warning;
 use crate::stats::{Comparison, Summary};
 use crate::store::{self, Run};
+use searched::Searched;
 
 /// Of `result.json`: raised when a field changes its meaning or goes away.
 pub const FORMAT: u32 = 2;
@@ -83,6 +85,9 @@ pub struct Outcome {
     pub unaccounted: i64,
     pub reordered: u64,
     pub duplicated: u64,
+    /// What searches saw and found; none of runs of single trials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub searched: Option<Searched>,
     /// Share of the rate that generator and sink reach by themselves.
     pub ceiling_share: Option<f64>,
     /// What whoever measured said, each sentence once.
@@ -246,6 +251,7 @@ fn outcome(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outc
         ledger,
         reordered: samples.iter().map(|s| s.reordered).sum(),
         duplicated: samples.iter().map(|s| s.duplicated).sum(),
+        searched: Searched::of(&samples),
         ceiling_share: None,
         notes,
         failures: runs.iter().filter_map(|r| r.error.clone()).collect(),

@@ -4,6 +4,7 @@ use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
 use super::markdown::{facts, percentiles_of};
 use super::plots::{self, Plot};
 use super::record;
+use super::search;
 use super::svg::escape;
 use super::{
     beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed, verdict,
@@ -30,6 +31,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     }
     body += &figures(results);
     body += &latency(results);
+    body += &searches(results);
     body += &ledger(results);
     body += &ministat(results);
     body += &doubts(results);
@@ -56,6 +58,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
 fn pictures(manifest: &Manifest, results: &Results) -> Vec<Plot> {
     let mut all: Vec<Plot> = plots::against_axis(&manifest.experiment, results);
     all.extend(plots::throughput_against_loss(&plots::curves_of_rates(&manifest.experiment, results)));
+    all.extend(plots::throughput_against_loss(&search::curves(results)));
     all.extend(plots::runs(results));
     all.extend(plots::over_time(results));
     all
@@ -282,6 +285,13 @@ fn prose(text: &str) -> String {
             _ => format!("<code>{}</code>", escape(part)),
         })
         .collect()
+}
+
+fn searches(results: &Results) -> String {
+    let one = |s: search::Section| {
+        section(s.title, &format!("{}<p class=\"note\">{}</p>", plain(&s.table), escape(&s.note)))
+    };
+    search::sections(results).into_iter().map(one).collect()
 }
 
 fn doubts(results: &Results) -> String {

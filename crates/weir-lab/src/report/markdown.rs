@@ -2,6 +2,7 @@
 
 use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
 use super::record;
+use super::search;
 use super::{beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed};
 use crate::manifest::{Manifest, utc};
 use crate::model::Subject;
@@ -28,6 +29,9 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     out += &blocks(results);
     out += &ledger(results);
     out += &latency(results);
+    for section in search::sections(results) {
+        out += &format!("\n## {}\n\n{}\n\n{}", section.title, section.note, table(&section.table));
+    }
     out += &doubts(results);
     out += &sessions(manifest, results);
     out += &every_run(results);

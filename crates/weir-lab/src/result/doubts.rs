@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::searched::GoalOutcome;
 use super::{Noted, Outcome, Results};
 use crate::manifest::Manifest;
 use crate::model::Subject;
+use crate::search::goal;
 use crate::stats::warnings::{self, Warning};
 use crate::stats::{Verdict, defects};
 use crate::store::Evidence;
@@ -147,6 +149,9 @@ fn of_outcome(outcome: &Outcome, found: &mut Vec<Warning>) {
             sent: outcome.ledger.sent,
         });
     }
+    for goal in outcome.searched.iter().flat_map(|s| &s.goals) {
+        of_goal(&configuration, goal, found);
+    }
     if outcome.reordered > 0 {
         let packets = outcome.reordered;
         found.push(Warning::Reordered { configuration: configuration.clone(), packets });
@@ -154,5 +159,21 @@ fn of_outcome(outcome: &Outcome, found: &mut Vec<Warning>) {
     if outcome.duplicated > 0 {
         let packets = outcome.duplicated;
         found.push(Warning::Duplicated { configuration: configuration.clone(), packets });
+    }
+}
+
+fn of_goal(configuration: &str, outcome: &GoalOutcome, found: &mut Vec<Warning>) {
+    let (name, of) = (outcome.name.to_uppercase(), outcome.runs());
+    let irregular = outcome.verdicts.iter().filter(|(v, _)| *v != goal::Verdict::Regular.sentence());
+    found.extend(irregular.map(|(verdict, &runs)| Warning::SearchIrregular {
+        configuration: configuration.into(),
+        goal: name.clone(),
+        runs,
+        of,
+        verdict: verdict.clone(),
+    }));
+    if let Some(first) = outcome.first_oddity.clone() {
+        let configuration = configuration.into();
+        found.push(Warning::SearchOdd { configuration, goal: name, runs: outcome.odd, of, first });
     }
 }

@@ -93,12 +93,16 @@ impl Search<'_> {
 
     /// Makes trials until the bounds of `phase` are close, or an end of the range is reached.
     fn narrow(&mut self, phase: &Goal, lower: Option<u64>, upper: Option<u64>) -> Result<(), LabError> {
+        // on from the lower hint: the first upper one is the maximum, far away
         let mut last = match lower {
             Some(pps) => self.decide(phase, pps)?,
-            None => Class::Lower,
+            None => Class::Upper,
         };
-        if let (Class::Lower, Some(pps)) = (last, upper) {
-            last = self.decide(phase, pps)?;
+        let tells_more = lower.is_none() || last == Class::Lower;
+        if let (true, Some(pps)) = (tells_more, upper)
+            && self.decide(phase, pps)? == Class::Lower
+        {
+            last = Class::Lower;
         }
         let mut step = phase.width;
         while let Some(pps) = self.next(phase, last, step) {

@@ -78,6 +78,22 @@ pub enum Warning {
         configuration: String,
         packets: u64,
     },
+    /// A throughput search ended without close bounds on both sides.
+    SearchIrregular {
+        configuration: String,
+        goal: String,
+        runs: usize,
+        of: usize,
+        verdict: String,
+    },
+    /// Its trials do not fit a subject with one capacity.
+    SearchOdd {
+        configuration: String,
+        goal: String,
+        runs: usize,
+        of: usize,
+        first: String,
+    },
     /// Something better was refused on the way; said by whoever measured.
     Fallback {
         configurations: Vec<String>,
@@ -147,6 +163,12 @@ impl Warning {
             Warning::Duplicated { configuration, packets } => {
                 format!("{configuration}: {packets} packets arrived more than once")
             }
+            Warning::SearchIrregular { configuration, goal, runs, of, verdict } => {
+                format!("{configuration}: {goal} was {verdict}, in {runs} of {of} runs")
+            }
+            Warning::SearchOdd { configuration, goal, runs, of, first } => {
+                format!("{configuration}: {goal} was odd in {runs} of {of} runs, the first: {first}")
+            }
             Warning::Fallback { configurations, note } => format!("{}: {note}", names(configurations)),
             Warning::Figures(defect) => defect.sentence(),
         }
@@ -182,6 +204,13 @@ impl Warning {
             }
             Warning::Reordered { .. } => "check that a flow stays on one queue and one worker",
             Warning::Duplicated { .. } => "look for a loop or a mirror on the path",
+            Warning::SearchIrregular { .. } => {
+                "give the search another range (`min_pps`, `max_pps`), or a goal this subject can meet"
+            }
+            Warning::SearchOdd { .. } => {
+                "look at its trials in the raw file: other work on the machine, a queue, or a source that cannot keep up; \
+                 longer trials or a higher `exceed_percent` outweigh the first"
+            }
             Warning::Figures(defect) => defect.remedy(),
             Warning::Fallback { .. } => {
                 "take it into account, or use a device and a kernel that accept what was refused"
