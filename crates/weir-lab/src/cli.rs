@@ -1,6 +1,7 @@
 //! The command line: each flag beside its help.
 
 mod breakdown;
+mod cachesim;
 mod diff;
 mod flame;
 mod list;
@@ -65,6 +66,8 @@ enum Command {
     Diff(diff::Diff),
     /// Say where CPU time goes by kind of work: crypto, copy, lookup, driver, …
     Breakdown(breakdown::Breakdown),
+    /// Simulate caches on the memory topology (valgrind's cachegrind): misses a packet.
+    Cachesim(cachesim::Cachesim),
     /// Draw a flame graph of profiles, those of other tools included.
     Flame(flame::Flame),
     /// Say what this machine can and cannot measure, and how to fix it.
@@ -100,6 +103,7 @@ pub fn main() -> ExitCode {
         Command::Report { dir } => again(&dir),
         Command::Diff(diff) => diff.go(),
         Command::Breakdown(breakdown) => breakdown.go(),
+        Command::Cachesim(cachesim) => cachesim.go(),
         Command::Flame(flame) => flame.go(),
         Command::Doctor { json } => doctor::go(json),
         Command::Ministat(ministat) => Ok(ministat.go()),

@@ -1,6 +1,7 @@
 //! `weir-lab`: compares configurations of packet paths and proves what it says.
 
 pub mod bed;
+pub mod cachesim;
 pub mod campaign;
 pub mod cli;
 pub mod doctor;

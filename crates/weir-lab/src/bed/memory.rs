@@ -21,12 +21,13 @@ mod worker;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use weir_core::tables::Tables;
 use weir_io::cpu::{SYSFS, Topology as Machine};
 
 use crate::model::{
-    Bed, Configuration, Family, LabError, LossLedger, Prepared, Sample, Scope, Subject, Trial,
+    Bed, Configuration, Family, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject, Trial,
 };
 use traffic::Templates;
 use worker::{Counted, Load};
@@ -50,6 +51,19 @@ impl Bed for MemoryBed {
     }
 
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
+        Ok(Box::new(self.ready(configuration)?))
+    }
+}
+
+impl MemoryBed {
+    /// So many packets and no clock, on the calling thread: for simulators, which stretch time.
+    pub fn pass(&mut self, configuration: &Configuration, packets: u64) -> Result<LossLedger, LabError> {
+        let ready = self.ready(configuration)?;
+        let (warm_up, window) = (Duration::ZERO, Duration::ZERO);
+        worker::pass(&ready.job(0, &Trial { rate: Rate::FlatOut, warm_up, window, seed: 0 }), packets)
+    }
+
+    fn ready(&mut self, configuration: &Configuration) -> Result<Ready, LabError> {
         if let Some(lacks) = self.missing(configuration) {
             return Err(LabError(lacks));
         }
@@ -65,7 +79,7 @@ impl Bed for MemoryBed {
         let (cpus, note) = cpus(&configuration.placement.cpus);
         let destinations = net.destinations(configuration.workload.flows);
         let templates = Arc::new(Templates::build(&configuration.workload, &destinations)?);
-        Ok(Box::new(Ready { subject: configuration.subject, net: net.tables, templates, cpus, note }))
+        Ok(Ready { subject: configuration.subject, net: net.tables, templates, cpus, note })
     }
 }
 
@@ -79,8 +93,6 @@ struct Ready {
 
 impl Prepared for Ready {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
-        let Trial { rate, warm_up, window, seed } = *trial;
-        let load = Load::at(rate);
         let start = Barrier::new(self.cpus.len());
         let counted: Result<Vec<Counted>, LabError> = std::thread::scope(|scope| {
             let threads: Vec<_> = self
@@ -88,15 +100,7 @@ impl Prepared for Ready {
                 .iter()
                 .enumerate()
                 .map(|(i, &cpu)| {
-                    let job = worker::Job {
-                        cpu,
-                        seed: seed ^ i as u64,
-                        through: (self.subject == Subject::Weir).then(|| self.net.clone()),
-                        templates: self.templates.clone(),
-                        load: load.share(self.cpus.len()),
-                        warm_up,
-                        window,
-                    };
+                    let job = worker::Job { cpu, ..self.job(i, trial) };
                     let start = &start;
                     scope.spawn(move || worker::work(job, start))
                 })
@@ -113,6 +117,19 @@ impl Prepared for Ready {
 }
 
 impl Ready {
+    /// What the `i`th worker does, on the first CPU.
+    fn job(&self, i: usize, trial: &Trial) -> worker::Job {
+        worker::Job {
+            cpu: self.cpus[0],
+            seed: trial.seed ^ i as u64,
+            through: (self.subject == Subject::Weir).then(|| self.net.clone()),
+            templates: self.templates.clone(),
+            load: Load::at(trial.rate).share(self.cpus.len()),
+            warm_up: trial.warm_up,
+            window: trial.window,
+        }
+    }
+
     fn sample(&self, counted: Vec<Counted>) -> Result<Sample, LabError> {
         let mut ledger = LossLedger::default();
         let mut notes: Vec<String> = self.note.iter().cloned().collect();

@@ -180,6 +180,18 @@ pub fn work(job: Job, start: &Barrier) -> Result<Counted, LabError> {
     Ok(Counted { seconds, ticks, ledger, notes })
 }
 
+/// Hands out so many packets, however long it takes.
+pub fn pass(job: &Job, packets: u64) -> Result<LossLedger, LabError> {
+    let mut bench = Bench::new(job)?;
+    let before = bench.state();
+    let now = clock::now();
+    bench.allowed.set(packets);
+    while bench.allowed.get() > 0 {
+        bench.breath(now);
+    }
+    Ok(ledger(&before, &bench.state(), None))
+}
+
 /// Counters at one moment between two breaths.
 struct State {
     made: u64,

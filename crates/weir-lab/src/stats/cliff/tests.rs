@@ -25,7 +25,8 @@ fn cliffs(findings: &[Finding]) -> Vec<Cliff> {
 
 #[test]
 fn smooth_curves_have_cliffs_at_the_nominal_rate_at_most() {
-    let curves: [(&str, fn(f64) -> f64); 5] = [
+    type Curve = fn(f64) -> f64;
+    let curves: [(&str, Curve); 5] = [
         ("flat", |_| 5.0),
         ("line", |l| 3.0 * l),
         ("cubic", |l| 0.01 * (l - 10.0).powi(3) - l),
