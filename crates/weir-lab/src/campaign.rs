@@ -1,7 +1,7 @@
 //! A campaign: the runs of an experiment in their order, each on disk before the next begins.
 //!
 //! ```text
-//! missing? ─► schedule ─► [prepare ─► run ─► append ─► drop] × slots ─► derive ─► reports
+//! missing? ─► schedule ─► [prepare ─► run ─► append ─► drop] × slots ─► profiled runs ─► derive ─► reports
 //! ```
 //!
 //! An interrupted campaign is taken up again by [`resume`], a finished one repeated by [`rerun`].
@@ -10,6 +10,7 @@
 //! fails is recorded and counted, and the campaign goes on.
 
 mod difference;
+mod profiled;
 mod resume;
 
 use std::collections::{BTreeMap, HashMap};
@@ -87,6 +88,7 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
         eprintln!("skipped {name}: {reason}");
     }
     measure(&plan, &store, &mut beds, &runnable, &slots, 0)?;
+    profiled::profile(&plan, &store, &mut beds, &runnable)?;
     drop((beds, store));
     let results = report::write(plan.dir)?;
     Ok(Done { results, moved })

@@ -7,6 +7,7 @@ mod flame;
 mod list;
 mod ministat;
 mod plan;
+mod profile;
 mod rerun;
 mod resume;
 mod run;
@@ -31,6 +32,7 @@ Examples:
   weir-lab resume out/demo                   go on after Ctrl-C, a crash or a power cut
   weir-lab rerun out/demo                    the same experiment once more, from its manifest
   weir-lab report out/demo                   derive every figure again from the raw runs
+  weir-lab profile --cpu 1 --svg out.svg     where a running machine spends its time
   weir-lab ministat -s before after          ministat's block of figures of your own
   weir-lab verify results                    printed blocks against the raw data beside them
   weir-lab doctor                            what this machine can and cannot measure
@@ -80,6 +82,8 @@ enum Command {
     Ministat(ministat::Ministat),
     /// Check printed ministat blocks against the raw data beside them; exits with 1 when one differs.
     Verify(verify::Verify),
+    /// Sample what CPUs or a process are doing: folded stacks, a flame graph.
+    Profile(profile::Sample),
     /// Name the experiments in a folder, with their questions.
     List {
         /// Where experiments are looked for.
@@ -108,6 +112,7 @@ pub fn main() -> ExitCode {
         Command::Doctor { json } => doctor::go(json),
         Command::Ministat(ministat) => Ok(ministat.go()),
         Command::Verify(verify) => verify.go(),
+        Command::Profile(profile) => profile.go(),
         Command::List { dir } => list::go(&dir),
         Command::Simulate(simulate) => simulate.go(),
     };

@@ -48,6 +48,9 @@ pub struct Experiment {
     /// The test that decides. Manifests from before it could be chosen have none: it was Welch's.
     #[serde(default)]
     pub analysis: Analysis,
+    /// Profiled runs a configuration, after the measured ones and never among the figures.
+    #[serde(default)]
+    pub profile: usize,
     /// The smoke values were used.
     pub quick: bool,
     /// What a plot has along its bottom.
@@ -73,6 +76,7 @@ pub struct Planned {
 pub struct Changes {
     pub quick: bool,
     pub runs: Option<usize>,
+    pub profile: Option<usize>,
     /// Names or patterns with `*`; empty keeps all.
     pub only: Vec<String>,
     /// Measure the reference of each pair twice, whatever the file says.
@@ -98,6 +102,9 @@ impl Experiment {
         if let Some(runs) = changes.runs {
             experiment.runs = runs;
         }
+        if let Some(profile) = changes.profile {
+            experiment.profile = profile;
+        }
         experiment.keep_only(&changes.only)?;
         if control {
             experiment.add_controls()?;
@@ -109,7 +116,8 @@ impl Experiment {
     pub fn length(&self) -> Duration {
         let [warm_up, window] = [self.warm_up_ms, self.window_ms].map(|ms| ms as f64 / 1e3);
         let runs = (self.configurations.len() * self.runs) as f64;
-        Duration::from_secs_f64(runs * self.method.seconds(warm_up, window))
+        let profiled = (self.subjects().count() * self.profile) as f64;
+        Duration::from_secs_f64(runs * self.method.seconds(warm_up, window) + profiled * (warm_up + window))
     }
 
     /// The configurations that name a subject (ceilings aside).

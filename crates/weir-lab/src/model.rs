@@ -109,6 +109,9 @@ pub struct Sample {
     pub figures: BTreeMap<String, f64>,
     /// Said by whoever measured: fallbacks, doubts.
     pub notes: Vec<String>,
+    /// CLOCK_MONOTONIC nanoseconds at the window's ends, where they are this machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_ns: Option<(u64, u64)>,
     /// Every trial of a search, raw, in the order made; the fields above are those of the first, flat out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<TrialRecord>,

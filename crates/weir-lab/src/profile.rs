@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Frames carry the field's marks: `_[k]` behind a kernel function, `_[i]` behind an inlined one. What has
-//! no name stands in brackets: `[idle]`, `[unknown]`, `[libfoo.so]` for code of that file without symbols.
+//! no name stands in brackets: `[idle]`, `[others]`, `[unknown]`, `[libfoo.so]` for code of that file without symbols.
 //!
 //! Promises: a profile says which event it counted, so that a clock standing in for cycles is never read
 //! as cycles; no frame holds what separates frames.
@@ -19,6 +19,7 @@ pub mod flame;
 pub mod folded;
 pub mod import;
 mod kernel;
+pub mod profiled;
 pub mod rules;
 pub mod session;
 mod tasks;
@@ -33,6 +34,8 @@ pub const KERNEL: &str = "_[k]";
 pub const INLINED: &str = "_[i]";
 /// The processor had nothing to do.
 pub const IDLE: &str = "[idle]";
+/// Work of processes that have nothing to do with the subject.
+pub const OTHERS: &str = "[others]";
 /// Code that belongs to no file known.
 pub const UNKNOWN: &str = "[unknown]";
 /// Letters of a function's name in a table: two of them and their figures fit a terminal of 160.

@@ -8,6 +8,7 @@ pub mod csv;
 pub mod html;
 pub mod markdown;
 pub mod plots;
+pub mod profiles;
 pub mod record;
 pub mod search;
 pub mod svg;

@@ -16,6 +16,7 @@ use crate::experiment::metric::loss_percent;
 use crate::experiment::{Experiment, Metric};
 use crate::manifest::{self, Manifest};
 use crate::model::{Configuration, LabError, LossLedger, Sample};
+use crate::profile::profiled::{self, Profiled};
 use crate::stats::compare::{Pair, Rules, compare, mean_interval};
 use crate::stats::paired::Series;
 use crate::stats::warnings::Warning;
@@ -94,6 +95,9 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// Why runs failed, one sentence a run.
     pub failures: Vec<String>,
+    /// Profiled runs, none of them among the figures.
+    #[serde(default)]
+    pub profiles: Vec<Profiled>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +152,9 @@ pub fn derive(dir: &Path) -> Result<(Manifest, Results), LabError> {
     let manifest = Manifest::read(dir)?;
     let evidence = store::read_runs(dir, &manifest)?;
     let mut results = summarise(&manifest, &evidence.runs);
+    for outcome in &mut results.configurations {
+        outcome.profiles = profiled::read(dir, &outcome.configuration.name);
+    }
     let interrupted = doubts::of_sessions(&manifest, &evidence);
     results.warnings.extend(interrupted.into_iter().map(Doubt::of));
     Ok((manifest, results))
@@ -255,6 +262,7 @@ fn outcome(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outc
         ceiling_share: None,
         notes,
         failures: runs.iter().filter_map(|r| r.error.clone()).collect(),
+        profiles: Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/manifest.json                 machine, experiment, order, seed, sessions
 //! DIR/raw/<configuration>.jsonl     one line a run, flushed to the disk before the next begins
+//! DIR/raw/<configuration>.<n>.folded  a profiled run
 //! DIR/raw/<configuration>.<metric>  one figure a line, for ministat and friends
 //! DIR/result.json                   derived: docs/result-json.md
 //! DIR/runs.csv  DIR/comparisons.csv derived

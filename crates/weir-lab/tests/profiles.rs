@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use weir_io::clock;
 use weir_io::perf_event::{Sampler, Target, own_thread};
-use weir_lab::profile::session::{FREQUENCY_HZ, Session, threads};
+use weir_lab::campaign::{self, Plan, Resume};
+use weir_lab::experiment::{Changes, Experiment};
+use weir_lab::profile::session::{FREQUENCY_HZ, Focus, Session, threads};
 use weir_lab::profile::{Profile, folded};
+use weir_lab::result::Results;
 
 /// Three quarters of the work in one function, with another inlined into it; a quarter in a second one.
 const PLANTED: &str = r#"
@@ -112,7 +115,8 @@ fn a_planted_function_is_found_by_name_with_what_was_inlined_into_it() {
     let Some(planted) = Planted::start("found") else { return skip(test, "rustc is not on the PATH") };
     let pid = planted.child.id();
     let tids = threads(pid).expect("it runs");
-    let session = Session::start(&Target::Threads(tids), Some(pid), FREQUENCY_HZ).expect("not refused above");
+    let session =
+        Session::start(&Target::Threads(tids), Focus::Process(pid), FREQUENCY_HZ).expect("not refused above");
     let began = clock::now();
     std::thread::sleep(Duration::from_millis(800));
     let (header, profile) = session.finish(began..clock::now());
@@ -141,13 +145,100 @@ fn samples_outside_the_window_do_not_count() {
     if let Some(reason) = refused() {
         return skip(test, &reason);
     }
-    let session =
-        Session::start(&Target::Threads(vec![own_thread()]), Some(std::process::id()), FREQUENCY_HZ)
-            .expect("not refused above");
+    let session = Session::start(
+        &Target::Threads(vec![own_thread()]),
+        Focus::Process(std::process::id()),
+        FREQUENCY_HZ,
+    )
+    .expect("not refused above");
     let began = clock::now();
     while clock::now() < began + 50_000_000 {
         std::hint::spin_loop();
     }
     let (header, profile) = session.finish(began + 3_600_000_000_000..began + 3_600_000_000_001);
     assert_eq!((header.samples, profile.samples()), (0, 0));
+}
+
+/// Three runs and two profiled ones of a configuration and its ceiling, in memory.
+const SMALL: &str = "\
+title = \"Small\"
+question = \"Where does the time go?\"
+runs = 3
+profile = 2
+warm_up = \"5ms\"
+window = \"60ms\"
+ceiling = true
+[[configuration]]
+name = \"memory\"
+flows = 20
+routes = 10
+";
+
+/// A folder of its own, removed when dropped.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn campaign(name: &str) -> (Folder, Results) {
+    let folder =
+        Folder(std::env::temp_dir().join(format!("weir-lab-profiles-{}-{name}", std::process::id())));
+    let experiment = Experiment::parse("small", "small.toml", SMALL, &Changes::default()).expect("valid");
+    let argv = vec!["weir-lab".to_string()];
+    let plan =
+        Plan { experiment, seed: 7, dir: &folder.0, argv: argv.clone(), repeats: None, stop: &false.into() };
+    let results = campaign::run(plan).expect("memory needs nothing").results;
+    (folder, results)
+}
+
+#[test]
+fn profiled_runs_follow_the_measured_ones_and_are_not_among_them() {
+    let test = "profiled_runs_follow_the_measured_ones";
+    if let Some(reason) = refused() {
+        return skip(test, &reason);
+    }
+    let (folder, results) = campaign("follow");
+    let memory = results.outcome("memory").expect("measured");
+    assert_eq!((memory.figures.len(), memory.profiles.len(), results.runs_planned), (3, 2, 6));
+    for run in &memory.profiles {
+        let h = &run.header;
+        assert!(h.samples > 0 && h.packets > 0 && h.seconds > 0.05, "{run:?}");
+        assert_eq!(h.samples, run.profile.samples());
+        // one thread: it cannot have been seen more often than it was sampled
+        assert!(h.samples as f64 <= h.seconds * h.frequency_hz as f64 + 5.0, "warm-up is not in it: {h:?}");
+        let pipeline = |f: &String| f.contains("weir_core::router") || f.contains("bed::memory::worker");
+        assert!(run.profile.stacks.keys().any(|s| s.iter().any(pipeline)), "{}", run.profile.folded());
+    }
+    assert!(results.outcome("ceiling").is_some_and(|o| o.profiles.is_empty()), "a ceiling has no subject");
+    let html = fs::read_to_string(folder.0.join("report.html")).expect("written");
+    assert_eq!(html.matches("<svg class=\"flame\"").count(), 1);
+    assert!(html.contains("Where time goes") && !html.contains("http://"));
+    let json = fs::read_to_string(folder.0.join("result.json")).expect("written");
+    assert!(json.contains("\"file\": \"raw/memory.2.folded\"") && !json.contains("\"stacks\""));
+}
+
+#[test]
+fn a_profile_that_is_missing_is_taken_when_the_campaign_is_resumed() {
+    let test = "a_profile_that_is_missing_is_taken";
+    if let Some(reason) = refused() {
+        return skip(test, &reason);
+    }
+    let (folder, _) = campaign("resumed");
+    let kept = fs::read(folder.0.join("raw/memory.1.folded")).expect("written");
+    fs::remove_file(folder.0.join("raw/memory.2.folded")).expect("written");
+    let stop = false.into();
+    let wish = Resume {
+        dir: &folder.0,
+        experiment: None,
+        force: true,
+        retry_failed: false,
+        argv: vec!["weir-lab".into()],
+        stop: &stop,
+    };
+    let results = campaign::resume(wish).expect("complete otherwise").results;
+    assert_eq!(results.outcome("memory").map(|o| (o.figures.len(), o.profiles.len())), Some((3, 2)));
+    assert_eq!(fs::read(folder.0.join("raw/memory.1.folded")).expect("there"), kept, "what is there is kept");
 }

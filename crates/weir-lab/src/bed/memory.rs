@@ -167,7 +167,9 @@ impl Ready {
             figures.insert("clocks_per_packet".into(), clocks / delivered);
         }
         let seconds = counted.iter().map(|c| c.seconds).sum::<f64>() / counted.len() as f64;
-        Ok(Sample { seconds, pps, ledger, figures, notes, ..Sample::default() })
+        let ends = |c: &Counted| c.window;
+        let window_ns = counted.iter().map(ends).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+        Ok(Sample { seconds, pps, ledger, figures, notes, window_ns, ..Sample::default() })
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use super::{Beds, Done, Plan, builds, machines, measure, skipped};
+use super::{Beds, Done, Plan, builds, machines, measure, profiled, skipped};
 use crate::experiment::Experiment;
 use crate::manifest::{self, Build, Machine, Manifest, Session};
 use crate::model::{Configuration, LabError};
@@ -41,7 +41,8 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
     let evidence = read_runs(wish.dir, &manifest)?;
     let slots = left(&manifest, &evidence, wish.retry_failed)
         .map_err(|why| LabError(format!("{}: {why}", wish.dir.join("manifest.json").display())))?;
-    if slots.is_empty() {
+    let profiles = profiled::left(wish.dir, &manifest.experiment, &runnable(&manifest), manifest.seed);
+    if slots.is_empty() && profiles.is_empty() {
         eprintln!("{}: every run is recorded; deriving the report", wish.dir.display());
         drop(store);
         return Ok(Done { results: report::write(wish.dir)?, moved: None });
@@ -70,6 +71,7 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
         stop: wish.stop,
     };
     measure(&plan, &store, &mut beds, &runnable(&manifest), &slots, session)?;
+    profiled::profile(&plan, &store, &mut beds, &runnable(&manifest))?;
     drop((beds, store));
     Ok(Done { results: report::write(wish.dir)?, moved: None })
 }

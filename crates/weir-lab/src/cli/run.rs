@@ -38,6 +38,11 @@ pub struct Run {
     /// Blocks: how often each configuration runs [default: the experiment's].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
+    /// Profiled runs a configuration, after the measured ones, each with a flame graph in the report
+    /// [default: the experiment's; 3 when given without a number].
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "3", require_equals = true,
+        value_parser = clap::value_parser!(u16).range(0..=100))]
+    profile: Option<u16>,
     /// Only these configurations (and their ceilings); `*` stands for anything.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
@@ -58,6 +63,7 @@ impl Run {
         let changes = Changes {
             quick: self.quick,
             runs: self.runs.map(usize::from),
+            profile: self.profile.map(usize::from),
             only: self.only.clone(),
             control: self.control,
         };

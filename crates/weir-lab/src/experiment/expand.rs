@@ -20,6 +20,7 @@ use crate::search::method::Method;
 const QUICK_RUNS: usize = 3;
 const QUICK_WARM_UP_MS: u64 = 10;
 const QUICK_WINDOW_MS: u64 = 40;
+const QUICK_PROFILES: usize = 1;
 
 /// What the field's campaigns use, and what stands where a file says nothing.
 const FRAME: FrameSize = FrameSize::Fixed(64);
@@ -84,6 +85,7 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         window_ms,
         margin_percent: file.margin_percent.0,
         analysis: file.analysis,
+        profile: file.profile.map_or(0, |p| if quick { p.0.min(QUICK_PROFILES) } else { p.0 }),
         quick,
         axis,
         pairs,

@@ -20,6 +20,8 @@ use crate::workload::{FLOWS_MAX, address::ROUTES_MAX};
 const RUNS_MAX: i64 = 10_000;
 /// 10 Tb/s: beyond any port.
 const MBPS_MAX: i64 = 10_000_000;
+/// Profiled runs of a configuration: shares to a tenth of a percent need no more.
+const PROFILES_MAX: i64 = 100;
 /// An hour: longer windows hide drift inside a run.
 const DURATION_MAX_MS: f64 = 3_600_000.0;
 
@@ -40,6 +42,8 @@ pub struct File {
     /// The test that decides.
     #[serde(default)]
     pub analysis: Analysis,
+    /// Profiled runs a configuration, after the measured ones.
+    pub profile: Option<Profiles>,
     /// The configuration all others are compared with.
     pub reference: Option<Spanned<String>>,
     /// Or exactly these, reference first.
@@ -263,6 +267,10 @@ checked! {
     };
     /// Blocks.
     Runs(usize), format!("a number of runs from 1 to {RUNS_MAX}"), |s| within(s, 1, RUNS_MAX).map(|n| n as usize);
+    /// Profiled runs.
+    Profiles(usize), format!("a number of profiled runs from 0 to {PROFILES_MAX}"), |s| {
+        within(s, 0, PROFILES_MAX).map(|n| n as usize)
+    };
     /// Milliseconds, written with their unit.
     Millis(u64), "a duration with its unit, such as \"500ms\" or \"2s\", up to an hour", |s| word(s).and_then(millis);
     /// Percent of the reference.

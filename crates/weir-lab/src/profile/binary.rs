@@ -82,7 +82,7 @@ impl Binary {
         let mut functions = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
             let name = frame.function.as_ref().and_then(|f| f.demangle().ok());
-            functions.extend(name.map(|n| n.into_owned() + INLINED));
+            functions.extend(name.map(|n| without_parameters(&n).to_string() + INLINED));
         }
         // what all others were inlined into comes last and is no inlined function itself
         if let Some(outermost) = functions.last_mut() {
@@ -101,6 +101,14 @@ impl Binary {
     }
 }
 
+/// `push<Frame<Box<[u8]>>>` is `push`: a function is one place in the source, whatever it is compiled for.
+fn without_parameters(name: &str) -> &str {
+    match name.find('<') {
+        Some(at) if at > 0 && name.ends_with('>') && !name[..at].ends_with("operator") => &name[..at],
+        _ => name,
+    }
+}
+
 fn lines(file: &object::File<'_>) -> Option<Lines> {
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     file.section_by_name(".debug_info")?;
@@ -109,4 +117,26 @@ fn lines(file: &object::File<'_>) -> Option<Lines> {
         Ok(EndianArcSlice::new(Arc::from(data), endian))
     };
     addr2line::Context::from_dwarf(Dwarf::load(section).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_function_is_compiled_for_is_not_its_name() {
+        assert_eq!(without_parameters("push<Frame<Box<[u8]>>>"), "push");
+        for whole in ["<A as B>::get", "main", "operator<", "{closure#0}"] {
+            assert_eq!(without_parameters(whole), whole);
+        }
+    }
+
+    #[test]
+    fn a_place_outside_the_file_has_no_name_and_a_text_is_no_program() {
+        let own = std::env::current_exe().expect("a test runs from a file");
+        let binary = Binary::read(&own).expect("an ELF file");
+        assert_eq!(binary.functions(u64::MAX), Vec::<String>::new());
+        assert!(Binary::read(Path::new("/proc/self/maps")).is_none());
+        assert!(Binary::read(Path::new("/nowhere")).is_none());
+    }
 }

@@ -12,7 +12,7 @@
 //!
 //! Source: Gregg, "The Flame Graph", CACM 59 (6), 2016.
 
-use super::{IDLE, INLINED, KERNEL, Profile, function};
+use super::{IDLE, INLINED, KERNEL, OTHERS, Profile, function};
 use crate::report::digits;
 use crate::report::svg::escape;
 
@@ -69,7 +69,7 @@ pub fn plain(frame: &Frame<'_>) -> Paint {
     let name = frame.name();
     let kind = match name {
         _ if frame.path.is_empty() => "all",
-        IDLE => "idle",
+        IDLE | OTHERS => "idle",
         name if name.ends_with(KERNEL) => "kernel",
         name if name.ends_with(INLINED) => "inlined",
         name if name.starts_with('[') => "unnamed",
@@ -100,10 +100,11 @@ pub fn render(profile: &Profile, title: &str, paint: &dyn Fn(&Frame<'_>) -> Pain
 
 /// The same with a line of one's own below, for widths that are not samples.
 pub fn captioned(profile: &Profile, title: &str, said: &str, paint: &dyn Fn(&Frame<'_>) -> Paint) -> String {
-    let depth = profile.stacks.keys().map(Vec::len).max().unwrap_or(0) + 1;
+    let mut boxes = Boxes { spans: Vec::new(), left_out: 0, total: profile.samples() };
+    boxes.fill(profile);
+    let depth = boxes.spans.iter().map(|s| s.path.len()).max().unwrap_or(0) + 1;
     let height = HEAD + depth as f64 * ROW + FOOT;
-    let mut boxes = Boxes { out: String::new(), left_out: 0, depth, total: profile.samples(), paint };
-    boxes.draw_all(profile);
+    let drawn: String = boxes.spans.iter().map(|span| boxes.draw(span, depth, paint)).collect();
     let left_out = match boxes.left_out {
         0 => String::new(),
         n => format!(", {n} boxes too narrow to draw"),
@@ -116,7 +117,7 @@ pub fn captioned(profile: &Profile, title: &str, said: &str, paint: &dyn Fn(&Fra
          <text class=\"tool whole\" x=\"{whole}\" y=\"19\">whole</text>\
          <text class=\"tool search\" x=\"{search}\" y=\"19\">search</text>\
          {}<text class=\"said\" x=\"4\" y=\"{}\">{}</text></svg>\n",
-        boxes.out,
+        drawn,
         height - 7.0,
         escape(&said),
         label = escape(title),
@@ -141,19 +142,24 @@ pub fn document(svg: &str) -> String {
     )
 }
 
-/// Boxes under construction.
+/// The boxes of a profile.
 struct Boxes<'a> {
-    out: String,
+    spans: Vec<Span<'a>>,
     left_out: usize,
-    depth: usize,
     total: u64,
-    paint: &'a dyn Fn(&Frame<'_>) -> Paint,
 }
 
-impl Boxes<'_> {
+/// A box: its path and where its samples begin and end.
+struct Span<'a> {
+    path: &'a [String],
+    from: u64,
+    to: u64,
+}
+
+impl<'a> Boxes<'a> {
     /// Stacks come sorted, so those that share a caller are neighbours: a frame is open as long as they
-    /// go on naming it, and drawn when they stop.
-    fn draw_all(&mut self, profile: &Profile) {
+    /// go on naming it, and ends when they stop.
+    fn fill(&mut self, profile: &'a Profile) {
         let mut at = 0;
         let mut path: &[String] = &[];
         let mut began: Vec<u64> = vec![0];
@@ -165,44 +171,51 @@ impl Boxes<'_> {
             at += samples;
         }
         self.close(path, &mut began, 0, at);
-        self.draw(&[], 0, at);
+        self.push(Span { path: &[], from: 0, to: at });
     }
 
-    /// Draws the frames of `path` beyond the first `keep`, which end here.
-    fn close(&mut self, path: &[String], began: &mut Vec<u64>, keep: usize, at: u64) {
+    /// Ends the frames of `path` beyond the first `keep`.
+    fn close(&mut self, path: &'a [String], began: &mut Vec<u64>, keep: usize, at: u64) {
         for depth in (keep + 1..=path.len()).rev() {
-            self.draw(&path[..depth], began[depth], at);
+            self.push(Span { path: &path[..depth], from: began[depth], to: at });
         }
         began.truncate(keep + 1);
     }
 
-    fn draw(&mut self, path: &[String], from: u64, to: u64) {
-        let scale = WIDTH / self.total.max(1) as f64;
-        let (x, width) = (from as f64 * scale, (to - from) as f64 * scale);
-        if width < NARROWEST {
+    fn push(&mut self, span: Span<'a>) {
+        if self.width(&span) < NARROWEST {
             self.left_out += 1;
-            return;
+        } else {
+            self.spans.push(span);
         }
-        let y = HEAD + (self.depth - 1 - path.len()) as f64 * ROW;
-        let frame = Frame { path, samples: to - from, total: self.total };
-        let paint = (self.paint)(&frame);
+    }
+
+    fn width(&self, span: &Span<'_>) -> f64 {
+        (span.to - span.from) as f64 * WIDTH / self.total.max(1) as f64
+    }
+
+    fn draw(&self, span: &Span<'_>, depth: usize, paint: &dyn Fn(&Frame<'_>) -> Paint) -> String {
+        let (x, width) = (span.from as f64 * WIDTH / self.total.max(1) as f64, self.width(span));
+        let y = HEAD + (depth - 1 - span.path.len()) as f64 * ROW;
+        let frame = Frame { path: span.path, samples: span.to - span.from, total: self.total };
+        let paint = paint(&frame);
         let style = if paint.style.is_empty() {
             String::new()
         } else {
             format!(" style=\"{}\"", escape(&paint.style))
         };
         let name = function(frame.name());
-        self.out += &format!(
-            "<g class=\"{}\"><title>{}\n{}</title><rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{}\"{style}/>",
+        let text = label(name, width).map_or(String::new(), |label| {
+            format!("<text x=\"{:.2}\" y=\"{}\">{}</text>", x + 3.0, y + 12.0, escape(&label))
+        });
+        format!(
+            "<g class=\"{}\"><title>{}\n{}</title>\
+             <rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{}\"{style}/>{text}</g>",
             escape(&format!("f {}", paint.class)),
             escape(&super::folded::frame(name)),
             escape(&paint.note),
             ROW - 1.0,
-        );
-        if let Some(label) = label(name, width) {
-            self.out += &format!("<text x=\"{:.2}\" y=\"{}\">{}</text>", x + 3.0, y + 12.0, escape(&label));
-        }
-        self.out += "</g>";
+        )
     }
 }
 

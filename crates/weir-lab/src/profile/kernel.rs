@@ -21,6 +21,11 @@ const IDLE_FUNCTIONS: [&str; 11] = [
     "poll_idle",
 ];
 
+/// Where work of interrupts begins that runs in whatever process is there.
+const SOFTIRQ_FUNCTIONS: [&str; 3] = ["handle_softirqs", "__do_softirq", "__softirqentry_text_start"];
+/// The thread that starts all kernel threads.
+pub const KTHREADD: u32 = 2;
+
 #[derive(Default)]
 pub struct Kernel {
     /// By address.
@@ -59,6 +64,10 @@ impl Kernel {
         let after = self.symbols.partition_point(|s| s.0 <= address);
         let name = after.checked_sub(1).map_or("[kernel]", |i| self.symbols[i].1.as_str());
         format!("{name}{KERNEL}")
+    }
+
+    pub fn is_softirq(function: &str) -> bool {
+        SOFTIRQ_FUNCTIONS.contains(&super::function(function))
     }
 
     /// Whether an idle task at this function does nothing, rather than work of an interrupt.

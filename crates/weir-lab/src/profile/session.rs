@@ -18,9 +18,9 @@ use weir_io::perf_event::{Record, Recording, Sample, Sampler, Target, own_thread
 
 use super::binary::Binary;
 use super::folded::{Header, frame};
-use super::kernel::Kernel;
+use super::kernel::{KTHREADD, Kernel};
 use super::tasks::{Mapping, Tasks};
-use super::{IDLE, Profile, UNKNOWN};
+use super::{IDLE, OTHERS, Profile, UNKNOWN};
 use crate::model::{LabError, Scope};
 
 /// Samples a second and CPU: about one a 500 µs, and a prime, so that nothing periodic keeps step with it.
@@ -34,6 +34,18 @@ pub fn target(scope: &Scope) -> Target {
     }
 }
 
+/// Whose work is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Focus {
+    /// A process; no other is looked at.
+    Process(u32),
+    /// Everybody.
+    All,
+    /// This process, what it started, and the kernel. What others do is one frame, `[others]`; packet work
+    /// that interrupts do in their time is shown under `softirq`, because it is the subject's.
+    Family,
+}
+
 /// Threads a process has now.
 pub fn threads(pid: u32) -> Result<Vec<u32>, LabError> {
     let listed = std::fs::read_dir(format!("/proc/{pid}/task"))
@@ -45,20 +57,23 @@ pub fn threads(pid: u32) -> Result<Vec<u32>, LabError> {
 pub struct Session {
     sampler: Sampler,
     tasks: Tasks,
+    focus: Focus,
 }
 
 impl Session {
-    /// `pid` is whose threads a target names; without it they may be anyone's.
-    pub fn start(target: &Target, pid: Option<u32>, frequency_hz: u32) -> Result<Session, LabError> {
-        let tasks = pid.map_or_else(Tasks::all, Tasks::of);
+    pub fn start(target: &Target, focus: Focus, frequency_hz: u32) -> Result<Session, LabError> {
+        let tasks = match focus {
+            Focus::Process(pid) => Tasks::of(pid),
+            Focus::All | Focus::Family => Tasks::all(),
+        };
         let sampler = Sampler::start(target, frequency_hz).map_err(|e| LabError(e.to_string()))?;
-        Ok(Session { sampler, tasks })
+        Ok(Session { sampler, tasks, focus })
     }
 
     /// Ends sampling and names what was seen between two moments of CLOCK_MONOTONIC.
     pub fn finish(self, window: Range<u64>) -> (Header, Profile) {
         let recording = self.sampler.stop();
-        let mut naming = Naming::new(self.tasks, &recording);
+        let mut naming = Naming::new(self.tasks, self.focus, &recording);
         let mut profile = Profile { event: recording.event.name().into(), ..Profile::default() };
         let mut header = Header {
             event: profile.event.clone(),
@@ -90,12 +105,22 @@ impl Session {
 }
 
 fn unnamed(name: &str) -> bool {
-    name != IDLE && super::function(name).starts_with('[')
+    ![IDLE, OTHERS].contains(&name) && super::function(name).starts_with('[')
+}
+
+/// What an interrupt did while a stranger ran, or the stranger as one frame. `frames` are innermost first.
+fn others(mut frames: Vec<String>) -> Vec<String> {
+    let Some(entry) = frames.iter().rposition(|f| Kernel::is_softirq(f)) else { return vec![OTHERS.into()] };
+    frames.truncate(entry + 1);
+    frames.push("softirq".into());
+    frames.reverse();
+    frames
 }
 
 /// From addresses to names, each looked up once.
 struct Naming {
     tasks: Tasks,
+    focus: Focus,
     kernel: Kernel,
     binaries: HashMap<String, Option<Binary>>,
     /// Frames of an address, outermost first.
@@ -104,12 +129,12 @@ struct Naming {
 }
 
 impl Naming {
-    fn new(mut tasks: Tasks, recording: &Recording) -> Naming {
+    fn new(mut tasks: Tasks, focus: Focus, recording: &Recording) -> Naming {
         for record in recording.records() {
             tasks.apply(&record);
         }
         let (binaries, known, roots) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Naming { tasks, kernel: Kernel::read(), binaries, known, roots }
+        Naming { tasks, focus, kernel: Kernel::read(), binaries, known, roots }
     }
 
     /// Thread name, then functions, root first.
@@ -120,13 +145,25 @@ impl Naming {
             // where it was is exact; where a call returns to is behind the call
             let probe = if last == Some(side) { address.wrapping_sub(1) } else { address };
             last = Some(side);
-            frames.extend(match side {
-                Side::Kernel => vec![self.kernel.function(probe)],
-                Side::User => self.user(sample.pid, probe).into_iter().rev().collect(),
-            });
+            match side {
+                Side::Kernel => frames.push(self.kernel.function(probe)),
+                Side::User => {
+                    let named = self.user(sample.pid, probe);
+                    // memory that is not code is no caller: the code before kept no frame pointer
+                    if named[..] == [UNKNOWN] && !frames.is_empty() {
+                        break;
+                    }
+                    frames.extend(named.into_iter().rev());
+                }
+            }
         }
+        // several nameless places of one file in a row say no more than one
+        frames.dedup_by(|a, b| a == b && a.starts_with('['));
         if sample.pid == 0 && frames.first().is_some_and(|f| Kernel::is_idle(f)) {
             return vec![IDLE.into()];
+        }
+        if self.focus == Focus::Family && self.stranger(sample.pid) {
+            return others(frames);
         }
         if frames.is_empty() {
             frames.push(UNKNOWN.into());
@@ -136,6 +173,11 @@ impl Naming {
         frames.push(root.clone());
         frames.reverse();
         frames
+    }
+
+    fn stranger(&self, pid: u32) -> bool {
+        let known = |ancestor| self.tasks.descends(pid, ancestor);
+        pid != 0 && !known(KTHREADD) && !known(std::process::id())
     }
 
     fn user(&mut self, pid: u32, address: u64) -> Vec<String> {
@@ -162,5 +204,28 @@ impl Naming {
             .entry(mapping.path.clone())
             .or_insert_with(|| if wanted { read() } else { None })
             .as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_work_in_a_strangers_time_is_kept_and_the_stranger_is_not() {
+        let of = |frames: &[&str]| others(frames.iter().map(|f| f.to_string()).collect());
+        assert_eq!(
+            of(&["veth_poll_[k]", "handle_softirqs_[k]", "irq_exit_rcu_[k]", "read_[k]", "main"]),
+            ["softirq", "handle_softirqs_[k]", "veth_poll_[k]"]
+        );
+        assert_eq!(of(&["read_[k]", "main"]), [OTHERS]);
+    }
+
+    #[test]
+    fn idle_and_others_are_names_and_a_file_is_none() {
+        assert_eq!(
+            [IDLE, OTHERS, UNKNOWN, "[libc.so.6]", "[kernel]_[k]", "main"].map(unnamed),
+            [false, false, true, true, true, false]
+        );
     }
 }

@@ -15,6 +15,8 @@ pub struct Tasks {
     names: HashMap<u32, String>,
     /// Executable memory by process id, the newest last.
     maps: HashMap<u32, Vec<Mapping>>,
+    /// Who started a process.
+    parents: HashMap<u32, u32>,
 }
 
 /// Executable memory of a process.
@@ -65,6 +67,9 @@ impl Tasks {
         let proc = PathBuf::from(format!("/proc/{pid}"));
         let mapped = fs::read_to_string(proc.join("maps")).unwrap_or_default();
         self.maps.insert(pid, mapped.lines().filter_map(mapping).collect());
+        if let Some(parent) = fs::read_to_string(proc.join("stat")).ok().and_then(|s| parent(&s)) {
+            self.parents.insert(pid, parent);
+        }
         for entry in fs::read_dir(proc.join("task")).into_iter().flatten().flatten() {
             let Some(tid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
             if let Some(name) = comm(&entry.path()) {
@@ -92,6 +97,7 @@ impl Tasks {
                     self.names.insert(tid, name);
                 }
                 if pid != parent {
+                    self.parents.insert(pid, parent);
                     let inherited = self.maps.get(&parent).cloned().unwrap_or_default();
                     self.maps.insert(pid, inherited);
                 }
@@ -112,6 +118,20 @@ impl Tasks {
         name.map_or_else(|| "[gone]".into(), |name| kind(name).to_string())
     }
 
+    /// Whether a process is `ancestor` or was started by it or its children.
+    pub fn descends(&self, pid: u32, ancestor: u32) -> bool {
+        let mut at = pid;
+        // a chain longer than there are processes is a loop of reused ids
+        for _ in 0..=self.parents.len() {
+            match self.parents.get(&at) {
+                _ if at == ancestor => return true,
+                Some(&parent) => at = parent,
+                None => return false,
+            }
+        }
+        false
+    }
+
     /// Memory of a process that holds `address`.
     pub fn mapping(&mut self, pid: u32, address: u64) -> Option<Mapping> {
         if !self.maps.contains_key(&pid) {
@@ -124,6 +144,11 @@ impl Tasks {
 
 fn comm(task: &Path) -> Option<String> {
     fs::read_to_string(task.join("comm")).ok().map(|name| name.trim_end().to_string())
+}
+
+/// From /proc/PID/stat: `pid (name) state parent …`, where a name may hold anything.
+fn parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 /// A line of /proc/PID/maps that can be executed.
@@ -142,8 +167,11 @@ fn kind(name: &str) -> &str {
     if name.starts_with("kworker/") {
         return "kworker";
     }
+    if name.starts_with("napi/") {
+        return name.split('-').next().unwrap_or(name);
+    }
     let cut = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    if cut.len() == name.len() { name } else { cut.strip_suffix(['/', '-', ':']).unwrap_or(name) }
+    if cut.len() == name.len() { name } else { cut.strip_suffix(['/', '-', ':', '.']).unwrap_or(name) }
 }
 
 #[cfg(test)]
@@ -152,8 +180,19 @@ mod tests {
 
     #[test]
     fn numbers_that_tell_threads_of_a_kind_apart_are_cut() {
-        let names = ["ksoftirqd/1", "napi/din-8193", "kworker/1:2-events", "weir-worker-0", "weir", "l3fwd6"];
-        assert_eq!(names.map(kind), ["ksoftirqd", "napi/din", "kworker", "weir-worker", "weir", "l3fwd6"]);
+        let names = [
+            "ksoftirqd/1",
+            "napi/din-8193",
+            "kworker/1:2-events",
+            "napi/din-2c-4a",
+            "weir-worker-0",
+            "weir",
+            "l3fwd6",
+        ];
+        assert_eq!(
+            names.map(kind),
+            ["ksoftirqd", "napi/din", "kworker", "napi/din", "weir-worker", "weir", "l3fwd6"]
+        );
     }
 
     #[test]
@@ -167,6 +206,17 @@ mod tests {
         assert_eq!(unnamed.shown(), "[unknown]");
         let vdso = mapping("7f00-7f10 r-xp 00000000 00:00 0          [vdso]").expect("executable");
         assert_eq!(vdso.shown(), "[vdso]");
+    }
+
+    #[test]
+    fn families_are_known() {
+        assert_eq!(parent("12 (a) b) S 7 12 0"), Some(7));
+        let mut tasks = Tasks::default();
+        for (pid, parent) in [(7, 1), (12, 7), (20, 21), (21, 20)] {
+            tasks.apply(&Record::Forked { pid, tid: pid, parent, parent_tid: parent });
+        }
+        assert!(tasks.descends(12, 7) && tasks.descends(7, 7) && tasks.descends(12, 1));
+        assert!(!tasks.descends(7, 12) && !tasks.descends(20, 7), "a loop ends");
     }
 
     #[test]

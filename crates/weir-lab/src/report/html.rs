@@ -3,6 +3,7 @@
 use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
 use super::markdown::{facts, percentiles_of};
 use super::plots::{self, Plot};
+use super::profiles;
 use super::record;
 use super::search;
 use super::svg::escape;
@@ -32,6 +33,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     body += &figures(results);
     body += &latency(results);
     body += &searches(results);
+    body += &time(results);
     body += &ledger(results);
     body += &ministat(results);
     body += &doubts(results);
@@ -292,6 +294,15 @@ fn searches(results: &Results) -> String {
         section(s.title, &format!("{}<p class=\"note\">{}</p>", plain(&s.table), escape(&s.note)))
     };
     search::sections(results).into_iter().map(one).collect()
+}
+
+fn time(results: &Results) -> String {
+    if !profiles::any(results) {
+        return String::new();
+    }
+    let notes: String =
+        profiles::legend(results).iter().map(|l| format!("<p class=\"note\">{}.</p>", escape(l))).collect();
+    section("Where time goes", &(plain(&profiles::table(results)) + &notes + &profiles::graphs(results)))
 }
 
 fn doubts(results: &Results) -> String {

@@ -1,6 +1,7 @@
 //! `report.md`: what the field's own READMEs look like, the answer first.
 
 use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
+use super::profiles;
 use super::record;
 use super::search;
 use super::{beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed};
@@ -32,6 +33,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     for section in search::sections(results) {
         out += &format!("\n## {}\n\n{}\n\n{}", section.title, section.note, table(&section.table));
     }
+    out += &time(results);
     out += &doubts(results);
     out += &sessions(manifest, results);
     out += &every_run(results);
@@ -164,6 +166,15 @@ fn latency(results: &Results) -> String {
         out += &format!("| {} |{}\n", outcome.configuration.name, cells.collect::<String>());
     }
     out
+}
+
+fn time(results: &Results) -> String {
+    if !profiles::any(results) {
+        return String::new();
+    }
+    let notes: String = profiles::legend(results).iter().map(|l| format!("\n{l}.\n")).collect();
+    let table = table(&profiles::table(results));
+    format!("\n## Where time goes\n\n{table}{notes}\nFlame graphs are in `report.html`.\n")
 }
 
 fn doubts(results: &Results) -> String {

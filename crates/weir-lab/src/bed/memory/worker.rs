@@ -58,6 +58,8 @@ pub struct Job {
 
 pub struct Counted {
     pub seconds: f64,
+    /// CLOCK_MONOTONIC at the window's ends.
+    pub window: (Nanos, Nanos),
     pub ticks: u64,
     pub ledger: LossLedger,
     pub notes: Vec<String>,
@@ -177,7 +179,7 @@ pub fn work(job: Job, start: &Barrier) -> Result<Counted, LabError> {
     let seconds = (now - began) as f64 / 1e9;
     let intended = bench.load.pps.map(|pps| (pps * seconds) as u64);
     let ledger = ledger(&before, &bench.state(), intended);
-    Ok(Counted { seconds, ticks, ledger, notes })
+    Ok(Counted { seconds, window: (began, now), ticks, ledger, notes })
 }
 
 /// Hands out so many packets, however long it takes.

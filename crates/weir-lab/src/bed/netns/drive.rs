@@ -143,6 +143,7 @@ impl Driven {
             },
             reordered: tally.reordered,
             duplicated: tally.duplicated,
+            window_ns: Some((sent.began, sent.began + took)),
             ..Sample::default()
         };
         if tally.delivered > 0 {

@@ -1,11 +1,11 @@
 // Every `svg.flame` of the page: a click widens a frame, a search marks frames by regular expression.
 (() => {
-  const WIDTH = 1000, LETTER = 6.7, HAIR = 0.02, SVG = "http://www.w3.org/2000/svg";
+  const WIDTH = 1000, LETTER = 6.7, HAIR = 0.02;
   const fit = (f, x, width) => {
     f.rect.setAttribute("x", x); f.rect.setAttribute("width", Math.max(width, 0.4));
     const room = Math.floor((width - 6) / LETTER);
     if (!f.text && room >= 3) {
-      f.text = f.g.appendChild(document.createElementNS(SVG, "text"));
+      f.text = f.g.appendChild(document.createElementNS(f.rect.namespaceURI, "text"));
       f.text.setAttribute("y", f.y + 12);
     }
     if (!f.text) return;
