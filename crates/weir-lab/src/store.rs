@@ -71,7 +71,7 @@ impl Store {
             let kept = free_name(dir);
             fs::rename(dir, &kept).map_err(failed)?;
             moved = Some(kept);
-        } else if fs::read_dir(dir).is_ok_and(|mut d| d.next().is_some()) {
+        } else if fs::read_dir(dir).is_ok_and(|mut d| d.next().is_some()) && !unbegun(dir) {
             return Err(LabError(format!(
                 "{}: holds files but no manifest.json, expected a new folder or an earlier campaign: choose another --out",
                 dir.display()
@@ -134,6 +134,13 @@ fn hold(dir: &Path) -> Result<FolderLock, LabError> {
         .ok_or_else(|| {
             LabError(format!("{shown}: a campaign is under way in it; wait for it, or choose another --out"))
         })
+}
+
+/// Whether a crash before the first run left only what [`Store::create`] itself makes.
+fn unbegun(dir: &Path) -> bool {
+    let own = |e: &fs::DirEntry| e.file_name() == "raw" || e.file_name() == "manifest.json.half";
+    let empty = fs::read_dir(dir.join("raw")).is_ok_and(|mut d| d.next().is_none());
+    empty && fs::read_dir(dir).is_ok_and(|d| d.flatten().all(|e| own(&e)))
 }
 
 /// Files with one figure a line that do not hold what the runs say (a crash fell between the two writes,

@@ -277,6 +277,22 @@ fn every_report_follows_from_the_manifest_and_the_raw_lines_alone() {
 }
 
 #[test]
+fn a_result_of_a_newer_format_or_cut_short_is_refused_with_its_remedy() {
+    let folder = Folder::measured("result");
+    let text = folder.read("out/result.json");
+    for (damaged, why) in [
+        (text.replacen("\"format\": ", "\"format\": 99", 1), "expected 1 to "),
+        (text[..text.len() / 2].to_string(), "cut short at line "),
+    ] {
+        folder.write("out/result.json", &damaged);
+        let said = Results::read(&folder.0.join("out")).expect_err("damaged").0;
+        assert!(said.contains(why) && said.contains("`weir-lab report "), "{said}");
+    }
+    assert!(folder.lab(&["report", "@out"]).status.success());
+    assert_eq!(folder.read("out/result.json"), text);
+}
+
+#[test]
 fn a_rerun_repeats_configurations_order_and_traffic_and_a_new_seed_only_configurations() {
     let folder = Folder::measured("rerun");
     let done = folder.lab(&["rerun", "@out"]);

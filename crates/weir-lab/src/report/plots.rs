@@ -20,14 +20,15 @@ pub use time::over_time;
 
 use super::svg::{Scale, Shape, Svg, tick_label};
 use crate::model::{Subject, Topology};
-use crate::result::Results;
+use crate::result::{Outcome, Results};
 
 /// Pixels of every plot; it scales with the page.
 pub(super) const WIDTH: f64 = 960.0;
 /// Colours in the style sheet.
 pub(super) const COLOURS: usize = 7;
-/// Pictures with more runs than this carry no text for each: the page stays light, the raw files have them.
-pub(super) const TOLD_RUNS: usize = 3000;
+/// Dots a configuration has in one picture, so that the page of ten thousand runs stays a page: 100 bytes
+/// each, two pictures, forty configurations are 2 MB.
+const DOTS: usize = 250;
 
 /// The colour of a configuration, the same in every plot; ceilings are plain.
 pub(super) fn colour(results: &Results, name: &str) -> String {
@@ -50,6 +51,31 @@ fn place(results: &Results, name: &str) -> Option<usize> {
 /// Figures of different topologies are worlds apart: each gets plots of its own.
 pub(super) const TOPOLOGIES: [(Topology, &str); 2] =
     [(Topology::Memory, "in memory"), (Topology::Netns, "in namespaces over veth")];
+
+/// Which runs become dots: all, or an even choice that holds the least and the greatest.
+pub(super) fn dots(figures: &[f64]) -> Vec<usize> {
+    let n = figures.len();
+    if n <= DOTS {
+        return (0..n).collect();
+    }
+    let by_figure = |a: &usize, b: &usize| figures[*a].total_cmp(&figures[*b]);
+    let mut chosen: Vec<usize> = (0..DOTS).map(|i| i * n / DOTS).collect();
+    chosen.extend((0..n).min_by(by_figure));
+    chosen.extend((0..n).max_by(by_figure));
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
+/// Said under a picture in which not every run is a dot.
+pub(super) fn thinned<'a>(mut rows: impl Iterator<Item = &'a Outcome>) -> String {
+    match rows.any(|o| o.figures.len() > DOTS) {
+        true => {
+            format!(" About {DOTS} runs a configuration are drawn, the least and the greatest among them.")
+        }
+        false => String::new(),
+    }
+}
 
 /// A picture with its heading and the sentence under it.
 pub struct Plot {
@@ -96,6 +122,16 @@ pub(super) fn legend(svg: &mut Svg, row: usize, x: f64, colour: &str, shape: Sha
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ten_thousand_runs_are_thinned_and_keep_their_extremes() {
+        let mut figures: Vec<f64> = (0..10_000).map(|i| f64::from(i % 7)).collect();
+        (figures[4321], figures[8765]) = (-1.0, 99.0);
+        let chosen = dots(&figures);
+        assert!(chosen.len() <= DOTS + 2 && chosen.contains(&4321) && chosen.contains(&8765));
+        assert!(chosen.windows(2).all(|w| w[0] < w[1]), "in order, each once");
+        assert_eq!(dots(&figures[..10]).len(), 10);
+    }
 
     #[test]
     fn ticks_are_labelled_with_the_places_they_need() {

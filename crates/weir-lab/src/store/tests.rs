@@ -242,6 +242,15 @@ fn earlier_evidence_is_renamed_and_foreign_folders_are_refused() {
 }
 
 #[test]
+fn a_folder_left_before_the_first_run_is_used_again() {
+    let folder = Folder::new("unbegun");
+    drop(Store::create(&folder.0).expect("a new folder"));
+    fs::write(folder.0.join("manifest.json.half"), "{").expect("space");
+    let (_, moved) = Store::create(&folder.0).expect("nothing to lose");
+    assert_eq!(moved, None);
+}
+
+#[test]
 fn two_processes_do_not_write_to_one_campaign() {
     let folder = Folder::new("held");
     let (store, _) = Store::create(&folder.0).expect("a new folder");

@@ -5,7 +5,7 @@
 
 use super::super::svg::{Scale, Shape, Svg, ends, shortened, text_width};
 use super::super::{digits, figure};
-use super::{Plot, TOLD_RUNS, TOPOLOGIES, WIDTH, colour, ticks_below};
+use super::{Plot, TOPOLOGIES, WIDTH, colour, dots, thinned, ticks_below};
 use crate::model::Subject;
 use crate::result::{Outcome, Results};
 
@@ -61,7 +61,8 @@ fn strips(results: &Results, rows: &[&Outcome], topology: &str) -> Plot {
         title: format!("Every run {topology}"),
         caption: format!(
             "A dot is a run, the first block at the top of its row, the last at the bottom; the diamond is the \
-             mean with its 95 % interval.{begins}"
+             mean with its 95 % interval.{begins}{}",
+            thinned(rows.iter().copied())
         ),
         svg: svg.finish(&format!("{} of every run, by configuration", results.metric.sentence())),
     }
@@ -105,15 +106,18 @@ impl Row<'_> {
             svg.text("unit", "end", right - 4.0, middle + 4.5, part);
             return;
         }
-        let told = results.runs_measured <= TOLD_RUNS;
         let last = o.figures.len().max(2) as f64 - 1.0;
-        for (i, &f) in o.figures.iter().enumerate() {
+        for i in dots(&o.figures) {
             let y = middle + (i as f64 / last - 0.5) * (ROW - 16.0);
-            let title = match told {
-                true => format!("{name}, run {}: {}", o.order[i], figure(&results.metric, f)),
-                false => String::new(),
-            };
-            svg.mark(&format!("dot {colour}"), Shape::Circle, scale.at(f / divisor), y, 3.2, &title);
+            let title = format!("{name}, run {}: {}", o.order[i], figure(&results.metric, o.figures[i]));
+            svg.mark(
+                &format!("dot {colour}"),
+                Shape::Circle,
+                scale.at(o.figures[i] / divisor),
+                y,
+                3.2,
+                &title,
+            );
         }
         if let Some((low, up)) = o.interval {
             let (a, b) = (scale.at(low / divisor), scale.at(up / divisor));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::svg::{Scale, Shape, Svg, shortened, text_width};
 use super::super::{digits, figure};
-use super::{Plot, TOLD_RUNS, WIDTH, colour};
+use super::{Plot, WIDTH, colour, dots, thinned};
 use crate::progress::human;
 use crate::result::{Outcome, Results};
 
@@ -55,8 +55,9 @@ pub fn over_time(results: &Results) -> Option<Plot> {
         title: "Runs over time".into(),
         caption: format!(
             "Each run as it departs from its configuration\u{2019}s median; a row reaches from \u{2212}{most} % to +{most} %. \
-             A slope is a drift, a step at a dashed line a difference between sessions.",
-            most = digits(most)
+             A slope is a drift, a step at a dashed line a difference between sessions.{thinned}",
+            most = digits(most),
+            thinned = thinned(rows.iter().copied())
         ),
         svg: svg.finish("departure of every run from its configuration's median, in the order measured"),
     })
@@ -143,23 +144,15 @@ impl Row<'_> {
         svg.line("zero", left, middle, WIDTH - WORDS, middle);
         svg.text("label", "end", left - 14.0, middle + 4.5, &shortened(name, left - 24.0));
         let deviations = deviations(o);
-        let points: Vec<(f64, f64)> = at.iter().zip(&deviations).map(|(x, d)| (*x, y.at(*d))).collect();
-        let mut rest = points.as_slice();
-        for session in o.sessions.chunk_by(|a, b| a == b) {
-            // points of two sessions are not joined
-            let (own, later) = rest.split_at(session.len());
-            svg.path(&format!("trace {colour}"), own);
-            rest = later;
+        let place = |&i: &usize| (at[i], y.at(deviations[i]));
+        let dots = dots(&o.figures);
+        for session in dots.chunk_by(|&a, &b| o.sessions[a] == o.sessions[b]) {
+            svg.path(&format!("trace {colour}"), &session.iter().map(place).collect::<Vec<_>>());
         }
-        let told = results.runs_measured <= TOLD_RUNS;
-        for (i, (x, y)) in points.iter().enumerate() {
-            let (figure, percent) = (figure(&results.metric, o.figures[i]), signed_percent(deviations[i]));
-            let title = if told {
-                format!("{name}, run {}: {figure} ({percent})", o.order[i])
-            } else {
-                String::new()
-            };
-            svg.mark(&format!("dot {colour}"), Shape::Circle, *x, *y, 3.0, &title);
+        for i in dots {
+            let ((x, y), figure) = (place(&i), figure(&results.metric, o.figures[i]));
+            let title = format!("{name}, run {}: {figure} ({})", o.order[i], signed_percent(deviations[i]));
+            svg.mark(&format!("dot {colour}"), Shape::Circle, x, y, 3.0, &title);
         }
         let far = deviations.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);
         svg.text("value", "end", WIDTH - 4.0, middle + 4.5, &signed_percent(far));
