@@ -2,8 +2,10 @@
 
 mod breakdown;
 mod cachesim;
+mod compare;
 mod diff;
 mod flame;
+mod history;
 mod list;
 mod ministat;
 mod plan;
@@ -14,6 +16,7 @@ mod run;
 mod simulate;
 mod verify;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -33,6 +36,8 @@ Examples:
   weir-lab rerun out/demo                    the same experiment once more, from its manifest
   weir-lab report out/demo                   derive every figure again from the raw runs
   weir-lab profile --cpu 1 --svg out.svg     where a running machine spends its time
+  weir-lab compare out/demo out/demo.1       what changed from one campaign to another
+  weir-lab history out                       every campaign there in time order, and what changed when
   weir-lab ministat -s before after          ministat's block of figures of your own
   weir-lab verify results                    printed blocks against the raw data beside them
   weir-lab doctor                            what this machine can and cannot measure
@@ -84,6 +89,10 @@ enum Command {
     Verify(verify::Verify),
     /// Sample what CPUs or a process are doing: folded stacks, a flame graph.
     Profile(profile::Sample),
+    /// Compare campaigns: each configuration they share, old to new, and what else differs.
+    Compare(compare::Compare),
+    /// Show every campaign under a folder in time order, and which of them changed a level.
+    History(history::History),
     /// Name the experiments in a folder, with their questions.
     List {
         /// Where experiments are looked for.
@@ -113,6 +122,8 @@ pub fn main() -> ExitCode {
         Command::Ministat(ministat) => Ok(ministat.go()),
         Command::Verify(verify) => verify.go(),
         Command::Profile(profile) => profile.go(),
+        Command::Compare(compare) => compare.go(),
+        Command::History(history) => history.go(),
         Command::List { dir } => list::go(&dir),
         Command::Simulate(simulate) => simulate.go(),
     };
@@ -120,6 +131,16 @@ pub fn main() -> ExitCode {
         eprintln!("weir-lab: {error}");
         ExitCode::FAILURE
     })
+}
+
+/// To standard output; a reader that went away (a closed pipe) has seen what it wanted.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn json<T: serde::Serialize>(document: &T) -> Result<String, LabError> {
+    let text = serde_json::to_string_pretty(document).map_err(|e| LabError(format!("--json: {e}")))?;
+    Ok(text + "\n")
 }
 
 fn again(dir: &std::path::Path) -> Result<ExitCode, LabError> {

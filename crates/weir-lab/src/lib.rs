@@ -1,5 +1,6 @@
 //! `weir-lab`: compares configurations of packet paths and proves what it says.
 
+pub mod across;
 pub mod bed;
 pub mod cachesim;
 pub mod campaign;

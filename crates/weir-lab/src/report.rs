@@ -12,6 +12,7 @@ pub mod profiles;
 pub mod record;
 pub mod search;
 pub mod svg;
+pub mod trend;
 
 use std::path::Path;
 

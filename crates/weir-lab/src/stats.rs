@@ -4,6 +4,7 @@
 //! figures out, random ones from a seed, so that a report can be derived again from raw data.
 
 pub mod bootstrap;
+pub mod changepoint;
 pub mod cliff;
 pub mod compare;
 pub mod defects;
