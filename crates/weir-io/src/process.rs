@@ -56,6 +56,57 @@ pub fn dies_with_starter(command: &mut Command) -> &mut Command {
     }
 }
 
+/// Ends every process of the group that `leader` was started as (`Command::process_group(0)`).
+pub fn kill_group(leader: u32) -> io::Result<()> {
+    match libc::pid_t::try_from(leader) {
+        // Group 0 is our own; 1 and below are everybody's.
+        Ok(leader) if leader > 1 => {
+            // SAFETY: killpg touches no memory.
+            result(unsafe { libc::killpg(leader, libc::SIGKILL) })
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{leader} leads no group"))),
+    }
+}
+
+/// From now on, processes whose starter ends become ours if they descend from us: daemons too.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: this prctl takes plain numbers and touches no memory.
+    result(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1 as libc::c_ulong) })
+}
+
+/// Ends every child and, where [`adopt_orphans`] was called, every descendant; returns how many it ended.
+/// Call it when nobody waits for a child any more.
+pub fn end_children() -> usize {
+    // A generation a round: a process that forks faster than it is killed is left after so many.
+    const ROUNDS: usize = 100;
+    let mut ended = 0;
+    for _ in 0..ROUNDS {
+        let living = children();
+        if living.is_empty() {
+            break;
+        }
+        for child in living {
+            ended += usize::from(kill(child).is_ok());
+            // SAFETY: waitpid with a null status writes nothing; the child is ours, and killed.
+            unsafe { libc::waitpid(child as libc::pid_t, std::ptr::null_mut(), 0) };
+        }
+    }
+    ended
+}
+
+/// Processes started or adopted by this one.
+pub fn children() -> Vec<u32> {
+    let own = std::process::id();
+    let parent = |process: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The name in parentheses may hold anything, so count from its end: state, then parent.
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    processes.filter(|&process| parent(process) == Some(own)).collect()
+}
+
 fn signal(process: u32, signal: i32) -> io::Result<()> {
     match libc::pid_t::try_from(process) {
         // Zero and negative numbers would reach whole groups.
@@ -79,6 +130,17 @@ mod tests {
     fn signals_never_reach_a_group() {
         assert!(terminate(0).is_err());
         assert!(kill(u32::MAX).is_err());
+        assert!(kill_group(0).is_err() && kill_group(1).is_err());
+    }
+
+    #[test]
+    fn a_group_ends_with_what_its_leader_started() {
+        let mut leader = Command::new("sh");
+        leader.args(["-c", "sleep 600 & sleep 600"]);
+        let mut child = leader.process_group(0).spawn().expect("sh starts");
+        assert!(children().contains(&child.id()));
+        kill_group(child.id()).expect("our own group");
+        assert!(!child.wait().expect("our child").success());
     }
 
     #[test]

@@ -6,13 +6,15 @@
 
 pub mod memory;
 pub mod netns;
+pub mod ssh;
 
 use crate::model::{Bed, Topology};
 
-/// The bed of a topology.
+/// The bed of a topology. Hosts are named by experiments: see [`ssh::SshBed::new`].
 pub fn bed(topology: Topology) -> Box<dyn Bed> {
     match topology {
         Topology::Memory => Box::new(memory::MemoryBed::default()),
         Topology::Netns => Box::new(netns::NetnsBed::default()),
+        Topology::Ssh => Box::new(ssh::SshBed::without_hosts()),
     }
 }

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::bed::bed;
+use crate::bed::ssh::SshBed;
 use crate::experiment::Experiment;
 use crate::manifest::{self, Build, Machine, Manifest, Repeated};
 use crate::model::{Bed, Configuration, LabError, Sample, Topology};
@@ -67,6 +68,7 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
         .filter(|c| !skipped.contains_key(&c.name))
         .collect();
     let slots = schedule(runnable.len(), plan.experiment.runs, plan.seed);
+    let machines = others(&mut beds);
     let manifest = Manifest {
         format: manifest::FORMAT,
         experiment: plan.experiment.clone(),
@@ -82,6 +84,7 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
         build: Build::own(),
         resumed: Vec::new(),
         repeats: plan.repeats.clone(),
+        machines,
     };
     store.write("manifest.json", &manifest.text()?)?;
     for (name, reason) in &manifest.skipped {
@@ -100,7 +103,7 @@ fn skipped(experiment: &Experiment, beds: &mut Beds) -> BTreeMap<String, String>
     for planned in &experiment.configurations {
         let c = &planned.configuration;
         let lacks = planned.missing.clone();
-        if let Some(reason) = lacks.or_else(|| bed_of(beds, c.topology).missing(c)) {
+        if let Some(reason) = lacks.or_else(|| bed_of(beds, experiment, c.topology).missing(c)) {
             skipped.insert(c.name.clone(), reason);
         }
     }
@@ -120,8 +123,25 @@ fn skipped(experiment: &Experiment, beds: &mut Beds) -> BTreeMap<String, String>
     skipped
 }
 
-fn bed_of(beds: &mut Beds, topology: Topology) -> &mut dyn Bed {
-    beds.entry(topology).or_insert_with(|| bed(topology)).as_mut()
+fn bed_of<'a>(beds: &'a mut Beds, experiment: &Experiment, topology: Topology) -> &'a mut dyn Bed {
+    let bed = || match topology {
+        Topology::Ssh => Box::new(SshBed::new(experiment)),
+        here => bed(here),
+    };
+    beds.entry(topology).or_insert_with(bed).as_mut()
+}
+
+/// The other machines that take part. One that does not answer now fails its runs, not the campaign.
+fn others(beds: &mut Beds) -> BTreeMap<String, Machine> {
+    let answers = beds.values_mut().flat_map(|bed| bed.machines());
+    let known = answers.filter_map(|(part, answer)| match answer {
+        Ok(machine) => Some((part, machine)),
+        Err(error) => {
+            eprintln!("not in the manifest: {part}: {error}");
+            None
+        }
+    });
+    known.collect()
 }
 
 fn measure(
@@ -144,7 +164,9 @@ fn measure(
         let name = &configuration.name;
         progress.begin(slot, name);
         let started_unix_ms = manifest::unix_ms();
-        let outcome = if failures[slot.configuration] < FAILURES_IN_A_ROW {
+        // What this machine lacks stays lacking; another host may be back by the next block.
+        let elsewhere = configuration.topology == Topology::Ssh;
+        let outcome = if elsewhere || failures[slot.configuration] < FAILURES_IN_A_ROW {
             one(plan, beds, configuration, slot.seed, &|line| progress.say(line)).and_then(possible)
         } else {
             Err(LabError(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
@@ -187,7 +209,7 @@ fn one(
     seed: u64,
     say: &dyn Fn(&str),
 ) -> Result<Sample, LabError> {
-    let mut prepared = bed_of(beds, configuration.topology).prepare(configuration)?;
+    let mut prepared = bed_of(beds, &plan.experiment, configuration.topology).prepare(configuration)?;
     let e = &plan.experiment;
     let [warm_up, window] = [e.warm_up_ms, e.window_ms].map(Duration::from_millis);
     let run = method::Run { configuration, method: &e.method, warm_up, window, seed, stop: plan.stop, say };

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::model::LabError;
-use crate::{doctor, report};
+use crate::{agent, doctor, report};
 
 const AFTER: &str = "\
 Examples:
@@ -93,6 +93,8 @@ enum Command {
     Compare(compare::Compare),
     /// Show every campaign under a folder in time order, and which of them changed a level.
     History(history::History),
+    /// Serve a lab on another host: JSON lines on standard input and output. Started by `weir-lab run` over ssh.
+    Agent,
     /// Name the experiments in a folder, with their questions.
     List {
         /// Where experiments are looked for.
@@ -124,6 +126,7 @@ pub fn main() -> ExitCode {
         Command::Profile(profile) => profile.go(),
         Command::Compare(compare) => compare.go(),
         Command::History(history) => history.go(),
+        Command::Agent => agent::serve(),
         Command::List { dir } => list::go(&dir),
         Command::Simulate(simulate) => simulate.go(),
     };

@@ -10,11 +10,13 @@
 pub mod control;
 mod expand;
 mod file;
+pub mod hosts;
 mod method;
 pub mod metric;
 mod placement;
 pub(crate) mod text;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,7 +25,9 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Configuration, LabError, Subject};
 use crate::search::method::Method;
 use crate::stats::Analysis;
+pub use expand::kebab;
 pub use file::Axis;
+use hosts::{Commands, Hosts};
 pub use metric::Metric;
 
 /// Everything an experiment is, after expansion. Written into the manifest, so that a report can be
@@ -61,6 +65,12 @@ pub struct Experiment {
     #[serde(default)]
     pub controls: Vec<(String, String)>,
     pub configurations: Vec<Planned>,
+    /// Of the `ssh` topology.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Hosts>,
+    /// Of subjects `command`, by configuration.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub commands: BTreeMap<String, Commands>,
 }
 
 /// A configuration, and why it cannot run here if the file already shows that it cannot.

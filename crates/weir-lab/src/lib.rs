@@ -1,6 +1,7 @@
 //! `weir-lab`: compares configurations of packet paths and proves what it says.
 
 pub mod across;
+pub mod agent;
 pub mod bed;
 pub mod cachesim;
 pub mod campaign;

@@ -1,7 +1,8 @@
 //! What an experiment ran on, and everything that was chosen for it.
 //!
 //! Promises: a reader can tell whether two campaigns are comparable, and repeat one. Refuses: names of
-//! hosts, users and addresses; what the kernel does not tell is absent, never guessed.
+//! hosts, users and addresses, other than the experiment's own; what the kernel does not tell is absent,
+//! never guessed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,6 +33,9 @@ pub struct Manifest {
     pub skipped: BTreeMap<String, String>,
     pub machine: Machine,
     pub build: Build,
+    /// The other machines that took part, by their part.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub machines: BTreeMap<String, Machine>,
     /// Each time the campaign was taken up again after an interrupt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resumed: Vec<Session>,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::manifest::Machine;
 use crate::search::TrialRecord;
 use crate::search::goal::GoalResult;
 
@@ -35,6 +36,8 @@ pub enum Subject {
     Kernel,
     /// DPDK's l3fwd example, when it is installed.
     DpdkL3fwd,
+    /// Whatever the experiment's commands start on the device under test of the `ssh` topology.
+    Command,
     /// No subject: what generator and receiver can do by themselves.
     Ceiling,
 }
@@ -46,6 +49,8 @@ pub enum Topology {
     Memory,
     /// Generator – device under test – receiver, three network namespaces joined by veth pairs.
     Netns,
+    /// The same on three hosts, driven over ssh.
+    Ssh,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -151,6 +156,11 @@ pub trait Bed {
 
     /// Builds topology and subject; runs until dropped, which removes all it made.
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError>;
+
+    /// The machines that take part beside this one, by their part; those that cannot be asked, by why.
+    fn machines(&mut self) -> BTreeMap<String, Result<Machine, LabError>> {
+        BTreeMap::new()
+    }
 }
 
 /// A subject that is up and can be loaded again and again.

@@ -20,6 +20,7 @@ pub fn missing(subject: Subject) -> Option<String> {
     match subject {
         Subject::Kernel | Subject::Ceiling => None,
         Subject::Weir => weir::program().is_none().then(|| MISSING_WEIR.into()),
+        Subject::Command => Some("command: runs on another host; use topology = \"ssh\"".into()),
         Subject::DpdkL3fwd => Some(
             "dpdk-l3fwd: Debian's dpdk package has no l3fwd program, only its source (dpdk-dev examples)"
                 .into(),

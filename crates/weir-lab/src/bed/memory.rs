@@ -43,10 +43,7 @@ impl Bed for MemoryBed {
         match configuration.subject {
             Subject::Weir | Subject::Ceiling => None,
             Subject::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
-            Subject::DpdkL3fwd => Some(
-                "dpdk-l3fwd: Debian's dpdk package has no l3fwd program, only its source (dpdk-dev examples)"
-                    .into(),
-            ),
+            other @ (Subject::Command | Subject::DpdkL3fwd) => crate::subject::missing(other),
         }
     }
 

@@ -12,9 +12,9 @@
 //! Refuses: to hide a fallback. What could not be had (a pinned NAPI thread, AF_XDP) is in the notes.
 
 pub mod counters;
-mod drive;
+pub mod drive;
 pub mod namespace;
-mod place;
+pub mod place;
 pub mod residue;
 #[cfg(test)]
 mod tests;
@@ -139,7 +139,7 @@ impl Laid {
     fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
         self.run = self.run.wrapping_add(1);
         let plan = Plan { rate, window, run: self.run };
-        let home = self.near.0.path();
+        let home = Some(self.near.0.path());
         let (transmitter, collector) = (self.transmitter.as_mut(), self.collector.as_mut());
         let course = Course { plan, seed, flows: self.traffic.flows(), cpus: &self.cpus, home };
         drive::drive(transmitter, collector, course)
@@ -181,7 +181,7 @@ fn lay_device(
     Ok(Device { running, input, output, namespace })
 }
 
-fn open_transmitter(
+pub fn open_transmitter(
     near: &(Namespace, Port),
     traffic: &Traffic,
     notes: &mut Vec<String>,
@@ -203,7 +203,7 @@ fn open_transmitter(
     Ok(Box::new(PacketTransmitter::new(socket, traffic.clone())))
 }
 
-fn open_collector(
+pub fn open_collector(
     far: &(Namespace, Port),
     traffic: &Traffic,
     notes: &mut Vec<String>,

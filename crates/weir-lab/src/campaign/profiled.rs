@@ -88,7 +88,7 @@ fn one(
     configuration: &Configuration,
     seed: u64,
 ) -> Result<(folded::Header, Profile), LabError> {
-    let mut prepared = bed_of(beds, configuration.topology).prepare(configuration)?;
+    let mut prepared = bed_of(beds, &plan.experiment, configuration.topology).prepare(configuration)?;
     let scope = prepared
         .scope()
         .ok_or_else(|| LabError("its topology has nothing on this machine to sample".into()))?;

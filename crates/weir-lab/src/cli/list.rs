@@ -1,5 +1,6 @@
 //! `weir-lab list`: the experiments of a folder.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,12 +18,13 @@ pub fn go(dir: &Path) -> Result<ExitCode, LabError> {
     for file in &files {
         match Experiment::load(file, &Changes::default()) {
             Ok(e) => println!(
-                "{}\n  {}\n  {} configurations × {} blocks, about {}\n",
+                "{}\n  {}\n  {} configurations × {} blocks, about {}\n{}",
                 file.display(),
                 e.question,
                 e.configurations.len(),
                 e.runs,
-                human(e.length())
+                human(e.length()),
+                skipped(&e)
             ),
             Err(e) => {
                 broken = true;
@@ -34,4 +36,16 @@ pub fn go(dir: &Path) -> Result<ExitCode, LabError> {
         println!("{}: no experiments (files that end in .toml)", dir.display());
     }
     Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What the file alone shows to be missing here, a line a reason.
+fn skipped(e: &Experiment) -> String {
+    let mut by_reason = BTreeMap::<&str, Vec<&str>>::new();
+    for planned in &e.configurations {
+        if let Some(reason) = &planned.missing {
+            by_reason.entry(reason).or_default().push(&planned.configuration.name);
+        }
+    }
+    let lines = by_reason.iter().map(|(why, names)| format!("  skipped: {}: {why}\n", names.join(", ")));
+    lines.collect()
 }

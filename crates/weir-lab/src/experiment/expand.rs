@@ -1,15 +1,16 @@
 //! From the file's lists to named configurations, pairs and ceilings.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
 use toml::Spanned;
-use weir_io::cpu::{SYSFS, Topology as Machine};
+use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 
 use super::file::{Axis, Cpus, File, Flows, Frame, Many, Pace, Port, Quick, Routes, Shape};
+use super::hosts::{Commands, Hosts};
 use super::method::Written;
-use super::placement::resolve;
+use super::placement;
 use super::{Experiment, Metric, Planned};
 use crate::model::{
     Configuration, Family, FrameSize, LabError, Placement, Rate, Subject, Topology, Workload,
@@ -42,8 +43,11 @@ struct Partial {
 pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<Experiment, LabError> {
     let mut partials: Vec<Partial> = Vec::new();
     let mut names = BTreeSet::new();
+    let mut commands = BTreeMap::new();
+    let hosts = hosts(&file, place)?;
     for shape in &file.configuration {
-        for partial in spread(shape.as_ref(), &file.defaults, quick.then_some(&file.quick)) {
+        let command = shape.as_ref().command.as_ref().or(file.defaults.command.as_ref());
+        for mut partial in spread(shape.as_ref(), &file.defaults, quick.then_some(&file.quick)) {
             let name = &partial.planned.configuration.name;
             if name.is_empty() || name.contains(['/', '\0', '\n']) || name.starts_with('.') {
                 let message =
@@ -60,6 +64,9 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
                 let message = format!("configuration: two are named \"{name}\": {remedy}");
                 return Err(place(shape.span(), message));
             }
+            let own = remote(&mut partial.planned, hosts.as_ref(), command);
+            let own = own.map_err(|message| place(shape.span(), message))?;
+            commands.extend(own.map(|own| (partial.planned.configuration.name.clone(), own)));
             partials.push(partial);
         }
     }
@@ -91,6 +98,8 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         pairs,
         controls: Vec::new(),
         configurations,
+        hosts,
+        commands,
     })
 }
 
@@ -132,6 +141,38 @@ fn refuse_or_skip(method: &Method, configurations: &mut [Planned]) -> Result<(),
         }
     }
     Ok(())
+}
+
+fn hosts(file: &File, place: Place<'_>) -> Result<Option<Hosts>, LabError> {
+    let Some(hosts) = &file.hosts else { return Ok(None) };
+    hosts.as_ref().check().map_err(|message| place(hosts.span(), message))?;
+    Ok(Some(hosts.as_ref().clone()))
+}
+
+/// What a configuration needs beside this machine: hosts, and commands if they are its subject.
+fn remote(
+    planned: &mut Planned,
+    hosts: Option<&Hosts>,
+    command: Option<&Commands>,
+) -> Result<Option<Commands>, String> {
+    let c = &planned.configuration;
+    if c.topology == Topology::Ssh {
+        let hosts = hosts.ok_or_else(|| {
+            format!("configuration {}: topology \"ssh\" needs [hosts]; docs/ssh.md describes them", c.name)
+        })?;
+        planned.missing = planned.missing.take().or_else(|| hosts.placeholder());
+    }
+    match (c.subject, command) {
+        (Subject::Command, _) if c.topology != Topology::Ssh => {
+            Err(format!("configuration {}: subject \"command\" needs topology = \"ssh\"", c.name))
+        }
+        (Subject::Command, None) => Err(format!(
+            "configuration {}: subject \"command\" needs [configuration.command] with at least `apply`",
+            c.name
+        )),
+        (Subject::Command, Some(command)) => command.check().map(|()| Some(command.clone())),
+        _ => Ok(None),
+    }
 }
 
 /// The value of a key: the configuration's, the defaults', or the built-in; smoke values replace lists by
@@ -192,7 +233,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Vec<Partial
         chosen(&s.cpus, &d.cpus, none, default()),
         |c| c.0.clone(),
         |p, v| {
-            place_on(&v.0, &machine, &mut p.missing, &mut p.configuration.placement.cpus);
+            p.configuration.placement.cpus = place_on(&v.0, &machine, p);
         },
     );
     let cpus = chosen(&s.generator_cpus, &d.generator_cpus, none, default());
@@ -202,7 +243,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Vec<Partial
         cpus,
         |c| c.0.clone(),
         |p, v| {
-            place_on(&v.0, &machine, &mut p.missing, &mut p.configuration.placement.generator_cpus);
+            p.configuration.placement.generator_cpus = place_on(&v.0, &machine, p);
         },
     );
     let ports = chosen(&s.port, &d.port, None, Port(String::new()));
@@ -236,11 +277,18 @@ fn over<T: Clone>(
     all
 }
 
-fn place_on(word: &str, machine: &Machine, missing: &mut Option<String>, cpus: &mut Vec<u32>) {
-    match resolve(word, machine) {
-        Ok(ids) => *cpus = ids,
-        Err(lack) => *missing = Some(lack),
-    }
+/// The CPUs a word means; other hosts have other cores than this machine.
+fn place_on(word: &str, machine: &Machine, planned: &mut Planned) -> Vec<u32> {
+    let resolved = match planned.configuration.topology {
+        Topology::Ssh if word == "default" => Ok(Vec::new()),
+        Topology::Ssh => parse_list(word)
+            .ok_or_else(|| format!("cpus {word}: not known of other hosts: write a list such as 0-1,3")),
+        _ => placement::resolve(word, machine),
+    };
+    resolved.unwrap_or_else(|lack| {
+        planned.missing = Some(lack);
+        Vec::new()
+    })
 }
 
 fn name(template: Option<&str>, partial: &Partial) -> String {

@@ -9,6 +9,7 @@ use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, SeqAccess, Vi
 use serde::{Deserialize as DeriveDeserialize, Serialize};
 use toml::Spanned;
 
+use super::hosts::{Commands, Hosts};
 use super::method::Written;
 use super::{metric, placement, text};
 use crate::model::{Family, FrameSize, LabError, Rate, Subject, Topology};
@@ -64,6 +65,8 @@ pub struct File {
     pub configuration: Vec<Spanned<Shape>>,
     #[serde(default)]
     pub quick: Quick,
+    /// The machines of the `ssh` topology.
+    pub hosts: Option<Spanned<Hosts>>,
 }
 
 /// A configuration, or several when values are lists.
@@ -82,6 +85,8 @@ pub struct Shape {
     pub cpus: Option<Many<Cpus>>,
     pub generator_cpus: Option<Many<Cpus>>,
     pub port: Option<Many<Port>>,
+    /// What the subject `command` is.
+    pub command: Option<Commands>,
 }
 
 /// The smoke values: what `--quick` puts in place.
@@ -332,7 +337,7 @@ impl Default for Margin {
     }
 }
 
-fn millis(text: &str) -> Option<u64> {
+pub fn millis(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match &text[digits.len()..] {
         "ms" => 1.0,

@@ -220,7 +220,7 @@ fn again(results: &Results) -> String {
 }
 
 /// (what, how it is) of the machine and the build, for both reports.
-pub fn facts(manifest: &Manifest) -> Vec<(&'static str, String)> {
+pub fn facts(manifest: &Manifest) -> Vec<(&str, String)> {
     let (m, b) = (&manifest.machine, &manifest.build);
     let or_unknown = |v: &Option<String>| v.clone().unwrap_or("not said by this kernel".into());
     let smt = if m.smt { "SMT on" } else { "no SMT" };
@@ -231,7 +231,7 @@ pub fn facts(manifest: &Manifest) -> Vec<(&'static str, String)> {
         .map(|(name, state)| format!("{name}: {state}"))
         .collect();
     let commit = if b.commit.is_empty() { "no repository" } else { &b.commit };
-    vec![
+    let mut facts = vec![
         ("processor", format!("{}, {} cores, {} threads, {smt}", m.cpu, m.cores, m.threads)),
         ("microcode", or_unknown(&m.microcode)),
         ("TSC", m.tsc_hz.map_or("none".into(), |hz| format!("{:.3} GHz", hz as f64 / 1e9))),
@@ -251,7 +251,13 @@ pub fn facts(manifest: &Manifest) -> Vec<(&'static str, String)> {
         ("mitigations", if affected.is_empty() { "none needed".into() } else { affected.join("; ") }),
         ("weir-lab", format!("{} ({commit}), {}, {}, {}", b.version, b.rustc, b.profile, b.flags)),
         ("command", manifest.argv.join(" ")),
-    ]
+    ];
+    for (part, m) in &manifest.machines {
+        let distribution = m.distribution.as_deref().unwrap_or("distribution not said");
+        let what = format!("{}, {} cores, Linux {}, {distribution}", m.cpu, m.cores, m.kernel);
+        facts.push((part, what));
+    }
+    facts
 }
 
 fn machine(manifest: &Manifest) -> String {

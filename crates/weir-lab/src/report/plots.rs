@@ -49,8 +49,11 @@ fn place(results: &Results, name: &str) -> Option<usize> {
 }
 
 /// Figures of different topologies are worlds apart: each gets plots of its own.
-pub(super) const TOPOLOGIES: [(Topology, &str); 2] =
-    [(Topology::Memory, "in memory"), (Topology::Netns, "in namespaces over veth")];
+pub(super) const TOPOLOGIES: [(Topology, &str); 3] = [
+    (Topology::Memory, "in memory"),
+    (Topology::Netns, "in namespaces over veth"),
+    (Topology::Ssh, "on hosts over ssh"),
+];
 
 /// Which runs become dots: all, or an even choice that holds the least and the greatest.
 pub(super) fn dots(figures: &[f64]) -> Vec<usize> {

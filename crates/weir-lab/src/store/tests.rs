@@ -56,6 +56,7 @@ fn manifest() -> Manifest {
         skipped: Default::default(),
         machine: Machine::default(),
         build: Build::own(),
+        machines: Default::default(),
         resumed: vec![Session::default()],
         repeats: None,
     }

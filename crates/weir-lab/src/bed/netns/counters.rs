@@ -37,6 +37,21 @@ pub fn port(role: &str, namespace: &Namespace, port: &Port) -> Result<Counters, 
     Ok(found)
 }
 
+/// Frames a network card had no room for. Virtual devices count theirs elsewhere.
+pub fn missed(role: &str, device: &str) -> Counters {
+    let read = |path: &str| std::fs::read_to_string(format!("/sys/class/net/{device}/{path}")).ok();
+    let card = std::path::Path::new(&format!("/sys/class/net/{device}/device")).exists();
+    let missed = read("statistics/rx_missed_errors").filter(|_| card).and_then(|t| t.trim().parse().ok());
+    missed.map(|n| (format!("{role}.rx_missed"), n)).into_iter().collect()
+}
+
+/// Receive queues of a device.
+pub fn receive_queues(device: &str) -> usize {
+    let queues = std::fs::read_dir(format!("/sys/class/net/{device}/queues"));
+    let names = queues.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter(|name| name.to_string_lossy().starts_with("rx-")).count()
+}
+
 /// Frames the kernel's per-CPU backlog refused (used only where reception is not NAPI).
 pub fn backlog(namespace: &Namespace) -> Result<Counters, LabError> {
     let text = namespace.read("/proc/thread-self/net/softnet_stat")?;

@@ -38,8 +38,9 @@ pub struct Course<'a> {
     pub seed: u64,
     pub flows: u32,
     pub cpus: &'a Cpus,
-    /// Path of the generator's namespace: live frames leave from where the calling thread is.
-    pub home: &'a str,
+    /// Path of the generator's namespace, if it is not the process' own: live frames leave from where the
+    /// calling thread is.
+    pub home: Option<&'a str>,
 }
 
 pub fn drive(
@@ -81,12 +82,15 @@ pub fn drive(
     Ok(Driven { sent, tally: receiver.tally, lost })
 }
 
-fn generate(
+/// Sends one window from the calling thread, which stays bound to the generator's CPU.
+pub fn generate(
     transmitter: &mut dyn Transmitter,
     course: Course,
     mut receiver: Option<&mut Receiver>,
 ) -> Result<Sent, LabError> {
-    weir_io::netns::enter(course.home).map_err(|e| LabError(format!("generator: its namespace: {e}")))?;
+    if let Some(home) = course.home {
+        weir_io::netns::enter(home).map_err(|e| LabError(format!("generator: its namespace: {e}")))?;
+    }
     pin(course.cpus.generator)?;
     transmitter.restart(&course.plan, course.seed).map_err(|e| failed("generator", &e))?;
     let takes_turns = receiver.as_ref().is_some_and(|receiver| !receiver.collector.in_kernel());
@@ -99,17 +103,18 @@ fn generate(
     Ok(generator.sent())
 }
 
-struct Receiver<'a> {
-    collector: &'a mut dyn Collector,
-    tally: Tally,
+/// A collector, and what it has found so far.
+pub struct Receiver<'a> {
+    pub collector: &'a mut dyn Collector,
+    pub tally: Tally,
 }
 
 impl Receiver<'_> {
-    fn step(&mut self) -> Result<(), LabError> {
+    pub fn step(&mut self) -> Result<(), LabError> {
         self.collector.collect(&mut self.tally).map_err(|e| failed("receiver", &e))
     }
 
-    fn collect_until_quiet(&mut self) -> Result<(), LabError> {
+    pub fn collect_until_quiet(&mut self) -> Result<(), LabError> {
         let began = clock::now();
         loop {
             self.collector.settle(&mut self.tally).map_err(|e| failed("receiver", &e))?;
@@ -166,10 +171,10 @@ impl Driven {
     }
 }
 
-fn pin(cpu: u32) -> Result<(), LabError> {
+pub fn pin(cpu: u32) -> Result<(), LabError> {
     cpu::pin(cpu).map_err(|e| LabError(format!("cpu {cpu}: a thread cannot be bound to it: {e}")))
 }
 
 fn failed(who: &str, error: &std::io::Error) -> LabError {
-    LabError(format!("{who}: {error}; is its veth still there and up?"))
+    LabError(format!("{who}: {error}; is its interface still there and up?"))
 }

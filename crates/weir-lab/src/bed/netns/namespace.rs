@@ -1,11 +1,14 @@
 //! One network namespace: a thread that lives in it and runs what it is given.
 //!
-//! Promises: the namespace has no name, so it vanishes with its thread, its sockets and its programs,
-//! also when the lab is killed. Programs started from it are killed when the thread ends.
+//! Promises: a new namespace has no name, so it vanishes with its thread, its sockets and its programs,
+//! also when the lab is killed. Programs started from it are killed when the thread ends. In the namespace
+//! the process is in ([`Namespace::here`], on a host of the ssh topology) nothing vanishes by itself: what
+//! was changed is changed back, last first, when the value is dropped.
 
 use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::model::LabError;
@@ -17,17 +20,41 @@ pub struct Namespace {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     path: String,
+    /// What to change back; nothing is noted in a namespace of our own.
+    undo: Option<Mutex<Vec<Undo>>>,
+}
+
+enum Undo {
+    /// A kernel setting and what it was.
+    Sysctl(String, String),
+    /// Lines for `ip -batch`.
+    Batch(String),
 }
 
 impl Namespace {
     /// A new, empty namespace with its loopback up. `name` is for messages.
     pub fn new(name: &'static str) -> Result<Namespace, LabError> {
+        let namespace = Namespace::on_thread(name, weir_io::netns::enter_new, None)?;
+        namespace.ip("link set lo up")?;
+        Ok(namespace)
+    }
+
+    /// The namespace this process is in.
+    pub fn here(name: &'static str) -> Result<Namespace, LabError> {
+        Namespace::on_thread(name, || Ok(()), Some(Mutex::default()))
+    }
+
+    fn on_thread(
+        name: &'static str,
+        enter: fn() -> std::io::Result<()>,
+        undo: Option<Mutex<Vec<Undo>>>,
+    ) -> Result<Namespace, LabError> {
         let (jobs, todo) = channel::<Job>();
         let (ready, entered) = channel();
         let thread = std::thread::Builder::new()
             .name(format!("netns-{name}"))
             .spawn(move || {
-                let path = weir_io::netns::enter_new().and_then(|()| fs::read_link("/proc/thread-self"));
+                let path = enter().and_then(|()| fs::read_link("/proc/thread-self"));
                 let done = path.is_err();
                 let _ = ready.send(path);
                 if !done {
@@ -41,9 +68,7 @@ impl Namespace {
             .and_then(|path| path)
             .map_err(|e| LabError(format!("namespace {name}: cannot be made: {e}; run as root")))?;
         let path = format!("/proc/{}/ns/net", path.display());
-        let namespace = Namespace { name, jobs: Some(jobs), thread: Some(thread), path };
-        namespace.ip("link set lo up")?;
-        Ok(namespace)
+        Ok(Namespace { name, jobs: Some(jobs), thread: Some(thread), path, undo })
     }
 
     /// Runs `work` inside and waits for it.
@@ -71,6 +96,8 @@ impl Namespace {
 
     /// Runs `ip -batch` over these lines.
     pub fn ip_batch(&self, lines: String) -> Result<(), LabError> {
+        // Noted first: a batch that fails half way has changed something too.
+        self.note(|| Undo::Batch(lines.lines().rev().filter_map(inverse).collect()));
         self.program("ip", vec!["-batch".into(), "-".into()], Some(lines))
     }
 
@@ -105,6 +132,10 @@ impl Namespace {
     /// Writes a kernel setting, `net/ipv4/ip_forward`.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<(), LabError> {
         let (path, text) = (format!("/proc/sys/{key}"), value.to_string());
+        if self.undo.is_some() {
+            let old = self.read(&path)?;
+            self.note(|| Undo::Sysctl(key.into(), old));
+        }
         self.run(move || fs::write(path, text))?
             .map_err(|e| LabError(format!("{key}: cannot be set to {value} in namespace {}: {e}", self.name)))
     }
@@ -117,12 +148,74 @@ impl Namespace {
     }
 }
 
+impl Namespace {
+    fn note(&self, undo: impl FnOnce() -> Undo) {
+        if let Some(list) = &self.undo {
+            list.lock().unwrap_or_else(PoisonError::into_inner).push(undo());
+        }
+    }
+
+    fn change_back(&mut self) {
+        let Some(list) = self.undo.take() else { return };
+        for undo in list.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().rev() {
+            // What is gone already (an interface that was unplugged) needs no changing back.
+            let _ = match undo {
+                Undo::Sysctl(key, old) => self.sysctl(&key, old.trim_end()),
+                Undo::Batch(lines) => {
+                    self.program("ip", vec!["-force".into(), "-batch".into(), "-".into()], Some(lines))
+                }
+            };
+        }
+    }
+}
+
+/// The line for `ip -batch` that takes back an `add` or a `replace`.
+fn inverse(line: &str) -> Option<String> {
+    let mut words = line.split_whitespace();
+    let object = words.next()?;
+    words.next().filter(|verb| ["add", "replace"].contains(verb))?;
+    let mut out = format!("{object} del");
+    while let Some(word) = words.next() {
+        match word {
+            // how it was added, not what it is
+            "nodad" | "permanent" | "nud" => {}
+            "lladdr" => drop(words.next()),
+            word => out += &format!(" {word}"),
+        }
+    }
+    Some(out + "\n")
+}
+
 impl Drop for Namespace {
     fn drop(&mut self) {
+        self.change_back();
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
             // A job that panicked has been reported to whoever waited for it.
             let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::inverse;
+
+    #[test]
+    fn what_a_batch_adds_its_inverse_deletes() {
+        for (line, expected) in [
+            ("address add fd00::1/64 dev eth1 nodad", Some("address del fd00::1/64 dev eth1\n")),
+            (
+                "neighbor replace 10.20.0.2 lladdr 02:00:00:00:00:01 dev eth2 nud permanent",
+                Some("neighbor del 10.20.0.2 dev eth2\n"),
+            ),
+            (
+                "route add 32.1.2.0/24 via 10.20.0.3 dev eth2",
+                Some("route del 32.1.2.0/24 via 10.20.0.3 dev eth2\n"),
+            ),
+            ("link set eth2 up", None),
+        ] {
+            assert_eq!(inverse(line).as_deref(), expected, "{line}");
         }
     }
 }

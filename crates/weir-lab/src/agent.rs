@@ -1,0 +1,248 @@
+//! `weir-lab agent`: the lab's hand on another host of the `ssh` topology.
+//!
+//! ```text
+//! lab ══ ssh ══ stdin  {"do":"send",…}      one question a line, one after the other
+//!               stdout {"ok":…} | {"error":"…"}
+//! ```
+//!
+//! Promises: an agent lives as long as its lab. When its input ends, or nothing came for [`SILENCE`] (the
+//! lab sends an empty line every [`BEAT`]), it ends what it started, changes back what it changed, and is
+//! gone; work that does not end is given [`GRACE`]. Refuses: interfaces that carry the connection itself.
+
+pub mod device;
+pub mod protocol;
+mod shell;
+mod traffic;
+
+use std::io::{BufRead, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::{Value, to_value};
+use weir_io::{clock, netlink, process};
+
+use crate::bed::netns::namespace::Namespace;
+use crate::manifest::{Machine, line};
+use crate::model::LabError;
+use device::Device;
+use protocol::{Hello, Interface, Request};
+use traffic::{Destination, Source};
+
+/// How often a lab shows that it is there.
+pub const BEAT: Duration = Duration::from_secs(5);
+/// Twelve beats.
+pub const SILENCE: Duration = Duration::from_secs(60);
+/// Taking back a million routes takes some seconds.
+const GRACE: Duration = Duration::from_secs(60);
+/// Until a cable that was just plugged in (or its driver reset) has a carrier.
+const CARRIER: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Serves the lab at the other end of standard input and output.
+pub fn serve() -> Result<ExitCode, LabError> {
+    process::adopt_orphans().map_err(|e| LabError(format!("agent: cannot adopt orphans: {e}")))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (heard, lines) = channel::<String>();
+    let (jobs, todo) = channel::<String>();
+    let (ended, end) = channel::<()>();
+    std::thread::spawn(move || {
+        let input = std::io::stdin().lock().lines().map_while(Result::ok);
+        input.map(|line| heard.send(line)).all(|sent| sent.is_ok())
+    });
+    let stopping = stop.clone();
+    std::thread::spawn(move || {
+        work(&todo, &stopping);
+        drop(ended);
+    });
+    while let Ok(line) = lines.recv_timeout(SILENCE) {
+        if !line.trim().is_empty() && jobs.send(line).is_err() {
+            break;
+        }
+    }
+    stop.store(true, Ordering::Release);
+    drop(jobs);
+    // Either way the answer is an error: the worker ended, or it did not in time and ends with us.
+    let _ = end.recv_timeout(GRACE);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>) {
+    let mut agent =
+        Agent { source: None, destination: None, device: None, quiet: Vec::new(), stop: stop.clone() };
+    answer(to_value(hello()).map_err(|e| LabError(e.to_string())));
+    for line in todo {
+        answer(match serde_json::from_str::<Request>(&line) {
+            Ok(request) => agent.handle(request),
+            Err(e) => Err(LabError(format!("not understood ({e}): do lab and agent have the same version?"))),
+        });
+    }
+    // Nobody is left to hear what could not be undone.
+    let _ = agent.reset();
+}
+
+/// A lab that went away is seen at the input; an answer nobody reads is no error.
+fn answer(outcome: Result<Value, LabError>) {
+    let line = match outcome {
+        Ok(value) => serde_json::json!({ "ok": value }),
+        Err(error) => serde_json::json!({ "error": error.0 }),
+    };
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn hello() -> Hello {
+    let boot = line("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let time = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    Hello {
+        version: env!("CARGO_PKG_VERSION").into(),
+        clock: format!("{boot} {}", time.display()),
+        machine: Machine::observe(),
+    }
+}
+
+struct Agent {
+    source: Option<Source>,
+    destination: Option<Destination>,
+    device: Option<Device>,
+    /// Settings of claimed interfaces, changed back when dropped.
+    quiet: Vec<Namespace>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Agent {
+    fn handle(&mut self, request: Request) -> Result<Value, LabError> {
+        match request {
+            Request::Claim { interfaces, silent } => value(self.claim(&interfaces, silent)?),
+            Request::Apply(site) => {
+                let device = Device::apply(*site, self.stop.clone())?;
+                let notes = device.notes();
+                self.device = Some(device);
+                value(notes)
+            }
+            Request::Check { within_ms } => {
+                let device = self.device.as_mut().ok_or_else(|| unprepared("subject"))?;
+                value(device.check(Duration::from_millis(within_ms))?)
+            }
+            Request::Generate(stream) => {
+                let source = Source::open(&stream)?;
+                let notes = source.notes().to_vec();
+                self.source = Some(source);
+                value(notes)
+            }
+            Request::Receive(stream) => {
+                let destination = Destination::open(&stream)?;
+                let notes = destination.notes().to_vec();
+                self.destination = Some(destination);
+                value(notes)
+            }
+            Request::Start { run } => value(self.destination()?.start(run)?),
+            Request::Send(window) => {
+                let source = self.source.as_mut().ok_or_else(|| unprepared("generator"))?;
+                value(source.send(&window)?)
+            }
+            Request::Finish => value(self.destination()?.finish()?),
+            Request::Counters => value(self.counters()?),
+            Request::Clock => value(clock::now()),
+            Request::Reset => value(self.reset()?),
+        }
+    }
+
+    fn destination(&mut self) -> Result<&mut Destination, LabError> {
+        self.destination.as_mut().ok_or_else(|| unprepared("receiver"))
+    }
+
+    /// Sets test interfaces up and names their addresses. `silent` keeps the host from sending there itself.
+    fn claim(&mut self, names: &[String], silent: bool) -> Result<Vec<Interface>, LabError> {
+        let failed = |e: std::io::Error| LabError(format!("interfaces: {e}"));
+        let links = netlink::links().map_err(failed)?;
+        let mut claimed = Vec::new();
+        for name in names {
+            let Some(link) = links.iter().find(|link| link.name == *name) else {
+                let there: Vec<&str> = links.iter().filter(|l| l.ethernet).map(|l| l.name.as_str()).collect();
+                return Err(LabError(format!("no interface {name}; there are {}", there.join(", "))));
+            };
+            if !link.ethernet {
+                return Err(LabError(format!("{name}: not an Ethernet interface: name another")));
+            }
+            if carries_us(link.index).map_err(failed)? {
+                return Err(LabError(format!(
+                    "{name}: carries the ssh connection; test traffic would end it: name another interface"
+                )));
+            }
+            if silent && Path::new(&format!("/proc/sys/net/ipv6/conf/{name}")).exists() {
+                let here = Namespace::here("host")?;
+                here.sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1")?;
+                self.quiet.push(here);
+            }
+            netlink::set_up(link.index)
+                .map_err(|e| LabError(format!("{name}: cannot be set up: {e}; log in as root")))?;
+            claimed.push(Interface { name: name.clone(), mac: link.mac });
+        }
+        Ok(claimed)
+    }
+
+    fn counters(&mut self) -> Result<protocol::Counted, LabError> {
+        let mut counted = protocol::Counted::default();
+        if let Some(source) = &self.source {
+            counted.drops.extend(source.counters()?);
+        }
+        if let Some(device) = &mut self.device {
+            counted.drops.extend(device.counters()?);
+            counted.cpu = device.ticks();
+            counted.doubts = device.doubts();
+        }
+        if let Some(destination) = &self.destination {
+            counted.drops.extend(destination.counters()?);
+        }
+        Ok(counted)
+    }
+
+    /// Back to how the host was found.
+    fn reset(&mut self) -> Result<(), LabError> {
+        self.source = None;
+        self.destination = None;
+        let torn_down = self.device.take().map_or(Ok(()), Device::tear_down);
+        process::end_children();
+        self.quiet.clear();
+        torn_down
+    }
+}
+
+/// Whether the address that ssh reached us at is on this link (`SSH_CONNECTION`: client, port, our address).
+fn carries_us(link: u32) -> std::io::Result<bool> {
+    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    let Some(own) = connection.split(' ').nth(2).and_then(|a| a.split('%').next()?.parse().ok()) else {
+        return Ok(false);
+    };
+    let own: std::net::IpAddr = own;
+    Ok(netlink::addresses()?.iter().any(|a| a.link == link && a.address == own))
+}
+
+/// Waits for the carrier of an interface both ends of which are up.
+fn await_carrier(name: &str) -> Result<(), LabError> {
+    let until = Instant::now() + CARRIER;
+    loop {
+        let link = netlink::link(name).map_err(|e| LabError(format!("{name}: {e}")))?;
+        if link.is_some_and(|link| link.running) {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            let waited = CARRIER.as_secs();
+            return Err(LabError(format!("{name}: no carrier after {waited} s: is its cable plugged in?")));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn value<T: Serialize>(answer: T) -> Result<Value, LabError> {
+    to_value(answer).map_err(|e| LabError(format!("agent: {e}")))
+}
+
+fn unprepared(what: &str) -> LabError {
+    LabError(format!("agent: no {what} was prepared; this is a defect of weir-lab"))
+}

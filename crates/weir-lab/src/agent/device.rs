@@ -1,0 +1,155 @@
+//! The device under test on a host of its own: weir, the kernel's forwarding, or any command.
+//!
+//! Promises: what applying changed (addresses, routes, settings, offloads) is changed back by
+//! [`Device::tear_down`] and when the value is dropped. A command's daemons are the agent's to end.
+
+pub mod command;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use weir_io::cpu;
+use weir_io::offload::{self, Offload};
+
+use super::await_carrier;
+use super::protocol::DeviceSite;
+use crate::bed::netns::counters::{self, Counters};
+use crate::bed::netns::namespace::Namespace;
+use crate::bed::netns::wire::Port;
+use crate::model::{LabError, Subject};
+use crate::subject::kernel::Kernel;
+use crate::subject::weir::Weir;
+use crate::subject::{Running, Site};
+use command::CommandSubject;
+
+pub struct Device {
+    // Dropped first: a subject ends before its surroundings are changed back.
+    subject: Under,
+    _offloads: Offloads,
+    input: Port,
+    output: Port,
+    cpus: Vec<u32>,
+    here: Namespace,
+}
+
+/// What forwards.
+enum Under {
+    Built(Box<dyn Running>),
+    Command(Box<CommandSubject>),
+}
+
+impl Device {
+    pub fn apply(site: DeviceSite, stop: Arc<AtomicBool>) -> Result<Device, LabError> {
+        let configuration = &site.configuration;
+        let port = |i: &super::Interface| Port { name: i.name.clone(), mac: i.mac };
+        let (input, output) = (port(&site.input), port(&site.output));
+        let offloads = Offloads::of(&[&input, &output]);
+        let here = Namespace::here("device-under-test")?;
+        let cpus = cpus(&configuration.placement.cpus)?;
+        await_carrier(&input.name)?;
+        await_carrier(&output.name)?;
+        let place = Site {
+            namespace: &here,
+            input: &input,
+            output: &output,
+            gateway_mac: site.gateway_mac,
+            cpus: &cpus,
+            configuration,
+        };
+        let subject = match configuration.subject {
+            Subject::Kernel => Under::Built(Box::new(Kernel::start(&place)?)),
+            Subject::Weir => Under::Built(Box::new(Weir::start(&place)?)),
+            Subject::Command => Under::Command(Box::new(CommandSubject::apply(&site, stop)?)),
+            other => return Err(LabError(format!("{other:?}: not a subject of the ssh topology"))),
+        };
+        Ok(Device { subject, _offloads: offloads, input, output, cpus, here })
+    }
+
+    pub fn notes(&self) -> Vec<String> {
+        let cpus = self.cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let mut notes = vec![format!(
+            "device under test: subject on cpu {cpus}; queues and interrupts as its host has them"
+        )];
+        if let Under::Built(subject) = &self.subject {
+            notes.extend(subject.notes());
+        }
+        notes
+    }
+
+    /// Asks the subject whether it is well, again and again.
+    pub fn check(&mut self, within: Duration) -> Result<(), LabError> {
+        match &mut self.subject {
+            Under::Built(_) => Ok(()),
+            Under::Command(subject) => subject.check(within),
+        }
+    }
+
+    /// Drop counters of both ports and of the subject, cumulative.
+    pub fn counters(&mut self) -> Result<Counters, LabError> {
+        let mut all = Counters::new();
+        for (role, port) in [("din", &self.input), ("dout", &self.output)] {
+            all.extend(counters::port(role, &self.here, port)?);
+            all.extend(counters::missed(role, &port.name));
+        }
+        all.extend(match &mut self.subject {
+            Under::Built(subject) => subject.drops(&self.here)?,
+            Under::Command(subject) => subject.counters()?,
+        });
+        Ok(all)
+    }
+
+    /// (busy, all) clock ticks of the subject's CPUs.
+    pub fn ticks(&self) -> Option<(u64, u64)> {
+        let each = self.cpus.iter().map(|&cpu| counters::cpu_ticks(cpu));
+        each.collect::<Option<Vec<_>>>().map(|all| all.iter().fold((0, 0), |s, t| (s.0 + t.0, s.1 + t.1)))
+    }
+
+    pub fn doubts(&mut self) -> Vec<String> {
+        if let Under::Built(subject) = &mut self.subject { subject.doubts() } else { Vec::new() }
+    }
+
+    /// As dropping it, but says what went wrong.
+    pub fn tear_down(mut self) -> Result<(), LabError> {
+        match &mut self.subject {
+            Under::Built(_) => Ok(()),
+            Under::Command(subject) => subject.tear_down(),
+        }
+    }
+}
+
+/// As asked, or one of each physical core: the host has nothing else to do.
+fn cpus(wanted: &[u32]) -> Result<Vec<u32>, LabError> {
+    let topology = cpu::Topology::read(Path::new(cpu::SYSFS)).map_err(|e| LabError(e.to_string()))?;
+    if wanted.is_empty() {
+        return Ok(cpu::Placement::by_core(&topology, None).cpus);
+    }
+    let placement = cpu::Placement::explicit(&topology, wanted);
+    placement.map(|p| p.cpus).map_err(|e| LabError(format!("placement: {e}")))
+}
+
+/// Offloads as they were found, put back when dropped.
+struct Offloads(Vec<(String, Offload, bool)>);
+
+impl Offloads {
+    fn of(ports: &[&Port]) -> Offloads {
+        let all = ports.iter().flat_map(|port| Offload::ALL.map(|offload| (port.name.clone(), offload)));
+        // What cannot be read cannot be changed either.
+        Offloads(
+            all.filter_map(|(name, what)| offload::is_on(&name, what).ok().map(|on| (name, what, on)))
+                .collect(),
+        )
+    }
+}
+
+impl Drop for Offloads {
+    fn drop(&mut self) {
+        for (name, what, on) in &self.0 {
+            if offload::is_on(name, *what).is_ok_and(|now| now != *on) {
+                // A device that is gone needs nothing put back.
+                let _ = offload::set(name, *what, *on);
+            }
+        }
+    }
+}

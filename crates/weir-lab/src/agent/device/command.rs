@@ -1,0 +1,184 @@
+//! A subject that is any program: apply, health check, counters, teardown are the experiment's commands.
+//!
+//! ```text
+//! $WEIR_DIR/   the experiment's files and uploads, and what every subject is told:
+//!   addresses  DEVICE ADDRESS/LEN          ours, on both wires
+//!   neighbours GATEWAY MAC                 behind $WEIR_OUTPUT
+//!   routes     PREFIX GATEWAY              the workload's
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::super::protocol::DeviceSite;
+use super::super::shell::Shell;
+use super::*;
+use crate::experiment::hosts::Commands;
+use crate::model::Family;
+use crate::workload::address;
+
+/// Between two health checks.
+const CHECK_AGAIN: Duration = Duration::from_millis(200);
+static FOLDERS: AtomicU32 = AtomicU32::new(0);
+
+pub struct CommandSubject {
+    commands: Commands,
+    shell: Shell,
+    answer_within: Duration,
+    teardown_within: Duration,
+    torn_down: bool,
+}
+
+impl CommandSubject {
+    pub fn apply(site: &DeviceSite, stop: Arc<AtomicBool>) -> Result<CommandSubject, LabError> {
+        let missing = || LabError("command: the experiment names none; write `apply`".into());
+        let commands = site.commands.clone().ok_or_else(missing)?;
+        // Inside the agent's own folder, which goes with it.
+        let n = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("subject-{}-{n}", std::process::id()));
+        fs::create_dir(&folder).map_err(|e| LabError(format!("{}: {e}", folder.display())))?;
+        let environment = BTreeMap::from([
+            ("WEIR_DIR", folder.display().to_string()),
+            ("WEIR_INPUT", site.input.name.clone()),
+            ("WEIR_OUTPUT", site.output.name.clone()),
+        ]);
+        // From here on whatever fails is torn down.
+        let subject = CommandSubject {
+            commands,
+            shell: Shell { folder, environment, stop },
+            answer_within: Duration::from_millis(site.answer_within_ms),
+            teardown_within: Duration::from_millis(site.teardown_within_ms),
+            torn_down: false,
+        };
+        subject.write_files(site)?;
+        subject.shell.run("apply", &subject.commands.apply, Duration::from_millis(site.apply_within_ms))?;
+        Ok(subject)
+    }
+
+    fn write_files(&self, site: &DeviceSite) -> Result<(), LabError> {
+        for (name, bytes) in surroundings(site) {
+            self.write(name, bytes.as_bytes())?;
+        }
+        for (name, text) in &self.commands.files {
+            self.write(name, text.as_bytes())?;
+        }
+        for (name, hexadecimal) in &site.uploads {
+            let bytes = from_hexadecimal(hexadecimal).ok_or_else(|| {
+                LabError(format!("{name}: came through damaged; this is a defect of weir-lab"))
+            })?;
+            self.write(name, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), LabError> {
+        let path = self.shell.folder.join(name);
+        let written = fs::write(&path, bytes).and_then(|()| {
+            // It may be a program, and it may be a secret.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700))
+        });
+        written.map_err(|e| LabError(format!("{name}: cannot be written on the device under test: {e}")))
+    }
+
+    pub fn check(&mut self, within: Duration) -> Result<(), LabError> {
+        let Some(check) = &self.commands.health_check else { return Ok(()) };
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.shell.run("health_check", check, left) {
+                Ok(_) => return Ok(()),
+                Err(e) if Instant::now() + CHECK_AGAIN > until => {
+                    return Err(LabError(format!("not well after {within:?}: {e}")));
+                }
+                Err(_) => std::thread::sleep(CHECK_AGAIN),
+            }
+        }
+    }
+
+    pub fn counters(&mut self) -> Result<Counters, LabError> {
+        let Some(command) = &self.commands.counters else { return Ok(Counters::new()) };
+        let said = self.shell.run("counters", command, self.answer_within)?;
+        let mut found = Counters::new();
+        for line in said.lines().map(str::trim).filter(|l| !l.is_empty()) {
+            let value =
+                line.rsplit_once(char::is_whitespace).and_then(|(n, v)| Some((n.trim(), v.parse().ok()?)));
+            let (name, value): (&str, u64) = value.ok_or_else(|| {
+                LabError(format!("counters: got \"{line}\", expected a name and a whole number on each line"))
+            })?;
+            *found.entry(format!("command.{name}")).or_default() += value;
+        }
+        Ok(found)
+    }
+
+    pub fn tear_down(&mut self) -> Result<(), LabError> {
+        if std::mem::replace(&mut self.torn_down, true) {
+            return Ok(());
+        }
+        let Some(command) = &self.commands.teardown else { return Ok(()) };
+        // Also when the lab went away: it must not end what undoes.
+        let shell = Shell { stop: Arc::default(), ..self.shell.clone() };
+        shell.run("teardown", command, self.teardown_within).map(drop)
+    }
+}
+
+impl Drop for CommandSubject {
+    fn drop(&mut self) {
+        // Whoever wants to hear of it has called it.
+        let _ = self.tear_down();
+        let _ = fs::remove_dir_all(&self.shell.folder);
+    }
+}
+
+/// Files every command finds.
+fn surroundings(site: &DeviceSite) -> [(&'static str, String); 3] {
+    let (input, output) = (&site.input.name, &site.output.name);
+    let ((i4, o4), (i6, o6)) = ((address::IN_V4, address::OUT_V4), (address::IN_V6, address::OUT_V6));
+    let addresses = format!(
+        "{input} {}/{}\n{output} {}/{}\n{input} {}/{}\n{output} {}/{}\n",
+        i4.0, i4.1, o4.0, o4.1, i6.0, i6.1, o6.0, o6.1
+    );
+    let mac = site.gateway_mac.map(|b| format!("{b:02x}")).join(":");
+    let (mut neighbours, mut routes) = (String::new(), String::new());
+    for family in [Family::Inet, Family::Inet6] {
+        for n in 0..address::GATEWAYS {
+            let _ = writeln!(neighbours, "{} {mac}", address::gateway(family, n));
+        }
+    }
+    let family = site.configuration.workload.family;
+    for n in 0..site.configuration.routes {
+        let (network, len) = address::prefix(family, n);
+        let _ = writeln!(routes, "{network}/{len} {}", address::gateway(family, n));
+    }
+    [("addresses", addresses), ("neighbours", neighbours), ("routes", routes)]
+}
+
+/// Bytes as two digits each.
+pub fn to_hexadecimal(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_survive_their_digits() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(from_hexadecimal(&to_hexadecimal(&bytes)), Some(bytes));
+        assert_eq!(from_hexadecimal("0g"), None);
+    }
+}

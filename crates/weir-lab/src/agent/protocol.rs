@@ -1,0 +1,118 @@
+//! What lab and agent say to each other: JSON, one line each, question and answer in turn.
+//!
+//! Both are the same build (the lab uploads itself), so there is no version to negotiate.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_core::time::Nanos;
+
+use crate::experiment::hosts::Commands;
+use crate::manifest::Machine;
+use crate::model::{Configuration, Rate};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "do", content = "with", rename_all = "kebab-case")]
+pub enum Request {
+    /// Sets interfaces up → `Vec<Interface>`. `silent`: nothing but test packets leaves them.
+    Claim { interfaces: Vec<String>, silent: bool },
+    /// Starts the subject → notes.
+    Apply(Box<DeviceSite>),
+    /// The subject's own health check → ().
+    Check { within_ms: u64 },
+    /// Opens the generator → notes.
+    Generate(Box<Stream>),
+    /// Opens the receiver → notes.
+    Receive(Box<Stream>),
+    /// Packets of `run` count from now on → ().
+    Start { run: u16 },
+    /// Sends one window → [`Sent`].
+    Send(Window),
+    /// Waits until nothing comes any more → [`Arrived`].
+    Finish,
+    /// Drop counters, cumulative → [`Counted`].
+    Counters,
+    /// The time → nanoseconds of `CLOCK_MONOTONIC`.
+    Clock,
+    /// Back to how the host was found → ().
+    Reset,
+}
+
+/// The first line an agent says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    pub version: String,
+    /// Equal on two agents that read the same clock: one boot of one kernel, one time namespace.
+    pub clock: String,
+    pub machine: Machine,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Interface {
+    pub name: String,
+    pub mac: [u8; 6],
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DeviceSite {
+    pub configuration: Configuration,
+    pub input: Interface,
+    pub output: Interface,
+    pub gateway_mac: [u8; 6],
+    /// Of the subject `command`.
+    pub commands: Option<Commands>,
+    /// Its uploads by name, bytes in hexadecimal.
+    pub uploads: BTreeMap<String, String>,
+    pub apply_within_ms: u64,
+    pub teardown_within_ms: u64,
+    pub answer_within_ms: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Stream {
+    pub configuration: Configuration,
+    pub interface: Interface,
+    /// Where frames go: the device under test's input.
+    pub destination: [u8; 6],
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Window {
+    pub rate: Rate,
+    pub window_ns: Nanos,
+    pub run: u16,
+    pub seed: u64,
+}
+
+/// What the generator did in a window, by its own clock.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Sent {
+    pub intended: u64,
+    pub offered: u64,
+    pub sent: u64,
+    pub began: Nanos,
+    pub took: Nanos,
+    pub behind_max: u64,
+}
+
+/// What the receiver found, by its own clock.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Arrived {
+    pub delivered: u64,
+    pub duplicated: u64,
+    pub reordered: u64,
+    pub beyond_memory: u64,
+    pub lost: u64,
+    pub last_arrival: Nanos,
+    /// (nanoseconds, packets); means something when both ends read the same clock.
+    pub latencies: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Counted {
+    pub drops: BTreeMap<String, u64>,
+    /// (busy, all) clock ticks of the subject's CPUs.
+    pub cpu: Option<(u64, u64)>,
+    /// What the subject knows to be wrong with itself.
+    pub doubts: Vec<String>,
+}

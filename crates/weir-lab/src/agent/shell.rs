@@ -1,0 +1,135 @@
+//! Shell commands with an end: what they say is kept, what takes too long is ended with all it started.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use weir_io::process;
+
+use crate::model::LabError;
+
+const LOOK: Duration = Duration::from_millis(10);
+/// The end of its output that an error quotes.
+const LINES: usize = 12;
+/// More than this is not read back.
+const OUTPUT_MAX: u64 = 1 << 20;
+
+/// Where commands run, and what they find in their environment.
+#[derive(Clone)]
+pub struct Shell {
+    pub folder: PathBuf,
+    pub environment: BTreeMap<&'static str, String>,
+    /// Ends what is under way.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Shell {
+    /// Runs `command` by `sh -c` and returns what it printed; `what` names it in errors.
+    pub fn run(&self, what: &str, command: &str, within: Duration) -> Result<String, LabError> {
+        let failed = |e: std::io::Error| LabError(format!("{what}: {e}"));
+        // Files, not pipes: a daemon that keeps them open holds nobody up.
+        let (out, err) = (self.folder.join(".out"), self.folder.join(".err"));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).current_dir(&self.folder).envs(&self.environment).process_group(0);
+        shell.stdin(Stdio::null()).stdout(File::create(&out).map_err(failed)?);
+        shell.stderr(File::create(&err).map_err(failed)?);
+        let mut child = process::dies_with_starter(&mut shell).spawn().map_err(failed)?;
+        let until = Instant::now() + within;
+        let status = loop {
+            if let Some(status) = child.try_wait().map_err(failed)? {
+                break status;
+            }
+            let stopped = self.stop.load(Ordering::Acquire);
+            if stopped || Instant::now() > until {
+                // An error means that it ended just now.
+                let _ = process::kill_group(child.id());
+                child.wait().map_err(failed)?;
+                let why =
+                    if stopped { "the lab went away".into() } else { format!("not done after {within:?}") };
+                return Err(LabError(format!("{what}: ended, {why}: `{command}`; {}", tail(&out, &err))));
+            }
+            std::thread::sleep(LOOK);
+        };
+        if status.success() {
+            return read(&out).map_err(failed);
+        }
+        Err(LabError(format!("{what}: `{command}` failed ({status}); {}", tail(&out, &err))))
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    File::open(path)?.take(OUTPUT_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn tail(out: &Path, err: &Path) -> String {
+    let text = read(out).unwrap_or_default() + &read(err).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
+    if lines.is_empty() {
+        return "it said nothing".into();
+    }
+    format!("it said: {}", lines[lines.len().saturating_sub(LINES)..].join(" | "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of its own for each test, removed at the end.
+    struct Place(Shell);
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let folder = std::env::temp_dir().join(format!("weir-agent-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&folder).expect("temp dir is writable");
+            let environment = BTreeMap::from([("WEIR_INPUT", "eth7".to_string())]);
+            Place(Shell { folder, environment, stop: Arc::default() })
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0.folder);
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_command_sees_its_folder_and_environment() {
+        let place = Place::new("sees");
+        let said = place.0.run("apply", "echo $WEIR_INPUT; touch made", LONG).expect("sh is everywhere");
+        assert_eq!(said, "eth7\n");
+        assert!(place.0.folder.join("made").exists());
+    }
+
+    #[test]
+    fn a_failed_command_is_quoted_with_what_it_said() {
+        let place = Place::new("failed");
+        let error = place.0.run("apply", "echo out; echo no such route >&2; exit 3", LONG).expect_err("3");
+        for part in ["apply: `echo out", "exit status: 3", "it said: out | no such route"] {
+            assert!(error.0.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended_with_what_it_started() {
+        let place = Place::new("hangs");
+        let command = "sleep 600 & echo $! > child; wait";
+        let error = place.0.run("apply", command, Duration::from_millis(300)).expect_err("hangs");
+        assert!(error.0.contains("not done after 300ms"), "{error}");
+        let child = std::fs::read_to_string(place.0.folder.join("child")).expect("written");
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+        place.0.stop.store(true, Ordering::Release);
+        let error = place.0.run("apply", "sleep 600", LONG).expect_err("stopped");
+        assert!(error.0.contains("the lab went away"), "{error}");
+    }
+}

@@ -1,0 +1,210 @@
+//! Generator and receiver on hosts of their own: the lab's, with its two ends far apart.
+//!
+//! Refuses: the receiver's XDP program on a device with several receive queues (its counters are one CPU's);
+//! it falls back to a packet socket and says so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use weir_io::packet_socket::PacketSocket;
+
+use super::await_carrier;
+use super::protocol::{Arrived, Sent, Stream, Window};
+use crate::bed::netns::counters::{self, Counters};
+use crate::bed::netns::drive::{self, Course, Receiver};
+use crate::bed::netns::namespace::Namespace;
+use crate::bed::netns::place::Cpus;
+use crate::bed::netns::wire::Port;
+use crate::bed::netns::{open_collector, open_transmitter};
+use crate::generator::{Plan, Transmitter};
+use crate::model::LabError;
+use crate::receiver::packet::PacketCollector;
+use crate::receiver::{Collector, Tally};
+use crate::workload::{Link, Traffic};
+
+pub struct Source {
+    transmitter: Box<dyn Transmitter>,
+    flows: u32,
+    cpus: Cpus,
+    home: (Namespace, Port),
+    notes: Vec<String>,
+}
+
+impl Source {
+    pub fn open(stream: &Stream) -> Result<Source, LabError> {
+        let (configuration, interface) = (&stream.configuration, &stream.interface);
+        await_carrier(&interface.name)?;
+        let cpus = Cpus::choose(&configuration.placement)?;
+        let link = Link { source: interface.mac, destination: stream.destination };
+        let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
+        let mut notes = traffic.notes().to_vec();
+        let home = (Namespace::here("generator")?, port(stream));
+        let transmitter = open_transmitter(&home, &traffic, &mut notes)?;
+        notes.push(format!("generator: {} on cpu {}", transmitter.name(), cpus.generator));
+        Ok(Source { transmitter, flows: traffic.flows(), cpus, home, notes })
+    }
+
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    pub fn send(&mut self, window: &Window) -> Result<Sent, LabError> {
+        let plan =
+            Plan { rate: window.rate, window: Duration::from_nanos(window.window_ns), run: window.run };
+        let course = Course { plan, seed: window.seed, flows: self.flows, cpus: &self.cpus, home: None };
+        let transmitter = self.transmitter.as_mut();
+        // A thread of its own: it stays bound to its CPU.
+        let sent =
+            std::thread::scope(|scope| scope.spawn(|| drive::generate(transmitter, course, None)).join());
+        let sent = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let (intended, began, took, behind_max) = (sent.intended, sent.began, sent.took, sent.behind_max);
+        let (offered, sent) = (sent.counts.offered, sent.counts.sent);
+        Ok(Sent { intended, offered, sent, began, took, behind_max })
+    }
+
+    /// Empty where a refusal is a packet not sent, so not a packet lost.
+    pub fn counters(&self) -> Result<Counters, LabError> {
+        if self.transmitter.sees_refusals() {
+            return Ok(Counters::new());
+        }
+        counters::port("gen", &self.home.0, &self.home.1)
+    }
+}
+
+pub struct Destination {
+    /// With the thread while it collects.
+    collector: Option<Box<dyn Collector>>,
+    collecting: Option<Collecting>,
+    flows: u32,
+    cpu: u32,
+    home: (Namespace, Port),
+    notes: Vec<String>,
+}
+
+struct Collecting {
+    tally: Option<Tally>,
+    /// None where the kernel counts by itself.
+    thread: Option<JoinHandle<Collected>>,
+    sending: Arc<AtomicBool>,
+}
+
+type Collected = (Box<dyn Collector>, Result<Tally, LabError>);
+
+impl Destination {
+    pub fn open(stream: &Stream) -> Result<Destination, LabError> {
+        let (configuration, name) = (&stream.configuration, &stream.interface.name);
+        await_carrier(name)?;
+        let cpu = Cpus::choose(&configuration.placement)?.receiver;
+        let link = Link { source: stream.interface.mac, destination: stream.interface.mac };
+        let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
+        let home = (Namespace::here("receiver")?, port(stream));
+        let mut notes = Vec::new();
+        let queues = counters::receive_queues(name);
+        let collector = if queues > 1 {
+            notes.push(format!(
+                "receiver: {name} has {queues} receive queues: falls back to af_packet (`ethtool -L {name} combined 1` \
+                 lets an XDP program count)"
+            ));
+            let socket = PacketSocket::receiver(name)
+                .map_err(|e| LabError(format!("receiver: no packet socket on {name}: {e}")))?;
+            Box::new(PacketCollector::new(socket))
+        } else {
+            open_collector(&home, &traffic, &mut notes)?
+        };
+        notes.push(format!("receiver: {} on cpu {cpu}", collector.name()));
+        let flows = traffic.flows();
+        Ok(Destination { collector: Some(collector), collecting: None, flows, cpu, home, notes })
+    }
+
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Packets of `run` count from now on.
+    pub fn start(&mut self, run: u16) -> Result<(), LabError> {
+        self.stop_collecting();
+        let mut collector = self.collector.take().ok_or_else(lost)?;
+        let fresh = collector.start(run).and_then(|()| collector.lost());
+        let tally = Tally::new(run, self.flows);
+        let sending = Arc::new(AtomicBool::new(true));
+        if let Err(e) = fresh {
+            self.collector = Some(collector);
+            return Err(LabError(format!("receiver: {e}")));
+        }
+        if collector.in_kernel() {
+            self.collector = Some(collector);
+            self.collecting = Some(Collecting { tally: Some(tally), thread: None, sending });
+            return Ok(());
+        }
+        let (cpu, go_on) = (self.cpu, sending.clone());
+        let thread = std::thread::spawn(move || collect(collector, tally, cpu, &go_on));
+        self.collecting = Some(Collecting { tally: None, thread: Some(thread), sending });
+        Ok(())
+    }
+
+    /// Waits until nothing comes any more.
+    pub fn finish(&mut self) -> Result<Arrived, LabError> {
+        let tally = self.stop_collecting().ok_or_else(lost)??;
+        let collector = self.collector.as_mut().ok_or_else(lost)?;
+        let mut receiver = Receiver { collector: collector.as_mut(), tally };
+        receiver.collect_until_quiet()?;
+        let t = receiver.tally;
+        let lost = collector.lost().map_err(|e| LabError(format!("receiver: {e}")))?;
+        Ok(Arrived {
+            delivered: t.delivered,
+            duplicated: t.duplicated,
+            reordered: t.reordered,
+            beyond_memory: t.beyond_memory,
+            lost,
+            last_arrival: t.last_arrival,
+            latencies: t
+                .latency
+                .iter_recorded()
+                .map(|v| (v.value_iterated_to(), v.count_at_value()))
+                .collect(),
+        })
+    }
+
+    fn stop_collecting(&mut self) -> Option<Result<Tally, LabError>> {
+        let collecting = self.collecting.take()?;
+        collecting.sending.store(false, Ordering::Release);
+        let Some(thread) = collecting.thread else { return collecting.tally.map(Ok) };
+        let (collector, tally) = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        self.collector = Some(collector);
+        Some(tally)
+    }
+
+    pub fn counters(&self) -> Result<Counters, LabError> {
+        let mut all = counters::backlog(&self.home.0)?;
+        all.extend(counters::port("rcv", &self.home.0, &self.home.1)?);
+        all.extend(counters::missed("rcv", &self.home.1.name));
+        Ok(all)
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        // Whatever was collected is of no use any more.
+        let _ = self.stop_collecting();
+    }
+}
+
+fn collect(mut collector: Box<dyn Collector>, tally: Tally, cpu: u32, go_on: &AtomicBool) -> Collected {
+    let mut receiver = Receiver { collector: collector.as_mut(), tally };
+    let mut outcome = drive::pin(cpu);
+    while outcome.is_ok() && go_on.load(Ordering::Relaxed) {
+        outcome = receiver.step();
+    }
+    let tally = outcome.map(|()| receiver.tally);
+    (collector, tally)
+}
+
+fn port(stream: &Stream) -> Port {
+    Port { name: stream.interface.name.clone(), mac: stream.interface.mac }
+}
+
+fn lost() -> LabError {
+    LabError("receiver: nothing was started; this is a defect of weir-lab".into())
+}
