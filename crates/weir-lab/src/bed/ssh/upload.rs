@@ -49,15 +49,17 @@ impl Program {
 /// What the login shell runs. No single quote in it, so that every shell takes it as one word.
 pub fn script(programs: &[Program]) -> String {
     // A handler, unlike "ignore", is not inherited: the shell outlives a lost connection, its children need not.
-    let mut script = String::from(
-        "trap : HUP PIPE TERM INT; umask 077; d=$(mktemp -d \"${TMPDIR:-/tmp}/weir-lab-XXXXXXXX\") || exit 73; good=1; \
-         echo \"weir-lab: ready\"; ",
+    // mktemp wants at least six of them.
+    let random = "X".repeat(8);
+    let mut script = format!(
+        "trap : HUP PIPE TERM INT; umask 077; d=$(mktemp -d \"${{TMPDIR:-/tmp}}/weir-lab-{random}\") || exit 73; \
+         good=1; echo \"{MARK}ready\"; "
     );
     for Program { name, len, sha256, .. } in programs {
         script += &format!(
             "head -c {len} > \"$d/{name}\" && chmod 700 \"$d/{name}\" && s=$(sha256sum < \"$d/{name}\") && \
              [ \"${{s%% *}}\" = {sha256} ] || good=0; \
-             [ $good = 1 ] && echo \"weir-lab: have {name}\" || echo \"weir-lab: damaged {name}\"; "
+             [ $good = 1 ] && echo \"{MARK}have {name}\" || echo \"{MARK}damaged {name}\"; "
         );
     }
     script += "[ $good = 1 ] && TMPDIR=\"$d\" \"$d/weir-lab\" agent; status=$?; rm -rf \"$d\"; exit $status";
