@@ -38,6 +38,7 @@ fn page(name: &str, title: &str, rates: &[(&str, &[f64])]) -> String {
         skipped: Default::default(),
         machine: Machine::default(),
         build: Build::own(),
+        machines: Default::default(),
         resumed: Vec::new(),
         repeats: None,
     };
