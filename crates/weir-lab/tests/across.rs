@@ -74,6 +74,7 @@ fn campaign(folder: &Folder, name: &str, day: u64, level: f64, change: impl Fn(&
         skipped: Default::default(),
         machine: Machine { kernel: "6.1".into(), ..Machine::default() },
         build: Build::own(),
+        machines: Default::default(),
         resumed: Vec::new(),
         repeats: None,
     };

@@ -222,6 +222,8 @@ impl Prepared for Laid {
         }
         let mut sample = driven.sample();
         sample.ledger = LossLedger { drops, ..sample.ledger };
+        // By the generator's clock, which need not be the lab's.
+        sample.window_ns = None;
         if self.clocks.is_some() {
             sample.latency_ns.clear();
         }
