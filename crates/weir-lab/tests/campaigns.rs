@@ -100,7 +100,12 @@ fn every_experiment_runs_in_memory_with_its_smoke_values() {
         let results: Results = serde_json::from_str(&folder.read("result.json")).expect("a result");
         assert_eq!((results.runs_failed, results.runs_missing), (0, 0), "{lab}");
         assert!(results.runs_measured > 0, "{lab}");
-        assert!(folder.read("report.html").contains("<svg"), "{lab} has no plot");
+        let page = folder.read("report.html");
+        assert!(page.contains("<svg"), "{lab} has no plot");
+        let mut ids: Vec<&str> =
+            page.split("<section id=\"").skip(1).filter_map(|s| s.split('"').next()).collect();
+        ids.sort_unstable();
+        assert!(ids.windows(2).all(|w| w[0] != w[1]), "{lab}: a link has two targets: {ids:?}");
     }
 }
 

@@ -60,7 +60,6 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
 fn pictures(manifest: &Manifest, results: &Results) -> Vec<Plot> {
     let mut all: Vec<Plot> = plots::against_axis(&manifest.experiment, results);
     all.extend(plots::throughput_against_loss(&plots::curves_of_rates(&manifest.experiment, results)));
-    all.extend(plots::throughput_against_loss(&search::curves(results)));
     all.extend(plots::runs(results));
     all.extend(plots::over_time(results));
     all
@@ -290,8 +289,10 @@ fn prose(text: &str) -> String {
 }
 
 fn searches(results: &Results) -> String {
+    let plot = plots::throughput_against_loss(&search::curves(results));
     let one = |s: search::Section| {
-        section(s.title, &format!("{}<p class=\"note\">{}</p>", plain(&s.table), escape(&s.note)))
+        let plot = plot.as_ref().filter(|p| p.title == s.title).map_or(String::new(), figure_of);
+        section(s.title, &format!("{plot}{}<p class=\"note\">{}</p>", plain(&s.table), escape(&s.note)))
     };
     search::sections(results).into_iter().map(one).collect()
 }
