@@ -4,6 +4,7 @@
 //! every printed figure. docs/result-json.md describes each field.
 
 mod answer;
+pub mod cliffs;
 mod doubts;
 pub mod searched;
 
@@ -22,6 +23,7 @@ use crate::stats::paired::Series;
 use crate::stats::warnings::Warning;
 use crate::stats::{Comparison, Summary};
 use crate::store::{self, Run};
+use cliffs::Sought;
 use searched::Searched;
 
 /// Of `result.json`: raised when a field changes its meaning or goes away.
@@ -49,6 +51,9 @@ pub struct Results {
     /// Configurations compared with themselves, a family of their own.
     #[serde(default)]
     pub controls: Vec<Comparison>,
+    /// Curves against a load, each looked at for a break.
+    #[serde(default)]
+    pub cliffs: Vec<Sought>,
     /// How it was measured, each sentence once.
     pub notes: Vec<Noted>,
     pub warnings: Vec<Doubt>,
@@ -196,6 +201,7 @@ fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results 
         configurations: outcomes,
         comparisons,
         controls,
+        cliffs: cliffs::of(experiment, runs),
         warnings: Vec::new(),
         skipped: skipped
             .map(|(name, reason)| Skipped { configuration: name.clone(), reason: reason.clone() })

@@ -12,7 +12,7 @@ use toml::Spanned;
 use super::hosts::{Commands, Hosts};
 use super::method::Written;
 use super::{metric, placement, text};
-use crate::model::{Family, FrameSize, LabError, Rate, Subject, Topology};
+use crate::model::{Configuration, Family, FrameSize, LabError, Rate, Subject, Topology};
 use crate::search::sweep::Step;
 use crate::stats::Analysis;
 use crate::workload::{FLOWS_MAX, address::ROUTES_MAX};
@@ -147,6 +147,23 @@ impl Axis {
             Axis::Cpus => "cpus",
             Axis::GeneratorCpus => "generator_cpus",
             Axis::Port => "port",
+        }
+    }
+
+    /// Where a configuration stands on it; the mix has no size.
+    pub fn number(self, c: &Configuration) -> Option<f64> {
+        match self {
+            Axis::Frame => match c.workload.frame {
+                FrameSize::Fixed(bytes) => Some(f64::from(bytes)),
+                FrameSize::Imix => None,
+            },
+            Axis::Flows => Some(f64::from(c.workload.flows)),
+            Axis::Routes => Some(f64::from(c.routes)),
+            Axis::Rate => match c.workload.rate {
+                Rate::Pps(pps) => Some(pps as f64),
+                Rate::FlatOut => None,
+            },
+            _ => None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `report.html`: one self-contained page, for light and dark.
 
+use super::cliffs;
 use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
 use super::markdown::{facts, percentiles_of};
 use super::plots::{self, Plot};
@@ -36,6 +37,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     body += &time(results);
     body += &ledger(results);
     body += &ministat(results);
+    body += &broken(results);
     body += &doubts(results);
     body += &sessions(manifest, results);
     body += &notes(results);
@@ -304,6 +306,15 @@ fn time(results: &Results) -> String {
     let notes: String =
         profiles::legend(results).iter().map(|l| format!("<p class=\"note\">{}.</p>", escape(l))).collect();
     section("Where time goes", &(plain(&profiles::table(results)) + &notes + &profiles::graphs(results)))
+}
+
+fn broken(results: &Results) -> String {
+    let items: String =
+        cliffs::sentences(results).iter().map(|s| format!("<li>{}</li>", escape(s))).collect();
+    if items.is_empty() {
+        return items;
+    }
+    section("Cliffs", &format!("<ul>{items}</ul><p class=\"note\">{}</p>", cliffs::METHOD))
 }
 
 fn doubts(results: &Results) -> String {

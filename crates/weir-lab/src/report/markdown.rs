@@ -1,5 +1,6 @@
 //! `report.md`: what the field's own READMEs look like, the answer first.
 
+use super::cliffs;
 use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
 use super::profiles;
 use super::record;
@@ -34,6 +35,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
         out += &format!("\n## {}\n\n{}\n\n{}", section.title, section.note, table(&section.table));
     }
     out += &time(results);
+    out += &broken(results);
     out += &doubts(results);
     out += &sessions(manifest, results);
     out += &every_run(results);
@@ -175,6 +177,11 @@ fn time(results: &Results) -> String {
     let notes: String = profiles::legend(results).iter().map(|l| format!("\n{l}.\n")).collect();
     let table = table(&profiles::table(results));
     format!("\n## Where time goes\n\n{table}{notes}\nFlame graphs are in `report.html`.\n")
+}
+
+fn broken(results: &Results) -> String {
+    let said: String = cliffs::sentences(results).iter().map(|s| format!("- {s}\n")).collect();
+    if said.is_empty() { said } else { format!("\n## Cliffs\n\n{}\n\n{said}", cliffs::METHOD) }
 }
 
 fn doubts(results: &Results) -> String {

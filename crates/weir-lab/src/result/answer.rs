@@ -131,6 +131,7 @@ mod tests {
             configurations: Vec::new(),
             comparisons: compare(&pairs, Rules { analysis: Analysis::Welch, margin_percent: 2.0, seed: 1 }),
             controls: Vec::new(),
+            cliffs: Vec::new(),
             notes: Vec::new(),
             warnings: Vec::new(),
             skipped: Vec::new(),

@@ -4,7 +4,7 @@ use super::super::figure;
 use super::super::svg::{Scale, Shape, Svg, text_width};
 use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, ticks_beside};
 use crate::experiment::{Axis, Experiment};
-use crate::model::{Configuration, FrameSize, Rate, Subject, Topology};
+use crate::model::{Configuration, Subject, Topology};
 use crate::result::{Outcome, Results};
 
 const HEIGHT: f64 = 420.0;
@@ -26,7 +26,7 @@ fn one(results: &Results, axis: Axis, topology: Topology, name: &str) -> Option<
         .iter()
         .filter(|o| o.configuration.topology == topology && o.summary.is_some())
         .filter(|o| !results.is_control(&o.configuration.name))
-        .filter_map(|o| Some((o, number(&o.configuration, axis)?)))
+        .filter_map(|o| Some((o, axis.number(&o.configuration)?)))
         .collect();
     let mut xs: Vec<f64> = measured.iter().map(|(_, x)| *x).collect();
     xs.sort_by(f64::total_cmp);
@@ -127,23 +127,6 @@ fn word(axis: Axis) -> &'static str {
     }
 }
 
-/// Where a configuration stands on the axis; the mix has no size.
-fn number(c: &Configuration, axis: Axis) -> Option<f64> {
-    match axis {
-        Axis::Frame => match c.workload.frame {
-            FrameSize::Fixed(bytes) => Some(f64::from(bytes)),
-            FrameSize::Imix => None,
-        },
-        Axis::Flows => Some(f64::from(c.workload.flows)),
-        Axis::Routes => Some(f64::from(c.routes)),
-        Axis::Rate => match c.workload.rate {
-            Rate::Pps(pps) => Some(pps as f64),
-            Rate::FlatOut => None,
-        },
-        _ => None,
-    }
-}
-
 /// What tells this series from the others, the axis aside.
 pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis) -> String {
     let parts = |c: &Configuration| -> Vec<(Axis, String)> {
@@ -153,7 +136,7 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
             (Axis::Subject, word(format!("{:?}", c.subject))),
             (Axis::Topology, word(format!("{:?}", c.topology))),
             (Axis::Family, word(format!("{:?}", c.workload.family))),
-            (Axis::Frame, number(c, Axis::Frame).map_or("imix".into(), |n| format!("{n} B"))),
+            (Axis::Frame, Axis::Frame.number(c).map_or("imix".into(), |n| format!("{n} B"))),
             (Axis::Flows, format!("{} flows", c.workload.flows)),
             (Axis::Routes, format!("{} routes", c.routes)),
             (Axis::Cpus, format!("cpu {}", cpus(&c.placement.cpus))),
