@@ -10,6 +10,7 @@
 //! docs/verify.md describes how data is found.
 
 pub mod blame;
+pub mod claims;
 pub mod find;
 pub mod library;
 pub mod logs;
@@ -20,9 +21,10 @@ pub mod show;
 use std::path::{Path, PathBuf};
 
 use crate::model::LabError;
+use claims::{Doubt, Flag};
 use find::{Found, find};
 use library::Library;
-use printed::Document;
+use printed::{Document, Printed};
 pub use settle::{Class, Difference, Settled};
 
 /// Documents longer than this are no reports: 8 MiB is a thousand times the longest of a collection of ten
@@ -33,7 +35,7 @@ pub const MAX_DOCUMENT_BYTES: u64 = 8 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     pub file: PathBuf,
-    pub line: usize,
+    pub printed: Printed,
     pub settled: Settled,
     /// The data behind each set, where there is any.
     pub found: Vec<Option<Found>>,
@@ -44,6 +46,8 @@ pub struct Block {
 pub struct Verified {
     pub documents: usize,
     pub blocks: Vec<Block>,
+    /// Claims the data does not bear.
+    pub flags: Vec<Flag>,
     /// What could not be read.
     pub notes: Vec<String>,
 }
@@ -52,12 +56,13 @@ impl Verified {
     pub fn add(&mut self, other: Verified) {
         self.documents += other.documents;
         self.blocks.extend(other.blocks);
+        self.flags.extend(other.flags);
         self.notes.extend(other.notes);
     }
 }
 
 /// Verifies a document, or every document below a folder.
-pub fn verify(path: &Path) -> Result<Verified, LabError> {
+pub fn verify(path: &Path, effect: f64) -> Result<Verified, LabError> {
     let found = std::fs::metadata(path)
         .map_err(|e| LabError(format!("{}: {e}; name a README or a folder", path.display())))?;
     let root = if found.is_dir() { path.to_path_buf() } else { folder_of(path) };
@@ -66,7 +71,7 @@ pub fn verify(path: &Path) -> Result<Verified, LabError> {
         if found.is_dir() { library.files().filter(|f| is_document(f)).collect() } else { vec![path.into()] };
     let mut verified = Verified { documents: documents.len(), ..Verified::default() };
     for file in documents {
-        document(&file, &mut library, &mut verified);
+        document(&file, &mut library, effect, &mut verified);
     }
     verified.notes.append(&mut library.notes);
     Ok(verified)
@@ -84,31 +89,45 @@ fn is_document(path: &Path) -> bool {
     markdown || (readme && (!name.contains('.') || name.ends_with(".txt") || name.ends_with(".rst")))
 }
 
-fn document(file: &Path, library: &mut Library, verified: &mut Verified) {
-    let long = std::fs::metadata(file).is_ok_and(|m| m.len() > MAX_DOCUMENT_BYTES);
-    let read = if long {
-        Err(std::io::Error::other(format!("longer than {MAX_DOCUMENT_BYTES} bytes")))
-    } else {
-        std::fs::read(file)
-    };
-    let bytes = match read {
+fn document(file: &Path, library: &mut Library, effect: f64, verified: &mut Verified) {
+    let bytes = match read(file) {
         Ok(bytes) => bytes,
         Err(e) => return verified.notes.push(format!("{}: {e}: not read", file.display())),
     };
     let document = Document::read(&bytes);
     let dir = folder_of(file);
     let rings = if document.blocks.is_empty() { Vec::new() } else { library.rings(&dir) };
-    for printed in &document.blocks {
-        let found: Vec<Option<Found>> = printed
-            .vitals
-            .iter()
-            .enumerate()
+    let mut blocks: Vec<Block> = Vec::new();
+    for printed in document.blocks {
+        let sets = printed.vitals.iter().enumerate();
+        let found: Vec<Option<Found>> = sets
             .map(|(i, v)| {
                 let legend = printed.legend.get(i).map_or("", String::as_str);
                 find(library, &dir, &rings, legend, &v.figures, &[])
             })
             .collect();
-        let settled = settle::settle(printed, &found);
-        verified.blocks.push(Block { file: file.into(), line: printed.line, settled, found });
+        let settled = settle::settle(&printed, &found);
+        blocks.push(Block { file: file.into(), printed, settled, found });
     }
+    verified.flags.extend(claims::verdicts(&blocks, effect));
+    for block in &blocks {
+        for found in block.found.iter().flatten().filter(|f| f.is_exact()) {
+            if let Some(text) = claims::runs(library, found) {
+                verified.flags.push(Flag {
+                    file: file.into(),
+                    line: block.printed.line,
+                    doubt: Doubt::Runs,
+                    text,
+                });
+            }
+        }
+    }
+    verified.blocks.extend(blocks);
+}
+
+fn read(file: &Path) -> std::io::Result<Vec<u8>> {
+    if std::fs::metadata(file)?.len() > MAX_DOCUMENT_BYTES {
+        return Err(std::io::Error::other(format!("longer than {MAX_DOCUMENT_BYTES} bytes")));
+    }
+    std::fs::read(file)
 }

@@ -38,7 +38,7 @@ impl Tree {
     }
 
     fn verify(&self) -> Verified {
-        verify(&self.0).expect("a folder")
+        verify(&self.0, 5.0).expect("a folder")
     }
 }
 
@@ -79,7 +79,7 @@ fn a_block_that_follows_from_the_files_its_legend_names_is_reproduced() {
         "{verified:?}",
         verified = verified.text(true)
     );
-    assert_eq!(only(&verified).line, 4);
+    assert_eq!(only(&verified).printed.line, 4);
     let counts = Counts { blocks: 1, reproduced: 1, whitespace: 0, differs: 0, no_data: 0 };
     assert_eq!(verified.counts(), counts);
 }

@@ -23,6 +23,9 @@ pub struct Verify {
     /// Documents, or folders whose documents (README, *.md) are verified.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
+    /// Difference of interest, percent: a verdict of no difference that could have missed it is flagged.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
+    effect: f64,
     /// For programs: the counts blocks, reproduced, whitespace, differs and no_data as one JSON document.
     #[arg(long)]
     json: bool,
@@ -34,11 +37,18 @@ pub struct Verify {
     all: bool,
 }
 
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').trim_end().parse() {
+        Ok(percent) if percent > 0.0 && f64::is_finite(percent) => Ok(percent),
+        _ => Err(format!("got {text}, takes a percentage above 0, as in 2.5")),
+    }
+}
+
 impl Verify {
     pub fn go(self) -> Result<ExitCode, LabError> {
         let mut verified = Verified::default();
         for path in &self.paths {
-            verified.add(verify(path)?);
+            verified.add(verify(path, self.effect)?);
         }
         if self.json {
             println!("{}", verified.json(self.details));

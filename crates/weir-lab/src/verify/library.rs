@@ -154,19 +154,21 @@ impl Library {
 
     /// Folders from the nearest to `from` outwards: itself, those below, then around each ancestor.
     pub fn rings(&self, from: &Path) -> Vec<Vec<PathBuf>> {
-        let below = |dir: &Path| -> Vec<PathBuf> {
-            let range = self.folders.range(dir.to_path_buf()..).map(|(p, _)| p);
-            range.take_while(|p| p.starts_with(dir)).cloned().collect()
-        };
-        let mut rings = vec![vec![from.to_path_buf()]];
+        let below = |dir: &Path| self.below(dir);
+        let under = below(from).into_iter().filter(|p| p != from).collect();
+        let mut rings = vec![vec![from.to_path_buf()], under];
         let mut inner = from;
-        let all = below(from).into_iter().filter(|p| p != from).collect();
-        rings.push(all);
         while let Some(outer) = inner.parent().filter(|p| p.starts_with(&self.root) && inner != self.root) {
             rings.push(below(outer).into_iter().filter(|p| !p.starts_with(inner)).collect());
             inner = outer;
         }
         rings
+    }
+
+    /// A folder and all those below it.
+    pub fn below(&self, dir: &Path) -> Vec<PathBuf> {
+        let range = self.folders.range(dir.to_path_buf()..).map(|(p, _)| p);
+        range.take_while(|p| p.starts_with(dir)).cloned().collect()
     }
 
     /// Sets in the files of a folder.

@@ -9,8 +9,12 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::claims::{Doubt, Flag};
 use super::library::Origin;
 use super::{Block, Class, Verified};
+
+/// Doubts of one kind that a screen has room for.
+const SHOWN: usize = 8;
 
 /// The counts of a tree: exactly what programs are promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -33,6 +37,7 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Details<'a> {
     details: Vec<Value>,
+    flags: Vec<Value>,
     notes: &'a [String],
 }
 
@@ -61,8 +66,11 @@ impl Verified {
 
     /// For programs; `details` adds every block and note.
     pub fn json(&self, details: bool) -> String {
-        let details = details
-            .then(|| Details { details: self.blocks.iter().map(detail).collect(), notes: &self.notes });
+        let details = details.then(|| Details {
+            details: self.blocks.iter().map(detail).collect(),
+            flags: self.flags.iter().map(flagged).collect(),
+            notes: &self.notes,
+        });
         let document = serde_json::to_string(&Document { counts: self.counts(), details });
         document.expect("counts, texts and values have a JSON form")
     }
@@ -91,8 +99,30 @@ impl Verified {
                 out += &format!("\n{}", entry(block));
             }
         }
+        out += &self.doubts(all);
         for note in &self.notes {
             out += &format!("\nnote: {note}\n");
+        }
+        out
+    }
+
+    /// Flagged claims by doubt: the first of each, or all.
+    fn doubts(&self, all: bool) -> String {
+        let mut out = String::new();
+        for doubt in Doubt::ALL {
+            let flags: Vec<&Flag> = self.flags.iter().filter(|f| f.doubt == doubt).collect();
+            if flags.is_empty() {
+                continue;
+            }
+            out += &format!("\n{} ({}): {}\n", many(flags.len(), "doubt"), doubt.name(), doubt.meaning());
+            let shown = if all { flags.len() } else { flags.len().min(SHOWN) };
+            for flag in &flags[..shown] {
+                out += &format!("    {}:{}  {}\n", flag.file.display(), flag.line, flag.text);
+            }
+            if shown < flags.len() {
+                out += &format!("    … and {} more (--all)\n", flags.len() - shown);
+            }
+            out += &format!("    do: {}\n", doubt.remedy());
         }
         out
     }
@@ -119,7 +149,7 @@ fn many(n: usize, what: &str) -> String {
 
 fn entry(block: &Block) -> String {
     let settled = &block.settled;
-    let mut out = format!("{}:{}  {}", block.file.display(), block.line, settled.class.name());
+    let mut out = format!("{}:{}  {}", block.file.display(), block.printed.line, settled.class.name());
     if !settled.style.is_empty() {
         out += &format!("  ({})", settled.style);
     }
@@ -164,7 +194,7 @@ fn detail(block: &Block) -> Value {
     let dir = block.file.parent().unwrap_or(Path::new(""));
     json!({
         "file": block.file.to_string_lossy(),
-        "line": block.line,
+        "line": block.printed.line,
         "class": settled.class.name(),
         "style": settled.style,
         "data": block.found.iter().map(|f| f.as_ref().map(|f| source(&f.raw, dir))).collect::<Vec<_>>(),
@@ -172,5 +202,14 @@ fn detail(block: &Block) -> Value {
             "figure": d.figure, "printed": d.printed, "derived": d.derived,
         })),
         "reason": settled.reason,
+    })
+}
+
+fn flagged(flag: &Flag) -> Value {
+    json!({
+        "file": flag.file.to_string_lossy(),
+        "line": flag.line,
+        "doubt": flag.doubt.name(),
+        "text": flag.text,
     })
 }
