@@ -10,7 +10,10 @@
 //! docs/verify.md describes how data is found.
 
 pub mod blame;
+pub mod campaign;
 pub mod claims;
+mod contents;
+pub mod document;
 pub mod find;
 pub mod library;
 pub mod logs;
@@ -23,7 +26,7 @@ use std::path::{Path, PathBuf};
 use crate::model::LabError;
 use claims::{Doubt, Flag};
 use find::{Found, find};
-use library::Library;
+use library::{Library, Raw};
 use printed::{Document, Printed};
 pub use settle::{Class, Difference, Settled};
 
@@ -71,10 +74,22 @@ pub fn verify(path: &Path, effect: f64) -> Result<Verified, LabError> {
         if found.is_dir() { library.files().filter(|f| is_document(f)).collect() } else { vec![path.into()] };
     let mut verified = Verified { documents: documents.len(), ..Verified::default() };
     for file in documents {
-        document(&file, &mut library, effect, &mut verified);
+        one(&file, &mut library, effect, &mut verified);
+    }
+    if found.is_dir() {
+        verified.blocks.extend(campaigns(&library));
     }
     verified.notes.append(&mut library.notes);
     Ok(verified)
+}
+
+/// Results of our own campaigns, a block each.
+fn campaigns(library: &Library) -> Vec<Block> {
+    let dirs = library.below(library.root()).into_iter().filter(|d| campaign::is_campaign(d));
+    let settled = dirs.map(|dir| campaign::settle(&dir));
+    settled
+        .map(|(file, settled)| Block { file, printed: Printed::default(), settled, found: Vec::new() })
+        .collect()
 }
 
 fn folder_of(file: &Path) -> PathBuf {
@@ -89,39 +104,36 @@ fn is_document(path: &Path) -> bool {
     markdown || (readme && (!name.contains('.') || name.ends_with(".txt") || name.ends_with(".rst")))
 }
 
-fn document(file: &Path, library: &mut Library, effect: f64, verified: &mut Verified) {
+fn one(file: &Path, library: &mut Library, effect: f64, verified: &mut Verified) {
     let bytes = match read(file) {
         Ok(bytes) => bytes,
         Err(e) => return verified.notes.push(format!("{}: {e}: not read", file.display())),
     };
     let document = Document::read(&bytes);
     let dir = folder_of(file);
-    let rings = if document.blocks.is_empty() { Vec::new() } else { library.rings(&dir) };
     let mut blocks: Vec<Block> = Vec::new();
-    for printed in document.blocks {
-        let sets = printed.vitals.iter().enumerate();
-        let found: Vec<Option<Found>> = sets
-            .map(|(i, v)| {
-                let legend = printed.legend.get(i).map_or("", String::as_str);
-                find(library, &dir, &rings, legend, &v.figures, &[])
-            })
-            .collect();
-        let settled = settle::settle(&printed, &found);
-        blocks.push(Block { file: file.into(), printed, settled, found });
+    if document.blocks.is_empty() {
+        return;
+    }
+    let tables = document::sets(&document, file);
+    for (printed, found) in document.blocks.iter().zip(find(library, &dir, &document.blocks, &tables)) {
+        let settled = settle::settle(printed, &found);
+        blocks.push(Block { file: file.into(), printed: printed.clone(), settled, found });
     }
     verified.flags.extend(claims::verdicts(&blocks, effect));
+    let mut files: Vec<&Path> = Vec::new();
     for block in &blocks {
         for found in block.found.iter().flatten().filter(|f| f.is_exact()) {
-            if let Some(text) = claims::runs(library, found) {
-                verified.flags.push(Flag {
-                    file: file.into(),
-                    line: block.printed.line,
-                    doubt: Doubt::Runs,
-                    text,
-                });
+            if files.contains(&&*found.raw.path) {
+                continue;
             }
+            files.push(&found.raw.path);
+            let flag = |text| Flag { file: file.into(), line: block.printed.line, doubt: Doubt::Runs, text };
+            verified.flags.extend(claims::runs(library, found).map(flag));
         }
     }
+    let known: Vec<f64> = library.sets(&dir).iter().flat_map(Raw::printed).collect();
+    verified.flags.extend(document::doubts(&document, &blocks, &known));
     verified.blocks.extend(blocks);
 }
 

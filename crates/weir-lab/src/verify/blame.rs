@@ -4,6 +4,7 @@
 //! the plot. The reason is the likeliest story the figures tell; it accuses nobody of more than an edit.
 
 use super::find::Found;
+use super::library::Origin;
 use super::printed::{Part, Printed, SYMBOLS};
 use super::settle::{Difference, Line, name, same_but_layout};
 use crate::stats::ministat::{Dialect, Set, Style, block};
@@ -114,6 +115,21 @@ pub fn blame(printed: &Printed, set: usize, found: &Found) -> String {
     }
 }
 
+/// What is said when the file a legend names has other figures than the block, and another set has these.
+pub fn renamed(printed: &Printed, set: usize, found: &Found) -> String {
+    let (named, file) = (printed.legend(set).trim(), found.raw.path.display());
+    match found.raw.origin {
+        Origin::Logs { .. } => {
+            format!(
+                "{named} holds other runs than were printed; the logs still give these: it was changed afterwards"
+            )
+        }
+        _ => format!(
+            "{named} holds other runs than were printed; these are the figures of {file}: the legend is wrong"
+        ),
+    }
+}
+
 /// Why a block with data is not what the data gives.
 pub fn why(
     printed: &Printed,
@@ -129,6 +145,9 @@ pub fn why(
     let cut = difference.is_some_and(|d| d.printed == "nothing");
     if cut {
         return "every figure printed is right, but lines were cut by hand".into();
+    }
+    if figure == "legend" {
+        return "the figures are right, the legend is not whole: a line was cut or moved by hand".into();
     }
     if figure == "plot" {
         return "the figures are right, the plot is not theirs: edited by hand, or drawn of other sets"

@@ -14,6 +14,7 @@
 use std::path::PathBuf;
 
 use super::Block;
+use super::contents::unpacked;
 use super::find::Found;
 use super::library::{Library, Origin, Raw};
 use super::settle::name;
@@ -52,7 +53,7 @@ impl Doubt {
             Doubt::Family => "differences that vanish when the document's comparisons share one error (Holm)",
             Doubt::Weak => "\"no difference\" that would have missed the effect of interest",
             Doubt::Runs => "runs that are not those of the logs beside them",
-            Doubt::Document => "figures the document itself contradicts",
+            Doubt::Document => "figures the document contradicts, or its blocks do not bear out",
         }
     }
 
@@ -138,7 +139,7 @@ fn doubts(j: &Judged<'_>, p_holm: f64, all: &[Judged<'_>], effect: f64) -> Vec<F
             ));
         }
         if p_holm > j.alpha && j.p <= j.alpha {
-            let family = all.len();
+            let family = family(all).iter().filter(|p| !p.is_nan()).count();
             let text =
                 format!("{who} against {whom}: p {}, {} as one of {family}", p_text(j.p), p_text(p_holm));
             flags.push(flag(Doubt::Family, text));
@@ -161,7 +162,7 @@ fn weakness(j: &Judged<'_>, effect: f64) -> Option<String> {
     let deviation = ((variance(j.reference) + variance(j.other)) / 2.0).sqrt();
     let runs = runs_needed(deviation, base * effect / 100.0, Design::Unpaired, goal);
     let remedy = runs.map_or("no practicable number of runs".into(), |n| format!("{n} runs a set"));
-    Some(format!("could have missed {seen:.1} %; {effect} % takes {remedy}"))
+    Some(format!("could have missed {} %; {effect} % takes {remedy}", general(seen, 3)))
 }
 
 fn p_text(p: f64) -> String {
@@ -171,31 +172,33 @@ fn p_text(p: f64) -> String {
 /// A set's file against the logs it was made from: what is missing, and what is not theirs.
 pub fn runs(library: &mut Library, found: &Found) -> Option<String> {
     let raw = &found.raw;
-    if !matches!(raw.origin, Origin::File { column: 1 }) {
-        return None;
-    }
     let dir = raw.path.parent()?;
-    let stem = stem(&raw.path);
-    let mut logged: Vec<Raw> = Vec::new();
-    for dir in library.below(dir) {
-        logged.extend(
-            library
-                .logs(&dir)
-                .iter()
-                .filter(|l| l.path.file_stem().is_some() && self::stem(&l.path) == stem)
-                .cloned(),
-        );
-    }
-    let nearest =
-        logged.iter().map(|l| (left(&raw.values, l), l)).min_by_key(|((m, e), _)| m.len() + e.len());
-    let ((missing, extra), logs) = nearest?;
+    let same_set = |sets: &[Raw]| -> Vec<Raw> {
+        let mut same: Vec<Raw> = sets.iter().filter(|s| stem(&s.path) == stem(&raw.path)).cloned().collect();
+        if same.iter().any(|s| s.path.file_name() == raw.path.file_name()) {
+            same.retain(|s| s.path.file_name() == raw.path.file_name());
+        }
+        same
+    };
+    let (file, logs) = match raw.origin {
+        Origin::File { column: 1 } => {
+            let logs: Vec<Raw> = library.below(dir).iter().flat_map(|d| library.logs(d).to_vec()).collect();
+            let logs = same_set(&logs).into_iter().min_by_key(|l| distance(&raw.values, &l.values))?;
+            (raw.clone(), logs)
+        }
+        Origin::Logs { .. } => {
+            let beside = [Some(dir), dir.parent()].into_iter().flatten();
+            let files: Vec<Raw> = beside.flat_map(|d| library.sets(d).to_vec()).collect();
+            (same_set(&files).into_iter().next()?, raw.clone())
+        }
+        _ => return None,
+    };
+    let (missing, extra) = left(&file.values, &logs.values);
     if missing.is_empty() && extra.is_empty() {
         return None;
     }
-    let file = raw.path.file_name()?.to_string_lossy();
-    let Origin::Logs { files, .. } = logs.origin else { return None };
-    let mut text =
-        format!("{file} holds {} runs, its {files} logs give {}", raw.values.len(), logs.values.len());
+    let name = file.path.file_name()?.to_string_lossy();
+    let mut text = format!("{name} holds {} runs, its logs give {}", file.values.len(), logs.values.len());
     for (what, values) in [("in the logs only", missing), ("in the file only", extra)] {
         if !values.is_empty() {
             text += &format!("; {what}: {}", values.join(", "));
@@ -204,19 +207,25 @@ pub fn runs(library: &mut Library, found: &Found) -> Option<String> {
     Some(text)
 }
 
+fn distance(file: &[f64], logs: &[f64]) -> usize {
+    let (missing, extra) = left(file, logs);
+    missing.len() + extra.len()
+}
+
 /// A set's name without its ending: `x.pps`, `pps.x` and `x.equilibrium` are of x.
 fn stem(path: &std::path::Path) -> String {
     let name = path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
-    let name = name.strip_prefix("pps.").unwrap_or(&name);
+    let name = unpacked(&name);
+    let name = name.strip_prefix("pps.").unwrap_or(name);
     let endings = [".pps", ".equilibrium.max", ".equilibrium"];
     endings.iter().find_map(|e| name.strip_suffix(e)).unwrap_or(name).to_string()
 }
 
 /// Values of the logs that the file has not, and of the file that the logs have not.
-fn left(file: &[f64], logs: &Raw) -> (Vec<String>, Vec<String>) {
+fn left(file: &[f64], logs: &[f64]) -> (Vec<String>, Vec<String>) {
     let print = |values: &[f64]| sorted(values).iter().map(|v| general(*v, 8)).collect::<Vec<String>>();
     let (mut extra, mut missing) = (print(file), Vec::new());
-    for value in print(&logs.values) {
+    for value in print(logs) {
         match extra.iter().position(|v| *v == value) {
             Some(at) => drop(extra.remove(at)),
             None => missing.push(value),

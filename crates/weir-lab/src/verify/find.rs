@@ -4,7 +4,8 @@
 //! 1  the file its legend names, when it has exactly these six figures
 //! 2  any set that has exactly these six figures, nearest folder first; then generator logs
 //! 3  the file its legend names, or a near set that shares enough digits: the block differs from it
-//! 4  none: no data
+//! 4  the one file beside the document that no block was printed of, if it is alike: the block differs from it
+//! 5  none: no data
 //! ```
 //!
 //! Legends are edited by hand more often than figures: a set is known by its figures, its name only decides
@@ -13,7 +14,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::library::{Library, Origin, Raw};
+use super::library::{Library, Raw};
+use super::printed::Printed;
 
 /// Significant digits two descriptions must share before one is called an edited copy of the other: a rate
 /// in packets a second has seven; three throughputs of three digits have nine.
@@ -51,37 +53,67 @@ impl Found {
     }
 }
 
-/// The data behind `printed` figures with this legend, in a document in `dir`.
+/// The data behind each set of each block of a document in `dir`; `tables` are sets the document holds itself.
 pub fn find(
     library: &mut Library,
     dir: &Path,
+    blocks: &[Printed],
+    tables: &[Raw],
+) -> Vec<Vec<Option<Found>>> {
+    let rings = library.rings(dir);
+    let mut found: Vec<Vec<Option<Found>>> = Vec::new();
+    for printed in blocks {
+        let sets = (0..printed.vitals.len()).map(|i| {
+            let line = (printed.legend(i), &printed.vitals[i].figures[..]);
+            let named = named(library, dir, line.0);
+            exact(library, &rings, line, &named, tables)
+        });
+        found.push(sets.collect());
+    }
+    let paths = |found: &[Option<Found>]| -> Vec<PathBuf> {
+        found.iter().flatten().map(|f| f.raw.path.clone()).collect()
+    };
+    let used: Vec<PathBuf> = found.iter().flat_map(|f| paths(f)).collect();
+    for (printed, found) in blocks.iter().zip(&mut found) {
+        let taken = paths(found);
+        for (i, found) in found.iter_mut().enumerate().filter(|(_, f)| f.is_none()) {
+            let line = (printed.legend(i), &printed.vitals[i].figures[..]);
+            let named = named(library, dir, line.0);
+            let free = named.iter().filter(|r| !taken.contains(&r.path));
+            let named = free.max_by_key(|r| shared_digits(r, line.1)).cloned();
+            *found = match named {
+                Some(raw) => Some(Found { raw, how: How::NamedOther }),
+                None => near(library, &rings, line, &taken)
+                    .or_else(|| left(&library.sets(dir), line.1, &used))
+                    .map(|raw| Found { raw, how: How::Near }),
+            };
+        }
+    }
+    found
+}
+
+/// Sets of the file a legend names.
+fn named(library: &mut Library, dir: &Path, legend: &str) -> Vec<Raw> {
+    let paths: Vec<PathBuf> = spelled(legend).iter().flat_map(|name| candidates(dir, name)).collect();
+    let sets = paths.iter().map(|path| library.file(path)).find(|sets| !sets.is_empty());
+    sets.map_or(Vec::new(), |sets| sets.to_vec())
+}
+
+/// A set with exactly the figures of a line.
+fn exact(
+    library: &mut Library,
     rings: &[Vec<PathBuf>],
-    legend: &str,
-    printed: &[String],
+    (legend, figures): (&str, &[String]),
+    named: &[Raw],
     tables: &[Raw],
 ) -> Option<Found> {
-    let named: Vec<Raw> = spelled(legend)
-        .iter()
-        .flat_map(|name| candidates(dir, name))
-        .map(|path| library.file(&path))
-        .find(|sets| !sets.is_empty())
-        .map_or(Vec::new(), |sets| sets.to_vec());
-    let exact = |raw: &&Raw| raw.agrees(printed) == [true; 6];
-    if let Some(raw) = named.iter().find(exact) {
+    let fits = |raw: &&Raw| raw.agrees(figures) == [true; 6];
+    if let Some(raw) = named.iter().find(fits) {
         return Some(Found { raw: raw.clone(), how: How::Named });
     }
-    if let Some(raw) = by_figures(library, rings, legend, printed) {
-        let own_logs = matches!(raw.origin, Origin::Logs { .. });
-        let renamed = named.first().is_some_and(|n| !own_logs && n.path.ends_with(legend.trim()));
-        return Some(Found { raw, how: if renamed { How::Renamed } else { How::Figures } });
-    }
-    if let Some(raw) = tables.iter().find(exact) {
-        return Some(Found { raw: raw.clone(), how: How::Figures });
-    }
-    if let Some(raw) = named.iter().max_by_key(|r| shared_digits(r, printed)) {
-        return Some(Found { raw: raw.clone(), how: How::NamedOther });
-    }
-    near(library, rings, legend, printed).map(|raw| Found { raw, how: How::Near })
+    let raw = by_figures(library, rings, legend, figures).or_else(|| tables.iter().find(fits).cloned())?;
+    let renamed = named.first().is_some_and(|n| n.path.ends_with(legend.trim()));
+    Some(Found { raw, how: if renamed { How::Renamed } else { How::Figures } })
 }
 
 /// What of a legend may be a file's name: all of it, its words, and each with an ending of the field's.
@@ -160,12 +192,17 @@ fn best(
 }
 
 /// A near set that shares enough digits with the printed figures to be what they were printed from.
-fn near(library: &mut Library, rings: &[Vec<PathBuf>], legend: &str, printed: &[String]) -> Option<Raw> {
+fn near(
+    library: &mut Library,
+    rings: &[Vec<PathBuf>],
+    (legend, printed): (&str, &[String]),
+    taken: &[PathBuf],
+) -> Option<Raw> {
     let mut best: Option<((usize, usize), Raw)> = None;
     for dir in rings.iter().take(NEAR_RINGS).flatten() {
         let sets = library.sets(dir);
         let logs = library.logs(dir);
-        for raw in sets.iter().chain(logs.iter()) {
+        for raw in sets.iter().chain(logs.iter()).filter(|r| !taken.contains(&r.path)) {
             let rank = (shared_digits(raw, printed), alike(legend, &raw.path));
             if rank.0 >= ENOUGH_DIGITS && best.as_ref().is_none_or(|(least, _)| rank > *least) {
                 best = Some((rank, raw.clone()));
@@ -173,6 +210,18 @@ fn near(library: &mut Library, rings: &[Vec<PathBuf>], legend: &str, printed: &[
         }
     }
     best.map(|(_, raw)| raw)
+}
+
+/// The one set beside the document that no block was printed of, when its runs are as many and as large: what
+/// was overwritten keeps its place.
+fn left(sets: &[Raw], printed: &[String], used: &[PathBuf]) -> Option<Raw> {
+    let mean: f64 = printed.get(4)?.parse().ok()?;
+    let alike = |raw: &&Raw| {
+        let other = raw.values.iter().sum::<f64>() / raw.values.len() as f64;
+        printed[0] == raw.figures[0][0] && (0.5..2.0).contains(&(other / mean)) && !used.contains(&raw.path)
+    };
+    let mut left = sets.iter().filter(alike);
+    left.next().filter(|_| left.next().is_none()).cloned()
 }
 
 /// Significant digits of the figures both have, each value counted once.
@@ -208,6 +257,7 @@ fn alike(legend: &str, path: &Path) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verify::library::Origin;
 
     #[test]
     fn digits_that_two_descriptions_share_are_counted_once() {

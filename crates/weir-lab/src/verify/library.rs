@@ -14,23 +14,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use super::contents::{MAX_BYTES, contents, unpacked};
 use super::logs::{self, Kind};
 use crate::stats::ministat::read::{Columns, figures};
 use crate::stats::ministat::{Dialect, Parts, Set, Style, block};
 
 /// A published collection of ten years has 31,000; sixteen times that is a home directory.
 pub const MAX_FILES: usize = 500_000;
-/// Of a file: 100,000 runs of ten digits; a log of an hour.
-pub const MAX_BYTES: u64 = 1 << 20;
 /// Columns of a table that may be sets.
 const MAX_COLUMNS: usize = 8;
 /// Folders nested deeper are left out: 40 is beyond every collection and far below the stack's end.
 const MAX_DEPTH: usize = 40;
 
 /// Endings of files that hold no set: pictures, profiles, configurations, machine descriptions.
-const NO_FIGURES: [&str; 22] = [
+const NO_FIGURES: [&str; 19] = [
     "png", "jpg", "svg", "gif", "pdf", "html", "graph", "stack", "pmc", "pcap", "info", "conf", "plt", "sh",
-    "md", "json", "jsonl", "xz", "gz", "bz2", "tgz", "zip",
+    "md", "json", "csv", "tgz", "zip",
 ];
 
 /// Where the figures of a set come from.
@@ -73,6 +72,11 @@ impl Raw {
             }
         }
         Some(Raw { path, origin, values, figures })
+    }
+
+    /// Its figures but for N, as numbers.
+    pub fn printed(&self) -> Vec<f64> {
+        self.figures[0][1..].iter().filter_map(|f| f.parse().ok()).collect()
     }
 
     /// Which of N, Min, Max, Median, Avg, Stddev a printed line has right, in any dialect.
@@ -178,8 +182,10 @@ impl Library {
         }
         let mut sets = Vec::new();
         for (name, bytes) in self.folders.get(dir).map_or(&[][..], |f| &f.files) {
-            let ending = name.rsplit_once('.').map_or("", |(_, e)| e).to_ascii_lowercase();
-            if *bytes <= MAX_BYTES && logs::named(name).is_none() && !NO_FIGURES.contains(&ending.as_str()) {
+            let plain = unpacked(name);
+            let ending = plain.rsplit_once('.').map_or("", |(_, e)| e).to_ascii_lowercase();
+            let figures = logs::named(plain).is_none() && !NO_FIGURES.contains(&ending.as_str());
+            if figures && *bytes <= MAX_BYTES {
                 sets.extend(columns(&dir.join(name)));
             }
         }
@@ -195,7 +201,7 @@ impl Library {
         }
         let mut groups: BTreeMap<(&str, Kind), Vec<&str>> = BTreeMap::new();
         for (name, bytes) in self.folders.get(dir).map_or(&[][..], |f| &f.files) {
-            if let Some(group) = logs::named(name).filter(|_| *bytes <= MAX_BYTES) {
+            if let Some(group) = logs::named(unpacked(name)).filter(|_| *bytes <= MAX_BYTES) {
                 groups.entry(group).or_default().push(name);
             }
         }
@@ -211,8 +217,7 @@ impl Library {
         if let Some(sets) = self.named.get(path) {
             return sets.clone();
         }
-        let readable = fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() <= MAX_BYTES);
-        let sets = Rc::new(if readable { columns(path) } else { Vec::new() });
+        let sets = Rc::new(columns(path));
         self.named.insert(path.into(), sets.clone());
         sets
     }
@@ -220,10 +225,7 @@ impl Library {
 
 /// Each column of a file that is all figures.
 fn columns(path: &Path) -> Vec<Raw> {
-    let Ok(bytes) = fs::read(path) else { return Vec::new() };
-    if bytes.contains(&0) {
-        return Vec::new();
-    }
+    let Some(bytes) = contents(path).filter(|bytes| !bytes.contains(&0)) else { return Vec::new() };
     let mut sets = Vec::new();
     for column in 1..=MAX_COLUMNS {
         let read = figures(&bytes, &Columns { column, ..Columns::default() });
@@ -240,7 +242,7 @@ fn columns(path: &Path) -> Vec<Raw> {
 fn logged(dir: &Path, set: &str, kind: Kind, names: &[&str]) -> Vec<Raw> {
     let texts: Vec<String> = names
         .iter()
-        .filter_map(|n| fs::read(dir.join(n)).ok())
+        .filter_map(|n| contents(&dir.join(n)))
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .collect();
     let files = texts.len();
@@ -262,6 +264,10 @@ fn logged(dir: &Path, set: &str, kind: Kind, names: &[&str]) -> Vec<Raw> {
             let estimates = estimates.iter().map(|e| e.0).collect();
             let sets = [("equilibrium", estimates), ("equilibrium.max", seen)];
             sets.into_iter().filter_map(|(e, v)| raw(e, Dialect::Modern, v)).collect()
+        }
+        Kind::Runs => {
+            let sets = logs::runs(&texts.concat());
+            sets.into_iter().filter_map(|(metric, v)| raw(metric, Dialect::Modern, v)).collect()
         }
     }
 }

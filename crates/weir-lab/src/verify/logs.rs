@@ -10,9 +10,13 @@
 //! Promises the figure the published file holds: a median rounded to eight digits. Refuses a log without a
 //! single usable line: that run has no figure, and the set says so.
 
+use crate::experiment::Metric;
+use crate::experiment::metric::KNOWN;
+use crate::model::Sample;
 use crate::stats::ministat::Dialect;
 use crate::stats::number::general;
 use crate::stats::summary::median;
+use crate::store::Run;
 
 /// Lines at the front of a receiver's log: set-up and the rising edge.
 const HEAD: usize = 15;
@@ -26,6 +30,8 @@ const DIGITS: usize = 8;
 pub enum Kind {
     Receiver,
     Sender,
+    /// Of a campaign of ours.
+    Runs,
 }
 
 /// A log's set and kind by its name: `bench.null.3.sender` is of set `null`.
@@ -33,6 +39,7 @@ pub fn named(name: &str) -> Option<(&str, Kind)> {
     let (stem, kind) = match name.rsplit_once('.')? {
         (stem, "receiver") => (stem, Kind::Receiver),
         (stem, "sender") => (stem, Kind::Sender),
+        (stem, "jsonl") => return Some((stem, Kind::Runs)),
         _ => return None,
     };
     let stem = match stem.rsplit_once('.') {
@@ -77,6 +84,17 @@ pub fn sender(text: &str) -> Vec<(f64, Option<f64>)> {
             Some((after("throughput=")?, after("value seen:")))
         })
         .collect()
+}
+
+/// Figures of a campaign's raw runs, by metric; lines that are no runs have none.
+pub fn runs(text: &str) -> Vec<(&'static str, Vec<f64>)> {
+    let runs = text.lines().filter_map(|l| serde_json::from_str::<Run>(l).ok());
+    let samples: Vec<Sample> = runs.filter_map(|r| r.sample).collect();
+    let of = |name: &'static str| {
+        let metric = Metric(name.into());
+        (name, samples.iter().filter_map(|s| metric.of(s)).collect())
+    };
+    KNOWN.into_iter().map(of).collect()
 }
 
 #[cfg(test)]

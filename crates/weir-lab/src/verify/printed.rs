@@ -39,15 +39,18 @@ pub struct Vitals {
 }
 
 /// A block of a document.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Printed {
     /// Line of the document its first line stands on, from 1.
     pub line: usize,
+    /// And its last.
+    pub last: usize,
     /// As in the file, terminators and markup included.
     pub raw: Vec<String>,
     /// Without markup and carriage returns; white space at the front kept.
     pub lines: Vec<(Part, String)>,
-    pub legend: Vec<String>,
+    /// Symbol's index and name; hand-made legends may have gaps.
+    legend: Vec<(usize, String)>,
     pub vitals: Vec<Vitals>,
     /// Columns between the borders of the plot.
     pub width: Option<usize>,
@@ -58,6 +61,13 @@ pub struct Printed {
 impl Printed {
     pub fn has(&self, part: Part) -> bool {
         self.lines.iter().any(|(p, _)| *p == part)
+    }
+
+    /// Name of the set whose figures stand in line `set`, by its symbol; empty when it has none.
+    pub fn legend(&self, set: usize) -> &str {
+        let symbol = self.vitals.get(set).and_then(|v| SYMBOLS.iter().position(|s| *s == v.symbol));
+        let named = self.legend.iter().find(|(i, _)| Some(*i) == symbol);
+        named.map_or("", |(_, name)| name)
     }
 
     /// The sentence about set `index`, lines joined.
@@ -199,6 +209,7 @@ fn end(lines: &[Numbered<'_>], heading: usize) -> usize {
 fn block(document: &[String], lines: &[Numbered<'_>], heading: usize) -> Printed {
     let mut printed = Printed {
         line: lines[0].0 + 1,
+        last: lines[lines.len() - 1].0 + 1,
         raw: lines.iter().map(|(number, _)| document[*number].clone()).collect(),
         lines: Vec::new(),
         legend: Vec::new(),
@@ -214,7 +225,7 @@ fn block(document: &[String], lines: &[Numbered<'_>], heading: usize) -> Printed
             printed.width = printed.width.or(border);
             Part::Plot
         } else if i < heading {
-            printed.legend.extend(legend(line).map(|(_, name)| name.to_string()));
+            printed.legend.extend(legend(line).map(|(set, name)| (set, name.to_string())));
             Part::Legend
         } else if let Some((index, figures)) = vitals(line) {
             printed.vitals.push(Vitals { symbol: SYMBOLS[index], figures });

@@ -80,9 +80,9 @@ fn names(printed: &Printed, sets: &[usize]) -> String {
 
 pub fn name(printed: &Printed, set: usize) -> String {
     let symbol = printed.vitals.get(set).map_or(SYMBOLS[set.min(MAX_SETS - 1)], |v| v.symbol);
-    match printed.legend.get(set) {
-        Some(legend) => format!("{symbol} ({})", legend.trim()),
-        None => symbol.to_string(),
+    match printed.legend(set).trim() {
+        "" => symbol.to_string(),
+        legend => format!("{symbol} ({legend})"),
     }
 }
 
@@ -137,20 +137,21 @@ struct Closest {
 }
 
 fn against(printed: &Printed, found: &[&Found]) -> Settled {
-    let legend = |i: usize| printed.legend.get(i).map_or("", String::as_str);
-    let sets: Vec<Set> = found.iter().enumerate().map(|(i, f)| Set::new(legend(i), &f.raw.values)).collect();
-    let Some(confidence) = Confidence::of_percent(printed.confidence.unwrap_or(95.0)) else {
-        return odd(printed, "its level of confidence is none that ministat has: edited by hand");
+    let sets: Vec<Set> =
+        found.iter().enumerate().map(|(i, f)| Set::new(printed.legend(i), &f.raw.values)).collect();
+    let percent = printed.confidence.unwrap_or(95.0);
+    let Some(confidence) = Confidence::of_percent(percent) else {
+        return odd("confidence", format!("{percent} %"), "ministat has no such level: edited by hand");
     };
     let (closest, dialects) = closest(printed, &sets, confidence);
-    let Some(closest) = closest else { return odd(printed, "ministat prints no block of this data") };
+    let Some(closest) = closest else {
+        let width = printed.width.map_or("none".into(), |w| format!("{w} columns"));
+        return odd("plot", width, "ministat draws no such plot of this data: edited by hand");
+    };
     let style = describe(printed, found, &closest, &dialects);
     let settled = |class, difference, reason| Settled { class, style, difference, reason };
     if let Some(i) = found.iter().position(|f| f.how == How::Renamed) {
-        let (named, file) = (legend(i).trim(), found[i].raw.path.display());
-        let reason =
-            format!("the legend names {named}, whose figures are others; these are the figures of {file}");
-        return settled(Class::Differs, None, reason);
+        return settled(Class::Differs, None, blame::renamed(printed, i, found[i]));
     }
     match closest.class {
         Class::Differs => {
@@ -186,10 +187,9 @@ fn closest(printed: &Printed, sets: &[Set], confidence: Confidence) -> (Option<C
     (closest, dialects)
 }
 
-fn odd(printed: &Printed, reason: &str) -> Settled {
-    let printed_level = printed.confidence.map_or(String::new(), |c| format!("{c} %"));
-    let difference =
-        Difference { figure: "confidence".into(), printed: printed_level, derived: "none".into() };
+/// A block that no set of options gives.
+fn odd(figure: &str, printed: String, reason: &str) -> Settled {
+    let difference = Difference { figure: figure.into(), printed, derived: "nothing".into() };
     Settled {
         class: Class::Differs,
         style: String::new(),

@@ -4,7 +4,7 @@
 //! counted by its kind. `--all` names every block.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -117,7 +117,7 @@ impl Verified {
             out += &format!("\n{} ({}): {}\n", many(flags.len(), "doubt"), doubt.name(), doubt.meaning());
             let shown = if all { flags.len() } else { flags.len().min(SHOWN) };
             for flag in &flags[..shown] {
-                out += &format!("    {}:{}  {}\n", flag.file.display(), flag.line, flag.text);
+                out += &format!("    {}  {}\n", place(&flag.file, flag.line), flag.text);
             }
             if shown < flags.len() {
                 out += &format!("    … and {} more (--all)\n", flags.len() - shown);
@@ -149,7 +149,7 @@ fn many(n: usize, what: &str) -> String {
 
 fn entry(block: &Block) -> String {
     let settled = &block.settled;
-    let mut out = format!("{}:{}  {}", block.file.display(), block.printed.line, settled.class.name());
+    let mut out = format!("{}  {}", place(&block.file, block.printed.line), settled.class.name());
     if !settled.style.is_empty() {
         out += &format!("  ({})", settled.style);
     }
@@ -168,10 +168,24 @@ fn entry(block: &Block) -> String {
     out + &remedy(block)
 }
 
+/// `file:line`; a file without lines by its name.
+fn place(file: &Path, line: usize) -> String {
+    let line = if line > 0 { format!(":{line}") } else { String::new() };
+    format!("{}{line}", file.display())
+}
+
+/// `path` as seen from `dir`, where the two share a folder.
+fn seen_from(dir: &Path, path: &Path) -> String {
+    let shared = dir.components().zip(path.components()).take_while(|(a, b)| a == b).count();
+    let up = "../".repeat(dir.components().count() - shared);
+    let down: PathBuf = path.components().skip(shared).collect();
+    if shared == 0 { path.display().to_string() } else { format!("{up}{}", down.display()) }
+}
+
 fn source(raw: &super::library::Raw, dir: &Path) -> String {
-    let path = raw.path.strip_prefix(dir).unwrap_or(&raw.path).display();
+    let path = seen_from(dir, &raw.path);
     match &raw.origin {
-        Origin::File { column: 1 } => path.to_string(),
+        Origin::File { column: 1 } => path,
         Origin::File { column } => format!("{path} column {column}"),
         Origin::Logs { files, .. } => format!("{path} of {}", many(*files, "log")),
         Origin::Table => "a table of the document".into(),

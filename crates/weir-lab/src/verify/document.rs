@@ -1,0 +1,241 @@
+//! Figures a document gives twice, and not alike.
+//!
+//! ```text
+//! one file, two blocks, other figures ──────────────────────► one of the blocks was printed of other runs
+//! | off | 883,347 |   beside a block that says 883374 ──────► a figure copied wrong
+//! "improved by 9.2 %" beside blocks of which none gives it ─► a figure from elsewhere
+//! ```
+//!
+//! Promises no judgement of what a document gives only once. Prose is held against every pair of sets in
+//! the document, means and medians, both ways round, as precisely as it is written.
+
+use std::path::Path;
+
+use super::Block;
+use super::claims::{Doubt, Flag};
+use super::library::{Origin, Raw};
+use super::printed::Document;
+use super::settle::name;
+
+/// A table's figure with fewer digits is not said to be a copy.
+const MIN_DIGITS: usize = 5;
+/// Within this share of a block's figure a table's figure is a copy of it gone wrong; beyond, another figure.
+const CLOSE: f64 = 0.005;
+/// Lines around a block within which prose is about it.
+const NEAR: usize = 5;
+/// Words of a sentence that compares.
+const COMPARING: [&str; 19] = [
+    "improv", "increas", "decreas", "reduc", "faster", "slower", "gain", "lose", "drop", "degrad", "better",
+    "worse", "benefit", "differen", "diff ", "regress", "impact", "penalty", "overhead",
+];
+
+/// Doubts about what `document` says besides its blocks; `known` are figures of files beside it.
+pub fn doubts(document: &Document, blocks: &[Block], known: &[f64]) -> Vec<Flag> {
+    let Some(first) = blocks.first() else { return Vec::new() };
+    let flag = |line, text| Flag { file: first.file.clone(), line, doubt: Doubt::Document, text };
+    let mut flags: Vec<Flag> = twice(blocks).into_iter().map(|(line, text)| flag(line, text)).collect();
+    let inside = |line: usize| blocks.iter().any(|b| (b.printed.line..=b.printed.last).contains(&line));
+    let figures = Figures::of(blocks, known);
+    let mut fenced = false;
+    for (i, text) in document.lines.iter().enumerate() {
+        let line = i + 1;
+        if text.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if inside(line) || fenced {
+            continue;
+        } else if text.trim_start().starts_with('|') {
+            flags.extend(figures.table(text).map(|text| flag(line, text)));
+        } else if blocks.iter().any(|b| near(b, line)) {
+            flags.extend(figures.prose(text).map(|text| flag(line, text)));
+        }
+    }
+    flags
+}
+
+fn near(block: &Block, line: usize) -> bool {
+    line + NEAR >= block.printed.line && line <= block.printed.last + NEAR
+}
+
+/// Sets a document holds itself: rows and columns of its tables, runs of lines of one figure.
+pub fn sets(document: &Document, file: &Path) -> Vec<Raw> {
+    let mut sets: Vec<Vec<f64>> = Vec::new();
+    let mut columns: Vec<Vec<f64>> = Vec::new();
+    let mut lines: Vec<f64> = Vec::new();
+    for text in document.lines.iter().map(|l| l.trim()).chain([""]) {
+        match text.parse() {
+            Ok(figure) => lines.push(figure),
+            Err(_) => sets.push(std::mem::take(&mut lines)),
+        }
+        if !text.starts_with('|') || text.contains("---") {
+            if !text.starts_with('|') {
+                sets.append(&mut columns);
+            }
+            continue;
+        }
+        let cells: Vec<Option<f64>> = text.trim_matches('|').split('|').map(cell).collect();
+        columns.resize(columns.len().max(cells.len()), Vec::new());
+        for (column, figure) in columns.iter_mut().zip(&cells) {
+            column.extend(figure);
+        }
+        sets.push(cells.into_iter().flatten().collect());
+    }
+    sets.into_iter().filter_map(|values| Raw::new(file.into(), Origin::Table, values)).collect()
+}
+
+/// A cell that is one figure.
+fn cell(text: &str) -> Option<f64> {
+    let text: String = text.trim().trim_matches(['*', '`', '_']).chars().filter(|c| *c != ',').collect();
+    text.parse().ok()
+}
+
+/// A file whose name two blocks print with other figures.
+fn twice(blocks: &[Block]) -> Vec<(usize, String)> {
+    let mut seen: Vec<(&str, usize, &[String])> = Vec::new();
+    let mut found = Vec::new();
+    for block in blocks {
+        for (set, vitals) in block.printed.vitals.iter().enumerate() {
+            let legend = block.printed.legend(set).trim();
+            let is_file = !legend.contains(' ')
+                && (legend.contains(".pps") || legend.contains(".equilibrium") || legend.starts_with("pps."));
+            if !is_file {
+                continue;
+            }
+            match seen.iter().find(|(name, ..)| *name == legend) {
+                Some((_, line, figures)) if *figures != vitals.figures => {
+                    found.push((
+                        block.printed.line,
+                        format!(
+                            "{legend} has other figures in the block at line {line}: {} here, {} there",
+                            vitals.figures.join(" "),
+                            figures.join(" ")
+                        ),
+                    ));
+                }
+                Some(_) => {}
+                None => seen.push((legend, block.printed.line, &vitals.figures)),
+            }
+        }
+    }
+    found
+}
+
+/// What the blocks of a document say, for prose and tables to be held against.
+struct Figures {
+    /// Min, Max, Median and Avg of each set, and whose.
+    figures: Vec<(f64, String)>,
+    /// Of files beside the document.
+    known: Vec<f64>,
+    /// Percent by which one set is above another, by mean or median.
+    ratios: Vec<f64>,
+}
+
+impl Figures {
+    fn of(blocks: &[Block], known: &[f64]) -> Figures {
+        let mut figures = Vec::new();
+        let mut centres: Vec<(f64, f64)> = Vec::new();
+        for block in blocks {
+            for (set, vitals) in block.printed.vitals.iter().enumerate() {
+                let value = |i: usize| vitals.figures.get(i).and_then(|f| f.parse::<f64>().ok());
+                for (i, column) in [(1, "Min"), (2, "Max"), (3, "Median"), (4, "Avg")] {
+                    let of = || format!("{column} of {}", name(&block.printed, set));
+                    figures.extend(value(i).map(|v| (v, of())));
+                }
+                centres.extend(value(3).zip(value(4)));
+            }
+        }
+        // a document of hundreds of sets is held against those of its first blocks
+        centres.truncate(200);
+        let mut ratios = Vec::new();
+        for a in &centres {
+            for b in &centres {
+                ratios.extend([a.0 / b.0, a.1 / b.1, a.0 / b.1].map(|r| (r - 1.0).abs() * 100.0));
+            }
+        }
+        Figures { figures, known: known.to_vec(), ratios }
+    }
+
+    /// A figure of a table's row that is nearly, but not quite, one of a block.
+    fn table(&self, row: &str) -> Option<String> {
+        row.split('|').flat_map(str::split_whitespace).find_map(|word| {
+            let (value, decimals, text) = number(word)?;
+            let unit = 10f64.powi(-(decimals as i32));
+            let same = |f: f64| (f - value).abs() < unit;
+            if self.known.iter().any(|&f| same(f)) || self.figures.iter().any(|(f, _)| same(*f)) {
+                return None;
+            }
+            let (nearest, whose) =
+                self.figures.iter().min_by(|a, b| (a.0 - value).abs().total_cmp(&(b.0 - value).abs()))?;
+            let close = (nearest - value).abs() <= CLOSE * nearest.abs();
+            close
+                .then(|| format!("the table has {text}, the nearest figure of a block is {nearest}, {whose}"))
+        })
+    }
+
+    /// A comparing sentence whose percentage no two sets of the document give.
+    fn prose(&self, line: &str) -> Option<String> {
+        let lower = line.to_lowercase();
+        if !COMPARING.iter().any(|w| lower.contains(w)) {
+            return None;
+        }
+        percentages(line).into_iter().find_map(|(value, decimals, loose)| {
+            let unit = 10f64.powi(-(decimals as i32));
+            let reach = if loose { unit.max(0.1 * value) } else { unit };
+            let given = self.ratios.iter().any(|r| (r - value).abs() <= reach);
+            (!given)
+                .then(|| format!("the text says {value} %, no two sets of the blocks here differ by that"))
+        })
+    }
+}
+
+/// A figure of a table's cell: value, decimals, as written. Groups may be set apart by commas.
+fn number(word: &str) -> Option<(f64, usize, &str)> {
+    let word = word.trim_matches(|c: char| !c.is_ascii_digit());
+    let plain: String = word.chars().filter(|c| !",'’_".contains(*c)).collect();
+    let value: f64 = plain.parse().ok()?;
+    let digits = plain.trim_start_matches('0').chars().filter(char::is_ascii_digit).count();
+    let decimals = plain.split_once('.').map_or(0, |(_, d)| d.len());
+    (digits >= MIN_DIGITS).then_some((value, decimals, word))
+}
+
+/// Percentages of a sentence: value, decimals, and whether it says *about*. Errors (`± 1 %`) are left out.
+fn percentages(line: &str) -> Vec<(f64, usize, bool)> {
+    let mut found = Vec::new();
+    for (at, _) in line.match_indices('%') {
+        let before = line[..at].trim_end();
+        let start = before
+            .rfind(|c: char| !c.is_ascii_digit() && c != '.')
+            .map_or(0, |i| i + before[i..].chars().next().map_or(1, char::len_utf8));
+        let figure = before[start..].trim_start_matches('.');
+        let lead = before[..start].trim_end().to_lowercase();
+        let error = lead.ends_with("+/-") || lead.ends_with('±') || lead.ends_with("(+/-");
+        let loose = ["~", "≈", "about", "around", "nearly", "almost", "roughly", "to", "over"]
+            .iter()
+            .any(|w| lead.ends_with(w));
+        if let (Ok(value), false) = (figure.parse::<f64>(), error) {
+            // 0 % and 100 % are figures of speech
+            if value > 0.0 && value < 100.0 {
+                found.push((value, figure.split_once('.').map_or(0, |(_, d)| d.len()), loose));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_are_read_with_their_precision_and_errors_left_out() {
+        let line = "reduced by -9.5% (+/- 1%), about 20 % at 100 % load";
+        assert_eq!(percentages(line), [(9.5, 1, false), (20.0, 0, true)]);
+        assert_eq!(percentages("% of ° 5°%"), []);
+    }
+
+    #[test]
+    fn figures_of_tables_may_be_grouped_and_bold() {
+        assert_eq!(number("**1,001,291**"), Some((1_001_291.0, 0, "1,001,291")));
+        assert_eq!(number("12.5"), None);
+        assert_eq!(number("—"), None);
+    }
+}
