@@ -136,7 +136,8 @@ fn an_edited_sentence_differs_though_the_table_is_right() {
 
 #[test]
 fn layout_alone_is_white_space_whatever_its_kind() {
-    let kinds: [(&str, fn(&str) -> String, &str); 5] = [
+    type Edit = fn(&str) -> String;
+    let kinds: [(&str, Edit, &str); 5] = [
         ("tabs", |b| b.replace('\t', "        "), "blanks for tabs"),
         ("returns", |b| b.replace('\n', "\r\n"), "carriage returns"),
         ("quoted", |b| b.lines().map(|l| format!("> {l}\n")).collect(), "quote marks"),
