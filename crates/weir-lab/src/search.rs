@@ -53,6 +53,9 @@ pub struct TrialRecord {
     pub latency_ns: BTreeMap<String, u64>,
     /// Share of the time the subject's CPUs were busy, where the bed can tell.
     pub cpu_percent: Option<f64>,
+    /// Made again because the source was held up; searches and tables pass over it.
+    #[serde(default)]
+    pub superseded: bool,
 }
 
 impl TrialRecord {
@@ -115,6 +118,7 @@ mod tests {
             ledger: LossLedger { intended, offered, sent: offered, delivered, ..LossLedger::default() },
             latency_ns: BTreeMap::new(),
             cpu_percent: None,
+            superseded: false,
         }
     }
 

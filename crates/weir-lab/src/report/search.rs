@@ -136,8 +136,8 @@ fn steps(results: &Results) -> Section {
         ]
     };
     Section {
-        title: "Throughput against loss",
-        note: "Every trial of every run; loads within 5 % are one row, medians over its trials. Loss is of what was \
+        title: "Loads tried",
+        note: "Every trial of every run; loads within 5 %, or a step of a sweep, are one row, medians over its trials. Loss is of what was \
                offered, or asked for when the source fell behind."
             .into(),
         table: Table { headings: vec![

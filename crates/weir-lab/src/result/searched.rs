@@ -1,19 +1,19 @@
 //! What the searches of a configuration amount to, over all its runs.
 //!
 //! ```text
-//! trials of every run ─► sorted by load ─► loads within 5 % together ─► a step: delivered, lost, latency, CPU
+//! trials of every run ─► sorted by load ─► loads within 5 % (or a sweep's steps) together ─► delivered, lost …
 //! goals of every run  ─► bounds, conditional throughput, how often regular, what was odd
 //! ```
 //!
-//! Promises: every trial is in exactly one step. Refuses: to call a step a bound: those are the goals'.
+//! Promises: every trial that was not made again is in exactly one step. Refuses: to call a step a bound: those are the goals'.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::Sample;
-use crate::search::TrialRecord;
 use crate::search::goal::{GoalResult, Verdict};
+use crate::search::{TrialRecord, sweep};
 use crate::stats::Summary;
 
 /// Loads less than this apart, relative to the least, are one step.
@@ -67,9 +67,11 @@ impl Searched {
         let searches: Vec<&Sample> = samples.iter().filter(|s| !s.trials.is_empty()).copied().collect();
         let over =
             |of: &dyn Fn(&Sample) -> f64| Summary::of(&searches.iter().map(|s| of(s)).collect::<Vec<f64>>());
-        let mut trials: Vec<&TrialRecord> = searches.iter().flat_map(|s| &s.trials).collect();
+        let kept = searches.iter().flat_map(|s| &s.trials).filter(|t| !t.superseded);
+        let mut trials: Vec<&TrialRecord> = kept.collect();
         trials.sort_by(|a, b| a.load_pps().total_cmp(&b.load_pps()));
-        let steps = by_loads(&trials).iter().filter_map(|t| LoadStep::of(t)).collect();
+        let mut steps: Vec<LoadStep> = by_loads(&trials).iter().filter_map(|t| LoadStep::of(t)).collect();
+        steps.sort_by(|a, b| a.offered_pps.total_cmp(&b.offered_pps));
         let count = searches.first().map_or(0, |s| s.goals.len());
         Some(Searched {
             steps,
@@ -91,13 +93,19 @@ impl Searched {
     }
 }
 
-/// Of ascending loads; a step begins with the first load too far above the last one's beginning.
+/// Of ascending loads: a sweep's by its steps; of others a step begins with the first load too far above the
+/// last one's beginning.
 fn by_loads<'a>(trials: &[&'a TrialRecord]) -> Vec<Vec<&'a TrialRecord>> {
     let mut steps: Vec<Vec<&TrialRecord>> = Vec::new();
     for trial in trials {
-        match steps.last_mut() {
-            Some(step) if trial.load_pps() < step[0].load_pps() * (1.0 + STEP) => step.push(trial),
-            _ => steps.push(vec![trial]),
+        let swept = sweep::step_of(trial);
+        let fits = |step: &&mut Vec<&TrialRecord>| match (swept, sweep::step_of(step[0])) {
+            (None, None) => trial.load_pps() < step[0].load_pps() * (1.0 + STEP),
+            (own, other) => own == other,
+        };
+        match steps.iter_mut().rev().find(fits) {
+            Some(step) => step.push(trial),
+            None => steps.push(vec![trial]),
         }
     }
     steps
@@ -201,6 +209,21 @@ mod tests {
         assert!(s.steps.windows(2).all(|w| w[0].offered_pps < w[1].offered_pps));
         let last = s.steps.last().expect("steps");
         assert!((last.loss_percent.median - 50.0).abs() < 0.1, "1 M offered, half of it carried: {last:?}");
+    }
+
+    #[test]
+    fn a_sweep_has_a_step_for_each_of_its_rates_though_runs_differ_in_what_is_all() {
+        let run = |whole: f64| {
+            let mut subject = Simulated::new(Shape::Endless, 2e6, 1);
+            let steps = [50.0, 51.0, 100.0].map(sweep::Step::Percent);
+            let mut trials = sweep::search(&mut subject, &steps, whole, 1.0).expect("simulated");
+            trials[0].superseded = true;
+            Sample { trials, ..Sample::default() }
+        };
+        let samples = [run(1e6), run(5e5)];
+        let s = Searched::of(&[&samples[0], &samples[1]]).expect("searches");
+        let found: Vec<(usize, f64)> = s.steps.iter().map(|s| (s.trials, s.offered_pps)).collect();
+        assert_eq!(found, [(2, 382_500.0), (2, 750_000.0)]);
     }
 
     #[test]

@@ -28,9 +28,11 @@ const ABOVE_SOURCE: f64 = 1.25;
 const MIN_SHARE: f64 = 0.01;
 const MIN_PACKETS: f64 = 10.0;
 /// A source that fell behind at less than this share of what it offered flat out was held up by the machine, not
-/// by its own limit: the trial is made again, this often. The choice looks at the source, never at the loss.
+/// by its own limit: the trial is made again, this often a trial and a run (on a machine that is busy all the
+/// time it does not help). The choice looks at the source, never at the loss.
 const SURELY_OFFERED: f64 = 0.8;
-const TRIES: usize = 4;
+const AGAIN_A_TRIAL: usize = 3;
+const AGAIN_A_RUN: usize = 12;
 /// A trial's loading and its wait for stragglers, for estimates: 50 ms of silence and as much again.
 const TRIAL_OVERHEAD_S: f64 = 0.1;
 /// Loads a phase decides for a goal, for estimates: two bounds again, and a few between.
@@ -171,14 +173,16 @@ impl Bench<'_> {
             ledger: sample.ledger.clone(),
             latency_ns: sample.latency_ns.clone(),
             cpu_percent: sample.figures.get("subject_cpu_percent").copied(),
+            superseded: false,
         };
         self.trials.push(record.clone());
         (self.run.say)(&format!(
-            "  {} trial {}: {:.0} pps for {seconds:.3} s, {:.3} % lost · {purpose}",
+            "  {} trial {}: {:.0} pps for {seconds:.3} s, {:.3} % lost{} · {purpose}",
             self.run.configuration.name,
             self.trials.len(),
             record.load_pps(),
-            record.loss_ratio() * 100.0
+            record.loss_ratio() * 100.0,
+            if record.source_fell_behind() { " (the source fell behind)" } else { "" }
         ));
         record
     }
@@ -210,13 +214,17 @@ impl Measurer for Bench<'_> {
             return Err(LabError("search: interrupted between two trials; its run is not kept".into()));
         }
         let mut record = self.once(rate, seconds, purpose)?;
-        for _ in 1..TRIES {
+        for _ in 0..AGAIN_A_TRIAL {
             let within_reach = record.load_pps() < self.flat_out().0 * SURELY_OFFERED;
-            if !(within_reach && record.source_fell_behind()) {
+            let again = self.trials.iter().filter(|t| t.superseded).count() < AGAIN_A_RUN;
+            let (true, true, Some(last)) =
+                (again, within_reach && record.source_fell_behind(), self.trials.last_mut())
+            else {
                 break;
-            }
+            };
+            last.superseded = true;
             self.note("the source was held up in some trials at rates it can offer: they were made again");
-            record = self.once(rate, seconds, &format!("{purpose}, again: the source was held up"))?;
+            record = self.once(rate, seconds, purpose)?;
         }
         Ok(record)
     }

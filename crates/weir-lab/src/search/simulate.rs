@@ -166,6 +166,7 @@ impl Measurer for Simulated {
             ledger: LossLedger { intended, offered, sent: offered, delivered, ..LossLedger::default() },
             latency_ns: BTreeMap::new(),
             cpu_percent: None,
+            superseded: false,
         })
     }
 }

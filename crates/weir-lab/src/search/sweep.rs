@@ -12,6 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::{Measurer, TrialRecord};
 use crate::model::{LabError, Rate};
 
+/// How the purpose of a sweep's trials begins.
+const SWEEP: &str = "sweep at ";
+
+/// The step a trial was made for (`50 % of flat out`), if a sweep made it.
+pub fn step_of(trial: &TrialRecord) -> Option<&str> {
+    trial.purpose.strip_prefix(SWEEP)
+}
+
 /// A load, absolute or relative to what comes through flat out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -29,6 +37,14 @@ impl Step {
             Step::Percent(percent) => ((whole_pps * percent / 100.0).round() as u64).max(1),
         }
     }
+
+    /// What a trial at this step is for: the same in every run.
+    fn purpose(self) -> String {
+        match self {
+            Step::Pps(pps) => format!("{SWEEP}{pps} pps"),
+            Step::Percent(percent) => format!("{SWEEP}{percent} % of flat out"),
+        }
+    }
 }
 
 /// One trial a step; `whole_pps` is what percentages are of.
@@ -38,10 +54,11 @@ pub fn search(
     whole_pps: f64,
     seconds: f64,
 ) -> Result<Vec<TrialRecord>, LabError> {
-    let mut rates: Vec<u64> = steps.iter().map(|s| s.pps(whole_pps)).collect();
-    rates.sort_unstable();
-    rates.dedup();
-    rates.into_iter().map(|pps| measurer.trial(Rate::Pps(pps), seconds, "sweep")).collect()
+    let mut rates: Vec<(u64, Step)> = steps.iter().map(|s| (s.pps(whole_pps), *s)).collect();
+    rates.sort_by_key(|(pps, _)| *pps);
+    rates.dedup_by_key(|(pps, _)| *pps);
+    let trial = |(pps, step): (u64, Step)| measurer.trial(Rate::Pps(pps), seconds, &step.purpose());
+    rates.into_iter().map(trial).collect()
 }
 
 #[cfg(test)]
@@ -57,6 +74,8 @@ mod tests {
         let table: Vec<(u64, u64)> =
             records.iter().map(|r| (r.load_pps() as u64, (r.loss_ratio() * 1000.0) as u64)).collect();
         assert_eq!(table, [(500_000, 0), (1_000_000, 0), (2_000_000, 500)]);
+        let steps: Vec<Option<&str>> = records.iter().map(step_of).collect();
+        assert_eq!(steps, [Some("50 % of flat out"), Some("1000000 pps"), Some("200 % of flat out")]);
     }
 
     #[test]

@@ -132,8 +132,17 @@ fn a_source_held_up_by_the_machine_is_asked_again_and_said() {
     let method = Method::Sweep { rates: vec![Step::Pps(100_000)] };
     let s = outcome(&mut fake, &method, false).expect("simulated");
     assert_eq!(s.trials.len(), 5, "flat out, three held up, one whole");
-    assert!(s.trials.last().is_some_and(|t| !t.source_fell_behind()));
+    assert!(s.trials[1..4].iter().all(|t| t.superseded && t.source_fell_behind()));
+    assert!(s.trials.last().is_some_and(|t| !t.superseded && !t.source_fell_behind()));
     assert!(s.notes.iter().any(|n| n.contains("held up")), "{:?}", s.notes);
+}
+
+#[test]
+fn a_machine_that_is_always_busy_does_not_multiply_the_trials() {
+    let mut fake = Fake { held_up: usize::MAX, ..fake(Shape::Endless) };
+    let rates: Vec<Step> = (1..=20).map(|n| Step::Pps(n * 10_000)).collect();
+    let s = outcome(&mut fake, &Method::Sweep { rates }, false).expect("simulated");
+    assert_eq!(s.trials.len(), 1 + 20 + AGAIN_A_RUN);
 }
 
 #[test]
