@@ -3,14 +3,20 @@
 //! The percentile interval of a small sample is too narrow: resampling shrinks the deviation by
 //! √((n − 1)/n) and forgets Student's tails. The percentiles are therefore moved out to
 //! Φ(−√(n/(n − 1)) · t) (Hesterberg 2015, "expanded percentile"), n being the smaller set.
+//!
+//! Below [`FEWEST_RUNS`] there is too little to draw from: ten different sets of three, whose intervals hold
+//! the ratio in 90 of 100 campaigns instead of 95. Welch's interval of the logarithms of the means (delta
+//! method) stands there instead.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
 use super::random::Random;
 use super::student::quantile;
-use super::summary::mean;
+use super::summary::{mean, variance};
 
+/// Runs a set from which resampling holds what it promises.
+pub const FEWEST_RUNS: usize = 5;
 /// At 5 runs the percentiles asked for are 0.1 % and 99.9 %: ten resamples lie beyond each.
 pub const RESAMPLES: usize = 10_000;
 
@@ -33,6 +39,9 @@ pub fn ratio_of_means(reference: &[f64], other: &[f64], seed: u64) -> Option<Rat
     if n < 2 {
         return Some(Ratio { ratio, low: None, high: None });
     }
+    if n < FEWEST_RUNS {
+        return Some(of_logarithms(ratio, reference, other));
+    }
     let mut random = Random::for_part(seed, "bootstrap");
     let mut ratios: Vec<f64> =
         (0..RESAMPLES).map(|_| resampled(other, &mut random) / resampled(reference, &mut random)).collect();
@@ -40,6 +49,19 @@ pub fn ratio_of_means(reference: &[f64], other: &[f64], seed: u64) -> Option<Rat
     let tail = tail(n as f64);
     let at = |share: f64| ratios[((share * RESAMPLES as f64) as usize).min(RESAMPLES - 1)];
     Some(Ratio { ratio, low: Some(at(tail)), high: Some(at(1.0 - tail)) })
+}
+
+/// The ratio with Welch's interval of its logarithm: the relative errors of both means.
+fn of_logarithms(ratio: f64, reference: &[f64], other: &[f64]) -> Ratio {
+    let part = |values: &[f64]| {
+        let n = values.len() as f64;
+        (variance(values) / n / mean(values).powi(2), n - 1.0)
+    };
+    let ((va, da), (vb, db)) = (part(reference), part(other));
+    let df = (va + vb).powi(2) / (va * va / da + vb * vb / db);
+    // without any spread the ratio is certain
+    let reach = if df.is_finite() { quantile(0.975, df) * (va + vb).sqrt() } else { 0.0 };
+    Ratio { ratio, low: Some(ratio * (-reach).exp()), high: Some(ratio * reach.exp()) }
 }
 
 fn tail(n: f64) -> f64 {
@@ -87,6 +109,17 @@ mod tests {
             })
             .count();
         assert!(covered >= 184, "{covered} of 200 intervals hold the true ratio");
+    }
+
+    #[test]
+    fn three_runs_have_welchs_interval_of_logarithms() {
+        let r = ratio_of_means(&[99.0, 100.0, 101.0], &[198.0, 200.0, 202.0], 1).expect("two sets");
+        // relative variances 1e-4 / 3 each, 4 degrees of freedom: 2.776445 · √(2e-4 / 3) = 0.022670
+        let reach = 0.022_670f64;
+        assert!((r.low.expect("runs") - 2.0 * (-reach).exp()).abs() < 1e-5, "{r:?}");
+        assert!((r.high.expect("runs") - 2.0 * reach.exp()).abs() < 1e-5, "{r:?}");
+        let certain = ratio_of_means(&[5.0; 3], &[10.0; 3], 1).expect("two sets");
+        assert_eq!((certain.low, certain.high), (Some(2.0), Some(2.0)));
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub enum Verdict {
 #[serde(rename_all = "kebab-case")]
 pub enum Analysis {
     /// Welch's, on all runs. Right whether blocks matter or not: where they do, it errs to the safe side.
-    /// With the five blocks of a short campaign pairing has to halve the variance before it pays.
+    /// With the five blocks of a short campaign pairing must take away a third of the variance to pay.
     #[default]
     Welch,
     /// Student's on differences inside blocks. Worth it when `weir-lab plan` finds that blocks differ.
@@ -223,8 +223,9 @@ fn in_blocks(paired: &Paired, reference: &[f64]) -> Option<Ratio> {
     }
 }
 
-/// Two one-sided tests (Schuirmann 1987): the larger p of "below the lower end" and "above the upper".
-fn p_equivalence(test: &TTest, (low, high): (f64, f64)) -> f64 {
+/// Two one-sided tests (Schuirmann 1987): the larger p of "below the lower end" and "above the upper",
+/// both on the test's scale.
+pub fn p_equivalence(test: &TTest, (low, high): (f64, f64)) -> f64 {
     let df = test.degrees_of_freedom;
     let above = upper_tail((test.difference - low) / test.standard_error, df);
     let below = upper_tail((high - test.difference) / test.standard_error, df);

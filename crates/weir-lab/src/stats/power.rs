@@ -10,6 +10,9 @@ use super::student::quantile;
 
 /// More runs than this are not asked for: at 5 s each it is a day.
 pub const MOST_RUNS: usize = 17_280;
+/// Fewer are not advised: at three runs Welch's test finds less than a plan counts on, and no rank test or
+/// relabelling can reach 5 %.
+pub const FEWEST_RUNS: usize = 5;
 /// Steps of Simpson's rule: three digits more than any figure here is printed with.
 const STEPS: u32 = 128;
 
@@ -90,7 +93,8 @@ pub fn minimum_detectable_effect(standard_error: f64, degrees_of_freedom: f64) -
     detectable(standard_error, degrees_of_freedom, Goal::default())
 }
 
-/// Runs a configuration that find `effect` as often as the goal says; `None` beyond [`MOST_RUNS`].
+/// Runs a configuration that find `effect` as often as the goal says, [`FEWEST_RUNS`] at least;
+/// `None` beyond [`MOST_RUNS`].
 pub fn runs_needed(sd: f64, effect: f64, design: Design, goal: Goal) -> Option<usize> {
     let enough = |runs: usize| {
         let (standard_error, df) = design.precision(sd, runs);
@@ -99,7 +103,7 @@ pub fn runs_needed(sd: f64, effect: f64, design: Design, goal: Goal) -> Option<u
     if sd.is_nan() || effect == 0.0 || !enough(MOST_RUNS) {
         return None;
     }
-    let (mut low, mut high) = (1, MOST_RUNS);
+    let (mut low, mut high) = (FEWEST_RUNS - 1, MOST_RUNS);
     while high - low > 1 {
         let middle = (low + high) / 2;
         if enough(middle) { high = middle } else { low = middle }

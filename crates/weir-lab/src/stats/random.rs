@@ -33,10 +33,10 @@ impl Random {
         if bound == 0 {
             return 0;
         }
-        let threshold = bound.wrapping_neg() % bound;
         loop {
             let wide = u128::from(self.draw()) * u128::from(bound);
-            if wide as u64 >= threshold {
+            // the threshold, a division, lies below the bound: it is hardly ever needed
+            if wide as u64 >= bound || wide as u64 >= bound.wrapping_neg() % bound {
                 return (wide >> 64) as u64;
             }
         }
