@@ -171,7 +171,7 @@ pub fn recompute(results: &Results) -> Vec<String> {
             .take(ministat::MAX_SETS)
             .map(|name| format!("raw/{name}.{}", results.metric.0))
             .collect();
-        commands.push(format!("ministat -s -w {} {}", ministat::WIDTH, files.join(" ")));
+        commands.push(format!("weir-lab ministat -s -w {} {}", ministat::WIDTH, files.join(" ")));
     }
     commands
 }

@@ -22,6 +22,10 @@ pub const FORMAT: u32 = 1;
 /// seven, 0.03 with eight, and 0.02 with nine.
 pub const ENOUGH: usize = 8;
 
+/// Campaigns searched for changes, the latest: a table of all their distances is 2 MB, and 2,000 reorderings
+/// of it take seconds.
+pub const LONGEST: usize = 500;
+
 /// The campaigns of one experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct History {
@@ -145,10 +149,11 @@ fn collect(campaigns: &[&Campaign]) -> Vec<Series> {
 
 fn divide(series: &mut Series, campaigns: &[&Campaign], settings: Settings) {
     let medians: Vec<f64> = series.points.iter().map(|p| p.summary.median).collect();
-    let divided = e_divisive(&medians, settings);
+    let first = medians.len().saturating_sub(LONGEST);
+    let divided = e_divisive(&medians[first..], settings);
     series.p = divided.p;
-    let ends: Vec<usize> =
-        [0].into_iter().chain(divided.changes.iter().map(|c| c.at)).chain([medians.len()]).collect();
+    let inner = divided.changes.iter().map(|c| first + c.at);
+    let ends: Vec<usize> = [first].into_iter().chain(inner).chain([medians.len()]).collect();
     for (change, around) in divided.changes.iter().zip(ends.windows(3)) {
         let [from, at, to] = around else { continue };
         let (before, now) = (series.points[at - 1].campaign, series.points[*at].campaign);
@@ -164,14 +169,15 @@ fn divide(series: &mut Series, campaigns: &[&Campaign], settings: Settings) {
 }
 
 impl Series {
-    /// Why no change could be found, if none could; a series that was looked at has nothing to say.
-    pub fn too_short(&self) -> Option<String> {
+    /// Where changes could not be found, and why; a series that was looked at whole has nothing to say.
+    pub fn unseen(&self) -> Option<String> {
         let n = self.points.len();
         match n {
             _ if n < 2 * LEAST => Some(format!("{n} campaigns: a change needs {} or more", 2 * LEAST)),
             _ if n < ENOUGH => {
                 Some(format!("{n} campaigns: below {ENOUGH} even a clear step is not proven at 5 %"))
             }
+            _ if n > LONGEST => Some(format!("only the latest {LONGEST} of {n} campaigns are searched")),
             _ => None,
         }
     }
@@ -186,5 +192,74 @@ impl Series {
     /// Mean of the medians of a segment.
     pub fn level(&self, (from, to): (usize, usize)) -> f64 {
         self.points[from..to].iter().map(|p| p.summary.median).sum::<f64>() / (to - from) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::across::Measured;
+    use crate::experiment::{Changes, Experiment};
+
+    /// Campaigns of one run each, of these figures.
+    fn campaigns(figures: &[f64]) -> Vec<Campaign> {
+        let toml = "title = \"T\"\nquestion = \"Q?\"\nruns = 1\nwarm_up = \"1ms\"\nwindow = \"5ms\"\n\
+                    [[configuration]]\nname = \"one\"\n";
+        let experiment = Experiment::parse("t", "t.toml", toml, &Changes::default()).expect("valid");
+        let configuration = &experiment.configurations[0].configuration;
+        figures
+            .iter()
+            .map(|&figure| Campaign {
+                dir: "folder".into(),
+                manifest: None,
+                name: "t".into(),
+                metric: experiment.metric.clone(),
+                quick: false,
+                seed: 1,
+                measured: vec![Measured { configuration: configuration.clone(), figures: vec![figure] }],
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_the_latest_campaigns_are_searched_and_that_is_said() {
+        let figures: Vec<f64> = (0..LONGEST + 20)
+            .map(|i| (i * 7 % 5) as f64 + if i < LONGEST + 10 { 100.0 } else { 200.0 })
+            .collect();
+        let few = Settings { reorderings: 19, ..Settings::default() };
+        let history = histories(&campaigns(&figures), few).remove(0);
+        let series = &history.series[0];
+        let places: Vec<usize> = series.changes.iter().map(|c| c.campaign).collect();
+        assert_eq!(places, [LONGEST + 10]);
+        assert_eq!(series.segments(), [(0, LONGEST + 10), (LONGEST + 10, LONGEST + 20)]);
+        assert!(series.unseen().expect("not whole").contains("only the latest 500 of 520"));
+    }
+
+    #[test]
+    fn a_series_too_short_for_a_verdict_says_how_many_it_takes() {
+        let said = |n: usize| histories(&campaigns(&vec![1.0; n]), Settings::default())[0].series[0].unseen();
+        assert_eq!(said(3).as_deref(), Some("3 campaigns: a change needs 4 or more"));
+        assert!(said(ENOUGH - 1).expect("too few").contains("even a clear step is not proven"));
+        assert_eq!(said(ENOUGH), None);
+    }
+
+    #[test]
+    fn a_change_that_another_configurations_test_would_explain_is_a_hint() {
+        // the least p of eight campaigns, 0.03, does not survive a correction over four configurations
+        let mut all = campaigns(&[10.0, 10.1, 9.9, 10.0, 20.0, 20.1, 19.9, 20.0]);
+        let hints = |all: &[Campaign]| -> Vec<bool> {
+            let history = histories(all, Settings::default()).remove(0);
+            history.series.iter().flat_map(|s| s.changes.iter().map(|c| c.hint)).collect()
+        };
+        assert_eq!(hints(&all), [false]);
+        for (i, campaign) in all.iter_mut().enumerate() {
+            for n in 0..3 {
+                let mut other = campaign.measured[0].clone();
+                other.configuration.name = format!("still-{n}");
+                other.figures = vec![(i * (n + 3) % 7) as f64];
+                campaign.measured.push(other);
+            }
+        }
+        assert_eq!(hints(&all), [true]);
     }
 }

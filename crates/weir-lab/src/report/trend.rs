@@ -83,13 +83,21 @@ pub fn plain(history: &History, series: &Series) -> String {
             .collect();
         out += &format!("{when:<16}  {name:<folder$}  {median:>value$}  |{cells}|\n");
     }
-    match series.too_short() {
-        Some(why) if series.changes.is_empty() => out + &format!("  {why}\n"),
-        _ if series.changes.is_empty() => {
-            out + &format!("  no change found, p {} (Holm {})\n", p(series.p), p(series.p_holm))
-        }
-        _ => out,
+    match verdict_of(series) {
+        Some(said) => out + &format!("  {said}\n"),
+        None => out,
     }
+}
+
+/// What is said of a series beside its changes.
+fn verdict_of(series: &Series) -> Option<String> {
+    let found = !series.changes.is_empty();
+    let searched = series
+        .p
+        .filter(|_| !found)
+        .map(|_| format!("no change found, p {} (Holm {})", p(series.p), p(series.p_holm)));
+    let said: Vec<String> = [searched, series.unseen()].into_iter().flatten().collect();
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 fn cell(value: f64, low: f64, high: f64) -> usize {
@@ -139,14 +147,10 @@ fn section(history: &History, series: &Series) -> String {
             change.differences.iter().map(|d| format!("<li>{}</li>", escape(d))).collect::<String>()
         );
     }
-    let said = match (series.changes.is_empty(), series.too_short()) {
-        (false, _) => format!("<ul>{items}</ul>"),
-        (true, Some(why)) => format!("<p class=\"note\">{}</p>", escape(&why)),
-        (true, None) => {
-            let p = format!("no change found, p {} (Holm {})", p(series.p), p(series.p_holm));
-            format!("<p class=\"note\">{}</p>", escape(&p))
-        }
-    };
+    let mut said = if items.is_empty() { items } else { format!("<ul>{items}</ul>") };
+    if let Some(beside) = verdict_of(series) {
+        said += &format!("<p class=\"note\">{}</p>", escape(&beside));
+    }
     format!(
         "<section><h2>{}</h2><figure>{}</figure>{said}</section>\n",
         escape(&series.name),
