@@ -1,13 +1,14 @@
 //! Samples of what CPUs or threads are doing, by `perf_event_open`.
 //!
 //! ```text
-//! event per CPU (and thread) ──interrupt──► ring ──every 50 ms──► records kept ──stop──► Recording
+//! event per CPU (and thread) ──interrupt──► ring ──every 10 ms──► records kept ──stop──► Recording
 //! ```
 //!
 //! Promises: hardware cycles where the machine counts them, else the kernel's `cpu-clock`, and says which
 //! and why; samples the kernel had no room for are counted; the thread that reads is told, so that it can
 //! be left out. Times are `CLOCK_MONOTONIC` ([`crate::clock::now`]). Kernel and user stacks are call chains
-//! by frame pointers: code built without them shows its innermost function and loses callers.
+//! by frame pointers; with [`Wish::stack_bytes`] a sample also carries what callers of code built without
+//! frame pointers can be found from.
 //!
 //! Refuses: to sample less than asked without saying so ([`Recording::notes`]).
 //!
@@ -26,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use attributes::{Attributes, open};
-pub use record::{Record, Sample};
+pub use record::{Record, Sample, UserState};
 use ring::Ring;
 
 /// What is sampled.
@@ -36,6 +37,15 @@ pub enum Target {
     Cpus(Vec<u32>),
     /// These threads (ids) and the threads they start from now on, wherever they run.
     Threads(Vec<u32>),
+}
+
+/// How it is sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// Samples a second and CPU (less when the kernel's limit is lower, and then it is said).
+    pub frequency_hz: u32,
+    /// Of the user's stack, copied with each sample: [`STACK_BYTES`], or 0 for call chains by frame pointers.
+    pub stack_bytes: u32,
 }
 
 /// What a sample stands for.
@@ -68,12 +78,13 @@ impl fmt::Display for PerfError {
 
 impl std::error::Error for PerfError {}
 
-/// How often the rings are emptied: a ring of [`ring::PAGES`] holds ten times as much at 2 kHz with
-/// stacks of 30 frames (2000/s × 320 B × 50 ms = 32 KB of 512 KB).
-const DRAIN: Duration = Duration::from_millis(50);
-/// Records kept, in bytes: 64 MiB are 100 s of one CPU at 2 kHz with stacks of 30 frames. What comes then
-/// is counted as lost.
-const KEPT: usize = 64 << 20;
+/// How often the rings are emptied: at 2 kHz with stacks of 8 KiB 170 KB have come, of 2 MiB or 512 KiB.
+const DRAIN: Duration = Duration::from_millis(10);
+/// Records kept, in bytes: 16 s of one CPU at 2 kHz with stacks of 8 KiB. What comes then is counted as lost.
+pub const KEPT: usize = 256 << 20;
+/// Stack copied with a sample where callers are to be found without frame pointers; 0 where this module does
+/// not know the registers.
+pub const STACK_BYTES: u32 = if cfg!(target_arch = "x86_64") { 8192 } else { 0 };
 const MAX_RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 
 /// Sampling under way; ends when it is stopped or dropped.
@@ -104,16 +115,15 @@ impl Recording {
 }
 
 impl Sampler {
-    /// Samples from now on, `frequency_hz` times a second and CPU (less when the kernel's limit is lower,
-    /// and then it is said).
-    pub fn start(target: &Target, frequency_hz: u32) -> Result<Sampler, PerfError> {
+    /// Samples from now on.
+    pub fn start(target: &Target, wish: Wish) -> Result<Sampler, PerfError> {
         let (stop, stopped) = mpsc::channel();
         let (ready, opened) = mpsc::sync_channel(1);
         let target = target.clone();
         // opened on the reading thread: what the calling thread starts is sampled, this thread is not
         let thread = std::thread::Builder::new()
             .name("weir-sampler".into())
-            .spawn(move || read(&target, frequency_hz, &ready, &stopped))
+            .spawn(move || read(&target, wish, &ready, &stopped))
             .map_err(|e| PerfError(format!("sampler: no thread ({e}): raise the limit of processes")))?;
         let mut sampler = Sampler { stop, thread: Some(thread) };
         match opened.recv() {
@@ -150,16 +160,16 @@ impl Drop for Sampler {
 type Ready = mpsc::SyncSender<Result<(), PerfError>>;
 
 /// The reading thread: opens, says so, and drains until it is told to stop.
-fn read(target: &Target, frequency_hz: u32, ready: &Ready, stop: &mpsc::Receiver<()>) -> Recording {
+fn read(target: &Target, wish: Wish, ready: &Ready, stop: &mpsc::Receiver<()>) -> Recording {
     let mut recording = Recording {
         event: Event::Cycles,
-        frequency_hz,
+        frequency_hz: wish.frequency_hz,
         notes: Vec::new(),
         beyond_memory: 0,
         reader: own_thread(),
         bytes: Vec::new(),
     };
-    let mut rings = match open_all(target, &mut recording) {
+    let mut rings = match open_all(target, wish, &mut recording) {
         Ok(rings) => rings,
         Err(error) => {
             // the starter waits for exactly this
@@ -207,7 +217,7 @@ struct Attempt {
 }
 
 /// Opens every event of the target in the best way the machine and our rights allow.
-fn open_all(target: &Target, recording: &mut Recording) -> Result<Vec<Opened>, PerfError> {
+fn open_all(target: &Target, wish: Wish, recording: &mut Recording) -> Result<Vec<Opened>, PerfError> {
     let limit = fs::read_to_string(MAX_RATE).ok().and_then(|s| s.trim().parse::<u32>().ok());
     if let Some(limit) = limit.filter(|&l| l < recording.frequency_hz) {
         recording.notes.push(format!(
@@ -220,7 +230,8 @@ fn open_all(target: &Target, recording: &mut Recording) -> Result<Vec<Opened>, P
     for (event, kernel) in
         [(Event::Cycles, true), (Event::CpuClock, true), (Event::Cycles, false), (Event::CpuClock, false)]
     {
-        match open_as(target, Attempt { event, kernel }, recording.frequency_hz) {
+        let wish = Wish { frequency_hz: recording.frequency_hz, ..wish };
+        match open_as(target, Attempt { event, kernel }, wish) {
             Ok(rings) => {
                 recording.event = event;
                 if event == Event::CpuClock {
@@ -242,7 +253,7 @@ fn open_all(target: &Target, recording: &mut Recording) -> Result<Vec<Opened>, P
     Err(refused(target, &last))
 }
 
-fn open_as(target: &Target, attempt: Attempt, frequency_hz: u32) -> io::Result<Vec<Opened>> {
+fn open_as(target: &Target, attempt: Attempt, wish: Wish) -> io::Result<Vec<Opened>> {
     let (cpus, threads): (Vec<u32>, Vec<i32>) = match target {
         Target::Cpus(cpus) => (cpus.clone(), vec![-1]),
         Target::Threads(threads) => (online()?, threads.iter().map(|&t| t as i32).collect()),
@@ -251,7 +262,7 @@ fn open_as(target: &Target, attempt: Attempt, frequency_hz: u32) -> io::Result<V
     for cpu in cpus {
         let mut opened: Option<Opened> = None;
         for &thread in &threads {
-            let attributes = Attributes::sampling(attempt.event, attempt.kernel, frequency_hz, thread >= 0);
+            let attributes = Attributes::sampling(attempt, wish, thread >= 0);
             let event = match open(&attributes, thread, cpu as i32) {
                 // a thread that ended since it was listed has nothing to sample
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) && threads.len() > 1 => continue,

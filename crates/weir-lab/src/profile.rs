@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Frames carry the field's marks: `_[k]` behind a kernel function, `_[i]` behind an inlined one. What has
-//! no name stands in brackets: `[idle]`, `[others]`, `[unknown]`, `[libfoo.so]` for code of that file without symbols.
+//! no name stands in brackets: `[idle]`, `[others]`, `[unknown]`, `[libfoo.so]` for code of that file without symbols,
+//! `[cut]` for callers further up than the part of the stack that was copied.
 //!
 //! Promises: a profile says which event it counted, so that a clock standing in for cycles is never read
 //! as cycles; no frame holds what separates frames.
@@ -19,10 +20,12 @@ pub mod flame;
 pub mod folded;
 pub mod import;
 mod kernel;
+mod naming;
 pub mod profiled;
 pub mod rules;
 pub mod session;
 mod tasks;
+mod unwind;
 
 use std::collections::BTreeMap;
 
@@ -36,6 +39,8 @@ pub const INLINED: &str = "_[i]";
 pub const IDLE: &str = "[idle]";
 /// Work of processes that have nothing to do with the subject.
 pub const OTHERS: &str = "[others]";
+/// Callers beyond the part of the stack that was copied.
+pub const CUT: &str = "[cut]";
 /// Code that belongs to no file known.
 pub const UNKNOWN: &str = "[unknown]";
 /// Letters of a function's name in a table: two of them and their figures fit a terminal of 160.

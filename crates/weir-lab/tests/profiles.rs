@@ -7,14 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use weir_io::clock;
-use weir_io::perf_event::{Sampler, Target, own_thread};
+use weir_io::perf_event::{Sampler, Target, Wish, own_thread};
 use weir_lab::campaign::{self, Plan, Resume};
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::profile::session::{FREQUENCY_HZ, Focus, Session, threads};
 use weir_lab::profile::{Profile, folded};
 use weir_lab::result::Results;
 
-/// Three quarters of the work in one function, with another inlined into it; a quarter in a second one.
+/// Nine tenths of the work in one function, with another inlined into it; a tenth in a second one.
 const PLANTED: &str = r#"
 use std::hint::black_box;
 
@@ -30,7 +30,7 @@ fn planted_inlined(n: u64) -> u64 {
 #[inline(never)]
 fn planted_heavy(n: u64) -> u64 {
     let mut sum = 0;
-    for i in 0..3000 {
+    for i in 0..9000 {
         sum ^= planted_inlined(n + i);
     }
     sum
@@ -60,7 +60,9 @@ fn skip(name: &str, missing: &str) {
 
 /// Why nothing can be sampled here.
 fn refused() -> Option<String> {
-    Sampler::start(&Target::Threads(vec![own_thread()]), 97).err().map(|e| e.to_string())
+    Sampler::start(&Target::Threads(vec![own_thread()]), Wish { frequency_hz: 97, stack_bytes: 0 })
+        .err()
+        .map(|e| e.to_string())
 }
 
 /// The planted program at work; ended and removed when dropped.
@@ -71,14 +73,13 @@ struct Planted {
 
 impl Planted {
     /// `None` without a compiler.
-    fn start(name: &str) -> Option<Planted> {
+    fn start(name: &str, pointers: &str) -> Option<Planted> {
         let dir = std::env::temp_dir().join(format!("weir-lab-planted-{}-{name}", std::process::id()));
         fs::create_dir_all(&dir).expect("space");
         let (source, program) = (dir.join("planted.rs"), dir.join("planted"));
         fs::write(&source, PLANTED).expect("space");
         let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
-        let flags =
-            ["--edition=2024", "-Copt-level=2", "-Cdebuginfo=line-tables-only", "-Cforce-frame-pointers=yes"];
+        let flags = ["--edition=2024", "-Copt-level=2", "-Cdebuginfo=line-tables-only", pointers];
         let built = Command::new(rustc).args(flags).arg("-o").arg(&program).arg(&source).output().ok();
         if !built.is_some_and(|b| b.status.success()) {
             let _ = fs::remove_dir_all(&dir);
@@ -106,17 +107,16 @@ fn share(profile: &Profile, name: &str) -> f64 {
     n as f64 / profile.samples() as f64
 }
 
-#[test]
-fn a_planted_function_is_found_by_name_with_what_was_inlined_into_it() {
-    let test = "a_planted_function_is_found_by_name";
+/// Builds the planted program with or without frame pointers, and looks for its work.
+fn find_planted(test: &str, pointers: &str) {
     if let Some(reason) = refused() {
         return skip(test, &reason);
     }
-    let Some(planted) = Planted::start("found") else { return skip(test, "rustc is not on the PATH") };
+    let Some(planted) = Planted::start(test, pointers) else { return skip(test, "rustc is not on the PATH") };
     let pid = planted.child.id();
     let tids = threads(pid).expect("it runs");
-    let session =
-        Session::start(&Target::Threads(tids), Focus::Process(pid), FREQUENCY_HZ).expect("not refused above");
+    let session = Session::start(&Target::Threads(tids), Focus::Process(pid), FREQUENCY_HZ, 1.0)
+        .expect("not refused above");
     let began = clock::now();
     std::thread::sleep(Duration::from_millis(800));
     let (header, profile) = session.finish(began..clock::now());
@@ -124,8 +124,8 @@ fn a_planted_function_is_found_by_name_with_what_was_inlined_into_it() {
     assert!(header.samples > 20, "{header:?}");
     assert_eq!(header.samples, profile.samples());
     let (heavy, light) = (share(&profile, "planted_heavy"), share(&profile, "planted_light"));
-    assert!((0.55..0.9).contains(&heavy), "three quarters expected, {heavy}\n{}", profile.folded());
-    assert!((0.1..0.45).contains(&light), "one quarter expected, {light}\n{}", profile.folded());
+    assert!(heavy > 0.7, "nine tenths expected, {heavy}\n{}", profile.folded());
+    assert!((0.01..0.3).contains(&light), "a tenth expected, {light}\n{}", profile.folded());
     let inlined = share(&profile, "planted_inlined_[i]");
     assert!(inlined > 0.5 * heavy, "the inlined callee is seen, {inlined}\n{}", profile.folded());
     let ordered = profile.stacks.keys().any(|stack| {
@@ -140,6 +140,19 @@ fn a_planted_function_is_found_by_name_with_what_was_inlined_into_it() {
 }
 
 #[test]
+fn a_planted_function_is_found_by_name_with_what_was_inlined_into_it() {
+    find_planted("a_planted_function_is_found", "-Cforce-frame-pointers=yes");
+}
+
+#[test]
+fn callers_are_found_without_frame_pointers() {
+    if cfg!(not(target_arch = "x86_64")) {
+        return skip("callers_are_found_without_frame_pointers", "registers of x86-64");
+    }
+    find_planted("callers_are_found_without_frame_pointers", "-Cforce-frame-pointers=no");
+}
+
+#[test]
 fn samples_outside_the_window_do_not_count() {
     let test = "samples_outside_the_window_do_not_count";
     if let Some(reason) = refused() {
@@ -149,6 +162,7 @@ fn samples_outside_the_window_do_not_count() {
         &Target::Threads(vec![own_thread()]),
         Focus::Process(std::process::id()),
         FREQUENCY_HZ,
+        1.0,
     )
     .expect("not refused above");
     let began = clock::now();

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::Event;
+use super::record::REGISTERS;
+use super::{Attempt, Event, Wish};
 
 const TYPE_HARDWARE: u32 = 0;
 const TYPE_SOFTWARE: u32 = 1;
@@ -16,6 +17,8 @@ const SAMPLE_TID: u64 = 1 << 1;
 const SAMPLE_TIME: u64 = 1 << 2;
 const SAMPLE_CALLCHAIN: u64 = 1 << 5;
 const SAMPLE_CPU: u64 = 1 << 7;
+const SAMPLE_REGS_USER: u64 = 1 << 12;
+const SAMPLE_STACK_USER: u64 = 1 << 13;
 
 /// Bits of the flag word.
 const DISABLED: u64 = 1;
@@ -67,7 +70,7 @@ pub struct Attributes {
 const _: () = assert!(size_of::<Attributes>() == 112);
 
 impl Attributes {
-    pub fn sampling(event: Event, kernel: bool, frequency_hz: u32, inherit: bool) -> Attributes {
+    pub fn sampling(attempt: Attempt, wish: Wish, inherit: bool) -> Attributes {
         let mut flags = DISABLED
             | FREQUENCY
             | EXCLUDE_HYPERVISOR
@@ -78,18 +81,24 @@ impl Attributes {
             | COMM_EXEC
             | TASK
             | USE_CLOCKID;
-        if !kernel {
+        if !attempt.kernel {
             flags |= EXCLUDE_KERNEL | EXCLUDE_CALLCHAIN_KERNEL;
         }
         if inherit {
             flags |= INHERIT | INHERIT_THREAD;
         }
+        let mut sample_type = SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CALLCHAIN | SAMPLE_CPU;
+        if wish.stack_bytes > 0 {
+            sample_type |= SAMPLE_REGS_USER | SAMPLE_STACK_USER;
+        }
         Attributes {
-            kind: if event == Event::Cycles { TYPE_HARDWARE } else { TYPE_SOFTWARE },
+            kind: if attempt.event == Event::Cycles { TYPE_HARDWARE } else { TYPE_SOFTWARE },
             size: size_of::<Attributes>() as u32,
             config: CONFIG,
-            frequency: u64::from(frequency_hz),
-            sample_type: SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CALLCHAIN | SAMPLE_CPU,
+            frequency: u64::from(wish.frequency_hz),
+            sample_type,
+            sample_regs_user: if wish.stack_bytes > 0 { REGISTERS } else { 0 },
+            sample_stack_user: wish.stack_bytes,
             flags,
             clockid: libc::CLOCK_MONOTONIC,
             ..Attributes::default()

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! header  │ kind u32 │ misc u16 │ size u16 │                                     size includes the header
-//! sample  │ ip u64 │ pid u32 │ tid u32 │ time u64 │ cpu u32 │ – u32 │ n u64 │ n × u64 call chain │
+//! sample  │ ip u64 │ pid u32 │ tid u32 │ time u64 │ cpu u32 │ – u32 │ n u64 │ n × u64 call chain │ user state │
+//! user state, when asked for: abi u64 │ registers, unless abi is 0 │ n u64 │ n bytes of stack, valid u64, unless n is 0 │
 //! mmap2   │ pid u32 │ tid u32 │ addr u64 │ len u64 │ offset u64 │ 24 bytes │ prot u32 │ flags u32 │ path\0 │
 //! comm    │ pid u32 │ tid u32 │ name\0 │          fork, exit │ pid │ ppid │ tid │ ptid u32 │ time u64 │
 //! lost    │ id u64 │ n u64 │                     lost samples │ n u64 │
@@ -68,8 +69,36 @@ pub struct Sample<'a> {
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub time: u64,
     pub cpu: u32,
+    /// What callers can be found from without frame pointers, when it was asked for.
+    pub user: Option<UserState<'a>>,
     chain: &'a [u8],
 }
+
+/// Registers and stack of the user's side at the moment of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserState<'a> {
+    /// By DWARF's number, the instruction pointer as [`RETURN`]; 0 where not sampled.
+    pub registers: [u64; RETURN + 1],
+    /// From the stack pointer upwards.
+    pub stack: &'a [u8],
+}
+
+/// DWARF's numbers (System V ABI, AMD64 supplement, figure 3.36): stack pointer and return address.
+pub const STACK_POINTER: usize = 7;
+pub const RETURN: usize = 16;
+/// (`enum perf_event_x86_regs`, DWARF) of the registers a callee keeps, stack and instruction pointer, in
+/// the order the kernel writes them.
+const SAMPLED: [(u32, usize); 8] =
+    [(1, 3), (6, 6), (7, STACK_POINTER), (8, RETURN), (20, 12), (21, 13), (22, 14), (23, 15)];
+/// `sample_regs_user`.
+pub(super) const REGISTERS: u64 = {
+    let (mut mask, mut i) = (0, 0);
+    while i < SAMPLED.len() {
+        mask |= 1 << SAMPLED[i].0;
+        i += 1;
+    }
+    mask
+};
 
 /// Whose code an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +153,8 @@ fn record(kind: u32, misc: u16, mut body: Reader<'_>) -> Option<Record<'_>> {
             let (cpu, _) = (body.u32()?, body.u32()?);
             let n = usize::try_from(body.u64()?).ok()?;
             let chain = body.take(n.checked_mul(8)?)?;
-            Record::Sample(Sample { ip, pid, tid, time, cpu, chain })
+            let user = if body.0.is_empty() { None } else { user_state(&mut body)? };
+            Record::Sample(Sample { ip, pid, tid, time, cpu, user, chain })
         }
         MMAP2 => {
             let (pid, _) = (body.u32()?, body.u32()?);
@@ -148,6 +178,21 @@ fn record(kind: u32, misc: u16, mut body: Reader<'_>) -> Option<Record<'_>> {
         THROTTLE => Record::Throttled,
         _ => return None,
     })
+}
+
+/// Registers and stack; a kernel thread has none, which is no damage.
+fn user_state<'a>(body: &mut Reader<'a>) -> Option<Option<UserState<'a>>> {
+    let mut registers = [0; RETURN + 1];
+    let abi = body.u64()?;
+    if abi != 0 {
+        for (_, dwarf) in SAMPLED {
+            registers[dwarf] = body.u64()?;
+        }
+    }
+    let copied = usize::try_from(body.u64()?).ok()?;
+    let stack = body.take(copied)?;
+    let valid = if copied == 0 { 0 } else { usize::try_from(body.u64()?).ok()? };
+    Some((abi != 0).then_some(UserState { registers, stack: &stack[..valid.min(copied)] }))
 }
 
 /// Bytes that are eaten from the front.

@@ -13,8 +13,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Data pages: with the metadata page the 516 KiB a CPU that kernels allow users without privileges.
-pub const PAGES: usize = 128;
+/// Data pages wanted: 2 MiB, a tenth of a second of samples with stacks of 8 KiB at 2 kHz. With the metadata
+/// page 128 are the 516 KiB a CPU that kernels allow users without privileges.
+pub const PAGES: [usize; 2] = [512, 128];
 /// Offsets in `struct perf_event_mmap_page`.
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
@@ -31,10 +32,16 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
+    /// As large as we are allowed.
     pub fn of(event: &OwnedFd) -> io::Result<Ring> {
+        let [wanted, allowed] = PAGES;
+        Ring::with_pages(event, wanted).or_else(|_| Ring::with_pages(event, allowed))
+    }
+
+    fn with_pages(event: &OwnedFd, pages: usize) -> io::Result<Ring> {
         // SAFETY: sysconf has no preconditions.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        let (size, mapped) = (PAGES * page, (PAGES + 1) * page);
+        let (size, mapped) = (pages * page, (pages + 1) * page);
         // SAFETY: a new shared mapping at an address the kernel chooses, of a descriptor we hold.
         let base = unsafe {
             libc::mmap(

@@ -135,6 +135,26 @@ proptest! {
     }
 }
 
+const WISH: Wish = Wish { frequency_hz: 997, stack_bytes: STACK_BYTES };
+
+#[test]
+fn registers_and_stack_are_read_and_a_kernel_thread_has_none() {
+    let with = |state: &[u64]| {
+        let mut body = words(&[0x1000, pair(7, 8), 5, pair(1, 0), 0]);
+        body.extend(words(state));
+        framed(9, 2, body)
+    };
+    // rbx, rbp, rsp, rip, r12 … r15; sixteen bytes of stack, eight of them valid
+    let user = with(&[2, 11, 12, 13, 14, 15, 16, 17, 18, 16, 77, 88, 8]);
+    let bytes = [user, with(&[0, 0])].concat();
+    let states: Vec<_> =
+        records(&bytes).filter_map(|r| if let Record::Sample(s) = r { Some(s.user) } else { None }).collect();
+    let found = states[0].expect("a state");
+    let sampled = [3, 6, 7, 16, 12, 13, 14, 15].map(|dwarf| found.registers[dwarf]);
+    assert_eq!((sampled, found.stack), ([11, 12, 13, 14, 15, 16, 17, 18], &words(&[77])[..]));
+    assert_eq!(states[1], None);
+}
+
 /// Spins until told to stop; returns the thread's id and result.
 fn spin(stop: &AtomicBool) -> u32 {
     let mut n = 1u64;
@@ -146,7 +166,7 @@ fn spin(stop: &AtomicBool) -> u32 {
 
 #[test]
 fn a_thread_at_work_is_sampled_while_it_works_and_its_sampler_is_not() {
-    let sampler = match Sampler::start(&Target::Threads(vec![own_thread()]), 997) {
+    let sampler = match Sampler::start(&Target::Threads(vec![own_thread()]), WISH) {
         Ok(sampler) => sampler,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "SKIP a_thread_at_work_is_sampled: {error}");
@@ -178,8 +198,8 @@ fn a_thread_at_work_is_sampled_while_it_works_and_its_sampler_is_not() {
 
 #[test]
 fn what_cannot_be_sampled_is_refused_with_a_remedy() {
-    let error = Sampler::start(&Target::Cpus(vec![100_000]), 997).expect_err("no such cpu").to_string();
+    let error = Sampler::start(&Target::Cpus(vec![100_000]), WISH).expect_err("no such cpu").to_string();
     assert!(error.starts_with("perf_event_open: cpus [100000]: "), "{error}");
-    let gone = Sampler::start(&Target::Threads(vec![i32::MAX as u32]), 997).expect_err("no such thread");
+    let gone = Sampler::start(&Target::Threads(vec![i32::MAX as u32]), WISH).expect_err("no such thread");
     assert!(gone.to_string().contains("perf_event"), "{gone}");
 }

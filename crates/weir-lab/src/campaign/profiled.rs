@@ -96,9 +96,10 @@ fn one(
         Scope::OwnThreads => Focus::Process(std::process::id()),
         Scope::Cpus(_) => Focus::Family,
     };
-    let session = Session::start(&target(&scope), focus, FREQUENCY_HZ)?;
     let [warm_up, window] =
         [plan.experiment.warm_up_ms, plan.experiment.window_ms].map(Duration::from_millis);
+    let seconds = (warm_up + window).as_secs_f64();
+    let session = Session::start(&target(&scope), focus, FREQUENCY_HZ, seconds)?;
     let rate = configuration.workload.rate;
     let sample = prepared.run(&Trial { rate, warm_up, window, seed })?;
     let (from, to) =

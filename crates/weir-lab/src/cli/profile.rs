@@ -21,7 +21,7 @@ Examples:
   weir-lab profile --cpu 1 --seconds 5 --svg out.svg      everything on CPU 1; open out.svg in a browser
   weir-lab profile --pid $(pidof weir) -o weir.folded     for flame graph tools, or to compare later
 
-Call chains follow frame pointers: code built without them shows its innermost function only.";
+Callers are found without frame pointers, within the innermost 8 KiB of each stack.";
 
 /// How long a look for Ctrl-C may be late.
 const LOOK: Duration = Duration::from_millis(50);
@@ -65,7 +65,7 @@ impl Sample {
             Some(pid) => (Target::Threads(threads(pid)?), Focus::Process(pid), format!("process {pid}")),
             None => (Target::Cpus(self.cpu.clone()), Focus::All, format!("cpus {:?}", self.cpu)),
         };
-        let session = Session::start(&target, focus, self.frequency)?;
+        let session = Session::start(&target, focus, self.frequency, self.seconds)?;
         let began = clock::now();
         let end = began + (self.seconds * 1e9) as u64;
         while clock::now() < end && !stop.load(Ordering::Acquire) {

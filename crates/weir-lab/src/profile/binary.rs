@@ -10,6 +10,7 @@ use gimli::{Dwarf, EndianArcSlice, RunTimeEndian};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
 use super::INLINED;
+use super::unwind::Rules;
 
 type Lines = addr2line::Context<EndianArcSlice<RunTimeEndian>>;
 
@@ -17,6 +18,8 @@ type Lines = addr2line::Context<EndianArcSlice<RunTimeEndian>>;
 const UNSIZED: u64 = 4096;
 
 pub struct Binary {
+    /// How to find callers.
+    pub rules: Option<Rules>,
     lines: Option<Lines>,
     /// By address.
     symbols: Vec<Symbol>,
@@ -58,14 +61,12 @@ impl Binary {
             .collect();
         symbols.sort_by_key(|s| s.address);
         symbols.dedup_by_key(|s| s.address);
-        Some(Binary { lines: lines(&file), symbols, segments })
+        Some(Binary { rules: Rules::of(&file), lines: lines(&file), symbols, segments })
     }
 
     /// Functions at a place of the file, the outermost first; empty when it has no name.
     pub fn functions(&self, offset: u64) -> Vec<String> {
-        let inside = |s: &&Segment| (s.offset..s.offset + s.size).contains(&offset);
-        let Some(segment) = self.segments.iter().find(inside) else { return Vec::new() };
-        let address = offset - segment.offset + segment.address;
+        let Some(address) = self.address(offset) else { return Vec::new() };
         let Some(symbol) = self.symbol(address) else { return self.inlined(address) };
         // the table's name is the full one (`weir_core::router::breathe`); line tables may hold its end only
         let mut functions = self.inlined(address);
@@ -74,6 +75,12 @@ impl Binary {
             None => functions.push(symbol),
         }
         functions
+    }
+
+    /// Where the file wants a place of it to be in memory.
+    pub fn address(&self, offset: u64) -> Option<u64> {
+        let inside = |s: &&Segment| (s.offset..s.offset + s.size).contains(&offset);
+        self.segments.iter().find(inside).map(|s| offset - s.offset + s.address)
     }
 
     fn inlined(&self, address: u64) -> Vec<String> {
@@ -104,7 +111,9 @@ impl Binary {
 /// `push<Frame<Box<[u8]>>>` is `push`: a function is one place in the source, whatever it is compiled for.
 fn without_parameters(name: &str) -> &str {
     match name.find('<') {
-        Some(at) if at > 0 && name.ends_with('>') && !name[..at].ends_with("operator") => &name[..at],
+        Some(at) if at > 0 && name.ends_with('>') && !name[..at].ends_with("operator") => {
+            name[..at].trim_end_matches("::")
+        }
         _ => name,
     }
 }
@@ -126,6 +135,7 @@ mod tests {
     #[test]
     fn what_a_function_is_compiled_for_is_not_its_name() {
         assert_eq!(without_parameters("push<Frame<Box<[u8]>>>"), "push");
+        assert_eq!(without_parameters("std::panic::catch_unwind::<F, R>"), "std::panic::catch_unwind");
         for whole in ["<A as B>::get", "main", "operator<", "{closure#0}"] {
             assert_eq!(without_parameters(whole), whole);
         }

@@ -6,21 +6,17 @@
 //!
 //! Promises: only samples inside the window count, so that neither warm-up nor setting up is in a profile;
 //! what has no name is kept under its file's, and counted; the sampler's own work is left out.
-//! Limits: callers are found by frame pointers, so code built without them (C libraries, mostly) shows its
-//! innermost function under its thread; kernel functions come without what was inlined into them.
+//! Limits: user callers are found from a copy of the innermost 8 KiB of the stack, those beyond are `[cut]`;
+//! kernel functions come without what was inlined into them.
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::path::PathBuf;
 
-use weir_io::perf_event::record::Side;
-use weir_io::perf_event::{Record, Recording, Sample, Sampler, Target, own_thread};
+use weir_io::perf_event::{KEPT, Record, STACK_BYTES, Sampler, Target, Wish, own_thread};
 
-use super::binary::Binary;
-use super::folded::{Header, frame};
-use super::kernel::{KTHREADD, Kernel};
-use super::tasks::{Mapping, Tasks};
-use super::{IDLE, OTHERS, Profile, UNKNOWN};
+use super::Profile;
+use super::folded::Header;
+use super::naming::{Naming, nameless};
+use super::tasks::Tasks;
 use crate::model::{LabError, Scope};
 
 /// Samples a second and CPU: about one a 500 µs, and a prime, so that nothing periodic keeps step with it.
@@ -58,16 +54,31 @@ pub struct Session {
     sampler: Sampler,
     tasks: Tasks,
     focus: Focus,
+    /// Why there are fewer samples than asked for.
+    fewer: Option<String>,
 }
 
 impl Session {
-    pub fn start(target: &Target, focus: Focus, frequency_hz: u32) -> Result<Session, LabError> {
+    /// `seconds` is about how long it will take.
+    pub fn start(
+        target: &Target,
+        focus: Focus,
+        frequency_hz: u32,
+        seconds: f64,
+    ) -> Result<Session, LabError> {
         let tasks = match focus {
             Focus::Process(pid) => Tasks::of(pid),
             Focus::All | Focus::Family => Tasks::all(),
         };
-        let sampler = Sampler::start(target, frequency_hz).map_err(|e| LabError(e.to_string()))?;
-        Ok(Session { sampler, tasks, focus })
+        let fits = frequency_that_fits(target, seconds);
+        let fewer = (fits < frequency_hz).then(|| {
+            format!(
+                "{fits} samples a second instead of {frequency_hz}, so that {seconds:.0} s fit into memory"
+            )
+        });
+        let wish = Wish { frequency_hz: frequency_hz.min(fits), stack_bytes: STACK_BYTES };
+        let sampler = Sampler::start(target, wish).map_err(|e| LabError(e.to_string()))?;
+        Ok(Session { sampler, tasks, focus, fewer })
     }
 
     /// Ends sampling and names what was seen between two moments of CLOCK_MONOTONIC.
@@ -88,7 +99,7 @@ impl Session {
                 Record::Sample(sample) if window.contains(&sample.time) && sample.tid != recording.reader => {
                     let stack = naming.stack(&sample);
                     header.samples += 1;
-                    header.unnamed += u64::from(stack.last().is_some_and(|f| unnamed(f)));
+                    header.unnamed += u64::from(stack.last().is_some_and(|f| nameless(f)));
                     profile.add(stack, 1);
                 }
                 Record::Lost(n) => header.lost += n,
@@ -99,112 +110,22 @@ impl Session {
         if throttled > 0 {
             header.notes.push(format!("the kernel held sampling back {throttled} times: shares still hold"));
         }
+        header.notes.extend(self.fewer);
         header.notes.extend(naming.kernel.hidden());
         (header, profile)
     }
 }
 
-fn unnamed(name: &str) -> bool {
-    ![IDLE, OTHERS].contains(&name) && super::function(name).starts_with('[')
-}
-
-/// What an interrupt did while a stranger ran, or the stranger as one frame. `frames` are innermost first.
-fn others(mut frames: Vec<String>) -> Vec<String> {
-    let Some(entry) = frames.iter().rposition(|f| Kernel::is_softirq(f)) else { return vec![OTHERS.into()] };
-    frames.truncate(entry + 1);
-    frames.push("softirq".into());
-    frames.reverse();
-    frames
-}
-
-/// From addresses to names, each looked up once.
-struct Naming {
-    tasks: Tasks,
-    focus: Focus,
-    kernel: Kernel,
-    binaries: HashMap<String, Option<Binary>>,
-    /// Frames of an address, outermost first.
-    known: HashMap<(u32, u64), Vec<String>>,
-    roots: HashMap<u32, String>,
-}
-
-impl Naming {
-    fn new(mut tasks: Tasks, focus: Focus, recording: &Recording) -> Naming {
-        for record in recording.records() {
-            tasks.apply(&record);
-        }
-        let (binaries, known, roots) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Naming { tasks, focus, kernel: Kernel::read(), binaries, known, roots }
-    }
-
-    /// Thread name, then functions, root first.
-    fn stack(&mut self, sample: &Sample<'_>) -> Vec<String> {
-        let mut frames = Vec::new();
-        let mut last = None;
-        for (side, address) in sample.chain() {
-            // where it was is exact; where a call returns to is behind the call
-            let probe = if last == Some(side) { address.wrapping_sub(1) } else { address };
-            last = Some(side);
-            match side {
-                Side::Kernel => frames.push(self.kernel.function(probe)),
-                Side::User => {
-                    let named = self.user(sample.pid, probe);
-                    // memory that is not code is no caller: the code before kept no frame pointer
-                    if named[..] == [UNKNOWN] && !frames.is_empty() {
-                        break;
-                    }
-                    frames.extend(named.into_iter().rev());
-                }
-            }
-        }
-        // several nameless places of one file in a row say no more than one
-        frames.dedup_by(|a, b| a == b && a.starts_with('['));
-        if sample.pid == 0 && frames.first().is_some_and(|f| Kernel::is_idle(f)) {
-            return vec![IDLE.into()];
-        }
-        if self.focus == Focus::Family && self.stranger(sample.pid) {
-            return others(frames);
-        }
-        if frames.is_empty() {
-            frames.push(UNKNOWN.into());
-        }
-        let tasks = &mut self.tasks;
-        let root = self.roots.entry(sample.tid).or_insert_with(|| frame(&tasks.name(sample.pid, sample.tid)));
-        frames.push(root.clone());
-        frames.reverse();
-        frames
-    }
-
-    fn stranger(&self, pid: u32) -> bool {
-        let known = |ancestor| self.tasks.descends(pid, ancestor);
-        pid != 0 && !known(KTHREADD) && !known(std::process::id())
-    }
-
-    fn user(&mut self, pid: u32, address: u64) -> Vec<String> {
-        if let Some(known) = self.known.get(&(pid, address)) {
-            return known.clone();
-        }
-        let frames = match self.tasks.mapping(pid, address) {
-            None => vec![UNKNOWN.into()],
-            Some(mapping) => {
-                let offset = address - mapping.start + mapping.offset;
-                let functions = self.binary(pid, &mapping).map_or(Vec::new(), |b| b.functions(offset));
-                let named = functions.iter().map(|f| frame(f)).collect::<Vec<_>>();
-                if named.is_empty() { vec![mapping.shown()] } else { named }
-            }
-        };
-        self.known.insert((pid, address), frames.clone());
-        frames
-    }
-
-    fn binary(&mut self, pid: u32, mapping: &Mapping) -> Option<&Binary> {
-        let read = || mapping.files(pid).iter().find_map(|f: &PathBuf| Binary::read(f));
-        let wanted = mapping.path.starts_with('/');
-        self.binaries
-            .entry(mapping.path.clone())
-            .or_insert_with(|| if wanted { read() } else { None })
-            .as_ref()
-    }
+/// Samples a second and CPU for which the sampler's memory lasts.
+fn frequency_that_fits(target: &Target, seconds: f64) -> u32 {
+    /// A sample beside its stack: header, registers and a chain of forty frames.
+    const REST: usize = 512;
+    let cpus = match target {
+        Target::Cpus(cpus) => cpus.len(),
+        Target::Threads(_) => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let samples = KEPT / (STACK_BYTES as usize + REST);
+    ((samples as f64 / (cpus.max(1) as f64 * seconds.max(0.1))) as u32).max(1)
 }
 
 #[cfg(test)]
@@ -212,20 +133,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packet_work_in_a_strangers_time_is_kept_and_the_stranger_is_not() {
-        let of = |frames: &[&str]| others(frames.iter().map(|f| f.to_string()).collect());
-        assert_eq!(
-            of(&["veth_poll_[k]", "handle_softirqs_[k]", "irq_exit_rcu_[k]", "read_[k]", "main"]),
-            ["softirq", "handle_softirqs_[k]", "veth_poll_[k]"]
-        );
-        assert_eq!(of(&["read_[k]", "main"]), [OTHERS]);
-    }
-
-    #[test]
-    fn idle_and_others_are_names_and_a_file_is_none() {
-        assert_eq!(
-            [IDLE, OTHERS, UNKNOWN, "[libc.so.6]", "[kernel]_[k]", "main"].map(unnamed),
-            [false, false, true, true, true, false]
-        );
+    fn long_sessions_sample_less_often_so_that_their_end_is_seen_too() {
+        let of = |seconds| frequency_that_fits(&Target::Cpus(vec![0, 1]), seconds);
+        assert!(of(1.0) > FREQUENCY_HZ && of(60.0) < FREQUENCY_HZ && of(1e9) == 1);
     }
 }
