@@ -81,7 +81,7 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
             .collect(),
         skipped,
         machine: Machine::observe(),
-        build: Build::own(),
+        build: Build::of(&plan.experiment),
         resumed: Vec::new(),
         repeats: plan.repeats.clone(),
         machines,

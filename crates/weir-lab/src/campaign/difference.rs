@@ -64,6 +64,11 @@ pub fn builds(then: &Build, now: &Build) -> Vec<String> {
     d.of("profile", &then.profile, &now.profile);
     d.of("optimisation", &then.opt_level, &now.opt_level);
     d.of("target", &then.target, &now.target);
+    for (program, mark) in &then.programs {
+        if let Some(now) = now.programs.get(program) {
+            d.of(&format!("bytes of {program}"), mark, now);
+        }
+    }
     d.0
 }
 
@@ -97,5 +102,12 @@ mod tests {
         let found = builds(&then, &now);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("commit: ") && found[1].starts_with("optimisation: "), "{found:?}");
+        let with = |mark: &str| {
+            let programs = [("weir".to_string(), mark.to_string())].into();
+            Build { programs, ..Build::own() }
+        };
+        assert_eq!(builds(&with("1"), &with("2")), ["bytes of weir: \"1\" → \"2\""]);
+        // manifests from before programs were marked
+        assert!(builds(&Build::own(), &with("2")).is_empty());
     }
 }

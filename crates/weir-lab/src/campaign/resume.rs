@@ -123,7 +123,7 @@ fn same_experiment(dir: &Path, then: &Experiment, now: &Experiment) -> Result<()
 
 /// What differs from the campaign's beginning, when it is accepted.
 fn changes(dir: &Path, manifest: &Manifest, force: bool) -> Result<Vec<String>, LabError> {
-    let mut changes = builds(&manifest.build, &Build::own());
+    let mut changes = builds(&manifest.build, &Build::of(&manifest.experiment));
     changes.extend(machines(&manifest.machine, &Machine::observe()));
     if changes.is_empty() || force {
         return Ok(changes);

@@ -37,7 +37,7 @@ impl Rerun {
     pub fn go(self) -> Result<ExitCode, LabError> {
         let earlier = Manifest::read(&self.run)?;
         let dir = self.out.unwrap_or_else(|| free_name(&self.run));
-        let differences = campaign::builds(&earlier.build, &Build::own())
+        let differences = campaign::builds(&earlier.build, &Build::of(&earlier.experiment))
             .into_iter()
             .chain(campaign::machines(&earlier.machine, &Machine::observe()));
         for difference in differences {
