@@ -54,7 +54,7 @@ fn a_search_for_ndr_and_pdr_is_reported_trial_by_trial() {
     assert!(searched.goals.iter().all(|g| g.runs() == 2));
     let trials: usize = searched.steps.iter().map(|s| s.trials).sum();
     assert!(trials >= 2 * 2, "flat out and a first guess in each run, at least: {trials}");
-    for heading in ["## NDR and PDR", "## Loads tried"] {
+    for heading in ["## NDR and PDR", "## Throughput against loss"] {
         assert!(report.contains(heading), "{heading} is missing");
     }
     assert!(said.contains("subject trial 1: ") && said.contains("· first guess"), "progress a trial: {said}");

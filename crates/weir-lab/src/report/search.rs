@@ -51,6 +51,12 @@ fn dash(text: Option<String>) -> String {
     text.unwrap_or("–".into())
 }
 
+/// A setting as it was written: `0.5`, `50`.
+fn short(value: f64) -> String {
+    let text = format!("{value:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').into()
+}
+
 /// Median in millions.
 fn mega(summary: &Option<Summary>) -> String {
     dash(summary.map(|s| digits(s.median / 1e6)))
@@ -59,10 +65,6 @@ fn mega(summary: &Option<Summary>) -> String {
 fn bounds(results: &Results) -> Section {
     let row = |(o, g): (&Outcome, &GoalOutcome)| {
         let verdicts: Vec<String> = g.verdicts.iter().map(|(v, n)| format!("{n} × {v}")).collect();
-        let odd = match &g.first_oddity {
-            Some(first) => format!("{} of {} runs, the first: {first}", g.odd, g.runs()),
-            None => "nothing".into(),
-        };
         let range = g.lower_pps.map(|s| format!("{} – {}", digits(s.min / 1e6), digits(s.max / 1e6)));
         vec![
             o.configuration.name.clone(),
@@ -72,7 +74,7 @@ fn bounds(results: &Results) -> Section {
             dash(range),
             mega(&g.upper_pps),
             mega(&g.conditional_pps),
-            odd,
+            format!("{} of {}", g.odd, g.runs()),
         ]
     };
     let goals = || searched(results).flat_map(|(o, s)| s.goals.iter().map(move |g| (o, g)));
@@ -81,17 +83,14 @@ fn bounds(results: &Results) -> Section {
             "trials of {} s, {} s a load of which {} % may exceed, bounds {} % apart; ",
             g.final_seconds,
             g.sum_seconds,
-            digits(g.exceed_percent),
-            digits(g.width_percent)
+            short(g.exceed_percent),
+            short(g.width_percent)
         )
     });
     let losses: Vec<String> = searched(results)
         .next()
         .map(|(_, s)| {
-            s.goals
-                .iter()
-                .map(|g| format!("{} {} %", g.name.to_uppercase(), digits(g.loss_percent)))
-                .collect()
+            s.goals.iter().map(|g| format!("{} {} %", g.name.to_uppercase(), short(g.loss_percent))).collect()
         })
         .unwrap_or_default();
     Section {
@@ -110,7 +109,7 @@ fn bounds(results: &Results) -> Section {
                 "min – max",
                 "upper bound",
                 "conditional",
-                "odd",
+                "odd runs",
             ],
             text: 3,
             rows: goals().map(row).collect(),
@@ -136,25 +135,32 @@ fn steps(results: &Results) -> Section {
         ]
     };
     Section {
-        title: "Loads tried",
-        note: "Every trial of every run; loads within 5 %, or a step of a sweep, are one row, medians over its trials. Loss is of what was \
-               offered, or asked for when the source fell behind."
+        title: "Throughput against loss",
+        note: "Every trial of every run; loads within 5 %, or a step of a sweep, are one row, medians over \
+               its trials. Loss is of what was offered, or asked for when the source fell behind. Rate, \
+               loss and latency of a whole run, elsewhere in this report, are those of the trial flat out \
+               that every search begins with."
             .into(),
-        table: Table { headings: vec![
-            "configuration",
-            "trials",
-            "offered, Mpps",
-            "delivered, Mpps",
-            "loss, %",
-            "min – max",
-            "p50, µs",
-            "p99, µs",
-            "p99.9, µs",
-            "CPU of the subject, %",
-        ],
-        text: 1,
-        rows: searched(results).flat_map(|(o, s)| s.steps.iter().map(move |step| (o, step))).map(row).collect(),
-    } }
+        table: Table {
+            headings: vec![
+                "configuration",
+                "trials",
+                "offered, Mpps",
+                "delivered, Mpps",
+                "loss, %",
+                "min – max",
+                "p50, µs",
+                "p99, µs",
+                "p99.9, µs",
+                "CPU of the subject, %",
+            ],
+            text: 1,
+            rows: searched(results)
+                .flat_map(|(o, s)| s.steps.iter().map(move |step| (o, step)))
+                .map(row)
+                .collect(),
+        },
+    }
 }
 
 fn latency(results: &Results) -> Section {

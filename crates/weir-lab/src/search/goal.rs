@@ -218,7 +218,8 @@ impl Oddity {
                 format!("{lower_pps} pps passes although {upper_pps} pps, a smaller load, does not")
             }
             Oddity::Inconsistent { pps, least_loss, least_seconds, most_loss, most_seconds } => format!(
-                "trials at {pps} pps are inconsistent: {:.3} % lost in {least_seconds:.3} s, {:.3} % in {most_seconds:.3} s",
+                "trials at {pps} pps are inconsistent: {:.3} % lost in {least_seconds:.3} s, \
+                 {:.3} % in {most_seconds:.3} s",
                 least_loss * 100.0,
                 most_loss * 100.0
             ),
