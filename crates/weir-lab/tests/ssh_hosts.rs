@@ -137,6 +137,19 @@ fn dead_and_silent_hosts_cost_the_runs_they_miss_and_ctrl_c_leaves_nothing() {
 }
 
 #[test]
+fn a_killed_lab_leaves_nothing_on_its_hosts() {
+    let Some(room) = Room::open("a_killed_lab_leaves_nothing_on_its_hosts") else { return };
+    let before = room.settled();
+    for (name, subject, more) in [("weir", "weir", "cpus = \"0\""), ("by-hand", "command", BY_HAND)] {
+        let mut lab = room.start(&experiment(&room, 5000, &[(name, subject, more)], ""));
+        wait_for("run", &mut lab, || !room.runs(name).is_empty());
+        lab.kill().and_then(|()| lab.wait()).expect("our child");
+        assert!(room.runs(name)[0].is_ok(), "{:?}", room.runs(name));
+        room.assert_as_before(&before);
+    }
+}
+
+#[test]
 fn commands_that_hang_or_fail_cost_their_own_runs_and_say_why() {
     let Some(room) = Room::open("commands_that_hang_or_fail_cost_their_own_runs_and_say_why") else { return };
     let before = room.settled();

@@ -145,6 +145,58 @@ fn a_malformed_value_is_refused_with_line_column_expectation() {
     );
 }
 
+const HOSTS: &str = "[hosts.generator]\nssh = \"root@a\"\ninterface = \"eth1\"\n[hosts.receiver]\nssh = \"root@a\"\n\
+    interface = \"eth2\"\n[hosts.device_under_test]\nssh = \"root@b\"\ninput = \"eth1\"\noutput = \"eth2\"\n";
+
+#[test]
+fn hosts_and_commands_go_with_the_configurations_that_need_them() {
+    let e = parse(&format!(
+        "{HOSTS}[[configuration]]\ntopology = \"ssh\"\nsubject = [\"kernel\", \"command\"]\ncpus = \"17\"\n\
+         [configuration.command]\napply = \"true\"\n[[configuration]]\nname = \"here\"\n"
+    ))
+    .expect("valid");
+    assert_eq!(names(&e), ["kernel", "command", "here"]);
+    assert_eq!(e.commands.keys().collect::<Vec<_>>(), ["command"]);
+    assert!(e.hosts.is_some() && e.configurations.iter().all(|p| p.missing.is_none()), "{e:?}");
+    // cpus of another host are not this machine's to judge
+    assert_eq!(e.configurations[0].configuration.placement.cpus, [17]);
+    let written = serde_json::to_string(&e).expect("plain data");
+    assert_eq!(serde_json::from_str::<Experiment>(&written).expect("our own"), e);
+
+    let named = parse(&format!("{HOSTS}[[configuration]]\ntopology = \"ssh\"\ncpus = \"first-core\"\n"));
+    let missing = named.expect("valid").configurations[0].missing.clone();
+    assert!(missing.expect("not known").contains("write a list such as 0-1,3"));
+    let elsewhere =
+        parse(&format!("{}[[configuration]]\ntopology = \"ssh\"\n", HOSTS.replace("@b", "@b.example")));
+    let missing = elsewhere.expect("valid").configurations[0].missing.clone();
+    assert!(missing.expect("a placeholder").contains("stands for a host of yours"));
+}
+
+#[test]
+fn hosts_and_commands_without_each_other_are_refused_with_their_place() {
+    let command = "[configuration.command]\napply = \"true\"\n";
+    let cases = [
+        (
+            "[[configuration]]\ntopology = \"ssh\"\n".into(),
+            "labs/x.toml:6:1: configuration weir: topology \"ssh\" needs [hosts]",
+        ),
+        (
+            format!("[[configuration]]\nsubject = \"command\"\n{command}"),
+            "subject \"command\" needs topology = \"ssh\"",
+        ),
+        (
+            format!("{HOSTS}[[configuration]]\ntopology = \"ssh\"\nsubject = \"command\"\n"),
+            "needs [configuration.command] with at least `apply`",
+        ),
+        (HOSTS.replace("eth1", "eth 1") + "[[configuration]]\n", "hosts.generator.interface: got \"eth 1\""),
+        (HOSTS.replace("ssh =", "shh =") + "[[configuration]]\n", "unknown field `shh`"),
+    ];
+    for (body, expected) in cases {
+        let got = refusal(&body);
+        assert!(got.contains(expected), "{body}\n  got      {got}\n  expected {expected}");
+    }
+}
+
 #[test]
 fn a_missing_file_is_one_sentence_with_the_remedy() {
     let error = Experiment::load(Path::new("labs/none.toml"), &Changes::default()).expect_err("missing");

@@ -49,6 +49,7 @@ pub struct Channel {
 
 enum Out {
     Bytes(Vec<u8>),
+    Program(Arc<Vec<u8>>),
     /// From now on show every [`BEAT`] that the lab is there.
     Beat,
 }
@@ -99,9 +100,7 @@ impl Channel {
         self.await_mark("connect", "ready", limits.connect.0 + CLIENT_FIRST)?;
         let until = Instant::now() + limits.upload.0;
         for program in programs {
-            let bytes = std::fs::read(&program.path)
-                .map_err(|e| LabError(format!("{}: {e}; was it built anew?", program.path.display())))?;
-            self.send(Out::Bytes(bytes));
+            self.send(Out::Program(program.bytes.clone()));
             let left = until.saturating_duration_since(Instant::now());
             self.await_mark("upload", &format!("have {}", program.name), left)?;
         }
@@ -255,17 +254,18 @@ fn client(host: &Host, limits: &Timeouts, script: &str) -> Command {
 fn write_all(mut stdin: ChildStdin, todo: &Receiver<Out>) {
     let mut beating = false;
     loop {
-        let bytes = match todo.recv_timeout(BEAT) {
-            Ok(Out::Bytes(bytes)) => bytes,
+        let written = match todo.recv_timeout(BEAT) {
+            Ok(Out::Bytes(bytes)) => stdin.write_all(&bytes),
+            Ok(Out::Program(bytes)) => stdin.write_all(&bytes),
             Ok(Out::Beat) => {
                 beating = true;
-                continue;
+                Ok(())
             }
-            Err(RecvTimeoutError::Timeout) if beating => vec![b'\n'],
-            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Timeout) if beating => stdin.write_all(b"\n"),
+            Err(RecvTimeoutError::Timeout) => Ok(()),
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        if stdin.write_all(&bytes).and_then(|()| stdin.flush()).is_err() {
+        if written.is_err() {
             return;
         }
     }

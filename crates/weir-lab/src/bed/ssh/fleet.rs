@@ -18,7 +18,7 @@ pub struct Fleet {
     with_weir: bool,
     /// In the order of [`Role::ALL`].
     channels: [Option<Channel>; 3],
-    /// Digests are computed once.
+    /// Read once: what runs here may be built anew meanwhile.
     programs: Option<Vec<Program>>,
     /// What went wrong where nobody listened; told with the next sample.
     pub doubts: Vec<String>,

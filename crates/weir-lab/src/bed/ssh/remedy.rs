@@ -32,12 +32,12 @@ pub fn remedy(said: &[String]) -> &'static str {
             "is the host on, and is its network reachable from here?",
         ),
         (
-            &["not found", "No space left", "Permission denied", "Read-only file system"],
-            "the host needs sh, mktemp, head, sha256sum, env and room in its temporary folder, mounted without noexec",
-        ),
-        (
             &["GLIBC", "Exec format error", "cannot execute"],
             "the lab's programs do not run there: build them for that host's processor and C library",
+        ),
+        (
+            &["not found", "No space left", "Permission denied", "Read-only file system"],
+            "the host needs sh, mktemp, head, sha256sum, env and room in its temporary folder, mounted without noexec",
         ),
     ];
     let heard = |words: &[&str]| said.iter().any(|line| words.iter().any(|word| line.contains(word)));
@@ -58,7 +58,8 @@ mod tests {
             ("ssh: connect to host x port 22: Connection refused", "is sshd running"),
             ("ssh: connect to host x port 22: Connection timed out", "is the host on"),
             ("Timeout, server x not responding. timed out", "is the host on"),
-            ("weir-lab: /lib/libc.so.6: version `GLIBC_2.39' not found", "needs sh"),
+            ("weir-lab: /lib/libc.so.6: version `GLIBC_2.39' not found", "C library"),
+            ("sh: 1: mktemp: not found", "needs sh"),
             ("something else", "by hand"),
         ] {
             let got = remedy(&[said.to_string()]);
