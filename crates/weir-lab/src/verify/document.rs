@@ -17,9 +17,9 @@ use super::library::{Origin, Raw};
 use super::printed::Document;
 use super::settle::name;
 
-/// A table's figure with fewer digits is not said to be a copy.
+/// A figure with fewer digits is not said to be a copy.
 const MIN_DIGITS: usize = 5;
-/// Within this share of a block's figure a table's figure is a copy of it gone wrong; beyond, another figure.
+/// Within this share of a block's figure another is a copy of it gone wrong; beyond, it is another figure.
 const CLOSE: f64 = 0.005;
 /// Lines around a block within which prose is about it.
 const NEAR: usize = 5;
@@ -44,9 +44,11 @@ pub fn doubts(document: &Document, blocks: &[Block], known: &[f64]) -> Vec<Flag>
         } else if inside(line) || fenced {
             continue;
         } else if text.trim_start().starts_with('|') {
-            flags.extend(figures.table(text).map(|text| flag(line, text)));
+            let words = text.split('|').flat_map(str::split_whitespace);
+            flags.extend(figures.copied(words).map(|text| flag(line, text)));
         } else if blocks.iter().any(|b| near(b, line)) {
             flags.extend(figures.prose(text).map(|text| flag(line, text)));
+            flags.extend(figures.copied(text.split_whitespace()).map(|text| flag(line, text)));
         }
     }
     flags
@@ -154,9 +156,9 @@ impl Figures {
         Figures { figures, known: known.to_vec(), ratios }
     }
 
-    /// A figure of a table's row that is nearly, but not quite, one of a block.
-    fn table(&self, row: &str) -> Option<String> {
-        row.split('|').flat_map(str::split_whitespace).find_map(|word| {
+    /// A figure that is nearly, but not quite, one of a block.
+    fn copied<'w>(&self, mut words: impl Iterator<Item = &'w str>) -> Option<String> {
+        words.find_map(|word| {
             let (value, decimals, text) = number(word)?;
             let unit = 10f64.powi(-(decimals as i32));
             let same = |f: f64| (f - value).abs() < unit;
@@ -166,8 +168,7 @@ impl Figures {
             let (nearest, whose) =
                 self.figures.iter().min_by(|a, b| (a.0 - value).abs().total_cmp(&(b.0 - value).abs()))?;
             let close = (nearest - value).abs() <= CLOSE * nearest.abs();
-            close
-                .then(|| format!("the table has {text}, the nearest figure of a block is {nearest}, {whose}"))
+            close.then(|| format!("the text has {text}, the nearest figure of a block is {nearest}, {whose}"))
         })
     }
 
@@ -187,9 +188,11 @@ impl Figures {
     }
 }
 
-/// A figure of a table's cell: value, decimals, as written. Groups may be set apart by commas.
+/// A figure of prose or a table: value, decimals, as written. Groups may be set apart by commas.
 fn number(word: &str) -> Option<(f64, usize, &str)> {
-    let word = word.trim_matches(|c: char| !c.is_ascii_digit());
+    // r320897 is a revision
+    let word = word.trim_start_matches(|c: char| !c.is_alphanumeric());
+    let word = word.trim_end_matches(|c: char| !c.is_ascii_digit());
     let plain: String = word.chars().filter(|c| !",'’_".contains(*c)).collect();
     let value: f64 = plain.parse().ok()?;
     let digits = plain.trim_start_matches('0').chars().filter(char::is_ascii_digit).count();
@@ -235,7 +238,8 @@ mod tests {
     #[test]
     fn figures_of_tables_may_be_grouped_and_bold() {
         assert_eq!(number("**1,001,291**"), Some((1_001_291.0, 0, "1,001,291")));
-        assert_eq!(number("12.5"), None);
+        assert_eq!(number("(1435.5)."), Some((1435.5, 1, "1435.5")));
+        assert_eq!(number("12.5").or(number("r320897")), None);
         assert_eq!(number("—"), None);
     }
 }

@@ -74,8 +74,17 @@ pub fn find(
         found.iter().flatten().map(|f| f.raw.path.clone()).collect()
     };
     let used: Vec<PathBuf> = found.iter().flat_map(|f| paths(f)).collect();
+    let beside = &rings[..rings.len().min(BESIDE)];
     for (printed, found) in blocks.iter().zip(&mut found) {
         let taken = paths(found);
+        for (i, found) in found.iter_mut().enumerate() {
+            // a copy further away does not excuse what was changed here
+            let far = found.as_ref().is_some_and(|f| f.how == How::Figures && !f.raw.path.starts_with(dir));
+            let line = (printed.legend(i), &printed.vitals[i].figures[..]);
+            if let Some(raw) = far.then(|| near(library, beside, line, &used)).flatten() {
+                *found = Some(Found { raw, how: How::Near });
+            }
+        }
         for (i, found) in found.iter_mut().enumerate().filter(|(_, f)| f.is_none()) {
             let line = (printed.legend(i), &printed.vitals[i].figures[..]);
             let named = named(library, dir, line.0);

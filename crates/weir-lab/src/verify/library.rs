@@ -27,9 +27,9 @@ const MAX_COLUMNS: usize = 8;
 const MAX_DEPTH: usize = 40;
 
 /// Endings of files that hold no set: pictures, profiles, configurations, machine descriptions.
-const NO_FIGURES: [&str; 19] = [
+const NO_FIGURES: [&str; 18] = [
     "png", "jpg", "svg", "gif", "pdf", "html", "graph", "stack", "pmc", "pcap", "info", "conf", "plt", "sh",
-    "md", "json", "csv", "tgz", "zip",
+    "md", "json", "tgz", "zip",
 ];
 
 /// Where the figures of a set come from.
@@ -226,9 +226,11 @@ impl Library {
 /// Each column of a file that is all figures.
 fn columns(path: &Path) -> Vec<Raw> {
     let Some(bytes) = contents(path).filter(|bytes| !bytes.contains(&0)) else { return Vec::new() };
+    let name = path.to_string_lossy();
+    let delimiters: &[u8] = if unpacked(&name).ends_with(".csv") { b",;\t" } else { b" \t" };
     let mut sets = Vec::new();
     for column in 1..=MAX_COLUMNS {
-        let read = figures(&bytes, &Columns { column, ..Columns::default() });
+        let read = figures(&bytes, &Columns { column, delimiters });
         match read {
             Ok(values) if values.is_empty() => break,
             Ok(values) => sets.extend(Raw::new(path.into(), Origin::File { column }, values)),

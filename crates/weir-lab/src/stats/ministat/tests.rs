@@ -1,8 +1,6 @@
-//! Blocks as ministat prints them: one drawn by the original, published ones where the corpus is at hand.
+//! Blocks as ministat prints them; published ones are `verify`'s to check (tests/verify_trees.rs).
 
 use super::*;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
 
 #[test]
 fn block_of_two_sets_is_printed_as_the_original_prints_it() {
@@ -159,107 +157,4 @@ fn too_few_points_and_too_many_sets_are_refused_with_the_remedy() {
     assert!(few.contains("at least 3 data points") && few.contains("add runs"), "{few}");
     let sets: Vec<Set> = (0..8).map(|i| Set::new(i.to_string(), &[1.0, 2.0, 3.0])).collect();
     assert!(block(&sets, Style::default()).expect_err("eight sets").contains("takes 1 to 7"));
-}
-
-/// A published block: its legend (symbol order) and the whole text, legend included.
-struct Published {
-    readme: PathBuf,
-    names: Vec<String>,
-    width: usize,
-    text: String,
-}
-
-/// Blocks in a README whose legend names files that lie beside it.
-fn published(readme: &Path) -> Vec<Published> {
-    let Ok(text) = std::fs::read_to_string(readme) else { return Vec::new() };
-    let lines: Vec<&str> = text.lines().collect();
-    let mut found = Vec::new();
-    let mut at = 0;
-    while at < lines.len() {
-        let mut names = Vec::new();
-        let start = at;
-        while let Some(name) = lines.get(at).and_then(|l| legend_name(l, names.len())) {
-            names.push(name);
-            at += 1;
-        }
-        if names.is_empty() || !lines.get(at).is_some_and(|l| l.starts_with("+--")) {
-            at = start + 1;
-            continue;
-        }
-        let end = (at..lines.len())
-            .find(|&i| lines[i].starts_with("```") || lines[i].trim().is_empty())
-            .unwrap_or(lines.len());
-        let text: String = lines[start..end].iter().map(|l| format!("{l}\n")).collect();
-        let width = lines[at].trim_end().len() - 2;
-        found.push(Published { readme: readme.into(), names, width, text });
-        at = end;
-    }
-    found
-}
-
-fn legend_name(line: &str, index: usize) -> Option<String> {
-    let symbol = *SYMBOLS.get(index + 1)?;
-    line.strip_prefix(symbol)?.strip_prefix(' ').map(str::to_string)
-}
-
-fn readmes(dir: &Path, out: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            readmes(&path, out);
-        } else if path.extension().is_some_and(|e| e == "md") {
-            out.push(path);
-        }
-    }
-}
-
-fn corpus() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus/netbenches");
-    let path = std::env::var_os("WEIR_CORPUS").map_or(beside, PathBuf::from);
-    path.is_dir().then_some(path)
-}
-
-fn numbers(path: &Path) -> Option<Vec<f64>> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let figures = text.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty());
-    figures.map(|l| l.split_whitespace().next()?.parse().ok()).collect()
-}
-
-#[test]
-fn published_blocks_come_out_of_their_raw_data_in_one_dialect_or_another() {
-    let Some(corpus) = corpus() else {
-        writeln!(std::io::stderr(), "SKIP published_blocks_come_out_of_their_raw_data_in_one_dialect_or_another: no netbenches corpus (set WEIR_CORPUS to its folder)"
-        ).expect("stderr is open");
-        return;
-    };
-    let mut found = Vec::new();
-    readmes(&corpus, &mut found);
-    let (mut same, mut but_space, mut other) = (0, 0, Vec::new());
-    for published in found.iter().flat_map(|r| published(r)) {
-        let folder = published.readme.parent().expect("a file has a folder");
-        let raw: Option<Vec<Set>> =
-            published.names.iter().map(|name| Some(Set::new(name, &numbers(&folder.join(name))?))).collect();
-        let Some(sets) = raw else { continue };
-        let ours: Vec<String> = Dialect::ALL
-            .into_iter()
-            .flat_map(|dialect| [true, false].map(|bars| (dialect, bars)))
-            .filter_map(|(dialect, separate_bars)| {
-                block(&sets, Style { dialect, separate_bars, width: published.width, ..Style::default() })
-                    .ok()
-            })
-            .collect();
-        if ours.contains(&published.text) {
-            same += 1;
-        } else if ours.iter().any(|o| o.split_whitespace().eq(published.text.split_whitespace())) {
-            but_space += 1;
-        } else {
-            other.push(published);
-        }
-    }
-    for p in &other {
-        eprintln!("differs: {}\n{}", p.readme.display(), p.text);
-    }
-    let all = same + but_space + other.len();
-    eprintln!("{all} published blocks: {same} byte-identical, {but_space} but for white space");
-    assert!(all > 0 && other.len() * 50 <= all, "{} of {all} published blocks differ", other.len());
 }
