@@ -26,7 +26,7 @@ use crate::stats::ministat::{self, Set, Style};
 use crate::stats::{Comparison, Summary, Verdict};
 use crate::store::{read_runs, rebuild_plain_files, write_whole};
 
-/// Derives and writes `result.json`, `runs.csv`, `comparisons.csv`, `report.md` and `report.html`.
+/// Derives and writes `result.json`, `runs.csv`, `trials.csv` (of searches), `comparisons.csv`, `report.md` and `report.html`.
 pub fn write(dir: &Path) -> Result<Results, LabError> {
     let (manifest, results) = result::derive(dir)?;
     let runs = read_runs(dir, &manifest)?.runs;
@@ -39,6 +39,9 @@ pub fn write(dir: &Path) -> Result<Results, LabError> {
     let json = serde_json::to_string_pretty(&results).map_err(|e| LabError(format!("result.json: {e}")))?;
     write_whole(&dir.join("result.json"), &(json + "\n"))?;
     write_whole(&dir.join("runs.csv"), &csv::runs(&runs))?;
+    if let Some(trials) = csv::trials(&runs) {
+        write_whole(&dir.join("trials.csv"), &trials)?;
+    }
     write_whole(&dir.join("comparisons.csv"), &csv::comparisons(&results))?;
     write_whole(&dir.join("report.md"), &markdown::render(&manifest, &results))?;
     write_whole(&dir.join("report.html"), &html::render(&manifest, &results))?;

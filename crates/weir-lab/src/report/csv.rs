@@ -1,4 +1,4 @@
-//! `runs.csv` and `comparisons.csv`: the campaign for spreadsheets, R and pandas.
+//! `runs.csv`, `trials.csv` and `comparisons.csv`: the campaign for spreadsheets, R and pandas.
 //!
 //! Promises: RFC 4180 (CRLF ends a record; a field with a comma, a quote or a line end is quoted, its quotes
 //! doubled), one header, every record as long as it; figures in base units with the digits of the raw files;
@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 
 use crate::experiment::metric::loss_percent;
 use crate::manifest::utc;
-use crate::model::Sample;
+use crate::model::{Rate, Sample};
 use crate::result::Results;
+use crate::search::TrialRecord;
 use crate::stats::Comparison;
 use crate::store::{Run, Runs};
 
@@ -80,6 +81,67 @@ fn measured(sample: Option<&Sample>) -> Vec<String> {
         ledger.unaccounted().to_string(),
         s.reordered.to_string(),
         s.duplicated.to_string(),
+    ]
+}
+
+/// One record a trial of a search or sweep, in the order made; `None` where no run made any.
+pub fn trials(runs: &Runs) -> Option<String> {
+    let mut rows: Vec<(&String, &Run, usize, &TrialRecord)> = Vec::new();
+    for (name, run) in runs.iter().flat_map(|(name, runs)| runs.iter().map(move |r| (name, r))) {
+        let made = run.sample.iter().flat_map(|s| s.trials.iter().enumerate());
+        rows.extend(made.map(|(i, trial)| (name, run, i, trial)));
+    }
+    rows.sort_by_key(|(_, run, i, _)| (run.order, *i));
+    let latencies: BTreeSet<&String> = rows.iter().flat_map(|(.., t)| t.latency_ns.keys()).collect();
+    let drops: BTreeSet<&String> = rows.iter().flat_map(|(.., t)| t.ledger.drops.keys()).collect();
+    let mut header: Vec<String> = TRIAL.map(String::from).to_vec();
+    header.extend(latencies.iter().map(|p| format!("latency_ns_{p}")));
+    header.extend(drops.iter().map(|counter| format!("drops.{counter}")));
+    let mut out = record(&header);
+    for (name, run, i, trial) in &rows {
+        let mut fields = vec![name.to_string(), run.block.to_string(), run.order.to_string(), i.to_string()];
+        fields.extend(tried(trial));
+        fields.extend(latencies.iter().map(|&p| text(trial.latency_ns.get(p))));
+        fields.extend(drops.iter().map(|&c| text(trial.ledger.drops.get(c))));
+        out += &record(&fields);
+    }
+    (!rows.is_empty()).then_some(out)
+}
+
+const TRIAL: [&str; 16] = [
+    "configuration",
+    "block",
+    "order",
+    "trial",
+    "purpose",
+    "flat_out",
+    "load_pps",
+    "seconds",
+    "pps",
+    "intended",
+    "offered",
+    "sent",
+    "delivered",
+    "unaccounted",
+    "cpu_percent",
+    "superseded",
+];
+
+fn tried(trial: &TrialRecord) -> Vec<String> {
+    let ledger = &trial.ledger;
+    vec![
+        trial.purpose.clone(),
+        (trial.rate == Rate::FlatOut).to_string(),
+        trial.load_pps().to_string(),
+        trial.seconds.to_string(),
+        trial.pps.to_string(),
+        ledger.intended.to_string(),
+        ledger.offered.to_string(),
+        ledger.sent.to_string(),
+        ledger.delivered.to_string(),
+        ledger.unaccounted().to_string(),
+        text(trial.cpu_percent),
+        trial.superseded.to_string(),
     ]
 }
 
@@ -222,6 +284,31 @@ mod tests {
              b,0,1,0,9,951782400000,2000-02-29 00:00:00 UTC,0.5,14.5,30,12,11,10,7,0,0,0,1200,101.25,3,,\
              fell back; to AF_PACKET\r\n"
         );
+    }
+
+    #[test]
+    fn every_trial_of_a_search_is_a_record_of_its_own_file() {
+        let trial = TrialRecord {
+            purpose: "sweep".into(),
+            rate: Rate::Pps(1000),
+            seconds: 2.0,
+            pps: 3.5,
+            ledger: sample().ledger,
+            latency_ns: [("p50".to_string(), 800)].into(),
+            cpu_percent: None,
+            superseded: false,
+        };
+        let flat = TrialRecord { rate: Rate::FlatOut, superseded: true, ..trial.clone() };
+        let searched = Sample { trials: vec![flat, trial], ..sample() };
+        let all: Runs = [("b".to_string(), vec![run(4, Some(searched))])].into();
+        assert_eq!(
+            trials(&all).expect("two trials"),
+            "configuration,block,order,trial,purpose,flat_out,load_pps,seconds,pps,intended,offered,sent,\
+             delivered,unaccounted,cpu_percent,superseded,latency_ns_p50,drops.weir.no_route\r\n\
+             b,0,4,0,sweep,true,5.5,2,3.5,12,11,10,7,0,,true,800,3\r\n\
+             b,0,4,1,sweep,false,1000,2,3.5,12,11,10,7,0,,false,800,3\r\n"
+        );
+        assert_eq!(trials(&[("b".to_string(), vec![run(0, Some(sample()))])].into()), None);
     }
 
     #[test]
