@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::campaign::{builds, machines};
+use crate::campaign::{builds, machines, other_machines};
 use crate::experiment::Metric;
 use crate::manifest::{Manifest, utc};
 use crate::model::{Configuration, LabError};
@@ -155,6 +155,7 @@ pub fn differences(then: &Campaign, now: &Campaign) -> Vec<String> {
     };
     let mut found = builds(&a.build, &b.build);
     found.extend(machines(&a.machine, &b.machine));
+    found.extend(other_machines(&a.machines, &b.machines));
     found.extend(settings(a, b));
     found
 }

@@ -29,7 +29,7 @@ use crate::result::Results;
 use crate::schedule::{Slot, schedule};
 use crate::search::method;
 use crate::store::{self, Run, Store};
-pub use difference::{builds, machines};
+pub use difference::{builds, machines, other_machines};
 pub use resume::{Resume, resume};
 
 /// After so many failures in a row a configuration is not tried again.

@@ -4,6 +4,7 @@
 //! source), each with both values. Leaves out what changes by itself: load, the measured TSC rate, a few
 //! pages of memory.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use crate::manifest::{Build, Machine};
@@ -55,6 +56,13 @@ pub fn machines(then: &Machine, now: &Machine) -> Vec<String> {
     d.0
 }
 
+/// Of the machines that took part beside this one; one that does not answer is no difference, its runs fail.
+pub fn other_machines(then: &BTreeMap<String, Machine>, now: &BTreeMap<String, Machine>) -> Vec<String> {
+    let both = then.iter().filter_map(|(part, then)| Some((part, then, now.get(part)?)));
+    both.flat_map(|(part, then, now)| machines(then, now).into_iter().map(move |d| format!("{part}: {d}")))
+        .collect()
+}
+
 pub fn builds(then: &Build, now: &Build) -> Vec<String> {
     let mut d = Differences(Vec::new());
     d.of("weir-lab", &then.version, &now.version);
@@ -93,6 +101,14 @@ mod tests {
                 "memory, bytes: 1000000 → 500000"
             ]
         );
+    }
+
+    #[test]
+    fn another_kernel_on_another_host_is_said_with_its_part_and_a_silent_host_is_not() {
+        let host = |kernel: &str| Machine { kernel: kernel.into(), ..Machine::default() };
+        let then = [("receiver".to_string(), host("6.1")), ("generator".to_string(), host("6.1"))].into();
+        let now = [("receiver".to_string(), host("6.2"))].into();
+        assert_eq!(other_machines(&then, &now), ["receiver: kernel: \"6.1\" → \"6.2\""]);
     }
 
     #[test]

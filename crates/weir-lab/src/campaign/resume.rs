@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use super::{Beds, Done, Plan, builds, machines, measure, profiled, skipped};
+use super::{Beds, Done, Plan, builds, machines, measure, other_machines, others, profiled, skipped};
 use crate::experiment::Experiment;
 use crate::manifest::{self, Build, Machine, Manifest, Session};
 use crate::model::{Configuration, LabError};
@@ -47,9 +47,9 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
         drop(store);
         return Ok(Done { results: report::write(wish.dir)?, moved: None });
     }
-    let changes = changes(wish.dir, &manifest, wish.force)?;
     let mut beds = Beds::new();
     still_runnable(&manifest, &mut beds)?;
+    let changes = changes(wish.dir, &manifest, &mut beds, wish.force)?;
     manifest.resumed.push(Session {
         started_unix_ms: manifest::unix_ms(),
         argv: wish.argv.clone(),
@@ -122,9 +122,10 @@ fn same_experiment(dir: &Path, then: &Experiment, now: &Experiment) -> Result<()
 }
 
 /// What differs from the campaign's beginning, when it is accepted.
-fn changes(dir: &Path, manifest: &Manifest, force: bool) -> Result<Vec<String>, LabError> {
+fn changes(dir: &Path, manifest: &Manifest, beds: &mut Beds, force: bool) -> Result<Vec<String>, LabError> {
     let mut changes = builds(&manifest.build, &Build::of(&manifest.experiment));
     changes.extend(machines(&manifest.machine, &Machine::observe()));
+    changes.extend(other_machines(&manifest.machines, &others(beds)));
     if changes.is_empty() || force {
         return Ok(changes);
     }
