@@ -52,10 +52,9 @@ fn words(c: &Comparison) -> String {
     }
 }
 
-/// Every test there is, none corrected.
+/// Every test of all runs, none corrected.
 pub fn tests(comparisons: &[Comparison]) -> Table {
     let row = |c: &Comparison| {
-        let of = |figure: &dyn Fn(&Paired) -> String| c.paired.as_ref().map_or("–".into(), figure);
         vec![
             c.other.clone(),
             c.reference.clone(),
@@ -63,12 +62,7 @@ pub fn tests(comparisons: &[Comparison]) -> Table {
             p(c.welch.map(|t| t.p)),
             p(c.mann_whitney.map(|u| u.p)),
             p(c.permutation.map(|t| t.p)),
-            of(&|b| p(Some(b.t_test.p))),
-            of(&|b| p(Some(b.sign_flip.p))),
-            of(&|b| p(Some(b.signed_rank.p))),
             p(c.p_equivalence),
-            of(&in_blocks),
-            of(&|b| b.gain.map_or("–".into(), |g| format!("{} ×", general(g, 3)))),
         ]
     };
     Table {
@@ -79,11 +73,37 @@ pub fn tests(comparisons: &[Comparison]) -> Table {
             "Welch",
             "U test",
             "permutation",
+            "equivalence",
+        ],
+        text: 2,
+        rows: comparisons.iter().map(row).collect(),
+    }
+}
+
+/// The same block by block.
+pub fn blocks(comparisons: &[Comparison]) -> Table {
+    let row = |c: &Comparison| {
+        let of = |figure: &dyn Fn(&Paired) -> String| c.paired.as_ref().map_or("–".into(), figure);
+        vec![
+            c.other.clone(),
+            c.reference.clone(),
+            of(&|b| b.blocks.to_string()),
+            of(&in_blocks),
+            of(&|b| p(Some(b.t_test.p))),
+            of(&|b| p(Some(b.sign_flip.p))),
+            of(&|b| p(Some(b.signed_rank.p))),
+            of(&|b| b.gain.map_or("–".into(), |g| format!("{} ×", general(g, 3)))),
+        ]
+    };
+    Table {
+        headings: vec![
+            "configuration",
+            "against",
+            "blocks",
+            "in blocks [95 %]",
             "paired t",
             "sign flips",
             "signed ranks",
-            "equivalence",
-            "in blocks [95 %]",
             "gain",
         ],
         text: 2,
@@ -105,8 +125,11 @@ pub fn legend(comparisons: &[Comparison]) -> Vec<(&'static str, String)> {
     let Some(first) = comparisons.first() else { return Vec::new() };
     let margin = first.margin_percent;
     let (test, interval) = match first.analysis {
-        Analysis::Welch => ("Welch’s test on all runs", "bootstrap of the ratio of means"),
-        Analysis::Paired => ("paired t test on the blocks", "of the blocks’ ratios"),
+        Analysis::Welch => (
+            "Welch’s test on all runs",
+            "by the bootstrap of the means (Welch’s of logarithms below five runs)",
+        ),
+        Analysis::Paired => ("paired t test on the blocks", "of the paired t test"),
     };
     vec![
         (
@@ -115,7 +138,7 @@ pub fn legend(comparisons: &[Comparison]) -> Vec<(&'static str, String)> {
         ),
         ("equivalent", format!("both one-sided tests within ±{margin} %, corrected likewise, at 5 %")),
         ("underpowered", "neither is shown".into()),
-        ("ratio", format!("other / reference, interval {interval}")),
+        ("ratio", format!("other / reference, its interval {interval}")),
         ("detectable", "the difference that four of five such campaigns would call different".into()),
         ("runs needed", format!("how many a configuration would call ±{margin} % different")),
     ]
@@ -139,7 +162,7 @@ pub fn control(controls: &[Comparison]) -> Option<String> {
     })
 }
 
-/// (term, meaning) of [`tests`].
+/// (term, meaning) of [`tests`] and [`blocks`].
 pub fn tests_legend() -> Vec<(&'static str, String)> {
     vec![
         ("p", "of each test alone, two-sided, not corrected; docs/statistics.md says when each lies".into()),
@@ -177,7 +200,7 @@ mod tests {
     fn every_row_has_a_cell_a_heading_and_the_deciding_test_is_named() {
         for (analysis, name) in [(Analysis::Welch, "Welch’s test"), (Analysis::Paired, "paired t test")] {
             let compared = compared(analysis);
-            for table in [verdicts(&compared), super::tests(&compared)] {
+            for table in [verdicts(&compared), super::tests(&compared), blocks(&compared)] {
                 assert!(table.rows.iter().all(|r| r.len() == table.headings.len()));
             }
             assert!(legend(&compared)[0].1.starts_with(name));

@@ -1,7 +1,7 @@
 //! `report.html`: one self-contained page, for light and dark.
 
 use super::cliffs;
-use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
+use super::comparisons::{Table, blocks, control, legend, tests, tests_legend, verdicts};
 use super::markdown::{facts, percentiles_of};
 use super::plots::{self, Plot};
 use super::profiles;
@@ -195,7 +195,7 @@ fn comparisons(results: &Results) -> String {
     if compared.is_empty() {
         return String::new();
     }
-    let details = plain(&tests(compared)) + &terms(&tests_legend());
+    let details = plain(&tests(compared)) + &plain(&blocks(compared)) + &terms(&tests_legend());
     let plot = plots::ratios(results).map_or(String::new(), |p| figure_of(&p));
     let inner = plot + &judged(compared) + &terms(&legend(compared));
     section("Comparisons", &format!("{inner}<details><summary>Every test</summary>{details}</details>"))

@@ -1,7 +1,7 @@
 //! `report.md`: what the field's own READMEs look like, the answer first.
 
 use super::cliffs;
-use super::comparisons::{Table, control, legend, tests, tests_legend, verdicts};
+use super::comparisons::{Table, blocks as in_blocks, control, legend, tests, tests_legend, verdicts};
 use super::profiles;
 use super::record;
 use super::search;
@@ -83,10 +83,11 @@ fn comparisons(results: &Results) -> String {
         return String::new();
     }
     format!(
-        "\n## Comparisons\n\n{}\n{}\n\n<details><summary>Every test</summary>\n\n{}\n{}\n\n</details>\n",
+        "\n## Comparisons\n\n{}\n{}\n\n<details><summary>Every test</summary>\n\n{}\n{}\n{}\n\n</details>\n",
         table(&verdicts(compared)),
         sentences(&legend(compared)),
         table(&tests(compared)),
+        table(&in_blocks(compared)),
         sentences(&tests_legend())
     )
 }

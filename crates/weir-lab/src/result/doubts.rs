@@ -47,6 +47,9 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
         let configurations = noisy.into_iter().map(|(_, name)| name).collect();
         found.push(Warning::Noisy { configurations, percent });
     }
+    let sets: Vec<(&[f64], &[usize])> =
+        results.configurations.iter().map(|o| (o.figures.as_slice(), o.order.as_slice())).collect();
+    found.extend(defects::of_campaign(&sets).map(Warning::Figures));
     let figures = |name: &str| results.outcome(name).map_or(&[][..], |o| o.figures.as_slice());
     let unequal = results.comparisons.iter().filter_map(|c| {
         defects::of_pair((&c.reference, figures(&c.reference)), (&c.other, figures(&c.other)))

@@ -12,7 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::summary::{mean, median, sorted};
+use super::summary::{mean, median, sorted, variance};
 
 mod modes;
 mod outliers;
@@ -153,6 +153,29 @@ pub fn of_runs(configuration: &str, figures: &[f64], order: &[usize]) -> Vec<Def
     found
 }
 
+/// Defects that show in the order of all runs: few of each configuration, but many together. Each run counts by
+/// how far it lies from its configuration's mean. A false alarm comes in one clean campaign of thirty: what is
+/// left once means are taken away is not quite independent. `sets` are figures with their places in the campaign.
+pub fn of_campaign(sets: &[(&[f64], &[usize])]) -> Option<Defect> {
+    let mut rest: Vec<(usize, f64)> = Vec::new();
+    for (figures, order) in sets.iter().filter(|(f, _)| f.len() > 2) {
+        let (centre, sd) = (mean(figures), variance(figures).sqrt());
+        if sd > 0.0 {
+            rest.extend(order.iter().zip(*figures).map(|(&place, f)| (place, (f - centre) / sd)));
+        }
+    }
+    rest.sort_by_key(|(place, _)| *place);
+    let rest: Vec<f64> = rest.into_iter().map(|(_, r)| r).collect();
+    let configuration = "all configurations".to_string();
+    match (sets.len() > 1).then(|| (trend(&rest), serial(&rest)))? {
+        (Some((p, rising)), _) if p < FALSE_ALARM => Some(Defect::Drift { configuration, p, rising }),
+        (_, Some(Serial { p, correlation })) if p < FALSE_ALARM => {
+            Some(Defect::Autocorrelation { configuration, p, correlation })
+        }
+        _ => None,
+    }
+}
+
 /// The defect only a pair can have.
 pub fn of_pair(reference: (&str, &[f64]), other: (&str, &[f64])) -> Option<Defect> {
     let Spread { p, ratio } = spread(reference.1, other.1).filter(|s| s.p < FALSE_ALARM)?;
@@ -199,6 +222,20 @@ mod tests {
             panic!("not found");
         };
         assert!(ratio.expect("both spread") < 0.05, "{ratio:?}");
+    }
+
+    #[test]
+    fn a_machine_that_slows_shows_in_all_runs_together_where_no_set_is_long_enough() {
+        let slowing = |level: f64, at: &[usize]| -> Vec<f64> {
+            at.iter().map(|&i| level * (1.0 - 0.01 * i as f64)).collect()
+        };
+        let places: [&[usize]; 3] = [&[0, 4, 8, 9], &[1, 3, 7, 11], &[2, 5, 6, 10]];
+        let sets: Vec<Vec<f64>> = places.iter().zip([1.0, 50.0, 9.0]).map(|(p, l)| slowing(l, p)).collect();
+        let sets: Vec<(&[f64], &[usize])> = sets.iter().map(Vec::as_slice).zip(places).collect();
+        assert!(sets.iter().all(|(f, o)| of_runs("c", f, o).is_empty()));
+        let found = of_campaign(&sets).expect("twelve runs in order");
+        assert!(matches!(found, Defect::Drift { rising: false, .. }), "{found:?}");
+        assert_eq!(of_campaign(&sets[..1]), None, "one set speaks for itself");
     }
 
     #[test]

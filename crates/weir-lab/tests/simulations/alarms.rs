@@ -1,6 +1,7 @@
 //! Warnings: quiet on clean runs, awake to planted defects.
 
-use weir_lab::stats::defects::{FALSE_ALARM, modes, outliers, serial, spread, trend};
+use weir_lab::schedule::schedule;
+use weir_lab::stats::defects::{FALSE_ALARM, modes, of_campaign, outliers, serial, spread, trend};
 
 use super::draws::{Draws, allowed, documented, percent, rate};
 
@@ -75,6 +76,44 @@ fn unequal_spread_is_said_of_equal_ones_once_in_a_hundred() {
         format!("| unequal spread | uniform | {uniform} |"),
         format!("| unequal spread | skewed | {skewed} |"),
     ]);
+}
+
+#[test]
+fn clean_campaigns_raise_one_false_alarm_in_thirty_at_most() {
+    // drift and autocorrelation, one in a hundred each, and what taking away the means adds
+    let both = 1.0 / 30.0;
+    let rows: Vec<String> = [(2, 5), (3, 3), (6, 5), (10, 5), (4, 20)]
+        .iter()
+        .map(|&(configurations, blocks): &(usize, usize)| {
+            let mut draws = Draws::new(64);
+            let mut slots: Vec<(usize, usize)> = Vec::new();
+            let mut said = |slow: f64| {
+                rate(CASES, || {
+                    slots.clear();
+                    slots.extend(
+                        schedule(configurations, blocks, draws.seed())
+                            .iter()
+                            .map(|s| (s.configuration, s.order)),
+                    );
+                    let mut state = 0.0;
+                    let mut sets = vec![(Vec::new(), Vec::new()); configurations];
+                    for &(configuration, order) in &slots {
+                        state = 0.9 * state + draws.normal();
+                        let (figures, places): &mut (Vec<f64>, Vec<usize>) = &mut sets[configuration];
+                        figures.push(100.0 * (configuration + 1) as f64 + slow * state + draws.normal());
+                        places.push(order);
+                    }
+                    let sets: Vec<(&[f64], &[usize])> =
+                        sets.iter().map(|(f, o)| (f.as_slice(), o.as_slice())).collect();
+                    of_campaign(&sets).is_some()
+                })
+            };
+            let (clean, planted) = (said(0.0), said(1.0));
+            assert!(clean <= allowed(both, CASES), "{configurations} × {blocks}: {clean}");
+            format!("| {configurations} × {blocks} | {} | {} |", percent(clean), percent(planted))
+        })
+        .collect();
+    documented(&rows);
 }
 
 /// Planted, in units of the runs' own deviation.

@@ -12,6 +12,10 @@ impl Draws {
         Draws(Random::new(seed))
     }
 
+    pub fn seed(&mut self) -> u64 {
+        self.0.draw()
+    }
+
     fn uniform(&mut self) -> f64 {
         // 53 bits, never 0
         ((self.0.draw() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
