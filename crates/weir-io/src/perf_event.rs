@@ -78,7 +78,7 @@ impl fmt::Display for PerfError {
 
 impl std::error::Error for PerfError {}
 
-/// How often the rings are emptied: at 2 kHz with stacks of 8 KiB 170 KB have come, of 2 MiB or 512 KiB.
+/// How often the rings are emptied: at 2 kHz with stacks of 8 KiB 170 KB have come, of 4 MiB or 512 KiB.
 const DRAIN: Duration = Duration::from_millis(10);
 /// Records kept, in bytes: 16 s of one CPU at 2 kHz with stacks of 8 KiB. What comes then is counted as lost.
 pub const KEPT: usize = 256 << 20;

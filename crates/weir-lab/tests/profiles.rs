@@ -153,6 +153,35 @@ fn callers_are_found_without_frame_pointers() {
 }
 
 #[test]
+fn the_command_line_samples_a_process_into_stacks_and_a_graph() {
+    let test = "the_command_line_samples_a_process";
+    if let Some(reason) = refused() {
+        return skip(test, &reason);
+    }
+    let flag = "-Cforce-frame-pointers=yes";
+    let Some(planted) = Planted::start(test, flag) else { return skip(test, "rustc is not on the PATH") };
+    let lab = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir-lab"));
+        command.arg("profile").args(arguments).current_dir(&planted.dir).output().expect("the program starts")
+    };
+    let pid = planted.child.id().to_string();
+    let done = lab(&["--pid", &pid, "--seconds", "0.3", "-o", "a.folded", "--svg", "a.svg"]);
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(
+        done.status.success() && said.contains("planted_"),
+        "{said}{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    let text = fs::read_to_string(planted.dir.join("a.folded")).expect("written");
+    let (header, profile) = folded::read("a.folded", &text).expect("folded");
+    assert!(share(&profile, "planted_heavy") > 0.5 && header.seconds >= 0.3, "{text}");
+    let svg = fs::read_to_string(planted.dir.join("a.svg")).expect("written");
+    assert!(svg.starts_with("<svg xmlns=") && svg.contains("planted_heavy"));
+    assert_eq!(lab(&[]).status.code(), Some(2), "neither CPU nor process");
+    assert_eq!(lab(&["--pid", &pid, "--cpu", "0"]).status.code(), Some(2), "both");
+}
+
+#[test]
 fn samples_outside_the_window_do_not_count() {
     let test = "samples_outside_the_window_do_not_count";
     if let Some(reason) = refused() {

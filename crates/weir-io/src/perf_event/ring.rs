@@ -13,9 +13,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Data pages wanted: 2 MiB, a tenth of a second of samples with stacks of 8 KiB at 2 kHz. With the metadata
-/// page 128 are the 516 KiB a CPU that kernels allow users without privileges.
-pub const PAGES: [usize; 2] = [512, 128];
+/// Data pages wanted: 4 MiB, a quarter of a second of samples with stacks of 8 KiB at 2 kHz: so late may the
+/// reader be on a busy machine. With the metadata page 128 are the 516 KiB a CPU that kernels allow users without privileges.
+pub const PAGES: [usize; 2] = [1024, 128];
 /// Offsets in `struct perf_event_mmap_page`.
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;

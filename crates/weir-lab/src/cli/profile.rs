@@ -30,13 +30,18 @@ const SHOWN: usize = 12;
 
 #[derive(Args)]
 #[command(after_help = AFTER)]
-#[group(id = "what", required = true, multiple = false)]
 pub struct Sample {
     /// CPUs to sample, kernel and idle time included; needs root or CAP_PERFMON.
-    #[arg(long, value_name = "N,…", value_delimiter = ',', group = "what")]
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        required_unless_present = "pid",
+        conflicts_with = "pid"
+    )]
     cpu: Vec<u32>,
     /// Process to sample, with every thread it has and starts.
-    #[arg(long, value_name = "PID", group = "what")]
+    #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// How long; Ctrl-C ends it earlier.
     #[arg(long, value_name = "S", default_value_t = 5.0)]

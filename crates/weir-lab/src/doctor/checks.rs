@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir_core::packet::DeviceId;
 use weir_io::af_xdp::{AfXdp, Options};
 use weir_io::bpf::attach::XdpMode;
+use weir_io::perf_event::{STACK_BYTES, Sampler, Target, Wish};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::umem::{ChunkSize, Umem};
 use weir_io::{clock, netlink};
@@ -29,6 +30,7 @@ pub fn all() -> Vec<Finding> {
         clocks(&machine),
         sleep(),
         counters(),
+        sampling(),
         namespaces,
         af_xdp,
         tool("ministat", "ministat", None, "prints blocks outside weir-lab, which computes its own"),
@@ -209,6 +211,27 @@ fn counters() -> Finding {
         "TSC clocks only: no cache misses, no core cycles",
     )
     .remedy("use bare metal, or a virtual machine with a virtual PMU")
+}
+
+/// Tries to sample a whole CPU, as profiles of the netns topology do.
+fn sampling() -> Finding {
+    let wish = Wish { frequency_hz: 97, stack_bytes: STACK_BYTES };
+    match Sampler::start(&Target::Cpus(vec![0]), wish) {
+        Err(e) => {
+            let means = "no profiles of whole CPUs: `run --profile` says so instead of a flame graph";
+            finding("profiles", State::Missing, e.to_string(), means)
+                .remedy("run as root, or sysctl kernel.perf_event_paranoid=-1 kernel.kptr_restrict=0")
+        }
+        Ok(sampler) => {
+            let recording = sampler.stop();
+            let found = format!("{} can be sampled on whole CPUs", recording.event.name());
+            match recording.notes.is_empty() {
+                true => finding("profiles", State::Good, found, "`run --profile` shows where cycles go"),
+                false => finding("profiles", State::Note, found, recording.notes.join("; "))
+                    .remedy("use bare metal for cycles, root for the kernel's share"),
+            }
+        }
+    }
 }
 
 /// Tries namespaces with a veth pair, and AF_XDP on it.
