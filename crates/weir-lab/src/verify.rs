@@ -34,6 +34,9 @@ pub use settle::{Class, Difference, Settled};
 /// years.
 pub const MAX_DOCUMENT_BYTES: u64 = 8 << 20;
 
+/// Blocks of one document that are looked at: fifty times the most of that collection.
+pub const MAX_BLOCKS: usize = 2000;
+
 /// One block and what became of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
@@ -109,7 +112,11 @@ fn one(file: &Path, library: &mut Library, effect: f64, verified: &mut Verified)
         Ok(bytes) => bytes,
         Err(e) => return verified.notes.push(format!("{}: {e}: not read", file.display())),
     };
-    let document = Document::read(&bytes);
+    let mut document = Document::read(&bytes);
+    if document.blocks.len() > MAX_BLOCKS {
+        verified.notes.push(format!("{}: blocks after the first {MAX_BLOCKS} are not read", file.display()));
+        document.blocks.truncate(MAX_BLOCKS);
+    }
     let dir = folder_of(file);
     let mut blocks: Vec<Block> = Vec::new();
     if document.blocks.is_empty() {

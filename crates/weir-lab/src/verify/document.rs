@@ -9,6 +9,7 @@
 //! Promises no judgement of what a document gives only once. Prose is held against every pair of sets in
 //! the document, means and medians, both ways round, as precisely as it is written.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use super::Block;
@@ -23,6 +24,8 @@ const MIN_DIGITS: usize = 5;
 const CLOSE: f64 = 0.005;
 /// Lines around a block within which prose is about it.
 const NEAR: usize = 5;
+/// A longer line is no sentence.
+const MAX_LINE: usize = 2000;
 /// Words of a sentence that compares.
 const COMPARING: [&str; 19] = [
     "improv", "increas", "decreas", "reduc", "faster", "slower", "gain", "lose", "drop", "degrad", "better",
@@ -34,28 +37,42 @@ pub fn doubts(document: &Document, blocks: &[Block], known: &[f64]) -> Vec<Flag>
     let Some(first) = blocks.first() else { return Vec::new() };
     let flag = |line, text| Flag { file: first.file.clone(), line, doubt: Doubt::Document, text };
     let mut flags: Vec<Flag> = twice(blocks).into_iter().map(|(line, text)| flag(line, text)).collect();
-    let inside = |line: usize| blocks.iter().any(|b| (b.printed.line..=b.printed.last).contains(&line));
     let figures = Figures::of(blocks, known);
+    let places = places(document.lines.len(), blocks);
     let mut fenced = false;
-    for (i, text) in document.lines.iter().enumerate() {
-        let line = i + 1;
+    for (i, text) in document.lines.iter().enumerate().filter(|(_, l)| l.len() <= MAX_LINE) {
         if text.trim_start().starts_with("```") {
             fenced = !fenced;
-        } else if inside(line) || fenced {
+        } else if fenced || places[i] == Place::Inside {
             continue;
         } else if text.trim_start().starts_with('|') {
             let words = text.split('|').flat_map(str::split_whitespace);
-            flags.extend(figures.copied(words).map(|text| flag(line, text)));
-        } else if blocks.iter().any(|b| near(b, line)) {
-            flags.extend(figures.prose(text).map(|text| flag(line, text)));
-            flags.extend(figures.copied(text.split_whitespace()).map(|text| flag(line, text)));
+            flags.extend(figures.copied(words).map(|text| flag(i + 1, text)));
+        } else if places[i] == Place::Near {
+            flags.extend(figures.prose(text).map(|text| flag(i + 1, text)));
+            flags.extend(figures.copied(text.split_whitespace()).map(|text| flag(i + 1, text)));
         }
     }
     flags
 }
 
-fn near(block: &Block, line: usize) -> bool {
-    line + NEAR >= block.printed.line && line <= block.printed.last + NEAR
+/// Where a line stands to the blocks.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Place {
+    Elsewhere,
+    Near,
+    Inside,
+}
+
+fn places(lines: usize, blocks: &[Block]) -> Vec<Place> {
+    let mut places = vec![Place::Elsewhere; lines];
+    for (reach, place) in [(NEAR, Place::Near), (0, Place::Inside)] {
+        for block in blocks {
+            let from = (block.printed.line - 1).saturating_sub(reach);
+            places[from..(block.printed.last + reach).min(lines)].fill(place);
+        }
+    }
+    places
 }
 
 /// Sets a document holds itself: rows and columns of its tables, runs of lines of one figure.
@@ -92,29 +109,23 @@ fn cell(text: &str) -> Option<f64> {
 
 /// A file whose name two blocks print with other figures.
 fn twice(blocks: &[Block]) -> Vec<(usize, String)> {
-    let mut seen: Vec<(&str, usize, &[String])> = Vec::new();
+    let mut seen: HashMap<&str, (usize, &[String])> = HashMap::new();
     let mut found = Vec::new();
     for block in blocks {
         for (set, vitals) in block.printed.vitals.iter().enumerate() {
             let legend = block.printed.legend(set).trim();
-            let is_file = !legend.contains(' ')
-                && (legend.contains(".pps") || legend.contains(".equilibrium") || legend.starts_with("pps."));
-            if !is_file {
+            let ending =
+                legend.contains(".pps") || legend.contains(".equilibrium") || legend.starts_with("pps.");
+            if !ending || legend.contains(' ') {
                 continue;
             }
-            match seen.iter().find(|(name, ..)| *name == legend) {
-                Some((_, line, figures)) if *figures != vitals.figures => {
-                    found.push((
-                        block.printed.line,
-                        format!(
-                            "{legend} has other figures in the block at line {line}: {} here, {} there",
-                            vitals.figures.join(" "),
-                            figures.join(" ")
-                        ),
-                    ));
-                }
-                Some(_) => {}
-                None => seen.push((legend, block.printed.line, &vitals.figures)),
+            let (line, figures) = *seen.entry(legend).or_insert((block.printed.line, &vitals.figures));
+            if figures != vitals.figures {
+                let (here, there) = (vitals.figures.join(" "), figures.join(" "));
+                let text = format!(
+                    "{legend} has other figures in the block at line {line}: {here} here, {there} there"
+                );
+                found.push((block.printed.line, text));
             }
         }
     }
@@ -123,9 +134,9 @@ fn twice(blocks: &[Block]) -> Vec<(usize, String)> {
 
 /// What the blocks of a document say, for prose and tables to be held against.
 struct Figures {
-    /// Min, Max, Median and Avg of each set, and whose.
+    /// Min, Max, Median and Avg of each set, and whose; ascending.
     figures: Vec<(f64, String)>,
-    /// Of files beside the document.
+    /// Of files beside the document; ascending.
     known: Vec<f64>,
     /// Percent by which one set is above another, by mean or median.
     ratios: Vec<f64>,
@@ -153,7 +164,10 @@ impl Figures {
                 ratios.extend([a.0 / b.0, a.1 / b.1, a.0 / b.1].map(|r| (r - 1.0).abs() * 100.0));
             }
         }
-        Figures { figures, known: known.to_vec(), ratios }
+        let mut known = known.to_vec();
+        known.sort_by(f64::total_cmp);
+        figures.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Figures { figures, known, ratios }
     }
 
     /// A figure that is nearly, but not quite, one of a block.
@@ -161,12 +175,17 @@ impl Figures {
         words.find_map(|word| {
             let (value, decimals, text) = number(word)?;
             let unit = 10f64.powi(-(decimals as i32));
-            let same = |f: f64| (f - value).abs() < unit;
-            if self.known.iter().any(|&f| same(f)) || self.figures.iter().any(|(f, _)| same(*f)) {
+            let after = self.known.partition_point(|f| *f <= value - unit);
+            if self.known.get(after).is_some_and(|f| *f < value + unit) {
                 return None;
             }
+            let above = self.figures.partition_point(|(f, _)| *f < value);
+            let around = self.figures[above.saturating_sub(1)..].iter().take(2);
             let (nearest, whose) =
-                self.figures.iter().min_by(|a, b| (a.0 - value).abs().total_cmp(&(b.0 - value).abs()))?;
+                around.min_by(|a, b| (a.0 - value).abs().total_cmp(&(b.0 - value).abs()))?;
+            if (nearest - value).abs() < unit {
+                return None;
+            }
             let close = (nearest - value).abs() <= CLOSE * nearest.abs();
             close.then(|| format!("the text has {text}, the nearest figure of a block is {nearest}, {whose}"))
         })
@@ -200,6 +219,9 @@ fn number(word: &str) -> Option<(f64, usize, &str)> {
     (digits >= MIN_DIGITS).then_some((value, decimals, word))
 }
 
+/// Bytes before a percentage that hold the word it follows.
+const LEAD: usize = 10;
+
 /// Percentages of a sentence: value, decimals, and whether it says *about*. Errors (`± 1 %`) are left out.
 fn percentages(line: &str) -> Vec<(f64, usize, bool)> {
     let mut found = Vec::new();
@@ -209,7 +231,8 @@ fn percentages(line: &str) -> Vec<(f64, usize, bool)> {
             .rfind(|c: char| !c.is_ascii_digit() && c != '.')
             .map_or(0, |i| i + before[i..].chars().next().map_or(1, char::len_utf8));
         let figure = before[start..].trim_start_matches('.');
-        let lead = before[..start].trim_end().to_lowercase();
+        let lead = before[..start].trim_end();
+        let lead = lead.get(lead.len().saturating_sub(LEAD)..).unwrap_or(lead).to_lowercase();
         let error = lead.ends_with("+/-") || lead.ends_with('±') || lead.ends_with("(+/-");
         let loose = ["~", "≈", "about", "around", "nearly", "almost", "roughly", "to", "over"]
             .iter()

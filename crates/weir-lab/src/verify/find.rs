@@ -20,6 +20,8 @@ use super::printed::Printed;
 /// Significant digits two descriptions must share before one is called an edited copy of the other: a rate
 /// in packets a second has seven; three throughputs of three digits have nine.
 const ENOUGH_DIGITS: usize = 6;
+/// Characters of a legend that may name a file: the longest path a file system takes is no legend.
+const MAX_LEGEND: usize = 255;
 /// Rings searched for an edited copy: the document's folder, those below it, its siblings.
 const NEAR_RINGS: usize = 3;
 /// Rings that are beside the document: its folder, those below it.
@@ -127,8 +129,8 @@ fn exact(
 
 /// What of a legend may be a file's name: all of it, its words, and each with an ending of the field's.
 fn spelled(legend: &str) -> Vec<String> {
-    let legend = legend.trim();
-    let mut names = vec![legend.to_string()];
+    let legend: String = legend.trim().chars().take(MAX_LEGEND).collect();
+    let mut names = vec![legend.clone()];
     let words = legend.split([' ', '\t', ',', ';', '(', ')', '"', '`', '\'']);
     names.extend(words.map(|w| w.trim_end_matches(':').to_string()).filter(|w| w.len() > 2));
     let endings = ["pps", "equilibrium", "data", "txt"];
