@@ -95,8 +95,8 @@ fn ministat(results: &Results) -> String {
 }
 
 fn sessions(manifest: &Manifest, results: &Results) -> String {
-    let sessions =
-        record::sessions(manifest, results).map_or(String::new(), |t| section("Sessions", &plain(&t)));
+    let sessions = record::sessions(manifest, results)
+        .map_or(String::new(), |t| section("Sessions", &format!("<div class=\"wrap\">{}</div>", plain(&t))));
     let note = format!("<p class=\"note\">{}</p>", escape(&record::every_run_note(results)));
     let runs = format!("<div class=\"wrap\">{}</div>{note}", plain(&record::every_run(results)));
     sessions + &section("Every run as a number", &format!("<details><summary>Show</summary>{runs}</details>"))

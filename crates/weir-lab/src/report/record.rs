@@ -17,14 +17,14 @@ pub fn sessions(manifest: &Manifest, results: &Results) -> Option<Table> {
         results.configurations.iter().flat_map(|o| &o.sessions).filter(|s| **s == session).count().to_string()
     };
     let or_none = |list: &[String]| if list.is_empty() { "nothing".into() } else { list.join("; ") };
-    let first = vec!["1".into(), utc(manifest.started_unix_ms), measured(0), "–".into(), "–".into()];
+    let first = vec!["1".into(), utc(manifest.started_unix_ms), "–".into(), "–".into(), measured(0)];
     let later = manifest.resumed.iter().enumerate().map(|(i, s)| {
         let (changes, left_out) = (or_none(&s.changes), or_none(&s.left_out));
-        vec![(i + 2).to_string(), utc(s.started_unix_ms), measured(i + 1), changes, left_out]
+        vec![(i + 2).to_string(), utc(s.started_unix_ms), changes, left_out, measured(i + 1)]
     });
     Some(Table {
-        headings: vec!["session", "begun", "runs with a figure", "changed since the beginning", "left out"],
-        text: 2,
+        headings: vec!["session", "begun", "changed since the beginning", "left out", "runs with a figure"],
+        text: 4,
         rows: std::iter::once(first).chain(later).collect(),
     })
 }

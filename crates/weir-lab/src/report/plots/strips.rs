@@ -96,7 +96,7 @@ impl Row<'_> {
         let Some(s) = o.summary else { return };
         let mean = s.mean / divisor;
         let words = match o.interval {
-            Some((low, up)) => format!("{} ± {}", digits(mean), digits((up - low) / 2.0 / divisor)),
+            Some((low, up)) => with_reach(mean, (up - low) / 2.0 / divisor),
             None => digits(mean),
         };
         svg.text("value", "end", WIDTH - 4.0, middle + 4.5, &words);
@@ -125,5 +125,24 @@ impl Row<'_> {
         }
         let title = format!("{name}, mean of {} runs: {}", s.n, figure(&results.metric, s.mean));
         svg.mark(&format!("mean {colour}"), Shape::Diamond, scale.at(mean), middle, 6.0, &title);
+    }
+}
+
+/// `53.63 ± 1.88`: as many places as the mean has.
+fn with_reach(mean: f64, reach: f64) -> String {
+    let mean = digits(mean);
+    let places = mean.split_once('.').map_or(0, |(_, places)| places.len());
+    format!("{mean} ± {reach:.places$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_has_the_places_of_its_mean() {
+        assert_eq!(with_reach(53.626, 1.8816), "53.63 ± 1.88");
+        assert_eq!(with_reach(151.0, 10.24), "151.0 ± 10.2");
+        assert_eq!(with_reach(12345.6, 7.8), "12346 ± 8");
     }
 }
