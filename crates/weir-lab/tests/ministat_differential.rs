@@ -238,3 +238,40 @@ fn our_program_prints_and_exits_as_the_distributions_does() {
         assert_eq!(ours.status.code(), theirs.status.code(), "case {seed} {:?}", case.options);
     }
 }
+
+#[test]
+fn refusals_exit_as_the_distributions_does_and_name_the_remedy() {
+    let Some(ministat) = original("refusals_exit_as_the_distributions_does_and_name_the_remedy") else {
+        return;
+    };
+    let folder = Folder::new("refusals");
+    fs::write(folder.0.join("set"), "1\n2\n3\n").expect("space");
+    fs::write(folder.0.join("two"), "1\n2\n").expect("space");
+    fs::write(folder.0.join("word"), "1\n2\nx 3\n").expect("space");
+    let refusals: [(&[&str], &str); 10] = [
+        (&["absent"], "name files with one figure a line"),
+        (&["two"], "dataset two must contain at least 3 data points, got 2: add runs"),
+        (
+            &["word"],
+            "invalid data on line 3 in word: got \"x\", expected a number: choose its column with -C",
+        ),
+        (&["set", "set", "set", "set", "set", "set", "set", "set"], "too many datasets: got 8, takes 1 to 7"),
+        (&["-C", "0", "set"], "column number should be positive: the first is 1"),
+        (&["-C", "x", "set"], "invalid column number"),
+        (&["-c", "70", "set"], "no support for confidence level: choose 80, 90, 95, 98, 99 or 99.5"),
+        (&["-c", "x", "set"], "not a floating point number"),
+        (&["-d", "", "set"], "can't use empty delimiter string"),
+        (&["-w", "-3", "set"], "unable to move beyond left margin"),
+    ];
+    for (arguments, said) in refusals {
+        let start = |program: &str, first: &[&str]| {
+            let mut command = Command::new(program);
+            command.current_dir(&folder.0).args(first).args(arguments).output().expect("the program starts")
+        };
+        let theirs = start(ministat, &[]);
+        let ours = start(env!("CARGO_BIN_EXE_weir-lab"), &["ministat", "--dialect", "old"]);
+        assert_eq!(ours.status.code(), theirs.status.code(), "{arguments:?}");
+        assert!(ours.stdout.is_empty(), "{arguments:?}: {}", text(&ours.stdout));
+        assert!(text(&ours.stderr).contains(said), "{arguments:?}: {}", text(&ours.stderr));
+    }
+}

@@ -201,8 +201,8 @@ fn terminal_width() -> usize {
     match std::env::var("COLUMNS").ok().filter(|c| !c.is_empty()) {
         Some(columns) => columns.trim().parse().unwrap_or(WIDTH),
         None => {
-            let size = terminal_size::terminal_size_of(std::io::stdout());
-            size.map_or(WIDTH, |(columns, _)| usize::from(columns.0).saturating_sub(2))
+            let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok().filter(|s| s.ws_col > 0);
+            size.map_or(WIDTH, |s| usize::from(s.ws_col).saturating_sub(2))
         }
     }
 }
