@@ -6,6 +6,7 @@
 pub mod cliffs;
 pub mod comparisons;
 pub mod csv;
+pub mod differentials;
 pub mod html;
 pub mod markdown;
 pub mod plots;

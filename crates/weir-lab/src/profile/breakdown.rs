@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::import::Recording;
-use super::rules::{IDLE, Rules};
+use super::rules::{ELSEWHERE, IDLE, Rules};
 use super::{function, shortened};
 use crate::model::LabError;
 use crate::stats::compare::mean_interval;
@@ -26,8 +26,8 @@ pub struct Share {
     pub percent: f64,
     /// Ends of its 95 % interval; absent with one recording.
     pub interval: Option<(f64, f64)>,
-    /// Percent of the samples that are not idle; absent for idle ones.
-    pub percent_of_non_idle: Option<f64>,
+    /// Percent of the samples at work; absent for those that are idle or other processes'.
+    pub percent_of_work: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,21 +52,23 @@ pub fn breakdown(recordings: &[Recording], rules: &Rules) -> Result<Breakdown, L
     }
     let (mut categories, mut functions) = (Counts::new(), Counts::new());
     let mut totals = vec![0; recordings.len()];
-    let mut idle = totals.clone();
+    let mut work = totals.clone();
     for (run, recording) in recordings.iter().enumerate() {
         for (part, (stack, &n)) in recording.parts.iter().flat_map(|p| p.stacks.iter().map(move |s| (p, s))) {
             let leaf = stack.last().map_or("", |f| function(f));
-            let idles = rules.is_idle(stack);
-            let category = if idles { IDLE } else { rules.category(leaf, part) };
+            let category = match rules.is_work(stack) {
+                true => rules.category(leaf, part),
+                false if rules.is_idle(stack) => IDLE,
+                false => ELSEWHERE,
+            };
             for (counts, function) in [(&mut categories, None), (&mut functions, Some(leaf.to_string()))] {
                 let runs = counts.entry((function, category.to_string()));
                 runs.or_insert_with(|| vec![0; recordings.len()])[run] += n;
             }
             totals[run] += n;
-            idle[run] += if idles { n } else { 0 };
+            work[run] += if rules.is_work(stack) { n } else { 0 };
         }
     }
-    let work: Vec<u64> = totals.iter().zip(&idle).map(|(all, idle)| all - idle).collect();
     let shares = |counts: Counts| {
         let mut shares: Vec<Share> = counts.into_iter().map(|c| share(c, &totals, &work)).collect();
         shares.sort_by(|a, b| b.percent.total_cmp(&a.percent));
@@ -91,7 +93,7 @@ fn share(
     };
     let percent = of(totals);
     Share {
-        percent_of_non_idle: (category != IDLE).then(|| mean(&of(work))),
+        percent_of_work: (![IDLE, ELSEWHERE].contains(&category.as_str())).then(|| mean(&of(work))),
         samples: runs.iter().sum(),
         percent: mean(&percent),
         interval: mean_interval(&percent),
@@ -117,7 +119,7 @@ impl Breakdown {
         let rest = &self.functions[limit.min(self.functions.len())..];
         if !rest.is_empty() {
             let percent: f64 = rest.iter().map(|s| s.percent).sum();
-            let busy: f64 = rest.iter().filter_map(|s| s.percent_of_non_idle).sum();
+            let busy: f64 = rest.iter().filter_map(|s| s.percent_of_work).sum();
             let samples: u64 = rest.iter().map(|s| s.samples).sum();
             table.push([
                 format!("{} more", rest.len()),
@@ -135,13 +137,13 @@ fn rows<'a>(
     first: &str,
     shares: impl Iterator<Item = (String, &'a Share)>,
 ) -> impl Iterator<Item = [String; 5]> {
-    let headings = [first, "% of samples", "% of non-idle", "category", "samples"].map(String::from);
+    let headings = [first, "% of samples", "% of work", "category", "samples"].map(String::from);
     let row = |(name, share): (String, &Share)| {
         let percent = match share.interval {
             Some((low, high)) => format!("{:.2} [{low:.2}, {high:.2}]", share.percent),
             None => format!("{:.2}", share.percent),
         };
-        let busy = share.percent_of_non_idle.map_or("–".into(), |p| format!("{p:.2}"));
+        let busy = share.percent_of_work.map_or("–".into(), |p| format!("{p:.2}"));
         [name, percent, busy, share.category.clone(), share.samples.to_string()]
     };
     std::iter::once(headings).chain(shares.map(row))
@@ -160,16 +162,16 @@ mod tests {
     #[test]
     fn shares_add_up_with_idle_and_other_among_them() {
         let b = of(&[
-            "w;do_idle;native_safe_halt_[k] 50\nw;memcpy 20\nw;aes_encrypt;memcpy 5\nw;frobnicate 25\n",
+            "w;do_idle;native_safe_halt_[k] 40\n[others] 10\nw;memcpy 20\nw;aes_encrypt;memcpy 5\nw;frobnicate 25\n",
         ])
         .expect("one event");
         let shown: Vec<(&str, f64)> = b.categories.iter().map(|c| (c.category.as_str(), c.percent)).collect();
-        assert_eq!(shown, [("idle", 50.0), ("copy", 25.0), ("other", 25.0)]);
-        assert_eq!(b.categories[1].percent_of_non_idle, Some(50.0));
+        assert_eq!(shown, [("idle", 40.0), ("copy", 25.0), ("other", 25.0), ("other processes", 10.0)]);
+        assert_eq!(b.categories[1].percent_of_work, Some(50.0));
         assert_eq!(b.functions.iter().map(|f| f.percent).sum::<f64>(), 100.0);
         let rows = b.function_rows(1);
         assert_eq!(rows[1][0], "native_safe_halt");
-        assert_eq!(rows[2], ["2 more", "50.00", "100.00", "–", "50"]);
+        assert_eq!(rows[2], ["3 more", "60.00", "100.00", "–", "60"]);
     }
 
     #[test]

@@ -7,12 +7,14 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::Profile;
+use super::{OTHERS, Profile};
 use crate::experiment::text::{matches, position};
 use crate::model::LabError;
 
 /// Category of stacks that are idle.
 pub const IDLE: &str = "idle";
+/// Category of stacks that are not the subject's.
+pub const ELSEWHERE: &str = "other processes";
 /// Category of functions no rule names.
 pub const OTHER: &str = "other";
 
@@ -67,6 +69,11 @@ impl Rules {
         !stack[at + 1..].iter().any(|f| any(&self.idle.woken, f))
     }
 
+    /// Whether the subject or its kernel was at work: neither idle nor busy with other processes.
+    pub fn is_work(&self, stack: &[String]) -> bool {
+        !self.is_idle(stack) && stack.first().is_none_or(|root| root != OTHERS)
+    }
+
     /// What kind of work `function` does, a name without its mark.
     pub fn category(&self, function: &str, profile: &Profile) -> &str {
         let module = profile.modules.get(function).map(String::as_str);
@@ -99,7 +106,8 @@ mod tests {
         let woken =
             "swapper;do_idle;default_idle;asm_sysvec_apic_timer_interrupt;handle_softirqs;net_rx_action";
         assert!(!rules.is_idle(&stack(woken)));
-        assert!(!rules.is_idle(&stack("weir;poll;rx")));
+        assert!(!rules.is_idle(&stack("weir;poll;rx")) && rules.is_work(&stack("weir;poll;rx")));
+        assert!(!rules.is_idle(&stack("[others]")) && !rules.is_work(&stack("[others]")));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::cliffs;
 use super::comparisons::{Table, blocks, control, legend, tests, tests_legend, verdicts};
+use super::differentials;
 use super::markdown::{facts, percentiles_of};
 use super::plots::{self, Plot};
 use super::profiles;
@@ -305,7 +306,31 @@ fn time(results: &Results) -> String {
     }
     let notes: String =
         profiles::legend(results).iter().map(|l| format!("<p class=\"note\">{}.</p>", escape(l))).collect();
-    section("Where time goes", &(plain(&profiles::table(results)) + &notes + &profiles::graphs(results)))
+    let kinds = match differentials::kinds(results) {
+        Ok(Some(kinds)) => {
+            let headings: Vec<&str> = kinds.headings.iter().map(String::as_str).collect();
+            table(&headings, 1, kinds.rows.iter().map(|r| r.iter().map(|c| escape(c)).collect()))
+        }
+        Ok(None) => String::new(),
+        Err(e) => format!("<p class=\"note\">{}</p>", escape(&e.0)),
+    };
+    let pairs: String = differentials::pairs(results)
+        .into_iter()
+        .map(|pair| match pair {
+            Ok(pair) => changed(&pair),
+            Err(e) => format!("<p class=\"note\">{}</p>", escape(&e.0)),
+        })
+        .collect();
+    let inner = plain(&profiles::table(results)) + &notes + &kinds + &pairs + &profiles::graphs(results);
+    section("Where time goes", &inner)
+}
+
+fn changed(pair: &differentials::Pair) -> String {
+    let list = |said: &[String]| {
+        said.iter().map(|s| format!("<p class=\"note\">{}</p>", escape(s))).collect::<String>()
+    };
+    let inside = list(&pair.above) + &plain(&pair.table) + &list(&pair.below);
+    format!("<details><summary>What changed: {}</summary>{inside}</details>\n", escape(&pair.title))
 }
 
 fn broken(results: &Results) -> String {

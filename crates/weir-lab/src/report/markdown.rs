@@ -2,6 +2,7 @@
 
 use super::cliffs;
 use super::comparisons::{Table, blocks as in_blocks, control, legend, tests, tests_legend, verdicts};
+use super::differentials;
 use super::profiles;
 use super::record;
 use super::search;
@@ -93,11 +94,15 @@ fn comparisons(results: &Results) -> String {
 }
 
 fn table(table: &Table) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let headings: Vec<String> = table.headings.iter().map(|h| h.to_string()).collect();
-    let sides = (0..headings.len()).map(|i| if i < table.text { "---|" } else { "--:|" });
-    let rows = table.rows.iter().map(|r| line(r));
-    format!("{}|{}\n{}", line(&headings), sides.collect::<String>(), rows.collect::<String>())
+    grid(&headings, table.text, &table.rows)
+}
+
+fn grid(headings: &[String], text: usize, rows: &[Vec<String>]) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let sides = (0..headings.len()).map(|i| if i < text { "---|" } else { "--:|" });
+    let rows = rows.iter().map(|r| line(r));
+    format!("{}|{}\n{}", line(headings), sides.collect::<String>(), rows.collect::<String>())
 }
 
 fn sentences(legend: &[(&str, String)]) -> String {
@@ -177,7 +182,35 @@ fn time(results: &Results) -> String {
     }
     let notes: String = profiles::legend(results).iter().map(|l| format!("\n{l}.\n")).collect();
     let table = table(&profiles::table(results));
-    format!("\n## Where time goes\n\n{table}{notes}\nFlame graphs are in `report.html`.\n")
+    let kinds = match differentials::kinds(results) {
+        Ok(Some(kinds)) => format!("\n{}", grid(&kinds.headings, 1, &kinds.rows)),
+        Ok(None) => String::new(),
+        Err(e) => format!("\n{e}\n"),
+    };
+    let mut out =
+        format!("\n## Where time goes\n\n{table}{notes}{kinds}\nFlame graphs are in `report.html`.\n");
+    for pair in differentials::pairs(results) {
+        out += &match pair {
+            Ok(pair) => changed(&pair),
+            Err(e) => format!("\n{e}\n"),
+        };
+    }
+    out
+}
+
+fn changed(pair: &differentials::Pair) -> String {
+    // `<u8 as Trait>::f` is a function here, no tag
+    let plain = |text: &str| text.replace('<', "&lt;").replace('|', "\\|");
+    let list = |said: &[String]| said.iter().map(|s| format!("- {}\n", plain(s))).collect::<String>();
+    let rows = pair.table.rows.iter().map(|r| r.iter().map(|c| plain(c)).collect()).collect();
+    let cells = Table { headings: pair.table.headings.clone(), text: pair.table.text, rows };
+    format!(
+        "\n### What changed: {}\n\n{}\n{}\n{}",
+        pair.title,
+        list(&pair.above),
+        table(&cells),
+        list(&pair.below)
+    )
 }
 
 fn broken(results: &Results) -> String {

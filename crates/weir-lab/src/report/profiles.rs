@@ -4,6 +4,7 @@
 //! never among the figures.
 
 use super::comparisons::Table;
+use super::differentials;
 use super::svg::escape;
 use super::{digits, grouped};
 use crate::profile::flame;
@@ -73,7 +74,7 @@ pub fn legend(results: &Results) -> Vec<String> {
     said
 }
 
-/// A folded flame graph a configuration, and what all of them share.
+/// A folded flame graph a configuration, one a compared pair, and what all of them share.
 pub fn graphs(results: &Results) -> String {
     let mut out = String::new();
     for (outcome, sum) in sums(results).iter().filter(|(_, s)| s.runs > 0) {
@@ -82,6 +83,13 @@ pub fn graphs(results: &Results) -> String {
             "<details class=\"profile\"><summary>{}</summary>{}</details>\n",
             escape(name),
             flame::render(&sum.profile, name, &flame::plain)
+        );
+    }
+    for pair in differentials::pairs(results).into_iter().flatten() {
+        out += &format!(
+            "<details class=\"profile\"><summary>what changed: {}</summary>{}</details>\n",
+            escape(&pair.title),
+            pair.svg
         );
     }
     if out.is_empty() {

@@ -55,8 +55,8 @@ fn stacks(differential: &Differential, sides: [&Side; 2], rules: &Rules) -> BTre
     for (s, side) in sides.into_iter().enumerate() {
         for (recording, scale) in side.recordings.iter().zip(scales(side, differential.unit)) {
             let whole = recording.whole();
-            let (idle, work): (Vec<_>, Vec<_>) =
-                whole.stacks.iter().partition(|(stack, _)| rules.is_idle(stack));
+            let (work, idle): (Vec<_>, Vec<_>) =
+                whole.stacks.iter().partition(|(stack, _)| rules.is_work(stack));
             let sum = |stacks: &[(&Vec<String>, &u64)]| stacks.iter().map(|(_, n)| **n).sum::<u64>();
             let base = sum(&work) + if with_idle { sum(&idle) } else { 0 };
             let worth = scale / base.max(1) as f64 / side.recordings.len() as f64;

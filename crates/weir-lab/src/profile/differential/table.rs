@@ -4,6 +4,15 @@ use super::{Change, Differential, Fate, Frame, Reconciliation, Total, Unit};
 use crate::profile::shortened;
 use crate::report::p;
 
+/// `+1.50`; what rounds to nothing has no sign.
+struct Signed(f64);
+
+impl std::fmt::Display for Signed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.abs() < 0.005 { f.write_str("0.00") } else { write!(f, "{:+.2}", self.0) }
+    }
+}
+
 /// Names a list of new or vanished frames shows; the table of a program (`--json`) has all.
 const LISTED: usize = 12;
 
@@ -20,7 +29,10 @@ impl Total {
     fn sentence(&self) -> String {
         let share = 100.0 * self.idle as f64 / self.samples.max(1) as f64;
         let s = if self.recordings == 1 { "" } else { "s" };
-        format!("{} samples in {} recording{s}, {share:.2} % idle", self.samples, self.recordings)
+        format!(
+            "{} samples in {} recording{s}, {share:.2} % idle or other processes'",
+            self.samples, self.recordings
+        )
     }
 }
 
@@ -43,7 +55,7 @@ pub fn rows(differential: &Differential, limit: usize) -> Vec<[String; 7]> {
 }
 
 fn interval(change: &Change) -> String {
-    format!("{:+.2} [{:+.2}, {:+.2}]", change.change, change.low, change.high)
+    format!("{} [{}, {}]", Signed(change.change), Signed(change.low), Signed(change.high))
 }
 
 /// What stands above the table.
@@ -77,7 +89,12 @@ fn fates(differential: &Differential, fate: Fate, word: &str) -> String {
         .iter()
         .take(LISTED)
         .map(|f| {
-            format!("{} ({:+.2} inclusive, {:+.2} own)", shortened(&f.name), f.inclusive.change, f.own.change)
+            format!(
+                "{} ({} inclusive, {} own)",
+                shortened(&f.name),
+                Signed(f.inclusive.change),
+                Signed(f.own.change)
+            )
         })
         .collect();
     if sure.len() > LISTED {
@@ -97,23 +114,24 @@ impl Reconciliation {
     /// The identity with its figures.
     pub fn sentence(&self, unit: Unit) -> String {
         let frames = format!(
-            "{:+.2} from {} frame{} beyond chance, {:+.2} from all others",
-            self.proven,
+            "{} from {} frame{} beyond chance, {} from all others",
+            Signed(self.proven),
             self.proven_frames,
             if self.proven_frames == 1 { "" } else { "s" },
-            self.others
+            Signed(self.others)
         );
         match (self.pps, self.idle) {
             (Some((before, after)), Some(idle)) => format!(
                 "reconciliation: {:.4} → {:.4} Mpps ({:+.2} %) is {:.2} → {:.2} ns a packet on all CPUs, \
-                 {:+.2} = {frames}, {idle:+.2} idle, {:+.2} unexplained{}",
+                 {} = {frames}, {} idle and other processes, {} unexplained{}",
                 before / 1e6,
                 after / 1e6,
                 (after / before - 1.0) * 100.0,
                 self.before,
                 self.after,
-                self.after - self.before,
-                self.unexplained,
+                Signed(self.after - self.before),
+                Signed(idle),
+                Signed(self.unexplained),
                 match self.sampled {
                     true => "",
                     false => " (the profiles do not say how often they sampled: taken to cover all time)",

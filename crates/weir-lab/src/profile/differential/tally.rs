@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Fate, Side, Total};
 use crate::profile::function;
-use crate::profile::rules::{IDLE, Rules};
+use crate::profile::rules::Rules;
 
 /// Of one frame, by side, recording and part.
 pub type Samples = [Vec<Vec<u64>>; 2];
@@ -16,7 +16,7 @@ pub struct Counts {
     pub inclusive: Samples,
 }
 
-/// Functions of stacks at work, inlined or not; idle stacks count only as idle.
+/// Functions of stacks at work, inlined or not; the rest counts only as idle.
 pub struct Tally {
     pub frames: BTreeMap<String, Counts>,
     pub all: Samples,
@@ -43,7 +43,7 @@ impl Tally {
                 for (p, part) in recording.parts.iter().enumerate() {
                     for (stack, &n) in &part.stacks {
                         tally.all[s][r][p] += n;
-                        if rules.is_idle(stack) {
+                        if !rules.is_work(stack) {
                             tally.idle[s][r][p] += n;
                             continue;
                         }
@@ -64,7 +64,6 @@ impl Tally {
                 }
             }
         }
-        debug_assert!(tally.frames.values().all(|f| f.category != IDLE));
         tally
     }
 

@@ -1,0 +1,77 @@
+//! A campaign with profiles says in its reports what changed between the configurations it compares.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+use weir_io::perf_event::{Sampler, Target, own_thread};
+
+const LAB: &str = r#"
+title = "Two families"
+question = "What does IPv6 cost?"
+metric = "pps"
+runs = 2
+warm_up = "20ms"
+window = "150ms"
+margin_percent = 5
+profile = 2
+pairs = [["memory-inet", "memory-inet6"]]
+
+[[configuration]]
+name = "memory-{family}"
+topology = "memory"
+family = ["inet", "inet6"]
+routes = 10
+flows = 16
+frame = 64
+"#;
+
+/// A folder of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn lab(arguments: &[&str]) -> (bool, String, String) {
+    let done =
+        Command::new(env!("CARGO_BIN_EXE_weir-lab")).args(arguments).output().expect("the program starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (done.status.success(), text(&done.stdout), text(&done.stderr))
+}
+
+#[test]
+fn what_changed_between_a_compared_pair_is_in_both_reports_and_comes_again_by_command() {
+    let name = "what_changed_between_a_compared_pair_is_in_both_reports";
+    if let Err(e) = Sampler::start(&Target::Threads(vec![own_thread()]), 97) {
+        let _ = writeln!(std::io::stderr(), "SKIP {name}: {e}");
+        return;
+    }
+    let folder = Folder(std::env::temp_dir().join(format!("weir-lab-differential-{}", std::process::id())));
+    std::fs::create_dir_all(&folder.0).expect("space");
+    let (file, out) = (folder.0.join("x.toml"), folder.0.join("out"));
+    std::fs::write(&file, LAB).expect("space");
+    let (file, shown) = (file.display().to_string(), out.display().to_string());
+    let (done, _, said) = lab(&["run", &file, "--out", &shown]);
+    assert!(done, "{said}");
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).expect("written");
+    let (markdown, html) = (read("report.md"), read("report.html"));
+    for expected in ["What changed: memory-inet6 against memory-inet", "reconciliation: ", "2 recordings"] {
+        assert!(markdown.contains(expected), "{expected}\n{markdown}");
+        assert!(html.contains(expected), "{expected}");
+    }
+    assert!(markdown.contains("| kind of work, % | memory-inet | memory-inet6 |"), "{markdown}");
+    assert!(html.contains("framed new"), "the differential flame graph is there");
+    let profile = |name: &str, n: usize| out.join(format!("raw/{name}.{n}.folded")).display().to_string();
+    let (before, after) = (profile("memory-inet", 1), profile("memory-inet6", 1));
+    let picture = folder.0.join("x.svg").display().to_string();
+    let (done, table, said) = lab(&["diff", &before, "--against", &after, "--svg", &picture]);
+    assert!(done && table.contains("ns a packet") && table.contains("unexplained"), "{said}{table}");
+    assert!(std::fs::read_to_string(&picture).expect("drawn").starts_with("<svg xmlns"));
+    let (done, table, said) = lab(&["breakdown", &before]);
+    assert!(done && table.contains("relay/user code"), "{said}{table}");
+    let (done, _, said) = lab(&["flame", &before, "-o", &picture]);
+    assert!(done && std::fs::read_to_string(&picture).expect("drawn").contains("class=\"flame\""), "{said}");
+}
