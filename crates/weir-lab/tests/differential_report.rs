@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-use weir_io::perf_event::{Sampler, Target, own_thread};
+use weir_io::perf_event::{Sampler, Target, Wish, own_thread};
 
 const LAB: &str = r#"
 title = "Two families"
@@ -45,7 +45,9 @@ fn lab(arguments: &[&str]) -> (bool, String, String) {
 #[test]
 fn what_changed_between_a_compared_pair_is_in_both_reports_and_comes_again_by_command() {
     let name = "what_changed_between_a_compared_pair_is_in_both_reports";
-    if let Err(e) = Sampler::start(&Target::Threads(vec![own_thread()]), 97) {
+    if let Err(e) =
+        Sampler::start(&Target::Threads(vec![own_thread()]), Wish { frequency_hz: 97, stack_bytes: 0 })
+    {
         let _ = writeln!(std::io::stderr(), "SKIP {name}: {e}");
         return;
     }
