@@ -80,18 +80,23 @@ pub struct Generator<'a> {
     missed: u64,
     takes_turns: bool,
     by_itself: bool,
+    /// The packets of a burst have left.
+    burst_sent: bool,
 }
 
 impl<'a> Generator<'a> {
     /// `takes_turns`: whoever calls [`Generator::step`] has other work between two steps.
     pub fn new(transmitter: &'a mut dyn Transmitter, plan: Plan, takes_turns: bool, now: Nanos) -> Self {
         let sent = Sent { began: now, ..Sent::default() };
-        Generator { transmitter, plan, sent, missed: 0, takes_turns, by_itself: false }
+        Generator { transmitter, plan, sent, missed: 0, takes_turns, by_itself: false, burst_sent: false }
     }
 
     /// Sends what is due now; `false` when the window is over.
     pub fn step(&mut self, now: Nanos) -> io::Result<bool> {
         let elapsed = now.saturating_sub(self.sent.began);
+        if let Rate::Burst(packets) = self.plan.rate {
+            return self.burst(packets, elapsed);
+        }
         if elapsed >= self.plan.window.as_nanos() as Nanos {
             // Whoever sends by itself stopped at the end, however late it says so.
             self.sent.took = if self.by_itself { self.plan.window.as_nanos() as Nanos } else { elapsed };
@@ -112,6 +117,17 @@ impl<'a> Generator<'a> {
         Ok(true)
     }
 
+    /// All in one call, so that nothing comes between two packets; the next step says how long it took.
+    fn burst(&mut self, packets: u32, elapsed: Nanos) -> io::Result<bool> {
+        if std::mem::replace(&mut self.burst_sent, true) {
+            self.sent.took = elapsed;
+            return Ok(false);
+        }
+        let done = self.transmitter.transmit(packets, self.plan.run)?;
+        self.count(done);
+        Ok(true)
+    }
+
     fn count(&mut self, done: Transmitted) {
         self.sent.counts.offered += done.offered;
         self.sent.counts.sent += done.sent;
@@ -122,6 +138,7 @@ impl<'a> Generator<'a> {
         let offered = self.sent.counts.offered;
         let intended = match self.plan.rate {
             Rate::FlatOut => offered,
+            Rate::Burst(packets) => u64::from(packets),
             Rate::Pps(rate) => scheduled(rate, self.plan.window.as_nanos() as Nanos).max(offered),
         };
         Sent { intended, ..self.sent }
@@ -203,6 +220,13 @@ mod tests {
         let unsent = sent.intended - sent.counts.offered;
         assert!((19_900..20_000).contains(&unsent), "{unsent}");
         assert!(wire.calls.iter().all(|c| u64::from(c.0) <= BURST));
+    }
+
+    #[test]
+    fn a_burst_is_one_call_of_exactly_its_packets() {
+        let (sent, wire) = run(Rate::Burst(1000), Some(10), 5_000, None);
+        assert_eq!((sent.intended, sent.counts.offered, sent.counts.sent), (1000, 1000, 900));
+        assert_eq!((wire.calls.as_slice(), sent.took), (&[(1000, 8)][..], 5_000));
     }
 
     #[test]

@@ -84,6 +84,8 @@ pub enum Rate {
     FlatOut,
     /// Packets a second, paced without bursts.
     Pps(u64),
+    /// This many packets, back to back, as fast as the source can; the window does not matter.
+    Burst(u32),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

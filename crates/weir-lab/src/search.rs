@@ -35,7 +35,7 @@ pub const SHORTFALL: f64 = 0.005;
 
 /// Loads a subject and tells what came.
 pub trait Measurer {
-    /// One trial. `purpose` says what the search wants to know (`ndr in 600000..640000`).
+    /// One trial; `seconds` is without meaning for a burst. `purpose` says what the search wants to know (`ndr in 600000..640000`).
     fn trial(&mut self, rate: Rate, seconds: f64, purpose: &str) -> Result<TrialRecord, LabError>;
 }
 
@@ -44,7 +44,7 @@ pub trait Measurer {
 pub struct TrialRecord {
     pub purpose: String,
     pub rate: Rate,
-    /// Length asked for.
+    /// Length asked for; of a burst, how long it took.
     pub seconds: f64,
     /// Delivered packets a second.
     pub pps: f64,
@@ -63,7 +63,7 @@ impl TrialRecord {
     pub fn load_pps(&self) -> f64 {
         match self.rate {
             Rate::Pps(pps) => pps as f64,
-            Rate::FlatOut => self.ledger.offered as f64 / self.seconds,
+            Rate::FlatOut | Rate::Burst(_) => self.ledger.offered as f64 / self.seconds,
         }
     }
 

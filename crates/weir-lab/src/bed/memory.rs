@@ -90,6 +90,11 @@ struct Ready {
 
 impl Prepared for Ready {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
+        if matches!(trial.rate, Rate::Burst(_)) {
+            return Err(LabError(
+                "memory: has no queue that a burst could fill; use the netns topology".into(),
+            ));
+        }
         let start = Barrier::new(self.cpus.len());
         let counted: Result<Vec<Counted>, LabError> = std::thread::scope(|scope| {
             let threads: Vec<_> = self

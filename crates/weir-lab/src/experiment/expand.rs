@@ -433,6 +433,7 @@ pub fn frame_label(frame: FrameSize) -> String {
 fn rate_label(rate: Rate) -> String {
     match rate {
         Rate::FlatOut => "flat-out".into(),
+        Rate::Burst(packets) => format!("{packets}packets"),
         Rate::Pps(pps) => format!("{pps}pps"),
     }
 }

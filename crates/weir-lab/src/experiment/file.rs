@@ -161,7 +161,7 @@ impl Axis {
             Axis::Routes => Some(f64::from(c.routes)),
             Axis::Rate => match c.workload.rate {
                 Rate::Pps(pps) => Some(pps as f64),
-                Rate::FlatOut => None,
+                Rate::FlatOut | Rate::Burst(_) => None,
             },
             _ => None,
         }

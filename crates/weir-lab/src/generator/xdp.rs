@@ -69,7 +69,7 @@ impl XdpTransmitter {
         let stride = packets as u32 / self.traffic.flows();
         let mut program = xdp_gen::Generator::new(self.interface, layout, &slots, stride).map_err(other)?;
         let pace = match self.rate {
-            Rate::FlatOut => None,
+            Rate::FlatOut | Rate::Burst(_) => None,
             Rate::Pps(rate) => Some(rate as f64),
         };
         program.pace(pace).map_err(other)?;

@@ -5,13 +5,13 @@
 //! goals of every run  ─► bounds, conditional throughput, how often regular, what was odd
 //! ```
 //!
-//! Promises: every trial that was not made again is in exactly one step. Refuses: to call a step a bound: those are the goals'.
+//! Promises: every trial at a rate that was not made again is in exactly one step; bursts have no rate. Refuses: to call a step a bound: those are the goals'.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::Sample;
+use crate::model::{Rate, Sample};
 use crate::search::goal::{GoalResult, Verdict};
 use crate::search::{TrialRecord, sweep};
 use crate::stats::Summary;
@@ -67,7 +67,8 @@ impl Searched {
         let searches: Vec<&Sample> = samples.iter().filter(|s| !s.trials.is_empty()).copied().collect();
         let over =
             |of: &dyn Fn(&Sample) -> f64| Summary::of(&searches.iter().map(|s| of(s)).collect::<Vec<f64>>());
-        let kept = searches.iter().flat_map(|s| &s.trials).filter(|t| !t.superseded);
+        let loads = |t: &&TrialRecord| !t.superseded && !matches!(t.rate, Rate::Burst(_));
+        let kept = searches.iter().flat_map(|s| &s.trials).filter(loads);
         let mut trials: Vec<&TrialRecord> = kept.collect();
         trials.sort_by(|a, b| a.load_pps().total_cmp(&b.load_pps()));
         let mut steps: Vec<LoadStep> = by_loads(&trials).iter().filter_map(|t| LoadStep::of(t)).collect();
@@ -172,7 +173,6 @@ impl GoalOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Rate;
     use crate::search::simulate::{Shape, Simulated};
     use crate::search::{Limits, Measurer, contest, mlr};
 

@@ -2,12 +2,12 @@
 //! 26.4, RFC 9004).
 //!
 //! ```text
-//! burst of 2 s lost nothing? ─► no limit seen
+//! the longest burst lost nothing? ─► no limit seen      not even one packet passed? ─► 0
 //! else halve between the longest that passed and the shortest that lost, until they are close; repeat, average
 //! ```
 //!
-//! Promises: a burst's length is what the source counted, not what was asked; every repeat is kept. Refuses:
-//! a length where a burst of one trial's granularity already loses: it is 0.
+//! Promises: bursts are counted in packets, and one that the source could not send whole shows nothing; every
+//! repeat is kept. Refuses: to wait between bursts longer than the bed waits for stragglers.
 
 use super::Measurer;
 use crate::model::{LabError, Rate};
@@ -18,10 +18,8 @@ const RESOLUTION: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bursts {
-    /// The longest burst tried; RFC 2544 asks for 2 s at least.
-    pub longest_seconds: f64,
-    /// The shortest.
-    pub shortest_seconds: f64,
+    /// The longest burst tried; RFC 2544 asks for 2 s of them at least.
+    pub longest: u32,
     /// RFC 2544 asks for 50.
     pub repeats: usize,
 }
@@ -33,58 +31,44 @@ pub struct Found {
     pub summary: Summary,
     /// Repeats in which not even the longest burst lost anything.
     pub unlimited: usize,
-    /// Repeats in which even the shortest lost.
-    pub none: usize,
 }
 
 pub fn search(measurer: &mut dyn Measurer, config: Bursts) -> Result<Found, LabError> {
-    let (mut frames, mut unlimited, mut none) = (Vec::new(), 0, 0);
+    let (mut frames, mut unlimited) = (Vec::new(), 0);
     for repeat in 1..=config.repeats {
-        let mut burst = |seconds: f64| {
+        let mut lossless = |packets: u32| {
             let purpose = format!("back-to-back {repeat} of {}", config.repeats);
-            let record = measurer.trial(Rate::FlatOut, seconds, &purpose)?;
-            Ok::<_, LabError>((
-                record.ledger.offered as f64,
-                record.ledger.delivered >= record.ledger.offered,
-            ))
+            let l = measurer.trial(Rate::Burst(packets), 0.0, &purpose)?.ledger;
+            Ok::<_, LabError>(l.offered == u64::from(packets) && l.delivered >= l.offered)
         };
-        let (offered, lossless) = burst(config.longest_seconds)?;
-        if lossless {
+        if lossless(config.longest)? {
             unlimited += 1;
-            frames.push(offered);
+            frames.push(f64::from(config.longest));
             continue;
         }
-        let (offered, lossless) = burst(config.shortest_seconds)?;
-        if !lossless {
-            none += 1;
-            frames.push(0.0);
-            continue;
+        let (mut low, mut high) = (0, config.longest);
+        while high - low > 1 && f64::from(high - low) > f64::from(high) * RESOLUTION {
+            // from one packet to millions: halve the ratio, not the difference
+            let middle = (f64::from(low.max(1)) * f64::from(high)).sqrt() as u32;
+            let middle = middle.clamp(low + 1, high - 1);
+            if lossless(middle)? { low = middle } else { high = middle }
         }
-        let (mut low, mut high, mut best) = (config.shortest_seconds, config.longest_seconds, offered);
-        while high - low > high * RESOLUTION {
-            // from microseconds to seconds: halve the ratio, not the difference
-            let middle = (low * high).sqrt();
-            match burst(middle)? {
-                (offered, true) => (low, best) = (middle, offered),
-                (_, false) => high = middle,
-            }
-        }
-        frames.push(best);
+        frames.push(f64::from(low));
     }
     let summary =
         Summary::of(&frames).ok_or(LabError("back-to-back: no repeats, expected at least one".into()))?;
-    Ok(Found { frames, summary, unlimited, none })
+    Ok(Found { frames, summary, unlimited })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::search::TrialRecord;
     use crate::search::simulate::{Shape, Simulated};
 
-    const BURSTS: Bursts = Bursts { longest_seconds: 2.0, shortest_seconds: 1e-4, repeats: 3 };
-
     fn on(shape: Shape) -> Found {
-        search(&mut Simulated::new(shape, 1e6, 7), BURSTS).expect("repeats")
+        let bursts = Bursts { longest: 2_000_000, repeats: 3 };
+        search(&mut Simulated::new(shape, 1e6, 7), bursts).expect("repeats")
     }
 
     #[test]
@@ -92,14 +76,27 @@ mod tests {
         // 1,000 packets wait while 0.8 of what comes is served: 1,000 / (1 − 0.8) = 5,000 frames
         let found = on(Shape::Queue { capacity: 8e5, queue: 1000.0 });
         assert!((found.summary.mean - 5000.0).abs() < 5000.0 * 0.011, "{found:?}");
-        assert_eq!((found.unlimited, found.none, found.frames.len()), (0, 0, 3));
+        assert_eq!((found.unlimited, found.frames.len()), (0, 3));
     }
 
     #[test]
     fn a_subject_as_fast_as_the_source_has_no_limit_and_a_dead_one_no_burst() {
         let endless = on(Shape::Endless);
         assert_eq!((endless.unlimited, endless.summary.mean), (3, 2e6));
-        let dead = on(Shape::Dead);
-        assert_eq!((dead.none, dead.summary.mean), (3, 0.0));
+        assert_eq!(on(Shape::Dead).frames, [0.0; 3]);
+    }
+
+    #[test]
+    fn a_burst_the_source_did_not_send_whole_proves_nothing() {
+        struct Stuck;
+        impl Measurer for Stuck {
+            fn trial(&mut self, rate: Rate, _: f64, purpose: &str) -> Result<TrialRecord, LabError> {
+                let mut record = Simulated::new(Shape::Endless, 1e6, 1).trial(rate, 0.0, purpose)?;
+                (record.ledger.offered, record.ledger.delivered) = (0, 0);
+                Ok(record)
+            }
+        }
+        let found = search(&mut Stuck, Bursts { longest: 1000, repeats: 1 }).expect("a repeat");
+        assert_eq!((found.frames.as_slice(), found.unlimited), (&[0.0][..], 0));
     }
 }

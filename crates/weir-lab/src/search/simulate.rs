@@ -148,8 +148,12 @@ impl Simulated {
 impl Measurer for Simulated {
     fn trial(&mut self, rate: Rate, seconds: f64, purpose: &str) -> Result<TrialRecord, LabError> {
         let wanted = match rate {
-            Rate::FlatOut => self.source_pps,
+            Rate::FlatOut | Rate::Burst(_) => self.source_pps,
             Rate::Pps(pps) => pps as f64,
+        };
+        let seconds = match rate {
+            Rate::Burst(packets) => f64::from(packets) / self.source_pps,
+            _ => seconds,
         };
         let load = wanted.min(self.source_pps);
         let offered = (load * seconds).round() as u64;

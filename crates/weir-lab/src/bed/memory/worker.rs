@@ -34,7 +34,8 @@ pub struct Load {
 impl Load {
     pub fn at(rate: Rate) -> Load {
         match rate {
-            Rate::FlatOut => Load { pps: None },
+            // bursts are refused before any worker starts
+            Rate::FlatOut | Rate::Burst(_) => Load { pps: None },
             Rate::Pps(pps) => Load { pps: Some(pps as f64) },
         }
     }

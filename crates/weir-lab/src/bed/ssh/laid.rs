@@ -212,7 +212,9 @@ fn read_uploads(commands: Option<&Commands>) -> Result<BTreeMap<String, String>,
 impl Prepared for Laid {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let Trial { rate, warm_up, window, seed } = *trial;
-        self.drive(rate, warm_up, seed ^ 1)?;
+        if !warm_up.is_zero() {
+            self.drive(rate, warm_up, seed ^ 1)?;
+        }
         let before = self.counters()?;
         let driven = self.drive(rate, window, seed)?;
         let after = self.counters()?;
