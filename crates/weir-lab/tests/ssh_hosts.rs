@@ -137,6 +137,24 @@ fn dead_and_silent_hosts_cost_the_runs_they_miss_and_ctrl_c_leaves_nothing() {
 }
 
 #[test]
+fn two_clocks_give_rates_but_no_latency() {
+    let Some(mut room) = Room::open("two_clocks_give_rates_but_no_latency") else { return };
+    room.replace_receiver();
+    let before = room.settled();
+    let output = room.run(&experiment(&room, 1, &[("kernel", "kernel", "")], ""));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let runs = room.runs("kernel");
+    let sample = runs[0].as_ref().unwrap_or_else(|e| panic!("{e}"));
+    assert_adds_up(sample);
+    assert_eq!(sample["latency_ns"], serde_json::json!({}), "{sample:#}");
+    // Taken as one clock, the last packet came 1000 s after the window.
+    assert!(sample["seconds"].as_f64().expect("a length") < 100.0, "{sample:#}");
+    let notes = sample["notes"].to_string();
+    assert!(notes.contains("clocks of their own") && notes.contains("falls back to af_packet"), "{notes}");
+    room.assert_as_before(&before);
+}
+
+#[test]
 fn a_killed_lab_leaves_nothing_on_its_hosts() {
     let Some(room) = Room::open("a_killed_lab_leaves_nothing_on_its_hosts") else { return };
     let before = room.settled();

@@ -127,7 +127,28 @@ impl Room {
         assert!(made.expect("ssh-keygen starts").success());
     }
 
+    /// A receiver whose clock is 1000 s ahead of everybody's, with a network card of two queues.
+    pub fn replace_receiver(&mut self) {
+        self.kill_sshd(RECEIVER);
+        let (near, far) = (&self.ports[DEVICE][1], &self.ports[RECEIVER][0]);
+        let (device, peer) = (&self.hosts[DEVICE], self.hosts[RECEIVER].path());
+        device.ip(&format!("link del {near}")).expect("our own link");
+        let queues = "numtxqueues 2 numrxqueues 2";
+        device
+            .ip(&format!("link add {near} {queues} type veth peer name {far} netns {peer}"))
+            .expect("a wire of two queues");
+        device.ip(&format!("link set {near} up")).expect("up");
+        self.hosts[RECEIVER].ip(&format!("link set {far} up")).expect("up");
+        let ahead = ["unshare", "--time", "--monotonic", "1000", "--fork", "--kill-child"];
+        self.start_sshd_under(RECEIVER, &ahead);
+    }
+
     pub fn start_sshd(&mut self, host: usize) {
+        self.start_sshd_under(host, &["env"]);
+    }
+
+    /// `under` is a program that runs another.
+    fn start_sshd_under(&mut self, host: usize, under: &[&str]) {
         let folder = self.folder.display();
         let config = format!(
             "ListenAddress {}\nHostKey {folder}/host{host}\nAuthorizedKeysFile {folder}/user.pub\nStrictModes no\n\
@@ -137,10 +158,12 @@ impl Room {
         );
         self.write(&format!("sshd{host}"), &config);
         let (config, log) = (self.folder.join(format!("sshd{host}")), self.folder.join(format!("log{host}")));
+        let words: Vec<String> =
+            under.iter().copied().chain([SSHD, "-D", "-e", "-f"]).map(str::to_string).collect();
         let started = self.hosts[host].run(move || {
             let log = fs::File::create(log)?;
-            let mut command = Command::new(SSHD);
-            command.args(["-D", "-e", "-f"]).arg(config).stdin(Stdio::null()).stderr(log);
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]).arg(config).stdin(Stdio::null()).stderr(log);
             process::dies_with_starter(&mut command).spawn()
         });
         self.sshd[host] = Some(started.expect("its thread runs").expect("sshd starts"));
