@@ -200,8 +200,8 @@ fn commands_that_hang_or_fail_cost_their_own_runs_and_say_why() {
 }
 
 #[test]
-fn a_host_with_another_key_or_interface_is_refused_with_the_remedy() {
-    let Some(room) = Room::open("a_host_with_another_key_or_interface_is_refused_with_the_remedy") else {
+fn a_host_that_is_not_as_expected_is_refused_with_the_remedy() {
+    let Some(room) = Room::open("a_host_that_is_not_as_expected_is_refused_with_the_remedy") else {
         return;
     };
     let before = room.settled();
@@ -217,6 +217,9 @@ fn a_host_with_another_key_or_interface_is_refused_with_the_remedy() {
     refusal(&control, "control: carries the ssh connection");
     refusal(&text.replace(&room.ports[RECEIVER][0], "eth77"), "no interface eth77; there are ");
     refusal(&text.replace("/user\"", "/host0\""), "put your public key into its authorized_keys");
+    room.allow_programs(GENERATOR, false);
+    refusal(&text, "mounted without noexec");
+    room.allow_programs(GENERATOR, true);
     let known = std::fs::read_to_string(room.folder.join("known_hosts")).expect("written");
     let receiver = room.address(RECEIVER);
     room.write("known_hosts", &known.replace(&receiver, "10.99.3.77"));

@@ -15,6 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use weir_io::offload::{self, Offload};
 use weir_io::process;
 use weir_lab::bed::netns::namespace::Namespace;
 use weir_lab::bed::netns::place::missing_privilege;
@@ -104,6 +105,13 @@ impl Room {
             mount("/tmp").map(drop)
         });
         made.expect("its thread runs").expect("root mounts");
+    }
+
+    /// Whether programs of `/tmp` may run.
+    pub fn allow_programs(&self, host: usize, allowed: bool) {
+        let option = if allowed { "remount,exec" } else { "remount,noexec" };
+        let done = self.hosts[host].run(move || Command::new("mount").args(["-o", option, "/tmp"]).status());
+        assert!(done.expect("its thread runs").expect("mount starts").success());
     }
 
     pub fn address(&self, host: usize) -> String {
@@ -213,7 +221,8 @@ impl Room {
         let mut processes: Vec<String> =
             self.processes(host).into_iter().map(|(_, command)| command).collect();
         processes.sort();
-        let shown = self.hosts[host].run(|| {
+        let ports = self.ports[host].clone();
+        let shown = self.hosts[host].run(move || {
             let files: Vec<_> =
                 fs::read_dir("/tmp").into_iter().flatten().flatten().map(|e| e.file_name()).collect();
             let mut text = format!("/tmp {files:?}\n");
@@ -226,6 +235,11 @@ impl Room {
             ] {
                 let output = Command::new("ip").args(words.split(' ')).output().expect("ip starts");
                 text += &String::from_utf8_lossy(&output.stdout);
+            }
+            for port in ports {
+                let on: Vec<_> =
+                    Offload::ALL.into_iter().filter(|o| offload::is_on(&port, *o).unwrap_or(false)).collect();
+                text += &format!("{port} {on:?}\n");
             }
             for key in ["ipv4/ip_forward", "ipv4/conf/all/rp_filter", "ipv6/conf/all/forwarding"] {
                 text += &fs::read_to_string(format!("/proc/sys/net/{key}")).unwrap_or_default();
