@@ -84,3 +84,36 @@ fn both_reports_say_what_identical_things_differ_by_and_doubt_what_they_must() {
     let (_, derived) = derive(&folder.0).expect("a campaign");
     assert!(derived == results, "derived again, the results differ");
 }
+
+#[test]
+fn a_control_that_differs_from_itself_is_doubted_with_its_size() {
+    let folder = Folder::new("differs");
+    measured(&folder);
+    // the second of the two runs a block, made three times as fast
+    let raw = folder.0.join("raw/inet~again.jsonl");
+    let own = fs::read_to_string(folder.0.join("raw/inet.jsonl")).expect("written");
+    let figure = |line: &str| -> f64 {
+        let run: serde_json::Value = serde_json::from_str(line).expect("a run");
+        run["sample"]["pps"].as_f64().expect("measured")
+    };
+    let again = fs::read_to_string(&raw).expect("written");
+    let faster: String = again
+        .lines()
+        .zip(own.lines())
+        .enumerate()
+        .map(|(i, (line, own))| {
+            let mut run: serde_json::Value = serde_json::from_str(line).expect("a run");
+            run["sample"]["pps"] = (figure(own) * (3.0 + 0.01 * i as f64)).into();
+            format!("{run}\n")
+        })
+        .collect();
+    fs::write(&raw, faster).expect("space");
+    let (_, results) = derive(&folder.0).expect("a campaign");
+    let found = results.warnings.iter().find_map(|d| match &d.warning {
+        Warning::ControlDiffers { configuration, percent, p } => Some((configuration.clone(), *percent, *p)),
+        _ => None,
+    });
+    let (configuration, percent, p) = found.expect("said");
+    assert_eq!(configuration, "inet");
+    assert!((percent - 202.0).abs() < 1.0 && p < 1e-4, "{percent} {p}");
+}
