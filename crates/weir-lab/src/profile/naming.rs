@@ -16,6 +16,9 @@ use super::tasks::{Mapping, Tasks};
 use super::unwind::{self, End};
 use super::{CUT, IDLE, OTHERS, UNKNOWN, function};
 
+/// Below it the standard library starts a thread or `main`.
+const RUST_BEGINS: &str = "std::sys::backtrace::__rust_begin_short_backtrace";
+
 pub struct Naming {
     tasks: Tasks,
     focus: Focus,
@@ -69,6 +72,11 @@ impl Naming {
         }
         if end == End::Cut {
             frames.push(CUT.into());
+        }
+        // how the runtime starts a thread says nothing of the program; Rust's own backtraces end here too
+        if let Some(begin) = frames.iter().rposition(|f| function(f).ends_with(RUST_BEGINS)) {
+            frames.truncate(begin.max(1));
+            frames.pop_if(|f| begin > 1 && function(f).ends_with("call_once"));
         }
         // several nameless places of one file in a row say no more than one
         frames.dedup_by(|a, b| a == b && a.starts_with('['));

@@ -27,7 +27,11 @@ pub fn table(results: &Results) -> Table {
     let row = |(outcome, sum): &(&Outcome, Sum)| {
         let h = &sum.header;
         let share = |n: u64| (h.samples > 0).then(|| format!("{:.1} %", n as f64 * 100.0 / h.samples as f64));
-        let cost = outcome.pps.and_then(|without| sum.cost_percent(without.median));
+        let cost = outcome.pps.and_then(|without| {
+            let seen = !(without.min..=without.max).contains(&h.pps);
+            let percent = sum.cost_percent(without.median)?;
+            Some(if seen { format!("{percent:+.1} %").replace('-', "−") } else { "none seen".into() })
+        });
         vec![
             outcome.configuration.name.clone(),
             if h.event.is_empty() { "–".into() } else { format!("{} at {} Hz", h.event, h.frequency_hz) },
@@ -38,7 +42,7 @@ pub fn table(results: &Results) -> Table {
             dash(share(sum.idle())),
             dash(share(sum.others())),
             dash(share(h.unnamed)),
-            dash(cost.map(|c| format!("{c:+.1} %").replace('-', "−"))),
+            dash(cost),
         ]
     };
     Table {
@@ -63,8 +67,9 @@ pub fn table(results: &Results) -> Table {
 pub fn legend(results: &Results) -> Vec<String> {
     let mut said = vec![
         "Profiled runs follow the measured ones and are not among the figures. Busy: samples times their \
-         period by packets delivered in the window, without idle time and other processes' work. Cost: the rate while sampled \
-         against the median without; beyond a few percent it is noise or a reason to doubt the shares"
+         period by packets delivered in the window, without idle time and other processes' work. Cost: the rate \
+         while sampled against the median without; “none seen” where it lies among the runs without. A large one \
+         is a reason to doubt the shares"
             .to_string(),
     ];
     let mut notes: Vec<String> = sums(results).into_iter().flat_map(|(_, s)| s.header.notes).collect();
