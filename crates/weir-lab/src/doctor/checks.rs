@@ -34,6 +34,7 @@ pub fn all() -> Vec<Finding> {
         namespaces,
         af_xdp,
         tool("ministat", "ministat", None, "prints blocks outside weir-lab, which computes its own"),
+        tool("ssh", "ssh", Some("-V"), "drives experiments on other hosts"),
         tool("chromium", "chromium", Some("--version"), "turns report.html into a picture"),
         tool("DPDK", "dpdk-testpmd", None, "a userspace forwarder to compare with"),
     ]
