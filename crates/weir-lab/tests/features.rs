@@ -46,8 +46,11 @@ fn every_yes_of_the_feature_table_links_to_a_test_that_exists() {
         let links = links(own);
         assert!(!links.is_empty(), "{feature}: a yes needs a test: {own}");
         for (name, path) in links {
-            let source = fs::read_to_string(docs().join(path)).unwrap_or_else(|e| panic!("{feature}: {path}: {e}"));
-            let at = source.find(&format!("fn {name}(")).unwrap_or_else(|| panic!("{feature}: no {name} in {path}"));
+            let source =
+                fs::read_to_string(docs().join(path)).unwrap_or_else(|e| panic!("{feature}: {path}: {e}"));
+            let at = source
+                .find(&format!("fn {name}("))
+                .unwrap_or_else(|| panic!("{feature}: no {name} in {path}"));
             let before = &source[..at];
             let attribute = before.rfind("#[test]").expect("a test attribute");
             let other = before.rfind("\n}").unwrap_or(0);
