@@ -174,6 +174,11 @@ impl Agent {
                     "{name}: carries the ssh connection; test traffic would end it: name another interface"
                 )));
             }
+            if let Some(upper) = upper(name) {
+                return Err(LabError(format!(
+                    "{name}: carries {upper}, which test traffic would disturb: take it off or name another interface"
+                )));
+            }
             if silent && Path::new(&format!("/proc/sys/net/ipv6/conf/{name}")).exists() {
                 let here = Namespace::here("host")?;
                 here.sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1")?;
@@ -221,6 +226,13 @@ fn carries_us(link: u32) -> std::io::Result<bool> {
     };
     let own: std::net::IpAddr = own;
     Ok(netlink::addresses()?.iter().any(|a| a.link == link && a.address == own))
+}
+
+/// A bridge, bond or VLAN on top of an interface; ssh may come by it.
+fn upper(name: &str) -> Option<String> {
+    let entries = std::fs::read_dir(format!("/sys/class/net/{name}")).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| name.strip_prefix("upper_").map(str::to_string)).next()
 }
 
 /// Waits for the carrier of an interface both ends of which are up.

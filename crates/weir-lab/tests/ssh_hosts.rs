@@ -3,6 +3,7 @@
 #[path = "ssh_hosts/room.rs"]
 mod room;
 
+use std::io::Write as _;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -217,6 +218,17 @@ fn a_host_that_is_not_as_expected_is_refused_with_the_remedy() {
     refusal(&control, "control: carries the ssh connection");
     refusal(&text.replace(&room.ports[RECEIVER][0], "eth77"), "no interface eth77; there are ");
     refusal(&text.replace("/user\"", "/host0\""), "put your public key into its authorized_keys");
+    let device = &room.hosts[DEVICE];
+    match device.ip("link add br7 type bridge") {
+        Ok(()) => {
+            device.ip(&format!("link set {} master br7", room.ports[DEVICE][0])).expect("our own bridge");
+            refusal(&text, "carries br7, which test traffic would disturb");
+            device.ip("link del br7").expect("our own bridge");
+        }
+        Err(e) => {
+            writeln!(std::io::stderr(), "SKIP an interface under a bridge is refused: {e}").expect("open")
+        }
+    }
     room.allow_programs(GENERATOR, false);
     refusal(&text, "mounted without noexec");
     room.allow_programs(GENERATOR, true);

@@ -12,14 +12,14 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::protocol::DeviceSite;
-use super::super::shell::Shell;
-use super::*;
+use crate::agent::protocol::DeviceSite;
+use crate::agent::shell::Shell;
+use crate::bed::netns::counters::Counters;
 use crate::experiment::hosts::Commands;
-use crate::model::Family;
+use crate::model::{Family, LabError};
 use crate::workload::address;
 
 /// Between two health checks.
