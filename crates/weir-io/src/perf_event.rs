@@ -15,6 +15,7 @@
 //! Source: Linux `include/uapi/linux/perf_event.h`, perf_event_open(2).
 
 mod attributes;
+pub mod counter;
 pub mod record;
 mod ring;
 

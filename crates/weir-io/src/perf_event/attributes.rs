@@ -69,7 +69,26 @@ pub struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 112);
 
+/// What a read returns behind the count: times enabled and running.
+const READ_TIMES: u64 = 3;
+
 impl Attributes {
+    /// A count that begins at once, of a thread whatever CPU it runs on.
+    pub fn counting(kind: u32, config: u64, kernel: bool) -> Attributes {
+        let mut flags = EXCLUDE_HYPERVISOR | EXCLUDE_GUEST;
+        if !kernel {
+            flags |= EXCLUDE_KERNEL;
+        }
+        Attributes {
+            kind,
+            size: size_of::<Attributes>() as u32,
+            config,
+            read_format: READ_TIMES,
+            flags,
+            ..Attributes::default()
+        }
+    }
+
     pub fn sampling(attempt: Attempt, wish: Wish, inherit: bool) -> Attributes {
         let mut flags = DISABLED
             | FREQUENCY

@@ -30,7 +30,7 @@ use crate::model::{
     Bed, Configuration, Family, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject, Trial,
 };
 use traffic::Templates;
-use worker::{Counted, Load};
+use worker::{Counts, Load};
 
 /// Keeps tables of earlier runs: a full one takes seconds to build and is never changed.
 #[derive(Default)]
@@ -96,7 +96,7 @@ impl Prepared for Ready {
             ));
         }
         let start = Barrier::new(self.cpus.len());
-        let counted: Result<Vec<Counted>, LabError> = std::thread::scope(|scope| {
+        let counted: Result<Vec<Counts>, LabError> = std::thread::scope(|scope| {
             let threads: Vec<_> = self
                 .cpus
                 .iter()
@@ -132,7 +132,7 @@ impl Ready {
         }
     }
 
-    fn sample(&self, counted: Vec<Counted>) -> Result<Sample, LabError> {
+    fn sample(&self, counted: Vec<Counts>) -> Result<Sample, LabError> {
         let mut ledger = LossLedger::default();
         let mut notes: Vec<String> = self.note.iter().cloned().collect();
         notes.extend(self.templates.notes.iter().cloned());
@@ -168,8 +168,17 @@ impl Ready {
         if clocks > 0.0 {
             figures.insert("clocks_per_packet".into(), clocks / delivered);
         }
+        let all: Option<Vec<(f64, f64)>> = counted.iter().map(|c| c.last_level).collect();
+        if let Some(all) = all {
+            let (loads, misses) = all.iter().fold((0.0, 0.0), |(l, m), c| (l + c.0, m + c.1));
+            figures.insert("llc_loads_per_packet".into(), loads / delivered);
+            figures.insert("llc_misses_per_packet".into(), misses / delivered);
+            if loads > 0.0 {
+                figures.insert("llc_miss_percent".into(), 100.0 * misses / loads);
+            }
+        }
         let seconds = counted.iter().map(|c| c.seconds).sum::<f64>() / counted.len() as f64;
-        let ends = |c: &Counted| c.window;
+        let ends = |c: &Counts| c.window;
         let window_ns = counted.iter().map(ends).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
         Ok(Sample { seconds, pps, ledger, figures, notes, window_ns, ..Sample::default() })
     }

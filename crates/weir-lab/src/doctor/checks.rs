@@ -35,6 +35,7 @@ pub fn all() -> Vec<Finding> {
         af_xdp,
         tool("ministat", "ministat", None, "prints blocks outside weir-lab, which computes its own"),
         tool("ssh", "ssh", Some("-V"), "drives experiments on other hosts"),
+        tool("valgrind", "valgrind", Some("--version"), "simulates caches: `weir-lab cachesim`"),
         tool("chromium", "chromium", Some("--version"), "turns report.html into a picture"),
         tool("DPDK", "dpdk-testpmd", None, "a userspace forwarder to compare with"),
     ]
@@ -211,7 +212,7 @@ fn counters() -> Finding {
         "no performance counters",
         "TSC clocks only: no cache misses, no core cycles",
     )
-    .remedy("use bare metal, or a virtual machine with a virtual PMU")
+    .remedy("use bare metal, or a virtual machine with a virtual PMU; `weir-lab cachesim` simulates caches")
 }
 
 /// Tries to sample a whole CPU, as profiles of the netns topology do.

@@ -1,5 +1,6 @@
 //! `report.html`: one self-contained page, for light and dark.
 
+use super::caches;
 use super::cliffs;
 use super::comparisons::{Table, blocks, control, legend, tests, tests_legend, verdicts};
 use super::differentials;
@@ -38,6 +39,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     body += &time(results);
     body += &ledger(results);
     body += &ministat(results);
+    body += &cached(results);
     body += &broken(results);
     body += &doubts(results);
     body += &sessions(manifest, results);
@@ -331,6 +333,12 @@ fn changed(pair: &differentials::Pair) -> String {
     };
     let inside = list(&pair.above) + &plain(&pair.table) + &list(&pair.below);
     format!("<details><summary>What changed: {}</summary>{inside}</details>\n", escape(&pair.title))
+}
+
+fn cached(results: &Results) -> String {
+    let Some((counted, said)) = caches::section(results) else { return String::new() };
+    let rows = counted.map_or(String::new(), |t| plain(&t));
+    section("Caches", &format!("{rows}<p class=\"note\">{}</p>", escape(&said.replace('`', ""))))
 }
 
 fn broken(results: &Results) -> String {

@@ -1,5 +1,6 @@
 //! `report.md`: what the field's own READMEs look like, the answer first.
 
+use super::caches;
 use super::cliffs;
 use super::comparisons::{Table, blocks as in_blocks, control, legend, tests, tests_legend, verdicts};
 use super::differentials;
@@ -36,6 +37,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
         out += &format!("\n## {}\n\n{}\n\n{}", section.title, section.note, table(&section.table));
     }
     out += &time(results);
+    out += &cached(results);
     out += &broken(results);
     out += &doubts(results);
     out += &sessions(manifest, results);
@@ -211,6 +213,12 @@ fn changed(pair: &differentials::Pair) -> String {
         table(&cells),
         list(&pair.below)
     )
+}
+
+fn cached(results: &Results) -> String {
+    let Some((counted, said)) = caches::section(results) else { return String::new() };
+    let rows = counted.map_or(String::new(), |t| format!("{}\n", table(&t)));
+    format!("\n## Caches\n\n{rows}{said}\n")
 }
 
 fn broken(results: &Results) -> String {

@@ -118,7 +118,7 @@ fn along_axis(experiment: &Experiment, runs: &BTreeMap<String, Vec<Run>>) -> Vec
 /// The metric first, then what breaks before it does.
 fn figures(metric: &Metric) -> Vec<Metric> {
     let mut figures = vec![metric.clone()];
-    for name in ["loss_percent".to_string(), format!("latency_ns_{TAIL}")] {
+    for name in ["loss_percent".to_string(), format!("latency_ns_{TAIL}"), "llc_miss_percent".to_string()] {
         if metric.0 != name {
             figures.push(Metric(name));
         }

@@ -11,6 +11,7 @@ use weir_core::router::{Output, Router, breathe};
 use weir_core::tables::Tables;
 use weir_core::time::Nanos;
 use weir_core::verdict::Ledger;
+use weir_io::perf_event::counter::{Counted, Counter};
 use weir_io::{clock, cpu};
 
 use super::traffic::{TEMPLATE, Template, Templates};
@@ -57,13 +58,31 @@ pub struct Job {
     pub window: Duration,
 }
 
-pub struct Counted {
+pub struct Counts {
     pub seconds: f64,
     /// CLOCK_MONOTONIC at the window's ends.
     pub window: (Nanos, Nanos),
     pub ticks: u64,
     pub ledger: LossLedger,
+    /// Loads the last level of cache saw in the window, and those it missed; absent without counters.
+    pub last_level: Option<(f64, f64)>,
     pub notes: Vec<String>,
+}
+
+/// The last level's counters of this thread.
+struct LastLevel([Counter; 2]);
+
+impl LastLevel {
+    /// `None` where the machine counts no such events, as `weir-lab doctor` says.
+    fn start() -> Option<LastLevel> {
+        let [loads, misses] = [Counted::LastLevelLoads, Counted::LastLevelMisses].map(Counter::start);
+        Some(LastLevel([loads.ok()?, misses.ok()?]))
+    }
+
+    fn read(&mut self) -> Option<[f64; 2]> {
+        let [loads, misses] = &mut self.0;
+        Some([loads.read().ok()??, misses.read().ok()??])
+    }
 }
 
 /// Copies template after template into buffers, as many as it may.
@@ -163,7 +182,7 @@ struct Bench {
 }
 
 /// Warms up, waits for its fellows, and measures.
-pub fn work(job: Job, start: &Barrier) -> Result<Counted, LabError> {
+pub fn work(job: Job, start: &Barrier) -> Result<Counts, LabError> {
     let mut notes = Vec::new();
     if let Err(e) = cpu::pin(job.cpu) {
         notes.push(format!("cpu {} could not be pinned ({e}): the scheduler may move the worker", job.cpu));
@@ -174,13 +193,17 @@ pub fn work(job: Job, start: &Barrier) -> Result<Counted, LabError> {
     let mut bench = made?;
     bench.spend(job.warm_up);
     let before = bench.state();
+    let mut last_level = LastLevel::start();
+    let counted_before = last_level.as_mut().and_then(LastLevel::read).unwrap_or_default();
     let (ticks, began) = (clock::ticks(), clock::now());
     let now = bench.spend(job.window);
     let ticks = clock::ticks().zip(ticks).map_or(0, |(after, before)| after.wrapping_sub(before));
+    let counted = last_level.as_mut().and_then(LastLevel::read);
+    let last_level = counted.map(|c| (c[0] - counted_before[0], c[1] - counted_before[1]));
     let seconds = (now - began) as f64 / 1e9;
     let intended = bench.load.pps.map(|pps| (pps * seconds) as u64);
     let ledger = ledger(&before, &bench.state(), intended);
-    Ok(Counted { seconds, window: (began, now), ticks, ledger, notes })
+    Ok(Counts { seconds, window: (began, now), ticks, ledger, last_level, notes })
 }
 
 /// Hands out so many packets, however long it takes.
