@@ -13,7 +13,7 @@ use weir_io::perf_event::Target;
 use super::run::stop_flag;
 use crate::model::LabError;
 use crate::profile::session::{FREQUENCY_HZ, Focus, Session, threads};
-use crate::profile::{IDLE, flame, folded, function};
+use crate::profile::{IDLE, INLINED, flame, folded, function};
 use crate::store::write_whole;
 
 const AFTER: &str = "\
@@ -104,7 +104,9 @@ fn said(header: &folded::Header, profile: &crate::profile::Profile, written: &[&
     }
     let mut own = std::collections::BTreeMap::<&str, u64>::new();
     for (stack, n) in &profile.stacks {
-        *own.entry(stack.last().map_or(IDLE, |f| function(f))).or_default() += n;
+        // what was inlined counts for the function it is in
+        let compiled = stack.iter().rfind(|f| !f.ends_with(INLINED)).or(stack.last());
+        *own.entry(compiled.map_or(IDLE, |f| function(f))).or_default() += n;
     }
     let mut own: Vec<_> = own.into_iter().collect();
     own.sort_by_key(|(name, n)| (std::cmp::Reverse(*n), *name));
@@ -124,7 +126,7 @@ mod tests {
     #[test]
     fn the_functions_most_often_at_work_come_first_whoever_called_them() {
         let mut profile = crate::profile::Profile::default();
-        for (stack, n) in [("a;rx", 2), ("b;tx_[k]", 3), ("c;rx_[i]", 4)] {
+        for (stack, n) in [("a;rx", 2), ("b;tx_[k]", 3), ("c;rx;min_[i]", 4)] {
             profile.add(stack.split(';').map(str::to_string).collect(), n);
         }
         let header = folded::Header { event: "cpu-clock".into(), samples: 9, ..folded::Header::default() };

@@ -89,7 +89,8 @@ impl Binary {
         let mut functions = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
             let name = frame.function.as_ref().and_then(|f| f.demangle().ok());
-            functions.extend(name.map(|n| without_parameters(&n).to_string() + INLINED));
+            let file = frame.location.as_ref().and_then(|l| l.file);
+            functions.extend(name.map(|n| qualified(without_parameters(&n), file) + INLINED));
         }
         // what all others were inlined into comes last and is no inlined function itself
         if let Some(outermost) = functions.last_mut() {
@@ -118,6 +119,28 @@ fn without_parameters(name: &str) -> &str {
     }
 }
 
+/// Line tables of release builds name functions without their module; the file they are in tells it.
+fn qualified(name: &str, file: Option<&str>) -> String {
+    match file.and_then(module) {
+        Some(module) if !name.contains("::") => format!("{module}::{name}"),
+        _ => name.into(),
+    }
+}
+
+/// `…/weir-core/src/router/fast.rs` is `weir_core::router::fast`, `…/statrs-0.19.1/src/lib.rs` is `statrs`.
+fn module(file: &str) -> Option<String> {
+    let (folder, inside) = file.rsplit_once("/src/")?;
+    let package = folder.rsplit('/').next()?;
+    let package = match package.rsplit_once('-') {
+        Some((name, version)) if version.starts_with(|c: char| c.is_ascii_digit()) => name,
+        _ => package,
+    };
+    let modules = inside.strip_suffix(".rs")?.split('/').filter(|m| !["lib", "main", "mod"].contains(m));
+    let path: Vec<String> =
+        std::iter::once(package.replace('-', "_")).chain(modules.map(str::to_string)).collect();
+    Some(path.join("::"))
+}
+
 fn lines(file: &object::File<'_>) -> Option<Lines> {
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     file.section_by_name(".debug_info")?;
@@ -138,6 +161,19 @@ mod tests {
         assert_eq!(without_parameters("std::panic::catch_unwind::<F, R>"), "std::panic::catch_unwind");
         for whole in ["<A as B>::get", "main", "operator<", "{closure#0}"] {
             assert_eq!(without_parameters(whole), whole);
+        }
+    }
+
+    #[test]
+    fn an_inlined_function_is_named_after_the_file_it_is_in() {
+        let of = |name, file| qualified(name, Some(file));
+        assert_eq!(of("judge4", "/x/crates/weir-core/src/router/fast.rs"), "weir_core::router::fast::judge4");
+        assert_eq!(of("ln", "/r/index-1/statrs-0.19.1/src/function/mod.rs"), "statrs::function::ln");
+        assert_eq!(of("min", "/rustc/0123/library/core/src/cmp.rs"), "core::cmp::min");
+        for (name, file) in
+            [("a::b", "/x/src/y.rs"), ("memcpy", "../sysdeps/memcpy.S"), ("main", "/x/src/y.c")]
+        {
+            assert_eq!(of(name, file), name);
         }
     }
 
