@@ -40,6 +40,7 @@ Examples:
   weir-lab history out                       every campaign there in time order, and what changed when
   weir-lab ministat -s before after          ministat's block of figures of your own
   weir-lab verify results                    printed blocks against the raw data beside them
+  weir-lab simulate                          error and cost of the throughput searches
   weir-lab doctor                            what this machine can and cannot measure
 
 Figures of one campaign are comparable with each other: configurations run interleaved in randomised

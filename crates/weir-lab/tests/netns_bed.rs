@@ -55,6 +55,17 @@ fn ceiling_ledger_adds_up_paced_and_flat_out() {
 }
 
 #[test]
+fn a_burst_is_exactly_its_packets() {
+    for subject in [Subject::Ceiling, Subject::Kernel] {
+        let burst = configuration(subject, Family::Inet, Rate::Burst(100));
+        let Some(sample) = run("a_burst_is_exactly_its_packets", &burst) else { return };
+        // 100 frames fit into any ring on the way
+        let l = &sample.ledger;
+        assert_eq!((l.intended, l.offered, l.delivered), (100, 100, 100), "{sample:#?}");
+    }
+}
+
+#[test]
 fn kernel_ledger_adds_up_paced_and_flat_out() {
     for family in [Family::Inet, Family::Inet6] {
         for rate in [Rate::Pps(20_000), Rate::FlatOut] {
