@@ -15,6 +15,7 @@
 pub mod bisect;
 pub mod burst;
 pub mod contest;
+pub mod doubt;
 pub mod equilibrium;
 pub mod goal;
 pub mod method;
@@ -67,10 +68,15 @@ impl TrialRecord {
         }
     }
 
+    /// Share of what was asked that the source did not offer.
+    pub fn shortfall(&self) -> f64 {
+        let l = &self.ledger;
+        1.0 - l.offered.min(l.intended) as f64 / l.intended.max(1) as f64
+    }
+
     /// Whether the source fell behind by more than [`SHORTFALL`].
     pub fn source_fell_behind(&self) -> bool {
-        let l = &self.ledger;
-        (l.offered as f64) < l.intended as f64 * (1.0 - SHORTFALL)
+        self.ledger.intended > 0 && self.shortfall() > SHORTFALL
     }
 
     /// RFC 9971's trial loss ratio: 1 − delivered / offered, or / intended when the source fell behind. A

@@ -6,6 +6,7 @@ use super::searched::GoalOutcome;
 use super::{Noted, Outcome, Results};
 use crate::manifest::Manifest;
 use crate::model::Subject;
+use crate::search::doubt::SearchDoubt;
 use crate::search::goal;
 use crate::stats::warnings::{self, Warning};
 use crate::stats::{Verdict, defects};
@@ -152,6 +153,11 @@ fn of_outcome(outcome: &Outcome, found: &mut Vec<Warning>) {
             sent: outcome.ledger.sent,
         });
     }
+    if let Some(s) = outcome.searched.as_ref().filter(|s| s.held_up > 0) {
+        let of = (s.trials.mean * s.trials.n as f64).round() as usize;
+        let doubt = SearchDoubt::SourceHeldUp { configuration: configuration.clone(), trials: s.held_up, of };
+        found.push(Warning::Search(doubt));
+    }
     for goal in outcome.searched.iter().flat_map(|s| &s.goals) {
         of_goal(&configuration, goal, found);
     }
@@ -168,15 +174,13 @@ fn of_outcome(outcome: &Outcome, found: &mut Vec<Warning>) {
 fn of_goal(configuration: &str, outcome: &GoalOutcome, found: &mut Vec<Warning>) {
     let (name, of) = (outcome.name.to_uppercase(), outcome.runs());
     let irregular = outcome.verdicts.iter().filter(|(v, _)| *v != goal::Verdict::Regular.sentence());
-    found.extend(irregular.map(|(verdict, &runs)| Warning::SearchIrregular {
-        configuration: configuration.into(),
-        goal: name.clone(),
-        runs,
-        of,
-        verdict: verdict.clone(),
+    found.extend(irregular.map(|(verdict, &runs)| {
+        let (configuration, goal, verdict) = (configuration.into(), name.clone(), verdict.clone());
+        Warning::Search(SearchDoubt::SearchIrregular { configuration, goal, runs, of, verdict })
     }));
     if let Some(first) = outcome.first_oddity.clone() {
         let configuration = configuration.into();
-        found.push(Warning::SearchOdd { configuration, goal: name, runs: outcome.odd, of, first });
+        let doubt = SearchDoubt::SearchOdd { configuration, goal: name, runs: outcome.odd, of, first };
+        found.push(Warning::Search(doubt));
     }
 }

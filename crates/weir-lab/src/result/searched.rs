@@ -24,6 +24,9 @@ pub struct Searched {
     /// In ascending order of load.
     pub steps: Vec<LoadStep>,
     pub goals: Vec<GoalOutcome>,
+    /// Trials in which the source fell behind, those made again included, of all.
+    #[serde(default)]
+    pub held_up: usize,
     /// Seconds of trials a run.
     pub seconds: Summary,
     pub trials: Summary,
@@ -37,6 +40,9 @@ pub struct LoadStep {
     pub offered_pps: f64,
     pub delivered_pps: Summary,
     pub loss_percent: Summary,
+    /// Of what was asked, what the source did not offer; above half a percent it is part of the loss.
+    #[serde(default)]
+    pub shortfall_percent: Option<Summary>,
     /// Nanoseconds by percentile.
     pub latency_ns: BTreeMap<String, Summary>,
     pub cpu_percent: Option<Summary>,
@@ -77,6 +83,7 @@ impl Searched {
         Some(Searched {
             steps,
             goals: (0..count).filter_map(|i| GoalOutcome::of(&searches, i)).collect(),
+            held_up: searches.iter().flat_map(|s| &s.trials).filter(|t| t.source_fell_behind()).count(),
             seconds: over(&|s| s.trials.iter().map(|t| t.seconds).sum())?,
             trials: over(&|s| s.trials.len() as f64)?,
         })
@@ -126,6 +133,7 @@ impl LoadStep {
             offered_pps: over(&|t| Some(t.load_pps()))?.median,
             delivered_pps: over(&|t| Some(t.pps))?,
             loss_percent: over(&|t| Some(t.loss_ratio() * 100.0))?,
+            shortfall_percent: over(&|t| Some(t.shortfall() * 100.0)),
             latency_ns: percentiles.into_iter().filter_map(|k| Some((k.clone(), latency(k)?))).collect(),
             cpu_percent: over(&|t| t.cpu_percent),
         })
@@ -223,7 +231,17 @@ mod tests {
         let samples = [run(1e6), run(5e5)];
         let s = Searched::of(&[&samples[0], &samples[1]]).expect("searches");
         let found: Vec<(usize, f64)> = s.steps.iter().map(|s| (s.trials, s.offered_pps)).collect();
-        assert_eq!(found, [(2, 382_500.0), (2, 750_000.0)]);
+        assert_eq!((found, s.held_up), (vec![(2, 382_500.0), (2, 750_000.0)], 0));
+    }
+
+    #[test]
+    fn a_source_that_fell_behind_is_counted_and_its_share_told() {
+        let mut subject = Simulated::new(Shape::Endless, 1e5, 1);
+        let steps = [50_000, 200_000].map(sweep::Step::Pps);
+        let trials = sweep::search(&mut subject, &steps, 1.0, 1.0).expect("simulated");
+        let s = Searched::of(&[&Sample { trials, ..Sample::default() }]).expect("searches");
+        let shares: Vec<f64> = s.steps.iter().filter_map(|s| Some(s.shortfall_percent?.median)).collect();
+        assert_eq!((shares, s.held_up), (vec![0.0, 50.0], 1));
     }
 
     #[test]

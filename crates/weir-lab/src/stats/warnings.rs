@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::defects::Defect;
+use crate::search::doubt::SearchDoubt;
 
 /// Below five runs the exact U test cannot reach 1 %.
 pub const FEW_RUNS: usize = 5;
@@ -78,22 +79,6 @@ pub enum Warning {
         configuration: String,
         packets: u64,
     },
-    /// A throughput search ended without close bounds on both sides.
-    SearchIrregular {
-        configuration: String,
-        goal: String,
-        runs: usize,
-        of: usize,
-        verdict: String,
-    },
-    /// Its trials do not fit a subject with one capacity.
-    SearchOdd {
-        configuration: String,
-        goal: String,
-        runs: usize,
-        of: usize,
-        first: String,
-    },
     /// Something better was refused on the way; said by whoever measured.
     Fallback {
         configurations: Vec<String>,
@@ -102,6 +87,9 @@ pub enum Warning {
     /// What is wrong with the runs themselves; its `kind` stands in the place of this one's.
     #[serde(untagged)]
     Figures(Defect),
+    /// What is wrong with its search; likewise.
+    #[serde(untagged)]
+    Search(SearchDoubt),
 }
 
 impl Warning {
@@ -163,13 +151,8 @@ impl Warning {
             Warning::Duplicated { configuration, packets } => {
                 format!("{configuration}: {packets} packets arrived more than once")
             }
-            Warning::SearchIrregular { configuration, goal, runs, of, verdict } => {
-                format!("{configuration}: {goal} was {verdict}, in {runs} of {of} runs")
-            }
-            Warning::SearchOdd { configuration, goal, runs, of, first } => {
-                format!("{configuration}: {goal} was odd in {runs} of {of} runs, the first: {first}")
-            }
             Warning::Fallback { configurations, note } => format!("{}: {note}", names(configurations)),
+            Warning::Search(doubt) => doubt.sentence(),
             Warning::Figures(defect) => defect.sentence(),
         }
     }
@@ -204,13 +187,7 @@ impl Warning {
             }
             Warning::Reordered { .. } => "check that a flow stays on one queue and one worker",
             Warning::Duplicated { .. } => "look for a loop or a mirror on the path",
-            Warning::SearchIrregular { .. } => {
-                "give the search another range (`min_pps`, `max_pps`), or a goal this subject can meet"
-            }
-            Warning::SearchOdd { .. } => {
-                "look at its trials in the raw file: other work on the machine, a queue, or a source that cannot keep up; \
-                 longer trials or a higher `exceed_percent` outweigh the first"
-            }
+            Warning::Search(doubt) => doubt.remedy(),
             Warning::Figures(defect) => defect.remedy(),
             Warning::Fallback { .. } => {
                 "take it into account, or use a device and a kernel that accept what was refused"
@@ -235,6 +212,16 @@ fn names(configurations: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_doubt_about_a_search_is_a_warning_of_its_own_kind() {
+        let warning =
+            Warning::Search(SearchDoubt::SourceHeldUp { configuration: "a".into(), trials: 2, of: 9 });
+        let json = serde_json::to_value(&warning).expect("plain");
+        assert_eq!(json["kind"], "source-held-up");
+        assert_eq!(serde_json::from_value::<Warning>(json).expect("back"), warning);
+        assert!(!warning.remedy().is_empty() && warning.sentence().contains("2 of 9 trials"));
+    }
 
     #[test]
     fn a_defect_of_figures_is_a_warning_of_its_own_kind() {
