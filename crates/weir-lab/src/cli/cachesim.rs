@@ -99,9 +99,9 @@ fn show(all: &[PerPacket]) -> String {
             one.configuration.clone(),
             format!("{:.1}", one.instructions),
             format!("{:.1}", one.data_references),
-            format!("{:.3} ± {}", one.d1_misses, digits(one.d1_noise)),
-            format!("{:.3}", one.ll_references),
-            format!("{:.3} ± {}", one.ll_misses, digits(one.ll_noise)),
+            format!("{} ± {}", thousandths(one.d1_misses), digits(one.d1_noise)),
+            thousandths(one.ll_references),
+            format!("{} ± {}", thousandths(one.ll_misses), digits(one.ll_noise)),
             one.ll_miss_percent.map_or("–".into(), |p| format!("{p:.1} %")),
         ]);
     }
@@ -111,4 +111,9 @@ fn show(all: &[PerPacket]) -> String {
         first.caches.join("\n"),
         aligned(&rows)
     )
+}
+
+/// What rounds to nothing has no sign.
+fn thousandths(value: f64) -> String {
+    if value.abs() < 0.0005 { "0.000".into() } else { format!("{value:.3}") }
 }

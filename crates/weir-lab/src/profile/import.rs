@@ -118,6 +118,7 @@ fn recognise(text: &str) -> Result<Form, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn each_form_is_recognised_from_its_first_line_of_data() {
@@ -142,5 +143,22 @@ mod tests {
         );
         assert!(Recording::parse("x", "").expect_err("empty").0.contains("no samples"));
         assert!(Recording::parse("x", "@ cycles [0 samples]\n").expect_err("empty").0.contains("no samples"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(
+            head in "(@ cycles \\[[0-9]{1,3} samples\\]|w 7 \\[001\\] 1\\.5: 9 cycles: |a;b 3|\\PC{0,20})",
+            lines in proptest::collection::vec(
+                "( {0,4}[0-9]{1,3}\\.[0-9]%  \\[[0-9]{1,3}\\]  [a-z]( @ /x)?|\\t[0-9a-f]{1,16} f\\+0x1 \\(x\\)|a;b [0-9]|\\PC{0,30}|)",
+                0..12,
+            ),
+        ) {
+            let text = format!("{head}\n{}", lines.join("\n"));
+            match Recording::parse("x", &text) {
+                Ok(recording) => prop_assert!(recording.samples() > 0),
+                Err(refused) => prop_assert!(refused.0.starts_with("x:"), "{}", refused.0),
+            }
+        }
     }
 }
