@@ -64,7 +64,11 @@ fn mega(summary: &Option<Summary>) -> String {
 
 fn bounds(results: &Results) -> Section {
     let row = |(o, g): (&Outcome, &GoalOutcome)| {
-        let verdicts: Vec<String> = g.verdicts.iter().map(|(v, n)| format!("{n} × {v}")).collect();
+        let verdicts: Vec<String> = g
+            .verdicts
+            .iter()
+            .map(|(v, n)| format!("{n} × {}", v.trim_start_matches("irregular: ")))
+            .collect();
         let range = g.lower_pps.map(|s| format!("{} – {}", digits(s.min / 1e6), digits(s.max / 1e6)));
         vec![
             o.configuration.name.clone(),
@@ -96,7 +100,7 @@ fn bounds(results: &Results) -> Section {
     Section {
         title: "NDR and PDR",
         note: format!(
-            "Mpps, medians over the runs, by MLRsearch (RFC 9971): {terms}tolerated loss: {}. The lower bound is \
+            "Mpps, medians over the runs that have a figure, by MLRsearch (RFC 9971): {terms}tolerated loss: {}. The lower bound is \
              the figure; conditional throughput is what typically came through there.",
             losses.join(", ")
         ),
