@@ -67,6 +67,9 @@ impl XdpTransmitter {
             })
             .collect();
         let stride = packets as u32 / self.traffic.flows();
+        // The last one goes first: loopback holds one program, and a second that finds it taken is slow at every
+        // call (10 ms and more, which a short window misses).
+        self.running = None;
         let mut program = xdp_gen::Generator::new(self.interface, layout, &slots, stride).map_err(other)?;
         let pace = match self.rate {
             Rate::FlatOut | Rate::Burst(_) => None,
