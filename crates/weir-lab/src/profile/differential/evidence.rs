@@ -2,23 +2,30 @@
 //!
 //! | recorded | spread comes from | test |
 //! |---|---|---|
-//! | two or more runs a side | the runs | Welch's t |
+//! | two or more runs a side | the frame's runs, at least the number of samples × what all frames vary | t, and the count's own |
 //! | one run, [`PARTS`] CPUs or more a side | the CPUs: ratio estimate, linearised (Cochran 1977, §6.3) | t, and the count's own |
 //! | less | the number of samples | binomial, given the frame's total of both sides |
 //!
 //! Samples of one CPU resemble each other, so counting alone finds changes that are not there. What CPUs
 //! tell is still one run: what differs from run to run is in the first row only.
+//!
+//! Two or three runs say little about the spread of one frame: two counts of 2 are no proof that it never
+//! varies. So all frames together say by how much runs vary beyond counting (the dispersion of a
+//! quasi-Poisson model, McCullagh and Nelder 1989, §6.2), and a frame's variance is never below that. A frame
+//! that varies more than its like is judged by itself.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal};
 
 use super::tally::{Samples, Tally, sum};
 use super::{Change, Unit};
-use crate::stats::student::{quantile, upper_tail, welch};
+use crate::stats::student::{quantile, upper_tail};
 use crate::stats::summary::{mean, variance};
 
 /// CPUs a side from which their spread is used: below, a t of 7 degrees of freedom says little.
 const PARTS: usize = 8;
+/// Samples a run that a frame must expect for its share of the dispersion: Cochran's rule for Pearson's X².
+const EXPECTED: f64 = 5.0;
 
 /// What intervals and tests rest on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +41,8 @@ impl Evidence {
     pub fn sentence(&self) -> String {
         match self {
             Evidence::Runs { before, after } => format!(
-                "intervals and tests (Welch) from {before} recordings before and {after} after"
+                "intervals and tests from the spread over {before} recordings before and {after} after, each \
+                 frame's own or that of all frames, whichever is larger"
             ),
             Evidence::Cpus { before, after } => format!(
                 "one recording a side: intervals and tests from the spread over {before} and {after} CPUs; what \
@@ -54,6 +62,13 @@ pub struct Estimate {
     base: Samples,
     /// What the base stands for, by recording: 100 %, or nanoseconds a packet.
     scale: [Vec<f64>; 2],
+    dispersion: Dispersion,
+}
+
+/// How much more than counting runs vary, and how well that is known.
+struct Dispersion {
+    factor: f64,
+    degrees_of_freedom: f64,
 }
 
 /// A side's figure and its variance.
@@ -73,7 +88,37 @@ impl Estimate {
             () if cpus.iter().all(|&n| n >= PARTS) => Evidence::Cpus { before: cpus[0], after: cpus[1] },
             () => Evidence::Counts,
         };
-        Estimate { evidence, base: tally.base(unit == Unit::NsPerPacket), scale }
+        let mut estimate = Estimate {
+            evidence,
+            base: tally.base(unit == Unit::NsPerPacket),
+            scale,
+            dispersion: Dispersion { factor: 1.0, degrees_of_freedom: f64::INFINITY },
+        };
+        if let Evidence::Runs { .. } = evidence {
+            estimate.dispersion = estimate.dispersion(tally);
+        }
+        estimate
+    }
+
+    /// Pearson's X² of every frame's figures over the runs of its side, by its degrees of freedom; never below
+    /// one, what counting alone gives.
+    fn dispersion(&self, tally: &Tally) -> Dispersion {
+        let (mut square, mut degrees_of_freedom) = (0.0, 0.0);
+        for samples in tally.frames.values().map(|f| &f.own) {
+            for side in [0, 1] {
+                let values = self.by_run(samples, side);
+                let expected = sum(&samples[side]) as f64 / values.len() as f64;
+                if expected >= EXPECTED {
+                    let mean = mean(&values);
+                    square += variance(&values) * (values.len() as f64 - 1.0) * expected / (mean * mean);
+                    degrees_of_freedom += values.len() as f64 - 1.0;
+                }
+            }
+        }
+        if degrees_of_freedom == 0.0 {
+            return Dispersion { factor: 1.0, degrees_of_freedom: f64::INFINITY };
+        }
+        Dispersion { factor: (square / degrees_of_freedom).max(1.0), degrees_of_freedom }
     }
 
     /// A side's figure.
@@ -91,37 +136,34 @@ impl Estimate {
     }
 
     pub fn change(&self, samples: &Samples) -> Change {
-        let values = [0, 1].map(|side| self.by_run(samples, side));
-        if let (Evidence::Runs { .. }, Some(test)) = (self.evidence, welch(&values[0], &values[1])) {
-            return change(
-                mean(&values[0]),
-                mean(&values[1]),
-                test.standard_error,
-                test.degrees_of_freedom,
-                test.p,
-            );
-        }
-        let counted = [0, 1].map(|side| self.counted(samples, side));
-        let spread = match self.evidence {
-            Evidence::Cpus { .. } => [0, 1].map(|side| self.over_cpus(samples, side)),
-            _ => [0, 1].map(|_| 0.0),
-        };
-        let [before, after] = [0, 1].map(|side| Figure {
-            value: counted[side].value,
-            variance: counted[side].variance.max(spread[side]),
-            degrees_of_freedom: counted[side].degrees_of_freedom,
-        });
+        let [before, after] = [0, 1].map(|side| self.spread(samples, side));
         let variance = before.variance + after.variance;
-        let df = match self.evidence {
-            Evidence::Cpus { .. } => {
-                variance.powi(2)
-                    / (before.variance.powi(2) / before.degrees_of_freedom
-                        + after.variance.powi(2) / after.degrees_of_freedom)
-            }
-            _ => f64::INFINITY,
-        };
+        let df = variance.powi(2)
+            / (before.variance.powi(2) / before.degrees_of_freedom
+                + after.variance.powi(2) / after.degrees_of_freedom);
         let exact = self.binomial(samples);
         change(before.value, after.value, variance.sqrt(), df, exact)
+    }
+
+    /// A side's figure with the largest of the variances that are known.
+    fn spread(&self, samples: &Samples, side: usize) -> Figure {
+        let counted = self.counted(samples, side);
+        match self.evidence {
+            Evidence::Counts => counted,
+            Evidence::Cpus { .. } => Figure {
+                variance: counted.variance.max(self.over_cpus(samples, side)),
+                degrees_of_freedom: self.base[side].iter().map(Vec::len).sum::<usize>() as f64 - 1.0,
+                ..counted
+            },
+            Evidence::Runs { .. } => {
+                let values = self.by_run(samples, side);
+                let n = values.len() as f64;
+                let own = variance(&values) / n;
+                let all = counted.variance * self.dispersion.factor;
+                let degrees_of_freedom = if own > all { n - 1.0 } else { self.dispersion.degrees_of_freedom };
+                Figure { variance: own.max(all), degrees_of_freedom, ..counted }
+            }
+        }
     }
 
     /// Share and its variance as if every sample were drawn by itself; one success and one failure are added
@@ -133,7 +175,7 @@ impl Estimate {
         Figure {
             value: self.figure(samples, side),
             variance: scale * scale * share * (1.0 - share) / (n + 2.0),
-            degrees_of_freedom: (self.base[side].iter().map(Vec::len).sum::<usize>() as f64 - 1.0).max(1.0),
+            degrees_of_freedom: f64::INFINITY,
         }
     }
 
