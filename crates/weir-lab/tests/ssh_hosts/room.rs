@@ -98,11 +98,19 @@ impl Room {
         self.lab.ip(&format!("link set {near} up")).expect("up");
         self.hosts[host].ip(&format!("address add {}/24 dev {far}", self.address(host))).expect("an address");
         self.hosts[host].ip(&format!("link set {far} up")).expect("up");
-        let made = self.hosts[host].run(|| {
-            let mount = |at: &str| Command::new("mount").args(["-t", "tmpfs", "tmpfs", at]).status();
-            mount("/run")?;
+        // Where the tree itself lies below /tmp, the room's folder is kept in sight.
+        let folder = self.folder.clone();
+        let made = self.hosts[host].run(move || {
+            let mount = |words: &[&Path]| Command::new("mount").args(words).status();
+            let fresh = |at: &str| mount(&["-t", "tmpfs", "tmpfs", at].map(Path::new));
+            fresh("/run")?;
             fs::create_dir("/run/sshd")?;
-            mount("/tmp").map(drop)
+            let kept = Path::new("/run/room");
+            fs::create_dir(kept)?;
+            mount(&[Path::new("--bind"), &folder, kept])?;
+            fresh("/tmp")?;
+            fs::create_dir_all(&folder)?;
+            mount(&[Path::new("--bind"), kept, &folder]).map(drop)
         });
         made.expect("its thread runs").expect("root mounts");
     }
