@@ -85,12 +85,12 @@ mod tests {
 
     #[test]
     fn last_level_events_are_counted_or_refused() {
-        let counters = [Counted::LastLevelLoads, Counted::LastLevelMisses].map(Counter::start);
-        for counter in counters {
-            match counter {
+        for counted in [Counted::LastLevelLoads, Counted::LastLevelMisses] {
+            match Counter::start(counted) {
                 Err(e) => {
                     let name = "last_level_events_are_counted_or_refused";
                     let _ = writeln!(std::io::stderr(), "SKIP {name}: no counters ({e})");
+                    return;
                 }
                 Ok(mut counter) => assert!(counter.read().expect("open").is_none_or(|n| n >= 0.0)),
             }
