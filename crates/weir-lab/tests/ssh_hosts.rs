@@ -137,7 +137,9 @@ fn dead_and_silent_hosts_cost_the_runs_they_miss_and_ctrl_c_leaves_nothing() {
     let result = room.json("result.json");
     assert_eq!(result["runs_failed"], errors.len());
     room.runs("kernel").into_iter().flatten().for_each(|sample| assert_adds_up(&sample));
-    room.assert_as_before(&before);
+    // Not the generator: an agent cut off by the network and its successor may restore the link's IPv6
+    // addresses in either order (docs/ssh.md, limits).
+    room.assert_hosts_as_before(&[DEVICE, RECEIVER], &before);
 }
 
 #[test]

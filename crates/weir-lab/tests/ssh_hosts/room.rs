@@ -279,8 +279,14 @@ impl Room {
 
     /// Waits until a host is as it was.
     pub fn assert_as_before(&self, before: &[String; 3]) {
+        self.assert_hosts_as_before(&[GENERATOR, DEVICE, RECEIVER], before);
+    }
+
+    /// The same of some hosts.
+    pub fn assert_hosts_as_before(&self, hosts: &[usize], before: &[String; 3]) {
         let until = Instant::now() + Duration::from_secs(60);
-        for (host, before) in before.iter().enumerate() {
+        for &host in hosts {
+            let before = &before[host];
             loop {
                 let now = self.state(host);
                 if now == *before {
