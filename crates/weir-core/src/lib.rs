@@ -7,6 +7,7 @@
 
 pub mod control;
 pub mod device;
+pub mod ipsec;
 pub mod neighbor;
 pub mod packet;
 pub mod route;

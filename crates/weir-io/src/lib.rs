@@ -4,6 +4,7 @@ pub mod af_packet;
 pub mod af_xdp;
 pub mod alloc;
 pub mod bpf;
+pub mod cipher;
 pub mod clock;
 pub mod cpu;
 pub mod lock;

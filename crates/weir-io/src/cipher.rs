@@ -1,0 +1,2 @@
+//! Ciphers of ESP: aws-lc on every machine, our own vector code where the CPU has the instructions.
+
