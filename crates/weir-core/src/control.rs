@@ -93,6 +93,7 @@ impl Control {
             adjacencies: Arc::default(),
             neighbors: Arc::default(),
             settings: desired.settings,
+            ipsec: None,
         });
         let mut control = Control {
             desired: Desired { settings: desired.settings, ..Desired::default() },

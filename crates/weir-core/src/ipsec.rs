@@ -1,7 +1,79 @@
-//! IPsec: ESP (RFC 4303) in policy mode and route mode.
+//! IPsec: ESP (RFC 4303) in policy mode and route mode (RFC 4301).
+//!
+//! ```text
+//! route mode   route ─► tunnel port ─► its device's queue ─► seal ─► route of the outer packet
+//! policy mode  route ─► guarded port ─► guard's queue ─► SPD ─┬─ PROTECT ─► seal ─► …
+//!                                                             ├─ BYPASS ──► the port
+//!                                                             └─ DISCARD
+//! inbound      ESP to an SA ─► open ─► tunnel's device, or SPD's device and inner check ─► router
+//! ```
+//!
+//! A tunnel, an SPD and the guard of a port each have a device of their own ([`Queue`]) that no hardware
+//! stands behind: the router sends to and receives from it as it does with any other, so forwarding
+//! without IPsec has nothing to ask.
 
 pub mod cipher;
+pub mod replay;
+pub mod sa;
+pub mod sad;
+pub mod spd;
 pub mod suite;
 
+use std::sync::Arc;
+
 pub use cipher::{Cipher, Ciphers, Job, KeyLength, Keys, Secret};
+pub use sa::{Direction, Mode, Params, Sa, SaId, SaSpec, SaState};
+pub use sad::{Inbound, Sad};
+pub use spd::{Action, Flow, Policy, Spd, SpdId};
 pub use suite::{Encryption, Integrity, Suite};
+
+use crate::packet::DeviceId;
+use crate::tables::PortId;
+
+/// What a snapshot has of IPsec; [`crate::tables::Tables::ipsec`] is `None` where nothing is configured.
+#[derive(Debug, Default)]
+pub struct Ipsec {
+    pub sad: Sad,
+    /// Every outbound SA.
+    pub outbound: Vec<Arc<Sa>>,
+    pub spds: Vec<Spd>,
+    pub tunnels: Vec<Tunnel>,
+    /// What stands behind each device, by [`DeviceId`]; devices beyond its end are hardware.
+    pub queues: Vec<Queue>,
+    /// The SPD that guards each port, by [`PortId`].
+    pub guards: Vec<Option<SpdId>>,
+    /// UDP ports ESP may come in on (RFC 3948), sorted: 4500 and those of configured SAs.
+    pub udp_ports: Vec<u16>,
+}
+
+/// What stands behind a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queue {
+    /// A real device of a worker.
+    #[default]
+    Hardware,
+    /// Frames sent to it are sealed by a tunnel; what its SAs open arrives on it.
+    Tunnel(TunnelId),
+    /// Frames that leave by a guarded port: the SPD decides, then they go on to `device`.
+    Guard { spd: SpdId, port: PortId, device: DeviceId },
+    /// What the SAs of an SPD open arrives on it.
+    Policy(SpdId),
+}
+
+/// An index into [`Ipsec::tunnels`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TunnelId(pub u16);
+
+/// A tunnel of route mode.
+#[derive(Debug)]
+pub struct Tunnel {
+    pub name: String,
+    pub port: PortId,
+    /// SAs packets leave by, one or one a worker (RFC 9611).
+    pub out: Vec<Arc<Sa>>,
+}
+
+/// The SA a worker sends by: its own, or a shared one.
+pub fn choose(sas: &[Arc<Sa>], worker: usize) -> Option<&Arc<Sa>> {
+    if sas.is_empty() { None } else { sas.get(worker % sas.len()) }
+}

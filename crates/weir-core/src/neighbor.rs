@@ -374,7 +374,7 @@ mod tests {
 
     use super::*;
     use crate::packet::DeviceId;
-    use crate::tables::ReversePath;
+    use crate::tables::{PortKind, ReversePath};
     use crate::wire::build;
 
     #[derive(Clone, Debug)]
@@ -396,7 +396,9 @@ mod tests {
         };
         Port {
             name: "lan".into(),
+            kind: PortKind::Device,
             device: DeviceId(0),
+            egress: DeviceId(0),
             vlan: None,
             mac: [2, 0, 0, 0, 0, 0xaa],
             mtu: 1500,

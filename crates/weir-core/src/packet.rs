@@ -63,6 +63,8 @@ pub struct Frame<B> {
     pub device: DeviceId,
     /// Made by this host (an ICMP error, ARP, a further fragment) rather than received.
     pub own: bool,
+    /// Sealed here: routed as our own, accounted for as the received frame inside.
+    pub sealed: bool,
 }
 
 impl<B: Buffer> Frame<B> {
@@ -72,7 +74,7 @@ impl<B: Buffer> Frame<B> {
         let capacity = buffer.bytes().len().min(u16::MAX as usize);
         let start = start.min(capacity);
         let len = len.min(capacity - start);
-        Frame { buffer, start: start as u16, len: len as u16, device, own: false }
+        Frame { buffer, start: start as u16, len: len as u16, device, own: false, sealed: false }
     }
 
     /// A frame holding a copy of `bytes` behind the usual headroom, or the buffer back if they do

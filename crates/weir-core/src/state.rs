@@ -9,6 +9,7 @@
 
 mod check;
 mod diff;
+pub mod ipsec;
 mod nearest;
 mod problem;
 
@@ -17,6 +18,7 @@ use std::net::IpAddr;
 pub use check::{MULTIPATH_HOPS_MAX, PORTS_MAX, ROUTES_MAX, WEIGHT_MAX, check};
 pub(crate) use check::{link_local, not_a_host, width};
 pub use diff::{Action, PortChange, diff};
+pub use ipsec::{IpsecSpec, PolicySpec, SpdSpec, TunnelSpec};
 pub use nearest::nearest;
 pub use problem::{Error, HopProblem, NeighborProblem, Place, PortProblem, Problem, RouteProblem, Wrong};
 
@@ -30,6 +32,7 @@ pub struct Desired {
     /// Static neighbours: never asked for, never aged.
     pub neighbors: Vec<NeighborSpec>,
     pub settings: Settings,
+    pub ipsec: IpsecSpec,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

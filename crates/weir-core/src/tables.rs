@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::ipsec::Ipsec;
 use crate::packet::DeviceId;
 use crate::route::{Fib4, Fib6, Prefix};
 use crate::verdict::Reason;
@@ -52,6 +53,7 @@ pub struct Tables {
     /// Resolved and resolving neighbours on connected networks.
     pub neighbors: Arc<HashMap<(PortId, IpAddr), AdjacencyId>>,
     pub settings: Settings,
+    pub ipsec: Option<Arc<Ipsec>>,
 }
 
 impl Tables {
@@ -82,7 +84,11 @@ pub struct Device {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     pub name: String,
+    pub kind: PortKind,
+    /// What comes in on it comes from here.
     pub device: DeviceId,
+    /// What leaves by it goes here: its device, or the guard of an SPD before it.
+    pub egress: DeviceId,
     /// 802.1Q VLAN id, 1…4094.
     pub vlan: Option<u16>,
     pub mac: Mac,
@@ -115,6 +121,18 @@ impl Port {
         };
         all().find(|a| !a.is_unicast_link_local()).or_else(|| all().next())
     }
+}
+
+/// What a port is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PortKind {
+    /// On a device of the machine.
+    #[default]
+    Device,
+    /// An IPsec tunnel of route mode.
+    Tunnel,
+    /// Where packets of policy mode arrive once opened.
+    Policy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -181,6 +199,7 @@ pub enum Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjacency {
     pub port: PortId,
+    /// The port's egress.
     pub device: DeviceId,
     pub next_hop: IpAddr,
     /// Destination and source MAC; meaningful when `ready`.

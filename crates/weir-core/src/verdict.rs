@@ -99,6 +99,27 @@ reasons! {
     LocalNotServed    "local_not_served"     Sender   "for one of our own addresses, which serve only ARP, NDP and echo";
     BadIcmp           "bad_icmp"             Sender   "an ICMP message to us that is cut short or has a wrong checksum";
     PuntQueueFull     "punt_queue_full"      Load     "too many packets already wait for the control thread";
+    // IPsec
+    EspTooShort       "esp_too_short"        Sender   "shorter than ESP with its IV and integrity check value, or not whole blocks (RFC 4303 2)";
+    EspBadTrailer     "esp_bad_trailer"      Sender   "authentic, but its padding or next header is not what ESP allows (RFC 4303 2.4)";
+    EspDummy          "esp_dummy"            Sender   "a dummy packet of traffic flow confidentiality (RFC 4303 2.6)";
+    NoSa              "no_sa"                Operator "ESP with an SPI that no SA of ours has";
+    Replayed          "replayed"             Sender   "a sequence number seen before (RFC 4303 3.4.3)";
+    ReplayTooOld      "replay_too_old"       Sender   "a sequence number older than the replay window";
+    IntegrityFailed   "integrity_failed"     Sender   "the integrity check value is wrong: corrupted, forged, or sealed with another key";
+    SaExpired         "sa_expired"           Operator "the SA has reached its hard lifetime";
+    SequenceExhausted "sequence_exhausted"   Operator "the SA has used all its sequence numbers";
+    NoOutboundSa      "no_outbound_sa"       Operator "the policy or tunnel has no SA to send by";
+    PolicyDiscard     "policy_discard"       Policy   "a policy says to discard";
+    PolicyNone        "policy_none"          Policy   "no policy matches, and the SPD drops what none matches";
+    PolicyUnprotected "policy_unprotected"   Sender   "came in clear where a policy asks for protection";
+    PolicyMismatch    "policy_mismatch"      Sender   "what an SA carried is not what its policy lets it carry (RFC 4301 5.2)";
+    TunnelNesting     "tunnel_nesting"       Operator "more tunnels inside each other than are opened";
+    DecryptedForKernel "decrypted_for_kernel" Operator "a decrypted packet for an address of the kernel; let weir own the address, or put it behind a tun port";
+    FragmentTimeout   "fragment_timeout"     Network  "the other fragments of an ESP packet did not come in time";
+    FragmentsFull     "fragments_full"       Load     "too many fragments of ESP packets already wait";
+    FragmentOverlap   "fragment_overlap"     Sender   "fragments of an ESP packet overlap or disagree (RFC 5722)";
+    FragmentTooLarge  "fragment_too_large"   Us       "fragments of an ESP packet add up to more than a buffer";
     // Leaving
     TxRingFull        "tx_ring_full"         Load     "the outgoing ring is full";
     PortDown          "port_down"            Network  "the outgoing port is down or gone";

@@ -130,6 +130,7 @@ fn wish() -> impl Strategy<Value = Desired> {
         routes,
         neighbors,
         settings: Settings { icmp_error_burst: burst, ..Settings::default() },
+        ..Desired::default()
     })
 }
 

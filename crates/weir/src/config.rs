@@ -17,7 +17,7 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 use weir_core::state::{
-    AddressSpec, Desired, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via as CoreVia,
+    AddressSpec, Desired, IpsecSpec, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via as CoreVia,
 };
 use weir_core::tables::{Owner, Settings};
 
@@ -236,6 +236,7 @@ impl Config {
                 .map(|n| NeighborSpec { port: n.port.value.clone(), address: n.address.value, mac: n.mac })
                 .collect(),
             settings: self.limits,
+            ipsec: IpsecSpec::default(),
         }
     }
 

@@ -13,8 +13,8 @@ use weir_core::packet::{BATCH, BUFFER_SIZE, Batch, Buffer, DeviceId, Frame, HEAD
 use weir_core::route::{Prefix4, Prefix6, RouteTable4, RouteTable6};
 use weir_core::router::{Output, Router, breathe};
 use weir_core::tables::{
-    Adjacency, AdjacencyId, Device as DeviceEntry, Mac, Owner, Port, PortAddress, PortId, ReversePath,
-    Settings, Tables, Target,
+    Adjacency, AdjacencyId, Device as DeviceEntry, Mac, Owner, Port, PortAddress, PortId, PortKind,
+    ReversePath, Settings, Tables, Target,
 };
 
 const IN_MAC: Mac = [2, 0, 0, 0, 0, 1];
@@ -181,7 +181,9 @@ fn port(name: &str, device: u16, mac: Mac, addresses: &[(&str, u8)]) -> Port {
     };
     Port {
         name: name.into(),
+        kind: PortKind::Device,
         device: DeviceId(device),
+        egress: DeviceId(device),
         vlan: None,
         mac,
         mtu: 1500,
@@ -240,6 +242,7 @@ fn tables(random: &mut Random, family: Family, routes: usize) -> (Tables, Vec<Pr
         adjacencies: (0..NEXT_HOPS).map(adjacency).collect(),
         neighbors: Arc::new(HashMap::new()),
         settings: Settings::default(),
+        ipsec: None,
     };
     (tables, prefixes4, prefixes6)
 }

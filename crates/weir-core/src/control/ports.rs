@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use crate::packet::DeviceId;
 use crate::state::{Desired, Link, PORTS_MAX};
-use crate::tables::{Device, Port, PortAddress, PortId, ReversePath};
+use crate::tables::{Device, Port, PortAddress, PortId, PortKind, ReversePath};
 
 /// MTU of a port whose device was not seen yet and whose configuration names none: Ethernet's.
 const MTU_UNSEEN: u16 = 1500;
@@ -102,7 +102,9 @@ impl Ports {
             let device_mtu = link.map_or(MTU_UNSEEN, |l| l.mtu);
             ports[usize::from(id)] = Port {
                 name: spec.name.clone(),
+                kind: PortKind::Device,
                 device: DeviceId(device),
+                egress: DeviceId(device),
                 vlan: spec.vlan,
                 mac: link.map_or([0; 6], |l| l.mac),
                 mtu: match (spec.mtu, link) {
@@ -158,7 +160,9 @@ impl Ports {
 fn hole() -> Port {
     Port {
         name: String::new(),
+        kind: PortKind::Device,
         device: DeviceId(0),
+        egress: DeviceId(0),
         vlan: None,
         mac: [0; 6],
         mtu: 0,

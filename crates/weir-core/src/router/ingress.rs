@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::packet::DeviceId;
-use crate::tables::{AdjacencyId, PortId, ReversePath, Tables};
+use crate::tables::{AdjacencyId, PortId, PortKind, ReversePath, Tables};
 
 /// 4,096 bits: with 100 addresses of our own, one foreign address in 40 takes the slow path.
 const FILTER_WORDS: usize = 64;
@@ -104,7 +104,8 @@ impl Ingress {
         let Some(port) = tables.ports.get(id.index()) else { return none };
         let plain = port.up && port.reverse_path == ReversePath::Off;
         if port.point_to_point {
-            return Ingress { port: id, foreign: false, plain, ..none };
+            let foreign = port.kind != PortKind::Device;
+            return Ingress { port: id, foreign, plain, ..none };
         }
         let mut mac = [0; 8];
         mac[..6].copy_from_slice(&port.mac);

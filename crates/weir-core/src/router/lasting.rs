@@ -53,6 +53,10 @@ impl Lasting {
         let arrived = tables.ports.get(port?.index())?;
         let next = tables.adjacencies.get(id.0 as usize)?;
         let leaves = tables.ports.get(next.port.index())?;
+        // A guard wants to see every packet.
+        if arrived.egress != arrived.device || next.device != leaves.device {
+            return None;
+        }
         let tagged = network != ethernet::HEADER_LEN || next.vlan.is_some();
         if tagged || arrived.point_to_point || leaves.point_to_point {
             return None;

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use crate::packet::DeviceId;
 use crate::route::{Prefix, RouteTable4, RouteTable6};
 use crate::tables::{
-    Adjacency, AdjacencyId, Device, Mac, Owner, Port, PortAddress, PortId, ReversePath, Settings, Tables,
-    Target,
+    Adjacency, AdjacencyId, Device, Mac, Owner, Port, PortAddress, PortId, PortKind, ReversePath, Settings,
+    Tables, Target,
 };
 use crate::verdict::Reason;
 
@@ -120,7 +120,9 @@ impl Net {
         };
         self.ports.push(Port {
             name: name.into(),
+            kind: PortKind::Device,
             device: DeviceId(device),
+            egress: DeviceId(device),
             vlan,
             mac: mac(PortId(self.ports.len() as u16)),
             mtu: 1500,
@@ -241,6 +243,7 @@ impl Net {
             adjacencies: self.adjacencies.clone().into(),
             neighbors: Arc::new(self.neighbors.clone()),
             settings: self.settings,
+            ipsec: None,
         }
     }
 }

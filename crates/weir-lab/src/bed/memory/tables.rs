@@ -81,6 +81,7 @@ pub fn build(family: Family, routes: u32) -> Result<Net, LabError> {
             .flat_map(|n| [neighbor(Family::Inet, n), neighbor(Family::Inet6, n)])
             .collect(),
         settings: Settings::default(),
+        ..Desired::default()
     };
     let links = [("in", IN_MAC), ("out", OUT_MAC)].map(|(device, mac)| Link {
         device: device.into(),

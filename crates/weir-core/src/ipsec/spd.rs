@@ -1,0 +1,192 @@
+//! The security policy database: an ordered list of rules for each direction (RFC 4301 4.4.1).
+//!
+//! [`RuleSet::find`] is the one question the data path asks; how it is answered (today a linear scan)
+//! is this module's own affair. A rule's place in the list is its priority.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::sa::{Direction, Sa, SaId};
+
+/// Addresses `first`…`last` of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressRange {
+    pub first: IpAddr,
+    pub last: IpAddr,
+}
+
+/// Ports `first`…`last`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortRange {
+    pub first: u16,
+    pub last: u16,
+}
+
+impl PortRange {
+    pub const ANY: PortRange = PortRange { first: 0, last: u16::MAX };
+
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+/// What a packet must be for a rule to be its rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Selector {
+    pub source: AddressRange,
+    pub destination: AddressRange,
+    /// `None` is any protocol.
+    pub protocol: Option<u8>,
+    pub source_ports: PortRange,
+    pub destination_ports: PortRange,
+    /// ICMP type and code as one number, type in the upper byte (RFC 4301 4.4.1.1).
+    pub icmp: PortRange,
+}
+
+/// What a packet is, as selectors see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub protocol: u8,
+    pub transport: Transport,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// The protocol has none.
+    None,
+    /// A later fragment, or too short: a rule that names ports or types does not match (RFC 4301 7).
+    Opaque,
+    Ports {
+        source: u16,
+        destination: u16,
+    },
+    /// Type in the upper byte, code in the lower.
+    Icmp(u16),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    Protect,
+    Bypass,
+    Discard,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Action::Protect => "protect",
+            Action::Bypass => "bypass",
+            Action::Discard => "discard",
+        })
+    }
+}
+
+/// An index into [`Spd::policies`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PolicyIndex(pub u32);
+
+/// One policy, which may have rules in both directions.
+#[derive(Debug)]
+pub struct Policy {
+    pub name: String,
+    pub action: Action,
+    /// [`Action::Protect`]: SAs packets leave by, one or one a worker (RFC 9611).
+    pub out: Vec<Arc<Sa>>,
+    /// And those they may come in by.
+    pub inbound: Vec<SaId>,
+    pub counters: Arc<PolicyCounters>,
+}
+
+/// Packets and bytes by direction; shared by all snapshots that have the policy.
+#[derive(Debug, Default)]
+pub struct PolicyCounters {
+    pub out_packets: AtomicU64,
+    pub out_bytes: AtomicU64,
+    pub in_packets: AtomicU64,
+    pub in_bytes: AtomicU64,
+}
+
+impl PolicyCounters {
+    pub fn count(&self, direction: Direction, bytes: u64) {
+        let (packets, sum) = match direction {
+            Direction::Out => (&self.out_packets, &self.out_bytes),
+            Direction::In => (&self.in_packets, &self.in_bytes),
+        };
+        packets.fetch_add(1, Ordering::Relaxed);
+        sum.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Ordered rules of one direction.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    rules: Vec<(Selector, PolicyIndex)>,
+}
+
+impl RuleSet {
+    pub fn new(rules: Vec<(Selector, PolicyIndex)>) -> RuleSet {
+        RuleSet { rules }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The policy of the first rule that matches.
+    pub fn find(&self, flow: &Flow) -> Option<PolicyIndex> {
+        self.rules.iter().find(|(selector, _)| selector.matches(flow)).map(|&(_, policy)| policy)
+    }
+}
+
+impl Selector {
+    pub fn matches(&self, flow: &Flow) -> bool {
+        let ports_named = (self.source_ports, self.destination_ports, self.icmp)
+            != (PortRange::ANY, PortRange::ANY, PortRange::ANY);
+        self.source.contains(flow.source)
+            && self.destination.contains(flow.destination)
+            && self.protocol.is_none_or(|p| p == flow.protocol)
+            && match flow.transport {
+                Transport::None | Transport::Opaque => !ports_named,
+                Transport::Ports { source, destination } => {
+                    self.source_ports.contains(source) && self.destination_ports.contains(destination)
+                }
+                Transport::Icmp(kind) => self.icmp.contains(kind),
+            }
+    }
+}
+
+impl AddressRange {
+    pub fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.first.is_ipv4() && (self.first..=self.last).contains(&address)
+    }
+}
+
+/// An index into [`super::Ipsec::spds`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SpdId(pub u16);
+
+/// One SPD: the rules of the ports it guards.
+#[derive(Debug)]
+pub struct Spd {
+    pub name: String,
+    pub policies: Vec<Policy>,
+    pub outbound: RuleSet,
+    pub inbound: RuleSet,
+    /// Where no rule matches: [`Action::Discard`] or [`Action::Bypass`].
+    pub default: Action,
+}
+
+impl Spd {
+    /// The policy that decides about `flow`.
+    pub fn find(&self, direction: Direction, flow: &Flow) -> Option<&Policy> {
+        let rules = match direction {
+            Direction::Out => &self.outbound,
+            Direction::In => &self.inbound,
+        };
+        rules.find(flow).and_then(|PolicyIndex(i)| self.policies.get(i as usize))
+    }
+}
