@@ -11,7 +11,7 @@ use weir_core::control::Control;
 use weir_core::neighbor::{HOLD_DOWN, NEIGHBORS_MAX, Neighbors, State, UNRESOLVED_MAX};
 use weir_core::packet::DeviceId;
 use weir_core::router::Event;
-use weir_core::tables::{AdjacencyId, Mac, Owner, Port, PortAddress, PortId, ReversePath, Target};
+use weir_core::tables::{AdjacencyId, Mac, Owner, Port, PortAddress, PortId, PortKind, ReversePath, Target};
 use weir_core::time::{MILLISECOND, Nanos, SECOND};
 use weir_core::wire::{Arp, Ethernet, Ipv6, arp::Operation, build, ethernet, icmpv6, ndp, protocol};
 
@@ -35,7 +35,9 @@ fn lan(owner: Owner) -> Port {
         |text: &str, prefix_len| PortAddress { address: text.parse().expect("address"), prefix_len, owner };
     Port {
         name: "lan".into(),
+        kind: PortKind::Device,
         device: DeviceId(0),
+        egress: DeviceId(0),
         vlan: None,
         mac: US,
         mtu: 1500,
