@@ -1,0 +1,191 @@
+//! The second kernel: Debian's user-mode Linux, which has ESP and VTI where the machine's own may not.
+//!
+//! A test here calls [`there`] with its name and body. On the machine, the first such test boots the second
+//! kernel once; its init runs this same test binary on the same file system, and there the bodies run. Each
+//! test then passes or fails as it did there, and shows what it said.
+//!
+//! Promises: nothing is left on the machine: modules are found by a private folder, the kernel's control
+//! socket is in it, and a kernel that outlives [`LIMIT`] is killed with all its processes. Refuses to guess:
+//! a test that did not come to an end there has failed.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weir_io::process;
+
+/// All tests together, on a machine that has other things to do.
+const LIMIT: Duration = Duration::from_secs(400);
+/// Says that this process runs in the second kernel.
+const INSIDE: &str = "WEIR_TESTS_IN_SECOND_KERNEL";
+/// Where the package puts its modules, in a folder by version.
+const MODULES: &str = "/usr/lib/uml/modules";
+
+/// Whether this is the second kernel.
+pub fn inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
+/// Runs `body`, the test called `name`, in the second kernel.
+pub fn there(name: &str, body: impl FnOnce()) {
+    static REPORT: OnceLock<Result<String, String>> = OnceLock::new();
+    if inside() {
+        return body();
+    }
+    let report = match REPORT.get_or_init(|| missing().map_or_else(|| Ok(boot()), Err)) {
+        Ok(report) => report,
+        Err(missing) => {
+            writeln!(std::io::stderr(), "SKIP {name}: needs {missing}").expect("stderr is open");
+            return;
+        }
+    };
+    let said = section(report, name);
+    assert!(report.contains(&format!("test {name} ... ")), "never began in the second kernel:\n{report}");
+    assert!(report.contains(&format!("test {name} ... ok\n")), "in the second kernel:\n{said}");
+}
+
+/// What the test runner shows of one failed test.
+fn section<'a>(report: &'a str, name: &str) -> &'a str {
+    let head = format!("---- {name} stdout ----");
+    let Some(start) = report.find(&head) else { return report };
+    let rest = &report[start + head.len()..];
+    rest.find("\n---- ").or_else(|| rest.find("\nfailures:")).map_or(rest, |end| &rest[..end])
+}
+
+/// What the second kernel needs and this machine lacks.
+fn missing() -> Option<String> {
+    for (program, package) in [
+        ("linux.uml", "user-mode-linux"),
+        ("modprobe", "kmod"),
+        ("ip", "iproute2"),
+        ("ping", "iputils-ping"),
+        ("cc", "gcc"),
+    ] {
+        if find(program).is_none() {
+            return Some(format!("the `{program}` command; install {package}"));
+        }
+    }
+    None
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    path.split(':').map(|folder| Path::new(folder).join(program)).find(|p| p.is_file())
+}
+
+/// The private folder, removed when the kernel has ended.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Folder {
+    fn new() -> Folder {
+        let path = std::env::temp_dir().join(format!("weir-second-kernel-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn script(&self, name: &str, text: &str) {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("our file");
+    }
+
+    fn read(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.0.join(name)).unwrap_or_default()).into_owned()
+    }
+
+    /// Modules, init, and the command that runs the tests.
+    fn fill(&self) {
+        let here = self.0.display();
+        let version = Command::new("linux.uml").arg("--version").output().expect("user-mode Linux starts");
+        let version = String::from_utf8_lossy(&version.stdout).trim().to_string();
+        fs::create_dir_all(self.0.join("lib/modules")).expect("a folder");
+        std::os::unix::fs::symlink(format!("{MODULES}/{version}"), self.0.join("lib/modules").join(&version))
+            .expect("a link");
+        let modprobe = find("modprobe").expect("it was there");
+        self.script("modprobe", &format!("#!/bin/sh\nexec {} -d {here} \"$@\"\n", modprobe.display()));
+        self.script("init", &include_str!("second_kernel/init.sh").replace("WHERE", &here.to_string()));
+        fs::write(self.0.join("xstate.c"), include_str!("second_kernel/xstate.c")).expect("a file");
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(self.0.join("xstate.so")).arg(self.0.join("xstate.c"));
+        let built = cc.output().expect("cc starts");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let binary = std::env::current_exe().expect("a path");
+        let folder = std::env::current_dir().expect("a folder");
+        let tests = format!(
+            "cd {}\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/run {INSIDE}=1\n\
+             ip link set lo up\n{} --test-threads=1 {}\n",
+            folder.display(),
+            binary.display(),
+            filters().join(" ")
+        );
+        fs::write(self.0.join("tests"), tests).expect("a file");
+    }
+}
+
+/// The same choice of tests as on the machine.
+fn filters() -> Vec<String> {
+    let mut filters = Vec::new();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--exact" => filters.push(arg),
+            "--skip" => filters.extend([arg, args.next().unwrap_or_default()]),
+            "--test-threads" | "--format" | "--color" | "--logfile" | "-Z" => drop(args.next()),
+            _ if !arg.starts_with('-') => filters.push(arg),
+            _ => {}
+        }
+    }
+    filters
+}
+
+/// Boots, runs the tests there, and returns what their runner wrote.
+fn boot() -> String {
+    let folder = Folder::new();
+    folder.fill();
+    let here = folder.0.display();
+    let mut command = Command::new("linux.uml");
+    command.args([
+        "mem=768M",
+        "rootfstype=hostfs",
+        "rootflags=/",
+        "rw",
+        "con=null",
+        "con0=null,null",
+        "quiet",
+    ]);
+    command.arg(format!("init={here}/init")).arg(format!("uml_dir={here}/control"));
+    command.env("LD_PRELOAD", folder.0.join("xstate.so"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    process::dies_with_starter(&mut command);
+    let mut kernel = command.spawn().expect("user-mode Linux starts");
+    let start = Instant::now();
+    let ended = loop {
+        match kernel.try_wait().expect("a child of ours") {
+            Some(_) => break true,
+            None if start.elapsed() > LIMIT => break false,
+            None => thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    // Also when it ended: each process there is a process here, and a panic leaves them.
+    let _ = process::kill_group(kernel.id());
+    let _ = kernel.wait();
+    let report = folder.read("report");
+    let console = folder.read("console");
+    match ended {
+        _ if report.contains("ended: ") => report,
+        true => format!("{report}\nthe second kernel ended early; its console:\n{console}"),
+        false => format!("{report}\nthe second kernel took more than {LIMIT:?}; its console:\n{console}"),
+    }
+}

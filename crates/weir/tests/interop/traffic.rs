@@ -1,0 +1,147 @@
+//! Traffic whose integrity can be told: pings, numbered datagrams, streams with a known content.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weir_io::netns;
+
+use crate::bed::{PATIENCE, run};
+
+/// A host: its namespace and an address there.
+#[derive(Clone, Copy, Debug)]
+pub struct Host<'a> {
+    pub ns: &'a str,
+    pub ip: IpAddr,
+}
+
+/// `len` bytes that look random and differ by `seed`.
+pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Everything, both ways: pings, then numbered datagrams, then a stream of `len` bytes and as many back.
+pub fn all(a: Host<'_>, b: Host<'_>, datagrams: u64, len: usize) {
+    ping(a, b);
+    ping(b, a);
+    for (from, to) in [(a, b), (b, a)] {
+        let seen = numbered(from, to, datagrams);
+        assert_eq!(seen, Seen { whole: datagrams, ..Seen::default() }, "{} to {}", from.ip, to.ip);
+    }
+    stream(a, b, len);
+}
+
+/// Pings of two sizes, each answered once.
+pub fn ping(from: Host<'_>, to: Host<'_>) {
+    for (count, size) in [(3, 0), (3, 1200)] {
+        let ns = from.ns;
+        let said = run(&format!(
+            "ip netns exec {ns} ping -n -q -W 5 -i 0.01 -c {count} -s {size} -I {} {}",
+            from.ip, to.ip
+        ));
+        let clean = said.contains(&format!("{count} packets transmitted, {count} received, 0% packet loss"));
+        assert!(clean, "{said}");
+    }
+}
+
+/// What came of numbered datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Arrived once, with the content they were sent with.
+    pub whole: u64,
+    pub damaged: u64,
+    pub duplicated: u64,
+    /// Arrived after one that was sent later.
+    pub reordered: u64,
+}
+
+/// Sends `count` datagrams of many sizes; never more under way than buffers on the way hold.
+pub fn numbered(from: Host<'_>, to: Host<'_>, count: u64) -> Seen {
+    const UNDER_WAY: u64 = 32;
+    let bind = |host: Host<'_>| netns::inside(host.ns, || UdpSocket::bind((host.ip, 0)));
+    let socket = bind(to).expect("the namespace is there").expect("a socket");
+    let sender = bind(from).expect("the namespace is there").expect("a socket");
+    let at = socket.local_addr().expect("bound");
+    socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
+    let arrived = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive(&socket, count, &arrived));
+        for n in 0..count {
+            let waited = Instant::now();
+            while n >= arrived.load(Ordering::Acquire) + UNDER_WAY && waited.elapsed() < PATIENCE {
+                thread::sleep(Duration::from_micros(100));
+            }
+            let size = 16 + (n as usize * 37) % 1300;
+            let mut datagram = n.to_be_bytes().to_vec();
+            datagram.extend(bytes(n, size - 8));
+            // An ICMP error for an earlier one may be told here; what is missing is counted.
+            let _ = sender.send_to(&datagram, at);
+        }
+        receiver.join().expect("the receiver")
+    })
+}
+
+/// Until all came and nothing more does, or nothing came for too long.
+fn receive(socket: &UdpSocket, count: u64, arrived: &AtomicU64) -> Seen {
+    let mut seen = Seen::default();
+    let mut known = vec![false; count as usize];
+    let mut next = 0;
+    let mut buffer = [0; 4096];
+    let mut last = Instant::now();
+    loop {
+        let Ok(len) = socket.recv(&mut buffer) else {
+            if seen.whole == count || last.elapsed() > PATIENCE {
+                return seen;
+            }
+            continue;
+        };
+        last = Instant::now();
+        let Some((head, tail)) = buffer[..len].split_first_chunk::<8>() else { continue };
+        let n = u64::from_be_bytes(*head);
+        if n >= count || bytes(n, tail.len()) != tail || len != 16 + (n as usize * 37) % 1300 {
+            seen.damaged += 1;
+            continue;
+        }
+        if std::mem::replace(&mut known[n as usize], true) {
+            seen.duplicated += 1;
+            continue;
+        }
+        seen.whole += 1;
+        seen.reordered += u64::from(n < next);
+        next = next.max(n + 1);
+        arrived.store(seen.whole, Ordering::Release);
+    }
+}
+
+/// Sends `len` known bytes by TCP and as many others back.
+pub fn stream(from: Host<'_>, to: Host<'_>, len: usize) {
+    let listener = netns::inside(to.ns, || TcpListener::bind((to.ip, 0))).expect("the namespace is there");
+    let listener = listener.expect("a listener");
+    let at = listener.local_addr().expect("bound");
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).expect("the whole stream");
+        stream.write_all(&bytes(2, len)).expect("the answer");
+        got == bytes(1, len)
+    });
+    let client = netns::inside(from.ns, || TcpStream::connect_timeout(&at, PATIENCE));
+    let mut client = client.expect("the namespace is there").expect("connected");
+    client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    client.write_all(&bytes(1, len)).expect("sent");
+    client.shutdown(Shutdown::Write).expect("no more");
+    let mut got = Vec::new();
+    client.read_to_end(&mut got).expect("the whole answer");
+    assert!(got == bytes(2, len), "{} of {len} bytes came back, or others", got.len());
+    assert!(server.join().expect("the server"), "other bytes arrived");
+}
