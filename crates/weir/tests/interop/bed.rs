@@ -83,6 +83,17 @@ pub fn run(command: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Whether namespaces can be made, or what is missing.
+pub fn missing() -> Option<String> {
+    let output = match Command::new("ip").args(["netns", "list"]).output() {
+        Ok(output) => output,
+        Err(e) => return Some(format!("the `ip` command ({e}); install iproute2")),
+    };
+    let root = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let root = root.lines().any(|l| l.starts_with("Uid:") && l.split_whitespace().nth(2) == Some("0"));
+    (!root || !output.status.success()).then(|| "root, to make network namespaces".into())
+}
+
 impl Bed {
     pub fn new() -> Bed {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,9 +1,12 @@
-//! weir's ESP beside others': Linux's own, in a second kernel. Skipped by name where it is not installed.
+//! weir's ESP beside others': Linux's own in a second kernel, and strongSwan's with IKEv2. Skipped by name
+//! where a peer is not installed.
 
 mod bed;
 mod case;
+mod ikev2;
 mod kernel;
 mod kernel_peer;
 mod second_kernel;
+mod strongswan;
 mod traffic;
 mod weir_gateway;

@@ -1,0 +1,197 @@
+//! strongSwan as a peer: its IKEv2 daemon with ESP of its own (`kernel-libipsec`), several side by side.
+//!
+//! A daemon lives in a gateway's network namespace, with a `/run` of its own and every other file in the
+//! bed's folder; nothing is installed, no service is touched. Two daemons agree on an SA by IKEv2, and what
+//! they agreed on is read from the initiator's log at the level that shows keys: so another data plane can
+//! take its place.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use weir_io::process;
+
+use crate::bed::{Bed, until};
+use crate::kernel::End;
+
+const CHARON: &str = "/usr/lib/ipsec/charon";
+
+/// What strongSwan needs and this machine lacks.
+pub fn missing() -> Option<String> {
+    if !Path::new(CHARON).exists() {
+        return Some(format!("{CHARON}; install strongswan-charon"));
+    }
+    if !Path::new("/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so").exists() {
+        return Some("strongSwan's kernel-libipsec plugin; install libcharon-extra-plugins".into());
+    }
+    if !Path::new("/usr/sbin/swanctl").exists() {
+        return Some("the `swanctl` command; install strongswan-swanctl".into());
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return Some("/dev/net/tun: a kernel with TUN".into());
+    }
+    None
+}
+
+/// A running daemon, killed on drop.
+pub struct Daemon {
+    child: Child,
+    folder: PathBuf,
+    name: &'static str,
+}
+
+/// The SAs two daemons agreed on, seen from the initiator.
+#[derive(Debug)]
+pub struct Negotiated {
+    pub spi_in: u32,
+    pub spi_out: u32,
+    /// Initiator to responder: key and salt, integrity key.
+    pub out: [Vec<u8>; 2],
+    pub inward: [Vec<u8>; 2],
+}
+
+impl Daemon {
+    /// A gateway of the IPv4 row, ready to protect its network with the ESP proposal.
+    pub fn start(bed: &Bed, end: End, proposal: &str) -> Daemon {
+        let (name, ns) = if end == End::Left { ("left", &bed.left) } else { ("right", &bed.right) };
+        let daemon_settings = bed.file(&format!("{name}.conf"), &settings(&bed.folder, name));
+        let connection = bed.file(&format!("{name}.swanctl"), &connection(end, proposal));
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", ns, "sh", "-c"]);
+        // Both write their process number to the same place below /run.
+        command
+            .arg(format!("mount -t tmpfs tmpfs /run && exec {CHARON}"))
+            .env("STRONGSWAN_CONF", daemon_settings);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = process::dies_with_starter(&mut command).spawn().expect("charon starts");
+        let daemon = Daemon { child, folder: bed.folder.clone(), name };
+        until("charon listens", || daemon.socket().exists().then_some(()));
+        daemon.told("--load-all", &["--file", &connection.display().to_string()]);
+        daemon
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join(format!("{}.vici", self.name))
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join(format!("{}.log", self.name))).unwrap_or_default()
+    }
+
+    /// What `swanctl` answers.
+    pub fn told(&self, command: &str, more: &[&str]) -> String {
+        let mut swanctl = Command::new("/usr/sbin/swanctl");
+        swanctl.arg(command).arg("--uri").arg(format!("unix://{}", self.socket().display())).args(more);
+        let output = swanctl.env("SWANCTL_DIR", &self.folder).output().expect("swanctl starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "swanctl {command}: {stderr}\n{}", self.log());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Has this daemon agree with the other on the SA of the row.
+    pub fn initiate(&self) -> Negotiated {
+        self.told("--initiate", &["--child", "row"]);
+        let log = self.log();
+        let missing = || panic!("the log does not say what was agreed on:\n{log}");
+        let spis = log.split("established with SPIs ").nth(1).unwrap_or_else(missing);
+        let mut spis = spis.split_whitespace().map(|word| word.split('_').next().unwrap_or_default());
+        let mut spi =
+            || spis.next().and_then(|s| u32::from_str_radix(s, 16).ok()).unwrap_or_else(|| missing_spi(&log));
+        Negotiated {
+            spi_in: spi(),
+            spi_out: spi(),
+            out: ["encryption", "integrity"].map(|k| logged_key(&log, &format!("{k} initiator key"))),
+            inward: ["encryption", "integrity"].map(|k| logged_key(&log, &format!("{k} responder key"))),
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            println!("{} said:\n{}", self.name, self.log());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn missing_spi(log: &str) -> u32 {
+    panic!("the log names no SPI:\n{log}")
+}
+
+/// The bytes of a dump in the log: `… => 20 bytes @ …`, then lines of at most 16 behind their offset. Empty
+/// when there is none.
+fn logged_key(log: &str, name: &str) -> Vec<u8> {
+    let Some(dump) = log.split(&format!("{name} => ")).nth(1) else { return Vec::new() };
+    let len: usize = dump.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a length");
+    let mut key = Vec::new();
+    for line in dump.lines().skip(1) {
+        let Some((_, hex)) = line.split_once(": ") else { break };
+        let row = (len - key.len()).min(16);
+        key.extend(hex.split(' ').take(row).map(|byte| u8::from_str_radix(byte, 16).expect("hex")));
+        if key.len() == len {
+            break;
+        }
+    }
+    key
+}
+
+/// One setting a line: the parser takes the rest of a line for the value.
+fn settings(folder: &Path, name: &str) -> String {
+    let folder = folder.display();
+    format!(
+        "charon {{
+  load = random nonce openssl kdf kernel-libipsec kernel-netlink socket-default vici updown
+  plugins {{
+    vici {{
+      socket = unix://{folder}/{name}.vici
+    }}
+  }}
+  filelog {{
+    log {{
+      path = {folder}/{name}.log
+      default = 1
+      chd = 4
+      flush_line = yes
+    }}
+  }}
+}}
+"
+    )
+}
+
+fn connection(end: End, proposal: &str) -> String {
+    let (local, remote) = if end == End::Left { (1, 2) } else { (2, 1) };
+    format!(
+        "connections {{
+  row {{
+    version = 2
+    local_addrs = 192.0.2.{local}
+    remote_addrs = 192.0.2.{remote}
+    proposals = aes128-sha256-curve25519
+    local {{
+      auth = psk
+      id = gateway-{local}
+    }}
+    remote {{
+      auth = psk
+      id = gateway-{remote}
+    }}
+    children {{
+      row {{
+        local_ts = 10.{local}.0.0/24
+        remote_ts = 10.{remote}.0.0/24
+        esp_proposals = {proposal}
+      }}
+    }}
+  }}
+}}
+secrets {{
+  ike {{
+    secret = \"known to both, and to nobody else\"
+  }}
+}}
+"
+    )
+}
