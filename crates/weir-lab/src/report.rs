@@ -33,7 +33,7 @@ pub fn write(dir: &Path) -> Result<Results, LabError> {
     let (manifest, results) = result::derive(dir)?;
     let runs = read_runs(dir, &manifest)?.runs;
     // a campaign under way keeps its own files in step
-    if let Ok(Some(_held)) = lock::folder(dir) {
+    if let Ok(Some(_held)) = lock::take(dir) {
         for said in rebuild_plain_files(dir, &manifest.experiment.metric, &runs)? {
             eprintln!("{said}");
         }

@@ -21,7 +21,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use weir_io::lock::{self, FolderLock};
+use weir_io::lock::{self, Lock};
 
 use crate::experiment::Metric;
 use crate::model::{LabError, Sample};
@@ -56,7 +56,7 @@ pub fn first_format() -> u32 {
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
-    _held: FolderLock,
+    _held: Lock,
 }
 
 impl Store {
@@ -127,9 +127,9 @@ impl Store {
     }
 }
 
-fn hold(dir: &Path) -> Result<FolderLock, LabError> {
+fn hold(dir: &Path) -> Result<Lock, LabError> {
     let shown = dir.display();
-    lock::folder(dir)
+    lock::take(dir)
         .map_err(|e| LabError(format!("{shown}: {e}; name the folder a campaign was written to")))?
         .ok_or_else(|| {
             LabError(format!("{shown}: a campaign is under way in it; wait for it, or choose another --out"))
