@@ -5,11 +5,13 @@
 //!               stdout {"ok":…} | {"error":"…"}
 //! ```
 //!
-//! Promises: an agent lives as long as its lab. When its input ends, or nothing came for [`SILENCE`] (the
-//! lab sends an empty line every [`BEAT`]), it ends what it started, changes back what it changed, and is
-//! gone; work that does not end is given [`GRACE`]. Refuses: interfaces that carry the connection itself.
+//! Promises: an agent lives as long as its lab. When its input ends, nothing came for [`SILENCE`] (the lab
+//! sends an empty line every [`BEAT`]), or a newer connection of its lab is here, it ends what it started,
+//! changes back what it changed, and is gone; work that does not end is given [`GRACE`]. Refuses: a second lab
+//! on the host ([`hold`]), and interfaces that carry the connection itself.
 
 pub mod device;
+pub mod hold;
 pub mod protocol;
 mod shell;
 mod traffic;
@@ -19,7 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -30,6 +32,7 @@ use crate::bed::netns::namespace::Namespace;
 use crate::manifest::{Machine, line};
 use crate::model::LabError;
 use device::Device;
+use hold::Hold;
 use protocol::{Hello, Interface, Request};
 use traffic::{Destination, Source};
 
@@ -47,19 +50,21 @@ const LOOK: Duration = Duration::from_millis(20);
 pub fn serve() -> Result<ExitCode, LabError> {
     process::adopt_orphans().map_err(|e| LabError(format!("agent: cannot adopt orphans: {e}")))?;
     let stop = Arc::new(AtomicBool::new(false));
-    let (heard, lines) = channel::<String>();
+    let (heard, news) = channel::<Heard>();
     let (jobs, todo) = channel::<String>();
     let (ended, end) = channel::<()>();
+    let superseded = heard.clone();
     std::thread::spawn(move || {
         let input = std::io::stdin().lock().lines().map_while(Result::ok);
-        input.map(|line| heard.send(line)).all(|sent| sent.is_ok())
+        let all = input.map(|line| heard.send(Heard::Line(line))).all(|sent| sent.is_ok());
+        all && heard.send(Heard::End).is_ok()
     });
     let stopping = stop.clone();
     std::thread::spawn(move || {
-        work(&todo, &stopping);
+        work(&todo, &stopping, superseded);
         drop(ended);
     });
-    while let Ok(line) = lines.recv_timeout(SILENCE) {
+    while let Ok(Heard::Line(line)) = news.recv_timeout(SILENCE) {
         if !line.trim().is_empty() && jobs.send(line).is_err() {
             break;
         }
@@ -71,9 +76,22 @@ pub fn serve() -> Result<ExitCode, LabError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>) {
-    let mut agent =
-        Agent { source: None, destination: None, device: None, quiet: Vec::new(), stop: stop.clone() };
+enum Heard {
+    Line(String),
+    /// The lab is gone, or here by another connection.
+    End,
+}
+
+fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>, superseded: Sender<Heard>) {
+    let mut agent = Agent {
+        source: None,
+        destination: None,
+        device: None,
+        quiet: Vec::new(),
+        stop: stop.clone(),
+        superseded,
+        hold: None,
+    };
     answer(to_value(hello()).map_err(|e| LabError(e.to_string())));
     for line in todo {
         answer(match serde_json::from_str::<Request>(&line) {
@@ -112,11 +130,21 @@ struct Agent {
     /// Settings of claimed interfaces, changed back when dropped.
     quiet: Vec<Namespace>,
     stop: Arc<AtomicBool>,
+    superseded: Sender<Heard>,
+    // Dropped last: the host is free when everything is changed back.
+    hold: Option<Hold>,
 }
 
 impl Agent {
     fn handle(&mut self, request: Request) -> Result<Value, LabError> {
         match request {
+            Request::Hold { holder, within_ms } => {
+                let (superseded, within) = (self.superseded.clone(), Duration::from_millis(within_ms));
+                // An error means that the agent is ending already.
+                let ring = move || drop(superseded.send(Heard::End));
+                self.hold = Some(hold::take(Path::new(hold::FOLDER), &holder, within, &self.stop, ring)?);
+                value(())
+            }
             Request::Claim { interfaces, silent } => value(self.claim(&interfaces, silent)?),
             Request::Apply(site) => {
                 let device = Device::apply(*site, self.stop.clone())?;
@@ -158,6 +186,7 @@ impl Agent {
 
     /// Sets test interfaces up and names their addresses. `silent` keeps the host from sending there itself.
     fn claim(&mut self, names: &[String], silent: bool) -> Result<Vec<Interface>, LabError> {
+        self.hold.as_ref().ok_or_else(|| unprepared("hold"))?;
         let failed = |e: std::io::Error| LabError(format!("interfaces: {e}"));
         let links = netlink::links().map_err(failed)?;
         let mut claimed = Vec::new();

@@ -137,9 +137,67 @@ fn dead_and_silent_hosts_cost_the_runs_they_miss_and_ctrl_c_leaves_nothing() {
     let result = room.json("result.json");
     assert_eq!(result["runs_failed"], errors.len());
     room.runs("kernel").into_iter().flatten().for_each(|sample| assert_adds_up(&sample));
-    // Not the generator: an agent cut off by the network and its successor may restore the link's IPv6
-    // addresses in either order (docs/ssh.md, limits).
-    room.assert_hosts_as_before(&[DEVICE, RECEIVER], &before);
+    room.assert_as_before(&before);
+}
+
+#[test]
+fn a_host_cut_off_from_its_lab_is_taken_over_by_the_next_connection_and_left_as_it_was() {
+    let test = "a_host_cut_off_from_its_lab_is_taken_over_by_the_next_connection_and_left_as_it_was";
+    let Some(mut room) = Room::open(test) else { return };
+    let before = room.settled();
+    let timeouts = "connect = \"1s\"\nanswer = \"3s\"";
+    let mut lab = room.start(&experiment(&room, 5000, &[("kernel", "kernel", "")], timeouts));
+    let count = |room: &Room, good: bool| room.runs("kernel").iter().filter(|r| r.is_ok() == good).count();
+    wait_for("first run", &mut lab, || count(&room, true) >= 1);
+
+    // The lab moves to another address: the old connection never says that it ended.
+    let wire = format!("control{GENERATOR}");
+    for words in [
+        format!("link set {wire} down"),
+        format!("address del 10.99.1.1/24 dev {wire}"),
+        format!("address add 10.99.1.77/24 dev {wire}"),
+    ] {
+        room.lab.ip(&words).expect("our own link");
+    }
+    wait_for("failed run without a network", &mut lab, || count(&room, false) >= 1);
+    let seen = count(&room, true);
+    room.lab.ip(&format!("link set {wire} up")).expect("our own link");
+    wait_for("good run from the new address", &mut lab, || count(&room, true) > seen);
+    let agents = room.processes(GENERATOR).into_iter().filter(|(_, command)| command == "weir-lab").count();
+    assert_eq!(agents, 1, "the agent before has ended");
+
+    // With it goes the old connection, which nobody closes.
+    room.kill_sshd(GENERATOR);
+    room.start_sshd(GENERATOR);
+    let interrupted = Command::new("kill").args(["-INT", &lab.id().to_string()]).status().expect("kill");
+    assert!(interrupted.success());
+    assert_eq!(lab.wait().expect("it ends").code(), Some(130));
+    let errors: Vec<String> = room.runs("kernel").into_iter().filter_map(Result::err).collect();
+    assert!(!errors.iter().any(|e| e.contains("hold: ")), "{errors:#?}");
+    room.assert_as_before(&before);
+}
+
+#[test]
+fn a_second_lab_on_the_same_hosts_is_refused_and_the_first_goes_on() {
+    let Some(room) = Room::open("a_second_lab_on_the_same_hosts_is_refused_and_the_first_goes_on") else {
+        return;
+    };
+    let before = room.settled();
+    let text = experiment(&room, 5000, &[("kernel", "kernel", "")], "");
+    let mut first = room.start(&text);
+    wait_for("first run", &mut first, || !room.runs("kernel").is_empty());
+    let single = text.replacen("runs = 5000", "runs = 1", 1);
+    let second = room.start_into("second", &single).wait_with_output().expect("it ends");
+    assert_eq!(second.status.code(), Some(1), "nothing was measured");
+    let errors = room.runs_of("second", "kernel");
+    let error = errors[0].as_ref().expect_err("refused");
+    let expected = format!("hold: the host is in use by another lab, process {} on ", first.id());
+    assert!(error.starts_with("generator (root@10.99.1.2): ") && error.contains(&expected), "{error}");
+    let seen = room.runs("kernel").len();
+    wait_for("another run of the first", &mut first, || room.runs("kernel").len() > seen);
+    first.kill().and_then(|()| first.wait()).expect("our child");
+    assert!(room.runs("kernel").iter().all(Result::is_ok), "{:?}", room.runs("kernel"));
+    room.assert_as_before(&before);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use weir_core::time::Nanos;
 
+use super::hold::Holder;
 use crate::experiment::hosts::Commands;
 use crate::manifest::Machine;
 use crate::model::{Configuration, Rate};
@@ -14,6 +15,8 @@ use crate::model::{Configuration, Rate};
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", content = "with", rename_all = "kebab-case")]
 pub enum Request {
+    /// The host is this lab's until the agent has ended → (). Comes first.
+    Hold { holder: Holder, within_ms: u64 },
     /// Sets interfaces up → `Vec<Interface>`. `silent`: nothing but test packets leaves them.
     Claim { interfaces: Vec<String>, silent: bool },
     /// Starts the subject → notes.

@@ -22,6 +22,7 @@ use weir_lab::bed::netns::place::missing_privilege;
 use weir_lab::bed::netns::wire::{self, Port};
 
 const SSHD: &str = "/usr/sbin/sshd";
+const OUT: &str = "out";
 static ROOMS: AtomicU32 = AtomicU32::new(0);
 
 pub const GENERATOR: usize = 0;
@@ -231,9 +232,10 @@ impl Room {
         processes.sort();
         let ports = self.ports[host].clone();
         let shown = self.hosts[host].run(move || {
-            let files: Vec<_> =
-                fs::read_dir("/tmp").into_iter().flatten().flatten().map(|e| e.file_name()).collect();
-            let mut text = format!("/tmp {files:?}\n");
+            let files = |folder: &str| -> Vec<_> {
+                fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.file_name()).collect()
+            };
+            let mut text = format!("/tmp {:?}\n/run {:?}\n", files("/tmp"), files("/run"));
             for words in [
                 "-4 address",
                 "-6 route show table all",
@@ -279,14 +281,8 @@ impl Room {
 
     /// Waits until a host is as it was.
     pub fn assert_as_before(&self, before: &[String; 3]) {
-        self.assert_hosts_as_before(&[GENERATOR, DEVICE, RECEIVER], before);
-    }
-
-    /// The same of some hosts.
-    pub fn assert_hosts_as_before(&self, hosts: &[usize], before: &[String; 3]) {
         let until = Instant::now() + Duration::from_secs(60);
-        for &host in hosts {
-            let before = &before[host];
+        for (host, before) in before.iter().enumerate() {
             loop {
                 let now = self.state(host);
                 if now == *before {
@@ -323,8 +319,14 @@ impl Room {
 
     /// Starts `weir-lab run` on an experiment of this text, on the lab's machine.
     pub fn start(&self, experiment: &str) -> Child {
-        self.write("experiment.toml", experiment);
-        let (file, out) = (self.folder.join("experiment.toml"), self.folder.join("out"));
+        self.start_into(OUT, experiment)
+    }
+
+    /// The same, with a folder of its own for results.
+    pub fn start_into(&self, out: &str, experiment: &str) -> Child {
+        let file = format!("{out}.toml");
+        self.write(&file, experiment);
+        let (file, out) = (self.folder.join(file), self.folder.join(out));
         let started = self.lab.run(move || {
             let mut command = Command::new(env!("CARGO_BIN_EXE_weir-lab"));
             command.arg("run").arg(file).arg("--out").arg(out).args(["--seed", "7"]);
@@ -340,7 +342,12 @@ impl Room {
 
     /// Runs of a configuration so far: what was delivered, or why nothing was.
     pub fn runs(&self, configuration: &str) -> Vec<Result<serde_json::Value, String>> {
-        let text = fs::read_to_string(self.folder.join(format!("out/raw/{configuration}.jsonl")))
+        self.runs_of(OUT, configuration)
+    }
+
+    /// The same of what [`Room::start_into`] started.
+    pub fn runs_of(&self, out: &str, configuration: &str) -> Vec<Result<serde_json::Value, String>> {
+        let text = fs::read_to_string(self.folder.join(format!("{out}/raw/{configuration}.jsonl")))
             .unwrap_or_default();
         let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let runs = whole.map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
@@ -352,7 +359,7 @@ impl Room {
     }
 
     pub fn json(&self, file: &str) -> serde_json::Value {
-        serde_json::from_str(&self.read(&format!("out/{file}"))).expect("JSON")
+        serde_json::from_str(&self.read(&format!("{OUT}/{file}"))).expect("JSON")
     }
 }
 

@@ -18,8 +18,9 @@ use weir_io::process;
 use super::remedy::{gist, remedy};
 use super::upload::{self, MARK, Program};
 use crate::agent::BEAT;
+use crate::agent::hold::Holder;
 use crate::agent::protocol::{Hello, Request};
-use crate::experiment::hosts::{Host, Role, Timeouts};
+use crate::experiment::hosts::{Host, Timeouts};
 use crate::model::LabError;
 
 /// The client asks a silent host three times, five seconds apart, before it gives the connection up.
@@ -62,14 +63,14 @@ enum Reply {
 }
 
 impl Channel {
-    /// Connects, uploads, and starts the agent.
+    /// Connects, uploads, starts the agent, and takes the host.
     pub fn open(
-        role: Role,
+        holder: Holder,
         host: &Host,
         programs: &[Program],
         limits: &Timeouts,
     ) -> Result<Channel, LabError> {
-        let who = format!("{role} ({})", host.ssh);
+        let who = format!("{} ({})", holder.part, host.ssh);
         let mut command = client(host, limits, &upload::script(programs));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A group of its own: Ctrl-C reaches the lab alone, which then ends the run and the connection.
@@ -93,6 +94,9 @@ impl Channel {
         let mut channel =
             Channel { who, client, write: Some(write), lines, said, broken: false, hello: nobody };
         channel.hello = channel.start_agent(programs, limits)?;
+        let within = limits.teardown.0;
+        let hold = Request::Hold { holder, within_ms: within.as_millis() as u64 };
+        channel.ask::<()>("hold", &hold, within + limits.answer.0)?;
         Ok(channel)
     }
 

@@ -7,8 +7,10 @@ use serde::de::DeserializeOwned;
 
 use super::channel::Channel;
 use super::upload::Program;
+use crate::agent::hold::Holder;
 use crate::agent::protocol::Request;
 use crate::experiment::hosts::{Hosts, Role, Timeouts};
+use crate::manifest::line;
 use crate::model::LabError;
 use crate::subject::weir;
 
@@ -20,13 +22,26 @@ pub struct Fleet {
     channels: [Option<Channel>; 3],
     /// Read once: what runs here may be built anew meanwhile.
     programs: Option<Vec<Program>>,
+    /// How agents know this lab from others.
+    lab: String,
+    /// Made so far.
+    connections: u32,
     /// What went wrong where nobody listened; told with the next sample.
     pub doubts: Vec<String>,
 }
 
 impl Fleet {
     pub fn new(hosts: Hosts, with_weir: bool) -> Fleet {
-        Fleet { hosts, with_weir, channels: [None, None, None], programs: None, doubts: Vec::new() }
+        let random = line("/proc/sys/kernel/random/uuid");
+        Fleet {
+            hosts,
+            with_weir,
+            channels: [None, None, None],
+            programs: None,
+            lab: random.unwrap_or_else(whence),
+            connections: 0,
+            doubts: Vec::new(),
+        }
     }
 
     pub fn placeholder(&self) -> Option<String> {
@@ -48,8 +63,11 @@ impl Fleet {
         if !self.channels[at].as_mut().is_some_and(Channel::alive) {
             self.channels[at] = None;
             let programs = self.programs()?;
+            self.connections += 1;
+            let (lab, connection) = (self.lab.clone(), self.connections);
+            let holder = Holder { lab, whence: whence(), part: role, connection };
             let along = if role == Role::DeviceUnderTest { &programs[..] } else { &programs[..1] };
-            let channel = Channel::open(role, self.hosts.host(role), along, &self.hosts.timeouts)?;
+            let channel = Channel::open(holder, self.hosts.host(role), along, &self.hosts.timeouts)?;
             return Ok(self.channels[at].insert(channel));
         }
         self.channel(role)
@@ -83,4 +101,10 @@ impl Fleet {
         }
         Ok(self.programs.insert(programs).clone())
     }
+}
+
+/// Where this lab runs, for whom it is in the way of.
+fn whence() -> String {
+    let host = line("/proc/sys/kernel/hostname").unwrap_or_else(|| "a host without a name".into());
+    format!("process {} on {host}", std::process::id())
 }
