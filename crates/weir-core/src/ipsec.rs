@@ -13,6 +13,7 @@
 //! without IPsec has nothing to ask.
 
 pub mod cipher;
+pub mod esp;
 pub mod replay;
 pub mod sa;
 pub mod sad;

@@ -103,6 +103,8 @@ reasons! {
     EspTooShort       "esp_too_short"        Sender   "shorter than ESP with its IV and integrity check value, or not whole blocks (RFC 4303 2)";
     EspBadTrailer     "esp_bad_trailer"      Sender   "authentic, but its padding or next header is not what ESP allows (RFC 4303 2.4)";
     EspDummy          "esp_dummy"            Sender   "a dummy packet of traffic flow confidentiality (RFC 4303 2.6)";
+    EcnNotCapable     "ecn_not_capable"      Network  "congestion was marked on the way, and the packet inside does not know ECN (RFC 6040 4.2)";
+    TransportFragment "transport_fragment"   Operator "a fragment, which transport mode cannot seal (RFC 4303 3.3.4); use tunnel mode";
     NoSa              "no_sa"                Operator "ESP with an SPI that no SA of ours has";
     Replayed          "replayed"             Sender   "a sequence number seen before (RFC 4303 3.4.3)";
     ReplayTooOld      "replay_too_old"       Sender   "a sequence number older than the replay window";

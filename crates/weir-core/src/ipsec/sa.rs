@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::cipher::{Cipher, Keys};
+use super::esp::Template;
 use super::replay::Replay;
 use super::suite::Suite;
 use crate::time::Nanos;
@@ -116,10 +117,19 @@ pub struct Sa {
     pub params: Params,
     pub cipher: Arc<dyn Cipher>,
     pub state: Arc<SaState>,
+    /// Headers as its packets have them.
+    pub template: Template,
+}
+
+impl Sa {
+    pub fn new(id: SaId, name: String, params: Params, cipher: Arc<dyn Cipher>, state: Arc<SaState>) -> Sa {
+        let template = Template::new(&params);
+        Sa { id, name, params, cipher, state, template }
+    }
 }
 
 /// Reasons an SA counts by itself.
-pub const COUNTED: [Reason; 8] = [
+pub const COUNTED: [Reason; 13] = [
     Reason::Replayed,
     Reason::ReplayTooOld,
     Reason::IntegrityFailed,
@@ -128,6 +138,11 @@ pub const COUNTED: [Reason; 8] = [
     Reason::SaExpired,
     Reason::SequenceExhausted,
     Reason::FragmentNeeded,
+    Reason::EspTooShort,
+    Reason::EspDummy,
+    Reason::EcnNotCapable,
+    Reason::TransportFragment,
+    Reason::FrameTooLarge,
 ];
 
 /// What packets change about an SA.

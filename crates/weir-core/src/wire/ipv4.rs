@@ -238,6 +238,11 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4<T> {
         put32(self.bytes.as_mut(), 16, addr.to_bits());
     }
 
+    #[inline]
+    pub fn set_header_checksum(&mut self, check: u16) {
+        put16(self.bytes.as_mut(), 10, check);
+    }
+
     /// Computes the header checksum anew.
     #[inline]
     pub fn fill_checksum(&mut self) {

@@ -1,0 +1,36 @@
+//! ESP: sealing and opening packets (RFC 4303), a batch of one SA at a time.
+//!
+//! ```text
+//! tunnel     | outer IP | UDP? | SPI, sequence | IV | inner IP … | padding, length, next header | ICV |
+//! transport  | IP, options or extensions | UDP? | SPI, sequence | IV | payload | padding … | ICV |
+//! ```
+//!
+//! Frames begin at their IP header, before and after. Promises: what is [`Outcome::Done`] is a whole packet
+//! with right lengths and checksums; a sequence number is used once, across workers too; no allocation, and
+//! one virtual call for the cipher a batch. Refuses: fragments as outer packets (they are reassembled
+//! before), and everything with a reason of its own. A frame that is lost holds nothing of use.
+
+mod ecn;
+mod lifetime;
+mod open;
+mod outer;
+mod seal;
+mod transport;
+
+pub use open::{esp_of, open};
+pub use outer::Template;
+pub use seal::{inner_mtu, seal};
+
+use crate::verdict::Reason;
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    Lost(Reason),
+}
+
+/// SPI and sequence number.
+const HEADER_LEN: usize = 8;
+/// Pad length and next header.
+const TRAILER_LEN: usize = 2;

@@ -1,0 +1,59 @@
+//! Lifetimes (RFC 4301 4.4.2.1): what an SA may still carry.
+//!
+//! Promises: at the hard limit nothing more passes; the packet that reaches a limit of bytes still does.
+//! Workers that share an SA may each go on for the batch in their hands.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::ipsec::sa::{Lifetime, Sa};
+use crate::time::{Nanos, SECOND};
+
+/// Packets and bytes until an SA is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Allowance {
+    /// Until the hard lifetime.
+    pub fn of(sa: &Sa, now: Nanos) -> Allowance {
+        left(sa, &sa.params.hard, now)
+    }
+
+    /// Whether a packet of `len` bytes may pass; then it is taken off.
+    #[inline]
+    pub fn take(&mut self, len: usize) -> bool {
+        if self.packets == 0 || self.bytes == 0 {
+            return false;
+        }
+        self.packets -= 1;
+        self.bytes = self.bytes.saturating_sub(len as u64);
+        true
+    }
+}
+
+fn left(sa: &Sa, limit: &Lifetime, now: Nanos) -> Allowance {
+    let state = &sa.state;
+    let age = now.saturating_sub(state.installed.load(Relaxed));
+    if limit.seconds.is_some_and(|seconds| age >= seconds.saturating_mul(SECOND)) {
+        return Allowance { packets: 0, bytes: 0 };
+    }
+    let until = |limit: Option<u64>, used: u64| limit.map_or(u64::MAX, |limit| limit.saturating_sub(used));
+    Allowance {
+        packets: until(limit.packets, state.packets.load(Relaxed)),
+        bytes: until(limit.bytes, state.bytes.load(Relaxed)),
+    }
+}
+
+impl Sa {
+    /// Whether the soft lifetime is reached: it is time for another SA.
+    pub fn is_soft_expired(&self, now: Nanos) -> bool {
+        !left(self, &self.params.soft, now).take(0)
+    }
+
+    /// Whether the hard lifetime is reached: it carries nothing more.
+    pub fn is_hard_expired(&self, now: Nanos) -> bool {
+        !left(self, &self.params.hard, now).take(0)
+    }
+}

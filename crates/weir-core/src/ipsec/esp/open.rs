@@ -1,0 +1,316 @@
+//! Inbound: replay check, the cipher once a batch, replay window, trailer, congestion marks.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{MutexGuard, PoisonError};
+
+use super::lifetime::Allowance;
+use super::seal::{NEXT_IPV4, NEXT_IPV6};
+use super::{HEADER_LEN, Outcome, TRAILER_LEN, ecn, transport};
+use crate::ipsec::cipher::Job;
+use crate::ipsec::replay::Replay;
+use crate::ipsec::sa::{Mode, Sa};
+use crate::packet::{BATCH, Buffer, Frame};
+use crate::time::Nanos;
+use crate::verdict::Reason;
+use crate::wire::{Ipv6, get_array, get16, get32, ipv4, ipv6, protocol, udp};
+
+/// Opens packets of `sa` in place; `outcomes` is as long as `frames`. What is `Done` begins at its IP
+/// header, the inner one in tunnel mode, and ends with its packet.
+pub fn open<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) {
+    assert_eq!(frames.len(), outcomes.len(), "an outcome for each frame");
+    for (frames, outcomes) in frames.chunks_mut(BATCH).zip(outcomes.chunks_mut(BATCH)) {
+        open_batch(sa, now, frames, outcomes);
+    }
+}
+
+/// A packet that may be looked at, until it is known to be authentic.
+#[derive(Clone, Copy, Default)]
+struct Pending {
+    sequence: u64,
+    /// Its index in the batch.
+    frame: u8,
+    authentic: bool,
+    place: Place,
+}
+
+/// Where an ESP packet lies in the packet that carries it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    /// Length of IP headers.
+    pub ip_len: u16,
+    /// Where the field is that says what follows them.
+    pub next_at: u16,
+    /// First byte of the SPI, and the byte behind the ICV.
+    pub at: u16,
+    pub end: u16,
+    /// DSCP and ECN of the outer header.
+    pub tos: u8,
+}
+
+fn open_batch<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) {
+    let mut pending = [Pending::default(); BATCH];
+    let count = authenticate(sa, frames, outcomes, &mut pending);
+    let pending = &pending[..count];
+    accept(sa, now, pending, outcomes);
+    let (mut packets, mut bytes) = (0, 0);
+    for packet in pending {
+        let (frame, outcome) =
+            (&mut frames[usize::from(packet.frame)], &mut outcomes[usize::from(packet.frame)]);
+        if *outcome != Outcome::Done {
+            continue;
+        }
+        match finish(sa, frame, &packet.place) {
+            Ok(()) => {
+                packets += 1;
+                bytes += frame.len() as u64;
+            }
+            Err(reason) => *outcome = Outcome::Lost(reason),
+        }
+    }
+    if packets < frames.len() as u64 {
+        count_losses(sa, outcomes);
+    }
+    if packets > 0 {
+        sa.state.packets.fetch_add(packets, Relaxed);
+        sa.state.bytes.fetch_add(bytes, Relaxed);
+        sa.state.used.store(now, Relaxed);
+    }
+}
+
+/// Finds the ESP packets, asks the replay window about all of them and gives the others to the cipher;
+/// how many those are.
+fn authenticate<B: Buffer>(
+    sa: &Sa,
+    frames: &mut [Frame<B>],
+    outcomes: &mut [Outcome],
+    pending: &mut [Pending; BATCH],
+) -> usize {
+    let mut jobs: [Job<'_>; BATCH] = std::array::from_fn(|_| Job::default());
+    let mut count = 0;
+    let replay = window(sa);
+    for (index, (frame, outcome)) in frames.iter_mut().zip(outcomes).enumerate() {
+        let asked = locate(frame.data(), sa).and_then(|place| {
+            let low = get32(frame.data(), usize::from(place.at) + 4);
+            let sequence = if sa.params.esn { replay.extend(low) } else { u64::from(low) };
+            replay.check(sequence)?;
+            Ok((place, sequence))
+        });
+        *outcome = match asked {
+            Ok((place, sequence)) => {
+                let at = count % BATCH;
+                pending[at] = Pending { sequence, frame: index as u8, authentic: false, place };
+                let packet = &mut frame.data_mut()[usize::from(place.at)..usize::from(place.end)];
+                jobs[at] = Job { packet, sequence, authentic: false };
+                count += 1;
+                Outcome::Done
+            }
+            Err(reason) => Outcome::Lost(reason),
+        };
+    }
+    drop(replay);
+    if count > 0 {
+        sa.cipher.open(&mut jobs[..count]);
+    }
+    for (pending, job) in pending[..count].iter_mut().zip(&jobs) {
+        pending.authentic = job.authentic;
+    }
+    count
+}
+
+/// What a panic elsewhere left of the window is a window.
+fn window(sa: &Sa) -> MutexGuard<'_, Replay> {
+    sa.state.replay.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Remembers the numbers of authentic packets; here one of two with the same number is found out, whether
+/// they came in one batch or to two workers.
+fn accept(sa: &Sa, now: Nanos, pending: &[Pending], outcomes: &mut [Outcome]) {
+    let mut allowance = Allowance::of(sa, now);
+    let mut replay = window(sa);
+    for packet in pending {
+        let reason = if !packet.authentic {
+            Reason::IntegrityFailed
+        } else if let Err(reason) = replay.accept(packet.sequence) {
+            reason
+        } else if !allowance.take(usize::from(packet.place.end - packet.place.at)) {
+            Reason::SaExpired
+        } else {
+            continue;
+        };
+        outcomes[usize::from(packet.frame)] = Outcome::Lost(reason);
+    }
+}
+
+#[cold]
+fn count_losses(sa: &Sa, outcomes: &[Outcome]) {
+    for outcome in outcomes {
+        if let Outcome::Lost(reason) = outcome {
+            sa.state.fail(*reason);
+        }
+    }
+}
+
+/// Finds the ESP packet behind IP headers and perhaps UDP, and sees that it is of `sa` and can be one.
+#[inline]
+fn locate(data: &[u8], sa: &Sa) -> Result<Place, Reason> {
+    let (mut place, carried) = match data.first() {
+        Some(first) if first >> 4 == 4 => behind_ipv4(data)?,
+        _ => behind_ipv6(data)?,
+    };
+    let mut at = usize::from(place.at);
+    let mut end = usize::from(place.end);
+    if carried == protocol::UDP {
+        let Some(header) = data.get(at..end).and_then(|d| d.first_chunk::<{ udp::HEADER_LEN }>()) else {
+            return Err(Reason::EspTooShort);
+        };
+        // The datagram's own length: something may stand behind it.
+        end = end.min(at + usize::from(get16(header, 4)));
+        at += udp::HEADER_LEN;
+    } else if carried != protocol::ESP {
+        return Err(Reason::NoSa);
+    }
+    let template = &sa.template;
+    let fixed = HEADER_LEN + template.iv + template.icv;
+    // Room for the trailer: at least one unit, and whole ones.
+    let body = end.saturating_sub(at + fixed);
+    if body == 0 || body & (template.alignment - 1) != 0 {
+        return Err(Reason::EspTooShort);
+    }
+    if get32(data, at) != sa.params.spi {
+        return Err(Reason::NoSa);
+    }
+    place.at = at as u16;
+    place.end = end as u16;
+    Ok(place)
+}
+
+/// Where the payload lies, and its protocol.
+#[inline]
+fn behind_ipv4(data: &[u8]) -> Result<(Place, u8), Reason> {
+    let Some(head) = data.first_chunk::<{ ipv4::MIN_HEADER_LEN }>() else { return Err(Reason::IpTooShort) };
+    let len = usize::from(head[0] & 15) * 4;
+    let end = usize::from(get16(head, 2));
+    // A fragment is not whole: reassembly comes before.
+    if len < ipv4::MIN_HEADER_LEN || end < len || end > data.len() || get16(head, 6) & 0x3fff != 0 {
+        return Err(Reason::IpTruncated);
+    }
+    let place = Place { ip_len: len as u16, next_at: 9, at: len as u16, end: end as u16, tos: head[1] };
+    Ok((place, head[9]))
+}
+
+#[inline]
+fn behind_ipv6(data: &[u8]) -> Result<(Place, u8), Reason> {
+    let packet = Ipv6::parse(data)?;
+    let chain = packet.chain()?;
+    if chain.fragment.is_some_and(|f| f.offset != 0 || f.more) {
+        return Err(Reason::IpTruncated);
+    }
+    let next_at = if chain.next_header_at == 0 { 6 } else { chain.next_header_at };
+    let place = Place {
+        ip_len: chain.offset as u16,
+        next_at: next_at as u16,
+        at: chain.offset as u16,
+        end: packet.total_len().min(usize::from(u16::MAX)) as u16,
+        tos: packet.traffic_class(),
+    };
+    Ok((place, chain.protocol))
+}
+
+/// Takes off what ESP put around an authentic packet.
+#[inline]
+fn finish<B: Buffer>(sa: &Sa, frame: &mut Frame<B>, place: &Place) -> Result<(), Reason> {
+    let at = usize::from(place.at) + HEADER_LEN + sa.template.iv;
+    let end = usize::from(place.end) - sa.template.icv;
+    let (len, next) = payload(&frame.data()[at..end])?;
+    if next == protocol::NO_NEXT_HEADER {
+        return Err(Reason::EspDummy);
+    }
+    match sa.params.mode {
+        Mode::Tunnel => {
+            let len = tunnelled(&mut frame.data_mut()[at..at + len], next, place.tos)?;
+            let cut = frame.shrink_front(at) && frame.set_len(len);
+            debug_assert!(cut, "the inner packet lies within the outer one");
+            Ok(())
+        }
+        Mode::Transport => transport::restore(frame, place, at, len, next),
+    }
+}
+
+/// Length of what stands in front of the padding, and its protocol. `body` holds a trailer.
+#[inline]
+fn payload(body: &[u8]) -> Result<(usize, u8), Reason> {
+    let Some((rest, &[pad, next])) = body.split_last_chunk::<TRAILER_LEN>() else {
+        return Err(Reason::EspBadTrailer);
+    };
+    let Some(len) = rest.len().checked_sub(usize::from(pad)) else { return Err(Reason::EspBadTrailer) };
+    if is_padding(rest, pad) { Ok((len, next)) } else { Err(Reason::EspBadTrailer) }
+}
+
+/// Whether the last `pad` bytes are 1, 2, 3…, as RFC 4303 2.4 has every receiver check: what is authentic
+/// and padded in another way is of a peer that does not do ESP as we do.
+#[inline]
+fn is_padding(rest: &[u8], pad: u8) -> bool {
+    const LAST: usize = 14;
+    const COUNTING: u128 = 0x0102_0304_0506_0708_090a_0b0c_0d0e;
+    match rest.last_chunk::<16>() {
+        // All of it in one register, the last byte lowest.
+        Some(last) if usize::from(pad) <= LAST => {
+            let bits = u32::from(pad) * 8;
+            let got = u128::from_be_bytes(*last) & ((1 << bits) - 1);
+            got == COUNTING >> (LAST as u32 * 8 - bits)
+        }
+        _ => rest[rest.len() - usize::from(pad)..].iter().zip(1..).all(|(&byte, n)| byte == n),
+    }
+}
+
+/// Judges the packet that a tunnel carried and gives it the congestion mark of the outer header; its length,
+/// behind which there may be padding against traffic analysis (RFC 4303 2.7).
+#[inline]
+fn tunnelled(inner: &mut [u8], next: u8, outer_tos: u8) -> Result<usize, Reason> {
+    let (least, len) = match (next, inner.first().map(|b| b >> 4)) {
+        (NEXT_IPV4, Some(4)) if inner.len() >= ipv4::MIN_HEADER_LEN => {
+            (ipv4::MIN_HEADER_LEN, usize::from(get16(inner, 2)))
+        }
+        (NEXT_IPV6, Some(6)) if inner.len() >= ipv6::HEADER_LEN => {
+            (ipv6::HEADER_LEN, usize::from(get16(inner, 4)) + ipv6::HEADER_LEN)
+        }
+        _ => return Err(Reason::EspBadTrailer),
+    };
+    if len < least || len > inner.len() {
+        return Err(Reason::IpTruncated);
+    }
+    if ecn::decapsulate(outer_tos, inner) { Ok(len) } else { Err(Reason::EcnNotCapable) }
+}
+
+/// SPI and destination of an ESP packet that has a plain header: IPv4 without options or IPv6 without
+/// extensions, no fragment, ESP itself or in UDP to one of `udp_ports` (RFC 3948). Nothing else is
+/// judged: lengths and checksums are the caller's and [`open`]'s.
+#[inline]
+pub fn esp_of(packet: &[u8], udp_ports: &[u16]) -> Option<(u32, IpAddr)> {
+    let head = packet.first_chunk::<{ ipv4::MIN_HEADER_LEN }>()?;
+    let (carried, at, fragment) = match head[0] {
+        0x45 => (head[9], ipv4::MIN_HEADER_LEN, get16(head, 6) & 0x3fff != 0),
+        first if first >> 4 == 6 => (head[6], ipv6::HEADER_LEN, false),
+        _ => return None,
+    };
+    if fragment || (carried != protocol::ESP && carried != protocol::UDP) {
+        return None;
+    }
+    let payload = packet.get(at..)?;
+    let spi = if carried == protocol::ESP {
+        get32(payload.first_chunk::<HEADER_LEN>()?, 0)
+    } else {
+        let header = payload.first_chunk::<{ udp::HEADER_LEN + HEADER_LEN }>()?;
+        let marker = get32(header, udp::HEADER_LEN);
+        if marker == 0 || !udp_ports.contains(&get16(header, 2)) {
+            return None;
+        }
+        marker
+    };
+    let destination = match at {
+        ipv4::MIN_HEADER_LEN => IpAddr::from(get_array::<4>(head, 16)),
+        _ => IpAddr::from(get_array::<16>(packet, 24)),
+    };
+    Some((spi, destination))
+}
