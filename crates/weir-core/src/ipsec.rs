@@ -14,6 +14,7 @@
 
 pub mod cipher;
 pub mod esp;
+pub mod reassembly;
 pub mod replay;
 pub mod sa;
 pub mod sad;
