@@ -7,20 +7,41 @@
 
 mod aws_lc;
 mod hmac;
+pub mod rate;
 mod shape;
+#[cfg(target_arch = "x86_64")]
+mod vaes;
+#[cfg(test)]
+mod wycheproof;
 
 use std::sync::Arc;
 
 use weir_core::ipsec::Ciphers;
 
 pub use aws_lc::AwsLc;
+#[cfg(target_arch = "x86_64")]
+pub use vaes::Vaes;
 
 /// Ciphers for every machine.
 pub fn portable() -> Arc<dyn Ciphers> {
     Arc::new(AwsLc)
 }
 
+/// The ciphers called `name`: `aws-lc` on every machine, `vaes` where the CPU has the instructions.
+pub fn by_name(name: &str) -> Option<Arc<dyn Ciphers>> {
+    match name {
+        aws_lc::NAME => Some(portable()),
+        #[cfg(target_arch = "x86_64")]
+        vaes::NAME => Vaes::new().map(|vaes| Arc::new(vaes) as Arc<dyn Ciphers>),
+        _ => None,
+    }
+}
+
 /// The fastest ciphers of this machine.
 pub fn best() -> Arc<dyn Ciphers> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(vaes) = Vaes::new() {
+        return Arc::new(vaes);
+    }
     portable()
 }
