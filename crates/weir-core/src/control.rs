@@ -21,14 +21,19 @@
 //! Refuses: recursive next hops, and next hops without gateway among several on an Ethernet port.
 
 mod adjacencies;
+mod gateway;
+mod memory;
+mod names;
 mod ports;
 mod show;
 mod targets;
+mod tunnels;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use crate::ipsec::Ciphers;
 use crate::neighbor::Neighbors;
 use crate::route::{NO_ROUTE, Prefix, RouteTable4, RouteTable6};
 use crate::router::Event;
@@ -37,6 +42,8 @@ use crate::tables::{Port, PortId, Tables};
 use crate::time::Nanos;
 
 use adjacencies::Adjacencies;
+pub use gateway::DRAIN;
+use gateway::Gateway;
 use ports::Ports;
 pub use show::{HopView, NeighborView, Notice, Origin, RouteView};
 use targets::{Meaning, Targets};
@@ -56,6 +63,9 @@ pub struct Control {
     routes: BTreeMap<Prefix, u32>,
     table4: RouteTable4,
     table6: RouteTable6,
+    gateway: Gateway,
+    /// What fits into each tunnel without an MTU of its own.
+    tunnel_mtus: HashMap<String, u16>,
     changed: Changed,
     tables: Arc<Tables>,
 }
@@ -80,6 +90,25 @@ impl Control {
         desired: Desired,
         links: impl IntoIterator<Item = Link>,
         now: Nanos,
+    ) -> Result<Control, Vec<Error>> {
+        Control::build(desired, links, now, None)
+    }
+
+    /// The same where `desired` may have SAs: `ciphers` makes theirs.
+    pub fn with_ciphers(
+        desired: Desired,
+        links: impl IntoIterator<Item = Link>,
+        now: Nanos,
+        ciphers: Arc<dyn Ciphers>,
+    ) -> Result<Control, Vec<Error>> {
+        Control::build(desired, links, now, Some(ciphers))
+    }
+
+    fn build(
+        desired: Desired,
+        links: impl IntoIterator<Item = Link>,
+        now: Nanos,
+        ciphers: Option<Arc<dyn Ciphers>>,
     ) -> Result<Control, Vec<Error>> {
         let (mut table4, mut table6) = (RouteTable4::default(), RouteTable6::default());
         let tables = Arc::new(Tables {
@@ -106,6 +135,8 @@ impl Control {
             routes: BTreeMap::new(),
             table4,
             table6,
+            gateway: Gateway::new(ciphers),
+            tunnel_mtus: HashMap::new(),
             changed: Changed::default(),
             tables,
         };
@@ -116,9 +147,11 @@ impl Control {
     /// Makes `desired` what is; returns what that took. On errors nothing changed.
     pub fn apply(&mut self, now: Nanos, desired: Desired) -> Result<Vec<Action>, Vec<Error>> {
         let actions = self.plan(&desired)?;
-        if actions.is_empty() {
+        if actions.is_empty() && self.desired.ipsec == desired.ipsec {
             return Ok(actions);
         }
+        let prepared = self.gateway.prepare(&desired.ipsec)?;
+        self.gateway.adopt(now, &self.desired.ipsec, &desired.ipsec, prepared);
         self.desired = desired;
         let mut touched = Vec::new();
         for action in &actions {
@@ -149,6 +182,7 @@ impl Control {
             }
         }
         self.settle(now, touched);
+        self.fit_tunnels(now);
         Ok(actions)
     }
 
@@ -156,6 +190,7 @@ impl Control {
     pub fn plan(&self, desired: &Desired) -> Result<Vec<Action>, Vec<Error>> {
         let mut errors = check(desired);
         self.check_links(desired, &mut errors);
+        self.gateway.check(&desired.ipsec, &mut errors);
         if errors.is_empty() { Ok(diff(&self.desired, desired)) } else { Err(errors) }
     }
 
@@ -199,6 +234,7 @@ impl Control {
         let mut touched = Vec::new();
         self.rewire(now, &mut touched);
         self.settle(now, touched);
+        self.fit_tunnels(now);
     }
 
     /// A frame of ARP or NDP from a worker.
@@ -222,11 +258,12 @@ impl Control {
     pub fn tick(&mut self, now: Nanos) {
         self.neighbors.tick(now, &self.ports.ports);
         self.settle_neighbors(now);
+        self.gateway.tick(now);
     }
 
     /// When [`Control::tick`] has something to do.
     pub fn poll_at(&self) -> Option<Nanos> {
-        self.neighbors.poll_at()
+        self.neighbors.poll_at().into_iter().chain(self.gateway.poll_at()).min()
     }
 
     /// Frames to send, VLAN tag included, with the port they leave by.
@@ -251,7 +288,7 @@ impl Control {
     pub fn take_snapshot(&mut self) -> Option<Arc<Tables>> {
         let changed = std::mem::take(&mut self.changed);
         let fresh = [
-            changed.ports || changed.settings,
+            changed.ports || changed.settings || self.gateway.changed,
             self.targets.changed || self.adjacencies.changed || self.adjacencies.neighbors_changed,
             !self.table4.is_published() || !self.table6.is_published(),
         ];
@@ -263,6 +300,9 @@ impl Control {
         if changed.ports {
             next.devices = self.ports.devices.clone().into();
             next.ports = self.ports.ports.clone().into();
+        }
+        if changed.ports || self.gateway.changed {
+            next.ipsec = self.gateway.snapshot(&self.desired.ipsec, &self.ports, next.ipsec.take());
         }
         if std::mem::take(&mut self.targets.changed) {
             let (targets, multipath) = self.targets.snapshot();
@@ -287,7 +327,7 @@ impl Control {
     /// Makes ports, and all that hangs on them, what the wish and the links say; notes the prefixes whose
     /// route may be another now.
     fn rewire(&mut self, now: Nanos, touched: &mut Vec<Prefix>) {
-        let changed = self.ports.build(&self.desired, &self.links);
+        let changed = self.ports.build(&self.desired, &self.links, &self.tunnel_mtus);
         if changed.is_empty() {
             return;
         }

@@ -15,6 +15,7 @@
 pub mod cipher;
 pub mod esp;
 pub mod reassembly;
+pub mod flow;
 pub mod replay;
 pub mod sa;
 pub mod sad;
@@ -38,7 +39,7 @@ pub struct Ipsec {
     pub sad: Sad,
     /// Every outbound SA.
     pub outbound: Vec<Arc<Sa>>,
-    pub spds: Vec<Spd>,
+    pub spds: Vec<Arc<Spd>>,
     pub tunnels: Vec<Tunnel>,
     /// What stands behind each device, by [`DeviceId`]; devices beyond its end are hardware.
     pub queues: Vec<Queue>,

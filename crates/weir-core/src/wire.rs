@@ -117,5 +117,6 @@ pub const FUZZ_TARGETS: &[(&str, FuzzTarget)] = &[
     ("udp", udp::fuzz_udp),
     ("tcp", tcp::fuzz_tcp),
     ("flow", flow::fuzz_flow),
+    ("selectors", crate::ipsec::flow::fuzz_selectors),
     ("decode", decode::fuzz_decode),
 ];

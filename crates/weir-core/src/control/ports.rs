@@ -1,65 +1,29 @@
 //! Which ports and devices there are, as ids.
 //!
-//! Promises: an id belongs to a name. A port or device keeps its id for as long as its name is in the
-//! configuration, whatever else changes about it; one that is removed leaves a hole (an empty name,
-//! down, without addresses) and gets the same id back when its name returns. A hole is given to another
-//! name only when all [`PORTS_MAX`] ids were given out, the one longest empty first. So a worker's
-//! counters and held frames never change owner behind its back.
+//! Promises: an id belongs to a name, as `control/names.rs` says, so that a worker's counters and held
+//! frames never change owner behind its back; a port that is removed leaves a hole (an empty name, down,
+//! without addresses).
+//!
+//! IPsec brings ports without hardware, each on a device of its own named after what stands there:
+//! `tunnel/<name>`, `policy/<spd>`, and the `guard/<port>` that frames of a guarded port leave by. Names
+//! of real devices never begin so ([`VIRTUAL`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+use super::names::Names;
 use crate::packet::DeviceId;
-use crate::state::{Desired, Link, PORTS_MAX};
+use crate::state::{AddressSpec, Desired, Link, PORTS_MAX, PortSpec, TunnelSpec, VIRTUAL};
 use crate::tables::{Device, Port, PortAddress, PortId, PortKind, ReversePath};
 
 /// MTU of a port whose device was not seen yet and whose configuration names none: Ethernet's.
-const MTU_UNSEEN: u16 = 1500;
+pub(super) const MTU_UNSEEN: u16 = 1500;
 
-/// Names and the ids they hold.
-#[derive(Debug, Default)]
-struct Names {
-    ids: HashMap<String, u16>,
-    /// By id: the name, and when it left if it did.
-    held: Vec<(String, Option<u64>)>,
-    departures: u64,
-}
-
-impl Names {
-    fn set(&mut self, present: &[&str]) {
-        for (name, left) in &mut self.held {
-            if left.is_none() && !present.contains(&name.as_str()) {
-                self.departures += 1;
-                *left = Some(self.departures);
-            }
-        }
-        for &name in present {
-            if let Some(&id) = self.ids.get(name) {
-                self.held[usize::from(id)].1 = None;
-            } else if self.held.len() < PORTS_MAX {
-                self.ids.insert(name.to_string(), self.held.len() as u16);
-                self.held.push((name.to_string(), None));
-            } else if let Some((id, slot)) = self
-                .held
-                .iter_mut()
-                .enumerate()
-                .filter(|(_, (name, left))| left.is_some() && !present.contains(&name.as_str()))
-                .min_by_key(|(_, (_, left))| *left)
-            {
-                self.ids.remove(&slot.0);
-                self.ids.insert(name.to_string(), id as u16);
-                *slot = (name.to_string(), None);
-            }
-        }
-    }
-
-    fn id(&self, name: &str) -> Option<u16> {
-        self.ids.get(name).copied().filter(|&id| self.held[usize::from(id)].1.is_none())
-    }
-}
+/// Devices of all ports, and a guard for each.
+const DEVICES_MAX: usize = 2 * PORTS_MAX;
 
 /// The ports and devices of the next snapshot.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ports {
     names: Names,
     device_names: Names,
@@ -67,64 +31,46 @@ pub(super) struct Ports {
     pub(super) devices: Vec<Device>,
 }
 
+impl Default for Ports {
+    fn default() -> Self {
+        Ports {
+            names: Names::new(PORTS_MAX),
+            device_names: Names::new(DEVICES_MAX),
+            ports: Vec::new(),
+            devices: Vec::new(),
+        }
+    }
+}
+
 impl Ports {
-    /// Makes ports and devices what `desired` and `links` say; returns the ids whose port is another
-    /// than before, with what it was (`None` for a new id).
+    /// Makes ports and devices what `desired` and `links` say, with tunnels as large as `tunnel_mtus`
+    /// says; returns the ids whose port is another than before, with what it was (`None` for a new id).
     pub(super) fn build(
         &mut self,
         desired: &Desired,
         links: &HashMap<String, Link>,
+        tunnel_mtus: &HashMap<String, u16>,
     ) -> Vec<(PortId, Option<Port>)> {
-        let names: Vec<&str> = desired.ports.iter().map(|p| p.name.as_str()).collect();
-        self.names.set(&names);
-        let mut devices: Vec<&str> = Vec::new();
-        for port in &desired.ports {
-            if !devices.contains(&port.device.as_str()) {
-                devices.push(&port.device);
-            }
-        }
-        self.device_names.set(&devices);
-        let mut ports = vec![hole(); self.names.held.len()];
-        let mut carriers = vec![Device::default(); self.device_names.held.len()];
+        let ipsec = &desired.ipsec;
+        let virtuals = ipsec.tunnels.iter().map(|t| &t.name).chain(ipsec.spds.iter().map(|s| &s.name));
+        self.names.set(desired.ports.iter().map(|p| &p.name).chain(virtuals).map(String::as_str));
+        let guarded: HashSet<&str> = ipsec.spds.iter().flat_map(|s| &s.ports).map(String::as_str).collect();
+        self.device_names.set(device_names(desired, &guarded).iter().map(String::as_str));
+        let before = std::mem::replace(&mut self.ports, vec![hole(); self.names.len()]);
+        self.devices = vec![Device::default(); self.device_names.len()];
         for spec in &desired.ports {
-            // Both names were set above and check() bounds how many there are.
-            let (Some(id), Some(device)) = (self.names.id(&spec.name), self.device_names.id(&spec.device))
-            else {
-                continue;
-            };
-            let carrier = &mut carriers[usize::from(device)];
-            carrier.name.clone_from(&spec.device);
-            match spec.vlan {
-                None => carrier.untagged = Some(PortId(id)),
-                Some(vlan) => carrier.tagged.push((vlan, PortId(id))),
-            }
             let link = links.get(&spec.device);
-            let device_mtu = link.map_or(MTU_UNSEEN, |l| l.mtu);
-            ports[usize::from(id)] = Port {
-                name: spec.name.clone(),
-                kind: PortKind::Device,
-                device: DeviceId(device),
-                egress: DeviceId(device),
-                vlan: spec.vlan,
-                mac: link.map_or([0; 6], |l| l.mac),
-                mtu: match (spec.mtu, link) {
-                    (Some(mtu), Some(_)) => mtu.min(device_mtu),
-                    (Some(mtu), None) => mtu,
-                    (None, _) => device_mtu,
-                },
-                point_to_point: link.is_some_and(|l| l.point_to_point),
-                up: link.is_some_and(|l| l.up),
-                reverse_path: spec.reverse_path,
-                addresses: spec
-                    .addresses
-                    .iter()
-                    .map(|a| PortAddress { address: a.address, prefix_len: a.prefix_len, owner: a.owner })
-                    .collect(),
-            };
+            let egress = guarded.contains(spec.name.as_str()).then(|| guard(&spec.name));
+            self.put(wired(spec, link), &spec.device, egress.as_deref());
         }
-        carriers.iter_mut().for_each(|d| d.tagged.sort_unstable());
-        self.devices = carriers;
-        let before = std::mem::replace(&mut self.ports, ports);
+        for spec in &ipsec.tunnels {
+            let mtu = spec.mtu.or_else(|| tunnel_mtus.get(&spec.name).copied());
+            self.put(tunnelled(spec, mtu), &tunnel(&spec.name), None);
+        }
+        for spec in &ipsec.spds {
+            self.put(opened(&spec.name), &policy(&spec.name), None);
+        }
+        self.devices.iter_mut().for_each(|d| d.tagged.sort_unstable());
         let mut was = before.into_iter().map(Some);
         let mut changed = Vec::new();
         for (id, port) in self.ports.iter().enumerate() {
@@ -136,8 +82,31 @@ impl Ports {
         changed
     }
 
+    /// Puts a port where its name says, on a device and behind a guard if it has one.
+    fn put(&mut self, port: Port, device: &str, egress: Option<&str>) {
+        // Names were set before and check() bounds how many there are.
+        let (Some(id), Some(carrier)) = (self.id(&port.name), self.device_id(device)) else { return };
+        let egress = egress.map_or(Some(carrier), |name| {
+            let guard = self.device_id(name)?;
+            name.clone_into(&mut self.devices[guard.index()].name);
+            Some(guard)
+        });
+        let Some(egress) = egress else { return };
+        let on = &mut self.devices[carrier.index()];
+        device.clone_into(&mut on.name);
+        match port.vlan {
+            None => on.untagged = Some(id),
+            Some(vlan) => on.tagged.push((vlan, id)),
+        }
+        self.ports[id.index()] = Port { device: carrier, egress, ..port };
+    }
+
+    fn device_id(&self, name: &str) -> Option<DeviceId> {
+        self.device_names.id(name).map(|id| DeviceId(id as u16))
+    }
+
     pub(super) fn id(&self, name: &str) -> Option<PortId> {
-        self.names.id(name).map(PortId)
+        self.names.id(name).map(|id| PortId(id as u16))
     }
 
     /// The port of an id, holes excluded.
@@ -153,8 +122,84 @@ impl Ports {
 
     /// The port whose connected network holds `gateway`.
     pub(super) fn toward(&self, desired: &Desired, gateway: IpAddr) -> Option<PortId> {
-        desired.connected(gateway).and_then(|(port, _)| self.id(&port.name))
+        desired.connected(gateway).and_then(|(port, _)| self.id(port))
     }
+}
+
+fn tunnel(name: &str) -> String {
+    format!("{}{name}", VIRTUAL[0])
+}
+
+fn policy(spd: &str) -> String {
+    format!("{}{spd}", VIRTUAL[1])
+}
+
+fn guard(port: &str) -> String {
+    format!("{}{port}", VIRTUAL[2])
+}
+
+/// Every device, each once: real ones first, so that what they are numbered does not hang on IPsec.
+fn device_names(desired: &Desired, guarded: &HashSet<&str>) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut seen = HashSet::new();
+    names.extend(desired.ports.iter().filter(|p| seen.insert(&p.device)).map(|p| p.device.clone()));
+    names.extend(desired.ipsec.tunnels.iter().map(|t| tunnel(&t.name)));
+    names.extend(desired.ipsec.spds.iter().map(|s| policy(&s.name)));
+    let ports = desired.ports.iter().filter(|p| guarded.contains(p.name.as_str()));
+    names.extend(ports.map(|p| guard(&p.name)));
+    names
+}
+
+/// A port as configured, on its link.
+fn wired(spec: &PortSpec, link: Option<&Link>) -> Port {
+    let device_mtu = link.map_or(MTU_UNSEEN, |l| l.mtu);
+    Port {
+        name: spec.name.clone(),
+        vlan: spec.vlan,
+        mac: link.map_or([0; 6], |l| l.mac),
+        mtu: match (spec.mtu, link) {
+            (Some(mtu), Some(_)) => mtu.min(device_mtu),
+            (Some(mtu), None) => mtu,
+            (None, _) => device_mtu,
+        },
+        point_to_point: link.is_some_and(|l| l.point_to_point),
+        up: link.is_some_and(|l| l.up),
+        reverse_path: spec.reverse_path,
+        addresses: addresses(&spec.addresses),
+        ..hole()
+    }
+}
+
+/// The port of a tunnel: its far end is whoever opens what its SAs seal.
+fn tunnelled(spec: &TunnelSpec, mtu: Option<u16>) -> Port {
+    Port {
+        name: spec.name.clone(),
+        kind: PortKind::Tunnel,
+        mtu: mtu.unwrap_or(MTU_UNSEEN),
+        point_to_point: true,
+        up: !spec.out.is_empty(),
+        reverse_path: spec.reverse_path,
+        addresses: addresses(&spec.addresses),
+        ..hole()
+    }
+}
+
+/// The port of an SPD, by which nothing leaves.
+fn opened(name: &str) -> Port {
+    Port {
+        name: name.to_string(),
+        kind: PortKind::Policy,
+        mtu: u16::MAX,
+        point_to_point: true,
+        up: true,
+        ..hole()
+    }
+}
+
+fn addresses(specs: &[AddressSpec]) -> Vec<PortAddress> {
+    let address =
+        |a: &AddressSpec| PortAddress { address: a.address, prefix_len: a.prefix_len, owner: a.owner };
+    specs.iter().map(address).collect()
 }
 
 fn hole() -> Port {
@@ -170,35 +215,5 @@ fn hole() -> Port {
         up: false,
         reverse_path: ReversePath::Off,
         addresses: Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn name_keeps_its_id_and_gets_it_back() {
-        let mut names = Names::default();
-        names.set(&["a", "b", "c"]);
-        names.set(&["c", "d"]);
-        assert_eq!((names.id("a"), names.id("c"), names.id("d")), (None, Some(2), Some(3)));
-        names.set(&["d", "b", "c"]);
-        assert_eq!((names.id("b"), names.id("c"), names.id("d")), (Some(1), Some(2), Some(3)));
-    }
-
-    #[test]
-    fn hole_is_reused_only_when_ids_ran_out_and_the_oldest_first() {
-        let mut names = Names::default();
-        let all: Vec<String> = (0..PORTS_MAX).map(|i| i.to_string()).collect();
-        let mut present: Vec<&str> = all.iter().map(String::as_str).collect();
-        names.set(&present);
-        present.retain(|&n| n != "7");
-        names.set(&present);
-        present.retain(|&n| n != "3");
-        names.set(&present);
-        present.push("new");
-        names.set(&present);
-        assert_eq!((names.id("new"), names.id("3"), names.id("7")), (Some(7), None, None));
     }
 }

@@ -78,6 +78,20 @@ impl Replay {
         Ok(())
     }
 
+    /// The same window with another size: what was seen stays seen, and what a larger window reaches back
+    /// to counts as seen, for nobody knows.
+    #[must_use]
+    pub fn resized(&self, size: u16) -> Replay {
+        let mut resized = Replay { top: self.top, ..Replay::new(size) };
+        for sequence in self.top.saturating_add(1).saturating_sub(u64::from(size))..=self.top {
+            if self.size == 0 || self.check(sequence).is_err() {
+                let at = resized.block(sequence);
+                resized.blocks[at] |= 1 << (sequence % 64);
+            }
+        }
+        resized
+    }
+
     fn block(&self, sequence: u64) -> usize {
         ((sequence / 64) % self.blocks.len() as u64) as usize
     }
@@ -95,5 +109,19 @@ mod tests {
             assert_eq!(replay.accept(sequence), Err(Reason::Replayed));
         }
         assert_eq!(replay.accept(36), Err(Reason::ReplayTooOld));
+    }
+
+    #[test]
+    fn another_size_forgets_nothing_and_reaches_back_to_nothing() {
+        let mut replay = Replay::new(64);
+        for sequence in (1..=200).filter(|n| n % 3 == 0) {
+            assert_eq!(replay.accept(sequence), Ok(()));
+        }
+        let (wide, narrow) = (replay.resized(256), replay.resized(32));
+        for sequence in 1..=200 {
+            let was = replay.check(sequence);
+            assert_eq!(wide.check(sequence).is_ok(), was.is_ok(), "{sequence}");
+            assert_eq!(narrow.check(sequence).is_ok(), was.is_ok() && sequence > 198 - 32, "{sequence}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cipher::{Cipher, Keys};
 use super::esp::Template;
@@ -97,6 +97,35 @@ pub struct Params {
     pub hard: Lifetime,
 }
 
+impl Params {
+    /// Without ESN, UDP and lifetimes; a window of 64 numbers (the default of RFC 4303 3.4.3), TTL 64.
+    pub fn new(
+        direction: Direction,
+        spi: u32,
+        mode: Mode,
+        (source, destination): (IpAddr, IpAddr),
+        suite: Suite,
+    ) -> Params {
+        Params {
+            direction,
+            spi,
+            mode,
+            source,
+            destination,
+            suite,
+            esn: false,
+            replay_window: 64,
+            udp: None,
+            dscp: Dscp::Copy,
+            df: Df::Copy,
+            fragment: FragmentWhen::Before,
+            hop_limit: 64,
+            soft: Lifetime::default(),
+            hard: Lifetime::default(),
+        }
+    }
+}
+
 /// An SA as wished for. Its keys print as their lengths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaSpec {
@@ -169,6 +198,15 @@ impl SaState {
         let state = SaState { replay: Mutex::new(Replay::new(params.replay_window)), ..SaState::default() };
         state.installed.store(now, Ordering::Relaxed);
         state
+    }
+
+    /// Gives the replay window another size; what was seen stays seen.
+    pub fn resize_window(&self, size: u16) {
+        // A poisoned lock was held by a test that failed; what it guards is whole after every step.
+        let mut replay = self.replay.lock().unwrap_or_else(PoisonError::into_inner);
+        if replay.size() != size {
+            *replay = replay.resized(size);
+        }
     }
 
     pub fn fail(&self, reason: Reason) {

@@ -4,7 +4,7 @@
 //! is this module's own affair. A rule's place in the list is its priority.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,6 +15,19 @@ use super::sa::{Direction, Sa, SaId};
 pub struct AddressRange {
     pub first: IpAddr,
     pub last: IpAddr,
+}
+
+impl AddressRange {
+    pub const ANY_V4: AddressRange =
+        AddressRange { first: IpAddr::V4(Ipv4Addr::UNSPECIFIED), last: IpAddr::V4(Ipv4Addr::BROADCAST) };
+    pub const ANY_V6: AddressRange = AddressRange {
+        first: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        last: IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
+    };
+
+    pub fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.first.is_ipv4() && (self.first..=self.last).contains(&address)
+    }
 }
 
 /// Ports `first`…`last`.
@@ -159,12 +172,6 @@ impl Selector {
     }
 }
 
-impl AddressRange {
-    pub fn contains(&self, address: IpAddr) -> bool {
-        address.is_ipv4() == self.first.is_ipv4() && (self.first..=self.last).contains(&address)
-    }
-}
-
 /// An index into [`super::Ipsec::spds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpdId(pub u16);
@@ -174,8 +181,9 @@ pub struct SpdId(pub u16);
 pub struct Spd {
     pub name: String,
     pub policies: Vec<Policy>,
-    pub outbound: RuleSet,
-    pub inbound: RuleSet,
+    /// Shared by snapshots that have the same rules.
+    pub outbound: Arc<RuleSet>,
+    pub inbound: Arc<RuleSet>,
     /// Where no rule matches: [`Action::Discard`] or [`Action::Bypass`].
     pub default: Action,
 }

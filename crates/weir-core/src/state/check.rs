@@ -5,12 +5,14 @@
 //! connected network. Linear in routes: each distinct next hop is judged once. Refuses to look at what
 //! is observed (links, neighbours): that changes while the wish stays the same.
 
+mod ipsec;
+
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    AddressSpec, Desired, Error, HopProblem, NeighborProblem, NextHopSpec, Place, PortProblem, PortSpec,
-    Problem, RouteProblem, Via, Wrong, nearest,
+    AddressSpec, Desired, Error, HopProblem, IpsecPlace, NeighborProblem, NextHopSpec, Place, PortProblem,
+    Problem, RouteProblem, VIRTUAL, Via, Wrong, nearest,
 };
 use crate::route::Prefix;
 
@@ -23,6 +25,10 @@ pub const ROUTES_MAX: usize = 1 << 22;
 
 /// Next hops of one route: with [`WEIGHT_MAX`] each, 64 × 64 = 4,096 buckets of 4 B, 16 KiB a group.
 pub const MULTIPATH_HOPS_MAX: usize = 64;
+
+/// SAs there can be: 1,024 peers with one for each of 32 workers, both ways. With a window of 4,096
+/// numbers (512 B), a name and its keys they are below 128 MiB.
+pub const SAS_MAX: usize = 1 << 16;
 
 pub const WEIGHT_MAX: u8 = 64;
 
@@ -39,6 +45,7 @@ const NAME_MAX: usize = 64;
 pub fn check(desired: &Desired) -> Vec<Error> {
     let mut check = Check { desired, ours: HashMap::new(), names: HashSet::new(), errors: Vec::new() };
     check.ports();
+    check.ipsec();
     check.networks();
     check.routes();
     check.neighbors();
@@ -70,6 +77,7 @@ impl<'a> Check<'a> {
                 format!("neighbor {} on {}", n.address, n.port)
             }
             Place::Settings => "settings".to_string(),
+            Place::Ipsec(place) => self.desired.ipsec.subject(place),
         };
         self.errors.push(Error { at, subject, problem });
     }
@@ -97,6 +105,9 @@ impl<'a> Check<'a> {
             } else {
                 carried.insert((&port.device, port.vlan), &port.name);
             }
+            if let Some(kind) = VIRTUAL.iter().find(|v| port.device.starts_with(*v)) {
+                self.wrong(at, PortProblem::ReservedDevice { device: port.device.clone(), kind });
+            }
             if let Some(vlan) = port.vlan.filter(|v| !(1..=4094).contains(v)) {
                 self.wrong(at, PortProblem::Vlan(vlan));
             }
@@ -105,14 +116,14 @@ impl<'a> Check<'a> {
             if let Some(mtu) = port.mtu.filter(|&m| m < least) {
                 self.wrong(at, PortProblem::Mtu { mtu, least });
             }
-            self.addresses(i, port);
+            self.addresses(&port.name, &port.addresses, |address| Place::Address { port: i, address });
         }
     }
 
-    fn addresses(&mut self, port: usize, spec: &'a PortSpec) {
+    fn addresses(&mut self, port: &'a str, list: &'a [AddressSpec], place: impl Fn(usize) -> Place) {
         let mut here = HashSet::new();
-        for (i, a) in spec.addresses.iter().enumerate() {
-            let at = Place::Address { port, address: i };
+        for (i, a) in list.iter().enumerate() {
+            let at = place(i);
             let (address, len) = (a.address, a.prefix_len);
             if len == 0 || len > width(address) {
                 self.wrong(at, PortProblem::PrefixLength { address, len });
@@ -121,12 +132,12 @@ impl<'a> Check<'a> {
             }
             let elsewhere = self.ours.get(&address).map(|&p| p.to_string());
             if !here.insert(address) {
-                self.wrong(at, PortProblem::DuplicateAddress { address, other: spec.name.clone() });
+                self.wrong(at, PortProblem::DuplicateAddress { address, other: port.to_string() });
             } else if let Some(other) = elsewhere {
                 self.wrong(at, PortProblem::DuplicateAddress { address, other });
             } else if !link_local(address) {
                 // fe80::1 may be ours on every link; each is another address (RFC 4007).
-                self.ours.insert(address, &spec.name);
+                self.ours.insert(address, port);
             }
         }
     }
@@ -135,8 +146,10 @@ impl<'a> Check<'a> {
     /// another port's network (a router address on a point-to-point link).
     fn networks(&mut self) {
         let mut all: Vec<(Prefix, usize, usize)> = Vec::new();
-        for (p, port) in self.desired.ports.iter().enumerate() {
-            for (i, a) in port.addresses.iter().enumerate() {
+        // Ports count on to tunnels.
+        let names: Vec<&str> = self.desired.addressed().map(|(name, _)| name).collect();
+        for (p, (_, addresses)) in self.desired.addressed().enumerate() {
+            for (i, a) in addresses.iter().enumerate() {
                 if a.prefix_len > 0 && a.prefix_len < width(a.address) && !link_local(a.address) {
                     all.push((a.network(), p, i));
                 }
@@ -158,11 +171,12 @@ impl<'a> Check<'a> {
             }
         }
         for (port, address, mine, theirs, owner) in found {
-            let other = self.desired.ports[owner].name.clone();
-            self.wrong(
-                Place::Address { port, address },
-                PortProblem::OverlappingNetworks { mine, theirs, other },
-            );
+            let other = names[owner].to_string();
+            let at = match port.checked_sub(self.desired.ports.len()) {
+                None => Place::Address { port, address },
+                Some(tunnel) => Place::Ipsec(IpsecPlace::TunnelAddress { tunnel, address }),
+            };
+            self.wrong(at, PortProblem::OverlappingNetworks { mine, theirs, other });
         }
     }
 
@@ -240,16 +254,16 @@ impl<'a> Check<'a> {
         }
         if link_local(gateway) {
             let Some(port) = &hop.port else { return Some(HopProblem::LinkLocalWithoutPort { gateway }) };
-            let mut on_port = self.desired.ports.iter().filter(|p| p.name == *port);
+            let mut on_port = self.desired.addressed().filter(|(name, _)| name == port);
             return on_port
-                .any(|p| p.addresses.iter().any(|a| a.address == gateway))
+                .any(|(_, addresses)| addresses.iter().any(|a| a.address == gateway))
                 .then(|| HopProblem::GatewayIsOurs { gateway, port: port.clone() });
         }
         match (self.desired.connected(gateway), &hop.port) {
             (None, None) => Some(HopProblem::GatewayNotConnected { gateway }),
             (None, Some(_)) => None,
-            (Some((port, _)), Some(named)) if port.name != *named => {
-                Some(HopProblem::GatewayElsewhere { gateway, on: port.name.clone(), named: named.clone() })
+            (Some((port, _)), Some(named)) if port != named => {
+                Some(HopProblem::GatewayElsewhere { gateway, on: port.to_string(), named: named.clone() })
             }
             (Some((_, address)), _) => {
                 not_in_network(gateway, address).map(|wrong| HopProblem::GatewayNotAHost { gateway, wrong })
@@ -258,7 +272,7 @@ impl<'a> Check<'a> {
     }
 
     fn unknown_port(&self, name: &str) -> Problem {
-        let nearest = nearest(name, self.desired.ports.iter().map(|p| p.name.as_str()));
+        let nearest = nearest(name, self.desired.addressed().map(|(name, _)| name));
         Problem::UnknownPort { name: name.to_string(), nearest: nearest.map(str::to_string) }
     }
 
@@ -300,15 +314,20 @@ impl<'a> Check<'a> {
 impl Desired {
     /// The port, and the address on it, whose network holds `address`; link-local ones have no single
     /// answer and get none.
-    pub(crate) fn connected(&self, address: IpAddr) -> Option<(&PortSpec, &AddressSpec)> {
+    pub(crate) fn connected(&self, address: IpAddr) -> Option<(&str, &AddressSpec)> {
         if link_local(address) {
             return None;
         }
-        self.ports.iter().find_map(|port| {
-            let near =
-                port.addresses.iter().find(|a| a.prefix_len < width(a.address) && a.covers(address))?;
-            Some((port, near))
+        self.addressed().find_map(|(name, addresses)| {
+            let near = addresses.iter().find(|a| a.prefix_len < width(a.address) && a.covers(address))?;
+            Some((name, near))
         })
+    }
+
+    /// Every port with addresses, tunnels behind the others.
+    pub(crate) fn addressed(&self) -> impl Iterator<Item = (&str, &[AddressSpec])> {
+        let ports = self.ports.iter().map(|p| (p.name.as_str(), &p.addresses[..]));
+        ports.chain(self.ipsec.tunnels.iter().map(|t| (t.name.as_str(), &t.addresses[..])))
     }
 }
 

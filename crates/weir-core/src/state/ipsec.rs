@@ -3,8 +3,12 @@
 use super::AddressSpec;
 use crate::ipsec::SaSpec;
 use crate::ipsec::sa::Direction;
-use crate::ipsec::spd::{Action, AddressRange, PortRange};
+use crate::ipsec::spd::{Action, AddressRange, PortRange, Selector};
 use crate::tables::ReversePath;
+use crate::wire::protocol;
+
+/// What names of devices without hardware begin with: a tunnel's, an SPD's, and a guarded port's guard.
+pub const VIRTUAL: [&str; 3] = ["tunnel/", "policy/", "guard/"];
 
 /// All of it; empty where IPsec is not used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,4 +61,57 @@ pub struct PolicySpec {
     pub action: Action,
     pub out: Vec<String>,
     pub inbound: Vec<String>,
+}
+
+impl PolicySpec {
+    pub fn applies(&self, direction: Direction) -> bool {
+        self.direction.is_none_or(|d| d == direction)
+    }
+
+    /// Its rules in a direction: one for each pair of a local and a remote range of one family. Outbound
+    /// our side is the source, inbound the far side is.
+    pub fn selectors(&self, direction: Direction) -> Vec<Selector> {
+        if !self.applies(direction) {
+            return Vec::new();
+        }
+        let mut selectors = Vec::new();
+        for any in [AddressRange::ANY_V4, AddressRange::ANY_V6] {
+            // ICMP is of one family each (RFC 792, RFC 4443).
+            if self.protocol == Some(protocol::ICMPV4) && !any.first.is_ipv4()
+                || self.protocol == Some(protocol::ICMPV6) && any.first.is_ipv4()
+            {
+                continue;
+            }
+            for local in of_family(&self.local, any) {
+                for remote in of_family(&self.remote, any) {
+                    selectors.push(self.selector(direction, local, remote));
+                }
+            }
+        }
+        selectors
+    }
+
+    fn selector(&self, direction: Direction, local: AddressRange, remote: AddressRange) -> Selector {
+        let (ours, theirs) = ((local, self.local_ports), (remote, self.remote_ports));
+        let (from, to) = match direction {
+            Direction::Out => (ours, theirs),
+            Direction::In => (theirs, ours),
+        };
+        Selector {
+            source: from.0,
+            destination: to.0,
+            protocol: self.protocol,
+            source_ports: from.1,
+            destination_ports: to.1,
+            icmp: self.icmp,
+        }
+    }
+}
+
+/// The ranges of the family of `any`, which stands for an empty list.
+fn of_family(ranges: &[AddressRange], any: AddressRange) -> Vec<AddressRange> {
+    if ranges.is_empty() {
+        return vec![any];
+    }
+    ranges.iter().copied().filter(|r| r.first.is_ipv4() == any.first.is_ipv4()).collect()
 }

@@ -3,8 +3,12 @@
 //! Promises: one [`Error`] per mistake, with the place in the [`super::Desired`] (so that a front end
 //! can name a line), a subject, what was found against what was expected, and the remedy.
 
+pub mod ipsec;
+
 use std::fmt;
 use std::net::IpAddr;
+
+use ipsec::{IpsecPlace, SaProblem};
 
 use super::check::{MULTIPATH_HOPS_MAX, PORTS_MAX, ROUTES_MAX, WEIGHT_MAX};
 use crate::route::Prefix;
@@ -39,6 +43,7 @@ pub enum Place {
     NextHop { route: usize, hop: usize },
     Neighbor(usize),
     Settings,
+    Ipsec(IpsecPlace),
 }
 
 /// Why an address cannot be a host's.
@@ -82,6 +87,7 @@ pub enum Problem {
     Route(RouteProblem),
     NextHop(HopProblem),
     Neighbor(NeighborProblem),
+    Sa(SaProblem),
 }
 
 /// Of a port or an address on it.
@@ -92,6 +98,7 @@ pub enum PortProblem {
     Duplicate,
     SharedDevice { device: String, vlan: Option<u16>, other: String },
     Vlan(u16),
+    ReservedDevice { device: String, kind: &'static str },
     Mtu { mtu: u16, least: u16 },
     PrefixLength { address: IpAddr, len: u8 },
     NotAHost { address: IpAddr, wrong: Wrong },
@@ -180,6 +187,7 @@ impl fmt::Display for Problem {
             Problem::Route(problem) => problem.fmt(f),
             Problem::NextHop(problem) => problem.fmt(f),
             Problem::Neighbor(problem) => problem.fmt(f),
+            Problem::Sa(problem) => problem.fmt(f),
         }
     }
 }
@@ -199,6 +207,9 @@ impl fmt::Display for PortProblem {
                 write!(f, "untagged traffic of device {device} is port {other}'s already; give one a vlan")
             }
             PortProblem::Vlan(id) => write!(f, "vlan is {id}, expected 1 to 4094; use a valid 802.1Q tag"),
+            PortProblem::ReservedDevice { device, kind } => {
+                write!(f, "device is {device}, but names with `{kind}` are for devices of IPsec; rename it")
+            }
             PortProblem::Mtu { mtu, least: 1280 } => write!(
                 f,
                 "mtu is {mtu}, expected at least 1280 with IPv6 addresses (RFC 8200 5); raise it or remove them"
