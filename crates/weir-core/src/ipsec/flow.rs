@@ -73,11 +73,11 @@ fn of_ipv6(packet: &[u8]) -> Option<Flow> {
 
 #[inline]
 fn transport(protocol: u8, bytes: &[u8]) -> Transport {
-    match bytes {
-        &[a, b, c, d, ..] if has_ports(protocol) => {
+    match *bytes {
+        [a, b, c, d, ..] if has_ports(protocol) => {
             Transport::Ports { source: u16::from_be_bytes([a, b]), destination: u16::from_be_bytes([c, d]) }
         }
-        &[kind, code, ..] if has_icmp_type(protocol) => Transport::Icmp(u16::from_be_bytes([kind, code])),
+        [kind, code, ..] if has_icmp_type(protocol) => Transport::Icmp(u16::from_be_bytes([kind, code])),
         _ if has_ports(protocol) || has_icmp_type(protocol) => Transport::Opaque,
         _ => Transport::None,
     }
