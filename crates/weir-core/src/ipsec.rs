@@ -14,8 +14,8 @@
 
 pub mod cipher;
 pub mod esp;
-pub mod reassembly;
 pub mod flow;
+pub mod reassembly;
 pub mod replay;
 pub mod sa;
 pub mod sad;
