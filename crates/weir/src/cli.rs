@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::server::encoded;
-use crate::{client, config, daemon, show, top, trace, view};
+use crate::{client, config, daemon, genkey, show, top, trace, view};
 
 /// Why a command ended badly: lower case, subject first, then the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +101,14 @@ enum Verb {
         weir trace --port wan --hex 0200000000010200000000020800450000…\n\n\
         Nothing is sent. The frame takes the very code that forwards.")]
     Trace(TraceArgs),
+    /// Make keys for IPsec, from the operating system's random source
+    #[command(after_help = "Examples:\n  \
+        weir genkey east-out east-in --write gateway.keys    for aes-gcm-128: 16 bytes of key, 4 of salt\n  \
+        weir genkey --cipher aes-cbc-256 --integrity hmac-sha2-256-128 west-out\n  \
+        weir genkey --cipher chacha20-poly1305 lab           prints the entry\n\n\
+        Each SA needs a key of its own, the same at both ends. The file has mode 600, and weir reads no other.\n\
+        An integrity key is made as NAME-integrity beside its encryption key.")]
+    Genkey(GenkeyArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
     Completions { shell: Shell },
@@ -175,6 +183,22 @@ pub struct TraceArgs {
     pub json: bool,
 }
 
+#[derive(Clone, Debug, Args)]
+pub struct GenkeyArgs {
+    /// Names of the entries, as `key = …` in the configuration has them
+    #[arg(required = true)]
+    pub names: Vec<String>,
+    /// The cipher they are for [default: aes-gcm-128]
+    #[arg(long)]
+    pub cipher: Option<String>,
+    /// The integrity algorithm they are for, where the cipher has none of its own
+    #[arg(long)]
+    pub integrity: Option<String>,
+    /// Write them to this keys file instead of printing them
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+}
+
 /// Between a hundredth of a second, where counters are that fresh, and an hour.
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -196,6 +220,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Show { topic, json } => show::run(&socket()?, *topic, *json),
         Verb::Top { once, every } => top::run(&socket()?, Duration::from_secs_f64(*every), *once),
         Verb::Trace(args) => trace::run(&socket()?, args),
+        Verb::Genkey(args) => genkey::run(args),
         Verb::Completions { shell } => show::print(&completions(*shell)),
     }
 }
@@ -214,25 +239,42 @@ fn log() {
 }
 
 fn check(file: &Path) -> Result<(), Failure> {
-    let config = config::load(file).map_err(|refused| Failure(refused.0))?;
-    println!(
-        "{}: {} and {}: nothing wrong",
-        file.display(),
-        count(config.ports.len(), "port"),
-        count(config.routes.len(), "route")
-    );
-    Ok(())
+    let config = config::judge(file).map_err(|refused| Failure(refused.0))?;
+    let mut has =
+        format!("{} and {}", count(config.ports.len(), "port"), count(config.routes.len(), "route"));
+    if !config.ipsec.is_empty() {
+        let ipsec = &config.ipsec;
+        has = format!(
+            "{}, {}, {} and {} in {}",
+            has.replace(" and ", ", "),
+            count(ipsec.sas.len(), "sa"),
+            count(ipsec.tunnels.len(), "tunnel"),
+            if ipsec.policies.len() == 1 {
+                "1 policy".to_owned()
+            } else {
+                format!("{} policies", ipsec.policies.len())
+            },
+            count(ipsec.spds.len(), "spd"),
+        );
+    }
+    let mut out = format!("{}: {has}: nothing wrong\n", file.display());
+    for note in &config.notes {
+        out += &format!("# {note}\n");
+    }
+    show::print(&out)
 }
 
 fn apply(socket: Option<PathBuf>, file: &Path, dry_run: bool) -> Result<(), Failure> {
-    let config = config::load(file).map_err(|refused| Failure(refused.0))?;
+    let config = config::judge(file).map_err(|refused| Failure(refused.0))?;
     let named = daemon::socket_path(&config);
     let socket = match socket {
         // The file names its router; a copy under another name goes to the only router there is.
         None if named.exists() => named,
         given => client::find(given).map_err(Failure)?,
     };
-    let mut path = format!("/v1/apply?file={}", encoded(&file.display().to_string()));
+    let folder = config::folder_of(file).display().to_string();
+    let mut path =
+        format!("/v1/apply?file={}&folder={}", encoded(&file.display().to_string()), encoded(&folder));
     if dry_run {
         path += "&dry-run";
     }

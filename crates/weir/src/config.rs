@@ -5,22 +5,27 @@
 //! addresses does the kernel have) is not asked here: `weir check` works anywhere.
 
 pub mod check;
+pub mod ipsec;
+pub mod keys;
 pub mod port;
-mod read;
+pub mod read;
 pub mod route;
 pub mod settings;
 pub mod source;
 
 use std::net::IpAddr;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
+use weir_core::ipsec::cipher::Keys;
 use weir_core::state::{
-    AddressSpec, Desired, IpsecSpec, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via as CoreVia,
+    AddressSpec, Desired, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via as CoreVia,
 };
 use weir_core::tables::{Owner, Settings};
 
+pub use ipsec::Ipsec;
+use keys::{Keyring, Refusal};
 pub use port::{Addresses, Kind, Port};
 use read::{Fields, Value};
 pub use route::{Neighbor, Route, Via};
@@ -48,6 +53,11 @@ pub struct Config {
     pub ports: Vec<Port>,
     pub routes: Vec<Route>,
     pub neighbors: Vec<Neighbor>,
+    pub ipsec: Ipsec,
+    /// `None` where the keys file was not to be read: good enough to judge the rest, not to run.
+    keyring: Option<Keyring>,
+    /// Sentences about what could not be checked.
+    pub notes: Vec<String>,
     pub workers: settings::Workers,
     pub control: settings::Control,
     pub limits: Settings,
@@ -62,10 +72,39 @@ const FILE_MAX: u64 = 256 << 20;
 /// Complaints printed; the rest are counted.
 const COMPLAINTS_SHOWN: usize = 50;
 
-const KEYS: &[&str] = &["name", "port", "route", "neighbor", "workers", "control", "limits"];
+const KEYS: &[&str] = &[
+    "name", "port", "route", "neighbor", "ipsec", "sa", "tunnel", "spd", "policy", "workers", "control",
+    "limits",
+];
 
-/// Reads and judges a file.
+/// What is done about the keys file a configuration names.
+#[derive(Clone, Copy, Debug)]
+pub enum KeysFrom<'a> {
+    /// It is read, relative to this folder, and must be good.
+    Folder(&'a Path),
+    /// The same, but a user who may not read it hears so in [`Config::notes`].
+    IfReadable(&'a Path),
+    /// It is left alone.
+    Nowhere,
+}
+
+/// Reads and judges a file, and the keys file it names.
 pub fn load(path: &Path) -> Result<Config, Refused> {
+    load_with(path, KeysFrom::Folder(&folder_of(path)))
+}
+
+/// As [`load`], for a user who need not be the one who runs it.
+pub fn judge(path: &Path) -> Result<Config, Refused> {
+    load_with(path, KeysFrom::IfReadable(&folder_of(path)))
+}
+
+/// Where a configuration's own relative paths start.
+pub fn folder_of(path: &Path) -> PathBuf {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    whole.parent().map_or_else(PathBuf::new, Path::to_owned)
+}
+
+fn load_with(path: &Path, keys: KeysFrom<'_>) -> Result<Config, Refused> {
     let shown = path.display();
     let size = std::fs::metadata(path).map_err(|e| unreadable(path, &e))?.len();
     if size > FILE_MAX {
@@ -80,7 +119,7 @@ pub fn load(path: &Path) -> Result<Config, Refused> {
         Refused(format!("{shown}:{line}: byte {at} of the file is not UTF-8; save it as UTF-8 text"))
     })?;
     let name = path.file_stem().map_or("weir".to_owned(), |s| s.to_string_lossy().into_owned());
-    parse(&shown.to_string(), &name, text)
+    parse_with(&shown.to_string(), &name, text, keys)
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Refused {
@@ -92,8 +131,14 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Refused {
     Refused(format!("{}: cannot read it ({error}); {remedy}", path.display()))
 }
 
-/// Judges a text. `file` is printed in complaints, `name` is the router's name unless the text has one.
+/// Judges a text and reads no other file. `file` is printed in complaints, `name` is the router's name
+/// unless the text has one.
 pub fn parse(file: &str, name: &str, text: String) -> Result<Config, Refused> {
+    parse_with(file, name, text, KeysFrom::Nowhere)
+}
+
+/// As [`parse`], with the keys.
+pub fn parse_with(file: &str, name: &str, text: String, keys: KeysFrom<'_>) -> Result<Config, Refused> {
     let source = Source { name: file.to_owned(), text };
     let mut complaints = Complaints::default();
     let text = source.text.clone();
@@ -107,8 +152,9 @@ pub fn parse(file: &str, name: &str, text: String) -> Result<Config, Refused> {
         // A half-parsed tree would only breed complaints about what is not wrong.
         return Err(refused(&source, complaints));
     }
-    let config = build(&source, name, document.get_ref(), document.span(), &mut complaints);
+    let mut config = build(&source, name, document.get_ref(), document.span(), &mut complaints);
     check::check(&config, &mut complaints);
+    config.read_keys(keys, &mut complaints);
     if complaints.is_empty() {
         check::check_core(&config, &mut complaints);
     }
@@ -144,6 +190,15 @@ fn build<'a>(
         ports: each(&fields, "port", complaints, port::read),
         routes: each(&fields, "route", complaints, route::read),
         neighbors: each(&fields, "neighbor", complaints, route::neighbor),
+        ipsec: Ipsec {
+            keys: section("ipsec").and_then(|v| ipsec::section(&v, complaints)),
+            sas: each(&fields, "sa", complaints, ipsec::sa::read),
+            tunnels: each(&fields, "tunnel", complaints, ipsec::policy::tunnel),
+            spds: each(&fields, "spd", complaints, ipsec::policy::spd),
+            policies: each(&fields, "policy", complaints, ipsec::policy::policy),
+        },
+        keyring: None,
+        notes: Vec::new(),
         workers: section("workers").and_then(|v| settings::workers(&v, complaints)).unwrap_or_default(),
         control: section("control").and_then(|v| settings::control(&v, complaints)).unwrap_or_default(),
         limits: section("limits").and_then(|v| settings::limits(&v, complaints)).unwrap_or_default(),
@@ -236,7 +291,48 @@ impl Config {
                 .map(|n| NeighborSpec { port: n.port.value.clone(), address: n.address.value, mac: n.mac })
                 .collect(),
             settings: self.limits,
-            ipsec: IpsecSpec::default(),
+            ipsec: self.ipsec.spec(&|sa| self.keys(sa)),
+        }
+    }
+
+    fn keys(&self, sa: &ipsec::Sa) -> Keys {
+        match &self.keyring {
+            Some(ring) => ipsec::keys_of(sa, ring),
+            None => ipsec::stand_in(sa),
+        }
+    }
+
+    /// The keys of all SAs were read: this can be run.
+    pub fn has_keys(&self) -> bool {
+        self.keyring.is_some()
+    }
+
+    fn read_keys(&mut self, keys: KeysFrom<'_>, complaints: &mut Complaints) {
+        let sas = &self.ipsec.sas;
+        let Some(file) = &self.ipsec.keys else {
+            if let Some(key) = sas.iter().find_map(|sa| sa.key.as_ref().or(sa.integrity_key.as_ref())) {
+                let remedy = "write `[ipsec]` with `keys = \"gateway.keys\"`";
+                complaints.add(
+                    key.span.clone(),
+                    format!("key {}: no keys file is named to find it in; {remedy}", key.value),
+                );
+            }
+            self.keyring = Some(Keyring::default());
+            return;
+        };
+        let folder = match keys {
+            KeysFrom::Folder(folder) | KeysFrom::IfReadable(folder) => folder,
+            KeysFrom::Nowhere => return,
+        };
+        match Keyring::read(&folder.join(&file.value)) {
+            Ok(ring) => {
+                self.ipsec.check_keys(&ring, complaints);
+                self.keyring = Some(ring);
+            }
+            Err(Refusal::Denied(why)) if matches!(keys, KeysFrom::IfReadable(_)) => {
+                self.notes.push(format!("{why}; names and lengths of keys are not checked"));
+            }
+            Err(refusal) => complaints.add(file.span.clone(), format!("ipsec: keys: {refusal}")),
         }
     }
 

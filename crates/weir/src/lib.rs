@@ -7,6 +7,7 @@ pub mod cli;
 pub mod client;
 pub mod config;
 pub mod daemon;
+pub mod genkey;
 pub mod lane;
 pub mod ports;
 pub mod server;

@@ -55,6 +55,8 @@ pub enum What {
     Drops,
     Apply {
         file: String,
+        /// Where the keys file is looked for; the daemon's own configuration's folder when not told.
+        folder: Option<PathBuf>,
         text: String,
         dry_run: bool,
     },
@@ -357,7 +359,8 @@ fn route(method: &Method, path: &str, query: &str, body: Vec<u8>) -> Result<What
                 )
             })?;
             let file = option("file").filter(|f| !f.is_empty()).unwrap_or_else(|| "body".into());
-            post(What::Apply { file, text, dry_run: option("dry-run").is_some() })
+            let folder = option("folder").filter(|f| f.starts_with('/')).map(PathBuf::from);
+            post(What::Apply { file, folder, text, dry_run: option("dry-run").is_some() })
         }
         _ => Err(Answer::refusal(404, format!("{path}: no such resource; GET / lists what there is"))),
     }
@@ -405,7 +408,8 @@ mod tests {
     fn paths_lead_to_asks() {
         assert_eq!(route(&Method::GET, "/v1/ports", "", Vec::new()), Ok(What::Ports));
         let apply = route(&Method::POST, "/v1/apply", "dry-run&file=a.toml", b"x".to_vec());
-        assert_eq!(apply, Ok(What::Apply { file: "a.toml".into(), text: "x".into(), dry_run: true }));
+        let what = What::Apply { file: "a.toml".into(), folder: None, text: "x".into(), dry_run: true };
+        assert_eq!(apply, Ok(what));
         let wrong = route(&Method::GET, "/v1/apply", "", Vec::new()).expect_err("refused");
         assert_eq!(wrong.status, 405);
         assert_eq!(route(&Method::GET, "/v2", "", Vec::new()).expect_err("refused").status, 404);

@@ -28,6 +28,13 @@ pub fn check(config: &Config, complaints: &mut Complaints) {
     let ports = Ports::new(config);
     routes(config, &ports, complaints);
     neighbors(config, &ports, complaints);
+    for spd in &config.ipsec.spds {
+        let subject = format!("spd {}", spd.name.value);
+        for port in &spd.ports {
+            ports.known(port, &subject, complaints);
+        }
+    }
+    config.ipsec.check_names(&ports.names, complaints);
 }
 
 /// What the core, which builds tables of it, has to say beyond that. It is asked only about a file that is
@@ -81,15 +88,19 @@ struct Ports<'a> {
 impl<'a> Ports<'a> {
     fn new(config: &'a Config) -> Self {
         let mut ports = Ports { names: Vec::new(), networks: Vec::new(), open: Vec::new() };
+        let network = |name, a: &Placed<(IpAddr, u8)>| (name, Prefix::new(a.value.0, a.value.1), a.value.0);
         for port in &config.ports {
             let name = port.name.value.as_str();
             ports.names.push(name);
             match &port.addresses {
                 Addresses::Kernel => ports.open.push(name),
-                Addresses::List(list) => ports
-                    .networks
-                    .extend(list.iter().map(|a| (name, Prefix::new(a.value.0, a.value.1), a.value.0))),
+                Addresses::List(list) => ports.networks.extend(list.iter().map(|a| network(name, a))),
             }
+        }
+        for tunnel in &config.ipsec.tunnels {
+            let name = tunnel.name.value.as_str();
+            ports.names.push(name);
+            ports.networks.extend(tunnel.addresses.iter().map(|a| network(name, a)));
         }
         ports
     }

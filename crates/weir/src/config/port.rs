@@ -62,9 +62,9 @@ pub struct Port {
 const KEYS: &[&str] = &["name", "device", "kind", "vlan", "mtu", "addresses", "rpf", "read", "write"];
 
 /// RFC 791: every link carries 68 bytes.
-const MTU_MIN: u16 = 68;
+pub(super) const MTU_MIN: u16 = 68;
 /// One page less headroom, an Ethernet header and a VLAN tag: 4096 − 256 − 14 − 4 = 3822.
-const MTU_MAX: u16 = (4096 - HEADROOM - 14 - 4) as u16;
+pub(super) const MTU_MAX: u16 = (4096 - HEADROOM - 14 - 4) as u16;
 /// RFC 8200: every IPv6 link carries 1280 bytes.
 pub const MTU_MIN_IPV6: u16 = 1280;
 /// `IFNAMSIZ` less its closing zero.
@@ -135,7 +135,7 @@ fn device(value: &Value<'_>, complaints: &mut Complaints) -> Option<Placed<Strin
 }
 
 /// `None` when what stands there is no list of addresses at all.
-fn addresses(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Addresses> {
+pub(super) fn addresses(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Addresses> {
     const EXAMPLE: &str = "addresses = [\"192.0.2.1/24\"]";
     let Some(value) = fields.get("addresses") else { return Some(Addresses::List(Vec::new())) };
     if let toml::de::DeValue::String(s) = value.value

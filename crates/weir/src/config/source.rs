@@ -63,6 +63,7 @@ impl Source {
         let text = self.text.lines().nth(line - 1).unwrap_or_default();
         // A window of the line that contains the caret, with tabs as single spaces so that it lines up.
         let skip = if column > LINE_SHOWN { column - LINE_SHOWN / 2 } else { 0 };
+        let text = without_keys(text);
         let shown: String =
             text.chars().skip(skip).take(LINE_SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
         let covered = self.text.get(complaint.span.clone()).unwrap_or_default();
@@ -84,6 +85,33 @@ impl Source {
         let _ = write!(out, "{}: {what}; nothing was changed", self.name);
         out
     }
+}
+
+/// Hex digits from which on a line may have a key in it: 12 bytes, less than any cipher's; written without
+/// separators, or byte by byte. An IPv6 address has at most four digits in a row.
+const KEY_DIGITS: usize = 24;
+
+/// The line with what looks like a key hidden: complaints are printed and logged. As long as it was.
+fn without_keys(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while !rest.is_empty() {
+        let in_run = |c: char| c.is_ascii_hexdigit() || " :-".contains(c);
+        let end = rest.find(|c| !in_run(c)).unwrap_or(rest.len());
+        let (run, more) = rest.split_at(end);
+        let digits = run.bytes().filter(u8::is_ascii_hexdigit).count();
+        let mut groups = run.split([' ', ':', '-']).filter(|g| !g.is_empty());
+        let by_byte = groups.clone().all(|g| g.len() <= 2);
+        if digits >= KEY_DIGITS && (by_byte || groups.any(|g| g.len() >= KEY_DIGITS)) {
+            out.extend(run.chars().map(|c| if c.is_ascii_hexdigit() { '*' } else { c }));
+        } else {
+            out += run;
+        }
+        let outside = more.find(in_run).unwrap_or(more.len());
+        out += &more[..outside];
+        rest = &more[outside..];
+    }
+    out
 }
 
 /// The word of `known` nearest to `word`, if one is near enough to be meant.
@@ -136,6 +164,15 @@ mod tests {
         assert!(shown.lines().all(|l| l.len() < 140), "{shown}");
         let caret = shown.lines().nth(2).expect("three lines").find('^').expect("a caret");
         assert_eq!(shown.lines().nth(1).expect("three lines").as_bytes()[caret], b'!');
+    }
+
+    #[test]
+    fn a_key_in_the_wrong_file_is_not_printed() {
+        let hidden = without_keys("key = \"00112233445566778899aabbccddeeff\" # 192.0.2.1");
+        assert_eq!(hidden, format!("key = \"{}\" # 192.0.2.1", "*".repeat(32)));
+        assert!(!without_keys("00:11:22:33:44:55:66:77:88:99:aa:bb:cc").contains("22"));
+        let address = "via = \"2001:0db8:0000:0000:0000:0000:0000:0001\"";
+        assert_eq!(without_keys(address), address);
     }
 
     #[test]

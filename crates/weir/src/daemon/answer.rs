@@ -13,6 +13,7 @@ use weir_core::verdict::{Blame, DropCounters, Reason, Verdict};
 use weir_core::wire::DisplayMac;
 
 use super::{Daemon, metrics};
+use crate::config;
 use crate::server::{Answer, What};
 use crate::view;
 use crate::worker::Report;
@@ -30,10 +31,13 @@ impl Daemon {
                 Ok(trace) => Answer::json(200, &trace),
                 Err(error) => Answer::refusal(400, error),
             },
-            What::Apply { file, text, dry_run } => match self.apply_text(now, &file, text, dry_run) {
-                Ok(applied) => Answer::json(200, &applied),
-                Err(error) => Answer::refusal(422, error),
-            },
+            What::Apply { file, folder, text, dry_run } => {
+                let folder = folder.unwrap_or_else(|| config::folder_of(&self.path));
+                match self.apply_text(now, &file, &folder, text, dry_run) {
+                    Ok(applied) => Answer::json(200, &applied),
+                    Err(error) => Answer::refusal(422, error),
+                }
+            }
             What::Metrics => {
                 let body = metrics::text(
                     &self.ports(),

@@ -1,10 +1,12 @@
 //! `weir apply` and SIGHUP: from the configuration that is to the one that is wished, without a packet lost.
 
+use std::path::Path;
+
 use weir_core::time::Nanos;
 
 use super::{Daemon, device_id, links};
 use crate::config::check::explain;
-use crate::config::{self, Config};
+use crate::config::{self, Config, KeysFrom};
 use crate::view::Applied;
 
 impl Daemon {
@@ -18,10 +20,12 @@ impl Daemon {
         &mut self,
         now: Nanos,
         file: &str,
+        folder: &Path,
         text: String,
         dry_run: bool,
     ) -> Result<Applied, String> {
-        let config = config::parse(file, &self.config.name, text).map_err(|refused| refused.0)?;
+        let keys = KeysFrom::Folder(folder);
+        let config = config::parse_with(file, &self.config.name, text, keys).map_err(|refused| refused.0)?;
         self.apply(now, config, dry_run)
     }
 

@@ -1,0 +1,178 @@
+//! The keys file: who may have written it, what it says, that its keys are seen nowhere, and `weir genkey`.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use weir::config;
+
+/// A folder of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("weir-keys-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("a file");
+        fs::set_permissions(&path, Permissions::from_mode(mode)).expect("permissions");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const KEY: &str = "00112233445566778899aabbccddeeff01020304";
+
+fn sa(name: &str, direction: &str, spi: u32, cipher: &str, keys: &str) -> String {
+    format!(
+        "[[sa]]\nname = \"{name}\"\ndirection = \"{direction}\"\nspi = {spi}\nsource = \"192.0.2.1\"\n\
+         destination = \"192.0.2.2\"\ncipher = \"{cipher}\"\n{keys}\n"
+    )
+}
+
+fn gateway(sas: &str) -> String {
+    format!("[ipsec]\nkeys = \"k\"\n[[port]]\nname = \"wan\"\ndevice = \"eth0\"\n{sas}")
+}
+
+/// What loading a configuration with this keys file says.
+fn load(keys: &str, mode: u32, sas: &str) -> Result<config::Config, String> {
+    let folder = Folder::new();
+    folder.file("k", keys, mode);
+    let file = folder.file("gateway.toml", &gateway(sas), 0o644);
+    config::load(&file).map_err(|refused| refused.0)
+}
+
+fn weir(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weir")).args(args).output().expect("weir starts")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of ours")
+}
+
+#[test]
+fn keys_reach_the_desired_state_and_no_printed_form_of_it() {
+    let sas = sa("a", "out", 4097, "aes-gcm-128", "key = \"a\"");
+    let config = load(&format!("a = \"{KEY}\""), 0o600, &sas).expect("valid");
+    let desired = config.desired(&|_| Vec::new());
+    assert_eq!(desired.ipsec.sas[0].keys.encryption.bytes()[..4], [0, 0x11, 0x22, 0x33]);
+    let printed = format!("{config:?} {desired:?}");
+    assert!(!printed.contains("0011") && !printed.contains("17, 34, 51"), "{printed}");
+}
+
+#[test]
+fn a_file_others_may_read_is_refused_with_the_command_that_mends_it() {
+    let sas = sa("a", "out", 4097, "aes-gcm-128", "key = \"a\"");
+    for mode in [0o644, 0o640, 0o604, 0o620] {
+        let said = load(&format!("a = \"{KEY}\""), mode, &sas).expect_err("refused");
+        assert!(said.contains(&format!("mode {mode:03o}")) && said.contains("run `chmod 600 "), "{said}");
+    }
+    for mode in [0o600, 0o400] {
+        load(&format!("a = \"{KEY}\""), mode, &sas).expect("private");
+    }
+}
+
+#[test]
+fn a_file_in_a_folder_for_everyone_is_refused() {
+    let folder = Folder::new();
+    fs::set_permissions(&folder.0, Permissions::from_mode(0o1777)).expect("permissions");
+    folder.file("k", &format!("a = \"{KEY}\""), 0o600);
+    let sas = sa("a", "out", 4097, "aes-gcm-128", "key = \"a\"");
+    let file = folder.file("gateway.toml", &gateway(&sas), 0o644);
+    let said = config::load(&file).expect_err("refused").0;
+    assert!(said.contains("is writable for everyone; run `chmod o-w "), "{said}");
+}
+
+#[test]
+fn what_is_no_file_or_not_there_is_one_sentence() {
+    let folder = Folder::new();
+    let sas = sa("a", "out", 4097, "aes-gcm-128", "key = \"a\"");
+    let file = folder.file("gateway.toml", &gateway(&sas), 0o644);
+    let said = config::load(&file).expect_err("refused").0;
+    assert!(said.contains("there is no such file; make it with `weir genkey"), "{said}");
+    fs::create_dir(folder.0.join("k")).expect("a folder");
+    let said = config::load(&file).expect_err("refused").0;
+    assert!(said.contains("is no regular file"), "{said}");
+}
+
+#[test]
+fn keys_of_wrong_lengths_and_names_are_refused_where_they_are_named() {
+    let said = |keys: &str, sas: &str| load(keys, 0o600, sas).expect_err("refused");
+    let short = said("a = \"00112233\"", &sa("a", "out", 4097, "aes-gcm-128", "key = \"a\""));
+    assert!(short.contains("sa a: key is 4 bytes, aes-gcm-128 takes 20 (16 key + 4 salt)"), "{short}");
+    assert!(short.contains("gateway.toml:13:7"), "{short}");
+    let cbc = "integrity = \"hmac-sha2-256-128\"\nkey = \"a\"\nintegrity_key = \"b\"";
+    let short =
+        said(&format!("a = \"{}\"\nb = \"00\"", &KEY[..32]), &sa("a", "out", 4097, "aes-cbc-128", cbc));
+    assert!(short.contains("integrity key is 1 bytes, hmac-sha2-256-128 takes 32"), "{short}");
+    let unknown = said(&format!("east = \"{KEY}\""), &sa("a", "out", 4097, "aes-gcm-128", "key = \"est\""));
+    assert!(unknown.contains("there is no key `est`") && unknown.contains("write `east`"), "{unknown}");
+}
+
+#[test]
+fn one_aead_key_for_two_sas_is_refused() {
+    let two = sa("a", "out", 4097, "aes-gcm-128", "key = \"a\"")
+        + &sa("b", "in", 4098, "aes-gcm-128", "key = \"b\"");
+    let said = load(&format!("a = \"{KEY}\"\nb = \"{KEY}\""), 0o600, &two).expect_err("refused");
+    assert!(said.contains("sa b: its key is that of sa a too"), "{said}");
+}
+
+#[test]
+fn genkey_makes_a_private_file_that_fits_and_never_overwrites() {
+    let folder = Folder::new();
+    let keys = folder.0.join("k");
+    let made = weir(&["genkey", "a", "b", "--write", text(&keys)]);
+    assert!(made.status.success(), "{made:?}");
+    assert_eq!(fs::metadata(&keys).expect("there").permissions().mode() & 0o777, 0o600);
+    let again = weir(&["genkey", "a", "--write", text(&keys)]);
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(!again.status.success() && said.contains("has a key `a` already"), "{said}");
+    let more = weir(&[
+        "genkey",
+        "c",
+        "--cipher",
+        "aes-cbc-256",
+        "--integrity",
+        "hmac-sha2-512-256",
+        "--write",
+        text(&keys),
+    ]);
+    assert!(more.status.success(), "{more:?}");
+    let cbc = "integrity = \"hmac-sha2-512-256\"\nkey = \"c\"\nintegrity_key = \"c-integrity\"";
+    let sas = sa("a", "out", 4097, "aes-gcm-128", "key = \"a\"")
+        + &sa("b", "in", 4098, "aes-gcm-128", "key = \"b\"")
+        + &sa("c", "in", 4099, "aes-cbc-256", cbc);
+    let file = folder.file("gateway.toml", &gateway(&sas), 0o644);
+    config::load(&file).expect("keys that differ and fit");
+    let checked = weir(&["check", text(&file)]);
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(said.contains("3 sas") && said.contains("nothing wrong"), "{checked:?}");
+}
+
+#[test]
+fn genkey_prints_entries_and_knows_what_it_does_not() {
+    let printed = weir(&["genkey", "lab", "--cipher", "chacha20-poly1305"]);
+    let line = String::from_utf8_lossy(&printed.stdout).into_owned();
+    assert!(line.starts_with("lab = \"") && line.trim_end().len() == "lab = \"\"".len() + 2 * 36, "{line}");
+    let said = |args: &[&str]| {
+        let output = weir(args);
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(said(&["genkey", "a", "--cipher", "aes-gcm-12"]).contains("write `aes-gcm-128`"));
+    assert!(said(&["genkey", "a", "--cipher", "null"]).contains("null takes no key"));
+    assert!(said(&["genkey", "a b"]).contains("got the name `a b`"));
+}
