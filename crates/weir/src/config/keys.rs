@@ -246,7 +246,7 @@ mod tests {
             format!("{secret}{secret} = 1"),
             format!("a = \"{secret}\"\na = \"{secret}\""),
             format!("a = \"{}\"", secret.repeat(20)),
-            format!("{secret}"),
+            secret.to_owned(),
         ];
         for file in &files {
             let said = parse(file).expect_err("refused");
