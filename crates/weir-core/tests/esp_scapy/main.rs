@@ -35,10 +35,12 @@ const SHAPES: [Shape; 6] = [
 /// Sequence numbers with ESN begin here: their high half is not sent.
 const HIGH: u64 = 7 << 32;
 
-/// Both ends of an SA, and what they carry.
+/// Both ends of an SA, with the ciphers of every machine and with the best of this one, and what they carry.
 struct Case {
     out: Sa,
     inbound: Sa,
+    best_out: Sa,
+    best_inbound: Sa,
     inner: u8,
 }
 
@@ -51,12 +53,22 @@ impl Case {
             Shape::Transport(4) => (transport(plain), 4),
             Shape::Transport(_) => (transport(outside6(plain)), 6),
         };
-        let (out, inbound) = pair(if udp { in_udp(plain) } else { plain });
-        if esn {
-            out.state.sequence.store(HIGH, std::sync::atomic::Ordering::Relaxed);
+        let params = if udp { in_udp(plain) } else { plain };
+        let ((out, inbound), (mut best_out, mut best_inbound)) = (pair(params.clone()), pair(params));
+        let best = weir_io::cipher::best().cipher(suite, esn, &keys(suite)).expect("a cipher");
+        best_out.cipher = best.clone();
+        best_inbound.cipher = best;
+        for inbound in [&inbound, &best_inbound].into_iter().filter(|_| esn) {
             inbound.state.replay.lock().expect("no panic").accept(HIGH).expect("new");
         }
-        Case { out, inbound, inner }
+        Case { out, inbound, best_out, best_inbound, inner }
+    }
+
+    /// Seals as the n-th packet, by one cipher or the other.
+    fn seal(&self, n: usize, best: bool, packet: &[u8]) -> Vec<u8> {
+        let sa = if best { &self.best_out } else { &self.out };
+        sa.state.sequence.store(self.sequence(n) - 1, std::sync::atomic::Ordering::Relaxed);
+        seal(sa, packet).expect("sealed")
     }
 
     /// A packet with `len` bytes behind its IP header.
@@ -164,9 +176,8 @@ fn scapy_opens_what_is_sealed_and_seals_what_is_opened() {
         // Each size with one of the four kinds of sequence number and encapsulation, by turns.
         for (index, case) in cases.iter().enumerate().filter(|(index, _)| index % 4 == (at + index / 4) % 4) {
             let n = at + 1;
-            case.out.state.sequence.store(case.sequence(at), std::sync::atomic::Ordering::Relaxed);
             let packet = case.packet(len);
-            let sealed = seal(&case.out, &packet).expect("sealed");
+            let sealed = case.seal(n, at / 4 % 2 == 0, &packet);
             lines.push(case.line("open", n, &sealed));
             lines.push(case.line("seal", n, &packet));
             asked.push((index, packet));
@@ -178,7 +189,15 @@ fn scapy_opens_what_is_sealed_and_seals_what_is_opened() {
         let what = || format!("{:?}, {} bytes", case.out.params, packet.len());
         assert_eq!(answers[0].as_ref(), Ok(packet), "scapy opens: {}", what());
         let sealed = answers[1].as_ref().unwrap_or_else(|e| panic!("scapy seals: {e}: {}", what()));
-        assert_eq!(open(&case.inbound, sealed).as_ref(), Ok(packet), "opened: {}", what());
+        for sa in [&case.inbound, &case.best_inbound] {
+            assert_eq!(
+                open(sa, sealed).as_ref(),
+                Ok(packet),
+                "opened by {}: {}",
+                sa.cipher.backend(),
+                what()
+            );
+        }
     }
     assert!(asked.len() > 2500, "{} packets", asked.len());
 }
@@ -188,12 +207,14 @@ fn what_changes_on_the_way_is_refused_by_both() {
     let mut lines = Vec::new();
     for suite in Suite::all() {
         let case = Case::new(suite, Shape::Tunnel { outer: 4, inner: 4 }, false, true);
-        let sealed = seal(&case.out, &case.packet(100)).expect("sealed");
+        let sealed = case.seal(1, true, &case.packet(100));
         // From the SPI on, everything is authenticated: here sequence number, IV or payload, and ICV.
         for (at, n) in [(27, 1 ^ 4), (40, 1), (sealed.len() - 1, 1)] {
             let mut damaged = sealed.clone();
             damaged[at] ^= 4;
-            assert_eq!(open(&case.inbound, &damaged), Err(Reason::IntegrityFailed), "{suite}");
+            for sa in [&case.inbound, &case.best_inbound] {
+                assert_eq!(open(sa, &damaged), Err(Reason::IntegrityFailed), "{suite}");
+            }
             lines.push(case.line("open", n, &damaged));
         }
         assert!(open(&case.inbound, &sealed).is_ok(), "{suite}");
