@@ -10,7 +10,6 @@ use weir_io::cipher::{self, rate};
 
 /// Inner packets: the shortest, IMIX's middle, and what an Ethernet frame holds beside ESP.
 const SIZES: [usize; 6] = [52, 116, 488, 1000, 1388, 8900];
-const BACKENDS: [&str; 2] = ["aws-lc", "vaes"];
 const TURNS: usize = 9;
 const TURN: Duration = Duration::from_millis(4);
 const SMOKE_TURNS: usize = 1;
@@ -20,6 +19,7 @@ fn main() {
     let smoke = !std::env::args().any(|argument| argument == "--bench");
     let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     let (turns, turn) = if smoke { (SMOKE_TURNS, SMOKE_TURN) } else { (TURNS, TURN) };
+    print!("{}", cipher::choice());
     println!(
         "{:32} {:5} {:8} {:>6} {:>9} {:>8} {:>8} {:>8}",
         "suite", "does", "backend", "bytes", "ns", "clocks", "Mpps", "Gb/s"
@@ -34,8 +34,10 @@ fn main() {
 }
 
 fn compare(suite: Suite, direction: rate::Direction, size: usize, turns: usize, turn: Duration) {
-    let backends: Vec<_> =
-        BACKENDS.iter().filter_map(|name| cipher::by_name(name).map(|ciphers| (*name, ciphers))).collect();
+    let backends: Vec<_> = cipher::BACKENDS
+        .iter()
+        .filter_map(|name| cipher::by_name(name).map(|ciphers| (*name, ciphers)))
+        .collect();
     let mut best = vec![None::<rate::Rate>; backends.len()];
     for _ in 0..turns {
         for ((_, ciphers), best) in backends.iter().zip(&mut best) {

@@ -6,6 +6,7 @@
 //! Refuses: keys of another length than the suite's.
 
 mod aws_lc;
+mod choice;
 mod hmac;
 pub mod rate;
 mod shape;
@@ -19,8 +20,12 @@ use std::sync::Arc;
 use weir_core::ipsec::Ciphers;
 
 pub use aws_lc::AwsLc;
+pub use choice::Choice;
 #[cfg(target_arch = "x86_64")]
 pub use vaes::Vaes;
+
+/// Every name [`by_name`] may know; the first is on every machine.
+pub const BACKENDS: [&str; 2] = ["aws-lc", "vaes"];
 
 /// Ciphers for every machine.
 pub fn portable() -> Arc<dyn Ciphers> {
@@ -37,11 +42,12 @@ pub fn by_name(name: &str) -> Option<Arc<dyn Ciphers>> {
     }
 }
 
-/// The fastest ciphers of this machine.
+/// The fastest ciphers of this machine, by measurement: the first call takes some milliseconds.
 pub fn best() -> Arc<dyn Ciphers> {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(vaes) = Vaes::new() {
-        return Arc::new(vaes);
-    }
-    portable()
+    Arc::new(choice())
+}
+
+/// What [`best`] rests on, to print.
+pub fn choice() -> &'static Choice {
+    choice::choice(|| BACKENDS.into_iter().filter_map(by_name).collect())
 }

@@ -64,7 +64,7 @@ pub fn raw_rate(
     time: Duration,
 ) -> Option<Rate> {
     let cipher = ciphers.cipher(suite, false, &keys(suite)).ok()?;
-    let mut bed = Bed::new(suite, payload_len);
+    let mut bed = Bed::new(suite, payload_len, BUFFERS);
     let end = clock::now() + time.as_nanos() as u64;
     let (mut ns, mut clocks) = (Vec::new(), Vec::new());
     while ns.is_empty() || clock::now() < end {
@@ -95,15 +95,15 @@ pub struct Round {
 }
 
 impl Bed {
-    pub fn new(suite: Suite, payload_len: usize) -> Bed {
+    pub fn new(suite: Suite, payload_len: usize, buffers: usize) -> Bed {
         let packet = payload_len + suite.overhead(payload_len);
         let buffer = packet.next_multiple_of(BUFFER);
-        Bed { memory: vec![0x42; BUFFERS * buffer], buffer, packet, sequence: 0 }
+        Bed { memory: vec![0x42; buffers * buffer], buffer, packet, sequence: 0 }
     }
 
     /// Seals or opens every buffer's packet once; before it is opened, it is sealed off the clock.
     pub fn round(&mut self, cipher: &dyn Cipher, direction: Direction) -> Option<Round> {
-        let mut jobs = Vec::with_capacity(BUFFERS);
+        let mut jobs = Vec::with_capacity(self.memory.len() / self.buffer);
         for buffer in self.memory.chunks_exact_mut(self.buffer) {
             self.sequence += 1;
             let packet = buffer.get_mut(..self.packet)?;
