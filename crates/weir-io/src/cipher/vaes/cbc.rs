@@ -1,0 +1,213 @@
+//! AES-CBC of ESP packets (RFC 3602), without its ICV.
+//!
+//! Encryption is serial in a packet, each block waiting for the one before, and a batch has many packets:
+//! 16 of them go side by side, four to a vector, and a lane that is done takes the next packet. A lane for
+//! which there is none doubles another: it reads and writes what that one does. Decryption is parallel in
+//! a packet: a block needs only the ciphertext before it.
+//!
+//! ```text
+//! encrypted   | sequence number | body 0 | body 1 …    under an IV of zero
+//! sent        | IV              | cipher 0, 1 …        which makes the IV unpredictable
+//! ```
+
+use std::arch::x86_64::*;
+
+use weir_core::ipsec::Job;
+use zeroize::Zeroize;
+
+use super::Vaes;
+use super::ghash::xor3;
+use super::schedule::{MOST, expand};
+use crate::cipher::shape::{HEADER, Shape};
+
+const BLOCK: usize = 16;
+/// Vectors in flight at once, and packets: four to a vector.
+const VECTORS: usize = 4;
+const LANES: usize = 4 * VECTORS;
+
+/// Round keys of both directions.
+#[repr(C, align(64))]
+pub struct Cbc<const ROUNDS: usize> {
+    encrypt: [__m128i; MOST],
+    decrypt: [__m128i; MOST],
+}
+
+/// Packets being encrypted: where the next block of each is, how many are left, the last ciphertext.
+#[repr(C, align(64))]
+struct Lanes {
+    chains: [__m128i; LANES],
+    at: [*mut u8; LANES],
+    left: [usize; LANES],
+}
+
+impl<const ROUNDS: usize> Cbc<ROUNDS> {
+    /// `key` has the length that goes with `ROUNDS`.
+    pub fn new(_: Vaes, key: &[u8]) -> Box<Cbc<ROUNDS>> {
+        assert_eq!(key.len() / 4 + 6, ROUNDS, "rounds follow from the key's length");
+        // SAFETY: `Vaes` exists only where `prepare`'s instructions do.
+        unsafe { Cbc::prepare(key) }
+    }
+
+    #[target_feature(enable = "aes,sse2")]
+    fn prepare(key: &[u8]) -> Box<Cbc<ROUNDS>> {
+        let encrypt = expand(key);
+        let mut decrypt = [_mm_setzero_si128(); MOST];
+        for (round, key) in decrypt[..=ROUNDS].iter_mut().zip(encrypt[..=ROUNDS].iter().rev()) {
+            *round = _mm_aesimc_si128(*key);
+        }
+        (decrypt[0], decrypt[ROUNDS]) = (encrypt[ROUNDS], encrypt[0]);
+        Box::new(Cbc { encrypt, decrypt })
+    }
+
+    /// Writes the IV of each packet that fits `shape` and encrypts its body.
+    pub fn encrypt(&self, shape: &Shape, jobs: &mut [Job<'_>]) {
+        // SAFETY: a `Cbc` is made only where `Vaes` exists, hence where these instructions do.
+        unsafe { self.encrypt_all(shape, jobs) }
+    }
+
+    /// Decrypts whole blocks in place.
+    pub fn decrypt(&self, iv: &[u8; BLOCK], blocks: &mut [u8]) {
+        // SAFETY: a `Cbc` is made only where `Vaes` exists, hence where these instructions do.
+        unsafe { self.decrypt_blocks(iv, blocks) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,aes")]
+    fn encrypt_all(&self, shape: &Shape, jobs: &mut [Job<'_>]) {
+        let mut waiting = jobs.iter_mut().filter_map(|job| blocks(shape, job));
+        let mut lanes = Lanes {
+            chains: [_mm_setzero_si128(); LANES],
+            at: [std::ptr::null_mut(); LANES],
+            left: [0; LANES],
+        };
+        loop {
+            for lane in 0..LANES {
+                if lanes.left[lane] == 0
+                    && let Some(blocks) = waiting.next()
+                {
+                    lanes.at[lane] = blocks.as_mut_ptr();
+                    lanes.left[lane] = blocks.len() / BLOCK;
+                    lanes.chains[lane] = _mm_setzero_si128();
+                }
+            }
+            let busy = (0..LANES).filter(|&lane| lanes.left[lane] > 0);
+            let Some(active) = busy.min_by_key(|&lane| lanes.left[lane]) else { break };
+            let run = lanes.left[active];
+            for lane in 0..LANES {
+                if lanes.left[lane] == 0 {
+                    lanes.at[lane] = lanes.at[active];
+                    lanes.chains[lane] = lanes.chains[active];
+                }
+            }
+            // SAFETY: each lane has `run` blocks: those with work no less, as `run` is the least of them,
+            // and the idle ones are where `active` is, in the same state.
+            unsafe { self.run(&mut lanes, run) };
+            for left in &mut lanes.left {
+                *left = left.saturating_sub(run);
+            }
+        }
+    }
+
+    /// Encrypts `run` blocks of every lane.
+    ///
+    /// # Safety
+    /// Every lane's pointer is good for `run` blocks; two lanes share blocks only if they share a chain.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,aes")]
+    unsafe fn run(&self, lanes: &mut Lanes, run: usize) {
+        let mut states = [_mm512_setzero_si512(); VECTORS];
+        for (state, chains) in states.iter_mut().zip(lanes.chains.chunks_exact(4)) {
+            // SAFETY: four lanes are a vector.
+            *state = unsafe { _mm512_loadu_si512(chains.as_ptr().cast()) };
+        }
+        let whitening = _mm512_broadcast_i32x4(self.encrypt[0]);
+        for block in 0..run {
+            let at = |lane: usize| lanes.at[lane].wrapping_add(block * BLOCK).cast::<__m128i>();
+            for (vector, state) in states.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                let lane = |lane: usize| unsafe { _mm_loadu_si128(at(4 * vector + lane)) };
+                let plain = _mm512_castsi128_si512(lane(0));
+                let plain = _mm512_inserti32x4::<1>(plain, lane(1));
+                let plain = _mm512_inserti32x4::<2>(plain, lane(2));
+                let plain = _mm512_inserti32x4::<3>(plain, lane(3));
+                *state = xor3(*state, plain, whitening);
+            }
+            for key in &self.encrypt[1..ROUNDS] {
+                let key = _mm512_broadcast_i32x4(*key);
+                for state in &mut states {
+                    *state = _mm512_aesenc_epi128(*state, key);
+                }
+            }
+            let key = _mm512_broadcast_i32x4(self.encrypt[ROUNDS]);
+            for (vector, state) in states.iter_mut().enumerate() {
+                *state = _mm512_aesenclast_epi128(*state, key);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    _mm_storeu_si128(at(4 * vector), _mm512_castsi512_si128(*state));
+                    _mm_storeu_si128(at(4 * vector + 1), _mm512_extracti32x4_epi32::<1>(*state));
+                    _mm_storeu_si128(at(4 * vector + 2), _mm512_extracti32x4_epi32::<2>(*state));
+                    _mm_storeu_si128(at(4 * vector + 3), _mm512_extracti32x4_epi32::<3>(*state));
+                }
+            }
+        }
+        for (state, chains) in states.iter().zip(lanes.chains.chunks_exact_mut(4)) {
+            // SAFETY: four lanes are a vector.
+            unsafe { _mm512_storeu_si512(chains.as_mut_ptr().cast(), *state) };
+        }
+        for at in &mut lanes.at {
+            *at = at.wrapping_add(run * BLOCK);
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,aes")]
+    fn decrypt_blocks(&self, iv: &[u8; BLOCK], blocks: &mut [u8]) {
+        // SAFETY: the IV is an array of 16 bytes.
+        let iv = unsafe { _mm_loadu_si128(iv.as_ptr().cast()) };
+        // The last lane is what the next vector's first block is chained to.
+        let mut before = _mm512_inserti32x4::<3>(_mm512_setzero_si512(), iv);
+        for stride in blocks.chunks_mut(LANES * BLOCK) {
+            let mut ciphers = [_mm512_setzero_si512(); VECTORS];
+            let mut states = ciphers;
+            let (words, at) = (stride.len() / BLOCK * 2, stride.as_mut_ptr());
+            let mask = |vector: usize| {
+                let words = words.saturating_sub(8 * vector).min(8);
+                ((1u32 << words) - 1) as u8
+            };
+            let whitening = _mm512_broadcast_i32x4(self.decrypt[0]);
+            for vector in 0..VECTORS {
+                let at = at.wrapping_add(64 * vector).cast();
+                // SAFETY: the mask has the words of whole blocks in `stride`, and no others are read.
+                ciphers[vector] = unsafe { _mm512_maskz_loadu_epi64(mask(vector), at) };
+                states[vector] = _mm512_xor_si512(ciphers[vector], whitening);
+            }
+            for key in &self.decrypt[1..ROUNDS] {
+                let key = _mm512_broadcast_i32x4(*key);
+                for state in &mut states {
+                    *state = _mm512_aesdec_epi128(*state, key);
+                }
+            }
+            let key = _mm512_broadcast_i32x4(self.decrypt[ROUNDS]);
+            for vector in 0..VECTORS {
+                let chained = _mm512_alignr_epi64::<6>(ciphers[vector], before);
+                before = ciphers[vector];
+                let plain = _mm512_aesdeclast_epi128(states[vector], _mm512_xor_si512(key, chained));
+                let at = at.wrapping_add(64 * vector).cast();
+                // SAFETY: the mask has the words of whole blocks in `stride`, and no others are written.
+                unsafe { _mm512_mask_storeu_epi64(at, mask(vector), plain) };
+            }
+        }
+    }
+}
+
+/// IV and body, the sequence number in place of the IV; `None` when the packet does not fit.
+fn blocks<'a>(shape: &Shape, job: &'a mut Job<'_>) -> Option<&'a mut [u8]> {
+    let (covered, _) = shape.covered(job.packet)?;
+    let blocks = covered.get_mut(HEADER..)?;
+    *blocks.first_chunk_mut()? = u128::from(job.sequence).to_be_bytes();
+    Some(blocks)
+}
+
+impl<const ROUNDS: usize> Drop for Cbc<ROUNDS> {
+    fn drop(&mut self) {
+        self.encrypt.zeroize();
+        self.decrypt.zeroize();
+    }
+}
