@@ -8,6 +8,9 @@ pub mod campaign;
 pub mod cli;
 pub mod doctor;
 pub mod experiment;
+#[cfg(test)]
+#[path = "../tests/common/folder.rs"]
+mod folder;
 pub mod generator;
 pub mod manifest;
 pub mod model;

@@ -1,45 +1,21 @@
 //! Campaigns beside each other, as a user compares them: folders on disk, the program, what it says.
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Output};
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/program.rs"]
+mod program;
 
+use std::fs;
+use std::process::Output;
+
+use folder::Folder;
+use program::{run, text};
 use serde_json::Value;
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::manifest::{self, Build, Machine, Manifest};
 use weir_lab::model::Sample;
 use weir_lab::stats::random::Random;
 use weir_lab::store::{self, Run, Store};
-
-/// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let dir = std::env::temp_dir().join(format!("weir-lab-across-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir).expect("a temporary folder");
-        Folder(dir)
-    }
-
-    fn at(&self, name: &str) -> String {
-        self.0.join(name).to_string_lossy().into_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn lab(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_weir-lab")).args(arguments).output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 fn document(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout)
@@ -117,7 +93,7 @@ fn a_step_is_marked_at_the_campaign_that_made_it_with_what_else_changed() {
         }
     }
     let page = folder.at("history.html");
-    let output = lab(&["history", &folder.at(""), "--json", "--html", &page]);
+    let output = run(&["history", &folder.at(""), "--json", "--html", &page]);
     let history = &document(&output)["histories"][0];
     assert_eq!(history["campaigns"].as_array().expect("campaigns").len(), 14);
     let series = |name: &str| {
@@ -136,7 +112,7 @@ fn a_step_is_marked_at_the_campaign_that_made_it_with_what_else_changed() {
     let page = fs::read_to_string(page).expect("written");
     assert!(page.matches("<svg").count() == 2 && page.contains("change 0.9"), "{page}");
     assert!(!page.contains("http://") && !page.contains("https://"), "the page loads nothing");
-    let said = text(&lab(&["history", &folder.at("")]).stdout);
+    let said = text(&run(&["history", &folder.at("")]).stdout);
     assert!(said.contains("── change: 0.9") && said.contains(", worse, p 0.0"), "{said}");
     assert!(said.contains("no change found, p "), "{said}");
 }
@@ -151,12 +127,12 @@ fn few_campaigns_copies_smoke_values_and_damage_are_named() {
     campaign(&folder, "smoke", 9, 2e6, |m| m.experiment.quick = true);
     campaign(&folder, "damaged", 8, 2e6, |_| ());
     fs::write(folder.0.join("damaged/raw/still.jsonl"), "nonsense\n").expect("space");
-    let said = text(&lab(&["history", &folder.at("")]).stdout);
+    let said = text(&run(&["history", &folder.at("")]).stdout);
     assert!(said.contains("synthetic: 3 campaigns"), "{said}");
     assert!(said.contains("3 campaigns: a change needs 4 or more"), "{said}");
     assert!(said.contains("counted once") && said.contains("1 smoke campaigns"), "{said}");
     assert!(said.contains("still.jsonl:1: "), "{said}");
-    let none = lab(&["history", &folder.at(""), "--experiment", "other"]);
+    let none = run(&["history", &folder.at(""), "--experiment", "other"]);
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("no campaign to show"), "{}", text(&none.stderr));
 }
@@ -169,7 +145,7 @@ fn a_configuration_defined_anew_begins_a_series_of_its_own() {
             m.experiment.configurations[0].configuration.routes = if day < 2 { 5 } else { 50 };
         });
     }
-    let history = document(&lab(&["history", &folder.at(""), "--json"]));
+    let history = document(&run(&["history", &folder.at(""), "--json"]));
     let series = history["histories"][0]["series"].as_array().expect("series");
     let found: Vec<(bool, usize)> = series
         .iter()
@@ -192,7 +168,7 @@ fn two_campaigns_are_compared_configuration_by_configuration() {
         m.experiment.window_ms = 50;
     });
     let (old, new) = (folder.at("old"), folder.at("new"));
-    let output = lab(&["compare", &old, &new, "--ministat"]);
+    let output = run(&["compare", &old, &new, "--ministat"]);
     let said = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     for expected in [
@@ -205,7 +181,7 @@ fn two_campaigns_are_compared_configuration_by_configuration() {
     ] {
         assert!(said.contains(expected), "{expected:?} is missing:\n{said}");
     }
-    let json = document(&lab(&["compare", &old, &new, "--json"]));
+    let json = document(&run(&["compare", &old, &new, "--json"]));
     assert_eq!((&json["interleaved"], &json["format"]), (&false.into(), &1.into()));
     let rows = json["others"][0]["rows"].as_array().expect("rows");
     let word = |name: &str| {
@@ -213,9 +189,9 @@ fn two_campaigns_are_compared_configuration_by_configuration() {
         row["comparison"]["verdict"].as_str().expect("a word").to_string()
     };
     assert_eq!(word("moving"), "different");
-    assert_eq!(lab(&["compare", &old, &new, "--fail-if-worse"]).status.code(), Some(1));
-    assert_eq!(lab(&["compare", &new, &old, "--fail-if-worse"]).status.code(), Some(0));
-    let turned = text(&lab(&["compare", &new, &old]).stdout);
+    assert_eq!(run(&["compare", &old, &new, "--fail-if-worse"]).status.code(), Some(1));
+    assert_eq!(run(&["compare", &new, &old, "--fail-if-worse"]).status.code(), Some(0));
+    let turned = text(&run(&["compare", &new, &old]).stdout);
     assert!(turned.contains("the reference is the later of the two"), "{turned}");
 }
 
@@ -224,10 +200,10 @@ fn a_result_file_alone_is_compared_and_what_it_cannot_say_is_said() {
     let folder = Folder::new("alone");
     campaign(&folder, "old", 1, 2e6, |_| ());
     campaign(&folder, "new", 2, 2e6, |_| ());
-    assert!(lab(&["report", &folder.at("new")]).status.success());
+    assert!(run(&["report", &folder.at("new")]).status.success());
     fs::create_dir(folder.0.join("kept")).expect("a folder");
     fs::copy(folder.0.join("new/result.json"), folder.0.join("kept/result.json")).expect("derived");
-    let said = text(&lab(&["compare", &folder.at("old"), &folder.at("kept")]).stdout);
+    let said = text(&run(&["compare", &folder.at("old"), &folder.at("kept")]).stdout);
     assert!(said.contains("time unknown (no manifest.json)") && said.contains("machine and build: unknown"));
     assert!(said.lines().any(|l| l.starts_with("moving ")), "{said}");
 }
@@ -238,7 +214,7 @@ fn what_cannot_be_compared_is_refused_or_listed_with_the_reason() {
     campaign(&folder, "old", 1, 2e6, |_| ());
     campaign(&folder, "other-metric", 2, 2e6, |m| m.experiment.metric.0 = "loss_percent".into());
     campaign(&folder, "redefined", 3, 2e6, |m| m.experiment.configurations[0].configuration.routes = 7);
-    let against = |name: &str| lab(&["compare", &folder.at("old"), &folder.at(name)]);
+    let against = |name: &str| run(&["compare", &folder.at("old"), &folder.at(name)]);
     let odd = against("other-metric");
     assert_eq!(odd.status.code(), Some(1));
     assert!(text(&odd.stderr).contains("its metric is loss_percent"), "{}", text(&odd.stderr));

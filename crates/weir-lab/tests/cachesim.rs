@@ -1,9 +1,14 @@
 //! The simulated cache, on the program itself.
 
-use std::io::Write;
-use std::path::Path;
-use std::process::Command;
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/program.rs"]
+mod program;
 
+use std::io::Write;
+
+use folder::Folder;
+use program::{lab, told};
 use weir_lab::cachesim::{self, PerPacket};
 
 const LAB: &str = r#"
@@ -22,26 +27,9 @@ flows = [16, 4096]
 frame = 64
 "#;
 
-/// A file of its own for each test, removed at the end.
-struct File(std::path::PathBuf);
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn lab(name: &str) -> File {
-    let file = File(std::env::temp_dir().join(format!("weir-lab-{}-{name}.toml", std::process::id())));
-    std::fs::write(&file.0, LAB).expect("space");
-    file
-}
-
-fn run(file: &Path, more: &[&str]) -> (bool, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-lab"));
-    let done = command.arg("cachesim").arg(file).args(more).output().expect("the program starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (done.status.success(), text(&done.stdout), text(&done.stderr))
+fn run(folder: &Folder, more: &[&str]) -> (bool, String, String) {
+    let file = folder.write("two-tables.toml", LAB);
+    told(&lab().arg("cachesim").arg(file).args(more).output().expect("the program starts"))
 }
 
 #[test]
@@ -50,10 +38,10 @@ fn flows_that_do_not_fit_the_first_level_miss_it() {
         let _ = writeln!(std::io::stderr(), "SKIP flows_that_do_not_fit_the_first_level_miss_it: {lacks}");
         return;
     }
-    let file = lab("cachesim");
+    let folder = Folder::new("cachesim");
     // 16 templates of 64 bytes fit into 32 KiB, 4096 do not
     let arguments = ["--packets", "4096", "--d1", "32768,8,64", "--ll", "4194304,16,64", "--json"];
-    let (done, json, said) = run(&file.0, &arguments);
+    let (done, json, said) = run(&folder, &arguments);
     assert!(done, "{said}");
     let all: Vec<PerPacket> = serde_json::from_str(&json).expect("json");
     let [few, many] = all.as_slice() else { panic!("two configurations: {json}") };
@@ -64,9 +52,9 @@ fn flows_that_do_not_fit_the_first_level_miss_it() {
 
 #[test]
 fn the_inside_passes_packets_without_valgrind() {
-    let file = lab("cachesim-inside");
-    let (done, out, said) = run(&file.0, &["--inside", "flows-16", "--packets", "500"]);
+    let folder = Folder::new("cachesim-inside");
+    let (done, out, said) = run(&folder, &["--inside", "flows-16", "--packets", "500"]);
     assert!(done && out.is_empty(), "{said}");
-    let (done, _, said) = run(&file.0, &["--inside", "flows-17", "--packets", "500"]);
+    let (done, _, said) = run(&folder, &["--inside", "flows-17", "--packets", "500"]);
     assert!(!done && said.contains("flows-17: no configuration of that name"), "{said}");
 }

@@ -1,64 +1,24 @@
 //! Campaigns as a user runs them: the program, a file, a folder, and what is in it afterwards.
 
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/program.rs"]
+mod program;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use folder::Folder;
+use program::{SMALL, lab, run, text};
 use weir_lab::campaign::{self, Plan};
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::result::{Results, derive};
 
-/// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let dir = std::env::temp_dir().join(format!("weir-lab-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        Folder(dir)
-    }
-
-    fn read(&self, file: &str) -> String {
-        fs::read_to_string(self.0.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn lab() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_weir-lab"))
-}
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
-
-fn run(arguments: &[&str]) -> Output {
-    lab().args(arguments).output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Two configurations and a ceiling in memory, three short runs each.
-const SMALL: &str = "\
-title = \"Small\"
-question = \"Do the parts fit together?\"
-runs = 3
-warm_up = \"1ms\"
-window = \"5ms\"
-ceiling = true
-[[configuration]]
-family = [\"inet\", \"inet6\"]
-flows = 20
-routes = 10
-";
 
 fn small() -> Experiment {
     Experiment::parse("small", "small.toml", SMALL, &Changes::default()).expect("valid")
@@ -90,7 +50,7 @@ fn every_shipped_experiment_is_valid_and_has_smoke_values() {
 #[test]
 fn every_experiment_runs_in_memory_with_its_smoke_values() {
     for lab in ["demo", "forwarding-frame-size", "forwarding-flows", "route-table-size", "placement"] {
-        let folder = Folder::new(&format!("quick-{lab}"));
+        let folder = Folder::absent(&format!("quick-{lab}"));
         let file = root().join(format!("labs/{lab}.toml"));
         let pattern = if lab == "route-table-size" { "inet*" } else { "memory-*" };
         let out = folder.0.to_string_lossy().into_owned();
@@ -111,7 +71,7 @@ fn every_experiment_runs_in_memory_with_its_smoke_values() {
 
 #[test]
 fn the_folder_holds_raw_runs_manifest_result_and_reports() {
-    let folder = Folder::new("folder");
+    let folder = Folder::absent("folder");
     let results = measured(&folder, &false.into());
     assert_eq!((results.runs_planned, results.runs_measured), (12, 12));
     assert_eq!(folder.read("raw/inet.jsonl").lines().count(), 3);
@@ -149,7 +109,7 @@ const DERIVED: [&str; 5] = ["result.json", "runs.csv", "comparisons.csv", "repor
 
 #[test]
 fn what_was_written_is_what_raw_runs_derive_to() {
-    let folder = Folder::new("derive");
+    let folder = Folder::absent("derive");
     let results = measured(&folder, &false.into());
     let (_, derived) = derive(&folder.0).expect("a campaign");
     assert!(derived == results, "derived again, the results differ");
@@ -163,7 +123,7 @@ fn what_was_written_is_what_raw_runs_derive_to() {
 
 #[test]
 fn a_set_stop_flag_measures_nothing_more_and_still_reports() {
-    let folder = Folder::new("stop");
+    let folder = Folder::absent("stop");
     let results = measured(&folder, &true.into());
     assert_eq!((results.runs_measured, results.runs_missing), (0, 12));
     assert!(folder.read("report.md").contains("interrupted: 12 of 12 runs were not measured"));
@@ -172,7 +132,6 @@ fn a_set_stop_flag_measures_nothing_more_and_still_reports() {
 #[test]
 fn ctrl_c_keeps_what_was_measured() {
     let folder = Folder::new("ctrl-c");
-    fs::create_dir_all(&folder.0).expect("a folder");
     let file = folder.0.join("long.toml");
     fs::write(&file, SMALL.replace("runs = 3", "runs = 2000").replace("5ms", "20ms")).expect("space");
     let out = folder.0.join("out");
@@ -203,7 +162,7 @@ fn ctrl_c_keeps_what_was_measured() {
 #[test]
 fn the_same_seed_gives_the_same_order() {
     let order = |name: &str| {
-        let folder = Folder::new(name);
+        let folder = Folder::absent(name);
         measured(&folder, &true.into());
         let manifest: serde_json::Value = serde_json::from_str(&folder.read("manifest.json")).expect("JSON");
         manifest["order"].clone()
@@ -214,7 +173,6 @@ fn the_same_seed_gives_the_same_order() {
 #[test]
 fn mistakes_are_one_sentence_with_the_place_and_the_remedy() {
     let folder = Folder::new("mistakes");
-    fs::create_dir_all(&folder.0).expect("a folder");
     let file = folder.0.join("bad.toml");
     fs::write(&file, SMALL.replace("flows = 20", "flows = -1")).expect("space");
     let output = run(&["run", &file.to_string_lossy()]);

@@ -1,31 +1,17 @@
 //! The A/A control at small size: its structure and what it says. Whether figures differ is the machine's
 //! business; that identical things are called different in one campaign of twenty is simulated elsewhere.
 
-use std::fs;
-use std::path::PathBuf;
+#[path = "common/folder.rs"]
+mod folder;
 
+use std::fs;
+
+use folder::Folder;
 use weir_lab::campaign::{self, Plan};
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::result::{Results, derive};
 use weir_lab::stats::Verdict;
 use weir_lab::stats::warnings::Warning;
-
-/// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let dir = std::env::temp_dir().join(format!("weir-lab-control-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        Folder(dir)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 const BODY: &str = "\
 title = \"Control\"
@@ -51,7 +37,7 @@ fn measured(folder: &Folder) -> Results {
 
 #[test]
 fn the_reference_runs_twice_a_block_and_is_compared_with_itself() {
-    let folder = Folder::new("twice");
+    let folder = Folder::absent("twice");
     let results = measured(&folder);
     let names: Vec<&str> = results.configurations.iter().map(|o| o.configuration.name.as_str()).collect();
     assert_eq!(names, ["inet", "inet6", "inet~again", "ceiling-inet", "ceiling-inet6"]);
@@ -72,7 +58,7 @@ fn the_reference_runs_twice_a_block_and_is_compared_with_itself() {
 
 #[test]
 fn both_reports_say_what_identical_things_differ_by_and_doubt_what_they_must() {
-    let folder = Folder::new("said");
+    let folder = Folder::absent("said");
     let results = measured(&folder);
     let differs = results.controls[0].verdict == Verdict::Different;
     let doubted = results.warnings.iter().any(|d| matches!(d.warning, Warning::ControlDiffers { .. }));
@@ -87,7 +73,7 @@ fn both_reports_say_what_identical_things_differ_by_and_doubt_what_they_must() {
 
 #[test]
 fn a_control_that_differs_from_itself_is_doubted_with_its_size() {
-    let folder = Folder::new("differs");
+    let folder = Folder::absent("differs");
     measured(&folder);
     // the second of the two runs a block, made three times as fast
     let raw = folder.0.join("raw/inet~again.jsonl");

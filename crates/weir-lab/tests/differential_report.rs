@@ -1,9 +1,14 @@
 //! A campaign with profiles says in its reports what changed between the configurations it compares.
 
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::Command;
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/program.rs"]
+mod program;
 
+use std::io::Write;
+
+use folder::Folder;
+use program::{run, told};
 use weir_io::perf_event::{Sampler, Target, Wish, own_thread};
 
 const LAB: &str = r#"
@@ -26,20 +31,8 @@ flows = 16
 frame = 64
 "#;
 
-/// A folder of its own, removed at the end.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn lab(arguments: &[&str]) -> (bool, String, String) {
-    let done =
-        Command::new(env!("CARGO_BIN_EXE_weir-lab")).args(arguments).output().expect("the program starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (done.status.success(), text(&done.stdout), text(&done.stderr))
+    told(&run(arguments))
 }
 
 #[test]
@@ -51,11 +44,9 @@ fn what_changed_between_a_compared_pair_is_in_both_reports_and_comes_again_by_co
         let _ = writeln!(std::io::stderr(), "SKIP {name}: {e}");
         return;
     }
-    let folder = Folder(std::env::temp_dir().join(format!("weir-lab-differential-{}", std::process::id())));
-    std::fs::create_dir_all(&folder.0).expect("space");
-    let (file, out) = (folder.0.join("x.toml"), folder.0.join("out"));
-    std::fs::write(&file, LAB).expect("space");
-    let (file, shown) = (file.display().to_string(), out.display().to_string());
+    let folder = Folder::new("differential");
+    let (file, out) = (folder.write("x.toml", LAB), folder.0.join("out"));
+    let shown = folder.at("out");
     let (done, _, said) = lab(&["run", &file, "--out", &shown]);
     assert!(done, "{said}");
     let read = |name: &str| std::fs::read_to_string(out.join(name)).expect("written");
@@ -68,7 +59,7 @@ fn what_changed_between_a_compared_pair_is_in_both_reports_and_comes_again_by_co
     assert!(html.contains("framed new"), "the differential flame graph is there");
     let profile = |name: &str, n: usize| out.join(format!("raw/{name}.{n}.folded")).display().to_string();
     let (before, after) = (profile("memory-inet", 1), profile("memory-inet6", 1));
-    let picture = folder.0.join("x.svg").display().to_string();
+    let picture = folder.at("x.svg");
     let (done, table, said) = lab(&["diff", &before, "--against", &after, "--svg", &picture]);
     assert!(done && table.contains("ns a packet") && table.contains("unexplained"), "{said}{table}");
     assert!(std::fs::read_to_string(&picture).expect("drawn").starts_with("<svg xmlns"));

@@ -5,11 +5,18 @@
 //! remarks, words that are no numbers, every option. Where the original crashes (a plot one column wide, or of
 //! infinity), ours must refuse.
 
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/program.rs"]
+mod program;
+
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use folder::Folder;
+use program::text;
 use weir_lab::stats::ministat::read::{Columns, figures};
 use weir_lab::stats::ministat::{Confidence, Dialect, Parts, Set, Style, WIDTH, block};
 use weir_lab::stats::random::Random;
@@ -17,24 +24,6 @@ use weir_lab::stats::random::Random;
 /// Compared in this process, some 2 ms each; [`COMMANDS`] of them through our program as well.
 const CASES: u64 = 2000;
 const COMMANDS: u64 = 60;
-
-/// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let dir = std::env::temp_dir().join(format!("weir-lab-ministat-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir).expect("a temporary folder");
-        Folder(dir)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// The original, or a word about its absence.
 fn original(test: &str) -> Option<&'static str> {
@@ -183,10 +172,6 @@ impl Case {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 #[test]
 fn thousands_of_generated_blocks_are_those_of_the_distributions_ministat() {
     let Some(ministat) = original("thousands_of_generated_blocks_are_those_of_the_distributions_ministat")
@@ -245,9 +230,9 @@ fn refusals_exit_as_the_distributions_does_and_name_the_remedy() {
         return;
     };
     let folder = Folder::new("refusals");
-    fs::write(folder.0.join("set"), "1\n2\n3\n").expect("space");
-    fs::write(folder.0.join("two"), "1\n2\n").expect("space");
-    fs::write(folder.0.join("word"), "1\n2\nx 3\n").expect("space");
+    folder.write("set", "1\n2\n3\n");
+    folder.write("two", "1\n2\n");
+    folder.write("word", "1\n2\nx 3\n");
     let refusals: [(&[&str], &str); 10] = [
         (&["absent"], "name files with one figure a line"),
         (&["two"], "dataset two must contain at least 3 data points, got 2: add runs"),

@@ -1,11 +1,14 @@
 //! A program whose work is known is sampled, and its profile shows that work by name.
 
+#[path = "common/folder.rs"]
+mod folder;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use folder::Folder;
 use weir_io::clock;
 use weir_io::perf_event::{Sampler, Target, Wish, own_thread};
 use weir_lab::campaign::{self, Plan, Resume};
@@ -68,27 +71,24 @@ fn refused() -> Option<String> {
 /// The planted program at work; ended and removed when dropped.
 struct Planted {
     child: Child,
-    dir: PathBuf,
+    folder: Folder,
 }
 
 impl Planted {
     /// `None` without a compiler.
     fn start(name: &str, pointers: &str) -> Option<Planted> {
-        let dir = std::env::temp_dir().join(format!("weir-lab-planted-{}-{name}", std::process::id()));
-        fs::create_dir_all(&dir).expect("space");
-        let (source, program) = (dir.join("planted.rs"), dir.join("planted"));
-        fs::write(&source, PLANTED).expect("space");
+        let folder = Folder::new(&format!("planted-{name}"));
+        let (source, program) = (folder.write("planted.rs", PLANTED), folder.at("planted"));
         let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
         let flags = ["--edition=2024", "-Copt-level=2", "-Cdebuginfo=line-tables-only", pointers];
         let built = Command::new(rustc).args(flags).arg("-o").arg(&program).arg(&source).output().ok();
         if !built.is_some_and(|b| b.status.success()) {
-            let _ = fs::remove_dir_all(&dir);
             return None;
         }
         let mut child = Command::new(&program).stdout(Stdio::piped()).spawn().expect("it was just built");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says ready");
-        Some(Planted { child, dir })
+        Some(Planted { child, folder })
     }
 }
 
@@ -96,7 +96,6 @@ impl Drop for Planted {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -166,7 +165,12 @@ fn the_command_line_samples_a_process_into_stacks_and_a_graph() {
     let Some(planted) = Planted::start(test, flag) else { return skip(test, "rustc is not on the PATH") };
     let lab = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir-lab"));
-        command.arg("profile").args(arguments).current_dir(&planted.dir).output().expect("the program starts")
+        command
+            .arg("profile")
+            .args(arguments)
+            .current_dir(&planted.folder.0)
+            .output()
+            .expect("the program starts")
     };
     let pid = planted.child.id().to_string();
     let done = lab(&["--pid", &pid, "--seconds", "0.3", "-o", "a.folded", "--svg", "a.svg"]);
@@ -176,10 +180,10 @@ fn the_command_line_samples_a_process_into_stacks_and_a_graph() {
         "{said}{}",
         String::from_utf8_lossy(&done.stderr)
     );
-    let text = fs::read_to_string(planted.dir.join("a.folded")).expect("written");
+    let text = planted.folder.read("a.folded");
     let (header, profile) = folded::read("a.folded", &text).expect("folded");
     assert!(share(&profile, "planted_heavy") > 0.5 && header.seconds >= 0.3, "{text}");
-    let svg = fs::read_to_string(planted.dir.join("a.svg")).expect("written");
+    let svg = planted.folder.read("a.svg");
     assert!(svg.starts_with("<svg xmlns=") && svg.contains("planted_heavy"));
     assert_eq!(lab(&[]).status.code(), Some(2), "neither CPU nor process");
     assert_eq!(lab(&["--pid", &pid, "--cpu", "0"]).status.code(), Some(2), "both");
@@ -221,18 +225,8 @@ flows = 20
 routes = 10
 ";
 
-/// A folder of its own, removed when dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn campaign(name: &str) -> (Folder, Results) {
-    let folder =
-        Folder(std::env::temp_dir().join(format!("weir-lab-profiles-{}-{name}", std::process::id())));
+    let folder = Folder::absent(name);
     let experiment = Experiment::parse("small", "small.toml", SMALL, &Changes::default()).expect("valid");
     let argv = vec!["weir-lab".to_string()];
     let plan =
@@ -260,10 +254,10 @@ fn profiled_runs_follow_the_measured_ones_and_are_not_among_them() {
         assert!(run.profile.stacks.keys().any(|s| s.iter().any(pipeline)), "{}", run.profile.folded());
     }
     assert!(results.outcome("ceiling").is_some_and(|o| o.profiles.is_empty()), "a ceiling has no subject");
-    let html = fs::read_to_string(folder.0.join("report.html")).expect("written");
+    let html = folder.read("report.html");
     assert_eq!(html.matches("<svg class=\"flame\"").count(), 1);
     assert!(html.contains("Where time goes") && !html.contains("http://"));
-    let json = fs::read_to_string(folder.0.join("result.json")).expect("written");
+    let json = folder.read("result.json");
     assert!(json.contains("\"file\": \"raw/memory.2.folded\"") && !json.contains("\"stacks\""));
 }
 

@@ -1,27 +1,18 @@
 //! What the page shows for figures that are known: campaigns written by hand, their pictures read back.
 
-use std::fs;
-use std::path::PathBuf;
+#[path = "common/folder.rs"]
+mod folder;
 
+use folder::Folder;
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::manifest::{self, Build, Machine, Manifest};
 use weir_lab::model::{LossLedger, Sample};
 use weir_lab::report;
 use weir_lab::store::{self, Run};
 
-/// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// The page of a campaign in which each configuration had these rates, block by block.
 fn page(name: &str, title: &str, rates: &[(&str, &[f64])]) -> String {
-    let folder = Folder(std::env::temp_dir().join(format!("weir-lab-reports-{}-{name}", std::process::id())));
-    let _ = fs::remove_dir_all(&folder.0);
+    let folder = Folder::new(name);
     let runs = rates[0].1.len();
     let text = format!(
         "title = \"{title}\"\nquestion = \"q\"\nruns = {runs}\nwarm_up = \"1ms\"\nwindow = \"1ms\"\nceiling = true\n\
@@ -42,8 +33,7 @@ fn page(name: &str, title: &str, rates: &[(&str, &[f64])]) -> String {
         resumed: Vec::new(),
         repeats: None,
     };
-    fs::create_dir_all(folder.0.join("raw")).expect("space");
-    fs::write(folder.0.join("manifest.json"), manifest.text().expect("plain")).expect("space");
+    folder.write("manifest.json", manifest.text().expect("plain"));
     for (place, (name, rates)) in rates.iter().enumerate() {
         let line = |(block, pps): (usize, &f64)| {
             let ledger = LossLedger { sent: 1, delivered: 1, ..LossLedger::default() };
@@ -60,10 +50,10 @@ fn page(name: &str, title: &str, rates: &[(&str, &[f64])]) -> String {
             serde_json::to_string(&run).expect("plain") + "\n"
         };
         let lines: String = rates.iter().enumerate().map(line).collect();
-        fs::write(folder.0.join(format!("raw/{name}.jsonl")), lines).expect("space");
+        folder.write(&format!("raw/{name}.jsonl"), lines);
     }
     report::write(&folder.0).unwrap_or_else(|e| panic!("{e}"));
-    fs::read_to_string(folder.0.join("report.html")).expect("written")
+    folder.read("report.html")
 }
 
 fn order_length(manifest: &Manifest) -> usize {

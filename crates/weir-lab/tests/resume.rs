@@ -1,28 +1,24 @@
 //! Campaigns interrupted in every way and taken up again; campaigns repeated from their manifest.
 
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/program.rs"]
+mod program;
+
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
+use folder::Folder;
+use program::{SMALL, lab, text};
 use serde_json::Value;
 use weir_lab::result::Results;
 
-/// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(name: &str) -> Folder {
-        let dir = std::env::temp_dir().join(format!("weir-lab-resume-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir).expect("space");
-        Folder(dir)
-    }
-
     /// With a finished campaign in `out`, from `small.toml` and seed 7.
     fn measured(name: &str) -> Folder {
         let folder = Folder::new(name);
-        fs::write(folder.0.join("small.toml"), SMALL).expect("space");
+        folder.write("small.toml", SMALL);
         let done = folder.lab(&["run", "@small.toml", "--seed", "7", "--out", "@out"]);
         assert!(done.status.success(), "{}", text(&done.stderr));
         folder
@@ -31,18 +27,10 @@ impl Folder {
     /// Runs the program; arguments that begin with `@` are inside the folder.
     fn lab(&self, arguments: &[&str]) -> Output {
         let path = |a: &&str| match a.strip_prefix('@') {
-            Some(name) => self.0.join(name).to_string_lossy().into_owned(),
+            Some(name) => self.at(name),
             None => a.to_string(),
         };
         lab().args(arguments.iter().map(path)).output().expect("the program starts")
-    }
-
-    fn read(&self, file: &str) -> String {
-        fs::read_to_string(self.0.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        fs::write(self.0.join(file), text).expect("space");
     }
 
     fn json(&self, file: &str) -> Value {
@@ -73,7 +61,7 @@ impl Folder {
             let run = |l: &str| serde_json::from_str::<Value>(l).expect("a run")["order"].as_u64();
             let text = self.read(&file);
             let kept = text.lines().filter(|l| run(l) < Some(order)).map(|l| format!("{l}\n"));
-            self.write(&file, &kept.collect::<String>());
+            self.write(&file, kept.collect::<String>());
         }
         for derived in ["result.json", "report.md", "report.html"] {
             fs::remove_file(self.0.join("out").join(derived)).expect("there");
@@ -81,34 +69,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn lab() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_weir-lab"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 const NAMES: [&str; 4] = ["inet", "inet6", "ceiling-inet", "ceiling-inet6"];
-/// Two configurations and two ceilings in memory, three short runs each.
-const SMALL: &str = "\
-title = \"Small\"
-question = \"Do the parts fit together?\"
-runs = 3
-warm_up = \"1ms\"
-window = \"5ms\"
-ceiling = true
-[[configuration]]
-family = [\"inet\", \"inet6\"]
-flows = 20
-routes = 10
-";
 
 #[test]
 fn a_crash_in_the_middle_of_a_block_and_of_a_line_is_resumed_to_the_same_schedule() {
@@ -147,7 +108,7 @@ fn a_crash_in_the_middle_of_a_block_and_of_a_line_is_resumed_to_the_same_schedul
 #[test]
 fn kill_minus_nine_loses_at_most_the_run_under_way() {
     let folder = Folder::new("kill");
-    folder.write("long.toml", &SMALL.replace("runs = 3", "runs = 10").replace("5ms", "15ms"));
+    folder.write("long.toml", SMALL.replace("runs = 3", "runs = 10").replace("5ms", "15ms"));
     let out = folder.0.join("out");
     let mut child = lab()
         .args(["run", &folder.0.join("long.toml").to_string_lossy(), "--out", &out.to_string_lossy()])
@@ -177,7 +138,7 @@ fn a_changed_machine_or_build_is_refused_and_with_force_recorded_and_said() {
     let mut manifest = folder.json("out/manifest.json");
     manifest["machine"]["kernel"] = "2.6.32".into();
     manifest["build"]["commit"] = "0123456789ab".into();
-    folder.write("out/manifest.json", &manifest.to_string());
+    folder.write("out/manifest.json", manifest.to_string());
     let refused = folder.lab(&["resume", "@out"]);
     let said = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1));
@@ -194,7 +155,7 @@ fn a_changed_machine_or_build_is_refused_and_with_force_recorded_and_said() {
 fn a_file_that_changed_since_is_not_the_interrupted_experiment() {
     let folder = Folder::measured("file");
     folder.crash_before(9);
-    folder.write("small.toml", &SMALL.replace("5ms", "6ms"));
+    folder.write("small.toml", SMALL.replace("5ms", "6ms"));
     let refused = folder.lab(&["run", "@small.toml", "--out", "@out", "--resume"]);
     let said = text(&refused.stderr);
     assert!(said.contains("its experiment differs from the file's in window_ms; `weir-lab resume"), "{said}");
@@ -207,7 +168,7 @@ fn an_order_that_does_not_follow_from_the_seed_is_not_resumed() {
     folder.crash_before(9);
     let mut manifest = folder.json("out/manifest.json");
     manifest["seed"] = 8.into();
-    folder.write("out/manifest.json", &manifest.to_string());
+    folder.write("out/manifest.json", manifest.to_string());
     let said = text(&folder.lab(&["resume", "@out"]).stderr);
     assert!(said.contains("its order does not follow from its seed 8"), "{said}");
 }
@@ -221,7 +182,7 @@ fn a_failed_run_stays_unless_it_is_asked_for_again_and_then_both_are_kept() {
     (failed["sample"], failed["error"]) = (Value::Null, "host down".into());
     folder.write(
         "out/raw/inet.jsonl",
-        &file.replacen(file.lines().next().expect("a run"), &failed.to_string(), 1),
+        file.replacen(file.lines().next().expect("a run"), &failed.to_string(), 1),
     );
     assert!(folder.lab(&["resume", "@out"]).status.success());
     let results = folder.results("out");
@@ -257,10 +218,10 @@ fn every_report_follows_from_the_manifest_and_the_raw_lines_alone() {
     folder.crash_before(5);
     assert!(folder.lab(&["resume", "@out"]).status.success());
     fs::create_dir_all(folder.0.join("elsewhere/raw")).expect("space");
-    folder.write("elsewhere/manifest.json", &folder.read("out/manifest.json"));
+    folder.write("elsewhere/manifest.json", folder.read("out/manifest.json"));
     for name in NAMES {
         let file = format!("raw/{name}.jsonl");
-        folder.write(&format!("elsewhere/{file}"), &folder.read(&format!("out/{file}")));
+        folder.write(&format!("elsewhere/{file}"), folder.read(&format!("out/{file}")));
     }
     assert!(folder.lab(&["report", "@elsewhere"]).status.success());
     let mut derived = 0;

@@ -1,46 +1,26 @@
 //! Searches as a user runs them: in memory, with smoke values, from file to report.
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/program.rs"]
+mod program;
 
+use folder::Folder;
+use program::{run, text};
 use weir_lab::result::Results;
-
-/// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let dir = std::env::temp_dir().join(format!("weir-lab-searches-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir).expect("a folder");
-        Folder(dir)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Runs an experiment with this `method` in memory; its results and its report.
 fn measured(name: &str, method: &str) -> (Results, String, String) {
     let folder = Folder::new(name);
-    let file = folder.0.join("search.toml");
-    let text = format!(
+    let experiment = format!(
         "title = \"t\"\nquestion = \"q?\"\nruns = 2\nwarm_up = \"1ms\"\nwindow = \"10ms\"\n{method}\n\
          [[configuration]]\nname = \"subject\"\nflows = 20\nroutes = 10\n[quick]\nruns = 2\nwindow = \"10ms\"\n"
     );
-    fs::write(&file, text).expect("space");
-    let out = folder.0.join("out");
-    let output = Command::new(env!("CARGO_BIN_EXE_weir-lab"))
-        .args(["run", &file.to_string_lossy(), "--quick", "--seed", "1", "--out", &out.to_string_lossy()])
-        .output()
-        .expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let (file, out) = (folder.write("search.toml", experiment), folder.at("out"));
+    let output = run(&["run", &file, "--quick", "--seed", "1", "--out", &out]);
+    let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let read = |file: &str| fs::read_to_string(out.join(file)).expect("written");
+    let read = |file: &str| folder.read(&format!("out/{file}"));
     let results: Results = serde_json::from_str(&read("result.json")).expect("a result");
     assert_eq!((results.runs_measured, results.runs_failed), (2, 0), "{said}");
     (results, read("report.md"), said)

@@ -1,10 +1,17 @@
 //! `verify` on trees of the published form: what it promises of each class, of claims, and of hostile input.
 
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/program.rs"]
+mod program;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use folder::Folder as Tree;
+use program::lab;
 use proptest::prelude::*;
 use weir_lab::stats::ministat::{Confidence, Dialect, Parts, Set, Style, block};
 use weir_lab::verify::claims::Doubt;
@@ -16,21 +23,9 @@ const NEW: [f64; 5] = [4_010_233.0, 3_990_871.5, 4_052_118.0, 4_031_744.0, 4_007
 /// Difference of interest, percent.
 const EFFECT: f64 = 5.0;
 
-/// A tree of its own for each test, removed at the end.
-struct Tree(PathBuf);
-
 impl Tree {
-    fn new(name: &str) -> Tree {
-        let dir = std::env::temp_dir().join(format!("weir-lab-verify-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir).expect("space for a tree");
-        Tree(dir)
-    }
-
     fn with(self, name: &str, text: impl AsRef<[u8]>) -> Tree {
-        let path = self.0.join(name);
-        fs::create_dir_all(path.parent().expect("in the tree")).expect("space");
-        fs::write(path, text).expect("space");
+        self.write(name, text);
         self
     }
 
@@ -54,12 +49,6 @@ impl Tree {
     /// Texts of flags of one kind.
     fn flags(&self, doubt: Doubt) -> Vec<String> {
         self.verify().flags.into_iter().filter(|f| f.doubt == doubt).map(|f| f.text).collect()
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -386,7 +375,7 @@ fn a_path_that_is_not_there_is_refused_with_the_remedy() {
 
 /// Standard output and exit status of `weir-lab verify`.
 fn command(arguments: &[&str], path: &Path) -> (String, Option<i32>) {
-    let run = Command::new(env!("CARGO_BIN_EXE_weir-lab")).arg("verify").args(arguments).arg(path).output();
+    let run = lab().arg("verify").args(arguments).arg(path).output();
     let run = run.expect("the program starts");
     (String::from_utf8(run.stdout).expect("text"), run.status.code())
 }

@@ -234,14 +234,11 @@ fn failed(folder: &Path, error: &io::Error) -> LabError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::Folder;
     use std::sync::mpsc::channel;
 
     const AT_ONCE: Duration = Duration::from_millis(50);
     const LONG: Duration = Duration::from_secs(60);
-
-    fn folder(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("weir-hold-{}-{name}", std::process::id()))
-    }
 
     fn holder(lab: &str, part: Role, connection: u32) -> Holder {
         Holder { lab: lab.into(), whence: format!("process 7 on {lab}"), part, connection }
@@ -253,8 +250,9 @@ mod tests {
 
     #[test]
     fn parts_of_one_lab_share_a_host_and_the_last_to_leave_takes_the_folder_along() {
-        let folder = folder("parts");
-        let parts = Role::ALL.map(|part| hold(&folder, &holder("one", part, 1), AT_ONCE).expect("free"));
+        let place = Folder::absent("hold-parts");
+        let folder = place.0.as_path();
+        let parts = Role::ALL.map(|part| hold(folder, &holder("one", part, 1), AT_ONCE).expect("free"));
         for held in parts {
             assert!(folder.exists());
             drop(held);
@@ -264,32 +262,34 @@ mod tests {
 
     #[test]
     fn another_lab_is_refused_whatever_part_it_wants_and_is_told_who_is_there() {
-        let folder = folder("labs");
-        let first = hold(&folder, &holder("one", Role::Receiver, 1), AT_ONCE).expect("free");
-        let refused = hold(&folder, &holder("two", Role::Generator, 1), AT_ONCE).expect_err("in use");
+        let place = Folder::absent("hold-labs");
+        let folder = place.0.as_path();
+        let first = hold(folder, &holder("one", Role::Receiver, 1), AT_ONCE).expect("free");
+        let refused = hold(folder, &holder("two", Role::Generator, 1), AT_ONCE).expect_err("in use");
         for part in ["another lab, process 7 on one, as its receiver", &std::process::id().to_string()] {
             assert!(refused.0.contains(part), "{refused}");
         }
         drop(first);
         assert!(!folder.exists());
-        hold(&folder, &holder("two", Role::Generator, 1), AT_ONCE).expect("free again");
+        hold(folder, &holder("two", Role::Generator, 1), AT_ONCE).expect("free again");
     }
 
     #[test]
     fn the_older_connection_is_rung_and_waited_for_and_may_not_come_back() {
-        let folder = folder("connections");
+        let place = Folder::absent("hold-connections");
+        let folder = place.0.as_path();
         let (bell, heard) = channel();
         let (never, one) = (AtomicBool::new(false), holder("one", Role::Generator, 1));
         let ring = move || bell.send(()).unwrap_or_default();
-        let first = take(&folder, &one, AT_ONCE, &never, ring).expect("free");
-        let refused = hold(&folder, &holder("one", Role::Generator, 2), AT_ONCE).expect_err("held");
+        let first = take(folder, &one, AT_ONCE, &never, ring).expect("free");
+        let refused = hold(folder, &holder("one", Role::Generator, 2), AT_ONCE).expect_err("held");
         assert!(refused.0.contains("has not ended in 50ms"), "{refused}");
         heard.recv_timeout(LONG).expect("rung");
         std::thread::scope(|scope| {
-            let second = scope.spawn(|| hold(&folder, &holder("one", Role::Generator, 2), LONG));
+            let second = scope.spawn(|| hold(folder, &holder("one", Role::Generator, 2), LONG));
             drop(first);
             let second = second.join().expect("no panic").expect("free");
-            let refused = hold(&folder, &one, LONG).expect_err("overtaken");
+            let refused = hold(folder, &one, LONG).expect_err("overtaken");
             assert!(refused.0.contains("connection 1 was overtaken by connection 2"), "{refused}");
             drop(second);
         });
@@ -297,19 +297,20 @@ mod tests {
 
     #[test]
     fn what_a_killed_agent_left_bars_nobody() {
-        let folder = folder("killed");
-        fs::create_dir(&folder).expect("a fresh name");
+        let place = Folder::absent("hold-killed");
+        let folder = place.0.as_path();
         let left = Record { holder: holder("one", Role::Generator, 1), process: 1 };
-        fs::write(folder.join("generator-1"), serde_json::to_vec(&left).expect("JSON")).expect("ours");
+        place.write("generator-1", serde_json::to_vec(&left).expect("JSON"));
         drop(UnixListener::bind(folder.join("generator-1.bell")).expect("ours"));
-        drop(hold(&folder, &holder("two", Role::Generator, 1), AT_ONCE).expect("nobody is there"));
+        drop(hold(folder, &holder("two", Role::Generator, 1), AT_ONCE).expect("nobody is there"));
         assert!(!folder.exists());
     }
 
     #[test]
     fn a_lab_that_goes_away_is_not_waited_for() {
-        let (folder, gone) = (folder("gone"), AtomicBool::new(true));
-        let refused = take(&folder, &holder("one", Role::Generator, 1), LONG, &gone, || ());
+        let (place, gone) = (Folder::absent("hold-gone"), AtomicBool::new(true));
+        let folder = place.0.as_path();
+        let refused = take(folder, &holder("one", Role::Generator, 1), LONG, &gone, || ());
         assert_eq!(refused.expect_err("gone").0, "the lab went away");
         assert!(!folder.exists());
     }

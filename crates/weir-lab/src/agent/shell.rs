@@ -81,39 +81,28 @@ fn tail(out: &Path, err: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::Folder;
 
-    /// A folder of its own for each test, removed at the end.
-    struct Place(Shell);
-
-    impl Place {
-        fn new(name: &str) -> Place {
-            let folder = std::env::temp_dir().join(format!("weir-agent-{}-{name}", std::process::id()));
-            std::fs::create_dir_all(&folder).expect("temp dir is writable");
-            let environment = BTreeMap::from([("WEIR_INPUT", "eth7".to_string())]);
-            Place(Shell { folder, environment, stop: Arc::default() })
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0.folder);
-        }
+    fn place(name: &str) -> (Shell, Folder) {
+        let folder = Folder::new(&format!("shell-{name}"));
+        let environment = BTreeMap::from([("WEIR_INPUT", "eth7".to_string())]);
+        (Shell { folder: folder.0.clone(), environment, stop: Arc::default() }, folder)
     }
 
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_command_sees_its_folder_and_environment() {
-        let place = Place::new("sees");
-        let said = place.0.run("apply", "echo $WEIR_INPUT; touch made", LONG).expect("sh is everywhere");
+        let (shell, folder) = place("sees");
+        let said = shell.run("apply", "echo $WEIR_INPUT; touch made", LONG).expect("sh is everywhere");
         assert_eq!(said, "eth7\n");
-        assert!(place.0.folder.join("made").exists());
+        assert!(folder.0.join("made").exists());
     }
 
     #[test]
     fn a_failed_command_is_quoted_with_what_it_said() {
-        let place = Place::new("failed");
-        let error = place.0.run("apply", "echo out; echo no such route >&2; exit 3", LONG).expect_err("3");
+        let (shell, _folder) = place("failed");
+        let error = shell.run("apply", "echo out; echo no such route >&2; exit 3", LONG).expect_err("3");
         for part in ["apply: `echo out", "exit status: 3", "it said: out | no such route"] {
             assert!(error.0.contains(part), "{error}");
         }
@@ -121,15 +110,15 @@ mod tests {
 
     #[test]
     fn a_command_that_hangs_is_ended_with_what_it_started() {
-        let place = Place::new("hangs");
+        let (shell, folder) = place("hangs");
         let command = "sleep 600 & echo $! > child; wait";
-        let error = place.0.run("apply", command, Duration::from_millis(300)).expect_err("hangs");
+        let error = shell.run("apply", command, Duration::from_millis(300)).expect_err("hangs");
         assert!(error.0.contains("not done after 300ms"), "{error}");
-        let child = std::fs::read_to_string(place.0.folder.join("child")).expect("written");
+        let child = folder.read("child");
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
         assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
-        place.0.stop.store(true, Ordering::Release);
-        let error = place.0.run("apply", "sleep 600", LONG).expect_err("stopped");
+        shell.stop.store(true, Ordering::Release);
+        let error = shell.run("apply", "sleep 600", LONG).expect_err("stopped");
         assert!(error.0.contains("the lab went away"), "{error}");
     }
 }

@@ -112,6 +112,7 @@ impl Sum {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::Folder;
 
     fn run(stacks: &[(&str, u64)], pps: f64) -> Profiled {
         let mut profile = Profile { event: "cpu-clock".into(), ..Profile::default() };
@@ -155,15 +156,13 @@ mod tests {
 
     #[test]
     fn files_are_found_by_name_and_a_damaged_one_hides_no_other() {
-        let dir = std::env::temp_dir().join(format!("weir-lab-profiled-{}", std::process::id()));
-        std::fs::create_dir_all(dir.join("raw")).expect("space");
-        std::fs::write(path(&dir, "a", 1), "no count\n").expect("space");
+        let folder = Folder::new("profiled");
         let one = run(&[("w;rx", 3)], 1e6);
         let text = folded::write(&one.header, &one.profile).expect("serialisable");
-        std::fs::write(path(&dir, "a", 2), text).expect("space");
-        std::fs::write(path(&dir, "a", 4), "").expect("space");
-        let found = read(&dir, "a");
-        std::fs::remove_dir_all(&dir).expect("ours");
+        for (number, content) in [(1, "no count\n"), (2, &text), (4, "")] {
+            folder.write(&path(Path::new(""), "a", number).to_string_lossy(), content);
+        }
+        let found = read(&folder.0, "a");
         assert_eq!(found.len(), 2);
         assert!(found[0].header.notes[0].starts_with("not read: raw/a.1.folded:1: "), "{:?}", found[0]);
         assert_eq!((&found[1].header, &found[1].profile), (&one.header, &one.profile));

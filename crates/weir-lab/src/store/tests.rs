@@ -2,39 +2,24 @@
 
 use super::*;
 use crate::experiment::{Changes, Experiment};
+use crate::folder::Folder;
 use crate::manifest::{self, Build, Machine, Manifest, Session};
 use proptest::prelude::*;
 
-/// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(name: &str) -> Folder {
-        let dir = std::env::temp_dir().join(format!("weir-lab-store-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        Folder(dir)
-    }
-
     /// One that holds these bytes as the raw file of `a`.
     fn with(name: &str, bytes: &[u8]) -> Folder {
-        let folder = Folder::new(name);
-        fs::create_dir_all(folder.0.join("raw")).expect("space");
-        fs::write(folder.0.join("raw/a.jsonl"), bytes).expect("space");
+        let folder = Folder::absent(name);
+        folder.write("raw/a.jsonl", bytes);
         folder
     }
 
-    fn read(&self) -> Result<Evidence, LabError> {
+    fn evidence(&self) -> Result<Evidence, LabError> {
         read_runs(&self.0, &manifest())
     }
 
     fn refused(&self) -> String {
-        self.read().expect_err("damaged").0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.evidence().expect_err("damaged").0
     }
 }
 
@@ -88,25 +73,25 @@ fn pps() -> Metric {
 
 #[test]
 fn runs_come_back_as_they_were_measured() {
-    let folder = Folder::new("back");
+    let folder = Folder::absent("store-back");
     let (store, moved) = Store::create(&folder.0).expect("a new folder");
     assert_eq!(moved, None);
     store.append("a", &pps(), &run(0, 1.25)).expect("space");
     store.append("a", &pps(), &run(3, 2e7)).expect("space");
-    let evidence = folder.read().expect("valid");
+    let evidence = folder.evidence().expect("valid");
     assert_eq!(evidence.runs["a"], [run(0, 1.25), run(3, 2e7)]);
     assert!(evidence.tails.is_empty() && !evidence.runs.contains_key("b"));
-    assert_eq!(fs::read_to_string(folder.0.join("raw/a.pps")).expect("written"), "1.25\n20000000\n");
+    assert_eq!(folder.read("raw/a.pps"), "1.25\n20000000\n");
 }
 
 #[test]
 fn a_file_cut_at_any_byte_yields_every_whole_run_and_says_what_is_left_out() {
     let runs = [run(0, 1.0), run(1, 2.5), run(2, 3e6)];
     let bytes = lines(&runs);
-    let folder = Folder::with("every-byte", &bytes);
+    let folder = Folder::with("store-every-byte", &bytes);
     for cut in 0..=bytes.len() {
-        fs::write(folder.0.join("raw/a.jsonl"), &bytes[..cut]).expect("space");
-        let evidence = folder.read().unwrap_or_else(|e| panic!("cut at {cut}: {e}"));
+        folder.write("raw/a.jsonl", &bytes[..cut]);
+        let evidence = folder.evidence().unwrap_or_else(|e| panic!("cut at {cut}: {e}"));
         // a run is whole from its last brace on; the line end may be missing
         let whole = (1..=3).filter(|&n| lines(&runs[..n]).len() - 1 <= cut).count();
         assert_eq!(evidence.runs["a"], runs[..whole], "cut at {cut}");
@@ -132,9 +117,9 @@ proptest! {
         let cut = at.index(bytes.len());
         let mut damaged = bytes[..cut].to_vec();
         damaged.extend(&with);
-        let folder = Folder::with("damage", &damaged);
+        let folder = Folder::with("store-damage", &damaged);
         let before = bytes[..cut].iter().filter(|&&b| b == b'\n').count();
-        if let Ok(evidence) = folder.read() {
+        if let Ok(evidence) = folder.evidence() {
             prop_assert!(evidence.runs["a"].len() >= before);
             prop_assert_eq!(&evidence.runs["a"][..before], &runs[..before]);
         } else {
@@ -169,12 +154,12 @@ fn lines_that_are_no_run_of_the_campaign_are_refused_with_file_and_line() {
         (Run { seed: 9, order: 0, ..run(0, 1.0) }, "seed 9, but other runs of block 0 have 1"),
     ];
     for (bad, why) in cases {
-        let said = Folder::with("bad-line", &lines(&[good.clone(), bad])).refused();
+        let said = Folder::with("store-bad-line", &lines(&[good.clone(), bad])).refused();
         assert!(said.contains("a.jsonl:2: not a run of this campaign") && said.contains(why), "{said}");
     }
-    let said = Folder::with("bad-text", b"nonsense\n").refused();
+    let said = Folder::with("store-bad-text", b"nonsense\n").refused();
     assert!(said.contains("a.jsonl:1: not a run") && said.ends_with("or remove the line"), "{said}");
-    let said = Folder::with("bad-bytes", b"\xff\xfe\n").refused();
+    let said = Folder::with("store-bad-bytes", b"\xff\xfe\n").refused();
     assert!(said.contains("a.jsonl:1: not a run of this campaign (bytes that are no text)"), "{said}");
 }
 
@@ -182,23 +167,23 @@ fn lines_that_are_no_run_of_the_campaign_are_refused_with_file_and_line() {
 fn a_newer_format_is_refused_even_without_its_line_end() {
     let mut bytes = lines(&[Run { format: 2, ..run(0, 1.0) }]);
     bytes.pop();
-    assert!(Folder::with("newer", &bytes).refused().contains("format 2, expected 1 to 1"));
+    assert!(Folder::with("store-newer", &bytes).refused().contains("format 2, expected 1 to 1"));
 }
 
 #[test]
 fn lines_from_before_formats_and_sessions_are_read() {
     let old = r#"{"block":0,"order":0,"seed":1,"started_unix_ms":2,"sample":null,"error":"no route"}"#;
-    let evidence = Folder::with("old", format!("{old}\n").as_bytes()).read().expect("format 1");
+    let evidence = Folder::with("store-old", format!("{old}\n").as_bytes()).evidence().expect("format 1");
     assert_eq!((evidence.runs["a"][0].format, evidence.runs["a"][0].session), (1, 0));
 }
 
 #[test]
 fn files_of_unknown_configurations_are_refused_and_side_files_are_not() {
-    let folder = Folder::with("unknown", &lines(&[run(0, 1.0)]));
-    fs::write(folder.0.join("raw/a.trials.jsonl"), "{}\n").expect("space");
-    fs::write(folder.0.join("raw/notes.txt"), "mine").expect("space");
-    assert!(folder.read().is_ok());
-    fs::write(folder.0.join("raw/ab.jsonl"), "").expect("space");
+    let folder = Folder::with("store-unknown", &lines(&[run(0, 1.0)]));
+    folder.write("raw/a.trials.jsonl", "{}\n");
+    folder.write("raw/notes.txt", "mine");
+    assert!(folder.evidence().is_ok());
+    folder.write("raw/ab.jsonl", "");
     let said = folder.refused();
     assert!(said.contains("ab.jsonl: manifest.json has no configuration ab; move the file away"), "{said}");
 }
@@ -207,29 +192,29 @@ fn files_of_unknown_configurations_are_refused_and_side_files_are_not() {
 fn a_failed_run_may_be_followed_by_its_repetition_and_only_in_a_later_session() {
     let failed = Run { sample: None, error: Some("host down".into()), ..run(0, 0.0) };
     let again = Run { session: 1, ..run(0, 5.0) };
-    let folder = Folder::with("repeated", &lines(&[failed.clone(), run(1, 2.0), again.clone()]));
-    let evidence = folder.read().expect("valid");
+    let folder = Folder::with("store-repeated", &lines(&[failed.clone(), run(1, 2.0), again.clone()]));
+    let evidence = folder.evidence().expect("valid");
     assert_eq!(evidence.runs["a"], [run(1, 2.0), again]);
     assert_eq!(evidence.repeated, [("a".to_string(), 0)]);
-    let said = Folder::with("repeated-at-once", &lines(&[failed, run(0, 5.0)])).refused();
+    let said = Folder::with("store-repeated-at-once", &lines(&[failed, run(0, 5.0)])).refused();
     assert!(said.contains("a.jsonl:2:") && said.contains("already in line 1"), "{said}");
 }
 
 #[test]
 fn plain_files_that_disagree_with_the_runs_are_written_again() {
-    let folder = Folder::with("plain", &lines(&[run(0, 1.5), run(1, 2.5)]));
-    let runs = folder.read().expect("valid").runs;
+    let folder = Folder::with("store-plain", &lines(&[run(0, 1.5), run(1, 2.5)]));
+    let runs = folder.evidence().expect("valid").runs;
     for wrong in ["", "1.5\n", "1.5\n2.", "1.5\n2.6\n", "1.5\n2.5\n2.5\n"] {
-        fs::write(folder.0.join("raw/a.pps"), wrong).expect("space");
+        folder.write("raw/a.pps", wrong);
         assert_eq!(rebuild_plain_files(&folder.0, &pps(), &runs).expect("space").len(), 1, "{wrong:?}");
-        assert_eq!(fs::read_to_string(folder.0.join("raw/a.pps")).expect("there"), "1.5\n2.5\n");
+        assert_eq!(folder.read("raw/a.pps"), "1.5\n2.5\n");
     }
     assert!(rebuild_plain_files(&folder.0, &pps(), &runs).expect("space").is_empty());
 }
 
 #[test]
 fn earlier_evidence_is_renamed_and_foreign_folders_are_refused() {
-    let folder = Folder::new("earlier");
+    let folder = Folder::absent("store-earlier");
     let (store, _) = Store::create(&folder.0).expect("a new folder");
     store.write("manifest.json", "{}").expect("space");
     drop(store);
@@ -237,23 +222,23 @@ fn earlier_evidence_is_renamed_and_foreign_folders_are_refused() {
     let kept = Folder(moved.expect("renamed"));
     assert!(kept.0.join("manifest.json").exists());
     fs::remove_dir_all(folder.0.join("raw")).expect("there");
-    fs::write(folder.0.join("letter.txt"), "mine").expect("space");
+    folder.write("letter.txt", "mine");
     let error = Store::create(&folder.0).expect_err("not ours");
     assert!(error.0.contains("choose another --out"), "{error}");
 }
 
 #[test]
 fn a_folder_left_before_the_first_run_is_used_again() {
-    let folder = Folder::new("unbegun");
+    let folder = Folder::absent("store-unbegun");
     drop(Store::create(&folder.0).expect("a new folder"));
-    fs::write(folder.0.join("manifest.json.half"), "{").expect("space");
+    folder.write("manifest.json.half", "{");
     let (_, moved) = Store::create(&folder.0).expect("nothing to lose");
     assert_eq!(moved, None);
 }
 
 #[test]
 fn two_processes_do_not_write_to_one_campaign() {
-    let folder = Folder::new("held");
+    let folder = Folder::absent("store-held");
     let (store, _) = Store::create(&folder.0).expect("a new folder");
     store.write("manifest.json", "{}").expect("space");
     for error in [Store::open(&folder.0).map(|_| ()), Store::create(&folder.0).map(|_| ())] {
@@ -264,7 +249,7 @@ fn two_processes_do_not_write_to_one_campaign() {
 
 #[test]
 fn a_manifest_cut_at_any_byte_is_refused_with_what_to_do() {
-    let folder = Folder::new("manifest");
+    let folder = Folder::absent("store-manifest");
     let (store, _) = Store::create(&folder.0).expect("a new folder");
     let text = manifest().text().expect("plain");
     store.write("manifest.json", &text).expect("space");
