@@ -23,7 +23,7 @@ pub mod wire;
 use std::time::Duration;
 
 use counters::Counters;
-use drive::{Course, Driven};
+use drive::{Course, Driven, Wired};
 use namespace::Namespace;
 use place::Cpus;
 use wire::Port;
@@ -31,7 +31,7 @@ use wire::Port;
 use crate::generator::packet::PacketTransmitter;
 use crate::generator::xdp::XdpTransmitter;
 use crate::generator::{Plan, Transmitter};
-use crate::model::{Bed, Configuration, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject, Trial};
+use crate::model::{Bed, Configuration, LabError, Prepared, Rate, Sample, Scope, Subject, Trial};
 use crate::receiver::Collector;
 use crate::receiver::packet::PacketCollector;
 use crate::receiver::xdp::XdpCollector;
@@ -84,6 +84,8 @@ struct Laid {
     notes: Vec<String>,
     /// Number of the last run; the packets carry it.
     run: u16,
+    /// Of the CPUs at work, in the last window.
+    busy: [(&'static str, Option<f64>); 2],
 }
 
 impl Laid {
@@ -116,11 +118,31 @@ impl Laid {
         let transmitter = open_transmitter(&near, &traffic, &mut notes)?;
         let collector = open_collector(&far, &traffic, &mut notes)?;
         notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
-        Ok(Laid { device, transmitter, collector, near, far, cpus, traffic, notes, run: 0 })
+        let busy = ["subject_cpu_percent", "generator_cpu_percent"].map(|name| (name, None));
+        Ok(Laid { device, transmitter, collector, near, far, cpus, traffic, notes, run: 0, busy })
+    }
+}
+
+impl Wired for Laid {
+    type Reading = Counters;
+
+    fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
+        self.run = self.run.wrapping_add(1);
+        let plan = Plan { rate, window, run: self.run };
+        let (home, cpus) = (Some(self.near.0.path()), &self.cpus);
+        let (transmitter, collector) = (self.transmitter.as_mut(), self.collector.as_mut());
+        let course = Course { plan, seed, flows: self.traffic.flows(), cpus, home };
+        let (subject, load) = (cpus.subject_ticks(), cpus.load_ticks());
+        let driven = drive::drive(transmitter, collector, course)?;
+        let (subject_after, load_after) = (cpus.subject_ticks(), cpus.load_ticks());
+        self.busy = [
+            ("subject_cpu_percent", place::percent(subject, subject_after)),
+            ("generator_cpu_percent", place::percent(load, load_after)),
+        ];
+        Ok(driven)
     }
 
-    /// Drop counters of every hop, cumulative.
-    fn counters(&mut self) -> Result<Counters, LabError> {
+    fn read(&mut self) -> Result<Counters, LabError> {
         let mut all = counters::backlog(&self.far.0)?;
         let near = counters::port("gen", &self.near.0, &self.near.1)?;
         // A refusal the transmitter was told of is a packet not sent, so not a packet lost.
@@ -136,13 +158,8 @@ impl Laid {
         Ok(all)
     }
 
-    fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
-        self.run = self.run.wrapping_add(1);
-        let plan = Plan { rate, window, run: self.run };
-        let home = Some(self.near.0.path());
-        let (transmitter, collector) = (self.transmitter.as_mut(), self.collector.as_mut());
-        let course = Course { plan, seed, flows: self.traffic.flows(), cpus: &self.cpus, home };
-        drive::drive(transmitter, collector, course)
+    fn drops(reading: &Counters) -> &Counters {
+        reading
     }
 }
 
@@ -223,24 +240,8 @@ pub fn open_collector(
 
 impl Prepared for Laid {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
-        let Trial { rate, warm_up, window, seed } = *trial;
-        if !warm_up.is_zero() {
-            self.drive(rate, warm_up, seed ^ 1)?;
-        }
-        let before = self.counters()?;
-        let (dut_before, load_before) = (self.cpus.subject_ticks(), self.cpus.load_ticks());
-        let driven = self.drive(rate, window, seed)?;
-        let (dut_after, load_after) = (self.cpus.subject_ticks(), self.cpus.load_ticks());
-        let mut drops = counters::difference(&before, &self.counters()?);
-        if driven.lost > 0 {
-            drops.insert("receiver.lost".into(), driven.lost);
-        }
-        let mut sample = driven.sample();
-        sample.ledger = LossLedger { drops, ..sample.ledger };
-        for (name, percent) in [
-            ("subject_cpu_percent", place::percent(dut_before, dut_after)),
-            ("generator_cpu_percent", place::percent(load_before, load_after)),
-        ] {
+        let (mut sample, _) = drive::measure(self, trial)?;
+        for (name, percent) in self.busy {
             sample.figures.extend(percent.map(|p| (name.to_string(), p)));
         }
         if let Some(device) = &mut self.device {

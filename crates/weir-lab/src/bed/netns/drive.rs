@@ -1,4 +1,4 @@
-//! One window: generator and receiver at work.
+//! One window: generator and receiver at work; and one trial, which is a window between two readings.
 //!
 //! On one CPU they take turns in one thread (two threads would wait out each other's time slices); on two
 //! CPUs each has a thread. Both wait busily. After the window the receiver goes on until nothing has come
@@ -11,9 +11,10 @@ use std::time::Duration;
 use weir_core::time::Nanos;
 use weir_io::{clock, cpu};
 
+use super::counters::{self, Counters};
 use super::place::Cpus;
 use crate::generator::{Generator, Plan, Sent, Transmitter};
-use crate::model::{LabError, LossLedger, Sample};
+use crate::model::{LabError, LossLedger, Rate, Sample, Trial};
 use crate::receiver::{Collector, Tally};
 
 /// Silence after which nothing more is expected: a thousand times a loaded wire's latency.
@@ -29,6 +30,38 @@ pub struct Driven {
     pub tally: Tally,
     /// Frames the receiver itself lost.
     pub lost: u64,
+}
+
+/// A subject on its wires, with generator and receiver at their ends: here or on hosts.
+pub trait Wired {
+    /// Counters, and what else is read with them.
+    type Reading;
+
+    fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError>;
+
+    /// Of every hop, cumulative.
+    fn read(&mut self) -> Result<Self::Reading, LabError>;
+
+    fn drops(reading: &Self::Reading) -> &Counters;
+}
+
+/// Sends a trial's warm-up and its window. What each hop lost in the window is in the sample's ledger; the
+/// readings before and after it are for what else they hold.
+pub fn measure<W: Wired>(wired: &mut W, trial: &Trial) -> Result<(Sample, [W::Reading; 2]), LabError> {
+    let Trial { rate, warm_up, window, seed } = *trial;
+    if !warm_up.is_zero() {
+        wired.drive(rate, warm_up, seed ^ 1)?;
+    }
+    let before = wired.read()?;
+    let driven = wired.drive(rate, window, seed)?;
+    let after = wired.read()?;
+    let mut drops = counters::difference(W::drops(&before), W::drops(&after));
+    if driven.lost > 0 {
+        drops.insert("receiver.lost".into(), driven.lost);
+    }
+    let mut sample = driven.sample();
+    sample.ledger = LossLedger { drops, ..sample.ledger };
+    Ok((sample, [before, after]))
 }
 
 /// What is driven, and where.

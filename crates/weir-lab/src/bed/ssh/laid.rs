@@ -11,12 +11,12 @@ use super::clocks::Offset;
 use super::fleet::Fleet;
 use crate::agent::device::command::to_hexadecimal;
 use crate::agent::protocol::{Arrived, Counted, DeviceSite, Interface, Request, Sent, Stream, Window};
-use crate::bed::netns::counters;
-use crate::bed::netns::drive::Driven;
+use crate::bed::netns::counters::{self, Counters};
+use crate::bed::netns::drive::{self, Driven, Wired};
 use crate::bed::netns::place;
 use crate::experiment::hosts::{Commands, Role, Timeouts};
 use crate::generator;
-use crate::model::{Configuration, LabError, LossLedger, Prepared, Rate, Sample, Trial};
+use crate::model::{Configuration, LabError, Prepared, Rate, Sample, Trial};
 use crate::receiver::Tally;
 
 /// Packets that ask whether the way is open: fewer than any ring holds.
@@ -132,7 +132,7 @@ impl Laid {
             within + self.limits.answer.0,
         )?;
         let until = Instant::now() + within;
-        let before = self.counters()?;
+        let before = self.read()?;
         let mut sent = 0;
         loop {
             let probed = self.drive(PROBE_RATE, PROBE_WINDOW, 0)?;
@@ -141,7 +141,7 @@ impl Laid {
             }
             sent += probed.sent.counts.sent;
             if Instant::now() > until {
-                let lost = counters::difference(&before.drops, &self.counters()?.drops);
+                let lost = counters::difference(&before.drops, &self.read()?.drops);
                 let lost =
                     if lost.is_empty() { "no counter moved".into() } else { format!("counted {lost:?}") };
                 return Err(LabError(format!(
@@ -150,17 +150,6 @@ impl Laid {
                 )));
             }
         }
-    }
-
-    fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
-        self.run = self.run.wrapping_add(1);
-        let (run, answer) = (self.run, self.limits.answer.0);
-        let mut fleet = self.fleet.borrow_mut();
-        let send = Request::Send(Window { rate, window_ns: window.as_nanos() as Nanos, run, seed });
-        fleet.ask::<()>(Role::Receiver, "start", &Request::Start { run }, answer)?;
-        let sent: Sent = fleet.ask(Role::Generator, "send", &send, window + answer)?;
-        let arrived: Arrived = fleet.ask(Role::Receiver, "finish", &Request::Finish, STRAGGLERS + answer)?;
-        Ok(self.driven(sent, arrived))
     }
 
     /// As if both ends had been here.
@@ -185,9 +174,24 @@ impl Laid {
             lost: arrived.lost,
         }
     }
+}
 
+impl Wired for Laid {
     /// Of all hosts together.
-    fn counters(&mut self) -> Result<Counted, LabError> {
+    type Reading = Counted;
+
+    fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
+        self.run = self.run.wrapping_add(1);
+        let (run, answer) = (self.run, self.limits.answer.0);
+        let mut fleet = self.fleet.borrow_mut();
+        let send = Request::Send(Window { rate, window_ns: window.as_nanos() as Nanos, run, seed });
+        fleet.ask::<()>(Role::Receiver, "start", &Request::Start { run }, answer)?;
+        let sent: Sent = fleet.ask(Role::Generator, "send", &send, window + answer)?;
+        let arrived: Arrived = fleet.ask(Role::Receiver, "finish", &Request::Finish, STRAGGLERS + answer)?;
+        Ok(self.driven(sent, arrived))
+    }
+
+    fn read(&mut self) -> Result<Counted, LabError> {
         let mut fleet = self.fleet.borrow_mut();
         let mut all = Counted::default();
         for role in Role::ALL {
@@ -197,6 +201,10 @@ impl Laid {
             all.doubts.extend(one.doubts);
         }
         Ok(all)
+    }
+
+    fn drops(reading: &Counted) -> &Counters {
+        &reading.drops
     }
 }
 
@@ -211,19 +219,7 @@ fn read_uploads(commands: Option<&Commands>) -> Result<BTreeMap<String, String>,
 
 impl Prepared for Laid {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
-        let Trial { rate, warm_up, window, seed } = *trial;
-        if !warm_up.is_zero() {
-            self.drive(rate, warm_up, seed ^ 1)?;
-        }
-        let before = self.counters()?;
-        let driven = self.drive(rate, window, seed)?;
-        let after = self.counters()?;
-        let mut drops = counters::difference(&before.drops, &after.drops);
-        if driven.lost > 0 {
-            drops.insert("receiver.lost".into(), driven.lost);
-        }
-        let mut sample = driven.sample();
-        sample.ledger = LossLedger { drops, ..sample.ledger };
+        let (mut sample, [before, after]) = drive::measure(self, trial)?;
         // By the generator's clock, which need not be the lab's.
         sample.window_ns = None;
         if self.clocks.is_some() {
