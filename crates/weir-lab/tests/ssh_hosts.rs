@@ -66,6 +66,32 @@ fn wait_for(what: &str, lab: &mut Child, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Runs of the kernel that delivered packets so far, and runs that failed.
+fn good(room: &Room) -> usize {
+    room.runs("kernel").iter().filter(|run| run.is_ok()).count()
+}
+
+fn bad(room: &Room) -> usize {
+    room.runs("kernel").iter().filter(|run| run.is_err()).count()
+}
+
+/// A campaign that does not end by itself and soon gives a host up; its first run is done.
+fn start_long(room: &Room) -> Child {
+    let timeouts = "connect = \"1s\"\nanswer = \"3s\"";
+    let mut lab = room.start(&experiment(room, 5000, &[("kernel", "kernel", "")], timeouts));
+    wait_for("first run", &mut lab, || good(room) >= 1);
+    lab
+}
+
+/// Ctrl-C; why runs failed.
+fn interrupt(room: &Room, lab: Child) -> Vec<String> {
+    let interrupted = Command::new("kill").args(["-INT", &lab.id().to_string()]).status().expect("kill");
+    assert!(interrupted.success());
+    let output = lab.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    room.runs("kernel").into_iter().filter_map(Result::err).collect()
+}
+
 #[test]
 fn kernel_weir_and_commands_are_measured_on_hosts_that_stay_as_they_were() {
     let Some(room) = Room::open("kernel_weir_and_commands_are_measured_on_hosts_that_stay_as_they_were")
@@ -104,11 +130,7 @@ fn dead_and_silent_hosts_cost_the_runs_they_miss_and_ctrl_c_leaves_nothing() {
     let test = "dead_and_silent_hosts_cost_the_runs_they_miss_and_ctrl_c_leaves_nothing";
     let Some(mut room) = Room::open(test) else { return };
     let before = room.settled();
-    let timeouts = "connect = \"1s\"\nanswer = \"3s\"";
-    let mut lab = room.start(&experiment(&room, 5000, &[("kernel", "kernel", "")], timeouts));
-    let good = |room: &Room| room.runs("kernel").iter().filter(|run| run.is_ok()).count();
-    let bad = |room: &Room| room.runs("kernel").iter().filter(|run| run.is_err()).count();
-    wait_for("first run", &mut lab, || good(&room) >= 1);
+    let mut lab = start_long(&room);
 
     // the first failure is the broken connection, the next the refused one
     let refused = |room: &Room| {
@@ -127,11 +149,7 @@ fn dead_and_silent_hosts_cost_the_runs_they_miss_and_ctrl_c_leaves_nothing() {
     let seen = good(&room);
     wait_for("good run after the network came back", &mut lab, || good(&room) > seen);
 
-    let interrupted = Command::new("kill").args(["-INT", &lab.id().to_string()]).status().expect("kill");
-    assert!(interrupted.success());
-    let output = lab.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
-    let errors: Vec<String> = room.runs("kernel").into_iter().filter_map(Result::err).collect();
+    let errors = interrupt(&room, lab);
     assert!(errors.iter().any(|e| e.starts_with("receiver (root@10.99.3.2): ")), "{errors:#?}");
     assert!(errors.iter().any(|e| e.starts_with("generator (root@10.99.1.2): ")), "{errors:#?}");
     let result = room.json("result.json");
@@ -145,10 +163,7 @@ fn a_host_cut_off_from_its_lab_is_taken_over_by_the_next_connection_and_left_as_
     let test = "a_host_cut_off_from_its_lab_is_taken_over_by_the_next_connection_and_left_as_it_was";
     let Some(mut room) = Room::open(test) else { return };
     let before = room.settled();
-    let timeouts = "connect = \"1s\"\nanswer = \"3s\"";
-    let mut lab = room.start(&experiment(&room, 5000, &[("kernel", "kernel", "")], timeouts));
-    let count = |room: &Room, good: bool| room.runs("kernel").iter().filter(|r| r.is_ok() == good).count();
-    wait_for("first run", &mut lab, || count(&room, true) >= 1);
+    let mut lab = start_long(&room);
 
     // The lab moves to another address: the old connection never says that it ended.
     let wire = format!("control{GENERATOR}");
@@ -159,20 +174,17 @@ fn a_host_cut_off_from_its_lab_is_taken_over_by_the_next_connection_and_left_as_
     ] {
         room.lab.ip(&words).expect("our own link");
     }
-    wait_for("failed run without a network", &mut lab, || count(&room, false) >= 1);
-    let seen = count(&room, true);
+    wait_for("failed run without a network", &mut lab, || bad(&room) >= 1);
+    let seen = good(&room);
     room.lab.ip(&format!("link set {wire} up")).expect("our own link");
-    wait_for("good run from the new address", &mut lab, || count(&room, true) > seen);
+    wait_for("good run from the new address", &mut lab, || good(&room) > seen);
     let agents = room.processes(GENERATOR).into_iter().filter(|(_, command)| command == "weir-lab").count();
     assert_eq!(agents, 1, "the agent before has ended");
 
     // With it goes the old connection, which nobody closes.
     room.kill_sshd(GENERATOR);
     room.start_sshd(GENERATOR);
-    let interrupted = Command::new("kill").args(["-INT", &lab.id().to_string()]).status().expect("kill");
-    assert!(interrupted.success());
-    assert_eq!(lab.wait().expect("it ends").code(), Some(130));
-    let errors: Vec<String> = room.runs("kernel").into_iter().filter_map(Result::err).collect();
+    let errors = interrupt(&room, lab);
     assert!(!errors.iter().any(|e| e.contains("hold: ")), "{errors:#?}");
     room.assert_as_before(&before);
 }
