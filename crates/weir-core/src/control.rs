@@ -28,6 +28,7 @@ mod ports;
 mod show;
 mod targets;
 mod tunnels;
+mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -45,8 +46,13 @@ use adjacencies::Adjacencies;
 pub use gateway::DRAIN;
 use gateway::Gateway;
 use ports::Ports;
-pub use show::{HopView, NeighborView, Notice, Origin, RouteView};
+pub use show::{
+    HopView, Limits, NeighborView, Notice, Origin, PolicyView, RouteView, SaEvent, SaView, SpdView,
+    TunnelView,
+};
 use targets::{Meaning, Targets};
+pub use watch::KEEPALIVE;
+use watch::Watch;
 
 /// Everything the control side knows.
 #[derive(Debug)]
@@ -64,6 +70,7 @@ pub struct Control {
     table4: RouteTable4,
     table6: RouteTable6,
     gateway: Gateway,
+    watch: Watch,
     /// What fits into each tunnel without an MTU of its own.
     tunnel_mtus: HashMap<String, u16>,
     changed: Changed,
@@ -136,6 +143,7 @@ impl Control {
             table4,
             table6,
             gateway: Gateway::new(ciphers),
+            watch: Watch::default(),
             tunnel_mtus: HashMap::new(),
             changed: Changed::default(),
             tables,
@@ -151,7 +159,9 @@ impl Control {
             return Ok(actions);
         }
         let prepared = self.gateway.prepare(&desired.ipsec)?;
-        self.gateway.adopt(now, &self.desired.ipsec, &desired.ipsec, prepared);
+        if self.gateway.adopt(now, &self.desired.ipsec, &desired.ipsec, prepared) {
+            self.watch_again(now);
+        }
         self.desired = desired;
         let mut touched = Vec::new();
         for action in &actions {
@@ -259,16 +269,19 @@ impl Control {
         self.neighbors.tick(now, &self.ports.ports);
         self.settle_neighbors(now);
         self.gateway.tick(now);
+        self.watch_sas(now);
     }
 
     /// When [`Control::tick`] has something to do.
     pub fn poll_at(&self) -> Option<Nanos> {
-        self.neighbors.poll_at().into_iter().chain(self.gateway.poll_at()).min()
+        [self.neighbors.poll_at(), self.gateway.poll_at(), self.watch_at()].into_iter().flatten().min()
     }
 
     /// Frames to send, VLAN tag included, with the port they leave by.
     pub fn take_transmits(&mut self) -> Vec<(PortId, Vec<u8>)> {
-        self.neighbors.take_transmits()
+        let mut transmits = self.neighbors.take_transmits();
+        transmits.append(&mut self.take_keepalives());
+        transmits
     }
 
     /// The snapshot taken last.

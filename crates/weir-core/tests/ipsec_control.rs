@@ -9,12 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bed::{address, desired, lookup, neighbor, port, route, up};
-use ipsec_bed::{Clear, protect, sa, spd, tunnel};
-use weir_core::control::{Control, DRAIN};
+use ipsec_bed::{Clear, policy, protect, sa, spd, tunnel};
+use weir_core::control::{Control, DRAIN, KEEPALIVE};
 use weir_core::ipsec::sa::Direction::{In, Out};
+use weir_core::ipsec::sa::UdpPorts;
+use weir_core::ipsec::spd::Action;
 use weir_core::ipsec::{Ipsec, Queue, Sa, SpdId, TunnelId};
 use weir_core::state::{Desired, IpsecSpec};
-use weir_core::tables::{PortKind, Tables, Target};
+use weir_core::tables::{PortId, PortKind, Tables, Target};
+use weir_core::time::SECOND;
+use weir_core::verdict::Reason;
 
 const HERE: &str = "198.51.100.1";
 const THERE: &str = "198.51.100.2";
@@ -216,7 +220,7 @@ fn removed_inbound_sa_is_accepted_until_it_has_drained() {
         Arc::ptr_eq(&ipsec(&tables).spds[0].outbound, &ipsec(&before).spds[0].outbound),
         "the same rules"
     );
-    assert_eq!(control.poll_at(), Some(5 + DRAIN));
+    assert!(control.poll_at().is_some_and(|due| due <= 5 + DRAIN));
     control.tick(5 + DRAIN - 1);
     assert!(control.take_snapshot().is_none());
     control.tick(5 + DRAIN);
@@ -249,4 +253,134 @@ fn snapshots_share_ipsec_that_did_not_change() {
     control.apply(0, d).expect("valid");
     let tables = control.take_snapshot().expect("changed");
     assert!(Arc::ptr_eq(before.ipsec.as_ref().expect("some"), tables.ipsec.as_ref().expect("some")));
+}
+
+/// The same with both SAs of the tunnel in UDP.
+fn behind_a_nat() -> Desired {
+    let mut d = both_modes();
+    for sa in &mut d.ipsec.sas[..2] {
+        sa.params.udp = Some(UdpPorts { source: 4500, destination: 4500 });
+    }
+    d
+}
+
+#[test]
+fn nat_hears_from_us_after_20_s_of_silence() {
+    let mut control = control(behind_a_nat());
+    let tables = control.take_snapshot().expect("the first");
+    control.tick(KEEPALIVE - 1);
+    assert_eq!(keepalives(&mut control), []);
+    control.tick(KEEPALIVE);
+    let wan = control.port_id("wan").expect("a port");
+    let sent = keepalives(&mut control);
+    assert_eq!(sent.len(), 1);
+    let (port, frame) = &sent[0];
+    assert_eq!((*port, &frame[..6]), (wan, &[2, 0, 0, 0, 0, 2][..]));
+    // 20 + 8 + 1 bytes of IP, one of them payload.
+    assert_eq!((frame.len(), frame[14 + 28]), (14 + 29, 0xff));
+    // Traffic is as good.
+    ipsec(&tables).tunnels[0].out[0].state.used.store(2 * KEEPALIVE - 5, Relaxed);
+    control.tick(2 * KEEPALIVE);
+    assert_eq!(keepalives(&mut control), []);
+    control.tick(3 * KEEPALIVE);
+    assert_eq!(keepalives(&mut control).len(), 1);
+    assert!(control.poll_at().is_some_and(|due| due > 3 * KEEPALIVE));
+}
+
+fn keepalives(control: &mut Control) -> Vec<(PortId, Vec<u8>)> {
+    let udp = |frame: &[u8]| frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&17);
+    control.take_transmits().into_iter().filter(|(_, frame)| udp(frame)).collect()
+}
+
+#[test]
+fn keepalive_waits_for_a_neighbor() {
+    let mut d = behind_a_nat();
+    d.neighbors.clear();
+    d.routes.truncate(1);
+    let mut control = control(d.clone());
+    control.tick(KEEPALIVE);
+    assert_eq!(keepalives(&mut control), []);
+    d.neighbors = vec![neighbor("wan", THERE, 2)];
+    control.apply(KEEPALIVE, d).expect("valid");
+    control.tick(KEEPALIVE + SECOND);
+    assert_eq!(keepalives(&mut control).len(), 1);
+}
+
+#[test]
+fn each_limit_of_an_sa_is_told_once_and_shown_while_it_lasts() {
+    let mut d = both_modes();
+    d.ipsec.sas[0].params.soft.packets = Some(10);
+    d.ipsec.sas[0].params.hard.packets = Some(20);
+    d.ipsec.sas[1].params.hard.seconds = Some(60);
+    let mut control = control(d);
+    let tables = control.take_snapshot().expect("the first");
+    let out = ipsec(&tables).tunnels[0].out[0].clone();
+    let told =
+        |control: &mut Control| control.take_sa_events().iter().map(|e| e.to_string()).collect::<Vec<_>>();
+    control.tick(SECOND);
+    assert_eq!(told(&mut control), Vec::<String>::new());
+    out.state.packets.store(10, Relaxed);
+    control.tick(2 * SECOND);
+    assert_eq!(told(&mut control), ["sa east-out: has reached its soft lifetime; rekey it"]);
+    control.tick(3 * SECOND);
+    assert_eq!(told(&mut control), Vec::<String>::new());
+    assert_eq!(control.notices().len(), 1);
+    out.state.packets.store(20, Relaxed);
+    out.state.sequence.store(u64::from(u32::MAX) - 5, Relaxed);
+    control.tick(60 * SECOND);
+    let mut all = told(&mut control);
+    all.sort();
+    assert_eq!(
+        all,
+        [
+            "sa east-in: has reached its hard lifetime and carries nothing more; replace it",
+            "sa east-out: has 5 sequence numbers left; rekey it, or use esn",
+            "sa east-out: has reached its hard lifetime and carries nothing more; replace it",
+        ]
+    );
+    assert_eq!(control.notices().len(), 2);
+}
+
+#[test]
+fn learned_path_mtu_is_forgotten_in_time() {
+    let mut control = control(both_modes());
+    let tables = control.take_snapshot().expect("the first");
+    let state = &ipsec(&tables).tunnels[0].out[0].state;
+    state.path_mtu.store(1280, Relaxed);
+    state.path_mtu_until.store(5 * SECOND, Relaxed);
+    control.tick(4 * SECOND);
+    assert_eq!(control.sas(4 * SECOND)[0].path_mtu, Some((1280, SECOND)));
+    control.tick(5 * SECOND);
+    assert_eq!((state.path_mtu.load(Relaxed), control.sas(5 * SECOND)[0].path_mtu), (0, None));
+}
+
+#[test]
+fn views_name_things_and_count() {
+    let mut d = both_modes();
+    d.ipsec.sas[0].params.hard.bytes = Some(1000);
+    let mut control = control(d.clone());
+    let tables = control.take_snapshot().expect("the first");
+    let out = &ipsec(&tables).tunnels[0].out[0];
+    out.state.bytes.store(300, Relaxed);
+    out.state.packets.store(3, Relaxed);
+    out.state.used.store(5, Relaxed);
+    out.state.fail(Reason::SaExpired);
+    ipsec(&tables).spds[0].policies[0].counters.count(Out, 99);
+    let sas = control.sas(7);
+    assert_eq!(sas.len(), 4);
+    assert_eq!((&*sas[0].name, sas[0].spi, &*sas[0].backend), ("east-out", 0x1001, "clear"));
+    assert_eq!((sas[0].hard_left.bytes, sas[0].idle, sas[1].idle), (Some(700), Some(2), None));
+    assert_eq!(sas[0].failures, [(Reason::SaExpired, 1)]);
+    assert_eq!(sas[0].users, ["tunnel east"]);
+    assert_eq!(sas[3].users, ["spd border policy site"]);
+    let tunnels = control.tunnels();
+    assert_eq!((&*tunnels[0].name, tunnels[0].mtu, tunnels[0].out_bytes), ("east", 1446, 300));
+    let policies = control.policies();
+    assert_eq!((&*policies[0].spd, policies[0].out_packets, policies[0].out_bytes), ("border", 1, 99));
+    assert_eq!(control.spds()[0].rules, (1, 1));
+    assert!(!format!("{sas:?}").contains("[2, 0"), "no key in sight");
+    // Counters of a policy survive changes of others.
+    d.ipsec.spds[0].policies.push(policy("rest", Action::Bypass, "", ""));
+    control.apply(0, d).expect("valid");
+    assert_eq!(control.policies()[0].out_packets, 1);
 }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use super::memory::Memory;
 use super::names::Names;
 use super::ports::Ports;
+use super::watch::Limits;
 use crate::ipsec::spd::{PolicyCounters, PolicyIndex, RuleSet};
 use crate::ipsec::{
     Cipher, Ciphers, Direction, Inbound, Ipsec, Policy, Queue, Sa, SaId, SaSpec, SaState, Sad, Spd, SpdId,
@@ -40,6 +41,8 @@ pub(super) const NAT_T_PORT: u16 = 4500;
 pub(super) struct Kept {
     pub(super) spec: SaSpec,
     pub(super) sa: Arc<Sa>,
+    /// Which limits it was seen to have reached.
+    pub(super) reached: Limits,
 }
 
 /// Where the packets of an inbound SA go on.
@@ -132,31 +135,45 @@ impl Gateway {
         if errors.is_empty() { Ok(prepared) } else { Err(errors) }
     }
 
-    /// Makes the SAs those of `new`; `old` says where those that leave were used.
-    pub(super) fn adopt(&mut self, now: Nanos, old: &IpsecSpec, new: &IpsecSpec, mut prepared: Prepared<'_>) {
+    /// Makes the SAs those of `new`; `old` says where those that leave were used. `false`: nothing changed.
+    pub(super) fn adopt(
+        &mut self,
+        now: Nanos,
+        old: &IpsecSpec,
+        new: &IpsecSpec,
+        mut prepared: Prepared<'_>,
+    ) -> bool {
         if old == new {
-            return;
+            return false;
         }
         self.changed = true;
         self.names.set(new.sas.iter().map(|sa| sa.name.as_str()));
         let mut before = std::mem::take(&mut self.kept);
         let mut left: Vec<Arc<Sa>> = Vec::new();
         for spec in &new.sas {
-            let was = before.remove(&spec.name);
-            if let Some(kept) = was.as_ref().filter(|k| k.spec == *spec) {
-                let sa = kept.sa.clone();
-                self.kept.insert(spec.name.clone(), Kept { spec: spec.clone(), sa });
+            let mut was = before.remove(&spec.name);
+            if let Some(kept) = was.take_if(|k| k.spec == *spec) {
+                self.kept.insert(spec.name.clone(), kept);
                 continue;
             }
-            let cipher =
-                prepared.remove(spec.name.as_str()).or_else(|| was.as_ref().map(|k| k.sa.cipher.clone()));
-            let (Some(cipher), Some(id)) = (cipher, self.names.id(&spec.name)) else { continue };
-            left.extend(was.filter(|k| !same_identity(&k.spec, spec)).map(|k| k.sa));
+            let same = was.as_ref().map(|k| k.sa.cipher.clone());
+            let (Some(cipher), Some(id)) = (prepared.remove(&*spec.name).or(same), self.names.id(&spec.name))
+            else {
+                continue;
+            };
+            let reached = match was {
+                Some(kept) if same_identity(&kept.spec, spec) => kept.reached,
+                Some(kept) => {
+                    left.push(kept.sa);
+                    Limits::default()
+                }
+                None => Limits::default(),
+            };
             let state = self.memory.state(spec, || SaState::new(&spec.params, now));
             state.resize_window(spec.params.replay_window);
-            let (name, params) = (spec.name.clone(), spec.params.clone());
-            let sa = Arc::new(Sa::new(SaId(id), name, params, cipher, state));
-            self.kept.insert(spec.name.clone(), Kept { spec: spec.clone(), sa });
+            let sa = Sa::new(SaId(id), spec.name.clone(), spec.params.clone(), cipher, state);
+            let kept = Kept { spec: spec.clone(), sa: Arc::new(sa), reached };
+            self.kept.insert(spec.name.clone(), kept);
         }
         left.extend(before.into_values().map(|k| k.sa));
         self.drain(now, left, old);
@@ -165,6 +182,7 @@ impl Gateway {
             |s: &SpdSpec| s.policies.iter().map(|p| (s.name.clone(), p.name.clone())).collect::<Vec<_>>();
         let present: HashSet<(String, String)> = new.spds.iter().flat_map(named).collect();
         self.counters.retain(|key, _| present.contains(key));
+        true
     }
 
     fn drain(&mut self, now: Nanos, left: Vec<Arc<Sa>>, old: &IpsecSpec) {
@@ -207,6 +225,22 @@ impl Gateway {
 
     pub(super) fn poll_at(&self) -> Option<Nanos> {
         self.draining.iter().map(|d| d.until).min()
+    }
+
+    /// Inbound SAs on their way out, until when, and where they lead.
+    pub(super) fn draining(&self) -> impl Iterator<Item = (&Arc<Sa>, Nanos, Vec<String>)> {
+        let users = |user: &User| match user {
+            User::Tunnel(name) => vec![format!("tunnel {name}")],
+            User::Policies { spd, policies } => {
+                policies.iter().map(|p| format!("spd {spd} policy {p}")).collect()
+            }
+        };
+        self.draining.iter().map(move |d| (&d.sa, d.until, users(&d.user)))
+    }
+
+    pub(super) fn counters(&self, spd: &str, policy: &str) -> Option<&Arc<PolicyCounters>> {
+        // A pair of names borrowed is no key of a map of pairs of names.
+        self.counters.get(&(spd.to_string(), policy.to_string()))
     }
 
     /// What the next snapshot has of IPsec: the last one's if nothing differs.

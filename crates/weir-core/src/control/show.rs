@@ -2,15 +2,19 @@
 //!
 //! Promises: names instead of ids, sorted, and every next hop with the state it is in now.
 
+mod ipsec;
+
 use std::net::IpAddr;
 
 use super::Control;
 use super::targets::{FAR_END, Meaning};
+pub use super::watch::{Limits, SaEvent};
 use crate::neighbor::{Counters, State};
 use crate::route::Prefix;
 use crate::state::{Desired, Via};
 use crate::tables::{Mac, Port, PortId};
 use crate::time::Nanos;
+pub use ipsec::{PolicyView, SaView, SpdView, TunnelView};
 
 /// Where a route comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +79,7 @@ pub enum Notice {
     DeviceMissing { port: String, device: String },
     LinkDown { port: String, device: String },
     MtuReduced { port: String, asked: u16, device_mtu: u16 },
+    Sa(SaEvent),
 }
 
 impl std::fmt::Display for Notice {
@@ -90,6 +95,7 @@ impl std::fmt::Display for Notice {
                 f,
                 "port {port}: mtu is {device_mtu}, its device's, expected {asked}; raise the device's"
             ),
+            Notice::Sa(event) => event.fmt(f),
         }
     }
 }
@@ -188,6 +194,7 @@ impl Control {
                 _ => {}
             }
         }
+        notices.extend(self.sa_notices());
         notices
     }
 }

@@ -1,7 +1,10 @@
 //! The security policy database: an ordered list of rules for each direction (RFC 4301 4.4.1).
 //!
-//! [`RuleSet::find`] is the one question the data path asks; how it is answered (today a linear scan)
-//! is this module's own affair. A rule's place in the list is its priority.
+//! [`RuleSet::find`] is the one question the data path asks; how it is answered (`spd/rules.rs`: a scan
+//! of packed rules) is nobody else's affair, and must be what [`first_match`] says. A rule's place in the
+//! list is its priority.
+
+mod rules;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sa::{Direction, Sa, SaId};
+pub use rules::RuleSet;
 
 /// Addresses `first`…`last` of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,8 +29,10 @@ impl AddressRange {
         last: IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
     };
 
+    /// Never for a range whose ends are of two families.
     pub fn contains(&self, address: IpAddr) -> bool {
-        address.is_ipv4() == self.first.is_ipv4() && (self.first..=self.last).contains(&address)
+        let v4 = address.is_ipv4();
+        (self.first.is_ipv4(), self.last.is_ipv4()) == (v4, v4) && (self.first..=self.last).contains(&address)
     }
 }
 
@@ -134,36 +140,24 @@ impl PolicyCounters {
     }
 }
 
-/// Ordered rules of one direction.
-#[derive(Clone, Debug, Default)]
-pub struct RuleSet {
-    rules: Vec<(Selector, PolicyIndex)>,
-}
-
-impl RuleSet {
-    pub fn new(rules: Vec<(Selector, PolicyIndex)>) -> RuleSet {
-        RuleSet { rules }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
-    }
-
-    /// The policy of the first rule that matches.
-    pub fn find(&self, flow: &Flow) -> Option<PolicyIndex> {
-        self.rules.iter().find(|(selector, _)| selector.matches(flow)).map(|&(_, policy)| policy)
-    }
+/// The definition every lookup is held against: the policy of the first selector that matches.
+pub fn first_match(rules: &[(Selector, PolicyIndex)], flow: &Flow) -> Option<PolicyIndex> {
+    rules.iter().find(|(selector, _)| selector.matches(flow)).map(|&(_, policy)| policy)
 }
 
 impl Selector {
+    /// Whether it asks for more than addresses and a protocol.
+    pub fn names_transport(&self) -> bool {
+        (self.source_ports, self.destination_ports, self.icmp)
+            != (PortRange::ANY, PortRange::ANY, PortRange::ANY)
+    }
+
     pub fn matches(&self, flow: &Flow) -> bool {
-        let ports_named = (self.source_ports, self.destination_ports, self.icmp)
-            != (PortRange::ANY, PortRange::ANY, PortRange::ANY);
         self.source.contains(flow.source)
             && self.destination.contains(flow.destination)
             && self.protocol.is_none_or(|p| p == flow.protocol)
             && match flow.transport {
-                Transport::None | Transport::Opaque => !ports_named,
+                Transport::None | Transport::Opaque => !self.names_transport(),
                 Transport::Ports { source, destination } => {
                     self.source_ports.contains(source) && self.destination_ports.contains(destination)
                 }
@@ -190,6 +184,7 @@ pub struct Spd {
 
 impl Spd {
     /// The policy that decides about `flow`.
+    #[inline]
     pub fn find(&self, direction: Direction, flow: &Flow) -> Option<&Policy> {
         let rules = match direction {
             Direction::Out => &self.outbound,

@@ -1,0 +1,124 @@
+//! The ordered scan: rules of one direction, packed by family.
+//!
+//! Promises: what [`super::first_match`] answers, for every flow, in time linear in the rules of the flow's
+//! family; addresses compare as numbers, and ports and types are looked at only for rules that name some.
+
+use std::net::IpAddr;
+
+use super::{AddressRange, Flow, PolicyIndex, PortRange, Selector, Transport};
+
+/// Ordered rules of one direction.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    v4: Vec<Rule<u32>>,
+    v6: Vec<Rule<u128>>,
+}
+
+/// 36 bytes for IPv4, 80 for IPv6.
+#[derive(Clone, Debug)]
+struct Rule<A> {
+    source: (A, A),
+    destination: (A, A),
+    /// Compared under `mask`, which is 0 where any protocol will do.
+    protocol: u8,
+    mask: u8,
+    /// Whether it names ports or types.
+    named: bool,
+    source_ports: PortRange,
+    destination_ports: PortRange,
+    icmp: PortRange,
+    policy: PolicyIndex,
+}
+
+impl RuleSet {
+    pub fn new(rules: Vec<(Selector, PolicyIndex)>) -> RuleSet {
+        let mut set = RuleSet::default();
+        for (selector, policy) in &rules {
+            // A selector of two families matches nothing.
+            if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination))
+            {
+                set.v4.push(Rule::new(selector, source, destination, *policy));
+            } else if let (Some(source), Some(destination)) =
+                (range6(selector.source), range6(selector.destination))
+            {
+                set.v6.push(Rule::new(selector, source, destination, *policy));
+            }
+        }
+        set
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+
+    /// The policy of the first rule that matches.
+    #[inline]
+    pub fn find(&self, flow: &Flow) -> Option<PolicyIndex> {
+        match (flow.source, flow.destination) {
+            (IpAddr::V4(s), IpAddr::V4(d)) => scan(&self.v4, s.to_bits(), d.to_bits(), flow),
+            (IpAddr::V6(s), IpAddr::V6(d)) => scan(&self.v6, s.to_bits(), d.to_bits(), flow),
+            _ => None,
+        }
+    }
+}
+
+#[inline]
+fn scan<A: Copy + PartialOrd>(
+    rules: &[Rule<A>],
+    source: A,
+    destination: A,
+    flow: &Flow,
+) -> Option<PolicyIndex> {
+    rules.iter().find(|rule| rule.matches(source, destination, flow)).map(|rule| rule.policy)
+}
+
+impl<A: Copy + PartialOrd> Rule<A> {
+    fn new(selector: &Selector, source: (A, A), destination: (A, A), policy: PolicyIndex) -> Rule<A> {
+        Rule {
+            source,
+            destination,
+            protocol: selector.protocol.unwrap_or(0),
+            mask: if selector.protocol.is_some() { u8::MAX } else { 0 },
+            named: selector.names_transport(),
+            source_ports: selector.source_ports,
+            destination_ports: selector.destination_ports,
+            icmp: selector.icmp,
+            policy,
+        }
+    }
+
+    #[inline]
+    fn matches(&self, source: A, destination: A, flow: &Flow) -> bool {
+        // One branch for all: which of them fails first differs from rule to rule.
+        let here = (self.source.0 <= source)
+            & (source <= self.source.1)
+            & (self.destination.0 <= destination)
+            & (destination <= self.destination.1)
+            & ((flow.protocol ^ self.protocol) & self.mask == 0);
+        here && (!self.named || self.names(flow.transport))
+    }
+
+    fn names(&self, transport: Transport) -> bool {
+        match transport {
+            Transport::None | Transport::Opaque => false,
+            Transport::Ports { source, destination } => {
+                self.source_ports.contains(source) && self.destination_ports.contains(destination)
+            }
+            Transport::Icmp(kind) => self.icmp.contains(kind),
+        }
+    }
+}
+
+fn range4(range: AddressRange) -> Option<(u32, u32)> {
+    match (range.first, range.last) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => Some((first.to_bits(), last.to_bits())),
+        _ => None,
+    }
+}
+
+fn range6(range: AddressRange) -> Option<(u128, u128)> {
+    match (range.first, range.last) {
+        (IpAddr::V6(first), IpAddr::V6(last)) => Some((first.to_bits(), last.to_bits())),
+        _ => None,
+    }
+}

@@ -1,0 +1,109 @@
+//! Lookups in the SPD and the SAD are what their definitions say, whatever is asked.
+
+#[path = "bed/spd.rs"]
+mod bed;
+#[path = "bed/ipsec.rs"]
+mod ipsec_bed;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use bed::{agrees, flow, rules};
+use ipsec_bed::{Clear, ranges, sa};
+use proptest::prelude::*;
+use weir_core::ipsec::spd::{AddressRange, PolicyIndex, PortRange, RuleSet, Selector, Transport};
+use weir_core::ipsec::{Ciphers, Direction, Flow, Inbound, Sa, SaId, SaState, Sad};
+use weir_core::packet::DeviceId;
+
+proptest! {
+    #[test]
+    fn packed_rules_are_the_ordered_scan(
+        rules in rules(40),
+        flows in prop::collection::vec(flow(), 1..60),
+    ) {
+        let set = RuleSet::new(rules.clone());
+        agrees(&rules, &flows, |flow| set.find(flow))?;
+    }
+
+    #[test]
+    fn every_sa_is_found_and_no_other(
+        known in prop::collection::hash_set((0u32..64, 0u8..4, any::<bool>()), 0..120),
+        asked in prop::collection::vec((0u32..80, 0u8..5, any::<bool>()), 0..120),
+    ) {
+        let address = |n: u8, v4: bool| -> IpAddr {
+            if v4 { Ipv4Addr::new(192, 0, 2, n).into() } else { Ipv6Addr::from(u128::from(n) << 96).into() }
+        };
+        let sad = Sad::new(known.iter().map(|&(spi, n, v4)| inbound(spi, address(n, v4))));
+        let truth: HashMap<(u32, IpAddr), ()> =
+            known.iter().map(|&(spi, n, v4)| ((spi, address(n, v4)), ())).collect();
+        for &(spi, n, v4) in known.iter().chain(&asked) {
+            let found = sad.find(spi, address(n, v4)).map(|i| (i.sa.params.spi, i.sa.params.destination));
+            let expected = truth.get_key_value(&(spi, address(n, v4))).map(|(&key, _)| key);
+            prop_assert_eq!(found, expected);
+        }
+        prop_assert_eq!(sad.iter().count(), known.len());
+    }
+}
+
+fn inbound(spi: u32, destination: IpAddr) -> Inbound {
+    let mut spec = sa("x", Direction::In, spi, ("203.0.113.1", "203.0.113.2"));
+    spec.params.destination = destination;
+    let cipher = Clear.cipher(spec.params.suite, false, &spec.keys).expect("a cipher");
+    let state = Arc::new(SaState::new(&spec.params, 0));
+    let sa = Arc::new(Sa::new(SaId(spi), spec.name, spec.params, cipher, state));
+    Inbound { sa, device: DeviceId(0), spd: None }
+}
+
+#[test]
+fn a_large_sad_with_spis_in_a_row_answers() {
+    let destination: IpAddr = "192.0.2.1".parse().expect("address");
+    let sad = Sad::new((256..5256).map(|spi| inbound(spi, destination)));
+    assert!((256..5256).all(|spi| sad.find(spi, destination).is_some_and(|i| i.sa.params.spi == spi)));
+    assert!((5256..9000).all(|spi| sad.find(spi, destination).is_none()));
+    assert!(Sad::default().is_empty() && Sad::default().find(256, destination).is_none());
+}
+
+fn any_to(destination: &str) -> Selector {
+    Selector {
+        source: AddressRange::ANY_V4,
+        destination: ranges(destination)[0],
+        protocol: None,
+        source_ports: PortRange::ANY,
+        destination_ports: PortRange::ANY,
+        icmp: PortRange::ANY,
+    }
+}
+
+fn to(destination: &str, protocol: u8, transport: Transport) -> Flow {
+    let ip = |text: &str| text.parse().expect("address");
+    Flow { source: ip("192.0.2.1"), destination: ip(destination), protocol, transport }
+}
+
+#[test]
+fn first_rule_that_matches_decides() {
+    let set = RuleSet::new(vec![
+        (any_to("10.1.0.0/16"), PolicyIndex(0)),
+        (any_to("10.0.0.0/8"), PolicyIndex(1)),
+        (any_to("10.1.2.0/24"), PolicyIndex(2)),
+    ]);
+    let found = |a| set.find(&to(a, 47, Transport::None));
+    assert_eq!(found("10.1.2.3"), Some(PolicyIndex(0)));
+    assert_eq!(found("10.2.0.0"), Some(PolicyIndex(1)));
+    assert_eq!(found("11.0.0.0"), None);
+}
+
+#[test]
+fn rule_that_names_ports_does_not_match_what_hides_them() {
+    let web = Selector {
+        protocol: Some(6),
+        destination_ports: PortRange { first: 80, last: 443 },
+        ..any_to("10.0.0.0/8")
+    };
+    let set = RuleSet::new(vec![(web, PolicyIndex(0))]);
+    let found = |transport| set.find(&to("10.0.0.1", 6, transport)).is_some();
+    assert!(found(Transport::Ports { source: 1, destination: 443 }));
+    assert!(!found(Transport::Ports { source: 1, destination: 444 }));
+    assert!(!found(Transport::Opaque));
+    assert!(!found(Transport::None));
+}
