@@ -8,7 +8,7 @@
 //! ```text
 //! ethernet ─┬─ arp
 //!           ├─ ipv4 ─┬─ icmpv4
-//!           │        ├─ udp, tcp
+//!           │        ├─ udp, tcp, esp
 //!           └─ ipv6 ─┴─ icmpv6 ─ ndp
 //! ```
 //!
@@ -19,6 +19,7 @@ pub mod arp;
 pub mod build;
 pub mod checksum;
 pub mod decode;
+pub mod esp;
 pub mod ethernet;
 pub mod flow;
 pub mod icmpv4;
@@ -31,6 +32,7 @@ pub mod udp;
 
 pub use arp::Arp;
 pub use decode::decode;
+pub use esp::Esp;
 pub use ethernet::Ethernet;
 pub use icmpv4::Icmpv4;
 pub use icmpv6::Icmpv6;
@@ -116,6 +118,7 @@ pub const FUZZ_TARGETS: &[(&str, FuzzTarget)] = &[
     ("ndp", ndp::fuzz_ndp),
     ("udp", udp::fuzz_udp),
     ("tcp", tcp::fuzz_tcp),
+    ("esp", esp::fuzz_esp),
     ("flow", flow::fuzz_flow),
     ("selectors", crate::ipsec::flow::fuzz_selectors),
     ("decode", decode::fuzz_decode),

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::ethernet::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-use super::{Arp, Ethernet, Icmpv4, Icmpv6, Ipv4, Ipv6, Tcp, Udp, icmpv6, ipv6, ndp, protocol};
+use super::{Arp, Esp, Ethernet, Icmpv4, Icmpv6, Ipv4, Ipv6, Tcp, Udp, esp, icmpv6, ipv6, ndp, protocol};
 use crate::verdict::Reason;
 
 /// An Ethernet frame as one line.
@@ -106,7 +106,17 @@ fn transport(f: &mut fmt::Formatter<'_>, protocol: u8, payload: &[u8], fragment:
     match protocol {
         protocol::UDP if !fragment => {
             f.write_str(": ")?;
-            show(f, Udp::parse(payload))
+            show(f, Udp::parse(payload))?;
+            match Udp::parse(payload) {
+                Ok(udp) if [udp.src_port(), udp.dst_port()].contains(&esp::UDP_PORT) => {
+                    write!(f, ": {}", esp::InUdp(udp.payload()))
+                }
+                _ => Ok(()),
+            }
+        }
+        protocol::ESP => {
+            f.write_str(": ")?;
+            show(f, Esp::parse(payload))
         }
         protocol::TCP if !fragment => {
             f.write_str(": ")?;

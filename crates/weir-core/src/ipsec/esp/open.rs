@@ -52,7 +52,8 @@ fn open_batch<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes:
     let mut pending = [Pending::default(); BATCH];
     let count = authenticate(sa, frames, outcomes, &mut pending);
     let pending = &pending[..count];
-    accept(sa, now, pending, outcomes);
+    accept(sa, pending, outcomes);
+    let mut allowance = Allowance::of(sa, now);
     let (mut packets, mut bytes) = (0, 0);
     for packet in pending {
         let (frame, outcome) =
@@ -61,6 +62,7 @@ fn open_batch<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes:
             continue;
         }
         match finish(sa, frame, &packet.place) {
+            Ok(()) if !allowance.take(frame.len()) => *outcome = Outcome::Lost(Reason::SaExpired),
             Ok(()) => {
                 packets += 1;
                 bytes += frame.len() as u64;
@@ -125,16 +127,13 @@ fn window(sa: &Sa) -> MutexGuard<'_, Replay> {
 
 /// Remembers the numbers of authentic packets; here one of two with the same number is found out, whether
 /// they came in one batch or to two workers.
-fn accept(sa: &Sa, now: Nanos, pending: &[Pending], outcomes: &mut [Outcome]) {
-    let mut allowance = Allowance::of(sa, now);
+fn accept(sa: &Sa, pending: &[Pending], outcomes: &mut [Outcome]) {
     let mut replay = window(sa);
     for packet in pending {
         let reason = if !packet.authentic {
             Reason::IntegrityFailed
         } else if let Err(reason) = replay.accept(packet.sequence) {
             reason
-        } else if !allowance.take(usize::from(packet.place.end - packet.place.at)) {
-            Reason::SaExpired
         } else {
             continue;
         };

@@ -31,6 +31,8 @@ pub struct Template {
     df_mask: u16,
     df_set: u16,
     spi: u32,
+    /// The datagram around ESP has a checksum, which covers what the cipher writes.
+    pub udp_checksum: bool,
     pub iv: usize,
     pub icv: usize,
     /// A power of two.
@@ -67,6 +69,7 @@ impl Template {
             df_mask,
             df_set,
             spi: params.spi,
+            udp_checksum: params.udp.is_some() && params.destination.is_ipv6(),
             iv: params.suite.iv_len(),
             icv: params.suite.icv_len(),
             alignment: params.suite.alignment(),

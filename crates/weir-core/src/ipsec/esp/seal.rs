@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::lifetime::Allowance;
 use super::outer::{DF, Inner, Template};
-use super::{HEADER_LEN, Outcome, TRAILER_LEN, transport};
+use super::{HEADER_LEN, Outcome, TRAILER_LEN, natt, transport};
 use crate::ipsec::cipher::Job;
 use crate::ipsec::sa::{Mode, Sa};
 use crate::packet::{BATCH, Buffer, Frame};
@@ -68,6 +68,10 @@ fn seal_batch<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes:
         return;
     }
     sa.cipher.seal(&mut jobs[..count]);
+    if sa.template.udp_checksum {
+        let done = frames.iter_mut().zip(outcomes.iter()).filter(|(_, o)| **o == Outcome::Done);
+        done.for_each(|(frame, _)| natt::fill_checksum(frame.data_mut()));
+    }
     sa.state.packets.fetch_add(count as u64, Relaxed);
     sa.state.bytes.fetch_add(bytes, Relaxed);
     sa.state.used.store(now, Relaxed);

@@ -13,7 +13,7 @@ use super::seal::write_trailer;
 use super::{HEADER_LEN, Template};
 use crate::packet::{Buffer, Frame};
 use crate::verdict::Reason;
-use crate::wire::{Ipv4, Ipv6, ipv6, protocol, put16};
+use crate::wire::{Ipv4, Ipv6, checksum, get16, ipv6, protocol, put16, tcp, udp};
 
 /// A packet's own headers, which stay in front of ESP.
 struct Headers {
@@ -100,6 +100,9 @@ pub fn restore<B: Buffer>(
         return Err(Reason::FrameTooLarge);
     }
     set_length(frame.data_mut());
+    if place.at != place.ip_len {
+        mend_checksum(frame.data_mut(), ip_len, next);
+    }
     Ok(())
 }
 
@@ -112,4 +115,27 @@ fn set_length(packet: &mut [u8]) {
     } else {
         put16(packet, 4, (len - ipv6::HEADER_LEN) as u16);
     }
+}
+
+/// What came in UDP may have passed a NAT, and then the transport checksum fits the addresses from before it:
+/// it is made anew (RFC 3948 3.1.2), which the ICV allows.
+#[cold]
+fn mend_checksum(packet: &mut [u8], at: usize, next: u8) {
+    let len = packet.len() - at;
+    let field = match next {
+        protocol::UDP if len >= udp::HEADER_LEN && get16(packet, at + 6) != 0 => at + 6,
+        protocol::TCP if len >= tcp::MIN_HEADER_LEN => at + 16,
+        _ => return,
+    };
+    put16(packet, field, 0);
+    let pseudo_header = if packet[0] >> 4 == 4 {
+        let view = Ipv4::new_unchecked(&*packet);
+        checksum::pseudo_ipv4(view.src(), view.dst(), next, len as u16)
+    } else {
+        let view = Ipv6::new_unchecked(&*packet);
+        checksum::pseudo_ipv6(view.src(), view.dst(), next, len as u32)
+    };
+    let check = checksum::finish(checksum::add(pseudo_header, &packet[at..]));
+    // In UDP, 0 would say that there is none.
+    put16(packet, field, if check == 0 && next == protocol::UDP { 0xffff } else { check });
 }
