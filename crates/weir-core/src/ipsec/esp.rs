@@ -11,6 +11,8 @@
 //! before), and everything with a reason of its own. A frame that is lost holds nothing of use.
 
 mod ecn;
+#[doc(hidden)]
+pub mod fuzz;
 mod lifetime;
 mod natt;
 mod open;

@@ -12,6 +12,8 @@
 //! filters are fooled; what fits in no buffer.
 
 mod fragment;
+#[doc(hidden)]
+pub mod fuzz;
 
 use crate::packet::{Buffer, Frame};
 use crate::time::{Nanos, SECOND};

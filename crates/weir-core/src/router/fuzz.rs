@@ -24,20 +24,20 @@ const BUFFERS: usize = 512;
 const BUFFERS_OF_ONE: usize = 16;
 
 /// Bytes of the input, and zeros behind them.
-struct Input<'a>(&'a [u8]);
+pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl Input<'_> {
-    fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         let Some((&first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         first
     }
 
-    fn word(&mut self) -> usize {
+    pub(crate) fn word(&mut self) -> usize {
         usize::from(self.byte()) << 8 | usize::from(self.byte())
     }
 
-    fn take(&mut self, n: usize) -> &[u8] {
+    pub(crate) fn take(&mut self, n: usize) -> &[u8] {
         let (taken, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;
         taken
