@@ -17,6 +17,10 @@ pub const BUFFERS: usize = 64;
 /// Bytes of a buffer; of a larger packet, the next multiple.
 pub const BUFFER: usize = 2048;
 
+/// Ethernet and IPv4 headers before the SPI.
+const OUTER: usize = 14 + 20;
+const PAGE: usize = 4096;
+
 const NS_PER_S: f64 = 1e9;
 const SPI: u32 = 0x100;
 
@@ -79,9 +83,12 @@ pub fn raw_rate(
     Some(Rate { payload_len, ns_per_packet: per_packet(ns)?, clocks_per_packet: per_packet(clocks) })
 }
 
-/// Packets of one length in their buffers.
+/// Packets of one length in their buffers, each behind the room of an Ethernet and an IPv4 header.
 pub struct Bed {
     memory: Vec<u8>,
+    /// Where the first buffer begins: on a page, as a worker's do.
+    start: usize,
+    buffers: usize,
     buffer: usize,
     packet: usize,
     sequence: u64,
@@ -97,16 +104,19 @@ pub struct Round {
 impl Bed {
     pub fn new(suite: Suite, payload_len: usize, buffers: usize) -> Bed {
         let packet = payload_len + suite.overhead(payload_len);
-        let buffer = packet.next_multiple_of(BUFFER);
-        Bed { memory: vec![0x42; buffers * buffer], buffer, packet, sequence: 0 }
+        let buffer = (OUTER + packet).next_multiple_of(BUFFER);
+        let memory = vec![0x42; PAGE + buffers * buffer];
+        let start = memory.as_ptr().addr().next_multiple_of(PAGE) - memory.as_ptr().addr();
+        Bed { memory, start, buffers, buffer, packet, sequence: 0 }
     }
 
     /// Seals or opens every buffer's packet once; before it is opened, it is sealed off the clock.
     pub fn round(&mut self, cipher: &dyn Cipher, direction: Direction) -> Option<Round> {
-        let mut jobs = Vec::with_capacity(self.memory.len() / self.buffer);
-        for buffer in self.memory.chunks_exact_mut(self.buffer) {
+        let mut jobs = Vec::with_capacity(self.buffers);
+        let memory = self.memory.get_mut(self.start..)?;
+        for buffer in memory.chunks_exact_mut(self.buffer).take(self.buffers) {
             self.sequence += 1;
-            let packet = buffer.get_mut(..self.packet)?;
+            let packet = buffer.get_mut(OUTER..OUTER + self.packet)?;
             packet[..4].copy_from_slice(&SPI.to_be_bytes());
             packet[4..8].copy_from_slice(&(self.sequence as u32).to_be_bytes());
             jobs.push(Job { packet, sequence: self.sequence, authentic: false });

@@ -38,7 +38,8 @@ impl Shape {
     /// Whether a packet of `len` bytes can be one of this SA.
     pub fn fits(&self, len: usize) -> bool {
         let fixed = HEADER + self.iv + self.icv;
-        len > fixed && (len - fixed).is_multiple_of(self.alignment)
+        // Alignments are powers of two.
+        len > fixed && (len - fixed) & (self.alignment - 1) == 0
     }
 
     pub fn parts<'a>(&self, packet: &'a mut [u8]) -> Option<Parts<'a>> {

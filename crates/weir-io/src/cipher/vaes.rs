@@ -88,11 +88,11 @@ impl<const ROUNDS: usize> Cipher for AesGcm<ROUNDS> {
     }
 
     fn seal(&self, jobs: &mut [Job<'_>]) {
-        self.key.seal(&self.shape, jobs);
+        self.key.seal(jobs);
     }
 
     fn open(&self, jobs: &mut [Job<'_>]) {
-        self.key.open(&self.shape, jobs);
+        self.key.open(jobs);
     }
 }
 

@@ -10,6 +10,8 @@
 //! sent        | IV              | cipher 0, 1 …        which makes the IV unpredictable
 //! ```
 
+#![allow(clippy::needless_range_loop)]
+
 use std::arch::x86_64::*;
 
 use weir_core::ipsec::Job;
@@ -114,43 +116,33 @@ impl<const ROUNDS: usize> Cbc<ROUNDS> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,aes")]
     unsafe fn run(&self, lanes: &mut Lanes, run: usize) {
         let mut states = [_mm512_setzero_si512(); VECTORS];
-        for (state, chains) in states.iter_mut().zip(lanes.chains.chunks_exact(4)) {
+        for i in 0..VECTORS {
             // SAFETY: four lanes are a vector.
-            *state = unsafe { _mm512_loadu_si512(chains.as_ptr().cast()) };
+            states[i] = unsafe { _mm512_loadu_si512(lanes.chains.as_ptr().add(4 * i).cast()) };
         }
         let whitening = _mm512_broadcast_i32x4(self.encrypt[0]);
         for block in 0..run {
-            let at = |lane: usize| lanes.at[lane].wrapping_add(block * BLOCK).cast::<__m128i>();
-            for (vector, state) in states.iter_mut().enumerate() {
+            for i in 0..VECTORS {
                 // SAFETY: the caller's promise.
-                let lane = |lane: usize| unsafe { _mm_loadu_si128(at(4 * vector + lane)) };
-                let plain = _mm512_castsi128_si512(lane(0));
-                let plain = _mm512_inserti32x4::<1>(plain, lane(1));
-                let plain = _mm512_inserti32x4::<2>(plain, lane(2));
-                let plain = _mm512_inserti32x4::<3>(plain, lane(3));
-                *state = xor3(*state, plain, whitening);
+                let plain = unsafe { gather(&lanes.at, 4 * i, block * BLOCK) };
+                states[i] = xor3(states[i], plain, whitening);
             }
-            for key in &self.encrypt[1..ROUNDS] {
-                let key = _mm512_broadcast_i32x4(*key);
-                for state in &mut states {
-                    *state = _mm512_aesenc_epi128(*state, key);
+            for round in 1..ROUNDS {
+                let key = _mm512_broadcast_i32x4(self.encrypt[round]);
+                for i in 0..VECTORS {
+                    states[i] = _mm512_aesenc_epi128(states[i], key);
                 }
             }
             let key = _mm512_broadcast_i32x4(self.encrypt[ROUNDS]);
-            for (vector, state) in states.iter_mut().enumerate() {
-                *state = _mm512_aesenclast_epi128(*state, key);
+            for i in 0..VECTORS {
+                states[i] = _mm512_aesenclast_epi128(states[i], key);
                 // SAFETY: the caller's promise.
-                unsafe {
-                    _mm_storeu_si128(at(4 * vector), _mm512_castsi512_si128(*state));
-                    _mm_storeu_si128(at(4 * vector + 1), _mm512_extracti32x4_epi32::<1>(*state));
-                    _mm_storeu_si128(at(4 * vector + 2), _mm512_extracti32x4_epi32::<2>(*state));
-                    _mm_storeu_si128(at(4 * vector + 3), _mm512_extracti32x4_epi32::<3>(*state));
-                }
+                unsafe { scatter(&lanes.at, 4 * i, block * BLOCK, states[i]) };
             }
         }
-        for (state, chains) in states.iter().zip(lanes.chains.chunks_exact_mut(4)) {
+        for i in 0..VECTORS {
             // SAFETY: four lanes are a vector.
-            unsafe { _mm512_storeu_si512(chains.as_mut_ptr().cast(), *state) };
+            unsafe { _mm512_storeu_si512(lanes.chains.as_mut_ptr().add(4 * i).cast(), states[i]) };
         }
         for at in &mut lanes.at {
             *at = at.wrapping_add(run * BLOCK);
@@ -166,22 +158,18 @@ impl<const ROUNDS: usize> Cbc<ROUNDS> {
         for stride in blocks.chunks_mut(LANES * BLOCK) {
             let mut ciphers = [_mm512_setzero_si512(); VECTORS];
             let mut states = ciphers;
-            let (words, at) = (stride.len() / BLOCK * 2, stride.as_mut_ptr());
-            let mask = |vector: usize| {
-                let words = words.saturating_sub(8 * vector).min(8);
-                ((1u32 << words) - 1) as u8
-            };
+            let (blocks, at) = (stride.len() / BLOCK, stride.as_mut_ptr());
             let whitening = _mm512_broadcast_i32x4(self.decrypt[0]);
             for vector in 0..VECTORS {
                 let at = at.wrapping_add(64 * vector).cast();
                 // SAFETY: the mask has the words of whole blocks in `stride`, and no others are read.
-                ciphers[vector] = unsafe { _mm512_maskz_loadu_epi64(mask(vector), at) };
+                ciphers[vector] = unsafe { _mm512_maskz_loadu_epi64(mask(blocks, vector), at) };
                 states[vector] = _mm512_xor_si512(ciphers[vector], whitening);
             }
-            for key in &self.decrypt[1..ROUNDS] {
-                let key = _mm512_broadcast_i32x4(*key);
-                for state in &mut states {
-                    *state = _mm512_aesdec_epi128(*state, key);
+            for round in 1..ROUNDS {
+                let key = _mm512_broadcast_i32x4(self.decrypt[round]);
+                for i in 0..VECTORS {
+                    states[i] = _mm512_aesdec_epi128(states[i], key);
                 }
             }
             let key = _mm512_broadcast_i32x4(self.decrypt[ROUNDS]);
@@ -191,10 +179,50 @@ impl<const ROUNDS: usize> Cbc<ROUNDS> {
                 let plain = _mm512_aesdeclast_epi128(states[vector], _mm512_xor_si512(key, chained));
                 let at = at.wrapping_add(64 * vector).cast();
                 // SAFETY: the mask has the words of whole blocks in `stride`, and no others are written.
-                unsafe { _mm512_mask_storeu_epi64(at, mask(vector), plain) };
+                unsafe { _mm512_mask_storeu_epi64(at, mask(blocks, vector), plain) };
             }
         }
     }
+}
+
+/// The next block of four packets.
+///
+/// # Safety
+/// The pointers of `first` and the three lanes after it are good for a block at `offset`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+unsafe fn gather(at: &[*mut u8; LANES], first: usize, offset: usize) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let block = _mm_loadu_si128(at[first].add(offset).cast());
+        let blocks = _mm512_castsi128_si512(block);
+        let blocks = _mm512_inserti32x4::<1>(blocks, _mm_loadu_si128(at[first + 1].add(offset).cast()));
+        let blocks = _mm512_inserti32x4::<2>(blocks, _mm_loadu_si128(at[first + 2].add(offset).cast()));
+        _mm512_inserti32x4::<3>(blocks, _mm_loadu_si128(at[first + 3].add(offset).cast()))
+    }
+}
+
+/// [`gather`]'s way back.
+///
+/// # Safety
+/// As for [`gather`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+unsafe fn scatter(at: &[*mut u8; LANES], first: usize, offset: usize, blocks: __m512i) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm_storeu_si128(at[first].add(offset).cast(), _mm512_castsi512_si128(blocks));
+        _mm_storeu_si128(at[first + 1].add(offset).cast(), _mm512_extracti32x4_epi32::<1>(blocks));
+        _mm_storeu_si128(at[first + 2].add(offset).cast(), _mm512_extracti32x4_epi32::<2>(blocks));
+        _mm_storeu_si128(at[first + 3].add(offset).cast(), _mm512_extracti32x4_epi32::<3>(blocks));
+    }
+}
+
+/// The words of the blocks that `vector` has, of `blocks` in all.
+#[inline]
+fn mask(blocks: usize, vector: usize) -> u8 {
+    let blocks = blocks.saturating_sub(4 * vector).min(4);
+    ((1u32 << (2 * blocks)) - 1) as u8
 }
 
 /// IV and body, the sequence number in place of the IV; `None` when the packet does not fit.

@@ -13,6 +13,11 @@
 //! Powers of H lie in memory in falling order, so that any four neighbours are one load, and the whole
 //! hash of up to [`CHUNK`] blocks is one sum with one reduction. Vectors go in strides of four, enough to
 //! fill the latency of an AES round; the last is masked, so nothing is copied.
+//!
+//! Loops count rather than iterate: an adaptor the compiler leaves as a call has no vector registers, and
+//! everything around it goes through memory.
+
+#![allow(clippy::needless_range_loop)]
 
 use std::arch::x86_64::*;
 
@@ -22,7 +27,7 @@ use zeroize::Zeroize;
 use super::Vaes;
 use super::ghash::{Sum, multiply, shifted};
 use super::schedule::{MOST, encrypt, expand};
-use crate::cipher::shape::Shape;
+use crate::cipher::shape::HEADER;
 
 const BLOCK: usize = 16;
 const VECTOR: usize = 64;
@@ -91,43 +96,46 @@ impl<const ROUNDS: usize> Gcm<ROUNDS> {
         gcm
     }
 
-    /// Seals packets of `shape`; one that does not fit is zeroed.
-    pub fn seal(&self, shape: &Shape, jobs: &mut [Job<'_>]) {
+    /// Seals packets; one that cannot be is zeroed.
+    pub fn seal(&self, jobs: &mut [Job<'_>]) {
         // SAFETY: a `Gcm` is made only where `Vaes` exists, hence where these instructions do.
-        unsafe { self.seal_all(shape, jobs) }
+        unsafe { self.seal_all(jobs) }
     }
 
-    /// Opens packets of `shape`; one that does not fit is not authentic.
-    pub fn open(&self, shape: &Shape, jobs: &mut [Job<'_>]) {
+    /// Opens packets; one too short or misaligned is not authentic.
+    pub fn open(&self, jobs: &mut [Job<'_>]) {
         // SAFETY: a `Gcm` is made only where `Vaes` exists, hence where these instructions do.
-        unsafe { self.open_all(shape, jobs) }
+        unsafe { self.open_all(jobs) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq,bmi2")]
-    fn seal_all(&self, shape: &Shape, jobs: &mut [Job<'_>]) {
-        for job in jobs {
-            let fits = shape.fits(job.packet.len());
-            let Some((covered, icv)) = job.packet.split_last_chunk_mut::<BLOCK>().filter(|_| fits) else {
-                job.packet.fill(0);
+    fn seal_all(&self, jobs: &mut [Job<'_>]) {
+        let mut refused = false;
+        for job in &mut *jobs {
+            let Some((covered, icv)) = parts(job.packet) else {
+                refused = true;
                 continue;
             };
             let iv = job.sequence.to_be();
-            covered[8..16].copy_from_slice(&iv.to_ne_bytes());
+            // SAFETY: `parts` made sure of header and IV.
+            unsafe { covered.as_mut_ptr().add(HEADER).cast::<u64>().write_unaligned(iv) };
             let tag = self.packet::<true>(covered, iv, job.sequence);
             // SAFETY: the ICV is an array of 16 bytes.
             unsafe { _mm_storeu_si128(icv.as_mut_ptr().cast(), tag) };
         }
+        // Apart, because a call in the loop would cost every packet its registers.
+        if refused {
+            jobs.iter_mut().filter(|job| !fits(job.packet.len())).for_each(|job| job.packet.fill(0));
+        }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq,bmi2")]
-    fn open_all(&self, shape: &Shape, jobs: &mut [Job<'_>]) {
+    fn open_all(&self, jobs: &mut [Job<'_>]) {
         for job in jobs {
             job.authentic = false;
-            let fits = shape.fits(job.packet.len());
-            let Some((covered, icv)) = job.packet.split_last_chunk_mut::<BLOCK>().filter(|_| fits) else {
-                continue;
-            };
-            let iv = u64::from_ne_bytes(covered[8..16].try_into().expect("eight bytes"));
+            let Some((covered, icv)) = parts(job.packet) else { continue };
+            // SAFETY: `parts` made sure of header and IV.
+            let iv = unsafe { covered.as_ptr().add(HEADER).cast::<u64>().read_unaligned() };
             let tag = self.packet::<false>(covered, iv, job.sequence);
             // SAFETY: the ICV is an array of 16 bytes.
             let came = unsafe { _mm_loadu_si128(icv.as_ptr().cast()) };
@@ -235,15 +243,15 @@ impl<const ROUNDS: usize> Gcm<ROUNDS> {
     ) -> Pass {
         let mut blocks = [_mm512_setzero_si512(); N];
         pass.counters(&mut blocks);
-        for key in &self.rounds[1..ROUNDS] {
-            let key = _mm512_broadcast_i32x4(*key);
-            for block in &mut blocks {
-                *block = _mm512_aesenc_epi128(*block, key);
+        for round in 1..ROUNDS {
+            let key = _mm512_broadcast_i32x4(self.rounds[round]);
+            for i in 0..N {
+                blocks[i] = _mm512_aesenc_epi128(blocks[i], key);
             }
         }
         let key = _mm512_broadcast_i32x4(self.rounds[ROUNDS]);
-        for (i, block) in blocks.iter().enumerate() {
-            let stream = _mm512_aesenclast_epi128(*block, key);
+        for i in 0..N {
+            let stream = _mm512_aesenclast_epi128(blocks[i], key);
             let mask = if LAST && i == N - 1 { mask } else { u64::MAX };
             // SAFETY: the caller's promise.
             let at = unsafe { pass.at.add(i * VECTOR) };
@@ -313,8 +321,8 @@ impl Pass {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq,bmi2")]
     fn counters<const N: usize>(&mut self, blocks: &mut [__m512i; N]) {
         let now = self.counters;
-        for (block, count) in blocks.iter_mut().zip(&COUNTS) {
-            *block = _mm512_xor_si512(now, *count);
+        for i in 0..N {
+            blocks[i] = _mm512_xor_si512(now, COUNTS[i]);
         }
         if N == STRIDE {
             self.strides += 1;
@@ -332,6 +340,18 @@ impl<const ROUNDS: usize> Drop for Gcm<ROUNDS> {
         self.associated.zeroize();
         self.salt.zeroize();
     }
+}
+
+/// Whether a packet has header, IV and ICV and between them whole units of 4 bytes, at least one.
+#[inline]
+fn fits(len: usize) -> bool {
+    len > BLOCK + BLOCK && len.is_multiple_of(4)
+}
+
+/// Everything before the ICV, and the ICV.
+#[inline]
+fn parts(packet: &mut [u8]) -> Option<(&mut [u8], &mut [u8; BLOCK])> {
+    if fits(packet.len()) { packet.split_last_chunk_mut() } else { None }
 }
 
 const fn block(bytes: u128) -> __m128i {
