@@ -5,20 +5,23 @@
 //!        ├─ ARP ──── for an address of weir ───────────────► weir     else ► kernel
 //!        ├─ multicast, broadcast ── NS for one of weir's ──► weir     else ► kernel
 //!        ├─ a pair of addresses the router decided on ─────► out  (if `express` is given)
-//!        ├─ to an address the kernel owns ─────────────────► kernel
+//!        ├─ to an address the kernel owns ── ESP for us ───► weir     else ► kernel
 //!        └─ anything else (transit, weir's own) ───────────► xsks[rx queue], without one ► kernel
 //! ```
 //!
 //! Promises: what is local stays local: ping, routing daemons, IKE and SSH to the kernel's own
 //! addresses work as without us; addresses can be changed while traffic flows; every frame is
-//! counted under one [`Cause`]. One 802.1Q tag is looked through. Refuses: a second tag (it is not
-//! IP to this program, the kernel gets it) and decisions by port: an address belongs to one owner.
+//! counted under one [`Cause`]. ESP to an address of the kernel that is the end of an SA of ours is the
+//! exception ([`LocalAddresses::set_esp`]): protocol 50, fragments too, and UDP to a port ESP comes in on
+//! unless it begins with IKE's marker of four zeros (RFC 3948 2.2). One 802.1Q tag is looked through. Refuses: a second tag (it is not
+//! IP to this program, the kernel gets it), other decisions by port, ESP behind IPv6 extension headers other
+//! than a fragment's, and fragments of ESP in UDP: only the first of those has a port.
 //!
 //! Where an interface strips VLAN tags in hardware (`rx-vlan-offload`), or a veth peer keeps them
 //! beside the frame (`tx-vlan-offload`), XDP does not see the tag: switch that off on such ports.
 //! The same holds for checksums a veth peer leaves unfinished (see [`crate::af_xdp`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -42,6 +45,9 @@ pub const PROGRAM_NAME: &str = "weir_steer";
 
 /// Local addresses of one family: 4,096 × (16 + 4 + ~48 B of hash element) ≈ 280 KiB.
 pub const MAX_LOCAL: u32 = 4096;
+
+/// UDP ports ESP may come in on: one an SA where peers behind one address are told apart by port.
+pub const MAX_ESP_PORTS: u32 = 1024;
 
 /// Receive queues of one interface that can have a socket.
 pub const MAX_QUEUES: u32 = 256;
@@ -71,6 +77,7 @@ macro_rules! causes {
 
 causes! {
     Transit  "transit"   "steered: not for the kernel";
+    Esp      "esp"       "steered: ESP to an address of the kernel where an SA of weir ends";
     Resolve  "resolve"   "steered: ARP or neighbour solicitation for an address of weir";
     Local    "local"     "to the kernel: one of its unicast addresses";
     Arp      "arp"       "to the kernel: ARP";
@@ -100,6 +107,7 @@ pub enum SteerError {
     Bpf(BpfError),
     Attach(AttachError),
     TooManyAddresses { got: usize },
+    TooManyPorts { got: usize },
     Queue { interface: String, queue: u32 },
 }
 
@@ -110,6 +118,9 @@ impl fmt::Display for SteerError {
             SteerError::Attach(error) => error.fmt(f),
             SteerError::TooManyAddresses { got } => {
                 write!(f, "steering: {got} local addresses of one family, expected at most {MAX_LOCAL}")
+            }
+            SteerError::TooManyPorts { got } => {
+                write!(f, "steering: {got} UDP ports for ESP, expected at most {MAX_ESP_PORTS}")
             }
             SteerError::Queue { interface, queue } => {
                 write!(
@@ -141,7 +152,11 @@ impl From<AttachError> for SteerError {
 pub struct LocalAddresses {
     v4: Map,
     v6: Map,
+    esp_ports: Map,
     known: HashMap<IpAddr, Owner>,
+    /// Where SAs end.
+    esp: HashSet<IpAddr>,
+    ports: HashSet<u16>,
 }
 
 impl LocalAddresses {
@@ -149,7 +164,10 @@ impl LocalAddresses {
         Ok(LocalAddresses {
             v4: Map::new("weir_local4", MapKind::Hash, 4, 4, MAX_LOCAL)?,
             v6: Map::new("weir_local6", MapKind::Hash, 16, 4, MAX_LOCAL)?,
+            esp_ports: Map::new("weir_esp_ports", MapKind::Hash, 4, 4, MAX_ESP_PORTS)?,
             known: HashMap::new(),
+            esp: HashSet::new(),
+            ports: HashSet::new(),
         })
     }
 
@@ -176,13 +194,46 @@ impl LocalAddresses {
         let mut changed = gone.len();
         for (address, owner) in next {
             if self.known.get(&address) != Some(&owner) {
-                let value = program::owner_value(owner).to_ne_bytes();
-                self.with_key(address, |map, key| map.update(key, &value))?;
+                self.write(address, owner)?;
                 self.known.insert(address, owner);
                 changed += 1;
             }
         }
         Ok(changed)
+    }
+
+    /// Makes these the addresses where SAs of ours end, and these the UDP ports ESP comes in on there;
+    /// takes effect for the next frame. Only addresses of the kernel need it: everything for others is
+    /// ours already. Returns how many entries changed.
+    pub fn set_esp(&mut self, ends: HashSet<IpAddr>, ports: HashSet<u16>) -> Result<usize, SteerError> {
+        if ports.len() > MAX_ESP_PORTS as usize {
+            return Err(SteerError::TooManyPorts { got: ports.len() });
+        }
+        let key = |port: u16| program::esp_port_key(port).to_ne_bytes();
+        let mut changed = 0;
+        for gone in self.ports.difference(&ports) {
+            self.esp_ports.delete(&key(*gone))?;
+            changed += 1;
+        }
+        for come in ports.difference(&self.ports) {
+            self.esp_ports.update(&key(*come), &1u32.to_ne_bytes())?;
+            changed += 1;
+        }
+        self.ports = ports;
+        let other: Vec<IpAddr> = self.esp.symmetric_difference(&ends).copied().collect();
+        self.esp = ends;
+        for address in other {
+            if self.known.get(&address) == Some(&Owner::Kernel) {
+                self.write(address, Owner::Kernel)?;
+                changed += 1;
+            }
+        }
+        Ok(changed)
+    }
+
+    fn write(&self, address: IpAddr, owner: Owner) -> Result<(), SteerError> {
+        let value = program::owner_value(owner, self.esp.contains(&address)).to_ne_bytes();
+        self.with_key(address, |map, key| map.update(key, &value))
     }
 
     fn with_key(
@@ -232,8 +283,15 @@ impl Steering {
         let counters = Map::new("weir_counters", MapKind::PerCpuArray, 4, 8, Cause::COUNT as u32)?;
         let (numbers, words) = Map::shared("weir_progress", express::progress::SIZE)?;
         let lane = express.map(|(express, device)| Lane { express, device, progress: &numbers });
-        let listing = program::assemble(&xsks, &counters, &local.v4, &local.v6, lane.as_ref())
-            .map_err(|error| SteerError::Bpf(error.into()))?;
+        let maps = program::Maps {
+            xsks: &xsks,
+            counters: &counters,
+            local4: &local.v4,
+            local6: &local.v6,
+            esp_ports: &local.esp_ports,
+        };
+        let listing =
+            program::assemble(&maps, lane.as_ref()).map_err(|error| SteerError::Bpf(error.into()))?;
         let loaded = LoadedProgram::load(PROGRAM_NAME, &listing)?;
         let attachment = Attachment::new(interface, ifindex, &loaded, modes)?;
         let progress = express.map(|_| Arc::new(Progress(words)));

@@ -196,6 +196,64 @@ fn tap_hears_arp_and_neighbor_solicitation_and_nothing_else() {
 }
 
 #[test]
+fn tap_hears_errors_about_esp_that_was_too_big_and_no_other_icmp() {
+    let Some(ns) = link("tap_hears_errors_about_esp_that_was_too_big") else { return };
+    netns::inside(&ns.0, || {
+        let mut tap = Tap::open("a").expect("opened");
+        let mut far = Tap::open("b").expect("opened");
+        let v4 = || build::Frame::ipv4([192, 0, 2, 254].into(), [192, 0, 2, 1].into());
+        let six = |last: u16| std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last);
+        let v6 = || build::Frame::ipv6(six(254), six(1));
+        let (near, from) = ([2, 0, 0, 0, 0, 0x0a], [2, 0, 0, 0, 0, 0x0b]);
+        // What is quoted: 28 bytes of IPv4 or 48 of IPv6 with this protocol.
+        let about4 = |kind: [u8; 2], protocol| {
+            let quote = v4().packet().raw(protocol, &[7; 8]);
+            [&kind[..], &[0, 0, 0, 0, 5, 0], &quote].concat()
+        };
+        let about6 = |kind: u8, protocol| {
+            let quote = v6().packet().raw(protocol, &[7; 8]);
+            [&[kind, 0, 0, 0, 0, 0, 5, 0][..], &quote].concat()
+        };
+        let v4 = |message: Vec<u8>| v4().macs(near, from).raw(1, &message);
+        let v6 = |message: Vec<u8>| v6().macs(near, from).raw(58, &message);
+        let heard = [
+            v4(about4([3, 4], 50)),
+            v4(about4([3, 4], 17)),
+            build::Frame::ipv4([192, 0, 2, 254].into(), [192, 0, 2, 1].into())
+                .macs(near, from)
+                .options(&[1, 1, 1, 0])
+                .raw(1, &about4([3, 4], 50)),
+            v6(about6(2, 50)),
+            v6(about6(2, 17)),
+            v6(about6(2, 44)),
+            v6(about6(135, 0)),
+        ];
+        let unheard = [
+            v4(about4([3, 4], 6)),
+            v4(about4([3, 3], 17)),
+            v4(about4([8, 0], 50)),
+            v6(about6(2, 6)),
+            v6(about6(1, 50)),
+            v6(about6(128, 50)),
+            v4(about4([3, 4], 50)[..16].to_vec()),
+        ];
+        for frame in unheard.iter().chain(&heard) {
+            far.send(frame).expect("sent");
+        }
+        let mut got: Vec<Vec<u8>> = Vec::new();
+        let end = Instant::now() + Duration::from_secs(5);
+        while got.len() < heard.len() && Instant::now() < end {
+            // The kernel's own neighbour discovery is heard too.
+            let ours = |frame: &Vec<u8>| heard.contains(frame) || unheard.contains(frame);
+            got.extend(tap.receive().expect("readable").into_iter().filter(ours));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(got, heard);
+    })
+    .expect("entered");
+}
+
+#[test]
 fn forwarding_of_the_kernel_is_seen_per_family() {
     let Some(ns) = link("forwarding_of_the_kernel_is_seen_per_family") else { return };
     ns.sysctl("net.ipv4.conf.a.forwarding=1");

@@ -236,6 +236,74 @@ fn each_frame_goes_where_its_destination_belongs() {
     .expect("entered");
 }
 
+/// SPI, sequence number and something behind.
+const SEALED: [u8; 24] = [0x10; 24];
+
+#[test]
+fn esp_to_an_address_of_the_kernel_is_ours_and_ike_is_not() {
+    let Some(ns) = link("esp_to_an_address_of_the_kernel_is_ours") else { return };
+    netns::inside(&ns.0, || {
+        let mut local = local(&[
+            ("192.0.2.1", Owner::Kernel),
+            ("2001:db8::1", Owner::Kernel),
+            ("192.0.2.3", Owner::Kernel),
+        ]);
+        let ends = ["192.0.2.1", "2001:db8::1", "198.51.100.7"].map(ip);
+        assert_eq!(local.set_esp(ends.into(), [4500, 4501].into()).expect("room"), 4);
+        let mut port = Port::open("a", &local, None);
+        let mut wire = Wire::of("b");
+        let (ours, six, other) = ("192.0.2.1", "2001:db8::1", "192.0.2.3");
+        let from =
+            |to: &str| if to.contains(':') { packet("2001:db8:1::1", to) } else { packet("10.0.0.1", to) };
+        let ike = [&[0; 4][..], &SEALED].concat();
+        let cases = [
+            (Cause::Esp, from(ours).raw(50, &SEALED)),
+            (Cause::Esp, from(six).raw(50, &SEALED)),
+            (Cause::Esp, tagged(from(ours).raw(50, &SEALED))),
+            (Cause::Esp, from(ours).fragment(0, true).raw(50, &SEALED)),
+            (Cause::Esp, from(ours).fragment(24, false).raw(50, &SEALED)),
+            (Cause::Esp, from(six).fragment(24, false).raw(50, &SEALED)),
+            (Cause::Esp, from(ours).udp(4500, 4500, &SEALED)),
+            (Cause::Esp, from(six).udp(4500, 4501, &SEALED)),
+            (Cause::Esp, from(ours).options(&[1, 1, 1, 0]).udp(4500, 4500, &SEALED)),
+            (Cause::Local, from(ours).udp(4500, 4500, &ike)),
+            (Cause::Local, from(six).udp(4500, 4500, &ike)),
+            (Cause::Local, from(ours).udp(4500, 4500, &[0xff])),
+            (Cause::Local, from(ours).udp(4500, 4499, &SEALED)),
+            (Cause::Local, from(ours).udp(500, 500, &SEALED)),
+            (Cause::Local, from(ours).fragment(24, false).raw(17, &SEALED)),
+            (Cause::Local, from(six).fragment(24, false).raw(17, &SEALED)),
+            (Cause::Local, from(ours).raw(6, &SEALED)),
+            (Cause::Local, from(other).raw(50, &SEALED)),
+            (Cause::Local, from(other).udp(4500, 4500, &SEALED)),
+            (Cause::Transit, from("198.51.100.7").raw(50, &SEALED)),
+        ];
+        for (_, frame) in &cases {
+            wire.send(frame);
+        }
+        let expected = |cause| cases.iter().filter(|c| c.0 == cause).count() as u64;
+        for cause in [Cause::Esp, Cause::Local, Cause::Transit] {
+            port.await_counted(cause, expected(cause));
+            assert_eq!(
+                port.steering.counters().expect("readable").of(cause),
+                expected(cause),
+                "{}",
+                cause.name()
+            );
+        }
+        let kept: Vec<_> = cases.iter().filter(|(c, _)| *c != Cause::Local).map(|(_, f)| f.clone()).collect();
+        let heard = port.await_frames(kept.len());
+        assert_eq!(heard, kept, "all of them, whole, in order");
+        assert_eq!(local.set_esp([ip("192.0.2.1")].into(), [4500].into()).expect("room"), 2);
+        wire.send(&from(six).raw(50, &SEALED));
+        port.await_counted(Cause::Local, expected(Cause::Local) + 1);
+        assert_eq!(local.set([(ip("192.0.2.1"), Owner::Kernel)]).expect("room"), 2);
+        wire.send(&from(ours).raw(50, &SEALED));
+        port.await_counted(Cause::Esp, expected(Cause::Esp) + 1);
+    })
+    .expect("entered");
+}
+
 #[test]
 fn local_addresses_change_while_traffic_flows() {
     let Some(ns) = link("local_addresses_change_while_traffic_flows") else { return };

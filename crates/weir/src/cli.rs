@@ -50,7 +50,8 @@ enum Verb {
     /// Read a configuration and say everything that is wrong with it
     #[command(after_help = "Examples:\n  \
         weir check router.toml        every complaint with file:line:column, or one line of summary\n\n\
-        Needs no privilege and no daemon; devices are not looked at. Status 1 when anything is wrong.")]
+        Needs no privilege and no daemon; devices are not looked at. Status 1 when anything is wrong.\n\
+        A keys file this user may not read is said so, and the rest is checked.")]
     Check {
         /// The configuration file
         file: PathBuf,
@@ -60,6 +61,7 @@ enum Verb {
         weir apply --dry-run router.toml    what would change: + comes, - goes, ~ changes\n  \
         weir apply router.toml              prints the same and does it\n\n\
         All of it or nothing: a file with anything wrong changes nothing.\n\
+        The keys file it names is read again; it lies beside FILE. docs/ipsec.md has the recipe for a rekey.\n\
         [workers], [control] and the kind of a device are read at the start only.")]
     Apply {
         /// The configuration file
@@ -72,6 +74,8 @@ enum Verb {
     #[command(after_help = "Examples:\n  \
         weir show ports                devices, addresses, traffic, how each was opened\n  \
         weir show drops                why packets were dropped, and who has to act\n  \
+        weir show sa                   security associations: traffic, state, why packets failed\n  \
+        weir show spd                  policies in their order, with what each decided\n  \
         weir show workers --json       the ledgers, for a program\n  \
         weir --socket /run/weir/b.sock show routes\n\n\
         The same with curl: curl --unix-socket /run/weir/router.sock http://weir/v1/ports")]
@@ -122,6 +126,12 @@ pub enum Topic {
     Neighbors,
     Workers,
     Drops,
+    /// Security associations of IPsec
+    Sa,
+    /// Policies of IPsec
+    Spd,
+    /// IPsec tunnels
+    Tunnels,
 }
 
 impl Topic {
@@ -134,6 +144,9 @@ impl Topic {
             Topic::Neighbors => "/v1/neighbors",
             Topic::Workers => "/v1/workers",
             Topic::Drops => "/v1/drops",
+            Topic::Sa => "/v1/sa",
+            Topic::Spd => "/v1/spd",
+            Topic::Tunnels => "/v1/tunnels",
         }
     }
 }

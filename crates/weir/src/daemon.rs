@@ -14,6 +14,7 @@
 
 mod answer;
 mod apply;
+mod gateway;
 mod links;
 pub mod metrics;
 mod start;
@@ -66,6 +67,7 @@ pub struct Daemon {
     kernel: Kernel,
     told: Receiver<(usize, Told)>,
     asks: Receiver<Ask>,
+    watch: gateway::Watch,
     sleep: Sleep,
     /// The set of descriptors to sleep on has changed.
     resleep: bool,
@@ -104,6 +106,7 @@ impl Daemon {
             let stop = self.answer_asks(now);
             self.control.tick(now);
             self.publish();
+            self.watch_ipsec(now);
             if let Some(lessons) = &self.lessons {
                 lessons.lane.ask(now);
             }
@@ -140,7 +143,7 @@ impl Daemon {
         }
     }
 
-    /// ARP and NDP that the XDP program left to the kernel.
+    /// ARP, NDP and errors about ESP that the XDP program left to the kernel.
     fn hear_taps(&mut self, now: Nanos) {
         let tables = self.control.tables().clone();
         for open in self.open.values_mut() {
@@ -169,6 +172,8 @@ impl Daemon {
     fn publish(&mut self) {
         if let Some(tables) = self.control.take_snapshot() {
             let generation = tables.generation;
+            // Before the workers have the SAs: ESP that comes early is counted, not answered by the kernel.
+            self.steer_esp();
             self.tables.store(tables);
             if let Some(lessons) = &self.lessons {
                 lessons.lane.publish(generation);

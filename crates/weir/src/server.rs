@@ -53,6 +53,9 @@ pub enum What {
     Neighbors,
     Workers,
     Drops,
+    Sas,
+    Spds,
+    Tunnels,
     Apply {
         file: String,
         /// Where the keys file is looked for; the daemon's own configuration's folder when not told.
@@ -315,7 +318,11 @@ const INDEX: &str = "weir control socket\n\
     GET  /v1/neighbors  ARP and NDP\n\
     GET  /v1/workers    ledgers, buffers, traffic by port\n\
     GET  /v1/drops      by reason, with who has to act\n\
-    POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints\n\
+    GET  /v1/sa         IPsec: security associations, traffic, why packets failed\n\
+    GET  /v1/spd        IPsec: policies in order, what each decided\n\
+    GET  /v1/tunnels    IPsec: tunnels of route mode\n\
+    POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
+    \x20                   ?folder=PATH where the keys file lies\n\
     POST /v1/trace      {\"port\": \"lan\", \"frame\": \"<hex>\"}\n\
     GET  /metrics       Prometheus text\n";
 
@@ -349,6 +356,9 @@ fn route(method: &Method, path: &str, query: &str, body: Vec<u8>) -> Result<What
         "/v1/neighbors" => get(What::Neighbors),
         "/v1/workers" => get(What::Workers),
         "/v1/drops" => get(What::Drops),
+        "/v1/sa" => get(What::Sas),
+        "/v1/spd" => get(What::Spds),
+        "/v1/tunnels" => get(What::Tunnels),
         "/v1/trace" => post(What::Trace { body }),
         "/metrics" => get(What::Metrics),
         "/v1/apply" => {

@@ -8,6 +8,8 @@ use serde::Serialize;
 use crate::cli::{Failure, Topic};
 use crate::{client, view};
 
+mod ipsec;
+
 pub fn run(socket: &Path, topic: Topic, json: bool) -> Result<(), Failure> {
     if json {
         let body = client::get(socket, topic.path()).map_err(Failure)?;
@@ -21,6 +23,9 @@ pub fn run(socket: &Path, topic: Topic, json: bool) -> Result<(), Failure> {
         Topic::Neighbors => neighbors(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
         Topic::Workers => workers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
         Topic::Drops => drops(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
+        Topic::Sa => ipsec::sas(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
+        Topic::Spd => ipsec::spds(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
+        Topic::Tunnels => ipsec::tunnels(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
     };
     print(&text)
 }
@@ -78,6 +83,12 @@ fn status(s: &view::Status) -> String {
         s.generation,
         s.balance
     );
+    if s.sas > 0 {
+        out += &format!(
+            "{}; see `weir show sa`, `spd` and `tunnels`\n",
+            crate::cli::count(s.sas, "security association")
+        );
+    }
     for notice in &s.notices {
         out += &format!("! {notice}\n");
     }

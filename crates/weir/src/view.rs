@@ -19,6 +19,9 @@ pub struct Status {
     pub ports: usize,
     pub routes: usize,
     pub workers: usize,
+    /// Security associations, those that drain included.
+    #[serde(default)]
+    pub sas: usize,
     /// Frames unaccounted for, over all workers: in − forwarded − local − dropped − held.
     pub balance: i64,
     /// What works otherwise than asked for, a sentence each.
@@ -31,7 +34,7 @@ pub struct Port {
     pub name: String,
     pub device: String,
     pub vlan: Option<u16>,
-    /// `af_xdp`, `af_packet`, `tun`, `pcap`, or empty while the device is away.
+    /// `af_xdp`, `af_packet`, `tun`, `pcap`, `tunnel` or `policy` (IPsec), or empty while the device is away.
     pub kind: String,
     pub up: bool,
     pub mtu: u16,
@@ -149,6 +152,98 @@ pub struct Drop {
     /// `sender`, `policy`, `operator`, `network`, `load` or `us`: who has to act for it to stop.
     pub blame: String,
     pub sentence: String,
+}
+
+/// `GET /v1/sa`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sa {
+    pub name: String,
+    /// `in` or `out`.
+    pub direction: String,
+    /// In hex.
+    pub spi: String,
+    pub mode: String,
+    pub source: String,
+    pub destination: String,
+    pub suite: String,
+    /// The implementation that seals and opens.
+    pub backend: String,
+    /// `active`, `rekey` (the soft lifetime is reached), `expired` or `draining` (removed, and still
+    /// accepted for some seconds).
+    pub state: String,
+    pub esn: bool,
+    pub replay_window: u16,
+    /// UDP ports, `source-destination`, where ESP is in UDP.
+    pub udp: Option<String>,
+    pub packets: u64,
+    /// Of inner packets.
+    pub bytes: u64,
+    /// The last one given out, or the highest that was authentic.
+    pub sequence: u64,
+    pub age_seconds: f64,
+    /// Since a packet used it last.
+    pub idle_seconds: Option<f64>,
+    /// As an ICMP error told.
+    pub path_mtu: Option<u16>,
+    pub soft: Lifetime,
+    pub hard: Lifetime,
+    /// `tunnel east`, `spd wan policy site`.
+    pub users: Vec<String>,
+    /// Packets it did not carry, by reason, those above zero.
+    pub failures: Vec<Drop>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lifetime {
+    pub bytes: Option<u64>,
+    pub packets: Option<u64>,
+    pub seconds: Option<u64>,
+}
+
+/// `GET /v1/tunnels`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tunnel {
+    pub name: String,
+    pub up: bool,
+    pub mtu: u16,
+    /// The MTU is what fits into the route to the far end; otherwise it is the configuration's.
+    pub mtu_follows: bool,
+    pub addresses: Vec<String>,
+    /// Names of SAs.
+    pub out: Vec<String>,
+    #[serde(rename = "in")]
+    pub inbound: Vec<String>,
+    /// Of inner packets.
+    #[serde(flatten)]
+    pub traffic: Traffic,
+}
+
+/// `GET /v1/spd`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spd {
+    pub name: String,
+    pub ports: Vec<String>,
+    /// `discard` or `bypass`: what becomes of packets no policy matches.
+    pub default: String,
+    /// In the order they are tried.
+    pub policies: Vec<Policy>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    pub name: String,
+    pub action: String,
+    /// `in`, `out` or `both`.
+    pub direction: String,
+    /// `local <> remote`, protocol, ports.
+    pub selector: String,
+    pub out: Vec<String>,
+    #[serde(rename = "in")]
+    pub inbound: Vec<String>,
+    pub out_packets: u64,
+    pub out_bytes: u64,
+    pub in_packets: u64,
+    pub in_bytes: u64,
 }
 
 /// `POST /v1/apply` with a configuration as the body; `?dry-run` only asks.

@@ -1,7 +1,8 @@
-//! A listener for neighbour discovery beside a port whose ARP and NDP stay with the kernel.
+//! A listener for what stays with the kernel beside a port and concerns the control side too.
 //!
-//! On an AF_XDP port the XDP program passes ARP and neighbour discovery to the kernel; a packet socket with a
-//! filter gets a copy of just those, and sends what the control side has to say.
+//! On an AF_XDP port the XDP program passes ARP, neighbour discovery and what is for addresses of the kernel
+//! to the kernel; a packet socket with a filter gets a copy of ARP, NDP and of "too big" errors about ESP,
+//! and sends what the control side has to say. What an error quotes is for whoever reads it to judge.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -12,7 +13,7 @@ use super::socket::{self, AUXDATA_SPACE};
 use crate::netlink;
 use crate::port_error::PortError;
 
-/// Longest neighbour discovery message kept: the largest Ethernet frame without jumbo.
+/// Longest frame kept: the largest Ethernet frame without jumbo.
 const LONGEST: usize = 1522;
 
 /// See the module.
@@ -27,24 +28,47 @@ const fn op(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 
 const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
 const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
+/// From the index register on.
+const LOAD_HALF_AT: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_IND;
+const LOAD_BYTE_AT: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
+/// The index register becomes the length of the IPv4 header there.
+const HEADER_LEN: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
 const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const IF_ABOVE: u32 = libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K;
 const IF_AT_LEAST: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
+const IF_ANY_BIT: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
-/// ARP, or ICMPv6 types 133…137 (RFC 4861) directly behind the IPv6 header. The kernel has taken VLAN tags
-/// off by the time this runs.
-static NEIGHBOR_DISCOVERY: [libc::sock_filter; 10] = [
-    /* 0 */ op(LOAD_HALF, 0, 0, 12),
-    /* 1 */ op(IF_EQUAL, 6, 0, 0x0806),
-    /* 2 */ op(IF_EQUAL, 0, 6, 0x86dd),
-    /* 3 */ op(LOAD_BYTE, 0, 0, 20),
-    /* 4 */ op(IF_EQUAL, 0, 4, 58),
-    /* 5 */ op(LOAD_BYTE, 0, 0, 54),
-    /* 6 */ op(IF_AT_LEAST, 0, 2, 133),
-    /* 7 */ op(IF_ABOVE, 1, 0, 137),
-    /* 8 */ op(RETURN, 0, 0, LONGEST as u32),
-    /* 9 */ op(RETURN, 0, 0, 0),
+/// ARP; ICMPv6 types 133…137 (RFC 4861) directly behind the IPv6 header; and where they quote ESP, UDP or,
+/// for IPv6, a fragment: fragmentation needed (RFC 1191) and packet too big (RFC 4443 3.2). The kernel has
+/// taken VLAN tags off by the time this runs.
+static CONCERNS_US: [libc::sock_filter; 26] = [
+    /*  0 */ op(LOAD_HALF, 0, 0, 12),
+    /*  1 */ op(IF_EQUAL, 22, 0, 0x0806),
+    /*  2 */ op(IF_EQUAL, 10, 0, 0x86dd),
+    /*  3 */ op(IF_EQUAL, 0, 21, 0x0800),
+    /*  4 */ op(LOAD_BYTE, 0, 0, 23),
+    /*  5 */ op(IF_EQUAL, 0, 19, 1),
+    /*  6 */ op(LOAD_HALF, 0, 0, 20),
+    /*  7 */ op(IF_ANY_BIT, 17, 0, 0x1fff),
+    /*  8 */ op(HEADER_LEN, 0, 0, 14),
+    /*  9 */ op(LOAD_HALF_AT, 0, 0, 14),
+    /* 10 */ op(IF_EQUAL, 0, 14, 0x0304),
+    /* 11 */ op(LOAD_BYTE_AT, 0, 0, 14 + 8 + 9),
+    /* 12 */ op(IF_EQUAL, 11, 9, 50),
+    /* 13 */ op(LOAD_BYTE, 0, 0, 20),
+    /* 14 */ op(IF_EQUAL, 0, 10, 58),
+    /* 15 */ op(LOAD_BYTE, 0, 0, 54),
+    /* 16 */ op(IF_EQUAL, 2, 0, 2),
+    /* 17 */ op(IF_AT_LEAST, 0, 7, 133),
+    /* 18 */ op(IF_ABOVE, 6, 5, 137),
+    /* 19 */ op(LOAD_BYTE, 0, 0, 54 + 8 + 6),
+    /* 20 */ op(IF_EQUAL, 3, 0, 50),
+    /* 21 */ op(IF_EQUAL, 2, 0, 44),
+    /* 22 */ op(IF_EQUAL, 1, 0, 17),
+    /* 23 */ op(RETURN, 0, 0, 0),
+    /* 24 */ op(RETURN, 0, 0, LONGEST as u32),
+    /* 25 */ op(RETURN, 0, 0, 0),
 ];
 
 impl Tap {
@@ -57,7 +81,7 @@ impl Tap {
         for option in [libc::PACKET_IGNORE_OUTGOING, libc::PACKET_AUXDATA] {
             socket::set(&socket, libc::SOL_PACKET, option, 1).map_err(failed("setting up reception"))?;
         }
-        socket::filter(&socket, &NEIGHBOR_DISCOVERY).map_err(failed("attaching the filter"))?;
+        socket::filter(&socket, &CONCERNS_US).map_err(failed("attaching the filter"))?;
         socket::bind(&socket, link.index, libc::ETH_P_ALL as u16).map_err(failed("binding"))?;
         Ok(Tap { socket })
     }

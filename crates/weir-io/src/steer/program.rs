@@ -27,24 +27,48 @@ const ARP_PACKET: i32 = 28;
 /// ICMPv6 header and target address of a neighbour solicitation.
 const SOLICITATION: i32 = 24;
 
-/// What the address maps hold for an address.
-pub(super) fn owner_value(owner: Owner) -> u32 {
-    match owner {
-        Owner::Kernel => KERNEL as u32,
-        Owner::Weir => WEIR as u32,
+/// UDP header, and SPI and sequence number behind it; less is a keepalive or broken.
+const UDP_ESP: i32 = 8 + 8;
+
+const UDP: i32 = 17;
+const FRAGMENT: i32 = 44;
+const ESP: i32 = 50;
+
+/// What the address maps hold for an address; `esp`: where an SA of ours ends.
+pub(super) fn owner_value(owner: Owner, esp: bool) -> u32 {
+    match (owner, esp) {
+        (Owner::Kernel, false) => KERNEL as u32,
+        (Owner::Kernel, true) => KERNEL_BUT_ESP as u32,
+        (Owner::Weir, _) => WEIR as u32,
     }
+}
+
+/// A port as the program's lookup has it: its bytes in network order.
+pub(super) fn esp_port_key(port: u16) -> u32 {
+    u32::from(port.to_be())
 }
 
 const KERNEL: i32 = 1;
 const WEIR: i32 = 2;
+const KERNEL_BUT_ESP: i32 = 3;
 
 /// A 16-bit field constant as a load from the frame sees it.
 const fn wire16(value: u16) -> i32 {
     value.to_be() as i32
 }
 
+/// What the program refers to.
+pub(super) struct Maps<'a> {
+    pub xsks: &'a Map,
+    pub counters: &'a Map,
+    pub local4: &'a Map,
+    pub local6: &'a Map,
+    pub esp_ports: &'a Map,
+}
+
 struct Ends {
     steer: Label,
+    esp: Label,
     resolve: Label,
     local: Label,
     arp: Label,
@@ -56,16 +80,11 @@ struct Ends {
 }
 
 /// The program over these maps.
-pub(super) fn assemble(
-    xsks: &Map,
-    counters: &Map,
-    local4: &Map,
-    local6: &Map,
-    lane: Option<&Lane<'_>>,
-) -> Result<Program, AsmError> {
+pub(super) fn assemble(maps: &Maps<'_>, lane: Option<&Lane<'_>>) -> Result<Program, AsmError> {
     let mut a = Asm::new();
     let ends = Ends {
         steer: a.label("steer"),
+        esp: a.label("esp"),
         resolve: a.label("resolve"),
         local: a.label("local"),
         arp: a.label("arp"),
@@ -77,14 +96,14 @@ pub(super) fn assemble(
     };
     let (is_arp, is_group, is_v6) = (a.label("is_arp"), a.label("is_group"), a.label("is_v6"));
     ethernet(&mut a, &ends, is_arp, is_group, is_v6);
-    ipv4(&mut a, &ends, local4, lane);
+    ipv4(&mut a, &ends, maps, lane);
     a.bind(is_v6);
-    ipv6(&mut a, &ends, local6, lane);
+    ipv6(&mut a, &ends, maps, lane);
     a.bind(is_arp);
-    arp(&mut a, &ends, local4);
+    arp(&mut a, &ends, maps.local4);
     a.bind(is_group);
-    group(&mut a, &ends, local6);
-    finish(&mut a, &ends, xsks, counters, lane);
+    group(&mut a, &ends, maps.local6);
+    finish(&mut a, &ends, maps, lane);
     a.finish()
 }
 
@@ -112,7 +131,7 @@ fn ethernet(a: &mut Asm, ends: &Ends, is_arp: Label, is_group: Label, is_v6: Lab
     a.jump_if(Cond::NotEqual, R3, wire16(0x0800), ends.not_ip);
 }
 
-fn ipv4(a: &mut Asm, ends: &Ends, local4: &Map, lane: Option<&Lane<'_>>) {
+fn ipv4(a: &mut Asm, ends: &Ends, maps: &Maps<'_>, lane: Option<&Lane<'_>>) {
     a.note("IPv4; a header cut short is ours to count");
     within(a, IPV4_HEADER, ends.steer);
     if let Some(lane) = lane {
@@ -124,12 +143,23 @@ fn ipv4(a: &mut Asm, ends: &Ends, local4: &Map, lane: Option<&Lane<'_>>) {
     a.load(Size::U8, R3, R7, 16);
     a.note("224.0.0.0/4 and above");
     a.jump_if(Cond::GreaterOrEqual, R3, 0xe0, ends.group);
-    owner_of4(a, local4, 16);
+    owner_of4(a, maps.local4, 16);
     a.jump_if(Cond::Equal, R0, KERNEL, ends.local);
-    a.jump(ends.steer);
+    a.jump_if(Cond::NotEqual, R0, KERNEL_BUT_ESP, ends.steer);
+    a.load(Size::U8, R3, R7, 9);
+    a.jump_if(Cond::Equal, R3, ESP, ends.esp);
+    a.jump_if(Cond::NotEqual, R3, UDP, ends.local);
+    a.note("a fragment: only the first has a port");
+    a.load(Size::U16, R3, R7, 6);
+    a.jump_if(Cond::AnyBit, R3, wire16(0x3fff), ends.local);
+    a.load(Size::U8, R3, R7, 0);
+    a.alu(Alu::And, R3, 0x0f);
+    a.alu(Alu::Lsh, R3, 2);
+    a.add(R7, R3);
+    esp_in_udp(a, ends, maps.esp_ports);
 }
 
-fn ipv6(a: &mut Asm, ends: &Ends, local6: &Map, lane: Option<&Lane<'_>>) {
+fn ipv6(a: &mut Asm, ends: &Ends, maps: &Maps<'_>, lane: Option<&Lane<'_>>) {
     within(a, IPV6_HEADER, ends.steer);
     if let Some(lane) = lane {
         let slow = a.label("slow6");
@@ -140,9 +170,37 @@ fn ipv6(a: &mut Asm, ends: &Ends, local6: &Map, lane: Option<&Lane<'_>>) {
     a.load(Size::U8, R3, R7, 24);
     a.note("ff00::/8");
     a.jump_if(Cond::Equal, R3, 0xff, ends.group);
-    owner_of6(a, local6, 24);
+    owner_of6(a, maps.local6, 24);
     a.jump_if(Cond::Equal, R0, KERNEL, ends.local);
-    a.jump(ends.steer);
+    a.jump_if(Cond::NotEqual, R0, KERNEL_BUT_ESP, ends.steer);
+    let in_udp = a.label("in_udp6");
+    a.load(Size::U8, R3, R7, 6);
+    a.jump_if(Cond::Equal, R3, ESP, ends.esp);
+    a.jump_if(Cond::Equal, R3, UDP, in_udp);
+    a.jump_if(Cond::NotEqual, R3, FRAGMENT, ends.local);
+    a.add(R7, IPV6_HEADER);
+    within(a, 8, ends.local);
+    a.load(Size::U8, R3, R7, 0);
+    a.jump_if(Cond::Equal, R3, ESP, ends.esp);
+    a.jump(ends.local);
+    a.bind(in_udp);
+    a.add(R7, IPV6_HEADER);
+    esp_in_udp(a, ends, maps.esp_ports);
+}
+
+/// `R7` is at a UDP header: ESP has an SPI where IKE has a marker of zeros (RFC 3948 2.2).
+fn esp_in_udp(a: &mut Asm, ends: &Ends, ports: &Map) {
+    within(a, UDP_ESP, ends.local);
+    a.load(Size::U16, R3, R7, 4);
+    a.to_be(R3, 16);
+    a.jump_if(Cond::Less, R3, UDP_ESP, ends.local);
+    a.load(Size::U32, R3, R7, 8);
+    a.jump_if(Cond::Equal, R3, 0, ends.local);
+    a.load(Size::U16, R3, R7, 2);
+    a.store(Size::U32, R10, -4, R3);
+    lookup(a, ports, -4);
+    a.jump_if(Cond::Equal, R0, 0, ends.local);
+    a.jump(ends.esp);
 }
 
 /// Jumps to `slow` behind a VLAN tag: `R7` is then 18 and not 14 bytes into the frame.
@@ -209,12 +267,14 @@ fn lookup(a: &mut Asm, map: &Map, key: i32) {
 }
 
 /// Counts the cause and returns the action.
-fn finish(a: &mut Asm, ends: &Ends, xsks: &Map, counters: &Map, lane: Option<&Lane<'_>>) {
+fn finish(a: &mut Asm, ends: &Ends, maps: &Maps<'_>, lane: Option<&Lane<'_>>) {
     let redirect = a.label("redirect");
-    for (label, cause) in [(ends.resolve, Cause::Resolve), (ends.steer, Cause::Transit)] {
+    for (label, cause) in
+        [(ends.esp, Cause::Esp), (ends.resolve, Cause::Resolve), (ends.steer, Cause::Transit)]
+    {
         a.bind(label);
         set_cause(a, cause);
-        if cause == Cause::Resolve {
+        if cause != Cause::Transit {
             a.jump(redirect);
         }
     }
@@ -222,7 +282,7 @@ fn finish(a: &mut Asm, ends: &Ends, xsks: &Map, counters: &Map, lane: Option<&La
     if let Some(lane) = lane {
         express_program::number(a, lane);
     }
-    a.map(R1, xsks);
+    a.map(R1, maps.xsks);
     a.load(Size::U32, R2, R6, MD_RX_QUEUE);
     a.note("without a socket on this queue: pass");
     a.mov(R3, XDP_PASS);
@@ -245,7 +305,7 @@ fn finish(a: &mut Asm, ends: &Ends, xsks: &Map, counters: &Map, lane: Option<&La
         }
     }
     a.bind(ends.count);
-    a.map(R1, counters);
+    a.map(R1, maps.counters);
     a.mov(R2, R10);
     a.add(R2, CAUSE_KEY as i32);
     a.call(Helper::MapLookup);

@@ -58,7 +58,8 @@ pub fn explain(config: &Config, errors: &[weir_core::state::Error]) -> String {
 pub(super) fn span_of(config: &Config, at: Place) -> Range<usize> {
     let port = |i: usize| config.ports.get(i).map_or(0..0, |p| p.name.span.clone());
     match at {
-        Place::Ports | Place::Routes | Place::Settings | Place::Ipsec(_) => 0..0,
+        Place::Ports | Place::Routes | Place::Settings => 0..0,
+        Place::Ipsec(at) => config.ipsec.span_of(at),
         Place::Port(i) => port(i),
         Place::Address { port: p, address } => match config.ports.get(p).map(|p| &p.addresses) {
             Some(Addresses::List(list)) => list.get(address).map_or(port(p), |a| a.span.clone()),

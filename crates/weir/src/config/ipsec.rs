@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use weir_core::ipsec::cipher::{KeyLength, Keys, Secret};
 use weir_core::ipsec::sa::Direction;
-use weir_core::state::{AddressSpec, IpsecSpec, TunnelSpec};
+use weir_core::state::{AddressSpec, IpsecPlace, IpsecSpec, TunnelSpec};
 use weir_core::tables::{Owner, ReversePath};
 
 pub use policy::{Policy, Spd, Tunnel};
@@ -75,6 +75,25 @@ impl Ipsec {
     /// The policies of an SPD, in their order.
     pub fn policies_of<'a>(&'a self, spd: &'a str) -> impl Iterator<Item = &'a Policy> {
         self.policies.iter().filter(move |p| p.spd.value == spd)
+    }
+
+    /// Where an element of [`Ipsec::spec`] stands.
+    pub fn span_of(&self, at: IpsecPlace) -> Range<usize> {
+        let tunnel = |i: usize| self.tunnels.get(i);
+        let found = match at {
+            IpsecPlace::All => self.keys.as_ref().map(|k| &k.span),
+            IpsecPlace::Sa(i) => self.sas.get(i).map(|s| &s.name.span),
+            IpsecPlace::Tunnel(i) => tunnel(i).map(|t| &t.name.span),
+            IpsecPlace::TunnelAddress { tunnel: i, address } => {
+                tunnel(i).and_then(|t| t.addresses.get(address)).map(|a| &a.span)
+            }
+            IpsecPlace::Spd(i) => self.spds.get(i).map(|s| &s.name.span),
+            IpsecPlace::Policy { spd, policy } => {
+                let spd = self.spds.get(spd).map(|s| s.name.value.as_str());
+                spd.and_then(|spd| self.policies_of(spd).nth(policy)).map(|p| &p.name.span)
+            }
+        };
+        found.cloned().unwrap_or_default()
     }
 
     /// What the core is to build, with the keys `keys` gives each SA.

@@ -6,7 +6,7 @@ use weir_core::control::RouteView;
 use weir_core::packet::DeviceId;
 use weir_core::router::PortCounters;
 
-use weir_core::tables::Owner;
+use weir_core::tables::{Owner, PortKind};
 use weir_core::time::{Nanos, SECOND};
 use weir_core::trace::{Step, trace};
 use weir_core::verdict::{Blame, DropCounters, Reason, Verdict};
@@ -27,6 +27,9 @@ impl Daemon {
             What::Neighbors => Answer::json(200, &self.neighbors(now)),
             What::Workers => Answer::json(200, &self.worker_views()),
             What::Drops => Answer::json(200, &self.drops()),
+            What::Sas => Answer::json(200, &self.sas(now)),
+            What::Spds => Answer::json(200, &self.spds()),
+            What::Tunnels => Answer::json(200, &self.tunnels()),
             What::Trace { body } => match self.trace(&body) {
                 Ok(trace) => Answer::json(200, &trace),
                 Err(error) => Answer::refusal(400, error),
@@ -44,6 +47,7 @@ impl Daemon {
                     &self.worker_views(),
                     &self.status(now),
                     self.control.neighbor_counters(),
+                    metrics::Ipsec { sas: self.sas(now), spds: self.spds() },
                 );
                 Answer { status: 200, kind: metrics::CONTENT_TYPE, body }
             }
@@ -78,6 +82,7 @@ impl Daemon {
             ports: self.control.desired().ports.len(),
             routes: self.control.desired().routes.len(),
             workers: self.workers.len(),
+            sas: self.sas(now).len(),
             balance: reports.iter().map(|r| r.ledger.balance()).sum(),
             notices,
         }
@@ -100,7 +105,11 @@ impl Daemon {
                 view::Port {
                     name: port.name.clone(),
                     vlan: port.vlan,
-                    kind: open.map_or(String::new(), |o| o.port.kind.to_owned()),
+                    kind: match port.kind {
+                        PortKind::Device => open.map_or(String::new(), |o| o.port.kind.to_owned()),
+                        PortKind::Tunnel => "tunnel".to_owned(),
+                        PortKind::Policy => "policy".to_owned(),
+                    },
                     up: port.up,
                     mtu: port.mtu,
                     mac: DisplayMac(port.mac).to_string(),
@@ -257,7 +266,7 @@ impl Daemon {
     }
 }
 
-fn add(to: &mut view::Traffic, more: &PortCounters) {
+pub(super) fn add(to: &mut view::Traffic, more: &PortCounters) {
     to.rx_packets += more.rx_packets;
     to.rx_bytes += more.rx_bytes;
     to.tx_packets += more.tx_packets;

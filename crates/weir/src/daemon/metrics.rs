@@ -12,22 +12,37 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use weir_core::ipsec::sa::COUNTED;
 use weir_core::neighbor;
 use weir_core::verdict::Reason;
 
 use super::answer::blame;
-use crate::view::{Port, Status, Worker};
+use crate::view::{Policy, Port, Sa, Spd, Status, Worker};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// What is told of IPsec: names and counters.
+#[derive(Clone, Debug, Default)]
+pub struct Ipsec {
+    pub sas: Vec<Sa>,
+    pub spds: Vec<Spd>,
+}
+
 /// The text of one scrape.
-pub fn text(ports: &[Port], workers: &[Worker], status: &Status, neighbors: neighbor::Counters) -> String {
+pub fn text(
+    ports: &[Port],
+    workers: &[Worker],
+    status: &Status,
+    neighbors: neighbor::Counters,
+    ipsec: Ipsec,
+) -> String {
     let mut registry = Registry::with_prefix("weir");
     registry.register_collector(Box::new(Scrape {
         ports: ports.to_vec(),
         workers: workers.to_vec(),
         status: status.clone(),
         neighbors,
+        ipsec,
     }));
     let mut out = String::new();
     match encode(&mut out, &registry) {
@@ -43,6 +58,7 @@ struct Scrape {
     workers: Vec<Worker>,
     status: Status,
     neighbors: neighbor::Counters,
+    ipsec: Ipsec,
 }
 
 /// One family: a name and a help line, then a sample for each set of labels.
@@ -85,6 +101,8 @@ impl Collector for Scrape {
         self.workers(encoder)?;
         self.drops(encoder)?;
         self.neighbors(encoder)?;
+        self.sas(encoder)?;
+        self.policies(encoder)?;
         let family = Family { encoder, name: "tables_generation", help: "Snapshots of the tables published" };
         family.gauges([(Vec::new(), self.status.generation as i64)])
     }
@@ -208,6 +226,84 @@ impl Scrape {
     }
 }
 
+/// An SA that drains beside its successor has its name: the SPI tells them apart.
+fn sa_labels(sa: &Sa) -> Labels<'_> {
+    vec![("sa", &sa.name), ("direction", &sa.direction), ("spi", &sa.spi)]
+}
+
+impl Scrape {
+    fn sas(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        if self.ipsec.sas.is_empty() {
+            return Ok(());
+        }
+        type Of = fn(&Sa) -> u64;
+        let counters: [(&'static str, &'static str, Of); 2] = [
+            ("sa_packets", "Packets an SA sealed or opened", |s| s.packets),
+            ("sa_bytes", "Bytes of inner packets an SA sealed or opened", |s| s.bytes),
+        ];
+        for (name, help, of) in counters {
+            let samples = self.ipsec.sas.iter().map(|s| (sa_labels(s), of(s)));
+            Family { encoder, name, help }.counters(samples)?;
+        }
+        type Gauge = fn(&Sa) -> i64;
+        let gauges: [(&'static str, &'static str, Gauge); 3] = [
+            ("sa_age_seconds", "Since the SA was installed", |s| s.age_seconds as i64),
+            ("sa_sequence", "Sequence number given out last, or the highest that was authentic", |s| {
+                i64::try_from(s.sequence).unwrap_or(i64::MAX)
+            }),
+            ("sa_rekey_due", "1 when the soft lifetime is reached, 2 when the hard one is", |s| {
+                match s.state.as_str() {
+                    "expired" => 2,
+                    "rekey" => 1,
+                    _ => 0,
+                }
+            }),
+        ];
+        for (name, help, of) in gauges {
+            let samples = self.ipsec.sas.iter().map(|s| (sa_labels(s), of(s)));
+            Family { encoder, name, help }.gauges(samples)?;
+        }
+        let failures = self.ipsec.sas.iter().flat_map(|s| {
+            COUNTED.iter().map(move |reason| {
+                let mut labels = sa_labels(s);
+                labels.push(("reason", reason.name()));
+                let count = s.failures.iter().find(|f| f.reason == reason.name()).map_or(0, |f| f.packets);
+                (labels, count)
+            })
+        });
+        Family { encoder, name: "sa_failures", help: "Packets an SA did not carry, by reason" }
+            .counters(failures)
+    }
+
+    fn policies(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        if self.ipsec.spds.is_empty() {
+            return Ok(());
+        }
+        type Of = fn(&Policy) -> [u64; 2];
+        let counters: [(&'static str, &'static str, Of); 2] = [
+            ("policy_packets", "Packets a policy decided about", |p| [p.out_packets, p.in_packets]),
+            ("policy_bytes", "Bytes of packets a policy decided about", |p| [p.out_bytes, p.in_bytes]),
+        ];
+        for (name, help, of) in counters {
+            let samples = self.ipsec.spds.iter().flat_map(|spd| {
+                spd.policies.iter().flat_map(move |p| {
+                    ["out", "in"].into_iter().zip(of(p)).map(move |(direction, count)| {
+                        let labels: Labels<'_> = vec![
+                            ("spd", &spd.name),
+                            ("policy", &p.name),
+                            ("action", &p.action),
+                            ("direction", direction),
+                        ];
+                        (labels, count)
+                    })
+                })
+            });
+            Family { encoder, name, help }.counters(samples)?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,7 +311,7 @@ mod tests {
     #[test]
     fn every_reason_is_told_from_the_start() {
         let worker = Worker { received: 3, forwarded: 2, ..Worker::default() };
-        let text = text(&[], &[worker], &Status::default(), neighbor::Counters::default());
+        let text = text(&[], &[worker], &Status::default(), neighbor::Counters::default(), Ipsec::default());
         for reason in Reason::ALL {
             let line = format!(
                 "weir_drops_total{{worker=\"0\",reason=\"{}\",blame=\"{}\"}} 0",

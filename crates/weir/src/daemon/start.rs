@@ -19,6 +19,7 @@ use weir_io::steer::LocalAddresses;
 use weir_io::umem::{ChunkSize, MAX_CHUNKS, Umem};
 use weir_io::wake::{Sleep, Waker};
 
+use super::gateway::Watch;
 use super::{Broken, Daemon, Kernel, Open, device_id, links};
 use crate::config::{self, Config, Kind};
 use crate::lane::{Lane, Lessons};
@@ -48,7 +49,7 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     let now = clock::now();
     let desired = config.desired(&|port| links::kernel_addresses(port, &kernel));
     let links = config.devices().into_iter().filter_map(|port| links::link_of(port, &kernel.links));
-    let mut control = Control::new(desired, links, now)
+    let mut control = Control::with_ciphers(desired, links, now, weir_io::cipher::best())
         .map_err(|errors| Broken(config::check::explain(&config, &errors)))?;
     let tables = control.take_snapshot().unwrap_or_else(|| control.tables().clone());
     let desk = Desk { asks: asks_in, waker: waker.clone() };
@@ -86,12 +87,14 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
         kernel,
         told,
         asks,
+        watch: Watch::default(),
         sleep,
         resleep: true,
         started: now,
     };
     // Devices that opening set up or made (tun) are known to the kernel only now.
     daemon.list();
+    daemon.steer_esp();
     daemon.take_up(clock::now());
     for notice in daemon.control.notices() {
         tracing::warn!("{notice}");

@@ -127,7 +127,7 @@ impl Bed {
         run(&format!("ip -n {} route replace default via fd02::1", self.server));
     }
 
-    fn connect(
+    pub fn connect(
         &self,
         host: &str,
         near: &str,

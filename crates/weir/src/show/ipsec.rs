@@ -1,0 +1,162 @@
+//! `weir show sa`, `spd` and `tunnels` as tables.
+
+use super::{duration, table};
+use crate::view;
+
+pub fn sas(sas: &[view::Sa]) -> String {
+    if sas.is_empty() {
+        return "no sa is configured\n".to_owned();
+    }
+    let row = |s: &view::Sa| {
+        let ends = format!("{} > {}", s.source, s.destination);
+        [
+            s.name.clone(),
+            s.direction.clone(),
+            s.spi.clone(),
+            s.state.clone(),
+            s.packets.to_string(),
+            s.bytes.to_string(),
+            s.sequence.to_string(),
+            s.failures.iter().map(|f| f.packets).sum::<u64>().to_string(),
+            s.idle_seconds.map_or("never".to_owned(), duration),
+            match &s.udp {
+                Some(udp) => format!("{} udp {udp}", s.mode),
+                None => s.mode.clone(),
+            },
+            format!("{}{}", s.suite, if s.esn { " esn" } else { "" }),
+            s.backend.clone(),
+            ends,
+            s.users.join(", "),
+        ]
+    };
+    let head = [
+        "sa",
+        "way",
+        "spi",
+        "state",
+        "packets",
+        "bytes",
+        "sequence",
+        "failed",
+        "last used",
+        "mode",
+        "suite",
+        "by",
+        "ends",
+        "for",
+    ];
+    let mut out = table(head, 4..9, sas.iter().map(row).collect());
+    for sa in sas {
+        for f in &sa.failures {
+            out += &format!("# {}: {} {}: {} ({} acts)\n", sa.name, f.packets, f.reason, f.sentence, f.blame);
+        }
+        if let Some(mtu) = sa.path_mtu {
+            out += &format!("# {}: the path takes {mtu} bytes, as an ICMP error said\n", sa.name);
+        }
+        for (what, limit) in [("soft", &sa.soft), ("hard", &sa.hard)] {
+            let limit = lifetime(limit);
+            if !limit.is_empty() {
+                out += &format!(
+                    "# {}: {what} lifetime {limit}, of which {} s have passed\n",
+                    sa.name, sa.age_seconds as u64
+                );
+            }
+        }
+    }
+    out
+}
+
+fn lifetime(limit: &view::Lifetime) -> String {
+    let parts = [("bytes", limit.bytes), ("packets", limit.packets), ("s", limit.seconds)];
+    let parts: Vec<String> = parts.iter().filter_map(|(unit, n)| n.map(|n| format!("{n} {unit}"))).collect();
+    parts.join(", ")
+}
+
+pub fn tunnels(tunnels: &[view::Tunnel]) -> String {
+    if tunnels.is_empty() {
+        return "no tunnel is configured\n".to_owned();
+    }
+    let row = |t: &view::Tunnel| {
+        [
+            t.name.clone(),
+            if t.up { "up" } else { "down" }.to_owned(),
+            t.mtu.to_string(),
+            t.traffic.rx_packets.to_string(),
+            t.traffic.tx_packets.to_string(),
+            t.traffic.rx_bytes.to_string(),
+            t.traffic.tx_bytes.to_string(),
+            t.out.join(","),
+            t.inbound.join(","),
+            t.addresses.join(", "),
+        ]
+    };
+    let head =
+        ["tunnel", "state", "mtu", "rx pkts", "tx pkts", "rx bytes", "tx bytes", "out", "in", "addresses"];
+    table(head, 2..7, tunnels.iter().map(row).collect())
+}
+
+pub fn spds(spds: &[view::Spd]) -> String {
+    if spds.is_empty() {
+        return "no spd is configured\n".to_owned();
+    }
+    let mut out = String::new();
+    for spd in spds {
+        out += &format!(
+            "spd {} guards {}, {} what no policy matches\n",
+            spd.name,
+            spd.ports.join(", "),
+            spd.default
+        );
+        let row = |(n, p): (usize, &view::Policy)| {
+            [
+                (n + 1).to_string(),
+                p.name.clone(),
+                p.action.clone(),
+                p.direction.clone(),
+                p.out_packets.to_string(),
+                p.in_packets.to_string(),
+                p.out_bytes.to_string(),
+                p.in_bytes.to_string(),
+                p.selector.clone(),
+                p.out.join(","),
+                p.inbound.join(","),
+            ]
+        };
+        let head = [
+            "#",
+            "policy",
+            "action",
+            "way",
+            "out pkts",
+            "in pkts",
+            "out bytes",
+            "in bytes",
+            "local <> remote",
+            "out",
+            "in",
+        ];
+        out += &table(head, 4..8, spd.policies.iter().enumerate().map(row).collect());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_sa_says_why_it_failed_packets() {
+        let failed = view::Drop {
+            reason: "replayed".into(),
+            packets: 3,
+            blame: "sender".into(),
+            sentence: "a sequence number seen before".into(),
+        };
+        let sa = view::Sa { name: "east-in".into(), failures: vec![failed], ..view::Sa::default() };
+        let text = sas(&[sa]);
+        assert!(
+            text.ends_with("# east-in: 3 replayed: a sequence number seen before (sender acts)\n"),
+            "{text}"
+        );
+    }
+}
