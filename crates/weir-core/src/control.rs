@@ -155,7 +155,7 @@ impl Control {
     /// Makes `desired` what is; returns what that took. On errors nothing changed.
     pub fn apply(&mut self, now: Nanos, desired: Desired) -> Result<Vec<Action>, Vec<Error>> {
         let actions = self.plan(&desired)?;
-        if actions.is_empty() && self.desired.ipsec == desired.ipsec {
+        if actions.is_empty() {
             return Ok(actions);
         }
         let prepared = self.gateway.prepare(&desired.ipsec)?;

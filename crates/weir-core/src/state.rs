@@ -15,12 +15,14 @@ mod problem;
 
 use std::net::IpAddr;
 
-pub use check::{MULTIPATH_HOPS_MAX, PORTS_MAX, ROUTES_MAX, SAS_MAX, WEIGHT_MAX, check};
+pub use check::{
+    MULTIPATH_HOPS_MAX, POLICIES_MAX, PORTS_MAX, ROUTES_MAX, RULES_MAX, SAS_MAX, WEIGHT_MAX, check,
+};
 pub(crate) use check::{link_local, not_a_host, width};
-pub use diff::{Action, PortChange, diff};
+pub use diff::{Action, Change, IpsecAction, PortChange, diff};
 pub use ipsec::{IpsecSpec, PolicySpec, SpdSpec, TunnelSpec, VIRTUAL};
 pub use nearest::nearest;
-pub use problem::ipsec::{IpsecPlace, SaProblem};
+pub use problem::ipsec::{IpsecPlace, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem};
 pub use problem::{Error, HopProblem, NeighborProblem, Place, PortProblem, Problem, RouteProblem, Wrong};
 
 use crate::route::Prefix;

@@ -66,6 +66,7 @@ fn perform(d: &mut Desired, action: Action) {
             *d.neighbors.iter_mut().find(|n| **n == old).expect("the neighbour is there") = new;
         }
         Action::ChangeSettings { old, new } => assert_eq!(std::mem::replace(&mut d.settings, new), old),
+        Action::Ipsec(action) => panic!("{action}: there is no IPsec here"),
     }
 }
 

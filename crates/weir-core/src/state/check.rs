@@ -6,6 +6,8 @@
 //! is observed (links, neighbours): that changes while the wish stays the same.
 
 mod ipsec;
+mod sa;
+mod shadow;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,10 +28,6 @@ pub const ROUTES_MAX: usize = 1 << 22;
 /// Next hops of one route: with [`WEIGHT_MAX`] each, 64 × 64 = 4,096 buckets of 4 B, 16 KiB a group.
 pub const MULTIPATH_HOPS_MAX: usize = 64;
 
-/// SAs there can be: 1,024 peers with one for each of 32 workers, both ways. With a window of 4,096
-/// numbers (512 B), a name and its keys they are below 128 MiB.
-pub const SAS_MAX: usize = 1 << 16;
-
 pub const WEIGHT_MAX: u8 = 64;
 
 /// RFC 791: every link passes 68 bytes.
@@ -40,6 +38,10 @@ const MTU_MIN_V6: u16 = 1280;
 
 /// Linux allows 15 characters for an interface; twice that twice over is room for any name worth reading.
 const NAME_MAX: usize = 64;
+
+pub use ipsec::{POLICIES_MAX, RULES_MAX};
+pub use sa::SAS_MAX;
+pub(super) use sa::{SPI_MIN, WINDOW};
 
 /// Every mistake in `desired`, in its order; empty when it can be built.
 pub fn check(desired: &Desired) -> Vec<Error> {
@@ -90,8 +92,7 @@ impl<'a> Check<'a> {
         let mut carried: HashMap<(&str, Option<u16>), &str> = HashMap::new();
         for (i, port) in desired.ports.iter().enumerate() {
             let at = Place::Port(i);
-            let printable = port.name.chars().all(|c| !c.is_whitespace() && !c.is_control());
-            if port.name.is_empty() || port.name.len() > NAME_MAX || !printable {
+            if !is_name(&port.name) {
                 self.wrong(at, PortProblem::BadName(port.name.clone()));
             }
             if !self.names.insert(&port.name) {
@@ -284,6 +285,8 @@ impl<'a> Check<'a> {
             if !self.names.contains(n.port.as_str()) {
                 let problem = self.unknown_port(&n.port);
                 self.wrong(at, problem);
+            } else if self.is_tunnel(&n.port) {
+                self.wrong(at, NeighborProblem::OnTunnel);
             }
             if !seen.insert((n.port.as_str(), n.address)) {
                 self.wrong(at, NeighborProblem::Duplicate);
@@ -309,6 +312,12 @@ impl<'a> Check<'a> {
             self.wrong(Place::Settings, problem);
         }
     }
+}
+
+/// Printable, without spaces, and not too long to read.
+fn is_name(name: &str) -> bool {
+    let printable = name.chars().all(|c| !c.is_whitespace() && !c.is_control());
+    !name.is_empty() && name.len() <= NAME_MAX && printable
 }
 
 impl Desired {

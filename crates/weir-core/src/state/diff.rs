@@ -3,13 +3,17 @@
 //! Promises: a pure function; no action when nothing differs; what refers to a port goes before the
 //! port does and comes after it; an [`Action`] displays as the line an operator reads. Objects are
 //! matched by what names them: a port by name, an address on its port, a route by prefix, a neighbour
-//! by port and address. The order of ports, routes, neighbours and next hops means nothing; the order
+//! by port and address; `ipsec.rs` beside it says the same of IPsec. The order of ports, routes, neighbours and next hops means nothing; the order
 //! of a port's addresses does (the first is the source of ICMP errors). Refuses nothing: it compares
 //! states that [`super::check`] accepted.
+
+mod ipsec;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
+
+pub use ipsec::{Change, IpsecAction};
 
 use super::{AddressSpec, Desired, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via};
 use crate::route::Prefix;
@@ -61,6 +65,7 @@ pub enum Action {
         old: Settings,
         new: Settings,
     },
+    Ipsec(IpsecAction),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,8 +93,10 @@ pub fn diff(old: &Desired, new: &Desired) -> Vec<Action> {
     let new_ports: HashSet<&str> = new.ports.iter().map(|p| p.name.as_str()).collect();
     let (mut gone, mut come) = routes(old, new);
     let (gone_neighbors, mut come_neighbors) = neighbors(old, new);
+    let (gone_ipsec, come_ipsec) = ipsec::diff(&old.ipsec, &new.ipsec);
     actions.append(&mut gone);
     actions.extend(gone_neighbors);
+    actions.extend(gone_ipsec);
     actions.extend(
         old.ports.iter().filter(|p| !new_ports.contains(p.name.as_str())).cloned().map(Action::RemovePort),
     );
@@ -99,6 +106,7 @@ pub fn diff(old: &Desired, new: &Desired) -> Vec<Action> {
             Some(before) => change_port(before, port, &mut actions),
         }
     }
+    actions.extend(come_ipsec);
     if old.settings != new.settings {
         actions.push(Action::ChangeSettings { old: old.settings, new: new.settings });
     }
@@ -227,6 +235,7 @@ impl fmt::Display for Action {
                 DisplayMac(new.mac)
             ),
             Action::ChangeSettings { old, new } => change_settings(f, old, new),
+            Action::Ipsec(action) => action.fmt(f),
         }
     }
 }

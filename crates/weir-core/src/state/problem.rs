@@ -8,7 +8,7 @@ pub mod ipsec;
 use std::fmt;
 use std::net::IpAddr;
 
-use ipsec::{IpsecPlace, SaProblem};
+use ipsec::{IpsecPlace, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem};
 
 use super::check::{MULTIPATH_HOPS_MAX, PORTS_MAX, ROUTES_MAX, WEIGHT_MAX};
 use crate::route::Prefix;
@@ -88,6 +88,10 @@ pub enum Problem {
     NextHop(HopProblem),
     Neighbor(NeighborProblem),
     Sa(SaProblem),
+    Use(UseProblem),
+    Tunnel(TunnelProblem),
+    Spd(SpdProblem),
+    Policy(PolicyProblem),
 }
 
 /// Of a port or an address on it.
@@ -135,6 +139,7 @@ pub enum HopProblem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeighborProblem {
     Duplicate,
+    OnTunnel,
     NotAHost { wrong: Wrong },
     IsUs { port: String },
     Mac { mac: Mac, what: &'static str },
@@ -188,6 +193,10 @@ impl fmt::Display for Problem {
             Problem::NextHop(problem) => problem.fmt(f),
             Problem::Neighbor(problem) => problem.fmt(f),
             Problem::Sa(problem) => problem.fmt(f),
+            Problem::Use(problem) => problem.fmt(f),
+            Problem::Tunnel(problem) => problem.fmt(f),
+            Problem::Spd(problem) => problem.fmt(f),
+            Problem::Policy(problem) => problem.fmt(f),
         }
     }
 }
@@ -302,6 +311,9 @@ impl fmt::Display for NeighborProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NeighborProblem::Duplicate => write!(f, "is configured twice on the port; keep one"),
+            NeighborProblem::OnTunnel => {
+                write!(f, "the port is a tunnel, where there is nobody to address; remove the neighbor")
+            }
             NeighborProblem::NotAHost { wrong } => {
                 write!(f, "address is {wrong}, expected a neighbour's; correct it")
             }

@@ -1,18 +1,215 @@
-//! Whether wished-for SAs, tunnels and SPDs can be built.
+//! Whether wished-for tunnels and SPDs can be built; `sa.rs` beside it looks at their SAs.
+//!
+//! Promises: what passes has names that are unique where they are used, SAs that exist, go the right way
+//! and have the right mode, ports that one SPD guards at most, and policies that can match something.
+//! Refuses what would only look like protection: PROTECT without an SA for a direction it applies to, an
+//! SA beside a policy that uses none, a policy hidden by one above it, an SA nobody uses.
 
-use super::super::{IpsecPlace, Place, PortProblem};
-use super::Check;
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 
-impl Check<'_> {
+use super::super::problem::ipsec::{IpsecPlace, PolicyProblem, SpdProblem, TunnelProblem};
+use super::super::{Place, PolicySpec, PortProblem, Problem, SpdSpec, TunnelSpec, nearest};
+use super::sa::{By, Uses};
+use super::{Check, MTU_MIN_V4, MTU_MIN_V6, PORTS_MAX, is_name, shadow};
+use crate::ipsec::flow::{has_icmp_type, has_ports};
+use crate::ipsec::spd::{Action, AddressRange, PortRange};
+use crate::ipsec::{Direction, Mode, Params};
+
+/// Policies of one SPD: ten times a large firewall's rules.
+pub const POLICIES_MAX: usize = 1 << 17;
+
+/// Rules they come to in one direction, one for each pair of ranges: 80 MiB where all are IPv6.
+pub const RULES_MAX: usize = 1 << 20;
+
+impl<'a> Check<'a> {
     pub(super) fn ipsec(&mut self) {
-        let desired = self.desired;
-        for (i, tunnel) in desired.ipsec.tunnels.iter().enumerate() {
-            if !self.names.insert(&tunnel.name) {
-                self.wrong(Place::Ipsec(IpsecPlace::Tunnel(i)), PortProblem::Duplicate);
+        let (ports, ipsec) = (self.desired.ports.len(), &self.desired.ipsec);
+        let all = ports + ipsec.tunnels.len() + ipsec.spds.len();
+        if all > PORTS_MAX && ports <= PORTS_MAX {
+            self.wrong(Place::Ports, Problem::TooManyPorts(all));
+        }
+        let mut uses = Uses::default();
+        for (i, tunnel) in ipsec.tunnels.iter().enumerate() {
+            self.tunnel(i, tunnel, &mut uses);
+        }
+        let mut guarded = HashMap::new();
+        for (i, spd) in ipsec.spds.iter().enumerate() {
+            self.spd(i, spd, &mut guarded);
+            let mut names = HashSet::new();
+            let mut sound = true;
+            for (p, policy) in spd.policies.iter().enumerate() {
+                let at = IpsecPlace::Policy { spd: i, policy: p };
+                self.name(at, &policy.name, names.insert(&policy.name));
+                sound &= self.policy(at, policy);
+                self.policy_sas(at, (&spd.name, policy), &mut uses);
             }
-            self.addresses(&tunnel.name, &tunnel.addresses, |address| {
-                Place::Ipsec(IpsecPlace::TunnelAddress { tunnel: i, address })
-            });
+            // What a broken range would hide says nothing.
+            if sound {
+                self.rules(i, spd);
+            }
+        }
+        self.sas(&uses);
+    }
+
+    pub(super) fn at(&mut self, place: IpsecPlace, problem: impl Into<Problem>) {
+        self.wrong(Place::Ipsec(place), problem);
+    }
+
+    pub(super) fn name(&mut self, at: IpsecPlace, name: &str, fresh: bool) {
+        if !is_name(name) {
+            self.at(at, PortProblem::BadName(name.to_string()));
+        }
+        if !fresh {
+            self.at(at, PortProblem::Duplicate);
+        }
+    }
+
+    fn tunnel(&mut self, i: usize, tunnel: &'a TunnelSpec, uses: &mut Uses<'a>) {
+        let at = IpsecPlace::Tunnel(i);
+        let fresh = self.names.insert(&tunnel.name);
+        self.name(at, &tunnel.name, fresh);
+        if tunnel.out.is_empty() && tunnel.inbound.is_empty() {
+            self.at(at, TunnelProblem::NoSas);
+        }
+        let least =
+            if tunnel.addresses.iter().any(|a| a.address.is_ipv6()) { MTU_MIN_V6 } else { MTU_MIN_V4 };
+        if let Some(mtu) = tunnel.mtu.filter(|&mtu| mtu < least) {
+            self.at(at, PortProblem::Mtu { mtu, least });
+        }
+        self.addresses(&tunnel.name, &tunnel.addresses, |address| {
+            Place::Ipsec(IpsecPlace::TunnelAddress { tunnel: i, address })
+        });
+        for (names, direction) in [(&tunnel.out, Direction::Out), (&tunnel.inbound, Direction::In)] {
+            for (sa, params) in self.uses_of(at, names, direction, By::Tunnel(&tunnel.name), uses) {
+                if params.mode == Mode::Transport {
+                    self.at(at, TunnelProblem::Transport { sa: sa.to_string() });
+                }
+            }
+        }
+    }
+
+    fn spd(&mut self, i: usize, spd: &'a SpdSpec, guarded: &mut HashMap<&'a str, &'a str>) {
+        let at = IpsecPlace::Spd(i);
+        let (desired, ipsec) = (self.desired, &self.desired.ipsec);
+        // Not one of `names`: nothing can be routed to it.
+        let fresh = !self.names.contains(&*spd.name) && !ipsec.spds[..i].iter().any(|s| s.name == spd.name);
+        self.name(at, &spd.name, fresh);
+        if spd.ports.is_empty() {
+            self.at(at, SpdProblem::NoPorts);
+        }
+        if spd.default == Action::Protect {
+            self.at(at, SpdProblem::Default);
+        }
+        if spd.policies.len() > POLICIES_MAX {
+            self.at(at, SpdProblem::TooManyPolicies(spd.policies.len()));
+        }
+        for port in &spd.ports {
+            if self.is_tunnel(port) {
+                self.at(at, SpdProblem::GuardsTunnel(port.clone()));
+            } else if !desired.ports.iter().any(|p| p.name == *port) {
+                let nearest = nearest(port, desired.ports.iter().map(|p| p.name.as_str()));
+                let nearest = nearest.map(str::to_string);
+                self.at(at, Problem::UnknownPort { name: port.clone(), nearest });
+            } else if let Some(other) = guarded.insert(port, &spd.name) {
+                self.at(at, SpdProblem::Guarded { port: port.clone(), other: other.to_string() });
+            }
+        }
+    }
+
+    /// `false` when its ranges are none.
+    fn policy(&mut self, at: IpsecPlace, policy: &PolicySpec) -> bool {
+        let mut sound = true;
+        for range in [&policy.local, &policy.remote].into_iter().flatten() {
+            let problem = match (range.first.is_ipv4(), range.last.is_ipv4()) {
+                (first, last) if first != last => PolicyProblem::MixedRange(*range),
+                _ if range.first > range.last => PolicyProblem::BackwardRange(*range),
+                _ => continue,
+            };
+            self.at(at, problem);
+            sound = false;
+        }
+        let family =
+            |ranges: &[AddressRange], v4| ranges.is_empty() || ranges.iter().any(|r| r.first.is_ipv4() == v4);
+        let both = |v4| family(&policy.local, v4) && family(&policy.remote, v4);
+        if sound && !both(true) && !both(false) {
+            self.at(at, PolicyProblem::NoCommonFamily);
+        } else if sound && [Direction::Out, Direction::In].iter().all(|&d| policy.selectors(d).is_empty()) {
+            self.at(at, PolicyProblem::IcmpFamily);
+        }
+        let protocol = policy.protocol;
+        let ports = protocol.is_some_and(has_ports);
+        for range in [policy.local_ports, policy.remote_ports] {
+            sound &= self.range(at, range, ports, PolicyProblem::PortsWithout(protocol));
+        }
+        let icmp = protocol.is_some_and(has_icmp_type);
+        sound & self.range(at, policy.icmp, icmp, PolicyProblem::IcmpWithout(protocol))
+    }
+
+    fn range(&mut self, at: IpsecPlace, range: PortRange, has: bool, without: PolicyProblem) -> bool {
+        if range.first > range.last {
+            self.at(at, PolicyProblem::BackwardPorts(range));
+            return false;
+        }
+        if range != PortRange::ANY && !has {
+            self.at(at, without);
+        }
+        true
+    }
+
+    fn policy_sas(&mut self, at: IpsecPlace, (spd, policy): (&'a str, &'a PolicySpec), uses: &mut Uses<'a>) {
+        for (names, direction) in [(&policy.out, Direction::Out), (&policy.inbound, Direction::In)] {
+            let found = self.uses_of(at, names, direction, By::Spd(spd), uses);
+            match policy.action {
+                Action::Protect if policy.applies(direction) && names.is_empty() => {
+                    self.at(at, PolicyProblem::NoSa(direction));
+                }
+                Action::Protect if !policy.applies(direction) && !names.is_empty() => {
+                    self.at(at, PolicyProblem::WrongWay(direction));
+                }
+                Action::Bypass | Action::Discard if !names.is_empty() => {
+                    self.at(at, PolicyProblem::UselessSa(policy.action));
+                }
+                _ => {}
+            }
+            for (sa, params) in found.into_iter().filter(|(_, params)| params.mode == Mode::Transport) {
+                self.transport(at, policy, direction, (sa, params));
+            }
+        }
+    }
+
+    /// A transport-mode SA is between two addresses: its policy must be about them alone.
+    fn transport(
+        &mut self,
+        at: IpsecPlace,
+        policy: &PolicySpec,
+        direction: Direction,
+        (sa, params): (&str, &Params),
+    ) {
+        let alone = |ranges: &[AddressRange], address: IpAddr| matches!(ranges, [only] if only.first == address && only.last == address);
+        let (local, remote) = match direction {
+            Direction::Out => (params.source, params.destination),
+            Direction::In => (params.destination, params.source),
+        };
+        if !alone(&policy.local, local) || !alone(&policy.remote, remote) {
+            self.at(at, PolicyProblem::Ends { sa: sa.to_string(), local, remote });
+        }
+    }
+
+    /// Numbers of rules, and policies that can never match.
+    fn rules(&mut self, i: usize, spd: &SpdSpec) {
+        // Pairs of ranges are counted before they are made.
+        let pairs = |p: &PolicySpec| p.local.len().max(1).saturating_mul(p.remote.len().max(1));
+        let rules = spd.policies.iter().map(pairs).fold(0, usize::saturating_add);
+        if rules > RULES_MAX {
+            self.at(IpsecPlace::Spd(i), SpdProblem::TooManyRules(rules));
+            return;
+        }
+        for (policy, by) in shadow::hidden(&spd.policies).into_iter().enumerate() {
+            if let Some(by) = by {
+                let by = spd.policies[by].name.clone();
+                self.at(IpsecPlace::Policy { spd: i, policy }, PolicyProblem::Hidden { by });
+            }
         }
     }
 }
