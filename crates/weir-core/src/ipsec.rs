@@ -15,6 +15,7 @@
 pub mod cipher;
 pub mod esp;
 pub mod flow;
+pub mod pmtu;
 pub mod reassembly;
 pub mod replay;
 pub mod sa;

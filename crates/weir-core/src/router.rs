@@ -18,6 +18,8 @@ mod fragment;
 pub mod fuzz;
 mod hold;
 pub(crate) mod ingress;
+#[cfg_attr(not(feature = "ipsec"), path = "router/no_ipsec.rs")]
+pub(crate) mod ipsec;
 mod ipv4;
 mod ipv6;
 pub mod lasting;
@@ -102,6 +104,11 @@ pub struct Router<B> {
     /// Scratch: the later pieces of the packet being fragmented.
     fragments: Vec<Frame<B>>,
     fast: bool,
+    /// Which worker this is: it sends by SAs of its own where an operator gave it some.
+    #[cfg_attr(not(feature = "ipsec"), expect(dead_code, reason = "nobody else asks"))]
+    worker: usize,
+    #[cfg(feature = "ipsec")]
+    ipsec: ipsec::Scratch<B>,
 }
 
 impl<B: Buffer> Router<B> {
@@ -119,6 +126,9 @@ impl<B: Buffer> Router<B> {
             ident: 0,
             fragments: Vec::new(),
             fast: true,
+            worker: 0,
+            #[cfg(feature = "ipsec")]
+            ipsec: ipsec::Scratch::new(),
         }
     }
 
@@ -127,6 +137,12 @@ impl<B: Buffer> Router<B> {
     #[must_use]
     pub fn with_flow_key(self, key: FlowKey) -> Self {
         Router { key, ..self }
+    }
+
+    /// Which worker this is, from 0 (RFC 9611: an SA for each CPU).
+    #[must_use]
+    pub fn with_worker(self, worker: usize) -> Self {
+        Router { worker, ..self }
     }
 
     /// For tests: every frame takes the slow path.
@@ -140,8 +156,11 @@ impl<B: Buffer> Router<B> {
         &self.ledger
     }
 
-    /// Frames (their buffers) that wait for a neighbour.
+    /// Frames (their buffers) that wait for a neighbour, or for the rest of their packet.
     pub fn held(&self) -> usize {
+        #[cfg(feature = "ipsec")]
+        return self.hold.len() + self.ipsec.held();
+        #[cfg(not(feature = "ipsec"))]
         self.hold.len()
     }
 
@@ -162,8 +181,24 @@ impl<B: Buffer> Router<B> {
         if self.generation != Some(tables.generation) {
             self.adopt(now, tables, pool, out);
         }
+        self.ledger.received += batch.len() as u64;
+        #[cfg(feature = "ipsec")]
+        if tables.ipsec.is_some() {
+            return self.forward_ipsec(now, tables, batch, pool, out);
+        }
+        self.pass(now, tables, batch, pool, out);
+    }
+
+    /// Judges, looks up and rewrites a batch.
+    fn pass(
+        &mut self,
+        now: Nanos,
+        tables: &Tables,
+        batch: &mut Batch<B>,
+        pool: &mut Pool<B>,
+        out: &mut Output<B>,
+    ) {
         let count = batch.len();
-        self.ledger.received += count as u64;
         if self.fast {
             self.stage.judge(tables, &self.own, batch.frames(), &mut self.ports);
             self.stage.look_up(tables);
@@ -201,6 +236,8 @@ impl<B: Buffer> Router<B> {
         self.own = OwnAddresses::new(tables);
         self.near.clear();
         self.ports.resize(tables.ports.len().max(self.ports.len()), PortCounters::default());
+        #[cfg(feature = "ipsec")]
+        self.adopt_ipsec(tables, pool, out);
         self.release(&mut Breath { now, tables, pool, out });
     }
 
@@ -212,6 +249,10 @@ impl<B: Buffer> Router<B> {
         if self.hold.is_due(now) {
             self.expire(&mut Breath { now, tables, pool, out });
         }
+        #[cfg(feature = "ipsec")]
+        if tables.ipsec.is_some() {
+            self.tick_ipsec(&mut Breath { now, tables, pool, out });
+        }
     }
 
     /// Before the worker ends: whatever still waits is lost, and its buffers are back in the pool.
@@ -221,6 +262,8 @@ impl<B: Buffer> Router<B> {
             self.lose(held.frame, Reason::NeighborUnresolved, pool);
         }
         self.hold.forget_empty();
+        #[cfg(feature = "ipsec")]
+        self.give_up_fragments(pool);
     }
 
     /// Frames `device` did not take: they were counted as sent and become drops for `reason`

@@ -56,6 +56,10 @@ pub fn trace(tables: &Tables, key: &FlowKey, device: DeviceId, frame: &[u8]) -> 
         Decision::Hold(_, next_hop) => (Verdict::Held, format!("held until {next_hop} answers")),
         Decision::Punt => (Verdict::Local, "given to the control side".into()),
         Decision::Local => (Verdict::Local, "the kernel's".into()),
+        #[cfg(feature = "ipsec")]
+        Decision::Collect => (Verdict::Held, "held for the other fragments".into()),
+        #[cfg(feature = "ipsec")]
+        Decision::Open(_) => (Verdict::Local, "opened".into()),
         Decision::Answer => (Verdict::Local, "an echo request, answered by weir".into()),
         Decision::Drop(reason, error) => (Verdict::Drop(reason), dropped(reason.sentence(), error)),
     };

@@ -14,6 +14,7 @@ use super::sa::Sa;
 use super::spd::SpdId;
 use crate::packet::DeviceId;
 use crate::wire::flow::FlowKey;
+use crate::wire::protocol;
 
 /// Two cache lines of slots. A quarter full, a table of 65,536 SAs has runs of about a dozen; a longer one
 /// makes it draw another key.
@@ -54,6 +55,8 @@ pub struct Sad {
     /// Slots looked at, at most.
     probes: usize,
     entries: Vec<(IpAddr, Inbound)>,
+    /// Where they take packets, and whether any there does in UDP.
+    destinations: HashMap<IpAddr, bool>,
 }
 
 impl Default for Sad {
@@ -68,6 +71,10 @@ impl Sad {
         let unique: HashMap<(u32, IpAddr), Inbound> = entries.into_iter().map(|i| (key(&i), i)).collect();
         let entries: Vec<(IpAddr, Inbound)> =
             unique.into_iter().map(|((_, destination), inbound)| (destination, inbound)).collect();
+        let mut destinations = HashMap::new();
+        for (destination, inbound) in &entries {
+            *destinations.entry(*destination).or_default() |= inbound.sa.params.udp.is_some();
+        }
         let mut size = (4 * entries.len()).next_power_of_two().max(PROBES_MAX);
         let seed = RandomState::new();
         loop {
@@ -76,7 +83,7 @@ impl Sad {
                 // The last resort: every slot may have to be looked at.
                 let probes = if size >= SLOTS_MAX { size } else { PROBES_MAX };
                 if let Some(slots) = place(&entries, key, size, probes) {
-                    return Sad { key, slots, mask: size as u32 - 1, probes, entries };
+                    return Sad { key, slots, mask: size as u32 - 1, probes, entries, destinations };
                 }
             }
             size *= 2;
@@ -102,6 +109,16 @@ impl Sad {
             }
         }
         None
+    }
+
+    /// Whether some SA takes packets to `destination`.
+    pub fn takes(&self, destination: IpAddr) -> bool {
+        self.destinations.contains_key(&destination)
+    }
+
+    /// Whether some SA takes packets of this protocol (ESP, or UDP around it) to `destination`.
+    pub fn serves(&self, destination: IpAddr, protocol: u8) -> bool {
+        self.destinations.get(&destination).is_some_and(|&udp| udp || protocol == protocol::ESP)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Inbound> {

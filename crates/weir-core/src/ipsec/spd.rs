@@ -138,6 +138,16 @@ impl PolicyCounters {
         packets.fetch_add(1, Ordering::Relaxed);
         sum.fetch_add(bytes, Ordering::Relaxed);
     }
+
+    /// Counts a whole run at once.
+    pub fn count_many(&self, direction: Direction, packets: u64, bytes: u64) {
+        let (count, sum) = match direction {
+            Direction::Out => (&self.out_packets, &self.out_bytes),
+            Direction::In => (&self.in_packets, &self.in_bytes),
+        };
+        count.fetch_add(packets, Ordering::Relaxed);
+        sum.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 /// The definition every lookup is held against: the policy of the first selector that matches.

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use super::ingress::OwnAddresses;
 use super::{ipv4, ipv6};
 use crate::packet::DeviceId;
-use crate::tables::{AdjacencyId, Owner, Port, PortId, Tables};
+use crate::tables::{AdjacencyId, Owner, Port, PortId, PortKind, Tables};
 use crate::verdict::Reason;
 use crate::wire::flow::FlowKey;
 use crate::wire::{Arp, Ethernet, ethernet, icmpv4, icmpv6};
@@ -41,6 +41,12 @@ pub(crate) enum Decision {
     Local,
     /// An echo request to an address only weir has.
     Answer,
+    /// ESP: opened by this SA.
+    #[cfg(feature = "ipsec")]
+    Open((u32, IpAddr)),
+    /// A fragment that may be part of ESP: held for the others.
+    #[cfg(feature = "ipsec")]
+    Collect,
     Drop(Reason, Option<IcmpError>),
 }
 
@@ -108,6 +114,14 @@ impl Arrival<'_> {
             .get(id.index())
             .and_then(|port| port.addresses.iter().find(|a| a.address == address));
         found.map_or(Owner::Kernel, |a| a.owner)
+    }
+
+    /// What is for the kernel, which has its own copy, unless weir alone could read it.
+    pub fn for_kernel(&self) -> Decision {
+        match self.port.kind {
+            PortKind::Device => Decision::Local,
+            PortKind::Tunnel | PortKind::Policy => Reason::DecryptedForKernel.into(),
+        }
     }
 
     /// Whether the kernel has an address of this family here, and so hears broadcasts and groups.

@@ -203,6 +203,20 @@ fn judge4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses)
     (common, dst)
 }
 
+/// Whether the fast path would judge a frame common.
+#[cfg(feature = "ipsec")]
+#[inline]
+pub(super) fn is_common(ingress: &Ingress, own: &OwnAddresses, data: &[u8]) -> bool {
+    let Some(head) = data.first_chunk::<HEAD4>() else { return false };
+    match u16::from_le_bytes([head[12], head[13]]) {
+        ETHERTYPE_IPV4 => judge4(head, data.len(), ingress, own).0,
+        ETHERTYPE_IPV6 => {
+            data.first_chunk::<HEAD6>().is_some_and(|head| judge6(head, data.len(), ingress, own).0)
+        }
+        _ => false,
+    }
+}
+
 /// Eight bytes at a constant offset, in little-endian order: one load.
 #[inline(always)]
 fn word<const N: usize>(head: &[u8; N], at: usize) -> u64 {

@@ -50,9 +50,31 @@ impl<B: Buffer> Router<B> {
         mut frame: Frame<B>,
         network: usize,
     ) {
-        let mtu = usize::from(next.mtu.max(ipv4::MIN_MTU));
         let mut packet = Ipv4::new_unchecked(frame.data_mut().get_mut(network..).unwrap_or(&mut []));
         packet.decrement_ttl();
+        match self.cut(frame, network, next.mtu.into(), breath.pool) {
+            Ok(first) => {
+                self.send(breath, next, first, network);
+                let mut rest = std::mem::take(&mut self.fragments);
+                for fragment in rest.drain(..) {
+                    self.send(breath, next, fragment, ETHERNET);
+                }
+                self.fragments = rest;
+            }
+            Err((frame, reason)) => self.lose(frame, reason, breath.pool),
+        }
+    }
+
+    /// Cuts the packet at `network` into pieces of at most `mtu` bytes: the first where it lies, the others,
+    /// with room for a link header, in `self.fragments`; or the frame back.
+    pub(super) fn cut(
+        &mut self,
+        mut frame: Frame<B>,
+        network: usize,
+        mtu: usize,
+        pool: &mut Pool<B>,
+    ) -> Result<Frame<B>, (Frame<B>, Reason)> {
+        let mtu = mtu.max(ipv4::MIN_MTU.into());
         let packet = Ipv4::new_unchecked(&frame.data()[network..]);
         let later = LaterHeader::of(&packet);
         let (header_len, total, more) = (packet.header_len(), packet.total_len(), packet.more_fragments());
@@ -61,21 +83,20 @@ impl<B: Buffer> Router<B> {
         let step = (mtu - later.len) & !7;
         let payload = total - header_len;
         let count = payload.saturating_sub(first).div_ceil(step);
-        if breath.pool.free() < count {
-            return self.lose(frame, Reason::NoBuffer, breath.pool);
+        if pool.free() < count {
+            return Err((frame, Reason::NoBuffer));
         }
         // Built before the first is cut: they copy from it.
-        let mut rest = std::mem::take(&mut self.fragments);
         let mut at = first;
         while at < payload {
             let end = payload.min(at + step);
             let body = &frame.data()[network + header_len + at..network + header_len + end];
-            let Some(buffer) = breath.pool.take() else { break };
+            let Some(buffer) = pool.take() else { break };
             match write_fragment(buffer, &later, body, base + at, more || end < payload) {
-                Ok(fragment) => rest.push(fragment),
+                Ok(fragment) => self.fragments.push(fragment),
                 Err(buffer) => {
-                    breath.pool.put(buffer);
-                    return self.lose_pieces(rest, frame, breath.pool);
+                    pool.put(buffer);
+                    return Err((self.put_back(frame, pool), Reason::FrameTooLarge));
                 }
             }
             at = end;
@@ -85,20 +106,15 @@ impl<B: Buffer> Router<B> {
         head.set_fragment(false, true, base);
         head.fill_checksum();
         if !frame.set_len(network + header_len + first) {
-            return self.lose_pieces(rest, frame, breath.pool);
+            return Err((self.put_back(frame, pool), Reason::FrameTooLarge));
         }
-        self.send(breath, next, frame, network);
-        for fragment in rest.drain(..) {
-            self.send(breath, next, fragment, ETHERNET);
-        }
-        self.fragments = rest;
+        Ok(frame)
     }
 
     /// A piece does not fit in a buffer: the packet is lost as a whole.
-    fn lose_pieces(&mut self, mut rest: Vec<Frame<B>>, frame: Frame<B>, pool: &mut Pool<B>) {
-        rest.drain(..).for_each(|fragment| pool.put(fragment.into_buffer()));
-        self.fragments = rest;
-        self.lose(frame, Reason::FrameTooLarge, pool);
+    fn put_back(&mut self, frame: Frame<B>, pool: &mut Pool<B>) -> Frame<B> {
+        self.fragments.drain(..).for_each(|fragment| pool.put(fragment.into_buffer()));
+        frame
     }
 }
 

@@ -7,6 +7,7 @@
 use std::net::Ipv4Addr;
 
 use super::decide::{Arrival, Context, Decision, Observer};
+use super::ipsec::judge as ipsec;
 use super::next_hop::{self, Packet};
 use crate::tables::{Owner, PortId, ReversePath, Target};
 use crate::verdict::Reason;
@@ -54,6 +55,9 @@ fn judge(
         see.note("source", || (src.to_string(), "no packet from outside may carry it".into()));
         return Reason::MartianSource.into();
     }
+    if let Some(decision) = ipsec::opens(context, bytes, see) {
+        return decision;
+    }
     if dst.is_broadcast() {
         return broadcast(arrival);
     }
@@ -70,11 +74,14 @@ fn judge(
         Target::Broadcast(port) if port == arrival.id => return broadcast(arrival),
         _ if arrival.group => return Reason::LinkBroadcast.into(),
         Target::Broadcast(_) => return Reason::DirectedBroadcast.into(),
-        Target::Local(port) => return local(context, port, packet),
+        Target::Local(port) => return local(context, arrival, port, packet, bytes),
         _ => {}
     }
     if !came_the_right_way(context, arrival, src, see) {
         return Reason::ReversePath.into();
+    }
+    if let Some(reason) = ipsec::refuses(context.tables, arrival, bytes, see) {
+        return reason.into();
     }
     if packet.ttl() <= 1 {
         return fail(Reason::TtlExpired, Error::TimeExceeded);
@@ -105,18 +112,27 @@ fn may_be_destination(dst: Ipv4Addr) -> bool {
 }
 
 fn broadcast(arrival: &Arrival<'_>) -> Decision {
-    if arrival.kernel_listens(true) { Decision::Local } else { Reason::LocalNotServed.into() }
+    if arrival.kernel_listens(true) { arrival.for_kernel() } else { Reason::LocalNotServed.into() }
 }
 
 /// Only groups of the local link (RFC 5771 4) are for this host's routing protocols.
 fn group(arrival: &Arrival<'_>, dst: Ipv4Addr) -> Decision {
     let of_this_link = dst.octets()[..3] == [224, 0, 0];
-    if of_this_link && arrival.kernel_listens(true) { Decision::Local } else { Reason::Multicast.into() }
+    if of_this_link && arrival.kernel_listens(true) { arrival.for_kernel() } else { Reason::Multicast.into() }
 }
 
-fn local(context: &Context<'_>, port: PortId, packet: &Ipv4<&[u8]>) -> Decision {
+fn local(
+    context: &Context<'_>,
+    arrival: &Arrival<'_>,
+    port: PortId,
+    packet: &Ipv4<&[u8]>,
+    bytes: &[u8],
+) -> Decision {
     if Arrival::owner(context.tables, port, packet.dst().into()) == Owner::Kernel {
-        return Decision::Local;
+        return arrival.for_kernel();
+    }
+    if let Some(decision) = ipsec::to_us(context.tables, arrival, bytes) {
+        return decision;
     }
     match packet.protocol() {
         _ if packet.is_fragment() => Reason::LocalNotServed.into(),

@@ -7,6 +7,7 @@
 use std::net::Ipv6Addr;
 
 use super::decide::{Arrival, Context, Decision, Observer};
+use super::ipsec::judge as ipsec;
 use super::next_hop::{self, Packet};
 use crate::tables::{Owner, PortId, ReversePath, Target};
 use crate::verdict::Reason;
@@ -32,7 +33,7 @@ pub(super) fn decide(
         Err(reason) => return reason.into(),
     };
     see.note("ipv6", || (packet.to_string(), "a valid header".into()));
-    let decision = judge(context, arrival, &packet, &chain, see);
+    let decision = judge(context, arrival, &packet, bytes, &chain, see);
     match decision {
         // RFC 4443 2.4 e: never about a link-layer broadcast or multicast.
         Decision::Drop(reason, Some(_)) if arrival.group => Decision::Drop(reason, None),
@@ -44,6 +45,7 @@ fn judge(
     context: &Context<'_>,
     arrival: &Arrival<'_>,
     packet: &Ipv6<&[u8]>,
+    bytes: &[u8],
     chain: &Chain,
     see: &mut impl Observer,
 ) -> Decision {
@@ -53,6 +55,9 @@ fn judge(
     if !asking && !may_be_source(context, arrival, src) {
         see.note("source", || (src.to_string(), "no packet from outside may carry it".into()));
         return Reason::MartianSource.into();
+    }
+    if let Some(decision) = ipsec::opens(context, bytes, see) {
+        return decision;
     }
     if dst.is_multicast() {
         return group(arrival, packet, chain);
@@ -75,10 +80,13 @@ fn judge(
         see.note("route", || (dst.to_string(), next_hop::describe(context.tables, value)));
     }
     if let Target::Local(port) = target {
-        return local(context, port, packet, chain);
+        return local(context, arrival, port, packet, bytes, chain);
     }
     if !came_the_right_way(context, arrival, src, see) {
         return Reason::ReversePath.into();
+    }
+    if let Some(reason) = ipsec::refuses(context.tables, arrival, bytes, see) {
+        return reason.into();
     }
     if packet.hop_limit() <= 1 {
         return fail(Reason::TtlExpired, Error::HopLimitExceeded);
@@ -114,7 +122,11 @@ fn group(arrival: &Arrival<'_>, packet: &Ipv6<&[u8]>, chain: &Chain) -> Decision
     }
     let scope = packet.dst().octets()[1] & 0x0f;
     let of_this_link = scope == 1 || scope == 2;
-    if of_this_link && arrival.kernel_listens(false) { Decision::Local } else { Reason::Multicast.into() }
+    if of_this_link && arrival.kernel_listens(false) {
+        arrival.for_kernel()
+    } else {
+        Reason::Multicast.into()
+    }
 }
 
 fn is_discovery(packet: &Ipv6<&[u8]>, chain: &Chain) -> bool {
@@ -131,12 +143,22 @@ fn discovery(packet: &Ipv6<&[u8]>) -> Decision {
     }
 }
 
-fn local(context: &Context<'_>, port: PortId, packet: &Ipv6<&[u8]>, chain: &Chain) -> Decision {
+fn local(
+    context: &Context<'_>,
+    arrival: &Arrival<'_>,
+    port: PortId,
+    packet: &Ipv6<&[u8]>,
+    bytes: &[u8],
+    chain: &Chain,
+) -> Decision {
     if is_discovery(packet, chain) {
         return discovery(packet);
     }
     if Arrival::owner(context.tables, port, packet.dst().into()) == Owner::Kernel {
-        return Decision::Local;
+        return arrival.for_kernel();
+    }
+    if let Some(decision) = ipsec::to_us(context.tables, arrival, bytes) {
+        return decision;
     }
     match chain.protocol {
         _ if chain.fragment.is_some() => Reason::LocalNotServed.into(),

@@ -62,6 +62,10 @@ impl Lasting {
             return None;
         }
         let (source, destination, value) = addresses(tables, frame)?;
+        // ESP to an SA is opened, whatever else goes to its address.
+        if tables.ipsec.as_ref().is_some_and(|ipsec| ipsec.sad.takes(destination)) {
+            return None;
+        }
         let by_flow = matches!(target(tables, value), Target::Multipath { .. });
         (!by_flow).then_some(Way { source, destination, arrived, next })
     }

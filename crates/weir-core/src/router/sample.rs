@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::ipsec::Ipsec;
 use crate::packet::DeviceId;
 use crate::route::{Prefix, RouteTable4, RouteTable6};
 use crate::tables::{
@@ -49,6 +50,7 @@ pub fn neighbor_mac(port: PortId, last: u8) -> Mac {
 pub struct Net {
     pub ports: Vec<Port>,
     pub settings: Settings,
+    pub ipsec: Option<Arc<Ipsec>>,
     devices: Vec<Device>,
     rib4: RouteTable4,
     rib6: RouteTable6,
@@ -75,6 +77,7 @@ impl Net {
         let mut net = Net {
             ports: Vec::new(),
             settings: Settings::default(),
+            ipsec: None,
             devices: vec![
                 device("lan", LAN, &[(10, LAN_10), (20, LAN_20)]),
                 device("wan", WAN, &[]),
@@ -131,6 +134,33 @@ impl Net {
             reverse_path: ReversePath::Off,
             addresses: addresses.iter().map(address).collect(),
         });
+    }
+
+    /// A port no hardware stands behind, on a device of its own: an IPsec tunnel, or where packets of an SPD
+    /// come out.
+    pub fn add_virtual(&mut self, name: &str, kind: PortKind, mtu: u16, addresses: &[&str]) -> PortId {
+        let (port, device) = (PortId(self.ports.len() as u16), self.devices.len() as u16);
+        self.devices.push(Device { name: name.into(), untagged: Some(port), tagged: Vec::new() });
+        self.add_port(name, device, None, addresses, Owner::Weir);
+        let added = &mut self.ports[port.index()];
+        (added.kind, added.mtu, added.point_to_point) = (kind, mtu, true);
+        self.connect(port);
+        port
+    }
+
+    /// Puts the guard of an SPD before a port: a device of its own that what leaves by the port goes through.
+    pub fn add_guard(&mut self, port: PortId) -> DeviceId {
+        let device = DeviceId(self.devices.len() as u16);
+        let name = format!("guard of {}", self.ports[port.index()].name);
+        self.devices.push(Device { name, untagged: None, tagged: Vec::new() });
+        self.ports[port.index()].egress = device;
+        self.adjacencies.iter_mut().filter(|a| a.port == port).for_each(|a| a.device = device);
+        device
+    }
+
+    /// How many devices there are, those without hardware included.
+    pub fn devices(&self) -> usize {
+        self.devices.len()
     }
 
     /// Routes for a port's addresses and networks; link-local ones are the port's own affair.
@@ -194,7 +224,7 @@ impl Net {
 
     /// A next hop; its MAC is [`neighbor_mac`].
     pub fn adjacency(&mut self, port: PortId, next_hop: IpAddr, ready: bool) -> AdjacencyId {
-        let Port { device, vlan, mtu, mac, .. } = self.ports[port.index()];
+        let Port { egress: device, vlan, mtu, mac, .. } = self.ports[port.index()];
         let last = match next_hop {
             IpAddr::V4(a) => a.octets()[3],
             IpAddr::V6(a) => a.octets()[15],
@@ -224,6 +254,20 @@ impl Net {
         self.neighbors.insert((port, next_hop), id);
     }
 
+    /// The neighbour is unknown again.
+    pub fn forget(&mut self, port: PortId, next_hop: IpAddr) {
+        self.adjacencies
+            .iter_mut()
+            .filter(|a| a.port == port && a.next_hop == next_hop)
+            .for_each(|a| a.ready = false);
+    }
+
+    /// Changes the MTU of a port and of what leaves by it.
+    pub fn set_mtu(&mut self, port: PortId, mtu: u16) {
+        self.ports[port.index()].mtu = mtu;
+        self.adjacencies.iter_mut().filter(|a| a.port == port).for_each(|a| a.mtu = mtu);
+    }
+
     /// Takes a port down, and what leaves by it.
     pub fn take_down(&mut self, port: PortId) {
         self.ports[port.index()].up = false;
@@ -243,7 +287,7 @@ impl Net {
             adjacencies: self.adjacencies.clone().into(),
             neighbors: Arc::new(self.neighbors.clone()),
             settings: self.settings,
-            ipsec: None,
+            ipsec: self.ipsec.clone(),
         }
     }
 }

@@ -26,6 +26,10 @@ impl<B: Buffer> Router<B> {
             counters.rx_packets += 1;
             counters.rx_bytes += frame.len() as u64;
         }
+        #[cfg(feature = "ipsec")]
+        if breath.tables.ipsec.is_some() {
+            self.hear(breath, &decided, &frame, count);
+        }
         let held = self.hold.held(breath.now, frame, decided.port.unwrap_or_default());
         self.act(breath, decided, held);
     }
@@ -58,6 +62,10 @@ impl<B: Buffer> Router<B> {
                 breath.pool.put(held.frame.into_buffer());
             }
             Decision::Answer => self.answer(breath, held, network),
+            #[cfg(feature = "ipsec")]
+            Decision::Open(key) => self.take_sealed(breath, key, held.frame, network),
+            #[cfg(feature = "ipsec")]
+            Decision::Collect => self.collect(breath, held.frame, network),
             Decision::Drop(reason, error) => {
                 if let Some(error) = error {
                     let packet = held.frame.data().get(network..).unwrap_or(&[]);
@@ -87,11 +95,11 @@ impl<B: Buffer> Router<B> {
     /// Decides anew on everything held: the snapshot has changed.
     pub(super) fn release(&mut self, breath: &mut Breath<'_, B>) {
         for held in self.hold.take_all() {
-            if held.frame.own {
+            self.ledger.held -= u64::from(!held.frame.own);
+            if held.frame.own || held.frame.sealed {
                 self.send_own(breath, held);
                 continue;
             }
-            self.ledger.held -= 1;
             let context = Context { tables: breath.tables, own: &self.own, key: &self.key };
             let decided = decide(&context, held.frame.device, held.frame.data(), &mut Silent);
             self.act(breath, decided, held);
@@ -104,7 +112,10 @@ impl<B: Buffer> Router<B> {
         for held in self.hold.scan(breath.now, &mut breath.out.events) {
             if !held.frame.own {
                 self.ledger.held -= 1;
-                self.send_unresolved(breath, &held);
+                // The source of a sealed packet is ourselves.
+                if !held.frame.sealed {
+                    self.send_unresolved(breath, &held);
+                }
             }
             self.lose(held.frame, Reason::NeighborUnresolved, breath.pool);
         }
@@ -126,7 +137,12 @@ impl<B: Buffer> Router<B> {
         mut frame: Frame<B>,
         network: usize,
     ) {
-        let Some(ring) = breath.out.tx.get_mut(next.device.index()) else {
+        // No guard asks about what was sealed.
+        let device = match breath.tables.ports.get(next.port.index()) {
+            Some(port) if frame.sealed => port.device,
+            _ => next.device,
+        };
+        let Some(ring) = breath.out.tx.get_mut(device.index()) else {
             return self.lose(frame, Reason::PortDown, breath.pool);
         };
         if !relink(&mut frame, next, network) {
@@ -136,8 +152,7 @@ impl<B: Buffer> Router<B> {
             counters.tx_packets += 1;
             counters.tx_bytes += frame.len() as u64;
         }
-
-        frame.device = next.device;
+        frame.device = device;
         if frame.own {
             self.ledger.originated += 1;
         } else {

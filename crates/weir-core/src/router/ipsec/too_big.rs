@@ -1,0 +1,266 @@
+//! Packets that do not fit once sealed, and outer packets that have to be cut (RFC 4301 8, RFC 2473 7).
+//!
+//! ```text
+//! inner      IPv4, may be cut   IPv4, DF             IPv6 > 1280        IPv6 ≤ 1280
+//! does       before or after    ICMP, inner MTU      ICMP, inner MTU    after, if the inner MTU is
+//! not fit    sealing, as asked                       or 1280            below 1280
+//! ```
+//!
+//! Promises: the sender of what may not be cut is told the MTU that fits inside; pieces leave in order.
+//! Refuses: to send what is longer than the path takes.
+
+use super::{Gate, packet_len, rules};
+use crate::ipsec::esp;
+use crate::ipsec::sa::FragmentWhen;
+use crate::ipsec::{Mode, Sa};
+use crate::packet::{Buffer, Frame, HEADROOM};
+use crate::router::decide::IcmpError;
+use crate::router::{Breath, Router};
+use crate::tables::{Adjacency, PortId};
+use crate::verdict::Reason;
+use crate::wire::ethernet::HEADER_LEN as ETHERNET;
+use crate::wire::{Ipv4, Ipv6, icmpv4, icmpv6, ipv4, ipv6, protocol};
+
+/// RFC 8200 5: every link carries this.
+const IPV6_MIN_MTU: usize = 1280;
+const FRAGMENT_HEADER: usize = 8;
+
+/// What to do with a packet that does not fit.
+enum Remedy {
+    /// Seal it as it is; the outer packet is cut.
+    After,
+    /// Cut it into pieces that fit.
+    Before,
+    Tell(IcmpError),
+    Nothing,
+}
+
+fn remedy(sa: &Sa, sealed: bool, packet: &[u8], room: usize) -> Remedy {
+    if packet.first().is_some_and(|byte| byte >> 4 == 4) {
+        let Ok(ip) = Ipv4::parse_header(packet) else { return Remedy::Nothing };
+        return match sa.params.fragment {
+            // We are its source: there is nobody else to tell.
+            _ if sealed => Remedy::After,
+            _ if ip.dont_fragment() => {
+                Remedy::Tell(icmpv4::Error::FragmentationNeeded { mtu: room as u16 }.into())
+            }
+            // RFC 4303 3.1.1: transport mode takes no fragments.
+            FragmentWhen::Before if sa.params.mode == Mode::Tunnel => {
+                if room < usize::from(ipv4::MIN_MTU) {
+                    Remedy::Nothing
+                } else {
+                    Remedy::Before
+                }
+            }
+            _ => Remedy::After,
+        };
+    }
+    match packet_len(packet) {
+        _ if sealed => Remedy::After,
+        len if room < IPV6_MIN_MTU && len <= IPV6_MIN_MTU => Remedy::After,
+        _ => Remedy::Tell(icmpv6::Error::PacketTooBig { mtu: room.max(IPV6_MIN_MTU) as u32 }.into()),
+    }
+}
+
+impl<B: Buffer> Router<B> {
+    /// Makes what is in `gate.run` fit: IP packets counted as sent, some of which are too long.
+    #[cold]
+    pub(super) fn make_fit(
+        &mut self,
+        breath: &mut Breath<'_, B>,
+        gate: &mut Gate<B>,
+        sa: &Sa,
+        tunnel: Option<PortId>,
+        outer_mtu: u16,
+    ) {
+        let room = usize::from(esp::inner_mtu(sa, outer_mtu));
+        let mut queue = std::mem::take(&mut gate.run);
+        let mut fitting = std::mem::take(&mut gate.next);
+        for frame in queue.drain(..) {
+            if packet_len(frame.data()) <= room {
+                fitting.push(frame);
+                continue;
+            }
+            match remedy(sa, frame.sealed, frame.data(), room) {
+                Remedy::After => fitting.push(frame),
+                Remedy::Before => self.cut_inner(breath, frame, room, tunnel, &mut fitting),
+                Remedy::Tell(error) => {
+                    sa.state.fail(Reason::FragmentNeeded);
+                    self.tell_too_big(breath, frame, error, tunnel);
+                }
+                Remedy::Nothing => {
+                    sa.state.fail(Reason::FragmentNeeded);
+                    let len = frame.len();
+                    self.lose_packet(breath, frame, len, tunnel, Reason::FragmentNeeded);
+                }
+            }
+        }
+        gate.next = queue;
+        gate.run = fitting;
+    }
+
+    fn tell_too_big(
+        &mut self,
+        breath: &mut Breath<'_, B>,
+        frame: Frame<B>,
+        error: IcmpError,
+        tunnel: Option<PortId>,
+    ) {
+        let arrived = rules::source(frame.data()).and_then(|src| rules::port_towards(breath.tables, src));
+        if !frame.own {
+            self.send_error(breath, arrived.unwrap_or_default(), error, frame.data());
+        }
+        let len = frame.len();
+        self.lose_packet(breath, frame, len, tunnel, Reason::FragmentNeeded);
+    }
+
+    /// Cuts an inner IPv4 packet; its pieces count as sent, by the tunnel too.
+    fn cut_inner(
+        &mut self,
+        breath: &mut Breath<'_, B>,
+        frame: Frame<B>,
+        room: usize,
+        tunnel: Option<PortId>,
+        fitting: &mut Vec<Frame<B>>,
+    ) {
+        let whole = frame.len();
+        match self.cut(frame, 0, room, breath.pool) {
+            Ok(first) => {
+                let mut pieces = std::mem::take(&mut self.fragments);
+                let mut bytes = first.len();
+                fitting.push(first);
+                self.ledger.originated += pieces.len() as u64;
+                let packets = pieces.len() as u64;
+                for mut piece in pieces.drain(..) {
+                    let _ = piece.shrink_front(ETHERNET);
+                    bytes += piece.len();
+                    fitting.push(piece);
+                }
+                self.fragments = pieces;
+                if let Some(counters) = tunnel.and_then(|port| self.ports.get_mut(port.index())) {
+                    counters.tx_packets += packets;
+                    counters.tx_bytes += (bytes - whole) as u64 + packets * ETHERNET as u64;
+                }
+            }
+            Err((frame, reason)) => self.lose_packet(breath, frame, whole, tunnel, reason),
+        }
+    }
+
+    /// Cuts an outer packet, not counted as sent, and sends the pieces.
+    pub(super) fn send_cut(
+        &mut self,
+        breath: &mut Breath<'_, B>,
+        gate: &mut Gate<B>,
+        next: &Adjacency,
+        mtu: u16,
+        frame: Frame<B>,
+    ) {
+        let cut = if frame.data()[0] >> 4 == 4 {
+            self.cut(frame, 0, usize::from(mtu), breath.pool)
+        } else {
+            gate.ident = gate.ident.wrapping_add(1);
+            // Workers share an SA's addresses: each has identifications of its own.
+            let ident = (self.worker as u32) << 24 ^ (gate.ident & 0x00ff_ffff);
+            self.cut6(frame, usize::from(mtu), ident, breath)
+        };
+        match cut {
+            Ok(first) => {
+                self.send(breath, next, first, 0);
+                let mut pieces = std::mem::take(&mut self.fragments);
+                for mut piece in pieces.drain(..) {
+                    piece.sealed = true;
+                    self.send(breath, next, piece, ETHERNET);
+                }
+                self.fragments = pieces;
+            }
+            Err((frame, reason)) => self.lose(frame, reason, breath.pool),
+        }
+    }
+
+    /// Cuts an IPv6 packet of our own making (RFC 8200 4.5): the first piece where it lies, the others, with
+    /// room for a link header, in `self.fragments`.
+    fn cut6(
+        &mut self,
+        mut frame: Frame<B>,
+        mtu: usize,
+        ident: u32,
+        breath: &mut Breath<'_, B>,
+    ) -> Result<Frame<B>, (Frame<B>, Reason)> {
+        let Some((head, next_at)) = unfragmentable(frame.data()) else {
+            return Err((frame, Reason::Ip6BadExtension));
+        };
+        let payload = frame.len() - head;
+        let step = mtu.saturating_sub(head + FRAGMENT_HEADER) & !7;
+        if step == 0 {
+            return Err((frame, Reason::FragmentNeeded));
+        }
+        let count = payload.div_ceil(step);
+        if breath.pool.free() + 1 < count {
+            return Err((frame, Reason::NoBuffer));
+        }
+        let mut extension = [0; FRAGMENT_HEADER];
+        extension[0] = frame.data()[next_at];
+        extension[4..].copy_from_slice(&ident.to_be_bytes());
+        frame.data_mut()[next_at] = protocol::FRAGMENT;
+        for piece in 1..count {
+            let (from, to) = (piece * step, payload.min((piece + 1) * step));
+            put_offset(&mut extension, from, to < payload);
+            let parts = [&frame.data()[..head], &extension[..], &frame.data()[head + from..head + to]];
+            let Some(buffer) = breath.pool.take() else { break };
+            match assemble(buffer, &parts) {
+                Ok(piece) => self.fragments.push(piece),
+                Err(buffer) => {
+                    breath.pool.put(buffer);
+                    self.fragments.drain(..).for_each(|piece| breath.pool.put(piece.into_buffer()));
+                    return Err((frame, Reason::FrameTooLarge));
+                }
+            }
+        }
+        put_offset(&mut extension, 0, count > 1);
+        let first = head + payload.min(step);
+        if !frame.grow_front(FRAGMENT_HEADER) || !frame.set_len(first + FRAGMENT_HEADER) {
+            self.fragments.drain(..).for_each(|piece| breath.pool.put(piece.into_buffer()));
+            return Err((frame, Reason::FrameTooLarge));
+        }
+        let data = frame.data_mut();
+        data.copy_within(FRAGMENT_HEADER..FRAGMENT_HEADER + head, 0);
+        data[head..head + FRAGMENT_HEADER].copy_from_slice(&extension);
+        let len = (data.len() - ipv6::HEADER_LEN) as u16;
+        Ipv6::new_unchecked(data).set_payload_len(len);
+        Ok(frame)
+    }
+}
+
+/// The length of what each fragment repeats, and where in it the next header is named (RFC 8200 4.5): the
+/// header, and the extensions routers on the way look at.
+fn unfragmentable(packet: &[u8]) -> Option<(usize, usize)> {
+    let (mut at, mut next_at) = (ipv6::HEADER_LEN, 6);
+    while matches!(*packet.get(next_at)?, protocol::HOP_BY_HOP | protocol::ROUTING) {
+        next_at = at;
+        at += (usize::from(*packet.get(at + 1)?) + 1) * 8;
+    }
+    (at <= packet.len()).then_some((at, next_at))
+}
+
+fn put_offset(extension: &mut [u8; FRAGMENT_HEADER], offset: usize, more: bool) {
+    // In units of 8 bytes, above three bits: bytes as they are.
+    extension[2..4].copy_from_slice(&(offset as u16 | u16::from(more)).to_be_bytes());
+}
+
+/// A packet of our own in a buffer of its own, behind room for a link header; or the buffer back.
+fn assemble<B: Buffer>(buffer: B, parts: &[&[u8]; 3]) -> Result<Frame<B>, B> {
+    let len = parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut frame = Frame::new(buffer, HEADROOM, ETHERNET + len, Default::default());
+    if frame.len() < ETHERNET + len {
+        return Err(frame.into_buffer());
+    }
+    frame.own = true;
+    let mut at = ETHERNET;
+    for part in parts {
+        frame.data_mut()[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    let payload_len = (len - ipv6::HEADER_LEN) as u16;
+    Ipv6::new_unchecked(&mut frame.data_mut()[ETHERNET..]).set_payload_len(payload_len);
+    Ok(frame)
+}

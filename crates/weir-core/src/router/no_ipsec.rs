@@ -1,0 +1,27 @@
+//! What the router's rules ask of IPsec where it is not compiled in: nothing.
+
+pub(super) mod judge {
+    use crate::router::decide::{Arrival, Context, Decision, Observer};
+    use crate::tables::Tables;
+    use crate::verdict::Reason;
+
+    #[inline(always)]
+    pub(in crate::router) fn opens(_: &Context<'_>, _: &[u8], _: &mut impl Observer) -> Option<Decision> {
+        None
+    }
+
+    #[inline(always)]
+    pub(in crate::router) fn to_us(_: &Tables, _: &Arrival<'_>, _: &[u8]) -> Option<Decision> {
+        None
+    }
+
+    #[inline(always)]
+    pub(in crate::router) fn refuses(
+        _: &Tables,
+        _: &Arrival<'_>,
+        _: &[u8],
+        _: &mut impl Observer,
+    ) -> Option<Reason> {
+        None
+    }
+}
