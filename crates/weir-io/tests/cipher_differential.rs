@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use weir_core::ipsec::{Cipher, Encryption, Job, Suite};
+use weir_core::ipsec::{Cipher, Encryption, Integrity, Job, Suite};
 use weir_io::cipher;
 
 #[path = "support/suites.rs"]
@@ -16,10 +16,10 @@ use suites::{keys, packet, suites};
 
 const GUARD: usize = 64;
 
-/// Every length to 2048, and a sample beyond, around what a chunk and a jumbo frame hold.
-fn lengths() -> impl Iterator<Item = usize> {
+/// Every `step`th length to 2048, and a sample beyond, around what a chunk and a jumbo frame hold.
+fn lengths(step: usize) -> impl Iterator<Item = usize> {
     let sample = [3000, 3055, 3056, 3057, 3072, 4095, 4096, 4591, 4592, 4608, 6128, 8952, 8999, 9000];
-    (0..=2048).chain(sample)
+    (0..=2048).step_by(step).chain(sample)
 }
 
 /// One SA under both backends.
@@ -71,7 +71,11 @@ fn guarded(packet: &[u8], sequence: u64, work: impl Fn(&mut [Job<'_>])) -> (Vec<
 }
 
 fn same_for_every_length(pair: &Pair) {
-    for len in lengths() {
+    // Where integrity is aws-lc's in both, encryption alone can differ, and other suites have every length.
+    let sparse =
+        [Some(Integrity::HmacSha1_96), Some(Integrity::HmacSha384_192), Some(Integrity::HmacSha512_256)];
+    let step = if sparse.contains(&pair.suite.integrity()) { 61 } else { 1 };
+    for len in lengths(step) {
         let sequence = 0x0102_0304_0000_0000 + len as u64;
         let plain = packet(pair.suite, len, sequence, len as u8);
         let (ours, _) = guarded(&plain, sequence, |jobs| pair.ours.seal(jobs));
@@ -91,7 +95,7 @@ fn same_refused(pair: &Pair) {
         let mut sealed = packet(pair.suite, len, sequence, 3);
         pair.theirs.seal(&mut [Job { packet: &mut sealed, sequence, authentic: false }]);
         let (iv, icv) = (8 + pair.suite.iv_len(), sealed.len() - pair.suite.icv_len());
-        let ends = [0, 3, 4, 7, 8, iv - 1, iv, icv - 1, icv, sealed.len() - 1];
+        let ends = [0, 3, 4, 7, iv - 1, iv, icv - 1, icv, sealed.len() - 1];
         for at in ends.into_iter().chain((iv..icv).step_by(97)) {
             let mut changed = sealed.clone();
             changed[at] ^= 1 << (at % 8);
@@ -124,8 +128,22 @@ fn aes_cbc_refuses_what_aws_lc_refuses() {
 }
 
 #[test]
+fn hmac_alone_is_the_same_for_every_length() {
+    let null = |e| e == Encryption::Null;
+    pairs("hmac_alone_is_the_same_for_every_length", null).iter().for_each(same_for_every_length);
+}
+
+#[test]
+fn hmac_alone_refuses_what_aws_lc_refuses() {
+    // NULL without integrity refuses nothing.
+    let null = |e| e == Encryption::Null;
+    let pairs = pairs("hmac_alone_refuses_what_aws_lc_refuses", null);
+    pairs.iter().filter(|pair| pair.suite.icv_len() > 0).for_each(same_refused);
+}
+
+#[test]
 fn a_batch_of_any_lengths_is_the_same() {
-    for pair in pairs("a_batch_of_any_lengths_is_the_same", |e| gcm(e) || cbc(e)) {
+    for pair in pairs("a_batch_of_any_lengths_is_the_same", |_| true) {
         for jobs in [1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64] {
             let len = |i: usize| (i * 7919 + jobs * 131) % 1600;
             let plain: Vec<_> = (0..jobs).map(|i| packet(pair.suite, len(i), i as u64, i as u8)).collect();

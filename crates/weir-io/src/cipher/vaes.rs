@@ -4,22 +4,25 @@
 //! that has them; secrets decide neither a branch nor an address; keys are wiped when dropped. ESP's
 //! packets are short, so all that depends on the key alone is prepared with the key, and the code of one
 //! packet is straight enough for the CPU to work on its neighbours meanwhile.
-//! Refuses: other machines ([`Vaes::new`] is `None`). ChaCha20-Poly1305 and NULL are aws-lc's.
+//! Refuses: other machines ([`Vaes::new`] is `None`). ChaCha20-Poly1305 is aws-lc's, and so is every HMAC but
+//! SHA-256's.
 
 mod cbc;
 mod gcm;
 mod ghash;
 mod schedule;
+mod separate;
+pub mod sha256;
 
 use std::sync::Arc;
 
 use weir_core::ipsec::{Cipher, Ciphers, Encryption, Job, KeyLength, Keys, Suite};
 
-use super::aws_lc::{AwsLc, integrity, salted};
-use super::hmac::Hmac;
-use super::shape::{HEADER, Shape};
+use super::aws_lc::{AwsLc, salted};
+use super::shape::Shape;
 use cbc::Cbc;
 use gcm::Gcm;
+use separate::{Integrity, Null, Separate};
 
 /// As [`Cipher::backend`] says it.
 pub const NAME: &str = "vaes";
@@ -51,11 +54,25 @@ impl Ciphers for Vaes {
             Encryption::AesGcm128 => Arc::new(AesGcm::<10>::new(*self, shape, keys)),
             Encryption::AesGcm192 => Arc::new(AesGcm::<12>::new(*self, shape, keys)),
             Encryption::AesGcm256 => Arc::new(AesGcm::<14>::new(*self, shape, keys)),
-            Encryption::AesCbc128 => Arc::new(AesCbc::<10>::new(*self, shape, keys)),
-            Encryption::AesCbc192 => Arc::new(AesCbc::<12>::new(*self, shape, keys)),
-            Encryption::AesCbc256 => Arc::new(AesCbc::<14>::new(*self, shape, keys)),
-            _ => return AwsLc.cipher(suite, esn, keys),
+            Encryption::AesCbc128 => return self.cbc::<10>(shape, keys),
+            Encryption::AesCbc192 => return self.cbc::<12>(shape, keys),
+            Encryption::AesCbc256 => return self.cbc::<14>(shape, keys),
+            Encryption::Null => match Integrity::new(&shape, keys) {
+                Some(integrity @ Integrity::Pairs(_)) => Arc::new(Separate { shape, key: Null, integrity }),
+                _ => return AwsLc.cipher(suite, esn, keys),
+            },
+            Encryption::ChaCha20Poly1305 => return AwsLc.cipher(suite, esn, keys),
         })
+    }
+}
+
+impl Vaes {
+    fn cbc<const ROUNDS: usize>(self, shape: Shape, keys: &Keys) -> Result<Arc<dyn Cipher>, KeyLength> {
+        let key = Cbc::<ROUNDS>::new(self, keys.encryption.bytes());
+        match Integrity::new(&shape, keys) {
+            Some(integrity) => Ok(Arc::new(Separate { shape, key, integrity })),
+            None => AwsLc.cipher(shape.suite, shape.esn, keys),
+        }
     }
 }
 
@@ -93,59 +110,5 @@ impl<const ROUNDS: usize> Cipher for AesGcm<ROUNDS> {
 
     fn open(&self, jobs: &mut [Job<'_>]) {
         self.key.open(jobs);
-    }
-}
-
-/// AES-CBC, with integrity by aws-lc.
-struct AesCbc<const ROUNDS: usize> {
-    shape: Shape,
-    key: Box<Cbc<ROUNDS>>,
-    hmac: Option<Hmac>,
-}
-
-impl<const ROUNDS: usize> AesCbc<ROUNDS> {
-    fn new(cpu: Vaes, shape: Shape, keys: &Keys) -> AesCbc<ROUNDS> {
-        let hmac = integrity(shape.suite, shape.esn, keys);
-        AesCbc { shape, key: Cbc::new(cpu, keys.encryption.bytes()), hmac }
-    }
-
-    fn open_one(&self, job: &mut Job<'_>) -> Option<()> {
-        let (covered, icv) = self.shape.covered(job.packet)?;
-        self.hmac.as_ref()?.verify(covered, job.sequence, icv)?;
-        let (iv, body) = covered[HEADER..].split_first_chunk_mut()?;
-        self.key.decrypt(iv, body);
-        Some(())
-    }
-}
-
-impl<const ROUNDS: usize> std::fmt::Debug for AesCbc<ROUNDS> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "AesCbc({})", self.shape.suite)
-    }
-}
-
-impl<const ROUNDS: usize> Cipher for AesCbc<ROUNDS> {
-    fn suite(&self) -> Suite {
-        self.shape.suite
-    }
-
-    fn backend(&self) -> String {
-        NAME.to_string()
-    }
-
-    fn seal(&self, jobs: &mut [Job<'_>]) {
-        self.key.encrypt(&self.shape, jobs);
-        for job in jobs {
-            match (self.shape.covered(job.packet), &self.hmac) {
-                (Some((covered, icv)), Some(hmac)) => hmac.write(covered, job.sequence, icv),
-                _ => job.packet.fill(0),
-            }
-        }
-    }
-
-    fn open(&self, jobs: &mut [Job<'_>]) {
-        for job in jobs {
-            job.authentic = self.open_one(job).is_some();
-        }
     }
 }
