@@ -25,6 +25,7 @@ mod gateway;
 mod memory;
 mod names;
 mod ports;
+mod rekey;
 mod show;
 mod targets;
 mod tunnels;
@@ -46,6 +47,7 @@ use adjacencies::Adjacencies;
 pub use gateway::DRAIN;
 use gateway::Gateway;
 use ports::Ports;
+pub use rekey::Rekey;
 pub use show::{
     HopView, Limits, NeighborView, Notice, Origin, PolicyView, RouteView, SaEvent, SaView, SpdView,
     TunnelView,

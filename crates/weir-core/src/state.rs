@@ -9,17 +9,21 @@
 
 mod check;
 mod diff;
+mod doubt;
 pub mod ipsec;
 mod nearest;
 mod problem;
 
 use std::net::IpAddr;
 
+pub(crate) use check::check_ipsec;
 pub use check::{
     MULTIPATH_HOPS_MAX, POLICIES_MAX, PORTS_MAX, ROUTES_MAX, RULES_MAX, SAS_MAX, WEIGHT_MAX, check,
 };
 pub(crate) use check::{link_local, not_a_host, width};
+pub(crate) use diff::diff_ipsec;
 pub use diff::{Action, Change, IpsecAction, PortChange, diff};
+pub use doubt::{Doubt, Weakness, doubts};
 pub use ipsec::{IpsecSpec, PolicySpec, SpdSpec, TunnelSpec, VIRTUAL};
 pub use nearest::nearest;
 pub use problem::ipsec::{IpsecPlace, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem};

@@ -17,7 +17,7 @@ use weir_core::ipsec::Direction::{In, Out};
 use weir_core::ipsec::sa::{Dscp, UdpPorts};
 use weir_core::ipsec::spd::{Action, AddressRange, PolicyIndex, PortRange, first_match};
 use weir_core::ipsec::{Encryption, Integrity, Mode, Secret, Suite};
-use weir_core::state::{Desired, Error, IpsecPlace, IpsecSpec, Place, PolicySpec, check};
+use weir_core::state::{Desired, Error, IpsecPlace, IpsecSpec, Place, PolicySpec, check, doubts};
 
 const HERE: &str = "198.51.100.1";
 const THERE: &str = "198.51.100.2";
@@ -466,4 +466,26 @@ proptest! {
             prop_assert!(ipsec.tunnels[0].out.len() == 1 && ipsec.spds[0].policies[0].inbound.len() == 1);
         }
     }
+}
+
+#[test]
+fn what_protects_less_than_it_seems_is_doubted_and_built() {
+    let mut d = good();
+    let null = |integrity, alone| Suite::new(Encryption::Null, integrity, alone).expect("a suite");
+    let old = Suite::new(Encryption::AesCbc128, Some(Integrity::HmacSha1_96), false).expect("a suite");
+    d.ipsec.sas[0].params.suite = null(None, true);
+    d.ipsec.sas[1].params.replay_window = 0;
+    d.ipsec.sas[2].params.suite = old;
+    d.ipsec.sas[3].params.suite = null(Some(Integrity::HmacSha256_128), false);
+    let lines: Vec<String> = doubts(&d.ipsec).iter().map(|d| d.to_string()).collect();
+    assert_eq!(
+        lines,
+        [
+            "sa east-out: neither encrypts nor authenticates, so anyone can send by it; for benchmarks only",
+            "sa east-in: has no replay window, so old packets can be sent again; give it 64 or more",
+            "sa site-out: authenticates by HMAC-SHA-1, for old peers only (RFC 8221 6); choose hmac-sha2-256-128",
+            "sa site-in: authenticates and does not encrypt; choose aes-gcm-256 to do both",
+        ]
+    );
+    assert_eq!(doubts(&good().ipsec), []);
 }

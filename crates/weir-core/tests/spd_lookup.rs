@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use weir_core::ipsec::spd::{AddressRange, PolicyIndex, PortRange, RuleSet, Selector, Transport};
 use weir_core::ipsec::{Ciphers, Direction, Flow, Inbound, Sa, SaId, SaState, Sad};
 use weir_core::packet::DeviceId;
+use weir_core::wire::build::Frame;
 
 proptest! {
     #[test]
@@ -24,6 +25,28 @@ proptest! {
     ) {
         let set = RuleSet::new(rules.clone());
         agrees(&rules, &flows, |flow| set.find(flow))?;
+    }
+
+    #[test]
+    fn packet_finds_what_its_flow_finds(
+        rules in rules(20),
+        flow in flow(),
+        (options, fragment) in (any::<bool>(), prop::option::of((0usize..3, any::<bool>()))),
+        cut in 0usize..90,
+    ) {
+        let Some(mut frame) = Frame::ip(flow.source, flow.destination).map(Frame::packet) else {
+            return Ok(());
+        };
+        if options {
+            frame = if flow.source.is_ipv4() { frame.options(&[1; 4]) } else { frame.extension(60, &[0; 7]) };
+        }
+        if let Some((offset, more)) = fragment {
+            frame = frame.fragment(8 * offset, more);
+        }
+        let mut packet = frame.raw(flow.protocol, &[0, 1, 0, 2, 0, 0, 0, 0]);
+        packet.truncate(cut);
+        let set = RuleSet::new(rules);
+        prop_assert_eq!(set.find_packet(&packet), Flow::of_any(&packet).map(|flow| set.find(&flow)));
     }
 
     #[test]

@@ -26,6 +26,23 @@ impl Flow {
     /// Of an IP packet, from its header on; what follows its own length is ignored.
     #[inline]
     pub fn of(packet: &[u8]) -> Option<Flow> {
+        Flow::of_common(packet).or_else(|| Flow::of_any(packet))
+    }
+
+    /// Of nearly every packet: TCP or UDP, whole, without options or extension headers. `None` says only
+    /// that it is another.
+    #[inline]
+    pub fn of_common(packet: &[u8]) -> Option<Flow> {
+        match packet {
+            [0x45, ..] => common4(packet.first_chunk()?),
+            [version, ..] if version >> 4 == 6 => common6(packet.first_chunk()?),
+            _ => None,
+        }
+    }
+
+    /// Of any packet.
+    #[inline(never)]
+    pub fn of_any(packet: &[u8]) -> Option<Flow> {
         match packet.first()? >> 4 {
             4 => of_ipv4(packet),
             6 => of_ipv6(packet),
@@ -35,6 +52,28 @@ impl Flow {
 }
 
 #[inline]
+fn common4(header: &[u8; 24]) -> Option<Flow> {
+    let protocol = header[9];
+    let whole = get16(header, 6) & OFFSET_MASK == 0 && get16(header, 2) >= 24;
+    if !whole || !matches!(protocol, protocol::TCP | protocol::UDP) {
+        return None;
+    }
+    let (source, destination) = (get_array::<4>(header, 12).into(), get_array::<4>(header, 16).into());
+    let transport = Transport::Ports { source: get16(header, 20), destination: get16(header, 22) };
+    Some(Flow { source, destination, protocol, transport })
+}
+
+#[inline]
+fn common6(header: &[u8; HEADER6_LEN + 4]) -> Option<Flow> {
+    let protocol = header[6];
+    if get16(header, 4) < 4 || !matches!(protocol, protocol::TCP | protocol::UDP) {
+        return None;
+    }
+    let (source, destination) = (get_array::<16>(header, 8).into(), get_array::<16>(header, 24).into());
+    let transport = Transport::Ports { source: get16(header, 40), destination: get16(header, 42) };
+    Some(Flow { source, destination, protocol, transport })
+}
+
 fn of_ipv4(packet: &[u8]) -> Option<Flow> {
     let header: &[u8; 20] = packet.first_chunk()?;
     let header_len = usize::from(header[0] & 0xf) * 4;
@@ -52,16 +91,10 @@ fn of_ipv4(packet: &[u8]) -> Option<Flow> {
     Some(Flow { source, destination, protocol, transport })
 }
 
-#[inline]
 fn of_ipv6(packet: &[u8]) -> Option<Flow> {
     let header: &[u8; HEADER6_LEN] = packet.first_chunk()?;
     let (source, destination) = (get_array::<16>(header, 8).into(), get_array::<16>(header, 24).into());
     let end = (HEADER6_LEN + usize::from(get16(header, 4))).min(packet.len());
-    let next = header[6];
-    if has_ports(next) {
-        let transport = transport(next, &packet[HEADER6_LEN..end]);
-        return Some(Flow { source, destination, protocol: next, transport });
-    }
     let chain = Ipv6::new_unchecked(packet).chain().ok()?;
     let transport = if chain.has_transport() {
         transport(chain.protocol, packet.get(chain.offset..end).unwrap_or(&[]))
@@ -85,6 +118,9 @@ fn transport(protocol: u8, bytes: &[u8]) -> Transport {
 
 #[doc(hidden)]
 pub fn fuzz_selectors(data: &[u8]) {
+    if let Some(common) = Flow::of_common(data) {
+        assert_eq!(Flow::of_any(data), Some(common));
+    }
     let Some(flow) = Flow::of(data) else { return };
     assert_eq!(flow.source.is_ipv4(), flow.destination.is_ipv4());
     assert_eq!(flow.source.is_ipv4(), data[0] >> 4 == 4);

@@ -196,10 +196,22 @@ impl Spd {
     /// The policy that decides about `flow`.
     #[inline]
     pub fn find(&self, direction: Direction, flow: &Flow) -> Option<&Policy> {
-        let rules = match direction {
+        self.rules(direction).find(flow).and_then(|PolicyIndex(i)| self.policies.get(i as usize))
+    }
+
+    /// The policy that decides about a packet; `None` where no policy can be asked about it
+    /// ([`Flow::of`]).
+    #[inline]
+    pub fn find_packet(&self, direction: Direction, packet: &[u8]) -> Option<Option<&Policy>> {
+        let found = self.rules(direction).find_packet(packet)?;
+        Some(found.and_then(|PolicyIndex(i)| self.policies.get(i as usize)))
+    }
+
+    #[inline]
+    fn rules(&self, direction: Direction) -> &RuleSet {
+        match direction {
             Direction::Out => &self.outbound,
             Direction::In => &self.inbound,
-        };
-        rules.find(flow).and_then(|PolicyIndex(i)| self.policies.get(i as usize))
+        }
     }
 }

@@ -55,6 +55,14 @@ pub fn check(desired: &Desired) -> Vec<Error> {
     check.errors
 }
 
+/// Every mistake in the IPsec of `desired`, whose ports and routes were good before.
+pub(crate) fn check_ipsec(desired: &Desired) -> Vec<Error> {
+    let mut check = Check { desired, ours: HashMap::new(), names: HashSet::new(), errors: Vec::new() };
+    check.ports();
+    check.ipsec();
+    check.errors
+}
+
 struct Check<'a> {
     desired: &'a Desired,
     /// Our addresses with more than link-local scope, and the port each is on.

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 pub use ipsec::{Change, IpsecAction};
 
-use super::{AddressSpec, Desired, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via};
+use super::{AddressSpec, Desired, IpsecSpec, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via};
 use crate::route::Prefix;
 use crate::tables::{Owner, ReversePath, Settings};
 use crate::wire::DisplayMac;
@@ -113,6 +113,13 @@ pub fn diff(old: &Desired, new: &Desired) -> Vec<Action> {
     actions.append(&mut come_neighbors);
     actions.append(&mut come);
     actions
+}
+
+/// The part of [`diff`] that is about IPsec.
+pub(crate) fn diff_ipsec(old: &IpsecSpec, new: &IpsecSpec) -> Vec<Action> {
+    let (mut gone, come) = ipsec::diff(old, new);
+    gone.extend(come);
+    gone
 }
 
 /// Removed routes, and added or changed ones.

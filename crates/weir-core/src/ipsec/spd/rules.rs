@@ -60,6 +60,21 @@ impl RuleSet {
             _ => None,
         }
     }
+
+    /// The same of a packet; `None` where [`Flow::of`] has none.
+    #[inline]
+    pub fn find_packet(&self, packet: &[u8]) -> Option<Option<PolicyIndex>> {
+        // Two ways, so that the flow of a common packet need not be written to memory in between.
+        match Flow::of_common(packet) {
+            Some(flow) => Some(self.find(&flow)),
+            None => self.find_uncommon(packet),
+        }
+    }
+
+    #[inline(never)]
+    fn find_uncommon(&self, packet: &[u8]) -> Option<Option<PolicyIndex>> {
+        Flow::of_any(packet).map(|flow| self.find(&flow))
+    }
 }
 
 #[inline]

@@ -1,0 +1,136 @@
+//! Replacing SAs without losing a packet: what an operator's rekey and a key exchange both do.
+//!
+//! ```text
+//! install_inbound   the new inbound SA is accepted beside the old        then tell the peer
+//! switch_outbound   packets leave by the new outbound SA                 once the peer is ready
+//! retire_inbound    the old inbound SA drains, then is gone              once the peer has moved
+//! ```
+//!
+//! Promises: each step does what [`Control::apply`] does with a wish that differs in that much, and costs
+//! nothing a route costs; refused steps change nothing; SAs are found by name, so one of many a tunnel or
+//! policy has (one a worker, RFC 9611) is replaced in its place. [`Control::rekey`] takes all three steps
+//! in one snapshot, which loses nothing where the peer accepts both SAs of its own: ours drains for
+//! [`super::DRAIN`].
+//!
+//! This is where automatic keying plugs in: it needs these steps, [`Control::take_sa_events`] to know
+//! when, and nothing of the data path. Refuses to make tunnels and policies: the configuration has those.
+
+use super::Control;
+use crate::ipsec::SaSpec;
+use crate::state::{
+    Action, Error, IpsecPlace, IpsecSpec, Place, UseProblem, check_ipsec, diff_ipsec, nearest,
+};
+use crate::time::Nanos;
+
+/// New SAs for old, by the names of the old; what is `None` stays.
+#[derive(Clone, Debug, Default)]
+pub struct Rekey {
+    pub inbound: Option<(String, SaSpec)>,
+    pub outbound: Option<(String, SaSpec)>,
+}
+
+impl Control {
+    /// Accepts packets by `new` wherever those by `beside` are accepted.
+    pub fn install_inbound(
+        &mut self,
+        now: Nanos,
+        beside: &str,
+        new: SaSpec,
+    ) -> Result<Vec<Action>, Vec<Error>> {
+        self.change_sas(now, &[beside], |spec| {
+            name_instead(spec, beside, &[beside, &new.name]);
+            spec.sas.push(new);
+        })
+    }
+
+    /// Sends by `new` what was sent by `old`, which is gone.
+    pub fn switch_outbound(&mut self, now: Nanos, old: &str, new: SaSpec) -> Result<Vec<Action>, Vec<Error>> {
+        self.change_sas(now, &[old], |spec| replace(spec, old, new))
+    }
+
+    /// Stops naming an inbound SA: it drains where it was named.
+    pub fn retire_inbound(&mut self, now: Nanos, sa: &str) -> Result<Vec<Action>, Vec<Error>> {
+        self.change_sas(now, &[sa], |spec| {
+            name_instead(spec, sa, &[]);
+            spec.sas.retain(|s| s.name != sa);
+        })
+    }
+
+    /// All steps at once.
+    pub fn rekey(&mut self, now: Nanos, rekey: Rekey) -> Result<Vec<Action>, Vec<Error>> {
+        let both = [&rekey.inbound, &rekey.outbound];
+        let old: Vec<String> = both.into_iter().flatten().map(|(old, _)| old.clone()).collect();
+        let old: Vec<&str> = old.iter().map(String::as_str).collect();
+        self.change_sas(now, &old, |spec| {
+            for (old, new) in rekey.inbound.into_iter().chain(rekey.outbound) {
+                replace(spec, &old, new);
+            }
+        })
+    }
+
+    /// Makes IPsec what `edit` makes of it: SAs and the lists that name them, nothing else.
+    fn change_sas(
+        &mut self,
+        now: Nanos,
+        old: &[&str],
+        edit: impl FnOnce(&mut IpsecSpec),
+    ) -> Result<Vec<Action>, Vec<Error>> {
+        let sas = &self.desired.ipsec.sas;
+        let unknown = old.iter().filter(|name| !sas.iter().any(|s| s.name == **name));
+        let errors: Vec<Error> = unknown.map(|name| not_there(name, sas)).collect();
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let mut next = self.desired.ipsec.clone();
+        edit(&mut next);
+        let before = std::mem::replace(&mut self.desired.ipsec, next);
+        let mut errors = check_ipsec(&self.desired);
+        self.gateway.check(&self.desired.ipsec, &mut errors);
+        let refused = if errors.is_empty() {
+            match self.gateway.prepare(&self.desired.ipsec) {
+                Ok(prepared) => {
+                    self.gateway.adopt(now, &before, &self.desired.ipsec, prepared);
+                    None
+                }
+                Err(errors) => Some(errors),
+            }
+        } else {
+            Some(errors)
+        };
+        if let Some(errors) = refused {
+            self.desired.ipsec = before;
+            return Err(errors);
+        }
+        self.watch_again(now);
+        // Another suite may leave another MTU.
+        self.fit_tunnels(now);
+        Ok(diff_ipsec(&before, &self.desired.ipsec))
+    }
+}
+
+/// Puts `new` where `old` was named, and in its place.
+fn replace(spec: &mut IpsecSpec, old: &str, new: SaSpec) {
+    name_instead(spec, old, &[&new.name]);
+    spec.sas.retain(|s| s.name != old);
+    spec.sas.push(new);
+}
+
+/// Puts `names` where `old` is named.
+fn name_instead(spec: &mut IpsecSpec, old: &str, names: &[&str]) {
+    let tunnels = spec.tunnels.iter_mut().flat_map(|t| [&mut t.out, &mut t.inbound]);
+    let policies = spec.spds.iter_mut().flat_map(|s| &mut s.policies);
+    for list in tunnels.chain(policies.flat_map(|p| [&mut p.out, &mut p.inbound])) {
+        if let Some(at) = list.iter().position(|name| name == old) {
+            list.splice(at..=at, names.iter().map(|name| name.to_string()));
+        }
+    }
+}
+
+fn not_there(name: &str, sas: &[SaSpec]) -> Error {
+    let nearest = nearest(name, sas.iter().map(|s| s.name.as_str())).map(str::to_string);
+    Error {
+        at: Place::Ipsec(IpsecPlace::All),
+        subject: "rekey".into(),
+        problem: UseProblem::Unknown { sa: name.into(), nearest }.into(),
+    }
+}
