@@ -146,14 +146,20 @@ impl Daemon {
     /// ARP, NDP and errors about ESP that the XDP program left to the kernel.
     fn hear_taps(&mut self, now: Nanos) {
         let tables = self.control.tables().clone();
+        let mut errors = Vec::new();
         for open in self.open.values_mut() {
             let Some(tap) = &mut open.port.tap else { continue };
             // A device that is down or gone says so by netlink too.
             for frame in tap.receive().unwrap_or_default() {
-                if let Some(port) = tables.port_of(open.id, &frame) {
-                    self.control.handle_punt(now, port, &frame);
+                let Some(port) = tables.port_of(open.id, &frame) else { continue };
+                match gateway::too_big(&frame) {
+                    Some(packet) => errors.push(packet.to_vec()),
+                    None => self.control.handle_punt(now, port, &frame),
                 }
             }
+        }
+        for packet in errors {
+            self.hear_too_big(now, &packet);
         }
     }
 

@@ -43,8 +43,18 @@ fn sa(name: &str, direction: &str, spi: u32, cipher: &str, keys: &str) -> String
     )
 }
 
+/// A configuration whose tunnel uses all of them.
 fn gateway(sas: &str) -> String {
-    format!("[ipsec]\nkeys = \"k\"\n[[port]]\nname = \"wan\"\ndevice = \"eth0\"\n{sas}")
+    let named = |way: &str| -> Vec<&str> {
+        let of =
+            sas.split("[[sa]]\nname = ").skip(1).filter(|sa| sa.contains(&format!("direction = \"{way}\"")));
+        of.filter_map(|sa| sa.lines().next()).collect()
+    };
+    let (out, inbound) = (named("out").join(", "), named("in").join(", "));
+    format!(
+        "[ipsec]\nkeys = \"k\"\n[[port]]\nname = \"wan\"\ndevice = \"eth0\"\n{sas}\
+         [[tunnel]]\nname = \"far\"\nout = [{out}]\nin = [{inbound}]\n"
+    )
 }
 
 /// What loading a configuration with this keys file says.

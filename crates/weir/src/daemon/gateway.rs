@@ -10,10 +10,11 @@ use std::net::IpAddr;
 use weir_core::control::{Limits, PolicyView, SaEvent, SaView, SpdView, TunnelView};
 use weir_core::ipsec::sa::{Lifetime, Params, UdpPorts};
 use weir_core::ipsec::spd::{AddressRange, PortRange};
-use weir_core::ipsec::{Direction, Mode};
+use weir_core::ipsec::{Direction, Mode, pmtu};
 use weir_core::state::PolicySpec;
 use weir_core::time::{Nanos, SECOND};
 use weir_core::verdict::{Blame, DropCounters, Reason};
+use weir_core::wire::ethernet;
 
 use super::Daemon;
 use super::answer::{add, blame};
@@ -108,6 +109,14 @@ impl Daemon {
             tracing::error!("{error}; ESP to addresses of the kernel may stay with the kernel");
         }
         self.watch.steered = wanted;
+    }
+
+    /// An ICMP error a tap heard, about a packet that was too big.
+    pub(super) fn hear_too_big(&self, now: Nanos, packet: &[u8]) {
+        let Some(ipsec) = self.control.tables().ipsec.as_deref() else { return };
+        if pmtu::learn(ipsec, now, packet) {
+            tracing::debug!("a path MTU for ESP was learned from an ICMP error to the kernel");
+        }
     }
 
     pub(super) fn sas(&self, now: Nanos) -> Vec<view::Sa> {
@@ -264,4 +273,16 @@ fn addresses(ranges: &[AddressRange]) -> String {
 
 fn one_or_range<T: PartialEq + std::fmt::Display>(first: T, last: T) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
+}
+
+/// The IP packet of a frame a tap heard that is neither ARP nor neighbour discovery.
+pub(super) fn too_big(frame: &[u8]) -> Option<&[u8]> {
+    let link = weir_core::wire::Ethernet::parse(frame).ok()?;
+    let packet = frame.get(frame.len() - link.payload().len()..)?;
+    match link.ethertype() {
+        ethernet::ETHERTYPE_IPV4 => Some(packet),
+        // ICMPv6 type 2 right behind the header.
+        ethernet::ETHERTYPE_IPV6 if packet.get(40) == Some(&2) => Some(packet),
+        _ => None,
+    }
 }

@@ -80,7 +80,7 @@ impl Loop {
             number: start.number,
             cpu: start.cpu,
             sleep,
-            router: Router::new().with_flow_key(start.key),
+            router: Router::new().with_flow_key(start.key).with_worker(start.number),
             pool: start.umem.pool(),
             batch: Batch::new(),
             out: Output::new(devices.len()),

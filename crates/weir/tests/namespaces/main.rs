@@ -4,5 +4,7 @@
 mod bed;
 mod faults;
 mod forwarding;
+mod gateways;
+mod ipsec;
 mod operator;
 mod traffic;

@@ -15,7 +15,7 @@ pub const UDP: u8 = 17;
 pub const ICMPV6: u8 = 58;
 
 /// Names of the protocols people write policies about.
-pub const PROTOCOLS: [(&str, u8); 11] = [
+pub const PROTOCOLS: [(&str, u8); 10] = [
     ("icmp", ICMP),
     ("ipip", 4),
     ("tcp", TCP),
@@ -26,11 +26,10 @@ pub const PROTOCOLS: [(&str, u8); 11] = [
     ("icmpv6", ICMPV6),
     ("ospf", 89),
     ("sctp", 132),
-    ("udplite", 136),
 ];
 
 /// Those with ports (RFC 4301 4.4.1.1).
-pub const WITH_PORTS: [u8; 4] = [TCP, UDP, 132, 136];
+pub const WITH_PORTS: [u8; 3] = [TCP, UDP, 132];
 
 const ICMP_TYPES: [(&str, u8); 6] = [
     ("echo-reply", 0),
