@@ -36,5 +36,7 @@ pub enum Outcome {
 
 /// SPI and sequence number.
 const HEADER_LEN: usize = 8;
+/// Batches up to this length have small arrays of jobs: filling 64 places costs more than sealing a packet.
+const FEW: usize = 8;
 /// Pad length and next header.
 const TRAILER_LEN: usize = 2;

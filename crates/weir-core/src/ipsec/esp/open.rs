@@ -6,7 +6,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use super::lifetime::Allowance;
 use super::seal::{NEXT_IPV4, NEXT_IPV6};
-use super::{HEADER_LEN, Outcome, TRAILER_LEN, ecn, transport};
+use super::{FEW, HEADER_LEN, Outcome, TRAILER_LEN, ecn, transport};
 use crate::ipsec::cipher::Job;
 use crate::ipsec::replay::Replay;
 use crate::ipsec::sa::{Mode, Sa};
@@ -20,7 +20,11 @@ use crate::wire::{Ipv6, get_array, get16, get32, ipv4, ipv6, protocol, udp};
 pub fn open<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) {
     assert_eq!(frames.len(), outcomes.len(), "an outcome for each frame");
     for (frames, outcomes) in frames.chunks_mut(BATCH).zip(outcomes.chunks_mut(BATCH)) {
-        open_batch(sa, now, frames, outcomes);
+        if frames.len() <= FEW {
+            open_batch::<B, FEW>(sa, now, frames, outcomes);
+        } else {
+            open_batch::<B, BATCH>(sa, now, frames, outcomes);
+        }
     }
 }
 
@@ -48,8 +52,14 @@ pub(super) struct Place {
     pub tos: u8,
 }
 
-fn open_batch<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) {
-    let mut pending = [Pending::default(); BATCH];
+/// At most `N` frames.
+fn open_batch<B: Buffer, const N: usize>(
+    sa: &Sa,
+    now: Nanos,
+    frames: &mut [Frame<B>],
+    outcomes: &mut [Outcome],
+) {
+    let mut pending = [Pending::default(); N];
     let count = authenticate(sa, frames, outcomes, &mut pending);
     let pending = &pending[..count];
     accept(sa, pending, outcomes);
@@ -82,13 +92,14 @@ fn open_batch<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes:
 
 /// Finds the ESP packets, asks the replay window about all of them and gives the others to the cipher;
 /// how many those are.
-fn authenticate<B: Buffer>(
+#[inline(always)]
+fn authenticate<B: Buffer, const N: usize>(
     sa: &Sa,
     frames: &mut [Frame<B>],
     outcomes: &mut [Outcome],
-    pending: &mut [Pending; BATCH],
+    pending: &mut [Pending; N],
 ) -> usize {
-    let mut jobs: [Job<'_>; BATCH] = std::array::from_fn(|_| Job::default());
+    let mut jobs: [Job<'_>; N] = std::array::from_fn(|_| Job::default());
     let mut count = 0;
     let replay = window(sa);
     for (index, (frame, outcome)) in frames.iter_mut().zip(outcomes).enumerate() {
@@ -100,7 +111,7 @@ fn authenticate<B: Buffer>(
         });
         *outcome = match asked {
             Ok((place, sequence)) => {
-                let at = count % BATCH;
+                let at = count % N;
                 pending[at] = Pending { sequence, frame: index as u8, authentic: false, place };
                 let packet = &mut frame.data_mut()[usize::from(place.at)..usize::from(place.end)];
                 jobs[at] = Job { packet, sequence, authentic: false };
@@ -151,7 +162,7 @@ fn count_losses(sa: &Sa, outcomes: &[Outcome]) {
 }
 
 /// Finds the ESP packet behind IP headers and perhaps UDP, and sees that it is of `sa` and can be one.
-#[inline]
+#[inline(always)]
 fn locate(data: &[u8], sa: &Sa) -> Result<Place, Reason> {
     let (mut place, carried) = match data.first() {
         Some(first) if first >> 4 == 4 => behind_ipv4(data)?,
@@ -185,7 +196,7 @@ fn locate(data: &[u8], sa: &Sa) -> Result<Place, Reason> {
 }
 
 /// Where the payload lies, and its protocol.
-#[inline]
+#[inline(always)]
 fn behind_ipv4(data: &[u8]) -> Result<(Place, u8), Reason> {
     let Some(head) = data.first_chunk::<{ ipv4::MIN_HEADER_LEN }>() else { return Err(Reason::IpTooShort) };
     let len = usize::from(head[0] & 15) * 4;
@@ -217,7 +228,7 @@ fn behind_ipv6(data: &[u8]) -> Result<(Place, u8), Reason> {
 }
 
 /// Takes off what ESP put around an authentic packet.
-#[inline]
+#[inline(always)]
 fn finish<B: Buffer>(sa: &Sa, frame: &mut Frame<B>, place: &Place) -> Result<(), Reason> {
     let at = usize::from(place.at) + HEADER_LEN + sa.template.iv;
     let end = usize::from(place.end) - sa.template.icv;
@@ -237,7 +248,7 @@ fn finish<B: Buffer>(sa: &Sa, frame: &mut Frame<B>, place: &Place) -> Result<(),
 }
 
 /// Length of what stands in front of the padding, and its protocol. `body` holds a trailer.
-#[inline]
+#[inline(always)]
 fn payload(body: &[u8]) -> Result<(usize, u8), Reason> {
     let Some((rest, &[pad, next])) = body.split_last_chunk::<TRAILER_LEN>() else {
         return Err(Reason::EspBadTrailer);
@@ -248,7 +259,7 @@ fn payload(body: &[u8]) -> Result<(usize, u8), Reason> {
 
 /// Whether the last `pad` bytes are 1, 2, 3…, as RFC 4303 2.4 has every receiver check: what is authentic
 /// and padded in another way is of a peer that does not do ESP as we do.
-#[inline]
+#[inline(always)]
 fn is_padding(rest: &[u8], pad: u8) -> bool {
     const LAST: usize = 14;
     const COUNTING: u128 = 0x0102_0304_0506_0708_090a_0b0c_0d0e;
@@ -265,7 +276,7 @@ fn is_padding(rest: &[u8], pad: u8) -> bool {
 
 /// Judges the packet that a tunnel carried and gives it the congestion mark of the outer header; its length,
 /// behind which there may be padding against traffic analysis (RFC 4303 2.7).
-#[inline]
+#[inline(always)]
 fn tunnelled(inner: &mut [u8], next: u8, outer_tos: u8) -> Result<usize, Reason> {
     let (least, len) = match (next, inner.first().map(|b| b >> 4)) {
         (NEXT_IPV4, Some(4)) if inner.len() >= ipv4::MIN_HEADER_LEN => {

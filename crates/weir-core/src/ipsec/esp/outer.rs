@@ -114,19 +114,19 @@ impl Template {
     }
 
     /// Bytes in front of the payload.
-    #[inline]
+    #[inline(always)]
     pub fn head(&self) -> usize {
         self.ip_len + self.udp_len + HEADER_LEN + self.iv
     }
 
     /// Bytes of payload, padding and trailer for a payload of `len`.
-    #[inline]
+    #[inline(always)]
     pub fn padded(&self, len: usize) -> usize {
         (len + super::TRAILER_LEN + self.alignment - 1) & !(self.alignment - 1)
     }
 
     /// Writes the outer IP header of the tunnel packet that `packet` is.
-    #[inline]
+    #[inline(always)]
     pub fn write_outer(&self, packet: &mut [u8], inner: Inner, sequence: u64) {
         let total = packet.len();
         let tos = inner.tos & self.tos_mask | self.tos_set;
@@ -138,7 +138,8 @@ impl Template {
             let sum = self.sum + u32::from(tos) + total as u32 + u32::from(ident) + u32::from(df);
             let sum = (sum & 0xffff) + (sum >> 16);
             let sum = (sum & 0xffff) + (sum >> 16);
-            out.copy_from_slice(&self.ip[..ipv4::MIN_HEADER_LEN]);
+            let Some(ip) = self.ip.first_chunk() else { return };
+            *out = *ip;
             out[1] = tos;
             put16(out, 2, total as u16);
             put16(out, 4, ident);
@@ -154,7 +155,7 @@ impl Template {
     }
 
     /// Writes what stands between the IP headers and the IV: `packet` begins behind the IP headers.
-    #[inline]
+    #[inline(always)]
     pub fn write_esp(&self, packet: &mut [u8], sequence: u64) {
         let total = packet.len();
         let mut esp = packet;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::lifetime::Allowance;
 use super::outer::{DF, Inner, Template};
-use super::{HEADER_LEN, Outcome, TRAILER_LEN, natt, transport};
+use super::{FEW, HEADER_LEN, Outcome, TRAILER_LEN, natt, transport};
 use crate::ipsec::cipher::Job;
 use crate::ipsec::sa::{Mode, Sa};
 use crate::packet::{BATCH, Buffer, Frame};
@@ -30,14 +30,24 @@ fn last_sequence(esn: bool) -> u64 {
 pub fn seal<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) {
     assert_eq!(frames.len(), outcomes.len(), "an outcome for each frame");
     for (frames, outcomes) in frames.chunks_mut(BATCH).zip(outcomes.chunks_mut(BATCH)) {
-        seal_batch(sa, now, frames, outcomes);
+        if frames.len() <= FEW {
+            seal_batch::<B, FEW>(sa, now, frames, outcomes);
+        } else {
+            seal_batch::<B, BATCH>(sa, now, frames, outcomes);
+        }
     }
 }
 
-fn seal_batch<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) {
+/// At most `N` frames.
+fn seal_batch<B: Buffer, const N: usize>(
+    sa: &Sa,
+    now: Nanos,
+    frames: &mut [Frame<B>],
+    outcomes: &mut [Outcome],
+) {
     let (mut sequence, mut granted) = take_sequence(sa, frames.len() as u64);
     let mut allowance = Allowance::of(sa, now);
-    let mut jobs: [Job<'_>; BATCH] = std::array::from_fn(|_| Job::default());
+    let mut jobs: [Job<'_>; N] = std::array::from_fn(|_| Job::default());
     let (mut count, mut bytes) = (0, 0);
     for (frame, outcome) in frames.iter_mut().zip(outcomes.iter_mut()) {
         let packet = match Packet::read(frame.data()) {
@@ -51,7 +61,7 @@ fn seal_batch<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes:
         });
         match sealed {
             Ok((len, packet)) => {
-                jobs[count % BATCH] = Job { packet, sequence, authentic: false };
+                jobs[count % N] = Job { packet, sequence, authentic: false };
                 count += 1;
                 bytes += len as u64;
                 sequence += 1;
@@ -98,7 +108,7 @@ struct Packet {
 }
 
 impl Packet {
-    #[inline]
+    #[inline(always)]
     fn read(data: &[u8]) -> Result<Packet, Reason> {
         let Some(head) = data.first_chunk::<{ ipv4::MIN_HEADER_LEN }>() else {
             return Err(Reason::IpTooShort);
@@ -122,7 +132,7 @@ impl Packet {
 }
 
 /// Makes room around the packet and writes everything but what the cipher does; the bytes from the SPI on.
-#[inline]
+#[inline(always)]
 fn encapsulate<'a, B: Buffer>(
     template: &Template,
     frame: &'a mut Frame<B>,
@@ -148,7 +158,7 @@ fn encapsulate<'a, B: Buffer>(
 
 /// Writes `len` bytes of padding and trailer at `at`. What follows them is room for the ICV, which may be
 /// overwritten: one store of the longest padding beats a loop.
-#[inline]
+#[inline(always)]
 pub(super) fn write_trailer(esp: &mut [u8], at: usize, len: usize, next_header: u8) {
     let pad = len - TRAILER_LEN;
     match esp[at..].first_chunk_mut() {
