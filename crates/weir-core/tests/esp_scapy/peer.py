@@ -13,6 +13,7 @@ import struct
 import sys
 
 from scapy.layers.inet import IP
+from scapy.utils import checksum
 from scapy.layers.inet6 import IPv6
 from scapy.layers.ipsec import AUTH_ALGOS, ESP, AuthAlgo, SecurityAssociation
 from scapy.packet import raw
@@ -106,11 +107,19 @@ def with_udp(data, port):
     return header + struct.pack("!HHHH", port, port, len(esp) + 8, 0) + esp
 
 
+def right_checksum(header, datagram):
+    """None over IPv4 (RFC 3948 2.1), a right one over IPv6 (RFC 8200 8.1)."""
+    if len(header) == 20:
+        return datagram[6:8] == b"\0\0"
+    pseudo = header[8:40] + struct.pack("!II", len(datagram), socket.IPPROTO_UDP)
+    return datagram[6:8] != b"\0\0" and checksum(pseudo + datagram) == 0
+
+
 def without_udp(data, port):
     header = rewritten(data, socket.IPPROTO_ESP, -8)
     at = len(header)
     udp = struct.unpack("!HHHH", data[at : at + 8])
-    if udp != (port, port, len(data) - at, 0):
+    if udp[:3] != (port, port, len(data) - at) or not right_checksum(header, data[at:]):
         raise ValueError("UDP header %r" % (udp,))
     return header + data[at + 8 :]
 
