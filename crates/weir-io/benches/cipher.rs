@@ -19,7 +19,7 @@ fn main() {
     let smoke = !std::env::args().any(|argument| argument == "--bench");
     let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     let (turns, turn) = if smoke { (SMOKE_TURNS, SMOKE_TURN) } else { (TURNS, TURN) };
-    print!("{}", cipher::choice());
+    print!("{}", cipher::choice().measure_all());
     println!(
         "{:32} {:5} {:8} {:>6} {:>9} {:>8} {:>8} {:>8}",
         "suite", "does", "backend", "bytes", "ns", "clocks", "Mpps", "Gb/s"

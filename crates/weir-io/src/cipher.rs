@@ -42,7 +42,8 @@ pub fn by_name(name: &str) -> Option<Arc<dyn Ciphers>> {
     }
 }
 
-/// The fastest ciphers of this machine, by measurement: the first call takes some milliseconds.
+/// The fastest ciphers of this machine, by measurement: the first SA of an encryption takes some
+/// milliseconds.
 pub fn best() -> Arc<dyn Ciphers> {
     Arc::new(choice())
 }

@@ -1,8 +1,9 @@
 //! Which backend seals and opens packets of which size, decided by measuring them on this machine.
 //!
-//! Once a process, a few milliseconds: every backend that has an encryption takes turns at a batch of
-//! packets of each size class, and the shortest of its times counts. A time-out of the CPU lengthens one
-//! turn and decides nothing. Where one backend is available nothing is measured.
+//! Once a process for each encryption, when its first SA is made, a few milliseconds: every backend that
+//! has it takes turns at a batch of packets of each size class, and the shortest of its times counts. A
+//! moment in which the CPU was elsewhere lengthens one turn and decides nothing. Where one backend is
+//! available nothing is measured.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -16,13 +17,15 @@ pub const BOUNDS: [usize; 3] = [128, 512, 1024];
 const CLASSES: usize = BOUNDS.len() + 1;
 /// A payload of each class.
 const SAMPLES: [usize; CLASSES] = [64, 400, 900, 1400];
-const TURNS: usize = 6;
+const TURNS: usize = 4;
+const ENCRYPTIONS: usize = Encryption::ALL.len();
 
 /// The backends there are, by preference where they are equally fast, and what was measured of them.
 #[derive(Debug)]
 pub struct Choice {
     backends: Vec<Arc<dyn Ciphers>>,
-    rows: Vec<Row>,
+    /// In the order of [`Encryption::ALL`]; nothing where there is nothing to choose.
+    rows: [OnceLock<Option<Row>>; ENCRYPTIONS],
 }
 
 /// One encryption's measurements.
@@ -50,21 +53,29 @@ impl Classes {
     }
 }
 
-/// This process's choice among `backends`, measured when first asked for.
+/// This process's choice among `backends`.
 pub fn choice(backends: impl FnOnce() -> Vec<Arc<dyn Ciphers>>) -> &'static Choice {
     static CHOICE: OnceLock<Choice> = OnceLock::new();
-    CHOICE.get_or_init(|| Choice::measure(backends()))
+    CHOICE.get_or_init(|| Choice::new(backends()))
 }
 
 impl Choice {
-    /// Measures `backends`, of which there is at least one.
-    pub fn measure(backends: Vec<Arc<dyn Ciphers>>) -> Choice {
-        let rows = Encryption::ALL.into_iter().filter_map(|encryption| row(&backends, encryption));
-        Choice { rows: rows.collect(), backends }
+    /// A choice among `backends`, of which there is at least one.
+    pub fn new(backends: Vec<Arc<dyn Ciphers>>) -> Choice {
+        Choice { backends, rows: Default::default() }
+    }
+
+    /// Measures every encryption, for a report of all of them.
+    pub fn measure_all(&self) -> &Choice {
+        for encryption in Encryption::ALL {
+            self.row(encryption);
+        }
+        self
     }
 
     fn row(&self, encryption: Encryption) -> Option<&Row> {
-        self.rows.iter().find(|row| row.encryption == encryption)
+        let at = Encryption::ALL.iter().position(|&e| e == encryption)?;
+        self.rows[at].get_or_init(|| row(&self.backends, encryption)).as_ref()
     }
 }
 
@@ -177,10 +188,15 @@ fn by_class(names: &[String], picks: &Picks) -> String {
     parts.join(", ")
 }
 
-/// A line an encryption and direction: what is used, and the nanoseconds a packet of each class took.
+/// A line an encryption that was measured, and direction: what is used, and the nanoseconds a packet of
+/// each class took.
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for row in &self.rows {
+        let mut measured = self.rows.iter().filter_map(|row| row.get()?.as_ref()).peekable();
+        if measured.peek().is_none() {
+            writeln!(f, "nothing measured: one backend, or no SA yet")?;
+        }
+        for row in measured {
             for (name, classes) in [("seal", &row.seal), ("open", &row.open)] {
                 write!(f, "{} {name}: {}", row.encryption.name(), by_class(&row.names, &classes.picks()))?;
                 for (backend, name) in row.names.iter().enumerate() {
@@ -189,9 +205,6 @@ impl fmt::Display for Choice {
                 }
                 writeln!(f)?;
             }
-        }
-        if self.rows.is_empty() {
-            writeln!(f, "one backend, nothing to choose")?;
         }
         Ok(())
     }
@@ -257,12 +270,13 @@ mod tests {
     fn what_is_chosen_by_measuring_has_every_suite() {
         let names = ["aws-lc", "vaes"].into_iter();
         let backends: Vec<_> = names.filter_map(crate::cipher::by_name).collect();
-        let choice: &'static Choice = Box::leak(Box::new(Choice::measure(backends)));
+        let choice: &'static Choice = Box::leak(Box::new(Choice::new(backends)));
+        assert!(choice.to_string().starts_with("nothing measured"));
         for suite in Suite::all() {
             let cipher = choice.cipher(suite, false, &keys(suite)).expect("keys of the right length");
             assert_eq!(cipher.suite(), suite);
             assert!(!cipher.backend().is_empty());
         }
-        assert!(!choice.to_string().is_empty());
+        assert!(!choice.measure_all().to_string().is_empty());
     }
 }
