@@ -39,7 +39,9 @@ use crate::ipsec::Ciphers;
 use crate::neighbor::Neighbors;
 use crate::route::{NO_ROUTE, Prefix, RouteTable4, RouteTable6};
 use crate::router::Event;
-use crate::state::{Action, Desired, Error, HopProblem, Link, Place, Via, check, diff, link_local, width};
+use crate::state::{
+    Action, Desired, Error, HopProblem, Link, Place, Via, check_against, diff, link_local, width,
+};
 use crate::tables::{Port, PortId, Tables};
 use crate::time::Nanos;
 
@@ -200,7 +202,7 @@ impl Control {
 
     /// What [`Control::apply`] would do, or why it would refuse.
     pub fn plan(&self, desired: &Desired) -> Result<Vec<Action>, Vec<Error>> {
-        let mut errors = check(desired);
+        let mut errors = check_against(desired, &self.desired);
         self.check_links(desired, &mut errors);
         self.gateway.check(&desired.ipsec, &mut errors);
         if errors.is_empty() { Ok(diff(&self.desired, desired)) } else { Err(errors) }

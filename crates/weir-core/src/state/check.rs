@@ -45,7 +45,14 @@ pub(super) use sa::{SPI_MIN, WINDOW};
 
 /// Every mistake in `desired`, in its order; empty when it can be built.
 pub fn check(desired: &Desired) -> Vec<Error> {
-    let mut check = Check { desired, ours: HashMap::new(), names: HashSet::new(), errors: Vec::new() };
+    check_against(desired, &Desired::default())
+}
+
+/// The same with less work: what is as in `good`, which had no mistakes, is not looked at again where that
+/// would take long.
+pub(crate) fn check_against(desired: &Desired, good: &Desired) -> Vec<Error> {
+    let mut check = Check::new(desired);
+    check.selectors = desired.ipsec.spds != good.ipsec.spds;
     check.ports();
     check.ipsec();
     check.networks();
@@ -55,9 +62,10 @@ pub fn check(desired: &Desired) -> Vec<Error> {
     check.errors
 }
 
-/// Every mistake in the IPsec of `desired`, whose ports and routes were good before.
+/// Every mistake in the IPsec of `desired`, of which ports, routes and selectors were good before.
 pub(crate) fn check_ipsec(desired: &Desired) -> Vec<Error> {
-    let mut check = Check { desired, ours: HashMap::new(), names: HashSet::new(), errors: Vec::new() };
+    let mut check = Check::new(desired);
+    check.selectors = false;
     check.ports();
     check.ipsec();
     check.errors
@@ -68,10 +76,17 @@ struct Check<'a> {
     /// Our addresses with more than link-local scope, and the port each is on.
     ours: HashMap<IpAddr, &'a str>,
     names: HashSet<&'a str>,
+    /// Whether selectors of policies are looked at together.
+    selectors: bool,
     errors: Vec<Error>,
 }
 
 impl<'a> Check<'a> {
+    fn new(desired: &'a Desired) -> Check<'a> {
+        let (ours, names) = (HashMap::new(), HashSet::new());
+        Check { desired, ours, names, selectors: true, errors: Vec::new() }
+    }
+
     fn wrong(&mut self, at: Place, problem: impl Into<Problem>) {
         let problem = problem.into();
         let subject = match at {

@@ -6,8 +6,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+#[cfg(doc)]
+use crate::ipsec::Flow;
 use crate::ipsec::spd::PolicyIndex;
-use crate::ipsec::{Action, Direction, Flow, Ipsec, Policy, Sa, SaId, Spd};
+use crate::ipsec::{Action, Direction, Ipsec, Policy, Sa, SaId, Spd};
 use crate::packet::DeviceId;
 use crate::router::next_hop::target;
 use crate::tables::{AdjacencyId, Owner, PortId, Tables, Target};
@@ -89,8 +91,7 @@ pub(crate) fn guard(ipsec: &Ipsec, port: PortId) -> Option<&Spd> {
 /// Whether a packet that came in clear on a port may go on (RFC 4301 5.2 step 3b): the policy that lets
 /// it, if one had to.
 pub(crate) fn clear<'a>(spd: &'a Spd, packet: &[u8]) -> Result<Option<&'a Policy>, Reason> {
-    let flow = Flow::of(packet).ok_or(Reason::PolicyNone)?;
-    match spd.find(Direction::In, &flow) {
+    match spd.find_packet(Direction::In, packet).ok_or(Reason::PolicyNone)? {
         Some(policy) => match policy.action {
             Action::Bypass => Ok(Some(policy)),
             Action::Protect => Err(Reason::PolicyUnprotected),
@@ -109,7 +110,7 @@ pub(crate) fn refuses(tables: &Tables, port: PortId, packet: &[u8]) -> Option<Re
 
 /// The policy that lets a packet through which came by `sa` (RFC 4301 5.2 step 4).
 pub(crate) fn carried<'a>(spd: &'a Spd, sa: SaId, packet: &[u8]) -> Option<&'a Policy> {
-    let policy = spd.find(Direction::In, &Flow::of(packet)?)?;
+    let policy = spd.find_packet(Direction::In, packet)??;
     (policy.action == Action::Protect && policy.inbound.contains(&sa)).then_some(policy)
 }
 
@@ -124,12 +125,10 @@ pub(crate) enum Outward {
 
 #[inline]
 pub(crate) fn outward(spd: &Spd, packet: &[u8]) -> Outward {
-    let Some(flow) = Flow::of(packet) else { return Outward::Discard(None, Reason::PolicyNone) };
-    let Some(index) = spd.outbound.find(&flow) else {
-        return match spd.default {
-            Action::Bypass => Outward::Bypass(None),
-            _ => Outward::Discard(None, Reason::PolicyNone),
-        };
+    let index = match spd.outbound.find_packet(packet) {
+        Some(Some(index)) => index,
+        Some(None) if spd.default == Action::Bypass => return Outward::Bypass(None),
+        _ => return Outward::Discard(None, Reason::PolicyNone),
     };
     match spd.policies.get(index.0 as usize).map(|policy| policy.action) {
         Some(Action::Protect) => Outward::Protect(index),

@@ -45,7 +45,7 @@ impl<'a> Check<'a> {
                 self.policy_sas(at, (&spd.name, policy), &mut uses);
             }
             // What a broken range would hide says nothing.
-            if sound {
+            if sound && self.selectors {
                 self.rules(i, spd);
             }
         }

@@ -1,9 +1,13 @@
 //! Which policies can never match, because one above them matches all they would.
 //!
+//! ```text
+//! family ─► destination's prefix ─► source's prefix ─► protocol, prefix of the ports ─► rules
+//! ```
+//!
 //! Promises: a policy is named only if each of its rules lies whole inside one rule of an earlier policy
-//! of its direction. Rules are kept by the smallest prefixes their addresses and far ports lie in: what
-//! covers a rule has prefixes that hold its own, so a rule is compared with few, whatever the number of
-//! rules. Refuses to add rules up: a policy hidden by several only together goes unseen.
+//! of its direction. Rules are kept in a tree by the smallest prefixes that hold their ranges: what covers
+//! a rule has prefixes that hold its own, so it is found on the few paths such prefixes make, whatever the
+//! number of rules. Refuses to add rules up: a policy hidden by several only together goes unseen.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,31 +16,33 @@ use crate::ipsec::Direction;
 use crate::ipsec::spd::{AddressRange, PortRange, Selector};
 use crate::state::PolicySpec;
 
-/// The shape of a rule: how long the prefixes around its ranges are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Shape {
-    v4: bool,
-    source: u32,
-    destination: u32,
-    protocol: bool,
-    ports: u32,
+/// A place in the tree.
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    id: u32,
+    /// Bit `n`: there are children by prefixes of `n + 1` bits; there may always be some by none.
+    lens: u128,
 }
 
-/// And the prefixes.
-type Around = (u128, u128, u8, u16);
+/// What a child is found by: its parent, a length, and that many bits.
+type Way = (u32, u32, u128);
 
-#[derive(Default)]
 struct Rules {
-    shapes: Vec<Shape>,
-    all: HashMap<(Shape, Around), Vec<(Selector, usize)>>,
+    roots: [Node; 2],
+    nodes: HashMap<Way, Node>,
+    /// By [`Node::id`] of the last level; empty for others.
+    rules: Vec<Vec<(Selector, usize)>>,
 }
 
 /// For each policy the first one that hides it, if all its rules are hidden.
 pub(super) fn hidden(policies: &[PolicySpec]) -> Vec<Option<usize>> {
     let mut hidden = vec![None; policies.len()];
     let mut open = vec![false; policies.len()];
-    for direction in [Direction::Out, Direction::In] {
-        let mut above = Rules::default();
+    // Where every policy is for both directions, one is the mirror of the other.
+    let mirrored = policies.iter().all(|p| p.direction.is_none());
+    let directions = if mirrored { &[Direction::Out][..] } else { &[Direction::Out, Direction::In] };
+    for &direction in directions {
+        let mut above = Rules::new();
         for (i, policy) in policies.iter().enumerate() {
             let rules = policy.selectors(direction);
             for rule in &rules {
@@ -52,63 +58,77 @@ pub(super) fn hidden(policies: &[PolicySpec]) -> Vec<Option<usize>> {
 }
 
 impl Rules {
+    fn new() -> Rules {
+        let roots = [Node { id: 0, lens: 0 }, Node { id: 1, lens: 0 }];
+        Rules { roots, nodes: HashMap::new(), rules: vec![Vec::new(); 2] }
+    }
+
     fn insert(&mut self, rule: Selector, policy: usize) {
-        let shape = Shape::of(&rule);
-        let there = self.all.entry((shape, shape.around(&rule))).or_default();
-        if there.is_empty() && !self.shapes.contains(&shape) {
-            self.shapes.push(shape);
+        let root = usize::from(rule.source.first.is_ipv4());
+        let mut parent: Option<Way> = None;
+        for step in [Prefix::of(rule.destination), Prefix::of(rule.source), Prefix::of_ports(&rule, true)] {
+            let above = match parent {
+                None => &mut self.roots[root],
+                Some(way) => self.nodes.entry(way).or_default(),
+            };
+            above.lens |= step.len.checked_sub(1).map_or(0, |bit| 1 << bit);
+            let way = (above.id, step.len, step.bits(step.len));
+            let next = self.rules.len() as u32;
+            if self.nodes.entry(way).or_insert(Node { id: next, lens: 0 }).id == next {
+                self.rules.push(Vec::new());
+            }
+            parent = Some(way);
         }
-        there.push((rule, policy));
+        if let Some(leaf) = parent.and_then(|way| self.nodes.get(&way)) {
+            self.rules[leaf.id as usize].push((rule, policy));
+        }
     }
 
     /// The first policy with a rule that matches all `rule` does.
     fn covering(&self, rule: &Selector) -> Option<usize> {
-        let own = Shape::of(rule);
-        let wider = self.shapes.iter().filter(|s| s.may_cover(own));
-        let near = wider.filter_map(|&s| self.all.get(&(s, s.around(rule))));
-        near.flatten().filter(|(other, _)| covers(other, rule)).map(|&(_, policy)| policy).min()
+        let root = self.roots[usize::from(rule.source.first.is_ipv4())];
+        let near = self.holding(root, Prefix::of(rule.destination));
+        let near = near.flat_map(|node| self.holding(node, Prefix::of(rule.source)));
+        let ports =
+            [Some(Prefix::of_ports(rule, false)), rule.protocol.map(|_| Prefix::of_ports(rule, true))];
+        let near = near.flat_map(|node| ports.into_iter().flatten().flat_map(move |p| self.holding(node, p)));
+        let rules = near.flat_map(|leaf| &self.rules[leaf.id as usize]);
+        rules.filter(|(other, _)| covers(other, rule)).map(|&(_, policy)| policy).min()
+    }
+
+    /// Children of a node by prefixes that hold `inner`.
+    fn holding(&self, node: Node, inner: Prefix) -> impl Iterator<Item = Node> {
+        let lens = (0..=inner.len).filter(move |&n| n == 0 || node.lens >> (n - 1) & 1 == 1);
+        lens.filter_map(move |len| self.nodes.get(&(node.id, len, inner.bits(len))).copied())
     }
 }
 
-impl Shape {
-    fn of(rule: &Selector) -> Shape {
-        Shape {
-            v4: rule.source.first.is_ipv4(),
-            source: common(rule.source),
-            destination: common(rule.destination),
-            protocol: rule.protocol.is_some(),
-            ports: (rule.destination_ports.first ^ rule.destination_ports.last).leading_zeros(),
-        }
-    }
-
-    /// Whether a rule of this shape may hold one of the other.
-    fn may_cover(self, other: Shape) -> bool {
-        self.v4 == other.v4
-            && self.source <= other.source
-            && self.destination <= other.destination
-            && self.protocol <= other.protocol
-            && self.ports <= other.ports
-    }
-
-    /// The prefixes of this shape that `rule` begins in.
-    fn around(self, rule: &Selector) -> Around {
-        let prefix = |range: AddressRange, len: u32| {
-            let (bits, width) = number(range.first);
-            bits.checked_shr(width - len).unwrap_or(0)
-        };
-        (
-            prefix(rule.source, self.source),
-            prefix(rule.destination, self.destination),
-            rule.protocol.filter(|_| self.protocol).unwrap_or(0),
-            rule.destination_ports.first.checked_shr(16 - self.ports).unwrap_or(0),
-        )
-    }
+/// The smallest prefix around a range, with more in front of it that has to be the same.
+#[derive(Clone, Copy, Debug)]
+struct Prefix {
+    first: u128,
+    width: u32,
+    len: u32,
+    tag: u128,
 }
 
-/// Leading bits all addresses of a range share.
-fn common(range: AddressRange) -> u32 {
-    let ((first, width), (last, _)) = (number(range.first), number(range.last));
-    (first ^ last).leading_zeros() - (128 - width)
+impl Prefix {
+    fn of(range: AddressRange) -> Prefix {
+        let ((first, width), (last, _)) = (number(range.first), number(range.last));
+        Prefix { first, width, len: (first ^ last).leading_zeros() - (128 - width), tag: 0 }
+    }
+
+    /// Of the destination's ports, with the protocol or for any.
+    fn of_ports(rule: &Selector, own: bool) -> Prefix {
+        let PortRange { first, last } = rule.destination_ports;
+        let tag = rule.protocol.filter(|_| own).map_or(0, |p| u128::from(p) + 1) << 32;
+        Prefix { first: first.into(), width: 16, len: (first ^ last).leading_zeros(), tag }
+    }
+
+    /// The first `len` bits, behind the tag.
+    fn bits(self, len: u32) -> u128 {
+        self.first.checked_shr(self.width - len).unwrap_or(0) | self.tag
+    }
 }
 
 fn number(address: IpAddr) -> (u128, u32) {
