@@ -42,6 +42,7 @@ enum Verb {
         sudo WEIR_LOG=debug weir run router.toml  say more\n\n\
         SIGTERM, SIGINT  new frames go to the kernel, frames that have arrived are sent, everything is removed\n\
         SIGHUP           reads FILE again and applies it; a wrong file changes nothing\n\n\
+        IPsec: examples/gateway.toml is a gateway to start from, `weir genkey` makes its keys.\n\n\
         A router that was killed leaves usable interfaces; the next one cleans up what it left.")]
     Run {
         /// The configuration file
@@ -271,7 +272,7 @@ fn check(file: &Path) -> Result<(), Failure> {
         );
     }
     let mut out = format!("{}: {has}: nothing wrong\n", file.display());
-    for note in &config.notes {
+    for note in config.notes.iter().chain(&config.doubts()) {
         out += &format!("# {note}\n");
     }
     show::print(&out)

@@ -302,6 +302,12 @@ impl Config {
         }
     }
 
+    /// What can be run and protects less than it may seem to, a sentence each.
+    pub fn doubts(&self) -> Vec<String> {
+        let spec = self.ipsec.spec(&|sa| self.keys(sa));
+        weir_core::state::doubts(&spec).iter().map(ToString::to_string).collect()
+    }
+
     /// The keys of all SAs were read: this can be run.
     pub fn has_keys(&self) -> bool {
         self.keyring.is_some()

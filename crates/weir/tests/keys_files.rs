@@ -1,6 +1,7 @@
 //! The keys file: who may have written it, what it says, that its keys are seen nowhere, and `weir genkey`.
 
 use std::fs::{self, Permissions};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -170,6 +171,54 @@ fn genkey_makes_a_private_file_that_fits_and_never_overwrites() {
     let checked = weir(&["check", text(&file)]);
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(said.contains("3 sas") && said.contains("nothing wrong"), "{checked:?}");
+}
+
+#[test]
+fn an_sa_that_protects_little_is_told_and_not_refused() {
+    let folder = Folder::new();
+    folder.file("k", "", 0o600);
+    let sas = sa("a", "in", 4097, "null", "allow_unauthenticated = true\nesn = false\nreplay_window = 0");
+    let file = folder.file("gateway.toml", &gateway(&sas), 0o644);
+    let checked = weir(&["check", text(&file)]);
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(checked.status.success(), "{checked:?}");
+    assert!(
+        said.contains("# sa a: neither encrypts nor authenticates") && said.contains("no replay window"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_user_who_may_not_read_the_keys_can_check_the_rest() {
+    let test = "a_user_who_may_not_read_the_keys_can_check_the_rest";
+    let stranger = ["setpriv", "--reuid=65534", "--clear-groups"];
+    let can = Command::new(stranger[0]).args(&stranger[1..]).arg("true").output();
+    if !can.is_ok_and(|o| o.status.success()) {
+        writeln!(std::io::stderr(), "SKIP {test}: needs root and setpriv").expect("stderr is open");
+        return;
+    }
+    let folder = Folder::new();
+    folder.file("k", &format!("a = \"{KEY}\""), 0o600);
+    let sas = sa("a", "out", 4097, "aes-gcm-128", "key = \"a\"");
+    let good = folder.file("gateway.toml", &gateway(&sas), 0o644);
+    let bad = folder.file("bad.toml", &gateway(&sas).replace("4097", "7"), 0o644);
+    // The program itself may lie where only its builder can read.
+    let program = folder.0.join("weir");
+    fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy");
+    let check = |file: &Path| {
+        let mut command = Command::new(stranger[0]);
+        command.args(&stranger[1..]).arg(&program).arg("check").arg(file).output().expect("it runs")
+    };
+    let checked = check(&good);
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(checked.status.success(), "{checked:?}");
+    assert!(
+        said.contains("nothing wrong") && said.contains("names and lengths of keys are not checked"),
+        "{said}"
+    );
+    let refused = check(&bad);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("spi: got 7"), "{refused:?}");
 }
 
 #[test]

@@ -130,7 +130,7 @@ impl Daemon {
                         .iter()
                         .flat_map(|s| s.iter())
                         .map(|(cause, count)| (cause.name().to_owned(), count))
-                        .chain(self.express(port.device))
+                        .chain(open.and_then(|_| self.express(port.device)))
                         .collect(),
                     opened: open.map_or(Vec::new(), |o| o.port.said.clone()),
                     device: name,

@@ -53,6 +53,24 @@ pub(super) struct Watch {
     steered: Option<(HashSet<IpAddr>, HashSet<u16>)>,
 }
 
+impl Watch {
+    /// Reasons to tell of now, each with how many there were since it was told last.
+    fn news(&mut self, now: Nanos, drops: &DropCounters) -> Vec<(Reason, u64)> {
+        let mut news = Vec::new();
+        for reason in TOLD {
+            let more = drops.of(reason).saturating_sub(self.drops.of(reason));
+            let told = self.told.get(&reason).copied();
+            if more == 0 || told.is_some_and(|at| now.saturating_sub(at) < TELL_EVERY) {
+                continue;
+            }
+            self.told.insert(reason, now);
+            self.drops.add(reason, more);
+            news.push((reason, more));
+        }
+        news
+    }
+}
+
 impl Daemon {
     /// Tells the log what an operator should hear of.
     pub(super) fn watch_ipsec(&mut self, now: Nanos) {
@@ -73,14 +91,7 @@ impl Daemon {
         for report in self.reports() {
             drops.merge(&report.ledger.drops);
         }
-        for reason in TOLD {
-            let more = drops.of(reason).saturating_sub(self.watch.drops.of(reason));
-            let told = self.watch.told.get(&reason).copied();
-            if more == 0 || told.is_some_and(|at| now.saturating_sub(at) < TELL_EVERY) {
-                continue;
-            }
-            self.watch.told.insert(reason, now);
-            self.watch.drops.add(reason, more);
+        for (reason, more) in self.watch.news(now, &drops) {
             let who = match reason.blame() {
                 Blame::Operator => "look at the configuration of both ends",
                 _ => "`weir show drops` and `weir show sa` count them",
@@ -284,5 +295,43 @@ pub(super) fn too_big(frame: &[u8]) -> Option<&[u8]> {
         // ICMPv6 type 2 right behind the header.
         ethernet::ETHERTYPE_IPV6 if packet.get(40) == Some(&2) => Some(packet),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_one_reason_is_a_line_now_and_then_that_counts_it() {
+        let (mut watch, mut drops) = (Watch::default(), DropCounters::default());
+        let mut lines = Vec::new();
+        for second in 0..25 {
+            drops.add(Reason::NoSa, 1_000_000);
+            // Of the router's everyday drops nothing is told here.
+            drops.add(Reason::NoRoute, 1);
+            lines.extend(watch.news(second * SECOND, &drops));
+        }
+        let millions = [1, 10, 10].map(|n| (Reason::NoSa, n * 1_000_000));
+        assert_eq!(lines, millions);
+    }
+
+    #[test]
+    fn a_policy_reads_as_it_was_written() {
+        let range = |first: [u8; 4], last: [u8; 4]| AddressRange { first: first.into(), last: last.into() };
+        let policy = PolicySpec {
+            name: "web".into(),
+            direction: None,
+            local: vec![range([10, 1, 0, 80], [10, 1, 0, 80])],
+            remote: vec![range([10, 2, 0, 0], [10, 2, 255, 255])],
+            protocol: Some(6),
+            local_ports: PortRange { first: 443, last: 443 },
+            remote_ports: PortRange { first: 1024, last: 65535 },
+            icmp: PortRange::ANY,
+            action: weir_core::ipsec::Action::Bypass,
+            out: Vec::new(),
+            inbound: Vec::new(),
+        };
+        assert_eq!(selector(&policy), "10.1.0.80 <> 10.2.0.0-10.2.255.255 tcp local 443 remote 1024-65535");
     }
 }

@@ -96,7 +96,7 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     daemon.list();
     daemon.steer_esp();
     daemon.take_up(clock::now());
-    for notice in daemon.control.notices() {
+    for notice in daemon.control.notices().iter().map(ToString::to_string).chain(daemon.config.doubts()) {
         tracing::warn!("{notice}");
     }
     tracing::info!("{} is ready", daemon.config.name);

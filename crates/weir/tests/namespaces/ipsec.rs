@@ -218,6 +218,42 @@ fn under_traffic(bed: &Gateways, ends: Ends, work: impl FnOnce()) -> (u64, u64) 
 }
 
 #[test]
+fn changed_keys_under_the_same_names_are_new_sas() {
+    let Some(bed) = Gateways::new("changed_keys_under_the_same_names_are_new_sas") else { return };
+    bed.keys(&["a-east", "a-west"], GCM);
+    let [outer, _] = families();
+    let text = |side| ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, GCM) + &tunnel(side, "a");
+    let routers = bed.start(text);
+    ping(&bed.west, outer.client, outer.far);
+    stream(&bed.west, outer.far, BULK);
+    let sequence = |router: &Router| {
+        let sas = router.json("sa");
+        let out =
+            sas.as_array().and_then(|s| s.iter().find(|s| s["direction"] == "out" && s["state"] == "active"));
+        out.and_then(|s| s["sequence"].as_u64()).expect("an outbound SA")
+    };
+    until("the figures are told", || (sequence(&routers[0]) > 100).then_some(()));
+    // The same names, other bytes.
+    for side in [Side::West, Side::East] {
+        let keys =
+            ["a-east", "a-west"].map(|name| format!("{name} = \"{}\"\n", hex(&format!("{name}-2"), 20)));
+        std::fs::write(bed.bed(side).folder.join("keys"), keys.concat()).expect("the keys file");
+    }
+    for (router, side) in routers.iter().zip([Side::West, Side::East]) {
+        let file = bed.next(side, &text(side));
+        let done = router.told(&["apply", &file.to_string_lossy()]);
+        assert!(done.contains("a-east") && done.contains("a-west"), "{done}");
+        assert!(
+            !done.contains(&hex("a-east-2", 20)[..16]) && !done.contains(&hex("a-east", 20)[..16]),
+            "{done}"
+        );
+        assert!(sequence(router) < 100, "{}", router.told(&["show", "sa"]));
+    }
+    ping(&bed.west, outer.client, outer.far);
+    routers.iter().for_each(Router::assert_conserved);
+}
+
+#[test]
 fn a_packet_too_big_for_the_tunnel_is_answered_with_what_fits() {
     let Some(bed) = Gateways::new("a_packet_too_big_for_the_tunnel_is_answered_with_what_fits") else {
         return;
