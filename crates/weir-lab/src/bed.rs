@@ -4,6 +4,7 @@
 //! is dropped. What the machine lacks is said by [`Bed::missing`] before anything is built, so that a
 //! configuration is skipped by name instead of failing half way.
 
+pub mod gateways;
 pub mod memory;
 pub mod netns;
 pub mod ssh;
@@ -15,6 +16,7 @@ pub fn bed(topology: Topology) -> Box<dyn Bed> {
     match topology {
         Topology::Memory => Box::new(memory::MemoryBed::default()),
         Topology::Netns => Box::new(netns::NetnsBed::default()),
+        Topology::Gateways => Box::new(gateways::GatewaysBed::default()),
         Topology::Ssh => Box::new(ssh::SshBed::without_hosts()),
     }
 }

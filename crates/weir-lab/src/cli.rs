@@ -22,6 +22,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::bed::memory::process;
 use crate::model::LabError;
 use crate::{agent, doctor, report};
 
@@ -96,6 +97,8 @@ enum Command {
     History(history::History),
     /// Serve a lab on another host: JSON lines on standard input and output. Started by `weir-lab run` over ssh.
     Agent,
+    /// Run the memory topology for a lab of another build: JSON lines. Started by `weir-lab run` for the key `build`.
+    Worker,
     /// Name the experiments in a folder, with their questions.
     List {
         /// Where experiments are looked for.
@@ -128,6 +131,7 @@ pub fn main() -> ExitCode {
         Command::Compare(compare) => compare.go(),
         Command::History(history) => history.go(),
         Command::Agent => agent::serve(),
+        Command::Worker => process::serve(),
         Command::List { dir } => list::go(&dir),
         Command::Simulate(simulate) => simulate.go(),
     };

@@ -11,6 +11,7 @@ pub mod control;
 mod expand;
 mod file;
 pub mod hosts;
+mod ipsec;
 mod method;
 pub mod metric;
 mod placement;

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_io::{clock, cpu};
 
+use crate::bed::memory::process;
 use crate::experiment::Experiment;
 use crate::model::{LabError, Subject, Topology};
 
@@ -113,13 +114,19 @@ impl Build {
     pub fn of(experiment: &Experiment) -> Build {
         let daemon = experiment
             .subjects()
-            .any(|c| c.subject == Subject::Weir && c.topology == Topology::Netns)
+            .any(|c| {
+                c.subject == Subject::Weir && [Topology::Netns, Topology::Gateways].contains(&c.topology)
+            })
             .then(crate::subject::weir::program)
             .flatten();
         let own = std::env::current_exe().ok();
-        let both = [("weir-lab", own), ("weir", daemon)];
-        let marked =
-            both.into_iter().filter_map(|(name, path)| Some((name.into(), mark(&fs::read(path?).ok()?))));
+        let both = [("weir-lab".to_string(), own), ("weir".to_string(), daemon)];
+        let builds = experiment.subjects().filter_map(|c| c.build.as_deref());
+        let others = builds.map(|b| (format!("weir-lab of build {b}"), process::program(b)));
+        let marked = both
+            .into_iter()
+            .chain(others)
+            .filter_map(|(name, path)| Some((name, mark(&fs::read(path?).ok()?))));
         Build { programs: marked.collect(), ..Build::own() }
     }
 

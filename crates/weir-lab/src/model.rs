@@ -4,10 +4,14 @@
 //! experiment (TOML) ─► Configuration × blocks ─► Bed::run ─► Sample ─► raw/ ─► statistics ─► report
 //! ```
 
+pub mod ipsec;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub use ipsec::Protection;
 
 use crate::manifest::Machine;
 use crate::search::TrialRecord;
@@ -25,6 +29,12 @@ pub struct Configuration {
     pub routes: u32,
     /// CPUs and queues of the subject.
     pub placement: Placement,
+    /// Of the memory topology.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipsec: Option<Protection>,
+    /// Which build of the lab runs it, in a process of its own; without it, this process does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -36,6 +46,8 @@ pub enum Subject {
     Kernel,
     /// DPDK's l3fwd example, when it is installed.
     DpdkL3fwd,
+    /// strongSwan with ESP of its own, on the `gateways` topology.
+    Strongswan,
     /// Whatever the experiment's commands start on the device under test of the `ssh` topology.
     Command,
     /// No subject: what generator and receiver can do by themselves.
@@ -49,7 +61,9 @@ pub enum Topology {
     Memory,
     /// Generator – device under test – receiver, three network namespaces joined by veth pairs.
     Netns,
-    /// The same on three hosts, driven over ssh.
+    /// Client – gateway – gateway – server, four network namespaces: TCP through a tunnel.
+    Gateways,
+    /// The first three on hosts, driven over ssh.
     Ssh,
 }
 
@@ -179,7 +193,7 @@ pub trait Prepared {
 }
 
 /// One loading of a prepared subject. A search makes many in one run; plain methods make one.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     pub rate: Rate,
     pub warm_up: Duration,

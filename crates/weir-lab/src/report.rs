@@ -12,6 +12,7 @@ pub mod html;
 pub mod markdown;
 pub mod plots;
 pub mod profiles;
+pub mod protection;
 pub mod record;
 pub mod search;
 pub mod svg;

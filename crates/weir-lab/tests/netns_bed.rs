@@ -19,6 +19,8 @@ fn configuration(subject: Subject, family: Family, rate: Rate) -> Configuration 
         workload: Workload { family, frame: FrameSize::Fixed(64), flows: 100, rate },
         routes: 20,
         placement: Placement::default(),
+        ipsec: None,
+        build: None,
     }
 }
 

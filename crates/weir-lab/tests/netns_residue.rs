@@ -29,6 +29,8 @@ fn configuration(subject: Subject) -> Configuration {
         },
         routes: 2,
         placement: Placement::default(),
+        ipsec: None,
+        build: None,
     }
 }
 

@@ -14,11 +14,16 @@
 //! Promises: every packet handed out is delivered, dropped by reason, given to this host or held, or the
 //! run fails. Refuses: other subjects than weir and the ceiling.
 
+mod devices;
+mod ipsec;
+pub mod process;
+mod protected;
 mod tables;
 mod traffic;
+mod twin;
 mod worker;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -26,9 +31,12 @@ use std::time::Duration;
 use weir_core::tables::Tables;
 use weir_io::cpu::{SYSFS, Topology as Machine};
 
+use crate::model::ipsec::Direction;
 use crate::model::{
-    Bed, Configuration, Family, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject, Trial,
+    Bed, Configuration, Family, LabError, LossLedger, Prepared, Protection, Rate, Sample, Scope, Subject,
+    Trial,
 };
+use protected::Checked;
 use traffic::Templates;
 use worker::{Counts, Load};
 
@@ -40,21 +48,38 @@ pub struct MemoryBed {
 
 impl Bed for MemoryBed {
     fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+        if let Some(lacks) = protection_lacks(configuration) {
+            return Some(lacks);
+        }
+        if let Some(build) = &configuration.build {
+            return process::missing(build);
+        }
         match configuration.subject {
             Subject::Weir | Subject::Ceiling => None,
             Subject::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
-            other @ (Subject::Command | Subject::DpdkL3fwd) => crate::subject::missing(other),
+            other @ (Subject::Command | Subject::DpdkL3fwd | Subject::Strongswan) => {
+                crate::subject::missing(other)
+            }
         }
     }
 
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
-        Ok(Box::new(self.ready(configuration)?))
+        match &configuration.build {
+            None => Ok(Box::new(self.ready(configuration)?)),
+            Some(build) => Ok(Box::new(process::Elsewhere::start(build, configuration)?)),
+        }
     }
 }
 
 impl MemoryBed {
     /// So many packets and no clock, on the calling thread: for simulators, which stretch time.
     pub fn pass(&mut self, configuration: &Configuration, packets: u64) -> Result<LossLedger, LabError> {
+        if configuration.ipsec.is_some_and(|p| p.direction == Direction::In) {
+            let name = &configuration.name;
+            return Err(LabError(format!(
+                "{name}: what seals its packets would be simulated too: simulate direction \"out\""
+            )));
+        }
         let ready = self.ready(configuration)?;
         let (warm_up, window) = (Duration::ZERO, Duration::ZERO);
         worker::pass(&ready.job(0, &Trial { rate: Rate::FlatOut, warm_up, window, seed: 0 }), packets)
@@ -64,25 +89,42 @@ impl MemoryBed {
         if let Some(lacks) = self.missing(configuration) {
             return Err(LabError(lacks));
         }
+        let (cpus, note) = cpus(&configuration.placement.cpus);
         let key = (configuration.workload.family, configuration.routes);
-        let net = match self.tables.get(&key) {
-            Some(net) => net.clone(),
-            None => {
-                let net = tables::build(key.0, key.1)?;
+        let net = match (&configuration.ipsec, self.tables.get(&key)) {
+            // sequence numbers begin anew with every subject
+            (Some(protection), _) => tables::build(key.0, key.1, Some((protection, cpus.len())))?,
+            (None, Some(net)) => net.clone(),
+            (None, None) => {
+                let net = tables::build(key.0, key.1, None)?;
                 self.tables.insert(key, net.clone());
                 net
             }
         };
-        let (cpus, note) = cpus(&configuration.placement.cpus);
         let destinations = net.destinations(configuration.workload.flows);
         let templates = Arc::new(Templates::build(&configuration.workload, &destinations)?);
-        Ok(Ready { subject: configuration.subject, net: net.tables, templates, cpus, note })
+        let ipsec = configuration.ipsec;
+        Ok(Ready { subject: configuration.subject, net: net.tables, ipsec, templates, cpus, note })
     }
+}
+
+/// Why packets cannot be protected as a configuration asks, with the remedy.
+fn protection_lacks(configuration: &Configuration) -> Option<String> {
+    let protection = configuration.ipsec?;
+    if !cfg!(feature = "ipsec") {
+        return Some("ipsec: this weir-lab was built without it: build it with the feature `ipsec`".into());
+    }
+    let ciphers = match ipsec::ciphers(protection.backend) {
+        Ok(ciphers) => ciphers,
+        Err(lacks) => return Some(lacks),
+    };
+    ipsec::SaPlan::new(&protection, 0).cipher(ciphers.as_ref()).err().map(|e| e.0)
 }
 
 struct Ready {
     subject: Subject,
     net: Arc<Tables>,
+    ipsec: Option<Protection>,
     templates: Arc<Templates>,
     cpus: Vec<u32>,
     note: Option<String>,
@@ -122,10 +164,12 @@ impl Ready {
     /// What the `i`th worker does, on the first CPU.
     fn job(&self, i: usize, trial: &Trial) -> worker::Job {
         worker::Job {
+            worker: i,
             cpu: self.cpus[0],
             seed: trial.seed ^ i as u64,
             through: (self.subject == Subject::Weir).then(|| self.net.clone()),
             templates: self.templates.clone(),
+            ipsec: self.ipsec.filter(|p| p.direction != Direction::Beside),
             load: Load::at(trial.rate).share(self.cpus.len()),
             warm_up: trial.warm_up,
             window: trial.window,
@@ -163,8 +207,10 @@ impl Ready {
                 ledger.unaccounted()
             )));
         }
-        let mut figures = std::collections::BTreeMap::new();
+        let mut figures = BTreeMap::new();
         figures.insert("ns_per_packet".into(), ns / delivered);
+        figures.insert("mbps".into(), pps * self.templates.mean_len() * 8.0 / 1e6);
+        self.checked(&counted, pps, &mut figures, &mut notes);
         if clocks > 0.0 {
             figures.insert("clocks_per_packet".into(), clocks / delivered);
         }
@@ -181,6 +227,39 @@ impl Ready {
         let ends = |c: &Counts| c.window;
         let window_ns = counted.iter().map(ends).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
         Ok(Sample { seconds, pps, ledger, figures, notes, window_ns, ..Sample::default() })
+    }
+}
+
+impl Ready {
+    /// What was measured and checked beside the pipeline.
+    fn checked(
+        &self,
+        counted: &[Counts],
+        pps: f64,
+        figures: &mut BTreeMap<String, f64>,
+        notes: &mut Vec<String>,
+    ) {
+        let checked: Vec<&Checked> = counted.iter().filter_map(|c| c.checked.as_ref()).collect();
+        let (Some(first), Some(p)) = (checked.first(), self.ipsec) else { return };
+        let aead_pps: f64 = checked.iter().map(|c| c.aead_pps).sum();
+        figures.insert("aead_pps".into(), aead_pps);
+        figures.insert("aead_share_percent".into(), 100.0 * pps / aead_pps);
+        figures.insert("verified_packets".into(), checked.iter().map(|c| c.packets).sum::<u64>() as f64);
+        let Checked { backend, twin, .. } = first;
+        let way = if p.direction == Direction::In { "opened" } else { "sealed" };
+        notes.push(format!(
+            "{way} by {backend}; the raw rate of the same cipher is taken between slices of the same window"
+        ));
+        let same = if backend == twin { ", a second instance of the same code" } else { "" };
+        notes.push(match p.direction {
+            Direction::In => format!(
+                "sealed by {twin}{same} between two batches, while the clock stands still, with fresh sequence \
+                 numbers; of one batch in 256 every packet delivered is compared with what was sealed"
+            ),
+            _ => format!(
+                "of one batch in 256 every packet delivered is opened by {twin}{same} and compared with what went in"
+            ),
+        });
     }
 }
 

@@ -7,8 +7,9 @@ use std::path::Path;
 use toml::Spanned;
 use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 
-use super::file::{Axis, Cpus, File, Flows, Frame, Many, Pace, Port, Quick, Routes, Shape};
+use super::file::{Axis, BuildName, Cpus, File, Flows, Frame, Many, Pace, Port, Quick, Routes, Shape};
 use super::hosts::{Commands, Hosts};
+use super::ipsec;
 use super::method::Written;
 use super::placement;
 use super::{Experiment, Metric, Planned};
@@ -33,7 +34,7 @@ pub type Place<'a> = &'a dyn Fn(Range<usize>, String) -> LabError;
 
 /// One configuration on the way, with the text of every axis.
 #[derive(Clone)]
-struct Partial {
+pub struct Partial {
     planned: Planned,
     labels: Vec<(Axis, String)>,
     /// Axes that are lists, in the order of [`Axis::ALL`].
@@ -47,7 +48,8 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
     let hosts = hosts(&file, place)?;
     for shape in &file.configuration {
         let command = shape.as_ref().command.as_ref().or(file.defaults.command.as_ref());
-        for mut partial in spread(shape.as_ref(), &file.defaults, quick.then_some(&file.quick)) {
+        let all = spread(shape.as_ref(), &file.defaults, quick.then_some(&file.quick));
+        for mut partial in all.map_err(|message| place(shape.span(), message))? {
             let name = &partial.planned.configuration.name;
             if name.is_empty() || name.contains(['/', '\0', '\n']) || name.starts_with('.') {
                 let message =
@@ -64,6 +66,7 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
                 let message = format!("configuration: two are named \"{name}\": {remedy}");
                 return Err(place(shape.span(), message));
             }
+            ipsec::refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
             let own = remote(&mut partial.planned, hosts.as_ref(), command);
             let own = own.map_err(|message| place(shape.span(), message))?;
             commands.extend(own.map(|own| (partial.planned.configuration.name.clone(), own)));
@@ -177,7 +180,7 @@ fn remote(
 
 /// The value of a key: the configuration's, the defaults', or the built-in; smoke values replace lists by
 /// what they give and single values by single values.
-fn chosen<T: Clone>(
+pub fn chosen<T: Clone>(
     shape: &Option<Many<T>>,
     defaults: &Option<Many<T>>,
     quick: Option<&Many<T>>,
@@ -190,7 +193,7 @@ fn chosen<T: Clone>(
     }
 }
 
-fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Vec<Partial> {
+fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<Partial>, String> {
     let machine = Machine::read(Path::new(SYSFS)).unwrap_or(Machine { cpus: Vec::new() });
     let blank = Configuration {
         name: String::new(),
@@ -199,6 +202,8 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Vec<Partial
         workload: Workload { family: Family::Inet, frame: FRAME, flows: FLOWS, rate: Rate::FlatOut },
         routes: ROUTES,
         placement: Placement::default(),
+        ipsec: None,
+        build: None,
     };
     let start = Partial {
         planned: Planned { configuration: blank, missing: None },
@@ -247,15 +252,26 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Vec<Partial
         },
     );
     let ports = chosen(&s.port, &d.port, None, Port(String::new()));
-    let mut all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.configuration.placement.port = v.0);
+    let all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.configuration.placement.port = v.0);
+    let all = match shape.build.as_ref().or(defaults.build.as_ref()) {
+        None => all,
+        Some(builds) => over(
+            all,
+            Axis::Build,
+            builds.clone(),
+            |b: &BuildName| b.0.clone(),
+            |p, v| p.configuration.build = Some(v.0),
+        ),
+    };
+    let mut all = ipsec::spread(all, shape, defaults)?;
     for partial in &mut all {
         partial.planned.configuration.name = name(shape.name.as_deref(), partial);
     }
-    all
+    Ok(all)
 }
 
 /// Every configuration so far, once with each value.
-fn over<T: Clone>(
+pub fn over<T: Clone>(
     partials: Vec<Partial>,
     axis: Axis,
     values: Many<T>,
@@ -364,7 +380,7 @@ fn along(axis: Axis, partials: &[Partial]) -> Vec<(String, String)> {
 
 /// The first listed axis a plot can have along its bottom.
 fn numeric_axis(partials: &[Partial]) -> Option<Axis> {
-    [Axis::Frame, Axis::Flows, Axis::Routes, Axis::Rate].into_iter().find(|axis| {
+    [Axis::Frame, Axis::Flows, Axis::Routes, Axis::Rate, Axis::Policies].into_iter().find(|axis| {
         let labels: BTreeSet<&String> =
             partials.iter().flat_map(|p| &p.labels).filter(|(a, _)| a == axis).map(|(_, l)| l).collect();
         labels.len() > 1
@@ -387,7 +403,8 @@ fn ceilings(configurations: &[Planned]) -> Vec<Planned> {
     for planned in configurations.iter().filter(|p| p.missing.is_none()) {
         let c = &planned.configuration;
         if !found.iter().any(|f| same_load(&f.configuration, c)) {
-            let configuration = Configuration { subject: Subject::Ceiling, ..c.clone() };
+            let configuration =
+                Configuration { subject: Subject::Ceiling, ipsec: None, build: None, ..c.clone() };
             found.push(Planned { configuration, missing: None });
         }
     }

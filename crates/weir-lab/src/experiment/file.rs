@@ -10,8 +10,10 @@ use serde::{Deserialize as DeriveDeserialize, Serialize};
 use toml::Spanned;
 
 use super::hosts::{Commands, Hosts};
+use super::ipsec::IpsecShape;
 use super::method::Written;
 use super::{metric, placement, text};
+use crate::model::ipsec::{CipherName, POLICIES_MAX};
 use crate::model::{Configuration, Family, FrameSize, LabError, Rate, Subject, Topology};
 use crate::search::sweep::Step;
 use crate::stats::Analysis;
@@ -85,6 +87,10 @@ pub struct Shape {
     pub cpus: Option<Many<Cpus>>,
     pub generator_cpus: Option<Many<Cpus>>,
     pub port: Option<Many<Port>>,
+    /// What stands between the ports of the memory topology.
+    pub ipsec: Option<IpsecShape>,
+    /// Which build of the lab runs the memory topology.
+    pub build: Option<Many<BuildName>>,
     /// What the subject `command` is.
     pub command: Option<Commands>,
 }
@@ -118,10 +124,17 @@ pub enum Axis {
     Cpus,
     GeneratorCpus,
     Port,
+    Build,
+    Mode,
+    Direction,
+    Cipher,
+    Backend,
+    Policies,
+    Outer,
 }
 
 impl Axis {
-    pub const ALL: [Axis; 10] = [
+    pub const ALL: [Axis; 17] = [
         Axis::Subject,
         Axis::Topology,
         Axis::Family,
@@ -132,6 +145,13 @@ impl Axis {
         Axis::Cpus,
         Axis::GeneratorCpus,
         Axis::Port,
+        Axis::Build,
+        Axis::Mode,
+        Axis::Direction,
+        Axis::Cipher,
+        Axis::Backend,
+        Axis::Policies,
+        Axis::Outer,
     ];
 
     /// Its key in the file.
@@ -147,6 +167,13 @@ impl Axis {
             Axis::Cpus => "cpus",
             Axis::GeneratorCpus => "generator_cpus",
             Axis::Port => "port",
+            Axis::Build => "build",
+            Axis::Mode => "mode",
+            Axis::Direction => "direction",
+            Axis::Cipher => "cipher",
+            Axis::Backend => "backend",
+            Axis::Policies => "policies",
+            Axis::Outer => "outer",
         }
     }
 
@@ -163,6 +190,22 @@ impl Axis {
                 Rate::Pps(pps) => Some(pps as f64),
                 Rate::FlatOut | Rate::Burst(_) => None,
             },
+            Axis::Policies => c.ipsec.map(|i| f64::from(i.policies)),
+            _ => None,
+        }
+    }
+}
+
+impl Axis {
+    /// The word a configuration has on it; `None` where it has a number, or nothing.
+    pub fn word(self, c: &Configuration) -> Option<String> {
+        match self {
+            Axis::Build => c.build.clone(),
+            Axis::Mode => c.ipsec.map(|i| super::kebab(&i.mode)),
+            Axis::Direction => c.ipsec.map(|i| super::kebab(&i.direction)),
+            Axis::Cipher => c.ipsec.map(|i| i.cipher.to_string()),
+            Axis::Backend => c.ipsec.map(|i| super::kebab(&i.backend)),
+            Axis::Outer => c.ipsec.map(|i| super::kebab(&i.outer)),
             _ => None,
         }
     }
@@ -341,10 +384,36 @@ checked! {
     };
     /// A placement by name or list.
     Cpus(String), placement::WORDS, |s| word(s).filter(|w| placement::is_word(w)).map(str::to_string);
+    /// A suite by its name.
+    Cipher(CipherName), CipherName::expected(), |s| word(s).and_then(CipherName::named);
+    /// Rules of an SPD.
+    Policies(u32), format!("a number of policies from 1 to {POLICIES_MAX}"), |s| {
+        within(s, 1, i64::from(POLICIES_MAX)).map(|n| n as u32)
+    };
+    /// Sequence numbers remembered (RFC 4303 3.4.3).
+    Window(u16), "0 for no replay protection, or a window from 32 to 4096", |s| {
+        within(s, 0, 4096).filter(|n| *n == 0 || *n >= 32).map(|n| n as u16)
+    };
+    /// The folder of a build beside this program's.
+    BuildName(String), "\"default\" or the name of a build's folder below `target`, without slashes", |s| {
+        word(s).filter(|w| is_folder(w)).map(str::to_string)
+    };
     /// The port kind of the daemon.
     Port(String), "\"af_xdp\" or \"af_packet\"", |s| {
         word(s).filter(|w| ["af_xdp", "af_packet"].contains(w)).map(str::to_string)
     };
+}
+
+fn is_folder(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
+}
+
+impl Default for Cipher {
+    /// What every machine and every peer has.
+    fn default() -> Self {
+        Cipher(CipherName(weir_core::ipsec::Suite::AES_GCM_128))
+    }
 }
 
 impl Default for Margin {

@@ -10,8 +10,9 @@ use crate::model::Sample;
 pub struct Metric(pub String);
 
 /// Every metric a file may name; beds report further figures in tables only.
-pub const KNOWN: [&str; 16] = [
+pub const KNOWN: [&str; 17] = [
     "pps",
+    "mbps",
     "clocks_per_packet",
     "ns_per_packet",
     "cpu_percent",
@@ -55,13 +56,16 @@ impl Metric {
 
     pub fn higher_is_better(&self) -> bool {
         let name = self.0.as_str();
-        name == "pps" || ["_pps", "_mbps", "_frames"].iter().any(|unit| name.ends_with(unit))
+        name == "pps"
+            || name == "mbps"
+            || ["_pps", "_mbps", "_frames"].iter().any(|unit| name.ends_with(unit))
     }
 
     /// Divisor and unit for tables and plots.
     pub fn unit(&self) -> (f64, &'static str) {
         match self.0.as_str() {
             "pps" => (1e6, "Mpps"),
+            "mbps" => (1.0, "Mb/s"),
             "clocks_per_packet" => (1.0, "clocks a packet"),
             "ns_per_packet" => (1.0, "ns a packet"),
             name if name.starts_with("latency_") && name.contains("ns_") => (1e3, "µs"),
@@ -77,6 +81,7 @@ impl Metric {
     pub fn sentence(&self) -> String {
         match self.0.as_str() {
             "pps" => "packets delivered a second".into(),
+            "mbps" => "megabits delivered a second".into(),
             "clocks_per_packet" => "TSC clocks a packet".into(),
             "ns_per_packet" => "nanoseconds a packet".into(),
             "loss_percent" => "packets lost of those sent".into(),

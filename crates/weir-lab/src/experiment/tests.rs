@@ -118,7 +118,7 @@ fn a_malformed_value_is_refused_with_line_column_expectation() {
             "[[configuration]]\nspeed = 1\n",
             "labs/x.toml:7:1: unknown field `speed`, expected one of `name`, `subject`",
         ),
-        ("metric = \"mbps\"\n[[configuration]]\n", "labs/x.toml:6:10: got \"mbps\", expected one of pps"),
+        ("metric = \"gbps\"\n[[configuration]]\n", "labs/x.toml:6:10: got \"gbps\", expected one of pps"),
         ("margin_percent = 0\n[[configuration]]\n", "labs/x.toml:6:18: got 0, expected a percentage above 0"),
         (
             "reference = \"z\"\n[[configuration]]\n",

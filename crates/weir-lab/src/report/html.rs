@@ -7,6 +7,7 @@ use super::differentials;
 use super::markdown::{facts, percentiles_of};
 use super::plots::{self, Plot};
 use super::profiles;
+use super::protection;
 use super::record;
 use super::search;
 use super::svg::escape;
@@ -34,6 +35,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
         body += &picture(&plot);
     }
     body += &figures(results);
+    body += &protected(results);
     body += &latency(results);
     body += &searches(results);
     body += &time(results);
@@ -64,6 +66,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
 
 fn pictures(manifest: &Manifest, results: &Results) -> Vec<Plot> {
     let mut all: Vec<Plot> = plots::against_axis(&manifest.experiment, results);
+    all.extend(plots::by_word(&manifest.experiment, results));
     all.extend(plots::throughput_against_loss(&plots::curves_of_rates(&manifest.experiment, results)));
     all.extend(plots::runs(results));
     all.extend(plots::over_time(results));
@@ -333,6 +336,12 @@ fn changed(pair: &differentials::Pair) -> String {
     };
     let inside = list(&pair.above) + &plain(&pair.table) + &list(&pair.below);
     format!("<details><summary>What changed: {}</summary>{inside}</details>\n", escape(&pair.title))
+}
+
+fn protected(results: &Results) -> String {
+    let Some(table) = protection::section(results) else { return String::new() };
+    let note = format!("<p class=\"note\">{}</p>", escape(protection::METHOD));
+    section("Beside the cipher alone", &format!("<div class=\"wrap\">{}</div>{note}", plain(&table)))
 }
 
 fn cached(results: &Results) -> String {

@@ -5,6 +5,7 @@ use super::cliffs;
 use super::comparisons::{Table, blocks as in_blocks, control, legend, tests, tests_legend, verdicts};
 use super::differentials;
 use super::profiles;
+use super::protection;
 use super::record;
 use super::search;
 use super::{beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed};
@@ -26,6 +27,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
         utc(manifest.started_unix_ms)
     );
     out += &figures(results);
+    out += &protected(results);
     out += &comparisons(results);
     if let Some(said) = control(&results.controls) {
         out += &format!("\n## Control\n\n{said}\n\n{}", table(&verdicts(&results.controls)));
@@ -78,6 +80,13 @@ fn figure_row(results: &Results, outcome: &Outcome) -> String {
         or_dash(outcome.loss_percent.map(|l| format!("{} %", digits(l.median)))),
         or_dash(outcome.ceiling_share.map(|c| format!("{:.0} %", c * 100.0))),
     )
+}
+
+fn protected(results: &Results) -> String {
+    let rows = protection::section(results);
+    rows.map_or(String::new(), |rows| {
+        format!("\n## Beside the cipher alone\n\n{}\n{}\n", table(&rows), protection::METHOD)
+    })
 }
 
 fn comparisons(results: &Results) -> String {

@@ -5,6 +5,7 @@
 //! apart by colour alone. Refuses: figures that are not in the results.
 
 mod axis;
+mod bars;
 mod forest;
 mod latency;
 mod loss;
@@ -12,6 +13,7 @@ mod strips;
 mod time;
 
 pub use axis::against_axis;
+pub use bars::by_word;
 pub use forest::ratios;
 pub use latency::percentiles;
 pub use loss::{LossCurve, LossStep, curves_of_rates, throughput_against_loss};
@@ -49,9 +51,10 @@ fn place(results: &Results, name: &str) -> Option<usize> {
 }
 
 /// Figures of different topologies are worlds apart: each gets plots of its own.
-pub(super) const TOPOLOGIES: [(Topology, &str); 3] = [
+pub(super) const TOPOLOGIES: [(Topology, &str); 4] = [
     (Topology::Memory, "in memory"),
     (Topology::Netns, "in namespaces over veth"),
+    (Topology::Gateways, "TCP through gateways"),
     (Topology::Ssh, "on hosts over ssh"),
 ];
 

@@ -141,6 +141,7 @@ fn elsewhere(c: &Configuration, axis: Axis) -> Configuration {
         Axis::Flows => rest.workload.flows = 0,
         Axis::Routes => rest.routes = 0,
         Axis::Rate => rest.workload.rate = Rate::FlatOut,
+        Axis::Policies => rest.ipsec.iter_mut().for_each(|i| i.policies = 0),
         _ => {}
     }
     rest

@@ -3,6 +3,8 @@
 //! The lab never links it. What it knows of it is its configuration language and what its control socket
 //! says. Its addresses are its own (the kernel has none), so nothing but weir forwards.
 
+pub mod gateway;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -61,7 +63,7 @@ pub struct Weir {
     control: Control,
     notes: Vec<String>,
     // Dropped last: the daemon's socket and log are in it.
-    _folder: Folder,
+    folder: Folder,
 }
 
 /// The program: beside this one, or on the `PATH`.
@@ -76,27 +78,37 @@ pub fn program() -> Option<PathBuf> {
 
 impl Weir {
     pub fn start(site: &Site) -> Result<Weir, LabError> {
+        let roles = [(&site.input.name, "din"), (&site.output.name, "dout")];
+        Weir::launch(site.namespace, &roles, |_, socket| Ok(configuration(site, socket)))
+    }
+
+    /// Starts it in `namespace` with the configuration written for its folder and socket. `roles` are what
+    /// notes call its interfaces.
+    fn launch(
+        namespace: &Namespace,
+        roles: &[(&String, &str)],
+        configuration: impl Fn(&Path, &Path) -> std::io::Result<String>,
+    ) -> Result<Weir, LabError> {
         let program = program().ok_or_else(|| LabError(super::MISSING_WEIR.into()))?;
         let folder = Folder::new()?;
         let (file, socket) = (folder.path().join("weir.toml"), folder.path().join("weir.sock"));
         let log = folder.path().join("weir.log");
         let failed = |what: &str, e: std::io::Error| LabError(format!("weir: {what}: {e}"));
-        fs::write(&file, configuration(site, &socket)).map_err(|e| failed("configuration", e))?;
+        let written = configuration(folder.path(), &socket).and_then(|text| fs::write(&file, text));
+        written.map_err(|e| failed("configuration", e))?;
         let output = File::create(&log).map_err(|e| failed("log", e))?;
         let errors = output.try_clone().map_err(|e| failed("log", e))?;
-        let child = site
-            .namespace
+        let child = namespace
             .run(move || {
                 let mut command = Command::new(program);
                 command.arg("run").arg(file).stdin(Stdio::null()).stdout(output).stderr(errors);
                 process::dies_with_starter(&mut command).spawn()
             })?
             .map_err(|e| failed("cannot be started", e))?;
-        let mut weir = Weir { child, control: Control::new(socket), notes: Vec::new(), _folder: folder };
-        weir._folder.record_subject(weir.child.id())?;
+        let mut weir = Weir { child, control: Control::new(socket), notes: Vec::new(), folder };
+        weir.folder.record_subject(weir.child.id())?;
         weir.wait_until_ready(&log)?;
         // interfaces have another name in every run: notes name their role, so that runs say the same
-        let roles = [(&site.input.name, "din"), (&site.output.name, "dout")];
         let steady = |note: String| roles.iter().fold(note, |n, (name, role)| n.replace(*name, role));
         weir.notes = weir.describe()?.into_iter().map(steady).collect();
         Ok(weir)
@@ -163,7 +175,7 @@ fn configuration(site: &Site, socket: &Path) -> String {
     text
 }
 
-fn tail(log: &Path) -> String {
+pub(super) fn tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
     if lines.is_empty() {

@@ -11,7 +11,8 @@ use weir_core::route::{Prefix, Prefix4, Prefix6};
 use weir_core::state::{AddressSpec, Desired, Link, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via};
 use weir_core::tables::{Mac, Owner, ReversePath, Settings, Tables};
 
-use crate::model::{Family, LabError};
+use super::ipsec;
+use crate::model::{Family, LabError, Protection};
 use crate::workload::address::{self, GATEWAYS};
 
 /// Which of all possible tables: the same for every run, so that runs differ in nothing they need not.
@@ -50,8 +51,8 @@ impl Net {
     }
 }
 
-/// Tables with `routes` routes of a family.
-pub fn build(family: Family, routes: u32) -> Result<Net, LabError> {
+/// Tables with `routes` routes of a family, and what protects packets in so many workers.
+pub fn build(family: Family, routes: u32, protection: Option<(&Protection, usize)>) -> Result<Net, LabError> {
     let count = routes as usize;
     let (prefixes, specs): (Prefixes, Vec<RouteSpec>) = match family {
         Family::Inet => {
@@ -71,7 +72,7 @@ pub fn build(family: Family, routes: u32) -> Result<Net, LabError> {
             specs.len()
         )));
     }
-    let desired = Desired {
+    let mut desired = Desired {
         ports: vec![
             port("in", address::IN_V4, address::IN_V6),
             port("out", address::OUT_V4, address::OUT_V6),
@@ -83,16 +84,20 @@ pub fn build(family: Family, routes: u32) -> Result<Net, LabError> {
         settings: Settings::default(),
         ..Desired::default()
     };
-    let links = [("in", IN_MAC), ("out", OUT_MAC)].map(|(device, mac)| Link {
-        device: device.into(),
-        mac,
-        mtu: 1500,
-        up: true,
-        point_to_point: false,
-    });
-    let mut control = Control::new(desired, links, 0).map_err(|errors| {
+    let mut links = [("in", IN_MAC), ("out", OUT_MAC)]
+        .map(|(device, mac)| Link { device: device.into(), mac, mtu: 1500, up: true, point_to_point: false })
+        .to_vec();
+    let made = match protection {
+        None => Control::new(desired, links, 0),
+        Some((protection, workers)) => {
+            ipsec::add(&mut desired, &mut links, protection, workers);
+            let ciphers = ipsec::ciphers(protection.backend).map_err(LabError)?;
+            Control::with_ciphers(desired, links, 0, ciphers)
+        }
+    };
+    let mut control = made.map_err(|errors| {
         let first = errors.first().map_or(String::new(), ToString::to_string);
-        LabError(format!("memory: the routes cannot be installed: {first}"))
+        LabError(format!("memory: the tables cannot be built: {first}"))
     })?;
     let tables = control
         .take_snapshot()

@@ -16,7 +16,7 @@ const IMIX: [u16; 12] = [64, 570, 64, 64, 570, 64, 1518, 64, 570, 64, 64, 570];
 /// Least frames in memory: headers, and Ethernet's 60.
 const LEAST4: u16 = 60;
 const LEAST6: u16 = 62;
-const GENERATOR_MAC: [u8; 6] = [2, 0, 0, 0, 9, 9];
+pub const GENERATOR_MAC: [u8; 6] = [2, 0, 0, 0, 9, 9];
 
 /// A template, alone in its cache line.
 #[derive(Clone, Copy)]
@@ -59,6 +59,11 @@ impl Templates {
         Ok(Templates { frames, lens, notes })
     }
 
+    /// Bytes in memory of a frame, on average.
+    pub fn mean_len(&self) -> f64 {
+        self.lens.iter().map(|&l| f64::from(l)).sum::<f64>() / self.lens.len().max(1) as f64
+    }
+
     /// Order of flows: a turn through all of them, decided by the seed.
     pub fn order(&self, seed: u64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.frames.len()).collect();
@@ -67,13 +72,29 @@ impl Templates {
     }
 }
 
+/// The flow a packet (from its IP header) belongs to, by its source address.
+pub fn flow_of(packet: &[u8]) -> Option<usize> {
+    let flow = match packet.first()? >> 4 {
+        4 => {
+            let source = u32::from_be_bytes(packet.get(12..16)?.try_into().ok()?);
+            source.checked_sub(u32::from(FIRST_V4))?
+        }
+        _ => {
+            let source = u128::from_be_bytes(packet.get(8..24)?.try_into().ok()?);
+            u32::try_from(source.checked_sub(u128::from(FIRST_V6))?).ok()?
+        }
+    };
+    Some(flow as usize)
+}
+
+/// Sources: one a flow from these on.
+const FIRST_V4: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 1);
+const FIRST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x80, 0, 0, 0, 0, 0, 1);
+
 fn template(flow: u32, destination: IpAddr, len: u16) -> Result<Template, LabError> {
     let source: IpAddr = match destination {
-        IpAddr::V4(_) => Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 128, 0, 1)) + flow).into(),
-        IpAddr::V6(_) => {
-            Ipv6Addr::from(u128::from(Ipv6Addr::new(0xfd00, 0x80, 0, 0, 0, 0, 0, 1)) + u128::from(flow))
-                .into()
-        }
+        IpAddr::V4(_) => Ipv4Addr::from(u32::from(FIRST_V4) + flow).into(),
+        IpAddr::V6(_) => Ipv6Addr::from(u128::from(FIRST_V6) + u128::from(flow)).into(),
     };
     let headers = if destination.is_ipv4() { 14 + 20 + 8 } else { 14 + 40 + 8 };
     let payload = vec![0; usize::from(len).saturating_sub(headers)];

@@ -1,12 +1,14 @@
 //! One worker: source, router and sink on one CPU, and what it counted.
+//!
+//! With IPsec it has work that is not the pipeline's: frames to be sealed by the far end, the raw rate of the
+//! cipher, delivered packets to be opened. All of it is done between two breaths, while the worker's clock
+//! stands still ([`Bench::now`]): windows, rates and clocks a packet are the pipeline's own.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use weir_core::device::{Device, DeviceStats};
-use weir_core::packet::{BATCH, Batch, DeviceId, Frame, HEADROOM, Pool};
+use weir_core::device::Device;
+use weir_core::packet::{BATCH, Batch, Pool};
 use weir_core::router::{Output, Router, breathe};
 use weir_core::tables::Tables;
 use weir_core::time::Nanos;
@@ -14,16 +16,13 @@ use weir_core::verdict::Ledger;
 use weir_io::perf_event::counter::{Counted, Counter};
 use weir_io::{clock, cpu};
 
-use super::traffic::{TEMPLATE, Template, Templates};
-use crate::model::{LabError, LossLedger, Rate};
+use super::devices::{Gauges, Memory, Sink, Source, Supply};
+use super::protected::{Checked, Protected};
+use super::traffic::Templates;
+use crate::model::{LabError, LossLedger, Protection, Rate};
 
 /// Four batches: one in the router, one being sent, and the rest so that none is ever waited for.
 const BUFFERS: usize = 4 * BATCH;
-
-/// Heap buffers: a kilobyte or two and a bookkeeping word apart, so that the headers of a batch spread over
-/// the sets of a first-level cache. At a power of two apart, as in AF_XDP's aligned memory, they would share
-/// one or two sets of 64; DPDK pads the objects of its memory pools for the same reason.
-type Memory = Box<[u8]>;
 
 /// What a worker is asked to offer.
 #[derive(Clone, Copy)]
@@ -48,11 +47,15 @@ impl Load {
 }
 
 pub struct Job {
+    /// Its place among the workers.
+    pub worker: usize,
     pub cpu: u32,
     pub seed: u64,
     /// `None` for the ceiling.
     pub through: Option<Arc<Tables>>,
     pub templates: Arc<Templates>,
+    /// What its packets go through; nothing where they pass beside it.
+    pub ipsec: Option<Protection>,
     pub load: Load,
     pub warm_up: Duration,
     pub window: Duration,
@@ -66,6 +69,8 @@ pub struct Counts {
     pub ledger: LossLedger,
     /// Loads the last level of cache saw in the window, and those it missed; absent without counters.
     pub last_level: Option<(f64, f64)>,
+    /// What was measured and checked beside the pipeline.
+    pub checked: Option<Checked>,
     pub notes: Vec<String>,
 }
 
@@ -85,85 +90,6 @@ impl LastLevel {
     }
 }
 
-/// Copies template after template into buffers, as many as it may.
-struct Source {
-    frames: Vec<Template>,
-    lens: Vec<u16>,
-    at: usize,
-    /// Packets it may still hand out.
-    allowed: Rc<Cell<u64>>,
-    made: Rc<Cell<u64>>,
-}
-
-impl Device<Memory> for Source {
-    fn rx(&mut self, pool: &mut Pool<Memory>, batch: &mut Batch<Memory>) -> usize {
-        let room = (batch.room() as u64).min(self.allowed.get());
-        let mut made = 0;
-        while made < room {
-            let Some(buffer) = pool.take() else { break };
-            let mut frame = Frame::new(buffer, HEADROOM, TEMPLATE, DeviceId(0));
-            frame.data_mut().copy_from_slice(&self.frames[self.at].0);
-            let fits = frame.set_len(usize::from(self.lens[self.at]));
-            debug_assert!(fits, "frames of 1,518 bytes fit into a buffer of 2,048");
-            self.at = if self.at + 1 == self.frames.len() { 0 } else { self.at + 1 };
-            if let Err(frame) = batch.push(frame) {
-                pool.put(frame.into_buffer());
-                break;
-            }
-            made += 1;
-        }
-        self.allowed.set(self.allowed.get() - made);
-        self.made.set(self.made.get() + made);
-        made as usize
-    }
-
-    /// What the router answers to the generator: nothing here asks for it.
-    fn tx(&mut self, pool: &mut Pool<Memory>, frames: &mut Vec<Frame<Memory>>) -> usize {
-        give_back(pool, frames)
-    }
-
-    fn buffers_held(&self) -> usize {
-        0
-    }
-
-    fn stats(&mut self) -> DeviceStats {
-        DeviceStats::default()
-    }
-}
-
-/// Counts frames and gives their buffers back.
-struct Sink {
-    taken: Rc<Cell<u64>>,
-}
-
-impl Device<Memory> for Sink {
-    fn rx(&mut self, _: &mut Pool<Memory>, _: &mut Batch<Memory>) -> usize {
-        0
-    }
-
-    fn tx(&mut self, pool: &mut Pool<Memory>, frames: &mut Vec<Frame<Memory>>) -> usize {
-        let count = give_back(pool, frames);
-        self.taken.set(self.taken.get() + count as u64);
-        count
-    }
-
-    fn buffers_held(&self) -> usize {
-        0
-    }
-
-    fn stats(&mut self) -> DeviceStats {
-        DeviceStats::default()
-    }
-}
-
-fn give_back(pool: &mut Pool<Memory>, frames: &mut Vec<Frame<Memory>>) -> usize {
-    let count = frames.len();
-    for frame in frames.drain(..) {
-        pool.put(frame.into_buffer());
-    }
-    count
-}
-
 /// Everything one worker owns.
 struct Bench {
     through: Option<Arc<Tables>>,
@@ -173,9 +99,10 @@ struct Bench {
     pool: Pool<Memory>,
     out: Output<Memory>,
     load: Load,
-    allowed: Rc<Cell<u64>>,
-    made: Rc<Cell<u64>>,
-    taken: Rc<Cell<u64>>,
+    gauges: Gauges,
+    protected: Option<Protected>,
+    /// How long the worker's clock has stood still: nanoseconds, and ticks.
+    aside: (Nanos, u64),
     /// When pacing began, and packets allowed since.
     began: Nanos,
     granted: u64,
@@ -192,18 +119,28 @@ pub fn work(job: Job, start: &Barrier) -> Result<Counts, LabError> {
     start.wait();
     let mut bench = made?;
     bench.spend(job.warm_up);
+    if let Some(protected) = &mut bench.protected {
+        protected.begin(job.window);
+    }
     let before = bench.state();
-    let mut last_level = LastLevel::start();
+    // the far end's misses are not the pipeline's
+    let mut last_level = if bench.protected.is_none() { LastLevel::start() } else { None };
     let counted_before = last_level.as_mut().and_then(LastLevel::read).unwrap_or_default();
-    let (ticks, began) = (clock::ticks(), clock::now());
+    let real = clock::now();
+    let (ticks, began) = (bench.ticks(), bench.now());
     let now = bench.spend(job.window);
-    let ticks = clock::ticks().zip(ticks).map_or(0, |(after, before)| after.wrapping_sub(before));
+    let ticks = bench.ticks().zip(ticks).map_or(0, |(after, before)| after.wrapping_sub(before));
+    let window = (real, clock::now());
     let counted = last_level.as_mut().and_then(LastLevel::read);
     let last_level = counted.map(|c| (c[0] - counted_before[0], c[1] - counted_before[1]));
     let seconds = (now - began) as f64 / 1e9;
     let intended = bench.load.pps.map(|pps| (pps * seconds) as u64);
     let ledger = ledger(&before, &bench.state(), intended);
-    Ok(Counts { seconds, window: (began, now), ticks, ledger, last_level, notes })
+    let checked = match bench.protected {
+        Some(protected) => Some(protected.end(&bench.gauges)?),
+        None => None,
+    };
+    Ok(Counts { seconds, window, ticks, ledger, last_level, checked, notes })
 }
 
 /// Hands out so many packets, however long it takes.
@@ -211,8 +148,8 @@ pub fn pass(job: &Job, packets: u64) -> Result<LossLedger, LabError> {
     let mut bench = Bench::new(job)?;
     let before = bench.state();
     let now = clock::now();
-    bench.allowed.set(packets);
-    while bench.allowed.get() > 0 {
+    bench.gauges.allowed.set(packets);
+    while bench.gauges.allowed.get() > 0 {
         bench.breath(now);
     }
     Ok(ledger(&before, &bench.state(), None))
@@ -253,58 +190,88 @@ fn ledger(before: &State, after: &State, intended: Option<u64>) -> LossLedger {
 
 impl Bench {
     fn new(job: &Job) -> Result<Bench, LabError> {
-        let [allowed, made, taken] = [0; 3].map(|n| Rc::new(Cell::new(n)));
+        let gauges = Gauges::default();
         let order = job.templates.order(job.seed);
-        let source = Source {
-            frames: order.iter().map(|&i| job.templates.frames[i]).collect(),
-            lens: order.iter().map(|&i| job.templates.lens[i]).collect(),
-            at: 0,
-            allowed: allowed.clone(),
-            made: made.clone(),
+        let protected = job.ipsec.map(|p| Protected::new(p, job)).transpose()?;
+        let supply = protected.as_ref().and_then(Protected::supply);
+        let source: Box<dyn Device<Memory>> = match supply {
+            Some(ready) => Box::new(Supply { ready, gauges: gauges.clone() }),
+            None => Box::new(Source {
+                frames: order.iter().map(|&i| job.templates.frames[i]).collect(),
+                lens: order.iter().map(|&i| job.templates.lens[i]).collect(),
+                at: 0,
+                gauges: gauges.clone(),
+            }),
         };
+        let devices = job.through.as_ref().map_or(2, |tables| tables.devices.len().max(2));
         Ok(Bench {
             through: job.through.clone(),
-            router: Router::new(),
-            devices: vec![Box::new(source), Box::new(Sink { taken: taken.clone() })],
+            router: Router::new().with_worker(job.worker),
+            devices: vec![source, Box::new(Sink { gauges: gauges.clone() })],
             batch: Batch::new(),
             pool: Pool::boxed(BUFFERS),
-            out: Output::new(2),
+            out: Output::new(devices),
             load: job.load,
-            allowed,
-            made,
-            taken,
+            gauges,
+            protected,
+            aside: (0, 0),
             began: clock::now(),
             granted: 0,
         })
     }
 
     fn state(&self) -> State {
-        State { made: self.made.get(), taken: self.taken.get(), router: self.router.ledger().clone() }
+        let Gauges { made, taken, .. } = &self.gauges;
+        State { made: made.get(), taken: taken.get(), router: self.router.ledger().clone() }
+    }
+
+    /// CLOCK_MONOTONIC without what was spent aside.
+    fn now(&self) -> Nanos {
+        clock::now() - self.aside.0
+    }
+
+    fn ticks(&self) -> Option<u64> {
+        clock::ticks().map(|ticks| ticks.wrapping_sub(self.aside.1))
     }
 
     /// Breathes for a time; returns when it stopped.
     fn spend(&mut self, time: Duration) -> Nanos {
-        let end = clock::now() + time.as_nanos() as u64;
+        let end = self.now() + time.as_nanos() as u64;
         loop {
-            let now = clock::now();
+            let mut now = self.now();
             if now >= end {
                 return now;
             }
             self.grant(now);
+            if self.protected.is_some() {
+                now = self.step_aside(now);
+            }
             self.breath(now);
         }
+    }
+
+    /// Stops the worker's clock for what is not the pipeline's.
+    fn step_aside(&mut self, now: Nanos) -> Nanos {
+        let (since, ticks) = (clock::now(), clock::ticks());
+        if let Some(protected) = &mut self.protected {
+            protected.prepare(now, &mut self.pool, &self.gauges);
+        }
+        let (until, after) = (clock::now(), clock::ticks());
+        self.aside.0 += until - since;
+        self.aside.1 += after.zip(ticks).map_or(0, |(after, before)| after.wrapping_sub(before));
+        until - self.aside.0
     }
 
     /// How many packets the source may hand out by now; never a burst above a batch.
     fn grant(&mut self, now: Nanos) {
         let Some(pps) = self.load.pps else {
-            self.allowed.set(u64::MAX);
+            self.gauges.allowed.set(u64::MAX);
             return;
         };
         let due = ((now - self.began) as f64 / 1e9 * pps) as u64;
-        let more = (due - self.granted).min(BATCH as u64 - self.allowed.get().min(BATCH as u64));
+        let more = (due - self.granted).min(BATCH as u64 - self.gauges.allowed.get().min(BATCH as u64));
         self.granted = due;
-        self.allowed.set(self.allowed.get() + more);
+        self.gauges.allowed.set(self.gauges.allowed.get() + more);
     }
 
     fn breath(&mut self, now: Nanos) {

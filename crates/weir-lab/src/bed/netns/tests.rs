@@ -30,6 +30,8 @@ fn laid(test: &str, subject: Subject, family: Family, flows: u32) -> Option<Laid
         workload: workload(family, flows),
         routes: ROUTES,
         placement: Placement::default(),
+        ipsec: None,
+        build: None,
     };
     if let Some(missing) = NetnsBed::default().missing(&configuration) {
         writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");

@@ -123,6 +123,7 @@ fn word(axis: Axis) -> &'static str {
         Axis::Flows => "flows",
         Axis::Routes => "routes",
         Axis::Rate => "packets offered a second",
+        Axis::Policies => "policies, the last matches",
         other => other.key(),
     }
 }
@@ -141,6 +142,13 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
             (Axis::Routes, format!("{} routes", c.routes)),
             (Axis::Cpus, format!("cpu {}", cpus(&c.placement.cpus))),
             (Axis::Port, c.placement.port.clone()),
+            (Axis::Build, Axis::Build.word(c).unwrap_or_default()),
+            (Axis::Mode, Axis::Mode.word(c).unwrap_or_default()),
+            (Axis::Direction, Axis::Direction.word(c).unwrap_or_default()),
+            (Axis::Cipher, Axis::Cipher.word(c).unwrap_or_default()),
+            (Axis::Backend, Axis::Backend.word(c).unwrap_or_default()),
+            (Axis::Policies, c.ipsec.map_or(String::new(), |i| format!("{} policies", i.policies))),
+            (Axis::Outer, Axis::Outer.word(c).unwrap_or_default()),
         ]
     };
     // a ceiling has no routes of its own

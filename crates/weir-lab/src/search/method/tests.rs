@@ -63,6 +63,8 @@ fn outcome(fake: &mut Fake, method: &Method, stop: bool) -> Result<Sample, LabEr
         },
         routes: 1,
         placement: Placement::default(),
+        ipsec: None,
+        build: None,
     };
     let (warm_up, window) = (Duration::ZERO, Duration::from_millis(500));
     let run = Run {

@@ -1,0 +1,285 @@
+//! The `gateways` topology: TCP from a client to a server through a tunnel between two gateways.
+//!
+//! ```text
+//!   client ns          left gateway ns          right gateway ns         server ns
+//!   cl ═══════════ lin ─► seal ─► lout ═══════════ rout ─► open ─► rin ═══════════ sv
+//!      10.1.0.0/24                    192.0.2.0/24                     10.2.0.0/24
+//! ```
+//!
+//! Promises: both gateways are of one kind and stand on the same wires, with the same packets (an MTU of
+//! 1,400 at both ends) and the same CPUs, whichever kind it is: client and left gateway share one, server
+//! and right gateway another. The ceiling is the kernel forwarding without a tunnel. What counts is what the
+//! server read.
+//!
+//! Refuses: rates. TCP finds its own.
+
+mod tcp;
+
+use std::time::{Duration, Instant};
+
+use super::netns::counters::cpu_ticks;
+use super::netns::namespace::Namespace;
+use super::netns::place::{self, Cpus};
+use super::netns::residue;
+use super::netns::wire::{self, Port};
+use crate::model::{
+    Bed, Configuration, Family, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject, Trial,
+};
+use crate::subject::gateway::{Gateway, Pair, Side};
+use crate::subject::{strongswan, weir};
+
+/// At both ends: what any tunnel here adds still fits into 1,500 bytes.
+const MTU: u16 = 1400;
+/// Keys are agreed on and neighbours found within this.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+const MBIT: f64 = 1e6 / 8.0;
+
+#[derive(Debug, Default)]
+pub struct GatewaysBed {
+    swept: bool,
+}
+
+impl Bed for GatewaysBed {
+    fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+        if configuration.workload.family == Family::Inet6 {
+            return Some("gateways: TCP over IPv4 only; use family = \"inet\"".into());
+        }
+        place::missing_privilege().or_else(|| match configuration.subject {
+            Subject::Ceiling => None,
+            Subject::Weir => crate::subject::missing(Subject::Weir),
+            Subject::Strongswan => strongswan::missing(),
+            other => Some(format!(
+                "{}: is no tunnel gateway here: use subject = \"weir\" or \"strongswan\"",
+                crate::experiment::kebab(&other)
+            )),
+        })
+    }
+
+    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
+        if let Some(missing) = self.missing(configuration) {
+            return Err(LabError(missing));
+        }
+        let swept = if self.swept { Vec::new() } else { residue::sweep() };
+        self.swept = true;
+        let mut laid = Laid::new(configuration)?;
+        laid.notes.extend(swept);
+        Ok(Box::new(laid))
+    }
+}
+
+/// Wires, gateways and ends of one configuration.
+struct Laid {
+    // Dropped first: they end before their namespaces do.
+    gateways: Vec<Box<dyn Gateway>>,
+    server: tcp::Server,
+    client: Namespace,
+    _middle: [Namespace; 2],
+    far: (Namespace, Port),
+    connections: u32,
+    /// Of the left side, of the right side.
+    cpus: [u32; 2],
+    notes: Vec<String>,
+}
+
+/// Namespaces of the two sides and their wires, from the outside in.
+struct Wires {
+    ends: [(Namespace, Port); 2],
+    middle: [Namespace; 2],
+    inner: [Port; 2],
+    outer: [Port; 2],
+}
+
+impl Laid {
+    fn new(configuration: &Configuration) -> Result<Laid, LabError> {
+        let chosen = Cpus::choose(&configuration.placement)?;
+        let cpus = match configuration.placement.cpus[..] {
+            [] => [chosen.generator, chosen.subject[0]],
+            [both] => [both, both],
+            [left, .., right] => [left, right],
+        };
+        let wires = Wires::lay()?;
+        let tunnelled = configuration.subject != Subject::Ceiling;
+        wires.address(tunnelled)?;
+        let mut notes = vec![format!(
+            "cpus: client and left gateway {}, server and right gateway {}; an MTU of {MTU} at both ends",
+            cpus[0], cpus[1]
+        )];
+        let sides = [0, 1].map(|i| Side {
+            namespace: &wires.middle[i],
+            inner: &wires.inner[i],
+            outer: &wires.outer[i],
+            cpu: cpus[i],
+            right: i == 1,
+            configuration,
+        });
+        let gateways: Vec<Box<dyn Gateway>> = match configuration.subject {
+            Subject::Weir => weir::gateway::start(Pair(&sides))?,
+            Subject::Strongswan => strongswan::start(Pair(&sides))?,
+            _ => Vec::new(),
+        };
+        notes.extend(gateways.iter().flat_map(|g| g.notes()));
+        notes.sort_unstable();
+        notes.dedup();
+        for i in [0, 1] {
+            let (end, port) = &wires.ends[i];
+            notes.extend(wire::place(end, port, cpus[i], false)?);
+            for port in [&wires.inner[i], &wires.outer[i]] {
+                notes.extend(wire::place(&wires.middle[i], port, cpus[i], false)?);
+            }
+        }
+        let [near, far] = wires.ends;
+        let server = tcp::Server::start(&far.0, cpus[1])?;
+        let connections = configuration.workload.flows;
+        Ok(Laid { gateways, server, client: near.0, _middle: wires.middle, far, connections, cpus, notes })
+    }
+
+    /// Connects as soon as packets pass.
+    fn connect(&self) -> Result<tcp::Client, LabError> {
+        let until = Instant::now() + READY_WITHIN;
+        loop {
+            match tcp::Client::start(&self.client, self.connections, self.cpus[0]) {
+                Ok(client) => return Ok(client),
+                Err(e) if Instant::now() > until => {
+                    let said: Vec<String> = self.gateways.iter().map(|g| g.log()).collect();
+                    return Err(LabError(format!(
+                        "gateways: no connection passes: {e}; {}",
+                        said.join("; ")
+                    )));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    fn received(&self) -> Result<u64, LabError> {
+        let path = format!("/sys/class/net/{}/statistics/rx_packets", self.far.1.name);
+        let packets = std::fs::read_to_string(&path).or_else(|_| self.far.0.read(&path).map_err(other));
+        packets.ok().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
+            LabError(format!("{path}: says no number of packets; this is a defect of weir-lab"))
+        })
+    }
+}
+
+fn other(e: LabError) -> std::io::Error {
+    std::io::Error::other(e.0)
+}
+
+impl Wires {
+    fn lay() -> Result<Wires, LabError> {
+        let [client, left, right, server] =
+            ["client", "left-gateway", "right-gateway", "server"].map(Namespace::new);
+        let (client, left, right, server) = (client?, left?, right?, server?);
+        let port = Port::named;
+        let (ends, middle) = ([(client, port("cl", 1)), (server, port("sv", 6))], [left, right]);
+        let (inner, outer) = ([port("lin", 2), port("rin", 5)], [port("lout", 3), port("rout", 4)]);
+        for i in [0, 1] {
+            ends[i].0.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+            middle[i].sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+            wire::lay((&ends[i].0, &ends[i].1), (&middle[i], &inner[i]))?;
+        }
+        wire::lay((&middle[0], &outer[0]), (&middle[1], &outer[1]))?;
+        Ok(Wires { ends, middle, inner, outer })
+    }
+
+    /// Addresses and routes of the ends; the gateways' are their own affair, unless there is no tunnel.
+    fn address(&self, tunnelled: bool) -> Result<(), LabError> {
+        for (i, (end, port)) in self.ends.iter().enumerate() {
+            let (net, name) = (i + 1, &port.name);
+            end.ip_batch(format!(
+                "link set {name} mtu {MTU}\naddress add 10.{net}.0.2/24 dev {name}\nroute add default via 10.{net}.0.1 dev {name}\n"
+            ))?;
+        }
+        if tunnelled {
+            return Ok(());
+        }
+        for i in [0, 1] {
+            self.kernel_addresses(i)?;
+            let (own, far) = (i + 1, 2 - i);
+            let outer = &self.outer[i].name;
+            self.middle[i]
+                .ip_batch(format!("route add 10.{far}.0.0/24 via 192.0.2.{far} dev {outer}\n"))
+                .map_err(|e| LabError(format!("gateway {own}: {e}")))?;
+        }
+        Ok(())
+    }
+
+    fn kernel_addresses(&self, i: usize) -> Result<(), LabError> {
+        kernel_addresses(&self.middle[i], &self.inner[i], &self.outer[i], i + 1)
+    }
+}
+
+/// A gateway whose kernel has the addresses and forwards.
+pub fn kernel_addresses(
+    namespace: &Namespace,
+    inner: &Port,
+    outer: &Port,
+    number: usize,
+) -> Result<(), LabError> {
+    namespace.sysctl("net/ipv4/ip_forward", "1")?;
+    namespace.ip_batch(format!(
+        "address add 10.{number}.0.1/24 dev {}\naddress add 192.0.2.{number}/24 dev {}\n",
+        inner.name, outer.name
+    ))
+}
+
+impl Prepared for Laid {
+    fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
+        if trial.rate != Rate::FlatOut {
+            return Err(LabError(
+                "gateways: TCP finds its own rate: remove `rate`, use method \"mrr\"".into(),
+            ));
+        }
+        let client = self.connect()?;
+        std::thread::sleep(trial.warm_up);
+        let (bytes, packets, ticks) = (self.server.read(), self.received()?, self.ticks());
+        let began = weir_io::clock::now();
+        std::thread::sleep(trial.window);
+        let (read, received) = (self.server.read() - bytes, self.received()? - packets);
+        let ended = weir_io::clock::now();
+        let busy = place::percent(ticks, self.ticks());
+        client.stop();
+        let seconds = (ended - began) as f64 / 1e9;
+        if read == 0 {
+            return Err(LabError(
+                "gateways: the server read nothing in the window: lengthen `window`".into(),
+            ));
+        }
+        let mut figures = std::collections::BTreeMap::new();
+        figures.insert("mbps".into(), read as f64 / seconds / MBIT);
+        figures.extend(busy.map(|b| ("cpu_percent".to_string(), b)));
+        let ledger = LossLedger {
+            intended: received,
+            offered: received,
+            sent: received,
+            delivered: received,
+            ..LossLedger::default()
+        };
+        let pps = received as f64 / seconds;
+        let mut notes = self.notes.clone();
+        notes.push(
+            "packets are those that reached the server; what TCP sent again for is in no ledger".into(),
+        );
+        Ok(Sample {
+            seconds,
+            pps,
+            ledger,
+            figures,
+            notes,
+            window_ns: Some((began, ended)),
+            ..Sample::default()
+        })
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        Some(Scope::Cpus(self.cpus.to_vec()))
+    }
+}
+
+impl Laid {
+    /// Of both sides' CPUs.
+    fn ticks(&self) -> Option<(u64, u64)> {
+        let of = |cpu: u32| cpu_ticks(cpu);
+        let (left, right) = (of(self.cpus[0])?, of(self.cpus[1])?);
+        Some((left.0 + right.0, left.1 + right.1))
+    }
+}

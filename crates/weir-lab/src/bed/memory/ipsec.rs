@@ -1,0 +1,231 @@
+//! What a protected configuration adds to the wires: SAs, and the tunnel or the policies that lead to them.
+//!
+//! ```text
+//! out      plain ─► in │ routes ─► tunnel, or the policies of port out ─► seal │ out ─► ESP
+//! in       ESP ─► in │ open ─► tunnel, or inbound policies of port in ─► routes │ out ─► plain
+//! beside   plain ─► in │ routes │ out ─► plain         a tunnel no route leads to, or a guarded third port
+//! ```
+//!
+//! Promises: an SA a worker (RFC 9611), so that nothing is shared; the keys are the same in every run.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use weir_core::ipsec::sa::{Direction as Way, Dscp, Lifetime, Mode as SaMode};
+use weir_core::ipsec::spd::{AddressRange, PortRange};
+use weir_core::ipsec::{Action, Cipher, Ciphers, Keys, Params, SaSpec, Secret, Suite};
+use weir_core::route::Prefix;
+use weir_core::state::{
+    Desired, Link, NextHopSpec, PolicySpec, PortSpec, RouteSpec, SpdSpec, TunnelSpec, Via,
+};
+use weir_core::tables::ReversePath;
+use weir_io::cipher::{self, rate};
+
+use crate::model::ipsec::{Backend, Direction, Mode, Protection};
+use crate::model::{Family, LabError};
+use crate::workload::address;
+
+/// Ports that carry ESP take what 1,500 bytes become: a jumbo no buffer is too small for.
+pub const MTU: u16 = 1700;
+const TUNNEL: &str = "tunnel";
+/// Guarded, and used by nobody.
+const SIDE: &str = "side";
+/// The peer's gateway, out of reach of every drawn route by being longer than all.
+const PEER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x99, 0, 0, 0, 0, 0, 1);
+/// Of the first worker; 0 to 255 are reserved (RFC 4303 2.1).
+const FIRST_SPI: u32 = 0x1000;
+/// From an SA's SPI to that of the other way.
+const BACK: u32 = 0x1000;
+
+/// What the far end of an SA knows of it.
+#[derive(Clone, Debug)]
+pub struct SaPlan {
+    pub spi: u32,
+    pub suite: Suite,
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub esn: bool,
+    pub keys: Keys,
+}
+
+impl SaPlan {
+    /// Of the `worker`th worker.
+    pub fn new(p: &Protection, worker: usize) -> SaPlan {
+        let (ours, peer) = (ours(p), peer(p.outer));
+        let (source, destination) = if p.direction == Direction::In { (peer, ours) } else { (ours, peer) };
+        let suite = p.cipher.0;
+        let spi = FIRST_SPI + worker as u32;
+        SaPlan { spi, suite, source, destination, esn: p.esn, keys: rate::keys(suite) }
+    }
+
+    /// The other of the pair, which a gateway has too: a tunnel without an outbound SA is down.
+    fn back(&self) -> SaPlan {
+        let other = |secret: &Secret| Secret::new(secret.bytes().iter().map(|b| !b).collect());
+        let keys = Keys { encryption: other(&self.keys.encryption), integrity: other(&self.keys.integrity) };
+        let (source, destination) = (self.destination, self.source);
+        SaPlan { spi: self.spi + BACK, source, destination, keys, ..self.clone() }
+    }
+
+    fn spec(&self, p: &Protection, direction: Way, name: String) -> SaSpec {
+        let params = Params {
+            direction,
+            spi: self.spi,
+            mode: SaMode::Tunnel,
+            source: self.source,
+            destination: self.destination,
+            suite: self.suite,
+            esn: self.esn,
+            replay_window: if direction == Way::In { p.replay_window } else { 0 },
+            udp: None,
+            dscp: Dscp::Copy,
+            df: Default::default(),
+            fragment: Default::default(),
+            hop_limit: 64,
+            soft: Lifetime::default(),
+            hard: Lifetime::default(),
+        };
+        SaSpec { name, params, keys: self.keys.clone() }
+    }
+
+    /// Its cipher of another implementation than `measured`, or a second one of the same; which, is in
+    /// [`Cipher::backend`].
+    pub fn other_cipher(&self, measured: &dyn Cipher) -> Result<Arc<dyn Cipher>, LabError> {
+        let others = ["aws-lc", "vaes"].into_iter().filter_map(cipher::by_name);
+        let made = others.filter_map(|ciphers| self.cipher(ciphers.as_ref()).ok());
+        let all: Vec<Arc<dyn Cipher>> = made.collect();
+        let other = all.iter().find(|c| c.backend() != measured.backend()).or(all.first());
+        other.cloned().ok_or_else(|| LabError(format!("memory: no cipher for {}", self.suite)))
+    }
+
+    pub fn cipher(&self, ciphers: &dyn Ciphers) -> Result<Arc<dyn Cipher>, LabError> {
+        ciphers.cipher(self.suite, self.esn, &self.keys).map_err(|e| {
+            LabError(format!("memory: no cipher for {}: {e:?}; name another backend", self.suite))
+        })
+    }
+}
+
+/// The implementation a configuration names; the error says what is missing.
+pub fn ciphers(backend: Backend) -> Result<Arc<dyn Ciphers>, String> {
+    let named = |name: &str| {
+        cipher::by_name(name).ok_or_else(|| {
+            format!("backend {name}: not for this processor, which lacks its instructions: use \"auto\"")
+        })
+    };
+    match backend {
+        Backend::Auto => Ok(cipher::best()),
+        Backend::AwsLc => named("aws-lc"),
+        Backend::Vaes => named("vaes"),
+    }
+}
+
+fn ours(p: &Protection) -> IpAddr {
+    match (p.outer, p.direction) {
+        (Family::Inet, Direction::In) => address::IN_V4.0.into(),
+        (Family::Inet, _) => address::OUT_V4.0.into(),
+        (Family::Inet6, Direction::In) => address::IN_V6.0.into(),
+        (Family::Inet6, _) => address::OUT_V6.0.into(),
+    }
+}
+
+fn peer(family: Family) -> IpAddr {
+    match family {
+        Family::Inet => PEER_V4.into(),
+        Family::Inet6 => PEER_V6.into(),
+    }
+}
+
+/// Adds what `p` asks for to ports and plain routes; `workers` SAs.
+pub fn add(desired: &mut Desired, links: &mut Vec<Link>, p: &Protection, workers: usize) {
+    for port in &mut desired.ports {
+        port.mtu = Some(MTU);
+    }
+    links.iter_mut().for_each(|link| link.mtu = MTU);
+    let (way, back) = if p.direction == Direction::In { (Way::In, Way::Out) } else { (Way::Out, Way::In) };
+    let (mut names, mut others) = (Vec::new(), Vec::new());
+    for i in 0..workers {
+        let plan = SaPlan::new(p, i);
+        names.push(format!("sa-{i}"));
+        others.push(format!("back-{i}"));
+        desired.ipsec.sas.push(plan.spec(p, way, names[i].clone()));
+        desired.ipsec.sas.push(plan.back().spec(p, back, others[i].clone()));
+    }
+    let host = Prefix::new(peer(p.outer), if p.outer == Family::Inet { 32 } else { 128 });
+    desired.routes.push(RouteSpec { prefix: host, via: via(Some(address::gateway(p.outer, 0)), None) });
+    let (out, inbound) = if p.direction == Direction::In { (others, names) } else { (names, others) };
+    match p.mode {
+        Mode::Route => {
+            if p.direction == Direction::Out {
+                let peer = desired.routes.len() - 1;
+                desired.routes[..peer].iter_mut().for_each(|r| r.via = via(None, Some(TUNNEL.into())));
+            }
+            desired.ipsec.tunnels.push(TunnelSpec {
+                name: TUNNEL.into(),
+                out,
+                inbound,
+                addresses: Vec::new(),
+                mtu: None,
+                reverse_path: ReversePath::Off,
+            });
+        }
+        Mode::Policy => {
+            let port = match p.direction {
+                Direction::Out => "out",
+                Direction::In => "in",
+                Direction::Beside => SIDE,
+            };
+            if p.direction == Direction::Beside {
+                desired.ports.push(side());
+                let link = links.first().cloned().map(|l| Link { device: SIDE.into(), ..l });
+                links.extend(link);
+            }
+            let policies = (1..=p.policies).map(|n| policy(p, n, &out, &inbound)).collect();
+            let ports = vec![port.into()];
+            desired.ipsec.spds.push(SpdSpec {
+                name: "lab".into(),
+                ports,
+                default: Action::Discard,
+                policies,
+            });
+        }
+    }
+}
+
+fn via(gateway: Option<IpAddr>, port: Option<String>) -> Via {
+    Via::NextHops(vec![NextHopSpec { gateway, port, weight: 1 }])
+}
+
+fn side() -> PortSpec {
+    PortSpec {
+        name: SIDE.into(),
+        device: SIDE.into(),
+        vlan: None,
+        mtu: Some(MTU),
+        addresses: Vec::new(),
+        reverse_path: ReversePath::Off,
+    }
+}
+
+/// Policies of addresses no packet may have (RFC 1122 3.2.1.3), and the last that matches everything.
+fn policy(p: &Protection, n: u32, out: &[String], inbound: &[String]) -> PolicySpec {
+    let last = n == p.policies;
+    let nobody = |address: IpAddr| AddressRange { first: address, last: address };
+    let remote = match last {
+        true => Vec::new(),
+        false => vec![nobody(Ipv4Addr::from(n).into()), nobody(Ipv6Addr::from(u128::from(n) << 64).into())],
+    };
+    let chosen = |sas: &[String]| if last { sas.to_vec() } else { Vec::new() };
+    PolicySpec {
+        name: if last { "all".into() } else { format!("nobody-{n}") },
+        direction: None,
+        local: Vec::new(),
+        remote,
+        protocol: None,
+        local_ports: PortRange::ANY,
+        remote_ports: PortRange::ANY,
+        icmp: PortRange::ANY,
+        action: if last { Action::Protect } else { Action::Discard },
+        out: chosen(out),
+        inbound: chosen(inbound),
+    }
+}

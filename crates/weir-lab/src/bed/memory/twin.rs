@@ -1,0 +1,212 @@
+//! The far end of a worker's SA: seals what comes in, opens what went out, and knows what must be inside.
+//!
+//! ```text
+//! | Ethernet 14 | IPv4 20 or IPv6 40 | SPI 4 | sequence 4 | IV | inner packet, padding, 2 | ICV |
+//! ```
+//!
+//! It builds and reads ESP by itself, with a cipher other than the measured one where there is another, so
+//! that a fast path that is wrong cannot look good. Promises: the sequence numbers of a twin are fresh; a
+//! packet that is not what went in is an error that says how. Refuses: outer packets with options.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use weir_core::ipsec::{Cipher, Job};
+use weir_core::packet::{Frame, HEADROOM};
+use weir_core::wire::build;
+
+use super::devices::Memory;
+use super::ipsec::SaPlan;
+use super::tables::IN_MAC;
+use super::traffic::{GENERATOR_MAC, TEMPLATE, Templates, flow_of};
+
+const ETHERNET: usize = 14;
+const ESP: u8 = 50;
+/// SPI and sequence number.
+const HEADER: usize = 8;
+/// Next headers of packets inside a tunnel.
+const INNER: [(u8, u8); 2] = [(4, 4), (6, 41)];
+
+pub struct Twin {
+    plan: SaPlan,
+    cipher: Arc<dyn Cipher>,
+    templates: Arc<Templates>,
+    /// Flows in the order sent.
+    order: Vec<usize>,
+    at: usize,
+    /// Of the last packet sealed.
+    sequence: u64,
+    /// Ethernet and outer IP header, without lengths and checksum.
+    outer: Vec<u8>,
+}
+
+impl Twin {
+    pub fn new(plan: SaPlan, cipher: Arc<dyn Cipher>, templates: Arc<Templates>, seed: u64) -> Twin {
+        let outer = build::Frame::ip(plan.source, plan.destination)
+            .map_or(Vec::new(), |f| f.macs(IN_MAC, GENERATOR_MAC).dont_fragment().raw(ESP, &[]));
+        let order = templates.order(seed);
+        Twin { plan, cipher, templates, order, at: 0, sequence: 0, outer }
+    }
+
+    /// Makes sealed frames of the next flows in these buffers.
+    pub fn seal(&mut self, buffers: Vec<Memory>, frames: &mut Vec<Frame<Memory>>) {
+        for mut buffer in buffers {
+            let flow = self.order[self.at];
+            self.at = (self.at + 1) % self.order.len();
+            let len = self.write(flow, &mut buffer);
+            frames.push(Frame::new(buffer, HEADROOM, len, weir_core::packet::DeviceId(0)));
+        }
+        let start = self.outer.len();
+        let from = self.sequence + 1 - frames.len() as u64;
+        let mut jobs: Vec<Job<'_>> = frames
+            .iter_mut()
+            .zip(from..)
+            .map(|(frame, sequence)| Job {
+                packet: &mut frame.data_mut()[start..],
+                sequence,
+                authentic: false,
+            })
+            .collect();
+        self.cipher.seal(&mut jobs);
+    }
+
+    /// Headers, plain payload and trailer; returns the frame's length.
+    fn write(&mut self, flow: usize, buffer: &mut [u8]) -> usize {
+        let suite = self.plan.suite;
+        let inner = usize::from(self.templates.lens[flow]) - ETHERNET;
+        let (start, esp) = (HEADROOM + self.outer.len(), inner + suite.overhead(inner));
+        self.sequence += 1;
+        buffer[HEADROOM..start].copy_from_slice(&self.outer);
+        lengths(&mut buffer[HEADROOM + ETHERNET..start], esp);
+        buffer[start..start + 4].copy_from_slice(&self.plan.spi.to_be_bytes());
+        buffer[start + 4..start + HEADER].copy_from_slice(&(self.sequence as u32).to_be_bytes());
+        let plain = start + HEADER + suite.iv_len();
+        let trailer = start + esp - suite.icv_len();
+        let template = &self.templates.frames[flow].0[ETHERNET..];
+        let headers = template.len().min(inner);
+        buffer[plain..plain + headers].copy_from_slice(&template[..headers]);
+        buffer[plain + headers..plain + inner].fill(0);
+        let padding = trailer - 2 - plain - inner;
+        for (i, byte) in buffer[plain + inner..trailer - 2].iter_mut().enumerate() {
+            *byte = i as u8 + 1;
+        }
+        buffer[trailer - 2] = padding as u8;
+        buffer[trailer - 1] = next_header(buffer[plain] >> 4);
+        self.outer.len() + esp
+    }
+
+    /// Opens a sealed frame and holds it against what went in.
+    pub fn open(&self, frame: &mut [u8]) -> Result<(), String> {
+        let start = self.esp_at(frame)?;
+        let esp = &mut frame[start..];
+        let word = |at: usize| esp.get(at..at + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+        let (spi, low) = word(0).zip(word(4)).ok_or("is cut short")?;
+        if spi != self.plan.spi {
+            return Err(format!("has SPI {spi:#x}, expected {:#x}", self.plan.spi));
+        }
+        // no run lasts for 2³² packets
+        let mut jobs = [Job { packet: esp, sequence: u64::from(low), authentic: false }];
+        self.cipher.open(&mut jobs);
+        if !jobs[0].authentic {
+            return Err(format!("number {low} is not authentic"));
+        }
+        let (from, to) = (HEADER + self.plan.suite.iv_len(), esp.len() - self.plan.suite.icv_len());
+        let plain = esp.get(from..to).ok_or("is cut short")?;
+        let [rest @ .., padding, next] = plain else { return Err("has no trailer".into()) };
+        let inner = rest.len().checked_sub(usize::from(*padding)).ok_or("has more padding than bytes")?;
+        let (inner, pad) = rest.split_at(inner);
+        if pad.iter().zip(1u8..).any(|(&got, expected)| got != expected) {
+            return Err(format!("has the padding {pad:?}, expected 1, 2, 3 … (RFC 4303 2.4)"));
+        }
+        if inner.first().map(|b| next_header(b >> 4)) != Some(*next) {
+            return Err(format!("says next header {next} of what it holds"));
+        }
+        known(&self.templates, inner)
+    }
+
+    /// Where ESP begins, the outer header being the SA's.
+    fn esp_at(&self, frame: &[u8]) -> Result<usize, String> {
+        let head = frame.get(..self.outer.len()).ok_or("is cut short")?;
+        let v4 = self.plan.source.is_ipv4();
+        let (protocol, addresses) = if v4 { (head[23], &head[26..34]) } else { (head[20], &head[22..54]) };
+        if protocol != ESP {
+            return Err(format!("has protocol {protocol} inside IP, expected ESP's 50"));
+        }
+        let mut expected = octets(self.plan.source);
+        expected.extend(octets(self.plan.destination));
+        if addresses != expected {
+            return Err("has other outer addresses than its SA".into());
+        }
+        if v4 && !weir_core::wire::checksum::is_valid(&head[ETHERNET..]) {
+            return Err("has a wrong outer header checksum".into());
+        }
+        let said = match v4 {
+            true => usize::from(u16::from_be_bytes([head[16], head[17]])),
+            false => usize::from(u16::from_be_bytes([head[18], head[19]])) + 40,
+        };
+        match said + ETHERNET == frame.len() {
+            true => Ok(self.outer.len()),
+            false => Err(format!("says {said} bytes in its outer header, has {}", frame.len() - ETHERNET)),
+        }
+    }
+
+    pub fn sealed_by(&self) -> String {
+        self.cipher.backend()
+    }
+}
+
+/// Whether `packet` is one of the templates' with its payload of zeros, one hop older.
+pub fn known(templates: &Templates, packet: &[u8]) -> Result<(), String> {
+    let flow = flow_of(packet).filter(|&f| f < templates.frames.len()).ok_or("is of no flow sent")?;
+    let len = usize::from(templates.lens[flow]) - ETHERNET;
+    if packet.len() != len {
+        return Err(format!("of flow {flow} has {} bytes, expected {len}", packet.len()));
+    }
+    let mut headers = templates.frames[flow].0;
+    let head = &mut headers[ETHERNET..];
+    match head[0] >> 4 {
+        4 => {
+            head[8] -= 1;
+            let check = u16::from_be_bytes([head[10], head[11]]);
+            let check = weir_core::wire::checksum::after_ttl_decrement(check);
+            head[10..12].copy_from_slice(&check.to_be_bytes());
+        }
+        _ => head[7] -= 1,
+    }
+    let headers = &headers[ETHERNET..TEMPLATE.min(ETHERNET + len)];
+    let (got, payload) = packet.split_at(headers.len());
+    if let Some(at) = got.iter().zip(headers).position(|(a, b)| a != b) {
+        return Err(format!(
+            "of flow {flow} has {:#04x} at byte {at}, expected {:#04x}",
+            got[at], headers[at]
+        ));
+    }
+    match payload.iter().position(|&b| b != 0) {
+        Some(at) => Err(format!("of flow {flow} has another payload from byte {}", at + headers.len())),
+        None => Ok(()),
+    }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(a) => a.octets().to_vec(),
+        IpAddr::V6(a) => a.octets().to_vec(),
+    }
+}
+
+fn next_header(version: u8) -> u8 {
+    INNER.iter().find(|(v, _)| *v == version).map_or(0, |(_, next)| *next)
+}
+
+/// Sets the lengths of an outer IP header that carries `payload` bytes, and IPv4's checksum.
+fn lengths(header: &mut [u8], payload: usize) {
+    if header[0] >> 4 == 4 {
+        let total = (header.len() + payload) as u16;
+        header[2..4].copy_from_slice(&total.to_be_bytes());
+        header[10..12].fill(0);
+        let check = weir_core::wire::checksum::checksum(header);
+        header[10..12].copy_from_slice(&check.to_be_bytes());
+    } else {
+        header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
+    }
+}

@@ -1,0 +1,94 @@
+//! The table `ipsec` expands as described, and what cannot be is refused with its place.
+
+use crate::experiment::{Axis, Changes, Experiment};
+use crate::model::Family;
+use crate::model::ipsec::{Backend, Direction, Mode};
+use crate::model::{Configuration, LabError};
+
+const HEAD: &str = "title = \"t\"\nquestion = \"q?\"\nruns = 5\nwarm_up = \"100ms\"\nwindow = \"1s\"\n";
+
+fn parse(body: &str) -> Result<Experiment, LabError> {
+    Experiment::parse("x", "labs/x.toml", &format!("{HEAD}{body}"), &Changes::default())
+}
+
+fn all(e: &Experiment) -> Vec<&Configuration> {
+    e.configurations.iter().map(|p| &p.configuration).collect()
+}
+
+#[test]
+fn lists_inside_the_table_expand_and_name_axes() {
+    let e = parse(
+        "compare = \"mode\"\naxis = \"cipher\"\n[[configuration]]\nname = \"{cipher}-{mode}\"\n\
+         ipsec = { mode = [\"policy\", \"route\"], direction = \"in\", cipher = [\"aes-gcm-128\", \"null+hmac-sha1-96\"] }\n",
+    )
+    .expect("valid");
+    let names: Vec<&str> = all(&e).iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["aes-gcm-128-policy", "null+hmac-sha1-96-policy", "aes-gcm-128-route", "null+hmac-sha1-96-route"]
+    );
+    assert_eq!(e.pairs[0], ("aes-gcm-128-policy".to_string(), "aes-gcm-128-route".to_string()));
+    assert_eq!((e.pairs.len(), e.axis), (2, Some(Axis::Cipher)));
+    let p = all(&e)[3].ipsec.expect("protected");
+    assert_eq!((p.mode, p.direction, p.backend), (Mode::Route, Direction::In, Backend::Auto));
+    assert_eq!((p.esn, p.replay_window, p.policies, p.outer), (false, 64, 1, Family::Inet));
+}
+
+#[test]
+fn defaults_fill_in_what_a_table_leaves_out_and_the_outer_family_follows_the_inner() {
+    let e = parse(
+        "[defaults.ipsec]\nmode = \"policy\"\ncipher = \"aes-gcm-256\"\npolicies = [2, 10]\n[[configuration]]\n\
+         family = \"inet6\"\nipsec = { direction = \"out\", esn = true, replay_window = 1024 }\n",
+    )
+    .expect("valid");
+    let found: Vec<_> = all(&e).iter().filter_map(|c| c.ipsec).map(|p| (p.policies, p.outer)).collect();
+    assert_eq!(found, [(2, Family::Inet6), (10, Family::Inet6)]);
+    assert_eq!(e.axis, Some(Axis::Policies));
+    let p = all(&e)[0].ipsec.expect("protected");
+    assert!(p.esn && p.replay_window == 1024 && p.cipher.to_string() == "aes-gcm-256");
+}
+
+#[test]
+fn a_plain_configuration_beside_protected_ones_is_plain() {
+    let e = parse(
+        "[[configuration]]\nname = \"plain\"\nbuild = \"default\"\n[[configuration]]\nname = \"out\"\n\
+         ipsec = { mode = \"route\", direction = \"out\", cipher = \"null\" }\n",
+    )
+    .expect("valid");
+    assert!(all(&e)[0].ipsec.is_none() && all(&e)[0].build.as_deref() == Some("default"));
+    assert!(all(&e)[1].ipsec.is_some() && all(&e)[1].build.is_none());
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_place_and_the_remedy() {
+    let table = |inner: &str| format!("[[configuration]]\nipsec = {{ {inner} }}\n");
+    let whole = "mode = \"route\", direction = \"out\", cipher = \"aes-gcm-128\"";
+    let cases = [
+        (
+            table("mode = \"route\", direction = \"out\", cipher = \"des\""),
+            "labs/x.toml:7:55: got \"des\", expected null, aes-gcm-128",
+        ),
+        (table("mode = \"vti\", direction = \"out\", cipher = \"null\""), "unknown variant `vti`"),
+        (
+            table("mode = \"route\", direction = \"out\""),
+            "labs/x.toml:6:1: configuration: ipsec has no `cipher`",
+        ),
+        (
+            table("mode = \"route\", cipher = \"null\""),
+            "ipsec has no `direction`: name \"out\", \"in\" or \"beside\"",
+        ),
+        (table(&format!("{whole}, replay_window = 16")), "got 16, expected 0 for no replay protection"),
+        (table(&format!("{whole}, policies = 5")), "which tunnels of mode \"route\" have none of: remove it"),
+        (table(&format!("{whole}, speed = 1")), "unknown field `speed`"),
+        (format!("[defaults]\ntopology = \"netns\"\n{}", table(whole)), "`ipsec` is of weir in memory"),
+        ("[[configuration]]\nbuild = \"../x\"\n".into(), "got \"../x\", expected \"default\" or the name"),
+        (
+            "[[configuration]]\ntopology = \"netns\"\nbuild = \"x\"\n".into(),
+            "`build` is of weir in memory: use topology = \"memory\"",
+        ),
+    ];
+    for (body, expected) in cases {
+        let got = parse(&body).expect_err(&body).0;
+        assert!(got.contains(expected), "{body}\n{got}");
+    }
+}

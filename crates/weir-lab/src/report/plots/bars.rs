@@ -1,0 +1,93 @@
+//! The figure against words (ciphers, modes, builds): a bar a configuration, grouped by the word.
+//!
+//! Bars begin at 0, for their length is what is compared; the whisker goes from the least to the greatest
+//! run, as in the field's own campaigns of ciphers.
+
+use super::super::svg::{Scale, Shape, Svg, text_width};
+use super::super::{digits, figure};
+use super::axis::series_name;
+use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, ticks_below};
+use crate::experiment::{Axis, Experiment};
+use crate::model::{Configuration, Subject};
+use crate::result::{Outcome, Results};
+
+const BAR: f64 = 13.0;
+const GAP: f64 = 10.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 46.0;
+/// For the median, right of a bar.
+const VALUE: f64 = 76.0;
+
+/// One plot a topology; none where the axis is a number or has a single word.
+pub fn by_word(experiment: &Experiment, results: &Results) -> Vec<Plot> {
+    let Some(axis) = experiment.axis else { return Vec::new() };
+    let plots = TOPOLOGIES.into_iter().filter_map(|(topology, name)| {
+        let rows: Vec<(&Outcome, String)> = results
+            .configurations
+            .iter()
+            .filter(|o| o.configuration.topology == topology && o.summary.is_some())
+            .filter(|o| o.configuration.subject != Subject::Ceiling)
+            .filter(|o| !results.is_control(&o.configuration.name))
+            .filter_map(|o| Some((o, axis.word(&o.configuration)?)))
+            .collect();
+        let mut words: Vec<&String> = Vec::new();
+        for (_, word) in &rows {
+            if !words.contains(&word) {
+                words.push(word);
+            }
+        }
+        (words.len() > 1).then(|| Plot {
+            title: format!("{} by {}, {name}", results.metric.sentence(), axis.key()),
+            caption: "Medians, whiskers from the least to the greatest run.".into(),
+            svg: draw(results, axis, &words, &rows),
+        })
+    });
+    plots.collect()
+}
+
+fn draw(results: &Results, axis: Axis, words: &[&String], rows: &[(&Outcome, String)]) -> String {
+    let (divisor, unit) = results.metric.unit();
+    let all: Vec<&Configuration> = rows.iter().map(|(o, _)| &o.configuration).collect();
+    let mut series: Vec<String> = Vec::new();
+    for (outcome, _) in rows {
+        let name = series_name(&all, &outcome.configuration, axis);
+        if !series.contains(&name) {
+            series.push(name);
+        }
+    }
+    let names = series.iter().map(|n| text_width(n)).fold(60.0, f64::max) + 48.0;
+    let left = words.iter().map(|w| text_width(w)).fold(60.0, f64::max) + 20.0;
+    let (edge, right) = (WIDTH - names, WIDTH - names - VALUE);
+    let floor = TOP + rows.len() as f64 * BAR + words.len() as f64 * GAP;
+    let most = rows.iter().filter_map(|(o, _)| Some(o.summary?.max / divisor)).fold(0.0, f64::max);
+    let scale = Scale::linear(0.0, most, left, right);
+    let height = (floor + BOTTOM).max(series.len() as f64 * 22.0 + 40.0);
+    let mut svg = Svg::new(WIDTH, height);
+    ticks_below(&mut svg, &scale, &scale.ticks(6), TOP, floor);
+    svg.text("unit", "end", right, floor + 38.0, unit);
+    let mut y = TOP + GAP / 2.0;
+    for word in words {
+        let group: Vec<&Outcome> = rows.iter().filter(|(_, w)| w == *word).map(|(o, _)| *o).collect();
+        let middle = y + group.len() as f64 * BAR / 2.0 + 4.5;
+        svg.text("label", "end", left - 10.0, middle, word);
+        for outcome in group {
+            let Some(s) = outcome.summary else { continue };
+            let name = series_name(&all, &outcome.configuration, axis);
+            let i = series.iter().position(|n| *n == name).unwrap_or(0);
+            let colour = format!("c{}", i % COLOURS);
+            let end = scale.at(s.median / divisor);
+            svg.rect(&format!("dot {colour}"), left, y + 1.0, end - left, BAR - 2.0);
+            let (least, greatest) = (scale.at(s.min / divisor), scale.at(s.max / divisor));
+            svg.line("range plain", least, y + BAR / 2.0, greatest, y + BAR / 2.0);
+            let title = format!("{}: {}", outcome.configuration.name, figure(&results.metric, s.median));
+            svg.mark(&format!("dot {colour}"), Shape::of(i), end, y + BAR / 2.0, 3.2, &title);
+            svg.text("value", "start", greatest + 8.0, y + BAR / 2.0 + 4.5, &digits(s.median / divisor));
+            y += BAR;
+        }
+        y += GAP;
+    }
+    for (i, name) in series.iter().enumerate() {
+        legend(&mut svg, i, edge + 12.0, &format!("c{}", i % COLOURS), Shape::of(i), name);
+    }
+    svg.finish(&format!("{} by {}", results.metric.sentence(), axis.key()))
+}

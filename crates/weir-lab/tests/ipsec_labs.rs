@@ -1,0 +1,67 @@
+//! The shipped experiments of IPsec run as they are, with their smoke values.
+
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/program.rs"]
+mod program;
+
+use std::path::Path;
+
+use folder::Folder;
+use program::{run, text};
+use weir_lab::result::{Outcome, Results};
+
+fn measured(lab: &str) -> (Folder, Results) {
+    let folder = Folder::absent(lab);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../labs/{lab}.toml"));
+    let (file, out) = (file.to_string_lossy(), folder.0.to_string_lossy());
+    let output = run(&["run", &file, "--quick", "--seed", "1", "--out", &out]);
+    assert!(output.status.success(), "{lab}: {}", text(&output.stderr));
+    let results: Results = serde_json::from_str(&folder.read("result.json")).expect("a result");
+    assert_eq!((results.runs_failed, results.runs_missing), (0, 0), "{lab}");
+    assert!(results.configurations.iter().all(|o| o.unaccounted == 0 && o.ledger.drops.is_empty()), "{lab}");
+    (folder, results)
+}
+
+#[test]
+fn ciphers_have_their_plot_and_stand_beside_the_cipher_alone() {
+    let (folder, results) = measured("ipsec-ciphers");
+    assert_eq!(results.configurations.len(), 42, "21 ciphers, two modes");
+    assert_eq!((results.comparisons.len(), results.metric.0.as_str()), (21, "mbps"));
+    for outcome in &results.configurations {
+        let further = |name: &str| outcome.further[name].median;
+        let (pps, aead) = (outcome.pps.expect("measured").median, further("aead_pps"));
+        assert!(further("verified_packets") > 0.0, "{}", outcome.configuration.name);
+        assert!(pps > 0.0 && aead > 0.0);
+        // 542 bytes of plain frame, as the field counts them
+        let mbps = outcome.summary.expect("measured").median;
+        assert!((mbps / (pps * 542.0 * 8.0 / 1e6) - 1.0).abs() < 1e-9, "{mbps} {pps}");
+    }
+    let (page, report) = (folder.read("report.html"), folder.read("report.md"));
+    assert!(page.contains("megabits delivered a second by cipher, in memory"), "no plot by cipher");
+    assert!(report.contains("## Beside the cipher alone") && page.contains("Beside the cipher alone"));
+}
+
+#[test]
+fn sizes_modes_and_policies_run_in_both_directions() {
+    for lab in ["ipsec-sizes", "ipsec-modes", "ipsec-policies"] {
+        let (_, results) = measured(lab);
+        for way in ["out", "in"] {
+            let named = |o: &&Outcome| o.configuration.name.contains(way);
+            assert!(results.configurations.iter().any(|o| named(&o)), "{lab}: {way}");
+        }
+        assert!(!results.comparisons.is_empty(), "{lab}");
+    }
+}
+
+#[test]
+fn unused_ipsec_is_measured_in_processes_and_the_build_without_is_named_if_it_is_not_there() {
+    let (folder, results) = measured("ipsec-unused");
+    let beside = results.outcome("beside-route-inet").expect("it ran");
+    assert!(beside.notes.iter().any(|n| n.contains("in a process of its own")), "{:?}", beside.notes);
+    let without = results.skipped.iter().find(|s| s.configuration == "without-ipsec-inet");
+    match without {
+        Some(skipped) => assert!(skipped.reason.contains("make build-without-ipsec"), "{skipped:?}"),
+        None => assert!(folder.read("report.md").contains("features: none")),
+    }
+}
