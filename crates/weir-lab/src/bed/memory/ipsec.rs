@@ -56,13 +56,15 @@ impl SaPlan {
         let (source, destination) = if p.direction == Direction::In { (peer, ours) } else { (ours, peer) };
         let suite = p.cipher.0;
         let spi = FIRST_SPI + worker as u32;
-        SaPlan { spi, suite, source, destination, esn: p.esn, keys: rate::keys(suite) }
+        // no two SAs may have one key (RFC 4106 3.1)
+        let keys =
+            changed(&rate::keys(suite), |at, byte| if at < 2 { spi.to_be_bytes()[2 + at] } else { byte });
+        SaPlan { spi, suite, source, destination, esn: p.esn, keys }
     }
 
     /// The other of the pair, which a gateway has too: a tunnel without an outbound SA is down.
     fn back(&self) -> SaPlan {
-        let other = |secret: &Secret| Secret::new(secret.bytes().iter().map(|b| !b).collect());
-        let keys = Keys { encryption: other(&self.keys.encryption), integrity: other(&self.keys.integrity) };
+        let keys = changed(&self.keys, |_, byte| !byte);
         let (source, destination) = (self.destination, self.source);
         SaPlan { spi: self.spi + BACK, source, destination, keys, ..self.clone() }
     }
@@ -103,6 +105,14 @@ impl SaPlan {
             LabError(format!("memory: no cipher for {}: {e:?}; name another backend", self.suite))
         })
     }
+}
+
+/// Keys of the same lengths, byte by byte.
+fn changed(keys: &Keys, change: impl Fn(usize, u8) -> u8) -> Keys {
+    let each = |secret: &Secret| {
+        Secret::new(secret.bytes().iter().enumerate().map(|(at, &byte)| change(at, byte)).collect())
+    };
+    Keys { encryption: each(&keys.encryption), integrity: each(&keys.integrity) }
 }
 
 /// The implementation a configuration names; the error says what is missing.
