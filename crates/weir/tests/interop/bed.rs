@@ -8,6 +8,7 @@
 //!
 //! Everything made has a name with this process's number in it and goes away on drop, after a panic too.
 
+use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -83,6 +84,20 @@ pub fn run(command: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Runs lines of `ip` in a namespace, all in one process: the second kernel starts few a second.
+pub fn batch(ns: Option<&str>, lines: &[String]) {
+    let mut command = Command::new("ip");
+    if let Some(ns) = ns {
+        command.args(["-n", ns]);
+    }
+    command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("ip starts");
+    let text = lines.join("\n") + "\n";
+    child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("ip reads");
+    let output = child.wait_with_output().expect("a child of ours");
+    assert!(output.status.success(), "ip: {}\n{text}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// Whether namespaces can be made, or what is missing.
 pub fn missing() -> Option<String> {
     let output = match Command::new("ip").args(["netns", "list"]).output() {
@@ -102,31 +117,30 @@ impl Bed {
         std::fs::create_dir_all(&folder).expect("a folder");
         let name = |place: &str| format!("{stem}-{place}");
         let bed = Bed { a: name("a"), left: name("l"), right: name("r"), b: name("b"), folder };
+        let (a, left, right, b) = (&bed.a, &bed.left, &bed.right, &bed.b);
+        batch(None, &bed.all().map(|ns| format!("netns add {ns}")));
         for ns in bed.all() {
-            run(&format!("ip netns add {ns}"));
             netns::inside(ns, || {
                 set("/proc/sys/net/ipv6/conf/all/disable_ipv6", "0");
                 set("/proc/sys/net/ipv6/conf/default/accept_dad", "0");
             })
             .expect("the namespace is there");
-            run(&format!("ip -n {ns} link set lo up"));
         }
-        let (a, left, right, b) = (&bed.a, &bed.left, &bed.right, &bed.b);
-        connect([a, "a0"], [left, "l0"]);
-        connect([left, "l1"], [right, "r1"]);
-        connect([right, "r0"], [b, "b0"]);
-        address(a, "a0", ["10.1.0.2/24", "fd01::2/64"]);
-        address(right, "r1", ["192.0.2.2/24", "2001:db8::2/64"]);
-        address(right, "r0", ["10.2.0.1/24", "fd02::1/64"]);
-        address(b, "b0", ["10.2.0.2/24", "fd02::2/64"]);
-        for (ns, via) in [(a, ["10.1.0.1", "fd01::1"]), (b, ["10.2.0.1", "fd02::1"])] {
-            for via in via {
-                run(&format!("ip -n {ns} route replace default via {via}"));
-            }
-        }
-        for (family, via) in [(Family::V4, "192.0.2.1"), (Family::V6, "2001:db8::1")] {
-            run(&format!("ip -n {right} route replace {} via {via}", family.row().nets[0]));
-        }
+        let wires = [[(a, "a0"), (left, "l0")], [(left, "l1"), (right, "r1")], [(right, "r0"), (b, "b0")]];
+        batch(
+            None,
+            &wires.map(|[near, far]| {
+                format!("link add {} netns {} type veth peer name {} netns {}", near.1, near.0, far.1, far.0)
+            }),
+        );
+        finish_checksums(&wires);
+        up(a, &[("a0", ["10.1.0.2/24", "fd01::2/64"])]);
+        up(left, &[("l0", []), ("l1", [])]);
+        up(right, &[("r1", ["192.0.2.2/24", "2001:db8::2/64"]), ("r0", ["10.2.0.1/24", "fd02::1/64"])]);
+        up(b, &[("b0", ["10.2.0.2/24", "fd02::2/64"])]);
+        batch(Some(a), &["10.1.0.1", "fd01::1"].map(default_route));
+        batch(Some(b), &["10.2.0.1", "fd02::1"].map(default_route));
+        batch(Some(right), &[route(Family::V4, 0, "192.0.2.1"), route(Family::V6, 0, "2001:db8::1")]);
         bed.kernel_forwards(right);
         bed
     }
@@ -146,12 +160,21 @@ impl Bed {
 
     /// Makes the left gateway the kernel's: its addresses, and the far prefixes by the other gateway.
     pub fn kernel_is_left(&self) {
-        address(&self.left, "l0", LEFT_LAN);
-        address(&self.left, "l1", LEFT_WAN);
+        up(&self.left, &[("l0", LEFT_LAN), ("l1", LEFT_WAN)]);
         self.kernel_forwards(&self.left);
-        for (family, via) in [(Family::V4, "192.0.2.2"), (Family::V6, "2001:db8::2")] {
-            run(&format!("ip -n {} route replace {} via {via}", self.left, family.row().nets[1]));
+        batch(Some(&self.left), &[route(Family::V4, 1, "192.0.2.2"), route(Family::V6, 1, "2001:db8::2")]);
+    }
+
+    /// Takes the left gateway from the kernel again.
+    pub fn kernel_is_not_left(&self) {
+        for device in ["l0", "l1"] {
+            run(&format!("ip -n {} addr flush dev {device} scope global", self.left));
         }
+        netns::inside(&self.left, || {
+            set("/proc/sys/net/ipv4/ip_forward", "0");
+            set("/proc/sys/net/ipv6/conf/all/forwarding", "0");
+        })
+        .expect("the namespace is there");
     }
 
     /// Writes a file into the bed's folder.
@@ -162,15 +185,27 @@ impl Bed {
     }
 }
 
-/// A wire between two devices: each `[namespace, device]`.
-fn connect(near: [&str; 2], far: [&str; 2]) {
-    let [[near_ns, near_device], [far_ns, far_device]] = [near, far];
-    run(&format!(
-        "ip link add {near_device} netns {near_ns} type veth peer name {far_device} netns {far_ns}"
-    ));
-    for [ns, device] in [near, far] {
-        run(&format!("ip -n {ns} link set {device} up"));
-        // A veth sends frames on before anyone finished their checksums; no card does.
+fn route(family: Family, net: usize, via: &str) -> String {
+    format!("route replace {} via {via}", family.row().nets[net])
+}
+
+fn default_route(via: &str) -> String {
+    format!("route replace default via {via}")
+}
+
+/// Devices of a namespace, with their addresses.
+fn up<const N: usize>(ns: &str, devices: &[(&str, [&str; N])]) {
+    let mut lines = vec!["link set lo up".to_string()];
+    for (device, addresses) in devices {
+        lines.extend(addresses.iter().map(|address| format!("addr add {address} dev {device}")));
+        lines.push(format!("link set {device} up"));
+    }
+    batch(Some(ns), &lines);
+}
+
+/// A veth sends frames on before anyone finished their checksums; no card does.
+fn finish_checksums(wires: &[[(&String, &str); 2]]) {
+    for (ns, device) in wires.iter().flatten() {
         netns::inside(ns, || {
             for offload in offload::UNFINISHED {
                 let set = offload::set(device, offload, false);
@@ -178,12 +213,6 @@ fn connect(near: [&str; 2], far: [&str; 2]) {
             }
         })
         .expect("the namespace is there");
-    }
-}
-
-fn address(ns: &str, device: &str, addresses: [&str; 2]) {
-    for address in addresses {
-        run(&format!("ip -n {ns} addr add {address} dev {device}"));
     }
 }
 

@@ -3,10 +3,14 @@
 
 use std::io::Write as _;
 
+use weir_core::ipsec::{Encryption, Integrity};
+
 use crate::bed::{Bed, Family};
+use crate::case::{Case, Sa, suite};
 use crate::kernel::End;
-use crate::strongswan::{Daemon, missing};
+use crate::strongswan::{Daemon, Negotiated, missing};
 use crate::traffic::{Host, all};
+use crate::weir_gateway::{Weir, gateway_config};
 use crate::{bed, second_kernel};
 
 /// Whether this can run here; says so when not.
@@ -49,5 +53,50 @@ fn strongswan_to_strongswan() {
         traffic(&bed);
         let sas = left.told("--list-sas", &[]);
         assert!(sas.contains("TUNNEL-in-UDP") && !sas.contains(" 0 packets"), "{sas}");
+    }
+}
+
+/// The initiator's SAs, there and back.
+fn sas(agreed: &Negotiated) -> [Sa; 2] {
+    let row = Family::V4.row();
+    let sa = |source, destination, spi, keys: &[Vec<u8>; 2]| Sa {
+        source,
+        destination,
+        spi,
+        key: keys[0].clone(),
+        integrity_key: keys[1].clone(),
+    };
+    [
+        sa(row.left, row.right, agreed.spi_out, &agreed.out),
+        sa(row.right, row.left, agreed.spi_in, &agreed.inward),
+    ]
+}
+
+/// Two daemons agree on an SA; then one of them is gone, and weir seals and opens in its place.
+fn weir_takes_over(proposal: &str, case: Case) {
+    let bed = Bed::new();
+    bed.kernel_is_left();
+    let left = Daemon::start(&bed, End::Left, proposal);
+    let right = Daemon::start(&bed, End::Right, proposal);
+    let agreed = left.initiate();
+    left.vanish();
+    bed.kernel_is_not_left();
+    let weir = Weir::start(&bed, &gateway_config(&bed, &case, &sas(&agreed)));
+    traffic(&bed);
+    let carried = right.told("--list-sas", &[]);
+    assert!(carried.contains("TUNNEL-in-UDP") && !carried.contains(" 0 packets"), "{carried}");
+    weir.assert_conserved();
+}
+
+#[test]
+fn strongswan_to_weir() {
+    if !possible("strongswan_to_weir") {
+        return;
+    }
+    let gcm = suite(Encryption::AesGcm128, None);
+    let cbc = suite(Encryption::AesCbc256, Some(Integrity::HmacSha256_128));
+    let chacha = suite(Encryption::ChaCha20Poly1305, None);
+    for (proposal, suite) in [("aes128gcm16", gcm), ("aes256-sha256", cbc), ("chacha20poly1305", chacha)] {
+        weir_takes_over(proposal, Case::new(suite).nat_t());
     }
 }

@@ -1,11 +1,12 @@
 //! Linux as a peer: the `ip xfrm` and `ip link` commands that say a [`Case`].
 
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use weir_core::ipsec::{Encryption, Integrity};
 use weir_io::process;
 
-use crate::bed::{Bed, Family, run, until};
+use crate::bed::{Bed, Family, batch, run, until};
 use crate::case::{Case, Mode, Sa, hex};
 
 /// Which end of the row a kernel plays.
@@ -18,6 +19,7 @@ pub enum End {
 /// A kernel that protects traffic until it is dropped; what keeps a port open for it.
 pub struct Kernel {
     ns: String,
+    esn: bool,
     encapsulation: Option<Encapsulation>,
 }
 
@@ -33,6 +35,7 @@ impl Kernel {
             counted.len() == 2 && counted.iter().all(|&c| c >= least),
             "{counted:?} of {least}:\n{states}"
         );
+        assert!(!self.esn || states.contains("oseq-hi 0x1,"), "2^32 was not crossed:\n{states}");
         let errors = run(&format!("ip netns exec {} cat /proc/net/xfrm_stat", self.ns));
         let errors: Vec<&str> = errors.lines().filter(|line| !line.ends_with("\t0")).collect();
         assert!(errors.is_empty(), "the kernel counted {errors:?}\n{states}");
@@ -41,6 +44,13 @@ impl Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
+        if thread::panicking() {
+            println!("the kernel:\n{}", run(&format!("ip -n {} -s xfrm state", self.ns)));
+            println!(
+                "{}",
+                run(&format!("ip netns exec {} cat /proc/net/xfrm_stat /proc/net/snmp6", self.ns))
+            );
+        }
         // The port is closed before its namespace goes.
         self.encapsulation.take();
     }
@@ -59,14 +69,17 @@ pub fn protect(bed: &Bed, end: End, case: &Case) -> Kernel {
         (Mode::Transport, End::Right) => &bed.b,
         _ => gateway,
     };
-    for sa in [&out, &inward] {
-        state(ns, case, sa);
-    }
+    state(ns, case, &out, "replay-oseq 0xffffff00");
+    state(ns, case, &inward, "");
     match case.mode {
         Mode::Route => vti(ns, end, case, &out, &inward),
         Mode::Policy | Mode::Transport => policies(ns, end, case, &out, &inward),
     }
-    Kernel { ns: ns.clone(), encapsulation: case.nat_t.then(|| Encapsulation::open(ns, case.outer)) }
+    Kernel {
+        ns: ns.clone(),
+        esn: case.esn,
+        encapsulation: case.nat_t.then(|| Encapsulation::open(ns, case.outer)),
+    }
 }
 
 /// Algorithms as the kernel names them.
@@ -98,7 +111,8 @@ fn mode_name(case: &Case) -> &'static str {
     if case.mode == Mode::Transport { "transport" } else { "tunnel" }
 }
 
-fn state(ns: &str, case: &Case, sa: &Sa) {
+/// `just_before_wrap` has an SA with ESN cross 2^32 soon.
+fn state(ns: &str, case: &Case, sa: &Sa, just_before_wrap: &str) {
     let mode = mode_name(case);
     let mut command = format!(
         "-n {ns} xfrm state add src {} dst {} proto esp spi {:#x} reqid 1 mode {mode}",
@@ -113,7 +127,7 @@ fn state(ns: &str, case: &Case, sa: &Sa) {
         command += " af-unspec";
     }
     if case.esn {
-        command += " esn";
+        command += &format!(" esn {just_before_wrap}");
     }
     let mut words: Vec<String> = command.split_whitespace().map(String::from).collect();
     words.extend(algorithms(case, sa));
@@ -127,6 +141,7 @@ fn state(ns: &str, case: &Case, sa: &Sa) {
 
 fn policies(ns: &str, end: End, case: &Case, out: &Sa, inward: &Sa) {
     let mode = mode_name(case);
+    let mut lines = Vec::new();
     for family in case.inner {
         let row = family.row();
         let (near, far) = if end == End::Left { (0, 1) } else { (1, 0) };
@@ -138,34 +153,36 @@ fn policies(ns: &str, end: End, case: &Case, out: &Sa, inward: &Sa) {
         for (direction, from, to, sa) in
             [("out", &near, &far, out), ("in", &far, &near, inward), ("fwd", &far, &near, inward)]
         {
-            run(&format!(
-                "ip -n {ns} xfrm policy add src {from} dst {to} dir {direction} tmpl src {} dst {} proto esp reqid 1 mode {mode}",
+            lines.push(format!(
+                "xfrm policy add src {from} dst {to} dir {direction} tmpl src {} dst {} proto esp reqid 1 mode {mode}",
                 sa.source, sa.destination
             ));
         }
     }
+    batch(Some(ns), &lines);
 }
 
 /// A tunnel interface, and routes to it.
 fn vti(ns: &str, end: End, case: &Case, out: &Sa, inward: &Sa) {
     let kind = if case.outer == Family::V4 { "vti" } else { "vti6" };
-    run(&format!(
-        "ip -n {ns} link add vti0 type {kind} local {} remote {} key {VTI_KEY}",
-        out.source, out.destination
-    ));
-    run(&format!("ip -n {ns} link set vti0 up mtu 1400"));
+    let (local, remote) = (out.source, out.destination);
+    let mut lines = vec![
+        format!("link add vti0 type {kind} local {local} remote {remote} key {VTI_KEY}"),
+        "link set vti0 up mtu 1400".to_string(),
+    ];
     for everything in ["0.0.0.0/0", "::/0"] {
         for (direction, sa) in [("out", out), ("in", inward), ("fwd", inward)] {
-            run(&format!(
-                "ip -n {ns} xfrm policy add src {everything} dst {everything} dir {direction} mark {VTI_KEY} tmpl src {} dst {} proto esp reqid 1 mode tunnel",
+            lines.push(format!(
+                "xfrm policy add src {everything} dst {everything} dir {direction} mark {VTI_KEY} tmpl src {} dst {} proto esp reqid 1 mode tunnel",
                 sa.source, sa.destination
             ));
         }
     }
     for family in case.inner {
         let far = family.row().nets[usize::from(end == End::Left)];
-        run(&format!("ip -n {ns} route replace {far} dev vti0"));
+        lines.push(format!("route replace {far} dev vti0"));
     }
+    batch(Some(ns), &lines);
 }
 
 /// A UDP port whose datagrams the kernel takes for ESP (`UDP_ENCAP_ESPINUDP`), as IKE daemons open it.

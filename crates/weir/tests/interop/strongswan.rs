@@ -104,6 +104,12 @@ impl Daemon {
             inward: ["encryption", "integrity"].map(|k| logged_key(&log, &format!("{k} responder key"))),
         }
     }
+
+    /// Ends it at once: it says no goodbye, and its peer keeps the SA.
+    pub fn vanish(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("a child of ours");
+    }
 }
 
 impl Drop for Daemon {

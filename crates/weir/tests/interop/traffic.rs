@@ -40,16 +40,16 @@ pub fn all(a: Host<'_>, b: Host<'_>, datagrams: u64, len: usize) {
     stream(a, b, len);
 }
 
-/// Pings of two sizes, each answered once.
+/// Pings of two sizes until three of each are answered: on a busy machine more are sent by then. What is lost
+/// or comes twice is for [`numbered`] to tell.
 pub fn ping(from: Host<'_>, to: Host<'_>) {
-    for (count, size) in [(3, 0), (3, 1200)] {
+    for size in [0, 1200] {
         let ns = from.ns;
         let said = run(&format!(
-            "ip netns exec {ns} ping -n -q -W 5 -i 0.01 -c {count} -s {size} -I {} {}",
+            "ip netns exec {ns} ping -n -q -w 15 -i 0.02 -c 3 -s {size} -I {} {}",
             from.ip, to.ip
         ));
-        let clean = said.contains(&format!("{count} packets transmitted, {count} received, 0% packet loss"));
-        assert!(clean, "{said}");
+        assert!(said.contains(" 3 received,") && !said.contains("errors"), "{said}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! A running `weir` as the left gateway: its configuration for a [`Case`], and what it says of itself.
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -8,7 +9,8 @@ use std::thread;
 
 use weir_io::process;
 
-use crate::bed::{Bed, LEFT_LAN, LEFT_WAN, until};
+use crate::bed::{Bed, Family, LEFT_LAN, LEFT_WAN, until};
+use crate::case::{Case, Mode, Sa, hex};
 
 /// Killed on drop; what it logged is shown when a test fails.
 pub struct Weir {
@@ -28,9 +30,69 @@ pub fn router_config() -> String {
 }
 
 /// Routes to the far prefixes by the other gateway.
-pub fn plain_routes() -> &'static str {
-    "[[route]]\nprefix = \"10.2.0.0/24\"\nvia = \"192.0.2.2\"\n\
-     [[route]]\nprefix = \"fd02::/64\"\nvia = \"2001:db8::2\"\n"
+pub fn plain_routes() -> String {
+    routes(&[Family::V4, Family::V6], |family| format!("\"{}\"", family.row().right))
+}
+
+fn routes(families: &[Family], via: impl Fn(Family) -> String) -> String {
+    let route = |&f: &Family| format!("[[route]]\nprefix = \"{}\"\nvia = {}\n", f.row().nets[1], via(f));
+    families.iter().map(route).collect()
+}
+
+/// The whole configuration for a case and its SAs, there and back; their keys are a file of the bed.
+pub fn gateway_config(bed: &Bed, case: &Case, [out, inward]: &[Sa; 2]) -> String {
+    let keys: String = [("out", out), ("in", inward)]
+        .into_iter()
+        .flat_map(|(name, sa)| {
+            [(name.to_string(), &sa.key), (format!("{name}-integrity"), &sa.integrity_key)]
+        })
+        .filter(|(_, key)| !key.is_empty())
+        .map(|(name, key)| format!("{name} = \"{}\"\n", hex(key)))
+        .collect();
+    let keys = bed.file("gateway.keys", &keys);
+    std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).expect("our file");
+    let mut config = router_config() + "[ipsec]\nkeys = \"gateway.keys\"\n";
+    config += &sa_config(case, "out", out);
+    config += &sa_config(case, "in", inward);
+    if case.mode == Mode::Route {
+        config += "[[tunnel]]\nname = \"east\"\nout = \"out\"\nin = \"in\"\nmtu = 1400\n";
+        return config + &routes(case.inner, |_| "{ port = \"east\" }".to_string());
+    }
+    config += "[[spd]]\nname = \"outside\"\nports = [\"wan\"]\ndefault = \"drop\"\n";
+    for family in case.inner {
+        let row = family.row();
+        let (local, remote) = match case.mode {
+            Mode::Transport => (row.a.to_string(), row.b.to_string()),
+            _ => (row.nets[0].to_string(), row.nets[1].to_string()),
+        };
+        config += &format!(
+            "[[policy]]\nspd = \"outside\"\nname = \"{family:?}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\n\
+             action = \"protect\"\nout = \"out\"\nin = \"in\"\n"
+        );
+    }
+    config + &plain_routes()
+}
+
+fn sa_config(case: &Case, direction: &str, sa: &Sa) -> String {
+    let mode = if case.mode == Mode::Transport { "transport" } else { "tunnel" };
+    let suite = case.suite;
+    let mut text = format!(
+        "[[sa]]\nname = \"{direction}\"\ndirection = \"{direction}\"\nspi = {}\nmode = \"{mode}\"\n\
+         source = \"{}\"\ndestination = \"{}\"\ncipher = \"{}\"\nesn = {}\nreplay_window = 64\nnat_t = {}\n",
+        sa.spi,
+        sa.source,
+        sa.destination,
+        suite.encryption().name(),
+        case.esn,
+        case.nat_t
+    );
+    if !sa.key.is_empty() {
+        text += &format!("key = \"{direction}\"\n");
+    }
+    if let Some(integrity) = suite.integrity() {
+        text += &format!("integrity = \"{}\"\nintegrity_key = \"{direction}-integrity\"\n", integrity.name());
+    }
+    text
 }
 
 impl Weir {
@@ -103,8 +165,10 @@ impl Weir {
 impl Drop for Weir {
     fn drop(&mut self) {
         if thread::panicking() {
-            let drops = self.ask(&["show", "drops"]);
-            println!("weir counted:\n{}\nand said:\n{}", String::from_utf8_lossy(&drops.stdout), self.log());
+            for topic in ["drops", "ports", "sa", "spd"] {
+                println!("{topic}:\n{}", String::from_utf8_lossy(&self.ask(&["show", topic]).stdout));
+            }
+            println!("weir said:\n{}", self.log());
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
