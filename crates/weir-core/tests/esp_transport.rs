@@ -4,9 +4,7 @@
 mod sas;
 
 use sas::*;
-use weir_core::ipsec::esp::{self, Datagram};
-use weir_core::ipsec::{Params, Suite};
-use weir_core::time::SECOND;
+use weir_core::ipsec::{Params, Suite, esp};
 use weir_core::verdict::Reason;
 use weir_core::wire::build::Frame;
 use weir_core::wire::{Ipv4, Ipv6, Udp, checksum, protocol};
@@ -196,29 +194,11 @@ fn after_a_nat_the_transport_checksum_fits_the_new_address() {
 }
 
 #[test]
-fn datagrams_are_told_apart() {
-    let kind = |payload: &[u8]| {
-        let v4 = esp::datagram_of(&frame4().udp(777, 4500, payload), &[4500]);
-        assert_eq!(v4, esp::datagram_of(&frame6().udp(777, 4500, payload), &[4500]));
-        v4
-    };
-    assert_eq!(kind(&[0xff]), Some(Datagram::Keepalive));
-    assert_eq!(kind(&[0; 28]), Some(Datagram::Ike));
-    assert_eq!(kind(&[1; 28]), Some(Datagram::Esp));
-    assert_eq!(kind(&[0xff, 0xff]), Some(Datagram::Unknown));
-    assert_eq!(kind(&[]), Some(Datagram::Unknown));
-    assert_eq!(esp::datagram_of(&frame4().udp(4500, 777, &[0xff]), &[4500]), None);
-    assert_eq!(esp::esp_of(&frame4().udp(777, 4500, &[0; 28]), &[4500]), None);
-    assert_eq!(esp::esp_of(&frame4().udp(777, 4500, &[0xff]), &[4500]), None);
-}
-
-#[test]
-fn a_keepalive_is_due_after_twenty_quiet_seconds() {
-    let (out, _) = pair(in_udp(gcm()));
-    let packet = esp::keepalive(&out.params).expect("in UDP");
-    assert_eq!(esp::datagram_of(&packet, &[4500]), Some(Datagram::Keepalive));
-    assert!(!esp::is_keepalive_due(&out, 19 * SECOND) && esp::is_keepalive_due(&out, 20 * SECOND));
-    seal_all(&out, 15 * SECOND, &[packet4(60)]);
-    assert!(!esp::is_keepalive_due(&out, 34 * SECOND) && esp::is_keepalive_due(&out, 35 * SECOND));
-    assert_eq!(esp::keepalive(&gcm()), None);
+fn ike_and_keepalives_are_not_esp() {
+    for frame in [frame4(), frame6()] {
+        let spi = |payload: &[u8]| esp::esp_of(&frame.udp(777, 4500, payload), &[4500]).map(|(spi, _)| spi);
+        assert_eq!(spi(&[1; 28]), Some(0x0101_0101));
+        assert_eq!((spi(&[0; 28]), spi(&[0xff]), spi(&[])), (None, None, None));
+        assert_eq!(esp::esp_of(&frame.udp(4500, 777, &[1; 28]), &[4500]), None);
+    }
 }

@@ -20,7 +20,6 @@ mod outer;
 mod seal;
 mod transport;
 
-pub use natt::{Datagram, datagram_of, is_keepalive_due, keepalive};
 pub use open::{esp_of, open};
 pub use outer::Template;
 pub use seal::{inner_mtu, seal};

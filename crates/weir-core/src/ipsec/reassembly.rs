@@ -49,7 +49,6 @@ pub struct Ended<B> {
 pub struct Reassembly<B> {
     packets: Vec<Partial<B>>,
     held: usize,
-    time: Nanos,
     /// Nothing is due earlier.
     next: Nanos,
 }
@@ -84,13 +83,7 @@ impl<B: Buffer> Default for Reassembly<B> {
 
 impl<B: Buffer> Reassembly<B> {
     pub fn new() -> Self {
-        Reassembly { packets: Vec::new(), held: 0, time: TIME, next: Nanos::MAX }
-    }
-
-    /// Packets wait this long.
-    #[must_use]
-    pub fn with_time(self, time: Nanos) -> Self {
-        Reassembly { time, ..self }
+        Reassembly { packets: Vec::new(), held: 0, next: Nanos::MAX }
     }
 
     /// Frames that wait.
@@ -161,7 +154,7 @@ impl<B: Buffer> Reassembly<B> {
             self.packets.len() - 1
         });
         self.packets[at].begin(key, now);
-        self.next = self.next.min(now.saturating_add(self.time));
+        self.next = self.next.min(now.saturating_add(TIME));
         at
     }
 
@@ -188,7 +181,7 @@ impl<B: Buffer> Reassembly<B> {
             if packet.key.is_none() {
                 continue;
             }
-            let due = packet.since.saturating_add(self.time);
+            let due = packet.since.saturating_add(TIME);
             if now >= due {
                 self.give_up_at(at, Reason::FragmentTimeout, ended);
             } else {

@@ -13,10 +13,10 @@ import struct
 import sys
 
 from scapy.layers.inet import IP
-from scapy.utils import checksum
 from scapy.layers.inet6 import IPv6
 from scapy.layers.ipsec import AUTH_ALGOS, ESP, AuthAlgo, SecurityAssociation
 from scapy.packet import raw
+from scapy.utils import checksum
 
 ENCRYPTION = {
     "null": "NULL",
