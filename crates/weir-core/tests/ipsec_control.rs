@@ -384,3 +384,34 @@ fn views_name_things_and_count() {
     control.apply(0, d).expect("valid");
     assert_eq!(control.policies()[0].out_packets, 1);
 }
+
+#[test]
+fn tunnel_in_a_tunnel_is_smaller_and_one_routed_by_itself_settles() {
+    let mut d = both_modes();
+    d.ipsec.sas.push(sa("deep-out", Out, 0x3001, (HERE, "10.1.0.9")));
+    d.ipsec.tunnels.push(tunnel("deep", &["deep-out"], &[]));
+    let mtu = |c: &Control, name: &str| c.ports().find(|(_, p)| p.name == name).expect("a port").1.mtu;
+    let mut all = control(d.clone());
+    // 1446 - 52 = 1394, 1392 in whole words, two of them trailer.
+    assert_eq!((mtu(&all, "east"), mtu(&all, "deep")), (1446, 1390));
+    d.routes[0] = route("10.1.0.0/16", &["@deep"]);
+    all.apply(0, d).expect("valid");
+    assert_eq!((mtu(&all, "east"), mtu(&all, "deep")), (1446, 1446), "nothing is known of where it leads");
+}
+
+#[test]
+fn tunnel_comes_and_goes_with_its_routes() {
+    let mut d = both_modes();
+    let mut control = control(d.clone());
+    let before = control.take_snapshot().expect("the first");
+    assert!(matches!(lookup(&before, "10.1.0.1"), Target::Adjacent(_)));
+    // Without an outbound SA nothing can be sent there.
+    d.ipsec.tunnels[0].out.clear();
+    d.ipsec.sas.remove(0);
+    control.apply(0, d).expect("valid");
+    let tables = control.take_snapshot().expect("changed");
+    assert_eq!(lookup(&tables, "10.1.0.1"), Target::NoRoute);
+    control.apply(0, both_modes()).expect("valid");
+    let tables = control.take_snapshot().expect("changed");
+    assert_eq!(lookup(&tables, "10.1.0.1"), lookup(&before, "10.1.0.1"));
+}

@@ -3,6 +3,7 @@
 //! Promises: names instead of numbers, in the order of the configuration, SAs that drain last; counters as
 //! they are now; of a key nothing at all.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
@@ -96,15 +97,19 @@ pub struct TunnelView {
 
 impl Control {
     pub fn sas(&self, now: Nanos) -> Vec<SaView> {
-        let users = |sa: &str| {
-            let ipsec = &self.desired.ipsec;
-            let has = |names: [&Vec<String>; 2]| names.into_iter().flatten().any(|name| name == sa);
-            let tunnels = ipsec.tunnels.iter().filter(|t| has([&t.out, &t.inbound]));
-            let tunnels = tunnels.map(|t| format!("tunnel {}", t.name));
-            let policies = ipsec.spds.iter().flat_map(|s| s.policies.iter().map(move |p| (s, p)));
-            let policies = policies.filter(|(_, p)| has([&p.out, &p.inbound]));
-            tunnels.chain(policies.map(|(s, p)| format!("spd {} policy {}", s.name, p.name))).collect()
-        };
+        let mut named: HashMap<&str, Vec<String>> = HashMap::new();
+        for t in &self.desired.ipsec.tunnels {
+            for sa in t.out.iter().chain(&t.inbound) {
+                named.entry(sa).or_default().push(format!("tunnel {}", t.name));
+            }
+        }
+        let spds = self.desired.ipsec.spds.iter();
+        for (s, p) in spds.flat_map(|s| s.policies.iter().map(move |p| (s, p))) {
+            for sa in p.out.iter().chain(&p.inbound) {
+                named.entry(sa).or_default().push(format!("spd {} policy {}", s.name, p.name));
+            }
+        }
+        let users = |sa: &str| named.get(sa).cloned().unwrap_or_default();
         let live = self.desired.ipsec.sas.iter().filter_map(|spec| self.gateway.kept.get(&spec.name));
         let mut all: Vec<SaView> = live
             .map(|kept| SaView { users: users(&kept.sa.name), reached: kept.reached, ..view(&kept.sa, now) })
