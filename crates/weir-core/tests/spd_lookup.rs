@@ -10,11 +10,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use bed::{agrees, flow, rules};
-use ipsec_bed::{Clear, ranges, sa};
+use ipsec_bed::{Clear, policy, ranges, sa};
 use proptest::prelude::*;
-use weir_core::ipsec::spd::{AddressRange, PolicyIndex, PortRange, RuleSet, Selector, Transport};
+use weir_core::ipsec::spd::{Action, AddressRange, PolicyIndex, PortRange, RuleSet, Selector, Transport};
 use weir_core::ipsec::{Ciphers, Direction, Flow, Inbound, Sa, SaId, SaState, Sad};
 use weir_core::packet::DeviceId;
+use weir_core::state::PolicySpec;
 use weir_core::wire::build::Frame;
 
 proptest! {
@@ -47,6 +48,38 @@ proptest! {
         packet.truncate(cut);
         let set = RuleSet::new(rules);
         prop_assert_eq!(set.find_packet(&packet), Flow::of_any(&packet).map(|flow| set.find(&flow)));
+    }
+
+    #[test]
+    fn policy_matches_inbound_what_answers_it_outbound(rules in rules(2), flows in prop::collection::vec(flow(), 1..40)) {
+        for (selector, _) in &rules {
+            let (local, remote) = (vec![selector.source], vec![selector.destination]);
+            let (local_ports, remote_ports) = (selector.source_ports, selector.destination_ports);
+            let spec = PolicySpec {
+                local,
+                remote,
+                protocol: selector.protocol,
+                local_ports,
+                remote_ports,
+                icmp: selector.icmp,
+                ..policy("p", Action::Bypass, "", "")
+            };
+            let matches = |direction, flow: &Flow| spec.selectors(direction).iter().any(|s| s.matches(flow));
+            for flow in &flows {
+                let back = Flow {
+                    source: flow.destination,
+                    destination: flow.source,
+                    transport: match flow.transport {
+                        Transport::Ports { source, destination } => {
+                            Transport::Ports { source: destination, destination: source }
+                        }
+                        other => other,
+                    },
+                    ..*flow
+                };
+                prop_assert_eq!(matches(Direction::Out, flow), matches(Direction::In, &back));
+            }
+        }
     }
 
     #[test]
