@@ -52,13 +52,16 @@ impl<const ROUNDS: usize> Cbc<ROUNDS> {
 
     #[target_feature(enable = "aes,sse2")]
     fn prepare(key: &[u8]) -> Box<Cbc<ROUNDS>> {
-        let encrypt = expand(key);
-        let mut decrypt = [_mm_setzero_si128(); MOST];
-        for (round, key) in decrypt[..=ROUNDS].iter_mut().zip(encrypt[..=ROUNDS].iter().rev()) {
-            *round = _mm_aesimc_si128(*key);
+        let zero = [_mm_setzero_si128(); MOST];
+        let mut cbc = Box::new(Cbc { encrypt: zero, decrypt: zero });
+        cbc.encrypt = expand(key);
+        for round in 0..=ROUNDS {
+            let key = cbc.encrypt[ROUNDS - round];
+            // The first and the last key of decryption are those of encryption as they are.
+            let inner = round > 0 && round < ROUNDS;
+            cbc.decrypt[round] = if inner { _mm_aesimc_si128(key) } else { key };
         }
-        (decrypt[0], decrypt[ROUNDS]) = (encrypt[ROUNDS], encrypt[0]);
-        Box::new(Cbc { encrypt, decrypt })
+        cbc
     }
 
     /// Writes the IV of each packet that fits `shape` and encrypts its body.

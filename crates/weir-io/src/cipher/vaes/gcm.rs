@@ -70,7 +70,7 @@ impl<const ROUNDS: usize> Gcm<ROUNDS> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq,bmi2")]
     fn prepare(key: &[u8], salt: [u8; 4], esn: bool) -> Box<Gcm<ROUNDS>> {
         let zero = _mm_setzero_si128();
-        let rounds = expand(key);
+        let mut rounds = expand(key);
         let h = _mm_shuffle_epi8(encrypt(&rounds, ROUNDS, zero), REVERSE);
         let by_h = shifted(h);
         let mut gcm = Box::new(Gcm {
@@ -86,6 +86,7 @@ impl<const ROUNDS: usize> Gcm<ROUNDS> {
             *slot = shifted(power);
             power = multiply(power, by_h);
         }
+        rounds.zeroize();
         let bits = _mm_cvtsi64_si128(if esn { 96 } else { 64 });
         gcm.associated = [_mm_clmulepi64_si128::<0x00>(bits, by_h), _mm_clmulepi64_si128::<0x10>(bits, by_h)];
         gcm.first = if esn {
