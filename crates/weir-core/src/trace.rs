@@ -4,6 +4,9 @@
 //! observer that writes down), so they cannot tell another story; tested on random frames. Refuses to
 //! guess: what depends on the moment (a full hold queue, the ICMP rate limit, a full ring) is not in it.
 
+#[cfg(feature = "ipsec")]
+mod ipsec;
+
 use std::fmt;
 
 use crate::packet::DeviceId;
@@ -45,26 +48,52 @@ impl Observer for Scribe {
 pub fn trace(tables: &Tables, key: &FlowKey, device: DeviceId, frame: &[u8]) -> Trace {
     let own = OwnAddresses::new(tables);
     let mut scribe = Scribe(Vec::new());
-    let decided = decide(&Context { tables, own: &own, key }, device, frame, &mut scribe);
-    let Decided { port, decision, .. } = decided;
+    let context = Context { tables, own: &own, key };
+    let decided = decide(&context, device, frame, &mut scribe);
+    let (verdict, found) = end(&context, &mut scribe, &decided, frame, 0);
+    scribe.note("verdict", || (name(tables, verdict), found));
+    Trace { port: decided.port, steps: scribe.0, verdict }
+}
+
+/// What a decision comes to; behind a tunnel or a guard, and inside a sealed packet, it goes on. `depth` is
+/// how often the packet was opened.
+fn end(
+    context: &Context<'_>,
+    scribe: &mut Scribe,
+    decided: &Decided,
+    frame: &[u8],
+    depth: usize,
+) -> (Verdict, String) {
+    let tables = context.tables;
+    #[cfg(feature = "ipsec")]
+    let packet = frame.get(decided.network..).unwrap_or(&[]);
+    #[cfg(feature = "ipsec")]
+    match decided.decision {
+        Decision::Open(key) => return ipsec::inward(context, scribe, key, packet, depth),
+        Decision::Collect => return (Verdict::Held, "held for the other fragments".into()),
+        Decision::Forward(id) | Decision::Fragment(id) => {
+            if let Some(end) = ipsec::outward(context, scribe, id, packet) {
+                return end;
+            }
+        }
+        _ => {}
+    }
+    #[cfg(not(feature = "ipsec"))]
+    let _ = (scribe, frame, depth);
     let leaves_by = |id: crate::tables::AdjacencyId| {
         Verdict::Forward(tables.adjacencies.get(id.0 as usize).map_or(PortId::default(), |a| a.port))
     };
-    let (verdict, found) = match decision {
+    match decided.decision {
         Decision::Forward(id) => (leaves_by(id), "sent to the next hop".into()),
         Decision::Fragment(id) => (leaves_by(id), "cut into fragments and sent to the next hop".into()),
         Decision::Hold(_, next_hop) => (Verdict::Held, format!("held until {next_hop} answers")),
         Decision::Punt => (Verdict::Local, "given to the control side".into()),
         Decision::Local => (Verdict::Local, "the kernel's".into()),
-        #[cfg(feature = "ipsec")]
-        Decision::Collect => (Verdict::Held, "held for the other fragments".into()),
-        #[cfg(feature = "ipsec")]
-        Decision::Open(_) => (Verdict::Local, "opened".into()),
         Decision::Answer => (Verdict::Local, "an echo request, answered by weir".into()),
         Decision::Drop(reason, error) => (Verdict::Drop(reason), dropped(reason.sentence(), error)),
-    };
-    scribe.note("verdict", || (name(tables, verdict), found));
-    Trace { port, steps: scribe.0, verdict }
+        #[cfg(feature = "ipsec")]
+        Decision::Open(_) | Decision::Collect => (Verdict::Held, "opened".into()),
+    }
 }
 
 fn dropped(sentence: &str, error: Option<IcmpError>) -> String {
@@ -78,13 +107,16 @@ fn dropped(sentence: &str, error: Option<IcmpError>) -> String {
 fn name(tables: &Tables, verdict: Verdict) -> String {
     match verdict {
         Verdict::Forward(port) => {
-            let port = tables.ports.get(port.index()).map_or("an unknown port", |p| &p.name);
-            format!("forward by {port}")
+            format!("forward by {}", name_of(tables, port))
         }
         Verdict::Local => "local".into(),
         Verdict::Held => "held".into(),
         Verdict::Drop(reason) => format!("drop: {}", reason.name()),
     }
+}
+
+fn name_of(tables: &Tables, port: PortId) -> &str {
+    tables.ports.get(port.index()).map_or("an unknown port", |p| &p.name)
 }
 
 impl fmt::Display for Trace {

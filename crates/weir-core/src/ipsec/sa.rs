@@ -209,6 +209,23 @@ impl SaState {
         }
     }
 
+    /// A copy that packets change by itself: to ask what would become of one.
+    pub fn shadow(&self) -> SaState {
+        let copy = |from: &AtomicU64| AtomicU64::new(from.load(Ordering::Relaxed));
+        let replay = self.replay.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        SaState {
+            sequence: copy(&self.sequence),
+            replay: Mutex::new(replay),
+            packets: copy(&self.packets),
+            bytes: copy(&self.bytes),
+            installed: copy(&self.installed),
+            used: copy(&self.used),
+            path_mtu: copy(&self.path_mtu),
+            path_mtu_until: copy(&self.path_mtu_until),
+            ..SaState::default()
+        }
+    }
+
     pub fn fail(&self, reason: Reason) {
         if let Some(at) = COUNTED.iter().position(|&r| r == reason) {
             self.failures[at].fetch_add(1, Ordering::Relaxed);

@@ -45,20 +45,20 @@ impl Input<'_> {
 }
 
 /// A router with everything it touches.
-struct Bench {
-    router: Router<Heap>,
-    pool: Pool<Heap>,
+pub(super) struct Bench {
+    pub router: Router<Heap>,
+    pub pool: Pool<Heap>,
     /// All there are.
     buffers: usize,
     out: Output<Heap>,
 }
 
 impl Bench {
-    fn new(router: Router<Heap>, buffers: usize) -> Self {
+    pub fn new(router: Router<Heap>, buffers: usize) -> Self {
         Bench { router, pool: Pool::boxed(buffers), buffers, out: Output::new(3) }
     }
 
-    fn forward(&mut self, now: Nanos, tables: &Tables, frames: &[(DeviceId, Vec<u8>)]) {
+    pub fn forward(&mut self, now: Nanos, tables: &Tables, frames: &[(DeviceId, Vec<u8>)]) {
         let mut batch = Batch::new();
         for (device, bytes) in frames {
             let Some(buffer) = self.pool.take() else { break };
@@ -72,14 +72,14 @@ impl Bench {
         self.check();
     }
 
-    fn check(&self) {
+    pub fn check(&self) {
         assert_eq!(self.router.ledger().balance(), 0, "{:?}", self.router.ledger());
         let out = self.out.tx.iter().map(Vec::len).sum::<usize>() + self.out.punt.len();
         assert_eq!(self.pool.free() + self.router.held() + out, self.buffers, "buffers are lost");
     }
 
     /// Everything that left, emptied.
-    fn left(&mut self) -> Vec<(DeviceId, Vec<u8>)> {
+    pub fn left(&mut self) -> Vec<(DeviceId, Vec<u8>)> {
         let punt = self.out.punt.drain(..).map(|(_, frame)| frame);
         let frames: Vec<_> = self.out.tx.iter_mut().flat_map(|ring| ring.drain(..)).chain(punt).collect();
         let left = frames.iter().map(|frame| (frame.device, frame.data().to_vec())).collect();
@@ -154,7 +154,7 @@ fn trace_agrees(tables: &Tables, device: DeviceId, bytes: &[u8]) {
 }
 
 /// A frame from a template, then perhaps mutated, mended and cut; or any bytes at all.
-fn frame(input: &mut Input<'_>) -> Option<(DeviceId, Vec<u8>)> {
+pub(super) fn frame(input: &mut Input<'_>) -> Option<(DeviceId, Vec<u8>)> {
     if input.0.is_empty() {
         return None;
     }
@@ -244,3 +244,7 @@ fn template(input: &mut Input<'_>, port: PortId, kind: u8) -> Vec<u8> {
         _ => frame.raw(89, &payload),
     }
 }
+
+#[cfg(feature = "ipsec")]
+#[doc(hidden)]
+pub use super::ipsec::fuzz::fuzz_gate;

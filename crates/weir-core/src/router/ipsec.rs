@@ -12,6 +12,8 @@
 //! one verdict. Refuses: more than [`NESTING`] tunnels inside each other.
 
 mod fragments;
+#[doc(hidden)]
+pub mod fuzz;
 mod inward;
 pub(crate) mod judge;
 mod outer;
@@ -29,11 +31,13 @@ use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame, Pool};
 use crate::tables::{PortId, Tables};
 use crate::time::Nanos;
 use crate::verdict::Reason;
-use rules::Key;
+pub(crate) use outer::Way;
+use rules::{Key, packet_len};
 use runs::Runs;
+pub(crate) use too_big::{Remedy, remedy};
 
 /// Headers of four tunnels, 4 × 76 B at most, are about what a buffer's headroom takes.
-pub(super) const NESTING: usize = 4;
+pub(crate) const NESTING: usize = 4;
 
 /// Scratch of the IPsec side of one worker.
 #[derive(Debug)]
@@ -274,16 +278,6 @@ impl<B: Buffer> Router<B> {
             counters.tx_packets -= 1;
             counters.tx_bytes -= len as u64;
         }
-    }
-}
-
-/// Bytes of the IP packet at the front of `packet`, by its own header.
-#[inline]
-fn packet_len(packet: &[u8]) -> usize {
-    match packet.first().map(|byte| byte >> 4) {
-        Some(4) if packet.len() >= 20 => usize::from(u16::from_be_bytes([packet[2], packet[3]])),
-        Some(6) if packet.len() >= 40 => 40 + usize::from(u16::from_be_bytes([packet[4], packet[5]])),
-        _ => packet.len(),
     }
 }
 

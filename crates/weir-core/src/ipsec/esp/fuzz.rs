@@ -20,7 +20,7 @@ type Heap = Box<[u8]>;
 
 /// Encrypts by XOR and authenticates by a sum: enough to tell what was sealed from what was not, and fast.
 #[derive(Debug)]
-struct Toy(Suite);
+pub(crate) struct Toy(pub(crate) Suite);
 
 impl Toy {
     fn sum(&self, packet: &[u8], sequence: u64) -> u64 {

@@ -193,3 +193,13 @@ pub(crate) fn is_kernels(tables: &Tables, address: IpAddr) -> bool {
     let mut all = tables.ports.iter().flat_map(|port| &port.addresses);
     all.any(|a| a.address == address && a.owner == Owner::Kernel)
 }
+
+/// Bytes of the IP packet at the front of `packet`, by its own header.
+#[inline]
+pub(crate) fn packet_len(packet: &[u8]) -> usize {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) if packet.len() >= 20 => usize::from(u16::from_be_bytes([packet[2], packet[3]])),
+        Some(6) if packet.len() >= 40 => 40 + usize::from(u16::from_be_bytes([packet[4], packet[5]])),
+        _ => packet.len(),
+    }
+}

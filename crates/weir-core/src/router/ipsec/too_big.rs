@@ -26,7 +26,7 @@ const IPV6_MIN_MTU: usize = 1280;
 const FRAGMENT_HEADER: usize = 8;
 
 /// What to do with a packet that does not fit.
-enum Remedy {
+pub(crate) enum Remedy {
     /// Seal it as it is; the outer packet is cut.
     After,
     /// Cut it into pieces that fit.
@@ -35,7 +35,7 @@ enum Remedy {
     Nothing,
 }
 
-fn remedy(sa: &Sa, sealed: bool, packet: &[u8], room: usize) -> Remedy {
+pub(crate) fn remedy(sa: &Sa, sealed: bool, packet: &[u8], room: usize) -> Remedy {
     if packet.first().is_some_and(|byte| byte >> 4 == 4) {
         let Ok(ip) = Ipv4::parse_header(packet) else { return Remedy::Nothing };
         return match sa.params.fragment {
