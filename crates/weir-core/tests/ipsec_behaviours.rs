@@ -314,3 +314,27 @@ fn transport_mode_protects_between_hosts_and_sends_nothing_elsewhere() {
     let elsewhere = frame(LAN, NEAR[0], "10.30.0.10").udp(1, 2, b"to another host");
     site.w.send(LAN, &elsewhere).dropped_silently(Reason::NoOutboundSa);
 }
+
+#[test]
+fn packet_sealed_by_a_policy_goes_into_the_tunnel_its_far_end_is_behind() {
+    let mut site = Site::route_mode(gcm());
+    site.add_spd();
+    let params = Params { destination: addr("203.0.113.9"), ..gcm() };
+    let deep = new_sa(5, Params { spi: 0x5005, source: addr(HERE[0]), ..params.clone() });
+    let deep_end = new_sa(5, Params { spi: 0x5005, direction: weir_core::ipsec::Direction::In, ..params });
+    let mut rule = Rule::new(Action::Protect, any());
+    rule.sas_out = vec![deep.clone()];
+    site.policies = vec![rule];
+    site.more_out.push(deep);
+    site.sas_out = Some(vec![site.out.here.clone()]);
+    site.route_by(site.tunnel.expect("a tunnel"), &["203.0.113.0/24"]);
+    site.publish();
+    let sent = site.lan_frame(0, b"sealed twice");
+    let seen = site.w.send(LAN, &sent);
+    assert_eq!((seen.forwarded, seen.sent.len()), (1, 1), "{seen:?}");
+    let outer = site.opened(seen.one());
+    assert_eq!(outer[16..20], [203, 0, 113, 9]);
+    assert_eq!(sas::open(&deep_end, &outer), Ok(forwarded(&sent[14..])));
+    let tunnel = site.tunnel.expect("a tunnel").index();
+    assert_eq!(site.w.router.port_counters()[tunnel].tx_packets, 1);
+}

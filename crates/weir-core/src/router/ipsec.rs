@@ -141,7 +141,6 @@ impl<B> Sealed<B> {
 
 impl<B: Buffer> Router<B> {
     /// [`Router::forward`] where a snapshot has IPsec.
-    #[cold]
     #[inline(never)]
     pub(super) fn forward_ipsec(
         &mut self,
@@ -159,7 +158,6 @@ impl<B: Buffer> Router<B> {
     }
 
     /// [`Router::tick`] where a snapshot has IPsec.
-    #[cold]
     #[inline(never)]
     pub(super) fn tick_ipsec(&mut self, breath: &mut Breath<'_, B>) {
         if let Some(ipsec) = breath.tables.ipsec.as_deref() {

@@ -11,6 +11,8 @@
 //! Frames arrive here counted as sent by the tunnel's port, or by the guarded one. Promises: what is lost is
 //! taken off again; a sealed packet leaves the guarded port's counters and counts where it really leaves.
 
+use std::cell::Cell;
+
 use super::rules::{self, Outward};
 use super::{Gate, packet_len};
 use crate::ipsec::esp::{self, Outcome};
@@ -165,18 +167,16 @@ impl<B: Buffer> Router<B> {
         run: &mut Vec<Frame<B>>,
         tunnel: Option<PortId>,
     ) {
-        let mut at = 0;
-        let sorted = run.extract_if(.., |_| {
-            at += 1;
-            gate.outcomes[at - 1] != Outcome::Done
-        });
-        let lost: Vec<Frame<B>> = sorted.collect();
-        let reasons = gate.outcomes.iter().zip(&gate.lens).filter_map(|(outcome, &len)| match outcome {
-            Outcome::Lost(reason) => Some((*reason, usize::from(len))),
-            Outcome::Done => None,
-        });
-        for (frame, (reason, len)) in lost.into_iter().zip(reasons) {
-            self.lose_packet(breath, frame, len, tunnel, reason);
+        let at = Cell::new(0);
+        let unsealed = |_: &mut Frame<B>| {
+            at.set(at.get() + 1);
+            gate.outcomes[at.get() - 1] != Outcome::Done
+        };
+        for frame in run.extract_if(.., unsealed) {
+            let index = at.get() - 1;
+            if let Outcome::Lost(reason) = gate.outcomes[index] {
+                self.lose_packet(breath, frame, gate.lens[index].into(), tunnel, reason);
+            }
         }
     }
 
@@ -188,12 +188,8 @@ impl<B: Buffer> Router<B> {
         run: &mut Vec<Frame<B>>,
         tunnel: Option<PortId>,
     ) {
-        let own = |frame: &Frame<B>| rules::destination(frame.data()) == Some(sa.params.destination);
-        if run.iter().all(own) {
-            return;
-        }
-        let lost: Vec<Frame<B>> = run.extract_if(.., |frame| !own(frame)).collect();
-        for frame in lost {
+        let other = |frame: &mut Frame<B>| rules::destination(frame.data()) != Some(sa.params.destination);
+        for frame in run.extract_if(.., other) {
             let len = frame.len();
             self.lose_packet(breath, frame, len, tunnel, Reason::NoOutboundSa);
         }

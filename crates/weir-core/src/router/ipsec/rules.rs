@@ -1,7 +1,7 @@
 //! What IPsec says about one packet: every rule, no action.
 //!
 //! Promises: pure functions of a snapshot and bytes, so forwarding acts on them and a trace prints them.
-//! A packet no [`Flow`] can be told of is one no policy allows: discarded wherever an SPD is asked.
+//! A packet no [`crate::ipsec::Flow`] can be told of is one no policy allows: discarded wherever an SPD is asked.
 
 use std::net::IpAddr;
 use std::sync::Arc;
