@@ -108,6 +108,21 @@ fn basic_fragment_is_cut_before_sealing_and_each_piece_sealed() {
 }
 
 #[test]
+fn pieces_of_a_packet_count_on_the_tunnel_without_the_padding_behind_it() {
+    let mut site = Site::route_mode(gcm());
+    site.w.net.set_mtu(WAN, 900);
+    site.publish();
+    let mut sent = site.lan_frame(0, &[9; 1200]);
+    sent.extend([0xaa; 200]);
+    let seen = site.w.send(LAN, &sent);
+    let pieces: Vec<_> = seen.sent.iter().map(|(_, bytes)| site.opened(bytes)).collect();
+    assert_eq!(pieces.len(), 2);
+    let tunnel = site.w.router.port_counters()[site.tunnel.expect("a tunnel").index()];
+    let bytes: usize = pieces.iter().map(|piece| piece.len() + 14).sum();
+    assert_eq!((tunnel.tx_packets, tunnel.tx_bytes), (2, bytes as u64));
+}
+
+#[test]
 fn packet_is_sealed_whole_and_the_outer_packet_cut_where_that_is_asked() {
     for params in [after(gcm()), after(outside6(gcm()))] {
         let mut site = Site::policy_mode(params);

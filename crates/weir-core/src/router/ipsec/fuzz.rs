@@ -234,7 +234,12 @@ fn next(input: &mut Input<'_>, site: &Site, seen: &[(DeviceId, Vec<u8>)]) -> Opt
             if flags & 64 != 0 {
                 packet = packet.dont_fragment();
             }
-            Some((sample::LAN_DEVICE, packet.udp(1000 + u16::from(input.byte()), 9, &vec![7; len])))
+            let mut bytes = packet.udp(1000 + u16::from(input.byte()), 9, &vec![7; len]);
+            if flags & 128 != 0 {
+                // Link padding.
+                bytes.extend([0xaa; 60]);
+            }
+            Some((sample::LAN_DEVICE, bytes))
         }
         4..=6 => Some(sealed(input, site, kind, family, len)),
         _ => error_about(input, seen),

@@ -139,7 +139,9 @@ impl<B: Buffer> Router<B> {
                 self.fragments = pieces;
                 if let Some(counters) = tunnel.and_then(|port| self.ports.get_mut(port.index())) {
                     counters.tx_packets += packets;
-                    counters.tx_bytes += (bytes - whole) as u64 + packets * ETHERNET as u64;
+                    // The frame may have had bytes behind its packet.
+                    counters.tx_bytes += bytes as u64 + packets * ETHERNET as u64;
+                    counters.tx_bytes -= whole as u64;
                 }
             }
             Err((frame, reason)) => self.lose_packet(breath, frame, whole, tunnel, reason),
