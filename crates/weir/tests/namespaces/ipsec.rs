@@ -383,8 +383,14 @@ fn a_trace_follows_a_packet_into_the_tunnel() {
     let side = Side::West;
     let text = ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, GCM) + &tunnel(side, "a");
     let west = bed.west.start(&text);
-    let trace = west.told(&["trace", "--port", "lan", "--src", "10.1.0.2", "--dst", "10.3.0.2"]);
+    let trace = until("the far gateway is known", || {
+        send_udp(&bed.west, outer.far);
+        thread::sleep(Duration::from_millis(50));
+        let trace = west.told(&["trace", "--port", "lan", "--src", "10.1.0.2", "--dst", "10.3.0.2"]);
+        trace.contains("forward by wan").then_some(trace)
+    });
     assert!(trace.contains("10.3.0.0/16 via") && trace.contains("tun"), "{trace}");
+    assert!(trace.contains("a-east"), "{trace}");
     let before = west.json("sa");
     west.told(&["trace", "--port", "lan", "--src", "10.1.0.2", "--dst", "10.3.0.2"]);
     assert_eq!(before[0]["sequence"], west.json("sa")[0]["sequence"], "a trace seals nothing");
