@@ -152,13 +152,10 @@ fn ipv6_packet_of_1280_passes_whatever_the_path() {
 #[test]
 fn reassembly_44_and_66_outer_fragments_are_made_whole_and_opened() {
     for params in [gcm(), outside6(gcm())] {
-        let mut far = Site::policy_mode(after(params.clone()));
         let mut site = Site::policy_mode(params);
-        // What the far end sends is what a gateway like ours sends, cut.
         let packet = site.far_packet(0, &[5; 1460]);
         let sealed = site.sealed(&packet);
-        let pieces = cut_by(&mut far, &sealed);
-        assert_eq!(pieces.len(), 2);
+        let pieces = cut(&sealed);
         let first = site.w.send(WAN, &pieces[1]);
         assert_eq!((first.forwarded, site.w.router.ledger().held), (0, 1));
         let seen = site.w.send(WAN, &pieces[0]);
@@ -167,39 +164,25 @@ fn reassembly_44_and_66_outer_fragments_are_made_whole_and_opened() {
     }
 }
 
-/// Cuts an outer packet as this router cuts its own.
-fn cut_by(far: &mut Site, sealed: &[u8]) -> Vec<Vec<u8>> {
+/// An outer packet in two fragments.
+fn cut(sealed: &[u8]) -> [Vec<u8>; 2] {
     let packet = &sealed[14..];
-    let mut pieces = Vec::new();
-    if packet[0] >> 4 == 4 {
-        let ip = Ipv4::parse(packet).expect("a packet");
-        let half = 800;
-        let build = |at: usize, more, body: &[u8]| {
-            let frame = weir_core::wire::build::Frame::ipv4(ip.src(), ip.dst()).packet();
-            on_wan(&frame.ident(7).fragment(at, more).raw(50, body))
-        };
-        pieces.push(build(0, true, &ip.payload()[..half]));
-        pieces.push(build(half, false, &ip.payload()[half..]));
-    } else {
-        let ip = weir_core::wire::Ipv6::parse(packet).expect("a packet");
-        let half = 800;
-        let build = |at: usize, more, body: &[u8]| {
-            let frame = weir_core::wire::build::Frame::ipv6(ip.src(), ip.dst()).packet();
-            on_wan(&frame.ident(7).fragment(at, more).raw(50, body))
-        };
-        pieces.push(build(0, true, &ip.payload()[..half]));
-        pieces.push(build(half, false, &ip.payload()[half..]));
-    }
-    let _ = far;
-    pieces
+    let at = if packet[0] >> 4 == 4 { 20 } else { 40 };
+    let (source, destination) = match Ipv4::parse(packet) {
+        Ok(ip) => (ip.src().into(), ip.dst().into()),
+        Err(_) => (ipv6(sealed).src().into(), ipv6(sealed).dst().into()),
+    };
+    let frame = weir_core::wire::build::Frame::ip(source, destination).expect("one family").packet();
+    let piece = |from, more, body: &[u8]| on_wan(&frame.clone().ident(7).fragment(from, more).raw(50, body));
+    let (first, rest) = packet[at..].split_at(800);
+    [piece(0, true, first), piece(800, false, rest)]
 }
 
 #[test]
 fn outer_fragments_that_stay_alone_are_lost_when_their_time_is_over() {
     let mut site = Site::policy_mode(gcm());
-    let mut far = Site::policy_mode(gcm());
     let sealed = site.sealed(&site.far_packet(0, &[5; 1460]));
-    let pieces = cut_by(&mut far, &sealed);
+    let pieces = cut(&sealed);
     site.w.send(WAN, &pieces[0]);
     assert_eq!(site.w.router.ledger().held, 1);
     let seen = site.w.wait(10 * SECOND);
@@ -210,9 +193,8 @@ fn outer_fragments_that_stay_alone_are_lost_when_their_time_is_over() {
 #[test]
 fn fragments_that_wait_when_the_worker_ends_are_accounted_for() {
     let mut site = Site::policy_mode(gcm());
-    let mut far = Site::policy_mode(gcm());
     let sealed = site.sealed(&site.far_packet(0, &[5; 1460]));
-    let pieces = cut_by(&mut far, &sealed);
+    let pieces = cut(&sealed);
     site.w.send(WAN, &pieces[0]);
     site.w.router.give_up(&mut site.w.pool);
     assert_eq!((site.w.router.ledger().held, site.w.router.ledger().balance()), (0, 0));

@@ -137,7 +137,7 @@ pub(crate) fn outward(spd: &Spd, packet: &[u8]) -> Outward {
     }
 }
 
-/// The SA a worker sends a packet by; in transport mode only to the SA's own far end.
+/// The SA a worker sends by.
 pub(crate) fn sender(sas: &[Arc<Sa>], worker: usize) -> Result<&Arc<Sa>, Reason> {
     crate::ipsec::choose(sas, worker).ok_or(Reason::NoOutboundSa)
 }
