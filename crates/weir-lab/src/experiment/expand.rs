@@ -194,7 +194,6 @@ pub fn chosen<T: Clone>(
 }
 
 fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<Partial>, String> {
-    let machine = Machine::read(Path::new(SYSFS)).unwrap_or(Machine { cpus: Vec::new() });
     let blank = Configuration {
         name: String::new(),
         subject: Subject::Weir,
@@ -210,7 +209,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
         labels: Vec::new(),
         listed: Vec::new(),
     };
-    let (s, d, none) = (shape, defaults, None::<&Many<Cpus>>);
+    let (s, d) = (shape, defaults);
     let all = vec![start];
     let all = over(all, Axis::Subject, chosen(&s.subject, &d.subject, None, Subject::Weir), kebab, |p, v| {
         p.configuration.subject = v
@@ -231,6 +230,21 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
     let all = over(all, Axis::Routes, routes, |r| r.0.to_string(), |p, v| p.configuration.routes = v.0);
     let rates = chosen(&s.rate, &d.rate, quick.and_then(|q| q.rate.as_ref()), Pace(Rate::FlatOut));
     let all = over(all, Axis::Rate, rates, |r| rate_label(r.0), |p, v| p.configuration.workload.rate = v.0);
+    let all = placed(all, shape, defaults);
+    let ports = chosen(&s.port, &d.port, None, Port(String::new()));
+    let all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.configuration.placement.port = v.0);
+    let all = built(all, shape, defaults);
+    let mut all = ipsec::spread(all, shape, defaults)?;
+    for partial in &mut all {
+        partial.planned.configuration.name = name(shape.name.as_deref(), partial);
+    }
+    Ok(all)
+}
+
+/// With each choice of CPUs.
+fn placed(all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
+    let machine = Machine::read(Path::new(SYSFS)).unwrap_or(Machine { cpus: Vec::new() });
+    let none = None::<&Many<Cpus>>;
     let default = || Cpus("default".into());
     let all = over(
         all,
@@ -242,7 +256,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
         },
     );
     let cpus = chosen(&s.generator_cpus, &d.generator_cpus, none, default());
-    let all = over(
+    over(
         all,
         Axis::GeneratorCpus,
         cpus,
@@ -250,10 +264,12 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
         |p, v| {
             p.configuration.placement.generator_cpus = place_on(&v.0, &machine, p);
         },
-    );
-    let ports = chosen(&s.port, &d.port, None, Port(String::new()));
-    let all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.configuration.placement.port = v.0);
-    let all = match shape.build.as_ref().or(defaults.build.as_ref()) {
+    )
+}
+
+/// With each build of the lab.
+fn built(all: Vec<Partial>, shape: &Shape, defaults: &Shape) -> Vec<Partial> {
+    match shape.build.as_ref().or(defaults.build.as_ref()) {
         None => all,
         Some(builds) => over(
             all,
@@ -262,12 +278,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
             |b: &BuildName| b.0.clone(),
             |p, v| p.configuration.build = Some(v.0),
         ),
-    };
-    let mut all = ipsec::spread(all, shape, defaults)?;
-    for partial in &mut all {
-        partial.planned.configuration.name = name(shape.name.as_deref(), partial);
     }
-    Ok(all)
 }
 
 /// Every configuration so far, once with each value.
