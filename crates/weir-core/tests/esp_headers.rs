@@ -3,9 +3,12 @@
 #[path = "common/sas.rs"]
 mod sas;
 
+use std::sync::Arc;
+
 use sas::*;
+use weir_core::ipsec::replay::Replay;
 use weir_core::ipsec::sa::{Df, Dscp};
-use weir_core::ipsec::{Params, Sa};
+use weir_core::ipsec::{Params, Sa, SaId, SaState};
 use weir_core::verdict::Reason;
 use weir_core::wire::build::Frame;
 use weir_core::wire::{Ipv4, Ipv6, checksum};
@@ -132,5 +135,24 @@ fn checksums_of_outer_headers_are_right_for_every_length_and_mark() {
         let frame = Frame::ipv4([10, 1, 0, 1].into(), [10, 2, 0, 1].into()).packet().tos(i as u8);
         let sealed = seal(&out, &frame.udp(1, 2, &vec![0; i as usize])).expect("sealed");
         assert!(checksum::is_valid(&sealed[..20]));
+    }
+}
+
+#[test]
+fn the_same_key_after_a_restart_has_other_ivs() {
+    let aead = |first_iv| {
+        let state = SaState::new(&gcm(), 0).with_first_iv(first_iv);
+        let cipher = weir_io::cipher::portable().cipher(gcm().suite, false, &keys(gcm().suite));
+        Sa::new(SaId(0), "test".into(), gcm(), cipher.expect("a cipher"), Arc::new(state))
+    };
+    // Behind the outer header and ESP's.
+    let iv = |sealed: &[u8]| u64::from_be_bytes(sealed[28..36].try_into().expect("eight bytes"));
+    let inbound = pair(gcm()).1;
+    for (sequence, first_iv) in [(1, 0), (1, 7_000_000_000), (1, u64::MAX)] {
+        let sealed = seal(&aead(first_iv), &inner4(0, false)).expect("sealed");
+        assert_eq!(iv(&sealed), first_iv.wrapping_add(sequence));
+        assert_eq!(sealed[24..28], [0, 0, 0, 1], "its sequence numbers begin as ever");
+        inbound.state.replay.lock().expect("nobody panicked").clone_from(&Replay::new(64));
+        assert_eq!(open(&inbound, &sealed), Ok(inner4(0, false)));
     }
 }

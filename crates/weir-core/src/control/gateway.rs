@@ -169,7 +169,10 @@ impl Gateway {
                 }
                 None => Limits::default(),
             };
-            let state = self.memory.state(spec, || SaState::new(&spec.params, now));
+            let state = self.memory.state(spec, || {
+                let first_iv = self.ciphers.as_ref().map_or(0, |c| c.random());
+                SaState::new(&spec.params, now).with_first_iv(first_iv)
+            });
             state.resize_window(spec.params.replay_window);
             let sa = Sa::new(SaId(id), spec.name.clone(), spec.params.clone(), cipher, state);
             let kept = Kept { spec: spec.clone(), sa: Arc::new(sa), reached };

@@ -72,7 +72,8 @@ impl Keys {
 #[derive(Debug, Default)]
 pub struct Job<'a> {
     /// Sealing: SPI, low half of the sequence number and the plain payload with its trailer are in place;
-    /// IV and ICV are room. Opening: as it came.
+    /// the last eight bytes of the IV hold a number this key has never had there; its other bytes and the
+    /// ICV are room. Opening: as it came.
     pub packet: &'a mut [u8],
     /// The whole sequence number: with ESN its high half is authenticated and not sent (RFC 4303 2.2.1).
     pub sequence: u64,
@@ -87,8 +88,8 @@ pub trait Cipher: Send + Sync + fmt::Debug {
     /// Which implementation it is, for `weir show sa` and reports: `aws-lc`, `vaes`, …
     fn backend(&self) -> String;
 
-    /// Writes each packet's IV (unique for a sequence number; unpredictable for CBC), encrypts, writes
-    /// the ICV. `packet.len()` is at least header, IV, trailer and ICV, and aligned.
+    /// Makes each packet's IV of the number in it (as it is for an AEAD; encrypted, so that nobody can
+    /// foretell it, for CBC), encrypts, writes the ICV. `packet.len()` is at least header, IV, trailer and ICV, and aligned.
     fn seal(&self, jobs: &mut [Job<'_>]);
 
     /// Checks each packet's ICV and decrypts it in place; sets [`Job::authentic`]. A packet too short or
@@ -100,4 +101,7 @@ pub trait Cipher: Send + Sync + fmt::Debug {
 pub trait Ciphers: Send + Sync + fmt::Debug {
     /// The cipher of an SA; `keys` were checked against `suite`.
     fn cipher(&self, suite: Suite, esn: bool, keys: &Keys) -> Result<Arc<dyn Cipher>, KeyLength>;
+
+    /// A random number: where the IVs of an SA begin ([`super::SaState::first_iv`]).
+    fn random(&self) -> u64;
 }

@@ -152,7 +152,7 @@ pub struct Sa {
 
 impl Sa {
     pub fn new(id: SaId, name: String, params: Params, cipher: Arc<dyn Cipher>, state: Arc<SaState>) -> Sa {
-        let template = Template::new(&params);
+        let template = Template::new(&params, state.first_iv);
         Sa { id, name, params, cipher, state, template }
     }
 }
@@ -179,6 +179,9 @@ pub const COUNTED: [Reason; 13] = [
 pub struct SaState {
     /// The last sequence number given out (outbound).
     pub sequence: AtomicU64,
+    /// What is added to a sequence number to make its packet's IV. Random, so that a key that outlives its
+    /// SA (a restart begins at sequence number 1 again) does not meet an IV of before.
+    pub first_iv: u64,
     pub replay: Mutex<Replay>,
     pub packets: AtomicU64,
     /// Of inner packets.
@@ -200,6 +203,11 @@ impl SaState {
         state
     }
 
+    #[must_use]
+    pub fn with_first_iv(self, first_iv: u64) -> SaState {
+        SaState { first_iv, ..self }
+    }
+
     /// Gives the replay window another size; what was seen stays seen.
     pub fn resize_window(&self, size: u16) {
         // A poisoned lock was held by a test that failed; what it guards is whole after every step.
@@ -215,6 +223,7 @@ impl SaState {
         let replay = self.replay.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         SaState {
             sequence: copy(&self.sequence),
+            first_iv: self.first_iv,
             replay: Mutex::new(replay),
             packets: copy(&self.packets),
             bytes: copy(&self.bytes),

@@ -21,6 +21,10 @@ impl Ciphers for Clear {
     fn cipher(&self, suite: Suite, _esn: bool, _keys: &Keys) -> Result<Arc<dyn Cipher>, KeyLength> {
         Ok(Arc::new(ClearCipher(suite)))
     }
+
+    fn random(&self) -> u64 {
+        0
+    }
 }
 
 impl Cipher for ClearCipher {

@@ -44,6 +44,13 @@ impl Ciphers for AwsLc {
             }
         })
     }
+
+    fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        // The operating system's generator fails only where nothing secret could be made at all.
+        aws_lc_rs::rand::fill(&mut bytes).expect("the system gives random numbers");
+        u64::from_be_bytes(bytes)
+    }
 }
 
 /// The integrity algorithm of `suite`, if it has one.
@@ -134,7 +141,6 @@ struct Aead {
 impl One for Aead {
     fn seal(&self, shape: &Shape, job: &mut Job<'_>) -> Option<()> {
         let parts = shape.parts(job.packet)?;
-        parts.iv.copy_from_slice(&job.sequence.to_be_bytes());
         let associated = Associated::new(parts.header, job.sequence, shape.esn);
         let tag = self.key.seal(nonce(&self.salt, parts.iv)?, associated.bytes(), parts.body)?;
         parts.icv.copy_from_slice(&tag);
@@ -190,8 +196,8 @@ impl One for Cbc {
         let hmac = self.hmac.as_ref()?;
         let (covered, icv) = shape.covered(job.packet)?;
         let blocks = &mut covered[HEADER..];
-        *blocks.first_chunk_mut::<BLOCK>()? = u128::from(job.sequence).to_be_bytes();
-        // The sequence number is the first block and no IV precedes it: its ciphertext is the IV.
+        *blocks.first_chunk_mut()? = [0; 8];
+        // The IV's number is the first block and no IV precedes it: its ciphertext is the IV.
         self.key.encrypt([0; BLOCK], blocks)?;
         hmac.write(covered, job.sequence, icv);
         Some(())

@@ -118,6 +118,10 @@ impl Ciphers for &'static Choice {
             self.backends.iter().map(|backend| backend.cipher(suite, esn, keys)).collect();
         Ok(Arc::new(BySize { ciphers: ciphers?, seal, open }))
     }
+
+    fn random(&self) -> u64 {
+        self.backends[0].random()
+    }
 }
 
 /// Hands each packet to the backend of its class, neighbours of one backend in one call.

@@ -64,6 +64,10 @@ impl Ciphers for Vaes {
             Encryption::ChaCha20Poly1305 => return AwsLc.cipher(suite, esn, keys),
         })
     }
+
+    fn random(&self) -> u64 {
+        AwsLc.random()
+    }
 }
 
 impl Vaes {

@@ -159,7 +159,7 @@ fn vaes_agrees_with_aws_lc_on_the_packets_made_of_wycheproof() {
         header.resize(8, 0);
         let mut body = bytes(case, "msg");
         body.resize(body.len().next_multiple_of(4).max(4), 0);
-        let plain = [&header[..], &[0; 8], &body, &[0; 16]].concat();
+        let plain = [&header[..], &nonce[4..], &body, &[0; 16]].concat();
         let sequence = nonce[4..].iter().fold(0u64, |n, &b| n << 8 | u64::from(b));
         for esn in [false, true] {
             let ours = ours.cipher(suite, esn, &keys).expect("keys of the suite's length");

@@ -31,6 +31,8 @@ pub struct Template {
     df_mask: u16,
     df_set: u16,
     spi: u32,
+    /// What a sequence number is added to to be its packet's IV.
+    first_iv: u64,
     /// The datagram around ESP has a checksum, which covers what the cipher writes.
     pub udp_checksum: bool,
     pub iv: usize,
@@ -48,7 +50,7 @@ pub struct Inner {
 }
 
 impl Template {
-    pub fn new(params: &Params) -> Template {
+    pub fn new(params: &Params, first_iv: u64) -> Template {
         let (tos_mask, tos_set) = match params.dscp {
             Dscp::Copy => (0xff, 0),
             Dscp::Set(dscp) => (3, dscp << 2),
@@ -69,6 +71,7 @@ impl Template {
             df_mask,
             df_set,
             spi: params.spi,
+            first_iv,
             udp_checksum: params.udp.is_some() && params.destination.is_ipv6(),
             iv: params.suite.iv_len(),
             icv: params.suite.icv_len(),
@@ -154,7 +157,8 @@ impl Template {
         }
     }
 
-    /// Writes what stands between the IP headers and the IV: `packet` begins behind the IP headers.
+    /// Writes what stands between the IP headers and the payload, the number the IV is made of included:
+    /// `packet` begins behind the IP headers.
     #[inline(always)]
     pub fn write_esp(&self, packet: &mut [u8], sequence: u64) {
         let total = packet.len();
@@ -168,6 +172,12 @@ impl Template {
         let Some(out) = esp.first_chunk_mut::<HEADER_LEN>() else { return };
         put32(out, 0, self.spi);
         put32(out, 4, sequence as u32);
+        // The eight bytes that end with the IV; without an IV they are the header just written.
+        if let Some(iv) = esp.get_mut(self.iv..).and_then(|b| b.first_chunk_mut::<HEADER_LEN>())
+            && self.iv > 0
+        {
+            *iv = self.first_iv.wrapping_add(sequence).to_be_bytes();
+        }
     }
 }
 

@@ -228,11 +228,11 @@ fn mask(blocks: usize, vector: usize) -> u8 {
     ((1u32 << (2 * blocks)) - 1) as u8
 }
 
-/// IV and body, the sequence number in place of the IV; `None` when the packet does not fit.
+/// IV and body, the IV's number alone in its place; `None` when the packet does not fit.
 fn blocks<'a>(shape: &Shape, job: &'a mut Job<'_>) -> Option<&'a mut [u8]> {
     let (covered, _) = shape.covered(job.packet)?;
     let blocks = covered.get_mut(HEADER..)?;
-    *blocks.first_chunk_mut()? = u128::from(job.sequence).to_be_bytes();
+    *blocks.first_chunk_mut()? = [0; 8];
     Some(blocks)
 }
 

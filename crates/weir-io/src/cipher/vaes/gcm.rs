@@ -117,9 +117,8 @@ impl<const ROUNDS: usize> Gcm<ROUNDS> {
                 refused = true;
                 continue;
             };
-            let iv = job.sequence.to_be();
             // SAFETY: `parts` made sure of header and IV.
-            unsafe { covered.as_mut_ptr().add(HEADER).cast::<u64>().write_unaligned(iv) };
+            let iv = unsafe { covered.as_ptr().add(HEADER).cast::<u64>().read_unaligned() };
             let tag = self.packet::<true>(covered, iv, job.sequence);
             // SAFETY: the ICV is an array of 16 bytes.
             unsafe { _mm_storeu_si128(icv.as_mut_ptr().cast(), tag) };
