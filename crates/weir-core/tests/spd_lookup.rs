@@ -163,3 +163,45 @@ fn rule_that_names_ports_does_not_match_what_hides_them() {
     assert!(!found(Transport::Opaque));
     assert!(!found(Transport::None));
 }
+
+/// Some packet of a flow's addresses and protocol.
+fn packet(flow: &Flow) -> Vec<u8> {
+    let frame = Frame::ip(flow.source, flow.destination).expect("of one family");
+    frame.packet().raw(flow.protocol, &[0, 7, 0, 3, 0, 12, 0, 0, 1, 2, 3, 4])
+}
+
+proptest! {
+    #[test]
+    fn a_batch_is_answered_at_once_only_as_each_packet_would_be(
+        rules in rules(4),
+        flows in prop::collection::vec(flow(), 1..4),
+    ) {
+        let set = RuleSet::new(rules);
+        let packets: Vec<Vec<u8>> = flows.iter().map(packet).collect();
+        if let Some(policy) = set.first_for_all(packets.iter().map(Vec::as_slice)) {
+            for packet in &packets {
+                prop_assert_eq!(set.find_packet(packet), Some(Some(policy)), "{:02x?}", packet);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_of_one_policy_is_answered_at_once() {
+    let everything = |range| Selector {
+        source: range,
+        destination: range,
+        protocol: None,
+        source_ports: PortRange::ANY,
+        destination_ports: PortRange::ANY,
+        icmp: PortRange::ANY,
+    };
+    let rules = [AddressRange::ANY_V4, AddressRange::ANY_V6].map(|range| (everything(range), PolicyIndex(3)));
+    let set = RuleSet::new(rules.to_vec());
+    for (a, b) in [("10.0.0.1", "255.255.255.254"), ("::1", "ffff::ffff")] {
+        let (source, destination) = (a.parse().expect("an address"), b.parse().expect("an address"));
+        let flow = Flow { source, destination, protocol: 17, transport: Transport::None };
+        let batch = vec![packet(&flow); 3];
+        assert_eq!(set.first_for_all(batch.iter().map(Vec::as_slice)), Some(PolicyIndex(3)));
+    }
+}

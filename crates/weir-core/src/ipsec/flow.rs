@@ -31,7 +31,7 @@ impl Flow {
 
     /// Of nearly every packet: TCP or UDP, whole, without options or extension headers. `None` says only
     /// that it is another.
-    #[inline]
+    #[inline(always)]
     pub fn of_common(packet: &[u8]) -> Option<Flow> {
         match packet {
             [0x45, ..] => common4(packet.first_chunk()?),
@@ -51,7 +51,7 @@ impl Flow {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn common4(header: &[u8; 24]) -> Option<Flow> {
     let protocol = header[9];
     let whole = get16(header, 6) & OFFSET_MASK == 0 && get16(header, 2) >= 24;
@@ -63,7 +63,7 @@ fn common4(header: &[u8; 24]) -> Option<Flow> {
     Some(Flow { source, destination, protocol, transport })
 }
 
-#[inline]
+#[inline(always)]
 fn common6(header: &[u8; HEADER6_LEN + 4]) -> Option<Flow> {
     let protocol = header[6];
     if get16(header, 4) < 4 || !matches!(protocol, protocol::TCP | protocol::UDP) {

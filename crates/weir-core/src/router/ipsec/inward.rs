@@ -231,6 +231,11 @@ impl<B: Buffer> Router<B> {
 
 /// Policy mode: what an SA carried must be what a policy lets it carry. Counts once a policy and run.
 fn check_policies<B: Buffer>(spd: &Spd, inbound: &Inbound, run: &[Frame<B>], outcomes: &mut [Outcome]) {
+    if outcomes.iter().all(|&outcome| outcome == Outcome::Done)
+        && let Some(policy) = rules::carried_all(spd, inbound.sa.id, run.iter().map(|frame| frame.data()))
+    {
+        return count(Some(policy), run.len() as u64, run.iter().map(|frame| frame.len() as u64).sum());
+    }
     let mut last: Option<&Policy> = None;
     let (mut packets, mut bytes) = (0, 0);
     for (frame, outcome) in run.iter().zip(outcomes) {

@@ -55,6 +55,10 @@ impl<B: Buffer> Router<B> {
         device: DeviceId,
     ) {
         let network = gate.run.first().map_or(ETHERNET, |frame| link_len(frame.data()));
+        let packets = gate.run.iter().map(|frame| frame.data().get(network..).unwrap_or(&[]));
+        if let Some(policy) = rules::outward_all(spd, packets) {
+            return self.protect(breath, gate, spd, policy, (port, network));
+        }
         gate.choices.clear();
         for frame in &gate.run {
             gate.choices.push(choice(spd, frame, network));
@@ -213,7 +217,7 @@ impl<B: Buffer> Router<B> {
 }
 
 /// What the SPD says of a frame; ARP and neighbour discovery of our own are no affair of it.
-#[inline]
+#[inline(always)]
 fn choice<B: Buffer>(spd: &Spd, frame: &Frame<B>, network: usize) -> Outward {
     let data = frame.data();
     let is_ip = matches!(data.get(network - 2..network), Some([0x08, 0x00] | [0x86, 0xdd]));

@@ -123,7 +123,7 @@ pub(crate) enum Outward {
     Discard(Option<PolicyIndex>, Reason),
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn outward(spd: &Spd, packet: &[u8]) -> Outward {
     let index = match spd.outbound.find_packet(packet) {
         Some(Some(index)) => index,
@@ -135,6 +135,29 @@ pub(crate) fn outward(spd: &Spd, packet: &[u8]) -> Outward {
         Some(Action::Bypass) => Outward::Bypass(Some(index)),
         _ => Outward::Discard(Some(index), Reason::PolicyDiscard),
     }
+}
+
+/// The policy that protects all of `packets`, where the SPD's first rule says so. What is no IP packet, and
+/// neighbour discovery, is never among them.
+#[inline]
+pub(crate) fn outward_all<'a>(
+    spd: &Spd,
+    packets: impl Iterator<Item = &'a [u8]> + Clone,
+) -> Option<PolicyIndex> {
+    let index = spd.outbound.first_for_all(packets)?;
+    let policy = spd.policies.get(index.0 as usize)?;
+    (policy.action == Action::Protect).then_some(index)
+}
+
+/// The policy that lets all of `packets` through which came by `sa`, where the SPD's first rule says so.
+#[inline]
+pub(crate) fn carried_all<'a, 's>(
+    spd: &'s Spd,
+    sa: SaId,
+    packets: impl Iterator<Item = &'a [u8]> + Clone,
+) -> Option<&'s Policy> {
+    let policy = spd.policies.get(spd.inbound.first_for_all(packets)?.0 as usize)?;
+    (policy.action == Action::Protect && policy.inbound.contains(&sa)).then_some(policy)
 }
 
 /// The SA a worker sends by.
