@@ -114,7 +114,7 @@ fn packets_of_all_lengths_share_a_batch() {
 }
 
 #[test]
-fn no_two_sequence_numbers_share_an_iv() {
+fn no_two_numbers_make_the_same_iv() {
     for suite in Suite::all().into_iter().filter(|s| s.iv_len() > 0) {
         let cipher = cipher::best().cipher(suite, true, &keys(suite, 5)).expect("keys of the right length");
         let mut seen = std::collections::HashSet::new();

@@ -27,10 +27,14 @@ pub fn keys(suite: Suite, seed: u8) -> Keys {
     }
 }
 
-/// An ESP packet before sealing: `len` bytes of payload, padded; IV and ICV are room.
+/// An ESP packet before sealing: `len` bytes of payload, padded, with a number for the IV; the
+/// ICV is room.
 pub fn packet(suite: Suite, len: usize, sequence: u64, seed: u8) -> Vec<u8> {
     let mut packet = noise(len + suite.overhead(len), seed);
     packet[..4].copy_from_slice(&0x0102_0304u32.to_be_bytes());
     packet[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
+    if suite.iv_len() > 0 {
+        packet[suite.iv_len()..8 + suite.iv_len()].copy_from_slice(&sequence.to_be_bytes());
+    }
     packet
 }
