@@ -15,6 +15,7 @@
 pub mod cipher;
 pub mod esp;
 pub mod flow;
+pub mod flow_cache;
 pub mod pmtu;
 pub mod reassembly;
 pub mod replay;
@@ -26,6 +27,7 @@ pub mod suite;
 use std::sync::Arc;
 
 pub use cipher::{Cipher, Ciphers, Job, KeyLength, Keys, Secret};
+pub use flow_cache::FlowCaches;
 pub use sa::{Direction, Mode, Params, Sa, SaId, SaSpec, SaState};
 pub use sad::{Inbound, Sad};
 pub use spd::{Action, Flow, Policy, Spd, SpdId};
@@ -48,6 +50,10 @@ pub struct Ipsec {
     pub guards: Vec<Option<SpdId>>,
     /// UDP ports ESP may come in on (RFC 3948), sorted: 4500 and those of configured SAs.
     pub udp_ports: Vec<u16>,
+    /// What SPDs answered before; the same ones in every snapshot until they are configured otherwise.
+    pub caches: Arc<FlowCaches>,
+    /// Every answer of an SPD is held against the ordered scan.
+    pub oracle: bool,
 }
 
 /// What stands behind a device.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bed::{address, desired, lookup, neighbor, port, route, up};
-use ipsec_bed::{Clear, policy, protect, sa, spd, tunnel};
+use ipsec_bed::{Clear, HERE, THERE, east_and_border, policy, sa, tunnel};
 use weir_core::control::{Control, DRAIN, KEEPALIVE};
 use weir_core::ipsec::sa::Direction::{In, Out};
 use weir_core::ipsec::sa::UdpPorts;
@@ -20,26 +20,10 @@ use weir_core::tables::{PortId, PortKind, Tables, Target};
 use weir_core::time::SECOND;
 use weir_core::verdict::Reason;
 
-const HERE: &str = "198.51.100.1";
-const THERE: &str = "198.51.100.2";
-
 /// A LAN, a WAN, a tunnel and a guarded WAN with one policy.
 fn both_modes() -> Desired {
     let mut d = desired(&[port("lan", "eth0", &["192.0.2.1/24"]), port("wan", "eth1", &["198.51.100.1/24"])]);
-    d.ipsec = IpsecSpec {
-        sas: vec![
-            sa("east-out", Out, 0x1001, (HERE, THERE)),
-            sa("east-in", In, 0x1002, (THERE, HERE)),
-            sa("site-out", Out, 0x2001, (HERE, THERE)),
-            sa("site-in", In, 0x2002, (THERE, HERE)),
-        ],
-        tunnels: vec![tunnel("east", &["east-out"], &["east-in"])],
-        spds: vec![spd(
-            "border",
-            &["wan"],
-            &[protect("site", "192.0.2.0/24", "10.2.0.0/16", &["site-out"], &["site-in"])],
-        )],
-    };
+    d.ipsec = east_and_border();
     d.routes = vec![route("10.1.0.0/16", &["@east"]), route("10.2.0.0/16", &[THERE])];
     d.neighbors = vec![neighbor("wan", THERE, 2)];
     d

@@ -9,15 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bed::{desired, neighbor, port, route, up};
-use ipsec_bed::{Clear, protect, sa, spd, tunnel};
+use ipsec_bed::{Clear, HERE, THERE, east_and_border, sa};
 use weir_core::control::{Control, DRAIN, Rekey};
 use weir_core::ipsec::Direction::{In, Out};
 use weir_core::ipsec::{Ipsec, SaSpec};
-use weir_core::state::{Desired, IpsecSpec};
+use weir_core::state::Desired;
 use weir_core::time::SECOND;
-
-const HERE: &str = "198.51.100.1";
-const THERE: &str = "198.51.100.2";
 
 fn outbound(name: &str, spi: u32) -> SaSpec {
     sa(name, Out, spi, (HERE, THERE))
@@ -29,20 +26,7 @@ fn inbound(name: &str, spi: u32) -> SaSpec {
 
 fn wish() -> Desired {
     let mut d = desired(&[port("lan", "eth0", &["192.0.2.1/24"]), port("wan", "eth1", &["198.51.100.1/24"])]);
-    d.ipsec = IpsecSpec {
-        sas: vec![
-            outbound("east-out", 0x1001),
-            inbound("east-in", 0x1002),
-            outbound("site-out", 0x2001),
-            inbound("site-in", 0x2002),
-        ],
-        tunnels: vec![tunnel("east", &["east-out"], &["east-in"])],
-        spds: vec![spd(
-            "border",
-            &["wan"],
-            &[protect("site", "192.0.2.0/24", "10.2.0.0/16", &["site-out"], &["site-in"])],
-        )],
-    };
+    d.ipsec = east_and_border();
     d.routes = vec![route("10.1.0.0/16", &["@east"])];
     d.neighbors = vec![neighbor("wan", THERE, 2)];
     d

@@ -128,7 +128,7 @@ fn agrees_with_itself(tables: &Tables) -> Result<(), TestCaseError> {
             (Queue::Policy(id), Some(spd)) => {
                 prop_assert_eq!(id, spd);
                 let lets = |p: &weir_core::ipsec::Policy| p.inbound.contains(&inbound.sa.id);
-                prop_assert!(ipsec.spds[usize::from(spd.0)].policies.iter().any(lets));
+                prop_assert!(ipsec.spds[usize::from(spd.0)].policies.iter().any(|p| lets(p)));
             }
             other => prop_assert!(false, "an SA leads to {:?}", other),
         }

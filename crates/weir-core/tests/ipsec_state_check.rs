@@ -10,34 +10,18 @@ mod spd_bed;
 use std::sync::Arc;
 
 use bed::{address, desired, neighbor, port, route, up};
-use ipsec_bed::{Clear, policy, protect, ranges, sa, spd, tunnel};
+use ipsec_bed::{Clear, HERE, THERE, east_and_border, policy, ranges, spd, tunnel};
 use proptest::prelude::*;
 use weir_core::control::Control;
 use weir_core::ipsec::Direction::{In, Out};
 use weir_core::ipsec::sa::{Dscp, UdpPorts};
 use weir_core::ipsec::spd::{Action, AddressRange, PolicyIndex, PortRange, first_match};
 use weir_core::ipsec::{Encryption, Integrity, Mode, Secret, Suite};
-use weir_core::state::{Desired, Error, IpsecPlace, IpsecSpec, Place, PolicySpec, check, doubts};
-
-const HERE: &str = "198.51.100.1";
-const THERE: &str = "198.51.100.2";
+use weir_core::state::{Desired, Error, IpsecPlace, Place, PolicySpec, check, doubts};
 
 fn good() -> Desired {
     let mut d = desired(&[port("lan", "eth0", &["192.0.2.1/24"]), port("wan", "eth1", &["198.51.100.1/24"])]);
-    d.ipsec = IpsecSpec {
-        sas: vec![
-            sa("east-out", Out, 0x1001, (HERE, THERE)),
-            sa("east-in", In, 0x1002, (THERE, HERE)),
-            sa("site-out", Out, 0x2001, (HERE, THERE)),
-            sa("site-in", In, 0x2002, (THERE, HERE)),
-        ],
-        tunnels: vec![tunnel("east", &["east-out"], &["east-in"])],
-        spds: vec![spd(
-            "border",
-            &["wan"],
-            &[protect("site", "192.0.2.0/24", "10.2.0.0/16", &["site-out"], &["site-in"])],
-        )],
-    };
+    d.ipsec = east_and_border();
     d.routes = vec![route("10.1.0.0/16", &["@east"])];
     d
 }

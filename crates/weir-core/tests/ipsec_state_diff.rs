@@ -137,7 +137,7 @@ fn wish() -> impl Strategy<Value = IpsecSpec> {
         };
         let tunnels = tunnels.into_iter().map(tunnel).collect();
         let spds = spds.into_iter().map(spd).collect();
-        IpsecSpec { sas, tunnels, spds }
+        IpsecSpec { sas, tunnels, spds, ..IpsecSpec::default() }
     })
 }
 
@@ -204,6 +204,7 @@ fn lines_read_as_an_operator_writes() {
                 policy("rest", spd::Action::Discard, "", "10.0.0.0/8"),
             ],
         )],
+        ..IpsecSpec::default()
     };
     let mut new = old.clone();
     new.ipsec.sas.truncate(2);

@@ -22,8 +22,8 @@ use super::ports::Ports;
 use super::watch::Limits;
 use crate::ipsec::spd::{PolicyCounters, PolicyIndex, RuleSet};
 use crate::ipsec::{
-    Cipher, Ciphers, Direction, Inbound, Ipsec, Policy, Queue, Sa, SaId, SaSpec, SaState, Sad, Spd, SpdId,
-    Tunnel, TunnelId,
+    Cipher, Ciphers, Direction, FlowCaches, Inbound, Ipsec, Policy, Queue, Sa, SaId, SaSpec, SaState, Sad,
+    Spd, SpdId, Tunnel, TunnelId,
 };
 use crate::packet::DeviceId;
 use crate::state::{Error, IpsecPlace, IpsecSpec, Place, PolicySpec, SAS_MAX, SaProblem, SpdSpec};
@@ -77,6 +77,7 @@ pub(super) struct Gateway {
     /// By SPD and policy.
     counters: HashMap<(String, String), Arc<PolicyCounters>>,
     built: HashMap<String, Built>,
+    caches: Arc<FlowCaches>,
     /// Whether the next snapshot has other IPsec than the last.
     pub(super) changed: bool,
 }
@@ -94,6 +95,7 @@ impl Gateway {
             memory: Memory::default(),
             counters: HashMap::new(),
             built: HashMap::new(),
+            caches: Arc::default(),
             changed: false,
         }
     }
@@ -287,6 +289,8 @@ impl Gateway {
                 .collect(),
             guards: vec![None; ports.ports.len()],
             udp_ports: self.udp_ports(),
+            caches: self.caches.clone(),
+            oracle: spec.lookup.oracle,
             ..Ipsec::default()
         };
         let built: HashMap<String, Built> = spec.spds.iter().map(|s| (s.name.clone(), self.spd(s))).collect();
@@ -317,7 +321,8 @@ impl Gateway {
 
     /// An SPD: the one before if it is the same, its rules if only they are.
     fn spd(&mut self, spec: &SpdSpec) -> Built {
-        let policies: Vec<Policy> = spec.policies.iter().map(|p| self.policy(&spec.name, p)).collect();
+        let policies: Vec<Arc<Policy>> =
+            spec.policies.iter().map(|p| Arc::new(self.policy(&spec.name, p))).collect();
         let was = self.built.get(&spec.name);
         if let Some(was) = was.filter(|was| was.spec == *spec && same_sas(&was.spd.policies, &policies)) {
             return Built { spec: spec.clone(), spd: was.spd.clone() };
@@ -327,7 +332,9 @@ impl Gateway {
             .map(|was| (was.spd.outbound.clone(), was.spd.inbound.clone()));
         let (outbound, inbound) =
             rules.unwrap_or_else(|| (rule_set(spec, Direction::Out), rule_set(spec, Direction::In)));
-        let spd = Spd { name: spec.name.clone(), policies, outbound, inbound, default: spec.default };
+        let epochs = [self.caches.next_epoch(), self.caches.next_epoch()];
+        let (name, default) = (spec.name.clone(), spec.default);
+        let spd = Spd { name, policies, outbound, inbound, default, epochs };
         Built { spec: spec.clone(), spd: Arc::new(spd) }
     }
 
@@ -359,8 +366,8 @@ fn same_cipher(a: &SaSpec, b: &SaSpec) -> bool {
     (a.params.suite, a.params.esn) == (b.params.suite, b.params.esn) && a.keys == b.keys
 }
 
-fn same_sas(a: &[Policy], b: &[Policy]) -> bool {
-    let same = |(a, b): (&Policy, &Policy)| {
+fn same_sas(a: &[Arc<Policy>], b: &[Arc<Policy>]) -> bool {
+    let same = |(a, b): (&Arc<Policy>, &Arc<Policy>)| {
         a.inbound == b.inbound
             && a.out.len() == b.out.len()
             && a.out.iter().zip(&b.out).all(|(a, b)| Arc::ptr_eq(a, b))

@@ -4,6 +4,7 @@
 //! of packed rules) is nobody else's affair, and must be what [`first_match`] says. A rule's place in the
 //! list is its priority.
 
+pub mod lookup;
 mod rules;
 
 use std::fmt;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sa::{Direction, Sa, SaId};
-pub use rules::RuleSet;
+pub use lookup::{Found, Layer, Lookup, LookupCounters, LookupSpec, Question, Way, WayCounters};
+pub use rules::{Order, RuleSet};
 
 /// Addresses `first`…`last` of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -184,19 +186,31 @@ pub struct SpdId(pub u16);
 #[derive(Debug)]
 pub struct Spd {
     pub name: String,
-    pub policies: Vec<Policy>,
+    /// By [`PolicyIndex`], which says nothing about their order.
+    pub policies: Vec<Arc<Policy>>,
     /// Shared by snapshots that have the same rules.
     pub outbound: Arc<RuleSet>,
     pub inbound: Arc<RuleSet>,
     /// Where no rule matches: [`Action::Discard`] or [`Action::Bypass`].
     pub default: Action,
+    /// Which rules these are, inbound and outbound: never the same for two sets of rules
+    /// ([`super::flow_cache::FlowCaches::next_epoch`]). What a cache says of another epoch means nothing.
+    pub epochs: [u64; 2],
 }
 
 impl Spd {
+    pub fn policy(&self, index: PolicyIndex) -> Option<&Policy> {
+        self.policies.get(index.0 as usize).map(AsRef::as_ref)
+    }
+
+    pub fn epoch(&self, direction: Direction) -> u64 {
+        self.epochs[direction as usize]
+    }
+
     /// The policy that decides about `flow`.
     #[inline]
     pub fn find(&self, direction: Direction, flow: &Flow) -> Option<&Policy> {
-        self.rules(direction).find(flow).and_then(|PolicyIndex(i)| self.policies.get(i as usize))
+        self.rules(direction).find(flow).and_then(|index| self.policy(index))
     }
 
     /// The policy that decides about a packet; `None` where no policy can be asked about it
@@ -204,11 +218,11 @@ impl Spd {
     #[inline]
     pub fn find_packet(&self, direction: Direction, packet: &[u8]) -> Option<Option<&Policy>> {
         let found = self.rules(direction).find_packet(packet)?;
-        Some(found.and_then(|PolicyIndex(i)| self.policies.get(i as usize)))
+        Some(found.and_then(|index| self.policy(index)))
     }
 
     #[inline]
-    fn rules(&self, direction: Direction) -> &RuleSet {
+    pub fn rules(&self, direction: Direction) -> &RuleSet {
         match direction {
             Direction::Out => &self.outbound,
             Direction::In => &self.inbound,

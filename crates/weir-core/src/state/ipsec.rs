@@ -3,7 +3,7 @@
 use super::AddressSpec;
 use crate::ipsec::SaSpec;
 use crate::ipsec::sa::Direction;
-use crate::ipsec::spd::{Action, AddressRange, PortRange, Selector};
+use crate::ipsec::spd::{Action, AddressRange, LookupSpec, PortRange, Selector};
 use crate::tables::ReversePath;
 use crate::wire::protocol;
 
@@ -16,6 +16,7 @@ pub struct IpsecSpec {
     pub sas: Vec<SaSpec>,
     pub tunnels: Vec<TunnelSpec>,
     pub spds: Vec<SpdSpec>,
+    pub lookup: LookupSpec,
 }
 
 /// A tunnel of route mode: a port routes can lead to.

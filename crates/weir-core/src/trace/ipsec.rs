@@ -130,9 +130,8 @@ pub(super) fn outward(
         Queue::Guard { spd, .. } => {
             let spd = ipsec.spds.get(usize::from(spd.0))?;
             let said = rules::outward(spd, packet);
-            let policy = |index: Option<crate::ipsec::spd::PolicyIndex>| {
-                index.and_then(|i| spd.policies.get(i.0 as usize))
-            };
+            let policy =
+                |index: Option<crate::ipsec::spd::PolicyIndex>| index.and_then(|index| spd.policy(index));
             let index = match said {
                 Outward::Protect(index) => Some(index),
                 Outward::Bypass(index) | Outward::Discard(index, _) => index,

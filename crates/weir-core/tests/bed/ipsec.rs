@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weir_core::ipsec::sa::{Direction, Mode};
 use weir_core::ipsec::spd::{Action, AddressRange, PortRange};
 use weir_core::ipsec::{Cipher, Ciphers, Job, KeyLength, Keys, Params, SaSpec, Secret, Suite};
-use weir_core::state::{PolicySpec, SpdSpec, TunnelSpec};
+use weir_core::state::{IpsecSpec, PolicySpec, SpdSpec, TunnelSpec};
 use weir_core::tables::ReversePath;
 
 /// Ciphers that leave packets as they are.
@@ -54,6 +54,29 @@ pub fn sa(name: &str, direction: Direction, spi: u32, ends: (&str, &str)) -> SaS
     key[..4].copy_from_slice(&spi.to_be_bytes());
     let keys = Keys { encryption: Secret::new(key), integrity: Secret::new(Vec::new()) };
     SaSpec { name: name.into(), params, keys }
+}
+
+/// The gateways' addresses on the WAN.
+pub const HERE: &str = "198.51.100.1";
+pub const THERE: &str = "198.51.100.2";
+
+/// A tunnel, and a guarded WAN with one policy; an SA each way for both.
+pub fn east_and_border() -> IpsecSpec {
+    IpsecSpec {
+        sas: vec![
+            sa("east-out", Direction::Out, 0x1001, (HERE, THERE)),
+            sa("east-in", Direction::In, 0x1002, (THERE, HERE)),
+            sa("site-out", Direction::Out, 0x2001, (HERE, THERE)),
+            sa("site-in", Direction::In, 0x2002, (THERE, HERE)),
+        ],
+        tunnels: vec![tunnel("east", &["east-out"], &["east-in"])],
+        spds: vec![spd(
+            "border",
+            &["wan"],
+            &[protect("site", "192.0.2.0/24", "10.2.0.0/16", &["site-out"], &["site-in"])],
+        )],
+        ..IpsecSpec::default()
+    }
 }
 
 fn names(of: &[&str]) -> Vec<String> {

@@ -235,12 +235,10 @@ impl Site {
             let all = self.policies.iter().enumerate();
             RuleSet::new(all.filter_map(|(i, r)| Some((side(r)?, PolicyIndex(i as u32)))).collect())
         };
-        let policies = self.policies.iter().enumerate().map(|(i, rule)| Policy {
-            name: format!("policy-{i}"),
-            action: rule.action,
-            out: rule.sas_out.clone(),
-            inbound: rule.sas_in.clone(),
-            counters: Arc::default(),
+        let policies = self.policies.iter().enumerate().map(|(i, rule)| {
+            let (out, inbound) = (rule.sas_out.clone(), rule.sas_in.clone());
+            let (name, action) = (format!("policy-{i}"), rule.action);
+            Arc::new(Policy { name, action, out, inbound, counters: Arc::default() })
         });
         Spd {
             name: "site".into(),
@@ -248,6 +246,7 @@ impl Site {
             outbound: rules(|rule| rule.out).into(),
             inbound: rules(|rule| rule.inward).into(),
             default: self.default,
+            epochs: [1, 2],
         }
     }
 

@@ -102,6 +102,7 @@ impl Ipsec {
             sas: self.sas.iter().map(|sa| sa.spec(keys(sa))).collect(),
             tunnels: self.tunnels.iter().map(Tunnel::spec).collect(),
             spds: self.spds.iter().map(|spd| spd.spec(self.policies_of(&spd.name.value))).collect(),
+            ..IpsecSpec::default()
         }
     }
 

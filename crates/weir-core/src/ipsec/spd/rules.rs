@@ -9,6 +9,10 @@ use crate::wire::{get_array, get16, get32, protocol};
 
 use super::{AddressRange, Flow, PolicyIndex, PortRange, Selector, Transport};
 
+/// A rule's place in the order of its set: the smallest that matches decides. Rules of one policy may share
+/// one; two policies never do.
+pub type Order = u64;
+
 /// Ordered rules of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
@@ -16,8 +20,8 @@ pub struct RuleSet {
     v6: Vec<Rule<u128>>,
 }
 
-/// 36 bytes for IPv4, 80 for IPv6.
-#[derive(Clone, Debug)]
+/// 48 bytes for IPv4, 96 for IPv6.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule<A> {
     source: (A, A),
     destination: (A, A),
@@ -30,23 +34,53 @@ struct Rule<A> {
     destination_ports: PortRange,
     icmp: PortRange,
     policy: PolicyIndex,
+    order: Order,
 }
 
 impl RuleSet {
+    /// Rules in their order.
     pub fn new(rules: Vec<(Selector, PolicyIndex)>) -> RuleSet {
         let mut set = RuleSet::default();
-        for (selector, policy) in &rules {
-            // A selector of two families matches nothing.
-            if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination))
-            {
-                set.v4.push(Rule::new(selector, source, destination, *policy));
-            } else if let (Some(source), Some(destination)) =
-                (range6(selector.source), range6(selector.destination))
-            {
-                set.v6.push(Rule::new(selector, source, destination, *policy));
-            }
+        for (order, (selector, policy)) in (0..).zip(&rules) {
+            set.insert(order, selector, *policy);
         }
         set
+    }
+
+    /// Adds a rule behind those of the same order. A selector of two families matches nothing and is not kept.
+    pub fn insert(&mut self, order: Order, selector: &Selector, policy: PolicyIndex) {
+        if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination)) {
+            insert(&mut self.v4, Rule::new(selector, source, destination, (order, policy)));
+        } else if let (Some(source), Some(destination)) =
+            (range6(selector.source), range6(selector.destination))
+        {
+            insert(&mut self.v6, Rule::new(selector, source, destination, (order, policy)));
+        }
+    }
+
+    /// Takes out what [`RuleSet::insert`] added by the same arguments; whether it was there.
+    pub fn remove(&mut self, order: Order, selector: &Selector, policy: PolicyIndex) -> bool {
+        if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination)) {
+            remove(&mut self.v4, &Rule::new(selector, source, destination, (order, policy)))
+        } else if let (Some(source), Some(destination)) =
+            (range6(selector.source), range6(selector.destination))
+        {
+            remove(&mut self.v6, &Rule::new(selector, source, destination, (order, policy)))
+        } else {
+            false
+        }
+    }
+
+    /// The policy of the first rule that matches, for each of `flows`, into `found` at the same place.
+    pub fn find_batch(&self, flows: &[Flow], found: &mut [Option<PolicyIndex>]) {
+        for (flow, found) in flows.iter().zip(found) {
+            *found = self.find(flow);
+        }
+    }
+
+    /// What the ordered scan says, whichever layer [`RuleSet::find`] asks: the oracle.
+    pub fn scan(&self, flow: &Flow) -> Option<PolicyIndex> {
+        self.find(flow)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -102,6 +136,17 @@ impl RuleSet {
     }
 }
 
+fn insert<A: Copy>(rules: &mut Vec<Rule<A>>, rule: Rule<A>) {
+    let at = rules.partition_point(|r| r.order <= rule.order);
+    rules.insert(at, rule);
+}
+
+fn remove<A: Copy + PartialEq>(rules: &mut Vec<Rule<A>>, rule: &Rule<A>) -> bool {
+    let from = rules.partition_point(|r| r.order < rule.order);
+    let here = rules[from..].iter().take_while(|r| r.order == rule.order).position(|r| r == rule);
+    here.map(|at| rules.remove(from + at)).is_some()
+}
+
 #[inline(always)]
 fn scan<A: Copy + PartialOrd>(
     rules: &[Rule<A>],
@@ -113,7 +158,12 @@ fn scan<A: Copy + PartialOrd>(
 }
 
 impl<A: Copy + PartialOrd> Rule<A> {
-    fn new(selector: &Selector, source: (A, A), destination: (A, A), policy: PolicyIndex) -> Rule<A> {
+    fn new(
+        selector: &Selector,
+        source: (A, A),
+        destination: (A, A),
+        (order, policy): (Order, PolicyIndex),
+    ) -> Rule<A> {
         Rule {
             source,
             destination,
@@ -124,6 +174,7 @@ impl<A: Copy + PartialOrd> Rule<A> {
             destination_ports: selector.destination_ports,
             icmp: selector.icmp,
             policy,
+            order,
         }
     }
 

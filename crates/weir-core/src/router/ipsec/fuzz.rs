@@ -129,6 +129,7 @@ impl Site {
             queues,
             guards,
             udp_ports: vec![4500],
+            ..Ipsec::default()
         };
         let with = Some(Arc::new(ipsec));
         let snapshots = tables.iter().map(|t| Tables { ipsec: with.clone(), ..t.clone() });
@@ -138,12 +139,9 @@ impl Site {
 
 /// Ports above 1100 in clear, TCP discarded, everything else protected.
 fn spd(out: Arc<Sa>, inbound: SaId) -> Spd {
-    let policy = |name: &str, action, out: &[Arc<Sa>], inbound: &[SaId]| Policy {
-        name: name.into(),
-        action,
-        out: out.to_vec(),
-        inbound: inbound.to_vec(),
-        counters: Arc::default(),
+    let policy = |name: &str, action, out: &[Arc<Sa>], inbound: &[SaId]| {
+        let (name, out, inbound) = (name.into(), out.to_vec(), inbound.to_vec());
+        Arc::new(Policy { name, action, out, inbound, counters: Arc::default() })
     };
     let ports = PortRange { first: 1100, last: u16::MAX };
     let rules = || {
@@ -163,6 +161,7 @@ fn spd(out: Arc<Sa>, inbound: SaId) -> Spd {
         outbound: rules(),
         inbound: rules(),
         default: Action::Discard,
+        epochs: [1, 2],
     }
 }
 

@@ -109,7 +109,7 @@ impl<B: Buffer> Router<B> {
         policy: PolicyIndex,
         (port, network): (PortId, usize),
     ) {
-        let sas = spd.policies.get(policy.0 as usize).map_or(&[][..], |policy| &policy.out);
+        let sas = spd.policy(policy).map_or(&[][..], |policy| &policy.out);
         let sa = match rules::sender(sas, self.worker) {
             Ok(sa) => sa,
             Err(reason) => return self.lose_queue(breath, gate, reason),
@@ -228,7 +228,7 @@ fn choice<B: Buffer>(spd: &Spd, frame: &Frame<B>, network: usize) -> Outward {
 }
 
 fn count(spd: &Spd, policy: Option<PolicyIndex>, packets: u64, bytes: u64) {
-    if let Some(policy) = policy.and_then(|index| spd.policies.get(index.0 as usize)) {
+    if let Some(policy) = policy.and_then(|index| spd.policy(index)) {
         policy.counters.count_many(Direction::Out, packets, bytes);
     }
 }

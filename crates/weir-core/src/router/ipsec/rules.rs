@@ -130,7 +130,7 @@ pub(crate) fn outward(spd: &Spd, packet: &[u8]) -> Outward {
         Some(None) if spd.default == Action::Bypass => return Outward::Bypass(None),
         _ => return Outward::Discard(None, Reason::PolicyNone),
     };
-    match spd.policies.get(index.0 as usize).map(|policy| policy.action) {
+    match spd.policy(index).map(|policy| policy.action) {
         Some(Action::Protect) => Outward::Protect(index),
         Some(Action::Bypass) => Outward::Bypass(Some(index)),
         _ => Outward::Discard(Some(index), Reason::PolicyDiscard),
@@ -145,7 +145,7 @@ pub(crate) fn outward_all<'a>(
     packets: impl Iterator<Item = &'a [u8]> + Clone,
 ) -> Option<PolicyIndex> {
     let index = spd.outbound.first_for_all(packets)?;
-    let policy = spd.policies.get(index.0 as usize)?;
+    let policy = spd.policy(index)?;
     (policy.action == Action::Protect).then_some(index)
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn carried_all<'a, 's>(
     sa: SaId,
     packets: impl Iterator<Item = &'a [u8]> + Clone,
 ) -> Option<&'s Policy> {
-    let policy = spd.policies.get(spd.inbound.first_for_all(packets)?.0 as usize)?;
+    let policy = spd.policy(spd.inbound.first_for_all(packets)?)?;
     (policy.action == Action::Protect && policy.inbound.contains(&sa)).then_some(policy)
 }
 
