@@ -142,7 +142,11 @@ fn once(plan: &Plan, name: &str, packets: u64) -> Result<Totals, LabError> {
             true => {
                 "this valgrind does not know an instruction of the program: build without `-C target-cpu`"
             }
-            false => said.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it said nothing"),
+            // valgrind's own lines come last and say nothing of why
+            false => {
+                let own = |l: &&str| l.trim().is_empty() || l.starts_with("==");
+                said.lines().rev().find(|l| !own(l)).unwrap_or("it said nothing")
+            }
         };
         return Err(LabError(format!("{name}: valgrind ended with {}: {remedy}", done.status)));
     }
