@@ -32,6 +32,7 @@ mod slow;
 
 use std::net::IpAddr;
 
+use crate::ipsec::spd::LookupCounters;
 use crate::packet::{Batch, Buffer, DeviceId, Frame, Pool};
 use crate::tables::{PortId, Tables};
 use crate::time::Nanos;
@@ -167,6 +168,14 @@ impl<B: Buffer> Router<B> {
     /// Traffic by [`PortId`].
     pub fn port_counters(&self) -> &[PortCounters] {
         &self.ports
+    }
+
+    /// Who answered what this worker asked of SPDs.
+    pub fn lookups(&self) -> LookupCounters {
+        #[cfg(feature = "ipsec")]
+        return *self.ipsec.lookup.counters();
+        #[cfg(not(feature = "ipsec"))]
+        LookupCounters::default()
     }
 
     /// Takes every frame out of `batch`; each ends in `out`, in `pool`, or held.

@@ -21,6 +21,7 @@ use std::thread::{self, JoinHandle};
 
 use arc_swap::ArcSwap;
 use weir_core::device::{Device, DeviceStats};
+use weir_core::ipsec::spd::LookupCounters;
 use weir_core::packet::DeviceId;
 use weir_core::router::{Event, PortCounters};
 use weir_core::tables::{PortId, Tables};
@@ -84,6 +85,8 @@ pub struct Report {
     pub ledger: Ledger,
     /// By [`PortId`].
     pub ports: Vec<PortCounters>,
+    /// Who answered what it asked of SPDs.
+    pub lookups: LookupCounters,
     /// By [`DeviceId`].
     pub devices: Vec<DeviceStats>,
     pub breaths: u64,

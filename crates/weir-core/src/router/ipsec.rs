@@ -25,7 +25,7 @@ mod too_big;
 use super::{Breath, Output, Router};
 use crate::ipsec::esp::Outcome;
 use crate::ipsec::reassembly::{Ended, Reassembly};
-use crate::ipsec::spd::PolicyIndex;
+use crate::ipsec::spd::{Lookup, PolicyIndex};
 use crate::ipsec::{Ipsec, Queue};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame, Pool};
 use crate::tables::{PortId, Tables};
@@ -90,6 +90,8 @@ pub(super) struct Scratch<B> {
     /// Frames that stay in a batch others are taken out of.
     staying: Vec<Frame<B>>,
     reassembly: Reassembly<B>,
+    /// Asks SPDs, and counts who answered.
+    pub lookup: Lookup,
     ended: Vec<Ended<B>>,
 }
 
@@ -100,6 +102,7 @@ impl<B: Buffer> Scratch<B> {
             sealed: Sealed::new(),
             staying: Vec::new(),
             reassembly: Reassembly::new(),
+            lookup: Lookup::default(),
             ended: Vec::new(),
         }
     }

@@ -207,6 +207,12 @@ impl Ready {
                 ledger.unaccounted()
             )));
         }
+        let disagreed: u64 = counted.iter().flat_map(|c| c.lookups.ways).map(|way| way.disagreed).sum();
+        if disagreed != 0 {
+            return Err(LabError(format!(
+                "memory: {disagreed} answers of the SPD were not the ordered scan's: a defect of weir"
+            )));
+        }
         let mut figures = BTreeMap::new();
         figures.insert("ns_per_packet".into(), ns / delivered);
         figures.insert("mbps".into(), pps * self.templates.mean_len() * 8.0 / 1e6);

@@ -230,6 +230,7 @@ impl Loop {
         let report = &mut self.report;
         report.generation = generation;
         report.ledger.clone_from(self.router.ledger());
+        report.lookups = self.router.lookups();
         report.ports.clear();
         report.ports.extend_from_slice(self.router.port_counters());
         report.devices.clear();

@@ -106,6 +106,43 @@ pub struct LookupCounters {
     pub ways: [WayCounters; 4],
 }
 
+impl LookupCounters {
+    /// Adds what another worker counted.
+    pub fn merge(&mut self, other: &LookupCounters) {
+        self.with(other, |mine, theirs| mine + theirs);
+    }
+
+    /// What was counted since `before`, of the same worker.
+    #[must_use]
+    pub fn since(&self, before: &LookupCounters) -> LookupCounters {
+        let mut since = *self;
+        since.with(before, |now, then| now - then);
+        since
+    }
+
+    pub fn way(&self, way: Way) -> &WayCounters {
+        &self.ways[way as usize]
+    }
+
+    fn with(&mut self, other: &LookupCounters, op: impl Fn(u64, u64) -> u64) {
+        for (mine, theirs) in self.ways.iter_mut().zip(&other.ways) {
+            let WayCounters { first, hit, miss, collision, stale, classified, scanned, disagreed } = mine;
+            for (mine, theirs) in [
+                (first, theirs.first),
+                (hit, theirs.hit),
+                (miss, theirs.miss),
+                (collision, theirs.collision),
+                (stale, theirs.stale),
+                (classified, theirs.classified),
+                (scanned, theirs.scanned),
+                (disagreed, theirs.disagreed),
+            ] {
+                *mine = op(*mine, theirs);
+            }
+        }
+    }
+}
+
 /// What a worker needs to ask: scratch and counters.
 #[derive(Debug, Default)]
 pub struct Lookup {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use weir_core::device::Device;
+use weir_core::ipsec::spd::LookupCounters;
 use weir_core::packet::{BATCH, Batch, Pool};
 use weir_core::router::{Output, Router, breathe};
 use weir_core::tables::Tables;
@@ -67,6 +68,8 @@ pub struct Counts {
     pub window: (Nanos, Nanos),
     pub ticks: u64,
     pub ledger: LossLedger,
+    /// Who answered what the worker asked of SPDs in the window.
+    pub lookups: LookupCounters,
     /// Loads the last level of cache saw in the window, and those it missed; absent without counters.
     pub last_level: Option<(f64, f64)>,
     /// What was measured and checked beside the pipeline.
@@ -135,12 +138,14 @@ pub fn work(job: Job, start: &Barrier) -> Result<Counts, LabError> {
     let last_level = counted.map(|c| (c[0] - counted_before[0], c[1] - counted_before[1]));
     let seconds = (now - began) as f64 / 1e9;
     let intended = bench.load.pps.map(|pps| (pps * seconds) as u64);
-    let ledger = ledger(&before, &bench.state(), intended);
+    let after = bench.state();
+    let ledger = ledger(&before, &after, intended);
+    let lookups = after.lookups.since(&before.lookups);
     let checked = match bench.protected {
         Some(protected) => Some(protected.end(&bench.gauges)?),
         None => None,
     };
-    Ok(Counts { seconds, window, ticks, ledger, last_level, checked, notes })
+    Ok(Counts { seconds, window, ticks, ledger, lookups, last_level, checked, notes })
 }
 
 /// Hands out so many packets, however long it takes.
@@ -160,6 +165,7 @@ struct State {
     made: u64,
     taken: u64,
     router: Ledger,
+    lookups: LookupCounters,
 }
 
 fn ledger(before: &State, after: &State, intended: Option<u64>) -> LossLedger {
@@ -222,7 +228,8 @@ impl Bench {
 
     fn state(&self) -> State {
         let Gauges { made, taken, .. } = &self.gauges;
-        State { made: made.get(), taken: taken.get(), router: self.router.ledger().clone() }
+        let (router, lookups) = (self.router.ledger().clone(), self.router.lookups());
+        State { made: made.get(), taken: taken.get(), router, lookups }
     }
 
     /// CLOCK_MONOTONIC without what was spent aside.
