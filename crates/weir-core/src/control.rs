@@ -24,6 +24,7 @@ mod adjacencies;
 mod gateway;
 mod memory;
 mod names;
+mod policies;
 mod ports;
 mod rekey;
 mod show;
@@ -48,6 +49,7 @@ use crate::time::Nanos;
 use adjacencies::Adjacencies;
 pub use gateway::DRAIN;
 use gateway::Gateway;
+pub use policies::PolicyChange;
 use ports::Ports;
 pub use rekey::Rekey;
 pub use show::{

@@ -36,20 +36,21 @@ pub use suite::{Encryption, Integrity, Suite};
 use crate::packet::DeviceId;
 use crate::tables::PortId;
 
-/// What a snapshot has of IPsec; [`crate::tables::Tables::ipsec`] is `None` where nothing is configured.
-#[derive(Debug, Default)]
+/// What a snapshot has of IPsec; [`crate::tables::Tables::ipsec`] is `None` where nothing is configured. Its
+/// parts are shared by snapshots that have the same.
+#[derive(Clone, Debug, Default)]
 pub struct Ipsec {
-    pub sad: Sad,
+    pub sad: Arc<Sad>,
     /// Every outbound SA.
-    pub outbound: Vec<Arc<Sa>>,
+    pub outbound: Arc<[Arc<Sa>]>,
     pub spds: Vec<Arc<Spd>>,
-    pub tunnels: Vec<Tunnel>,
+    pub tunnels: Arc<[Tunnel]>,
     /// What stands behind each device, by [`DeviceId`]; devices beyond its end are hardware.
-    pub queues: Vec<Queue>,
+    pub queues: Arc<[Queue]>,
     /// The SPD that guards each port, by [`PortId`].
-    pub guards: Vec<Option<SpdId>>,
+    pub guards: Arc<[Option<SpdId>]>,
     /// UDP ports ESP may come in on (RFC 3948), sorted: 4500 and those of configured SAs.
-    pub udp_ports: Vec<u16>,
+    pub udp_ports: Arc<[u16]>,
     /// What SPDs answered before; the same ones in every snapshot until they are configured otherwise.
     pub caches: Arc<FlowCaches>,
     /// Every answer of an SPD is held against the ordered scan.

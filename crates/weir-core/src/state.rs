@@ -12,21 +12,26 @@ mod diff;
 mod doubt;
 pub mod ipsec;
 mod nearest;
+mod policies;
 mod problem;
 
 use std::net::IpAddr;
 
 pub use check::{
-    MULTIPATH_HOPS_MAX, POLICIES_MAX, PORTS_MAX, ROUTES_MAX, RULES_MAX, SAS_MAX, WEIGHT_MAX, check,
+    CACHE_MEMORY_MAX, MULTIPATH_HOPS_MAX, POLICIES_MAX, PORTS_MAX, ROUTES_MAX, RULES_MAX, SAS_MAX,
+    WEIGHT_MAX, check,
 };
 pub(crate) use check::{check_against, check_ipsec};
 pub(crate) use check::{link_local, not_a_host, width};
 pub(crate) use diff::diff_ipsec;
-pub use diff::{Action, Change, IpsecAction, PortChange, diff};
+pub use diff::{Action, Change, IpsecAction, LookupChange, PortChange, diff};
 pub use doubt::{Doubt, Weakness, doubts};
 pub use ipsec::{IpsecSpec, PolicySpec, SpdSpec, TunnelSpec, VIRTUAL};
 pub use nearest::nearest;
-pub use problem::ipsec::{IpsecPlace, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem};
+pub use policies::Policies;
+pub use problem::ipsec::{
+    IpsecPlace, LookupProblem, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem,
+};
 pub use problem::{Error, HopProblem, NeighborProblem, Place, PortProblem, Problem, RouteProblem, Wrong};
 
 use crate::route::Prefix;

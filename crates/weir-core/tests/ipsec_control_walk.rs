@@ -97,7 +97,7 @@ fn carry(
     heard: &mut HashMap<(Vec<u8>, u32), u64>,
 ) -> Result<(), TestCaseError> {
     let spec = |name: &str| wish.ipsec.sas.iter().find(|s| s.name == name);
-    for sa in &ipsec.outbound {
+    for sa in ipsec.outbound.iter() {
         let Some(key) = spec(&sa.name).map(|s| s.keys.encryption.bytes().to_vec()) else { continue };
         let first = sa.state.sequence.fetch_add(10, Relaxed);
         let last = sent.entry(key).or_insert(0);

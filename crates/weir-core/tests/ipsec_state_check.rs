@@ -17,7 +17,7 @@ use weir_core::ipsec::Direction::{In, Out};
 use weir_core::ipsec::sa::{Dscp, UdpPorts};
 use weir_core::ipsec::spd::{Action, AddressRange, PolicyIndex, PortRange, first_match};
 use weir_core::ipsec::{Encryption, Integrity, Mode, Secret, Suite};
-use weir_core::state::{Desired, Error, IpsecPlace, Place, PolicySpec, check, doubts};
+use weir_core::state::{Desired, Error, IpsecPlace, Place, Policies, PolicySpec, check, doubts};
 
 fn good() -> Desired {
     let mut d = desired(&[port("lan", "eth0", &["192.0.2.1/24"]), port("wan", "eth1", &["198.51.100.1/24"])]);
@@ -33,7 +33,7 @@ fn said(spoil: impl Fn(&mut Desired)) -> Vec<String> {
     check(&d).iter().map(|e| e.to_string()).collect()
 }
 
-fn policies(spoil: impl Fn(&mut Vec<PolicySpec>)) -> Vec<String> {
+fn policies(spoil: impl Fn(&mut Policies)) -> Vec<String> {
     said(|d| spoil(&mut d.ipsec.spds[0].policies))
 }
 

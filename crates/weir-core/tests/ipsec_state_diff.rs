@@ -13,7 +13,9 @@ use proptest::prelude::*;
 use weir_core::ipsec::Direction::{In, Out};
 use weir_core::ipsec::spd;
 use weir_core::ipsec::{SaSpec, Secret};
-use weir_core::state::{Action, Desired, IpsecAction, IpsecSpec, PolicySpec, SpdSpec, TunnelSpec, diff};
+use weir_core::state::{
+    Action, Desired, IpsecAction, IpsecSpec, LookupChange, PolicySpec, SpdSpec, TunnelSpec, diff,
+};
 
 const ENDS: (&str, &str) = ("198.51.100.1", "198.51.100.2");
 
@@ -59,17 +61,26 @@ fn perform(d: &mut IpsecSpec, action: IpsecAction) {
         }
         IpsecAction::RemovePolicy { spd, policy } => {
             let policies = &mut spd_of(d, &spd).policies;
-            policies.remove(at(policies, |p| *p == *policy));
+            policies.remove(policies.iter().position(|p| *p == *policy).expect("it is there"));
         }
         IpsecAction::ChangePolicy { spd, change } => {
             let policies = &mut spd_of(d, &spd).policies;
-            let i = at(policies, |p| *p == change.old);
+            let i = policies.iter().position(|p| *p == change.old).expect("it is there");
             policies[i] = change.new;
         }
         IpsecAction::OrderPolicies { spd, order } => {
             spd_of(d, &spd).policies.sort_by_key(|p| order.iter().position(|name| *name == p.name));
         }
         IpsecAction::AddPolicy { spd, at, policy } => spd_of(d, &spd).policies.insert(at, *policy),
+        IpsecAction::ChangeLookup(change) => match change {
+            LookupChange::Cache { way, old, new } => {
+                assert_eq!(std::mem::replace(&mut d.lookup.caches[way as usize], new), old);
+            }
+            LookupChange::Layer { old, new } => {
+                assert_eq!(std::mem::replace(&mut d.lookup.layer, new), old);
+            }
+            LookupChange::Oracle(on) => d.lookup.oracle = on,
+        },
     }
 }
 

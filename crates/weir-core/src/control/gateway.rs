@@ -287,8 +287,7 @@ impl Gateway {
                     Some(Tunnel { name: t.name.clone(), port: ports.id(&t.name)?, out })
                 })
                 .collect(),
-            guards: vec![None; ports.ports.len()],
-            udp_ports: self.udp_ports(),
+            udp_ports: self.udp_ports().into(),
             caches: self.caches.clone(),
             oracle: spec.lookup.oracle,
             ..Ipsec::default()
@@ -300,7 +299,7 @@ impl Gateway {
         let draining = self.draining.iter().map(|d| (&d.sa, &d.user));
         let inbound = self.kept.values().filter(|k| k.sa.params.direction == Direction::In);
         let all = draining.chain(inbound.filter_map(|k| Some((&k.sa, users.get(k.sa.name.as_str())?))));
-        ipsec.sad = Sad::new(all.filter_map(|(sa, user)| arrives(sa, user, spec, ports)));
+        ipsec.sad = Sad::new(all.filter_map(|(sa, user)| arrives(sa, user, spec, ports))).into();
         queues(&mut ipsec, spec, ports);
         Some(Arc::new(ipsec))
     }
@@ -425,6 +424,7 @@ fn arrives(sa: &Arc<Sa>, user: &User, spec: &IpsecSpec, ports: &Ports) -> Option
 /// What stands behind each device, and which ports are guarded.
 fn queues(ipsec: &mut Ipsec, spec: &IpsecSpec, ports: &Ports) {
     let mut queues = vec![Queue::Hardware; ports.devices.len()];
+    let mut guards = vec![None; ports.ports.len()];
     let mut put = |device: DeviceId, queue| queues[device.index()] = queue;
     for (i, tunnel) in ipsec.tunnels.iter().enumerate() {
         put(ports.ports[tunnel.port.index()].device, Queue::Tunnel(TunnelId(i as u16)));
@@ -437,8 +437,8 @@ fn queues(ipsec: &mut Ipsec, spec: &IpsecSpec, ports: &Ports) {
         for port in spd.ports.iter().filter_map(|name| ports.id(name)) {
             let Some(of) = ports.port(port) else { continue };
             put(of.egress, Queue::Guard { spd: id, port, device: of.device });
-            ipsec.guards[port.index()] = Some(id);
+            guards[port.index()] = Some(id);
         }
     }
-    ipsec.queues = queues;
+    (ipsec.queues, ipsec.guards) = (queues.into(), guards.into());
 }

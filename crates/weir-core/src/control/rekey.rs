@@ -18,7 +18,7 @@
 use super::Control;
 use crate::ipsec::SaSpec;
 use crate::state::{
-    Action, Error, IpsecPlace, IpsecSpec, Place, UseProblem, check_ipsec, diff_ipsec, nearest,
+    Action, Error, IpsecPlace, IpsecSpec, Place, PolicySpec, UseProblem, check_ipsec, diff_ipsec, nearest,
 };
 use crate::time::Nanos;
 
@@ -117,11 +117,19 @@ fn replace(spec: &mut IpsecSpec, old: &str, new: SaSpec) {
 
 /// Puts `names` where `old` is named.
 fn name_instead(spec: &mut IpsecSpec, old: &str, names: &[&str]) {
-    let tunnels = spec.tunnels.iter_mut().flat_map(|t| [&mut t.out, &mut t.inbound]);
-    let policies = spec.spds.iter_mut().flat_map(|s| &mut s.policies);
-    for list in tunnels.chain(policies.flat_map(|p| [&mut p.out, &mut p.inbound])) {
+    let instead = |list: &mut Vec<String>| {
         if let Some(at) = list.iter().position(|name| name == old) {
             list.splice(at..=at, names.iter().map(|name| name.to_string()));
+        }
+    };
+    spec.tunnels.iter_mut().flat_map(|t| [&mut t.out, &mut t.inbound]).for_each(instead);
+    for spd in &mut spec.spds {
+        // The others stay shared with the wish before.
+        let named = |p: &PolicySpec| p.out.iter().chain(&p.inbound).any(|name| name == old);
+        let all = spd.policies.iter().enumerate().filter(|(_, p)| named(p)).map(|(at, _)| at);
+        for at in all.collect::<Vec<_>>() {
+            let policy = &mut spd.policies[at];
+            [&mut policy.out, &mut policy.inbound].into_iter().for_each(instead);
         }
     }
 }

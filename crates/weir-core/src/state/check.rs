@@ -39,7 +39,7 @@ const MTU_MIN_V6: u16 = 1280;
 /// Linux allows 15 characters for an interface; twice that twice over is room for any name worth reading.
 const NAME_MAX: usize = 64;
 
-pub use ipsec::{POLICIES_MAX, RULES_MAX};
+pub use ipsec::{CACHE_MEMORY_MAX, POLICIES_MAX, RULES_MAX};
 pub use sa::SAS_MAX;
 pub(super) use sa::{SPI_MIN, WINDOW};
 

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
-pub use ipsec::{Change, IpsecAction};
+pub use ipsec::{Change, IpsecAction, LookupChange};
 
 use super::{AddressSpec, Desired, IpsecSpec, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via};
 use crate::route::Prefix;

@@ -1,6 +1,6 @@
 //! IPsec as wished for: SAs, tunnels, policies.
 
-use super::AddressSpec;
+use super::{AddressSpec, Policies};
 use crate::ipsec::SaSpec;
 use crate::ipsec::sa::Direction;
 use crate::ipsec::spd::{Action, AddressRange, LookupSpec, PortRange, Selector};
@@ -42,7 +42,7 @@ pub struct SpdSpec {
     /// Where no policy matches: discard or bypass.
     pub default: Action,
     /// In order: the first that matches decides.
-    pub policies: Vec<PolicySpec>,
+    pub policies: Policies,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ pub mod ipsec;
 use std::fmt;
 use std::net::IpAddr;
 
-use ipsec::{IpsecPlace, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem};
+use ipsec::{IpsecPlace, LookupProblem, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem};
 
 use super::check::{MULTIPATH_HOPS_MAX, PORTS_MAX, ROUTES_MAX, WEIGHT_MAX};
 use crate::route::Prefix;
@@ -92,6 +92,7 @@ pub enum Problem {
     Tunnel(TunnelProblem),
     Spd(SpdProblem),
     Policy(PolicyProblem),
+    Lookup(LookupProblem),
 }
 
 /// Of a port or an address on it.
@@ -197,6 +198,7 @@ impl fmt::Display for Problem {
             Problem::Tunnel(problem) => problem.fmt(f),
             Problem::Spd(problem) => problem.fmt(f),
             Problem::Policy(problem) => problem.fmt(f),
+            Problem::Lookup(problem) => problem.fmt(f),
         }
     }
 }
@@ -324,5 +326,16 @@ impl fmt::Display for NeighborProblem {
                 write!(f, "mac address {} is {what}, expected a station's own; correct it", DisplayMac(*mac))
             }
         }
+    }
+}
+
+/// Bytes as people say them: `128 MiB`, `1.5 GiB`.
+pub(super) fn amount(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = (bytes.max(1).ilog2() / 10).min(4);
+    let tenths = (u128::from(bytes) * 10) >> (10 * unit);
+    match (tenths / 10, tenths % 10) {
+        (whole, 0) => format!("{whole} {}", UNITS[unit as usize]),
+        (whole, tenth) => format!("{whole}.{tenth} {}", UNITS[unit as usize]),
     }
 }

@@ -95,7 +95,12 @@ pub fn tunnel(name: &str, out: &[&str], inbound: &[&str]) -> TunnelSpec {
 }
 
 pub fn spd(name: &str, ports: &[&str], policies: &[PolicySpec]) -> SpdSpec {
-    SpdSpec { name: name.into(), ports: names(ports), default: Action::Discard, policies: policies.to_vec() }
+    SpdSpec {
+        name: name.into(),
+        ports: names(ports),
+        default: Action::Discard,
+        policies: policies.to_vec().into(),
+    }
 }
 
 /// `10.0.0.0-10.0.0.255`, `10.0.0.0/24` or one address; empty is any.

@@ -203,30 +203,31 @@ impl Site {
 
     fn ipsec(&self) -> Ipsec {
         let mut queues = vec![Queue::Hardware; self.w.net.devices()];
-        let mut ipsec = Ipsec { udp_ports: vec![4500], ..Ipsec::default() };
+        let mut ipsec = Ipsec { udp_ports: [4500].into(), ..Ipsec::default() };
         ipsec.outbound = [&self.out.here].into_iter().chain(&self.more_out).cloned().collect();
         let mut device = DeviceId(u16::MAX);
         let mut spd = None;
         if let Some(port) = self.tunnel {
             device = self.device_of(port);
             queues[device.index()] = Queue::Tunnel(TunnelId(0));
-            let out = self.sas_out.clone().unwrap_or_else(|| ipsec.outbound.clone());
-            ipsec.tunnels.push(Tunnel { name: "vti".into(), port, out });
+            let out = self.sas_out.clone().unwrap_or_else(|| ipsec.outbound.to_vec());
+            ipsec.tunnels = [Tunnel { name: "vti".into(), port, out }].into();
         }
         if let Some((guard, inside)) = self.guard {
             let real = self.device_of(WAN);
             queues[guard.index()] = Queue::Guard { spd: SpdId(0), port: WAN, device: real };
             queues[self.device_of(inside).index()] = Queue::Policy(SpdId(0));
-            ipsec.guards = vec![None; self.w.net.ports.len()];
-            ipsec.guards[WAN.index()] = Some(SpdId(0));
+            let mut guards = vec![None; self.w.net.ports.len()];
+            guards[WAN.index()] = Some(SpdId(0));
+            ipsec.guards = guards.into();
             ipsec.spds.push(Arc::new(self.spd()));
             if self.tunnel.is_none() {
                 (device, spd) = (self.device_of(inside), Some(SpdId(0)));
             }
         }
-        ipsec.queues = queues;
+        ipsec.queues = queues.into();
         let inbound = [&self.back.here].into_iter().chain(&self.more_in);
-        ipsec.sad = Sad::new(inbound.map(|sa| Inbound { sa: sa.clone(), device, spd }));
+        ipsec.sad = Sad::new(inbound.map(|sa| Inbound { sa: sa.clone(), device, spd })).into();
         ipsec
     }
 

@@ -119,16 +119,16 @@ impl Site {
         let mut guards = vec![None; tables[0].ports.len()];
         guards[WAN.index()] = Some(SpdId(0));
         let ipsec = Ipsec {
-            sad: Sad::new([
+            sad: Arc::new(Sad::new([
                 Inbound { sa: by_tunnel, device: device_of(*tunnel), spd: None },
                 Inbound { sa: by_policy.clone(), device: device_of(*inside), spd: Some(SpdId(0)) },
-            ]),
-            outbound: vec![out.clone(), policy_out.clone()],
+            ])),
+            outbound: [out.clone(), policy_out.clone()].into(),
             spds: vec![Arc::new(spd(policy_out, by_policy.id))],
-            tunnels: vec![Tunnel { name: "vti".into(), port: *tunnel, out: vec![out] }],
-            queues,
-            guards,
-            udp_ports: vec![4500],
+            tunnels: [Tunnel { name: "vti".into(), port: *tunnel, out: vec![out] }].into(),
+            queues: queues.into(),
+            guards: guards.into(),
+            udp_ports: [4500].into(),
             ..Ipsec::default()
         };
         let with = Some(Arc::new(ipsec));

@@ -8,19 +8,23 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use super::super::problem::ipsec::{IpsecPlace, PolicyProblem, SpdProblem, TunnelProblem};
+use super::super::problem::ipsec::{IpsecPlace, LookupProblem, PolicyProblem, SpdProblem, TunnelProblem};
 use super::super::{Place, PolicySpec, PortProblem, Problem, SpdSpec, TunnelSpec, nearest};
 use super::sa::{By, Uses};
 use super::{Check, MTU_MIN_V4, MTU_MIN_V6, PORTS_MAX, is_name, shadow};
 use crate::ipsec::flow::{has_icmp_type, has_ports};
-use crate::ipsec::spd::{Action, AddressRange, PortRange};
-use crate::ipsec::{Direction, Mode, Params};
+use crate::ipsec::flow_cache::{BUCKETS_MAX, FlowCache};
+use crate::ipsec::spd::{Action, AddressRange, LookupSpec, PortRange, Way};
+use crate::ipsec::{Direction, FlowCaches, Mode, Params};
 
 /// Policies of one SPD: ten times a large firewall's rules.
 pub const POLICIES_MAX: usize = 1 << 17;
 
 /// Rules they come to in one direction, one for each pair of ranges: 80 MiB where all are IPv6.
 pub const RULES_MAX: usize = 1 << 20;
+
+/// Flow caches in all: 256 million flows at a quarter full, more than the peers of one gateway have.
+pub const CACHE_MEMORY_MAX: u64 = 64 << 30;
 
 impl<'a> Check<'a> {
     pub(super) fn ipsec(&mut self) {
@@ -50,6 +54,24 @@ impl<'a> Check<'a> {
             }
         }
         self.sas(&uses);
+        self.lookup(&ipsec.lookup);
+    }
+
+    fn lookup(&mut self, spec: &LookupSpec) {
+        let ways = Way::ALL.into_iter().filter_map(|way| Some((way, spec.buckets(way)?)));
+        let mut sound = true;
+        for (way, buckets) in ways.clone().filter(|(_, n)| !(1..=BUCKETS_MAX).contains(n)) {
+            let bytes = FlowCache::bytes(way, buckets);
+            self.at(IpsecPlace::Lookup(way), LookupProblem::Buckets { buckets, bytes });
+            sound = false;
+        }
+        let memory = FlowCaches::memory(spec);
+        if let Some((largest, _)) = ways.max_by_key(|&(way, n)| FlowCache::bytes(way, n))
+            && sound
+            && memory > CACHE_MEMORY_MAX
+        {
+            self.at(IpsecPlace::Lookup(largest), LookupProblem::Memory(memory));
+        }
     }
 
     pub(super) fn at(&mut self, place: IpsecPlace, problem: impl Into<Problem>) {

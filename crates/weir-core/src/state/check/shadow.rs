@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use crate::ipsec::Direction;
 use crate::ipsec::spd::{AddressRange, PortRange, Selector};
-use crate::state::PolicySpec;
+use crate::state::Policies;
 
 /// A place in the tree.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +35,7 @@ struct Rules {
 }
 
 /// For each policy the first one that hides it, if all its rules are hidden.
-pub(super) fn hidden(policies: &[PolicySpec]) -> Vec<Option<usize>> {
+pub(super) fn hidden(policies: &Policies) -> Vec<Option<usize>> {
     let mut hidden = vec![None; policies.len()];
     let mut open = vec![false; policies.len()];
     // Where every policy is for both directions, one is the mirror of the other.

@@ -8,10 +8,12 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::super::{AddressSpec, IpsecSpec, PolicySpec, SpdSpec, TunnelSpec};
+use super::super::problem::amount;
+use super::super::{AddressSpec, IpsecSpec, Policies, PolicySpec, SpdSpec, TunnelSpec};
 use super::{Action, commas, reverse_path};
+use crate::ipsec::flow_cache::FlowCache;
 use crate::ipsec::sa::{Df, Dscp, FragmentWhen, Lifetime, UdpPorts};
-use crate::ipsec::spd::{self, AddressRange, PortRange};
+use crate::ipsec::spd::{self, AddressRange, Layer, LookupSpec, PortRange, Way};
 use crate::ipsec::{Direction, Mode, SaSpec};
 
 /// Policies an order is shown with; the rest is a number.
@@ -68,6 +70,24 @@ pub enum IpsecAction {
         at: usize,
         policy: Box<PolicySpec>,
     },
+    /// How SPDs are asked, one thing of it.
+    ChangeLookup(LookupChange),
+}
+
+/// Of [`LookupSpec`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookupChange {
+    /// Buckets; `None` is off.
+    Cache {
+        way: Way,
+        old: Option<u32>,
+        new: Option<u32>,
+    },
+    Layer {
+        old: Layer,
+        new: Layer,
+    },
+    Oracle(bool),
 }
 
 /// Actions that come before ports change, and after.
@@ -92,7 +112,7 @@ pub(super) fn diff(old: &IpsecSpec, new: &IpsecSpec) -> (Vec<Action>, Vec<Action
     }));
     let before: HashMap<&str, &SpdSpec> = old.spds.iter().map(|s| (s.name.as_str(), s)).collect();
     for spd in &new.spds {
-        let empty = SpdSpec { ports: Vec::new(), policies: Vec::new(), ..spd.clone() };
+        let empty = SpdSpec { ports: Vec::new(), policies: Policies::default(), ..spd.clone() };
         let was = before.get(&*spd.name).copied();
         if was.is_none() {
             come.push(IpsecAction::AddSpd(empty.clone().into()));
@@ -100,6 +120,7 @@ pub(super) fn diff(old: &IpsecSpec, new: &IpsecSpec) -> (Vec<Action>, Vec<Action
         change_spd(was.unwrap_or(&empty), spd, &mut gone, &mut come);
     }
     come.extend(gone_sas.map(|s| IpsecAction::RemoveSa(s.clone().into())));
+    come.extend(change_lookup(&old.lookup, &new.lookup).into_iter().map(IpsecAction::ChangeLookup));
     let actions = |all: Vec<IpsecAction>| all.into_iter().map(Action::Ipsec).collect();
     (actions(gone), actions(come))
 }
@@ -152,6 +173,43 @@ fn change_spd(old: &SpdSpec, new: &SpdSpec, gone: &mut Vec<IpsecAction>, come: &
     come.extend(added.map(|(at, p)| IpsecAction::AddPolicy { spd: spd(), at, policy: p.clone().into() }));
 }
 
+fn change_lookup(old: &LookupSpec, new: &LookupSpec) -> Vec<LookupChange> {
+    let caches = Way::ALL.into_iter().map(|way| (way, old.buckets(way), new.buckets(way)));
+    let caches = caches.filter(|(_, old, new)| old != new);
+    let mut changes: Vec<_> = caches.map(|(way, old, new)| LookupChange::Cache { way, old, new }).collect();
+    if old.layer != new.layer {
+        changes.push(LookupChange::Layer { old: old.layer, new: new.layer });
+    }
+    changes.extend((old.oracle != new.oracle).then_some(LookupChange::Oracle(new.oracle)));
+    changes
+}
+
+impl fmt::Display for LookupChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            LookupChange::Cache { way, old, new } => {
+                let size = |buckets: Option<u32>| {
+                    buckets.map_or("off".to_string(), |buckets| {
+                        let made = u64::from(buckets).next_power_of_two();
+                        format!("{made} buckets, {}", amount(FlowCache::bytes(way, buckets)))
+                    })
+                };
+                write!(f, "~ spd flow cache {}: {} → {}", way.name(), size(old), size(new))
+            }
+            LookupChange::Layer { old, new } => {
+                let name = |layer| match layer {
+                    Layer::Auto => "auto",
+                    Layer::Scan => "off",
+                    Layer::Classifier => "on",
+                };
+                write!(f, "~ spd classifier: {} → {}", name(old), name(new))
+            }
+            LookupChange::Oracle(true) => f.write_str("~ spd oracle: off → on"),
+            LookupChange::Oracle(false) => f.write_str("~ spd oracle: on → off"),
+        }
+    }
+}
+
 impl fmt::Display for IpsecAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -176,6 +234,7 @@ impl fmt::Display for IpsecAction {
             IpsecAction::Guard { spd, port } => write!(f, "~ spd {spd}: guards port {port}"),
             IpsecAction::Unguard { spd, port } => write!(f, "~ spd {spd}: no longer guards port {port}"),
             IpsecAction::ChangeDefault { spd, old, new } => write!(f, "~ spd {spd}: default {old} → {new}"),
+            IpsecAction::ChangeLookup(change) => change.fmt(f),
             IpsecAction::AddPolicy { spd, at, policy } => {
                 let fields = line(policy_fields(policy));
                 write!(f, "+ policy {} of spd {spd}, number {}: {fields}", policy.name, at + 1)

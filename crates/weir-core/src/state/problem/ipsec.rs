@@ -6,9 +6,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::super::IpsecSpec;
-use super::super::check::{POLICIES_MAX, RULES_MAX, SAS_MAX, SPI_MIN, WINDOW};
-use super::{Problem, Wrong};
-use crate::ipsec::spd::{Action, AddressRange, PortRange};
+use super::super::check::{CACHE_MEMORY_MAX, POLICIES_MAX, RULES_MAX, SAS_MAX, SPI_MIN, WINDOW};
+use super::{Problem, Wrong, amount};
+use crate::ipsec::flow_cache::{BUCKETS, BUCKETS_MAX};
+use crate::ipsec::spd::{Action, AddressRange, PortRange, Way};
 use crate::ipsec::{Direction, Encryption, Integrity, KeyLength, Suite};
 
 /// Which element of [`IpsecSpec`].
@@ -27,6 +28,8 @@ pub enum IpsecPlace {
         spd: usize,
         policy: usize,
     },
+    /// The flow cache of a way.
+    Lookup(Way),
 }
 
 impl IpsecSpec {
@@ -39,6 +42,7 @@ impl IpsecSpec {
                 format!("tunnel {}", self.tunnels[i].name)
             }
             IpsecPlace::Spd(i) => format!("spd {}", self.spds[i].name),
+            IpsecPlace::Lookup(way) => format!("spd flow cache {}", way.name()),
             IpsecPlace::Policy { spd, policy } => {
                 let spd = &self.spds[spd];
                 format!("spd {}: policy {}", spd.name, spd.policies[policy].name)
@@ -117,9 +121,27 @@ pub enum SpdProblem {
     NoPorts,
     Default,
     GuardsTunnel(String),
-    Guarded { port: String, other: String },
+    Guarded {
+        port: String,
+        other: String,
+    },
     TooManyPolicies(usize),
     TooManyRules(usize),
+    /// There is no SPD of this name.
+    Unknown {
+        name: String,
+        nearest: Option<String>,
+    },
+    /// It has no policy of this name.
+    NoPolicy {
+        name: String,
+        nearest: Option<String>,
+    },
+    /// A policy cannot be put so far behind the last.
+    NoPlace {
+        at: usize,
+        policies: usize,
+    },
 }
 
 /// Of one policy.
@@ -146,6 +168,15 @@ pub enum PolicyProblem {
     },
 }
 
+/// Of how SPDs are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookupProblem {
+    /// This many, which would take `bytes`.
+    Buckets { buckets: u32, bytes: u64 },
+    /// All caches together.
+    Memory(u64),
+}
+
 macro_rules! problems {
     ($($kind:ident => $variant:ident),*) => {
         $(impl From<$kind> for Problem {
@@ -156,7 +187,8 @@ macro_rules! problems {
     };
 }
 
-problems!(SaProblem => Sa, UseProblem => Use, TunnelProblem => Tunnel, SpdProblem => Spd, PolicyProblem => Policy);
+problems!(SaProblem => Sa, UseProblem => Use, TunnelProblem => Tunnel, SpdProblem => Spd, PolicyProblem => Policy,
+    LookupProblem => Lookup);
 
 impl fmt::Display for SaProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -302,9 +334,39 @@ impl fmt::Display for SpdProblem {
             SpdProblem::TooManyPolicies(n) => {
                 write!(f, "has {n} policies, expected at most {POLICIES_MAX}; aggregate some")
             }
+            SpdProblem::Unknown { name, nearest } => {
+                write!(f, "spd `{name}` does not exist; {}", meant(nearest))
+            }
+            SpdProblem::NoPolicy { name, nearest } => {
+                write!(f, "policy `{name}` does not exist; {}", meant(nearest))
+            }
+            SpdProblem::NoPlace { at, policies } => {
+                write!(f, "place is {at}, expected 0 to {policies}, the end of its list; correct it")
+            }
             SpdProblem::TooManyRules(n) => write!(
                 f,
                 "its policies come to {n} pairs of ranges, expected at most {RULES_MAX}; aggregate some"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for LookupProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            LookupProblem::Buckets { buckets: 0, .. } => {
+                write!(f, "has 0 buckets, expected 1 to {BUCKETS_MAX}; {BUCKETS} is usual, or switch it off")
+            }
+            LookupProblem::Buckets { buckets, bytes } => write!(
+                f,
+                "has {buckets} buckets, which would take {}, expected 1 to {BUCKETS_MAX}; {BUCKETS} is usual",
+                amount(bytes)
+            ),
+            LookupProblem::Memory(bytes) => write!(
+                f,
+                "with the others takes {}, expected at most {} for all; write fewer buckets",
+                amount(bytes),
+                amount(CACHE_MEMORY_MAX)
             ),
         }
     }
@@ -371,6 +433,10 @@ impl fmt::Display for PolicyProblem {
             ),
         }
     }
+}
+
+fn meant(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or("configure it or correct the name".into(), |n| format!("did you mean `{n}`?"))
 }
 
 fn key_length(f: &mut fmt::Formatter<'_>, length: KeyLength, suite: Suite) -> fmt::Result {
