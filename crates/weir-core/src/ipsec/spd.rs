@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sa::{Direction, Sa, SaId};
-pub use lookup::{Found, Layer, Lookup, LookupCounters, LookupSpec, Question, Way, WayCounters};
+pub use lookup::{
+    Cached, Explained, Found, Layer, Lookup, LookupCounters, LookupSpec, Question, Way, WayCounters,
+};
 pub use rules::{Order, RuleSet};
 
 /// Addresses `first`…`last` of one family.

@@ -1,8 +1,14 @@
 //! A batch of packets asks an SPD: flow cache, then classifier or ordered scan, then the cache learns.
+//!
+//! Promises: the answers of the ordered scan, whichever layer gave them; each packet is counted once, by who
+//! answered it. Nothing is allocated once a few batches have been asked about.
 
-use super::{Flow, PolicyIndex, Spd, SpdId};
+mod batch;
+
+use super::{Flow, PolicyIndex, RuleSet, Spd, SpdId};
 use crate::ipsec::flow_cache::FlowCaches;
 use crate::ipsec::sa::Direction;
+use batch::Scratch;
 
 /// Direction and family of a lookup: each has a cache and counters of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -147,10 +153,73 @@ impl LookupCounters {
 #[derive(Debug, Default)]
 pub struct Lookup {
     counters: LookupCounters,
+    scratch: Scratch,
+}
+
+/// What each layer says of a packet, by [`Lookup::explain`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Explained {
+    pub way: Way,
+    pub flow: Flow,
+    pub cached: Cached,
+    /// What answers where the cache does not.
+    pub colder: Layer,
+    /// Its answer.
+    pub found: Option<PolicyIndex>,
+    /// The ordered scan's.
+    pub scanned: Option<PolicyIndex>,
+}
+
+/// What the flow cache has of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cached {
+    /// There is none for this direction and family, or the rules have no epoch.
+    Off,
+    Hit(Option<PolicyIndex>),
+    /// An answer by rules that have changed since.
+    Stale(Option<PolicyIndex>),
+    /// Another flow has the bucket.
+    Collision,
+    Empty,
+    /// A worker is writing to the bucket.
+    Busy,
+}
+
+impl Explained {
+    /// What the packet gets. (With the oracle on, `scanned`.)
+    pub fn answer(&self) -> Option<PolicyIndex> {
+        match self.cached {
+            Cached::Hit(answer) => answer,
+            _ => self.found,
+        }
+    }
 }
 
 impl Lookup {
-    /// Asks about each of `packets` (IP packets, a batch at most); `found` gets an answer for each.
+    /// The first rule's policy, where it decides about each of `packets` (see [`super::RuleSet::first_for_all`]).
+    /// `None`: ask [`Lookup::find`].
+    #[inline]
+    pub fn first<'a>(
+        &mut self,
+        question: Question<'_>,
+        packets: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Option<PolicyIndex> {
+        let policy = question.rules().first_for_all(packets.clone())?;
+        let way = Way::new(question.direction, packets.clone().next()?.first()? >> 4 == 4);
+        let count = packets.clone().count() as u64;
+        let counters = &mut self.counters.ways[way as usize];
+        if question.oracle {
+            let disagreed = batch::against_first(question, packets, policy);
+            counters.disagreed += disagreed;
+            if disagreed > 0 {
+                return None;
+            }
+        }
+        counters.first += count;
+        Some(policy)
+    }
+
+    /// Asks about each of `packets` (IP packets); `found` gets an answer for each.
     pub fn find<'a>(
         &mut self,
         question: Question<'_>,
@@ -158,15 +227,24 @@ impl Lookup {
         found: &mut Vec<Found>,
     ) {
         found.clear();
-        let rules = question.spd.rules(question.direction);
-        for packet in packets {
-            let flow = Flow::of(packet);
-            if let Some(flow) = &flow {
-                let way = Way::new(question.direction, flow.source.is_ipv4());
-                self.counters.ways[way as usize].scanned += 1;
-            }
-            found.push(flow.map(|flow| rules.find(&flow)));
-        }
+        self.scratch.find(question, packets, found, &mut self.counters);
+    }
+
+    /// What each layer would answer now, asking none of them for real: neither cache nor counters change.
+    /// `None` where no policy can be asked ([`Flow::of`]).
+    pub fn explain(question: Question<'_>, packet: &[u8]) -> Option<Explained> {
+        let flow = Flow::of(packet)?;
+        let ipv4 = flow.source.is_ipv4();
+        let way = Way::new(question.direction, ipv4);
+        let rules = question.rules();
+        Some(Explained {
+            way,
+            flow,
+            cached: batch::cached(question, way, &flow),
+            colder: batch::layer(rules, ipv4),
+            found: rules.find(&flow),
+            scanned: rules.scan(&flow),
+        })
     }
 
     /// `packets` were answered by the first rule ([`super::RuleSet::first_for_all`]).
@@ -176,5 +254,15 @@ impl Lookup {
 
     pub fn counters(&self) -> &LookupCounters {
         &self.counters
+    }
+}
+
+impl<'a> Question<'a> {
+    fn rules(&self) -> &'a RuleSet {
+        self.spd.rules(self.direction)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.spd.epoch(self.direction)
     }
 }
