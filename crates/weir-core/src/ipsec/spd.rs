@@ -6,6 +6,7 @@
 
 pub mod lookup;
 mod rules;
+pub mod synthetic;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
