@@ -4,6 +4,8 @@
 //! missing? ─► schedule ─► [prepare ─► run ─► append ─► drop] × slots ─► profiled runs ─► derive ─► reports
 //! ```
 //!
+//! Where an experiment cuts its runs into slices, [`sliced`] measures what is compared side by side.
+//!
 //! An interrupted campaign is taken up again by [`resume`], a finished one repeated by [`rerun`].
 //! Every run gets a subject of its own: what memory layout and start-up do to a figure is part of its
 //! spread. Promises: an interrupt ends after the run under way and reports what was measured; a run that
@@ -12,6 +14,7 @@
 mod difference;
 mod profiled;
 mod resume;
+mod sliced;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -26,7 +29,7 @@ use crate::model::{Bed, Configuration, LabError, Sample, Topology};
 use crate::progress::Progress;
 use crate::report;
 use crate::result::Results;
-use crate::schedule::{Slot, schedule};
+use crate::schedule::{Slot, grouped, schedule};
 use crate::search::method;
 use crate::store::{self, Run, Store};
 pub use difference::{builds, machines, other_machines};
@@ -67,7 +70,7 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
         .map(|p| &p.configuration)
         .filter(|c| !skipped.contains_key(&c.name))
         .collect();
-    let slots = schedule(runnable.len(), plan.experiment.runs, plan.seed);
+    let slots = slots(&plan.experiment, &runnable, plan.seed);
     let machines = others(&mut beds);
     let manifest = Manifest {
         format: manifest::FORMAT,
@@ -95,6 +98,14 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
     drop((beds, store));
     let results = report::write(plan.dir)?;
     Ok(Done { results, moved })
+}
+
+/// Every run of a campaign in its order.
+fn slots(experiment: &Experiment, runnable: &[&Configuration], seed: u64) -> Vec<Slot> {
+    match experiment.slicing() {
+        None => schedule(runnable.len(), experiment.runs, seed),
+        Some(_) => grouped(&experiment.groups(runnable), experiment.runs, seed),
+    }
 }
 
 /// Configurations that cannot run here, and why.
@@ -152,7 +163,9 @@ fn measure(
     slots: &[Slot],
     session: usize,
 ) -> Result<(), LabError> {
-    let metric = &plan.experiment.metric;
+    if let Some(cut) = plan.experiment.slicing() {
+        return sliced::measure(plan, store, beds, runnable, slots, (session, cut));
+    }
     let mut progress = Progress::new(slots.len(), plan.experiment.runs);
     let mut failures = vec![0; runnable.len()];
     for slot in slots {
@@ -175,23 +188,40 @@ fn measure(
             progress.say("interrupted: the search under way is not kept; reporting what was measured");
             break;
         }
-        let said = match &outcome {
-            Ok(sample) => metric.of(sample).map_or("measured".into(), |f| report::figure(metric, f)),
-            Err(e) => format!("failed: {e}"),
-        };
         failures[slot.configuration] = if outcome.is_ok() { 0 } else { failures[slot.configuration] + 1 };
-        let (sample, error) = match outcome {
-            Ok(sample) => (Some(sample), None),
-            Err(e) => (None, Some(e.0)),
-        };
-        let Slot { block, order, seed, .. } = *slot;
-        let format = store::FORMAT;
-        let run = Run { format, block, order, seed, session, started_unix_ms, sample, error };
-        store.append(name, metric, &run)?;
+        let said = keep(plan, store, name, slot, (session, started_unix_ms), outcome)?;
         progress.end(slot, name, &said);
     }
     progress.finish();
     Ok(())
+}
+
+/// Puts a run on disk; what is said of it.
+fn keep(
+    plan: &Plan<'_>,
+    store: &Store,
+    name: &str,
+    slot: &Slot,
+    (session, started_unix_ms): (usize, u64),
+    outcome: Result<Sample, LabError>,
+) -> Result<String, LabError> {
+    let metric = &plan.experiment.metric;
+    let said = match &outcome {
+        Ok(sample) => metric.of(sample).map_or("measured".into(), |f| report::figure(metric, f)),
+        Err(e) => format!("failed: {e}"),
+    };
+    let (sample, error) = match outcome {
+        Ok(sample) => (Some(sample), None),
+        Err(e) => (None, Some(e.0)),
+    };
+    let Slot { block, order, seed, .. } = *slot;
+    let format = store::FORMAT;
+    store.append(
+        name,
+        metric,
+        &Run { format, block, order, seed, session, started_unix_ms, sample, error },
+    )?;
+    Ok(said)
 }
 
 /// A sample no reader would take is a failed run, not a campaign nobody can read.

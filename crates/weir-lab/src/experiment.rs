@@ -15,6 +15,7 @@ mod ipsec;
 mod method;
 pub mod metric;
 mod placement;
+mod slices;
 pub(crate) mod text;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ pub use expand::kebab;
 pub use file::Axis;
 use hosts::{Commands, Hosts};
 pub use metric::Metric;
+pub use slices::Slicing;
 
 /// Everything an experiment is, after expansion. Written into the manifest, so that a report can be
 /// derived without the file.
@@ -45,6 +47,9 @@ pub struct Experiment {
     pub runs: usize,
     pub warm_up_ms: u64,
     pub window_ms: u64,
+    /// Into how many slices a run is cut, in turn with those it is compared with; whole without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slices: Option<usize>,
     /// What one run is. Manifests from before it could be chosen have none: it was one trial.
     #[serde(default)]
     pub method: Method,
@@ -125,7 +130,10 @@ impl Experiment {
 
     /// About how long all runs take; setting up comes on top.
     pub fn length(&self) -> Duration {
-        let [warm_up, window] = [self.warm_up_ms, self.window_ms].map(|ms| ms as f64 / 1e3);
+        let [mut warm_up, window] = [self.warm_up_ms, self.window_ms].map(|ms| ms as f64 / 1e3);
+        if let Some(cut) = self.slicing() {
+            warm_up = cut.warm_up.as_secs_f64() * cut.slices as f64;
+        }
         let runs = (self.configurations.len() * self.runs) as f64;
         let profiled = (self.subjects().count() * self.profile) as f64;
         Duration::from_secs_f64(runs * self.method.seconds(warm_up, window) + profiled * (warm_up + window))

@@ -5,6 +5,7 @@
 //! ```
 
 pub mod ipsec;
+pub mod slices;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use ipsec::Protection;
+pub use slices::Slice;
 
 use crate::manifest::Machine;
 use crate::search::TrialRecord;
@@ -139,6 +141,9 @@ pub struct Sample {
     /// What an NDR and PDR search found.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub goals: Vec<GoalResult>,
+    /// Of a run in slices, each of them, round by round; the fields above are their sum.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slices: Vec<Slice>,
 }
 
 /// Where packets went: intended → offered → sent → each drop counter → delivered.
@@ -162,6 +167,16 @@ impl LossLedger {
     pub fn unaccounted(&self) -> i64 {
         self.sent as i64 - self.delivered as i64 - self.drops.values().sum::<u64>() as i64
     }
+
+    pub fn add(&mut self, more: &LossLedger) {
+        self.intended += more.intended;
+        self.offered += more.offered;
+        self.sent += more.sent;
+        self.delivered += more.delivered;
+        for (counter, n) in &more.drops {
+            *self.drops.entry(counter.clone()).or_default() += n;
+        }
+    }
 }
 
 /// A place where configurations run. Setting up and tearing down is not measured.
@@ -184,6 +199,12 @@ pub trait Prepared {
     /// One trial: `warm_up` thrown away, then `window` measured at `rate`. Processes it starts get a
     /// process group of their own, so that Ctrl-C reaches only the lab and the run under way ends whole.
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError>;
+
+    /// A slice of a run: as [`Prepared::run`], but the subject goes on where the slice before ended, and
+    /// takes no processor time in between.
+    fn slice(&mut self, _slice: &Trial) -> Result<Sample, LabError> {
+        Err(LabError("slices: only the memory topology has them: remove `slices`".into()))
+    }
 
     /// What a profiler samples to see the subject at work; `None` when there is nothing to see (a ceiling
     /// without a subject, another host).

@@ -36,6 +36,19 @@ impl Progress {
         }
     }
 
+    /// A round of slices of so many configurations begins.
+    pub fn round(&self, slot: &Slot, configurations: usize, (round, of): (usize, usize)) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!(
+                "block {}/{} · {configurations} in turn, round {}/{of} · {}",
+                slot.block + 1,
+                self.blocks,
+                round + 1,
+                self.left()
+            ));
+        }
+    }
+
     /// A run ended with this figure or error.
     pub fn end(&mut self, slot: &Slot, name: &str, outcome: &str) {
         self.done += 1;

@@ -177,8 +177,8 @@ fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results 
         })
         .collect();
     share_of_ceiling(manifest, &mut outcomes);
-    let controls = comparisons(manifest, &outcomes, &experiment.controls);
-    let comparisons = comparisons(manifest, &outcomes, &experiment.pairs);
+    let controls = comparisons(manifest, &outcomes, runs, &experiment.controls);
+    let comparisons = comparisons(manifest, &outcomes, runs, &experiment.pairs);
     let planned = outcomes.len() * experiment.runs;
     let measured = outcomes.iter().map(|o| o.pps.map_or(0, |s| s.n)).sum::<usize>();
     let failed = outcomes.iter().map(|o| o.failures.len()).sum::<usize>();
@@ -228,7 +228,7 @@ fn outcome(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outc
     let mut ledger = LossLedger::default();
     let mut notes: Vec<String> = Vec::new();
     for sample in &samples {
-        add(&mut ledger, &sample.ledger);
+        ledger.add(&sample.ledger);
         notes.extend(sample.notes.iter().cloned());
     }
     notes.sort_unstable();
@@ -272,16 +272,6 @@ fn outcome(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outc
     }
 }
 
-fn add(sum: &mut LossLedger, one: &LossLedger) {
-    sum.intended += one.intended;
-    sum.offered += one.offered;
-    sum.sent += one.sent;
-    sum.delivered += one.delivered;
-    for (counter, n) in &one.drops {
-        *sum.drops.entry(counter.clone()).or_default() += n;
-    }
-}
-
 fn share_of_ceiling(manifest: &Manifest, outcomes: &mut [Outcome]) {
     let rates: BTreeMap<String, f64> =
         outcomes.iter().filter_map(|o| Some((o.configuration.name.clone(), o.pps?.median))).collect();
@@ -295,19 +285,40 @@ fn share_of_ceiling(manifest: &Manifest, outcomes: &mut [Outcome]) {
 }
 
 /// Every pair of which both sides ran, as one family.
-fn comparisons(manifest: &Manifest, outcomes: &[Outcome], pairs: &[(String, String)]) -> Vec<Comparison> {
+fn comparisons(
+    manifest: &Manifest,
+    outcomes: &[Outcome],
+    runs: &BTreeMap<String, Vec<Run>>,
+    pairs: &[(String, String)],
+) -> Vec<Comparison> {
     // runs of one block that an interrupt parted are no pair: a block is one only within a session
     let blocks: Vec<Vec<usize>> = outcomes
         .iter()
         .map(|o| o.blocks.iter().zip(&o.sessions).map(|(b, s)| b + s * manifest.experiment.runs).collect())
         .collect();
+    let metric = &manifest.experiment.metric;
+    let rounds: Vec<Vec<Vec<f64>>> = outcomes
+        .iter()
+        .map(|o| runs.get(&o.configuration.name).map_or(Vec::new(), |runs| in_rounds(runs, metric)))
+        .collect();
     let series = |name: &str| {
         let at = outcomes.iter().position(|o| o.configuration.name == name && !o.figures.is_empty())?;
         let (name, figures) = (&outcomes[at].configuration.name, &outcomes[at].figures);
-        Some(Series { name, figures, blocks: &blocks[at] })
+        Some(Series { name, figures, blocks: &blocks[at], rounds: &rounds[at] })
     };
     let pairs: Vec<Pair<'_>> =
         pairs.iter().filter_map(|(a, b)| Some(Pair { reference: series(a)?, other: series(b)? })).collect();
     let Experiment { analysis, margin_percent, .. } = manifest.experiment;
     compare(&pairs, Rules { analysis, margin_percent, seed: manifest.seed })
+}
+
+/// The metric of every slice of each run that has a figure; empty where runs are whole.
+fn in_rounds(runs: &[Run], metric: &Metric) -> Vec<Vec<f64>> {
+    let measured = runs.iter().filter_map(|r| r.sample.as_ref().filter(|s| metric.of(s).is_some()));
+    let of = |sample: &Sample| {
+        let slices = sample.slices.iter().map(|s| metric.of(&s.sample()));
+        slices.collect::<Option<Vec<f64>>>().unwrap_or_default()
+    };
+    let all: Vec<Vec<f64>> = measured.map(of).collect();
+    if all.iter().all(Vec::is_empty) { Vec::new() } else { all }
 }

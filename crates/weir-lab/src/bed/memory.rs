@@ -18,6 +18,7 @@ mod devices;
 mod ipsec;
 pub mod process;
 mod protected;
+mod standing;
 mod tables;
 mod traffic;
 mod twin;
@@ -37,6 +38,7 @@ use crate::model::{
     Trial,
 };
 use protected::Checked;
+use standing::Standing;
 use traffic::Templates;
 use worker::{Counts, Load};
 
@@ -104,7 +106,8 @@ impl MemoryBed {
         let destinations = net.destinations(configuration.workload.flows);
         let templates = Arc::new(Templates::build(&configuration.workload, &destinations)?);
         let ipsec = configuration.ipsec;
-        Ok(Ready { subject: configuration.subject, net: net.tables, ipsec, templates, cpus, note })
+        let standing = Standing::default();
+        Ok(Ready { subject: configuration.subject, net: net.tables, ipsec, templates, cpus, note, standing })
     }
 }
 
@@ -128,15 +131,13 @@ struct Ready {
     templates: Arc<Templates>,
     cpus: Vec<u32>,
     note: Option<String>,
+    /// Of a run in slices.
+    standing: Standing,
 }
 
 impl Prepared for Ready {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
-        if matches!(trial.rate, Rate::Burst(_)) {
-            return Err(LabError(
-                "memory: has no queue that a burst could fill; use the netns topology".into(),
-            ));
-        }
+        refuse_bursts(trial)?;
         let start = Barrier::new(self.cpus.len());
         let counted: Result<Vec<Counts>, LabError> = std::thread::scope(|scope| {
             let threads: Vec<_> = self
@@ -155,8 +156,28 @@ impl Prepared for Ready {
         self.sample(counted?)
     }
 
+    fn slice(&mut self, slice: &Trial) -> Result<Sample, LabError> {
+        refuse_bursts(slice)?;
+        if !self.standing.is_up() {
+            let job = |(i, &cpu)| worker::Job { cpu, ..self.job(i, slice) };
+            self.standing = Standing::up(self.cpus.iter().enumerate().map(job).collect())?;
+        }
+        let piece = worker::Piece { warm_up: slice.warm_up, window: slice.window, whole: false };
+        let counted = self.standing.measure(piece)?;
+        self.sample(counted)
+    }
+
     fn scope(&self) -> Option<Scope> {
         Some(Scope::OwnThreads)
+    }
+}
+
+fn refuse_bursts(trial: &Trial) -> Result<(), LabError> {
+    match trial.rate {
+        Rate::Burst(_) => {
+            Err(LabError("memory: has no queue that a burst could fill; use the netns topology".into()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -185,13 +206,7 @@ impl Ready {
             pps += c.ledger.delivered as f64 / c.seconds;
             clocks += c.ticks as f64;
             ns += c.seconds * 1e9;
-            ledger.offered += c.ledger.offered;
-            ledger.sent += c.ledger.sent;
-            ledger.delivered += c.ledger.delivered;
-            ledger.intended += c.ledger.intended;
-            for (reason, n) in &c.ledger.drops {
-                *ledger.drops.entry(reason.clone()).or_default() += n;
-            }
+            ledger.add(&c.ledger);
             notes.extend(c.notes.iter().cloned());
         }
         let delivered = ledger.delivered as f64;

@@ -2,20 +2,22 @@
 //! order and with their seeds.
 //!
 //! Promises: nothing recorded is measured again or written over (a failed run only when asked, its record
-//! kept); the manifest says when each session began, what had changed, and what a crash cut off. Refuses:
-//! to go on under another build or on another machine unless forced, when what could run cannot any more,
+//! kept; runs in slices with all that were measured in turn with them, if one of these is missing); the
+//! manifest says when each session began, what had changed, and what a crash cut off. Refuses: to go on under another build or on another machine unless forced, when what could run cannot any more,
 //! when the order does not follow from the seed, while another process writes to the folder.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use super::{Beds, Done, Plan, builds, machines, measure, other_machines, others, profiled, skipped};
+use super::{
+    Beds, Done, Plan, builds, machines, measure, other_machines, others, profiled, skipped, sliced, slots,
+};
 use crate::experiment::Experiment;
 use crate::manifest::{self, Build, Machine, Manifest, Session};
 use crate::model::{Configuration, LabError};
 use crate::report;
-use crate::schedule::{Slot, schedule};
+use crate::schedule::Slot;
 use crate::store::{Evidence, Store, read_runs, rebuild_plain_files};
 
 /// Which campaign to take up, and how.
@@ -38,7 +40,7 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
     if let Some(experiment) = &wish.experiment {
         same_experiment(wish.dir, &manifest.experiment, experiment)?;
     }
-    let evidence = read_runs(wish.dir, &manifest)?;
+    let mut evidence = read_runs(wish.dir, &manifest)?;
     let slots = left(&manifest, &evidence, wish.retry_failed)
         .map_err(|why| LabError(format!("{}: {why}", wish.dir.join("manifest.json").display())))?;
     let profiles = profiled::left(wish.dir, &manifest.experiment, &runnable(&manifest), manifest.seed);
@@ -60,6 +62,8 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
     // what was cut off is on record before it is cut off
     store.write("manifest.json", &manifest.text()?)?;
     store.mend(&evidence)?;
+    let again: BTreeSet<usize> = slots.iter().map(|s| s.order).collect();
+    evidence.runs.values_mut().for_each(|runs| runs.retain(|r| !again.contains(&r.order)));
     rebuild_plain_files(wish.dir, &manifest.experiment.metric, &evidence.runs)?;
     let session = manifest.resumed.len();
     let plan = Plan {
@@ -84,7 +88,7 @@ fn runnable(manifest: &Manifest) -> Vec<&Configuration> {
 /// Slots without a record. The schedule is computed again; that it is the one recorded is checked.
 fn left(manifest: &Manifest, evidence: &Evidence, retry_failed: bool) -> Result<Vec<Slot>, String> {
     let runnable = runnable(manifest);
-    let slots = schedule(runnable.len(), manifest.experiment.runs, manifest.seed);
+    let slots = slots(&manifest.experiment, &runnable, manifest.seed);
     let recorded = manifest.order.iter().flatten();
     if !slots.iter().map(|s| &runnable[s.configuration].name).eq(recorded) {
         return Err(format!(
@@ -100,16 +104,26 @@ fn left(manifest: &Manifest, evidence: &Evidence, retry_failed: bool) -> Result<
         ));
     }
     let kept = runs().filter(|r| !retry_failed || r.error.is_none());
-    let done: BTreeSet<usize> = kept.map(|r| r.order).collect();
-    Ok(slots.into_iter().filter(|s| !done.contains(&s.order)).collect())
+    let mut done: BTreeMap<usize, usize> = kept.map(|r| (r.order, r.session)).collect();
+    if manifest.experiment.slicing().is_some() {
+        // what was measured in turn with a run that is missing is no pair of the one to come
+        for together in sliced::together(&manifest.experiment, &runnable, &slots) {
+            let session = done.get(&together[0].order).copied();
+            if session.is_none() || together.iter().any(|s| done.get(&s.order).copied() != session) {
+                together.iter().for_each(|s| _ = done.remove(&s.order));
+            }
+        }
+    }
+    Ok(slots.into_iter().filter(|s| !done.contains_key(&s.order)).collect())
 }
 
 fn same_experiment(dir: &Path, then: &Experiment, now: &Experiment) -> Result<(), LabError> {
     let fields = |e: &Experiment| serde_json::to_value(e).unwrap_or_default();
     let (then, now) = (fields(then), fields(now));
     let (Some(then), Some(now)) = (then.as_object(), now.as_object()) else { return Ok(()) };
+    let keys: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
     let differ: Vec<&str> =
-        then.iter().filter(|(k, v)| now.get(*k) != Some(*v)).map(|(k, _)| k.as_str()).collect();
+        keys.into_iter().filter(|k| now.get(*k) != then.get(*k)).map(String::as_str).collect();
     if differ.is_empty() {
         return Ok(());
     }

@@ -126,11 +126,8 @@ impl Plan {
     }
 
     fn answer(&self, evidence: &Evidence) -> Result<Answer, LabError> {
-        let sets: Vec<Series<'_>> = evidence
-            .sets
-            .iter()
-            .map(|s| Series { name: &s.name, figures: &s.figures, blocks: &s.blocks })
-            .collect();
+        let sets: Vec<Series<'_>> =
+            evidence.sets.iter().map(|s| Series::in_blocks(&s.name, &s.figures, &s.blocks)).collect();
         let shown = self.pilots[0].display();
         let pilot = pilot(&sets).ok_or_else(|| {
             LabError(format!(
@@ -309,6 +306,7 @@ fn sentence(answer: &Answer) -> String {
     let name = match analysis {
         Analysis::Welch => "welch",
         Analysis::Paired => "paired",
+        Analysis::Rounds => "rounds",
     };
     let (unpaired, paired) = answer.detectable_percent;
     let seen = match paired {

@@ -7,7 +7,9 @@ use std::path::Path;
 use toml::Spanned;
 use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 
-use super::file::{Axis, BuildName, Cpus, File, Flows, Frame, Many, Pace, Port, Quick, Routes, Shape};
+use super::file::{
+    Axis, BuildName, Cpus, File, Flows, Frame, Many, Pace, Port, Quick, Routes, Shape, Slices,
+};
 use super::hosts::{Commands, Hosts};
 use super::ipsec;
 use super::method::Written;
@@ -23,6 +25,7 @@ const QUICK_RUNS: usize = 3;
 const QUICK_WARM_UP_MS: u64 = 10;
 const QUICK_WINDOW_MS: u64 = 40;
 const QUICK_PROFILES: usize = 1;
+const QUICK_SLICES: usize = 3;
 
 /// What the field's campaigns use, and what stands where a file says nothing.
 const FRAME: FrameSize = FrameSize::Fixed(64);
@@ -84,7 +87,8 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         if quick { file.quick.window.as_ref().map_or(QUICK_WINDOW_MS, |m| m.0) } else { file.window.0 };
     let method = method(file.method, file.quick.method, quick, window_ms, place)?;
     refuse_or_skip(&method, &mut configurations)?;
-    Ok(Experiment {
+    let cut_at = file.slices.as_ref().map_or(0..0, Spanned::span);
+    let experiment = Experiment {
         name: name.into(),
         title: file.title,
         question: file.question,
@@ -93,6 +97,7 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         runs: if quick { file.quick.runs.map_or(QUICK_RUNS, |r| r.0) } else { file.runs.0 },
         warm_up_ms: if quick { file.quick.warm_up.map_or(QUICK_WARM_UP_MS, |m| m.0) } else { file.warm_up.0 },
         window_ms,
+        slices: slices(file.slices, file.quick.slices, quick),
         margin_percent: file.margin_percent.0,
         analysis: file.analysis,
         profile: file.profile.map_or(0, |p| if quick { p.0.min(QUICK_PROFILES) } else { p.0 }),
@@ -103,7 +108,14 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         configurations,
         hosts,
         commands,
-    })
+    };
+    experiment.refuse_slices().map_err(|message| place(cut_at, message))?;
+    Ok(experiment)
+}
+
+fn slices(written: Option<Spanned<Slices>>, smoke: Option<Slices>, quick: bool) -> Option<usize> {
+    let whole = written?.into_inner().0;
+    Some(if quick { smoke.map_or(whole.min(QUICK_SLICES), |s| s.0) } else { whole })
 }
 
 fn method(

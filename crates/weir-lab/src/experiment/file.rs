@@ -21,6 +21,8 @@ use crate::workload::{FLOWS_MAX, address::ROUTES_MAX};
 
 /// Blocks; beyond it a campaign at 5 s a run takes longer than a day.
 const RUNS_MAX: i64 = 10_000;
+/// Of a run: at the shortest, a window of ten seconds.
+const SLICES_MAX: i64 = 10_000;
 /// 10 Tb/s: beyond any port.
 const MBPS_MAX: i64 = 10_000_000;
 /// Profiled runs of a configuration: shares to a tenth of a percent need no more.
@@ -38,6 +40,8 @@ pub struct File {
     pub runs: Runs,
     pub warm_up: Millis,
     pub window: Millis,
+    /// Into how many slices a run is cut.
+    pub slices: Option<Spanned<Slices>>,
     /// What one run is: a trial, or a search.
     pub method: Option<Spanned<Written>>,
     #[serde(default)]
@@ -102,6 +106,7 @@ pub struct Quick {
     pub runs: Option<Runs>,
     pub warm_up: Option<Millis>,
     pub window: Option<Millis>,
+    pub slices: Option<Slices>,
     pub frame: Option<Many<Frame>>,
     pub flows: Option<Many<Flows>>,
     pub routes: Option<Many<Routes>>,
@@ -332,6 +337,10 @@ checked! {
     };
     /// Blocks.
     Runs(usize), format!("a number of runs from 1 to {RUNS_MAX}"), |s| within(s, 1, RUNS_MAX).map(|n| n as usize);
+    /// Slices of a run.
+    Slices(usize), format!("a number of slices from 2 to {SLICES_MAX}"), |s| {
+        within(s, 2, SLICES_MAX).map(|n| n as usize)
+    };
     /// Profiled runs.
     Profiles(usize), format!("a number of profiled runs from 0 to {PROFILES_MAX}"), |s| {
         within(s, 0, PROFILES_MAX).map(|n| n as usize)

@@ -93,7 +93,10 @@ fn the_analysis_is_welchs_unless_declared() {
     let declared = parse("analysis = \"paired\"\n[[configuration]]\n").expect("valid");
     assert_eq!(declared.analysis, Analysis::Paired);
     let got = refusal("analysis = \"best\"\n[[configuration]]\n");
-    assert!(got.contains("labs/x.toml:6:12: unknown variant `best`, expected `welch` or `paired`"), "{got}");
+    assert!(
+        got.contains("labs/x.toml:6:12: unknown variant `best`, expected one of `welch`, `paired`, `rounds`"),
+        "{got}"
+    );
 }
 
 #[test]

@@ -80,11 +80,12 @@ pub fn tests(comparisons: &[Comparison]) -> Table {
     }
 }
 
-/// The same block by block.
+/// The same block by block; of runs in slices also by their rounds.
 pub fn blocks(comparisons: &[Comparison]) -> Table {
+    let sliced = comparisons.iter().any(|c| c.rounds.is_some());
     let row = |c: &Comparison| {
         let of = |figure: &dyn Fn(&Paired) -> String| c.paired.as_ref().map_or("–".into(), figure);
-        vec![
+        let mut cells = vec![
             c.other.clone(),
             c.reference.clone(),
             of(&|b| b.blocks.to_string()),
@@ -93,22 +94,23 @@ pub fn blocks(comparisons: &[Comparison]) -> Table {
             of(&|b| p(Some(b.sign_flip.p))),
             of(&|b| p(Some(b.signed_rank.p))),
             of(&|b| b.gain.map_or("–".into(), |g| format!("{} ×", general(g, 3)))),
-        ]
+        ];
+        let of = |figure: &dyn Fn(&Paired) -> String| c.rounds.as_ref().map_or("–".into(), figure);
+        cells.extend(sliced.then(|| [of(&in_blocks), of(&|b| p(Some(b.t_test.p)))]).into_iter().flatten());
+        cells
     };
-    Table {
-        headings: vec![
-            "configuration",
-            "against",
-            "blocks",
-            "in blocks [95 %]",
-            "paired t",
-            "sign flips",
-            "signed ranks",
-            "gain",
-        ],
-        text: 2,
-        rows: comparisons.iter().map(row).collect(),
-    }
+    let mut headings = vec![
+        "configuration",
+        "against",
+        "blocks",
+        "in blocks [95 %]",
+        "paired t",
+        "sign flips",
+        "signed ranks",
+        "gain",
+    ];
+    headings.extend(sliced.then_some(["in rounds [95 %]", "paired t of rounds"]).into_iter().flatten());
+    Table { headings, text: 2, rows: comparisons.iter().map(row).collect() }
 }
 
 /// `1.832 [1.790, 1.870]`, or a difference with its sign.
@@ -130,6 +132,9 @@ pub fn legend(comparisons: &[Comparison]) -> Vec<(&'static str, String)> {
             "by the bootstrap of the means (Welch’s of logarithms below five runs)",
         ),
         Analysis::Paired => ("paired t test on the blocks", "of the paired t test"),
+        Analysis::Rounds => {
+            ("paired t test on the blocks, each by the trimmed mean of its rounds", "of the paired t test")
+        }
     };
     vec![
         (
@@ -163,13 +168,18 @@ pub fn control(controls: &[Comparison]) -> Option<String> {
 }
 
 /// (term, meaning) of [`tests`] and [`blocks`].
-pub fn tests_legend() -> Vec<(&'static str, String)> {
-    vec![
+pub fn tests_legend(comparisons: &[Comparison]) -> Vec<(&'static str, String)> {
+    let mut legend = vec![
         ("p", "of each test alone, two-sided, not corrected; docs/statistics.md says when each lies".into()),
         ("equivalence", "larger p of the two one-sided tests".into()),
         ("in blocks", "geometric mean of the blocks’ ratios, blocks with a failed run left out".into()),
         ("gain", "how many times the runs an analysis without blocks needs for the same precision".into()),
-    ]
+    ];
+    if comparisons.iter().any(|c| c.rounds.is_some()) {
+        let meaning = "the same, each block’s ratio the mean of its rounds’ without the fifth at either end";
+        legend.push(("in rounds", meaning.into()));
+    }
+    legend
 }
 
 #[cfg(test)]
@@ -182,7 +192,7 @@ mod tests {
         let a: Vec<f64> = (0..8).map(|i| 100.0 + f64::from(i * 5 % 8)).collect();
         let b: Vec<f64> = a.iter().enumerate().map(|(i, a)| a * (1.003 + 1e-4 * (i % 2) as f64)).collect();
         let blocks: Vec<usize> = (0..8).collect();
-        let series = |name, figures| Series { name, figures, blocks: &blocks };
+        let series = |name, figures| Series::in_blocks(name, figures, &blocks);
         compare(
             &[Pair { reference: series("a", &a), other: series("b", &b) }],
             Rules { analysis, margin_percent: 1.0, seed: 1 },

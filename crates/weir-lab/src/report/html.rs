@@ -129,6 +129,7 @@ fn head(manifest: &Manifest, results: &Results) -> String {
         ("blocks, randomised", e.runs.to_string()),
         ("window", seconds(e.window_ms)),
         ("warm-up", seconds(e.warm_up_ms)),
+        ("slices a run", e.slices.map_or("one".into(), |n| n.to_string())),
         ("seed", manifest.seed.to_string()),
         ("begun", utc(manifest.started_unix_ms)),
         ("sessions", (manifest.resumed.len() + 1).to_string()),
@@ -201,7 +202,7 @@ fn comparisons(results: &Results) -> String {
     if compared.is_empty() {
         return String::new();
     }
-    let details = plain(&tests(compared)) + &plain(&blocks(compared)) + &terms(&tests_legend());
+    let details = plain(&tests(compared)) + &plain(&blocks(compared)) + &terms(&tests_legend(compared));
     let plot = plots::ratios(results).map_or(String::new(), |p| figure_of(&p));
     let inner = plot + &judged(compared) + &terms(&legend(compared));
     section("Comparisons", &format!("{inner}<details><summary>Every test</summary>{details}</details>"))

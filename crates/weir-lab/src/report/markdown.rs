@@ -16,13 +16,14 @@ use crate::result::{Outcome, Results};
 pub fn render(manifest: &Manifest, results: &Results) -> String {
     let mut out = format!("# {}\n\n**{}**\n\n{}\n\n", results.title, results.answer, results.question);
     out += &format!(
-        "{} of {} runs measured ({} configurations × {} randomised blocks, {} ms warm-up, {} ms window, seed {}), {}.\n",
+        "{} of {} runs measured ({} configurations × {} randomised blocks, {} ms warm-up, {} ms window{}, seed {}), {}.\n",
         results.runs_measured,
         results.runs_planned,
         results.configurations.len(),
         manifest.experiment.runs,
         manifest.experiment.warm_up_ms,
         manifest.experiment.window_ms,
+        manifest.experiment.slices.map_or(String::new(), |n| format!(" in {n} slices")),
         manifest.seed,
         utc(manifest.started_unix_ms)
     );
@@ -100,7 +101,7 @@ fn comparisons(results: &Results) -> String {
         sentences(&legend(compared)),
         table(&tests(compared)),
         table(&in_blocks(compared)),
-        sentences(&tests_legend())
+        sentences(&tests_legend(compared))
     )
 }
 

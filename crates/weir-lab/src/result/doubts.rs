@@ -50,7 +50,10 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
     }
     let sets: Vec<(&[f64], &[usize])> =
         results.configurations.iter().map(|o| (o.figures.as_slice(), o.order.as_slice())).collect();
-    found.extend(defects::of_campaign(&sets).map(Warning::Figures));
+    // runs in slices are measured side by side: they resemble each other by design
+    if manifest.experiment.slicing().is_none() {
+        found.extend(defects::of_campaign(&sets).map(Warning::Figures));
+    }
     let figures = |name: &str| results.outcome(name).map_or(&[][..], |o| o.figures.as_slice());
     let unequal = results.comparisons.iter().filter_map(|c| {
         defects::of_pair((&c.reference, figures(&c.reference)), (&c.other, figures(&c.other)))
@@ -84,13 +87,19 @@ pub fn of_sessions(manifest: &Manifest, evidence: &Evidence) -> Vec<Warning> {
     if !changes.is_empty() {
         found.push(Warning::ChangedBetweenSessions { changes });
     }
-    let mut again: BTreeMap<&String, Vec<usize>> = BTreeMap::new();
-    for (configuration, order) in &evidence.repeated {
-        again.entry(configuration).or_default().push(*order);
+    let again = by_configuration(&evidence.repeated);
+    found.extend(again.map(|(configuration, runs)| Warning::MeasuredAgain { configuration, runs }));
+    let together = by_configuration(&evidence.with_others);
+    found.extend(together.map(|(configuration, runs)| Warning::MeasuredTogether { configuration, runs }));
+    found
+}
+
+fn by_configuration(runs: &[(String, usize)]) -> impl Iterator<Item = (String, Vec<usize>)> {
+    let mut all: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (configuration, order) in runs {
+        all.entry(configuration.clone()).or_default().push(*order);
     }
-    found
-        .extend(again.into_iter().map(|(c, runs)| Warning::MeasuredAgain { configuration: c.clone(), runs }));
-    found
+    all.into_iter()
 }
 
 /// Blocks, from 1, whose runs are of more than one session.

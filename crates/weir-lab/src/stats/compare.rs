@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::bootstrap::{Ratio, ratio_of_means};
 use super::holm;
 use super::mannwhitney::{UTest, mann_whitney};
-use super::paired::{Paired, Scale, Series, paired};
+use super::paired::{Paired, Scale, Series, in_rounds, paired};
 use super::permutation::{Permutation, permutation};
 use super::power::{Design, Goal, detectable, runs_needed};
 use super::student::{TTest, quantile, student, upper_tail, welch};
@@ -46,6 +46,9 @@ pub enum Analysis {
     Welch,
     /// Student's on differences inside blocks. Worth it when `weir-lab plan` finds that blocks differ.
     Paired,
+    /// The same with each block's difference taken from the rounds of its slices. What comes and goes within a
+    /// run falls out too, where it touches both sides of a pair or fewer than a fifth of the rounds.
+    Rounds,
 }
 
 /// How a family of pairs is judged; declared before a run is measured.
@@ -79,6 +82,9 @@ pub struct Comparison {
     /// Block by block; absent without shared blocks.
     #[serde(default)]
     pub paired: Option<Paired>,
+    /// Block by block, each from its rounds; absent where runs are whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Paired>,
     /// The declared p after Holm's correction over every pair of the report.
     pub p_holm: Option<f64>,
     /// Larger p of the two one-sided tests against ± margin.
@@ -129,9 +135,11 @@ fn one(pair: &Pair<'_>, rules: Rules, goal: Goal) -> Comparison {
     let bootstrap = ratio_of_means(reference, other, rules.seed);
     let welch = welch(reference, other);
     let paired = paired(pair.reference, pair.other, rules.seed);
+    let rounds = in_rounds(pair.reference, pair.other, rules.seed);
     let deciding = match rules.analysis {
         Analysis::Welch => welch.map(|w| Deciding::unpaired(w, reference, other)),
         Analysis::Paired => paired.as_ref().map(|p| Deciding::paired(p, reference)),
+        Analysis::Rounds => rounds.as_ref().map(|p| Deciding::paired(p, reference)),
     };
     let relative = deciding.filter(|d| d.relative());
     let ends = relative.map(|d| d.margins(rules.margin_percent));
@@ -143,6 +151,7 @@ fn one(pair: &Pair<'_>, rules: Rules, goal: Goal) -> Comparison {
         ratio: match rules.analysis {
             Analysis::Welch => bootstrap,
             Analysis::Paired => paired.as_ref().and_then(|p| in_blocks(p, reference)),
+            Analysis::Rounds => rounds.as_ref().and_then(|p| in_blocks(p, reference)),
         },
         bootstrap,
         student: student(reference, other),
@@ -150,6 +159,7 @@ fn one(pair: &Pair<'_>, rules: Rules, goal: Goal) -> Comparison {
         mann_whitney: mann_whitney(reference, other),
         permutation: permutation(reference, other, rules.seed),
         paired,
+        rounds,
         // not corrected yet
         p_holm: deciding.map(|d| d.test.p),
         p_equivalence: relative.zip(ends).map(|(d, ends)| p_equivalence(&d.test, ends)),
@@ -312,7 +322,7 @@ mod tests {
     fn the_declared_analysis_decides_and_the_other_stands_beside_it() {
         let (a, b) = swinging();
         let blocks: Vec<usize> = (0..8).collect();
-        let series = |name, figures| Series { name, figures, blocks: &blocks };
+        let series = |name, figures| Series::in_blocks(name, figures, &blocks);
         let pair = [Pair { reference: series("a", &a), other: series("b", &b) }];
         let unpaired = compare(&pair, rules(Analysis::Welch, 2.0)).remove(0);
         let paired = compare(&pair, rules(Analysis::Paired, 2.0)).remove(0);

@@ -149,7 +149,7 @@ mod tests {
         // blocks at −2, −1, +1, +2 %; the rest ±1 % in opposite senses
         let a = [97.0, 100.0, 100.0, 103.0];
         let b = [990.0, 980.0, 1020.0, 1010.0];
-        let series = |name, figures| Series { name, figures, blocks: &BLOCKS };
+        let series = |name, figures| Series::in_blocks(name, figures, &BLOCKS);
         let p = pilot(&[series("a", &a), series("b", &b)]).expect("runs");
         assert_eq!(p.blocks, 4);
         // block means 0.98 0.99 1.01 1.02: MSB = 2 · 3.333e-4; residuals ±1 %: MSE = 8e-4 / 3
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn blocks_with_a_failed_run_are_left_out_and_one_run_is_no_pilot() {
-        let a = Series { name: "a", figures: &[100.0, 101.0, 102.0, 99.0], blocks: &BLOCKS };
-        let b = Series { name: "b", figures: &[50.0, 51.0, 50.5], blocks: &[0, 2, 3] };
+        let a = Series::in_blocks("a", &[100.0, 101.0, 102.0, 99.0], &BLOCKS);
+        let b = Series::in_blocks("b", &[50.0, 51.0, 50.5], &[0, 2, 3]);
         assert_eq!(pilot(&[a, b]).expect("runs").blocks, 3);
         assert_eq!(pilot(&[Series::of("a", &[1.0])]), None);
     }
@@ -186,7 +186,7 @@ mod tests {
         let common: Vec<f64> = (0..20).map(|_| 4.0 * normal()).collect();
         let mut set = || common.iter().map(|c| 100.0 + c + 0.5 * normal()).collect::<Vec<f64>>();
         let (a, b) = (set(), set());
-        let series = |name, figures| Series { name, figures, blocks: &blocks };
+        let series = |name, figures| Series::in_blocks(name, figures, &blocks);
         let needed = pilot(&[series("a", &a), series("b", &b)]).expect("runs").needed(1.0, Goal::default());
         let (unpaired, paired) = (needed.unpaired.expect("few"), needed.paired.expect("few"));
         assert!(unpaired > 100 && paired < 15, "{needed:?}");

@@ -48,6 +48,12 @@ pub enum Warning {
         configuration: String,
         runs: Vec<usize>,
     },
+    /// Runs in slices, by place, measured again in a later session because one measured in turn with them
+    /// was missing or had failed.
+    MeasuredTogether {
+        configuration: String,
+        runs: Vec<usize>,
+    },
     FewRuns {
         configurations: Vec<String>,
         runs: usize,
@@ -130,6 +136,14 @@ impl Warning {
                 let runs = runs.join(", ");
                 format!("{configuration}: {word} {runs} failed and were measured again in a later session")
             }
+            Warning::MeasuredTogether { configuration, runs } => {
+                let runs: Vec<String> = runs.iter().map(usize::to_string).collect();
+                format!(
+                    "{configuration}: cut in the middle of a block, run {} was measured again with those measured in \
+                     turn with it",
+                    runs.join(", ")
+                )
+            }
             Warning::FewRuns { configurations, runs } => {
                 format!("{}: {runs} runs, fewer than {FEW_RUNS}", names(configurations))
             }
@@ -171,6 +185,9 @@ impl Warning {
                 "run the whole experiment again under one state of machine and build: `weir-lab rerun`"
             }
             Warning::MeasuredAgain { .. } => "the failures are in the raw file; find their cause",
+            Warning::MeasuredTogether { .. } => {
+                "nothing to do: the earlier record is in the raw file, and in no figure"
+            }
             Warning::Skipped { .. } => "`weir-lab doctor` says what this machine lacks",
             Warning::Failed { .. } => "read the error, fix its cause and run again",
             Warning::CutShort { .. } => "nothing to do: the other runs are whole",

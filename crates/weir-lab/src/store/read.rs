@@ -14,7 +14,7 @@ use serde::de::IgnoredAny;
 
 use super::{FORMAT, Run, first_format};
 use crate::manifest::Manifest;
-use crate::model::{LabError, Sample};
+use crate::model::{LabError, Sample, slices};
 
 /// Raw runs by configuration, in the order measured.
 pub type Runs = BTreeMap<String, Vec<Run>>;
@@ -28,6 +28,8 @@ pub struct Evidence {
     pub tails: Vec<Tail>,
     /// Configuration and order of runs that failed and were measured again in a later session.
     pub repeated: Vec<(String, usize)>,
+    /// The same of runs in slices that did not fail: one measured in turn with them was missing.
+    pub with_others: Vec<(String, usize)>,
 }
 
 /// The end of a file that a crash left without a line end.
@@ -77,6 +79,8 @@ pub fn read_runs(dir: &Path, manifest: &Manifest) -> Result<Evidence, LabError> 
 struct Slots<'a> {
     by_order: Vec<(usize, &'a str)>,
     sessions: usize,
+    /// Runs in slices are measured again with those they are compared with.
+    sliced: bool,
 }
 
 impl Slots<'_> {
@@ -85,6 +89,7 @@ impl Slots<'_> {
         Slots {
             by_order: blocks.flat_map(|(i, names)| names.iter().map(move |n| (i, n.as_str()))).collect(),
             sessions: manifest.resumed.len() + 1,
+            sliced: manifest.experiment.slicing().is_some(),
         }
     }
 }
@@ -126,7 +131,8 @@ impl File<'_> {
         Ok(())
     }
 
-    /// Checks a run against its slot; one that failed may be followed by another of a later session.
+    /// Checks a run against its slot; one that failed, or is in slices, may be followed by another of a later
+    /// session.
     fn take(
         &self,
         line: usize,
@@ -143,12 +149,17 @@ impl File<'_> {
         }
         if let Some(at) = runs.iter().position(|(_, earlier)| earlier.order == run.order) {
             let (first, earlier) = &runs[at];
-            if earlier.error.is_none() || earlier.session >= run.session {
+            let settled = earlier.error.is_none() && !self.slots.sliced;
+            if settled || earlier.session >= run.session {
                 let why = format!("order {} is already in line {first}", run.order);
                 return Err(self.refuse(line, &why));
             }
+            let list = match earlier.error {
+                Some(_) => &mut evidence.repeated,
+                None => &mut evidence.with_others,
+            };
+            list.push((self.name.into(), run.order));
             runs.remove(at);
-            evidence.repeated.push((self.name.into(), run.order));
         }
         runs.push((line, run));
         Ok(())
@@ -191,8 +202,10 @@ pub fn impossible(sample: &Sample) -> Option<String> {
     if !(sample.pps.is_finite() && sample.pps >= 0.0) {
         return Some(format!("pps {}, expected 0 or more", sample.pps));
     }
-    let odd = sample.figures.iter().find(|(_, f)| !f.is_finite())?;
-    Some(format!("{} {}, expected a finite number", odd.0, odd.1))
+    if let Some((name, figure)) = sample.figures.iter().find(|(_, f)| !f.is_finite()) {
+        return Some(format!("{name} {figure}, expected a finite number"));
+    }
+    slices::contradiction(sample)
 }
 
 /// A line as a run; the error says why it is none.

@@ -9,3 +9,4 @@ mod coverage;
 mod draws;
 mod errors;
 mod power;
+mod slices;

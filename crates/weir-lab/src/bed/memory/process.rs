@@ -3,6 +3,7 @@
 //! ```text
 //! lab ──{"configuration":…}──► weir-lab worker ──{"ready":{…}}──► lab
 //!     ──{"trial":…}──────────►                 ──{"sample":{…}}─►       one line each, until standard input ends
+//!     ──{"slice":…}──────────►                 ──{"sample":{…}}─►       between two it waits for its input
 //! ```
 //!
 //! So that builds can be compared that differ in what is compiled in. Promises: every configuration with a
@@ -32,6 +33,7 @@ const FEATURES: [(&str, bool); 1] = [("ipsec", cfg!(feature = "ipsec"))];
 enum Request {
     Configuration(Box<Configuration>),
     Trial(Trial),
+    Slice(Trial),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -125,9 +127,9 @@ impl Elsewhere {
     }
 }
 
-impl Prepared for Elsewhere {
-    fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
-        match self.ask(&Request::Trial(*trial))? {
+impl Elsewhere {
+    fn measured(&mut self, request: &Request) -> Result<Sample, LabError> {
+        match self.ask(request)? {
             Answer::Sample(mut sample) => {
                 sample.notes.push(self.note.clone());
                 Ok(*sample)
@@ -135,6 +137,16 @@ impl Prepared for Elsewhere {
             Answer::Error(why) => Err(LabError(why)),
             Answer::Ready { .. } => Err(self.odd()),
         }
+    }
+}
+
+impl Prepared for Elsewhere {
+    fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
+        self.measured(&Request::Trial(*trial))
+    }
+
+    fn slice(&mut self, slice: &Trial) -> Result<Sample, LabError> {
+        self.measured(&Request::Slice(*slice))
     }
 
     fn scope(&self) -> Option<Scope> {
@@ -178,11 +190,13 @@ fn answer(
             let features = built.map(|(name, _)| name.to_string()).collect();
             Ok(Answer::Ready { version, commit, features })
         }
-        Request::Trial(trial) => {
-            let ready = prepared.as_mut().ok_or_else(|| LabError("worker: no configuration yet".into()))?;
-            Ok(Answer::Sample(Box::new(ready.run(&trial)?)))
-        }
+        Request::Trial(trial) => Ok(Answer::Sample(Box::new(ready(prepared)?.run(&trial)?))),
+        Request::Slice(slice) => Ok(Answer::Sample(Box::new(ready(prepared)?.slice(&slice)?))),
     }
+}
+
+fn ready(prepared: &mut Option<Box<dyn Prepared>>) -> Result<&mut Box<dyn Prepared>, LabError> {
+    prepared.as_mut().ok_or_else(|| LabError("worker: no configuration yet".into()))
 }
 
 fn read<T: DeserializeOwned>(line: &str) -> Result<T, LabError> {

@@ -6,6 +6,8 @@
 //! 32 times a window the raw rate of the cipher; what was kept is opened by another cipher and compared
 //! ```
 //!
+//! Of a run in slices each has one turn, before it warms up.
+//!
 //! Promises: raw rate and pipeline alternate inside one window, on the same core, with packets of the same
 //! lengths; a delivered packet that is not what went in fails the run.
 
@@ -55,7 +57,9 @@ pub struct Protected {
     ready: Rc<RefCell<Vec<Frame<Memory>>>>,
     raw: Raw,
     batches: u64,
-    /// When the next turn is due, and the time between two; none before the window.
+    /// Inside a window.
+    measured: bool,
+    /// When the next turn is due, and the time between two.
     due: Nanos,
     every: Nanos,
     checked: u64,
@@ -81,6 +85,7 @@ impl Protected {
             ready: Rc::default(),
             raw,
             batches: 0,
+            measured: false,
             due: Nanos::MAX,
             every: 0,
             checked: 0,
@@ -93,10 +98,16 @@ impl Protected {
         (self.direction == Direction::In).then(|| self.ready.clone())
     }
 
-    /// The window begins with the next breath.
-    pub fn begin(&mut self, window: Duration) {
-        self.every = window.as_nanos() as Nanos / TURNS;
-        (self.due, self.batches) = (0, 0);
+    /// The window begins with the next breath. Of a whole run it has turns.
+    pub fn begin(&mut self, whole: Option<Duration>) {
+        (self.measured, self.batches) = (true, 0);
+        self.due = whole.map_or(Nanos::MAX, |_| 0);
+        self.every = whole.map_or(0, |window| window.as_nanos() as Nanos / TURNS);
+    }
+
+    /// The only turn of a slice.
+    pub fn turn(&mut self, window: Duration) {
+        self.raw.turn(self.cipher.as_ref(), window.as_nanos() as Nanos / RAW_SHARE);
     }
 
     /// Between two breaths.
@@ -106,8 +117,7 @@ impl Protected {
             self.raw.turn(self.cipher.as_ref(), self.every / RAW_SHARE);
             self.inspect(gauges);
         }
-        let measured = self.due != Nanos::MAX;
-        gauges.inspected.set(measured && self.batches.is_multiple_of(INSPECTED_EVERY));
+        gauges.inspected.set(self.measured && self.batches.is_multiple_of(INSPECTED_EVERY));
         self.batches += 1;
         if self.direction == Direction::In {
             let count = (gauges.allowed.get().min(BATCH as u64)) as usize;
@@ -128,14 +138,16 @@ impl Protected {
         }
     }
 
-    pub fn end(mut self, gauges: &Gauges) -> Result<Checked, LabError> {
+    /// What the window showed; another may begin.
+    pub fn end(&mut self, gauges: &Gauges) -> Result<Checked, LabError> {
+        (self.measured, self.due) = (false, Nanos::MAX);
         self.inspect(gauges);
-        if let Some(wrong) = self.wrong {
+        if let Some(wrong) = &self.wrong {
             return Err(LabError(format!(
                 "memory: a delivered packet {wrong}: the pipeline is at fault, its rate means nothing"
             )));
         }
-        let Some(aead_pps) = self.raw.pps() else {
+        let Some(aead_pps) = self.raw.take_pps() else {
             return Err(LabError(format!(
                 "memory: {} does not open what it sealed: name another backend",
                 self.cipher.backend()
@@ -143,7 +155,7 @@ impl Protected {
         };
         Ok(Checked {
             aead_pps,
-            packets: self.checked,
+            packets: std::mem::take(&mut self.checked),
             backend: self.cipher.backend(),
             twin: self.twin.sealed_by(),
         })
@@ -196,10 +208,12 @@ impl Raw {
         }
     }
 
-    /// From the mean time of a packet: the pipeline's rate is a mean too, and both are held up alike.
-    fn pps(&self) -> Option<f64> {
+    /// From the mean time of a packet: the pipeline's rate is a mean too, and both are held up alike. What
+    /// is measured from now on is of the next window.
+    fn take_pps(&mut self) -> Option<f64> {
         let mean = |rounds: &Vec<f64>| rounds.iter().sum::<f64>() / rounds.len().max(1) as f64;
         let ns: f64 = self.beds.iter().zip(&self.rounds).map(|((_, share), r)| share * mean(r)).sum();
+        self.rounds.iter_mut().for_each(Vec::clear);
         (!self.broken && ns > 0.0).then(|| 1e9 / ns)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! With IPsec it has work that is not the pipeline's: frames to be sealed by the far end, the raw rate of the
 //! cipher, delivered packets to be opened. All of it is done between two breaths, while the worker's clock
-//! stands still ([`Bench::now`]): windows, rates and clocks a packet are the pipeline's own.
+//! stands still ([`Bench::now`]): windows, rates and clocks a packet are the pipeline's own. It stands still
+//! between two pieces of a run too.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -111,41 +112,79 @@ struct Bench {
     granted: u64,
 }
 
-/// Warms up, waits for its fellows, and measures.
+/// Waits for its fellows and measures once.
 pub fn work(job: Job, start: &Barrier) -> Result<Counts, LabError> {
-    let mut notes = Vec::new();
-    if let Err(e) = cpu::pin(job.cpu) {
-        notes.push(format!("cpu {} could not be pinned ({e}): the scheduler may move the worker", job.cpu));
-    }
-    let made = Bench::new(&job);
+    let made = Worker::new(&job);
     // every worker reaches the barrier, or those that do would wait for ever
     start.wait();
-    let mut bench = made?;
-    bench.spend(job.warm_up);
-    if let Some(protected) = &mut bench.protected {
-        protected.begin(job.window);
+    made?.measure(Piece { warm_up: job.warm_up, window: job.window, whole: true })
+}
+
+/// A run, or a slice of one.
+#[derive(Clone, Copy)]
+pub struct Piece {
+    pub warm_up: Duration,
+    pub window: Duration,
+    /// Long enough to take turns with the raw rate inside the window.
+    pub whole: bool,
+}
+
+/// A worker with all it owns, on the thread that made it.
+pub struct Worker {
+    bench: Bench,
+    notes: Vec<String>,
+    /// When the piece before ended.
+    left: Option<Nanos>,
+}
+
+impl Worker {
+    pub fn new(job: &Job) -> Result<Worker, LabError> {
+        let mut notes = Vec::new();
+        if let Err(e) = cpu::pin(job.cpu) {
+            notes.push(format!(
+                "cpu {} could not be pinned ({e}): the scheduler may move the worker",
+                job.cpu
+            ));
+        }
+        Ok(Worker { bench: Bench::new(job)?, notes, left: None })
     }
-    let before = bench.state();
-    // the far end's misses are not the pipeline's
-    let mut last_level = if bench.protected.is_none() { LastLevel::start() } else { None };
-    let counted_before = last_level.as_mut().and_then(LastLevel::read).unwrap_or_default();
-    let real = clock::now();
-    let (ticks, began) = (bench.ticks(), bench.now());
-    let now = bench.spend(job.window);
-    let ticks = bench.ticks().zip(ticks).map_or(0, |(after, before)| after.wrapping_sub(before));
-    let window = (real, clock::now());
-    let counted = last_level.as_mut().and_then(LastLevel::read);
-    let last_level = counted.map(|c| (c[0] - counted_before[0], c[1] - counted_before[1]));
-    let seconds = (now - began) as f64 / 1e9;
-    let intended = bench.load.pps.map(|pps| (pps * seconds) as u64);
-    let after = bench.state();
-    let ledger = ledger(&before, &after, intended);
-    let lookups = after.lookups.since(&before.lookups);
-    let checked = match bench.protected {
-        Some(protected) => Some(protected.end(&bench.gauges)?),
-        None => None,
-    };
-    Ok(Counts { seconds, window, ticks, ledger, lookups, last_level, checked, notes })
+
+    /// Warms up and measures.
+    pub fn measure(&mut self, piece: Piece) -> Result<Counts, LabError> {
+        let bench = &mut self.bench;
+        if let Some(protected) = bench.protected.as_mut().filter(|_| !piece.whole) {
+            protected.turn(piece.window);
+        }
+        // while nothing was asked of it, no time passed
+        bench.aside.0 += self.left.map_or(0, |left| clock::now() - left);
+        bench.spend(piece.warm_up);
+        if let Some(protected) = &mut bench.protected {
+            protected.begin(piece.whole.then_some(piece.window));
+        }
+        let before = bench.state();
+        // the far end's misses are not the pipeline's
+        let mut last_level = if bench.protected.is_none() { LastLevel::start() } else { None };
+        let counted_before = last_level.as_mut().and_then(LastLevel::read).unwrap_or_default();
+        let real = clock::now();
+        let (ticks, began) = (bench.ticks(), bench.now());
+        let now = bench.spend(piece.window);
+        let ticks = bench.ticks().zip(ticks).map_or(0, |(after, before)| after.wrapping_sub(before));
+        let window = (real, clock::now());
+        let counted = last_level.as_mut().and_then(LastLevel::read);
+        let last_level = counted.map(|c| (c[0] - counted_before[0], c[1] - counted_before[1]));
+        let seconds = (now - began) as f64 / 1e9;
+        let intended = bench.load.pps.map(|pps| (pps * seconds) as u64);
+        let after = bench.state();
+        let ledger = ledger(&before, &after, intended);
+        let lookups = after.lookups.since(&before.lookups);
+        let checked = match &mut bench.protected {
+            Some(protected) => Some(protected.end(&bench.gauges)?),
+            None => None,
+        };
+        self.left = Some(clock::now());
+        let notes = self.notes.clone();
+        Ok(Counts { seconds, window, ticks, ledger, lookups, last_level, checked, notes })
+    }
 }
 
 /// Hands out so many packets, however long it takes.
@@ -241,19 +280,20 @@ impl Bench {
         clock::ticks().map(|ticks| ticks.wrapping_sub(self.aside.1))
     }
 
-    /// Breathes for a time; returns when it stopped.
+    /// Breathes for a time, once at least; returns when it stopped.
     fn spend(&mut self, time: Duration) -> Nanos {
-        let end = self.now() + time.as_nanos() as u64;
+        let mut now = self.now();
+        let end = now + time.as_nanos() as u64;
         loop {
-            let mut now = self.now();
-            if now >= end {
-                return now;
-            }
             self.grant(now);
             if self.protected.is_some() {
                 now = self.step_aside(now);
             }
             self.breath(now);
+            now = self.now();
+            if now >= end {
+                return now;
+            }
         }
     }
 
