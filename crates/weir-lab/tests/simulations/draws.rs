@@ -16,7 +16,7 @@ impl Draws {
         self.0.draw()
     }
 
-    fn uniform(&mut self) -> f64 {
+    pub fn uniform(&mut self) -> f64 {
         // 53 bits, never 0
         ((self.0.draw() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
