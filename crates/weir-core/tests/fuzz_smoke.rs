@@ -152,8 +152,13 @@ fn every_fuzz_function_has_a_target_in_the_fuzz_workspace() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("fuzz/Cargo.toml");
     // Those that keep state have smoke tests of their own: their inputs are sequences of frames.
-    for name in FUZZ_TARGETS.iter().map(|(name, _)| *name).chain(["router", "gate", "esp_open", "reassembly"])
-    {
+    for name in FUZZ_TARGETS.iter().map(|(name, _)| *name).chain([
+        "router",
+        "gate",
+        "esp_open",
+        "reassembly",
+        "classifier",
+    ]) {
         let target = folder.join(format!("fuzz_targets/{name}.rs"));
         let text = std::fs::read_to_string(&target).unwrap_or_default();
         assert!(text.contains(&format!("fuzz_{name}(data)")), "fuzz_targets/{name}.rs calls fuzz_{name}");

@@ -1,11 +1,13 @@
 //! The security policy database: an ordered list of rules for each direction (RFC 4301 4.4.1).
 //!
-//! [`RuleSet::find`] is the one question the data path asks; how it is answered (`spd/rules.rs`: a scan
-//! of packed rules) is nobody else's affair, and must be what [`first_match`] says. A rule's place in the
-//! list is its priority.
+//! [`RuleSet::find`] is the one question the data path asks; how it is answered (`spd/scan.rs`: a scan of
+//! packed rules; `spd/classifier.rs`) is nobody else's affair, and must be what [`first_match`] says. A rule's
+//! place in the list is its priority.
 
+pub(crate) mod classifier;
 pub mod lookup;
 mod rules;
+mod scan;
 pub mod synthetic;
 
 use std::fmt;
@@ -14,10 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sa::{Direction, Sa, SaId};
+#[doc(hidden)]
+pub use classifier::fuzz_classifier;
 pub use lookup::{
     Cached, Explained, Found, Layer, Lookup, LookupCounters, LookupSpec, Question, Way, WayCounters,
 };
-pub use rules::{Order, RuleSet};
+pub use rules::{Effort, Order, RuleSet, Stats};
 
 /// Addresses `first`…`last` of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

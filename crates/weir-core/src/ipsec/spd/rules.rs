@@ -1,71 +1,106 @@
-//! The ordered scan: rules of one direction, packed by family.
+//! The rules of one direction, and who answers about them: classifier or ordered scan, by family.
 //!
-//! Promises: what [`super::first_match`] answers, for every flow, in time linear in the rules of the flow's
-//! family; addresses compare as numbers, and ports and types are looked at only for rules that name some.
+//! Promises: every answer is the ordered scan's ([`super::first_match`]), whichever layer gives it; a rule
+//! comes or goes in time that does not depend on how many there are, but for the search of its place.
 
 use std::net::IpAddr;
 
+use crate::ipsec::flow::{has_icmp_type, has_ports};
+use crate::packet::BATCH;
 use crate::wire::{get_array, get16, get32, protocol};
 
-use super::{AddressRange, Flow, PolicyIndex, PortRange, Selector, Transport};
+use super::classifier::{Address, Classifier, NOWHERE};
+pub use super::classifier::{Effort, Stats};
+use super::scan::{Ordered, Place, Rule};
+use super::{AddressRange, Flow, Layer, PolicyIndex, Selector, Transport};
 
 /// A rule's place in the order of its set: the smallest that matches decides. Rules of one policy may share
 /// one; two policies never do.
 pub type Order = u64;
 
+/// [`Layer::Auto`]: families of more rules than this are asked by way of the classifier. Where scan and
+/// classifier meet, by `benches/spd` (`threshold`).
+const FEW: usize = 32;
+
 /// Ordered rules of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
-    v4: Vec<Rule<u32>>,
-    v6: Vec<Rule<u128>>,
+    v4: Family<u32>,
+    v6: Family<u128>,
+    layer: Layer,
+    secret: u64,
 }
 
-/// 48 bytes for IPv4, 96 for IPv6.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Rule<A> {
-    source: (A, A),
-    destination: (A, A),
-    /// Compared under `mask`, which is 0 where any protocol will do.
-    protocol: u8,
-    mask: u8,
-    /// Whether it names ports or types.
-    named: bool,
-    source_ports: PortRange,
-    destination_ports: PortRange,
-    icmp: PortRange,
-    policy: PolicyIndex,
-    order: Order,
+#[derive(Clone, Debug)]
+struct Family<A> {
+    list: Ordered<A>,
+    classifier: Option<Box<Classifier<A>>>,
+    /// Where the classifier is tended next.
+    hand: Place,
+}
+
+impl<A> Default for Family<A> {
+    fn default() -> Self {
+        Family { list: Ordered::default(), classifier: None, hand: Place::default() }
+    }
 }
 
 impl RuleSet {
     /// Rules in their order.
     pub fn new(rules: Vec<(Selector, PolicyIndex)>) -> RuleSet {
-        let mut set = RuleSet::default();
+        let mut set = RuleSet { layer: Layer::Scan, ..RuleSet::default() };
         for (order, (selector, policy)) in (0..).zip(&rules) {
             set.insert(order, selector, *policy);
         }
-        set
+        set.with_layer(Layer::Auto)
+    }
+
+    /// The same rules, answered by `layer`.
+    pub fn with_layer(mut self, layer: Layer) -> RuleSet {
+        self.set_layer(layer);
+        self
+    }
+
+    pub fn set_layer(&mut self, layer: Layer) {
+        self.layer = layer;
+        self.v4.settle(layer, self.secret);
+        self.v6.settle(layer, self.secret);
+    }
+
+    /// The same rules, with `secret` as the key of the classifier's hash: who knows it can choose rules and
+    /// packets that meet.
+    pub fn with_secret(mut self, secret: u64) -> RuleSet {
+        self.secret = secret;
+        (self.v4.classifier, self.v6.classifier) = (None, None);
+        self.set_layer(self.layer);
+        self
     }
 
     /// Adds a rule behind those of the same order. A selector of two families matches nothing and is not kept.
     pub fn insert(&mut self, order: Order, selector: &Selector, policy: PolicyIndex) {
         if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination)) {
-            insert(&mut self.v4, Rule::new(selector, source, destination, (order, policy)));
+            self.v4.insert(order, Rule::new(selector, source, destination, policy));
+            self.v4.settle(self.layer, self.secret);
         } else if let (Some(source), Some(destination)) =
             (range6(selector.source), range6(selector.destination))
         {
-            insert(&mut self.v6, Rule::new(selector, source, destination, (order, policy)));
+            self.v6.insert(order, Rule::new(selector, source, destination, policy));
+            self.v6.settle(self.layer, self.secret);
         }
     }
 
     /// Takes out what [`RuleSet::insert`] added by the same arguments; whether it was there.
     pub fn remove(&mut self, order: Order, selector: &Selector, policy: PolicyIndex) -> bool {
         if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination)) {
-            remove(&mut self.v4, &Rule::new(selector, source, destination, (order, policy)))
+            let was = self.v4.remove(order, &Rule::new(selector, source, destination, policy));
+            self.v4.settle(self.layer, self.secret);
+            was
         } else if let (Some(source), Some(destination)) =
             (range6(selector.source), range6(selector.destination))
         {
-            remove(&mut self.v6, &Rule::new(selector, source, destination, (order, policy)))
+            let was = self.v6.remove(order, &Rule::new(selector, source, destination, policy));
+            self.v6.settle(self.layer, self.secret);
+            was
         } else {
             false
         }
@@ -73,18 +108,33 @@ impl RuleSet {
 
     /// The policy of the first rule that matches, for each of `flows`, into `found` at the same place.
     pub fn find_batch(&self, flows: &[Flow], found: &mut [Option<PolicyIndex>]) {
-        for (flow, found) in flows.iter().zip(found) {
-            *found = self.find(flow);
+        for (flows, found) in flows.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
+            found.fill(None);
+            self.v4.find_batch(flows, found);
+            self.v6.find_batch(flows, found);
         }
     }
 
     /// What the ordered scan says, whichever layer [`RuleSet::find`] asks: the oracle.
     pub fn scan(&self, flow: &Flow) -> Option<PolicyIndex> {
-        self.find(flow)
+        match (flow.source, flow.destination) {
+            (IpAddr::V4(s), IpAddr::V4(d)) => self.v4.list.scan(s.to_bits(), d.to_bits(), flow),
+            (IpAddr::V6(s), IpAddr::V6(d)) => self.v6.list.scan(s.to_bits(), d.to_bits(), flow),
+            _ => None,
+        }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.v4.is_empty() && self.v6.is_empty()
+        self.len() == 0
+    }
+
+    pub fn len(&self) -> usize {
+        self.v4.list.len() + self.v6.list.len()
+    }
+
+    /// Whether flows of a family are answered by the classifier.
+    pub fn classifies(&self, ipv4: bool) -> bool {
+        if ipv4 { self.v4.classifier.is_some() } else { self.v6.classifier.is_some() }
     }
 
     /// The policy of the first rule that matches.
@@ -92,8 +142,8 @@ impl RuleSet {
     #[inline(always)]
     pub fn find(&self, flow: &Flow) -> Option<PolicyIndex> {
         match (flow.source, flow.destination) {
-            (IpAddr::V4(s), IpAddr::V4(d)) => scan(&self.v4, s.to_bits(), d.to_bits(), flow),
-            (IpAddr::V6(s), IpAddr::V6(d)) => scan(&self.v6, s.to_bits(), d.to_bits(), flow),
+            (IpAddr::V4(s), IpAddr::V4(d)) => self.v4.find(s.to_bits(), d.to_bits(), flow),
+            (IpAddr::V6(s), IpAddr::V6(d)) => self.v6.find(s.to_bits(), d.to_bits(), flow),
             _ => None,
         }
     }
@@ -118,16 +168,36 @@ impl RuleSet {
     ) -> Option<PolicyIndex> {
         match packets.clone().next()?.first()? >> 4 {
             4 => {
-                let rule = self.v4.first().filter(|rule| rule.is_plain())?;
+                let rule = self.v4.list.first().filter(|rule| rule.is_plain())?;
                 let all = packets.all(|packet| packet.first_chunk().is_some_and(|head| rule.takes4(head)));
                 all.then_some(rule.policy)
             }
             _ => {
-                let rule = self.v6.first().filter(|rule| rule.is_plain())?;
+                let rule = self.v6.list.first().filter(|rule| rule.is_plain())?;
                 let all = packets.all(|packet| packet.first_chunk().is_some_and(|head| rule.takes6(head)));
                 all.then_some(rule.policy)
             }
         }
+    }
+
+    /// What is kept for each family, IPv4 first.
+    pub fn stats(&self) -> [Stats; 2] {
+        [self.v4.stats(), self.v6.stats()]
+    }
+
+    /// What finding a flow's rule takes.
+    pub fn effort(&self, flow: &Flow) -> Effort {
+        match (flow.source, flow.destination) {
+            (IpAddr::V4(s), IpAddr::V4(d)) => self.v4.effort(s.to_bits(), d.to_bits(), flow),
+            (IpAddr::V6(s), IpAddr::V6(d)) => self.v6.effort(s.to_bits(), d.to_bits(), flow),
+            _ => Effort::default(),
+        }
+    }
+
+    /// Bytes taken. Per rule at the most eight entries of the classifier, 80 bytes each with IPv4 and 144 with
+    /// IPv6, and twice its place in the ordered list (45 and 105), since lists grow by doubling.
+    pub fn memory(&self) -> usize {
+        size_of::<RuleSet>() + self.v4.memory() + self.v6.memory()
     }
 
     #[inline(never)]
@@ -136,72 +206,93 @@ impl RuleSet {
     }
 }
 
-fn insert<A: Copy>(rules: &mut Vec<Rule<A>>, rule: Rule<A>) {
-    let at = rules.partition_point(|r| r.order <= rule.order);
-    rules.insert(at, rule);
+/// Whether packets of the flow's protocol have what its transport says: the classifier knows no others.
+fn is_regular(flow: &Flow) -> bool {
+    match flow.transport {
+        Transport::None | Transport::Opaque => true,
+        Transport::Ports { .. } => has_ports(flow.protocol),
+        Transport::Icmp(_) => has_icmp_type(flow.protocol),
+    }
 }
 
-fn remove<A: Copy + PartialEq>(rules: &mut Vec<Rule<A>>, rule: &Rule<A>) -> bool {
-    let from = rules.partition_point(|r| r.order < rule.order);
-    let here = rules[from..].iter().take_while(|r| r.order == rule.order).position(|r| r == rule);
-    here.map(|at| rules.remove(from + at)).is_some()
-}
+impl<A: Address> Family<A> {
+    /// Makes or drops the classifier, as layer and number of rules ask. Between `FEW` / 2 and `FEW` it stays
+    /// as it is, so that one rule more or less does not build it again and again.
+    #[inline]
+    fn settle(&mut self, layer: Layer, secret: u64) {
+        let wanted = match layer {
+            Layer::Scan => false,
+            Layer::Classifier => true,
+            Layer::Auto if self.classifier.is_some() => self.list.len() > FEW / 2,
+            Layer::Auto => self.list.len() > FEW,
+        };
+        if wanted != self.classifier.is_some() {
+            self.classifier = wanted.then(|| Box::new(Classifier::build(&mut self.list, secret)));
+        }
+    }
 
-#[inline(always)]
-fn scan<A: Copy + PartialOrd>(
-    rules: &[Rule<A>],
-    source: A,
-    destination: A,
-    flow: &Flow,
-) -> Option<PolicyIndex> {
-    rules.iter().find(|rule| rule.matches(source, destination, flow)).map(|rule| rule.policy)
-}
+    fn insert(&mut self, order: Order, rule: Rule<A>) {
+        let home = self.classifier.as_mut().map_or(NOWHERE, |classifier| classifier.insert(order, &rule));
+        self.list.insert(order, rule, home);
+        self.tend();
+    }
 
-impl<A: Copy + PartialOrd> Rule<A> {
-    fn new(
-        selector: &Selector,
-        source: (A, A),
-        destination: (A, A),
-        (order, policy): (Order, PolicyIndex),
-    ) -> Rule<A> {
-        Rule {
-            source,
-            destination,
-            protocol: selector.protocol.unwrap_or(0),
-            mask: if selector.protocol.is_some() { u8::MAX } else { 0 },
-            named: selector.names_transport(),
-            source_ports: selector.source_ports,
-            destination_ports: selector.destination_ports,
-            icmp: selector.icmp,
-            policy,
-            order,
+    fn remove(&mut self, order: Order, rule: &Rule<A>) -> bool {
+        let Some(home) = self.list.remove(order, rule) else { return false };
+        if let Some(classifier) = &mut self.classifier {
+            classifier.remove(order, rule, home, &self.list);
+        }
+        self.tend();
+        true
+    }
+
+    fn tend(&mut self) {
+        if let Some(classifier) = &mut self.classifier {
+            classifier.tend(&mut self.list, &mut self.hand);
         }
     }
 
     #[inline(always)]
-    fn matches(&self, source: A, destination: A, flow: &Flow) -> bool {
-        // One branch for all: which of them fails first differs from rule to rule.
-        let here = (self.source.0 <= source)
-            & (source <= self.source.1)
-            & (self.destination.0 <= destination)
-            & (destination <= self.destination.1)
-            & ((flow.protocol ^ self.protocol) & self.mask == 0);
-        here && (!self.named || self.names(flow.transport))
-    }
-
-    /// Addresses and protocol decide, and there are some it matches.
-    fn is_plain(&self) -> bool {
-        !self.named && self.source.0 <= self.source.1 && self.destination.0 <= self.destination.1
-    }
-
-    fn names(&self, transport: Transport) -> bool {
-        match transport {
-            Transport::None | Transport::Opaque => false,
-            Transport::Ports { source, destination } => {
-                self.source_ports.contains(source) && self.destination_ports.contains(destination)
-            }
-            Transport::Icmp(kind) => self.icmp.contains(kind),
+    fn find(&self, source: A, destination: A, flow: &Flow) -> Option<PolicyIndex> {
+        match &self.classifier {
+            Some(classifier) if is_regular(flow) => classifier.find(source, destination, flow),
+            _ => self.list.scan(source, destination, flow),
         }
+    }
+
+    /// Leaves alone what is said of flows of the other family.
+    fn find_batch(&self, flows: &[Flow], found: &mut [Option<PolicyIndex>]) {
+        match &self.classifier {
+            Some(classifier) => {
+                classifier.find_batch(flows, found, is_regular, |s, d, flow| self.list.scan(s, d, flow));
+            }
+            None => {
+                for (flow, found) in flows.iter().zip(found) {
+                    if let Some((source, destination)) = A::pair(flow) {
+                        *found = self.list.scan(source, destination, flow);
+                    }
+                }
+            }
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        let rules = self.list.len();
+        match &self.classifier {
+            Some(classifier) => classifier.stats(rules),
+            None => Stats { rules, residue: rules, bound: rules, ..Stats::default() },
+        }
+    }
+
+    fn effort(&self, source: A, destination: A, flow: &Flow) -> Effort {
+        match &self.classifier {
+            Some(classifier) if is_regular(flow) => classifier.effort(source, destination, flow),
+            _ => Effort { tables: 0, compared: self.list.len() },
+        }
+    }
+
+    fn memory(&self) -> usize {
+        self.list.memory() + self.classifier.as_ref().map_or(0, |classifier| classifier.memory())
     }
 }
 

@@ -1,0 +1,291 @@
+//! The classifier: rules of one family in tables by the cells they touch, so that a packet never seen before
+//! asks a few tables and not all rules.
+//!
+//! After TupleMerge (Daly, Bruschi, Linguaglossa, Pontarelli, Rossi, Tollet, Torng, Yourtchenko: TupleMerge:
+//! Fast Software Packet Processing for Online Packet Classification, IEEE/ACM ToN 2019): tables hash fewer
+//! bits than their rules have, so that rules of many tuples share one; they are asked in the order of their best
+//! rule, and no more once something better was found. What differs: ranges are kept in every cell they touch,
+//! up to eight; and rules that no table takes go to blocks under boxes ([`rest`]), not to ever longer chains.
+//!
+//! Promises: every answer is the ordered scan's. A lookup asks [`TABLES`] tables at most, in each
+//! [`table::CHAIN_MAX`] rules at most, and of the rest a seventh more than its rules; [`Stats::bound`] says what
+//! it is at present. A change costs a number of steps that does not depend on the number of rules, but for a
+//! search among blocks; with each, a rule or two are looked at anew, so that what changes did is undone when
+//! its reason is gone. A rule takes [`shape::CELLS`] entries at most.
+
+mod fuzz;
+mod lookup;
+mod rest;
+mod shape;
+mod table;
+mod vote;
+
+use super::rules::Order;
+use super::scan::{Home, Ordered, Place, Rule};
+use crate::route::synthetic::Scatter;
+
+#[doc(hidden)]
+pub use fuzz::fuzz_classifier;
+pub(super) use shape::Address;
+
+use rest::{Hand, Rest};
+use shape::{Extent, Keys, Mask, Shape};
+use table::{Pool, Table};
+
+/// Tables at most: each costs every packet a probe.
+const TABLES: usize = 24;
+/// Homes that are no table: no packet matches the rule, and among the rest.
+pub(super) const NOWHERE: Home = Home::MAX;
+const REST: Home = Home::MAX - 1;
+/// So many rules may be among the rest before a table is made for them: a block of them costs about what a
+/// table costs.
+const FREE: usize = 16;
+/// Rules asked which table they would like, building and changing.
+const SAMPLE: usize = 1024;
+const SAMPLE_LIVE: usize = 48;
+
+#[derive(Clone, Debug)]
+pub(super) struct Classifier<A> {
+    keys: Keys,
+    /// By [`Home`]; those without rules are spare.
+    tables: Vec<Table<A>>,
+    /// Tables that have rules, by their best order.
+    sequence: Vec<Home>,
+    pool: Pool<A>,
+    rest: Rest<A>,
+    hand: Hand,
+    /// Rules among the rest from which on another table is thought about.
+    patience: usize,
+}
+
+/// What is kept of a family's rules, and what finding one takes at the most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub rules: usize,
+    pub tables: usize,
+    /// Cells of rules in tables.
+    pub entries: usize,
+    /// Rules in the longest chain of a table.
+    pub chain: usize,
+    /// Rules in no table.
+    pub residue: usize,
+    /// Comparisons of a packet with a rule or a box that no lookup exceeds. (Flows that no packet has, such as
+    /// ports of ICMP, are scanned.)
+    pub bound: usize,
+}
+
+/// What a lookup took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    pub tables: usize,
+    /// Comparisons with a rule or a box.
+    pub compared: usize,
+}
+
+impl<A: Address> Classifier<A> {
+    /// Of all rules of a list, whose homes it sets.
+    pub fn build(list: &mut Ordered<A>, secret: u64) -> Classifier<A> {
+        let mut classifier = Classifier {
+            keys: Keys::new(secret),
+            tables: Vec::new(),
+            sequence: Vec::new(),
+            pool: Pool::new(),
+            rest: Rest::new(),
+            hand: Hand::default(),
+            patience: FREE,
+        };
+        let mut scatter = Scatter::new(secret);
+        let mut open: Vec<_> = list
+            .iter_mut()
+            .filter_map(|(order, rule, home)| {
+                *home = NOWHERE;
+                Some((Extent::of(rule)?, order, rule, home))
+            })
+            .collect();
+        while open.len() > FREE && classifier.tables.len() < TABLES {
+            let count = SAMPLE.min(open.len());
+            let mut pick = || open[scatter.below(open.len() as u64) as usize].0;
+            let sample: Vec<_> = if count < SAMPLE {
+                open.iter().map(|o| o.0).collect()
+            } else {
+                (0..count).map(|_| pick()).collect()
+            };
+            let Some(shape) = vote::vote(&sample, open.len(), &classifier.keys) else { break };
+            let number = classifier.add_table(shape);
+            open.retain_mut(|(extent, order, rule, home)| {
+                let takes = classifier.tables[number].room(&classifier.keys, extent).is_some();
+                if takes {
+                    classifier.put(number as Home, extent, *order, rule);
+                    **home = number as Home;
+                }
+                !takes
+            });
+        }
+        for (_, order, rule, home) in open {
+            classifier.rest.insert(order, rule);
+            *home = REST;
+        }
+        classifier.sort();
+        classifier
+    }
+
+    /// Adds a rule: its home.
+    pub fn insert(&mut self, order: Order, rule: &Rule<A>) -> Home {
+        let Some(extent) = Extent::of(rule) else { return NOWHERE };
+        let home = self.choose(&extent, REST);
+        self.put(home, &extent, order, rule);
+        self.sort();
+        home
+    }
+
+    /// Takes out a rule that is no longer in `list`.
+    pub fn remove(&mut self, order: Order, rule: &Rule<A>, home: Home, list: &Ordered<A>) {
+        if let Some(extent) = Extent::of(rule) {
+            self.take(home, &extent, order, rule);
+            self.refresh(home, order, list);
+        }
+    }
+
+    /// Looks at a rule or two anew: those among the rest may have got a table, those of small tables may fit
+    /// larger ones.
+    pub fn tend(&mut self, list: &mut Ordered<A>, hand: &mut Place) {
+        if self.rest.len() >= self.patience {
+            self.think();
+        }
+        for _ in 0..2 {
+            let mut at = self.hand;
+            let Some((order, rule)) = self.rest.step(&mut at) else { break };
+            self.hand = at;
+            let rule = rule.clone();
+            self.resettle(list, order, &rule, REST);
+        }
+        if let Some((order, rule, home)) = list.step(hand) {
+            let small = usize::from(home) < self.tables.len() && self.is_small(usize::from(home));
+            if small {
+                let rule = rule.clone();
+                self.resettle(list, order, &rule, home);
+            }
+        }
+    }
+
+    pub fn stats(&self, rules: usize) -> Stats {
+        let chains = self.sequence.iter().map(|&t| self.tables[usize::from(t)].longest() as usize);
+        Stats {
+            rules,
+            tables: self.sequence.len(),
+            entries: self.pool.used(),
+            chain: chains.clone().max().unwrap_or(0),
+            residue: self.rest.len(),
+            bound: chains.sum::<usize>() + self.rest.bound(),
+        }
+    }
+
+    pub fn memory(&self) -> usize {
+        size_of::<Self>()
+            + self.tables.iter().map(|table| size_of::<Table<A>>() + table.memory()).sum::<usize>()
+            + self.pool.memory()
+            + self.rest.memory()
+    }
+
+    /// Moves a rule from `home`, if a table would rather have it.
+    fn resettle(&mut self, list: &mut Ordered<A>, order: Order, rule: &Rule<A>, home: Home) {
+        let Some(extent) = Extent::of(rule) else { return };
+        let to = self.choose(&extent, home);
+        if to == home || to == REST {
+            return;
+        }
+        self.take(home, &extent, order, rule);
+        self.put(to, &extent, order, rule);
+        list.move_home(order, rule, home, to);
+        self.refresh(home, order, list);
+        self.sort();
+    }
+
+    /// The table where a rule is in the least company; small ones only where there is no other.
+    fn choose(&self, extent: &Extent<A>, home: Home) -> Home {
+        if self.pool.is_full() {
+            return REST;
+        }
+        let mut best = (u64::MAX, home);
+        for (number, table) in self.tables.iter().enumerate() {
+            if number == usize::from(home) || table.rules == 0 && home != REST {
+                continue;
+            }
+            let Some((longest, cells)) = table.room(&self.keys, extent) else { continue };
+            let cost = u64::from(longest) * 2 + cells + if self.is_small(number) { 100 } else { 0 };
+            best = best.min((cost, number as Home));
+        }
+        if home != REST && best.0 >= 100 { home } else { best.1 }
+    }
+
+    /// Too few rules for the probe every packet pays for them.
+    fn is_small(&self, number: usize) -> bool {
+        self.tables[number].rules * 16 * TABLES < self.pool.used()
+    }
+
+    fn put(&mut self, home: Home, extent: &Extent<A>, order: Order, rule: &Rule<A>) {
+        match self.tables.get_mut(usize::from(home)) {
+            Some(table) => table.insert(&mut self.pool, &self.keys, extent, (order, rule)),
+            None => self.rest.insert(order, rule),
+        }
+    }
+
+    fn take(&mut self, home: Home, extent: &Extent<A>, order: Order, rule: &Rule<A>) {
+        match self.tables.get_mut(usize::from(home)) {
+            Some(table) => table.remove(&mut self.pool, &self.keys, extent, (order, rule)),
+            None => {
+                self.rest.remove(order, rule);
+            }
+        }
+    }
+
+    /// After a rule of `order` left `home`.
+    fn refresh(&mut self, home: Home, order: Order, list: &Ordered<A>) {
+        self.patience = self.patience.min(self.rest.len() * 2 + FREE);
+        if let Some(table) = self.tables.get_mut(usize::from(home))
+            && table.best == order
+        {
+            table.best = list.next_of(order, home).unwrap_or(Order::MAX);
+            self.sort();
+        }
+    }
+
+    /// Makes a table for rules among the rest, if there is one that takes enough of them.
+    #[cold]
+    fn think(&mut self) {
+        self.patience = self.rest.len() * 2;
+        let spare = self.tables.iter().any(|table| table.rules == 0);
+        if !spare && self.tables.len() == TABLES {
+            return;
+        }
+        let mut hand = self.hand;
+        let asked = (0..SAMPLE_LIVE.min(self.rest.len())).filter_map(|_| self.rest.step(&mut hand));
+        let sample: Vec<_> = asked.filter_map(|(_, rule)| Extent::of(rule)).collect();
+        if let Some(shape) = vote::vote(&sample, self.rest.len(), &self.keys) {
+            self.add_table(shape);
+            self.patience = self.rest.len() + FREE;
+        }
+    }
+
+    fn add_table(&mut self, shape: Shape) -> usize {
+        let table = Table::new(Mask::new(shape));
+        if let Some(number) = self.tables.iter().position(|table| table.rules == 0) {
+            self.tables[number] = table;
+            return number;
+        }
+        self.tables.push(table);
+        self.tables.len() - 1
+    }
+
+    fn sort(&mut self) {
+        let tables = &self.tables;
+        let used = tables.iter().filter(|table| table.rules > 0).count();
+        if used != self.sequence.len()
+            || self.sequence.iter().any(|&number| tables[usize::from(number)].rules == 0)
+        {
+            self.sequence.clear();
+            self.sequence.extend((0..).zip(tables).filter(|(_, t)| t.rules > 0).map(|(number, _)| number));
+        }
+        self.sequence.sort_by_key(|&number| tables[usize::from(number)].best);
+    }
+}
