@@ -39,10 +39,10 @@ pub(super) const NOWHERE: Home = Home::MAX;
 const REST: Home = Home::MAX - 1;
 /// So many rules may be among the rest before a table is made for them: a block of them costs about what a
 /// table costs.
-const FREE: usize = 16;
+const FREE: usize = 32;
 /// Rules asked which table they would like, building and changing.
 const SAMPLE: usize = 1024;
-const SAMPLE_LIVE: usize = 48;
+const SAMPLE_LIVE: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(super) struct Classifier<A> {
@@ -110,7 +110,9 @@ impl<A: Address> Classifier<A> {
             } else {
                 (0..count).map(|_| pick()).collect()
             };
-            let Some(shape) = vote::vote(&sample, open.len(), &classifier.keys) else { break };
+            let Some(shape) = vote::vote(&sample, vote::PROPOSERS, open.len(), &classifier.keys) else {
+                break;
+            };
             let number = classifier.add_table(shape);
             open.retain_mut(|(extent, order, rule, home)| {
                 let takes = classifier.tables[number].room(&classifier.keys, extent).is_some();
@@ -261,7 +263,7 @@ impl<A: Address> Classifier<A> {
         let mut hand = self.hand;
         let asked = (0..SAMPLE_LIVE.min(self.rest.len())).filter_map(|_| self.rest.step(&mut hand));
         let sample: Vec<_> = asked.filter_map(|(_, rule)| Extent::of(rule)).collect();
-        if let Some(shape) = vote::vote(&sample, self.rest.len(), &self.keys) {
+        if let Some(shape) = vote::vote(&sample, 1, self.rest.len(), &self.keys) {
             self.add_table(shape);
             self.patience = self.rest.len() + FREE;
         }

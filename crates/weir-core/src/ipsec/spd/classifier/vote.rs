@@ -1,29 +1,47 @@
 //! Which table would serve most of a sample of rules.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
 
 use super::shape::{Address, CELLS, Extent, Keys, Mask, Shape};
 use super::table::CHAIN;
 
-/// Rules whose shapes are candidates.
-const PROPOSERS: usize = 12;
+/// Rules whose shapes are candidates, and rules that choose the few of them that all are asked about.
+pub(super) const PROPOSERS: usize = 12;
+const FIRST: usize = 256;
+const FINALISTS: usize = 16;
 /// Where cells of the sample are counted.
 const COUNTERS: usize = 4096;
-/// A table is not made for fewer rules.
-const FEWEST: usize = 8;
+/// A table is not made for fewer rules, nor for a smaller share of those that have none.
+const FEWEST: usize = 24;
+const SHARE: usize = 128;
 
 /// A shape for many of `total` rules, of which `sample` are asked; `None` where there is none.
-pub(super) fn vote<A: Address>(sample: &[Extent<A>], total: usize, keys: &Keys) -> Option<Shape> {
-    let mut shapes = BTreeSet::new();
-    let step = sample.len().div_ceil(PROPOSERS).max(1);
-    for extent in sample.iter().step_by(step) {
-        extent.shapes(|shape| {
-            shapes.insert(shape);
-        });
+pub(super) fn vote<A: Address>(
+    sample: &[Extent<A>],
+    proposers: usize,
+    total: usize,
+    keys: &Keys,
+) -> Option<Shape> {
+    let mut shapes = Vec::new();
+    for extent in every(sample, proposers) {
+        extent.shapes(|shape| shapes.push(shape));
+    }
+    shapes.sort_unstable();
+    shapes.dedup();
+    if sample.len() > FIRST {
+        let first: Vec<_> = every(sample, FIRST).copied().collect();
+        shapes.sort_by_cached_key(|&shape| Reverse(score(&first, total, keys, shape)));
+        shapes.truncate(FINALISTS);
     }
     let best = shapes.into_iter().map(|shape| (score(sample, total, keys, shape), shape)).max()?;
     let ((_, takers), shape) = best;
-    (takers * total >= FEWEST * sample.len()).then_some(shape)
+    let fewest = FEWEST.max(total / SHARE);
+    (takers * total >= fewest * sample.len()).then_some(shape)
+}
+
+/// About `count` of them, evenly.
+fn every<A: Address>(sample: &[Extent<A>], count: usize) -> impl Iterator<Item = &Extent<A>> {
+    sample.iter().step_by(sample.len().div_ceil(count).max(1))
 }
 
 /// How good a shape is, and how many of the sample fit.
