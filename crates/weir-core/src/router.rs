@@ -173,7 +173,7 @@ impl<B: Buffer> Router<B> {
     /// Who answered what this worker asked of SPDs.
     pub fn lookups(&self) -> LookupCounters {
         #[cfg(feature = "ipsec")]
-        return *self.ipsec.lookup.counters();
+        return *self.ipsec.ask.lookup.counters();
         #[cfg(not(feature = "ipsec"))]
         LookupCounters::default()
     }

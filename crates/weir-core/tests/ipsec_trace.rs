@@ -39,13 +39,16 @@ fn packet_into_a_tunnel_names_tunnel_sa_sizes_and_outer_route() {
 fn packet_by_policy_names_the_policy() {
     let mut site = Site::policy_mode(gcm());
     let t = traced(&site, LAN, &site.lan_frame(0, b"x"));
-    assert_eq!((t.verdict, found(&t, "policy out")), (Verdict::Forward(WAN), "policy-0: protect"));
+    assert_eq!(
+        (t.verdict, found(&t, "policy out")),
+        (Verdict::Forward(WAN), "policy-0: protect (by the first rule)")
+    );
     site.policies = vec![Rule::new(Action::Discard, any())];
     site.publish();
     let t = traced(&site, LAN, &site.lan_frame(0, b"x"));
     assert_eq!(
         (t.verdict, found(&t, "policy out")),
-        (Verdict::Drop(Reason::PolicyDiscard), "policy-0: discard")
+        (Verdict::Drop(Reason::PolicyDiscard), "policy-0: discard (by the first rule)")
     );
     site.policies.clear();
     site.publish();
@@ -61,7 +64,7 @@ fn sealed_packet_is_opened_and_followed_to_its_port() {
     assert_eq!(found(&t, "sa"), "sa-2");
     assert_eq!(found(&t, "replay"), "new");
     assert_eq!(found(&t, "open"), "authentic: 128 bytes inside");
-    assert_eq!(found(&t, "policy in"), "policy-0");
+    assert_eq!(found(&t, "policy in"), "policy-0: protect (by the first rule)");
 }
 
 #[test]

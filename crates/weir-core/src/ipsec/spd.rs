@@ -140,22 +140,22 @@ pub struct PolicyCounters {
 
 impl PolicyCounters {
     pub fn count(&self, direction: Direction, bytes: u64) {
-        let (packets, sum) = match direction {
-            Direction::Out => (&self.out_packets, &self.out_bytes),
-            Direction::In => (&self.in_packets, &self.in_bytes),
-        };
-        packets.fetch_add(1, Ordering::Relaxed);
-        sum.fetch_add(bytes, Ordering::Relaxed);
+        self.count_many(direction, 1, bytes);
     }
 
     /// Counts a whole run at once.
     pub fn count_many(&self, direction: Direction, packets: u64, bytes: u64) {
-        let (count, sum) = match direction {
-            Direction::Out => (&self.out_packets, &self.out_bytes),
-            Direction::In => (&self.in_packets, &self.in_bytes),
-        };
+        let (count, sum) = self.of(direction);
         count.fetch_add(packets, Ordering::Relaxed);
         sum.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Packets and bytes of a direction.
+    pub fn of(&self, direction: Direction) -> (&AtomicU64, &AtomicU64) {
+        match direction {
+            Direction::Out => (&self.out_packets, &self.out_bytes),
+            Direction::In => (&self.in_packets, &self.in_bytes),
+        }
     }
 }
 

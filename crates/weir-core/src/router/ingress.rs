@@ -49,8 +49,13 @@ impl OwnAddresses {
         self.exact.push(address);
     }
 
+    #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.exact.binary_search(&address).is_ok()
+        let maybe = match address {
+            IpAddr::V4(a) => self.maybe4(a.into()),
+            IpAddr::V6(a) => self.maybe6(a.into()),
+        };
+        maybe && self.exact.binary_search(&address).is_ok()
     }
 
     /// Never false for an address of ours.

@@ -11,6 +11,8 @@
 //! allocated once the vectors have grown; a frame counts as received once, whatever was in it, and ends in
 //! one verdict. Refuses: more than [`NESTING`] tunnels inside each other.
 
+mod ask;
+pub(crate) mod explain;
 mod fragments;
 #[doc(hidden)]
 pub mod fuzz;
@@ -25,13 +27,14 @@ mod too_big;
 use super::{Breath, Output, Router};
 use crate::ipsec::esp::Outcome;
 use crate::ipsec::reassembly::{Ended, Reassembly};
-use crate::ipsec::spd::{Lookup, PolicyIndex};
-use crate::ipsec::{Ipsec, Queue};
+use crate::ipsec::{Direction, Ipsec, Queue};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame, Pool};
 use crate::tables::{PortId, Tables};
 use crate::time::Nanos;
 use crate::verdict::Reason;
+use ask::Ask;
 pub(crate) use outer::Way;
+use outward::{Guard, Sender};
 use rules::{Key, packet_len};
 use runs::Runs;
 pub(crate) use too_big::{Remedy, remedy};
@@ -48,8 +51,7 @@ pub(super) struct Gate<B> {
     run: Vec<Frame<B>>,
     /// A run that is being put together.
     next: Vec<Frame<B>>,
-    choices: Vec<rules::Outward>,
-    by_policy: Runs<B, PolicyIndex>,
+    by_sender: Runs<B, Sender>,
     by_sa: Runs<B, Key>,
     outcomes: [Outcome; BATCH],
     /// Lengths before sealing: what is taken off the counters of what is lost.
@@ -68,8 +70,7 @@ impl<B: Buffer> Gate<B> {
             queues: Vec::new(),
             run: Vec::new(),
             next: Vec::new(),
-            choices: Vec::new(),
-            by_policy: Runs::new(),
+            by_sender: Runs::new(),
             by_sa: Runs::new(),
             outcomes: [Outcome::Done; BATCH],
             lens: [0; BATCH],
@@ -90,8 +91,7 @@ pub(super) struct Scratch<B> {
     /// Frames that stay in a batch others are taken out of.
     staying: Vec<Frame<B>>,
     reassembly: Reassembly<B>,
-    /// Asks SPDs, and counts who answered.
-    pub lookup: Lookup,
+    pub ask: Ask,
     ended: Vec<Ended<B>>,
 }
 
@@ -102,7 +102,7 @@ impl<B: Buffer> Scratch<B> {
             sealed: Sealed::new(),
             staying: Vec::new(),
             reassembly: Reassembly::new(),
-            lookup: Lookup::default(),
+            ask: Ask::new(),
             ended: Vec::new(),
         }
     }
@@ -229,8 +229,10 @@ impl<B: Buffer> Router<B> {
                         Some(tunnel) => self.empty_tunnel(breath, gate, tunnel),
                         None => self.lose_queue(breath, gate, Reason::PortDown),
                     },
-                    Queue::Guard { spd, port, device } => match ipsec.spds.get(usize::from(spd.0)) {
-                        Some(spd) => self.empty_guard(breath, gate, spd, port, device),
+                    Queue::Guard { spd, port, device } => match rules::question(ipsec, spd, Direction::Out) {
+                        Some(question) => {
+                            self.empty_guard(breath, gate, Guard { question, port, device });
+                        }
                         None => self.lose_queue(breath, gate, Reason::PortDown),
                     },
                     Queue::Hardware | Queue::Policy(_) => self.lose_queue(breath, gate, Reason::PortDown),

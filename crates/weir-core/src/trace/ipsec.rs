@@ -10,11 +10,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Scribe, end, name_of};
 use crate::ipsec::esp::{self, Outcome};
-use crate::ipsec::{Ipsec, Mode, Queue, Sa, pmtu};
+use crate::ipsec::spd::Lookup;
+use crate::ipsec::{Direction, Ipsec, Mode, Queue, Sa, pmtu};
 use crate::packet::{DeviceId, Frame, HEADROOM};
 use crate::router::decide::{Context, Observer, decide};
 use crate::router::ipsec::rules::{self, Outward};
-use crate::router::ipsec::{NESTING, Remedy, Way, remedy};
+use crate::router::ipsec::{NESTING, Remedy, Way, explain, remedy};
 use crate::tables::{Adjacency, AdjacencyId, PortId};
 use crate::time::Nanos;
 use crate::verdict::{Reason, Verdict};
@@ -82,10 +83,16 @@ pub(super) fn inward(
         Ok(inner) => inner,
         Err(reason) => return lost(reason),
     };
-    if let Some(spd) = inbound.spd.and_then(|id| ipsec.spds.get(usize::from(id.0))) {
-        let policy = rules::carried(spd, sa.id, &inner);
+    if let Some(question) = inbound.spd.and_then(|id| rules::question(ipsec, id, Direction::In)) {
+        let spd = question.spd;
+        let found = Lookup::explain(question, &inner).map(|said| explain::given(question, &said));
+        let policy = rules::carried(spd, sa.id, found);
         scribe.note("policy in", || {
-            let found = policy.map_or("no policy lets it come by this SA".into(), |p| p.name.clone());
+            let answer = explain::answer(question, &inner);
+            let found = match policy {
+                Some(_) => answer,
+                None => format!("no policy lets it come by this SA; {answer}"),
+            };
             (format!("spd {}, by sa {}", spd.name, sa.name), found)
         });
         if policy.is_none() {
@@ -128,26 +135,16 @@ pub(super) fn outward(
     match *ipsec.queues.get(next.device.index())? {
         Queue::Tunnel(_) => Some(through_tunnels(context, scribe, ipsec, next, packet.to_vec(), false)),
         Queue::Guard { spd, .. } => {
-            let spd = ipsec.spds.get(usize::from(spd.0))?;
-            let said = rules::outward(spd, packet);
-            let policy =
-                |index: Option<crate::ipsec::spd::PolicyIndex>| index.and_then(|index| spd.policy(index));
-            let index = match said {
-                Outward::Protect(index) => Some(index),
-                Outward::Bypass(index) | Outward::Discard(index, _) => index,
-            };
-            scribe.note("policy out", || {
-                let found = policy(index).map_or_else(
-                    || format!("no policy matches: {}", spd.default),
-                    |policy| format!("{}: {}", policy.name, policy.action),
-                );
-                (format!("spd {}", spd.name), found)
-            });
+            let question = rules::question(ipsec, spd, Direction::Out)?;
+            let spd = question.spd;
+            let found = Lookup::explain(question, packet).map(|said| explain::given(question, &said));
+            let said = rules::outward(spd, found);
+            scribe.note("policy out", || (format!("spd {}", spd.name), explain::answer(question, packet)));
             Some(match said {
                 Outward::Bypass(_) => (Verdict::Forward(next.port), "sent in clear".into()),
                 Outward::Discard(_, reason) => lost(reason),
                 Outward::Protect(index) => {
-                    let sas = policy(Some(index)).map_or(&[][..], |policy| &policy.out);
+                    let sas = spd.policy(index).map_or(&[][..], |policy| &policy.out);
                     match seal(context, scribe, sas, packet, false) {
                         Ok((sealed, way)) => leave(context, scribe, ipsec, way, sealed),
                         Err(reason) => lost(reason),

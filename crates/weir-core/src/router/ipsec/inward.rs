@@ -5,16 +5,18 @@
 //! the slow path, which hands ESP over when it finds some. A frame that came in clear on a guarded port
 //! goes no further than its policy lets it.
 
+use super::ask::{Ask, Said, count};
 use super::rules::{self, Key};
-use super::{Gate, Sealed, unwrap};
+use super::{Gate, Sealed, packet_len, unwrap};
 use crate::ipsec::esp::{self, Outcome};
-use crate::ipsec::{Direction, Inbound, Ipsec, Policy, Spd, pmtu};
+use crate::ipsec::spd::Question;
+use crate::ipsec::{Direction, Inbound, Ipsec, pmtu};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame, Pool};
 use crate::router::decide::{Decided, Decision};
 use crate::router::fast::is_common;
 use crate::router::ingress::Ingress;
 use crate::router::{Breath, Router};
-use crate::tables::{PortId, Tables};
+use crate::tables::Tables;
 use crate::verdict::Reason;
 use crate::wire::ethernet::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, HEADER_LEN as ETHERNET};
 use crate::wire::protocol;
@@ -25,6 +27,24 @@ enum Fate {
     Stays,
     Open(Key),
     Lost(Reason),
+}
+
+/// Places in a batch of frames that came in clear by a guarded port.
+struct Asked {
+    places: [u8; BATCH],
+    len: usize,
+}
+
+impl Asked {
+    #[inline]
+    fn push(&mut self, at: usize) {
+        self.places[self.len % BATCH] = at as u8;
+        self.len += 1;
+    }
+
+    fn places(&self) -> &[u8] {
+        &self.places[..self.len.min(BATCH)]
+    }
 }
 
 impl<B: Buffer> Router<B> {
@@ -42,11 +62,15 @@ impl<B: Buffer> Router<B> {
         let mut fates = [Fate::Stays; BATCH];
         let mut stay = true;
         let mut ingress = Ingress::of(tables, batch.frames().first().map_or(DeviceId(0), |f| f.device));
+        let mut guard = rules::guard(ipsec, ingress.port, Direction::In);
+        let mut asked = Asked { places: [0; BATCH], len: 0 };
         // Packets of one SA come in a row: the last key found is asked first.
         let mut last = None;
-        for (fate, frame) in fates.iter_mut().zip(batch.frames()) {
+        for (at, frame) in batch.frames().iter().enumerate() {
             if frame.device != ingress.device {
+                stay &= self.ask_in_clear(guard, &mut asked, batch.frames(), &mut fates);
                 ingress = Ingress::of(tables, frame.device);
+                guard = rules::guard(ipsec, ingress.port, Direction::In);
             }
             let data = frame.data();
             if may_be_esp(data)
@@ -55,39 +79,85 @@ impl<B: Buffer> Router<B> {
                 && (last == Some(key) || ipsec.sad.find(key.0, key.1).is_some())
             {
                 last = Some(key);
-                *fate = Fate::Open(key);
+                fates[at] = Fate::Open(key);
                 stay = false;
-            } else if ipsec.guards.get(ingress.port.index()).is_some_and(Option::is_some)
-                && is_common(&ingress, &self.own, data)
-                && let Some(reason) = self.refused_in_clear(tables, ipsec, ingress.port, data)
-            {
-                *fate = Fate::Lost(reason);
-                stay = false;
+            } else if guard.is_some() && is_common(&ingress, &self.own, data) && !self.is_for_us(data) {
+                asked.push(at);
             }
         }
+        stay &= self.ask_in_clear(guard, &mut asked, batch.frames(), &mut fates);
         if !stay {
             self.part(tables, batch, &fates, pool);
         }
     }
 
-    /// Asks the SPD about a frame the fast path would forward; counts for the policy that lets it.
-    fn refused_in_clear(&self, tables: &Tables, ipsec: &Ipsec, port: PortId, data: &[u8]) -> Option<Reason> {
-        let spd = rules::guard(ipsec, port)?;
-        let packet = data.get(ETHERNET..)?;
-        // What is for ourselves the slow path judges.
-        if rules::destination(packet).is_some_and(|dst| self.own.contains(dst)) {
-            return None;
-        }
-        debug_assert!(tables.ipsec.is_some());
-        match rules::clear(spd, packet) {
-            Ok(policy) => {
-                if let Some(policy) = policy {
-                    policy.counters.count(Direction::In, super::packet_len(packet) as u64);
-                }
-                None
+    /// What is for ourselves the slow path judges.
+    #[inline]
+    fn is_for_us(&self, data: &[u8]) -> bool {
+        let packet = data.get(ETHERNET..).unwrap_or(&[]);
+        rules::destination(packet).is_some_and(|destination| self.own.contains(destination))
+    }
+
+    /// Asks the SPD about frames the fast path would forward; counts for the policies that let them. Whether
+    /// all of them stay.
+    #[inline]
+    fn ask_in_clear(
+        &mut self,
+        guard: Option<Question<'_>>,
+        asked: &mut Asked,
+        frames: &[Frame<B>],
+        fates: &mut [Fate; BATCH],
+    ) -> bool {
+        match guard {
+            Some(question) if asked.len > 0 => {
+                let stay = self.judge_in_clear(question, asked.places(), frames, fates);
+                asked.len = 0;
+                stay
             }
-            Err(reason) => Some(reason),
+            _ => true,
         }
+    }
+
+    fn judge_in_clear(
+        &mut self,
+        question: Question<'_>,
+        places: &[u8],
+        frames: &[Frame<B>],
+        fates: &mut [Fate; BATCH],
+    ) -> bool {
+        let spd = question.spd;
+        let packet = |&at: &u8| frames[usize::from(at)].data().get(ETHERNET..).unwrap_or(&[]);
+        let ask = &mut self.ipsec.ask;
+        let first = ask.first(question, places.iter().map(packet)).map(|policy| Some(Some(policy)));
+        if let Some(found) = first.or_else(|| ask.each(question, places.iter().map(packet))) {
+            return match rules::clear(spd, found) {
+                Ok(policy) => {
+                    let bytes = places.iter().map(|at| packet_len(packet(at)) as u64).sum();
+                    count(spd, Direction::In, policy, places.len() as u64, bytes);
+                    true
+                }
+                Err(reason) => {
+                    places.iter().for_each(|&at| fates[usize::from(at)] = Fate::Lost(reason));
+                    false
+                }
+            };
+        }
+        let mut stay = true;
+        let mut said = Said::new(ask.found[0], |found| rules::clear(spd, found));
+        for (at, &found) in places.iter().zip(&ask.found) {
+            match said.of(found) {
+                Ok(Some(policy)) => {
+                    ask.tally.add(spd, Direction::In, policy, packet_len(packet(at)) as u64);
+                }
+                Ok(None) => {}
+                Err(reason) => {
+                    fates[usize::from(*at)] = Fate::Lost(reason);
+                    stay = false;
+                }
+            }
+        }
+        ask.tally.settle(spd, Direction::In);
+        stay
     }
 
     /// Does what was decided about the frames of a batch; those that stay keep their order.
@@ -176,9 +246,12 @@ impl<B: Buffer> Router<B> {
                 pmtu::learn(ipsec, breath.now, packet);
             }
             Decision::Forward(_) | Decision::Fragment(_) | Decision::Hold(..) if count => {
-                let spd = decided.port.and_then(|port| rules::guard(ipsec, port));
-                if let Some(Ok(Some(policy))) = spd.map(|spd| rules::clear(spd, packet)) {
-                    policy.counters.count(Direction::In, super::packet_len(packet) as u64);
+                let guard = decided.port.and_then(|port| rules::guard(ipsec, port, Direction::In));
+                let Some(spd) = guard.map(|question| question.spd) else { return };
+                if let Ok(Some(policy)) = rules::clear(spd, spd.inbound.find_packet(packet))
+                    && let Some(policy) = spd.policy(policy)
+                {
+                    policy.counters.count(Direction::In, packet_len(packet) as u64);
                 }
             }
             _ => {}
@@ -202,8 +275,8 @@ impl<B: Buffer> Router<B> {
         // A run is part of a batch.
         let outcomes = &mut gate.outcomes[..run.len()];
         esp::open(&inbound.sa, breath.now, run, outcomes);
-        if let Some(spd) = inbound.spd.and_then(|id| ipsec.spds.get(usize::from(id.0))) {
-            check_policies(spd, inbound, run, outcomes);
+        if let Some(question) = inbound.spd.and_then(|id| rules::question(ipsec, id, Direction::In)) {
+            check_policies(&mut self.ipsec.ask, question, inbound, run, outcomes);
         }
         for (mut frame, &outcome) in run.drain(..).zip(&gate.outcomes) {
             if let Outcome::Lost(reason) = outcome {
@@ -229,38 +302,46 @@ impl<B: Buffer> Router<B> {
     }
 }
 
-/// Policy mode: what an SA carried must be what a policy lets it carry. Counts once a policy and run.
-fn check_policies<B: Buffer>(spd: &Spd, inbound: &Inbound, run: &[Frame<B>], outcomes: &mut [Outcome]) {
-    if outcomes.iter().all(|&outcome| outcome == Outcome::Done)
-        && let Some(policy) = rules::carried_all(spd, inbound.sa.id, run.iter().map(|frame| frame.data()))
-    {
-        return count(Some(policy), run.len() as u64, run.iter().map(|frame| frame.len() as u64).sum());
-    }
-    let mut last: Option<&Policy> = None;
-    let (mut packets, mut bytes) = (0, 0);
-    for (frame, outcome) in run.iter().zip(outcomes) {
-        if *outcome != Outcome::Done {
-            continue;
+/// Policy mode: what an SA carried must be what a policy lets it carry.
+fn check_policies<B: Buffer>(
+    ask: &mut Ask,
+    question: Question<'_>,
+    inbound: &Inbound,
+    run: &[Frame<B>],
+    outcomes: &mut [Outcome],
+) {
+    let (spd, sa) = (question.spd, inbound.sa.id);
+    if outcomes.iter().all(|&outcome| outcome == Outcome::Done) {
+        let packets = run.iter().map(|frame| frame.data());
+        let first = ask.first(question, packets.clone()).map(|policy| Some(Some(policy)));
+        if let Some(found) = first.or_else(|| ask.each(question, packets))
+            && let Some(policy) = rules::carried(spd, sa, found)
+        {
+            let bytes = run.iter().map(|frame| frame.len() as u64).sum();
+            return count(spd, Direction::In, Some(policy), run.len() as u64, bytes);
         }
-        let Some(policy) = rules::carried(spd, inbound.sa.id, frame.data()) else {
-            inbound.sa.state.fail(Reason::PolicyMismatch);
-            *outcome = Outcome::Lost(Reason::PolicyMismatch);
-            continue;
-        };
-        if !last.is_some_and(|last| std::ptr::eq(last, policy)) {
-            count(last, packets, bytes);
-            (last, packets, bytes) = (Some(policy), 0, 0);
+        if first.is_some() {
+            // Not by this SA, all of them alike.
+            ask.found.clear();
+            ask.found.resize(run.len(), first.unwrap_or_default());
         }
-        packets += 1;
-        bytes += frame.len() as u64;
+    } else {
+        let opened = run.iter().zip(&*outcomes).filter(|&(_, &outcome)| outcome == Outcome::Done);
+        ask.each(question, opened.map(|(frame, _)| frame.data()));
     }
-    count(last, packets, bytes);
-}
-
-fn count(policy: Option<&Policy>, packets: u64, bytes: u64) {
-    if let Some(policy) = policy {
-        policy.counters.count_many(Direction::In, packets, bytes);
+    let opened = run.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Done);
+    let Some(&first) = ask.found.first() else { return };
+    let mut said = Said::new(first, |found| rules::carried(spd, sa, found));
+    for ((frame, outcome), &found) in opened.zip(&ask.found) {
+        match said.of(found) {
+            Some(policy) => ask.tally.add(spd, Direction::In, policy, frame.len() as u64),
+            None => {
+                inbound.sa.state.fail(Reason::PolicyMismatch);
+                *outcome = Outcome::Lost(Reason::PolicyMismatch);
+            }
+        }
     }
+    ask.tally.settle(spd, Direction::In);
 }
 
 /// ESP, or UDP that may carry it: one look at a field each family has at its own place.

@@ -2,7 +2,9 @@
 //!
 //! Promises: pure, like every rule there; each asks the snapshot first whether it has IPsec at all.
 
+use super::explain;
 use super::rules::{self, Kind};
+use crate::ipsec::Direction;
 use crate::router::decide::{Arrival, Context, Decision, Observer};
 use crate::tables::Tables;
 use crate::verdict::Reason;
@@ -63,15 +65,14 @@ pub(in crate::router) fn refuses(
     packet: &[u8],
     see: &mut impl Observer,
 ) -> Option<Reason> {
-    let spd = rules::guard(tables.ipsec.as_ref()?, arrival.id)?;
-    let found = rules::clear(spd, packet);
+    let question = rules::guard(tables.ipsec.as_ref()?, arrival.id, Direction::In)?;
+    let refused = rules::clear(question.spd, question.spd.inbound.find_packet(packet)).err();
     see.note("policy in", || {
-        let text = match found {
-            Ok(Some(policy)) => format!("{}: {}", policy.name, policy.action),
-            Ok(None) => "no policy matches: bypass".into(),
-            Err(reason) => reason.sentence().into(),
-        };
+        let mut text = explain::answer(question, packet);
+        if let Some(reason) = refused {
+            text = format!("{text}: {}", reason.sentence());
+        }
         (format!("in clear on {}", arrival.port.name), text)
     });
-    found.err()
+    refused
 }

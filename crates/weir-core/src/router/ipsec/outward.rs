@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! tunnel   tx[tunnel] ──────────────────────────────► seal ─► outer
-//! guard    tx[guard] ─► SPD ─┬─ PROTECT ─► by policy ─► seal ─► outer
+//! guard    tx[guard] ─► SPD ─┬─ PROTECT ─► by SA ─► seal ─► outer
 //!                            ├─ BYPASS ──► tx[hardware]
 //!                            └─ DISCARD ─► counted
 //! ```
@@ -13,11 +13,12 @@
 
 use std::cell::Cell;
 
+use super::ask::{Said, count};
 use super::rules::{self, Outward};
 use super::{Gate, packet_len};
 use crate::ipsec::esp::{self, Outcome};
-use crate::ipsec::spd::PolicyIndex;
-use crate::ipsec::{Direction, Mode, Sa, Spd, Tunnel, pmtu};
+use crate::ipsec::spd::{Found, PolicyIndex, Question};
+use crate::ipsec::{Direction, Mode, Sa, SaId, Spd, Tunnel, pmtu};
 use crate::packet::{BATCH, Buffer, DeviceId, Frame};
 use crate::router::{Breath, Router};
 use crate::tables::PortId;
@@ -29,6 +30,35 @@ use crate::wire::ethernet::{ETHERTYPE_VLAN, HEADER_LEN as ETHERNET, TAG_LEN};
 fn link_len(data: &[u8]) -> usize {
     let tagged = data.get(12..14) == Some(&ETHERTYPE_VLAN.to_be_bytes()[..]);
     if tagged { ETHERNET + TAG_LEN } else { ETHERNET }
+}
+
+/// The SPD before a port, and the device behind it.
+#[derive(Clone, Copy)]
+pub(super) struct Guard<'a> {
+    pub question: Question<'a>,
+    pub port: PortId,
+    pub device: DeviceId,
+}
+
+/// The SA a policy's packets leave by; the policy is one of those that share it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    sa: SaId,
+    policy: PolicyIndex,
+}
+
+impl PartialEq for Sender {
+    fn eq(&self, other: &Sender) -> bool {
+        self.sa == other.sa
+    }
+}
+
+/// What becomes of a packet before a guarded port.
+#[derive(Clone, Copy)]
+enum Fate {
+    Pass,
+    Seal(Sender),
+    Lost(Reason),
 }
 
 impl<B: Buffer> Router<B> {
@@ -46,70 +76,97 @@ impl<B: Buffer> Router<B> {
     }
 
     /// Does with what is in `gate.run`, the queue before a guarded port, what the SPD says.
-    pub(super) fn empty_guard(
-        &mut self,
-        breath: &mut Breath<'_, B>,
-        gate: &mut Gate<B>,
-        spd: &Spd,
-        port: PortId,
-        device: DeviceId,
-    ) {
+    pub(super) fn empty_guard(&mut self, breath: &mut Breath<'_, B>, gate: &mut Gate<B>, guard: Guard<'_>) {
         let network = gate.run.first().map_or(ETHERNET, |frame| link_len(frame.data()));
+        let (question, ask) = (guard.question, &mut self.ipsec.ask);
         let packets = gate.run.iter().map(|frame| frame.data().get(network..).unwrap_or(&[]));
-        if let Some(policy) = rules::outward_all(spd, packets) {
-            return self.protect(breath, gate, spd, policy, (port, network));
-        }
-        gate.choices.clear();
-        for frame in &gate.run {
-            gate.choices.push(choice(spd, frame, network));
-        }
-        let first = gate.choices[0];
-        if let Outward::Protect(policy) = first
-            && gate.choices.iter().all(|&choice| choice == first)
-        {
-            return self.protect(breath, gate, spd, policy, (port, network));
-        }
-        let mut queue = std::mem::take(&mut gate.run);
-        for (at, mut frame) in queue.drain(..).enumerate() {
-            let bytes = (frame.len() - network) as u64;
-            match gate.choices[at] {
-                Outward::Protect(policy) => gate.by_policy.push(policy, frame),
-                Outward::Bypass(policy) => {
-                    count(spd, policy, 1, bytes);
-                    match breath.out.tx.get_mut(device.index()) {
-                        Some(ring) => {
-                            frame.device = device;
-                            ring.push(frame);
-                        }
-                        None => self.lose_sent(breath, frame, Reason::PortDown),
-                    }
-                }
-                Outward::Discard(policy, reason) => {
-                    count(spd, policy, 1, bytes);
-                    self.lose_sent(breath, frame, reason);
-                }
-            }
-        }
-        gate.run = queue;
-        loop {
-            let mut run = std::mem::take(&mut gate.run);
-            let policy = gate.by_policy.next(&mut run);
-            gate.run = run;
-            let Some(policy) = policy else { break };
-            self.protect(breath, gate, spd, policy, (port, network));
+        // What is no IP packet, and neighbour discovery, is never what the first rule decides about.
+        let found = match ask.first(question, packets) {
+            Some(policy) => Some(Some(policy)),
+            None => ask.each(question, gate.run.iter().map(|frame| packet(frame, network))).flatten(),
+        };
+        match found {
+            Some(found) => self.do_all(breath, gate, guard, network, Some(found)),
+            None => self.do_each(breath, gate, guard, network),
         }
     }
 
-    /// Seals `gate.run`, frames with link headers of `network` bytes, for a policy.
+    /// Does the same with all of `gate.run`, frames with link headers of `network` bytes.
+    fn do_all(
+        &mut self,
+        breath: &mut Breath<'_, B>,
+        gate: &mut Gate<B>,
+        guard: Guard<'_>,
+        network: usize,
+        found: Found,
+    ) {
+        let (policy, fate) = fate(guard.question.spd, self.worker, found);
+        if !matches!(fate, Fate::Seal(_)) && policy.is_some() {
+            let bytes = gate.run.iter().map(|frame| (frame.len() - network) as u64).sum();
+            count(guard.question.spd, Direction::Out, policy, gate.run.len() as u64, bytes);
+        }
+        match (fate, breath.out.tx.get_mut(guard.device.index())) {
+            (Fate::Seal(sender), _) => self.protect(breath, gate, guard, network, sender, policy),
+            (Fate::Lost(reason), _) => self.lose_queue(breath, gate, reason),
+            (Fate::Pass, None) => self.lose_queue(breath, gate, Reason::PortDown),
+            (Fate::Pass, Some(ring)) => {
+                gate.run.iter_mut().for_each(|frame| frame.device = guard.device);
+                if ring.is_empty() {
+                    std::mem::swap(ring, &mut gate.run);
+                } else {
+                    ring.append(&mut gate.run);
+                }
+            }
+        }
+    }
+
+    /// Does with each frame of `gate.run` what was found for it. Packets of all policies that share an SA are
+    /// sealed in one run: the cipher works by the batch.
+    fn do_each(&mut self, breath: &mut Breath<'_, B>, gate: &mut Gate<B>, guard: Guard<'_>, network: usize) {
+        let (spd, worker) = (guard.question.spd, self.worker);
+        let mut queue = std::mem::take(&mut gate.run);
+        let found = std::mem::take(&mut self.ipsec.ask.found);
+        let mut said = Said::new(None, |found| fate(spd, worker, found));
+        for (mut frame, &found) in queue.drain(..).zip(&found) {
+            let bytes = (frame.len() - network) as u64;
+            let (policy, fate) = match found {
+                None if is_exempt(&frame, network) => (None, Fate::Pass),
+                _ => said.of(found),
+            };
+            if let Some(policy) = policy {
+                self.ipsec.ask.tally.add(spd, Direction::Out, policy, bytes);
+            }
+            match (fate, breath.out.tx.get_mut(guard.device.index())) {
+                (Fate::Seal(sender), _) => gate.by_sender.push(sender, frame),
+                (Fate::Lost(reason), _) => self.lose_sent(breath, frame, reason),
+                (Fate::Pass, None) => self.lose_sent(breath, frame, Reason::PortDown),
+                (Fate::Pass, Some(ring)) => {
+                    frame.device = guard.device;
+                    ring.push(frame);
+                }
+            }
+        }
+        self.ipsec.ask.tally.settle(spd, Direction::Out);
+        self.ipsec.ask.found = found;
+        gate.run = queue;
+        while let Some(sender) = gate.by_sender.next(&mut gate.run) {
+            self.protect(breath, gate, guard, network, sender, None);
+        }
+    }
+
+    /// Seals `gate.run`, frames with link headers of `network` bytes, and counts it for `policy`, if that was
+    /// not done before.
     fn protect(
         &mut self,
         breath: &mut Breath<'_, B>,
         gate: &mut Gate<B>,
-        spd: &Spd,
-        policy: PolicyIndex,
-        (port, network): (PortId, usize),
+        guard: Guard<'_>,
+        network: usize,
+        sender: Sender,
+        policy: Option<PolicyIndex>,
     ) {
-        let sas = spd.policy(policy).map_or(&[][..], |policy| &policy.out);
+        let spd = guard.question.spd;
+        let sas = spd.policy(sender.policy).map_or(&[][..], |policy| &policy.out);
         let sa = match rules::sender(sas, self.worker) {
             Ok(sa) => sa,
             Err(reason) => return self.lose_queue(breath, gate, reason),
@@ -121,11 +178,11 @@ impl<B: Buffer> Router<B> {
         }
         let packets = gate.run.len() as u64;
         // They do not leave by this port as they are; where the sealed packet leaves it counts.
-        if let Some(counters) = self.ports.get_mut(port.index()) {
+        if let Some(counters) = self.ports.get_mut(guard.port.index()) {
             counters.tx_packets -= packets;
             counters.tx_bytes -= bytes;
         }
-        count(spd, Some(policy), packets, bytes - packets * network as u64);
+        count(spd, Direction::Out, policy, packets, bytes - packets * network as u64);
         self.seal_run(breath, gate, sa, None);
     }
 
@@ -216,19 +273,32 @@ impl<B: Buffer> Router<B> {
     }
 }
 
-/// What the SPD says of a frame; ARP and neighbour discovery of our own are no affair of it.
-#[inline(always)]
-fn choice<B: Buffer>(spd: &Spd, frame: &Frame<B>, network: usize) -> Outward {
+/// Whether a frame is no affair of the SPD: ARP, and neighbour discovery of our own.
+#[inline]
+fn is_exempt<B: Buffer>(frame: &Frame<B>, network: usize) -> bool {
     let data = frame.data();
     let is_ip = matches!(data.get(network - 2..network), Some([0x08, 0x00] | [0x86, 0xdd]));
-    if !is_ip || (frame.own && rules::is_discovery(&data[network..])) {
-        return Outward::Bypass(None);
-    }
-    rules::outward(spd, &data[network..])
+    !is_ip || (frame.own && rules::is_discovery(&data[network..]))
 }
 
-fn count(spd: &Spd, policy: Option<PolicyIndex>, packets: u64, bytes: u64) {
-    if let Some(policy) = policy.and_then(|index| spd.policy(index)) {
-        policy.counters.count_many(Direction::Out, packets, bytes);
+/// What the SPD is asked about: nothing, where a frame is exempt.
+#[inline]
+fn packet<B: Buffer>(frame: &Frame<B>, network: usize) -> &[u8] {
+    if is_exempt(frame, network) { &[] } else { &frame.data()[network..] }
+}
+
+/// What becomes of a packet by what was found for it, and the policy it counts for.
+#[inline]
+fn fate(spd: &Spd, worker: usize, found: Found) -> (Option<PolicyIndex>, Fate) {
+    match rules::outward(spd, found) {
+        Outward::Bypass(policy) => (policy, Fate::Pass),
+        Outward::Discard(policy, reason) => (policy, Fate::Lost(reason)),
+        Outward::Protect(policy) => {
+            let sas = spd.policy(policy).map_or(&[][..], |policy| &policy.out);
+            match rules::sender(sas, worker) {
+                Ok(sa) => (Some(policy), Fate::Seal(Sender { sa: sa.id, policy })),
+                Err(reason) => (None, Fate::Lost(reason)),
+            }
+        }
     }
 }

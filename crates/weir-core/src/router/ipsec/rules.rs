@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 #[cfg(doc)]
 use crate::ipsec::Flow;
-use crate::ipsec::spd::PolicyIndex;
-use crate::ipsec::{Action, Direction, Ipsec, Policy, Sa, SaId, Spd};
+use crate::ipsec::spd::{Found, PolicyIndex, Question};
+use crate::ipsec::{Action, Direction, Ipsec, Sa, SaId, Spd, SpdId};
 use crate::packet::DeviceId;
 use crate::router::next_hop::target;
 use crate::tables::{AdjacencyId, Owner, PortId, Tables, Target};
@@ -82,36 +82,43 @@ fn upper(packet: &[u8]) -> Option<(IpAddr, u8, &[u8], bool)> {
     }
 }
 
-/// The SPD that guards a port.
-pub(crate) fn guard(ipsec: &Ipsec, port: PortId) -> Option<&Spd> {
-    let id = (*ipsec.guards.get(port.index())?)?;
-    ipsec.spds.get(usize::from(id.0)).map(AsRef::as_ref)
+/// Whom to ask about packets that come in by a port (in clear) or leave by it, if an SPD guards it.
+pub(crate) fn guard(ipsec: &Ipsec, port: PortId, direction: Direction) -> Option<Question<'_>> {
+    question(ipsec, (*ipsec.guards.get(port.index())?)?, direction)
 }
 
-/// Whether a packet that came in clear on a port may go on (RFC 4301 5.2 step 3b): the policy that lets
-/// it, if one had to.
-pub(crate) fn clear<'a>(spd: &'a Spd, packet: &[u8]) -> Result<Option<&'a Policy>, Reason> {
-    match spd.find_packet(Direction::In, packet).ok_or(Reason::PolicyNone)? {
-        Some(policy) => match policy.action {
-            Action::Bypass => Ok(Some(policy)),
-            Action::Protect => Err(Reason::PolicyUnprotected),
-            Action::Discard => Err(Reason::PolicyDiscard),
-        },
-        None if spd.default == Action::Bypass => Ok(None),
-        None => Err(Reason::PolicyNone),
+/// Whom to ask about packets an SPD decides about.
+pub(crate) fn question(ipsec: &Ipsec, id: SpdId, direction: Direction) -> Option<Question<'_>> {
+    let spd = ipsec.spds.get(usize::from(id.0))?;
+    Some(Question { spd, id, direction, caches: &ipsec.caches, oracle: ipsec.oracle })
+}
+
+/// Whether a packet that came in clear on a port may go on (RFC 4301 5.2 step 3b), by what the SPD says of
+/// it: the policy that lets it, if one had to.
+#[inline]
+pub(crate) fn clear(spd: &Spd, found: Found) -> Result<Option<PolicyIndex>, Reason> {
+    let Some(index) = found.ok_or(Reason::PolicyNone)? else {
+        return if spd.default == Action::Bypass { Ok(None) } else { Err(Reason::PolicyNone) };
+    };
+    match spd.policy(index).map(|policy| policy.action) {
+        Some(Action::Bypass) => Ok(Some(index)),
+        Some(Action::Protect) => Err(Reason::PolicyUnprotected),
+        _ => Err(Reason::PolicyDiscard),
     }
 }
 
 /// Whether a guarded port lets a packet in that is to be forwarded or answered.
 pub(crate) fn refuses(tables: &Tables, port: PortId, packet: &[u8]) -> Option<Reason> {
-    let spd = guard(tables.ipsec.as_ref()?, port)?;
-    clear(spd, packet).err()
+    let spd = guard(tables.ipsec.as_ref()?, port, Direction::In)?.spd;
+    clear(spd, spd.inbound.find_packet(packet)).err()
 }
 
-/// The policy that lets a packet through which came by `sa` (RFC 4301 5.2 step 4).
-pub(crate) fn carried<'a>(spd: &'a Spd, sa: SaId, packet: &[u8]) -> Option<&'a Policy> {
-    let policy = spd.find_packet(Direction::In, packet)??;
-    (policy.action == Action::Protect && policy.inbound.contains(&sa)).then_some(policy)
+/// The policy that lets a packet through which came by `sa` (RFC 4301 5.2 step 4), by what the SPD says of it.
+#[inline]
+pub(crate) fn carried(spd: &Spd, sa: SaId, found: Found) -> Option<PolicyIndex> {
+    let index = found??;
+    let policy = spd.policy(index)?;
+    (policy.action == Action::Protect && policy.inbound.contains(&sa)).then_some(index)
 }
 
 /// What the SPD before a port says of a packet that leaves by it.
@@ -123,9 +130,9 @@ pub(crate) enum Outward {
     Discard(Option<PolicyIndex>, Reason),
 }
 
-#[inline(always)]
-pub(crate) fn outward(spd: &Spd, packet: &[u8]) -> Outward {
-    let index = match spd.outbound.find_packet(packet) {
+#[inline]
+pub(crate) fn outward(spd: &Spd, found: Found) -> Outward {
+    let index = match found {
         Some(Some(index)) => index,
         Some(None) if spd.default == Action::Bypass => return Outward::Bypass(None),
         _ => return Outward::Discard(None, Reason::PolicyNone),
@@ -135,29 +142,6 @@ pub(crate) fn outward(spd: &Spd, packet: &[u8]) -> Outward {
         Some(Action::Bypass) => Outward::Bypass(Some(index)),
         _ => Outward::Discard(Some(index), Reason::PolicyDiscard),
     }
-}
-
-/// The policy that protects all of `packets`, where the SPD's first rule says so. What is no IP packet, and
-/// neighbour discovery, is never among them.
-#[inline]
-pub(crate) fn outward_all<'a>(
-    spd: &Spd,
-    packets: impl Iterator<Item = &'a [u8]> + Clone,
-) -> Option<PolicyIndex> {
-    let index = spd.outbound.first_for_all(packets)?;
-    let policy = spd.policy(index)?;
-    (policy.action == Action::Protect).then_some(index)
-}
-
-/// The policy that lets all of `packets` through which came by `sa`, where the SPD's first rule says so.
-#[inline]
-pub(crate) fn carried_all<'a, 's>(
-    spd: &'s Spd,
-    sa: SaId,
-    packets: impl Iterator<Item = &'a [u8]> + Clone,
-) -> Option<&'s Policy> {
-    let policy = spd.policy(spd.inbound.first_for_all(packets)?)?;
-    (policy.action == Action::Protect && policy.inbound.contains(&sa)).then_some(policy)
 }
 
 /// The SA a worker sends by.
