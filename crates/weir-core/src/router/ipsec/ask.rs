@@ -54,8 +54,8 @@ pub(super) struct Said<T, F> {
 }
 
 impl<T: Copy, F: Fn(Found) -> T> Said<T, F> {
-    pub fn new(found: Found, rule: F) -> Self {
-        Said { found, said: rule(found), rule }
+    pub fn new(rule: F) -> Self {
+        Said { found: None, said: rule(None), rule }
     }
 
     #[inline]

@@ -98,8 +98,8 @@ impl<B: Buffer> Router<B> {
         rules::destination(packet).is_some_and(|destination| self.own.contains(destination))
     }
 
-    /// Asks the SPD about frames the fast path would forward; counts for the policies that let them. Whether
-    /// all of them stay.
+    /// Asks the SPD about frames the fast path would forward; counts for the policies that decide. Whether all
+    /// of them stay.
     #[inline]
     fn ask_in_clear(
         &mut self,
@@ -130,30 +130,26 @@ impl<B: Buffer> Router<B> {
         let ask = &mut self.ipsec.ask;
         let first = ask.first(question, places.iter().map(packet)).map(|policy| Some(Some(policy)));
         if let Some(found) = first.or_else(|| ask.each(question, places.iter().map(packet))) {
-            return match rules::clear(spd, found) {
-                Ok(policy) => {
-                    let bytes = places.iter().map(|at| packet_len(packet(at)) as u64).sum();
-                    count(spd, Direction::In, policy, places.len() as u64, bytes);
-                    true
-                }
-                Err(reason) => {
-                    places.iter().for_each(|&at| fates[usize::from(at)] = Fate::Lost(reason));
-                    false
-                }
-            };
+            let (policy, refused) = rules::clear(spd, found);
+            if policy.is_some() {
+                let bytes = places.iter().map(|at| packet_len(packet(at)) as u64).sum();
+                count(spd, Direction::In, policy, places.len() as u64, bytes);
+            }
+            if let Some(reason) = refused {
+                places.iter().for_each(|&at| fates[usize::from(at)] = Fate::Lost(reason));
+            }
+            return refused.is_none();
         }
         let mut stay = true;
-        let mut said = Said::new(ask.found[0], |found| rules::clear(spd, found));
+        let mut said = Said::new(|found| rules::clear(spd, found));
         for (at, &found) in places.iter().zip(&ask.found) {
-            match said.of(found) {
-                Ok(Some(policy)) => {
-                    ask.tally.add(spd, Direction::In, policy, packet_len(packet(at)) as u64);
-                }
-                Ok(None) => {}
-                Err(reason) => {
-                    fates[usize::from(*at)] = Fate::Lost(reason);
-                    stay = false;
-                }
+            let (policy, refused) = said.of(found);
+            if let Some(policy) = policy {
+                ask.tally.add(spd, Direction::In, policy, packet_len(packet(at)) as u64);
+            }
+            if let Some(reason) = refused {
+                fates[usize::from(*at)] = Fate::Lost(reason);
+                stay = false;
             }
         }
         ask.tally.settle(spd, Direction::In);
@@ -230,8 +226,8 @@ impl<B: Buffer> Router<B> {
         }
     }
 
-    /// What IPsec learns from a frame the slow path judged: ICMP errors about packets of its own, and that
-    /// a policy let it pass, unless that was counted before.
+    /// What IPsec learns from a frame the slow path judged: ICMP errors about packets of its own, and that a
+    /// policy let it pass or discarded it, unless that was counted before.
     pub(in crate::router) fn hear(
         &mut self,
         breath: &Breath<'_, B>,
@@ -245,11 +241,18 @@ impl<B: Buffer> Router<B> {
             Decision::Local => {
                 pmtu::learn(ipsec, breath.now, packet);
             }
-            Decision::Forward(_) | Decision::Fragment(_) | Decision::Hold(..) if count => {
+            Decision::Forward(_)
+            | Decision::Fragment(_)
+            | Decision::Hold(..)
+            | Decision::Drop(Reason::PolicyDiscard, _)
+                if count =>
+            {
                 let guard = decided.port.and_then(|port| rules::guard(ipsec, port, Direction::In));
                 let Some(spd) = guard.map(|question| question.spd) else { return };
-                if let Ok(Some(policy)) = rules::clear(spd, spd.inbound.find_packet(packet))
-                    && let Some(policy) = spd.policy(policy)
+                let (policy, refused) = rules::clear(spd, spd.inbound.find_packet(packet));
+                let dropped = matches!(decided.decision, Decision::Drop(..));
+                if let Some(policy) = policy.and_then(|policy| spd.policy(policy))
+                    && refused.is_some() == dropped
                 {
                     policy.counters.count(Direction::In, packet_len(packet) as u64);
                 }
@@ -330,8 +333,7 @@ fn check_policies<B: Buffer>(
         ask.each(question, opened.map(|(frame, _)| frame.data()));
     }
     let opened = run.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Done);
-    let Some(&first) = ask.found.first() else { return };
-    let mut said = Said::new(first, |found| rules::carried(spd, sa, found));
+    let mut said = Said::new(|found| rules::carried(spd, sa, found));
     for ((frame, outcome), &found) in opened.zip(&ask.found) {
         match said.of(found) {
             Some(policy) => ask.tally.add(spd, Direction::In, policy, frame.len() as u64),

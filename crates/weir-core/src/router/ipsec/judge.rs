@@ -66,7 +66,7 @@ pub(in crate::router) fn refuses(
     see: &mut impl Observer,
 ) -> Option<Reason> {
     let question = rules::guard(tables.ipsec.as_ref()?, arrival.id, Direction::In)?;
-    let refused = rules::clear(question.spd, question.spd.inbound.find_packet(packet)).err();
+    let refused = rules::clear(question.spd, question.spd.inbound.find_packet(packet)).1;
     see.note("policy in", || {
         let mut text = explain::answer(question, packet);
         if let Some(reason) = refused {

@@ -126,7 +126,7 @@ impl<B: Buffer> Router<B> {
         let (spd, worker) = (guard.question.spd, self.worker);
         let mut queue = std::mem::take(&mut gate.run);
         let found = std::mem::take(&mut self.ipsec.ask.found);
-        let mut said = Said::new(None, |found| fate(spd, worker, found));
+        let mut said = Said::new(|found| fate(spd, worker, found));
         for (mut frame, &found) in queue.drain(..).zip(&found) {
             let bytes = (frame.len() - network) as u64;
             let (policy, fate) = match found {

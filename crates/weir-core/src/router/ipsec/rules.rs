@@ -93,24 +93,27 @@ pub(crate) fn question(ipsec: &Ipsec, id: SpdId, direction: Direction) -> Option
     Some(Question { spd, id, direction, caches: &ipsec.caches, oracle: ipsec.oracle })
 }
 
-/// Whether a packet that came in clear on a port may go on (RFC 4301 5.2 step 3b), by what the SPD says of
-/// it: the policy that lets it, if one had to.
+/// What becomes of a packet that came in clear on a port (RFC 4301 5.2 step 3b), by what the SPD says of it: the
+/// policy it counts for, and why it goes no further, if it does not.
 #[inline]
-pub(crate) fn clear(spd: &Spd, found: Found) -> Result<Option<PolicyIndex>, Reason> {
-    let Some(index) = found.ok_or(Reason::PolicyNone)? else {
-        return if spd.default == Action::Bypass { Ok(None) } else { Err(Reason::PolicyNone) };
+pub(crate) fn clear(spd: &Spd, found: Found) -> (Option<PolicyIndex>, Option<Reason>) {
+    let index = match found {
+        Some(Some(index)) => index,
+        Some(None) if spd.default == Action::Bypass => return (None, None),
+        _ => return (None, Some(Reason::PolicyNone)),
     };
     match spd.policy(index).map(|policy| policy.action) {
-        Some(Action::Bypass) => Ok(Some(index)),
-        Some(Action::Protect) => Err(Reason::PolicyUnprotected),
-        _ => Err(Reason::PolicyDiscard),
+        Some(Action::Bypass) => (Some(index), None),
+        // What it protects came otherwise.
+        Some(Action::Protect) => (None, Some(Reason::PolicyUnprotected)),
+        _ => (Some(index), Some(Reason::PolicyDiscard)),
     }
 }
 
 /// Whether a guarded port lets a packet in that is to be forwarded or answered.
 pub(crate) fn refuses(tables: &Tables, port: PortId, packet: &[u8]) -> Option<Reason> {
     let spd = guard(tables.ipsec.as_ref()?, port, Direction::In)?.spd;
-    clear(spd, spd.inbound.find_packet(packet)).err()
+    clear(spd, spd.inbound.find_packet(packet)).1
 }
 
 /// The policy that lets a packet through which came by `sa` (RFC 4301 5.2 step 4), by what the SPD says of it.
