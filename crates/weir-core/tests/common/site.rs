@@ -7,14 +7,16 @@ use std::sync::Arc;
 use crate::sas;
 pub use crate::sas::{gcm, in_udp, outside6, transport};
 pub use crate::world::*;
-use weir_core::ipsec::spd::{AddressRange, PolicyIndex, PortRange, RuleSet, Selector};
+use weir_core::ipsec::spd::{
+    AddressRange, LookupSpec, PolicyCounters, PolicyIndex, PortRange, RuleSet, Selector,
+};
 use weir_core::ipsec::{
-    Action, Direction, Inbound, Ipsec, Mode, Params, Policy, Queue, Sa, SaId, SaState, Sad, Spd, SpdId,
-    Tunnel, TunnelId,
+    Action, Direction, FlowCaches, Inbound, Ipsec, Mode, Params, Policy, Queue, Sa, SaId, SaState, Sad, Spd,
+    SpdId, Tunnel, TunnelId,
 };
 use weir_core::packet::DeviceId;
 use weir_core::route::Prefix;
-use weir_core::tables::{PortId, PortKind, Target};
+use weir_core::tables::{PortId, PortKind, Tables, Target};
 use weir_core::verdict::Reason;
 
 /// Our outer addresses on the WAN port, and the far end's there.
@@ -95,6 +97,8 @@ pub struct Rule {
     pub action: Action,
     pub sas_out: Vec<Arc<Sa>>,
     pub sas_in: Vec<SaId>,
+    /// The same whatever becomes of the rule's place.
+    pub counters: Arc<PolicyCounters>,
 }
 
 impl Rule {
@@ -106,7 +110,14 @@ impl Rule {
             destination_ports: selector.source_ports,
             ..selector
         };
-        Rule { out: Some(selector), inward: Some(swapped), action, sas_out: Vec::new(), sas_in: Vec::new() }
+        Rule {
+            out: Some(selector),
+            inward: Some(swapped),
+            action,
+            sas_out: Vec::new(),
+            sas_in: Vec::new(),
+            counters: Arc::default(),
+        }
     }
 
     pub fn protect(selector: Selector, out: &Ends, back: &Ends) -> Rule {
@@ -128,6 +139,11 @@ pub struct Site {
     pub tunnel: Option<PortId>,
     pub policies: Vec<Rule>,
     pub default: Action,
+    /// How the SPD is asked, and by what.
+    pub lookup: LookupSpec,
+    pub caches: Arc<FlowCaches>,
+    /// Instead of new ones with every change.
+    pub epochs: Option<[u64; 2]>,
     guard: Option<(DeviceId, PortId)>,
 }
 
@@ -143,6 +159,9 @@ impl Site {
             tunnel: None,
             policies: Vec::new(),
             default: Action::Discard,
+            lookup: LookupSpec::default(),
+            caches: Arc::default(),
+            epochs: None,
             guard: None,
         }
     }
@@ -197,6 +216,21 @@ impl Site {
         self.w.publish()
     }
 
+    /// Publishes changes of policies alone, which need no new routes.
+    pub fn publish_policies(&mut self) -> Seen {
+        let ipsec = Arc::new(self.ipsec());
+        self.w.net.ipsec = Some(ipsec.clone());
+        let generation = self.w.tables.generation + 1;
+        self.w.tables = Tables { generation, ipsec: Some(ipsec), ..self.w.tables.clone() };
+        self.w.wait(0)
+    }
+
+    /// From the next snapshot on, with empty caches.
+    pub fn ask_by(&mut self, lookup: LookupSpec) {
+        self.caches = Arc::new(FlowCaches::new(&lookup, 0x5eed));
+        self.lookup = lookup;
+    }
+
     fn device_of(&self, port: PortId) -> DeviceId {
         self.w.net.ports[port.index()].device
     }
@@ -204,6 +238,7 @@ impl Site {
     fn ipsec(&self) -> Ipsec {
         let mut queues = vec![Queue::Hardware; self.w.net.devices()];
         let mut ipsec = Ipsec { udp_ports: [4500].into(), ..Ipsec::default() };
+        (ipsec.caches, ipsec.oracle) = (self.caches.clone(), self.lookup.oracle);
         ipsec.outbound = [&self.out.here].into_iter().chain(&self.more_out).cloned().collect();
         let mut device = DeviceId(u16::MAX);
         let mut spd = None;
@@ -234,12 +269,13 @@ impl Site {
     fn spd(&self) -> Spd {
         let rules = |side: fn(&Rule) -> Option<Selector>| {
             let all = self.policies.iter().enumerate();
-            RuleSet::new(all.filter_map(|(i, r)| Some((side(r)?, PolicyIndex(i as u32)))).collect())
+            let all = all.filter_map(|(i, r)| Some((side(r)?, PolicyIndex(i as u32))));
+            RuleSet::new(all.collect())
         };
         let policies = self.policies.iter().enumerate().map(|(i, rule)| {
             let (out, inbound) = (rule.sas_out.clone(), rule.sas_in.clone());
             let (name, action) = (format!("policy-{i}"), rule.action);
-            Arc::new(Policy { name, action, out, inbound, counters: Arc::default() })
+            Arc::new(Policy { name, action, out, inbound, counters: rule.counters.clone() })
         });
         Spd {
             name: "site".into(),
@@ -247,7 +283,7 @@ impl Site {
             outbound: rules(|rule| rule.out).into(),
             inbound: rules(|rule| rule.inward).into(),
             default: self.default,
-            epochs: [1, 2],
+            epochs: self.epochs.unwrap_or_else(|| [0; 2].map(|_| self.caches.next_epoch())),
         }
     }
 
