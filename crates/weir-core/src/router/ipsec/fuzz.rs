@@ -2,7 +2,7 @@
 //! or in fragments, ICMP errors about what it sent, and tables that change in between.
 //!
 //! Promises checked: no panic; the ledger balances after every batch; no buffer is lost; what a trace says
-//! of a single frame, the router does with it.
+//! of a single frame, the router does with it; small flow caches say nothing the ordered scan does not.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::rules::packet_len;
 use crate::ipsec::esp::fuzz::Toy;
 use crate::ipsec::esp::{self, Outcome};
 use crate::ipsec::sa::{FragmentWhen, UdpPorts};
-use crate::ipsec::spd::{AddressRange, PolicyIndex, PortRange, RuleSet, Selector};
+use crate::ipsec::spd::{AddressRange, LookupSpec, PolicyIndex, PortRange, RuleSet, Selector};
 use crate::ipsec::{
-    Action, Direction, Inbound, Ipsec, Mode, Params, Policy, Queue, Sa, SaId, SaState, Sad, Spd, SpdId,
-    Suite, Tunnel, TunnelId,
+    Action, Direction, FlowCaches, Inbound, Ipsec, Mode, Params, Policy, Queue, Sa, SaId, SaState, Sad, Spd,
+    SpdId, Suite, Tunnel, TunnelId,
 };
 use crate::packet::{BATCH, DeviceId, Frame};
 use crate::router::Router;
@@ -118,27 +118,34 @@ impl Site {
         queues[device_of(*inside).index()] = Queue::Policy(SpdId(0));
         let mut guards = vec![None; tables[0].ports.len()];
         guards[WAN.index()] = Some(SpdId(0));
+        // So few buckets that flows fight for them.
+        let lookup = LookupSpec { caches: [Some(16); 4], oracle: true, ..LookupSpec::default() };
         let ipsec = Ipsec {
             sad: Arc::new(Sad::new([
                 Inbound { sa: by_tunnel, device: device_of(*tunnel), spd: None },
                 Inbound { sa: by_policy.clone(), device: device_of(*inside), spd: Some(SpdId(0)) },
             ])),
             outbound: [out.clone(), policy_out.clone()].into(),
-            spds: vec![Arc::new(spd(policy_out, by_policy.id))],
+            spds: vec![Arc::new(spd(policy_out.clone(), by_policy.id, false))],
             tunnels: [Tunnel { name: "vti".into(), port: *tunnel, out: vec![out] }].into(),
             queues: queues.into(),
             guards: guards.into(),
             udp_ports: [4500].into(),
-            ..Ipsec::default()
+            caches: Arc::new(FlowCaches::new(&lookup, 0x5eed)),
+            oracle: lookup.oracle,
         };
-        let with = Some(Arc::new(ipsec));
-        let snapshots = tables.iter().map(|t| Tables { ipsec: with.clone(), ..t.clone() });
+        // The same policies in another order.
+        let turned = vec![Arc::new(Spd { epochs: [3, 4], ..spd(policy_out, by_policy.id, true) })];
+        let turned = Arc::new(Ipsec { spds: turned, ..ipsec.clone() });
+        let both = [Arc::new(ipsec), turned];
+        let with = both.iter().cycle().map(|ipsec| Some(ipsec.clone()));
+        let snapshots = tables.iter().zip(with).map(|(t, ipsec)| Tables { ipsec, ..t.clone() });
         Site { there, snapshots: snapshots.collect() }
     }
 }
 
-/// Ports above 1100 in clear, TCP discarded, everything else protected.
-fn spd(out: Arc<Sa>, inbound: SaId) -> Spd {
+/// Ports above 1100 in clear, TCP discarded, everything else protected, and that first if `turned`.
+fn spd(out: Arc<Sa>, inbound: SaId, turned: bool) -> Spd {
     let policy = |name: &str, action, out: &[Arc<Sa>], inbound: &[SaId]| {
         let (name, out, inbound) = (name.into(), out.to_vec(), inbound.to_vec());
         Arc::new(Policy { name, action, out, inbound, counters: Arc::default() })
@@ -149,7 +156,11 @@ fn spd(out: Arc<Sa>, inbound: SaId) -> Spd {
         let tcp = Selector { protocol: Some(protocol::TCP), ..selector(0) };
         let all = [selector(0), selector(1)].map(|s| (s, PolicyIndex(2)));
         let some = [(clear, PolicyIndex(0)), (tcp, PolicyIndex(1))];
-        Arc::new(RuleSet::new(some.into_iter().chain(all).collect()))
+        let mut rules: Vec<_> = some.into_iter().chain(all).collect();
+        if turned {
+            rules.reverse();
+        }
+        Arc::new(RuleSet::new(rules))
     };
     Spd {
         name: "site".into(),
@@ -193,6 +204,8 @@ pub fn fuzz_gate(data: &[u8]) {
     bench.router.give_up(&mut bench.pool);
     bench.check();
     assert_eq!(bench.router.ledger().held, 0);
+    let lookups = bench.router.lookups();
+    assert!(lookups.ways.iter().all(|way| way.disagreed == 0), "{lookups:?}");
 }
 
 /// A frame whose trace was read before.
