@@ -13,25 +13,29 @@ pub(crate) fn given(question: Question<'_>, said: &Explained) -> Option<PolicyIn
     if question.oracle { said.scanned } else { said.answer() }
 }
 
-/// The answer with who gave it, as `web: bypass (by classifier; …)`.
+/// The answer with who gave it, as `web: bypass (by the classifier; …)`.
 pub(crate) fn answer(question: Question<'_>, packet: &[u8]) -> String {
     let Some(said) = Lookup::explain(question, packet) else {
         return "nothing a policy can be asked about".into();
     };
     let spd = question.spd;
     let rules = spd.rules(question.direction);
-    let mut notes = Vec::new();
-    // Where a whole batch is the first rule's, nobody else is asked: a trace is of a batch of one.
-    if rules.first_for_all(once(packet)).is_some() {
-        notes.push("by the first rule".to_string());
-    } else if let Cached::Hit(_) = said.cached {
-        notes.push("by the flow cache".into());
-    } else {
-        notes.push(format!("by the {}", name(said.colder)));
+    let mut notes: Vec<String> = Vec::new();
+    // Where a whole batch is the first rule's nobody else is asked, and a trace is of a batch of one.
+    let first = rules.first_for_all(once(packet)).is_some();
+    let by = match said.cached {
+        _ if first => "which is asked first".to_string(),
+        Cached::Hit(_) => "by the flow cache".into(),
+        _ => format!("by the {}", name(said.colder)),
+    };
+    notes.push(by);
+    if !first {
         notes.extend(why_not_cached(said.cached).map(String::from));
     }
     let answer = said.answer();
-    notes.extend(colder(spd, &said, answer));
+    if !first || answer != said.scanned {
+        notes.extend(colder(spd, &said, answer));
+    }
     if question.oracle {
         notes.push("the oracle is on: the ordered scan's answer goes".into());
     }
