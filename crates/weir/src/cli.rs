@@ -10,7 +10,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::server::encoded;
-use crate::{client, config, daemon, genkey, show, top, trace, view};
+use weir_core::ipsec::spd::LookupSpec;
+
+use crate::{client, config, daemon, genkey, memory, show, top, trace, view};
 
 /// Why a command ended badly: lower case, subject first, then the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -272,8 +274,14 @@ fn check(file: &Path) -> Result<(), Failure> {
         );
     }
     let mut out = format!("{}: {has}: nothing wrong\n", file.display());
-    for note in config.notes.iter().chain(&config.doubts()) {
+    let (doubts, remarks) = (config.doubts(), config.remarks());
+    for note in config.notes.iter().chain(&doubts).chain(&remarks) {
         out += &format!("# {note}\n");
+    }
+    // Another machine may be the one that runs it.
+    if let Some(why) = memory::available().and_then(|n| memory::too_much(&config, &LookupSpec::default(), n))
+    {
+        out += &format!("# not to be run on this machine: {why}");
     }
     show::print(&out)
 }
@@ -295,6 +303,7 @@ fn apply(socket: Option<PathBuf>, file: &Path, dry_run: bool) -> Result<(), Fail
     let body = config.source.text.as_bytes();
     let applied: view::Applied = client::post(&socket, &path, "application/toml", body).map_err(Failure)?;
     let mut out: String = applied.actions.iter().map(|line| line.clone() + "\n").collect();
+    out += &applied.notes.iter().map(|note| format!("# {note}\n")).collect::<String>();
     out += &match (applied.actions.len(), applied.applied) {
         (0, _) => "nothing to change\n".to_owned(),
         (n, true) => format!("{} applied, tables of generation {}\n", count(n, "change"), applied.generation),

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 use weir_core::ipsec::cipher::Keys;
+use weir_core::ipsec::spd::LookupSpec;
 use weir_core::state::{
     AddressSpec, Desired, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via as CoreVia,
 };
@@ -184,6 +185,8 @@ fn build<'a>(
     let start = span.start.min(source.text.len());
     let fields = Fields::new(table, start..start, String::new(), KEYS, complaints);
     let section = |key: &str| fields.get(key);
+    let ipsec = section("ipsec").and_then(|v| ipsec::lookup::section(&v, complaints));
+    let (keys, lookup) = ipsec.unwrap_or_default();
     Config {
         name: router_name(section("name"), name, complaints),
         source: source.clone(),
@@ -191,7 +194,8 @@ fn build<'a>(
         routes: each(&fields, "route", complaints, route::read),
         neighbors: each(&fields, "neighbor", complaints, route::neighbor),
         ipsec: Ipsec {
-            keys: section("ipsec").and_then(|v| ipsec::section(&v, complaints)),
+            keys,
+            lookup,
             sas: each(&fields, "sa", complaints, ipsec::sa::read),
             tunnels: each(&fields, "tunnel", complaints, ipsec::policy::tunnel),
             spds: each(&fields, "spd", complaints, ipsec::policy::spd),
@@ -305,7 +309,29 @@ impl Config {
     /// What can be run and protects less than it may seem to, a sentence each.
     pub fn doubts(&self) -> Vec<String> {
         let spec = self.ipsec.spec(&|sa| self.keys(sa));
-        weir_core::state::doubts(&spec).iter().map(ToString::to_string).collect()
+        let mut doubts: Vec<String> =
+            weir_core::state::doubts(&spec).iter().map(ToString::to_string).collect();
+        if spec.lookup.oracle {
+            doubts.push(
+                "spd-oracle is on: every packet is asked about twice, the second time rule by rule; it finds defects, switch it off to forward at speed".to_owned(),
+            );
+        }
+        doubts
+    }
+
+    /// How SPDs are asked.
+    pub fn lookup(&self) -> LookupSpec {
+        self.ipsec.asked()
+    }
+
+    /// What was made of the options of flow caches, a sentence each.
+    pub fn remarks(&self) -> Vec<String> {
+        if self.ipsec.spds.is_empty() && self.ipsec.lookup.spec() != LookupSpec::default() {
+            return vec![
+                "ipsec: there is no spd, so nothing uses its spd options; add a `[[spd]]`".to_owned(),
+            ];
+        }
+        self.ipsec.lookup.remarks()
     }
 
     /// The keys of all SAs were read: this can be run.

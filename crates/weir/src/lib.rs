@@ -9,6 +9,7 @@ pub mod config;
 pub mod daemon;
 pub mod genkey;
 pub mod lane;
+pub mod memory;
 pub mod ports;
 pub mod server;
 pub mod show;

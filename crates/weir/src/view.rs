@@ -251,6 +251,9 @@ pub struct Policy {
 pub struct Applied {
     /// One line each, in order: `+` comes, `-` goes, `~` changes.
     pub actions: Vec<String>,
+    /// What was made of options that cannot be had as written, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// False on a dry run.
     pub applied: bool,
     pub generation: u64,

@@ -8,6 +8,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use weir::config::{self, Addresses, Kind, Via};
+use weir::memory::{self, amount};
+use weir_core::ipsec::flow_cache::{FlowCache, FlowCaches};
+use weir_core::ipsec::spd::{Layer, LookupSpec, Way};
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -120,4 +123,80 @@ fn a_file_that_is_missing_binary_or_a_folder_is_one_sentence() {
     assert!(missing.contains("cannot read it") && missing.contains("check the path"), "{missing}");
     assert!(binary.contains("b.toml:2: byte 2 of the file is not UTF-8"), "{binary}");
     assert!(folder.contains("cannot read it"), "{folder}");
+}
+
+/// A guarded port with these lines of `[ipsec]`.
+fn asked(ipsec: &str) -> config::Config {
+    let text = format!(
+        "[ipsec]\n{ipsec}[[port]]\nname = \"wan\"\ndevice = \"eth0\"\n[[spd]]\nname = \"outside\"\nports = [\"wan\"]\n"
+    );
+    config::parse("gateway.toml", "gateway", text).map_err(|e| e.0).expect("valid")
+}
+
+#[test]
+fn a_gateway_without_sas_needs_no_keys_and_asks_without_caches() {
+    let config = asked("");
+    assert_eq!(config.lookup(), LookupSpec::default());
+    assert_eq!((config.remarks(), config.doubts()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn lookup_options_reach_the_desired_state_by_direction_and_family() {
+    let config = asked(
+        "ipv4-inbound-spd-flow-cache = \"on\"\nipv6-outbound-spd-flow-cache = true\n\
+         ipv6-outbound-spd-hash-buckets = 65536\nipv4-outbound-spd-flow-cache = \"off\"\n\
+         spd-classifier = \"off\"\nspd-oracle = \"on\"\n",
+    );
+    let lookup = config.desired(&|_| Vec::new()).ipsec.lookup;
+    let caches = Way::ALL.map(|way| (way.name(), lookup.buckets(way)));
+    let expected = [
+        ("ipv4-outbound", None),
+        ("ipv4-inbound", Some(4_194_304)),
+        ("ipv6-outbound", Some(65_536)),
+        ("ipv6-inbound", None),
+    ];
+    assert_eq!(caches, expected);
+    assert_eq!((lookup.layer, lookup.oracle), (Layer::Scan, true));
+    assert!(config.doubts().iter().any(|d| d.starts_with("spd-oracle is on")), "{:?}", config.doubts());
+    assert_eq!(asked("spd-classifier = \"on\"\n").lookup().layer, Layer::Classifier);
+}
+
+#[test]
+fn buckets_are_rounded_up_and_it_is_said_with_the_memory_they_take() {
+    let config = asked(
+        "ipv4-inbound-spd-flow-cache = \"on\"\nipv4-inbound-spd-hash-buckets = 1000000\n\
+         ipv6-inbound-spd-hash-buckets = 16\n",
+    );
+    assert_eq!(config.lookup().buckets(Way::Ipv4Inbound), Some(1 << 20));
+    let [off_or_rounded @ .., memory] = &config.remarks()[..] else { panic!("no remarks") };
+    let rounded = "ipv4-inbound-spd-hash-buckets: 1000000 buckets rounded up to 1048576";
+    assert!(off_or_rounded.iter().any(|r| r == rounded), "{off_or_rounded:?}");
+    let off = "ipv6-inbound-spd-hash-buckets: 16 buckets are given and the cache is off";
+    assert!(off_or_rounded.iter().any(|r| r.starts_with(off)), "{off_or_rounded:?}");
+    let takes = amount(FlowCache::bytes(Way::Ipv4Inbound, 1 << 20));
+    assert_eq!(*memory, format!("spd flow caches take {takes}: ipv4-inbound 1048576 buckets in {takes}"));
+}
+
+#[test]
+fn caches_without_an_spd_are_not_made() {
+    let text = "[ipsec]\nipv4-inbound-spd-flow-cache = \"on\"\n[[port]]\nname = \"wan\"\ndevice = \"eth0\"\n";
+    let config = config::parse("f", "f", text.to_owned()).expect("valid");
+    assert_eq!(config.lookup(), LookupSpec::default());
+    assert!(config.remarks()[0].contains("there is no spd"), "{:?}", config.remarks());
+}
+
+#[test]
+fn caches_larger_than_the_memory_at_hand_are_refused_at_the_largest_of_them() {
+    let config = asked(
+        "ipv4-inbound-spd-flow-cache = \"on\"\nipv6-inbound-spd-flow-cache = \"on\"\n\
+         ipv6-inbound-spd-hash-buckets = 67108864\n",
+    );
+    let (spec, none) = (config.lookup(), LookupSpec::default());
+    let takes = FlowCaches::memory(&spec);
+    assert_eq!(memory::too_much(&config, &none, takes), None);
+    let said = memory::too_much(&config, &none, takes - 1).expect("refused");
+    assert!(said.starts_with("gateway.toml:4:33: ipsec: new spd flow caches would take "), "{said}");
+    assert!(said.contains("; write fewer buckets, or switch a cache off"), "{said}");
+    // What is there already is kept, not made again.
+    assert_eq!(memory::too_much(&config, &spec, 0), None);
 }

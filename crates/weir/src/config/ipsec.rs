@@ -5,6 +5,7 @@
 //! Refuses: algorithms that are no suite, keys that are missing or of another length, one key for two SAs
 //! of a cipher whose nonces would repeat.
 
+pub mod lookup;
 pub mod policy;
 pub mod sa;
 pub mod selector;
@@ -14,9 +15,11 @@ use std::ops::Range;
 
 use weir_core::ipsec::cipher::{KeyLength, Keys, Secret};
 use weir_core::ipsec::sa::Direction;
+use weir_core::ipsec::spd::LookupSpec;
 use weir_core::state::{AddressSpec, IpsecPlace, IpsecSpec, TunnelSpec};
 use weir_core::tables::{Owner, ReversePath};
 
+pub use lookup::Lookup;
 pub use policy::{Policy, Spd, Tunnel};
 pub use sa::Sa;
 
@@ -30,22 +33,11 @@ use super::source::{Complaints, nearest};
 pub struct Ipsec {
     /// The keys file as written: relative to the configuration's folder.
     pub keys: Option<Placed<String>>,
+    pub lookup: Lookup,
     pub sas: Vec<Sa>,
     pub tunnels: Vec<Tunnel>,
     pub spds: Vec<Spd>,
     pub policies: Vec<Policy>,
-}
-
-/// `[ipsec]`.
-pub fn section(value: &Value<'_>, complaints: &mut Complaints) -> Option<Placed<String>> {
-    let fields = value.table(&["keys"], "[ipsec]", complaints)?;
-    let keys = fields.required("keys", "keys = \"gateway.keys\"", complaints)?;
-    let text = keys.text("a file name", "keys = \"gateway.keys\"", complaints)?;
-    if text.is_empty() || text.contains('\0') {
-        keys.refuse("a file name", "write `\"gateway.keys\"`", complaints);
-        return None;
-    }
-    Some(Placed::new(text.to_owned(), keys.span))
 }
 
 /// The name of an SA, a tunnel, an SPD or a policy, or of a key.
@@ -103,8 +95,13 @@ impl Ipsec {
             sas: self.sas.iter().map(|sa| sa.spec(keys(sa))).collect(),
             tunnels: self.tunnels.iter().map(Tunnel::spec).collect(),
             spds: self.spds.iter().map(|spd| spd.spec(self.policies_of(&spd.name.value))).collect(),
-            ..IpsecSpec::default()
+            lookup: self.asked(),
         }
+    }
+
+    /// How its SPDs are asked; without one there is nothing to make.
+    pub fn asked(&self) -> LookupSpec {
+        if self.spds.is_empty() { LookupSpec::default() } else { self.lookup.spec() }
     }
 
     /// Names that name nothing, or SAs of the other direction.

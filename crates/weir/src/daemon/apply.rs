@@ -7,6 +7,7 @@ use weir_core::time::Nanos;
 use super::{Daemon, device_id, links};
 use crate::config::check::explain;
 use crate::config::{self, Config, KeysFrom};
+use crate::memory;
 use crate::view::Applied;
 
 impl Daemon {
@@ -34,12 +35,16 @@ impl Daemon {
         if let Some(fixed) = fixed(&self.config, &config) {
             return Err(fixed);
         }
+        let (running, wanted) = (self.config.lookup(), config.lookup());
+        memory::fits(&config, &running)?;
+        let notes = config.remarks();
         let desired = config.desired(&|port| links::kernel_addresses(port, &self.kernel));
         let actions = self.control.plan(&desired).map_err(|errors| explain(&config, &errors))?;
         let said: Vec<String> = actions.iter().map(ToString::to_string).collect();
         if dry_run {
             return Ok(Applied {
                 actions: said,
+                notes,
                 applied: false,
                 generation: self.control.tables().generation,
             });
@@ -87,7 +92,10 @@ impl Daemon {
         for action in &said {
             tracing::info!("applied {action}");
         }
-        Ok(Applied { actions: said, applied: true, generation: self.control.tables().generation })
+        if wanted != running {
+            notes.iter().for_each(|note| tracing::info!("{note}"));
+        }
+        Ok(Applied { actions: said, notes, applied: true, generation: self.control.tables().generation })
     }
 }
 

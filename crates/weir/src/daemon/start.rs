@@ -8,6 +8,7 @@ use std::sync::mpsc::{channel, sync_channel};
 
 use arc_swap::ArcSwap;
 use weir_core::control::Control;
+use weir_core::ipsec::spd::LookupSpec;
 use weir_core::packet::DeviceId;
 use weir_core::tables::Tables;
 use weir_core::wire::flow::FlowKey;
@@ -23,6 +24,7 @@ use super::gateway::Watch;
 use super::{Broken, Daemon, Kernel, Open, device_id, links};
 use crate::config::{self, Config, Kind};
 use crate::lane::{Lane, Lessons};
+use crate::memory;
 use crate::ports;
 use crate::server::{Desk, Server};
 use crate::worker::{OpenDevice, Start, TOLD_MAX, Tell, Worker};
@@ -35,6 +37,7 @@ const BUFFERS_LEAST: u32 = 8192;
 pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     let config = config::load(path).map_err(|refused| Broken(refused.0))?;
     let socket = socket.unwrap_or_else(|| socket_path(&config));
+    memory::fits(&config, &LookupSpec::default()).map_err(Broken)?;
     let waker = Arc::new(Waker::new().map_err(|e| resource("eventfd", &e))?);
     let sleep = Sleep::new(&waker).map_err(|e| resource("eventfd", &e))?;
     let (asks_in, asks) = channel();
@@ -56,7 +59,7 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     let server = Server::start(&socket, config.control.metrics, desk).map_err(Broken)?;
     tracing::info!("control socket {}", socket.display());
     let placement = place(&config)?;
-    let umems = memory(&config, &kernel.links, placement.cpus.len())?;
+    let umems = buffers(&config, &kernel.links, placement.cpus.len())?;
     let local = local_addresses(&tables, &kernel)?;
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
     let published = Arc::new(ArcSwap::new(tables.clone()));
@@ -96,11 +99,19 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     daemon.list();
     daemon.steer_esp();
     daemon.take_up(clock::now());
-    for notice in daemon.control.notices().iter().map(ToString::to_string).chain(daemon.config.doubts()) {
-        tracing::warn!("{notice}");
-    }
+    daemon.say();
     tracing::info!("{} is ready", daemon.config.name);
     Ok(daemon)
+}
+
+impl Daemon {
+    /// What works otherwise than asked for, and what was made of options.
+    fn say(&self) {
+        for notice in self.control.notices().iter().map(ToString::to_string).chain(self.config.doubts()) {
+            tracing::warn!("{notice}");
+        }
+        self.config.remarks().iter().for_each(|remark| tracing::info!("{remark}"));
+    }
 }
 
 /// What the XDP programs know of this host; absent, and said so, where BPF cannot be used.
@@ -238,7 +249,7 @@ fn place(config: &Config) -> Result<Placement, Broken> {
 }
 
 /// One umem a worker: chunks that hold the largest MTU, enough of them for every ring of every device.
-fn memory(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Arc<Umem>>, Broken> {
+fn buffers(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Arc<Umem>>, Broken> {
     let mtus: HashMap<&str, u32> = links.iter().map(|l| (l.name.as_str(), l.mtu)).collect();
     let devices = config.devices();
     let largest = devices

@@ -1,0 +1,169 @@
+//! `[ipsec]`: the keys file, and how SPDs are asked: flow caches, the classifier, the oracle.
+//!
+//! Promises: options have the names the field gave them; a number of buckets is rounded up to a power of two
+//! here, and said so, so that what is shown is what runs; what a cache takes is known before it is made.
+//! Refuses: no buckets, and more than [`BUCKETS_MAX`], with the memory they would take. Whether this machine
+//! has that memory is asked where the caches are made ([`crate::memory`]).
+
+use std::ops::Range;
+
+use toml::de::DeValue;
+use weir_core::ipsec::flow_cache::{BUCKETS, BUCKETS_MAX, FlowCache, FlowCaches};
+use weir_core::ipsec::spd::{Layer, LookupSpec, Way};
+
+use crate::config::Placed;
+use crate::config::read::{Fields, Value};
+use crate::config::source::Complaints;
+use crate::memory::amount;
+
+const KEYS: &[&str] = &[
+    "keys",
+    "ipv4-inbound-spd-flow-cache",
+    "ipv4-inbound-spd-hash-buckets",
+    "ipv4-outbound-spd-flow-cache",
+    "ipv4-outbound-spd-hash-buckets",
+    "ipv6-inbound-spd-flow-cache",
+    "ipv6-inbound-spd-hash-buckets",
+    "ipv6-outbound-spd-flow-cache",
+    "ipv6-outbound-spd-hash-buckets",
+    "spd-classifier",
+    "spd-oracle",
+];
+
+const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
+const LAYERS: [(&str, Layer); 3] = [("auto", Layer::Auto), ("on", Layer::Classifier), ("off", Layer::Scan)];
+
+/// How SPDs are asked, as written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lookup {
+    /// By [`Way`].
+    caches: [Cache; 4],
+    layer: Layer,
+    oracle: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Cache {
+    /// The option that switches it on.
+    on: Option<Range<usize>>,
+    buckets: Option<Placed<u32>>,
+}
+
+/// The keys file and the rest of `[ipsec]`.
+pub fn section(value: &Value<'_>, complaints: &mut Complaints) -> Option<(Option<Placed<String>>, Lookup)> {
+    let fields = value.table(KEYS, "[ipsec]", complaints)?;
+    let keys = fields.get("keys").and_then(|v| keys(&v, complaints));
+    let caches = Way::ALL.map(|way| cache(&fields, way, complaints));
+    let layer = fields.get("spd-classifier").and_then(|v| word(&v, &LAYERS, complaints));
+    let oracle = fields.get("spd-oracle").and_then(|v| word(&v, &ON_OFF, complaints));
+    let lookup = Lookup { caches, layer: layer.unwrap_or_default(), oracle: oracle.unwrap_or_default() };
+    Some((keys, lookup))
+}
+
+fn keys(value: &Value<'_>, complaints: &mut Complaints) -> Option<Placed<String>> {
+    let text = value.text("a file name", "keys = \"gateway.keys\"", complaints)?;
+    if text.is_empty() || text.contains('\0') {
+        value.refuse("a file name", "write `\"gateway.keys\"`", complaints);
+        return None;
+    }
+    Some(Placed::new(text.to_owned(), value.span.clone()))
+}
+
+fn cache(fields: &Fields<'_>, way: Way, complaints: &mut Complaints) -> Cache {
+    let switch = fields.get(&switch_key(way));
+    let on = switch.and_then(|v| word(&v, &ON_OFF, complaints)?.then_some(v.span));
+    let buckets = fields.get(&buckets_key(way)).and_then(|v| buckets(&v, way, complaints));
+    Cache { on, buckets }
+}
+
+/// One of a few words; `true` and `false` are `"on"` and `"off"`.
+fn word<T: Copy>(value: &Value<'_>, words: &[(&'static str, T)], complaints: &mut Complaints) -> Option<T> {
+    if let DeValue::Boolean(b) = value.value {
+        let meant = if *b { "on" } else { "off" };
+        return words.iter().find(|w| w.0 == meant).map(|w| w.1);
+    }
+    value.word(words, complaints)
+}
+
+fn buckets(value: &Value<'_>, way: Way, complaints: &mut Complaints) -> Option<Placed<u32>> {
+    let wanted = match value.value {
+        DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
+        _ => None,
+    };
+    if let Some(n) = wanted.filter(|n| *n > BUCKETS_MAX.into()) {
+        let one = FlowCache::bytes(way, BUCKETS) / u64::from(BUCKETS);
+        let takes = amount(u128::from(n).next_power_of_two() * u128::from(one));
+        value.refuse(
+            format!("at most {BUCKETS_MAX} (these would take {takes})"),
+            format!("write `{BUCKETS}`, which takes {}", amount(FlowCache::bytes(way, BUCKETS))),
+            complaints,
+        );
+        return None;
+    }
+    let n = value.integer(1..=BUCKETS_MAX, BUCKETS, complaints)?;
+    Some(Placed::new(n, value.span.clone()))
+}
+
+fn switch_key(way: Way) -> String {
+    format!("{}-spd-flow-cache", way.name())
+}
+
+fn buckets_key(way: Way) -> String {
+    format!("{}-spd-hash-buckets", way.name())
+}
+
+impl Lookup {
+    /// What the core is to make, buckets rounded up.
+    pub fn spec(&self) -> LookupSpec {
+        let buckets = |cache: &Cache| {
+            cache.on.as_ref()?;
+            Some(cache.buckets.as_ref().map_or(BUCKETS, |b| b.value).next_power_of_two())
+        };
+        let mut caches = [None; 4];
+        for (into, cache) in caches.iter_mut().zip(&self.caches) {
+            *into = buckets(cache);
+        }
+        LookupSpec { caches, layer: self.layer, oracle: self.oracle }
+    }
+
+    /// What an operator should know of these options, a sentence each.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for (way, cache) in Way::ALL.into_iter().zip(&self.caches) {
+            let (Some(buckets), key) = (&cache.buckets, buckets_key(way)) else { continue };
+            let (n, rounded) = (buckets.value, buckets.value.next_power_of_two());
+            if cache.on.is_none() {
+                let switch = switch_key(way);
+                remarks.push(format!(
+                    "{key}: {n} buckets are given and the cache is off; write `{switch} = \"on\"` to have it"
+                ));
+            } else if rounded != n {
+                remarks.push(format!("{key}: {n} buckets rounded up to {rounded}"));
+            }
+        }
+        remarks.extend(memory(&self.spec()));
+        remarks
+    }
+
+    /// Where a cache's size is written, or else where it is switched on.
+    pub fn span(&self, way: Way) -> Range<usize> {
+        let cache = &self.caches[way as usize];
+        let written = cache.buckets.as_ref().map(|b| b.span.clone());
+        written.or_else(|| cache.on.clone()).unwrap_or_default()
+    }
+
+    pub fn oracle(&self) -> bool {
+        self.oracle
+    }
+}
+
+/// What caches take, in all and each; `None` where there is none.
+pub fn memory(spec: &LookupSpec) -> Option<String> {
+    let each = Way::ALL.into_iter().filter_map(|way| {
+        let buckets = spec.buckets(way)?;
+        Some(format!("{} {buckets} buckets in {}", way.name(), amount(FlowCache::bytes(way, buckets))))
+    });
+    let each: Vec<String> = each.collect();
+    let all = amount(FlowCaches::memory(spec));
+    (!each.is_empty()).then(|| format!("spd flow caches take {all}: {}", each.join(", ")))
+}
