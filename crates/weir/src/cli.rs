@@ -78,7 +78,8 @@ enum Verb {
         weir show ports                devices, addresses, traffic, how each was opened\n  \
         weir show drops                why packets were dropped, and who has to act\n  \
         weir show sa                   security associations: traffic, state, why packets failed\n  \
-        weir show spd                  policies in their order, with what each decided\n  \
+        weir show spd                  policies in their order, with what each decided; --hit: those that did\n  \
+        weir show cache                who answered what SPDs were asked: flow cache, classifier or scan\n  \
         weir show workers --json       the ledgers, for a program\n  \
         weir --socket /run/weir/b.sock show routes\n\n\
         The same with curl: curl --unix-socket /run/weir/router.sock http://weir/v1/ports")]
@@ -87,6 +88,15 @@ enum Verb {
         /// The daemon's own JSON
         #[arg(long)]
         json: bool,
+        /// spd: every policy, however many there are
+        #[arg(long)]
+        all: bool,
+        /// spd: policies with this in their name
+        #[arg(long, value_name = "TEXT")]
+        named: Option<String>,
+        /// spd: policies that decided about a packet
+        #[arg(long)]
+        hit: bool,
     },
     /// Live rates: packets, bits and drops a second, by port, worker and reason
     #[command(after_help = "Examples:\n  \
@@ -135,6 +145,8 @@ pub enum Topic {
     Spd,
     /// IPsec tunnels
     Tunnels,
+    /// Flow caches and rules of SPDs
+    Cache,
 }
 
 impl Topic {
@@ -150,6 +162,7 @@ impl Topic {
             Topic::Sa => "/v1/sa",
             Topic::Spd => "/v1/spd",
             Topic::Tunnels => "/v1/tunnels",
+            Topic::Cache => "/v1/cache",
         }
     }
 }
@@ -233,7 +246,10 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         }
         Verb::Check { file } => check(file),
         Verb::Apply { file, dry_run } => apply(cli.socket.clone(), file, *dry_run),
-        Verb::Show { topic, json } => show::run(&socket()?, *topic, *json),
+        Verb::Show { topic, json, all, named, hit } => {
+            let shown = show::Shown { all: *all, named: named.clone(), hit: *hit };
+            show::run(&socket()?, *topic, *json, &shown)
+        }
         Verb::Top { once, every } => top::run(&socket()?, Duration::from_secs_f64(*every), *once),
         Verb::Trace(args) => trace::run(&socket()?, args),
         Verb::Genkey(args) => genkey::run(args),

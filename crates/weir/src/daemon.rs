@@ -16,6 +16,7 @@ mod answer;
 mod apply;
 mod gateway;
 mod links;
+mod lookups;
 pub mod metrics;
 mod start;
 

@@ -56,6 +56,7 @@ pub enum What {
     Sas,
     Spds,
     Tunnels,
+    Cache,
     Apply {
         file: String,
         /// Where the keys file is looked for; the daemon's own configuration's folder when not told.
@@ -321,6 +322,7 @@ const INDEX: &str = "weir control socket\n\
     GET  /v1/sa         IPsec: security associations, traffic, why packets failed\n\
     GET  /v1/spd        IPsec: policies in order, what each decided\n\
     GET  /v1/tunnels    IPsec: tunnels of route mode\n\
+    GET  /v1/cache      IPsec: flow caches and rules of SPDs, who answered\n\
     POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
     \x20                   ?folder=PATH where the keys file lies\n\
     POST /v1/trace      {\"port\": \"lan\", \"frame\": \"<hex>\"}\n\
@@ -359,6 +361,7 @@ fn route(method: &Method, path: &str, query: &str, body: Vec<u8>) -> Result<What
         "/v1/sa" => get(What::Sas),
         "/v1/spd" => get(What::Spds),
         "/v1/tunnels" => get(What::Tunnels),
+        "/v1/cache" => get(What::Cache),
         "/v1/trace" => post(What::Trace { body }),
         "/metrics" => get(What::Metrics),
         "/v1/apply" => {

@@ -8,9 +8,24 @@ use serde::Serialize;
 use crate::cli::{Failure, Topic};
 use crate::{client, view};
 
+mod cache;
 mod ipsec;
 
-pub fn run(socket: &Path, topic: Topic, json: bool) -> Result<(), Failure> {
+/// Which policies `weir show spd` shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// However many there are.
+    pub all: bool,
+    /// Those with this in their name.
+    pub named: Option<String>,
+    /// Those that decided about a packet.
+    pub hit: bool,
+}
+
+pub fn run(socket: &Path, topic: Topic, json: bool, shown: &Shown) -> Result<(), Failure> {
+    if topic != Topic::Spd && *shown != Shown::default() {
+        return Err(Failure("show: --all, --named and --hit choose policies; write `weir show spd`".into()));
+    }
     if json {
         let body = client::get(socket, topic.path()).map_err(Failure)?;
         let value: serde_json::Value = serde_json::from_str(&body).map_err(|e| Failure(e.to_string()))?;
@@ -24,7 +39,8 @@ pub fn run(socket: &Path, topic: Topic, json: bool) -> Result<(), Failure> {
         Topic::Workers => workers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
         Topic::Drops => drops(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
         Topic::Sa => ipsec::sas(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
-        Topic::Spd => ipsec::spds(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
+        Topic::Spd => ipsec::spds(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?, shown),
+        Topic::Cache => cache::cache(&client::read(socket, topic.path()).map_err(Failure)?),
         Topic::Tunnels => ipsec::tunnels(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
     };
     print(&text)

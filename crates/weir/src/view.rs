@@ -142,6 +142,94 @@ pub struct Worker {
     pub buffers_missing: i64,
     /// By port name.
     pub ports: BTreeMap<String, Traffic>,
+    /// Who answered what it asked of SPDs, by direction and family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lookups: Vec<WorkerLookups>,
+}
+
+/// Answers to what was asked of SPDs, by who gave them. With a cache `classified + scanned` is `miss`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lookups {
+    /// By the first rule, for a whole batch: no cache was asked.
+    pub first: u64,
+    /// By the cache.
+    pub hit: u64,
+    /// The cache was asked and did not know.
+    pub miss: u64,
+    /// Misses because another flow had the bucket.
+    pub collision: u64,
+    /// Misses because rules changed since it was learned.
+    pub stale: u64,
+    pub classified: u64,
+    pub scanned: u64,
+    /// Where the oracle said otherwise: each is a defect.
+    pub disagreed: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerLookups {
+    /// `in` or `out`.
+    pub direction: String,
+    /// `ipv4` or `ipv6`.
+    pub family: String,
+    #[serde(flatten)]
+    pub lookups: Lookups,
+}
+
+/// `GET /v1/cache`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cache {
+    /// `spd-classifier`: `auto`, `on` or `off`.
+    pub classifier: String,
+    pub oracle: bool,
+    /// One for each direction and family.
+    pub ways: Vec<CacheWay>,
+    /// Two for each SPD: out and in.
+    pub spds: Vec<SpdRules>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheWay {
+    /// `in` or `out`.
+    pub direction: String,
+    /// `ipv4` or `ipv6`.
+    pub family: String,
+    /// There is a flow cache.
+    pub on: bool,
+    pub buckets: u64,
+    /// Buckets that have a flow, of rules of now or before.
+    pub occupied: u64,
+    pub bytes: u64,
+    /// Over all workers.
+    #[serde(flatten)]
+    pub lookups: Lookups,
+}
+
+/// The rules of an SPD in one direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpdRules {
+    pub spd: String,
+    /// `in` or `out`.
+    pub direction: String,
+    pub bytes: u64,
+    pub families: Vec<FamilyRules>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FamilyRules {
+    /// `ipv4` or `ipv6`.
+    pub family: String,
+    pub rules: usize,
+    /// Who answers where no cache does: `classifier` or `scan`.
+    pub layer: String,
+    /// Of the classifier.
+    pub tables: usize,
+    /// Rules in the longest chain of a table.
+    pub longest_chain: usize,
+    /// Rules no table takes.
+    pub in_no_table: usize,
+    /// Of a packet with a rule or a box of rules: no lookup takes more.
+    pub most_comparisons: usize,
 }
 
 /// `GET /v1/drops`

@@ -12,7 +12,7 @@ use weir_core::trace::{Step, trace};
 use weir_core::verdict::{Blame, DropCounters, Reason, Verdict};
 use weir_core::wire::DisplayMac;
 
-use super::{Daemon, metrics};
+use super::{Daemon, lookups, metrics};
 use crate::config;
 use crate::server::{Answer, What};
 use crate::view;
@@ -30,6 +30,7 @@ impl Daemon {
             What::Sas => Answer::json(200, &self.sas(now)),
             What::Spds => Answer::json(200, &self.spds()),
             What::Tunnels => Answer::json(200, &self.tunnels()),
+            What::Cache => Answer::json(200, &self.cache()),
             What::Trace { body } => match self.trace(&body) {
                 Ok(trace) => Answer::json(200, &trace),
                 Err(error) => Answer::refusal(400, error),
@@ -47,7 +48,7 @@ impl Daemon {
                     &self.worker_views(),
                     &self.status(now),
                     self.control.neighbor_counters(),
-                    metrics::Ipsec { sas: self.sas(now), spds: self.spds() },
+                    metrics::Ipsec { sas: self.sas(now), spds: self.spds(), cache: self.cache() },
                 );
                 Answer { status: 200, kind: metrics::CONTENT_TYPE, body }
             }
@@ -198,6 +199,10 @@ impl Daemon {
             buffers_free: report.buffers_free,
             buffers_missing: report.buffers_missing(),
             ports: ports.collect::<BTreeMap<_, _>>(),
+            lookups: match self.control.desired().ipsec.spds.is_empty() {
+                true => Vec::new(),
+                false => lookups::worker(&report.lookups),
+            },
         }
     }
 

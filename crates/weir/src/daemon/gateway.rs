@@ -18,6 +18,7 @@ use weir_core::wire::ethernet;
 
 use super::Daemon;
 use super::answer::{add, blame};
+use super::lookups::Oracle;
 use crate::config::ipsec::selector::PROTOCOLS;
 use crate::view;
 
@@ -49,6 +50,7 @@ pub(super) struct Watch {
     looked: Nanos,
     drops: DropCounters,
     told: HashMap<Reason, Nanos>,
+    pub(super) oracle: Oracle,
     /// What steering was last told.
     steered: Option<(HashSet<IpAddr>, HashSet<u16>)>,
 }
@@ -83,6 +85,7 @@ impl Daemon {
         if self.control.tables().ipsec.is_some() && now.saturating_sub(self.watch.looked) >= LOOK_EVERY {
             self.watch.looked = now;
             self.tell_drops(now);
+            self.tell_disagreements(now);
         }
     }
 

@@ -17,7 +17,7 @@ use weir_core::neighbor;
 use weir_core::verdict::Reason;
 
 use super::answer::blame;
-use crate::view::{Policy, Port, Sa, Spd, Status, Worker};
+use crate::view::{Cache, CacheWay, Lookups, Policy, Port, Sa, Spd, Status, Worker};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -26,6 +26,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub struct Ipsec {
     pub sas: Vec<Sa>,
     pub spds: Vec<Spd>,
+    pub cache: Cache,
 }
 
 /// The text of one scrape.
@@ -103,6 +104,7 @@ impl Collector for Scrape {
         self.neighbors(encoder)?;
         self.sas(encoder)?;
         self.policies(encoder)?;
+        self.lookups(encoder)?;
         let family = Family { encoder, name: "tables_generation", help: "Snapshots of the tables published" };
         family.gauges([(Vec::new(), self.status.generation as i64)])
     }
@@ -304,9 +306,88 @@ impl Scrape {
     }
 }
 
+impl Scrape {
+    fn lookups(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        if self.ipsec.spds.is_empty() {
+            return Ok(());
+        }
+        let numbers: Vec<String> = self.workers.iter().map(|w| w.worker.to_string()).collect();
+        let each = || {
+            self.workers.iter().zip(&numbers).flat_map(|(worker, number)| {
+                worker.lookups.iter().map(move |l| {
+                    let labels: Labels<'_> =
+                        vec![("direction", &l.direction), ("family", &l.family), ("worker", number)];
+                    (labels, l.lookups)
+                })
+            })
+        };
+        type Of = fn(Lookups) -> u64;
+        let counters: [(&'static str, &'static str, Of); 5] = [
+            ("spd_cache_hits", "Packets a flow cache had the answer for", |l| l.hit),
+            ("spd_cache_misses", "Packets a flow cache had no answer for", |l| l.miss),
+            ("spd_cache_collisions", "Misses because another flow had the bucket", |l| l.collision),
+            ("spd_cache_stale", "Misses because the rules had changed", |l| l.stale),
+            ("spd_oracle_disagreements", "Answers that were not the ordered scan's; each is a defect", |l| {
+                l.disagreed
+            }),
+        ];
+        for (name, help, of) in counters {
+            Family { encoder, name, help }.counters(each().map(|(labels, l)| (labels, of(l))))?;
+        }
+        let layers: [(&'static str, Of); 4] = [
+            ("first", |l| l.first),
+            ("cache", |l| l.hit),
+            ("classifier", |l| l.classified),
+            ("scan", |l| l.scanned),
+        ];
+        let by_layer = each().flat_map(|(labels, l)| {
+            layers.map(|(layer, of)| ([&[("layer", layer)], &labels[..]].concat(), of(l)))
+        });
+        Family { encoder, name: "spd_lookups", help: "Packets SPDs were asked about, by who answered" }
+            .counters(by_layer)?;
+        type Gauge = fn(&CacheWay) -> u64;
+        let gauges: [(&'static str, &'static str, Gauge); 3] = [
+            ("spd_cache_buckets", "Buckets of a flow cache; 0 where it is off", |c| c.buckets),
+            ("spd_cache_occupied_buckets", "Buckets that have a flow", |c| c.occupied),
+            ("spd_cache_bytes", "Memory of a flow cache", |c| c.bytes),
+        ];
+        for (name, help, of) in gauges {
+            let samples = self.ipsec.cache.ways.iter().map(|c| {
+                let labels: Labels<'_> = vec![("direction", &c.direction), ("family", &c.family)];
+                (labels, i64::try_from(of(c)).unwrap_or(i64::MAX))
+            });
+            Family { encoder, name, help }.gauges(samples)?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::WorkerLookups;
+
+    #[test]
+    fn who_answered_is_told_by_layer_direction_and_family() {
+        let lookups = Lookups { first: 1, hit: 2, miss: 7, classified: 3, scanned: 4, ..Lookups::default() };
+        let asked = WorkerLookups { direction: "in".into(), family: "ipv6".into(), lookups };
+        let worker = Worker { lookups: vec![asked], ..Worker::default() };
+        let way =
+            CacheWay { direction: "in".into(), family: "ipv6".into(), buckets: 16, ..CacheWay::default() };
+        let ipsec = Ipsec {
+            spds: vec![Spd::default()],
+            cache: Cache { ways: vec![way], ..Cache::default() },
+            ..Ipsec::default()
+        };
+        let text = text(&[], &[worker], &Status::default(), neighbor::Counters::default(), ipsec);
+        let labels = "direction=\"in\",family=\"ipv6\",worker=\"0\"}";
+        for (layer, count) in [("first", 1), ("cache", 2), ("classifier", 3), ("scan", 4)] {
+            let line = format!("weir_spd_lookups_total{{layer=\"{layer}\",{labels} {count}\n");
+            assert!(text.contains(&line), "{line} is missing in {text}");
+        }
+        assert!(text.contains(&format!("weir_spd_cache_misses_total{{{labels} 7\n")), "{text}");
+        assert!(text.contains("weir_spd_cache_buckets{direction=\"in\",family=\"ipv6\"} 16\n"), "{text}");
+    }
 
     #[test]
     fn every_reason_is_told_from_the_start() {

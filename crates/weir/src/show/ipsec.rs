@@ -1,6 +1,6 @@
 //! `weir show sa`, `spd` and `tunnels` as tables.
 
-use super::{duration, table};
+use super::{Shown, duration, table};
 use crate::view;
 
 pub fn sas(sas: &[view::Sa]) -> String {
@@ -95,7 +95,10 @@ pub fn tunnels(tunnels: &[view::Tunnel]) -> String {
     table(head, 2..7, tunnels.iter().map(row).collect())
 }
 
-pub fn spds(spds: &[view::Spd]) -> String {
+/// Policies of an SPD that are shown where not all are asked for: two screens.
+const POLICIES_SHOWN: usize = 100;
+
+pub fn spds(spds: &[view::Spd], shown: &Shown) -> String {
     if spds.is_empty() {
         return "no spd is configured\n".to_owned();
     }
@@ -107,7 +110,16 @@ pub fn spds(spds: &[view::Spd]) -> String {
             spd.ports.join(", "),
             spd.default
         );
-        let row = |(n, p): (usize, &view::Policy)| {
+        let meant = |p: &view::Policy| {
+            let hit = p.out_packets + p.in_packets > 0;
+            (hit || !shown.hit) && shown.named.as_ref().is_none_or(|n| p.name.contains(n.as_str()))
+        };
+        let mut meant: Vec<_> = spd.policies.iter().enumerate().filter(|(_, p)| meant(p)).collect();
+        let all = meant.len();
+        if !shown.all {
+            meant.truncate(POLICIES_SHOWN);
+        }
+        let row = |&(n, p): &(usize, &view::Policy)| {
             [
                 (n + 1).to_string(),
                 p.name.clone(),
@@ -135,7 +147,14 @@ pub fn spds(spds: &[view::Spd]) -> String {
             "out",
             "in",
         ];
-        out += &table(head, 4..8, spd.policies.iter().enumerate().map(row).collect());
+        out += &table(head, 4..8, meant.iter().map(row).collect());
+        if meant.len() < spd.policies.len() {
+            out += &format!("# {} of {} policies are shown", meant.len(), spd.policies.len());
+            out += match meant.len() < all {
+                true => "; --all shows all, --named TEXT and --hit choose\n",
+                false => "\n",
+            };
+        }
     }
     out
 }
@@ -143,6 +162,31 @@ pub fn spds(spds: &[view::Spd]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_policies_some_are_shown_and_the_rest_is_counted() {
+        let policy =
+            |n: u64| view::Policy { name: format!("p{n}"), in_packets: n / 999, ..view::Policy::default() };
+        let spd = view::Spd {
+            name: "wan".into(),
+            policies: (0..1000).map(policy).collect(),
+            ..view::Spd::default()
+        };
+        let text = |shown: &Shown| spds(std::slice::from_ref(&spd), shown);
+        let said = text(&Shown::default());
+        assert!(
+            said.ends_with(
+                "# 100 of 1000 policies are shown; --all shows all, --named TEXT and --hit choose\n"
+            )
+        );
+        assert_eq!(said.lines().count(), 103);
+        let said = text(&Shown { all: true, ..Shown::default() });
+        assert_eq!(said.lines().count(), 1002);
+        let said = text(&Shown { hit: true, ..Shown::default() });
+        assert!(said.contains("1000  p999") && said.ends_with("# 1 of 1000 policies are shown\n"), "{said}");
+        let said = text(&Shown { named: Some("p77".into()), ..Shown::default() });
+        assert!(said.contains("p770") && said.ends_with("# 11 of 1000 policies are shown\n"), "{said}");
+    }
 
     #[test]
     fn an_sa_says_why_it_failed_packets() {

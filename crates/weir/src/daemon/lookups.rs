@@ -1,0 +1,171 @@
+//! How SPDs were asked: flow caches, classifier and ordered scan for the control socket and `/metrics`; what the
+//! oracle found, for the log.
+//!
+//! Promises: an answer is counted with the layer that gave it, so that hits and misses add up to what a cache was
+//! asked; disagreements are logged as errors, at most every [`TELL_EVERY`], with how many there were.
+
+use weir_core::ipsec::Direction;
+use weir_core::ipsec::flow_cache::FlowCache;
+use weir_core::ipsec::spd::{Layer, LookupCounters, Way, WayCounters};
+use weir_core::state::SpdSpec;
+use weir_core::time::{Nanos, SECOND};
+
+use super::Daemon;
+use crate::view;
+
+/// How often disagreements are told of.
+const TELL_EVERY: Nanos = 10 * SECOND;
+
+/// What of the oracle was told already.
+#[derive(Debug, Default)]
+pub(super) struct Oracle {
+    disagreed: u64,
+    told: Option<Nanos>,
+}
+
+impl Oracle {
+    /// Disagreements to tell of now, of `all` there were.
+    fn news(&mut self, now: Nanos, all: u64) -> Option<u64> {
+        let more = all.saturating_sub(self.disagreed);
+        if more == 0 || self.told.is_some_and(|at| now.saturating_sub(at) < TELL_EVERY) {
+            return None;
+        }
+        (self.disagreed, self.told) = (all, Some(now));
+        Some(more)
+    }
+}
+
+impl Daemon {
+    /// Tells the log where a layer said otherwise than the ordered scan.
+    pub(super) fn tell_disagreements(&mut self, now: Nanos) {
+        let ways = Way::ALL.map(|way| (way, self.lookups().ways[way as usize].disagreed));
+        let all = ways.iter().map(|way| way.1).sum();
+        let Some(more) = self.watch.oracle.news(now, all) else { return };
+        let where_: Vec<&str> = ways.iter().filter(|way| way.1 > 0).map(|way| way.0.name()).collect();
+        tracing::error!(
+            "spd-oracle: cache or classifier said otherwise than the ordered scan about {more} packets ({}); the scan's answer was used; this is a defect of weir: report it with the policies and `weir show cache --json`, and until it is mended set the spd flow caches and spd-classifier to \"off\"",
+            where_.join(", ")
+        );
+    }
+
+    /// Of all workers.
+    fn lookups(&self) -> LookupCounters {
+        let mut sum = LookupCounters::default();
+        for report in self.reports() {
+            for (sum, more) in sum.ways.iter_mut().zip(&report.lookups.ways) {
+                add(sum, more);
+            }
+        }
+        sum
+    }
+
+    pub(super) fn cache(&self) -> view::Cache {
+        let ipsec = self.control.tables().ipsec.as_deref();
+        let sum = self.lookups();
+        let desired = &self.control.desired().ipsec;
+        let way = |way: Way| {
+            let cache = ipsec.and_then(|ipsec| ipsec.caches.get(way));
+            view::CacheWay {
+                direction: direction(way).to_owned(),
+                family: family(way).to_owned(),
+                on: cache.is_some(),
+                buckets: cache.map_or(0, |c| c.buckets().into()),
+                occupied: cache.map_or(0, |c| c.occupied()),
+                bytes: cache.map_or(0, |c| FlowCache::bytes(way, c.buckets())),
+                lookups: lookups(&sum.ways[way as usize]),
+            }
+        };
+        view::Cache {
+            classifier: match desired.lookup.layer {
+                Layer::Auto => "auto",
+                Layer::Classifier => "on",
+                Layer::Scan => "off",
+            }
+            .to_owned(),
+            oracle: ipsec.is_some_and(|ipsec| ipsec.oracle),
+            ways: Way::ALL.map(way).into(),
+            spds: desired
+                .spds
+                .iter()
+                .flat_map(|spd| [Direction::Out, Direction::In].map(|d| rules(spd, d)))
+                .collect(),
+        }
+    }
+}
+
+/// What one worker counted, for ways it was asked about.
+pub(super) fn worker(counters: &LookupCounters) -> Vec<view::WorkerLookups> {
+    let view = |way: Way| view::WorkerLookups {
+        direction: direction(way).to_owned(),
+        family: family(way).to_owned(),
+        lookups: lookups(&counters.ways[way as usize]),
+    };
+    Way::ALL.map(view).into()
+}
+
+fn rules(spd: &SpdSpec, way: Direction) -> view::SpdRules {
+    let selectors = spd.policies.iter().flat_map(|policy| policy.selectors(way));
+    let (v4, v6): (Vec<_>, Vec<_>) = selectors.partition(|selector| selector.source.first.is_ipv4());
+    let family = |(family, rules): (&str, usize)| view::FamilyRules {
+        family: family.to_owned(),
+        rules,
+        layer: "scan".to_owned(),
+        most_comparisons: rules,
+        ..view::FamilyRules::default()
+    };
+    view::SpdRules {
+        spd: spd.name.clone(),
+        direction: match way {
+            Direction::Out => "out",
+            Direction::In => "in",
+        }
+        .to_owned(),
+        bytes: 0,
+        families: [("ipv4", v4.len()), ("ipv6", v6.len())].map(family).into(),
+    }
+}
+
+fn add(sum: &mut WayCounters, more: &WayCounters) {
+    sum.first += more.first;
+    sum.hit += more.hit;
+    sum.miss += more.miss;
+    sum.collision += more.collision;
+    sum.stale += more.stale;
+    sum.classified += more.classified;
+    sum.scanned += more.scanned;
+    sum.disagreed += more.disagreed;
+}
+
+fn lookups(c: &WayCounters) -> view::Lookups {
+    view::Lookups {
+        first: c.first,
+        hit: c.hit,
+        miss: c.miss,
+        collision: c.collision,
+        stale: c.stale,
+        classified: c.classified,
+        scanned: c.scanned,
+        disagreed: c.disagreed,
+    }
+}
+
+fn direction(way: Way) -> &'static str {
+    if matches!(way, Way::Ipv4Outbound | Way::Ipv6Outbound) { "out" } else { "in" }
+}
+
+fn family(way: Way) -> &'static str {
+    if way.is_ipv4() { "ipv4" } else { "ipv6" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disagreements_are_told_now_and_then_and_all_counted() {
+        let mut oracle = Oracle::default();
+        assert_eq!(oracle.news(0, 0), None, "nothing happened");
+        let told: Vec<u64> = (0..25).filter_map(|s| oracle.news(s * SECOND, (s + 1) * 3)).collect();
+        assert_eq!(told, [3, 30, 30]);
+    }
+}
