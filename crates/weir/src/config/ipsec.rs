@@ -79,7 +79,7 @@ impl Ipsec {
             IpsecPlace::TunnelAddress { tunnel: i, address } => {
                 tunnel(i).and_then(|t| t.addresses.get(address)).map(|a| &a.span)
             }
-            IpsecPlace::Lookup(_) => None,
+            IpsecPlace::Lookup(way) => return self.lookup.span(way),
             IpsecPlace::Spd(i) => self.spds.get(i).map(|s| &s.name.span),
             IpsecPlace::Policy { spd, policy } => {
                 let spd = self.spds.get(spd).map(|s| s.name.value.as_str());
