@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::server::encoded;
 use weir_core::ipsec::spd::LookupSpec;
 
-use crate::{client, config, daemon, genkey, memory, show, top, trace, view};
+use crate::{client, config, daemon, genkey, memory, policy, show, top, trace, view};
 
 /// Why a command ended badly: lower case, subject first, then the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +97,18 @@ enum Verb {
         /// spd: policies that decided about a packet
         #[arg(long)]
         hit: bool,
+    },
+    /// Change policies of a running gateway one by one
+    #[command(after_help = "Examples:\n  \
+        weir policy add wan guests --local 10.7.0.0/16 --action discard --before everything\n  \
+        weir policy replace wan web --protocol tcp --remote-ports 443 --action bypass --dry-run\n  \
+        weir policy remove wan guests\n  \
+        weir policy list --named guest\n\n\
+        Costs one rule, however many there are. The file is not changed: the next `weir apply` of it makes its\n\
+        policies the truth again and prints the difference. Several changes at once: POST /v1/policies.")]
+    Policy {
+        #[command(subcommand)]
+        verb: policy::Policy,
     },
     /// Live rates: packets, bits and drops a second, by port, worker and reason
     #[command(after_help = "Examples:\n  \
@@ -250,6 +262,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             let shown = show::Shown { all: *all, named: named.clone(), hit: *hit };
             show::run(&socket()?, *topic, *json, &shown)
         }
+        Verb::Policy { verb } => policy::run(&socket()?, verb),
         Verb::Top { once, every } => top::run(&socket()?, Duration::from_secs_f64(*every), *once),
         Verb::Trace(args) => trace::run(&socket()?, args),
         Verb::Genkey(args) => genkey::run(args),
@@ -318,6 +331,11 @@ fn apply(socket: Option<PathBuf>, file: &Path, dry_run: bool) -> Result<(), Fail
     }
     let body = config.source.text.as_bytes();
     let applied: view::Applied = client::post(&socket, &path, "application/toml", body).map_err(Failure)?;
+    show::print(&report(&applied))
+}
+
+/// What came of changes, a line each.
+pub fn report(applied: &view::Applied) -> String {
     let mut out: String = applied.actions.iter().map(|line| line.clone() + "\n").collect();
     out += &applied.notes.iter().map(|note| format!("# {note}\n")).collect::<String>();
     out += &match (applied.actions.len(), applied.applied) {
@@ -325,7 +343,7 @@ fn apply(socket: Option<PathBuf>, file: &Path, dry_run: bool) -> Result<(), Fail
         (n, true) => format!("{} applied, tables of generation {}\n", count(n, "change"), applied.generation),
         (n, false) => format!("{} to make; nothing was done\n", count(n, "change")),
     };
-    show::print(&out)
+    out
 }
 
 /// Words to complete: verbs, topics and options as the parser knows them, files where files go.

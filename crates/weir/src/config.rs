@@ -21,7 +21,7 @@ use toml::de::{DeTable, DeValue};
 use weir_core::ipsec::cipher::Keys;
 use weir_core::ipsec::spd::LookupSpec;
 use weir_core::state::{
-    AddressSpec, Desired, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via as CoreVia,
+    AddressSpec, Desired, NeighborSpec, NextHopSpec, PolicySpec, PortSpec, RouteSpec, Via as CoreVia,
 };
 use weir_core::tables::{Owner, Settings};
 
@@ -160,6 +160,23 @@ pub fn parse_with(file: &str, name: &str, text: String, keys: KeysFrom<'_>) -> R
         check::check_core(&config, &mut complaints);
     }
     if complaints.is_empty() { Ok(config) } else { Err(refused(&source, complaints)) }
+}
+
+/// Judges a text of one `[[policy]]` by itself: names of SPDs and SAs are for who knows them.
+pub fn parse_policy(text: String) -> Result<PolicySpec, Refused> {
+    let source = Source { name: "policy".to_owned(), text };
+    let mut complaints = Complaints::default();
+    let (document, errors) = DeTable::parse_recoverable(&source.text);
+    for error in &errors {
+        complaints.add(error.span().unwrap_or_default(), format!("not TOML: {}", error.message()));
+    }
+    let fields =
+        Fields::new(document.get_ref(), document.span(), String::new(), &["policy"], &mut complaints);
+    let mut policies = each(&fields, "policy", &mut complaints, ipsec::policy::policy);
+    match policies.pop() {
+        Some(policy) if complaints.is_empty() && policies.is_empty() => Ok(policy.spec),
+        _ => Err(refused(&source, complaints)),
+    }
 }
 
 fn refused(source: &Source, complaints: Complaints) -> Refused {

@@ -18,6 +18,7 @@ mod gateway;
 mod links;
 mod lookups;
 pub mod metrics;
+mod policies;
 mod start;
 
 use std::collections::BTreeMap;

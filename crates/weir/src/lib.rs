@@ -10,6 +10,7 @@ pub mod daemon;
 pub mod genkey;
 pub mod lane;
 pub mod memory;
+pub mod policy;
 pub mod ports;
 pub mod server;
 pub mod show;

@@ -64,6 +64,10 @@ pub enum What {
         text: String,
         dry_run: bool,
     },
+    Policies {
+        body: Vec<u8>,
+        dry_run: bool,
+    },
     Trace {
         body: Vec<u8>,
     },
@@ -325,6 +329,7 @@ const INDEX: &str = "weir control socket\n\
     GET  /v1/cache      IPsec: flow caches and rules of SPDs, who answered\n\
     POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
     \x20                   ?folder=PATH where the keys file lies\n\
+    POST /v1/policies   {\"spd\": \"wan\", \"changes\": [{\"remove\": {\"name\": \"p\"}}]}; ?dry-run only tells\n\
     POST /v1/trace      {\"port\": \"lan\", \"frame\": \"<hex>\"}\n\
     GET  /metrics       Prometheus text\n";
 
@@ -362,6 +367,7 @@ fn route(method: &Method, path: &str, query: &str, body: Vec<u8>) -> Result<What
         "/v1/spd" => get(What::Spds),
         "/v1/tunnels" => get(What::Tunnels),
         "/v1/cache" => get(What::Cache),
+        "/v1/policies" => post(What::Policies { body, dry_run: option("dry-run").is_some() }),
         "/v1/trace" => post(What::Trace { body }),
         "/metrics" => get(What::Metrics),
         "/v1/apply" => {

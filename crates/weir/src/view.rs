@@ -347,6 +347,46 @@ pub struct Applied {
     pub generation: u64,
 }
 
+/// `POST /v1/policies`: changes of the policies of an SPD, one after the other, all or none; `?dry-run` only asks.
+/// The answer is [`Applied`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRequest {
+    pub spd: String,
+    pub changes: Vec<PolicyChange>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum PolicyChange {
+    Add(AddPolicy),
+    Remove {
+        name: String,
+    },
+    /// The policy of this name, which keeps its place.
+    Replace {
+        policy: PolicyFields,
+    },
+}
+
+/// Last, unless one of the others says where.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddPolicy {
+    pub policy: PolicyFields,
+    /// Names of policies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// Its number, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<usize>,
+}
+
+/// Keys of a `[[policy]]`, without `spd`.
+pub type PolicyFields = serde_json::Map<String, serde_json::Value>;
+
 /// `POST /v1/trace`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceRequest {

@@ -42,6 +42,10 @@ impl Daemon {
                     Err(error) => Answer::refusal(422, error),
                 }
             }
+            What::Policies { body, dry_run } => match self.change_policies(now, &body, dry_run) {
+                Ok(applied) => Answer::json(200, &applied),
+                Err(error) => Answer::refusal(422, error),
+            },
             What::Metrics => {
                 let body = metrics::text(
                     &self.ports(),

@@ -1,0 +1,210 @@
+//! `POST /v1/policies`: policies of an SPD change one by one, without the file of all of them.
+//!
+//! Promises: a policy is read as a `[[policy]]` of the file is, with the same complaints; all changes of a request
+//! or none; what the file says is not touched, so that the next `weir apply` makes it the truth again and prints
+//! the difference. Refuses: names that are not there, with the nearest one; two places for one policy.
+
+use weir_core::control::PolicyChange;
+use weir_core::state::{Error, Policies, PolicySpec, nearest};
+use weir_core::time::Nanos;
+
+use super::Daemon;
+use crate::config;
+use crate::view::{self, Applied};
+
+/// Changes of one request: a thousand lists of policies are compared in it at the most.
+const CHANGES_MAX: usize = 1000;
+
+impl Daemon {
+    pub(super) fn change_policies(
+        &mut self,
+        now: Nanos,
+        body: &[u8],
+        dry_run: bool,
+    ) -> Result<Applied, String> {
+        let request: view::PolicyRequest = serde_json::from_slice(body).map_err(|e| {
+            format!("policy: the body is not a request ({e}); send {{\"spd\": \"…\", \"changes\": [{{\"remove\": {{\"name\": \"…\"}}}}]}}")
+        })?;
+        let (n, spd) = (request.changes.len(), request.spd.as_str());
+        if !(1..=CHANGES_MAX).contains(&n) {
+            return Err(format!("policy: got {n} changes, expected 1 to {CHANGES_MAX}; split the request"));
+        }
+        let spds = &self.control.desired().ipsec.spds;
+        let at = spds
+            .iter()
+            .position(|s| s.name == spd)
+            .ok_or_else(|| missing("policy: there is no spd", spd, spds.iter().map(|s| s.name.as_str())))?;
+        let mut list = spds[at].policies.clone();
+        let (mut changes, mut actions) = (Vec::new(), Vec::new());
+        for change in &request.changes {
+            let (change, action) = change_of(spd, change, &mut list)?;
+            changes.push(change);
+            actions.push(action);
+        }
+        if dry_run {
+            let mut wanted = self.control.desired().clone();
+            wanted.ipsec.spds[at].policies = list;
+            self.control.plan(&wanted).map_err(|errors| sentences(&errors))?;
+        } else {
+            self.control.change_policies(now, spd, changes).map_err(|errors| sentences(&errors))?;
+            self.publish();
+            actions.iter().for_each(|action| tracing::info!("applied {action}"));
+        }
+        let generation = self.control.tables().generation;
+        Ok(Applied { actions, notes: Vec::new(), applied: !dry_run, generation })
+    }
+}
+
+/// One change as the core takes it, and as a line; `list` becomes what it will be.
+fn change_of(
+    spd: &str,
+    change: &view::PolicyChange,
+    list: &mut Policies,
+) -> Result<(PolicyChange, String), String> {
+    Ok(match change {
+        view::PolicyChange::Add(add) => {
+            let policy = policy(spd, &add.policy)?;
+            let at = place(spd, add, list)?;
+            list.insert(at, policy.clone());
+            let action = format!("+ spd {spd}: policy {} as number {}", policy.name, at + 1);
+            (PolicyChange::Insert { at, policy }, action)
+        }
+        view::PolicyChange::Remove { name } => {
+            list.remove(find(spd, name, list)?);
+            (PolicyChange::Remove { name: name.clone() }, format!("- spd {spd}: policy {name}"))
+        }
+        view::PolicyChange::Replace { policy: fields } => {
+            let policy = policy(spd, fields)?;
+            let at = find(spd, &policy.name, list)?;
+            list.replace(at, policy.clone());
+            let action = format!("~ spd {spd}: policy {}", policy.name);
+            (PolicyChange::Replace { policy }, action)
+        }
+    })
+}
+
+/// Before which policy a new one comes, counted from 0.
+fn place(spd: &str, add: &view::AddPolicy, list: &Policies) -> Result<usize, String> {
+    match (&add.before, &add.after, add.at) {
+        (None, None, None) => Ok(list.len()),
+        (Some(name), None, None) => find(spd, name, list),
+        (None, Some(name), None) => Ok(find(spd, name, list)? + 1),
+        (None, None, Some(number)) if (1..=list.len() + 1).contains(&number) => Ok(number - 1),
+        (None, None, Some(number)) => Err(format!(
+            "spd {spd}: at is {number}, expected 1 to {}; `weir show spd` numbers its policies",
+            list.len() + 1
+        )),
+        _ => Err(format!("spd {spd}: got more than one of before, after and at; write one of them")),
+    }
+}
+
+fn find(spd: &str, name: &str, list: &Policies) -> Result<usize, String> {
+    list.iter().position(|p| p.name == name).ok_or_else(|| {
+        missing(&format!("spd {spd}: there is no policy"), name, list.iter().map(|p| p.name.as_str()))
+    })
+}
+
+fn missing<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let remedy = match nearest(name, known) {
+        Some(near) => format!("write `{near}`"),
+        None => "`weir show spd` lists what there is".to_owned(),
+    };
+    format!("{what} `{name}`; {remedy}")
+}
+
+fn policy(spd: &str, fields: &view::PolicyFields) -> Result<PolicySpec, String> {
+    let mut text = format!("[[policy]]\nspd = {}\n", serde_json::Value::from(spd));
+    for (key, value) in fields {
+        text += &format!("{} = {}\n", toml_key(key), toml(key, value)?);
+    }
+    config::parse_policy(text).map_err(|refused| refused.0)
+}
+
+/// JSON as TOML: strings, numbers and lists are written alike.
+fn toml(key: &str, value: &serde_json::Value) -> Result<String, String> {
+    use serde_json::Value;
+    match value {
+        Value::Null => Err(format!("policy: {key}: got null, expected a value; leave it out")),
+        Value::Array(items) => {
+            let items: Result<Vec<String>, String> = items.iter().map(|item| toml(key, item)).collect();
+            Ok(format!("[{}]", items?.join(", ")))
+        }
+        Value::Object(fields) => {
+            let fields: Result<Vec<String>, String> =
+                fields.iter().map(|(k, v)| Ok(format!("{} = {}", toml_key(k), toml(k, v)?))).collect();
+            Ok(format!("{{ {} }}", fields?.join(", ")))
+        }
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(value.to_string()),
+    }
+}
+
+fn toml_key(key: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    match !key.is_empty() && key.chars().all(bare) {
+        true => key.to_owned(),
+        false => serde_json::Value::from(key).to_string(),
+    }
+}
+
+fn sentences(errors: &[Error]) -> String {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(list: &mut Policies, json: &str) -> Result<String, String> {
+        let change: view::PolicyChange = serde_json::from_str(json).expect("a change");
+        change_of("wan", &change, list).map(|(_, action)| action)
+    }
+
+    fn names(list: &Policies) -> Vec<&str> {
+        list.iter().map(|p| p.name.as_str()).collect()
+    }
+
+    #[test]
+    fn policies_come_where_they_are_wanted_change_and_go() {
+        let mut list = Policies::default();
+        let add = |name: &str, place: &str| {
+            format!("{{\"add\": {{\"policy\": {{\"name\": \"{name}\", \"action\": \"bypass\"}}{place}}}}}")
+        };
+        changed(&mut list, &add("b", "")).expect("last");
+        changed(&mut list, &add("d", "")).expect("last");
+        changed(&mut list, &add("a", ", \"before\": \"b\"")).expect("before");
+        changed(&mut list, &add("c", ", \"after\": \"b\"")).expect("after");
+        let said = changed(&mut list, &add("first", ", \"at\": 1")).expect("by number");
+        assert_eq!(said, "+ spd wan: policy first as number 1");
+        assert_eq!(names(&list), ["first", "a", "b", "c", "d"]);
+        changed(&mut list, "{\"remove\": {\"name\": \"b\"}}").expect("there");
+        changed(&mut list, "{\"replace\": {\"policy\": {\"name\": \"c\", \"action\": \"discard\"}}}")
+            .expect("there");
+        assert_eq!(names(&list), ["first", "a", "c", "d"]);
+        assert_eq!(list[2].action, weir_core::ipsec::Action::Discard);
+        let said = changed(&mut list, &add("x", ", \"at\": 9")).expect_err("no such place");
+        assert_eq!(said, "spd wan: at is 9, expected 1 to 5; `weir show spd` numbers its policies");
+        let said = changed(&mut list, "{\"remove\": {\"name\": \"frist\"}}").expect_err("not there");
+        assert_eq!(said, "spd wan: there is no policy `frist`; write `first`");
+        let said = changed(&mut list, &add("x", ", \"at\": 1, \"before\": \"a\"")).expect_err("two places");
+        assert!(said.contains("more than one of before, after and at"), "{said}");
+    }
+
+    #[test]
+    fn a_policy_in_json_is_judged_as_one_of_a_file() {
+        let mut list = Policies::default();
+        let whole = r#"{"add": {"policy": {"name": "web", "local": ["10.1.0.0/16", "10.3.0.7"], "remote": "10.2.0.0/16",
+            "protocol": "tcp", "remote_ports": "8000-8999", "action": "bypass"}}}"#;
+        changed(&mut list, whole).expect("right");
+        assert_eq!((list[0].local.len(), list[0].remote_ports.first, list[0].protocol), (2, 8000, Some(6)));
+        let ping = r#"{"add": {"policy": {"name": "ping", "protocol": "icmp", "icmp": {"type": 8}, "action": "bypass"}}}"#;
+        changed(&mut list, ping).expect("right");
+        let wrong = r#"{"add": {"policy": {"name": "w", "lcoal": "10.1.0.0/33", "action": "allow"}}}"#;
+        let said = changed(&mut list, wrong).expect_err("refused");
+        assert!(said.contains("`lcoal` is not a key here") && said.contains("write `local`"), "{said}");
+        assert!(said.contains("action: got `allow`, expected `protect`, `bypass` or `discard`"), "{said}");
+        let null = r#"{"add": {"policy": {"name": "w", "local": null, "action": "bypass"}}}"#;
+        assert!(changed(&mut list, null).expect_err("refused").contains("local: got null"));
+        assert_eq!(names(&list), ["web", "ping"]);
+    }
+}
