@@ -10,6 +10,9 @@ use crate::config::{self, Config, KeysFrom};
 use crate::memory;
 use crate::view::Applied;
 
+/// Changes logged one by one; a list of ten thousand policies is no reading matter.
+const ACTIONS_LOGGED: usize = 100;
+
 impl Daemon {
     /// Reads the file again and applies it; what comes of it is logged and returned.
     pub(super) fn reload(&mut self, now: Nanos) -> Result<Applied, String> {
@@ -89,8 +92,9 @@ impl Daemon {
         self.config = config;
         self.list();
         self.take_up(now);
-        for action in &said {
-            tracing::info!("applied {action}");
+        said.iter().take(ACTIONS_LOGGED).for_each(|action| tracing::info!("applied {action}"));
+        if let Some(more) = said.len().checked_sub(ACTIONS_LOGGED).filter(|&more| more > 0) {
+            tracing::info!("applied {more} changes more");
         }
         if wanted != running {
             notes.iter().for_each(|note| tracing::info!("{note}"));

@@ -2,7 +2,6 @@
 //! hosts behind them, rekeying under load, what is refused and what stays secret.
 
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use weir_core::wire::build::Frame;
 
 use super::bed::{Router, Wire, ip, until};
 use super::gateways::{Ends, GCM, Gateways, Side, Suite, families, hex, pair, policies, ports, sa, tunnel};
-use super::traffic::{Echo, icmp, ping, send_udp, stream, toward};
+use super::traffic::{Echo, icmp, ping, send_udp, stream, toward, under_traffic};
 
 /// Bytes of TCP in each direction: some thousand packets.
 const BULK: usize = 2 << 20;
@@ -154,7 +153,7 @@ fn rekeying_under_traffic_loses_nothing() {
         let file = bed.next(side, &text);
         routers[at].told(&["apply", &file.to_string_lossy()]);
     };
-    let (sent, received) = under_traffic(&bed, outer, || {
+    let seen = under_traffic(&bed.west, outer.client, outer.far, || {
         for n in 1..=ROUNDS {
             // Make before break: both accept the new ones, both send by them, both forget the old ones.
             for (at, side) in [Side::West, Side::East].into_iter().enumerate() {
@@ -168,53 +167,13 @@ fn rekeying_under_traffic_loses_nothing() {
             }
         }
     });
-    assert!(sent > 100, "{sent} datagrams are no traffic");
+    assert!(seen.sent > 100, "{} datagrams are no traffic", seen.sent);
+    assert!(seen.in_order);
     let drops = routers[0].told(&["show", "drops"]) + &routers[1].told(&["show", "drops"]);
-    assert_eq!(sent, received, "{drops}");
+    assert_eq!(seen.sent, seen.received, "{drops}");
     let sas = routers[1].told(&["show", "sa"]);
     assert!(sas.contains(&format!("k{ROUNDS}-east")), "{sas}");
     routers.iter().for_each(Router::assert_conserved);
-}
-
-/// Numbered datagrams from the client to the far host while `work` runs: how many were sent, and arrived
-/// once and in order.
-fn under_traffic(bed: &Gateways, ends: Ends, work: impl FnOnce()) -> (u64, u64) {
-    let receiver = bed.west.in_server(|| UdpSocket::bind((ends.far, 0))).expect("a socket");
-    receiver.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
-    let at = receiver.local_addr().expect("bound");
-    let sender = bed.west.in_client(|| UdpSocket::bind((ends.client, 0))).expect("a socket");
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let stop = &stop;
-        let sending = scope.spawn(move || {
-            let mut sent = 0u64;
-            while !stop.load(Ordering::Acquire) {
-                sender.send_to(&sent.to_be_bytes(), at).expect("sent");
-                sent += 1;
-                thread::sleep(Duration::from_micros(200));
-            }
-            sent
-        });
-        let receiving = scope.spawn(move || {
-            let (mut received, mut next) = (0u64, 0u64);
-            let mut buffer = [0; 64];
-            loop {
-                match receiver.recv(&mut buffer) {
-                    Ok(8) => {
-                        let number = u64::from_be_bytes(*buffer.first_chunk().expect("eight"));
-                        assert!(number >= next, "{number} came after {next}");
-                        (received, next) = (received + 1, number + 1);
-                    }
-                    Ok(len) => panic!("{len} bytes that nobody sent"),
-                    Err(_) if stop.load(Ordering::Acquire) => return received,
-                    Err(_) => {}
-                }
-            }
-        });
-        work();
-        stop.store(true, Ordering::Release);
-        (sending.join().expect("sent"), receiving.join().expect("received"))
-    })
 }
 
 #[test]

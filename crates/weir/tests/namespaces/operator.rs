@@ -1,15 +1,13 @@
 //! What an operator does: asks, traces, applies, reloads, stops; and what the answers look like.
 
 use std::io::Write as _;
-use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use weir_io::{netns, offload};
 
 use super::bed::{Bed, run, until};
-use super::traffic::{Echo, ping, ways};
+use super::traffic::{Echo, ping, under_traffic, ways};
 
 const ROUTES: &str = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n\
     [[route]]\nprefix = \"10.66.0.0/16\"\nvia = \"prohibited\"\n";
@@ -104,30 +102,7 @@ fn apply_under_traffic_loses_nothing() {
     let [way, _] = ways();
     ping(&bed, way.client, way.server);
     let echo = Echo::start(&bed, way.server);
-    let receiver = bed.in_server(|| UdpSocket::bind((way.server, 0))).expect("a socket");
-    receiver.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
-    let at = receiver.local_addr().expect("bound");
-    let sender = bed.in_client(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
-    let stop = AtomicBool::new(false);
-    let (sent, received) = thread::scope(|scope| {
-        let stop = &stop;
-        let sending = scope.spawn(move || {
-            let mut sent = 0u64;
-            while !stop.load(Ordering::Acquire) {
-                sender.send_to(&sent.to_be_bytes(), at).expect("sent");
-                sent += 1;
-                thread::sleep(Duration::from_micros(200));
-            }
-            sent
-        });
-        let receiving = scope.spawn(move || {
-            let mut received = 0u64;
-            let mut buffer = [0; 64];
-            while receiver.recv(&mut buffer).is_ok() || !stop.load(Ordering::Acquire) {
-                received += 1;
-            }
-            received
-        });
+    let seen = under_traffic(&bed, way.client, way.server, || {
         for round in 0..10 {
             let more = match round % 3 {
                 0 => ROUTES.to_owned(),
@@ -145,12 +120,10 @@ fn apply_under_traffic_loses_nothing() {
             assert_eq!(actions(&dry), actions(&done), "{dry}{done}");
         }
         thread::sleep(Duration::from_millis(50));
-        stop.store(true, Ordering::Release);
-        (sending.join().expect("sent"), receiving.join().expect("received"))
     });
-    assert!(sent > 100, "{sent} datagrams are no traffic");
+    assert!(seen.sent > 100, "{} datagrams are no traffic", seen.sent);
     let drops = router.told(&["show", "drops"]);
-    assert_eq!(sent, received, "{drops}");
+    assert_eq!(seen.sent, seen.received, "{drops}");
     assert_eq!(echo.bounce(&bed, 10), 0);
     router.assert_conserved();
 }

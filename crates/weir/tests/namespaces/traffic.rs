@@ -199,3 +199,55 @@ pub fn send_udp(bed: &Bed, to: IpAddr) {
     // An ICMP error for an earlier one may be told here; it is not this one's.
     let _ = socket.send_to(b"?", (to, 9));
 }
+
+/// What came of datagrams that were sent while something else happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub sent: u64,
+    pub received: u64,
+    pub in_order: bool,
+}
+
+/// Numbered datagrams from a client's address to a server's, while `work` runs.
+pub fn under_traffic(bed: &Bed, from: IpAddr, to: IpAddr, work: impl FnOnce()) -> Seen {
+    let receiver = bed.in_server(|| UdpSocket::bind((to, 0))).expect("a socket");
+    receiver.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+    let at = receiver.local_addr().expect("bound");
+    let sender = bed.in_client(|| UdpSocket::bind((from, 0))).expect("a socket");
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stop = &stop;
+        let sending = scope.spawn(move || {
+            let mut sent = 0u64;
+            while !stop.load(Ordering::Acquire) {
+                sender.send_to(&sent.to_be_bytes(), at).expect("sent");
+                sent += 1;
+                thread::sleep(Duration::from_micros(200));
+            }
+            sent
+        });
+        let receiving = scope.spawn(move || {
+            let (mut received, mut next, mut in_order) = (0u64, 0u64, true);
+            let mut buffer = [0; 64];
+            loop {
+                match receiver.recv(&mut buffer) {
+                    Ok(8) => {
+                        let number = u64::from_be_bytes(*buffer.first_chunk().expect("eight"));
+                        in_order &= number >= next;
+                        (received, next) = (received + 1, number + 1);
+                    }
+                    Ok(len) => panic!("{len} bytes that nobody sent"),
+                    Err(_) if stop.load(Ordering::Acquire) => return (received, in_order),
+                    Err(_) => {}
+                }
+            }
+        });
+        // A work that panics ends the traffic too.
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        stop.store(true, Ordering::Release);
+        let sent = sending.join().expect("sent");
+        let (received, in_order) = receiving.join().expect("received");
+        worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Seen { sent, received, in_order }
+    })
+}
