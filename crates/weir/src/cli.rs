@@ -108,7 +108,7 @@ enum Verb {
         policies the truth again and prints the difference. Several changes at once: POST /v1/policies.")]
     Policy {
         #[command(subcommand)]
-        verb: policy::Policy,
+        verb: Box<policy::Policy>,
     },
     /// Live rates: packets, bits and drops a second, by port, worker and reason
     #[command(after_help = "Examples:\n  \
