@@ -13,13 +13,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use weir_io::{netns, offload};
 
-/// How long anything that must happen may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+use crate::machine::set;
+pub use crate::machine::{PATIENCE, ip, missing, run, until};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -74,16 +72,6 @@ impl Family {
     }
 }
 
-/// Runs a command to its end; its stderr in the panic when it fails.
-pub fn run(command: &str) -> String {
-    let mut words = command.split_whitespace();
-    let program = words.next().expect("a program");
-    let output = Command::new(program).args(words).output().expect("the program starts");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "`{command}`: {stderr}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 /// Runs lines of `ip` in a namespace, all in one process: the second kernel starts few a second.
 pub fn batch(ns: Option<&str>, lines: &[String]) {
     let mut command = Command::new("ip");
@@ -96,17 +84,6 @@ pub fn batch(ns: Option<&str>, lines: &[String]) {
     child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("ip reads");
     let output = child.wait_with_output().expect("a child of ours");
     assert!(output.status.success(), "ip: {}\n{text}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Whether namespaces can be made, or what is missing.
-pub fn missing() -> Option<String> {
-    let output = match Command::new("ip").args(["netns", "list"]).output() {
-        Ok(output) => output,
-        Err(e) => return Some(format!("the `ip` command ({e}); install iproute2")),
-    };
-    let root = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let root = root.lines().any(|l| l.starts_with("Uid:") && l.split_whitespace().nth(2) == Some("0"));
-    (!root || !output.status.success()).then(|| "root, to make network namespaces".into())
 }
 
 impl Bed {
@@ -224,25 +201,4 @@ impl Drop for Bed {
         }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
-}
-
-/// Tries until it works; panics with what was waited for when it never does.
-pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = attempt() {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-pub fn ip(text: &str) -> IpAddr {
-    text.parse().expect("an address")
-}
-
-fn set(path: &str, value: &str) {
-    // A kernel without IPv6 has no such file, and its tests fail by what they miss.
-    let _ = std::fs::write(path, value);
 }

@@ -1,6 +1,13 @@
 //! weir's ESP beside others': Linux's own in a second kernel, and strongSwan's with IKEv2. Skipped by name
 //! where a peer is not installed.
 
+#[path = "../common/content.rs"]
+mod content;
+#[path = "../common/daemon.rs"]
+mod daemon;
+#[path = "../common/machine.rs"]
+mod machine;
+
 mod bed;
 mod case;
 mod ikev2;

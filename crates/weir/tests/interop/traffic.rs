@@ -1,7 +1,6 @@
 //! Traffic whose integrity can be told: pings, numbered datagrams, streams with a known content.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,24 +8,14 @@ use std::time::{Duration, Instant};
 use weir_io::netns;
 
 use crate::bed::{PATIENCE, run};
+pub use crate::content::bytes;
+use crate::content::converse;
 
 /// A host: its namespace and an address there.
 #[derive(Clone, Copy, Debug)]
 pub struct Host<'a> {
     pub ns: &'a str,
     pub ip: IpAddr,
-}
-
-/// `len` bytes that look random and differ by `seed`.
-pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..len).map(|_| next()).collect()
 }
 
 /// Everything, both ways: pings, then numbered datagrams, then a stream of `len` bytes and as many back.
@@ -126,22 +115,9 @@ fn receive(socket: &UdpSocket, count: u64, arrived: &AtomicU64) -> Seen {
 pub fn stream(from: Host<'_>, to: Host<'_>, len: usize) {
     let listener = netns::inside(to.ns, || TcpListener::bind((to.ip, 0))).expect("the namespace is there");
     let listener = listener.expect("a listener");
-    let at = listener.local_addr().expect("bound");
-    let server = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("a connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let mut got = Vec::new();
-        stream.read_to_end(&mut got).expect("the whole stream");
-        stream.write_all(&bytes(2, len)).expect("the answer");
-        got == bytes(1, len)
-    });
-    let client = netns::inside(from.ns, || TcpStream::connect_timeout(&at, PATIENCE));
-    let mut client = client.expect("the namespace is there").expect("connected");
-    client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    client.write_all(&bytes(1, len)).expect("sent");
-    client.shutdown(Shutdown::Write).expect("no more");
-    let mut got = Vec::new();
-    client.read_to_end(&mut got).expect("the whole answer");
-    assert!(got == bytes(2, len), "{} of {len} bytes came back, or others", got.len());
-    assert!(server.join().expect("the server"), "other bytes arrived");
+    let connect = |at| {
+        let client = netns::inside(from.ns, || TcpStream::connect_timeout(&at, PATIENCE));
+        client.expect("the namespace is there").expect("connected")
+    };
+    converse(listener, connect, len);
 }

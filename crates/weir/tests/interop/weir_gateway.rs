@@ -1,22 +1,23 @@
 //! A running `weir` as the left gateway: its configuration for a [`Case`], and what it says of itself.
 
-use std::io::{BufRead as _, BufReader};
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::Command;
 use std::thread;
-
-use weir_io::process;
 
 use crate::bed::{Bed, Family, LEFT_LAN, LEFT_WAN, until};
 use crate::case::{Case, Mode, Sa, hex};
+use crate::daemon::Running;
 
 /// Killed on drop; what it logged is shown when a test fails.
-pub struct Weir {
-    child: Child,
-    log: Arc<Mutex<String>>,
-    socket: PathBuf,
+pub struct Weir(Running);
+
+impl Deref for Weir {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.0
+    }
 }
 
 /// Both ports and the routes that need no tunnel.
@@ -102,60 +103,26 @@ impl Weir {
         let socket = bed.folder.join("control.sock");
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &bed.left, env!("CARGO_BIN_EXE_weir"), "--socket"]);
-        command.arg(&socket).arg("run").arg(&path).stderr(Stdio::piped()).stdout(Stdio::null());
-        let mut child = process::dies_with_starter(&mut command).spawn().expect("weir starts");
-        let log = Arc::new(Mutex::new(String::new()));
-        let stderr = child.stderr.take().expect("piped");
-        let into = Arc::clone(&log);
-        thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                into.lock().expect("no panic while writing").push_str(&(line + "\n"));
-            }
-        });
-        let mut weir = Weir { child, log, socket };
+        command.arg(&socket).arg("run").arg(&path);
+        let mut weir = Weir(Running::start(&mut command, socket));
         until("weir is ready", || {
-            let ended = weir.child.try_wait().expect("a child of ours");
+            let ended = weir.0.child.try_wait().expect("a child of ours");
             assert!(ended.is_none(), "weir ended:\n{}", weir.log());
             weir.log().contains("is ready").then_some(())
         });
         weir
     }
 
-    pub fn log(&self) -> String {
-        self.log.lock().expect("no panic while writing").clone()
-    }
-
-    pub fn ask(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.arg("--socket").arg(&self.socket).args(args).output().expect("weir starts")
-    }
-
-    /// What it answers to a question that must succeed.
-    pub fn told(&self, args: &[&str]) -> String {
-        let output = self.ask(args);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "weir {}: {stderr}\n{}", args.join(" "), self.log());
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
     /// The sum of a metric over all its labels that contain `label`.
     pub fn metric(&self, name: &str, label: &str) -> i64 {
-        let text = weir::client::get(&self.socket, "/metrics").expect("metrics");
-        let lines = text.lines().filter(|l| l.split(['{', ' ']).next() == Some(name) && l.contains(label));
-        lines.filter_map(|l| l.rsplit(' ').next()).map(|v| v.parse::<i64>().expect("a number")).sum()
+        self.values(name, label).iter().sum()
     }
 
     /// Every frame is accounted for, at one moment without traffic, and none was lost by our fault.
     pub fn assert_conserved(&self) {
         until("workers rest and their books balance", || {
-            let sum = |name: &str| self.metric(name, "");
-            let received = sum("weir_frames_received_total");
-            let ends = sum("weir_frames_forwarded_total")
-                + sum("weir_frames_local_total")
-                + sum("weir_frames_dropped_total")
-                + sum("weir_frames_held");
-            let balanced = sum("weir_ledger_balance_frames") == 0 && sum("weir_buffers_missing") == 0;
-            (received > 0 && received == ends && balanced).then_some(())
+            let received = self.metric("weir_frames_received_total", "");
+            (received > 0 && self.balances()).then_some(())
         });
         let ours = self.metric("weir_drops_total", "blame=\"us\"");
         assert_eq!(ours, 0, "{}", self.told(&["show", "drops"]));
@@ -170,7 +137,5 @@ impl Drop for Weir {
             }
             println!("weir said:\n{}", self.log());
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

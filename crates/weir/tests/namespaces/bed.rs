@@ -9,12 +9,10 @@
 //! Everything made has a name with this process's number in it and goes away on drop, after a panic too.
 
 use std::io::Write as _;
-use std::io::{BufRead, BufReader};
-use std::net::IpAddr;
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,10 +20,11 @@ use weir_core::device::Device;
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 use weir_core::tables::Mac;
 use weir_io::af_packet::AfPacket;
-use weir_io::{netlink, netns, offload, process};
+use weir_io::{netlink, netns, offload};
 
-/// How long anything that must happen may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+use crate::daemon::Running;
+pub use crate::machine::{PATIENCE, ip, run, until};
+use crate::machine::{missing, set};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -35,30 +34,6 @@ pub struct Bed {
     pub router: String,
     pub server: String,
     pub folder: PathBuf,
-}
-
-/// Runs a command to its end; its stderr in the panic when it fails.
-pub fn run(command: &str) -> String {
-    let mut words = command.split_whitespace();
-    let program = words.next().expect("a program");
-    let output = Command::new(program).args(words).output().expect("the program starts");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "`{command}`: {stderr}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// What a test of this file needs, or why it cannot run here.
-fn missing() -> Option<String> {
-    let output = match Command::new("ip").args(["netns", "list"]).output() {
-        Ok(output) => output,
-        Err(e) => return Some(format!("the `ip` command ({e}); install iproute2")),
-    };
-    let root = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let root = root.lines().any(|l| l.starts_with("Uid:") && l.split_whitespace().nth(2) == Some("0"));
-    if !root || !output.status.success() {
-        return Some("root, to make network namespaces".into());
-    }
-    None
 }
 
 impl Bed {
@@ -201,18 +176,7 @@ impl Bed {
         command.args(["netns", "exec", &self.router]);
         command.args(through);
         command.arg(env!("CARGO_BIN_EXE_weir")).arg("--socket").arg(&socket).arg("run").arg(&path);
-        command.stderr(Stdio::piped()).stdout(Stdio::null());
-        process::dies_with_starter(&mut command);
-        let mut child = command.spawn().expect("weir starts");
-        let log = Arc::new(Mutex::new(String::new()));
-        let stderr = child.stderr.take().expect("piped");
-        let into = Arc::clone(&log);
-        thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                into.lock().expect("no panic while writing").push_str(&(line + "\n"));
-            }
-        });
-        Router { child, log, socket, config: path }
+        Router { running: Running::start(&mut command, socket), config: path }
     }
 }
 
@@ -228,17 +192,19 @@ impl Drop for Bed {
 
 /// A running `weir`.
 pub struct Router {
-    child: Child,
-    log: Arc<Mutex<String>>,
-    pub socket: PathBuf,
+    running: Running,
     pub config: PathBuf,
 }
 
-impl Router {
-    pub fn log(&self) -> String {
-        self.log.lock().expect("no panic while writing").clone()
-    }
+impl Deref for Router {
+    type Target = Running;
 
+    fn deref(&self) -> &Running {
+        &self.running
+    }
+}
+
+impl Router {
     /// Waits until the log says this.
     pub fn wait_for(&self, text: &str) {
         until(&format!("the log says `{text}`:\n{}", self.log()), || self.log().contains(text).then_some(()));
@@ -253,7 +219,7 @@ impl Router {
     pub fn wait(&mut self) -> bool {
         let mut ended = None;
         until("the router ends", || {
-            ended = self.child.try_wait().expect("a child of ours");
+            ended = self.running.child.try_wait().expect("a child of ours");
             ended.map(|_| ())
         });
         // The log's thread reads to the end of the pipe.
@@ -262,42 +228,17 @@ impl Router {
     }
 
     pub fn kill(&mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("a child of ours");
-    }
-
-    /// Asks it something.
-    pub fn ask(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_weir"))
-            .arg("--socket")
-            .arg(&self.socket)
-            .args(args)
-            .output()
-            .expect("weir starts")
-    }
-
-    /// What it answers to a question that must succeed.
-    pub fn told(&self, args: &[&str]) -> String {
-        let output = self.ask(args);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "weir {}: {stderr}\n{}", args.join(" "), self.log());
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        self.running.child.kill().expect("it runs");
+        self.running.child.wait().expect("a child of ours");
     }
 
     pub fn json(&self, topic: &str) -> serde_json::Value {
         serde_json::from_str(&self.told(&["show", topic, "--json"])).expect("JSON")
     }
 
-    pub fn metrics(&self) -> String {
-        weir::client::get(&self.socket, "/metrics").expect("metrics")
-    }
-
     /// The sum of a metric over all its labels that contain `label`.
     pub fn metric(&self, name: &str, label: &str) -> i64 {
-        let text = self.metrics();
-        let lines = text.lines().filter(|l| l.split(['{', ' ']).next() == Some(name) && l.contains(label));
-        let values: Vec<i64> =
-            lines.filter_map(|l| l.rsplit(' ').next()).map(|v| v.parse().expect("a number")).collect();
+        let values = self.values(name, label);
         assert!(!values.is_empty(), "no metric {name} with {label}");
         values.iter().sum()
     }
@@ -312,38 +253,18 @@ impl Router {
     /// Every frame is accounted for, at one moment without traffic.
     pub fn assert_conserved(&self) {
         until("workers rest and their books balance", || {
-            let sum = |name: &str| self.metric(name, "");
-            let received = sum("weir_frames_received_total");
-            let ends = sum("weir_frames_forwarded_total")
-                + sum("weir_frames_local_total")
-                + sum("weir_frames_dropped_total")
-                + sum("weir_frames_held");
-            let by_reason = sum("weir_drops_total");
-            let balanced = sum("weir_ledger_balance_frames") == 0 && sum("weir_buffers_missing") == 0;
-            (received == ends && by_reason == sum("weir_frames_dropped_total") && balanced).then_some(())
+            let told = |name: &str| self.metric(name, "");
+            let by_reason = told("weir_drops_total") == told("weir_frames_dropped_total");
+            (self.balances() && by_reason).then_some(())
         });
     }
 }
 
 impl Drop for Router {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         if thread::panicking() {
             eprintln!("the router said:\n{}", self.log());
         }
-    }
-}
-
-/// Tries until it works; panics with what was waited for when it never does.
-pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = attempt() {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -389,13 +310,4 @@ impl Wire {
             self.heard().into_iter().find(|f| wanted(f))
         })
     }
-}
-
-pub fn ip(text: &str) -> IpAddr {
-    text.parse().expect("an address")
-}
-
-fn set(path: &str, value: &str) {
-    // A kernel without IPv6 has no such file, and its tests fail by what they miss.
-    let _ = std::fs::write(path, value);
 }

@@ -1,7 +1,6 @@
 //! Traffic whose integrity can be told: echoes, numbered datagrams, streams with a known content.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -12,6 +11,8 @@ use weir_core::wire::build::Frame;
 use weir_core::wire::{Ethernet, Icmpv4, Icmpv6, Ipv4, Ipv6, icmpv4, icmpv6};
 
 use super::bed::{Bed, PATIENCE, Wire, ip};
+pub use crate::content::bytes;
+use crate::content::converse;
 
 /// Addresses of one family along the way.
 #[derive(Clone, Copy)]
@@ -94,18 +95,6 @@ pub fn ping(bed: &Bed, src: IpAddr, dst: IpAddr) {
     });
 }
 
-/// `len` bytes that look random and differ by `seed`.
-pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
 /// A UDP service in the server's namespace that returns what it gets, until it is told to end.
 pub struct Echo {
     pub at: SocketAddr,
@@ -173,23 +162,8 @@ impl Drop for Echo {
 /// Sends `len` known bytes by TCP from client to server and as many others back.
 pub fn stream(bed: &Bed, to: IpAddr, len: usize) {
     let listener = bed.in_server(|| TcpListener::bind((to, 0))).expect("a listener in the server");
-    let at = listener.local_addr().expect("bound");
-    let server = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("a connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let mut got = Vec::new();
-        stream.read_to_end(&mut got).expect("the whole stream");
-        stream.write_all(&bytes(2, len)).expect("the answer");
-        got == bytes(1, len)
-    });
-    let mut client = bed.in_client(|| TcpStream::connect_timeout(&at, PATIENCE)).expect("connected");
-    client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    client.write_all(&bytes(1, len)).expect("sent");
-    client.shutdown(Shutdown::Write).expect("no more");
-    let mut got = Vec::new();
-    client.read_to_end(&mut got).expect("the whole answer");
-    assert!(got == bytes(2, len), "{} of {len} bytes came back, or others", got.len());
-    assert!(server.join().expect("the server"), "other bytes reached the server");
+    let connect = |at| bed.in_client(|| TcpStream::connect_timeout(&at, PATIENCE)).expect("connected");
+    converse(listener, connect, len);
 }
 
 /// One datagram to the discard port.
