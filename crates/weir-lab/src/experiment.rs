@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Configuration, LabError, Subject};
 use crate::search::method::Method;
 use crate::stats::Analysis;
-pub use expand::kebab;
+pub use expand::{frame_label, kebab};
 pub use file::Axis;
 use hosts::{Commands, Hosts};
 pub use metric::Metric;

@@ -6,6 +6,7 @@
 
 pub mod ipsec;
 pub mod slices;
+pub mod spd;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

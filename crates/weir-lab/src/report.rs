@@ -15,6 +15,7 @@ pub mod profiles;
 pub mod protection;
 pub mod record;
 pub mod search;
+pub mod spd;
 pub mod svg;
 pub mod trend;
 

@@ -25,6 +25,8 @@ pub const FCS: u16 = 4;
 
 /// A mark names its flow with 16 bits.
 pub const FLOWS_MAX: u32 = 1 << 16;
+/// In memory the source address does: all of its 10.128.0.0/10.
+pub const MEMORY_FLOWS_MAX: u32 = 1 << 22;
 
 /// 7 × 64, 4 × 570, 1 × 1518, spread so that no size comes in bursts.
 const IMIX: [u16; 12] = [64, 570, 64, 64, 570, 64, 1518, 64, 570, 64, 64, 570];

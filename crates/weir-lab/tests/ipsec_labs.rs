@@ -65,3 +65,36 @@ fn unused_ipsec_is_measured_in_processes_and_the_build_without_is_named_if_it_is
         None => assert!(folder.read("report.md").contains("features: none")),
     }
 }
+
+#[test]
+fn depth_of_the_match_has_its_table_and_every_lookup_answers() {
+    let (folder, results) = measured("spd-depth");
+    assert_eq!(results.configurations.len(), 45, "five ways, three lookups, three indexes");
+    let report = folder.read("report.md");
+    for said in [
+        "**null, in then bypass, inet, 94 B**",
+        "**aes-gcm-128, out, inet, 94 B**",
+        "With the cache, index 1000",
+    ] {
+        assert!(report.contains(said), "{said}\n{report}");
+    }
+    let share = |name: &str, who: &str| {
+        let outcome = results.outcome(name).expect("it ran");
+        outcome.further.get(&format!("spd_{who}_percent")).map_or(0.0, |s| s.median)
+    };
+    assert_eq!(share("null-in-linear-1000", "scanned"), 100.0);
+    assert_eq!(share("null-in-classifier-1000", "classified"), 100.0);
+    assert!(share("gcm-out-cache-1000", "hit") > 50.0, "a hundred flows in 4,096 buckets");
+}
+
+#[test]
+fn flows_churn_and_attacks_run_in_both_families_and_lose_nothing() {
+    let (_, flows) = measured("spd-flows");
+    assert!(flows.configurations.iter().any(|o| o.configuration.workload.flows == 1 << 22));
+    let (_, churn) = measured("spd-churn");
+    let changed = churn.outcome("inet6-in-100").expect("it ran");
+    assert!(changed.further.contains_key("updates"), "{:?}", changed.further);
+    let (folder, attack) = measured("spd-attack");
+    assert_eq!(attack.configurations.len(), 36);
+    assert!(folder.read("report.md").contains("## Who answered"));
+}

@@ -14,10 +14,12 @@
 //! Promises: every packet handed out is delivered, dropped by reason, given to this host or held, or the
 //! run fails. Refuses: other subjects than weir and the ceiling.
 
+mod churn;
 mod devices;
 mod ipsec;
 pub mod process;
 mod protected;
+mod spd;
 mod standing;
 mod tables;
 mod traffic;
@@ -29,14 +31,17 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use weir_core::control::Control;
+use weir_core::ipsec::spd::LookupCounters;
 use weir_core::tables::Tables;
 use weir_io::cpu::{SYSFS, Topology as Machine};
 
-use crate::model::ipsec::Direction;
+use crate::model::ipsec::{Direction, Mode};
 use crate::model::{
     Bed, Configuration, Family, LabError, LossLedger, Prepared, Protection, Rate, Sample, Scope, Subject,
     Trial,
 };
+use churn::Churn;
 use protected::Checked;
 use standing::Standing;
 use traffic::Templates;
@@ -93,21 +98,40 @@ impl MemoryBed {
         }
         let (cpus, note) = cpus(&configuration.placement.cpus);
         let key = (configuration.workload.family, configuration.routes);
+        let mut churn = None;
         let net = match (&configuration.ipsec, self.tables.get(&key)) {
             // sequence numbers begin anew with every subject
-            (Some(protection), _) => tables::build(key.0, key.1, Some((protection, cpus.len())))?,
+            (Some(protection), _) => {
+                let (net, control) = tables::build(key.0, key.1, Some((protection, cpus.len())))?;
+                churn = churn_of(protection, control, (&net.tables, &cpus))?;
+                net
+            }
             (None, Some(net)) => net.clone(),
             (None, None) => {
-                let net = tables::build(key.0, key.1, None)?;
+                let (net, _) = tables::build(key.0, key.1, None)?;
                 self.tables.insert(key, net.clone());
                 net
             }
         };
-        let destinations = net.destinations(configuration.workload.flows);
-        let templates = Arc::new(Templates::build(&configuration.workload, &destinations)?);
+        let (workload, stored) = (&configuration.workload, traffic::stored(configuration.workload.flows));
+        let templates = match configuration.ipsec.and_then(|p| p.spd.rules) {
+            Some(set) => Templates::of_flows(workload, &spd::flows(set, workload.family, stored)?)?,
+            None => Templates::build(workload, &net.destinations(stored))?,
+        };
+        let templates = Arc::new(templates);
         let ipsec = configuration.ipsec;
         let standing = Standing::default();
-        Ok(Ready { subject: configuration.subject, net: net.tables, ipsec, templates, cpus, note, standing })
+        Ok(Ready {
+            subject: configuration.subject,
+            family: workload.family,
+            net: net.tables,
+            ipsec,
+            churn,
+            templates,
+            cpus,
+            note,
+            standing,
+        })
     }
 }
 
@@ -126,8 +150,10 @@ fn protection_lacks(configuration: &Configuration) -> Option<String> {
 
 struct Ready {
     subject: Subject,
+    family: Family,
     net: Arc<Tables>,
     ipsec: Option<Protection>,
+    churn: Option<Churn>,
     templates: Arc<Templates>,
     cpus: Vec<u32>,
     note: Option<String>,
@@ -138,6 +164,7 @@ struct Ready {
 impl Prepared for Ready {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         refuse_bursts(trial)?;
+        let _changing = self.churn.as_ref().map(Churn::begin);
         let start = Barrier::new(self.cpus.len());
         let counted: Result<Vec<Counts>, LabError> = std::thread::scope(|scope| {
             let threads: Vec<_> = self
@@ -158,6 +185,7 @@ impl Prepared for Ready {
 
     fn slice(&mut self, slice: &Trial) -> Result<Sample, LabError> {
         refuse_bursts(slice)?;
+        let _changing = self.churn.as_ref().map(Churn::begin);
         if !self.standing.is_up() {
             let job = |(i, &cpu)| worker::Job { cpu, ..self.job(i, slice) };
             self.standing = Standing::up(self.cpus.iter().enumerate().map(job).collect())?;
@@ -189,6 +217,7 @@ impl Ready {
             cpu: self.cpus[0],
             seed: trial.seed ^ i as u64,
             through: (self.subject == Subject::Weir).then(|| self.net.clone()),
+            board: self.churn.as_ref().map(|churn| churn.board.clone()),
             templates: self.templates.clone(),
             ipsec: self.ipsec.filter(|p| p.direction != Direction::Beside),
             load: Load::at(trial.rate).share(self.cpus.len()),
@@ -232,6 +261,7 @@ impl Ready {
         figures.insert("ns_per_packet".into(), ns / delivered);
         figures.insert("mbps".into(), pps * self.templates.mean_len() * 8.0 / 1e6);
         self.checked(&counted, pps, &mut figures, &mut notes);
+        self.asked(&counted, &mut figures)?;
         if clocks > 0.0 {
             figures.insert("clocks_per_packet".into(), clocks / delivered);
         }
@@ -252,6 +282,18 @@ impl Ready {
 }
 
 impl Ready {
+    /// What the SPD was asked, and changes of it.
+    fn asked(&self, counted: &[Counts], figures: &mut BTreeMap<String, f64>) -> Result<(), LabError> {
+        let Some(p) = self.ipsec.filter(|p| p.mode == Mode::Policy && p.direction != Direction::Beside)
+        else {
+            return Ok(());
+        };
+        let mut all = LookupCounters::default();
+        counted.iter().for_each(|c| all.merge(&c.lookups));
+        spd::figures(&p, self.family, (&self.net, &all), figures);
+        self.churn.as_ref().map_or(Ok(()), |churn| churn.figures(figures))
+    }
+
     /// What was measured and checked beside the pipeline.
     fn checked(
         &self,
@@ -282,6 +324,24 @@ impl Ready {
             ),
         });
     }
+}
+
+/// Who changes policies beside the workers, if anybody does.
+fn churn_of(
+    p: &Protection,
+    control: Control,
+    (tables, cpus): (&Arc<Tables>, &[u32]),
+) -> Result<Option<Churn>, LabError> {
+    if p.spd.churn == 0 || p.mode != Mode::Policy {
+        return Ok(None);
+    }
+    let machine = Machine::read(Path::new(SYSFS)).ok();
+    let cpu = machine.and_then(|m| m.cpus.iter().map(|c| c.id).find(|id| !cpus.contains(id)));
+    // as `tables::build` gave them to the control side
+    let policies =
+        control.desired().ipsec.spds.first().map_or(Vec::new(), |spd| spd.policies.iter().cloned().collect());
+    let plan = churn::Plan { control, policies, needed: spd::needed(p), per_second: p.spd.churn, cpu };
+    Churn::start(plan, tables.clone()).map(Some)
 }
 
 /// Where workers run: as asked, or one on the last core, away from the interrupts that gather on the

@@ -133,6 +133,7 @@ fn show(results: &Results) -> String {
         ]);
     }
     out += &aligned(&rows);
+    out += &report::spd::text(results);
     for block in report::ministat_blocks(results).iter().take(3) {
         out += &format!("\n{block}");
     }

@@ -246,7 +246,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
     let ports = chosen(&s.port, &d.port, None, Port(String::new()));
     let all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.configuration.placement.port = v.0);
     let all = built(all, shape, defaults);
-    let mut all = ipsec::spread(all, shape, defaults)?;
+    let mut all = ipsec::spread(all, shape, defaults, quick.and_then(|q| q.ipsec.as_ref()))?;
     for partial in &mut all {
         partial.planned.configuration.name = name(shape.name.as_deref(), partial);
     }
@@ -403,11 +403,13 @@ fn along(axis: Axis, partials: &[Partial]) -> Vec<(String, String)> {
 
 /// The first listed axis a plot can have along its bottom.
 fn numeric_axis(partials: &[Partial]) -> Option<Axis> {
-    [Axis::Frame, Axis::Flows, Axis::Routes, Axis::Rate, Axis::Policies].into_iter().find(|axis| {
-        let labels: BTreeSet<&String> =
-            partials.iter().flat_map(|p| &p.labels).filter(|(a, _)| a == axis).map(|(_, l)| l).collect();
-        labels.len() > 1
-    })
+    [Axis::Frame, Axis::Flows, Axis::Routes, Axis::Rate, Axis::Policies, Axis::Match].into_iter().find(
+        |axis| {
+            let labels: BTreeSet<&String> =
+                partials.iter().flat_map(|p| &p.labels).filter(|(a, _)| a == axis).map(|(_, l)| l).collect();
+            labels.len() > 1
+        },
+    )
 }
 
 /// Whether generator and sink do the same work for both.

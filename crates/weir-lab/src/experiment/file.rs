@@ -8,16 +8,18 @@ use std::marker::PhantomData;
 use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, SeqAccess, Visitor};
 use serde::{Deserialize as DeriveDeserialize, Serialize};
 use toml::Spanned;
+use weir_core::ipsec::flow_cache::BUCKETS_MAX;
 
 use super::hosts::{Commands, Hosts};
 use super::ipsec::IpsecShape;
 use super::method::Written;
 use super::{metric, placement, text};
 use crate::model::ipsec::{CipherName, POLICIES_MAX};
+use crate::model::spd::{CHURN_MAX, RuleSet};
 use crate::model::{Configuration, Family, FrameSize, LabError, Rate, Subject, Topology};
 use crate::search::sweep::Step;
 use crate::stats::Analysis;
-use crate::workload::{FLOWS_MAX, address::ROUTES_MAX};
+use crate::workload::{MEMORY_FLOWS_MAX, address::ROUTES_MAX};
 
 /// Blocks; beyond it a campaign at 5 s a run takes longer than a day.
 const RUNS_MAX: i64 = 10_000;
@@ -111,6 +113,8 @@ pub struct Quick {
     pub flows: Option<Many<Flows>>,
     pub routes: Option<Many<Routes>>,
     pub rate: Option<Many<Pace>>,
+    /// Of the table: `policies`, `match`, `rules`, `buckets` and `churn`.
+    pub ipsec: Option<IpsecShape>,
     /// Values in place of the method's own.
     pub method: Option<Written>,
 }
@@ -136,10 +140,16 @@ pub enum Axis {
     Backend,
     Policies,
     Outer,
+    Lookup,
+    Buckets,
+    Match,
+    Rules,
+    Action,
+    Churn,
 }
 
 impl Axis {
-    pub const ALL: [Axis; 17] = [
+    pub const ALL: [Axis; 23] = [
         Axis::Subject,
         Axis::Topology,
         Axis::Family,
@@ -157,6 +167,12 @@ impl Axis {
         Axis::Backend,
         Axis::Policies,
         Axis::Outer,
+        Axis::Lookup,
+        Axis::Buckets,
+        Axis::Match,
+        Axis::Rules,
+        Axis::Action,
+        Axis::Churn,
     ];
 
     /// Its key in the file.
@@ -179,6 +195,12 @@ impl Axis {
             Axis::Backend => "backend",
             Axis::Policies => "policies",
             Axis::Outer => "outer",
+            Axis::Lookup => "lookup",
+            Axis::Buckets => "buckets",
+            Axis::Match => "match",
+            Axis::Rules => "rules",
+            Axis::Action => "action",
+            Axis::Churn => "churn",
         }
     }
 
@@ -196,6 +218,9 @@ impl Axis {
                 Rate::FlatOut | Rate::Burst(_) => None,
             },
             Axis::Policies => c.ipsec.map(|i| f64::from(i.policies)),
+            Axis::Buckets => c.ipsec.map(|i| f64::from(i.spd.buckets)),
+            Axis::Match => c.ipsec.and_then(|i| i.spd.matching).map(f64::from),
+            Axis::Churn => c.ipsec.map(|i| f64::from(i.spd.churn)),
             _ => None,
         }
     }
@@ -211,6 +236,9 @@ impl Axis {
             Axis::Cipher => c.ipsec.map(|i| i.cipher.to_string()),
             Axis::Backend => c.ipsec.map(|i| super::kebab(&i.backend)),
             Axis::Outer => c.ipsec.map(|i| super::kebab(&i.outer)),
+            Axis::Lookup => c.ipsec.map(|i| super::kebab(&i.spd.lookup)),
+            Axis::Rules => c.ipsec.and_then(|i| i.spd.rules).map(|r| r.to_string()),
+            Axis::Action => c.ipsec.map(|i| super::kebab(&i.spd.action)),
             _ => None,
         }
     }
@@ -378,9 +406,9 @@ checked! {
         Scalar::Text(text) if text == "imix" => Some(FrameSize::Imix),
         s => within(s, 64, 1518).map(|n| FrameSize::Fixed(n as u16)),
     };
-    /// Distinct flows.
-    Flows(u32), format!("a number of flows from 1 to {FLOWS_MAX}"), |s| {
-        within(s, 1, i64::from(FLOWS_MAX)).map(|n| n as u32)
+    /// Distinct flows; elsewhere than in memory no more than a mark can name.
+    Flows(u32), format!("a number of flows from 1 to {MEMORY_FLOWS_MAX}"), |s| {
+        within(s, 1, i64::from(MEMORY_FLOWS_MAX)).map(|n| n as u32)
     };
     /// Installed routes.
     Routes(u32), format!("a number of routes from 1 to {ROUTES_MAX}"), |s| {
@@ -395,6 +423,16 @@ checked! {
     Cpus(String), placement::WORDS, |s| word(s).filter(|w| placement::is_word(w)).map(str::to_string);
     /// A suite by its name.
     Cipher(CipherName), CipherName::expected(), |s| word(s).and_then(CipherName::named);
+    /// Entries of a flow cache.
+    Buckets(u32), format!("a number of buckets from 1 to {BUCKETS_MAX}"), |s| {
+        within(s, 1, i64::from(BUCKETS_MAX)).map(|n| n as u32)
+    };
+    /// A synthetic set of rules by its name.
+    Rules(RuleSet), RuleSet::expected(), |s| word(s).and_then(RuleSet::named);
+    /// Changes of policies a second.
+    Churn(u32), format!("policies changed a second from 0 to {CHURN_MAX}"), |s| {
+        within(s, 0, i64::from(CHURN_MAX)).map(|n| n as u32)
+    };
     /// Rules of an SPD.
     Policies(u32), format!("a number of policies from 1 to {POLICIES_MAX}"), |s| {
         within(s, 1, i64::from(POLICIES_MAX)).map(|n| n as u32)

@@ -7,9 +7,11 @@
 use serde::Deserialize;
 
 use super::expand::{Partial, chosen, kebab, over};
-use super::file::{Axis, Cipher, Many, Policies, Shape, Window};
+use super::file::{Axis, Buckets, Churn, Cipher, Many, Policies, Rules, Shape, Window};
 use crate::model::ipsec::{Backend, Direction, Mode, Protection, WINDOW};
+use crate::model::spd::{Action, LookupBy, Spd};
 use crate::model::{Configuration, Family, Subject, Topology};
+use crate::workload::FLOWS_MAX;
 
 /// Values or lists of them; all but mode, direction and cipher have a value where nothing is said.
 #[derive(Clone, Default, Deserialize)]
@@ -23,27 +25,48 @@ pub struct IpsecShape {
     pub replay_window: Option<Window>,
     pub policies: Option<Many<Policies>>,
     pub outer: Option<Many<Family>>,
+    pub lookup: Option<Many<LookupBy>>,
+    pub buckets: Option<Many<Buckets>>,
+    #[serde(rename = "match")]
+    pub matching: Option<Many<Policies>>,
+    pub rules: Option<Many<Rules>>,
+    pub action: Option<Many<Action>>,
+    pub churn: Option<Many<Churn>>,
 }
 
 /// Every configuration so far with each combination of the table's values.
-pub fn spread(all: Vec<Partial>, shape: &Shape, defaults: &Shape) -> Result<Vec<Partial>, String> {
+pub fn spread(
+    all: Vec<Partial>,
+    shape: &Shape,
+    defaults: &Shape,
+    quick: Option<&IpsecShape>,
+) -> Result<Vec<Partial>, String> {
     let (s, d) = match (&shape.ipsec, &defaults.ipsec) {
         (None, None) => return Ok(all),
         (s, d) => (s.clone().unwrap_or_default(), d.clone().unwrap_or_default()),
     };
     let needed = |key: &str, values: &str| format!("configuration: ipsec has no `{key}`: name {values}");
-    let mode = s.mode.or(d.mode).ok_or_else(|| needed("mode", "\"route\" or \"policy\""))?;
-    let direction =
-        s.direction.or(d.direction).ok_or_else(|| needed("direction", "\"out\", \"in\" or \"beside\""))?;
-    let cipher = s.cipher.or(d.cipher).ok_or_else(|| needed("cipher", "one, such as \"aes-gcm-128\""))?;
-    let policies = s.policies.or(d.policies);
-    if policies.is_some() && !mode.values().contains(&Mode::Policy) {
-        return Err("configuration: ipsec has `policies`, which tunnels of mode \"route\" have none of: \
-                    remove it, or use mode = \"policy\""
-            .into());
+    let mode = s.mode.clone().or(d.mode.clone()).ok_or_else(|| needed("mode", "\"route\" or \"policy\""))?;
+    let direction = s
+        .direction
+        .clone()
+        .or(d.direction.clone())
+        .ok_or_else(|| needed("direction", "\"out\", \"in\" or \"beside\""))?;
+    let cipher = s
+        .cipher
+        .clone()
+        .or(d.cipher.clone())
+        .ok_or_else(|| needed("cipher", "one, such as \"aes-gcm-128\""))?;
+    if !mode.values().contains(&Mode::Policy)
+        && let Some(key) = of_policies(&s).or(of_policies(&d))
+    {
+        return Err(format!(
+            "configuration: ipsec has `{key}`, which tunnels of mode \"route\" have none of: remove it, or use \
+             mode = \"policy\""
+        ));
     }
     let esn = s.esn.or(d.esn).unwrap_or(false);
-    let window = s.replay_window.or(d.replay_window).map_or(WINDOW, |w| w.0);
+    let window = s.replay_window.clone().or(d.replay_window.clone()).map_or(WINDOW, |w| w.0);
     let all = over(all, Axis::Mode, mode, kebab, |p, mode| {
         p.configuration.ipsec = Some(Protection {
             mode,
@@ -54,13 +77,9 @@ pub fn spread(all: Vec<Partial>, shape: &Shape, defaults: &Shape) -> Result<Vec<
             replay_window: window,
             policies: 1,
             outer: p.configuration.workload.family,
+            spd: Spd::default(),
         });
     });
-    let set = |c: &mut Configuration, change: &dyn Fn(&mut Protection)| {
-        if let Some(ipsec) = &mut c.ipsec {
-            change(ipsec);
-        }
-    };
     let all = over(all, Axis::Direction, direction, kebab, |p, v| {
         set(&mut p.configuration, &|i| i.direction = v);
     });
@@ -77,22 +96,140 @@ pub fn spread(all: Vec<Partial>, shape: &Shape, defaults: &Shape) -> Result<Vec<
     let all = over(all, Axis::Backend, backend, kebab, |p, v| {
         set(&mut p.configuration, &|i| i.backend = v);
     });
-    let policies = policies.unwrap_or(Many::One(Policies(1)));
-    let all = over(
-        all,
-        Axis::Policies,
-        policies,
-        |n| n.0.to_string(),
-        |p, v| {
-            set(&mut p.configuration, &|i| i.policies = v.0);
-        },
-    );
-    Ok(match s.outer.or(d.outer) {
+    let all = match s.outer.clone().or(d.outer.clone()) {
         None => all,
         Some(outer) => over(all, Axis::Outer, outer, kebab, |p, v| {
             set(&mut p.configuration, &|i| i.outer = v);
         }),
-    })
+    };
+    Ok(asked(all, &s, &d, quick.unwrap_or(&IpsecShape::default())))
+}
+
+fn set(c: &mut Configuration, change: &dyn Fn(&mut Protection)) {
+    if let Some(ipsec) = &mut c.ipsec {
+        change(ipsec);
+    }
+}
+
+/// The key a table has that only policies can follow.
+fn of_policies(s: &IpsecShape) -> Option<&'static str> {
+    let keys = [
+        ("policies", s.policies.is_some()),
+        ("lookup", s.lookup.is_some()),
+        ("buckets", s.buckets.is_some()),
+        ("match", s.matching.is_some()),
+        ("rules", s.rules.is_some()),
+        ("action", s.action.is_some()),
+        ("churn", s.churn.is_some()),
+    ];
+    keys.into_iter().find(|(_, is_there)| *is_there).map(|(key, _)| key)
+}
+
+/// With each SPD, and each way to ask it.
+fn asked(all: Vec<Partial>, s: &IpsecShape, d: &IpsecShape, q: &IpsecShape) -> Vec<Partial> {
+    let all = match s.matching.is_some() || d.matching.is_some() {
+        // as long as the match is deep, unless both are given
+        true if s.policies.is_none() && d.policies.is_none() => all,
+        _ => {
+            let policies = chosen(&s.policies, &d.policies, q.policies.as_ref(), Policies(1));
+            over(
+                all,
+                Axis::Policies,
+                policies,
+                |n| n.0.to_string(),
+                |p, v| {
+                    set(&mut p.configuration, &|i| i.policies = v.0);
+                },
+            )
+        }
+    };
+    let own = s.policies.is_some() || d.policies.is_some();
+    let all = optional(
+        all,
+        Axis::Match,
+        (&s.matching, &d.matching, &q.matching),
+        |n| n.0.to_string(),
+        |i, v| {
+            i.spd.matching = Some(v.0);
+            i.policies = if own { i.policies } else { v.0 };
+        },
+    );
+    let all = optional(
+        all,
+        Axis::Rules,
+        (&s.rules, &d.rules, &q.rules),
+        |r| r.0.to_string(),
+        |i, v| {
+            i.spd.rules = Some(v.0);
+            i.policies = v.0.count;
+        },
+    );
+    let all = optional(all, Axis::Action, (&s.action, &d.action, &None), kebab, |i, v| i.spd.action = v);
+    let all = optional(all, Axis::Lookup, (&s.lookup, &d.lookup, &None), kebab, |i, v| i.spd.lookup = v);
+    let all = optional(
+        all,
+        Axis::Buckets,
+        (&s.buckets, &d.buckets, &q.buckets),
+        |n| n.0.to_string(),
+        |i, v| {
+            i.spd.buckets = v.0;
+        },
+    );
+    optional(all, Axis::Churn, (&s.churn, &d.churn, &q.churn), |n| n.0.to_string(), |i, v| i.spd.churn = v.0)
+}
+
+/// What a table says of a key.
+type Written<'a, T> = &'a Option<Many<T>>;
+
+/// With each value of a key, where the configuration or the defaults have it.
+fn optional<T: Clone>(
+    all: Vec<Partial>,
+    axis: Axis,
+    (own, defaults, quick): (Written<'_, T>, Written<'_, T>, Written<'_, T>),
+    label: impl Fn(&T) -> String,
+    change: impl Fn(&mut Protection, T),
+) -> Vec<Partial> {
+    let Some(value) = own.clone().or_else(|| defaults.clone()) else { return all };
+    let first = value.values().swap_remove(0);
+    let values = chosen(&Some(value), &None, quick.as_ref(), first);
+    over(all, axis, values, label, |p, v| set(&mut p.configuration, &|i| change(i, v.clone())))
+}
+
+/// What policies, match, rules, action and churn mean together.
+fn refuse_spd(c: &Configuration, p: &Protection) -> Result<(), String> {
+    let refused = |message: String| Err(format!("configuration {}: {message}", c.name));
+    let spd = &p.spd;
+    match spd.matching {
+        Some(_) if spd.rules.is_some() => {
+            return refused(
+                "`match` and `rules` exclude each other: packets of `rules` match all of them; keep one"
+                    .into(),
+            );
+        }
+        Some(matching) if matching > p.policies => {
+            return refused(format!(
+                "match {matching} of {} policies: raise `policies`, or lower `match`",
+                p.policies
+            ));
+        }
+        _ => {}
+    }
+    if spd.action == Action::Bypass && p.direction != Direction::In {
+        return refused(format!(
+            "action \"bypass\" with direction \"{}\": it is for packets that come in sealed and leave in clear: use \
+             direction = \"in\"",
+            kebab(&p.direction)
+        ));
+    }
+    if p.direction == Direction::Beside && (spd.rules.is_some() || spd.churn > 0) {
+        return refused(
+            "direction \"beside\" asks no SPD: remove `rules` and `churn`, or use \"in\" or \"out\"".into(),
+        );
+    }
+    if spd.churn > 0 && p.policies < 2 {
+        return refused("churn: the only policy is the one packets need: raise `policies`".into());
+    }
+    Ok(())
 }
 
 /// Where `ipsec` and `build` mean nothing.
@@ -108,6 +245,12 @@ pub fn refuse(c: &Configuration) -> Result<(), String> {
     match (in_memory, &c.ipsec, &c.build) {
         (false, Some(_), _) => refused("ipsec"),
         (false, None, Some(_)) => refused("build"),
+        (_, Some(p), _) => refuse_spd(c, p),
+        _ if c.topology != Topology::Memory && c.workload.flows > FLOWS_MAX => Err(format!(
+            "configuration {}: {} flows, expected {FLOWS_MAX} at most where packets carry a mark: lower `flows`, or use \
+             topology = \"memory\"",
+            c.name, c.workload.flows
+        )),
         _ => Ok(()),
     }
 }

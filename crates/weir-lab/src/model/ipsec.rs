@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use weir_core::ipsec::{Encryption, Integrity, Suite};
 
 use super::Family;
+use super::spd::{Action, Spd};
 
 /// Sequence numbers an inbound SA remembers where nothing is said.
 pub const WINDOW: u16 = 64;
@@ -28,10 +29,19 @@ pub struct Protection {
     pub esn: bool,
     /// Of inbound SAs; 0 is none.
     pub replay_window: u16,
-    /// Of the SPD; packets match the last.
+    /// Of the SPD; packets match the last, or the one [`Spd::matching`] names.
     pub policies: u32,
     /// Family of the outer header.
     pub outer: Family,
+    #[serde(default, skip_serializing_if = "Spd::is_default")]
+    pub spd: Spd,
+}
+
+impl Protection {
+    /// Whether packets come sealed, and leave in clear because a policy lets them.
+    pub fn bypasses(&self) -> bool {
+        self.mode == Mode::Policy && self.spd.action == Action::Bypass
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -49,6 +49,8 @@ enum Sum {
     ByPackets,
     /// Weighted by seconds.
     ByTime,
+    /// What is so at the end.
+    Last,
     /// The first in percent of the second.
     Percent(&'static str, &'static str),
 }
@@ -61,7 +63,8 @@ fn sum_of(figure: &str) -> Option<Sum> {
         "llc_miss_percent" => Some(Sum::Percent("llc_misses_per_packet", "llc_loads_per_packet")),
         _ if unit("per_packet") => Some(Sum::ByPackets),
         _ if unit("pps") || unit("mbps") || unit("percent") => Some(Sum::ByTime),
-        _ if unit("packets") || unit("frames") => Some(Sum::Total),
+        _ if unit("packets") || unit("frames") || unit("updates") => Some(Sum::Total),
+        _ if unit("buckets") || unit("comparisons") => Some(Sum::Last),
         _ => None,
     }
 }
@@ -101,6 +104,7 @@ fn figures(run: &Sample) -> Result<BTreeMap<String, f64>, LabError> {
         let of = |s: &Slice| s.figures.get(name).copied();
         let figure = match sum_of(name) {
             Some(Sum::Total) => Some(slices.iter().filter_map(of).sum()),
+            Some(Sum::Last) => slices.iter().rev().find_map(of),
             Some(Sum::ByPackets) => weighted(slices, &|s| Some((of(s)?, s.ledger.delivered as f64))),
             Some(Sum::ByTime) => weighted(slices, &|s| Some((of(s)?, s.seconds))),
             Some(Sum::Percent(part, whole)) => {

@@ -10,6 +10,7 @@ use super::profiles;
 use super::protection;
 use super::record;
 use super::search;
+use super::spd;
 use super::svg::escape;
 use super::{
     beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed, verdict,
@@ -35,6 +36,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
         body += &picture(&plot);
     }
     body += &figures(results);
+    body += &asked(results);
     body += &protected(results);
     body += &latency(results);
     body += &searches(results);
@@ -337,6 +339,25 @@ fn changed(pair: &differentials::Pair) -> String {
     };
     let inside = list(&pair.above) + &plain(&pair.table) + &list(&pair.below);
     format!("<details><summary>What changed: {}</summary>{inside}</details>\n", escape(&pair.title))
+}
+
+fn asked(results: &Results) -> String {
+    let wrapped = |table: &Table| format!("<div class=\"wrap\">{}</div>", plain(table));
+    let note = |said: &str| format!("<p class=\"note\">{}</p>", escape(said));
+    let mut out = String::new();
+    let depths = spd::depths(results);
+    if !depths.is_empty() {
+        let each = |d: &spd::Depth| {
+            let said: String = d.sentences.iter().map(|s| format!("<p>{}</p>", escape(s))).collect();
+            format!("<h3>{}</h3>{}{said}", escape(&d.title), wrapped(&d.table))
+        };
+        let inner: String = depths.iter().map(each).collect();
+        out += &section("By the index of the policy that matches", &(inner + &note(spd::METHOD)));
+    }
+    if let Some(table) = spd::answered(results) {
+        out += &section("Who answered", &(wrapped(&table) + &note(spd::ANSWERED)));
+    }
+    out
 }
 
 fn protected(results: &Results) -> String {

@@ -8,6 +8,7 @@ use super::profiles;
 use super::protection;
 use super::record;
 use super::search;
+use super::spd;
 use super::{beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed};
 use crate::manifest::{Manifest, utc};
 use crate::model::Subject;
@@ -28,6 +29,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
         utc(manifest.started_unix_ms)
     );
     out += &figures(results);
+    out += &asked(results);
     out += &protected(results);
     out += &comparisons(results);
     if let Some(said) = control(&results.controls) {
@@ -81,6 +83,23 @@ fn figure_row(results: &Results, outcome: &Outcome) -> String {
         or_dash(outcome.loss_percent.map(|l| format!("{} %", digits(l.median)))),
         or_dash(outcome.ceiling_share.map(|c| format!("{:.0} %", c * 100.0))),
     )
+}
+
+fn asked(results: &Results) -> String {
+    let mut out = String::new();
+    let depths = spd::depths(results);
+    if !depths.is_empty() {
+        out += "\n## By the index of the policy that matches\n";
+        for depth in &depths {
+            out += &format!("\n**{}**\n\n{}\n", depth.title, table(&depth.table));
+            out += &depth.sentences.iter().map(|s| format!("{s}\n")).collect::<String>();
+        }
+        out += &format!("\n{}\n", spd::METHOD);
+    }
+    if let Some(rows) = spd::answered(results) {
+        out += &format!("\n## Who answered\n\n{}\n{}\n", table(&rows), spd::ANSWERED);
+    }
+    out
 }
 
 fn protected(results: &Results) -> String {

@@ -142,6 +142,9 @@ fn elsewhere(c: &Configuration, axis: Axis) -> Configuration {
         Axis::Routes => rest.routes = 0,
         Axis::Rate => rest.workload.rate = Rate::FlatOut,
         Axis::Policies => rest.ipsec.iter_mut().for_each(|i| i.policies = 0),
+        Axis::Match => rest.ipsec.iter_mut().for_each(|i| (i.policies, i.spd.matching) = (0, None)),
+        Axis::Buckets => rest.ipsec.iter_mut().for_each(|i| i.spd.buckets = 0),
+        Axis::Churn => rest.ipsec.iter_mut().for_each(|i| i.spd.churn = 0),
         _ => {}
     }
     rest

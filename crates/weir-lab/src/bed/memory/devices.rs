@@ -8,11 +8,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use weir_core::device::{Device, DeviceStats};
 use weir_core::packet::{Batch, DeviceId, Frame, HEADROOM, Pool};
 
-use super::traffic::{TEMPLATE, Template};
+use super::traffic::{TEMPLATE, Template, Templates};
 
 /// Heap buffers: a kilobyte or two and a bookkeeping word apart, so that the headers of a batch spread over
 /// the sets of a first-level cache. At a power of two apart, as in AF_XDP's aligned memory, they would share
@@ -36,6 +37,9 @@ pub struct Source {
     pub frames: Vec<Template>,
     pub lens: Vec<u16>,
     pub at: usize,
+    /// Of each template, and how the next is made of it.
+    pub turn: u32,
+    pub templates: Arc<Templates>,
     pub gauges: Gauges,
 }
 
@@ -47,9 +51,13 @@ impl Device<Memory> for Source {
             let Some(buffer) = pool.take() else { break };
             let mut frame = Frame::new(buffer, HEADROOM, TEMPLATE, DeviceId(0));
             frame.data_mut().copy_from_slice(&self.frames[self.at].0);
+            self.templates.turn(frame.data_mut(), self.turn);
             let fits = frame.set_len(usize::from(self.lens[self.at]));
             debug_assert!(fits, "frames of 1,518 bytes fit into a buffer of 2,048");
-            self.at = if self.at + 1 == self.frames.len() { 0 } else { self.at + 1 };
+            self.at += 1;
+            if self.at == self.frames.len() {
+                (self.at, self.turn) = (0, (self.turn + 1) % self.templates.turns);
+            }
             if let Err(frame) = batch.push(frame) {
                 pool.put(frame.into_buffer());
                 break;

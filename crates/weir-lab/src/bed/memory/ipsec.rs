@@ -3,6 +3,7 @@
 //! ```text
 //! out      plain ─► in │ routes ─► tunnel, or the policies of port out ─► seal │ out ─► ESP
 //! in       ESP ─► in │ open ─► tunnel, or inbound policies of port in ─► routes │ out ─► plain
+//! bypass   ESP ─► in │ open ─► tunnel │ routes │ policies of port out ─► out ─► plain
 //! beside   plain ─► in │ routes │ out ─► plain         a tunnel no route leads to, or a guarded third port
 //! ```
 //!
@@ -12,15 +13,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use weir_core::ipsec::sa::{Direction as Way, Dscp, Lifetime, Mode as SaMode};
-use weir_core::ipsec::spd::{AddressRange, PortRange};
 use weir_core::ipsec::{Action, Cipher, Ciphers, Keys, Params, SaSpec, Secret, Suite};
 use weir_core::route::Prefix;
-use weir_core::state::{
-    Desired, Link, NextHopSpec, PolicySpec, PortSpec, RouteSpec, SpdSpec, TunnelSpec, Via,
-};
+use weir_core::state::{Desired, Link, NextHopSpec, PortSpec, RouteSpec, SpdSpec, TunnelSpec, Via};
 use weir_core::tables::ReversePath;
 use weir_io::cipher::{self, rate};
 
+use super::spd;
 use crate::model::ipsec::{Backend, Direction, Mode, Protection};
 use crate::model::{Family, LabError};
 use crate::workload::address;
@@ -145,8 +144,8 @@ fn peer(family: Family) -> IpAddr {
     }
 }
 
-/// Adds what `p` asks for to ports and plain routes; `workers` SAs.
-pub fn add(desired: &mut Desired, links: &mut Vec<Link>, p: &Protection, workers: usize) {
+/// Adds what `p` asks for to ports and plain routes of packets of `family`; `workers` SAs.
+pub fn add(desired: &mut Desired, links: &mut Vec<Link>, (p, workers): (&Protection, usize), family: Family) {
     for port in &mut desired.ports {
         port.mtu = Some(MTU);
     }
@@ -169,35 +168,50 @@ pub fn add(desired: &mut Desired, links: &mut Vec<Link>, p: &Protection, workers
                 let peer = desired.routes.len() - 1;
                 desired.routes[..peer].iter_mut().for_each(|r| r.via = via(None, Some(TUNNEL.into())));
             }
-            desired.ipsec.tunnels.push(TunnelSpec {
-                name: TUNNEL.into(),
-                out,
-                inbound,
-                addresses: Vec::new(),
-                mtu: None,
-                reverse_path: ReversePath::Off,
-            });
+            desired.ipsec.tunnels.push(tunnel(out, inbound));
         }
         Mode::Policy => {
-            let port = match p.direction {
-                Direction::Out => "out",
-                Direction::In => "in",
-                Direction::Beside => SIDE,
+            let policies = spd::policies(p, family, &out, &inbound);
+            let port = match (p.direction, p.bypasses()) {
+                (Direction::Out, _) | (_, true) => "out",
+                (Direction::In, _) => "in",
+                (Direction::Beside, _) => SIDE,
             };
             if p.direction == Direction::Beside {
                 desired.ports.push(side());
                 let link = links.first().cloned().map(|l| Link { device: SIDE.into(), ..l });
                 links.extend(link);
             }
-            let policies = (1..=p.policies).map(|n| policy(p, n, &out, &inbound)).collect();
-            let ports = vec![port.into()];
+            if p.bypasses() {
+                desired.ipsec.tunnels.push(tunnel(out, inbound));
+            }
+            let (name, ports) = (spd::NAME.into(), vec![port.into()]);
             desired.ipsec.spds.push(SpdSpec {
-                name: "lab".into(),
+                name,
                 ports,
                 default: Action::Discard,
-                policies,
+                policies: policies.into_iter().collect(),
             });
+            desired.ipsec.lookup = spd::lookup(p, family);
         }
+    }
+    if p.spd.rules.is_some() {
+        // their addresses are anywhere
+        let anywhere =
+            if family == Family::Inet { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let via = via(Some(address::gateway(family, 0)), None);
+        desired.routes.push(RouteSpec { prefix: Prefix::new(anywhere, 0), via });
+    }
+}
+
+fn tunnel(out: Vec<String>, inbound: Vec<String>) -> TunnelSpec {
+    TunnelSpec {
+        name: TUNNEL.into(),
+        out,
+        inbound,
+        addresses: Vec::new(),
+        mtu: None,
+        reverse_path: ReversePath::Off,
     }
 }
 
@@ -213,29 +227,5 @@ fn side() -> PortSpec {
         mtu: Some(MTU),
         addresses: Vec::new(),
         reverse_path: ReversePath::Off,
-    }
-}
-
-/// Policies of addresses no packet may have (RFC 1122 3.2.1.3), and the last that matches everything.
-fn policy(p: &Protection, n: u32, out: &[String], inbound: &[String]) -> PolicySpec {
-    let last = n == p.policies;
-    let nobody = |address: IpAddr| AddressRange { first: address, last: address };
-    let remote = match last {
-        true => Vec::new(),
-        false => vec![nobody(Ipv4Addr::from(n).into()), nobody(Ipv6Addr::from(u128::from(n) << 64).into())],
-    };
-    let chosen = |sas: &[String]| if last { sas.to_vec() } else { Vec::new() };
-    PolicySpec {
-        name: if last { "all".into() } else { format!("nobody-{n}") },
-        direction: None,
-        local: Vec::new(),
-        remote,
-        protocol: None,
-        local_ports: PortRange::ANY,
-        remote_ports: PortRange::ANY,
-        icmp: PortRange::ANY,
-        action: if last { Action::Protect } else { Action::Discard },
-        out: chosen(out),
-        inbound: chosen(inbound),
     }
 }

@@ -51,8 +51,13 @@ impl Net {
     }
 }
 
-/// Tables with `routes` routes of a family, and what protects packets in so many workers.
-pub fn build(family: Family, routes: u32, protection: Option<(&Protection, usize)>) -> Result<Net, LabError> {
+/// Tables with `routes` routes of a family, and what protects packets in so many workers; and who can change
+/// them.
+pub fn build(
+    family: Family,
+    routes: u32,
+    protection: Option<(&Protection, usize)>,
+) -> Result<(Net, Control), LabError> {
     let count = routes as usize;
     let (prefixes, specs): (Prefixes, Vec<RouteSpec>) = match family {
         Family::Inet => {
@@ -90,7 +95,7 @@ pub fn build(family: Family, routes: u32, protection: Option<(&Protection, usize
     let made = match protection {
         None => Control::new(desired, links, 0),
         Some((protection, workers)) => {
-            ipsec::add(&mut desired, &mut links, protection, workers);
+            ipsec::add(&mut desired, &mut links, (protection, workers), family);
             let ciphers = ipsec::ciphers(protection.backend).map_err(LabError)?;
             Control::with_ciphers(desired, links, 0, ciphers)
         }
@@ -102,7 +107,7 @@ pub fn build(family: Family, routes: u32, protection: Option<(&Protection, usize
     let tables = control
         .take_snapshot()
         .ok_or_else(|| LabError("memory: the control side published no tables".into()))?;
-    Ok(Net { tables, prefixes })
+    Ok((Net { tables, prefixes }, control))
 }
 
 fn port(name: &str, v4: (Ipv4Addr, u8), v6: (Ipv6Addr, u8)) -> PortSpec {

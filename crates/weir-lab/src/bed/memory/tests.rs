@@ -85,7 +85,7 @@ fn subjects_that_need_a_kernel_are_refused_with_the_remedy() {
 #[test]
 fn traffic_follows_the_seed() {
     let c = configuration(Subject::Weir, Family::Inet, FrameSize::Imix);
-    let net = tables::build(Family::Inet, 20, None).expect("routes");
+    let (net, _) = tables::build(Family::Inet, 20, None).expect("routes");
     let templates = Templates::build(&c.workload, &net.destinations(50)).expect("templates");
     assert_eq!(templates.order(5), templates.order(5));
     assert_ne!(templates.order(5), templates.order(6));

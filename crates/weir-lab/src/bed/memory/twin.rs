@@ -18,7 +18,7 @@ use weir_core::wire::build;
 use super::devices::Memory;
 use super::ipsec::SaPlan;
 use super::tables::IN_MAC;
-use super::traffic::{GENERATOR_MAC, TEMPLATE, Templates, flow_of};
+use super::traffic::{GENERATOR_MAC, TEMPLATE, Templates};
 
 const ETHERNET: usize = 14;
 const ESP: u8 = 50;
@@ -31,9 +31,10 @@ pub struct Twin {
     plan: SaPlan,
     cipher: Arc<dyn Cipher>,
     templates: Arc<Templates>,
-    /// Flows in the order sent.
+    /// Templates in the order sent, and whose turn it is.
     order: Vec<usize>,
     at: usize,
+    turn: usize,
     /// Of the last packet sealed.
     sequence: u64,
     /// Ethernet and outer IP header, without lengths and checksum.
@@ -45,14 +46,17 @@ impl Twin {
         let outer = build::Frame::ip(plan.source, plan.destination)
             .map_or(Vec::new(), |f| f.macs(IN_MAC, GENERATOR_MAC).dont_fragment().raw(ESP, &[]));
         let order = templates.order(seed);
-        Twin { plan, cipher, templates, order, at: 0, sequence: 0, outer }
+        Twin { plan, cipher, templates, order, at: 0, turn: 0, sequence: 0, outer }
     }
 
     /// Makes sealed frames of the next flows in these buffers.
     pub fn seal(&mut self, buffers: Vec<Memory>, frames: &mut Vec<Frame<Memory>>) {
         for mut buffer in buffers {
-            let flow = self.order[self.at];
-            self.at = (self.at + 1) % self.order.len();
+            let flow = self.turn * self.order.len() + self.order[self.at];
+            self.at += 1;
+            if self.at == self.order.len() {
+                (self.at, self.turn) = (0, (self.turn + 1) % self.templates.turns as usize);
+            }
             let len = self.write(flow, &mut buffer);
             frames.push(Frame::new(buffer, HEADROOM, len, weir_core::packet::DeviceId(0)));
         }
@@ -73,7 +77,7 @@ impl Twin {
     /// Headers, plain payload and trailer; returns the frame's length.
     fn write(&mut self, flow: usize, buffer: &mut [u8]) -> usize {
         let suite = self.plan.suite;
-        let inner = usize::from(self.templates.lens[flow]) - ETHERNET;
+        let inner = usize::from(self.templates.len(flow)) - ETHERNET;
         let (start, esp) = (HEADROOM + self.outer.len(), inner + suite.overhead(inner));
         self.sequence += 1;
         buffer[HEADROOM..start].copy_from_slice(&self.outer);
@@ -82,7 +86,8 @@ impl Twin {
         buffer[start + 4..start + HEADER].copy_from_slice(&(self.sequence as u32).to_be_bytes());
         let plain = start + HEADER + suite.iv_len();
         let trailer = start + esp - suite.icv_len();
-        let template = &self.templates.frames[flow].0[ETHERNET..];
+        let template = self.templates.frame(flow);
+        let template = &template.0[ETHERNET..];
         let headers = template.len().min(inner);
         buffer[plain..plain + headers].copy_from_slice(&template[..headers]);
         buffer[plain + headers..plain + inner].fill(0);
@@ -157,12 +162,12 @@ impl Twin {
 
 /// Whether `packet` is one of the templates' with its payload of zeros, one hop older.
 pub fn known(templates: &Templates, packet: &[u8]) -> Result<(), String> {
-    let flow = flow_of(packet).filter(|&f| f < templates.frames.len()).ok_or("is of no flow sent")?;
-    let len = usize::from(templates.lens[flow]) - ETHERNET;
+    let flow = templates.flow_of(packet).ok_or("is of no flow sent")?;
+    let len = usize::from(templates.len(flow)) - ETHERNET;
     if packet.len() != len {
         return Err(format!("of flow {flow} has {} bytes, expected {len}", packet.len()));
     }
-    let mut headers = templates.frames[flow].0;
+    let mut headers = templates.frame(flow).0;
     let head = &mut headers[ETHERNET..];
     match head[0] >> 4 {
         4 => {

@@ -18,6 +18,7 @@ use weir_core::verdict::Ledger;
 use weir_io::perf_event::counter::{Counted, Counter};
 use weir_io::{clock, cpu};
 
+use super::churn::Board;
 use super::devices::{Gauges, Memory, Sink, Source, Supply};
 use super::protected::{Checked, Protected};
 use super::traffic::Templates;
@@ -55,6 +56,8 @@ pub struct Job {
     pub seed: u64,
     /// `None` for the ceiling.
     pub through: Option<Arc<Tables>>,
+    /// Where newer tables appear, if they change.
+    pub board: Option<Arc<Board>>,
     pub templates: Arc<Templates>,
     /// What its packets go through; nothing where they pass beside it.
     pub ipsec: Option<Protection>,
@@ -97,6 +100,9 @@ impl LastLevel {
 /// Everything one worker owns.
 struct Bench {
     through: Option<Arc<Tables>>,
+    board: Option<Arc<Board>>,
+    /// Version of the tables it has.
+    seen: u64,
     router: Router<Memory>,
     devices: Vec<Box<dyn Device<Memory>>>,
     batch: Batch<Memory>,
@@ -245,12 +251,16 @@ impl Bench {
                 frames: order.iter().map(|&i| job.templates.frames[i]).collect(),
                 lens: order.iter().map(|&i| job.templates.lens[i]).collect(),
                 at: 0,
+                turn: 0,
+                templates: job.templates.clone(),
                 gauges: gauges.clone(),
             }),
         };
         let devices = job.through.as_ref().map_or(2, |tables| tables.devices.len().max(2));
         Ok(Bench {
             through: job.through.clone(),
+            board: job.board.clone(),
+            seen: 0,
             router: Router::new().with_worker(job.worker),
             devices: vec![source, Box::new(Sink { gauges: gauges.clone() })],
             batch: Batch::new(),
@@ -322,6 +332,9 @@ impl Bench {
     }
 
     fn breath(&mut self, now: Nanos) {
+        if let Some(tables) = self.board.as_ref().and_then(|board| board.newer(&mut self.seen)) {
+            self.through = Some(tables);
+        }
         let Bench { router, devices, batch, pool, out, .. } = self;
         match &self.through {
             Some(tables) => {

@@ -3,6 +3,7 @@
 use crate::experiment::{Axis, Changes, Experiment};
 use crate::model::Family;
 use crate::model::ipsec::{Backend, Direction, Mode};
+use crate::model::spd::LookupBy;
 use crate::model::{Configuration, LabError};
 
 const HEAD: &str = "title = \"t\"\nquestion = \"q?\"\nruns = 5\nwarm_up = \"100ms\"\nwindow = \"1s\"\n";
@@ -86,6 +87,89 @@ fn what_cannot_be_is_refused_with_its_place_and_the_remedy() {
             "[[configuration]]\ntopology = \"netns\"\nbuild = \"x\"\n".into(),
             "`build` is of weir in memory: use topology = \"memory\"",
         ),
+    ];
+    for (body, expected) in cases {
+        let got = parse(&body).expect_err(&body).0;
+        assert!(got.contains(expected), "{body}\n{got}");
+    }
+}
+
+#[test]
+fn lookups_and_matches_expand_and_the_list_is_as_long_as_the_match_is_deep() {
+    let e = parse(
+        "compare = \"lookup\"\naxis = \"match\"\n[[configuration]]\nname = \"{lookup}-{match}\"\n\
+         ipsec = { mode = \"policy\", direction = \"in\", cipher = \"null\", action = \"bypass\", buckets = 4096, \
+         lookup = [\"linear\", \"classifier\", \"cache\"], match = [1, 1000] }\n",
+    )
+    .expect("valid");
+    let names: Vec<&str> = all(&e).iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names.len(), 6);
+    assert!(names.contains(&"cache-1000") && e.pairs.contains(&("linear-1".into(), "cache-1".into())));
+    assert_eq!((e.pairs.len(), e.axis), (4, Some(Axis::Match)));
+    let of = |name: &str| all(&e).iter().find(|c| c.name == name).and_then(|c| c.ipsec).expect("it is there");
+    let (p, shallow) = (of("cache-1000"), of("linear-1"));
+    assert_eq!((p.policies, p.spd.matching, p.spd.buckets), (1000, Some(1000), 4096));
+    assert_eq!((shallow.policies, shallow.spd.lookup), (1, LookupBy::Linear));
+    assert!(p.bypasses() && p.spd.lookup == LookupBy::Cache);
+}
+
+#[test]
+fn sets_of_rules_and_churn_expand_and_a_longer_list_may_follow_the_match() {
+    let e = parse(
+        "[[configuration]]\nname = \"{rules}-{churn}\"\nflows = 4194304\nipsec = { mode = \"policy\", \
+         direction = \"out\", cipher = \"null\", rules = [\"acl-100\", \"fw-200\"], churn = [0, 100] }\n\
+         [[configuration]]\nname = \"long\"\nipsec = { mode = \"policy\", direction = \"out\", cipher = \"null\", \
+         policies = 50, match = 3 }\n",
+    )
+    .expect("valid");
+    let found: Vec<_> = all(&e).iter().filter_map(|c| c.ipsec).map(|p| (p.policies, p.spd.churn)).collect();
+    assert_eq!(found, [(100, 0), (100, 100), (200, 0), (200, 100), (50, 0)]);
+    assert_eq!(all(&e)[0].name, "acl-100-0");
+    assert_eq!(all(&e)[4].ipsec.and_then(|p| p.spd.matching), Some(3));
+}
+
+#[test]
+fn smoke_values_of_the_table_take_the_place_of_its_own() {
+    let changes = Changes { quick: true, ..Changes::default() };
+    let body = "[[configuration]]\nname = \"{match}\"\nipsec = { mode = \"policy\", direction = \"out\", \
+                cipher = \"null\", match = [1, 10000], buckets = 4194304 }\n[quick]\n\
+                ipsec = { match = [1, 2], buckets = 64, rules = \"acl-9\" }\n";
+    let e = Experiment::parse("x", "labs/x.toml", &format!("{HEAD}{body}"), &changes).expect("valid");
+    let found: Vec<_> = all(&e).iter().filter_map(|c| c.ipsec).map(|p| (p.policies, p.spd)).collect();
+    assert_eq!(found.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2]);
+    assert!(found.iter().all(|(_, spd)| spd.buckets == 64 && spd.rules.is_none()), "{found:?}");
+}
+
+#[test]
+fn spds_that_mean_nothing_are_refused_with_the_remedy() {
+    let table = |inner: &str| {
+        format!(
+            "[[configuration]]\nipsec = {{ mode = \"policy\", direction = \"out\", cipher = \"null\", {inner} }}\n"
+        )
+    };
+    let cases = [
+        (table("lookup = \"fast\""), "unknown variant `fast`"),
+        (table("buckets = 0"), "got 0, expected a number of buckets from 1"),
+        (table("match = 0"), "got 0, expected a number of policies from 1"),
+        (table("rules = \"acl\""), "expected a shape and a number of rules from 2 to 100000, such as \"acl-10000\""),
+        (table("churn = 10001"), "expected policies changed a second from 0 to 10000"),
+        (table("policies = 5, match = 6"), "match 6 of 5 policies: raise `policies`, or lower `match`"),
+        (table("match = 6, rules = \"acl-10\""), "`match` and `rules` exclude each other"),
+        (table("action = \"bypass\""), "come in sealed and leave in clear: use direction = \"in\""),
+        (table("churn = 10"), "the only policy is the one packets need: raise `policies`"),
+        (
+            "[[configuration]]\nipsec = { mode = \"policy\", direction = \"beside\", cipher = \"null\", rules = \
+             \"acl-10\" }\n"
+                .into(),
+            "direction \"beside\" asks no SPD",
+        ),
+        (
+            "[[configuration]]\nipsec = { mode = \"route\", direction = \"in\", cipher = \"null\", lookup = \
+             \"cache\" }\n"
+                .into(),
+            "ipsec has `lookup`, which tunnels of mode \"route\" have none of: remove it",
+        ),
+        ("[[configuration]]\ntopology = \"netns\"\nflows = 65537\n".into(), "65536 at most where packets carry a mark"),
     ];
     for (body, expected) in cases {
         let got = parse(&body).expect_err(&body).0;

@@ -124,6 +124,9 @@ fn word(axis: Axis) -> &'static str {
         Axis::Routes => "routes",
         Axis::Rate => "packets offered a second",
         Axis::Policies => "policies, the last matches",
+        Axis::Match => "index of the policy that matches",
+        Axis::Buckets => "buckets of the flow cache",
+        Axis::Churn => "policies changed a second",
         other => other.key(),
     }
 }
@@ -149,6 +152,12 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
             (Axis::Backend, Axis::Backend.word(c).unwrap_or_default()),
             (Axis::Policies, c.ipsec.map_or(String::new(), |i| format!("{} policies", i.policies))),
             (Axis::Outer, Axis::Outer.word(c).unwrap_or_default()),
+            (Axis::Lookup, Axis::Lookup.word(c).unwrap_or_default()),
+            (Axis::Buckets, c.ipsec.map_or(String::new(), |i| format!("{} buckets", i.spd.buckets))),
+            (Axis::Match, Axis::Match.number(c).map_or(String::new(), |n| format!("match {n}"))),
+            (Axis::Rules, Axis::Rules.word(c).unwrap_or_default()),
+            (Axis::Action, Axis::Action.word(c).unwrap_or_default()),
+            (Axis::Churn, c.ipsec.map_or(String::new(), |i| format!("{} changes/s", i.spd.churn))),
         ]
     };
     // a ceiling has no routes of its own
@@ -158,6 +167,7 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
         .enumerate()
         .filter(|(i, (a, _))| {
             *a != axis
+                && !(axis == Axis::Match && *a == Axis::Policies)
                 && !(ceiling && matches!(a, Axis::Routes | Axis::Port))
                 && all.iter().any(|o| parts(o)[*i] != parts(c)[*i])
         })

@@ -8,6 +8,7 @@ use weir_core::packet::{DeviceId, Frame, HEADROOM};
 use super::super::{MemoryBed, tables};
 use super::*;
 use crate::model::ipsec::{Backend, CipherName, Direction, Mode};
+use crate::model::spd::Spd;
 use crate::model::{
     Bed, Configuration, Family, FrameSize, Placement, Rate, Sample, Subject, Topology, Trial, Workload,
 };
@@ -15,7 +16,17 @@ use crate::model::{
 fn protection(mode: Mode, direction: Direction, cipher: &str, outer: Family) -> Protection {
     let cipher = CipherName::named(cipher).expect("a cipher");
     let (backend, esn) = (Backend::Auto, false);
-    Protection { mode, direction, cipher, backend, esn, replay_window: 64, policies: 1, outer }
+    Protection {
+        mode,
+        direction,
+        cipher,
+        backend,
+        esn,
+        replay_window: 64,
+        policies: 1,
+        outer,
+        spd: Spd::default(),
+    }
 }
 
 fn configuration(family: Family, frame: FrameSize, ipsec: Protection) -> Configuration {
@@ -110,7 +121,7 @@ fn a_paced_source_of_sealed_packets_offers_no_more_than_was_asked() {
 fn sealed() -> (Twin, Vec<Vec<u8>>) {
     let p = protection(Mode::Route, Direction::Out, "aes-gcm-128", Family::Inet);
     let c = configuration(Family::Inet, FrameSize::Fixed(200), p);
-    let net = tables::build(Family::Inet, 20, None).expect("routes");
+    let (net, _) = tables::build(Family::Inet, 20, None).expect("routes");
     let mut templates = Templates::build(&c.workload, &net.destinations(50)).expect("templates");
     let plan = SaPlan::new(&p, 0);
     let ciphers = ciphers(Backend::Auto).expect("there are ciphers");
@@ -160,7 +171,7 @@ fn a_sealed_packet_that_is_not_what_went_in_is_found() {
 fn an_opened_packet_that_is_not_what_was_sealed_is_found() {
     let p = protection(Mode::Route, Direction::In, "aes-gcm-128", Family::Inet);
     let c = configuration(Family::Inet, FrameSize::Fixed(200), p);
-    let net = tables::build(Family::Inet, 20, None).expect("routes");
+    let (net, _) = tables::build(Family::Inet, 20, None).expect("routes");
     let templates = Templates::build(&c.workload, &net.destinations(50)).expect("templates");
     let mut packet = templates.frames[7].0[ETHERNET..].to_vec();
     packet.resize(usize::from(templates.lens[7]) - ETHERNET, 0);
