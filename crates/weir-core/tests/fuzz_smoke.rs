@@ -158,6 +158,7 @@ fn every_fuzz_function_has_a_target_in_the_fuzz_workspace() {
         "esp_open",
         "reassembly",
         "classifier",
+        "spd",
     ]) {
         let target = folder.join(format!("fuzz_targets/{name}.rs"));
         let text = std::fs::read_to_string(&target).unwrap_or_default();

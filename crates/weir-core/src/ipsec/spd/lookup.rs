@@ -4,6 +4,7 @@
 //! answered it. Nothing is allocated once a few batches have been asked about.
 
 mod batch;
+pub mod fuzz;
 
 use super::{Flow, PolicyIndex, RuleSet, Spd, SpdId};
 use crate::ipsec::flow_cache::FlowCaches;

@@ -17,11 +17,12 @@ use crate::packet::BATCH;
 const FOLDS: usize = 2 * BATCH;
 
 /// Room for one batch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Scratch {
     v4: Asked<2>,
     v6: Asked<5>,
     missed: Missed,
+    answers: Box<[Found; BATCH]>,
 }
 
 /// Packets of one family.
@@ -59,59 +60,85 @@ impl Scratch {
         found: &mut Vec<Found>,
         counters: &mut LookupCounters,
     ) {
+        let ways = [true, false].map(|ipv4| Way::new(question.direction, ipv4));
+        if ways.iter().all(|&way| only_scans(question, way)) {
+            return scan(question, packets, found, ways, counters);
+        }
         loop {
-            let from = found.len();
-            self.take(question, packets.by_ref().take(BATCH), found);
-            let found = &mut found[from..];
-            if found.is_empty() {
+            let taken = self.take(question, packets.by_ref().take(BATCH));
+            if taken == 0 {
                 return;
             }
-            let way = |ipv4| Way::new(question.direction, ipv4);
             if self.v4.len > 0 {
-                let table = question.caches.table4(way(true));
-                let counters = &mut counters.ways[way(true) as usize];
-                ask(question, table, &mut self.v4, &mut self.missed, found, counters);
+                let (way, answers) = (ways[0], &mut self.answers);
+                let (table, counters) = (question.caches.table4(way), &mut counters.ways[way as usize]);
+                ask(question, table, &mut self.v4, &mut self.missed, answers, counters);
             }
             if self.v6.len > 0 {
-                let table = question.caches.table6(way(false));
-                let counters = &mut counters.ways[way(false) as usize];
-                ask(question, table, &mut self.v6, &mut self.missed, found, counters);
+                let (way, answers) = (ways[1], &mut self.answers);
+                let (table, counters) = (question.caches.table6(way), &mut counters.ways[way as usize]);
+                ask(question, table, &mut self.v6, &mut self.missed, answers, counters);
             }
+            found.extend_from_slice(&self.answers[..taken]);
         }
     }
 
-    /// Finds each packet's key, and adds a place for its answer.
-    #[inline]
-    fn take<'a>(
-        &mut self,
-        question: Question<'_>,
-        packets: impl Iterator<Item = &'a [u8]>,
-        found: &mut Vec<Found>,
-    ) {
+    /// Finds the key of each of a batch's packets, and how many they are. Those that have none have their answer.
+    #[inline(always)]
+    fn take<'a>(&mut self, question: Question<'_>, packets: impl Iterator<Item = &'a [u8]>) -> usize {
         (self.v4.len, self.v6.len) = (0, 0);
-        for (place, packet) in packets.enumerate() {
-            let place = place as u8;
-            let mut asked = true;
+        let mut taken = 0;
+        for packet in packets {
+            let place = (taken % BATCH) as u8;
             if let Some(key) = Key4::of_common(packet, question.id) {
                 self.v4.push(place, key);
             } else if let Some(key) = Key6::of_common(packet, question.id) {
                 self.v6.push(place, key);
             } else {
-                asked = self.take_uncommon(question, place, packet);
+                self.take_uncommon(question, place, packet);
             }
-            found.push(asked.then_some(None));
+            taken += 1;
         }
+        taken
     }
 
     #[inline(never)]
-    fn take_uncommon(&mut self, question: Question<'_>, place: u8, packet: &[u8]) -> bool {
-        let Some(flow) = Flow::of_any(packet) else { return false };
-        if let Some(key) = Key4::of(&flow, question.id) {
+    fn take_uncommon(&mut self, question: Question<'_>, place: u8, packet: &[u8]) {
+        let flow = Flow::of_any(packet);
+        if let Some(key) = flow.and_then(|flow| Key4::of(&flow, question.id)) {
             self.v4.push(place, key);
-        } else if let Some(key) = Key6::of(&flow, question.id) {
+        } else if let Some(key) = flow.and_then(|flow| Key6::of(&flow, question.id)) {
             self.v6.push(place, key);
+        } else {
+            self.answers[usize::from(place) % BATCH] = None;
         }
-        true
+    }
+}
+
+/// Whether there is nothing in front of the scan.
+fn only_scans(question: Question<'_>, way: Way) -> bool {
+    let cached = question.caches.get(way).is_some() && question.epoch() != NO_EPOCH;
+    !cached && !question.oracle && layer(question.rules(), way.is_ipv4()) == Layer::Scan
+}
+
+/// Packet by packet: nothing is gained by looking at several.
+fn scan<'a>(
+    question: Question<'_>,
+    packets: impl Iterator<Item = &'a [u8]>,
+    found: &mut Vec<Found>,
+    ways: [Way; 2],
+    counters: &mut LookupCounters,
+) {
+    let mut counts = [0; 2];
+    let rules = question.rules();
+    found.extend(packets.map(|packet| {
+        let answer = rules.find_packet(packet);
+        let six = packet.first().is_some_and(|first| first >> 4 == 6);
+        counts[usize::from(six)] += u64::from(answer.is_some());
+        answer
+    }));
+    for (way, count) in ways.into_iter().zip(counts) {
+        counters.ways[way as usize].scanned += count;
     }
 }
 
@@ -121,7 +148,7 @@ fn ask<const K: usize, B: Bucket<K>>(
     table: Option<&Table<B, K>>,
     asked: &mut Asked<K>,
     missed: &mut Missed,
-    found: &mut [Found],
+    found: &mut [Found; BATCH],
     counters: &mut WayCounters,
 ) where
     Key<K>: Words,
@@ -135,7 +162,8 @@ fn ask<const K: usize, B: Bucket<K>>(
     if !missed.asked.is_empty() {
         missed.ask(question.rules(), counters);
         for &(at, flow) in &missed.asked {
-            found[usize::from(asked.places[usize::from(at)])] = Some(missed.answers[usize::from(flow)]);
+            found[usize::from(asked.places[usize::from(at)]) % BATCH] =
+                Some(missed.answers[usize::from(flow)]);
         }
         if let Some(table) = table.filter(|_| epoch != NO_EPOCH) {
             missed.teach(table, asked, epoch);
@@ -164,7 +192,7 @@ where
         table: &Table<B, K>,
         epoch: u64,
         missed: &mut Missed,
-        found: &mut [Found],
+        found: &mut [Found; BATCH],
         counters: &mut WayCounters,
     ) {
         let len = self.len.min(BATCH);
@@ -178,7 +206,7 @@ where
         for at in 0..len {
             let (key, bucket) = (&self.keys[at], self.buckets[at]);
             match table.answer(bucket, self.heads[at], key, epoch) {
-                Some(answer) => found[usize::from(self.places[at])] = Some(answer),
+                Some(answer) => found[usize::from(self.places[at]) % BATCH] = Some(answer),
                 None => {
                     match table.probe(bucket, key, epoch) {
                         Probe::Other => counters.collision += 1,
@@ -197,11 +225,11 @@ where
 
     /// Puts the ordered scan's answer where another stands, and says how often it did.
     #[inline(never)]
-    fn against_scan(&self, rules: &RuleSet, found: &mut [Found]) -> u64 {
+    fn against_scan(&self, rules: &RuleSet, found: &mut [Found; BATCH]) -> u64 {
         let mut disagreed = 0;
         for (key, &place) in self.keys.iter().zip(self.places.iter()).take(self.len) {
             let scanned = Some(rules.scan(&key.flow()));
-            let answer = &mut found[usize::from(place)];
+            let answer = &mut found[usize::from(place) % BATCH];
             disagreed += u64::from(*answer != scanned);
             *answer = scanned;
         }
@@ -254,8 +282,8 @@ impl Missed {
 }
 
 /// What answers in a family where no cache does: never [`Layer::Auto`].
-pub(super) fn layer(_rules: &RuleSet, _ipv4: bool) -> Layer {
-    Layer::Scan
+pub(super) fn layer(rules: &RuleSet, ipv4: bool) -> Layer {
+    if rules.classifies(ipv4) { Layer::Classifier } else { Layer::Scan }
 }
 
 /// How many of `packets` the ordered scan has another answer for than the first rule's.
@@ -290,6 +318,13 @@ pub(super) fn cached(question: Question<'_>, way: Way, flow: &Flow) -> Cached {
         Some(Probe::Other) => Cached::Collision,
         Some(Probe::Empty) => Cached::Empty,
         Some(Probe::Busy) => Cached::Busy,
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        let (v4, v6, missed) = (Asked::default(), Asked::default(), Missed::default());
+        Scratch { v4, v6, missed, answers: Box::new([None; BATCH]) }
     }
 }
 
