@@ -28,6 +28,7 @@ mod policies;
 mod ports;
 mod rekey;
 mod show;
+mod spds;
 mod targets;
 mod tunnels;
 mod watch;
@@ -50,6 +51,7 @@ use adjacencies::Adjacencies;
 pub use gateway::DRAIN;
 use gateway::Gateway;
 pub use policies::PolicyChange;
+use policies::Uses;
 use ports::Ports;
 pub use rekey::Rekey;
 pub use show::{
@@ -76,6 +78,8 @@ pub struct Control {
     table4: RouteTable4,
     table6: RouteTable6,
     gateway: Gateway,
+    /// Made where policies change one by one, and forgotten with other changes.
+    uses: Option<Uses>,
     watch: Watch,
     /// What fits into each tunnel without an MTU of its own.
     tunnel_mtus: HashMap<String, u16>,
@@ -149,6 +153,7 @@ impl Control {
             table4,
             table6,
             gateway: Gateway::new(ciphers),
+            uses: None,
             watch: Watch::default(),
             tunnel_mtus: HashMap::new(),
             changed: Changed::default(),
@@ -165,10 +170,11 @@ impl Control {
             return Ok(actions);
         }
         let prepared = self.gateway.prepare(&desired.ipsec)?;
-        if self.gateway.adopt(now, &self.desired.ipsec, &desired.ipsec, prepared) {
+        if self.gateway.adopt(now, &self.desired.ipsec, &desired.ipsec, prepared, &actions) {
             self.watch_again(now);
         }
         self.desired = desired;
+        self.uses = None;
         let mut touched = Vec::new();
         for action in &actions {
             match action {
@@ -307,7 +313,7 @@ impl Control {
     pub fn take_snapshot(&mut self) -> Option<Arc<Tables>> {
         let changed = std::mem::take(&mut self.changed);
         let fresh = [
-            changed.ports || changed.settings || self.gateway.changed,
+            changed.ports || changed.settings || self.gateway.is_changed(),
             self.targets.changed || self.adjacencies.changed || self.adjacencies.neighbors_changed,
             !self.table4.is_published() || !self.table6.is_published(),
         ];
@@ -320,8 +326,9 @@ impl Control {
             next.devices = self.ports.devices.clone().into();
             next.ports = self.ports.ports.clone().into();
         }
-        if changed.ports || self.gateway.changed {
-            next.ipsec = self.gateway.snapshot(&self.desired.ipsec, &self.ports, next.ipsec.take());
+        if changed.ports || self.gateway.is_changed() {
+            let (spec, last) = (&self.desired.ipsec, next.ipsec.take());
+            next.ipsec = self.gateway.snapshot(spec, &self.ports, changed.ports, last);
         }
         if std::mem::take(&mut self.targets.changed) {
             let (targets, multipath) = self.targets.snapshot();

@@ -21,7 +21,7 @@ pub use check::{
     CACHE_MEMORY_MAX, MULTIPATH_HOPS_MAX, POLICIES_MAX, PORTS_MAX, ROUTES_MAX, RULES_MAX, SAS_MAX,
     WEIGHT_MAX, check,
 };
-pub(crate) use check::{check_against, check_ipsec};
+pub(crate) use check::{check_against, check_ipsec, check_policy};
 pub(crate) use check::{link_local, not_a_host, width};
 pub(crate) use diff::diff_ipsec;
 pub use diff::{Action, Change, IpsecAction, LookupChange, PortChange, diff};

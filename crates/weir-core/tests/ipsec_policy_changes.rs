@@ -10,8 +10,12 @@ use std::sync::Arc;
 use bed::{desired, port, up};
 use ipsec_bed::{Clear, east_and_border, policy, protect};
 use weir_core::control::{Control, PolicyChange};
-use weir_core::ipsec::spd::{Action, Layer, LookupSpec};
+use weir_core::ipsec::Direction::{In, Out};
+use weir_core::ipsec::Ipsec;
+use weir_core::ipsec::flow_cache::BUCKETS;
+use weir_core::ipsec::spd::{Action, Flow, Layer, LookupSpec, Transport, Way};
 use weir_core::state::{Desired, PolicySpec, check, diff};
+use weir_core::tables::Tables;
 
 fn wish() -> Desired {
     let mut d = desired(&[port("lan", "eth0", &["192.0.2.1/24"]), port("wan", "eth1", &["198.51.100.1/24"])]);
@@ -87,7 +91,7 @@ fn refused_changes_say_why_and_change_nothing() {
         ),
         (
             PolicyChange::Remove { name: "site".into() },
-            "sa site-out: is used by no tunnel and no policy; name it in one or remove it",
+            "sa site-in: is used by no tunnel and no policy; name it in one or remove it",
         ),
     ];
     for (bad, why) in cases {
@@ -145,4 +149,121 @@ fn how_spds_are_asked_is_said_as_an_operator_reads_it() {
         ]
     );
     assert_eq!(lines(&new, &old)[0], "~ spd flow cache ipv4-inbound: 4194304 buckets, 128 MiB → off");
+}
+
+fn ipsec(tables: &Tables) -> &Ipsec {
+    tables.ipsec.as_deref().expect("IPsec is there")
+}
+
+fn next(control: &mut Control) -> Arc<Tables> {
+    control.take_snapshot().expect("something changed")
+}
+
+#[test]
+fn changed_policy_leaves_everything_else_shared() {
+    let mut control = control(wish());
+    let before = next(&mut control);
+    let outbound = PolicySpec { direction: Some(Out), ..policy("a", Action::Bypass, "", "10.9.0.0/16") };
+    control.change_policies(0, "border", vec![insert(0, outbound.clone())]).expect("valid");
+    let one_by_one = next(&mut control);
+    let mut d = control.desired().clone();
+    d.ipsec.spds[0].policies.replace(0, PolicySpec { action: Action::Discard, ..outbound });
+    control.apply(0, d).expect("valid");
+    for after in [one_by_one, next(&mut control)] {
+        assert!(Arc::ptr_eq(&before.fib4, &after.fib4) && Arc::ptr_eq(&before.ports, &after.ports));
+        let (was, is) = (ipsec(&before), ipsec(&after));
+        assert!(Arc::ptr_eq(&was.sad, &is.sad) && Arc::ptr_eq(&was.outbound, &is.outbound));
+        assert!(Arc::ptr_eq(&was.tunnels, &is.tunnels) && Arc::ptr_eq(&was.queues, &is.queues));
+        assert!(Arc::ptr_eq(&was.guards, &is.guards) && Arc::ptr_eq(&was.udp_ports, &is.udp_ports));
+        assert!(Arc::ptr_eq(&was.caches, &is.caches));
+        let (was, is) = (&was.spds[0], &is.spds[0]);
+        assert!(Arc::ptr_eq(&was.inbound, &is.inbound) && !Arc::ptr_eq(&was.outbound, &is.outbound));
+        assert_eq!(was.epoch(In), is.epoch(In));
+        assert_ne!(was.epoch(Out), is.epoch(Out));
+    }
+}
+
+#[test]
+fn policy_that_changes_goes_on_counting() {
+    let mut control = control(wish());
+    ipsec(&next(&mut control)).spds[0].policies[0].counters.count(Out, 99);
+    let mut site = control.desired().ipsec.spds[0].policies[0].clone();
+    site.protocol = Some(17);
+    control
+        .change_policies(0, "border", vec![PolicyChange::Replace { policy: site.clone() }])
+        .expect("valid");
+    assert_eq!(control.policies()[0].out_bytes, 99);
+    site.protocol = Some(6);
+    let mut d = control.desired().clone();
+    d.ipsec.spds[0].policies.replace(0, site);
+    control.apply(0, d).expect("valid");
+    assert_eq!(control.policies()[0].out_bytes, 99);
+}
+
+#[test]
+fn flow_caches_are_kept_until_they_are_configured_otherwise() {
+    let mut d = wish();
+    d.ipsec.lookup.caches = [Some(100), None, None, Some(64)];
+    let mut control = control(d.clone());
+    let first = next(&mut control);
+    let buckets = |tables: &Tables| Way::ALL.map(|w| ipsec(tables).caches.get(w).map(|c| c.buckets()));
+    assert_eq!(buckets(&first), [Some(128), None, None, Some(64)]);
+    let more = insert(0, policy("a", Action::Bypass, "", "10.9.0.0/16"));
+    control.change_policies(0, "border", vec![more]).expect("valid");
+    let second = next(&mut control);
+    assert!(Arc::ptr_eq(&ipsec(&first).caches, &ipsec(&second).caches));
+    // What the caches learned of rules would be another thing's epoch in new ones.
+    d = control.desired().clone();
+    d.ipsec.lookup.caches[0] = None;
+    d.ipsec.lookup.oracle = true;
+    control.apply(0, d).expect("valid");
+    let third = next(&mut control);
+    assert!(!Arc::ptr_eq(&ipsec(&second).caches, &ipsec(&third).caches) && ipsec(&third).oracle);
+    assert_eq!(buckets(&third), [None, None, None, Some(64)]);
+    assert!(Arc::ptr_eq(&ipsec(&second).spds[0].outbound, &ipsec(&third).spds[0].outbound));
+}
+
+#[test]
+fn without_ipsec_no_memory_is_taken_whatever_its_options_are() {
+    let mut d = wish();
+    d.ipsec = Default::default();
+    d.ipsec.lookup = LookupSpec { caches: [Some(BUCKETS); 4], layer: Layer::Classifier, oracle: true };
+    let mut control = control(d);
+    assert!(next(&mut control).ipsec.is_none());
+}
+
+#[test]
+fn what_workers_hold_goes_on_answering_by_its_own_rules() {
+    let mut control = control(wish());
+    let flow = Flow {
+        source: "192.0.2.7".parse().expect("address"),
+        destination: "10.2.0.1".parse().expect("address"),
+        protocol: 17,
+        transport: Transport::Ports { source: 1, destination: 2 },
+    };
+    let found = |tables: &Tables| {
+        let spd = &ipsec(tables).spds[0];
+        spd.find(Out, &flow).map(|p| p.name.clone())
+    };
+    let mut held: Vec<(Arc<Tables>, String)> = vec![(next(&mut control), "site".into())];
+    for n in 0..100 {
+        // Each comes before all others and matches; every third leaves again.
+        let name = format!("p{n}");
+        control
+            .change_policies(0, "border", vec![insert(0, policy(&name, Action::Bypass, "", ""))])
+            .expect("valid");
+        held.push((next(&mut control), name.clone()));
+        if n % 3 == 0 {
+            control.change_policies(0, "border", vec![PolicyChange::Remove { name }]).expect("valid");
+            let left = held.iter().rev().nth(1).map_or("site".into(), |(_, name)| name.clone());
+            held.push((next(&mut control), left));
+        }
+        // Some workers are slower than others.
+        if n % 7 == 0 {
+            held.remove(n % 5);
+        }
+        for (tables, name) in &held {
+            assert_eq!(found(tables).as_ref(), Some(name));
+        }
+    }
 }

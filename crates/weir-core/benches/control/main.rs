@@ -1,18 +1,22 @@
-//! What the control side costs with a full table: milliseconds from a change to the snapshot.
+//! What the control side costs with a full table and with many policies: time from a change to the snapshot.
 //!
 //! ```text
-//! cargo bench -p weir-core --bench control                 1 k, 100 k and 1 M routes
+//! cargo bench -p weir-core --bench control                 1 k, 100 k and 1 M routes; 1 k to 100 k policies
 //! cargo bench -p weir-core --bench control -- --quick      smoke values, as `cargo test --benches` runs it
 //! ```
 //!
 //! Routes come from `route::synthetic`, over 64 gateways on two ports. Each figure is the best of the
-//! repeats, the snapshot included; the one before is let go, as workers do.
+//! repeats, the snapshot included; the one before is let go, as workers do. Policies are of
+//! `ipsec::spd::synthetic`; of the many changes of one policy the median is shown, and the slowest.
+
+mod policies;
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use weir_core::control::Control;
+use weir_core::ipsec::spd::synthetic::Shape;
 use weir_core::route::Prefix;
 use weir_core::route::synthetic::routes4;
 use weir_core::router::Event;
@@ -24,11 +28,18 @@ const GATEWAYS: u32 = 64;
 
 struct Size {
     tables: &'static [usize],
+    policies: &'static [usize],
+    updates: usize,
     repeats: usize,
 }
 
-const FULL: Size = Size { tables: &[1_000, 100_000, 1_000_000], repeats: 3 };
-const SMOKE: Size = Size { tables: &[1_000], repeats: 1 };
+const FULL: Size = Size {
+    tables: &[1_000, 100_000, 1_000_000],
+    policies: &[1_000, 10_000, 100_000],
+    updates: 10_000,
+    repeats: 3,
+};
+const SMOKE: Size = Size { tables: &[1_000], policies: &[200], updates: 100, repeats: 1 };
 
 fn wish(routes: usize) -> Desired {
     let port = |n: u8| PortSpec {
@@ -144,5 +155,10 @@ fn main() {
     let size = if quick { SMOKE } else { FULL };
     for &routes in size.tables {
         measure(routes, size.repeats);
+    }
+    for &count in size.policies {
+        for shape in [Shape::Acl, Shape::Firewall, Shape::IpChain] {
+            policies::measure(shape, count, size.updates, size.repeats);
+        }
     }
 }

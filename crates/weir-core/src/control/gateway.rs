@@ -5,28 +5,34 @@
 //! state of before ──┘     └─► tunnels, policies (outbound)
 //! ```
 //!
-//! Promises: what did not change is shared with the snapshot before, down to the rules of an SPD of which
-//! only the SAs changed. What packets changed about an SA (sequence number, replay window, counters)
+//! Promises: what did not change is shared with the snapshot before; `spds.rs` beside it says how of SPDs. What packets changed about an SA (sequence number, replay window, counters)
 //! survives as long as its direction, SPI, destination, suite and keys do, whatever else changes and
 //! even when it was gone for a while: a sequence number given out twice with one key would break an AEAD,
 //! and a window begun again would let old packets pass. An inbound SA that left, or became another, is
 //! accepted for [`DRAIN`] more where it was used, unless its SPI is another's now. Counters belong to the
 //! name of the policy.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use super::memory::Memory;
 use super::names::Names;
 use super::ports::Ports;
+use super::spds::Spds;
 use super::watch::Limits;
-use crate::ipsec::spd::{PolicyCounters, PolicyIndex, RuleSet};
+use crate::ipsec::spd::PolicyCounters;
+use crate::ipsec::spd::table::SpdTable;
 use crate::ipsec::{
-    Cipher, Ciphers, Direction, FlowCaches, Inbound, Ipsec, Policy, Queue, Sa, SaId, SaSpec, SaState, Sad,
-    Spd, SpdId, Tunnel, TunnelId,
+    Cipher, Ciphers, Direction, Inbound, Ipsec, Policy, Queue, Sa, SaId, SaSpec, SaState, Sad, SpdId, Tunnel,
+    TunnelId,
 };
 use crate::packet::DeviceId;
-use crate::state::{Error, IpsecPlace, IpsecSpec, Place, PolicySpec, SAS_MAX, SaProblem, SpdSpec};
+use crate::state::{
+    Action, Error, IpsecAction, IpsecPlace, IpsecSpec, Place, PolicySpec, SAS_MAX, SaProblem, SpdSpec,
+    TunnelSpec,
+};
 use crate::time::{Nanos, SECOND};
 
 /// How long a removed inbound SA is still accepted: what its peer sealed before it heard of the rekey is
@@ -49,22 +55,15 @@ pub(super) struct Kept {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum User {
     Tunnel(String),
-    Policies { spd: String, policies: Vec<String> },
+    Policies { spd: String, policies: BTreeSet<String> },
 }
 
 /// An inbound SA on its way out.
 #[derive(Debug)]
-struct Draining {
+pub(super) struct Draining {
     sa: Arc<Sa>,
     user: User,
     until: Nanos,
-}
-
-/// An SPD of the last snapshot and what it was made of.
-#[derive(Debug)]
-struct Built {
-    spec: SpdSpec,
-    spd: Arc<Spd>,
 }
 
 #[derive(Debug)]
@@ -74,12 +73,43 @@ pub(super) struct Gateway {
     pub(super) kept: HashMap<String, Kept>,
     draining: Vec<Draining>,
     memory: Memory,
-    /// By SPD and policy.
-    counters: HashMap<(String, String), Arc<PolicyCounters>>,
-    built: HashMap<String, Built>,
-    caches: Arc<FlowCaches>,
-    /// Whether the next snapshot has other IPsec than the last.
-    pub(super) changed: bool,
+    pub(super) spds: Spds,
+    changed: Changed,
+}
+
+/// What of the next snapshot differs from the last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changed {
+    any: bool,
+    /// More than policies: SAs, tunnels, guarded ports, or who uses an SA.
+    parts: bool,
+    /// SAs that policies name may be others.
+    sas: bool,
+}
+
+/// What policies name: SAs that are there, and those on their way out.
+#[derive(Clone, Copy)]
+pub(super) struct Sas<'a> {
+    kept: &'a HashMap<String, Kept>,
+    draining: &'a [Draining],
+}
+
+impl Sas<'_> {
+    pub(super) fn policy(self, spd: &str, spec: &PolicySpec, counters: Arc<PolicyCounters>) -> Policy {
+        let sa = |name: &String| self.kept.get(name).map(|k| &k.sa);
+        let mut inbound: Vec<SaId> = spec.inbound.iter().filter_map(|name| Some(sa(name)?.id)).collect();
+        for d in self.draining {
+            if let User::Policies { spd: of, policies } = &d.user
+                && of == spd
+                && policies.contains(&spec.name)
+                && !inbound.contains(&d.sa.id)
+            {
+                inbound.push(d.sa.id);
+            }
+        }
+        let out = spec.out.iter().filter_map(|name| sa(name).cloned()).collect();
+        Policy { name: spec.name.clone(), action: spec.action, out, inbound, counters }
+    }
 }
 
 /// Ciphers of SAs that need a new one.
@@ -93,10 +123,8 @@ impl Gateway {
             kept: HashMap::new(),
             draining: Vec::new(),
             memory: Memory::default(),
-            counters: HashMap::new(),
-            built: HashMap::new(),
-            caches: Arc::default(),
-            changed: false,
+            spds: Spds::default(),
+            changed: Changed::default(),
         }
     }
 
@@ -137,18 +165,21 @@ impl Gateway {
         if errors.is_empty() { Ok(prepared) } else { Err(errors) }
     }
 
-    /// Makes the SAs those of `new`; `old` says where those that leave were used. `false`: nothing changed.
+    /// Makes the SAs and SPDs those of `new`; `old` says where SAs that leave were used, `actions` what differs.
+    /// `false`: nothing changed.
     pub(super) fn adopt(
         &mut self,
         now: Nanos,
         old: &IpsecSpec,
         new: &IpsecSpec,
         mut prepared: Prepared<'_>,
+        actions: &[Action],
     ) -> bool {
         if old == new {
             return false;
         }
-        self.changed = true;
+        self.changed.any = true;
+        self.changed.parts |= !same_parts(old, new) || actions.iter().any(moves_sas);
         self.names.set(new.sas.iter().map(|sa| sa.name.as_str()));
         let mut before = std::mem::take(&mut self.kept);
         let mut left: Vec<Arc<Sa>> = Vec::new();
@@ -158,6 +189,7 @@ impl Gateway {
                 self.kept.insert(spec.name.clone(), kept);
                 continue;
             }
+            self.changed.sas = true;
             let same = was.as_ref().map(|k| k.sa.cipher.clone());
             let (Some(cipher), Some(id)) = (prepared.remove(&*spec.name).or(same), self.names.id(&spec.name))
             else {
@@ -180,13 +212,15 @@ impl Gateway {
             let kept = Kept { spec: spec.clone(), sa: Arc::new(sa), reached };
             self.kept.insert(spec.name.clone(), kept);
         }
+        self.changed.sas |= !before.is_empty();
         left.extend(before.into_values().map(|k| k.sa));
         self.drain(now, left, old);
+        let sas = Sas { kept: &self.kept, draining: &self.draining };
+        let ciphers = self.ciphers.as_deref();
+        // Without ciphers there are no keys to protect, but hashes to key all the same.
+        let mut random = || ciphers.map_or_else(|| RandomState::new().hash_one(0), |c| c.random());
+        self.spds.follow(actions, new, sas, &mut random);
         self.settle_drains(new);
-        let named =
-            |s: &SpdSpec| s.policies.iter().map(|p| (s.name.clone(), p.name.clone())).collect::<Vec<_>>();
-        let present: HashSet<(String, String)> = new.spds.iter().flat_map(named).collect();
-        self.counters.retain(|key, _| present.contains(key));
         true
     }
 
@@ -199,33 +233,46 @@ impl Gateway {
         let mut users = users(old);
         for sa in inbound {
             if let Some(user) = users.remove(sa.name.as_str()) {
+                self.changed.parts = true;
                 self.draining.push(Draining { sa, user, until: now.saturating_add(DRAIN) });
             }
         }
     }
 
     /// Lets go of draining SAs that have nowhere to lead to any more, or whose SPI is in use again.
-    fn settle_drains(&mut self, spec: &IpsecSpec) {
+    pub(super) fn settle_drains(&mut self, spec: &IpsecSpec) {
+        if self.draining.is_empty() {
+            return;
+        }
+        let before = self.draining.len();
+        let spds = &self.spds;
         let taken: HashSet<_> =
             self.kept.values().map(|k| (k.sa.params.spi, k.sa.params.destination)).collect();
         self.draining.retain_mut(|d| {
             let leads = match &mut d.user {
                 User::Tunnel(name) => spec.tunnels.iter().any(|t| t.name == *name),
                 User::Policies { spd, policies } => {
-                    let there = spec.spds.iter().find(|s| s.name == *spd);
-                    policies.retain(|p| there.is_some_and(|s| s.policies.iter().any(|q| q.name == *p)));
+                    policies.retain(|p| spds.counters(spd, p).is_some());
                     !policies.is_empty()
                 }
             };
             leads && !taken.contains(&(d.sa.params.spi, d.sa.params.destination))
         });
+        self.note_drains(before);
+    }
+
+    /// Notes that there were `before` of them.
+    fn note_drains(&mut self, before: usize) {
+        if self.draining.len() != before {
+            self.changed = Changed { any: true, parts: true, sas: true };
+        }
     }
 
     /// Ends drains that are over.
     pub(super) fn tick(&mut self, now: Nanos) {
         let before = self.draining.len();
         self.draining.retain(|d| d.until > now);
-        self.changed |= self.draining.len() != before;
+        self.note_drains(before);
     }
 
     pub(super) fn poll_at(&self) -> Option<Nanos> {
@@ -243,65 +290,73 @@ impl Gateway {
         self.draining.iter().map(move |d| (&d.sa, d.until, users(&d.user)))
     }
 
-    pub(super) fn counters(&self, spd: &str, policy: &str) -> Option<&Arc<PolicyCounters>> {
-        // A pair of names borrowed is no key of a map of pairs of names.
-        self.counters.get(&(spd.to_string(), policy.to_string()))
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed.any
     }
 
-    /// What the next snapshot has of IPsec: the last one's if nothing differs.
+    /// The SPD of a name, to change policies of it; `f` has what they may name.
+    pub(super) fn change_spd(&mut self, spd: &str, f: impl FnOnce(&mut SpdTable, Sas<'_>)) {
+        let sas = Sas { kept: &self.kept, draining: &self.draining };
+        if let Some(table) = self.spds.table_mut(spd) {
+            f(table, sas);
+            self.changed.any = true;
+        }
+    }
+
+    /// What the next snapshot has of IPsec: the last one's as far as nothing differs.
     pub(super) fn snapshot(
         &mut self,
         spec: &IpsecSpec,
         ports: &Ports,
+        moved: bool,
         last: Option<Arc<Ipsec>>,
     ) -> Option<Arc<Ipsec>> {
         let changed = std::mem::take(&mut self.changed);
-        let next = self.build(spec, ports);
-        match (last, &next) {
-            (Some(last), Some(next))
-                if !changed && last.queues == next.queues && last.guards == next.guards =>
-            {
-                Some(last)
-            }
-            _ => next,
-        }
-    }
-
-    fn build(&mut self, spec: &IpsecSpec, ports: &Ports) -> Option<Arc<Ipsec>> {
-        if *spec == IpsecSpec::default() {
-            self.built.clear();
+        if spec.sas.is_empty() && spec.tunnels.is_empty() && spec.spds.is_empty() {
             return None;
         }
-        let mut ipsec = Ipsec {
-            outbound: spec
-                .sas
-                .iter()
-                .filter(|s| s.params.direction == Direction::Out)
-                .filter_map(|s| self.sa(&s.name))
-                .collect(),
-            tunnels: spec
-                .tunnels
-                .iter()
-                .filter_map(|t| {
-                    let out = t.out.iter().filter_map(|name| self.sa(name)).collect();
-                    Some(Tunnel { name: t.name.clone(), port: ports.id(&t.name)?, out })
-                })
-                .collect(),
-            udp_ports: self.udp_ports().into(),
-            caches: self.caches.clone(),
-            oracle: spec.lookup.oracle,
-            ..Ipsec::default()
+        if changed.sas {
+            let sas = Sas { kept: &self.kept, draining: &self.draining };
+            self.spds.refresh(spec, sas);
+        }
+        let mut next = match last {
+            // Ports may have changed, which most often means nothing here.
+            Some(last) if !changed.parts && (!moved || stays(&last, spec, ports)) => {
+                if !changed.any {
+                    return Some(last);
+                }
+                Ipsec::clone(&last)
+            }
+            _ => self.parts(spec, ports),
         };
-        let built: HashMap<String, Built> = spec.spds.iter().map(|s| (s.name.clone(), self.spd(s))).collect();
-        ipsec.spds = spec.spds.iter().filter_map(|s| Some(built.get(&s.name)?.spd.clone())).collect();
-        self.built = built;
+        next.spds = self.spds.publish(spec);
+        (next.caches, next.oracle) = (self.spds.caches.clone(), spec.lookup.oracle);
+        Some(Arc::new(next))
+    }
+
+    /// All but SPDs.
+    fn parts(&self, spec: &IpsecSpec, ports: &Ports) -> Ipsec {
+        let tunnel = |t: &TunnelSpec| {
+            let out = t.out.iter().filter_map(|name| self.sa(name)).collect();
+            Some(Tunnel { name: t.name.clone(), port: ports.id(&t.name)?, out })
+        };
+        let outbound = spec.sas.iter().filter(|s| s.params.direction == Direction::Out);
+        let tunnels: Arc<[Tunnel]> = spec.tunnels.iter().filter_map(tunnel).collect();
         let users = users(spec);
         let draining = self.draining.iter().map(|d| (&d.sa, &d.user));
         let inbound = self.kept.values().filter(|k| k.sa.params.direction == Direction::In);
         let all = draining.chain(inbound.filter_map(|k| Some((&k.sa, users.get(k.sa.name.as_str())?))));
-        ipsec.sad = Sad::new(all.filter_map(|(sa, user)| arrives(sa, user, spec, ports))).into();
-        queues(&mut ipsec, spec, ports);
-        Some(Arc::new(ipsec))
+        let sad = Sad::new(all.filter_map(|(sa, user)| arrives(sa, user, spec, ports)));
+        let (queues, guards) = queues(&tunnels, spec, ports);
+        Ipsec {
+            sad: Arc::new(sad),
+            outbound: outbound.filter_map(|s| self.sa(&s.name)).collect(),
+            tunnels,
+            queues: queues.into(),
+            guards: guards.into(),
+            udp_ports: self.udp_ports().into(),
+            ..Ipsec::default()
+        }
     }
 
     fn sa(&self, name: &str) -> Option<Arc<Sa>> {
@@ -317,42 +372,6 @@ impl Gateway {
         all.dedup();
         all
     }
-
-    /// An SPD: the one before if it is the same, its rules if only they are.
-    fn spd(&mut self, spec: &SpdSpec) -> Built {
-        let policies: Vec<Arc<Policy>> =
-            spec.policies.iter().map(|p| Arc::new(self.policy(&spec.name, p))).collect();
-        let was = self.built.get(&spec.name);
-        if let Some(was) = was.filter(|was| was.spec == *spec && same_sas(&was.spd.policies, &policies)) {
-            return Built { spec: spec.clone(), spd: was.spd.clone() };
-        }
-        let rules = was
-            .filter(|was| same_rules(&was.spec, spec))
-            .map(|was| (was.spd.outbound.clone(), was.spd.inbound.clone()));
-        let (outbound, inbound) =
-            rules.unwrap_or_else(|| (rule_set(spec, Direction::Out), rule_set(spec, Direction::In)));
-        let epochs = [self.caches.next_epoch(), self.caches.next_epoch()];
-        let (name, default) = (spec.name.clone(), spec.default);
-        let spd = Spd { name, policies, outbound, inbound, default, epochs };
-        Built { spec: spec.clone(), spd: Arc::new(spd) }
-    }
-
-    fn policy(&mut self, spd: &str, spec: &PolicySpec) -> Policy {
-        let mut inbound: Vec<SaId> =
-            spec.inbound.iter().filter_map(|name| Some(self.kept.get(name)?.sa.id)).collect();
-        for d in &self.draining {
-            if let User::Policies { spd: of, policies } = &d.user
-                && of == spd
-                && policies.contains(&spec.name)
-                && !inbound.contains(&d.sa.id)
-            {
-                inbound.push(d.sa.id);
-            }
-        }
-        let counters = self.counters.entry((spd.to_string(), spec.name.clone())).or_default().clone();
-        let out = spec.out.iter().filter_map(|name| self.sa(name)).collect();
-        Policy { name: spec.name.clone(), action: spec.action, out, inbound, counters }
-    }
 }
 
 /// Whether what packets changed about one is true of the other.
@@ -365,30 +384,24 @@ fn same_cipher(a: &SaSpec, b: &SaSpec) -> bool {
     (a.params.suite, a.params.esn) == (b.params.suite, b.params.esn) && a.keys == b.keys
 }
 
-fn same_sas(a: &[Arc<Policy>], b: &[Arc<Policy>]) -> bool {
-    let same = |(a, b): (&Arc<Policy>, &Arc<Policy>)| {
-        a.inbound == b.inbound
-            && a.out.len() == b.out.len()
-            && a.out.iter().zip(&b.out).all(|(a, b)| Arc::ptr_eq(a, b))
-    };
-    a.len() == b.len() && a.iter().zip(b).all(same)
+/// Whether all but policies and how they are asked is the same, the numbers of SPDs included.
+fn same_parts(a: &IpsecSpec, b: &IpsecSpec) -> bool {
+    let same = |(a, b): (&SpdSpec, &SpdSpec)| (&a.name, &a.ports) == (&b.name, &b.ports);
+    a.sas == b.sas
+        && a.tunnels == b.tunnels
+        && a.spds.len() == b.spds.len()
+        && a.spds.iter().zip(&b.spds).all(same)
 }
 
-fn same_rules(a: &SpdSpec, b: &SpdSpec) -> bool {
-    let selects = |p: &PolicySpec, q: &PolicySpec| {
-        (p.direction, p.protocol, p.local_ports, p.remote_ports, p.icmp)
-            == (q.direction, q.protocol, q.local_ports, q.remote_ports, q.icmp)
-            && p.local == q.local
-            && p.remote == q.remote
-    };
-    a.policies.len() == b.policies.len() && a.policies.iter().zip(&b.policies).all(|(p, q)| selects(p, q))
-}
-
-fn rule_set(spec: &SpdSpec, direction: Direction) -> Arc<RuleSet> {
-    let of = |(i, p): (usize, &PolicySpec)| {
-        p.selectors(direction).into_iter().map(move |s| (s, PolicyIndex(i as u32))).collect::<Vec<_>>()
-    };
-    Arc::new(RuleSet::new(spec.policies.iter().enumerate().flat_map(of).collect()))
+/// Whether an SA may lead to another SPD.
+fn moves_sas(action: &Action) -> bool {
+    match action {
+        Action::Ipsec(IpsecAction::RemovePolicy { policy, .. } | IpsecAction::AddPolicy { policy, .. }) => {
+            !policy.inbound.is_empty()
+        }
+        Action::Ipsec(IpsecAction::ChangePolicy { change, .. }) => change.old.inbound != change.new.inbound,
+        _ => false,
+    }
 }
 
 /// Who lists each inbound SA.
@@ -400,9 +413,9 @@ fn users(spec: &IpsecSpec) -> HashMap<&str, User> {
     for spd in &spec.spds {
         for policy in &spd.policies {
             for sa in &policy.inbound {
-                let none = || User::Policies { spd: spd.name.clone(), policies: Vec::new() };
+                let none = || User::Policies { spd: spd.name.clone(), policies: BTreeSet::new() };
                 if let User::Policies { policies, .. } = users.entry(sa).or_insert_with(none) {
-                    policies.push(policy.name.clone());
+                    policies.insert(policy.name.clone());
                 }
             }
         }
@@ -421,12 +434,18 @@ fn arrives(sa: &Arc<Sa>, user: &User, spec: &IpsecSpec, ports: &Ports) -> Option
     Some(Inbound { sa: sa.clone(), device: ports.port(ports.id(name)?)?.device, spd })
 }
 
+/// Whether everything is still where it was.
+fn stays(last: &Ipsec, spec: &IpsecSpec, ports: &Ports) -> bool {
+    let (queues, guards) = queues(&last.tunnels, spec, ports);
+    *last.queues == *queues && *last.guards == *guards
+}
+
 /// What stands behind each device, and which ports are guarded.
-fn queues(ipsec: &mut Ipsec, spec: &IpsecSpec, ports: &Ports) {
+fn queues(tunnels: &[Tunnel], spec: &IpsecSpec, ports: &Ports) -> (Vec<Queue>, Vec<Option<SpdId>>) {
     let mut queues = vec![Queue::Hardware; ports.devices.len()];
     let mut guards = vec![None; ports.ports.len()];
     let mut put = |device: DeviceId, queue| queues[device.index()] = queue;
-    for (i, tunnel) in ipsec.tunnels.iter().enumerate() {
+    for (i, tunnel) in tunnels.iter().enumerate() {
         put(ports.ports[tunnel.port.index()].device, Queue::Tunnel(TunnelId(i as u16)));
     }
     for (i, spd) in spec.spds.iter().enumerate() {
@@ -440,5 +459,5 @@ fn queues(ipsec: &mut Ipsec, spec: &IpsecSpec, ports: &Ports) {
             guards[port.index()] = Some(id);
         }
     }
-    (ipsec.queues, ipsec.guards) = (queues.into(), guards.into());
+    (queues, guards)
 }

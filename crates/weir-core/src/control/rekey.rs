@@ -86,25 +86,22 @@ impl Control {
         let before = std::mem::replace(&mut self.desired.ipsec, next);
         let mut errors = check_ipsec(&self.desired);
         self.gateway.check(&self.desired.ipsec, &mut errors);
-        let refused = if errors.is_empty() {
-            match self.gateway.prepare(&self.desired.ipsec) {
-                Ok(prepared) => {
-                    self.gateway.adopt(now, &before, &self.desired.ipsec, prepared);
-                    None
-                }
-                Err(errors) => Some(errors),
-            }
-        } else {
-            Some(errors)
-        };
-        if let Some(errors) = refused {
+        let next = &self.desired.ipsec;
+        let prepared = if errors.is_empty() { self.gateway.prepare(next) } else { Err(errors) };
+        let adopted = prepared.map(|prepared| {
+            let actions = diff_ipsec(&before, next);
+            self.gateway.adopt(now, &before, next, prepared, &actions);
+            actions
+        });
+        if adopted.is_err() {
             self.desired.ipsec = before;
-            return Err(errors);
+            return adopted;
         }
+        self.uses = None;
         self.watch_again(now);
         // Another suite may leave another MTU.
         self.fit_tunnels(now);
-        Ok(diff_ipsec(&before, &self.desired.ipsec))
+        adopted
     }
 }
 

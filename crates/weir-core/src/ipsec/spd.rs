@@ -6,9 +6,12 @@
 
 pub(crate) mod classifier;
 pub mod lookup;
+mod order;
 mod rules;
 mod scan;
 pub mod synthetic;
+pub mod table;
+mod turns;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

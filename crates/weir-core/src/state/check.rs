@@ -6,6 +6,7 @@
 //! is observed (links, neighbours): that changes while the wish stays the same.
 
 mod ipsec;
+mod policy;
 mod sa;
 mod shadow;
 
@@ -40,6 +41,7 @@ const MTU_MIN_V6: u16 = 1280;
 const NAME_MAX: usize = 64;
 
 pub use ipsec::{CACHE_MEMORY_MAX, POLICIES_MAX, RULES_MAX};
+pub(crate) use policy::check_policy;
 pub use sa::SAS_MAX;
 pub(super) use sa::{SPI_MIN, WINDOW};
 

@@ -125,7 +125,7 @@ impl Control {
     pub fn policies(&self) -> Vec<PolicyView> {
         let policies = self.desired.ipsec.spds.iter().flat_map(|s| s.policies.iter().map(move |p| (s, p)));
         let view = |(spd, policy): (&SpdSpec, &PolicySpec)| {
-            let counters = self.gateway.counters(&spd.name, &policy.name);
+            let counters = self.gateway.spds.counters(&spd.name, &policy.name);
             let read = |of: fn(&PolicyCounters) -> &AtomicU64| counters.map_or(0, |c| of(c).load(Relaxed));
             PolicyView {
                 spd: spd.name.clone(),
@@ -140,8 +140,9 @@ impl Control {
     }
 
     pub fn spds(&self) -> Vec<SpdView> {
-        let rules =
-            |spec: &SpdSpec, direction| spec.policies.iter().map(|p| p.selectors(direction).len()).sum();
+        let rules = |spec: &SpdSpec, direction| {
+            self.gateway.spds.table(&spec.name).map_or(0, |table| table.rules(direction))
+        };
         let view = |spec: &SpdSpec| SpdView {
             name: spec.name.clone(),
             ports: spec.ports.clone(),

@@ -6,16 +6,14 @@
 //! SA beside a policy that uses none, a policy hidden by one above it, an SA nobody uses.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
 
 use super::super::problem::ipsec::{IpsecPlace, LookupProblem, PolicyProblem, SpdProblem, TunnelProblem};
 use super::super::{Place, PolicySpec, PortProblem, Problem, SpdSpec, TunnelSpec, nearest};
 use super::sa::{By, Uses};
-use super::{Check, MTU_MIN_V4, MTU_MIN_V6, PORTS_MAX, is_name, shadow};
-use crate::ipsec::flow::{has_icmp_type, has_ports};
+use super::{Check, MTU_MIN_V4, MTU_MIN_V6, PORTS_MAX, is_name, policy, shadow};
 use crate::ipsec::flow_cache::{BUCKETS_MAX, FlowCache};
-use crate::ipsec::spd::{Action, AddressRange, LookupSpec, PortRange, Way};
-use crate::ipsec::{Direction, FlowCaches, Mode, Params};
+use crate::ipsec::spd::{Action, LookupSpec, Way};
+use crate::ipsec::{Direction, FlowCaches, Mode};
 
 /// Policies of one SPD: ten times a large firewall's rules.
 pub const POLICIES_MAX: usize = 1 << 17;
@@ -61,7 +59,7 @@ impl<'a> Check<'a> {
         let ways = Way::ALL.into_iter().filter_map(|way| Some((way, spec.buckets(way)?)));
         let mut sound = true;
         for (way, buckets) in ways.clone().filter(|(_, n)| !(1..=BUCKETS_MAX).contains(n)) {
-            let bytes = FlowCache::bytes(way, buckets);
+            let bytes = FlowCache::bytes(way, 1) * u64::from(buckets).next_power_of_two();
             self.at(IpsecPlace::Lookup(way), LookupProblem::Buckets { buckets, bytes });
             sound = false;
         }
@@ -141,80 +139,13 @@ impl<'a> Check<'a> {
 
     /// `false` when its ranges are none.
     fn policy(&mut self, at: IpsecPlace, policy: &PolicySpec) -> bool {
-        let mut sound = true;
-        for range in [&policy.local, &policy.remote].into_iter().flatten() {
-            let problem = match (range.first.is_ipv4(), range.last.is_ipv4()) {
-                (first, last) if first != last => PolicyProblem::MixedRange(*range),
-                _ if range.first > range.last => PolicyProblem::BackwardRange(*range),
-                _ => continue,
-            };
-            self.at(at, problem);
-            sound = false;
-        }
-        let family =
-            |ranges: &[AddressRange], v4| ranges.is_empty() || ranges.iter().any(|r| r.first.is_ipv4() == v4);
-        let both = |v4| family(&policy.local, v4) && family(&policy.remote, v4);
-        if sound && !both(true) && !both(false) {
-            self.at(at, PolicyProblem::NoCommonFamily);
-        } else if sound && [Direction::Out, Direction::In].iter().all(|&d| policy.selectors(d).is_empty()) {
-            self.at(at, PolicyProblem::IcmpFamily);
-        }
-        let protocol = policy.protocol;
-        let ports = protocol.is_some_and(has_ports);
-        for range in [policy.local_ports, policy.remote_ports] {
-            sound &= self.range(at, range, ports, PolicyProblem::PortsWithout(protocol));
-        }
-        let icmp = protocol.is_some_and(has_icmp_type);
-        sound & self.range(at, policy.icmp, icmp, PolicyProblem::IcmpWithout(protocol))
-    }
-
-    fn range(&mut self, at: IpsecPlace, range: PortRange, has: bool, without: PolicyProblem) -> bool {
-        if range.first > range.last {
-            self.at(at, PolicyProblem::BackwardPorts(range));
-            return false;
-        }
-        if range != PortRange::ANY && !has {
-            self.at(at, without);
-        }
-        true
+        policy::selectors(policy, &mut |problem| self.at(at, problem))
     }
 
     fn policy_sas(&mut self, at: IpsecPlace, (spd, policy): (&'a str, &'a PolicySpec), uses: &mut Uses<'a>) {
         for (names, direction) in [(&policy.out, Direction::Out), (&policy.inbound, Direction::In)] {
             let found = self.uses_of(at, names, direction, By::Spd(spd), uses);
-            match policy.action {
-                Action::Protect if policy.applies(direction) && names.is_empty() => {
-                    self.at(at, PolicyProblem::NoSa(direction));
-                }
-                Action::Protect if !policy.applies(direction) && !names.is_empty() => {
-                    self.at(at, PolicyProblem::WrongWay(direction));
-                }
-                Action::Bypass | Action::Discard if !names.is_empty() => {
-                    self.at(at, PolicyProblem::UselessSa(policy.action));
-                }
-                _ => {}
-            }
-            for (sa, params) in found.into_iter().filter(|(_, params)| params.mode == Mode::Transport) {
-                self.transport(at, policy, direction, (sa, params));
-            }
-        }
-    }
-
-    /// A transport-mode SA is between two addresses: its policy must be about them alone.
-    fn transport(
-        &mut self,
-        at: IpsecPlace,
-        policy: &PolicySpec,
-        direction: Direction,
-        (sa, params): (&str, &Params),
-    ) {
-        let alone = |ranges: &[AddressRange], address: IpAddr| matches!(ranges, [only] if only.first == address && only.last == address);
-        let (local, remote) = match direction {
-            Direction::Out => (params.source, params.destination),
-            Direction::In => (params.destination, params.source),
-        };
-        if !alone(&policy.local, local) || !alone(&policy.remote, remote) {
-            self.at(at, PolicyProblem::Ends { sa: sa.to_string(), local, remote });
+            policy::protection(policy, direction, &found, &mut |problem| self.at(at, problem));
         }
     }
 

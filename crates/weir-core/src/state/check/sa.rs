@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 
 use super::super::nearest;
 use super::super::problem::ipsec::{IpsecPlace, SaProblem, UseProblem};
-use super::{Check, not_a_host};
+use super::{Check, not_a_host, policy};
 use crate::ipsec::sa::{Dscp, Lifetime};
 use crate::ipsec::{Direction, Params, SaSpec};
 
@@ -68,12 +68,8 @@ impl<'a> Check<'a> {
                 self.at(at, UseProblem::Unknown { sa: name.clone(), nearest });
                 continue;
             };
-            if !here.insert(name) {
-                self.at(at, UseProblem::Twice { sa: name.clone() });
-            }
-            if spec.params.direction != direction {
-                self.at(at, UseProblem::Direction { sa: name.clone(), expected: direction });
-            }
+            let problems = policy::named(name, !here.insert(name), &spec.params, direction);
+            problems.into_iter().for_each(|problem| self.at(at, problem));
             match uses.by.insert(&spec.name, by) {
                 Some(other) if other != by => {
                     self.at(at, UseProblem::Elsewhere { sa: name.clone(), other: other.text() });
