@@ -76,24 +76,24 @@ impl std::fmt::Display for DisplayMac {
 }
 
 #[inline]
-pub(crate) fn get16(bytes: &[u8], at: usize) -> u16 {
+pub fn get16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 #[inline]
-pub(crate) fn get32(bytes: &[u8], at: usize) -> u32 {
+pub fn get32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 #[inline]
-pub(crate) fn get_array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+pub fn get_array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
     out
 }
 
 #[inline]
-pub(crate) fn put16(bytes: &mut [u8], at: usize, value: u16) {
+pub fn put16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 

@@ -234,7 +234,7 @@ fn open_af_packet(
 
 fn open_tun(name: &str, device: DeviceId) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     let port = Tun::open(name, device)?;
-    let mut said = vec![format!("tun {name}: open")];
+    let mut said = vec![port.report()];
     ready_link("tun", name, &mut said)?;
     let poll = vec![port.as_raw_fd()];
     let opened = OpenPort { kind: "tun", said, ..OpenPort::default() };

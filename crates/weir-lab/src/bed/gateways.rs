@@ -29,7 +29,7 @@ use crate::subject::gateway::{Gateway, Pair, Side};
 use crate::subject::{strongswan, weir};
 
 /// At both ends: what any tunnel here adds still fits into 1,500 bytes.
-const MTU: u16 = 1400;
+pub const MTU: u16 = 1400;
 /// Keys are agreed on and neighbours found within this.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const MBIT: f64 = 1e6 / 8.0;

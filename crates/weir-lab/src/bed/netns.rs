@@ -48,6 +48,9 @@ pub struct NetnsBed {
 
 impl Bed for NetnsBed {
     fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+        if configuration.placement.port == "tun" {
+            return Some("netns: its ports are wires: use port = \"af_xdp\" or \"af_packet\"".into());
+        }
         place::missing_privilege().or_else(|| crate::subject::missing(configuration.subject))
     }
 

@@ -446,8 +446,8 @@ checked! {
         word(s).filter(|w| is_folder(w)).map(str::to_string)
     };
     /// The port kind of the daemon.
-    Port(String), "\"af_xdp\" or \"af_packet\"", |s| {
-        word(s).filter(|w| ["af_xdp", "af_packet"].contains(w)).map(str::to_string)
+    Port(String), "\"af_xdp\", \"af_packet\" or, between gateways, \"tun\"", |s| {
+        word(s).filter(|w| ["af_xdp", "af_packet", "tun"].contains(w)).map(str::to_string)
     };
 }
 

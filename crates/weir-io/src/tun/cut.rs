@@ -1,0 +1,155 @@
+//! What the kernel hands over in one piece is cut into packets: TCP segments, each as its sender would have
+//! sent it.
+//!
+//! Promises: the pieces in their order have the payload of the whole; each has its own length, identification,
+//! sequence number and finished checksum; FIN and PSH are the last one's, CWR the first one's (as
+//! Documentation/networking/segmentation-offloads.rst asks). Refuses, as [`Cut::start`]'s `false`: headers that
+//! do not hang together.
+
+use weir_core::wire::{checksum, get_array, get16, get32, put16};
+
+use super::vnet::{self, Header};
+
+/// The largest packet there is, and its header.
+pub const ROOM: usize = vnet::LEN + 65_535;
+
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+const CWR: u8 = 0x80;
+/// A TCP header without options, and the place of its checksum.
+const TCP: usize = 20;
+const TCP_CHECKSUM: usize = 16;
+const IPV6: usize = 40;
+
+/// A packet as read, and how far it has been cut.
+pub struct Cut {
+    bytes: Box<[u8]>,
+    packet: usize,
+    header: Header,
+    /// Where the transport header and its payload begin.
+    transport: usize,
+    payload: usize,
+    /// Payload a piece.
+    segment: usize,
+    at: usize,
+    pieces: u16,
+}
+
+impl Cut {
+    pub fn new() -> Cut {
+        Cut {
+            bytes: vec![0; ROOM].into(),
+            packet: 0,
+            header: Header::default(),
+            transport: 0,
+            payload: 0,
+            segment: 0,
+            at: 0,
+            pieces: 0,
+        }
+    }
+
+    /// Where a packet is to be read to, with its header before it.
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Takes `read` bytes that were put there; whether there is a packet in them.
+    pub fn start(&mut self, read: usize) -> bool {
+        self.packet = read.saturating_sub(vnet::LEN);
+        (self.at, self.pieces) = (usize::MAX, 0);
+        let Some(header) = self.bytes.first_chunk().filter(|_| self.packet >= TCP) else { return false };
+        self.header = Header::read(header);
+        let start = usize::from(self.header.checksum_start);
+        let packet = &self.bytes[vnet::LEN..vnet::LEN + self.packet];
+        (self.transport, self.payload, self.segment) = (start, 0, self.packet);
+        match (self.header.kind, packet[0] >> 4) {
+            (vnet::WHOLE, _) => {
+                let field = start + usize::from(self.header.checksum_offset);
+                if self.header.flags & vnet::NEEDS_CHECKSUM != 0 && field + 2 > self.packet {
+                    return false;
+                }
+            }
+            (vnet::TCP4, 4) | (vnet::TCP6, 6) => {
+                let least = if packet[0] >> 4 == 4 { usize::from(packet[0] & 0xf) * 4 } else { IPV6 };
+                let Some(&offset) = packet.get(start + 12).filter(|_| least >= 20 && start >= least) else {
+                    return false;
+                };
+                self.payload = start + usize::from(offset >> 4) * 4;
+                self.segment = usize::from(self.header.segment);
+                if self.payload < start + TCP || self.payload >= self.packet || self.segment == 0 {
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+        self.at = self.payload;
+        true
+    }
+
+    /// Whether there is more to come.
+    pub fn pending(&self) -> bool {
+        self.at < self.packet
+    }
+
+    /// Writes the next piece to the front of `out`; its length, or `None` where `out` is too small for it,
+    /// which passes it over.
+    pub fn next(&mut self, out: &mut [u8]) -> Option<usize> {
+        let (from, number) = (self.at, self.pieces);
+        let end = self.packet.min(from + self.segment);
+        self.at = end;
+        self.pieces += 1;
+        let packet = &self.bytes[vnet::LEN..vnet::LEN + self.packet];
+        let len = self.payload + (end - from);
+        let out = out.get_mut(..len)?;
+        out[..self.payload].copy_from_slice(&packet[..self.payload]);
+        out[self.payload..].copy_from_slice(&packet[from..end]);
+        if self.header.kind == vnet::WHOLE {
+            if self.header.flags & vnet::NEEDS_CHECKSUM != 0 {
+                finish(out, self.transport, usize::from(self.header.checksum_offset));
+            }
+            return Some(len);
+        }
+        self.number(out, from - self.payload, number, end == self.packet);
+        Some(len)
+    }
+
+    /// Makes the headers of `out` those of a piece `sent` bytes into the payload.
+    fn number(&self, out: &mut [u8], sent: usize, number: u16, last: bool) {
+        let (len, start) = (out.len(), self.transport);
+        let old = (self.packet - start) as u16;
+        let new = (len - start) as u16;
+        if out[0] >> 4 == 4 {
+            let ident = get16(out, 4).wrapping_add(number);
+            put16(out, 2, len as u16);
+            put16(out, 4, ident);
+            put16(out, 10, 0);
+            let check = checksum::checksum(&out[..usize::from(out[0] & 0xf) * 4]);
+            put16(out, 10, check);
+        } else {
+            put16(out, 4, (len - IPV6) as u16);
+        }
+        let sequence = get32(out, start + 4).wrapping_add(sent as u32);
+        out[start + 4..start + 8].copy_from_slice(&sequence.to_be_bytes());
+        let mut flags = out[start + 13];
+        if !last {
+            flags &= !(FIN | PSH);
+        }
+        if number > 0 {
+            flags &= !CWR;
+        }
+        out[start + 13] = flags;
+        // The field has the pseudo-header's sum with the length of the whole.
+        let sum = checksum::add(0, &get_array::<2>(out, start + TCP_CHECKSUM));
+        let sum = checksum::add(checksum::add(sum, &(!old).to_be_bytes()), &new.to_be_bytes());
+        put16(out, start + TCP_CHECKSUM, !checksum::finish(sum));
+        finish(out, start, TCP_CHECKSUM);
+    }
+}
+
+/// Finishes a checksum whose field has the pseudo-header's sum.
+fn finish(packet: &mut [u8], start: usize, offset: usize) {
+    let check = checksum::checksum(&packet[start..]);
+    // UDP's 0 would mean that there is none (RFC 768); for the others both zeros are the same.
+    put16(packet, start + offset, if check == 0 { 0xffff } else { check });
+}
