@@ -42,14 +42,14 @@ fn packet_by_policy_names_the_policy() {
     let t = traced(&site, LAN, &site.lan_frame(0, b"x"));
     assert_eq!(
         (t.verdict, found(&t, "policy out")),
-        (Verdict::Forward(WAN), "policy-0: protect (which is asked first)")
+        (Verdict::Forward(WAN), "policy-0: protect (rule 1, which is asked first)")
     );
     site.policies = vec![Rule::new(Action::Discard, any())];
     site.publish();
     let t = traced(&site, LAN, &site.lan_frame(0, b"x"));
     assert_eq!(
         (t.verdict, found(&t, "policy out")),
-        (Verdict::Drop(Reason::PolicyDiscard), "policy-0: discard (which is asked first)")
+        (Verdict::Drop(Reason::PolicyDiscard), "policy-0: discard (rule 1, which is asked first)")
     );
     site.policies.clear();
     site.publish();
@@ -65,7 +65,7 @@ fn sealed_packet_is_opened_and_followed_to_its_port() {
     assert_eq!(found(&t, "sa"), "sa-2");
     assert_eq!(found(&t, "replay"), "new");
     assert_eq!(found(&t, "open"), "authentic: 128 bytes inside");
-    assert_eq!(found(&t, "policy in"), "policy-0: protect (which is asked first)");
+    assert_eq!(found(&t, "policy in"), "policy-0: protect (rule 1, which is asked first)");
 }
 
 #[test]
@@ -112,17 +112,20 @@ fn trace_says_which_layer_answers_and_what_the_cache_has() {
     let sent = site.lan_frame(0, b"x");
     let other = frame(LAN, NEAR[0], FAR[0]).udp(1, 2, b"x");
     let says = |site: &Site| found(&traced(site, LAN, &sent), "policy out").to_string();
-    assert_eq!(says(&site), "policy-1: bypass (by the ordered scan; the cache has nothing there)");
+    assert_eq!(says(&site), "policy-1: bypass (rule 2, by the ordered scan; the cache has nothing there)");
     site.w.send(LAN, &sent);
-    assert_eq!(says(&site), "policy-1: bypass (by the flow cache; the ordered scan says the same)");
+    assert_eq!(says(&site), "policy-1: bypass (rule 2, by the flow cache; the ordered scan says the same)");
     let lookups = site.w.router.lookups();
     site.w.send(LAN, &other);
-    assert_eq!(says(&site), "policy-1: bypass (by the ordered scan; the cache has another flow there)");
+    assert_eq!(
+        says(&site),
+        "policy-1: bypass (rule 2, by the ordered scan; the cache has another flow there)"
+    );
     site.w.send(LAN, &sent);
     site.publish_policies();
     assert_eq!(
         says(&site),
-        "policy-1: bypass (by the ordered scan; the cache has it by rules that have changed since)"
+        "policy-1: bypass (rule 2, by the ordered scan; the cache has it by rules that have changed since)"
     );
     assert_eq!(lookups.way(Way::Ipv4Outbound).hit, 0, "a trace asks no cache for real");
 }
@@ -133,12 +136,12 @@ fn trace_of_what_came_in_clear_says_the_same_and_why_it_goes_no_further() {
     let back = on_wan(&site.far_packet(0, b"x"));
     let says = |site: &Site| found(&traced(site, WAN, &back), "policy in").to_string();
     site.w.send(WAN, &back);
-    assert_eq!(says(&site), "policy-1: bypass (by the flow cache; the ordered scan says the same)");
+    assert_eq!(says(&site), "policy-1: bypass (rule 2, by the flow cache; the ordered scan says the same)");
     site.policies[1].action = Action::Discard;
     site.publish_policies();
     site.w.send(WAN, &back);
     let refused = Reason::PolicyDiscard.sentence();
-    let expected = "policy-1: discard (by the flow cache; the ordered scan says the same)";
+    let expected = "policy-1: discard (rule 2, by the flow cache; the ordered scan says the same)";
     assert_eq!(says(&site), format!("{expected}: {refused}"));
 }
 
@@ -164,4 +167,29 @@ fn trace_names_a_layer_that_contradicts_the_ordered_scan() {
     site.publish_policies();
     let t = traced(&site, LAN, &sent);
     assert_eq!(t.verdict, Verdict::Drop(Reason::PolicyNone), "or its oracle");
+}
+
+#[test]
+fn trace_of_many_rules_names_the_classifier_and_the_scan_behind_it() {
+    let mut site = with_cache(64);
+    let to = |port| Selector {
+        protocol: Some(17),
+        destination_ports: PortRange { first: port, last: port },
+        ..any()
+    };
+    let rules = (3000..3100).map(|port| Rule::new(Action::Discard, to(port)));
+    site.policies.splice(1..1, rules);
+    site.publish_policies();
+    let sent = site.lan_frame(0, b"x");
+    let says = |site: &Site| found(&traced(site, LAN, &sent), "policy out").to_string();
+    assert_eq!(
+        says(&site),
+        "policy-101: bypass (rule 102, by the classifier; the cache has nothing there; the ordered scan says \
+         the same)"
+    );
+    site.w.send(LAN, &sent);
+    assert_eq!(
+        says(&site),
+        "policy-101: bypass (rule 102, by the flow cache; the classifier and the ordered scan say the same)"
+    );
 }

@@ -270,7 +270,7 @@ impl Site {
         let rules = |side: fn(&Rule) -> Option<Selector>| {
             let all = self.policies.iter().enumerate();
             let all = all.filter_map(|(i, r)| Some((side(r)?, PolicyIndex(i as u32))));
-            RuleSet::new(all.collect())
+            RuleSet::new(all.collect()).with_layer(self.lookup.layer)
         };
         let policies = self.policies.iter().enumerate().map(|(i, rule)| {
             let (out, inbound) = (rule.sas_out.clone(), rule.sas_in.clone());

@@ -124,6 +124,15 @@ impl RuleSet {
         }
     }
 
+    /// The place of the first rule that matches among those of the flow's family, from 1.
+    pub fn number(&self, flow: &Flow) -> Option<usize> {
+        match (flow.source, flow.destination) {
+            (IpAddr::V4(s), IpAddr::V4(d)) => self.v4.list.number(s.to_bits(), d.to_bits(), flow),
+            (IpAddr::V6(s), IpAddr::V6(d)) => self.v6.list.number(s.to_bits(), d.to_bits(), flow),
+            _ => None,
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

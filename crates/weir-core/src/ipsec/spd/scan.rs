@@ -76,6 +76,12 @@ impl<A: Copy + PartialOrd> Ordered<A> {
         self.chunks.iter().find_map(in_chunk)
     }
 
+    /// How many rules a scan looks at to find a flow's, which is the last of them.
+    pub fn number(&self, source: A, destination: A, flow: &Flow) -> Option<usize> {
+        let mut rules = self.chunks.iter().flat_map(|chunk| &chunk.rules);
+        Some(rules.position(|rule| rule.matches(source, destination, flow))? + 1)
+    }
+
     /// Adds a rule behind those of the same order.
     pub fn insert(&mut self, order: Order, rule: Rule<A>, home: Home) {
         self.len += 1;

@@ -13,13 +13,14 @@ pub(crate) fn given(question: Question<'_>, said: &Explained) -> Option<PolicyIn
     if question.oracle { said.scanned } else { said.answer() }
 }
 
-/// The answer with who gave it, as `web: bypass (by the classifier; …)`.
+/// The answer with who gave it, as `web: bypass (rule 12, by the classifier; …)`.
 pub(crate) fn answer(question: Question<'_>, packet: &[u8]) -> String {
     let Some(said) = Lookup::explain(question, packet) else {
         return "nothing a policy can be asked about".into();
     };
     let spd = question.spd;
     let rules = spd.rules(question.direction);
+    let answer = said.answer();
     let mut notes: Vec<String> = Vec::new();
     // Where a whole batch is the first rule's nobody else is asked, and a trace is of a batch of one.
     let first = rules.first_for_all(once(packet)).is_some();
@@ -28,11 +29,12 @@ pub(crate) fn answer(question: Question<'_>, packet: &[u8]) -> String {
         Cached::Hit(_) => "by the flow cache".into(),
         _ => format!("by the {}", name(said.colder)),
     };
-    notes.push(by);
+    // Of an answer that is not the scan's, the rule is not known.
+    let number = rules.number(&said.flow).filter(|_| answer == said.scanned);
+    notes.push(number.map_or(by.clone(), |number| format!("rule {number}, {by}")));
     if !first {
         notes.extend(why_not_cached(said.cached).map(String::from));
     }
-    let answer = said.answer();
     if !first || answer != said.scanned {
         notes.extend(colder(spd, &said, answer));
     }
