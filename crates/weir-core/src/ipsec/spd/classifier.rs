@@ -9,9 +9,10 @@
 //!
 //! Promises: every answer is the ordered scan's. A lookup asks [`TABLES`] tables at most, in each
 //! [`table::CHAIN_MAX`] rules at most, and of the rest a seventh more than its rules; [`Stats::bound`] says what
-//! it is at present. A change costs a number of steps that does not depend on the number of rules, but for a
-//! search among blocks; with each, a rule or two are looked at anew, so that what changes did is undone when
-//! its reason is gone. A rule takes [`shape::CELLS`] entries at most.
+//! it is at present: whatever the rules, a seventh more than their number, and those chains.
+//! A change takes a number of steps that hardly depends on the number of rules (now and then a search for a
+//! table's next best rule, a byte a rule, and a list that doubles). With each change a few rules are looked at
+//! anew, so that what changes did is undone when its reason is gone. A rule takes [`shape::CELLS`] entries at most.
 
 mod fuzz;
 mod lookup;
@@ -56,6 +57,8 @@ pub(super) struct Classifier<A> {
     hand: Hand,
     /// Rules among the rest from which on another table is thought about.
     patience: usize,
+    /// Changes so far.
+    changes: u64,
 }
 
 /// What is kept of a family's rules, and what finding one takes at the most.
@@ -93,6 +96,7 @@ impl<A: Address> Classifier<A> {
             rest: Rest::new(),
             hand: Hand::default(),
             patience: FREE,
+            changes: 0,
         };
         let mut scatter = Scatter::new(secret);
         let mut open: Vec<_> = list
@@ -113,7 +117,7 @@ impl<A: Address> Classifier<A> {
             let Some(shape) = vote::vote(&sample, vote::PROPOSERS, open.len(), &classifier.keys) else {
                 break;
             };
-            let number = classifier.add_table(shape);
+            let number = classifier.add_table(shape, 0);
             open.retain_mut(|(extent, order, rule, home)| {
                 let takes = classifier.tables[number].room(&classifier.keys, extent).is_some();
                 if takes {
@@ -151,6 +155,7 @@ impl<A: Address> Classifier<A> {
     /// Looks at a rule or two anew: those among the rest may have got a table, those of small tables may fit
     /// larger ones.
     pub fn tend(&mut self, list: &mut Ordered<A>, hand: &mut Place) {
+        self.changes += 1;
         if self.rest.len() >= self.patience {
             self.think();
         }
@@ -162,8 +167,8 @@ impl<A: Address> Classifier<A> {
             self.resettle(list, order, &rule, REST);
         }
         if let Some((order, rule, home)) = list.step(hand) {
-            let small = usize::from(home) < self.tables.len() && self.is_small(usize::from(home));
-            if small {
+            let number = usize::from(home);
+            if number < self.tables.len() && (self.is_small(number) || self.is_closing(number)) {
                 let rule = rule.clone();
                 self.resettle(list, order, &rule, home);
             }
@@ -192,8 +197,11 @@ impl<A: Address> Classifier<A> {
     /// Moves a rule from `home`, if a table would rather have it.
     fn resettle(&mut self, list: &mut Ordered<A>, order: Order, rule: &Rule<A>, home: Home) {
         let Some(extent) = Extent::of(rule) else { return };
-        let to = self.choose(&extent, home);
-        if to == home || to == REST {
+        let mut to = self.choose(&extent, home);
+        if to == home && home != REST && self.is_closing(usize::from(home)) {
+            to = REST;
+        }
+        if to == home {
             return;
         }
         self.take(home, &extent, order, rule);
@@ -210,7 +218,7 @@ impl<A: Address> Classifier<A> {
         }
         let mut best = (u64::MAX, home);
         for (number, table) in self.tables.iter().enumerate() {
-            if number == usize::from(home) || table.rules == 0 && home != REST {
+            if number == usize::from(home) || table.rules == 0 && home != REST || self.is_closing(number) {
                 continue;
             }
             let Some((longest, cells)) = table.room(&self.keys, extent) else { continue };
@@ -223,6 +231,12 @@ impl<A: Address> Classifier<A> {
     /// Too few rules for the probe every packet pays for them.
     fn is_small(&self, number: usize) -> bool {
         self.tables[number].rules * 16 * TABLES < self.pool.used()
+    }
+
+    /// So few that they are better among the rest, and it had its time to get more.
+    fn is_closing(&self, number: usize) -> bool {
+        let table = &self.tables[number];
+        table.rules < vote::FEWEST / 2 && self.changes > table.grace
     }
 
     fn put(&mut self, home: Home, extent: &Extent<A>, order: Order, rule: &Rule<A>) {
@@ -260,17 +274,17 @@ impl<A: Address> Classifier<A> {
         if !spare && self.tables.len() == TABLES {
             return;
         }
-        let mut hand = self.hand;
-        let asked = (0..SAMPLE_LIVE.min(self.rest.len())).filter_map(|_| self.rest.step(&mut hand));
-        let sample: Vec<_> = asked.filter_map(|(_, rule)| Extent::of(rule)).collect();
+        let sample: Vec<_> = self.rest.sample(SAMPLE_LIVE).filter_map(Extent::of).collect();
         if let Some(shape) = vote::vote(&sample, 1, self.rest.len(), &self.keys) {
-            self.add_table(shape);
+            // As long as it takes to look at each of the rest twice.
+            let grace = self.changes + self.rest.len() as u64;
+            self.add_table(shape, grace);
             self.patience = self.rest.len() + FREE;
         }
     }
 
-    fn add_table(&mut self, shape: Shape) -> usize {
-        let table = Table::new(Mask::new(shape));
+    fn add_table(&mut self, shape: Shape, grace: u64) -> usize {
+        let table = Table::new(Mask::new(shape), grace);
         if let Some(number) = self.tables.iter().position(|table| table.rules == 0) {
             self.tables[number] = table;
             return number;

@@ -204,7 +204,7 @@ impl RuleSet {
     }
 
     /// Bytes taken. Per rule at the most eight entries of the classifier, 80 bytes each with IPv4 and 144 with
-    /// IPv6, and twice its place in the ordered list (45 and 105), since lists grow by doubling.
+    /// IPv6, and twice its place in the ordered list (45 and 105), since lists grow by doubling and do not shrink.
     pub fn memory(&self) -> usize {
         size_of::<RuleSet>() + self.v4.memory() + self.v6.memory()
     }

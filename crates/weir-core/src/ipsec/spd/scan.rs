@@ -137,7 +137,10 @@ impl<A: Copy + PartialOrd> Ordered<A> {
         let first = self.chunks.partition_point(|chunk| chunk.last() < from);
         for chunk in &self.chunks[first..] {
             let at = if chunk.orders[0] < from { chunk.orders.partition_point(|&o| o < from) } else { 0 };
-            if let Some(n) = chunk.homes[at..].iter().position(|&h| h == home) {
+            // Most chunks have none, and that is found out many at a time.
+            let homes = &chunk.homes[at..];
+            if homes.contains(&home) {
+                let n = homes.iter().position(|&h| h == home)?;
                 return Some(chunk.orders[at + n]);
             }
         }

@@ -118,7 +118,14 @@ impl<A: Address> Classifier<A> {
                 hits[hit % BATCH] = (n, at);
                 hit += usize::from(may);
             }
-            for &(n, at) in &hits[..hit] {
+            // Nothing here waits for anything: the entries of all hits come at once.
+            let mut some = 0;
+            for at in 0..hit {
+                let (n, first) = hits[at];
+                hits[some] = (n, first);
+                some += usize::from(self.pool.order(first) < batch.best[usize::from(n) % BATCH]);
+            }
+            for &(n, at) in &hits[..some] {
                 let n = usize::from(n) % BATCH;
                 let (point, flow) = (&batch.points[n], &flows[usize::from(batch.flow[n])]);
                 let is = |rule: &crate::ipsec::spd::scan::Rule<A>| {

@@ -163,6 +163,15 @@ impl<A: Address> Rest<A> {
         None
     }
 
+    /// About `count` rules from everywhere.
+    pub fn sample(&self, count: usize) -> impl Iterator<Item = &Rule<A>> {
+        let blocks = self.groups.iter().flat_map(|group| &group.blocks);
+        let many = blocks.clone().count().max(1);
+        let each = count.div_ceil(many);
+        let some = blocks.step_by(many.div_ceil(count).max(1));
+        some.flat_map(move |block| block.rules.iter().take(each)).map(|(_, rule)| rule)
+    }
+
     fn sort(&mut self) {
         sort(&mut self.visit, &self.groups, |group| group.best);
     }

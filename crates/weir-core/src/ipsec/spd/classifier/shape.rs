@@ -224,33 +224,27 @@ impl<A: Address> Extent<A> {
 
     /// Shapes it would fit well, from fine to coarse.
     pub fn shapes(&self, mut each: impl FnMut(Shape)) {
-        let steps = |finest: usize| [finest, finest.saturating_sub(1), finest.saturating_sub(3), 0];
-        let sources = steps(Self::finest(self.source, 2));
-        let destinations = steps(Self::finest(self.destination, 2));
+        let steps = |finest: usize| {
+            distinct([finest, finest.saturating_sub(1), finest.saturating_sub(3), 0].map(|n| A::CLASSES[n]))
+        };
         let port =
             |range| PORT_CLASSES.iter().copied().rfind(|&len| port_cells(range, len) <= 2).unwrap_or(0);
         let (from, to) = (port(self.source_ports), port(self.destination_ports));
-        let ports = [(from, to), (0, to), (from, 0), (0, 0)];
-        for (n, s) in sources.into_iter().enumerate().filter(|&(n, s)| n == 0 || s != sources[n - 1]) {
-            for (m, d) in
-                destinations.into_iter().enumerate().filter(|&(m, d)| m == 0 || d != destinations[m - 1])
-            {
-                for (k, (source_port, destination_port)) in ports.into_iter().enumerate() {
-                    if ports[..k].contains(&(source_port, destination_port)) {
-                        continue;
-                    }
-                    for protocol in [self.protocol.is_some(), false] {
-                        let (source, destination) = (A::CLASSES[s], A::CLASSES[d]);
+        for source in steps(Self::finest(self.source, 2)) {
+            for destination in steps(Self::finest(self.destination, 2)) {
+                for (source_port, destination_port) in distinct([(from, to), (0, to), (from, 0), (0, 0)]) {
+                    for protocol in distinct([self.protocol.is_some(), false]) {
                         each(Shape { source, destination, source_port, destination_port, protocol });
-                        if !protocol {
-                            break;
-                        }
                     }
                 }
-                let _ = (n, m);
             }
         }
     }
+}
+
+/// Each of them once.
+fn distinct<T: Copy + PartialEq, const N: usize>(all: [T; N]) -> impl Iterator<Item = T> {
+    (0..N).filter(move |&n| !all[..n].contains(&all[n])).map(move |n| all[n])
 }
 
 /// Ports in cells of `16 - len` bits. Any port at all is no range to be cut: a packet may have none.

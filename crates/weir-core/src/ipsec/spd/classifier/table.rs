@@ -50,6 +50,8 @@ pub(super) struct Table<A> {
     /// The smallest order of its rules.
     pub best: Order,
     pub rules: usize,
+    /// The change until which it may have few rules.
+    pub grace: u64,
     entries: usize,
     slots: Vec<u64>,
     /// The next power of two, less one.
@@ -92,6 +94,11 @@ impl<A: Address> Pool<A> {
         self.entries.capacity() * size_of::<Entry<A>>()
     }
 
+    #[inline(always)]
+    pub fn order(&self, at: u32) -> Order {
+        self.entries[at as usize].order
+    }
+
     /// The first of a chain, from `at` on, that is before `best` and that `is` says yes to; and how many were
     /// asked.
     #[inline(always)]
@@ -126,11 +133,12 @@ fn length(slot: u64) -> u32 {
 }
 
 impl<A: Address> Table<A> {
-    pub fn new(mask: Mask<A>) -> Table<A> {
+    pub fn new(mask: Mask<A>, grace: u64) -> Table<A> {
         Table {
             mask,
             best: Order::MAX,
             rules: 0,
+            grace,
             entries: 0,
             slots: vec![EMPTY; SLOTS_MIN],
             high: SLOTS_MIN - 1,

@@ -12,7 +12,9 @@ const FINALISTS: usize = 16;
 /// Where cells of the sample are counted.
 const COUNTERS: usize = 4096;
 /// A table is not made for fewer rules, nor for a smaller share of those that have none.
-const FEWEST: usize = 24;
+pub(super) const FEWEST: usize = 24;
+/// Nor where fewer of the sample want it: they might be all there are.
+const VOTES: usize = 4;
 const SHARE: usize = 128;
 
 /// A shape for many of `total` rules, of which `sample` are asked; `None` where there is none.
@@ -36,7 +38,7 @@ pub(super) fn vote<A: Address>(
     let best = shapes.into_iter().map(|shape| (score(sample, total, keys, shape), shape)).max()?;
     let ((_, takers), shape) = best;
     let fewest = FEWEST.max(total / SHARE);
-    (takers * total >= fewest * sample.len()).then_some(shape)
+    (takers >= VOTES && takers * total >= fewest * sample.len()).then_some(shape)
 }
 
 /// About `count` of them, evenly.

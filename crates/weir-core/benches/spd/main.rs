@@ -1,0 +1,250 @@
+//! SPD lookups for packets never seen before, by layer, shape of the rule set and its size; and what a change
+//! of one rule costs.
+//!
+//! ```text
+//! cargo bench -p weir-core --bench spd                 1 k, 10 k and 100 k rules
+//! cargo bench -p weir-core --bench spd -- v4           parts whose name has the words
+//! cargo bench -p weir-core --bench spd -- --quick      smoke values, as `cargo test --benches` runs it
+//! ```
+//!
+//! Rules come from `ipsec::spd::synthetic`, flows too: distinct, far more than any cache of the CPU predicts,
+//! most of them of rules far down the list. Cases take turns; a turn's figure is the median of its slices, so that
+//! a neighbour on the same core spoils some slices and not the figure. Printed are the best and the median turn,
+//! and the best as a share of the ordered scan's in the same run.
+//!
+//! A change is one rule taken out or put back in both copies that the control side keeps.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use weir_core::ipsec::Flow;
+use weir_core::ipsec::spd::synthetic::{Family, Shape, flows, rules};
+use weir_core::ipsec::spd::{Layer, PolicyIndex, RuleSet, Selector};
+use weir_core::packet::BATCH;
+use weir_core::route::synthetic::Scatter;
+
+const SEED: u64 = 1;
+const SECRET: u64 = 0x5ec2e7;
+
+/// Every parameter, with its smoke value.
+struct Size {
+    sets: &'static [usize],
+    flows: usize,
+    /// The scan is asked about fewer, of the same.
+    scanned: usize,
+    repeats: usize,
+    updates: usize,
+    /// Around the point where scan and classifier meet.
+    few: &'static [usize],
+}
+
+const FULL: Size = Size {
+    sets: &[1_000, 10_000, 100_000],
+    flows: 1 << 18,
+    scanned: 1 << 10,
+    repeats: 9,
+    updates: 10_000,
+    few: &[8, 16, 32, 48, 64, 96, 128],
+};
+
+const SMOKE: Size =
+    Size { sets: &[200], flows: 1 << 10, scanned: 1 << 8, repeats: 2, updates: 20, few: &[8, 64] };
+
+/// Parts of a turn that are timed on their own.
+const SLICES: usize = 16;
+
+/// What is timed: a name, and one slice (0…[`SLICES`]) of so many lookups.
+struct Case<'a> {
+    name: String,
+    lookups: usize,
+    slice: Box<dyn FnMut(usize) -> u64 + 'a>,
+}
+
+/// Times the cases in turns; prints best and median nanoseconds a lookup, and the best as a share of the last's.
+fn race(mut cases: Vec<Case<'_>>, repeats: usize) {
+    let mut times = vec![Vec::with_capacity(repeats); cases.len()];
+    for _ in 0..repeats {
+        for (case, times) in cases.iter_mut().zip(&mut times) {
+            let mut turn: Vec<_> = (0..SLICES)
+                .map(|n| {
+                    let start = Instant::now();
+                    black_box((case.slice)(n));
+                    start.elapsed().as_secs_f64() * 1e9 / case.lookups as f64
+                })
+                .collect();
+            times.push(median(&mut turn));
+        }
+    }
+    let middles: Vec<_> = times.iter_mut().map(|times| median(times)).collect();
+    let scan = times.last().map_or(0.0, |times| times[0]);
+    for ((case, times), middle) in cases.iter().zip(&times).zip(middles) {
+        println!("{:44} {:9.1} {middle:9.1} {:8.4}", case.name, times[0], times[0] / scan);
+    }
+}
+
+/// Sorts, too.
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn numbered(selectors: &[Selector]) -> Vec<(Selector, PolicyIndex)> {
+    selectors.iter().copied().zip((0..).map(PolicyIndex)).collect()
+}
+
+fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "v4",
+        Family::V6 => "v6",
+    }
+}
+
+/// Batch, single and scan of one set.
+fn cases<'a>(
+    name: &str,
+    size: &Size,
+    set: &'a RuleSet,
+    scan: &'a RuleSet,
+    flows: &'a [Flow],
+) -> Vec<Case<'a>> {
+    let part = flows.len() / SLICES;
+    let few = (size.scanned / SLICES).min(part);
+    let batch = move |n: usize| {
+        let mut found = [None; BATCH];
+        let mut sum = 0;
+        for chunk in flows[n * part..][..part].chunks_exact(BATCH) {
+            set.find_batch(black_box(chunk), &mut found);
+            sum += black_box(&found).iter().flatten().map(|p| u64::from(p.0)).sum::<u64>();
+        }
+        sum
+    };
+    let single = move |set: &RuleSet, n: usize, count: usize| {
+        let some = black_box(&flows[n * part..][..count]);
+        some.iter().filter_map(|flow| set.find(flow)).map(|p| u64::from(p.0)).sum::<u64>()
+    };
+    vec![
+        Case { name: format!("{name} classifier, batch"), lookups: part, slice: Box::new(batch) },
+        Case {
+            name: format!("{name} classifier, single"),
+            lookups: part,
+            slice: Box::new(move |n| single(set, n, part)),
+        },
+        Case { name: format!("{name} scan"), lookups: few, slice: Box::new(move |n| single(scan, n, few)) },
+    ]
+}
+
+fn lookups(family: Family, size: &Size) {
+    for &count in size.sets {
+        for shape in Shape::ALL {
+            let selectors = rules(shape, family, count, SEED);
+            let flows = flows(&selectors, size.flows, SEED);
+            let scan = RuleSet::default().with_layer(Layer::Scan);
+            let scan = numbered(&selectors).iter().zip(0..).fold(scan, |mut set, (rule, order)| {
+                set.insert(order, &rule.0, rule.1);
+                set
+            });
+            let start = Instant::now();
+            let set = scan.clone().with_secret(SECRET).with_layer(Layer::Classifier);
+            let built = start.elapsed().as_secs_f64() * 1e3;
+            let stats = set.stats()[usize::from(family == Family::V6)];
+            let efforts: Vec<_> = flows.iter().map(|flow| set.effort(flow)).collect();
+            let mean = |of: fn(&weir_core::ipsec::spd::Effort) -> usize| {
+                efforts.iter().map(of).sum::<usize>() as f64 / efforts.len() as f64
+            };
+            let name = format!("{} {:9} {count:>6}", family_name(family), shape.name());
+            println!(
+                "{name}: {} tables, {} entries, chain {}, residue {}, bound {}; a flow asks {:.1} tables and compares \
+                 {:.1} rules, at most {}; {} B a rule; built in {built:.1} ms",
+                stats.tables,
+                stats.entries,
+                stats.chain,
+                stats.residue,
+                stats.bound,
+                mean(|effort| effort.tables),
+                mean(|effort| effort.compared),
+                efforts.iter().map(|effort| effort.compared).max().unwrap_or(0),
+                set.memory() / count.max(1),
+            );
+            race(cases(&name, size, &set, &scan, &flows), size.repeats);
+        }
+    }
+}
+
+/// Where [`Layer::Auto`] should change over.
+fn threshold(family: Family, size: &Size) {
+    for &count in size.few {
+        for shape in [Shape::Acl, Shape::Firewall, Shape::Hosts] {
+            let selectors = rules(shape, family, count, SEED);
+            let flows = flows(&selectors, size.scanned, SEED);
+            let size = Size { scanned: flows.len(), ..*size };
+            let scan = RuleSet::new(numbered(&selectors)).with_layer(Layer::Scan);
+            let set = RuleSet::new(numbered(&selectors)).with_secret(SECRET).with_layer(Layer::Classifier);
+            let name = format!("{} {:9} {count:>6}", family_name(family), shape.name());
+            race(cases(&name, &size, &set, &scan, &flows), size.repeats);
+        }
+    }
+}
+
+fn updates(family: Family, size: &Size) {
+    for &count in size.sets {
+        for shape in Shape::ALL {
+            let rules = numbered(&rules(shape, family, count, SEED));
+            let mut one = RuleSet::new(rules.clone()).with_secret(SECRET).with_layer(Layer::Classifier);
+            let mut other = one.clone();
+            let mut scatter = Scatter::new(SEED);
+            let mut times = Vec::with_capacity(2 * size.updates);
+            for _ in 0..size.updates {
+                let at = scatter.below(rules.len() as u64);
+                let (selector, policy) = &rules[at as usize];
+                for back in [false, true] {
+                    let start = Instant::now();
+                    for set in [&mut one, &mut other] {
+                        if back {
+                            set.insert(at, selector, *policy);
+                        } else {
+                            assert!(set.remove(at, selector, *policy));
+                        }
+                    }
+                    times.push(start.elapsed().as_secs_f64() * 1e6);
+                }
+            }
+            times.sort_by(f64::total_cmp);
+            println!(
+                "{:44} {:9.2} {:9.2} {:9.2} {:9.2}",
+                format!("{} {:9} {count:>6} one rule, two copies", family_name(family), shape.name()),
+                times[0],
+                times[times.len() / 2],
+                times[times.len() * 99 / 100],
+                times[times.len() - 1],
+            );
+        }
+    }
+}
+
+type Part = (&'static str, fn(Family, &Size), Family);
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let full = args.iter().any(|arg| arg == "--bench") && !args.iter().any(|arg| arg == "--quick");
+    let size = if full { &FULL } else { &SMOKE };
+    let words: Vec<_> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
+    let parts: [Part; 6] = [
+        ("v4 threshold", threshold, Family::V4),
+        ("v6 threshold", threshold, Family::V6),
+        ("v4 lookup", lookups, Family::V4),
+        ("v6 lookup", lookups, Family::V6),
+        ("v4 update", updates, Family::V4),
+        ("v6 update", updates, Family::V6),
+    ];
+    for (name, part, family) in parts {
+        if words.iter().any(|word| !name.contains(word.as_str())) {
+            continue;
+        }
+        if name.ends_with("update") {
+            println!("\n{name:44} {:>9} {:>9} {:>9} {:>9}", "best µs", "median", "p99", "worst");
+        } else {
+            println!("\n{name:44} {:>9} {:>9} {:>8}", "best ns", "median", "of scan");
+        }
+        part(family, size);
+    }
+}
