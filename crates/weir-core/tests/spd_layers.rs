@@ -68,7 +68,7 @@ impl Gateway {
 
     fn change(&mut self, set: usize, change: impl FnOnce(&mut RuleSet)) {
         let spd = &mut self.spds[set / 2];
-        let rules = if set % 2 == 0 { &mut spd.inbound } else { &mut spd.outbound };
+        let rules = if set.is_multiple_of(2) { &mut spd.inbound } else { &mut spd.outbound };
         change(Arc::make_mut(rules));
         spd.epochs[set % 2] = self.caches.next_epoch();
     }
@@ -165,7 +165,7 @@ fn version(n: u32, caches: &FlowCaches) -> Spd {
         };
         (selector, PolicyIndex((h * 7 + n) % 64))
     };
-    let set = Arc::new(RuleSet::new((0..HOSTS).filter(|h| (h + n) % 5 != 0).map(rule).collect()));
+    let set = Arc::new(RuleSet::new((0..HOSTS).filter(|h| !(h + n).is_multiple_of(5)).map(rule).collect()));
     spd([set.clone(), set], [caches.next_epoch(), caches.next_epoch()])
 }
 

@@ -119,11 +119,10 @@ impl Warning {
             }
             Warning::CutShort { left_out } => left_out.clone(),
             Warning::Resumed { sessions, split_blocks } => {
-                let split: Vec<String> = split_blocks.iter().map(usize::to_string).collect();
-                let split = match split.len() {
-                    0 => "every block within one".into(),
-                    1 => format!("block {} has runs of two", split[0]),
-                    _ => format!("blocks {} have runs of several", split.join(", ")),
+                let split = match split_blocks[..] {
+                    [] => "every block within one".into(),
+                    [block] => format!("block {block} has runs of two"),
+                    _ => format!("blocks {} have runs of several", numbers(split_blocks)),
                 };
                 format!("interrupted and resumed: measured in {sessions} sessions, {split}")
             }
@@ -131,17 +130,15 @@ impl Warning {
                 format!("between sessions changed: {}", changes.join("; "))
             }
             Warning::MeasuredAgain { configuration, runs } => {
-                let runs: Vec<String> = runs.iter().map(usize::to_string).collect();
                 let word = if runs.len() == 1 { "run" } else { "runs" };
-                let runs = runs.join(", ");
+                let runs = numbers(runs);
                 format!("{configuration}: {word} {runs} failed and were measured again in a later session")
             }
             Warning::MeasuredTogether { configuration, runs } => {
-                let runs: Vec<String> = runs.iter().map(usize::to_string).collect();
+                let runs = numbers(runs);
                 format!(
-                    "{configuration}: cut in the middle of a block, run {} was measured again with those measured in \
-                     turn with it",
-                    runs.join(", ")
+                    "{configuration}: cut in the middle of a block, run {runs} was measured again with those measured in \
+                     turn with it"
                 )
             }
             Warning::FewRuns { configurations, runs } => {
@@ -215,6 +212,10 @@ impl Warning {
 }
 
 /// Names in a sentence: all of a few, the first of many.
+fn numbers(all: &[usize]) -> String {
+    all.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+}
+
 fn names(configurations: &[String]) -> String {
     const SHOWN: usize = 4;
     match configurations.len().checked_sub(SHOWN + 1) {
