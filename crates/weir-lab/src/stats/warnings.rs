@@ -211,11 +211,11 @@ impl Warning {
     }
 }
 
-/// Names in a sentence: all of a few, the first of many.
 fn numbers(all: &[usize]) -> String {
     all.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// Names in a sentence: all of a few, the first of many.
 fn names(configurations: &[String]) -> String {
     const SHOWN: usize = 4;
     match configurations.len().checked_sub(SHOWN + 1) {
