@@ -4,12 +4,12 @@
 //! `restore` is what the bench itself spends on putting frames back as they were: it is part of every
 //! figure of `seal…` and `open…`.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
 use weir_core::ipsec::esp::{self, Outcome};
-use weir_core::ipsec::sa::{Df, Dscp, FragmentWhen, Lifetime};
 use weir_core::ipsec::{Cipher, Direction, Job, Keys, Mode, Params, Sa, SaId, SaState, Secret, Suite};
 use weir_core::packet::{BATCH, BUFFER_SIZE, DeviceId, Frame};
 use weir_core::verdict::Reason;
@@ -52,22 +52,13 @@ fn gcm() -> Arc<dyn Cipher> {
 }
 
 fn sa(cipher: Arc<dyn Cipher>, v4: bool, replay_window: u16) -> Sa {
+    let ends: (IpAddr, IpAddr) = match v4 {
+        true => ([192, 0, 2, 1].into(), [192, 0, 2, 2].into()),
+        false => ([0x20; 16].into(), [0x30; 16].into()),
+    };
     let params = Params {
-        direction: Direction::Out,
-        spi: 0x1001,
-        mode: Mode::Tunnel,
-        source: if v4 { [192, 0, 2, 1].into() } else { [0x20; 16].into() },
-        destination: if v4 { [192, 0, 2, 2].into() } else { [0x30; 16].into() },
-        suite: Suite::AES_GCM_128,
-        esn: false,
         replay_window,
-        udp: None,
-        dscp: Dscp::Copy,
-        df: Df::Copy,
-        fragment: FragmentWhen::Before,
-        hop_limit: 64,
-        soft: Lifetime::default(),
-        hard: Lifetime::default(),
+        ..Params::new(Direction::Out, 0x1001, Mode::Tunnel, ends, Suite::AES_GCM_128)
     };
     let state = Arc::new(SaState::new(&params, 0));
     Sa::new(SaId(0), String::new(), params, cipher, state)

@@ -34,13 +34,11 @@ use crate::state::{
     TunnelSpec,
 };
 use crate::time::{Nanos, SECOND};
+use crate::wire::esp;
 
 /// How long a removed inbound SA is still accepted: what its peer sealed before it heard of the rekey is
 /// on its way for less (a segment's life on today's paths is well under a second).
 pub const DRAIN: Nanos = 10 * SECOND;
-
-/// RFC 3948 2.1.
-pub(super) const NAT_T_PORT: u16 = 4500;
 
 /// An SA and what was asked for.
 #[derive(Debug)]
@@ -367,7 +365,7 @@ impl Gateway {
         let live = self.kept.values().map(|k| &k.sa).chain(self.draining.iter().map(|d| &d.sa));
         let inbound = live.filter(|sa| sa.params.direction == Direction::In);
         let mut all: Vec<u16> = inbound.filter_map(|sa| sa.params.udp.map(|u| u.destination)).collect();
-        all.push(NAT_T_PORT);
+        all.push(esp::UDP_PORT);
         all.sort_unstable();
         all.dedup();
         all

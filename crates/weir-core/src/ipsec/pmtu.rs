@@ -43,6 +43,13 @@ struct Report {
     udp: Option<(u16, u16)>,
 }
 
+impl Report {
+    /// Before the quoted ESP header is read.
+    fn blank(mtu: u32, (source, destination): (IpAddr, IpAddr), len: usize) -> Report {
+        Report { mtu, source, destination, len, spi: 0, sequence: 0, udp: None }
+    }
+}
+
 /// Learns from an ICMP error (from its IP header on); whether it changed anything.
 pub fn learn(ipsec: &Ipsec, now: Nanos, packet: &[u8]) -> bool {
     let Some((sa, mtu)) = concerned(ipsec, packet) else { return false };
@@ -104,16 +111,8 @@ fn report4(packet: &[u8]) -> Option<Report> {
         0 => FLOOR_IPV4,
         mtu => mtu,
     };
-    let (source, destination) = (quote.src().into(), quote.dst().into());
-    let blank = Report {
-        mtu: mtu.into(),
-        source,
-        destination,
-        len: quote.total_len(),
-        spi: 0,
-        sequence: 0,
-        udp: None,
-    };
+    let ends = (quote.src().into(), quote.dst().into());
+    let blank = Report::blank(mtu.into(), ends, quote.total_len());
     quoted(blank, quote.protocol(), transport)
 }
 
@@ -129,16 +128,8 @@ fn report6(packet: &[u8]) -> Option<Report> {
     let quote = Ipv6::parse_header(message.payload()).ok()?;
     let chain = quote.chain().ok()?;
     let transport = message.payload().get(chain.offset..)?;
-    let (source, destination) = (quote.src().into(), quote.dst().into());
-    let blank = Report {
-        mtu: message.mtu(),
-        source,
-        destination,
-        len: quote.total_len(),
-        spi: 0,
-        sequence: 0,
-        udp: None,
-    };
+    let ends = (quote.src().into(), quote.dst().into());
+    let blank = Report::blank(message.mtu(), ends, quote.total_len());
     quoted(blank, chain.protocol, transport)
 }
 

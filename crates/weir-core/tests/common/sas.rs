@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_core::ipsec::esp::{self, Outcome};
-use weir_core::ipsec::sa::{Df, Dscp, FragmentWhen, Lifetime, UdpPorts};
+use weir_core::ipsec::sa::UdpPorts;
 use weir_core::ipsec::{Direction, Keys, Mode, Params, Sa, SaId, SaState, Secret, Suite};
 use weir_core::packet::{BUFFER_SIZE, DeviceId, Frame};
 use weir_core::time::Nanos;
@@ -25,23 +25,7 @@ pub fn address(text: &str) -> IpAddr {
 
 /// An outbound tunnel from left to right, of IPv4 packets on the outside.
 pub fn params(suite: Suite) -> Params {
-    Params {
-        direction: Direction::Out,
-        spi: SPI,
-        mode: Mode::Tunnel,
-        source: address(LEFT4),
-        destination: address(RIGHT4),
-        suite,
-        esn: false,
-        replay_window: 64,
-        udp: None,
-        dscp: Dscp::Copy,
-        df: Df::Copy,
-        fragment: FragmentWhen::Before,
-        hop_limit: 64,
-        soft: Lifetime::default(),
-        hard: Lifetime::default(),
-    }
+    Params::new(Direction::Out, SPI, Mode::Tunnel, (address(LEFT4), address(RIGHT4)), suite)
 }
 
 pub fn gcm() -> Params {

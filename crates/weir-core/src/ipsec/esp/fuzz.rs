@@ -5,11 +5,12 @@
 //! accepted once; every packet is counted once.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{HEADER_LEN, Outcome, esp_of, inner_mtu, open, seal};
-use crate::ipsec::sa::{Df, Dscp, FragmentWhen, Lifetime, UdpPorts};
+use crate::ipsec::sa::UdpPorts;
 use crate::ipsec::{Cipher, Direction, Encryption, Integrity, Job, Mode, Params, Sa, SaId, SaState, Suite};
 use crate::packet::{BUFFER_SIZE, DeviceId, Frame};
 use crate::router::fuzz::Input;
@@ -117,23 +118,16 @@ fn params(input: &mut Input<'_>) -> Params {
         Suite::new(Encryption::Null, Some(Integrity::HmacSha512_256), false),
     ];
     let suite = suites[usize::from(input.byte()) % suites.len()].unwrap_or(Suite::AES_GCM_128);
-    let v4 = flags & 1 == 0;
+    let ends: (IpAddr, IpAddr) = match flags & 1 == 0 {
+        true => ([192, 0, 2, 1].into(), [192, 0, 2, 2].into()),
+        false => ([0x20; 16].into(), [0x30; 16].into()),
+    };
+    let mode = if flags & 2 == 0 { Mode::Tunnel } else { Mode::Transport };
     Params {
-        direction: Direction::Out,
-        spi: 0x1001,
-        mode: if flags & 2 == 0 { Mode::Tunnel } else { Mode::Transport },
-        source: if v4 { [192, 0, 2, 1].into() } else { [0x20; 16].into() },
-        destination: if v4 { [192, 0, 2, 2].into() } else { [0x30; 16].into() },
-        suite,
         esn: flags & 4 != 0,
         replay_window: [32, 64, 1024][usize::from(flags >> 4) % 3],
         udp: (flags & 8 != 0).then_some(UdpPorts { source: 4500, destination: 4500 }),
-        dscp: Dscp::Copy,
-        df: Df::Copy,
-        fragment: FragmentWhen::Before,
-        hop_limit: 64,
-        soft: Lifetime::default(),
-        hard: Lifetime::default(),
+        ..Params::new(Direction::Out, 0x1001, mode, ends, suite)
     }
 }
 

@@ -12,7 +12,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use weir_core::ipsec::sa::{Direction as Way, Dscp, Lifetime, Mode as SaMode};
+use weir_core::ipsec::sa::{Direction as Way, Mode as SaMode};
 use weir_core::ipsec::{Action, Cipher, Ciphers, Keys, Params, SaSpec, Secret, Suite};
 use weir_core::route::Prefix;
 use weir_core::state::{Desired, Link, NextHopSpec, PortSpec, RouteSpec, SpdSpec, TunnelSpec, Via};
@@ -69,22 +69,11 @@ impl SaPlan {
     }
 
     fn spec(&self, p: &Protection, direction: Way, name: String) -> SaSpec {
+        let ends = (self.source, self.destination);
         let params = Params {
-            direction,
-            spi: self.spi,
-            mode: SaMode::Tunnel,
-            source: self.source,
-            destination: self.destination,
-            suite: self.suite,
             esn: self.esn,
             replay_window: if direction == Way::In { p.replay_window } else { 0 },
-            udp: None,
-            dscp: Dscp::Copy,
-            df: Default::default(),
-            fragment: Default::default(),
-            hop_limit: 64,
-            soft: Lifetime::default(),
-            hard: Lifetime::default(),
+            ..Params::new(direction, self.spi, SaMode::Tunnel, ends, self.suite)
         };
         SaSpec { name, params, keys: self.keys.clone() }
     }
