@@ -96,7 +96,7 @@ fn controls_and_pairs_are_judged_by_rounds_and_the_report_follows_from_the_raw_f
         assert_eq!((rounds.blocks, ratio.ratio), (3, rounds.estimate), "{c:?}");
     }
     let report = folder.read("out/report.md");
-    for said in ["12 ms window in 4 slices", "each by the trimmed mean of its rounds", "in rounds [95 %]"] {
+    for said in ["12 ms window in 4 slices", "each by the median of its rounds", "in rounds [95 %]"] {
         assert!(report.contains(said), "{said}: {report}");
     }
     let page = folder.read("out/report.html");

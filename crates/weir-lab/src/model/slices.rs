@@ -8,7 +8,8 @@
 //!
 //! Promises: a run's ledger is the sum of its slices', packet by packet; figures are what one window of all
 //! slices would show: counts add up, rates are weighted by time, figures a packet by packets, shares computed
-//! again. Refuses: percentiles, which have no sum, and figures whose unit it does not know.
+//! again. Refuses: percentiles, which have no sum. A figure whose unit it does not know stays in the slices, and
+//! the run says so.
 
 use std::collections::BTreeMap;
 
@@ -91,15 +92,20 @@ pub fn sum(slices: Vec<(usize, Sample)>) -> Result<Sample, LabError> {
         run.slices.push(Slice { round, place, seconds, pps, ledger, figures, window_ns });
     }
     run.pps = weighted(&run.slices, &|s| Some((s.pps, s.seconds))).unwrap_or(0.0);
-    run.figures = figures(&run)?;
+    let (figures, unknown) = figures(&run);
+    run.figures = figures;
+    run.notes.extend(unknown.into_iter().map(|name| {
+        format!("{name}: its name does not say how slices add up; it is in those of the raw file")
+    }));
     Ok(run)
 }
 
-fn figures(run: &Sample) -> Result<BTreeMap<String, f64>, LabError> {
+/// Those of the run, and names of those without a sum.
+fn figures(run: &Sample) -> (BTreeMap<String, f64>, Vec<String>) {
     let slices = &run.slices;
     let names: std::collections::BTreeSet<&String> = slices.iter().flat_map(|s| s.figures.keys()).collect();
     let mut figures = BTreeMap::new();
-    let mut shares = Vec::new();
+    let (mut shares, mut unknown) = (Vec::new(), Vec::new());
     for name in names {
         let of = |s: &Slice| s.figures.get(name).copied();
         let figure = match sum_of(name) {
@@ -112,10 +118,8 @@ fn figures(run: &Sample) -> Result<BTreeMap<String, f64>, LabError> {
                 None
             }
             None => {
-                return Err(LabError(format!(
-                    "slices: {name}: its unit says not how slices add up (expected …_per_packet, …_pps, …_mbps, \
-                     …_percent or …_packets): remove `slices`"
-                )));
+                unknown.push(name.clone());
+                None
             }
         };
         figures.extend(figure.map(|f| (name.clone(), f)));
@@ -126,7 +130,7 @@ fn figures(run: &Sample) -> Result<BTreeMap<String, f64>, LabError> {
             figures.insert(name, 100.0 * part / whole);
         }
     }
-    Ok(figures)
+    (figures, unknown)
 }
 
 /// Mean of what every slice has, each with its weight.
@@ -209,11 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_sum_is_refused_with_the_remedy() {
+    fn what_has_no_sum_stays_in_the_slices_and_percentiles_are_refused() {
         let mut odd = slice(0.1, 10, 0);
         odd.figures.insert("temperature_celsius".into(), 40.0);
-        let said = sum(vec![(0, odd)]).expect_err("no unit that adds up").0;
-        assert!(said.contains("temperature_celsius") && said.contains("remove `slices`"), "{said}");
+        let run = sum(vec![(0, odd)]).expect("adds up");
+        assert!(run.notes[1].starts_with("temperature_celsius: "), "{:?}", run.notes);
+        let kept = run.slices[0].figures.contains_key("temperature_celsius");
+        assert!(kept && !run.figures.contains_key("temperature_celsius"));
         let mut late = slice(0.1, 10, 0);
         late.latency_ns.insert("p99".into(), 1000);
         assert!(sum(vec![(0, late)]).expect_err("percentiles").0.contains("percentiles"));

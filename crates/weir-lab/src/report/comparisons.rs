@@ -133,7 +133,7 @@ pub fn legend(comparisons: &[Comparison]) -> Vec<(&'static str, String)> {
         ),
         Analysis::Paired => ("paired t test on the blocks", "of the paired t test"),
         Analysis::Rounds => {
-            ("paired t test on the blocks, each by the trimmed mean of its rounds", "of the paired t test")
+            ("paired t test on the blocks, each by the median of its rounds", "of the paired t test")
         }
     };
     vec![
@@ -176,7 +176,7 @@ pub fn tests_legend(comparisons: &[Comparison]) -> Vec<(&'static str, String)> {
         ("gain", "how many times the runs an analysis without blocks needs for the same precision".into()),
     ];
     if comparisons.iter().any(|c| c.rounds.is_some()) {
-        let meaning = "the same, each block’s ratio the mean of its rounds’ without the fifth at either end";
+        let meaning = "the same, each block’s ratio the median of its rounds’";
         legend.push(("in rounds", meaning.into()));
     }
     legend

@@ -46,8 +46,8 @@ pub enum Analysis {
     Welch,
     /// Student's on differences inside blocks. Worth it when `weir-lab plan` finds that blocks differ.
     Paired,
-    /// The same with each block's difference taken from the rounds of its slices. What comes and goes within a
-    /// run falls out too, where it touches both sides of a pair or fewer than a fifth of the rounds.
+    /// The same with each block's difference the median of its rounds of slices. What comes and goes within a
+    /// run falls out too, where it touches both sides of a pair or fewer than half of the rounds.
     Rounds,
 }
 

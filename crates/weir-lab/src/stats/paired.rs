@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Runs in slices can be held against each other round by round ([`in_rounds`]): a block's difference is then
-//! the trimmed mean of its rounds'.
+//! the median of its rounds'.
 //!
 //! Promises: only blocks in which both ran are used; logarithms of ratios when every figure is above zero,
 //! plain differences otherwise. Refuses: fewer than two shared blocks, and differences without spread.
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::permutation::Permutation;
 use super::student::{TTest, of_differences};
-use super::summary::{mean, sorted, variance};
+use super::summary::{mean, median, sorted, variance};
 
 mod flip;
 mod rank;
@@ -90,8 +90,8 @@ pub fn paired(reference: Series<'_>, other: Series<'_>, seed: u64) -> Option<Pai
     judged(scale, &a, &b, &differences, seed)
 }
 
-/// The same of runs in slices, with each block's difference taken from its rounds: what slows the machine for
-/// some of them weighs no more than they do, or nothing. `None` without rounds in two shared blocks.
+/// The same of runs in slices, with each block's difference the median of its rounds': what touches a slice
+/// alone moves nothing while it is fewer than half of them. `None` without rounds in two shared blocks.
 pub fn in_rounds(reference: Series<'_>, other: Series<'_>, seed: u64) -> Option<Paired> {
     let of = |block: usize| other.blocks.iter().position(|&b| b == block);
     let both = reference.blocks.iter().enumerate().filter_map(|(i, &block)| Some((i, of(block)?)));
@@ -108,20 +108,12 @@ pub fn in_rounds(reference: Series<'_>, other: Series<'_>, seed: u64) -> Option<
     let scale = if positive { Scale::LogRatio } else { Scale::Difference };
     let on = |f: f64| if positive { f.ln() } else { f };
     let middle = |(a, b): &(&Vec<f64>, &Vec<f64>)| {
-        trimmed_mean(&a.iter().zip(*b).map(|(&a, &b)| on(b) - on(a)).collect::<Vec<_>>())
+        median(&sorted(&a.iter().zip(*b).map(|(&a, &b)| on(b) - on(a)).collect::<Vec<_>>()))
     };
     let differences: Vec<f64> = rounds.iter().map(middle).collect();
     let figures = |of: &dyn Fn(&(usize, usize)) -> f64| both.iter().map(|p| on(of(p))).collect::<Vec<_>>();
     let (a, b) = (figures(&|p| reference.figures[p.0]), figures(&|p| other.figures[p.1]));
     judged(scale, &a, &b, &differences, seed)
-}
-
-/// Mean without the fifth at either end (Tukey 1960): as good as the mean where nothing disturbs, and unmoved
-/// by what disturbs fewer than one in five on a side.
-fn trimmed_mean(values: &[f64]) -> f64 {
-    let sorted = sorted(values);
-    let cut = sorted.len() / 5;
-    mean(&sorted[cut..sorted.len() - cut])
 }
 
 /// The tests of differences that stand for figures `a` and `b`.
