@@ -59,8 +59,8 @@ fn fold(x: u64, y: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Pearson's chi-squared over the lowest 8 bits: 255 degrees of freedom, so below 360 with a probability of
-    /// 0.99998 when uniform; the seeds are fixed, so the test cannot waver.
+    /// Pearson's chi-squared over the lowest 8 bits: 255 degrees of freedom, so below 400 with a probability of
+    /// 1 − 2·10^-8 when uniform; the seeds are fixed, so the test cannot waver.
     fn chi_squared(hashes: impl Iterator<Item = u64>) -> f64 {
         let mut counts = [0u32; 256];
         hashes.for_each(|h| counts[h as usize & 255] += 1);
@@ -74,10 +74,10 @@ mod tests {
             let secret = Secret::new(seed);
             let even = |what: &str, key: &dyn Fn(u64) -> [u64; 2]| {
                 let wide = |n| key(n).map(u64::swap_bytes);
-                assert!(chi_squared((0..8192).map(|n| secret.hash(&key(n)))) < 360.0, "{what}, {seed}");
-                assert!(chi_squared((0..8192).map(|n| secret.hash(&wide(n)))) < 360.0, "{what}, {seed}");
+                assert!(chi_squared((0..8192).map(|n| secret.hash(&key(n)))) < 400.0, "{what}, {seed}");
+                assert!(chi_squared((0..8192).map(|n| secret.hash(&wide(n)))) < 400.0, "{what}, {seed}");
                 let six = |n| [key(n)[0], 1, key(n)[1], 2, 3];
-                assert!(chi_squared((0..8192).map(|n| secret.hash(&six(n)))) < 360.0, "{what}, {seed}");
+                assert!(chi_squared((0..8192).map(|n| secret.hash(&six(n)))) < 400.0, "{what}, {seed}");
             };
             even("first word", &|n| [n, 17]);
             even("second word", &|n| [17, n]);
@@ -91,6 +91,6 @@ mod tests {
     fn each_seed_has_collisions_of_its_own() {
         let (mine, others) = (Secret::new(1), Secret::new(2));
         let collide = (0..20_000u64).filter(|&n| mine.hash(&[n, 5]) & 7 == 0);
-        assert!(chi_squared(collide.map(|n| others.hash(&[n, 5]))) < 360.0);
+        assert!(chi_squared(collide.map(|n| others.hash(&[n, 5]))) < 400.0);
     }
 }

@@ -262,4 +262,42 @@ mod tests {
         table.insert(0, &[1, 2], 5, Some(PolicyIndex(NO_RULE)));
         assert_eq!(table.probe(0, &[1, 2], 5), Probe::Empty);
     }
+
+    #[test]
+    fn what_is_read_was_written_as_a_whole() {
+        let table = &table();
+        let hits = std::thread::scope(|scope| {
+            let worker = |mut random: u64| {
+                let mut next = move || {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    1 + (random >> 32) % 8
+                };
+                // Epoch, words and answer of a flow all tell which it is.
+                let key = |n: u64| [n, n * 3];
+                (0..30_000).fold(0, |hits, _| {
+                    let (written, asked) = (next(), next());
+                    table.insert(0, &key(written), written, Some(PolicyIndex(written as u32)));
+                    let head = table.head(0);
+                    fence(Acquire);
+                    let answer = table.answer(0, head, &key(asked), asked);
+                    assert!(
+                        answer.is_none_or(|a| a == Some(PolicyIndex(asked as u32))),
+                        "{asked}: {answer:?}"
+                    );
+                    let probe = table.probe(0, &key(asked), asked);
+                    let right = Probe::Hit(Some(PolicyIndex(asked as u32)));
+                    assert!(
+                        matches!(probe, Probe::Other | Probe::Busy) || probe == right,
+                        "{asked}: {probe:?}"
+                    );
+                    hits + u32::from(answer.is_some())
+                })
+            };
+            let workers: Vec<_> = (1..5).map(|n| scope.spawn(move || worker(n << 32 | 0x5eed))).collect();
+            workers.into_iter().map(|w| w.join().expect("no answer is wrong")).sum::<u32>()
+        });
+        assert!(hits > 0, "nothing was put to the test");
+    }
 }
