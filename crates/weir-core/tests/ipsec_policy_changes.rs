@@ -8,8 +8,8 @@ mod ipsec_bed;
 use std::sync::Arc;
 
 use bed::{desired, port, up};
-use ipsec_bed::{Clear, east_and_border, policy, protect};
-use weir_core::control::{Control, PolicyChange};
+use ipsec_bed::{Clear, HERE, THERE, east_and_border, policy, protect, sa};
+use weir_core::control::{Control, PolicyChange, Rekey};
 use weir_core::ipsec::Direction::{In, Out};
 use weir_core::ipsec::Ipsec;
 use weir_core::ipsec::flow_cache::BUCKETS;
@@ -266,4 +266,38 @@ fn what_workers_hold_goes_on_answering_by_its_own_rules() {
             assert_eq!(found(tables).as_ref(), Some(name));
         }
     }
+}
+
+#[test]
+fn sa_that_drains_follows_the_policies_that_named_it() {
+    let mut control = control(wish());
+    next(&mut control);
+    let twin = protect("twin", "192.0.2.0/24", "10.3.0.0/16", &["site-out"], &["site-in"]);
+    control.change_policies(0, "border", vec![insert(1, twin)]).expect("valid");
+    let new = sa("site-in-2", In, 0x2012, (THERE, HERE));
+    control.rekey(0, Rekey { inbound: Some(("site-in".into(), new)), outbound: None }).expect("valid");
+    let accepted = |tables: &Tables| {
+        let lets = |name: &str| {
+            let policy = ipsec(tables).spds[0].policies.iter().find(|p| p.name == name);
+            policy.map(|p| p.inbound.len())
+        };
+        (lets("site"), lets("twin"), ipsec(tables).sad.iter().count())
+    };
+    // The tunnel's, the new and the old one.
+    assert_eq!(accepted(&next(&mut control)), (Some(2), Some(2), 3));
+    let mut site = control.desired().ipsec.spds[0].policies[0].clone();
+    site.protocol = Some(17);
+    control
+        .change_policies(0, "border", vec![PolicyChange::Replace { policy: site.clone() }])
+        .expect("valid");
+    assert_eq!(accepted(&next(&mut control)), (Some(2), Some(2), 3));
+    control.change_policies(0, "border", vec![PolicyChange::Remove { name: "twin".into() }]).expect("valid");
+    assert_eq!(accepted(&next(&mut control)), (Some(2), None, 3));
+    // Nobody is left who named it.
+    site.name = "other".into();
+    let last = vec![insert(0, site), PolicyChange::Remove { name: "site".into() }];
+    control.change_policies(0, "border", last).expect("valid");
+    let tables = next(&mut control);
+    let other = ipsec(&tables).spds[0].policies.iter().find(|p| p.name == "other").map(|p| p.inbound.len());
+    assert_eq!((other, accepted(&tables).2), (Some(1), 2));
 }

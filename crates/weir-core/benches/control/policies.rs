@@ -87,6 +87,10 @@ pub(super) fn measure(shape: Shape, count: usize, updates: usize, repeats: usize
     let mut control = new();
     control.take_snapshot();
     show("plan one more policy", best(repeats, || (), |()| _ = black_box(control.plan(&fewer))));
+    if let Some(ipsec) = &control.tables().ipsec {
+        let bytes = ipsec.spds[0].outbound.memory();
+        println!("{name:>16} policies  rules of a direction take {bytes} B, {} B each", bytes / count.max(1));
+    }
     let mut turn = false;
     let apply = best(
         2 * repeats,

@@ -40,6 +40,7 @@ const MTU_MIN_V6: u16 = 1280;
 /// Linux allows 15 characters for an interface; twice that twice over is room for any name worth reading.
 const NAME_MAX: usize = 64;
 
+pub(super) use ipsec::RULE_MEMORY;
 pub use ipsec::{CACHE_MEMORY_MAX, POLICIES_MAX, RULES_MAX};
 pub(crate) use policy::check_policy;
 pub use sa::SAS_MAX;

@@ -7,7 +7,8 @@
 //! Promises: a policy is named only if each of its rules lies whole inside one rule of an earlier policy
 //! of its direction. Rules are kept in a tree by the smallest prefixes that hold their ranges: what covers
 //! a rule has prefixes that hold its own, so it is found on the few paths such prefixes make, whatever the
-//! number of rules. Refuses to add rules up: a policy hidden by several only together goes unseen.
+//! number of rules. Refuses to add rules up: a policy hidden by several only together goes unseen. So does one
+//! that [`LOOKS_MAX`] others come before on those paths, which takes rules made to be slow to compare.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,6 +16,9 @@ use std::net::IpAddr;
 use crate::ipsec::Direction;
 use crate::ipsec::spd::{AddressRange, PortRange, Selector};
 use crate::state::Policies;
+
+/// Rules a rule is compared with: of 100,000 policies that all differ in one field no path asks about, a second.
+const LOOKS_MAX: usize = 1024;
 
 /// A place in the tree.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,7 +96,7 @@ impl Rules {
         let ports =
             [Some(Prefix::of_ports(rule, false)), rule.protocol.map(|_| Prefix::of_ports(rule, true))];
         let near = near.flat_map(|node| ports.into_iter().flatten().flat_map(move |p| self.holding(node, p)));
-        let rules = near.flat_map(|leaf| &self.rules[leaf.id as usize]);
+        let rules = near.flat_map(|leaf| &self.rules[leaf.id as usize]).take(LOOKS_MAX);
         rules.filter(|(other, _)| covers(other, rule)).map(|&(_, policy)| policy).min()
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::super::IpsecSpec;
-use super::super::check::{CACHE_MEMORY_MAX, POLICIES_MAX, RULES_MAX, SAS_MAX, SPI_MIN, WINDOW};
+use super::super::check::{CACHE_MEMORY_MAX, POLICIES_MAX, RULE_MEMORY, RULES_MAX, SAS_MAX, SPI_MIN, WINDOW};
 use super::{Problem, Wrong, amount};
 use crate::ipsec::flow_cache::{BUCKETS, BUCKETS_MAX};
 use crate::ipsec::spd::{Action, AddressRange, PortRange, Way};
@@ -345,7 +345,9 @@ impl fmt::Display for SpdProblem {
             }
             SpdProblem::TooManyRules(n) => write!(
                 f,
-                "its policies come to {n} pairs of ranges, expected at most {RULES_MAX}; aggregate some"
+                "its policies come to {n} pairs of ranges, which may take {}, expected at most {RULES_MAX}; \
+                 aggregate some",
+                amount(RULE_MEMORY.saturating_mul(*n as u64))
             ),
         }
     }
