@@ -5,9 +5,7 @@
 //! asked; disagreements are logged as errors, at most every [`TELL_EVERY`], with how many there were.
 
 use weir_core::ipsec::Direction;
-use weir_core::ipsec::flow_cache::FlowCache;
-use weir_core::ipsec::spd::{Layer, LookupCounters, Way, WayCounters};
-use weir_core::state::SpdSpec;
+use weir_core::ipsec::spd::{Layer, LookupCounters, Spd, Stats, Way, WayCounters};
 use weir_core::time::{Nanos, SECOND};
 
 use super::Daemon;
@@ -52,9 +50,7 @@ impl Daemon {
     fn lookups(&self) -> LookupCounters {
         let mut sum = LookupCounters::default();
         for report in self.reports() {
-            for (sum, more) in sum.ways.iter_mut().zip(&report.lookups.ways) {
-                add(sum, more);
-            }
+            sum.merge(&report.lookups);
         }
         sum
     }
@@ -62,7 +58,7 @@ impl Daemon {
     pub(super) fn cache(&self) -> view::Cache {
         let ipsec = self.control.tables().ipsec.as_deref();
         let sum = self.lookups();
-        let desired = &self.control.desired().ipsec;
+        let spds = ipsec.map_or(&[][..], |ipsec| &ipsec.spds);
         let way = |way: Way| {
             let cache = ipsec.and_then(|ipsec| ipsec.caches.get(way));
             view::CacheWay {
@@ -71,12 +67,12 @@ impl Daemon {
                 on: cache.is_some(),
                 buckets: cache.map_or(0, |c| c.buckets().into()),
                 occupied: cache.map_or(0, |c| c.occupied()),
-                bytes: cache.map_or(0, |c| FlowCache::bytes(way, c.buckets())),
+                bytes: cache.map_or(0, |c| c.memory()),
                 lookups: lookups(&sum.ways[way as usize]),
             }
         };
         view::Cache {
-            classifier: match desired.lookup.layer {
+            classifier: match self.control.desired().ipsec.lookup.layer {
                 Layer::Auto => "auto",
                 Layer::Classifier => "on",
                 Layer::Scan => "off",
@@ -103,15 +99,20 @@ pub(super) fn worker(counters: &LookupCounters) -> Vec<view::WorkerLookups> {
     Way::ALL.map(view).into()
 }
 
-fn rules(spd: &SpdSpec, way: Direction) -> view::SpdRules {
-    let selectors = spd.policies.iter().flat_map(|policy| policy.selectors(way));
-    let (v4, v6): (Vec<_>, Vec<_>) = selectors.partition(|selector| selector.source.first.is_ipv4());
-    let family = |(family, rules): (&str, usize)| view::FamilyRules {
-        family: family.to_owned(),
-        rules,
-        layer: "scan".to_owned(),
-        most_comparisons: rules,
-        ..view::FamilyRules::default()
+fn rules(spd: &Spd, way: Direction) -> view::SpdRules {
+    let rules = spd.rules(way);
+    let [v4, v6] = rules.stats();
+    let family = |ipv4: bool, stats: Stats| {
+        let classified = rules.classifies(ipv4);
+        view::FamilyRules {
+            family: if ipv4 { "ipv4" } else { "ipv6" }.to_owned(),
+            rules: stats.rules,
+            layer: if classified { "classifier" } else { "scan" }.to_owned(),
+            tables: stats.tables,
+            longest_chain: stats.chain,
+            in_no_table: stats.residue,
+            most_comparisons: if classified { stats.bound } else { stats.rules },
+        }
     };
     view::SpdRules {
         spd: spd.name.clone(),
@@ -120,20 +121,9 @@ fn rules(spd: &SpdSpec, way: Direction) -> view::SpdRules {
             Direction::In => "in",
         }
         .to_owned(),
-        bytes: 0,
-        families: [("ipv4", v4.len()), ("ipv6", v6.len())].map(family).into(),
+        bytes: rules.memory() as u64,
+        families: vec![family(true, v4), family(false, v6)],
     }
-}
-
-fn add(sum: &mut WayCounters, more: &WayCounters) {
-    sum.first += more.first;
-    sum.hit += more.hit;
-    sum.miss += more.miss;
-    sum.collision += more.collision;
-    sum.stale += more.stale;
-    sum.classified += more.classified;
-    sum.scanned += more.scanned;
-    sum.disagreed += more.disagreed;
 }
 
 fn lookups(c: &WayCounters) -> view::Lookups {
