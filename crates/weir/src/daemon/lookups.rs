@@ -80,8 +80,7 @@ impl Daemon {
             .to_owned(),
             oracle: ipsec.is_some_and(|ipsec| ipsec.oracle),
             ways: Way::ALL.map(way).into(),
-            spds: desired
-                .spds
+            spds: spds
                 .iter()
                 .flat_map(|spd| [Direction::Out, Direction::In].map(|d| rules(spd, d)))
                 .collect(),

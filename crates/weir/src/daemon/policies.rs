@@ -2,10 +2,10 @@
 //!
 //! Promises: a policy is read as a `[[policy]]` of the file is, with the same complaints; all changes of a request
 //! or none; what the file says is not touched, so that the next `weir apply` makes it the truth again and prints
-//! the difference. Refuses: names that are not there, with the nearest one; two places for one policy.
+//! the difference. A policy that hides others is taken, unlike in a file; a dry run says which. Refuses: names that are not there, with the nearest one; two places for one policy.
 
 use weir_core::control::PolicyChange;
-use weir_core::state::{Error, Policies, PolicySpec, nearest};
+use weir_core::state::{Error, Policies, PolicyProblem, PolicySpec, Problem, nearest};
 use weir_core::time::Nanos;
 
 use super::Daemon;
@@ -14,6 +14,9 @@ use crate::view::{self, Applied};
 
 /// Changes of one request: a thousand lists of policies are compared in it at the most.
 const CHANGES_MAX: usize = 1000;
+
+/// Policies that can never match, told one by one.
+const HIDDEN_SHOWN: usize = 20;
 
 impl Daemon {
     pub(super) fn change_policies(
@@ -41,17 +44,18 @@ impl Daemon {
             changes.push(change);
             actions.push(action);
         }
+        let mut notes = Vec::new();
         if dry_run {
             let mut wanted = self.control.desired().clone();
             wanted.ipsec.spds[at].policies = list;
-            self.control.plan(&wanted).map_err(|errors| sentences(&errors))?;
+            notes = hidden(self.control.plan(&wanted).err().unwrap_or_default())?;
         } else {
             self.control.change_policies(now, spd, changes).map_err(|errors| sentences(&errors))?;
             self.publish();
             actions.iter().for_each(|action| tracing::info!("applied {action}"));
         }
         let generation = self.control.tables().generation;
-        Ok(Applied { actions, notes: Vec::new(), applied: !dry_run, generation })
+        Ok(Applied { actions, notes, applied: !dry_run, generation })
     }
 }
 
@@ -144,6 +148,21 @@ fn toml_key(key: &str) -> String {
         true => key.to_owned(),
         false => serde_json::Value::from(key).to_string(),
     }
+}
+
+/// What could not be, or which policies would never match: a wide one in front of all others is how traffic is
+/// stopped in a hurry, so that is said and not refused.
+fn hidden(errors: Vec<Error>) -> Result<Vec<String>, String> {
+    let (hidden, wrong): (Vec<Error>, Vec<Error>) =
+        errors.into_iter().partition(|e| matches!(e.problem, Problem::Policy(PolicyProblem::Hidden { .. })));
+    if !wrong.is_empty() {
+        return Err(sentences(&wrong));
+    }
+    let mut notes: Vec<String> = hidden.iter().take(HIDDEN_SHOWN).map(ToString::to_string).collect();
+    if let Some(more) = hidden.len().checked_sub(HIDDEN_SHOWN).filter(|&more| more > 0) {
+        notes.push(format!("{more} policies more can never match"));
+    }
+    Ok(notes)
 }
 
 fn sentences(errors: &[Error]) -> String {

@@ -16,7 +16,7 @@ const BULK: usize = 2 << 20;
 const DATAGRAMS: u64 = 40;
 
 /// Ping, datagrams of many sizes and a stream, both families inside.
-fn carries_traffic(bed: &Gateways, routers: &[Router; 2]) {
+pub fn carries_traffic(bed: &Gateways, routers: &[Router; 2]) {
     for Ends { client, far, .. } in families() {
         ping(&bed.west, client, far);
         Echo::start(&bed.west, far).bounce(&bed.west, DATAGRAMS);

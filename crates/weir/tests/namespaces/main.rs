@@ -14,4 +14,5 @@ mod forwarding;
 mod gateways;
 mod ipsec;
 mod operator;
+mod spd_lookup;
 mod traffic;
