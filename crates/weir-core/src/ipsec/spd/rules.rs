@@ -178,7 +178,12 @@ impl RuleSet {
         match packets.clone().next()?.first()? >> 4 {
             4 => {
                 let rule = self.v4.list.first().filter(|rule| rule.is_plain())?;
-                let all = packets.all(|packet| packet.first_chunk().is_some_and(|head| rule.takes4(head)));
+                // Such a rule is most often the only one: nothing but the header's own shape is asked.
+                let all = if rule.is_everything() {
+                    packets.all(|packet| packet.first_chunk().is_some_and(is_common4))
+                } else {
+                    packets.all(|packet| packet.first_chunk().is_some_and(|head| rule.takes4(head)))
+                };
                 all.then_some(rule.policy)
             }
             _ => {
@@ -305,13 +310,23 @@ impl<A: Address> Family<A> {
     }
 }
 
+/// Whether a header has no options, and its packet room for it.
+#[inline(always)]
+fn is_common4(head: &[u8; 20]) -> bool {
+    (head[0] == 0x45) & (get16(head, 2) >= 20)
+}
+
 impl Rule<u32> {
+    /// Whether it matches every packet of its family.
+    fn is_everything(&self) -> bool {
+        self.is_plain() && self.mask == 0 && self.source == (0, u32::MAX) && self.destination == (0, u32::MAX)
+    }
+
     /// Whether a plain rule matches a packet without options; `false` also where it is another.
     #[inline(always)]
     fn takes4(&self, head: &[u8; 20]) -> bool {
         let (source, destination) = (get32(head, 12), get32(head, 16));
-        (head[0] == 0x45)
-            & (get16(head, 2) >= 20)
+        is_common4(head)
             & (source.wrapping_sub(self.source.0) <= self.source.1 - self.source.0)
             & (destination.wrapping_sub(self.destination.0) <= self.destination.1 - self.destination.0)
             & ((head[9] ^ self.protocol) & self.mask == 0)
