@@ -295,6 +295,21 @@ fn epochs_never_repeat_and_after_the_last_nothing_is_remembered() {
 }
 
 #[test]
+fn caches_made_anew_begin_empty_and_at_the_first_epoch() {
+    let way = Way::Ipv6Inbound;
+    let old = Site::with(caches(16)).spd.epochs;
+    let mut site = Site::with(caches(16));
+    site.publish(&[(everything(way), Bypass)]);
+    site.ask(way, &packet(way, 5, 1));
+    site.caches = site.caches.after_epoch(u64::MAX).renewed();
+    let of = |way| site.caches.get(way).map(|cache| (cache.occupied(), cache.buckets()));
+    assert_eq!(Way::ALL.map(of), [Some((0, 16)); 4]);
+    site.publish(&[(everything(way), Discard)]);
+    assert_eq!(site.spd.epochs, old);
+    assert_eq!([site.ask(way, &packet(way, 5, 1)), site.ask(way, &packet(way, 5, 1))], [Discard; 2]);
+}
+
+#[test]
 fn memory_is_what_was_said_before_and_never_grows() {
     let spec = LookupSpec { caches: [Some(100), Some(1), None, Some(4096)], ..LookupSpec::default() };
     let caches = FlowCaches::new(&spec, 1);

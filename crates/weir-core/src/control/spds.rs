@@ -95,6 +95,11 @@ impl Spds {
     }
 
     pub(super) fn publish(&mut self, spec: &IpsecSpec) -> Vec<Arc<Spd>> {
+        // Each table may take one for each direction.
+        if self.caches.epochs_left() < 2 * self.tables.len() as u64 {
+            self.caches = Arc::new(self.caches.renewed());
+            self.tables.values_mut().for_each(SpdTable::renew);
+        }
         let publish = |s: &SpdSpec| Some(self.tables.get_mut(&s.name)?.publish(&self.caches));
         spec.spds.iter().filter_map(publish).collect()
     }
@@ -161,4 +166,38 @@ fn same_sas(a: &Policy, b: &Policy) -> bool {
     a.inbound == b.inbound
         && a.out.len() == b.out.len()
         && a.out.iter().zip(&b.out).all(|(a, b)| Arc::ptr_eq(a, b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipsec::spd::Way;
+
+    #[test]
+    fn caches_are_new_and_every_spd_has_new_epochs_before_epochs_run_out() {
+        let spd = |name: &str| SpdSpec {
+            name: name.into(),
+            ports: Vec::new(),
+            default: crate::ipsec::Action::Discard,
+            policies: Default::default(),
+        };
+        let lookup = LookupSpec { caches: [Some(4); 4], ..LookupSpec::default() };
+        let spec = IpsecSpec { lookup, spds: vec![spd("a"), spd("b")], ..IpsecSpec::default() };
+        let mut spds = Spds::default();
+        let search = spds.fit(&spec, &mut || 7);
+        for spd in &spec.spds {
+            spds.tables.insert(spd.name.clone(), SpdTable::new(&spd.name, spd.default, search));
+        }
+        let publish =
+            |spds: &mut Spds| -> Vec<_> { spds.publish(&spec).iter().map(|spd| spd.epochs).collect() };
+        assert_eq!(publish(&mut spds), [[1, 2], [3, 4]]);
+        let caches = spds.caches.clone();
+        assert_eq!(publish(&mut spds), [[1, 2], [3, 4]], "nothing has changed");
+        assert!(Arc::ptr_eq(&caches, &spds.caches));
+        spds.caches = Arc::new(caches.renewed().after_epoch(u64::MAX - 3));
+        assert_eq!(publish(&mut spds), [[1, 2], [3, 4]]);
+        assert_eq!(spds.caches.epochs_left(), u64::MAX - 4, "begun again");
+        let buckets = |way| spds.caches.get(way).map(|cache| (cache.buckets(), cache.occupied()));
+        assert_eq!(Way::ALL.map(buckets), [Some((4, 0)); 4]);
+    }
 }

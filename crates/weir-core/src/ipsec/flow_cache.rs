@@ -42,6 +42,7 @@ pub struct FlowCaches {
     caches: [Option<FlowCache>; 4],
     /// The last one given.
     epochs: AtomicU64,
+    secret: u64,
 }
 
 /// One cache, shared by all workers.
@@ -64,13 +65,22 @@ impl FlowCaches {
     /// Takes all memory they will ever need. `secret` keys their hash: nobody else may know it.
     pub fn new(spec: &LookupSpec, secret: u64) -> FlowCaches {
         let cache = |way: Way| spec.buckets(way).map(|buckets| FlowCache::new(way, buckets, secret));
-        FlowCaches { caches: Way::ALL.map(cache), epochs: AtomicU64::new(NO_EPOCH) }
+        FlowCaches { caches: Way::ALL.map(cache), epochs: AtomicU64::new(NO_EPOCH), secret }
     }
 
     /// As if so many epochs had been given already.
     #[must_use]
     pub fn after_epoch(self, last: u64) -> FlowCaches {
         FlowCaches { epochs: AtomicU64::new(last), ..self }
+    }
+
+    /// Empty caches of the same sizes that begin with the first epoch again. Rules that are asked about with them
+    /// need new epochs, all of them: those of before are given a second time.
+    #[must_use]
+    pub fn renewed(&self) -> FlowCaches {
+        let caches = Way::ALL.map(|way| self.get(way).map(FlowCache::buckets));
+        let spec = LookupSpec { caches, ..LookupSpec::default() };
+        FlowCaches::new(&spec, hash::derive(self.secret, u64::MAX))
     }
 
     pub fn get(&self, way: Way) -> Option<&FlowCache> {
@@ -84,7 +94,7 @@ impl FlowCaches {
 
     /// A number no rules had before: taking one for an SPD's rules makes all that was cached of them stale.
     /// [`NO_EPOCH`] once there are none left (2^64 − 1 were given): rules that get it are answered rightly, but
-    /// never by a cache. Control takes other caches before it comes to that, and new epochs for all rules.
+    /// never by a cache. Control goes on with [`FlowCaches::renewed`] before it comes to that.
     pub fn next_epoch(&self) -> u64 {
         let next = |last: u64| last.checked_add(1);
         let last = self.epochs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
@@ -155,6 +165,7 @@ impl FlowCache {
 }
 
 impl fmt::Debug for FlowCaches {
+    /// Without the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FlowCaches")
             .field("caches", &self.caches)
