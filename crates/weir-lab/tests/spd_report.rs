@@ -79,7 +79,7 @@ const TABLE: &str = "\
 | 2 | 5832 | 5832 | 8.100 | 8.100 | 1.000 × |
 | 1000 | 367.2 | 5774 | 0.510 | 8.019 | 15.72 × |
 
-With the cache, index 1000 is within 1.000 % of index 2";
+With the cache, index 1000 is within 1.000 % (95 % interval −";
 
 #[test]
 fn depth_is_told_as_the_field_tells_it_and_sums_up_what_the_cache_is_worth() {
