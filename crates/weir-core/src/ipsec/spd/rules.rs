@@ -18,9 +18,9 @@ use super::{AddressRange, Flow, Layer, PolicyIndex, Selector, Transport};
 /// one; two policies never do.
 pub type Order = u64;
 
-/// [`Layer::Auto`]: families of more rules than this are asked by way of the classifier. Where scan and
-/// classifier meet, by `benches/spd` (`threshold`).
-const FEW: usize = 32;
+/// [`Layer::Auto`]: families of more rules than this are asked by way of the classifier. Here scan and classifier
+/// meet, by `cargo bench -p weir-core --bench spd -- threshold`.
+const FEW: usize = 48;
 
 /// Ordered rules of one direction.
 #[derive(Clone, Debug, Default)]
