@@ -41,17 +41,17 @@ struct Size {
 const FULL: Size = Size {
     sets: &[1_000, 10_000, 100_000],
     flows: 1 << 18,
-    scanned: 1 << 10,
-    repeats: 9,
+    scanned: 1 << 12,
+    repeats: 5,
     updates: 10_000,
     few: &[8, 16, 32, 48, 64, 96, 128],
 };
 
 const SMOKE: Size =
-    Size { sets: &[200], flows: 1 << 10, scanned: 1 << 8, repeats: 2, updates: 20, few: &[8, 64] };
+    Size { sets: &[200], flows: 1 << 12, scanned: 1 << 9, repeats: 2, updates: 20, few: &[8, 64] };
 
-/// Parts of a turn that are timed on their own.
-const SLICES: usize = 16;
+/// Parts of a turn that are timed on their own: a thousand lookups in each.
+const SLICES: usize = 256;
 
 /// What is timed: a name, and one slice (0…[`SLICES`]) of so many lookups.
 struct Case<'a> {
@@ -175,7 +175,7 @@ fn threshold(family: Family, size: &Size) {
     for &count in size.few {
         for shape in [Shape::Acl, Shape::Firewall, Shape::Hosts] {
             let selectors = rules(shape, family, count, SEED);
-            let flows = flows(&selectors, size.scanned, SEED);
+            let flows = flows(&selectors, size.flows / 16, SEED);
             let size = Size { scanned: flows.len(), ..*size };
             let scan = RuleSet::new(numbered(&selectors)).with_layer(Layer::Scan);
             let set = RuleSet::new(numbered(&selectors)).with_secret(SECRET).with_layer(Layer::Classifier);

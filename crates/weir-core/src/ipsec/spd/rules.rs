@@ -277,13 +277,14 @@ impl<A: Address> Family<A> {
     /// Leaves alone what is said of flows of the other family.
     fn find_batch(&self, flows: &[Flow], found: &mut [Option<PolicyIndex>]) {
         match &self.classifier {
-            Some(classifier) => {
+            // Setting up a batch takes as long as a few lookups.
+            Some(classifier) if flows.len() > 4 => {
                 classifier.find_batch(flows, found, is_regular, |s, d, flow| self.list.scan(s, d, flow));
             }
-            None => {
+            _ => {
                 for (flow, found) in flows.iter().zip(found) {
                     if let Some((source, destination)) = A::pair(flow) {
-                        *found = self.list.scan(source, destination, flow);
+                        *found = self.find(source, destination, flow);
                     }
                 }
             }
