@@ -109,7 +109,7 @@ fn a_malformed_value_is_refused_with_line_column_expectation() {
         ("[[configuration]]\nframe = [64, \"big\"]\n", "labs/x.toml:7:9: got \"big\", expected a frame size"),
         (
             "[[configuration]]\nflows = 0\n",
-            "labs/x.toml:7:9: got 0, expected a number of flows from 1 to 65536",
+            "labs/x.toml:7:9: got 0, expected a number of flows from 1 to 4194304",
         ),
         ("[[configuration]]\nfamily = []\n", "the list is empty"),
         (
