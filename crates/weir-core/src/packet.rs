@@ -108,6 +108,13 @@ impl<B: Buffer> Frame<B> {
         &self.buffer.bytes()[self.start as usize..self.start as usize + self.len as usize]
     }
 
+    /// What is behind the first `n` bytes; nothing where the frame is shorter.
+    #[inline]
+    pub fn behind(&self, n: usize) -> &[u8] {
+        let start = self.start as usize;
+        self.buffer.bytes().get(start + n..start + self.len as usize).unwrap_or(&[])
+    }
+
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         &mut self.buffer.bytes_mut()[self.start as usize..self.start as usize + self.len as usize]

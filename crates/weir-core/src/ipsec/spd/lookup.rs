@@ -203,11 +203,11 @@ impl Lookup {
     pub fn first<'a>(
         &mut self,
         question: Question<'_>,
-        packets: impl Iterator<Item = &'a [u8]> + Clone,
+        packets: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
     ) -> Option<PolicyIndex> {
         let policy = question.rules().first_for_all(packets.clone())?;
         let way = Way::new(question.direction, packets.clone().next()?.first()? >> 4 == 4);
-        let count = packets.clone().count() as u64;
+        let count = packets.len() as u64;
         let counters = &mut self.counters.ways[way as usize];
         if question.oracle {
             let disagreed = batch::against_first(question, packets, policy);

@@ -29,7 +29,7 @@ impl Ask {
     pub fn first<'a>(
         &mut self,
         question: Question<'_>,
-        packets: impl Iterator<Item = &'a [u8]> + Clone,
+        packets: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
     ) -> Option<PolicyIndex> {
         self.lookup.first(question, packets)
     }

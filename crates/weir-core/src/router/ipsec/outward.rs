@@ -79,7 +79,7 @@ impl<B: Buffer> Router<B> {
     pub(super) fn empty_guard(&mut self, breath: &mut Breath<'_, B>, gate: &mut Gate<B>, guard: Guard<'_>) {
         let network = gate.run.first().map_or(ETHERNET, |frame| link_len(frame.data()));
         let (question, ask) = (guard.question, &mut self.ipsec.ask);
-        let packets = gate.run.iter().map(|frame| frame.data().get(network..).unwrap_or(&[]));
+        let packets = gate.run.iter().map(|frame| frame.behind(network));
         // What is no IP packet, and neighbour discovery, is never what the first rule decides about.
         let found = match ask.first(question, packets) {
             Some(policy) => Some(Some(policy)),
