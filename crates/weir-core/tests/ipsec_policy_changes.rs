@@ -59,6 +59,28 @@ fn policies_come_change_and_go() {
 }
 
 #[test]
+fn policies_that_were_hidden_in_a_hurry_stay_so_whatever_else_changes() {
+    let mut control = control(wish());
+    let stop = policy("stop", Action::Discard, "", "");
+    control.change_policies(0, "border", vec![insert(0, stop)]).expect("in a hurry");
+    let stopped = control.desired().clone();
+    // Something else is wished for: a policy that was hidden before is no error of it.
+    let mut more = stopped.clone();
+    more.ports.push(port("dmz", "eth2", &["203.0.113.1/24"]));
+    control.apply(0, more).expect("the policies are those that are there");
+    assert_eq!(names(&control), ["stop", "site"]);
+    // Other policies are judged as ever.
+    let mut wrong = control.desired().clone();
+    wrong.ipsec.spds[0].policies.push(policy("rest", Action::Bypass, "", ""));
+    assert!(control.apply(0, wrong).is_err());
+    // And there is a way back to them from a file without.
+    control.apply(0, wish()).expect("valid");
+    assert_eq!(names(&control), ["site"]);
+    control.go_back(0, stopped).expect("it was good");
+    assert_eq!(names(&control), ["stop", "site"]);
+}
+
+#[test]
 fn refused_changes_say_why_and_change_nothing() {
     let mut control = control(wish());
     control.take_snapshot();

@@ -32,6 +32,13 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl Error {
+    /// A policy that others hide: what is refused in a file, and done in a hurry while packets pass.
+    pub fn is_hidden_policy(&self) -> bool {
+        matches!(self.problem, Problem::Policy(PolicyProblem::Hidden { .. }))
+    }
+}
+
 /// Which element of the desired state, as indexes into its lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {

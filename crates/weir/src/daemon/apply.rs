@@ -71,8 +71,7 @@ impl Daemon {
                 for name in attached {
                     self.let_go(&name);
                 }
-                // It was good a moment ago, so it still is.
-                let back = self.control.apply(now, before);
+                let back = self.control.go_back(now, before);
                 debug_assert!(back.is_ok(), "{back:?}");
                 self.publish();
                 return Err(config.complain(

@@ -119,7 +119,9 @@ impl Daemon {
         for port in &devices {
             self.follow(now, port);
         }
-        let desired = self.config.desired(&|port| kernel_addresses(port, &self.kernel));
+        let mut desired = self.config.desired(&|port| kernel_addresses(port, &self.kernel));
+        // No address of a port is in there, but policies that came and went since the file was read.
+        desired.ipsec = self.control.desired().ipsec.clone();
         match self.control.apply(now, desired) {
             Ok(actions) => {
                 actions.iter().for_each(|action| tracing::info!("the kernel's addresses: {action}"))

@@ -5,7 +5,7 @@
 //! the difference. A policy that hides others is taken, unlike in a file; a dry run says which. Refuses: names that are not there, with the nearest one; two places for one policy.
 
 use weir_core::control::PolicyChange;
-use weir_core::state::{Error, Policies, PolicyProblem, PolicySpec, Problem, nearest};
+use weir_core::state::{Error, Policies, PolicySpec, nearest};
 use weir_core::time::Nanos;
 
 use super::Daemon;
@@ -153,8 +153,7 @@ fn toml_key(key: &str) -> String {
 /// What could not be, or which policies would never match: a wide one in front of all others is how traffic is
 /// stopped in a hurry, so that is said and not refused.
 fn hidden(errors: Vec<Error>) -> Result<Vec<String>, String> {
-    let (hidden, wrong): (Vec<Error>, Vec<Error>) =
-        errors.into_iter().partition(|e| matches!(e.problem, Problem::Policy(PolicyProblem::Hidden { .. })));
+    let (hidden, wrong): (Vec<Error>, Vec<Error>) = errors.into_iter().partition(Error::is_hidden_policy);
     if !wrong.is_empty() {
         return Err(sentences(&wrong));
     }
