@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::bed::{Bed, Router, until};
+use super::bed::{Bed, Router, run, until};
 use super::gateways::{GCM, Gateways, Side, families, pair, policies, ports};
 use super::ipsec::carries_traffic;
 use super::traffic::{Echo, ping, send_udp, stream, under_traffic, ways};
@@ -213,6 +213,21 @@ fn a_policy_added_decides_about_a_flow_the_cache_knows() {
     router.told(&["policy", "remove", "outside", "no-echo"]);
     assert_eq!(echo.bounce(&bed, 20), 0, "what is removed decides no more");
     assert_answers_add_up_without(&router, "no-echo");
+}
+
+#[test]
+fn policies_added_while_it_runs_outlive_a_change_of_the_kernel_s_addresses() {
+    let Some(bed) = Bed::new("policies_added_outlive_a_change_of_addresses") else { return };
+    let router = bed.start(&guarded(&bed, "", RULES));
+    // It hides all others, which a file is refused for.
+    router.told(&["policy", "add", "outside", "stop", "--action", "discard", "--at", "1"]);
+    run(&format!("ip -n {} addr add 10.1.0.50/24 dev r0", bed.router));
+    until("the address is the router's", || {
+        router.told(&["show", "ports"]).contains("10.1.0.50").then_some(())
+    });
+    let spds = router.json("spd");
+    let names = spds[0]["policies"].as_array().expect("policies").iter().map(|p| p["name"].clone());
+    assert_eq!(names.collect::<Vec<_>>(), ["stop", "quiet", "four", "six"]);
 }
 
 /// Counters of a policy that went are gone: only the oracle is asked.
