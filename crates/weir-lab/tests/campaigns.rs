@@ -178,7 +178,7 @@ fn mistakes_are_one_sentence_with_the_place_and_the_remedy() {
     let output = run(&["run", &file.to_string_lossy()]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("bad.toml:9:9: got -1, expected a number of flows from 1 to 65536"), "{said}");
+    assert!(said.contains("bad.toml:9:9: got -1, expected a number of flows from 1 to 4194304"), "{said}");
     let output = run(&["report", &folder.0.to_string_lossy()]);
     assert!(text(&output.stderr).contains("name the folder a campaign was written to"));
 }

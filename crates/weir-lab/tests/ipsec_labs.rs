@@ -69,7 +69,7 @@ fn unused_ipsec_is_measured_in_processes_and_the_build_without_is_named_if_it_is
 #[test]
 fn depth_of_the_match_has_its_table_and_every_lookup_answers() {
     let (folder, results) = measured("spd-depth");
-    assert_eq!(results.configurations.len(), 45, "five ways, three lookups, three indexes");
+    assert_eq!(results.configurations.len(), 90, "five ways, three lookups, six indexes");
     let report = folder.read("report.md");
     for said in [
         "**null, in then bypass, inet, 94 B**",
@@ -82,8 +82,10 @@ fn depth_of_the_match_has_its_table_and_every_lookup_answers() {
         let outcome = results.outcome(name).expect("it ran");
         outcome.further.get(&format!("spd_{who}_percent")).map_or(0.0, |s| s.median)
     };
-    assert_eq!(share("null-in-linear-1000", "scanned"), 100.0);
-    assert_eq!(share("null-in-classifier-1000", "classified"), 100.0);
+    // A mean of slices, each of which is 100 to the last bit or nearly.
+    let all = |name: &str, who: &str| assert!((share(name, who) - 100.0).abs() < 1e-9, "{name}: {who}");
+    all("null-in-linear-1000", "scanned");
+    all("null-in-classifier-1000", "classified");
     assert!(share("gcm-out-cache-1000", "hit") > 0.0, "twenty flows in 4,096 buckets");
 }
 
