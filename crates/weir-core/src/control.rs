@@ -42,7 +42,7 @@ use crate::neighbor::Neighbors;
 use crate::route::{NO_ROUTE, Prefix, RouteTable4, RouteTable6};
 use crate::router::Event;
 use crate::state::{
-    Action, Desired, Error, HopProblem, IpsecPlace, Link, Place, Via, check_against, diff, link_local, width,
+    Action, Desired, Error, HopProblem, Link, Place, Via, check_against, diff, link_local, width,
 };
 use crate::tables::{Port, PortId, Tables};
 use crate::time::Nanos;
@@ -226,20 +226,9 @@ impl Control {
     /// What [`Control::apply`] would do, or why it would refuse.
     pub fn plan(&self, desired: &Desired) -> Result<Vec<Action>, Vec<Error>> {
         let mut errors = check_against(desired, &self.desired);
-        // What `change_policies` let hide others may go on doing so.
-        errors.retain(|e| !e.is_hidden_policy() || !self.has_policies_of(desired, e));
         self.check_links(desired, &mut errors);
         self.gateway.check(&desired.ipsec, &mut errors);
         if errors.is_empty() { Ok(diff(&self.desired, desired)) } else { Err(errors) }
-    }
-
-    /// Whether the policies of the SPD an error speaks of are those that are there.
-    fn has_policies_of(&self, desired: &Desired, error: &Error) -> bool {
-        let Place::Ipsec(IpsecPlace::Policy { spd, .. }) = error.at else { return false };
-        let wanted = desired.ipsec.spds.get(spd);
-        wanted.is_some_and(|w| {
-            self.desired.ipsec.spds.iter().any(|s| s.name == w.name && s.policies == w.policies)
-        })
     }
 
     /// A next hop without gateway among several is one bucket only where it is one neighbour.

@@ -32,7 +32,9 @@ pub use policies::Policies;
 pub use problem::ipsec::{
     IpsecPlace, LookupProblem, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem,
 };
-pub use problem::{Error, HopProblem, NeighborProblem, Place, PortProblem, Problem, RouteProblem, Wrong};
+pub use problem::{
+    Error, HopProblem, NeighborProblem, Place, PortProblem, Problem, RouteProblem, Wrong, amount,
+};
 
 use crate::route::Prefix;
 use crate::tables::{Mac, Owner, ReversePath, Settings};

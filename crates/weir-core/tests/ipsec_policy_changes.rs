@@ -33,7 +33,7 @@ fn names(control: &Control) -> Vec<String> {
 }
 
 fn said(control: &mut Control, changes: &[PolicyChange]) -> Vec<String> {
-    let errors = control.change_policies(0, "border", changes.to_vec()).expect_err("refused");
+    let errors = control.change_policies("border", changes.to_vec()).expect_err("refused");
     errors.iter().map(|e| e.to_string()).collect()
 }
 
@@ -46,12 +46,12 @@ fn policies_come_change_and_go() {
     let mut control = control(wish());
     let (first, last) =
         (policy("a", Action::Bypass, "", "10.9.0.0/16"), policy("z", Action::Discard, "", ""));
-    control.change_policies(0, "border", vec![insert(0, first), insert(2, last)]).expect("valid");
+    control.change_policies("border", vec![insert(0, first), insert(2, last)]).expect("valid");
     assert_eq!(names(&control), ["a", "site", "z"]);
     let other = policy("a", Action::Discard, "", "10.9.0.0/16");
     let remove = PolicyChange::Remove { name: "z".into() };
     let changes = vec![PolicyChange::Replace { policy: other }, remove];
-    control.change_policies(0, "border", changes).expect("valid");
+    control.change_policies("border", changes).expect("valid");
     assert_eq!(names(&control), ["a", "site"]);
     assert_eq!(control.desired().ipsec.spds[0].policies[0].action, Action::Discard);
     let spd = control.take_snapshot().and_then(|t| Some(t.ipsec.as_ref()?.spds[0].clone())).expect("one");
@@ -62,7 +62,7 @@ fn policies_come_change_and_go() {
 fn policies_that_were_hidden_in_a_hurry_stay_so_whatever_else_changes() {
     let mut control = control(wish());
     let stop = policy("stop", Action::Discard, "", "");
-    control.change_policies(0, "border", vec![insert(0, stop)]).expect("in a hurry");
+    control.change_policies("border", vec![insert(0, stop)]).expect("in a hurry");
     let stopped = control.desired().clone();
     // Something else is wished for: a policy that was hidden before is no error of it.
     let mut more = stopped.clone();
@@ -121,7 +121,7 @@ fn refused_changes_say_why_and_change_nothing() {
         assert_eq!(control.desired(), &wish());
         assert!(control.take_snapshot().is_none());
     }
-    let errors = control.change_policies(0, "bordr", vec![good]).expect_err("refused");
+    let errors = control.change_policies("bordr", vec![good]).expect_err("refused");
     assert_eq!(errors[0].to_string(), "ipsec: spd `bordr` does not exist; did you mean `border`?");
 }
 
@@ -186,7 +186,7 @@ fn changed_policy_leaves_everything_else_shared() {
     let mut control = control(wish());
     let before = next(&mut control);
     let outbound = PolicySpec { direction: Some(Out), ..policy("a", Action::Bypass, "", "10.9.0.0/16") };
-    control.change_policies(0, "border", vec![insert(0, outbound.clone())]).expect("valid");
+    control.change_policies("border", vec![insert(0, outbound.clone())]).expect("valid");
     let one_by_one = next(&mut control);
     let mut d = control.desired().clone();
     d.ipsec.spds[0].policies.replace(0, PolicySpec { action: Action::Discard, ..outbound });
@@ -211,9 +211,7 @@ fn policy_that_changes_goes_on_counting() {
     ipsec(&next(&mut control)).spds[0].policies[0].counters.count(Out, 99);
     let mut site = control.desired().ipsec.spds[0].policies[0].clone();
     site.protocol = Some(17);
-    control
-        .change_policies(0, "border", vec![PolicyChange::Replace { policy: site.clone() }])
-        .expect("valid");
+    control.change_policies("border", vec![PolicyChange::Replace { policy: site.clone() }]).expect("valid");
     assert_eq!(control.policies()[0].out_bytes, 99);
     site.protocol = Some(6);
     let mut d = control.desired().clone();
@@ -231,7 +229,7 @@ fn flow_caches_are_kept_until_they_are_configured_otherwise() {
     let buckets = |tables: &Tables| Way::ALL.map(|w| ipsec(tables).caches.get(w).map(|c| c.buckets()));
     assert_eq!(buckets(&first), [Some(128), None, None, Some(64)]);
     let more = insert(0, policy("a", Action::Bypass, "", "10.9.0.0/16"));
-    control.change_policies(0, "border", vec![more]).expect("valid");
+    control.change_policies("border", vec![more]).expect("valid");
     let second = next(&mut control);
     assert!(Arc::ptr_eq(&ipsec(&first).caches, &ipsec(&second).caches));
     // What the caches learned of rules would be another thing's epoch in new ones.
@@ -272,11 +270,11 @@ fn what_workers_hold_goes_on_answering_by_its_own_rules() {
         // Each comes before all others and matches; every third leaves again.
         let name = format!("p{n}");
         control
-            .change_policies(0, "border", vec![insert(0, policy(&name, Action::Bypass, "", ""))])
+            .change_policies("border", vec![insert(0, policy(&name, Action::Bypass, "", ""))])
             .expect("valid");
         held.push((next(&mut control), name.clone()));
         if n % 3 == 0 {
-            control.change_policies(0, "border", vec![PolicyChange::Remove { name }]).expect("valid");
+            control.change_policies("border", vec![PolicyChange::Remove { name }]).expect("valid");
             let left = held.iter().rev().nth(1).map_or("site".into(), |(_, name)| name.clone());
             held.push((next(&mut control), left));
         }
@@ -295,7 +293,7 @@ fn sa_that_drains_follows_the_policies_that_named_it() {
     let mut control = control(wish());
     next(&mut control);
     let twin = protect("twin", "192.0.2.0/24", "10.3.0.0/16", &["site-out"], &["site-in"]);
-    control.change_policies(0, "border", vec![insert(1, twin)]).expect("valid");
+    control.change_policies("border", vec![insert(1, twin)]).expect("valid");
     let new = sa("site-in-2", In, 0x2012, (THERE, HERE));
     control.rekey(0, Rekey { inbound: Some(("site-in".into(), new)), outbound: None }).expect("valid");
     let accepted = |tables: &Tables| {
@@ -309,16 +307,14 @@ fn sa_that_drains_follows_the_policies_that_named_it() {
     assert_eq!(accepted(&next(&mut control)), (Some(2), Some(2), 3));
     let mut site = control.desired().ipsec.spds[0].policies[0].clone();
     site.protocol = Some(17);
-    control
-        .change_policies(0, "border", vec![PolicyChange::Replace { policy: site.clone() }])
-        .expect("valid");
+    control.change_policies("border", vec![PolicyChange::Replace { policy: site.clone() }]).expect("valid");
     assert_eq!(accepted(&next(&mut control)), (Some(2), Some(2), 3));
-    control.change_policies(0, "border", vec![PolicyChange::Remove { name: "twin".into() }]).expect("valid");
+    control.change_policies("border", vec![PolicyChange::Remove { name: "twin".into() }]).expect("valid");
     assert_eq!(accepted(&next(&mut control)), (Some(2), None, 3));
     // Nobody is left who named it.
     site.name = "other".into();
     let last = vec![insert(0, site), PolicyChange::Remove { name: "site".into() }];
-    control.change_policies(0, "border", last).expect("valid");
+    control.change_policies("border", last).expect("valid");
     let tables = next(&mut control);
     let other = ipsec(&tables).spds[0].policies.iter().find(|p| p.name == "other").map(|p| p.inbound.len());
     assert_eq!((other, accepted(&tables).2), (Some(1), 2));

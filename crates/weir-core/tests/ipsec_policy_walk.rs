@@ -209,7 +209,7 @@ proptest! {
                         })
                     });
                     let changes = edits.into_iter().map(change).collect();
-                    let told = control.change_policies(0, SPDS[at], changes);
+                    let told = control.change_policies(SPDS[at], changes);
                     prop_assert_eq!(told.is_ok(), good, "{:?} {:?}", told, check(&wish));
                     prop_assert_eq!(control.desired(), if good { &wish } else { &before });
                 }

@@ -188,15 +188,8 @@ proptest! {
 
 #[test]
 fn a_batch_of_one_policy_is_answered_at_once() {
-    let everything = |range| Selector {
-        source: range,
-        destination: range,
-        protocol: None,
-        source_ports: PortRange::ANY,
-        destination_ports: PortRange::ANY,
-        icmp: PortRange::ANY,
-    };
-    let rules = [AddressRange::ANY_V4, AddressRange::ANY_V6].map(|range| (everything(range), PolicyIndex(3)));
+    let rules =
+        [AddressRange::ANY_V4, AddressRange::ANY_V6].map(|range| (Selector::within(range), PolicyIndex(3)));
     let set = RuleSet::new(rules.to_vec());
     for (a, b) in [("10.0.0.1", "255.255.255.254"), ("::1", "ffff::ffff")] {
         let (source, destination) = (a.parse().expect("an address"), b.parse().expect("an address"));

@@ -1,4 +1,4 @@
-//! Memory: how much this machine has to give, whether flow caches fit into it, and amounts as people read them.
+//! Memory: how much this machine has to give, whether flow caches fit into it.
 //!
 //! Refuses, before anything is made: caches that would take more than is available. The kernel would promise the
 //! memory and end some process when packets come to use it.
@@ -7,6 +7,7 @@ use std::fs;
 
 use weir_core::ipsec::flow_cache::FlowCache;
 use weir_core::ipsec::spd::{LookupSpec, Way};
+use weir_core::state::amount;
 
 use crate::config::Config;
 
@@ -15,21 +16,6 @@ pub fn available() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// `512 B`, `128 MiB`, `1.5 GiB`: at most one digit behind the point.
-pub fn amount(bytes: impl Into<u128>) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let bytes = bytes.into();
-    let mut unit = 0;
-    while unit + 1 < UNITS.len() && bytes >> (10 * (unit + 1)) > 0 {
-        unit += 1;
-    }
-    let tenths = (bytes * 10) >> (10 * unit);
-    match tenths % 10 {
-        0 => format!("{} {}", tenths / 10, UNITS[unit]),
-        tenth => format!("{}.{tenth} {}", tenths / 10, UNITS[unit]),
-    }
 }
 
 /// Whether the caches `config` asks for can be made here beside those that run, or why not.
@@ -64,22 +50,6 @@ pub fn too_much(config: &Config, running: &LookupSpec, available: u64) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn amounts_read_as_people_write_them() {
-        let cases = [
-            (0u128, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1 KiB"),
-            (3 << 19, "1.5 MiB"),
-            (128 << 20, "128 MiB"),
-            (128 << 30, "128 GiB"),
-            (1 << 90, "1073741824 EiB"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(amount(bytes), text);
-        }
-    }
 
     #[test]
     fn this_machine_says_what_it_has() {

@@ -8,9 +8,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use weir::config::{self, Addresses, Kind, Via};
-use weir::memory::{self, amount};
+use weir::memory;
 use weir_core::ipsec::flow_cache::{FlowCache, FlowCaches};
 use weir_core::ipsec::spd::{Layer, LookupSpec, Way};
+use weir_core::state::amount;
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)

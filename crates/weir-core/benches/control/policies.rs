@@ -62,7 +62,7 @@ fn churn(control: &mut Control, updates: usize, hold: usize) -> Vec<f64> {
             }
         };
         let start = Instant::now();
-        control.change_policies(0, SPD, vec![change]).expect("valid");
+        control.change_policies(SPD, vec![change]).expect("valid");
         let tables = control.take_snapshot().expect("changed");
         times.push(start.elapsed().as_secs_f64() * 1e6);
         held.push(tables);

@@ -15,7 +15,6 @@ use crate::state::{
     Error, IpsecPlace, IpsecSpec, POLICIES_MAX, Place, PolicySpec, PortProblem, Problem, RULES_MAX,
     SaProblem, SpdProblem, SpdSpec, UseProblem, check_policy, nearest,
 };
-use crate::time::Nanos;
 
 /// What becomes of one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,12 +51,7 @@ struct Use {
 
 impl Control {
     /// Changes policies of an SPD, one after the other. On errors nothing changed.
-    pub fn change_policies(
-        &mut self,
-        _now: Nanos,
-        spd: &str,
-        changes: Vec<PolicyChange>,
-    ) -> Result<(), Vec<Error>> {
+    pub fn change_policies(&mut self, spd: &str, changes: Vec<PolicyChange>) -> Result<(), Vec<Error>> {
         let spds = &self.desired.ipsec.spds;
         let Some(at) = spds.iter().position(|s| s.name == spd) else {
             let nearest = nearest(spd, spds.iter().map(|s| s.name.as_str())).map(str::to_string);

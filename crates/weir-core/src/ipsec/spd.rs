@@ -168,6 +168,18 @@ pub fn first_match(rules: &[(Selector, PolicyIndex)], flow: &Flow) -> Option<Pol
 }
 
 impl Selector {
+    /// Every packet between addresses of `range`.
+    pub fn within(range: AddressRange) -> Selector {
+        Selector {
+            source: range,
+            destination: range,
+            protocol: None,
+            source_ports: PortRange::ANY,
+            destination_ports: PortRange::ANY,
+            icmp: PortRange::ANY,
+        }
+    }
+
     /// Whether it asks for more than addresses and a protocol.
     pub fn names_transport(&self) -> bool {
         (self.source_ports, self.destination_ports, self.icmp)

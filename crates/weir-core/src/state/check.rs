@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
     AddressSpec, Desired, Error, HopProblem, IpsecPlace, NeighborProblem, NextHopSpec, Place, PortProblem,
-    Problem, RouteProblem, VIRTUAL, Via, Wrong, nearest,
+    Problem, RouteProblem, SpdSpec, VIRTUAL, Via, Wrong, nearest,
 };
 use crate::route::Prefix;
 
@@ -51,11 +51,11 @@ pub fn check(desired: &Desired) -> Vec<Error> {
     check_against(desired, &Desired::default())
 }
 
-/// The same with less work: what is as in `good`, which had no mistakes, is not looked at again where that
-/// would take long.
-pub(crate) fn check_against(desired: &Desired, good: &Desired) -> Vec<Error> {
+/// The same with less work: what is as in `good`, which is in use, is not looked at again where that would
+/// take long. So a policy that was put in front of others it hides may stay there.
+pub(crate) fn check_against<'a>(desired: &'a Desired, good: &'a Desired) -> Vec<Error> {
     let mut check = Check::new(desired);
-    check.selectors = desired.ipsec.spds != good.ipsec.spds;
+    check.known = &good.ipsec.spds;
     check.ports();
     check.ipsec();
     check.networks();
@@ -68,7 +68,7 @@ pub(crate) fn check_against(desired: &Desired, good: &Desired) -> Vec<Error> {
 /// Every mistake in the IPsec of `desired`, of which ports, routes and selectors were good before.
 pub(crate) fn check_ipsec(desired: &Desired) -> Vec<Error> {
     let mut check = Check::new(desired);
-    check.selectors = false;
+    check.known = &desired.ipsec.spds;
     check.ports();
     check.ipsec();
     check.errors
@@ -79,15 +79,15 @@ struct Check<'a> {
     /// Our addresses with more than link-local scope, and the port each is on.
     ours: HashMap<IpAddr, &'a str>,
     names: HashSet<&'a str>,
-    /// Whether selectors of policies are looked at together.
-    selectors: bool,
+    /// SPDs whose policies need not be looked at together again.
+    known: &'a [SpdSpec],
     errors: Vec<Error>,
 }
 
 impl<'a> Check<'a> {
     fn new(desired: &'a Desired) -> Check<'a> {
         let (ours, names) = (HashMap::new(), HashSet::new());
-        Check { desired, ours, names, selectors: true, errors: Vec::new() }
+        Check { desired, ours, names, known: &[], errors: Vec::new() }
     }
 
     fn wrong(&mut self, at: Place, problem: impl Into<Problem>) {

@@ -32,13 +32,6 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-impl Error {
-    /// A policy that others hide: what is refused in a file, and done in a hurry while packets pass.
-    pub fn is_hidden_policy(&self) -> bool {
-        matches!(self.problem, Problem::Policy(PolicyProblem::Hidden { .. }))
-    }
-}
-
 /// Which element of the desired state, as indexes into its lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
@@ -336,13 +329,35 @@ impl fmt::Display for NeighborProblem {
     }
 }
 
-/// Bytes as people say them: `128 MiB`, `1.5 GiB`.
-pub(super) fn amount(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let unit = (bytes.max(1).ilog2() / 10).min(4);
-    let tenths = (u128::from(bytes) * 10) >> (10 * unit);
+/// Bytes as people say them, at most one digit behind the point: `512 B`, `128 MiB`, `1.5 GiB`.
+pub fn amount(bytes: impl Into<u128>) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let bytes = bytes.into();
+    let unit = (bytes.max(1).ilog2() / 10).min(6);
+    let tenths = (bytes * 10) >> (10 * unit);
     match (tenths / 10, tenths % 10) {
         (whole, 0) => format!("{whole} {}", UNITS[unit as usize]),
         (whole, tenth) => format!("{whole}.{tenth} {}", UNITS[unit as usize]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_read_as_people_write_them() {
+        let cases = [
+            (0u128, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (3 << 19, "1.5 MiB"),
+            (128 << 20, "128 MiB"),
+            (128 << 30, "128 GiB"),
+            (1 << 90, "1073741824 EiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(amount(bytes), text);
+        }
     }
 }

@@ -122,15 +122,7 @@ pub fn packet(way: Way, n: u32, port: u16) -> Vec<u8> {
 }
 
 pub fn everything(way: Way) -> Selector {
-    let range = if way.is_ipv4() { AddressRange::ANY_V4 } else { AddressRange::ANY_V6 };
-    Selector {
-        source: range,
-        destination: range,
-        protocol: None,
-        source_ports: PortRange::ANY,
-        destination_ports: PortRange::ANY,
-        icmp: PortRange::ANY,
-    }
+    Selector::within(if way.is_ipv4() { AddressRange::ANY_V4 } else { AddressRange::ANY_V6 })
 }
 
 /// To hosts `first`…`last`.

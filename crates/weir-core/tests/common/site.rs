@@ -69,15 +69,7 @@ pub fn inbound(id: u32, spi: u32, params: &Params) -> Ends {
 
 /// Everything in both directions, as a rule for narrower ones to start from.
 pub fn any() -> Selector {
-    let all = AddressRange { first: addr("0.0.0.0"), last: addr("255.255.255.255") };
-    Selector {
-        source: all,
-        destination: all,
-        protocol: None,
-        source_ports: PortRange::ANY,
-        destination_ports: PortRange::ANY,
-        icmp: PortRange::ANY,
-    }
+    Selector::within(AddressRange::ANY_V4)
 }
 
 pub fn any6() -> Selector {

@@ -42,7 +42,7 @@ impl Daemon {
                     Err(error) => Answer::refusal(422, error),
                 }
             }
-            What::Policies { body, dry_run } => match self.change_policies(now, &body, dry_run) {
+            What::Policies { body, dry_run } => match self.change_policies(&body, dry_run) {
                 Ok(applied) => Answer::json(200, &applied),
                 Err(error) => Answer::refusal(422, error),
             },

@@ -36,7 +36,8 @@ impl Oracle {
 impl Daemon {
     /// Tells the log where a layer said otherwise than the ordered scan.
     pub(super) fn tell_disagreements(&mut self, now: Nanos) {
-        let ways = Way::ALL.map(|way| (way, self.lookups().ways[way as usize].disagreed));
+        let sum = self.lookups();
+        let ways = Way::ALL.map(|way| (way, sum.way(way).disagreed));
         let all = ways.iter().map(|way| way.1).sum();
         let Some(more) = self.watch.oracle.news(now, all) else { return };
         let where_: Vec<&str> = ways.iter().filter(|way| way.1 > 0).map(|way| way.0.name()).collect();
@@ -68,7 +69,7 @@ impl Daemon {
                 buckets: cache.map_or(0, |c| c.buckets().into()),
                 occupied: cache.map_or(0, |c| c.occupied()),
                 bytes: cache.map_or(0, |c| c.memory()),
-                lookups: lookups(&sum.ways[way as usize]),
+                lookups: lookups(sum.way(way)),
             }
         };
         view::Cache {
@@ -93,7 +94,7 @@ pub(super) fn worker(counters: &LookupCounters) -> Vec<view::WorkerLookups> {
     let view = |way: Way| view::WorkerLookups {
         direction: direction(way).to_owned(),
         family: family(way).to_owned(),
-        lookups: lookups(&counters.ways[way as usize]),
+        lookups: lookups(counters.way(way)),
     };
     Way::ALL.map(view).into()
 }

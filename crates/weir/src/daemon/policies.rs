@@ -5,8 +5,7 @@
 //! the difference. A policy that hides others is taken, unlike in a file; a dry run says which. Refuses: names that are not there, with the nearest one; two places for one policy.
 
 use weir_core::control::PolicyChange;
-use weir_core::state::{Error, Policies, PolicySpec, nearest};
-use weir_core::time::Nanos;
+use weir_core::state::{Error, Policies, PolicyProblem, PolicySpec, Problem, nearest};
 
 use super::Daemon;
 use crate::config;
@@ -19,12 +18,7 @@ const CHANGES_MAX: usize = 1000;
 const HIDDEN_SHOWN: usize = 20;
 
 impl Daemon {
-    pub(super) fn change_policies(
-        &mut self,
-        now: Nanos,
-        body: &[u8],
-        dry_run: bool,
-    ) -> Result<Applied, String> {
+    pub(super) fn change_policies(&mut self, body: &[u8], dry_run: bool) -> Result<Applied, String> {
         let request: view::PolicyRequest = serde_json::from_slice(body).map_err(|e| {
             format!("policy: the body is not a request ({e}); send {{\"spd\": \"…\", \"changes\": [{{\"remove\": {{\"name\": \"…\"}}}}]}}")
         })?;
@@ -50,7 +44,7 @@ impl Daemon {
             wanted.ipsec.spds[at].policies = list;
             notes = hidden(self.control.plan(&wanted).err().unwrap_or_default())?;
         } else {
-            self.control.change_policies(now, spd, changes).map_err(|errors| sentences(&errors))?;
+            self.control.change_policies(spd, changes).map_err(|errors| sentences(&errors))?;
             self.publish();
             actions.iter().for_each(|action| tracing::info!("applied {action}"));
         }
@@ -153,7 +147,8 @@ fn toml_key(key: &str) -> String {
 /// What could not be, or which policies would never match: a wide one in front of all others is how traffic is
 /// stopped in a hurry, so that is said and not refused.
 fn hidden(errors: Vec<Error>) -> Result<Vec<String>, String> {
-    let (hidden, wrong): (Vec<Error>, Vec<Error>) = errors.into_iter().partition(Error::is_hidden_policy);
+    let (hidden, wrong): (Vec<Error>, Vec<Error>) =
+        errors.into_iter().partition(|e| matches!(e.problem, Problem::Policy(PolicyProblem::Hidden { .. })));
     if !wrong.is_empty() {
         return Err(sentences(&wrong));
     }

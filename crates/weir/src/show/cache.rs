@@ -1,8 +1,8 @@
 //! `weir show cache`: how SPDs were asked, as tables.
 
 use super::table;
-use crate::memory::amount;
 use crate::view;
+use weir_core::state::amount;
 
 pub fn cache(cache: &view::Cache) -> String {
     if cache.spds.is_empty() {

@@ -248,11 +248,6 @@ impl Lookup {
         })
     }
 
-    /// `packets` were answered by the first rule ([`super::RuleSet::first_for_all`]).
-    pub fn count_first(&mut self, way: Way, packets: u64) {
-        self.counters.ways[way as usize].first += packets;
-    }
-
     pub fn counters(&self) -> &LookupCounters {
         &self.counters
     }

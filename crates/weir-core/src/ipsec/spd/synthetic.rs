@@ -99,18 +99,10 @@ pub fn rules(shape: Shape, family: Family, count: usize, seed: u64) -> Vec<Selec
 
 /// The rule that matches everything.
 pub fn any(family: Family) -> Selector {
-    let all = match family {
+    Selector::within(match family {
         Family::V4 => AddressRange::ANY_V4,
         Family::V6 => AddressRange::ANY_V6,
-    };
-    Selector {
-        source: all,
-        destination: all,
-        protocol: None,
-        source_ports: PortRange::ANY,
-        destination_ports: PortRange::ANY,
-        icmp: PortRange::ANY,
-    }
+    })
 }
 
 /// Port classes of source and destination.

@@ -24,16 +24,6 @@ impl Ask {
         Ask { lookup: Lookup::default(), found: Vec::new(), tally: Tally::new() }
     }
 
-    /// The answer for all of `packets`, where the first rule has it.
-    #[inline]
-    pub fn first<'a>(
-        &mut self,
-        question: Question<'_>,
-        packets: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
-    ) -> Option<PolicyIndex> {
-        self.lookup.first(question, packets)
-    }
-
     /// The answer for all of `packets`, if they have the same; if not, each one's is in `found`.
     pub fn each<'a>(
         &mut self,

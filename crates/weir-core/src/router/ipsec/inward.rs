@@ -128,7 +128,7 @@ impl<B: Buffer> Router<B> {
         let spd = question.spd;
         let packet = |&at: &u8| frames[usize::from(at)].data().get(ETHERNET..).unwrap_or(&[]);
         let ask = &mut self.ipsec.ask;
-        let first = ask.first(question, places.iter().map(packet)).map(|policy| Some(Some(policy)));
+        let first = ask.lookup.first(question, places.iter().map(packet)).map(|policy| Some(Some(policy)));
         if let Some(found) = first.or_else(|| ask.each(question, places.iter().map(packet))) {
             let (policy, refused) = rules::clear(spd, found);
             if policy.is_some() {
@@ -316,7 +316,7 @@ fn check_policies<B: Buffer>(
     let (spd, sa) = (question.spd, inbound.sa.id);
     if outcomes.iter().all(|&outcome| outcome == Outcome::Done) {
         let packets = run.iter().map(|frame| frame.data());
-        let first = ask.first(question, packets.clone()).map(|policy| Some(Some(policy)));
+        let first = ask.lookup.first(question, packets.clone()).map(|policy| Some(Some(policy)));
         if let Some(found) = first.or_else(|| ask.each(question, packets))
             && let Some(policy) = rules::carried(spd, sa, found)
         {

@@ -81,7 +81,7 @@ impl<B: Buffer> Router<B> {
         let (question, ask) = (guard.question, &mut self.ipsec.ask);
         let packets = gate.run.iter().map(|frame| frame.behind(network));
         // What is no IP packet, and neighbour discovery, is never what the first rule decides about.
-        let found = match ask.first(question, packets) {
+        let found = match ask.lookup.first(question, packets) {
             Some(policy) => Some(Some(policy)),
             None => ask.each(question, gate.run.iter().map(|frame| packet(frame, network))).flatten(),
         };

@@ -52,7 +52,7 @@ impl<'a> Check<'a> {
                 self.policy_sas(at, (&spd.name, policy), &mut uses);
             }
             // What a broken range would hide says nothing.
-            if sound && self.selectors {
+            if sound && !self.known.iter().any(|k| k.name == spd.name && k.policies == spd.policies) {
                 self.rules(i, spd);
             }
         }

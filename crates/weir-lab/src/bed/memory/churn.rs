@@ -164,7 +164,7 @@ fn run(mut plan: Plan, board: &Board, shared: &Shared) {
         due = (due + period).max(clock::now().saturating_sub(period));
         let change = plan.next(&mut scatter, &mut taken);
         let began = clock::now();
-        let done = plan.control.change_policies(began, spd::NAME, vec![change]);
+        let done = plan.control.change_policies(spd::NAME, vec![change]);
         let tables = plan.control.take_snapshot();
         if let Some(tables) = tables {
             board.post(tables);

@@ -14,7 +14,7 @@ use weir_core::ipsec::spd::{Layer, LookupSpec, Way};
 use crate::config::Placed;
 use crate::config::read::{Fields, Value};
 use crate::config::source::Complaints;
-use crate::memory::amount;
+use weir_core::state::amount;
 
 const KEYS: &[&str] = &[
     "keys",

@@ -6,6 +6,7 @@ use toml::de::DeValue;
 use weir_core::ipsec::cipher::Keys;
 use weir_core::ipsec::sa::{Df, Direction, Dscp, FragmentWhen, Lifetime, Mode, Params, SaSpec, UdpPorts};
 use weir_core::ipsec::suite::{Encryption, Integrity, NoSuite, Suite};
+use weir_core::wire::esp::UDP_PORT;
 
 use crate::config::Placed;
 use crate::config::keys::name_fits;
@@ -47,8 +48,6 @@ const KEYS: &[&str] = &[
 
 /// RFC 4303 2.1: 0 is for local use, 1…255 are reserved.
 const SPI_MIN: u32 = 256;
-/// RFC 3948 2.1.
-const NAT_T_PORT: u16 = 4500;
 /// Sequence numbers remembered unless the file says otherwise: what 1,024 × 64 B bring late at 10 Gbit/s
 /// is 70 µs.
 const REPLAY_WINDOW: u16 = 1024;
@@ -322,11 +321,11 @@ fn window(value: &Value<'_>, complaints: &mut Complaints) -> Option<u16> {
 fn nat_t(value: &Value<'_>, complaints: &mut Complaints) -> Option<Option<UdpPorts>> {
     match value.value {
         DeValue::Boolean(false) => Some(None),
-        DeValue::Boolean(true) => Some(Some(UdpPorts { source: NAT_T_PORT, destination: NAT_T_PORT })),
+        DeValue::Boolean(true) => Some(Some(UdpPorts { source: UDP_PORT, destination: UDP_PORT })),
         DeValue::Table(_) => {
             let fields = value.table(&["source_port", "destination_port"], "", complaints)?;
             let mut port = |key: &str| {
-                optional(&fields, key, NAT_T_PORT, |v| v.integer(1..=u16::MAX, NAT_T_PORT, complaints))
+                optional(&fields, key, UDP_PORT, |v| v.integer(1..=u16::MAX, UDP_PORT, complaints))
             };
             let (source, destination) = (port("source_port"), port("destination_port"));
             Some(Some(UdpPorts { source: source?, destination: destination? }))

@@ -239,6 +239,16 @@ impl<A: Address> Table<A> {
         self.slots[number] = make(first, length(slot) + 1, slot as u32 | 1 << (hash & 31));
     }
 
+    /// Puts each entry of a chain that is no slot's any more where it belongs.
+    fn link_all(&mut self, pool: &mut Pool<A>, chain: u64) {
+        let mut at = head(chain);
+        while at != NONE {
+            let next = pool.entries[at as usize].next;
+            self.link(pool, at);
+            at = next;
+        }
+    }
+
     /// Takes an entry from its chain: which.
     fn unlink(&mut self, pool: &mut Pool<A>, hash: u32, order: Order, rule: &Rule<A>) -> u32 {
         let number = self.slot(hash);
@@ -270,14 +280,9 @@ impl<A: Address> Table<A> {
         }
         let new = self.slots.len();
         let old = new & (self.high >> 1);
-        let mut at = head(self.slots[old]);
-        self.slots[old] = EMPTY;
+        let chain = std::mem::replace(&mut self.slots[old], EMPTY);
         self.slots.push(EMPTY);
-        while at != NONE {
-            let next = pool.entries[at as usize].next;
-            self.link(pool, at);
-            at = next;
-        }
+        self.link_all(pool, chain);
     }
 
     /// One slot less, unless its chain and the one it goes to would be too long together.
@@ -291,12 +296,7 @@ impl<A: Address> Table<A> {
         }
         self.slots.pop();
         self.high = half;
-        let mut at = head(slot);
-        while at != NONE {
-            let next = pool.entries[at as usize].next;
-            self.link(pool, at);
-            at = next;
-        }
+        self.link_all(pool, slot);
         true
     }
 }
