@@ -10,6 +10,7 @@ pub mod device;
 pub mod ipsec;
 pub mod neighbor;
 pub mod packet;
+pub mod relay;
 pub mod route;
 pub mod router;
 pub mod state;

@@ -1,0 +1,180 @@
+//! How a DERP client and server get to know each other: NaCl boxes of JSON, for both sides.
+//!
+//! ```text
+//! server ─► ServerKey            client ─► ClientInfo            server ─► ServerInfo
+//! ```
+//!
+//! Promises: a client that opens has the key it says; secrets are wiped and never shown. Random bytes are
+//! passed in. Refuses: boxes that do not open, JSON that is none, and a mesh key that is not 64 hex digits.
+
+use std::fmt;
+
+use crypto_box::aead::Aead;
+use crypto_box::{PublicKey, SalsaBox, SecretKey};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::frame::{Frame, Key, VERSION};
+
+/// A server's or client's private key.
+#[derive(Clone)]
+pub struct Secret(SecretKey);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl Secret {
+    /// Of 32 random bytes, or of a key file's.
+    pub fn new(bytes: [u8; 32]) -> Secret {
+        Secret(SecretKey::from(bytes))
+    }
+
+    pub fn public(&self) -> Key {
+        Key(*self.0.public_key().as_bytes())
+    }
+
+    pub fn bytes(&self) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(self.0.to_bytes())
+    }
+
+    fn shared_with(&self, other: &Key) -> SalsaBox {
+        SalsaBox::new(&PublicKey::from(other.0), &self.0)
+    }
+}
+
+/// What a client says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClientInfo {
+    #[serde(rename = "meshKey", skip_serializing_if = "String::is_empty")]
+    pub mesh_key: String,
+    pub version: u32,
+    #[serde(rename = "CanAckPings")]
+    pub can_ack_pings: bool,
+    #[serde(rename = "IsProber", skip_serializing_if = "std::ops::Not::not")]
+    pub is_prober: bool,
+    #[serde(rename = "AppName", skip_serializing_if = "String::is_empty")]
+    pub app_name: String,
+}
+
+/// What a server says of itself; a client keeps to the limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerInfo {
+    pub version: u32,
+    #[serde(rename = "TokenBucketBytesPerSecond", skip_serializing_if = "is_zero")]
+    pub bytes_per_second: u64,
+    #[serde(rename = "TokenBucketBytesBurst", skip_serializing_if = "is_zero")]
+    pub burst: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// Why the other side is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Its box does not open: not the key it says, or not meant for this server.
+    Box,
+    Json(String),
+    /// Not the frame that comes next.
+    Unexpected(u8),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Box => {
+                f.write_str("the box does not open; expected one sealed to this key by the key beside it")
+            }
+            Refused::Json(why) => write!(f, "the box holds no info in JSON: {why}"),
+            Refused::Unexpected(code) => write!(f, "a frame of type {code:#04x}; expected the handshake's"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl ClientInfo {
+    /// The frame that says it to `server`, appended to `out`.
+    pub fn seal(&self, client: &Secret, server: &Key, nonce: [u8; 24], out: &mut Vec<u8>) {
+        let sealed = seal(&client.shared_with(server), nonce, self);
+        Frame::ClientInfo(client.public(), nonce, &sealed).write(out);
+    }
+
+    /// What a client's frame says, and whose it is.
+    pub fn open(server: &Secret, frame: &Frame<'_>) -> Result<(Key, ClientInfo), Refused> {
+        let Frame::ClientInfo(key, nonce, sealed) = frame else {
+            return Err(Refused::Unexpected(frame.code()));
+        };
+        Ok((*key, open(&server.shared_with(key), nonce, sealed)?))
+    }
+}
+
+impl ServerInfo {
+    pub fn new() -> ServerInfo {
+        ServerInfo { version: VERSION, ..ServerInfo::default() }
+    }
+
+    /// The frame that says it to `client`, appended to `out`.
+    pub fn seal(&self, server: &Secret, client: &Key, nonce: [u8; 24], out: &mut Vec<u8>) {
+        let sealed = seal(&server.shared_with(client), nonce, self);
+        Frame::ServerInfo(nonce, &sealed).write(out);
+    }
+
+    /// What a server's frame says.
+    pub fn open(client: &Secret, server: &Key, frame: &Frame<'_>) -> Result<ServerInfo, Refused> {
+        let Frame::ServerInfo(nonce, sealed) = frame else { return Err(Refused::Unexpected(frame.code())) };
+        open(&client.shared_with(server), nonce, sealed)
+    }
+}
+
+fn seal<T: Serialize>(with: &SalsaBox, nonce: [u8; 24], info: &T) -> Vec<u8> {
+    let text = Zeroizing::new(serde_json::to_vec(info).unwrap_or_default());
+    // It fails on texts of 2^38 bytes only.
+    with.encrypt(&nonce.into(), text.as_slice()).unwrap_or_default()
+}
+
+fn open<T: for<'a> Deserialize<'a>>(with: &SalsaBox, nonce: &[u8; 24], sealed: &[u8]) -> Result<T, Refused> {
+    let text = with.decrypt(nonce.into(), sealed).map(Zeroizing::new).map_err(|_| Refused::Box)?;
+    serde_json::from_slice(&text).map_err(|e| Refused::Json(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::frame::{HEADER, head};
+
+    fn taken(bytes: &[u8]) -> Frame<'_> {
+        let (code, length) = head(bytes).expect("a frame has a header");
+        assert_eq!(bytes.len(), HEADER + length);
+        Frame::parse(code, &bytes[HEADER..]).expect("it is well formed")
+    }
+
+    #[test]
+    fn each_side_learns_what_the_other_says() {
+        let (server, client) = (Secret::new([7; 32]), Secret::new([9; 32]));
+        let said = ClientInfo { version: 2, can_ack_pings: true, ..ClientInfo::default() };
+        let mut bytes = Vec::new();
+        said.seal(&client, &server.public(), [1; 24], &mut bytes);
+        assert_eq!(ClientInfo::open(&server, &taken(&bytes)), Ok((client.public(), said)));
+
+        let said = ServerInfo { bytes_per_second: 1000, burst: 2000, ..ServerInfo::new() };
+        bytes.clear();
+        said.seal(&server, &client.public(), [2; 24], &mut bytes);
+        assert_eq!(ServerInfo::open(&client, &server.public(), &taken(&bytes)), Ok(said));
+    }
+
+    #[test]
+    fn a_client_that_lies_about_its_key_is_refused() {
+        let (server, client) = (Secret::new([7; 32]), Secret::new([9; 32]));
+        let mut bytes = Vec::new();
+        ClientInfo::default().seal(&client, &server.public(), [1; 24], &mut bytes);
+        bytes[HEADER] ^= 1;
+        assert_eq!(ClientInfo::open(&server, &taken(&bytes)), Err(Refused::Box));
+    }
+}
