@@ -15,11 +15,14 @@
 //! 16 slices, which are shorter than a scheduler's, so that a neighbour on the same core spoils some slices and
 //! not the figure. Printed are the best and the median turn.
 
+#[path = "../common/race.rs"]
+mod race;
 mod stree;
 
 use std::hint::black_box;
 use std::time::Instant;
 
+use race::{Case, race};
 use stree::STree;
 use weir_core::route::synthetic::{Draw, Scatter, covered4, covered6, routes4, routes6};
 use weir_core::route::{Prefix6, RouteTable4, RouteTable6};
@@ -51,39 +54,12 @@ const SMOKE: Size = Size { tables: &[2, 1_000], destinations: 1 << 10, hot: 64, 
 /// Parts of a turn that are timed on their own.
 const SLICES: usize = 16;
 
-/// What is timed: a name, and one slice (0…[`SLICES`]) of so many lookups that gives a sum to keep.
-struct Case<'a> {
-    name: String,
-    lookups: usize,
-    slice: Box<dyn FnMut(usize) -> u64 + 'a>,
-}
-
 /// Times the cases in turns and prints best and median nanoseconds a lookup.
-fn race(mut cases: Vec<Case<'_>>, repeats: usize) {
-    let mut times = vec![Vec::with_capacity(repeats); cases.len()];
-    for _ in 0..repeats {
-        for (case, times) in cases.iter_mut().zip(&mut times) {
-            black_box((case.slice)(SLICES - 1));
-            let mut turn: Vec<_> = (0..SLICES)
-                .map(|n| {
-                    let start = Instant::now();
-                    black_box((case.slice)(n));
-                    start.elapsed().as_secs_f64() * 1e9 / case.lookups as f64
-                })
-                .collect();
-            times.push(median(&mut turn));
-        }
+fn print_race(mut cases: Vec<Case<'_>>, repeats: usize) {
+    let turns = race(&mut cases, SLICES, repeats, true);
+    for (case, turns) in cases.iter().zip(turns) {
+        println!("{:52} {:8.2} {:8.2}", case.name, turns.best * 1e9, turns.median * 1e9);
     }
-    for (case, times) in cases.iter().zip(&mut times) {
-        let middle = median(times);
-        println!("{:52} {:8.2} {middle:8.2}", case.name, times[0]);
-    }
-}
-
-/// Sorts, too.
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 macro_rules! family {
@@ -143,7 +119,7 @@ macro_rules! family {
                     });
                 }
                 $others(&routes, &by_route, count, &mut cases);
-                race(cases, size.repeats);
+                print_race(cases, size.repeats);
             }
 
             /// What one published change costs at a table size: taken out, put back.

@@ -14,9 +14,13 @@
 //!
 //! A change is one rule taken out or put back in both copies that the control side keeps.
 
+#[path = "../common/race.rs"]
+mod race;
+
 use std::hint::black_box;
 use std::time::Instant;
 
+use race::{Case, race};
 use weir_core::ipsec::Flow;
 use weir_core::ipsec::spd::synthetic::{Family, Shape, flows, rules};
 use weir_core::ipsec::spd::{Layer, PolicyIndex, RuleSet, Selector};
@@ -53,39 +57,14 @@ const SMOKE: Size =
 /// Parts of a turn that are timed on their own: a thousand lookups in each.
 const SLICES: usize = 256;
 
-/// What is timed: a name, and one slice (0…[`SLICES`]) of so many lookups.
-struct Case<'a> {
-    name: String,
-    lookups: usize,
-    slice: Box<dyn FnMut(usize) -> u64 + 'a>,
-}
-
 /// Times the cases in turns; prints best and median nanoseconds a lookup, and the best as a share of the last's.
-fn race(mut cases: Vec<Case<'_>>, repeats: usize) {
-    let mut times = vec![Vec::with_capacity(repeats); cases.len()];
-    for _ in 0..repeats {
-        for (case, times) in cases.iter_mut().zip(&mut times) {
-            let mut turn: Vec<_> = (0..SLICES)
-                .map(|n| {
-                    let start = Instant::now();
-                    black_box((case.slice)(n));
-                    start.elapsed().as_secs_f64() * 1e9 / case.lookups as f64
-                })
-                .collect();
-            times.push(median(&mut turn));
-        }
+fn print_race(mut cases: Vec<Case<'_>>, repeats: usize) {
+    let turns = race(&mut cases, SLICES, repeats, false);
+    let scan = turns.last().map_or(0.0, |turns| turns.best);
+    for (case, turns) in cases.iter().zip(&turns) {
+        let (best, median) = (turns.best * 1e9, turns.median * 1e9);
+        println!("{:44} {best:9.1} {median:9.1} {:8.4}", case.name, turns.best / scan);
     }
-    let middles: Vec<_> = times.iter_mut().map(|times| median(times)).collect();
-    let scan = times.last().map_or(0.0, |times| times[0]);
-    for ((case, times), middle) in cases.iter().zip(&times).zip(middles) {
-        println!("{:44} {:9.1} {middle:9.1} {:8.4}", case.name, times[0], times[0] / scan);
-    }
-}
-
-/// Sorts, too.
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 fn numbered(selectors: &[Selector]) -> Vec<(Selector, PolicyIndex)> {
@@ -165,7 +144,7 @@ fn lookups(family: Family, size: &Size) {
                 efforts.iter().map(|effort| effort.compared).max().unwrap_or(0),
                 set.memory() / count.max(1),
             );
-            race(cases(&name, size, &set, &scan, &flows), size.repeats);
+            print_race(cases(&name, size, &set, &scan, &flows), size.repeats);
         }
     }
 }
@@ -180,7 +159,7 @@ fn threshold(family: Family, size: &Size) {
             let scan = RuleSet::new(numbered(&selectors)).with_layer(Layer::Scan);
             let set = RuleSet::new(numbered(&selectors)).with_secret(SECRET).with_layer(Layer::Classifier);
             let name = format!("{} {:9} {count:>6}", family_name(family), shape.name());
-            race(cases(&name, &size, &set, &scan, &flows), size.repeats);
+            print_race(cases(&name, &size, &set, &scan, &flows), size.repeats);
         }
     }
 }

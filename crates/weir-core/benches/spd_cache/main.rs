@@ -14,11 +14,14 @@
 //! Printed are the best and the median turn, by the clock rate `/proc/cpuinfo` names (nanoseconds where it
 //! names none).
 
+#[path = "../common/race.rs"]
+mod race;
+
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
+use race::{Case, race};
 use weir_core::ipsec::spd::{
     AddressRange, Cached, Found, Layer, Lookup, LookupSpec, PolicyIndex, PortRange, Question, RuleSet,
     Selector,
@@ -43,38 +46,12 @@ const SMOKE: Size = Size { rules: &[1, 10], packets: 1 << 7, buckets: 1 << 8, re
 /// Parts of a turn that are timed on their own.
 const SLICES: usize = 16;
 
-struct Case<'a> {
-    name: String,
-    packets: usize,
-    slice: Box<dyn FnMut() -> u64 + 'a>,
-}
-
 /// Times the cases in turns and prints best and median of each.
-fn race(mut cases: Vec<Case<'_>>, size: &Size, rate: f64) {
-    let mut times = vec![Vec::with_capacity(size.repeats); cases.len()];
-    for _ in 0..size.repeats {
-        for (case, times) in cases.iter_mut().zip(&mut times) {
-            black_box((case.slice)());
-            let mut turn: Vec<_> = (0..SLICES)
-                .map(|_| {
-                    let start = Instant::now();
-                    black_box((case.slice)());
-                    start.elapsed().as_secs_f64() * rate / case.packets as f64
-                })
-                .collect();
-            times.push(median(&mut turn));
-        }
+fn print_race(mut cases: Vec<Case<'_>>, size: &Size, rate: f64) {
+    let turns = race(&mut cases, SLICES, size.repeats, true);
+    for (case, turns) in cases.iter().zip(turns) {
+        println!("{:44} {:8.1} {:8.1}", case.name, turns.best * rate, turns.median * rate);
     }
-    for (case, times) in cases.iter().zip(&mut times) {
-        let middle = median(times);
-        println!("{:44} {:8.1} {middle:8.1}", case.name, times[0]);
-    }
-}
-
-/// Sorts, too.
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 /// Clocks a second, or nanoseconds.
@@ -169,8 +146,8 @@ fn family(ipv4: bool, size: &Size, wanted: &dyn Fn(&str) -> bool, rate: f64) {
         let (few, many, asked) = (&few, &many, &few[..scans]);
         let scanned = set.clone();
         let mut found = Vec::new();
-        let slice = Box::new(move || scan(&scanned, asked, &mut found));
-        cases.push(Case { name: name("scan"), packets: scans, slice });
+        let slice = Box::new(move |_| scan(&scanned, asked, &mut found));
+        cases.push(Case { name: name("scan"), lookups: scans, slice });
         for (what, packets, buckets, fresh) in [
             ("off", asked, None, false),
             ("hit, 64 flows", few, Some(size.buckets), false),
@@ -179,12 +156,12 @@ fn family(ipv4: bool, size: &Size, wanted: &dyn Fn(&str) -> bool, rate: f64) {
             ("collision", &many[..scans.min(many.len())], Some(1), false),
         ] {
             let mut gateway = Gateway::new(&set, buckets);
-            let slice = Box::new(move || gateway.ask(packets, fresh));
-            cases.push(Case { name: name(what), packets: packets.len(), slice });
+            let slice = Box::new(move |_| gateway.ask(packets, fresh));
+            cases.push(Case { name: name(what), lookups: packets.len(), slice });
         }
     }
     cases.retain(|case| wanted(&case.name));
-    race(cases, size, rate);
+    print_race(cases, size, rate);
 }
 
 /// Keeps packets whose flows share no bucket.
