@@ -12,6 +12,7 @@ pub mod lane;
 pub mod memory;
 pub mod policy;
 pub mod ports;
+pub mod relay;
 pub mod server;
 pub mod show;
 pub mod top;

@@ -1,0 +1,81 @@
+//! The relay's engine: data workers behind one handle, and what is handed to and told by it.
+//!
+//! ```text
+//! accept, TLS, HTTP, NaCl (own threads) ──► Newcomer ──► registrar (one thread: who is connected)
+//!                                                           │ routes to all workers, the connection to one
+//!                                                           ▼
+//!      worker (one a core): bytes in ─► frames ─► whose? ─► queue of the receiver ─► bytes out
+//! ```
+//!
+//! Promises: once a [`Newcomer`] is admitted, its socket is the worker's alone; frames in = forwarded + dropped
+//! by reason + held, over all workers; one slow receiver costs nobody else anything. Refuses: connections that
+//! have not proved their key: that is the front's work.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use weir_core::relay::Key;
+use weir_core::relay::handshake::ClientInfo;
+
+mod engine;
+mod report;
+
+pub use engine::{Engine, Relay, StartError};
+pub use report::{Connection, Report, WorkerReport};
+
+/// A connection that has said and proved who it is, ready for a worker.
+#[derive(Debug)]
+pub struct Newcomer {
+    pub socket: OwnedFd,
+    /// The client's key; of a connection that we dialled, the other relay's.
+    pub key: Key,
+    pub info: ClientInfo,
+    pub role: Role,
+    pub address: SocketAddr,
+    pub crypt: Crypt,
+    /// Frames travel in binary WebSocket messages.
+    pub websocket: bool,
+    /// Frames to be sent before all others: `ServerInfo` to a client; nothing to a relay that we dialled (its
+    /// worker asks for the list of its peers).
+    pub greeting: Vec<u8>,
+    /// Plaintext that came after the handshake (inside WebSocket framing, if there is any).
+    pub early: Vec<u8>,
+    /// Ciphertext that nobody has opened yet.
+    pub unread: Vec<u8>,
+    /// The client says this is the best relay for it.
+    pub ideal: bool,
+    pub rates: Rates,
+}
+
+/// What a connection may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Client,
+    /// It showed the mesh key: it may watch, forward and close.
+    Mesh,
+    /// Another relay that we dialled with the mesh key: its peers are reached through it.
+    Dialled,
+}
+
+/// Who opens and seals the bytes of a connection.
+#[derive(Debug)]
+pub enum Crypt {
+    /// Nobody: no TLS.
+    Plain,
+}
+
+/// What a connection is held to. `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// From the client: told to it in `ServerInfo`; beyond it the relay stops reading for a while.
+    pub receive: Option<Rate>,
+    /// To the client: what is beyond is dropped.
+    pub send: Option<Rate>,
+}
+
+/// A token bucket of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    pub bytes_per_second: u64,
+    pub burst: u64,
+}
