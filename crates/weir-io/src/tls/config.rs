@@ -1,0 +1,105 @@
+//! Configurations of both sides that a [`Handshake`](super::Handshake) can be made with.
+//!
+//! Promises: aws-lc does the cryptography; TLS 1.2 and 1.3 unless narrowed; keys can be taken over after
+//! the handshake. A server gives no tickets: relay clients keep none, and each costs a record, a key
+//! derivation and memory. Refuses: early data.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ResolvesServerCert;
+use rustls::{
+    CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
+    SupportedProtocolVersion,
+};
+
+/// Configuration of a server whose certificates `certificates` gives, asked at each handshake.
+pub fn server_config(certificates: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(rustls::ALL_VERSIONS)?
+        .with_no_client_auth()
+        .with_cert_resolver(certificates);
+    config.enable_secret_extraction = true;
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    Ok(config)
+}
+
+/// Whom a client takes for its server.
+pub enum Trust {
+    /// A certificate for its name from one of these.
+    Roots(RootCertStore),
+    /// Anyone: for labs, and where the key of the relay is known by other means.
+    Anyone,
+}
+
+/// What a client offers: all of it by default.
+#[derive(Clone, Debug, Default)]
+pub struct ClientOptions {
+    /// Only these suites, when there are any.
+    pub suites: Vec<CipherSuite>,
+    /// Only these versions, when there are any.
+    pub versions: Vec<&'static SupportedProtocolVersion>,
+}
+
+/// Configuration of a client.
+pub fn client_config(trust: Trust, options: &ClientOptions) -> Result<ClientConfig, rustls::Error> {
+    let mut provider = aws_lc_rs::default_provider();
+    if !options.suites.is_empty() {
+        provider.cipher_suites.retain(|suite| options.suites.contains(&suite.suite()));
+    }
+    let provider = Arc::new(provider);
+    let versions = if options.versions.is_empty() { rustls::ALL_VERSIONS } else { &options.versions };
+    let builder =
+        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(versions)?;
+    let mut config = match trust {
+        Trust::Roots(roots) => builder.with_root_certificates(roots).with_no_client_auth(),
+        Trust::Anyone => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+            .with_no_client_auth(),
+    };
+    config.enable_secret_extraction = true;
+    Ok(config)
+}
+
+/// Takes every certificate whose key signed the handshake.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

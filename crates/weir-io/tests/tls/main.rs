@@ -1,0 +1,4 @@
+//! TLS of streams: against ourselves, rustls' own connections and OpenSSL, whole and byte by byte.
+
+mod ends;
+mod records;

@@ -1,0 +1,155 @@
+//! Handshakes and records in memory.
+
+use rustls::{ClientConnection, Connection, ServerConnection};
+use weir_io::tls::record::{PLAIN_LIMIT, missing};
+use weir_io::tls::{News, TlsError};
+
+use crate::ends::{
+    SUITES, client_config, feed, handshakes, heard, name, pattern, said, sealed, server_config, sessions,
+    shake_with,
+};
+
+#[test]
+fn data_passes_both_ways_in_every_suite() {
+    for (version, suite) in SUITES {
+        let (mut client, mut server) = sessions(version, suite);
+        for (i, length) in [0, 1, 15, 16, 1400, PLAIN_LIMIT].into_iter().enumerate() {
+            let plain = pattern(length, i);
+            let mut record = sealed(&mut client, &plain);
+            let opened = server.open(&mut record).expect("opens");
+            assert_eq!(record[opened.plain.clone()], plain, "{suite:?} to the server, {length} bytes");
+            assert_eq!((opened.consumed, opened.news), (record.len(), None));
+            let mut record = sealed(&mut server, &plain);
+            let opened = client.open(&mut record).expect("opens");
+            assert_eq!(record[opened.plain], plain, "{suite:?} to the client, {length} bytes");
+        }
+    }
+}
+
+#[test]
+fn handshake_ends_when_bytes_come_one_at_a_time() {
+    for (version, suite) in SUITES {
+        let (client, server) = handshakes(version, suite, 1);
+        let facts = server.facts().expect("it is over");
+        assert_eq!((facts.version, facts.suite), (version.version, suite));
+        assert_eq!(client.facts(), Some(facts));
+    }
+}
+
+#[test]
+fn plaintext_of_neighbouring_records_is_contiguous() {
+    for (version, suite) in SUITES {
+        let (mut client, mut server) = sessions(version, suite);
+        let plain = pattern(50_000, 3);
+        let mut bytes = Vec::new();
+        for part in plain.chunks(7_001) {
+            bytes.extend(sealed(&mut client, part));
+        }
+        let whole = bytes.len();
+        // The beginning of a record that is not all there.
+        bytes.extend(&sealed(&mut client, b"later")[..9]);
+        let opened = server.open(&mut bytes).expect("opens");
+        assert!(bytes[opened.plain] == plain, "{suite:?}");
+        assert_eq!(opened.consumed, whole);
+    }
+}
+
+#[test]
+fn records_that_arrive_byte_by_byte_open_when_they_are_whole() {
+    for (version, suite) in SUITES {
+        let (mut client, mut server) = sessions(version, suite);
+        let mut received = Vec::new();
+        for byte in sealed(&mut client, b"one packet") {
+            assert!(server.open(&mut received).expect("nothing is wrong").plain.is_empty());
+            assert!(received.is_empty() || missing(&received) > 0);
+            received.push(byte);
+        }
+        assert_eq!(missing(&received), 0);
+        let opened = server.open(&mut received).expect("opens");
+        assert_eq!(&received[opened.plain], b"one packet");
+    }
+}
+
+#[test]
+fn sealing_from_elsewhere_and_in_place_are_understood_alike() {
+    for (version, suite) in SUITES {
+        let (mut client, mut server) = sessions(version, suite);
+        let plain = pattern(16_000, 1);
+        let mut bytes = sealed(&mut client, &plain);
+        let mut record = vec![0; plain.len() + client.overhead()];
+        client.seal_from(&plain, &mut record).expect("sealed");
+        bytes.extend(record);
+        client.seal_into(&plain, &mut bytes).expect("sealed");
+        let opened = server.open(&mut bytes).expect("opens");
+        assert!(bytes[opened.plain] == [&plain[..], &plain, &plain].concat(), "{suite:?}");
+    }
+}
+
+#[test]
+fn rustls_client_and_our_server_understand_each_other() {
+    for (version, suite) in SUITES {
+        let client = ClientConnection::new(client_config(version, suite), name()).expect("a client");
+        let mut theirs = Connection::from(client);
+        let mut ours = weir_io::tls::Handshake::server(server_config()).expect("a server");
+        shake_with(&mut theirs, &mut ours);
+        // A word each way under rustls on both sides, so that sequence numbers are not where they began.
+        let (mut early, mut out) = (Vec::new(), Vec::new());
+        ours.read(&mut said(&mut theirs, b"GET /derp"), &mut early, &mut out).expect("is read");
+        assert_eq!(early, b"GET /derp");
+        ours.write(b"101", &mut out).expect("is written");
+        feed(&mut theirs, &out);
+        assert_eq!(heard(&mut theirs, 3), b"101");
+        let (mut session, rest) = ours.finish().expect("the keys");
+        assert!(rest.is_empty());
+        exchange(&mut theirs, &mut session);
+    }
+}
+
+#[test]
+fn our_client_and_rustls_server_understand_each_other() {
+    for (version, suite) in SUITES {
+        let mut theirs = Connection::from(ServerConnection::new(server_config()).expect("a server"));
+        let mut ours =
+            weir_io::tls::Handshake::client(client_config(version, suite), name()).expect("a client");
+        shake_with(&mut theirs, &mut ours);
+        let (mut session, rest) = ours.finish().expect("the keys");
+        assert!(rest.is_empty());
+        exchange(&mut theirs, &mut session);
+    }
+}
+
+/// Bulk both ways between rustls' connection and a session, then a clean close of both.
+fn exchange(theirs: &mut Connection, session: &mut weir_io::tls::Session) {
+    let plain = pattern(100_000, 9);
+    let mut bytes = said(theirs, &plain);
+    let opened = session.open(&mut bytes).expect("opens");
+    assert!(bytes[opened.plain] == plain);
+    let mut bytes = Vec::new();
+    session.seal_into(&plain[..15_000], &mut bytes).expect("sealed");
+    session.close_notify(&mut bytes).expect("closed");
+    feed(theirs, &bytes);
+    assert!(heard(theirs, 15_000) == plain[..15_000]);
+    theirs.send_close_notify();
+    let opened = session.open(&mut said(theirs, b"")).expect("opens");
+    let mut close = Vec::new();
+    theirs.write_tls(&mut close).expect("memory takes everything");
+    let closed = session.open(&mut close).expect("opens");
+    assert_eq!((opened.news, closed.news), (None, Some(News::CloseNotify)));
+}
+
+#[test]
+fn damaged_records_do_not_open() {
+    for (version, suite) in SUITES {
+        let (mut client, _) = sessions(version, suite);
+        let record = sealed(&mut client, b"a packet of some length");
+        for at in 5..record.len() {
+            let (mut client, mut server) = sessions(version, suite);
+            let mut record = sealed(&mut client, b"a packet of some length");
+            record[at] ^= 1;
+            assert_eq!(server.open(&mut record), Err(TlsError::Forged), "{suite:?}, byte {at}");
+            if at > 8 {
+                break; // handshakes are slow: a byte of the explicit nonce or of the body is enough
+            }
+        }
+    }
+}
