@@ -20,6 +20,7 @@ pub mod process;
 pub mod ring;
 pub mod signal;
 pub mod steer;
+pub mod stream;
 pub mod tls;
 pub mod tun;
 pub mod umem;

@@ -1,4 +1,4 @@
-//! Other tasks of this machine: where they run, how urgently, and asking them to end.
+//! Other tasks of this machine: where they run, how urgently, and asking them to end; and what this one may have.
 //!
 //! The lab places kernel threads (NAPI) and subjects with it, and makes sure that no subject outlives it.
 
@@ -107,6 +107,24 @@ pub fn children() -> Vec<u32> {
     processes.filter(|&process| parent(process) == Some(own)).collect()
 }
 
+/// Lets this process have `wanted` descriptors, or as many as it may; returns how many that are. A process that
+/// may raise its own hard limit (root) does. Call it before threads start that rely on it.
+pub fn raise_descriptors(wanted: u64) -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one `rlimit`.
+    result(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    if limit.rlim_cur >= wanted {
+        return Ok(limit.rlim_cur);
+    }
+    let hard = limit.rlim_max.max(wanted);
+    let raised = |cur, max| {
+        let limit = libc::rlimit { rlim_cur: cur, rlim_max: max };
+        // SAFETY: the kernel reads one `rlimit`.
+        result(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(|()| cur)
+    };
+    raised(wanted, hard).or_else(|_| raised(wanted.min(limit.rlim_max), limit.rlim_max))
+}
+
 fn signal(process: u32, signal: i32) -> io::Result<()> {
     match libc::pid_t::try_from(process) {
         // Zero and negative numbers would reach whole groups.
@@ -125,6 +143,14 @@ fn result(done: i32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn descriptors_are_raised_as_far_as_they_may_and_never_lowered() {
+        let now = raise_descriptors(0).expect("a limit");
+        assert_eq!(raise_descriptors(now).expect("the same"), now);
+        let more = raise_descriptors(now + 1).expect("as many as it may");
+        assert!((now..=now + 1).contains(&more));
+    }
 
     #[test]
     fn signals_never_reach_a_group() {

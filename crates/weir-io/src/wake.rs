@@ -27,10 +27,17 @@ impl Waker {
         unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    fn clear(&self) {
+    /// Forgets the wakes so far.
+    pub(crate) fn clear(&self) {
         let mut count: u64 = 0;
         // SAFETY: the kernel writes eight bytes into `count`; an empty counter is an error we need not see.
         unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+impl AsRawFd for Waker {
+    fn as_raw_fd(&self) -> RawFd {
+        self.event.as_raw_fd()
     }
 }
 

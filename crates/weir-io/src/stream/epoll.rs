@@ -1,0 +1,350 @@
+//! Streams by epoll: where io_uring is missing or forbidden, and as the measure of the other way.
+//!
+//! A turn: sends, closes, one wait, one receive of each stream that is ready. Interest is level-triggered, and a
+//! socket nobody waits for is taken out of the set, because a hung-up one would end every wait.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::buffers::{Part, Pool};
+use super::slots::{Slots, StreamId};
+use super::{Counters, Event, socket};
+use crate::wake::Waker;
+
+/// Sockets told of by one wait; the others' turn comes with the next one.
+const READY: usize = 512;
+
+/// The waker's mark among streams: no stream has this index.
+const WAKER: u64 = u64::MAX;
+
+#[derive(Debug)]
+struct Stream {
+    token: u64,
+    socket: OwnedFd,
+    /// The events the set has for this socket; 0 when it is not in it.
+    watched: u32,
+    kernel_tls: bool,
+    paused: bool,
+    /// No buffer was free: waits in `starved`.
+    starved: bool,
+    writable: bool,
+    /// A send waits for the turn.
+    sending: bool,
+    ended: bool,
+    failed: bool,
+    closing: bool,
+}
+
+pub(super) struct Epoll {
+    set: OwnedFd,
+    slots: Slots<Stream>,
+    sends: Vec<(u32, Vec<Part>)>,
+    closes: Vec<u32>,
+    /// Streams without a buffer, the longest waiting first.
+    starved: VecDeque<StreamId>,
+    /// Answers that need no kernel.
+    answers: Vec<Event>,
+    ready: Vec<libc::epoll_event>,
+    gathered: Vec<libc::iovec>,
+}
+
+impl std::fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Epoll({} streams)", self.slots.len())
+    }
+}
+
+impl Epoll {
+    pub(super) fn new(waker: &Waker) -> io::Result<Epoll> {
+        // SAFETY: epoll_create1 takes no memory; its result is checked before it is owned.
+        let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if set < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `set` is a fresh descriptor that nothing else owns.
+        let set = unsafe { OwnedFd::from_raw_fd(set) };
+        control(&set, libc::EPOLL_CTL_ADD, waker.as_raw_fd(), libc::EPOLLIN as u32, WAKER)?;
+        Ok(Epoll {
+            set,
+            slots: Slots::new(),
+            sends: Vec::new(),
+            closes: Vec::new(),
+            starved: VecDeque::new(),
+            answers: Vec::new(),
+            ready: vec![libc::epoll_event { events: 0, u64: 0 }; READY],
+            gathered: Vec::new(),
+        })
+    }
+
+    pub(super) fn adopt(&mut self, socket: OwnedFd, token: u64, kernel_tls: bool) -> io::Result<StreamId> {
+        let id = self.slots.insert(Stream {
+            token,
+            socket,
+            watched: 0,
+            kernel_tls,
+            paused: false,
+            starved: false,
+            writable: false,
+            sending: false,
+            ended: false,
+            failed: false,
+            closing: false,
+        });
+        let done = self.watch(id);
+        if done.is_err() {
+            self.slots.remove(id.index);
+        }
+        done.map(|()| id)
+    }
+
+    pub(super) fn send(&mut self, id: StreamId, parts: Vec<Part>) {
+        let Some(stream) = self.open(id) else { return };
+        debug_assert!(!stream.sending, "one send of a stream at a time");
+        if stream.sending {
+            let token = stream.token;
+            return self.answers.push(Event::Sent { token, sent: 0, parts });
+        }
+        stream.sending = true;
+        self.sends.push((id.index, parts));
+    }
+
+    pub(super) fn notify_writable(&mut self, id: StreamId) {
+        if let Some(stream) = self.open(id) {
+            stream.writable = true;
+            self.watch_or_fail(id);
+        }
+    }
+
+    pub(super) fn pause(&mut self, id: StreamId) {
+        if let Some(stream) = self.open(id) {
+            stream.paused = true;
+            self.watch_or_fail(id);
+        }
+    }
+
+    pub(super) fn resume(&mut self, id: StreamId) {
+        if let Some(stream) = self.open(id) {
+            stream.paused = false;
+            self.watch_or_fail(id);
+        }
+    }
+
+    pub(super) fn close(&mut self, id: StreamId) {
+        if let Some(stream) = self.open(id) {
+            stream.closing = true;
+            self.closes.push(id.index);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.closes.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.slots.bytes() + READY * size_of::<libc::epoll_event>()
+    }
+
+    /// A stream that has not been closed.
+    fn open(&mut self, id: StreamId) -> Option<&mut Stream> {
+        self.slots.get(id).filter(|stream| !stream.closing)
+    }
+
+    pub(super) fn turn(
+        &mut self,
+        timeout: Option<Duration>,
+        pool: &Rc<Pool>,
+        waker: &Waker,
+        counters: &mut Counters,
+        events: &mut Vec<Event>,
+    ) -> io::Result<()> {
+        let before = events.len();
+        self.send_all(counters, events);
+        events.append(&mut self.answers);
+        for index in self.closes.drain(..) {
+            // Closing the only descriptor of a socket takes it out of the set.
+            self.slots.remove(index);
+        }
+        self.feed(pool.free());
+        events.append(&mut self.answers);
+        let timeout = if events.len() > before { Some(Duration::ZERO) } else { timeout };
+        counters.enters += 1;
+        let ready = wait(&self.set, &mut self.ready, timeout)?;
+        for at in 0..ready {
+            let told = self.ready[at];
+            if told.u64 == WAKER {
+                waker.clear();
+                events.push(Event::Woken);
+                continue;
+            }
+            let id = StreamId { index: told.u64 as u32, generation: (told.u64 >> 32) as u32 };
+            self.ready(id, told.events, pool, counters, events);
+        }
+        Ok(())
+    }
+
+    fn send_all(&mut self, counters: &mut Counters, events: &mut Vec<Event>) {
+        for (index, parts) in self.sends.drain(..) {
+            let Some(stream) = self.slots.at(index) else { continue };
+            stream.sending = false;
+            if stream.failed {
+                continue;
+            }
+            let done = socket::send(&stream.socket, &parts, &mut self.gathered);
+            let sent = done.as_ref().copied().unwrap_or(0);
+            counters.sends += 1;
+            counters.sent_bytes += sent as u64;
+            counters.full += u64::from(sent == 0);
+            if stream.closing {
+                continue;
+            }
+            let token = stream.token;
+            events.push(Event::Sent { token, sent, parts });
+            if let Err(error) = done {
+                stream.failed = true;
+                events.push(Event::Failed { token, error });
+                let _ = control(&self.set, libc::EPOLL_CTL_DEL, stream.socket.as_raw_fd(), 0, 0);
+                stream.watched = 0;
+            }
+        }
+    }
+
+    /// Lets as many of the waiting streams receive again as there are buffers.
+    fn feed(&mut self, buffers: usize) {
+        for _ in 0..buffers.min(self.starved.len()) {
+            let Some(id) = self.starved.pop_front() else { break };
+            if let Some(stream) = self.open(id) {
+                stream.starved = false;
+                self.watch_or_fail(id);
+            }
+        }
+    }
+
+    fn ready(
+        &mut self,
+        id: StreamId,
+        told: u32,
+        pool: &Rc<Pool>,
+        counters: &mut Counters,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(stream) = self.slots.get(id).filter(|stream| !stream.closing && !stream.failed) else {
+            return;
+        };
+        let token = stream.token;
+        let broken = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        if stream.writable && told & (libc::EPOLLOUT as u32 | broken) != 0 {
+            stream.writable = false;
+            events.push(Event::Writable { token });
+        }
+        let receiving = stream.watched & libc::EPOLLIN as u32 != 0;
+        if receiving && told & (libc::EPOLLIN as u32 | broken) != 0 {
+            match pool.take() {
+                None => {
+                    counters.no_buffers += 1;
+                    stream.starved = true;
+                    self.starved.push_back(id);
+                }
+                Some(mut buffer) => {
+                    let got = socket::receive(&stream.socket, stream.kernel_tls, &mut buffer);
+                    match got {
+                        Ok(receipt) if receipt.bytes == 0 && receipt.kind == socket::APPLICATION_DATA => {
+                            stream.ended = true;
+                            events.push(Event::Ended { token });
+                        }
+                        Ok(receipt) => {
+                            counters.receives += 1;
+                            counters.received_bytes += receipt.bytes as u64;
+                            events.push(super::received(token, receipt.kind, buffer));
+                        }
+                        Err(error) if super::passing(&error) => {}
+                        Err(error) => {
+                            stream.failed = true;
+                            events.push(Event::Failed { token, error });
+                        }
+                    }
+                }
+            }
+        }
+        self.watch_or_fail(id);
+        events.append(&mut self.answers);
+    }
+
+    fn watch_or_fail(&mut self, id: StreamId) {
+        if let Err(error) = self.watch(id)
+            && let Some(stream) = self.slots.get(id)
+            && !stream.failed
+        {
+            stream.failed = true;
+            let token = stream.token;
+            self.answers.push(Event::Failed { token, error });
+        }
+    }
+
+    /// Makes the set agree with what the stream waits for.
+    fn watch(&mut self, id: StreamId) -> io::Result<()> {
+        let Some(stream) = self.slots.get(id) else { return Ok(()) };
+        let receiving = !(stream.paused || stream.starved || stream.ended || stream.failed);
+        let mut wanted = if receiving { libc::EPOLLIN as u32 } else { 0 };
+        if stream.writable && !stream.failed {
+            wanted |= libc::EPOLLOUT as u32;
+        }
+        let operation = match (stream.watched, wanted) {
+            (watched, wanted) if watched == wanted => return Ok(()),
+            (0, _) => libc::EPOLL_CTL_ADD,
+            (_, 0) => libc::EPOLL_CTL_DEL,
+            _ => libc::EPOLL_CTL_MOD,
+        };
+        let mark = u64::from(id.index) | u64::from(id.generation) << 32;
+        control(&self.set, operation, stream.socket.as_raw_fd(), wanted, mark)?;
+        stream.watched = wanted;
+        Ok(())
+    }
+}
+
+fn control(set: &OwnedFd, operation: libc::c_int, socket: RawFd, events: u32, mark: u64) -> io::Result<()> {
+    let mut event = libc::epoll_event { events, u64: mark };
+    // SAFETY: the kernel reads one epoll_event, which lives through the call.
+    let done = unsafe { libc::epoll_ctl(set.as_raw_fd(), operation, socket, &raw mut event) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Waits; how many of `ready` the kernel has filled. A signal ends the wait with none.
+fn wait(set: &OwnedFd, ready: &mut [libc::epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
+    let limit = timeout.map(|limit| libc::timespec {
+        tv_sec: limit.as_secs().min(i32::MAX as u64) as libc::time_t,
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the kernel writes at most `ready.len()` entries into `ready` and reads one timespec, if any; no
+    // signal mask is given.
+    let mut got = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            set.as_raw_fd(),
+            ready.as_mut_ptr(),
+            ready.len() as libc::c_int,
+            limit,
+            std::ptr::null::<libc::sigset_t>(),
+            0_usize,
+        )
+    };
+    if got < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+        // Kernels before 5.11, and sandboxes: whole milliseconds, rounded up.
+        let limit =
+            timeout.map_or(-1, |limit| limit.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
+        // SAFETY: as above.
+        let waited =
+            unsafe { libc::epoll_wait(set.as_raw_fd(), ready.as_mut_ptr(), ready.len() as i32, limit) };
+        got = waited.into();
+    }
+    match usize::try_from(got) {
+        Ok(got) => Ok(got),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            error => Err(error),
+        },
+    }
+}
