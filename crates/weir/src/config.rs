@@ -9,6 +9,7 @@ pub mod ipsec;
 pub mod keys;
 pub mod port;
 pub mod read;
+pub mod relay;
 pub mod route;
 pub mod settings;
 pub mod source;
@@ -62,6 +63,8 @@ pub struct Config {
     pub workers: settings::Workers,
     pub control: settings::Control,
     pub limits: Settings,
+    /// The file is a relay's: there are no ports.
+    pub relay: Option<Box<relay::Relay>>,
 }
 
 /// A file that is refused: rendered complaints.
@@ -75,7 +78,7 @@ const COMPLAINTS_SHOWN: usize = 50;
 
 const KEYS: &[&str] = &[
     "name", "port", "route", "neighbor", "ipsec", "sa", "tunnel", "spd", "policy", "workers", "control",
-    "limits",
+    "limits", "relay",
 ];
 
 /// What is done about the keys file a configuration names.
@@ -154,7 +157,9 @@ pub fn parse_with(file: &str, name: &str, text: String, keys: KeysFrom<'_>) -> R
         return Err(refused(&source, complaints));
     }
     let mut config = build(&source, name, document.get_ref(), document.span(), &mut complaints);
-    check::check(&config, &mut complaints);
+    if document.get_ref().iter().all(|(key, _)| key.get_ref() != "relay") {
+        check::check(&config, &mut complaints);
+    }
     config.read_keys(keys, &mut complaints);
     if complaints.is_empty() {
         check::check_core(&config, &mut complaints);
@@ -223,7 +228,18 @@ fn build<'a>(
         workers: section("workers").and_then(|v| settings::workers(&v, complaints)).unwrap_or_default(),
         control: section("control").and_then(|v| settings::control(&v, complaints)).unwrap_or_default(),
         limits: section("limits").and_then(|v| settings::limits(&v, complaints)).unwrap_or_default(),
+        relay: relay(&fields, complaints),
     }
+}
+
+/// `[relay]`, which stands alone but for `[workers]` and `[control]`.
+fn relay(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Box<relay::Relay>> {
+    let value = fields.get("relay")?;
+    relay::Relay::check_beside(fields, complaints);
+    if let Some(buffers) = fields.get("workers").and_then(|w| w.inside("buffers")) {
+        complaints.add(buffers, "workers: buffers: packets of ports have these; write `buffers` in [relay]");
+    }
+    relay::read(&value, complaints).map(Box::new)
 }
 
 /// The name is part of the socket's path.

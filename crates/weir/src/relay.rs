@@ -18,10 +18,13 @@ use weir_core::relay::Key;
 use weir_core::relay::handshake::ClientInfo;
 
 mod engine;
+pub mod keyfile;
 mod report;
+pub mod settings;
 
 pub use engine::{Engine, Relay, StartError};
 pub use report::{Connection, Report, WorkerReport};
+pub use settings::Settings;
 
 /// A connection that has said and proved who it is, ready for a worker.
 #[derive(Debug)]

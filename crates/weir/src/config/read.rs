@@ -83,6 +83,12 @@ impl<'a> Value<'a> {
         Value { value: value.get_ref(), span: value.span(), subject }
     }
 
+    /// Where a key of this table has its value.
+    pub fn inside(&self, key: &str) -> Option<Range<usize>> {
+        let DeValue::Table(table) = self.value else { return None };
+        Some(table.iter().find(|(k, _)| k.get_ref() == key)?.1.span())
+    }
+
     /// `subject: got X, expected Y; remedy`.
     pub fn refuse(&self, expected: impl Display, remedy: impl Display, complaints: &mut Complaints) {
         let got = match self.value {

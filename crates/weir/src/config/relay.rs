@@ -1,0 +1,332 @@
+//! `[relay]`: a file with it makes `weir run` a DERP relay.
+//!
+//! Promises: everything but `listen` and where the certificate comes from has a default; files are named here and
+//! read by [`Relay::settings`]. Refuses: ports, routes and IPsec beside it, TLS without a word about its
+//! certificate, and files that name what another key of the table makes meaningless.
+
+mod values;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::de::DeValue;
+
+use super::Placed;
+use super::read::{Fields, Value};
+use super::source::Complaints;
+use crate::relay::settings::{Acme, Certificates, Front, Io, Limits, Remote, Settings, Tls};
+use crate::relay::{Engine, Rate, Rates, keyfile};
+
+/// The table, its files not read yet.
+#[derive(Clone, Debug)]
+pub struct Relay {
+    pub span: Range<usize>,
+    pub key: Option<Placed<PathBuf>>,
+    pub mesh_key: Option<Placed<PathBuf>>,
+    pub mesh_with: Vec<Remote>,
+    pub io: Io,
+    pub engine: Engine,
+    pub front: Front,
+}
+
+const KEYS: &[&str] = &[
+    "listen",
+    "http",
+    "stun",
+    "hostname",
+    "tls",
+    "certificates",
+    "certificate",
+    "private_key",
+    "acme",
+    "key",
+    "mesh_key",
+    "mesh_with",
+    "verify",
+    "verify_fail_open",
+    "allow",
+    "home",
+    "bootstrap_dns",
+    "debug",
+    "io",
+    "buffers",
+    "limits",
+];
+const LIMITS: &[&str] = &[
+    "accepts_per_second",
+    "accept_burst",
+    "handshakes",
+    "handshakes_per_source",
+    "connections_per_source",
+    "clients",
+    "queue_frames",
+    "queue_bytes",
+    "receive_bytes_per_second",
+    "receive_burst_bytes",
+    "send_bytes_per_second",
+    "send_burst_bytes",
+];
+/// Let's Encrypt.
+pub const ACME_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
+
+pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Relay> {
+    let fields = value.table(KEYS, "[relay]", complaints)?;
+    let mut engine = Engine::default();
+    let mut front = Front::default();
+    let listen = fields.required("listen", "listen = [\":443\"]", complaints);
+    front.listen = listen.map(|v| values::sockets(&v, 443, complaints)).unwrap_or_default();
+    front.http = fields.get("http").map(|v| values::sockets(&v, 80, complaints)).unwrap_or_default();
+    front.stun = fields.get("stun").map(|v| values::sockets(&v, 3478, complaints)).unwrap_or_default();
+    front.hostname = fields.get("hostname").and_then(|v| values::hostname(&v, complaints));
+    front.tls = fields.get("tls").and_then(|v| v.word(TLS, complaints)).unwrap_or_default();
+    front.certificates = certificates(&fields, &front, complaints);
+    front.access.verify = fields.get("verify").and_then(|v| values::url(&v, complaints));
+    if let Some(open) = fields.get("verify_fail_open").and_then(|v| values::yes_or_no(&v, complaints)) {
+        front.access.fail_open = open;
+    }
+    front.access.allow = fields.get("allow").map(|v| values::keys(&v, complaints)).unwrap_or_default();
+    front.home = fields.get("home").and_then(|v| values::home(&v, complaints)).unwrap_or_default();
+    front.bootstrap_dns =
+        fields.get("bootstrap_dns").map(|v| values::hostnames(&v, complaints)).unwrap_or_default();
+    front.debug = fields.get("debug").map(|v| values::sources(&v, complaints)).unwrap_or_default();
+    if let Some(buffers) = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 256, complaints)) {
+        engine.buffers = buffers as u16;
+    }
+    if let Some(table) = fields.get("limits") {
+        limits(&table, &mut engine, &mut front, complaints);
+    }
+    let mesh_key = fields.get("mesh_key").and_then(|v| values::path(&v, "mesh.key", complaints));
+    Some(Relay {
+        span: fields.span.clone(),
+        key: fields.get("key").and_then(|v| values::path(&v, "relay.key", complaints)),
+        mesh_with: mesh_with(&fields, mesh_key.is_some(), complaints),
+        mesh_key,
+        io: fields.get("io").and_then(|v| v.word(IO, complaints)).unwrap_or_default(),
+        engine,
+        front,
+    })
+}
+
+const TLS: &[(&str, Tls)] =
+    &[("auto", Tls::Auto), ("kernel", Tls::Kernel), ("user", Tls::User), ("off", Tls::Off)];
+const IO: &[(&str, Io)] = &[("auto", Io::Auto), ("io_uring", Io::Uring), ("epoll", Io::Epoll)];
+/// Of 64 KiB each: from 1 MiB to 2 GiB a worker. A ring of the kernel holds no more.
+const BUFFERS: std::ops::RangeInclusive<u32> = 16..=32_768;
+
+/// Exactly one word about the certificate while TLS is on, none while it is off.
+fn certificates(fields: &Fields<'_>, front: &Front, complaints: &mut Complaints) -> Certificates {
+    let (chain, key) = (fields.get("certificate"), fields.get("private_key"));
+    let (word, acme) = (fields.get("certificates"), fields.get("acme"));
+    let given: Vec<&Value<'_>> = [&word, &chain, &acme].into_iter().flatten().collect();
+    let all = given.iter().copied().chain(&key);
+    if front.tls == Tls::Off {
+        for value in all {
+            complaints.add(
+                value.span.clone(),
+                format!("{}: tls is off, so it means nothing; remove it, or `tls`", value.subject),
+            );
+        }
+        return Certificates::SelfSigned;
+    }
+    if given.is_empty() {
+        let at = key.as_ref().map_or(fields.span.clone(), |k| k.span.clone());
+        complaints.add(
+            at,
+            "relay: no word about its certificate; write `certificate` and `private_key`, or `[relay.acme]`, or for a lab `certificates = \"self-signed\"`, or `tls = \"off\"`",
+        );
+    }
+    if let [first, second, ..] = given.as_slice() {
+        complaints.add(
+            second.span.clone(),
+            format!(
+                "{}: `{}` says where the certificate comes from; keep one of them",
+                second.subject,
+                last(&first.subject)
+            ),
+        );
+    }
+    match (&chain, &key) {
+        (Some(chain), Some(key)) => {
+            let chain = values::path(chain, "fullchain.pem", complaints);
+            let key = values::path(key, "privkey.pem", complaints);
+            if let (Some(chain), Some(key)) = (chain, key) {
+                return Certificates::Files { chain: chain.value, key: key.value };
+            }
+        }
+        (Some(chain), None) => complaints.add(
+            chain.span.clone(),
+            "relay: a certificate without `private_key`; write `private_key = \"privkey.pem\"`",
+        ),
+        (None, Some(key)) if !given.is_empty() => complaints.add(
+            key.span.clone(),
+            "relay: a private key without `certificate`; write `certificate = \"fullchain.pem\"`, or remove it",
+        ),
+        _ => {}
+    }
+    if let Some(value) = &acme {
+        return acme_of(value, front, complaints).map_or(Certificates::SelfSigned, Certificates::Acme);
+    }
+    let word = word.and_then(|v| v.word(&[("self-signed", ())], complaints));
+    word.map_or(Certificates::SelfSigned, |()| Certificates::SelfSigned)
+}
+
+/// `verify` of `relay: verify`.
+fn last(subject: &str) -> &str {
+    subject.rsplit(": ").next().unwrap_or(subject)
+}
+
+fn acme_of(value: &Value<'_>, front: &Front, complaints: &mut Complaints) -> Option<Acme> {
+    let fields = value.table(&["directory", "contact", "store", "root"], "[relay.acme]", complaints)?;
+    if front.hostname.is_none() {
+        complaints.add(
+            fields.span.clone(),
+            "relay: acme: a certificate is for a name; write `hostname = \"derp.example.com\"` in [relay]",
+        );
+    }
+    let directory = fields.get("directory").map(|v| values::url(&v, complaints));
+    let contact = fields.get("contact").and_then(|v| {
+        v.text("a mail address", "contact = \"ops@example.com\"", complaints).map(str::to_owned)
+    });
+    let store = fields.get("store").map(|v| values::path(&v, "acme", complaints));
+    let root = fields.get("root").map(|v| values::path(&v, "root.pem", complaints));
+    Some(Acme {
+        directory: directory.unwrap_or_else(|| Some(ACME_DIRECTORY.to_owned()))?,
+        contact,
+        store: match store {
+            None => PathBuf::from("acme"),
+            Some(store) => store?.value,
+        },
+        root: match root {
+            None => None,
+            Some(root) => Some(root?.value),
+        },
+    })
+}
+
+fn mesh_with(fields: &Fields<'_>, has_key: bool, complaints: &mut Complaints) -> Vec<Remote> {
+    let Some(value) = fields.get("mesh_with") else { return Vec::new() };
+    if !has_key && fields.get("mesh_key").is_none() {
+        complaints.add(
+            value.span.clone(),
+            "relay: mesh_with: relays of a mesh know each other by a key; write `mesh_key = \"mesh.key\"`",
+        );
+    }
+    values::remotes(&value, complaints)
+}
+
+fn limits(value: &Value<'_>, engine: &mut Engine, front: &mut Front, complaints: &mut Complaints) {
+    let Some(fields) = value.table(LIMITS, "[relay.limits]", complaints) else { return };
+    let mut number = |key: &str, low: u64, high: u64, usual: u64| {
+        fields.get(key).and_then(|v| v.integer(low..=high, usual, complaints)).unwrap_or(usual)
+    };
+    let usual = Limits::default();
+    let many = 1 << 24;
+    front.limits = Limits {
+        accepts_per_second: number("accepts_per_second", 1, 1_000_000, usual.accepts_per_second.into())
+            as u32,
+        accept_burst: number("accept_burst", 1, 1_000_000, usual.accept_burst.into()) as u32,
+        handshakes: number("handshakes", 1, 1_000_000, usual.handshakes as u64) as usize,
+        handshakes_per_source: number(
+            "handshakes_per_source",
+            1,
+            1_000_000,
+            usual.handshakes_per_source as u64,
+        ) as usize,
+        connections_per_source: number("connections_per_source", 1, many, usual.connections_per_source as u64)
+            as usize,
+        clients: number("clients", 1, many, usual.clients as u64) as usize,
+        ..usual
+    };
+    engine.queue_frames = number("queue_frames", 8, 65_536, engine.queue_frames as u64) as usize;
+    engine.queue_bytes = number("queue_bytes", 128 << 10, 64 << 20, engine.queue_bytes as u64) as usize;
+    front.rates = Rates {
+        receive: rate(&fields, "receive_bytes_per_second", "receive_burst_bytes", complaints),
+        send: rate(&fields, "send_bytes_per_second", "send_burst_bytes", complaints),
+    };
+}
+
+/// A burst is a tenth of a second's worth where none is given, and never less than the largest frame.
+fn rate(fields: &Fields<'_>, rate: &str, burst: &str, complaints: &mut Complaints) -> Option<Rate> {
+    const LEAST: u64 = 66 << 10;
+    let usual = 12_500_000;
+    let per_second = fields.get(rate).map(|v| v.integer(10_000..=1_u64 << 40, usual, complaints));
+    let given = fields.get(burst);
+    let Some(per_second) = per_second else {
+        if let Some(given) = given {
+            complaints.add(
+                given.span.clone(),
+                format!("{}: there is no `{rate}` to burst from; write it, or remove this", given.subject),
+            );
+        }
+        return None;
+    };
+    let bytes_per_second = per_second?;
+    let usual = (bytes_per_second / 10).max(LEAST);
+    let burst = match given {
+        Some(given) => given.integer(LEAST..=1_u64 << 40, usual, complaints)?,
+        None => usual,
+    };
+    Some(Rate { bytes_per_second, burst })
+}
+
+impl Relay {
+    /// Reads the files it names, relative to `folder`; makes the key file where there is none. An error is about
+    /// the span beside it.
+    pub fn settings(
+        &self,
+        name: &str,
+        cpus: &[u32],
+        folder: &Path,
+    ) -> Result<Settings, (Range<usize>, String)> {
+        let (key, at) = match &self.key {
+            Some(key) => (key.value.clone(), key.span.clone()),
+            None => (PathBuf::from(format!("{name}.key")), self.span.clone()),
+        };
+        let secret =
+            keyfile::read_or_make(&folder.join(key)).map_err(|why| (at, format!("relay: key: {why}")))?;
+        let mesh_key = match &self.mesh_key {
+            None => None,
+            Some(path) => Some(
+                keyfile::read_mesh_key(&folder.join(&path.value))
+                    .map_err(|why| (path.span.clone(), format!("relay: mesh_key: {why}")))?,
+            ),
+        };
+        let mut front = self.front.clone();
+        match &mut front.certificates {
+            Certificates::SelfSigned => {}
+            Certificates::Files { chain, key } => {
+                *chain = folder.join(&chain);
+                *key = folder.join(&key);
+            }
+            Certificates::Acme(acme) => {
+                acme.store = folder.join(&acme.store);
+                acme.root = acme.root.take().map(|root| folder.join(root));
+            }
+        }
+        Ok(Settings {
+            name: name.to_owned(),
+            secret,
+            mesh_key,
+            mesh_with: self.mesh_with.clone(),
+            cpus: cpus.to_vec(),
+            io: self.io,
+            engine: self.engine.clone(),
+            front,
+        })
+    }
+
+    /// What cannot stand beside it in one file.
+    pub fn check_beside<'a>(fields: &Fields<'a>, complaints: &mut Complaints) {
+        for key in ["port", "route", "neighbor", "ipsec", "sa", "tunnel", "spd", "policy", "limits"] {
+            let Some(value) = fields.get(key) else { continue };
+            let span = match value.value {
+                DeValue::Array(items) => items.iter().next().map_or(value.span, |first| first.span()),
+                _ => value.span,
+            };
+            complaints.add(
+                span,
+                format!("{key}: the file is a relay's; write it in another file, for a weir of its own, or remove `[relay]`"),
+            );
+        }
+    }
+}

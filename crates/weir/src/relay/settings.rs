@@ -1,0 +1,284 @@
+//! What a relay is told to be, after files were read: nothing in here is looked up again.
+//!
+//! The engine's part is what the workers go by, [`Front`] what is asked before a connection is theirs. Every limit is a
+//! number here, with its usual value and why it is that.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use weir_core::relay::frame::Key;
+use weir_core::relay::handshake::Secret;
+use zeroize::Zeroizing;
+
+use super::{Engine, Rates};
+
+/// A relay, whole.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Of this relay, in logs, the control socket's path and the home page.
+    pub name: String,
+    pub secret: Secret,
+    /// Those who show it are relays of the same region.
+    pub mesh_key: Option<MeshKey>,
+    pub mesh_with: Vec<Remote>,
+    /// One worker each; empty means one for each physical core this process may use.
+    pub cpus: Vec<u32>,
+    pub io: Io,
+    pub engine: Engine,
+    pub front: Front,
+}
+
+/// How sockets are read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Io {
+    #[default]
+    Auto,
+    Uring,
+    Epoll,
+}
+
+/// Who opens and seals TLS records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// The kernel where it can, this program otherwise.
+    #[default]
+    Auto,
+    Kernel,
+    User,
+    /// Plain TCP: for labs and behind a proxy.
+    Off,
+}
+
+/// What is asked before a connection is the workers'.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Front {
+    /// DERP and pages, with TLS unless that is off.
+    pub listen: Vec<SocketAddr>,
+    /// Pages without TLS: captive portal checks and ACME.
+    pub http: Vec<SocketAddr>,
+    pub stun: Vec<SocketAddr>,
+    pub hostname: Option<String>,
+    pub tls: Tls,
+    pub certificates: Certificates,
+    pub access: Access,
+    pub limits: Limits,
+    /// What each client may send (told to it) and is sent.
+    pub rates: Rates,
+    pub home: Home,
+    /// Names `/bootstrap-dns` may be asked about.
+    pub bootstrap_dns: Vec<String>,
+    /// Who may see `/debug/`; nobody by default.
+    pub debug: Vec<Source>,
+}
+
+/// Where certificates come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Certificates {
+    /// Made at the start, trusted by nobody: for labs.
+    #[default]
+    SelfSigned,
+    /// PEM files, read again when they change.
+    Files {
+        chain: PathBuf,
+        key: PathBuf,
+    },
+    Acme(Acme),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acme {
+    /// URL of the directory.
+    pub directory: String,
+    pub contact: Option<String>,
+    /// Account and certificates are kept in this folder.
+    pub store: PathBuf,
+    /// PEM of the authority that signed the directory's own certificate; the system's otherwise.
+    pub root: Option<PathBuf>,
+}
+
+/// Who may connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Asked about each client.
+    pub verify: Option<String>,
+    /// What becomes of clients while nobody answers there.
+    pub fail_open: bool,
+    /// When there are any, nobody else.
+    pub allow: Vec<Key>,
+}
+
+impl Default for Access {
+    fn default() -> Access {
+        Access { verify: None, fail_open: true, allow: Vec::new() }
+    }
+}
+
+/// What strangers can cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections taken a second, and at once after a pause. Later ones wait in the kernel's queue.
+    pub accepts_per_second: u32,
+    pub accept_burst: u32,
+    /// Connections that are not yet clients, all together.
+    pub handshakes: usize,
+    /// The same from one address (IPv6: one /64).
+    pub handshakes_per_source: usize,
+    /// Connected at once. One more is refused.
+    pub clients: usize,
+    /// Clients and others from one address (IPv6: one /64).
+    pub connections_per_source: usize,
+    /// A step of a handshake takes no longer.
+    pub step: Duration,
+    /// A page takes no longer, nor does a pause between two on one connection.
+    pub page: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            // A TLS handshake costs about a third of a millisecond: more than this is more than a core.
+            accepts_per_second: 5000,
+            accept_burst: 20_000,
+            // At some 40 KiB each 400 MB at worst; a storm of 10,000 clients fits.
+            handshakes: 10_000,
+            handshakes_per_source: 10_000,
+            clients: 1 << 20,
+            // A site behind one address may be large.
+            connections_per_source: 100_000,
+            step: Duration::from_secs(10),
+            page: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What `/` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Home {
+    #[default]
+    Usual,
+    Blank,
+    /// Sent on to this URL.
+    Redirect(String),
+}
+
+/// A prefix of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    pub address: IpAddr,
+    pub length: u8,
+}
+
+impl Source {
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(net), IpAddr::V4(a)) => {
+                same(net.to_bits().into(), a.to_bits().into(), 32, self.length)
+            }
+            (IpAddr::V6(net), IpAddr::V6(a)) => same(net.to_bits(), a.to_bits(), 128, self.length),
+            _ => false,
+        }
+    }
+}
+
+/// Whether the first `length` of `width` bits agree.
+fn same(a: u128, b: u128, width: u32, length: u8) -> bool {
+    let beside = width - u32::from(length).min(width);
+    (a ^ b).checked_shr(beside).unwrap_or(0) == 0
+}
+
+/// Another relay of the mesh, to be dialled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// As the operator wrote it.
+    pub name: String,
+    /// Name or address, without brackets.
+    pub host: String,
+    pub port: u16,
+    pub tls: bool,
+}
+
+/// 64 hex digits that relays of a mesh share. Never printed.
+#[derive(Clone)]
+pub struct MeshKey(Zeroizing<String>);
+
+impl MeshKey {
+    /// Of a file's text; blanks around it do not count.
+    pub fn new(text: &str) -> Result<MeshKey, String> {
+        let text = text.trim();
+        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(format!(
+                "the mesh key has {} characters, expected 64 hex digits; make one with `openssl rand -hex 32`",
+                text.chars().count()
+            ));
+        }
+        Ok(MeshKey(Zeroizing::new(text.to_ascii_lowercase())))
+    }
+
+    /// Takes as long wherever the two differ.
+    pub fn matches(&self, shown: &str) -> bool {
+        let shown = shown.as_bytes();
+        let differ = self.0.bytes().zip(shown).fold(0, |sum, (a, b)| sum | (a ^ b.to_ascii_lowercase()));
+        shown.len() == self.0.len() && differ == 0
+    }
+
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for MeshKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MeshKey(…)")
+    }
+}
+
+impl PartialEq for MeshKey {
+    fn eq(&self, other: &MeshKey) -> bool {
+        self.matches(&other.0)
+    }
+}
+
+impl Default for Front {
+    fn default() -> Front {
+        Front {
+            listen: Vec::new(),
+            http: Vec::new(),
+            stun: Vec::new(),
+            hostname: None,
+            tls: Tls::Auto,
+            certificates: Certificates::SelfSigned,
+            access: Access::default(),
+            limits: Limits::default(),
+            rates: Rates::default(),
+            home: Home::Usual,
+            bootstrap_dns: Vec::new(),
+            debug: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_holds_its_addresses_and_no_others() {
+        let net = Source { address: "192.0.2.0".parse().expect("an address"), length: 24 };
+        let (inside, outside) = ("192.0.2.255", "192.0.3.0");
+        assert!(net.contains(inside.parse().expect("an address")));
+        assert!(net.contains("::ffff:192.0.2.7".parse().expect("mapped")));
+        assert!(!net.contains(outside.parse().expect("an address")));
+        let all = Source { address: "::".parse().expect("an address"), length: 0 };
+        assert!(all.contains("2001:db8::1".parse().expect("an address")) && !all.contains(net.address));
+    }
+
+    #[test]
+    fn only_the_same_mesh_key_matches() {
+        let key = MeshKey::new(&format!(" {}\n", "aB".repeat(32))).expect("a key");
+        assert!(key.matches(&"ab".repeat(32)));
+        assert!(!key.matches(&"ab".repeat(31)) && !key.matches("") && !key.matches(&"ac".repeat(32)));
+        assert!(MeshKey::new("short").is_err());
+        assert_eq!(format!("{key:?}"), "MeshKey(…)");
+    }
+}
