@@ -14,6 +14,7 @@
 pub mod config;
 mod error;
 mod handshake;
+pub mod kernel;
 mod post_handshake;
 pub mod record;
 mod session;
@@ -21,6 +22,7 @@ mod session;
 pub use config::{ClientOptions, Trust, client_config, server_config};
 pub use error::TlsError;
 pub use handshake::{Facts, Handshake, Progress};
+pub use kernel::{Kernel, NotOffloaded};
 pub use session::{Established, News, Opened, Session};
 
 /// Content types of a record (RFC 8446 5.1).

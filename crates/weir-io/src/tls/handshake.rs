@@ -4,6 +4,7 @@
 //! and not yet used stays in the caller's buffer; an error leaves the alert for the peer in `to_send`.
 //! Refuses: nothing of its own; rustls judges.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::UnbufferedClientConnection;
@@ -261,4 +262,10 @@ fn append(out: &mut Vec<u8>, mut write: impl FnMut(&mut [u8]) -> Result<usize, O
     }
     out.truncate(at + written.unwrap_or(0));
     written.is_ok()
+}
+
+impl fmt::Debug for Handshake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshake").finish_non_exhaustive()
+    }
 }

@@ -42,9 +42,9 @@ const VERSION_12: [u8; 2] = [3, 3];
 /// Blocks of 16 bytes that one AES-GCM key may encrypt. RFC 8446 5.5 allows 2^24.5 full records, rustls
 /// counts 2^24; of 2^10 blocks each, that is 2^34 blocks = 256 GiB. The bound is one of blocks
 /// (draft-irtf-cfrg-aead-limits), so short records do not wear a key out sooner than long ones.
-const BLOCKS_LIMIT: u64 = 1 << 34;
+pub(super) const BLOCKS_LIMIT: u64 = 1 << 34;
 /// From here on the key should be changed: half of the limit leaves as much time to do it.
-const BLOCKS_WORN: u64 = BLOCKS_LIMIT / 2;
+pub(super) const BLOCKS_WORN: u64 = BLOCKS_LIMIT / 2;
 
 /// How the records of a stream look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

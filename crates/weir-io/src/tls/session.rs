@@ -4,6 +4,7 @@
 //! are followed; tickets reach rustls' store. The peer's wish for new keys of ours is news, since our
 //! answer has its place in what is being sent. Refuses: see [`super`].
 
+use std::fmt;
 use std::ops::Range;
 
 use rustls::client::ClientConnectionData;
@@ -215,6 +216,18 @@ impl Session {
             out.truncate(at);
         }
         sealed
+    }
+}
+
+impl fmt::Debug for Established {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Established").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
     }
 }
 
