@@ -10,6 +10,8 @@
 
 pub mod bucket;
 pub mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod handshake;
 pub mod pieces;
 pub mod queue;

@@ -7,8 +7,11 @@ use std::fmt::Write as _;
 use std::panic;
 use std::path::Path;
 
-use weir_core::wire::FUZZ_TARGETS;
+use weir_core::relay::frame::{Gone, Key, Presence};
+use weir_core::relay::handshake::{ClientInfo, Secret};
+use weir_core::relay::{self, fuzz, stun};
 use weir_core::wire::build::{self, Frame};
+use weir_core::wire::{FUZZ_TARGETS, FuzzTarget};
 
 /// Inputs a target gets: about a second each, unoptimised.
 const DEFAULT_INPUTS: usize = 200_000;
@@ -115,11 +118,49 @@ fn inputs() -> usize {
     wished.unwrap_or(DEFAULT_INPUTS)
 }
 
+/// Frames of the relay's protocol, what is in a client's box, a question to STUN, and some frames in a row.
+fn relay_seeds() -> Vec<Vec<u8>> {
+    let (a, b) = (Key([1; 32]), Key([2; 32]));
+    let address = Presence { address: [192, 0, 2, 1].into(), port: 4242, flags: 1 };
+    let mut seeds =
+        vec![Vec::new(), br#"{"meshKey":"00","version":2,"CanAckPings":true,"IsProber":true}"#.to_vec()];
+    let mut all = vec![0, 6];
+    for frame in [
+        relay::Frame::ServerKey(a),
+        relay::Frame::ServerInfo([3; 24], &[4; 20]),
+        relay::Frame::SendPacket(a, &[5; 30]),
+        relay::Frame::ForwardPacket(a, b, b"data"),
+        relay::Frame::PeerGone(a, Gone::NotHere),
+        relay::Frame::PeerPresent(a, Some(address)),
+        relay::Frame::WatchConns,
+        relay::Frame::ClosePeer(b),
+        relay::Frame::NotePreferred(true),
+        relay::Frame::Ping(b"12345678"),
+        relay::Frame::Health(b"ill"),
+        relay::Frame::Restarting(10, 2000),
+        relay::Frame::KeepAlive,
+    ] {
+        let mut bytes = Vec::new();
+        frame.write(&mut bytes);
+        all.extend_from_slice(&bytes);
+        seeds.push(bytes);
+    }
+    seeds.push(all);
+    let mut bytes = Vec::new();
+    ClientInfo::default().seal(&Secret::new([1; 32]), &Secret::new([7; 32]).public(), [0; 24], &mut bytes);
+    bytes.remove(5);
+    seeds.push(bytes);
+    let mut bytes = Vec::new();
+    stun::ask(b"transaction!", &mut bytes);
+    seeds.push(bytes);
+    seeds.push((0..200).map(|i: u8| i.wrapping_mul(73)).collect());
+    seeds
+}
+
 /// Runs one target; a panic names the input that caused it.
-fn run(name: &str, target: fn(&[u8]), seeds: &[Vec<u8>]) -> Result<(), String> {
+fn run(name: &str, target: FuzzTarget, seeds: &[Vec<u8>], total: usize) -> Result<(), String> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ name.bytes().map(u64::from).sum::<u64>());
     let mut input = Vec::new();
-    let total = inputs();
     for count in 0..total {
         match seeds.get(count) {
             Some(seed) => input.clone_from(seed),
@@ -134,13 +175,11 @@ fn run(name: &str, target: fn(&[u8]), seeds: &[Vec<u8>]) -> Result<(), String> {
     Ok(())
 }
 
-#[test]
-fn no_input_makes_a_parser_panic() {
-    let seeds = &seeds();
+fn run_all(targets: &[(&str, FuzzTarget)], seeds: &[Vec<u8>], total: usize) {
     let failures: Vec<String> = std::thread::scope(|scope| {
-        let runs: Vec<_> = FUZZ_TARGETS
+        let runs: Vec<_> = targets
             .iter()
-            .map(|&(name, target)| scope.spawn(move || run(name, target, seeds)))
+            .map(|&(name, target)| scope.spawn(move || run(name, target, seeds, total)))
             .collect();
         runs.into_iter().filter_map(|run| run.join().expect("panics are caught").err()).collect()
     });
@@ -148,11 +187,27 @@ fn no_input_makes_a_parser_panic() {
 }
 
 #[test]
+fn no_input_makes_a_parser_panic() {
+    run_all(FUZZ_TARGETS, &seeds(), inputs());
+}
+
+#[test]
+fn no_input_makes_the_relays_protocol_panic() {
+    run_all(fuzz::FUZZ_TARGETS, &relay_seeds(), inputs());
+}
+
+#[test]
+fn no_sequence_confuses_the_relays_streams_and_registry() {
+    run_all(fuzz::FUZZ_SEQUENCES, &relay_seeds(), inputs() / 20);
+}
+
+#[test]
 fn every_fuzz_function_has_a_target_in_the_fuzz_workspace() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("fuzz/Cargo.toml");
     // Those that keep state have smoke tests of their own: their inputs are sequences of frames.
-    for name in FUZZ_TARGETS.iter().map(|(name, _)| *name).chain([
+    let one_input = FUZZ_TARGETS.iter().chain(fuzz::FUZZ_TARGETS).chain(fuzz::FUZZ_SEQUENCES);
+    for name in one_input.map(|(name, _)| *name).chain([
         "router",
         "gate",
         "esp_open",

@@ -8,7 +8,7 @@
 //! Promises: whole frames are named as ranges of what was received, without a copy or an allocation; of a frame that
 //! is cut by the end, only what has come is kept, and given back once it is whole, so that an idle stream holds no memory;
 //! the same frames come out however the stream is cut. Frames of types the side has no use for are skipped, never kept.
-//! Refuses, at its header: a frame longer than its type allows. After that the stream is of no use.
+//! Refuses, at its header: a frame shorter or longer than its type allows. After that the stream is of no use.
 
 use std::ops::Range;
 
@@ -104,8 +104,7 @@ impl Cutter {
             *at = bytes.len();
             return Ok(None);
         };
-        frame::admit(code, length)?;
-        if !self.side.takes(code) {
+        if !self.takes(code, length)? {
             *at += HEADER;
             self.skip = length as u32;
             return Ok(Some(Piece::Skipped(code, length)));
@@ -122,14 +121,24 @@ impl Cutter {
         Ok(Some(Piece::InPlace(range)))
     }
 
+    /// Whether a frame with this header is taken, or passed over.
+    fn takes(&self, code: u8, length: usize) -> Result<bool, Malformed> {
+        let takes = self.side.takes(code);
+        if takes {
+            frame::admit(code, length)?
+        } else {
+            frame::admit_unused(code, length)?
+        }
+        Ok(takes)
+    }
+
     /// Adds to the frame that was cut by the end of what was received before.
     fn complete(&mut self, bytes: &[u8], at: &mut usize) -> Result<Option<Piece>, Malformed> {
         if self.kept.len() < HEADER {
             self.keep(HEADER, bytes, at);
         }
         let Some((code, length)) = frame::head(&self.kept) else { return Ok(None) };
-        frame::admit(code, length)?;
-        if !self.side.takes(code) {
+        if !self.takes(code, length)? {
             self.kept = Vec::new();
             self.skip = length as u32;
             return Ok(Some(Piece::Skipped(code, length)));
@@ -146,5 +155,140 @@ impl Cutter {
         let end = bytes.len().min(*at + whole - self.kept.len());
         self.kept.extend_from_slice(&bytes[*at..end]);
         *at = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::frame::{FRAME_MAX, Frame, KEY, Key, PACKET_MAX};
+
+    const ALICE: Key = Key([1; KEY]);
+
+    fn stream(frames: &[Frame<'_>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        frames.iter().for_each(|frame| frame.write(&mut bytes));
+        bytes
+    }
+
+    fn unknown(length: u32) -> Vec<u8> {
+        let mut bytes = vec![0x7f];
+        bytes.extend(length.to_be_bytes());
+        bytes.extend(vec![0x04; length as usize]);
+        bytes
+    }
+
+    /// Every piece of what is received in parts; frames as their bytes.
+    fn cut(parts: &[&[u8]]) -> Result<Vec<Vec<u8>>, Malformed> {
+        let mut cutter = Cutter::new(Side::Server);
+        let mut whole = Vec::new();
+        for part in parts {
+            let mut at = 0;
+            while let Some(piece) = cutter.next(part, &mut at)? {
+                match piece {
+                    Piece::InPlace(range) => whole.push(part[range].to_vec()),
+                    Piece::Owned(bytes) => whole.push(bytes),
+                    Piece::Skipped(code, length) => whole.push(format!("{code} {length}").into_bytes()),
+                }
+            }
+            assert_eq!(at, part.len(), "all is used up");
+        }
+        assert!(cutter.is_between_frames());
+        Ok(whole)
+    }
+
+    #[test]
+    fn the_same_frames_come_out_wherever_the_stream_is_cut() {
+        let frames = [
+            Frame::SendPacket(ALICE, b"one"),
+            Frame::WatchConns,
+            Frame::Ping(b"12345678"),
+            Frame::SendPacket(ALICE, b""),
+        ];
+        let mut bytes = stream(&frames[..2]);
+        bytes.extend(unknown(40));
+        bytes.extend(unknown(0));
+        bytes.extend(stream(&frames[2..]));
+        let expected = cut(&[&bytes]).expect("it is well formed");
+        assert_eq!(expected.len(), 6);
+        for first in 0..=bytes.len() {
+            for second in first..=bytes.len() {
+                let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
+                assert_eq!(cut(&parts).as_ref(), Ok(&expected), "cut at {first} and {second}");
+            }
+        }
+        let single: Vec<&[u8]> = bytes.chunks(1).collect();
+        assert_eq!(cut(&single), Ok(expected));
+    }
+
+    #[test]
+    fn whole_frames_are_named_where_they_are_and_nothing_is_kept() {
+        let bytes = stream(&[Frame::SendPacket(ALICE, &[7; 1400]), Frame::SendPacket(ALICE, &[8; 100])]);
+        let (mut cutter, mut at) = (Cutter::new(Side::Server), 0);
+        assert_eq!(cutter.next(&bytes, &mut at), Ok(Some(Piece::InPlace(0..1437))));
+        assert_eq!(cutter.next(&bytes, &mut at), Ok(Some(Piece::InPlace(1437..1574))));
+        assert_eq!(cutter.next(&bytes, &mut at), Ok(None));
+        assert_eq!(cutter.memory(), 0);
+    }
+
+    #[test]
+    fn memory_goes_with_the_frame_it_was_kept_for() {
+        let bytes = stream(&[Frame::SendPacket(ALICE, &[7; 1400])]);
+        let mut cutter = Cutter::new(Side::Server);
+        assert_eq!(cutter.next(&bytes[..700], &mut 0), Ok(None));
+        assert!(cutter.memory() >= 700);
+        assert_eq!(cutter.next(&bytes[700..], &mut 0), Ok(Some(Piece::Owned(bytes.clone()))));
+        assert_eq!(cutter.memory(), 0);
+    }
+
+    #[test]
+    fn a_header_that_promises_much_takes_memory_only_as_it_comes() {
+        let bytes = stream(&[Frame::SendPacket(ALICE, &[7; PACKET_MAX])]);
+        let mut cutter = Cutter::new(Side::Server);
+        assert_eq!(cutter.next(&bytes[..40], &mut 0), Ok(None));
+        assert!(cutter.memory() <= RESERVED, "{} bytes for 40", cutter.memory());
+    }
+
+    #[test]
+    fn a_skipped_frame_is_not_stored() {
+        let bytes = unknown(FRAME_MAX as u32);
+        let (mut cutter, mut at) = (Cutter::new(Side::Server), 0);
+        assert_eq!(cutter.next(&bytes[..64], &mut at), Ok(Some(Piece::Skipped(0x7f, FRAME_MAX))));
+        assert_eq!(cutter.next(&bytes[..64], &mut at), Ok(None));
+        assert_eq!(cutter.memory(), 0);
+        assert!(!cutter.is_between_frames());
+        assert_eq!(cutter.next(&bytes[64..], &mut 0), Ok(None));
+        assert!(cutter.is_between_frames());
+    }
+
+    #[test]
+    fn what_a_server_has_no_use_for_is_skipped_and_a_client_takes_it() {
+        let bytes = stream(&[Frame::Health(b"ill")]);
+        assert_eq!(Cutter::new(Side::Server).next(&bytes, &mut 0), Ok(Some(Piece::Skipped(0x14, 3))));
+        assert_eq!(Cutter::new(Side::Client).next(&bytes, &mut 0), Ok(Some(Piece::InPlace(0..8))));
+    }
+
+    #[test]
+    fn frames_of_no_possible_length_are_refused_at_their_header() {
+        let wrong = [
+            (0x04, PACKET_MAX + 33),
+            (0x04, 31),
+            (0x0a, 63),
+            (0x07, 0),
+            (0x07, 2),
+            (0x10, 1),
+            (0x11, 33),
+            (0x12, 7),
+            (0x12, 1001),
+            (0x7f, FRAME_MAX + 1),
+        ];
+        for (code, length) in wrong {
+            let [a, b, c, d] = (length as u32).to_be_bytes();
+            let header = [code, a, b, c, d];
+            for at in 0..HEADER {
+                let parts: [&[u8]; 2] = [&header[..at], &header[at..]];
+                assert!(cut(&parts).is_err(), "{code:#x} of {length} bytes, cut at {at}");
+            }
+        }
     }
 }

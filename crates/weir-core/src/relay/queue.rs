@@ -145,3 +145,95 @@ impl<T> Queue<T> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FEW: Limits = Limits { packets: 3, bytes: 100 };
+
+    /// Pushes items of so many bytes, named by their number; what fell out.
+    fn pushed(queue: &mut Queue<u32>, class: Class, items: &[(u32, u32)]) -> Vec<(u32, Reason)> {
+        let mut fallen = Vec::new();
+        for &(item, bytes) in items {
+            queue.push(class, item, bytes, u64::from(item), |item, why| fallen.push((item, why)));
+        }
+        fallen
+    }
+
+    fn all(queue: &mut Queue<u32>) -> Vec<u32> {
+        std::iter::from_fn(|| queue.pop().map(|popped| popped.item)).collect()
+    }
+
+    #[test]
+    fn the_oldest_falls_out_of_a_queue_that_has_too_many() {
+        let mut queue = Queue::new(FEW, FEW);
+        let fallen = pushed(&mut queue, Class::Data, &[(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]);
+        assert_eq!(fallen, [(1, Reason::QueueHead), (2, Reason::QueueHead)]);
+        assert_eq!(all(&mut queue), [3, 4, 5]);
+    }
+
+    #[test]
+    fn as_many_fall_out_as_one_large_packet_takes() {
+        let mut queue = Queue::new(FEW, FEW);
+        let fallen = pushed(&mut queue, Class::Data, &[(1, 40), (2, 40), (3, 70)]);
+        assert_eq!(fallen, [(1, Reason::QueueHead), (2, Reason::QueueHead)]);
+        assert_eq!((queue.len(), queue.bytes()), (1, 70));
+    }
+
+    #[test]
+    fn what_can_never_fit_falls_out_itself_and_nothing_else() {
+        let mut queue = Queue::new(FEW, FEW);
+        let fallen = pushed(&mut queue, Class::Data, &[(1, 40), (2, 101)]);
+        assert_eq!(fallen, [(2, Reason::QueueTail)]);
+        assert_eq!(all(&mut queue), [1]);
+    }
+
+    #[test]
+    fn data_never_pushes_out_path_discovery() {
+        let mut queue = Queue::new(FEW, FEW);
+        pushed(&mut queue, Class::Disco, &[(1, 70)]);
+        pushed(&mut queue, Class::Data, &[(2, 90), (3, 90), (4, 90)]);
+        assert_eq!(all(&mut queue), [1, 4]);
+    }
+
+    #[test]
+    fn path_discovery_goes_first_and_does_not_starve_data() {
+        let many = Limits { packets: 100, bytes: 100 };
+        let mut queue = Queue::new(many, many);
+        pushed(&mut queue, Class::Data, &[(100, 1), (101, 1)]);
+        pushed(&mut queue, Class::Disco, &(0..20).map(|i| (i, 1)).collect::<Vec<_>>());
+        let order = all(&mut queue);
+        assert_eq!(order[..10], [0, 1, 2, 3, 4, 5, 6, 7, 100, 8]);
+        assert_eq!(order.iter().position(|&item| item == 101), Some(17));
+        assert_eq!(order.len(), 22);
+    }
+
+    #[test]
+    fn what_waits_knows_since_when() {
+        let mut queue = Queue::new(FEW, FEW);
+        pushed(&mut queue, Class::Data, &[(5, 1), (9, 1)]);
+        pushed(&mut queue, Class::Disco, &[(7, 1)]);
+        assert_eq!(queue.oldest(), Some(5));
+        assert_eq!(queue.pop(), Some(Popped { item: 7, class: Class::Disco, since: 7 }));
+        assert_eq!(queue.pop(), Some(Popped { item: 5, class: Class::Data, since: 5 }));
+    }
+
+    #[test]
+    fn everything_pushed_comes_out_once() {
+        let mut queue = Queue::new(FEW, Limits { packets: 2, bytes: 50 });
+        let items: Vec<(u32, u32)> = (0..200).map(|i| (i, i * 37 % 120)).collect();
+        let mut out = Vec::new();
+        for (at, item) in items.iter().enumerate() {
+            let class = Class::ALL[at % 3 % 2];
+            out.extend(pushed(&mut queue, class, &[*item]).into_iter().map(|(item, _)| item));
+            if at % 5 == 0 {
+                out.extend(queue.pop().map(|popped| popped.item));
+            }
+        }
+        out.extend(queue.drain().map(|(item, _)| item));
+        assert!(queue.is_empty() && queue.bytes() == 0);
+        out.sort_unstable();
+        assert_eq!(out, (0..200).collect::<Vec<_>>());
+    }
+}

@@ -160,3 +160,68 @@ fn crc32(bytes: &[u8]) -> u32 {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRANSACTION: Transaction = *b"transaction!";
+
+    fn asked() -> Vec<u8> {
+        let mut out = Vec::new();
+        ask(&TRANSACTION, &mut out);
+        out
+    }
+
+    #[test]
+    fn checksums_are_those_of_everybody() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn a_request_has_the_bytes_that_the_field_sends() {
+        // The CRC-32 is zlib's.
+        let mut expected = vec![0, 1, 0, 20, 0x21, 0x12, 0xa4, 0x42];
+        expected.extend(TRANSACTION);
+        expected.extend([0x80, 0x22, 0, 8]);
+        expected.extend(b"tailnode");
+        expected.extend([0x80, 0x28, 0, 4]);
+        expected.extend([0xf7, 0xe5, 0xee, 0x09]);
+        assert_eq!(asked(), expected);
+    }
+
+    #[test]
+    fn who_asks_learns_its_address() {
+        let transaction = request(&asked()).expect("it is a request");
+        let mapped: SocketAddr = "[::ffff:192.0.2.1]:4242".parse().expect("an address");
+        for (source, seen) in [
+            ("192.0.2.1:4242".parse().expect("an address"), "192.0.2.1:4242"),
+            ("[2001:db8::7]:1".parse().expect("an address"), "[2001:db8::7]:1"),
+            (mapped, "192.0.2.1:4242"),
+        ] {
+            let mut out = Vec::new();
+            respond(&transaction, source, &mut out);
+            assert!(out.len() <= RESPONSE_MAX);
+            assert_eq!(answer(&TRANSACTION, &out).map(|seen| seen.to_string()), Some(seen.to_string()));
+            assert_eq!(answer(b"another one.", &out), None);
+        }
+    }
+
+    #[test]
+    fn only_requests_of_tailnodes_with_a_fingerprint_last_are_answered() {
+        let whole = asked();
+        assert_eq!(request(&whole), Ok(TRANSACTION));
+        for length in 0..whole.len() {
+            assert!(request(&whole[..length]).is_err(), "{length} bytes of {}", whole.len());
+        }
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            assert!(request(&changed).is_err(), "byte {at} changed");
+        }
+        let mut longer = whole.clone();
+        longer.extend([0x80, 0x22, 0, 0]);
+        assert_eq!(request(&longer), Err(Ignored::Fingerprint));
+        assert_eq!(request(b"GET / HTTP/1.1\r\nHost: x"), Err(Ignored::NotStun));
+    }
+}
