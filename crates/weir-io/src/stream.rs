@@ -11,11 +11,11 @@
 //! stream comes. A call about a stream that was closed does nothing. When buffers run out, receiving waits for
 //! their return and nothing is lost. Refuses: use from another thread, except for [`Streams::waker`].
 
-#[allow(dead_code)] // lending to the kernel comes with io_uring
 mod buffers;
 mod epoll;
 mod slots;
 mod socket;
+mod uring;
 
 use std::fmt;
 use std::io;
@@ -30,9 +30,14 @@ pub use slots::StreamId;
 use crate::wake::Waker;
 use buffers::Pool;
 use epoll::Epoll;
+use uring::Uring;
 
 /// Parts of a send: what the kernel takes in one call (`IOV_MAX`).
 pub const MOST_PARTS: usize = 1024;
+
+/// Buffers the kernel has at a time, at most: they are used in turn, so more of them would leave the cache (32 are
+/// 2 MiB) before they come again.
+const MOST_LENT: usize = 32;
 
 /// How the kernel is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,12 +128,12 @@ pub struct Streams {
     pool: Rc<Pool>,
     chosen: Chosen,
     waker: Arc<Waker>,
-    counters: Counters,
 }
 
 #[derive(Debug)]
 enum Kernel {
-    Epoll(Epoll),
+    Uring(Box<Uring>),
+    Epoll(Box<Epoll>),
 }
 
 impl Streams {
@@ -136,16 +141,14 @@ impl Streams {
     pub fn new(backend: Backend, buffers: u16) -> io::Result<Streams> {
         let pool = Pool::new(buffers)?;
         let waker = Arc::new(Waker::new()?);
-        let why = match backend {
-            Backend::Epoll => "configured",
-            Backend::Auto => "io_uring is not used",
-            Backend::Uring => {
-                return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring is not used: take epoll"));
-            }
+        let depth = usize::from(buffers.div_ceil(2)).min(MOST_LENT);
+        let (kernel, chosen) = match backend {
+            Backend::Epoll => epoll(&waker, "configured".to_owned())?,
+            Backend::Uring => uring(&pool, &waker, depth)?,
+            Backend::Auto => uring(&pool, &waker, depth)
+                .or_else(|error| epoll(&waker, format!("io_uring is not to be had: {error}")))?,
         };
-        let kernel = Kernel::Epoll(Epoll::new(&waker)?);
-        let chosen = Chosen::Epoll { why: why.to_owned() };
-        Ok(Streams { kernel, pool, chosen, waker, counters: Counters::default() })
+        Ok(Streams { kernel, pool, chosen, waker })
     }
 
     pub fn backend(&self) -> &Chosen {
@@ -162,6 +165,7 @@ impl Streams {
     pub fn adopt(&mut self, socket: OwnedFd, token: u64, kernel_tls: bool) -> io::Result<StreamId> {
         socket::leave_at_once(&socket);
         match &mut self.kernel {
+            Kernel::Uring(uring) => Ok(uring.adopt(socket, token, kernel_tls)),
             Kernel::Epoll(epoll) => epoll.adopt(socket, token, kernel_tls),
         }
     }
@@ -171,6 +175,7 @@ impl Streams {
     /// [`MOST_PARTS`] parts the first are sent.
     pub fn send(&mut self, id: StreamId, parts: Vec<Part>) {
         match &mut self.kernel {
+            Kernel::Uring(uring) => uring.send(id, parts),
             Kernel::Epoll(epoll) => epoll.send(id, parts),
         }
     }
@@ -178,6 +183,7 @@ impl Streams {
     /// Asks for one [`Event::Writable`].
     pub fn notify_writable(&mut self, id: StreamId) {
         match &mut self.kernel {
+            Kernel::Uring(uring) => uring.notify_writable(id),
             Kernel::Epoll(epoll) => epoll.notify_writable(id),
         }
     }
@@ -185,6 +191,7 @@ impl Streams {
     /// Stops receiving. What the kernel had already received may still come with the next turn.
     pub fn pause(&mut self, id: StreamId) {
         match &mut self.kernel {
+            Kernel::Uring(uring) => uring.pause(id),
             Kernel::Epoll(epoll) => epoll.pause(id),
         }
     }
@@ -192,6 +199,7 @@ impl Streams {
     /// Receives again.
     pub fn resume(&mut self, id: StreamId) {
         match &mut self.kernel {
+            Kernel::Uring(uring) => uring.resume(id),
             Kernel::Epoll(epoll) => epoll.resume(id),
         }
     }
@@ -199,6 +207,7 @@ impl Streams {
     /// Closes a stream with the next turn, after trying what was to be sent. Its token gets no more events.
     pub fn close(&mut self, id: StreamId) {
         match &mut self.kernel {
+            Kernel::Uring(uring) => uring.close(id),
             Kernel::Epoll(epoll) => epoll.close(id),
         }
     }
@@ -207,7 +216,8 @@ impl Streams {
     /// what happened to `events`. Returns early, with nothing, when a signal came.
     pub fn turn(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         match &mut self.kernel {
-            Kernel::Epoll(epoll) => epoll.turn(timeout, &self.pool, &self.waker, &mut self.counters, events),
+            Kernel::Uring(uring) => uring.turn(timeout, events),
+            Kernel::Epoll(epoll) => epoll.turn(timeout, &self.pool, events),
         }
     }
 
@@ -219,6 +229,7 @@ impl Streams {
     /// Streams adopted and not yet closed.
     pub fn len(&self) -> usize {
         match &self.kernel {
+            Kernel::Uring(uring) => uring.len(),
             Kernel::Epoll(epoll) => epoll.len(),
         }
     }
@@ -230,14 +241,27 @@ impl Streams {
     /// Bytes of this process mapped or allocated for streams; the kernel's sockets have theirs besides.
     pub fn memory(&self) -> usize {
         let tables = match &self.kernel {
+            Kernel::Uring(uring) => uring.bytes(),
             Kernel::Epoll(epoll) => epoll.bytes(),
         };
         self.pool.bytes() + tables
     }
 
     pub fn counters(&self) -> Counters {
-        self.counters
+        match &self.kernel {
+            Kernel::Uring(uring) => uring.counters(),
+            Kernel::Epoll(epoll) => epoll.counters(),
+        }
     }
+}
+
+fn uring(pool: &Rc<Pool>, waker: &Arc<Waker>, depth: usize) -> io::Result<(Kernel, Chosen)> {
+    let (uring, with) = Uring::new(pool, waker.clone(), depth)?;
+    Ok((Kernel::Uring(Box::new(uring)), Chosen::Uring { with }))
+}
+
+fn epoll(waker: &Arc<Waker>, why: String) -> io::Result<(Kernel, Chosen)> {
+    Ok((Kernel::Epoll(Box::new(Epoll::new(waker.clone())?)), Chosen::Epoll { why }))
 }
 
 /// What a receive of this kind of record is to the user.

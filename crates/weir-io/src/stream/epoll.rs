@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::buffers::{Part, Pool};
@@ -49,6 +50,8 @@ pub(super) struct Epoll {
     answers: Vec<Event>,
     ready: Vec<libc::epoll_event>,
     gathered: Vec<libc::iovec>,
+    waker: Arc<Waker>,
+    counters: Counters,
 }
 
 impl std::fmt::Debug for Epoll {
@@ -58,7 +61,7 @@ impl std::fmt::Debug for Epoll {
 }
 
 impl Epoll {
-    pub(super) fn new(waker: &Waker) -> io::Result<Epoll> {
+    pub(super) fn new(waker: Arc<Waker>) -> io::Result<Epoll> {
         // SAFETY: epoll_create1 takes no memory; its result is checked before it is owned.
         let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if set < 0 {
@@ -76,6 +79,8 @@ impl Epoll {
             answers: Vec::new(),
             ready: vec![libc::epoll_event { events: 0, u64: 0 }; READY],
             gathered: Vec::new(),
+            waker,
+            counters: Counters::default(),
         })
     }
 
@@ -143,6 +148,10 @@ impl Epoll {
         self.slots.len() - self.closes.len()
     }
 
+    pub(super) fn counters(&self) -> Counters {
+        self.counters
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.slots.bytes() + READY * size_of::<libc::epoll_event>()
     }
@@ -156,12 +165,10 @@ impl Epoll {
         &mut self,
         timeout: Option<Duration>,
         pool: &Rc<Pool>,
-        waker: &Waker,
-        counters: &mut Counters,
         events: &mut Vec<Event>,
     ) -> io::Result<()> {
         let before = events.len();
-        self.send_all(counters, events);
+        self.send_all(events);
         events.append(&mut self.answers);
         for index in self.closes.drain(..) {
             // Closing the only descriptor of a socket takes it out of the set.
@@ -170,22 +177,22 @@ impl Epoll {
         self.feed(pool.free());
         events.append(&mut self.answers);
         let timeout = if events.len() > before { Some(Duration::ZERO) } else { timeout };
-        counters.enters += 1;
+        self.counters.enters += 1;
         let ready = wait(&self.set, &mut self.ready, timeout)?;
         for at in 0..ready {
             let told = self.ready[at];
             if told.u64 == WAKER {
-                waker.clear();
+                self.waker.clear();
                 events.push(Event::Woken);
                 continue;
             }
             let id = StreamId { index: told.u64 as u32, generation: (told.u64 >> 32) as u32 };
-            self.ready(id, told.events, pool, counters, events);
+            self.ready(id, told.events, pool, events);
         }
         Ok(())
     }
 
-    fn send_all(&mut self, counters: &mut Counters, events: &mut Vec<Event>) {
+    fn send_all(&mut self, events: &mut Vec<Event>) {
         for (index, parts) in self.sends.drain(..) {
             let Some(stream) = self.slots.at(index) else { continue };
             stream.sending = false;
@@ -194,9 +201,9 @@ impl Epoll {
             }
             let done = socket::send(&stream.socket, &parts, &mut self.gathered);
             let sent = done.as_ref().copied().unwrap_or(0);
-            counters.sends += 1;
-            counters.sent_bytes += sent as u64;
-            counters.full += u64::from(sent == 0);
+            self.counters.sends += 1;
+            self.counters.sent_bytes += sent as u64;
+            self.counters.full += u64::from(sent == 0);
             if stream.closing {
                 continue;
             }
@@ -222,14 +229,7 @@ impl Epoll {
         }
     }
 
-    fn ready(
-        &mut self,
-        id: StreamId,
-        told: u32,
-        pool: &Rc<Pool>,
-        counters: &mut Counters,
-        events: &mut Vec<Event>,
-    ) {
+    fn ready(&mut self, id: StreamId, told: u32, pool: &Rc<Pool>, events: &mut Vec<Event>) {
         let Some(stream) = self.slots.get(id).filter(|stream| !stream.closing && !stream.failed) else {
             return;
         };
@@ -243,7 +243,7 @@ impl Epoll {
         if receiving && told & (libc::EPOLLIN as u32 | broken) != 0 {
             match pool.take() {
                 None => {
-                    counters.no_buffers += 1;
+                    self.counters.no_buffers += 1;
                     stream.starved = true;
                     self.starved.push_back(id);
                 }
@@ -255,8 +255,8 @@ impl Epoll {
                             events.push(Event::Ended { token });
                         }
                         Ok(receipt) => {
-                            counters.receives += 1;
-                            counters.received_bytes += receipt.bytes as u64;
+                            self.counters.receives += 1;
+                            self.counters.received_bytes += receipt.bytes as u64;
                             events.push(super::received(token, receipt.kind, buffer));
                         }
                         Err(error) if super::passing(&error) => {}

@@ -46,6 +46,12 @@ impl<S> Slots<S> {
         self.slots.get_mut(index as usize)?.stream.as_mut()
     }
 
+    /// The id of the stream that has this number now.
+    pub(super) fn id(&self, index: u32) -> StreamId {
+        let generation = self.slots.get(index as usize).map_or(0, |slot| slot.generation);
+        StreamId { index, generation }
+    }
+
     pub(super) fn remove(&mut self, index: u32) -> Option<S> {
         let slot = self.slots.get_mut(index as usize)?;
         let stream = slot.stream.take()?;
