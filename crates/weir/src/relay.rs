@@ -11,16 +11,22 @@
 //! by reason + held, over all workers; one slow receiver costs nobody else anything. Refuses: connections that
 //! have not proved their key: that is the front's work.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use weir_core::relay::Key;
 use weir_core::relay::handshake::ClientInfo;
+use weir_io::tls::Session;
 
+mod counters;
 mod engine;
 pub mod keyfile;
+mod parcel;
+mod registrar;
 mod report;
 pub mod settings;
+mod worker;
 
 pub use engine::{Engine, Relay, StartError};
 pub use report::{Connection, Report, WorkerReport};
@@ -61,10 +67,20 @@ pub enum Role {
 }
 
 /// Who opens and seals the bytes of a connection.
-#[derive(Debug)]
 pub enum Crypt {
     /// Nobody: no TLS.
     Plain,
+    /// The worker.
+    User(Session),
+}
+
+impl fmt::Debug for Crypt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Crypt::Plain => "Plain",
+            Crypt::User(_) => "User(…)",
+        })
+    }
 }
 
 /// What a connection is held to. `None` is no limit.

@@ -415,6 +415,20 @@ pub fn forward_in_place(frame: &mut [u8], source: &Key) {
     frame[HEADER..HEADER + KEY].copy_from_slice(&source.0);
 }
 
+/// Makes of a whole `ForwardPacket` frame the `RecvPacket` frame its receiver gets, which begins [`KEY`] bytes later.
+///
+/// ```text
+/// │head│source│destination│data…      before
+/// │······│head│source     │data…      after
+/// ```
+pub fn deliver_in_place(frame: &mut [u8]) {
+    debug_assert!(frame.len() >= HEADER + 2 * KEY && frame[0] == Kind::ForwardPacket as u8);
+    frame.copy_within(HEADER..HEADER + KEY, HEADER + KEY);
+    let length = (frame.len() - HEADER - KEY) as u32;
+    frame[KEY] = Kind::RecvPacket as u8;
+    frame[KEY + 1..KEY + HEADER].copy_from_slice(&length.to_be_bytes());
+}
+
 /// Whether a packet's data is path discovery: small, rare, and what a connection is set up with.
 pub fn is_disco(data: &[u8]) -> bool {
     const DISCO: [u8; 6] = [0x54, 0x53, 0xf0, 0x9f, 0x92, 0xac];

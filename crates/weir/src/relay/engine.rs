@@ -5,10 +5,22 @@
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use weir_core::relay::Key;
+use weir_io::stream::{Backend, Streams};
+use weir_io::wake::Waker;
 
 use super::Newcomer;
-use super::report::{Connection, Report};
+use super::counters::Shown;
+use super::parcel::{Desk, Outgoing, Parcel, RING};
+use super::registrar::{Mail, Mailbox, Registrar, Told};
+use super::report::{Connection, Report, WorkerReport};
+use super::worker::{Parts, Worker};
 
 /// A ring from each worker to each other one: 64 workers are 4,032 rings.
 pub const WORKERS_MAX: usize = 64;
@@ -16,6 +28,8 @@ pub const WORKERS_MAX: usize = 64;
 /// How an engine is built. What is not said is [`Engine::default`].
 #[derive(Clone, Debug)]
 pub struct Engine {
+    /// This relay's public key.
+    pub own: Key,
     pub workers: usize,
     /// The CPU of each worker; empty leaves them to the kernel.
     pub cpus: Vec<u32>,
@@ -23,6 +37,8 @@ pub struct Engine {
     pub epoll: bool,
     /// Receive buffers of a worker, 64 KiB each.
     pub buffers: u16,
+    /// Connected at once, over all workers.
+    pub clients: usize,
     /// What waits for one client at most: data in bytes and frames.
     pub queue_bytes: usize,
     pub queue_frames: usize,
@@ -36,10 +52,12 @@ pub struct Engine {
 impl Default for Engine {
     fn default() -> Engine {
         Engine {
+            own: Key([0; 32]),
             workers: 1,
             cpus: Vec::new(),
             epoll: false,
             buffers: 256,
+            clients: 1 << 20,
             queue_bytes: 1 << 20,
             queue_frames: 4096,
             keepalive: Duration::from_secs(60),
@@ -54,6 +72,7 @@ impl Default for Engine {
 pub enum StartError {
     Workers(usize),
     Worker(usize, io::Error),
+    Registrar(io::Error),
 }
 
 impl fmt::Display for StartError {
@@ -63,6 +82,7 @@ impl fmt::Display for StartError {
                 write!(f, "relay: {n} workers; expected 1 to {WORKERS_MAX}: one a core is best")
             }
             StartError::Worker(n, e) => write!(f, "relay: worker {n} did not start: {e}"),
+            StartError::Registrar(e) => write!(f, "relay: the registrar did not start: {e}"),
         }
     }
 }
@@ -71,34 +91,192 @@ impl std::error::Error for StartError {}
 
 /// A running engine.
 #[derive(Debug)]
-pub struct Relay {}
+pub struct Relay {
+    registrar: Sender<Told>,
+    workers: Vec<Hand>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What is known of a worker from outside.
+#[derive(Debug)]
+struct Hand {
+    mailbox: Mailbox,
+    shown: Arc<Shown>,
+    backend: String,
+    cpu: Option<u32>,
+}
 
 impl Relay {
+    /// Starts the threads. Every worker has its sockets' kernel side before this returns.
     pub fn start(engine: &Engine) -> Result<Relay, StartError> {
-        if engine.workers == 0 || engine.workers > WORKERS_MAX {
-            return Err(StartError::Workers(engine.workers));
+        let count = engine.workers;
+        if count == 0 || count > WORKERS_MAX {
+            return Err(StartError::Workers(count));
         }
-        Ok(Relay {})
+        let (registrar, told) = channel();
+        let mut relay = Relay { registrar, workers: Vec::new(), threads: Vec::new() };
+        let mut rings = rings(count);
+        let mut waiting = Vec::new();
+        for number in 0..count {
+            // A worker's ring and epoll belong to its thread, so it makes them there.
+            let (mail, inbox) = channel();
+            let (ready, started) = channel();
+            let shown = Arc::new(Shown::default());
+            let start = Start {
+                number: number as u16,
+                engine: engine.clone(),
+                cpu: engine.cpus.get(number).copied(),
+                inbox,
+                registrar: relay.registrar.clone(),
+                shown: shown.clone(),
+                ready,
+            };
+            let (go, parts) = channel();
+            let thread = std::thread::Builder::new()
+                .name(format!("relay-{number}"))
+                .spawn(move || start.run(&parts))
+                .map_err(|e| StartError::Worker(number, e))?;
+            relay.threads.push(thread);
+            let (backend, waker) = started
+                .recv()
+                .unwrap_or_else(|_| Err(io::Error::other("its thread ended")))
+                .map_err(|e| StartError::Worker(number, e))?;
+            let desk = Arc::new(Desk::new(waker));
+            let cpu = engine.cpus.get(number).copied();
+            relay.workers.push(Hand { mailbox: Mailbox { mail, desk }, shown, backend, cpu });
+            waiting.push(go);
+        }
+        let desks: Vec<_> = relay.workers.iter().map(|hand| hand.mailbox.desk.clone()).collect();
+        for (number, go) in waiting.into_iter().enumerate() {
+            let (out, incoming) = std::mem::take(&mut rings[number]);
+            let others = out.into_iter().zip(&desks);
+            let others = others.map(|(ring, desk)| Some(Outgoing::new(ring?, desk.clone()))).collect();
+            // A thread that ended meanwhile is found when it is joined.
+            let _ = go.send(Rings { desk: desks[number].clone(), others, incoming });
+        }
+        let mailboxes = relay.workers.iter().map(|hand| hand.mailbox.clone()).collect();
+        let registrar = Registrar::new(engine.own, engine.clients, mailboxes);
+        let thread = std::thread::Builder::new()
+            .name("relay-registrar".to_owned())
+            .spawn(move || registrar.run(&told))
+            .map_err(StartError::Registrar)?;
+        relay.threads.push(thread);
+        Ok(relay)
     }
 
     /// Hands a connection to the worker with the fewest.
     pub fn admit(&self, newcomer: Newcomer) {
-        drop(newcomer);
+        self.tell(Told::Admit(Box::new(newcomer)));
     }
 
     /// Counters of all workers.
     pub fn report(&self) -> Report {
-        Report::default()
+        let of = |(number, hand): (usize, &Hand)| {
+            WorkerReport::new(number, hand.cpu, hand.backend.clone(), &hand.shown.read())
+        };
+        Report { workers: self.workers.iter().enumerate().map(of).collect() }
     }
 
-    /// Who is connected.
+    /// Who is connected. Waits for the workers, each of which answers at the end of its turn.
     pub fn connections(&self) -> Vec<Connection> {
-        Vec::new()
+        let (reply, answers) = channel();
+        for hand in &self.workers {
+            hand.mailbox.post(Mail::Connections(reply.clone()));
+        }
+        drop(reply);
+        answers.iter().flatten().collect()
+    }
+
+    /// Whether every thread runs.
+    pub fn is_well(&self) -> bool {
+        self.threads.iter().all(|thread| !thread.is_finished())
     }
 
     /// Tells everybody to come back after `reconnect_in`, trying for `try_for`, sends what waits for them for at
-    /// most `grace`, and closes.
+    /// most `grace`, and closes. Newcomers are refused from now on. Returns when nobody is left.
     pub fn drain(&self, reconnect_in: Duration, try_for: Duration, grace: Duration) {
-        let _ = (reconnect_in, try_for, grace);
+        self.tell(Told::Drain { reconnect_in, try_for, grace });
+        let end = Instant::now() + grace + Duration::from_secs(1);
+        let left = || self.workers.iter().any(|hand| hand.shown.read().connections > 0);
+        while left() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
+
+    fn tell(&self, told: Told) {
+        // It ends after everybody else.
+        let _ = self.registrar.send(told);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.tell(Told::Stop);
+        // Workers of a relay that did not come to have a registrar.
+        self.workers.iter().for_each(|hand| hand.mailbox.post(Mail::Stop));
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("relay: a thread panicked");
+            }
+        }
+    }
+}
+
+/// What a worker's thread begins with.
+struct Start {
+    number: u16,
+    engine: Engine,
+    cpu: Option<u32>,
+    inbox: Receiver<Mail>,
+    registrar: Sender<Told>,
+    shown: Arc<Shown>,
+    ready: Sender<io::Result<(String, Arc<Waker>)>>,
+}
+
+/// And what it is given once all the others are there.
+struct Rings {
+    desk: Arc<Desk>,
+    others: Vec<Option<Outgoing>>,
+    incoming: Vec<Option<Consumer<Parcel>>>,
+}
+
+impl Start {
+    fn run(self, rings: &Receiver<Rings>) {
+        let made = self.cpu.map_or(Ok(()), weir_io::cpu::pin).and_then(|()| {
+            let backend = if self.engine.epoll { Backend::Epoll } else { Backend::Auto };
+            Streams::new(backend, self.engine.buffers)
+        });
+        let streams = match made {
+            Ok(streams) => streams,
+            Err(error) => {
+                let _ = self.ready.send(Err(error));
+                return;
+            }
+        };
+        if self.ready.send(Ok((streams.backend().to_string(), streams.waker()))).is_err() {
+            return;
+        }
+        // Nobody gives any when another worker could not start.
+        let Ok(Rings { desk, others, incoming }) = rings.recv() else { return };
+        let Start { number, engine, inbox: mail, registrar, shown, .. } = self;
+        Worker::new(Parts { number, engine, streams, mail, desk, registrar, others, incoming, shown }).run();
+    }
+}
+
+/// One worker's ends of the rings, by the other worker.
+type Ends = (Vec<Option<Producer<Parcel>>>, Vec<Option<Consumer<Parcel>>>);
+
+/// A ring for each direction between each two workers.
+fn rings(count: usize) -> Vec<Ends> {
+    let none = || (0..count).map(|_| None).collect::<Vec<_>>();
+    let mut ends: Vec<Ends> =
+        (0..count).map(|_| (none(), (0..count).map(|_| None).collect::<Vec<_>>())).collect();
+    for from in 0..count {
+        for to in (0..count).filter(|&to| to != from) {
+            let (producer, consumer) = RingBuffer::new(RING);
+            ends[from].0[to] = Some(producer);
+            ends[to].1[from] = Some(consumer);
+        }
+    }
+    ends
 }

@@ -4,9 +4,11 @@
 
 use std::net::SocketAddr;
 
-use weir_core::relay::Key;
+use weir_core::relay::{Drops, Key, Kind};
+use weir_io::stream::Counters;
 
 use super::Role;
+use super::counters::{End, Tally, kind_name};
 
 /// Counters of all workers.
 #[derive(Clone, Debug, Default)]
@@ -18,14 +20,15 @@ pub struct Report {
 #[derive(Clone, Debug, Default)]
 pub struct WorkerReport {
     pub worker: usize,
+    pub cpu: Option<u32>,
     /// `io_uring`, or `epoll` and why.
     pub backend: String,
     pub connections: u64,
     /// Packets: data frames that came from clients and other relays.
     pub packets_in: u64,
     pub packets_forwarded: u64,
-    /// Counter name of the reason, packets.
-    pub packets_dropped: Vec<(&'static str, u64)>,
+    /// By reason and class, in packets and bytes.
+    pub drops: Drops,
     pub packets_held: u64,
     /// To other workers, and from them.
     pub packets_handed: u64,
@@ -42,13 +45,55 @@ pub struct WorkerReport {
     /// Bytes of all memory that this worker holds for its connections, and of its buffers.
     pub memory_connections: u64,
     pub memory_buffers: u64,
+    /// Why connections ended, by name.
+    pub ended: Vec<(&'static str, u64)>,
+    pub turns: u64,
+    /// Times that a client was not read from, to keep it to its rate.
+    pub paused: u64,
+    pub streams: Counters,
+}
+
+impl WorkerReport {
+    pub(super) fn new(worker: usize, cpu: Option<u32>, backend: String, tally: &Tally) -> WorkerReport {
+        let mut sent = tally.sent;
+        sent[Kind::RecvPacket as usize] += tally.packets_forwarded;
+
+        let named = |kinds: &[u64]| {
+            let all = kinds.iter().enumerate().map(|(i, &n)| (kind_name(i), n));
+            all.filter(|(_, n)| *n > 0).collect::<Vec<_>>()
+        };
+        WorkerReport {
+            worker,
+            cpu,
+            backend,
+            connections: tally.connections,
+            packets_in: tally.packets_in,
+            packets_forwarded: tally.packets_forwarded,
+            drops: tally.drops.clone(),
+            packets_held: tally.held,
+            packets_handed: tally.handed,
+            packets_taken: tally.taken,
+            bytes_received: tally.bytes_received,
+            bytes_sent: tally.bytes_sent,
+            frames_received: named(&tally.received),
+            frames_sent: named(&sent),
+            queue_delay_us: tally.queue_delay_us.0.to_vec(),
+            flush_bytes: tally.flush_bytes.0.to_vec(),
+            memory_connections: tally.memory_connections,
+            memory_buffers: tally.memory_buffers,
+            ended: End::ALL.iter().map(|&end| (end.name(), tally.ended[end as usize])).collect(),
+            turns: tally.turns,
+            paused: tally.paused,
+            streams: tally.streams,
+        }
+    }
 }
 
 impl Report {
     /// In − (forwarded + dropped + held): 0, or a packet has been lost track of.
     pub fn balance(&self) -> i64 {
         self.workers.iter().fold(0, |sum, w| {
-            let dropped: u64 = w.packets_dropped.iter().map(|(_, n)| n).sum();
+            let dropped = w.drops.packets();
             sum + (w.packets_in + w.packets_taken) as i64
                 - (w.packets_forwarded + dropped + w.packets_held + w.packets_handed) as i64
         })

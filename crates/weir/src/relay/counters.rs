@@ -1,0 +1,168 @@
+//! What a worker counts: plain numbers of its own, shown to others once a turn.
+//!
+//! Promises: counting is an addition; a reader sees the numbers of one moment between two turns, so that the
+//! ledger of what it reads is balanced. Refuses: being read by a worker that is not done with its turn.
+
+use std::sync::{Mutex, PoisonError};
+
+use weir_core::relay::{Class, Drops, Kind, Reason};
+use weir_core::time::{MICROSECOND, Nanos};
+
+/// Powers of two, 0 first: the last one holds 2^30 and everything above.
+pub const BUCKETS: usize = 32;
+/// By type code; types nobody knows are together in the last place.
+pub const KINDS: usize = Kind::Restarting as usize + 2;
+
+/// Counts by power of two: bucket 0 is 0, bucket n is 2^(n−1) … 2^n − 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Histogram(pub [u64; BUCKETS]);
+
+impl Histogram {
+    #[inline]
+    pub fn add(&mut self, value: u64, times: u64) {
+        let bucket = (u64::BITS - value.leading_zeros()) as usize;
+        self.0[bucket.min(BUCKETS - 1)] += times;
+    }
+}
+
+/// Why connections ended, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum End {
+    /// The other side closed it.
+    Peer,
+    /// The socket failed.
+    Failed,
+    /// It sent what the protocol does not allow.
+    Protocol,
+    /// TLS or WebSocket was broken.
+    Crypt,
+    /// It took nothing for too long.
+    Stalled,
+    /// The registrar said so: a relay of the mesh asked, or no room.
+    Told,
+    /// The relay is going down.
+    Drained,
+}
+
+impl End {
+    pub const ALL: [End; 7] =
+        [End::Peer, End::Failed, End::Protocol, End::Crypt, End::Stalled, End::Told, End::Drained];
+
+    /// The counter's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            End::Peer => "closed_by_peer",
+            End::Failed => "socket_failed",
+            End::Protocol => "protocol_error",
+            End::Crypt => "tls_or_websocket_error",
+            End::Stalled => "write_timeout",
+            End::Told => "told_to_close",
+            End::Drained => "drained",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub connections: u64,
+    pub packets_in: u64,
+    pub packets_forwarded: u64,
+    pub drops: Drops,
+    /// In queues and in flight to sockets, now.
+    pub held: u64,
+    pub handed: u64,
+    pub taken: u64,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    pub received: [u64; KINDS],
+    pub sent: [u64; KINDS],
+    pub queue_delay_us: Histogram,
+    pub flush_bytes: Histogram,
+    pub ended: [u64; End::ALL.len()],
+    pub turns: u64,
+    /// Receiving was paused to keep a client to its rate.
+    pub paused: u64,
+    pub memory_connections: u64,
+    pub memory_buffers: u64,
+    pub streams: weir_io::stream::Counters,
+}
+
+impl Tally {
+    /// A packet that was held, or never got so far, is dropped.
+    #[inline]
+    pub fn drop_packet(&mut self, reason: Reason, data: &[u8]) {
+        self.drops.add(reason, Class::of(data), data.len());
+    }
+
+    /// Packets reached their socket after waiting since then.
+    #[inline]
+    pub fn forwarded(&mut self, packets: u64, since: Nanos, now: Nanos) {
+        self.packets_forwarded += packets;
+        self.held -= packets;
+        self.queue_delay_us.add(now.saturating_sub(since) / MICROSECOND, packets);
+    }
+
+    #[inline]
+    pub fn received_kind(&mut self, code: u8, frames: u64) {
+        self.received[usize::from(code).min(KINDS - 1)] += frames;
+    }
+
+    #[inline]
+    pub fn sent_kind(&mut self, kind: Kind, frames: u64) {
+        self.sent[kind as usize] += frames;
+    }
+}
+
+/// A worker's tally where others can read it.
+#[derive(Debug, Default)]
+pub struct Shown(Mutex<Tally>);
+
+impl Shown {
+    /// Once a turn, from the worker. A reader keeps it no longer than a copy takes.
+    pub fn publish(&self, tally: &Tally) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(tally);
+    }
+
+    pub fn read(&self) -> Tally {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Names of the kinds in [`Tally::received`] and [`Tally::sent`].
+pub fn kind_name(index: usize) -> &'static str {
+    match Kind::from_code(index as u8) {
+        Some(Kind::ServerKey) => "server_key",
+        Some(Kind::ClientInfo) => "client_info",
+        Some(Kind::ServerInfo) => "server_info",
+        Some(Kind::SendPacket) => "send_packet",
+        Some(Kind::RecvPacket) => "recv_packet",
+        Some(Kind::KeepAlive) => "keep_alive",
+        Some(Kind::NotePreferred) => "note_preferred",
+        Some(Kind::PeerGone) => "peer_gone",
+        Some(Kind::PeerPresent) => "peer_present",
+        Some(Kind::ForwardPacket) => "forward_packet",
+        Some(Kind::WatchConns) => "watch_conns",
+        Some(Kind::ClosePeer) => "close_peer",
+        Some(Kind::Ping) => "ping",
+        Some(Kind::Pong) => "pong",
+        Some(Kind::Health) => "health",
+        Some(Kind::Restarting) => "restarting",
+        None => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_fall_into_buckets_by_power_of_two() {
+        let mut histogram = Histogram::default();
+        for value in [0, 1, 2, 3, 4, u64::MAX] {
+            histogram.add(value, 1);
+        }
+        assert_eq!(histogram.0[..4], [1, 1, 2, 1]);
+        assert_eq!(histogram.0[BUCKETS - 1], 1);
+    }
+}

@@ -1,0 +1,241 @@
+//! One connection, as its worker has it: who it is, what came in halves, what waits to go out.
+//!
+//! Promises: an idle connection holds its names, its keys and no buffer; what is `residue` has begun to be sent and
+//! goes first, whatever becomes of the rest. Refuses: more control frames than [`CONTROL_MOST`] for a client that
+//! takes none.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use weir_core::relay::bucket::Bucket;
+use weir_core::relay::pieces::{Cutter, Side};
+use weir_core::relay::{ConnId, Frame, Key};
+use weir_core::time::{Nanos, SECOND};
+use weir_io::stream::{Buffer, Part, StreamId};
+
+use super::backlog::Backlog;
+use super::routes::{KeyHash, KeySet, Last};
+use super::wrap::Wrap;
+use crate::relay::{Rate, Rates, Role};
+
+/// Control frames that wait for one client: the list of 1,000,000 peers a watcher asks for is 64 MB.
+pub const CONTROL_MOST: usize = 80 << 20;
+/// With this much of them waiting, pings are not answered.
+pub const CONTROL_BUSY: usize = 4 << 10;
+/// What is given to a socket at once at most.
+pub const REACH_MOST: usize = 512 << 10;
+/// And at least, while it is not full.
+pub const REACH_LEAST: usize = 64 << 10;
+
+/// Frames on their way to a client: parts, and how many packets are in each.
+#[derive(Debug, Default)]
+pub struct Load {
+    pub parts: Vec<Part>,
+    pub cargo: Vec<Cargo>,
+    pub bytes: usize,
+    pub frames: u32,
+}
+
+/// Of one part.
+#[derive(Clone, Copy, Debug)]
+pub struct Cargo {
+    pub frames: u32,
+    /// When they came.
+    pub since: Nanos,
+}
+
+impl Load {
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    #[inline]
+    pub fn push(&mut self, part: Part, bytes: usize, frames: u32, since: Nanos) {
+        self.parts.push(part);
+        self.cargo.push(Cargo { frames, since });
+        self.bytes += bytes;
+        self.frames += frames;
+    }
+
+    /// Whole frames in a received buffer.
+    #[inline]
+    pub fn share(&mut self, buffer: &Rc<Buffer>, from: usize, to: usize, frames: u32, since: Nanos) {
+        self.push(Part::Shared(buffer.clone(), from..to), to - from, frames, since);
+    }
+}
+
+/// Something was sent that is not answered yet.
+#[derive(Debug, Default)]
+pub struct Flight {
+    pub cargo: Vec<Cargo>,
+    pub bytes: usize,
+    /// The first part is not packets: it is sent whole before anything else.
+    pub head: bool,
+    /// Sealed or framed: nothing of it can be taken back.
+    pub opaque: bool,
+}
+
+/// Why nothing is sent although something waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    Open,
+    /// The socket is full; when it last took something.
+    Full(Nanos),
+    /// The client has had its rate.
+    Held,
+}
+
+/// Pairs that another relay forwarded for, which the registrar has been told of.
+#[derive(Debug, Default)]
+pub struct Relayed {
+    pairs: HashSet<(Key, Key)>,
+    gone: u64,
+}
+
+/// Told of again when there are more: 4 MiB.
+const RELAYED_MOST: usize = 64 << 10;
+
+impl Relayed {
+    /// Whether the registrar may not know; `gone` counts keys that went, with which it forgets.
+    pub fn is_new(&mut self, source: Key, to: Key, gone: u64) -> bool {
+        if self.gone != gone || self.pairs.len() > RELAYED_MOST {
+            self.pairs.clear();
+            self.gone = gone;
+        }
+        self.pairs.insert((source, to))
+    }
+}
+
+/// Whose connection it is.
+#[derive(Debug)]
+pub struct Who {
+    pub conn: ConnId,
+    pub key: Key,
+    pub role: Role,
+    pub address: SocketAddr,
+}
+
+#[derive(Debug)]
+pub struct Client {
+    pub conn: ConnId,
+    pub key: Key,
+    pub role: Role,
+    pub address: SocketAddr,
+    pub stream: StreamId,
+    pub wrap: Wrap,
+    pub since: Nanos,
+    pub home: bool,
+    /// Another connection of the same key receives: the next packet of this one is to be told.
+    pub flagged: bool,
+
+    pub cutter: Cutter,
+    pub last: Last,
+    /// Keys that received from this one.
+    pub heard: KeySet,
+    pub relayed: Relayed,
+    pub not_here: Bucket,
+    pub receive: Option<Box<Bucket>>,
+    pub paused: bool,
+
+    /// Begun, and to be finished before all else.
+    pub residue: Vec<u8>,
+    /// Frames that are not packets.
+    pub control: Vec<u8>,
+    /// Of this turn.
+    pub stage: Load,
+    pub backlog: Backlog,
+    pub flight: Option<Flight>,
+    pub gate: Gate,
+    /// Since then its socket has taken nothing, over several tries.
+    pub stalled_since: Option<Nanos>,
+    /// In the list of those whose gate is watched.
+    pub watched: bool,
+    pub reach: usize,
+    pub send: Option<Box<Bucket>>,
+    pub dirty: bool,
+
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    pub dropped: u64,
+}
+
+impl Client {
+    pub fn new(who: Who, stream: StreamId, wrap: Wrap, hash: KeyHash, rates: &Rates, now: Nanos) -> Client {
+        let Who { conn, key, role, address } = who;
+        let bucket = |rate: &Rate| Box::new(Bucket::new(rate.bytes_per_second, rate.burst, now));
+        let side = if role == Role::Dialled { Side::Client } else { Side::Server };
+        Client {
+            conn,
+            key,
+            role,
+            address,
+            stream,
+            wrap,
+            since: now,
+            home: false,
+            flagged: false,
+            cutter: Cutter::new(side),
+            last: Last::default(),
+            heard: KeySet::with_hasher(hash),
+            relayed: Relayed::default(),
+            not_here: Bucket::new(1, 3, now),
+            receive: rates.receive.as_ref().map(bucket),
+            paused: false,
+            residue: Vec::new(),
+            control: Vec::new(),
+            stage: Load::default(),
+            backlog: Backlog::default(),
+            flight: None,
+            gate: Gate::Open,
+            stalled_since: None,
+            watched: false,
+            reach: REACH_MOST,
+            send: rates.send.as_ref().map(bucket),
+            dirty: false,
+            bytes_received: 0,
+            bytes_sent: 0,
+            dropped: 0,
+        }
+    }
+
+    pub fn say(&mut self, frame: &Frame<'_>) {
+        frame.write(&mut self.control);
+    }
+
+    /// Whether something waits that is not in flight.
+    pub fn has_more(&self) -> bool {
+        !(self.residue.is_empty()
+            && self.control.is_empty()
+            && self.stage.is_empty()
+            && self.backlog.is_empty())
+    }
+
+    /// Nothing waits and nothing is in flight.
+    pub fn is_quiet(&self) -> bool {
+        self.flight.is_none() && !self.has_more()
+    }
+
+    pub fn queued_bytes(&self) -> usize {
+        self.residue.len() + self.control.len() + self.backlog.bytes()
+    }
+
+    /// Bytes of this process that are this connection's alone.
+    pub fn memory(&self) -> usize {
+        size_of::<Client>()
+            + self.wrap.memory()
+            + self.cutter.memory()
+            + self.relayed.pairs.capacity() * (2 * size_of::<Key>() + 1)
+            + self.heard.capacity() * (size_of::<Key>() + 1)
+            + self.residue.capacity()
+            + self.control.capacity()
+            + self.stage.parts.capacity() * size_of::<Part>()
+            + self.stage.cargo.capacity() * size_of::<Cargo>()
+            + self.backlog.memory()
+            + self.flight.as_ref().map_or(0, |flight| flight.cargo.capacity() * size_of::<Cargo>())
+    }
+
+    pub fn seconds(&self, now: Nanos) -> u64 {
+        now.saturating_sub(self.since) / SECOND
+    }
+}

@@ -1,0 +1,220 @@
+//! What lies between a socket's bytes and frames: TLS of our own, WebSocket, or nothing.
+//!
+//! ```text
+//!  out:  parts ─► [message] ─► [records of up to 16 KiB, sealed in a spare buffer] ─► parts
+//!  in:   buffer ─► [opened in place] ─► [messages] ─► frames
+//! ```
+//!
+//! Promises: a record is as full as what waits fills it, and nothing waits for a record to fill; a record that comes in
+//! halves is kept, at most one a connection. Refuses: records longer than TLS allows.
+
+use std::rc::Rc;
+
+use weir_io::stream::{Buffer, CAPACITY, Part, Streams};
+use weir_io::tls::record::PLAIN_LIMIT;
+use weir_io::tls::{Session, TlsError};
+
+use super::backlog::Spares;
+use crate::relay::counters::End;
+
+/// Type, version, length.
+const HEAD: usize = 5;
+/// RFC 8446 5.2 and, larger, RFC 5246 6.2.3.
+const RECORD_MOST: usize = HEAD + (16 << 10) + 2048;
+
+/// Of one connection.
+#[derive(Default)]
+pub struct Wrap {
+    pub tls: Option<Box<Tls>>,
+}
+
+pub struct Tls {
+    pub session: Session,
+    /// The beginning of a record.
+    pub carry: Vec<u8>,
+}
+
+impl std::fmt::Debug for Wrap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Wrap(tls: {})", self.tls.is_some())
+    }
+}
+
+impl Wrap {
+    /// Whether what is sent cannot be taken back frame by frame.
+    pub fn is_opaque(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Who opens and seals.
+    pub fn name(&self) -> &'static str {
+        if self.tls.is_some() { "user" } else { "off" }
+    }
+
+    pub fn memory(&self) -> usize {
+        self.tls.as_ref().map_or(0, |tls| size_of::<Tls>() + tls.carry.capacity())
+    }
+}
+
+impl Tls {
+    pub fn new(session: Session) -> Tls {
+        Tls { session, carry: Vec::new() }
+    }
+
+    /// Adds to the record begun; how many bytes it took, and whether it is whole now.
+    pub fn complete(&mut self, bytes: &[u8]) -> Result<(usize, bool), End> {
+        let mut taken = HEAD.saturating_sub(self.carry.len()).min(bytes.len());
+        self.carry.extend_from_slice(&bytes[..taken]);
+        let &[_, _, _, high, low, ..] = &self.carry[..] else { return Ok((taken, false)) };
+        let whole = HEAD + usize::from(u16::from_be_bytes([high, low]));
+        if whole > RECORD_MOST {
+            return Err(End::Crypt);
+        }
+        let missing = whole.saturating_sub(self.carry.len()).min(bytes.len() - taken);
+        self.carry.extend_from_slice(&bytes[taken..taken + missing]);
+        taken += missing;
+        Ok((taken, self.carry.len() >= whole))
+    }
+}
+
+/// Seals what `plain` holds, `bytes` in all, into parts.
+pub fn seal(
+    session: &mut Session,
+    streams: &mut Streams,
+    spares: &mut Spares,
+    plain: &[Part],
+    bytes: usize,
+    sealed: &mut Vec<Part>,
+) -> Result<(), TlsError> {
+    if bytes <= PLAIN_LIMIT {
+        return seal_one(session, spares, plain, bytes, sealed);
+    }
+    let mut records = Records { session, streams, sealed, space: Space::None, at: 0, body: 0 };
+    plain.iter().try_for_each(|part| records.write(part.bytes()))?;
+    records.finish()
+}
+
+/// All in one record.
+fn seal_one(
+    session: &mut Session,
+    spares: &mut Spares,
+    plain: &[Part],
+    bytes: usize,
+    sealed: &mut Vec<Part>,
+) -> Result<(), TlsError> {
+    let mut record = spares.take(bytes + session.overhead());
+    match plain {
+        [part] => session.seal_into(part.bytes(), &mut record)?,
+        _ => {
+            record.resize(session.head(), 0);
+            plain.iter().for_each(|part| record.extend_from_slice(part.bytes()));
+            record.resize(record.len() + session.tail(), 0);
+            session.seal(&mut record)?;
+        }
+    }
+    sealed.push(Part::Owned(record));
+    Ok(())
+}
+
+/// Where records are written.
+enum Space {
+    None,
+    Lent(Buffer),
+    /// No buffer was free.
+    Own(Vec<u8>),
+}
+
+struct Records<'a> {
+    session: &'a mut Session,
+    streams: &'a mut Streams,
+    sealed: &'a mut Vec<Part>,
+    space: Space,
+    /// Where the record begins that is being written.
+    at: usize,
+    /// Plaintext it has.
+    body: usize,
+}
+
+impl Records<'_> {
+    fn write(&mut self, mut plain: &[u8]) -> Result<(), TlsError> {
+        while !plain.is_empty() {
+            if self.body == 0 {
+                self.make_room();
+            }
+            if self.body == 0 && plain.len() >= PLAIN_LIMIT {
+                let (now, later) = plain.split_at(PLAIN_LIMIT);
+                let end = self.at + PLAIN_LIMIT + self.session.overhead();
+                let Some(record) = bytes_of(&mut self.space).get_mut(self.at..end) else { return Ok(()) };
+                self.session.seal_from(now, record)?;
+                self.at = end;
+                plain = later;
+                continue;
+            }
+            let (now, later) = plain.split_at(plain.len().min(PLAIN_LIMIT - self.body));
+            let from = self.at + self.session.head() + self.body;
+            let Some(place) = bytes_of(&mut self.space).get_mut(from..from + now.len()) else {
+                return Ok(());
+            };
+            place.copy_from_slice(now);
+            self.body += now.len();
+            plain = later;
+            if self.body == PLAIN_LIMIT {
+                self.seal()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn seal(&mut self) -> Result<(), TlsError> {
+        let end = self.at + self.body + self.session.overhead();
+        if let Some(record) = bytes_of(&mut self.space).get_mut(self.at..end) {
+            self.session.seal(record)?;
+        }
+        (self.at, self.body) = (end, 0);
+        Ok(())
+    }
+
+    /// Sees to it that a whole record fits.
+    fn make_room(&mut self) {
+        let fits = self.at + PLAIN_LIMIT + self.session.overhead() <= bytes_of(&mut self.space).len();
+        if fits {
+            return;
+        }
+        self.hand_over();
+        self.space = match self.streams.spare() {
+            Some(mut buffer) => {
+                buffer.resize(CAPACITY);
+                Space::Lent(buffer)
+            }
+            None => Space::Own(vec![0; CAPACITY]),
+        };
+    }
+
+    fn hand_over(&mut self) {
+        let written = std::mem::take(&mut self.at);
+        match std::mem::replace(&mut self.space, Space::None) {
+            Space::None => {}
+            Space::Lent(buffer) => self.sealed.push(Part::Shared(Rc::new(buffer), 0..written)),
+            Space::Own(mut bytes) => {
+                bytes.truncate(written);
+                self.sealed.push(Part::Owned(bytes));
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), TlsError> {
+        if self.body > 0 {
+            self.seal()?;
+        }
+        self.hand_over();
+        Ok(())
+    }
+}
+
+fn bytes_of(space: &mut Space) -> &mut [u8] {
+    match space {
+        Space::None => &mut [],
+        Space::Lent(buffer) => buffer,
+        Space::Own(bytes) => bytes,
+    }
+}

@@ -1,0 +1,180 @@
+//! A client of the engine under test: one end of a TCP connection whose other end the engine was given.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use weir::relay::{Crypt, Engine, Newcomer, Rates, Relay, Report, Role};
+use weir_core::relay::frame::{HEADER, KEY, head};
+use weir_core::relay::handshake::{ClientInfo, Secret, ServerInfo};
+use weir_core::relay::{Frame, Key, Kind};
+
+/// Longer than anything here takes; a test that waits so long has failed.
+pub const LONG: Duration = Duration::from_secs(20);
+
+pub fn server() -> Secret {
+    Secret::new([77; 32])
+}
+
+/// An engine by epoll or io_uring, with `more` said.
+pub fn engine(workers: usize, more: impl FnOnce(&mut Engine)) -> Relay {
+    let mut engine = Engine { own: server().public(), workers, buffers: 64, ..Engine::default() };
+    more(&mut engine);
+    Relay::start(&engine).expect("the engine starts")
+}
+
+pub struct Member {
+    pub key: Key,
+    secret: Secret,
+    pub socket: TcpStream,
+    received: Vec<u8>,
+}
+
+/// How a member is admitted.
+pub struct As {
+    pub role: Role,
+    pub rates: Rates,
+    pub early: Vec<u8>,
+}
+
+impl Default for As {
+    fn default() -> As {
+        As { role: Role::Client, rates: Rates::default(), early: Vec::new() }
+    }
+}
+
+/// Two ends of a connection.
+pub fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let ours = TcpStream::connect(listener.local_addr().expect("its address")).expect("connected");
+    let (theirs, _) = listener.accept().expect("accepted");
+    ours.set_nodelay(true).expect("a socket option");
+    ours.set_read_timeout(Some(LONG)).expect("a socket option");
+    (ours, theirs)
+}
+
+impl Member {
+    /// Admitted, and its `ServerInfo` read: everybody knows it by now.
+    pub fn join(relay: &Relay, number: u8) -> Member {
+        Member::join_as(relay, number, As::default())
+    }
+
+    pub fn join_as(relay: &Relay, number: u8, how: As) -> Member {
+        let mut member = Member::admit(relay, number, how);
+        let (code, payload) = member.frame();
+        let info = Frame::parse(code, &payload).expect("well formed");
+        ServerInfo::open(&member.secret, &server().public(), &info).expect("the first frame is ServerInfo");
+        member
+    }
+
+    /// Admitted; nothing has been read.
+    pub fn admit(relay: &Relay, number: u8, how: As) -> Member {
+        let (ours, theirs) = pair();
+        Member::over(relay, number, how, ours, theirs)
+    }
+
+    pub fn over(relay: &Relay, number: u8, how: As, ours: TcpStream, theirs: TcpStream) -> Member {
+        let secret = Secret::new([number; 32]);
+        let key = secret.public();
+        let mut greeting = Vec::new();
+        if how.role != Role::Dialled {
+            ServerInfo::new().seal(&server(), &key, [number; 24], &mut greeting);
+        }
+        relay.admit(Newcomer {
+            address: theirs.peer_addr().expect("connected"),
+            socket: theirs.into(),
+            key,
+            info: ClientInfo { version: 2, can_ack_pings: true, ..ClientInfo::default() },
+            role: how.role,
+            crypt: Crypt::Plain,
+            websocket: false,
+            greeting,
+            early: how.early,
+            unread: Vec::new(),
+            ideal: true,
+            rates: how.rates,
+        });
+        Member { key, secret, socket: ours, received: Vec::new() }
+    }
+
+    pub fn say(&mut self, frame: &Frame<'_>) {
+        self.socket.write_all(&bytes(frame)).expect("the engine reads");
+    }
+
+    pub fn send(&mut self, to: Key, data: &[u8]) {
+        self.say(&Frame::SendPacket(to, data));
+    }
+
+    /// The next frame, keepalives too.
+    pub fn frame(&mut self) -> (u8, Vec<u8>) {
+        self.frame_or_end().expect("a frame, not the end")
+    }
+
+    /// The next frame, or `None` when the engine has closed the connection.
+    pub fn frame_or_end(&mut self) -> Option<(u8, Vec<u8>)> {
+        loop {
+            if let Some((code, length)) = head(&self.received)
+                && self.received.len() >= HEADER + length
+            {
+                let payload = self.received[HEADER..HEADER + length].to_vec();
+                self.received.drain(..HEADER + length);
+                return Some((code, payload));
+            }
+            let mut piece = [0; 65_536];
+            match self.socket.read(&mut piece) {
+                Ok(0) => return None,
+                Ok(n) => self.received.extend_from_slice(&piece[..n]),
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
+                Err(e) => panic!("nothing came: {e}"),
+            }
+        }
+    }
+
+    /// The next packet: whose, and its data.
+    pub fn packet(&mut self) -> (Key, Vec<u8>) {
+        let (code, payload) = self.frame();
+        assert_eq!(code, Kind::RecvPacket as u8, "a packet");
+        (Key::from_slice(&payload[..KEY]).expect("a key"), payload[KEY..].to_vec())
+    }
+
+    /// Asserts that nothing but this comes before the answer to a ping.
+    pub fn nothing_comes(&mut self) {
+        self.say(&Frame::Ping(b"anything?"));
+        let (code, payload) = self.frame();
+        assert_eq!((code, &payload[..]), (Kind::Pong as u8, &b"anything?"[..]));
+    }
+}
+
+pub fn bytes(frame: &Frame<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame.write(&mut bytes);
+    bytes
+}
+
+/// Data of path discovery.
+pub fn disco(n: u8) -> Vec<u8> {
+    let mut data = vec![0x54, 0x53, 0xf0, 0x9f, 0x92, 0xac];
+    data.resize(80, n);
+    data
+}
+
+/// Asks for reports until one is as wanted.
+pub fn wait_for(relay: &Relay, what: &str, wanted: impl Fn(&Report) -> bool) -> Report {
+    let end = Instant::now() + LONG;
+    loop {
+        let report = relay.report();
+        if wanted(&report) {
+            return report;
+        }
+        assert!(Instant::now() < end, "{what} does not come: {report:#?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl Member {
+    /// The next frame says that this peer has disconnected.
+    pub fn nothing_comes_but_gone(&mut self, key: Key) {
+        let (code, payload) = self.frame();
+        assert_eq!((code, payload), (Kind::PeerGone as u8, [&key.0[..], &[0]].concat()));
+    }
+}
