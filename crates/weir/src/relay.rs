@@ -19,6 +19,7 @@ use weir_core::relay::Key;
 use weir_core::relay::handshake::ClientInfo;
 use weir_io::tls::Session;
 
+pub mod certificates;
 mod counters;
 mod engine;
 pub mod keyfile;

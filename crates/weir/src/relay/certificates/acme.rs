@@ -1,0 +1,267 @@
+//! Certificates by ACME (RFC 8555): one name, HTTP-01 challenges, renewed when a third of the time is left.
+//!
+//! ```text
+//!  <store>/account.json     the account at this directory, mode 600
+//!  <store>/<name>.pem       leaf, intermediates and private key in one file, mode 600, replaced as a whole
+//! ```
+//!
+//! Promises: a fetch that fails changes nothing, and is tried again after a minute, two, four … six hours, so that
+//! an authority's limits are respected. Refuses: challenges but HTTP-01; names that would leave the store.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use instant_acme::{
+    Account, AccountBuilder, AccountCredentials, AuthorizationStatus, ChallengeType, Identifier, NewAccount,
+    NewOrder, Order, OrderStatus, RetryPolicy,
+};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use zeroize::Zeroizing;
+
+use super::files::Files;
+use super::{Identity, validity};
+use crate::relay::settings::Acme;
+
+/// Between looks at whether it is time to renew.
+const LOOK: Duration = Duration::from_secs(3600);
+const RETRY_FIRST: Duration = Duration::from_secs(60);
+const RETRY_LAST: Duration = Duration::from_secs(6 * 3600);
+/// An authority looks at the challenge from several places: that takes seconds, rarely more.
+const ORDER_TIME: Duration = Duration::from_secs(120);
+
+/// Answers to HTTP-01 challenges that are being asked now.
+#[derive(Debug, Default)]
+pub struct Challenges(Mutex<BTreeMap<String, String>>);
+
+impl Challenges {
+    /// The answer for this token.
+    pub fn answer(&self, token: &str) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned()
+    }
+
+    fn set(&self, token: &str, answer: &str) {
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.insert(token.to_string(), answer.to_string());
+    }
+
+    fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// Who fetches the certificate of one name.
+pub struct Keeper {
+    settings: Acme,
+    name: String,
+}
+
+impl Keeper {
+    pub fn new(settings: &Acme, name: &str) -> Result<Keeper, String> {
+        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '*', '\0']) {
+            return Err(format!(
+                "relay: acme: `{name}` is no host name; write `hostname = \"derp.example.com\"`"
+            ));
+        }
+        Ok(Keeper { settings: settings.clone(), name: name.to_string() })
+    }
+
+    /// Where the certificate is kept.
+    pub fn files(&self) -> Files {
+        let path = self.settings.store.join(format!("{}.pem", self.name));
+        Files { chain: path.clone(), key: path }
+    }
+
+    /// Fetches whenever it is time, for ever.
+    pub async fn keep(&self, identity: &Identity) {
+        let mut retry = RETRY_FIRST;
+        loop {
+            let leaf = identity.chain().into_iter().next();
+            let due = leaf
+                .and_then(|leaf| validity(&leaf))
+                .is_none_or(|(begin, end)| due(begin, end, SystemTime::now()));
+            let pause = if !due {
+                LOOK
+            } else {
+                match identity.fetch().await {
+                    Ok(()) => {
+                        tracing::info!(name = self.name, "certificate fetched");
+                        retry = RETRY_FIRST;
+                        LOOK
+                    }
+                    Err(error) => {
+                        tracing::warn!(name = self.name, again_s = retry.as_secs(), "{error}");
+                        let pause = retry;
+                        retry = (retry * 2).min(RETRY_LAST);
+                        pause
+                    }
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One order from beginning to end.
+    pub async fn fetch(&self, challenges: &Challenges) -> Result<(), String> {
+        let result = self.order(challenges).await;
+        challenges.clear();
+        let pem = result.map_err(|error| {
+            format!(
+                "certificate of {} cannot be fetched from {}: {error}; the name has to lead here, port 80 included",
+                self.name, self.settings.directory
+            )
+        })?;
+        let path = self.files().chain;
+        write_private(&path, pem.as_bytes())
+            .map_err(|error| format!("{}: certificate cannot be kept: {error}", path.display()))
+    }
+
+    async fn order(&self, challenges: &Challenges) -> Result<Zeroizing<String>, String> {
+        let account = self.account().await?;
+        let identifier = match self.name.parse::<IpAddr>() {
+            Ok(address) => Identifier::Ip(address),
+            Err(_) => Identifier::Dns(self.name.clone()),
+        };
+        let mut order = account.new_order(&NewOrder::new(&[identifier])).await.map_err(said)?;
+        self.prove(&mut order, challenges).await?;
+        let patience = RetryPolicy::new().timeout(ORDER_TIME);
+        let status = order.poll_ready(&patience).await.map_err(said)?;
+        if status != OrderStatus::Ready {
+            return Err(refusal(&mut order)
+                .await
+                .unwrap_or_else(|| format!("order is {status:?}, not ready")));
+        }
+        let key = KeyPair::generate().map_err(said)?;
+        let mut params = CertificateParams::new([self.name.clone()]).map_err(said)?;
+        params.distinguished_name = DistinguishedName::new();
+        let request = params.serialize_request(&key).map_err(said)?;
+        order.finalize_csr(request.der()).await.map_err(said)?;
+        let chain = order.poll_certificate(&patience).await.map_err(said)?;
+        let key = Zeroizing::new(key.serialize_pem());
+        Ok(Zeroizing::new(format!("{}\n{}", chain.trim_end(), *key)))
+    }
+
+    /// Sets up every challenge and says so.
+    async fn prove(&self, order: &mut Order, challenges: &Challenges) -> Result<(), String> {
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization.map_err(said)?;
+            match authorization.status {
+                AuthorizationStatus::Valid => continue,
+                AuthorizationStatus::Pending => {}
+                _ => return Err(format!("authorization is {:?}", authorization.status)),
+            }
+            let mut challenge = authorization
+                .challenge(ChallengeType::Http01)
+                .ok_or_else(|| "authority offers no HTTP-01 challenge".to_string())?;
+            challenges.set(&challenge.token, challenge.key_authorization().as_str());
+            challenge.set_ready().await.map_err(said)?;
+        }
+        Ok(())
+    }
+
+    async fn account(&self) -> Result<Account, String> {
+        let path = self.settings.store.join("account.json");
+        let builder = || -> Result<AccountBuilder, String> {
+            match &self.settings.root {
+                Some(root) => Account::builder_with_root(root).map_err(said),
+                None => Account::builder().map_err(said),
+            }
+        };
+        match fs::read(&path).map(Zeroizing::new) {
+            Ok(text) => {
+                let credentials: AccountCredentials = serde_json::from_slice(&text)
+                    .map_err(|error| format!("{}: is no ACME account: {error}; remove it", path.display()))?;
+                return builder()?.from_credentials(credentials).await.map_err(said);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("{}: cannot be read: {error}", path.display())),
+        }
+        let contact: Vec<String> = self.settings.contact.iter().map(|mail| contact_url(mail)).collect();
+        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+        let new =
+            NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+        let (account, credentials) =
+            builder()?.create(&new, self.settings.directory.clone(), None).await.map_err(said)?;
+        let text = Zeroizing::new(serde_json::to_vec(&credentials).map_err(said)?);
+        write_private(&path, &text)
+            .map_err(|error| format!("{}: cannot be kept: {error}", path.display()))?;
+        Ok(account)
+    }
+}
+
+/// Why the authority did not believe us, in its own words.
+async fn refusal(order: &mut Order) -> Option<String> {
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(authorization)) = authorizations.next().await {
+        if let Some(error) = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref()) {
+            return Some(error.to_string());
+        }
+    }
+    None
+}
+
+fn contact_url(mail: &str) -> String {
+    if mail.contains(':') { mail.to_string() } else { format!("mailto:{mail}") }
+}
+
+fn said(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Whether less than a third of the time between `begin` and `end` is left.
+fn due(begin: SystemTime, end: SystemTime, now: SystemTime) -> bool {
+    let whole = end.duration_since(begin).unwrap_or_default();
+    end.duration_since(now).unwrap_or_default() < whole / 3
+}
+
+/// Replaces a file as a whole by one that nobody else may read.
+fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let write = || {
+        // Left behind by a process that was killed, and had our number.
+        let _ = fs::remove_file(&beside);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&beside)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_is_due_when_a_third_of_its_time_is_left() {
+        let day = |day: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(day * 86_400);
+        assert!(!due(day(0), day(90), day(59)));
+        assert!(due(day(0), day(90), day(61)));
+        assert!(due(day(0), day(90), day(100)));
+    }
+
+    #[test]
+    fn names_that_leave_the_store_are_refused() {
+        let settings = Acme {
+            directory: "https://localhost/".into(),
+            contact: None,
+            store: "/nowhere".into(),
+            root: None,
+        };
+        for name in ["", "../a", "a/b", "*.example.com", ".."] {
+            assert!(Keeper::new(&settings, name).is_err(), "{name}");
+        }
+        assert!(Keeper::new(&settings, "derp.example.com").is_ok());
+    }
+}

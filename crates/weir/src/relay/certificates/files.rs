@@ -1,0 +1,67 @@
+//! Certificates in PEM files: read, checked against their key, and known by how they look from outside.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+/// A chain of some certificates, or a key, is a few KiB.
+const FILE_MAX: u64 = 1 << 20;
+
+/// A chain and its private key.
+#[derive(Clone, Debug)]
+pub struct Files {
+    pub chain: PathBuf,
+    pub key: PathBuf,
+}
+
+/// How both files look: another inode, size or time of change means another content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamp([(u64, u64, u64, i64, i64); 2]);
+
+impl Files {
+    /// Both as they are now.
+    pub fn stamp(&self) -> Result<Stamp, String> {
+        let one = |path: &Path| {
+            let found = fs::metadata(path).map_err(|error| {
+                format!("{}: certificate or key cannot be read: {error}; name PEM files", path.display())
+            })?;
+            if found.len() > FILE_MAX {
+                return Err(format!(
+                    "{}: {} bytes are no certificate or key, at most {FILE_MAX} are read; name PEM files",
+                    path.display(),
+                    found.len()
+                ));
+            }
+            Ok((found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
+        };
+        Ok(Stamp([one(&self.chain)?, one(&self.key)?]))
+    }
+
+    /// The chain with its key, which has to be the leaf's.
+    pub fn read(&self) -> Result<CertifiedKey, String> {
+        let (chain, key) = (self.chain.display(), self.key.display());
+        let certificates = CertificateDer::pem_file_iter(&self.chain)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|error| format!("{chain}: holds no certificates: {error}; name the PEM chain"))?;
+        if certificates.is_empty() {
+            return Err(format!("{chain}: holds no certificate; name the PEM chain, leaf first"));
+        }
+        let private = PrivateKeyDer::from_pem_file(&self.key)
+            .map_err(|error| format!("{key}: holds no private key: {error}; name the PEM key"))?;
+        let signer = any_supported_type(&private)
+            .map_err(|error| format!("{key}: cannot be signed with: {error}; use ECDSA, Ed25519 or RSA"))?;
+        let certified = CertifiedKey::new(certificates, signer);
+        match certified.keys_match() {
+            // A key that cannot tell is believed.
+            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(certified),
+            Err(error) => Err(format!(
+                "{key}: is not the key of the first certificate in {chain}: {error}; name files that belong together"
+            )),
+        }
+    }
+}
