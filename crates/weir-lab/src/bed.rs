@@ -7,6 +7,7 @@
 pub mod gateways;
 pub mod memory;
 pub mod netns;
+pub mod relay;
 pub mod ssh;
 
 use crate::model::{Bed, Topology};
@@ -17,6 +18,7 @@ pub fn bed(topology: Topology) -> Box<dyn Bed> {
         Topology::Memory => Box::new(memory::MemoryBed::default()),
         Topology::Netns => Box::new(netns::NetnsBed::default()),
         Topology::Gateways => Box::new(gateways::GatewaysBed::default()),
+        Topology::Relay => Box::new(relay::RelayBed::default()),
         Topology::Ssh => Box::new(ssh::SshBed::without_hosts()),
     }
 }

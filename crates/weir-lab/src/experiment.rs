@@ -15,6 +15,7 @@ mod ipsec;
 mod method;
 pub mod metric;
 mod placement;
+mod relay;
 mod slices;
 pub(crate) mod text;
 

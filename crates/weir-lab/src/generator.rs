@@ -6,6 +6,7 @@
 //!
 //! Refuses: catching up. A generator that was held up and then hurries invents loss.
 
+pub mod derp;
 pub mod packet;
 pub mod xdp;
 

@@ -115,7 +115,8 @@ impl Build {
         let daemon = experiment
             .subjects()
             .any(|c| {
-                c.subject == Subject::Weir && [Topology::Netns, Topology::Gateways].contains(&c.topology)
+                let with_daemon = [Topology::Netns, Topology::Gateways, Topology::Relay];
+                c.subject == Subject::Weir && with_daemon.contains(&c.topology)
             })
             .then(crate::subject::weir::program)
             .flatten();

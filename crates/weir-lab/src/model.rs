@@ -5,6 +5,7 @@
 //! ```
 
 pub mod ipsec;
+pub mod relay;
 pub mod slices;
 pub mod spd;
 
@@ -14,6 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use ipsec::Protection;
+pub use relay::Relay;
 pub use slices::Slice;
 
 use crate::manifest::Machine;
@@ -38,6 +40,9 @@ pub struct Configuration {
     /// Which build of the lab runs it, in a process of its own; without it, this process does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<String>,
+    /// Of the relay topology.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay: Option<Relay>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -51,6 +56,8 @@ pub enum Subject {
     DpdkL3fwd,
     /// strongSwan with ESP of its own, on the `gateways` topology.
     Strongswan,
+    /// Tailscale's relay, on the `relay` topology.
+    Derper,
     /// Whatever the experiment's commands start on the device under test of the `ssh` topology.
     Command,
     /// No subject: what generator and receiver can do by themselves.
@@ -66,6 +73,8 @@ pub enum Topology {
     Netns,
     /// Client – gateway – gateway – server, four network namespaces: TCP through a tunnel.
     Gateways,
+    /// A DERP relay and its clients, in a network namespace.
+    Relay,
     /// The first three on hosts, driven over ssh.
     Ssh,
 }

@@ -4,8 +4,10 @@
 //! its own counters frames vanished, and to be gone when it is dropped.
 
 mod control;
+pub mod derper;
 pub mod gateway;
 pub mod kernel;
+pub mod relay;
 pub mod strongswan;
 pub mod weir;
 
@@ -24,6 +26,7 @@ pub fn missing(subject: Subject) -> Option<String> {
         Subject::Weir => weir::program().is_none().then(|| MISSING_WEIR.into()),
         Subject::Command => Some("command: runs on another host; use topology = \"ssh\"".into()),
         Subject::Strongswan => Some("strongswan: is a gateway; use topology = \"gateways\"".into()),
+        Subject::Derper => Some("derper: is a relay; use topology = \"relay\"".into()),
         Subject::DpdkL3fwd => Some(
             "dpdk-l3fwd: Debian's dpdk package has no l3fwd program, only its source (dpdk-dev examples)"
                 .into(),

@@ -20,6 +20,7 @@ fn configuration(subject: Subject) -> Configuration {
         placement: Placement::default(),
         ipsec: None,
         build: None,
+        relay: None,
     }
 }
 

@@ -21,6 +21,7 @@ fn configuration(subject: Subject, family: Family, rate: Rate) -> Configuration 
         placement: Placement::default(),
         ipsec: None,
         build: None,
+        relay: None,
     }
 }
 

@@ -31,6 +31,7 @@ fn configuration(subject: Subject) -> Configuration {
         placement: Placement::default(),
         ipsec: None,
         build: None,
+        relay: None,
     }
 }
 

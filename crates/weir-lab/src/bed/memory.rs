@@ -64,7 +64,7 @@ impl Bed for MemoryBed {
         match configuration.subject {
             Subject::Weir | Subject::Ceiling => None,
             Subject::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
-            other @ (Subject::Command | Subject::DpdkL3fwd | Subject::Strongswan) => {
+            other @ (Subject::Command | Subject::DpdkL3fwd | Subject::Strongswan | Subject::Derper) => {
                 crate::subject::missing(other)
             }
         }

@@ -14,6 +14,7 @@ use super::hosts::{Commands, Hosts};
 use super::ipsec;
 use super::method::Written;
 use super::placement;
+use super::relay;
 use super::{Experiment, Metric, Planned};
 use crate::model::{
     Configuration, Family, FrameSize, LabError, Placement, Rate, Subject, Topology, Workload,
@@ -44,6 +45,12 @@ pub struct Partial {
     listed: Vec<Axis>,
 }
 
+impl Partial {
+    pub fn is_relay(&self) -> bool {
+        self.planned.configuration.topology == Topology::Relay
+    }
+}
+
 pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<Experiment, LabError> {
     let mut partials: Vec<Partial> = Vec::new();
     let mut names = BTreeSet::new();
@@ -70,6 +77,7 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
                 return Err(place(shape.span(), message));
             }
             ipsec::refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
+            relay::refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
             let own = remote(&mut partial.planned, hosts.as_ref(), command);
             let own = own.map_err(|message| place(shape.span(), message))?;
             commands.extend(own.map(|own| (partial.planned.configuration.name.clone(), own)));
@@ -215,6 +223,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
         placement: Placement::default(),
         ipsec: None,
         build: None,
+        relay: None,
     };
     let start = Partial {
         planned: Planned { configuration: blank, missing: None },
@@ -246,6 +255,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
     let ports = chosen(&s.port, &d.port, None, Port(String::new()));
     let all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.configuration.placement.port = v.0);
     let all = built(all, shape, defaults);
+    let all = relay::spread(all, shape, defaults);
     let mut all = ipsec::spread(all, shape, defaults, quick.and_then(|q| q.ipsec.as_ref()))?;
     for partial in &mut all {
         partial.planned.configuration.name = name(shape.name.as_deref(), partial);
@@ -403,13 +413,13 @@ fn along(axis: Axis, partials: &[Partial]) -> Vec<(String, String)> {
 
 /// The first listed axis a plot can have along its bottom.
 fn numeric_axis(partials: &[Partial]) -> Option<Axis> {
-    [Axis::Frame, Axis::Flows, Axis::Routes, Axis::Rate, Axis::Policies, Axis::Match].into_iter().find(
-        |axis| {
+    [Axis::Frame, Axis::Flows, Axis::Routes, Axis::Rate, Axis::Policies, Axis::Match, Axis::Workers]
+        .into_iter()
+        .find(|axis| {
             let labels: BTreeSet<&String> =
                 partials.iter().flat_map(|p| &p.labels).filter(|(a, _)| a == axis).map(|(_, l)| l).collect();
             labels.len() > 1
-        },
-    )
+        })
 }
 
 /// Whether generator and sink do the same work for both.
@@ -419,7 +429,9 @@ pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
         let cpus = if c.topology == Topology::Memory { c.placement.cpus.clone() } else { Vec::new() };
         (c.topology, c.placement.generator_cpus.clone(), cpus)
     };
-    a.workload == b.workload && on(a) == on(b)
+    // a relay's workers are its own affair; its clients' load and TLS are not
+    let of_relay = |c: &Configuration| c.relay.map(|r| (r.tls.is_on(), r.load));
+    a.workload == b.workload && on(a) == on(b) && of_relay(a) == of_relay(b)
 }
 
 /// One ceiling for every distinct load, named by what tells them apart.
@@ -430,6 +442,9 @@ fn ceilings(configurations: &[Planned]) -> Vec<Planned> {
         if !found.iter().any(|f| same_load(&f.configuration, c)) {
             let configuration =
                 Configuration { subject: Subject::Ceiling, ipsec: None, build: None, ..c.clone() };
+            if configuration.relay.is_some_and(|r| !r.load.has_ceiling()) {
+                continue;
+            }
             found.push(Planned { configuration, missing: None });
         }
     }
@@ -438,7 +453,7 @@ fn ceilings(configurations: &[Planned]) -> Vec<Planned> {
         .filter(|&i| parts.iter().any(|p| p[i] != parts[0][i]))
         .collect();
     for (ceiling, parts) in found.iter_mut().zip(&parts) {
-        let told = telling.iter().map(|&i| parts[i].as_str());
+        let told = telling.iter().map(|&i| parts[i].as_str()).filter(|label| !label.is_empty());
         ceiling.configuration.name = std::iter::once("ceiling").chain(told).collect::<Vec<_>>().join("-");
     }
     found
@@ -457,6 +472,8 @@ fn load_labels(c: &Configuration) -> Vec<String> {
         rate_label(c.workload.rate),
         cpus(&c.placement.generator_cpus),
         cpus(if c.topology == Topology::Memory { &c.placement.cpus } else { &[] }),
+        c.relay.map_or(String::new(), |r| kebab(&r.load)),
+        c.relay.map_or(String::new(), |r| if r.tls.is_on() { "tls".into() } else { "plain".into() }),
     ]
 }
 

@@ -13,8 +13,10 @@ use weir_core::ipsec::flow_cache::BUCKETS_MAX;
 use super::hosts::{Commands, Hosts};
 use super::ipsec::IpsecShape;
 use super::method::Written;
+use super::relay::RelayShape;
 use super::{metric, placement, text};
 use crate::model::ipsec::{CipherName, POLICIES_MAX};
+use crate::model::relay::WORKERS_MAX;
 use crate::model::spd::{CHURN_MAX, RuleSet};
 use crate::model::{Configuration, Family, FrameSize, LabError, Rate, Subject, Topology};
 use crate::search::sweep::Step;
@@ -95,6 +97,8 @@ pub struct Shape {
     pub port: Option<Many<Port>>,
     /// What stands between the ports of the memory topology.
     pub ipsec: Option<IpsecShape>,
+    /// Of the relay topology.
+    pub relay: Option<RelayShape>,
     /// Which build of the lab runs the memory topology.
     pub build: Option<Many<BuildName>>,
     /// What the subject `command` is.
@@ -146,10 +150,13 @@ pub enum Axis {
     Rules,
     Action,
     Churn,
+    Tls,
+    Load,
+    Workers,
 }
 
 impl Axis {
-    pub const ALL: [Axis; 23] = [
+    pub const ALL: [Axis; 26] = [
         Axis::Subject,
         Axis::Topology,
         Axis::Family,
@@ -173,6 +180,9 @@ impl Axis {
         Axis::Rules,
         Axis::Action,
         Axis::Churn,
+        Axis::Tls,
+        Axis::Load,
+        Axis::Workers,
     ];
 
     /// Its key in the file.
@@ -201,6 +211,9 @@ impl Axis {
             Axis::Rules => "rules",
             Axis::Action => "action",
             Axis::Churn => "churn",
+            Axis::Tls => "tls",
+            Axis::Load => "load",
+            Axis::Workers => "workers",
         }
     }
 
@@ -221,6 +234,7 @@ impl Axis {
             Axis::Buckets => c.ipsec.map(|i| f64::from(i.spd.buckets)),
             Axis::Match => c.ipsec.and_then(|i| i.spd.matching).map(f64::from),
             Axis::Churn => c.ipsec.map(|i| f64::from(i.spd.churn)),
+            Axis::Workers => c.relay.map(|r| f64::from(r.workers)),
             _ => None,
         }
     }
@@ -239,6 +253,8 @@ impl Axis {
             Axis::Lookup => c.ipsec.map(|i| super::kebab(&i.spd.lookup)),
             Axis::Rules => c.ipsec.and_then(|i| i.spd.rules).map(|r| r.to_string()),
             Axis::Action => c.ipsec.map(|i| super::kebab(&i.spd.action)),
+            Axis::Tls => c.relay.map(|r| super::kebab(&r.tls)),
+            Axis::Load => c.relay.map(|r| super::kebab(&r.load)),
             _ => None,
         }
     }
@@ -436,6 +452,10 @@ checked! {
     /// Rules of an SPD.
     Policies(u32), format!("a number of policies from 1 to {POLICIES_MAX}"), |s| {
         within(s, 1, i64::from(POLICIES_MAX)).map(|n| n as u32)
+    };
+    /// Of a relay.
+    Workers(u32), format!("a number of workers from 1 to {WORKERS_MAX}"), |s| {
+        within(s, 1, i64::from(WORKERS_MAX)).map(|n| n as u32)
     };
     /// Sequence numbers remembered (RFC 4303 3.4.3).
     Window(u16), "0 for no replay protection, or a window from 32 to 4096", |s| {

@@ -10,7 +10,7 @@ use crate::model::Sample;
 pub struct Metric(pub String);
 
 /// Every metric a file may name; beds report further figures in tables only.
-pub const KNOWN: [&str; 17] = [
+pub const KNOWN: [&str; 21] = [
     "pps",
     "mbps",
     "clocks_per_packet",
@@ -28,6 +28,10 @@ pub const KNOWN: [&str; 17] = [
     "equilibrium_mbps",
     "equilibrium_max_mbps",
     "back_to_back_frames",
+    "undelivered_percent",
+    "cpu_seconds_per_gb",
+    "connects_per_second",
+    "memory_bytes_per_client",
 ];
 
 /// Whether a file may name it: one of [`KNOWN`], or a latency at a share of the PDR.
@@ -58,7 +62,7 @@ impl Metric {
         let name = self.0.as_str();
         name == "pps"
             || name == "mbps"
-            || ["_pps", "_mbps", "_frames"].iter().any(|unit| name.ends_with(unit))
+            || ["_pps", "_mbps", "_frames", "_per_second"].iter().any(|unit| name.ends_with(unit))
     }
 
     /// Divisor and unit for tables and plots.
@@ -73,6 +77,9 @@ impl Metric {
             name if name.ends_with("_mbps") => (1.0, "Mb/s"),
             name if name.ends_with("_frames") => (1.0, "frames"),
             name if name.ends_with("_percent") => (1.0, "%"),
+            "cpu_seconds_per_gb" => (1.0, "s/GB"),
+            "connects_per_second" => (1.0, "/s"),
+            "memory_bytes_per_client" => (1024.0, "KiB"),
             _ => (1.0, ""),
         }
     }
@@ -85,6 +92,10 @@ impl Metric {
             "clocks_per_packet" => "TSC clocks a packet".into(),
             "ns_per_packet" => "nanoseconds a packet".into(),
             "loss_percent" => "packets lost of those sent".into(),
+            "undelivered_percent" => "packets offered that were not delivered".into(),
+            "cpu_seconds_per_gb" => "seconds of CPU a gigabyte delivered".into(),
+            "connects_per_second" => "clients connected a second".into(),
+            "memory_bytes_per_client" => "memory of an idle client".into(),
             "ndr_pps" => "largest load without loss, packets a second".into(),
             "pdr_pps" => "largest load within the tolerated loss, packets a second".into(),
             name => name.replace('_', " "),

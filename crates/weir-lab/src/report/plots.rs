@@ -51,10 +51,11 @@ fn place(results: &Results, name: &str) -> Option<usize> {
 }
 
 /// Figures of different topologies are worlds apart: each gets plots of its own.
-pub(super) const TOPOLOGIES: [(Topology, &str); 4] = [
+pub(super) const TOPOLOGIES: [(Topology, &str); 5] = [
     (Topology::Memory, "in memory"),
     (Topology::Netns, "in namespaces over veth"),
     (Topology::Gateways, "TCP through gateways"),
+    (Topology::Relay, "through a relay"),
     (Topology::Ssh, "on hosts over ssh"),
 ];
 

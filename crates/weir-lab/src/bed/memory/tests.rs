@@ -15,6 +15,7 @@ fn configuration(subject: Subject, family: Family, frame: FrameSize) -> Configur
         placement: Placement::default(),
         ipsec: None,
         build: None,
+        relay: None,
     }
 }
 

@@ -32,6 +32,7 @@ fn laid(test: &str, subject: Subject, family: Family, flows: u32) -> Option<Laid
         placement: Placement::default(),
         ipsec: None,
         build: None,
+        relay: None,
     };
     if let Some(missing) = NetnsBed::default().missing(&configuration) {
         writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");

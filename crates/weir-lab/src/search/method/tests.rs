@@ -65,6 +65,7 @@ fn outcome(fake: &mut Fake, method: &Method, stop: bool) -> Result<Sample, LabEr
         placement: Placement::default(),
         ipsec: None,
         build: None,
+        relay: None,
     };
     let (warm_up, window) = (Duration::ZERO, Duration::from_millis(500));
     let run = Run {

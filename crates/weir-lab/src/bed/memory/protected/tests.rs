@@ -39,6 +39,7 @@ fn configuration(family: Family, frame: FrameSize, ipsec: Protection) -> Configu
         placement: Placement::default(),
         ipsec: Some(ipsec),
         build: None,
+        relay: None,
     }
 }
 

@@ -39,6 +39,7 @@ fn sample(family: Family, flows: u32, p: Protection) -> Sample {
         placement: Placement::default(),
         ipsec: Some(p),
         build: None,
+        relay: None,
     };
     let what = format!("{family:?} {p:?}");
     let mut prepared = MemoryBed::default().prepare(&configuration).unwrap_or_else(|e| panic!("{what}: {e}"));

@@ -1,0 +1,106 @@
+//! The relay bed carries packets through relays, holds idle clients and lets clients come and go.
+
+use super::*;
+use std::io::Write;
+use std::time::Duration;
+
+use crate::model::{Placement, Topology, Workload};
+
+fn configuration(subject: Subject, relay: Relay) -> Configuration {
+    let workload =
+        Workload { family: Family::Inet, frame: FrameSize::Fixed(1400), flows: 3, rate: Rate::FlatOut };
+    Configuration {
+        name: "c".into(),
+        subject,
+        topology: Topology::Relay,
+        workload,
+        routes: 1,
+        placement: Placement::default(),
+        ipsec: None,
+        build: None,
+        relay: Some(relay),
+    }
+}
+
+fn trial(rate: Rate) -> Trial {
+    Trial { rate, warm_up: Duration::from_millis(50), window: Duration::from_millis(200), seed: 1 }
+}
+
+fn relay(tls: Tls, load: Load) -> Relay {
+    Relay { tls, load, workers: 1 }
+}
+
+/// The prepared bed, or `None` after saying what is missing.
+fn prepared(test: &str, subject: Subject, relay: Relay) -> Option<Box<dyn Prepared>> {
+    let (mut bed, configuration) = (RelayBed::default(), configuration(subject, relay));
+    if let Some(missing) = bed.missing(&configuration) {
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
+        return None;
+    }
+    Some(bed.prepare(&configuration).expect("all that is needed is here"))
+}
+
+#[test]
+fn the_ceiling_is_pairs_without_a_relay() {
+    let test = "the_ceiling_is_pairs_without_a_relay";
+    let Some(mut ceiling) = prepared(test, Subject::Ceiling, relay(Tls::Off, Load::Open)) else { return };
+    let sample = ceiling.run(&trial(Rate::FlatOut)).expect("a run");
+    assert!(sample.pps > 0.0 && sample.figures["mbps"] > 0.0, "{sample:?}");
+    assert_eq!((sample.ledger.unaccounted(), sample.reordered, sample.duplicated), (0, 0, 0));
+    assert!(ceiling.scope().is_none() && !sample.figures.contains_key("cpu_seconds_per_gb"));
+}
+
+#[test]
+fn derper_relays_a_closed_loop_and_a_rate() {
+    relays("derper_relays_a_closed_loop_and_a_rate", Tls::Off);
+}
+
+#[test]
+fn derper_relays_through_tls() {
+    relays("derper_relays_through_tls", Tls::User);
+}
+
+fn relays(test: &str, tls: Tls) {
+    let Some(mut derper) = prepared(test, Subject::Derper, relay(tls, Load::ClosedLoop)) else { return };
+    for rate in [Rate::FlatOut, Rate::Pps(1000)] {
+        let sample = derper.run(&trial(rate)).expect("a run");
+        assert!(sample.pps > 0.0 && sample.latency_ns["p50"] > 0, "{sample:?}");
+        assert_eq!(sample.figures["corrupted_packets"], 0.0);
+        assert!(sample.ledger.delivered <= sample.ledger.sent, "{:?}", sample.ledger);
+        assert!(sample.figures["process_cpu_percent"] >= 0.0);
+    }
+    let burst = derper.run(&trial(Rate::Burst(10))).expect_err("no bursts");
+    assert!(burst.0.contains("back-to-back"), "{burst}");
+}
+
+#[test]
+fn idle_clients_of_derper_have_a_price_each() {
+    let test = "idle_clients_of_derper_have_a_price_each";
+    let Some(mut derper) = prepared(test, Subject::Derper, relay(Tls::Off, Load::Idle)) else { return };
+    let sample = derper.run(&trial(Rate::FlatOut)).expect("a run");
+    assert!(sample.figures["memory_bytes_before"] > 0.0, "{sample:?}");
+    assert!(sample.figures.contains_key("memory_bytes_per_client"));
+}
+
+#[test]
+fn clients_come_and_go() {
+    let Some(mut derper) = prepared("clients_come_and_go", Subject::Derper, relay(Tls::Off, Load::Connects))
+    else {
+        return;
+    };
+    let sample = derper.run(&trial(Rate::FlatOut)).expect("a run");
+    assert!(sample.figures["connects_per_second"] > 0.0, "{sample:?}");
+}
+
+#[test]
+fn what_no_relay_is_or_has_is_said() {
+    let missing = |subject, relay| RelayBed::default().missing(&configuration(subject, relay));
+    if place::missing_privilege().is_some() {
+        let _ = writeln!(std::io::stderr(), "SKIP what_no_relay_is_or_has_is_said: no namespaces here");
+        return;
+    }
+    let kernel = missing(Subject::Kernel, Relay::default()).expect("it is none");
+    assert!(kernel.contains("is no relay here"), "{kernel}");
+    let derper = missing(Subject::Derper, relay(Tls::Kernel, Load::Open)).expect("it has none");
+    assert!(derper.contains("use tls = \"user\""), "{derper}");
+}

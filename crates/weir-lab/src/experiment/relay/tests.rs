@@ -1,0 +1,66 @@
+//! The table `relay` means what it says, and what means nothing together is refused.
+
+use crate::experiment::{Changes, Experiment};
+use crate::model::relay::{Load, Tls};
+use crate::model::{LabError, Subject};
+
+const HEAD: &str = "title = \"t\"\nquestion = \"q?\"\nruns = 5\nwarm_up = \"100ms\"\nwindow = \"1s\"\n";
+
+fn parse(body: &str) -> Result<Experiment, LabError> {
+    Experiment::parse("x", "labs/x.toml", &format!("{HEAD}{body}"), &Changes::default())
+}
+
+fn refusal(body: &str) -> String {
+    parse(body).expect_err("refused").0
+}
+
+#[test]
+fn a_relay_is_plain_a_closed_loop_and_one_worker_unless_it_is_told() {
+    let e =
+        parse("[defaults]\ntopology = \"relay\"\n[[configuration]]\nsubject = \"derper\"\n").expect("valid");
+    let relay = e.configurations[0].configuration.relay.expect("it is one");
+    assert_eq!((relay.tls, relay.load, relay.workers), (Tls::Off, Load::ClosedLoop, 1));
+}
+
+#[test]
+fn a_ceiling_stands_for_every_relay_of_its_load_and_none_for_silent_clients() {
+    let e = parse(
+        "ceiling = true\n[defaults]\ntopology = \"relay\"\n[[configuration]]\nname = \"{subject}-{tls}-{workers}\"\n\
+         subject = [\"derper\", \"weir\"]\nrelay = { tls = [\"off\", \"user\", \"kernel\"], workers = [1, 2] }\n\
+         [[configuration]]\nname = \"idle\"\nrelay = { load = \"idle\" }\n",
+    )
+    .expect("valid");
+    let ceilings: Vec<&str> = e
+        .configurations
+        .iter()
+        .filter(|p| p.configuration.subject == Subject::Ceiling)
+        .map(|p| p.configuration.name.as_str())
+        .collect();
+    assert_eq!(ceilings, ["ceiling-plain", "ceiling-tls"]);
+    let named = |name: &str| {
+        &e.configurations.iter().find(|p| p.configuration.name == name).expect(name).configuration
+    };
+    for (name, ceiling) in
+        [("weir-kernel-2", Some("ceiling-tls")), ("derper-off-1", Some("ceiling-plain")), ("idle", None)]
+    {
+        assert_eq!(e.ceiling_of(named(name)).map(|c| c.name.as_str()), ceiling, "{name}");
+    }
+}
+
+#[test]
+fn what_means_nothing_together_is_refused() {
+    for (body, said) in [
+        ("[[configuration]]\nrelay = { tls = \"off\" }\n", "use topology = \"relay\""),
+        ("[[configuration]]\nsubject = \"derper\"\n", "subject \"derper\" is a relay"),
+        ("[[configuration]]\ntopology = \"relay\"\nflows = 13000\n", "expected 12500 at most"),
+        (
+            "[[configuration]]\ntopology = \"relay\"\nrate = 10\nrelay = { load = \"idle\" }\n",
+            "remove `rate`",
+        ),
+        ("[[configuration]]\ntopology = \"relay\"\nrelay = { workers = 0 }\n", "workers from 1 to 64"),
+        ("[[configuration]]\ntopology = \"relay\"\nrelay = { speed = 1 }\n", "unknown field `speed`"),
+    ] {
+        let refused = refusal(body);
+        assert!(refused.contains(said), "{refused}");
+    }
+}

@@ -1,0 +1,179 @@
+//! Many clients connected at once, a few of them on their way at a time.
+//!
+//! Promises: one thread, one epoll; a client that does not get through within [`WITHIN`] is an error that says
+//! how far it came. Refuses: more clients than descriptors; the limit is raised as far as it may be.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use weir_core::time::Nanos;
+use weir_io::clock;
+
+use super::dial::{Dial, Identity, Progress};
+use super::tls::Trusting;
+use super::wire::Wire;
+use crate::model::LabError;
+
+/// On their way at a time: enough to keep a relay busy, far below a listener's backlog.
+pub const AT_ONCE: usize = 32;
+/// As the relay's own limit for a step.
+const WITHIN: Nanos = 10_000_000_000;
+/// Descriptors beside those of clients.
+const SPARE: u64 = 256;
+
+/// Whom clients connect to, and how.
+#[derive(Clone)]
+pub struct Server {
+    pub address: SocketAddr,
+    /// With TLS.
+    pub trusting: Option<Trusting>,
+}
+
+impl Server {
+    pub fn new(address: SocketAddr, tls: bool) -> Result<Server, LabError> {
+        let trusting = tls.then(Trusting::new).transpose();
+        Ok(Server { address, trusting: trusting.map_err(|e| LabError(format!("generator: {e}")))? })
+    }
+
+    fn failed(&self, e: &io::Error) -> LabError {
+        LabError(format!("relay: a client cannot connect to {}: {e}", self.address))
+    }
+}
+
+/// A client's connection, and who it is.
+pub type Client = (Wire, Identity);
+
+/// Dials for whoever `next` names until there is nobody; `done` gets each that is through, in any order, and says
+/// whether to go on.
+pub fn dial(
+    server: &Server,
+    mut next: impl FnMut() -> Option<Identity>,
+    mut done: impl FnMut(Client) -> io::Result<bool>,
+) -> io::Result<()> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let mut under_way: BTreeMap<u64, (Box<Dial>, Nanos)> = BTreeMap::new();
+    let (mut number, mut exhausted) = (0, false);
+    let mut events = Vec::with_capacity(AT_ONCE);
+    loop {
+        while !exhausted && under_way.len() < AT_ONCE {
+            let Some(identity) = next() else {
+                exhausted = true;
+                break;
+            };
+            let dial = Box::new(Dial::begin(server.address, server.trusting.as_ref(), identity)?);
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+            epoll::add(&poll, &dial, epoll::EventData::new_u64(number), flags)?;
+            under_way.insert(number, (dial, clock::now()));
+            number += 1;
+        }
+        if under_way.is_empty() {
+            return Ok(());
+        }
+        events.clear();
+        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        epoll::wait(&poll, spare_capacity(&mut events), Some(&second))?;
+        for event in &events {
+            let token = event.data.u64();
+            let Some((dial, began)) = under_way.remove(&token) else { continue };
+            match dial.step()? {
+                Progress::Waits(dial) => drop(under_way.insert(token, (dial, began))),
+                Progress::Done(client) => {
+                    epoll::delete(&poll, &client.0)?;
+                    if !done(*client)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        let now = clock::now();
+        if let Some((_, (dial, _))) = under_way.iter().find(|(_, (_, began))| now - began > WITHIN) {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("a client was not through after {} s ({})", WITHIN / 1_000_000_000, dial.stage()),
+            ));
+        }
+    }
+}
+
+/// `count` clients, in order.
+pub fn connect(server: &Server, seed: u64, count: u64) -> Result<Vec<Client>, LabError> {
+    descriptors(count)?;
+    let identities: Vec<Identity> = (0..count).map(|n| Identity::numbered(seed, n)).collect();
+    let order: BTreeMap<_, _> = identities.iter().enumerate().map(|(n, i)| (i.key, n)).collect();
+    let mut identities = identities.into_iter();
+    let mut clients = BTreeMap::new();
+    dial(
+        server,
+        || identities.next(),
+        |client| {
+            clients.insert(order.get(&client.1.key).copied(), client);
+            Ok(true)
+        },
+    )
+    .map_err(|e| server.failed(&e))?;
+    Ok(clients.into_values().collect())
+}
+
+/// Lets this process have a descriptor for each of `clients`.
+pub fn descriptors(clients: u64) -> Result<(), LabError> {
+    let wanted = clients + SPARE;
+    match weir_io::process::raise_descriptors(wanted) {
+        Ok(most) if most >= wanted => Ok(()),
+        Ok(most) => Err(LabError(format!(
+            "relay: {clients} clients need {wanted} descriptors, the limit is {most}: raise it (ulimit -n)"
+        ))),
+        Err(e) => Err(LabError(format!("relay: {wanted} descriptors for {clients} clients: {e}"))),
+    }
+}
+
+/// A run of clients that connect and leave, for so long.
+#[derive(Clone, Copy, Debug)]
+pub struct Stay {
+    pub warm_up: Duration,
+    pub window: Duration,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Connected {
+    pub connects: u64,
+    pub began: Nanos,
+    pub ended: Nanos,
+}
+
+/// Connects clients and lets them leave at once; those through in the window count. `begin` is called when it opens.
+pub fn come_and_go(
+    server: &Server,
+    seed: u64,
+    stay: Stay,
+    mut begin: impl FnMut(),
+) -> Result<Connected, LabError> {
+    let mut known: Vec<Identity> = (0..4 * AT_ONCE as u64).map(|n| Identity::numbered(seed, n)).collect();
+    let known = std::cell::RefCell::new(&mut known);
+    let opens = clock::now() + stay.warm_up.as_nanos() as Nanos;
+    let window = stay.window.as_nanos() as Nanos;
+    let mut came = Connected::default();
+    dial(
+        server,
+        || known.borrow_mut().pop(),
+        |(wire, identity)| {
+            drop(wire);
+            known.borrow_mut().insert(0, identity);
+            let now = clock::now();
+            if came.began == 0 && now >= opens {
+                begin();
+                came.began = clock::now();
+            } else if came.began > 0 {
+                came.ended = now;
+                came.connects += 1;
+            }
+            Ok(came.began == 0 || now < came.began + window)
+        },
+    )
+    .map_err(|e| server.failed(&e))?;
+    Ok(came)
+}

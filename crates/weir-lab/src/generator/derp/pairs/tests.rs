@@ -1,0 +1,65 @@
+//! Pairs without a relay between them: nothing is lost, rates are kept, damage is seen.
+
+use super::*;
+
+fn plan(rate: Option<u64>, closed: bool) -> Plan {
+    let (warm_up, window) = (Duration::from_millis(20), Duration::from_millis(100));
+    Plan { rate, closed, warm_up, window, run: 1 }
+}
+
+#[test]
+fn without_a_relay_every_packet_arrives() {
+    every_packet_arrives(false);
+}
+
+#[test]
+fn through_tls_every_packet_arrives() {
+    every_packet_arrives(true);
+}
+
+fn every_packet_arrives(tls: bool) {
+    let mut pairs = Pairs::direct(3, 1400, tls).expect("sockets");
+    let mut moments = Vec::new();
+    for closed in [true, false] {
+        let came = pairs.run(&plan(None, closed), |at| moments.push(at)).expect("a run");
+        let tally = &came.tally;
+        assert!(came.sent > 0 && tally.arrived > 0);
+        assert_eq!((came.offered, came.sent), (came.intended, tally.delivered), "closed: {closed}");
+        assert_eq!((tally.corrupted, tally.duplicated, tally.reordered), (0, 0, 0));
+        assert!(tally.latency.max() > 0 && tally.bytes == tally.arrived * 1400);
+    }
+    assert_eq!(moments, [Moment::Opens, Moment::Closes, Moment::Opens, Moment::Closes]);
+}
+
+#[test]
+fn a_rate_is_kept_by_all_pairs_together() {
+    let mut pairs = Pairs::direct(4, 200, false).expect("sockets");
+    let came = pairs.run(&plan(Some(2000), true), |_| {}).expect("a run");
+    let due = 2000 * (came.ended - came.began) / 1_000_000_000;
+    assert!(came.intended > 0 && came.intended <= due + 2, "{} of {due}", came.intended);
+    assert_eq!((came.sent, came.group), (came.offered, 1));
+    assert_eq!(came.tally.delivered, came.sent);
+}
+
+#[test]
+fn packets_that_are_not_what_was_sent_are_damage() {
+    let batch = Batch::new(64, 1).expect("a length that fits");
+    let key = Key([3; KEY]);
+    let arrived = |change: fn(&mut Vec<u8>)| {
+        let (mut batch, mut tally, mut course) =
+            (Batch::new(64, 1).expect("as above"), Tally::new(), Course::default());
+        course.next = 1;
+        batch.stamp(0, &key, Mark { run: 1, pair: 0, sequence: 0, due: 0 });
+        let mut payload = batch.first(1)[5..].to_vec();
+        change(&mut payload);
+        arrive(&mut tally, &mut course, &batch, (&payload, &key), (1, 1), 9);
+        (tally.corrupted, tally.delivered)
+    };
+    assert_eq!(arrived(|_| {}), (0, 1));
+    let changes: [fn(&mut Vec<u8>); 5] =
+        [|p| p[0] ^= 1, |p| p[32] ^= 1, |p| p[95] ^= 1, |p| p.truncate(95), |p| p.truncate(20)];
+    for change in changes {
+        assert_eq!(arrived(change), (1, 0));
+    }
+    assert_eq!(batch.len(), 1);
+}

@@ -1,0 +1,70 @@
+//! TLS of the generator's clients, and of pairs that have no relay between them.
+//!
+//! Clients take any certificate: what is measured is the relay, which the lab has started itself.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use weir_io::tls::{ClientOptions, Handshake, Progress, Session, Trust, client_config, server_config};
+
+/// Messages a handshake takes each way, at most, before it is given up.
+const FLIGHTS_MAX: usize = 16;
+
+/// Clients of a lab.
+#[derive(Clone)]
+pub struct Trusting(Arc<ClientConfig>);
+
+impl Trusting {
+    pub fn new() -> io::Result<Trusting> {
+        Ok(Trusting(Arc::new(client_config(Trust::Anyone, &ClientOptions::default()).map_err(odd)?)))
+    }
+
+    pub fn handshake(&self, server: IpAddr) -> io::Result<Handshake> {
+        Handshake::client(self.0.clone(), ServerName::IpAddress(server.into())).map_err(odd)
+    }
+
+    /// As rustls has it, for a question now and then.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        self.0.clone()
+    }
+}
+
+/// The two sides of a connection between clients, as if their handshake had been sent.
+pub struct Acquainted {
+    trusting: Trusting,
+    server: Arc<rustls::ServerConfig>,
+}
+
+impl Acquainted {
+    pub fn new() -> io::Result<Acquainted> {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).map_err(odd)?;
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(odd)?;
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let certified = CertifiedKey::from_der(vec![made.cert.der().clone()], key, &provider).map_err(odd)?;
+        let server = server_config(Arc::new(SingleCertAndKey::from(certified))).map_err(odd)?;
+        Ok(Acquainted { trusting: Trusting::new()?, server: Arc::new(server) })
+    }
+
+    pub fn pair(&self) -> io::Result<[Session; 2]> {
+        let mut client = self.trusting.handshake(IpAddr::from([127, 0, 0, 1]))?;
+        let mut server = Handshake::server(self.server.clone()).map_err(odd)?;
+        let (mut to_client, mut to_server) = (Vec::new(), Vec::new());
+        for _ in 0..FLIGHTS_MAX {
+            let near = client.advance(&mut to_client, &mut to_server).map_err(odd)?;
+            let far = server.advance(&mut to_server, &mut to_client).map_err(odd)?;
+            if near == Progress::Ready && far == Progress::Ready && to_client.is_empty() {
+                let (client, server) = (client.finish().map_err(odd)?, server.finish().map_err(odd)?);
+                return Ok([client.0, server.0]);
+            }
+        }
+        Err(odd("a handshake with ourselves does not end; this is a defect"))
+    }
+}
+
+pub fn odd(what: impl ToString) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {}", what.to_string()))
+}

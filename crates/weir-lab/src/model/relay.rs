@@ -1,0 +1,62 @@
+//! What a configuration of the `relay` topology asks of its relay: how connections are protected, what its
+//! clients do, and how many workers serve them.
+
+use serde::{Deserialize, Serialize};
+
+/// Workers of a relay; more than any machine of a lab has cores.
+pub const WORKERS_MAX: u32 = 64;
+/// Clients of a run that only holds connections: below the ephemeral ports of one address (28,232).
+pub const IDLE_MAX: u32 = 25_000;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relay {
+    pub tls: Tls,
+    pub load: Load,
+    pub workers: u32,
+}
+
+/// Who protects the relay's connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tls {
+    #[default]
+    Off,
+    /// The relay's process.
+    User,
+    /// The relay's kernel, after a handshake in its process.
+    Kernel,
+}
+
+impl Tls {
+    /// What the client sees: TLS, whoever does it.
+    pub fn is_on(self) -> bool {
+        self != Tls::Off
+    }
+}
+
+/// What clients do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Load {
+    /// Pairs send; without a rate, so many packets of each pair are under way at once.
+    #[default]
+    ClosedLoop,
+    /// Pairs send; without a rate, as much as their sockets take.
+    Open,
+    /// Clients connect and say nothing: what does each cost in memory?
+    Idle,
+    /// Clients connect and leave again.
+    Connects,
+}
+
+impl Load {
+    /// Whether pairs send packets to each other.
+    pub fn has_pairs(self) -> bool {
+        matches!(self, Load::ClosedLoop | Load::Open)
+    }
+
+    /// Whether the generator can do it without a relay.
+    pub fn has_ceiling(self) -> bool {
+        self.has_pairs()
+    }
+}

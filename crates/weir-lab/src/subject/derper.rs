@@ -1,0 +1,134 @@
+//! Tailscale's `derper`, plain or with a certificate it signs itself.
+//!
+//! Its counters are those of `/debug/vars`, which it shows to its own host.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+
+use super::relay::{ADDRESS, Relaying, Stand, Started, peer};
+use crate::bed::netns::counters::Counters;
+use crate::bed::netns::namespace::Namespace;
+use crate::generator::derp::tls::Trusting;
+use crate::model::LabError;
+use crate::model::relay::Tls;
+
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// Its variables are some 20 KB.
+const ANSWER_MAX: u64 = 4 << 20;
+
+pub const MISSING: &str =
+    "derper: no such program in ~/.cache/weir/peers/bin or on the PATH: `make interop` builds it";
+
+pub fn missing(tls: Tls) -> Option<String> {
+    if tls == Tls::Kernel {
+        return Some("derper: has no TLS in the kernel: use tls = \"user\"".into());
+    }
+    peer("derper").is_none().then(|| MISSING.into())
+}
+
+pub struct Derper {
+    started: Started,
+    tls: Tls,
+    notes: Vec<String>,
+}
+
+impl Derper {
+    pub fn start(stand: &Stand<'_>) -> Result<Derper, LabError> {
+        let program = peer("derper").ok_or_else(|| LabError(MISSING.into()))?;
+        let version = Command::new(&program).arg("-version").output();
+        let version = version.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string());
+        let tls = stand.relay.tls;
+        let workers = stand.relay.workers.to_string();
+        let started = Started::launch("derper", stand, |folder| {
+            let mut command = Command::new(program);
+            command.arg("-a").arg(ADDRESS.to_string()).args(["-http-port", "-1", "-stun=false"]);
+            command.arg("-c").arg(folder.join("derper.json"));
+            if tls.is_on() {
+                // without a certificate for an address, it signs one itself
+                command.args(["-certmode", "manual", "-hostname", &ADDRESS.ip().to_string()]);
+                command.arg("-certdir").arg(folder);
+            }
+            command.env("GOMAXPROCS", workers);
+            Ok(command)
+        })?;
+        let version = version.unwrap_or_default();
+        let version = version.lines().next().unwrap_or("of unknown version");
+        let notes = vec![format!("derper {version}: GOMAXPROCS={}", stand.relay.workers)];
+        Ok(Derper { started, tls, notes })
+    }
+}
+
+impl Relaying for Derper {
+    fn process(&self) -> u32 {
+        self.started.child.id()
+    }
+
+    fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError> {
+        let tls = self.tls.is_on();
+        let failed = |e: String| LabError(format!("derper: /debug/vars: {e}"));
+        let answer = namespace.run(move || variables(tls))?.map_err(|e| failed(e.to_string()))?;
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        counters(body).map_err(failed)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+}
+
+fn variables(tls: bool) -> std::io::Result<String> {
+    let stream = TcpStream::connect(ADDRESS)?;
+    stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
+    if !tls {
+        return ask(stream);
+    }
+    let name = ServerName::IpAddress(ADDRESS.ip().into());
+    let config = Trusting::new()?.config();
+    let client = rustls::ClientConnection::new(config, name).map_err(std::io::Error::other)?;
+    ask(rustls::StreamOwned::new(client, stream))
+}
+
+fn ask(mut stream: impl Read + Write) -> std::io::Result<String> {
+    write!(stream, "GET /debug/vars HTTP/1.0\r\nHost: {ADDRESS}\r\n\r\n")?;
+    stream.flush()?;
+    let mut answer = String::new();
+    stream.take(ANSWER_MAX).read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Packets dropped, by reason.
+fn counters(variables: &str) -> Result<Counters, String> {
+    #[derive(serde::Deserialize)]
+    struct Variables {
+        derp: Derp,
+    }
+    #[derive(serde::Deserialize)]
+    struct Derp {
+        #[serde(default)]
+        counter_packets_dropped_reason: BTreeMap<String, serde_json::Value>,
+    }
+    let variables: Variables = serde_json::from_str(variables).map_err(|e| e.to_string())?;
+    let dropped = variables.derp.counter_packets_dropped_reason.into_iter();
+    Ok(dropped.filter_map(|(reason, n)| Some((format!("derper.{reason}"), n.as_u64()?))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_read_by_reason_and_other_variables_left() {
+        let said = r#"{"cmdline": ["derper"], "derp": {"accepts": 4, "counter_packets_dropped_reason":
+            {"gone_disconnected": 0, "queue_head": 17, "write_error": 2}}}"#;
+        let expected =
+            [("derper.gone_disconnected", 0), ("derper.queue_head", 17), ("derper.write_error", 2)];
+        let expected: Counters = expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect();
+        assert_eq!(counters(said), Ok(expected));
+        assert!(counters("{}").is_err());
+    }
+}

@@ -1,0 +1,72 @@
+//! The shipped experiments of relays run as they are, with their smoke values, as far as the machine has what they
+//! need; what it has not is skipped by name.
+
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/program.rs"]
+mod program;
+
+use std::io::Write;
+use std::path::Path;
+
+use folder::Folder;
+use program::{run, text};
+use weir_lab::result::Results;
+
+/// Runs a lab's configurations that match; `None` when nothing of it can run here.
+fn measured(test: &str, lab: &str, only: &str) -> Option<(Folder, Results)> {
+    let folder = Folder::absent(test);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../labs/{lab}.toml"));
+    let (file, out) = (file.to_string_lossy(), folder.0.to_string_lossy());
+    let output = run(&["run", &file, "--quick", "--seed", "1", "--out", &out, "--only", only]);
+    let said = text(&output.stderr);
+    let result = std::fs::read_to_string(folder.0.join("result.json"));
+    let Ok(result) = result else {
+        let lacks = ["run as root", "no such program", "has no TLS"];
+        assert!(lacks.iter().any(|lack| said.contains(lack)), "{lab}: {said}");
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: {}", said.lines().last().unwrap_or_default());
+        return None;
+    };
+    assert!(output.status.success(), "{lab}: {said}");
+    let results: Results = serde_json::from_str(&result).expect("a result");
+    assert_eq!((results.runs_failed, results.runs_missing), (0, 0), "{lab}: {said}");
+    Some((folder, results))
+}
+
+#[test]
+fn derper_is_measured_beside_the_generator_alone() {
+    let test = "derper_is_measured_beside_the_generator_alone";
+    let Some((folder, results)) = measured(test, "relay", "derper-*-closed-10") else { return };
+    for tls in ["off", "user"] {
+        let derper = results.outcome(&format!("derper-{tls}-closed-10")).expect("it ran");
+        assert!(derper.summary.is_some_and(|mbps| mbps.median > 0.0), "{derper:?}");
+        assert!(derper.ceiling_share.is_some_and(|share| share > 0.0));
+        assert_eq!(derper.further["corrupted_packets"].median, 0.0);
+        assert!(derper.latency_ns.contains_key("p99"));
+    }
+    assert!(folder.read("report.md").contains("through a relay") || !folder.read("report.html").is_empty());
+}
+
+#[test]
+fn silent_clients_and_those_that_leave_have_figures_of_their_own() {
+    let test = "silent_clients_and_those_that_leave_have_figures_of_their_own";
+    for (lab, figure) in
+        [("relay-idle", "memory_bytes_per_client"), ("relay-connects", "connects_per_second")]
+    {
+        let Some((_, results)) = measured(&format!("{test}-{lab}"), lab, "derper-*") else { return };
+        assert_eq!(results.metric.0, figure);
+        for outcome in &results.configurations {
+            assert!(outcome.summary.is_some(), "{lab}: {}", outcome.configuration.name);
+        }
+    }
+}
+
+#[test]
+fn a_sweep_has_every_rate_in_its_trials() {
+    let Some((_, results)) = measured("a_sweep_has_every_rate_in_its_trials", "relay-rates", "derper-off")
+    else {
+        return;
+    };
+    let searched = results.outcome("derper-off").and_then(|o| o.searched.as_ref()).expect("a sweep");
+    assert!(!format!("{searched:?}").is_empty());
+}
