@@ -19,7 +19,7 @@ mod uring;
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -209,6 +209,14 @@ impl Streams {
         match &mut self.kernel {
             Kernel::Uring(uring) => uring.close(id),
             Kernel::Epoll(epoll) => epoll.close(id),
+        }
+    }
+
+    /// The socket of a stream, for what is not sending or receiving (kernel TLS).
+    pub fn socket(&mut self, id: StreamId) -> Option<BorrowedFd<'_>> {
+        match &mut self.kernel {
+            Kernel::Uring(uring) => uring.socket(id),
+            Kernel::Epoll(epoll) => epoll.socket(id),
         }
     }
 

@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 
 use weir_core::relay::Key;
 use weir_core::relay::handshake::ClientInfo;
-use weir_io::tls::Session;
+use weir_io::tls::{Kernel, Session};
 
 pub mod certificates;
 mod counters;
@@ -73,6 +73,8 @@ pub enum Crypt {
     Plain,
     /// The worker.
     User(Session),
+    /// The kernel.
+    Kernel(Kernel),
 }
 
 impl fmt::Debug for Crypt {
@@ -80,6 +82,7 @@ impl fmt::Debug for Crypt {
         f.write_str(match self {
             Crypt::Plain => "Plain",
             Crypt::User(_) => "User(…)",
+            Crypt::Kernel(_) => "Kernel(…)",
         })
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,6 +150,10 @@ impl Epoll {
 
     pub(super) fn counters(&self) -> Counters {
         self.counters
+    }
+
+    pub(super) fn socket(&mut self, id: StreamId) -> Option<BorrowedFd<'_>> {
+        Some(self.open(id)?.socket.as_fd())
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -18,7 +18,7 @@ mod operation;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -206,6 +206,10 @@ impl Uring {
 
     pub(super) fn counters(&self) -> Counters {
         self.counters
+    }
+
+    pub(super) fn socket(&mut self, id: StreamId) -> Option<BorrowedFd<'_>> {
+        Some(self.slots.get(id)?.socket.as_fd())
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -37,6 +37,7 @@ mod outbound;
 mod routes;
 mod sort;
 mod timers;
+mod websocket;
 mod wrap;
 
 /// The longest sleep.
@@ -185,7 +186,7 @@ impl Worker {
             Event::Received { token, buffer } => self.received(token as u32, buffer),
             Event::Sent { token, sent, parts } => self.sent(token as u32, sent, parts),
             Event::Writable { token } => self.writable(token as u32),
-            Event::Control { token, .. } => self.close(token as u32, End::Crypt),
+            Event::Control { token, kind, buffer } => self.control(token as u32, kind, &buffer),
             Event::Ended { token } => self.close(token as u32, End::Peer),
             Event::Failed { token, .. } => self.close(token as u32, End::Failed),
             Event::Woken => {}
@@ -247,13 +248,16 @@ impl Worker {
 
     /// Takes a connection over; gives back what has been received of it already.
     fn adopt(&mut self, at: Place, newcomer: Newcomer) -> Option<(Vec<u8>, Vec<u8>)> {
-        let Newcomer { socket, key, role, address, crypt, greeting, early, unread, rates, .. } = newcomer;
+        let Newcomer { socket, key, role, address, crypt, greeting, early, unread, rates, websocket, .. } =
+            newcomer;
         let mut wrap = Wrap::default();
         match crypt {
             Crypt::Plain => {}
             Crypt::User(session) => wrap.tls = Some(Box::new(Tls::new(session))),
+            Crypt::Kernel(kernel) => wrap.kernel = Some(Box::new(kernel)),
         }
-        let stream = match self.streams.adopt(socket, u64::from(at.slot), false) {
+        wrap.websocket = websocket.then(Box::default);
+        let stream = match self.streams.adopt(socket, u64::from(at.slot), wrap.kernel.is_some()) {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%address, "relay: the socket could not be taken over: {error}");
@@ -283,7 +287,7 @@ impl Worker {
     fn begin(&mut self, slot: u32, mut early: Vec<u8>, mut unread: Vec<u8>) {
         let mut done = Ok(());
         if !early.is_empty() {
-            done = self.plain_bytes(slot, &mut early);
+            done = self.clear_bytes(slot, &mut early);
         }
         if done.is_ok() && !unread.is_empty() {
             done = self.open_bytes(slot, &mut unread);
@@ -468,7 +472,7 @@ impl Worker {
             connected_seconds: client.seconds(self.now),
             home: client.home,
             tls: client.wrap.name(),
-            websocket: false,
+            websocket: client.wrap.websocket.is_some(),
             bytes_received: client.bytes_received,
             bytes_sent: client.bytes_sent,
             packets_dropped: client.dropped,

@@ -24,10 +24,7 @@ fn packets_keep_their_order_and_their_bytes_however_they_are_cut() {
             let data: Vec<u8> = (0..n * 7).map(|i| (i + n) as u8).collect();
             stream.extend(bytes(&Frame::SendPacket(b.key, &data)));
         }
-        use std::io::Write;
-        for piece in stream.chunks(977) {
-            a.socket.write_all(piece).expect("the engine reads");
-        }
+        stream.chunks(977).for_each(|piece| a.write(piece));
         for n in 0..300_usize {
             let expected: Vec<u8> = (0..n * 7).map(|i| (i + n) as u8).collect();
             assert_eq!(b.packet(), (a.key, expected));
@@ -42,8 +39,7 @@ fn the_largest_packet_passes_and_a_larger_one_ends_the_connection() {
     let largest = vec![7; 64 << 10];
     a.send(b.key, &largest);
     assert_eq!(b.packet(), (a.key, largest));
-    use std::io::Write;
-    a.socket.write_all(&[Kind::SendPacket as u8, 0, 1, 0, 33]).expect("the engine reads");
+    a.write(&[Kind::SendPacket as u8, 0, 1, 0, 33]);
     assert_eq!(a.frame_or_end(), None);
     b.nothing_comes_but_gone(a.key);
 }
@@ -57,8 +53,7 @@ fn what_came_with_the_handshake_is_forwarded_too() {
     let mut a = Member::join_as(&relay, 1, how);
     assert_eq!(b.packet(), (a.key, b"early".to_vec()));
     let rest = bytes(&Frame::SendPacket(b.key, b"rest"));
-    use std::io::Write;
-    a.socket.write_all(&rest[3..]).expect("the engine reads");
+    a.write(&rest[3..]);
     assert_eq!(b.packet(), (a.key, b"rest".to_vec()));
 }
 
@@ -91,8 +86,7 @@ fn every_packet_between_many_clients_of_several_workers_is_accounted_for() {
     for member in &mut members {
         let all: Vec<u8> =
             keys.iter().flat_map(|key| bytes(&Frame::SendPacket(*key, &member.key.0))).collect();
-        use std::io::Write;
-        member.socket.write_all(&all).expect("the engine reads");
+        member.write(&all);
     }
     for member in &mut members {
         let mut from: Vec<_> =

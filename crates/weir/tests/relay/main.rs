@@ -5,3 +5,7 @@
 
 mod forwarding;
 mod member;
+mod mesh;
+mod peers;
+mod queues;
+mod wire;

@@ -8,6 +8,7 @@ use weir::relay::{Crypt, Engine, Newcomer, Rates, Relay, Report, Role};
 use weir_core::relay::frame::{HEADER, KEY, head};
 use weir_core::relay::handshake::{ClientInfo, Secret, ServerInfo};
 use weir_core::relay::{Frame, Key, Kind};
+use weir_io::tls::Session;
 
 /// Longer than anything here takes; a test that waits so long has failed.
 pub const LONG: Duration = Duration::from_secs(20);
@@ -27,7 +28,17 @@ pub struct Member {
     pub key: Key,
     secret: Secret,
     pub socket: TcpStream,
+    wire: Wire,
     received: Vec<u8>,
+}
+
+/// How frames travel.
+pub enum Wire {
+    Clear,
+    /// The client's end, and ciphertext that is no whole record yet.
+    Tls(Box<Session>, Vec<u8>),
+    /// Messages that are not whole yet.
+    WebSocket(Vec<u8>),
 }
 
 /// How a member is admitted.
@@ -60,20 +71,31 @@ impl Member {
     }
 
     pub fn join_as(relay: &Relay, number: u8, how: As) -> Member {
-        let mut member = Member::admit(relay, number, how);
+        Member::admit(relay, number, how).greeted()
+    }
+
+    /// `ServerInfo` is the first frame.
+    pub fn greeted(mut self) -> Member {
+        let member = &mut self;
         let (code, payload) = member.frame();
         let info = Frame::parse(code, &payload).expect("well formed");
         ServerInfo::open(&member.secret, &server().public(), &info).expect("the first frame is ServerInfo");
-        member
+        self
     }
 
     /// Admitted; nothing has been read.
     pub fn admit(relay: &Relay, number: u8, how: As) -> Member {
         let (ours, theirs) = pair();
-        Member::over(relay, number, how, ours, theirs)
+        Member::over(relay, number, how, (ours, theirs), (Wire::Clear, Crypt::Plain))
     }
 
-    pub fn over(relay: &Relay, number: u8, how: As, ours: TcpStream, theirs: TcpStream) -> Member {
+    pub fn over(
+        relay: &Relay,
+        number: u8,
+        how: As,
+        (ours, theirs): (TcpStream, TcpStream),
+        (wire, crypt): (Wire, Crypt),
+    ) -> Member {
         let secret = Secret::new([number; 32]);
         let key = secret.public();
         let mut greeting = Vec::new();
@@ -86,19 +108,30 @@ impl Member {
             key,
             info: ClientInfo { version: 2, can_ack_pings: true, ..ClientInfo::default() },
             role: how.role,
-            crypt: Crypt::Plain,
-            websocket: false,
+            crypt,
+            websocket: matches!(wire, Wire::WebSocket(_)),
             greeting,
             early: how.early,
             unread: Vec::new(),
             ideal: true,
             rates: how.rates,
         });
-        Member { key, secret, socket: ours, received: Vec::new() }
+        Member { key, secret, socket: ours, wire, received: Vec::new() }
     }
 
     pub fn say(&mut self, frame: &Frame<'_>) {
-        self.socket.write_all(&bytes(frame)).expect("the engine reads");
+        self.write(&bytes(frame));
+    }
+
+    /// Bytes of frames, in a message or records.
+    pub fn write(&mut self, frames: &[u8]) {
+        let mut out = Vec::new();
+        match &mut self.wire {
+            Wire::Clear => out.extend_from_slice(frames),
+            Wire::Tls(session, _) => session.seal_into(frames, &mut out).expect("it is sealed"),
+            Wire::WebSocket(_) => masked(frames, &mut out),
+        }
+        self.socket.write_all(&out).expect("the engine reads");
     }
 
     pub fn send(&mut self, to: Key, data: &[u8]) {
@@ -123,9 +156,30 @@ impl Member {
             let mut piece = [0; 65_536];
             match self.socket.read(&mut piece) {
                 Ok(0) => return None,
-                Ok(n) => self.received.extend_from_slice(&piece[..n]),
+                Ok(n) => self.unwrap(&piece[..n]),
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
                 Err(e) => panic!("nothing came: {e}"),
+            }
+        }
+    }
+
+    fn unwrap(&mut self, piece: &[u8]) {
+        match &mut self.wire {
+            Wire::Clear => self.received.extend_from_slice(piece),
+            Wire::Tls(session, held) => {
+                held.extend_from_slice(piece);
+                let opened = session.open(held).expect("whole records open");
+                self.received.extend_from_slice(&held[opened.plain]);
+                held.drain(..opened.consumed);
+            }
+            Wire::WebSocket(held) => {
+                held.extend_from_slice(piece);
+                while let Some((start, length)) = message(held)
+                    && held.len() >= start + length
+                {
+                    self.received.extend_from_slice(&held[start..start + length]);
+                    held.drain(..start + length);
+                }
             }
         }
     }
@@ -142,6 +196,28 @@ impl Member {
         self.say(&Frame::Ping(b"anything?"));
         let (code, payload) = self.frame();
         assert_eq!((code, &payload[..]), (Kind::Pong as u8, &b"anything?"[..]));
+    }
+}
+
+/// Where the payload of a server's binary message starts, and how long it is.
+fn message(bytes: &[u8]) -> Option<(usize, usize)> {
+    assert!(bytes.first().is_none_or(|&first| first == 0x82), "a binary message in one frame");
+    match *bytes.get(1)? {
+        126 => Some((4, usize::from(u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?)))),
+        127 => Some((10, usize::try_from(u64::from_be_bytes(bytes.get(2..10)?.try_into().ok()?)).ok()?)),
+        short => Some((2, usize::from(short))),
+    }
+}
+
+/// A client's message of two frames.
+fn masked(payload: &[u8], out: &mut Vec<u8>) {
+    let mask = [9, 8, 7, 6];
+    let (a, b) = payload.split_at(payload.len() / 3);
+    for (first, payload) in [(2, a), (0x80, b)] {
+        out.extend_from_slice(&[first, 0x80 | 127]);
+        out.extend_from_slice(&(payload.len() as u64).to_be_bytes());
+        out.extend_from_slice(&mask);
+        out.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
     }
 }
 

@@ -15,6 +15,7 @@ use super::backlog::data_of;
 use super::client::CONTROL_BUSY;
 use super::sort::{Act, Around, Run, Sorted, Target, sort};
 use super::timers::Due;
+use super::websocket::Ended;
 use super::{Worker, client_of};
 use crate::relay::counters::{End, Tally};
 use crate::relay::registrar::Told;
@@ -35,13 +36,72 @@ impl Worker {
                 self.timers.add(self.now.saturating_add(wait), slot, client.conn, Due::Resume);
             }
         }
-        let done = if client.wrap.tls.is_some() { self.open(slot, buffer) } else { self.plain(slot, buffer) };
+        if let Some(kernel) = &mut client.wrap.kernel
+            && kernel.data_came().is_err()
+        {
+            return self.close(slot, End::Crypt);
+        }
+        let done = if client.wrap.tls.is_some() { self.open(slot, buffer) } else { self.clear(slot, buffer) };
         if let Err(end) = done {
             self.close(slot, end);
         }
     }
 
-    /// Plaintext in a received buffer.
+    /// What came out of TLS, or without it.
+    fn clear(&mut self, slot: u32, mut buffer: Buffer) -> Result<(), End> {
+        let framed = client_of(&mut self.clients, slot).is_some_and(|client| client.wrap.websocket.is_some());
+        if framed { self.unframe(slot, &mut buffer) } else { self.plain(slot, buffer) }
+    }
+
+    /// The same, in memory of our own.
+    pub(super) fn clear_bytes(&mut self, slot: u32, bytes: &mut [u8]) -> Result<(), End> {
+        let framed = client_of(&mut self.clients, slot).is_some_and(|client| client.wrap.websocket.is_some());
+        if framed { self.unframe(slot, bytes) } else { self.plain_bytes(slot, bytes) }
+    }
+
+    /// Takes frames out of WebSocket messages.
+    fn unframe(&mut self, slot: u32, bytes: &mut [u8]) -> Result<(), End> {
+        let Some(client) = client_of(&mut self.clients, slot) else { return Ok(()) };
+        let Some(unframer) = client.wrap.websocket.as_deref_mut() else { return Ok(()) };
+        let (mut inside, mut answers) = (self.spares.take(bytes.len()), Vec::new());
+        let taken = unframer.take(bytes, &mut inside, &mut answers);
+        if !answers.is_empty() && client.residue.len() < CONTROL_BUSY {
+            client.wrap.write_raw(&answers, &mut client.residue)?;
+            self.mark(slot);
+        }
+        let done = self.plain_bytes(slot, &mut inside);
+        self.spares.give(inside);
+        done.and(taken.map_err(|ended| if ended == Ended::Closed { End::Peer } else { End::Crypt }))
+    }
+
+    /// A record of the kernel's that is not data.
+    pub(super) fn control(&mut self, slot: u32, kind: u8, buffer: &Buffer) {
+        let Some(client) = client_of(&mut self.clients, slot) else { return };
+        let (Some(kernel), Some(socket)) = (&mut client.wrap.kernel, self.streams.socket(client.stream))
+        else {
+            return self.close(slot, End::Crypt);
+        };
+        let end = match kernel.control(socket, kind, buffer) {
+            Ok(None) => None,
+            Ok(Some(News::UpdateWanted)) => match kernel.update(socket) {
+                // A full socket: the peer's wish is not an order (RFC 8446 4.6.3: before the next data).
+                Ok(()) | Err(None) => None,
+                Err(Some(_)) => Some(End::Crypt),
+            },
+            Ok(Some(News::CloseNotify)) => Some(End::Peer),
+            Ok(Some(News::Alert(_))) => Some(End::Crypt),
+            Err(error) => {
+                // Tried once: who cannot be told finds out.
+                let _ = kernel.alert(socket, &error);
+                Some(End::Crypt)
+            }
+        };
+        if let Some(end) = end {
+            self.close(slot, end);
+        }
+    }
+
+    /// Frames in a received buffer.
     fn plain(&mut self, slot: u32, mut buffer: Buffer) -> Result<(), End> {
         let mut sorted = std::mem::take(&mut self.sorted);
         let mut at = 0;
@@ -70,8 +130,8 @@ impl Worker {
         result
     }
 
-    /// Plaintext in memory of our own.
-    pub(super) fn plain_bytes(&mut self, slot: u32, bytes: &mut [u8]) -> Result<(), End> {
+    /// Frames in memory of our own.
+    fn plain_bytes(&mut self, slot: u32, bytes: &mut [u8]) -> Result<(), End> {
         let mut sorted = std::mem::take(&mut self.sorted);
         let mut at = 0;
         let result = loop {
@@ -246,7 +306,7 @@ impl Worker {
         buffer.truncate(plain.end);
         buffer.advance(plain.start);
         if !buffer.is_empty() {
-            self.plain(slot, buffer)?;
+            self.clear(slot, buffer)?;
         }
         ended
     }
@@ -261,7 +321,7 @@ impl Worker {
     pub(super) fn open_bytes(&mut self, slot: u32, bytes: &mut [u8]) -> Result<(), End> {
         let (plain, ended) = self.open_in(slot, bytes)?;
         if !plain.is_empty() {
-            self.plain_bytes(slot, &mut bytes[plain])?;
+            self.clear_bytes(slot, &mut bytes[plain])?;
         }
         ended
     }

@@ -10,14 +10,18 @@
 //! brought it; of a full queue the oldest data goes, at the price of a look at its header. Refuses: sending to a full
 //! socket before it says that it has room.
 
+use std::os::fd::BorrowedFd;
+
 use weir_core::relay::{Class, Reason};
 use weir_core::time::{MILLISECOND, Nanos};
 use weir_io::stream::{MOST_PARTS, Part};
+use weir_io::tls::Kernel;
 
 use super::backlog::{Backlog, data_of, first_frame};
 use super::client::{Cargo, Client, Flight, Gate, Load, REACH_LEAST, REACH_MOST};
 use super::timers::Due;
-use super::wrap;
+use super::websocket;
+use super::wrap::{self, Tls};
 use super::{Worker, client_of};
 use crate::relay::counters::{End, Tally};
 
@@ -97,7 +101,7 @@ impl Worker {
         let Some(client) = client_of(&mut self.clients, slot) else {
             return Ok(());
         };
-        let mut residue = std::mem::take(&mut client.residue);
+        let residue = std::mem::take(&mut client.residue);
         let control = std::mem::take(&mut client.control);
         let mut load = self.gather(slot, control);
         let Some(client) = client_of(&mut self.clients, slot) else {
@@ -106,22 +110,32 @@ impl Worker {
         for cargo in load.cargo.drain(..) {
             self.tally.forwarded(u64::from(cargo.frames), cargo.since, self.now);
         }
-        let Load { mut parts, cargo, .. } = self.loads.pop().unwrap_or_default();
-        if let Some(tls) = client.wrap.tls.as_deref_mut() {
-            if tls.session.worn() {
-                tls.session.update(&mut residue).map_err(|_| End::Crypt)?;
-            }
-            if !residue.is_empty() {
-                parts.push(Part::Owned(residue));
-            }
-            if load.bytes > 0 {
-                let (streams, spares) = (&mut self.streams, &mut self.spares);
-                wrap::seal(&mut tls.session, streams, spares, &load.parts, load.bytes, &mut parts)
-                    .map_err(|_| End::Crypt)?;
-            }
+        if client.wrap.websocket.is_some() && load.bytes > 0 {
+            let head = websocket::head(load.bytes);
+            load.bytes += head.len();
+            load.parts.insert(0, Part::Owned(head));
         }
-        for part in load.parts.drain(..) {
-            recycle(part, &mut self.spares);
+        let Load { mut parts, cargo, .. } = self.loads.pop().unwrap_or_default();
+        if !residue.is_empty() {
+            parts.push(Part::Owned(residue));
+        }
+        match client.wrap.tls.as_deref_mut() {
+            Some(Tls { session, .. }) => {
+                if session.worn() {
+                    let mut update = Vec::new();
+                    session.update(&mut update).map_err(|_| End::Crypt)?;
+                    parts.push(Part::Owned(update));
+                }
+                if load.bytes > 0 {
+                    let (streams, spares) = (&mut self.streams, &mut self.spares);
+                    wrap::seal(session, streams, spares, &load.parts, load.bytes, &mut parts)
+                        .map_err(|_| End::Crypt)?;
+                }
+                for part in load.parts.drain(..) {
+                    recycle(part, &mut self.spares);
+                }
+            }
+            None => parts.append(&mut load.parts),
         }
         self.keep_load(load.parts, load.cargo);
         let bytes = parts.iter().map(|part| part.bytes().len()).sum();
@@ -135,14 +149,26 @@ impl Worker {
             return;
         }
         let mut words = std::mem::take(&mut client.residue);
-        if end != End::Crypt
-            && let Some(tls) = client.wrap.tls.as_deref_mut()
-            && tls.session.close_notify(&mut words).is_err()
-        {
-            return;
+        if end != End::Crypt {
+            if client.wrap.websocket.is_some()
+                && client.wrap.write_raw(&websocket::GOODBYE, &mut words).is_err()
+            {
+                return;
+            }
+            if let Some(tls) = client.wrap.tls.as_deref_mut()
+                && tls.session.close_notify(&mut words).is_err()
+            {
+                return;
+            }
         }
         if !words.is_empty() {
             self.streams.send(client.stream, vec![Part::Owned(words)]);
+        }
+        if let (Some(kernel), Some(socket)) = (&client.wrap.kernel, self.streams.socket(client.stream))
+            && end != End::Crypt
+        {
+            // Tried once: who cannot be told finds out.
+            let _ = kernel.close_notify(socket);
         }
     }
 
@@ -176,6 +202,10 @@ impl Worker {
         client.bytes_sent += sent as u64;
         self.tally.bytes_sent += sent as u64;
         let whole = sent >= flight.bytes;
+        let worn = match (&mut client.wrap.kernel, self.streams.socket(client.stream)) {
+            (Some(kernel), Some(socket)) => after_kernel(kernel, socket, sent),
+            _ => Ok(()),
+        };
         if flight.opaque {
             keep_rest(client, &parts, sent);
             parts.drain(..).for_each(|part| recycle(part, &mut self.spares));
@@ -188,6 +218,9 @@ impl Worker {
             self.put_back(slot, sent, &mut parts, &flight);
         }
         self.keep_load(parts, std::mem::take(&mut flight.cargo));
+        if let Err(end) = worn {
+            return self.close(slot, end);
+        }
         let Some(client) = client_of(&mut self.clients, slot) else { return };
         if whole {
             client.stalled_since = None;
@@ -346,6 +379,19 @@ impl Worker {
             flight.cargo.iter().for_each(|cargo| (0..cargo.frames).for_each(|_| gone(&[])));
             self.in_flight = self.in_flight.saturating_sub(1);
         }
+    }
+}
+
+/// The kernel sealed so much: its key is changed in time.
+fn after_kernel(kernel: &mut Kernel, socket: BorrowedFd<'_>, sent: usize) -> Result<(), End> {
+    kernel.sent(sent);
+    if kernel.worn_out() {
+        return Err(End::Crypt);
+    }
+    match kernel.worn().then(|| kernel.update(socket)) {
+        // Full: tried again after the next send.
+        None | Some(Ok(()) | Err(None)) => Ok(()),
+        Some(Err(Some(_))) => Err(End::Crypt),
     }
 }
 

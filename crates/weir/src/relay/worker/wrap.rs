@@ -12,9 +12,10 @@ use std::rc::Rc;
 
 use weir_io::stream::{Buffer, CAPACITY, Part, Streams};
 use weir_io::tls::record::PLAIN_LIMIT;
-use weir_io::tls::{Session, TlsError};
+use weir_io::tls::{Kernel, Session, TlsError};
 
 use super::backlog::Spares;
+use super::websocket::Unframer;
 use crate::relay::counters::End;
 
 /// Type, version, length.
@@ -26,6 +27,9 @@ const RECORD_MOST: usize = HEAD + (16 << 10) + 2048;
 #[derive(Default)]
 pub struct Wrap {
     pub tls: Option<Box<Tls>>,
+    /// The socket carries plaintext, and this is what the kernel does not do of TLS.
+    pub kernel: Option<Box<Kernel>>,
+    pub websocket: Option<Box<Unframer>>,
 }
 
 pub struct Tls {
@@ -36,23 +40,42 @@ pub struct Tls {
 
 impl std::fmt::Debug for Wrap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Wrap(tls: {})", self.tls.is_some())
+        write!(f, "Wrap(tls: {}, websocket: {})", self.name(), self.websocket.is_some())
     }
 }
 
 impl Wrap {
     /// Whether what is sent cannot be taken back frame by frame.
     pub fn is_opaque(&self) -> bool {
-        self.tls.is_some()
+        self.tls.is_some() || self.websocket.is_some()
     }
 
     /// Who opens and seals.
     pub fn name(&self) -> &'static str {
-        if self.tls.is_some() { "user" } else { "off" }
+        match (&self.tls, &self.kernel) {
+            (Some(_), _) => "user",
+            (None, Some(_)) => "kernel",
+            (None, None) => "off",
+        }
+    }
+
+    /// Appends bytes beside frames, as they go over the wire.
+    pub fn write_raw(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), End> {
+        match self.tls.as_deref_mut() {
+            Some(tls) => tls.session.seal_into(bytes, out).map_err(|_| End::Crypt),
+            None => {
+                out.extend_from_slice(bytes);
+                Ok(())
+            }
+        }
     }
 
     pub fn memory(&self) -> usize {
-        self.tls.as_ref().map_or(0, |tls| size_of::<Tls>() + tls.carry.capacity())
+        // What rustls keeps of a connection, besides.
+        const SCHEDULE: usize = 1 << 10;
+        self.tls.as_ref().map_or(0, |tls| size_of::<Tls>() + SCHEDULE + tls.carry.capacity())
+            + self.kernel.as_ref().map_or(0, |_| size_of::<Kernel>() + SCHEDULE)
+            + self.websocket.as_ref().map_or(0, |_| size_of::<Unframer>())
     }
 }
 
