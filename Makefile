@@ -2,11 +2,11 @@
 #   make demo   build (2 min 30 s on two cores), run a real interleaved experiment (1 min), write a report
 #   make test   format, lints, every test; ends with the counts
 
-.PHONY: help demo test setup build build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test interop setup build build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make build | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make interop | build | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -16,6 +16,10 @@ build: setup
 
 test: setup lint
 	./scripts/test
+
+# peers of others are installed first; a skipped test is a failed one here
+interop: setup
+	./scripts/interop
 
 # what labs/ipsec-unused.toml compares with
 build-without-ipsec: setup

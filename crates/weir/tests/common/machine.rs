@@ -30,13 +30,18 @@ pub fn missing() -> Option<String> {
 }
 
 /// Tries until it works; panics with what was waited for when it never does.
-pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, attempt: impl FnMut() -> Option<T>) -> T {
+    until_within(PATIENCE, what, attempt)
+}
+
+/// The same, with another patience.
+pub fn until_within<T>(patience: Duration, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = attempt() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(start.elapsed() < patience, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }

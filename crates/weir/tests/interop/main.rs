@@ -13,6 +13,7 @@ mod case;
 mod ikev2;
 mod kernel;
 mod kernel_peer;
+mod relay;
 mod second_kernel;
 mod strongswan;
 mod traffic;

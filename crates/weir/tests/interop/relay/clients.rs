@@ -1,0 +1,159 @@
+//! Tailscale's client through a relay: pings, streams, restarts under traffic, admission, WebSocket, a mesh.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use weir_io::netns;
+
+use super::admission::{Admission, Asked};
+use super::both;
+use super::net::{CLIENTS, Net};
+use super::peers::{PATIENCE, patiently};
+use super::server::{Kind, Plan, Relay};
+use super::tailnet::{Node, Tailnet, Way};
+use crate::content::bytes;
+
+both! {
+    pings_and_streams_go_by_the_relay: ["tailscale", "tailscaled", "headscale"];
+    a_stream_survives_a_killed_relay: ["tailscale", "tailscaled", "headscale"];
+    a_stream_survives_a_relay_that_is_asked_to_end: ["tailscale", "tailscaled", "headscale"];
+    the_controller_admits_and_refuses: ["tailscale", "tailscaled", "headscale"];
+    a_controller_that_is_away_refuses_nobody: ["tailscale", "tailscaled", "headscale"];
+    a_client_by_websocket_meets_one_without: ["tailscale", "tailscaled", "headscale"];
+    clients_of_two_relays_of_a_mesh_meet: ["tailscale", "tailscaled", "headscale", "derper"];
+}
+
+const ONE: Way = Way { relays: 1, websocket: false };
+
+/// Pings both ways until they are answered: nodes take their time to choose a home.
+fn meet(nodes: &[Node; 2]) {
+    for [from, to] in [[0, 1], [1, 0]] {
+        patiently("a ping is answered", || nodes[from].reaches(&nodes[to]).then_some(()));
+    }
+}
+
+/// Sends `len` known bytes from the first node to the second by TCP; what `meanwhile` does, it does when a third
+/// has been read. All bytes arrive, as they were.
+fn stream(nodes: &[Node; 2], len: usize, meanwhile: impl FnOnce()) {
+    let [from, to] = nodes;
+    let listener = netns::inside(&to.ns, || TcpListener::bind((to.ip, 0))).expect("the namespace is there");
+    let listener = listener.expect("a listener");
+    let at = listener.local_addr().expect("bound");
+    let arrived = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            let (mut got, mut piece) = (Vec::new(), [0; 16 << 10]);
+            loop {
+                match stream.read(&mut piece).expect("the stream goes on") {
+                    0 => break got,
+                    n => got.extend_from_slice(&piece[..n]),
+                }
+                arrived.store(got.len(), Ordering::Release);
+            }
+        });
+        let writer = scope.spawn(move || {
+            let stream = netns::inside(&from.ns, || TcpStream::connect_timeout(&at, PATIENCE));
+            let mut stream = stream.expect("the namespace is there").expect("connected");
+            stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+            stream.write_all(&bytes(1, len)).expect("all is sent");
+        });
+        patiently("a third has arrived", || (arrived.load(Ordering::Acquire) >= len / 3).then_some(()));
+        meanwhile();
+        writer.join().expect("the writer");
+        let got = reader.join().expect("the reader");
+        assert!(got == bytes(1, len), "{} of {len} bytes arrived, or others", got.len());
+    });
+}
+
+const BULK: usize = 12 << 20;
+
+fn pings_and_streams_go_by_the_relay(kind: Kind) {
+    let net = Net::new();
+    let _relay = Plan::new(kind).start(&net);
+    let tailnet = Tailnet::start(&net, ONE);
+    meet(&tailnet.nodes);
+    stream(&tailnet.nodes, BULK, || ());
+    meet(&tailnet.nodes);
+}
+
+/// A relay that ends while a stream goes through it, and another in its place with the same key.
+fn survives(kind: Kind, end: impl FnOnce(&mut Relay)) {
+    let net = Net::new();
+    let mut relay = Plan::new(kind).start(&net);
+    let tailnet = Tailnet::start(&net, ONE);
+    meet(&tailnet.nodes);
+    let mut next = None;
+    stream(&tailnet.nodes, BULK, || {
+        end(&mut relay);
+        next = Some(relay.plan.start(&net));
+    });
+    meet(&tailnet.nodes);
+}
+
+fn a_stream_survives_a_killed_relay(kind: Kind) {
+    survives(kind, Relay::kill);
+}
+
+fn a_stream_survives_a_relay_that_is_asked_to_end(kind: Kind) {
+    survives(kind, Relay::terminate);
+}
+
+fn the_controller_admits_and_refuses(kind: Kind) {
+    let net = Net::new();
+    let admission = Admission::start(&net);
+    let mut relay = Plan::new(kind).verify(Admission::url()).start(&net);
+    let tailnet = Tailnet::start(&net, ONE);
+    let [one, two] = &tailnet.nodes;
+    meet(&tailnet.nodes);
+    let asked = admission.asked();
+    for (node, source) in [one, two].into_iter().zip(CLIENTS) {
+        let question = Asked { key: node.key.clone(), source: source.into(), allowed: true };
+        assert!(asked.contains(&question), "{question:?} was not asked: {asked:?}");
+    }
+
+    admission.refuse(&two.key);
+    relay.kill();
+    let relay = relay.plan.start(&net);
+    let mut asked = Vec::new();
+    patiently("both were asked about again", || {
+        asked.extend(admission.asked());
+        let answered = |node: &Node, allowed| asked.iter().any(|a| a.key == node.key && a.allowed == allowed);
+        (answered(one, true) && answered(two, false)).then_some(())
+    });
+    assert!(!one.reaches(two) && !two.reaches(one), "a refused client takes part\n{}", relay.log());
+
+    admission.admit(&two.key);
+    meet(&tailnet.nodes);
+}
+
+fn a_controller_that_is_away_refuses_nobody(kind: Kind) {
+    let net = Net::new();
+    let _relay = Plan::new(kind).verify(Admission::url()).start(&net);
+    let tailnet = Tailnet::start(&net, ONE);
+    meet(&tailnet.nodes);
+}
+
+fn a_client_by_websocket_meets_one_without(kind: Kind) {
+    let net = Net::new();
+    let _relay = Plan::new(kind).start(&net);
+    let tailnet = Tailnet::start(&net, Way { websocket: true, ..ONE });
+    meet(&tailnet.nodes);
+    let [one, two] = &tailnet.nodes;
+    assert!(one.log().contains("websocket: connected to https://relay-1.weir.test"), "not by WebSocket");
+    assert!(!two.log().contains("websocket: connected"), "by WebSocket");
+    stream(&tailnet.nodes, BULK, || ());
+}
+
+/// Each client reaches one of the relays only; `derper` is the other.
+fn clients_of_two_relays_of_a_mesh_meet(kind: Kind) {
+    let net = Net::new();
+    net.part();
+    let _relays = [Plan::new(kind).mesh().start(&net), Plan::new(Kind::Derper).second().mesh().start(&net)];
+    let tailnet = Tailnet::start(&net, Way { relays: 2, ..ONE });
+    meet(&tailnet.nodes);
+    stream(&tailnet.nodes, BULK, || ());
+}
