@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::server::encoded;
 use weir_core::ipsec::spd::LookupSpec;
 
-use crate::{client, config, daemon, genkey, memory, policy, show, top, trace, view};
+use crate::{client, config, daemon, genkey, memory, policy, relay, show, top, trace, view};
 
 /// Why a command ended badly: lower case, subject first, then the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run a router until SIGTERM or Ctrl-C
+    /// Run a router or relay until SIGTERM or Ctrl-C
     #[command(after_help = "Examples:\n  \
         sudo weir run router.toml                 what was chosen is logged, then `ready`\n  \
         sudo WEIR_LOG=debug weir run router.toml  say more\n\n\
@@ -50,6 +50,15 @@ enum Verb {
         /// The configuration file
         file: PathBuf,
     },
+    /// Run a relay (DERP server): of a file, or at once for a try
+    #[command(after_help = "Examples:\n  \
+        weir relay --dev                          plain on 127.0.0.1:3340; says how to use it\n  \
+        weir relay --dev --tls user --listen :3340  TLS with a certificate nobody trusts, on every address\n  \
+        sudo weir relay relay.toml                the same as `weir run relay.toml`\n\n\
+        examples/relay.toml is a file to start from, docs/relay.md says what each key does.\n\
+        SIGTERM, SIGINT  nobody new is taken, clients are told to come back, what waits for them is sent\n\
+        SIGHUP           reads FILE again; the next connections go by it")]
+    Relay(relay::command::RelayArgs),
     /// Read a configuration and say everything that is wrong with it
     #[command(after_help = "Examples:\n  \
         weir check router.toml        every complaint with file:line:column, or one line of summary\n\n\
@@ -159,6 +168,10 @@ pub enum Topic {
     Tunnels,
     /// Flow caches and rules of SPDs
     Cache,
+    /// A relay: connections, workers, drops
+    Relay,
+    /// Who is connected to a relay
+    Peers,
 }
 
 impl Topic {
@@ -175,6 +188,8 @@ impl Topic {
             Topic::Spd => "/v1/spd",
             Topic::Tunnels => "/v1/tunnels",
             Topic::Cache => "/v1/cache",
+            Topic::Relay => "/v1/relay",
+            Topic::Peers => "/v1/peers",
         }
     }
 }
@@ -253,8 +268,15 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     match &cli.verb {
         Verb::Run { file } => {
             log();
+            if config::is_relay(file) {
+                return relay::command::of_file(file, cli.socket.clone()).map_err(|broken| Failure(broken.0));
+            }
             let daemon = daemon::start(file, cli.socket.clone()).map_err(|broken| Failure(broken.0))?;
             daemon.run().map_err(|broken| Failure(broken.0))
+        }
+        Verb::Relay(args) => {
+            log();
+            relay::command::run(args, cli.socket.clone()).map_err(|broken| Failure(broken.0))
         }
         Verb::Check { file } => check(file),
         Verb::Apply { file, dry_run } => apply(cli.socket.clone(), file, *dry_run),
@@ -285,6 +307,9 @@ fn log() {
 
 fn check(file: &Path) -> Result<(), Failure> {
     let config = config::judge(file).map_err(|refused| Failure(refused.0))?;
+    if let Some(relay) = &config.relay {
+        return show::print(&checked_relay(file, &config, relay));
+    }
     let mut has =
         format!("{} and {}", count(config.ports.len(), "port"), count(config.routes.len(), "route"));
     if !config.ipsec.is_empty() {
@@ -313,6 +338,18 @@ fn check(file: &Path) -> Result<(), Failure> {
         out += &format!("# not to be run on this machine: {why}");
     }
     show::print(&out)
+}
+
+fn checked_relay(file: &Path, config: &config::Config, relay: &config::relay::Relay) -> String {
+    let front = &relay.front;
+    let addresses = front.listen.len() + front.http.len() + front.stun.len();
+    let mut out = format!(
+        "{}: a relay on {}: nothing wrong\n",
+        file.display(),
+        if addresses == 1 { "1 address".to_owned() } else { format!("{addresses} addresses") }
+    );
+    out += &config.notes.iter().map(|note| format!("# {note}\n")).collect::<String>();
+    out
 }
 
 fn apply(socket: Option<PathBuf>, file: &Path, dry_run: bool) -> Result<(), Failure> {

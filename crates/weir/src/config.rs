@@ -97,6 +97,12 @@ pub fn load(path: &Path) -> Result<Config, Refused> {
     load_with(path, KeysFrom::Folder(&folder_of(path)))
 }
 
+/// Whether a file is a relay's, as far as it can be read: what is wrong with it is said by who loads it.
+pub fn is_relay(path: &Path) -> bool {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    DeTable::parse_recoverable(&text).0.get_ref().iter().any(|(key, _)| key.get_ref() == "relay")
+}
+
 /// As [`load`], for a user who need not be the one who runs it.
 pub fn judge(path: &Path) -> Result<Config, Refused> {
     load_with(path, KeysFrom::IfReadable(&folder_of(path)))

@@ -20,12 +20,16 @@ use weir_core::relay::handshake::ClientInfo;
 use weir_io::tls::{Kernel, Session};
 
 pub mod certificates;
+pub mod command;
 mod counters;
 mod engine;
+pub mod front;
 pub mod keyfile;
+pub mod metrics;
 mod parcel;
 mod registrar;
 mod report;
+pub mod run;
 pub mod settings;
 mod worker;
 

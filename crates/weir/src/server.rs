@@ -71,6 +71,10 @@ pub enum What {
     Trace {
         body: Vec<u8>,
     },
+    /// A relay's counters.
+    Relay,
+    /// Who is connected to a relay.
+    Peers,
     Metrics,
     /// SIGHUP: read the file again and apply it.
     Reload,
@@ -327,6 +331,8 @@ const INDEX: &str = "weir control socket\n\
     GET  /v1/spd        IPsec: policies in order, what each decided\n\
     GET  /v1/tunnels    IPsec: tunnels of route mode\n\
     GET  /v1/cache      IPsec: flow caches and rules of SPDs, who answered\n\
+    GET  /v1/relay      a relay: what became of connections, workers, drops by reason\n\
+    GET  /v1/peers      a relay: who is connected\n\
     POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
     \x20                   ?folder=PATH where the keys file lies\n\
     POST /v1/policies   {\"spd\": \"wan\", \"changes\": [{\"remove\": {\"name\": \"p\"}}]}; ?dry-run only tells\n\
@@ -367,6 +373,8 @@ fn route(method: &Method, path: &str, query: &str, body: Vec<u8>) -> Result<What
         "/v1/spd" => get(What::Spds),
         "/v1/tunnels" => get(What::Tunnels),
         "/v1/cache" => get(What::Cache),
+        "/v1/relay" => get(What::Relay),
+        "/v1/peers" => get(What::Peers),
         "/v1/policies" => post(What::Policies { body, dry_run: option("dry-run").is_some() }),
         "/v1/trace" => post(What::Trace { body }),
         "/metrics" => get(What::Metrics),
@@ -386,7 +394,7 @@ fn route(method: &Method, path: &str, query: &str, body: Vec<u8>) -> Result<What
 }
 
 /// Percent-decoding; what is not valid stays as it is.
-fn decoded(text: &str) -> String {
+pub fn decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;

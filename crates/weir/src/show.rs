@@ -10,6 +10,7 @@ use crate::{client, view};
 
 mod cache;
 mod ipsec;
+mod relay;
 
 /// Which policies `weir show spd` shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub fn run(socket: &Path, topic: Topic, json: bool, shown: &Shown) -> Result<(),
         Topic::Sa => ipsec::sas(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
         Topic::Spd => ipsec::spds(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?, shown),
         Topic::Cache => cache::cache(&client::read(socket, topic.path()).map_err(Failure)?),
+        Topic::Relay => relay::relay(&client::read(socket, topic.path()).map_err(Failure)?),
+        Topic::Peers => relay::peers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
         Topic::Tunnels => ipsec::tunnels(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
     };
     print(&text)

@@ -3,6 +3,8 @@
 //! Every structure is JSON with these field names; fields are added, never renamed. Counters are
 //! cumulative since the daemon started, bytes include the Ethernet header, times are seconds.
 
+pub mod relay;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};

@@ -5,6 +5,7 @@
 //! certificate, and files that name what another key of the table makes meaningless.
 
 mod values;
+pub use values::{is_name, listening};
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -234,9 +235,9 @@ fn limits(value: &Value<'_>, engine: &mut Engine, front: &mut Front, complaints:
         ) as usize,
         connections_per_source: number("connections_per_source", 1, many, usual.connections_per_source as u64)
             as usize,
-        clients: number("clients", 1, many, usual.clients as u64) as usize,
         ..usual
     };
+    engine.clients = number("clients", 1, many, engine.clients as u64) as usize;
     engine.queue_frames = number("queue_frames", 8, 65_536, engine.queue_frames as u64) as usize;
     engine.queue_bytes = number("queue_bytes", 128 << 10, 64 << 20, engine.queue_bytes as u64) as usize;
     front.rates = Rates {

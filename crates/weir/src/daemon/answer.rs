@@ -31,6 +31,9 @@ impl Daemon {
             What::Spds => Answer::json(200, &self.spds()),
             What::Tunnels => Answer::json(200, &self.tunnels()),
             What::Cache => Answer::json(200, &self.cache()),
+            What::Relay | What::Peers => {
+                Answer::refusal(404, "this weir is a router; a relay's file has `[relay]`".to_owned())
+            }
             What::Trace { body } => match self.trace(&body) {
                 Ok(trace) => Answer::json(200, &trace),
                 Err(error) => Answer::refusal(400, error),

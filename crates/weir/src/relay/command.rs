@@ -1,0 +1,120 @@
+//! `weir relay`: a relay of a file, or at once with nothing but `--dev`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use super::keyfile;
+use super::run::{self, Started};
+use super::settings::{Certificates, Front, Io, Settings, Tls};
+use crate::config;
+use crate::daemon::Broken;
+
+/// Where `--dev` listens, as derper's does.
+const DEV: &str = "127.0.0.1:3340";
+
+#[derive(Clone, Debug, Args)]
+pub struct RelayArgs {
+    /// The configuration file
+    #[arg(required_unless_present = "dev", conflicts_with = "dev")]
+    pub file: Option<PathBuf>,
+    /// No file: plain on this host only, a new key, no certificate
+    #[arg(long)]
+    pub dev: bool,
+    /// With --dev: address and port, `:PORT` for every address [default: 127.0.0.1:3340]
+    #[arg(long, requires = "dev", value_parser = listening)]
+    pub listen: Option<SocketAddr>,
+    /// With --dev: answer STUN there
+    #[arg(long, requires = "dev", value_parser = listening)]
+    pub stun: Option<SocketAddr>,
+    /// With --dev: TLS with a self-signed certificate
+    #[arg(long, requires = "dev", value_enum)]
+    pub tls: Option<DevTls>,
+    /// With --dev: CPUs of the workers, as in 0,1 [default: one of each core]
+    #[arg(long, requires = "dev", value_delimiter = ',')]
+    pub cpus: Vec<u32>,
+    /// With --dev: epoll instead of io_uring
+    #[arg(long, requires = "dev")]
+    pub epoll: bool,
+    /// With --dev: keep the key in this file instead of making a new one
+    #[arg(long, requires = "dev")]
+    pub key: Option<PathBuf>,
+    /// With --dev: a file with the mesh key
+    #[arg(long, requires = "dev")]
+    pub mesh_key: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DevTls {
+    Off,
+    Auto,
+    User,
+    Kernel,
+}
+
+fn listening(text: &str) -> Result<SocketAddr, String> {
+    config::relay::listening(text).ok_or_else(|| "expected an address and port, or `:PORT`".to_owned())
+}
+
+pub fn run(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Broken> {
+    match &args.file {
+        Some(file) => of_file(file, socket),
+        None => dev(args, socket),
+    }
+}
+
+/// A file that must be a relay's.
+pub fn of_file(file: &Path, socket: Option<PathBuf>) -> Result<(), Broken> {
+    let config = config::load(file).map_err(|refused| Broken(refused.0))?;
+    if config.relay.is_none() {
+        return Err(Broken(format!(
+            "{}: has no `[relay]`, so it is a router's; run it with `weir run`, or write `[relay]`",
+            file.display()
+        )));
+    }
+    let socket = socket.unwrap_or_else(|| crate::daemon::socket_path(&config));
+    run::start_file(file, &config, socket)?.run()
+}
+
+fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Broken> {
+    let listen = match args.listen {
+        Some(listen) => listen,
+        None => DEV.parse().map_err(|_| Broken("listen: no address".into()))?,
+    };
+    let secret = match &args.key {
+        Some(path) => keyfile::read_or_make(path),
+        None => keyfile::fresh(),
+    };
+    let mesh_key = args.mesh_key.as_deref().map(keyfile::read_mesh_key).transpose().map_err(Broken)?;
+    let name = format!("dev-{}", std::process::id());
+    let socket = socket.unwrap_or_else(|| crate::client::default_socket(&name));
+    let settings = Settings {
+        name,
+        secret: secret.map_err(Broken)?,
+        mesh_key,
+        mesh_with: Vec::new(),
+        cpus: args.cpus.clone(),
+        io: if args.epoll { Io::Epoll } else { Io::Auto },
+        engine: super::Engine::default(),
+        front: Front {
+            listen: vec![listen],
+            stun: args.stun.into_iter().collect(),
+            tls: match args.tls.unwrap_or(DevTls::Off) {
+                DevTls::Off => Tls::Off,
+                DevTls::Auto => Tls::Auto,
+                DevTls::User => Tls::User,
+                DevTls::Kernel => Tls::Kernel,
+            },
+            certificates: Certificates::SelfSigned,
+            ..Front::default()
+        },
+    };
+    let running = run::start(settings, Started { socket: socket.clone(), ..Started::default() })?;
+    if let Some(address) = running.addresses().first() {
+        let scheme = if args.tls.is_some_and(|t| t != DevTls::Off) { "https" } else { "http" };
+        tracing::info!("try it: curl -ik {scheme}://{address}/derp/probe");
+        tracing::info!("ask it: weir --socket {} show relay", socket.display());
+    }
+    running.run()
+}

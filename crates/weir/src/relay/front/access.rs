@@ -1,0 +1,130 @@
+//! Who is let in: the list of keys, then a verifier asked over HTTP.
+//!
+//! ```text
+//! POST URL  {"NodePublic": "nodekey:…", "Source": "192.0.2.7"}   ─►   {"Allow": true}
+//! ```
+//!
+//! Promises: relays that showed the mesh key are not asked about; an answer is waited for at most [`PATIENCE`]; what
+//! becomes of clients while nobody answers is the operator's choice, and each time is counted.
+
+use std::net::IpAddr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde::{Deserialize, Serialize};
+use weir_core::relay::frame::Key;
+
+use super::counters::{Counters, count};
+use crate::relay::settings::Access;
+
+/// The verifier has this long.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Its answer is a few words.
+const ANSWER_MAX: usize = 4 << 10;
+
+#[derive(Serialize)]
+struct Question {
+    #[serde(rename = "NodePublic")]
+    node: String,
+    #[serde(rename = "Source")]
+    source: IpAddr,
+}
+
+#[derive(Deserialize)]
+struct Verdict {
+    #[serde(rename = "Allow")]
+    allow: bool,
+}
+
+type Https = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// Asks verifiers; made once a thread, its connections are kept.
+#[derive(Default)]
+pub struct Verifier {
+    client: OnceLock<Result<Https, String>>,
+}
+
+/// Why somebody is kept out, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denied(pub String);
+
+impl Verifier {
+    pub fn new() -> Verifier {
+        Verifier::default()
+    }
+
+    /// Whether the owner of this key, proved, may come in.
+    pub async fn judge(
+        &self,
+        access: &Access,
+        key: &Key,
+        source: IpAddr,
+        counters: &Counters,
+    ) -> Result<(), Denied> {
+        if !access.allow.is_empty() && !access.allow.contains(key) {
+            count(&counters.denied);
+            return Err(Denied("its key is not in `allow`".into()));
+        }
+        let Some(url) = &access.verify else { return Ok(()) };
+        let asked = tokio::time::timeout(PATIENCE, self.ask(url, key, source)).await;
+        match asked.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}"))) {
+            Ok(true) => {
+                count(&counters.verified);
+                Ok(())
+            }
+            Ok(false) => {
+                count(&counters.denied);
+                Err(Denied("the verifier says no".into()))
+            }
+            Err(why) => {
+                count(&counters.unanswered);
+                tracing::warn!(
+                    "verify {url}: {why}; {key} is {}",
+                    if access.fail_open { "let in (verify_fail_open)" } else { "kept out" }
+                );
+                match access.fail_open {
+                    true => Ok(()),
+                    false => Err(Denied("the verifier does not answer".into())),
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, url: &str, key: &Key, source: IpAddr) -> Result<bool, String> {
+        let client = self.client.get_or_init(client).as_ref().map_err(Clone::clone)?;
+        let question = Question { node: key.to_string(), source: source.to_canonical() };
+        let body = serde_json::to_vec(&question).map_err(|e| e.to_string())?;
+        let request = hyper::Request::post(url)
+            .header(hyper::header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|e| e.to_string())?;
+        let response = client.request(request).await.map_err(|e| {
+            use std::error::Error as _;
+            e.source().map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}"))
+        })?;
+        if response.status() != hyper::StatusCode::OK {
+            return Err(format!("it answers {}", response.status()));
+        }
+        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+        let body = body.map_err(|e| format!("its answer broke off ({e})"))?.to_bytes();
+        let verdict: Verdict = serde_json::from_slice(&body)
+            .map_err(|e| format!("its answer is not understood ({e}), expected `{{\"Allow\": true}}`"))?;
+        Ok(verdict.allow)
+    }
+}
+
+fn client() -> Result<Https, String> {
+    let https = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_provider_and_native_roots(rustls::crypto::aws_lc_rs::default_provider())
+        .map_err(|e| format!("the system's certificates cannot be read ({e}); install ca-certificates"))?
+        .https_or_http()
+        .enable_http1()
+        .build();
+    Ok(Client::builder(TokioExecutor::new()).build(https))
+}

@@ -1,0 +1,115 @@
+//! What became of every connection: accepted = clients + pages + ended on the way by cause + on its way.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Why a connection ended before it was a client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum End {
+    /// It asked for pages and got them.
+    Pages,
+    /// Its source has too many.
+    Source,
+    /// It was the oldest of too many on their way.
+    Evicted,
+    /// There are as many clients as there may be.
+    Full,
+    /// A step took too long.
+    Deadline,
+    /// The other side hung up, or the network did.
+    Gone,
+    Tls,
+    Http,
+    /// No upgrade, or not one of DERP.
+    Upgrade,
+    /// The frames that say who it is are wrong.
+    Handshake,
+    /// The access rules do not let it in.
+    Refused,
+}
+
+impl End {
+    pub const ALL: [End; 11] = [
+        End::Pages,
+        End::Source,
+        End::Evicted,
+        End::Full,
+        End::Deadline,
+        End::Gone,
+        End::Tls,
+        End::Http,
+        End::Upgrade,
+        End::Handshake,
+        End::Refused,
+    ];
+
+    /// The counter's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            End::Pages => "pages",
+            End::Source => "source_limit",
+            End::Evicted => "handshake_limit",
+            End::Full => "client_limit",
+            End::Deadline => "deadline",
+            End::Gone => "gone",
+            End::Tls => "tls",
+            End::Http => "http",
+            End::Upgrade => "upgrade",
+            End::Handshake => "handshake",
+            End::Refused => "refused",
+        }
+    }
+}
+
+/// Counters that only grow.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub accepted: AtomicU64,
+    /// Times a connection could not be taken: no descriptors or memory.
+    pub accept_failed: AtomicU64,
+    /// Handed to the workers.
+    pub clients: AtomicU64,
+    pub websockets: AtomicU64,
+    pub fast_starts: AtomicU64,
+    pub meshed: AtomicU64,
+    pub requests: AtomicU64,
+    pub tls12: AtomicU64,
+    pub tls13: AtomicU64,
+    pub plain: AtomicU64,
+    pub tls_user: AtomicU64,
+    pub tls_kernel: AtomicU64,
+    /// Verifier: let in, kept out, did not answer.
+    pub verified: AtomicU64,
+    pub denied: AtomicU64,
+    pub unanswered: AtomicU64,
+    pub stun_answered: AtomicU64,
+    pub stun_ignored: AtomicU64,
+    ended: [AtomicU64; End::ALL.len()],
+}
+
+impl Counters {
+    pub fn end(&self, end: End) {
+        self.ended[end as usize].fetch_add(1, Relaxed);
+    }
+
+    pub fn ended(&self, end: End) -> u64 {
+        self.ended[end as usize].load(Relaxed)
+    }
+}
+
+/// One more.
+pub fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_has_a_counter_of_its_own() {
+        let counters = Counters::default();
+        End::ALL.iter().for_each(|end| counters.end(*end));
+        assert!(End::ALL.iter().all(|end| counters.ended(*end) == 1));
+    }
+}

@@ -1,0 +1,120 @@
+//! What a relay answers to browsers, probes and captive portal checks.
+//!
+//! ```text
+//! /derp/probe, /derp/latency-check   200, for scripts of any origin
+//! /generate_204                      204; a client's challenge comes back
+//! /bootstrap-dns?q=NAME              addresses of names clients need before they have a DNS
+//! /robots.txt  /  /debug/            the last for the prefixes in `debug` only
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::http::{Answer, Head};
+use super::listen::Door;
+use super::{Live, Shared};
+use crate::relay::settings::Home;
+
+/// A challenge as clients make it.
+const CHALLENGE_MAX: usize = 64;
+/// Where an ACME server looks (RFC 8555 8.3).
+const ACME: &str = "/.well-known/acme-challenge/";
+/// Two years, as the field does.
+const HSTS: &str = "max-age=63072000; includeSubDomains";
+
+/// The page for a request that is not an upgrade.
+pub async fn page(shared: &Shared, live: &Live, door: Door, tls: bool, from: IpAddr, head: &Head) -> Answer {
+    let answer = match head.path.as_str() {
+        "/generate_204" => no_content(head),
+        path if path.starts_with(ACME) => challenge(live, &path[ACME.len()..]),
+        _ if door == Door::Pages && live.tls.is_some() => to_https(live, head),
+        _ if !matches!(head.method.as_str(), "GET" | "HEAD") => {
+            Answer::text(405, format!("{}: got {}, expected GET or HEAD\n", head.path, head.method))
+        }
+        "/derp/probe" | "/derp/latency-check" => {
+            Answer::text(200, "").with("Access-Control-Allow-Origin", "*")
+        }
+        "/derp" => Answer::text(426, "DERP requires connection upgrade\n").with("Upgrade", "DERP"),
+        "/bootstrap-dns" => bootstrap_dns(live, head).await,
+        "/robots.txt" => Answer::text(200, "User-agent: *\nDisallow: /\n"),
+        "/" => home(live),
+        path if path.starts_with("/debug/") && live.front.debug.iter().any(|s| s.contains(from)) => {
+            debug(shared, path)
+        }
+        path => Answer::text(404, format!("{path}: no such page\n")),
+    };
+    if tls { answer.with("Strict-Transport-Security", HSTS) } else { answer }
+}
+
+fn no_content(head: &Head) -> Answer {
+    let answer = Answer { status: 204, fields: Vec::new(), body: String::new() };
+    let fits = |c: &&str| {
+        !c.is_empty()
+            && c.len() <= CHALLENGE_MAX
+            && c.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
+    };
+    match head.field("x-tailscale-challenge").filter(fits) {
+        Some(challenge) => answer.with("X-Tailscale-Response", format!("response {challenge}")),
+        None => answer,
+    }
+}
+
+fn challenge(live: &Live, token: &str) -> Answer {
+    match live.tls.as_ref().and_then(|tls| tls.identity.challenge(token)) {
+        Some(answer) => Answer::new(200, "application/octet-stream", answer),
+        None => Answer::text(404, "no such challenge\n"),
+    }
+}
+
+fn to_https(live: &Live, head: &Head) -> Answer {
+    let asked = head.field("host").map(|host| host.rsplit_once(':').map_or(host, |(name, _)| name));
+    let fits = |name: &&str| crate::config::relay::is_name(name);
+    match live.front.hostname.as_deref().or(asked.filter(fits)) {
+        Some(name) => Answer::text(302, "").with("Location", format!("https://{name}{}", head.path)),
+        None => Answer::text(400, "use https\n"),
+    }
+}
+
+fn home(live: &Live) -> Answer {
+    match &live.front.home {
+        Home::Blank => Answer::text(200, ""),
+        Home::Redirect(url) => Answer::text(302, "").with("Location", url.clone()),
+        Home::Usual => Answer::new(
+            200,
+            "text/html; charset=utf-8",
+            "<!doctype html>\n<title>DERP relay</title>\n<h1>DERP relay</h1>\n\
+             <p>This is a relay of a <a href=\"https://tailscale.com\">Tailscale</a> or Headscale network. It passes \
+             on packets that its clients have encrypted for each other, and cannot read them. It is run by \
+             <code>weir</code>.</p>\n",
+        )
+        .with("X-Content-Type-Options", "nosniff")
+        .with("X-Frame-Options", "DENY")
+        .with("Content-Security-Policy", "default-src 'none'"),
+    }
+}
+
+/// Addresses of one name of the list, or of all of them.
+async fn bootstrap_dns(live: &Live, head: &Head) -> Answer {
+    let asked = head.asked("q").map(|name| name.trim_end_matches('.').to_ascii_lowercase());
+    let mut found: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+    for name in &live.front.bootstrap_dns {
+        if asked.as_ref().is_some_and(|a| a != name) {
+            continue;
+        }
+        if let Ok(addresses) = tokio::net::lookup_host((name.as_str(), 0)).await {
+            let addresses: Vec<IpAddr> = addresses.map(|a| a.ip()).collect();
+            found.insert(name.clone(), addresses);
+        }
+    }
+    let body = serde_json::to_string(&found).unwrap_or_else(|_| "{}".to_owned());
+    Answer::new(200, "application/json", body)
+}
+
+fn debug(shared: &Shared, path: &str) -> Answer {
+    match path {
+        "/debug/varz" => {
+            Answer::new(200, crate::daemon::metrics::CONTENT_TYPE, crate::relay::metrics::text(shared))
+        }
+        _ => Answer::text(200, "/debug/varz   counters, as /metrics has them\n"),
+    }
+}

@@ -1,0 +1,162 @@
+//! Accepts connections and takes each to its end: a client of the workers, pages, or a counted refusal.
+//!
+//! Promises: accepting waits for no stranger; a connection ends in exactly one counter.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use rustls::ProtocolVersion;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+use weir_io::clock;
+
+use super::access::Verifier;
+use super::counters::{End, count};
+use super::http::{Head, Wrong};
+use super::limits::Share;
+use super::listen::Door;
+use super::upgrade::{Upgrade, derp, timed};
+use super::wire::{Broken, Wire};
+use super::{Live, Shared, pages};
+
+/// Out of descriptors or memory: tried again after this.
+const PAUSE: Duration = Duration::from_millis(50);
+/// What was sent and is not acknowledged for so long ends a connection.
+const USER_TIMEOUT_MS: u32 = 15_000;
+/// A silent connection is asked whether it lives.
+const KEEPALIVE: Duration = Duration::from_secs(600);
+
+/// What a door's connections are served with.
+pub struct Site {
+    pub shared: Arc<Shared>,
+    pub door: Door,
+    pub verifier: Arc<Verifier>,
+}
+
+pub async fn accept(listener: TcpListener, site: Arc<Site>) {
+    let (shared, mut said) = (site.shared.clone(), 0_u64);
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                count(&shared.counters.accepted);
+                let site = site.clone();
+                let stranger = tokio::spawn(async move { site.serve(stream, peer).await });
+                if shared.limiter.enter(stranger.abort_handle()) {
+                    shared.counters.end(End::Evicted);
+                }
+                match shared.limiter.accepted(clock::now()) {
+                    0 => {}
+                    wait => sleep(Duration::from_nanos(wait)).await,
+                }
+            }
+            Err(error) => {
+                count(&shared.counters.accept_failed);
+                // A line at the first time and at each doubling: a full table fails a thousand times.
+                said += 1;
+                if said.is_power_of_two() {
+                    tracing::warn!("accept: {error}; raise the limit of open files (LimitNOFILE=)");
+                }
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Site {
+    async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
+        let counters = &self.shared.counters;
+        let limits = self.shared.limiter.now();
+        let most = limits.handshakes_per_source;
+        let Some(share) = self.shared.limiter.share(peer.ip(), most) else {
+            counters.end(End::Source);
+            return;
+        };
+        options(&stream);
+        if let Err(end) = self.talk(Wire::new(stream), peer, &share).await {
+            tracing::debug!("{peer}: ended before it was a client: {}", end.name());
+            counters.end(end);
+        }
+    }
+
+    async fn talk(&self, mut wire: Wire, peer: SocketAddr, _share: &Share) -> Result<(), End> {
+        let live = self.shared.live.load_full();
+        let (step, page) = (live.front.limits.step, live.front.limits.page);
+        match &live.tls {
+            Some(tls) if self.door == Door::Relay => {
+                let facts = timed(step, wire.accept(tls.config.clone())).await?;
+                let counters = &self.shared.counters;
+                match facts.version {
+                    ProtocolVersion::TLSv1_3 => count(&counters.tls13),
+                    _ => count(&counters.tls12),
+                }
+            }
+            _ => count(&self.shared.counters.plain),
+        }
+        let mut patience = step;
+        loop {
+            let head = match self.head(&mut wire, patience).await {
+                Ok(head) => head,
+                // A browser that has its page keeps the connection for a while.
+                Err(End::Gone | End::Deadline) if patience == page => return Err(End::Pages),
+                Err(end) => return Err(end),
+            };
+            count(&self.shared.counters.requests);
+            let answer = match (head.path.as_str(), self.door) {
+                ("/derp", Door::Relay) if head.method == "GET" => match Upgrade::of(&head) {
+                    Ok(upgrade) => return derp(wire, &head, upgrade, self, peer).await,
+                    Err(answer) => answer.write(false, false),
+                },
+                _ => {
+                    let answer = self.page(&live, &wire, peer, &head).await;
+                    answer.write(head.method == "HEAD", head.keep_alive)
+                }
+            };
+            let upgrade = head.path == "/derp";
+            timed(page, wire.send(&answer)).await?;
+            if upgrade || !head.keep_alive {
+                wire.close().await;
+                return Err(if upgrade { End::Upgrade } else { End::Pages });
+            }
+            patience = page;
+        }
+    }
+
+    async fn page(&self, live: &Live, wire: &Wire, peer: SocketAddr, head: &Head) -> super::http::Answer {
+        pages::page(&self.shared, live, self.door, wire.is_tls(), peer.ip(), head).await
+    }
+
+    /// The next request, within a deadline for all of it.
+    async fn head(&self, wire: &mut Wire, patience: Duration) -> Result<Head, End> {
+        let wrong = {
+            let read = async {
+                loop {
+                    match Head::parse(&wire.plain) {
+                        Ok(Some((head, length))) => {
+                            wire.plain.drain(..length);
+                            return Ok::<Result<Head, Wrong>, Broken>(Ok(head));
+                        }
+                        Ok(None) => wire.more().await?,
+                        Err(wrong) => return Ok(Err(wrong)),
+                    }
+                }
+            };
+            match timed(patience, read).await? {
+                Ok(head) => return Ok(head),
+                Err(wrong) => wrong,
+            }
+        };
+        timed(patience, wire.send(&wrong.answer().write(false, false))).await?;
+        wire.close().await;
+        Err(End::Http)
+    }
+}
+
+/// What every connection gets; one that went away meanwhile says so at its next read.
+pub fn options(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let _ = sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MS);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE);
+}

@@ -1,0 +1,285 @@
+//! From `GET /derp` to a client the workers can have.
+//!
+//! ```text
+//! server ─► 101 (but for a fast start), ServerKey    client ─► ClientInfo    access    server ─► ServerInfo (worker)
+//! ```
+//!
+//! Promises: the key is proved before anybody is asked about it; what came after ClientInfo goes to the worker.
+//! Refuses: frames before ClientInfo, ClientInfo longer than the protocol's limit before it is read, boxes that do
+//! not open.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tungstenite::handshake::derive_accept_key;
+use weir_core::relay::frame::{self, Frame, HEADER, INFO_MAX, Kind, VERSION};
+use weir_core::relay::handshake::{ClientInfo, ServerInfo};
+use weir_core::relay::{Key, handshake};
+
+use super::counters::{Counters, End, count};
+use super::http::{Answer, Head};
+use super::serve::Site;
+use super::websocket::{self, Unframer};
+use super::wire::{Broken, Wire};
+use super::{Live, Shared};
+use crate::relay::{Crypt, Newcomer, Role, keyfile};
+
+/// What `Upgrade` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Upgrade {
+    Derp {
+        fast: bool,
+    },
+    /// The answer to `Sec-WebSocket-Key`.
+    WebSocket(String),
+}
+
+impl Upgrade {
+    /// Very old clients say `WebSocket` and mean DERP: only the subprotocol tells.
+    pub fn of(head: &Head) -> Result<Upgrade, Answer> {
+        let upgrade = head.field("upgrade").unwrap_or_default().to_ascii_lowercase();
+        let subprotocol = head.field("sec-websocket-protocol").unwrap_or_default();
+        match upgrade.as_str() {
+            "websocket" if subprotocol.split(',').any(|p| p.trim() == "derp") => {
+                let key = head.field("sec-websocket-key").filter(|k| k.len() == 24);
+                match (key, head.field("sec-websocket-version"), head.method.as_str()) {
+                    (Some(key), Some("13"), "GET") => {
+                        Ok(Upgrade::WebSocket(derive_accept_key(key.as_bytes())))
+                    }
+                    _ => Err(Answer::text(400, "this is no WebSocket handshake of version 13\n")
+                        .with("Sec-WebSocket-Version", "13")),
+                }
+            }
+            "websocket" | "derp" => Ok(Upgrade::Derp { fast: head.field("derp-fast-start") == Some("1") }),
+            _ => Err(Answer::text(426, "DERP requires connection upgrade\n").with("Upgrade", "DERP")),
+        }
+    }
+
+    /// The 101, unless the client does not want it.
+    fn response(&self, server: &Key) -> Vec<u8> {
+        match self {
+            Upgrade::Derp { fast: true } => Vec::new(),
+            Upgrade::Derp { fast: false } => {
+                let key = server.to_string();
+                let hex = key.strip_prefix("nodekey:").unwrap_or(&key);
+                format!(
+                    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: DERP\r\nConnection: Upgrade\r\n\
+                     Derp-Version: {VERSION}\r\nDerp-Public-Key: {hex}\r\n\r\n"
+                )
+                .into_bytes()
+            }
+            Upgrade::WebSocket(accept) => format!(
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                 Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: derp\r\n\r\n"
+            )
+            .into_bytes(),
+        }
+    }
+}
+
+/// A stranger who became a client, but for what depends on its connection.
+struct Proved {
+    key: Key,
+    info: ClientInfo,
+    early: Vec<u8>,
+}
+
+/// Takes the connection through the handshake and hands it over.
+pub async fn derp(
+    mut wire: Wire,
+    head: &Head,
+    upgrade: Upgrade,
+    site: &Site,
+    peer: SocketAddr,
+) -> Result<(), End> {
+    let shared = &site.shared;
+    let live = shared.live.load_full();
+    let step = live.front.limits.step;
+    let proved = handshake(&mut wire, &upgrade, &live, step).await?;
+    let mesh = live.mesh_key.as_ref().is_some_and(|key| key.matches(&proved.info.mesh_key));
+    if !mesh {
+        let access = &live.front.access;
+        let judged = site.verifier.judge(access, &proved.key, peer.ip(), &shared.counters).await;
+        judged.map_err(|denied| {
+            tracing::info!("{} from {peer}: kept out: {}", proved.key, denied.0);
+            End::Refused
+        })?;
+    } else {
+        count(&shared.counters.meshed);
+    }
+    let websocket = matches!(upgrade, Upgrade::WebSocket(_));
+    if websocket {
+        count(&shared.counters.websockets);
+    }
+    if upgrade == (Upgrade::Derp { fast: true }) {
+        count(&shared.counters.fast_starts);
+    }
+    let role = if mesh { Role::Mesh } else { Role::Client };
+    let ideal = head.field("ideal-node").is_none_or(str::is_empty);
+    let newcomer = newcomer(wire, proved, &live, peer, Kindred { role, websocket, ideal }, &shared.counters)?;
+    count(&shared.counters.clients);
+    admit(shared, newcomer);
+    Ok(())
+}
+
+/// What the request said of the connection.
+struct Kindred {
+    role: Role,
+    websocket: bool,
+    ideal: bool,
+}
+
+fn newcomer(
+    wire: Wire,
+    proved: Proved,
+    live: &Live,
+    peer: SocketAddr,
+    of: Kindred,
+    counters: &Counters,
+) -> Result<Newcomer, End> {
+    let rates = match of.role {
+        Role::Client => live.front.rates,
+        Role::Mesh | Role::Dialled => Default::default(),
+    };
+    let mut greeting = Vec::new();
+    let info = ServerInfo {
+        bytes_per_second: rates.receive.map_or(0, |r| r.bytes_per_second),
+        burst: rates.receive.map_or(0, |r| r.burst),
+        ..ServerInfo::new()
+    };
+    let nonce = keyfile::random().map_err(|_| End::Gone)?;
+    info.seal(&live.secret, &proved.key, nonce, &mut greeting);
+    let parts = wire.into_parts();
+    let mut early = proved.early;
+    early.extend_from_slice(&parts.plain);
+    let crypt = match parts.tls {
+        None => Crypt::Plain,
+        Some(tls) => {
+            let unread = !parts.unread.is_empty();
+            let over = super::tls::Over { socket: parts.stream.as_fd(), mode: live.front.tls, unread };
+            super::tls::crypt(*tls, &over, &mut early, counters)?
+        }
+    };
+    Ok(Newcomer {
+        socket: parts.stream.into_std().map_err(|_| End::Gone)?.into(),
+        key: proved.key,
+        info: proved.info,
+        role: of.role,
+        address: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+        crypt,
+        websocket: of.websocket,
+        greeting,
+        early,
+        unread: parts.unread,
+        ideal: of.ideal,
+        rates,
+    })
+}
+
+fn admit(shared: &Shared, newcomer: Newcomer) {
+    shared.relay.admit(newcomer);
+}
+
+/// Says who we are, hears who they are.
+async fn handshake(wire: &mut Wire, upgrade: &Upgrade, live: &Live, step: Duration) -> Result<Proved, End> {
+    let server = live.secret.public();
+    let mut say = upgrade.response(&server);
+    let mut hello = Vec::new();
+    Frame::ServerKey(server).write(&mut hello);
+    let websocket = matches!(upgrade, Upgrade::WebSocket(_));
+    if websocket {
+        hello = websocket::message(&hello);
+    }
+    say.append(&mut hello);
+    timed(step, wire.send(&say)).await?;
+    let mut unframer = Unframer::default();
+    let frame = timed(step, first_frame(wire, websocket.then_some(&mut unframer))).await?;
+    let opened = Frame::parse(Kind::ClientInfo as u8, &frame[HEADER..])
+        .map_err(|_| End::Handshake)
+        .and_then(|frame| open(live, &frame));
+    let (key, info) = opened?;
+    // In the clear and in WebSocket framing what is left lies in the wire; here is what was taken too much.
+    let early = match websocket {
+        true => unframer.give_back(std::mem::take(&mut wire.plain)),
+        false => Vec::new(),
+    };
+    Ok(Proved { key, info, early })
+}
+
+fn open(live: &Live, frame: &Frame<'_>) -> Result<(Key, ClientInfo), End> {
+    ClientInfo::open(&live.secret, frame).map_err(|refused: handshake::Refused| {
+        tracing::debug!("a handshake was refused: {refused}");
+        End::Handshake
+    })
+}
+
+/// Bounds a step, and says how it failed.
+pub async fn timed<T>(step: Duration, what: impl Future<Output = Result<T, Broken>>) -> Result<T, End> {
+    match timeout(step, what).await {
+        Err(_) => Err(End::Deadline),
+        Ok(Err(Broken::Gone)) => Err(End::Gone),
+        Ok(Err(Broken::Wrong)) => Err(End::Handshake),
+        Ok(Err(Broken::Tls(error))) => {
+            tracing::debug!("TLS: {error}");
+            Err(End::Tls)
+        }
+        Ok(Ok(done)) => Ok(done),
+    }
+}
+
+/// The whole first frame, header and all, which must be ClientInfo.
+async fn first_frame(wire: &mut Wire, mut unframer: Option<&mut Unframer>) -> Result<Vec<u8>, Broken> {
+    loop {
+        let mut pongs = Vec::new();
+        if let Some(unframer) = unframer.as_deref_mut() {
+            unframer.take(&mut wire.plain, &mut pongs).map_err(|_| Broken::Wrong)?;
+        }
+        if !pongs.is_empty() {
+            wire.send(&pongs).await?;
+        }
+        let bytes = match unframer.as_deref_mut() {
+            Some(unframer) => &mut unframer.inside,
+            None => &mut wire.plain,
+        };
+        if let Some((code, length)) = frame::head(bytes) {
+            if code != Kind::ClientInfo as u8 || length > INFO_MAX {
+                return Err(Broken::Wrong);
+            }
+            if bytes.len() >= HEADER + length {
+                return Ok(bytes.drain(..HEADER + length).collect());
+            }
+        }
+        wire.more().await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(fields: &str) -> Head {
+        let text = format!("GET /derp HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+        Head::parse(text.as_bytes()).expect("well formed").expect("whole").0
+    }
+
+    #[test]
+    fn what_upgrade_says_decides_in_any_case_of_letters() {
+        assert_eq!(Upgrade::of(&head("Upgrade: DERP\r\n")), Ok(Upgrade::Derp { fast: false }));
+        let fast = head("Upgrade: dErP\r\nDerp-Fast-Start: 1\r\n");
+        assert_eq!(Upgrade::of(&fast), Ok(Upgrade::Derp { fast: true }));
+        assert_eq!(Upgrade::of(&head("Upgrade: WebSocket\r\n")), Ok(Upgrade::Derp { fast: false }));
+        assert_eq!(Upgrade::of(&head("Upgrade: h2c\r\n")).map_err(|a| a.status), Err(426));
+        assert_eq!(Upgrade::of(&head("")).map_err(|a| a.status), Err(426));
+    }
+
+    #[test]
+    fn a_websocket_handshake_is_answered_as_the_rfc_has_it() {
+        let asked = "Upgrade: websocket\r\nSec-WebSocket-Protocol: derp\r\nSec-WebSocket-Version: 13\r\n";
+        let with_key = format!("{asked}Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n");
+        let accepted = Upgrade::WebSocket("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".into());
+        assert_eq!(Upgrade::of(&head(&with_key)), Ok(accepted), "RFC 6455 1.3");
+        assert_eq!(Upgrade::of(&head(asked)).map_err(|a| a.status), Err(400));
+    }
+}

@@ -1,0 +1,336 @@
+//! The relay's daemon: workers, front and control socket, from settings to the last goodbye.
+//!
+//! ```text
+//! HTTP socket, signals ──► this thread ──► front: settings of the next connections
+//!                                     └──► workers: counters, peers, drain
+//! ```
+//!
+//! Promises: everything listens before "ready" is said; at SIGTERM nobody new is taken, clients are told to come
+//! back, and what waits for them is sent as far as they take it. Refuses: to start half.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use weir_io::cpu::{Placement, Topology};
+use weir_io::wake::Waker;
+
+use super::certificates::Identity;
+use super::front::listen::Door;
+use super::front::{self, Front, Live, Sockets};
+use super::settings::{Certificates, Io, Settings, Tls};
+use super::{Relay, metrics};
+use crate::config::Config;
+use crate::daemon::Broken;
+use crate::server::{Answer, Ask, Desk, Server, What};
+use crate::view::{self, relay as told};
+
+/// Clients come back after this, spread over as much again, and try for the other.
+const RECONNECT_IN: Duration = Duration::from_millis(100);
+const TRY_FOR: Duration = Duration::from_secs(10);
+/// What waits for clients at the end gets this long.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often it is looked whether all is well while nobody asks.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How it is started beside its settings.
+#[derive(Clone, Debug, Default)]
+pub struct Started {
+    pub socket: PathBuf,
+    pub metrics: Option<std::net::SocketAddr>,
+    /// The configuration, read again at SIGHUP.
+    pub file: Option<PathBuf>,
+}
+
+/// Everything that runs. The server goes first, then the front, then the workers.
+pub struct Running {
+    _server: Server,
+    front: Front,
+    sockets: Sockets,
+    relay: Arc<Relay>,
+    asks: Receiver<Ask>,
+    settings: Settings,
+    file: Option<PathBuf>,
+    since: Instant,
+    notices: Vec<String>,
+}
+
+/// A relay of a configuration file.
+pub fn start_file(path: &Path, config: &Config, socket: PathBuf) -> Result<Running, Broken> {
+    let settings = settings_of(path, config)?;
+    let started = Started { socket, metrics: config.control.metrics, file: Some(path.to_owned()) };
+    start(settings, started)
+}
+
+fn settings_of(path: &Path, config: &Config) -> Result<Settings, Broken> {
+    let Some(relay) = &config.relay else {
+        return Err(Broken(format!("{}: has no `[relay]`; write one", path.display())));
+    };
+    let folder = crate::config::folder_of(path);
+    relay
+        .settings(&config.name, &config.workers.cpus, &folder)
+        .map_err(|(span, why)| Broken(config.complain(span, why)))
+}
+
+pub fn start(mut settings: Settings, started: Started) -> Result<Running, Broken> {
+    let mut notices = Vec::new();
+    place(&mut settings)?;
+    let live = Live::new(&settings, certificates(&settings, &mut notices)?);
+    let sockets = Sockets::open(&settings.front).map_err(Broken)?;
+    let relay = Relay::start(&settings.engine).map_err(|e| Broken(e.to_string()))?;
+    let relay = Arc::new(relay);
+    let (asks_in, asks) = channel();
+    let waker = Waker::new().map_err(|e| Broken(format!("eventfd: {e}; raise the limit of open files")))?;
+    let desk = Desk { asks: asks_in, waker: Arc::new(waker) };
+    let server = Server::start(&started.socket, started.metrics, desk).map_err(Broken)?;
+    tracing::info!("control socket {}", started.socket.display());
+    let front = Front::start(live, &sockets, relay.clone()).map_err(Broken)?;
+    let running = Running {
+        _server: server,
+        front,
+        sockets,
+        relay,
+        asks,
+        settings,
+        file: started.file,
+        since: Instant::now(),
+        notices,
+    };
+    running.say();
+    Ok(running)
+}
+
+/// As many workers as CPUs are named or cores are there.
+fn place(settings: &mut Settings) -> Result<(), Broken> {
+    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(|e| Broken(e.to_string()))?;
+    let placement = match settings.cpus.as_slice() {
+        [] => Placement::by_core(&topology, None),
+        cpus => Placement::explicit(&topology, cpus).map_err(|e| Broken(e.to_string()))?,
+    };
+    tracing::info!("{}", placement.reason);
+    for warning in &placement.warnings {
+        tracing::warn!("{warning}");
+    }
+    settings.engine.own = settings.secret.public();
+    settings.engine.workers = placement.cpus.len();
+    settings.engine.cpus = placement.cpus;
+    settings.engine.epoll = settings.io == Io::Epoll;
+    Ok(())
+}
+
+/// The TLS that is asked for.
+fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option<front::Tls>, Broken> {
+    let own = &settings.front;
+    if own.tls == Tls::Off {
+        notices.push("tls is off: only a proxy or a lab should see this relay".to_owned());
+        return Ok(None);
+    }
+    if own.certificates == Certificates::SelfSigned {
+        notices.push("the certificate is self-signed: clients need `InsecureForTests`".to_owned());
+    }
+    let (name, key) = (own.hostname.as_deref(), settings.secret.public());
+    let identity = Identity::open(&own.certificates, name, key, SystemTime::now()).map_err(Broken)?;
+    let config = identity.server_config().map_err(Broken)?;
+    Ok(Some(front::Tls { config, identity }))
+}
+
+impl Running {
+    fn say(&self) {
+        for notice in &self.notices {
+            tracing::warn!("{notice}");
+        }
+        for (door, what) in [(Door::Relay, "DERP"), (Door::Pages, "pages")] {
+            for address in self.sockets.addresses(door) {
+                tracing::info!("{what} on {address}");
+            }
+        }
+        for socket in &self.sockets.stun {
+            if let Ok(address) = socket.local_addr() {
+                tracing::info!("STUN on {address}");
+            }
+        }
+        for worker in &self.relay.report().workers {
+            tracing::info!("worker {}: {}", worker.worker, worker.backend);
+        }
+        tracing::info!("public key {}", self.settings.secret.public());
+        tracing::info!("{} is ready", self.settings.name);
+    }
+
+    /// Addresses DERP is served on.
+    pub fn addresses(&self) -> Vec<std::net::SocketAddr> {
+        self.sockets.addresses(Door::Relay)
+    }
+
+    /// Runs until told to stop, then drains.
+    pub fn run(mut self) -> Result<(), Broken> {
+        loop {
+            let ask = match self.asks.recv_timeout(LOOK) {
+                Ok(ask) => ask,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.look()?;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Broken("control socket: its thread ended; start the relay again".into()));
+                }
+            };
+            let Ask { what, answer } = ask;
+            let stop = matches!(what, What::Stop);
+            // Whoever asked may have gone; what was done stays done.
+            let _ = answer.send(self.answer(what));
+            if stop {
+                return self.drain();
+            }
+        }
+    }
+
+    /// Whether all is well, and whether certificates have changed.
+    fn look(&self) -> Result<(), Broken> {
+        if !self.relay.is_well() {
+            return Err(Broken(
+                "a worker ended by a defect of weir, see the panic above; start the relay again and report the panic"
+                    .into(),
+            ));
+        }
+        if let Some(tls) = &self.front.shared.live.load().tls {
+            match tls.identity.refresh(SystemTime::now()) {
+                Ok(true) => tracing::info!("the certificate is a new one"),
+                Ok(false) => {}
+                Err(why) => tracing::error!("{why}; the one before is served on"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody new, a word to everybody, then what waits for them.
+    fn drain(self) -> Result<(), Broken> {
+        tracing::info!("stopping: nobody new is taken, clients are told to come back");
+        let Running { _server, front, sockets, relay, .. } = self;
+        drop(sockets);
+        drop(front);
+        relay.drain(RECONNECT_IN, TRY_FOR, GRACE);
+        let report = relay.report();
+        let sum = |of: fn(&super::WorkerReport) -> u64| report.workers.iter().map(of).sum::<u64>();
+        tracing::info!(
+            "drained: {} packets in = {} forwarded + {} dropped + {} held ({} unaccounted)",
+            sum(|w| w.packets_in),
+            sum(|w| w.packets_forwarded),
+            sum(|w| w.drops.packets()),
+            sum(|w| w.packets_held),
+            report.balance()
+        );
+        Ok(())
+    }
+
+    fn answer(&mut self, what: What) -> Answer {
+        match what {
+            What::Status => Answer::json(200, &self.status()),
+            What::Relay => Answer::json(200, &told::Relay::of(&self.front.shared, &self.relay)),
+            What::Peers => Answer::json(200, &told::peers(&self.relay)),
+            What::Metrics => Answer {
+                status: 200,
+                kind: crate::daemon::metrics::CONTENT_TYPE,
+                body: metrics::text(&self.front.shared),
+            },
+            What::Reload => self.reload(),
+            What::Apply { file, folder, text, dry_run } => self.apply(&file, folder, text, dry_run),
+            What::Stop => Answer::json(200, &serde_json::json!({ "stopping": true })),
+            other => Answer::refusal(
+                404,
+                format!("{other:?}: this weir is a relay; ask for status, relay, peers or metrics"),
+            ),
+        }
+    }
+
+    fn status(&self) -> view::Status {
+        let report = self.relay.report();
+        view::Status {
+            name: self.settings.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.since.elapsed().as_secs_f64(),
+            workers: report.workers.len(),
+            balance: report.balance(),
+            notices: self.notices.clone(),
+            ..view::Status::default()
+        }
+    }
+
+    /// SIGHUP: the file again; a wrong one changes nothing.
+    fn reload(&mut self) -> Answer {
+        let Some(path) = self.file.clone() else {
+            return Answer::refusal(409, "reload: this relay was started without a file".to_owned());
+        };
+        let loaded = crate::config::load(&path).map_err(|refused| refused.0);
+        let done = loaded.and_then(|config| self.become_of(&path, &config, false).map_err(|b| b.0));
+        match done {
+            Ok(applied) => {
+                applied.actions.iter().for_each(|line| tracing::info!("{line}"));
+                Answer::json(200, &applied)
+            }
+            Err(why) => {
+                tracing::error!("reload: nothing was changed\n{why}");
+                Answer::refusal(400, why)
+            }
+        }
+    }
+
+    fn apply(&mut self, file: &str, folder: Option<PathBuf>, text: String, dry_run: bool) -> Answer {
+        let path = match (folder, &self.file) {
+            (Some(folder), _) => folder.join("body"),
+            (None, Some(own)) => own.clone(),
+            (None, None) => PathBuf::from("body"),
+        };
+        let parsed = crate::config::parse(file, &self.settings.name, text).map_err(|refused| refused.0);
+        match parsed.and_then(|config| self.become_of(&path, &config, dry_run).map_err(|b| b.0)) {
+            Ok(applied) => Answer::json(200, &applied),
+            Err(why) => Answer::refusal(400, why),
+        }
+    }
+
+    /// What differs takes effect for the next connections; what needs a restart is said.
+    fn become_of(&mut self, path: &Path, config: &Config, dry_run: bool) -> Result<view::Applied, Broken> {
+        let next = settings_of(path, config)?;
+        let mut applied = view::Applied { applied: !dry_run, ..view::Applied::default() };
+        let (now, then) = (&self.settings, &next);
+        let differ = [
+            ("access", now.front.access != then.front.access),
+            ("limits", now.front.limits != then.front.limits),
+            ("rates", now.front.rates != then.front.rates),
+            ("home", now.front.home != then.front.home),
+            ("debug", now.front.debug != then.front.debug),
+            ("bootstrap_dns", now.front.bootstrap_dns != then.front.bootstrap_dns),
+            ("hostname", now.front.hostname != then.front.hostname),
+            ("mesh_key", now.mesh_key != then.mesh_key),
+            ("certificate", now.front.certificates != then.front.certificates),
+        ];
+        applied.actions = differ.iter().filter(|d| d.1).map(|d| format!("~ {}", d.0)).collect();
+        let fixed = [
+            ("listen, http or stun", {
+                let of = |f: &super::settings::Front| (f.listen.clone(), f.http.clone(), f.stun.clone());
+                of(&now.front) != of(&then.front)
+            }),
+            ("tls", now.front.tls != then.front.tls),
+            ("mesh_with", now.mesh_with != then.mesh_with),
+            ("key", now.secret.public() != then.secret.public()),
+            ("cpus", now.cpus != then.cpus),
+        ];
+        applied.notes =
+            fixed.iter().filter(|d| d.1).map(|d| format!("{} is read at the start only", d.0)).collect();
+        if dry_run || applied.actions.is_empty() {
+            return Ok(applied);
+        }
+        let mut front = next.front.clone();
+        front.listen = self.settings.front.listen.clone();
+        front.http = self.settings.front.http.clone();
+        front.stun = self.settings.front.stun.clone();
+        front.tls = self.settings.front.tls;
+        let merged = Settings { front, mesh_key: next.mesh_key, ..self.settings.clone() };
+        let tls = certificates(&merged, &mut Vec::new())?;
+        self.front.shared.limiter.change(&merged.front.limits);
+        self.front.shared.live.store(Arc::new(Live::new(&merged, tls)));
+        self.settings = merged;
+        Ok(applied)
+    }
+}

@@ -1,0 +1,152 @@
+//! What a relay says of itself: `GET /v1/relay` and `GET /v1/peers`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::{Deserialize, Serialize};
+
+use crate::relay::front::Shared;
+use crate::relay::front::counters::End;
+use crate::relay::{self, Role};
+
+/// `GET /v1/relay`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relay {
+    pub public_key: String,
+    pub connections: u64,
+    pub front: Front,
+    pub workers: Vec<Worker>,
+    /// Packets in − forwarded − dropped − held; anything but 0 is a defect.
+    pub balance: i64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Front {
+    pub accepted: u64,
+    pub accept_failed: u64,
+    /// Handed to the workers.
+    pub clients: u64,
+    pub underway: u64,
+    pub sources: u64,
+    pub requests: u64,
+    /// Why connections ended before they were clients.
+    pub ended: BTreeMap<String, u64>,
+    pub tls13: u64,
+    pub tls12: u64,
+    pub plain: u64,
+    pub stun_answered: u64,
+    pub stun_ignored: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worker {
+    pub worker: usize,
+    pub backend: String,
+    pub connections: u64,
+    pub packets_in: u64,
+    pub packets_forwarded: u64,
+    pub packets_held: u64,
+    /// By reason and class (`disco` or `other`), those above zero.
+    pub packets_dropped: BTreeMap<String, u64>,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    pub memory_connections: u64,
+    pub memory_buffers: u64,
+}
+
+/// `GET /v1/peers`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    pub key: String,
+    pub address: String,
+    /// `client`, `mesh` (it showed the mesh key) or `dialled` (by this relay).
+    pub role: String,
+    pub worker: usize,
+    pub connected_seconds: u64,
+    pub home: bool,
+    pub tls: String,
+    pub websocket: bool,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    pub packets_dropped: u64,
+    pub queued_bytes: u64,
+    pub memory: u64,
+}
+
+impl Relay {
+    pub fn of(shared: &Shared, relay: &relay::Relay) -> Relay {
+        let report = relay.report();
+        let worker = |w: &relay::WorkerReport| Worker {
+            worker: w.worker,
+            backend: w.backend.clone(),
+            connections: w.connections,
+            packets_in: w.packets_in,
+            packets_forwarded: w.packets_forwarded,
+            packets_held: w.packets_held,
+            packets_dropped: w
+                .drops
+                .iter()
+                .filter(|d| d.2.packets > 0)
+                .map(|(reason, class, amount)| {
+                    (format!("{}/{}", reason.name(), class.name()), amount.packets)
+                })
+                .collect(),
+            bytes_received: w.bytes_received,
+            bytes_sent: w.bytes_sent,
+            memory_connections: w.memory_connections,
+            memory_buffers: w.memory_buffers,
+        };
+        let workers: Vec<Worker> = report.workers.iter().map(worker).collect();
+        Relay {
+            public_key: shared.live.load().secret.public().to_string(),
+            connections: workers.iter().map(|w| w.connections).sum(),
+            front: Front::of(shared),
+            workers,
+            balance: report.balance(),
+        }
+    }
+}
+
+impl Front {
+    pub fn of(shared: &Shared) -> Front {
+        let c = &shared.counters;
+        Front {
+            accepted: c.accepted.load(Relaxed),
+            accept_failed: c.accept_failed.load(Relaxed),
+            clients: c.clients.load(Relaxed),
+            underway: shared.limiter.underway() as u64,
+            sources: shared.limiter.sources() as u64,
+            requests: c.requests.load(Relaxed),
+            ended: End::ALL.iter().map(|e| (e.name().to_owned(), c.ended(*e))).filter(|e| e.1 > 0).collect(),
+            tls13: c.tls13.load(Relaxed),
+            tls12: c.tls12.load(Relaxed),
+            plain: c.plain.load(Relaxed),
+            stun_answered: c.stun_answered.load(Relaxed),
+            stun_ignored: c.stun_ignored.load(Relaxed),
+        }
+    }
+}
+
+pub fn peers(relay: &relay::Relay) -> Vec<Peer> {
+    let peer = |c: relay::Connection| Peer {
+        key: c.key.to_string(),
+        address: c.address.to_string(),
+        role: match c.role {
+            Role::Client => "client",
+            Role::Mesh => "mesh",
+            Role::Dialled => "dialled",
+        }
+        .to_owned(),
+        worker: c.worker,
+        connected_seconds: c.connected_seconds,
+        home: c.home,
+        tls: c.tls.to_owned(),
+        websocket: c.websocket,
+        bytes_received: c.bytes_received,
+        bytes_sent: c.bytes_sent,
+        packets_dropped: c.packets_dropped,
+        queued_bytes: c.queued_bytes,
+        memory: c.memory,
+    };
+    relay.connections().into_iter().map(peer).collect()
+}
