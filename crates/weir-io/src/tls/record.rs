@@ -373,3 +373,47 @@ impl Sealer {
         Ok(Nonce::assume_unique_for_key(nonce))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gcm() -> ConnectionTrafficSecrets {
+        ConnectionTrafficSecrets::Aes256Gcm { key: [1; 32].into(), iv: [2; 12].into() }
+    }
+
+    #[test]
+    fn key_is_worn_at_half_its_limit_and_seals_no_data_beyond_it() {
+        let mut sealer = Sealer::new(true, 0, &gcm()).expect("a key");
+        let mut record = vec![0; PLAIN_LIMIT + HEADER + TAIL_MOST];
+        assert!(!sealer.worn());
+        sealer.blocks = BLOCKS_WORN - 1;
+        sealer.seal(kind::DATA, &mut record).expect("below the limit");
+        assert!(sealer.worn());
+        sealer.blocks = BLOCKS_LIMIT - 1;
+        assert_eq!(sealer.seal(kind::DATA, &mut record), Err(TlsError::Worn));
+        let mut alert = vec![0; 2 + HEADER + TAIL_MOST];
+        sealer.seal(kind::ALERT, &mut alert).expect("the last word passes");
+    }
+
+    #[test]
+    fn chacha_has_no_limit() {
+        let secrets = ConnectionTrafficSecrets::Chacha20Poly1305 { key: [1; 32].into(), iv: [2; 12].into() };
+        let mut sealer = Sealer::new(true, 0, &secrets).expect("a key");
+        sealer.blocks = 2 * BLOCKS_LIMIT;
+        assert!(!sealer.worn());
+        sealer.seal(kind::DATA, &mut vec![0; 100]).expect("no limit");
+    }
+
+    #[test]
+    fn sealer_goes_on_where_the_handshake_stopped() {
+        let mut one = Sealer::new(false, 0, &gcm()).expect("a key");
+        let mut other = Sealer::new(false, 1, &gcm()).expect("a key");
+        let (mut first, mut second, mut same) = (vec![0; 60], vec![0; 60], vec![0; 60]);
+        one.seal(kind::DATA, &mut first).expect("sealed");
+        one.seal(kind::DATA, &mut second).expect("sealed");
+        other.seal(kind::DATA, &mut same).expect("sealed");
+        assert_ne!(first[HEADER..HEAD_MOST], second[HEADER..HEAD_MOST], "a nonce is used once");
+        assert_eq!(second, same);
+    }
+}

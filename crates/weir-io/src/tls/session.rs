@@ -12,7 +12,7 @@ use rustls::kernel::KernelConnection;
 use rustls::server::ServerConnectionData;
 use rustls::{ConnectionTrafficSecrets, ExtractedSecrets, ProtocolVersion};
 
-use super::post_handshake::{Message, Messages};
+use super::post_handshake::{KEY_UPDATE, Message, Messages};
 use super::record::{Cursor, HEAD_MOST, Opener, PLAIN_LIMIT, Sealer, TAIL_MOST};
 use super::{TlsError, alert, kind};
 
@@ -186,10 +186,17 @@ impl Session {
 
     /// Appends a key update to `out`; records sealed from now on are under the new key, and must follow it.
     pub fn update(&mut self, out: &mut Vec<u8>) -> Result<(), TlsError> {
+        self.update_with(false, out)
+    }
+
+    /// As [`Session::update`]; with `wanted`, the peer is asked to change its own keys as well.
+    pub fn update_with(&mut self, wanted: bool, out: &mut Vec<u8>) -> Result<(), TlsError> {
         if !self.sealer.tls13() {
             return Err(TlsError::Worn);
         }
-        self.append(kind::HANDSHAKE, &super::post_handshake::KEY_UPDATE, out)?;
+        let mut message = KEY_UPDATE;
+        message[4] = u8::from(wanted);
+        self.append(kind::HANDSHAKE, &message, out)?;
         let (sequence, secrets) = self.schedule.next_sent()?;
         self.sealer = Sealer::new(true, sequence, &secrets)?;
         Ok(())
