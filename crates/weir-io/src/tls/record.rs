@@ -402,7 +402,7 @@ mod tests {
         let mut sealer = Sealer::new(true, 0, &secrets).expect("a key");
         sealer.blocks = 2 * BLOCKS_LIMIT;
         assert!(!sealer.worn());
-        sealer.seal(kind::DATA, &mut vec![0; 100]).expect("no limit");
+        sealer.seal(kind::DATA, &mut [0; 100]).expect("no limit");
     }
 
     #[test]

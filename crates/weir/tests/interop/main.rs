@@ -1,5 +1,5 @@
-//! weir's ESP beside others': Linux's own in a second kernel, and strongSwan's with IKEv2. Skipped by name
-//! where a peer is not installed.
+//! weir's ESP beside others': Linux's own in a second kernel, and strongSwan's with IKEv2; TLS by that kernel.
+//! Skipped by name where a peer is not installed.
 
 #[path = "../common/content.rs"]
 mod content;
@@ -13,6 +13,7 @@ mod case;
 mod ikev2;
 mod kernel;
 mod kernel_peer;
+mod kernel_tls;
 mod relay;
 mod second_kernel;
 mod strongswan;
