@@ -187,6 +187,14 @@ impl Relay {
         answers.iter().flatten().collect()
     }
 
+    /// Queue limits and times are these from now on, for everybody. Workers, CPUs, buffers, the key and the number of
+    /// connections stay as they were at the start.
+    pub fn reload(&self, engine: &Engine) {
+        for hand in &self.workers {
+            hand.mailbox.post(Mail::Tune(Box::new(engine.clone())));
+        }
+    }
+
     /// Whether every thread runs.
     pub fn is_well(&self) -> bool {
         self.threads.iter().all(|thread| !thread.is_finished())

@@ -17,7 +17,7 @@ use weir_core::relay::{ConnId, Key, Place};
 
 use super::parcel::Desk;
 use super::report::Connection;
-use super::{Newcomer, Role};
+use super::{Engine, Newcomer, Role};
 
 /// What the registrar is told.
 #[derive(Debug)]
@@ -62,6 +62,8 @@ pub enum Mail {
     /// Close everybody who has got all, and the others after so long.
     Drain(Duration),
     Connections(Sender<Vec<Connection>>),
+    /// Limits and times are these from now on.
+    Tune(Box<Engine>),
     Stop,
 }
 

@@ -19,7 +19,7 @@ use weir_core::time::{MILLISECOND, Nanos, SECOND};
 use weir_io::stream::{Event, Streams};
 
 use self::backlog::Spares;
-use self::client::{CONTROL_MOST, Client, Gate, Load, Who};
+use self::client::{Client, Gate, Load, Who};
 use self::routes::{KeyHash, Routes};
 use self::sort::Sorted;
 use self::timers::{Due, Timers};
@@ -216,12 +216,12 @@ impl Worker {
                 }
             }
             Mail::Send { to, bytes } => {
-                let Some(client) = self.at(to) else { return };
-                client.control.extend_from_slice(&bytes);
-                let full = client.control.len() > CONTROL_MOST;
-                self.count_sent(&bytes);
-                self.mark(to.slot);
-                if full {
+                let found = client_of(&mut self.clients, to.slot).filter(|client| client.conn == to.conn);
+                let Some(client) = found else { return };
+                count_sent(&mut self.tally, &bytes);
+                if client.say_bytes(bytes) {
+                    self.mark(to.slot);
+                } else {
                     self.close(to.slot, End::Stalled);
                 }
             }
@@ -238,6 +238,7 @@ impl Worker {
                 // Whoever asked may have gone.
                 let _ = reply.send(self.connections());
             }
+            Mail::Tune(engine) => self.engine = *engine,
             Mail::Stop => self.stopped = true,
         }
     }
@@ -268,7 +269,7 @@ impl Worker {
         };
         let who = Who { conn: at.conn, key, role, address };
         let mut client = Client::new(who, stream, wrap, self.hash, &rates, self.now);
-        self.count_sent(&greeting);
+        count_sent(&mut self.tally, &greeting);
         client.control = greeting;
         if role == Role::Dialled {
             client.say(&Frame::WatchConns);
@@ -452,17 +453,6 @@ impl Worker {
         self.tally.memory_buffers = (self.streams.memory() + self.spares.memory()) as u64;
     }
 
-    fn count_sent(&mut self, frames: &[u8]) {
-        let mut rest = frames;
-        while !rest.is_empty() {
-            let frame = backlog::first_frame(rest);
-            if let Some(kind) = Kind::from_code(frame[0]) {
-                self.tally.sent_kind(kind, 1);
-            }
-            rest = &rest[frame.len()..];
-        }
-    }
-
     fn connections(&self) -> Vec<Connection> {
         let of = |client: &Client| Connection {
             key: client.key,
@@ -480,5 +470,17 @@ impl Worker {
             memory: client.memory() as u64,
         };
         self.clients.iter().flatten().map(|client| of(client)).collect()
+    }
+}
+
+/// Counts frames that are not packets.
+fn count_sent(tally: &mut Tally, frames: &[u8]) {
+    let mut rest = frames;
+    while !rest.is_empty() {
+        let frame = backlog::first_frame(rest);
+        if let Some(kind) = Kind::from_code(frame[0]) {
+            tally.sent_kind(kind, 1);
+        }
+        rest = &rest[frame.len()..];
     }
 }

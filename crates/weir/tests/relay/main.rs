@@ -8,4 +8,5 @@ mod member;
 mod mesh;
 mod peers;
 mod queues;
+mod storm;
 mod wire;

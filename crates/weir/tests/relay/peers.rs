@@ -120,3 +120,14 @@ fn connections_and_their_memory_are_told() {
     assert!(told.iter().all(|c| c.memory < 8 << 10), "{told:?}");
     assert!(relay.is_well());
 }
+
+#[test]
+fn times_are_changed_while_it_runs() {
+    let relay = engine(1, |_| {});
+    let mut early = Member::join(&relay, 1);
+    relay.reload(&weir::relay::Engine { keepalive: Duration::from_millis(20), ..Default::default() });
+    // Its first keepalive was set before.
+    early.nothing_comes();
+    let mut late = Member::join(&relay, 2);
+    assert_eq!(late.frame(), (Kind::KeepAlive as u8, Vec::new()));
+}

@@ -11,8 +11,8 @@ use weir_io::tls::{ClientOptions, Handshake, Progress, Session, Trust, client_co
 
 use crate::member::{As, Member, Wire, bytes, engine, pair, wait_for};
 
-/// Both ends of a TLS stream after its handshake: the client's, and the server's.
-fn sessions(version: &'static rustls::SupportedProtocolVersion) -> (Session, Session) {
+/// Both ends of a TLS stream before its handshake: the client's, and the server's.
+fn handshakes(version: &'static rustls::SupportedProtocolVersion) -> (Handshake, Handshake) {
     let made = rcgen::generate_simple_self_signed(vec!["relay.test".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     let certified =
@@ -22,8 +22,11 @@ fn sessions(version: &'static rustls::SupportedProtocolVersion) -> (Session, Ses
     let options = ClientOptions { versions: vec![version], ..ClientOptions::default() };
     let client = client_config(Trust::Anyone, &options).expect("a configuration");
     let name = ServerName::try_from("relay.test").expect("a name");
-    let mut client = Handshake::client(Arc::new(client), name).expect("a client");
-    let mut server = Handshake::server(Arc::new(server)).expect("a server");
+    let client = Handshake::client(Arc::new(client), name).expect("a client");
+    (client, Handshake::server(Arc::new(server)).expect("a server"))
+}
+
+fn shake(client: &mut Handshake, server: &mut Handshake) {
     let (mut up, mut down) = (Vec::new(), Vec::new());
     loop {
         let a = client.advance(&mut down, &mut up).expect("the client goes on");
@@ -32,6 +35,12 @@ fn sessions(version: &'static rustls::SupportedProtocolVersion) -> (Session, Ses
             break;
         }
     }
+}
+
+/// After it.
+fn sessions(version: &'static rustls::SupportedProtocolVersion) -> (Session, Session) {
+    let (mut client, mut server) = handshakes(version);
+    shake(&mut client, &mut server);
     (client.finish().expect("keys").0, server.finish().expect("keys").0)
 }
 
@@ -136,4 +145,41 @@ fn a_full_socket_never_breaks_the_stream_of_records() {
         assert!(data == [5; 1400]);
     }
     wait_for(&relay, "the ledger", |report| report.balance() == 0 && report.workers[0].packets_held == 0);
+}
+
+#[test]
+fn records_by_the_kernel_are_as_good_as_ours() {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    let relay = engine(1, |_| {});
+    let (mut client, mut server) = handshakes(&rustls::version::TLS13);
+    shake(&mut client, &mut server);
+    let (ours, theirs) = pair();
+    let established = server.establish().expect("keys").0;
+    let kernel = match established.offload(theirs.as_fd()) {
+        Ok(kernel) => kernel,
+        Err(refused) => {
+            let test = "records_by_the_kernel_are_as_good_as_ours";
+            let _ = writeln!(std::io::stderr(), "SKIP {test}: {}", refused.why);
+            return;
+        }
+    };
+    let wire = Wire::Tls(Box::new(client.finish().expect("keys").0), Vec::new());
+    let mut a =
+        Member::over(&relay, 1, As::default(), (ours, theirs), (wire, Crypt::Kernel(kernel))).greeted();
+    let mut b = Member::join(&relay, 2);
+    both_ways(&mut a, &mut b);
+    assert!(relay.connections().iter().any(|connection| connection.tls == "kernel"));
+    drop(a);
+    wait_for(&relay, "the end", |report| report.workers[0].connections == 1);
+}
+
+#[test]
+fn few_buffers_are_enough() {
+    for (epoll, buffers) in [(false, 1), (false, 2), (true, 1), (true, 2)] {
+        let relay = engine(1, |engine| (engine.epoll, engine.buffers) = (epoll, buffers));
+        let mut sealed = secured(&relay, 1, &rustls::version::TLS13);
+        let mut plain = Member::join(&relay, 2);
+        both_ways(&mut sealed, &mut plain);
+    }
 }

@@ -4,7 +4,7 @@
 //! goes first, whatever becomes of the rest. Refuses: more control frames than [`CONTROL_MOST`] for a client that
 //! takes none.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -23,6 +23,8 @@ use crate::relay::{Rate, Rates, Role};
 pub const CONTROL_MOST: usize = 80 << 20;
 /// With this much of them waiting, pings are not answered.
 pub const CONTROL_BUSY: usize = 4 << 10;
+/// So much at once is kept as it came, so that the rest of it is not copied with every send.
+const BULK: usize = 4 << 10;
 /// What is given to a socket at once at most.
 pub const REACH_MOST: usize = 512 << 10;
 /// And at least, while it is not full.
@@ -142,6 +144,8 @@ pub struct Client {
     pub residue: Vec<u8>,
     /// Frames that are not packets.
     pub control: Vec<u8>,
+    /// Many of them, which follow: what a watcher is told.
+    pub bulk: VecDeque<Vec<u8>>,
     /// Of this turn.
     pub stage: Load,
     pub backlog: Backlog,
@@ -184,6 +188,7 @@ impl Client {
             paused: false,
             residue: Vec::new(),
             control: Vec::new(),
+            bulk: VecDeque::new(),
             stage: Load::default(),
             backlog: Backlog::default(),
             flight: None,
@@ -203,10 +208,36 @@ impl Client {
         frame.write(&mut self.control);
     }
 
+    /// Frames of the registrar's, in the order they come. False when there are too many.
+    pub fn say_bytes(&mut self, bytes: Vec<u8>) -> bool {
+        if self.bulk.is_empty() && bytes.len() < BULK {
+            self.control.extend_from_slice(&bytes);
+        } else {
+            self.bulk.push_back(bytes);
+        }
+        self.control.len() + self.bulk_bytes() <= CONTROL_MOST
+    }
+
+    fn bulk_bytes(&self) -> usize {
+        self.bulk.iter().map(Vec::len).sum()
+    }
+
+    /// Control frames to be sent now.
+    pub fn take_control(&mut self) -> Vec<u8> {
+        let mut control = std::mem::take(&mut self.control);
+        while control.len() < REACH_LEAST
+            && let Some(mut more) = self.bulk.pop_front()
+        {
+            control.append(&mut more);
+        }
+        control
+    }
+
     /// Whether something waits that is not in flight.
     pub fn has_more(&self) -> bool {
         !(self.residue.is_empty()
             && self.control.is_empty()
+            && self.bulk.is_empty()
             && self.stage.is_empty()
             && self.backlog.is_empty())
     }
@@ -217,7 +248,7 @@ impl Client {
     }
 
     pub fn queued_bytes(&self) -> usize {
-        self.residue.len() + self.control.len() + self.backlog.bytes()
+        self.residue.len() + self.control.len() + self.bulk_bytes() + self.backlog.bytes()
     }
 
     /// Bytes of this process that are this connection's alone.
@@ -229,6 +260,8 @@ impl Client {
             + self.heard.capacity() * (size_of::<Key>() + 1)
             + self.residue.capacity()
             + self.control.capacity()
+            + self.bulk_bytes()
+            + self.bulk.capacity() * size_of::<Vec<u8>>()
             + self.stage.parts.capacity() * size_of::<Part>()
             + self.stage.cargo.capacity() * size_of::<Cargo>()
             + self.backlog.memory()

@@ -13,7 +13,6 @@
 use std::os::fd::BorrowedFd;
 
 use weir_core::relay::{Class, Reason};
-use weir_core::time::{MILLISECOND, Nanos};
 use weir_io::stream::{MOST_PARTS, Part};
 use weir_io::tls::Kernel;
 
@@ -25,8 +24,6 @@ use super::wrap::{self, Tls};
 use super::{Worker, client_of};
 use crate::relay::counters::{End, Tally};
 
-/// A client that has taken nothing for so long, and whose queue is full, gets nothing more copied into it.
-const STUCK: Nanos = 50 * MILLISECOND;
 /// Empty lists of parts kept for use: one for each client that is sent to in the same turn.
 const LOADS_MOST: usize = 1024;
 
@@ -87,9 +84,8 @@ impl Worker {
             return Ok(());
         };
         let mut head = std::mem::take(&mut client.residue);
-        head.append(&mut client.control);
+        head.append(&mut client.take_control());
         let has_head = !head.is_empty();
-        client.control = Vec::new();
         let load = self.gather(slot, head);
         let Load { parts, cargo, bytes, .. } = load;
         self.launch(slot, parts, Flight { cargo, bytes, head: has_head, opaque: false });
@@ -102,7 +98,7 @@ impl Worker {
             return Ok(());
         };
         let residue = std::mem::take(&mut client.residue);
-        let control = std::mem::take(&mut client.control);
+        let control = client.take_control();
         let mut load = self.gather(slot, control);
         let Some(client) = client_of(&mut self.clients, slot) else {
             return Ok(());
@@ -196,9 +192,9 @@ impl Worker {
 
     /// The socket took `sent` bytes.
     pub(super) fn sent(&mut self, slot: u32, sent: usize, mut parts: Vec<Part>) {
-        self.in_flight = self.in_flight.saturating_sub(1);
         let Some(client) = client_of(&mut self.clients, slot) else { return };
         let Some(mut flight) = client.flight.take() else { return };
+        self.in_flight = self.in_flight.saturating_sub(1);
         client.bytes_sent += sent as u64;
         self.tally.bytes_sent += sent as u64;
         let whole = sent >= flight.bytes;
@@ -319,25 +315,17 @@ impl Worker {
         let mut bytes = (client.backlog.bytes() + stage.bytes).saturating_sub(self.engine.queue_bytes);
         let mut frames =
             (client.backlog.frames() + stage.frames as usize).saturating_sub(self.engine.queue_frames);
-        let full = bytes > 0 || frames > 0;
-        let stuck =
-            full && matches!(client.gate, Gate::Full(since) if self.now.saturating_sub(since) > STUCK);
-        if !stuck {
-            (bytes, frames) = client.backlog.shed(bytes, frames, spares, |frame| shed(tally, dropped, frame));
-        }
+        (bytes, frames) = client.backlog.shed(bytes, frames, spares, |frame| shed(tally, dropped, frame));
         for (part, cargo) in stage.parts.drain(..).zip(stage.cargo.drain(..)) {
             let mut rest = part.bytes();
             while !rest.is_empty() {
                 let frame = first_frame(rest);
                 rest = &rest[frame.len()..];
-                let too_much = stuck || bytes > 0 || frames > 0;
-                if too_much && Class::of(data_of(frame)) == Class::Data {
+                // More came in one turn than the queue holds: its oldest is not even copied.
+                if (bytes > 0 || frames > 0) && Class::of(data_of(frame)) == Class::Data {
                     bytes = bytes.saturating_sub(frame.len());
                     frames = frames.saturating_sub(1);
-                    let reason = if stuck { Reason::QueueTail } else { Reason::QueueHead };
-                    tally.held -= 1;
-                    *dropped += 1;
-                    tally.drop_packet(reason, data_of(frame));
+                    shed(tally, dropped, frame);
                 } else {
                     client.backlog.push(frame, cargo.since, spares);
                 }
