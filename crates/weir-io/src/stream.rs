@@ -35,10 +35,6 @@ use uring::Uring;
 /// Parts of a send: what the kernel takes in one call (`IOV_MAX`).
 pub const MOST_PARTS: usize = 1024;
 
-/// Buffers the kernel has at a time, at most: they are used in turn, so more of them would leave the cache (32 are
-/// 2 MiB) before they come again.
-const MOST_LENT: usize = 32;
-
 /// How the kernel is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
@@ -141,11 +137,10 @@ impl Streams {
     pub fn new(backend: Backend, buffers: u16) -> io::Result<Streams> {
         let pool = Pool::new(buffers)?;
         let waker = Arc::new(Waker::new()?);
-        let depth = usize::from(buffers.div_ceil(2)).min(MOST_LENT);
         let (kernel, chosen) = match backend {
             Backend::Epoll => epoll(&waker, "configured".to_owned())?,
-            Backend::Uring => uring(&pool, &waker, depth)?,
-            Backend::Auto => uring(&pool, &waker, depth)
+            Backend::Uring => uring(&pool, &waker)?,
+            Backend::Auto => uring(&pool, &waker)
                 .or_else(|error| epoll(&waker, format!("io_uring is not to be had: {error}")))?,
         };
         Ok(Streams { kernel, pool, chosen, waker })
@@ -263,8 +258,8 @@ impl Streams {
     }
 }
 
-fn uring(pool: &Rc<Pool>, waker: &Arc<Waker>, depth: usize) -> io::Result<(Kernel, Chosen)> {
-    let (uring, with) = Uring::new(pool, waker.clone(), depth)?;
+fn uring(pool: &Rc<Pool>, waker: &Arc<Waker>) -> io::Result<(Kernel, Chosen)> {
+    let (uring, with) = Uring::new(pool, waker.clone())?;
     Ok((Kernel::Uring(Box::new(uring)), Chosen::Uring { with }))
 }
 

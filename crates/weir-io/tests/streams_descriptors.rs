@@ -64,10 +64,9 @@ both! {
             bench.streams.close(id);
         }
         drop(waiting);
-        bench.idle();
         assert!(bench.streams.is_empty());
         for peer in &mut peers {
-            assert_eq!(peer.read(&mut [0]).expect("the end"), 0);
+            bench.until_ended(peer);
         }
         drop((bench, peers));
         assert_eq!(open_descriptors(), before);

@@ -82,7 +82,7 @@ pub(super) fn record_type(mut control: &[u8]) -> u8 {
         if let Some(&kind) = control.get(HEAD).filter(|_| told) {
             return kind;
         }
-        let length = head.cmsg_len.max(HEAD).next_multiple_of(align_of::<usize>());
+        let length = head.cmsg_len.clamp(HEAD, HEAD + control.len()).next_multiple_of(align_of::<usize>());
         control = control.get(length..).unwrap_or(&[]);
     }
     APPLICATION_DATA

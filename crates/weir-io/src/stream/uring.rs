@@ -105,9 +105,9 @@ impl std::fmt::Debug for Uring {
 }
 
 impl Uring {
-    pub(super) fn new(pool: &Rc<Pool>, waker: Arc<Waker>, depth: usize) -> io::Result<(Uring, String)> {
+    pub(super) fn new(pool: &Rc<Pool>, waker: Arc<Waker>) -> io::Result<(Uring, String)> {
         let (ring, with) = operation::ring()?;
-        let lending = Lending::new(&ring, pool, depth)?;
+        let lending = Lending::new(&ring, pool)?;
         let mut message = Box::new(socket::empty_message());
         message.msg_controllen = socket::CONTROL;
         let mut uring = Uring {
@@ -225,9 +225,10 @@ impl Uring {
             let all = self.move_backlog();
             let idle = all && events.len() == before;
             self.counters.enters += 1;
-            self.enter(if idle { timeout } else { Some(Duration::ZERO) })?;
+            let submitted = self.enter(if idle { timeout } else { Some(Duration::ZERO) })?;
             self.reap(events);
-            if self.backlog.is_empty() || all {
+            // What was refused for want of memory is tried again with the next turn.
+            if all || !submitted {
                 return Ok(());
             }
         }
@@ -254,8 +255,8 @@ impl Uring {
         true
     }
 
-    /// Submits, and waits for a completion: at most `timeout`.
-    fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    /// Submits, and waits for a completion: at most `timeout`. Whether the kernel took what was submitted.
+    fn enter(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let (submitter, queue, completions) = self.ring.split();
         let entries = queue.len() as u32;
         drop(queue);
@@ -273,18 +274,12 @@ impl Uring {
                 submitter.submit_with_args(waiting, &types::SubmitArgs::new().timespec(&timeout))
             }
         };
-        match done {
-            Ok(_) => Ok(()),
-            // The time is over; a signal came; completions have to be reaped before more can be submitted.
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
-                ) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(error),
+        match done.map_err(|error| (error.raw_os_error(), error)) {
+            // The time is over, or a signal came.
+            Ok(_) | Err((Some(libc::ETIME | libc::EINTR), _)) => Ok(true),
+            // Completions have to be reaped first; the kernel is short of memory.
+            Err((Some(libc::EBUSY | libc::EAGAIN), _)) => Ok(false),
+            Err((_, error)) => Err(error),
         }
     }
 
@@ -366,6 +361,7 @@ impl Uring {
         };
         match (-result, buffer) {
             (..=0, Some(buffer)) if !buffer.is_empty() => {
+                self.lending.brought(buffer.len());
                 self.counters.receives += 1;
                 self.counters.received_bytes += buffer.len() as u64;
                 events.push(received(token, kind, buffer));

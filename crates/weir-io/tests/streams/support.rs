@@ -1,7 +1,7 @@
 //! What the tests of streams share: pairs of sockets, waiting for events, both backends.
 #![allow(dead_code)] // each test binary uses a part of it
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -128,6 +128,17 @@ impl Bench {
             }
         }
         got
+    }
+
+    /// Turns until the peer sees the end of its connection.
+    pub fn until_ended(&mut self, peer: &mut TcpStream) {
+        peer.set_nonblocking(true).expect("set");
+        let start = Instant::now();
+        while !matches!(peer.read(&mut [0]), Ok(0)) {
+            assert!(start.elapsed() < LONG, "the connection never ended");
+            self.streams.turn(Some(Duration::ZERO), &mut self.events).expect("a turn");
+            assert!(self.events.is_empty(), "{:?}", self.events);
+        }
     }
 
     /// Nothing happens, and nothing keeps us awake: after what is left to do, a turn lasts its time.
