@@ -14,6 +14,7 @@ pub mod plots;
 pub mod profiles;
 pub mod protection;
 pub mod record;
+pub mod relays;
 pub mod search;
 pub mod spd;
 pub mod svg;

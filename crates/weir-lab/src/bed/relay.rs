@@ -175,6 +175,7 @@ impl Laid {
             warm_up: trial.warm_up,
             window: trial.window,
             run: self.run,
+            shares: self.cpus.subject.contains(&self.cpus.generator),
         };
         let before = self.drops()?;
         let mut pairs = self
@@ -195,8 +196,11 @@ impl Laid {
         let came = came?;
         self.pairs = Some(pairs);
         let after = self.drops()?;
+        let doubts = self.running.as_mut().map(|r| r.doubts()).unwrap_or_default();
         let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(self.sample(&came, &reading, counters::difference(&before, &after)))
+        let mut sample = self.sample(&came, &reading, counters::difference(&before, &after));
+        sample.notes.extend(doubts);
+        Ok(sample)
     }
 
     fn sample(&self, came: &Outcome, reading: &Reading, drops: Counters) -> Sample {
@@ -372,11 +376,21 @@ fn pin(cpu: u32) -> Result<(), LabError> {
     super::netns::drive::pin(cpu)
 }
 
-/// Whether the kernel can do TLS records.
+/// Why the kernel cannot do TLS records; its module is loaded if there is one.
 pub fn missing_kernel_tls(tls: Tls) -> Option<String> {
-    let known = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_ulp").unwrap_or_default();
-    (tls == Tls::Kernel && !known().split_whitespace().any(|ulp| ulp == "tls")).then(|| {
-        "relay: this kernel has no TLS (CONFIG_TLS, module tls): load it (`modprobe tls`), or use a kernel that has it"
+    let known = || {
+        let all = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_ulp").unwrap_or_default();
+        all.split_whitespace().any(|ulp| ulp == "tls")
+    };
+    if tls != Tls::Kernel || known() {
+        return None;
+    }
+    // a machine without modules or without the program has none to load
+    let modprobe = std::fs::read_to_string("/proc/sys/kernel/modprobe").unwrap_or_default();
+    let _ =
+        std::process::Command::new(modprobe.trim()).arg("tls").stderr(std::process::Stdio::null()).status();
+    (!known()).then(|| {
+        "relay: this kernel has no TLS (CONFIG_TLS, module tls): use one that has it, or tls = \"user\""
             .into()
     })
 }

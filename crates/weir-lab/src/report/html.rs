@@ -9,6 +9,7 @@ use super::plots::{self, Plot};
 use super::profiles;
 use super::protection;
 use super::record;
+use super::relays;
 use super::search;
 use super::spd;
 use super::svg::escape;
@@ -38,6 +39,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     body += &figures(results);
     body += &asked(results);
     body += &protected(results);
+    body += &relayed(results);
     body += &latency(results);
     body += &searches(results);
     body += &time(results);
@@ -364,6 +366,15 @@ fn protected(results: &Results) -> String {
     let Some(table) = protection::section(results) else { return String::new() };
     let note = format!("<p class=\"note\">{}</p>", escape(protection::METHOD));
     section("Beside the cipher alone", &format!("<div class=\"wrap\">{}</div>{note}", plain(&table)))
+}
+
+fn relayed(results: &Results) -> String {
+    let sections = relays::sections(results);
+    let each = |(table, said): &(_, &str)| {
+        format!("<div class=\"wrap\">{}</div><p class=\"note\">{}</p>", plain(table), escape(said))
+    };
+    let inner: String = sections.iter().map(each).collect();
+    if inner.is_empty() { inner } else { section("Relays", &inner) }
 }
 
 fn cached(results: &Results) -> String {

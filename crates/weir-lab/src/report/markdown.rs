@@ -7,6 +7,7 @@ use super::differentials;
 use super::profiles;
 use super::protection;
 use super::record;
+use super::relays;
 use super::search;
 use super::spd;
 use super::{beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed};
@@ -31,6 +32,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     out += &figures(results);
     out += &asked(results);
     out += &protected(results);
+    out += &relayed(results);
     out += &comparisons(results);
     if let Some(said) = control(&results.controls) {
         out += &format!("\n## Control\n\n{said}\n\n{}", table(&verdicts(&results.controls)));
@@ -107,6 +109,15 @@ fn protected(results: &Results) -> String {
     rows.map_or(String::new(), |rows| {
         format!("\n## Beside the cipher alone\n\n{}\n{}\n", table(&rows), protection::METHOD)
     })
+}
+
+fn relayed(results: &Results) -> String {
+    let sections = relays::sections(results);
+    if sections.is_empty() {
+        return String::new();
+    }
+    let each = |(rows, said): (_, &str)| format!("\n{}\n{said}\n", table(&rows));
+    format!("\n## Relays\n{}", sections.into_iter().map(each).collect::<String>())
 }
 
 fn comparisons(results: &Results) -> String {

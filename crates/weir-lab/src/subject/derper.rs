@@ -1,8 +1,7 @@
 //! Tailscale's `derper`, plain or with a certificate it signs itself.
 //!
-//! Its counters are those of `/debug/vars`, which it shows to its own host.
+//! Its counters are those of `/debug/varz`, which it shows to its own host.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
@@ -70,7 +69,7 @@ impl Relaying for Derper {
 
     fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError> {
         let tls = self.tls.is_on();
-        let failed = |e: String| LabError(format!("derper: /debug/vars: {e}"));
+        let failed = |e: String| LabError(format!("derper: /debug/varz: {e}"));
         let answer = namespace.run(move || variables(tls))?.map_err(|e| failed(e.to_string()))?;
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         counters(body).map_err(failed)
@@ -94,27 +93,24 @@ fn variables(tls: bool) -> std::io::Result<String> {
 }
 
 fn ask(mut stream: impl Read + Write) -> std::io::Result<String> {
-    write!(stream, "GET /debug/vars HTTP/1.0\r\nHost: {ADDRESS}\r\n\r\n")?;
+    write!(stream, "GET /debug/varz HTTP/1.0\r\nHost: {ADDRESS}\r\n\r\n")?;
     stream.flush()?;
     let mut answer = String::new();
     stream.take(ANSWER_MAX).read_to_string(&mut answer)?;
     Ok(answer)
 }
 
-/// Packets dropped, by reason.
+/// Packets dropped, by reason: lines such as `derp_packets_dropped{reason="queue_head",kind="other"} 17`.
 fn counters(variables: &str) -> Result<Counters, String> {
-    #[derive(serde::Deserialize)]
-    struct Variables {
-        derp: Derp,
+    let mut found = Counters::new();
+    for line in variables.lines() {
+        let Some(rest) = line.strip_prefix("derp_packets_dropped{reason=\"") else { continue };
+        let (reason, rest) = rest.split_once('"').ok_or_else(|| format!("no reason in: {line}"))?;
+        let value = rest.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok());
+        let value = value.ok_or_else(|| format!("no number in: {line}"))?;
+        *found.entry(format!("derper.{reason}")).or_default() += value as u64;
     }
-    #[derive(serde::Deserialize)]
-    struct Derp {
-        #[serde(default)]
-        counter_packets_dropped_reason: BTreeMap<String, serde_json::Value>,
-    }
-    let variables: Variables = serde_json::from_str(variables).map_err(|e| e.to_string())?;
-    let dropped = variables.derp.counter_packets_dropped_reason.into_iter();
-    Ok(dropped.filter_map(|(reason, n)| Some((format!("derper.{reason}"), n.as_u64()?))).collect())
+    if found.is_empty() { Err("it names no packets dropped: of another version?".into()) } else { Ok(found) }
 }
 
 #[cfg(test)]
@@ -123,12 +119,13 @@ mod tests {
 
     #[test]
     fn drops_are_read_by_reason_and_other_variables_left() {
-        let said = r#"{"cmdline": ["derper"], "derp": {"accepts": 4, "counter_packets_dropped_reason":
-            {"gone_disconnected": 0, "queue_head": 17, "write_error": 2}}}"#;
-        let expected =
-            [("derper.gone_disconnected", 0), ("derper.queue_head", 17), ("derper.write_error", 2)];
+        let said = "# TYPE derp_packets_dropped counter\nderp_bytes_dropped{reason=\"queue_head\",kind=\"other\"} 9\n\
+            derp_packets_dropped{reason=\"queue_head\",kind=\"disco\"} 3\n\
+            derp_packets_dropped{reason=\"queue_head\",kind=\"other\"} 17\n\
+            derp_packets_dropped{reason=\"write_error\",kind=\"other\"} 0\n";
+        let expected = [("derper.queue_head", 20), ("derper.write_error", 0)];
         let expected: Counters = expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect();
         assert_eq!(counters(said), Ok(expected));
-        assert!(counters("{}").is_err());
+        assert!(counters("").is_err());
     }
 }

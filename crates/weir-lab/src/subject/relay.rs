@@ -40,6 +40,11 @@ pub trait Relaying {
     fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError>;
 
     fn notes(&self) -> Vec<String>;
+
+    /// What it knows to be wrong with itself after a run.
+    fn doubts(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// A relay's process, its log and its files.

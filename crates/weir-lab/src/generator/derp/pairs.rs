@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Without a rate a closed loop keeps [`WINDOW`] packets of each pair under way; an open one sends what sockets
-//! take. The loop waits busily: on a CPU of its own it disturbs nobody, and a wake-up would be in every latency.
+//! take. The loop waits busily: on a CPU of its own it disturbs nobody, and a wake-up would be in every latency. On a
+//! CPU it shares with the relay, it gives way instead.
 //! Time of turns in which nothing happened is counted, so that a generator at its limit is known.
 
 use std::io;
@@ -35,9 +36,11 @@ const BATCH: usize = 32;
 const EVENTS: usize = 256;
 /// A closed loop gives up packets that did not come for so long.
 const GIVES_UP: Nanos = 200_000_000;
+/// How long a generator that gives way waits at once, ns.
+const MOMENT: i64 = 1_000_000;
 /// Silence after which nothing more is expected, and the longest wait for it.
 const QUIET: Nanos = 100_000_000;
-const STRAGGLE: Nanos = 2_000_000_000;
+const STRAGGLE: Nanos = 5_000_000_000;
 /// Of packets whose fill is compared byte by byte, one in so many; marks and lengths of all are.
 const LOOKED_AT: u64 = 32;
 
@@ -50,6 +53,8 @@ pub struct Plan {
     pub warm_up: Duration,
     pub window: Duration,
     pub run: u32,
+    /// The relay works on the generator's CPU too: idle turns give it up.
+    pub shares: bool,
 }
 
 /// Where a run stands; told on the generator's thread.
@@ -199,11 +204,17 @@ impl Pairs {
 
     fn until(&mut self, end: Nanos, run: &mut Run<'_>) -> Result<(), LabError> {
         let mut now = clock::now();
+        let mut was_idle = false;
         while now < end {
             let sent = self.offer(run, now).map_err(|e| failed(&e))?;
-            let came = self.collect(run)?;
+            let gives_way = was_idle && !sent && run.plan.shares;
+            if gives_way && run.pacer.is_some() {
+                std::thread::yield_now();
+            }
+            let came = self.collect(run, gives_way && run.pacer.is_none())?;
             let after = clock::now();
-            if !sent && !came {
+            was_idle = !sent && !came;
+            if was_idle {
                 run.idle += after - now;
             }
             now = after;
@@ -213,7 +224,7 @@ impl Pairs {
 
     fn drain(&mut self, run: &mut Run<'_>, ended: Nanos) -> Result<(), LabError> {
         loop {
-            self.collect(run)?;
+            self.collect(run, run.plan.shares)?;
             let now = clock::now();
             let settled = self.courses.iter().all(|c| c.expected == c.next);
             let quiet = now - run.tally.last_arrival.max(ended) > QUIET;
@@ -293,11 +304,11 @@ impl Pairs {
         Ok(epoll::modify(&self.poll, wire, data, epoll::EventFlags::IN | out)?)
     }
 
-    /// Receives what is there; whether anything was.
-    fn collect(&mut self, run: &mut Run<'_>) -> Result<bool, LabError> {
+    /// Receives what is there, or waits a moment for it; whether anything was.
+    fn collect(&mut self, run: &mut Run<'_>, waits: bool) -> Result<bool, LabError> {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let (ready, _) = match epoll::wait(&self.poll, &mut events, Some(&none)) {
+        let at_most = Timespec { tv_sec: 0, tv_nsec: if waits { MOMENT } else { 0 } };
+        let (ready, _) = match epoll::wait(&self.poll, &mut events, Some(&at_most)) {
             Ok(ready) => ready,
             Err(rustix::io::Errno::INTR) => return Ok(false),
             Err(e) => return Err(failed(&e.into())),

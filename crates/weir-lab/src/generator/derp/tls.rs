@@ -1,12 +1,14 @@
 //! TLS of the generator's clients, and of pairs that have no relay between them.
 //!
-//! Clients take any certificate: what is measured is the relay, which the lab has started itself.
+//! Clients take any certificate: what is measured is the relay, which the lab has started itself. They keep no
+//! tickets: every handshake is a whole one, whoever gives tickets.
 
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
+use rustls::client::Resumption;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use weir_io::tls::{ClientOptions, Handshake, Progress, Session, Trust, client_config, server_config};
@@ -20,7 +22,9 @@ pub struct Trusting(Arc<ClientConfig>);
 
 impl Trusting {
     pub fn new() -> io::Result<Trusting> {
-        Ok(Trusting(Arc::new(client_config(Trust::Anyone, &ClientOptions::default()).map_err(odd)?)))
+        let mut config = client_config(Trust::Anyone, &ClientOptions::default()).map_err(odd)?;
+        config.resumption = Resumption::disabled();
+        Ok(Trusting(Arc::new(config)))
     }
 
     pub fn handshake(&self, server: IpAddr) -> io::Result<Handshake> {

@@ -1,13 +1,11 @@
 //! weir as a DERP relay: a configuration file with `[relay]` and `weir run`.
 //!
-//! Its losses are what its control socket says of them, by reason; a weir that does not answer there has none in
-//! the ledger, and a note says so.
+//! Its losses are what its control socket says of them, by reason.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use serde_json::Value;
 
 use super::program;
 use crate::bed::netns::counters::Counters;
@@ -19,6 +17,24 @@ use crate::model::relay::Tls;
 use crate::subject::MISSING_WEIR;
 use crate::subject::control::Control;
 use crate::subject::relay::{ADDRESS, Relaying, Stand, Started};
+
+/// Where its control socket tells what became of packets.
+const COUNTERS: &str = "/v1/relay";
+
+#[derive(serde::Deserialize)]
+struct Said {
+    #[serde(default)]
+    balance: i64,
+    workers: Vec<Worker>,
+}
+
+#[derive(serde::Deserialize)]
+struct Worker {
+    #[serde(default)]
+    backend: String,
+    #[serde(default)]
+    packets_dropped: BTreeMap<String, u64>,
+}
 
 pub fn missing(tls: Tls) -> Option<String> {
     match program() {
@@ -54,12 +70,12 @@ impl Weir {
             command.arg("run").arg(file);
             Ok(command)
         })?;
-        let (control, tls) = (Control::new(socket), kebab(&stand.relay.tls));
-        let mut notes = vec![format!("weir: {} workers, tls {tls}", stand.cpus.len())];
-        match control.get::<Value>("/v1/relay") {
-            Ok(said) => notes.extend(doubts(&said)),
-            Err(e) => notes.push(format!("weir: its losses are in no ledger: {e}")),
-        }
+        let control = Control::new(socket);
+        let said: Said = control.get(COUNTERS)?;
+        let mut backends: Vec<&str> = said.workers.iter().map(|w| w.backend.as_str()).collect();
+        backends.dedup();
+        let (count, tls) = (said.workers.len(), kebab(&stand.relay.tls));
+        let notes = vec![format!("weir: {count} workers, sockets by {}, tls {tls}", backends.join(", "))];
         Ok(Weir { started, control, notes })
     }
 }
@@ -81,46 +97,35 @@ impl Relaying for Weir {
     }
 
     fn drops(&mut self, _: &Namespace) -> Result<Counters, LabError> {
-        // a relay that says nothing was noted when it started
-        Ok(self.control.get::<Value>("/v1/relay").map(|said| dropped(&said)).unwrap_or_default())
+        Ok(self.control.get::<Said>(COUNTERS)?.dropped())
     }
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
     }
-}
 
-/// What an answer calls packets dropped, by reason.
-const DROPS: [&str; 3] = ["drops", "dropped", "packets_dropped"];
-
-/// Sums of all of an answer's drops by reason, whoever dropped.
-fn dropped(said: &Value) -> Counters {
-    let mut found = Counters::new();
-    let mut open = vec![said];
-    while let Some(value) = open.pop() {
-        match value {
-            Value::Array(all) => open.extend(all),
-            Value::Object(fields) => {
-                let own = DROPS.iter().filter_map(|name| fields.get(*name)?.as_object());
-                for (reason, n) in own.flatten() {
-                    *found.entry(format!("weir.{reason}")).or_default() += n.as_u64().unwrap_or(0);
-                }
-                open.extend(
-                    fields.iter().filter(|(name, _)| !DROPS.contains(&name.as_str())).map(|(_, value)| value),
-                );
-            }
-            _ => {}
+    fn doubts(&mut self) -> Vec<String> {
+        match self.control.get::<Said>(COUNTERS) {
+            Ok(said) if said.balance != 0 => vec![format!(
+                "weir: {} packets unaccounted for inside the relay; this is a defect",
+                said.balance
+            )],
+            Ok(_) => Vec::new(),
+            Err(error) => vec![error.0],
         }
     }
-    found
 }
 
-/// What a reader of its figures must know: how it reads and writes sockets.
-fn doubts(said: &Value) -> Vec<String> {
-    let notices = said.get("notices").and_then(Value::as_array).into_iter().flatten();
-    let mut all: Vec<String> = notices.filter_map(|n| Some(format!("weir: {}", n.as_str()?))).collect();
-    all.extend(said.get("io").and_then(Value::as_str).map(|io| format!("weir: sockets by {io}")));
-    all
+impl Said {
+    /// Of all workers, by reason; path discovery apart from the rest.
+    fn dropped(&self) -> Counters {
+        let mut found = Counters::new();
+        for (reason, n) in self.workers.iter().flat_map(|w| &w.packets_dropped) {
+            let name = format!("weir.{}", reason.trim_end_matches("/other").replace('/', "."));
+            *found.entry(name).or_default() += n;
+        }
+        found
+    }
 }
 
 #[cfg(test)]
@@ -129,13 +134,13 @@ mod tests {
 
     #[test]
     fn drops_of_all_workers_are_summed_by_reason() {
-        let said = serde_json::json!({
-            "workers": [
-                {"drops": {"queue_head": 3, "unknown_dest": 1}, "peers": 4},
-                {"drops": {"queue_head": 2}},
-            ],
-        });
-        let expected = [("weir.queue_head", 5), ("weir.unknown_dest", 1)];
-        assert_eq!(dropped(&said), expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect());
+        let said: Said = serde_json::from_str(
+            r#"{"public_key": "x", "balance": 0, "workers": [
+                {"backend": "io_uring", "packets_dropped": {"queue_head/other": 3, "queue_head/disco": 1}},
+                {"backend": "io_uring", "packets_dropped": {"queue_head/other": 2}}]}"#,
+        )
+        .expect("what weir says");
+        let expected = [("weir.queue_head", 5), ("weir.queue_head.disco", 1)];
+        assert_eq!(said.dropped(), expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect());
     }
 }

@@ -1,0 +1,77 @@
+//! What relays carried and what it cost them, in both reports.
+//!
+//! Promises: every figure is a median of runs; a dash where a run of that load has none.
+
+use super::comparisons::Table;
+use super::digits;
+use crate::model::Topology;
+use crate::result::{Outcome, Results};
+
+pub const METHOD: &str = "Undelivered is of what the rate intended, so what a full socket kept back counts; latency is \
+                          from the time a packet was due. Seconds a gigabyte and ns a packet are busy time of the \
+                          relay's CPUs, softirqs included, for what was delivered. TCP goes over the loopback device, \
+                          where a CPU receives what it sends on behalf of the other side. A generator that is nearly \
+                          always busy may be the limit: compare with the ceiling.";
+
+const CLIENTS: &str =
+    "Memory is what the relay's process grew, by client; sockets' memory in the kernel is not in it.";
+
+/// Packets between pairs, and clients without packets: a table each, if there are any, with what to know of it.
+pub fn sections(results: &Results) -> Vec<(Table, &'static str)> {
+    let of_relays = || results.configurations.iter().filter(|o| o.configuration.topology == Topology::Relay);
+    let has_pairs = |o: &&Outcome| o.configuration.relay.is_some_and(|r| r.load.has_pairs());
+    let carried: Vec<Vec<String>> = of_relays().filter(has_pairs).map(carried).collect();
+    let clients: Vec<Vec<String>> = of_relays().filter(|o| !has_pairs(o)).map(clients).collect();
+    let of_carried = vec![
+        "configuration",
+        "Mb/s",
+        "undelivered",
+        "p50 µs",
+        "p99 µs",
+        "CPU s/GB",
+        "ns a packet",
+        "relay's CPUs",
+        "generator busy",
+        "corrupted",
+    ];
+    let of_clients =
+        vec!["configuration", "connects/s", "CPU ms a connect", "KiB a client", "MiB before", "MiB with"];
+    let tables = [(of_carried, carried, METHOD), (of_clients, clients, CLIENTS)];
+    let tables = tables.into_iter().filter(|(_, rows, _)| !rows.is_empty());
+    tables.map(|(headings, rows, said)| (Table { headings, text: 1, rows }, said)).collect()
+}
+
+fn carried(outcome: &Outcome) -> Vec<String> {
+    let figure = |name: &str| outcome.further.get(name).map(|s| s.median);
+    let latency = |name: &str| outcome.latency_ns.get(name).map(|s| digits(s.median / 1e3));
+    let percent = |name: &str| figure(name).map(|n| format!("{} %", digits(n)));
+    let corrupted = outcome.further.get("corrupted_packets").map(|s| (s.mean * s.n as f64).round() as u64);
+    vec![
+        outcome.configuration.name.clone(),
+        or_dash(figure("mbps").map(digits)),
+        or_dash(percent("undelivered_percent")),
+        or_dash(latency("p50")),
+        or_dash(latency("p99")),
+        or_dash(figure("cpu_seconds_per_gb").map(digits)),
+        or_dash(figure("ns_per_packet").map(digits)),
+        or_dash(percent("subject_cpu_percent").or_else(|| percent("process_cpu_percent"))),
+        or_dash(percent("generator_busy_percent")),
+        or_dash(corrupted.map(super::grouped)),
+    ]
+}
+
+fn clients(outcome: &Outcome) -> Vec<String> {
+    let figure = |name: &str, unit: f64| outcome.further.get(name).map(|s| digits(s.median / unit));
+    vec![
+        outcome.configuration.name.clone(),
+        or_dash(figure("connects_per_second", 1.0)),
+        or_dash(figure("cpu_ms_per_connect", 1.0)),
+        or_dash(figure("memory_bytes_per_client", 1024.0)),
+        or_dash(figure("memory_bytes_before", 1048576.0)),
+        or_dash(figure("memory_bytes_after", 1048576.0)),
+    ]
+}
+
+fn or_dash(figure: Option<String>) -> String {
+    figure.unwrap_or("–".into())
+}
