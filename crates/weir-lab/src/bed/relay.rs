@@ -15,7 +15,6 @@
 //! Refuses: figures of a stream that lost its frames: the run fails.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_io::cpu;
 
@@ -168,39 +167,46 @@ impl Laid {
                 ));
             }
         };
-        self.run += 1;
         let plan = Plan {
             rate,
             closed: self.relay.load == Load::ClosedLoop,
-            warm_up: trial.warm_up,
             window: trial.window,
-            run: self.run,
+            run: 0,
             shares: self.cpus.subject.contains(&self.cpus.generator),
         };
+        if !trial.warm_up.is_zero() {
+            self.load(Plan { window: trial.warm_up, ..plan })?;
+        }
         let before = self.drops()?;
+        let (came, reading) = self.load(plan)?;
+        let after = self.drops()?;
+        let doubts = self.running.as_mut().map(|r| r.doubts()).unwrap_or_default();
+        let mut sample = self.sample(&came, &reading, counters::difference(&before, &after));
+        sample.notes.extend(doubts);
+        Ok(sample)
+    }
+
+    /// One window, drained.
+    fn load(&mut self, plan: Plan) -> Result<(Outcome, Reading), LabError> {
+        self.run += 1;
+        let plan = Plan { run: self.run, ..plan };
         let mut pairs = self
             .pairs
             .take()
             .ok_or_else(|| LabError("relay: its connections ended in a run before this one".into()))?;
-        let (cpu, reading) = (self.cpus.generator, Arc::new(Mutex::new(self.reader())));
-        let noted = reading.clone();
-        let (pairs, came) = self.namespace.run(move || {
+        let (cpu, mut reading) = (self.cpus.generator, self.reader());
+        let (pairs, reading, came) = self.namespace.run(move || {
             let came = pin(cpu).and_then(|()| {
-                pairs.run(&plan, |moment| {
-                    let mut reading = noted.lock().unwrap_or_else(PoisonError::into_inner);
-                    if moment == Moment::Opens { reading.open() } else { reading.close() }
+                pairs.run(&plan, |moment| match moment {
+                    Moment::Opens => reading.open(),
+                    Moment::Closes => reading.close(),
                 })
             });
-            (pairs, came)
+            (pairs, reading, came)
         })?;
         let came = came?;
         self.pairs = Some(pairs);
-        let after = self.drops()?;
-        let doubts = self.running.as_mut().map(|r| r.doubts()).unwrap_or_default();
-        let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sample = self.sample(&came, &reading, counters::difference(&before, &after));
-        sample.notes.extend(doubts);
-        Ok(sample)
+        Ok((came, reading))
     }
 
     fn sample(&self, came: &Outcome, reading: &Reading, drops: Counters) -> Sample {

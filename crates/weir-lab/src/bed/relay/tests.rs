@@ -52,25 +52,48 @@ fn the_ceiling_is_pairs_without_a_relay() {
 
 #[test]
 fn derper_relays_a_closed_loop_and_a_rate() {
-    relays("derper_relays_a_closed_loop_and_a_rate", Tls::Off);
+    relays("derper_relays_a_closed_loop_and_a_rate", Subject::Derper, Tls::Off);
 }
 
 #[test]
 fn derper_relays_through_tls() {
-    relays("derper_relays_through_tls", Tls::User);
+    relays("derper_relays_through_tls", Subject::Derper, Tls::User);
 }
 
-fn relays(test: &str, tls: Tls) {
-    let Some(mut derper) = prepared(test, Subject::Derper, relay(tls, Load::ClosedLoop)) else { return };
+#[test]
+fn weir_relays_a_closed_loop_and_a_rate() {
+    relays("weir_relays_a_closed_loop_and_a_rate", Subject::Weir, Tls::Off);
+}
+
+#[test]
+fn weir_relays_through_tls() {
+    relays("weir_relays_through_tls", Subject::Weir, Tls::User);
+}
+
+fn relays(test: &str, subject: Subject, tls: Tls) {
+    let Some(mut relay) = prepared(test, subject, relay(tls, Load::ClosedLoop)) else { return };
     for rate in [Rate::FlatOut, Rate::Pps(1000)] {
-        let sample = derper.run(&trial(rate)).expect("a run");
+        let sample = relay.run(&trial(rate)).expect("a run");
         assert!(sample.pps > 0.0 && sample.latency_ns["p50"] > 0, "{sample:?}");
         assert_eq!(sample.figures["corrupted_packets"], 0.0);
-        assert!(sample.ledger.delivered <= sample.ledger.sent, "{:?}", sample.ledger);
+        assert_eq!(sample.ledger.unaccounted(), 0, "{:?}", sample.ledger);
         assert!(sample.figures["process_cpu_percent"] >= 0.0);
+        assert!(!sample.notes.iter().any(|n| n.contains("defect")), "{:?}", sample.notes);
     }
-    let burst = derper.run(&trial(Rate::Burst(10))).expect_err("no bursts");
+    let burst = relay.run(&trial(Rate::Burst(10))).expect_err("no bursts");
     assert!(burst.0.contains("back-to-back"), "{burst}");
+}
+
+#[test]
+fn what_a_flooded_relay_loses_is_in_its_own_counters() {
+    let test = "what_a_flooded_relay_loses_is_in_its_own_counters";
+    for subject in [Subject::Derper, Subject::Weir] {
+        let Some(mut relay) = prepared(test, subject, relay(Tls::Off, Load::Open)) else { continue };
+        let sample = relay.run(&trial(Rate::FlatOut)).expect("a run");
+        let (ledger, lost) = (&sample.ledger, sample.ledger.sent - sample.ledger.delivered);
+        assert!(ledger.sent > 0 && sample.figures["corrupted_packets"] == 0.0, "{ledger:?}");
+        assert_eq!(ledger.drops.values().sum::<u64>(), lost, "{subject:?}: {ledger:?}");
+    }
 }
 
 #[test]

@@ -56,11 +56,6 @@ impl Pacer {
         Some((number, due))
     }
 
-    /// Counts from here on.
-    pub fn forget(&mut self) {
-        (self.missed, self.late_max) = (0, 0);
-    }
-
     fn due(&self, group: u64) -> Nanos {
         let packets = u128::from(group * self.group);
         self.began + (packets * 1_000_000_000 / u128::from(self.rate)) as Nanos

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! turn:  what is due ─► send       readable sockets ─► receive ─► tally       (never waits)
-//! run:   warm-up | window: counted | drain: nothing is sent, stragglers count
+//! run:   window: counted | drain: nothing is sent, stragglers count
 //! ```
 //!
 //! Without a rate a closed loop keeps [`WINDOW`] packets of each pair under way; an open one sends what sockets
@@ -50,7 +50,6 @@ pub struct Plan {
     pub rate: Option<u64>,
     /// Without a rate: whether so many are under way, or as many as possible.
     pub closed: bool,
-    pub warm_up: Duration,
     pub window: Duration,
     pub run: u32,
     /// The relay works on the generator's CPU too: idle turns give it up.
@@ -157,6 +156,7 @@ impl Pairs {
         for course in &mut self.courses {
             *course = Course::default();
         }
+        at(Moment::Opens);
         let began = clock::now();
         let mut run = Run {
             plan,
@@ -167,16 +167,7 @@ impl Pairs {
             idle: 0,
             next_look: began,
         };
-        let opens = began + plan.warm_up.as_nanos() as Nanos;
-        self.until(opens, &mut run)?;
-        at(Moment::Opens);
-        let began = clock::now();
-        (run.offered, run.sent, run.idle, run.tally) = (0, 0, 0, Tally::new());
         run.tally.open = true;
-        if let Some(pacer) = &mut run.pacer {
-            pacer.forget();
-        }
-        self.courses.iter_mut().for_each(|c| c.first = c.next);
         self.until(began + plan.window.as_nanos() as Nanos, &mut run)?;
         let ended = clock::now();
         at(Moment::Closes);

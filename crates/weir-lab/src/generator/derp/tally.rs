@@ -1,9 +1,8 @@
 //! What came back of each pair's packets.
 //!
 //! Packets of one pair travel on two TCP connections, so they arrive in order; a number that is skipped is lost
-//! unless it comes after all. Arrivals belong to the window their packet was sent in; the delivered rate counts
-//! what arrived while the window was open, whenever it was sent, so that queues which are full all the time
-//! neither help nor harm.
+//! unless it comes after all. Every packet of a run counts as delivered, also when it comes after the window; the
+//! delivered rate is of those that came while the window was open.
 
 use hdrhistogram::Histogram;
 use weir_core::time::Nanos;
@@ -19,8 +18,6 @@ pub struct Course {
     /// Next to be sent, next expected.
     pub next: u64,
     pub expected: u64,
-    /// First of the window.
-    pub first: u64,
     /// Which of the 64 before `expected` have come.
     seen: u64,
     /// Given up: a closed loop does not wait for them.
@@ -37,7 +34,7 @@ impl Course {
 
 pub struct Tally {
     pub latency: Histogram<u64>,
-    /// Of the window's packets.
+    /// In the window and after it.
     pub delivered: u64,
     /// While the window was open.
     pub arrived: u64,
@@ -95,11 +92,9 @@ impl Tally {
             self.arrived += 1;
             self.bytes += length as u64;
         }
-        if n >= course.first {
-            self.delivered += 1;
-            // longer ones count as the longest
-            self.latency.saturating_record(now.saturating_sub(mark.due));
-        }
+        self.delivered += 1;
+        // longer ones count as the longest
+        self.latency.saturating_record(now.saturating_sub(mark.due));
     }
 }
 
@@ -115,7 +110,7 @@ mod tests {
 
     fn tallied(numbers: &[u64]) -> (Tally, Course) {
         let mut tally = Tally { open: true, ..Tally::new() };
-        let mut course = Course { next: 100, first: 2, ..Course::default() };
+        let mut course = Course { next: 100, ..Course::default() };
         for &sequence in numbers {
             tally.arrival(&mut course, Mark { run: 1, pair: 0, sequence, due: 10 }, 1400, 50);
         }
@@ -123,10 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_the_window_are_told_from_those_before_it() {
-        let (tally, course) = tallied(&[0, 1, 2, 3]);
-        assert_eq!((tally.arrived, tally.delivered, tally.bytes), (4, 2, 5600));
-        assert_eq!((course.under_way(), tally.latency.len(), tally.latency.max()), (96, 2, 40));
+    fn packets_after_the_window_are_delivered_but_in_no_rate() {
+        let (mut tally, mut course) = tallied(&[0, 1, 2]);
+        tally.open = false;
+        tally.arrival(&mut course, Mark { run: 1, pair: 0, sequence: 3, due: 10 }, 1400, 60);
+        assert_eq!((tally.arrived, tally.bytes, tally.delivered), (3, 4200, 4));
+        assert_eq!((course.under_way(), tally.latency.len(), tally.latency.max()), (96, 4, 50));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use super::program;
 use crate::bed::netns::counters::Counters;
@@ -20,6 +21,9 @@ use crate::subject::relay::{ADDRESS, Relaying, Stand, Started};
 
 /// Where its control socket tells what became of packets.
 const COUNTERS: &str = "/v1/relay";
+
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(serde::Deserialize)]
 struct Said {
@@ -71,12 +75,23 @@ impl Weir {
             Ok(command)
         })?;
         let control = Control::new(socket);
-        let said: Said = control.get(COUNTERS)?;
+        let said = first_word(&control)?;
         let mut backends: Vec<&str> = said.workers.iter().map(|w| w.backend.as_str()).collect();
         backends.dedup();
         let (count, tls) = (said.workers.len(), kebab(&stand.relay.tls));
         let notes = vec![format!("weir: {count} workers, sockets by {}, tls {tls}", backends.join(", "))];
         Ok(Weir { started, control, notes })
+    }
+}
+
+/// It accepts a moment before its control socket answers.
+fn first_word(control: &Control) -> Result<Said, LabError> {
+    let until = Instant::now() + ANSWERS_WITHIN;
+    loop {
+        match control.get::<Said>(COUNTERS) {
+            Err(_) if Instant::now() < until => std::thread::sleep(LOOK),
+            answer => return answer,
+        }
     }
 }
 

@@ -3,8 +3,7 @@
 use super::*;
 
 fn plan(rate: Option<u64>, closed: bool) -> Plan {
-    let (warm_up, window) = (Duration::from_millis(20), Duration::from_millis(100));
-    Plan { rate, closed, warm_up, window, run: 1, shares: false }
+    Plan { rate, closed, window: Duration::from_millis(100), run: 1, shares: false }
 }
 
 #[test]
