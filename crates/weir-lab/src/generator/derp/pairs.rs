@@ -39,7 +39,7 @@ const GIVES_UP: Nanos = 200_000_000;
 /// How long a generator that gives way waits at once, ns.
 const MOMENT: i64 = 1_000_000;
 /// Silence after which nothing more is expected, and the longest wait for it.
-const QUIET: Nanos = 100_000_000;
+const QUIET: Nanos = 500_000_000;
 const STRAGGLE: Nanos = 5_000_000_000;
 /// Of packets whose fill is compared byte by byte, one in so many; marks and lengths of all are.
 const LOOKED_AT: u64 = 32;
