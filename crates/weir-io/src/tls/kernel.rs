@@ -11,6 +11,7 @@ use std::io;
 use std::mem::size_of;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
 
 use rustls::ConnectionTrafficSecrets;
 use zeroize::Zeroizing;
@@ -141,9 +142,10 @@ impl Kernel {
         self.blocks += (bytes / 16 + 2 * (1 + bytes / PLAIN_LIMIT)) as u64;
     }
 
-    /// Whether [`Kernel::update`] is due; in TLS 1.2, whether the stream should end.
+    /// Whether [`Kernel::update`] is due, and this kernel can.
     pub fn worn(&self) -> bool {
-        self.limited && self.blocks >= BLOCKS_WORN
+        // Who cannot change keys goes on to the end of this one.
+        self.limited && self.blocks >= BLOCKS_WORN && rekeys()
     }
 
     /// Whether the stream has to end, because nobody changed its key.
@@ -156,6 +158,9 @@ impl Kernel {
     pub fn update(&mut self, socket: BorrowedFd<'_>) -> Result<(), Option<TlsError>> {
         if !self.schedule.tls13() {
             return Err(Some(TlsError::Worn));
+        }
+        if !rekeys() {
+            return Err(Some(TlsError::KernelKeys { why: "it gives no second key to a socket".into() }));
         }
         match send_control(socket, kind::HANDSHAKE, &KEY_UPDATE) {
             Ok(()) => {}
@@ -180,6 +185,12 @@ impl Kernel {
             description => send_control(socket, kind::ALERT, &[alert::FATAL, description]),
         }
     }
+}
+
+/// Whether this kernel changes keys: found out once.
+fn rekeys() -> bool {
+    static REKEYS: OnceLock<bool> = OnceLock::new();
+    *REKEYS.get_or_init(|| support().is_ok_and(|support| support.rekey))
 }
 
 fn kernel_keys(error: &io::Error) -> TlsError {
@@ -330,3 +341,38 @@ const _: () = {
     const fn sendable<T: Send>() {}
     sendable::<Kernel>();
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_is_given_what_its_structures_hold() {
+        let iv: [u8; 12] = std::array::from_fn(|i| i as u8);
+        let key: [u8; 32] = std::array::from_fn(|i| 100 + i as u8);
+        let gcm = ConnectionTrafficSecrets::Aes256Gcm { key: key.into(), iv: iv.into() };
+        let info = crypto_info(false, true, 0x0102, &gcm).expect("it is known");
+        // sizeof(struct tls12_crypto_info_aes_gcm_256)
+        assert_eq!(info.len(), 56);
+        assert_eq!(info[..4], [VERSION_13.to_ne_bytes(), AES_GCM_256.to_ne_bytes()].concat());
+        assert_eq!(info[4..12], iv[4..]);
+        assert_eq!(info[12..44], key);
+        assert_eq!(info[44..48], iv[..4]);
+        assert_eq!(info[48..], [0, 0, 0, 0, 0, 0, 1, 2]);
+        let chacha = ConnectionTrafficSecrets::Chacha20Poly1305 { key: key.into(), iv: iv.into() };
+        let info = crypto_info(true, false, 0, &chacha).expect("it is known");
+        // sizeof(struct tls12_crypto_info_chacha20_poly1305)
+        assert_eq!((info.len(), &info[4..16]), (56, &iv[..]));
+    }
+
+    #[test]
+    fn nonces_of_tls_12_begin_in_the_half_that_the_handshake_did_not_use() {
+        let gcm = ConnectionTrafficSecrets::Aes256Gcm { key: [0; 32].into(), iv: [0x11; 12].into() };
+        let sent = crypto_info(true, false, 3, &gcm).expect("it is known");
+        assert_eq!(sent[4..12], [0x91, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11]);
+        let received = crypto_info(false, false, 3, &gcm).expect("it is known");
+        assert_eq!(received[4..12], [0x11; 8]);
+        let tls13 = crypto_info(true, true, 3, &gcm).expect("it is known");
+        assert_eq!(tls13[4..12], [0x11; 8], "TLS 1.3 counts by sequence number alone");
+    }
+}

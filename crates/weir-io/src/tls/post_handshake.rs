@@ -113,3 +113,110 @@ impl Messages {
         Ok(Some(message))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn drain(messages: &mut Messages) -> Result<Vec<Message>, TlsError> {
+        let mut found = Vec::new();
+        while let Some(message) = messages.next()? {
+            found.push(message);
+        }
+        Ok(found)
+    }
+
+    /// A ticket of `length` bytes as a handshake message.
+    fn ticket(length: usize) -> Vec<u8> {
+        let mut bytes = vec![NEW_SESSION_TICKET_TYPE];
+        bytes.extend_from_slice(&(length as u32).to_be_bytes()[1..]);
+        bytes.resize(MESSAGE_HEADER + length, 7);
+        bytes
+    }
+
+    #[test]
+    fn messages_may_be_split_over_records_and_share_one() {
+        let bytes = [ticket(10), ticket(0), ticket(300)].concat();
+        for cut in 1..bytes.len() {
+            let mut messages = Messages::default();
+            messages.take(true, kind::HANDSHAKE, &bytes[..cut]).expect("a part");
+            let mut found = drain(&mut messages).expect("well formed");
+            messages.take(true, kind::HANDSHAKE, &bytes[cut..]).expect("the rest");
+            found.extend(drain(&mut messages).expect("well formed"));
+            let lengths = found.iter().map(|message| match message {
+                Message::Ticket(payload) => payload.len(),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(lengths.collect::<Vec<_>>(), [10, 0, 300], "cut at {cut}");
+            assert_eq!(messages.handshake.capacity(), 0, "nothing is kept");
+        }
+    }
+
+    #[test]
+    fn data_between_the_parts_of_a_message_is_refused() {
+        let mut messages = Messages::default();
+        messages.take(true, kind::HANDSHAKE, &ticket(10)[..5]).expect("a part");
+        assert_eq!(drain(&mut messages), Ok(vec![]));
+        assert_eq!(messages.data_came(), Err(TlsError::Unexpected { kind: kind::DATA }));
+        assert_eq!(
+            messages.take(true, kind::ALERT, &[1, 0]),
+            Err(TlsError::Unexpected { kind: kind::ALERT })
+        );
+    }
+
+    #[test]
+    fn key_update_that_is_not_the_last_of_its_record_is_refused() {
+        let mut messages = Messages::default();
+        messages.take(true, kind::HANDSHAKE, &[&KEY_UPDATE[..], &ticket(3)].concat()).expect("bytes");
+        assert_eq!(drain(&mut messages), Err(TlsError::Unexpected { kind: kind::HANDSHAKE }));
+    }
+
+    #[test]
+    fn malformed_messages_are_refused_by_name() {
+        for (kind, bytes, expected) in [
+            (kind::ALERT, &[1][..], TlsError::Malformed { what: "alert" }),
+            (kind::ALERT, &[1, 0, 0], TlsError::Malformed { what: "alert" }),
+            (kind::HANDSHAKE, &[], TlsError::Unexpected { kind: kind::HANDSHAKE }),
+            (kind::HANDSHAKE, &[24, 0, 0, 1, 2], TlsError::Malformed { what: "key update" }),
+            (kind::HANDSHAKE, &[24, 0, 0, 2, 0, 0], TlsError::Malformed { what: "key update" }),
+            (kind::HANDSHAKE, &[1, 0, 0, 0], TlsError::Unexpected { kind: kind::HANDSHAKE }),
+            (kind::HANDSHAKE, &[4, 255, 0, 0], TlsError::TooLong { length: 0xff_0000, limit: MESSAGE_LIMIT }),
+            (99, &[0], TlsError::Unexpected { kind: 99 }),
+        ] {
+            let mut messages = Messages::default();
+            let result = messages.take(true, kind, bytes).and_then(|()| drain(&mut messages));
+            assert_eq!(result, Err(expected), "{kind} {bytes:?}");
+        }
+        assert_eq!(Messages::default().take(false, kind::HANDSHAKE, &[0; 4]), Err(TlsError::Renegotiation));
+    }
+
+    #[test]
+    fn warnings_of_tls_12_do_not_end_the_stream_and_those_of_tls_13_do() {
+        let found = |tls13| {
+            let mut messages = Messages::default();
+            messages.take(tls13, kind::ALERT, &[alert::WARNING, alert::NO_RENEGOTIATION]).expect("an alert");
+            drain(&mut messages).expect("well formed")
+        };
+        assert_eq!(found(false), []);
+        assert_eq!(found(true), [Message::Alert(alert::NO_RENEGOTIATION)]);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_peer_with_keys_says_is_bounded(
+            records in prop::collection::vec((20u8..25, prop::collection::vec(any::<u8>(), 0..40)), 0..60),
+            tls13 in any::<bool>(),
+        ) {
+            let mut messages = Messages::default();
+            for (kind, bytes) in records {
+                if messages.take(tls13, kind, &bytes).is_err() || drain(&mut messages).is_err() {
+                    break;
+                }
+                prop_assert!(messages.handshake.len() <= MESSAGE_LIMIT);
+                prop_assert!(messages.without_data <= MESSAGES_LIMIT);
+            }
+        }
+    }
+}

@@ -151,11 +151,18 @@ impl Identity {
         self.challenges.answer(token)
     }
 
-    /// Fetches and renews by ACME, for ever; returns at once where certificates come from elsewhere.
-    pub async fn keep(self: Arc<Identity>) {
-        if let Source::Acme(_, keeper) = &self.source {
-            keeper.keep(&self).await;
-        }
+    /// Fetches and renews by ACME from now on, in a thread of its own, until this identity is gone. Does nothing where
+    /// certificates come from elsewhere.
+    pub fn keep(self: &Arc<Identity>) -> Result<(), String> {
+        let Source::Acme(..) = &self.source else { return Ok(()) };
+        let identity = Arc::downgrade(self);
+        std::thread::Builder::new()
+            .name("acme".into())
+            .spawn(move || acme::keep(&identity))
+            .map(drop)
+            .map_err(|error| {
+                format!("relay: acme: no thread can be started: {error}; raise the limit of threads")
+            })
     }
 
     /// Fetches a certificate by ACME now and serves it.

@@ -14,7 +14,8 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, Weak};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use instant_acme::{
@@ -30,6 +31,8 @@ use crate::relay::settings::Acme;
 
 /// Between looks at whether it is time to renew.
 const LOOK: Duration = Duration::from_secs(3600);
+/// Before the first look.
+const BEGIN: Duration = Duration::from_secs(2);
 const RETRY_FIRST: Duration = Duration::from_secs(60);
 const RETRY_LAST: Duration = Duration::from_secs(6 * 3600);
 /// An authority looks at the challenge from several places: that takes seconds, rarely more.
@@ -75,35 +78,6 @@ impl Keeper {
     pub fn files(&self) -> Files {
         let path = self.settings.store.join(format!("{}.pem", self.name));
         Files { chain: path.clone(), key: path }
-    }
-
-    /// Fetches whenever it is time, for ever.
-    pub async fn keep(&self, identity: &Identity) {
-        let mut retry = RETRY_FIRST;
-        loop {
-            let leaf = identity.chain().into_iter().next();
-            let due = leaf
-                .and_then(|leaf| validity(&leaf))
-                .is_none_or(|(begin, end)| due(begin, end, SystemTime::now()));
-            let pause = if !due {
-                LOOK
-            } else {
-                match identity.fetch().await {
-                    Ok(()) => {
-                        tracing::info!(name = self.name, "certificate fetched");
-                        retry = RETRY_FIRST;
-                        LOOK
-                    }
-                    Err(error) => {
-                        tracing::warn!(name = self.name, again_s = retry.as_secs(), "{error}");
-                        let pause = retry;
-                        retry = (retry * 2).min(RETRY_LAST);
-                        pause
-                    }
-                }
-            };
-            tokio::time::sleep(pause).await;
-        }
     }
 
     /// One order from beginning to end.
@@ -192,6 +166,38 @@ impl Keeper {
         write_private(&path, &text)
             .map_err(|error| format!("{}: cannot be kept: {error}", path.display()))?;
         Ok(account)
+    }
+}
+
+/// Fetches whenever it is time, until nobody holds `identity` any more.
+pub fn keep(identity: &Weak<Identity>) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return tracing::error!("relay: acme: cannot run: {error}; start the relay again"),
+    };
+    // The challenge is asked for over port 80, which opens about now.
+    let mut pause = BEGIN;
+    let mut retry = RETRY_FIRST;
+    loop {
+        thread::sleep(pause);
+        let Some(identity) = identity.upgrade() else { return };
+        let leaf = identity.chain().into_iter().next();
+        let valid = leaf.and_then(|leaf| validity(&leaf));
+        pause = LOOK;
+        if valid.is_some_and(|(begin, end)| !due(begin, end, SystemTime::now())) {
+            continue;
+        }
+        match runtime.block_on(identity.fetch()) {
+            Ok(()) => {
+                tracing::info!("certificate fetched by ACME");
+                retry = RETRY_FIRST;
+            }
+            Err(error) => {
+                tracing::warn!("{error}; tried again in {} s", retry.as_secs());
+                pause = retry;
+                retry = (retry * 2).min(RETRY_LAST);
+            }
+        }
     }
 }
 
