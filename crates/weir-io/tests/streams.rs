@@ -1,5 +1,7 @@
 //! Streams over loopback TCP: every behaviour by epoll and by io_uring.
 
+#[path = "streams/kernel_tls.rs"]
+mod kernel_tls;
 #[path = "streams/support.rs"]
 mod support;
 
@@ -283,6 +285,30 @@ both! {
         let mut peer = writer.join().expect("the writer ends");
         peer.write_all(b"more").expect("written");
         assert_eq!(bench.receive(1, 4), b"more");
+        drop(peer);
+        bench.until(|event| matches!(event, Event::Ended { token: 1 }));
+    }
+
+    fn records_of_the_kernels_tls_come_with_their_kind(backend: Backend) {
+        let mut bench = Bench::new(backend, 8);
+        let (ours, mut peer) = pair();
+        if !kernel_tls::opens(&ours) || !kernel_tls::seals(&peer) {
+            let name = "records_of_the_kernels_tls_come_with_their_kind";
+            let _ = writeln!(std::io::stderr(), "SKIP {name}: the kernel's TLS (module tls)");
+            return;
+        }
+        bench.streams.adopt(ours.into(), 1, true).expect("adopted");
+        let sent = pattern(100_000);
+        peer.write_all(&sent).expect("written");
+        assert!(bench.receive(1, sent.len()) == sent, "bytes differ");
+        let close_notify = [1, 0];
+        kernel_tls::send_alert(&peer, &close_notify);
+        let Event::Control { kind, buffer, .. } = bench.until(|event| matches!(event, Event::Control { .. })) else {
+            unreachable!("asked for")
+        };
+        assert_eq!((kind, &*buffer), (21, &close_notify[..]));
+        peer.write_all(b"after").expect("written");
+        assert_eq!(bench.receive(1, 5), b"after");
         drop(peer);
         bench.until(|event| matches!(event, Event::Ended { token: 1 }));
     }
