@@ -25,8 +25,10 @@ pub const CONTROL_MOST: usize = 80 << 20;
 pub const CONTROL_BUSY: usize = 4 << 10;
 /// So much at once is kept as it came, so that the rest of it is not copied with every send.
 const BULK: usize = 4 << 10;
-/// What is given to a socket at once at most.
-pub const REACH_MOST: usize = 512 << 10;
+/// What is given to a socket at once at most: half of what a usual `tcp_wmem` lets it grow to.
+pub const REACH_MOST: usize = 2 << 20;
+/// The same of what cannot be taken back: it is kept whole when the socket is full.
+pub const OPAQUE_MOST: usize = 512 << 10;
 /// And at least, while it is not full.
 pub const REACH_LEAST: usize = 64 << 10;
 

@@ -17,7 +17,7 @@ use weir_io::stream::{MOST_PARTS, Part};
 use weir_io::tls::Kernel;
 
 use super::backlog::{Backlog, data_of, first_frame};
-use super::client::{Cargo, Client, Flight, Gate, Load, REACH_LEAST, REACH_MOST};
+use super::client::{Cargo, Client, Flight, Gate, Load, OPAQUE_MOST, REACH_LEAST, REACH_MOST};
 use super::timers::Due;
 use super::websocket;
 use super::wrap::{self, Tls};
@@ -50,9 +50,10 @@ impl Worker {
         let Some(client) = client_of(&mut self.clients, slot) else {
             return Load::default();
         };
+        let reach = if client.wrap.is_opaque() { client.reach.min(OPAQUE_MOST) } else { client.reach };
         if head.is_empty() && client.backlog.is_empty() {
             // Nothing waited: what came this turn is what is sent.
-            if client.stage.parts.len() <= MOST_PARTS && client.stage.bytes <= client.reach {
+            if client.stage.parts.len() <= MOST_PARTS && client.stage.bytes <= reach {
                 return std::mem::take(&mut client.stage);
             }
         }
@@ -61,7 +62,7 @@ impl Worker {
             let length = head.len();
             load.push(Part::Owned(head), length, 0, self.now);
         }
-        while load.bytes < client.reach
+        while load.bytes < reach
             && load.parts.len() < MOST_PARTS
             && let Some(chunk) = client.backlog.pop()
         {
@@ -71,7 +72,7 @@ impl Worker {
             load.push(Part::Owned(bytes), length, frames, since);
         }
         if client.backlog.is_empty() {
-            move_some(&mut client.stage, &mut load, client.reach);
+            move_some(&mut client.stage, &mut load, reach);
         }
         if !client.stage.is_empty() {
             self.put_away(slot);
@@ -251,6 +252,9 @@ impl Worker {
         let mut front = Backlog::default();
         let mut left = sent;
         let mut residue = Vec::new();
+        // More than the queue holds: the oldest of it is not even copied.
+        let waiting = flight.bytes.saturating_sub(sent) + client.backlog.bytes();
+        let mut over = waiting.saturating_sub(self.engine.queue_bytes);
         for (i, (part, cargo)) in parts.drain(..).zip(&flight.cargo).enumerate() {
             let length = part.bytes().len();
             if left >= length {
@@ -265,7 +269,9 @@ impl Worker {
                 continue;
             }
             match part {
-                Part::Owned(bytes) if left == 0 => front.push_owned(bytes, cargo.frames, cargo.since),
+                Part::Owned(bytes) if left == 0 && over == 0 => {
+                    front.push_owned(bytes, cargo.frames, cargo.since)
+                }
                 part => {
                     let mut begun = left;
                     left = 0;
@@ -280,6 +286,9 @@ impl Worker {
                             residue.extend_from_slice(&frame[begun..]);
                             begun = 0;
                             gone += 1;
+                        } else if over > 0 && Class::of(data_of(frame)) == Class::Data {
+                            over = over.saturating_sub(frame.len());
+                            shed(&mut self.tally, &mut client.dropped, frame);
                         } else {
                             front.push(frame, cargo.since, &mut self.spares);
                         }
