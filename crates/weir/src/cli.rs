@@ -59,6 +59,16 @@ enum Verb {
         SIGTERM, SIGINT  nobody new is taken, clients are told to come back, what waits for them is sent\n\
         SIGHUP           reads FILE again; the next connections go by it")]
     Relay(relay::command::RelayArgs),
+    /// Run a relay with derper's flags
+    #[command(after_help = "Examples:\n  \
+        weir derper -hostname derp.example.com -certmode manual -certdir /etc/derper -c /var/lib/derper/derper.key\n  \
+        weir derper -dev                          plain on :3340\n\n\
+        For unit files that change over. What weir does not do is refused, never ignored; docs/relay.md has the list.")]
+    Derper {
+        /// derper's flags, with one dash or two
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        flags: Vec<String>,
+    },
     /// Read a configuration and say everything that is wrong with it
     #[command(after_help = "Examples:\n  \
         weir check router.toml        every complaint with file:line:column, or one line of summary\n\n\
@@ -277,6 +287,10 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Relay(args) => {
             log();
             relay::command::run(args, cli.socket.clone()).map_err(|broken| Failure(broken.0))
+        }
+        Verb::Derper { flags } => {
+            log();
+            relay::derper::run(flags, cli.socket.clone()).map_err(|broken| Failure(broken.0))
         }
         Verb::Check { file } => check(file),
         Verb::Apply { file, dry_run } => apply(cli.socket.clone(), file, *dry_run),

@@ -22,6 +22,7 @@ use weir_io::tls::{Kernel, Session};
 pub mod certificates;
 pub mod command;
 mod counters;
+pub mod derper;
 mod engine;
 pub mod front;
 pub mod keyfile;

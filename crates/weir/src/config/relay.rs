@@ -5,7 +5,7 @@
 //! certificate, and files that name what another key of the table makes meaningless.
 
 mod values;
-pub use values::{is_name, listening};
+pub use values::{is_name, is_url, listening, remote};
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,6 @@ const LIMITS: &[&str] = &[
     "accept_burst",
     "handshakes",
     "handshakes_per_source",
-    "connections_per_source",
     "clients",
     "queue_frames",
     "queue_bytes",
@@ -233,8 +232,6 @@ fn limits(value: &Value<'_>, engine: &mut Engine, front: &mut Front, complaints:
             1_000_000,
             usual.handshakes_per_source as u64,
         ) as usize,
-        connections_per_source: number("connections_per_source", 1, many, usual.connections_per_source as u64)
-            as usize,
         ..usual
     };
     engine.clients = number("clients", 1, many, engine.clients as u64) as usize;

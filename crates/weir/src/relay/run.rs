@@ -18,6 +18,7 @@ use weir_io::wake::Waker;
 
 use super::certificates::Identity;
 use super::front::listen::Door;
+use super::front::mesh::Mesh;
 use super::front::{self, Front, Live, Sockets};
 use super::settings::{Certificates, Io, Settings, Tls};
 use super::{Relay, metrics};
@@ -47,6 +48,7 @@ pub struct Started {
 pub struct Running {
     _server: Server,
     front: Front,
+    mesh: Mesh,
     sockets: Sockets,
     relay: Arc<Relay>,
     asks: Receiver<Ask>,
@@ -86,9 +88,11 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Broken
     let server = Server::start(&started.socket, started.metrics, desk).map_err(Broken)?;
     tracing::info!("control socket {}", started.socket.display());
     let front = Front::start(live, &sockets, relay.clone()).map_err(Broken)?;
+    let mesh = Mesh::start(&settings.mesh_with, &front.shared).map_err(Broken)?;
     let running = Running {
         _server: server,
         front,
+        mesh,
         sockets,
         relay,
         asks,
@@ -207,7 +211,8 @@ impl Running {
     /// Nobody new, a word to everybody, then what waits for them.
     fn drain(self) -> Result<(), Broken> {
         tracing::info!("stopping: nobody new is taken, clients are told to come back");
-        let Running { _server, front, sockets, relay, .. } = self;
+        let Running { _server, front, mesh, sockets, relay, .. } = self;
+        drop(mesh);
         drop(sockets);
         drop(front);
         relay.drain(RECONNECT_IN, TRY_FOR, GRACE);

@@ -124,8 +124,6 @@ pub struct Limits {
     pub handshakes: usize,
     /// The same from one address (IPv6: one /64).
     pub handshakes_per_source: usize,
-    /// Clients and others from one address (IPv6: one /64).
-    pub connections_per_source: usize,
     /// A step of a handshake takes no longer.
     pub step: Duration,
     /// A page takes no longer, nor does a pause between two on one connection.
@@ -141,8 +139,6 @@ impl Default for Limits {
             // At some 40 KiB each 400 MB at worst; a storm of 10,000 clients fits.
             handshakes: 10_000,
             handshakes_per_source: 10_000,
-            // A site behind one address may be large.
-            connections_per_source: 100_000,
             step: Duration::from_secs(10),
             page: Duration::from_secs(30),
         }

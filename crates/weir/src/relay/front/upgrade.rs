@@ -80,10 +80,10 @@ impl Upgrade {
 }
 
 /// A stranger who became a client, but for what depends on its connection.
-struct Proved {
-    key: Key,
-    info: ClientInfo,
-    early: Vec<u8>,
+pub(super) struct Proved {
+    pub key: Key,
+    pub info: ClientInfo,
+    pub early: Vec<u8>,
 }
 
 /// Takes the connection through the handshake and hands it over.
@@ -125,13 +125,13 @@ pub async fn derp(
 }
 
 /// What the request said of the connection.
-struct Kindred {
-    role: Role,
-    websocket: bool,
-    ideal: bool,
+pub(super) struct Kindred {
+    pub role: Role,
+    pub websocket: bool,
+    pub ideal: bool,
 }
 
-fn newcomer(
+pub(super) fn newcomer(
     wire: Wire,
     proved: Proved,
     live: &Live,

@@ -1,0 +1,234 @@
+//! `weir derper`: the flags unit files of `derper` have, taken for what they mean there.
+//!
+//! Promises: Go's ways of writing flags (`-a X`, `-a=X`, `--a X`, `-stun=false`); defaults are derper's. Refuses:
+//! flags that would be silently without effect, each with what to write instead.
+
+use std::path::PathBuf;
+
+use super::keyfile;
+use super::run::{self, Started};
+use super::settings::{Acme, Certificates, Front, Home, Io, Settings, Tls};
+use crate::config::relay::{ACME_DIRECTORY, is_url, listening, remote};
+use crate::daemon::Broken;
+
+/// Flags with a value, and whether they are switches.
+const FLAGS: &[(&str, bool)] = &[
+    ("a", false),
+    ("accept-connection-burst", false),
+    ("accept-connection-limit", false),
+    ("bootstrap-dns-names", false),
+    ("c", false),
+    ("certdir", false),
+    ("certmode", false),
+    ("derp", true),
+    ("dev", true),
+    ("home", false),
+    ("hostname", false),
+    ("http-port", false),
+    ("mesh-psk-file", false),
+    ("mesh-with", false),
+    ("stun", true),
+    ("stun-port", false),
+    ("verify-client-url", false),
+    ("verify-client-url-fail-open", true),
+    ("verify-clients", true),
+];
+/// Where derper run by root keeps its key.
+const KEY: &str = "/var/lib/derper/derper.key";
+
+/// Flags as given, the last of each name counting.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Given(Vec<(&'static str, String)>);
+
+impl Given {
+    fn read(args: &[String]) -> Result<Given, String> {
+        let (mut given, mut rest) = (Given::default(), args.iter());
+        while let Some(arg) = rest.next() {
+            let Some(flag) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else {
+                return Err(format!("derper: `{arg}` is no flag; flags are {}", names()));
+            };
+            let (name, value) = match flag.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (flag, None),
+            };
+            let Some((name, switch)) = FLAGS.iter().find(|f| f.0 == name) else {
+                return Err(format!("derper: -{name} is not taken here; flags are {}", names()));
+            };
+            let value = match (value, switch) {
+                (Some(value), _) => value,
+                (None, true) => "true".to_owned(),
+                (None, false) => rest
+                    .next()
+                    .cloned()
+                    .ok_or_else(|| format!("derper: -{name} has no value; write `-{name}=VALUE`"))?,
+            };
+            given.0.push((name, value));
+        }
+        Ok(given)
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().rev().find(|f| f.0 == name).map(|f| f.1.as_str()).filter(|v| !v.is_empty())
+    }
+
+    fn switch(&self, name: &str, usual: bool) -> Result<bool, String> {
+        match self.text(name) {
+            None => Ok(usual),
+            Some("true" | "t" | "1" | "TRUE" | "True") => Ok(true),
+            Some("false" | "f" | "0" | "FALSE" | "False") => Ok(false),
+            Some(other) => Err(format!("derper: -{name}: got `{other}`, expected true or false")),
+        }
+    }
+
+    fn number(&self, name: &str, usual: i64) -> Result<i64, String> {
+        let wrong = |t: &str| format!("derper: -{name}: got `{t}`, expected a number");
+        self.text(name).map_or(Ok(usual), |text| text.parse().map_err(|_| wrong(text)))
+    }
+}
+
+fn names() -> String {
+    FLAGS.iter().map(|f| format!("-{}", f.0)).collect::<Vec<_>>().join(", ")
+}
+
+pub fn run(args: &[String], socket: Option<PathBuf>) -> Result<(), Broken> {
+    let settings = Given::read(args).and_then(|given| settings(&given)).map_err(Broken)?;
+    let socket = socket.unwrap_or_else(|| crate::client::default_socket(&settings.name));
+    run::start(settings, Started { socket, ..Started::default() })?.run()
+}
+
+fn settings(given: &Given) -> Result<Settings, String> {
+    let dev = given.switch("dev", false)?;
+    if !given.switch("derp", true)? {
+        return Err(
+            "derper: -derp=false leaves STUN and pages only; not offered here, run derper for that".into()
+        );
+    }
+    if given.switch("verify-clients", false)? {
+        return Err(
+            "derper: -verify-clients asks a tailscaled on this host, which weir does not; write -verify-client-url, or `allow` in a relay.toml".into(),
+        );
+    }
+    let front = front(given, dev)?;
+    let secret = match (dev, given.text("c")) {
+        (true, _) => keyfile::fresh()?,
+        (false, path) => keyfile::read_or_make(&PathBuf::from(path.unwrap_or(KEY)))?,
+    };
+    let mesh_key = given.text("mesh-psk-file").map(|p| keyfile::read_mesh_key(p.as_ref())).transpose()?;
+    let mut mesh_with = Vec::new();
+    for name in list(given.text("mesh-with")) {
+        // `host/address` names an address to dial for the host: here the host's own is dialled.
+        let host = name.split('/').next().unwrap_or(name);
+        mesh_with.push(remote(host).ok_or_else(|| format!("derper: -mesh-with: `{name}` is no host"))?);
+    }
+    if !mesh_with.is_empty() && mesh_key.is_none() {
+        return Err("derper: -mesh-with needs -mesh-psk-file".into());
+    }
+    Ok(Settings {
+        name: "derper".into(),
+        secret,
+        mesh_key,
+        mesh_with,
+        cpus: Vec::new(),
+        io: Io::Auto,
+        engine: super::Engine::default(),
+        front,
+    })
+}
+
+fn list(text: Option<&str>) -> impl Iterator<Item = &str> {
+    text.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty())
+}
+
+fn front(given: &Given, dev: bool) -> Result<Front, String> {
+    let address = if dev { ":3340" } else { given.text("a").unwrap_or(":443") };
+    let listen = listening(address)
+        .ok_or_else(|| format!("derper: -a: got `{address}`, expected `:PORT` or `ADDRESS:PORT`"))?;
+    let mode = given.text("certmode").unwrap_or("letsencrypt");
+    // As derper has it: TLS on port 443, elsewhere with certificates of files only.
+    let tls = !dev && (listen.port() == 443 || mode == "manual");
+    let port = |n: i64| u16::try_from(n).ok().filter(|p| *p > 0);
+    let beside = |port: u16| std::net::SocketAddr::new(listen.ip(), port);
+    let hostname = given.text("hostname").unwrap_or("derp.tailscale.com").to_owned();
+    let http = if tls { port(given.number("http-port", 80)?) } else { None };
+    let stun = if given.switch("stun", true)? { port(given.number("stun-port", 3478)?) } else { None };
+    let mut front = Front {
+        listen: vec![listen],
+        http: http.map(beside).into_iter().collect(),
+        stun: stun.map(beside).into_iter().collect(),
+        tls: if tls { Tls::Auto } else { Tls::Off },
+        certificates: if tls { certificates(given, mode, &hostname)? } else { Certificates::SelfSigned },
+        hostname: Some(hostname),
+        bootstrap_dns: list(given.text("bootstrap-dns-names")).map(str::to_owned).collect(),
+        home: match given.text("home") {
+            None => Home::Usual,
+            Some("blank") => Home::Blank,
+            Some(url) if is_url(url) => Home::Redirect(url.to_owned()),
+            Some(other) => return Err(format!("derper: -home: got `{other}`, expected `blank` or a URL")),
+        },
+        ..Front::default()
+    };
+    front.access.verify = given.text("verify-client-url").map(str::to_owned);
+    front.access.fail_open = given.switch("verify-client-url-fail-open", true)?;
+    if let Some(limit) = given.text("accept-connection-limit").and_then(|l| l.parse::<f64>().ok())
+        && limit.is_finite()
+    {
+        front.limits.accepts_per_second = limit.clamp(1.0, 1e6) as u32;
+    }
+    if let Ok(burst @ 1..=1_000_000) = given.number("accept-connection-burst", 0) {
+        front.limits.accept_burst = burst as u32;
+    }
+    Ok(front)
+}
+
+fn certificates(given: &Given, mode: &str, hostname: &str) -> Result<Certificates, String> {
+    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/var/lib/derper"), PathBuf::from);
+    let folder =
+        given.text("certdir").map_or_else(|| home.join(".cache/tailscale/derper-certs"), PathBuf::from);
+    match mode {
+        "manual" => Ok(Certificates::Files {
+            chain: folder.join(format!("{hostname}.crt")),
+            key: folder.join(format!("{hostname}.key")),
+        }),
+        "letsencrypt" => Ok(Certificates::Acme(Acme {
+            directory: ACME_DIRECTORY.to_owned(),
+            contact: None,
+            store: folder,
+            root: None,
+        })),
+        other => Err(format!("derper: -certmode: got `{other}`, expected `letsencrypt` or `manual`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(line: &str) -> Result<Given, String> {
+        Given::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn flags_are_taken_as_go_writes_them() {
+        let read = given("-a :8443 --certmode=manual -stun=false -hostname derp.example.com").expect("flags");
+        let front = front(&read, false).expect("a front");
+        assert_eq!(front.listen, ["[::]:8443".parse().expect("an address")]);
+        assert!(front.stun.is_empty() && front.tls == Tls::Auto && front.http.len() == 1);
+        let Certificates::Files { chain, .. } = front.certificates else { panic!("manual") };
+        assert!(chain.ends_with("derp.example.com.crt"));
+    }
+
+    #[test]
+    fn another_port_than_443_is_plain_as_with_derper() {
+        let front = front(&given("-a=127.0.0.1:3340 -http-port -1").expect("flags"), false).expect("a front");
+        assert_eq!((front.tls, front.http.len(), front.stun.len()), (Tls::Off, 0, 1));
+    }
+
+    #[test]
+    fn what_would_have_no_effect_is_refused_with_what_to_do() {
+        let said = given("-rate-config x").expect_err("refused");
+        assert!(said.contains("-rate-config is not taken here; flags are -a,"), "{said}");
+        let said = settings(&given("-verify-clients").expect("a flag")).expect_err("refused");
+        assert!(said.contains("write -verify-client-url"), "{said}");
+        assert!(given("-a").expect_err("no value").contains("write `-a=VALUE`"));
+    }
+}

@@ -1,0 +1,196 @@
+//! The relay as a program: what a stranger, a client and an operator meet, over sockets.
+
+#[path = "common/daemon.rs"]
+#[allow(dead_code)]
+mod daemon;
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use daemon::Running;
+use weir_core::relay::frame::{Frame, HEADER, Key, head};
+use weir_core::relay::handshake::{ClientInfo, Secret, ServerInfo};
+
+/// Longer than any machine keeps anything waiting.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A relay of a configuration, in a folder of its own.
+struct Relay {
+    running: Running,
+    address: SocketAddr,
+    folder: PathBuf,
+}
+
+impl Relay {
+    fn start(more: &str) -> Relay {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("weir-relay-front-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("relay.toml");
+        write(&file, more);
+        let socket = folder.join("socket");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("--socket").arg(&socket).arg("run").arg(&file);
+        let running = Running::start(&mut command, socket);
+        let address = until("an address", || {
+            let log = running.log();
+            let at = log.split("DERP on ").nth(1).filter(|_| log.contains("is ready"))?;
+            at.split_whitespace().next()?.parse().ok()
+        });
+        Relay { running, address, folder }
+    }
+
+    /// Another configuration, read again.
+    fn reload(&self, more: &str) {
+        write(&self.folder.join("relay.toml"), more);
+        let file = self.folder.join("relay.toml");
+        self.running.told(&["apply", &file.display().to_string()]);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn write(file: &std::path::Path, more: &str) {
+    let text = format!("[relay]\nlisten = \"127.0.0.1:0\"\ntls = \"off\"\nio = \"epoll\"\n{more}\n");
+    std::fs::write(file, text).expect("written");
+}
+
+fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + LONG;
+    loop {
+        match ask() {
+            Some(found) => return found,
+            None if Instant::now() > end => panic!("{what} did not come"),
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// A client that is in.
+struct Client {
+    stream: TcpStream,
+    key: Key,
+}
+
+impl Client {
+    /// Connected and greeted, or let go.
+    fn join(relay: &Relay, number: u8) -> Option<Client> {
+        let secret = Secret::new([number; 32]);
+        let mut stream = TcpStream::connect(relay.address).expect("it listens");
+        stream.set_read_timeout(Some(LONG)).expect("set");
+        stream.write_all(b"GET /derp HTTP/1.1\r\nHost: h\r\nUpgrade: DERP\r\n\r\n").expect("asked");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a head");
+            answer.push(byte[0]);
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&answer));
+        let mut client = Client { stream, key: secret.public() };
+        let (code, payload) = client.frame().expect("a first frame");
+        let Ok(Frame::ServerKey(server)) = Frame::parse(code, &payload) else { panic!("no ServerKey") };
+        let mut said = Vec::new();
+        ClientInfo { version: 2, ..ClientInfo::default() }.seal(&secret, &server, [9; 24], &mut said);
+        client.stream.write_all(&said).expect("said");
+        let (code, payload) = client.frame()?;
+        let frame = Frame::parse(code, &payload).expect("well formed");
+        ServerInfo::open(&secret, &server, &frame).expect("for us");
+        Some(client)
+    }
+
+    fn frame(&mut self) -> Option<(u8, Vec<u8>)> {
+        let mut bytes = [0; HEADER];
+        match self.stream.read_exact(&mut bytes) {
+            Err(e) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
+                return None;
+            }
+            read => read.expect("a header"),
+        }
+        let (code, length) = head(&bytes).expect("a header");
+        let mut payload = vec![0; length];
+        self.stream.read_exact(&mut payload).expect("a payload");
+        Some((code, payload))
+    }
+
+    fn send(&mut self, to: Key, data: &[u8]) {
+        let mut bytes = Vec::new();
+        Frame::SendPacket(to, data).write(&mut bytes);
+        self.stream.write_all(&bytes).expect("sent");
+    }
+
+    /// The next packet's source and data.
+    fn packet(&mut self) -> (Key, Vec<u8>) {
+        loop {
+            let (code, payload) = self.frame().expect("a frame");
+            if let Ok(Frame::RecvPacket(from, data)) = Frame::parse(code, &payload) {
+                return (from, data.to_vec());
+            }
+        }
+    }
+}
+
+#[test]
+fn two_clients_exchange_packets_and_are_shown() {
+    let relay = Relay::start("");
+    let (mut a, mut b) = (Client::join(&relay, 1).expect("in"), Client::join(&relay, 2).expect("in"));
+    a.send(b.key, b"ping");
+    assert_eq!(b.packet(), (a.key, b"ping".to_vec()));
+    b.send(a.key, b"pong");
+    assert_eq!(a.packet(), (b.key, b"pong".to_vec()));
+    let shown = relay.running.told(&["show", "peers"]);
+    assert!(shown.contains(&a.key.to_string()) && shown.contains(&b.key.to_string()), "{shown}");
+    let shown = relay.running.told(&["show", "relay"]);
+    assert!(shown.contains("2 connected, 2 accepted, 2 became clients"), "{shown}");
+    assert_eq!(relay.running.values("weir_relay_balance_packets", ""), [0]);
+}
+
+#[test]
+fn strangers_who_say_nothing_make_room_for_clients() {
+    let relay = Relay::start("[relay.limits]\nhandshakes = 4\n");
+    let silent: Vec<_> = (0..32).map(|_| TcpStream::connect(relay.address).expect("it listens")).collect();
+    until("evictions", || {
+        let gone = relay.running.values("weir_relay_ended_total", "handshake_limit");
+        (gone == [28]).then_some(())
+    });
+    let mut a = Client::join(&relay, 1).expect("in among the silent");
+    a.send(a.key, b"to myself");
+    assert_eq!(a.packet().1, b"to myself");
+    drop(silent);
+}
+
+#[test]
+fn who_is_not_allowed_is_kept_out_until_the_list_says_otherwise() {
+    let allowed = |n: u8| format!("allow = [\"{}\"]", Secret::new([n; 32]).public());
+    let relay = Relay::start(&allowed(1));
+    assert!(Client::join(&relay, 1).is_some());
+    assert!(Client::join(&relay, 2).is_none(), "not on the list");
+    relay.reload(&allowed(2));
+    assert!(Client::join(&relay, 2).is_some(), "on the list now");
+    assert_eq!(relay.running.values("weir_relay_verifier_total", "denied"), [1]);
+}
+
+#[test]
+fn a_key_stays_the_same_over_restarts_and_clients_hear_of_the_end() {
+    let mut relay = Relay::start("");
+    let mut client = Client::join(&relay, 1).expect("in");
+    let key = |log: &str| log.split("public key ").nth(1).map(|k| k[..72].to_owned()).expect("said");
+    let first = key(&relay.running.log());
+    weir_io::process::terminate(relay.running.child.id()).expect("it runs");
+    let told = std::iter::from_fn(|| client.frame()).any(|(code, _)| code == 0x15);
+    assert!(told, "Restarting comes before the end");
+    relay.running.child.wait().expect("a child of ours");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("--socket").arg(relay.folder.join("socket")).arg("run").arg(relay.folder.join("relay.toml"));
+    let again = Running::start(&mut command, relay.folder.join("socket"));
+    until("readiness", || again.log().contains("is ready").then_some(()));
+    assert_eq!(key(&again.log()), first);
+}
