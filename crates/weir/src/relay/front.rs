@@ -145,7 +145,7 @@ impl Front {
             let thread = thread::Builder::new()
                 .name(format!("weir-front-{number}"))
                 .spawn(move || {
-                    if let Err(error) = run(own, number == 0, shared, ended) {
+                    if let Err(error) = run(own, shared, ended) {
                         tracing::error!("front thread {number}: {error}; the others go on without it");
                     }
                 })
@@ -166,12 +166,7 @@ impl Drop for Front {
     }
 }
 
-fn run(
-    sockets: Sockets,
-    first: bool,
-    shared: Arc<Shared>,
-    mut ended: watch::Receiver<bool>,
-) -> io::Result<()> {
+fn run(sockets: Sockets, shared: Arc<Shared>, mut ended: watch::Receiver<bool>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let verifier = Arc::new(access::Verifier::new());
@@ -179,9 +174,6 @@ fn run(
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let site = serve::Site { shared: shared.clone(), door, verifier: verifier.clone() };
             tokio::spawn(serve::accept(listener, Arc::new(site)));
-        }
-        if first && let Some(tls) = &shared.live.load().tls {
-            tokio::spawn(tls.identity.clone().keep());
         }
         for socket in sockets.stun {
             let socket = tokio::net::UdpSocket::from_std(socket)?;

@@ -136,6 +136,7 @@ fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option
     let (name, key) = (own.hostname.as_deref(), settings.secret.public());
     let identity = Identity::open(&own.certificates, name, key, SystemTime::now()).map_err(Broken)?;
     identity.keep().map_err(Broken)?;
+    identity.keep().map_err(Broken)?;
     let config = identity.server_config().map_err(Broken)?;
     Ok(Some(front::Tls { config, identity }))
 }
