@@ -16,6 +16,9 @@ use zeroize::Zeroizing;
 
 use super::frame::{Frame, Key, VERSION};
 
+/// Of 32 bytes that all relays of a region share.
+const MESH_KEY_DIGITS: usize = 64;
+
 /// A server's or client's private key.
 #[derive(Clone)]
 pub struct Secret(SecretKey);
@@ -111,7 +114,12 @@ impl ClientInfo {
         let Frame::ClientInfo(key, nonce, sealed) = frame else {
             return Err(Refused::Unexpected(frame.code()));
         };
-        Ok((*key, open(&server.shared_with(key), nonce, sealed)?))
+        let info: ClientInfo = open(&server.shared_with(key), nonce, sealed)?;
+        let hex = info.mesh_key.bytes().all(|c| c.is_ascii_hexdigit());
+        if !matches!((info.mesh_key.len(), hex), (0 | MESH_KEY_DIGITS, true)) {
+            return Err(Refused::Json(format!("meshKey is not {MESH_KEY_DIGITS} hex digits")));
+        }
+        Ok((*key, info))
     }
 }
 
@@ -139,9 +147,13 @@ fn seal<T: Serialize>(with: &SalsaBox, nonce: [u8; 24], info: &T) -> Vec<u8> {
     with.encrypt(&nonce.into(), text.as_slice()).unwrap_or_default()
 }
 
+/// An object only: nothing else is taken for one without fields.
 fn open<T: for<'a> Deserialize<'a>>(with: &SalsaBox, nonce: &[u8; 24], sealed: &[u8]) -> Result<T, Refused> {
     let text = with.decrypt(nonce.into(), sealed).map(Zeroizing::new).map_err(|_| Refused::Box)?;
-    serde_json::from_slice(&text).map_err(|e| Refused::Json(e.to_string()))
+    let object = serde_json::from_slice::<serde_json::Map<_, _>>(&text);
+    object
+        .and_then(|fields| T::deserialize(serde_json::Value::Object(fields)))
+        .map_err(|e| Refused::Json(e.to_string()))
 }
 
 #[cfg(test)]
@@ -167,6 +179,23 @@ mod tests {
         bytes.clear();
         said.seal(&server, &client.public(), [2; 24], &mut bytes);
         assert_eq!(ServerInfo::open(&client, &server.public(), &taken(&bytes)), Ok(said));
+    }
+
+    #[test]
+    fn what_is_no_info_is_refused() {
+        let (server, client) = (Secret::new([7; 32]), Secret::new([9; 32]));
+        let said = |text: &str| {
+            let with = client.shared_with(&server.public());
+            let sealed = with.encrypt(&[1; 24].into(), text.as_bytes()).expect("a short text");
+            ClientInfo::open(&server, &Frame::ClientInfo(client.public(), [1; 24], &sealed))
+        };
+        for wrong in ["", "[]", "null", "{", r#"{"version":"two"}"#, r#"{"meshKey":"00"}"#] {
+            assert!(matches!(said(wrong), Err(Refused::Json(_))), "{wrong}");
+        }
+        let odd = format!(r#"{{"meshKey":"{}"}}"#, "g".repeat(64));
+        assert!(matches!(said(&odd), Err(Refused::Json(_))));
+        let known = said(r#"{"version":2,"Tomorrow":[1]}"#).map(|(_, info)| info.version);
+        assert_eq!(known, Ok(2));
     }
 
     #[test]

@@ -5,14 +5,15 @@
 //! ```
 //!
 //! Promises: relays that showed the mesh key are not asked about; an answer is waited for at most [`PATIENCE`]; what
-//! becomes of clients while nobody answers is the operator's choice, and each time is counted.
+//! becomes of clients while nobody answers is the operator's choice, and each time is counted; an answer that does not say
+//! yes is a no.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -74,13 +75,18 @@ impl Verifier {
         let Some(url) = &access.verify else { return Ok(()) };
         let asked = tokio::time::timeout(PATIENCE, self.ask(url, key, source)).await;
         match asked.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}"))) {
-            Ok(true) => {
+            Ok(Ok(true)) => {
                 count(&counters.verified);
                 Ok(())
             }
-            Ok(false) => {
+            Ok(Ok(false)) => {
                 count(&counters.denied);
                 Err(Denied("the verifier says no".into()))
+            }
+            Ok(Err(senseless)) => {
+                count(&counters.denied);
+                tracing::warn!("verify {url}: {senseless}; {key} is kept out");
+                Err(Denied("the verifier does not say yes".into()))
             }
             Err(why) => {
                 count(&counters.unanswered);
@@ -96,7 +102,8 @@ impl Verifier {
         }
     }
 
-    async fn ask(&self, url: &str, key: &Key, source: IpAddr) -> Result<bool, String> {
+    /// What it says, or why that is no answer; or why nobody answers.
+    async fn ask(&self, url: &str, key: &Key, source: IpAddr) -> Result<Result<bool, String>, String> {
         let client = self.client.get_or_init(client).as_ref().map_err(Clone::clone)?;
         let question = Question { node: key.to_string(), source: source.to_canonical() };
         let body = serde_json::to_vec(&question).map_err(|e| e.to_string())?;
@@ -108,15 +115,20 @@ impl Verifier {
             use std::error::Error as _;
             e.source().map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}"))
         })?;
-        if response.status() != hyper::StatusCode::OK {
-            return Err(format!("it answers {}", response.status()));
-        }
-        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
-        let body = body.map_err(|e| format!("its answer broke off ({e})"))?.to_bytes();
-        let verdict: Verdict = serde_json::from_slice(&body)
-            .map_err(|e| format!("its answer is not understood ({e}), expected `{{\"Allow\": true}}`"))?;
-        Ok(verdict.allow)
+        Ok(verdict(response).await)
     }
+}
+
+/// Only what says yes is a yes: a verifier that answers something else is there, and is not failed open for.
+async fn verdict(response: hyper::Response<Incoming>) -> Result<bool, String> {
+    if response.status() != hyper::StatusCode::OK {
+        return Err(format!("it answers {}", response.status()));
+    }
+    let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+    let body = body.map_err(|e| format!("its answer broke off ({e})"))?.to_bytes();
+    let verdict: Verdict = serde_json::from_slice(&body)
+        .map_err(|e| format!("its answer is not understood ({e}), expected `{{\"Allow\": true}}`"))?;
+    Ok(verdict.allow)
 }
 
 fn client() -> Result<Https, String> {

@@ -45,7 +45,7 @@ pub enum Act {
     Pong(Range<usize>),
     /// The sender is told that nobody has this key.
     NotHere(Key),
-    /// A flagged connection sent a packet.
+    /// A flagged connection sent something.
     Active,
     Watch,
     ClosePeer(Key),
@@ -123,6 +123,10 @@ fn one(
     sorted: &mut Sorted,
 ) -> Result<(), End> {
     around.tally.received_kind(frame[0], 1);
+    if client.flagged {
+        client.flagged = false;
+        sorted.acts.push(Act::Active);
+    }
     if frame[0] == Kind::SendPacket as u8 && frame.len() >= HEADER + KEY {
         send_packet(client, around, frame, at, sorted);
         return Ok(());
@@ -141,10 +145,6 @@ fn send_packet(
     let end = at + frame.len();
     let same = client.last.epoch == around.routes.epoch && frame[HEADER..HEADER + KEY] == client.last.key.0;
     let route = if same { client.last.route } else { look_up(client, around.routes, frame) };
-    if client.flagged {
-        client.flagged = false;
-        sorted.acts.push(Act::Active);
-    }
     match route {
         Route::Here(slot) => {
             frame::forward_in_place(frame, &client.key);
@@ -198,15 +198,18 @@ fn other(
     let mesh = client.role == Role::Mesh;
     let dialled = client.role == Role::Dialled;
     match Frame::parse(frame[0], &frame[HEADER..]).map_err(|_| End::Protocol)? {
-        Frame::Ping(data) if (frame::PING_MIN..=frame::PING_MAX).contains(&data.len()) => {
-            sorted.acts.push(Act::Pong(range.start + HEADER..range.end));
+        // Whatever more it has is not repeated.
+        Frame::Ping(_) => {
+            let data = range.start + HEADER;
+            sorted.acts.push(Act::Pong(data..data + frame::PING_MIN));
         }
         Frame::NotePreferred(home) => client.home = home,
         Frame::WatchConns if mesh => sorted.acts.push(Act::Watch),
         Frame::ClosePeer(key) if mesh => sorted.acts.push(Act::ClosePeer(key)),
         Frame::WatchConns | Frame::ClosePeer(_) => return Err(End::Protocol),
         Frame::PeerPresent(key, _) if dialled => sorted.acts.push(Act::MeshPresent(key)),
-        Frame::PeerGone(key, frame::Gone::Disconnected) if dialled => sorted.acts.push(Act::MeshGone(key)),
+        // Also in answer to what was forwarded there: the route was stale.
+        Frame::PeerGone(key, _) if dialled => sorted.acts.push(Act::MeshGone(key)),
         _ => {}
     }
     Ok(())
@@ -231,8 +234,12 @@ fn forward_packet(
         Route::There(place) => Target::There(place),
         Route::MeshHere(_) | Route::MeshThere(_) | Route::Nowhere => {
             around.tally.packets_in += 1;
-            around.tally.drop_packet(Reason::UnknownDestOnFwd, &frame[HEADER + 2 * KEY..]);
+            let data = &frame[HEADER + 2 * KEY..];
+            around.tally.drop_packet(Reason::UnknownDestOnFwd, data);
             client.dropped += 1;
+            if frame::is_disco(data) && client.not_here.take(1, around.now) {
+                sorted.acts.push(Act::NotHere(to));
+            }
             return Ok(());
         }
     };
