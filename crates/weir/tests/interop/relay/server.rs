@@ -11,7 +11,6 @@ use crate::daemon::Running;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Derper,
-    #[allow(dead_code, reason = "its tests come with its daemon")]
     Weir,
 }
 
