@@ -146,13 +146,10 @@ async fn dial(remote: &Remote, live: &Live, shared: &Shared) -> Result<Option<Ke
     let answer = next(&mut wire, Kind::ServerInfo).await.map_err(said)?;
     let answer = Frame::parse(Kind::ServerInfo as u8, &answer).map_err(|e| e.to_string())?;
     ServerInfo::open(&live.secret, &server, &answer).map_err(|e| e.to_string())?;
-    let proved = Proved { key: server, info, early: Vec::new() };
+    let proved = Proved { key: server, info, between: None, early: Vec::new() };
     let of = Kindred { role: Role::Dialled, websocket: false, ideal: true };
     let newcomer = newcomer(wire, proved, live, peer, of, &shared.counters);
-    let mut newcomer =
-        newcomer.map_err(|end| format!("its connection cannot be taken over ({})", end.name()))?;
-    // We are the client here: it is greeted by nobody.
-    newcomer.greeting.clear();
+    let newcomer = newcomer.map_err(|end| format!("its connection cannot be taken over ({})", end.name()))?;
     shared.relay.admit(newcomer);
     Ok(Some(server))
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tungstenite::handshake::derive_accept_key;
 use weir_core::relay::frame::{self, Frame, HEADER, INFO_MAX, Kind, VERSION};
-use weir_core::relay::handshake::{ClientInfo, ServerInfo};
+use weir_core::relay::handshake::{Between, ClientInfo, ServerInfo};
 use weir_core::relay::{Key, handshake};
 
 use super::counters::{Counters, End, count};
@@ -83,6 +83,8 @@ impl Upgrade {
 pub(super) struct Proved {
     pub key: Key,
     pub info: ClientInfo,
+    /// What seals the greeting; where we are the client there is none.
+    pub between: Option<Between>,
     pub early: Vec<u8>,
 }
 
@@ -149,8 +151,10 @@ pub(super) fn newcomer(
         burst: rates.receive.map_or(0, |r| r.burst),
         ..ServerInfo::new()
     };
-    let nonce = keyfile::random().map_err(|_| End::Gone)?;
-    info.seal(&live.secret, &proved.key, nonce, &mut greeting);
+    if let Some(between) = &proved.between {
+        let nonce = keyfile::random().map_err(|_| End::Gone)?;
+        info.seal(between, nonce, &mut greeting);
+    }
     let parts = wire.into_parts();
     let mut early = proved.early;
     early.extend_from_slice(&parts.plain);
@@ -199,16 +203,16 @@ async fn handshake(wire: &mut Wire, upgrade: &Upgrade, live: &Live, step: Durati
     let opened = Frame::parse(Kind::ClientInfo as u8, &frame[HEADER..])
         .map_err(|_| End::Handshake)
         .and_then(|frame| open(live, &frame));
-    let (key, info) = opened?;
+    let (key, info, between) = opened?;
     // In the clear and in WebSocket framing what is left lies in the wire; here is what was taken too much.
     let early = match websocket {
         true => unframer.give_back(std::mem::take(&mut wire.plain)),
         false => Vec::new(),
     };
-    Ok(Proved { key, info, early })
+    Ok(Proved { key, info, between: Some(between), early })
 }
 
-fn open(live: &Live, frame: &Frame<'_>) -> Result<(Key, ClientInfo), End> {
+fn open(live: &Live, frame: &Frame<'_>) -> Result<(Key, ClientInfo, Between), End> {
     ClientInfo::open(&live.secret, frame).map_err(|refused: handshake::Refused| {
         tracing::debug!("a handshake was refused: {refused}");
         End::Handshake
