@@ -201,6 +201,36 @@ both! {
         }
     }
 
+    fn streams_that_wait_for_buffers_take_turns(backend: Backend) {
+        const STREAMS: usize = 10;
+        let mut bench = Bench::new(backend, 16);
+        let mut peers = Vec::new();
+        for token in 0..STREAMS {
+            let (ours, peer) = pair();
+            bench.adopt(ours, token as u64);
+            peer.set_nonblocking(true).expect("nonblocking");
+            peers.push(peer);
+        }
+        // Each of them always has more than all buffers hold.
+        let more = vec![0; 32 * BUFFER];
+        let mut events = Vec::new();
+        let mut last = [0; STREAMS];
+        for turn in 1..=400 {
+            for peer in &mut peers {
+                while peer.write(&more).is_ok_and(|written| written > 0) {}
+            }
+            bench.turn(&mut events);
+            for event in events.drain(..) {
+                if let Event::Received { token, .. } = event {
+                    last[token as usize] = turn;
+                }
+            }
+            let waited = last.map(|last| turn - last);
+            // In turn each would wait for the nine others, which have a few turns each.
+            assert!(waited.iter().all(|&turns| turns < 12 * STREAMS), "turns without a byte: {waited:?}");
+        }
+    }
+
     fn buffers_kept_do_not_change(backend: Backend) {
         let mut bench = Bench::new(backend, 8);
         let (ours, mut peer) = pair();

@@ -62,6 +62,8 @@ struct Stream {
     paused: bool,
     /// No buffer was left: waits in `starved`.
     starved: bool,
+    /// It received something since it last waited in `starved`.
+    served: bool,
     /// A wait for writability is in flight.
     polling: bool,
     ended: bool,
@@ -86,6 +88,8 @@ pub(super) struct Uring {
     /// Entries handed out, of all streams and the waker, whose last completion has not come.
     in_flight: usize,
     starved: VecDeque<StreamId>,
+    /// Those of them that came out of `starved` in vain: the streams before them took all buffers.
+    in_vain: Vec<StreamId>,
     answers: Vec<Event>,
     /// Boxes to be used again as they are.
     #[allow(clippy::vec_box)]
@@ -118,6 +122,7 @@ impl Uring {
             backlog: VecDeque::new(),
             in_flight: 0,
             starved: VecDeque::new(),
+            in_vain: Vec::new(),
             answers: Vec::new(),
             sendings: Vec::new(),
             completions: Vec::new(),
@@ -140,6 +145,7 @@ impl Uring {
             kernel_tls,
             paused: false,
             starved: false,
+            served: false,
             polling: false,
             ended: false,
             failed: false,
@@ -361,6 +367,7 @@ impl Uring {
         };
         match (-result, buffer) {
             (..=0, Some(buffer)) if !buffer.is_empty() => {
+                stream.served = true;
                 self.lending.brought(buffer.len());
                 self.counters.receives += 1;
                 self.counters.received_bytes += buffer.len() as u64;
@@ -373,8 +380,12 @@ impl Uring {
             (libc::ENOBUFS, _) => {
                 self.counters.no_buffers += 1;
                 stream.starved = true;
+                let served = std::mem::take(&mut stream.served);
                 let id = self.slots.id(index);
-                self.starved.push_back(id);
+                match served {
+                    true => self.starved.push_back(id),
+                    false => self.in_vain.push(id),
+                }
             }
             (..=0 | libc::ECANCELED | libc::EINTR | libc::EAGAIN, _) => {}
             (error, _) => {
@@ -407,7 +418,11 @@ impl Uring {
     }
 
     /// Lets as many of the waiting streams receive again as there are buffers.
+    /// One of them may take them all, so those that got nothing are the next.
     fn feed(&mut self, buffers: usize) {
+        for id in self.in_vain.drain(..).rev() {
+            self.starved.push_front(id);
+        }
         for _ in 0..buffers.min(self.starved.len()) {
             let Some(id) = self.starved.pop_front() else { break };
             if let Some(stream) = self.slots.get(id) {
