@@ -32,9 +32,6 @@ fn attempt(test: &str, kind: Kind, programs: &[&str], body: fn(Kind)) {
 
 /// Each body as a test of `derper` and as one of weir, with the programs it needs.
 macro_rules! both {
-    (derper only: $($name:ident: [$($program:literal),*];)*) => {
-        both!(@ derper_only, Derper, $($name: [$($program),*];)*);
-    };
     ($($name:ident: [$($program:literal),*];)*) => {
         both!(@ derper, Derper, $($name: [$($program),*];)*);
         both!(@ weir, Weir, $($name: [$($program),*];)*);

@@ -22,10 +22,6 @@ both! {
     the_controller_admits_and_refuses: ["tailscale", "tailscaled", "headscale"];
     a_controller_that_is_away_refuses_nobody: ["tailscale", "tailscaled", "headscale"];
     a_client_by_websocket_meets_one_without: ["tailscale", "tailscaled", "headscale"];
-}
-
-both! {
-    derper only:
     clients_of_two_relays_of_a_mesh_meet: ["tailscale", "tailscaled", "headscale", "derper"];
 }
 

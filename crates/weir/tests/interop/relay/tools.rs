@@ -9,23 +9,20 @@ use super::tailnet::map;
 both! {
     derpprobe_is_content_with_one_relay: ["derpprobe"];
     stunc_learns_its_address: ["stunc"];
-}
-
-both! {
-    derper only:
     derpprobe_is_content_with_a_mesh: ["derpprobe", "derper"];
 }
 
 const PROBE_FIELDS: [&str; 9] =
     ["Regions", "RegionID", "RegionCode", "RegionName", "Nodes", "Name", "HostName", "IPv4", "DERPPort"];
 
-/// Runs every kind of probe once between `relays`: which were good, or what it said of bad ones.
+/// Runs every probe that is for one relay, or for a mesh, once between `relays`: which were good, or what it said of bad ones.
 fn probe(net: &Net, relays: usize) -> Result<Vec<String>, String> {
     let map = net.file("map.json", &map(relays, PROBE_FIELDS));
     let mut probe = command(net, &net.clients[0], path("derpprobe"));
     probe.arg("--derp-map").arg(format!("file://{}", map.display())).args(["--once", "--spread=false"]);
-    probe.args(["--bw-interval=60s", "--bw-probe-size-bytes=1000000"]);
-    if relays > 1 {
+    if relays == 1 {
+        probe.args(["--bw-interval=60s", "--bw-probe-size-bytes=1000000"]);
+    } else {
         probe.arg("--mesh-psk-file").arg(net.folder.join("mesh.key"));
     }
     let output = probe.output().expect("derpprobe starts");

@@ -1,0 +1,164 @@
+//! A relay in a namespace, and a second namespace for clients whose link can be cut.
+//!
+//! ```text
+//! relay (lo 127.0.0.1)  10.1.0.1/24 r0 ──veth── c0 10.1.0.2/24  away
+//! ```
+//!
+//! Everything made has a name with this process's number in it and goes away on drop, after a panic too.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use weir_io::netns;
+
+use crate::client::Client;
+use crate::daemon::Running;
+use crate::machine::{missing, run, until};
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+const PORT: u16 = 3340;
+
+pub struct Bed {
+    pub relay: String,
+    pub away: String,
+    pub folder: PathBuf,
+}
+
+impl Bed {
+    /// `None`, and a line that says so, where namespaces cannot be made.
+    pub fn new(test: &str) -> Option<Bed> {
+        if let Some(missing) = missing() {
+            writeln!(std::io::stderr(), "SKIP {test}: needs {missing}").expect("stderr is open");
+            return None;
+        }
+        let stem = format!("weirf{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(&stem);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let bed = Bed { relay: format!("{stem}-r"), away: format!("{stem}-a"), folder };
+        let (relay, away) = (&bed.relay, &bed.away);
+        for ns in [relay, away] {
+            run(&format!("ip netns add {ns}"));
+            run(&format!("ip -n {ns} link set lo up"));
+        }
+        run(&format!("ip link add r0 netns {relay} type veth peer name c0 netns {away}"));
+        for (ns, device, address) in [(relay, "r0", "10.1.0.1/24"), (away, "c0", "10.1.0.2/24")] {
+            run(&format!("ip -n {ns} addr add {address} dev {device}"));
+            run(&format!("ip -n {ns} link set {device} up"));
+        }
+        Some(bed)
+    }
+
+    /// Writes the configuration and starts a relay by way of `through` (a program that starts another).
+    pub fn start(&self, more: &str, through: &[&str]) -> Relay {
+        self.start_with(more, through, |_| ())
+    }
+
+    /// The same, with something said about the process.
+    pub fn start_with(&self, more: &str, through: &[&str], say: impl FnOnce(&mut Command)) -> Relay {
+        let file = self.folder.join("relay.toml");
+        let text = format!("[relay]\nlisten = \":{PORT}\"\ntls = \"off\"\nkey = \"relay.key\"\n{more}");
+        std::fs::write(&file, text).expect("a file");
+        let socket = self.folder.join("control.sock");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.relay]).args(through);
+        command.arg(env!("CARGO_BIN_EXE_weir")).arg("--socket").arg(&socket).arg("run").arg(&file);
+        say(&mut command);
+        let mut relay = Relay(Running::start(&mut command, socket));
+        until("the relay is ready", || {
+            let ended = relay.0.child.try_wait().expect("a child of ours");
+            assert!(ended.is_none(), "the relay ended:\n{}", relay.log());
+            relay.log().contains("is ready").then_some(())
+        });
+        relay
+    }
+
+    /// A client beside the relay. Those of one number have the same key.
+    pub fn client(&self, number: u64) -> Client {
+        self.connect(&self.relay, "127.0.0.1", number)
+    }
+
+    /// A client whose link can be cut.
+    pub fn client_away(&self, number: u64) -> Client {
+        self.connect(&self.away, "10.1.0.1", number)
+    }
+
+    fn connect(&self, ns: &str, ip: &str, number: u64) -> Client {
+        let at = Bed::at(ip);
+        let client = until("a client is let in", || {
+            netns::inside(ns, || Client::connect(at, number)).expect("the namespace is there").ok()
+        });
+        client.listen_long();
+        client
+    }
+
+    pub fn at(ip: &str) -> SocketAddr {
+        SocketAddr::new(ip.parse().expect("an address"), PORT)
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for ns in [&self.relay, &self.away] {
+            // What was never made cannot be removed; nothing else can be done about a failure here.
+            let _ = Command::new("ip").args(["netns", "del", ns]).stderr(Stdio::null()).status();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A running relay, killed on drop.
+pub struct Relay(Running);
+
+impl Deref for Relay {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.0
+    }
+}
+
+impl Relay {
+    pub fn kill(&mut self) {
+        self.0.child.kill().expect("it runs");
+        self.0.child.wait().expect("a child of ours");
+    }
+
+    pub fn signal(&self, name: &str) {
+        run(&format!("kill -{name} {}", self.0.child.id()));
+    }
+
+    /// The sum of a metric over all its labels that contain `label`.
+    pub fn metric(&self, name: &str, label: &str) -> i64 {
+        self.values(name, label).iter().sum()
+    }
+
+    pub fn until_metric(&self, name: &str, label: &str, wanted: i64) {
+        until(&format!("{name} with `{label}` is {wanted}"), || {
+            (self.metric(name, label) == wanted).then_some(())
+        });
+    }
+
+    /// Descriptors the process has open.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.0.child.id())).expect("it runs").count()
+    }
+
+    /// Every packet ended somewhere.
+    pub fn assert_conserved(&self) {
+        until("the books balance", || (self.metric("weir_relay_balance_packets", "") == 0).then_some(()));
+        assert!(self.metric("weir_relay_packets_received_total", "") > 0, "no packet was counted");
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the relay said:\n{}", self.log());
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! A running relay, and what goes wrong around it: kills, pauses, clocks, descriptors, links, readers, storms.
+//!
+//! Every relay is a `weir run FILE` in a network namespace of its own; clients are sockets of the test. What must
+//! not happen is loss that is not told, a client that pays for another, or a relay that has to be started again.
+
+#[allow(dead_code)]
+#[path = "../common/daemon.rs"]
+mod daemon;
+#[allow(dead_code)]
+#[path = "../common/machine.rs"]
+mod machine;
+
+mod bed;
+mod client;
+mod crowds;
+mod ends;
+mod scarcity;
