@@ -14,7 +14,6 @@ pub mod frame;
 pub mod fuzz;
 pub mod handshake;
 pub mod pieces;
-pub mod queue;
 pub mod reason;
 pub mod registry;
 pub mod stun;

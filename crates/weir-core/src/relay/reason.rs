@@ -60,12 +60,8 @@ reasons! {
     UnknownDestOnFwd  "unknown_dest_on_fwd" "another relay forwarded it for a key that is not connected here; nothing is forwarded twice";
     GoneDisconnected  "gone_disconnected"   "the destination's connection ended before the packet was written";
     QueueHead         "queue_head"          "the destination's queue was full, and this packet was its oldest";
-    QueueTail         "queue_tail"          "larger than the destination's whole queue may hold";
     WriteError        "write_error"         "the destination's socket failed while the packet was written";
-    DupClient         "dup_client"          "the destination's key is connected more than once, and none of the connections receives";
-    RateLimited       "rate_limited"        "beyond the destination's receive limit";
     RingFull          "ring_full"           "the destination's worker did not keep up with what other workers handed to it";
-    NoBuffer          "no_buffer"           "no memory of the pool was left to queue it in";
 }
 
 /// Packets and bytes dropped, by reason and class.

@@ -34,6 +34,8 @@ const TRY_FOR: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(2);
 /// How often it is looked whether all is well while nobody asks.
 const LOOK: Duration = Duration::from_secs(2);
+/// Descriptors that are no client's: rings, wakers, doors, files, pages that are asked for.
+const OWN_DESCRIPTORS: u64 = 4 << 10;
 
 /// How it is started beside its settings.
 #[derive(Clone, Debug, Default)]
@@ -78,6 +80,7 @@ fn settings_of(path: &Path, config: &Config) -> Result<Settings, Broken> {
 pub fn start(mut settings: Settings, started: Started) -> Result<Running, Broken> {
     let mut notices = Vec::new();
     place(&mut settings)?;
+    raise_descriptors(&settings, &mut notices);
     let live = Live::new(&settings, certificates(&settings, &mut notices)?);
     let sockets = Sockets::open(&settings.front).map_err(Broken)?;
     let relay = Relay::start(&settings.engine).map_err(|e| Broken(e.to_string()))?;
@@ -103,6 +106,21 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Broken
     };
     running.say();
     Ok(running)
+}
+
+/// A descriptor for each client there may be: most systems start programs with 1,024.
+fn raise_descriptors(settings: &Settings, notices: &mut Vec<String>) {
+    // More than the kernel gives any process is refused, even to root.
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
+    let most = most.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
+    let wanted = (settings.engine.clients as u64).saturating_add(OWN_DESCRIPTORS).min(most);
+    match weir_io::process::raise_descriptors(wanted) {
+        Ok(had) if had >= wanted => {}
+        Ok(had) => notices.push(format!(
+            "this process may have {had} descriptors, and each client takes one: raise it (`LimitNOFILE=` of systemd, `ulimit -n`)"
+        )),
+        Err(e) => notices.push(format!("the limit of descriptors cannot be raised: {e}")),
+    }
 }
 
 /// As many workers as CPUs are named or cores are there.
@@ -135,7 +153,6 @@ fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option
     }
     let (name, key) = (own.hostname.as_deref(), settings.secret.public());
     let identity = Identity::open(&own.certificates, name, key, SystemTime::now()).map_err(Broken)?;
-    identity.keep().map_err(Broken)?;
     identity.keep().map_err(Broken)?;
     let config = identity.server_config().map_err(Broken)?;
     Ok(Some(front::Tls { config, identity }))
