@@ -156,7 +156,10 @@ fn send_packet(
         }
         Route::MeshHere(slot) => sorted.acts.push(Act::Mesh(Target::Here(slot), at..end)),
         Route::MeshThere(place) => sorted.acts.push(Act::Mesh(Target::There(place), at..end)),
-        Route::Nowhere => nowhere(client, around, frame, sorted),
+        Route::Nowhere => {
+            let to = client.last.key;
+            lost(client, around, (Reason::UnknownDest, to), &frame[HEADER + KEY..], sorted);
+        }
     }
 }
 
@@ -171,14 +174,20 @@ fn look_up(client: &mut Client, routes: &Routes, frame: &[u8]) -> Route {
     route
 }
 
+/// A packet for a key that nobody here has; only path discovery is answered.
 #[cold]
-fn nowhere(client: &mut Client, around: &mut Around<'_>, frame: &[u8], sorted: &mut Sorted) {
-    let data = &frame[HEADER + KEY..];
+fn lost(
+    client: &mut Client,
+    around: &mut Around<'_>,
+    (reason, to): (Reason, Key),
+    data: &[u8],
+    sorted: &mut Sorted,
+) {
     around.tally.packets_in += 1;
-    around.tally.drop_packet(Reason::UnknownDest, data);
+    around.tally.drop_packet(reason, data);
     client.dropped += 1;
     if frame::is_disco(data) && client.not_here.take(1, around.now) {
-        sorted.acts.push(Act::NotHere(client.last.key));
+        sorted.acts.push(Act::NotHere(to));
     }
 }
 
@@ -233,13 +242,7 @@ fn forward_packet(
         Route::Here(slot) => Target::Here(slot),
         Route::There(place) => Target::There(place),
         Route::MeshHere(_) | Route::MeshThere(_) | Route::Nowhere => {
-            around.tally.packets_in += 1;
-            let data = &frame[HEADER + 2 * KEY..];
-            around.tally.drop_packet(Reason::UnknownDestOnFwd, data);
-            client.dropped += 1;
-            if frame::is_disco(data) && client.not_here.take(1, around.now) {
-                sorted.acts.push(Act::NotHere(to));
-            }
+            lost(client, around, (Reason::UnknownDestOnFwd, to), &frame[HEADER + 2 * KEY..], sorted);
             return Ok(());
         }
     };
