@@ -11,6 +11,11 @@ pub mod relay;
 pub mod strongswan;
 pub mod weir;
 
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use weir_io::process;
+
 use crate::bed::netns::counters::Counters;
 use crate::bed::netns::namespace::Namespace;
 use crate::bed::netns::wire::Port;
@@ -32,6 +37,21 @@ pub fn missing(subject: Subject) -> Option<String> {
                 .into(),
         ),
     }
+}
+
+/// A program that takes longer to end is killed.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Asks a program to end, and sees to it that it has.
+fn end(child: &mut Child) {
+    // Errors mean that it has ended already; `kill` and `wait` after that are harmless.
+    let _ = process::terminate(child.id());
+    let until = Instant::now() + ENDS_WITHIN;
+    while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// Where a subject stands.

@@ -21,7 +21,6 @@ use crate::model::relay::Relay;
 /// Where relays listen: nothing else does in a namespace of its own.
 pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3340);
 const READY_WITHIN: Duration = Duration::from_secs(60);
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Where a relay stands.
@@ -116,14 +115,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // Errors mean that it has ended already; `kill` and `wait` after that are harmless.
-        let _ = process::terminate(self.child.id());
-        let until = Instant::now() + ENDS_WITHIN;
-        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(LOOK);
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        super::end(&mut self.child);
     }
 }
 

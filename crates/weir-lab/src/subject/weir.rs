@@ -25,8 +25,6 @@ use crate::workload::address;
 
 /// Reading a million routes and building their tables takes some ten seconds; a debug build, ten times that.
 const READY_WITHIN: Duration = Duration::from_secs(180);
-/// SIGTERM drains; what takes longer than this is killed.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
 /// The end of its log that an error quotes.
 const LOG_LINES: usize = 12;
@@ -226,13 +224,6 @@ impl Running for Weir {
 
 impl Drop for Weir {
     fn drop(&mut self) {
-        // Errors mean that it has ended already; `kill` and `wait` after that are harmless.
-        let _ = process::terminate(self.child.id());
-        let until = Instant::now() + ENDS_WITHIN;
-        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(LOOK);
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        super::end(&mut self.child);
     }
 }
