@@ -50,6 +50,13 @@ pub enum Tls {
     Off,
 }
 
+impl Tls {
+    /// Whether the kernel is to have the keys, at least where it can.
+    pub fn by_kernel(self) -> bool {
+        matches!(self, Tls::Auto | Tls::Kernel)
+    }
+}
+
 /// What is asked before a connection is the workers'.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Front {

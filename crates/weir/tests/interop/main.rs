@@ -13,6 +13,7 @@ mod case;
 mod ikev2;
 mod kernel;
 mod kernel_peer;
+mod kernel_relay;
 mod kernel_tls;
 mod relay;
 mod second_kernel;

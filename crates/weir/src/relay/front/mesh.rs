@@ -119,6 +119,9 @@ async fn dial(remote: &Remote, live: &Live, shared: &Shared) -> Result<Option<Ke
     options(&stream);
     let mut wire = Wire::new(stream);
     if remote.tls {
+        if live.front.tls.by_kernel() {
+            wire.by_records();
+        }
         let name = ServerName::try_from(remote.host.clone()).map_err(|e| e.to_string())?;
         let config = client_config(Trust::Roots(roots()), &ClientOptions::default());
         let config = Arc::new(config.map_err(|e| e.to_string())?);

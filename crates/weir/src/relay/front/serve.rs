@@ -85,6 +85,9 @@ impl Site {
         let (step, page) = (live.front.limits.step, live.front.limits.page);
         match &live.tls {
             Some(tls) if self.door == Door::Relay => {
+                if live.front.tls.by_kernel() {
+                    wire.by_records();
+                }
                 let facts = timed(step, wire.accept(tls.config.clone())).await?;
                 let counters = &self.shared.counters;
                 match facts.version {

@@ -33,8 +33,7 @@ pub fn crypt(
     };
     let (mut keys, mut plain) = tls.establish().map_err(|e| lost(&e))?;
     early.append(&mut plain);
-    let wanted = matches!(over.mode, Tls::Auto | Tls::Kernel);
-    if wanted && !over.unread {
+    if over.mode.by_kernel() && !over.unread {
         match keys.offload(over.socket.as_fd()) {
             Ok(kernel) => {
                 count(&counters.tls_kernel);

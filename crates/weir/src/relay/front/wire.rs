@@ -1,7 +1,8 @@
 //! A stranger's connection: bytes in the clear, whether TLS carries them or not.
 //!
 //! Promises: when the connection goes to a worker nothing that arrived is lost: what was read in the clear and what
-//! nobody has opened yet go with it. Refuses: more unread bytes than the caller waits for.
+//! nobody has opened yet go with it; where the kernel may take its TLS over, nothing is read beyond the record that is
+//! coming, since what was read cannot be given back. Refuses: more unread bytes than the caller waits for.
 
 use std::io;
 use std::sync::Arc;
@@ -9,16 +10,21 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use weir_io::tls::record::missing;
 use weir_io::tls::{Facts, Handshake, Progress};
 
 /// Read at once: a TLS record, or a good deal of a head.
 const CHUNK: usize = 4 << 10;
+/// Of a TLS record: type, version, length.
+const RECORD_HEAD: usize = 5;
 
 pub struct Wire {
     pub stream: TcpStream,
     tls: Option<Box<Handshake>>,
     /// What comes in is ciphertext.
     secure: bool,
+    /// Present where nothing is read beyond it.
+    record: Option<Record>,
     /// Ciphertext that is not opened yet.
     received: Vec<u8>,
     /// What was said and not used yet.
@@ -62,10 +68,16 @@ impl Wire {
             stream,
             tls: None,
             secure: false,
+            record: None,
             received: Vec::new(),
             plain: Vec::new(),
             to_send: Vec::new(),
         }
+    }
+
+    /// Reads TLS record by record: the kernel can take the socket over after each.
+    pub fn by_records(&mut self) {
+        self.record = Some(Record::default());
     }
 
     /// TLS as the server.
@@ -138,10 +150,16 @@ impl Wire {
     async fn receive(&mut self) -> Result<(), Broken> {
         let into = if self.secure { &mut self.received } else { &mut self.plain };
         into.reserve(CHUNK);
-        match self.stream.read_buf(into).await? {
-            0 => Err(Broken::Gone),
-            _ => Ok(()),
+        let record = self.record.as_mut().filter(|_| self.secure);
+        let most = record.as_ref().map_or(CHUNK, |record| record.missing().min(CHUNK));
+        let at = into.len();
+        if (&mut self.stream).take(most as u64).read_buf(into).await? == 0 {
+            return Err(Broken::Gone);
         }
+        if let Some(record) = record {
+            record.came(&into[at..]);
+        }
+        Ok(())
     }
 
     async fn flush(&mut self) -> Result<(), Broken> {
@@ -151,5 +169,54 @@ impl Wire {
             done?;
         }
         Ok(())
+    }
+}
+
+/// The record that is coming: its header as far as it came, and how much of all of it.
+#[derive(Default)]
+struct Record {
+    head: [u8; RECORD_HEAD],
+    came: usize,
+}
+
+impl Record {
+    /// How much may be read: the rest of the header, then the rest of the body.
+    fn missing(&self) -> usize {
+        let (head, body) = (self.came.min(RECORD_HEAD), self.came.saturating_sub(RECORD_HEAD));
+        missing(&self.head[..head]).saturating_sub(body)
+    }
+
+    /// Takes note of `bytes`, no more than were missing.
+    fn came(&mut self, bytes: &[u8]) {
+        if let Some(head) = self.head.get_mut(self.came..self.came + bytes.len()) {
+            head.copy_from_slice(bytes);
+        }
+        self.came += bytes.len();
+        if self.missing() == 0 {
+            self.came = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_by_record_nothing_is_read_beyond_the_one_that_is_coming() {
+        // An empty record, one of 3 bytes, the header of one of 65,535.
+        let stream = [22, 3, 3, 0, 0, 23, 3, 3, 0, 3, 1, 2, 3, 23, 3, 3, 255, 255];
+        for most in 1..6 {
+            let (mut record, mut at, mut ends) = (Record::default(), 0, Vec::new());
+            while at < stream.len() {
+                let length = record.missing().min(most).min(stream.len() - at);
+                record.came(&stream[at..at + length]);
+                at += length;
+                if record.came == 0 {
+                    ends.push(at);
+                }
+            }
+            assert_eq!((ends, record.missing()), (vec![5, 13], 65_535), "{most} bytes at a time");
+        }
     }
 }
