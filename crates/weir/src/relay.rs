@@ -60,6 +60,8 @@ pub struct Newcomer {
     /// The client says this is the best relay for it.
     pub ideal: bool,
     pub rates: Rates,
+    /// Its place among those the front lets in, until the connection ends.
+    pub place: Option<front::limits::Place>,
 }
 
 /// What a connection may do.

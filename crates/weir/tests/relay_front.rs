@@ -178,6 +178,51 @@ fn who_is_not_allowed_is_kept_out_until_the_list_says_otherwise() {
     assert_eq!(relay.running.values("weir_relay_verifier_total", "denied"), [1]);
 }
 
+/// What a client is told that is not let in before it has said who it is.
+fn refusal(relay: &Relay) -> String {
+    let mut stream = TcpStream::connect(relay.address).expect("it listens");
+    stream.set_read_timeout(Some(LONG)).expect("set");
+    stream.write_all(b"GET /derp HTTP/1.1\r\nHost: h\r\nUpgrade: DERP\r\n\r\n").expect("asked");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer and an end");
+    answer
+}
+
+#[test]
+fn a_source_has_so_many_clients_and_no_more_until_one_leaves_or_the_limit_is_raised() {
+    let limit = |n: u32| format!("[relay.limits]\nclients_per_source = {n}\n");
+    let relay = Relay::start(&limit(2));
+    let (first, _second) = (Client::join(&relay, 1).expect("in"), Client::join(&relay, 2).expect("in"));
+    let answer = refusal(&relay);
+    assert!(answer.starts_with("HTTP/1.1 429 ") && answer.contains("of one address"), "{answer}");
+    assert_eq!(relay.running.values("weir_relay_ended_total", "source_client_limit"), [1]);
+    drop(first);
+    until("one less", || (relay.running.values("weir_relay_client_sources", "") == [1]).then_some(()));
+    until("one has left", || {
+        (relay.running.values("weir_relay_connections", "").iter().sum::<i64>() == 1).then_some(())
+    });
+    let _third = Client::join(&relay, 3).expect("there is room");
+    refusal(&relay);
+    relay.reload(&limit(3));
+    assert!(Client::join(&relay, 4).is_some(), "the limit is a higher one");
+}
+
+#[test]
+fn a_full_relay_says_so_and_serves_pages_on() {
+    let relay = Relay::start("[relay.limits]\nclients = 1\n");
+    let mut only = Client::join(&relay, 1).expect("in");
+    let answer = refusal(&relay);
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("as many clients as it may"), "{answer}");
+    assert_eq!(relay.running.values("weir_relay_ended_total", "\"client_limit"), [1]);
+    let mut page = TcpStream::connect(relay.address).expect("it listens");
+    page.write_all(b"GET /derp/probe HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("asked");
+    let mut answer = String::new();
+    page.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    only.send(only.key, b"to myself");
+    assert_eq!(only.packet().1, b"to myself");
+}
+
 #[test]
 fn a_key_stays_the_same_over_restarts_and_clients_hear_of_the_end() {
     let mut relay = Relay::start("");

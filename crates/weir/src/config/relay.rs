@@ -59,6 +59,7 @@ const LIMITS: &[&str] = &[
     "handshakes",
     "handshakes_per_source",
     "clients",
+    "clients_per_source",
     "queue_frames",
     "queue_bytes",
     "receive_bytes_per_second",
@@ -221,6 +222,7 @@ fn limits(value: &Value<'_>, engine: &mut Engine, front: &mut Front, complaints:
     };
     let usual = Limits::default();
     let many = 1 << 24;
+    let clients = number("clients", 1, many, usual.clients as u64) as usize;
     front.limits = Limits {
         accepts_per_second: number("accepts_per_second", 1, 1_000_000, usual.accepts_per_second.into())
             as u32,
@@ -232,9 +234,11 @@ fn limits(value: &Value<'_>, engine: &mut Engine, front: &mut Front, complaints:
             1_000_000,
             usual.handshakes_per_source as u64,
         ) as usize,
+        clients,
+        clients_per_source: number("clients_per_source", 1, many, usual.clients_per_source as u64) as usize,
         ..usual
     };
-    engine.clients = number("clients", 1, many, engine.clients as u64) as usize;
+    engine.clients = clients;
     engine.queue_frames = number("queue_frames", 8, 65_536, engine.queue_frames as u64) as usize;
     engine.queue_bytes = number("queue_bytes", 128 << 10, 64 << 20, engine.queue_bytes as u64) as usize;
     front.rates = Rates {

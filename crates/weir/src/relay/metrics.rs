@@ -39,6 +39,7 @@ struct Told {
     verifier: Vec<(&'static str, u64)>,
     underway: i64,
     sources: i64,
+    client_sources: i64,
 }
 
 impl Told {
@@ -70,6 +71,7 @@ impl Told {
             ],
             underway: shared.limiter.underway() as i64,
             sources: shared.limiter.sources() as i64,
+            client_sources: shared.limiter.client_sources() as i64,
         }
     }
 }
@@ -126,6 +128,8 @@ impl Collector for Scrape {
             vec![(Vec::new(), self.front.underway)],
         )?;
         gauges(e, "sources", "Addresses these come from", vec![(Vec::new(), self.front.sources)])?;
+        let clients = vec![(Vec::new(), self.front.client_sources)];
+        gauges(e, "client_sources", "Addresses (IPv6: /64s) clients come from", clients)?;
         self.workers(e)?;
         let help = "Packets in - forwarded - dropped - held; anything but 0 is a defect";
         gauges(e, "balance_packets", help, vec![(Vec::new(), self.report.balance())])

@@ -339,6 +339,7 @@ impl Running {
             ("mesh_with", now.mesh_with != then.mesh_with),
             ("key", now.secret.public() != then.secret.public()),
             ("cpus", now.cpus != then.cpus),
+            ("clients above those of the start", then.front.limits.clients > now.engine.clients),
         ];
         applied.notes =
             fixed.iter().filter(|d| d.1).map(|d| format!("{} is read at the start only", d.0)).collect();

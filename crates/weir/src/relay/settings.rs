@@ -131,6 +131,10 @@ pub struct Limits {
     pub handshakes: usize,
     /// The same from one address (IPv6: one /64).
     pub handshakes_per_source: usize,
+    /// Clients, all together.
+    pub clients: usize,
+    /// And from one address (IPv6: one /64): many of them may share one behind NAT.
+    pub clients_per_source: usize,
     /// A step of a handshake takes no longer.
     pub step: Duration,
     /// A page takes no longer, nor does a pause between two on one connection.
@@ -146,6 +150,9 @@ impl Default for Limits {
             // At some 40 KiB each 400 MB at worst; a storm of 10,000 clients fits.
             handshakes: 10_000,
             handshakes_per_source: 10_000,
+            clients: 1 << 20,
+            // An address has that many ports to connect from: this bounds what has more than one address.
+            clients_per_source: 1 << 16,
             step: Duration::from_secs(10),
             page: Duration::from_secs(30),
         }

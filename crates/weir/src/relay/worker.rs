@@ -249,15 +249,14 @@ impl Worker {
 
     /// Takes a connection over; gives back what has been received of it already.
     fn adopt(&mut self, at: Place, newcomer: Newcomer) -> Option<(Vec<u8>, Vec<u8>)> {
-        let Newcomer { socket, key, role, address, crypt, greeting, early, unread, rates, websocket, .. } =
-            newcomer;
+        let Newcomer { socket, key, role, address, crypt, greeting, early, unread, rates, .. } = newcomer;
         let mut wrap = Wrap::default();
         match crypt {
             Crypt::Plain => {}
             Crypt::User(session) => wrap.tls = Some(Box::new(Tls::new(session))),
             Crypt::Kernel(kernel) => wrap.kernel = Some(Box::new(kernel)),
         }
-        wrap.websocket = websocket.then(Box::default);
+        wrap.websocket = newcomer.websocket.then(Box::default);
         let stream = match self.streams.adopt(socket, u64::from(at.slot), wrap.kernel.is_some()) {
             Ok(stream) => stream,
             Err(error) => {
@@ -267,7 +266,7 @@ impl Worker {
                 return None;
             }
         };
-        let who = Who { conn: at.conn, key, role, address };
+        let who = Who { conn: at.conn, key, role, address, place: newcomer.place };
         let mut client = Client::new(who, stream, wrap, self.hash, &rates, self.now);
         count_sent(&mut self.tally, &greeting);
         client.control = greeting;

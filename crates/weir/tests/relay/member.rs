@@ -115,6 +115,7 @@ impl Member {
             unread: Vec::new(),
             ideal: true,
             rates: how.rates,
+            place: None,
         });
         Member { key, secret, socket: ours, wire, received: Vec::new() }
     }

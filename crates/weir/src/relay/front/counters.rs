@@ -14,6 +14,8 @@ pub enum End {
     Evicted,
     /// There are as many clients as there may be.
     Full,
+    /// There are as many of its source as there may be.
+    SourceFull,
     /// A step took too long.
     Deadline,
     /// The other side hung up, or the network did.
@@ -29,11 +31,12 @@ pub enum End {
 }
 
 impl End {
-    pub const ALL: [End; 11] = [
+    pub const ALL: [End; 12] = [
         End::Pages,
         End::Source,
         End::Evicted,
         End::Full,
+        End::SourceFull,
         End::Deadline,
         End::Gone,
         End::Tls,
@@ -50,6 +53,7 @@ impl End {
             End::Source => "source_limit",
             End::Evicted => "handshake_limit",
             End::Full => "client_limit",
+            End::SourceFull => "source_client_limit",
             End::Deadline => "deadline",
             End::Gone => "gone",
             End::Tls => "tls",

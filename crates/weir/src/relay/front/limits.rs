@@ -1,7 +1,8 @@
-//! What strangers may cost: connections a second, on their way at once, and from one source.
+//! What strangers and clients may cost: connections a second, on their way at once, from one source, and in all.
 //!
-//! Promises: an accept never waits for a stranger; a full house lets the oldest go that is still on its way. Sources
-//! are IPv4 addresses and IPv6 /64s: whoever has one of those has all of it.
+//! Promises: an accept never waits for a stranger; a full house lets the oldest go that is still on its way; a client's
+//! [`Place`] is given back when its worker lets it go, whatever ended it. Sources are IPv4 addresses and IPv6 /64s:
+//! whoever has one of those has all of it.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -30,24 +31,61 @@ impl Source {
 pub struct Limiter {
     limits: Mutex<Limits>,
     bucket: Mutex<Bucket>,
-    sources: Arc<Mutex<HashMap<Source, u32>>>,
+    /// Connections that are not clients yet, and pages.
+    strangers: Arc<Mutex<Book>>,
+    clients: Arc<Mutex<Book>>,
     underway: Mutex<VecDeque<AbortHandle>>,
 }
 
-/// One connection's share of its source, given back when dropped.
+/// How many there are, and of each source.
+#[derive(Debug, Default)]
+struct Book {
+    sources: HashMap<Source, u32>,
+    all: usize,
+}
+
+/// One connection's share of its source and of all, given back when dropped.
 #[derive(Debug)]
 pub struct Share {
     source: Source,
-    sources: Arc<Mutex<HashMap<Source, u32>>>,
+    book: Arc<Mutex<Book>>,
+}
+
+/// A client's share: it goes with the connection to its worker, and ends with it.
+pub type Place = Share;
+
+/// Why a share is not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    Source,
+    All,
+}
+
+impl Share {
+    fn take(book: &Arc<Mutex<Book>>, address: IpAddr, per_source: usize, most: usize) -> Result<Share, Full> {
+        let source = Source::of(address);
+        let mut open = locked(book);
+        if open.all >= most {
+            return Err(Full::All);
+        }
+        if open.sources.get(&source).is_some_and(|&count| count as usize >= per_source) {
+            return Err(Full::Source);
+        }
+        *open.sources.entry(source).or_default() += 1;
+        open.all += 1;
+        drop(open);
+        Ok(Share { source, book: book.clone() })
+    }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut sources = locked(&self.sources);
-        if let Some(count) = sources.get_mut(&self.source) {
+        let mut book = locked(&self.book);
+        book.all -= 1;
+        if let Some(count) = book.sources.get_mut(&self.source) {
             *count -= 1;
             if *count == 0 {
-                sources.remove(&self.source);
+                book.sources.remove(&self.source);
             }
         }
     }
@@ -64,7 +102,8 @@ impl Limiter {
         Limiter {
             limits: Mutex::new(*limits),
             bucket: Mutex::new(bucket),
-            sources: Arc::default(),
+            strangers: Arc::default(),
+            clients: Arc::default(),
             underway: Mutex::default(),
         }
     }
@@ -84,20 +123,16 @@ impl Limiter {
         locked(&self.bucket).spend(1, now)
     }
 
-    /// A share of the source's connections, unless it has them all.
-    pub fn share(&self, address: IpAddr, most: usize) -> Option<Share> {
-        let source = Source::of(address);
-        let mut sources = locked(&self.sources);
-        let count = sources.entry(source).or_default();
-        if *count as usize >= most {
-            if *count == 0 {
-                sources.remove(&source);
-            }
-            return None;
-        }
-        *count += 1;
-        drop(sources);
-        Some(Share { source, sources: self.sources.clone() })
+    /// A stranger's share, unless its source has them all.
+    pub fn share(&self, address: IpAddr) -> Option<Share> {
+        let per_source = self.now().handshakes_per_source;
+        Share::take(&self.strangers, address, per_source, usize::MAX).ok()
+    }
+
+    /// A client's place, unless its source or the relay has no more.
+    pub fn place(&self, address: IpAddr) -> Result<Place, Full> {
+        let limits = self.now();
+        Share::take(&self.clients, address, limits.clients_per_source, limits.clients)
     }
 
     /// Notes a stranger on its way; true when the oldest had to make room.
@@ -126,8 +161,14 @@ impl Limiter {
         locked(&self.underway).iter().filter(|handle| !handle.is_finished()).count()
     }
 
+    /// Of strangers.
     pub fn sources(&self) -> usize {
-        locked(&self.sources).len()
+        locked(&self.strangers).sources.len()
+    }
+
+    /// Of clients.
+    pub fn client_sources(&self) -> usize {
+        locked(&self.clients).sources.len()
     }
 }
 
@@ -135,17 +176,35 @@ impl Limiter {
 mod tests {
     use super::*;
 
+    fn of(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
     #[test]
     fn a_source_has_its_share_and_gets_it_back() {
-        let limiter = Limiter::new(&Limits::default());
-        let of = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let first = limiter.share(of("2001:db8::1"), 2).expect("one");
-        let _second = limiter.share(of("2001:db8::2"), 2).expect("two of one /64");
-        assert!(limiter.share(of("2001:db8::3"), 2).is_none(), "the /64 has two");
-        limiter.share(of("2001:db8:0:1::3"), 2).expect("another /64");
+        let limiter = Limiter::new(&Limits { handshakes_per_source: 2, ..Limits::default() });
+        let first = limiter.share(of("2001:db8::1")).expect("one");
+        let _second = limiter.share(of("2001:db8::2")).expect("two of one /64");
+        assert!(limiter.share(of("2001:db8::3")).is_none(), "the /64 has two");
+        limiter.share(of("2001:db8:0:1::3")).expect("another /64");
         drop(first);
-        assert!(limiter.share(of("2001:db8::3"), 2).is_some(), "one went");
+        assert!(limiter.share(of("2001:db8::3")).is_some(), "one went");
         assert_eq!(limiter.sources(), 1);
+    }
+
+    #[test]
+    fn places_end_by_source_and_in_all_and_a_new_limit_counts_those_there_are() {
+        let limits = Limits { clients_per_source: 2, clients: 3, ..Limits::default() };
+        let limiter = Limiter::new(&limits);
+        let first = limiter.place(of("192.0.2.1")).expect("one");
+        let _second = limiter.place(of("::ffff:192.0.2.1")).expect("two of one source");
+        assert_eq!(limiter.place(of("192.0.2.1")).err(), Some(Full::Source));
+        let _third = limiter.place(of("192.0.2.2")).expect("another source");
+        assert_eq!(limiter.place(of("192.0.2.3")).err(), Some(Full::All));
+        limiter.change(&Limits { clients_per_source: 1, clients: 9, ..limits });
+        drop(first);
+        assert_eq!(limiter.place(of("192.0.2.1")).err(), Some(Full::Source), "one is there still");
+        assert_eq!(limiter.client_sources(), 2);
     }
 
     #[test]

@@ -14,8 +14,8 @@ use weir_io::clock;
 
 use super::access::Verifier;
 use super::counters::{End, count};
-use super::http::{Head, Wrong};
-use super::limits::Share;
+use super::http::{Answer, Head, Wrong};
+use super::limits::{Full, Share};
 use super::listen::Door;
 use super::upgrade::{Upgrade, derp, timed};
 use super::wire::{Broken, Wire};
@@ -27,6 +27,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const USER_TIMEOUT_MS: u32 = 15_000;
 /// A silent connection is asked whether it lives.
 const KEEPALIVE: Duration = Duration::from_secs(600);
+/// Seconds after which a client that found no place may ask again.
+const RETRY_AFTER: &str = "30";
 
 /// What a door's connections are served with.
 pub struct Site {
@@ -67,9 +69,7 @@ pub async fn accept(listener: TcpListener, site: Arc<Site>) {
 impl Site {
     async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
         let counters = &self.shared.counters;
-        let limits = self.shared.limiter.now();
-        let most = limits.handshakes_per_source;
-        let Some(share) = self.shared.limiter.share(peer.ip(), most) else {
+        let Some(share) = self.shared.limiter.share(peer.ip()) else {
             counters.end(End::Source);
             return;
         };
@@ -108,7 +108,10 @@ impl Site {
             count(&self.shared.counters.requests);
             let answer = match (head.path.as_str(), self.door) {
                 ("/derp", Door::Relay) if head.method == "GET" => match Upgrade::of(&head) {
-                    Ok(upgrade) => return derp(wire, &head, upgrade, self, peer).await,
+                    Ok(upgrade) => match self.shared.limiter.place(peer.ip()) {
+                        Ok(place) => return derp(wire, &head, (upgrade, place), self, peer).await,
+                        Err(full) => return Err(self.no_place(wire, full, page).await),
+                    },
                     Err(answer) => answer.write(false, false),
                 },
                 _ => {
@@ -126,8 +129,24 @@ impl Site {
         }
     }
 
-    async fn page(&self, live: &Live, wire: &Wire, peer: SocketAddr, head: &Head) -> super::http::Answer {
+    async fn page(&self, live: &Live, wire: &Wire, peer: SocketAddr, head: &Head) -> Answer {
         pages::page(&self.shared, live, self.door, wire.is_tls(), peer.ip(), head).await
+    }
+
+    /// Says so: a client shows it to its user.
+    async fn no_place(&self, mut wire: Wire, full: Full, patience: Duration) -> End {
+        let (status, why, end) = match full {
+            Full::All => (503, "this relay serves as many clients as it may\n", End::Full),
+            Full::Source => {
+                (429, "this relay serves as many clients of one address as it may\n", End::SourceFull)
+            }
+        };
+        let answer = Answer::text(status, why).with("Retry-After", RETRY_AFTER);
+        // Whoever does not listen is counted all the same.
+        if timed(patience, wire.send(&answer.write(false, false))).await.is_ok() {
+            wire.close().await;
+        }
+        end
     }
 
     /// The next request, within a deadline for all of it.

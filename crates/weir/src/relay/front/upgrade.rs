@@ -20,6 +20,7 @@ use weir_core::relay::{Key, handshake};
 
 use super::counters::{Counters, End, count};
 use super::http::{Answer, Head};
+use super::limits::Place;
 use super::serve::Site;
 use super::websocket::{self, Unframer};
 use super::wire::{Broken, Wire};
@@ -92,7 +93,7 @@ pub(super) struct Proved {
 pub async fn derp(
     mut wire: Wire,
     head: &Head,
-    upgrade: Upgrade,
+    (upgrade, place): (Upgrade, Place),
     site: &Site,
     peer: SocketAddr,
 ) -> Result<(), End> {
@@ -120,7 +121,8 @@ pub async fn derp(
     }
     let role = if mesh { Role::Mesh } else { Role::Client };
     let ideal = head.field("ideal-node").is_none_or(str::is_empty);
-    let newcomer = newcomer(wire, proved, &live, peer, Kindred { role, websocket, ideal }, &shared.counters)?;
+    let of = Kindred { role, websocket, ideal, place: Some(place) };
+    let newcomer = newcomer(wire, proved, &live, peer, of, &shared.counters)?;
     count(&shared.counters.clients);
     admit(shared, newcomer);
     Ok(())
@@ -131,6 +133,8 @@ pub(super) struct Kindred {
     pub role: Role,
     pub websocket: bool,
     pub ideal: bool,
+    /// Relays that we dialled take none.
+    pub place: Option<Place>,
 }
 
 pub(super) fn newcomer(
@@ -179,6 +183,7 @@ pub(super) fn newcomer(
         unread: parts.unread,
         ideal: of.ideal,
         rates,
+        place: of.place,
     })
 }
 
