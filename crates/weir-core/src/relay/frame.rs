@@ -16,7 +16,7 @@ pub const KEY: usize = 32;
 pub const PACKET_MAX: usize = 64 << 10;
 /// What a client says of itself.
 pub const INFO_MAX: usize = 256 << 10;
-/// Any frame this side has no use for may be this long and is skipped.
+/// A frame that a client has no use for may be this long, as with Tailscale's own; a server skips it at any length.
 pub const FRAME_MAX: usize = 1 << 20;
 /// Begins the payload of the server's first frame.
 pub const MAGIC: [u8; 8] = [0x44, 0x45, 0x52, 0x50, 0xf0, 0x9f, 0x94, 0x91];

@@ -18,6 +18,7 @@ behaviours! {
     handshakes_that_stall_do_not_keep_others_out;
     a_connection_cut_in_the_middle_of_a_frame_is_only_its_own_end;
     noise_ends_the_connection_it_comes_on;
+    a_frame_nobody_knows_is_skipped_however_long_it_is;
 }
 
 /// Writes as much as the server takes within a moment.
@@ -152,4 +153,16 @@ fn noise_ends_the_connection_it_comes_on(subject: Subject) {
         client.is_closed();
     }
     assert_eq!(bystander.before_pong(), []);
+}
+
+fn a_frame_nobody_knows_is_skipped_however_long_it_is(subject: Subject) {
+    let server = server!(subject);
+    let mut client = Client::join(&server, 1);
+    let length = 5 << 20;
+    client.write(&[0x7f]);
+    client.write(&u32::to_be_bytes(length));
+    for _ in 0..length >> 16 {
+        client.write(&[Kind::Ping as u8; 1 << 16]);
+    }
+    assert_eq!(client.before_pong(), []);
 }

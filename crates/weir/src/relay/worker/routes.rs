@@ -168,6 +168,36 @@ mod tests {
         assert_ne!(routes.epoch, epoch);
     }
 
+    fn numbered(n: u64) -> Key {
+        let mut key = Key([7; 32]);
+        key.0[..8].copy_from_slice(&n.to_le_bytes());
+        key
+    }
+
+    #[test]
+    fn a_million_routes_take_at_most_128_bytes_each_and_give_them_back() {
+        const MANY: u64 = 1 << 20;
+        let mut routes = Routes::new(0);
+        for n in 0..MANY {
+            let at = Place { worker: (n % 2) as u16, slot: n as u32, conn: n };
+            routes.set(numbered(n), Some(Destination::Local(at)));
+        }
+        for n in (0..MANY).step_by(997) {
+            let slot = n as u32;
+            match routes.find(&numbered(n)) {
+                Route::Here(found) => assert!(n % 2 == 0 && found == slot),
+                Route::There(place) => assert!(n % 2 == 1 && place.slot == slot),
+                other => panic!("{n}: {other:?}"),
+            }
+        }
+        assert_eq!(routes.find(&numbered(MANY)), Route::Nowhere);
+        let full = routes.memory();
+        assert!(full as u64 <= 128 * MANY, "{} bytes a route", full as u64 / MANY);
+        (16..MANY).for_each(|n| routes.set(numbered(n), None));
+        assert!(routes.memory() < full / 50, "{} bytes are left of {full}", routes.memory());
+        assert_eq!(routes.find(&numbered(8)), Route::Here(8));
+    }
+
     #[test]
     fn keys_that_differ_in_one_bit_hash_apart() {
         let hash = KeyHash::random();
