@@ -3,8 +3,13 @@
 //! The lab places kernel threads (NAPI) and subjects with it, and makes sure that no subject outlives it.
 
 use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// More than any service has.
+const PASSED_MAX: u32 = 253;
 
 /// Binds a task (a thread id, or a process id for its main thread) to one CPU.
 pub fn pin(task: u32, cpu: u32) -> io::Result<()> {
@@ -45,6 +50,25 @@ pub fn terminate(process: u32) -> io::Result<()> {
 /// Ends a process (SIGKILL).
 pub fn kill(process: u32) -> io::Result<()> {
     signal(process, libc::SIGKILL)
+}
+
+/// Descriptors that whoever started us opened for us (`sd_listen_fds`(3)): from 3 on, `LISTEN_FDS` of them, if
+/// `LISTEN_PID` is this process. They are given once.
+pub fn passed_descriptors() -> Vec<OwnedFd> {
+    static GIVEN: AtomicBool = AtomicBool::new(false);
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    if number("LISTEN_PID") != Some(std::process::id()) || GIVEN.swap(true, Ordering::AcqRel) {
+        return Vec::new();
+    }
+    let own = |fd: i32| {
+        // SAFETY: this fcntl touches no memory; on a number that is no descriptor it fails.
+        result(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
+        // SAFETY: it is open, as fcntl says. The environment says that it was opened for this process before it began, so
+        // nobody else here owns it, and GIVEN lets this happen once.
+        Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    let count = number("LISTEN_FDS").unwrap_or(0).min(PASSED_MAX);
+    (3..3 + count as i32).filter_map(own).collect()
 }
 
 /// The command's process is killed when the *thread* that starts it ends, however it ends.

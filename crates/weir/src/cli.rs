@@ -49,16 +49,26 @@ enum Verb {
     Run {
         /// The configuration file
         file: PathBuf,
+        /// A relay: take over from the one that runs; its clients come here, no connection is refused
+        #[arg(long)]
+        take_over: bool,
     },
     /// Run a relay (DERP server): of a file, or at once for a try
     #[command(after_help = "Examples:\n  \
         weir relay --dev                          plain on 127.0.0.1:3340; says how to use it\n  \
         weir relay --dev --tls user --listen :3340  TLS with a certificate nobody trusts, on every address\n  \
-        sudo weir relay relay.toml                the same as `weir run relay.toml`\n\n\
+        sudo weir relay relay.toml                the same as `weir run relay.toml`\n  \
+        sudo weir relay --take-over relay.toml    in place of the one that runs, which ends when this one is ready\n\n\
         examples/relay.toml is a file to start from, docs/relay.md says what each key does.\n\
         SIGTERM, SIGINT  nobody new is taken, clients are told to come back, what waits for them is sent\n\
         SIGHUP           reads FILE again; the next connections go by it")]
     Relay(relay::command::RelayArgs),
+    /// Ask a relay to take nobody new, tell its clients to come back, and end
+    #[command(after_help = "Examples:\n  \
+        sudo weir drain                           returns when the relay has ended\n  \
+        sudo weir --socket /run/weir/relay.sock drain\n\n\
+        The same as SIGTERM. To replace a relay without refusing a connection: `weir run --take-over FILE`.")]
+    Drain,
     /// Run a relay with derper's flags
     #[command(after_help = "Examples:\n  \
         weir derper -hostname derp.example.com -certmode manual -certdir /etc/derper -c /var/lib/derper/derper.key\n  \
@@ -276,10 +286,11 @@ fn interval(text: &str) -> Result<f64, String> {
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let socket = || client::find(cli.socket.clone()).map_err(Failure);
     match &cli.verb {
-        Verb::Run { file } => {
+        Verb::Run { file, take_over } => {
             log();
-            if config::is_relay(file) {
-                return relay::command::of_file(file, cli.socket.clone()).map_err(|broken| Failure(broken.0));
+            if config::is_relay(file) || *take_over {
+                let done = relay::command::of_file(file, cli.socket.clone(), *take_over);
+                return done.map_err(|broken| Failure(broken.0));
             }
             let daemon = daemon::start(file, cli.socket.clone()).map_err(|broken| Failure(broken.0))?;
             daemon.run().map_err(|broken| Failure(broken.0))
@@ -288,6 +299,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             log();
             relay::command::run(args, cli.socket.clone()).map_err(|broken| Failure(broken.0))
         }
+        Verb::Drain => relay::command::drain(&socket()?).map_err(Failure),
         Verb::Derper { flags } => {
             log();
             relay::derper::run(flags, cli.socket.clone()).map_err(|broken| Failure(broken.0))

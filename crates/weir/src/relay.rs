@@ -25,6 +25,7 @@ mod counters;
 pub mod derper;
 mod engine;
 pub mod front;
+mod handover;
 pub mod keyfile;
 pub mod metrics;
 mod parcel;
@@ -60,8 +61,17 @@ pub struct Newcomer {
     /// The client says this is the best relay for it.
     pub ideal: bool,
     pub rates: Rates,
-    /// Its place among those the front lets in, until the connection ends.
-    pub place: Option<front::limits::Place>,
+    pub held: Held,
+}
+
+/// What is given back, or told, when a connection ends.
+#[derive(Debug)]
+pub enum Held {
+    Nothing,
+    /// A client's place among those the front lets in.
+    Place(front::limits::Place),
+    /// Who dialled it waits to hear of its end.
+    Line(front::mesh::Line),
 }
 
 /// What a connection may do.

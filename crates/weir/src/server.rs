@@ -12,7 +12,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -21,10 +21,12 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
 use hyper::service::service_fn;
+use hyper::upgrade::Upgraded;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use weir_io::wake::Waker;
@@ -76,11 +78,36 @@ pub enum What {
     /// Who is connected to a relay.
     Peers,
     Metrics,
+    /// A relay: as [`What::Stop`], asked by an operator.
+    Drain,
+    /// A successor asks for a relay's sockets.
+    HandOver(Successor),
+    /// The successor is there no longer, or is ready to serve.
+    Succeeded {
+        ready: bool,
+    },
     /// SIGHUP: read the file again and apply it.
     Reload,
     /// SIGTERM, SIGINT: drain and end.
     Stop,
 }
+
+/// What `Upgrade` says when a successor asks.
+pub const HANDOVER: &str = "weir-handover";
+/// What the successor says when it serves.
+pub const READY: &[u8; 6] = b"ready\n";
+
+/// The connection of a successor.
+#[derive(Clone, Debug)]
+pub struct Successor(pub Arc<std::os::unix::net::UnixStream>);
+
+impl PartialEq for Successor {
+    fn eq(&self, other: &Successor) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Successor {}
 
 /// Status and body of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +152,7 @@ impl Desk {
 
 /// The running server; dropping it ends it and removes the socket file.
 pub struct Server {
-    socket: PathBuf,
+    file: Removed,
     end: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -133,22 +160,37 @@ pub struct Server {
 impl Server {
     /// Listens before it returns, so that "ready" is true when it is printed.
     pub fn start(socket: &Path, metrics: Option<SocketAddr>, desk: Desk) -> Result<Server, String> {
-        let listener = listen(socket)?;
-        let removed = Removed(socket.to_owned());
-        let metrics = match metrics {
-            None => None,
-            Some(address) => {
-                let bound = std::net::TcpListener::bind(address).and_then(|l| {
-                    l.set_nonblocking(true)?;
-                    Ok(l)
-                });
-                Some(bound.map_err(|e| {
-                    format!(
-                        "metrics {address}: cannot listen ({e}); choose a free address in [control] metrics"
-                    )
-                })?)
-            }
-        };
+        Server::new(socket, false, metrics.map(metrics_listener).transpose()?, desk)
+    }
+
+    /// The same over a listener for `/metrics`; `beside` a socket that another answers on, until
+    /// [`Server::take_place`].
+    pub fn new(
+        socket: &Path,
+        beside: bool,
+        metrics: Option<std::net::TcpListener>,
+        desk: Desk,
+    ) -> Result<Server, String> {
+        let mut own = socket.as_os_str().to_owned();
+        if beside {
+            own.push(format!(".{}", std::process::id()));
+        }
+        Server::over(listen(Path::new(&own))?, metrics, desk)
+    }
+
+    /// Answers where another has answered until now.
+    pub fn take_place(&mut self, socket: &Path) -> Result<(), String> {
+        std::fs::rename(&self.file.path, socket)
+            .map_err(|e| format!("control socket {}: cannot be taken over ({e})", socket.display()))?;
+        self.file.path = socket.to_owned();
+        Ok(())
+    }
+
+    fn over(
+        (listener, file): (std::os::unix::net::UnixListener, Removed),
+        metrics: Option<std::net::TcpListener>,
+        desk: Desk,
+    ) -> Result<Server, String> {
         let (end, ended) = watch::channel(false);
         let thread = thread::Builder::new()
             .name("weir-http".into())
@@ -158,8 +200,7 @@ impl Server {
                 }
             })
             .map_err(|e| format!("control socket: no thread ({e}); raise the limit of tasks"))?;
-        std::mem::forget(removed);
-        Ok(Server { socket: socket.to_owned(), end, thread: Some(thread) })
+        Ok(Server { file, end, thread: Some(thread) })
     }
 }
 
@@ -170,22 +211,50 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        drop(Removed(self.socket.clone()));
     }
 }
 
-/// Removes a file when dropped.
-struct Removed(PathBuf);
+/// Removes a file when dropped, unless another has come in its place.
+#[derive(Debug)]
+struct Removed {
+    path: PathBuf,
+    /// Device and number.
+    node: (u64, u64),
+}
+
+impl Removed {
+    fn new(path: &Path) -> io::Result<Removed> {
+        Ok(Removed { path: path.to_owned(), node: node(path)? })
+    }
+}
+
+fn node(path: &Path) -> io::Result<(u64, u64)> {
+    let of = std::fs::symlink_metadata(path)?;
+    Ok((of.dev(), of.ino()))
+}
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // Nobody needs to hear that it was gone already.
-        let _ = std::fs::remove_file(&self.0);
+        if node(&self.path).is_ok_and(|found| found == self.node) {
+            // Nobody needs to hear that it was gone already.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
+/// Of `/metrics`.
+pub fn metrics_listener(address: SocketAddr) -> Result<std::net::TcpListener, String> {
+    let bound = std::net::TcpListener::bind(address).and_then(|l| {
+        l.set_nonblocking(true)?;
+        Ok(l)
+    });
+    bound.map_err(|e| {
+        format!("metrics {address}: cannot listen ({e}); choose a free address in [control] metrics")
+    })
+}
+
 /// Binds the socket; a file a dead predecessor left is replaced, one somebody answers on is not.
-fn listen(socket: &Path) -> Result<std::os::unix::net::UnixListener, String> {
+fn listen(socket: &Path) -> Result<(std::os::unix::net::UnixListener, Removed), String> {
     let shown = socket.display();
     let fail = |what: &str, e: io::Error| {
         let remedy = match e.kind() {
@@ -200,7 +269,7 @@ fn listen(socket: &Path) -> Result<std::os::unix::net::UnixListener, String> {
     match std::os::unix::net::UnixStream::connect(socket) {
         Ok(_) => {
             return Err(format!(
-                "control socket {shown}: another weir answers on it; stop that one, or give this one another name or --socket"
+                "control socket {shown}: another weir answers on it; stop that one, or give this one another name or --socket; a relay takes over with --take-over"
             ));
         }
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
@@ -210,11 +279,12 @@ fn listen(socket: &Path) -> Result<std::os::unix::net::UnixListener, String> {
         Err(_) => {}
     }
     let listener = std::os::unix::net::UnixListener::bind(socket).map_err(|e| fail("cannot be made", e))?;
+    let file = Removed::new(socket).map_err(|e| fail("cannot be looked at", e))?;
     // Whoever may reconfigure the router must be root or be let in by the operator.
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
         .map_err(|e| fail("permissions cannot be set", e))?;
     listener.set_nonblocking(true).map_err(|e| fail("cannot be made non-blocking", e))?;
-    Ok(listener)
+    Ok((listener, file))
 }
 
 fn serve(
@@ -283,7 +353,10 @@ where
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let desk = desk.clone();
         async move {
-            let answer = respond(request, &desk, metrics_only).await;
+            let answer = match is_handover(&request) && !metrics_only {
+                true => return Ok(upgrade(request, desk)),
+                false => respond(request, &desk, metrics_only).await,
+            };
             let mut response = hyper::Response::new(Full::new(Bytes::from(answer.body)));
             *response.status_mut() =
                 StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -296,7 +369,43 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
         .await;
+}
+
+fn is_handover(request: &hyper::Request<Incoming>) -> bool {
+    let asked = request.headers().get(UPGRADE).is_some_and(|value| value == HANDOVER);
+    asked && request.method() == Method::POST && request.uri().path() == "/v1/handover"
+}
+
+/// Lets the control thread speak on the connection itself.
+fn upgrade(request: hyper::Request<Incoming>, desk: Desk) -> hyper::Response<Full<Bytes>> {
+    tokio::spawn(async move {
+        if let Err(error) = succeed(hyper::upgrade::on(request).await, &desk).await {
+            tracing::warn!("handover: {error}");
+        }
+    });
+    let mut response = hyper::Response::new(Full::default());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let fields = response.headers_mut();
+    fields.insert(CONNECTION, hyper::header::HeaderValue::from_static("upgrade"));
+    fields.insert(UPGRADE, hyper::header::HeaderValue::from_static(HANDOVER));
+    response
+}
+
+/// Sockets to the successor, then its word that it is ready.
+async fn succeed(upgraded: hyper::Result<Upgraded>, desk: &Desk) -> io::Result<()> {
+    let parts = upgraded.map_err(io::Error::other)?.downcast::<TokioIo<tokio::net::UnixStream>>();
+    let stream = parts.map_err(|_| io::Error::other("not a Unix socket"))?.io.into_inner().into_std()?;
+    let mut own = tokio::net::UnixStream::from_std(stream.try_clone()?)?;
+    let answer = desk.ask(What::HandOver(Successor(Arc::new(stream)))).await;
+    if answer.status != 200 {
+        return own.write_all(answer.body.as_bytes()).await;
+    }
+    let mut word = [0; READY.len()];
+    let ready = own.read_exact(&mut word).await.is_ok() && word == *READY;
+    desk.ask(What::Succeeded { ready }).await;
+    Ok(())
 }
 
 async fn respond(request: hyper::Request<Incoming>, desk: &Desk, metrics_only: bool) -> Answer {
@@ -335,6 +444,8 @@ const INDEX: &str = "weir control socket\n\
     GET  /v1/peers      a relay: who is connected\n\
     POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
     \x20                   ?folder=PATH where the keys file lies\n\
+    POST /v1/drain      a relay: takes nobody new, tells clients to come back, ends\n\
+    POST /v1/handover   a relay: its listening sockets to a successor (`weir run --take-over`)\n\
     POST /v1/policies   {\"spd\": \"wan\", \"changes\": [{\"remove\": {\"name\": \"p\"}}]}; ?dry-run only tells\n\
     POST /v1/trace      {\"port\": \"lan\", \"frame\": \"<hex>\"}\n\
     GET  /metrics       Prometheus text\n";
@@ -375,6 +486,7 @@ fn route(method: &Method, path: &str, query: &str, body: Vec<u8>) -> Result<What
         "/v1/cache" => get(What::Cache),
         "/v1/relay" => get(What::Relay),
         "/v1/peers" => get(What::Peers),
+        "/v1/drain" => post(What::Drain),
         "/v1/policies" => post(What::Policies { body, dry_run: option("dry-run").is_some() }),
         "/v1/trace" => post(What::Trace { body }),
         "/metrics" => get(What::Metrics),
@@ -445,11 +557,23 @@ mod tests {
     #[test]
     fn a_socket_somebody_answers_on_is_not_taken() {
         let path = std::env::temp_dir().join(format!("weir-server-{}.sock", std::process::id()));
-        let _removed = Removed(path.clone());
-        let first = listen(&path).expect("free");
+        let (first, _file) = listen(&path).expect("free");
         let refused = listen(&path).expect_err("taken");
         assert!(refused.contains("another weir answers on it; stop that one"), "{refused}");
         drop(first);
         listen(&path).expect("a file left behind is replaced");
+    }
+
+    #[test]
+    fn a_file_that_another_has_put_in_its_place_is_not_removed() {
+        let path = std::env::temp_dir().join(format!("weir-server-place-{}.sock", std::process::id()));
+        let (_first, file) = listen(&path).expect("free");
+        let beside = path.with_extension("beside");
+        let (_second, other) = listen(&beside).expect("free");
+        std::fs::rename(&beside, &path).expect("renamed");
+        drop(file);
+        assert!(path.exists(), "it is the other's now");
+        drop(other);
+        std::fs::remove_file(&path).expect("its name was another");
     }
 }

@@ -1,5 +1,9 @@
 //! Certificates of the relay: made, read, read again, fetched by ACME; and the meta certificate behind each.
 
+#[allow(dead_code)]
+#[path = "common/daemon.rs"]
+mod daemon;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -9,10 +13,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use daemon::Running;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::CertificateDer;
 use weir::relay::certificates::{Identity, validity};
-use weir::relay::settings::{Acme, Certificates};
+use weir::relay::settings::{Acme, Certificates, Challenge};
 use weir_core::relay::Key;
 
 const KEY: Key = Key([0xab; 32]);
@@ -195,7 +200,8 @@ fn free_port() -> u16 {
 }
 
 impl Pebble {
-    fn start(binary: &Path, folder: &Folder, http_port: u16) -> Pebble {
+    /// It looks at challenges on these ports of the host a name leads to.
+    fn start(binary: &Path, folder: &Folder, http_port: u16, tls_port: u16) -> Pebble {
         let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -212,7 +218,7 @@ impl Pebble {
             "certificate": folder.file("pebble.pem", &leaf.pem()),
             "privateKey": folder.file("pebble.key", &key.serialize_pem()),
             "httpPort": http_port,
-            "tlsPort": free_port(),
+            "tlsPort": tls_port,
         }});
         let config = folder.file("pebble.json", &config.to_string());
         let child = Command::new(binary)
@@ -258,25 +264,60 @@ fn answer(listener: TcpListener, identity: Arc<Identity>) {
     });
 }
 
+fn pebble_or_skip(test: &str) -> Option<PathBuf> {
+    let binary = pebble_binary();
+    if binary.is_none() {
+        writeln!(std::io::stderr(), "SKIP {test}: needs pebble; run scripts/peers").expect("stderr is open");
+    }
+    binary
+}
+
+#[test]
+fn certificate_is_fetched_over_the_tls_port_alone_while_clients_are_served() {
+    let test = "certificate_is_fetched_over_the_tls_port_alone_while_clients_are_served";
+    let Some(binary) = pebble_or_skip(test) else { return };
+    let folder = Folder::new("alpn");
+    let port = free_port();
+    let pebble = Pebble::start(&binary, &folder, free_port(), port);
+    let file = folder.file(
+        "relay.toml",
+        &format!(
+            "[relay]\nlisten = \"127.0.0.1:{port}\"\nhostname = \"127.0.0.1\"\nkey = \"relay.key\"\n\
+             [relay.acme]\ndirectory = \"{}\"\nroot = \"root.pem\"\nstore = \"store\"\n",
+            pebble.directory
+        ),
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("--socket").arg(folder.0.join("socket")).arg("run").arg(file);
+    let relay = Running::start(&mut command, folder.0.join("socket"));
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !relay.log().contains("certificate fetched by ACME") {
+        assert!(Instant::now() < patience, "nothing was fetched: {}", relay.log());
+        thread::sleep(Duration::from_millis(20));
+    }
+    // What everybody else meets is the certificate, with what follows it.
+    let shown = Command::new("openssl")
+        .args(["s_client", "-showcerts", "-alpn", "http/1.1", "-connect", &format!("127.0.0.1:{port}")])
+        .stdin(Stdio::null())
+        .output();
+    let Ok(shown) = shown else { return };
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("Pebble Intermediate") && shown.contains("derpkey"), "{shown}");
+}
+
 #[test]
 fn certificate_is_fetched_by_acme_kept_and_served() {
-    let Some(binary) = pebble_binary() else {
-        writeln!(
-            std::io::stderr(),
-            "SKIP certificate_is_fetched_by_acme_kept_and_served: needs pebble; run scripts/peers"
-        )
-        .expect("stderr is open");
-        return;
-    };
+    let Some(binary) = pebble_or_skip("certificate_is_fetched_by_acme_kept_and_served") else { return };
     let folder = Folder::new("acme");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let pebble = Pebble::start(&binary, &folder, listener.local_addr().expect("bound").port());
+    let pebble = Pebble::start(&binary, &folder, listener.local_addr().expect("bound").port(), free_port());
     let store = folder.0.join("store");
     let acme = Certificates::Acme(Acme {
         directory: pebble.directory.clone(),
         contact: Some("operator@example.com".into()),
         store: store.clone(),
         root: Some(folder.0.join("root.pem")),
+        challenge: Challenge::Http,
     });
     let open = || Identity::open(&acme, Some("127.0.0.1"), KEY, SystemTime::now()).expect("opens");
     let identity = open();

@@ -15,7 +15,7 @@ use toml::de::DeValue;
 use super::Placed;
 use super::read::{Fields, Value};
 use super::source::Complaints;
-use crate::relay::settings::{Acme, Certificates, Front, Io, Limits, Remote, Settings, Tls};
+use crate::relay::settings::{Acme, Certificates, Challenge, Front, Io, Limits, Remote, Settings, Tls};
 use crate::relay::{Engine, Rate, Rates, keyfile};
 
 /// The table, its files not read yet.
@@ -45,6 +45,7 @@ const KEYS: &[&str] = &[
     "mesh_with",
     "verify",
     "verify_fail_open",
+    "verify_tailscaled",
     "allow",
     "home",
     "bootstrap_dns",
@@ -85,6 +86,9 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Relay> {
     if let Some(open) = fields.get("verify_fail_open").and_then(|v| values::yes_or_no(&v, complaints)) {
         front.access.fail_open = open;
     }
+    let tailscaled = fields.get("verify_tailscaled");
+    let tailscaled = tailscaled.and_then(|v| values::path(&v, crate::relay::derper::TAILSCALED, complaints));
+    front.access.tailscaled = tailscaled.map(|path| path.value);
     front.access.allow = fields.get("allow").map(|v| values::keys(&v, complaints)).unwrap_or_default();
     front.home = fields.get("home").and_then(|v| values::home(&v, complaints)).unwrap_or_default();
     front.bootstrap_dns =
@@ -111,6 +115,8 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Relay> {
 const TLS: &[(&str, Tls)] =
     &[("auto", Tls::Auto), ("kernel", Tls::Kernel), ("user", Tls::User), ("off", Tls::Off)];
 const IO: &[(&str, Io)] = &[("auto", Io::Auto), ("io_uring", Io::Uring), ("epoll", Io::Epoll)];
+const ACME: &[&str] = &["directory", "contact", "store", "root", "challenge"];
+const CHALLENGE: &[(&str, Challenge)] = &[("http-01", Challenge::Http), ("tls-alpn-01", Challenge::TlsAlpn)];
 /// Of 64 KiB each: from 1 MiB to 2 GiB a worker. A ring of the kernel holds no more.
 const BUFFERS: std::ops::RangeInclusive<u32> = 16..=32_768;
 
@@ -177,7 +183,7 @@ fn last(subject: &str) -> &str {
 }
 
 fn acme_of(value: &Value<'_>, front: &Front, complaints: &mut Complaints) -> Option<Acme> {
-    let fields = value.table(&["directory", "contact", "store", "root"], "[relay.acme]", complaints)?;
+    let fields = value.table(ACME, "[relay.acme]", complaints)?;
     if front.hostname.is_none() {
         complaints.add(
             fields.span.clone(),
@@ -188,6 +194,9 @@ fn acme_of(value: &Value<'_>, front: &Front, complaints: &mut Complaints) -> Opt
     let contact = fields.get("contact").and_then(|v| {
         v.text("a mail address", "contact = \"ops@example.com\"", complaints).map(str::to_owned)
     });
+    // Where nothing listens for HTTP, TLS is all there is.
+    let usual = if front.http.is_empty() { Challenge::TlsAlpn } else { Challenge::Http };
+    let challenge = fields.get("challenge").and_then(|v| v.word(CHALLENGE, complaints)).unwrap_or(usual);
     let store = fields.get("store").map(|v| values::path(&v, "acme", complaints));
     let root = fields.get("root").map(|v| values::path(&v, "root.pem", complaints));
     Some(Acme {
@@ -201,6 +210,7 @@ fn acme_of(value: &Value<'_>, front: &Front, complaints: &mut Complaints) -> Opt
             None => None,
             Some(root) => Some(root?.value),
         },
+        challenge,
     })
 }
 
@@ -294,6 +304,7 @@ impl Relay {
             ),
         };
         let mut front = self.front.clone();
+        front.access.tailscaled = front.access.tailscaled.map(|socket| folder.join(socket));
         match &mut front.certificates {
             Certificates::SelfSigned => {}
             Certificates::Files { chain, key } => {

@@ -31,7 +31,7 @@ impl Daemon {
             What::Spds => Answer::json(200, &self.spds()),
             What::Tunnels => Answer::json(200, &self.tunnels()),
             What::Cache => Answer::json(200, &self.cache()),
-            What::Relay | What::Peers => {
+            What::Relay | What::Peers | What::Drain | What::HandOver(_) | What::Succeeded { .. } => {
                 Answer::refusal(404, "this weir is a router; a relay's file has `[relay]`".to_owned())
             }
             What::Trace { body } => match self.trace(&body) {

@@ -22,6 +22,7 @@ use weir_core::relay::Key;
 use super::settings::{Acme, Certificates};
 
 mod acme;
+pub mod alpn;
 mod files;
 mod made;
 mod validity;
@@ -149,6 +150,11 @@ impl Identity {
     /// The answer to an HTTP-01 challenge: for `/.well-known/acme-challenge/<token>` on port 80.
     pub fn challenge(&self, token: &str) -> Option<String> {
         self.challenges.answer(token)
+    }
+
+    /// What a connection for a TLS-ALPN-01 challenge is met with, while one is asked.
+    pub fn challenge_tls(&self) -> Option<Arc<ServerConfig>> {
+        self.challenges.tls()
     }
 
     /// Fetches and renews by ACME from now on, in a thread of its own, until this identity is gone. Does nothing where

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
@@ -13,12 +14,17 @@ use crate::daemon::Broken;
 
 /// Where `--dev` listens, as derper's does.
 const DEV: &str = "127.0.0.1:3340";
+/// Draining has limits of its own, all shorter.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, Args)]
 pub struct RelayArgs {
     /// The configuration file
     #[arg(required_unless_present = "dev", conflicts_with = "dev")]
     pub file: Option<PathBuf>,
+    /// Take over from the relay that runs: its clients come here, no connection is refused
+    #[arg(long, conflicts_with = "dev")]
+    pub take_over: bool,
     /// No file: plain on this host only, a new key, no certificate
     #[arg(long)]
     pub dev: bool,
@@ -59,13 +65,13 @@ fn listening(text: &str) -> Result<SocketAddr, String> {
 
 pub fn run(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Broken> {
     match &args.file {
-        Some(file) => of_file(file, socket),
+        Some(file) => of_file(file, socket, args.take_over),
         None => dev(args, socket),
     }
 }
 
 /// A file that must be a relay's.
-pub fn of_file(file: &Path, socket: Option<PathBuf>) -> Result<(), Broken> {
+pub fn of_file(file: &Path, socket: Option<PathBuf>, take_over: bool) -> Result<(), Broken> {
     let config = config::load(file).map_err(|refused| Broken(refused.0))?;
     if config.relay.is_none() {
         return Err(Broken(format!(
@@ -74,7 +80,7 @@ pub fn of_file(file: &Path, socket: Option<PathBuf>) -> Result<(), Broken> {
         )));
     }
     let socket = socket.unwrap_or_else(|| crate::daemon::socket_path(&config));
-    run::start_file(file, &config, socket)?.run()
+    run::start_file(file, &config, socket, take_over)?.run()
 }
 
 fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Broken> {
@@ -117,4 +123,20 @@ fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Broken> {
         tracing::info!("ask it: weir --socket {} show relay", socket.display());
     }
     running.run()
+}
+
+/// Asks a relay to drain, and returns when it has ended.
+pub fn drain(socket: &Path) -> Result<(), String> {
+    let _: serde_json::Value = crate::client::post(socket, "/v1/drain", "application/json", b"")?;
+    let end = Instant::now() + DRAIN_MAX;
+    while std::os::unix::net::UnixStream::connect(socket).is_ok() {
+        if Instant::now() > end {
+            return Err(format!(
+                "{}: the relay has not ended after {DRAIN_MAX:?}; see its log",
+                socket.display()
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }

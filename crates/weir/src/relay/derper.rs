@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::keyfile;
 use super::run::{self, Started};
-use super::settings::{Acme, Certificates, Front, Home, Io, Settings, Tls};
+use super::settings::{Acme, Certificates, Challenge, Front, Home, Io, Settings, Tls};
 use crate::config::relay::{ACME_DIRECTORY, is_url, listening, remote};
 use crate::daemon::Broken;
 
@@ -27,6 +27,7 @@ const FLAGS: &[(&str, bool)] = &[
     ("http-port", false),
     ("mesh-psk-file", false),
     ("mesh-with", false),
+    ("socket", false),
     ("stun", true),
     ("stun-port", false),
     ("verify-client-url", false),
@@ -35,6 +36,8 @@ const FLAGS: &[(&str, bool)] = &[
 ];
 /// Where derper run by root keeps its key.
 const KEY: &str = "/var/lib/derper/derper.key";
+/// Where tailscaled is asked.
+pub const TAILSCALED: &str = "/var/run/tailscale/tailscaled.sock";
 
 /// Flags as given, the last of each name counting.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -103,11 +106,6 @@ fn settings(given: &Given) -> Result<Settings, String> {
             "derper: -derp=false leaves STUN and pages only; not offered here, run derper for that".into()
         );
     }
-    if given.switch("verify-clients", false)? {
-        return Err(
-            "derper: -verify-clients asks a tailscaled on this host, which weir does not; write -verify-client-url, or `allow` in a relay.toml".into(),
-        );
-    }
     let front = front(given, dev)?;
     let secret = match (dev, given.text("c")) {
         (true, _) => keyfile::fresh()?,
@@ -156,7 +154,11 @@ fn front(given: &Given, dev: bool) -> Result<Front, String> {
         http: http.map(beside).into_iter().collect(),
         stun: stun.map(beside).into_iter().collect(),
         tls: if tls { Tls::Auto } else { Tls::Off },
-        certificates: if tls { certificates(given, mode, &hostname)? } else { Certificates::SelfSigned },
+        certificates: if tls {
+            certificates(given, mode, &hostname, http.is_some())?
+        } else {
+            Certificates::SelfSigned
+        },
         hostname: Some(hostname),
         bootstrap_dns: list(given.text("bootstrap-dns-names")).map(str::to_owned).collect(),
         home: match given.text("home") {
@@ -167,6 +169,9 @@ fn front(given: &Given, dev: bool) -> Result<Front, String> {
         },
         ..Front::default()
     };
+    if given.switch("verify-clients", false)? {
+        front.access.tailscaled = Some(PathBuf::from(given.text("socket").unwrap_or(TAILSCALED)));
+    }
     front.access.verify = given.text("verify-client-url").map(str::to_owned);
     front.access.fail_open = given.switch("verify-client-url-fail-open", true)?;
     if let Some(limit) = given.text("accept-connection-limit").and_then(|l| l.parse::<f64>().ok())
@@ -180,7 +185,7 @@ fn front(given: &Given, dev: bool) -> Result<Front, String> {
     Ok(front)
 }
 
-fn certificates(given: &Given, mode: &str, hostname: &str) -> Result<Certificates, String> {
+fn certificates(given: &Given, mode: &str, hostname: &str, http: bool) -> Result<Certificates, String> {
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/var/lib/derper"), PathBuf::from);
     let folder =
         given.text("certdir").map_or_else(|| home.join(".cache/tailscale/derper-certs"), PathBuf::from);
@@ -194,6 +199,7 @@ fn certificates(given: &Given, mode: &str, hostname: &str) -> Result<Certificate
             contact: None,
             store: folder,
             root: None,
+            challenge: if http { Challenge::Http } else { Challenge::TlsAlpn },
         })),
         other => Err(format!("derper: -certmode: got `{other}`, expected `letsencrypt` or `manual`")),
     }
@@ -224,11 +230,22 @@ mod tests {
     }
 
     #[test]
+    fn clients_are_verified_by_the_tailscaled_of_this_host_or_of_another_socket() {
+        let asked = |line: &str| {
+            let front = front(&given(line).expect("flags"), true).expect("a front");
+            front.access.tailscaled.map(|path| path.display().to_string())
+        };
+        assert_eq!(asked("-verify-clients").as_deref(), Some(TAILSCALED));
+        assert_eq!(asked("-verify-clients -socket /run/other.sock").as_deref(), Some("/run/other.sock"));
+        assert_eq!(asked("-socket /run/other.sock"), None);
+    }
+
+    #[test]
     fn what_would_have_no_effect_is_refused_with_what_to_do() {
         let said = given("-rate-config x").expect_err("refused");
         assert!(said.contains("-rate-config is not taken here; flags are -a,"), "{said}");
-        let said = settings(&given("-verify-clients").expect("a flag")).expect_err("refused");
-        assert!(said.contains("write -verify-client-url"), "{said}");
+        let said = settings(&given("-derp=false").expect("a flag")).expect_err("refused");
+        assert!(said.contains("run derper for that"), "{said}");
         assert!(given("-a").expect_err("no value").contains("write `-a=VALUE`"));
     }
 }

@@ -15,9 +15,11 @@ pub mod http;
 pub mod limits;
 pub mod listen;
 pub mod mesh;
+mod names;
 pub mod pages;
 pub mod serve;
 pub mod stun;
+mod tailscaled;
 pub mod tls;
 pub mod upgrade;
 pub mod websocket;
@@ -26,8 +28,10 @@ pub mod wire;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
@@ -36,15 +40,19 @@ use weir_core::relay::handshake::Secret;
 
 use super::Relay;
 use super::certificates::Identity;
+use super::handover::Inherited;
 use super::settings::{self, MeshKey, Settings};
 use counters::Counters;
 use limits::Limiter;
 use listen::Door;
+use names::Names;
 
 /// Handshakes are short and many: a few threads keep up with any number of workers.
 const THREADS_MAX: usize = 4;
 /// Pages and handshakes under way when all ends get this long.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How often it is looked whether all have arrived.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What TLS connections are met with.
 #[derive(Clone)]
@@ -81,6 +89,7 @@ pub struct Shared {
     pub relay: Arc<Relay>,
     pub counters: Counters,
     pub limiter: Limiter,
+    names: Names,
 }
 
 /// Sockets that listen.
@@ -91,15 +100,17 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    pub fn open(front: &settings::Front) -> Result<Sockets, String> {
+    /// Those that listen already are used; the others are made.
+    pub fn open(front: &settings::Front, inherited: &mut Inherited) -> Result<Sockets, String> {
         let mut sockets = Sockets::default();
         for (door, addresses) in [(Door::Relay, &front.listen), (Door::Pages, &front.http)] {
             for address in addresses {
-                sockets.doors.push((door, listen::tcp(*address)?));
+                let listener = inherited.tcp(*address).map_or_else(|| listen::tcp(*address), Ok)?;
+                sockets.doors.push((door, listener));
             }
         }
         for address in &front.stun {
-            sockets.stun.push(listen::udp(*address)?);
+            sockets.stun.push(inherited.udp(*address).map_or_else(|| listen::udp(*address), Ok)?);
         }
         Ok(sockets)
     }
@@ -119,10 +130,21 @@ impl Sockets {
     }
 }
 
+/// How far the front's threads are to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// Nobody new; who is on its way arrives.
+    Closed,
+    Ended,
+}
+
 /// The running front; dropping it stops accepting and ends handshakes under way.
 pub struct Front {
     pub shared: Arc<Shared>,
-    end: watch::Sender<bool>,
+    stage: watch::Sender<Stage>,
+    /// Threads that accept.
+    accepting: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -130,9 +152,10 @@ impl Front {
     pub fn start(live: Live, sockets: &Sockets, relay: Arc<Relay>) -> Result<Front, String> {
         let limiter = Limiter::new(&live.front.limits);
         let live = ArcSwap::from_pointee(live);
-        let shared = Arc::new(Shared { live, relay, counters: Counters::default(), limiter });
-        let (end, ended) = watch::channel(false);
-        let mut front = Front { shared, end, threads: Vec::new() };
+        let (counters, names) = (Counters::default(), Names::default());
+        let shared = Arc::new(Shared { live, relay, counters, limiter, names });
+        let (stage, now) = watch::channel(Stage::Open);
+        let mut front = Front { shared, stage, accepting: Arc::default(), threads: Vec::new() };
         let count = thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
         for number in 0..count {
             // One thread answers STUN: it is a datagram in, a datagram out.
@@ -141,11 +164,13 @@ impl Front {
             if number > 0 {
                 own.stun.clear();
             }
-            let (shared, ended) = (front.shared.clone(), ended.clone());
+            let first = number == 0;
+            let (shared, now) = (front.shared.clone(), now.clone());
+            let accepting = Accepting::new(&front.accepting);
             let thread = thread::Builder::new()
                 .name(format!("weir-front-{number}"))
                 .spawn(move || {
-                    if let Err(error) = run(own, shared, ended) {
+                    if let Err(error) = run(own, (shared, first), now, accepting) {
                         tracing::error!("front thread {number}: {error}; the others go on without it");
                     }
                 })
@@ -154,33 +179,77 @@ impl Front {
         }
         Ok(front)
     }
+
+    /// Takes nobody new, and waits at most so long for those on their way.
+    pub fn close(&self, patience: Duration) {
+        let _ = self.stage.send(Stage::Closed);
+        let end = Instant::now() + patience;
+        let busy = || self.accepting.load(Acquire) > 0 || self.shared.limiter.underway() > 0;
+        while busy() && Instant::now() < end {
+            thread::sleep(LOOK);
+        }
+    }
 }
 
 impl Drop for Front {
     fn drop(&mut self) {
         // No receiver is left when the threads have ended by themselves.
-        let _ = self.end.send(true);
+        let _ = self.stage.send(Stage::Ended);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-fn run(sockets: Sockets, shared: Arc<Shared>, mut ended: watch::Receiver<bool>) -> io::Result<()> {
+/// A thread that accepts, until this is dropped.
+struct Accepting(Arc<AtomicUsize>);
+
+impl Accepting {
+    fn new(all: &Arc<AtomicUsize>) -> Accepting {
+        all.fetch_add(1, Release);
+        Accepting(all.clone())
+    }
+}
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Release);
+    }
+}
+
+fn run(
+    sockets: Sockets,
+    (shared, first): (Arc<Shared>, bool),
+    mut stage: watch::Receiver<Stage>,
+    accepting: Accepting,
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let verifier = Arc::new(access::Verifier::new());
+        let mut doors = Vec::new();
         for (door, listener) in sockets.doors {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let site = serve::Site { shared: shared.clone(), door, verifier: verifier.clone() };
-            tokio::spawn(serve::accept(listener, Arc::new(site)));
+            doors.push(tokio::spawn(serve::accept(listener, Arc::new(site))));
+        }
+        if first {
+            tokio::spawn(names::keep(shared.clone()));
         }
         for socket in sockets.stun {
             let socket = tokio::net::UdpSocket::from_std(socket)?;
             tokio::spawn(stun::answer(socket, shared.clone()));
         }
-        // Ends too when the front was dropped without a word.
-        let _ = ended.changed().await;
+        // Ends too when the front was dropped without a word. What a door has accepted is a task of its own, so
+        // nobody is lost between the two.
+        let mut accepting = Some(accepting);
+        while stage.changed().await.is_ok() && *stage.borrow() != Stage::Ended {
+            for door in doors.drain(..) {
+                door.abort();
+                // Aborted, as asked.
+                let _ = door.await;
+            }
+            accepting.take();
+        }
         Ok::<(), io::Error>(())
     })?;
     runtime.shutdown_timeout(LAST_WORDS);

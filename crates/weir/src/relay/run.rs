@@ -5,9 +5,11 @@
 //!                                     └──► workers: counters, peers, drain
 //! ```
 //!
-//! Promises: everything listens before "ready" is said; at SIGTERM nobody new is taken, clients are told to come
+//! Promises: everything listens before "ready" is said, and before a relay that is taken over from ends; at SIGTERM nobody new is taken, clients are told to come
 //! back, and what waits for them is sent as far as they take it. Refuses: to start half.
 
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -20,11 +22,12 @@ use super::certificates::Identity;
 use super::front::listen::Door;
 use super::front::mesh::Mesh;
 use super::front::{self, Front, Live, Sockets};
+use super::handover::{self, Inherited};
 use super::settings::{Certificates, Io, Settings, Tls};
-use super::{Relay, metrics};
+use super::{Engine, Relay, metrics};
 use crate::config::Config;
 use crate::daemon::Broken;
-use crate::server::{Answer, Ask, Desk, Server, What};
+use crate::server::{Answer, Ask, Desk, Server, What, metrics_listener};
 use crate::view::{self, relay as told};
 
 /// Clients come back after this, spread over as much again, and try for the other.
@@ -32,6 +35,8 @@ const RECONNECT_IN: Duration = Duration::from_millis(100);
 const TRY_FOR: Duration = Duration::from_secs(10);
 /// What waits for clients at the end gets this long.
 const GRACE: Duration = Duration::from_secs(2);
+/// Those in the middle of their handshake at the end get this long to arrive, and hear the same as the others.
+const ARRIVALS: Duration = Duration::from_secs(2);
 /// How often it is looked whether all is well while nobody asks.
 const LOOK: Duration = Duration::from_secs(2);
 /// Descriptors that are no client's: rings, wakers, doors, files, pages that are asked for.
@@ -44,11 +49,17 @@ pub struct Started {
     pub metrics: Option<std::net::SocketAddr>,
     /// The configuration, read again at SIGHUP.
     pub file: Option<PathBuf>,
+    /// From the relay that answers on the control socket, if one does.
+    pub take_over: bool,
 }
 
 /// Everything that runs. The server goes first, then the front, then the workers.
 pub struct Running {
-    _server: Server,
+    server: Server,
+    /// Handed on with the doors.
+    metrics: Option<TcpListener>,
+    /// A successor has the sockets and is not ready yet.
+    succeeding: bool,
     front: Front,
     mesh: Mesh,
     sockets: Sockets,
@@ -61,10 +72,10 @@ pub struct Running {
 }
 
 /// A relay of a configuration file.
-pub fn start_file(path: &Path, config: &Config, socket: PathBuf) -> Result<Running, Broken> {
+pub fn start_file(path: &Path, config: &Config, socket: PathBuf, take_over: bool) -> Result<Running, Broken> {
     let settings = settings_of(path, config)?;
-    let started = Started { socket, metrics: config.control.metrics, file: Some(path.to_owned()) };
-    start(settings, started)
+    let (metrics, file) = (config.control.metrics, Some(path.to_owned()));
+    start(settings, Started { socket, metrics, file, take_over })
 }
 
 fn settings_of(path: &Path, config: &Config) -> Result<Settings, Broken> {
@@ -82,18 +93,38 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Broken
     place(&mut settings)?;
     raise_descriptors(&settings, &mut notices);
     let live = Live::new(&settings, certificates(&settings, &mut notices)?);
-    let sockets = Sockets::open(&settings.front).map_err(Broken)?;
+    // What was opened for us, and what another relay has: it serves until we are ready.
+    let mut inherited = Inherited::of(weir_io::process::passed_descriptors());
+    let mut predecessor = None;
+    if started.take_over
+        && let Some((before, sockets)) = handover::ask(&started.socket).map_err(Broken)?
+    {
+        inherited.extend(sockets);
+        predecessor = Some(before);
+    }
+    let sockets = Sockets::open(&settings.front, &mut inherited).map_err(Broken)?;
+    let metrics = started.metrics.map(|at| inherited.tcp(at).map_or_else(|| metrics_listener(at), Ok));
+    let metrics = metrics.transpose().map_err(Broken)?;
+    drop(inherited);
     let relay = Relay::start(&settings.engine).map_err(|e| Broken(e.to_string()))?;
     let relay = Arc::new(relay);
     let (asks_in, asks) = channel();
-    let waker = Waker::new().map_err(|e| Broken(format!("eventfd: {e}; raise the limit of open files")))?;
-    let desk = Desk { asks: asks_in, waker: Arc::new(waker) };
-    let server = Server::start(&started.socket, started.metrics, desk).map_err(Broken)?;
-    tracing::info!("control socket {}", started.socket.display());
+    let few = |e| Broken(format!("{e}; raise the limit of open files"));
+    let desk = Desk { asks: asks_in, waker: Arc::new(Waker::new().map_err(few)?) };
+    let own_metrics = metrics.as_ref().map(TcpListener::try_clone).transpose().map_err(few)?;
+    let mut server =
+        Server::new(&started.socket, predecessor.is_some(), own_metrics, desk).map_err(Broken)?;
     let front = Front::start(live, &sockets, relay.clone()).map_err(Broken)?;
     let mesh = Mesh::start(&settings.mesh_with, &front.shared).map_err(Broken)?;
+    if let Some(before) = predecessor {
+        server.take_place(&started.socket).map_err(Broken)?;
+        before.ready();
+    }
+    tracing::info!("control socket {}", started.socket.display());
     let running = Running {
-        _server: server,
+        server,
+        metrics,
+        succeeding: false,
         front,
         mesh,
         sockets,
@@ -106,6 +137,11 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Broken
     };
     running.say();
     Ok(running)
+}
+
+/// What waits for one client: bytes and frames.
+fn queues(engine: &Engine) -> (usize, usize) {
+    (engine.queue_bytes, engine.queue_frames)
 }
 
 /// A descriptor for each client there may be: most systems start programs with 1,024.
@@ -199,11 +235,15 @@ impl Running {
                 }
             };
             let Ask { what, answer } = ask;
-            let stop = matches!(what, What::Stop);
+            let end = match what {
+                What::Stop | What::Drain => Some(false),
+                What::Succeeded { ready: true } => Some(true),
+                _ => None,
+            };
             // Whoever asked may have gone; what was done stays done.
             let _ = answer.send(self.answer(what));
-            if stop {
-                return self.drain();
+            if let Some(succeeded) = end {
+                return self.drain(succeeded);
             }
         }
     }
@@ -227,11 +267,13 @@ impl Running {
     }
 
     /// Nobody new, a word to everybody, then what waits for them.
-    fn drain(self) -> Result<(), Broken> {
+    fn drain(self, succeeded: bool) -> Result<(), Broken> {
         tracing::info!("stopping: nobody new is taken, clients are told to come back");
-        let Running { _server, front, mesh, sockets, relay, .. } = self;
-        drop(mesh);
-        drop(sockets);
+        let Running { server, metrics, front, mesh, sockets, relay, .. } = self;
+        // Until the end it is seen that this one is there, unless another is in its place.
+        let _server = (!succeeded).then_some(server);
+        drop((metrics, mesh, sockets));
+        front.close(ARRIVALS);
         drop(front);
         relay.drain(RECONNECT_IN, TRY_FOR, GRACE);
         let report = relay.report();
@@ -259,7 +301,18 @@ impl Running {
             },
             What::Reload => self.reload(),
             What::Apply { file, folder, text, dry_run } => self.apply(&file, folder, text, dry_run),
-            What::Stop => Answer::json(200, &serde_json::json!({ "stopping": true })),
+            What::Stop | What::Drain => Answer::json(200, &serde_json::json!({ "stopping": true })),
+            What::HandOver(to) => self.hand_over(&to.0),
+            What::Succeeded { ready } => {
+                self.succeeding = false;
+                match ready {
+                    true => tracing::info!("another relay has taken over"),
+                    false => {
+                        tracing::error!("the relay that was to take over has failed; this one serves on")
+                    }
+                }
+                Answer::json(200, &ready)
+            }
             other => Answer::refusal(
                 404,
                 format!("{other:?}: this weir is a relay; ask for status, relay, peers or metrics"),
@@ -278,6 +331,22 @@ impl Running {
             balance: report.balance(),
             notices: self.notices.clone(),
             ..view::Status::default()
+        }
+    }
+
+    /// Another relay is to take over: it has the sockets too from now on.
+    fn hand_over(&mut self, to: &UnixStream) -> Answer {
+        if self.succeeding {
+            let why = "another relay is taking over already; wait for it to be ready, or stop it";
+            return Answer::refusal(409, why.to_owned());
+        }
+        match handover::give(to, &self.sockets, self.metrics.as_ref()) {
+            Ok(()) => {
+                tracing::info!("another relay is about to take over; this one serves until it is ready");
+                self.succeeding = true;
+                Answer::json(200, &true)
+            }
+            Err(why) => Answer::refusal(500, why),
         }
     }
 
@@ -321,6 +390,7 @@ impl Running {
         let differ = [
             ("access", now.front.access != then.front.access),
             ("limits", now.front.limits != then.front.limits),
+            ("queues", queues(&now.engine) != queues(&then.engine)),
             ("rates", now.front.rates != then.front.rates),
             ("home", now.front.home != then.front.home),
             ("debug", now.front.debug != then.front.debug),
@@ -339,6 +409,8 @@ impl Running {
             ("mesh_with", now.mesh_with != then.mesh_with),
             ("key", now.secret.public() != then.secret.public()),
             ("cpus", now.cpus != then.cpus),
+            ("io", now.io != then.io),
+            ("buffers", now.engine.buffers != then.engine.buffers),
             ("clients above those of the start", then.front.limits.clients > now.engine.clients),
         ];
         applied.notes =
@@ -351,8 +423,11 @@ impl Running {
         front.http = self.settings.front.http.clone();
         front.stun = self.settings.front.stun.clone();
         front.tls = self.settings.front.tls;
-        let merged = Settings { front, mesh_key: next.mesh_key, ..self.settings.clone() };
+        let mut engine = self.settings.engine.clone();
+        (engine.queue_bytes, engine.queue_frames) = queues(&next.engine);
+        let merged = Settings { front, engine, mesh_key: next.mesh_key, ..self.settings.clone() };
         let tls = certificates(&merged, &mut Vec::new())?;
+        self.relay.reload(&merged.engine);
         self.front.shared.limiter.change(&merged.front.limits);
         self.front.shared.live.store(Arc::new(Live::new(&merged, tls)));
         self.settings = merged;

@@ -102,14 +102,27 @@ pub struct Acme {
     pub store: PathBuf,
     /// PEM of the authority that signed the directory's own certificate; the system's otherwise.
     pub root: Option<PathBuf>,
+    pub challenge: Challenge,
+}
+
+/// How an authority sees that the name leads here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Challenge {
+    /// HTTP-01: over port 80.
+    #[default]
+    Http,
+    /// TLS-ALPN-01: over port 443.
+    TlsAlpn,
 }
 
 /// Who may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Asked about each client.
+    /// Socket of a tailscaled of this host that must know each client.
+    pub tailscaled: Option<PathBuf>,
+    /// URL that is asked about each client.
     pub verify: Option<String>,
-    /// What becomes of clients while nobody answers there.
+    /// What becomes of clients while nobody answers at the URL.
     pub fail_open: bool,
     /// When there are any, nobody else.
     pub allow: Vec<Key>,
@@ -117,7 +130,7 @@ pub struct Access {
 
 impl Default for Access {
     fn default() -> Access {
-        Access { verify: None, fail_open: true, allow: Vec::new() }
+        Access { tailscaled: None, verify: None, fail_open: true, allow: Vec::new() }
     }
 }
 

@@ -266,7 +266,7 @@ impl Worker {
                 return None;
             }
         };
-        let who = Who { conn: at.conn, key, role, address, place: newcomer.place };
+        let who = Who { conn: at.conn, key, role, address, held: newcomer.held };
         let mut client = Client::new(who, stream, wrap, self.hash, &rates, self.now);
         count_sent(&mut self.tally, &greeting);
         client.control = greeting;

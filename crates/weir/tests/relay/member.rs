@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use weir::relay::{Crypt, Engine, Newcomer, Rates, Relay, Report, Role};
+use weir::relay::{Crypt, Engine, Held, Newcomer, Rates, Relay, Report, Role};
 use weir_core::relay::frame::{HEADER, KEY, head};
 use weir_core::relay::handshake::{ClientInfo, Secret, ServerInfo};
 use weir_core::relay::{Frame, Key, Kind};
@@ -115,7 +115,7 @@ impl Member {
             unread: Vec::new(),
             ideal: true,
             rates: how.rates,
-            place: None,
+            held: Held::Nothing,
         });
         Member { key, secret, socket: ours, wire, received: Vec::new() }
     }

@@ -85,7 +85,7 @@ fn a_sender_beyond_its_rate_is_read_more_slowly_and_loses_nothing() {
 #[test]
 fn a_receiver_beyond_its_rate_gets_what_its_queue_holds() {
     let relay = engine(1, |engine| engine.queue_bytes = 50_000);
-    let rates = Rates { receive: None, send: Some(Rate { bytes_per_second: 500_000, burst: 20_000 }) };
+    let rates = Rates { receive: None, send: Some(Rate { bytes_per_second: 100_000, burst: 20_000 }) };
     let mut a = Member::join(&relay, 1);
     let mut b = Member::join_as(&relay, 2, As { rates, ..As::default() });
     flood(&mut a, &b, 2000);

@@ -1,4 +1,4 @@
-//! Certificates by ACME (RFC 8555): one name, HTTP-01 challenges, renewed when a third of the time is left.
+//! Certificates by ACME (RFC 8555): one name, a challenge over HTTP or TLS, renewed when a third of the time is left.
 //!
 //! ```text
 //!  <store>/account.json     the account at this directory, mode 600
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Promises: a fetch that fails changes nothing, and is tried again after a minute, two, four … six hours, so that
-//! an authority's limits are respected. Refuses: challenges but HTTP-01; names that would leave the store.
+//! an authority's limits are respected. Refuses: challenges but HTTP-01 and TLS-ALPN-01; names that would leave the store.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -14,20 +14,22 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwapOption;
 use instant_acme::{
     Account, AccountBuilder, AccountCredentials, AuthorizationStatus, ChallengeType, Identifier, NewAccount,
     NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use rustls::ServerConfig;
 use zeroize::Zeroizing;
 
 use super::files::Files;
-use super::{Identity, validity};
-use crate::relay::settings::Acme;
+use super::{Identity, alpn, validity};
+use crate::relay::settings::{Acme, Challenge};
 
 /// Between looks at whether it is time to renew.
 const LOOK: Duration = Duration::from_secs(3600);
@@ -38,23 +40,33 @@ const RETRY_LAST: Duration = Duration::from_secs(6 * 3600);
 /// An authority looks at the challenge from several places: that takes seconds, rarely more.
 const ORDER_TIME: Duration = Duration::from_secs(120);
 
-/// Answers to HTTP-01 challenges that are being asked now.
+/// Answers to challenges that are being asked now.
 #[derive(Debug, Default)]
-pub struct Challenges(Mutex<BTreeMap<String, String>>);
+pub struct Challenges {
+    /// HTTP-01: by token.
+    http: Mutex<BTreeMap<String, String>>,
+    /// TLS-ALPN-01: for the one name there is.
+    tls: ArcSwapOption<ServerConfig>,
+}
 
 impl Challenges {
-    /// The answer for this token.
-    pub fn answer(&self, token: &str) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned()
+    fn answers(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.http.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, token: &str, answer: &str) {
-        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.insert(token.to_string(), answer.to_string());
+    /// The answer for this token.
+    pub fn answer(&self, token: &str) -> Option<String> {
+        self.answers().get(token).cloned()
+    }
+
+    /// What a TLS connection for the challenge is met with, while there is one.
+    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.tls.load_full()
     }
 
     fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.answers().clear();
+        self.tls.store(None);
     }
 }
 
@@ -85,8 +97,12 @@ impl Keeper {
         let result = self.order(challenges).await;
         challenges.clear();
         let pem = result.map_err(|error| {
+            let port = match self.settings.challenge {
+                Challenge::Http => "port 80 included",
+                Challenge::TlsAlpn => "to port 443",
+            };
             format!(
-                "certificate of {} cannot be fetched from {}: {error}; the name has to lead here, port 80 included",
+                "certificate of {} cannot be fetched from {}: {error}; the name has to lead here, {port}",
                 self.name, self.settings.directory
             )
         })?;
@@ -130,10 +146,23 @@ impl Keeper {
                 AuthorizationStatus::Pending => {}
                 _ => return Err(format!("authorization is {:?}", authorization.status)),
             }
+            let (kind, name) = match self.settings.challenge {
+                Challenge::Http => (ChallengeType::Http01, "HTTP-01"),
+                Challenge::TlsAlpn => (ChallengeType::TlsAlpn01, "TLS-ALPN-01"),
+            };
             let mut challenge = authorization
-                .challenge(ChallengeType::Http01)
-                .ok_or_else(|| "authority offers no HTTP-01 challenge".to_string())?;
-            challenges.set(&challenge.token, challenge.key_authorization().as_str());
+                .challenge(kind)
+                .ok_or_else(|| format!("authority offers no {name} challenge; choose another `challenge`"))?;
+            let answer = challenge.key_authorization();
+            match self.settings.challenge {
+                Challenge::Http => {
+                    challenges.answers().insert(challenge.token.clone(), answer.as_str().to_owned());
+                }
+                Challenge::TlsAlpn => {
+                    let config = alpn::config(&self.name, answer.digest().as_ref())?;
+                    challenges.tls.store(Some(config));
+                }
+            }
             challenge.set_ready().await.map_err(said)?;
         }
         Ok(())
@@ -175,7 +204,7 @@ pub fn keep(identity: &Weak<Identity>) {
         Ok(runtime) => runtime,
         Err(error) => return tracing::error!("relay: acme: cannot run: {error}; start the relay again"),
     };
-    // The challenge is asked for over port 80, which opens about now.
+    // The challenge is asked for over ports that open about now.
     let mut pause = BEGIN;
     let mut retry = RETRY_FIRST;
     loop {
@@ -264,6 +293,7 @@ mod tests {
             contact: None,
             store: "/nowhere".into(),
             root: None,
+            challenge: Challenge::Http,
         };
         for name in ["", "../a", "a/b", "*.example.com", ".."] {
             assert!(Keeper::new(&settings, name).is_err(), "{name}");

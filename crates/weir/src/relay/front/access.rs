@@ -1,4 +1,4 @@
-//! Who is let in: the list of keys, then a verifier asked over HTTP.
+//! Who is let in: the list of keys, then those a tailscaled of this host knows, then a verifier asked over HTTP.
 //!
 //! ```text
 //! POST URL  {"NodePublic": "nodekey:…", "Source": "192.0.2.7"}   ─►   {"Allow": true}
@@ -9,6 +9,7 @@
 //! yes is a no.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use weir_core::relay::frame::Key;
 
 use super::counters::{Counters, count};
+use super::tailscaled;
 use crate::relay::settings::Access;
 
 /// The verifier has this long.
@@ -72,6 +74,9 @@ impl Verifier {
             count(&counters.denied);
             return Err(Denied("its key is not in `allow`".into()));
         }
+        if let Some(socket) = &access.tailscaled {
+            known(socket, key, counters).await?;
+        }
         let Some(url) = &access.verify else { return Ok(()) };
         let asked = tokio::time::timeout(PATIENCE, self.ask(url, key, source)).await;
         match asked.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}"))) {
@@ -116,6 +121,25 @@ impl Verifier {
             e.source().map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}"))
         })?;
         Ok(verdict(response).await)
+    }
+}
+
+/// Whether the tailscaled of this host knows the key.
+async fn known(socket: &Path, key: &Key, counters: &Counters) -> Result<(), Denied> {
+    match tailscaled::knows(socket, key).await {
+        Ok(true) => {
+            count(&counters.verified);
+            Ok(())
+        }
+        Ok(false) => {
+            count(&counters.denied);
+            Err(Denied("tailscaled does not know its key".into()))
+        }
+        Err(why) => {
+            count(&counters.unanswered);
+            tracing::warn!("tailscaled {}: {why}; {key} is kept out", socket.display());
+            Err(Denied("tailscaled does not answer".into()))
+        }
     }
 }
 

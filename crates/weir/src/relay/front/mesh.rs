@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
@@ -27,13 +27,35 @@ use super::upgrade::{Kindred, Proved, newcomer};
 use super::wire::{Broken, Wire};
 use super::{Live, Shared};
 use crate::relay::settings::Remote;
-use crate::relay::{Role, keyfile};
+use crate::relay::{Held, Role, keyfile};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const BACKOFF: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// How often it is looked whether the other relay is still there.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often it is looked whether the other relay is still there, should it not be heard.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// Kept with a dialled connection: whoever dialled hears of its end.
+#[derive(Debug)]
+pub struct Line {
+    there: Arc<AtomicBool>,
+    dialler: Thread,
+}
+
+impl Line {
+    /// Of this thread; the flag is down once the connection has ended.
+    fn new() -> (Line, Arc<AtomicBool>) {
+        let there = Arc::new(AtomicBool::new(true));
+        (Line { there: there.clone(), dialler: thread::current() }, there)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.there.store(false, Ordering::Release);
+        self.dialler.unpark();
+    }
+}
 
 /// The threads that dial; dropping it ends them.
 pub struct Mesh {
@@ -75,7 +97,8 @@ fn keep(remote: &Remote, shared: &Shared, ended: &AtomicBool) {
     let mut backoff = BACKOFF;
     while !ended.load(Ordering::Acquire) {
         let live = shared.live.load_full();
-        let dialled = runtime.block_on(async { timeout(PATIENCE, dial(remote, &live, shared)).await });
+        let (line, there) = Line::new();
+        let dialled = runtime.block_on(async { timeout(PATIENCE, dial(remote, &live, shared, line)).await });
         match dialled.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}"))) {
             Ok(None) => {
                 tracing::info!("mesh {}: is this relay itself; it is not dialled", remote.name);
@@ -84,24 +107,20 @@ fn keep(remote: &Remote, shared: &Shared, ended: &AtomicBool) {
             Ok(Some(key)) => {
                 tracing::info!("mesh {}: connected to {key}", remote.name);
                 backoff = BACKOFF;
-                while is_here(shared, key) && !ended.load(Ordering::Acquire) {
+                while there.load(Ordering::Acquire) && !ended.load(Ordering::Acquire) {
                     thread::park_timeout(LOOK);
                 }
                 tracing::info!("mesh {}: connection ended", remote.name);
             }
             Err(why) => tracing::warn!("mesh {}: {why}; tried again in {backoff:?}", remote.name),
         }
-        if !ended.load(Ordering::Acquire) {
-            thread::park_timeout(backoff);
+        // A line that ended has unparked us already.
+        let until = Instant::now() + backoff;
+        while !ended.load(Ordering::Acquire) && Instant::now() < until {
+            thread::park_timeout(until.saturating_duration_since(Instant::now()));
         }
         backoff = (backoff * 2).min(BACKOFF_MAX);
     }
-}
-
-fn is_here(shared: &Shared, key: Key) -> bool {
-    // A connection just handed over is its worker's a moment later.
-    thread::sleep(Duration::from_millis(200));
-    shared.relay.connections().iter().any(|c| c.key == key && c.role == Role::Dialled)
 }
 
 fn said(broken: Broken) -> String {
@@ -113,7 +132,7 @@ fn said(broken: Broken) -> String {
 }
 
 /// The other relay's key, once its connection is the workers'; nothing when it is this relay.
-async fn dial(remote: &Remote, live: &Live, shared: &Shared) -> Result<Option<Key>, String> {
+async fn dial(remote: &Remote, live: &Live, shared: &Shared, line: Line) -> Result<Option<Key>, String> {
     let stream = TcpStream::connect((remote.host.as_str(), remote.port)).await.map_err(|e| e.to_string())?;
     let peer = stream.peer_addr().map_err(|e| e.to_string())?;
     options(&stream);
@@ -150,7 +169,7 @@ async fn dial(remote: &Remote, live: &Live, shared: &Shared) -> Result<Option<Ke
     let answer = Frame::parse(Kind::ServerInfo as u8, &answer).map_err(|e| e.to_string())?;
     ServerInfo::open(&live.secret, &server, &answer).map_err(|e| e.to_string())?;
     let proved = Proved { key: server, info, between: None, early: Vec::new() };
-    let of = Kindred { role: Role::Dialled, websocket: false, ideal: true, place: None };
+    let of = Kindred { role: Role::Dialled, websocket: false, ideal: true, held: Held::Line(line) };
     let newcomer = newcomer(wire, proved, live, peer, of, &shared.counters);
     let newcomer = newcomer.map_err(|end| format!("its connection cannot be taken over ({})", end.name()))?;
     shared.relay.admit(newcomer);

@@ -7,7 +7,6 @@
 //! /robots.txt  /  /debug/            the last for the prefixes in `debug` only
 //! ```
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::http::{Answer, Head};
@@ -23,7 +22,7 @@ const ACME: &str = "/.well-known/acme-challenge/";
 const HSTS: &str = "max-age=63072000; includeSubDomains";
 
 /// The page for a request that is not an upgrade.
-pub async fn page(shared: &Shared, live: &Live, door: Door, tls: bool, from: IpAddr, head: &Head) -> Answer {
+pub fn page(shared: &Shared, live: &Live, door: Door, tls: bool, from: IpAddr, head: &Head) -> Answer {
     let answer = match head.path.as_str() {
         "/generate_204" => no_content(head),
         path if path.starts_with(ACME) => challenge(live, &path[ACME.len()..]),
@@ -35,7 +34,7 @@ pub async fn page(shared: &Shared, live: &Live, door: Door, tls: bool, from: IpA
             Answer::text(200, "").with("Access-Control-Allow-Origin", "*")
         }
         "/derp" => Answer::text(426, "DERP requires connection upgrade\n").with("Upgrade", "DERP"),
-        "/bootstrap-dns" => bootstrap_dns(live, head).await,
+        "/bootstrap-dns" => bootstrap_dns(shared, live, head),
         "/robots.txt" => Answer::text(200, "User-agent: *\nDisallow: /\n"),
         "/" => home(live),
         path if path.starts_with("/debug/") && live.front.debug.iter().any(|s| s.contains(from)) => {
@@ -94,18 +93,9 @@ fn home(live: &Live) -> Answer {
 }
 
 /// Addresses of one name of the list, or of all of them.
-async fn bootstrap_dns(live: &Live, head: &Head) -> Answer {
+fn bootstrap_dns(shared: &Shared, live: &Live, head: &Head) -> Answer {
     let asked = head.asked("q").map(|name| name.trim_end_matches('.').to_ascii_lowercase());
-    let mut found: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
-    for name in &live.front.bootstrap_dns {
-        if asked.as_ref().is_some_and(|a| a != name) {
-            continue;
-        }
-        if let Ok(addresses) = tokio::net::lookup_host((name.as_str(), 0)).await {
-            let addresses: Vec<IpAddr> = addresses.map(|a| a.ip()).collect();
-            found.insert(name.clone(), addresses);
-        }
-    }
+    let found = shared.names.of(&live.front.bootstrap_dns, asked.as_deref());
     let body = serde_json::to_string(&found).unwrap_or_else(|_| "{}".to_owned());
     Answer::new(200, "application/json", body)
 }

@@ -20,6 +20,7 @@ use super::listen::Door;
 use super::upgrade::{Upgrade, derp, timed};
 use super::wire::{Broken, Wire};
 use super::{Live, Shared, pages};
+use crate::relay::certificates::alpn;
 
 /// Out of descriptors or memory: tried again after this.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -88,6 +89,13 @@ impl Site {
                 if live.front.tls.by_kernel() {
                     wire.by_records();
                 }
+                if let Some(challenge) = tls.identity.challenge_tls()
+                    && timed(step, wire.offers(alpn::PROTOCOL)).await?
+                {
+                    timed(step, wire.accept(challenge)).await?;
+                    wire.close().await;
+                    return Err(End::Pages);
+                }
                 let facts = timed(step, wire.accept(tls.config.clone())).await?;
                 let counters = &self.shared.counters;
                 match facts.version {
@@ -115,7 +123,7 @@ impl Site {
                     Err(answer) => answer.write(false, false),
                 },
                 _ => {
-                    let answer = self.page(&live, &wire, peer, &head).await;
+                    let answer = self.page(&live, &wire, peer, &head);
                     answer.write(head.method == "HEAD", head.keep_alive)
                 }
             };
@@ -129,8 +137,8 @@ impl Site {
         }
     }
 
-    async fn page(&self, live: &Live, wire: &Wire, peer: SocketAddr, head: &Head) -> Answer {
-        pages::page(&self.shared, live, self.door, wire.is_tls(), peer.ip(), head).await
+    fn page(&self, live: &Live, wire: &Wire, peer: SocketAddr, head: &Head) -> Answer {
+        pages::page(&self.shared, live, self.door, wire.is_tls(), peer.ip(), head)
     }
 
     /// Says so: a client shows it to its user.

@@ -25,7 +25,7 @@ use super::serve::Site;
 use super::websocket::{self, Unframer};
 use super::wire::{Broken, Wire};
 use super::{Live, Shared};
-use crate::relay::{Crypt, Newcomer, Role, keyfile};
+use crate::relay::{Crypt, Held, Newcomer, Role, keyfile};
 
 /// What `Upgrade` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ pub async fn derp(
     }
     let role = if mesh { Role::Mesh } else { Role::Client };
     let ideal = head.field("ideal-node").is_none_or(str::is_empty);
-    let of = Kindred { role, websocket, ideal, place: Some(place) };
+    let of = Kindred { role, websocket, ideal, held: Held::Place(place) };
     let newcomer = newcomer(wire, proved, &live, peer, of, &shared.counters)?;
     count(&shared.counters.clients);
     admit(shared, newcomer);
@@ -133,8 +133,7 @@ pub(super) struct Kindred {
     pub role: Role,
     pub websocket: bool,
     pub ideal: bool,
-    /// Relays that we dialled take none.
-    pub place: Option<Place>,
+    pub held: Held,
 }
 
 pub(super) fn newcomer(
@@ -183,7 +182,7 @@ pub(super) fn newcomer(
         unread: parts.unread,
         ideal: of.ideal,
         rates,
-        place: of.place,
+        held: of.held,
     })
 }
 

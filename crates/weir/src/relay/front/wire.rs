@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
+use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use weir_io::tls::record::missing;
@@ -83,6 +84,23 @@ impl Wire {
     /// TLS as the server.
     pub async fn accept(&mut self, config: Arc<ServerConfig>) -> Result<Facts, Broken> {
         self.handshake(Handshake::server(config)?).await
+    }
+
+    /// Whether the client speaks this protocol (ALPN). Nothing is answered, and nothing of what it said is used up.
+    pub async fn offers(&mut self, protocol: &[u8]) -> Result<bool, Broken> {
+        self.secure = true;
+        loop {
+            let (mut acceptor, mut said) = (Acceptor::default(), self.received.as_slice());
+            while !said.is_empty() && acceptor.read_tls(&mut said)? > 0 {}
+            match acceptor.accept() {
+                Ok(Some(accepted)) => {
+                    let offered = accepted.client_hello().alpn();
+                    return Ok(offered.is_some_and(|mut all| all.any(|one| one == protocol)));
+                }
+                Ok(None) => self.receive().await?,
+                Err((error, _)) => return Err(Broken::Tls(error)),
+            }
+        }
     }
 
     pub async fn handshake(&mut self, tls: Handshake) -> Result<Facts, Broken> {

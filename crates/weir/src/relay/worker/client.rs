@@ -17,8 +17,7 @@ use weir_io::stream::{Buffer, Part, StreamId};
 use super::backlog::Backlog;
 use super::routes::{KeyHash, KeySet, Last};
 use super::wrap::Wrap;
-use crate::relay::front::limits::Place;
-use crate::relay::{Rate, Rates, Role};
+use crate::relay::{Held, Rate, Rates, Role};
 
 /// Control frames that wait for one client: the list of 1,000,000 peers a watcher asks for is 64 MB.
 pub const CONTROL_MOST: usize = 80 << 20;
@@ -119,7 +118,7 @@ pub struct Who {
     pub key: Key,
     pub role: Role,
     pub address: SocketAddr,
-    pub place: Option<Place>,
+    pub held: Held,
 }
 
 #[derive(Debug)]
@@ -166,13 +165,13 @@ pub struct Client {
     pub bytes_received: u64,
     pub bytes_sent: u64,
     pub dropped: u64,
-    /// Given back to the front with the connection.
-    _place: Option<Place>,
+    /// Goes with the connection.
+    _held: Held,
 }
 
 impl Client {
     pub fn new(who: Who, stream: StreamId, wrap: Wrap, hash: KeyHash, rates: &Rates, now: Nanos) -> Client {
-        let Who { conn, key, role, address, place } = who;
+        let Who { conn, key, role, address, held } = who;
         let bucket = |rate: &Rate| Box::new(Bucket::new(rate.bytes_per_second, rate.burst, now));
         let side = if role == Role::Dialled { Side::Client } else { Side::Server };
         Client {
@@ -207,7 +206,7 @@ impl Client {
             bytes_received: 0,
             bytes_sent: 0,
             dropped: 0,
-            _place: place,
+            _held: held,
         }
     }
 

@@ -13,6 +13,7 @@ use super::net::{CLIENTS, Net};
 use super::peers::{PATIENCE, patiently};
 use super::server::{Kind, Plan, Relay};
 use super::tailnet::{Node, Tailnet, Way};
+use super::tools::probe;
 use crate::content::bytes;
 
 both! {
@@ -21,6 +22,7 @@ both! {
     a_stream_survives_a_relay_that_is_asked_to_end: ["tailscale", "tailscaled", "headscale"];
     the_controller_admits_and_refuses: ["tailscale", "tailscaled", "headscale"];
     a_controller_that_is_away_refuses_nobody: ["tailscale", "tailscaled", "headscale"];
+    a_tailscaled_lets_in_whom_it_knows_and_nobody_while_it_is_away: ["tailscale", "tailscaled", "headscale", "derpprobe"];
     a_client_by_websocket_meets_one_without: ["tailscale", "tailscaled", "headscale"];
     clients_of_two_relays_of_a_mesh_meet: ["tailscale", "tailscaled", "headscale", "derper"];
 }
@@ -135,6 +137,36 @@ fn a_controller_that_is_away_refuses_nobody(kind: Kind) {
     let _relay = Plan::new(kind).verify(Admission::url()).start(&net);
     let tailnet = Tailnet::start(&net, ONE);
     meet(&tailnet.nodes);
+}
+
+/// The relay asks the first node's tailscaled; a client of nobody's network comes with a key of its own.
+fn a_tailscaled_lets_in_whom_it_knows_and_nobody_while_it_is_away(kind: Kind) {
+    let net = Net::new();
+    let mut open = Plan::new(kind).start(&net);
+    let tailnet = Tailnet::start(&net, ONE);
+    meet(&tailnet.nodes);
+    open.kill();
+
+    let socket = tailnet.nodes[0].socket();
+    let mut relay = Plan::new(kind).tailscaled(socket).start(&net);
+    meet(&tailnet.nodes);
+    let good = probe(&net, 1).unwrap_or_default();
+    let stranger = "derp/weir/900-0/900-0/mesh".to_string();
+    assert!(!good.contains(&stranger), "a key of nobody's is let in\n{}", relay.log());
+    relay.kill();
+
+    let away = Plan::new(kind).tailscaled(net.folder.join("nobody")).start(&net);
+    let [one, two] = &tailnet.nodes;
+    patiently("a client is kept out", || away.log().contains(&refusal(kind)).then_some(()));
+    assert!(!one.reaches(two) && !two.reaches(one), "let in by nobody\n{}", away.log());
+}
+
+/// What is logged of a client that cannot be asked about.
+fn refusal(kind: Kind) -> String {
+    match kind {
+        Kind::Derper => "failed to query local tailscaled status".into(),
+        Kind::Weir => "kept out: tailscaled does not answer".into(),
+    }
 }
 
 fn a_client_by_websocket_meets_one_without(kind: Kind) {

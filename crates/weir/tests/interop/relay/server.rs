@@ -1,5 +1,6 @@
 //! A relay of either kind, told the same things in its own words.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use weir_io::process;
@@ -25,6 +26,8 @@ pub struct Plan {
     which: usize,
     /// Asks this URL about each client.
     verify: Option<String>,
+    /// Asks the tailscaled at this socket.
+    tailscaled: Option<PathBuf>,
     /// One of a mesh with the other.
     mesh: bool,
 }
@@ -37,7 +40,7 @@ pub struct Relay {
 
 impl Plan {
     pub fn new(kind: Kind) -> Plan {
-        Plan { kind, which: 0, verify: None, mesh: false }
+        Plan { kind, which: 0, verify: None, tailscaled: None, mesh: false }
     }
 
     pub fn second(self) -> Plan {
@@ -46,6 +49,10 @@ impl Plan {
 
     pub fn verify(self, url: String) -> Plan {
         Plan { verify: Some(url), ..self }
+    }
+
+    pub fn tailscaled(self, socket: PathBuf) -> Plan {
+        Plan { tailscaled: Some(socket), ..self }
     }
 
     pub fn mesh(self) -> Plan {
@@ -87,6 +94,9 @@ impl Plan {
         if let Some(url) = &self.verify {
             command.args(["-verify-client-url", url]);
         }
+        if let Some(socket) = &self.tailscaled {
+            command.arg("-verify-clients").arg("-socket").arg(socket);
+        }
         if self.mesh {
             command.arg("-mesh-psk-file").arg(mesh_key(net)).args(["-mesh-with", NAMES[1 - self.which]]);
         }
@@ -102,6 +112,9 @@ impl Plan {
         );
         if let Some(url) = &self.verify {
             text += &format!("verify = \"{url}\"\n");
+        }
+        if let Some(socket) = &self.tailscaled {
+            text += &format!("verify_tailscaled = {socket:?}\n");
         }
         if self.mesh {
             let key = mesh_key(net);

@@ -174,6 +174,11 @@ impl Node {
         self.running.log()
     }
 
+    /// Where this node's tailscaled answers.
+    pub fn socket(&self) -> PathBuf {
+        self.running.socket.clone()
+    }
+
     /// What `tailscale` says, and whether it ended well.
     pub fn ask(&self, args: &[&str]) -> (bool, String) {
         let mut ask = Command::new(path("tailscale"));

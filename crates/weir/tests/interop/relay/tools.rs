@@ -16,7 +16,7 @@ const PROBE_FIELDS: [&str; 9] =
     ["Regions", "RegionID", "RegionCode", "RegionName", "Nodes", "Name", "HostName", "IPv4", "DERPPort"];
 
 /// Runs every probe that is for one relay, or for a mesh, once between `relays`: which were good, or what it said of bad ones.
-fn probe(net: &Net, relays: usize) -> Result<Vec<String>, String> {
+pub fn probe(net: &Net, relays: usize) -> Result<Vec<String>, String> {
     let map = net.file("map.json", &map(relays, PROBE_FIELDS));
     let mut probe = command(net, &net.clients[0], path("derpprobe"));
     probe.arg("--derp-map").arg(format!("file://{}", map.display())).args(["--once", "--spread=false"]);

@@ -1,0 +1,241 @@
+//! One relay takes over from another: its listening sockets go to the successor, and only then does it end.
+//!
+//! ```text
+//! successor                                  the one before (control socket)
+//! POST /v1/handover ───────────────────────► a line and the sockets (SCM_RIGHTS); serves on
+//! files, workers, threads; listens with it
+//! "ready" ─────────────────────────────────► takes nobody new, says Restarting, drains, ends
+//! ```
+//!
+//! Promises: a listening socket never closes, so no connection is refused by the kernel meanwhile; a successor that fails
+//! before it is ready changes nothing. Refuses: a second successor while the first is on its way.
+//!
+//! What a service manager opened for us (`LISTEN_FDS`) is taken the same way.
+
+use std::io::{self, IoSlice, IoSliceMut, Write as _};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketType, recvmsg, sendmsg, sockopt,
+};
+use serde::{Deserialize, Serialize};
+
+use super::front::Sockets;
+use crate::server::{HANDOVER, READY};
+
+/// As many as the kernel passes at once; a configuration names at most 97.
+const PASSED_MAX: usize = 253;
+/// The one before answers at once, or is stuck.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Of its answer, head and all.
+const ANSWER_MAX: usize = 16 << 10;
+
+/// What goes with the sockets.
+#[derive(Debug, Serialize, Deserialize)]
+struct Handed {
+    pid: u32,
+    sockets: usize,
+}
+
+/// Sockets that listen already, of whoever had them before.
+#[derive(Debug, Default)]
+pub struct Inherited(Vec<(SocketType, SocketAddr, OwnedFd)>);
+
+impl Inherited {
+    /// Those of the internet that listen, or are datagram sockets.
+    pub fn of(descriptors: Vec<OwnedFd>) -> Inherited {
+        let known = |fd: OwnedFd| {
+            let kind = sockopt::socket_type(&fd).ok()?;
+            if kind == SocketType::STREAM && !sockopt::socket_acceptconn(&fd).ok()? {
+                return None;
+            }
+            rustix::io::ioctl_fionbio(&fd, true).ok()?;
+            // Only to ask for its address.
+            let listener = TcpListener::from(fd);
+            let address = listener.local_addr().ok()?;
+            Some((kind, address, OwnedFd::from(listener)))
+        };
+        Inherited(descriptors.into_iter().filter_map(known).collect())
+    }
+
+    pub fn extend(&mut self, others: Inherited) {
+        self.0.extend(others.0);
+    }
+
+    /// One that listens there.
+    pub fn tcp(&mut self, address: SocketAddr) -> Option<TcpListener> {
+        self.take(SocketType::STREAM, address).map(TcpListener::from)
+    }
+
+    pub fn udp(&mut self, address: SocketAddr) -> Option<UdpSocket> {
+        self.take(SocketType::DGRAM, address).map(UdpSocket::from)
+    }
+
+    fn take(&mut self, kind: SocketType, address: SocketAddr) -> Option<OwnedFd> {
+        let at = self.0.iter().position(|one| one.0 == kind && serves(one.1, address))?;
+        Some(self.0.swap_remove(at).2)
+    }
+}
+
+/// Where there is no IPv6, every address was every IPv4 address.
+fn serves(bound: SocketAddr, wanted: SocketAddr) -> bool {
+    let both = bound.ip().is_unspecified() && wanted.ip().is_unspecified() && wanted.is_ipv6();
+    bound == wanted || both && bound.port() == wanted.port()
+}
+
+/// The relay that serves until we are ready.
+#[derive(Debug)]
+pub struct Predecessor {
+    stream: UnixStream,
+    pub pid: u32,
+}
+
+/// Asks the relay on this control socket for its sockets; nothing where none runs.
+pub fn ask(socket: &Path) -> Result<Option<(Predecessor, Inherited)>, String> {
+    let shown = socket.display();
+    let stream = match UnixStream::connect(socket) {
+        Ok(stream) => stream,
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
+        Err(e) => {
+            return Err(format!(
+                "take over: control socket {shown}: {e}; run as the user the relay before runs as"
+            ));
+        }
+    };
+    let (line, descriptors) = exchange(&stream).map_err(|e| {
+        format!("take over: the relay on {shown} did not hand over ({e}); see its log, or stop it first")
+    })?;
+    let Ok(handed) = serde_json::from_str::<Handed>(&line) else {
+        let why = serde_json::from_str(&line).map_or(line, |refusal: crate::view::Refusal| refusal.error);
+        return Err(format!("take over: {}", why.trim()));
+    };
+    if descriptors.len() != handed.sockets {
+        return Err(format!(
+            "take over: {} of {} sockets arrived; raise the limit of open files",
+            descriptors.len(),
+            handed.sockets
+        ));
+    }
+    Ok(Some((Predecessor { stream, pid: handed.pid }, Inherited::of(descriptors))))
+}
+
+/// The question, and what comes after the head of the answer: a line, and descriptors beside it.
+fn exchange(mut stream: &UnixStream) -> io::Result<(String, Vec<OwnedFd>)> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let question = format!(
+        "POST /v1/handover HTTP/1.1\r\nhost: weir\r\nconnection: upgrade\r\nupgrade: {HANDOVER}\r\n\
+         content-length: 0\r\n\r\n"
+    );
+    stream.write_all(question.as_bytes())?;
+    let (mut answer, mut descriptors) = (Vec::new(), Vec::new());
+    loop {
+        let text = String::from_utf8_lossy(&answer);
+        if let Some((_, body)) = text.split_once("\r\n\r\n")
+            && let Some((line, _)) = body.split_once('\n')
+        {
+            return Ok((line.to_owned(), descriptors));
+        }
+        if answer.len() > ANSWER_MAX || receive(stream, &mut answer, &mut descriptors)? == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its answer broke off"));
+        }
+    }
+}
+
+/// More of a stream, and the descriptors that come with it.
+fn receive(stream: &UnixStream, into: &mut Vec<u8>, descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut piece = [0; 4 << 10];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut piece)];
+    let got = recvmsg(stream, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    into.extend_from_slice(&piece[..got.bytes]);
+    Ok(got.bytes)
+}
+
+impl Predecessor {
+    /// From now on it is ours.
+    pub fn ready(mut self) {
+        match self.stream.write_all(READY) {
+            Ok(()) => tracing::info!("taken over from process {}, which drains and ends", self.pid),
+            Err(e) => {
+                tracing::warn!("process {}, to be taken over from, has ended by itself ({e})", self.pid)
+            }
+        }
+    }
+}
+
+/// The other side: everything that listens, to the successor. It is still ours.
+pub fn give(to: &UnixStream, sockets: &Sockets, metrics: Option<&TcpListener>) -> Result<(), String> {
+    let doors = sockets.doors.iter().map(|(_, listener)| listener.as_fd());
+    let stun = sockets.stun.iter().map(|socket| socket.as_fd());
+    let all: Vec<BorrowedFd<'_>> = doors.chain(stun).chain(metrics.map(|m| m.as_fd())).collect();
+    let handed = Handed { pid: std::process::id(), sockets: all.len() };
+    let line = serde_json::to_string(&handed).map_err(|e| e.to_string())? + "\n";
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !beside.push(SendAncillaryMessage::ScmRights(&all)) {
+        return Err(format!("{} sockets, expected at most {PASSED_MAX}", all.len()));
+    }
+    // A line fits into any socket's buffer.
+    sendmsg(to, &[IoSlice::new(line.as_bytes())], &mut beside, SendFlags::NOSIGNAL)
+        .map(drop)
+        .map_err(|e| format!("handover: the sockets cannot be passed ({})", io::Error::from(e)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_found_by_what_they_are_and_where_they_listen_and_once() {
+        let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let (at, datagrams) = (tcp.local_addr().expect("bound"), udp.local_addr().expect("bound"));
+        let file = std::fs::File::open("/dev/null").expect("there is one");
+        let mut all = Inherited::of(vec![tcp.into(), udp.into(), file.into()]);
+        assert_eq!(all.0.len(), 2, "a file is no socket");
+        assert!(all.tcp(datagrams).is_none() && all.udp(at).is_none());
+        assert!(all.tcp(at).is_some() && all.tcp(at).is_none());
+        assert!(all.udp(datagrams).is_some());
+    }
+
+    #[test]
+    fn every_address_is_every_ipv4_address_where_there_is_no_ipv6() {
+        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        assert!(serves(at("0.0.0.0:443"), at("[::]:443")) && serves(at("[::]:443"), at("[::]:443")));
+        assert!(!serves(at("0.0.0.0:443"), at("[::]:80")) && !serves(at("[::]:443"), at("0.0.0.0:443")));
+        assert!(!serves(at("127.0.0.1:443"), at("[::]:443")));
+    }
+
+    #[test]
+    fn what_is_given_arrives_and_is_the_same_socket() {
+        let (here, there) = UnixStream::pair().expect("a pair");
+        let mut sockets = Sockets::default();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        sockets.doors.push((super::super::front::listen::Door::Relay, listener));
+        give(&here, &sockets, None).expect("given");
+        let (mut line, mut descriptors) = (Vec::new(), Vec::new());
+        receive(&there, &mut line, &mut descriptors).expect("received");
+        assert!(line.ends_with(b"\"sockets\":1}\n"), "{}", String::from_utf8_lossy(&line));
+        let taken = Inherited::of(descriptors).tcp(at).expect("it listens there");
+        drop(sockets);
+        let _one = std::net::TcpStream::connect(at).expect("it listens on");
+        taken.set_nonblocking(false).expect("set");
+        taken.accept().expect("the connection is its");
+    }
+}
