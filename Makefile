@@ -2,11 +2,11 @@
 #   make demo   build (2 min 30 s on two cores), run a real interleaved experiment (1 min), write a report
 #   make test   format, lints, every test; ends with the counts
 
-.PHONY: help demo test interop setup build build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test interop questions setup build build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make interop | build | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make interop | questions | build | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -21,7 +21,13 @@ test: setup lint
 interop: setup
 	./scripts/interop
 
-# what labs/ipsec-unused.toml compares with
+# the founding questions, under 40 minutes on two cores as root: runs/<date>-<machine>-question-*, docs/answers.md, README.md
+QUESTIONS = unused-ipsec ciphers placement spd relay
+questions: build build-without-ipsec
+	./target/release/weir-lab run $(QUESTIONS:%=labs/question-%.toml) --into runs
+	./target/release/weir-lab answers docs/answers.md README.md
+
+# what labs/question-unused-ipsec.toml compares with
 build-without-ipsec: setup
 	cargo build --release -p weir-lab --no-default-features --target-dir target/without-ipsec
 

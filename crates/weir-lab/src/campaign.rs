@@ -26,7 +26,7 @@ use crate::bed::ssh::SshBed;
 use crate::experiment::Experiment;
 use crate::manifest::{self, Build, Machine, Manifest, Repeated};
 use crate::model::{Bed, Configuration, LabError, Sample, Topology};
-use crate::progress::Progress;
+use crate::progress::{Progress, Whole};
 use crate::report;
 use crate::result::Results;
 use crate::schedule::{Slot, grouped, schedule};
@@ -48,6 +48,8 @@ pub struct Plan<'a> {
     pub repeats: Option<Repeated>,
     /// Once set, the run under way is the last.
     pub stop: &'a AtomicBool,
+    /// Of campaigns one after another, where this one stands.
+    pub whole: Option<Whole>,
 }
 
 /// What came of it.
@@ -166,34 +168,56 @@ fn measure(
     if let Some(cut) = plan.experiment.slicing() {
         return sliced::measure(plan, store, beds, runnable, slots, (session, cut));
     }
-    let mut progress = Progress::new(slots.len(), plan.experiment.runs);
+    let mut progress = Progress::new(slots.len(), plan.experiment.runs, plan.whole.clone());
     let mut failures = vec![0; runnable.len()];
     for slot in slots {
         if plan.stop.load(Ordering::Acquire) {
             progress.say("interrupted: reporting what was measured");
             break;
         }
-        let configuration = runnable[slot.configuration];
-        let name = &configuration.name;
+        let mut runs = Runs { plan, store, beds, progress: &mut progress, failures: &mut failures, session };
+        if !runs.whole(slot, runnable[slot.configuration])? {
+            break;
+        }
+    }
+    progress.finish();
+    Ok(())
+}
+
+/// Runs measured one by one.
+struct Runs<'a, 'p> {
+    plan: &'a Plan<'p>,
+    store: &'a Store,
+    beds: &'a mut Beds,
+    progress: &'a mut Progress,
+    /// In a row, by configuration.
+    failures: &'a mut [usize],
+    session: usize,
+}
+
+impl Runs<'_, '_> {
+    /// One run, on disk; `false` where an interrupt cut it.
+    fn whole(&mut self, slot: &Slot, configuration: &Configuration) -> Result<bool, LabError> {
+        let (plan, name, progress) = (self.plan, &configuration.name, &mut *self.progress);
         progress.begin(slot, name);
         let started_unix_ms = manifest::unix_ms();
         // What this machine lacks stays lacking; another host may be back by the next block.
         let elsewhere = configuration.topology == Topology::Ssh;
-        let outcome = if elsewhere || failures[slot.configuration] < FAILURES_IN_A_ROW {
-            one(plan, beds, configuration, slot.seed, &|line| progress.say(line)).and_then(possible)
+        let failures = &mut self.failures[slot.configuration];
+        let outcome = if elsewhere || *failures < FAILURES_IN_A_ROW {
+            one(plan, self.beds, configuration, slot.seed, &|line| progress.say(line)).and_then(possible)
         } else {
             Err(LabError(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
         };
         if plan.experiment.method.is_search() && outcome.is_err() && plan.stop.load(Ordering::Acquire) {
             progress.say("interrupted: the search under way is not kept; reporting what was measured");
-            break;
+            return Ok(false);
         }
-        failures[slot.configuration] = if outcome.is_ok() { 0 } else { failures[slot.configuration] + 1 };
-        let said = keep(plan, store, name, slot, (session, started_unix_ms), outcome)?;
+        *failures = if outcome.is_ok() { 0 } else { *failures + 1 };
+        let said = keep(plan, self.store, name, slot, (self.session, started_unix_ms), outcome)?;
         progress.end(slot, name, &said);
+        Ok(true)
     }
-    progress.finish();
-    Ok(())
 }
 
 /// Puts a run on disk; what is said of it.

@@ -1,5 +1,6 @@
 //! The command line: each flag beside its help.
 
+mod answers;
 mod breakdown;
 mod cachesim;
 mod compare;
@@ -10,9 +11,11 @@ mod list;
 mod ministat;
 mod plan;
 mod profile;
+mod report;
 mod rerun;
 mod resume;
 mod run;
+mod several;
 mod simulate;
 mod verify;
 
@@ -24,7 +27,7 @@ use clap::{Parser, Subcommand};
 
 use crate::bed::memory::process;
 use crate::model::LabError;
-use crate::{agent, doctor, report};
+use crate::{agent, doctor};
 
 const AFTER: &str = "\
 Examples:
@@ -32,10 +35,12 @@ Examples:
   weir-lab run labs/demo.toml                measure; the report opens in any browser
   weir-lab run labs/demo.toml --quick        the same in seconds, with smoke values
   weir-lab run labs/forwarding-frame-size.toml --only '*-64' --runs 20
+  weir-lab run labs/*.toml --into runs       one after the other, time left over all of them
   weir-lab plan out/demo                     how many runs it would take to see less
   weir-lab resume out/demo                   go on after Ctrl-C, a crash or a power cut
   weir-lab rerun out/demo                    the same experiment once more, from its manifest
   weir-lab report out/demo                   derive every figure again from the raw runs
+  weir-lab answers README.md                 what the newest campaigns say, into a document
   weir-lab profile --cpu 1 --svg out.svg     where a running machine spends its time
   weir-lab compare out/demo out/demo.1       what changed from one campaign to another
   weir-lab history out                       every campaign there in time order, and what changed when
@@ -67,10 +72,9 @@ enum Command {
     /// Repeat a campaign's experiment from its manifest, into a new folder.
     Rerun(rerun::Rerun),
     /// Derive result.json, report.md and report.html again from manifest and raw runs.
-    Report {
-        /// Folder of a campaign, as given to `run --out`.
-        dir: PathBuf,
-    },
+    Report(report::Report),
+    /// Write what the newest campaigns say into documents, between markers.
+    Answers(answers::Answers),
     /// Say what changed between the profiles of two configurations, frame by frame.
     Diff(diff::Diff),
     /// Say where CPU time goes by kind of work: crypto, copy, lookup, driver, …
@@ -119,7 +123,8 @@ pub fn main() -> ExitCode {
         Command::Run(run) => run.go(),
         Command::Resume(again) => again.go(),
         Command::Rerun(rerun) => rerun.go(),
-        Command::Report { dir } => again(&dir),
+        Command::Report(report) => report.go(),
+        Command::Answers(answers) => answers.go(),
         Command::Diff(diff) => diff.go(),
         Command::Breakdown(breakdown) => breakdown.go(),
         Command::Cachesim(cachesim) => cachesim.go(),
@@ -149,13 +154,6 @@ fn print(text: &str) {
 fn json<T: serde::Serialize>(document: &T) -> Result<String, LabError> {
     let text = serde_json::to_string_pretty(document).map_err(|e| LabError(format!("--json: {e}")))?;
     Ok(text + "\n")
-}
-
-fn again(dir: &std::path::Path) -> Result<ExitCode, LabError> {
-    let results = report::write(dir)?;
-    println!("{}", results.answer);
-    println!("{}", dir.join("report.html").display());
-    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

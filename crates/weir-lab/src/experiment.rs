@@ -7,6 +7,7 @@
 //! Promises: a malformed file is refused whole, with the line and column, what was expected and what to
 //! write instead; what cannot run here is kept, with the reason. Refuses: two configurations of one name.
 
+pub mod answer;
 pub mod control;
 mod expand;
 mod file;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Configuration, LabError, Subject};
 use crate::search::method::Method;
 use crate::stats::Analysis;
+use answer::Said;
 pub use expand::{frame_label, kebab};
 pub use file::Axis;
 use hosts::{Commands, Hosts};
@@ -78,6 +80,9 @@ pub struct Experiment {
     /// Of subjects `command`, by configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub commands: BTreeMap<String, Commands>,
+    /// What is said of the figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<Said>,
 }
 
 /// A configuration, and why it cannot run here if the file already shows that it cannot.

@@ -2,6 +2,7 @@
 
 pub mod across;
 pub mod agent;
+pub mod answers;
 pub mod bed;
 pub mod cachesim;
 pub mod campaign;

@@ -7,8 +7,36 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::schedule::Slot;
 
+/// Campaigns one after another, and where one of them stands. Lengths are what files promise, without setting up.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// From 1.
+    pub place: usize,
+    pub of: usize,
+    /// Of the campaigns before, as promised and as it was.
+    pub promised: Duration,
+    pub spent: Duration,
+    /// Of this campaign and of those after it, as promised.
+    pub own: Duration,
+    pub later: Duration,
+}
+
+/// Setting up a run takes no more than twice the run, or the campaigns before were of another kind.
+const SLOWEST: f64 = 3.0;
+
+impl Whole {
+    /// What the campaigns after this one will take, by how far promises held so far: `done` of this one took `passed`.
+    pub fn after(&self, done: f64, passed: Duration) -> Duration {
+        let promised = self.promised.as_secs_f64() + self.own.as_secs_f64() * done;
+        let spent = self.spent.as_secs_f64() + passed.as_secs_f64();
+        let pace = if promised > 0.0 { (spent / promised).clamp(1.0, SLOWEST) } else { 1.0 };
+        self.later.mul_f64(pace)
+    }
+}
+
 pub struct Progress {
     bar: Option<ProgressBar>,
+    whole: Option<Whole>,
     total: usize,
     blocks: usize,
     done: usize,
@@ -16,7 +44,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new(total: usize, blocks: usize) -> Progress {
+    pub fn new(total: usize, blocks: usize, whole: Option<Whole>) -> Progress {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(total as u64);
             let form = "{bar:32.cyan/dim} {pos}/{len} runs · {msg} · {elapsed} passed";
@@ -26,7 +54,7 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Progress { bar, total, blocks, done: 0, started: Instant::now() }
+        Progress { bar, whole, total, blocks, done: 0, started: Instant::now() }
     }
 
     /// A run begins.
@@ -83,8 +111,15 @@ impl Progress {
         if self.done == 0 {
             return "measuring the first run".into();
         }
-        let per_run = self.started.elapsed() / self.done as u32;
-        format!("{} left", human(per_run * (self.total - self.done) as u32))
+        let passed = self.started.elapsed();
+        let own = passed / self.done as u32 * (self.total - self.done) as u32;
+        match &self.whole {
+            None => format!("{} left", human(own)),
+            Some(whole) => {
+                let all = own + whole.after(self.done as f64 / self.total as f64, passed);
+                format!("{} left, {} of all; {} of {}", human(own), human(all), whole.place, whole.of)
+            }
+        }
     }
 }
 
@@ -101,6 +136,18 @@ pub fn human(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_to_come_takes_as_much_longer_than_promised_as_what_was() {
+        let seconds = Duration::from_secs;
+        let (promised, spent, own) = (seconds(100), seconds(150), seconds(40));
+        let whole = Whole { place: 2, of: 3, promised, spent, own, later: seconds(200) };
+        // 120 s promised, 180 s passed
+        assert_eq!(whole.after(0.5, seconds(30)), seconds(300));
+        assert_eq!(whole.after(0.5, seconds(3000)), seconds(600), "one that hangs says nothing of others");
+        let first = Whole { promised: seconds(0), spent: seconds(0), ..whole };
+        assert_eq!(first.after(0.0, seconds(0)), seconds(200));
+    }
 
     #[test]
     fn durations_read_as_people_say_them() {

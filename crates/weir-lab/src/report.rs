@@ -3,6 +3,7 @@
 //! Promises: [`write`] derives everything from manifest and raw runs, so that a report can be made again
 //! and must come out the same. Refuses: a figure that is not in the raw files.
 
+pub mod answers;
 pub mod caches;
 pub mod cliffs;
 pub mod comparisons;

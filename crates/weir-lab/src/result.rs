@@ -4,6 +4,7 @@
 //! every printed figure. docs/result-json.md describes each field.
 
 mod answer;
+pub mod answers;
 pub mod cliffs;
 mod doubts;
 pub mod searched;
@@ -22,7 +23,8 @@ use crate::stats::compare::{Pair, Rules, compare, mean_interval};
 use crate::stats::paired::Series;
 use crate::stats::warnings::Warning;
 use crate::stats::{Comparison, Summary};
-use crate::store::{self, Run};
+use crate::store::{self, Run, read::Runs};
+use answers::Answered;
 use cliffs::Sought;
 use searched::Searched;
 
@@ -58,6 +60,9 @@ pub struct Results {
     pub notes: Vec<Noted>,
     pub warnings: Vec<Doubt>,
     pub skipped: Vec<Skipped>,
+    /// What the experiment says of its figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<Answered>,
 }
 
 /// One configuration's runs.
@@ -162,10 +167,11 @@ pub fn derive(dir: &Path) -> Result<(Manifest, Results), LabError> {
     }
     let interrupted = doubts::of_sessions(&manifest, &evidence);
     results.warnings.extend(interrupted.into_iter().map(Doubt::of));
+    results.answers = answers::of(&manifest.experiment, manifest.seed, &results, &evidence.runs);
     Ok((manifest, results))
 }
 
-fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results {
+fn summarise(manifest: &Manifest, runs: &Runs) -> Results {
     let experiment = &manifest.experiment;
     let mut outcomes: Vec<Outcome> = experiment
         .configurations
@@ -173,7 +179,7 @@ fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results 
         .filter(|p| !manifest.skipped.contains_key(&p.configuration.name))
         .map(|p| {
             let none = Vec::new();
-            outcome(&p.configuration, runs.get(&p.configuration.name).unwrap_or(&none), &experiment.metric)
+            outcome_of(&p.configuration, runs.get(&p.configuration.name).unwrap_or(&none), &experiment.metric)
         })
         .collect();
     share_of_ceiling(manifest, &mut outcomes);
@@ -206,6 +212,7 @@ fn summarise(manifest: &Manifest, runs: &BTreeMap<String, Vec<Run>>) -> Results 
         skipped: skipped
             .map(|(name, reason)| Skipped { configuration: name.clone(), reason: reason.clone() })
             .collect(),
+        answers: Vec::new(),
     };
     results.warnings = doubts::of(manifest, &results).into_iter().map(Doubt::of).collect();
     results.answer = answer::sentence(&results, experiment.pairs.len());
@@ -218,7 +225,7 @@ impl Doubt {
     }
 }
 
-fn outcome(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outcome {
+fn outcome_of(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outcome {
     let samples: Vec<&Sample> = runs.iter().filter_map(|r| r.sample.as_ref()).collect();
     let measured = || runs.iter().filter_map(|r| Some((r, metric.of(r.sample.as_ref()?)?)));
     let figures: Vec<f64> = measured().map(|(_, figure)| figure).collect();
@@ -288,7 +295,7 @@ fn share_of_ceiling(manifest: &Manifest, outcomes: &mut [Outcome]) {
 fn comparisons(
     manifest: &Manifest,
     outcomes: &[Outcome],
-    runs: &BTreeMap<String, Vec<Run>>,
+    runs: &Runs,
     pairs: &[(String, String)],
 ) -> Vec<Comparison> {
     // runs of one block that an interrupt parted are no pair: a block is one only within a session
@@ -299,7 +306,10 @@ fn comparisons(
     let metric = &manifest.experiment.metric;
     let rounds: Vec<Vec<Vec<f64>>> = outcomes
         .iter()
-        .map(|o| runs.get(&o.configuration.name).map_or(Vec::new(), |runs| in_rounds(runs, metric)))
+        .map(|o| {
+            runs.get(&o.configuration.name)
+                .map_or(Vec::new(), |runs| in_rounds(runs, manifest.experiment.slicing().is_some(), metric))
+        })
         .collect();
     let series = |name: &str| {
         let at = outcomes.iter().position(|o| o.configuration.name == name && !o.figures.is_empty())?;
@@ -312,10 +322,14 @@ fn comparisons(
     compare(&pairs, Rules { analysis, margin_percent, seed: manifest.seed })
 }
 
-/// The metric of every slice of each run that has a figure; empty where runs are whole.
-fn in_rounds(runs: &[Run], metric: &Metric) -> Vec<Vec<f64>> {
+/// The metric of every slice of each run that has a figure; empty where runs are whole. One that is whole among
+/// sliced ones is a round by itself.
+fn in_rounds(runs: &[Run], sliced: bool, metric: &Metric) -> Vec<Vec<f64>> {
     let measured = runs.iter().filter_map(|r| r.sample.as_ref().filter(|s| metric.of(s).is_some()));
     let of = |sample: &Sample| {
+        if sliced && sample.slices.is_empty() {
+            return metric.of(sample).into_iter().collect();
+        }
         let slices = sample.slices.iter().map(|s| metric.of(&s.sample()));
         slices.collect::<Option<Vec<f64>>>().unwrap_or_default()
     };

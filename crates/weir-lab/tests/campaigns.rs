@@ -26,7 +26,7 @@ fn small() -> Experiment {
 
 fn measured(folder: &Folder, stop: &std::sync::atomic::AtomicBool) -> Results {
     let argv = vec!["weir-lab".into()];
-    let plan = Plan { experiment: small(), seed: 7, dir: &folder.0, argv, repeats: None, stop };
+    let plan = Plan { experiment: small(), seed: 7, dir: &folder.0, argv, repeats: None, stop, whole: None };
     campaign::run(plan).expect("memory needs nothing").results
 }
 

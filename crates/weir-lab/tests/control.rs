@@ -31,7 +31,8 @@ fn measured(folder: &Folder) -> Results {
     let changes = Changes { control: true, ..Changes::default() };
     let experiment = Experiment::parse("control", "control.toml", BODY, &changes).expect("valid");
     let argv = vec!["weir-lab".into()];
-    let plan = Plan { experiment, seed: 3, dir: &folder.0, argv, repeats: None, stop: &false.into() };
+    let plan =
+        Plan { experiment, seed: 3, dir: &folder.0, argv, repeats: None, stop: &false.into(), whole: None };
     campaign::run(plan).expect("memory needs nothing").results
 }
 

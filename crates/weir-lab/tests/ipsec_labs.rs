@@ -12,10 +12,15 @@ use program::{run, text};
 use weir_lab::result::{Outcome, Results};
 
 fn measured(lab: &str) -> (Folder, Results) {
+    only(lab, &["*"])
+}
+
+fn only(lab: &str, patterns: &[&str]) -> (Folder, Results) {
     let folder = Folder::absent(lab);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../labs/{lab}.toml"));
     let (file, out) = (file.to_string_lossy(), folder.0.to_string_lossy());
-    let output = run(&["run", &file, "--quick", "--seed", "1", "--out", &out]);
+    let fixed = ["run", &file, "--quick", "--seed", "1", "--out", &out, "--only"];
+    let output = run(&[&fixed, patterns].concat());
     assert!(output.status.success(), "{lab}: {}", text(&output.stderr));
     let results: Results = serde_json::from_str(&folder.read("result.json")).expect("a result");
     assert_eq!((results.runs_failed, results.runs_missing), (0, 0), "{lab}");
@@ -25,7 +30,7 @@ fn measured(lab: &str) -> (Folder, Results) {
 
 #[test]
 fn ciphers_have_their_plot_and_stand_beside_the_cipher_alone() {
-    let (folder, results) = measured("ipsec-ciphers");
+    let (folder, results) = only("question-ciphers", &["*-policy", "*-route"]); // gateways need root
     assert_eq!(results.configurations.len(), 42, "21 ciphers, two modes");
     assert_eq!((results.comparisons.len(), results.metric.0.as_str()), (21, "mbps"));
     for outcome in &results.configurations {
@@ -39,6 +44,8 @@ fn ciphers_have_their_plot_and_stand_beside_the_cipher_alone() {
     }
     let (page, report) = (folder.read("report.html"), folder.read("report.md"));
     assert!(page.contains("megabits delivered a second by cipher, in memory"), "no plot by cipher");
+    assert!(page.contains("95 % interval of the mean"), "no intervals");
+    assert!(report.contains("| aes-cbc-256+hmac-sha1-96 | "), "no row a cipher in the answer");
     assert!(report.contains("## Beside the cipher alone") && page.contains("Beside the cipher alone"));
 }
 
@@ -56,10 +63,11 @@ fn sizes_modes_and_policies_run_in_both_directions() {
 
 #[test]
 fn unused_ipsec_is_measured_in_processes_and_the_build_without_is_named_if_it_is_not_there() {
-    let (folder, results) = measured("ipsec-unused");
-    let beside = results.outcome("beside-route-inet").expect("it ran");
+    let (folder, results) = measured("question-unused-ipsec");
+    let beside = results.outcome("spd-inet").expect("it ran");
+    assert_eq!(beside.further["spd_scanned_percent"].median, 100.0, "every packet asks, and nothing matches");
     assert!(beside.notes.iter().any(|n| n.contains("in a process of its own")), "{:?}", beside.notes);
-    let without = results.skipped.iter().find(|s| s.configuration == "without-ipsec-inet");
+    let without = results.skipped.iter().find(|s| s.configuration == "without-inet");
     match without {
         Some(skipped) => assert!(skipped.reason.contains("make build-without-ipsec"), "{skipped:?}"),
         None => assert!(folder.read("report.md").contains("features: none")),
@@ -87,6 +95,15 @@ fn depth_of_the_match_has_its_table_and_every_lookup_answers() {
     all("null-in-linear-1000", "scanned");
     all("null-in-classifier-1000", "classified");
     assert!(share("gcm-out-cache-1000", "hit") > 0.0, "twenty flows in 4,096 buckets");
+}
+
+#[test]
+fn both_directions_and_families_have_their_table_of_the_published_indexes() {
+    let (folder, results) = measured("question-spd");
+    assert_eq!(results.configurations.len(), 48, "two directions, two families, three lookups, four indexes");
+    let report = folder.read("report.md");
+    assert_eq!(report.matches("| index | baseline | optimised | classifier |").count(), 4, "{report}");
+    assert!(report.contains("**With the flow cache, index 1000 against index 2: IPv4 in "), "{report}");
 }
 
 #[test]

@@ -229,8 +229,15 @@ fn campaign(name: &str) -> (Folder, Results) {
     let folder = Folder::absent(name);
     let experiment = Experiment::parse("small", "small.toml", SMALL, &Changes::default()).expect("valid");
     let argv = vec!["weir-lab".to_string()];
-    let plan =
-        Plan { experiment, seed: 7, dir: &folder.0, argv: argv.clone(), repeats: None, stop: &false.into() };
+    let plan = Plan {
+        experiment,
+        seed: 7,
+        dir: &folder.0,
+        argv: argv.clone(),
+        repeats: None,
+        stop: &false.into(),
+        whole: None,
+    };
     let results = campaign::run(plan).expect("memory needs nothing").results;
     (folder, results)
 }

@@ -284,8 +284,7 @@ impl Ready {
 impl Ready {
     /// What the SPD was asked, and changes of it.
     fn asked(&self, counted: &[Counts], figures: &mut BTreeMap<String, f64>) -> Result<(), LabError> {
-        let Some(p) = self.ipsec.filter(|p| p.mode == Mode::Policy && p.direction != Direction::Beside)
-        else {
+        let Some(p) = self.ipsec.filter(|p| p.mode == Mode::Policy && !p.is_aside()) else {
             return Ok(());
         };
         let mut all = LookupCounters::default();

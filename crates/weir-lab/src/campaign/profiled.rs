@@ -49,7 +49,7 @@ pub fn profile(
     if slots.is_empty() {
         return Ok(());
     }
-    let mut progress = Progress::new(slots.len(), plan.experiment.profile);
+    let mut progress = Progress::new(slots.len(), plan.experiment.profile, plan.whole.clone());
     for slot in slots {
         if plan.stop.load(Ordering::Acquire) {
             progress.say("interrupted: profiles are missing");

@@ -73,6 +73,7 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
         argv: wish.argv,
         repeats: None,
         stop: wish.stop,
+        whole: None,
     };
     measure(&plan, &store, &mut beds, &runnable(&manifest), &slots, session)?;
     profiled::profile(&plan, &store, &mut beds, &runnable(&manifest))?;

@@ -7,14 +7,14 @@
 //!
 //! Promises: what slows the machine for a moment touches all that are compared; nothing but the one measured
 //! takes processor time; a group is on disk before the next begins, and is measured again whole when a crash
-//! cut it. A configuration that fails leaves its group, which goes on.
+//! cut it. A configuration that fails leaves its group, which goes on. Runs of other topologies are whole.
 
 use std::sync::atomic::Ordering;
 
-use super::{Beds, FAILURES_IN_A_ROW, Plan, bed_of, keep, possible};
+use super::{Beds, FAILURES_IN_A_ROW, Plan, Runs, bed_of, keep, possible};
 use crate::experiment::{Experiment, Slicing};
 use crate::manifest;
-use crate::model::{Configuration, LabError, Prepared, Sample, Trial, slices};
+use crate::model::{Configuration, LabError, Prepared, Sample, Topology, Trial, slices};
 use crate::progress::Progress;
 use crate::schedule::{Slot, rounds};
 use crate::store::Store;
@@ -27,12 +27,20 @@ pub fn measure(
     slots: &[Slot],
     (session, cut): (usize, Slicing),
 ) -> Result<(), LabError> {
-    let mut progress = Progress::new(slots.len(), plan.experiment.runs);
+    let mut progress = Progress::new(slots.len(), plan.experiment.runs, plan.whole.clone());
     let mut failures = vec![0; runnable.len()];
     for together in together(&plan.experiment, runnable, slots) {
         if plan.stop.load(Ordering::Acquire) {
             progress.say("interrupted: reporting what was measured");
             break;
+        }
+        if together.iter().any(|s| runnable[s.configuration].topology != Topology::Memory) {
+            let mut runs =
+                Runs { plan, store, beds, progress: &mut progress, failures: &mut failures, session };
+            for slot in together {
+                runs.whole(slot, runnable[slot.configuration])?;
+            }
+            continue;
         }
         let started_unix_ms = manifest::unix_ms();
         let mut seats: Vec<Seat<'_>> = Vec::with_capacity(together.len());

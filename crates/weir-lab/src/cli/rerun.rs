@@ -53,6 +53,7 @@ impl Rerun {
             argv: std::env::args().collect(),
             repeats: Some(repeats),
             stop: stop_flag()?,
+            whole: None,
         })?;
         let code = finish(&done, &dir);
         eprintln!("next: weir-lab compare {} {}", self.run.display(), dir.display());

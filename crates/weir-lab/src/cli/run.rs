@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use weir_io::signal;
 
+use super::several;
 use crate::campaign::{self, Done, Plan, Resume};
 use crate::experiment::{Changes, Experiment};
 use crate::manifest::unix_ms;
@@ -17,18 +18,22 @@ use crate::report::{self, digits, figure, range};
 use crate::result::Results;
 
 /// Exit code of an interrupted campaign, as shells report SIGINT.
-const INTERRUPTED: u8 = 130;
+pub(super) const INTERRUPTED: u8 = 130;
 /// Doubts a terminal shows; the report has all.
 const DOUBTS: usize = 8;
 
 #[derive(Args)]
 pub struct Run {
-    /// The experiment, such as labs/demo.toml.
-    file: PathBuf,
+    /// The experiment, such as labs/demo.toml; several with --into.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// Folder for manifest, raw runs and reports [default: out/<experiment>]. An earlier campaign there is
     /// kept under a new name.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Folder that gets a folder a campaign, `<date>-<machine>-<experiment>`; of several files one after the other.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "resume"])]
+    into: Option<PathBuf>,
     /// Smoke values for every parameter: passes through everything in seconds, proves nothing.
     #[arg(long)]
     quick: bool,
@@ -67,7 +72,15 @@ impl Run {
             only: self.only.clone(),
             control: self.control,
         };
-        let experiment = Experiment::load(&self.file, &changes)?;
+        // a malformed file is refused before the first campaign begins
+        let experiments = self.files.iter().map(|file| Experiment::load(file, &changes));
+        let experiments = experiments.collect::<Result<Vec<_>, _>>()?;
+        if let Some(into) = &self.into {
+            return several::go(experiments, into, self.seed, stop_flag()?);
+        }
+        let [experiment] = <[Experiment; 1]>::try_from(experiments).map_err(|all| {
+            LabError(format!("{} experiments: --into DIR gives each a folder of its own", all.len()))
+        })?;
         let dir = self.out.unwrap_or_else(|| PathBuf::from("out").join(&experiment.name));
         let stop = stop_flag()?;
         let argv = std::env::args().collect();
@@ -77,7 +90,8 @@ impl Run {
         } else {
             announce(&experiment, &dir);
             let seed = self.seed.unwrap_or_else(unix_ms);
-            campaign::run(Plan { experiment, seed, dir: &dir, argv, repeats: None, stop })?
+            let whole = None;
+            campaign::run(Plan { experiment, seed, dir: &dir, argv, repeats: None, stop, whole })?
         };
         Ok(finish(&done, &dir))
     }

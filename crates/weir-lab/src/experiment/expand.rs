@@ -7,6 +7,7 @@ use std::path::Path;
 use toml::Spanned;
 use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 
+use super::answer::Said;
 use super::file::{
     Axis, BuildName, Cpus, File, Flows, Frame, Many, Pace, Port, Quick, Routes, Shape, Slices,
 };
@@ -51,7 +52,7 @@ impl Partial {
     }
 }
 
-pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<Experiment, LabError> {
+pub fn expand(name: &str, mut file: File, quick: bool, place: Place<'_>) -> Result<Experiment, LabError> {
     let mut partials: Vec<Partial> = Vec::new();
     let mut names = BTreeSet::new();
     let mut commands = BTreeMap::new();
@@ -85,12 +86,14 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         }
     }
     let pairs = pairs(&file, &partials, quick, place)?;
+    let written = std::mem::take(&mut file.answer);
     let axis = file.axis.or_else(|| numeric_axis(&partials));
     let mut configurations: Vec<Planned> = partials.into_iter().map(|p| p.planned).collect();
     if file.ceiling {
         let ceilings = ceilings(&configurations);
         configurations.extend(ceilings);
     }
+    let answers = answers(written, (!quick).then_some(&configurations), &pairs, place)?;
     let window_ms =
         if quick { file.quick.window.as_ref().map_or(QUICK_WINDOW_MS, |m| m.0) } else { file.window.0 };
     let method = method(file.method, file.quick.method, quick, window_ms, place)?;
@@ -116,9 +119,30 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         configurations,
         hosts,
         commands,
+        answers,
     };
     experiment.refuse_slices().map_err(|message| place(cut_at, message))?;
     Ok(experiment)
+}
+
+/// Smoke values may leave out configurations that an answer is about: then it is not held against them.
+fn answers(
+    written: Vec<Spanned<Said>>,
+    configurations: Option<&Vec<Planned>>,
+    pairs: &[(String, String)],
+    place: Place<'_>,
+) -> Result<Vec<Said>, LabError> {
+    let names: Option<Vec<&str>> =
+        configurations.map(|all| all.iter().map(|p| p.configuration.name.as_str()).collect());
+    let each = |said: Spanned<Said>| {
+        let at = said.span();
+        let said = said
+            .into_inner()
+            .resolve()
+            .and_then(|said| names.as_ref().map_or(Ok(()), |names| said.check(names, pairs)).map(|()| said));
+        said.map_err(|message| place(at, message))
+    };
+    written.into_iter().map(each).collect()
 }
 
 fn slices(written: Option<Spanned<Slices>>, smoke: Option<Slices>, quick: bool) -> Option<usize> {

@@ -10,6 +10,7 @@ use serde::{Deserialize as DeriveDeserialize, Serialize};
 use toml::Spanned;
 use weir_core::ipsec::flow_cache::BUCKETS_MAX;
 
+use super::answer::Said;
 use super::hosts::{Commands, Hosts};
 use super::ipsec::IpsecShape;
 use super::method::Written;
@@ -77,6 +78,9 @@ pub struct File {
     pub quick: Quick,
     /// The machines of the `ssh` topology.
     pub hosts: Option<Spanned<Hosts>>,
+    /// What is said of the figures.
+    #[serde(default)]
+    pub answer: Vec<Spanned<Said>>,
 }
 
 /// A configuration, or several when values are lists.

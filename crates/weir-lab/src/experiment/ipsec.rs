@@ -214,16 +214,16 @@ fn refuse_spd(c: &Configuration, p: &Protection) -> Result<(), String> {
         }
         _ => {}
     }
-    if spd.action == Action::Bypass && p.direction != Direction::In {
+    if spd.action == Action::Bypass && p.direction == Direction::Out {
         return refused(format!(
-            "action \"bypass\" with direction \"{}\": it is for packets that come in sealed and leave in clear: use \
-             direction = \"in\"",
+            "action \"bypass\" with direction \"{}\": it is for packets that leave in clear: use direction = \
+             \"in\" or \"beside\"",
             kebab(&p.direction)
         ));
     }
     if p.direction == Direction::Beside && (spd.rules.is_some() || spd.churn > 0) {
         return refused(
-            "direction \"beside\" asks no SPD: remove `rules` and `churn`, or use \"in\" or \"out\"".into(),
+            "direction \"beside\" asks no policy that matches: remove `rules` and `churn`, or use \"in\" or \"out\"".into(),
         );
     }
     if spd.churn > 0 && p.policies < 2 {

@@ -8,7 +8,9 @@
 //! A group is what the pairs connect, not the whole block: slices that are compared lie as close in time as
 //! they can, and no more than a group has to fit into memory.
 //!
-//! Refuses: topologies that cannot stand still between slices, searches, slices too short for a clock or a
+//! Only the memory topology can stand still between slices; runs of others in the same file are whole.
+//!
+//! Refuses: files of other topologies alone, pairs of both kinds, searches, slices too short for a clock or a
 //! pace, and groups too large for a machine.
 
 use std::time::Duration;
@@ -79,14 +81,22 @@ impl Experiment {
             ));
         }
         let all: Vec<&Configuration> = self.configurations.iter().map(|p| &p.configuration).collect();
-        for c in &all {
-            if c.topology != Topology::Memory {
-                return Err(format!(
-                    "slices: configuration {}: only the memory topology can stand still between slices: remove \
-                     `slices`",
-                    c.name
-                ));
-            }
+        let in_memory = |c: &&&Configuration| c.topology == Topology::Memory;
+        if let Some(c) = all.first().filter(|_| !all.iter().any(|c| in_memory(&c))) {
+            return Err(format!(
+                "slices: configuration {}: only the memory topology can stand still between slices: remove `slices`",
+                c.name
+            ));
+        }
+        let topology =
+            |name: &str| all.iter().find(|c| c.name == name).map(|c| c.topology == Topology::Memory);
+        if let Some((a, b)) = self.pairs.iter().find(|(a, b)| topology(a) != topology(b)) {
+            return Err(format!(
+                "slices: {a} and {b} are compared, and only one of them is of the memory topology, which alone can \
+                 stand still between slices: remove the pair, or `slices`"
+            ));
+        }
+        for c in all.iter().filter(in_memory) {
             if let Rate::Pps(pps) = c.workload.rate {
                 let packets = pps as f64 * window.as_secs_f64();
                 if packets < LEAST_PACKETS {
@@ -155,6 +165,11 @@ mod tests {
     fn what_cannot_be_cut_is_refused_with_the_remedy() {
         for (keys, configurations, said) in [
             ("slices = 2\n", "[[configuration]]\ntopology = \"netns\"\n", "only the memory topology"),
+            (
+                "slices = 2\npairs = [[\"a\", \"b\"]]\n",
+                "[[configuration]]\nname = \"a\"\n[[configuration]]\nname = \"b\"\ntopology = \"netns\"\n",
+                "a and b are compared, and only one of them is of the memory topology",
+            ),
             ("slices = 2\nmethod = \"ndr-pdr\"\n", TWO, "a search chooses its own trials: remove `slices`"),
             ("slices = 200\n", TWO, "are 500 µs each, expected 1000 at least: fewer slices"),
             ("slices = 10\n", "[[configuration]]\nrate = 50_000\n", "500 packets a slice at its `rate`"),

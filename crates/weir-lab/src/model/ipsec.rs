@@ -38,9 +38,20 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// Whether packets come sealed, and leave in clear because a policy lets them.
+    /// Whether packets leave in clear by a guarded port, whose policies are asked: opened ones of a tunnel because
+    /// a policy lets them, plain ones because none matches.
     pub fn bypasses(&self) -> bool {
         self.mode == Mode::Policy && self.spd.action == Action::Bypass
+    }
+
+    /// Whether plain packets ask an SPD of which no policy matches.
+    pub fn matches_nothing(&self) -> bool {
+        self.direction == Direction::Beside && self.bypasses()
+    }
+
+    /// Whether its packets ask no SPD.
+    pub fn is_aside(&self) -> bool {
+        self.direction == Direction::Beside && !self.bypasses()
     }
 }
 

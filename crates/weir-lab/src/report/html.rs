@@ -28,6 +28,7 @@ const SCRIPT: &str = include_str!("html/page.js");
 
 pub fn render(manifest: &Manifest, results: &Results) -> String {
     let mut body = String::new();
+    body += &told(results);
     body += &comparisons(results);
     if let Some(said) = control(&results.controls) {
         let said = format!("<p class=\"note\">{}</p>", escape(&said));
@@ -110,6 +111,23 @@ fn sessions(manifest: &Manifest, results: &Results) -> String {
     let note = format!("<p class=\"note\">{}</p>", escape(&record::every_run_note(results)));
     let runs = format!("<div class=\"wrap\">{}</div>{note}", plain(&record::every_run(results)));
     sessions + &section("Every run as a number", &format!("<details><summary>Show</summary>{runs}</details>"))
+}
+
+/// What the experiment says of its figures.
+fn told(results: &Results) -> String {
+    let mut out = String::new();
+    for answer in &results.answers {
+        if let Some(text) = &answer.text {
+            let text = prose(text);
+            out += &if answer.headline { format!("<p><b>{text}</b></p>") } else { format!("<p>{text}</p>") };
+        }
+        if let Some((headings, rows)) = answer.table.split_first() {
+            let headings: Vec<String> = headings.iter().map(|h| prose(h)).collect();
+            let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+            out += &table(&headings, 1, rows.iter().map(|r| r.iter().map(|c| prose(c)).collect()));
+        }
+    }
+    if out.is_empty() { out } else { section("Answer", &out) }
 }
 
 /// A section with its heading, named by it for links.

@@ -1,5 +1,6 @@
 //! `report.md`: what the field's own READMEs look like, the answer first.
 
+use super::answers;
 use super::caches;
 use super::cliffs;
 use super::comparisons::{Table, blocks as in_blocks, control, legend, tests, tests_legend, verdicts};
@@ -29,6 +30,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
         manifest.seed,
         utc(manifest.started_unix_ms)
     );
+    out += &told(results);
     out += &figures(results);
     out += &asked(results);
     out += &protected(results);
@@ -44,7 +46,8 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
         out += &format!("\n## {}\n\n{}\n\n{}", section.title, section.note, table(&section.table));
     }
     out += &time(results);
-    out += &cached(results);
+    let caches = cached(results);
+    out += &if caches.is_empty() { caches } else { format!("\n## Caches\n\n{caches}") };
     out += &broken(results);
     out += &doubts(results);
     out += &sessions(manifest, results);
@@ -53,6 +56,13 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     out += &again(results);
     out += &machine(manifest);
     out
+}
+
+fn told(results: &Results) -> String {
+    match answers::own(results) {
+        none if none.is_empty() => none,
+        said => format!("\n## Answer\n\n{said}\n"),
+    }
 }
 
 fn figures(results: &Results) -> String {
@@ -87,16 +97,24 @@ fn figure_row(results: &Results, outcome: &Outcome) -> String {
     )
 }
 
-fn asked(results: &Results) -> String {
+/// SPDs by the index of the policy that matches; empty without.
+pub(super) fn asked_tables(results: &Results) -> String {
     let mut out = String::new();
     let depths = spd::depths(results);
+    for depth in &depths {
+        out += &format!("\n**{}**\n\n{}\n", depth.title, table(&depth.table));
+        out += &depth.sentences.iter().map(|s| format!("{s}\n")).collect::<String>();
+    }
     if !depths.is_empty() {
-        out += "\n## By the index of the policy that matches\n";
-        for depth in &depths {
-            out += &format!("\n**{}**\n\n{}\n", depth.title, table(&depth.table));
-            out += &depth.sentences.iter().map(|s| format!("{s}\n")).collect::<String>();
-        }
         out += &format!("\n{}\n", spd::METHOD);
+    }
+    out
+}
+
+fn asked(results: &Results) -> String {
+    let mut out = asked_tables(results);
+    if !out.is_empty() {
+        out.insert_str(0, "\n## By the index of the policy that matches\n");
     }
     if let Some(rows) = spd::answered(results) {
         out += &format!("\n## Who answered\n\n{}\n{}\n", table(&rows), spd::ANSWERED);
@@ -111,13 +129,17 @@ fn protected(results: &Results) -> String {
     })
 }
 
-fn relayed(results: &Results) -> String {
-    let sections = relays::sections(results);
-    if sections.is_empty() {
-        return String::new();
-    }
+/// What relays carried; empty without.
+pub(super) fn relay_tables(results: &Results) -> String {
     let each = |(rows, said): (_, &str)| format!("\n{}\n{said}\n", table(&rows));
-    format!("\n## Relays\n{}", sections.into_iter().map(each).collect::<String>())
+    relays::sections(results).into_iter().map(each).collect()
+}
+
+fn relayed(results: &Results) -> String {
+    match relay_tables(results) {
+        none if none.is_empty() => none,
+        tables => format!("\n## Relays\n{tables}"),
+    }
 }
 
 fn comparisons(results: &Results) -> String {
@@ -135,33 +157,33 @@ fn comparisons(results: &Results) -> String {
     )
 }
 
-fn table(table: &Table) -> String {
+pub(super) fn table(table: &Table) -> String {
     let headings: Vec<String> = table.headings.iter().map(|h| h.to_string()).collect();
     grid(&headings, table.text, &table.rows)
 }
 
-fn grid(headings: &[String], text: usize, rows: &[Vec<String>]) -> String {
+pub(super) fn grid(headings: &[String], text: usize, rows: &[Vec<String>]) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let sides = (0..headings.len()).map(|i| if i < text { "---|" } else { "--:|" });
     let rows = rows.iter().map(|r| line(r));
     format!("{}|{}\n{}", line(headings), sides.collect::<String>(), rows.collect::<String>())
 }
 
-fn sentences(legend: &[(&str, String)]) -> String {
+pub(super) fn sentences(legend: &[(&str, String)]) -> String {
     let said: Vec<String> = legend.iter().map(|(term, meaning)| format!("*{term}*: {meaning}.")).collect();
     said.join(" ")
 }
 
+/// The field's own blocks; empty without comparisons.
+pub(super) fn blocks_of(results: &Results) -> String {
+    ministat_blocks(results).iter().map(|block| format!("\n```\n{block}```\n")).collect()
+}
+
 fn blocks(results: &Results) -> String {
-    let blocks = ministat_blocks(results);
-    if blocks.is_empty() {
-        return String::new();
+    match blocks_of(results) {
+        none if none.is_empty() => none,
+        blocks => format!("\n## ministat\n{blocks}"),
     }
-    let mut out = String::from("\n## ministat\n");
-    for block in blocks {
-        out += &format!("\n```\n{block}```\n");
-    }
-    out
 }
 
 fn ledger(results: &Results) -> String {
@@ -240,7 +262,7 @@ fn time(results: &Results) -> String {
     out
 }
 
-fn changed(pair: &differentials::Pair) -> String {
+pub(super) fn changed(pair: &differentials::Pair) -> String {
     // `<u8 as Trait>::f` is a function here, no tag
     let plain = |text: &str| text.replace('<', "&lt;").replace('|', "\\|");
     let list = |said: &[String]| said.iter().map(|s| format!("- {}\n", plain(s))).collect::<String>();
@@ -255,10 +277,11 @@ fn changed(pair: &differentials::Pair) -> String {
     )
 }
 
-fn cached(results: &Results) -> String {
+/// Last-level cache a packet; empty without the memory topology.
+pub(super) fn cached(results: &Results) -> String {
     let Some((counted, said)) = caches::section(results) else { return String::new() };
     let rows = counted.map_or(String::new(), |t| format!("{}\n", table(&t)));
-    format!("\n## Caches\n\n{rows}{said}\n")
+    format!("{rows}{said}\n")
 }
 
 fn broken(results: &Results) -> String {

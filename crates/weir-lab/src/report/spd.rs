@@ -8,7 +8,6 @@ use std::fmt::Write;
 use super::comparisons::Table;
 use super::digits;
 use crate::experiment::{frame_label, kebab};
-use crate::model::ipsec::Direction;
 use crate::model::spd::{LookupBy, Spd};
 use crate::model::{Configuration, Protection};
 use crate::result::{Outcome, Results};
@@ -181,8 +180,7 @@ pub fn answered(results: &Results) -> Option<Table> {
 }
 
 fn row(outcome: &Outcome) -> Option<Vec<String>> {
-    let p =
-        outcome.configuration.ipsec.filter(|p| p.direction != Direction::Beside && !p.spd.is_default())?;
+    let p = outcome.configuration.ipsec.filter(|p| !p.is_aside() && !p.spd.is_default())?;
     let figure = |name: &str, divisor: f64| {
         let median = outcome.further.get(name).map(|s| digits(s.median / divisor));
         median.unwrap_or("–".into())

@@ -135,6 +135,7 @@ mod tests {
             notes: Vec::new(),
             warnings: Vec::new(),
             skipped: Vec::new(),
+            answers: Vec::new(),
         }
     }
 

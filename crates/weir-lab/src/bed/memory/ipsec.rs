@@ -5,6 +5,7 @@
 //! in       ESP ─► in │ open ─► tunnel, or inbound policies of port in ─► routes │ out ─► plain
 //! bypass   ESP ─► in │ open ─► tunnel │ routes │ policies of port out ─► out ─► plain
 //! beside   plain ─► in │ routes │ out ─► plain         a tunnel no route leads to, or a guarded third port
+//! … bypass plain ─► in │ routes │ policies of port out, none matches ─► out ─► plain
 //! ```
 //!
 //! Promises: an SA a worker (RFC 9611), so that nothing is shared; the keys are the same in every run.
@@ -166,7 +167,7 @@ pub fn add(desired: &mut Desired, links: &mut Vec<Link>, (p, workers): (&Protect
                 (Direction::In, _) => "in",
                 (Direction::Beside, _) => SIDE,
             };
-            if p.direction == Direction::Beside {
+            if p.is_aside() {
                 desired.ports.push(side());
                 let link = links.first().cloned().map(|l| Link { device: SIDE.into(), ..l });
                 links.extend(link);
@@ -178,7 +179,7 @@ pub fn add(desired: &mut Desired, links: &mut Vec<Link>, (p, workers): (&Protect
             desired.ipsec.spds.push(SpdSpec {
                 name,
                 ports,
-                default: Action::Discard,
+                default: if p.matches_nothing() { Action::Bypass } else { Action::Discard },
                 policies: policies.into_iter().collect(),
             });
             desired.ipsec.lookup = spd::lookup(p, family);

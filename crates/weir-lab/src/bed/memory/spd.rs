@@ -126,9 +126,10 @@ fn action(p: &Protection) -> Action {
     }
 }
 
-/// Policies of addresses no packet may have (RFC 1122 3.2.1.3), and one that matches every packet sent.
+/// Policies of addresses no packet may have (RFC 1122 3.2.1.3), and one that matches every packet sent, unless none
+/// is to match.
 fn listed(p: &Protection, n: u32, out: &[String], inbound: &[String]) -> PolicySpec {
-    let matches = n as usize == needed(p) + 1;
+    let matches = !p.matches_nothing() && n as usize == needed(p) + 1;
     let one = |address: IpAddr| AddressRange { first: address, last: address };
     let nobody = || vec![one(Ipv4Addr::from(n).into()), one(Ipv6Addr::from(u128::from(n) << 64).into())];
     let remote = if matches { Vec::new() } else { nobody() };

@@ -54,6 +54,12 @@ pub fn rows(differential: &Differential, limit: usize) -> Vec<[String; 7]> {
     std::iter::once(headings.map(String::from)).chain(shown).collect()
 }
 
+/// A frame's own cost for a sentence.
+pub fn sentence(frame: &Frame, unit: &str) -> String {
+    let change = Signed(frame.own.change).to_string().replace('-', "−");
+    format!("`{}` {change} {unit}", shortened(&frame.name))
+}
+
 fn interval(change: &Change) -> String {
     format!("{} [{}, {}]", Signed(change.change), Signed(change.low), Signed(change.high))
 }

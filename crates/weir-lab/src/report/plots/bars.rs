@@ -1,7 +1,7 @@
 //! The figure against words (ciphers, modes, builds): a bar a configuration, grouped by the word.
 //!
-//! Bars begin at 0, for their length is what is compared; the whisker goes from the least to the greatest
-//! run, as in the field's own campaigns of ciphers.
+//! Bars begin at 0, for their length is what is compared. The whisker is the 95 % interval of the mean; a thin line
+//! goes from the least to the greatest run, as in the field's own campaigns of ciphers.
 
 use super::super::svg::{Scale, Shape, Svg, text_width};
 use super::super::{digits, figure};
@@ -38,7 +38,9 @@ pub fn by_word(experiment: &Experiment, results: &Results) -> Vec<Plot> {
         }
         (words.len() > 1).then(|| Plot {
             title: format!("{} by {}, {name}", results.metric.sentence(), axis.key()),
-            caption: "Medians, whiskers from the least to the greatest run.".into(),
+            caption: "Bars are medians; whiskers with ends the 95 % interval of the mean, thin lines from the least to \
+                      the greatest run."
+                .into(),
             svg: draw(results, axis, &words, &rows),
         })
     });
@@ -81,7 +83,19 @@ fn draw(results: &Results, axis: Axis, words: &[&String], rows: &[(&Outcome, Str
             svg.line("range plain", least, y + BAR / 2.0, greatest, y + BAR / 2.0);
             let title = format!("{}: {}", outcome.configuration.name, figure(&results.metric, s.median));
             svg.mark(&format!("dot {colour}"), Shape::of(i), end, y + BAR / 2.0, 3.2, &title);
-            svg.text("value", "start", greatest + 8.0, y + BAR / 2.0 + 4.5, &digits(s.median / divisor));
+            let (low, high) = outcome.interval.unwrap_or((s.median, s.median));
+            let (low, high) = (scale.at((low / divisor).max(0.0)), scale.at(high / divisor).min(edge));
+            svg.line("whisker ends", low, y + BAR / 2.0, high, y + BAR / 2.0);
+            for at in [low, high] {
+                svg.line("whisker ends", at, y + 2.5, at, y + BAR - 2.5);
+            }
+            svg.text(
+                "value",
+                "start",
+                greatest.max(high) + 8.0,
+                y + BAR / 2.0 + 4.5,
+                &digits(s.median / divisor),
+            );
             y += BAR;
         }
         y += GAP;

@@ -1,0 +1,111 @@
+//! Several experiments one after another, each into a folder of its own: `<date>-<machine>-<experiment>`.
+//!
+//! Promises: the time left is that of all of them; an interrupt ends the campaign under way with its report and says
+//! which were not begun; one that fails leaves the others to be measured.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::run::{INTERRUPTED, announce};
+use crate::campaign::{self, Plan};
+use crate::experiment::Experiment;
+use crate::manifest::{Machine, unix_ms, utc};
+use crate::model::LabError;
+use crate::progress::{Whole, human};
+
+/// Words of processors' names that tell nothing apart.
+const PLAIN: [&str; 16] = [
+    "intel",
+    "amd",
+    "arm",
+    "r",
+    "tm",
+    "c",
+    "core",
+    "cores",
+    "processor",
+    "cpu",
+    "common",
+    "kvm",
+    "qemu",
+    "virtual",
+    "genuine",
+    "genuineintel",
+];
+
+pub fn go(
+    experiments: Vec<Experiment>,
+    into: &Path,
+    seed: Option<u64>,
+    stop: &AtomicBool,
+) -> Result<ExitCode, LabError> {
+    let lengths: Vec<Duration> = experiments.iter().map(Experiment::length).collect();
+    let (of, begun) = (experiments.len(), Instant::now());
+    eprintln!("{of} experiments, about {} and what setting up takes", human(lengths.iter().sum()));
+    let machine = word(&Machine::observe());
+    let mut whole_or_not = ExitCode::SUCCESS;
+    for (i, experiment) in experiments.into_iter().enumerate() {
+        let name = experiment.name.clone();
+        if stop.load(Ordering::Acquire) {
+            eprintln!("not begun: {name}");
+            whole_or_not = ExitCode::from(INTERRUPTED);
+            continue;
+        }
+        let day = utc(unix_ms()).split(' ').next().unwrap_or_default().to_string();
+        let dir = into.join(format!("{day}-{machine}-{name}"));
+        let whole = Whole {
+            place: i + 1,
+            of,
+            promised: lengths[..i].iter().sum(),
+            spent: begun.elapsed(),
+            own: lengths[i],
+            later: lengths[i + 1..].iter().sum(),
+        };
+        announce(&experiment, &dir);
+        let (seed, argv) = (seed.unwrap_or_else(unix_ms), std::env::args().collect());
+        let plan = Plan { experiment, seed, dir: &dir, argv, repeats: None, stop, whole: Some(whole) };
+        match campaign::run(plan) {
+            Ok(done) => {
+                println!("{name}: {}\nreport: {}\n", done.results.answer, dir.join("report.html").display());
+                if done.results.runs_missing > 0 {
+                    eprintln!("interrupted: `weir-lab resume {}` goes on from here", dir.display());
+                    whole_or_not = ExitCode::from(INTERRUPTED);
+                }
+            }
+            Err(error) => {
+                eprintln!("weir-lab: {name}: {error}");
+                whole_or_not = ExitCode::FAILURE;
+            }
+        }
+    }
+    eprintln!("{} in all", human(begun.elapsed()));
+    Ok(whole_or_not)
+}
+
+/// A machine as folders name it: `xeon-2cpu`.
+fn word(machine: &Machine) -> String {
+    let cpu = machine.cpu.to_lowercase();
+    let mut words = cpu.split(|c: char| !c.is_ascii_alphanumeric());
+    let model = words.find(|w| w.starts_with(|c: char| c.is_ascii_lowercase()) && !PLAIN.contains(w));
+    format!("{}-{}cpu", model.unwrap_or("machine"), machine.threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_named_by_their_model_and_its_threads() {
+        for (cpu, named) in [
+            ("Intel(R) Xeon(R) Processor @ 2.30GHz", "xeon-2cpu"),
+            ("AMD EPYC 7B13", "epyc-2cpu"),
+            ("Intel(R) Core(TM) i7-9700 CPU @ 3.00GHz", "i7-2cpu"),
+            ("", "machine-2cpu"),
+        ] {
+            let machine = Machine { cpu: cpu.into(), threads: 2, ..Machine::default() };
+            assert_eq!(word(&machine), named);
+        }
+    }
+}

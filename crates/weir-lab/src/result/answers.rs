@@ -1,0 +1,250 @@
+//! An experiment's answer with its figures: every placeholder filled from the runs, or the piece left out.
+//!
+//! Promises: a figure is the one the report's tables print; a ratio the report does not compare is computed by the
+//! declared analysis, uncorrected. Refuses half a sentence: where one figure is missing, the piece says what it has
+//! for that case, or nothing.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Results, Runs, in_rounds, outcome_of};
+use crate::experiment::answer::{Part, Placeholder, Said, Section, parts};
+use crate::experiment::{Experiment, Metric};
+use crate::report::{self, differentials};
+use crate::stats::compare::{ALPHA, Pair, Rules, compare};
+use crate::stats::number::general;
+use crate::stats::paired::Series;
+use crate::stats::{Comparison, Summary, Verdict};
+
+/// Frames a sentence names; the report has all.
+const FRAMES: usize = 3;
+const NONE: &str = "–";
+
+/// One piece of an answer, filled in.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answered {
+    /// Also in tables of answers.
+    pub headline: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Headings first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub table: Vec<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub show: Option<Section>,
+}
+
+/// What the experiment says, in its order.
+pub fn of(experiment: &Experiment, seed: u64, results: &Results, runs: &Runs) -> Vec<Answered> {
+    let filler = Filler { experiment, seed, results, runs };
+    experiment.answers.iter().filter_map(|said| filler.piece(said)).collect()
+}
+
+struct Filler<'a> {
+    experiment: &'a Experiment,
+    seed: u64,
+    results: &'a Results,
+    runs: &'a Runs,
+}
+
+impl Filler<'_> {
+    fn piece(&self, said: &Said) -> Option<Answered> {
+        let blank = Answered { headline: said.headline, ..Answered::default() };
+        if said.show.is_some() {
+            return Some(Answered { show: said.show, ..blank });
+        }
+        let otherwise = || said.otherwise.as_ref().and_then(|template| self.text(template));
+        if said.table.is_empty() {
+            let text = self.sentence(said).or_else(otherwise)?;
+            return Some(Answered { text: Some(text), ..blank });
+        }
+        match self.rows(&said.table) {
+            table if table.len() > 1 => Some(Answered { table, ..blank }),
+            _ => Some(Answered { text: Some(otherwise()?), ..blank }),
+        }
+    }
+
+    fn sentence(&self, said: &Said) -> Option<String> {
+        let Some([reference, other]) = &said.pair else { return self.text(said.text.as_ref()?) };
+        let compared = self.compared(reference, other)?;
+        let direction = match compared.ratio?.ratio > 1.0 {
+            true => &said.higher,
+            false => &said.lower,
+        };
+        let template = match compared.verdict {
+            Verdict::Different if is_small(compared) && said.within.is_some() => &said.within,
+            Verdict::Different => direction,
+            Verdict::Equivalent => &said.equivalent,
+            Verdict::Underpowered | Verdict::NoTest => &said.underpowered,
+        };
+        self.text(template.as_ref()?)
+    }
+
+    /// Rows of which something was measured; a dash stands for what was not.
+    fn rows(&self, table: &[Vec<String>]) -> Vec<Vec<String>> {
+        let cell = |template: &String| self.text(template).unwrap_or(NONE.into());
+        let row = |templates: &Vec<String>| templates.iter().map(cell).collect::<Vec<String>>();
+        let holds = |(templates, cells): (&Vec<String>, Vec<String>)| {
+            let asked: Vec<bool> = templates.iter().map(|t| t.contains('{')).collect();
+            let any = cells.iter().zip(&asked).any(|(cell, asked)| *asked && cell != NONE);
+            (any || !asked.contains(&true)).then_some(cells)
+        };
+        table.iter().map(|templates| (templates, row(templates))).filter_map(holds).collect()
+    }
+
+    /// `None` where a figure is missing.
+    fn text(&self, template: &str) -> Option<String> {
+        let parts = parts(template).ok()?;
+        let filled = parts.into_iter().map(|part| match part {
+            Part::Text(text) => Some(text.to_string()),
+            Part::Figure(placeholder) => self.figure(&placeholder),
+        });
+        filled.collect()
+    }
+
+    fn figure(&self, placeholder: &Placeholder) -> Option<String> {
+        match placeholder {
+            Placeholder::Median { name, figure, unit } => {
+                let (metric, summary) = self.summary(name, figure.as_deref())?;
+                Some(match unit {
+                    true => report::figure(&metric, summary.median),
+                    false => report::digits(summary.median / metric.unit().0),
+                })
+            }
+            Placeholder::Range { name, figure } => {
+                let (metric, summary) = self.summary(name, figure.as_deref())?;
+                let (_, unit) = metric.unit();
+                Some(format!("{} {unit}", report::range(&metric, &summary)).trim_end().to_string())
+            }
+            Placeholder::Runs { name } => Some(self.results.outcome(name)?.figures.len().to_string()),
+            Placeholder::Ratio { pair, figure, percent } => {
+                let compared = self.ratio(pair, figure.as_deref())?;
+                if *percent { change(&compared) } else { compared.ratio.map(|_| report::ratio(&compared)) }
+            }
+            Placeholder::Verdict { pair: [a, b] } => self.compared(a, b).map(verdict),
+            Placeholder::Detectable { pair: [a, b] } => {
+                Some(format!("{} %", general(self.compared(a, b)?.detectable_percent?, 2)))
+            }
+            Placeholder::Frames { pair: [a, b] } => differentials::named(self.results, a, b, FRAMES),
+            Placeholder::Pairs => {
+                let said = self.results.answer.trim_end_matches('.');
+                (!self.results.comparisons.is_empty()).then(|| said.to_string())
+            }
+            Placeholder::Share { name, kind } => differentials::share(self.results, name, kind),
+        }
+    }
+
+    fn metric(&self, figure: Option<&str>) -> Metric {
+        figure.map_or(self.experiment.metric.clone(), |f| Metric(f.into()))
+    }
+
+    fn summary(&self, name: &str, figure: Option<&str>) -> Option<(Metric, Summary)> {
+        let metric = self.metric(figure);
+        let samples = self.runs.get(name)?.iter().filter_map(|run| run.sample.as_ref());
+        let figures: Vec<f64> = samples.filter_map(|sample| metric.of(sample)).collect();
+        Some((metric, Summary::of(&figures)?))
+    }
+
+    fn compared(&self, reference: &str, other: &str) -> Option<&Comparison> {
+        let all = self.results.comparisons.iter().chain(&self.results.controls);
+        let found = all.into_iter().find(|c| c.reference == reference && c.other == other);
+        found.filter(|c| c.ratio.is_some())
+    }
+
+    /// As the report has it, or computed where the report compares no such thing.
+    fn ratio(&self, [reference, other]: &[String; 2], figure: Option<&str>) -> Option<Comparison> {
+        let metric = self.metric(figure);
+        let declared = self.compared(reference, other).filter(|_| metric == self.experiment.metric);
+        if let Some(declared) = declared {
+            return Some(declared.clone());
+        }
+        let side = |name: &str| {
+            let runs = self.runs.get(name)?;
+            let planned = self.experiment.configurations.iter().find(|p| p.configuration.name == name)?;
+            let outcome = outcome_of(&planned.configuration, runs, &metric);
+            (!outcome.figures.is_empty())
+                .then(|| (outcome, in_rounds(runs, self.experiment.slicing().is_some(), &metric)))
+        };
+        let ((a, a_rounds), (b, b_rounds)) = side(reference).zip(side(other))?;
+        let blocks = [&a, &b].map(|o| {
+            let sessions = o.sessions.iter().map(|s| s * self.experiment.runs);
+            o.blocks.iter().zip(sessions).map(|(b, s)| b + s).collect::<Vec<usize>>()
+        });
+        let pair = Pair {
+            reference: Series { name: reference, figures: &a.figures, blocks: &blocks[0], rounds: &a_rounds },
+            other: Series { name: other, figures: &b.figures, blocks: &blocks[1], rounds: &b_rounds },
+        };
+        let Experiment { analysis, margin_percent, .. } = *self.experiment;
+        compare(&[pair], Rules { analysis, margin_percent, seed: self.seed })
+            .pop()
+            .filter(|c| c.ratio.is_some())
+    }
+}
+
+/// Whether a difference is proven, and proven to be less than anybody asked about.
+fn is_small(c: &Comparison) -> bool {
+    c.p_equivalence_holm.is_some_and(|p| p <= ALPHA)
+}
+
+/// `−1.2 % [−1.9, −0.5]`.
+fn change(c: &Comparison) -> Option<String> {
+    let signed = |ratio: f64| {
+        let percent = format!("{:.1}", 100.0 * (ratio - 1.0));
+        match percent.strip_prefix('-') {
+            Some(size) if size.bytes().all(|b| b"0.".contains(&b)) => size.to_string(),
+            Some(size) => format!("−{size}"),
+            None if percent.bytes().all(|b| b"0.".contains(&b)) => percent,
+            None => format!("+{percent}"),
+        }
+    };
+    let r = c.ratio?;
+    Some(match r.low.zip(r.high) {
+        Some((low, high)) => format!("{} % [{}, {}]", signed(r.ratio), signed(low), signed(high)),
+        None => format!("{} %", signed(r.ratio)),
+    })
+}
+
+fn verdict(c: &Comparison) -> String {
+    match c.verdict {
+        Verdict::Different if is_small(c) => format!("different, by less than {} %", c.margin_percent),
+        Verdict::Different => "different".into(),
+        Verdict::Equivalent => format!("equivalent within ±{} %", c.margin_percent),
+        Verdict::Underpowered => match c.detectable_percent {
+            Some(percent) => {
+                format!("undecided (four of five such campaigns would find {} %)", general(percent, 2))
+            }
+            None => "undecided".into(),
+        },
+        Verdict::NoTest => "not tested".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::bootstrap::Ratio;
+    use crate::stats::compare::Analysis;
+
+    fn compared(other: &[f64]) -> Comparison {
+        let a = [100.0, 101.0, 99.0, 100.5, 99.5];
+        let pair = [Pair { reference: Series::of("a", &a), other: Series::of("b", other) }];
+        compare(&pair, Rules { analysis: Analysis::Welch, margin_percent: 2.0, seed: 1 }).remove(0)
+    }
+
+    #[test]
+    fn changes_carry_their_sign_and_what_rounds_to_nothing_has_none() {
+        let of = |ratio, low, high| {
+            let mut c = compared(&[1.0, 2.0]);
+            c.ratio = Some(Ratio { ratio, low: Some(low), high: Some(high) });
+            change(&c).expect("a ratio")
+        };
+        assert_eq!(of(0.988, 0.981, 1.004), "−1.2 % [−1.9, +0.4]");
+        assert_eq!(of(1.0001, 0.9999, 1.5), "0.0 % [0.0, +50.0]");
+    }
+
+    #[test]
+    fn a_verdict_says_what_it_could_have_missed() {
+        assert_eq!(verdict(&compared(&[100.1, 101.0, 99.1, 100.4, 99.6])), "equivalent within ±2 %");
+        assert_eq!(verdict(&compared(&[150.0, 151.0, 149.0])), "different");
+        assert!(verdict(&compared(&[90.0, 120.0, 80.0, 115.0])).starts_with("undecided (four of five"));
+    }
+}
