@@ -107,8 +107,8 @@ impl Campaigns {
             said.push(match (self.of(name)?, as_table) {
                 (Some(evidence), true) => evidence.row(path),
                 (Some(evidence), false) => evidence.section(path, &experiment),
-                (None, true) => format!("| {name} | not measured yet | [experiment]({experiment}) |"),
-                (None, false) => format!("Not measured yet: [`{name}`]({experiment})."),
+                (None, true) => format!("| {name} | not measured yet | `labs/{name}.toml` |"),
+                (None, false) => format!("Not measured yet: `labs/{name}.toml`."),
             });
         }
         Ok(match as_table {
@@ -166,7 +166,7 @@ mod tests {
         let mut none = Campaigns { runs, newest, derived };
         let document = |inside: &str| format!("a\n<!-- answers x -->{inside}<!-- end of answers -->\nb\n");
         let filled = none.fill(Path::new("docs/a.md"), &document("old")).expect("markers");
-        let said = "\n\nNot measured yet: [`x`](../labs/x.toml).\n\n";
+        let said = "\n\nNot measured yet: `labs/x.toml`.\n\n";
         assert_eq!(filled, document(said));
         assert_eq!(none.fill(Path::new("docs/a.md"), &filled).expect("markers"), filled);
         for (text, said) in [("no marker", "no \"<!-- answers NAME"), ("<!-- answers x -->", "without")] {

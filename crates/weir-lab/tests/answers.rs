@@ -79,7 +79,7 @@ fn figures_of_raw_runs_reach_documents_and_a_figure_changed_by_hand_is_noticed()
         "| inet6 | inet | ".into(),
         format!("| Do the parts fit together? | IPv6 carries {median} Mpps, "),
         format!("[raw runs and report](../runs/{name}/report.md)"),
-        "| later | not measured yet | [experiment](../labs/later.toml) |".into(),
+        "| later | not measured yet | `labs/later.toml` |".into(),
     ] {
         assert!(written.contains(&said), "{said}\n{written}");
     }

@@ -8,6 +8,7 @@ mod program;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use folder::Folder;
@@ -54,6 +55,30 @@ fn runs(folder: &Folder, name: &str) -> Vec<Run> {
 
 fn results(folder: &Folder) -> Results {
     Results::read(&folder.0.join("out")).expect("a result")
+}
+
+#[test]
+fn runs_of_other_topologies_are_whole_beside_slices_and_are_compared_block_by_block() {
+    let test = "runs_of_other_topologies_are_whole_beside_slices_and_are_compared_block_by_block";
+    let folder = Folder::new("slices-mixed");
+    let kernel = "[[configuration]]\nname = \"kernel{}\"\nsubject = \"kernel\"\ntopology = \"netns\"\n";
+    let both: String = ["-a", "-b"].map(|n| kernel.replace("{}", n)).concat();
+    let pairs = "pairs = [[\"kernel-a\", \"kernel-b\"], [\"route-out\", \"policy-out\"]]\n";
+    let text_of =
+        FILE.replace("compare = \"mode\"\n", pairs).replace("12ms", "40ms").replace("control = true\n", "");
+    let file = folder.write("mixed.toml", text_of + &both);
+    let done = run(&["run", &file, "--seed", "7", "--out", &folder.at("out")]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let results = results(&folder);
+    if let Some(skipped) = results.skipped.first() {
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: {}", skipped.reason);
+        return;
+    }
+    let compared = |other: &str| results.comparisons.iter().find(|c| c.other == other).expect("a pair");
+    assert_eq!(compared("kernel-b").rounds.as_ref().map(|r| r.blocks), Some(3), "a run is a round");
+    assert!(compared("kernel-b").ratio.is_some() && compared("policy-out").ratio.is_some());
+    let slices = |name: &str| runs(&folder, name)[0].sample.as_ref().expect("measured").slices.len();
+    assert_eq!((slices("kernel-a"), slices("policy-out")), (0, 4));
 }
 
 #[test]

@@ -75,48 +75,27 @@ pub enum Section {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placeholder {
     /// Median of a figure: with its unit, or without.
-    Median {
-        name: String,
-        figure: Option<String>,
-        unit: bool,
-    },
+    Median { name: String, figure: Option<String>, unit: bool },
     /// Least and greatest run.
-    Range {
-        name: String,
-        figure: Option<String>,
-    },
+    Range { name: String, figure: Option<String> },
     /// How many runs have the metric.
-    Runs {
-        name: String,
-    },
+    Runs { name: String },
     /// Other by reference with its interval: as it is, or in percent of the reference.
-    Ratio {
-        pair: [String; 2],
-        figure: Option<String>,
-        percent: bool,
-    },
-    Verdict {
-        pair: [String; 2],
-    },
+    Ratio { pair: [String; 2], figure: Option<String>, percent: bool },
+    /// In a word, or with what it could have missed.
+    Verdict { pair: [String; 2], word: bool },
     /// The difference four of five such campaigns would find.
-    Detectable {
-        pair: [String; 2],
-    },
+    Detectable { pair: [String; 2] },
     /// Frames of the differential that chance does not explain.
-    Frames {
-        pair: [String; 2],
-    },
+    Frames { pair: [String; 2] },
     /// How many pairs differ, and how far apart they are.
     Pairs,
     /// Percent of a configuration's work that is of a kind.
-    Share {
-        name: String,
-        kind: String,
-    },
+    Share { name: String, kind: String },
 }
 
 const KNOWN: &str = "median, number or range NAME [FIGURE]; runs NAME; ratio or change REFERENCE OTHER [FIGURE]; \
-                     verdict, detectable or frames REFERENCE OTHER; share NAME KIND; pairs";
+                     verdict, word, detectable or frames REFERENCE OTHER; share NAME KIND; pairs";
 
 /// Text around placeholders, in turn.
 pub enum Part<'a> {
@@ -153,7 +132,8 @@ impl Placeholder {
             "runs" => Placeholder::Runs { name: next()? },
             "ratio" => Placeholder::Ratio { pair: [next()?, next()?], figure: next(), percent: false },
             "change" => Placeholder::Ratio { pair: [next()?, next()?], figure: next(), percent: true },
-            "verdict" => Placeholder::Verdict { pair: [next()?, next()?] },
+            "verdict" => Placeholder::Verdict { pair: [next()?, next()?], word: false },
+            "word" => Placeholder::Verdict { pair: [next()?, next()?], word: true },
             "detectable" => Placeholder::Detectable { pair: [next()?, next()?] },
             "frames" => Placeholder::Frames { pair: [next()?, next()?] },
             "pairs" => Placeholder::Pairs,
@@ -172,7 +152,7 @@ impl Placeholder {
             | Placeholder::Runs { name }
             | Placeholder::Share { name, .. } => vec![name],
             Placeholder::Ratio { pair, .. }
-            | Placeholder::Verdict { pair }
+            | Placeholder::Verdict { pair, .. }
             | Placeholder::Detectable { pair }
             | Placeholder::Frames { pair } => pair.iter().map(String::as_str).collect(),
         }
@@ -181,7 +161,7 @@ impl Placeholder {
     /// The pair that the experiment has to compare for it.
     fn compared(&self) -> Option<&[String; 2]> {
         match self {
-            Placeholder::Verdict { pair }
+            Placeholder::Verdict { pair, .. }
             | Placeholder::Detectable { pair }
             | Placeholder::Frames { pair } => Some(pair),
             _ => None,

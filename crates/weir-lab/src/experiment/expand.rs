@@ -52,7 +52,7 @@ impl Partial {
     }
 }
 
-pub fn expand(name: &str, mut file: File, quick: bool, place: Place<'_>) -> Result<Experiment, LabError> {
+pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<Experiment, LabError> {
     let mut partials: Vec<Partial> = Vec::new();
     let mut names = BTreeSet::new();
     let mut commands = BTreeMap::new();
@@ -86,14 +86,12 @@ pub fn expand(name: &str, mut file: File, quick: bool, place: Place<'_>) -> Resu
         }
     }
     let pairs = pairs(&file, &partials, quick, place)?;
-    let written = std::mem::take(&mut file.answer);
     let axis = file.axis.or_else(|| numeric_axis(&partials));
     let mut configurations: Vec<Planned> = partials.into_iter().map(|p| p.planned).collect();
     if file.ceiling {
         let ceilings = ceilings(&configurations);
         configurations.extend(ceilings);
     }
-    let answers = answers(written, (!quick).then_some(&configurations), &pairs, place)?;
     let window_ms =
         if quick { file.quick.window.as_ref().map_or(QUICK_WINDOW_MS, |m| m.0) } else { file.window.0 };
     let method = method(file.method, file.quick.method, quick, window_ms, place)?;
@@ -114,12 +112,12 @@ pub fn expand(name: &str, mut file: File, quick: bool, place: Place<'_>) -> Resu
         profile: file.profile.map_or(0, |p| if quick { p.0.min(QUICK_PROFILES) } else { p.0 }),
         quick,
         axis,
+        answers: answers(file.answer, (!quick).then_some(&configurations), &pairs, place)?,
         pairs,
         controls: Vec::new(),
         configurations,
         hosts,
         commands,
-        answers,
     };
     experiment.refuse_slices().map_err(|message| place(cut_at, message))?;
     Ok(experiment)

@@ -35,15 +35,16 @@ pub fn headline(results: &Results) -> String {
 
 fn pieces(answers: &[Answered], shown: &dyn Fn(Section) -> String) -> String {
     let mut out = String::new();
-    let mut in_paragraph = false;
+    // sentences one after the other are a paragraph, headlines one of their own
+    let mut paragraph = None;
     for answer in answers {
         if let Some(text) = &answer.text {
-            out += if in_paragraph { "\n" } else { "\n\n" };
+            out += if paragraph == Some(answer.headline) { "\n" } else { "\n\n" };
             out += &if answer.headline { format!("**{text}**") } else { text.clone() };
-            in_paragraph = true;
+            paragraph = Some(answer.headline);
             continue;
         }
-        in_paragraph = false;
+        paragraph = None;
         if let Some((headings, rows)) = answer.table.split_first() {
             out += &format!("\n\n{}", grid(headings, 1, rows).trim_end());
         }

@@ -120,9 +120,11 @@ impl Filler<'_> {
                 let compared = self.ratio(pair, figure.as_deref())?;
                 if *percent { change(&compared) } else { compared.ratio.map(|_| report::ratio(&compared)) }
             }
-            Placeholder::Verdict { pair: [a, b] } => self.compared(a, b).map(verdict),
+            Placeholder::Verdict { pair: [a, b], word } => {
+                self.compared(a, b).map(if *word { in_a_word } else { verdict })
+            }
             Placeholder::Detectable { pair: [a, b] } => {
-                Some(format!("{} %", general(self.compared(a, b)?.detectable_percent?, 2)))
+                Some(format!("{} %", least(self.compared(a, b)?.detectable_percent?)))
             }
             Placeholder::Frames { pair: [a, b] } => differentials::named(self.results, a, b, FRAMES),
             Placeholder::Pairs => {
@@ -203,6 +205,18 @@ fn change(c: &Comparison) -> Option<String> {
     })
 }
 
+fn in_a_word(c: &Comparison) -> String {
+    match c.verdict {
+        Verdict::Underpowered => "undecided".into(),
+        decided => report::verdict(decided).into(),
+    }
+}
+
+/// Two digits, and all before the point.
+fn least(percent: f64) -> String {
+    if percent >= 100.0 { format!("{percent:.0}") } else { general(percent, 2) }
+}
+
 fn verdict(c: &Comparison) -> String {
     match c.verdict {
         Verdict::Different if is_small(c) => format!("different, by less than {} %", c.margin_percent),
@@ -210,7 +224,7 @@ fn verdict(c: &Comparison) -> String {
         Verdict::Equivalent => format!("equivalent within ±{} %", c.margin_percent),
         Verdict::Underpowered => match c.detectable_percent {
             Some(percent) => {
-                format!("undecided (four of five such campaigns would find {} %)", general(percent, 2))
+                format!("undecided (four of five such campaigns would find {} %)", least(percent))
             }
             None => "undecided".into(),
         },

@@ -61,7 +61,8 @@ fn draw(results: &Results, axis: Axis, words: &[&String], rows: &[(&Outcome, Str
     let left = words.iter().map(|w| text_width(w)).fold(60.0, f64::max) + 20.0;
     let (edge, right) = (WIDTH - names, WIDTH - names - VALUE);
     let floor = TOP + rows.len() as f64 * BAR + words.len() as f64 * GAP;
-    let most = rows.iter().filter_map(|(o, _)| Some(o.summary?.max / divisor)).fold(0.0, f64::max);
+    let reach = |o: &Outcome| Some(o.summary?.max.max(o.interval.map_or(0.0, |(_, high)| high)) / divisor);
+    let most = rows.iter().filter_map(|(o, _)| reach(o)).fold(0.0, f64::max);
     let scale = Scale::linear(0.0, most, left, right);
     let height = (floor + BOTTOM).max(series.len() as f64 * 22.0 + 40.0);
     let mut svg = Svg::new(WIDTH, height);
@@ -84,7 +85,7 @@ fn draw(results: &Results, axis: Axis, words: &[&String], rows: &[(&Outcome, Str
             let title = format!("{}: {}", outcome.configuration.name, figure(&results.metric, s.median));
             svg.mark(&format!("dot {colour}"), Shape::of(i), end, y + BAR / 2.0, 3.2, &title);
             let (low, high) = outcome.interval.unwrap_or((s.median, s.median));
-            let (low, high) = (scale.at((low / divisor).max(0.0)), scale.at(high / divisor).min(edge));
+            let (low, high) = (scale.at((low / divisor).max(0.0)), scale.at(high / divisor));
             svg.line("whisker ends", low, y + BAR / 2.0, high, y + BAR / 2.0);
             for at in [low, high] {
                 svg.line("whisker ends", at, y + 2.5, at, y + BAR - 2.5);
