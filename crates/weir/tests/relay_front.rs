@@ -45,11 +45,11 @@ impl Relay {
         Relay { running, address, folder }
     }
 
-    /// Another configuration, read again.
-    fn reload(&self, more: &str) {
+    /// Another configuration, read again; what is said of it.
+    fn reload(&self, more: &str) -> String {
         write(&self.folder.join("relay.toml"), more);
         let file = self.folder.join("relay.toml");
-        self.running.told(&["apply", &file.display().to_string()]);
+        self.running.told(&["apply", &file.display().to_string()])
     }
 }
 
@@ -205,6 +205,20 @@ fn a_source_has_so_many_clients_and_no_more_until_one_leaves_or_the_limit_is_rai
     refusal(&relay);
     relay.reload(&limit(3));
     assert!(Client::join(&relay, 4).is_some(), "the limit is a higher one");
+}
+
+#[test]
+fn a_file_read_again_changes_limits_and_queues_and_says_what_needs_a_restart() {
+    let relay = Relay::start("");
+    let said = relay.reload("buffers = 64\n[relay.limits]\nqueue_bytes = 200000\nhandshakes = 5\n");
+    assert!(said.contains("~ limits") && said.contains("~ queues"), "{said}");
+    assert!(said.contains("# buffers is read at the start only"), "{said}");
+    let said = relay
+        .reload("buffers = 64\n[relay.limits]\nqueue_bytes = 200000\nhandshakes = 5\nclients = 2000000\n");
+    assert!(said.contains("# clients above those of the start is read at the start only"), "{said}");
+    let mut client = Client::join(&relay, 1).expect("in");
+    client.send(client.key, b"to myself");
+    assert_eq!(client.packet().1, b"to myself");
 }
 
 #[test]

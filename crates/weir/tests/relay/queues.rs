@@ -85,11 +85,12 @@ fn a_sender_beyond_its_rate_is_read_more_slowly_and_loses_nothing() {
 #[test]
 fn a_receiver_beyond_its_rate_gets_what_its_queue_holds() {
     let relay = engine(1, |engine| engine.queue_bytes = 50_000);
-    let rates = Rates { receive: None, send: Some(Rate { bytes_per_second: 100_000, burst: 20_000 }) };
+    let rates = Rates { receive: None, send: Some(Rate { bytes_per_second: 500_000, burst: 20_000 }) };
     let mut a = Member::join(&relay, 1);
     let mut b = Member::join_as(&relay, 2, As { rates, ..As::default() });
-    flood(&mut a, &b, 2000);
-    wait_for(&relay, "all packets", |report| report.workers[0].packets_in == 2000);
+    // What one turn receives is sent whole, 2 MiB at most, and paid for later: so there is more than that.
+    flood(&mut a, &b, 6000);
+    wait_for(&relay, "all packets", |report| report.workers[0].packets_in == 6000);
     a.send(b.key, b"last");
     while b.packet().1 != b"last" {}
     let report = wait_for(&relay, "the ledger", |report| report.workers[0].packets_held == 0);
