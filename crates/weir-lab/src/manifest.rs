@@ -4,7 +4,7 @@
 //! hosts, users and addresses, other than the experiment's own; what the kernel does not tell is absent,
 //! never guessed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -17,6 +17,7 @@ use weir_io::{clock, cpu};
 use crate::bed::memory::process;
 use crate::experiment::Experiment;
 use crate::model::{LabError, Subject, Topology};
+use crate::subject::peer;
 
 /// Of `manifest.json`.
 pub const FORMAT: u32 = 1;
@@ -107,6 +108,9 @@ pub struct Build {
     /// Program → a mark of its bytes: tells apart what two builds of one changed tree share.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub programs: BTreeMap<String, String>,
+    /// Program of others that was a subject → what it says of its version.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peers: BTreeMap<String, String>,
 }
 
 impl Build {
@@ -124,11 +128,16 @@ impl Build {
         let both = [("weir-lab".to_string(), own), ("weir".to_string(), daemon)];
         let builds = experiment.subjects().filter_map(|c| c.build.as_deref());
         let others = builds.map(|b| (format!("weir-lab of build {b}"), process::program(b)));
+        let peers: BTreeSet<&str> =
+            experiment.subjects().filter_map(|c| peer::program_of(c.subject)).collect();
+        let theirs = peers.iter().map(|name| (name.to_string(), peer::find(name)));
         let marked = both
             .into_iter()
             .chain(others)
+            .chain(theirs)
             .filter_map(|(name, path)| Some((name, mark(&fs::read(path?).ok()?))));
-        Build { programs: marked.collect(), ..Build::own() }
+        let versions = peers.iter().filter_map(|name| Some((name.to_string(), peer::version(name)?)));
+        Build { programs: marked.collect(), peers: versions.collect(), ..Build::own() }
     }
 
     /// Of this program, as far as it knows without looking at itself.
@@ -142,6 +151,7 @@ impl Build {
             opt_level: env!("WEIR_BUILD_OPT_LEVEL").into(),
             commit: env!("WEIR_BUILD_COMMIT").into(),
             programs: BTreeMap::new(),
+            peers: BTreeMap::new(),
         }
     }
 

@@ -52,12 +52,18 @@ pub enum Subject {
     Weir,
     /// Linux's own forwarding.
     Kernel,
-    /// DPDK's l3fwd example, when it is installed.
+    /// DPDK's l3fwd, routing by longest prefix match.
     DpdkL3fwd,
+    /// DPDK's testpmd, which passes frames on without looking at their IP header.
+    DpdkTestpmd,
+    /// FD.io's router, when it is installed.
+    Vpp,
     /// strongSwan with ESP of its own, on the `gateways` topology.
     Strongswan,
     /// Tailscale's relay, on the `relay` topology.
     Derper,
+    /// A relay on io_uring, when it is installed.
+    HyperDerp,
     /// Whatever the experiment's commands start on the device under test of the `ssh` topology.
     Command,
     /// No subject: what generator and receiver can do by themselves.

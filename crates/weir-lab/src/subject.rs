@@ -5,10 +5,16 @@
 
 mod control;
 pub mod derper;
+pub mod dpdk;
 pub mod gateway;
+pub mod hyper_derp;
 pub mod kernel;
+pub mod l3fwd;
+pub mod peer;
 pub mod relay;
 pub mod strongswan;
+pub mod testpmd;
+pub mod vpp;
 pub mod weir;
 
 use std::process::Child;
@@ -25,17 +31,28 @@ const MISSING_WEIR: &str =
     "weir: no such program beside weir-lab or on the PATH: build it (`cargo build --release -p weir`)";
 
 /// Why a subject cannot be had on this machine, with the remedy.
-pub fn missing(subject: Subject) -> Option<String> {
-    match subject {
+pub fn missing(configuration: &Configuration) -> Option<String> {
+    match configuration.subject {
         Subject::Kernel | Subject::Ceiling => None,
         Subject::Weir => weir::program().is_none().then(|| MISSING_WEIR.into()),
         Subject::Command => Some("command: runs on another host; use topology = \"ssh\"".into()),
         Subject::Strongswan => Some("strongswan: is a gateway; use topology = \"gateways\"".into()),
         Subject::Derper => Some("derper: is a relay; use topology = \"relay\"".into()),
-        Subject::DpdkL3fwd => Some(
-            "dpdk-l3fwd: Debian's dpdk package has no l3fwd program, only its source (dpdk-dev examples)"
-                .into(),
-        ),
+        Subject::HyperDerp => Some("hyper-derp: is a relay; use topology = \"relay\"".into()),
+        Subject::DpdkTestpmd => testpmd::missing(),
+        Subject::DpdkL3fwd => l3fwd::missing(configuration),
+        Subject::Vpp => vpp::missing(),
+    }
+}
+
+/// The same of the hosts of the topology `ssh`, where peers are whatever the experiment's commands start.
+pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
+    match configuration.subject {
+        Subject::DpdkL3fwd | Subject::DpdkTestpmd | Subject::Vpp => Some(format!(
+            "{}: is started by the lab on its own machine: on hosts use subject = \"command\"",
+            crate::experiment::kebab(&configuration.subject)
+        )),
+        _ => missing(configuration),
     }
 }
 
@@ -74,6 +91,11 @@ pub trait Running {
 
     /// What a reader of its figures must know.
     fn notes(&self) -> Vec<String>;
+
+    /// That it ended by itself, and its last words.
+    fn ended(&mut self) -> Option<LabError> {
+        None
+    }
 
     /// What it knows to be wrong with itself after a run.
     fn doubts(&mut self) -> Vec<String> {

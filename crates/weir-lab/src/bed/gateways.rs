@@ -46,7 +46,7 @@ impl Bed for GatewaysBed {
         }
         place::missing_privilege().or_else(|| match configuration.subject {
             Subject::Ceiling => None,
-            Subject::Weir => crate::subject::missing(Subject::Weir),
+            Subject::Weir => crate::subject::missing(configuration),
             Subject::Strongswan => strongswan::missing(),
             other => Some(format!(
                 "{}: is no tunnel gateway here: use subject = \"weir\" or \"strongswan\"",

@@ -12,8 +12,10 @@
 //! ports. Routes are drawn like the Internet's, destinations one per flow over them.
 //!
 //! Promises: every packet handed out is delivered, dropped by reason, given to this host or held, or the
-//! run fails. Refuses: other subjects than weir and the ceiling.
+//! run fails. Refuses: other subjects than weir, the ceiling and DPDK's programs ([`alone`]), which bring a source and
+//! a sink of their own.
 
+mod alone;
 mod churn;
 mod devices;
 mod ipsec;
@@ -41,6 +43,7 @@ use crate::model::{
     Bed, Configuration, Family, LabError, LossLedger, Prepared, Protection, Rate, Sample, Scope, Subject,
     Trial,
 };
+use alone::Alone;
 use churn::Churn;
 use protected::Checked;
 use standing::Standing;
@@ -64,13 +67,16 @@ impl Bed for MemoryBed {
         match configuration.subject {
             Subject::Weir | Subject::Ceiling => None,
             Subject::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
-            other @ (Subject::Command | Subject::DpdkL3fwd | Subject::Strongswan | Subject::Derper) => {
-                crate::subject::missing(other)
-            }
+            Subject::DpdkL3fwd | Subject::DpdkTestpmd => alone::missing(configuration),
+            Subject::Vpp => Some("vpp: forwards in namespaces only here; use topology = \"netns\"".into()),
+            _ => crate::subject::missing(configuration),
         }
     }
 
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
+        if matches!(configuration.subject, Subject::DpdkL3fwd | Subject::DpdkTestpmd) {
+            return Ok(Box::new(self.alone(configuration)?));
+        }
         match &configuration.build {
             None => Ok(Box::new(self.ready(configuration)?)),
             Some(build) => Ok(Box::new(process::Elsewhere::start(build, configuration)?)),
@@ -92,6 +98,27 @@ impl MemoryBed {
         worker::pass(&ready.job(0, &Trial { rate: Rate::FlatOut, warm_up, window, seed: 0 }), packets)
     }
 
+    fn alone(&mut self, configuration: &Configuration) -> Result<Alone, LabError> {
+        if let Some(lacks) = self.missing(configuration) {
+            return Err(LabError(lacks));
+        }
+        let workload = &configuration.workload;
+        let net = self.plain(workload.family, configuration.routes)?;
+        let templates = Templates::build(workload, &net.destinations(traffic::stored(workload.flows)))?;
+        let (cpus, _) = cpus(&configuration.placement.cpus);
+        Alone::start(configuration, cpus[0], (&net, &templates))
+    }
+
+    /// Tables without protection, built once.
+    fn plain(&mut self, family: Family, routes: u32) -> Result<tables::Net, LabError> {
+        if let Some(net) = self.tables.get(&(family, routes)) {
+            return Ok(net.clone());
+        }
+        let (net, _) = tables::build(family, routes, None)?;
+        self.tables.insert((family, routes), net.clone());
+        Ok(net)
+    }
+
     fn ready(&mut self, configuration: &Configuration) -> Result<Ready, LabError> {
         if let Some(lacks) = self.missing(configuration) {
             return Err(LabError(lacks));
@@ -99,19 +126,14 @@ impl MemoryBed {
         let (cpus, note) = cpus(&configuration.placement.cpus);
         let key = (configuration.workload.family, configuration.routes);
         let mut churn = None;
-        let net = match (&configuration.ipsec, self.tables.get(&key)) {
+        let net = match &configuration.ipsec {
             // sequence numbers begin anew with every subject
-            (Some(protection), _) => {
+            Some(protection) => {
                 let (net, control) = tables::build(key.0, key.1, Some((protection, cpus.len())))?;
                 churn = churn_of(protection, control, (&net.tables, &cpus))?;
                 net
             }
-            (None, Some(net)) => net.clone(),
-            (None, None) => {
-                let (net, _) = tables::build(key.0, key.1, None)?;
-                self.tables.insert(key, net.clone());
-                net
-            }
+            None => self.plain(key.0, key.1)?,
         };
         let (workload, stored) = (&configuration.workload, traffic::stored(configuration.workload.flows));
         let templates = match configuration.ipsec.and_then(|p| p.spd.rules) {

@@ -36,8 +36,9 @@ use crate::receiver::Collector;
 use crate::receiver::packet::PacketCollector;
 use crate::receiver::xdp::XdpCollector;
 use crate::subject::kernel::Kernel;
+use crate::subject::vpp::Vpp;
 use crate::subject::weir::Weir;
-use crate::subject::{Running, Site};
+use crate::subject::{Running, Site, l3fwd, testpmd};
 use crate::workload::{Link, Traffic};
 
 #[derive(Debug, Default)]
@@ -51,7 +52,7 @@ impl Bed for NetnsBed {
         if configuration.placement.port == "tun" {
             return Some("netns: its ports are wires: use port = \"af_xdp\" or \"af_packet\"".into());
         }
-        place::missing_privilege().or_else(|| crate::subject::missing(configuration.subject))
+        place::missing_privilege().or_else(|| crate::subject::missing(configuration))
     }
 
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
@@ -191,6 +192,9 @@ fn lay_device(
     let running: Box<dyn Running> = match configuration.subject {
         Subject::Kernel => Box::new(Kernel::start(&site)?),
         Subject::Weir => Box::new(Weir::start(&site)?),
+        Subject::DpdkTestpmd => testpmd::start(&site)?,
+        Subject::DpdkL3fwd => l3fwd::start(&site)?,
+        Subject::Vpp => Box::new(Vpp::start(&site)?),
         other => return Err(LabError(format!("{other:?}: not a subject of the netns topology"))),
     };
     // After the subject: switching GRO off and attaching XDP makes a veth's NAPI thread anew, on any CPU.
@@ -243,7 +247,12 @@ pub fn open_collector(
 
 impl Prepared for Laid {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
-        let (mut sample, _) = drive::measure(self, trial)?;
+        let measured = drive::measure(self, trial);
+        // one that ended has forwarded part of a window: no figure, but a finding
+        if let Some(ended) = self.device.as_mut().and_then(|device| device.running.ended()) {
+            return Err(ended);
+        }
+        let (mut sample, _) = measured?;
         for (name, percent) in self.busy {
             sample.figures.extend(percent.map(|p| (name.to_string(), p)));
         }

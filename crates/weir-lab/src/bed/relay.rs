@@ -24,12 +24,15 @@ use super::netns::place::{self, Cpus};
 use super::netns::residue;
 use crate::generator::derp::client;
 use crate::generator::derp::pairs::{Moment, Outcome, Pairs, Plan};
+use crate::generator::derp::wire::LOST_FRAMES;
 use crate::model::relay::{Load, Relay, Tls};
 use crate::model::{
     Bed, Configuration, Family, FrameSize, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject,
     Trial,
 };
 use crate::subject::derper::{self, Derper};
+use crate::subject::hyper_derp::{self, HyperDerp};
+use crate::subject::peer;
 use crate::subject::relay::{self, ADDRESS, Relaying, Stand};
 use crate::subject::weir;
 
@@ -60,9 +63,10 @@ impl Bed for RelayBed {
         place::missing_privilege().or_else(|| match configuration.subject {
             Subject::Ceiling => None,
             Subject::Derper => derper::missing(relay.tls),
+            Subject::HyperDerp => hyper_derp::missing(relay.tls),
             Subject::Weir => weir::relay::missing(relay.tls),
             other => Some(format!(
-                "{}: is no relay here: use subject = \"weir\" or \"derper\"",
+                "{}: is no relay here: use subject = \"weir\", \"derper\" or \"hyper-derp\"",
                 crate::experiment::kebab(&other)
             )),
         })
@@ -85,6 +89,8 @@ struct Laid {
     // Dropped first: clients and relay end before their namespace does.
     pairs: Option<Pairs>,
     running: Option<Box<dyn Relaying>>,
+    /// Of the subject.
+    name: &'static str,
     namespace: Namespace,
     cpus: Cpus,
     relay: Relay,
@@ -107,6 +113,7 @@ impl Laid {
         let stand = Stand { namespace: &namespace, cpus: &cpus.subject, relay };
         let running: Option<Box<dyn Relaying>> = match configuration.subject {
             Subject::Derper => Some(Box::new(Derper::start(&stand)?)),
+            Subject::HyperDerp => Some(Box::new(HyperDerp::start(&stand)?)),
             Subject::Weir => Some(Box::new(weir::relay::Weir::start(&stand)?)),
             _ => None,
         };
@@ -114,6 +121,11 @@ impl Laid {
         let mut laid = Laid {
             pairs: None,
             running,
+            name: match configuration.subject {
+                Subject::Derper => "derper",
+                Subject::HyperDerp => "hyper-derp",
+                _ => "weir",
+            },
             namespace,
             cpus,
             relay,
@@ -337,13 +349,26 @@ impl Laid {
     }
 }
 
+impl Laid {
+    /// What a relay did that made a run fail, if it did.
+    fn blamed(&mut self, error: LabError) -> LabError {
+        let Some(running) = &mut self.running else { return error };
+        match running.ended() {
+            Some(ended) => ended,
+            None if error.0.contains(LOST_FRAMES) => peer::broke_a_stream(self.name, &error),
+            None => error,
+        }
+    }
+}
+
 impl Prepared for Laid {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
-        match self.relay.load {
+        let measured = match self.relay.load {
             Load::ClosedLoop | Load::Open => self.relay(trial),
             Load::Idle => self.idle(trial),
             Load::Connects => self.connects(trial),
-        }
+        };
+        measured.map_err(|error| self.blamed(error))
     }
 
     fn scope(&self) -> Option<Scope> {

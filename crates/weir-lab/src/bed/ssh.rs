@@ -72,7 +72,7 @@ impl Bed for SshBed {
                     .into(),
             ),
             Subject::Command => None,
-            other => crate::subject::missing(other),
+            _ => crate::subject::missing_on_hosts(configuration),
         }
     }
 

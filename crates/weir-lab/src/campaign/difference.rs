@@ -77,6 +77,11 @@ pub fn builds(then: &Build, now: &Build) -> Vec<String> {
             d.of(&format!("bytes of {program}"), mark, now);
         }
     }
+    for (peer, version) in &then.peers {
+        if let Some(now) = now.peers.get(peer) {
+            d.of(peer, version, now);
+        }
+    }
     d.0
 }
 

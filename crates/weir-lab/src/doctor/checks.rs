@@ -14,11 +14,12 @@ use weir_io::{clock, netlink};
 use super::{Finding, State};
 use crate::bed::netns::namespace::Namespace;
 use crate::manifest::{Build, Machine, version};
+use crate::subject::peer;
 
 pub fn all() -> Vec<Finding> {
     let machine = Machine::observe();
     let (namespaces, af_xdp) = networking();
-    vec![
+    let mut all = vec![
         build(),
         cpus(&machine),
         smt(&machine),
@@ -37,8 +38,27 @@ pub fn all() -> Vec<Finding> {
         tool("ssh", "ssh", Some("-V"), "drives experiments on other hosts"),
         tool("valgrind", "valgrind", Some("--version"), "simulates caches: `weir-lab cachesim`"),
         tool("chromium", "chromium", Some("--version"), "turns report.html into a picture"),
-        tool("DPDK", "dpdk-testpmd", None, "a userspace forwarder to compare with"),
-    ]
+    ];
+    all.extend(PEERS.map(|(name, means, remedy)| found_peer(name, means, remedy)));
+    all
+}
+
+/// Programs of others to compare with, and how to have them.
+const PEERS: [(&str, &str, &str); 6] = [
+    ("dpdk-testpmd", "a forwarder that looks up no route: the upper bound", "apt install dpdk-dev"),
+    ("dpdk-l3fwd", "a forwarder by longest prefix match", "scripts/peers dpdk-l3fwd"),
+    ("vpp", "a router", "install VPP from its own packages; docs/peers.md says what was tried of it"),
+    ("swanctl", "strongSwan's ESP between gateways", "apt install strongswan-swanctl strongswan-charon"),
+    ("derper", "a DERP relay", "make interop"),
+    ("hyper-derp", "a DERP relay, plain", "install it by its own instructions, on the PATH"),
+];
+
+fn found_peer(name: &'static str, means: &str, remedy: &str) -> Finding {
+    if peer::find(name).is_none() {
+        return finding(name, State::Note, "not found", format!("optional peer: {means}")).remedy(remedy);
+    }
+    let version = peer::version(name).unwrap_or("of unknown version".into());
+    finding(name, State::Good, version, format!("a peer to compare with: {means}"))
 }
 
 fn finding(what: &'static str, state: State, found: impl Into<String>, means: impl Into<String>) -> Finding {
@@ -283,9 +303,8 @@ fn af_xdp(interface: &str) -> Result<String, String> {
 fn tool(what: &'static str, program: &str, flag: Option<&str>, means: &str) -> Finding {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if !std::env::split_paths(&path).any(|dir| dir.join(program).is_file()) {
-        let package = if what == "DPDK" { "dpdk" } else { program };
         return finding(what, State::Note, "not installed", format!("optional: {means}"))
-            .remedy(format!("apt install {package}"));
+            .remedy(format!("apt install {program}"));
     }
     let said = flag.and_then(|flag| version(program, flag));
     finding(what, State::Good, said.unwrap_or("installed".into()), means)

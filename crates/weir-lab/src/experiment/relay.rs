@@ -57,7 +57,9 @@ pub fn refuse(c: &Configuration) -> Result<(), String> {
     let refused = |message: String| Err(format!("configuration {}: {message}", c.name));
     let Some(relay) = &c.relay else {
         return match c.subject {
-            Subject::Derper => refused("subject \"derper\" is a relay: use topology = \"relay\"".into()),
+            Subject::Derper | Subject::HyperDerp => {
+                refused(format!("subject \"{}\" is a relay: use topology = \"relay\"", kebab(&c.subject)))
+            }
             _ => Ok(()),
         };
     };

@@ -11,6 +11,7 @@ use crate::search::goal;
 use crate::stats::warnings::{self, Warning};
 use crate::stats::{Verdict, defects};
 use crate::store::Evidence;
+use crate::subject::peer;
 
 /// How beds and daemons say that the next best was taken.
 const REFUSED: &str = " refused";
@@ -143,8 +144,14 @@ fn grouped<K: PartialEq>(said: impl Iterator<Item = (K, String)>) -> Vec<(K, Vec
 
 fn of_outcome(outcome: &Outcome, found: &mut Vec<Warning>) {
     let configuration = outcome.configuration.name.clone();
-    if let Some(first) = outcome.failures.first() {
-        let (runs, first) = (outcome.failures.len(), shortened(first));
+    let (subjects, others): (Vec<&String>, Vec<&String>) =
+        outcome.failures.iter().partition(|error| peer::misbehaved(error));
+    if let Some(first) = subjects.first() {
+        let (runs, first) = (subjects.len(), shortened(first));
+        found.push(Warning::Misbehaved { configuration: configuration.clone(), runs, first });
+    }
+    if let Some(first) = others.first() {
+        let (runs, first) = (others.len(), shortened(first));
         found.push(Warning::Failed { configuration: configuration.clone(), runs, first });
     }
     found.extend(

@@ -30,6 +30,12 @@ pub enum Warning {
         runs: usize,
         first: String,
     },
+    /// Runs its subject ended in by itself, or broke a stream in: findings, kept beside the measured ones.
+    Misbehaved {
+        configuration: String,
+        runs: usize,
+        first: String,
+    },
     CutShort {
         left_out: String,
     },
@@ -117,6 +123,11 @@ impl Warning {
             Warning::Failed { configuration, runs, first } => {
                 format!("{configuration}: {runs} runs failed, the first with: {first}")
             }
+            Warning::Misbehaved { configuration, runs, first } => {
+                format!(
+                    "{configuration}: its subject misbehaved in {runs} runs, which have no figure: {first}"
+                )
+            }
             Warning::CutShort { left_out } => left_out.clone(),
             Warning::Resumed { sessions, split_blocks } => {
                 let split = match split_blocks[..] {
@@ -187,6 +198,9 @@ impl Warning {
             }
             Warning::Skipped { .. } => "`weir-lab doctor` says what this machine lacks",
             Warning::Failed { .. } => "read the error, fix its cause and run again",
+            Warning::Misbehaved { .. } => {
+                "read it as a result: figures are of the runs it survived; tell those who make the subject"
+            }
             Warning::CutShort { .. } => "nothing to do: the other runs are whole",
             Warning::FewRuns { .. } => "raise `runs`, or pass --runs",
             Warning::Noisy { .. } => "stop other work on the machine, or lengthen `window`",

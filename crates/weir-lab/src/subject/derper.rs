@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 
-use super::relay::{ADDRESS, Relaying, Stand, Started, peer};
+use super::peer::{self, Started};
+use super::relay::{self, ADDRESS, Relaying, Stand};
 use crate::bed::netns::counters::Counters;
 use crate::bed::netns::namespace::Namespace;
 use crate::generator::derp::tls::Trusting;
@@ -27,7 +28,7 @@ pub fn missing(tls: Tls) -> Option<String> {
     if tls == Tls::Kernel {
         return Some("derper: has no TLS in the kernel: use tls = \"user\"".into());
     }
-    peer("derper").is_none().then(|| MISSING.into())
+    peer::find("derper").is_none().then(|| MISSING.into())
 }
 
 pub struct Derper {
@@ -38,12 +39,12 @@ pub struct Derper {
 
 impl Derper {
     pub fn start(stand: &Stand<'_>) -> Result<Derper, LabError> {
-        let program = peer("derper").ok_or_else(|| LabError(MISSING.into()))?;
-        let version = Command::new(&program).arg("-version").output();
-        let version = version.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string());
+        let program = peer::find("derper").ok_or_else(|| LabError(MISSING.into()))?;
+        let version = peer::version("derper").unwrap_or_else(|| "of unknown version".into());
         let tls = stand.relay.tls;
         let workers = stand.relay.workers.to_string();
-        let started = Started::launch("derper", stand, |folder| {
+        let mut line = String::new();
+        let started = relay::launch("derper", stand, |folder| {
             let mut command = Command::new(program);
             command.arg("-a").arg(ADDRESS.to_string()).args(["-http-port", "-1", "-stun=false"]);
             command.arg("-c").arg(folder.join("derper.json"));
@@ -52,12 +53,13 @@ impl Derper {
                 command.args(["-certmode", "manual", "-hostname", &ADDRESS.ip().to_string()]);
                 command.arg("-certdir").arg(folder);
             }
+            let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+            let words = words.join(" ").replace(&folder.display().to_string(), "<folder>");
+            line = format!("GOMAXPROCS={workers} derper {words}");
             command.env("GOMAXPROCS", workers);
             Ok(command)
         })?;
-        let version = version.unwrap_or_default();
-        let version = version.lines().next().unwrap_or("of unknown version");
-        let notes = vec![format!("derper {version}: GOMAXPROCS={}", stand.relay.workers)];
+        let notes = vec![format!("derper {version}: {line}")];
         Ok(Derper { started, tls, notes })
     }
 }
@@ -77,6 +79,10 @@ impl Relaying for Derper {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    fn ended(&mut self) -> Option<LabError> {
+        self.started.ended()
     }
 }
 

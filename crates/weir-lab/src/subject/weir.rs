@@ -208,6 +208,11 @@ impl Running for Weir {
         self.notes.clone()
     }
 
+    fn ended(&mut self) -> Option<LabError> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(super::peer::ended_by_itself("weir", status, &tail(&self.folder.path().join("weir.log"))))
+    }
+
     fn doubts(&mut self) -> Vec<String> {
         match self.control.get::<Status>("/v1/status") {
             Ok(status) if status.balance != 0 => {

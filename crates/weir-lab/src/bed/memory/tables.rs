@@ -35,6 +35,14 @@ enum Prefixes {
 }
 
 impl Net {
+    /// Of the routes, as text.
+    pub fn prefixes(&self) -> Vec<String> {
+        match &self.prefixes {
+            Prefixes::V4(routes) => routes.iter().map(|&(p, _)| Prefix::V4(p).to_string()).collect(),
+            Prefixes::V6(routes) => routes.iter().map(|&(p, _)| Prefix::V6(p).to_string()).collect(),
+        }
+    }
+
     /// One destination a flow, spread over the routes.
     pub fn destinations(&self, flows: u32) -> Vec<IpAddr> {
         let flows = flows as usize;

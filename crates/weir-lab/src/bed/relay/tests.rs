@@ -61,6 +61,11 @@ fn derper_relays_through_tls() {
 }
 
 #[test]
+fn hyper_derp_relays_a_closed_loop_and_a_rate() {
+    relays("hyper_derp_relays_a_closed_loop_and_a_rate", Subject::HyperDerp, Tls::Off);
+}
+
+#[test]
 fn weir_relays_a_closed_loop_and_a_rate() {
     relays("weir_relays_a_closed_loop_and_a_rate", Subject::Weir, Tls::Off);
 }

@@ -24,6 +24,8 @@ use super::packet::Batch;
 
 /// Of a buffer, before what is received: the beginning of a frame that came before.
 pub const HEADROOM: usize = 8 << 10;
+/// How an error says that what came is no frame.
+pub const LOST_FRAMES: &str = "the stream lost its frames";
 /// Received at once, at most.
 const RECEIVED_MAX: usize = 256 << 10;
 
@@ -193,7 +195,7 @@ fn hop(bytes: &[u8], each: &mut impl FnMut(u8, &[u8])) -> io::Result<usize> {
         if HEADER + length > HEADROOM {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("a frame of type {code:#04x} and {length} bytes: the stream lost its frames"),
+                format!("a frame of type {code:#04x} and {length} bytes: {LOST_FRAMES}"),
             ));
         }
         let Some(payload) = bytes.get(at + HEADER..at + HEADER + length) else { break };

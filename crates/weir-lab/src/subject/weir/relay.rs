@@ -17,7 +17,8 @@ use crate::model::LabError;
 use crate::model::relay::Tls;
 use crate::subject::MISSING_WEIR;
 use crate::subject::control::Control;
-use crate::subject::relay::{ADDRESS, Relaying, Stand, Started};
+use crate::subject::peer::Started;
+use crate::subject::relay::{self, ADDRESS, Relaying, Stand};
 
 /// Where its control socket tells what became of packets.
 const COUNTERS: &str = "/v1/relay";
@@ -66,7 +67,7 @@ impl Weir {
     pub fn start(stand: &Stand<'_>) -> Result<Weir, LabError> {
         let program = program().ok_or_else(|| LabError(MISSING_WEIR.into()))?;
         let mut socket = PathBuf::new();
-        let started = Started::launch("weir", stand, |folder| {
+        let started = relay::launch("weir", stand, |folder| {
             socket = folder.join("weir.sock");
             let file = folder.join("relay.toml");
             fs::write(&file, configuration(stand, folder, &socket))?;
@@ -117,6 +118,10 @@ impl Relaying for Weir {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    fn ended(&mut self) -> Option<LabError> {
+        self.started.ended()
     }
 
     fn doubts(&mut self) -> Vec<String> {

@@ -1,0 +1,54 @@
+//! DPDK's testpmd: frames go from one port to the other with new link-layer addresses, and no look at what is in them.
+//!
+//! It looks up no route and lowers no hop limit: what it does is the least a forwarder can do with these ports, so it
+//! bounds the others from above.
+
+use std::path::PathBuf;
+
+use super::dpdk::{Dpdk, Ends, Plan};
+use super::peer::{self, Place};
+use super::{Running, Site};
+use crate::model::LabError;
+
+const NAME: &str = "dpdk-testpmd";
+const MISSING: &str = "dpdk-testpmd: no such program on the PATH: install the package dpdk-dev";
+/// Buffers of 2 KiB: rings of both ports and bursts under way.
+const BUFFERS: u32 = 32_768;
+
+pub fn missing() -> Option<String> {
+    peer::find(NAME).is_none().then(|| MISSING.into())
+}
+
+pub fn start(site: &Site<'_>) -> Result<Box<dyn Running>, LabError> {
+    let mac = site.gateway_mac.map(|b| format!("{b:02x}")).join(":");
+    let place = Place { namespace: Some(site.namespace), cpus: site.cpus };
+    Ok(Box::new(Dpdk::start(plan(Ends::of(site), site.cpus[0], &mac)?, place)?))
+}
+
+/// In memory: from a capture file to nowhere.
+pub fn start_alone(capture: PathBuf, cpu: u32) -> Result<Dpdk, LabError> {
+    // its telemetry answers from another CPU than the busy one
+    let place = Place { namespace: None, cpus: &[] };
+    Dpdk::start(plan(Ends::Capture(capture), cpu, "02:00:00:01:00:00")?, place)
+}
+
+fn plan(ends: Ends, cpu: u32, mac: &str) -> Result<Plan, LabError> {
+    let words = vec![
+        "-i".into(),
+        "--auto-start".into(),
+        "--forward-mode=mac".into(),
+        format!("--eth-peer=1,{mac}"),
+        format!("--total-num-mbufs={BUFFERS}"),
+        "--no-flush-rx".into(),
+    ];
+    Ok(Plan {
+        name: NAME,
+        program: peer::find(NAME).ok_or_else(|| LabError(MISSING.into()))?,
+        // the first waits for commands, the second forwards: one CPU is enough
+        cores: format!("0@{cpu},1@{cpu}"),
+        ends,
+        words: Box::new(|_| Ok(words)),
+        ready: "testpmd> ",
+        note: "rewrites link-layer addresses only: no route is looked up, no hop limit lowered".into(),
+    })
+}
