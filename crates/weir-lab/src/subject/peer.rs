@@ -22,6 +22,9 @@ const ENDED: &str = "ended while it was measured";
 const BROKE: &str = "broke a stream";
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Where Debian has strongSwan's daemon, which is on no `PATH`.
+const DAEMONS: &str = "/usr/lib/ipsec";
+
 /// A peer's program: where the project's own peers are kept, or on the `PATH`.
 pub fn find(name: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME")
@@ -29,7 +32,8 @@ pub fn find(name: &str) -> Option<PathBuf> {
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
     let kept = cache.map(|cache| cache.join("weir/peers/bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    kept.into_iter().chain(std::env::split_paths(&path)).map(|folder| folder.join(name)).find(|p| p.is_file())
+    let folders = kept.into_iter().chain(std::env::split_paths(&path)).chain([PathBuf::from(DAEMONS)]);
+    folders.map(|folder| folder.join(name)).find(|p| p.is_file())
 }
 
 /// The program of others that a subject is.
@@ -40,14 +44,14 @@ pub fn program_of(subject: Subject) -> Option<&'static str> {
         Subject::Vpp => Some("vpp"),
         Subject::Derper => Some("derper"),
         Subject::HyperDerp => Some("hyper-derp"),
-        Subject::Strongswan => Some("swanctl"),
+        Subject::Strongswan => Some("charon"),
         Subject::Weir | Subject::Kernel | Subject::Command | Subject::Ceiling => None,
     }
 }
 
 /// How each says its version. Those of DPDK say it only once they run.
 const VERSIONS: [(&str, &str); 4] =
-    [("derper", "-version"), ("hyper-derp", "--version"), ("vpp", "--version"), ("swanctl", "--version")];
+    [("derper", "-version"), ("hyper-derp", "--version"), ("vpp", "--version"), ("charon", "--version")];
 
 /// What a program says of its version, or its library.
 pub fn version(name: &str) -> Option<String> {
