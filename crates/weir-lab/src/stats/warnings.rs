@@ -130,12 +130,7 @@ impl Warning {
             }
             Warning::CutShort { left_out } => left_out.clone(),
             Warning::Resumed { sessions, split_blocks } => {
-                let split = match split_blocks[..] {
-                    [] => "every block within one".into(),
-                    [block] => format!("block {block} has runs of two"),
-                    _ => format!("blocks {} have runs of several", numbers(split_blocks)),
-                };
-                format!("interrupted and resumed: measured in {sessions} sessions, {split}")
+                format!("interrupted and resumed: measured in {sessions} sessions, {}", split(split_blocks))
             }
             Warning::ChangedBetweenSessions { changes } => {
                 format!("between sessions changed: {}", changes.join("; "))
@@ -222,6 +217,15 @@ impl Warning {
             }
         }
         .into()
+    }
+}
+
+/// Which blocks an interrupt went through.
+fn split(blocks: &[usize]) -> String {
+    match blocks {
+        [] => "every block within one".into(),
+        [block] => format!("block {block} has runs of two"),
+        _ => format!("blocks {} have runs of several", numbers(blocks)),
     }
 }
 

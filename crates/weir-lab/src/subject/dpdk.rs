@@ -73,6 +73,9 @@ impl Ends {
     }
 }
 
+/// Makes a program's own words, and the files they name, for its folder.
+pub type Words = Box<dyn FnOnce(&Path) -> std::io::Result<Vec<String>>>;
+
 /// What makes one of the programs that program.
 pub struct Plan {
     pub name: &'static str,
@@ -80,8 +83,8 @@ pub struct Plan {
     /// `--lcores`: logical cores, each at its CPU.
     pub cores: String,
     pub ends: Ends,
-    /// The program's own words, after `--`, for its folder.
-    pub words: Box<dyn FnOnce(&Path) -> std::io::Result<Vec<String>>>,
+    /// What stands after `--`.
+    pub words: Words,
     /// What its log holds once it forwards.
     pub ready: &'static str,
     /// What its words do not show.
