@@ -9,6 +9,7 @@ mod flame;
 mod history;
 mod list;
 mod ministat;
+mod new;
 mod plan;
 mod profile;
 mod report;
@@ -32,6 +33,7 @@ use crate::{agent, doctor};
 const AFTER: &str = "\
 Examples:
   weir-lab list                              which experiments there are
+  weir-lab new mine                          an experiment of your own to start from: a against b
   weir-lab run labs/demo.toml                measure; the report opens in any browser
   weir-lab run labs/demo.toml --quick        the same in seconds, with smoke values
   weir-lab run labs/forwarding-frame-size.toml --only '*-64' --runs 20
@@ -65,6 +67,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Write an experiment of your own to start from: `a` against `b`, with comments.
+    New(new::New),
     /// Run an experiment and write its report.
     Run(run::Run),
     /// Go on with an interrupted campaign: the runs that have no record yet, in their order.
@@ -119,6 +123,7 @@ enum Command {
 /// interrupted campaign (its report is written).
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::New(new) => new.go(),
         Command::Plan(plan) => plan.go(),
         Command::Run(run) => run.go(),
         Command::Resume(again) => again.go(),
@@ -147,7 +152,7 @@ pub fn main() -> ExitCode {
 }
 
 /// To standard output; a reader that went away (a closed pipe) has seen what it wanted.
-fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use crate::cli::print;
 use crate::model::LabError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -37,27 +38,28 @@ pub fn go(json: bool) -> Result<ExitCode, LabError> {
     let findings = checks::all();
     if json {
         let text = serde_json::to_string_pretty(&findings).map_err(|e| LabError(format!("doctor: {e}")))?;
-        println!("{text}");
+        print(&(text + "\n"));
         return Ok(ExitCode::SUCCESS);
     }
+    let mut out = String::new();
     for finding in &findings {
         let sign = match finding.state {
             State::Good => "✓",
             State::Note => "·",
             State::Missing => "✗",
         };
-        println!("{sign} {:<16} {}", finding.what, finding.found);
-        println!("  {:<16} {}", "", finding.means);
+        out += &format!("{sign} {:<16} {}\n  {:<16} {}\n", finding.what, finding.found, "", finding.means);
         if let Some(remedy) = &finding.remedy {
-            println!("  {:<16} → {remedy}", "");
+            out += &format!("  {:<16} → {remedy}\n", "");
         }
     }
     let missing = findings.iter().filter(|f| f.state == State::Missing).count();
-    println!(
-        "\n{} of {} checks found what they looked for or a way around it.",
+    out += &format!(
+        "\n{} of {} checks found what they looked for or a way around it.\n",
         findings.len() - missing,
         findings.len()
     );
+    print(&out);
     Ok(ExitCode::SUCCESS)
 }
 

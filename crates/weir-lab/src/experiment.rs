@@ -108,7 +108,10 @@ pub struct Changes {
 impl Experiment {
     pub fn load(path: &Path, changes: &Changes) -> Result<Experiment, LabError> {
         let text = std::fs::read_to_string(path).map_err(|e| {
-            LabError(format!("{}: {e}; `weir-lab list` names the experiments", path.display()))
+            LabError(format!(
+                "{}: {e}; `weir-lab list` names the experiments, `weir-lab new NAME` writes one",
+                path.display()
+            ))
         })?;
         let name = path.file_stem().map_or("experiment".into(), |s| s.to_string_lossy().into_owned());
         Experiment::parse(&name, &path.display().to_string(), &text, changes)

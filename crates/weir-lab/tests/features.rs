@@ -32,6 +32,29 @@ fn links(cell: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
+/// Whether the file has a test of that name: a function with the attribute, or one that a macro of the file's makes a
+/// test of each peer (`both! { name: …; }`).
+fn has_test(source: &str, name: &str) -> bool {
+    let Some(at) = source.find(&format!("fn {name}(")) else { return false };
+    let before = &source[..at];
+    let attributed = before.rfind("#[test]").is_some_and(|found| found > before.rfind("\n}").unwrap_or(0));
+    let mut listed = source.lines().skip_while(|line| !MACROS.contains(line)).take_while(|line| *line != "}");
+    attributed
+        || listed
+            .any(|line| line.trim() == format!("{name};") || line.trim().starts_with(&format!("{name}: [")))
+}
+
+/// Each line begins a list of tests.
+const MACROS: [&str; 2] = ["both! {", "behaviours! {"];
+
+#[test]
+fn what_is_no_test_is_seen_to_be_none() {
+    let source = "both! {\n    one: [\"x\"];\n}\nfn one(kind: Kind) {\n}\nfn two(kind: Kind) {\n}\n#[test]\nfn three() {\n}\n\
+                  fn four() {\n}\nbehaviours! {\n    five;\n}\n";
+    let found = ["one", "two", "three", "four", "five"].map(|name| has_test(source, name));
+    assert_eq!(found, [true, false, true, false, false]);
+}
+
 #[test]
 fn every_yes_of_the_feature_table_links_to_a_test_that_exists() {
     let text = fs::read_to_string(docs().join("features.md")).expect("the document is in the tree");
@@ -48,13 +71,7 @@ fn every_yes_of_the_feature_table_links_to_a_test_that_exists() {
         for (name, path) in links {
             let source =
                 fs::read_to_string(docs().join(path)).unwrap_or_else(|e| panic!("{feature}: {path}: {e}"));
-            let at = source
-                .find(&format!("fn {name}("))
-                .unwrap_or_else(|| panic!("{feature}: no {name} in {path}"));
-            let before = &source[..at];
-            let attribute = before.rfind("#[test]").expect("a test attribute");
-            let other = before.rfind("\n}").unwrap_or(0);
-            assert!(attribute > other, "{feature}: {name} in {path} is not a test");
+            assert!(has_test(&source, name), "{feature}: no test {name} in {path}");
         }
     }
 }

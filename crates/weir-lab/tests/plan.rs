@@ -38,6 +38,20 @@ fn a_campaign_is_planned_paired_and_unpaired_with_the_time_it_takes() {
 }
 
 #[test]
+fn runs_that_are_measured_in_slices_take_their_time_too() {
+    let folder = Folder::new("sliced");
+    let experiment = program::SMALL.replace("window = \"5ms\"", "window = \"20ms\"\nslices = 4");
+    let file = folder.write("x.toml", experiment.replace("ceiling = true\n", ""));
+    let out = folder.at("pilot");
+    let pilot = run(&["run", &file, "--seed", "1", "--out", &out]);
+    assert!(pilot.status.success(), "{}", text(&pilot.stderr));
+    let plan = run(&["plan", &out, "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&plan.stdout).expect("JSON");
+    // At least its window; the runs of a block begin together.
+    assert!(json["seconds_a_run"].as_f64().expect("six runs") >= 0.02, "{json}");
+}
+
+#[test]
 fn files_of_figures_are_planned_without_pairing() {
     let folder = Folder::new("files");
     let a = folder.write("a.pps", "100\n101\n99\n100\n102\n98\n");

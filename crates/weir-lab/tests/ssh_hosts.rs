@@ -126,6 +126,30 @@ fn kernel_weir_and_commands_are_measured_on_hosts_that_stay_as_they_were() {
 }
 
 #[test]
+fn the_experiment_to_start_from_runs_as_soon_as_its_hosts_are_named() {
+    let test = "the_experiment_to_start_from_runs_as_soon_as_its_hosts_are_named";
+    let Some(room) = Room::open(test) else { return };
+    let before = room.settled();
+    let written = include_str!("../src/cli/new/command.toml").replace("@NAME@", "mine");
+    let (head, rest) = written.split_once("[hosts.generator]").expect("hosts are named");
+    let (_, configurations) = rest.split_once("[defaults]").expect("before the configurations");
+    let head =
+        head.replace("\"1s\"", "\"20ms\"").replace("\"5s\"", "\"100ms\"").replace("runs = 10", "runs = 1");
+    let configurations =
+        configurations.replace("flows = 1200", "flows = 24").replace("routes = 1000", "routes = 10");
+    let output = room.run(&format!("{head}[defaults]{configurations}{}", room.hosts_table("")));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    for name in ["a", "b", "a~again"] {
+        for run in room.runs(name) {
+            assert_adds_up(&run.unwrap_or_else(|e| panic!("{name}: {e}")));
+        }
+        assert_eq!(room.runs(name).len(), 1, "{name}: {said}");
+    }
+    room.assert_as_before(&before);
+}
+
+#[test]
 fn dead_and_silent_hosts_cost_the_runs_they_miss_and_ctrl_c_leaves_nothing() {
     let test = "dead_and_silent_hosts_cost_the_runs_they_miss_and_ctrl_c_leaves_nothing";
     let Some(mut room) = Room::open(test) else { return };

@@ -54,14 +54,17 @@ enum Verb {
         take_over: bool,
     },
     /// Run a relay (DERP server): of a file, or at once for a try
-    #[command(after_help = "Examples:\n  \
+    #[command(
+        override_usage = "weir relay FILE\n       weir relay --dev [OPTIONS]",
+        after_help = "Examples:\n  \
         weir relay --dev                          plain on 127.0.0.1:3340; says how to use it\n  \
         weir relay --dev --tls user --listen :3340  TLS with a certificate nobody trusts, on every address\n  \
         sudo weir relay relay.toml                the same as `weir run relay.toml`\n  \
         sudo weir relay --take-over relay.toml    in place of the one that runs, which ends when this one is ready\n\n\
         examples/relay.toml is a file to start from, docs/relay.md says what each key does.\n\
         SIGTERM, SIGINT  nobody new is taken, clients are told to come back, what waits for them is sent\n\
-        SIGHUP           reads FILE again; the next connections go by it")]
+        SIGHUP           reads FILE again; the next connections go by it"
+    )]
     Relay(relay::command::RelayArgs),
     /// Ask a relay to take nobody new, tell its clients to come back, and end
     #[command(after_help = "Examples:\n  \

@@ -134,7 +134,7 @@ fn load_with(path: &Path, keys: KeysFrom<'_>) -> Result<Config, Refused> {
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Refused {
     let remedy = match error.kind() {
-        std::io::ErrorKind::NotFound => "check the path; examples/router.toml is a file to start from",
+        std::io::ErrorKind::NotFound => "check the path; examples/ has files to start from",
         std::io::ErrorKind::PermissionDenied => "run as a user who may read it",
         _ => "name a readable file",
     };

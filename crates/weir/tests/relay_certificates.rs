@@ -74,6 +74,18 @@ fn self_signed_certificate_is_for_the_host_and_followed_by_the_meta_certificate(
 }
 
 #[test]
+fn clients_may_know_the_leaf_by_the_sum_that_other_programs_take_of_it() {
+    let identity = Identity::open(&Certificates::SelfSigned, None, KEY, SystemTime::now()).expect("is made");
+    let folder = Folder::new("pin");
+    let path = folder.0.join("leaf.der");
+    fs::write(&path, &identity.chain()[0]).expect("written");
+    let output = Command::new("sha256sum").arg(&path).output().expect("coreutils are there");
+    let sum = String::from_utf8_lossy(&output.stdout);
+    let sum = sum.split(' ').next().expect("a sum");
+    assert_eq!(identity.pin(), Some(format!("sha256-raw:{sum}")));
+}
+
+#[test]
 fn meta_certificate_is_what_openssl_reads_in_it() {
     let identity = Identity::open(&Certificates::SelfSigned, None, KEY, SystemTime::now()).expect("is made");
     let folder = Folder::new("meta");

@@ -17,29 +17,32 @@ pub fn go(dir: &Path) -> Result<ExitCode, LabError> {
     let mut broken = false;
     for file in &files {
         match Experiment::load(file, &Changes::default()) {
-            Ok(e) => println!(
-                "{}\n  {}\n  {} configurations × {} blocks, about {}\n{}",
+            Ok(e) => super::print(&format!(
+                "{}\n  {}\n  {} configurations × {} blocks, about {}\n{}\n",
                 file.display(),
                 e.question,
                 e.configurations.len(),
                 e.runs,
                 human(e.length()),
                 skipped(&e)
-            ),
+            )),
             Err(e) => {
                 broken = true;
-                println!("{e}\n");
+                super::print(&format!("{e}\n\n"));
             }
         }
     }
     if files.is_empty() {
-        println!("{}: no experiments (files that end in .toml)", dir.display());
+        let shown = dir.display();
+        super::print(&format!(
+            "{shown}: no experiments (files that end in .toml); `weir-lab new {shown}/mine` writes one\n"
+        ));
     }
     Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// What the file alone shows to be missing here, a line a reason.
-fn skipped(e: &Experiment) -> String {
+pub(super) fn skipped(e: &Experiment) -> String {
     let mut by_reason = BTreeMap::<&str, Vec<&str>>::new();
     for planned in &e.configurations {
         if let Some(reason) = &planned.missing {

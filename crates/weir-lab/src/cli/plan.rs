@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::run::aligned;
-use crate::experiment::Metric;
+use crate::experiment::{Experiment, Metric};
 use crate::manifest::Manifest;
 use crate::model::{LabError, Subject};
 use crate::progress::human;
@@ -215,13 +215,17 @@ fn campaign(dir: &Path) -> Result<Evidence, LabError> {
     })
 }
 
-/// Median time from one run's start to the next, setting up included; `None` for a single run.
+/// Median time from one run's start to the next, setting up included, but no less than a run's own length: runs in
+/// slices begin together. `None` for a single run.
 fn seconds_a_run(dir: &Path, manifest: &Manifest) -> Result<Option<f64>, LabError> {
     let runs = read_runs(dir, manifest)?.runs;
     let mut starts: Vec<u64> = runs.values().flatten().map(|r| r.started_unix_ms).collect();
     starts.sort_unstable();
     let steps: Vec<f64> = starts.windows(2).map(|w| (w[1] - w[0]) as f64 / 1000.0).collect();
-    Ok(Summary::of(&steps).map(|s| s.median))
+    let measured = Experiment { profile: 0, ..manifest.experiment.clone() };
+    let runs = (measured.configurations.len() * measured.runs).max(1) as f64;
+    let own = measured.length().as_secs_f64() / runs;
+    Ok(Summary::of(&steps).map(|s| s.median.max(own)))
 }
 
 fn plain(files: &[PathBuf]) -> Result<Evidence, LabError> {

@@ -51,9 +51,9 @@ impl Verify {
             verified.add(verify(path, self.effect)?);
         }
         if self.json {
-            println!("{}", verified.json(self.details));
+            super::print(&format!("{}\n", verified.json(self.details)));
         } else {
-            print!("{}", verified.text(self.all));
+            super::print(&verified.text(self.all));
         }
         Ok(if verified.counts().differs > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }

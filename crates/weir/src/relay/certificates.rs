@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -183,6 +184,15 @@ impl Identity {
     /// When the leaf that is served ceases to be valid.
     pub fn expires(&self) -> Option<SystemTime> {
         Some(validity(self.served.load().as_ref()?.cert.first()?)?.1)
+    }
+
+    /// How a map of relays names the leaf that is served, for clients that trust it and no authority: `sha256-raw:` and
+    /// hex digits.
+    pub fn pin(&self) -> Option<String> {
+        let served = self.served.load();
+        let leaf = served.as_ref()?.cert.first()?;
+        let sum = TLS13_AES_128_GCM_SHA256.tls13()?.common.hash_provider.hash(leaf);
+        Some(sum.as_ref().iter().fold("sha256-raw:".to_string(), |pin, byte| format!("{pin}{byte:02x}")))
     }
 
     /// What is served: leaf, intermediates, meta certificate.

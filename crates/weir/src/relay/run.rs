@@ -184,11 +184,13 @@ fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option
         notices.push("tls is off: only a proxy or a lab should see this relay".to_owned());
         return Ok(None);
     }
-    if own.certificates == Certificates::SelfSigned {
-        notices.push("the certificate is self-signed: clients need `InsecureForTests`".to_owned());
-    }
     let (name, key) = (own.hostname.as_deref(), settings.secret.public());
     let identity = Identity::open(&own.certificates, name, key, SystemTime::now()).map_err(Broken)?;
+    if let Some(pin) = identity.pin().filter(|_| own.certificates == Certificates::SelfSigned) {
+        notices.push(format!(
+            "the certificate is self-signed, a new one with each start: clients know it by `CertName: \"{pin}\"` in their map of relays"
+        ));
+    }
     identity.keep().map_err(Broken)?;
     let config = identity.server_config().map_err(Broken)?;
     Ok(Some(front::Tls { config, identity }))

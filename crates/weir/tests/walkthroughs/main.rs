@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Pages followed here.
-const HERE: [&str; 2] = ["ipsec.md", "route.md"];
+const HERE: [&str; 3] = ["ipsec.md", "relay.md", "route.md"];
 /// Pages followed in crates/weir-lab/tests/walkthroughs.rs.
-const BY_THE_LAB: [&str; 0] = [];
+const BY_THE_LAB: [&str; 1] = ["experiment.md"];
 
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/walk-throughs")
@@ -35,7 +35,8 @@ fn follow(test: &str, page: &str, missing: Option<String>) {
 
 #[test]
 fn a_router_between_two_namespaces_is_as_the_page_says() {
-    follow("a_router_between_two_namespaces_is_as_the_page_says", "route.md", None);
+    let missing = shell::absent(&["iperf3", "ethtool"]);
+    follow("a_router_between_two_namespaces_is_as_the_page_says", "route.md", missing);
 }
 
 #[test]
@@ -44,6 +45,23 @@ fn a_tunnel_between_two_namespaces_is_as_the_page_says() {
     let tun = Path::new("/dev/net/tun").exists();
     let missing = (!tun).then(|| "/dev/net/tun".to_string()).or_else(|| shell::absent(&["iperf3"]));
     follow(test, "ipsec.md", missing);
+}
+
+#[test]
+fn two_clients_of_a_relay_meet_as_the_page_says() {
+    let tun = Path::new("/dev/net/tun").exists();
+    let missing = (!tun).then(|| "/dev/net/tun".to_string()).or_else(peers_missing);
+    follow("two_clients_of_a_relay_meet_as_the_page_says", "relay.md", missing);
+}
+
+/// What of the page's peers is not there.
+fn peers_missing() -> Option<String> {
+    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    let absent = ["headscale", "tailscale", "tailscaled"]
+        .into_iter()
+        .find(|peer| !cache.join("weir/peers/bin").join(peer).is_file())?;
+    Some(format!("{absent}; `scripts/peers` installs it"))
 }
 
 #[test]

@@ -18,6 +18,9 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
+/// What `unshare` gives the shell of its own.
+const APART: [&str; 6] = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+
 /// What the shell does before the page: namespaces are kept in `/run`, files in an empty folder.
 const BEFORE: &str =
     "mount -t tmpfs tmpfs /run && mkdir /run/netns && ip link set lo up && cd \"$1/work\" && exec bash -eu";
@@ -40,7 +43,11 @@ pub fn missing() -> Option<String> {
     if !root {
         return Some("root, to make network namespaces".into());
     }
-    absent(&["unshare", "bash", "ip", "ping"])
+    absent(&["unshare", "bash", "ip", "ping"]).or_else(|| {
+        let made = Command::new("unshare").args(APART).arg("true").output();
+        let made = made.is_ok_and(|output| output.status.success());
+        (!made).then(|| "to make namespaces, which this container's root may not".into())
+    })
 }
 
 /// The first of these programs that no name on the PATH starts, and what to do about it.
@@ -81,7 +88,7 @@ impl Shell {
         let mut path = vec![programs.to_path_buf()];
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
         let mut command = Command::new("unshare");
-        command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(APART);
         command.args(["bash", "-c", BEFORE, "bash"]).arg(&folder);
         command.env("PATH", std::env::join_paths(path).expect("paths without colons"));
         command.env_remove("WEIR_LOG").stdin(Stdio::piped());
