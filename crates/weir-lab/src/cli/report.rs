@@ -30,8 +30,7 @@ impl Report {
             store.write("manifest.json", &manifest.text()?)?;
         }
         let results = report::write(&self.dir)?;
-        println!("{}", results.answer);
-        println!("{}", self.dir.join("report.html").display());
+        super::print(&format!("{}\n{}\n", results.answer, self.dir.join("report.html").display()));
         Ok(ExitCode::SUCCESS)
     }
 }
