@@ -2,11 +2,11 @@
 #   make demo   build (2 min 30 s on two cores), run a real interleaved experiment (1 min), write a report
 #   make test   format, lints, every test; ends with the counts
 
-.PHONY: help demo test interop questions setup build build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test interop questions relay-ktls setup build build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make interop | questions | build | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make interop | questions | relay-ktls | build | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -20,6 +20,10 @@ test: setup lint
 # peers of others are installed first; a skipped test is a failed one here
 interop: setup
 	./scripts/interop
+
+# every way of TLS through the relay, in a kernel that has kernel TLS; figures measured there mean nothing
+relay-ktls: build
+	./scripts/second-kernel ./target/release/weir-lab run labs/relay-ktls.toml --quick --out out/relay-ktls
 
 # the founding questions, under 40 minutes on two cores as root: runs/<date>-<machine>-question-*, docs/answers.md, README.md
 QUESTIONS = unused-ipsec ciphers placement spd relay

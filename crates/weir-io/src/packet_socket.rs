@@ -32,6 +32,11 @@ impl PacketSocket {
         Ok(socket)
     }
 
+    /// The same, and the kernel spreads frames over the device's queues by their flows; slower.
+    pub fn spreading_sender(device: &str) -> io::Result<PacketSocket> {
+        PacketSocket::open(device, 0)
+    }
+
     /// Opens a socket that receives every frame of the device that others sent.
     pub fn receiver(device: &str) -> io::Result<PacketSocket> {
         let socket = PacketSocket::open(device, libc::ETH_P_ALL as u16)?;

@@ -14,6 +14,7 @@
 //!
 //! Source: Valgrind manual, chapter 5, "Cachegrind".
 
+pub mod live;
 mod output;
 
 use std::ffi::OsString;

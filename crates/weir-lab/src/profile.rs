@@ -21,6 +21,7 @@ pub mod folded;
 pub mod import;
 mod kernel;
 mod naming;
+pub mod parts;
 pub mod profiled;
 pub mod rules;
 pub mod session;

@@ -8,6 +8,7 @@ mod program;
 
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 use folder::Folder;
 use program::{run, text};
@@ -22,7 +23,7 @@ fn measured(test: &str, lab: &str, only: &str) -> Option<(Folder, Results)> {
     let said = text(&output.stderr);
     let result = std::fs::read_to_string(folder.0.join("result.json"));
     let Ok(result) = result else {
-        let lacks = ["run as root", "no such program", "has no TLS"];
+        let lacks = ["run as root", "no such program", "has no TLS", "install Debian's valgrind"];
         assert!(lacks.iter().any(|lack| said.contains(lack)), "{lab}: {said}");
         let _ = writeln!(std::io::stderr(), "SKIP {test}: {}", said.lines().last().unwrap_or_default());
         return None;
@@ -71,4 +72,42 @@ fn a_sweep_has_every_rate_in_its_trials() {
     };
     let searched = results.outcome("derper-off").and_then(|o| o.searched.as_ref()).expect("a sweep");
     assert!(!format!("{searched:?}").is_empty());
+}
+
+#[test]
+fn caches_of_a_relay_are_simulated_packet_by_packet() {
+    let test = "caches_of_a_relay_are_simulated_packet_by_packet";
+    let Some((folder, results)) = measured(test, "question-relay", "weir-simulated-1") else { return };
+    let outcome = results.outcome("weir-simulated-1").expect("it ran");
+    let figure = |name: &str| outcome.further[&format!("simulated_{name}_per_packet")].median;
+    // A packet is received, looked up and sent: not in fewer, and not with a miss at every reference.
+    assert!(figure("instructions") > 50.0 && figure("data_references") > 20.0, "{outcome:?}");
+    assert!(figure("d1_misses") < figure("data_references"), "{outcome:?}");
+    assert!(outcome.summary.is_none(), "a simulation carries nothing a second");
+    assert!(folder.read("report.md").contains("Simulated (callgrind)"));
+}
+
+#[test]
+fn kernel_tls_carries_packets_beside_the_other_ways_in_the_second_kernel() {
+    let test = "kernel_tls_carries_packets_beside_the_other_ways_in_the_second_kernel";
+    let folder = Folder::absent(test);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let file = root.join("labs/relay-ktls.toml");
+    let mut there = Command::new(root.join("scripts/second-kernel"));
+    there.arg(env!("CARGO_BIN_EXE_weir-lab")).arg("run").arg(file).arg("--out").arg(&folder.0);
+    there.args(["--quick", "--seed", "1", "--only", "off-10", "user-10", "kernel-10"]);
+    let output = there.output().expect("a shell");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    let lack = said.lines().find(|l| l.contains("SKIP") || l.contains("build it: cargo build"));
+    if let Some(lack) = lack {
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: {lack}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let results: Results = serde_json::from_str(&folder.read("result.json")).expect("a result");
+    for tls in ["off", "user", "kernel"] {
+        let outcome = results.outcome(&format!("{tls}-10")).expect("it ran");
+        assert!(outcome.summary.as_ref().is_some_and(|mbps| mbps.median > 0.0), "{tls}: {said}");
+        assert_eq!(outcome.further["corrupted_packets"].median, 0.0, "{tls}");
+    }
 }

@@ -28,6 +28,7 @@ use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::tun::Tun;
 use weir_io::umem::{Chunk, Umem};
 
+use crate::config::settings::WakeUp;
 use crate::config::{self, Kind};
 use crate::lane::{Learning, Lessons};
 use crate::worker::{OpenDevice, Several};
@@ -62,26 +63,33 @@ pub fn queues(port: &config::Port) -> Option<usize> {
     }
 }
 
-/// Opens a device for every worker: `umems[n]` is the memory of worker *n*, which gets queue *n* and every
-/// further one that falls to it in turn.
+/// What devices are opened with.
+pub struct With<'a> {
+    /// Of every worker: its memory.
+    pub umems: &'a [Arc<Umem>],
+    pub local: Option<&'a LocalAddresses>,
+    pub lessons: Option<&'a Lessons>,
+    pub wake_up: WakeUp,
+}
+
+/// Opens a device for every worker: worker *n* gets queue *n* and every further one that falls to it in turn.
 pub fn open(
     port: &config::Port,
     device: DeviceId,
-    umems: &[Arc<Umem>],
-    local: Option<&LocalAddresses>,
-    lessons: Option<&Lessons>,
+    with: &With<'_>,
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     let name = port.device.value.as_str();
+    let workers = with.umems.len();
     match port.kind.value {
         Kind::Tun => open_tun(name, device),
         Kind::Pcap => open_pcap(port, device),
-        Kind::AfPacket => open_af_packet(name, device, umems.len(), Vec::new()),
-        Kind::AfXdp => open_af_xdp(port, device, umems, local, lessons),
-        Kind::Auto => match open_af_xdp(port, device, umems, local, lessons) {
+        Kind::AfPacket => open_af_packet(name, device, workers, Vec::new()),
+        Kind::AfXdp => open_af_xdp(port, device, with),
+        Kind::Auto => match open_af_xdp(port, device, with) {
             Ok(opened) => Ok(opened),
             Err(refusal) => {
                 let said = vec![refusal.to_string(), format!("port {name}: falling back to af_packet")];
-                open_af_packet(name, device, umems.len(), said)
+                open_af_packet(name, device, workers, said)
             }
         },
     }
@@ -121,13 +129,12 @@ fn switch_off_merging(name: &str, said: &mut Vec<String>) -> Option<SwitchedOff>
 fn open_af_xdp(
     port: &config::Port,
     device: DeviceId,
-    umems: &[Arc<Umem>],
-    local: Option<&LocalAddresses>,
-    lessons: Option<&Lessons>,
+    with: &With<'_>,
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     let name = port.device.value.as_str();
     let mut said = Vec::new();
-    let local = local.ok_or_else(|| {
+    let &With { umems, lessons, wake_up, .. } = with;
+    let local = with.local.ok_or_else(|| {
         PortError::new(format!(
             "port af_xdp:{name}: BPF maps cannot be made; run as root or grant CAP_BPF and CAP_NET_ADMIN"
         ))
@@ -145,7 +152,7 @@ fn open_af_xdp(
     let mut opened: Vec<Vec<AfXdp>> = umems.iter().map(|_| Vec::new()).collect();
     for queue in 0..count.max(umems.len()) {
         let worker = queue % umems.len();
-        let socket = open_queue(device, queue as u32, &steering, &umems[worker])?;
+        let socket = open_queue(device, queue as u32, &steering, &umems[worker], wake_up)?;
         said.push(socket.report().to_string());
         opened[worker].push(socket);
     }
@@ -190,10 +197,16 @@ fn has_one_queue(name: &str) -> bool {
     std::fs::read_dir(folder).is_ok_and(|queues| queues.count() == 2)
 }
 
-/// A queue whose worker polls the interface itself, or one driven by interrupts where that is refused.
-fn open_queue(device: DeviceId, queue: u32, steering: &Steering, umem: &Umem) -> Result<AfXdp, PortError> {
+/// A queue whose worker polls the interface itself, or one driven by interrupts where that is refused or not wanted.
+fn open_queue(
+    device: DeviceId,
+    queue: u32,
+    steering: &Steering,
+    umem: &Umem,
+    wake_up: WakeUp,
+) -> Result<AfXdp, PortError> {
     let mut options = Options::new(device, queue);
-    options.busy_poll = Some(BUSY_POLL_BUDGET);
+    options.busy_poll = (wake_up != WakeUp::Interrupt).then_some(BUSY_POLL_BUDGET);
     AfXdp::open(&options, steering, umem).map_err(|e| PortError::new(e.to_string()))
 }
 

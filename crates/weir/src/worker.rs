@@ -30,6 +30,8 @@ use weir_core::wire::flow::FlowKey;
 use weir_io::umem::{Chunk, Umem};
 use weir_io::wake::{Sleep, Waker};
 
+use crate::config::settings::WakeUp;
+
 mod queues;
 mod run;
 
@@ -51,6 +53,7 @@ pub struct Start {
     pub devices: Vec<OpenDevice>,
     /// The key all workers of the router choose paths by.
     pub key: FlowKey,
+    pub wake_up: WakeUp,
 }
 
 /// The way from workers to the control thread: a bounded queue and what makes the thread look at it.
@@ -250,6 +253,7 @@ mod tests {
             umem: Arc::new(Umem::new(64, ChunkSize::default()).expect("memory")),
             devices: vec![OpenDevice { device, poll: Vec::new() }],
             key: FlowKey::new(1),
+            wake_up: WakeUp::Auto,
         };
         Worker::start(start, Arc::new(ArcSwap::new(tables)), tell).expect("a thread")
     }

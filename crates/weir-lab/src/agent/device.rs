@@ -43,7 +43,7 @@ enum Under {
 impl Device {
     pub fn apply(site: DeviceSite, stop: Arc<AtomicBool>) -> Result<Device, LabError> {
         let configuration = &site.configuration;
-        let port = |i: &super::Interface| Port { name: i.name.clone(), mac: i.mac };
+        let port = |i: &super::Interface| Port { name: i.name.clone(), mac: i.mac, queues: 1 };
         let (input, output) = (port(&site.input), port(&site.output));
         let offloads = Offloads::of(&[&input, &output]);
         let here = Namespace::here("device-under-test")?;

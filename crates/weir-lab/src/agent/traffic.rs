@@ -202,7 +202,7 @@ fn collect(mut collector: Box<dyn Collector>, tally: Tally, cpu: u32, go_on: &At
 }
 
 fn port(stream: &Stream) -> Port {
-    Port { name: stream.interface.name.clone(), mac: stream.interface.mac }
+    Port { name: stream.interface.name.clone(), mac: stream.interface.mac, queues: 1 }
 }
 
 fn lost() -> LabError {

@@ -122,9 +122,9 @@ impl Laid {
         notes.dedup();
         for i in [0, 1] {
             let (end, port) = &wires.ends[i];
-            notes.extend(wire::place(end, port, cpus[i], false)?);
+            notes.extend(wire::place(end, port, &[cpus[i]], false)?);
             for port in [&wires.inner[i], &wires.outer[i]] {
-                notes.extend(wire::place(&wires.middle[i], port, cpus[i], false)?);
+                notes.extend(wire::place(&wires.middle[i], port, &[cpus[i]], false)?);
             }
         }
         let [near, far] = wires.ends;

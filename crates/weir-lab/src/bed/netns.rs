@@ -95,8 +95,9 @@ struct Laid {
 impl Laid {
     fn new(configuration: &Configuration) -> Result<Laid, LabError> {
         let cpus = Cpus::choose(&configuration.placement)?;
-        let near = (Namespace::new("generator")?, Port::named("gen", 1));
-        let far = (Namespace::new("receiver")?, Port::named("rcv", 4));
+        let queues = configuration.placement.queues;
+        let near = (Namespace::new("generator")?, Port::named("gen", 1).queues(queues));
+        let far = (Namespace::new("receiver")?, Port::named("rcv", 4).queues(queues));
         let mut notes = cpus.notes();
         // What the ends would say by themselves (router solicitations, reports) is not part of the test.
         for (namespace, _) in [&near, &far] {
@@ -111,15 +112,18 @@ impl Laid {
         };
         // The receiver's reception runs before the busy generator it may share a CPU with: otherwise a
         // scheduler's slice (3 ms) would overflow a ring of 256.
-        notes.extend(wire::place(&near.0, &near.1, cpus.generator, false)?);
-        notes.extend(wire::place(&far.0, &far.1, cpus.receiver, true)?);
+        notes.extend(wire::place(&near.0, &near.1, &[cpus.generator], false)?);
+        notes.extend(wire::place(&far.0, &far.1, &[cpus.receiver], true)?);
         let link = Link {
             source: near.1.mac,
             destination: device.as_ref().map_or(far.1.mac, |device| device.input.mac),
         };
         let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
         notes.extend(traffic.notes().iter().cloned());
-        let transmitter = open_transmitter(&near, &traffic, &mut notes)?;
+        let transmitter = match queues {
+            0 => open_transmitter(&near, &traffic, &mut notes)?,
+            _ => open_spreading(&near, &traffic)?,
+        };
         let collector = open_collector(&far, &traffic, &mut notes)?;
         notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
         let busy = ["subject_cpu_percent", "generator_cpu_percent"].map(|name| (name, None));
@@ -176,7 +180,8 @@ fn lay_device(
     notes: &mut Vec<String>,
 ) -> Result<Device, LabError> {
     let namespace = Namespace::new("device-under-test")?;
-    let (input, output) = (Port::named("din", 2), Port::named("dout", 3));
+    let queues = configuration.placement.queues;
+    let (input, output) = (Port::named("din", 2).queues(queues), Port::named("dout", 3).queues(queues));
     // Before any device exists, so that none asks the wire for its addresses.
     namespace.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
     wire::lay((&near.0, &near.1), (&namespace, &input))?;
@@ -199,7 +204,7 @@ fn lay_device(
     };
     // After the subject: switching GRO off and attaching XDP makes a veth's NAPI thread anew, on any CPU.
     for port in [&input, &output] {
-        notes.extend(wire::place(&namespace, port, cpus.subject[0], false)?);
+        notes.extend(wire::place(&namespace, port, &cpus.subject, false)?);
     }
     notes.extend(running.notes());
     Ok(Device { running, input, output, namespace })
@@ -223,6 +228,17 @@ pub fn open_transmitter(
     let socket = near
         .0
         .run(move || weir_io::packet_socket::PacketSocket::sender(&name))?
+        .map_err(|e| LabError(format!("generator: no packet socket on {}: {e}", near.1.name)))?;
+    Ok(Box::new(PacketTransmitter::new(socket, traffic.clone())))
+}
+
+/// A generator whose flows the kernel spreads over queues. Live frames of an XDP program would all take the queue of
+/// the CPU that sends them.
+fn open_spreading(near: &(Namespace, Port), traffic: &Traffic) -> Result<Box<dyn Transmitter>, LabError> {
+    let name = near.1.name.clone();
+    let socket = near
+        .0
+        .run(move || weir_io::packet_socket::PacketSocket::spreading_sender(&name))?
         .map_err(|e| LabError(format!("generator: no packet socket on {}: {e}", near.1.name)))?;
     Ok(Box::new(PacketTransmitter::new(socket, traffic.clone())))
 }

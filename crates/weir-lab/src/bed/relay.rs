@@ -22,6 +22,7 @@ use super::netns::counters::{self, Counters};
 use super::netns::namespace::Namespace;
 use super::netns::place::{self, Cpus};
 use super::netns::residue;
+use crate::cachesim;
 use crate::generator::derp::client;
 use crate::generator::derp::pairs::{Moment, Outcome, Pairs, Plan};
 use crate::generator::derp::wire::LOST_FRAMES;
@@ -37,6 +38,7 @@ use crate::subject::relay::{self, ADDRESS, Relaying, Stand};
 use crate::subject::weir;
 
 mod reading;
+mod simulated;
 #[cfg(test)]
 mod tests;
 
@@ -60,6 +62,14 @@ impl Bed for RelayBed {
         let Some(relay) = configuration.relay else {
             return Some("relay: the configuration has no `relay`; this is a defect of weir-lab".into());
         };
+        if relay.load == Load::SimulatedCaches {
+            if configuration.subject != Subject::Weir {
+                return Some("relay: only weir's caches are simulated: use subject = \"weir\"".into());
+            }
+            if let Err(lacks) = cachesim::valgrind() {
+                return Some(lacks.0);
+            }
+        }
         place::missing_privilege().or_else(|| match configuration.subject {
             Subject::Ceiling => None,
             Subject::Derper => derper::missing(relay.tls),
@@ -367,6 +377,7 @@ impl Prepared for Laid {
             Load::ClosedLoop | Load::Open => self.relay(trial),
             Load::Idle => self.idle(trial),
             Load::Connects => self.connects(trial),
+            Load::SimulatedCaches => self.simulated(trial),
         };
         measured.map_err(|error| self.blamed(error))
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::{Beds, Plan, bed_of};
 use crate::experiment::Experiment;
+use crate::model::relay::Load;
 use crate::model::{Configuration, LabError, Scope, Subject, Trial};
 use crate::profile::profiled::path;
 use crate::profile::session::{FREQUENCY_HZ, Focus, Session, target};
@@ -36,7 +37,9 @@ pub fn left(dir: &Path, experiment: &Experiment, runnable: &[&Configuration], se
 
 fn worth_it(experiment: &Experiment, configuration: &Configuration) -> bool {
     let control = experiment.controls.iter().any(|(_, again)| *again == configuration.name);
-    configuration.subject != Subject::Ceiling && !control
+    // What runs under simulation takes another's time.
+    let simulated = configuration.relay.is_some_and(|relay| relay.load == Load::SimulatedCaches);
+    configuration.subject != Subject::Ceiling && !control && !simulated
 }
 
 pub fn profile(

@@ -102,8 +102,13 @@ fn smt(m: &Machine) -> Finding {
     if m.smt {
         return finding("SMT", State::Good, "on", "placements on sibling threads can be compared");
     }
-    finding("SMT", State::Note, "none or off", "labs/placement.toml skips its sibling-pair configurations")
-        .remedy("switch SMT on in the firmware to compare them")
+    finding(
+        "SMT",
+        State::Note,
+        "none or off",
+        "labs/question-placement.toml skips its sibling-pair configurations",
+    )
+    .remedy("switch SMT on in the firmware to compare them")
 }
 
 fn virtualisation(m: &Machine) -> Finding {

@@ -9,7 +9,7 @@ use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 
 use super::answer::Said;
 use super::file::{
-    Axis, BuildName, Cpus, File, Flows, Frame, Many, Pace, Port, Quick, Routes, Shape, Slices,
+    Axis, BuildName, Cpus, File, Flows, Frame, Many, Pace, Port, Queues, Quick, Routes, Shape, Slices, WakeUp,
 };
 use super::hosts::{Commands, Hosts};
 use super::ipsec;
@@ -79,6 +79,7 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
             }
             ipsec::refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
             relay::refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
+            placement::refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
             let own = remote(&mut partial.planned, hosts.as_ref(), command);
             let own = own.map_err(|message| place(shape.span(), message))?;
             commands.extend(own.map(|own| (partial.planned.configuration.name.clone(), own)));
@@ -276,6 +277,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
     let all = placed(all, shape, defaults);
     let ports = chosen(&s.port, &d.port, None, Port(String::new()));
     let all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.configuration.placement.port = v.0);
+    let all = woken(all, shape, defaults);
     let all = built(all, shape, defaults);
     let all = relay::spread(all, shape, defaults);
     let mut all = ipsec::spread(all, shape, defaults, quick.and_then(|q| q.ipsec.as_ref()))?;
@@ -309,6 +311,19 @@ fn placed(all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
             p.configuration.placement.generator_cpus = place_on(&v.0, &machine, p);
         },
     )
+}
+
+/// With each number of queues and each way to wake up, where they are named.
+fn woken(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
+    if let Some(queues) = s.queues.as_ref().or(d.queues.as_ref()) {
+        let set = |p: &mut Planned, v: Queues| p.configuration.placement.queues = v.0;
+        all = over(all, Axis::Queues, queues.clone(), |q| q.0.to_string(), set);
+    }
+    if let Some(ways) = s.wake_up.as_ref().or(d.wake_up.as_ref()) {
+        let set = |p: &mut Planned, v: WakeUp| p.configuration.placement.wake_up = v.0;
+        all = over(all, Axis::WakeUp, ways.clone(), |w| w.0.clone(), set);
+    }
+    all
 }
 
 /// With each build of the lab.
@@ -491,6 +506,7 @@ fn load_labels(c: &Configuration) -> Vec<String> {
         kebab(&c.workload.family),
         frame_label(c.workload.frame),
         format!("{}flows", c.workload.flows),
+        if c.placement.queues > 0 { format!("{}queues", c.placement.queues) } else { String::new() },
         rate_label(c.workload.rate),
         cpus(&c.placement.generator_cpus),
         cpus(if c.topology == Topology::Memory { &c.placement.cpus } else { &[] }),

@@ -32,6 +32,8 @@ const SLICES_MAX: i64 = 10_000;
 const MBPS_MAX: i64 = 10_000_000;
 /// Profiled runs of a configuration: shares to a tenth of a percent need no more.
 const PROFILES_MAX: i64 = 100;
+/// Of a veth: as many as the lab's largest machines have cores.
+const QUEUES_MAX: i64 = 64;
 /// An hour: longer windows hide drift inside a run.
 const DURATION_MAX_MS: f64 = 3_600_000.0;
 
@@ -99,6 +101,8 @@ pub struct Shape {
     pub cpus: Option<Many<Cpus>>,
     pub generator_cpus: Option<Many<Cpus>>,
     pub port: Option<Many<Port>>,
+    pub queues: Option<Many<Queues>>,
+    pub wake_up: Option<Many<WakeUp>>,
     /// What stands between the ports of the memory topology.
     pub ipsec: Option<IpsecShape>,
     /// Of the relay topology.
@@ -141,6 +145,8 @@ pub enum Axis {
     Cpus,
     GeneratorCpus,
     Port,
+    Queues,
+    WakeUp,
     Build,
     Mode,
     Direction,
@@ -160,7 +166,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    pub const ALL: [Axis; 26] = [
+    pub const ALL: [Axis; 28] = [
         Axis::Subject,
         Axis::Topology,
         Axis::Family,
@@ -171,6 +177,8 @@ impl Axis {
         Axis::Cpus,
         Axis::GeneratorCpus,
         Axis::Port,
+        Axis::Queues,
+        Axis::WakeUp,
         Axis::Build,
         Axis::Mode,
         Axis::Direction,
@@ -202,6 +210,8 @@ impl Axis {
             Axis::Cpus => "cpus",
             Axis::GeneratorCpus => "generator_cpus",
             Axis::Port => "port",
+            Axis::Queues => "queues",
+            Axis::WakeUp => "wake_up",
             Axis::Build => "build",
             Axis::Mode => "mode",
             Axis::Direction => "direction",
@@ -239,6 +249,7 @@ impl Axis {
             Axis::Match => c.ipsec.and_then(|i| i.spd.matching).map(f64::from),
             Axis::Churn => c.ipsec.map(|i| f64::from(i.spd.churn)),
             Axis::Workers => c.relay.map(|r| f64::from(r.workers)),
+            Axis::Queues => Some(c.placement.queues).filter(|q| *q > 0).map(f64::from),
             _ => None,
         }
     }
@@ -249,6 +260,7 @@ impl Axis {
     pub fn word(self, c: &Configuration) -> Option<String> {
         match self {
             Axis::Build => c.build.clone(),
+            Axis::WakeUp => Some(c.placement.wake_up.clone()).filter(|w| !w.is_empty()),
             Axis::Mode => c.ipsec.map(|i| super::kebab(&i.mode)),
             Axis::Direction => c.ipsec.map(|i| super::kebab(&i.direction)),
             Axis::Cipher => c.ipsec.map(|i| i.cipher.to_string()),
@@ -468,6 +480,14 @@ checked! {
     /// The folder of a build beside this program's.
     BuildName(String), "\"default\" or the name of a build's folder below `target`, without slashes", |s| {
         word(s).filter(|w| is_folder(w)).map(str::to_string)
+    };
+    /// Of a veth.
+    Queues(u32), format!("a number of queues from 1 to {QUEUES_MAX}"), |s| {
+        within(s, 1, QUEUES_MAX).map(|n| n as u32)
+    };
+    /// Of the daemon's workers.
+    WakeUp(String), "\"busy-poll\" or \"interrupt\"", |s| {
+        word(s).filter(|w| ["busy-poll", "interrupt"].contains(w)).map(str::to_string)
     };
     /// The port kind of the daemon.
     Port(String), "\"af_xdp\", \"af_packet\" or, between gateways, \"tun\"", |s| {

@@ -10,7 +10,7 @@ use crate::model::Sample;
 pub struct Metric(pub String);
 
 /// Every metric a file may name; beds report further figures in tables only.
-pub const KNOWN: [&str; 21] = [
+pub const KNOWN: [&str; 23] = [
     "pps",
     "mbps",
     "clocks_per_packet",
@@ -32,6 +32,8 @@ pub const KNOWN: [&str; 21] = [
     "cpu_seconds_per_gb",
     "connects_per_second",
     "memory_bytes_per_client",
+    "simulated_d1_misses_per_packet",
+    "simulated_ll_misses_per_packet",
 ];
 
 /// Whether a file may name it: one of [`KNOWN`], or a latency at a share of the PDR.
@@ -96,6 +98,8 @@ impl Metric {
             "cpu_seconds_per_gb" => "seconds of CPU a gigabyte delivered".into(),
             "connects_per_second" => "clients connected a second".into(),
             "memory_bytes_per_client" => "memory of an idle client".into(),
+            "simulated_d1_misses_per_packet" => "simulated first-level misses a packet".into(),
+            "simulated_ll_misses_per_packet" => "simulated last-level misses a packet".into(),
             "ndr_pps" => "largest load without loss, packets a second".into(),
             "pdr_pps" => "largest load within the tolerated loss, packets a second".into(),
             name => name.replace('_', " "),

@@ -10,12 +10,14 @@
 //! | `every-thread` | every online CPU |
 //! | `0-1,3` | exactly these |
 
-use weir_io::cpu::{self, Topology};
+use weir_io::cpu::{self, Topology as Machine};
+
+use crate::model::{Configuration, Subject, Topology};
 
 pub const WORDS: &str = "default, first-core, last-core, two-cores, sibling-pair, every-core, every-thread or a list such as 0-1,3";
 
 /// The CPUs a word means on this machine; the error says what the machine lacks.
-pub fn resolve(word: &str, machine: &Topology) -> Result<Vec<u32>, String> {
+pub fn resolve(word: &str, machine: &Machine) -> Result<Vec<u32>, String> {
     let cores: Vec<u32> =
         machine.cpus.iter().filter(|c| c.siblings.first() == Some(&c.id)).map(|c| c.id).collect();
     let first = |n: usize| {
@@ -45,6 +47,19 @@ pub fn resolve(word: &str, machine: &Topology) -> Result<Vec<u32>, String> {
     }
 }
 
+/// What means nothing together.
+pub fn refuse(c: &Configuration) -> Result<(), String> {
+    let refused = |message: &str| Err(format!("configuration {}: {message}", c.name));
+    let placement = &c.placement;
+    if c.topology != Topology::Netns && (placement.queues > 0 || !placement.wake_up.is_empty()) {
+        return refused("`queues` and `wake_up` are of the netns topology: remove them");
+    }
+    if !placement.wake_up.is_empty() && c.subject != Subject::Weir {
+        return refused("`wake_up` is of subject \"weir\": remove it");
+    }
+    Ok(())
+}
+
 /// Whether `word` means something on some machine.
 pub fn is_word(word: &str) -> bool {
     const NAMED: [&str; 7] =
@@ -57,7 +72,7 @@ mod tests {
     use super::*;
     use weir_io::cpu::Cpu;
 
-    fn machine(cores: u32, threads: u32) -> Topology {
+    fn machine(cores: u32, threads: u32) -> Machine {
         let cpu = |id: u32| Cpu {
             id,
             package: 0,
@@ -65,7 +80,7 @@ mod tests {
             siblings: (0..threads).map(|t| id % cores + t * cores).collect(),
             isolated: false,
         };
-        Topology { cpus: (0..cores * threads).map(cpu).collect() }
+        Machine { cpus: (0..cores * threads).map(cpu).collect() }
     }
 
     #[test]

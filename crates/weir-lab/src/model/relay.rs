@@ -47,16 +47,18 @@ pub enum Load {
     Idle,
     /// Clients connect and leave again.
     Connects,
+    /// Pairs send, at a rate, through a relay whose caches are simulated.
+    SimulatedCaches,
 }
 
 impl Load {
     /// Whether pairs send packets to each other.
     pub fn has_pairs(self) -> bool {
-        matches!(self, Load::ClosedLoop | Load::Open)
+        matches!(self, Load::ClosedLoop | Load::Open | Load::SimulatedCaches)
     }
 
     /// Whether the generator can do it without a relay.
     pub fn has_ceiling(self) -> bool {
-        self.has_pairs()
+        self.has_pairs() && self != Load::SimulatedCaches
     }
 }

@@ -5,6 +5,10 @@
 use super::comparisons::Table;
 use super::digits;
 use crate::model::Topology;
+use crate::model::relay::Load;
+use crate::profile::parts::{PARTS, parts};
+use crate::profile::profiled::sum;
+use crate::profile::rules::Rules;
 use crate::result::{Outcome, Results};
 
 pub const METHOD: &str = "Undelivered is of what the rate intended, so what a full socket kept back counts; latency is \
@@ -16,12 +20,23 @@ pub const METHOD: &str = "Undelivered is of what the rate intended, so what a fu
 const CLIENTS: &str =
     "Memory is what the relay's process grew, by client; sockets' memory in the kernel is not in it.";
 
+const SPENT: &str = "Nanoseconds of the relay's CPUs a packet, and their share, of profiled runs: a sample belongs to \
+                     what is nearest to its innermost function. Softirq is the kernel's receiving, for the relay's \
+                     own sockets and, over loopback, for those it sends to.";
+
+const SIMULATED: &str = "Simulated (callgrind), a packet each: the relay's own code on a processor with two levels of \
+                         cache, perfect LRU, no prefetcher; the last is a core's own second level. The kernel, which \
+                         copies the packets, is not in it.";
+
 /// Packets between pairs, and clients without packets: a table each, if there are any, with what to know of it.
 pub fn sections(results: &Results) -> Vec<(Table, &'static str)> {
     let of_relays = || results.configurations.iter().filter(|o| o.configuration.topology == Topology::Relay);
     let has_pairs = |o: &&Outcome| o.configuration.relay.is_some_and(|r| r.load.has_pairs());
-    let carried: Vec<Vec<String>> = of_relays().filter(has_pairs).map(carried).collect();
+    let carrying = of_relays().filter(|o| has_pairs(o) && !is_simulated(o));
+    let carried: Vec<Vec<String>> = carrying.map(carried).collect();
     let clients: Vec<Vec<String>> = of_relays().filter(|o| !has_pairs(o)).map(clients).collect();
+    let simulated: Vec<Vec<String>> = of_relays().filter(|o| is_simulated(o)).map(simulated).collect();
+    let of_simulated = vec!["configuration", "instructions", "data references", "D1 misses", "LL misses"];
     let of_carried = vec![
         "configuration",
         "Mb/s",
@@ -36,9 +51,45 @@ pub fn sections(results: &Results) -> Vec<(Table, &'static str)> {
     ];
     let of_clients =
         vec!["configuration", "connects/s", "CPU ms a connect", "KiB a client", "MiB before", "MiB with"];
-    let tables = [(of_carried, carried, METHOD), (of_clients, clients, CLIENTS)];
+    let tables =
+        [(of_carried, carried, METHOD), (of_clients, clients, CLIENTS), (of_simulated, simulated, SIMULATED)];
     let tables = tables.into_iter().filter(|(_, rows, _)| !rows.is_empty());
-    tables.map(|(headings, rows, said)| (Table { headings, text: 1, rows }, said)).collect()
+    let tables = tables.map(|(headings, rows, said)| (Table { headings, text: 1, rows }, said));
+    tables.chain(spent(results)).collect()
+}
+
+/// Nanoseconds a packet by part of its way, of profiled runs.
+fn spent(results: &Results) -> Option<(Table, &'static str)> {
+    let rules = Rules::load(None).ok()?;
+    let relays = results.configurations.iter().filter(|o| o.configuration.topology == Topology::Relay);
+    let row = |outcome: &Outcome| {
+        let sum = sum(&outcome.profiles);
+        let counts = parts(&sum.profile, &rules);
+        let all: u64 = counts.iter().sum();
+        let ns = |n: u64| Some(digits(sum.header.ns_per_packet(n)?));
+        let cell = |n: u64| Some(format!("{} ({:.0} %)", ns(n)?, n as f64 * 100.0 / all as f64));
+        let cells = counts.iter().map(|&n| or_dash(cell(n).filter(|_| all > 0)));
+        (sum.runs > 0).then(|| {
+            std::iter::once(outcome.configuration.name.clone())
+                .chain(cells)
+                .chain([or_dash(ns(all).filter(|_| all > 0))])
+                .collect()
+        })
+    };
+    let headings = ["configuration"].into_iter().chain(PARTS).chain(["all"]).collect();
+    let rows: Vec<Vec<String>> = relays.filter_map(row).collect();
+    (!rows.is_empty()).then_some((Table { headings, text: 1, rows }, SPENT))
+}
+
+fn is_simulated(outcome: &Outcome) -> bool {
+    outcome.configuration.relay.is_some_and(|r| r.load == Load::SimulatedCaches)
+}
+
+fn simulated(outcome: &Outcome) -> Vec<String> {
+    let names = ["instructions", "data_references", "d1_misses", "ll_misses"];
+    let figure = |name: &str| outcome.further.get(&format!("simulated_{name}_per_packet"));
+    let figures = names.map(|name| or_dash(figure(name).map(|s| digits(s.median))));
+    std::iter::once(outcome.configuration.name.clone()).chain(figures).collect()
 }
 
 fn carried(outcome: &Outcome) -> Vec<String> {

@@ -18,7 +18,8 @@ use crate::store::Run;
 
 /// Ends of an axis this many times apart are compared by their logarithm, as plots draw them.
 const WIDE: f64 = 30.0;
-const TAIL: &str = "p99";
+const TAIL: &str = "latency_ns_p99";
+const TAIL_OF_TRIAL: &str = "p99";
 
 /// One curve, looked at.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,9 +119,11 @@ fn along_axis(experiment: &Experiment, runs: &BTreeMap<String, Vec<Run>>) -> Vec
 /// The metric first, then what breaks before it does.
 fn figures(metric: &Metric) -> Vec<Metric> {
     let mut figures = vec![metric.clone()];
-    for name in ["loss_percent".to_string(), format!("latency_ns_{TAIL}"), "llc_miss_percent".to_string()] {
+    let others = ["loss_percent", TAIL, "llc_miss_percent"];
+    let simulated = ["simulated_d1_misses_per_packet", "simulated_ll_misses_per_packet"];
+    for name in others.into_iter().chain(simulated) {
         if metric.0 != name {
-            figures.push(Metric(name));
+            figures.push(Metric(name.into()));
         }
     }
     figures
@@ -164,7 +167,7 @@ fn searched(c: &Configuration, runs: &[Run]) -> Vec<Curve> {
     vec![
         curve("loss_percent", &|t| Some(t.loss_ratio() * 100.0)),
         curve("pps", &|t| Some(t.pps)),
-        curve(&format!("latency_ns_{TAIL}"), &|t| t.latency_ns.get(TAIL).map(|&ns| ns as f64)),
+        curve(TAIL, &|t| t.latency_ns.get(TAIL_OF_TRIAL).map(|&ns| ns as f64)),
     ]
 }
 

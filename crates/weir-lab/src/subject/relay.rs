@@ -12,12 +12,14 @@ use std::time::Duration;
 use super::peer::{Place, Started};
 use crate::bed::netns::counters::Counters;
 use crate::bed::netns::namespace::Namespace;
+use crate::cachesim::live::Live;
 use crate::model::LabError;
 use crate::model::relay::Relay;
 
 /// Where relays listen: nothing else does in a namespace of its own.
 pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3340);
-const READY_WITHIN: Duration = Duration::from_secs(60);
+/// Also a simulated one, on a busy machine.
+const READY_WITHIN: Duration = Duration::from_secs(120);
 
 /// Where a relay stands.
 pub struct Stand<'a> {
@@ -38,6 +40,11 @@ pub trait Relaying {
 
     /// That it ended by itself, and its last words.
     fn ended(&mut self) -> Option<LabError>;
+
+    /// Where its caches are simulated: what counts them.
+    fn simulation(&self) -> Option<Live> {
+        None
+    }
 
     /// What it knows to be wrong with itself after a run.
     fn doubts(&mut self) -> Vec<String> {

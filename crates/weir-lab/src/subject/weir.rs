@@ -149,6 +149,13 @@ fn configuration(site: &Site, socket: &Path) -> String {
     let placement = &site.configuration.placement;
     let kind = if placement.port.is_empty() { "af_xdp" } else { &placement.port };
     let mut text = format!("[control]\nsocket = {:?}\n\n[workers]\ncpus = {:?}\n", socket, site.cpus);
+    if !placement.wake_up.is_empty() {
+        let _ = writeln!(text, "wake_up = \"{}\"", placement.wake_up);
+    }
+    if placement.queues > 0 || !placement.wake_up.is_empty() {
+        // What is asked is how workers get frames: all have to go through them.
+        text += "express = \"off\"\n";
+    }
     let (v4, v6) = ((address::IN_V4, address::OUT_V4), (address::IN_V6, address::OUT_V6));
     for (name, port, a4, a6) in [("in", site.input, v4.0, v6.0), ("out", site.output, v4.1, v6.1)] {
         let _ = write!(

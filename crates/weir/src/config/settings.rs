@@ -16,7 +16,26 @@ pub struct Workers {
     pub cpus: Vec<u32>,
     /// Buffers of each worker; by default enough for every ring.
     pub buffers: Option<u32>,
+    pub wake_up: WakeUp,
+    /// No frame goes by the express lane: workers see all of them.
+    pub express_off: bool,
 }
+
+/// How a worker without frames learns of the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WakeUp {
+    /// It looks for a while, or once where the kernel needs its CPU to bring frames, then sleeps.
+    #[default]
+    Auto,
+    /// It looks again and again and has its CPU to itself.
+    BusyPoll,
+    /// It sleeps as soon as there is nothing, and the interface wakes it.
+    Interrupt,
+}
+
+const WAKE_UP: &[(&str, WakeUp)] =
+    &[("auto", WakeUp::Auto), ("busy-poll", WakeUp::BusyPoll), ("interrupt", WakeUp::Interrupt)];
+const EXPRESS_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
 
 /// `[control]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,10 +55,12 @@ const BUFFERS: std::ops::RangeInclusive<u32> = 1024..=1_048_576;
 const ICMP_MAX: u32 = 1_000_000;
 
 pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers> {
-    let fields = value.table(&["cpus", "buffers"], "[workers]", complaints)?;
+    let fields = value.table(&["cpus", "buffers", "wake_up", "express"], "[workers]", complaints)?;
     let cpus = fields.get("cpus").map(|v| cpus(&v, complaints)).unwrap_or_default();
     let buffers = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 8192, complaints));
-    Some(Workers { cpus, buffers })
+    let wake_up = fields.get("wake_up").and_then(|v| v.word(WAKE_UP, complaints)).unwrap_or_default();
+    let express_off = fields.get("express").and_then(|v| v.word(EXPRESS_OFF, complaints)).unwrap_or_default();
+    Some(Workers { cpus, buffers, wake_up, express_off })
 }
 
 fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {

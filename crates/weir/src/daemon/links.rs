@@ -10,7 +10,7 @@ use weir_io::netlink::{self, AddressInfo, Change, LinkInfo};
 
 use super::{Daemon, Kernel, Open, device_id};
 use crate::config::{Kind, Port};
-use crate::ports;
+use crate::ports::{self, With};
 use crate::worker::{Absent, Mail, OpenDevice};
 
 /// MTU of a port that is a file.
@@ -225,8 +225,13 @@ impl Daemon {
 
     /// Opens a device and gives its queues to the workers.
     pub(super) fn attach(&mut self, port: &Port, id: DeviceId, index: Option<u32>) -> Result<(), String> {
-        let (opened, queues) = ports::open(port, id, &self.umems, self.local.as_ref(), self.lessons.as_ref())
-            .map_err(|e| e.to_string())?;
+        let with = With {
+            umems: &self.umems,
+            local: self.local.as_ref(),
+            lessons: self.lessons.as_ref(),
+            wake_up: self.config.workers.wake_up,
+        };
+        let (opened, queues) = ports::open(port, id, &with).map_err(|e| e.to_string())?;
         if queues.len() < self.workers.len() {
             return Err(format!(
                 "{} has {} receive queues, expected one for each of {} workers; restart weir or give it more queues",

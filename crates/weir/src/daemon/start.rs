@@ -25,7 +25,7 @@ use super::{Broken, Daemon, Kernel, Open, device_id, links};
 use crate::config::{self, Config, Kind};
 use crate::lane::{Lane, Lessons};
 use crate::memory;
-use crate::ports;
+use crate::ports::{self, With};
 use crate::server::{Desk, Server};
 use crate::worker::{OpenDevice, Start, TOLD_MAX, Tell, Worker};
 
@@ -63,14 +63,15 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     let local = local_addresses(&tables, &kernel)?;
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
     let published = Arc::new(ArcSwap::new(tables.clone()));
-    let lessons = lessons(local.is_some(), &published, key);
-    let with = With { umems: &umems, local: local.as_ref(), lessons: lessons.as_ref() };
+    let lessons = lessons(local.is_some() && !config.workers.express_off, &published, key);
+    let wake_up = config.workers.wake_up;
+    let with = With { umems: &umems, local: local.as_ref(), lessons: lessons.as_ref(), wake_up };
     let (open, devices) = open_devices(&config, &tables, &with)?;
     let tables = published;
     let tell = Tell { queue: told_in, waker };
     let mut workers = Vec::new();
     for (number, ((&cpu, umem), devices)) in placement.cpus.iter().zip(&umems).zip(devices).enumerate() {
-        let start = Start { number, cpu, umem: umem.clone(), devices, key };
+        let start = Start { number, cpu, umem: umem.clone(), devices, key, wake_up };
         let worker = Worker::start(start, tables.clone(), tell.clone())
             .map_err(|e| resource("a worker's thread", &e))?;
         workers.push(worker);
@@ -145,13 +146,6 @@ fn lessons(bpf: bool, tables: &Arc<ArcSwap<Tables>>, key: FlowKey) -> Option<Les
     }
 }
 
-/// What devices are opened with.
-struct With<'a> {
-    umems: &'a [Arc<Umem>],
-    local: Option<&'a LocalAddresses>,
-    lessons: Option<&'a Lessons>,
-}
-
 type Opened = (BTreeMap<String, Open>, Vec<Vec<OpenDevice>>);
 
 /// Every device of the file, and by worker its queues in the order of device ids.
@@ -161,12 +155,9 @@ fn open_devices(config: &Config, tables: &Tables, with: &With<'_>) -> Result<Ope
     for port in config.devices() {
         let name = &port.device.value;
         let id = device_id(tables, name).unwrap_or(DeviceId(open.len() as u16));
-        let (opened, queues) =
-            ports::open(port, id, with.umems, with.local, with.lessons).map_err(|error| {
-                Broken(
-                    config.complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)),
-                )
-            })?;
+        let (opened, queues) = ports::open(port, id, with).map_err(|error| {
+            Broken(config.complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)))
+        })?;
         for said in &opened.said {
             tracing::info!("{said}");
         }

@@ -17,13 +17,15 @@ use weir_io::wake::Sleep;
 use weir_io::{clock, cpu};
 
 use super::queues::{Absent, add};
-use super::{Mail, OpenDevice, Report, Shared, Start, Tell, Told};
+use super::{Mail, OpenDevice, Report, Shared, Start, Tell, Told, WakeUp};
 
 /// Breaths without a frame before a worker sleeps: 2,000 × some 100 ns (one look at each ring) is
 /// about the time a sleep and a wake-up cost together.
 const IDLE_BREATHS: u32 = 2_000;
 /// And where the kernel's own receive work needs the CPU to bring the next frames: one empty look.
 const IDLE_BREATHS_SHARED: u32 = 1;
+/// Of a worker that was told never to sleep; it does once in some minutes without a frame.
+const IDLE_BREATHS_POLLING: u32 = u32::MAX;
 /// Longest sleep: held frames and neighbours have deadlines of whole seconds.
 const SLEEP_MS: i32 = 10;
 /// How often figures are copied for the control side.
@@ -45,6 +47,7 @@ pub(super) struct Loop {
     sleep: Sleep,
     /// Idle breaths before a sleep.
     patience: u32,
+    wake_up: WakeUp,
     router: Router<Chunk>,
     pool: Pool<Chunk>,
     batch: Batch<Chunk>,
@@ -55,8 +58,13 @@ pub(super) struct Loop {
 }
 
 /// How many idle breaths a worker of these devices takes before it sleeps.
-fn patience(devices: &[Box<dyn Device<Chunk>>]) -> u32 {
-    if devices.iter().any(|device| device.received_by_kernel()) { IDLE_BREATHS_SHARED } else { IDLE_BREATHS }
+fn patience(wake_up: WakeUp, devices: &[Box<dyn Device<Chunk>>]) -> u32 {
+    match wake_up {
+        WakeUp::BusyPoll => IDLE_BREATHS_POLLING,
+        WakeUp::Interrupt => IDLE_BREATHS_SHARED,
+        WakeUp::Auto if devices.iter().any(|device| device.received_by_kernel()) => IDLE_BREATHS_SHARED,
+        WakeUp::Auto => IDLE_BREATHS,
+    }
 }
 
 impl Loop {
@@ -84,7 +92,8 @@ impl Loop {
             pool: start.umem.pool(),
             batch: Batch::new(),
             out: Output::new(devices.len()),
-            patience: patience(&devices),
+            patience: patience(start.wake_up, &devices),
+            wake_up: start.wake_up,
             past: vec![DeviceStats::default(); devices.len()],
             devices,
             polls,
@@ -207,7 +216,7 @@ impl Loop {
                     let device = &mut self.devices[id.index()];
                     add(&mut self.past[id.index()], device.stats());
                     *device = open.device;
-                    self.patience = patience(&self.devices);
+                    self.patience = patience(self.wake_up, &self.devices);
                     self.polls[id.index()] = open.poll;
                     self.sleep.watch(self.polls.iter().flatten().copied());
                     // What the old device held came home when it was dropped.

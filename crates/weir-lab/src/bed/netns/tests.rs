@@ -23,13 +23,17 @@ fn workload(family: Family, flows: u32) -> Workload {
 }
 
 fn laid(test: &str, subject: Subject, family: Family, flows: u32) -> Option<Laid> {
+    laid_on(test, subject, family, flows, Placement::default())
+}
+
+fn laid_on(test: &str, subject: Subject, family: Family, flows: u32, placement: Placement) -> Option<Laid> {
     let configuration = Configuration {
         name: test.into(),
         subject,
         topology: Topology::Netns,
         workload: workload(family, flows),
         routes: ROUTES,
-        placement: Placement::default(),
+        placement,
         ipsec: None,
         build: None,
         relay: None,
@@ -133,4 +137,33 @@ fn a_wire_too_short_for_its_ring_is_in_the_ledger() {
     let sample = laid.run(&Trial { rate: Rate::FlatOut, ..trial() }).expect("the run ends");
     assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
     assert_eq!((sample.reordered, sample.duplicated), (0, 0));
+}
+
+#[test]
+fn frames_spread_over_queues_are_all_accounted_for() {
+    for subject in [Subject::Kernel, Subject::Weir] {
+        let name = "frames_spread_over_queues_are_all_accounted_for";
+        let placement = Placement { queues: 2, ..Placement::default() };
+        let Some(mut laid) = laid_on(name, subject, Family::Inet, FLOWS, placement) else { return };
+        let device = laid.device.as_ref().expect("a subject");
+        let folder = format!("/sys/class/net/{}/queues", device.input.name);
+        let queues = device.namespace.run(move || std::fs::read_dir(folder).map(Iterator::count));
+        assert_eq!(queues.expect("runs").expect("sysfs"), 4, "two each way");
+        let sample = laid.run(&trial()).expect("the run ends");
+        assert!(sample.ledger.delivered > 0, "{sample:#?}");
+        assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
+    }
+}
+
+#[test]
+fn weir_forwards_however_its_workers_wake_up() {
+    for wake_up in ["interrupt", "busy-poll"] {
+        let name = "weir_forwards_however_its_workers_wake_up";
+        let placement = Placement { wake_up: wake_up.into(), ..Placement::default() };
+        let Some(mut laid) = laid_on(name, Subject::Weir, Family::Inet6, FLOWS, placement) else { return };
+        assert!(!laid.notes.iter().any(|note| note.contains("express lane")), "{:?}", laid.notes);
+        let sample = laid.run(&trial()).expect("the run ends");
+        assert!(sample.ledger.delivered > 0, "{wake_up}: {sample:#?}");
+        assert_eq!(sample.ledger.unaccounted(), 0, "{wake_up}: {sample:#?}");
+    }
 }

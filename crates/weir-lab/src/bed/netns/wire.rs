@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Settings, and why:
-//! - one queue each way: the pair's receive side is one NAPI context, on one CPU we choose;
+//! - one queue each way, unless the experiment says how many: a queue's receive side is one NAPI context,
+//!   on one CPU we choose;
 //! - GRO on, so that the receive side is NAPI for every subject (without it a veth delivers on the
 //!   *sender's* CPU, and forwarding would be charged to the generator); UDP is not merged by it;
 //! - NAPI threaded and pinned: reception runs where placement says, not where the sender happens to be;
@@ -26,6 +27,8 @@ pub struct Port {
     /// Unique on the machine (thread names carry it).
     pub name: String,
     pub mac: [u8; 6],
+    /// Each way.
+    pub queues: u32,
 }
 
 impl Port {
@@ -34,7 +37,12 @@ impl Port {
         Port {
             name: format!("{role}-{}", super::residue::tag()),
             mac: [0x02, 0x77, 0x65, 0x69, 0x72, mac_last],
+            queues: 1,
         }
+    }
+
+    pub fn queues(self, queues: u32) -> Port {
+        Port { queues: queues.max(1), ..self }
     }
 
     pub fn mac_text(&self) -> String {
@@ -42,11 +50,11 @@ impl Port {
     }
 }
 
-/// Lays a wire from `near` to `far` and brings both ends up.
+/// Lays a wire from `near` to `far`, of as many queues as `near` has, and brings both ends up.
 pub fn lay(near: (&Namespace, &Port), far: (&Namespace, &Port)) -> Result<(), LabError> {
+    let queues = format!("numtxqueues {0} numrxqueues {0}", near.1.queues);
     near.0.ip(&format!(
-        "link add {} address {} numtxqueues 1 numrxqueues 1 type veth peer name {} address {} numtxqueues 1 \
-         numrxqueues 1 netns {}",
+        "link add {} address {} {queues} type veth peer name {} address {} {queues} netns {}",
         near.1.name,
         near.1.mac_text(),
         far.1.name,
@@ -72,21 +80,27 @@ fn finish(name: &str) -> Result<(), String> {
     offload::set(name, Offload::Gro, true).map_err(|e| format!("gro cannot be switched on: {e}"))
 }
 
-/// Lets the receive side of a port run in a thread on `cpu`, before ordinary threads when `first`.
+/// Lets the receive side of a port run in threads on `cpus`, a queue each in turn, before ordinary threads when
+/// `first`.
 ///
 /// The threads are as nice as the lab: `nice -n -20 weir-lab` holds other work of the machine off the
 /// kernel's forwarding just as off a daemon started by the lab.
 ///
 /// Returns what could not be had, for the notes: a kernel without threaded NAPI measures on.
-pub fn place(namespace: &Namespace, port: &Port, cpu: u32, first: bool) -> Result<Option<String>, LabError> {
-    let name = port.name.clone();
+pub fn place(
+    namespace: &Namespace,
+    port: &Port,
+    cpus: &[u32],
+    first: bool,
+) -> Result<Option<String>, LabError> {
+    let (name, own) = (port.name.clone(), cpus.to_vec());
     let placed = namespace.run(move || {
         fs::write(format!("/sys/class/net/{name}/threaded"), "1").map_err(|e| e.to_string())?;
         let threads = napi_threads(&name);
         if threads.is_empty() {
             return Err("no NAPI thread appeared".to_string());
         }
-        for thread in threads {
+        for (thread, cpu) in threads.into_iter().zip(own.into_iter().cycle()) {
             process::pin(thread, cpu).map_err(|e| format!("cpu {cpu}: {e}"))?;
             process::as_nice_as_we_are(thread).map_err(|e| format!("niceness: {e}"))?;
             if first {
@@ -95,18 +109,22 @@ pub fn place(namespace: &Namespace, port: &Port, cpu: u32, first: bool) -> Resul
         }
         Ok(())
     })?;
-    Ok(placed.err().map(|e| format!("{}: reception is not pinned to cpu {cpu} ({e})", port.name)))
+    Ok(placed.err().map(|e| format!("{}: reception is not pinned to cpu {cpus:?} ({e})", port.name)))
 }
 
-/// Kernel threads that poll the device: their names are `napi/<device>-<id>`.
+/// Kernel threads that poll the device, in the order of its queues: their names are `napi/<device>-<id>`.
 fn napi_threads(device: &str) -> Vec<u32> {
     let prefix = format!("napi/{device}-");
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
+    let mut threads: Vec<(u32, u32)> = entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|id: &u32| {
-            fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|comm| comm.starts_with(&prefix))
+        .filter_map(|thread: u32| {
+            let comm = fs::read_to_string(format!("/proc/{thread}/comm")).ok()?;
+            // A long device name leaves no room for all of the number; what is left still tells them apart.
+            Some((comm.trim_end().strip_prefix(&prefix)?.parse().unwrap_or(0), thread))
         })
-        .collect()
+        .collect();
+    threads.sort_unstable();
+    threads.into_iter().map(|(_, thread)| thread).collect()
 }

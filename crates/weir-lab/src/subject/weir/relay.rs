@@ -12,9 +12,10 @@ use super::program;
 use crate::bed::netns::counters::Counters;
 use crate::bed::netns::namespace::Namespace;
 use crate::bed::relay::missing_kernel_tls;
+use crate::cachesim::live::{self, Live};
 use crate::experiment::kebab;
 use crate::model::LabError;
-use crate::model::relay::Tls;
+use crate::model::relay::{Load, Tls};
 use crate::subject::MISSING_WEIR;
 use crate::subject::control::Control;
 use crate::subject::peer::Started;
@@ -23,7 +24,7 @@ use crate::subject::relay::{self, ADDRESS, Relaying, Stand};
 /// Where its control socket tells what became of packets.
 const COUNTERS: &str = "/v1/relay";
 
-const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(serde::Deserialize)]
@@ -59,6 +60,7 @@ fn relays(program: &Path) -> bool {
 
 pub struct Weir {
     started: Started,
+    simulated: bool,
     control: Control,
     notes: Vec<String>,
 }
@@ -66,12 +68,16 @@ pub struct Weir {
 impl Weir {
     pub fn start(stand: &Stand<'_>) -> Result<Weir, LabError> {
         let program = program().ok_or_else(|| LabError(MISSING_WEIR.into()))?;
+        let simulated = stand.relay.load == Load::SimulatedCaches;
         let mut socket = PathBuf::new();
         let started = relay::launch("weir", stand, |folder| {
             socket = folder.join("weir.sock");
             let file = folder.join("relay.toml");
             fs::write(&file, configuration(stand, folder, &socket))?;
-            let mut command = Command::new(program);
+            let mut command = match simulated {
+                true => live::command(&program, folder),
+                false => Command::new(program),
+            };
             command.arg("run").arg(file);
             Ok(command)
         })?;
@@ -81,7 +87,7 @@ impl Weir {
         backends.dedup();
         let (count, tls) = (said.workers.len(), kebab(&stand.relay.tls));
         let notes = vec![format!("weir: {count} workers, sockets by {}, tls {tls}", backends.join(", "))];
-        Ok(Weir { started, control, notes })
+        Ok(Weir { started, simulated, control, notes })
     }
 }
 
@@ -98,9 +104,11 @@ fn first_word(control: &Control) -> Result<Said, LabError> {
 
 fn configuration(stand: &Stand<'_>, folder: &Path, socket: &Path) -> String {
     let tls = stand.relay.tls;
+    // valgrind knows it better than io_uring.
+    let io = if stand.relay.load == Load::SimulatedCaches { "io = \"epoll\"\n" } else { "" };
     let certificates = if tls.is_on() { "certificates = \"self-signed\"\n" } else { "" };
     format!(
-        "[control]\nsocket = {socket:?}\n\n[workers]\ncpus = {:?}\n\n[relay]\nlisten = [\"{ADDRESS}\"]\ntls = \"{}\"\n{certificates}key = {:?}\n",
+        "[control]\nsocket = {socket:?}\n\n[workers]\ncpus = {:?}\n\n[relay]\nlisten = [\"{ADDRESS}\"]\ntls = \"{}\"\n{certificates}{io}key = {:?}\n",
         stand.cpus,
         kebab(&tls),
         folder.join("relay.key"),
@@ -108,6 +116,10 @@ fn configuration(stand: &Stand<'_>, folder: &Path, socket: &Path) -> String {
 }
 
 impl Relaying for Weir {
+    fn simulation(&self) -> Option<Live> {
+        self.simulated.then(|| Live::new(self.started.child.id(), self.started.folder.path()))
+    }
+
     fn process(&self) -> u32 {
         self.started.child.id()
     }
