@@ -212,9 +212,13 @@ fn in_a_word(c: &Comparison) -> String {
     }
 }
 
-/// Two digits, and all before the point.
+/// Two digits, all before the point; what exceeds that is no measurement.
 fn least(percent: f64) -> String {
-    if percent >= 100.0 { format!("{percent:.0}") } else { general(percent, 2) }
+    match percent {
+        p if p >= 1000.0 => "over 1000".into(),
+        p if p >= 100.0 => format!("{p:.0}"),
+        p => general(p, 2),
+    }
 }
 
 fn verdict(c: &Comparison) -> String {
