@@ -77,9 +77,7 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
                 let message = format!("configuration: two are named \"{name}\": {remedy}");
                 return Err(place(shape.span(), message));
             }
-            ipsec::refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
-            relay::refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
-            placement::refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
+            refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
             let own = remote(&mut partial.planned, hosts.as_ref(), command);
             let own = own.map_err(|message| place(shape.span(), message))?;
             commands.extend(own.map(|own| (partial.planned.configuration.name.clone(), own)));
@@ -142,6 +140,13 @@ fn answers(
         said.map_err(|message| place(at, message))
     };
     written.into_iter().map(each).collect()
+}
+
+/// What means nothing together.
+fn refuse(c: &Configuration) -> Result<(), String> {
+    ipsec::refuse(c)?;
+    relay::refuse(c)?;
+    placement::refuse(c)
 }
 
 fn slices(written: Option<Spanned<Slices>>, smoke: Option<Slices>, quick: bool) -> Option<usize> {
