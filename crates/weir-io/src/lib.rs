@@ -25,5 +25,6 @@ pub mod tls;
 pub mod tun;
 pub mod umem;
 pub mod wake;
+pub mod x25519;
 pub mod xdp_gen;
 pub mod xdp_tally;

@@ -4,13 +4,18 @@
 //! server ─► ServerKey            client ─► ClientInfo            server ─► ServerInfo
 //! ```
 //!
-//! Promises: a client that opens has the key it says; secrets are wiped and never shown. Random bytes are
-//! passed in. Refuses: boxes that do not open, JSON that is none, and a mesh key that is not 64 hex digits.
+//! A box is X25519, HSalsa20 and XSalsa20-Poly1305 (Bernstein, Lange, Schwabe: "The security impact of a new
+//! cryptographic library", 2012). Promises: a client that opens has the key it says; secrets are wiped and never shown.
+//! Random bytes are passed in. Refuses: boxes that do not open, keys of low order, JSON that is none, and a mesh key
+//! that is not 64 hex digits.
 
 use std::fmt;
+use std::sync::Arc;
 
-use crypto_box::aead::Aead;
-use crypto_box::{PublicKey, SalsaBox, SecretKey};
+use crypto_secretbox::aead::Aead;
+use crypto_secretbox::aead::generic_array::GenericArray;
+use crypto_secretbox::{Kdf, KeyInit, XSalsa20Poly1305};
+use curve25519_dalek::MontgomeryPoint;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -19,12 +24,19 @@ use super::frame::{Frame, Key, VERSION};
 /// Of 32 bytes that all relays of a region share.
 const MESH_KEY_DIGITS: usize = 64;
 
+/// X25519 with one private key in it, for machines that have faster code than this crate.
+pub trait Agree: Send + Sync {
+    /// What both keys make (RFC 7748, 6.1); nothing when that is all zeros.
+    fn agree(&self, other: &Key) -> Option<Zeroizing<[u8; 32]>>;
+}
+
 /// A server's or client's private key.
 #[derive(Clone)]
 pub struct Secret {
-    private: SecretKey,
+    private: Zeroizing<[u8; 32]>,
     /// Worked out once: it costs as much as meeting a client.
     public: Key,
+    agree: Option<Arc<dyn Agree>>,
 }
 
 impl fmt::Debug for Secret {
@@ -36,9 +48,13 @@ impl fmt::Debug for Secret {
 impl Secret {
     /// Of 32 random bytes, or of a key file's.
     pub fn new(bytes: [u8; 32]) -> Secret {
-        let private = SecretKey::from(bytes);
-        let public = Key(*private.public_key().as_bytes());
-        Secret { private, public }
+        let public = Key(MontgomeryPoint::mul_base_clamped(bytes).0);
+        Secret { private: Zeroizing::new(bytes), public, agree: None }
+    }
+
+    /// The same key, with `agree` to meet others.
+    pub fn with(self, agree: Arc<dyn Agree>) -> Secret {
+        Secret { agree: Some(agree), ..self }
     }
 
     pub fn public(&self) -> Key {
@@ -46,17 +62,29 @@ impl Secret {
     }
 
     pub fn bytes(&self) -> Zeroizing<[u8; 32]> {
-        Zeroizing::new(self.private.to_bytes())
+        self.private.clone()
     }
 
-    /// What this key and another share: the dear part of a handshake, needed once for both directions.
-    pub fn between(&self, other: &Key) -> Between {
-        Between(SalsaBox::new(&PublicKey::from(other.0), &self.private))
+    /// What this key and another share: the dear part of a handshake, needed once for both directions. A key of low
+    /// order shares nothing with anybody.
+    pub fn between(&self, other: &Key) -> Result<Between, Refused> {
+        let shared = match &self.agree {
+            Some(agree) => agree.agree(other),
+            None => {
+                let shared = Zeroizing::new(MontgomeryPoint(other.0).mul_clamped(*self.private).0);
+                (*shared != [0; 32]).then_some(shared)
+            }
+        };
+        let shared = shared.ok_or(Refused::Box)?;
+        let shared = GenericArray::from_slice(shared.as_slice());
+        // HSalsa20 of it under a nonce of zeros.
+        let key = Zeroizing::new(XSalsa20Poly1305::kdf(shared, &GenericArray::default()));
+        Ok(Between(XSalsa20Poly1305::new(&key)))
     }
 }
 
 /// What two keys share: boxes are sealed and opened with it.
-pub struct Between(SalsaBox);
+pub struct Between(XSalsa20Poly1305);
 
 impl fmt::Debug for Between {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -121,7 +149,8 @@ impl std::error::Error for Refused {}
 impl ClientInfo {
     /// The frame that says it to `server`, appended to `out`.
     pub fn seal(&self, client: &Secret, server: &Key, nonce: [u8; 24], out: &mut Vec<u8>) {
-        let sealed = seal(&client.between(server).0, nonce, self);
+        // For a key that shares nothing there is no box: whoever has it refuses an empty one.
+        let sealed = client.between(server).map_or_else(|_| Vec::new(), |with| seal(&with.0, nonce, self));
         Frame::ClientInfo(client.public(), nonce, &sealed).write(out);
     }
 
@@ -130,7 +159,7 @@ impl ClientInfo {
         let Frame::ClientInfo(key, nonce, sealed) = frame else {
             return Err(Refused::Unexpected(frame.code()));
         };
-        let between = server.between(key);
+        let between = server.between(key)?;
         let info: ClientInfo = open(&between.0, nonce, sealed)?;
         let hex = info.mesh_key.bytes().all(|c| c.is_ascii_hexdigit());
         if !matches!((info.mesh_key.len(), hex), (0 | MESH_KEY_DIGITS, true)) {
@@ -154,18 +183,22 @@ impl ServerInfo {
     /// What a server's frame says.
     pub fn open(client: &Secret, server: &Key, frame: &Frame<'_>) -> Result<ServerInfo, Refused> {
         let Frame::ServerInfo(nonce, sealed) = frame else { return Err(Refused::Unexpected(frame.code())) };
-        open(&client.between(server).0, nonce, sealed)
+        open(&client.between(server)?.0, nonce, sealed)
     }
 }
 
-fn seal<T: Serialize>(with: &SalsaBox, nonce: [u8; 24], info: &T) -> Vec<u8> {
+fn seal<T: Serialize>(with: &XSalsa20Poly1305, nonce: [u8; 24], info: &T) -> Vec<u8> {
     let text = Zeroizing::new(serde_json::to_vec(info).unwrap_or_default());
     // It fails on texts of 2^38 bytes only.
     with.encrypt(&nonce.into(), text.as_slice()).unwrap_or_default()
 }
 
 /// An object only: nothing else is taken for one without fields.
-fn open<T: for<'a> Deserialize<'a>>(with: &SalsaBox, nonce: &[u8; 24], sealed: &[u8]) -> Result<T, Refused> {
+fn open<T: for<'a> Deserialize<'a>>(
+    with: &XSalsa20Poly1305,
+    nonce: &[u8; 24],
+    sealed: &[u8],
+) -> Result<T, Refused> {
     let text = with.decrypt(nonce.into(), sealed).map(Zeroizing::new).map_err(|_| Refused::Box)?;
     let object = serde_json::from_slice::<serde_json::Map<_, _>>(&text);
     object
@@ -203,7 +236,7 @@ mod tests {
     fn what_is_no_info_is_refused() {
         let (server, client) = (Secret::new([7; 32]), Secret::new([9; 32]));
         let said = |text: &str| {
-            let with = client.between(&server.public()).0;
+            let with = client.between(&server.public()).expect("keys of full order").0;
             let sealed = with.encrypt(&[1; 24].into(), text.as_bytes()).expect("a short text");
             ClientInfo::open(&server, &Frame::ClientInfo(client.public(), [1; 24], &sealed))
         };
@@ -214,6 +247,31 @@ mod tests {
         assert!(matches!(said(&odd), Err(Refused::Json(_))));
         let known = said(r#"{"version":2,"Tomorrow":[1]}"#).map(|(_, info, _)| info.version);
         assert_eq!(known, Ok(2));
+    }
+
+    #[test]
+    fn boxes_are_those_of_nacl() {
+        use crypto_box::{PublicKey, SalsaBox, SecretKey};
+        let (server, client) = (Secret::new([7; 32]), SecretKey::from([9; 32]));
+        let with = SalsaBox::new(&PublicKey::from(server.public().0), &client);
+        let sealed = with.encrypt(&[1; 24].into(), br#"{"version":2}"#.as_slice()).expect("a short text");
+        let key = Key(*client.public_key().as_bytes());
+        let frame = Frame::ClientInfo(key, [1; 24], &sealed);
+        let (_, info, between) = ClientInfo::open(&server, &frame).expect("it is for this server");
+        assert_eq!(info.version, 2);
+        let answer = seal(&between.0, [2; 24], &ServerInfo::new());
+        assert!(with.decrypt(&[2; 24].into(), answer.as_slice()).is_ok());
+    }
+
+    #[test]
+    fn keys_that_share_nothing_are_refused() {
+        let server = Secret::new([7; 32]);
+        // RFC 7748, 6.1: whatever the private key, these make zeros.
+        for low in [Key([0; 32]), Key(std::array::from_fn(|n| u8::from(n == 0)))] {
+            assert_eq!(server.between(&low).err(), Some(Refused::Box));
+            let nobody = Frame::ClientInfo(low, [1; 24], &[7; 40]);
+            assert_eq!(ClientInfo::open(&server, &nobody).err(), Some(Refused::Box));
+        }
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Live {
     pub fn new(settings: &Settings, tls: Option<Tls>) -> Live {
         Live {
             name: settings.name.clone(),
-            secret: settings.secret.clone(),
+            secret: weir_io::x25519::prepared(settings.secret.clone()),
             mesh_key: settings.mesh_key.clone(),
             front: settings.front.clone(),
             tls,

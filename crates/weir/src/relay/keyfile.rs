@@ -13,6 +13,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use weir_core::relay::handshake::Secret;
 use zeroize::{Zeroize as _, Zeroizing};
@@ -21,7 +23,6 @@ use super::settings::MeshKey;
 
 /// A key file is a line or two.
 const FILE_MAX: u64 = 16 << 10;
-const RANDOM: &str = "/dev/urandom";
 
 #[derive(Deserialize, Serialize)]
 struct Content {
@@ -86,9 +87,13 @@ pub fn fresh() -> Result<Secret, String> {
 /// Random bytes of the operating system.
 pub fn random<const N: usize>() -> Result<[u8; N], String> {
     let mut bytes = [0; N];
-    File::open(RANDOM)
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|e| format!("{RANDOM}: {e}; mount /dev"))?;
+    let mut filled = 0;
+    // More than 256 bytes may come in parts.
+    while filled < N {
+        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())
+            .or_else(|e| if e == Errno::INTR { Ok(0) } else { Err(e) })
+            .map_err(|e| format!("random bytes: {e}; a kernel with getrandom(2) is needed"))?;
+    }
     Ok(bytes)
 }
 

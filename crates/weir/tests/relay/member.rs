@@ -100,7 +100,11 @@ impl Member {
         let key = secret.public();
         let mut greeting = Vec::new();
         if how.role != Role::Dialled {
-            ServerInfo::new().seal(&server().between(&key), [number; 24], &mut greeting);
+            ServerInfo::new().seal(
+                &server().between(&key).expect("keys of full order"),
+                [number; 24],
+                &mut greeting,
+            );
         }
         relay.admit(Newcomer {
             address: theirs.peer_addr().expect("connected"),
