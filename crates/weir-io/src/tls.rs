@@ -14,6 +14,7 @@
 pub mod config;
 mod error;
 mod handshake;
+mod hello;
 pub mod kernel;
 mod post_handshake;
 pub mod record;
@@ -22,6 +23,7 @@ mod session;
 pub use config::{ClientOptions, Trust, client_config, server_config};
 pub use error::TlsError;
 pub use handshake::{Facts, Handshake, Progress};
+pub use hello::{awaits, for_client};
 pub use kernel::{Kernel, NotOffloaded};
 pub use session::{Established, News, Opened, Session};
 

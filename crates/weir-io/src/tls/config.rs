@@ -2,7 +2,8 @@
 //!
 //! Promises: aws-lc does the cryptography; TLS 1.2 and 1.3 unless narrowed; keys can be taken over after
 //! the handshake. A server gives no tickets: relay clients keep none, and each costs a record, a key
-//! derivation and memory. Refuses: early data.
+//! derivation and memory. It chooses AES-128 with SHA-256 where it can: CPUs have instructions for SHA-256, and a
+//! handshake hashes a lot. Refuses: early data.
 
 use std::sync::Arc;
 
@@ -15,13 +16,24 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
+/// What a server prefers, unless the client has no AES: see [`super::for_client`].
+const SHORT: [CipherSuite; 3] = [
+    CipherSuite::TLS13_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+];
+
 /// Configuration of a server whose certificates `certificates` gives, asked at each handshake.
 pub fn server_config(certificates: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, rustls::Error> {
-    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let mut provider = aws_lc_rs::default_provider();
+    // Stable: the rest keeps its order.
+    provider.cipher_suites.sort_by_key(|suite| !SHORT.contains(&suite.suite()));
+    let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(rustls::ALL_VERSIONS)?
         .with_no_client_auth()
         .with_cert_resolver(certificates);
     config.enable_secret_extraction = true;
+    config.ignore_client_order = true;
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     Ok(config)

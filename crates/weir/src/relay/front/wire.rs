@@ -12,7 +12,7 @@ use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use weir_io::tls::record::missing;
-use weir_io::tls::{Facts, Handshake, Progress};
+use weir_io::tls::{Facts, Handshake, Progress, awaits, for_client};
 
 /// Read at once: a TLS record, or a good deal of a head.
 const CHUNK: usize = 4 << 10;
@@ -83,7 +83,11 @@ impl Wire {
 
     /// TLS as the server.
     pub async fn accept(&mut self, config: Arc<ServerConfig>) -> Result<Facts, Broken> {
-        self.handshake(Handshake::server(config)?).await
+        self.secure = true;
+        while awaits(&self.received) {
+            self.receive().await?;
+        }
+        self.handshake(Handshake::server(for_client(config, &self.received))?).await
     }
 
     /// Whether the client speaks this protocol (ALPN). Nothing is answered, and nothing of what it said is used up.
