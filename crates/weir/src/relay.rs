@@ -33,11 +33,13 @@ mod registrar;
 mod report;
 pub mod run;
 pub mod settings;
+pub mod websocket;
 mod worker;
 
 pub use engine::{Engine, Relay, StartError};
 pub use report::{Connection, Report, WorkerReport};
 pub use settings::Settings;
+use websocket::Unframer;
 
 /// A connection that has said and proved who it is, ready for a worker.
 #[derive(Debug)]
@@ -49,12 +51,12 @@ pub struct Newcomer {
     pub role: Role,
     pub address: SocketAddr,
     pub crypt: Crypt,
-    /// Frames travel in binary WebSocket messages.
-    pub websocket: bool,
+    /// Frames travel in binary WebSocket messages; where in them what comes next begins.
+    pub websocket: Option<Box<Unframer>>,
     /// Frames to be sent before all others: `ServerInfo` to a client; nothing to a relay that we dialled (its
     /// worker asks for the list of its peers).
     pub greeting: Vec<u8>,
-    /// Plaintext that came after the handshake (inside WebSocket framing, if there is any).
+    /// Plaintext that came after the handshake (in WebSocket messages, if there are any).
     pub early: Vec<u8>,
     /// Ciphertext that nobody has opened yet.
     pub unread: Vec<u8>,
@@ -109,7 +111,7 @@ impl fmt::Debug for Crypt {
 pub struct Rates {
     /// From the client: told to it in `ServerInfo`; beyond it the relay stops reading for a while.
     pub receive: Option<Rate>,
-    /// To the client: what is beyond is dropped.
+    /// To the client: what is beyond waits in its queue, whose oldest data falls out when it is full.
     pub send: Option<Rate>,
 }
 

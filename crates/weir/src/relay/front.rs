@@ -22,7 +22,6 @@ pub mod stun;
 mod tailscaled;
 pub mod tls;
 pub mod upgrade;
-pub mod websocket;
 pub mod wire;
 
 use std::io;

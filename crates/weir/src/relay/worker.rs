@@ -37,7 +37,6 @@ mod outbound;
 mod routes;
 mod sort;
 mod timers;
-mod websocket;
 mod wrap;
 
 /// The longest sleep.
@@ -256,7 +255,7 @@ impl Worker {
             Crypt::User(session) => wrap.tls = Some(Box::new(Tls::new(session))),
             Crypt::Kernel(kernel) => wrap.kernel = Some(Box::new(kernel)),
         }
-        wrap.websocket = newcomer.websocket.then(Box::default);
+        wrap.websocket = newcomer.websocket;
         let stream = match self.streams.adopt(socket, u64::from(at.slot), wrap.kernel.is_some()) {
             Ok(stream) => stream,
             Err(error) => {

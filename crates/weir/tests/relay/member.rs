@@ -113,7 +113,7 @@ impl Member {
             info: ClientInfo { version: 2, can_ack_pings: true, ..ClientInfo::default() },
             role: how.role,
             crypt,
-            websocket: matches!(wire, Wire::WebSocket(_)),
+            websocket: matches!(wire, Wire::WebSocket(_)).then(Box::default),
             greeting,
             early: how.early,
             unread: Vec::new(),

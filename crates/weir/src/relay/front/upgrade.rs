@@ -22,9 +22,9 @@ use super::counters::{Counters, End, count};
 use super::http::{Answer, Head};
 use super::limits::Place;
 use super::serve::Site;
-use super::websocket::{self, Unframer};
 use super::wire::{Broken, Wire};
 use super::{Live, Shared};
+use crate::relay::websocket::{self, Unframer};
 use crate::relay::{Crypt, Held, Newcomer, Role, keyfile};
 
 /// What `Upgrade` asks for.
@@ -86,7 +86,8 @@ pub(super) struct Proved {
     pub info: ClientInfo,
     /// What seals the greeting; where we are the client there is none.
     pub between: Option<Between>,
-    pub early: Vec<u8>,
+    /// Where in WebSocket messages the rest of what it says begins.
+    pub unframer: Option<Box<Unframer>>,
 }
 
 /// Takes the connection through the handshake and hands it over.
@@ -112,8 +113,7 @@ pub async fn derp(
     } else {
         count(&shared.counters.meshed);
     }
-    let websocket = matches!(upgrade, Upgrade::WebSocket(_));
-    if websocket {
+    if proved.unframer.is_some() {
         count(&shared.counters.websockets);
     }
     if upgrade == (Upgrade::Derp { fast: true }) {
@@ -121,7 +121,7 @@ pub async fn derp(
     }
     let role = if mesh { Role::Mesh } else { Role::Client };
     let ideal = head.field("ideal-node").is_none_or(str::is_empty);
-    let of = Kindred { role, websocket, ideal, held: Held::Place(place) };
+    let of = Kindred { role, ideal, held: Held::Place(place) };
     let newcomer = newcomer(wire, proved, &live, peer, of, &shared.counters)?;
     count(&shared.counters.clients);
     admit(shared, newcomer);
@@ -131,7 +131,6 @@ pub async fn derp(
 /// What the request said of the connection.
 pub(super) struct Kindred {
     pub role: Role,
-    pub websocket: bool,
     pub ideal: bool,
     pub held: Held,
 }
@@ -159,8 +158,7 @@ pub(super) fn newcomer(
         info.seal(between, nonce, &mut greeting);
     }
     let parts = wire.into_parts();
-    let mut early = proved.early;
-    early.extend_from_slice(&parts.plain);
+    let mut early = parts.plain;
     let crypt = match parts.tls {
         None => Crypt::Plain,
         Some(tls) => {
@@ -176,7 +174,7 @@ pub(super) fn newcomer(
         role: of.role,
         address: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
         crypt,
-        websocket: of.websocket,
+        websocket: proved.unframer,
         greeting,
         early,
         unread: parts.unread,
@@ -196,24 +194,18 @@ async fn handshake(wire: &mut Wire, upgrade: &Upgrade, live: &Live, step: Durati
     let mut say = upgrade.response(&server);
     let mut hello = Vec::new();
     Frame::ServerKey(server).write(&mut hello);
-    let websocket = matches!(upgrade, Upgrade::WebSocket(_));
-    if websocket {
-        hello = websocket::message(&hello);
+    let mut unframer = matches!(upgrade, Upgrade::WebSocket(_)).then(Box::<Unframer>::default);
+    if unframer.is_some() {
+        say.append(&mut websocket::head(hello.len()));
     }
     say.append(&mut hello);
     timed(step, wire.send(&say)).await?;
-    let mut unframer = Unframer::default();
-    let frame = timed(step, first_frame(wire, websocket.then_some(&mut unframer))).await?;
+    let frame = timed(step, first_frame(wire, unframer.as_deref_mut())).await?;
     let opened = Frame::parse(Kind::ClientInfo as u8, &frame[HEADER..])
         .map_err(|_| End::Handshake)
         .and_then(|frame| open(live, &frame));
     let (key, info, between) = opened?;
-    // In the clear and in WebSocket framing what is left lies in the wire; here is what was taken too much.
-    let early = match websocket {
-        true => unframer.give_back(std::mem::take(&mut wire.plain)),
-        false => Vec::new(),
-    };
-    Ok(Proved { key, info, between: Some(between), early })
+    Ok(Proved { key, info, between: Some(between), unframer })
 }
 
 fn open(live: &Live, frame: &Frame<'_>) -> Result<(Key, ClientInfo, Between), End> {
@@ -237,29 +229,42 @@ pub async fn timed<T>(step: Duration, what: impl Future<Output = Result<T, Broke
     }
 }
 
-/// The whole first frame, header and all, which must be ClientInfo.
+/// The whole first frame, header and all, which must be ClientInfo. What comes after it stays in the wire as it came.
 async fn first_frame(wire: &mut Wire, mut unframer: Option<&mut Unframer>) -> Result<Vec<u8>, Broken> {
+    let mut inside = Vec::new();
     loop {
-        let mut pongs = Vec::new();
-        if let Some(unframer) = unframer.as_deref_mut() {
-            unframer.take(&mut wire.plain, &mut pongs).map_err(|_| Broken::Wrong)?;
+        let Some(unframer) = unframer.as_deref_mut() else {
+            match length(&wire.plain)? {
+                Some(length) => return Ok(wire.plain.drain(..length).collect()),
+                None => wire.more().await?,
+            }
+            continue;
+        };
+        let (mut pongs, mut taken) = (Vec::new(), 0);
+        // Byte by byte, since what follows is the worker's to take out of its message.
+        while length(&inside)?.is_none()
+            && let Some(byte) = wire.plain.get(taken..=taken)
+        {
+            unframer.take(byte, &mut inside, &mut pongs).map_err(|_| Broken::Wrong)?;
+            taken += 1;
         }
+        wire.plain.drain(..taken);
         if !pongs.is_empty() {
             wire.send(&pongs).await?;
         }
-        let bytes = match unframer.as_deref_mut() {
-            Some(unframer) => &mut unframer.inside,
-            None => &mut wire.plain,
-        };
-        if let Some((code, length)) = frame::head(bytes) {
-            if code != Kind::ClientInfo as u8 || length > INFO_MAX {
-                return Err(Broken::Wrong);
-            }
-            if bytes.len() >= HEADER + length {
-                return Ok(bytes.drain(..HEADER + length).collect());
-            }
+        if length(&inside)?.is_some() {
+            return Ok(inside);
         }
         wire.more().await?;
+    }
+}
+
+/// Of the first frame, header and all, once it is whole. One that is too long is refused by its header.
+fn length(bytes: &[u8]) -> Result<Option<usize>, Broken> {
+    match frame::head(bytes) {
+        Some((code, length)) if code != Kind::ClientInfo as u8 || length > INFO_MAX => Err(Broken::Wrong),
+        Some((_, length)) => Ok(Some(HEADER + length).filter(|whole| bytes.len() >= *whole)),
+        None => Ok(None),
     }
 }
 

@@ -15,10 +15,10 @@ use super::backlog::data_of;
 use super::client::CONTROL_BUSY;
 use super::sort::{Act, Around, Run, Sorted, Target, sort};
 use super::timers::Due;
-use super::websocket::Ended;
 use super::{Worker, client_of};
 use crate::relay::counters::{End, Tally};
 use crate::relay::registrar::Told;
+use crate::relay::websocket::Ended;
 
 impl Worker {
     /// A receive of a client's.

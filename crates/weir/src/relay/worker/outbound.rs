@@ -19,10 +19,10 @@ use weir_io::tls::Kernel;
 use super::backlog::{Backlog, data_of, first_frame};
 use super::client::{Cargo, Client, Flight, Gate, Load, OPAQUE_MOST, REACH_LEAST, REACH_MOST};
 use super::timers::Due;
-use super::websocket;
 use super::wrap::{self, Tls};
 use super::{Worker, client_of};
 use crate::relay::counters::{End, Tally};
+use crate::relay::websocket;
 
 /// Empty lists of parts kept for use: one for each client that is sent to in the same turn.
 const LOADS_MOST: usize = 1024;

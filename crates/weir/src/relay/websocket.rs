@@ -1,11 +1,11 @@
-//! WebSocket on the data path (RFC 6455 5): frames in binary messages, cut anyhow.
+//! WebSocket, in the handshake and on the data path (RFC 6455 5): frames in binary messages, cut anyhow.
 //!
 //! ```text
 //! 0 FIN·opcode · 1 MASK·length (7 bits; 126: 2 bytes follow, 127: 8 bytes) · mask (4, from a client) · payload
 //! ```
 //!
 //! Promises: bytes of messages come out as they come in, however messages and receives are cut, and nothing but a header
-//! is kept; pings are answered. Refuses: text, extensions, frames without a mask, control frames that are cut or long.
+//! and the payload of a ping is kept, however long a message says it is; pings are answered. Refuses: text, extensions, frames without a mask, control frames that are cut or long.
 
 const FIN: u8 = 0x80;
 const MASKED: u8 = 0x80;
