@@ -25,6 +25,7 @@ use super::netns::residue;
 use crate::cachesim;
 use crate::generator::derp::client;
 use crate::generator::derp::pairs::{Moment, Outcome, Pairs, Plan};
+use crate::generator::derp::stalled::Stalled;
 use crate::generator::derp::wire::LOST_FRAMES;
 use crate::model::relay::{Load, Relay, Tls};
 use crate::model::{
@@ -154,6 +155,7 @@ impl Laid {
             return Err(LabError("relay: packets of one size: write `frame = 1400`".into()));
         };
         let (count, relayed, cpu) = (self.clients, self.running.is_some(), self.cpus.generator);
+        let stalled = self.relay.stalled;
         let tls = self.relay.tls.is_on();
         let pairs = self.namespace.run(move || {
             pin(cpu)?;
@@ -161,7 +163,11 @@ impl Laid {
                 return Pairs::direct(count, data, tls);
             }
             let server = client::Server::new(ADDRESS, tls)?;
-            Pairs::new(client::connect(&server, 1, u64::from(count) * 2)?, data)
+            let mut clients = client::connect(&server, 1, u64::from(count + stalled) * 2)?;
+            let beside = clients.split_off(count as usize * 2);
+            let mut pairs = Pairs::new(clients, data)?;
+            pairs.stalled = Stalled::new(beside, data)?;
+            Ok(pairs)
         })?;
         self.pairs = Some(pairs?);
         Ok(())
@@ -204,6 +210,9 @@ impl Laid {
         let after = self.drops()?;
         let doubts = self.running.as_mut().map(|r| r.doubts()).unwrap_or_default();
         let mut sample = self.sample(&came, &reading, counters::difference(&before, &after));
+        if let Some(n) = self.pairs.as_ref().map(|pairs| pairs.stalled.let_go).filter(|n| *n > 0) {
+            sample.notes.push(format!("the relay let {n} of {} stalled receivers go", self.relay.stalled));
+        }
         sample.notes.extend(doubts);
         Ok(sample)
     }

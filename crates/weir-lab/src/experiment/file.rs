@@ -163,10 +163,11 @@ pub enum Axis {
     Tls,
     Load,
     Workers,
+    Stalled,
 }
 
 impl Axis {
-    pub const ALL: [Axis; 28] = [
+    pub const ALL: [Axis; 29] = [
         Axis::Subject,
         Axis::Topology,
         Axis::Family,
@@ -195,6 +196,7 @@ impl Axis {
         Axis::Tls,
         Axis::Load,
         Axis::Workers,
+        Axis::Stalled,
     ];
 
     /// Its key in the file.
@@ -228,6 +230,7 @@ impl Axis {
             Axis::Tls => "tls",
             Axis::Load => "load",
             Axis::Workers => "workers",
+            Axis::Stalled => "stalled",
         }
     }
 
@@ -250,6 +253,7 @@ impl Axis {
             Axis::Churn => c.ipsec.map(|i| f64::from(i.spd.churn)),
             Axis::Workers => c.relay.map(|r| f64::from(r.workers)),
             Axis::Queues => Some(c.placement.queues).filter(|q| *q > 0).map(f64::from),
+            Axis::Stalled => c.relay.map(|r| f64::from(r.stalled)),
             _ => None,
         }
     }

@@ -21,6 +21,7 @@ pub struct RelayShape {
     pub tls: Option<Many<Tls>>,
     pub load: Option<Many<Load>>,
     pub workers: Option<Many<Workers>>,
+    pub stalled: Option<Many<u32>>,
 }
 
 /// Every configuration so far with each combination of the table's values; those of the topology have it
@@ -32,18 +33,20 @@ pub fn spread(all: Vec<Partial>, shape: &Shape, defaults: &Shape) -> Vec<Partial
     };
     let tls = chosen(&s.tls, &d.tls, None, Tls::Off);
     let all = over(all, Axis::Tls, tls, kebab, |p, tls| {
-        p.configuration.relay = Some(Relay { tls, load: Load::ClosedLoop, workers: 1 });
+        p.configuration.relay = Some(Relay { tls, load: Load::ClosedLoop, workers: 1, stalled: 0 });
     });
     let load = chosen(&s.load, &d.load, None, Load::ClosedLoop);
     let all = over(all, Axis::Load, load, kebab, |p, v| set(&mut p.configuration, &|r| r.load = v));
     let workers = chosen(&s.workers, &d.workers, None, Workers(1));
-    over(
+    let all = over(
         all,
         Axis::Workers,
         workers,
         |n| n.0.to_string(),
         |p, v| set(&mut p.configuration, &|r| r.workers = v.0),
-    )
+    );
+    let stalled = chosen(&s.stalled, &d.stalled, None, 0);
+    over(all, Axis::Stalled, stalled, u32::to_string, |p, v| set(&mut p.configuration, &|r| r.stalled = v))
 }
 
 fn set(c: &mut Configuration, change: &dyn Fn(&mut Relay)) {
@@ -67,9 +70,16 @@ pub fn refuse(c: &Configuration) -> Result<(), String> {
         return refused("`relay` is of the relay topology: use topology = \"relay\", or remove it".into());
     }
     let (flows, most) = (c.workload.flows, if relay.load.has_pairs() { PAIRS_MAX } else { IDLE_MAX });
-    if flows > most {
+    if relay.stalled > 0 && !relay.load.has_pairs() {
         return refused(format!(
-            "{flows} flows, expected {most} at most: two clients a pair, one address: lower `flows`"
+            "stalled receivers need senders, load \"{}\" has none: remove `stalled`, or use \"closed-loop\" or \"open\"",
+            kebab(&relay.load)
+        ));
+    }
+    if flows.saturating_add(relay.stalled) > most {
+        return refused(format!(
+            "{flows} flows and {} stalled ones, expected {most} at most: two clients a pair, one address: lower `flows`",
+            relay.stalled
         ));
     }
     if !relay.load.has_pairs() && c.workload.rate != Rate::FlatOut {

@@ -17,6 +17,7 @@ pub mod dial;
 pub mod pace;
 pub mod packet;
 pub mod pairs;
+pub mod stalled;
 pub mod tally;
 pub mod tls;
 pub mod wire;

@@ -13,6 +13,9 @@ pub struct Relay {
     pub tls: Tls,
     pub load: Load,
     pub workers: u32,
+    /// Pairs beside those of the workload, whose receivers take next to nothing.
+    #[serde(default)]
+    pub stalled: u32,
 }
 
 /// Who protects the relay's connections.

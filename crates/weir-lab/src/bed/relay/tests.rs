@@ -27,7 +27,7 @@ fn trial(rate: Rate) -> Trial {
 }
 
 fn relay(tls: Tls, load: Load) -> Relay {
-    Relay { tls, load, workers: 1 }
+    Relay { tls, load, workers: 1, stalled: 0 }
 }
 
 /// The prepared bed, or `None` after saying what is missing.
@@ -102,6 +102,19 @@ fn what_a_flooded_relay_loses_is_in_its_own_counters() {
         assert!(ledger.unaccounted() >= 0, "{subject:?}: more dropped than was lost: {ledger:?}");
         let silent = ledger.drops.is_empty() && ledger.sent > 4 * ledger.delivered.max(1000);
         assert!(!silent, "{subject:?}: most packets were lost and it says nothing of it: {ledger:?}");
+    }
+}
+
+#[test]
+fn stalled_receivers_are_beside_the_figures() {
+    let test = "stalled_receivers_are_beside_the_figures";
+    for tls in [Tls::Off, Tls::User] {
+        let with = Relay { stalled: 2, ..relay(tls, Load::ClosedLoop) };
+        let Some(mut relay) = prepared(test, Subject::Weir, with) else { return };
+        let sample = relay.run(&trial(Rate::Pps(1000))).expect("a run");
+        let ledger = &sample.ledger;
+        assert!(ledger.delivered > 0 && ledger.intended <= 1000, "two pairs are not counted: {ledger:?}");
+        assert_eq!(sample.figures["corrupted_packets"], 0.0);
     }
 }
 

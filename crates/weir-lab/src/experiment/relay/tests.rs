@@ -48,6 +48,18 @@ fn a_ceiling_stands_for_every_relay_of_its_load_and_none_for_silent_clients() {
 }
 
 #[test]
+fn stalled_receivers_are_an_axis() {
+    let e = parse(
+        "compare = \"stalled\"\n[defaults]\ntopology = \"relay\"\n[[configuration]]\nname = \"{stalled}\"\n\
+         relay = { stalled = [0, 2] }\n",
+    )
+    .expect("valid");
+    let of = |n: usize| e.configurations[n].configuration.relay.expect("it is one").stalled;
+    assert_eq!((of(0), of(1)), (0, 2));
+    assert_eq!(e.pairs, [("0".to_string(), "2".to_string())]);
+}
+
+#[test]
 fn what_means_nothing_together_is_refused() {
     for (body, said) in [
         ("[[configuration]]\nrelay = { tls = \"off\" }\n", "use topology = \"relay\""),
@@ -56,6 +68,14 @@ fn what_means_nothing_together_is_refused() {
         (
             "[[configuration]]\ntopology = \"relay\"\nrate = 10\nrelay = { load = \"idle\" }\n",
             "remove `rate`",
+        ),
+        (
+            "[[configuration]]\ntopology = \"relay\"\nrelay = { load = \"connects\", stalled = 2 }\n",
+            "stalled receivers need senders",
+        ),
+        (
+            "[[configuration]]\ntopology = \"relay\"\nflows = 12499\nrelay = { stalled = 2 }\n",
+            "12499 flows and 2 stalled ones, expected 12500 at most",
         ),
         ("[[configuration]]\ntopology = \"relay\"\nrelay = { workers = 0 }\n", "workers from 1 to 64"),
         ("[[configuration]]\ntopology = \"relay\"\nrelay = { speed = 1 }\n", "unknown field `speed`"),

@@ -23,6 +23,7 @@ use weir_io::clock;
 use super::client::Client;
 use super::pace::Pacer;
 use super::packet::{Batch, Mark};
+use super::stalled::Stalled;
 use super::tally::{Course, Tally};
 use super::tls::Acquainted;
 use super::wire::{Buffer, Wire};
@@ -89,6 +90,8 @@ pub struct Pairs {
     batch: Batch,
     /// As packets arrive: `RecvPacket` with the sender's key, or as they were sent when there is no relay.
     arrives_as: Kind,
+    /// Beside them.
+    pub stalled: Stalled,
 }
 
 impl Pairs {
@@ -148,6 +151,7 @@ impl Pairs {
             buffer: Buffer::new(),
             batch: Batch::new(data, BATCH)?,
             arrives_as,
+            stalled: Stalled::default(),
         })
     }
 
@@ -168,6 +172,7 @@ impl Pairs {
             next_look: began,
         };
         run.tally.open = true;
+        self.stalled.begin(plan.rate, self.courses.len(), began);
         self.until(began + plan.window.as_nanos() as Nanos, &mut run)?;
         let ended = clock::now();
         at(Moment::Closes);
@@ -198,6 +203,7 @@ impl Pairs {
         let mut was_idle = false;
         while now < end {
             let sent = self.offer(run, now).map_err(|e| failed(&e))?;
+            self.stalled.turn(run.plan.run, now).map_err(|e| failed(&e))?;
             let gives_way = was_idle && !sent && run.plan.shares;
             if gives_way && run.pacer.is_some() {
                 std::thread::yield_now();

@@ -1,0 +1,122 @@
+//! Pairs beside those that are measured, whose receivers take next to nothing: what do they cost the others?
+//!
+//! Senders send as those of the measured pairs do: evenly spaced when there is a rate, otherwise as much as their
+//! sockets take. Promises: a receiver takes [`SIP`] bytes at most every [`PAUSE`], so that a relay that lets silent
+//! clients go keeps this one; a receiver that was let go nevertheless is counted. Refuses: to be tallied.
+
+use std::io;
+
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+use weir_core::relay::frame::Key;
+use weir_core::time::Nanos;
+
+use super::client::Client;
+use super::pace::Pacer;
+use super::packet::{Batch, Mark};
+use super::wire::{Buffer, Wire};
+use crate::model::LabError;
+
+const PAUSE: Nanos = 100_000_000;
+/// 5 Mb/s.
+const SIP: usize = 64 << 10;
+/// Frames of one send.
+const BATCH: usize = 32;
+/// Groups a turn at most.
+const GROUPS: usize = 64;
+
+#[derive(Default)]
+pub struct Stalled {
+    pairs: Vec<Pair>,
+    work: Option<Work>,
+    pacer: Option<Pacer>,
+    next_sip: Nanos,
+    /// Receivers the relay has closed.
+    pub let_go: usize,
+}
+
+struct Pair {
+    sender: Wire,
+    receiver: Option<Wire>,
+    to: Key,
+    sent: u64,
+}
+
+/// What one thread has once.
+struct Work {
+    batch: Batch,
+    buffer: Buffer,
+}
+
+impl Stalled {
+    /// Of the first client and the second, the third and the fourth …
+    pub fn new(clients: Vec<Client>, data: u16) -> Result<Stalled, LabError> {
+        let mut stalled = Stalled::default();
+        let mut clients = clients.into_iter();
+        while let (Some((sender, _)), Some((receiver, who))) = (clients.next(), clients.next()) {
+            set_socket_recv_buffer_size(&receiver, SIP)
+                .map_err(|e| LabError(format!("generator: a receive buffer of {SIP} bytes: {e}")))?;
+            stalled.pairs.push(Pair { sender, receiver: Some(receiver), to: who.key, sent: 0 });
+        }
+        if !stalled.pairs.is_empty() {
+            stalled.work = Some(Work { batch: Batch::new(data, BATCH)?, buffer: Buffer::new() });
+        }
+        Ok(stalled)
+    }
+
+    /// A run begins, in which `pairs` others send `rate` packets a second together.
+    pub fn begin(&mut self, rate: Option<u64>, pairs: usize, now: Nanos) {
+        let each = |rate: u64| rate * self.pairs.len() as u64 / pairs.max(1) as u64;
+        self.pacer = rate.filter(|_| !self.pairs.is_empty()).map(|rate| Pacer::new(each(rate), now));
+        self.next_sip = now;
+    }
+
+    /// Sends what is due, and takes next to nothing.
+    pub fn turn(&mut self, run: u32, now: Nanos) -> io::Result<()> {
+        if self.pairs.is_empty() {
+            return Ok(());
+        }
+        self.send(run, now)?;
+        if now >= self.next_sip {
+            self.next_sip = now + PAUSE;
+            self.sip()?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, run: u32, now: Nanos) -> io::Result<()> {
+        let Some(Work { batch, .. }) = &mut self.work else { return Ok(()) };
+        let Some(pacer) = &mut self.pacer else {
+            return self.pairs.iter_mut().try_for_each(|pair| pair.send(batch, BATCH, run, now));
+        };
+        for _ in 0..GROUPS {
+            let Some((number, due)) = pacer.next(now) else { break };
+            let pair = (number % self.pairs.len() as u64) as usize;
+            self.pairs[pair].send(batch, pacer.group as usize, run, due)?;
+        }
+        Ok(())
+    }
+
+    fn sip(&mut self) -> io::Result<()> {
+        let Some(Work { buffer, .. }) = &mut self.work else { return Ok(()) };
+        for pair in &mut self.pairs {
+            // What the relay says of a peer that has gone.
+            while pair.sender.receive(buffer, |_, _| {})?.is_some() {}
+            let Some(receiver) = &mut pair.receiver else { continue };
+            if receiver.receive(buffer, |_, _| {}).is_err() {
+                pair.receiver = None;
+                self.let_go += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pair {
+    fn send(&mut self, batch: &mut Batch, want: usize, run: u32, due: Nanos) -> io::Result<()> {
+        for n in 0..want {
+            batch.stamp(n, &self.to, Mark { run, pair: u32::MAX, sequence: self.sent + n as u64, due });
+        }
+        self.sent += self.sender.send(batch, want)? as u64;
+        Ok(())
+    }
+}
