@@ -1,7 +1,7 @@
 //! X25519 by aws-lc, for keys that meet many others: the relay's.
 //!
-//! Promises: the same shared secrets as any X25519 (RFC 7748), in a third of the portable code's time. Refuses:
-//! public keys with which every private key makes zeros.
+//! Promises: the same shared secrets as any X25519 (RFC 7748), by code written for the CPU. Refuses: public keys with
+//! which every private key makes zeros.
 
 use std::sync::Arc;
 
