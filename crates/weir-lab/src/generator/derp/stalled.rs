@@ -1,8 +1,8 @@
 //! Pairs beside those that are measured, whose receivers take next to nothing: what do they cost the others?
 //!
 //! Senders send as those of the measured pairs do: evenly spaced when there is a rate, otherwise as much as their
-//! sockets take. Promises: a receiver takes [`SIP`] bytes at most every [`PAUSE`], so that a relay that lets silent
-//! clients go keeps this one; a receiver that was let go nevertheless is counted. Refuses: to be tallied.
+//! sockets take. Promises: a receiver takes what a receive buffer of [`SIP`] bytes holds every [`PAUSE`], so that a relay
+//! that lets silent clients go keeps this one; a receiver that was let go nevertheless is counted. Refuses: to be tallied.
 
 use std::io;
 
@@ -17,7 +17,7 @@ use super::wire::{Buffer, Wire};
 use crate::model::LabError;
 
 const PAUSE: Nanos = 100_000_000;
-/// 5 Mb/s.
+/// Its kernel takes twice as much with what it keeps beside: some 5 to 10 Mb/s.
 const SIP: usize = 64 << 10;
 /// Frames of one send.
 const BATCH: usize = 32;
