@@ -455,21 +455,13 @@ fn along(axis: Axis, partials: &[Partial]) -> Vec<(String, String)> {
 
 /// The first listed axis a plot can have along its bottom.
 fn numeric_axis(partials: &[Partial]) -> Option<Axis> {
-    const NUMBERS: [Axis; 8] = [
-        Axis::Frame,
-        Axis::Flows,
-        Axis::Routes,
-        Axis::Rate,
-        Axis::Policies,
-        Axis::Match,
-        Axis::Workers,
-        Axis::Stalled,
-    ];
-    NUMBERS.into_iter().find(|axis| {
-        let labels: BTreeSet<&String> =
-            partials.iter().flat_map(|p| &p.labels).filter(|(a, _)| a == axis).map(|(_, l)| l).collect();
-        labels.len() > 1
-    })
+    [Axis::Frame, Axis::Flows, Axis::Routes, Axis::Rate, Axis::Policies, Axis::Match, Axis::Workers]
+        .into_iter()
+        .find(|axis| {
+            let labels: BTreeSet<&String> =
+                partials.iter().flat_map(|p| &p.labels).filter(|(a, _)| a == axis).map(|(_, l)| l).collect();
+            labels.len() > 1
+        })
 }
 
 /// Whether generator and sink do the same work for both.
