@@ -469,11 +469,16 @@ pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
     let on = |c: &Configuration| {
         // in memory the subject's thread is the generator's
         let cpus = if c.topology == Topology::Memory { c.placement.cpus.clone() } else { Vec::new() };
-        (c.topology, c.placement.generator_cpus.clone(), cpus)
+        (c.topology, c.placement.generator_cpus.clone(), cpus, has_own_source(c))
     };
     // a relay's workers are its own affair; its clients' load and TLS are not
     let of_relay = |c: &Configuration| c.relay.map(|r| (r.tls.is_on(), r.load));
     a.workload == b.workload && on(a) == on(b) && of_relay(a) == of_relay(b)
+}
+
+/// Whether the lab's generator and sink have no part in it: programs that make their packets themselves.
+fn has_own_source(c: &Configuration) -> bool {
+    c.topology == Topology::Memory && matches!(c.subject, Subject::DpdkL3fwd | Subject::DpdkTestpmd)
 }
 
 /// One ceiling for every distinct load, named by what tells them apart.
@@ -481,7 +486,7 @@ fn ceilings(configurations: &[Planned]) -> Vec<Planned> {
     let mut found: Vec<Planned> = Vec::new();
     for planned in configurations.iter().filter(|p| p.missing.is_none()) {
         let c = &planned.configuration;
-        if !found.iter().any(|f| same_load(&f.configuration, c)) {
+        if !has_own_source(c) && !found.iter().any(|f| same_load(&f.configuration, c)) {
             let configuration =
                 Configuration { subject: Subject::Ceiling, ipsec: None, build: None, ..c.clone() };
             if configuration.relay.is_some_and(|r| !r.load.has_ceiling()) {

@@ -51,6 +51,18 @@ fn every_distinct_load_gets_one_ceiling() {
 }
 
 #[test]
+fn programs_that_make_their_own_packets_have_no_ceiling_of_the_labs() {
+    let text =
+        "ceiling = true\n[[configuration]]\nname = \"{subject}\"\nsubject = [\"dpdk-l3fwd\", \"weir\"]\n";
+    let e = parse(text).expect("valid");
+    let of = |name: &str| {
+        let found = e.configurations.iter().find(|c| c.configuration.name == name).expect("it is there");
+        e.ceiling_of(&found.configuration).map(|c| c.name.as_str())
+    };
+    assert_eq!((of("weir"), of("dpdk-l3fwd")), (Some("ceiling"), None));
+}
+
+#[test]
 fn quick_values_replace_lists_and_lengths() {
     let text = format!(
         "{HEAD}[[configuration]]\nframe = [64, 512, 1518]\nflows = 2000\n[quick]\nruns = 2\nwindow = \"30ms\"\nframe = [64]\nflows = 10\n"

@@ -74,12 +74,15 @@ impl Client {
 
     fn read_more(&mut self) -> io::Result<()> {
         let mut piece = [0; 16 << 10];
-        match self.socket.read(&mut piece)? {
-            0 => Err(ErrorKind::UnexpectedEof.into()),
-            n => {
+        match self.socket.read(&mut piece) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
                 self.received.extend_from_slice(&piece[..n]);
                 Ok(())
             }
+            // A process that was stopped and goes on is interrupted.
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(e) => Err(e),
         }
     }
 
