@@ -1,5 +1,5 @@
 # weir: two commands do everything on a fresh Debian machine with Rust.
-#   make demo   build (2 min 30 s on two cores), run a real interleaved experiment (1 min), write a report
+#   make demo   build (three to five minutes on two cores), run a real interleaved experiment (1 min), write a report
 #   make test   format, lints, every test; ends with the counts
 
 .PHONY: help demo test interop questions relay-ktls setup build build-without-ipsec lint deny bench fuzz clean
