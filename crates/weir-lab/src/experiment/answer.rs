@@ -122,8 +122,7 @@ pub fn parts(template: &str) -> Result<Vec<Part<'_>>, String> {
 
 impl Placeholder {
     fn parse(inside: &str) -> Option<Placeholder> {
-        let words: Vec<String> = inside.split_whitespace().map(String::from).collect();
-        let mut words = words.into_iter();
+        let mut words = inside.split_whitespace().map(String::from);
         let (kind, mut next) = (words.next()?, || words.next());
         let placeholder = match kind.as_str() {
             "median" => Placeholder::Median { name: next()?, figure: next(), unit: true },
@@ -137,7 +136,15 @@ impl Placeholder {
             "detectable" => Placeholder::Detectable { pair: [next()?, next()?] },
             "frames" => Placeholder::Frames { pair: [next()?, next()?] },
             "pairs" => Placeholder::Pairs,
-            "share" => Placeholder::Share { name: next()?, kind: next()? },
+            // a kind of work may have several words
+            "share" => {
+                let (name, first) = (next()?, next()?);
+                let rest = std::iter::from_fn(&mut next);
+                Placeholder::Share {
+                    name,
+                    kind: std::iter::once(first).chain(rest).collect::<Vec<_>>().join(" "),
+                }
+            }
             _ => return None,
         };
         next().is_none().then_some(placeholder)
@@ -299,5 +306,11 @@ mod tests {
             "table = [[\"who\", \"rate\"], [\"{w}\", \"{median {w}}\"]]\neach = { w = [\"a\", \"b\"] }\n";
         let answers = parse(answer).expect("valid").answers;
         assert_eq!(answers[0].table[1..], [["a", "{median a}"], ["b", "{median b}"]]);
+    }
+
+    #[test]
+    fn kinds_of_work_may_have_several_words() {
+        assert!(parse("text = \"{share a interrupt and scheduling}\"\n").is_ok());
+        assert!(parse("text = \"{share a}\"\n").is_err());
     }
 }

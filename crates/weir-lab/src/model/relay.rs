@@ -14,7 +14,7 @@ pub struct Relay {
     pub load: Load,
     pub workers: u32,
     /// Pairs beside those of the workload, whose receivers take next to nothing.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub stalled: u32,
 }
 
@@ -64,4 +64,9 @@ impl Load {
     pub fn has_ceiling(self) -> bool {
         self.has_pairs() && self != Load::SimulatedCaches
     }
+}
+
+/// What is not asked for is not written: results of campaigns that do not ask keep their form.
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
