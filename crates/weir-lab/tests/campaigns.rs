@@ -49,7 +49,8 @@ fn every_shipped_experiment_is_valid_and_has_smoke_values() {
 
 #[test]
 fn every_experiment_runs_in_memory_with_its_smoke_values() {
-    for lab in ["demo", "forwarding-frame-size", "forwarding-flows", "route-table-size", "placement"] {
+    for lab in ["demo", "forwarding-frame-size", "forwarding-flows", "route-table-size", "question-placement"]
+    {
         let folder = Folder::absent(&format!("quick-{lab}"));
         let file = root().join(format!("labs/{lab}.toml"));
         let pattern = if lab == "route-table-size" { "inet*" } else { "memory-*" };
