@@ -26,6 +26,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use weir_core::control::Control;
@@ -44,11 +45,13 @@ use crate::config::Config;
 use crate::lane::Lessons;
 use crate::ports::OpenPort;
 use crate::server::{Ask, Server, What};
-use crate::worker::{Mail, Report, Told, Worker};
+use crate::worker::{Fresh, Mail, Report, Told, Worker};
 pub use start::{socket_path, start};
 
 /// Longest the control thread sleeps: a dead worker is noticed within it.
 const SLEEP_MS: u64 = 500;
+/// A breath takes microseconds, a starved worker's turn to run some milliseconds.
+const FIGURES_WITHIN: Duration = Duration::from_millis(100);
 
 /// Everything that runs. Fields drop in order: the server goes first, then workers with their sockets,
 /// then what holds the interfaces.
@@ -195,6 +198,15 @@ impl Daemon {
             if let (Some(device), Some(worker)) = (device, self.workers.first()) {
                 worker.post(Mail::Send(device, frame));
             }
+        }
+    }
+
+    /// Has every worker copy its figures, so that an answer counts what happened before it was asked for.
+    fn refresh(&self) {
+        let until = Instant::now() + FIGURES_WITHIN;
+        let asked: Vec<Fresh> = self.workers.iter().map(Worker::refresh).collect();
+        for fresh in asked {
+            fresh.wait(until);
         }
     }
 

@@ -5,7 +5,7 @@
 //!   tables (ArcSwap) ───────────────────►  picked up between breaths
 //!   mail: device replaced, frame to send ►  read when the flag says so
 //!   ◄─ punts, events (bounded channel) ──   ARP, NDP, "resolve this next hop"
-//!   ◄─ report (copied every 20 ms) ──────   ledger, counters, device losses
+//!   ◄─ report (every 20 ms, or asked for)   ledger, counters, device losses
 //! ```
 //!
 //! Promises: a breath takes no lock and makes no allocation beyond what a punted frame needs; a full
@@ -15,9 +15,10 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use weir_core::device::{Device, DeviceStats};
@@ -80,9 +81,21 @@ pub enum Mail {
     Send(DeviceId, Vec<u8>),
     /// Use this device from now on (it came back, or it is gone for good and this stands in for it).
     Replace(DeviceId, OpenDevice),
+    /// Copy the figures of this moment, then say so.
+    Figures(SyncSender<()>),
 }
 
-/// A worker's figures, a few milliseconds old.
+/// What a worker has yet to say that it has copied its figures.
+pub struct Fresh(Receiver<()>);
+
+impl Fresh {
+    /// Waits until the figures are there, at most until then: those of a worker that hangs are its last.
+    pub fn wait(self, until: Instant) {
+        let _ = self.0.recv_timeout(until.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// A worker's figures: of the moment they were asked for, else some milliseconds old.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub ledger: Ledger,
@@ -170,6 +183,14 @@ impl Worker {
         self.shared.waker.wake();
     }
 
+    /// Asks for the figures of this moment; [`Worker::report`] has them after [`Fresh::wait`].
+    pub fn refresh(&self) -> Fresh {
+        let (copied, fresh) = sync_channel(1);
+        self.post(Mail::Figures(copied));
+        Fresh(fresh)
+    }
+
+    /// The figures copied last.
     pub fn report(&self) -> Report {
         // Plain numbers are whole at every step, whatever panicked while holding them.
         self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -201,7 +222,7 @@ impl Drop for Worker {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
 
     use weir_core::control::Control;
     use weir_core::device::DeviceStatus;
@@ -280,5 +301,22 @@ mod tests {
         assert_eq!((report.buffers_missing(), report.buffers_free), (0, 64));
         assert_eq!(report.ledger.originated_lost + report.mail_lost, 2, "{report:?}");
         assert_eq!(report.ledger.balance(), 0);
+    }
+
+    #[test]
+    fn figures_are_those_of_the_moment_they_are_asked_for() {
+        let worker = start(Box::new(Absent));
+        for sent in 1..=5 {
+            worker.post(Mail::Send(DeviceId(7), vec![0; 60]));
+            worker.refresh().wait(Instant::now() + Duration::from_secs(60));
+            assert_eq!(worker.report().mail_lost, sent, "there is no such device");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_ended_is_not_waited_for() {
+        let mut worker = start(Box::new(Broken));
+        assert!(!worker.join());
+        worker.refresh().wait(Instant::now() + Duration::from_secs(3600));
     }
 }

@@ -20,6 +20,9 @@ use crate::worker::Report;
 
 impl Daemon {
     pub(super) fn answer(&mut self, now: Nanos, what: What) -> Answer {
+        if shows_figures(&what) {
+            self.refresh();
+        }
         match what {
             What::Status => Answer::json(200, &self.status(now)),
             What::Ports => Answer::json(200, &self.ports()),
@@ -283,6 +286,12 @@ pub(super) fn add(to: &mut view::Traffic, more: &PortCounters) {
     to.rx_bytes += more.rx_bytes;
     to.tx_packets += more.tx_packets;
     to.tx_bytes += more.tx_bytes;
+}
+
+/// What an answer counts includes everything that happened before it was asked for.
+fn shows_figures(what: &What) -> bool {
+    use What::{Cache, Drops, Metrics, Ports, Spds, Status, Tunnels, Workers};
+    matches!(what, Status | Ports | Workers | Drops | Spds | Tunnels | Cache | Metrics)
 }
 
 fn losses(reports: &[Report], device: DeviceId) -> view::DeviceLosses {

@@ -130,7 +130,7 @@ impl Loop {
             );
             self.pass_on();
             if shared.mail_waits.load(Ordering::Relaxed) {
-                self.read_mail(tables);
+                self.read_mail(now, tables);
             }
             self.report.breaths += 1;
             if received > 0 {
@@ -194,7 +194,7 @@ impl Loop {
         self.tell.waker.wake();
     }
 
-    fn read_mail(&mut self, tables: &Tables) {
+    fn read_mail(&mut self, now: Nanos, tables: &Tables) {
         // A swap, so that mail whose flag this takes down is seen below.
         self.shared.mail_waits.swap(false, Ordering::AcqRel);
         while let Ok(mail) = self.inbox.try_recv() {
@@ -221,6 +221,11 @@ impl Loop {
                     self.sleep.watch(self.polls.iter().flatten().copied());
                     // What the old device held came home when it was dropped.
                     self.umem.reclaim(&mut self.pool);
+                }
+                Mail::Figures(copied) => {
+                    self.tell_figures(now, tables.generation);
+                    // Whoever asked may have given up waiting.
+                    let _ = copied.try_send(());
                 }
             }
         }
