@@ -5,9 +5,10 @@
 //! never guessed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::de::DeserializeOwned;
@@ -337,11 +338,12 @@ fn tools() -> BTreeMap<String, String> {
     [("ip", "-V")].into_iter().filter_map(|(tool, flag)| Some((tool.into(), version(tool, flag)?))).collect()
 }
 
-/// First line a program says of itself; `None` when it is not installed.
-pub fn version(program: &str, flag: &str) -> Option<String> {
-    let output = Command::new(program).arg(flag).output().ok()?;
+/// First line a program says of itself; `None` when there is no such program, or it says nothing.
+pub fn version(program: impl AsRef<OsStr>, flag: &str) -> Option<String> {
+    let output = Command::new(program).arg(flag).stdin(Stdio::null()).output().ok()?;
     let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-    Some(String::from_utf8_lossy(&text).lines().next().unwrap_or("installed").trim().to_string())
+    let line = String::from_utf8_lossy(&text).lines().next()?.trim().to_string();
+    (!line.is_empty()).then_some(line)
 }
 
 #[cfg(test)]

@@ -130,15 +130,11 @@ pub struct Placement {
     /// CPUs of generator and receiver; empty means the default.
     pub generator_cpus: Vec<u32>,
     /// Receive queues of each device on the netns topology, flows spread over them; 0 means one, in one stream.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "relay::is_zero")]
     pub queues: u32,
     /// How weir's idle workers learn of frames: `busy-poll` or `interrupt`; empty means its own choice.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wake_up: String,
-}
-
-fn is_none(queues: &u32) -> bool {
-    *queues == 0
 }
 
 /// One run of one configuration: the replicate of every statistic.

@@ -183,8 +183,10 @@ fn summarise(manifest: &Manifest, runs: &Runs) -> Results {
         })
         .collect();
     share_of_ceiling(manifest, &mut outcomes);
-    let controls = comparisons(manifest, &outcomes, runs, &experiment.controls);
-    let comparisons = comparisons(manifest, &outcomes, runs, &experiment.pairs);
+    let compared =
+        |pairs: &[_]| comparisons((experiment, manifest.seed), &experiment.metric, (&outcomes, runs), pairs);
+    let controls = compared(&experiment.controls);
+    let comparisons = compared(&experiment.pairs);
     let planned = outcomes.len() * experiment.runs;
     let measured = outcomes.iter().map(|o| o.pps.map_or(0, |s| s.n)).sum::<usize>();
     let failed = outcomes.iter().map(|o| o.failures.len()).sum::<usize>();
@@ -293,23 +295,20 @@ fn share_of_ceiling(manifest: &Manifest, outcomes: &mut [Outcome]) {
 
 /// Every pair of which both sides ran, as one family.
 fn comparisons(
-    manifest: &Manifest,
-    outcomes: &[Outcome],
-    runs: &Runs,
+    (experiment, seed): (&Experiment, u64),
+    metric: &Metric,
+    (outcomes, runs): (&[Outcome], &Runs),
     pairs: &[(String, String)],
 ) -> Vec<Comparison> {
     // runs of one block that an interrupt parted are no pair: a block is one only within a session
     let blocks: Vec<Vec<usize>> = outcomes
         .iter()
-        .map(|o| o.blocks.iter().zip(&o.sessions).map(|(b, s)| b + s * manifest.experiment.runs).collect())
+        .map(|o| o.blocks.iter().zip(&o.sessions).map(|(b, s)| b + s * experiment.runs).collect())
         .collect();
-    let metric = &manifest.experiment.metric;
+    let sliced = experiment.slicing().is_some();
     let rounds: Vec<Vec<Vec<f64>>> = outcomes
         .iter()
-        .map(|o| {
-            runs.get(&o.configuration.name)
-                .map_or(Vec::new(), |runs| in_rounds(runs, manifest.experiment.slicing().is_some(), metric))
-        })
+        .map(|o| runs.get(&o.configuration.name).map_or(Vec::new(), |runs| in_rounds(runs, sliced, metric)))
         .collect();
     let series = |name: &str| {
         let at = outcomes.iter().position(|o| o.configuration.name == name && !o.figures.is_empty())?;
@@ -318,8 +317,8 @@ fn comparisons(
     };
     let pairs: Vec<Pair<'_>> =
         pairs.iter().filter_map(|(a, b)| Some(Pair { reference: series(a)?, other: series(b)? })).collect();
-    let Experiment { analysis, margin_percent, .. } = manifest.experiment;
-    compare(&pairs, Rules { analysis, margin_percent, seed: manifest.seed })
+    let Experiment { analysis, margin_percent, .. } = *experiment;
+    compare(&pairs, Rules { analysis, margin_percent, seed })
 }
 
 /// The metric of every slice of each run that has a figure; empty where runs are whole. One that is whole among

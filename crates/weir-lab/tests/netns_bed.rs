@@ -1,29 +1,17 @@
 //! The netns bed end to end, at smoke length: ledgers add up, known loss is found, nothing is left.
 
+#[path = "common/configuration.rs"]
+mod configuration;
+
 use std::io::Write as _;
 use std::time::Duration;
 
+use configuration::configuration;
 use weir_lab::bed::bed;
-use weir_lab::model::{
-    Configuration, Family, FrameSize, Placement, Rate, Sample, Subject, Topology, Trial, Workload,
-};
+use weir_lab::model::{Configuration, Family, Rate, Sample, Subject, Topology, Trial};
 
 const WARM_UP: Duration = Duration::from_millis(50);
 const WINDOW: Duration = Duration::from_millis(200);
-
-fn configuration(subject: Subject, family: Family, rate: Rate) -> Configuration {
-    Configuration {
-        name: format!("{subject:?}-{family:?}"),
-        subject,
-        topology: Topology::Netns,
-        workload: Workload { family, frame: FrameSize::Fixed(64), flows: 100, rate },
-        routes: 20,
-        placement: Placement::default(),
-        ipsec: None,
-        build: None,
-        relay: None,
-    }
-}
 
 /// Runs a configuration once, or says why it cannot be and returns nothing.
 fn run(test: &str, configuration: &Configuration) -> Option<Sample> {
@@ -51,7 +39,10 @@ fn ceiling_ledger_adds_up_paced_and_flat_out() {
     for family in [Family::Inet, Family::Inet6] {
         for rate in [Rate::Pps(20_000), Rate::FlatOut] {
             let name = "ceiling_ledger_adds_up_paced_and_flat_out";
-            let Some(sample) = run(name, &configuration(Subject::Ceiling, family, rate)) else { return };
+            let Some(sample) = run(name, &configuration(Subject::Ceiling, Topology::Netns, family, rate))
+            else {
+                return;
+            };
             assert_healthy(&sample);
         }
     }
@@ -60,7 +51,7 @@ fn ceiling_ledger_adds_up_paced_and_flat_out() {
 #[test]
 fn a_burst_is_exactly_its_packets() {
     for subject in [Subject::Ceiling, Subject::Kernel] {
-        let burst = configuration(subject, Family::Inet, Rate::Burst(100));
+        let burst = configuration(subject, Topology::Netns, Family::Inet, Rate::Burst(100));
         let Some(sample) = run("a_burst_is_exactly_its_packets", &burst) else { return };
         // 100 frames fit into any ring on the way
         let l = &sample.ledger;
@@ -73,7 +64,10 @@ fn kernel_ledger_adds_up_paced_and_flat_out() {
     for family in [Family::Inet, Family::Inet6] {
         for rate in [Rate::Pps(20_000), Rate::FlatOut] {
             let name = "kernel_ledger_adds_up_paced_and_flat_out";
-            let Some(sample) = run(name, &configuration(Subject::Kernel, family, rate)) else { return };
+            let Some(sample) = run(name, &configuration(Subject::Kernel, Topology::Netns, family, rate))
+            else {
+                return;
+            };
             assert_healthy(&sample);
         }
     }
@@ -84,7 +78,9 @@ fn weir_ledger_adds_up_paced_and_flat_out() {
     for family in [Family::Inet, Family::Inet6] {
         for rate in [Rate::Pps(20_000), Rate::FlatOut] {
             let name = "weir_ledger_adds_up_paced_and_flat_out";
-            let Some(sample) = run(name, &configuration(Subject::Weir, family, rate)) else { return };
+            let Some(sample) = run(name, &configuration(Subject::Weir, Topology::Netns, family, rate)) else {
+                return;
+            };
             assert_healthy(&sample);
         }
     }

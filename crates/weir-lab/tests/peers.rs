@@ -1,6 +1,8 @@
 //! Peers as subjects: DPDK's programs forward on wires and in memory, leave nothing, and one that misbehaves, or is not
 //! there, is a finding of the campaign, which goes on.
 
+#[path = "common/configuration.rs"]
+mod configuration;
 #[path = "common/folder.rs"]
 mod folder;
 #[path = "common/program.rs"]
@@ -13,31 +15,16 @@ use std::path::PathBuf;
 use std::process::Output;
 use std::time::Duration;
 
+use configuration::configuration;
 use folder::Folder;
 use program::{lab, text};
 use weir_lab::bed::bed;
-use weir_lab::model::{
-    Configuration, Family, FrameSize, Placement, Rate, Sample, Subject, Topology, Trial, Workload,
-};
+use weir_lab::model::{Configuration, Family, Rate, Sample, Subject, Topology, Trial};
 use weir_lab::result::Results;
 use weir_lab::subject::peer;
 
 const FAMILIES: [Family; 2] = [Family::Inet, Family::Inet6];
 const DPDK: [Subject; 2] = [Subject::DpdkTestpmd, Subject::DpdkL3fwd];
-
-fn configuration(subject: Subject, topology: Topology, family: Family, rate: Rate) -> Configuration {
-    Configuration {
-        name: format!("{subject:?}-{family:?}"),
-        subject,
-        topology,
-        workload: Workload { family, frame: FrameSize::Fixed(64), flows: 100, rate },
-        routes: 20,
-        placement: Placement::default(),
-        ipsec: None,
-        build: None,
-        relay: None,
-    }
-}
 
 fn skip(test: &str, why: &str) {
     writeln!(std::io::stderr(), "SKIP {test}: {why}").expect("stderr is open");

@@ -16,9 +16,8 @@ use crate::cli::{Failure, GenkeyArgs};
 use crate::config::keys::{Keyring, NAME_MAX, name_fits};
 use crate::config::read::alternatives;
 use crate::config::source::nearest;
+use crate::relay::keyfile;
 use crate::show;
-
-const RANDOM: &str = "/dev/urandom";
 
 pub fn run(args: &GenkeyArgs) -> Result<(), Failure> {
     let lengths = lengths(args)?;
@@ -35,13 +34,12 @@ pub fn run(args: &GenkeyArgs) -> Result<(), Failure> {
             names.push((format!("{name}{suffix}"), *length));
         }
     }
-    let mut random = File::open(RANDOM).map_err(|e| source(&e))?;
     // Room for all of it from the start: text that grows leaves copies behind.
     let room = names.iter().map(|(name, length)| name.len() + 2 * length + 8).sum();
     let mut text = Zeroizing::new(String::with_capacity(room));
     for (name, length) in &names {
         let mut key = Zeroizing::new(vec![0; *length]);
-        random.read_exact(&mut key).map_err(|e| source(&e))?;
+        keyfile::fill(&mut key).map_err(Failure)?;
         let quoted = if name.contains('.') { format!("\"{name}\"") } else { name.clone() };
         let _ = write!(text, "{quoted} = \"");
         for byte in key.iter() {
@@ -126,8 +124,4 @@ fn ends_a_line(file: &mut File) -> io::Result<bool> {
     let mut last = [0];
     file.read_exact(&mut last)?;
     Ok(last == *b"\n")
-}
-
-fn source(error: &io::Error) -> Failure {
-    Failure(format!("{RANDOM}: {error}; mount /dev"))
 }

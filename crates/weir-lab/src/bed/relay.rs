@@ -23,6 +23,7 @@ use super::netns::namespace::Namespace;
 use super::netns::place::{self, Cpus};
 use super::netns::residue;
 use crate::cachesim;
+use crate::experiment::kebab;
 use crate::generator::derp::client;
 use crate::generator::derp::pairs::{Moment, Outcome, Pairs, Plan};
 use crate::generator::derp::stalled::Stalled;
@@ -101,7 +102,7 @@ struct Laid {
     pairs: Option<Pairs>,
     running: Option<Box<dyn Relaying>>,
     /// Of the subject.
-    name: &'static str,
+    name: String,
     namespace: Namespace,
     cpus: Cpus,
     relay: Relay,
@@ -132,11 +133,7 @@ impl Laid {
         let mut laid = Laid {
             pairs: None,
             running,
-            name: match configuration.subject {
-                Subject::Derper => "derper",
-                Subject::HyperDerp => "hyper-derp",
-                _ => "weir",
-            },
+            name: kebab(&configuration.subject),
             namespace,
             cpus,
             relay,
@@ -374,7 +371,7 @@ impl Laid {
         let Some(running) = &mut self.running else { return error };
         match running.ended() {
             Some(ended) => ended,
-            None if error.0.contains(LOST_FRAMES) => peer::broke_a_stream(self.name, &error),
+            None if error.0.contains(LOST_FRAMES) => peer::broke_a_stream(&self.name, &error),
             None => error,
         }
     }

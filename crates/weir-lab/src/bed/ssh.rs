@@ -26,8 +26,9 @@ use std::rc::Rc;
 
 use crate::experiment::Experiment;
 use crate::experiment::hosts::{Commands, Role};
-use crate::manifest::{self, Machine};
+use crate::manifest::Machine;
 use crate::model::{Bed, Configuration, LabError, Prepared, Subject};
+use crate::subject::peer;
 use fleet::Fleet;
 use laid::Laid;
 
@@ -62,7 +63,7 @@ impl Bed for SshBed {
         if let Some(placeholder) = fleet.borrow().placeholder() {
             return Some(placeholder);
         }
-        if manifest::version("ssh", "-V").is_none() {
+        if peer::on_path("ssh").is_none() {
             return Some("ssh: no such program on the PATH: install the package openssh-client".into());
         }
         match configuration.subject {

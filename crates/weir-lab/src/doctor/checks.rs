@@ -49,7 +49,7 @@ const PEERS: [(&str, &str, &str); 6] = [
     ("dpdk-l3fwd", "a forwarder by longest prefix match", "scripts/peers dpdk-l3fwd"),
     ("vpp", "a router", "install VPP from its own packages; docs/peers.md says what was tried of it"),
     ("charon", "strongSwan's ESP between gateways", "apt install strongswan-swanctl strongswan-charon"),
-    ("derper", "a DERP relay", "make interop"),
+    ("derper", "a DERP relay", "scripts/peers derper"),
     ("hyper-derp", "a DERP relay, plain", "install it by its own instructions, on the PATH"),
 ];
 
@@ -306,8 +306,7 @@ fn af_xdp(interface: &str) -> Result<String, String> {
 }
 
 fn tool(what: &'static str, program: &str, flag: Option<&str>, means: &str) -> Finding {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if !std::env::split_paths(&path).any(|dir| dir.join(program).is_file()) {
+    if peer::on_path(program).is_none() {
         return finding(what, State::Note, "not installed", format!("optional: {means}"))
             .remedy(format!("apt install {program}"));
     }

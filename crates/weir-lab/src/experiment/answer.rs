@@ -138,12 +138,12 @@ impl Placeholder {
             "pairs" => Placeholder::Pairs,
             // a kind of work may have several words
             "share" => {
-                let (name, first) = (next()?, next()?);
-                let rest = std::iter::from_fn(&mut next);
-                Placeholder::Share {
-                    name,
-                    kind: std::iter::once(first).chain(rest).collect::<Vec<_>>().join(" "),
+                let name = next()?;
+                let words: Vec<String> = std::iter::from_fn(&mut next).collect();
+                if words.is_empty() {
+                    return None;
                 }
+                Placeholder::Share { name, kind: words.join(" ") }
             }
             _ => return None,
         };

@@ -67,6 +67,6 @@ impl Load {
 }
 
 /// What is not asked for is not written: results of campaigns that do not ask keep their form.
-fn is_zero(count: &u32) -> bool {
+pub(super) fn is_zero(count: &u32) -> bool {
     *count == 0
 }

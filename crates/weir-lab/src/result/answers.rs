@@ -6,13 +6,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Results, Runs, in_rounds, outcome_of};
+use super::{Outcome, Results, Runs, comparisons, outcome_of};
 use crate::experiment::answer::{Part, Placeholder, Said, Section, parts};
 use crate::experiment::{Experiment, Metric};
 use crate::report::{self, differentials};
-use crate::stats::compare::{ALPHA, Pair, Rules, compare};
+use crate::stats::compare::ALPHA;
 use crate::stats::number::general;
-use crate::stats::paired::Series;
 use crate::stats::{Comparison, Summary, Verdict};
 
 /// Frames a sentence names; the report has all.
@@ -159,24 +158,12 @@ impl Filler<'_> {
         if let Some(declared) = declared {
             return Some(declared.clone());
         }
-        let side = |name: &str| {
-            let runs = self.runs.get(name)?;
-            let planned = self.experiment.configurations.iter().find(|p| p.configuration.name == name)?;
-            let outcome = outcome_of(&planned.configuration, runs, &metric);
-            (!outcome.figures.is_empty())
-                .then(|| (outcome, in_rounds(runs, self.experiment.slicing().is_some(), &metric)))
-        };
-        let ((a, a_rounds), (b, b_rounds)) = side(reference).zip(side(other))?;
-        let blocks = [&a, &b].map(|o| {
-            let sessions = o.sessions.iter().map(|s| s * self.experiment.runs);
-            o.blocks.iter().zip(sessions).map(|(b, s)| b + s).collect::<Vec<usize>>()
-        });
-        let pair = Pair {
-            reference: Series { name: reference, figures: &a.figures, blocks: &blocks[0], rounds: &a_rounds },
-            other: Series { name: other, figures: &b.figures, blocks: &blocks[1], rounds: &b_rounds },
-        };
-        let Experiment { analysis, margin_percent, .. } = *self.experiment;
-        compare(&[pair], Rules { analysis, margin_percent, seed: self.seed })
+        let planned = self.experiment.configurations.iter().map(|p| &p.configuration);
+        let sides = planned.filter(|c| c.name == *reference || c.name == *other);
+        let outcomes: Vec<Outcome> =
+            sides.filter_map(|c| Some(outcome_of(c, self.runs.get(&c.name)?, &metric))).collect();
+        let pair = [(reference.clone(), other.clone())];
+        comparisons((self.experiment, self.seed), &metric, (&outcomes, self.runs), &pair)
             .pop()
             .filter(|c| c.ratio.is_some())
     }
@@ -240,7 +227,8 @@ fn verdict(c: &Comparison) -> String {
 mod tests {
     use super::*;
     use crate::stats::bootstrap::Ratio;
-    use crate::stats::compare::Analysis;
+    use crate::stats::compare::{Analysis, Pair, Rules, compare};
+    use crate::stats::paired::Series;
 
     fn compared(other: &[f64]) -> Comparison {
         let a = [100.0, 101.0, 99.0, 100.5, 99.5];

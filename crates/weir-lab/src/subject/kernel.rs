@@ -7,6 +7,7 @@
 
 use std::fmt::Write as _;
 
+use weir_core::wire::DisplayMac;
 use weir_io::bpf::asm::{Asm, Reg};
 use weir_io::bpf::attach::{Attachment, XdpMode};
 use weir_io::bpf::object::LoadedProgram;
@@ -91,7 +92,7 @@ fn without_gro(device: &str) -> Result<(Attachment, LoadedProgram), String> {
 /// Our addresses on both wires, and the gateways as permanent neighbours.
 pub(super) fn addresses(site: &Site) -> Result<(), LabError> {
     let (input, output) = (&site.input.name, &site.output.name);
-    let mac = site.gateway_mac.map(|b| format!("{b:02x}")).join(":");
+    let mac = DisplayMac(site.gateway_mac);
     let mut lines = String::new();
     let (i4, o4, i6, o6) = (address::IN_V4, address::OUT_V4, address::IN_V6, address::OUT_V6);
     let _ = writeln!(lines, "address add {}/{} dev {input}", i4.0, i4.1);

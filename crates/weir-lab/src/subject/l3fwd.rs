@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
+use weir_core::wire::DisplayMac;
+
 use super::dpdk::{Dpdk, Ends, Plan};
 use super::peer::{self, Place};
 use super::{Running, Site};
@@ -27,7 +29,7 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
 }
 
 pub fn start(site: &Site<'_>) -> Result<Box<dyn Running>, LabError> {
-    let mac = site.gateway_mac.map(|b| format!("{b:02x}")).join(":");
+    let mac = DisplayMac(site.gateway_mac).to_string();
     let family = site.configuration.workload.family;
     let prefixes = (0..site.configuration.routes).map(|n| address::prefix(family, n));
     let rules: Vec<String> = prefixes.map(|(network, len)| format!("{network}/{len}")).collect();

@@ -15,6 +15,7 @@ use weir_io::process;
 
 use crate::bed::netns::namespace::Namespace;
 use crate::bed::netns::residue::Folder;
+use crate::manifest;
 use crate::model::{LabError, Subject};
 
 /// What is said of a subject that ended, and of one that broke a stream.
@@ -31,9 +32,16 @@ pub fn find(name: &str) -> Option<PathBuf> {
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
     let kept = cache.map(|cache| cache.join("weir/peers/bin"));
+    kept.map(|folder| folder.join(name))
+        .filter(|program| program.is_file())
+        .or_else(|| on_path(name))
+        .or_else(|| Some(Path::new(DAEMONS).join(name)).filter(|program| program.is_file()))
+}
+
+/// A program of this name on the `PATH`.
+pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = kept.into_iter().chain(std::env::split_paths(&path)).chain([PathBuf::from(DAEMONS)]);
-    folders.map(|folder| folder.join(name)).find(|p| p.is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
 /// The program of others that a subject is.
@@ -57,7 +65,7 @@ const VERSIONS: [(&str, &str); 4] =
 pub fn version(name: &str) -> Option<String> {
     let program = find(name)?;
     match VERSIONS.iter().find(|(known, _)| *known == name) {
-        Some((_, flag)) => first_line(Command::new(&program).arg(flag)),
+        Some((_, flag)) => manifest::version(&program, flag),
         None => library(&program),
     }
 }
@@ -70,13 +78,6 @@ fn library(program: &Path) -> Option<String> {
     let target = std::fs::canonicalize(line.split_whitespace().nth(2)?).ok()?;
     let name = target.file_name()?.to_string_lossy();
     Some(format!("DPDK, ABI {}", name.strip_prefix("librte_eal.so.")?))
-}
-
-fn first_line(command: &mut Command) -> Option<String> {
-    let output = command.stdin(Stdio::null()).output().ok()?;
-    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-    let line = String::from_utf8_lossy(&text).lines().next()?.trim().to_string();
-    (!line.is_empty()).then_some(line)
 }
 
 /// Where a program is to run.

@@ -5,6 +5,8 @@
 
 use std::path::PathBuf;
 
+use weir_core::wire::DisplayMac;
+
 use super::dpdk::{Dpdk, Ends, Plan};
 use super::peer::{self, Place};
 use super::{Running, Site};
@@ -20,7 +22,7 @@ pub fn missing() -> Option<String> {
 }
 
 pub fn start(site: &Site<'_>) -> Result<Box<dyn Running>, LabError> {
-    let mac = site.gateway_mac.map(|b| format!("{b:02x}")).join(":");
+    let mac = DisplayMac(site.gateway_mac).to_string();
     let place = Place { namespace: Some(site.namespace), cpus: site.cpus };
     Ok(Box::new(Dpdk::start(plan(Ends::of(site), site.cpus[0], &mac)?, place)?))
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use weir_core::wire::DisplayMac;
+
 use super::peer::{self, Place, Started};
 use super::{Running, Site};
 use crate::bed::netns::counters::Counters;
@@ -108,7 +110,7 @@ fn commands(site: &Site<'_>) -> String {
         let _ = writeln!(text, "set interface ip address host-{name} {}/{}", a6.0, a6.1);
     }
     let out = format!("host-{}", site.output.name);
-    let mac = site.gateway_mac.map(|b| format!("{b:02x}")).join(":");
+    let mac = DisplayMac(site.gateway_mac);
     for family in [Family::Inet, Family::Inet6] {
         for n in 0..address::GATEWAYS {
             let _ = writeln!(text, "set ip neighbor {out} {} {mac} static", address::gateway(family, n));

@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use weir_core::wire::DisplayMac;
 use weir_io::process;
 
 use super::control::Control;
-use super::{Running, Site};
+use super::{Running, Site, peer};
 use crate::bed::netns::counters::Counters;
 use crate::bed::netns::namespace::Namespace;
 use crate::bed::netns::residue::Folder;
@@ -70,9 +71,8 @@ pub fn program() -> Option<PathBuf> {
     let own = std::env::current_exe().ok();
     // Tests and examples of a build lie one folder deeper.
     let beside = own.iter().flat_map(|own| own.ancestors().skip(1).take(2)).map(|folder| folder.join("weir"));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|folder| folder.join("weir"));
-    beside.chain(on_path).find(|candidate| candidate.is_file())
+    let mut beside = beside;
+    beside.find(|candidate| candidate.is_file()).or_else(|| peer::on_path("weir"))
 }
 
 impl Weir {
@@ -164,7 +164,7 @@ fn configuration(site: &Site, socket: &Path) -> String {
             port.name, a4.0, a4.1, a6.0, a6.1
         );
     }
-    let mac = site.gateway_mac.map(|b| format!("{b:02x}")).join(":");
+    let mac = DisplayMac(site.gateway_mac);
     for family in [Family::Inet, Family::Inet6] {
         for n in 0..address::GATEWAYS {
             let gateway = address::gateway(family, n);

@@ -87,14 +87,20 @@ pub fn fresh() -> Result<Secret, String> {
 /// Random bytes of the operating system.
 pub fn random<const N: usize>() -> Result<[u8; N], String> {
     let mut bytes = [0; N];
+    fill(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Fills `bytes` with random ones of the operating system.
+pub fn fill(bytes: &mut [u8]) -> Result<(), String> {
     let mut filled = 0;
     // More than 256 bytes may come in parts.
-    while filled < N {
+    while filled < bytes.len() {
         filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())
             .or_else(|e| if e == Errno::INTR { Ok(0) } else { Err(e) })
             .map_err(|e| format!("random bytes: {e}; a kernel with getrandom(2) is needed"))?;
     }
-    Ok(bytes)
+    Ok(())
 }
 
 fn make(path: &Path) -> Result<(), String> {

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use weir_core::wire::DisplayMac;
+
 use crate::agent::protocol::DeviceSite;
 use crate::agent::shell::Shell;
 use crate::bed::netns::counters::Counters;
@@ -142,7 +144,7 @@ fn surroundings(site: &DeviceSite) -> [(&'static str, String); 3] {
         "{input} {}/{}\n{output} {}/{}\n{input} {}/{}\n{output} {}/{}\n",
         i4.0, i4.1, o4.0, o4.1, i6.0, i6.1, o6.0, o6.1
     );
-    let mac = site.gateway_mac.map(|b| format!("{b:02x}")).join(":");
+    let mac = DisplayMac(site.gateway_mac);
     let (mut neighbours, mut routes) = (String::new(), String::new());
     for family in [Family::Inet, Family::Inet6] {
         for n in 0..address::GATEWAYS {

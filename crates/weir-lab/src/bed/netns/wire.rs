@@ -15,6 +15,7 @@
 
 use std::fs;
 
+use weir_core::wire::DisplayMac;
 use weir_io::offload::{self, Offload};
 use weir_io::process;
 
@@ -46,7 +47,7 @@ impl Port {
     }
 
     pub fn mac_text(&self) -> String {
-        self.mac.map(|b| format!("{b:02x}")).join(":")
+        DisplayMac(self.mac).to_string()
     }
 }
 
