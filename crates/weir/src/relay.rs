@@ -26,6 +26,7 @@ pub mod derper;
 mod engine;
 pub mod front;
 mod handover;
+mod inbox;
 pub mod keyfile;
 pub mod metrics;
 mod parcel;

@@ -17,6 +17,7 @@ use weir_io::wake::Waker;
 
 use super::Newcomer;
 use super::counters::Shown;
+use super::inbox::Inbox;
 use super::parcel::{Desk, Outgoing, Parcel, RING};
 use super::registrar::{Mail, Mailbox, Registrar, Told};
 use super::report::{Connection, Report, WorkerReport};
@@ -92,7 +93,7 @@ impl std::error::Error for StartError {}
 /// A running engine.
 #[derive(Debug)]
 pub struct Relay {
-    registrar: Sender<Told>,
+    registrar: Arc<Inbox>,
     workers: Vec<Hand>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -113,8 +114,7 @@ impl Relay {
         if count == 0 || count > WORKERS_MAX {
             return Err(StartError::Workers(count));
         }
-        let (registrar, told) = channel();
-        let mut relay = Relay { registrar, workers: Vec::new(), threads: Vec::new() };
+        let mut relay = Relay { registrar: Arc::default(), workers: Vec::new(), threads: Vec::new() };
         let mut rings = rings(count);
         let mut waiting = Vec::new();
         for number in 0..count {
@@ -156,9 +156,10 @@ impl Relay {
         }
         let mailboxes = relay.workers.iter().map(|hand| hand.mailbox.clone()).collect();
         let registrar = Registrar::new(engine.own, engine.clients, mailboxes);
+        let inbox = relay.registrar.clone();
         let thread = std::thread::Builder::new()
             .name("relay-registrar".to_owned())
-            .spawn(move || registrar.run(&told))
+            .spawn(move || registrar.run(&inbox))
             .map_err(StartError::Registrar)?;
         relay.threads.push(thread);
         Ok(relay)
@@ -167,6 +168,12 @@ impl Relay {
     /// Hands a connection to the worker with the fewest.
     pub fn admit(&self, newcomer: Newcomer) {
         self.tell(Told::Admit(Box::new(newcomer)));
+    }
+
+    /// Hands over several at once: threads are woken once.
+    pub fn admit_all(&self, newcomers: Vec<Newcomer>) {
+        let mut all = newcomers.into_iter().map(|newcomer| Told::Admit(Box::new(newcomer))).collect();
+        self.registrar.tell_all(&mut all);
     }
 
     /// Counters of all workers.
@@ -212,8 +219,7 @@ impl Relay {
     }
 
     fn tell(&self, told: Told) {
-        // It ends after everybody else.
-        let _ = self.registrar.send(told);
+        self.registrar.tell(told);
     }
 }
 
@@ -236,7 +242,7 @@ struct Start {
     engine: Engine,
     cpu: Option<u32>,
     inbox: Receiver<Mail>,
-    registrar: Sender<Told>,
+    registrar: Arc<Inbox>,
     shown: Arc<Shown>,
     ready: Sender<io::Result<(String, Arc<Waker>)>>,
 }

@@ -49,8 +49,18 @@ impl Desk {
 
     /// After something was put in a ring or a mailbox of its worker.
     pub fn ring(&self) {
+        self.note();
+        self.wake();
+    }
+
+    /// As [`Desk::ring`], but a worker that sleeps sleeps on until [`Desk::wake`].
+    pub fn note(&self) {
         self.news.store(true, Ordering::SeqCst);
-        if self.asleep.swap(false, Ordering::SeqCst) {
+    }
+
+    /// Wakes a worker that sleeps although there is something for it.
+    pub fn wake(&self) {
+        if self.news.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
             self.waker.wake();
         }
     }
@@ -184,5 +194,21 @@ mod tests {
         assert!(!desk.get_up());
         desk.ring();
         assert!(!desk.lie_down());
+    }
+
+    #[test]
+    fn a_note_is_found_by_whoever_is_awake_and_wakes_nobody_else() {
+        let desk = Desk::new(Arc::new(Waker::new().expect("an eventfd")));
+        desk.note();
+        assert!(!desk.lie_down());
+        assert!(desk.get_up());
+        assert!(desk.lie_down());
+        desk.wake();
+        assert!(desk.asleep.load(Ordering::SeqCst), "there is nothing for it");
+        desk.note();
+        assert!(desk.asleep.load(Ordering::SeqCst));
+        desk.wake();
+        assert!(!desk.asleep.load(Ordering::SeqCst));
+        assert!(desk.get_up());
     }
 }

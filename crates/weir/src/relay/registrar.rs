@@ -6,18 +6,23 @@
 //! ```
 //!
 //! Promises: a route is in every worker's mailbox before its connection's worker sends the first frame; a slot is given
-//! again only after its worker has let it go. Refuses: to be waited for by a worker.
+//! again only after its worker has let it go; a worker that sleeps is woken once for all that is told in a short while.
+//! Refuses: to be waited for by a worker.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use weir_core::relay::registry::{Closing, Destination, Effect, Entry, Registry};
 use weir_core::relay::{ConnId, Key, Place};
 
+use super::inbox::Inbox;
 use super::parcel::Desk;
 use super::report::Connection;
 use super::{Engine, Newcomer, Role};
+
+/// Heard before workers that sleep are woken: a few microseconds' work each.
+const HEARD: usize = 32;
 
 /// What the registrar is told.
 #[derive(Debug)]
@@ -76,9 +81,15 @@ pub struct Mailbox {
 
 impl Mailbox {
     pub fn post(&self, mail: Mail) {
+        self.put(mail);
+        self.desk.wake();
+    }
+
+    /// As [`Mailbox::post`], but a worker that sleeps is not woken yet.
+    fn put(&self, mail: Mail) {
         // A worker that is gone needs no mail.
         if self.mail.send(mail).is_ok() {
-            self.desk.ring();
+            self.desk.note();
         }
     }
 }
@@ -120,15 +131,27 @@ impl Registrar {
         Registrar { registry: Registry::new(own, limit), workers, slots, next: 1, effects: Vec::new() }
     }
 
-    /// Until it is told to stop, or nobody is left who could.
-    pub fn run(mut self, told: &Receiver<Told>) {
-        while let Ok(told) = told.recv() {
-            if matches!(told, Told::Stop) {
-                break;
+    /// Until it is told to stop.
+    pub fn run(mut self, inbox: &Inbox) {
+        let mut all = Vec::new();
+        loop {
+            inbox.take(&mut all);
+            for (n, told) in all.drain(..).enumerate() {
+                if matches!(told, Told::Stop) {
+                    return self.workers.iter().for_each(|worker| worker.post(Mail::Stop));
+                }
+                self.hear(told);
+                if n % HEARD == HEARD - 1 {
+                    self.wake();
+                }
             }
-            self.hear(told);
+            self.wake();
         }
-        self.workers.iter().for_each(|worker| worker.post(Mail::Stop));
+    }
+
+    /// Wakes the workers that sleep and have mail.
+    fn wake(&self) {
+        self.workers.iter().for_each(|worker| worker.desk.wake());
     }
 
     fn hear(&mut self, told: Told) {
@@ -149,7 +172,7 @@ impl Registrar {
                 let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
                 self.registry.shutdown(ms(reconnect_in), ms(try_for), &mut effects);
                 effects.drain(..).for_each(|effect| self.carry_out(effect));
-                self.workers.iter().for_each(|worker| worker.post(Mail::Drain(grace)));
+                self.workers.iter().for_each(|worker| worker.put(Mail::Drain(grace)));
             }
             Told::Stop => {}
         }
@@ -179,23 +202,23 @@ impl Registrar {
         for effect in effects.drain(..) {
             match mail_of(effect) {
                 (Some(to), mail) if to == at.worker => then.push(mail),
-                (Some(to), mail) => self.workers[usize::from(to)].post(mail),
+                (Some(to), mail) => self.workers[usize::from(to)].put(mail),
                 (None, Mail::Route { key, to }) => {
                     let others = self.workers.iter().enumerate().filter(|(n, _)| *n != worker);
-                    others.for_each(|(_, other)| other.post(Mail::Route { key, to }));
+                    others.for_each(|(_, other)| other.put(Mail::Route { key, to }));
                     then.push(Mail::Route { key, to });
                 }
                 (None, _) => {}
             }
         }
-        self.workers[worker].post(Mail::Adopt { at, newcomer, then });
+        self.workers[worker].put(Mail::Adopt { at, newcomer, then });
     }
 
     fn carry_out(&self, effect: Effect) {
         match mail_of(effect) {
-            (Some(worker), mail) => self.workers[usize::from(worker)].post(mail),
+            (Some(worker), mail) => self.workers[usize::from(worker)].put(mail),
             (None, Mail::Route { key, to }) => {
-                self.workers.iter().for_each(|worker| worker.post(Mail::Route { key, to }));
+                self.workers.iter().for_each(|worker| worker.put(Mail::Route { key, to }));
             }
             (None, _) => {}
         }

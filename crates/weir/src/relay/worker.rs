@@ -9,7 +9,7 @@
 //! Refuses: to let a connection that is gone keep anything: what waited for it is dropped and counted.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use rtrb::Consumer;
@@ -25,6 +25,7 @@ use self::sort::Sorted;
 use self::timers::{Due, Timers};
 use self::wrap::{Tls, Wrap};
 use super::counters::{End, Shown, Tally};
+use super::inbox::Inbox;
 use super::parcel::{Desk, Outgoing, Parcel};
 use super::registrar::{Mail, Told};
 use super::report::Connection;
@@ -55,7 +56,7 @@ pub struct Parts {
     pub streams: Streams,
     pub mail: Receiver<Mail>,
     pub desk: Arc<Desk>,
-    pub registrar: Sender<Told>,
+    pub registrar: Arc<Inbox>,
     /// To and from the other workers; `None` at this worker's own place.
     pub others: Vec<Option<Outgoing>>,
     pub incoming: Vec<Option<Consumer<Parcel>>>,
@@ -68,7 +69,9 @@ pub struct Worker {
     streams: Streams,
     mail: Receiver<Mail>,
     desk: Arc<Desk>,
-    registrar: Sender<Told>,
+    registrar: Arc<Inbox>,
+    /// What it is told at the end of the turn.
+    told: Vec<Told>,
     others: Vec<Option<Outgoing>>,
     incoming: Vec<Option<Consumer<Parcel>>>,
     shown: Arc<Shown>,
@@ -118,6 +121,7 @@ impl Worker {
             mail,
             desk,
             registrar,
+            told: Vec::new(),
             others,
             incoming,
             shown,
@@ -158,11 +162,13 @@ impl Worker {
             events.drain(..).for_each(|event| self.event(event));
             self.tick();
             self.flush_all();
+            self.registrar.tell_all(&mut self.told);
             self.show();
         }
         for slot in 0..self.clients.len() as u32 {
             self.close(slot, End::Drained);
         }
+        self.registrar.tell_all(&mut self.told);
         // Closing is carried out by a turn.
         let _ = self.streams.turn(Some(Duration::ZERO), &mut events);
         self.show();
@@ -312,9 +318,8 @@ impl Worker {
         self.tell(Told::Closed { at, heard_by: client.heard.drain().collect() });
     }
 
-    fn tell(&self, told: Told) {
-        // The registrar goes last.
-        let _ = self.registrar.send(told);
+    fn tell(&mut self, told: Told) {
+        self.told.push(told);
     }
 
     #[inline]
