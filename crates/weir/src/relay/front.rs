@@ -107,6 +107,7 @@ impl Sockets {
                 let listener = inherited.tcp(*address).map_or_else(|| listen::tcp(*address), Ok)?;
                 sockets.doors.push((door, listener));
             }
+                listen::options(&listener);
         }
         for address in &front.stun {
             sockets.stun.push(inherited.udp(*address).map_or_else(|| listen::udp(*address), Ok)?);

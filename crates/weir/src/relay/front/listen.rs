@@ -1,7 +1,12 @@
 //! Listening sockets: made with a long queue, ready to be shared by threads and handed to a successor.
+//!
+//! Promises: what [`options`] sets on a listener every connection accepted from it has (Linux copies the socket), so that
+//! none of them costs system calls for it. Refuses: addresses that cannot be had, with what to do about it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with};
@@ -17,6 +22,18 @@ pub enum Door {
 
 /// Connections the kernel completes while we are busy; it cuts this to its own limit (`somaxconn`).
 const BACKLOG: i32 = 16_384;
+/// What was sent and is not acknowledged for so long ends a connection.
+const USER_TIMEOUT_MS: u32 = 15_000;
+/// A silent connection is asked whether it lives.
+const KEEPALIVE: Duration = Duration::from_secs(600);
+
+/// What every connection has, set on it or on its listener. One that went away meanwhile says so at its next read.
+pub fn options(socket: impl AsFd) {
+    let _ = sockopt::set_tcp_nodelay(&socket, true);
+    let _ = sockopt::set_tcp_user_timeout(&socket, USER_TIMEOUT_MS);
+    let _ = sockopt::set_socket_keepalive(&socket, true);
+    let _ = sockopt::set_tcp_keepidle(&socket, KEEPALIVE);
+}
 
 pub fn tcp(address: SocketAddr) -> Result<TcpListener, String> {
     either(address, |address| {
@@ -87,6 +104,20 @@ fn refused(what: &str, address: SocketAddr, error: &rustix::io::Errno) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_accepted_connection_has_what_its_listener_was_set_to() {
+        let listener = tcp("127.0.0.1:0".parse().expect("an address")).expect("free");
+        options(&listener);
+        let address = listener.local_addr().expect("bound");
+        let _client = std::net::TcpStream::connect(address).expect("it listens");
+        listener.set_nonblocking(false).expect("set");
+        let (accepted, _) = listener.accept().expect("somebody came");
+        assert_eq!(sockopt::tcp_nodelay(&accepted), Ok(true));
+        assert_eq!(sockopt::tcp_user_timeout(&accepted), Ok(USER_TIMEOUT_MS));
+        assert_eq!(sockopt::socket_keepalive(&accepted), Ok(true));
+        assert_eq!(sockopt::tcp_keepidle(&accepted), Ok(KEEPALIVE));
+    }
 
     #[test]
     fn every_address_takes_both_families_and_a_taken_one_says_so() {

@@ -22,7 +22,7 @@ use weir_core::relay::handshake::{ClientInfo, ServerInfo};
 use weir_io::tls::{ClientOptions, Handshake, Trust, client_config};
 
 use super::http::HEAD_MAX;
-use super::serve::options;
+use super::listen::options;
 use super::upgrade::{Kindred, Proved, newcomer};
 use super::wire::{Broken, Wire};
 use super::{Live, Shared};

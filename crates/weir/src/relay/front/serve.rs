@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::sockopt;
 use rustls::ProtocolVersion;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
@@ -24,10 +23,6 @@ use crate::relay::certificates::alpn;
 
 /// Out of descriptors or memory: tried again after this.
 const PAUSE: Duration = Duration::from_millis(50);
-/// What was sent and is not acknowledged for so long ends a connection.
-const USER_TIMEOUT_MS: u32 = 15_000;
-/// A silent connection is asked whether it lives.
-const KEEPALIVE: Duration = Duration::from_secs(600);
 /// Seconds after which a client that found no place may ask again.
 const RETRY_AFTER: &str = "30";
 
@@ -74,7 +69,6 @@ impl Site {
             counters.end(End::Source);
             return;
         };
-        options(&stream);
         if let Err(end) = self.talk(Wire::new(stream), peer, &share).await {
             tracing::debug!("{peer}: ended before it was a client: {}", end.name());
             counters.end(end);
@@ -181,12 +175,4 @@ impl Site {
         wire.close().await;
         Err(End::Http)
     }
-}
-
-/// What every connection gets; one that went away meanwhile says so at its next read.
-pub fn options(stream: &TcpStream) {
-    let _ = stream.set_nodelay(true);
-    let _ = sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MS);
-    let _ = sockopt::set_socket_keepalive(stream, true);
-    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE);
 }
