@@ -10,6 +10,7 @@
 //! became of each connection is counted. Refuses: whoever the access rules do not let in.
 
 pub mod access;
+mod arrivals;
 pub mod counters;
 pub mod http;
 pub mod limits;
@@ -41,6 +42,7 @@ use super::Relay;
 use super::certificates::Identity;
 use super::handover::Inherited;
 use super::settings::{self, MeshKey, Settings};
+use arrivals::Arrivals;
 use counters::Counters;
 use limits::Limiter;
 use listen::Door;
@@ -105,9 +107,9 @@ impl Sockets {
         for (door, addresses) in [(Door::Relay, &front.listen), (Door::Pages, &front.http)] {
             for address in addresses {
                 let listener = inherited.tcp(*address).map_or_else(|| listen::tcp(*address), Ok)?;
+                listen::options(&listener);
                 sockets.doors.push((door, listener));
             }
-                listen::options(&listener);
         }
         for address in &front.stun {
             sockets.stun.push(inherited.udp(*address).map_or_else(|| listen::udp(*address), Ok)?);
@@ -226,10 +228,12 @@ fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let verifier = Arc::new(access::Verifier::new());
+        let arrivals = Arc::new(Arrivals::new(shared.relay.clone()));
         let mut doors = Vec::new();
         for (door, listener) in sockets.doors {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            let site = serve::Site { shared: shared.clone(), door, verifier: verifier.clone() };
+            let (verifier, arrivals) = (verifier.clone(), arrivals.clone());
+            let site = serve::Site { shared: shared.clone(), door, verifier, arrivals };
             doors.push(tokio::spawn(serve::accept(listener, Arc::new(site))));
         }
         if first {
@@ -250,6 +254,7 @@ fn run(
             }
             accepting.take();
         }
+        arrivals.go();
         Ok::<(), io::Error>(())
     })?;
     runtime.shutdown_timeout(LAST_WORDS);

@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use weir_io::clock;
 
 use super::access::Verifier;
+use super::arrivals::Arrivals;
 use super::counters::{End, count};
 use super::http::{Answer, Head, Wrong};
 use super::limits::{Full, Share};
@@ -31,6 +32,7 @@ pub struct Site {
     pub shared: Arc<Shared>,
     pub door: Door,
     pub verifier: Arc<Verifier>,
+    pub(super) arrivals: Arc<Arrivals>,
 }
 
 pub async fn accept(listener: TcpListener, site: Arc<Site>) {

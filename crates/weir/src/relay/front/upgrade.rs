@@ -18,12 +18,12 @@ use weir_core::relay::frame::{self, Frame, HEADER, INFO_MAX, Kind, VERSION};
 use weir_core::relay::handshake::{Between, ClientInfo, ServerInfo};
 use weir_core::relay::{Key, handshake};
 
+use super::Live;
 use super::counters::{Counters, End, count};
 use super::http::{Answer, Head};
 use super::limits::Place;
 use super::serve::Site;
 use super::wire::{Broken, Wire};
-use super::{Live, Shared};
 use crate::relay::websocket::{self, Unframer};
 use crate::relay::{Crypt, Held, Newcomer, Role, keyfile};
 
@@ -124,7 +124,7 @@ pub async fn derp(
     let of = Kindred { role, ideal, held: Held::Place(place) };
     let newcomer = newcomer(wire, proved, &live, peer, of, &shared.counters)?;
     count(&shared.counters.clients);
-    admit(shared, newcomer);
+    site.arrivals.add(newcomer);
     Ok(())
 }
 
@@ -158,12 +158,14 @@ pub(super) fn newcomer(
         info.seal(between, nonce, &mut greeting);
     }
     let parts = wire.into_parts();
-    let mut early = parts.plain;
+    // Room that holds nothing is given back here, where it came from.
+    let mut early = if parts.plain.is_empty() { Vec::new() } else { parts.plain };
+    let unread = if parts.unread.is_empty() { Vec::new() } else { parts.unread };
     let crypt = match parts.tls {
         None => Crypt::Plain,
         Some(tls) => {
-            let unread = !parts.unread.is_empty();
-            let over = super::tls::Over { socket: parts.stream.as_fd(), mode: live.front.tls, unread };
+            let (socket, unread) = (parts.stream.as_fd(), !unread.is_empty());
+            let over = super::tls::Over { socket, mode: live.front.tls, unread };
             super::tls::crypt(*tls, &over, &mut early, counters)?
         }
     };
@@ -177,15 +179,11 @@ pub(super) fn newcomer(
         websocket: proved.unframer,
         greeting,
         early,
-        unread: parts.unread,
+        unread,
         ideal: of.ideal,
         rates,
         held: of.held,
     })
-}
-
-fn admit(shared: &Shared, newcomer: Newcomer) {
-    shared.relay.admit(newcomer);
 }
 
 /// Says who we are, hears who they are.
