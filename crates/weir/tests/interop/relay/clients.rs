@@ -32,7 +32,13 @@ const ONE: Way = Way { relays: 1, websocket: false };
 /// Pings both ways until they are answered: nodes take their time to choose a home.
 fn meet(nodes: &[Node; 2]) {
     for [from, to] in [[0, 1], [1, 0]] {
-        patiently("a ping is answered", || nodes[from].reaches(&nodes[to]).then_some(()));
+        patiently("a ping is answered", || {
+            let answered = nodes[from].reaches(&nodes[to]);
+            if !answered {
+                nodes[from].learn_home(&nodes[to]);
+            }
+            answered.then_some(())
+        });
     }
 }
 

@@ -188,6 +188,21 @@ impl Node {
         (output.status.success(), String::from_utf8_lossy(&said).into_owned())
     }
 
+    /// Asks for a new map when this node was not told the other's home: headscale loses one of two changes that come
+    /// at once on a busy machine, and a packet to nowhere is no relay's to deliver.
+    pub fn learn_home(&self, other: &Node) {
+        let status = self.status();
+        let mut peers = status["Peer"].as_object().into_iter().flat_map(|peers| peers.values());
+        let peer = peers.find(|peer| peer["PublicKey"] == other.key.as_str());
+        let home = peer.map(|peer| &peer["Relay"]);
+        println!("node {} cannot reach node {}, whose home it takes for {home:?}", self.name, other.name);
+        if home.is_some_and(|home| home == "") {
+            self.ask(&["down"]);
+            let (well, said) = self.ask(&["up"]);
+            assert!(well, "tailscale up: {said}");
+        }
+    }
+
     fn status(&self) -> Value {
         let (_, said) = self.ask(&["status", "--json"]);
         serde_json::from_str(&said).unwrap_or_default()
