@@ -15,6 +15,7 @@
 //! Refuses: figures of a stream that lost its frames: the run fails.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use weir_io::cpu;
 
@@ -41,6 +42,7 @@ use crate::subject::weir;
 
 mod reading;
 mod simulated;
+mod stalled;
 #[cfg(test)]
 mod tests;
 
@@ -198,11 +200,9 @@ impl Laid {
             window: trial.window,
             run: 0,
             shares: self.cpus.subject.contains(&self.cpus.generator),
+            empties: true,
         };
-        if !trial.warm_up.is_zero() {
-            self.load(Plan { window: trial.warm_up, ..plan })?;
-        }
-        let before = self.drops()?;
+        let (held, before) = self.warm_up(trial.warm_up, plan)?;
         let (came, reading) = self.load(plan)?;
         let after = self.drops()?;
         let doubts = self.running.as_mut().map(|r| r.doubts()).unwrap_or_default();
@@ -210,8 +210,27 @@ impl Laid {
         if let Some(n) = self.pairs.as_ref().map(|pairs| pairs.stalled.let_go).filter(|n| *n > 0) {
             sample.notes.push(format!("the relay let {n} of {} stalled receivers go", self.relay.stalled));
         }
+        if self.relay.stalled > 0 {
+            stalled::enter(&mut sample, came.stalled, held);
+        }
         sample.notes.extend(doubts);
         Ok(sample)
+    }
+
+    /// What of it is still under way to stalled receivers, and the drops up to then.
+    fn warm_up(&mut self, window: Duration, plan: Plan) -> Result<(i64, Counters), LabError> {
+        if window.is_zero() {
+            return Ok((0, self.drops()?));
+        }
+        let plan = Plan { window, empties: false, ..plan };
+        if self.relay.stalled == 0 {
+            self.load(plan)?;
+            return Ok((0, self.drops()?));
+        }
+        let before = self.drops()?;
+        let (came, _) = self.load(plan)?;
+        let after = self.drops()?;
+        Ok((stalled::held(&came, &counters::difference(&before, &after)), after))
     }
 
     /// One window, drained.

@@ -29,7 +29,7 @@ impl Laid {
         let turns = Duration::from_secs_f64((TURNS * u64::from(self.clients)) as f64 / rate.max(1) as f64);
         let turns = turns.clamp(LEAST, LONGEST);
         let shares = self.cpus.subject.contains(&self.cpus.generator);
-        let plan = Plan { rate: Some(rate), closed: true, window: turns, run: 0, shares };
+        let plan = Plan { rate: Some(rate), closed: true, window: turns, run: 0, shares, empties: false };
         live.begin()?;
         self.load(Plan { window: turns.max(trial.warm_up), ..plan })?;
         live.zero()?;

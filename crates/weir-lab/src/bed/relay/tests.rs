@@ -106,15 +106,24 @@ fn what_a_flooded_relay_loses_is_in_its_own_counters() {
 }
 
 #[test]
-fn stalled_receivers_are_beside_the_figures() {
-    let test = "stalled_receivers_are_beside_the_figures";
-    for tls in [Tls::Off, Tls::User] {
+fn stalled_receivers_are_in_the_ledger_and_beside_the_figures() {
+    let test = "stalled_receivers_are_in_the_ledger_and_beside_the_figures";
+    for (subject, tls) in [(Subject::Weir, Tls::Off), (Subject::Weir, Tls::User), (Subject::Derper, Tls::Off)]
+    {
         let with = Relay { stalled: 2, ..relay(tls, Load::ClosedLoop) };
-        let Some(mut relay) = prepared(test, Subject::Weir, with) else { return };
-        let sample = relay.run(&trial(Rate::Pps(1000))).expect("a run");
-        let ledger = &sample.ledger;
-        assert!(ledger.delivered > 0 && ledger.intended <= 1000, "two pairs are not counted: {ledger:?}");
-        assert_eq!(sample.figures["corrupted_packets"], 0.0);
+        let Some(mut relay) = prepared(test, subject, with) else { continue };
+        // more than a receiver that stalls takes, so that the relay drops
+        let sample = relay.run(&trial(Rate::Pps(6000))).expect("a run");
+        let (ledger, figures) = (&sample.ledger, &sample.figures);
+        assert!(
+            figures["stalled_sent_packets"] > 0.0 && figures["stalled_received_packets"] > 0.0,
+            "{figures:?}"
+        );
+        assert!(figures["offered_pps"] * sample.seconds <= 1300.0, "two pairs are in a figure: {figures:?}");
+        assert_eq!(figures["corrupted_packets"], 0.0);
+        // a relay that gets no CPU for long is not waited for
+        assert!(ledger.unaccounted() >= 0, "{subject:?}: {ledger:?}");
+        assert!(ledger.unaccounted() as u64 <= ledger.sent / 2, "{subject:?}: {ledger:?}");
     }
 }
 

@@ -77,6 +77,10 @@ fn what_means_nothing_together_is_refused() {
             "[[configuration]]\ntopology = \"relay\"\nflows = 12499\nrelay = { stalled = 2 }\n",
             "12499 flows and 2 stalled ones, expected 12500 at most",
         ),
+        (
+            "method = \"sweep\"\n[[configuration]]\ntopology = \"relay\"\nrelay = { stalled = 2 }\n",
+            "has stalled receivers",
+        ),
         ("[[configuration]]\ntopology = \"relay\"\nrelay = { workers = 0 }\n", "workers from 1 to 64"),
         ("[[configuration]]\ntopology = \"relay\"\nrelay = { speed = 1 }\n", "unknown field `speed`"),
     ] {

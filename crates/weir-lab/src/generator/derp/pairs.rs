@@ -23,7 +23,7 @@ use weir_io::clock;
 use super::client::Client;
 use super::pace::Pacer;
 use super::packet::{Batch, Mark};
-use super::stalled::Stalled;
+use super::stalled::{self, Stalled};
 use super::tally::{Course, Tally};
 use super::tls::Acquainted;
 use super::wire::{Buffer, Wire};
@@ -55,6 +55,8 @@ pub struct Plan {
     pub run: u32,
     /// The relay works on the generator's CPU too: idle turns give it up.
     pub shares: bool,
+    /// Afterwards stalled receivers take all that is under way to them.
+    pub empties: bool,
 }
 
 /// Where a run stands; told on the generator's thread.
@@ -77,6 +79,8 @@ pub struct Outcome {
     pub late_max: Nanos,
     /// Packets of a pair sent at a time, of a rate.
     pub group: u64,
+    /// Of the pairs whose receivers stall; in nothing above.
+    pub stalled: stalled::Count,
 }
 
 pub struct Pairs {
@@ -178,6 +182,9 @@ impl Pairs {
         at(Moment::Closes);
         run.tally.open = false;
         self.drain(&mut run, ended)?;
+        if plan.empties {
+            self.stalled.drain(QUIET, STRAGGLE).map_err(|e| failed(&e))?;
+        }
         let left: usize = self.wires.iter().step_by(2).map(|w| w.waits().div_ceil(self.batch.frame())).sum();
         let missed = run.pacer.as_ref().map_or(0, |p| p.missed);
         Ok(Outcome {
@@ -189,6 +196,7 @@ impl Pairs {
             idle: run.idle,
             late_max: run.pacer.as_ref().map_or(0, |p| p.late_max),
             group: run.pacer.as_ref().map_or(0, |p| p.group),
+            stalled: self.stalled.count(),
             tally: run.tally,
         })
     }

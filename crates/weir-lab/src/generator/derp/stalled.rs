@@ -2,13 +2,15 @@
 //!
 //! Senders send as those of the measured pairs do: evenly spaced when there is a rate, otherwise as much as their
 //! sockets take. Promises: a receiver takes what a receive buffer of [`SIP`] bytes holds every [`PAUSE`], so that a relay
-//! that lets silent clients go keeps this one; a receiver that was let go nevertheless is counted. Refuses: to be tallied.
+//! that lets silent clients go keeps this one; a receiver that was let go nevertheless is counted. What was sent and
+//! received is counted, for the ledger. Refuses: to be in any figure of the measured pairs.
 
 use std::io;
 
 use rustix::net::sockopt::set_socket_recv_buffer_size;
-use weir_core::relay::frame::Key;
+use weir_core::relay::frame::{Key, Kind};
 use weir_core::time::Nanos;
+use weir_io::clock;
 
 use super::client::Client;
 use super::pace::Pacer;
@@ -24,12 +26,23 @@ const BATCH: usize = 32;
 /// Groups a turn at most.
 const GROUPS: usize = 64;
 
+/// Packets of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub intended: u64,
+    pub offered: u64,
+    pub sent: u64,
+    /// Also of a run before, which were under way when this one began.
+    pub received: u64,
+}
+
 #[derive(Default)]
 pub struct Stalled {
     pairs: Vec<Pair>,
     work: Option<Work>,
     pacer: Option<Pacer>,
     next_sip: Nanos,
+    count: Count,
     /// Receivers the relay has closed.
     pub let_go: usize,
 }
@@ -68,6 +81,37 @@ impl Stalled {
         let each = |rate: u64| rate * self.pairs.len() as u64 / pairs.max(1) as u64;
         self.pacer = rate.filter(|_| !self.pairs.is_empty()).map(|rate| Pacer::new(each(rate), now));
         self.next_sip = now;
+        self.count = Count::default();
+    }
+
+    /// Of the run so far.
+    pub fn count(&self) -> Count {
+        let missed = self.pacer.as_ref().map_or(0, |pacer| pacer.missed);
+        Count { intended: self.count.offered + missed, ..self.count }
+    }
+
+    /// Receives all that is under way, until nothing has come for `quiet` or `longest` is over.
+    pub fn drain(&mut self, quiet: Nanos, longest: Nanos) -> io::Result<()> {
+        let began = clock::now();
+        let (mut now, mut last) = (began, began);
+        while !self.pairs.is_empty() && now - last <= quiet && now - began <= longest {
+            let before = self.count.received;
+            for pair in &mut self.pairs {
+                pair.sender.flush()?;
+            }
+            self.sip()?;
+            now = clock::now();
+            if self.count.received > before {
+                last = now;
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        let left =
+            |pair: &Pair| pair.sender.waits().div_ceil(self.work.as_ref().map_or(1, |w| w.batch.frame()));
+        let left: usize = self.pairs.iter().map(left).sum();
+        self.count.sent = self.count.sent.saturating_sub(left as u64);
+        Ok(())
     }
 
     /// Sends what is due, and takes next to nothing.
@@ -85,13 +129,20 @@ impl Stalled {
 
     fn send(&mut self, run: u32, now: Nanos) -> io::Result<()> {
         let Some(Work { batch, .. }) = &mut self.work else { return Ok(()) };
+        let count = &mut self.count;
         let Some(pacer) = &mut self.pacer else {
-            return self.pairs.iter_mut().try_for_each(|pair| pair.send(batch, BATCH, run, now));
+            for pair in &mut self.pairs {
+                let sent = pair.send(batch, BATCH, run, now)?;
+                count.offered += sent;
+                count.sent += sent;
+            }
+            return Ok(());
         };
         for _ in 0..GROUPS {
             let Some((number, due)) = pacer.next(now) else { break };
             let pair = (number % self.pairs.len() as u64) as usize;
-            self.pairs[pair].send(batch, pacer.group as usize, run, due)?;
+            count.offered += pacer.group;
+            count.sent += self.pairs[pair].send(batch, pacer.group as usize, run, due)?;
         }
         Ok(())
     }
@@ -102,7 +153,9 @@ impl Stalled {
             // What the relay says of a peer that has gone.
             while pair.sender.receive(buffer, |_, _| {})?.is_some() {}
             let Some(receiver) = &mut pair.receiver else { continue };
-            if receiver.receive(buffer, |_, _| {}).is_err() {
+            let received = &mut self.count.received;
+            let packet = |code, _: &[u8]| *received += u64::from(code == Kind::RecvPacket as u8);
+            if receiver.receive(buffer, packet).is_err() {
                 pair.receiver = None;
                 self.let_go += 1;
             }
@@ -112,11 +165,12 @@ impl Stalled {
 }
 
 impl Pair {
-    fn send(&mut self, batch: &mut Batch, want: usize, run: u32, due: Nanos) -> io::Result<()> {
+    fn send(&mut self, batch: &mut Batch, want: usize, run: u32, due: Nanos) -> io::Result<u64> {
         for n in 0..want {
             batch.stamp(n, &self.to, Mark { run, pair: u32::MAX, sequence: self.sent + n as u64, due });
         }
-        self.sent += self.sender.send(batch, want)? as u64;
-        Ok(())
+        let sent = self.sender.send(batch, want)? as u64;
+        self.sent += sent;
+        Ok(sent)
     }
 }

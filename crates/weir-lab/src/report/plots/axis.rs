@@ -3,7 +3,8 @@
 use super::super::figure;
 use super::super::svg::{Scale, Shape, Svg, text_width};
 use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, ticks_beside};
-use crate::experiment::{Axis, Experiment};
+use crate::experiment::{Axis, Experiment, kebab};
+use crate::model::relay::{Load, Tls};
 use crate::model::{Configuration, Subject, Topology};
 use crate::result::{Outcome, Results};
 
@@ -137,7 +138,7 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
         let cpus = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join("+");
         let word = |text: String| text.to_lowercase();
         vec![
-            (Axis::Subject, word(format!("{:?}", c.subject))),
+            (Axis::Subject, kebab(&c.subject)),
             (Axis::Topology, word(format!("{:?}", c.topology))),
             (Axis::Family, word(format!("{:?}", c.workload.family))),
             (Axis::Frame, Axis::Frame.number(c).map_or("imix".into(), |n| format!("{n} B"))),
@@ -160,6 +161,11 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
             (Axis::Rules, Axis::Rules.word(c).unwrap_or_default()),
             (Axis::Action, Axis::Action.word(c).unwrap_or_default()),
             (Axis::Churn, c.ipsec.map_or(String::new(), |i| format!("{} changes/s", i.spd.churn))),
+            (Axis::Tls, c.relay.map_or(String::new(), |r| tls(r.tls).into())),
+            (Axis::Load, c.relay.map_or(String::new(), |r| load(r.load).into())),
+            (Axis::Workers, c.relay.map_or(String::new(), |r| beside(r.workers, 1, "workers"))),
+            (Axis::Stalled, c.relay.map_or(String::new(), |r| beside(r.stalled, 0, "stalled"))),
+            (Axis::Rate, Axis::Rate.number(c).map_or(String::new(), |n| format!("{} pps", short(n)))),
         ]
     };
     // a ceiling has no routes of its own
@@ -179,6 +185,30 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
     if told.is_empty() { "median".into() } else { told.join(" ") }
 }
 
+fn tls(tls: Tls) -> &'static str {
+    match tls {
+        Tls::Off => "plain",
+        Tls::User => "TLS",
+        Tls::Kernel => "kernel TLS",
+    }
+}
+
+/// What most have needs no word.
+fn load(load: Load) -> &'static str {
+    match load {
+        Load::ClosedLoop => "",
+        Load::Open => "open",
+        Load::Idle => "idle",
+        Load::Connects => "connects",
+        Load::SimulatedCaches => "simulated",
+    }
+}
+
+/// Likewise.
+fn beside(n: u32, most: u32, word: &str) -> String {
+    if n == most { String::new() } else { format!("{n} {word}") }
+}
+
 /// `1000` as `1 k`, `1048576` as `1.05 M`.
 fn short(value: f64) -> String {
     let trimmed = |v: f64| {
@@ -189,5 +219,52 @@ fn short(value: f64) -> String {
         v if v >= 1e6 => format!("{} M", trimmed(v / 1e6)),
         v if v >= 1e4 => format!("{} k", trimmed(v / 1e3)),
         v => trimmed(v),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::relay::Relay;
+    use crate::model::{Family, FrameSize, Placement, Rate, Workload};
+
+    fn relay(flows: u32, rate: Rate, relay: Relay) -> Configuration {
+        Configuration {
+            name: "c".into(),
+            subject: Subject::Weir,
+            topology: Topology::Relay,
+            workload: Workload { family: Family::Inet, frame: FrameSize::Fixed(1400), flows, rate },
+            routes: 1,
+            placement: Placement::default(),
+            ipsec: None,
+            build: None,
+            relay: Some(relay),
+        }
+    }
+
+    #[test]
+    fn a_line_joins_what_differs_along_the_axis_alone() {
+        let plain = Relay { tls: Tls::Off, load: Load::ClosedLoop, workers: 1, stalled: 0 };
+        let all = [
+            relay(10, Rate::FlatOut, plain),
+            relay(100, Rate::FlatOut, plain),
+            relay(10, Rate::FlatOut, Relay { tls: Tls::User, ..plain }),
+            relay(10, Rate::FlatOut, Relay { workers: 2, ..plain }),
+            relay(10, Rate::Pps(267_857), plain),
+            relay(10, Rate::Pps(4000), Relay { load: Load::SimulatedCaches, ..plain }),
+            relay(10, Rate::FlatOut, Relay { stalled: 2, ..plain }),
+        ];
+        let all: Vec<&Configuration> = all.iter().collect();
+        let names: Vec<String> = all.iter().map(|c| series_name(&all, c, Axis::Flows)).collect();
+        let expected = [
+            "plain",
+            "plain",
+            "TLS",
+            "plain 2 workers",
+            "plain 267.86 k pps",
+            "plain simulated 4000 pps",
+            "plain 2 stalled",
+        ];
+        assert_eq!(names, expected);
     }
 }
