@@ -41,7 +41,7 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
         Subject::HyperDerp => Some("hyper-derp: is a relay; use topology = \"relay\"".into()),
         Subject::DpdkTestpmd => testpmd::missing(),
         Subject::DpdkL3fwd => l3fwd::missing(configuration),
-        Subject::Vpp => vpp::missing(),
+        Subject::Vpp => vpp::missing(configuration),
     }
 }
 

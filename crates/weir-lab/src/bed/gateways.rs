@@ -26,7 +26,7 @@ use crate::model::{
     Bed, Configuration, Family, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject, Trial,
 };
 use crate::subject::gateway::{Gateway, Pair, Side};
-use crate::subject::{strongswan, weir};
+use crate::subject::{strongswan, vpp, weir};
 
 /// At both ends: what any tunnel here adds still fits into 1,500 bytes.
 pub const MTU: u16 = 1400;
@@ -48,8 +48,9 @@ impl Bed for GatewaysBed {
             Subject::Ceiling => None,
             Subject::Weir => crate::subject::missing(configuration),
             Subject::Strongswan => strongswan::missing(),
+            Subject::Vpp => vpp::gateway::missing(configuration),
             other => Some(format!(
-                "{}: is no tunnel gateway here: use subject = \"weir\" or \"strongswan\"",
+                "{}: is no tunnel gateway here: use subject = \"weir\", \"strongswan\" or \"vpp\"",
                 crate::experiment::kebab(&other)
             )),
         })
@@ -115,6 +116,7 @@ impl Laid {
         let gateways: Vec<Box<dyn Gateway>> = match configuration.subject {
             Subject::Weir => weir::gateway::start(Pair(&sides))?,
             Subject::Strongswan => strongswan::start(Pair(&sides))?,
+            Subject::Vpp => vpp::gateway::start(Pair(&sides))?,
             _ => Vec::new(),
         };
         notes.extend(gateways.iter().flat_map(|g| g.notes()));

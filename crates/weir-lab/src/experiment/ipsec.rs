@@ -214,7 +214,8 @@ fn refuse_spd(c: &Configuration, p: &Protection) -> Result<(), String> {
         }
         _ => {}
     }
-    if spd.action == Action::Bypass && p.direction == Direction::Out {
+    // VPP's policies let plain packets pass on their way out; what else it cannot do is skipped by name
+    if spd.action == Action::Bypass && p.direction == Direction::Out && c.subject != Subject::Vpp {
         return refused(format!(
             "action \"bypass\" with direction \"{}\": it is for packets that leave in clear: use direction = \
              \"in\" or \"beside\"",
@@ -235,22 +236,24 @@ fn refuse_spd(c: &Configuration, p: &Protection) -> Result<(), String> {
 /// Where `ipsec` and `build` mean nothing.
 pub fn refuse(c: &Configuration) -> Result<(), String> {
     let in_memory = c.topology == Topology::Memory && c.subject == Subject::Weir;
+    let of_vpp = c.subject == Subject::Vpp && matches!(c.topology, Topology::Netns | Topology::Gateways);
     let refused = |key: &str| {
         Err(format!(
             "configuration {}: `{key}` is of weir in memory: use topology = \"memory\" and subject = \"weir\", or \
-             remove it",
+             remove it (`ipsec` is also of vpp, with topology = \"netns\" or \"gateways\")",
             c.name
         ))
     };
     match (in_memory, &c.ipsec, &c.build) {
-        (false, Some(_), _) => refused("ipsec"),
-        (false, None, Some(_)) => refused("build"),
-        (_, Some(p), _) => refuse_spd(c, p),
+        (false, Some(_), _) if !of_vpp => refused("ipsec"),
+        (false, _, Some(_)) => refused("build"),
+        (true, Some(p), _) => refuse_spd(c, p),
         _ if c.topology != Topology::Memory && c.workload.flows > FLOWS_MAX => Err(format!(
             "configuration {}: {} flows, expected {FLOWS_MAX} at most where packets carry a mark: lower `flows`, or use \
              topology = \"memory\"",
             c.name, c.workload.flows
         )),
+        (_, Some(p), _) => refuse_spd(c, p),
         _ => Ok(()),
     }
 }

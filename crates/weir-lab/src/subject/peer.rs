@@ -21,6 +21,8 @@ use crate::model::{LabError, Subject};
 /// What is said of a subject that ended, and of one that broke a stream.
 const ENDED: &str = "ended while it was measured";
 const BROKE: &str = "broke a stream";
+/// And of one that does not take what it is told.
+const REFUSES: &str = "refuses its configuration";
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Where Debian has strongSwan's daemon, which is on no `PATH`.
@@ -184,9 +186,14 @@ pub fn broke_a_stream(name: &str, error: &LabError) -> LabError {
     LabError(format!("{name}: {BROKE}: {error}"))
 }
 
+/// How a refused configuration is said.
+pub fn refused_configuration(name: &str, said: &str) -> LabError {
+    LabError(format!("{name}: {REFUSES}: {said}"))
+}
+
 /// Whether a failed run is a finding about its subject, not about the lab or the machine.
 pub fn misbehaved(error: &str) -> bool {
-    error.contains(ENDED) || error.contains(BROKE)
+    [ENDED, BROKE, REFUSES].iter().any(|how| error.contains(how))
 }
 
 impl Drop for Started {

@@ -1,7 +1,10 @@
-//! FD.io's VPP on the wires of a namespace, by its AF_PACKET host interfaces, one core, no workers, no huge pages.
+//! FD.io's VPP by its AF_PACKET host interfaces, one core, no workers, no huge pages: a router on the wires of a
+//! namespace, with an SPD where the configuration has one, or two gateways with a tunnel between them.
 //!
 //! It is used where it is installed, and written from its documentation (releases 22.06 to 25.10): the lab's own tests
-//! have its settings and its absence, not its packets. Its drops are what `show errors` says with severity `error`.
+//! have its settings, its commands, its absence and its refusals, not its packets. Its drops are what `show errors` says
+//! with severity `error`. What it cannot do as a configuration asks is refused before it is started; a command it
+//! refuses is a finding about it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,57 +18,69 @@ use super::peer::{self, Place, Started};
 use super::{Running, Site};
 use crate::bed::netns::counters::Counters;
 use crate::bed::netns::namespace::Namespace;
-use crate::model::{Family, LabError};
+use crate::bed::netns::wire::Port;
+use crate::model::{Configuration, Family, LabError};
 use crate::workload::address;
+
+pub mod gateway;
+mod spd;
+#[cfg(test)]
+mod tests;
 
 const MISSING: &str =
     "vpp: no such program (vpp and vppctl) in ~/.cache/weir/peers/bin or on the PATH: install VPP";
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How its command line says that it did not do as it was told: exit codes say nothing.
+const COMPLAINTS: [&str; 6] = ["unknown", "error", "failed", "invalid", "not supported", "no such"];
+const PORTS: &str =
+    "vpp: host interfaces (AF_PACKET), which copy every packet in the kernel; its main thread forwards";
 
-pub fn missing() -> Option<String> {
+/// On the wires of a namespace.
+pub fn missing(configuration: &Configuration) -> Option<String> {
+    absent().or_else(|| spd::refused(configuration))
+}
+
+fn absent() -> Option<String> {
     (peer::find("vpp").is_none() || peer::find("vppctl").is_none()).then(|| MISSING.into())
 }
 
-pub struct Vpp {
+/// One that runs and has its commands.
+struct Daemon {
     started: Started,
     ctl: PathBuf,
     socket: PathBuf,
-    notes: Vec<String>,
+    note: String,
 }
 
-impl Vpp {
-    pub fn start(site: &Site<'_>) -> Result<Vpp, LabError> {
+impl Daemon {
+    /// `ipsec` is that section of its settings; empty leaves VPP's own.
+    fn start(place: Place<'_>, ipsec: &str, commands: &str) -> Result<Daemon, LabError> {
         let (Some(program), Some(ctl)) = (peer::find("vpp"), peer::find("vppctl")) else {
             return Err(LabError(MISSING.into()));
         };
-        let commands = commands(site);
+        let cpu = place.cpus.first().copied().unwrap_or_default();
         let mut settings = String::new();
-        let place = Place { namespace: Some(site.namespace), cpus: site.cpus };
         let started = Started::launch("vpp", place, |folder| {
-            settings = startup(folder, site.cpus[0]);
+            settings = startup(folder, cpu) + ipsec;
             let file = folder.join("startup.conf");
             fs::write(&file, &settings)?;
-            fs::write(folder.join("commands"), &commands)?;
+            fs::write(folder.join("commands"), commands)?;
             let mut command = Command::new(program);
             command.arg("-c").arg(file);
             Ok(command)
         })?;
         let folder = started.folder.path().to_path_buf();
-        let mut vpp = Vpp { started, ctl, socket: folder.join("cli.sock"), notes: Vec::new() };
+        let mut vpp = Daemon { started, ctl, socket: folder.join("cli.sock"), note: String::new() };
         let socket = vpp.socket.clone();
         vpp.started.wait(READY_WITHIN, |_| Ok(socket.exists()))?;
         let said = vpp.told(&["exec", &folder.join("commands").display().to_string()])?;
-        if said.contains("unknown") || said.contains("error") {
-            return Err(LabError(format!("vpp: refuses its configuration: {}", said.trim())));
+        if complains(&said) {
+            return Err(peer::refused_configuration("vpp", said.trim()));
         }
         let version = vpp.told(&["show", "version"])?;
         let steady = settings.replace(&folder.display().to_string(), "<folder>");
         let shown = steady.split_whitespace().collect::<Vec<_>>().join(" ");
-        vpp.notes = vec![
-            format!("vpp: {}: startup.conf: {shown}", version.trim()),
-            "vpp: host interfaces (AF_PACKET), which copy every packet in the kernel; its main thread forwards"
-                .into(),
-        ];
+        vpp.note = format!("vpp: {}: startup.conf: {shown}", version.trim());
         Ok(vpp)
     }
 
@@ -78,6 +93,40 @@ impl Vpp {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
         let refused = || LabError(format!("vpp: vppctl {}: {said}", words.join(" ")));
         Err(self.started.ended().unwrap_or_else(refused))
+    }
+}
+
+fn complains(said: &str) -> bool {
+    let said = said.to_lowercase();
+    COMPLAINTS.iter().any(|word| said.contains(word))
+}
+
+/// On the wires of a namespace.
+pub struct Vpp {
+    daemon: Daemon,
+    notes: Vec<String>,
+}
+
+impl Vpp {
+    pub fn start(site: &Site<'_>) -> Result<Vpp, LabError> {
+        let (configuration, place) =
+            (site.configuration, Place { namespace: Some(site.namespace), cpus: site.cpus });
+        let ports = [&site.input, &site.output].map(|port| port.name.as_str());
+        let commands = commands(site) + &spd::commands(configuration, ports);
+        let daemon = Daemon::start(place, &spd::settings(configuration), &commands)?;
+        let mut notes = vec![daemon.note.clone(), PORTS.into()];
+        notes.extend(spd::note(configuration));
+        Ok(Vpp { daemon, notes })
+    }
+}
+
+/// An interface with its addresses.
+fn interface(text: &mut String, port: &Port, addresses: &[String]) {
+    let (name, mac) = (&port.name, port.mac_text());
+    let _ = writeln!(text, "create host-interface name {name} hw-addr {mac}");
+    let _ = writeln!(text, "set interface state host-{name} up");
+    for address in addresses {
+        let _ = writeln!(text, "set interface ip address host-{name} {address}");
     }
 }
 
@@ -103,11 +152,7 @@ fn commands(site: &Site<'_>) -> String {
     let mut text = String::new();
     let (v4, v6) = ((address::IN_V4, address::OUT_V4), (address::IN_V6, address::OUT_V6));
     for (port, a4, a6) in [(site.input, v4.0, v6.0), (site.output, v4.1, v6.1)] {
-        let (name, mac) = (&port.name, port.mac_text());
-        let _ = writeln!(text, "create host-interface name {name} hw-addr {mac}");
-        let _ = writeln!(text, "set interface state host-{name} up");
-        let _ = writeln!(text, "set interface ip address host-{name} {}/{}", a4.0, a4.1);
-        let _ = writeln!(text, "set interface ip address host-{name} {}/{}", a6.0, a6.1);
+        interface(&mut text, port, &[format!("{}/{}", a4.0, a4.1), format!("{}/{}", a6.0, a6.1)]);
     }
     let out = format!("host-{}", site.output.name);
     let mac = DisplayMac(site.gateway_mac);
@@ -126,7 +171,7 @@ fn commands(site: &Site<'_>) -> String {
 
 impl Running for Vpp {
     fn drops(&mut self, _: &Namespace) -> Result<Counters, LabError> {
-        Ok(errors(&self.told(&["show", "errors"])?))
+        Ok(errors(&self.daemon.told(&["show", "errors"])?))
     }
 
     fn notes(&self) -> Vec<String> {
@@ -134,7 +179,7 @@ impl Running for Vpp {
     }
 
     fn ended(&mut self) -> Option<LabError> {
-        self.started.ended()
+        self.daemon.started.ended()
     }
 }
 
@@ -152,33 +197,4 @@ fn errors(said: &str) -> Counters {
         }
     }
     found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_are_drops_and_information_is_not() {
-        let said = "   Count                  Node                              Reason               Severity \n         \
-            6                ip4-input              ip4 ttl <= 1            error   \n        \
-            41                 arp-reply             ARP replies sent          info    \n         \
-            3              host-dout-tx             tx ring full\n";
-        let expected = [("vpp.host-dout-tx.tx_ring_full", 3), ("vpp.ip4-input.ip4_ttl_<=_1", 6)];
-        assert_eq!(errors(said), expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect());
-    }
-
-    #[test]
-    fn all_that_it_makes_is_in_the_labs_folder() {
-        let settings = startup(Path::new("/tmp/weir-lab-7-8-9"), 3);
-        for what in
-            ["runtime-dir /tmp/weir-lab-7-8-9\n", "main-core 3", "prefix weir-lab-7-8-9\n", "nodaemon"]
-        {
-            assert!(settings.contains(what), "{what}: {settings}");
-        }
-        let (opened, closed) = (settings.matches('{').count(), settings.matches('}').count());
-        assert_eq!(opened, closed, "{settings}");
-        let paths: Vec<&str> = settings.split_whitespace().filter(|w| w.starts_with('/')).collect();
-        assert!(paths.len() == 5 && paths.iter().all(|p| p.starts_with("/tmp/weir-lab-7-8-9")), "{paths:?}");
-    }
 }

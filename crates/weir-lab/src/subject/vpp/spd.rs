@@ -1,0 +1,107 @@
+//! VPP's SPD under the packets of a namespace: policies that let packets pass, the one that matches at a given index.
+//!
+//! ```text
+//! ipsec = { mode = "policy", direction = "out" | "in", action = "bypass", lookup = "linear" | "cache", match = N }
+//! out: the policies of the port packets leave by      in: those of the port they come in by
+//! ```
+//!
+//! Promises: policies before the one that matches are of addresses no packet has, of falling priority, and of the same
+//! action: VPP keeps a list of each direction and action. `linear` is its ordered scan, `cache` its flow cache (IPv4),
+//! `classifier` its fast path (outbound). Refuses, by name: what packets that stay plain cannot show, and what VPP
+//! does not have.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::model::ipsec::{Backend, Direction, Mode, Protection};
+use crate::model::spd::{Action, LookupBy};
+use crate::model::{Configuration, Family};
+
+/// Why VPP cannot do as a configuration asks, with the remedy.
+pub fn refused(c: &Configuration) -> Option<String> {
+    let p = c.ipsec.as_ref()?;
+    let (spd, inet6) = (&p.spd, c.workload.family == Family::Inet6);
+    let inbound = p.direction == Direction::In;
+    let reason = if p.mode == Mode::Route {
+        "between namespaces it has policies only: use mode = \"policy\", or topology = \"gateways\" for its tunnels"
+    } else if p.direction == Direction::Beside {
+        "what no policy matches it drops: use direction = \"out\" or \"in\""
+    } else if spd.action == Action::Protect {
+        "packets are counted in clear at the receiver: use action = \"bypass\", or topology = \"gateways\" for its ESP"
+    } else if spd.rules.is_some() || spd.churn > 0 {
+        "its policies are one list that stays: remove `rules` and `churn`"
+    } else if p.backend != Backend::Auto {
+        "it chooses its crypto engine: remove `backend`"
+    } else if inbound && inet6 {
+        "it asks inbound policies of IPv6 about ESP alone: use family = \"inet\", or direction = \"out\""
+    } else if spd.lookup == LookupBy::Cache && inet6 {
+        "its flow cache is of IPv4: use family = \"inet\", or lookup = \"linear\""
+    } else if spd.lookup == LookupBy::Classifier && inbound {
+        "its inbound fast path is of SPIs, which plain packets have none of: use direction = \"out\", or lookup = \"cache\""
+    } else {
+        return None;
+    };
+    Some(format!("vpp: {reason}"))
+}
+
+/// The section of its settings that says who answers; what is not measured stays off.
+pub fn settings(c: &Configuration) -> String {
+    let Some(p) = &c.ipsec else { return String::new() };
+    let direction = direction(p);
+    let lines = match (p.spd.lookup, c.workload.family) {
+        (LookupBy::Gateway, _) => return String::new(),
+        (LookupBy::Linear | LookupBy::Cache, Family::Inet6) => return String::new(),
+        (LookupBy::Linear, Family::Inet) => format!("  ipv4-{direction}-spd-flow-cache off\n"),
+        (LookupBy::Cache, Family::Inet) => format!(
+            "  ipv4-{direction}-spd-flow-cache on\n  ipv4-{direction}-spd-hash-buckets {}\n",
+            p.spd.buckets
+        ),
+        (LookupBy::Classifier, Family::Inet) => format!("  ipv4-{direction}-spd-fast-path on\n"),
+        (LookupBy::Classifier, Family::Inet6) => format!("  ipv6-{direction}-spd-fast-path on\n"),
+    };
+    format!("ipsec {{\n{lines}}}\n")
+}
+
+/// Of packets from the port `input` to the port `output`.
+pub fn commands(c: &Configuration, [input, output]: [&str; 2]) -> String {
+    let Some(p) = &c.ipsec else { return String::new() };
+    let (direction, inet6) = (direction(p), c.workload.family == Family::Inet6);
+    let port = if p.direction == Direction::In { input } else { output };
+    let mut text = format!("ipsec spd add 1\nset interface ipsec spd host-{port} 1\n");
+    let index = p.spd.matching.unwrap_or(p.policies);
+    for n in 1..=p.policies {
+        let priority = p.policies - n + 1;
+        let ip6 = if inet6 { "ip6 " } else { "" };
+        let _ = write!(text, "ipsec policy add spd 1 {ip6}priority {priority} {direction} action bypass");
+        // of addresses no packet may have (RFC 1122 3.2.1.3)
+        let _ = match (n == index, inet6) {
+            (true, _) => writeln!(text),
+            (false, false) => writeln!(text, " remote-ip-range {0} - {0}", Ipv4Addr::from(n)),
+            (false, true) => {
+                writeln!(text, " remote-ip-range {0} - {0}", Ipv6Addr::from(u128::from(n) << 64))
+            }
+        };
+    }
+    text
+}
+
+/// What a reader of its figures must know.
+pub fn note(c: &Configuration) -> Option<String> {
+    let p = c.ipsec.as_ref()?;
+    let answers = match p.spd.lookup {
+        LookupBy::Gateway => "as it comes",
+        LookupBy::Linear => "ordered scan",
+        LookupBy::Cache => "flow cache",
+        LookupBy::Classifier => "fast path",
+    };
+    let index = p.spd.matching.unwrap_or(p.policies);
+    Some(format!(
+        "vpp: {} SPD, {answers}: packets match policy {index} of {} and pass in clear",
+        direction(p),
+        p.policies
+    ))
+}
+
+fn direction(p: &Protection) -> &'static str {
+    if p.direction == Direction::In { "inbound" } else { "outbound" }
+}
