@@ -191,7 +191,9 @@ while True:
 #[test]
 fn a_relay_that_breaks_a_stream_is_a_finding_and_the_campaign_goes_on() {
     let test = "a_relay_that_breaks_a_stream_is_a_finding_and_the_campaign_goes_on";
-    let Some(real) = peer::find("derper") else { return skip(test, "derper: not installed: `make interop`") };
+    let Some(real) = peer::find("derper") else {
+        return skip(test, "derper: not installed: `scripts/peers derper`");
+    };
     let script = BREAKS_STREAMS.replace("os.environ[\"REAL_DERPER\"]", &format!("{real:?}"));
     let stand_in = StandIn::new(test, "derper", &script);
     let experiment = "title = \"T\"\nquestion = \"Does the campaign go on?\"\nmetric = \"mbps\"\nruns = 1\n\
@@ -253,4 +255,88 @@ fn commands() -> Vec<(u32, String)> {
         (!line.is_empty()).then(|| (id, String::from_utf8_lossy(&line).into_owned()))
     })
     .collect()
+}
+
+/// A VPP and its command line, before all others of the PATH.
+fn vpp(test: &str, told: &str) -> StandIn {
+    // as far as it goes: it says a version, listens, and ends when it is told to
+    let daemon = "#!/bin/sh\n[ \"$1\" = --version ] && { echo 'vpp of nobody'; exit 0; }\n\
+        folder=$(dirname \"$2\")\ntrap 'exit 0' TERM\ntouch \"$folder/cli.sock\"\n\
+        until [ -e \"$folder/end\" ]; do sleep 0.05; done\necho 'out of faults to inject'\nexit 7\n";
+    let stand_in = StandIn::new(test, "vpp", daemon);
+    let script = format!("#!/bin/sh\nfolder=$(dirname \"$2\")\ncase \"$3\" in\nexec) {told} ;;\nesac\n");
+    let file = stand_in.folder.write("bin/vppctl", script);
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("ours");
+    stand_in
+}
+
+const BESIDE_THE_KERNEL: &str = "title = \"T\"\nquestion = \"Does the campaign go on?\"\nruns = 1\nwarm_up = \"10ms\"\n\
+    window = \"200ms\"\n[defaults]\ntopology = \"netns\"\nflows = 10\nroutes = 2\nrate = 1000\n[[configuration]]\n\
+    name = \"kernel\"\nsubject = \"kernel\"\n[[configuration]]\nname = \"vpp\"\nsubject = \"vpp\"\n";
+
+#[test]
+fn an_spd_that_vpp_refuses_is_a_finding_and_the_campaign_goes_on() {
+    let test = "an_spd_that_vpp_refuses_is_a_finding_and_the_campaign_goes_on";
+    let stand_in = vpp(
+        test,
+        "grep -q 'ipsec policy add spd 1 priority 1 outbound' \"$4\" && echo 'ipsec policy: failed: -96'",
+    );
+    let experiment = format!(
+        "{BESIDE_THE_KERNEL}ipsec = {{ mode = \"policy\", direction = \"out\", cipher = \"null\", \
+         action = \"bypass\", lookup = \"cache\", match = 10 }}\n"
+    );
+    misbehaved(
+        test,
+        &stand_in,
+        &experiment,
+        "vpp",
+        "vpp: refuses its configuration: ipsec policy: failed: -96",
+    );
+}
+
+#[test]
+fn a_vpp_that_dies_of_its_configuration_is_a_finding_and_the_campaign_goes_on() {
+    let test = "a_vpp_that_dies_of_its_configuration_is_a_finding_and_the_campaign_goes_on";
+    let stand_in = vpp(test, "touch \"$folder/end\"; sleep 1; exit 1");
+    misbehaved(test, &stand_in, BESIDE_THE_KERNEL, "vpp", "vpp: ended while it was measured");
+}
+
+#[test]
+fn tunnels_that_two_vpps_refuse_are_a_finding_and_the_campaign_goes_on() {
+    let test = "tunnels_that_two_vpps_refuse_are_a_finding_and_the_campaign_goes_on";
+    let stand_in = vpp(test, "grep -q 'ipsec tunnel protect ipip0' \"$4\" && echo \"unknown input 'ipip0'\"");
+    let experiment = format!(
+        "{}[[configuration]]\nname = \"vpp\"\ntopology = \"gateways\"\nsubject = \"vpp\"\nrate = \"flat-out\"\n\
+         flows = 1\nipsec = {{ mode = \"route\", direction = \"out\", cipher = \"chacha20-poly1305\" }}\n",
+        BESIDE_THE_KERNEL.replace("[[configuration]]\nname = \"vpp\"\nsubject = \"vpp\"\n", "")
+    );
+    misbehaved(test, &stand_in, &experiment, "vpp", "vpp: refuses its configuration: unknown input 'ipip0'");
+}
+
+#[test]
+fn labs_of_vpp_leave_out_by_name_what_is_not_there() {
+    let test = "labs_of_vpp_leave_out_by_name_what_is_not_there";
+    let stand_in = StandIn::new(test, "nothing", "#!/bin/sh\n");
+    let alone = StandIn { path: format!("{}:/usr/sbin:/sbin:/bin", stand_in.folder.at("bin")), ..stand_in };
+    if on(&alone.path, "vpp") {
+        return skip(test, "vpp is installed with the system's own programs");
+    }
+    let labs = [("ipsec-vpp", "vpp-*", "vpp-aes-gcm-128-route"), ("spd-vpp", "*", "in-cache-1000")];
+    for (lab, pattern, named) in labs {
+        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../../labs/{lab}.toml"));
+        let mut command = lab_command(&alone);
+        command.args(["run", &file.to_string_lossy(), "--quick", "--only", pattern, "--out"]);
+        let output = command.arg(alone.folder.at(lab)).output().expect("the program starts");
+        let said = text(&output.stderr);
+        if said.contains("run as root") {
+            return skip(test, "needs root");
+        }
+        assert!(said.contains(&format!("skipped {named}: vpp: no such program")), "{lab}: {said}");
+    }
+}
+
+fn lab_command(stand_in: &StandIn) -> std::process::Command {
+    let mut command = lab();
+    command.env("PATH", &stand_in.path).env("XDG_CACHE_HOME", stand_in.folder.at("cache"));
+    command
 }

@@ -47,7 +47,11 @@ pub fn all() -> Vec<Finding> {
 const PEERS: [(&str, &str, &str); 6] = [
     ("dpdk-testpmd", "a forwarder that looks up no route: the upper bound", "apt install dpdk-dev"),
     ("dpdk-l3fwd", "a forwarder by longest prefix match", "scripts/peers dpdk-l3fwd"),
-    ("vpp", "a router", "install VPP from its own packages; docs/peers.md says what was tried of it"),
+    (
+        "vpp",
+        "a router and ESP gateway",
+        "install VPP from its own packages; docs/peers.md says what was tried of it",
+    ),
     ("charon", "strongSwan's ESP between gateways", "apt install strongswan-swanctl strongswan-charon"),
     ("derper", "a DERP relay", "scripts/peers derper"),
     ("hyper-derp", "a DERP relay, plain", "install it by its own instructions, on the PATH"),

@@ -22,7 +22,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_MAX: u64 = 4 << 20;
 
 pub const MISSING: &str =
-    "derper: no such program in ~/.cache/weir/peers/bin or on the PATH: `make interop` builds it";
+    "derper: no such program in ~/.cache/weir/peers/bin or on the PATH: `scripts/peers derper` builds it";
 
 pub fn missing(tls: Tls) -> Option<String> {
     if tls == Tls::Kernel {
