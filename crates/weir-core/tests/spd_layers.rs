@@ -66,11 +66,21 @@ impl Gateway {
         Gateway { caches, spds, lookup: Lookup::default() }
     }
 
-    fn change(&mut self, set: usize, change: impl FnOnce(&mut RuleSet)) {
+    /// A rule comes (`true`) or goes, which every third time nobody records.
+    fn change(&mut self, set: usize, order: Order, (comes, selector, policy): (bool, Selector, PolicyIndex)) {
         let spd = &mut self.spds[set / 2];
         let rules = if set.is_multiple_of(2) { &mut spd.inbound } else { &mut spd.outbound };
-        change(Arc::make_mut(rules));
-        spd.epochs[set % 2] = self.caches.next_epoch();
+        let rules = Arc::make_mut(rules);
+        if comes {
+            rules.insert(order, &selector, policy);
+        } else {
+            assert!(rules.remove(order, &selector, policy), "it is there");
+        }
+        let epochs = (spd.epochs[set % 2], self.caches.next_epoch());
+        spd.epochs[set % 2] = epochs.1;
+        if !epochs.1.is_multiple_of(3) {
+            rules.record(epochs, [(comes, &selector, policy)]);
+        }
     }
 }
 
@@ -90,15 +100,11 @@ impl Four {
     fn apply(&mut self, &(set, order, rule): &Change) {
         let before = self.listed[set].remove(&order);
         if let Some((selector, policy)) = before {
-            for gateway in &mut self.layers {
-                gateway.change(set, |rules| assert!(rules.remove(order, &selector, policy), "it is there"));
-            }
+            self.layers.iter_mut().for_each(|g| g.change(set, order, (false, selector, policy)));
         }
         if let Some((selector, policy)) = rule {
             self.listed[set].insert(order, (selector, policy));
-            for gateway in &mut self.layers {
-                gateway.change(set, |rules| rules.insert(order, &selector, policy));
-            }
+            self.layers.iter_mut().for_each(|g| g.change(set, order, (true, selector, policy)));
         }
     }
 

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! Direct-mapped: a flow has one bucket, and takes it from whoever had it. Nothing ages: an epoch makes all that
-//! was learnt before it worthless at once, and buckets are taken over as flows come by.
+//! was learnt before it stale at once. A stale answer counts again once [`RuleSet::holds`](super::spd::RuleSet::holds)
+//! says so, and is then of the epoch of now; other buckets are taken over as flows come by.
 
 mod hash;
 mod key;

@@ -7,6 +7,7 @@
 pub(crate) mod classifier;
 pub mod lookup;
 mod order;
+mod recent;
 mod rules;
 mod scan;
 pub mod synthetic;

@@ -25,8 +25,8 @@ const NO_RULE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     Hit(Option<PolicyIndex>),
-    /// The flow's, of other rules.
-    Stale(Option<PolicyIndex>),
+    /// The flow's, of other rules: of this epoch.
+    Stale(Option<PolicyIndex>, u64),
     /// Another flow's.
     Other,
     Empty,
@@ -151,7 +151,7 @@ impl<B: Bucket<K>, const K: usize> Table<B, K> {
         match () {
             _ if its_key[K - 1] == EMPTY => Probe::Empty,
             _ if its_key != *key => Probe::Other,
-            _ if its_epoch != epoch => Probe::Stale(verdict(head)),
+            _ if its_epoch != epoch => Probe::Stale(verdict(head), its_epoch),
             _ => Probe::Hit(verdict(head)),
         }
     }
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(table.probe(0, &[1, 2], 5), Probe::Empty);
         assert!(table.insert(0, &[1, 2], 5, ANSWER));
         assert_eq!(table.probe(0, &[1, 2], 5), Probe::Hit(ANSWER));
-        assert_eq!(table.probe(0, &[1, 2], 6), Probe::Stale(ANSWER));
+        assert_eq!(table.probe(0, &[1, 2], 6), Probe::Stale(ANSWER, 5));
         assert_eq!(table.probe(0, &[1, 3], 5), Probe::Other);
         assert_eq!(table.probe(0, &[0, 2], 5), Probe::Other);
         assert!(!table.insert(0, &[1, 3], 5, None), "it was not empty");

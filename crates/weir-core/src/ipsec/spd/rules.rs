@@ -11,6 +11,7 @@ use crate::wire::{get_array, get16, get32, protocol};
 
 use super::classifier::{Address, Classifier, NOWHERE};
 pub use super::classifier::{Effort, Stats};
+use super::recent::Recent;
 use super::scan::{Ordered, Place, Rule};
 use super::{AddressRange, Flow, Layer, PolicyIndex, Selector, Transport};
 
@@ -27,6 +28,7 @@ const FEW: usize = 48;
 pub struct RuleSet {
     v4: Family<u32>,
     v6: Family<u128>,
+    recent: Recent,
     layer: Layer,
     secret: u64,
 }
@@ -104,6 +106,22 @@ impl RuleSet {
         } else {
             false
         }
+    }
+
+    /// Says that rules of epoch `from` became these, of epoch `to`, by those that came (`true`) or went, and by
+    /// nothing else: answers learnt before then hold as far as no such rule concerns their flow.
+    pub fn record<'a>(
+        &mut self,
+        (from, to): (u64, u64),
+        changes: impl IntoIterator<Item = (bool, &'a Selector, PolicyIndex)>,
+    ) {
+        self.recent.record((from, to), changes);
+    }
+
+    /// Whether an answer learnt about a flow in the epoch `then` is certain to be that of these rules, those of
+    /// the epoch `now`. `false` says only that they have to be asked.
+    pub fn holds(&self, (then, now): (u64, u64), flow: &Flow, answer: Option<PolicyIndex>) -> bool {
+        self.recent.holds((then, now), flow, answer)
     }
 
     /// The policy of the first rule that matches, for each of `flows`, into `found` at the same place.
@@ -211,7 +229,7 @@ impl RuleSet {
     /// Bytes taken. Per rule at the most eight entries of the classifier, 80 bytes each with IPv4 and 144 with
     /// IPv6, and twice its place in the ordered list (45 and 105), since lists grow by doubling and do not shrink.
     pub fn memory(&self) -> usize {
-        size_of::<RuleSet>() + self.v4.memory() + self.v6.memory()
+        size_of::<RuleSet>() + self.v4.memory() + self.v6.memory() + self.recent.memory()
     }
 
     #[inline(never)]
@@ -349,14 +367,14 @@ impl Rule<u128> {
     }
 }
 
-fn range4(range: AddressRange) -> Option<(u32, u32)> {
+pub(super) fn range4(range: AddressRange) -> Option<(u32, u32)> {
     match (range.first, range.last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => Some((first.to_bits(), last.to_bits())),
         _ => None,
     }
 }
 
-fn range6(range: AddressRange) -> Option<(u128, u128)> {
+pub(super) fn range6(range: AddressRange) -> Option<(u128, u128)> {
     match (range.first, range.last) {
         (IpAddr::V6(first), IpAddr::V6(last)) => Some((first.to_bits(), last.to_bits())),
         _ => None,

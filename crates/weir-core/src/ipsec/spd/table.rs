@@ -72,8 +72,8 @@ pub struct SpdTable {
     order: Labels,
     /// By [`Direction`].
     rules: [RuleTurns; 2],
-    /// Whether what was cached of a direction is no longer so.
-    stale: [bool; 2],
+    /// What became of the rules of a direction since `current`.
+    fate: [Fate; 2],
     epochs: [u64; 2],
     /// Policies by slot that differ from those of `current`; `None` where too many do.
     changes: Option<Changes>,
@@ -86,6 +86,16 @@ pub struct SpdTable {
     retired: Vec<Arc<Spd>>,
     /// Who has a slot nobody has.
     nobody: Arc<Policy>,
+}
+
+/// What rules are to those of before, by what they mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Fate {
+    #[default]
+    Same,
+    /// They follow from them by changes noted one by one.
+    Followed,
+    Other,
 }
 
 type Changes = Vec<(PolicyIndex, Arc<Policy>)>;
@@ -111,7 +121,7 @@ impl SpdTable {
             by_name: HashMap::new(),
             order: Labels::default(),
             rules,
-            stale: [true; 2],
+            fate: [Fate::Other; 2],
             epochs,
             changes: Some(Vec::new()),
             changed: true,
@@ -245,8 +255,7 @@ impl SpdTable {
     /// What becomes of packets no rule matches.
     pub fn set_default(&mut self, default: Action) {
         if self.default != default {
-            self.default = default;
-            self.renew();
+            (self.default, self.fate, self.changed) = (default, [Fate::Other; 2], true);
         }
     }
 
@@ -256,9 +265,11 @@ impl SpdTable {
         self.changed = true;
     }
 
-    /// The next snapshot has new epochs, as other caches ask for.
+    /// The next snapshot has new epochs, as other caches ask for, and rules without a record of their changes: it
+    /// names epochs as the caches of before counted them.
     pub fn renew(&mut self) {
-        (self.stale, self.changed) = ([true; 2], true);
+        self.rules.iter_mut().for_each(|rules| rules.start_again(rules.count()));
+        (self.fate, self.changed) = ([Fate::Other; 2], true);
     }
 
     /// Whether the last snapshot has every change.
@@ -276,12 +287,15 @@ impl SpdTable {
         // First, for the snapshot that lags has rules that lag.
         let policies = self.policies(changes.as_ref());
         for direction in BOTH {
-            if std::mem::take(&mut self.stale[direction as usize]) {
-                self.epochs[direction as usize] = caches.next_epoch();
+            let (fate, epoch) = (&mut self.fate[direction as usize], &mut self.epochs[direction as usize]);
+            let (fate, from) = (std::mem::take(fate), *epoch);
+            if fate != Fate::Same {
+                *epoch = caches.next_epoch();
             }
+            let epochs = (fate == Fate::Followed).then_some((from, *epoch));
             let of =
                 |slot: u32| Some((self.order.label(slot), slot, &*self.slots[slot as usize].as_ref()?.rules));
-            self.rules[direction as usize].publish(self.order.iter().filter_map(of));
+            self.rules[direction as usize].publish(epochs, self.order.iter().filter_map(of));
         }
         let [inbound, outbound] = self.rules.each_ref().map(RuleTurns::current);
         let (name, default, epochs) = (self.name.clone(), self.default, self.epochs);
@@ -341,8 +355,12 @@ impl SpdTable {
 
     /// Notes that rules come or go.
     fn note(&mut self, direction: Direction, add: bool, slot: u32, rules: &Arc<Rules>) {
-        let change = RuleChange { add, order: self.order.label(slot), slot, rules: rules.clone() };
-        self.stale[direction as usize] |= self.rules[direction as usize].note(change);
+        let (order, rules) = (self.order.label(slot), rules.clone());
+        let change = RuleChange { add, counts: true, order, slot, rules };
+        if self.rules[direction as usize].note(change) {
+            let fate = &mut self.fate[direction as usize];
+            *fate = Fate::Followed.max(*fate);
+        }
     }
 
     /// Gives rules other labels, which means nothing to whom they answered. All go before any comes: one's new
@@ -352,7 +370,7 @@ impl SpdTable {
             let Some(rules) = self.slots[m.slot as usize].as_ref().map(|s| &s.rules) else { continue };
             let order = if add { m.to } else { m.from };
             for turns in &mut self.rules {
-                turns.note(RuleChange { add, order, slot: m.slot, rules: rules.clone() });
+                turns.note(RuleChange { add, counts: false, order, slot: m.slot, rules: rules.clone() });
             }
             self.changed = true;
         }
@@ -374,7 +392,9 @@ impl SpdTable {
                     let same_rules = was.1.of(direction) == is.1.of(direction);
                     was.0 == is.0 && same_rules
                 });
-            self.stale[direction as usize] |= !same;
+            if !same {
+                self.fate[direction as usize] = Fate::Other;
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Two rule sets that take turns: the one no snapshot has any more gets the changes that happened since.
 //!
+//! A set that follows another by changes alone has a record of them ([`RuleSet::record`]); a fresh one has none.
+//!
 //! Promises: a change costs what its rules cost, twice; where somebody still has the other one, a copy of the
 //! current one besides. More changes than a share of the rules are a fresh build.
 
@@ -16,6 +18,8 @@ const FEW: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct RuleChange {
     pub(super) add: bool,
+    /// Not where they only get another label.
+    pub(super) counts: bool,
     pub(super) order: Order,
     pub(super) slot: u32,
     pub(super) rules: Arc<Rules>,
@@ -32,8 +36,15 @@ pub(super) struct RuleTurns {
     /// They are not worth following one by one.
     afresh: bool,
     current: Arc<RuleSet>,
-    /// The one before `current`, and what changed between the two.
-    lagging: Option<(Arc<RuleSet>, Vec<RuleChange>)>,
+    /// The one before `current`, and what led from it to that.
+    lagging: Option<(Arc<RuleSet>, Step)>,
+}
+
+/// Changes, and the epochs they lead from and to, where they are all that differs between these.
+#[derive(Clone, Debug, Default)]
+struct Step {
+    changes: Vec<RuleChange>,
+    epochs: Option<(u64, u64)>,
 }
 
 impl RuleTurns {
@@ -79,36 +90,56 @@ impl RuleTurns {
         self.start_again(self.count);
     }
 
-    /// Makes `current` what all changes make of it; `all` is what there is now, in order.
-    pub(super) fn publish<'a>(&mut self, all: impl Iterator<Item = (Order, u32, &'a Rules)>) {
+    /// Makes `current` what all changes make of it; `all` is what there is now, in order, and `epochs` what the
+    /// changes lead from and to, if nothing else does.
+    pub(super) fn publish<'a>(
+        &mut self,
+        epochs: Option<(u64, u64)>,
+        all: impl Iterator<Item = (Order, u32, &'a Rules)>,
+    ) {
         if std::mem::take(&mut self.afresh) {
             let of = |(order, slot, rules): (Order, u32, &'a Rules)| (order, slot, rules.of(self.direction));
             self.lagging = None;
             self.current = Arc::new(build(self.search, all.map(of)));
         } else if !self.changes.is_empty() {
-            let changes = std::mem::take(&mut self.changes);
-            let next = self.caught_up(&changes);
+            let step = Step { changes: std::mem::take(&mut self.changes), epochs };
+            let next = self.caught_up(&step);
             let was = std::mem::replace(&mut self.current, next);
-            self.lagging = Some((was, changes));
+            self.lagging = Some((was, step));
         }
     }
 
-    /// The lagging set, or a copy of the current one, with `changes` in it.
-    fn caught_up(&mut self, changes: &[RuleChange]) -> Arc<RuleSet> {
+    /// The lagging set, or a copy of the current one, with `step` taken.
+    fn caught_up(&mut self, step: &Step) -> Arc<RuleSet> {
         let spare = self.lagging.take().and_then(|(set, missed)| Some((Arc::try_unwrap(set).ok()?, missed)));
-        let (mut next, missed) = spare.unwrap_or_else(|| (RuleSet::clone(&self.current), Vec::new()));
-        missed.iter().chain(changes).for_each(|change| change.perform(self.direction, &mut next));
+        let (mut next, missed) = spare.unwrap_or_else(|| (RuleSet::clone(&self.current), Step::default()));
+        [&missed, step].into_iter().for_each(|step| step.take(self.direction, &mut next));
         Arc::new(next)
     }
 }
 
+impl Step {
+    fn take(&self, direction: Direction, set: &mut RuleSet) {
+        self.changes.iter().for_each(|change| change.perform(direction, set));
+        if let Some(epochs) = self.epochs {
+            let changes = self.changes.iter().filter(|change| change.counts);
+            set.record(epochs, changes.flat_map(|change| change.rules(direction)));
+        }
+    }
+}
+
 impl RuleChange {
+    /// Whether each comes, and whose it is.
+    fn rules(&self, direction: Direction) -> impl Iterator<Item = (bool, &Selector, PolicyIndex)> {
+        self.rules.of(direction).iter().map(|selector| (self.add, selector, PolicyIndex(self.slot)))
+    }
+
     fn perform(&self, direction: Direction, set: &mut RuleSet) {
-        for selector in self.rules.of(direction) {
-            if self.add {
-                set.insert(self.order, selector, PolicyIndex(self.slot));
+        for (comes, selector, policy) in self.rules(direction) {
+            if comes {
+                set.insert(self.order, selector, policy);
             } else {
-                set.remove(self.order, selector, PolicyIndex(self.slot));
+                set.remove(self.order, selector, policy);
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! packets ─► keys by family ─► buckets' first words ─► compare ─┬─ hit ───────────────────────► found
-//!                              (misses side by side)            └─ misses, each flow once ─► rules ─► found
+//!                              (misses side by side)            ├─ stale, but no change since concerns it ─► found
+//!                                                               └─ misses, each flow once ─► rules ─► found
 //!                                                                                               └─► buckets
 //! ```
 
@@ -157,7 +158,7 @@ fn ask<const K: usize, B: Bucket<K>>(
     missed.clear();
     match table.filter(|_| epoch != NO_EPOCH) {
         None => (0..asked.len).for_each(|at| missed.add(asked, at)),
-        Some(table) => asked.probe(table, epoch, missed, found, counters),
+        Some(table) => asked.probe(question, table, missed, found, counters),
     }
     if !missed.asked.is_empty() {
         missed.ask(question.rules(), counters);
@@ -189,12 +190,13 @@ where
     /// Answers what the cache can, and leaves the rest to `missed`.
     fn probe<B: Bucket<K>>(
         &mut self,
+        question: Question<'_>,
         table: &Table<B, K>,
-        epoch: u64,
         missed: &mut Missed,
         found: &mut [Found; BATCH],
         counters: &mut WayCounters,
     ) {
+        let epoch = question.epoch();
         let len = self.len.min(BATCH);
         for (bucket, key) in self.buckets[..len].iter_mut().zip(&self.keys[..len]) {
             *bucket = table.index(key);
@@ -205,17 +207,10 @@ where
         fence(Ordering::Acquire);
         for at in 0..len {
             let (key, bucket) = (&self.keys[at], self.buckets[at]);
-            match table.answer(bucket, self.heads[at], key, epoch) {
+            let answer = table.answer(bucket, self.heads[at], key, epoch);
+            match answer.or_else(|| look_again(question, table, bucket, key, counters)) {
                 Some(answer) => found[usize::from(self.places[at]) % BATCH] = Some(answer),
-                None => {
-                    match table.probe(bucket, key, epoch) {
-                        Probe::Other => counters.collision += 1,
-                        Probe::Stale(_) => counters.stale += 1,
-                        // A hit: another worker has just learnt it.
-                        Probe::Empty | Probe::Busy | Probe::Hit(_) => {}
-                    }
-                    missed.add(self, at);
-                }
+                None => missed.add(self, at),
             }
         }
         let misses = missed.asked.len() as u64;
@@ -235,6 +230,36 @@ where
         }
         disagreed
     }
+}
+
+/// What a bucket has that did not answer at once. A stale answer is one of now if no rule that changed since
+/// concerns its flow.
+#[inline(never)]
+fn look_again<const K: usize, B: Bucket<K>>(
+    question: Question<'_>,
+    table: &Table<B, K>,
+    bucket: u32,
+    key: &Key<K>,
+    counters: &mut WayCounters,
+) -> Option<Option<PolicyIndex>>
+where
+    Key<K>: Words,
+{
+    let now = question.epoch();
+    match table.probe(bucket, key, now) {
+        // A packet before this one or another worker has just taught it.
+        Probe::Hit(answer) => return Some(answer),
+        Probe::Stale(answer, then) => {
+            if question.rules().holds((then, now), &key.flow(), answer) {
+                table.insert(bucket, key, now, answer);
+                return Some(answer);
+            }
+            counters.stale += 1;
+        }
+        Probe::Other => counters.collision += 1,
+        Probe::Empty | Probe::Busy => {}
+    }
+    None
 }
 
 impl Missed {
@@ -314,7 +339,10 @@ pub(super) fn cached(question: Question<'_>, way: Way, flow: &Flow) -> Cached {
     match probed {
         None => Cached::Off,
         Some(Probe::Hit(answer)) => Cached::Hit(answer),
-        Some(Probe::Stale(answer)) => Cached::Stale(answer),
+        Some(Probe::Stale(answer, then)) if question.rules().holds((then, epoch), flow, answer) => {
+            Cached::Hit(answer)
+        }
+        Some(Probe::Stale(answer, _)) => Cached::Stale(answer),
         Some(Probe::Other) => Cached::Collision,
         Some(Probe::Empty) => Cached::Empty,
         Some(Probe::Busy) => Cached::Busy,

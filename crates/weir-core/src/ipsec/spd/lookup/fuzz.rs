@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Layer, Lookup, LookupSpec, Question, Way};
-use crate::ipsec::flow_cache::FlowCaches;
+use crate::ipsec::flow_cache::{FlowCaches, NO_EPOCH};
 use crate::ipsec::sa::Direction;
 use crate::ipsec::spd::{
     Action, AddressRange, Flow, Order, PolicyIndex, PortRange, RuleSet, Selector, Spd, SpdId, first_match,
@@ -44,16 +44,12 @@ pub fn fuzz_spd(data: &[u8]) {
                 // Policies never share a place.
                 if rules.get(at).is_none_or(|r| r.0 != order) {
                     rules.insert(at, rule);
-                    gateways
-                        .iter_mut()
-                        .for_each(|g| g.change(direction, |set| set.insert(order, &rule.1, rule.2)));
+                    gateways.iter_mut().for_each(|g| g.change(direction, (true, rule), what));
                 }
             }
             2 if !rules.is_empty() => {
-                let (order, selector, policy) = rules.remove(input.word() % rules.len());
-                let remove =
-                    |set: &mut RuleSet| assert!(set.remove(order, &selector, policy), "it was there");
-                gateways.iter_mut().for_each(|g| g.change(direction, remove));
+                let rule = rules.remove(input.word() % rules.len());
+                gateways.iter_mut().for_each(|g| g.change(direction, (false, rule), what));
             }
             _ => {
                 let packets: Vec<Vec<u8>> = (0..1 + input.byte() % 6).map(|_| packet(&mut input)).collect();
@@ -79,13 +75,40 @@ fn gateway(layer: Layer) -> Gateway {
 }
 
 impl Gateway {
-    fn change(&mut self, direction: Direction, change: impl Fn(&mut RuleSet)) {
+    /// A rule comes (`true`) or goes. Most changes are recorded, as control does it; some are not, and after a few
+    /// caches are new and epochs begin again.
+    fn change(
+        &mut self,
+        direction: Direction,
+        (comes, (order, selector, policy)): (bool, (Order, Selector, PolicyIndex)),
+        what: u8,
+    ) {
         let rules = match direction {
             Direction::Out => &mut self.spd.outbound,
             Direction::In => &mut self.spd.inbound,
         };
-        change(Arc::make_mut(rules));
-        self.spd.epochs[direction as usize] = self.caches.next_epoch();
+        let set = Arc::make_mut(rules);
+        if comes {
+            set.insert(order, &selector, policy);
+        } else {
+            assert!(set.remove(order, &selector, policy), "it was there");
+        }
+        let epoch = &mut self.spd.epochs[direction as usize];
+        let from = std::mem::replace(epoch, self.caches.next_epoch());
+        if what & 0x30 != 0x30 {
+            set.record((from, *epoch), [(comes, &selector, policy)]);
+        } else if what & 0x40 != 0 {
+            self.renew();
+        }
+    }
+
+    /// As [`SpdTable::renew`](crate::ipsec::spd::table::SpdTable::renew) does: no record outlives the caches.
+    fn renew(&mut self) {
+        self.caches = self.caches.renewed();
+        for rules in [&mut self.spd.inbound, &mut self.spd.outbound] {
+            Arc::make_mut(rules).record((NO_EPOCH, NO_EPOCH), []);
+        }
+        self.spd.epochs = [(); 2].map(|()| self.caches.next_epoch());
     }
 
     fn check(
