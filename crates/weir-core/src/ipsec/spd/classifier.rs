@@ -12,7 +12,7 @@
 //! it is at present: whatever the rules, a seventh more than their number, and those chains.
 //! A change takes a number of steps that hardly depends on the number of rules (now and then a search for a
 //! table's next best rule, a byte a rule, and a list that doubles). With each change a few rules are looked at
-//! anew, so that what changes did is undone when its reason is gone. A rule takes [`shape::CELLS`] entries at most.
+//! anew, so that what changes did is undone when its reason is gone; every few changes one, while that is in vain. A rule takes [`shape::CELLS`] entries at most.
 
 mod fuzz;
 mod lookup;
@@ -44,6 +44,9 @@ const FREE: usize = 32;
 /// Rules asked which table they would like, building and changing.
 const SAMPLE: usize = 1024;
 const SAMPLE_LIVE: usize = 32;
+/// Changes from one look at the rest to the next, once all were looked at twice in vain: a look asks every table,
+/// and takes as long as the change itself.
+const PAUSE: u64 = 8;
 
 #[derive(Clone, Debug)]
 pub(super) struct Classifier<A> {
@@ -59,6 +62,8 @@ pub(super) struct Classifier<A> {
     patience: usize,
     /// Changes so far.
     changes: u64,
+    /// Rules among the rest looked at since one found a table.
+    idle: usize,
 }
 
 /// What is kept of a family's rules, and what finding one takes at the most.
@@ -97,6 +102,7 @@ impl<A: Address> Classifier<A> {
             hand: Hand::default(),
             patience: FREE,
             changes: 0,
+            idle: 0,
         };
         let mut scatter = Scatter::new(secret);
         let mut open: Vec<_> = list
@@ -159,12 +165,14 @@ impl<A: Address> Classifier<A> {
         if self.rest.len() >= self.patience {
             self.think();
         }
-        for _ in 0..2 {
+        let in_vain = self.idle >= 2 * self.rest.len();
+        let looks = if in_vain { u64::from(self.changes.is_multiple_of(PAUSE)) } else { 2 };
+        for _ in 0..looks {
             let mut at = self.hand;
             let Some((order, rule)) = self.rest.step(&mut at) else { break };
             self.hand = at;
             let rule = rule.clone();
-            self.resettle(list, order, &rule, REST);
+            self.idle = if self.resettle(list, order, &rule, REST) { 0 } else { self.idle + 1 };
         }
         if let Some((order, rule, home)) = list.step(hand) {
             let number = usize::from(home);
@@ -194,21 +202,22 @@ impl<A: Address> Classifier<A> {
             + self.rest.memory()
     }
 
-    /// Moves a rule from `home`, if a table would rather have it.
-    fn resettle(&mut self, list: &mut Ordered<A>, order: Order, rule: &Rule<A>, home: Home) {
-        let Some(extent) = Extent::of(rule) else { return };
+    /// Moves a rule from `home`, if a table would rather have it: whether it did.
+    fn resettle(&mut self, list: &mut Ordered<A>, order: Order, rule: &Rule<A>, home: Home) -> bool {
+        let Some(extent) = Extent::of(rule) else { return false };
         let mut to = self.choose(&extent, home);
         if to == home && home != REST && self.is_closing(usize::from(home)) {
             to = REST;
         }
         if to == home {
-            return;
+            return false;
         }
         self.take(home, &extent, order, rule);
         self.put(to, &extent, order, rule);
         list.move_home(order, rule, home, to);
         self.refresh(home, order, list);
         self.sort();
+        true
     }
 
     /// The table where a rule is in the least company; small ones only where there is no other.
@@ -279,7 +288,7 @@ impl<A: Address> Classifier<A> {
             // As long as it takes to look at each of the rest twice.
             let grace = self.changes + self.rest.len() as u64;
             self.add_table(shape, grace);
-            self.patience = self.rest.len() + FREE;
+            (self.patience, self.idle) = (self.rest.len() + FREE, 0);
         }
     }
 
