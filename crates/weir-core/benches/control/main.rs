@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench -p weir-core --bench control                 1 k, 100 k and 1 M routes; 1 k to 100 k policies
 //! cargo bench -p weir-core --bench control -- --quick      smoke values, as `cargo test --benches` runs it
+//! cargo bench -p weir-core --bench control -- policies 10000   only parts whose name holds every word
 //! ```
 //!
 //! Routes come from `route::synthetic`, over 64 gateways on two ports. Each figure is the best of the
@@ -153,12 +154,16 @@ fn main() {
     let args: Vec<String> = std::env::args().collect();
     let quick = args.iter().any(|a| a == "--quick") || !args.iter().any(|a| a == "--bench");
     let size = if quick { SMOKE } else { FULL };
-    for &routes in size.tables {
+    let words: Vec<&String> = args.iter().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let wanted = |name: String| words.iter().all(|&word| name.split(' ').any(|part| part == word));
+    for &routes in size.tables.iter().filter(|n| wanted(format!("routes {n}"))) {
         measure(routes, size.repeats);
     }
     for &count in size.policies {
         for shape in [Shape::Acl, Shape::Firewall, Shape::IpChain] {
-            policies::measure(shape, count, size.updates, size.repeats);
+            if wanted(format!("policies {count} {}", shape.name())) {
+                policies::measure(shape, count, size.updates, size.repeats);
+            }
         }
     }
 }
