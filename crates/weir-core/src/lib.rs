@@ -5,6 +5,7 @@
 //! that enters [`router`] leaves with exactly one [`verdict::Verdict`].
 #![forbid(unsafe_code)]
 
+mod chunked;
 pub mod control;
 pub mod device;
 pub mod ipsec;

@@ -2,18 +2,19 @@
 //!
 //! Promises: copies share the policies themselves, so that a copy of a large list costs its length in
 //! pointers, and two lists with the same ones compare at that price; a policy is put between two others by
-//! moving pointers, not policies (8 B each: 400 KiB for one in the middle of 100,000).
+//! moving a few pointers, at most 4 KB of them, however many policies there are.
 
-use std::iter::Map;
+use std::iter::{Flatten, Map};
 use std::ops::{Index, IndexMut};
 use std::slice::Iter;
 use std::sync::Arc;
 
 use super::PolicySpec;
+use crate::chunked::Chunked;
 
 /// In order: the first that matches decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Policies(Vec<Arc<PolicySpec>>);
+pub struct Policies(Chunked<Arc<PolicySpec>>);
 
 impl Policies {
     pub fn len(&self) -> usize {
@@ -32,11 +33,6 @@ impl Policies {
         self.into_iter()
     }
 
-    /// As they are shared.
-    pub fn shared(&self) -> &[Arc<PolicySpec>] {
-        &self.0
-    }
-
     pub fn push(&mut self, policy: impl Into<Arc<PolicySpec>>) {
         self.0.push(policy.into());
     }
@@ -52,7 +48,7 @@ impl Policies {
 
     /// Puts a policy in the place of number `at`; returns what was there.
     pub fn replace(&mut self, at: usize, policy: impl Into<Arc<PolicySpec>>) -> Arc<PolicySpec> {
-        std::mem::replace(&mut self.0[at], policy.into())
+        std::mem::replace(self.shared(at), policy.into())
     }
 
     pub fn clear(&mut self) {
@@ -60,7 +56,14 @@ impl Policies {
     }
 
     pub fn sort_by_key<K: Ord>(&mut self, key: impl Fn(&PolicySpec) -> K) {
-        self.0.sort_by_key(|policy| key(policy));
+        let mut all: Vec<Arc<PolicySpec>> = self.0.iter().cloned().collect();
+        all.sort_by_key(|policy| key(policy));
+        self.0 = all.into_iter().collect();
+    }
+
+    fn shared(&mut self, at: usize) -> &mut Arc<PolicySpec> {
+        let len = self.len();
+        self.0.get_mut(at).unwrap_or_else(|| panic!("policy {at} of {len}"))
     }
 }
 
@@ -68,20 +71,20 @@ impl Index<usize> for Policies {
     type Output = PolicySpec;
 
     fn index(&self, at: usize) -> &PolicySpec {
-        &self.0[at]
+        self.get(at).unwrap_or_else(|| panic!("policy {at} of {}", self.len()))
     }
 }
 
 impl IndexMut<usize> for Policies {
     /// To be changed, it is a copy of its own from here on.
     fn index_mut(&mut self, at: usize) -> &mut PolicySpec {
-        Arc::make_mut(&mut self.0[at])
+        Arc::make_mut(self.shared(at))
     }
 }
 
 impl<'a> IntoIterator for &'a Policies {
     type Item = &'a PolicySpec;
-    type IntoIter = Map<Iter<'a, Arc<PolicySpec>>, fn(&'a Arc<PolicySpec>) -> &'a PolicySpec>;
+    type IntoIter = Map<Flatten<Iter<'a, Vec<Arc<PolicySpec>>>>, fn(&'a Arc<PolicySpec>) -> &'a PolicySpec>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.iter().map(AsRef::as_ref)

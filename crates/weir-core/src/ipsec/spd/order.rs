@@ -5,6 +5,7 @@
 //! whole, those that already rise keep their labels.
 
 use super::Order;
+use crate::chunked::Chunked;
 
 /// Between neighbours labelled afresh: 32 elements fit between any two before others are touched.
 const GAP: Order = 1 << 32;
@@ -26,7 +27,7 @@ pub(super) struct Moved {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Labels {
     /// Slots in order.
-    order: Vec<u32>,
+    order: Chunked<u32>,
     /// By slot.
     labels: Vec<Order>,
 }
@@ -40,7 +41,7 @@ impl Labels {
             labels[slot as usize] = next;
             next = next.saturating_add(GAP);
         }
-        Labels { order, labels }
+        Labels { order: order.into_iter().collect(), labels }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -62,13 +63,18 @@ impl Labels {
         (self.order.get(at) == Some(&slot)).then_some(at)
     }
 
+    /// The label of number `at`, if there is one.
+    fn label_at(&self, at: usize) -> Option<Order> {
+        self.order.get(at).map(|&slot| self.label(slot))
+    }
+
     /// Puts a slot before number `at`; others may get new labels.
     pub(super) fn insert(&mut self, at: usize, slot: u32) -> Vec<Moved> {
         self.order.insert(at, slot);
         let slots = self.labels.len().max(slot as usize + 1);
         self.labels.resize(slots, 0);
-        let before = at.checked_sub(1).map(|at| self.label(self.order[at]));
-        let behind = self.order.get(at + 1).map(|&s| self.label(s));
+        let before = at.checked_sub(1).and_then(|at| self.label_at(at));
+        let behind = self.label_at(at + 1);
         let free = match (before, behind) {
             (None, None) => Some(MIDDLE),
             (Some(before), None) => before.checked_add(GAP),
@@ -80,7 +86,7 @@ impl Labels {
                 self.labels[slot as usize] = label;
                 Vec::new()
             }
-            None => self.spread(at),
+            None => self.spread(at, slot),
         }
     }
 
@@ -90,18 +96,18 @@ impl Labels {
         }
     }
 
-    /// Labels what is around number `at`, which has none yet, so that there is room between any two.
-    fn spread(&mut self, at: usize) -> Vec<Moved> {
-        let fresh = self.order[at];
+    /// Labels what is around number `at`, the slot `fresh` that has none yet, so that there is room between any
+    /// two.
+    fn spread(&mut self, at: usize, fresh: u32) -> Vec<Moved> {
         let mut width = 8;
         loop {
             let (first, end) = (at.saturating_sub(width), (at + width + 1).min(self.len()));
-            let before = first.checked_sub(1).map_or(0, |at| self.label(self.order[at]));
-            let behind = self.order.get(end).map_or(Order::MAX, |&s| self.label(s));
+            let before = first.checked_sub(1).and_then(|at| self.label_at(at)).unwrap_or(0);
+            let behind = self.label_at(end).unwrap_or(Order::MAX);
             let step = (behind - before) / (end - first + 1) as Order;
             if step >= ROOM || end - first == self.len() {
                 let mut next = before;
-                let window = self.order[first..end].to_vec();
+                let window: Vec<u32> = self.order.iter().skip(first).take(end - first).copied().collect();
                 let label = |slot: u32| {
                     next += step;
                     Moved { slot, from: std::mem::replace(&mut self.labels[slot as usize], next), to: next }
@@ -144,7 +150,10 @@ impl Labels {
             }
             at = end + 1;
         }
-        let next = if room { Labels { order, labels } } else { Labels::new(order) };
+        let next = match room {
+            true => Labels { order: order.into_iter().collect(), labels },
+            false => Labels::new(order),
+        };
         let was = std::mem::replace(self, next);
         let moved = |slot: u32| Moved { slot, from: was.label(slot), to: self.label(slot) };
         self.order.iter().map(|&slot| moved(slot)).filter(|m| m.from != m.to).collect()
@@ -179,7 +188,7 @@ mod tests {
     use super::*;
 
     fn rises(labels: &Labels) -> bool {
-        labels.order.is_sorted_by(|a, b| labels.label(*a) < labels.label(*b))
+        labels.order.iter().is_sorted_by(|a, b| labels.label(**a) < labels.label(**b))
     }
 
     #[test]

@@ -12,9 +12,9 @@
 //! distance, and where that has become too small, a few around are labelled again.
 //!
 //! Promises: a snapshot answers as the ordered list does that was there when it was published; a changed policy
-//! costs what its rules cost and a move of 4 B for each policy behind it. A direction's epoch changes
-//! with each change of what its rules are or of their order, and with the default; not with labels, nor with a
-//! policy's action and SAs, which are found by its slot. Many changes at once are a fresh build instead.
+//! costs what its rules cost, however many there are. A direction's epoch changes with each change of what its
+//! rules are or of their order, and with the default; not with labels, nor with a policy's action and SAs, which
+//! are found by its slot. Many changes at once are a fresh build instead.
 
 use std::collections::HashMap;
 use std::sync::Arc;
