@@ -12,7 +12,8 @@
 //! it is at present: whatever the rules, a seventh more than their number, and those chains.
 //! A change takes a number of steps that hardly depends on the number of rules (now and then a search for a
 //! table's next best rule, a byte a rule, and a list that doubles). With each change a few rules are looked at
-//! anew, so that what changes did is undone when its reason is gone; every few changes one, while that is in vain. A rule takes [`shape::CELLS`] entries at most.
+//! anew, so that what changes did is undone when its reason is gone; every few changes one, while that is in vain.
+//! A rule takes [`shape::CELLS`] entries at most.
 
 mod fuzz;
 mod lookup;
