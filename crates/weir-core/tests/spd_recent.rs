@@ -218,7 +218,7 @@ fn other_order_default_or_caches_make_every_flow_be_asked_about_anew() {
         assert!(!border.hits(5));
         // Nor does one of epochs that were counted otherwise.
         border.caches = border.caches.renewed();
-        border.table.renew();
+        border.table.begin_again();
         border.insert(0, "eight", 8, 8);
         assert!(!border.hits(5) && border.hits(5));
     }
@@ -401,7 +401,7 @@ proptest! {
             match what {
                 0 => {
                     shared = Arc::new(shared.renewed());
-                    tables.iter_mut().for_each(SpdTable::renew);
+                    tables.iter_mut().for_each(SpdTable::begin_again);
                 }
                 1 | 2 => swapped = !swapped,
                 _ => {}

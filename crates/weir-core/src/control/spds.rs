@@ -66,7 +66,9 @@ impl Spds {
         let wanted = if new.spds.is_empty() { LookupSpec::default() } else { new.lookup };
         let sizes = |spec: &LookupSpec| spec.caches.map(|n| n.map(u32::next_power_of_two));
         if sizes(&wanted) != sizes(&self.made) {
-            self.caches = Arc::new(FlowCaches::new(&wanted, random()));
+            // No epoch is given twice, so that rules may go on with the record of their changes.
+            let last = u64::MAX - self.caches.epochs_left();
+            self.caches = Arc::new(FlowCaches::new(&wanted, random()).after_epoch(last));
             self.tables.values_mut().for_each(SpdTable::renew);
         }
         self.made = wanted;
@@ -98,7 +100,7 @@ impl Spds {
         // Each table may take one for each direction.
         if self.caches.epochs_left() < 2 * self.tables.len() as u64 {
             self.caches = Arc::new(self.caches.renewed());
-            self.tables.values_mut().for_each(SpdTable::renew);
+            self.tables.values_mut().for_each(SpdTable::begin_again);
         }
         let publish = |s: &SpdSpec| Some(self.tables.get_mut(&s.name)?.publish(&self.caches));
         spec.spds.iter().filter_map(publish).collect()

@@ -265,11 +265,16 @@ impl SpdTable {
         self.changed = true;
     }
 
-    /// The next snapshot has new epochs, as other caches ask for, and rules without a record of their changes: it
-    /// names epochs as the caches of before counted them.
+    /// The next snapshot has new epochs, as other caches ask for.
     pub fn renew(&mut self) {
-        self.rules.iter_mut().for_each(|rules| rules.start_again(rules.count()));
         (self.fate, self.changed) = ([Fate::Other; 2], true);
+    }
+
+    /// The same where epochs are counted from the first again: rules lose the record of their changes, which names
+    /// epochs as they were counted before.
+    pub fn begin_again(&mut self) {
+        self.rules.iter_mut().for_each(|rules| rules.start_again(rules.count()));
+        self.renew();
     }
 
     /// Whether the last snapshot has every change.

@@ -207,10 +207,12 @@ where
         fence(Ordering::Acquire);
         for at in 0..len {
             let (key, bucket) = (&self.keys[at], self.buckets[at]);
-            let answer = table.answer(bucket, self.heads[at], key, epoch);
-            match answer.or_else(|| look_again(question, table, bucket, key, counters)) {
+            match table.answer(bucket, self.heads[at], key, epoch) {
                 Some(answer) => found[usize::from(self.places[at]) % BATCH] = Some(answer),
-                None => missed.add(self, at),
+                None => match look_again(question, table, bucket, key, counters) {
+                    Some(answer) => found[usize::from(self.places[at]) % BATCH] = Some(answer),
+                    None => missed.add(self, at),
+                },
             }
         }
         let misses = missed.asked.len() as u64;
