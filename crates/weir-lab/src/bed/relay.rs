@@ -50,6 +50,7 @@ use reading::Reading;
 
 /// Of the generator's turns: with less idle time than this, it and not the relay is measured.
 const SPARE_PERCENT: f64 = 3.0;
+const GENERATOR_WAS_BUSY: &str = "the generator was the limit: it was never idle";
 /// Offered less than this share of a rate: it fell behind.
 const KEPT_PERCENT: f64 = 99.0;
 
@@ -313,9 +314,7 @@ impl Laid {
                 ));
             }
         } else if self.running.is_some() && 100.0 - busy < SPARE_PERCENT {
-            sample
-                .notes
-                .push("the generator was the limit: it was never idle; compare with the ceiling".into());
+            sample.notes.push(format!("{GENERATOR_WAS_BUSY}; compare with the ceiling"));
         }
         if came.tally.corrupted > 0 {
             sample.notes.push("packets came back other than they were sent: see corrupted_packets".into());
@@ -369,7 +368,13 @@ impl Laid {
         let mut figures = reading.figures(came.connects, 0, seconds);
         figures.remove("ns_per_packet").map(|ns| figures.insert("cpu_ms_per_connect".into(), ns / 1e6));
         figures.insert("connects_per_second".into(), came.connects as f64 / seconds);
-        Ok(self.silent(figures, (came.began, came.ended)))
+        let busy = came.busy as f64 / 1e7 / seconds;
+        figures.insert("generator_busy_percent".into(), busy);
+        let mut sample = self.silent(figures, (came.began, came.ended));
+        if 100.0 - busy < SPARE_PERCENT {
+            sample.notes.push(GENERATOR_WAS_BUSY.into());
+        }
+        Ok(sample)
     }
 
     /// A run without packets.

@@ -49,8 +49,16 @@ pub fn sections(results: &Results) -> Vec<(Table, &'static str)> {
         "generator busy",
         "corrupted",
     ];
-    let of_clients =
-        vec!["configuration", "connects/s", "CPU ms a connect", "KiB a client", "MiB before", "MiB with"];
+    let of_clients = vec![
+        "configuration",
+        "connects/s",
+        "CPU ms a connect",
+        "relay's CPUs",
+        "generator busy",
+        "KiB a client",
+        "MiB before",
+        "MiB with",
+    ];
     let tables =
         [(of_carried, carried, METHOD), (of_clients, clients, CLIENTS), (of_simulated, simulated, SIMULATED)];
     let tables = tables.into_iter().filter(|(_, rows, _)| !rows.is_empty());
@@ -113,10 +121,13 @@ fn carried(outcome: &Outcome) -> Vec<String> {
 
 fn clients(outcome: &Outcome) -> Vec<String> {
     let figure = |name: &str, unit: f64| outcome.further.get(name).map(|s| digits(s.median / unit));
+    let percent = |name: &str| figure(name, 1.0).map(|n| format!("{n} %"));
     vec![
         outcome.configuration.name.clone(),
         or_dash(figure("connects_per_second", 1.0)),
         or_dash(figure("cpu_ms_per_connect", 1.0)),
+        or_dash(percent("subject_cpu_percent").or_else(|| percent("process_cpu_percent"))),
+        or_dash(percent("generator_busy_percent")),
         or_dash(figure("memory_bytes_per_client", 1024.0)),
         or_dash(figure("memory_bytes_before", 1048576.0)),
         or_dash(figure("memory_bytes_after", 1048576.0)),

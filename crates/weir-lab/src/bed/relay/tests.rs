@@ -144,6 +144,7 @@ fn clients_come_and_go() {
     };
     let sample = derper.run(&trial(Rate::FlatOut)).expect("a run");
     assert!(sample.figures["connects_per_second"] > 0.0, "{sample:?}");
+    assert!(sample.figures["generator_busy_percent"] > 0.0, "{sample:?}");
 }
 
 #[test]

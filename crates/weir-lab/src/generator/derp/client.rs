@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
+use rustix::time::{ClockId, clock_gettime};
 use weir_core::time::Nanos;
 use weir_io::clock;
 
@@ -143,6 +144,8 @@ pub struct Connected {
     pub connects: u64,
     pub began: Nanos,
     pub ended: Nanos,
+    /// CPU time of the generator's thread between the two.
+    pub busy: Nanos,
 }
 
 /// Connects clients and lets them leave at once; those through in the window count. `begin` is called when it opens.
@@ -156,7 +159,7 @@ pub fn come_and_go(
     let known = std::cell::RefCell::new(&mut known);
     let opens = clock::now() + stay.warm_up.as_nanos() as Nanos;
     let window = stay.window.as_nanos() as Nanos;
-    let mut came = Connected::default();
+    let (mut came, mut busy_before) = (Connected::default(), 0);
     dial(
         server,
         || known.borrow_mut().pop(),
@@ -166,6 +169,7 @@ pub fn come_and_go(
             let now = clock::now();
             if came.began == 0 && now >= opens {
                 begin();
+                busy_before = own_time();
                 came.began = clock::now();
             } else if came.began > 0 {
                 came.ended = now;
@@ -175,5 +179,12 @@ pub fn come_and_go(
         },
     )
     .map_err(|e| server.failed(&e))?;
+    came.busy = own_time().saturating_sub(busy_before);
     Ok(came)
+}
+
+/// CPU time of this thread so far.
+fn own_time() -> Nanos {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
