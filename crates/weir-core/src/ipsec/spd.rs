@@ -25,7 +25,7 @@ pub use classifier::fuzz_classifier;
 pub use lookup::{
     Cached, Explained, Found, Layer, Lookup, LookupCounters, LookupSpec, Question, Way, WayCounters,
 };
-pub use rules::{Effort, Order, RuleSet, Stats};
+pub use rules::{Effort, First, Order, RuleSet, Stats};
 
 /// Addresses `first`…`last` of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

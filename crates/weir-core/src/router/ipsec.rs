@@ -54,8 +54,6 @@ pub(super) struct Gate<B> {
     by_sender: Runs<B, Sender>,
     by_sa: Runs<B, Key>,
     outcomes: [Outcome; BATCH],
-    /// Lengths before sealing: what is taken off the counters of what is lost.
-    lens: [u16; BATCH],
     /// ESP of one level of nesting, and the batch of it that is being opened.
     level: Sealed<B>,
     opening: Sealed<B>,
@@ -73,7 +71,6 @@ impl<B: Buffer> Gate<B> {
             by_sender: Runs::new(),
             by_sa: Runs::new(),
             outcomes: [Outcome::Done; BATCH],
-            lens: [0; BATCH],
             level: Sealed::new(),
             opening: Sealed::new(),
             inner: Batch::new(),

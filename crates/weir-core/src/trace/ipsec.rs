@@ -39,10 +39,10 @@ fn now(sa: &Sa) -> Nanos {
 }
 
 /// Seals or opens a copy of one packet.
-fn by_copy(
+fn by_copy<R>(
     sa: &Sa,
     packet: &[u8],
-    work: impl Fn(&Sa, Nanos, &mut [Frame<Box<[u8]>>], &mut [Outcome]),
+    work: impl Fn(&Sa, Nanos, &mut [Frame<Box<[u8]>>], &mut [Outcome]) -> R,
 ) -> Result<Vec<u8>, Reason> {
     let buffer = vec![0; packet.len() + 2 * HEADROOM].into_boxed_slice();
     let frame = Frame::from_bytes(buffer, packet, DeviceId(0)).map_err(|_| Reason::FrameTooLarge)?;

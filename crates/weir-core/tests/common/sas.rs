@@ -79,7 +79,9 @@ pub fn open(sa: &Sa, packet: &[u8]) -> Result<Vec<u8>, Reason> {
 }
 
 pub fn seal_all<P: AsRef<[u8]>>(sa: &Sa, now: Nanos, packets: &[P]) -> Vec<Result<Vec<u8>, Reason>> {
-    run(packets, |frames, outcomes| esp::seal(sa, now, frames, outcomes))
+    run(packets, |frames, outcomes| {
+        esp::seal(sa, now, frames, outcomes);
+    })
 }
 
 pub fn open_all<P: AsRef<[u8]>>(sa: &Sa, now: Nanos, packets: &[P]) -> Vec<Result<Vec<u8>, Reason>> {

@@ -25,26 +25,28 @@ fn last_sequence(esn: bool) -> u64 {
     if esn { u64::MAX - (1 << 32) } else { u64::from(u32::MAX) }
 }
 
-/// Seals packets for `sa` in place; `outcomes` is as long as `frames`. A frame may be longer than its
-/// packet: what is behind the IP header's length is cut off.
-pub fn seal<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) {
+/// Seals packets for `sa` in place, and says how many; `outcomes` is as long as `frames`. A frame may be longer
+/// than its packet: what is behind the IP header's length is cut off. What is not sealed keeps its window.
+pub fn seal<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) -> usize {
     assert_eq!(frames.len(), outcomes.len(), "an outcome for each frame");
+    let mut sealed = 0;
     for (frames, outcomes) in frames.chunks_mut(BATCH).zip(outcomes.chunks_mut(BATCH)) {
-        if frames.len() <= FEW {
-            seal_batch::<B, FEW>(sa, now, frames, outcomes);
+        sealed += if frames.len() <= FEW {
+            seal_batch::<B, FEW>(sa, now, frames, outcomes)
         } else {
-            seal_batch::<B, BATCH>(sa, now, frames, outcomes);
-        }
+            seal_batch::<B, BATCH>(sa, now, frames, outcomes)
+        };
     }
+    sealed
 }
 
-/// At most `N` frames.
+/// At most `N` frames; how many were sealed.
 fn seal_batch<B: Buffer, const N: usize>(
     sa: &Sa,
     now: Nanos,
     frames: &mut [Frame<B>],
     outcomes: &mut [Outcome],
-) {
+) -> usize {
     let (mut sequence, mut granted) = take_sequence(sa, frames.len() as u64);
     let mut allowance = Allowance::of(sa, now);
     let mut jobs: [Job<'_>; N] = std::array::from_fn(|_| Job::default());
@@ -75,7 +77,7 @@ fn seal_batch<B: Buffer, const N: usize>(
         }
     }
     if count == 0 {
-        return;
+        return 0;
     }
     sa.cipher.seal(&mut jobs[..count]);
     if sa.template.udp_checksum {
@@ -85,6 +87,7 @@ fn seal_batch<B: Buffer, const N: usize>(
     sa.state.packets.fetch_add(count as u64, Relaxed);
     sa.state.bytes.fetch_add(bytes, Relaxed);
     sa.state.used.store(now, Relaxed);
+    count
 }
 
 /// The first of `n` sequence numbers that are now the caller's, and how many of them there are.
@@ -144,7 +147,7 @@ fn encapsulate<'a, B: Buffer>(
     }
     let padded = template.padded(packet.len);
     let head = template.head();
-    if !frame.grow_front(head) || !frame.set_len(head + padded + template.icv) {
+    if !make_room(frame, head, head + padded + template.icv) {
         return Err(Reason::FrameTooLarge);
     }
     let data = frame.data_mut();
@@ -154,6 +157,20 @@ fn encapsulate<'a, B: Buffer>(
     let esp = &mut behind[template.udp_len..];
     write_trailer(esp, HEADER_LEN + template.iv + packet.len, padded - packet.len, packet.next_header);
     Ok(esp)
+}
+
+/// Moves the start back by `head` bytes and makes the frame `len` bytes long; `false`, and all is as it was,
+/// without room for that.
+#[inline(always)]
+pub(super) fn make_room<B: Buffer>(frame: &mut Frame<B>, head: usize, len: usize) -> bool {
+    if !frame.grow_front(head) {
+        return false;
+    }
+    let fits = frame.set_len(len);
+    if !fits {
+        let _ = frame.shrink_front(head);
+    }
+    fits
 }
 
 /// Writes `len` bytes of padding and trailer at `at`. What follows them is room for the ICV, which may be

@@ -9,7 +9,7 @@
 //! which transport mode carries none (RFC 4303 3.3.4).
 
 use super::open::Place;
-use super::seal::write_trailer;
+use super::seal::{make_room, write_trailer};
 use super::{HEADER_LEN, Template};
 use crate::packet::{Buffer, Frame};
 use crate::verdict::Reason;
@@ -69,7 +69,7 @@ pub fn encapsulate<'a, B: Buffer>(
     let payload = len.checked_sub(headers.len).ok_or(Reason::IpTruncated)?;
     let padded = template.padded(payload);
     let gap = template.head();
-    if !frame.grow_front(gap) || !frame.set_len(gap + headers.len + padded + template.icv) {
+    if !make_room(frame, gap, gap + headers.len + padded + template.icv) {
         return Err(Reason::FrameTooLarge);
     }
     let data = frame.data_mut();

@@ -206,18 +206,30 @@ impl Lookup {
         packets: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
     ) -> Option<PolicyIndex> {
         let policy = question.rules().first_for_all(packets.clone())?;
-        let way = Way::new(question.direction, packets.clone().next()?.first()? >> 4 == 4);
+        self.count_first(question, packets, policy).then_some(policy)
+    }
+
+    /// Counts `packets` as answered by the first rule, whose policy is `policy`; `false`, where the oracle knows
+    /// better: ask [`Lookup::find`].
+    #[inline]
+    pub fn count_first<'a>(
+        &mut self,
+        question: Question<'_>,
+        packets: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
+        policy: PolicyIndex,
+    ) -> bool {
+        let ipv4 = packets.clone().next().and_then(<[u8]>::first).is_some_and(|byte| byte >> 4 == 4);
+        let counters = &mut self.counters.ways[Way::new(question.direction, ipv4) as usize];
         let count = packets.len() as u64;
-        let counters = &mut self.counters.ways[way as usize];
         if question.oracle {
             let disagreed = batch::against_first(question, packets, policy);
             counters.disagreed += disagreed;
             if disagreed > 0 {
-                return None;
+                return false;
             }
         }
         counters.first += count;
-        Some(policy)
+        true
     }
 
     /// Asks about each of `packets` (IP packets); `found` gets an answer for each.
@@ -254,7 +266,7 @@ impl Lookup {
 }
 
 impl<'a> Question<'a> {
-    fn rules(&self) -> &'a RuleSet {
+    pub fn rules(&self) -> &'a RuleSet {
         self.spd.rules(self.direction)
     }
 

@@ -23,6 +23,17 @@ pub type Order = u64;
 /// meet, by `cargo bench -p weir-core --bench spd -- threshold`.
 const FEW: usize = 48;
 
+/// The first rule of a family, where addresses and protocol alone decide: one look at a packet's header tells
+/// whether it matches.
+#[derive(Clone, Copy, Debug)]
+pub struct First<'a>(Plain<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum Plain<'a> {
+    V4(&'a Rule<u32>),
+    V6(&'a Rule<u128>),
+}
+
 /// Ordered rules of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
@@ -189,27 +200,19 @@ impl RuleSet {
     /// be asked about one by one. A batch most often is of one policy, and one comparison of ranges a packet
     /// costs a third of finding each one's flow.
     #[inline]
-    pub fn first_for_all<'a>(
-        &self,
-        mut packets: impl Iterator<Item = &'a [u8]> + Clone,
-    ) -> Option<PolicyIndex> {
-        match packets.clone().next()?.first()? >> 4 {
-            4 => {
-                let rule = self.v4.list.first().filter(|rule| rule.is_plain())?;
-                // Such a rule is most often the only one: nothing but the header's own shape is asked.
-                let all = if rule.is_everything() {
-                    packets.all(|packet| packet.first_chunk().is_some_and(is_common4))
-                } else {
-                    packets.all(|packet| packet.first_chunk().is_some_and(|head| rule.takes4(head)))
-                };
-                all.then_some(rule.policy)
-            }
-            _ => {
-                let rule = self.v6.list.first().filter(|rule| rule.is_plain())?;
-                let all = packets.all(|packet| packet.first_chunk().is_some_and(|head| rule.takes6(head)));
-                all.then_some(rule.policy)
-            }
-        }
+    pub fn first_for_all<'a>(&self, packets: impl Iterator<Item = &'a [u8]> + Clone) -> Option<PolicyIndex> {
+        let first = self.first(packets.clone().next()?)?;
+        first.is_for_all(packets).then_some(first.policy())
+    }
+
+    /// The first rule of the packet's family, if it is plain enough to be asked about a whole batch.
+    #[inline]
+    pub fn first(&self, packet: &[u8]) -> Option<First<'_>> {
+        let plain = match packet.first()? >> 4 {
+            4 => Plain::V4(self.v4.list.first().filter(|rule| rule.is_plain())?),
+            _ => Plain::V6(self.v6.list.first().filter(|rule| rule.is_plain())?),
+        };
+        Some(First(plain))
     }
 
     /// What is kept for each family, IPv4 first.
@@ -236,6 +239,42 @@ impl RuleSet {
     fn find_uncommon(&self, packet: &[u8]) -> Option<Option<PolicyIndex>> {
         Flow::of_any(packet).map(|flow| self.find(&flow))
     }
+}
+
+impl First<'_> {
+    pub fn policy(self) -> PolicyIndex {
+        match self.0 {
+            Plain::V4(rule) => rule.policy,
+            Plain::V6(rule) => rule.policy,
+        }
+    }
+
+    /// Whether it matches each of `packets`; `false` says only that they have to be asked about one by one. No
+    /// packet is taken out of `packets` behind the first that says so.
+    #[inline(always)]
+    pub fn is_for_all<'p>(self, packets: impl Iterator<Item = &'p [u8]>) -> bool {
+        match self.0 {
+            // Such a rule is most often the only one: nothing but the header's own shape is asked.
+            Plain::V4(rule) if rule.is_everything() => all(packets, is_common4),
+            Plain::V4(rule) => all(packets, |head| rule.takes4(head)),
+            Plain::V6(rule) => all(packets, |head| rule.takes6(head)),
+        }
+    }
+}
+
+/// Whether each packet has a header that will do. A loop, and no `Iterator::all`: what `packets` does on its way
+/// is then part of it, and counts in registers.
+#[inline(always)]
+fn all<'p, const N: usize>(
+    packets: impl Iterator<Item = &'p [u8]>,
+    will_do: impl Fn(&[u8; N]) -> bool,
+) -> bool {
+    for packet in packets {
+        if !packet.first_chunk().is_some_and(&will_do) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Whether packets of the flow's protocol have what its transport says: the classifier knows no others.

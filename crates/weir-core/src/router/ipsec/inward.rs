@@ -19,7 +19,7 @@ use crate::router::{Breath, Router};
 use crate::tables::Tables;
 use crate::verdict::Reason;
 use crate::wire::ethernet::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, HEADER_LEN as ETHERNET};
-use crate::wire::protocol;
+use crate::wire::{get16, protocol};
 
 /// What becomes of a frame before it is routed.
 #[derive(Clone, Copy)]
@@ -66,6 +66,8 @@ impl<B: Buffer> Router<B> {
         let mut asked = Asked { places: [0; BATCH], len: 0 };
         // Packets of one SA come in a row: the last key found is asked first.
         let mut last = None;
+        // Packets with the key of the one before.
+        let mut alike = 0;
         for (at, frame) in batch.frames().iter().enumerate() {
             if frame.device != ingress.device {
                 stay &= self.ask_in_clear(guard, &mut asked, batch.frames(), &mut fates);
@@ -73,11 +75,12 @@ impl<B: Buffer> Router<B> {
                 guard = rules::guard(ipsec, ingress.port, Direction::In);
             }
             let data = frame.data();
-            if may_be_esp(data)
+            if may_be_esp(data, &ipsec.udp_ports)
                 && let Some(key) = esp::esp_of(&data[ETHERNET..], &ipsec.udp_ports)
                 && is_common(&ingress, &self.own, data)
                 && (last == Some(key) || ipsec.sad.find(key.0, key.1).is_some())
             {
+                alike += usize::from(last == Some(key));
                 last = Some(key);
                 fates[at] = Fate::Open(key);
                 stay = false;
@@ -86,8 +89,11 @@ impl<B: Buffer> Router<B> {
             }
         }
         stay &= self.ask_in_clear(guard, &mut asked, batch.frames(), &mut fates);
-        if !stay {
-            self.part(tables, batch, &fates, pool);
+        match last {
+            _ if stay => {}
+            // All but the first: then it is all of them.
+            Some(key) if alike + 1 == batch.len() => self.take_all(tables, batch, key, pool),
+            _ => self.part(tables, batch, &fates, pool),
         }
     }
 
@@ -154,6 +160,28 @@ impl<B: Buffer> Router<B> {
         }
         ask.tally.settle(spd, Direction::In);
         stay
+    }
+
+    /// Takes out a batch that is ESP of one SA; does what [`Router::part`] does.
+    fn take_all(&mut self, tables: &Tables, batch: &mut Batch<B>, key: Key, pool: &mut Pool<B>) {
+        let mut frames = batch.drain();
+        while let Some(device) = frames.as_slice().first().map(|frame| frame.device) {
+            let run = frames.as_slice().iter().take_while(|frame| frame.device == device).count();
+            let mut bytes = 0;
+            for mut frame in frames.by_ref().take(run) {
+                bytes += frame.len() as u64;
+                if unwrap(&mut frame, ETHERNET) {
+                    self.ipsec.sealed.push(key, frame);
+                } else {
+                    self.lose(frame, Reason::IpTruncated, pool);
+                }
+            }
+            let port = tables.devices.get(device.index()).and_then(|d| d.untagged);
+            if let Some(counters) = port.and_then(|port| self.ports.get_mut(port.index())) {
+                counters.rx_packets += run as u64;
+                counters.rx_bytes += bytes;
+            }
+        }
     }
 
     /// Does what was decided about the frames of a batch; those that stay keep their order.
@@ -346,16 +374,20 @@ fn check_policies<B: Buffer>(
     ask.tally.settle(spd, Direction::In);
 }
 
-/// ESP, or UDP that may carry it: one look at a field each family has at its own place.
-#[inline]
-fn may_be_esp(data: &[u8]) -> bool {
-    let Some(head) = data.first_chunk::<24>() else { return false };
-    let proto = match u16::from_be_bytes([head[12], head[13]]) {
-        ETHERTYPE_IPV4 => head[ETHERNET + 9],
-        ETHERTYPE_IPV6 => head[ETHERNET + 6],
+/// ESP, or UDP to a port that carries it: one look at fields each family has at its own places, where it has neither
+/// options nor extensions.
+#[inline(always)]
+fn may_be_esp(data: &[u8], udp_ports: &[u16]) -> bool {
+    let Some(head) = data.first_chunk::<{ ETHERNET + 24 }>() else { return false };
+    let (proto, port) = match get16(head, 12) {
+        ETHERTYPE_IPV4 => (head[ETHERNET + 9], get16(head, ETHERNET + 22)),
+        ETHERTYPE_IPV6 => {
+            let port = data.get(ETHERNET + 42..ETHERNET + 44).map_or(0, |port| get16(port, 0));
+            (head[ETHERNET + 6], port)
+        }
         _ => return false,
     };
-    proto == protocol::ESP || proto == protocol::UDP
+    proto == protocol::ESP || (proto == protocol::UDP && udp_ports.contains(&port))
 }
 
 /// Puts the filler of a point-to-point port before an IP packet.

@@ -103,21 +103,23 @@ impl<B: Buffer> Router<B> {
         })
     }
 
-    /// Sends outer packets, counted as sent; empties `run`.
+    /// Sends outer packets, counted as sent; empties `run`. Without an `mtu` all of them are known to fit.
     pub(super) fn send_outer(
         &mut self,
         breath: &mut Breath<'_, B>,
         gate: &mut Gate<B>,
         way: &Way<'_>,
-        mtu: u16,
+        mtu: Option<u16>,
         run: &mut Vec<Frame<B>>,
     ) {
         if let Way::Next(next) = *way
             && next.vlan.is_none()
-            && run.iter().all(|frame| frame.len() <= usize::from(mtu) && frame.start() >= ETHERNET)
+            && mtu.is_none_or(|mtu| run.iter().all(|frame| frame.len() <= usize::from(mtu)))
+            && run.iter().all(|frame| frame.start() >= ETHERNET)
         {
             return self.send_alike(breath, next, run);
         }
+        let mtu = mtu.unwrap_or(u16::MAX);
         for frame in run.drain(..) {
             let way = way.of_packet(breath.tables, &self.key, frame.data());
             self.send_one(breath, gate, way, mtu, frame);

@@ -17,7 +17,7 @@ use super::ask::{Said, count};
 use super::rules::{self, Outward};
 use super::{Gate, packet_len};
 use crate::ipsec::esp::{self, Outcome};
-use crate::ipsec::spd::{Found, PolicyIndex, Question};
+use crate::ipsec::spd::{First, Found, PolicyIndex, Question};
 use crate::ipsec::{Direction, Mode, Sa, SaId, Spd, Tunnel, pmtu};
 use crate::packet::{BATCH, Buffer, DeviceId, Frame};
 use crate::router::{Breath, Router};
@@ -61,6 +61,53 @@ enum Fate {
     Lost(Reason),
 }
 
+/// What taking off link headers has shown of a run.
+#[derive(Clone, Copy, Debug)]
+struct Bare {
+    /// Bytes of the link header each had.
+    header: usize,
+    packets: usize,
+    /// Without link headers, like `longest`.
+    bytes: u64,
+    longest: usize,
+}
+
+impl Bare {
+    fn of(header: usize) -> Bare {
+        Bare { header, packets: 0, bytes: 0, longest: 0 }
+    }
+
+    /// Of frames that each have such a header, as every frame in a queue does.
+    #[inline(always)]
+    fn all<B: Buffer>(run: &mut [Frame<B>], header: usize) -> Bare {
+        let mut bare = Bare::of(header);
+        run.iter_mut().for_each(|frame| {
+            bare.take(frame);
+        });
+        bare
+    }
+
+    /// Takes off a frame's link header; `false`, and all is as it was, where it is shorter than that.
+    #[inline(always)]
+    fn take<B: Buffer>(&mut self, frame: &mut Frame<B>) -> bool {
+        let has = frame.shrink_front(self.header);
+        if has {
+            self.packets += 1;
+            self.bytes += frame.len() as u64;
+            self.longest = self.longest.max(frame.len());
+        }
+        has
+    }
+
+    /// Undoes it.
+    #[cold]
+    fn put_back<B: Buffer>(self, run: &mut [Frame<B>]) {
+        for frame in run.iter_mut().take(self.packets) {
+            let _ = frame.grow_front(self.header);
+        }
+    }
+}
+
 impl<B: Buffer> Router<B> {
     /// Seals what is in `gate.run`, the queue of a tunnel.
     pub(super) fn empty_tunnel(&mut self, breath: &mut Breath<'_, B>, gate: &mut Gate<B>, tunnel: &Tunnel) {
@@ -68,27 +115,57 @@ impl<B: Buffer> Router<B> {
             Ok(sa) => sa,
             Err(reason) => return self.lose_queue(breath, gate, reason),
         };
-        for frame in &mut gate.run {
-            // Every frame in a queue was given a link header.
-            let _ = frame.shrink_front(ETHERNET);
-        }
-        self.seal_run(breath, gate, sa, Some(tunnel.port));
+        let bare = Bare::all(&mut gate.run, ETHERNET);
+        self.seal_run(breath, gate, sa, Some(tunnel.port), bare.longest);
     }
 
     /// Does with what is in `gate.run`, the queue before a guarded port, what the SPD says.
     pub(super) fn empty_guard(&mut self, breath: &mut Breath<'_, B>, gate: &mut Gate<B>, guard: Guard<'_>) {
         let network = gate.run.first().map_or(ETHERNET, |frame| link_len(frame.data()));
-        let (question, ask) = (guard.question, &mut self.ipsec.ask);
-        let packets = gate.run.iter().map(|frame| frame.behind(network));
+        let question = guard.question;
         // What is no IP packet, and neighbour discovery, is never what the first rule decides about.
-        let found = match ask.lookup.first(question, packets) {
-            Some(policy) => Some(Some(policy)),
-            None => ask.each(question, gate.run.iter().map(|frame| packet(frame, network))).flatten(),
+        let first = gate.run.first().and_then(|frame| question.rules().first(frame.behind(network)));
+        let fate_of = |first: First<'_>| fate(question.spd, self.worker, Some(Some(first.policy()))).1;
+        let found = match first.map(|first| (first, fate_of(first))) {
+            Some((first, Fate::Seal(sender))) => {
+                if self.protect_all(breath, gate, guard, network, (first, sender)) {
+                    return;
+                }
+                None
+            }
+            Some(_) => {
+                let packets = gate.run.iter().map(|frame| frame.behind(network));
+                self.ipsec.ask.lookup.first(question, packets).map(Some)
+            }
+            None => None,
         };
-        match found {
+        let packets = gate.run.iter().map(|frame| packet(frame, network));
+        match found.or_else(|| self.ipsec.ask.each(question, packets).flatten()) {
             Some(found) => self.do_all(breath, gate, guard, network, Some(found)),
             None => self.do_each(breath, gate, guard, network),
         }
+    }
+
+    /// Seals all of `gate.run` if the first rule, whose SA it is, is the answer for each packet: the link headers
+    /// go while the rule is asked, one walk for both. If it is not, all is as it was.
+    fn protect_all(
+        &mut self,
+        breath: &mut Breath<'_, B>,
+        gate: &mut Gate<B>,
+        guard: Guard<'_>,
+        network: usize,
+        (first, sender): (First<'_>, Sender),
+    ) -> bool {
+        let mut bare = Bare::of(network);
+        let packets = gate.run.iter_mut().map(|frame| if bare.take(frame) { frame.data() } else { &[] });
+        let is_for_all = first.is_for_all(packets);
+        let packets = gate.run.iter().map(|frame| frame.data());
+        if is_for_all && self.ipsec.ask.lookup.count_first(guard.question, packets, first.policy()) {
+            self.protect(breath, gate, guard, sender, Some(first.policy()), bare);
+            return true;
+        }
+        bare.put_back(&mut gate.run);
+        false
     }
 
     /// Does the same with all of `gate.run`, frames with link headers of `network` bytes.
@@ -106,7 +183,10 @@ impl<B: Buffer> Router<B> {
             count(guard.question.spd, Direction::Out, policy, gate.run.len() as u64, bytes);
         }
         match (fate, breath.out.tx.get_mut(guard.device.index())) {
-            (Fate::Seal(sender), _) => self.protect(breath, gate, guard, network, sender, policy),
+            (Fate::Seal(sender), _) => {
+                let bare = Bare::all(&mut gate.run, network);
+                self.protect(breath, gate, guard, sender, policy, bare);
+            }
             (Fate::Lost(reason), _) => self.lose_queue(breath, gate, reason),
             (Fate::Pass, None) => self.lose_queue(breath, gate, Reason::PortDown),
             (Fate::Pass, Some(ring)) => {
@@ -150,49 +230,57 @@ impl<B: Buffer> Router<B> {
         self.ipsec.ask.found = found;
         gate.run = queue;
         while let Some(sender) = gate.by_sender.next(&mut gate.run) {
-            self.protect(breath, gate, guard, network, sender, None);
+            let bare = Bare::all(&mut gate.run, network);
+            self.protect(breath, gate, guard, sender, None, bare);
         }
     }
 
-    /// Seals `gate.run`, frames with link headers of `network` bytes, and counts it for `policy`, if that was
-    /// not done before.
+    /// Seals `gate.run`, IP packets whose link headers are off, and counts it for `policy`, if that was not done
+    /// before.
     fn protect(
         &mut self,
         breath: &mut Breath<'_, B>,
         gate: &mut Gate<B>,
         guard: Guard<'_>,
-        network: usize,
         sender: Sender,
         policy: Option<PolicyIndex>,
+        bare: Bare,
     ) {
         let spd = guard.question.spd;
         let sas = spd.policy(sender.policy).map_or(&[][..], |policy| &policy.out);
         let sa = match rules::sender(sas, self.worker) {
             Ok(sa) => sa,
-            Err(reason) => return self.lose_queue(breath, gate, reason),
+            Err(reason) => {
+                bare.put_back(&mut gate.run);
+                return self.lose_queue(breath, gate, reason);
+            }
         };
-        let mut bytes = 0;
-        for frame in &mut gate.run {
-            bytes += frame.len() as u64;
-            let _ = frame.shrink_front(network);
-        }
-        let packets = gate.run.len() as u64;
+        let packets = bare.packets as u64;
         // They do not leave by this port as they are; where the sealed packet leaves it counts.
         if let Some(counters) = self.ports.get_mut(guard.port.index()) {
             counters.tx_packets -= packets;
-            counters.tx_bytes -= bytes;
+            counters.tx_bytes -= bare.bytes + packets * bare.header as u64;
         }
-        count(spd, Direction::Out, policy, packets, bytes - packets * network as u64);
-        self.seal_run(breath, gate, sa, None);
+        count(spd, Direction::Out, policy, packets, bare.bytes);
+        self.seal_run(breath, gate, sa, None, bare.longest);
     }
 
-    /// Seals `gate.run`, IP packets counted as sent, and sends the outer packets. `tunnel` is the port whose
-    /// counters have them too.
-    fn seal_run(&mut self, breath: &mut Breath<'_, B>, gate: &mut Gate<B>, sa: &Sa, tunnel: Option<PortId>) {
+    /// Seals `gate.run`, IP packets counted as sent, none in a window longer than `longest`, and sends the outer
+    /// packets. `tunnel` is the port whose counters have them too.
+    fn seal_run(
+        &mut self,
+        breath: &mut Breath<'_, B>,
+        gate: &mut Gate<B>,
+        sa: &Sa,
+        tunnel: Option<PortId>,
+        longest: usize,
+    ) {
         let way = self.way_out(breath.tables, sa.params.destination);
         let outer_mtu = pmtu::of(sa, breath.now, way.mtu(breath.tables));
         let room = usize::from(esp::inner_mtu(sa, outer_mtu));
-        if gate.run.iter().any(|frame| packet_len(frame.data()) > room) {
+        // A window may end behind its packet: then each is looked at.
+        let all_fit = longest <= room;
+        if !all_fit && gate.run.iter().any(|frame| packet_len(frame.data()) > room) {
             self.make_fit(breath, gate, sa, tunnel, outer_mtu);
         }
         let mut run = std::mem::take(&mut gate.run);
@@ -204,15 +292,12 @@ impl<B: Buffer> Router<B> {
             if run.len() > BATCH {
                 rest.extend(run.drain(BATCH..));
             }
-            for (len, frame) in gate.lens.iter_mut().zip(&run) {
-                *len = frame.len() as u16;
-            }
             let outcomes = &mut gate.outcomes[..run.len()];
-            esp::seal(sa, breath.now, &mut run, outcomes);
-            if outcomes.iter().any(|&outcome| outcome != Outcome::Done) {
+            if esp::seal(sa, breath.now, &mut run, outcomes) < run.len() {
                 self.lose_unsealed(breath, gate, &mut run, tunnel);
             }
-            self.send_outer(breath, gate, &way, outer_mtu, &mut run);
+            let mtu = if all_fit { None } else { Some(outer_mtu) };
+            self.send_outer(breath, gate, &way, mtu, &mut run);
             std::mem::swap(&mut run, &mut rest);
         }
         gate.next = rest;
@@ -236,7 +321,8 @@ impl<B: Buffer> Router<B> {
         for frame in run.extract_if(.., unsealed) {
             let index = at.get() - 1;
             if let Outcome::Lost(reason) = gate.outcomes[index] {
-                self.lose_packet(breath, frame, gate.lens[index].into(), tunnel, reason);
+                let len = frame.len();
+                self.lose_packet(breath, frame, len, tunnel, reason);
             }
         }
     }
