@@ -234,6 +234,10 @@ impl<B: Buffer> Router<B> {
             } else {
                 out.tx[usize::from(place)].extend(frames.by_ref().take(run));
                 self.ledger.forwarded += run as u64;
+                #[cfg(feature = "ipsec")]
+                if tables.ipsec.is_some() && self.stage.is_all_ipv4() {
+                    self.ipsec.note_common(place, run);
+                }
             }
         }
     }

@@ -128,6 +128,12 @@ impl Stage {
         }
     }
 
+    /// Whether every common frame of the batch is IPv4, and so has a header without options.
+    #[cfg(feature = "ipsec")]
+    pub fn is_all_ipv4(&self) -> bool {
+        self.count6 == 0
+    }
+
     /// Finds each common frame's adjacency and rewrites the frame for it; sets [`Stage::place`].
     pub fn rewrite<B: Buffer>(
         &mut self,

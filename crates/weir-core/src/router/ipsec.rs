@@ -90,6 +90,9 @@ pub(super) struct Scratch<B> {
     reassembly: Reassembly<B>,
     pub ask: Ask,
     ended: Vec<Ended<B>>,
+    /// By device: frames with an IPv4 header without options that the fast path put into its queue since it was
+    /// emptied. Where that is all of them, a rule for every packet need not look at one.
+    common: Vec<usize>,
 }
 
 impl<B: Buffer> Scratch<B> {
@@ -101,6 +104,15 @@ impl<B: Buffer> Scratch<B> {
             reassembly: Reassembly::new(),
             ask: Ask::new(),
             ended: Vec::new(),
+            common: Vec::new(),
+        }
+    }
+
+    /// `count` frames with such a header are in the queue of `device`.
+    #[inline]
+    pub fn note_common(&mut self, device: u16, count: usize) {
+        if let Some(common) = self.common.get_mut(usize::from(device)) {
+            *common += count;
         }
     }
 
@@ -203,6 +215,8 @@ impl<B: Buffer> Router<B> {
         }
         let gate = self.ipsec.gate.get_or_insert_with(|| Box::new(Gate::new()));
         let queues = ipsec.queues.iter().enumerate().map(|(i, &queue)| (DeviceId(i as u16), queue));
+        self.ipsec.common.clear();
+        self.ipsec.common.resize(tables.devices.len(), 0);
         gate.queues.clear();
         gate.queues.extend(queues.filter(|&(_, queue)| queue != Queue::Hardware));
     }
@@ -220,6 +234,7 @@ impl<B: Buffer> Router<B> {
                 }
                 idle = false;
                 std::mem::swap(ring, &mut gate.run);
+                let common = self.ipsec.common.get_mut(device.index()).map_or(0, std::mem::take);
                 match queue {
                     _ if round == NESTING => self.lose_queue(breath, gate, Reason::TunnelNesting),
                     Queue::Tunnel(id) => match ipsec.tunnels.get(usize::from(id.0)) {
@@ -228,7 +243,7 @@ impl<B: Buffer> Router<B> {
                     },
                     Queue::Guard { spd, port, device } => match rules::question(ipsec, spd, Direction::Out) {
                         Some(question) => {
-                            self.empty_guard(breath, gate, Guard { question, port, device });
+                            self.empty_guard(breath, gate, Guard { question, port, device, common });
                         }
                         None => self.lose_queue(breath, gate, Reason::PortDown),
                     },

@@ -249,6 +249,11 @@ impl First<'_> {
         }
     }
 
+    /// Whether it matches every IPv4 packet whose header has no options and has a length that covers it.
+    pub fn is_for_every_ipv4(self) -> bool {
+        matches!(self.0, Plain::V4(rule) if rule.is_everything())
+    }
+
     /// Whether it matches each of `packets`; `false` says only that they have to be asked about one by one. No
     /// packet is taken out of `packets` behind the first that says so.
     #[inline(always)]

@@ -38,6 +38,8 @@ pub(super) struct Guard<'a> {
     pub question: Question<'a>,
     pub port: PortId,
     pub device: DeviceId,
+    /// Frames in the queue that are known to have an IPv4 header without options.
+    pub common: usize,
 }
 
 /// The SA a policy's packets leave by; the policy is one of those that share it.
@@ -157,8 +159,13 @@ impl<B: Buffer> Router<B> {
         (first, sender): (First<'_>, Sender),
     ) -> bool {
         let mut bare = Bare::of(network);
-        let packets = gate.run.iter_mut().map(|frame| if bare.take(frame) { frame.data() } else { &[] });
-        let is_for_all = first.is_for_all(packets);
+        let is_for_all = if guard.common == gate.run.len() && first.is_for_every_ipv4() {
+            bare = Bare::all(&mut gate.run, network);
+            true
+        } else {
+            let packets = gate.run.iter_mut().map(|frame| if bare.take(frame) { frame.data() } else { &[] });
+            first.is_for_all(packets)
+        };
         let packets = gate.run.iter().map(|frame| frame.data());
         if is_for_all && self.ipsec.ask.lookup.count_first(guard.question, packets, first.policy()) {
             self.protect(breath, gate, guard, sender, Some(first.policy()), bare);
