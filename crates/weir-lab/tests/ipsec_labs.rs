@@ -61,11 +61,16 @@ fn sizes_modes_and_policies_run_in_both_directions() {
     }
 }
 
+/// A mean of slices, each of which is 100 to the last bit or nearly.
+fn assert_all(percent: f64, what: &str) {
+    assert!((percent - 100.0).abs() < 1e-9, "{what}: {percent}");
+}
+
 #[test]
 fn unused_ipsec_is_measured_in_processes_and_the_build_without_is_named_if_it_is_not_there() {
     let (folder, results) = measured("question-unused-ipsec");
     let beside = results.outcome("spd-inet").expect("it ran");
-    assert_eq!(beside.further["spd_scanned_percent"].median, 100.0, "every packet asks, and nothing matches");
+    assert_all(beside.further["spd_scanned_percent"].median, "every packet asks, and nothing matches");
     assert!(beside.notes.iter().any(|n| n.contains("in a process of its own")), "{:?}", beside.notes);
     let without = results.skipped.iter().find(|s| s.configuration == "without-inet");
     match without {
@@ -90,8 +95,7 @@ fn depth_of_the_match_has_its_table_and_every_lookup_answers() {
         let outcome = results.outcome(name).expect("it ran");
         outcome.further.get(&format!("spd_{who}_percent")).map_or(0.0, |s| s.median)
     };
-    // A mean of slices, each of which is 100 to the last bit or nearly.
-    let all = |name: &str, who: &str| assert!((share(name, who) - 100.0).abs() < 1e-9, "{name}: {who}");
+    let all = |name: &str, who: &str| assert_all(share(name, who), &format!("{name}: {who}"));
     all("null-in-linear-1000", "scanned");
     all("null-in-classifier-1000", "classified");
     assert!(share("gcm-out-cache-1000", "hit") > 0.0, "twenty flows in 4,096 buckets");
