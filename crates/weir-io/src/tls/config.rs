@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ResolvesServerCert;
 use rustls::{
@@ -45,6 +47,8 @@ pub enum Trust {
     Roots(RootCertStore),
     /// Anyone: for labs, and where the key of the relay is known by other means.
     Anyone,
+    /// Anyone, and what its certificate signed is not verified: for loads on servers that the load has started itself.
+    Unverified,
 }
 
 /// What a client offers: all of it by default.
@@ -68,18 +72,36 @@ pub fn client_config(trust: Trust, options: &ClientOptions) -> Result<ClientConf
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(versions)?;
     let mut config = match trust {
         Trust::Roots(roots) => builder.with_root_certificates(roots).with_no_client_auth(),
-        Trust::Anyone => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
-            .with_no_client_auth(),
+        Trust::Anyone | Trust::Unverified => {
+            let signatures = matches!(trust, Trust::Anyone);
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Anyone { provider, signatures }))
+                .with_no_client_auth()
+        }
     };
     config.enable_secret_extraction = true;
     Ok(config)
 }
 
-/// Takes every certificate whose key signed the handshake.
+/// Takes every certificate: with `signatures`, if its key signed the handshake.
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct Anyone {
+    provider: Arc<CryptoProvider>,
+    signatures: bool,
+}
+
+impl Anyone {
+    fn verified(
+        &self,
+        by: impl FnOnce(&WebPkiSupportedAlgorithms) -> Result<HandshakeSignatureValid, rustls::Error>,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        match self.signatures {
+            true => by(&self.provider.signature_verification_algorithms),
+            false => Ok(HandshakeSignatureValid::assertion()),
+        }
+    }
+}
 
 impl ServerCertVerifier for Anyone {
     fn verify_server_cert(
@@ -99,7 +121,7 @@ impl ServerCertVerifier for Anyone {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        self.verified(|known| verify_tls12_signature(message, certificate, signature, known))
     }
 
     fn verify_tls13_signature(
@@ -108,10 +130,10 @@ impl ServerCertVerifier for Anyone {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        self.verified(|known| verify_tls13_signature(message, certificate, signature, known))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

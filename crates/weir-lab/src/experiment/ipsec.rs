@@ -247,7 +247,6 @@ pub fn refuse(c: &Configuration) -> Result<(), String> {
     match (in_memory, &c.ipsec, &c.build) {
         (false, Some(_), _) if !of_vpp => refused("ipsec"),
         (false, _, Some(_)) => refused("build"),
-        (true, Some(p), _) => refuse_spd(c, p),
         _ if c.topology != Topology::Memory && c.workload.flows > FLOWS_MAX => Err(format!(
             "configuration {}: {} flows, expected {FLOWS_MAX} at most where packets carry a mark: lower `flows`, or use \
              topology = \"memory\"",

@@ -70,8 +70,8 @@ pub struct Weir {
 pub fn program() -> Option<PathBuf> {
     let own = std::env::current_exe().ok();
     // Tests and examples of a build lie one folder deeper.
-    let beside = own.iter().flat_map(|own| own.ancestors().skip(1).take(2)).map(|folder| folder.join("weir"));
-    let mut beside = beside;
+    let mut beside =
+        own.iter().flat_map(|own| own.ancestors().skip(1).take(2)).map(|folder| folder.join("weir"));
     beside.find(|candidate| candidate.is_file()).or_else(|| peer::on_path("weir"))
 }
 

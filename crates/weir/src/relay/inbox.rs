@@ -25,23 +25,14 @@ pub struct Inbox {
 
 impl Inbox {
     pub fn tell(&self, told: Told) {
-        let mut all = self.open();
-        let was_empty = all.is_empty();
-        all.push(told);
-        drop(all);
-        self.wake_if(was_empty);
+        self.put(|all| all.push(told));
     }
 
     /// Leaves `told` empty.
     pub fn tell_all(&self, told: &mut Vec<Told>) {
-        if told.is_empty() {
-            return;
+        if !told.is_empty() {
+            self.put(|all| all.append(told));
         }
-        let mut all = self.open();
-        let was_empty = all.is_empty();
-        all.append(told);
-        drop(all);
-        self.wake_if(was_empty);
     }
 
     /// Waits until something was told, and takes all of it into `told`, which is empty. Always from the same thread.
@@ -61,7 +52,12 @@ impl Inbox {
         }
     }
 
-    fn wake_if(&self, was_empty: bool) {
+    fn put(&self, add: impl FnOnce(&mut Vec<Told>)) {
+        let mut all = self.open();
+        let was_empty = all.is_empty();
+        add(&mut all);
+        // Woken under the lock it would find it held.
+        drop(all);
         // A registrar that does not read yet finds what was told before it first parks.
         if was_empty && let Some(registrar) = self.registrar.get() {
             registrar.unpark();

@@ -255,7 +255,8 @@ impl SpdTable {
     /// What becomes of packets no rule matches.
     pub fn set_default(&mut self, default: Action) {
         if self.default != default {
-            (self.default, self.fate, self.changed) = (default, [Fate::Other; 2], true);
+            self.default = default;
+            self.renew();
         }
     }
 
@@ -265,7 +266,7 @@ impl SpdTable {
         self.changed = true;
     }
 
-    /// The next snapshot has new epochs, as other caches ask for.
+    /// The next snapshot has new epochs, as other caches and another default ask for.
     pub fn renew(&mut self) {
         (self.fate, self.changed) = ([Fate::Other; 2], true);
     }

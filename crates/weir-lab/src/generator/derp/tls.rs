@@ -8,11 +8,10 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use weir_io::tls::{ClientOptions, Handshake, Progress, Session, Trust, client_config, server_config};
 
 /// Messages a handshake takes each way, at most, before it is given up.
@@ -24,10 +23,8 @@ pub struct Trusting(Arc<ClientConfig>);
 
 impl Trusting {
     pub fn new() -> io::Result<Trusting> {
-        let mut config = client_config(Trust::Anyone, &ClientOptions::default()).map_err(odd)?;
+        let mut config = client_config(Trust::Unverified, &ClientOptions::default()).map_err(odd)?;
         config.resumption = Resumption::disabled();
-        let schemes = config.crypto_provider().signature_verification_algorithms.supported_schemes();
-        config.dangerous().set_certificate_verifier(Arc::new(Blind(schemes)));
         Ok(Trusting(Arc::new(config)))
     }
 
@@ -37,45 +34,6 @@ impl Trusting {
 
     /// As rustls has it, for a question now and then.
     pub fn config(&self) -> Arc<ClientConfig> {
-        self.0.clone()
-    }
-}
-
-/// Verifies nothing; says the schemes that are supported.
-#[derive(Debug)]
-struct Blind(Vec<SignatureScheme>);
-
-impl ServerCertVerifier for Blind {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.clone()
     }
 }

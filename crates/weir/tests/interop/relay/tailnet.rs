@@ -188,8 +188,8 @@ impl Node {
         (output.status.success(), String::from_utf8_lossy(&said).into_owned())
     }
 
-    /// Asks for a new map when this node was not told the other's home: headscale loses one of two changes that come
-    /// at once on a busy machine, and a packet to nowhere is no relay's to deliver.
+    /// Asks for a new map when this node was not told the other's home, as may happen on a busy machine: a packet to
+    /// nowhere is no relay's to deliver.
     pub fn learn_home(&self, other: &Node) {
         let status = self.status();
         let mut peers = status["Peer"].as_object().into_iter().flat_map(|peers| peers.values());
