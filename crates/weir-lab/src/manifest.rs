@@ -20,6 +20,10 @@ use crate::experiment::Experiment;
 use crate::model::{LabError, Subject, Topology};
 use crate::subject::peer;
 
+mod priority;
+
+pub use priority::Priority;
+
 /// Of `manifest.json`.
 pub const FORMAT: u32 = 1;
 
@@ -92,6 +96,9 @@ pub struct Machine {
     pub tsc_hz: Option<u64>,
     /// Work of others in the last minute, in CPUs, when the campaign began.
     pub load_1min: Option<f64>,
+    /// Absent from campaigns of before it was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
     /// Tool → first line of its version.
     pub tools: BTreeMap<String, String>,
 }
@@ -239,6 +246,7 @@ impl Machine {
             clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             tsc_hz: tsc_hz(),
             load_1min: line("/proc/loadavg").and_then(|l| l.split(' ').next()?.parse().ok()),
+            priority: Priority::observe(),
             tools: tools(),
         }
     }

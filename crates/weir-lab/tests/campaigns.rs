@@ -31,6 +31,23 @@ fn measured(folder: &Folder, stop: &std::sync::atomic::AtomicBool) -> Results {
 }
 
 #[test]
+fn a_priority_programs_do_not_have_is_in_the_manifest_and_doubted() {
+    let folder = Folder::absent("priority");
+    measured(&folder, &false.into());
+    let path = folder.0.join("manifest.json");
+    let text = fs::read_to_string(&path).expect("written");
+    let mut manifest: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert!(manifest["machine"]["priority"]["nice"].is_i64(), "{}", manifest["machine"]);
+    let mut doubts = |group: i64| {
+        manifest["machine"]["priority"] = serde_json::json!({"nice": 0, "group_nice": group, "policy": 0});
+        fs::write(&path, manifest.to_string()).expect("space");
+        let (_, results) = derive(&folder.0).expect("a campaign");
+        results.warnings.iter().filter(|d| d.sentence.contains("scheduling priority")).count()
+    };
+    assert_eq!((doubts(0), doubts(-15), doubts(5)), (0, 1, 1));
+}
+
+#[test]
 fn every_shipped_experiment_is_valid_and_has_smoke_values() {
     let mut count = 0;
     for entry in fs::read_dir(root().join("labs")).expect("labs").flatten() {

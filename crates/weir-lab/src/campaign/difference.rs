@@ -39,6 +39,9 @@ pub fn machines(then: &Machine, now: &Machine) -> Vec<String> {
     d.of("distribution", &then.distribution, &now.distribution);
     d.of("huge pages", &then.transparent_huge_pages, &now.transparent_huge_pages);
     d.of("clock source", &then.clocksource, &now.clocksource);
+    if then.priority.is_some() {
+        d.of("priority", &then.priority, &now.priority);
+    }
     let names =
         then.mitigations.keys().chain(now.mitigations.keys().filter(|k| !then.mitigations.contains_key(*k)));
     for name in names {

@@ -27,6 +27,7 @@ pub fn all() -> Vec<Finding> {
         governor(&machine),
         turbo(&machine),
         load(&machine),
+        priority(&machine),
         huge_pages(&machine),
         clocks(&machine),
         sleep(),
@@ -171,6 +172,22 @@ fn load(m: &Machine) -> Finding {
             finding("load", State::Good, format!("{load:.2} CPUs in the last minute"), "the machine is calm")
         }
         None => finding("load", State::Note, "not said by this kernel", "noise warnings in reports tell"),
+    }
+}
+
+fn priority(m: &Machine) -> Finding {
+    match m.priority {
+        Some(usual) if usual.is_usual() => {
+            finding("priority", State::Good, usual.to_string(), "the kernel's own threads get their turn")
+        }
+        Some(other) => finding(
+            "priority",
+            State::Note,
+            other.to_string(),
+            "a raised one keeps the kernel's threads from their packets, a lowered one waits for others",
+        )
+        .remedy("start it without `nice` or `chrt`; `echo 0 > /proc/self/autogroup` in the session"),
+        None => finding("priority", State::Note, "not said by this kernel", "assumed to be the usual one"),
     }
 }
 

@@ -364,6 +364,9 @@ pub fn facts(manifest: &Manifest) -> Vec<(&str, String)> {
         ("weir-lab", format!("{} ({commit}), {}, {}, {}", b.version, b.rustc, b.profile, b.flags)),
         ("command", manifest.argv.join(" ")),
     ];
+    if let Some(priority) = m.priority {
+        facts.insert(facts.len() - 3, ("priority", priority.to_string()));
+    }
     for (part, m) in &manifest.machines {
         let distribution = m.distribution.as_deref().unwrap_or("distribution not said");
         let what = format!("{}, {} cores, Linux {}, {distribution}", m.cpu, m.cores, m.kernel);

@@ -21,6 +21,9 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
     if !manifest.build.optimised() {
         found.push(Warning::NotOptimised);
     }
+    if let Some(priority) = manifest.machine.priority.filter(|p| !p.is_usual()) {
+        found.push(Warning::Priority { priority: priority.to_string() });
+    }
     if results.quick {
         found.push(Warning::SmokeValues);
     }

@@ -16,6 +16,10 @@ pub const NOISY_PERCENT: f64 = 5.0;
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Warning {
     NotOptimised,
+    /// Everything the lab started had another scheduling priority than programs have.
+    Priority {
+        priority: String,
+    },
     SmokeValues,
     Interrupted {
         missing: usize,
@@ -110,6 +114,11 @@ impl Warning {
             Warning::NotOptimised => {
                 "weir-lab was built without optimisation: its figures say nothing about speed".into()
             }
+            Warning::Priority { priority } => {
+                format!(
+                    "ran with another scheduling priority than programs have ({priority}): what is raised keeps the kernel's own threads from their packets"
+                )
+            }
             Warning::SmokeValues => {
                 "smoke values (--quick) were used: the windows are too short for a verdict".into()
             }
@@ -177,6 +186,7 @@ impl Warning {
     pub fn remedy(&self) -> String {
         match self {
             Warning::NotOptimised => "build with `cargo build --release`",
+            Warning::Priority { .. } => "start it without `nice` or `chrt`, from a session of nice 0 (`cat /proc/self/autogroup`)",
             Warning::SmokeValues => "run again without --quick",
             Warning::Interrupted { .. } => {
                 "`weir-lab resume` on the campaign's folder measures them, or take the wider intervals"
