@@ -51,6 +51,23 @@ fn the_ceiling_is_pairs_without_a_relay() {
 }
 
 #[test]
+fn no_side_paces_its_sends_whatever_the_machine_prefers() {
+    let test = "no_side_paces_its_sends_whatever_the_machine_prefers";
+    if let Some(missing) = place::missing_privilege() {
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
+        return;
+    }
+    let namespace = Namespace::new("relay").expect("a namespace");
+    let key = "/proc/sys/net/ipv4/tcp_congestion_control";
+    // what a new namespace has is the machine's
+    namespace.sysctl("net/ipv4/tcp_congestion_control", "reno").expect("every kernel has it");
+    let said = unpaced(&namespace).expect("it can be read");
+    assert_eq!(said, "tcp: cubic, where this machine has reno");
+    assert_eq!(namespace.read(key).expect("it can be read").trim(), "cubic");
+    assert_eq!(unpaced(&namespace).expect("it can be read"), "tcp: cubic");
+}
+
+#[test]
 fn derper_relays_a_closed_loop_and_a_rate() {
     relays("derper_relays_a_closed_loop_and_a_rate", Subject::Derper, Tls::Off);
 }
