@@ -3,7 +3,9 @@
 //! Promises: aws-lc does the cryptography; TLS 1.2 and 1.3 unless narrowed; keys can be taken over after
 //! the handshake. A server gives no tickets: relay clients keep none, and each costs a record, a key
 //! derivation and memory. It chooses AES-128 with SHA-256 where it can: CPUs have instructions for SHA-256, and a
-//! handshake hashes a lot. Refuses: early data.
+//! handshake hashes a lot. Of the groups for the key exchange the client's first that the server has is taken; our
+//! clients begin with X25519MLKEM768 and have X25519 ready beside it, as Go's and with them Tailscale's do: a server
+//! written in Go asks those again who have not. Refuses: early data.
 
 use std::sync::Arc;
 
@@ -14,8 +16,8 @@ use rustls::crypto::{
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ResolvesServerCert;
 use rustls::{
-    CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
-    SupportedProtocolVersion,
+    CipherSuite, ClientConfig, DigitallySignedStruct, NamedGroup, RootCertStore, ServerConfig,
+    SignatureScheme, SupportedProtocolVersion,
 };
 
 /// What a server prefers, unless the client has no AES: see [`super::for_client`].
@@ -63,6 +65,8 @@ pub struct ClientOptions {
 /// Configuration of a client.
 pub fn client_config(trust: Trust, options: &ClientOptions) -> Result<ClientConfig, rustls::Error> {
     let mut provider = aws_lc_rs::default_provider();
+    // Stable: the rest keeps its order.
+    provider.kx_groups.sort_by_key(|group| group.name() != NamedGroup::X25519MLKEM768);
     if !options.suites.is_empty() {
         provider.cipher_suites.retain(|suite| options.suites.contains(&suite.suite()));
     }

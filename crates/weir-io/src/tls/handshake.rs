@@ -8,10 +8,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::UnbufferedClientConnection;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
-use rustls::{CipherSuite, ClientConfig, CommonState, Error, ProtocolVersion, ServerConfig};
+use rustls::{CipherSuite, ClientConfig, CommonState, Error, NamedGroup, ProtocolVersion, ServerConfig};
 
 use super::session::{Established, Schedule, Session};
 
@@ -31,6 +31,8 @@ pub enum Progress {
 pub struct Facts {
     pub version: ProtocolVersion,
     pub suite: CipherSuite,
+    /// Of the key exchange.
+    pub group: NamedGroup,
 }
 
 /// One side of a handshake.
@@ -119,12 +121,21 @@ impl Handshake {
     /// What was agreed, once it was.
     pub fn facts(&self) -> Option<Facts> {
         let state = self.state();
-        Some(Facts { version: state.protocol_version()?, suite: state.negotiated_cipher_suite()?.suite() })
+        Some(Facts {
+            version: state.protocol_version()?,
+            suite: state.negotiated_cipher_suite()?.suite(),
+            group: state.negotiated_key_exchange_group()?.name(),
+        })
     }
 
     /// The application protocol that was agreed (ALPN).
     pub fn protocol(&self) -> Option<&[u8]> {
         self.state().alpn_protocol()
+    }
+
+    /// What the other side has shown, its own certificate first; nothing before it has.
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        self.state().peer_certificates().unwrap_or_default()
     }
 
     /// Takes the keys. Data that was read and not fetched yet would be lost: it is returned.

@@ -1,8 +1,11 @@
 //! Handshakes and records in memory.
 
-use rustls::{ClientConnection, Connection, ServerConnection};
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::{ClientConnection, Connection, HandshakeKind, NamedGroup, ServerConfig, ServerConnection};
 use weir_io::tls::record::{PLAIN_LIMIT, missing};
-use weir_io::tls::{News, TlsError};
+use weir_io::tls::{Handshake, News, TlsError};
 
 use crate::ends::{
     SUITES, client_config, feed, handshakes, heard, name, pattern, said, sealed, server_config, sessions,
@@ -34,6 +37,29 @@ fn handshake_ends_when_bytes_come_one_at_a_time() {
         assert_eq!((facts.version, facts.suite), (version.version, suite));
         assert_eq!(client.facts(), Some(facts));
     }
+}
+
+#[test]
+fn tls_13_agrees_on_a_key_with_ml_kem_and_nobody_is_asked_again() {
+    let (version, suite) = SUITES[0];
+    let (client, server) = handshakes(version, suite, usize::MAX);
+    for facts in [client.facts(), server.facts()] {
+        assert_eq!(facts.expect("it is over").group, NamedGroup::X25519MLKEM768);
+    }
+    // A server that has never heard of it finds the other share beside it.
+    let certificates = server_config().cert_resolver.clone();
+    let mut provider = aws_lc_rs::default_provider();
+    provider.kx_groups = vec![aws_lc_rs::kx_group::X25519];
+    let classic = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[version])
+        .expect("it has this version")
+        .with_no_client_auth()
+        .with_cert_resolver(certificates);
+    let mut theirs = Connection::from(ServerConnection::new(Arc::new(classic)).expect("a server"));
+    let mut ours = Handshake::client(client_config(version, suite), name()).expect("a client");
+    shake_with(&mut theirs, &mut ours);
+    assert_eq!(ours.facts().expect("it is over").group, NamedGroup::X25519);
+    assert_eq!(theirs.handshake_kind(), Some(HandshakeKind::Full));
 }
 
 #[test]

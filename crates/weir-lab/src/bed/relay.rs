@@ -358,7 +358,8 @@ impl Laid {
     fn connects(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let (cpu, mut reading) = (self.cpus.generator, self.reader());
         let server = client::Server::new(ADDRESS, self.relay.tls.is_on())?;
-        let stay = client::Stay { warm_up: trial.warm_up, window: trial.window };
+        let at_once = self.clients as usize;
+        let stay = client::Stay { at_once, warm_up: trial.warm_up, window: trial.window };
         let (came, reading) = self.namespace.run(move || {
             let came = pin(cpu).and_then(|()| client::come_and_go(&server, 1, stay, || reading.open()));
             reading.close();

@@ -19,8 +19,8 @@ use super::tls::Trusting;
 use super::wire::Wire;
 use crate::model::LabError;
 
-/// On their way at a time: enough to keep a relay busy, far below a listener's backlog.
-pub const AT_ONCE: usize = 32;
+/// On their way at a time, where they are not what is measured: far below a listener's backlog.
+const AT_ONCE: usize = 32;
 /// As the relay's own limit for a step.
 const WITHIN: Nanos = 10_000_000_000;
 /// Descriptors beside those of clients.
@@ -48,19 +48,20 @@ impl Server {
 /// A client's connection, and who it is.
 pub type Client = (Wire, Identity);
 
-/// Dials for whoever `next` names until there is nobody; `done` gets each that is through, in any order, and says
-/// whether to go on.
+/// Dials for whoever `next` names until there is nobody, so many at a time; `done` gets each that is through, in any
+/// order, and says whether to go on.
 pub fn dial(
     server: &Server,
+    at_once: usize,
     mut next: impl FnMut() -> Option<Identity>,
     mut done: impl FnMut(Client) -> io::Result<bool>,
 ) -> io::Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mut under_way: BTreeMap<u64, (Box<Dial>, Nanos)> = BTreeMap::new();
     let (mut number, mut exhausted) = (0, false);
-    let mut events = Vec::with_capacity(AT_ONCE);
+    let mut events = Vec::with_capacity(at_once);
     loop {
-        while !exhausted && under_way.len() < AT_ONCE {
+        while !exhausted && under_way.len() < at_once {
             let Some(identity) = next() else {
                 exhausted = true;
                 break;
@@ -91,7 +92,10 @@ pub fn dial(
             }
         }
         let now = clock::now();
-        if let Some((_, (dial, _))) = under_way.iter().find(|(_, (_, began))| now - began > WITHIN) {
+        // The lowest number began first.
+        if let Some((_, (dial, began))) = under_way.first_key_value()
+            && now - began > WITHIN
+        {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("a client was not through after {} s ({})", WITHIN / 1_000_000_000, dial.stage()),
@@ -109,6 +113,7 @@ pub fn connect(server: &Server, seed: u64, count: u64) -> Result<Vec<Client>, La
     let mut clients = BTreeMap::new();
     dial(
         server,
+        AT_ONCE,
         || identities.next(),
         |client| {
             clients.insert(order.get(&client.1.key).copied(), client);
@@ -134,6 +139,8 @@ pub fn descriptors(clients: u64) -> Result<(), LabError> {
 /// A run of clients that connect and leave, for so long.
 #[derive(Clone, Copy, Debug)]
 pub struct Stay {
+    /// On their way at a time: as many as keep the relay busy.
+    pub at_once: usize,
     pub warm_up: Duration,
     pub window: Duration,
 }
@@ -155,13 +162,15 @@ pub fn come_and_go(
     stay: Stay,
     mut begin: impl FnMut(),
 ) -> Result<Connected, LabError> {
-    let mut known: Vec<Identity> = (0..4 * AT_ONCE as u64).map(|n| Identity::numbered(seed, n)).collect();
+    let mut known: Vec<Identity> =
+        (0..4 * stay.at_once as u64).map(|n| Identity::numbered(seed, n)).collect();
     let known = std::cell::RefCell::new(&mut known);
     let opens = clock::now() + stay.warm_up.as_nanos() as Nanos;
     let window = stay.window.as_nanos() as Nanos;
     let (mut came, mut busy_before) = (Connected::default(), 0);
     dial(
         server,
+        stay.at_once,
         || known.borrow_mut().pop(),
         |(wire, identity)| {
             drop(wire);

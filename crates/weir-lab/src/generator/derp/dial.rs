@@ -1,9 +1,11 @@
 //! From a socket to a client the relay knows, without ever waiting.
 //!
 //! ```text
-//! connect ─► [TLS] ─► GET /derp, 101 ─► ServerKey ─► ClientInfo ─► ServerInfo ─► Wire
+//! connect ─► GET /derp, 101 ─► ServerKey ─► ClientInfo ─► ServerInfo ─► Wire
+//! connect ─► TLS 1.3, the server's key in its certificates ─► GET /derp, ClientInfo ─► ServerInfo ─► Wire
 //! ```
 //!
+//! The second is how Tailscale's clients start where they can (`Derp-Fast-Start`), so that is how relays are loaded.
 //! Promises: [`Dial::step`] does what the socket allows and returns. Refuses: anything but this order, each step
 //! with what came instead.
 
@@ -13,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use rustls::pki_types::CertificateDer;
 use weir_core::relay::frame::{Frame, HEADER, Key, VERSION, head};
 use weir_core::relay::handshake::{ClientInfo, Secret};
 
@@ -21,6 +24,8 @@ use weir_io::tls::{Handshake, Progress as Shaken};
 use super::tls::{self, Trusting};
 use super::wire::{HEADROOM, Wire};
 
+/// How the certificate that names a relay's key begins its name.
+const META_NAME: &[u8] = b"derpkey";
 /// A response longer than this is no 101.
 const RESPONSE_MAX: usize = 8 << 10;
 
@@ -65,9 +70,12 @@ enum Stage {
 
 /// A client on its way.
 pub struct Dial {
+    address: SocketAddr,
     socket: TcpStream,
     identity: Identity,
     stage: Stage,
+    /// The request is in `output`, or was.
+    has_asked: bool,
     /// Plaintext to send, plaintext received.
     output: Vec<u8>,
     input: Vec<u8>,
@@ -82,10 +90,15 @@ struct Tls {
 }
 
 impl Tls {
-    /// Goes on with what there is, and seals `output` once it can.
-    fn advance(&mut self, input: &mut Vec<u8>, output: &mut Vec<u8>) -> io::Result<()> {
+    /// Goes on with what there is.
+    fn advance(&mut self, input: &mut Vec<u8>) -> io::Result<()> {
         let shaken = self.handshake.read(&mut self.input, input, &mut self.output).map_err(tls::odd)?;
         self.is_ready |= shaken == Shaken::Ready;
+        Ok(())
+    }
+
+    /// Seals `output` once it can.
+    fn seal(&mut self, output: &mut Vec<u8>) -> io::Result<()> {
         if self.is_ready && !output.is_empty() {
             self.handshake.write(output, &mut self.output).map_err(tls::odd)?;
             output.clear();
@@ -119,14 +132,29 @@ impl Dial {
         }
         let socket = TcpStream::from(socket);
         socket.set_nodelay(true)?;
-        let output =
-            format!("GET /derp HTTP/1.1\r\nHost: {address}\r\nUpgrade: DERP\r\nConnection: Upgrade\r\n\r\n");
-        let (stage, output) = (Stage::Upgrade, output.into_bytes());
         let tls = trusting.map(|trusting| {
             let handshake = trusting.handshake(address.ip())?;
             Ok::<_, io::Error>(Tls { handshake, is_ready: false, output: Vec::new(), input: Vec::new() })
         });
-        Ok(Dial { socket, identity, stage, output, input: Vec::new(), tls: tls.transpose()? })
+        let (output, input) = (Vec::new(), Vec::new());
+        let (stage, tls) = (Stage::Upgrade, tls.transpose()?);
+        Ok(Dial { address, socket, identity, stage, has_asked: false, output, input, tls })
+    }
+
+    /// Writes the request; who knows the server's key by now says at once who it is, and awaits no 101.
+    fn ask(&mut self) {
+        self.has_asked = true;
+        let known = self.tls.as_ref().and_then(|tls| tls.handshake.certificates().iter().find_map(key_in));
+        let fast = if known.is_some() { "Derp-Fast-Start: 1\r\n" } else { "" };
+        let address = self.address;
+        let request = format!(
+            "GET /derp HTTP/1.1\r\nHost: {address}\r\nUpgrade: DERP\r\nConnection: Upgrade\r\n{fast}\r\n"
+        );
+        self.output.extend_from_slice(request.as_bytes());
+        if let Some(server) = known {
+            self.output.extend_from_slice(self.identity.client_info(&server));
+            self.stage = Stage::ServerInfo(server);
+        }
     }
 
     /// What it waits for.
@@ -170,7 +198,13 @@ impl Dial {
     fn flush(&mut self) -> io::Result<()> {
         use std::io::Write;
         if let Some(tls) = &mut self.tls {
-            tls.advance(&mut self.input, &mut self.output)?;
+            tls.advance(&mut self.input)?;
+        }
+        if !self.has_asked && self.tls.as_ref().is_none_or(|tls| tls.is_ready) {
+            self.ask();
+        }
+        if let Some(tls) = &mut self.tls {
+            tls.seal(&mut self.output)?;
         }
         let output = self.tls.as_mut().map_or(&mut self.output, |tls| &mut tls.output);
         while !output.is_empty() {
@@ -202,7 +236,7 @@ impl Dial {
             None => self.input.extend_from_slice(&bytes[..n]),
             Some(tls) => {
                 tls.input.extend_from_slice(&bytes[..n]);
-                tls.advance(&mut self.input, &mut self.output)?;
+                tls.advance(&mut self.input)?;
             }
         }
         Ok(true)
@@ -226,7 +260,7 @@ impl Dial {
                 Next::Stage(Stage::ServerInfo(*key))
             }
             (Stage::ServerInfo(_), Frame::ServerInfo(..)) => Next::Done,
-            // Health, or keys of peers: not the handshake's
+            // Health, keys of peers, or the server's own after a fast start: nothing new
             (Stage::ServerInfo(server), _) => Next::Stage(Stage::ServerInfo(server)),
             _ => return Err(odd(format!("a frame of type {code:#04x}, expected the server's key"))),
         };
@@ -256,6 +290,17 @@ enum Next {
     Done,
 }
 
+/// The server's key, when this is the certificate that names it (`CN=derpkey` and 64 hex digits).
+fn key_in(certificate: &CertificateDer<'_>) -> Option<Key> {
+    let at = certificate.windows(META_NAME.len()).position(|w| w == META_NAME)? + META_NAME.len();
+    let digits = std::str::from_utf8(certificate.get(at..at + 64)?).ok()?;
+    let mut key = [0; 32];
+    for (n, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(2 * n..2 * n + 2)?, 16).ok()?;
+    }
+    Some(Key(key))
+}
+
 fn waits(e: &io::Error) -> bool {
     // A socket that is still connecting is not connected.
     [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted, io::ErrorKind::NotConnected].contains(&e.kind())
@@ -263,4 +308,25 @@ fn waits(e: &io::Error) -> bool {
 
 fn odd(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_key_is_found_in_the_certificate_that_names_it_and_in_no_other() {
+        let named = |name: &str| {
+            let mut params = rcgen::CertificateParams::default();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            let key = rcgen::KeyPair::generate().expect("a key");
+            params.self_signed(&key).expect("a certificate").der().clone()
+        };
+        let digits: String = (0..32).map(|n| format!("{n:02x}")).collect();
+        assert_eq!(key_in(&named(&format!("derpkey{digits}"))), Some(Key(std::array::from_fn(|n| n as u8))));
+        for other in ["localhost", "derpkey", "derpkeyzz"] {
+            assert_eq!(key_in(&named(other)), None, "{other}");
+        }
+        assert_eq!(key_in(&CertificateDer::from(b"derpkey0011".to_vec())), None);
+    }
 }
