@@ -476,12 +476,12 @@ impl Worker {
     }
 }
 
-/// Counts frames that are not packets.
+/// Counts frames that are not packets. Not the server's key, which most connections had before they came here.
 fn count_sent(tally: &mut Tally, frames: &[u8]) {
     let mut rest = frames;
     while !rest.is_empty() {
         let frame = backlog::first_frame(rest);
-        if let Some(kind) = Kind::from_code(frame[0]) {
+        if let Some(kind) = Kind::from_code(frame[0]).filter(|kind| *kind != Kind::ServerKey) {
             tally.sent_kind(kind, 1);
         }
         rest = &rest[frame.len()..];

@@ -168,7 +168,7 @@ async fn dial(remote: &Remote, live: &Live, shared: &Shared, line: Line) -> Resu
     let answer = next(&mut wire, Kind::ServerInfo).await.map_err(said)?;
     let answer = Frame::parse(Kind::ServerInfo as u8, &answer).map_err(|e| e.to_string())?;
     ServerInfo::open(&live.secret, &server, &answer).map_err(|e| e.to_string())?;
-    let proved = Proved { key: server, info, between: None, unframer: None };
+    let proved = Proved { key: server, info, between: None, unframer: None, unsaid: Vec::new() };
     let of = Kindred { role: Role::Dialled, ideal: true, held: Held::Line(line) };
     let newcomer = newcomer(wire, proved, live, peer, of, &shared.counters);
     let newcomer = newcomer.map_err(|end| format!("its connection cannot be taken over ({})", end.name()))?;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! server ─► 101 (but for a fast start), ServerKey    client ─► ClientInfo    access    server ─► ServerInfo (worker)
+//! client, a fast start ─► ClientInfo at once         access                 server ─► ServerKey, ServerInfo (worker)
 //! ```
 //!
 //! Promises: the key is proved before anybody is asked about it; what came after ClientInfo goes to the worker.
@@ -88,6 +89,8 @@ pub(super) struct Proved {
     pub between: Option<Between>,
     /// Where in WebSocket messages the rest of what it says begins.
     pub unframer: Option<Box<Unframer>>,
+    /// What it is still to be told before the greeting.
+    pub unsaid: Vec<u8>,
 }
 
 /// Takes the connection through the handshake and hands it over.
@@ -147,7 +150,7 @@ pub(super) fn newcomer(
         Role::Client => live.front.rates,
         Role::Mesh | Role::Dialled => Default::default(),
     };
-    let mut greeting = Vec::new();
+    let mut greeting = proved.unsaid;
     let info = ServerInfo {
         bytes_per_second: rates.receive.map_or(0, |r| r.bytes_per_second),
         burst: rates.receive.map_or(0, |r| r.burst),
@@ -197,13 +200,19 @@ async fn handshake(wire: &mut Wire, upgrade: &Upgrade, live: &Live, step: Durati
         say.append(&mut websocket::head(hello.len()));
     }
     say.append(&mut hello);
-    timed(step, wire.send(&say)).await?;
+    // Who has begun without waiting for our key is told it together with the rest: one record less, one send less.
+    let has_begun =
+        matches!(upgrade, Upgrade::Derp { fast: true }) && matches!(length(&wire.plain), Ok(Some(_)));
+    if !has_begun {
+        timed(step, wire.send(&say)).await?;
+        say.clear();
+    }
     let frame = timed(step, first_frame(wire, unframer.as_deref_mut())).await?;
     let opened = Frame::parse(Kind::ClientInfo as u8, &frame[HEADER..])
         .map_err(|_| End::Handshake)
         .and_then(|frame| open(live, &frame));
     let (key, info, between) = opened?;
-    Ok(Proved { key, info, between: Some(between), unframer })
+    Ok(Proved { key, info, between: Some(between), unframer, unsaid: say })
 }
 
 fn open(live: &Live, frame: &Frame<'_>) -> Result<(Key, ClientInfo, Between), End> {
