@@ -192,7 +192,12 @@ impl Worker {
             Event::Sent { token, sent, parts } => self.sent(token as u32, sent, parts),
             Event::Writable { token } => self.writable(token as u32),
             Event::Control { token, kind, buffer } => self.control(token as u32, kind, &buffer),
-            Event::Ended { token } => self.close(token as u32, End::Peer),
+            Event::Ended { token } => {
+                if let Some(client) = client_of(&mut self.clients, token as u32) {
+                    client.hung_up = true;
+                }
+                self.close(token as u32, End::Peer);
+            }
             Event::Failed { token, .. } => self.close(token as u32, End::Failed),
             Event::Woken => {}
         }

@@ -28,7 +28,7 @@ pub struct Member {
     pub key: Key,
     secret: Secret,
     pub socket: TcpStream,
-    wire: Wire,
+    pub wire: Wire,
     received: Vec<u8>,
 }
 

@@ -123,6 +123,26 @@ fn a_record_that_was_tampered_with_ends_the_connection() {
 }
 
 #[test]
+fn who_says_goodbye_hears_one_and_who_just_hangs_up_does_not() {
+    use std::io::{Read, Write};
+    for epoll in [false, true] {
+        let relay = engine(1, |engine| engine.epoll = epoll);
+        for says_goodbye in [true, false] {
+            let mut member = secured(&relay, 1, &rustls::version::TLS13);
+            if says_goodbye && let Wire::Tls(session, _) = &mut member.wire {
+                let mut words = Vec::new();
+                session.close_notify(&mut words).expect("sealed");
+                member.socket.write_all(&words).expect("the engine reads");
+            }
+            member.socket.shutdown(std::net::Shutdown::Write).expect("open");
+            let mut last = Vec::new();
+            member.socket.read_to_end(&mut last).expect("closed in order");
+            assert_eq!(!last.is_empty(), says_goodbye);
+        }
+    }
+}
+
+#[test]
 fn a_full_socket_never_breaks_the_stream_of_records() {
     let relay = engine(1, |engine| engine.queue_bytes = 256 << 10);
     let mut a = Member::join(&relay, 1);
