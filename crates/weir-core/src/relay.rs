@@ -8,6 +8,7 @@
 //!
 //! Bytes and decisions only: no socket, no clock, no random source. Time and random bytes are passed in.
 
+pub mod acquainted;
 pub mod bucket;
 pub mod frame;
 #[doc(hidden)]

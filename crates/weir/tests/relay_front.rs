@@ -154,6 +154,19 @@ fn two_clients_exchange_packets_and_are_shown() {
 }
 
 #[test]
+fn a_key_that_was_proved_is_known_when_it_comes_back() {
+    let relay = Relay::start("");
+    let known = || relay.running.values("weir_relay_known_keys_total", "");
+    let (first, _other) = (Client::join(&relay, 1).expect("in"), Client::join(&relay, 2).expect("in"));
+    assert_eq!(known(), [0]);
+    drop(first);
+    let mut again = Client::join(&relay, 1).expect("in");
+    again.send(again.key, b"myself");
+    assert_eq!(again.packet(), (again.key, b"myself".to_vec()));
+    assert_eq!(known(), [1]);
+}
+
+#[test]
 fn strangers_who_say_nothing_make_room_for_clients() {
     let relay = Relay::start("[relay.limits]\nhandshakes = 4\n");
     let silent: Vec<_> = (0..32).map(|_| TcpStream::connect(relay.address).expect("it listens")).collect();

@@ -84,6 +84,7 @@ impl Secret {
 }
 
 /// What two keys share: boxes are sealed and opened with it.
+#[derive(Clone)]
 pub struct Between(XSalsa20Poly1305);
 
 impl fmt::Debug for Between {
@@ -156,10 +157,19 @@ impl ClientInfo {
 
     /// What a client's frame says, whose it is, and what seals the answer.
     pub fn open(server: &Secret, frame: &Frame<'_>) -> Result<(Key, ClientInfo, Between), Refused> {
+        ClientInfo::open_with(None, server, frame)
+    }
+
+    /// As [`ClientInfo::open`]; `known` is what `server` and the key that the frame says share, where that is known.
+    pub fn open_with(
+        known: Option<Between>,
+        server: &Secret,
+        frame: &Frame<'_>,
+    ) -> Result<(Key, ClientInfo, Between), Refused> {
         let Frame::ClientInfo(key, nonce, sealed) = frame else {
             return Err(Refused::Unexpected(frame.code()));
         };
-        let between = server.between(key)?;
+        let between = known.map_or_else(|| server.between(key), Ok)?;
         let info: ClientInfo = open(&between.0, nonce, sealed)?;
         let hex = info.mesh_key.bytes().all(|c| c.is_ascii_hexdigit());
         if !matches!((info.mesh_key.len(), hex), (0 | MESH_KEY_DIGITS, true)) {
@@ -272,6 +282,21 @@ mod tests {
             let nobody = Frame::ClientInfo(low, [1; 24], &[7; 40]);
             assert_eq!(ClientInfo::open(&server, &nobody).err(), Some(Refused::Box));
         }
+    }
+
+    #[test]
+    fn who_is_known_opens_as_a_stranger_does_and_nobody_else_does_in_its_name() {
+        let (server, client) = (Secret::new([7; 32]), Secret::new([9; 32]));
+        let known = || server.between(&client.public()).ok();
+        let mut bytes = Vec::new();
+        ClientInfo::default().seal(&client, &server.public(), [1; 24], &mut bytes);
+        let (key, info, _) = ClientInfo::open_with(known(), &server, &taken(&bytes)).expect("its own box");
+        assert_eq!((key, info), (client.public(), ClientInfo::default()));
+        let mut others = Vec::new();
+        ClientInfo::default().seal(&Secret::new([8; 32]), &server.public(), [1; 24], &mut others);
+        others[HEADER..HEADER + 32].copy_from_slice(&client.public().0);
+        let refused = ClientInfo::open_with(known(), &server, &taken(&others));
+        assert_eq!(refused.err(), Some(Refused::Box));
     }
 
     #[test]

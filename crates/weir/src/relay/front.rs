@@ -27,16 +27,18 @@ pub mod wire;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use tokio::sync::watch;
-use weir_core::relay::handshake::Secret;
+use weir_core::relay::acquainted::Acquainted;
+use weir_core::relay::handshake::{Between, ClientInfo, Refused, Secret};
+use weir_core::relay::{Frame, Key};
 
 use super::Relay;
 use super::certificates::Identity;
@@ -50,6 +52,8 @@ use names::Names;
 
 /// Handshakes are short and many: a few threads keep up with any number of workers.
 const THREADS_MAX: usize = 4;
+/// Keys of clients for which is kept what they share with ours: of some 100 bytes each, 6 MiB.
+const ACQUAINTED: usize = 1 << 16;
 /// Pages and handshakes under way when all ends get this long.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// How often it is looked whether all have arrived.
@@ -70,6 +74,8 @@ pub struct Live {
     pub front: settings::Front,
     /// Absent while TLS is off.
     pub tls: Option<Tls>,
+    /// Of `secret`: it goes where that goes.
+    acquainted: Mutex<Acquainted>,
 }
 
 impl Live {
@@ -80,7 +86,27 @@ impl Live {
             mesh_key: settings.mesh_key.clone(),
             front: settings.front.clone(),
             tls,
+            acquainted: Mutex::new(Acquainted::new(ACQUAINTED)),
         }
+    }
+
+    /// What a client's first frame says, whose it is, and what seals the answer.
+    pub(super) fn open(
+        &self,
+        frame: &Frame<'_>,
+        counters: &Counters,
+    ) -> Result<(Key, ClientInfo, Between), Refused> {
+        let Frame::ClientInfo(key, ..) = frame else { return Err(Refused::Unexpected(frame.code())) };
+        // A thread that panicked has left whole entries behind; nobody meets anybody while it is locked.
+        let acquainted = || self.acquainted.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = acquainted().with(key);
+        let is_known = known.is_some();
+        let opened = ClientInfo::open_with(known, &self.secret, frame)?;
+        match is_known {
+            true => counters::count(&counters.acquainted),
+            false => acquainted().met(opened.0, opened.2.clone()),
+        }
+        Ok(opened)
     }
 }
 

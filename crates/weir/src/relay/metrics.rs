@@ -52,6 +52,7 @@ impl Told {
                 ("clients", "Connections handed to the workers", c.clients.load(Relaxed)),
                 ("websocket_clients", "Of these, by WebSocket", c.websockets.load(Relaxed)),
                 ("fast_starts", "Of these, without a 101", c.fast_starts.load(Relaxed)),
+                ("known_keys", "Keys proved that had been proved before", c.acquainted.load(Relaxed)),
                 ("mesh_clients", "Of these, with the mesh key", c.meshed.load(Relaxed)),
                 ("http_requests", "Requests read", c.requests.load(Relaxed)),
                 ("stun_answers", "STUN requests answered", c.stun_answered.load(Relaxed)),

@@ -75,6 +75,8 @@ pub struct Counters {
     pub clients: AtomicU64,
     pub websockets: AtomicU64,
     pub fast_starts: AtomicU64,
+    /// Proved a key that was proved before, which costs less.
+    pub acquainted: AtomicU64,
     pub meshed: AtomicU64,
     pub requests: AtomicU64,
     pub tls12: AtomicU64,

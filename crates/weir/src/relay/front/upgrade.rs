@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tungstenite::handshake::derive_accept_key;
+use weir_core::relay::Key;
 use weir_core::relay::frame::{self, Frame, HEADER, INFO_MAX, Kind, VERSION};
 use weir_core::relay::handshake::{Between, ClientInfo, ServerInfo};
-use weir_core::relay::{Key, handshake};
 
 use super::Live;
 use super::counters::{Counters, End, count};
@@ -103,8 +103,7 @@ pub async fn derp(
 ) -> Result<(), End> {
     let shared = &site.shared;
     let live = shared.live.load_full();
-    let step = live.front.limits.step;
-    let proved = handshake(&mut wire, &upgrade, &live, step).await?;
+    let proved = handshake(&mut wire, &upgrade, &live, &shared.counters).await?;
     let mesh = live.mesh_key.as_ref().is_some_and(|key| key.matches(&proved.info.mesh_key));
     if !mesh {
         let access = &live.front.access;
@@ -190,7 +189,13 @@ pub(super) fn newcomer(
 }
 
 /// Says who we are, hears who they are.
-async fn handshake(wire: &mut Wire, upgrade: &Upgrade, live: &Live, step: Duration) -> Result<Proved, End> {
+async fn handshake(
+    wire: &mut Wire,
+    upgrade: &Upgrade,
+    live: &Live,
+    counters: &Counters,
+) -> Result<Proved, End> {
+    let step = live.front.limits.step;
     let server = live.secret.public();
     let mut say = upgrade.response(&server);
     let mut hello = Vec::new();
@@ -210,13 +215,13 @@ async fn handshake(wire: &mut Wire, upgrade: &Upgrade, live: &Live, step: Durati
     let frame = timed(step, first_frame(wire, unframer.as_deref_mut())).await?;
     let opened = Frame::parse(Kind::ClientInfo as u8, &frame[HEADER..])
         .map_err(|_| End::Handshake)
-        .and_then(|frame| open(live, &frame));
+        .and_then(|frame| open(live, &frame, counters));
     let (key, info, between) = opened?;
     Ok(Proved { key, info, between: Some(between), unframer, unsaid: say })
 }
 
-fn open(live: &Live, frame: &Frame<'_>) -> Result<(Key, ClientInfo, Between), End> {
-    ClientInfo::open(&live.secret, frame).map_err(|refused: handshake::Refused| {
+fn open(live: &Live, frame: &Frame<'_>, counters: &Counters) -> Result<(Key, ClientInfo, Between), End> {
+    live.open(frame, counters).map_err(|refused| {
         tracing::debug!("a handshake was refused: {refused}");
         End::Handshake
     })

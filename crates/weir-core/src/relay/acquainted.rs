@@ -1,0 +1,110 @@
+//! What a server's key shares with those who proved theirs of late: the same each time, and the dearest part of meeting
+//! somebody (X25519).
+//!
+//! ```text
+//! now ◄── met, or met again ── before ◄── all of `now` when it has half of the most ── forgotten with the next change
+//! ```
+//!
+//! Clients come back: when the network they were on was away, and to relays other than their own after each minute of
+//! silence. Promises: never more than it was made for; whoever was among the last half of that is known. What is
+//! forgotten is wiped. Refuses: nothing; only those are to be added whose box opened, or strangers could fill it with
+//! keys they do not have.
+
+use std::collections::HashMap;
+use std::mem::take;
+
+use super::Key;
+use super::handshake::Between;
+
+#[derive(Debug)]
+pub struct Acquainted {
+    now: HashMap<Key, Between>,
+    before: HashMap<Key, Between>,
+    most: usize,
+}
+
+impl Acquainted {
+    /// Of at most so many.
+    pub fn new(most: usize) -> Acquainted {
+        Acquainted { now: HashMap::new(), before: HashMap::new(), most }
+    }
+
+    /// What is shared with the owner of this key, if we met.
+    pub fn with(&mut self, key: &Key) -> Option<Between> {
+        if let Some(between) = self.now.get(key) {
+            return Some(between.clone());
+        }
+        let between = self.before.remove(key)?;
+        self.met(*key, between.clone());
+        Some(between)
+    }
+
+    /// This key was proved, by a box that opened with `between`.
+    pub fn met(&mut self, key: Key, between: Between) {
+        let half = self.most / 2;
+        if half == 0 {
+            return;
+        }
+        if self.now.len() >= half && !self.now.contains_key(&key) {
+            self.before = take(&mut self.now);
+        }
+        self.now.insert(key, between);
+    }
+
+    /// How many are known.
+    pub fn len(&self) -> usize {
+        self.now.len() + self.before.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::handshake::Secret;
+    use super::*;
+
+    fn key(n: usize) -> Key {
+        Key(std::array::from_fn(|at| if at < 8 { n.to_le_bytes()[at] } else { 9 }))
+    }
+
+    fn some() -> Between {
+        let other = Secret::new([9; 32]).public();
+        Secret::new([7; 32]).between(&other).expect("keys of full order")
+    }
+
+    #[test]
+    fn whoever_was_among_the_last_half_is_known_and_there_are_never_more_than_the_most() {
+        let (mut acquainted, between) = (Acquainted::new(8), some());
+        for n in 0..100 {
+            acquainted.met(key(n), between.clone());
+            assert!(acquainted.len() <= 8);
+            for last in n.saturating_sub(3)..=n {
+                assert!(
+                    acquainted.now.contains_key(&key(last)) || acquainted.before.contains_key(&key(last))
+                );
+            }
+        }
+        assert!(acquainted.with(&key(50)).is_none());
+    }
+
+    #[test]
+    fn who_comes_back_is_not_forgotten_for_those_who_do_not() {
+        let (mut acquainted, between) = (Acquainted::new(8), some());
+        acquainted.met(key(0), between.clone());
+        for n in 1..100 {
+            acquainted.met(key(n), between.clone());
+            assert!(acquainted.with(&key(0)).is_some(), "{n}");
+            assert!(acquainted.len() <= 8);
+        }
+    }
+
+    #[test]
+    fn of_nobody_nothing_is_kept() {
+        let mut acquainted = Acquainted::new(0);
+        acquainted.met(key(1), some());
+        assert!(acquainted.is_empty() && acquainted.with(&key(1)).is_none());
+    }
+}
