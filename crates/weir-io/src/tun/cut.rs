@@ -6,7 +6,9 @@
 //! Documentation/networking/segmentation-offloads.rst asks). Refuses, as [`Cut::start`]'s `false`: headers that
 //! do not hang together.
 
-use weir_core::wire::{checksum, get_array, get16, get32, put16};
+use std::ops::Range;
+
+use weir_core::wire::{checksum, get16, get32, put16};
 
 use super::vnet::{self, Header};
 
@@ -104,52 +106,59 @@ impl Cut {
         let out = out.get_mut(..len)?;
         out[..self.payload].copy_from_slice(&packet[..self.payload]);
         out[self.payload..].copy_from_slice(&packet[from..end]);
-        if self.header.kind == vnet::WHOLE {
-            if self.header.flags & vnet::NEEDS_CHECKSUM != 0 {
-                finish(out, self.transport, usize::from(self.header.checksum_offset));
-            }
-            return Some(len);
+        if self.header.kind != vnet::WHOLE {
+            self.number(out, from..end, number);
+        } else if self.header.flags & vnet::NEEDS_CHECKSUM != 0 {
+            let field = self.transport + usize::from(self.header.checksum_offset);
+            put16(out, field, filled(checksum::add(0, &packet[self.transport..])));
         }
-        self.number(out, from - self.payload, number, end == self.packet);
         Some(len)
     }
 
-    /// Makes the headers of `out` those of a piece `sent` bytes into the payload.
-    fn number(&self, out: &mut [u8], sent: usize, number: u16, last: bool) {
+    /// Makes the headers of `out` those of this piece. They are reckoned from the whole: whoever reads what was
+    /// just stored waits until all stores before it have reached a buffer that the cache may not have.
+    fn number(&self, out: &mut [u8], piece: Range<usize>, number: u16) {
+        let packet = &self.bytes[vnet::LEN..vnet::LEN + self.packet];
         let (len, start) = (out.len(), self.transport);
-        let old = (self.packet - start) as u16;
-        let new = (len - start) as u16;
-        if out[0] >> 4 == 4 {
-            let ident = get16(out, 4).wrapping_add(number);
+        if packet[0] >> 4 == 4 {
+            let header = &packet[..usize::from(packet[0] & 0xf) * 4];
+            let ident = get16(packet, 4).wrapping_add(number);
+            let parts = [&header[..2], &(len as u16).to_be_bytes(), &ident.to_be_bytes(), &header[6..10]];
             put16(out, 2, len as u16);
             put16(out, 4, ident);
-            put16(out, 10, 0);
-            let check = checksum::checksum(&out[..usize::from(out[0] & 0xf) * 4]);
-            put16(out, 10, check);
+            put16(out, 10, checksum::finish(checksum::add(added(parts), &header[12..])));
         } else {
             put16(out, 4, (len - IPV6) as u16);
         }
-        let sequence = get32(out, start + 4).wrapping_add(sent as u32);
-        out[start + 4..start + 8].copy_from_slice(&sequence.to_be_bytes());
-        let mut flags = out[start + 13];
-        if !last {
+        let header = &packet[start..self.payload];
+        let sequence = get32(header, 4).wrapping_add((piece.start - self.payload) as u32).to_be_bytes();
+        let mut flags = header[13];
+        if piece.end != self.packet {
             flags &= !(FIN | PSH);
         }
         if number > 0 {
             flags &= !CWR;
         }
+        // The checksum field has the pseudo-header's sum with the length of the whole.
+        let (old, new) = ((self.packet - start) as u16, (len - start) as u16);
+        let lengths = [&(!old).to_be_bytes()[..], &new.to_be_bytes()];
+        let parts = [&header[..4], &sequence, &header[8..12], &[header[12], flags]];
+        let sum = checksum::add(added(parts) + added(lengths), &header[14..]);
+        out[start + 4..start + 8].copy_from_slice(&sequence);
         out[start + 13] = flags;
-        // The field has the pseudo-header's sum with the length of the whole.
-        let sum = checksum::add(0, &get_array::<2>(out, start + TCP_CHECKSUM));
-        let sum = checksum::add(checksum::add(sum, &(!old).to_be_bytes()), &new.to_be_bytes());
-        put16(out, start + TCP_CHECKSUM, !checksum::finish(sum));
-        finish(out, start, TCP_CHECKSUM);
+        put16(out, start + TCP_CHECKSUM, filled(checksum::add(sum, &packet[piece])));
     }
 }
 
-/// Finishes a checksum whose field has the pseudo-header's sum.
-fn finish(packet: &mut [u8], start: usize, offset: usize) {
-    let check = checksum::checksum(&packet[start..]);
-    // UDP's 0 would mean that there is none (RFC 768); for the others both zeros are the same.
-    put16(packet, start + offset, if check == 0 { 0xffff } else { check });
+/// The sum of slices of even length.
+fn added<const N: usize>(parts: [&[u8]; N]) -> u64 {
+    parts.into_iter().fold(0, checksum::add)
+}
+
+/// A transport checksum. UDP's 0 would mean that there is none (RFC 768); for the others both zeros are the same.
+fn filled(sum: u64) -> u16 {
+    match checksum::finish(sum) {
+        0 => 0xffff,
+        check => check,
+    }
 }
