@@ -135,6 +135,9 @@ pub struct Placement {
     /// How weir's idle workers learn of frames: `busy-poll` or `interrupt`; empty means its own choice.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wake_up: String,
+    /// Whether the hosts at a tunnel's ends leave checksums and the cutting of TCP to their devices.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub offload: bool,
 }
 
 /// One run of one configuration: the replicate of every statistic.

@@ -66,6 +66,23 @@ fn tcp_passes_two_gateways_of_weir() {
 }
 
 #[test]
+fn tcp_crosses_the_inner_wires_uncut_only_where_hosts_leave_that_to_them() {
+    let test = "tcp_crosses_the_inner_wires_uncut_only_where_hosts_leave_that_to_them";
+    if !there(test, Subject::Ceiling) {
+        return;
+    }
+    let mut bed = bed(Topology::Gateways);
+    let mut segments_a_frame = |offload: bool| {
+        let placement = Placement { offload, ..Placement::default() };
+        let configuration = Configuration { placement, ..configuration(Subject::Ceiling) };
+        let sample = bed.prepare(&configuration).expect("wires").run(&trial(Rate::FlatOut)).expect("a run");
+        sample.figures["mbps"] * 1e6 / 8.0 / sample.pps / 1400.0
+    };
+    let (cut, uncut) = (segments_a_frame(false), segments_a_frame(true));
+    assert!(cut <= 1.0 && uncut > 1.0, "segments a frame: {cut} and {uncut}");
+}
+
+#[test]
 fn what_is_no_tunnel_gateway_is_refused_with_the_remedy() {
     let missing = bed(Topology::Gateways).missing(&configuration(Subject::Kernel)).expect("not here");
     let alone = missing.contains("weir") && missing.contains("strongswan");

@@ -98,13 +98,23 @@ impl Laid {
             [both] => [both, both],
             [left, .., right] => [left, right],
         };
-        let wires = Wires::lay()?;
+        let offload = configuration.placement.offload;
+        let wires = Wires::lay(offload)?;
         let tunnelled = configuration.subject != Subject::Ceiling;
         wires.address(tunnelled)?;
         let mut notes = vec![format!(
             "cpus: client and left gateway {}, server and right gateway {}; an MTU of {MTU} at both ends",
             cpus[0], cpus[1]
         )];
+        for (end, _) in &wires.ends {
+            notes.push(end.unpaced()?);
+        }
+        if offload {
+            notes.push(
+                "inner wires: TCP leaves its hosts uncut and without checksums, as with cards that do both"
+                    .into(),
+            );
+        }
         let sides = [0, 1].map(|i| Side {
             namespace: &wires.middle[i],
             inner: &wires.inner[i],
@@ -167,7 +177,7 @@ fn other(e: LabError) -> std::io::Error {
 }
 
 impl Wires {
-    fn lay() -> Result<Wires, LabError> {
+    fn lay(offload: bool) -> Result<Wires, LabError> {
         let [client, left, right, server] =
             ["client", "left-gateway", "right-gateway", "server"].map(Namespace::new);
         let (client, left, right, server) = (client?, left?, right?, server?);
@@ -177,7 +187,12 @@ impl Wires {
         for i in [0, 1] {
             ends[i].0.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
             middle[i].sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
-            wire::lay((&ends[i].0, &ends[i].1), (&middle[i], &inner[i]))?;
+            let (near, far) = ((&ends[i].0, &ends[i].1), (&middle[i], &inner[i]));
+            if offload {
+                wire::lay_with_offloads(near, far)?
+            } else {
+                wire::lay(near, far)?
+            };
         }
         wire::lay((&middle[0], &outer[0]), (&middle[1], &outer[1]))?;
         Ok(Wires { ends, middle, inner, outer })

@@ -125,7 +125,7 @@ impl Laid {
         // ten thousand clients of one address, again and again
         namespace.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
         let mut notes = cpus_said(&cpus);
-        notes.push(unpaced(&namespace)?);
+        notes.push(namespace.unpaced()?);
         let stand = Stand { namespace: &namespace, cpus: &cpus.subject, relay };
         let running: Option<Box<dyn Relaying>> = match configuration.subject {
             Subject::Derper => Some(Box::new(Derper::start(&stand)?)),
@@ -444,18 +444,6 @@ fn cpus_said(cpus: &Cpus) -> Vec<String> {
         notes.push("relay and generator share a cpu: figures say little about the relay alone".into());
     }
     notes
-}
-
-/// The kernel's own congestion control for senders, relay and receivers, whatever the machine prefers: one that paces
-/// sends by timers, and over loopback a client's timers run on the relay's CPU, at the relay's expense.
-fn unpaced(namespace: &Namespace) -> Result<String, LabError> {
-    const KEY: &str = "net/ipv4/tcp_congestion_control";
-    let machine = namespace.read(&format!("/proc/sys/{KEY}"))?.trim().to_string();
-    Ok(match namespace.sysctl(KEY, "cubic") {
-        Ok(()) if machine == "cubic" => "tcp: cubic".into(),
-        Ok(()) => format!("tcp: cubic, where this machine has {machine}"),
-        Err(_) => format!("tcp: cubic refused, {machine} it is"),
-    })
 }
 
 fn pin(cpu: u32) -> Result<(), LabError> {

@@ -9,7 +9,8 @@ use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 
 use super::answer::Said;
 use super::file::{
-    Axis, BuildName, Cpus, File, Flows, Frame, Many, Pace, Port, Queues, Quick, Routes, Shape, Slices, WakeUp,
+    Axis, BuildName, Cpus, File, Flows, Frame, Many, Offload, Pace, Port, Queues, Quick, Routes, Shape,
+    Slices, WakeUp,
 };
 use super::hosts::{Commands, Hosts};
 use super::ipsec;
@@ -322,7 +323,7 @@ fn placed(all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     )
 }
 
-/// With each number of queues and each way to wake up, where they are named.
+/// With each number of queues, each way to wake up and each choice of offloads, where they are named.
 fn woken(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     if let Some(queues) = s.queues.as_ref().or(d.queues.as_ref()) {
         let set = |p: &mut Planned, v: Queues| p.configuration.placement.queues = v.0;
@@ -331,6 +332,11 @@ fn woken(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     if let Some(ways) = s.wake_up.as_ref().or(d.wake_up.as_ref()) {
         let set = |p: &mut Planned, v: WakeUp| p.configuration.placement.wake_up = v.0;
         all = over(all, Axis::WakeUp, ways.clone(), |w| w.0.clone(), set);
+    }
+    if let Some(offloads) = s.offload.as_ref().or(d.offload.as_ref()) {
+        let set = |p: &mut Planned, v: Offload| p.configuration.placement.offload = v.0;
+        let label = |o: &Offload| if o.0 { "inner" } else { "off" }.to_string();
+        all = over(all, Axis::Offload, offloads.clone(), label, set);
     }
     all
 }
@@ -473,7 +479,7 @@ pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
     let on = |c: &Configuration| {
         // in memory the subject's thread is the generator's
         let cpus = if c.topology == Topology::Memory { c.placement.cpus.clone() } else { Vec::new() };
-        (c.topology, c.placement.generator_cpus.clone(), cpus, has_own_source(c))
+        (c.topology, c.placement.generator_cpus.clone(), cpus, has_own_source(c), c.placement.offload)
     };
     // a relay's workers are its own affair; its clients' load and TLS are not
     let of_relay = |c: &Configuration| c.relay.map(|r| (r.tls.is_on(), r.load));
@@ -521,6 +527,7 @@ fn load_labels(c: &Configuration) -> Vec<String> {
         frame_label(c.workload.frame),
         format!("{}flows", c.workload.flows),
         if c.placement.queues > 0 { format!("{}queues", c.placement.queues) } else { String::new() },
+        if c.placement.offload { "offload".into() } else { String::new() },
         rate_label(c.workload.rate),
         cpus(&c.placement.generator_cpus),
         cpus(if c.topology == Topology::Memory { &c.placement.cpus } else { &[] }),

@@ -103,6 +103,7 @@ pub struct Shape {
     pub port: Option<Many<Port>>,
     pub queues: Option<Many<Queues>>,
     pub wake_up: Option<Many<WakeUp>>,
+    pub offload: Option<Many<Offload>>,
     /// What stands between the ports of the memory topology.
     pub ipsec: Option<IpsecShape>,
     /// Of the relay topology.
@@ -147,6 +148,7 @@ pub enum Axis {
     Port,
     Queues,
     WakeUp,
+    Offload,
     Build,
     Mode,
     Direction,
@@ -167,7 +169,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    pub const ALL: [Axis; 29] = [
+    pub const ALL: [Axis; 30] = [
         Axis::Subject,
         Axis::Topology,
         Axis::Family,
@@ -180,6 +182,7 @@ impl Axis {
         Axis::Port,
         Axis::Queues,
         Axis::WakeUp,
+        Axis::Offload,
         Axis::Build,
         Axis::Mode,
         Axis::Direction,
@@ -214,6 +217,7 @@ impl Axis {
             Axis::Port => "port",
             Axis::Queues => "queues",
             Axis::WakeUp => "wake_up",
+            Axis::Offload => "offload",
             Axis::Build => "build",
             Axis::Mode => "mode",
             Axis::Direction => "direction",
@@ -265,6 +269,7 @@ impl Axis {
         match self {
             Axis::Build => c.build.clone(),
             Axis::WakeUp => Some(c.placement.wake_up.clone()).filter(|w| !w.is_empty()),
+            Axis::Offload => c.placement.offload.then(|| "inner".into()),
             Axis::Mode => c.ipsec.map(|i| super::kebab(&i.mode)),
             Axis::Direction => c.ipsec.map(|i| super::kebab(&i.direction)),
             Axis::Cipher => c.ipsec.map(|i| i.cipher.to_string()),
@@ -492,6 +497,12 @@ checked! {
     /// Of the daemon's workers.
     WakeUp(String), "\"busy-poll\" or \"interrupt\"", |s| {
         word(s).filter(|w| ["busy-poll", "interrupt"].contains(w)).map(str::to_string)
+    };
+    /// Of the wires between gateways and their hosts.
+    Offload(bool), "\"inner\" or \"off\"", |s| match word(s)? {
+        "inner" => Some(true),
+        "off" => Some(false),
+        _ => None,
     };
     /// The port kind of the daemon.
     Port(String), "\"af_xdp\", \"af_packet\" or, between gateways, \"tun\"", |s| {

@@ -57,6 +57,15 @@ pub fn refuse(c: &Configuration) -> Result<(), String> {
     if !placement.wake_up.is_empty() && c.subject != Subject::Weir {
         return refused("`wake_up` is of subject \"weir\": remove it");
     }
+    let in_kernel = match c.subject {
+        Subject::Weir => placement.port == "tun",
+        other => [Subject::Strongswan, Subject::Ceiling].contains(&other),
+    };
+    if placement.offload && (c.topology != Topology::Gateways || !in_kernel) {
+        return refused(
+            "`offload` is of gateways whose inner wires are the kernel's (strongswan, weir with port = \"tun\"): remove it",
+        );
+    }
     Ok(())
 }
 

@@ -86,6 +86,17 @@ fn only_keeps_what_it_names_and_its_ceiling() {
 }
 
 #[test]
+fn offloads_have_a_ceiling_of_their_own_and_are_of_wires_the_kernel_keeps() {
+    let body = "ceiling = true\n[defaults]\ntopology = \"gateways\"\n[[configuration]]\nport = \"tun\"\noffload = [\"off\", \"inner\"]\n";
+    let e = parse(body).expect("valid");
+    assert_eq!(names(&e), ["off", "inner", "ceiling", "ceiling-offload"]);
+    let frames = refusal(&body.replace("\"tun\"", "\"af_xdp\""));
+    assert!(frames.contains("port = \"tun\""), "{frames}");
+    let elsewhere = refusal(&body.replace("\"gateways\"", "\"netns\""));
+    assert!(elsewhere.contains("`offload` is of gateways"), "{elsewhere}");
+}
+
+#[test]
 fn a_control_repeats_every_reference_once_and_keeps_out_of_the_pairs() {
     let body = "control = true\nceiling = true\ncompare = \"family\"\n[[configuration]]\nfamily = [\"inet\", \"inet6\"]\nroutes = [2, 9]\n";
     let e = parse(body).expect("valid");

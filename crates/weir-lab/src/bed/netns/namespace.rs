@@ -140,6 +140,18 @@ impl Namespace {
             .map_err(|e| LabError(format!("{key}: cannot be set to {value} in namespace {}: {e}", self.name)))
     }
 
+    /// The kernel's own congestion control for TCP of this namespace, whatever the machine prefers: one that paces
+    /// sends does it by timers, which run on the CPU of whatever is measured, at its expense. Says what there is now.
+    pub fn unpaced(&self) -> Result<String, LabError> {
+        const KEY: &str = "net/ipv4/tcp_congestion_control";
+        let machine = self.read(&format!("/proc/sys/{KEY}"))?.trim().to_string();
+        Ok(match self.sysctl(KEY, "cubic") {
+            Ok(()) if machine == "cubic" => "tcp: cubic".into(),
+            Ok(()) => format!("tcp: cubic, where this machine has {machine}"),
+            Err(_) => format!("tcp: cubic refused, {machine} it is"),
+        })
+    }
+
     /// Reads a file as this namespace sees it.
     pub fn read(&self, path: &str) -> Result<String, LabError> {
         let file = path.to_string();

@@ -11,7 +11,8 @@
 //! - GRO on, so that the receive side is NAPI for every subject (without it a veth delivers on the
 //!   *sender's* CPU, and forwarding would be charged to the generator); UDP is not merged by it;
 //! - NAPI threaded and pinned: reception runs where placement says, not where the sender happens to be;
-//! - transmit checksums, TSO and GSO off: frames are finished, as on a physical wire.
+//! - transmit checksums, TSO and GSO off: frames are finished, as on a physical wire; or on
+//!   ([`lay_with_offloads`]), as they are for a host whose card does the work.
 
 use std::fs;
 
@@ -53,6 +54,19 @@ impl Port {
 
 /// Lays a wire from `near` to `far`, of as many queues as `near` has, and brings both ends up.
 pub fn lay(near: (&Namespace, &Port), far: (&Namespace, &Port)) -> Result<(), LabError> {
+    join(near, far, &[Offload::TxChecksum, Offload::Tso, Offload::Gso])
+}
+
+/// The same, and senders leave to the wire what cards do for them: checksums and the cutting of TCP.
+pub fn lay_with_offloads(near: (&Namespace, &Port), far: (&Namespace, &Port)) -> Result<(), LabError> {
+    join(near, far, &[])
+}
+
+fn join(
+    near: (&Namespace, &Port),
+    far: (&Namespace, &Port),
+    off: &'static [Offload],
+) -> Result<(), LabError> {
     let queues = format!("numtxqueues {0} numrxqueues {0}", near.1.queues);
     near.0.ip(&format!(
         "link add {} address {} {queues} type veth peer name {} address {} {queues} netns {}",
@@ -64,7 +78,7 @@ pub fn lay(near: (&Namespace, &Port), far: (&Namespace, &Port)) -> Result<(), La
     ))?;
     for (namespace, port) in [near, far] {
         let name = port.name.clone();
-        namespace.run(move || finish(&name))?.map_err(|e| LabError(format!("{}: {e}", port.name)))?;
+        namespace.run(move || finish(&name, off))?.map_err(|e| LabError(format!("{}: {e}", port.name)))?;
     }
     // Both finished before either is up: a veth decides then whether its other end takes XDP frames.
     for (namespace, port) in [near, far] {
@@ -73,8 +87,8 @@ pub fn lay(near: (&Namespace, &Port), far: (&Namespace, &Port)) -> Result<(), La
     Ok(())
 }
 
-fn finish(name: &str) -> Result<(), String> {
-    for what in [Offload::TxChecksum, Offload::Tso, Offload::Gso] {
+fn finish(name: &str, off: &[Offload]) -> Result<(), String> {
+    for &what in off {
         offload::set(name, what, false)
             .map_err(|e| format!("{} cannot be switched off: {e}", what.name()))?;
     }

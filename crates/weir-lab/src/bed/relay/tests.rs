@@ -61,10 +61,10 @@ fn no_side_paces_its_sends_whatever_the_machine_prefers() {
     let key = "/proc/sys/net/ipv4/tcp_congestion_control";
     // what a new namespace has is the machine's
     namespace.sysctl("net/ipv4/tcp_congestion_control", "reno").expect("every kernel has it");
-    let said = unpaced(&namespace).expect("it can be read");
+    let said = namespace.unpaced().expect("it can be read");
     assert_eq!(said, "tcp: cubic, where this machine has reno");
     assert_eq!(namespace.read(key).expect("it can be read").trim(), "cubic");
-    assert_eq!(unpaced(&namespace).expect("it can be read"), "tcp: cubic");
+    assert_eq!(namespace.unpaced().expect("it can be read"), "tcp: cubic");
 }
 
 #[test]
