@@ -107,8 +107,10 @@ fn configuration(stand: &Stand<'_>, folder: &Path, socket: &Path) -> String {
     // valgrind knows it better than io_uring.
     let io = if stand.relay.load == Load::SimulatedCaches { "io = \"epoll\"\n" } else { "" };
     let certificates = if tls.is_on() { "certificates = \"self-signed\"\n" } else { "" };
+    // derper takes as many a second as come, unless it is told.
+    let limits = "[relay.limits]\naccepts_per_second = 1000000\n";
     format!(
-        "[control]\nsocket = {socket:?}\n\n[workers]\ncpus = {:?}\n\n[relay]\nlisten = [\"{ADDRESS}\"]\ntls = \"{}\"\n{certificates}{io}key = {:?}\n",
+        "[control]\nsocket = {socket:?}\n\n[workers]\ncpus = {:?}\n\n[relay]\nlisten = [\"{ADDRESS}\"]\ntls = \"{}\"\n{certificates}{io}key = {:?}\n\n{limits}",
         stand.cpus,
         kebab(&tls),
         folder.join("relay.key"),
