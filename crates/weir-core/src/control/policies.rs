@@ -98,8 +98,7 @@ impl Control {
                         spec.policies.insert(at, policy);
                     }
                     PolicyChange::Remove { name } => {
-                        table.position(&name).map(|at| spec.policies.remove(at));
-                        table.remove(&name);
+                        table.remove(&name).map(|at| spec.policies.remove(at));
                     }
                     PolicyChange::Replace { policy } => {
                         replace(table, spd, &policy, sas);

@@ -72,24 +72,23 @@ impl PolicySpec {
     /// Its rules in a direction: one for each pair of a local and a remote range of one family. Outbound
     /// our side is the source, inbound the far side is.
     pub fn selectors(&self, direction: Direction) -> Vec<Selector> {
-        if !self.applies(direction) {
-            return Vec::new();
-        }
-        let mut selectors = Vec::new();
-        for any in [AddressRange::ANY_V4, AddressRange::ANY_V6] {
-            // ICMP is of one family each (RFC 792, RFC 4443).
-            if self.protocol == Some(protocol::ICMPV4) && !any.first.is_ipv4()
-                || self.protocol == Some(protocol::ICMPV6) && any.first.is_ipv4()
-            {
-                continue;
-            }
-            for local in of_family(&self.local, any) {
-                for remote in of_family(&self.remote, any) {
-                    selectors.push(self.selector(direction, local, remote));
-                }
-            }
-        }
-        selectors
+        self.each_selector(direction).collect()
+    }
+
+    /// The same, one after the other.
+    pub fn each_selector(&self, direction: Direction) -> impl Iterator<Item = Selector> {
+        let families = [AddressRange::ANY_V4, AddressRange::ANY_V6].into_iter();
+        // ICMP is of one family each (RFC 792, RFC 4443).
+        let has = move |any: &AddressRange| match self.protocol {
+            Some(protocol::ICMPV4) => any.first.is_ipv4(),
+            Some(protocol::ICMPV6) => !any.first.is_ipv4(),
+            _ => true,
+        };
+        families.filter(move |any| self.applies(direction) && has(any)).flat_map(move |any| {
+            of_family(&self.local, any).flat_map(move |local| {
+                of_family(&self.remote, any).map(move |remote| self.selector(direction, local, remote))
+            })
+        })
     }
 
     fn selector(&self, direction: Direction, local: AddressRange, remote: AddressRange) -> Selector {
@@ -110,9 +109,8 @@ impl PolicySpec {
 }
 
 /// The ranges of the family of `any`, which stands for an empty list.
-fn of_family(ranges: &[AddressRange], any: AddressRange) -> Vec<AddressRange> {
-    if ranges.is_empty() {
-        return vec![any];
-    }
-    ranges.iter().copied().filter(|r| r.first.is_ipv4() == any.first.is_ipv4()).collect()
+fn of_family(ranges: &[AddressRange], any: AddressRange) -> impl Iterator<Item = AddressRange> {
+    let stands = ranges.is_empty().then_some(any);
+    let here = move |r: &AddressRange| r.first.is_ipv4() == any.first.is_ipv4();
+    stands.into_iter().chain(ranges.iter().copied().filter(here))
 }

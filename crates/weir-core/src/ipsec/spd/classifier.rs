@@ -48,6 +48,8 @@ const SAMPLE_LIVE: usize = 32;
 /// Changes from one look at the rest to the next, once all were looked at twice in vain: a look asks every table,
 /// and takes as long as the change itself.
 const PAUSE: u64 = 8;
+/// What a small table costs more than any other.
+const SMALL: u64 = 100;
 
 #[derive(Clone, Debug)]
 pub(super) struct Classifier<A> {
@@ -126,7 +128,7 @@ impl<A: Address> Classifier<A> {
             };
             let number = classifier.add_table(shape, 0);
             open.retain_mut(|(extent, order, rule, home)| {
-                let takes = classifier.tables[number].room(&classifier.keys, extent).is_some();
+                let takes = classifier.tables[number].room(&classifier.keys, extent, u64::MAX).is_some();
                 if takes {
                     classifier.put(number as Home, extent, *order, rule);
                     **home = number as Home;
@@ -147,7 +149,7 @@ impl<A: Address> Classifier<A> {
         let Some(extent) = Extent::of(rule) else { return NOWHERE };
         let home = self.choose(&extent, REST);
         self.put(home, &extent, order, rule);
-        self.sort();
+        self.sort_if_best(home, order);
         home
     }
 
@@ -217,7 +219,7 @@ impl<A: Address> Classifier<A> {
         self.put(to, &extent, order, rule);
         list.move_home(order, rule, home, to);
         self.refresh(home, order, list);
-        self.sort();
+        self.sort_if_best(to, order);
         true
     }
 
@@ -231,11 +233,13 @@ impl<A: Address> Classifier<A> {
             if number == usize::from(home) || table.rules == 0 && home != REST || self.is_closing(number) {
                 continue;
             }
-            let Some((longest, cells)) = table.room(&self.keys, extent) else { continue };
-            let cost = u64::from(longest) * 2 + cells + if self.is_small(number) { 100 } else { 0 };
-            best = best.min((cost, number as Home));
+            let more = if self.is_small(number) { SMALL } else { 0 };
+            let Some(limit) = best.0.checked_sub(more) else { continue };
+            if let Some(cost) = table.room(&self.keys, extent, limit) {
+                best = (cost + more, number as Home);
+            }
         }
-        if home != REST && best.0 >= 100 { home } else { best.1 }
+        if home != REST && best.0 >= SMALL { home } else { best.1 }
     }
 
     /// Too few rules for the probe every packet pays for them.
@@ -301,6 +305,13 @@ impl<A: Address> Classifier<A> {
         }
         self.tables.push(table);
         self.tables.len() - 1
+    }
+
+    /// After a rule of `order` came to `home`.
+    fn sort_if_best(&mut self, home: Home, order: Order) {
+        if self.tables.get(usize::from(home)).is_some_and(|table| table.best == order) {
+            self.sort();
+        }
     }
 
     fn sort(&mut self) {

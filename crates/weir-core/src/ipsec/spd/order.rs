@@ -90,10 +90,11 @@ impl Labels {
         }
     }
 
-    pub(super) fn remove(&mut self, slot: u32) {
-        if let Some(at) = self.position(slot) {
-            self.order.remove(at);
-        }
+    /// Takes out a slot: the number it had.
+    pub(super) fn remove(&mut self, slot: u32) -> Option<usize> {
+        let at = self.position(slot)?;
+        self.order.remove(at);
+        Some(at)
     }
 
     /// Labels what is around number `at`, the slot `fresh` that has none yet, so that there is room between any

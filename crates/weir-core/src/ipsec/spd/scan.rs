@@ -41,6 +41,8 @@ pub(super) struct Ordered<A> {
 /// What a scan does not read stands apart from what it reads.
 #[derive(Clone, Debug)]
 struct Chunk<A> {
+    /// `orders[0]`: chunks are searched without looking into each.
+    first: Order,
     rules: Vec<Rule<A>>,
     orders: Vec<Order>,
     homes: Vec<Home>,
@@ -85,10 +87,11 @@ impl<A: Copy + PartialOrd> Ordered<A> {
     /// Adds a rule behind those of the same order.
     pub fn insert(&mut self, order: Order, rule: Rule<A>, home: Home) {
         self.len += 1;
-        let behind = self.chunks.partition_point(|chunk| chunk.orders[0] <= order);
+        let behind = self.chunks.partition_point(|chunk| chunk.first <= order);
         let is_last = behind == self.chunks.len();
         let Some(chunk) = self.chunks.get_mut(behind.saturating_sub(1)) else {
-            return self.chunks.push(Chunk { rules: vec![rule], orders: vec![order], homes: vec![home] });
+            let (rules, orders, homes) = (vec![rule], vec![order], vec![home]);
+            return self.chunks.push(Chunk { first: order, rules, orders, homes });
         };
         let at = chunk.orders.partition_point(|&o| o <= order);
         if chunk.orders.len() < CHUNK {
@@ -110,10 +113,7 @@ impl<A: Copy + PartialOrd> Ordered<A> {
         let Place { chunk: number, at } = self.places(order).find(|&place| self.rule(place) == rule)?;
         self.len -= 1;
         let chunk = &mut self.chunks[number];
-        chunk.rules.remove(at);
-        chunk.orders.remove(at);
-        let home = chunk.homes.remove(at);
-        let len = chunk.orders.len();
+        let (home, len) = chunk.remove(at);
         // Neighbours that fit one chunk with room to spare become one, so that none stays nearly empty.
         let (front, back) = if number + 1 < self.chunks.len() {
             (number, number + 1)
@@ -134,9 +134,8 @@ impl<A: Copy + PartialOrd> Ordered<A> {
 
     /// The order of the first rule of `home` whose order is `from` or behind.
     pub fn next_of(&self, from: Order, home: Home) -> Option<Order> {
-        let first = self.chunks.partition_point(|chunk| chunk.last() < from);
-        for chunk in &self.chunks[first..] {
-            let at = if chunk.orders[0] < from { chunk.orders.partition_point(|&o| o < from) } else { 0 };
+        for chunk in &self.chunks[self.reach(from)..] {
+            let at = if chunk.first < from { chunk.orders.partition_point(|&o| o < from) } else { 0 };
             // Most chunks have none, and that is found out many at a time.
             let homes = &chunk.homes[at..];
             if homes.contains(&home) {
@@ -186,13 +185,17 @@ impl<A: Copy + PartialOrd> Ordered<A> {
 
     /// Where rules of an order stand.
     fn places(&self, order: Order) -> impl Iterator<Item = Place> {
-        let first = self.chunks.partition_point(|chunk| chunk.last() < order);
-        let chunks = self.chunks.iter().enumerate().skip(first);
-        chunks.take_while(move |(_, chunk)| chunk.orders[0] <= order).flat_map(move |(number, chunk)| {
+        let chunks = self.chunks.iter().enumerate().skip(self.reach(order));
+        chunks.take_while(move |(_, chunk)| chunk.first <= order).flat_map(move |(number, chunk)| {
             let from = chunk.orders.partition_point(|&o| o < order);
             let until = chunk.orders.partition_point(|&o| o <= order);
             (from..until).map(move |at| Place { chunk: number, at })
         })
+    }
+
+    /// The first chunk that may have rules of `order` or behind; those before it have none.
+    fn reach(&self, order: Order) -> usize {
+        self.chunks.partition_point(|chunk| chunk.first < order).saturating_sub(1)
     }
 
     fn rule(&self, place: Place) -> &Rule<A> {
@@ -205,18 +208,24 @@ impl<A: Copy + PartialOrd> Ordered<A> {
 }
 
 impl<A> Chunk<A> {
-    fn last(&self) -> Order {
-        self.orders[self.orders.len() - 1]
-    }
-
     fn insert(&mut self, at: usize, order: Order, rule: Rule<A>, home: Home) {
         self.rules.insert(at, rule);
         self.orders.insert(at, order);
         self.homes.insert(at, home);
+        self.first = self.orders[0];
+    }
+
+    /// Who else held the rule taken out, and how many are left.
+    fn remove(&mut self, at: usize) -> (Home, usize) {
+        self.rules.remove(at);
+        self.orders.remove(at);
+        self.first = self.orders.first().copied().unwrap_or(self.first);
+        (self.homes.remove(at), self.orders.len())
     }
 
     fn split_off(&mut self, at: usize) -> Chunk<A> {
         let mut tail = Chunk {
+            first: self.orders.get(at).copied().unwrap_or(Order::MAX),
             rules: Vec::with_capacity(CHUNK),
             orders: Vec::with_capacity(CHUNK),
             homes: Vec::with_capacity(CHUNK),

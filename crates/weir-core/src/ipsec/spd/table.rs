@@ -167,18 +167,18 @@ impl SpdTable {
         self.set(slot, policy);
     }
 
-    /// Takes a policy out; whether it was there.
-    pub fn remove(&mut self, name: &str) -> bool {
-        let Some(slot) = self.by_name.remove(name) else { return false };
+    /// Takes a policy out: the number it had.
+    pub fn remove(&mut self, name: &str) -> Option<usize> {
+        let slot = self.by_name.remove(name)?;
         if let Some(was) = self.slots[slot as usize].take() {
             BOTH.into_iter().for_each(|direction| self.note(direction, false, slot, &was.rules));
         }
-        self.order.remove(slot);
+        let at = self.order.remove(slot);
         // The next policy may have the slot at once: what a cache has of it is of an epoch that ends here, for
         // every direction the policy had rules for, and snapshots of that epoch have the old policy there.
         self.free.push(slot);
         self.set(slot, self.nobody.clone());
-        true
+        at
     }
 
     /// Puts a policy in the place of the one of its name; whether there was one.

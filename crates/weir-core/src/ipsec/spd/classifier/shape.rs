@@ -205,7 +205,7 @@ impl<A: Address> Extent<A> {
     }
 
     /// Cells it touches by field: source, destination, ports; `None` where it does not fit.
-    fn cells(&self, shape: Shape) -> Option<[u64; 4]> {
+    pub fn cells(&self, shape: Shape) -> Option<[u64; 4]> {
         let source = A::cells(self.source.0, self.source.1, shape.source);
         let destination = A::cells(self.destination.0, self.destination.1, shape.destination);
         if source > CELLS || destination > CELLS || shape.protocol && self.protocol.is_none() {
@@ -277,8 +277,21 @@ impl<A: Address> Mask<A> {
     }
 
     /// How many cells `extent` has here, if it fits, each one's hash given to `each` until that says no.
-    pub fn each(&self, keys: &Keys, extent: &Extent<A>, mut each: impl FnMut(u32) -> bool) -> Option<u64> {
+    pub fn each(&self, keys: &Keys, extent: &Extent<A>, each: impl FnMut(u32) -> bool) -> Option<u64> {
         let counts = extent.cells(self.shape)?;
+        self.walk(keys, extent, counts, each).then(|| counts.iter().product())
+    }
+
+    /// Gives the hash of each cell of `extent` to `each`, as [`Extent::cells`] counts them, until that says no:
+    /// whether it never did.
+    #[inline]
+    pub fn walk(
+        &self,
+        keys: &Keys,
+        extent: &Extent<A>,
+        counts: [u64; 4],
+        mut each: impl FnMut(u32) -> bool,
+    ) -> bool {
         let port = |first: u16, n: u64, len: u8| u32::from(first) + ((n as u32) << (16 - len));
         for s in 0..counts[0] {
             let source = extent.source.0.later(s, self.shape.source);
@@ -291,11 +304,11 @@ impl<A: Address> Mask<A> {
                     let protocol = u32::from(extent.protocol.unwrap_or(0));
                     let point = Point { source, destination, ports: from << 16 | to, protocol };
                     if !each(self.hash(keys, &point)) {
-                        return None;
+                        return false;
                     }
                 }
             }
         }
-        Some(counts.iter().product())
+        true
     }
 }

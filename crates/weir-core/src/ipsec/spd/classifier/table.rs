@@ -25,6 +25,8 @@ const EMPTY: u64 = (NONE as u64) << 32;
 const SLOTS_MIN: usize = 8;
 /// Slots for each entry.
 const SLOTS: usize = 2;
+/// And so many more before one goes: rules that leave and come do not move others each time. 2 KB.
+const SPARE: usize = 256;
 
 /// A rule in one cell: a line of the CPU's cache for IPv4, two for IPv6.
 #[derive(Clone, Debug)]
@@ -158,15 +160,21 @@ impl<A: Address> Table<A> {
         (slot >> (hash & 31) & 1 != 0, head(slot))
     }
 
-    /// The longest chain a rule would join, and its cells; `None` where it does not fit or a chain is full.
-    pub fn room(&self, keys: &Keys, extent: &Extent<A>) -> Option<(u32, u64)> {
+    /// What keeping a rule here costs: its cells, and twice the longest chain it would join. `None` where it does not
+    /// fit, a chain is full, or that comes to `limit` or more, which is found out with as few slots as will do.
+    pub fn room(&self, keys: &Keys, extent: &Extent<A>, limit: u64) -> Option<u64> {
+        let cells = extent.cells(self.mask.shape)?;
+        let count: u64 = cells.iter().product();
+        if count >= limit {
+            return None;
+        }
         let mut longest = 0;
-        let cells = self.mask.each(keys, extent, |hash| {
+        let all = self.mask.walk(keys, extent, cells, |hash| {
             let len = length(self.slots[self.slot(hash)]);
             longest = longest.max(len);
-            len < CHAIN
-        })?;
-        Some((longest, cells))
+            len < CHAIN && count + 2 * u64::from(longest) < limit
+        });
+        all.then_some(count + 2 * u64::from(longest))
     }
 
     /// Adds a rule for which there is room.
@@ -209,7 +217,8 @@ impl<A: Address> Table<A> {
             true
         });
         self.rules -= 1;
-        while self.slots.len() > SLOTS_MIN && self.slots.len() > self.entries * SLOTS && self.shrink(pool) {}
+        let most = if self.rules == 0 { SLOTS_MIN } else { SLOTS_MIN.max(self.entries * SLOTS + SPARE) };
+        while self.slots.len() > most && self.shrink(pool) {}
     }
 
     /// Entries of the longest chain.
