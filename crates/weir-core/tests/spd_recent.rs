@@ -322,7 +322,7 @@ fn take(table: &mut SpdTable, list: &mut Vec<Item>, step: Step, number: usize) {
         Step::Remove(at) if len > 0 => {
             let at = at % len;
             assert_eq!(table.remove(&list.remove(at).name), Some(at));
-        },
+        }
         Step::Replace(at, selectors) if len > 0 => {
             list[at % len].selectors = selectors;
             let (policy, rules) = as_policy(&list[at % len]);

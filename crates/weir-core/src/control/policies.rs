@@ -83,7 +83,10 @@ impl Control {
         }
         let (pairs, named) = (judge.pairs, judge.named.into_iter().map(|(sa, n)| (sa.to_string(), n)));
         let named: Vec<(String, isize)> = named.collect();
-        uses.pairs.insert(spd.to_string(), pairs);
+        match uses.pairs.get_mut(spd) {
+            Some(of) => *of = pairs,
+            None => _ = uses.pairs.insert(spd.to_string(), pairs),
+        }
         for (sa, times) in named {
             let by = || Use { by: format!("spd {spd}"), times: 0 };
             let of = uses.sas.entry(sa).or_insert_with(by);
@@ -178,9 +181,9 @@ impl<'a> Judge<'a> {
         for problem in check_policy(policy, &known) {
             self.wrong(Some(&policy.name), problem);
         }
-        let by = format!("spd {}", self.spec.name);
+        let mine = |by: &str| by.strip_prefix("spd ") == Some(&self.spec.name);
         for sa in policy.out.iter().chain(&policy.inbound) {
-            if let Some(of) = self.uses.sas.get(sa).filter(|of| of.times > 0 && of.by != by) {
+            if let Some(of) = self.uses.sas.get(sa).filter(|of| of.times > 0 && !mine(&of.by)) {
                 let (sa, other) = (sa.clone(), of.by.clone());
                 self.wrong(Some(&policy.name), UseProblem::Elsewhere { sa, other });
             }

@@ -77,8 +77,8 @@ impl Recent {
         self.steps.push_back(step);
         while self.steps.len() > STEPS || self.v4.len().max(self.v6.len()) > RULES {
             let Some(oldest) = self.steps.pop_front() else { break };
-            self.v4.drain(..oldest.v4);
-            self.v6.drain(..oldest.v6);
+            (0..oldest.v4).for_each(|_| _ = self.v4.pop_front());
+            (0..oldest.v6).for_each(|_| _ = self.v6.pop_front());
         }
     }
 

@@ -8,8 +8,10 @@
 use super::rules::Order;
 use super::{Flow, PolicyIndex, PortRange, Selector, Transport};
 
-/// Rules a chunk has at most: 9 KB for IPv4, of which a change moves half.
-const CHUNK: usize = 256;
+/// Rules a chunk has at most: 4.5 KB for IPv4, of which a change moves half.
+const CHUNK: usize = 128;
+/// Of one that rules came to in their order, so that the next ones find room.
+const FILL: usize = CHUNK * 3 / 4;
 
 /// 36 bytes for IPv4, 96 for IPv6.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,13 +96,15 @@ impl<A: Copy + PartialOrd> Ordered<A> {
             return self.chunks.push(Chunk { first: order, rules, orders, homes });
         };
         let at = chunk.orders.partition_point(|&o| o <= order);
-        if chunk.orders.len() < CHUNK {
+        let len = chunk.orders.len();
+        // Rules that come in their order are not moved again.
+        let follows = is_last && at == len;
+        if len < if follows { FILL } else { CHUNK } {
             return chunk.insert(at, order, rule, home);
         }
-        // Rules that come in their order fill their chunks.
-        let cut = if at == CHUNK && is_last { CHUNK } else { CHUNK / 2 };
+        let cut = if follows { len } else { CHUNK / 2 };
         let mut tail = chunk.split_off(cut);
-        if at > cut || cut == CHUNK {
+        if at > cut || follows {
             tail.insert(at - cut, order, rule, home);
         } else {
             chunk.insert(at, order, rule, home);
@@ -124,7 +128,7 @@ impl<A: Copy + PartialOrd> Ordered<A> {
             self.chunks.remove(number);
         } else if len < CHUNK / 4
             && front != back
-            && self.chunks[front].orders.len() + self.chunks[back].orders.len() <= CHUNK * 3 / 4
+            && self.chunks[front].orders.len() + self.chunks[back].orders.len() <= FILL
         {
             let tail = self.chunks.remove(back);
             self.chunks[front].append(tail);
@@ -282,5 +286,43 @@ impl<A: Copy + PartialOrd> Rule<A> {
             }
             Transport::Icmp(kind) => self.icmp.contains(kind),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipsec::spd::AddressRange;
+
+    fn rule(n: u32) -> Rule<u32> {
+        Rule::new(&Selector::within(AddressRange::ANY_V4), (n, n), (n, n), PolicyIndex(n))
+    }
+
+    #[test]
+    fn list_made_in_order_has_room_in_each_chunk_and_is_searched_by_what_stands_first() {
+        let mut list = Ordered::default();
+        for n in 0..10 * CHUNK as u32 {
+            list.insert(u64::from(n) * 1000, rule(n), 0);
+        }
+        let chunks = list.chunks.len();
+        let check = |list: &Ordered<u32>| {
+            assert!(list.chunks.iter().all(|chunk| chunk.first == chunk.orders[0]));
+            assert!(list.chunks.iter().flat_map(|chunk| &chunk.orders).is_sorted());
+        };
+        // As many as each chunk has room for, of one order with what was there or between two.
+        for n in 0..10 * (CHUNK - FILL) as u32 {
+            list.insert(u64::from(n) * 4000 + u64::from(n % 2), rule(n + 10_000), 1);
+            check(&list);
+        }
+        assert_eq!(list.chunks.len(), chunks, "none was split");
+        for n in 0..10 * (CHUNK - FILL) as u32 {
+            assert_eq!(list.next_of(u64::from(n) * 4000, 1), Some(u64::from(n) * 4000 + u64::from(n % 2)));
+            assert_eq!(list.remove(u64::from(n) * 4000 + u64::from(n % 2), &rule(n + 10_000)), Some(1));
+        }
+        for n in (0..10 * CHUNK as u32).rev() {
+            assert_eq!(list.remove(u64::from(n) * 1000, &rule(n)), Some(0));
+            check(&list);
+        }
+        assert_eq!((list.len(), list.chunks.len()), (0, 0));
     }
 }

@@ -111,9 +111,15 @@ impl RuleTurns {
 
     /// The lagging set, or a copy of the current one, with `step` taken.
     fn caught_up(&mut self, step: &Step) -> Arc<RuleSet> {
-        let spare = self.lagging.take().and_then(|(set, missed)| Some((Arc::try_unwrap(set).ok()?, missed)));
-        let (mut next, missed) = spare.unwrap_or_else(|| (RuleSet::clone(&self.current), Step::default()));
-        [&missed, step].into_iter().for_each(|step| step.take(self.direction, &mut next));
+        if let Some((mut set, missed)) = self.lagging.take()
+            && let Some(next) = Arc::get_mut(&mut set)
+        {
+            missed.take(self.direction, next);
+            step.take(self.direction, next);
+            return set;
+        }
+        let mut next = RuleSet::clone(&self.current);
+        step.take(self.direction, &mut next);
         Arc::new(next)
     }
 }

@@ -314,3 +314,70 @@ fn make(first: u32, len: u32, bits: u32) -> u64 {
     debug_assert!(len <= CHAIN_MAX, "a chain of {len}");
     if len == 0 { EMPTY } else { u64::from(len) << 60 | u64::from(first) << 32 | u64::from(bits) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::shape::Shape;
+    use super::*;
+    use crate::ipsec::spd::{PolicyIndex, Selector, synthetic};
+
+    /// Rules of an access list, and a table by their destinations.
+    fn filled(count: usize) -> (Keys, Pool<u32>, Table<u32>, Vec<Rule<u32>>) {
+        let of = |(n, s): (usize, &Selector)| {
+            let range = crate::ipsec::spd::rules::range4;
+            Some(Rule::new(s, range(s.source)?, range(s.destination)?, PolicyIndex(n as u32)))
+        };
+        let all = synthetic::rules(synthetic::Shape::Acl, synthetic::Family::V4, count, 1);
+        let rules: Vec<_> = all.iter().enumerate().filter_map(of).collect();
+        let (keys, mut pool) = (Keys::new(1), Pool::new());
+        let mut table = Table::new(Mask::new(Shape { destination: 24, ..Shape::default() }), 0);
+        for (order, rule) in (0..).zip(rules.iter().step_by(2)) {
+            let extent = Extent::of(rule).expect("it matches something");
+            if table.room(&keys, &extent, u64::MAX).is_some() {
+                table.insert(&mut pool, &keys, &extent, (order, rule));
+            }
+        }
+        (keys, pool, table, rules)
+    }
+
+    #[test]
+    fn limit_hides_what_costs_as_much_and_changes_no_cost_below() {
+        let (keys, _, table, rules) = filled(1_000);
+        let mut costs = std::collections::BTreeSet::new();
+        for extent in rules.iter().filter_map(Extent::of) {
+            let cost = table.room(&keys, &extent, u64::MAX);
+            for limit in 0..40 {
+                assert_eq!(table.room(&keys, &extent, limit), cost.filter(|&cost| cost < limit));
+            }
+            costs.insert(cost);
+        }
+        assert!(costs.len() > 3 && costs.contains(&None), "{costs:?}");
+    }
+
+    #[test]
+    fn rule_that_leaves_and_comes_again_moves_no_slot_and_an_empty_table_has_few() {
+        let (keys, mut pool, mut table, rules) = filled(1_000);
+        let of = |rule| Extent::of(rule).expect("it matches something");
+        let there = |pool: &Pool<u32>| -> Vec<(Order, Rule<u32>)> {
+            let is = |(order, rule): (Order, &Rule<u32>)| {
+                pool.entries
+                    .iter()
+                    .any(|e| e.order == order && e.rule == *rule)
+                    .then(|| (order, rule.clone()))
+            };
+            (0..).zip(rules.iter().step_by(2)).filter_map(is).collect()
+        };
+        let (all, slots) = (there(&pool), table.slots.len());
+        for (order, rule) in &all {
+            table.remove(&mut pool, &keys, &of(rule), (*order, rule));
+            assert_eq!(table.slots.len(), slots);
+            table.insert(&mut pool, &keys, &of(rule), (*order, rule));
+            assert_eq!(table.slots.len(), slots);
+        }
+        for (order, rule) in &all {
+            table.remove(&mut pool, &keys, &of(rule), (*order, rule));
+            assert!(table.slots.len() <= (table.entries * SLOTS + SPARE).max(SLOTS_MIN));
+        }
+        assert_eq!((table.rules, table.slots.len()), (0, SLOTS_MIN));
+    }
+}
