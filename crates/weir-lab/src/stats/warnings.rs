@@ -108,17 +108,16 @@ pub enum Warning {
     Search(SearchDoubt),
 }
 
+const UNUSUAL_PRIORITY: &str = "ran with another scheduling priority than programs have: a raised one keeps the kernel's \
+                                own threads from their packets, a lowered one waits for others";
+
 impl Warning {
     pub fn sentence(&self) -> String {
         match self {
             Warning::NotOptimised => {
                 "weir-lab was built without optimisation: its figures say nothing about speed".into()
             }
-            Warning::Priority { priority } => {
-                format!(
-                    "ran with another scheduling priority than programs have ({priority}): what is raised keeps the kernel's own threads from their packets"
-                )
-            }
+            Warning::Priority { priority } => format!("{UNUSUAL_PRIORITY} ({priority})"),
             Warning::SmokeValues => {
                 "smoke values (--quick) were used: the windows are too short for a verdict".into()
             }
