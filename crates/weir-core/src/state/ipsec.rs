@@ -72,23 +72,31 @@ impl PolicySpec {
     /// Its rules in a direction: one for each pair of a local and a remote range of one family. Outbound
     /// our side is the source, inbound the far side is.
     pub fn selectors(&self, direction: Direction) -> Vec<Selector> {
-        self.each_selector(direction).collect()
+        let mut selectors = Vec::new();
+        for any in self.families(direction) {
+            for local in of_family(&self.local, any) {
+                for remote in of_family(&self.remote, any) {
+                    selectors.push(self.selector(direction, local, remote));
+                }
+            }
+        }
+        selectors
     }
 
-    /// The same, one after the other.
-    pub fn each_selector(&self, direction: Direction) -> impl Iterator<Item = Selector> {
-        let families = [AddressRange::ANY_V4, AddressRange::ANY_V6].into_iter();
+    /// Whether it has any.
+    pub(crate) fn selects(&self, direction: Direction) -> bool {
+        let some = |ranges, any| of_family(ranges, any).next().is_some();
+        self.families(direction).any(|any| some(&self.local, any) && some(&self.remote, any))
+    }
+
+    /// All addresses of each family it may be about.
+    fn families(&self, direction: Direction) -> impl Iterator<Item = AddressRange> {
+        let applies = self.applies(direction);
         // ICMP is of one family each (RFC 792, RFC 4443).
-        let has = move |any: &AddressRange| match self.protocol {
-            Some(protocol::ICMPV4) => any.first.is_ipv4(),
-            Some(protocol::ICMPV6) => !any.first.is_ipv4(),
-            _ => true,
-        };
-        families.filter(move |any| self.applies(direction) && has(any)).flat_map(move |any| {
-            of_family(&self.local, any).flat_map(move |local| {
-                of_family(&self.remote, any).map(move |remote| self.selector(direction, local, remote))
-            })
-        })
+        let (v4, v6) = (self.protocol != Some(protocol::ICMPV6), self.protocol != Some(protocol::ICMPV4));
+        [(v4, AddressRange::ANY_V4), (v6, AddressRange::ANY_V6)]
+            .into_iter()
+            .filter_map(move |(has, any)| (applies && has).then_some(any))
     }
 
     fn selector(&self, direction: Direction, local: AddressRange, remote: AddressRange) -> Selector {

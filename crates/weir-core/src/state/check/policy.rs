@@ -66,9 +66,7 @@ pub(super) fn selectors(policy: &PolicySpec, wrong: &mut dyn FnMut(PolicyProblem
     let both = |v4| family(&policy.local, v4) && family(&policy.remote, v4);
     if sound && !both(true) && !both(false) {
         wrong(PolicyProblem::NoCommonFamily);
-    } else if sound
-        && [Direction::Out, Direction::In].iter().all(|&d| policy.each_selector(d).next().is_none())
-    {
+    } else if sound && ![Direction::Out, Direction::In].iter().any(|&d| policy.selects(d)) {
         wrong(PolicyProblem::IcmpFamily);
     }
     let protocol = policy.protocol;
