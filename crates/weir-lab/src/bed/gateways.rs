@@ -75,7 +75,7 @@ struct Laid {
     server: tcp::Server,
     client: Namespace,
     _middle: [Namespace; 2],
-    far: (Namespace, Port),
+    far: Namespace,
     connections: u32,
     /// Of the left side, of the right side.
     cpus: [u32; 2],
@@ -142,7 +142,16 @@ impl Laid {
         let [near, far] = wires.ends;
         let server = tcp::Server::start(&far.0, cpus[1])?;
         let connections = configuration.workload.flows;
-        Ok(Laid { gateways, server, client: near.0, _middle: wires.middle, far, connections, cpus, notes })
+        Ok(Laid {
+            gateways,
+            server,
+            client: near.0,
+            _middle: wires.middle,
+            far: far.0,
+            connections,
+            cpus,
+            notes,
+        })
     }
 
     /// Connects as soon as packets pass.
@@ -163,17 +172,25 @@ impl Laid {
         }
     }
 
+    /// Packets that reached the server, each segment of what came in one piece counted.
     fn received(&self) -> Result<u64, LabError> {
-        let path = format!("/sys/class/net/{}/statistics/rx_packets", self.far.1.name);
-        let packets = std::fs::read_to_string(&path).or_else(|_| self.far.0.read(&path).map_err(other));
-        packets.ok().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
-            LabError(format!("{path}: says no number of packets; this is a defect of weir-lab"))
+        // A thread has the counters of its own namespace.
+        const COUNTERS: &str = "/proc/thread-self/net/netstat";
+        segments(&self.far.read(COUNTERS)?).ok_or_else(|| {
+            LabError(format!(
+                "{COUNTERS}: says no number of IP packets received; this is a defect of weir-lab"
+            ))
         })
     }
 }
 
-fn other(e: LabError) -> std::io::Error {
-    std::io::Error::other(e.0)
+/// The kernel counts segments, however many come together, where it counts marks of congestion (RFC 3168).
+fn segments(netstat: &str) -> Option<u64> {
+    const BY_MARK: [&str; 4] = ["InNoECTPkts", "InECT1Pkts", "InECT0Pkts", "InCEPkts"];
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("IpExt: "));
+    let (names, values) = (lines.next()?.split(' '), lines.next()?.split(' '));
+    let counted = names.zip(values).filter(|(name, _)| BY_MARK.contains(name));
+    counted.map(|(_, value)| value.parse::<u64>().ok()).sum()
 }
 
 impl Wires {
