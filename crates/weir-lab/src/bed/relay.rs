@@ -28,6 +28,7 @@ use crate::experiment::kebab;
 use crate::generator::derp::client;
 use crate::generator::derp::pairs::{Moment, Outcome, Pairs, Plan};
 use crate::generator::derp::stalled::Stalled;
+use crate::generator::derp::visits;
 use crate::generator::derp::wire::LOST_FRAMES;
 use crate::model::relay::{Load, Relay, Tls};
 use crate::model::{
@@ -359,9 +360,15 @@ impl Laid {
         let (cpu, mut reading) = (self.cpus.generator, self.reader());
         let server = client::Server::new(ADDRESS, self.relay.tls.is_on())?;
         let at_once = self.clients as usize;
-        let stay = client::Stay { at_once, warm_up: trial.warm_up, window: trial.window };
+        let stay = visits::Stay {
+            at_once,
+            warm_up: trial.warm_up,
+            window: trial.window,
+            come_back: self.relay.load == Load::Reconnects,
+            seed: trial.seed,
+        };
         let (came, reading) = self.namespace.run(move || {
-            let came = pin(cpu).and_then(|()| client::come_and_go(&server, 1, stay, || reading.open()));
+            let came = pin(cpu).and_then(|()| visits::come_and_go(&server, stay, || reading.open()));
             reading.close();
             (came, reading)
         })?;
@@ -408,7 +415,7 @@ impl Prepared for Laid {
         let measured = match self.relay.load {
             Load::ClosedLoop | Load::Open => self.relay(trial),
             Load::Idle => self.idle(trial),
-            Load::Connects => self.connects(trial),
+            Load::Connects | Load::Reconnects => self.connects(trial),
             Load::SimulatedCaches => self.simulated(trial),
         };
         measured.map_err(|error| self.blamed(error))

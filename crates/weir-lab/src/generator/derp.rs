@@ -20,4 +20,5 @@ pub mod pairs;
 pub mod stalled;
 pub mod tally;
 pub mod tls;
+pub mod visits;
 pub mod wire;

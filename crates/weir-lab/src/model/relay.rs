@@ -48,8 +48,10 @@ pub enum Load {
     Open,
     /// Clients connect and say nothing: what does each cost in memory?
     Idle,
-    /// Clients connect and leave again.
+    /// Clients the relay has not seen connect and leave again.
     Connects,
+    /// The same clients connect and leave, again and again.
+    Reconnects,
     /// Pairs send, at a rate, through a relay whose caches are simulated.
     SimulatedCaches,
 }

@@ -156,10 +156,13 @@ fn idle_clients_of_derper_have_a_price_each() {
 #[test]
 fn clients_come_and_go() {
     // With TLS they begin fast, which either relay must understand.
-    for (subject, tls) in
-        [(Subject::Derper, Tls::Off), (Subject::Derper, Tls::User), (Subject::Weir, Tls::User)]
-    {
-        let Some(mut subject) = prepared("clients_come_and_go", subject, relay(tls, Load::Connects)) else {
+    for (subject, tls, load) in [
+        (Subject::Derper, Tls::Off, Load::Connects),
+        (Subject::Derper, Tls::User, Load::Reconnects),
+        (Subject::Weir, Tls::User, Load::Connects),
+        (Subject::Weir, Tls::Off, Load::Reconnects),
+    ] {
+        let Some(mut subject) = prepared("clients_come_and_go", subject, relay(tls, load)) else {
             continue;
         };
         let sample = subject.run(&trial(Rate::FlatOut)).expect("a run");

@@ -6,11 +6,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use rustix::time::{ClockId, clock_gettime};
 use weir_core::time::Nanos;
 use weir_io::clock;
 
@@ -40,7 +38,7 @@ impl Server {
         Ok(Server { address, trusting: trusting.map_err(|e| LabError(format!("generator: {e}")))? })
     }
 
-    fn failed(&self, e: &io::Error) -> LabError {
+    pub(super) fn failed(&self, e: &io::Error) -> LabError {
         LabError(format!("relay: a client cannot connect to {}: {e}", self.address))
     }
 }
@@ -134,66 +132,4 @@ pub fn descriptors(clients: u64) -> Result<(), LabError> {
         ))),
         Err(e) => Err(LabError(format!("relay: {wanted} descriptors for {clients} clients: {e}"))),
     }
-}
-
-/// A run of clients that connect and leave, for so long.
-#[derive(Clone, Copy, Debug)]
-pub struct Stay {
-    /// On their way at a time: as many as keep the relay busy.
-    pub at_once: usize,
-    pub warm_up: Duration,
-    pub window: Duration,
-}
-
-/// What came of it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Connected {
-    pub connects: u64,
-    pub began: Nanos,
-    pub ended: Nanos,
-    /// CPU time of the generator's thread between the two.
-    pub busy: Nanos,
-}
-
-/// Connects clients and lets them leave at once; those through in the window count. `begin` is called when it opens.
-pub fn come_and_go(
-    server: &Server,
-    seed: u64,
-    stay: Stay,
-    mut begin: impl FnMut(),
-) -> Result<Connected, LabError> {
-    let mut known: Vec<Identity> =
-        (0..4 * stay.at_once as u64).map(|n| Identity::numbered(seed, n)).collect();
-    let known = std::cell::RefCell::new(&mut known);
-    let opens = clock::now() + stay.warm_up.as_nanos() as Nanos;
-    let window = stay.window.as_nanos() as Nanos;
-    let (mut came, mut busy_before) = (Connected::default(), 0);
-    dial(
-        server,
-        stay.at_once,
-        || known.borrow_mut().pop(),
-        |(wire, identity)| {
-            drop(wire);
-            known.borrow_mut().insert(0, identity);
-            let now = clock::now();
-            if came.began == 0 && now >= opens {
-                begin();
-                busy_before = own_time();
-                came.began = clock::now();
-            } else if came.began > 0 {
-                came.ended = now;
-                came.connects += 1;
-            }
-            Ok(came.began == 0 || now < came.began + window)
-        },
-    )
-    .map_err(|e| server.failed(&e))?;
-    came.busy = own_time().saturating_sub(busy_before);
-    Ok(came)
-}
-
-/// CPU time of this thread so far.
-fn own_time() -> Nanos {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

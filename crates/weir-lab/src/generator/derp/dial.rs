@@ -47,6 +47,16 @@ impl Identity {
         Identity { key: secret.public(), secret, sealed: None }
     }
 
+    /// The server it proved its key to.
+    pub fn met(&self) -> Option<Key> {
+        self.sealed.as_ref().map(|(server, _)| *server)
+    }
+
+    /// Seals for `server` what will be said to it.
+    pub fn introduce(&mut self, server: &Key) {
+        self.client_info(server);
+    }
+
     /// The `ClientInfo` frame for `server`, sealed now if it was not.
     fn client_info(&mut self, server: &Key) -> &[u8] {
         if self.sealed.as_ref().is_none_or(|(known, _)| known != server) {

@@ -201,6 +201,7 @@ fn load(load: Load) -> &'static str {
         Load::Open => "open",
         Load::Idle => "idle",
         Load::Connects => "connects",
+        Load::Reconnects => "reconnects",
         Load::SimulatedCaches => "simulated",
     }
 }
