@@ -118,13 +118,18 @@ pub fn end_children() -> usize {
     ended
 }
 
+/// Field `number` of a line of `/proc/PID/stat`, numbered as proc(5) does, from 3 on: the state.
+pub fn stat_field(stat: &str, number: usize) -> Option<&str> {
+    // The name in parentheses, field 2, may hold anything: fields count from its end.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(number.checked_sub(3)?)
+}
+
 /// Processes started or adopted by this one.
 pub fn children() -> Vec<u32> {
     let own = std::process::id();
     let parent = |process: u32| -> Option<u32> {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // The name in parentheses may hold anything, so count from its end: state, then parent.
-        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+        stat_field(&stat, 4)?.parse().ok()
     };
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

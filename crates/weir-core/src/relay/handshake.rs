@@ -157,19 +157,19 @@ impl ClientInfo {
 
     /// What a client's frame says, whose it is, and what seals the answer.
     pub fn open(server: &Secret, frame: &Frame<'_>) -> Result<(Key, ClientInfo, Between), Refused> {
-        ClientInfo::open_with(None, server, frame)
+        ClientInfo::open_with(|_| None, server, frame)
     }
 
-    /// As [`ClientInfo::open`]; `known` is what `server` and the key that the frame says share, where that is known.
+    /// As [`ClientInfo::open`]; `known` says what `server` and the key in the frame share, where that is known.
     pub fn open_with(
-        known: Option<Between>,
+        known: impl FnOnce(&Key) -> Option<Between>,
         server: &Secret,
         frame: &Frame<'_>,
     ) -> Result<(Key, ClientInfo, Between), Refused> {
         let Frame::ClientInfo(key, nonce, sealed) = frame else {
             return Err(Refused::Unexpected(frame.code()));
         };
-        let between = known.map_or_else(|| server.between(key), Ok)?;
+        let between = known(key).map_or_else(|| server.between(key), Ok)?;
         let info: ClientInfo = open(&between.0, nonce, sealed)?;
         let hex = info.mesh_key.bytes().all(|c| c.is_ascii_hexdigit());
         if !matches!((info.mesh_key.len(), hex), (0 | MESH_KEY_DIGITS, true)) {
@@ -290,12 +290,13 @@ mod tests {
         let known = || server.between(&client.public()).ok();
         let mut bytes = Vec::new();
         ClientInfo::default().seal(&client, &server.public(), [1; 24], &mut bytes);
-        let (key, info, _) = ClientInfo::open_with(known(), &server, &taken(&bytes)).expect("its own box");
+        let (key, info, _) =
+            ClientInfo::open_with(|_| known(), &server, &taken(&bytes)).expect("its own box");
         assert_eq!((key, info), (client.public(), ClientInfo::default()));
         let mut others = Vec::new();
         ClientInfo::default().seal(&Secret::new([8; 32]), &server.public(), [1; 24], &mut others);
         others[HEADER..HEADER + 32].copy_from_slice(&client.public().0);
-        let refused = ClientInfo::open_with(known(), &server, &taken(&others));
+        let refused = ClientInfo::open_with(|_| known(), &server, &taken(&others));
         assert_eq!(refused.err(), Some(Refused::Box));
     }
 

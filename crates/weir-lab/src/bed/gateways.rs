@@ -204,12 +204,8 @@ impl Wires {
         for i in [0, 1] {
             ends[i].0.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
             middle[i].sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
-            let (near, far) = ((&ends[i].0, &ends[i].1), (&middle[i], &inner[i]));
-            if offload {
-                wire::lay_with_offloads(near, far)?
-            } else {
-                wire::lay(near, far)?
-            };
+            let lay = if offload { wire::lay_with_offloads } else { wire::lay };
+            lay((&ends[i].0, &ends[i].1), (&middle[i], &inner[i]))?;
         }
         wire::lay((&middle[0], &outer[0]), (&middle[1], &outer[1]))?;
         Ok(Wires { ends, middle, inner, outer })

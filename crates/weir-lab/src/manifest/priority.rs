@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs;
 
 use serde::{Deserialize, Serialize};
+use weir_io::process::stat_field;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Priority {
@@ -26,13 +27,11 @@ impl Priority {
     }
 
     fn parse(stat: &str, group: Option<&str>) -> Option<Priority> {
-        // the name, in parentheses, may contain anything; behind it stands field 3
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let group_nice = group.and_then(|g| g.trim().rsplit_once(" nice ")?.1.parse().ok());
         Some(Priority {
-            nice: fields.get(16)?.parse().ok()?,
+            nice: stat_field(stat, 19)?.parse().ok()?,
             group_nice,
-            policy: fields.get(38)?.parse().ok()?,
+            policy: stat_field(stat, 41)?.parse().ok()?,
         })
     }
 

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use weir_io::process::stat_field;
+
 use super::peer::{Place, Started};
 use crate::bed::netns::counters::Counters;
 use crate::bed::netns::namespace::Namespace;
@@ -67,9 +69,8 @@ pub fn launch(
 /// CPU time a process has used so far, clock ticks.
 pub fn process_ticks(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name in parentheses may hold anything, so count from its end: state is the third field.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+    let ticks = |field| stat_field(&stat, field)?.parse::<u64>().ok();
+    Some(ticks(14)? + ticks(15)?)
 }
 
 /// Memory of a process in this machine's, bytes (`Rss`).

@@ -96,11 +96,10 @@ impl Live {
         frame: &Frame<'_>,
         counters: &Counters,
     ) -> Result<(Key, ClientInfo, Between), Refused> {
-        let Frame::ClientInfo(key, ..) = frame else { return Err(Refused::Unexpected(frame.code())) };
         // A thread that panicked has left whole entries behind; nobody meets anybody while it is locked.
         let acquainted = || self.acquainted.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = acquainted().with(key);
-        let is_known = known.is_some();
+        let mut is_known = false;
+        let known = |key: &Key| acquainted().with(key).inspect(|_| is_known = true);
         let opened = ClientInfo::open_with(known, &self.secret, frame)?;
         match is_known {
             true => counters::count(&counters.acquainted),

@@ -192,12 +192,8 @@ impl Worker {
             Event::Sent { token, sent, parts } => self.sent(token as u32, sent, parts),
             Event::Writable { token } => self.writable(token as u32),
             Event::Control { token, kind, buffer } => self.control(token as u32, kind, &buffer),
-            Event::Ended { token } => {
-                if let Some(client) = client_of(&mut self.clients, token as u32) {
-                    client.hung_up = true;
-                }
-                self.close(token as u32, End::Peer);
-            }
+            // Who hung up without a goodbye hears none.
+            Event::Ended { token } => self.let_go(token as u32, End::Peer, false),
             Event::Failed { token, .. } => self.close(token as u32, End::Failed),
             Event::Woken => {}
         }
@@ -307,14 +303,20 @@ impl Worker {
         }
     }
 
-    /// Lets a connection go, whatever waits for it.
+    /// Lets a connection go, whatever waits for it, and says goodbye where that can be heard.
     fn close(&mut self, slot: u32, end: End) {
+        self.let_go(slot, end, end != End::Failed);
+    }
+
+    fn let_go(&mut self, slot: u32, end: End, goodbye: bool) {
         let Some(mut client) = self.clients.get_mut(slot as usize).and_then(Option::take) else { return };
         self.drop_all(
             &mut client,
             if end == End::Failed { Reason::WriteError } else { Reason::GoneDisconnected },
         );
-        self.last_words(&mut client, end);
+        if goodbye {
+            self.last_words(&mut client, end);
+        }
         self.streams.close(client.stream);
         self.tally.connections -= 1;
         self.tally.ended[end as usize] += 1;

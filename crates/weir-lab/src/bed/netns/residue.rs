@@ -91,12 +91,10 @@ fn subject(folder: &Path) -> Option<(u32, u64)> {
 /// When a process started, in clock ticks since boot: with its id it is unique. Zombies have ended.
 fn started(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name in parentheses may hold anything, so count from its end: state is field 3, start field 22.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    if fields.first() == Some(&"Z") {
+    if process::stat_field(&stat, 3) == Some("Z") {
         return None;
     }
-    fields.get(19)?.parse().ok()
+    process::stat_field(&stat, 22)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -303,12 +303,7 @@ enum Next {
 /// The server's key, when this is the certificate that names it (`CN=derpkey` and 64 hex digits).
 fn key_in(certificate: &CertificateDer<'_>) -> Option<Key> {
     let at = certificate.windows(META_NAME.len()).position(|w| w == META_NAME)? + META_NAME.len();
-    let digits = std::str::from_utf8(certificate.get(at..at + 64)?).ok()?;
-    let mut key = [0; 32];
-    for (n, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(digits.get(2 * n..2 * n + 2)?, 16).ok()?;
-    }
-    Some(Key(key))
+    std::str::from_utf8(certificate.get(at..at + 64)?).ok()?.parse().ok()
 }
 
 fn waits(e: &io::Error) -> bool {

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use weir_core::time::Nanos;
 use weir_io::clock;
 
-use super::client::{Server, dial};
+use super::client::{Server, connect, dial};
 use super::dial::Identity;
 use crate::model::LabError;
 
@@ -59,28 +59,21 @@ impl Guests {
         let rate = if server.trusting.is_some() { AHEAD_TLS } else { AHEAD_PLAIN };
         let at_once = stay.at_once as u64;
         let count = if stay.come_back { TAKING_TURNS * at_once } else { at_once + (rate * seconds) as u64 };
-        let (seed, mut first) = (stay.seed, Some(Identity::numbered(stay.seed, 0)));
-        let mut ready = VecDeque::with_capacity(count as usize);
-        dial(
-            server,
-            1,
-            || first.take(),
-            |(_, identity)| {
-                let relay = identity.met();
-                ready.push_back(identity);
-                for n in 1..count {
-                    let mut next = Identity::numbered(seed, n);
-                    relay.inspect(|key| next.introduce(key));
-                    ready.push_back(next);
-                }
-                Ok(false)
-            },
-        )
-        .map_err(|e| server.failed(&e))?;
-        if !stay.come_back {
-            ready.pop_front(); // it has been there
-        }
-        Ok(Guests { ready, seed, numbered: count, come_back: stay.come_back })
+        let (_, first) = connect(server, stay.seed, 1)?.pop().unzip();
+        let relay = first.and_then(|identity: Identity| identity.met());
+        // The first newcomer has been there now.
+        let numbers = u64::from(!stay.come_back)..count;
+        let identities = numbers.map(|n| {
+            let mut identity = Identity::numbered(stay.seed, n);
+            relay.inspect(|key| identity.introduce(key));
+            identity
+        });
+        Ok(Guests {
+            ready: identities.collect(),
+            seed: stay.seed,
+            numbered: count,
+            come_back: stay.come_back,
+        })
     }
 
     fn next(&mut self) -> Option<Identity> {

@@ -154,8 +154,6 @@ pub struct Client {
     pub backlog: Backlog,
     pub flight: Option<Flight>,
     pub gate: Gate,
-    /// It hung up without a word, and hears none.
-    pub hung_up: bool,
     /// Since then its socket has taken nothing, over several tries.
     pub stalled_since: Option<Nanos>,
     /// In the list of those whose gate is watched.
@@ -200,7 +198,6 @@ impl Client {
             backlog: Backlog::default(),
             flight: None,
             gate: Gate::Open,
-            hung_up: false,
             stalled_since: None,
             watched: false,
             reach: REACH_MOST,

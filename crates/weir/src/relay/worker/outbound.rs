@@ -140,9 +140,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Says goodbye where TLS wants it, if the socket is free for it and the client did not hang up without its own.
+    /// Says goodbye where TLS wants it, if the socket is free for it.
     pub(super) fn last_words(&mut self, client: &mut Client, end: End) {
-        if end == End::Failed || client.hung_up || client.gate != Gate::Open {
+        if client.gate != Gate::Open {
             return;
         }
         let mut words = std::mem::take(&mut client.residue);
