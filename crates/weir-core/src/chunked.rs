@@ -7,8 +7,8 @@
 use std::iter::Flatten;
 use std::slice;
 
-/// Elements of a chunk at most: 4 KB of pointers.
-const CHUNK: usize = 512;
+/// Elements of a chunk at most: 2 KB of pointers.
+const CHUNK: usize = 256;
 /// Of one made of a list as a whole, so that the next ones find room.
 const FILL: usize = CHUNK * 3 / 4;
 

@@ -5,7 +5,7 @@
 //! that stay, but for the first call after other changes, which looks at all. Refuses what
 //! [`crate::state::check`] refuses, except a policy hidden by others: who asks for that looks at all of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::Control;
 use super::gateway::Kept;
@@ -38,7 +38,7 @@ pub enum PolicyChange {
 pub(super) struct Uses {
     sas: HashMap<String, Use>,
     /// Pairs of ranges, by SPD.
-    pairs: HashMap<String, usize>,
+    pairs: BTreeMap<String, usize>,
 }
 
 #[derive(Debug)]
@@ -72,11 +72,15 @@ impl Control {
             uses,
             len: spec.policies.len(),
             pairs,
+            more: false,
             seen: HashMap::new(),
             named: HashMap::new(),
             errors: Vec::new(),
         };
-        changes.iter().for_each(|change| judge.change(change));
+        for (number, change) in (1..).zip(&changes) {
+            judge.more = number < changes.len();
+            judge.change(change);
+        }
         judge.whole();
         if !judge.errors.is_empty() {
             return Err(judge.errors);
@@ -125,7 +129,9 @@ struct Judge<'a> {
     uses: &'a Uses,
     len: usize,
     pairs: usize,
-    /// Policies that changed: what they are, `None` where they left.
+    /// Whether there are changes after the one that is looked at.
+    more: bool,
+    /// Policies that changed before: what they are, `None` where they left.
     seen: HashMap<&'a str, Option<&'a PolicySpec>>,
     /// By how many policies more an SA is named.
     named: HashMap<&'a str, isize>,
@@ -148,6 +154,13 @@ impl<'a> Judge<'a> {
         }
     }
 
+    /// Notes what a policy would be, for the changes that follow.
+    fn see(&mut self, name: &'a str, policy: Option<&'a PolicySpec>) {
+        if self.more {
+            self.seen.insert(name, policy);
+        }
+    }
+
     fn change(&mut self, change: &'a PolicyChange) {
         match change {
             PolicyChange::Insert { at, policy } => {
@@ -162,7 +175,7 @@ impl<'a> Judge<'a> {
             }
             PolicyChange::Remove { name } => {
                 self.go(name);
-                self.seen.insert(name, None);
+                self.see(name, None);
                 self.len = self.len.saturating_sub(1);
             }
             PolicyChange::Replace { policy } => {
@@ -190,7 +203,7 @@ impl<'a> Judge<'a> {
         }
         self.count(policy, 1);
         self.pairs = self.pairs.saturating_add(pairs(policy));
-        self.seen.insert(&policy.name, Some(policy));
+        self.see(&policy.name, Some(policy));
     }
 
     fn go(&mut self, name: &str) {

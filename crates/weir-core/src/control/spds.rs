@@ -5,7 +5,7 @@
 //! they stay the same, and gone with the last SPD; with other caches every SPD has other epochs, for those of
 //! before mean nothing in them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::gateway::Sas;
@@ -19,8 +19,8 @@ const FEW: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Spds {
-    /// By name.
-    tables: HashMap<String, SpdTable>,
+    /// By name: there are few, which are found sooner by comparing than by a hash.
+    tables: BTreeMap<String, SpdTable>,
     pub(super) caches: Arc<FlowCaches>,
     /// What `caches` were made of.
     made: LookupSpec,

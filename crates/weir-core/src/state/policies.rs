@@ -2,7 +2,7 @@
 //!
 //! Promises: copies share the policies themselves, so that a copy of a large list costs its length in
 //! pointers, and two lists with the same ones compare at that price; a policy is put between two others by
-//! moving a few pointers, at most 4 KB of them, however many policies there are.
+//! moving a few pointers, at most 2 KB of them, however many policies there are.
 
 use std::iter::{Flatten, Map};
 use std::ops::{Index, IndexMut};

@@ -69,6 +69,50 @@ pub(super) struct Classifier<A> {
     idle: usize,
 }
 
+/// Homes chosen while rules changed: to be made again where the same happens to a copy in the same state, which
+/// would choose the same and take as long.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choices {
+    made: Vec<Home>,
+    /// How many of them were made again.
+    again: usize,
+}
+
+impl Choices {
+    /// None, and memory for as many as `room`.
+    pub fn cleared(mut self, room: usize) -> Choices {
+        self.made.clear();
+        self.made.shrink_to(room);
+        Choices { made: self.made, again: 0 }
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.made.len()
+    }
+
+    /// From here on they are made again.
+    pub fn rewind(&mut self) {
+        self.again = 0;
+    }
+
+    fn next(&mut self, choose: impl FnOnce() -> Home) -> Home {
+        let home = match self.made.get(self.again) {
+            Some(&home) => {
+                debug_assert_eq!(home, choose(), "the copy is in another state");
+                home
+            }
+            None => {
+                let home = choose();
+                self.made.push(home);
+                home
+            }
+        };
+        self.again += 1;
+        home
+    }
+}
+
 /// What is kept of a family's rules, and what finding one takes at the most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -145,9 +189,9 @@ impl<A: Address> Classifier<A> {
     }
 
     /// Adds a rule: its home.
-    pub fn insert(&mut self, order: Order, rule: &Rule<A>) -> Home {
+    pub fn insert(&mut self, order: Order, rule: &Rule<A>, choices: &mut Choices) -> Home {
         let Some(extent) = Extent::of(rule) else { return NOWHERE };
-        let home = self.choose(&extent, REST);
+        let home = choices.next(|| self.choose(&extent, REST));
         self.put(home, &extent, order, rule);
         self.sort_if_best(home, order);
         home
@@ -163,7 +207,7 @@ impl<A: Address> Classifier<A> {
 
     /// Looks at a rule or two anew: those among the rest may have got a table, those of small tables may fit
     /// larger ones.
-    pub fn tend(&mut self, list: &mut Ordered<A>, hand: &mut Place) {
+    pub fn tend(&mut self, list: &mut Ordered<A>, hand: &mut Place, choices: &mut Choices) {
         self.changes += 1;
         if self.rest.len() >= self.patience {
             self.think();
@@ -175,13 +219,13 @@ impl<A: Address> Classifier<A> {
             let Some((order, rule)) = self.rest.step(&mut at) else { break };
             self.hand = at;
             let rule = rule.clone();
-            self.idle = if self.resettle(list, order, &rule, REST) { 0 } else { self.idle + 1 };
+            self.idle = if self.resettle(list, (order, &rule), REST, choices) { 0 } else { self.idle + 1 };
         }
         if let Some((order, rule, home)) = list.step(hand) {
             let number = usize::from(home);
             if number < self.tables.len() && (self.is_small(number) || self.is_closing(number)) {
                 let rule = rule.clone();
-                self.resettle(list, order, &rule, home);
+                self.resettle(list, (order, &rule), home, choices);
             }
         }
     }
@@ -206,9 +250,15 @@ impl<A: Address> Classifier<A> {
     }
 
     /// Moves a rule from `home`, if a table would rather have it: whether it did.
-    fn resettle(&mut self, list: &mut Ordered<A>, order: Order, rule: &Rule<A>, home: Home) -> bool {
+    fn resettle(
+        &mut self,
+        list: &mut Ordered<A>,
+        (order, rule): (Order, &Rule<A>),
+        home: Home,
+        choices: &mut Choices,
+    ) -> bool {
         let Some(extent) = Extent::of(rule) else { return false };
-        let mut to = self.choose(&extent, home);
+        let mut to = choices.next(|| self.choose(&extent, home));
         if to == home && home != REST && self.is_closing(usize::from(home)) {
             to = REST;
         }

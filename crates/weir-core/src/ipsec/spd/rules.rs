@@ -9,7 +9,7 @@ use crate::ipsec::flow::{has_icmp_type, has_ports};
 use crate::packet::BATCH;
 use crate::wire::{get_array, get16, get32, protocol};
 
-use super::classifier::{Address, Classifier, NOWHERE};
+use super::classifier::{Address, Choices, Classifier, NOWHERE};
 pub use super::classifier::{Effort, Stats};
 use super::recent::Recent;
 use super::scan::{Ordered, Place, Rule};
@@ -91,27 +91,49 @@ impl RuleSet {
 
     /// Adds a rule behind those of the same order. A selector of two families matches nothing and is not kept.
     pub fn insert(&mut self, order: Order, selector: &Selector, policy: PolicyIndex) {
+        self.insert_as(order, selector, policy, &mut Choices::default());
+    }
+
+    /// The same, with what a copy of these rules chose.
+    pub(super) fn insert_as(
+        &mut self,
+        order: Order,
+        selector: &Selector,
+        policy: PolicyIndex,
+        choices: &mut Choices,
+    ) {
         if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination)) {
-            self.v4.insert(order, Rule::new(selector, source, destination, policy));
+            self.v4.insert(order, Rule::new(selector, source, destination, policy), choices);
             self.v4.settle(self.layer, self.secret);
         } else if let (Some(source), Some(destination)) =
             (range6(selector.source), range6(selector.destination))
         {
-            self.v6.insert(order, Rule::new(selector, source, destination, policy));
+            self.v6.insert(order, Rule::new(selector, source, destination, policy), choices);
             self.v6.settle(self.layer, self.secret);
         }
     }
 
     /// Takes out what [`RuleSet::insert`] added by the same arguments; whether it was there.
     pub fn remove(&mut self, order: Order, selector: &Selector, policy: PolicyIndex) -> bool {
+        self.remove_as(order, selector, policy, &mut Choices::default())
+    }
+
+    /// The same, with what a copy of these rules chose.
+    pub(super) fn remove_as(
+        &mut self,
+        order: Order,
+        selector: &Selector,
+        policy: PolicyIndex,
+        choices: &mut Choices,
+    ) -> bool {
         if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination)) {
-            let was = self.v4.remove(order, &Rule::new(selector, source, destination, policy));
+            let was = self.v4.remove(order, &Rule::new(selector, source, destination, policy), choices);
             self.v4.settle(self.layer, self.secret);
             was
         } else if let (Some(source), Some(destination)) =
             (range6(selector.source), range6(selector.destination))
         {
-            let was = self.v6.remove(order, &Rule::new(selector, source, destination, policy));
+            let was = self.v6.remove(order, &Rule::new(selector, source, destination, policy), choices);
             self.v6.settle(self.layer, self.secret);
             was
         } else {
@@ -307,24 +329,25 @@ impl<A: Address> Family<A> {
         }
     }
 
-    fn insert(&mut self, order: Order, rule: Rule<A>) {
-        let home = self.classifier.as_mut().map_or(NOWHERE, |classifier| classifier.insert(order, &rule));
+    fn insert(&mut self, order: Order, rule: Rule<A>, choices: &mut Choices) {
+        let classifier = self.classifier.as_mut();
+        let home = classifier.map_or(NOWHERE, |classifier| classifier.insert(order, &rule, choices));
         self.list.insert(order, rule, home);
-        self.tend();
+        self.tend(choices);
     }
 
-    fn remove(&mut self, order: Order, rule: &Rule<A>) -> bool {
+    fn remove(&mut self, order: Order, rule: &Rule<A>, choices: &mut Choices) -> bool {
         let Some(home) = self.list.remove(order, rule) else { return false };
         if let Some(classifier) = &mut self.classifier {
             classifier.remove(order, rule, home, &self.list);
         }
-        self.tend();
+        self.tend(choices);
         true
     }
 
-    fn tend(&mut self) {
+    fn tend(&mut self, choices: &mut Choices) {
         if let Some(classifier) = &mut self.classifier {
-            classifier.tend(&mut self.list, &mut self.hand);
+            classifier.tend(&mut self.list, &mut self.hand, choices);
         }
     }
 

@@ -8,8 +8,8 @@
 use super::rules::Order;
 use super::{Flow, PolicyIndex, PortRange, Selector, Transport};
 
-/// Rules a chunk has at most: 4.5 KB for IPv4, of which a change moves half.
-const CHUNK: usize = 128;
+/// Rules a chunk has at most: 2.3 KB for IPv4, of which a change moves half.
+const CHUNK: usize = 64;
 /// Of one that rules came to in their order, so that the next ones find room.
 const FILL: usize = CHUNK * 3 / 4;
 

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::classifier::Choices;
 use super::table::{Rules, Search};
 use super::{Layer, Order, PolicyIndex, RuleSet, Selector};
 use crate::ipsec::sa::Direction;
@@ -32,7 +33,7 @@ pub(super) struct RuleTurns {
     /// Rules there are with all changes.
     count: usize,
     /// Changes since `current`.
-    changes: Vec<RuleChange>,
+    step: Step,
     /// They are not worth following one by one.
     afresh: bool,
     current: Arc<RuleSet>,
@@ -45,13 +46,15 @@ pub(super) struct RuleTurns {
 struct Step {
     changes: Vec<RuleChange>,
     epochs: Option<(u64, u64)>,
+    /// Made by the set that took it first; the other one is then in the state that one was in.
+    choices: Choices,
 }
 
 impl RuleTurns {
     pub(super) fn new(direction: Direction, search: Search) -> RuleTurns {
         let current = Arc::new(build(search, []));
-        let (changes, lagging) = (Vec::new(), None);
-        RuleTurns { direction, search, count: 0, changes, afresh: false, current, lagging }
+        let (step, lagging) = (Step::default(), None);
+        RuleTurns { direction, search, count: 0, step, afresh: false, current, lagging }
     }
 
     pub(super) fn current(&self) -> Arc<RuleSet> {
@@ -70,11 +73,11 @@ impl RuleTurns {
             return false;
         }
         self.count = if change.add { self.count + rules } else { self.count.saturating_sub(rules) };
-        if self.changes.len() > FEW.max(self.count / 4) {
+        if self.step.changes.len() > FEW.max(self.count / 4) {
             self.start_again(self.count);
         }
         if !self.afresh {
-            self.changes.push(change);
+            self.step.changes.push(change);
         }
         true
     }
@@ -82,7 +85,7 @@ impl RuleTurns {
     /// Everything may be another, and comes to `count` rules.
     pub(super) fn start_again(&mut self, count: usize) {
         (self.count, self.afresh) = (count, true);
-        self.changes.clear();
+        self.step.changes.clear();
     }
 
     pub(super) fn set_search(&mut self, search: Search) {
@@ -101,21 +104,23 @@ impl RuleTurns {
             let of = |(order, slot, rules): (Order, u32, &'a Rules)| (order, slot, rules.of(self.direction));
             self.lagging = None;
             self.current = Arc::new(build(self.search, all.map(of)));
-        } else if !self.changes.is_empty() {
-            let step = Step { changes: std::mem::take(&mut self.changes), epochs };
-            let next = self.caught_up(&step);
+        } else if !self.step.changes.is_empty() {
+            let mut step = Step { epochs, ..std::mem::take(&mut self.step) };
+            let next = self.caught_up(&mut step);
             let was = std::mem::replace(&mut self.current, next);
             self.lagging = Some((was, step));
         }
     }
 
     /// The lagging set, or a copy of the current one, with `step` taken.
-    fn caught_up(&mut self, step: &Step) -> Arc<RuleSet> {
-        if let Some((mut set, missed)) = self.lagging.take()
+    fn caught_up(&mut self, step: &mut Step) -> Arc<RuleSet> {
+        if let Some((mut set, mut missed)) = self.lagging.take()
             && let Some(next) = Arc::get_mut(&mut set)
         {
             missed.take(self.direction, next);
             step.take(self.direction, next);
+            // Its memory is there for the next changes.
+            self.step = missed.cleared();
             return set;
         }
         let mut next = RuleSet::clone(&self.current);
@@ -125,8 +130,16 @@ impl RuleTurns {
 }
 
 impl Step {
-    fn take(&self, direction: Direction, set: &mut RuleSet) {
-        self.changes.iter().for_each(|change| change.perform(direction, set));
+    /// What is left for the next changes: memory for few.
+    fn cleared(mut self) -> Step {
+        self.changes.clear();
+        self.changes.shrink_to(FEW);
+        Step { changes: self.changes, epochs: None, choices: self.choices.cleared(FEW) }
+    }
+
+    fn take(&mut self, direction: Direction, set: &mut RuleSet) {
+        self.choices.rewind();
+        self.changes.iter().for_each(|change| change.perform(direction, set, &mut self.choices));
         if let Some(epochs) = self.epochs {
             let changes = self.changes.iter().filter(|change| change.counts);
             set.record(epochs, changes.flat_map(|change| change.rules(direction)));
@@ -140,12 +153,12 @@ impl RuleChange {
         self.rules.of(direction).iter().map(|selector| (self.add, selector, PolicyIndex(self.slot)))
     }
 
-    fn perform(&self, direction: Direction, set: &mut RuleSet) {
+    fn perform(&self, direction: Direction, set: &mut RuleSet, choices: &mut Choices) {
         for (comes, selector, policy) in self.rules(direction) {
             if comes {
-                set.insert(self.order, selector, policy);
+                set.insert_as(self.order, selector, policy, choices);
             } else {
-                set.remove(self.order, selector, policy);
+                set.remove_as(self.order, selector, policy, choices);
             }
         }
     }
@@ -158,4 +171,39 @@ fn build<'a>(search: Search, all: impl IntoIterator<Item = (Order, u32, &'a [Sel
         rules.iter().for_each(|selector| set.insert(order, selector, PolicyIndex(slot)));
     }
     set.with_secret(search.secret).with_layer(search.layer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipsec::spd::synthetic::{self, Family, Shape};
+    use crate::route::synthetic::Scatter;
+
+    #[test]
+    fn set_that_takes_what_it_missed_is_the_current_one_in_every_table_and_chain() {
+        let of = |selector| Arc::new(Rules { outbound: vec![selector], inbound: Vec::new() });
+        let all = synthetic::rules(Shape::Firewall, Family::V4, 600, 1);
+        let all: Vec<Arc<Rules>> = all.into_iter().map(of).collect();
+        let mut turns = RuleTurns::new(Direction::Out, Search { layer: Layer::Auto, secret: 7 });
+        let mut there = vec![false; all.len()];
+        let (mut scatter, mut held, mut chosen) = (Scatter::new(1), None, 0);
+        for turn in 0..3000 {
+            let slot = scatter.below(all.len() as u64) as usize;
+            there[slot] = !there[slot];
+            let (add, order, rules) = (there[slot], slot as Order, all[slot].clone());
+            turns.note(RuleChange { add, counts: true, order, slot: slot as u32, rules });
+            turns.publish(None, std::iter::empty());
+            if turn % 50 == 0 {
+                // Now and then one is a copy.
+                held = Some(turns.current());
+            } else if turn % 50 == 49 {
+                let (lagging, missed) = turns.lagging.as_ref().expect("one lags");
+                let (mut set, mut missed) = (RuleSet::clone(lagging), missed.clone());
+                chosen += missed.choices.len();
+                missed.take(Direction::Out, &mut set);
+                assert_eq!(format!("{set:?}"), format!("{:?}", turns.current), "turn {turn}");
+            }
+        }
+        assert!(held.is_some() && chosen > 0 && turns.current.classifies(true));
+    }
 }
