@@ -107,7 +107,7 @@ impl Laid {
             cpus[0], cpus[1]
         )];
         for (end, _) in &wires.ends {
-            notes.push(end.unpaced()?);
+            notes.push(end.untuned()?);
         }
         if offload {
             notes.push(

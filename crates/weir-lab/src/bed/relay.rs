@@ -126,7 +126,7 @@ impl Laid {
         // ten thousand clients of one address, again and again
         namespace.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
         let mut notes = cpus_said(&cpus);
-        notes.push(namespace.unpaced()?);
+        notes.push(namespace.untuned()?);
         let stand = Stand { namespace: &namespace, cpus: &cpus.subject, relay };
         let running: Option<Box<dyn Relaying>> = match configuration.subject {
             Subject::Derper => Some(Box::new(Derper::start(&stand)?)),

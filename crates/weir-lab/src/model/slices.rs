@@ -52,6 +52,8 @@ enum Sum {
     ByTime,
     /// What is so at the end.
     Last,
+    /// The largest.
+    Most,
     /// The first in percent of the second.
     Percent(&'static str, &'static str),
 }
@@ -64,7 +66,8 @@ fn sum_of(figure: &str) -> Option<Sum> {
         "llc_miss_percent" => Some(Sum::Percent("llc_misses_per_packet", "llc_loads_per_packet")),
         _ if unit("per_packet") => Some(Sum::ByPackets),
         _ if unit("pps") || unit("mbps") || unit("percent") => Some(Sum::ByTime),
-        _ if unit("packets") || unit("frames") || unit("updates") => Some(Sum::Total),
+        _ if ["packets", "frames", "updates", "total"].into_iter().any(unit) => Some(Sum::Total),
+        _ if unit("max") => Some(Sum::Most),
         _ if unit("buckets") || unit("comparisons") => Some(Sum::Last),
         _ => None,
     }
@@ -111,6 +114,7 @@ fn figures(run: &Sample) -> (BTreeMap<String, f64>, Vec<String>) {
         let figure = match sum_of(name) {
             Some(Sum::Total) => Some(slices.iter().filter_map(of).sum()),
             Some(Sum::Last) => slices.iter().rev().find_map(of),
+            Some(Sum::Most) => slices.iter().filter_map(of).max_by(f64::total_cmp),
             Some(Sum::ByPackets) => weighted(slices, &|s| Some((of(s)?, s.ledger.delivered as f64))),
             Some(Sum::ByTime) => weighted(slices, &|s| Some((of(s)?, s.seconds))),
             Some(Sum::Percent(part, whole)) => {
@@ -223,6 +227,17 @@ mod tests {
         let mut late = slice(0.1, 10, 0);
         late.latency_ns.insert("p99".into(), 1000);
         assert!(sum(vec![(0, late)]).expect_err("percentiles").0.contains("percentiles"));
+    }
+
+    #[test]
+    fn the_longest_of_a_run_is_the_longest_of_its_slices_and_totals_add_up() {
+        let with = |total: f64, max: f64| {
+            let mut slice = slice(0.1, 10, 0);
+            slice.figures.extend([("update_ns_total".into(), total), ("update_ns_max".into(), max)]);
+            slice
+        };
+        let run = sum(vec![(0, with(30.0, 20.0)), (1, with(50.0, 15.0))]).expect("adds up");
+        assert_eq!((run.figures["update_ns_total"], run.figures["update_ns_max"]), (80.0, 20.0));
     }
 
     #[test]

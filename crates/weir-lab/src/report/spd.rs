@@ -172,7 +172,8 @@ pub fn answered(results: &Results) -> Option<Table> {
         "occupied",
         "bound",
         "updates",
-        "update µs p50",
+        "update µs mean",
+        "p50",
         "p99",
         "max",
     ];
@@ -192,6 +193,9 @@ fn row(outcome: &Outcome) -> Option<Vec<String>> {
     row.push(figure("cache_occupied_buckets", 1.0));
     row.push(figure("spd_bound_comparisons", 1.0));
     row.push(if p.spd.churn > 0 { figure("updates", 1.0) } else { "–".into() });
+    let of = |name: &str| outcome.further.get(name).map(|s| s.mean);
+    let mean = of("update_ns_total").zip(of("updates")).filter(|(_, updates)| *updates > 0.0);
+    row.push(mean.map_or("–".into(), |(total, updates)| digits(total / updates / 1e3)));
     row.extend(["p50", "p99", "max"].map(|at| figure(&format!("update_ns_{at}"), 1e3)));
     Some(row)
 }

@@ -114,6 +114,7 @@ impl Churn {
         figures.insert("updates".into(), times.len() as f64);
         let Some(last) = times.len().checked_sub(1) else { return Ok(()) };
         let at = |percent: usize| times[last * percent / 100] as f64;
+        figures.insert("update_ns_total".into(), times.iter().sum::<u64>() as f64);
         figures.insert("update_ns_p50".into(), at(50));
         figures.insert("update_ns_p99".into(), at(99));
         figures.insert("update_ns_max".into(), at(100));

@@ -15,6 +15,15 @@ use crate::model::LabError;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// What machines tune, and what the kernel has where nobody did. Congestion control that paces sends does it by timers,
+/// which run on the CPU of whatever is measured, at its expense; larger buffers let a flood outgrow the caches before a
+/// byte of it is read.
+const UNTUNED: [(&str, &str); 3] = [
+    ("tcp_congestion_control", "cubic"),
+    ("tcp_rmem", "4096 131072 6291456"),
+    ("tcp_wmem", "4096 16384 4194304"),
+];
+
 pub struct Namespace {
     name: &'static str,
     jobs: Option<Sender<Job>>,
@@ -140,16 +149,21 @@ impl Namespace {
             .map_err(|e| LabError(format!("{key}: cannot be set to {value} in namespace {}: {e}", self.name)))
     }
 
-    /// The kernel's own congestion control for TCP of this namespace, whatever the machine prefers: one that paces
-    /// sends does it by timers, which run on the CPU of whatever is measured, at its expense. Says what there is now.
-    pub fn unpaced(&self) -> Result<String, LabError> {
-        const KEY: &str = "net/ipv4/tcp_congestion_control";
-        let machine = self.read(&format!("/proc/sys/{KEY}"))?.trim().to_string();
-        Ok(match self.sysctl(KEY, "cubic") {
-            Ok(()) if machine == "cubic" => "tcp: cubic".into(),
-            Ok(()) => format!("tcp: cubic, where this machine has {machine}"),
-            Err(_) => format!("tcp: cubic refused, {machine} it is"),
-        })
+    /// TCP of this namespace as the kernel itself would have it, whatever the machine prefers: see [`UNTUNED`]. Says
+    /// what there is now.
+    pub fn untuned(&self) -> Result<String, LabError> {
+        let mut said = Vec::new();
+        for (key, own) in UNTUNED {
+            let path = format!("net/ipv4/{key}");
+            let text = self.read(&format!("/proc/sys/{path}"))?;
+            let machine = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            said.push(match self.sysctl(&path, own) {
+                Ok(()) if machine == own => format!("{key} {own}"),
+                Ok(()) => format!("{key} {own} where this machine has {machine}"),
+                Err(_) => format!("{key} {machine}, since {own} is refused"),
+            });
+        }
+        Ok(format!("tcp: {}", said.join("; ")))
     }
 
     /// Reads a file as this namespace sees it.

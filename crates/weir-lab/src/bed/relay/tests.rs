@@ -51,20 +51,25 @@ fn the_ceiling_is_pairs_without_a_relay() {
 }
 
 #[test]
-fn no_side_paces_its_sends_whatever_the_machine_prefers() {
-    let test = "no_side_paces_its_sends_whatever_the_machine_prefers";
+fn tcp_is_the_kernels_own_whatever_the_machine_prefers() {
+    let test = "tcp_is_the_kernels_own_whatever_the_machine_prefers";
     if let Some(missing) = place::missing_privilege() {
         let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
         return;
     }
     let namespace = Namespace::new("relay").expect("a namespace");
-    let key = "/proc/sys/net/ipv4/tcp_congestion_control";
     // what a new namespace has is the machine's
     namespace.sysctl("net/ipv4/tcp_congestion_control", "reno").expect("every kernel has it");
-    let said = namespace.unpaced().expect("it can be read");
-    assert_eq!(said, "tcp: cubic, where this machine has reno");
+    namespace.sysctl("net/ipv4/tcp_rmem", "4096 65536 99999").expect("it is a namespace's own");
+    let said = namespace.untuned().expect("it can be read");
+    assert!(said.starts_with("tcp: tcp_congestion_control cubic where this machine has reno; "), "{said}");
+    let buffers = "tcp_rmem 4096 131072 6291456";
+    assert!(said.contains(&format!("{buffers} where this machine has 4096 65536 99999; ")), "{said}");
+    let key = "/proc/sys/net/ipv4/tcp_congestion_control";
     assert_eq!(namespace.read(key).expect("it can be read").trim(), "cubic");
-    assert_eq!(namespace.unpaced().expect("it can be read"), "tcp: cubic");
+    let again = namespace.untuned().expect("it can be read");
+    let all = format!("tcp: tcp_congestion_control cubic; {buffers}; tcp_wmem 4096 16384 4194304");
+    assert_eq!(again, all);
 }
 
 #[test]
