@@ -18,10 +18,12 @@ type Job = Box<dyn FnOnce() + Send>;
 /// What machines tune, and what the kernel has where nobody did. Congestion control that paces sends does it by timers,
 /// which run on the CPU of whatever is measured, at its expense; larger buffers let a flood outgrow the caches before a
 /// byte of it is read.
-const UNTUNED: [(&str, &str); 3] = [
-    ("tcp_congestion_control", "cubic"),
-    ("tcp_rmem", "4096 131072 6291456"),
-    ("tcp_wmem", "4096 16384 4194304"),
+/// Each with what will do where the kernel refuses it: a namespace has no congestion control that the machine's
+/// `tcp_allowed_congestion_control` does not name, but always reno.
+const UNTUNED: [(&str, &[&str]); 3] = [
+    ("tcp_congestion_control", &["cubic", "reno"]),
+    ("tcp_rmem", &["4096 131072 6291456"]),
+    ("tcp_wmem", &["4096 16384 4194304"]),
 ];
 
 pub struct Namespace {
@@ -153,15 +155,17 @@ impl Namespace {
     /// what there is now.
     pub fn untuned(&self) -> Result<String, LabError> {
         let mut said = Vec::new();
-        for (key, own) in UNTUNED {
+        for (key, wanted) in UNTUNED {
             let path = format!("net/ipv4/{key}");
             let text = self.read(&format!("/proc/sys/{path}"))?;
             let machine = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            said.push(match self.sysctl(&path, own) {
-                Ok(()) if machine == own => format!("{key} {own}"),
-                Ok(()) => format!("{key} {own} where this machine has {machine}"),
-                Err(_) => format!("{key} {machine}, since {own} is refused"),
-            });
+            let taken = wanted.iter().position(|own| self.sysctl(&path, own).is_ok());
+            let is = taken.map_or(machine.as_str(), |n| wanted[n]);
+            let tuned =
+                if is == machine { String::new() } else { format!(" where this machine has {machine}") };
+            let refused = wanted[..taken.unwrap_or(wanted.len())].join(" and ");
+            let why = if refused.is_empty() { refused } else { format!(", since {refused} is refused") };
+            said.push(format!("{key} {is}{tuned}{why}"));
         }
         Ok(format!("tcp: {}", said.join("; ")))
     }
