@@ -2,6 +2,9 @@
 #   make demo   build (three to five minutes on two cores), run a real interleaved experiment (1 min), write a report
 #   make test   format, lints, every test; ends with the counts
 
+# everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
+export CARGO_INCREMENTAL ?= 0
+
 .PHONY: help demo test interop questions relay-ktls setup build build-without-ipsec lint deny bench fuzz clean
 
 help:

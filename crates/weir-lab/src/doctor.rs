@@ -4,6 +4,7 @@
 //! behind, and always exits 0: lacking something is an answer.
 
 mod checks;
+mod pauses;
 
 use std::process::ExitCode;
 

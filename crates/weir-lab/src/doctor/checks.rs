@@ -11,7 +11,7 @@ use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::umem::{ChunkSize, Umem};
 use weir_io::{clock, netlink};
 
-use super::{Finding, State};
+use super::{Finding, State, pauses};
 use crate::bed::netns::namespace::Namespace;
 use crate::manifest::{Build, Machine, version};
 use crate::subject::peer;
@@ -31,6 +31,7 @@ pub fn all() -> Vec<Finding> {
         huge_pages(&machine),
         clocks(&machine),
         sleep(),
+        pauses::pauses(),
         counters(),
         sampling(),
         namespaces,
@@ -66,12 +67,17 @@ fn found_peer(name: &'static str, means: &str, remedy: &str) -> Finding {
     finding(name, State::Good, version, format!("a peer to compare with: {means}"))
 }
 
-fn finding(what: &'static str, state: State, found: impl Into<String>, means: impl Into<String>) -> Finding {
+pub(super) fn finding(
+    what: &'static str,
+    state: State,
+    found: impl Into<String>,
+    means: impl Into<String>,
+) -> Finding {
     Finding { what, state, found: found.into(), means: means.into(), remedy: None }
 }
 
 impl Finding {
-    fn remedy(mut self, remedy: impl Into<String>) -> Finding {
+    pub(super) fn remedy(mut self, remedy: impl Into<String>) -> Finding {
         self.remedy = Some(remedy.into());
         self
     }
