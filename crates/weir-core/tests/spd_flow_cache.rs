@@ -383,9 +383,9 @@ fn first_rule_answers_a_batch_and_is_held_against_the_scan() {
             let Site { caches, spd, id, lookup, .. } = &mut site;
             let direction = direction(way);
             let question = weir_core::ipsec::spd::Question { spd, id: *id, direction, caches, oracle };
-            assert_eq!(lookup.first(question, batch.iter().map(Vec::as_slice)), Some(PolicyIndex(0)));
+            assert_eq!(lookup.first(question, batch.iter().map(Vec::as_slice), 0), Some(PolicyIndex(0)));
             let mixed = [2, 3, 40].map(|n| packet(way, n, 1));
-            assert_eq!(lookup.first(question, mixed.iter().map(Vec::as_slice)), None);
+            assert_eq!(lookup.first(question, mixed.iter().map(Vec::as_slice), 0), None);
         }
         assert_eq!(site.counters(way), WayCounters { first: 6, ..WayCounters::default() });
     }

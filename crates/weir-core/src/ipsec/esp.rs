@@ -20,7 +20,7 @@ mod outer;
 mod seal;
 mod transport;
 
-pub use open::{esp_of, open};
+pub use open::{Opened, esp_of, open};
 pub use outer::Template;
 pub use seal::{inner_mtu, seal};
 

@@ -85,7 +85,15 @@ pub fn seal_all<P: AsRef<[u8]>>(sa: &Sa, now: Nanos, packets: &[P]) -> Vec<Resul
 }
 
 pub fn open_all<P: AsRef<[u8]>>(sa: &Sa, now: Nanos, packets: &[P]) -> Vec<Result<Vec<u8>, Reason>> {
-    run(packets, |frames, outcomes| esp::open(sa, now, frames, outcomes))
+    run(packets, |frames, outcomes| {
+        let opened = esp::open(sa, now, frames, outcomes);
+        let done = frames.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Done);
+        let done: Vec<_> = done.map(|(frame, _)| frame.data()).collect();
+        let bytes: usize = done.iter().map(|packet| packet.len()).sum();
+        assert_eq!((opened.packets, opened.bytes), (done.len(), bytes as u64));
+        let is_common = |packet: &&&[u8]| sa.params.mode == Mode::Tunnel && packet[0] == 0x45;
+        assert_eq!(opened.common, done.iter().filter(is_common).count());
+    })
 }
 
 fn run<P: AsRef<[u8]>>(

@@ -15,17 +15,32 @@ use crate::time::Nanos;
 use crate::verdict::Reason;
 use crate::wire::{Ipv6, get_array, get16, get32, ipv4, ipv6, protocol, udp};
 
+/// What came out of the packets of a run that are `Done`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    pub packets: usize,
+    pub bytes: u64,
+    /// Of `packets`, those out of a tunnel that are known to have an IPv4 header without options, and a length
+    /// that covers it.
+    pub common: usize,
+}
+
 /// Opens packets of `sa` in place; `outcomes` is as long as `frames`. What is `Done` begins at its IP
 /// header, the inner one in tunnel mode, and ends with its packet.
-pub fn open<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) {
+pub fn open<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) -> Opened {
     assert_eq!(frames.len(), outcomes.len(), "an outcome for each frame");
+    let mut opened = Opened::default();
     for (frames, outcomes) in frames.chunks_mut(BATCH).zip(outcomes.chunks_mut(BATCH)) {
-        if frames.len() <= FEW {
-            open_batch::<B, FEW>(sa, now, frames, outcomes);
+        let more = if frames.len() <= FEW {
+            open_batch::<B, FEW>(sa, now, frames, outcomes)
         } else {
-            open_batch::<B, BATCH>(sa, now, frames, outcomes);
-        }
+            open_batch::<B, BATCH>(sa, now, frames, outcomes)
+        };
+        opened.packets += more.packets;
+        opened.bytes += more.bytes;
+        opened.common += more.common;
     }
+    opened
 }
 
 /// A packet that may be looked at, until it is known to be authentic.
@@ -58,13 +73,13 @@ fn open_batch<B: Buffer, const N: usize>(
     now: Nanos,
     frames: &mut [Frame<B>],
     outcomes: &mut [Outcome],
-) {
+) -> Opened {
     let mut pending = [Pending::default(); N];
     let count = authenticate(sa, frames, outcomes, &mut pending);
     let pending = &pending[..count];
     accept(sa, pending, outcomes);
     let mut allowance = Allowance::of(sa, now);
-    let (mut packets, mut bytes) = (0, 0);
+    let mut opened = Opened::default();
     for packet in pending {
         let (frame, outcome) =
             (&mut frames[usize::from(packet.frame)], &mut outcomes[usize::from(packet.frame)]);
@@ -72,22 +87,24 @@ fn open_batch<B: Buffer, const N: usize>(
             continue;
         }
         match finish(sa, frame, &packet.place) {
-            Ok(()) if !allowance.take(frame.len()) => *outcome = Outcome::Lost(Reason::SaExpired),
-            Ok(()) => {
-                packets += 1;
-                bytes += frame.len() as u64;
+            Ok(_) if !allowance.take(frame.len()) => *outcome = Outcome::Lost(Reason::SaExpired),
+            Ok(common) => {
+                opened.packets += 1;
+                opened.bytes += frame.len() as u64;
+                opened.common += usize::from(common);
             }
             Err(reason) => *outcome = Outcome::Lost(reason),
         }
     }
-    if packets < frames.len() as u64 {
+    if opened.packets < frames.len() {
         count_losses(sa, outcomes);
     }
-    if packets > 0 {
-        sa.state.packets.fetch_add(packets, Relaxed);
-        sa.state.bytes.fetch_add(bytes, Relaxed);
+    if opened.packets > 0 {
+        sa.state.packets.fetch_add(opened.packets as u64, Relaxed);
+        sa.state.bytes.fetch_add(opened.bytes, Relaxed);
         sa.state.used.store(now, Relaxed);
     }
+    opened
 }
 
 /// Finds the ESP packets, asks the replay window about all of them and gives the others to the cipher;
@@ -227,9 +244,9 @@ fn behind_ipv6(data: &[u8]) -> Result<(Place, u8), Reason> {
     Ok((place, chain.protocol))
 }
 
-/// Takes off what ESP put around an authentic packet.
+/// Takes off what ESP put around an authentic packet; whether it counts for [`Opened::common`].
 #[inline(always)]
-fn finish<B: Buffer>(sa: &Sa, frame: &mut Frame<B>, place: &Place) -> Result<(), Reason> {
+fn finish<B: Buffer>(sa: &Sa, frame: &mut Frame<B>, place: &Place) -> Result<bool, Reason> {
     let at = usize::from(place.at) + HEADER_LEN + sa.template.iv;
     let end = usize::from(place.end) - sa.template.icv;
     let (len, next) = payload(&frame.data()[at..end])?;
@@ -238,12 +255,12 @@ fn finish<B: Buffer>(sa: &Sa, frame: &mut Frame<B>, place: &Place) -> Result<(),
     }
     match sa.params.mode {
         Mode::Tunnel => {
-            let len = tunnelled(&mut frame.data_mut()[at..at + len], next, place.tos)?;
+            let (len, common) = tunnelled(&mut frame.data_mut()[at..at + len], next, place.tos)?;
             let cut = frame.shrink_front(at) && frame.set_len(len);
             debug_assert!(cut, "the inner packet lies within the outer one");
-            Ok(())
+            Ok(common)
         }
-        Mode::Transport => transport::restore(frame, place, at, len, next),
+        Mode::Transport => transport::restore(frame, place, at, len, next).map(|()| false),
     }
 }
 
@@ -275,22 +292,23 @@ fn is_padding(rest: &[u8], pad: u8) -> bool {
 }
 
 /// Judges the packet that a tunnel carried and gives it the congestion mark of the outer header; its length,
-/// behind which there may be padding against traffic analysis (RFC 4303 2.7).
+/// behind which there may be padding against traffic analysis (RFC 4303 2.7), and whether it counts for
+/// [`Opened::common`].
 #[inline(always)]
-fn tunnelled(inner: &mut [u8], next: u8, outer_tos: u8) -> Result<usize, Reason> {
-    let (least, len) = match (next, inner.first().map(|b| b >> 4)) {
+fn tunnelled(inner: &mut [u8], next: u8, outer_tos: u8) -> Result<(usize, bool), Reason> {
+    let (least, len, common) = match (next, inner.first().map(|b| b >> 4)) {
         (NEXT_IPV4, Some(4)) if inner.len() >= ipv4::MIN_HEADER_LEN => {
-            (ipv4::MIN_HEADER_LEN, usize::from(get16(inner, 2)))
+            (ipv4::MIN_HEADER_LEN, usize::from(get16(inner, 2)), inner[0] == 0x45)
         }
         (NEXT_IPV6, Some(6)) if inner.len() >= ipv6::HEADER_LEN => {
-            (ipv6::HEADER_LEN, usize::from(get16(inner, 4)) + ipv6::HEADER_LEN)
+            (ipv6::HEADER_LEN, usize::from(get16(inner, 4)) + ipv6::HEADER_LEN, false)
         }
         _ => return Err(Reason::EspBadTrailer),
     };
     if len < least || len > inner.len() {
         return Err(Reason::IpTruncated);
     }
-    if ecn::decapsulate(outer_tos, inner) { Ok(len) } else { Err(Reason::EcnNotCapable) }
+    if ecn::decapsulate(outer_tos, inner) { Ok((len, common)) } else { Err(Reason::EcnNotCapable) }
 }
 
 /// SPI and destination of an ESP packet that has a plain header: IPv4 without options or IPv6 without

@@ -8,7 +8,7 @@
 use super::ask::{Ask, Said, count};
 use super::rules::{self, Key};
 use super::{Gate, Sealed, packet_len, unwrap};
-use crate::ipsec::esp::{self, Outcome};
+use crate::ipsec::esp::{self, Opened, Outcome};
 use crate::ipsec::spd::Question;
 use crate::ipsec::{Direction, Inbound, Ipsec, pmtu};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame, Pool};
@@ -134,7 +134,7 @@ impl<B: Buffer> Router<B> {
         let spd = question.spd;
         let packet = |&at: &u8| frames[usize::from(at)].data().get(ETHERNET..).unwrap_or(&[]);
         let ask = &mut self.ipsec.ask;
-        let first = ask.lookup.first(question, places.iter().map(packet)).map(|policy| Some(Some(policy)));
+        let first = ask.lookup.first(question, places.iter().map(packet), 0).map(|policy| Some(Some(policy)));
         if let Some(found) = first.or_else(|| ask.each(question, places.iter().map(packet))) {
             let (policy, refused) = rules::clear(spd, found);
             if policy.is_some() {
@@ -305,9 +305,9 @@ impl<B: Buffer> Router<B> {
         };
         // A run is part of a batch.
         let outcomes = &mut gate.outcomes[..run.len()];
-        esp::open(&inbound.sa, breath.now, run, outcomes);
+        let opened = esp::open(&inbound.sa, breath.now, run, outcomes);
         if let Some(question) = inbound.spd.and_then(|id| rules::question(ipsec, id, Direction::In)) {
-            check_policies(&mut self.ipsec.ask, question, inbound, run, outcomes);
+            check_policies(&mut self.ipsec.ask, question, inbound, opened, (run, outcomes));
         }
         for (mut frame, &outcome) in run.drain(..).zip(&gate.outcomes) {
             if let Outcome::Lost(reason) = outcome {
@@ -333,23 +333,23 @@ impl<B: Buffer> Router<B> {
     }
 }
 
-/// Policy mode: what an SA carried must be what a policy lets it carry.
+/// Policy mode: what an SA carried, `opened` as a whole, must be what a policy lets it carry.
 fn check_policies<B: Buffer>(
     ask: &mut Ask,
     question: Question<'_>,
     inbound: &Inbound,
-    run: &[Frame<B>],
-    outcomes: &mut [Outcome],
+    opened: Opened,
+    (run, outcomes): (&[Frame<B>], &mut [Outcome]),
 ) {
     let (spd, sa) = (question.spd, inbound.sa.id);
-    if outcomes.iter().all(|&outcome| outcome == Outcome::Done) {
+    if opened.packets == run.len() {
         let packets = run.iter().map(|frame| frame.data());
-        let first = ask.lookup.first(question, packets.clone()).map(|policy| Some(Some(policy)));
+        let first = ask.lookup.first(question, packets.clone(), opened.common);
+        let first = first.map(|policy| Some(Some(policy)));
         if let Some(found) = first.or_else(|| ask.each(question, packets))
             && let Some(policy) = rules::carried(spd, sa, found)
         {
-            let bytes = run.iter().map(|frame| frame.len() as u64).sum();
-            return count(spd, Direction::In, Some(policy), run.len() as u64, bytes);
+            return count(spd, Direction::In, Some(policy), opened.packets as u64, opened.bytes);
         }
         if first.is_some() {
             // Not by this SA, all of them alike.

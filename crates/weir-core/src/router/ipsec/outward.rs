@@ -79,14 +79,18 @@ impl Bare {
         Bare { header, packets: 0, bytes: 0, longest: 0 }
     }
 
-    /// Of frames that each have such a header, as every frame in a queue does.
+    /// Of frames that each have such a header, as every frame in a queue does. The sums are locals, so that they
+    /// are kept in registers.
     #[inline(always)]
     fn all<B: Buffer>(run: &mut [Frame<B>], header: usize) -> Bare {
-        let mut bare = Bare::of(header);
-        run.iter_mut().for_each(|frame| {
-            bare.take(frame);
-        });
-        bare
+        let (mut bytes, mut longest) = (0, 0);
+        for frame in run.iter_mut() {
+            let has = frame.shrink_front(header);
+            debug_assert!(has, "a frame in a queue has a link header");
+            bytes += frame.len() as u64;
+            longest = longest.max(frame.len());
+        }
+        Bare { header, packets: run.len(), bytes, longest }
     }
 
     /// Takes off a frame's link header; `false`, and all is as it was, where it is shorter than that.
@@ -137,7 +141,7 @@ impl<B: Buffer> Router<B> {
             }
             Some(_) => {
                 let packets = gate.run.iter().map(|frame| frame.behind(network));
-                self.ipsec.ask.lookup.first(question, packets).map(Some)
+                self.ipsec.ask.lookup.first(question, packets, guard.common).map(Some)
             }
             None => None,
         };
@@ -158,13 +162,13 @@ impl<B: Buffer> Router<B> {
         network: usize,
         (first, sender): (First<'_>, Sender),
     ) -> bool {
-        let mut bare = Bare::of(network);
-        let is_for_all = if guard.common == gate.run.len() && first.is_for_every_ipv4() {
-            bare = Bare::all(&mut gate.run, network);
-            true
+        let (bare, is_for_all) = if guard.common == gate.run.len() && first.is_for_every_ipv4() {
+            (Bare::all(&mut gate.run, network), true)
         } else {
+            let mut bare = Bare::of(network);
             let packets = gate.run.iter_mut().map(|frame| if bare.take(frame) { frame.data() } else { &[] });
-            first.is_for_all(packets)
+            let is_for_all = first.is_for_all(packets);
+            (bare, is_for_all)
         };
         let packets = gate.run.iter().map(|frame| frame.data());
         if is_for_all && self.ipsec.ask.lookup.count_first(guard.question, packets, first.policy()) {
