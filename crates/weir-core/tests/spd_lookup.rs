@@ -178,7 +178,7 @@ proptest! {
     ) {
         let set = RuleSet::new(rules);
         let packets: Vec<Vec<u8>> = flows.iter().map(packet).collect();
-        if let Some(policy) = set.first_for_all(packets.iter().map(Vec::as_slice)) {
+        if let Some(policy) = set.first_for_all(packets.iter().map(Vec::as_slice), 0) {
             for packet in &packets {
                 prop_assert_eq!(set.find_packet(packet), Some(Some(policy)), "{:02x?}", packet);
             }
@@ -195,6 +195,6 @@ fn a_batch_of_one_policy_is_answered_at_once() {
         let (source, destination) = (a.parse().expect("an address"), b.parse().expect("an address"));
         let flow = Flow { source, destination, protocol: 17, transport: Transport::None };
         let batch = vec![packet(&flow); 3];
-        assert_eq!(set.first_for_all(batch.iter().map(Vec::as_slice)), Some(PolicyIndex(3)));
+        assert_eq!(set.first_for_all(batch.iter().map(Vec::as_slice), 0), Some(PolicyIndex(3)));
     }
 }

@@ -25,7 +25,7 @@ pub mod parts;
 pub mod profiled;
 pub mod rules;
 pub mod session;
-mod tasks;
+pub(crate) mod tasks;
 mod unwind;
 
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -14,6 +15,7 @@ use weir_io::{clock, cpu};
 
 use super::checks::finding;
 use super::{Finding, State};
+use crate::profile::tasks::comm;
 
 const SPIN: Duration = Duration::from_millis(500);
 /// Between two looks at the clock; a timer tick takes less.
@@ -79,23 +81,23 @@ fn told(lost: &[Lost], ran: Option<(String, Nanos)>) -> Finding {
     .remedy("stop what ran, or take the median of many short runs, as labs/relay-latency.toml does")
 }
 
-/// How long every other task has run so far, by its number, and its name.
-fn run_times() -> HashMap<u32, (String, Nanos)> {
+/// Names of tasks, and how long each has run so far, by number.
+type RunTimes = HashMap<u32, (String, Nanos)>;
+
+/// Of all but this process.
+fn run_times() -> RunTimes {
     let own = std::process::id();
-    let tasks = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = tasks.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let of = |task: u32| {
-        let read = |what: &str| fs::read_to_string(format!("/proc/{task}/{what}")).ok();
-        let ran = read("schedstat")?.split_whitespace().next()?.parse().ok()?;
-        Some((task, (read("comm")?.trim().to_string(), ran)))
+    let of = |folder: &Path| {
+        let task: u32 = folder.file_name()?.to_str()?.parse().ok()?;
+        let ran =
+            fs::read_to_string(folder.join("schedstat")).ok()?.split_whitespace().next()?.parse().ok()?;
+        Some((task, (comm(folder)?, ran)))
     };
-    numbers.filter(|&task| task != own).filter_map(of).collect()
+    let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
+    folders.filter_map(|entry| of(&entry.path())).filter(|&(task, _)| task != own).collect()
 }
 
-fn longest_run(
-    before: &HashMap<u32, (String, Nanos)>,
-    after: &HashMap<u32, (String, Nanos)>,
-) -> Option<(String, Nanos)> {
+fn longest_run(before: &RunTimes, after: &RunTimes) -> Option<(String, Nanos)> {
     let since = |(task, (name, ran)): (&u32, &(String, Nanos))| {
         (name.clone(), ran.saturating_sub(before.get(task).map_or(0, |(_, ran)| *ran)))
     };
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_task_that_ran_longest_is_named_also_when_it_is_new() {
-        let of = |tasks: &[(u32, &str, Nanos)]| -> HashMap<_, _> {
+        let of = |tasks: &[(u32, &str, Nanos)]| -> RunTimes {
             tasks.iter().map(|&(task, name, ran)| (task, (name.to_string(), ran))).collect()
         };
         let before = of(&[(1, "old", 900_000_000), (2, "busy", 5)]);

@@ -142,7 +142,8 @@ impl Tasks {
     }
 }
 
-fn comm(task: &Path) -> Option<String> {
+/// The name of a task, by its folder in /proc.
+pub(crate) fn comm(task: &Path) -> Option<String> {
     fs::read_to_string(task.join("comm")).ok().map(|name| name.trim_end().to_string())
 }
 

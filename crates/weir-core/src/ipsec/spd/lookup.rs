@@ -197,8 +197,8 @@ impl Explained {
 }
 
 impl Lookup {
-    /// The first rule's policy, where it decides about each of `packets` (see [`super::RuleSet::first_for_all`]),
-    /// of which `common` are known to have an IPv4 header without options. `None`: ask [`Lookup::find`].
+    /// The first rule's policy, where it decides about each of `packets` (see [`super::RuleSet::first_for_all`]).
+    /// `None`: ask [`Lookup::find`].
     #[inline]
     pub fn first<'a>(
         &mut self,
@@ -206,10 +206,8 @@ impl Lookup {
         packets: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
         common: usize,
     ) -> Option<PolicyIndex> {
-        let first = question.rules().first(packets.clone().next()?)?;
-        let is_for_all =
-            (common == packets.len() && first.is_for_every_ipv4()) || first.is_for_all(packets.clone());
-        (is_for_all && self.count_first(question, packets, first.policy())).then_some(first.policy())
+        let policy = question.rules().first_for_all(packets.clone(), common)?;
+        self.count_first(question, packets, policy).then_some(policy)
     }
 
     /// Counts `packets` as answered by the first rule, whose policy is `policy`; `false`, where the oracle knows

@@ -23,7 +23,7 @@ pub(crate) fn answer(question: Question<'_>, packet: &[u8]) -> String {
     let answer = said.answer();
     let mut notes: Vec<String> = Vec::new();
     // Where a whole batch is the first rule's nobody else is asked, and a trace is of a batch of one.
-    let first = rules.first_for_all(once(packet)).is_some();
+    let first = rules.first_for_all(once(packet), 0).is_some();
     let by = match said.cached {
         _ if first => "which is asked first".to_string(),
         Cached::Hit(_) => "by the flow cache".into(),
