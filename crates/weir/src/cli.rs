@@ -75,7 +75,8 @@ enum Verb {
     /// Run a relay with derper's flags
     #[command(after_help = "Examples:\n  \
         weir derper -hostname derp.example.com -certmode manual -certdir /etc/derper -c /var/lib/derper/derper.key\n  \
-        weir derper -dev                          plain on :3340\n\n\
+        weir derper -dev                          plain on :3340\n  \
+        weir derper -take-over -a :3340           in place of the one that runs, which ends when this one is ready\n\n\
         For unit files that change over. What weir does not do is refused, never ignored; docs/relay.md has the list.")]
     Derper {
         /// derper's flags, with one dash or two

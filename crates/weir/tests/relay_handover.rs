@@ -226,6 +226,26 @@ fn connections_made_while_no_relay_runs_wait_in_the_socket_a_service_manager_kee
 }
 
 #[test]
+fn a_relay_started_with_derpers_flags_is_followed_by_one_with_others() {
+    let mut place = Place::new();
+    drop(place.listener.take());
+    let derper = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("--socket").arg(place.folder.join("control")).args(["derper", "-stun=false", "-a"]);
+        command.arg(place.at.to_string()).arg("-c").arg(place.folder.join("derper.key")).args(more);
+        command
+    };
+    let mut relay = place.run(derper(&[]));
+    let mut before = Client::connect(place.at, 1).expect("in");
+    let next = place.run(derper(&["-take-over", "-home", "blank"]));
+    while before.frame().expect("Restarting comes before the end").0 != Kind::Restarting as u8 {}
+    ended(&mut relay);
+    let after = Client::connect(place.at, 1).expect("in");
+    assert_eq!(after.server, before.server, "the relay has another key");
+    assert!(next.told(&["show", "relay"]).contains("1 connected"));
+}
+
+#[test]
 fn nobody_to_take_over_from_is_no_obstacle() {
     let mut place = Place::new();
     drop(place.listener.take());

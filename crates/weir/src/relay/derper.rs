@@ -1,7 +1,7 @@
 //! `weir derper`: the flags unit files of `derper` have, taken for what they mean there.
 //!
-//! Promises: Go's ways of writing flags (`-a X`, `-a=X`, `--a X`, `-stun=false`); defaults are derper's. Refuses:
-//! flags that would be silently without effect, each with what to write instead.
+//! Promises: Go's ways of writing flags (`-a X`, `-a=X`, `--a X`, `-stun=false`); defaults are derper's; one flag more,
+//! `-take-over`, which derper has not. Refuses: flags that would be silently without effect, each with what to write instead.
 
 use std::path::PathBuf;
 
@@ -11,6 +11,8 @@ use super::settings::{Acme, Certificates, Challenge, Front, Home, Io, Settings, 
 use crate::config::relay::{ACME_DIRECTORY, is_url, listening, remote};
 use crate::daemon::Broken;
 
+/// In place of the relay that answers on the control socket.
+const TAKE_OVER: &str = "take-over";
 /// Flags with a value, and whether they are switches.
 const FLAGS: &[(&str, bool)] = &[
     ("a", false),
@@ -30,6 +32,7 @@ const FLAGS: &[(&str, bool)] = &[
     ("socket", false),
     ("stun", true),
     ("stun-port", false),
+    (TAKE_OVER, true),
     ("verify-client-url", false),
     ("verify-client-url-fail-open", true),
     ("verify-clients", true),
@@ -94,9 +97,11 @@ fn names() -> String {
 }
 
 pub fn run(args: &[String], socket: Option<PathBuf>) -> Result<(), Broken> {
-    let settings = Given::read(args).and_then(|given| settings(&given)).map_err(Broken)?;
+    let given = Given::read(args).map_err(Broken)?;
+    let take_over = given.switch(TAKE_OVER, false).map_err(Broken)?;
+    let settings = settings(&given).map_err(Broken)?;
     let socket = socket.unwrap_or_else(|| crate::client::default_socket(&settings.name));
-    run::start(settings, Started { socket, ..Started::default() })?.run()
+    run::start(settings, Started { socket, take_over, ..Started::default() })?.run()
 }
 
 fn settings(given: &Given) -> Result<Settings, String> {

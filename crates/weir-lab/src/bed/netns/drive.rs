@@ -17,8 +17,9 @@ use crate::generator::{Generator, Plan, Sent, Transmitter};
 use crate::model::{LabError, LossLedger, Rate, Sample, Trial};
 use crate::receiver::{Collector, Tally};
 
-/// Silence after which nothing more is expected: a thousand times a loaded wire's latency.
-const QUIET: Nanos = 50_000_000;
+/// Silence after which nothing more is expected: a thousand times a loaded wire's latency, and longer than a starved kernel
+/// thread is kept from the CPU.
+const QUIET: Nanos = 200_000_000;
 /// How often a receiver that counts by itself is looked at.
 const LOOK: Duration = Duration::from_millis(1);
 /// And never longer than this after the window, whatever foreign traffic there is.

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Without a rate a closed loop keeps [`WINDOW`] packets of each pair under way; an open one sends what sockets
-//! take. The loop waits busily: on a CPU of its own it disturbs nobody, and a wake-up would be in every latency. On a
-//! CPU it shares with the relay, it gives way instead.
+//! take, and those keep [`SENDER_KEEPS`]. The loop waits busily: on a CPU of its own it disturbs nobody, and a wake-up
+//! would be in every latency. On a CPU it shares with the relay, it gives way instead.
 //! Time of turns in which nothing happened is counted, so that a generator at its limit is known.
 
 use std::io;
@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use weir_core::relay::frame::{Frame, KEY, Key, Kind};
 use weir_core::time::Nanos;
 use weir_io::clock;
@@ -42,6 +43,9 @@ const MOMENT: i64 = 1_000_000;
 /// Silence after which nothing more is expected, and the longest wait for it.
 const QUIET: Nanos = 500_000_000;
 const STRAGGLE: Nanos = 5_000_000_000;
+/// What the socket of a sender may keep, as much as Linux lets anybody have unless it is told otherwise. A sender has its own
+/// memory for it elsewhere; here it is the relay's too, and sockets that grow to 4 MiB each would fill the relay's caches.
+const SENDER_KEEPS: usize = 208 << 10;
 /// Of packets whose fill is compared byte by byte, one in so many; marks and lengths of all are.
 const LOOKED_AT: u64 = 32;
 
@@ -141,6 +145,9 @@ impl Pairs {
             let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             for (n, wire) in wires.iter().enumerate() {
                 epoll::add(&poll, wire, epoll::EventData::new_u64(n as u64), epoll::EventFlags::IN)?;
+            }
+            for sender in wires.iter().step_by(2) {
+                set_socket_send_buffer_size(sender, SENDER_KEEPS)?;
             }
             Ok(poll)
         };
