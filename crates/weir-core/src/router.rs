@@ -195,11 +195,11 @@ impl<B: Buffer> Router<B> {
         if tables.ipsec.is_some() {
             return self.forward_ipsec(now, tables, batch, pool, out);
         }
-        self.pass(now, tables, batch, pool, out);
+        self.pass::<false>(now, tables, batch, pool, out);
     }
 
-    /// Judges, looks up and rewrites a batch.
-    fn pass(
+    /// Judges, looks up and rewrites a batch. `IPSEC`: the tables have it; without, this is the same code in all builds.
+    fn pass<const IPSEC: bool>(
         &mut self,
         now: Nanos,
         tables: &Tables,
@@ -235,7 +235,7 @@ impl<B: Buffer> Router<B> {
                 out.tx[usize::from(place)].extend(frames.by_ref().take(run));
                 self.ledger.forwarded += run as u64;
                 #[cfg(feature = "ipsec")]
-                if tables.ipsec.is_some() && self.stage.is_all_ipv4() {
+                if IPSEC && self.stage.is_all_ipv4() {
                     self.ipsec.note_common(place, run);
                 }
             }

@@ -42,7 +42,8 @@ enum Class {
     V6,
 }
 
-/// Scratch of one batch.
+/// Scratch of one batch. What walks it is compiled by itself, never into whoever calls it: what every packet meets is then
+/// the same machine code in builds with IPsec and without.
 #[derive(Debug)]
 pub(super) struct Stage {
     class: [Class; BATCH],
@@ -72,6 +73,7 @@ impl Stage {
     }
 
     /// Judges every frame of the batch and gathers the destinations of the common ones.
+    #[inline(never)]
     pub fn judge<B: Buffer>(
         &mut self,
         tables: &Tables,
@@ -119,6 +121,7 @@ impl Stage {
         (self.count4, self.count6) = (n4.min(BATCH), n6.min(BATCH));
     }
 
+    #[inline(never)]
     pub fn look_up(&mut self, tables: &Tables) {
         if self.count4 > 0 {
             tables.fib4.lookup_batch(&self.dst4[..self.count4], &mut self.value4[..self.count4]);
@@ -135,6 +138,7 @@ impl Stage {
     }
 
     /// Finds each common frame's adjacency and rewrites the frame for it; sets [`Stage::place`].
+    #[inline(never)]
     pub fn rewrite<B: Buffer>(
         &mut self,
         tables: &Tables,

@@ -164,7 +164,7 @@ impl<B: Buffer> Router<B> {
     ) {
         if let Some(ipsec) = tables.ipsec.as_deref() {
             self.take_in(tables, ipsec, batch, pool);
-            self.pass(now, tables, batch, pool, out);
+            self.pass::<true>(now, tables, batch, pool, out);
             self.settle(&mut Breath { now, tables, pool, out }, ipsec);
         }
     }
@@ -198,7 +198,7 @@ impl<B: Buffer> Router<B> {
             while level.next_batch(&mut gate.opening) {
                 self.open(breath, ipsec, &mut gate, &mut inner);
                 self.take_in(breath.tables, ipsec, &mut inner, breath.pool);
-                self.pass(breath.now, breath.tables, &mut inner, breath.pool, breath.out);
+                self.pass::<true>(breath.now, breath.tables, &mut inner, breath.pool, breath.out);
             }
             gate.level = level;
         }
