@@ -243,7 +243,10 @@ fn a_full_relay_says_so_and_serves_pages_on() {
     let mut only = Client::join(&relay, 1).expect("in");
     let answer = refusal(&relay);
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("as many clients as it may"), "{answer}");
-    assert_eq!(relay.running.values("weir_relay_ended_total", "\"client_limit"), [1]);
+    // Counted once the connection is closed.
+    until("its end is counted", || {
+        (relay.running.values("weir_relay_ended_total", "\"client_limit") == [1]).then_some(())
+    });
     let mut page = TcpStream::connect(relay.address).expect("it listens");
     page.write_all(b"GET /derp/probe HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("asked");
     let mut answer = String::new();
