@@ -198,7 +198,7 @@ impl<B: Buffer> Router<B> {
         self.pass::<false>(now, tables, batch, pool, out);
     }
 
-    /// Judges, looks up and rewrites a batch. `IPSEC`: the tables have it; without, this is the same code in all builds.
+    /// Judges, looks up and rewrites a batch. `IPSEC`: the tables have it; without, nothing here knows of IPsec.
     fn pass<const IPSEC: bool>(
         &mut self,
         now: Nanos,

@@ -42,8 +42,8 @@ enum Class {
     V6,
 }
 
-/// Scratch of one batch. What walks it is compiled by itself, never into whoever calls it: what every packet meets is then
-/// the same machine code in builds with IPsec and without.
+/// Scratch of one batch. What walks it is compiled by itself, never into whoever calls it: a caller with more to do, as
+/// builds with IPsec have, changes nothing in these loops. (Small helpers that others call too may be inlined otherwise.)
 #[derive(Debug)]
 pub(super) struct Stage {
     class: [Class; BATCH],
