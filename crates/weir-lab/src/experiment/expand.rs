@@ -433,13 +433,22 @@ fn pairs(
             }
             Ok(pairs)
         }
-        (None, None, listed) => listed
-            .iter()
-            .map(|pair: &Spanned<[String; 2]>| {
-                let [a, b] = pair.as_ref();
-                Ok((known(pair.span(), a)?, known(pair.span(), b)?))
-            })
-            .collect(),
+        (None, None, listed) => {
+            let mut pairs = Vec::new();
+            for one in listed {
+                let (reference, others) = match one.as_ref().as_slice() {
+                    [] | [_] => {
+                        let message = "expected a reference and one or more others to compare with it";
+                        return Err(place(one.span(), message.into()));
+                    }
+                    [reference, others @ ..] => (reference, others),
+                };
+                for other in others {
+                    pairs.push((known(one.span(), reference)?, known(one.span(), other)?));
+                }
+            }
+            Ok(pairs)
+        }
         (reference, compare, listed) => {
             let at = compare.as_ref().map(Spanned::span).or(reference.as_ref().map(Spanned::span));
             let at = at.or(listed.first().map(Spanned::span)).unwrap_or(0..0);

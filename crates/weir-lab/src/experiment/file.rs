@@ -60,9 +60,9 @@ pub struct File {
     pub profile: Option<Profiles>,
     /// The configuration all others are compared with.
     pub reference: Option<Spanned<String>>,
-    /// Or exactly these, reference first.
+    /// Or exactly these, in each list the reference first.
     #[serde(default)]
-    pub pairs: Vec<Spanned<[String; 2]>>,
+    pub pairs: Vec<Spanned<Vec<String>>>,
     /// Or along this axis, everything else being equal.
     pub compare: Option<Spanned<Axis>>,
     /// What plots have along their bottom.

@@ -158,6 +158,10 @@ fn a_malformed_value_is_refused_with_line_column_expectation() {
         ("[[configuration]]\nname = \"a\"\nframe = [64, 65]\n", "put {frame} into `name`"),
         ("[[configuration]]\nname = \"a/b\"\n", "cannot be a file name"),
         ("reference = \"weir\"\ncompare = \"family\"\n[[configuration]]\n", "exclude each other"),
+        (
+            "pairs = [[\"weir\"]]\n[[configuration]]\n",
+            "labs/x.toml:6:10: expected a reference and one or more others",
+        ),
         ("[[configuration\n", "labs/x.toml:6:"),
         ("", "missing field `configuration`"),
     ];
@@ -169,6 +173,15 @@ fn a_malformed_value_is_refused_with_line_column_expectation() {
     assert!(
         got.expect_err("refused").0.contains("x.toml:2:8: got \"many\", expected a number of runs from 1")
     );
+}
+
+#[test]
+fn a_list_of_pairs_compares_all_others_with_its_first() {
+    let file =
+        "pairs = [[\"64\", \"65\", \"66\"], [\"66\", \"65\"]]\n[[configuration]]\nframe = [64, 65, 66]\n";
+    let experiment = parse(file).expect("valid");
+    let pairs: Vec<String> = experiment.pairs.iter().map(|(a, b)| format!("{a} {b}")).collect();
+    assert_eq!(pairs, ["64 65", "64 66", "66 65"]);
 }
 
 const HOSTS: &str = "[hosts.generator]\nssh = \"root@a\"\ninterface = \"eth1\"\n[hosts.receiver]\nssh = \"root@a\"\n\

@@ -47,17 +47,37 @@ fn one(results: &Results, axis: Axis, topology: Topology, name: &str) -> Option<
     for (_, points) in &mut series {
         points.sort_by(|a, b| a.1.total_cmp(&b.1));
     }
+    let kinds: Vec<(bool, usize)> = series.iter().map(|(_, p)| (is_ceiling(p), p.len())).collect();
+    let drawn = along(&kinds);
+    let elsewhere = match drawn.contains(&false) {
+        true => " What was measured at one place along it is among every run below.",
+        false => "",
+    };
+    let mut drawn = drawn.into_iter();
+    series.retain(|_| drawn.next() != Some(false));
     Some(Plot {
         title: format!(
             "{} by {}, {name}",
             results.metric.sentence(),
             axis.key().replace("frame", "frame size")
         ),
-        caption: "Medians, whiskers from the least to the greatest run; the axis below is logarithmic; \
-                  ceilings are dashed."
-            .into(),
+        caption: format!(
+            "Medians, whiskers from the least to the greatest run; the axis below is logarithmic; \
+             ceilings are dashed.{elsewhere}"
+        ),
         svg: draw(results, axis, &xs, &series),
     })
+}
+
+/// Which series to draw, told whether they are ceilings and how many points they have: where others of its kind have a
+/// line, not what has one point.
+fn along(all: &[(bool, usize)]) -> Vec<bool> {
+    let has_lines = |ceiling| all.iter().any(|&(is, points)| is == ceiling && points > 1);
+    all.iter().map(|&(ceiling, points)| points > 1 || !has_lines(ceiling)).collect()
+}
+
+fn is_ceiling(points: &[(&Outcome, f64)]) -> bool {
+    points.iter().all(|(o, _)| o.configuration.subject == Subject::Ceiling)
 }
 
 fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> String {
@@ -69,7 +89,7 @@ fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> Str
         .fold(0.0, f64::max);
     let x = Scale::log(xs[0], xs[xs.len() - 1], LEFT + 16.0, right - 16.0);
     let y = Scale::linear(0.0, high * 1.06, FLOOR, TOP);
-    let mut svg = Svg::new(WIDTH, HEIGHT);
+    let mut svg = Svg::new(WIDTH, HEIGHT.max(52.0 + series.len() as f64 * 22.0));
     ticks_beside(&mut svg, &y, &y.ticks(6), LEFT, right);
     svg.text("unit", "start", 4.0, 12.0, unit);
     let mut last = f64::NEG_INFINITY;
@@ -85,7 +105,7 @@ fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> Str
     svg.text("unit", "end", right, HEIGHT - 8.0, word(axis));
     let mut coloured = 0;
     for (i, (name, points)) in series.iter().enumerate() {
-        let ceiling = points.iter().all(|(o, _)| o.configuration.subject == Subject::Ceiling);
+        let ceiling = is_ceiling(points);
         let colour = if ceiling { "plain".to_string() } else { format!("c{}", coloured % COLOURS) };
         coloured += usize::from(!ceiling);
         let mut line = Vec::new();
@@ -268,5 +288,12 @@ mod tests {
             "plain 2 stalled",
         ];
         assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn one_point_is_drawn_where_nothing_of_its_kind_has_a_line() {
+        assert_eq!(along(&[(false, 3), (false, 1), (true, 1), (true, 1)]), [true, false, true, true]);
+        assert_eq!(along(&[(false, 1), (true, 3), (true, 1)]), [true, true, false]);
+        assert_eq!(along(&[(false, 3), (false, 2)]), [true, true]);
     }
 }

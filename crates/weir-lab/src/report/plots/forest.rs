@@ -11,8 +11,8 @@ use crate::stats::{Comparison, Verdict};
 const ROW: f64 = 44.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 48.0;
-/// For the figures in words, right of the drawing.
-const WORDS: f64 = 276.0;
+/// Left of the figures in words, which are right of the drawing, between them and the verdicts, and right of those.
+const GAPS: [f64; 3] = [18.0, 24.0, 4.0];
 /// Names may take this much.
 const LABEL: f64 = 300.0;
 /// Beyond this span ticks are powers of ten and their 2 and 5.
@@ -32,7 +32,7 @@ pub fn ratios(results: &Results) -> Option<Plot> {
     let pad = (high / low).powf(0.06);
     let names = rows.iter().flat_map(|c| [c.other.clone(), format!("against {}", c.reference)]);
     let left = names.map(|n| text_width(&n)).fold(60.0, f64::max).min(LABEL) + 24.0;
-    let right = WIDTH - WORDS;
+    let right = WIDTH - words(&rows);
     let floor = TOP + rows.len() as f64 * ROW;
     let scale = Scale::log(low / pad, high * pad, left, right);
     let mut svg = Svg::new(WIDTH, floor + BOTTOM);
@@ -87,8 +87,15 @@ fn row(svg: &mut Svg, c: &Comparison, scale: &Scale, middle: f64, left: f64, rig
     }
     let title = format!("{} against {}: {}, {}", c.other, c.reference, ratio(c), verdict(c.verdict));
     svg.mark(&format!("verdict-mark {class}"), shape, scale.at(r.ratio), middle, 6.0, &title);
-    svg.text("value", "start", right + 18.0, middle + 4.5, &ratio(c));
-    svg.text(&format!("value {class}"), "end", WIDTH - 4.0, middle + 4.5, verdict(c.verdict));
+    svg.text("value", "start", right + GAPS[0], middle + 4.5, &ratio(c));
+    svg.text(&format!("value {class}"), "end", WIDTH - GAPS[2], middle + 4.5, verdict(c.verdict));
+}
+
+/// What figures and verdicts take, each in a column of its own.
+fn words(rows: &[&Comparison]) -> f64 {
+    let widest =
+        |text: &dyn Fn(&Comparison) -> String| rows.iter().map(|c| text_width(&text(c))).fold(0.0, f64::max);
+    GAPS.iter().sum::<f64>() + widest(&|c| ratio(c)) + widest(&|c| verdict(c.verdict).to_string())
 }
 
 /// What a screen reader says instead of the drawing.
