@@ -443,8 +443,9 @@ fn pairs(
                     }
                     [reference, others @ ..] => (reference, others),
                 };
+                let reference = known(one.span(), reference)?;
                 for other in others {
-                    pairs.push((known(one.span(), reference)?, known(one.span(), other)?));
+                    pairs.push((reference.clone(), known(one.span(), other)?));
                 }
             }
             Ok(pairs)

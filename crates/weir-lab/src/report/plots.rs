@@ -20,7 +20,7 @@ pub use loss::{LossCurve, LossStep, curves_of_rates, throughput_against_loss};
 pub use strips::runs;
 pub use time::over_time;
 
-use super::svg::{Scale, Shape, Svg, tick_label};
+use super::svg::{Scale, Shape, Svg, text_width, tick_label};
 use crate::model::{Subject, Topology};
 use crate::result::{Outcome, Results};
 
@@ -118,9 +118,19 @@ fn labels(ticks: &[f64]) -> Vec<String> {
     ticks.iter().map(|&tick| tick_label(tick, step(tick))).collect()
 }
 
+/// Pixels that names in a column take, never too few for the column to be one.
+pub(super) fn widest<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> f64 {
+    names.into_iter().map(|name| text_width(name.as_ref())).fold(60.0, f64::max)
+}
+
+/// Where the entry of a legend stands that has `rows` above it.
+pub(super) fn legend_row(rows: usize) -> f64 {
+    30.0 + rows as f64 * 22.0
+}
+
 /// One entry of a legend: line, marker and name.
 pub(super) fn legend(svg: &mut Svg, row: usize, x: f64, colour: &str, shape: Shape, name: &str) {
-    let y = 30.0 + row as f64 * 22.0;
+    let y = legend_row(row);
     svg.path(&format!("curve {colour}"), &[(x, y - 4.0), (x + 24.0, y - 4.0)]);
     svg.mark(&format!("dot {colour}"), shape, x + 12.0, y - 4.0, 4.0, "");
     svg.text("label", "start", x + 32.0, y, name);

@@ -2,7 +2,7 @@
 
 use super::super::figure;
 use super::super::svg::{Scale, Shape, Svg, text_width};
-use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, ticks_beside};
+use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, legend_row, ticks_beside, widest};
 use crate::experiment::{Axis, Experiment, kebab};
 use crate::model::relay::{Load, Tls};
 use crate::model::{Configuration, Subject, Topology};
@@ -53,8 +53,8 @@ fn one(results: &Results, axis: Axis, topology: Topology, name: &str) -> Option<
         true => " What was measured at one place along it is among every run below.",
         false => "",
     };
-    let mut drawn = drawn.into_iter();
-    series.retain(|_| drawn.next() != Some(false));
+    let series: Vec<Series<'_>> =
+        series.into_iter().zip(drawn).filter(|(_, drawn)| *drawn).map(|(one, _)| one).collect();
     Some(Plot {
         title: format!(
             "{} by {}, {name}",
@@ -82,14 +82,14 @@ fn is_ceiling(points: &[(&Outcome, f64)]) -> bool {
 
 fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> String {
     let (divisor, unit) = results.metric.unit();
-    let right = WIDTH - series.iter().map(|(n, _)| text_width(n)).fold(60.0, f64::max) - 48.0;
+    let right = WIDTH - widest(series.iter().map(|(name, _)| name)) - 48.0;
     let high = series
         .iter()
         .flat_map(|(_, points)| points.iter().filter_map(|(o, _)| Some(o.summary?.max / divisor)))
         .fold(0.0, f64::max);
     let x = Scale::log(xs[0], xs[xs.len() - 1], LEFT + 16.0, right - 16.0);
     let y = Scale::linear(0.0, high * 1.06, FLOOR, TOP);
-    let mut svg = Svg::new(WIDTH, HEIGHT.max(52.0 + series.len() as f64 * 22.0));
+    let mut svg = Svg::new(WIDTH, HEIGHT.max(legend_row(series.len() + 1)));
     ticks_beside(&mut svg, &y, &y.ticks(6), LEFT, right);
     svg.text("unit", "start", 4.0, 12.0, unit);
     let mut last = f64::NEG_INFINITY;

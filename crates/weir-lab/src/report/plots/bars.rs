@@ -3,10 +3,10 @@
 //! Bars begin at 0, for their length is what is compared. The whisker is the 95 % interval of the mean; a thin line
 //! goes from the least to the greatest run, as in the field's own campaigns of ciphers.
 
-use super::super::svg::{Scale, Shape, Svg, text_width};
+use super::super::svg::{Scale, Shape, Svg};
 use super::super::{digits, figure};
 use super::axis::series_name;
-use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, ticks_below};
+use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, legend_row, ticks_below, widest};
 use crate::experiment::{Axis, Experiment};
 use crate::model::{Configuration, Subject};
 use crate::result::{Outcome, Results};
@@ -57,14 +57,14 @@ fn draw(results: &Results, axis: Axis, words: &[&String], rows: &[(&Outcome, Str
             series.push(name);
         }
     }
-    let names = series.iter().map(|n| text_width(n)).fold(60.0, f64::max) + 48.0;
-    let left = words.iter().map(|w| text_width(w)).fold(60.0, f64::max) + 20.0;
+    let names = widest(&series) + 48.0;
+    let left = widest(words) + 20.0;
     let (edge, right) = (WIDTH - names, WIDTH - names - VALUE);
     let floor = TOP + rows.len() as f64 * BAR + words.len() as f64 * GAP;
     let reach = |o: &Outcome| Some(o.summary?.max.max(o.interval.map_or(0.0, |(_, high)| high)) / divisor);
     let most = rows.iter().filter_map(|(o, _)| reach(o)).fold(0.0, f64::max);
     let scale = Scale::linear(0.0, most, left, right);
-    let height = (floor + BOTTOM).max(series.len() as f64 * 22.0 + 40.0);
+    let height = (floor + BOTTOM).max(legend_row(series.len()) + 10.0);
     let mut svg = Svg::new(WIDTH, height);
     ticks_below(&mut svg, &scale, &scale.ticks(6), TOP, floor);
     svg.text("unit", "end", right, floor + 38.0, unit);

@@ -2,9 +2,9 @@
 //!
 //! The axis is logarithmic: half and twice are equally far from one.
 
-use super::super::svg::{Scale, Shape, Svg, shortened, text_width};
+use super::super::svg::{Scale, Shape, Svg, shortened};
 use super::super::{ratio, verdict};
-use super::{Plot, WIDTH, ticks_below};
+use super::{Plot, WIDTH, ticks_below, widest};
 use crate::result::Results;
 use crate::stats::{Comparison, Verdict};
 
@@ -31,7 +31,7 @@ pub fn ratios(results: &Results) -> Option<Plot> {
     let low = low.max(high / 1e4);
     let pad = (high / low).powf(0.06);
     let names = rows.iter().flat_map(|c| [c.other.clone(), format!("against {}", c.reference)]);
-    let left = names.map(|n| text_width(&n)).fold(60.0, f64::max).min(LABEL) + 24.0;
+    let left = widest(names).min(LABEL) + 24.0;
     let right = WIDTH - words(&rows);
     let floor = TOP + rows.len() as f64 * ROW;
     let scale = Scale::log(low / pad, high * pad, left, right);
@@ -93,9 +93,8 @@ fn row(svg: &mut Svg, c: &Comparison, scale: &Scale, middle: f64, left: f64, rig
 
 /// What figures and verdicts take, each in a column of its own.
 fn words(rows: &[&Comparison]) -> f64 {
-    let widest =
-        |text: &dyn Fn(&Comparison) -> String| rows.iter().map(|c| text_width(&text(c))).fold(0.0, f64::max);
-    GAPS.iter().sum::<f64>() + widest(&|c| ratio(c)) + widest(&|c| verdict(c.verdict).to_string())
+    let (figures, verdicts) = (rows.iter().map(|c| ratio(c)), rows.iter().map(|c| verdict(c.verdict)));
+    GAPS.iter().sum::<f64>() + widest(figures) + widest(verdicts)
 }
 
 /// What a screen reader says instead of the drawing.

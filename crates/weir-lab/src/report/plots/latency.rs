@@ -8,8 +8,8 @@
 
 use super::super::digits;
 use super::super::markdown::percentiles_of;
-use super::super::svg::{Scale, Svg, shortened, text_width};
-use super::{Plot, WIDTH, colour, legend, shape, ticks_beside};
+use super::super::svg::{Scale, Svg, shortened};
+use super::{Plot, WIDTH, colour, legend, legend_row, shape, ticks_beside, widest};
 use crate::result::{Outcome, Results};
 
 const HEIGHT: f64 = 380.0;
@@ -34,12 +34,12 @@ pub fn percentiles(results: &Results) -> Option<Plot> {
     if high <= 0.0 {
         return None;
     }
-    let names = rows.iter().map(|o| text_width(&o.configuration.name)).fold(60.0, f64::max).min(LABEL);
+    let names = widest(rows.iter().map(|o| &o.configuration.name)).min(LABEL);
     let right = WIDTH - names - 56.0;
     let y = Scale::log(low * 0.8, high * 1.25, FLOOR, TOP);
     let keys = percentiles_of(results);
     let places = places(&keys, LEFT + 40.0, right - 40.0);
-    let mut svg = Svg::new(WIDTH, HEIGHT.max(52.0 + rows.len() as f64 * 22.0));
+    let mut svg = Svg::new(WIDTH, HEIGHT.max(legend_row(rows.len() + 1)));
     ticks_beside(&mut svg, &y, &y.ticks(6), LEFT, right);
     svg.text("unit", "start", 4.0, 12.0, "µs");
     for (key, x) in keys.iter().zip(&places) {

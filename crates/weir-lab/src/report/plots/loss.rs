@@ -8,9 +8,9 @@
 //! ```
 
 use super::super::digits;
-use super::super::svg::{Scale, Shape, Svg, shortened, text_width};
+use super::super::svg::{Scale, Shape, Svg, shortened};
 use super::axis::series_name;
-use super::{COLOURS, Plot, WIDTH, colour, legend, shape, ticks_below, ticks_beside};
+use super::{COLOURS, Plot, WIDTH, colour, legend, legend_row, shape, ticks_below, ticks_beside, widest};
 use crate::experiment::{Axis, Experiment};
 use crate::model::{Configuration, Rate};
 use crate::result::Results;
@@ -97,12 +97,12 @@ pub fn throughput_against_loss(curves: &[LossCurve]) -> Option<Plot> {
     if most <= 0.0 {
         return None;
     }
-    let names = curves.iter().map(|c| text_width(&c.label)).fold(60.0, f64::max).min(LABEL);
+    let names = widest(curves.iter().map(|c| &c.label)).min(LABEL);
     let right = WIDTH - names - 56.0;
     let x = Scale::linear(0.0, most * 1.04, LEFT, right - 12.0);
     let y = Scale::linear(0.0, most * 1.04, FLOOR, TOP);
     let lost = Scale::log(LEAST_PERCENT, 100.0, LOSS_FLOOR, LOSS_TOP);
-    let mut svg = Svg::new(WIDTH, HEIGHT.max(52.0 + curves.len() as f64 * 22.0));
+    let mut svg = Svg::new(WIDTH, HEIGHT.max(legend_row(curves.len() + 1)));
     ticks_beside(&mut svg, &y, &y.ticks(5), LEFT, right);
     let ticks = x.ticks(8);
     for &tick in &ticks {

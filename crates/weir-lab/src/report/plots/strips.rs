@@ -3,9 +3,9 @@
 //! The axis fits the subjects; a ceiling far beyond is told in words, so that it does not press every
 //! point to the left.
 
-use super::super::svg::{Scale, Shape, Svg, ends, shortened, text_width};
+use super::super::svg::{Scale, Shape, Svg, ends, shortened};
 use super::super::{digits, figure};
-use super::{Plot, TOPOLOGIES, WIDTH, colour, dots, thinned, ticks_below};
+use super::{Plot, TOPOLOGIES, WIDTH, colour, dots, thinned, ticks_below, widest};
 use crate::model::Subject;
 use crate::result::{Outcome, Results};
 
@@ -43,7 +43,7 @@ fn strips(results: &Results, rows: &[&Outcome], topology: &str) -> Plot {
     });
     let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), f| (l.min(f), h.max(f)));
     let (low, high) = ends(low, high);
-    let left = rows.iter().map(|o| text_width(&o.configuration.name)).fold(60.0, f64::max).min(LABEL) + 24.0;
+    let left = widest(rows.iter().map(|o| &o.configuration.name)).min(LABEL) + 24.0;
     let right = WIDTH - WORDS;
     let floor = TOP + rows.len() as f64 * ROW;
     let scale = Scale::linear(low, high, left, right);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::svg::{Scale, Shape, Svg, shortened, text_width};
 use super::super::{digits, figure};
-use super::{Plot, WIDTH, colour, dots, thinned};
+use super::{Plot, WIDTH, colour, dots, thinned, widest};
 use crate::progress::human;
 use crate::result::{Outcome, Results};
 
@@ -33,7 +33,7 @@ pub fn over_time(results: &Results) -> Option<Plot> {
         return None;
     }
     let most = rows.iter().flat_map(|o| deviations(o)).map(f64::abs).fold(LEAST_PERCENT, f64::max);
-    let left = rows.iter().map(|o| text_width(&o.configuration.name)).fold(60.0, f64::max).min(LABEL) + 24.0;
+    let left = widest(rows.iter().map(|o| &o.configuration.name)).min(LABEL) + 24.0;
     let right = WIDTH - WORDS;
     let floor = TOP + rows.len() as f64 * ROW;
     let x = Scale::linear(0.0, moments.len() as f64 - 1.0, left + 8.0, right - 8.0);
