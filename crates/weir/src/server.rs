@@ -192,13 +192,11 @@ impl Server {
         desk: Desk,
     ) -> Result<Server, String> {
         let (end, ended) = watch::channel(false);
+        let serving = Serving::new(listener, metrics)
+            .map_err(|e| format!("control socket: cannot be served ({e}); raise the limit of open files"))?;
         let thread = thread::Builder::new()
             .name("weir-http".into())
-            .spawn(move || {
-                if let Err(error) = serve(listener, metrics, desk.clone(), ended) {
-                    tracing::error!("control socket: {error}; the router goes on without it");
-                }
-            })
+            .spawn(move || serving.run(&desk, ended))
             .map_err(|e| format!("control socket: no thread ({e}); raise the limit of tasks"))?;
         Ok(Server { file, end, thread: Some(thread) })
     }
@@ -287,50 +285,65 @@ fn listen(socket: &Path) -> Result<(std::os::unix::net::UnixListener, Removed), 
     Ok((listener, file))
 }
 
-fn serve(
-    listener: std::os::unix::net::UnixListener,
-    metrics: Option<std::net::TcpListener>,
-    desk: Desk,
-    mut ended: watch::Receiver<bool>,
-) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+/// All there is to be had before anything is answered: a signal that comes at once is heard.
+struct Serving {
+    runtime: tokio::runtime::Runtime,
+    listener: tokio::net::UnixListener,
+    metrics: Option<tokio::net::TcpListener>,
+    signals: [(Signal, What); 3],
+}
+
+impl Serving {
+    fn new(
+        listener: std::os::unix::net::UnixListener,
+        metrics: Option<std::net::TcpListener>,
+    ) -> io::Result<Serving> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
         let listener = tokio::net::UnixListener::from_std(listener)?;
         let metrics = metrics.map(tokio::net::TcpListener::from_std).transpose()?;
-        for (kind, what) in [
-            (SignalKind::terminate(), What::Stop),
-            (SignalKind::interrupt(), What::Stop),
-            (SignalKind::hangup(), What::Reload),
-        ] {
-            tokio::spawn(on_signal(signal(kind)?, what, desk.clone()));
-        }
-        if let Some(metrics) = metrics {
+        let signals = [
+            (signal(SignalKind::terminate())?, What::Stop),
+            (signal(SignalKind::interrupt())?, What::Stop),
+            (signal(SignalKind::hangup())?, What::Reload),
+        ];
+        drop(entered);
+        Ok(Serving { runtime, listener, metrics, signals })
+    }
+
+    fn run(self, desk: &Desk, mut ended: watch::Receiver<bool>) {
+        let Serving { runtime, listener, metrics, signals } = self;
+        runtime.block_on(async {
+            for (signal, what) in signals {
+                tokio::spawn(on_signal(signal, what, desk.clone()));
+            }
+            if let Some(metrics) = metrics {
+                let desk = desk.clone();
+                tokio::spawn(async move {
+                    loop {
+                        match metrics.accept().await {
+                            Ok((stream, _)) => drop(tokio::spawn(connection(stream, desk.clone(), true))),
+                            Err(error) => pause("metrics", &error).await,
+                        }
+                    }
+                });
+            }
             let desk = desk.clone();
             tokio::spawn(async move {
                 loop {
-                    match metrics.accept().await {
-                        Ok((stream, _)) => drop(tokio::spawn(connection(stream, desk.clone(), true))),
-                        Err(error) => pause("metrics", &error).await,
+                    match listener.accept().await {
+                        Ok((stream, _)) => drop(tokio::spawn(connection(stream, desk.clone(), false))),
+                        Err(error) => pause("control socket", &error).await,
                     }
                 }
             });
-        }
-        tokio::spawn(async move {
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => drop(tokio::spawn(connection(stream, desk.clone(), false))),
-                    Err(error) => pause("control socket", &error).await,
-                }
-            }
+            // Ends too when the server was dropped without a word.
+            let _ = ended.changed().await;
+            // Answers that are on their way get out.
+            tokio::time::sleep(Duration::from_millis(20)).await;
         });
-        // Ends too when the server was dropped without a word.
-        let _ = ended.changed().await;
-        // Answers that are on their way get out.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        Ok::<(), io::Error>(())
-    })?;
-    runtime.shutdown_timeout(LAST_WORDS);
-    Ok(())
+        runtime.shutdown_timeout(LAST_WORDS);
+    }
 }
 
 /// Out of descriptors or memory: say so and try again a little later.

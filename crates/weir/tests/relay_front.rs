@@ -4,11 +4,12 @@
 #[allow(dead_code)]
 mod daemon;
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::Running;
@@ -271,4 +272,34 @@ fn a_key_stays_the_same_over_restarts_and_clients_hear_of_the_end() {
     let again = Running::start(&mut command, relay.folder.join("socket"));
     until("readiness", || again.log().contains("is ready").then_some(()));
     assert_eq!(key(&again.log()), first);
+}
+
+#[test]
+fn who_is_told_to_stop_as_soon_as_it_is_ready_stops_in_order() {
+    let start = |number: usize| {
+        let socket = std::env::temp_dir().join(format!("weir-relay-brief-{}-{number}", std::process::id()));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("--socket").arg(socket).args(["relay", "--dev", "--listen", "127.0.0.1:0"]);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        weir_io::process::dies_with_starter(&mut command).spawn().expect("weir starts")
+    };
+    // All at once, so that their threads wait for a CPU.
+    let relays: Vec<_> = (0..24).map(start).collect();
+    let ends: Vec<_> = relays.into_iter().map(|relay| thread::spawn(|| stopped_at_once(relay))).collect();
+    for end in ends {
+        let (status, log) = end.join().expect("it ends");
+        assert!(status.success() && log.contains("drained"), "{status}: {log}");
+    }
+}
+
+/// Told to stop with its first word that it is ready.
+fn stopped_at_once(mut relay: Child) -> (ExitStatus, String) {
+    let mut log = String::new();
+    for line in BufReader::new(relay.stderr.take().expect("piped")).lines().map_while(Result::ok) {
+        if line.ends_with("is ready") {
+            weir_io::process::terminate(relay.id()).expect("it runs");
+        }
+        log.push_str(&(line + "\n"));
+    }
+    (relay.wait().expect("a child of ours"), log)
 }

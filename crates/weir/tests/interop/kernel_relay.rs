@@ -125,8 +125,9 @@ fn a_relay_with_kernel_tls_hears_a_goodbye_and_says_one() {
             let gone = bytes(Frame::PeerGone(key(2), Gone::Disconnected));
             assert_eq!(stays.next(), Some(gone), "{}", relay.log());
             process::terminate(relay.child.id()).expect("it runs");
-            assert!(stays.ends_cleanly(), "{version:?}: {}", relay.log());
-            relay.child.wait().expect("a child of ours");
+            let cleanly = stays.ends_cleanly();
+            let ended = relay.child.wait().expect("a child of ours");
+            assert!(cleanly && ended.success(), "{version:?}: {ended}: {}", relay.log());
         }
     });
 }
