@@ -74,7 +74,7 @@ impl Metric {
             "mbps" => (1.0, "Mb/s"),
             "clocks_per_packet" => (1.0, "clocks a packet"),
             "ns_per_packet" => (1.0, "ns a packet"),
-            name if name.starts_with("latency_") && name.contains("ns_") => (1e3, "µs"),
+            name if latency(name).is_some() => (1e3, "µs"),
             name if name.ends_with("_pps") => (1e6, "Mpps"),
             name if name.ends_with("_mbps") => (1.0, "Mb/s"),
             name if name.ends_with("_frames") => (1.0, "frames"),
@@ -102,9 +102,20 @@ impl Metric {
             "simulated_ll_misses_per_packet" => "simulated last-level misses a packet".into(),
             "ndr_pps" => "largest load without loss, packets a second".into(),
             "pdr_pps" => "largest load within the tolerated loss, packets a second".into(),
-            name => name.replace('_', " "),
+            name => match latency(name) {
+                Some(("", percentile)) => format!("latency {percentile}"),
+                Some((share, percentile)) => {
+                    format!("latency {percentile} at {} % load", share.trim_end_matches('_'))
+                }
+                None => name.replace('_', " "),
+            },
         }
     }
+}
+
+/// Share of the load with its underscore, empty where there is none, and percentile.
+fn latency(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix("latency_")?.split_once("ns_")
 }
 
 /// Share of what was sent that was not delivered.
@@ -112,4 +123,19 @@ pub fn loss_percent(sample: &Sample) -> Option<f64> {
     let ledger = &sample.ledger;
     (ledger.sent > 0)
         .then(|| ledger.sent.saturating_sub(ledger.delivered) as f64 * 100.0 / ledger.sent as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_in_microseconds_is_not_called_nanoseconds() {
+        for (name, said) in
+            [("latency_ns_p99", "latency p99"), ("latency_50_ns_p99.9", "latency p99.9 at 50 % load")]
+        {
+            let metric = Metric(name.into());
+            assert_eq!((metric.unit(), metric.sentence().as_str()), ((1e3, "µs"), said));
+        }
+    }
 }

@@ -61,7 +61,7 @@ fn one(c: &Comparison, results: &Results) -> String {
     let times = format!("{:.3} times", ratio.ratio);
     let what = match results.metric.0.as_str() {
         "pps" => "the packets a second".to_string(),
-        name => format!("the {}", name.replace('_', " ")),
+        _ => format!("the {}", results.metric.sentence()),
     };
     let (a, b) = (&c.reference, &c.other);
     match c.verdict {

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::model::LabError;
 
 /// A daemon that does not answer in this time is reported, not waited for.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// An answer longer than this is not one the lab asked for.
 const ANSWER_MAX: u64 = 16 << 20;
 
@@ -34,13 +34,19 @@ impl Control {
     }
 
     fn exchange(&self, path: &str) -> std::io::Result<String> {
-        let mut stream = UnixStream::connect(&self.0)?;
+        let stream = UnixStream::connect(&self.0)?;
         stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.take(ANSWER_MAX).read_to_string(&mut answer)?;
-        Ok(answer)
+        ask(stream, &format!("GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n"))
     }
+}
+
+/// Says `request` in one piece, and hears all of the answer.
+pub(super) fn ask(mut stream: impl Read + Write, request: &str) -> std::io::Result<String> {
+    stream.write_all(request.as_bytes())?;
+    stream.flush()?;
+    let mut answer = String::new();
+    stream.take(ANSWER_MAX).read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 fn split(answer: &str) -> Option<(&str, &str)> {

@@ -2,13 +2,12 @@
 //!
 //! Its counters are those of `/debug/varz`, which it shows to its own host.
 
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 
+use super::control::{ANSWERS_WITHIN, ask};
 use super::peer::{self, Started};
 use super::relay::{self, ADDRESS, Relaying, Stand};
 use crate::bed::netns::counters::Counters;
@@ -16,10 +15,6 @@ use crate::bed::netns::namespace::Namespace;
 use crate::generator::derp::tls::Trusting;
 use crate::model::LabError;
 use crate::model::relay::Tls;
-
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
-/// Its variables are some 20 KB.
-const ANSWER_MAX: u64 = 4 << 20;
 
 pub const MISSING: &str =
     "derper: no such program in ~/.cache/weir/peers/bin or on the PATH: `scripts/peers derper` builds it";
@@ -89,21 +84,14 @@ impl Relaying for Derper {
 fn variables(tls: bool) -> std::io::Result<String> {
     let stream = TcpStream::connect(ADDRESS)?;
     stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
+    let request = format!("GET /debug/varz HTTP/1.0\r\nHost: {ADDRESS}\r\n\r\n");
     if !tls {
-        return ask(stream);
+        return ask(stream, &request);
     }
     let name = ServerName::IpAddress(ADDRESS.ip().into());
     let config = Trusting::new()?.config();
     let client = rustls::ClientConnection::new(config, name).map_err(std::io::Error::other)?;
-    ask(rustls::StreamOwned::new(client, stream))
-}
-
-fn ask(mut stream: impl Read + Write) -> std::io::Result<String> {
-    write!(stream, "GET /debug/varz HTTP/1.0\r\nHost: {ADDRESS}\r\n\r\n")?;
-    stream.flush()?;
-    let mut answer = String::new();
-    stream.take(ANSWER_MAX).read_to_string(&mut answer)?;
-    Ok(answer)
+    ask(rustls::StreamOwned::new(client, stream), &request)
 }
 
 /// Packets dropped, by reason: lines such as `derp_packets_dropped{reason="queue_head",kind="other"} 17`.

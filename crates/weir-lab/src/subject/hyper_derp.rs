@@ -3,11 +3,10 @@
 //! It has no TLS of its own: where a kernel has none, it cannot be compared with. Its counters are those of its metrics
 //! endpoint, which the lab asks on a port of the relay's namespace.
 
-use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
-use std::time::Duration;
 
+use super::control::{ANSWERS_WITHIN, ask};
 use super::peer::{self, Started};
 use super::relay::{self, ADDRESS, Relaying, Stand};
 use crate::bed::netns::counters::Counters;
@@ -17,8 +16,6 @@ use crate::model::relay::Tls;
 
 const MISSING: &str = "hyper-derp: no such program in ~/.cache/weir/peers/bin or on the PATH: install it by its own instructions";
 const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3341);
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
-const ANSWER_MAX: u64 = 1 << 20;
 /// Counters of packets it let go; a full slab is one reason of `send_drops` in some versions, so is not added.
 const LOST: [(&str, &str); 2] = [
     ("hyper_derp_send_drops_total", "hyper-derp.send_queue"),
@@ -80,12 +77,9 @@ impl Relaying for HyperDerp {
 }
 
 fn metrics() -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(METRICS)?;
+    let stream = TcpStream::connect(METRICS)?;
     stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {METRICS}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.take(ANSWER_MAX).read_to_string(&mut answer)?;
-    Ok(answer)
+    ask(stream, &format!("GET /metrics HTTP/1.1\r\nHost: {METRICS}\r\nConnection: close\r\n\r\n"))
 }
 
 /// Lines such as `hyper_derp_send_drops_total 17`.
