@@ -146,7 +146,7 @@ impl Cut {
         let sum = checksum::add(added(parts) + added(lengths), &header[14..]);
         out[start + 4..start + 8].copy_from_slice(&sequence);
         out[start + 13] = flags;
-        put16(out, start + TCP_CHECKSUM, filled(checksum::add(sum, &packet[piece])));
+        put16(out, start + TCP_CHECKSUM, checksum::finish(checksum::add(sum, &packet[piece])));
     }
 }
 
@@ -155,7 +155,8 @@ fn added<const N: usize>(parts: [&[u8]; N]) -> u64 {
     parts.into_iter().fold(0, checksum::add)
 }
 
-/// A transport checksum. UDP's 0 would mean that there is none (RFC 768); for the others both zeros are the same.
+/// A checksum of any transport. UDP's 0 would mean that there is none (RFC 768); to the others both zeros are the
+/// same.
 fn filled(sum: u64) -> u16 {
     match checksum::finish(sum) {
         0 => 0xffff,

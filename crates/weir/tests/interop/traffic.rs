@@ -38,7 +38,10 @@ pub fn ping(from: Host<'_>, to: Host<'_>) {
             "ip netns exec {ns} ping -n -q -w 15 -i 0.02 -c 3 -s {size} -I {} {}",
             from.ip, to.ip
         ));
-        assert!(said.contains(" 3 received,") && !said.contains("errors"), "{said}");
+        // Answers that come together are all counted.
+        let received = said.split(" received,").next().and_then(|s| s.rsplit(' ').next());
+        let received: u32 = received.and_then(|n| n.parse().ok()).unwrap_or(0);
+        assert!(received >= 3 && !said.contains("errors"), "{said}");
     }
 }
 
