@@ -61,7 +61,8 @@ pub struct Profile {
 
 impl Profile {
     pub fn add(&mut self, stack: Vec<String>, samples: u64) {
-        *self.stacks.entry(stack).or_default() += samples;
+        let seen = self.stacks.entry(stack).or_default();
+        *seen = seen.saturating_add(samples);
     }
 
     /// Adds what another profile of the same event saw.
@@ -75,7 +76,7 @@ impl Profile {
     }
 
     pub fn samples(&self) -> u64 {
-        self.stacks.values().sum()
+        self.stacks.values().fold(0, |sum, &n| sum.saturating_add(n))
     }
 
     /// One line a stack, frames joined by `;`, then the count: what flame graph tools read.

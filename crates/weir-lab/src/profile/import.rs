@@ -60,7 +60,7 @@ impl Recording {
             Form::PerfScript => perf_script::parse(text).map_err(refused)?,
             Form::PmcstatGraph => pmcstat::parse(text).map_err(refused)?,
         };
-        if parts.iter().all(|p| p.stacks.is_empty()) {
+        if parts.iter().all(|p| p.samples() == 0) {
             return Err(LabError(format!("{shown}: no samples; was the profiler running under load?")));
         }
         Ok(Recording { source: shown.into(), form, parts, header })
@@ -142,7 +142,15 @@ mod tests {
             "{error}"
         );
         assert!(Recording::parse("x", "").expect_err("empty").0.contains("no samples"));
-        assert!(Recording::parse("x", "@ cycles [0 samples]\n").expect_err("empty").0.contains("no samples"));
+        for empty in ["@ cycles [0 samples]\n", "a;b 0\na;c 0\n"] {
+            assert!(Recording::parse("x", empty).expect_err("empty").0.contains("no samples"), "{empty}");
+        }
+    }
+
+    #[test]
+    fn counts_no_number_holds_are_as_many_as_it_does() {
+        let most = Recording::parse("x", &format!("a;b {0}\na;b 1\na;c 1\n", u64::MAX)).expect("folded");
+        assert_eq!(most.samples(), u64::MAX);
     }
 
     proptest! {
