@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_no_number_holds_are_as_many_as_it_does() {
+    fn counts_beyond_what_a_number_holds_stay_at_its_most() {
         let most = Recording::parse("x", &format!("a;b {0}\na;b 1\na;c 1\n", u64::MAX)).expect("folded");
         assert_eq!(most.samples(), u64::MAX);
     }
