@@ -10,12 +10,14 @@
 //! somebody answers on.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -318,25 +320,11 @@ impl Serving {
                 tokio::spawn(on_signal(signal, what, desk.clone()));
             }
             if let Some(metrics) = metrics {
-                let desk = desk.clone();
-                tokio::spawn(async move {
-                    loop {
-                        match metrics.accept().await {
-                            Ok((stream, _)) => drop(tokio::spawn(connection(stream, desk.clone(), true))),
-                            Err(error) => pause("metrics", &error).await,
-                        }
-                    }
-                });
+                let next = move |cx: &mut Context<'_>| metrics.poll_accept(cx).map_ok(|(stream, _)| stream);
+                tokio::spawn(accept("metrics", next, desk.clone(), true));
             }
-            let desk = desk.clone();
-            tokio::spawn(async move {
-                loop {
-                    match listener.accept().await {
-                        Ok((stream, _)) => drop(tokio::spawn(connection(stream, desk.clone(), false))),
-                        Err(error) => pause("control socket", &error).await,
-                    }
-                }
-            });
+            let next = move |cx: &mut Context<'_>| listener.poll_accept(cx).map_ok(|(stream, _)| stream);
+            tokio::spawn(accept("control socket", next, desk.clone(), false));
             // Ends too when the server was dropped without a word.
             let _ = ended.changed().await;
             // Answers that are on their way get out.
@@ -346,10 +334,24 @@ impl Serving {
     }
 }
 
-/// Out of descriptors or memory: say so and try again a little later.
-async fn pause(what: &str, error: &io::Error) {
-    tracing::warn!("{what}: a connection was not accepted ({error})");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+/// Serves every connection there is by `next`. Out of descriptors or memory: says so and tries again a little later.
+async fn accept<S>(
+    what: &str,
+    mut next: impl FnMut(&mut Context<'_>) -> Poll<io::Result<S>>,
+    desk: Desk,
+    metrics_only: bool,
+) where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    loop {
+        match poll_fn(&mut next).await {
+            Ok(stream) => drop(tokio::spawn(connection(stream, desk.clone(), metrics_only))),
+            Err(error) => {
+                tracing::warn!("{what}: a connection was not accepted ({error})");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
 }
 
 /// Turns a signal into an ask, every time it comes. The control thread logs what comes of it.

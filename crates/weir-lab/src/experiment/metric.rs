@@ -38,12 +38,11 @@ pub const KNOWN: [&str; 23] = [
 
 /// Whether a file may name it: one of [`KNOWN`], or a latency at a share of the PDR.
 pub fn is_known(name: &str) -> bool {
-    let at_share = || {
-        let (share, percentile) = name.strip_prefix("latency_")?.split_once("_ns_")?;
-        let percentiles = ["p50", "p90", "p99", "p99.9", "max"];
-        share.parse::<f64>().ok().filter(|s| *s > 0.0 && percentiles.contains(&percentile))
-    };
-    KNOWN.contains(&name) || at_share().is_some()
+    let percentiles = ["p50", "p90", "p99", "p99.9", "max"];
+    let at_share = latency(name).is_some_and(|(share, percentile)| {
+        share.and_then(|s| s.parse().ok()).is_some_and(|s: f64| s > 0.0) && percentiles.contains(&percentile)
+    });
+    KNOWN.contains(&name) || at_share
 }
 
 impl Metric {
@@ -52,9 +51,9 @@ impl Metric {
         let figure = match self.0.as_str() {
             "pps" => Some(sample.pps),
             "loss_percent" => loss_percent(sample),
-            name => match name.strip_prefix("latency_ns_") {
-                Some(percentile) => sample.latency_ns.get(percentile).map(|&ns| ns as f64),
-                None => sample.figures.get(name).copied(),
+            name => match latency(name) {
+                Some((None, percentile)) => sample.latency_ns.get(percentile).map(|&ns| ns as f64),
+                _ => sample.figures.get(name).copied(),
             },
         };
         figure.filter(|f| f.is_finite())
@@ -103,19 +102,21 @@ impl Metric {
             "ndr_pps" => "largest load without loss, packets a second".into(),
             "pdr_pps" => "largest load within the tolerated loss, packets a second".into(),
             name => match latency(name) {
-                Some(("", percentile)) => format!("latency {percentile}"),
-                Some((share, percentile)) => {
-                    format!("latency {percentile} at {} % load", share.trim_end_matches('_'))
-                }
+                Some((None, percentile)) => format!("latency {percentile}"),
+                Some((Some(share), percentile)) => format!("latency {percentile} at {share} % load"),
                 None => name.replace('_', " "),
             },
         }
     }
 }
 
-/// Share of the load with its underscore, empty where there is none, and percentile.
-fn latency(name: &str) -> Option<(&str, &str)> {
-    name.strip_prefix("latency_")?.split_once("ns_")
+/// The share of the load in percent where the name has one, and the percentile.
+fn latency(name: &str) -> Option<(Option<&str>, &str)> {
+    let rest = name.strip_prefix("latency_")?;
+    match rest.strip_prefix("ns_") {
+        Some(percentile) => Some((None, percentile)),
+        None => rest.split_once("_ns_").map(|(share, percentile)| (Some(share), percentile)),
+    }
 }
 
 /// Share of what was sent that was not delivered.

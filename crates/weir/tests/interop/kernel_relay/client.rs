@@ -45,8 +45,6 @@ pub struct Client {
     tls: ClientConnection,
     plain: Vec<u8>,
     server: Key,
-    /// The relay has said that nothing more will come.
-    goodbye: bool,
 }
 
 impl Client {
@@ -60,8 +58,7 @@ impl Client {
         socket.set_nodelay(true).expect("a TCP socket");
         socket.set_read_timeout(Some(PATIENCE)).expect("a TCP socket");
         socket.set_write_timeout(Some(PATIENCE)).expect("a TCP socket");
-        let mut client =
-            Client { number, socket, tls, plain: Vec::new(), server: Key([0; 32]), goodbye: false };
+        let mut client = Client { number, socket, tls, plain: Vec::new(), server: Key([0; 32]) };
         client.say(b"GET /derp HTTP/1.1\r\nHost: localhost\r\nUpgrade: DERP\r\nConnection: Upgrade\r\n\r\n");
         let head = loop {
             if let Some(end) = client.plain.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -148,9 +145,9 @@ impl Client {
     /// Whatever comes next; what rustls answers is sent.
     fn more(&mut self) -> More {
         match self.tls.read_tls(&mut self.socket) {
-            Ok(0) => return More::Ended { cleanly: self.goodbye },
+            Ok(0) => return self.ended(),
             Ok(_) => {}
-            Err(e) if e.kind() == ErrorKind::ConnectionReset => return More::Ended { cleanly: self.goodbye },
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => return self.ended(),
             Err(e) => panic!("waited in vain: {e}"),
         }
         let state = match self.tls.process_new_packets() {
@@ -162,12 +159,15 @@ impl Client {
         let at = self.plain.len();
         self.plain.resize(at + state.plaintext_bytes_to_read(), 0);
         self.tls.reader().read_exact(&mut self.plain[at..]).expect("it said so");
-        self.goodbye = state.peer_has_closed();
-        // A goodbye that came along with data is the end once those are read.
-        match self.goodbye && self.plain.len() == at {
+        match state.peer_has_closed() && self.plain.len() == at {
             true => More::Ended { cleanly: true },
             false => More::Came,
         }
+    }
+
+    /// A goodbye may have come before, along with data.
+    fn ended(&mut self) -> More {
+        More::Ended { cleanly: self.tls.process_new_packets().is_ok_and(|state| state.peer_has_closed()) }
     }
 
     /// The next frame, keepalives aside; none when the relay has ended it.
