@@ -32,7 +32,7 @@ use crate::steer::SteerError;
 
 pub mod interface;
 pub mod port;
-pub(crate) mod socket;
+mod socket;
 
 pub use port::AfXdp;
 

@@ -19,6 +19,7 @@ pub mod port_statistics;
 pub mod process;
 pub mod ring;
 pub mod signal;
+mod socket_option;
 pub mod steer;
 pub mod stream;
 pub mod tls;

@@ -101,14 +101,10 @@ impl<T: Entry> Shared<T> {
         if !size.is_power_of_two() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        crate::af_xdp::socket::set_option(socket, which.option(), &size)?;
-        let all: libc::xdp_mmap_offsets =
-            crate::af_xdp::socket::option(socket, libc::XDP_MMAP_OFFSETS, || libc::xdp_mmap_offsets {
-                rx: no_offsets(),
-                tx: no_offsets(),
-                fr: no_offsets(),
-                cr: no_offsets(),
-            })?;
+        crate::socket_option::set_xdp(socket, which.option(), &size)?;
+        let all: libc::xdp_mmap_offsets = crate::socket_option::xdp(socket, libc::XDP_MMAP_OFFSETS, || {
+            libc::xdp_mmap_offsets { rx: no_offsets(), tx: no_offsets(), fr: no_offsets(), cr: no_offsets() }
+        })?;
         let offsets = which.offsets(&all);
         let bytes = offsets.desc as usize + size as usize * size_of::<T>();
         // SAFETY: a new mapping at an address the kernel chooses, of a descriptor we hold.

@@ -198,8 +198,8 @@ impl Device<Chunk> for AfXdp {
             tx_ring_empty_descs: 0,
         };
         // The option exists since the first AF_XDP kernel; without it only our own counts remain.
-        let kernel =
-            socket::option(self.socket.as_fd(), libc::XDP_STATISTICS, zero).unwrap_or_else(|_| zero());
+        let kernel = crate::socket_option::xdp(self.socket.as_fd(), libc::XDP_STATISTICS, zero)
+            .unwrap_or_else(|_| zero());
         DeviceStats {
             rx_ring_full: kernel.rx_ring_full + kernel.rx_dropped,
             rx_invalid: kernel.rx_invalid_descs + self.rx_alien,

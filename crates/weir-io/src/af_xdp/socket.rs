@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::Bind;
+use crate::socket_option::{self, set_xdp};
 use crate::umem::Region;
 
 /// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): frames one send call copies; 32 before.
@@ -19,34 +20,6 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn set<T>(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
-    let len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: `value` is readable for its own size.
-    let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (value as *const T).cast(), len) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Sets an option of level `SOL_XDP`.
-pub(crate) fn set_option<T>(socket: BorrowedFd<'_>, name: libc::c_int, value: &T) -> io::Result<()> {
-    set(socket, libc::SOL_XDP, name, value)
-}
-
-/// Reads an option of level `SOL_XDP` made of integers into a value that starts as `zero()`.
-pub(crate) fn option<T: Copy>(
-    socket: BorrowedFd<'_>,
-    name: libc::c_int,
-    zero: impl FnOnce() -> T,
-) -> io::Result<T> {
-    let mut value = zero();
-    let mut len = size_of::<T>() as libc::socklen_t;
-    let fd = socket.as_raw_fd();
-    // SAFETY: `value` is writable for `len` bytes; every option of SOL_XDP is made of integers, for
-    // which any bytes are valid.
-    let result = unsafe { libc::getsockopt(fd, libc::SOL_XDP, name, (&raw mut value).cast(), &mut len) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
-}
-
 /// Lends the region's memory to the kernel for this socket.
 pub(crate) fn register(socket: BorrowedFd<'_>, region: &Region) -> io::Result<()> {
     let registration = libc::xdp_umem_reg {
@@ -57,7 +30,7 @@ pub(crate) fn register(socket: BorrowedFd<'_>, region: &Region) -> io::Result<()
         flags: 0,
         tx_metadata_len: 0,
     };
-    set_option(socket, libc::XDP_UMEM_REG, &registration)
+    set_xdp(socket, libc::XDP_UMEM_REG, &registration)
 }
 
 pub(crate) fn bind(socket: BorrowedFd<'_>, ifindex: u32, queue: u32, how: Bind) -> io::Result<()> {
@@ -76,7 +49,7 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, ifindex: u32, queue: u32, how: Bind) 
 
 /// Lets one send call copy a whole ring. Older kernels refuse, and send 32 a call: tx asks again.
 pub(crate) fn raise_send_budget(socket: BorrowedFd<'_>, frames: u32) {
-    let _ = set_option(socket, XDP_MAX_TX_SKB_BUDGET, &frames);
+    let _ = set_xdp(socket, XDP_MAX_TX_SKB_BUDGET, &frames);
 }
 
 /// The worker's own calls run the interface's receive processing. Refused (`EOPNOTSUPP`) where the
@@ -94,9 +67,9 @@ pub(crate) fn prefer_busy_poll(socket: BorrowedFd<'_>, budget: u16) -> io::Resul
     if asked < 0 || (napi == 0 && kernel_version() >= (6, 14)) {
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    set(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1)?;
-    set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &MICROSECONDS)?;
-    set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &libc::c_int::from(budget))
+    socket_option::set(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1)?;
+    socket_option::set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &MICROSECONDS)?;
+    socket_option::set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &libc::c_int::from(budget))
 }
 
 /// Major and minor of the running kernel; (0, 0) when it does not say.
