@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| weir_core::router::fuzz::fuzz_router(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| weir_core::testing::router::fuzz_router(data));

@@ -151,12 +151,12 @@ impl<T> FromIterator<T> for Chunked<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::synthetic::Scatter;
+    use crate::random::SplitMix64;
 
     #[test]
     fn list_that_changes_anywhere_is_the_vec_that_does() {
         for start in [0, 1, FILL, 3 * CHUNK] {
-            let mut scatter = Scatter::new(start as u64);
+            let mut scatter = SplitMix64::new(start as u64);
             let mut plain: Vec<usize> = (0..start).map(|n| 10 * n).collect();
             let mut list: Chunked<usize> = plain.iter().copied().collect();
             for turn in 0..6 * CHUNK {
@@ -202,7 +202,7 @@ mod tests {
             list.insert(list.chunks[0].len(), n);
         }
         assert!(list.chunks.len() <= before + 9, "{} more for as many as fill 4", list.chunks.len() - before);
-        let mut scatter = Scatter::new(1);
+        let mut scatter = SplitMix64::new(1);
         while list.len() > 2 * CHUNK {
             list.remove(scatter.below(list.len() as u64) as usize);
         }

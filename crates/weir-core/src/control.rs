@@ -37,6 +37,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use crate::id::PortId;
 use crate::ipsec::Ciphers;
 use crate::neighbor::Neighbors;
 use crate::route::{NO_ROUTE, Prefix, RouteTable4, RouteTable6};
@@ -44,7 +45,7 @@ use crate::router::Event;
 use crate::state::{
     Action, Desired, Error, HopProblem, Link, Place, Via, check_against, diff, link_local, width,
 };
-use crate::tables::{Port, PortId, Tables};
+use crate::tables::{Port, Tables};
 use crate::time::Nanos;
 
 use adjacencies::Adjacencies;

@@ -33,8 +33,8 @@ pub use sad::{Inbound, Sad};
 pub use spd::{Action, Flow, Policy, Spd, SpdId};
 pub use suite::{Encryption, Integrity, Suite};
 
+use crate::id::PortId;
 use crate::packet::DeviceId;
-use crate::tables::PortId;
 
 /// What a snapshot has of IPsec; [`crate::tables::Tables::ipsec`] is `None` where nothing is configured. Its
 /// parts are shared by snapshots that have the same.

@@ -8,14 +8,20 @@
 mod chunked;
 pub mod control;
 pub mod device;
+#[cfg(feature = "testing")]
+pub mod fuzz_input;
+pub mod id;
 pub mod ipsec;
 pub mod neighbor;
 pub mod packet;
+pub mod random;
 pub mod relay;
 pub mod route;
 pub mod router;
 pub mod state;
 pub mod tables;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod time;
 pub mod trace;
 pub mod verdict;

@@ -34,8 +34,9 @@ mod timers;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
+use crate::id::{Mac, PortId};
 use crate::state::{link_local, not_a_host};
-use crate::tables::{Mac, Owner, Port, PortAddress, PortId};
+use crate::tables::{Owner, Port, PortAddress};
 use crate::time::{Nanos, SECOND};
 use crate::wire::ethernet::{self, Ethernet};
 

@@ -11,7 +11,7 @@
 pub mod acquainted;
 pub mod bucket;
 pub mod frame;
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub mod fuzz;
 pub mod handshake;
 pub mod pieces;

@@ -21,6 +21,7 @@ mod fib6;
 mod naive;
 pub mod prefix;
 mod rib;
+#[cfg(feature = "synthetic")]
 pub mod synthetic;
 mod table;
 

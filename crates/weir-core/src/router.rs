@@ -14,8 +14,6 @@ mod breath;
 pub(crate) mod decide;
 mod fast;
 mod fragment;
-#[doc(hidden)]
-pub mod fuzz;
 mod hold;
 pub(crate) mod ingress;
 #[cfg_attr(not(feature = "ipsec"), path = "router/no_ipsec.rs")]
@@ -26,15 +24,14 @@ pub mod lasting;
 mod limiter;
 mod next_hop;
 mod own;
-#[doc(hidden)]
-pub mod sample;
 mod slow;
 
 use std::net::IpAddr;
 
+use crate::id::PortId;
 use crate::ipsec::spd::LookupCounters;
 use crate::packet::{Batch, Buffer, DeviceId, Frame, Pool};
-use crate::tables::{PortId, Tables};
+use crate::tables::Tables;
 use crate::time::Nanos;
 use crate::verdict::{Ledger, Reason};
 use crate::wire::flow::FlowKey;
@@ -147,7 +144,7 @@ impl<B: Buffer> Router<B> {
     }
 
     /// For tests: every frame takes the slow path.
-    #[doc(hidden)]
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn without_fast_path(self) -> Self {
         Router { fast: false, ..self }

@@ -36,8 +36,9 @@ pub use problem::{
     Error, HopProblem, NeighborProblem, Place, PortProblem, Problem, RouteProblem, Wrong, amount,
 };
 
+use crate::id::Mac;
 use crate::route::Prefix;
-use crate::tables::{Mac, Owner, ReversePath, Settings};
+use crate::tables::{Owner, ReversePath, Settings};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {

@@ -13,28 +13,11 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::id::{AdjacencyId, Mac, PortId};
 use crate::ipsec::Ipsec;
 use crate::packet::DeviceId;
 use crate::route::{Fib4, Fib6, Prefix};
 use crate::verdict::Reason;
-
-/// A MAC address.
-pub type Mac = [u8; 6];
-
-/// A logical port, with addresses and an MTU: an index into [`Tables::ports`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct PortId(pub u16);
-
-impl PortId {
-    #[inline]
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// An index into [`Tables::adjacencies`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct AdjacencyId(pub u32);
 
 /// One snapshot.
 #[derive(Clone, Debug)]

@@ -9,10 +9,11 @@ mod ipsec;
 
 use std::fmt;
 
+use crate::id::PortId;
 use crate::packet::DeviceId;
 use crate::router::decide::{Context, Decided, Decision, IcmpError, Observer, decide};
 use crate::router::ingress::OwnAddresses;
-use crate::tables::{PortId, Tables};
+use crate::tables::Tables;
 use crate::verdict::Verdict;
 use crate::wire::flow::FlowKey;
 
@@ -80,7 +81,7 @@ fn end(
     }
     #[cfg(not(feature = "ipsec"))]
     let _ = (scribe, frame, depth);
-    let leaves_by = |id: crate::tables::AdjacencyId| {
+    let leaves_by = |id: crate::id::AdjacencyId| {
         Verdict::Forward(tables.adjacencies.get(id.0 as usize).map_or(PortId::default(), |a| a.port))
     };
     match decided.decision {

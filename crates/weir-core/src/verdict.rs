@@ -3,7 +3,7 @@
 //! A reason is one line of the table below: symbol, counter name, who is to blame and one sentence.
 //! Counters, `weir show drops`, metrics and traces all read this table.
 
-use crate::tables::PortId;
+use crate::id::PortId;
 
 /// Every frame ends in exactly one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

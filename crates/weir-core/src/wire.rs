@@ -41,7 +41,7 @@ pub use ipv6::Ipv6;
 pub use tcp::Tcp;
 pub use udp::Udp;
 
-use crate::tables::Mac;
+use crate::id::Mac;
 #[cfg(doc)]
 use crate::verdict::Reason;
 
@@ -101,25 +101,3 @@ pub fn put16(bytes: &mut [u8], at: usize, value: u16) {
 pub(crate) fn put32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
-
-/// What is done with one fuzz input; panics when a promise is broken.
-#[doc(hidden)]
-pub type FuzzTarget = fn(&[u8]);
-
-/// Every fuzz function with its name: the smoke test runs them all, `fuzz/` has a target for each.
-#[doc(hidden)]
-pub const FUZZ_TARGETS: &[(&str, FuzzTarget)] = &[
-    ("ethernet", ethernet::fuzz_ethernet),
-    ("arp", arp::fuzz_arp),
-    ("ipv4", ipv4::fuzz_ipv4),
-    ("ipv6", ipv6::fuzz_ipv6),
-    ("icmpv4", icmpv4::fuzz_icmpv4),
-    ("icmpv6", icmpv6::fuzz_icmpv6),
-    ("ndp", ndp::fuzz_ndp),
-    ("udp", udp::fuzz_udp),
-    ("tcp", tcp::fuzz_tcp),
-    ("esp", esp::fuzz_esp),
-    ("flow", flow::fuzz_flow),
-    ("selectors", crate::ipsec::flow::fuzz_selectors),
-    ("decode", decode::fuzz_decode),
-];

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use control_bed::{desired, link, lookup, port, route, up};
 use weir_core::control::{Control, Notice, Origin};
+use weir_core::id::{AdjacencyId, PortId};
 use weir_core::route::Prefix;
 use weir_core::state::{Desired, Link, Via};
-use weir_core::tables::{AdjacencyId, PortId, Tables, Target};
+use weir_core::tables::{Tables, Target};
 use weir_core::verdict::Reason;
 
 fn control(desired: Desired, links: &[Link]) -> Control {

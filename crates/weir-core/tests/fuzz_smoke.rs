@@ -7,11 +7,12 @@ use std::fmt::Write as _;
 use std::panic;
 use std::path::Path;
 
+use weir_core::fuzz_input::FuzzTarget;
 use weir_core::relay::frame::{Gone, Key, Presence};
 use weir_core::relay::handshake::{ClientInfo, Secret};
 use weir_core::relay::{self, fuzz, stun};
+use weir_core::testing::PACKET_PARSERS;
 use weir_core::wire::build::{self, Frame};
-use weir_core::wire::{FUZZ_TARGETS, FuzzTarget};
 
 /// Inputs a target gets: about a second each, unoptimised.
 const DEFAULT_INPUTS: usize = 200_000;
@@ -188,7 +189,7 @@ fn run_all(targets: &[(&str, FuzzTarget)], seeds: &[Vec<u8>], total: usize) {
 
 #[test]
 fn no_input_makes_a_parser_panic() {
-    run_all(FUZZ_TARGETS, &seeds(), inputs());
+    run_all(PACKET_PARSERS, &seeds(), inputs());
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn every_fuzz_function_has_a_target_in_the_fuzz_workspace() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("fuzz/Cargo.toml");
     // Those that keep state have smoke tests of their own: their inputs are sequences of frames.
-    let one_input = FUZZ_TARGETS.iter().chain(fuzz::FUZZ_TARGETS).chain(fuzz::FUZZ_SEQUENCES);
+    let one_input = PACKET_PARSERS.iter().chain(fuzz::FUZZ_TARGETS).chain(fuzz::FUZZ_SEQUENCES);
     for name in one_input.map(|(name, _)| *name).chain([
         "router",
         "gate",

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
-use weir_core::tables::Mac;
+use weir_core::id::Mac;
 use weir_core::wire::build::{self, Frame};
 use weir_core::wire::{decode, icmpv4, icmpv6, protocol, tcp};
 

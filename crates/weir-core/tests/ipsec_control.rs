@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use bed::{address, desired, lookup, neighbor, port, route, up};
 use ipsec_bed::{Clear, HERE, THERE, east_and_border, policy, sa, tunnel};
 use weir_core::control::{Control, DRAIN, KEEPALIVE};
+use weir_core::id::PortId;
 use weir_core::ipsec::sa::Direction::{In, Out};
 use weir_core::ipsec::sa::UdpPorts;
 use weir_core::ipsec::spd::Action;
 use weir_core::ipsec::{Ipsec, Queue, Sa, SpdId, TunnelId};
 use weir_core::state::{Desired, IpsecSpec};
-use weir_core::tables::{PortId, PortKind, Tables, Target};
+use weir_core::tables::{PortKind, Tables, Target};
 use weir_core::time::SECOND;
 use weir_core::verdict::Reason;
 

@@ -1,8 +1,8 @@
-//! The gate's ledger, buffers and trace on random mixes: see `weir_core::router::fuzz::fuzz_gate`.
+//! The gate's ledger, buffers and trace on random mixes: see `weir_core::testing::gateway::fuzz_gate`.
 //! `PROPTEST_CASES=100000` looks longer; `fuzz/` has the same function as a target.
 
 use proptest::prelude::*;
-use weir_core::router::fuzz::fuzz_gate;
+use weir_core::testing::gateway::fuzz_gate;
 
 proptest! {
     #[test]

@@ -8,9 +8,9 @@ mod site;
 mod world;
 
 use site::*;
+use weir_core::id::PortId;
 use weir_core::ipsec::Action;
 use weir_core::ipsec::spd::{LookupSpec, PortRange, Selector, Way};
-use weir_core::tables::PortId;
 use weir_core::trace::{Trace, trace};
 use weir_core::verdict::{Reason, Verdict};
 use weir_core::wire::flow::FlowKey;

@@ -8,10 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bed::{desired, port, route, up};
 use weir_core::control::Control;
+use weir_core::id::{AdjacencyId, Mac, PortId};
 use weir_core::neighbor::{HOLD_DOWN, NEIGHBORS_MAX, Neighbors, State, UNRESOLVED_MAX};
 use weir_core::packet::DeviceId;
 use weir_core::router::Event;
-use weir_core::tables::{AdjacencyId, Mac, Owner, Port, PortAddress, PortId, PortKind, ReversePath, Target};
+use weir_core::tables::{Owner, Port, PortAddress, PortKind, ReversePath, Target};
 use weir_core::time::{MILLISECOND, Nanos, SECOND};
 use weir_core::wire::{Arp, Ethernet, Ipv6, arp::Operation, build, ethernet, icmpv6, ndp, protocol};
 

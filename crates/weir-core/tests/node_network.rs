@@ -16,9 +16,9 @@ use std::net::IpAddr;
 
 use bed::{desired, port, route, up};
 use node::{End, Host, Network};
+use weir_core::id::{Mac, PortId};
 use weir_core::neighbor::State;
 use weir_core::state::{Desired, Link, RouteSpec, Via};
-use weir_core::tables::{Mac, PortId};
 use weir_core::time::{MILLISECOND, SECOND};
 use weir_core::verdict::Reason;
 

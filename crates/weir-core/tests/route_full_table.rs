@@ -1,6 +1,7 @@
 //! The sizes the tables are built for: a million IPv4 routes and two hundred thousand of IPv6.
 
-use weir_core::route::synthetic::{Draw, Scatter, covered4, covered6, routes4, routes6};
+use weir_core::random::SplitMix64;
+use weir_core::route::synthetic::{Draw, covered4, covered6, routes4, routes6};
 use weir_core::route::{Naive, Prefix6, RouteTable4, RouteTable6};
 
 const VALUES: u32 = 64;
@@ -18,7 +19,7 @@ fn full_ipv4_table_answers_as_the_naive_one_and_fits_its_bound() {
     let fib = table.publish();
     let mut addrs = covered4(&routes, Draw::ByRoute, 10_000, 2);
     addrs.extend(covered4(&routes, Draw::ByAddress, 5_000, 3));
-    let mut scatter = Scatter::new(4);
+    let mut scatter = SplitMix64::new(4);
     addrs.extend((0..5_000).map(|_| scatter.next_u64() as u32));
     let mut found = vec![0; addrs.len()];
     fib.lookup_batch(&addrs, &mut found);
@@ -40,7 +41,7 @@ fn full_ipv6_table_answers_as_the_naive_one_through_a_thousand_changes() {
         naive.insert6(prefix, value);
     }
     table.publish();
-    let mut scatter = Scatter::new(5);
+    let mut scatter = SplitMix64::new(5);
     for n in 0..1_000 {
         let (prefix, value) = routes[scatter.below(routes.len() as u64) as usize];
         if n % 2 == 0 {
@@ -65,7 +66,7 @@ fn full_ipv6_table_answers_as_the_naive_one_through_a_thousand_changes() {
 
 #[test]
 fn host_routes_spread_over_everything_cost_their_trees_and_no_more() {
-    let mut scatter = Scatter::new(6);
+    let mut scatter = SplitMix64::new(6);
     let mut table = RouteTable6::default();
     let count = 20_000;
     for _ in 0..count {
@@ -114,7 +115,7 @@ fn batches_of_every_length_answer_as_single_lookups_do() {
     let fib = table.publish();
     let mut addrs = covered6(&routes, Draw::ByRoute, 300, 2);
     addrs.extend(routes.iter().step_by(3).take(100).map(|(prefix, _)| prefix.last()));
-    Scatter::new(3).shuffle(&mut addrs);
+    SplitMix64::new(3).shuffle(&mut addrs);
     for len in 0..=200 {
         let mut found = vec![u32::MAX; 200];
         fib.lookup_batch(&addrs[..len], &mut found);

@@ -1,8 +1,8 @@
-//! The router's two paths and its trace, on random frames: see `weir_core::router::fuzz`.
+//! The router's two paths and its trace, on random frames: see `weir_core::testing::router`.
 //! `PROPTEST_CASES=100000` looks longer; `fuzz/` has the same function as a target.
 
 use proptest::prelude::*;
-use weir_core::router::fuzz::fuzz_router;
+use weir_core::testing::router::fuzz_router;
 
 proptest! {
     #[test]

@@ -3,9 +3,9 @@
 #[path = "common/world.rs"]
 mod world;
 
+use weir_core::id::PortId;
 use weir_core::router::lasting::Lasting;
-use weir_core::router::sample::LAN_DEVICE;
-use weir_core::tables::PortId;
+use weir_core::testing::sample::LAN_DEVICE;
 use weir_core::wire::flow::FlowKey;
 use world::*;
 

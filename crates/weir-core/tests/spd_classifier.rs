@@ -10,7 +10,7 @@ use weir_core::ipsec::spd::synthetic::{self, Family, Shape};
 use weir_core::ipsec::spd::{
     Layer, Order, PolicyIndex, RuleSet, Selector, Stats, first_match, fuzz_classifier,
 };
-use weir_core::route::synthetic::Scatter;
+use weir_core::random::SplitMix64;
 
 /// Rules as they should stand.
 type Model = Vec<(Order, Selector, PolicyIndex)>;
@@ -54,7 +54,7 @@ proptest! {
         flows in prop::collection::vec(flow(), 1..60),
         seed: u64,
     ) {
-        let mut scatter = Scatter::new(seed);
+        let mut scatter = SplitMix64::new(seed);
         let mut set = RuleSet::default().with_layer(Layer::Classifier);
         let mut model = Model::new();
         for (selector, _) in first.into_iter().chain(second) {
@@ -91,7 +91,7 @@ proptest! {
 
 #[test]
 fn bytes_read_as_changes_and_lookups_never_disagree() {
-    let mut scatter = Scatter::new(1);
+    let mut scatter = SplitMix64::new(1);
     for _ in 0..60 {
         let data: Vec<u8> = (0..1500).map(|_| scatter.next_u64() as u8).collect();
         fuzz_classifier(&data);
@@ -178,7 +178,7 @@ fn long_churn_leaves_stats_near_those_of_a_fresh_set() {
     for shape in [Shape::Acl, Shape::Firewall, Shape::Ranges, Shape::Staircase] {
         // Half of twice as many rules stand at any time; in the end each was replaced many times.
         let rules = numbered(shape, Family::V4, 2_400);
-        let mut scatter = Scatter::new(3);
+        let mut scatter = SplitMix64::new(3);
         let (mut inside, mut outside): (Vec<usize>, Vec<usize>) = (0..rules.len()).partition(|n| n % 2 == 0);
         let mut set = RuleSet::default().with_secret(9).with_layer(Layer::Classifier);
         for &n in &inside {

@@ -9,7 +9,7 @@ use weir_core::verdict::{Reason, Verdict};
 use weir_core::wire::flow::FlowKey;
 use world::*;
 
-fn traced(port: weir_core::tables::PortId, bytes: &[u8]) -> weir_core::trace::Trace {
+fn traced(port: weir_core::id::PortId, bytes: &[u8]) -> weir_core::trace::Trace {
     let tables = Net::new().tables();
     let device: DeviceId = tables.ports[port.index()].device;
     trace(&tables, &FlowKey::new(0), device, bytes)

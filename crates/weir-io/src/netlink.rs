@@ -16,7 +16,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
-use weir_core::tables::Mac;
+use weir_core::id::Mac;
 
 /// A network device of the namespace the socket was opened in.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
+use weir_core::id::Mac;
 use weir_core::packet::{BATCH, Batch, Buffer, DeviceId, Frame, HEADROOM, Pool};
-use weir_core::tables::Mac;
 
 use crate::netlink;
 use crate::port_error::PortError;

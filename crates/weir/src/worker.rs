@@ -22,10 +22,11 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use weir_core::device::{Device, DeviceStats};
+use weir_core::id::PortId;
 use weir_core::ipsec::spd::LookupCounters;
 use weir_core::packet::DeviceId;
 use weir_core::router::{Event, PortCounters};
-use weir_core::tables::{PortId, Tables};
+use weir_core::tables::Tables;
 use weir_core::verdict::Ledger;
 use weir_core::wire::flow::FlowKey;
 use weir_io::umem::{Chunk, Umem};

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use weir_core::device::Device;
+use weir_core::id::Mac;
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
-use weir_core::tables::Mac;
 use weir_core::wire::build;
 use weir_core::wire::{Ethernet, Ipv4};
 use weir_io::pcap::Pcap;

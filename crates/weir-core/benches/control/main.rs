@@ -17,12 +17,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use weir_core::control::Control;
+use weir_core::id::PortId;
 use weir_core::ipsec::spd::synthetic::Shape;
 use weir_core::route::Prefix;
 use weir_core::route::synthetic::routes4;
 use weir_core::router::Event;
 use weir_core::state::{AddressSpec, Desired, Link, NextHopSpec, PortSpec, RouteSpec, Via};
-use weir_core::tables::{Owner, PortId, ReversePath};
+use weir_core::tables::{Owner, ReversePath};
 
 const SEED: u64 = 1;
 const GATEWAYS: u32 = 64;

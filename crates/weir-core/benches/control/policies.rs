@@ -7,7 +7,7 @@ use std::time::Instant;
 use weir_core::control::{Control, PolicyChange};
 use weir_core::ipsec::spd::synthetic::{Family, Shape, rules};
 use weir_core::ipsec::spd::{Action, PortRange, Selector};
-use weir_core::route::synthetic::Scatter;
+use weir_core::random::SplitMix64;
 use weir_core::state::{Desired, PolicySpec, SpdSpec};
 use weir_core::tables::Tables;
 
@@ -47,7 +47,7 @@ fn figures(mut times: Vec<f64>) -> (f64, f64, f64) {
 
 /// Policies leave and come at random places; `hold` says how many of the last snapshots a worker has.
 fn churn(control: &mut Control, updates: usize, hold: usize) -> Vec<f64> {
-    let mut random = Scatter::new(SEED);
+    let mut random = SplitMix64::new(SEED);
     let mut out: Vec<PolicySpec> = Vec::new();
     let mut held: Vec<Arc<Tables>> = Vec::new();
     let mut times = Vec::new();

@@ -24,7 +24,8 @@ use std::time::Instant;
 
 use race::{Case, race};
 use stree::STree;
-use weir_core::route::synthetic::{Draw, Scatter, covered4, covered6, routes4, routes6};
+use weir_core::random::SplitMix64;
+use weir_core::route::synthetic::{Draw, covered4, covered6, routes4, routes6};
 use weir_core::route::{Prefix6, RouteTable4, RouteTable6};
 
 const SEED: u64 = 1;
@@ -130,7 +131,7 @@ macro_rules! family {
                     table.insert(prefix, value);
                 }
                 table.publish();
-                let mut scatter = Scatter::new(SEED);
+                let mut scatter = SplitMix64::new(SEED);
                 let mut times = Vec::new();
                 for _ in 0..size.updates {
                     let (prefix, value) = routes[scatter.below(routes.len() as u64) as usize];
@@ -206,7 +207,7 @@ family!(v6, RouteTable6, std::net::Ipv6Addr, u128, routes6, covered6, others6);
 
 /// The worst place for a change: every route inside one /25, as an access provider's /56s are.
 fn dense6(size: &Size, count: usize) {
-    let mut scatter = Scatter::new(SEED);
+    let mut scatter = SplitMix64::new(SEED);
     let mut table = RouteTable6::default();
     let prefix = |n: usize| Prefix6::from_bits(0x2a00 << 112 | (n as u128) << 72, 56);
     for n in 0..count {

@@ -9,12 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use weir_core::device::{Device, DeviceStats};
+use weir_core::id::{AdjacencyId, Mac, PortId};
 use weir_core::packet::{BATCH, BUFFER_SIZE, Batch, Buffer, DeviceId, Frame, HEADROOM, Pool};
 use weir_core::route::{Prefix4, Prefix6, RouteTable4, RouteTable6};
 use weir_core::router::{Output, Router, breathe};
 use weir_core::tables::{
-    Adjacency, AdjacencyId, Device as DeviceEntry, Mac, Owner, Port, PortAddress, PortId, PortKind,
-    ReversePath, Settings, Tables, Target,
+    Adjacency, Device as DeviceEntry, Owner, Port, PortAddress, PortKind, ReversePath, Settings, Tables,
+    Target,
 };
 
 const IN_MAC: Mac = [2, 0, 0, 0, 0, 1];

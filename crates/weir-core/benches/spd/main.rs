@@ -25,7 +25,7 @@ use weir_core::ipsec::Flow;
 use weir_core::ipsec::spd::synthetic::{Family, Shape, flows, rules};
 use weir_core::ipsec::spd::{Layer, PolicyIndex, RuleSet, Selector};
 use weir_core::packet::BATCH;
-use weir_core::route::synthetic::Scatter;
+use weir_core::random::SplitMix64;
 
 const SEED: u64 = 1;
 const SECRET: u64 = 0x5ec2e7;
@@ -170,7 +170,7 @@ fn updates(family: Family, size: &Size) {
             let rules = numbered(&rules(shape, family, count, SEED));
             let mut one = RuleSet::new(rules.clone()).with_secret(SECRET).with_layer(Layer::Classifier);
             let mut other = one.clone();
-            let mut scatter = Scatter::new(SEED);
+            let mut scatter = SplitMix64::new(SEED);
             let mut times = Vec::with_capacity(2 * size.updates);
             for _ in 0..size.updates {
                 let at = scatter.below(rules.len() as u64);

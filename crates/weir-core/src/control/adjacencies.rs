@@ -8,8 +8,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::id::{AdjacencyId, Mac, PortId};
 use crate::packet::DeviceId;
-use crate::tables::{Adjacency, AdjacencyId, Mac, Port, PortId};
+use crate::tables::{Adjacency, Port};
 use crate::time::{Nanos, SECOND};
 
 /// Twenty times the 3 s after which a frame held for an unanswered neighbour is given up.

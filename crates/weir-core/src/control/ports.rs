@@ -12,9 +12,10 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::names::Names;
+use crate::id::PortId;
 use crate::packet::DeviceId;
 use crate::state::{AddressSpec, Desired, Link, PORTS_MAX, PortSpec, TunnelSpec, VIRTUAL};
-use crate::tables::{Device, Port, PortAddress, PortId, PortKind, ReversePath};
+use crate::tables::{Device, Port, PortAddress, PortKind, ReversePath};
 
 /// MTU of a port whose device was not seen yet and whose configuration names none: Ethernet's.
 pub(super) const MTU_UNSEEN: u16 = 1500;

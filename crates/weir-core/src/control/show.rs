@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use super::Control;
 use super::targets::{FAR_END, Meaning};
 pub use super::watch::{Limits, SaEvent};
+use crate::id::{Mac, PortId};
 use crate::neighbor::{Counters, State};
 use crate::route::Prefix;
 use crate::state::{Desired, Via};
-use crate::tables::{Mac, Port, PortId};
+use crate::tables::Port;
 use crate::time::Nanos;
 pub use ipsec::{PolicyView, SaView, SpdView, TunnelView};
 

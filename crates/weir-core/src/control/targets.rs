@@ -13,9 +13,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::Wiring;
 use super::adjacencies::Adjacencies;
+use crate::id::{AdjacencyId, PortId};
 use crate::route::NO_ROUTE;
 use crate::state::{NextHopSpec, Via};
-use crate::tables::{AdjacencyId, PortId, Target};
+use crate::tables::Target;
 use crate::time::Nanos;
 use crate::verdict::Reason;
 

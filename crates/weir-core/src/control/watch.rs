@@ -16,9 +16,10 @@ use super::Control;
 use super::gateway::Kept;
 use super::show::Notice;
 use super::targets::Meaning;
+use crate::id::{Mac, PortId};
 use crate::ipsec::Sa;
 use crate::ipsec::sa::{Direction, UdpPorts};
-use crate::tables::{Mac, PortId, PortKind};
+use crate::tables::PortKind;
 use crate::time::{Nanos, SECOND};
 use crate::wire::build::Frame;
 

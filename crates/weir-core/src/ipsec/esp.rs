@@ -11,7 +11,7 @@
 //! before), and everything with a reason of its own. A frame that is lost holds nothing of use.
 
 mod ecn;
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub mod fuzz;
 mod lifetime;
 mod natt;

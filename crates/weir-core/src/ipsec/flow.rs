@@ -116,7 +116,7 @@ fn transport(protocol: u8, bytes: &[u8]) -> Transport {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_selectors(data: &[u8]) {
     if let Some(common) = Flow::of_common(data) {
         assert_eq!(Flow::of_any(data), Some(common));

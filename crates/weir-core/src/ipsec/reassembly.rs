@@ -12,7 +12,7 @@
 //! filters are fooled; what fits in no buffer.
 
 mod fragment;
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub mod fuzz;
 
 use crate::packet::{Buffer, Frame};

@@ -10,6 +10,7 @@ mod order;
 mod recent;
 mod rules;
 mod scan;
+#[cfg(feature = "synthetic")]
 pub mod synthetic;
 pub mod table;
 mod turns;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sa::{Direction, Sa, SaId};
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub use classifier::fuzz_classifier;
 pub use lookup::{
     Cached, Explained, Found, Layer, Lookup, LookupCounters, LookupSpec, Question, Way, WayCounters,

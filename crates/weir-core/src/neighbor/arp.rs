@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use super::learn::Heard;
 use super::{DEFEND_INTERVAL, Neighbors, is_on_link, is_sane, ours, ours_to_answer};
+use crate::id::PortId;
 use crate::state::not_a_host;
-use crate::tables::{Port, PortId};
+use crate::tables::Port;
 use crate::time::Nanos;
 use crate::wire::arp::{Arp, Operation};
 use crate::wire::build;

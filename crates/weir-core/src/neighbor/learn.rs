@@ -1,7 +1,7 @@
 //! What a message teaches about its sender (RFC 826, RFC 4861 §7.2.3 to §7.2.5).
 
 use super::{Key, Neighbor, Neighbors, STALE_TIME, State};
-use crate::tables::Mac;
+use crate::id::Mac;
 use crate::time::Nanos;
 
 /// How a MAC was heard.

@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::learn::Heard;
 use super::{Neighbors, is_on_link, is_sane, ours, ours_to_answer};
+use crate::id::{Mac, PortId};
 use crate::state::not_a_host;
-use crate::tables::{Mac, Port, PortId};
+use crate::tables::Port;
 use crate::time::Nanos;
 use crate::wire::ndp::{self, Message, NeighborAdvertisement};
 use crate::wire::{Ipv6, build, ethernet};

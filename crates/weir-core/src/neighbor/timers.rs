@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use super::{HOLD_DOWN, Key, Neighbor, Neighbors, REACHABLE_TIME, RETRANSMIT, SOLICITATIONS, State, askable};
+use crate::id::Mac;
 use crate::state::link_local;
-use crate::tables::{Mac, Port};
+use crate::tables::Port;
 use crate::time::Nanos;
 use crate::wire::build;
 

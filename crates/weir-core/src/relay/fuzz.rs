@@ -11,8 +11,7 @@ use super::handshake::{ClientInfo, Secret};
 use super::pieces::{Cutter, Piece, Side};
 use super::registry::{Destination, Effect, Entry, Registry};
 use super::stun;
-use crate::router::fuzz::Input;
-use crate::wire::FuzzTarget;
+use crate::fuzz_input::{FuzzTarget, Input};
 
 /// Parsers of one input each.
 pub const FUZZ_TARGETS: &[(&str, FuzzTarget)] = &[
@@ -25,7 +24,6 @@ pub const FUZZ_SEQUENCES: &[(&str, FuzzTarget)] =
     &[("relay_stream", fuzz_relay_stream), ("relay_registry", fuzz_relay_registry)];
 
 /// A frame with its header.
-#[doc(hidden)]
 pub fn fuzz_relay_frame(data: &[u8]) {
     let Some((code, length)) = frame::head(data) else { return };
     let payload = &data[HEADER..];
@@ -50,7 +48,6 @@ pub fn fuzz_relay_frame(data: &[u8]) {
 }
 
 /// A client's frame, and the JSON in its box.
-#[doc(hidden)]
 pub fn fuzz_relay_handshake(data: &[u8]) {
     static SERVER: LazyLock<Secret> = LazyLock::new(|| Secret::new([7; 32]));
     if let Ok(info) = serde_json::from_slice::<ClientInfo>(data) {
@@ -70,7 +67,6 @@ pub fn fuzz_relay_handshake(data: &[u8]) {
 }
 
 /// A stream, whole and cut.
-#[doc(hidden)]
 pub fn fuzz_relay_stream(data: &[u8]) {
     let mut input = Input(data);
     let side = if input.byte() & 1 == 0 { Side::Server } else { Side::Client };
@@ -107,7 +103,6 @@ fn frames_of(side: Side, parts: &[&[u8]]) -> (Vec<Vec<u8>>, Option<Malformed>) {
 }
 
 /// Questions, and answers to questions.
-#[doc(hidden)]
 pub fn fuzz_relay_stun(data: &[u8]) {
     let source = "[2001:db8::1]:9".parse().expect("an address");
     if let Ok(transaction) = stun::request(data) {
@@ -120,7 +115,6 @@ pub fn fuzz_relay_stun(data: &[u8]) {
 }
 
 /// A few clients and relays that come, go, watch and speak.
-#[doc(hidden)]
 pub fn fuzz_relay_registry(data: &[u8]) {
     let mut input = Input(data);
     let mut registry = Registry::new(Key([0; KEY]), 12);

@@ -10,39 +10,7 @@
 use std::collections::HashSet;
 
 use super::{Prefix4, Prefix6};
-
-/// Pseudo-random numbers: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). Good enough to scatter routes.
-#[derive(Clone, Debug)]
-pub struct Scatter(u64);
-
-impl Scatter {
-    pub fn new(seed: u64) -> Self {
-        Scatter(seed)
-    }
-
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    /// A number below `bound`; 0 when `bound` is 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// Puts a list in random order (Fisher–Yates).
-    pub fn shuffle<T>(&mut self, list: &mut [T]) {
-        for n in (1..list.len()).rev() {
-            list.swap(n, self.below(n as u64 + 1) as usize);
-        }
-    }
-
-    fn bits128(&mut self) -> u128 {
-        u128::from(self.next_u64()) << 64 | u128::from(self.next_u64())
-    }
-}
+use crate::random::SplitMix64;
 
 /// Routes of each prefix length, of 10,000.
 const LENGTHS4: [(u8, u64); 24] = [
@@ -124,7 +92,7 @@ struct Region {
 
 /// What both families have in common; IPv4 addresses stand in the top 32 bits.
 struct Maker {
-    scatter: Scatter,
+    scatter: SplitMix64,
     regions: Vec<Region>,
     shares: u64,
     /// New prefixes start at multiples of this length or their own, whichever is shorter.
@@ -136,7 +104,14 @@ struct Maker {
 impl Maker {
     fn new(seed: u64, regions: Vec<Region>, step: u8) -> Self {
         let shares = regions.iter().map(|region| region.share).sum();
-        Maker { scatter: Scatter::new(seed), regions, shares, step, seen: HashSet::new(), made: Vec::new() }
+        Maker {
+            scatter: SplitMix64::new(seed),
+            regions,
+            shares,
+            step,
+            seen: HashSet::new(),
+            made: Vec::new(),
+        }
     }
 
     fn add(&mut self, bits: u128, len: u8) -> bool {
@@ -223,7 +198,7 @@ pub fn routes4(count: usize, values: u32, seed: u64) -> Vec<(Prefix4, u32)> {
         .map(|octet| Region { next: octet << 120, end: (octet + 1) << 120, share: 1 })
         .collect();
     let made = Maker::new(seed, regions, 32).run(count, &LENGTHS4);
-    let mut scatter = Scatter::new(!seed);
+    let mut scatter = SplitMix64::new(!seed);
     let mut routes: Vec<_> = made
         .into_iter()
         .map(|(bits, len)| (Prefix4::from_bits((bits >> 96) as u32, len), value(&mut scatter, values)))
@@ -239,7 +214,7 @@ pub fn routes6(count: usize, values: u32, seed: u64) -> Vec<(Prefix6, u32)> {
         .map(|&(first, len, share)| Region { next: first, end: first + (1 << (128 - len)), share })
         .collect();
     let made = Maker::new(seed, regions, STEP6).run(count, &LENGTHS6);
-    let mut scatter = Scatter::new(!seed);
+    let mut scatter = SplitMix64::new(!seed);
     let mut routes: Vec<_> = made
         .into_iter()
         .map(|(bits, len)| (Prefix6::from_bits(bits, len), value(&mut scatter, values)))
@@ -248,7 +223,7 @@ pub fn routes6(count: usize, values: u32, seed: u64) -> Vec<(Prefix6, u32)> {
     routes
 }
 
-fn value(scatter: &mut Scatter, values: u32) -> u32 {
+fn value(scatter: &mut SplitMix64, values: u32) -> u32 {
     1 + scatter.below(u64::from(values)) as u32
 }
 
@@ -265,7 +240,7 @@ pub enum Draw {
 /// `count` IPv4 destinations some route covers; none when there are no routes.
 pub fn covered4(routes: &[(Prefix4, u32)], draw: Draw, count: usize, seed: u64) -> Vec<u32> {
     let picks = Picks::new(routes.iter().map(|(prefix, _)| f64::from(prefix.last() - prefix.bits()) + 1.0));
-    let mut scatter = Scatter::new(seed);
+    let mut scatter = SplitMix64::new(seed);
     (0..if routes.is_empty() { 0 } else { count })
         .map(|_| {
             let prefix = routes[picks.pick(draw, &mut scatter)].0;
@@ -277,11 +252,11 @@ pub fn covered4(routes: &[(Prefix4, u32)], draw: Draw, count: usize, seed: u64) 
 /// `count` IPv6 destinations some route covers; none when there are no routes.
 pub fn covered6(routes: &[(Prefix6, u32)], draw: Draw, count: usize, seed: u64) -> Vec<u128> {
     let picks = Picks::new(routes.iter().map(|(prefix, _)| 2f64.powi(128 - i32::from(prefix.len()))));
-    let mut scatter = Scatter::new(seed);
+    let mut scatter = SplitMix64::new(seed);
     (0..if routes.is_empty() { 0 } else { count })
         .map(|_| {
             let prefix = routes[picks.pick(draw, &mut scatter)].0;
-            prefix.bits() | (scatter.bits128() & !Prefix6::mask(prefix.len()))
+            prefix.bits() | (scatter.next_u128() & !Prefix6::mask(prefix.len()))
         })
         .collect()
 }
@@ -301,7 +276,7 @@ impl Picks {
         )
     }
 
-    fn pick(&self, draw: Draw, scatter: &mut Scatter) -> usize {
+    fn pick(&self, draw: Draw, scatter: &mut SplitMix64) -> usize {
         match draw {
             Draw::ByRoute => scatter.below(self.0.len() as u64) as usize,
             Draw::ByAddress => {

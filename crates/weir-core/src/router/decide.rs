@@ -14,8 +14,9 @@ use std::net::IpAddr;
 
 use super::ingress::OwnAddresses;
 use super::{ipv4, ipv6};
+use crate::id::{AdjacencyId, PortId};
 use crate::packet::DeviceId;
-use crate::tables::{AdjacencyId, Owner, Port, PortId, PortKind, Tables};
+use crate::tables::{Owner, Port, PortKind, Tables};
 use crate::verdict::Reason;
 use crate::wire::flow::FlowKey;
 use crate::wire::{Arp, Ethernet, ethernet, icmpv4, icmpv6};

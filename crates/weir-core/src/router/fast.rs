@@ -14,8 +14,9 @@
 
 use super::PortCounters;
 use super::ingress::{Ingress, NeighborCache, OwnAddresses};
+use crate::id::{AdjacencyId, PortId};
 use crate::packet::{BATCH, Buffer, DeviceId, Frame};
-use crate::tables::{Adjacency, AdjacencyId, PortId, Tables, Target};
+use crate::tables::{Adjacency, Tables, Target};
 use crate::wire::checksum::after_ttl_decrement;
 use crate::wire::flow::{self, FlowKey};
 use crate::wire::{Ipv4, Ipv6, ethernet};

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use super::Event;
+use crate::id::PortId;
 use crate::packet::Frame;
-use crate::tables::{PortId, Settings};
+use crate::tables::Settings;
 use crate::time::{MILLISECOND, Nanos, SECOND};
 
 /// Three probes a second apart (RFC 4861 10: MAX_UNICAST_SOLICIT, RETRANS_TIMER), and no longer.

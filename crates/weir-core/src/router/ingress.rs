@@ -6,8 +6,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::id::{AdjacencyId, PortId};
 use crate::packet::DeviceId;
-use crate::tables::{AdjacencyId, PortId, PortKind, ReversePath, Tables};
+use crate::tables::{PortKind, ReversePath, Tables};
 
 /// 4,096 bits: with 100 addresses of our own, one foreign address in 40 takes the slow path.
 const FILTER_WORDS: usize = 64;

@@ -14,8 +14,6 @@
 mod ask;
 pub(crate) mod explain;
 mod fragments;
-#[doc(hidden)]
-pub mod fuzz;
 mod inward;
 pub(crate) mod judge;
 mod outer;
@@ -25,11 +23,12 @@ mod runs;
 mod too_big;
 
 use super::{Breath, Output, Router};
+use crate::id::PortId;
 use crate::ipsec::esp::Outcome;
 use crate::ipsec::reassembly::{Ended, Reassembly};
 use crate::ipsec::{Direction, Ipsec, Queue};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame, Pool};
-use crate::tables::{PortId, Tables};
+use crate::tables::Tables;
 use crate::time::Nanos;
 use crate::verdict::Reason;
 use ask::Ask;

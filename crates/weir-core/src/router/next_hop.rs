@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use super::decide::{Arrival, Context, Decision, IcmpError, Observer};
-use crate::tables::{Adjacency, AdjacencyId, PortId, ReversePath, Tables, Target};
+use crate::id::{AdjacencyId, PortId};
+use crate::tables::{Adjacency, ReversePath, Tables, Target};
 use crate::verdict::Reason;
 use crate::wire::{flow, icmpv4, icmpv6};
 

@@ -6,8 +6,9 @@
 use super::decide::{Context, Decided, Decision, Silent, decide};
 use super::hold::Held;
 use super::{Breath, Router};
+use crate::id::PortId;
 use crate::packet::{Buffer, Frame, Pool};
-use crate::tables::{Adjacency, PortId};
+use crate::tables::Adjacency;
 use crate::verdict::Reason;
 use crate::wire::ethernet::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use crate::wire::{Ipv4, Ipv6};

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use ipsec::{IpsecPlace, LookupProblem, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem};
 
 use super::check::{MULTIPATH_HOPS_MAX, PORTS_MAX, ROUTES_MAX, WEIGHT_MAX};
+use crate::id::Mac;
 use crate::route::Prefix;
-use crate::tables::Mac;
 use crate::wire::DisplayMac;
 
 /// One mistake.

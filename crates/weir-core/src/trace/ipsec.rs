@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Scribe, end, name_of};
+use crate::id::{AdjacencyId, PortId};
 use crate::ipsec::esp::{self, Outcome};
 use crate::ipsec::spd::Lookup;
 use crate::ipsec::{Direction, Ipsec, Mode, Queue, Sa, pmtu};
@@ -16,7 +17,7 @@ use crate::packet::{DeviceId, Frame, HEADROOM};
 use crate::router::decide::{Context, Observer, decide};
 use crate::router::ipsec::rules::{self, Outward};
 use crate::router::ipsec::{NESTING, Remedy, Way, explain, remedy};
-use crate::tables::{Adjacency, AdjacencyId, PortId};
+use crate::tables::Adjacency;
 use crate::time::Nanos;
 use crate::verdict::{Reason, Verdict};
 use crate::wire::get32;

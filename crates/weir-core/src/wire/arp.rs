@@ -12,7 +12,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 use super::{DisplayMac, get_array, get16, put16};
-use crate::tables::Mac;
+use crate::id::Mac;
 use crate::verdict::Reason;
 
 pub const LEN: usize = 28;
@@ -102,7 +102,7 @@ impl<T: AsRef<[u8]>> fmt::Display for Arp<T> {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_arp(data: &[u8]) {
     if let Ok(arp) = Arp::parse(data) {
         let mut again = [0; LEN];

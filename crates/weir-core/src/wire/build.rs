@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::ipv4::{self, Ipv4};
 use super::ipv6::{self, FRAGMENT_HEADER_LEN};
 use super::{arp, checksum, ethernet, icmpv4, icmpv6, ndp, protocol, put16, put32, tcp, udp};
-use crate::tables::Mac;
+use crate::id::Mac;
 
 /// Locally administered, as are all MACs made here.
 pub const DEFAULT_SRC_MAC: Mac = [2, 0, 0, 0, 0, 1];

@@ -137,7 +137,7 @@ fn refused(f: &mut fmt::Formatter<'_>, reason: Reason) -> fmt::Result {
     write!(f, "[{}]", reason.name())
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_decode(data: &[u8]) {
     let _ = decode(data).to_string();
     let _ = decode_packet(data).to_string();

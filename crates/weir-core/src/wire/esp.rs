@@ -71,7 +71,7 @@ impl fmt::Display for InUdp<'_> {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_esp(data: &[u8]) {
     if let Ok(esp) = Esp::parse(data) {
         assert_eq!(esp.body().len() + HEADER_LEN, data.len());

@@ -13,7 +13,7 @@
 use std::fmt;
 
 use super::{DisplayMac, get_array, get16, put16};
-use crate::tables::Mac;
+use crate::id::Mac;
 use crate::verdict::Reason;
 
 pub const HEADER_LEN: usize = 14;
@@ -171,7 +171,7 @@ impl<T: AsRef<[u8]>> fmt::Display for Ethernet<T> {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_ethernet(data: &[u8]) {
     if let Ok(frame) = Ethernet::parse(data) {
         assert!(frame.vlan().is_none_or(|id| id != 0 && id <= VLAN_ID_MASK));

@@ -7,7 +7,7 @@
 
 use super::ipv4::Ipv4;
 use super::ipv6::Ipv6;
-use super::{get_array, get32, protocol};
+use super::{get32, protocol};
 
 /// A secret of this router, drawn once at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ fn finish(h: u64, key: u64) -> u32 {
     (fold(h ^ 0x9e37_79b9_7f4a_7c15, key) >> 32) as u32
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_flow(data: &[u8]) {
     let key = FlowKey::new(7).with_flow_label(true);
     if let Ok(packet) = Ipv4::parse_header(data) {
@@ -118,7 +118,7 @@ pub fn fuzz_flow(data: &[u8]) {
         assert!(pick(key.of_ipv6(&packet), 3) < 3);
     }
     if data.len() >= 16 {
-        let x = u128::from_be_bytes(get_array(data, 0));
+        let x = u128::from_be_bytes(super::get_array(data, 0));
         assert_eq!(key.hash6(x, x, 6, 1, 2), key.hash6(x, x, 6, 1, 2));
     }
 }

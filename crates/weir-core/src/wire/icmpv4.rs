@@ -249,7 +249,7 @@ impl<T: AsRef<[u8]>> fmt::Display for Icmpv4<T> {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_icmpv4(data: &[u8]) {
     let mut mended = data.to_vec();
     if mended.len() >= HEADER_LEN {

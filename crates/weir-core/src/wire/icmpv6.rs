@@ -267,7 +267,7 @@ impl<T: AsRef<[u8]>> fmt::Display for Icmpv6<T> {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_icmpv6(data: &[u8]) {
     let (a, b) = (Ipv6Addr::LOCALHOST, Ipv6Addr::from([7; 16]));
     let mut mended = data.to_vec();

@@ -369,7 +369,7 @@ impl<T: AsRef<[u8]>> fmt::Display for Ipv4<T> {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_ipv4(data: &[u8]) {
     if let Ok(packet) = Ipv4::parse_header(data) {
         let _ = packet.check_options();

@@ -293,7 +293,7 @@ impl<T: AsRef<[u8]>> fmt::Display for Ipv6<T> {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_ipv6(data: &[u8]) {
     if let Ok(packet) = Ipv6::parse_header(data) {
         if let Ok(chain) = packet.chain() {

@@ -18,7 +18,7 @@ use std::net::Ipv6Addr;
 use super::icmpv6::{self, Icmpv6};
 use super::ipv6::{self, Ipv6};
 use super::{DisplayMac, get_array, get16, get32, protocol, put32};
-use crate::tables::Mac;
+use crate::id::Mac;
 use crate::verdict::Reason;
 
 /// RFC 4861: only a packet from the same link still has it.
@@ -261,7 +261,7 @@ impl fmt::Display for Message {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_ndp(data: &[u8]) {
     if let Ok(packet) = Ipv6::parse(data) {
         let _ = parse(&packet);

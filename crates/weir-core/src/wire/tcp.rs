@@ -147,7 +147,7 @@ impl<T: AsRef<[u8]>> fmt::Display for Tcp<T> {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_tcp(data: &[u8]) {
     if let Ok(tcp) = Tcp::parse(data) {
         assert_eq!(tcp.header_len() + tcp.payload().len(), data.len());

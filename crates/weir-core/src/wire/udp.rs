@@ -90,7 +90,7 @@ impl<T: AsRef<[u8]>> fmt::Display for Udp<T> {
     }
 }
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_udp(data: &[u8]) {
     if let Ok(udp) = Udp::parse(data) {
         assert!(udp.payload().len() + HEADER_LEN <= data.len());

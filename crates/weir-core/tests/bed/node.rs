@@ -10,10 +10,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_core::control::Control;
+use weir_core::id::{Mac, PortId};
 use weir_core::packet::{BATCH, Batch, DeviceId, Frame, Pool};
 use weir_core::router::{Output, Router};
 use weir_core::state::{Desired, Link};
-use weir_core::tables::{Mac, PortId, Tables};
+use weir_core::tables::Tables;
 use weir_core::time::{MILLISECOND, Nanos};
 use weir_core::verdict::Reason;
 use weir_core::wire::{Ethernet, build, ethernet, ipv4, ipv6, protocol};

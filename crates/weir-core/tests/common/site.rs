@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::sas;
 pub use crate::sas::{gcm, in_udp, outside6, transport};
 pub use crate::world::*;
+use weir_core::id::PortId;
 use weir_core::ipsec::spd::{
     AddressRange, LookupSpec, PolicyCounters, PolicyIndex, PortRange, RuleSet, Selector,
 };
@@ -16,7 +17,7 @@ use weir_core::ipsec::{
 };
 use weir_core::packet::DeviceId;
 use weir_core::route::Prefix;
-use weir_core::tables::{PortId, PortKind, Tables, Target};
+use weir_core::tables::{PortKind, Tables, Target};
 use weir_core::verdict::Reason;
 
 /// Our outer addresses on the WAN port, and the far end's there.

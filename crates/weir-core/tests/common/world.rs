@@ -4,10 +4,11 @@
 
 use std::net::IpAddr;
 
+use weir_core::id::PortId;
 use weir_core::packet::{BATCH, Batch, DeviceId, Frame, Pool};
-pub use weir_core::router::sample::{self, LAN, LAN_10, LAN_20, Net, TUN, WAN, mac, neighbor_mac};
 use weir_core::router::{Event, Output, Router};
-use weir_core::tables::{PortId, Tables};
+use weir_core::tables::Tables;
+pub use weir_core::testing::sample::{self, LAN, LAN_10, LAN_20, Net, TUN, WAN, mac, neighbor_mac};
 use weir_core::time::Nanos;
 use weir_core::verdict::{Ledger, Reason};
 use weir_core::wire::{self, Ipv4, Ipv6, build, decode};

@@ -26,8 +26,8 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
+use weir_core::id::Mac;
 use weir_core::packet::{Buffer, DeviceId, Frame};
-use weir_core::tables::Mac;
 
 use super::SteerError;
 use crate::bpf::object::{Map, MapKind, SharedWords};

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use toml::de::DeValue;
+use weir_core::id::Mac;
 use weir_core::route::Prefix;
 use weir_core::state::{MULTIPATH_HOPS_MAX as PATHS_MAX, WEIGHT_MAX};
-use weir_core::tables::Mac;
 
 use super::Placed;
 use super::read::{Fields, Value};

@@ -17,8 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weir_core::device::Device;
+use weir_core::id::Mac;
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
-use weir_core::tables::Mac;
 use weir_io::af_packet::AfPacket;
 use weir_io::{netlink, netns, offload};
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use weir_core::tables::Mac;
+use weir_core::id::Mac;
 use weir_core::wire::build::Frame;
 use weir_core::wire::{Ethernet, Icmpv4, Icmpv6, Ipv4, Ipv6, icmpv4, icmpv6};
 

@@ -252,6 +252,25 @@ fn every_dependency_has_its_reason() {
     assert_clean(complaints);
 }
 
+/// What a crate's production build must not ask of weir-core: synthetic tables are the lab's, test material is tests'.
+#[test]
+fn production_builds_leave_out_synthetic_data_and_test_material() {
+    let mut complaints = Vec::new();
+    let manifests = files("crates", "Cargo.toml");
+    assert!(manifests.len() >= 4, "the manifests were not found");
+    for (path, text) in manifests {
+        let section = text.split("\n[dependencies]\n").nth(1).and_then(|rest| rest.split("\n[").next());
+        let dependencies = section.unwrap_or_default();
+        for feature in ["synthetic", "testing"] {
+            let is_labs = feature == "synthetic" && path.starts_with("crates/weir-lab/");
+            if dependencies.contains(&format!("\"{feature}\"")) && !is_labs {
+                complaints.push(format!("{path}: feature `{feature}`: ask for it under [dev-dependencies]"));
+            }
+        }
+    }
+    assert_clean(complaints);
+}
+
 #[test]
 fn a_long_function_would_be_seen() {
     let body = "    let _x = 1;\n".repeat(FUNCTION_LINES);

@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::Control;
 use super::super::watch::Limits;
+use crate::id::PortId;
 use crate::ipsec::sa::{Direction, Lifetime, Mode, Sa, UdpPorts};
 use crate::ipsec::spd::{Action, PolicyCounters};
 use crate::ipsec::{SaId, Suite};
 use crate::state::{PolicySpec, SpdSpec, TunnelSpec};
-use crate::tables::PortId;
 use crate::time::{Nanos, SECOND};
 use crate::verdict::Reason;
 

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{HEADER_LEN, Outcome, esp_of, inner_mtu, open, seal};
+use crate::fuzz_input::Input;
 use crate::ipsec::sa::UdpPorts;
 use crate::ipsec::{Cipher, Direction, Encryption, Integrity, Job, Mode, Params, Sa, SaId, SaState, Suite};
 use crate::packet::{BUFFER_SIZE, DeviceId, Frame};
-use crate::router::fuzz::Input;
 use crate::verdict::Reason;
 use crate::wire::{Ipv4, Ipv6, build, put32};
 
@@ -90,7 +90,6 @@ const REMEMBERED: usize = 32;
 const AT_ONCE: usize = 8;
 
 /// Reads `data` as an SA and what is sent by it.
-#[doc(hidden)]
 pub fn fuzz_esp_open(data: &[u8]) {
     let mut input = Input(data);
     let params = params(&mut input);

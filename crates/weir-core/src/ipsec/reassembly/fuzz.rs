@@ -4,8 +4,8 @@
 //! bytes its fragments carried.
 
 use super::{Ended, MAX_FRAMES, Reassembly};
+use crate::fuzz_input::Input;
 use crate::packet::{BUFFER_SIZE, DeviceId, Frame};
-use crate::router::fuzz::Input;
 use crate::time::{MILLISECOND, Nanos};
 use crate::wire::{Ipv4, Ipv6, build};
 
@@ -17,7 +17,6 @@ fn content(ident: u32, at: usize) -> u8 {
 }
 
 /// Reads `data` as fragments and time that passes.
-#[doc(hidden)]
 pub fn fuzz_reassembly(data: &[u8]) {
     let mut input = Input(data);
     let mut reassembly: Reassembly<Heap> = Reassembly::new();

@@ -15,6 +15,7 @@
 //! anew, so that what changes did is undone when its reason is gone; every few changes one, while that is in vain.
 //! A rule takes [`shape::CELLS`] entries at most.
 
+#[cfg(feature = "testing")]
 mod fuzz;
 mod lookup;
 mod rest;
@@ -24,9 +25,9 @@ mod vote;
 
 use super::rules::Order;
 use super::scan::{Home, Ordered, Place, Rule};
-use crate::route::synthetic::Scatter;
+use crate::random::SplitMix64;
 
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub use fuzz::fuzz_classifier;
 pub(super) use shape::Address;
 
@@ -151,7 +152,7 @@ impl<A: Address> Classifier<A> {
             changes: 0,
             idle: 0,
         };
-        let mut scatter = Scatter::new(secret);
+        let mut scatter = SplitMix64::new(secret);
         let mut open: Vec<_> = list
             .iter_mut()
             .filter_map(|(order, rule, home)| {

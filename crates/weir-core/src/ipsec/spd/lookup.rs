@@ -4,6 +4,7 @@
 //! answered it. Nothing is allocated once a few batches have been asked about.
 
 mod batch;
+#[cfg(feature = "testing")]
 pub mod fuzz;
 
 use super::{Flow, PolicyIndex, RuleSet, Spd, SpdId};

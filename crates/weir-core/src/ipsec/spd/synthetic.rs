@@ -21,7 +21,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{AddressRange, PortRange, Selector};
-use crate::route::synthetic::Scatter;
+use crate::random::SplitMix64;
 use crate::wire::protocol::{ICMPV4, ICMPV6, TCP, UDP};
 
 pub use flows::flows;
@@ -282,7 +282,7 @@ const SERVICES: [(u64, u16); 16] = [
 struct Maker {
     seed: &'static Seed,
     family: Family,
-    scatter: Scatter,
+    scatter: SplitMix64,
     /// Every tenth port is none of the [`SERVICES`] but one of these, as many as the set is large.
     ports: u64,
     sources: Networks,
@@ -295,7 +295,7 @@ impl Maker {
         Maker {
             seed,
             family,
-            scatter: Scatter::new(number),
+            scatter: SplitMix64::new(number),
             ports: (count as u64 / 10).clamp(64, 20_000),
             sources: networks(seed.again.0),
             destinations: networks(seed.again.1),
@@ -385,7 +385,7 @@ fn noise(destination: AddressRange) -> u64 {
         }
         _ => (true, 0),
     };
-    if differ { NOISE } else { Scatter::new(top).below(NOISE) }
+    if differ { NOISE } else { SplitMix64::new(top).below(NOISE) }
 }
 
 /// Ports a rule takes, of both sides.
@@ -402,7 +402,7 @@ struct Networks {
 
 impl Networks {
     /// A network of `len` bits, as of IPv4: one of those there, or a new one, most often inside of another.
-    fn draw(&mut self, scatter: &mut Scatter, family: Family, len: u8) -> AddressRange {
+    fn draw(&mut self, scatter: &mut SplitMix64, family: Family, len: u8) -> AddressRange {
         let len = match family {
             Family::V4 => len,
             Family::V6 => stretched(len),
@@ -433,7 +433,7 @@ impl Networks {
 }
 
 /// The block of some organisation: 10.0.0.0/8 to 99.0.0.0/8, or a /32 of 2001:db8::/26 and up.
-fn fresh(scatter: &mut Scatter, family: Family) -> (u128, u8) {
+fn fresh(scatter: &mut SplitMix64, family: Family) -> (u128, u8) {
     match family {
         Family::V4 => (u128::from(10 + scatter.below(90)) << 120, 8),
         Family::V6 => ((0x2001_0db8u128 + u128::from(scatter.below(64))) << 96, 32),
@@ -454,7 +454,7 @@ fn mask(len: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
 }
 
-fn random128(scatter: &mut Scatter) -> u128 {
+fn random128(scatter: &mut SplitMix64) -> u128 {
     u128::from(scatter.next_u64()) << 64 | u128::from(scatter.next_u64())
 }
 
@@ -473,7 +473,7 @@ fn span(family: Family, first: u128, last: u128) -> AddressRange {
 }
 
 /// One of `all`, by its share.
-fn pick<'a, T>(scatter: &mut Scatter, all: &'a [T], share: impl Fn(&T) -> u64) -> &'a T {
+fn pick<'a, T>(scatter: &mut SplitMix64, all: &'a [T], share: impl Fn(&T) -> u64) -> &'a T {
     let mut draw = scatter.below(all.iter().map(&share).sum());
     let found = all.iter().find(|one| {
         let here = draw < share(one);

@@ -177,7 +177,7 @@ fn build<'a>(search: Search, all: impl IntoIterator<Item = (Order, u32, &'a [Sel
 mod tests {
     use super::*;
     use crate::ipsec::spd::synthetic::{self, Family, Shape};
-    use crate::route::synthetic::Scatter;
+    use crate::random::SplitMix64;
 
     #[test]
     fn set_that_takes_what_it_missed_is_the_current_one_in_every_table_and_chain() {
@@ -186,7 +186,7 @@ mod tests {
         let all: Vec<Arc<Rules>> = all.into_iter().map(of).collect();
         let mut turns = RuleTurns::new(Direction::Out, Search { layer: Layer::Auto, secret: 7 });
         let mut there = vec![false; all.len()];
-        let (mut scatter, mut held, mut chosen) = (Scatter::new(1), None, 0);
+        let (mut scatter, mut held, mut chosen) = (SplitMix64::new(1), None, 0);
         for turn in 0..3000 {
             let slot = scatter.below(all.len() as u64) as usize;
             there[slot] = !there[slot];

@@ -6,10 +6,11 @@
 use std::net::IpAddr;
 
 use super::{Gate, rules};
+use crate::id::{AdjacencyId, PortId};
 use crate::packet::{Buffer, Frame};
 use crate::router::next_hop::target;
 use crate::router::{Breath, Router};
-use crate::tables::{Adjacency, AdjacencyId, PortId, Tables, Target};
+use crate::tables::{Adjacency, Tables, Target};
 use crate::verdict::Reason;
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, HEADER_LEN as ETHERNET};
 use crate::wire::flow::{self, FlowKey};

@@ -16,12 +16,12 @@ use std::cell::Cell;
 use super::ask::{Said, count};
 use super::rules::{self, Outward};
 use super::{Gate, packet_len};
+use crate::id::PortId;
 use crate::ipsec::esp::{self, Outcome};
 use crate::ipsec::spd::{First, Found, PolicyIndex, Question};
 use crate::ipsec::{Direction, Mode, Sa, SaId, Spd, Tunnel, pmtu};
 use crate::packet::{BATCH, Buffer, DeviceId, Frame};
 use crate::router::{Breath, Router};
-use crate::tables::PortId;
 use crate::verdict::Reason;
 use crate::wire::ethernet::{ETHERTYPE_VLAN, HEADER_LEN as ETHERNET, TAG_LEN};
 

@@ -6,13 +6,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::id::{AdjacencyId, PortId};
 #[cfg(doc)]
 use crate::ipsec::Flow;
 use crate::ipsec::spd::{Found, PolicyIndex, Question};
 use crate::ipsec::{Action, Direction, Ipsec, Sa, SaId, Spd, SpdId};
 use crate::packet::DeviceId;
 use crate::router::next_hop::target;
-use crate::tables::{AdjacencyId, Owner, PortId, Tables, Target};
+use crate::tables::{Owner, Tables, Target};
 use crate::verdict::Reason;
 use crate::wire::{Ipv4, Ipv6, get16, get32, icmpv6, protocol};
 

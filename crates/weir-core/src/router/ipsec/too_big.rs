@@ -10,13 +10,14 @@
 //! Refuses: to send what is longer than the path takes.
 
 use super::{Gate, packet_len, rules};
+use crate::id::PortId;
 use crate::ipsec::esp;
 use crate::ipsec::sa::FragmentWhen;
 use crate::ipsec::{Mode, Sa};
 use crate::packet::{Buffer, Frame, HEADROOM};
 use crate::router::decide::IcmpError;
 use crate::router::{Breath, Router};
-use crate::tables::{Adjacency, PortId};
+use crate::tables::Adjacency;
 use crate::verdict::Reason;
 use crate::wire::ethernet::HEADER_LEN as ETHERNET;
 use crate::wire::{Ipv4, Ipv6, icmpv4, icmpv6, ipv4, ipv6, protocol};

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use weir_core::control::{Control, PolicyChange};
-use weir_core::route::synthetic::Scatter;
+use weir_core::random::SplitMix64;
 use weir_core::state::PolicySpec;
 use weir_core::tables::Tables;
 use weir_io::{clock, cpu};
@@ -145,7 +145,7 @@ fn run(mut plan: Plan, board: &Board, shared: &Shared) {
     // where it runs is the scheduler's choice if this fails
     let _ = plan.cpu.map(cpu::pin);
     let period = 1_000_000_000 / u64::from(plan.per_second.max(1));
-    let (mut scatter, mut taken) = (Scatter::new(1), None);
+    let (mut scatter, mut taken) = (SplitMix64::new(1), None);
     let mut due = 0;
     loop {
         {
@@ -179,7 +179,7 @@ fn run(mut plan: Plan, board: &Board, shared: &Shared) {
 
 impl Plan {
     /// Puts back what is out, or takes one out.
-    fn next(&self, scatter: &mut Scatter, taken: &mut Option<usize>) -> PolicyChange {
+    fn next(&self, scatter: &mut SplitMix64, taken: &mut Option<usize>) -> PolicyChange {
         if let Some(at) = taken.take() {
             return PolicyChange::Insert { at, policy: self.policies[at].clone() };
         }

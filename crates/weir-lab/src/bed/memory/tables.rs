@@ -6,10 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use weir_core::control::Control;
+use weir_core::id::Mac;
 use weir_core::route::synthetic::{Draw, covered4, covered6, routes4, routes6};
 use weir_core::route::{Prefix, Prefix4, Prefix6};
 use weir_core::state::{AddressSpec, Desired, Link, NeighborSpec, NextHopSpec, PortSpec, RouteSpec, Via};
-use weir_core::tables::{Mac, Owner, ReversePath, Settings, Tables};
+use weir_core::tables::{Owner, ReversePath, Settings, Tables};
 
 use super::ipsec;
 use crate::model::{Family, LabError, Protection};

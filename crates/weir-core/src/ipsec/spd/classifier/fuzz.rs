@@ -107,7 +107,7 @@ fn change(bytes: &mut Bytes<'_>, model: &mut Model, set: &mut RuleSet) {
 }
 
 /// `data` is read as changes and lookups.
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn fuzz_classifier(data: &[u8]) {
     let mut bytes = Bytes(data);
     let mut model = Model::new();

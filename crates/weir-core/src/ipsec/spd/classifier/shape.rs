@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use crate::ipsec::flow::{has_icmp_type, has_ports};
 use crate::ipsec::spd::scan::Rule;
 use crate::ipsec::spd::{Flow, Transport};
-use crate::route::synthetic::Scatter;
+use crate::random::SplitMix64;
 
 /// Entries a rule has in a table at most.
 pub(super) const CELLS: u64 = 8;
@@ -26,7 +26,7 @@ pub(crate) struct Keys([u64; 11]);
 
 impl Keys {
     pub fn new(secret: u64) -> Keys {
-        let mut scatter = Scatter::new(secret);
+        let mut scatter = SplitMix64::new(secret);
         Keys(std::array::from_fn(|_| scatter.next_u64()))
     }
 

@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Layer, Lookup, LookupSpec, Question, Way};
+use crate::fuzz_input::Input;
 use crate::ipsec::flow_cache::{FlowCaches, NO_EPOCH};
 use crate::ipsec::sa::Direction;
 use crate::ipsec::spd::{
     Action, AddressRange, Flow, Order, PolicyIndex, PortRange, RuleSet, Selector, Spd, SpdId, first_match,
 };
-use crate::router::fuzz::Input;
 use crate::wire::build::Frame;
 use crate::wire::get16;
 
@@ -28,7 +28,6 @@ struct Gateway {
 }
 
 /// Reads `data` as rules that come and go, and packets.
-#[doc(hidden)]
 pub fn fuzz_spd(data: &[u8]) {
     let mut input = Input(data);
     let mut rules: [Vec<(Order, Selector, PolicyIndex)>; 2] = [Vec::new(), Vec::new()];

@@ -6,14 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::super::{AddressRange, Flow, PortRange, Selector, Transport};
 use super::{any, random128};
 use crate::ipsec::flow::{has_icmp_type, has_ports};
-use crate::route::synthetic::Scatter;
+use crate::random::SplitMix64;
 use crate::wire::protocol::{ICMPV4, ICMPV6, TCP, UDP};
 
 /// Up to `count` flows, no two alike: fewer only where the rules have no more room. Rules far down the list are
 /// drawn more often (by the later of two draws), one that matches everything seldom; then a flow anywhere in the
 /// rule, often at the ends of its ranges. An earlier rule may match it too. Addresses are such as hosts have.
 pub fn flows(rules: &[Selector], count: usize, seed: u64) -> Vec<Flow> {
-    let mut scatter = Scatter::new(seed);
+    let mut scatter = SplitMix64::new(seed);
     let (mut seen, mut made) = (HashSet::with_capacity(count), Vec::with_capacity(count));
     for _ in 0..1000 + 64 * count {
         if made.len() == count || rules.is_empty() {
@@ -33,7 +33,7 @@ pub fn flows(rules: &[Selector], count: usize, seed: u64) -> Vec<Flow> {
 }
 
 /// A flow the rule matches; `None` where none was found.
-pub fn of(rule: &Selector, scatter: &mut Scatter) -> Option<Flow> {
+pub fn of(rule: &Selector, scatter: &mut SplitMix64) -> Option<Flow> {
     let ports = (rule.source_ports, rule.destination_ports) != (PortRange::ANY, PortRange::ANY);
     let icmp = if rule.source.first.is_ipv4() { ICMPV4 } else { ICMPV6 };
     let protocol = rule.protocol.unwrap_or_else(|| match scatter.below(8) {
@@ -61,13 +61,13 @@ pub fn of(rule: &Selector, scatter: &mut Scatter) -> Option<Flow> {
     rule.matches(&flow).then_some(flow)
 }
 
-fn port(range: PortRange, scatter: &mut Scatter) -> u16 {
+fn port(range: PortRange, scatter: &mut SplitMix64) -> u16 {
     let open = u64::from(range.last.saturating_sub(range.first));
     range.first + place(u128::from(open), scatter) as u16
 }
 
 /// From 0 to `last`: either end as often as anything between.
-fn place(last: u128, scatter: &mut Scatter) -> u128 {
+fn place(last: u128, scatter: &mut SplitMix64) -> u128 {
     match scatter.below(4) {
         0 => 0,
         1 => last,
@@ -76,8 +76,8 @@ fn place(last: u128, scatter: &mut Scatter) -> u128 {
     }
 }
 
-fn address(range: AddressRange, scatter: &mut Scatter) -> Option<IpAddr> {
-    let draw = |scatter: &mut Scatter| match (range.first, range.last) {
+fn address(range: AddressRange, scatter: &mut SplitMix64) -> Option<IpAddr> {
+    let draw = |scatter: &mut SplitMix64| match (range.first, range.last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {
             let open = last.to_bits().checked_sub(first.to_bits())?;
             Some(Ipv4Addr::from_bits(first.to_bits() + place(open.into(), scatter) as u32).into())

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use super::{AddressRange, Family, PortRange, Scatter, Selector, Shape, any, random128, range, span};
+use super::{AddressRange, Family, PortRange, Selector, Shape, SplitMix64, any, random128, range, span};
 use crate::wire::protocol::{TCP, UDP};
 
 /// `count` rules, no two alike.
 pub fn rules(shape: Shape, family: Family, count: usize, seed: u64) -> Vec<Selector> {
-    let mut scatter = Scatter::new(seed);
+    let mut scatter = SplitMix64::new(seed);
     let numbers = 0..count as u64;
     match shape {
         Shape::Staircase => numbers.map(|n| stair(family, n)).collect(),
@@ -142,7 +142,7 @@ fn tuple(family: Family, n: u64) -> Selector {
 }
 
 /// Ranges with both ends anywhere in a network, each up to a sixty-fourth of it long.
-fn overlap(family: Family, scatter: &mut Scatter) -> Selector {
+fn overlap(family: Family, scatter: &mut SplitMix64) -> Selector {
     let (base, open) = match family {
         Family::V4 => (10 << 120, 120),
         Family::V6 => (0x2001_0db8 << 96, 96),

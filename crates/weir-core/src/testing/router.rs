@@ -7,9 +7,11 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 
 use super::sample::{self, Net};
-use super::{Output, Router};
+use crate::fuzz_input::Input;
+use crate::id::PortId;
 use crate::packet::{BATCH, Batch, DeviceId, Frame, Pool};
-use crate::tables::{PortId, Tables};
+use crate::router::{Output, Router};
+use crate::tables::Tables;
 use crate::time::{Nanos, SECOND};
 use crate::trace::trace;
 use crate::verdict::{Ledger, Verdict};
@@ -22,27 +24,6 @@ type Heap = Box<[u8]>;
 const BUFFERS: usize = 512;
 /// For one frame: itself, its fragments and an answer are fewer.
 const BUFFERS_OF_ONE: usize = 16;
-
-/// Bytes of the input, and zeros behind them.
-pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
-
-impl Input<'_> {
-    pub(crate) fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        first
-    }
-
-    pub(crate) fn word(&mut self) -> usize {
-        usize::from(self.byte()) << 8 | usize::from(self.byte())
-    }
-
-    pub(crate) fn take(&mut self, n: usize) -> &[u8] {
-        let (taken, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-}
 
 /// A router with everything it touches.
 pub(super) struct Bench {
@@ -101,7 +82,6 @@ fn snapshots() -> &'static [Tables; 2] {
 }
 
 /// Reads `data` as batches of frames, most of them nearly right, and forwards them.
-#[doc(hidden)]
 pub fn fuzz_router(data: &[u8]) {
     let mut input = Input(data);
     let [first, resolved] = snapshots();
@@ -244,7 +224,3 @@ fn template(input: &mut Input<'_>, port: PortId, kind: u8) -> Vec<u8> {
         _ => frame.raw(89, &payload),
     }
 }
-
-#[cfg(feature = "ipsec")]
-#[doc(hidden)]
-pub use super::ipsec::fuzz::fuzz_gate;

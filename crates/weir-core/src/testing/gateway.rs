@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use super::rules::packet_len;
+use super::router::{Bench, frame};
+use super::sample::{self, LAN, Net, WAN, address};
+use crate::fuzz_input::Input;
+use crate::id::PortId;
 use crate::ipsec::esp::fuzz::Toy;
 use crate::ipsec::esp::{self, Outcome};
 use crate::ipsec::sa::{FragmentWhen, UdpPorts};
@@ -17,9 +20,8 @@ use crate::ipsec::{
 };
 use crate::packet::{BATCH, DeviceId, Frame};
 use crate::router::Router;
-use crate::router::fuzz::{Bench, Input, frame};
-use crate::router::sample::{self, LAN, Net, WAN, address};
-use crate::tables::{PortId, PortKind, Tables, Target};
+use crate::router::ipsec::rules::packet_len;
+use crate::tables::{PortKind, Tables, Target};
 use crate::time::{Nanos, SECOND};
 use crate::trace::trace;
 use crate::verdict::Verdict;
@@ -177,7 +179,6 @@ fn spd(out: Arc<Sa>, inbound: SaId, turned: bool) -> Spd {
 }
 
 /// Reads `data` as batches of frames and changes of tables.
-#[doc(hidden)]
 pub fn fuzz_gate(data: &[u8]) {
     let mut input = Input(data);
     let site = Site::new(input.byte());

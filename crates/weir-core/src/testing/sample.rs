@@ -16,12 +16,12 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::id::{AdjacencyId, Mac, PortId};
 use crate::ipsec::Ipsec;
 use crate::packet::DeviceId;
 use crate::route::{Prefix, RouteTable4, RouteTable6};
 use crate::tables::{
-    Adjacency, AdjacencyId, Device, Mac, Owner, Port, PortAddress, PortId, PortKind, ReversePath, Settings,
-    Tables, Target,
+    Adjacency, Device, Owner, Port, PortAddress, PortKind, ReversePath, Settings, Tables, Target,
 };
 use crate::verdict::Reason;
 
