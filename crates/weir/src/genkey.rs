@@ -10,13 +10,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use weir_core::ipsec::suite::{Encryption, Integrity};
+use weir_relay::keyfile;
 use zeroize::Zeroizing;
 
 use crate::cli::{Failure, GenkeyArgs};
 use crate::config::keys::{Keyring, NAME_MAX, name_fits};
 use crate::config::read::alternatives;
 use crate::config::source::nearest;
-use crate::relay::keyfile;
 use crate::show;
 
 pub fn run(args: &GenkeyArgs) -> Result<(), Failure> {

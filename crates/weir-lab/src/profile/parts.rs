@@ -109,8 +109,8 @@ mod tests {
         let rules = Rules::load(None).expect("built in");
         let mut profile = Profile::default();
         for (stack, n) in [
-            ("weir-relay;weir::relay::worker;memcpy", 1),
-            ("weir-relay;weir::relay::worker;aes_gcm_enc_update_vaes_avx512", 2),
+            ("weir-relay;weir_relay::worker;memcpy", 1),
+            ("weir-relay;weir_relay::worker;aes_gcm_enc_update_vaes_avx512", 2),
             ("weir-relay;send;tcp_sendmsg_[k];skb_copy_[k]", 4),
             ("weir-relay;recv;tcp_recvmsg_[k];copy_to_user_[k]", 8),
             ("weir-relay;send;tcp_sendmsg_[k];do_softirq_[k];net_rx_action_[k];tcp_ack_[k]", 16),

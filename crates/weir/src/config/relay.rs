@@ -5,18 +5,20 @@
 //! certificate, and files that name what another key of the table makes meaningless.
 
 mod values;
-pub use values::{is_name, is_url, listening, remote};
+pub use values::{is_url, listening, remote};
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::de::DeValue;
+use weir_relay::settings::{
+    Acme, Certificates, Challenge, Front, Io, Limits, Remote, Settings, TAILSCALED, Tls,
+};
+use weir_relay::{Engine, Rate, Rates, keyfile};
 
 use super::Placed;
 use super::read::{Fields, Value};
 use super::source::Complaints;
-use crate::relay::settings::{Acme, Certificates, Challenge, Front, Io, Limits, Remote, Settings, Tls};
-use crate::relay::{Engine, Rate, Rates, keyfile};
 
 /// The table, its files not read yet.
 #[derive(Clone, Debug)]
@@ -87,7 +89,7 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Relay> {
         front.access.fail_open = open;
     }
     let tailscaled = fields.get("verify_tailscaled");
-    let tailscaled = tailscaled.and_then(|v| values::path(&v, crate::relay::derper::TAILSCALED, complaints));
+    let tailscaled = tailscaled.and_then(|v| values::path(&v, TAILSCALED, complaints));
     front.access.tailscaled = tailscaled.map(|path| path.value);
     front.access.allow = fields.get("allow").map(|v| values::keys(&v, complaints)).unwrap_or_default();
     front.home = fields.get("home").and_then(|v| values::home(&v, complaints)).unwrap_or_default();

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use weir_relay::settings::{Certificates, Front, Io, Settings, Tls};
+use weir_relay::{Engine, keyfile};
 
-use super::keyfile;
 use super::run::{self, Started};
-use super::settings::{Certificates, Front, Io, Settings, Tls};
 use crate::config;
 use crate::daemon::Broken;
 
@@ -102,7 +102,7 @@ fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Broken> {
         mesh_with: Vec::new(),
         cpus: args.cpus.clone(),
         io: if args.epoll { Io::Epoll } else { Io::Auto },
-        engine: super::Engine::default(),
+        engine: Engine::default(),
         front: Front {
             listen: vec![listen],
             stun: args.stun.into_iter().collect(),

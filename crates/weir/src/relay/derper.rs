@@ -5,9 +5,10 @@
 
 use std::path::PathBuf;
 
-use super::keyfile;
+use weir_relay::settings::{Acme, Certificates, Challenge, Front, Home, Io, Settings, TAILSCALED, Tls};
+use weir_relay::{Engine, keyfile};
+
 use super::run::{self, Started};
-use super::settings::{Acme, Certificates, Challenge, Front, Home, Io, Settings, Tls};
 use crate::config::relay::{ACME_DIRECTORY, is_url, listening, remote};
 use crate::daemon::Broken;
 
@@ -39,8 +40,6 @@ const FLAGS: &[(&str, bool)] = &[
 ];
 /// Where derper run by root keeps its key.
 const KEY: &str = "/var/lib/derper/derper.key";
-/// Where tailscaled is asked.
-pub const TAILSCALED: &str = "/var/run/tailscale/tailscaled.sock";
 
 /// Flags as given, the last of each name counting.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -133,7 +132,7 @@ fn settings(given: &Given) -> Result<Settings, String> {
         mesh_with,
         cpus: Vec::new(),
         io: Io::Auto,
-        engine: super::Engine::default(),
+        engine: Engine::default(),
         front,
     })
 }

@@ -14,7 +14,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::TcpListener;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -22,11 +22,12 @@ use std::time::Duration;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketType, recvmsg, sendmsg, sockopt,
+    SendFlags, recvmsg, sendmsg,
 };
 use serde::{Deserialize, Serialize};
+use weir_relay::front::Sockets;
+use weir_relay::inherited::Inherited;
 
-use super::front::Sockets;
 use crate::server::{HANDOVER, READY};
 
 /// As many as the kernel passes at once; a configuration names at most 97.
@@ -41,52 +42,6 @@ const ANSWER_MAX: usize = 16 << 10;
 struct Handed {
     pid: u32,
     sockets: usize,
-}
-
-/// Sockets that listen already, of whoever had them before.
-#[derive(Debug, Default)]
-pub struct Inherited(Vec<(SocketType, SocketAddr, OwnedFd)>);
-
-impl Inherited {
-    /// Those of the internet that listen, or are datagram sockets.
-    pub fn of(descriptors: Vec<OwnedFd>) -> Inherited {
-        let known = |fd: OwnedFd| {
-            let kind = sockopt::socket_type(&fd).ok()?;
-            if kind == SocketType::STREAM && !sockopt::socket_acceptconn(&fd).ok()? {
-                return None;
-            }
-            rustix::io::ioctl_fionbio(&fd, true).ok()?;
-            // Only to ask for its address.
-            let listener = TcpListener::from(fd);
-            let address = listener.local_addr().ok()?;
-            Some((kind, address, OwnedFd::from(listener)))
-        };
-        Inherited(descriptors.into_iter().filter_map(known).collect())
-    }
-
-    pub fn extend(&mut self, others: Inherited) {
-        self.0.extend(others.0);
-    }
-
-    /// One that listens there.
-    pub fn tcp(&mut self, address: SocketAddr) -> Option<TcpListener> {
-        self.take(SocketType::STREAM, address).map(TcpListener::from)
-    }
-
-    pub fn udp(&mut self, address: SocketAddr) -> Option<UdpSocket> {
-        self.take(SocketType::DGRAM, address).map(UdpSocket::from)
-    }
-
-    fn take(&mut self, kind: SocketType, address: SocketAddr) -> Option<OwnedFd> {
-        let at = self.0.iter().position(|one| one.0 == kind && serves(one.1, address))?;
-        Some(self.0.swap_remove(at).2)
-    }
-}
-
-/// Where there is no IPv6, every address was every IPv4 address.
-fn serves(bound: SocketAddr, wanted: SocketAddr) -> bool {
-    let both = bound.ip().is_unspecified() && wanted.ip().is_unspecified() && wanted.is_ipv6();
-    bound == wanted || both && bound.port() == wanted.port()
 }
 
 /// The relay that serves until we are ready.
@@ -201,33 +156,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_are_found_by_what_they_are_and_where_they_listen_and_once() {
-        let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let (at, datagrams) = (tcp.local_addr().expect("bound"), udp.local_addr().expect("bound"));
-        let file = std::fs::File::open("/dev/null").expect("there is one");
-        let mut all = Inherited::of(vec![tcp.into(), udp.into(), file.into()]);
-        assert_eq!(all.0.len(), 2, "a file is no socket");
-        assert!(all.tcp(datagrams).is_none() && all.udp(at).is_none());
-        assert!(all.tcp(at).is_some() && all.tcp(at).is_none());
-        assert!(all.udp(datagrams).is_some());
-    }
-
-    #[test]
-    fn every_address_is_every_ipv4_address_where_there_is_no_ipv6() {
-        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
-        assert!(serves(at("0.0.0.0:443"), at("[::]:443")) && serves(at("[::]:443"), at("[::]:443")));
-        assert!(!serves(at("0.0.0.0:443"), at("[::]:80")) && !serves(at("[::]:443"), at("0.0.0.0:443")));
-        assert!(!serves(at("127.0.0.1:443"), at("[::]:443")));
-    }
-
-    #[test]
     fn what_is_given_arrives_and_is_the_same_socket() {
         let (here, there) = UnixStream::pair().expect("a pair");
         let mut sockets = Sockets::default();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("bound");
-        sockets.doors.push((super::super::front::listen::Door::Relay, listener));
+        sockets.doors.push((weir_relay::front::listen::Door::Relay, listener));
         give(&here, &sockets, None).expect("given");
         let (mut line, mut descriptors) = (Vec::new(), Vec::new());
         receive(&there, &mut line, &mut descriptors).expect("received");

@@ -17,14 +17,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use weir_io::cpu::{Placement, Topology};
 use weir_io::wake::Waker;
+use weir_relay::certificates::Identity;
+use weir_relay::front::listen::Door;
+use weir_relay::front::mesh::Mesh;
+use weir_relay::front::{self, Front, Live, Sockets};
+use weir_relay::inherited::Inherited;
+use weir_relay::settings::{Certificates, Io, Settings, Tls};
+use weir_relay::{Engine, Relay, metrics};
 
-use super::certificates::Identity;
-use super::front::listen::Door;
-use super::front::mesh::Mesh;
-use super::front::{self, Front, Live, Sockets};
-use super::handover::{self, Inherited};
-use super::settings::{Certificates, Io, Settings, Tls};
-use super::{Engine, Relay, metrics};
+use super::handover;
 use crate::config::Config;
 use crate::daemon::Broken;
 use crate::server::{Answer, Ask, Desk, Server, What, metrics_listener};
@@ -279,7 +280,7 @@ impl Running {
         drop(front);
         relay.drain(RECONNECT_IN, TRY_FOR, GRACE);
         let report = relay.report();
-        let sum = |of: fn(&super::WorkerReport) -> u64| report.workers.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&weir_relay::WorkerReport) -> u64| report.workers.iter().map(of).sum::<u64>();
         tracing::info!(
             "drained: {} packets in = {} forwarded + {} dropped + {} held ({} unaccounted)",
             sum(|w| w.packets_in),
@@ -296,11 +297,9 @@ impl Running {
             What::Status => Answer::json(200, &self.status()),
             What::Relay => Answer::json(200, &told::Relay::of(&self.front.shared, &self.relay)),
             What::Peers => Answer::json(200, &told::peers(&self.relay)),
-            What::Metrics => Answer {
-                status: 200,
-                kind: crate::daemon::metrics::CONTENT_TYPE,
-                body: metrics::text(&self.front.shared),
-            },
+            What::Metrics => {
+                Answer { status: 200, kind: metrics::CONTENT_TYPE, body: metrics::text(&self.front.shared) }
+            }
             What::Reload => self.reload(),
             What::Apply { file, folder, text, dry_run } => self.apply(&file, folder, text, dry_run),
             What::Stop | What::Drain => Answer::json(200, &serde_json::json!({ "stopping": true })),
@@ -404,7 +403,7 @@ impl Running {
         applied.actions = differ.iter().filter(|d| d.1).map(|d| format!("~ {}", d.0)).collect();
         let fixed = [
             ("listen, http or stun", {
-                let of = |f: &super::settings::Front| (f.listen.clone(), f.http.clone(), f.stun.clone());
+                let of = |f: &weir_relay::settings::Front| (f.listen.clone(), f.http.clone(), f.stun.clone());
                 of(&now.front) != of(&then.front)
             }),
             ("tls", now.front.tls != then.front.tls),

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
-
-use crate::relay::front::Shared;
-use crate::relay::front::counters::End;
-use crate::relay::{self, Role};
+use weir_relay::Role;
+use weir_relay::front::Shared;
+use weir_relay::front::counters::End;
 
 /// `GET /v1/relay`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,9 +73,9 @@ pub struct Peer {
 }
 
 impl Relay {
-    pub fn of(shared: &Shared, relay: &relay::Relay) -> Relay {
+    pub fn of(shared: &Shared, relay: &weir_relay::Relay) -> Relay {
         let report = relay.report();
-        let worker = |w: &relay::WorkerReport| Worker {
+        let worker = |w: &weir_relay::WorkerReport| Worker {
             worker: w.worker,
             backend: w.backend.clone(),
             connections: w.connections,
@@ -127,8 +126,8 @@ impl Front {
     }
 }
 
-pub fn peers(relay: &relay::Relay) -> Vec<Peer> {
-    let peer = |c: relay::Connection| Peer {
+pub fn peers(relay: &weir_relay::Relay) -> Vec<Peer> {
+    let peer = |c: weir_relay::Connection| Peer {
         key: c.key.to_string(),
         address: c.address.to_string(),
         role: match c.role {

@@ -13,8 +13,6 @@ use std::time::{Duration, SystemTime};
 use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, ServerConfig, SupportedProtocolVersion};
-use weir::relay::certificates::Identity;
-use weir::relay::settings::Certificates;
 use weir_core::relay::Key;
 use weir_io::tls::kernel::{receive, support};
 use weir_io::tls::record::missing;
@@ -22,6 +20,8 @@ use weir_io::tls::{
     self, ClientOptions, Established, Handshake, Kernel, News, Progress, Session, TlsError, Trust, alert,
     kind,
 };
+use weir_relay::certificates::Identity;
+use weir_relay::settings::Certificates;
 
 use crate::second_kernel;
 

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use toml::de::DeValue;
 use weir_core::relay::frame::Key;
+use weir_relay::settings::{Home, Remote, Source, is_name};
 
 use super::super::Placed;
 use super::super::read::Value;
 use super::super::source::Complaints;
-use crate::relay::settings::{Home, Remote, Source};
 
 /// Addresses listened on, each with its sockets in every accepting thread.
 const SOCKETS_MAX: usize = 32;
@@ -64,18 +64,6 @@ pub fn path(value: &Value<'_>, example: &str, complaints: &mut Complaints) -> Op
         return None;
     }
     Some(Placed::new(PathBuf::from(text), value.span.clone()))
-}
-
-/// A name of the DNS: RFC 1123 2.1, at most 253 characters in labels of at most 63.
-pub fn is_name(text: &str) -> bool {
-    let label = |l: &str| {
-        !l.is_empty()
-            && l.len() <= 63
-            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-            && !l.starts_with('-')
-            && !l.ends_with('-')
-    };
-    text.len() <= 253 && text.split('.').all(label)
 }
 
 pub fn hostname(value: &Value<'_>, complaints: &mut Complaints) -> Option<String> {

@@ -4,11 +4,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use weir::relay::{Crypt, Engine, Held, Newcomer, Rates, Relay, Report, Role};
 use weir_core::relay::frame::{HEADER, KEY, head};
 use weir_core::relay::handshake::{ClientInfo, Secret, ServerInfo};
 use weir_core::relay::{Frame, Key, Kind};
 use weir_io::tls::Session;
+use weir_relay::{Crypt, Engine, Held, Newcomer, Rates, Relay, Report, Role};
 
 /// Longer than anything here takes; a test that waits so long has failed.
 pub const LONG: Duration = Duration::from_secs(60);

@@ -17,6 +17,9 @@ use super::front::Shared;
 use super::front::counters::End;
 use super::report::Report;
 
+/// What the text is, in HTTP.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
 /// The text of one scrape.
 pub fn text(shared: &Shared) -> String {
     let mut registry = Registry::with_prefix("weir_relay");

@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 
 use super::files::Files;
 use super::{Identity, alpn, validity};
-use crate::relay::settings::{Acme, Challenge};
+use crate::settings::{Acme, Challenge};
 
 /// Between looks at whether it is time to renew.
 const LOOK: Duration = Duration::from_secs(3600);

@@ -25,8 +25,8 @@ use super::http::{Answer, Head};
 use super::limits::Place;
 use super::serve::Site;
 use super::wire::{Broken, Wire};
-use crate::relay::websocket::{self, Unframer};
-use crate::relay::{Crypt, Held, Newcomer, Role, keyfile};
+use crate::websocket::{self, Unframer};
+use crate::{Crypt, Held, Newcomer, Role, keyfile};
 
 /// What `Upgrade` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]

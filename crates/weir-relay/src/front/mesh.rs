@@ -26,8 +26,8 @@ use super::listen::options;
 use super::upgrade::{Kindred, Proved, newcomer};
 use super::wire::{Broken, Wire};
 use super::{Live, Shared};
-use crate::relay::settings::Remote;
-use crate::relay::{Held, Role, keyfile};
+use crate::settings::Remote;
+use crate::{Held, Role, keyfile};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const BACKOFF: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use weir_io::stream::{Buffer, Part, StreamId};
 use super::backlog::Backlog;
 use super::routes::{KeyHash, KeySet, Last};
 use super::wrap::Wrap;
-use crate::relay::{Held, Rate, Rates, Role};
+use crate::{Held, Rate, Rates, Role};
 
 /// Control frames that wait for one client: the list of 1,000,000 peers a watcher asks for is 64 MB.
 pub const CONTROL_MOST: usize = 80 << 20;

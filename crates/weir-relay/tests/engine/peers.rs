@@ -125,7 +125,7 @@ fn connections_and_their_memory_are_told() {
 fn times_are_changed_while_it_runs() {
     let relay = engine(1, |_| {});
     let mut early = Member::join(&relay, 1);
-    relay.reload(&weir::relay::Engine { keepalive: Duration::from_millis(20), ..Default::default() });
+    relay.reload(&weir_relay::Engine { keepalive: Duration::from_millis(20), ..Default::default() });
     // Its first keepalive was set before.
     early.nothing_comes();
     let mut late = Member::join(&relay, 2);

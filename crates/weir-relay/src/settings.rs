@@ -115,6 +115,9 @@ pub enum Challenge {
     TlsAlpn,
 }
 
+/// Where tailscaled is asked.
+pub const TAILSCALED: &str = "/var/run/tailscale/tailscaled.sock";
+
 /// Who may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
@@ -205,6 +208,18 @@ impl Source {
 fn same(a: u128, b: u128, width: u32, length: u8) -> bool {
     let beside = width - u32::from(length).min(width);
     (a ^ b).checked_shr(beside).unwrap_or(0) == 0
+}
+
+/// A name of the DNS: RFC 1123 2.1, at most 253 characters in labels of at most 63.
+pub fn is_name(text: &str) -> bool {
+    let label = |l: &str| {
+        !l.is_empty()
+            && l.len() <= 63
+            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(label)
 }
 
 /// Another relay of the mesh, to be dialled.

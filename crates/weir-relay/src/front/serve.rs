@@ -20,7 +20,7 @@ use super::listen::Door;
 use super::upgrade::{Upgrade, derp, timed};
 use super::wire::{Broken, Wire};
 use super::{Live, Shared, pages};
-use crate::relay::certificates::alpn;
+use crate::certificates::alpn;
 
 /// Out of descriptors or memory: tried again after this.
 const PAUSE: Duration = Duration::from_millis(50);

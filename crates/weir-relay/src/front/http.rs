@@ -3,6 +3,8 @@
 //! Promises: a head of at most 16 KiB and 64 fields, refused before more is read; an answer says its length. Refuses:
 //! requests with a body (nothing here takes one), and smuggling's raw material: both lengths, or two of one.
 
+use percent_encoding::percent_decode_str;
+
 /// Heads of browsers are some hundred bytes, of clients behind proxies a few KiB.
 pub const HEAD_MAX: usize = 16 << 10;
 const FIELDS_MAX: usize = 64;
@@ -78,7 +80,7 @@ impl Head {
     pub fn asked(&self, key: &str) -> Option<String> {
         self.query.split('&').find_map(|pair| {
             let (k, v) = pair.split_once('=').unwrap_or((pair, ""));
-            (k == key).then(|| crate::server::decoded(v))
+            (k == key).then(|| percent_decode_str(v).decode_utf8_lossy().into_owned())
         })
     }
 }

@@ -13,7 +13,7 @@ use weir_core::relay::bucket::Bucket;
 use weir_core::time::Nanos;
 use weir_io::clock;
 
-use crate::relay::settings::Limits;
+use crate::settings::Limits;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(IpAddr);

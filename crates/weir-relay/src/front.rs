@@ -42,7 +42,7 @@ use weir_core::relay::{Frame, Key};
 
 use super::Relay;
 use super::certificates::Identity;
-use super::handover::Inherited;
+use super::inherited::Inherited;
 use super::settings::{self, MeshKey, Settings};
 use arrivals::Arrivals;
 use counters::Counters;

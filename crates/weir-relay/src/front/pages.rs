@@ -12,7 +12,8 @@ use std::net::IpAddr;
 use super::http::{Answer, Head};
 use super::listen::Door;
 use super::{Live, Shared};
-use crate::relay::settings::Home;
+use crate::metrics;
+use crate::settings::{Home, is_name};
 
 /// A challenge as clients make it.
 const CHALLENGE_MAX: usize = 64;
@@ -67,7 +68,7 @@ fn challenge(live: &Live, token: &str) -> Answer {
 
 fn to_https(live: &Live, head: &Head) -> Answer {
     let asked = head.field("host").map(|host| host.rsplit_once(':').map_or(host, |(name, _)| name));
-    let fits = |name: &&str| crate::config::relay::is_name(name);
+    let fits = |name: &&str| is_name(name);
     match live.front.hostname.as_deref().or(asked.filter(fits)) {
         Some(name) => Answer::text(302, "").with("Location", format!("https://{name}{}", head.path)),
         None => Answer::text(400, "use https\n"),
@@ -102,9 +103,7 @@ fn bootstrap_dns(shared: &Shared, live: &Live, head: &Head) -> Answer {
 
 fn debug(shared: &Shared, path: &str) -> Answer {
     match path {
-        "/debug/varz" => {
-            Answer::new(200, crate::daemon::metrics::CONTENT_TYPE, crate::relay::metrics::text(shared))
-        }
+        "/debug/varz" => Answer::new(200, metrics::CONTENT_TYPE, metrics::text(shared)),
         _ => Answer::text(200, "/debug/varz   counters, as /metrics has them\n"),
     }
 }

@@ -24,7 +24,7 @@ use weir_core::relay::frame::Key;
 
 use super::counters::{Counters, count};
 use super::tailscaled;
-use crate::relay::settings::Access;
+use crate::settings::Access;
 
 /// The verifier has this long.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use weir::relay::{Crypt, Relay};
 use weir_core::relay::Frame;
 use weir_io::tls::{ClientOptions, Handshake, Progress, Session, Trust, client_config, server_config};
+use weir_relay::{Crypt, Relay};
 
 use crate::member::{As, Member, Wire, bytes, engine, pair, wait_for};
 

@@ -21,8 +21,8 @@ use super::client::{Cargo, Client, Flight, Gate, Load, OPAQUE_MOST, REACH_LEAST,
 use super::timers::Due;
 use super::wrap::{self, Tls};
 use super::{Worker, client_of};
-use crate::relay::counters::{End, Tally};
-use crate::relay::websocket;
+use crate::counters::{End, Tally};
+use crate::websocket;
 
 /// Empty lists of parts kept for use: one for each client that is sent to in the same turn.
 const LOADS_MOST: usize = 1024;

@@ -9,8 +9,8 @@ use std::sync::Once;
 use weir_io::tls::Handshake;
 
 use super::counters::{Counters, End, count};
-use crate::relay::Crypt;
-use crate::relay::settings::Tls;
+use crate::Crypt;
+use crate::settings::Tls;
 
 /// What goes with the keys.
 pub struct Over<'a> {

@@ -16,9 +16,9 @@ use super::client::CONTROL_BUSY;
 use super::sort::{Act, Around, Run, Sorted, Target, sort};
 use super::timers::Due;
 use super::{Worker, client_of};
-use crate::relay::counters::{End, Tally};
-use crate::relay::registrar::Told;
-use crate::relay::websocket::Ended;
+use crate::counters::{End, Tally};
+use crate::registrar::Told;
+use crate::websocket::Ended;
 
 impl Worker {
     /// A receive of a client's.
@@ -368,6 +368,6 @@ impl Worker {
 
 /// Frames for a client that is gone; they were counted in, and never held.
 fn drop_run(tally: &mut Tally, bytes: &[u8]) {
-    crate::relay::parcel::drop_frames(bytes, Reason::GoneDisconnected, tally);
+    crate::parcel::drop_frames(bytes, Reason::GoneDisconnected, tally);
     debug_assert!(data_of(bytes).len() < bytes.len() || bytes.is_empty());
 }

@@ -18,8 +18,8 @@ use weir_core::time::Nanos;
 
 use super::client::Client;
 use super::routes::{Last, Route, Routes};
-use crate::relay::Role;
-use crate::relay::counters::{End, Tally};
+use crate::Role;
+use crate::counters::{End, Tally};
 
 /// Whose slot, here or at another worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use weir_io::tls::record::PLAIN_LIMIT;
 use weir_io::tls::{Kernel, Session, TlsError};
 
 use super::backlog::Spares;
-use crate::relay::counters::End;
-use crate::relay::websocket::Unframer;
+use crate::counters::End;
+use crate::websocket::Unframer;
 
 /// Type, version, length.
 const HEAD: usize = 5;

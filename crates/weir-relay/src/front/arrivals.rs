@@ -11,7 +11,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::relay::{Newcomer, Relay};
+use crate::{Newcomer, Relay};
 
 /// Handed over at once.
 const MOST: usize = 16;
