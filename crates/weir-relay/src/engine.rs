@@ -11,62 +11,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
-use weir_core::relay::Key;
 use weir_io::stream::{Backend, Streams};
 use weir_io::wake::Waker;
 
 use super::Newcomer;
 use super::counters::Shown;
 use super::inbox::Inbox;
+use super::messages::{Mail, Mailbox, Told};
 use super::parcel::{Desk, Outgoing, Parcel, RING};
-use super::registrar::{Mail, Mailbox, Registrar, Told};
+use super::registrar::Registrar;
 use super::report::{Connection, Report, WorkerReport};
+use super::settings::Engine;
 use super::worker::{Parts, Worker};
 
 /// A ring from each worker to each other one: 64 workers are 4,032 rings.
 pub const WORKERS_MAX: usize = 64;
-
-/// How an engine is built. What is not said is [`Engine::default`].
-#[derive(Clone, Debug)]
-pub struct Engine {
-    /// This relay's public key.
-    pub own: Key,
-    pub workers: usize,
-    /// The CPU of each worker; empty leaves them to the kernel.
-    pub cpus: Vec<u32>,
-    /// Do not use io_uring.
-    pub epoll: bool,
-    /// Receive buffers of a worker, 64 KiB each.
-    pub buffers: u16,
-    /// Connected at once, over all workers.
-    pub clients: usize,
-    /// What waits for one client at most: data in bytes and frames.
-    pub queue_bytes: usize,
-    pub queue_frames: usize,
-    pub keepalive: Duration,
-    /// A client that takes nothing for this long while something waits for it is let go.
-    pub write_timeout: Duration,
-    /// The same of other relays.
-    pub mesh_write_timeout: Duration,
-}
-
-impl Default for Engine {
-    fn default() -> Engine {
-        Engine {
-            own: Key([0; 32]),
-            workers: 1,
-            cpus: Vec::new(),
-            epoll: false,
-            buffers: 256,
-            clients: 1 << 20,
-            queue_bytes: 1 << 20,
-            queue_frames: 4096,
-            keepalive: Duration::from_secs(60),
-            write_timeout: Duration::from_secs(2),
-            mesh_write_timeout: Duration::from_secs(30),
-        }
-    }
-}
 
 /// Why an engine did not start.
 #[derive(Debug)]

@@ -11,7 +11,7 @@
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
-use super::registrar::Told;
+use super::messages::Told;
 
 /// Room that is kept for what comes next; a storm's is given back.
 const KEPT: usize = 4096;

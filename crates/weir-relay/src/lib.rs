@@ -22,6 +22,7 @@ use weir_core::relay::Key;
 use weir_core::relay::handshake::ClientInfo;
 use weir_io::tls::{Kernel, Session};
 
+mod backlog;
 pub mod certificates;
 mod counters;
 mod engine;
@@ -29,6 +30,7 @@ pub mod front;
 mod inbox;
 pub mod inherited;
 pub mod keyfile;
+mod messages;
 pub mod metrics;
 mod parcel;
 mod registrar;
@@ -37,9 +39,9 @@ pub mod settings;
 pub mod websocket;
 mod worker;
 
-pub use engine::{Engine, Relay, StartError};
+pub use engine::{Relay, StartError};
 pub use report::{Connection, Report, WorkerReport};
-pub use settings::Settings;
+pub use settings::{Engine, Rate, Rates, Settings};
 use websocket::Unframer;
 
 /// A connection that has said and proved who it is, ready for a worker.
@@ -105,20 +107,4 @@ impl fmt::Debug for Crypt {
             Crypt::Kernel(_) => "Kernel(…)",
         })
     }
-}
-
-/// What a connection is held to. `None` is no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rates {
-    /// From the client: told to it in `ServerInfo`; beyond it the relay stops reading for a while.
-    pub receive: Option<Rate>,
-    /// To the client: what is beyond waits in its queue, whose oldest data falls out when it is full.
-    pub send: Option<Rate>,
-}
-
-/// A token bucket of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    pub bytes_per_second: u64,
-    pub burst: u64,
 }

@@ -3,7 +3,6 @@
 //! Promises: names and labels never change; `weir_relay_balance_packets` is 0 unless packets get lost unaccounted.
 
 use std::fmt;
-use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -13,17 +12,15 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::WorkerReport;
-use super::front::Shared;
-use super::front::counters::End;
 use super::report::Report;
 
 /// What the text is, in HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The text of one scrape.
-pub fn text(shared: &Shared) -> String {
+pub fn text(front: FrontCounters, report: Report) -> String {
     let mut registry = Registry::with_prefix("weir_relay");
-    registry.register_collector(Box::new(Scrape { front: Told::of(shared), report: shared.relay.report() }));
+    registry.register_collector(Box::new(Scrape { front, report }));
     let mut out = String::new();
     match encode(&mut out, &registry) {
         Ok(()) => out,
@@ -32,57 +29,22 @@ pub fn text(shared: &Shared) -> String {
     }
 }
 
-/// The front's counters at one moment.
+/// The front's counters at one moment: names, help and labels beside each.
 #[derive(Debug)]
-struct Told {
-    counters: Vec<(&'static str, &'static str, u64)>,
-    ended: Vec<(&'static str, u64)>,
-    tls: Vec<(&'static str, u64)>,
-    records: Vec<(&'static str, u64)>,
-    verifier: Vec<(&'static str, u64)>,
-    underway: i64,
-    sources: i64,
-    client_sources: i64,
-}
-
-impl Told {
-    fn of(shared: &Shared) -> Told {
-        let c = &shared.counters;
-        Told {
-            counters: vec![
-                ("accepts", "Connections accepted", c.accepted.load(Relaxed)),
-                ("accept_failures", "Times no connection could be taken", c.accept_failed.load(Relaxed)),
-                ("clients", "Connections handed to the workers", c.clients.load(Relaxed)),
-                ("websocket_clients", "Of these, by WebSocket", c.websockets.load(Relaxed)),
-                ("fast_starts", "Of these, without a 101", c.fast_starts.load(Relaxed)),
-                ("known_keys", "Keys proved that had been proved before", c.acquainted.load(Relaxed)),
-                ("mesh_clients", "Of these, with the mesh key", c.meshed.load(Relaxed)),
-                ("http_requests", "Requests read", c.requests.load(Relaxed)),
-                ("stun_answers", "STUN requests answered", c.stun_answered.load(Relaxed)),
-                ("stun_ignored", "Datagrams that were no such request", c.stun_ignored.load(Relaxed)),
-            ],
-            ended: End::ALL.iter().map(|e| (e.name(), c.ended(*e))).collect(),
-            tls: vec![
-                ("none", c.plain.load(Relaxed)),
-                ("1.2", c.tls12.load(Relaxed)),
-                ("1.3", c.tls13.load(Relaxed)),
-            ],
-            records: vec![("user", c.tls_user.load(Relaxed)), ("kernel", c.tls_kernel.load(Relaxed))],
-            verifier: vec![
-                ("allowed", c.verified.load(Relaxed)),
-                ("denied", c.denied.load(Relaxed)),
-                ("unanswered", c.unanswered.load(Relaxed)),
-            ],
-            underway: shared.limiter.underway() as i64,
-            sources: shared.limiter.sources() as i64,
-            client_sources: shared.limiter.client_sources() as i64,
-        }
-    }
+pub struct FrontCounters {
+    pub counters: Vec<(&'static str, &'static str, u64)>,
+    pub ended: Vec<(&'static str, u64)>,
+    pub tls: Vec<(&'static str, u64)>,
+    pub records: Vec<(&'static str, u64)>,
+    pub verifier: Vec<(&'static str, u64)>,
+    pub underway: i64,
+    pub sources: i64,
+    pub client_sources: i64,
 }
 
 #[derive(Debug)]
 struct Scrape {
-    front: Told,
+    front: FrontCounters,
     report: Report,
 }
 

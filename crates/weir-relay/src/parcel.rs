@@ -16,8 +16,8 @@ use weir_core::relay::{Place, Reason};
 use weir_core::time::Nanos;
 use weir_io::wake::Waker;
 
+use super::backlog::{Spares, data_of, first_frame};
 use super::counters::Tally;
-use super::worker::backlog::{Spares, data_of, first_frame};
 
 /// Parcels in one ring: at 64 KiB each 16 MiB, when a worker does not keep up at all.
 pub const RING: usize = 256;

@@ -11,8 +11,6 @@ use weir_core::relay::frame::Key;
 use weir_core::relay::handshake::Secret;
 use zeroize::Zeroizing;
 
-use super::{Engine, Rates};
-
 /// A relay, whole.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -77,6 +75,64 @@ pub struct Front {
     pub bootstrap_dns: Vec<String>,
     /// Who may see `/debug/`; nobody by default.
     pub debug: Vec<Source>,
+}
+
+/// How an engine is built. What is not said is [`Engine::default`].
+#[derive(Clone, Debug)]
+pub struct Engine {
+    /// This relay's public key.
+    pub own: Key,
+    pub workers: usize,
+    /// The CPU of each worker; empty leaves them to the kernel.
+    pub cpus: Vec<u32>,
+    /// Do not use io_uring.
+    pub epoll: bool,
+    /// Receive buffers of a worker, 64 KiB each.
+    pub buffers: u16,
+    /// Connected at once, over all workers.
+    pub clients: usize,
+    /// What waits for one client at most: data in bytes and frames.
+    pub queue_bytes: usize,
+    pub queue_frames: usize,
+    pub keepalive: Duration,
+    /// A client that takes nothing for this long while something waits for it is let go.
+    pub write_timeout: Duration,
+    /// The same of other relays.
+    pub mesh_write_timeout: Duration,
+}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        Engine {
+            own: Key([0; 32]),
+            workers: 1,
+            cpus: Vec::new(),
+            epoll: false,
+            buffers: 256,
+            clients: 1 << 20,
+            queue_bytes: 1 << 20,
+            queue_frames: 4096,
+            keepalive: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(2),
+            mesh_write_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What a connection is held to. `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// From the client: told to it in `ServerInfo`; beyond it the relay stops reading for a while.
+    pub receive: Option<Rate>,
+    /// To the client: what is beyond waits in its queue, whose oldest data falls out when it is full.
+    pub send: Option<Rate>,
+}
+
+/// A token bucket of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    pub bytes_per_second: u64,
+    pub burst: u64,
 }
 
 /// Where certificates come from.

@@ -18,20 +18,20 @@ use weir_core::relay::{ConnId, Place, Reason};
 use weir_core::time::{MILLISECOND, Nanos, SECOND};
 use weir_io::stream::{Event, Streams};
 
-use self::backlog::Spares;
 use self::client::{Client, Gate, Load, Who};
 use self::routes::{KeyHash, Routes};
 use self::sort::Sorted;
 use self::timers::{Due, Timers};
 use self::wrap::{Tls, Wrap};
+use super::backlog::{self, Spares};
 use super::counters::{End, Shown, Tally};
 use super::inbox::Inbox;
+use super::messages::{Mail, Told};
 use super::parcel::{Desk, Outgoing, Parcel};
-use super::registrar::{Mail, Told};
 use super::report::Connection;
-use super::{Crypt, Engine, Newcomer, Role};
+use super::settings::Engine;
+use super::{Crypt, Newcomer, Role};
 
-pub mod backlog;
 mod client;
 mod inbound;
 mod outbound;

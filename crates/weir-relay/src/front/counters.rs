@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::Shared;
+use crate::metrics::{self, FrontCounters};
+
 /// Why a connection ended before it was a client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -100,6 +103,46 @@ impl Counters {
 
     pub fn ended(&self, end: End) -> u64 {
         self.ended[end as usize].load(Relaxed)
+    }
+}
+
+impl Shared {
+    /// The text of one scrape of `/metrics`.
+    pub fn metrics(&self) -> String {
+        metrics::text(self.front_counters(), self.relay.report())
+    }
+
+    fn front_counters(&self) -> FrontCounters {
+        let c = &self.counters;
+        FrontCounters {
+            counters: vec![
+                ("accepts", "Connections accepted", c.accepted.load(Relaxed)),
+                ("accept_failures", "Times no connection could be taken", c.accept_failed.load(Relaxed)),
+                ("clients", "Connections handed to the workers", c.clients.load(Relaxed)),
+                ("websocket_clients", "Of these, by WebSocket", c.websockets.load(Relaxed)),
+                ("fast_starts", "Of these, without a 101", c.fast_starts.load(Relaxed)),
+                ("known_keys", "Keys proved that had been proved before", c.acquainted.load(Relaxed)),
+                ("mesh_clients", "Of these, with the mesh key", c.meshed.load(Relaxed)),
+                ("http_requests", "Requests read", c.requests.load(Relaxed)),
+                ("stun_answers", "STUN requests answered", c.stun_answered.load(Relaxed)),
+                ("stun_ignored", "Datagrams that were no such request", c.stun_ignored.load(Relaxed)),
+            ],
+            ended: End::ALL.iter().map(|e| (e.name(), c.ended(*e))).collect(),
+            tls: vec![
+                ("none", c.plain.load(Relaxed)),
+                ("1.2", c.tls12.load(Relaxed)),
+                ("1.3", c.tls13.load(Relaxed)),
+            ],
+            records: vec![("user", c.tls_user.load(Relaxed)), ("kernel", c.tls_kernel.load(Relaxed))],
+            verifier: vec![
+                ("allowed", c.verified.load(Relaxed)),
+                ("denied", c.denied.load(Relaxed)),
+                ("unanswered", c.unanswered.load(Relaxed)),
+            ],
+            underway: self.limiter.underway() as i64,
+            sources: self.limiter.sources() as i64,
+            client_sources: self.limiter.client_sources() as i64,
+        }
     }
 }
 

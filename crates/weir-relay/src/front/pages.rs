@@ -103,7 +103,7 @@ fn bootstrap_dns(shared: &Shared, live: &Live, head: &Head) -> Answer {
 
 fn debug(shared: &Shared, path: &str) -> Answer {
     match path {
-        "/debug/varz" => Answer::new(200, metrics::CONTENT_TYPE, metrics::text(shared)),
+        "/debug/varz" => Answer::new(200, metrics::CONTENT_TYPE, shared.metrics()),
         _ => Answer::text(200, "/debug/varz   counters, as /metrics has them\n"),
     }
 }

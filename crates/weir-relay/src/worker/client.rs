@@ -14,9 +14,9 @@ use weir_core::relay::{ConnId, Frame, Key};
 use weir_core::time::{Nanos, SECOND};
 use weir_io::stream::{Buffer, Part, StreamId};
 
-use super::backlog::Backlog;
 use super::routes::{KeyHash, KeySet, Last};
 use super::wrap::Wrap;
+use crate::backlog::Backlog;
 use crate::{Held, Rate, Rates, Role};
 
 /// Control frames that wait for one client: the list of 1,000,000 peers a watcher asks for is 64 MB.

@@ -11,13 +11,13 @@ use weir_core::relay::{Key, Reason};
 use weir_io::stream::{Buffer, Part};
 use weir_io::tls::News;
 
-use super::backlog::data_of;
 use super::client::CONTROL_BUSY;
 use super::sort::{Act, Around, Run, Sorted, Target, sort};
 use super::timers::Due;
 use super::{Worker, client_of};
+use crate::backlog::data_of;
 use crate::counters::{End, Tally};
-use crate::registrar::Told;
+use crate::messages::Told;
 use crate::websocket::Ended;
 
 impl Worker {

@@ -16,11 +16,11 @@ use weir_core::relay::{Class, Reason};
 use weir_io::stream::{MOST_PARTS, Part};
 use weir_io::tls::Kernel;
 
-use super::backlog::{Backlog, data_of, first_frame};
 use super::client::{Cargo, Client, Flight, Gate, Load, OPAQUE_MOST, REACH_LEAST, REACH_MOST};
 use super::timers::Due;
 use super::wrap::{self, Tls};
 use super::{Worker, client_of};
+use crate::backlog::{Backlog, Spares, data_of, first_frame};
 use crate::counters::{End, Tally};
 use crate::websocket;
 
@@ -431,7 +431,7 @@ fn keep_rest(client: &mut Client, parts: &[Part], sent: usize) {
     client.residue = rest;
 }
 
-pub(super) fn recycle(part: Part, spares: &mut super::backlog::Spares) {
+pub(super) fn recycle(part: Part, spares: &mut Spares) {
     if let Part::Owned(bytes) = part {
         spares.give(bytes);
     }

@@ -14,7 +14,7 @@ use weir_io::stream::{Buffer, CAPACITY, Part, Streams};
 use weir_io::tls::record::PLAIN_LIMIT;
 use weir_io::tls::{Kernel, Session, TlsError};
 
-use super::backlog::Spares;
+use crate::backlog::Spares;
 use crate::counters::End;
 use crate::websocket::Unframer;
 

@@ -298,7 +298,7 @@ impl Running {
             What::Relay => Answer::json(200, &told::Relay::of(&self.front.shared, &self.relay)),
             What::Peers => Answer::json(200, &told::peers(&self.relay)),
             What::Metrics => {
-                Answer { status: 200, kind: metrics::CONTENT_TYPE, body: metrics::text(&self.front.shared) }
+                Answer { status: 200, kind: metrics::CONTENT_TYPE, body: self.front.shared.metrics() }
             }
             What::Reload => self.reload(),
             What::Apply { file, folder, text, dry_run } => self.apply(&file, folder, text, dry_run),
