@@ -13,7 +13,7 @@ fn main() {
         println!("cargo:rustc-env=WEIR_BUILD_{key}={}", env::var(key).unwrap_or_default());
     }
     println!("cargo:rustc-env=WEIR_BUILD_COMMIT={}", commit());
-    for source in ["src", "../weir-core/src", "../weir-io/src", "build.rs"] {
+    for source in ["src", "../weir-core/src", "../weir-io/src", "../weir-stats/src", "build.rs"] {
         println!("cargo:rerun-if-changed={source}");
     }
     if let Some(head) = output("git", &["rev-parse", "--git-path", "logs/HEAD"]) {

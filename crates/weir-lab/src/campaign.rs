@@ -25,15 +25,15 @@ use crate::bed::bed;
 use crate::bed::ssh::SshBed;
 use crate::experiment::Experiment;
 use crate::manifest::{self, Build, Machine, Manifest, Repeated};
+use crate::method;
 use crate::model::{Bed, Configuration, LabError, Sample, Topology};
 use crate::progress::{Progress, Whole};
 use crate::report;
 use crate::result::Results;
-use crate::schedule::{Slot, grouped, schedule};
-use crate::search::method;
 use crate::store::{self, Run, Store};
 pub use difference::{builds, machines, other_machines};
 pub use resume::{Resume, resume};
+use weir_stats::schedule::{Slot, grouped, schedule};
 
 /// After so many failures in a row a configuration is not tried again.
 const FAILURES_IN_A_ROW: usize = 3;

@@ -26,15 +26,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::method::Method;
 use crate::model::{Configuration, LabError, Subject};
-use crate::search::method::Method;
-use crate::stats::Analysis;
 use answer::Said;
 pub use expand::{frame_label, kebab};
 pub use file::Axis;
 use hosts::{Commands, Hosts};
 pub use metric::Metric;
 pub use slices::Slicing;
+use weir_stats::Analysis;
 
 /// Everything an experiment is, after expansion. Written into the manifest, so that a report can be
 /// derived without the file.

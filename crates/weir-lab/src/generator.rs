@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use weir_core::time::Nanos;
 
-use crate::model::Rate;
+use weir_stats::search::Rate;
 
 /// Packets offered at once when paced, at most. 32 at 1 Mpps is 32 µs: an eighth of a veth's ring of 256.
 pub const BURST: u64 = 32;

@@ -19,8 +19,8 @@ pub use relay::Relay;
 pub use slices::Slice;
 
 use crate::manifest::Machine;
-use crate::search::TrialRecord;
-use crate::search::goal::GoalResult;
+use weir_stats::search::goal::GoalResult;
+use weir_stats::search::{LossLedger, Rate, Refusal, TrialRecord};
 
 /// One thing compared: a subject on a topology under a workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -110,16 +110,6 @@ pub enum FrameSize {
     Imix,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Rate {
-    FlatOut,
-    /// Packets a second, paced without bursts.
-    Pps(u64),
-    /// This many packets, back to back, as fast as the source can; the window does not matter.
-    Burst(u32),
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// CPUs of the subject's workers; empty means the default (one per physical core not used by
@@ -169,39 +159,6 @@ pub struct Sample {
     /// Of a run in slices, each of them, round by round; the fields above are their sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<Slice>,
-}
-
-/// Where packets went: intended → offered → sent → each drop counter → delivered.
-///
-/// `sent = delivered + Σ drops + unaccounted`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LossLedger {
-    /// What the rate asked for (equal to offered when flat out).
-    pub intended: u64,
-    /// What the generator built and tried to send.
-    pub offered: u64,
-    /// What its kernel took.
-    pub sent: u64,
-    /// By counter, named `where.reason` (`weir.no_route`, `dut-in.rx_dropped`).
-    pub drops: BTreeMap<String, u64>,
-    pub delivered: u64,
-}
-
-impl LossLedger {
-    /// Packets no counter explains: sent − delivered − Σ drops.
-    pub fn unaccounted(&self) -> i64 {
-        self.sent as i64 - self.delivered as i64 - self.drops.values().sum::<u64>() as i64
-    }
-
-    pub fn add(&mut self, more: &LossLedger) {
-        self.intended += more.intended;
-        self.offered += more.offered;
-        self.sent += more.sent;
-        self.delivered += more.delivered;
-        for (counter, n) in &more.drops {
-            *self.drops.entry(counter.clone()).or_default() += n;
-        }
-    }
 }
 
 /// A place where configurations run. Setting up and tearing down is not measured.
@@ -268,3 +225,9 @@ impl std::fmt::Display for LabError {
 }
 
 impl std::error::Error for LabError {}
+
+impl From<Refusal> for LabError {
+    fn from(refusal: Refusal) -> LabError {
+        LabError(refusal.to_string())
+    }
+}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::schedule::Slot;
+use weir_stats::schedule::Slot;
 
 /// Campaigns one after another, and where one of them stands. Lengths are what files promise, without setting up.
 #[derive(Clone, Debug)]

@@ -152,8 +152,9 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Family, FrameSize, Rate, Workload};
+    use crate::model::{Family, FrameSize, Workload};
     use crate::workload::{Link, Traffic};
+    use weir_stats::search::Rate;
 
     const RUN: u16 = 3;
 

@@ -28,9 +28,9 @@ use weir_io::lock;
 use crate::experiment::Metric;
 use crate::model::LabError;
 use crate::result::{self, Outcome, Results};
-use crate::stats::ministat::{self, Set, Style};
-use crate::stats::{Comparison, Summary, Verdict};
 use crate::store::{read_runs, rebuild_plain_files, write_whole};
+use weir_stats::ministat::{self, Set, Style};
+use weir_stats::{Comparison, Summary, Verdict};
 
 /// Derives and writes `result.json`, `runs.csv`, `trials.csv` (of searches), `comparisons.csv`, `report.md` and `report.html`.
 pub fn write(dir: &Path) -> Result<Results, LabError> {
@@ -159,7 +159,7 @@ pub fn ministat_blocks(results: &Results) -> Vec<String> {
             .collect();
         for few in others.chunks(ministat::MAX_SETS - 1) {
             let sets: Vec<Set> = std::iter::once(reference).chain(few.iter().copied()).map(set).collect();
-            blocks.push(ministat::block(&sets, Style::default()).unwrap_or_else(|e| e + "\n"));
+            blocks.push(ministat::block(&sets, Style::default()).unwrap_or_else(|e| format!("{e}\n")));
         }
     }
     blocks

@@ -7,7 +7,10 @@ mod answer;
 pub mod answers;
 pub mod cliffs;
 mod doubts;
+pub mod search_doubt;
 pub mod searched;
+pub mod verify;
+pub mod warnings;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,16 +20,17 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::metric::loss_percent;
 use crate::experiment::{Experiment, Metric};
 use crate::manifest::{self, Manifest};
-use crate::model::{Configuration, LabError, LossLedger, Sample};
+use crate::model::{Configuration, LabError, Sample};
 use crate::profile::profiled::{self, Profiled};
-use crate::stats::compare::{Pair, Rules, compare, mean_interval};
-use crate::stats::paired::Series;
-use crate::stats::warnings::Warning;
-use crate::stats::{Comparison, Summary};
+use crate::result::warnings::Warning;
 use crate::store::{self, Run, read::Runs};
 use answers::Answered;
 use cliffs::Sought;
 use searched::Searched;
+use weir_stats::compare::{Pair, Rules, compare, mean_interval};
+use weir_stats::paired::Series;
+use weir_stats::search::LossLedger;
+use weir_stats::{Comparison, Summary};
 
 /// Of `result.json`: raised when a field changes its meaning or goes away.
 pub const FORMAT: u32 = 2;

@@ -234,8 +234,8 @@ pub(crate) fn splitmix(state: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Rate;
     use std::collections::{BTreeMap, HashSet};
+    use weir_stats::search::Rate;
 
     const LINK: Link = Link { source: [2, 0, 0, 0, 0, 1], destination: [2, 0, 0, 0, 0, 2] };
 

@@ -14,8 +14,8 @@ use serde_json::Value;
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::manifest::{self, Build, Machine, Manifest};
 use weir_lab::model::Sample;
-use weir_lab::stats::random::Random;
 use weir_lab::store::{self, Run, Store};
+use weir_stats::random::Random;
 
 fn document(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout)

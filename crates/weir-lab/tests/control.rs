@@ -9,9 +9,9 @@ use std::fs;
 use folder::Folder;
 use weir_lab::campaign::{self, Plan};
 use weir_lab::experiment::{Changes, Experiment};
+use weir_lab::result::warnings::Warning;
 use weir_lab::result::{Results, derive};
-use weir_lab::stats::Verdict;
-use weir_lab::stats::warnings::Warning;
+use weir_stats::Verdict;
 
 const BODY: &str = "\
 title = \"Control\"

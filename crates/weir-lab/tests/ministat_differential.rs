@@ -17,9 +17,9 @@ use std::process::{Command, Output, Stdio};
 
 use folder::Folder;
 use program::text;
-use weir_lab::stats::ministat::read::{Columns, figures};
-use weir_lab::stats::ministat::{Confidence, Dialect, Parts, Set, Style, WIDTH, block};
-use weir_lab::stats::random::Random;
+use weir_stats::ministat::read::{Columns, figures};
+use weir_stats::ministat::{Confidence, Dialect, Parts, Set, Style, WIDTH, block};
+use weir_stats::random::Random;
 
 /// Compared in this process, some 2 ms each; [`COMMANDS`] of them through our program as well.
 const CASES: u64 = 2000;
@@ -168,7 +168,7 @@ impl Case {
                 Ok(Set::new(name, &figures.map_err(|bad| format!("line {}: {:?}", bad.line, bad.got))?))
             })
             .collect();
-        block(&sets?, self.style)
+        block(&sets?, self.style).map_err(|e| e.to_string())
     }
 }
 

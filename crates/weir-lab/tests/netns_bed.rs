@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use configuration::configuration;
 use weir_lab::bed::bed;
-use weir_lab::model::{Configuration, Family, Rate, Sample, Subject, Topology, Trial};
+use weir_lab::model::{Configuration, Family, Sample, Subject, Topology, Trial};
+use weir_stats::search::Rate;
 
 const WARM_UP: Duration = Duration::from_millis(50);
 const WINDOW: Duration = Duration::from_millis(200);

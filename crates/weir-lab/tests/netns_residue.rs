@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use weir_lab::bed::bed;
 use weir_lab::bed::netns::residue;
-use weir_lab::model::{
-    Configuration, Family, FrameSize, Placement, Rate, Subject, Topology, Trial, Workload,
-};
+use weir_lab::model::{Configuration, Family, FrameSize, Placement, Subject, Topology, Trial, Workload};
+use weir_stats::search::Rate;
 
 /// Set for the process that plays the lab to be killed: the subject it holds.
 const VICTIM: &str = "WEIR_LAB_TEST_VICTIM";

@@ -19,9 +19,10 @@ use configuration::configuration;
 use folder::Folder;
 use program::{lab, text};
 use weir_lab::bed::bed;
-use weir_lab::model::{Configuration, Family, Rate, Sample, Subject, Topology, Trial};
+use weir_lab::model::{Configuration, Family, Sample, Subject, Topology, Trial};
 use weir_lab::result::Results;
 use weir_lab::subject::peer;
+use weir_stats::search::Rate;
 
 const FAMILIES: [Family; 2] = [Family::Inet, Family::Inet6];
 const DPDK: [Subject; 2] = [Subject::DpdkTestpmd, Subject::DpdkL3fwd];

@@ -6,9 +6,10 @@ mod folder;
 use folder::Folder;
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::manifest::{self, Build, Machine, Manifest};
-use weir_lab::model::{LossLedger, Sample};
+use weir_lab::model::Sample;
 use weir_lab::report;
 use weir_lab::store::{self, Run};
+use weir_stats::search::LossLedger;
 
 /// The page of a campaign in which each configuration had these rates, block by block.
 fn page(name: &str, title: &str, rates: &[(&str, &[f64])]) -> String {

@@ -219,7 +219,7 @@ fn a_configuration_that_waits_for_its_slice_takes_no_processor_time() {
     let mut ready: Vec<Box<dyn Prepared>> = all.map(|c| bed.prepare(c).expect("ready")).collect();
     let (warm_up, window) = (Duration::from_millis(1), Duration::from_millis(3));
     for prepared in &mut ready {
-        let slice = Trial { rate: weir_lab::model::Rate::FlatOut, warm_up, window, seed: 1 };
+        let slice = Trial { rate: weir_stats::search::Rate::FlatOut, warm_up, window, seed: 1 };
         assert!(prepared.slice(&slice).expect("a slice").ledger.delivered > 0);
     }
     let asleep = |used: &BTreeMap<String, (String, String)>| used.values().all(|(state, _)| state == "S");

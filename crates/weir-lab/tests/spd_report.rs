@@ -6,9 +6,10 @@ mod folder;
 use folder::Folder;
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::manifest::{self, Build, Machine, Manifest};
-use weir_lab::model::{LossLedger, Sample};
+use weir_lab::model::Sample;
 use weir_lab::report;
 use weir_lab::store::{self, Run};
+use weir_stats::search::LossLedger;
 
 const LAB: &str = "title = \"t\"\nquestion = \"q\"\nruns = 2\nwarm_up = \"1ms\"\nwindow = \"1ms\"\naxis = \"match\"\n\
     pairs = [[\"cache-2\", \"cache-1000\"], [\"linear-1\", \"cache-1\"]]\n[defaults]\nframe = 94\n\

@@ -13,10 +13,11 @@ use std::process::{Command, Stdio};
 use folder::Folder as Tree;
 use program::lab;
 use proptest::prelude::*;
-use weir_lab::stats::ministat::{Confidence, Dialect, Parts, Set, Style, block};
-use weir_lab::verify::claims::Doubt;
-use weir_lab::verify::show::Counts;
-use weir_lab::verify::{Block, Class, Verified, verify};
+use weir_lab::result::verify::Campaigns;
+use weir_stats::ministat::{Confidence, Dialect, Parts, Set, Style, block};
+use weir_stats::verify::claims::Doubt;
+use weir_stats::verify::show::Counts;
+use weir_stats::verify::{Block, Class, Verified, verify};
 
 const OLD: [f64; 5] = [3_771_105.0, 3_820_007.5, 3_799_450.0, 3_806_112.0, 3_788_901.0];
 const NEW: [f64; 5] = [4_010_233.0, 3_990_871.5, 4_052_118.0, 4_031_744.0, 4_007_302.0];
@@ -39,7 +40,7 @@ impl Tree {
     }
 
     fn verify(&self) -> Verified {
-        verify(&self.0, EFFECT).expect("a folder")
+        verify(&self.0, EFFECT, &Campaigns).expect("a folder")
     }
 
     fn class(&self) -> Class {
@@ -313,7 +314,7 @@ fn no_difference_is_flagged_when_the_effect_of_interest_would_have_been_missed()
         flags.len() == 1 && flags[0].contains("5 % takes ") && flags[0].contains("runs a set"),
         "{flags:?}"
     );
-    let patient = verify(&tree.0, 50.0).expect("a folder");
+    let patient = verify(&tree.0, 50.0, &Campaigns).expect("a folder");
     assert_eq!(patient.flags, []);
 }
 
@@ -369,7 +370,7 @@ fn hostile_trees_are_read_to_their_end() {
 
 #[test]
 fn a_path_that_is_not_there_is_refused_with_the_remedy() {
-    let error = verify(Path::new("no/such/folder"), EFFECT).err().expect("nothing there");
+    let error = verify(Path::new("no/such/folder"), EFFECT, &Campaigns).err().expect("nothing there");
     assert!(error.to_string().contains("name a README or a folder"), "{error}");
 }
 
@@ -417,7 +418,7 @@ fn results_of_a_campaign_are_derived_again_and_an_edited_one_is_named() {
         .expect("stderr is open");
         return;
     };
-    let verified = verify(&campaign, EFFECT).expect("a folder");
+    let verified = verify(&campaign, EFFECT, &Campaigns).expect("a folder");
     assert_eq!(verified.counts().differs, 0, "{}", verified.text(true));
     assert!(verified.counts().reproduced > 1, "{}", verified.text(true));
     let mut tree = Tree::new("campaign");
@@ -446,7 +447,7 @@ fn published_blocks_come_out_of_the_raw_data_beside_them() {
             .expect("stderr is open");
         return;
     }
-    let verified = verify(&corpus, EFFECT).expect("a folder");
+    let verified = verify(&corpus, EFFECT, &Campaigns).expect("a folder");
     let c = verified.counts();
     writeln!(std::io::stderr(), "{c:?}").expect("stderr is open");
     let (out, with_data) = (c.reproduced + c.whitespace, c.blocks - c.no_data);

@@ -11,10 +11,10 @@ use serde::Serialize;
 use super::{Campaign, Label, differences};
 use crate::experiment::Metric;
 use crate::model::Configuration;
-use crate::stats::Summary;
-use crate::stats::bootstrap::{Ratio, ratio_of_means};
-use crate::stats::changepoint::{LEAST, Settings, e_divisive};
-use crate::stats::holm;
+use weir_stats::Summary;
+use weir_stats::bootstrap::{Ratio, ratio_of_means};
+use weir_stats::changepoint::{LEAST, Settings, e_divisive};
+use weir_stats::holm;
 
 /// Of `--json`.
 pub const FORMAT: u32 = 1;

@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::{Campaign, Label, differences};
 use crate::experiment::Metric;
 use crate::model::{LabError, Subject};
-use crate::stats::compare::{Analysis, Pair, Rules, compare};
-use crate::stats::paired::Series;
-use crate::stats::{Comparison, Summary, Verdict};
+use weir_stats::compare::{Analysis, Pair, Rules, compare};
+use weir_stats::paired::Series;
+use weir_stats::{Comparison, Summary, Verdict};
 
 /// Of `--json`.
 pub const FORMAT: u32 = 1;
@@ -61,7 +61,7 @@ pub struct Row {
 impl Row {
     /// A difference proven, and not one smaller than anybody asked about.
     pub fn matters(&self) -> bool {
-        let alpha = crate::stats::compare::ALPHA;
+        let alpha = weir_stats::compare::ALPHA;
         self.comparison.verdict == Verdict::Different
             && self.comparison.p_equivalence_holm.is_none_or(|e| e > alpha)
     }

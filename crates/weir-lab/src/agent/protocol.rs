@@ -10,7 +10,8 @@ use weir_core::time::Nanos;
 use super::hold::Holder;
 use crate::experiment::hosts::Commands;
 use crate::manifest::Machine;
-use crate::model::{Configuration, Rate};
+use crate::model::Configuration;
+use weir_stats::search::Rate;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", content = "with", rename_all = "kebab-case")]

@@ -22,11 +22,10 @@ use super::netns::namespace::Namespace;
 use super::netns::place::{self, Cpus};
 use super::netns::residue;
 use super::netns::wire::{self, Port};
-use crate::model::{
-    Bed, Configuration, Family, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject, Trial,
-};
+use crate::model::{Bed, Configuration, Family, LabError, Prepared, Sample, Scope, Subject, Trial};
 use crate::subject::gateway::{Gateway, Pair, Side};
 use crate::subject::{strongswan, vpp, weir};
+use weir_stats::search::{LossLedger, Rate};
 
 /// At both ends: what any tunnel here adds still fits into 1,500 bytes.
 pub const MTU: u16 = 1400;

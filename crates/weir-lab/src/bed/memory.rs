@@ -40,14 +40,14 @@ use weir_io::cpu::{SYSFS, Topology as Machine};
 
 use crate::model::ipsec::{Direction, Mode};
 use crate::model::{
-    Bed, Configuration, Family, LabError, LossLedger, Prepared, Protection, Rate, Sample, Scope, Subject,
-    Trial,
+    Bed, Configuration, Family, LabError, Prepared, Protection, Sample, Scope, Subject, Trial,
 };
 use alone::Alone;
 use churn::Churn;
 use protected::Checked;
 use standing::Standing;
 use traffic::Templates;
+use weir_stats::search::{LossLedger, Rate};
 use worker::{Counts, Load};
 
 /// Keeps tables of earlier runs: a full one takes seconds to build and is never changed.

@@ -31,7 +31,7 @@ use wire::Port;
 use crate::generator::packet::PacketTransmitter;
 use crate::generator::xdp::XdpTransmitter;
 use crate::generator::{Plan, Transmitter};
-use crate::model::{Bed, Configuration, LabError, Prepared, Rate, Sample, Scope, Subject, Trial};
+use crate::model::{Bed, Configuration, LabError, Prepared, Sample, Scope, Subject, Trial};
 use crate::receiver::Collector;
 use crate::receiver::packet::PacketCollector;
 use crate::receiver::xdp::XdpCollector;
@@ -40,6 +40,7 @@ use crate::subject::vpp::Vpp;
 use crate::subject::weir::Weir;
 use crate::subject::{Running, Site, l3fwd, testpmd};
 use crate::workload::{Link, Traffic};
+use weir_stats::search::Rate;
 
 #[derive(Debug, Default)]
 pub struct NetnsBed {

@@ -32,14 +32,14 @@ use crate::generator::derp::visits;
 use crate::generator::derp::wire::LOST_FRAMES;
 use crate::model::relay::{Load, Relay, Tls};
 use crate::model::{
-    Bed, Configuration, Family, FrameSize, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject,
-    Trial,
+    Bed, Configuration, Family, FrameSize, LabError, Prepared, Sample, Scope, Subject, Trial,
 };
 use crate::subject::derper::{self, Derper};
 use crate::subject::hyper_derp::{self, HyperDerp};
 use crate::subject::peer;
 use crate::subject::relay::{self, ADDRESS, Relaying, Stand};
 use crate::subject::weir;
+use weir_stats::search::{LossLedger, Rate};
 
 mod reading;
 mod simulated;

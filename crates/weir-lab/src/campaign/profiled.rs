@@ -20,8 +20,8 @@ use crate::profile::session::{FREQUENCY_HZ, Focus, Session, target};
 use crate::profile::{Profile, folded};
 use crate::progress::Progress;
 use crate::report;
-use crate::schedule::{Slot, schedule};
 use crate::store::Store;
+use weir_stats::schedule::{Slot, schedule};
 
 /// Apart from the seeds of the measured runs, so that their order does not repeat.
 const SEED_PART: u64 = 0x70_726f_6669_6c65;

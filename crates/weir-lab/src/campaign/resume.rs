@@ -17,8 +17,8 @@ use crate::experiment::Experiment;
 use crate::manifest::{self, Build, Machine, Manifest, Session};
 use crate::model::{Configuration, LabError};
 use crate::report;
-use crate::schedule::Slot;
 use crate::store::{Evidence, Store, read_runs, rebuild_plain_files};
+use weir_stats::schedule::Slot;
 
 /// Which campaign to take up, and how.
 pub struct Resume<'a> {

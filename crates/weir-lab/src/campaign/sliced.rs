@@ -16,8 +16,8 @@ use crate::experiment::{Experiment, Slicing};
 use crate::manifest;
 use crate::model::{Configuration, LabError, Prepared, Sample, Topology, Trial, slices};
 use crate::progress::Progress;
-use crate::schedule::{Slot, rounds};
 use crate::store::Store;
+use weir_stats::schedule::{Slot, rounds};
 
 pub fn measure(
     plan: &Plan<'_>,

@@ -12,8 +12,8 @@ use crate::across::versus::{Other, Row, Versus, versus};
 use crate::model::LabError;
 use crate::progress::human;
 use crate::report::{figure, p, ratio, verdict};
-use crate::stats::Verdict;
-use crate::stats::ministat::{self, Set, Style};
+use weir_stats::Verdict;
+use weir_stats::ministat::{self, Set, Style};
 
 const AFTER: &str = "\
 Examples:
@@ -175,7 +175,10 @@ fn blocks(campaigns: &[Campaign], versus: &Versus) -> String {
             })
             .collect();
         if sets.len() > 1 {
-            out += &format!("\n{}", ministat::block(&sets, Style::default()).unwrap_or_else(|e| e + "\n"));
+            out += &format!(
+                "\n{}",
+                ministat::block(&sets, Style::default()).unwrap_or_else(|e| format!("{e}\n"))
+            );
         }
     }
     out

@@ -11,8 +11,8 @@ use crate::across::find;
 use crate::across::history::{FORMAT, History as Trend, histories};
 use crate::model::LabError;
 use crate::report::trend;
-use crate::stats::changepoint::Settings;
 use crate::store::write_whole;
+use weir_stats::changepoint::Settings;
 
 const AFTER: &str = "\
 Examples:

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use crate::stats::ministat::read::{Columns, figures};
-use crate::stats::ministat::{Confidence, Dialect, MAX_SETS, Parts, Set, Style, WIDTH, block, too_many};
+use weir_stats::ministat::read::{Columns, figures};
+use weir_stats::ministat::{Confidence, Dialect, MAX_SETS, Parts, Set, Style, WIDTH, block};
 
 const AFTER: &str = "\
 Examples:
@@ -113,6 +113,12 @@ impl From<String> for Refusal {
     }
 }
 
+impl From<weir_stats::ministat::Refusal> for Refusal {
+    fn from(refusal: weir_stats::ministat::Refusal) -> Self {
+        refusal.to_string().into()
+    }
+}
+
 impl Ministat {
     pub fn go(&self) -> ExitCode {
         match self.print() {
@@ -137,7 +143,9 @@ impl Ministat {
         let read = |file: Option<&OsString>| set(file.map(OsString::as_os_str), &columns, style.dialect);
         let sets = match self.files.as_slice() {
             [] => vec![read(None)?],
-            files if files.len() > MAX_SETS => return Err(too_many(files.len()).into()),
+            files if files.len() > MAX_SETS => {
+                return Err(weir_stats::ministat::Refusal::Sets(files.len()).into());
+            }
             files => files.iter().map(|file| read(Some(file))).collect::<Result<_, _>>()?,
         };
         Ok(block(&sets, style)?)

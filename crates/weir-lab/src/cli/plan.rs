@@ -15,14 +15,14 @@ use crate::model::{LabError, Subject};
 use crate::progress::human;
 use crate::report::{digits, figure};
 use crate::result::derive;
-use crate::stats::compare::ALPHA;
-use crate::stats::ministat::read::{Columns, figures};
-use crate::stats::number::general;
-use crate::stats::paired::Series;
-use crate::stats::pilot::{Needed, Pilot, SURE, pilot};
-use crate::stats::power::{Goal, MOST_RUNS, detectable};
-use crate::stats::{Analysis, Summary};
 use crate::store::read_runs;
+use weir_stats::compare::ALPHA;
+use weir_stats::ministat::read::{Columns, figures};
+use weir_stats::number::general;
+use weir_stats::paired::Series;
+use weir_stats::pilot::{Needed, Pilot, SURE, pilot};
+use weir_stats::power::{Goal, MOST_RUNS, detectable};
+use weir_stats::{Analysis, Summary};
 
 const AFTER: &str = "\
 Examples:
@@ -160,9 +160,9 @@ impl Plan {
 
 /// What the pilot itself could find, unpaired and paired.
 fn seen(pilot: &Pilot, sets: &[Series<'_>], goal: Goal) -> (f64, Option<f64>) {
-    use crate::stats::power::Design::{Paired, Unpaired};
+    use weir_stats::power::Design::{Paired, Unpaired};
     let runs = sets.iter().map(|s| s.figures.len()).filter(|n| *n > 1).min().unwrap_or(2);
-    let of = |design: crate::stats::power::Design, sd: f64, runs: usize| {
+    let of = |design: weir_stats::power::Design, sd: f64, runs: usize| {
         let (standard_error, df) = design.precision(sd, runs);
         detectable(standard_error, df, goal)
     };

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::model::LabError;
-use crate::search::contest;
+use weir_stats::search::contest;
 
 const AFTER: &str = "\
 Examples:

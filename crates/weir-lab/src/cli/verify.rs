@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::model::LabError;
-use crate::verify::{Verified, verify};
+use crate::result::verify::Campaigns;
+use weir_stats::verify::{Verified, verify};
 
 const AFTER: &str = "\
 Examples:
@@ -48,7 +49,7 @@ impl Verify {
     pub fn go(self) -> Result<ExitCode, LabError> {
         let mut verified = Verified::default();
         for path in &self.paths {
-            verified.add(verify(path, self.effect)?);
+            verified.add(verify(path, self.effect, &Campaigns).map_err(|e| LabError(e.to_string()))?);
         }
         if self.json {
             super::print(&format!("{}\n", verified.json(self.details)));

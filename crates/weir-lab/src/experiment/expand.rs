@@ -18,10 +18,9 @@ use super::method::Written;
 use super::placement;
 use super::relay;
 use super::{Experiment, Metric, Planned};
-use crate::model::{
-    Configuration, Family, FrameSize, LabError, Placement, Rate, Subject, Topology, Workload,
-};
-use crate::search::method::Method;
+use crate::method::Method;
+use crate::model::{Configuration, Family, FrameSize, LabError, Placement, Subject, Topology, Workload};
+use weir_stats::search::Rate;
 
 /// Smoke values of a file without `[quick]`: long enough to pass every line of code.
 const QUICK_RUNS: usize = 3;

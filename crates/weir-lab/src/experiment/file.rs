@@ -19,10 +19,11 @@ use super::{metric, placement, text};
 use crate::model::ipsec::{CipherName, POLICIES_MAX};
 use crate::model::relay::WORKERS_MAX;
 use crate::model::spd::{CHURN_MAX, RuleSet};
-use crate::model::{Configuration, Family, FrameSize, LabError, Rate, Subject, Topology};
-use crate::search::sweep::Step;
-use crate::stats::Analysis;
+use crate::model::{Configuration, Family, FrameSize, LabError, Subject, Topology};
 use crate::workload::{MEMORY_FLOWS_MAX, address::ROUTES_MAX};
+use weir_stats::Analysis;
+use weir_stats::search::Rate;
+use weir_stats::search::sweep::Step;
 
 /// Blocks; beyond it a campaign at 5 s a run takes longer than a day.
 const RUNS_MAX: i64 = 10_000;

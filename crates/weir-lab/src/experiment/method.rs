@@ -15,9 +15,9 @@ use serde::Deserialize as DeriveDeserialize;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 
 use super::file::{Megabits, Millis, Percent, Repeats, Speed, StepRate};
-use crate::search::goal::Goal;
-use crate::search::method::{Bounds, Method};
-use crate::search::sweep::Step;
+use crate::method::{Bounds, Method};
+use weir_stats::search::goal::Goal;
+use weir_stats::search::sweep::Step;
 
 /// RFC 9971's example of a goal compliant with ETSI TST 009: a load may be tried twice, once of two may exceed.
 const SUM_WINDOWS: f64 = 2.0;

@@ -9,7 +9,8 @@ use serde::Deserialize;
 use super::expand::{Partial, chosen, kebab, over};
 use super::file::{Axis, Many, Shape, Workers};
 use crate::model::relay::{IDLE_MAX, Load, Relay, Tls};
-use crate::model::{Configuration, Rate, Subject, Topology};
+use crate::model::{Configuration, Subject, Topology};
+use weir_stats::search::Rate;
 
 /// Pairs of a run: two clients each.
 const PAIRS_MAX: u32 = IDLE_MAX / 2;

@@ -16,8 +16,9 @@
 use std::time::Duration;
 
 use super::Experiment;
-use crate::model::{Configuration, Rate, Topology};
-use crate::stats::Analysis;
+use crate::model::{Configuration, Topology};
+use weir_stats::Analysis;
+use weir_stats::search::Rate;
 
 /// What others leave in the caches is gone after 5,000 packets; the slowest cipher passes as many in some 10 ms,
 /// the pipeline in one.

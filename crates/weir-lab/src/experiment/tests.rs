@@ -1,9 +1,9 @@
 //! Files expand as described, and mistakes are refused with their place.
 
 use super::*;
+use crate::method::Bounds;
 use crate::model::FrameSize;
-use crate::search::method::Bounds;
-use crate::search::sweep::Step;
+use weir_stats::search::sweep::Step;
 
 const HEAD: &str = "title = \"t\"\nquestion = \"q?\"\nruns = 5\nwarm_up = \"100ms\"\nwindow = \"1s\"\n";
 

@@ -10,8 +10,8 @@ use weir_core::time::Nanos;
 use weir_io::xdp_gen::{self, Layout, Slot};
 
 use super::{Plan, Transmitted, Transmitter};
-use crate::model::Rate;
 use crate::workload::{Traffic, frame, mark};
+use weir_stats::search::Rate;
 
 pub struct XdpTransmitter {
     interface: u32,

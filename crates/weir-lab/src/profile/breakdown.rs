@@ -11,8 +11,8 @@ use super::import::Recording;
 use super::rules::{ELSEWHERE, IDLE, Rules};
 use super::{function, shortened};
 use crate::model::LabError;
-use crate::stats::compare::mean_interval;
-use crate::stats::summary::mean;
+use weir_stats::compare::mean_interval;
+use weir_stats::summary::mean;
 
 /// A function's or a category's part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -23,11 +23,11 @@ use super::folded::CLOCK;
 use super::import::Recording;
 use super::rules::Rules;
 use crate::model::LabError;
-use crate::stats::{compare::ALPHA, holm};
 use evidence::Estimate;
 pub use evidence::Evidence;
 pub use reconcile::Reconciliation;
 use tally::Tally;
+use weir_stats::{compare::ALPHA, holm};
 
 /// Recordings of one configuration, and what is known about its rate.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@ use super::{digits, figure, p};
 use crate::experiment::Axis;
 use crate::result::Results;
 use crate::result::cliffs::Sought;
-use crate::stats::cliff::Cliff;
+use weir_stats::cliff::Cliff;
 
 /// What the search for cliffs is, for readers.
 pub const METHOD: &str = "A cliff is a jump or bend that no smooth curve (a polynomial in the load) explains: the \

@@ -4,9 +4,9 @@
 //! takes the smallest of eight for a finding.
 
 use super::{p, ratio, verdict};
-use crate::stats::compare::{ALPHA, Analysis, Comparison, Verdict};
-use crate::stats::number::general;
-use crate::stats::paired::{Paired, Scale};
+use weir_stats::compare::{ALPHA, Analysis, Comparison, Verdict};
+use weir_stats::number::general;
+use weir_stats::paired::{Paired, Scale};
 
 /// Plain cells; the first `text` columns are words.
 pub struct Table {
@@ -185,8 +185,8 @@ pub fn tests_legend(comparisons: &[Comparison]) -> Vec<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::compare::{Pair, Rules, compare};
-    use crate::stats::paired::Series;
+    use weir_stats::compare::{Pair, Rules, compare};
+    use weir_stats::paired::Series;
 
     fn compared(analysis: Analysis) -> Vec<Comparison> {
         let a: Vec<f64> = (0..8).map(|i| 100.0 + f64::from(i * 5 % 8)).collect();

@@ -8,11 +8,12 @@ use std::collections::BTreeSet;
 
 use crate::experiment::metric::loss_percent;
 use crate::manifest::utc;
-use crate::model::{Rate, Sample};
+use crate::model::Sample;
 use crate::result::Results;
-use crate::search::TrialRecord;
-use crate::stats::Comparison;
 use crate::store::{Run, Runs};
+use weir_stats::Comparison;
+use weir_stats::search::Rate;
+use weir_stats::search::TrialRecord;
 
 /// One record a run, in the order measured; failed runs have their error and no figures.
 pub fn runs(runs: &Runs) -> String {
@@ -243,7 +244,7 @@ fn quoted(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::LossLedger;
+    use weir_stats::search::LossLedger;
 
     fn run(order: usize, sample: Option<Sample>) -> Run {
         Run {

@@ -19,7 +19,7 @@ use super::{
 use crate::manifest::{Manifest, utc};
 use crate::model::Subject;
 use crate::result::{Outcome, Results};
-use crate::stats::Comparison;
+use weir_stats::Comparison;
 
 const STYLE: &str = include_str!("html/style.css");
 

@@ -7,7 +7,7 @@ use super::digits;
 use super::plots::{LossCurve, LossStep};
 use crate::result::searched::{GoalOutcome, LoadStep, Searched};
 use crate::result::{Outcome, Results};
-use crate::stats::Summary;
+use weir_stats::Summary;
 
 /// Of latencies, in the order they are read.
 const PERCENTILES: [&str; 5] = ["p50", "p90", "p99", "p99.9", "max"];

@@ -2,7 +2,7 @@
 
 use super::Results;
 use crate::model::Subject;
-use crate::stats::{Comparison, Verdict};
+use weir_stats::{Comparison, Verdict};
 
 /// `asked` is how many pairs the experiment names: those that could not be compared are said too.
 pub fn sentence(results: &Results, asked: usize) -> String {
@@ -103,8 +103,8 @@ fn alone(results: &Results) -> String {
 mod tests {
     use super::*;
     use crate::experiment::Metric;
-    use crate::stats::compare::{Analysis, Pair, Rules, compare};
-    use crate::stats::paired::Series;
+    use weir_stats::compare::{Analysis, Pair, Rules, compare};
+    use weir_stats::paired::Series;
 
     fn results(others: &[(&str, f64)]) -> Results {
         let base = [10.0, 10.1, 9.9, 10.05, 9.95];

@@ -10,9 +10,9 @@ use super::{Outcome, Results, Runs, comparisons, outcome_of};
 use crate::experiment::answer::{Part, Placeholder, Said, Section, parts};
 use crate::experiment::{Experiment, Metric};
 use crate::report::{self, differentials};
-use crate::stats::compare::ALPHA;
-use crate::stats::number::general;
-use crate::stats::{Comparison, Summary, Verdict};
+use weir_stats::compare::ALPHA;
+use weir_stats::number::general;
+use weir_stats::{Comparison, Summary, Verdict};
 
 /// Frames a sentence names; the report has all.
 const FRAMES: usize = 3;
@@ -226,9 +226,9 @@ fn verdict(c: &Comparison) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::bootstrap::Ratio;
-    use crate::stats::compare::{Analysis, Pair, Rules, compare};
-    use crate::stats::paired::Series;
+    use weir_stats::bootstrap::Ratio;
+    use weir_stats::compare::{Analysis, Pair, Rules, compare};
+    use weir_stats::paired::Series;
 
     fn compared(other: &[f64]) -> Comparison {
         let a = [100.0, 101.0, 99.0, 100.5, 99.5];

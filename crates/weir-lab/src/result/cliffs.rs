@@ -2,7 +2,7 @@
 //!
 //! Promises: every curve with enough loads is looked at, and says what was found or that nothing was; p values
 //! share one chance of error over all of them (Holm). Refuses: curves of too few loads
-//! ([`crate::stats::cliff::LOADS`]).
+//! ([`weir_stats::cliff::LOADS`]).
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::metric::loss_percent;
 use crate::experiment::{Axis, Experiment, Metric};
-use crate::model::{Configuration, FrameSize, Rate, Sample};
-use crate::search::TrialRecord;
-use crate::stats::cliff::{ALPHA, Cliff, Finding, find, find_in_log};
-use crate::stats::holm;
+use crate::model::{Configuration, FrameSize, Sample};
 use crate::store::Run;
+use weir_stats::cliff::{ALPHA, Cliff, Finding, find, find_in_log};
+use weir_stats::holm;
+use weir_stats::search::Rate;
+use weir_stats::search::TrialRecord;
 
 /// Ends of an axis this many times apart are compared by their logarithm, as plots draw them.
 const WIDE: f64 = 30.0;
@@ -174,7 +175,7 @@ fn searched(c: &Configuration, runs: &[Run]) -> Vec<Curve> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::cliff::LOADS;
+    use weir_stats::cliff::LOADS;
 
     #[test]
     fn loads_that_span_decades_are_compared_by_their_logarithm() {

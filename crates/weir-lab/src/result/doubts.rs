@@ -6,12 +6,12 @@ use super::searched::GoalOutcome;
 use super::{Noted, Outcome, Results};
 use crate::manifest::Manifest;
 use crate::model::Subject;
-use crate::search::doubt::SearchDoubt;
-use crate::search::goal;
-use crate::stats::warnings::{self, Warning};
-use crate::stats::{Verdict, defects};
+use crate::result::search_doubt::SearchDoubt;
+use crate::result::warnings::{self, Warning};
 use crate::store::Evidence;
 use crate::subject::peer;
+use weir_stats::search::goal;
+use weir_stats::{Verdict, defects};
 
 /// How beds and daemons say that the next best was taken.
 const REFUSED: &str = " refused";

@@ -11,10 +11,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Rate, Sample};
-use crate::search::goal::{GoalResult, Verdict};
-use crate::search::{TrialRecord, sweep};
-use crate::stats::Summary;
+use crate::model::Sample;
+use weir_stats::Summary;
+use weir_stats::search::Rate;
+use weir_stats::search::goal::{GoalResult, Verdict};
+use weir_stats::search::{TrialRecord, sweep};
 
 /// Loads less than this apart, relative to the least, are one step.
 const STEP: f64 = 0.05;
@@ -181,13 +182,15 @@ impl GoalOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::simulate::{Shape, Simulated};
-    use crate::search::{Limits, Measurer, contest, mlr};
+    use weir_stats::search::simulate::{Shape, Simulated};
+    use weir_stats::search::{Limits, Measurer, contest, mlr};
 
     /// Two runs against a cliff, kept as a sample keeps them.
     fn samples() -> Vec<Sample> {
         struct Kept(Simulated, Vec<TrialRecord>);
         impl Measurer for Kept {
+            type Error = crate::model::LabError;
+
             fn trial(
                 &mut self,
                 rate: Rate,

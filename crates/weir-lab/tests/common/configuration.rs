@@ -1,6 +1,7 @@
 //! A configuration to measure: 100 flows of 64-byte frames over 20 routes, everything else as by default.
 
-use weir_lab::model::{Configuration, Family, FrameSize, Placement, Rate, Subject, Topology, Workload};
+use weir_lab::model::{Configuration, Family, FrameSize, Placement, Subject, Topology, Workload};
+use weir_stats::search::Rate;
 
 pub fn configuration(subject: Subject, topology: Topology, family: Family, rate: Rate) -> Configuration {
     Configuration {

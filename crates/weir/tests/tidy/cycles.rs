@@ -23,11 +23,9 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("weir-lab", "manifest", "bed"),
     ("weir-lab", "manifest", "subject"),
     ("weir-lab", "model", "manifest"),
-    ("weir-lab", "model", "search"),
     ("weir-lab", "profile", "report"),
     ("weir-lab", "report", "across"),
     ("weir-lab", "result", "report"),
-    ("weir-lab", "stats", "search"),
 ];
 
 /// A circle of imports: its arrows in order, the one to cut last.

@@ -22,9 +22,10 @@ use super::tables::Net;
 use super::traffic::Templates;
 use crate::bed::netns::counters;
 use crate::bed::netns::residue::Folder;
-use crate::model::{Configuration, LabError, LossLedger, Prepared, Rate, Sample, Scope, Subject, Trial};
+use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Subject, Trial};
 use crate::subject::dpdk::Dpdk;
 use crate::subject::{Running, l3fwd, testpmd};
+use weir_stats::search::{LossLedger, Rate};
 
 /// Templates lie in the program's buffers; of l3fwd's 8192 that leaves half to packets.
 const FLOWS_MAX: u32 = 4096;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{FrameSize, Placement, Rate, Topology, Workload};
+use crate::model::{FrameSize, Placement, Topology, Workload};
+use weir_stats::search::Rate;
 
 fn configuration(subject: Subject, family: Family, frame: FrameSize) -> Configuration {
     Configuration {

@@ -11,8 +11,8 @@ use weir_core::wire::build::Frame;
 
 use super::tables::IN_MAC;
 use crate::model::{Family, FrameSize, LabError, Workload};
-use crate::stats::random::Random;
 use crate::workload::FCS;
+use weir_stats::random::Random;
 
 /// One cache line: Ethernet, IPv6 and UDP headers take 62.
 pub const TEMPLATE: usize = 64;

@@ -22,7 +22,8 @@ use super::churn::Board;
 use super::devices::{Gauges, Memory, Sink, Source, Supply};
 use super::protected::{Checked, Protected};
 use super::traffic::Templates;
-use crate::model::{LabError, LossLedger, Protection, Rate};
+use crate::model::{LabError, Protection};
+use weir_stats::search::{LossLedger, Rate};
 
 /// Four batches: one in the router, one being sent, and the rest so that none is ever waited for.
 const BUFFERS: usize = 4 * BATCH;

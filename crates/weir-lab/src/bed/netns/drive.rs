@@ -14,8 +14,9 @@ use weir_io::{clock, cpu};
 use super::counters::{self, Counters};
 use super::place::Cpus;
 use crate::generator::{Generator, Plan, Sent, Transmitter};
-use crate::model::{LabError, LossLedger, Rate, Sample, Trial};
+use crate::model::{LabError, Sample, Trial};
 use crate::receiver::{Collector, Tally};
+use weir_stats::search::{LossLedger, Rate};
 
 /// Silence after which nothing more is expected: a thousand times a loaded wire's latency, and longer than a starved kernel
 /// thread is kept from the CPU.

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Laid, Plan};
-use crate::model::{LabError, Rate, Sample, Trial};
+use crate::model::{LabError, Sample, Trial};
+use weir_stats::search::Rate;
 
 /// Packets a second without a rate of the experiment's: less than a simulated relay carries.
 const RATE: u64 = 4000;

@@ -42,7 +42,7 @@ pub fn enter(sample: &mut Sample, count: Count, held: i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::LossLedger;
+    use weir_stats::search::LossLedger;
 
     #[test]
     fn drops_of_stalled_pairs_stand_against_what_these_sent() {

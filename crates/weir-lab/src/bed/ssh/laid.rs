@@ -16,8 +16,9 @@ use crate::bed::netns::drive::{self, Driven, Wired};
 use crate::bed::netns::place;
 use crate::experiment::hosts::{Commands, Role, Timeouts};
 use crate::generator;
-use crate::model::{Configuration, LabError, Prepared, Rate, Sample, Trial};
+use crate::model::{Configuration, LabError, Prepared, Sample, Trial};
 use crate::receiver::Tally;
+use weir_stats::search::Rate;
 
 /// Packets that ask whether the way is open: fewer than any ring holds.
 const PROBE_RATE: Rate = Rate::Pps(1000);

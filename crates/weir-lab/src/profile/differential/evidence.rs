@@ -19,8 +19,8 @@ use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal};
 
 use super::tally::{Samples, Tally, sum};
 use super::{Change, Unit};
-use crate::stats::student::{quantile, upper_tail};
-use crate::stats::summary::{mean, variance};
+use weir_stats::student::{quantile, upper_tail};
+use weir_stats::summary::{mean, variance};
 
 /// CPUs a side from which their spread is used: below, a t of 7 degrees of freedom says little.
 const PARTS: usize = 8;

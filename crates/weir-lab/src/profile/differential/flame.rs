@@ -12,7 +12,7 @@ use super::{Differential, Fate, Frame, Side, scales};
 use crate::profile::flame::{self, Paint};
 use crate::profile::rules::Rules;
 use crate::profile::{Profile, function};
-use crate::stats::compare::ALPHA;
+use weir_stats::compare::ALPHA;
 
 /// Units of a box's width: a thousandth of a percent, a picosecond.
 const FINE: f64 = 1000.0;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::evidence::Estimate;
 use super::tally::Tally;
 use super::{Frame, Side, Unit};
-use crate::stats::summary::mean;
+use weir_stats::summary::mean;
 
 /// `after − before = proven frames + other frames + idle + unexplained`, in the differential's unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -90,7 +90,7 @@ fn fates(differential: &Differential, fate: Fate, word: &str) -> String {
     let mut frames: Vec<&Frame> = differential.frames.iter().filter(|f| f.fate == fate).collect();
     frames.sort_by(|a, b| b.inclusive.change.abs().total_cmp(&a.inclusive.change.abs()));
     let (sure, rare): (Vec<&Frame>, Vec<&Frame>) =
-        frames.into_iter().partition(|f| f.inclusive.p_holm <= crate::stats::compare::ALPHA);
+        frames.into_iter().partition(|f| f.inclusive.p_holm <= weir_stats::compare::ALPHA);
     let mut named: Vec<String> = sure
         .iter()
         .take(LISTED)

@@ -147,7 +147,7 @@ fn one_run_is_judged_by_the_spread_over_its_cpus() {
 /// Of 200 comparisons of profiles of one behaviour, how many name a changed frame. `wander` is what a frame's
 /// share varies by from run to run.
 fn false_alarms(runs: usize, wander: f64) -> usize {
-    let mut random = crate::stats::random::Random::new(7);
+    let mut random = weir_stats::random::Random::new(7);
     let names: Vec<String> = (0..20).map(|i| format!("f{i}")).collect();
     let mut draw = || {
         let mut run = || {

@@ -248,7 +248,8 @@ fn short(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::model::relay::Relay;
-    use crate::model::{Family, FrameSize, Placement, Rate, Workload};
+    use crate::model::{Family, FrameSize, Placement, Workload};
+    use weir_stats::search::Rate;
 
     fn relay(flows: u32, rate: Rate, relay: Relay) -> Configuration {
         Configuration {

@@ -6,7 +6,7 @@ use super::super::svg::{Scale, Shape, Svg, shortened};
 use super::super::{ratio, verdict};
 use super::{Plot, WIDTH, ticks_below, widest};
 use crate::result::Results;
-use crate::stats::{Comparison, Verdict};
+use weir_stats::{Comparison, Verdict};
 
 const ROW: f64 = 44.0;
 const TOP: f64 = 14.0;

@@ -12,8 +12,9 @@ use super::super::svg::{Scale, Shape, Svg, shortened};
 use super::axis::series_name;
 use super::{COLOURS, Plot, WIDTH, colour, legend, legend_row, shape, ticks_below, ticks_beside, widest};
 use crate::experiment::{Axis, Experiment};
-use crate::model::{Configuration, Rate};
+use crate::model::Configuration;
 use crate::result::Results;
+use weir_stats::search::Rate;
 
 const LEFT: f64 = 64.0;
 const TOP: f64 = 22.0;

@@ -4,7 +4,8 @@ use super::*;
 use crate::bed::netns::wire::Port;
 use crate::model::ipsec::{CipherName, Direction, Mode, Protection};
 use crate::model::spd::{Action, LookupBy, Spd};
-use crate::model::{FrameSize, Placement, Rate, Subject, Topology, Workload};
+use crate::model::{FrameSize, Placement, Subject, Topology, Workload};
+use weir_stats::search::Rate;
 
 fn configuration(topology: Topology, family: Family, ipsec: Option<Protection>) -> Configuration {
     Configuration {

@@ -10,8 +10,9 @@ use super::*;
 use crate::model::ipsec::{Backend, CipherName, Direction, Mode};
 use crate::model::spd::Spd;
 use crate::model::{
-    Bed, Configuration, Family, FrameSize, Placement, Rate, Sample, Subject, Topology, Trial, Workload,
+    Bed, Configuration, Family, FrameSize, Placement, Sample, Subject, Topology, Trial, Workload,
 };
+use weir_stats::search::Rate;
 
 fn protection(mode: Mode, direction: Direction, cipher: &str, outer: Family) -> Protection {
     let cipher = CipherName::named(cipher).expect("a cipher");

@@ -8,9 +8,8 @@ use super::super::MemoryBed;
 use super::*;
 use crate::model::ipsec::{Backend, CipherName, Mode};
 use crate::model::spd::{Action as Does, Spd};
-use crate::model::{
-    Bed, Configuration, FrameSize, Placement, Rate, Sample, Subject, Topology, Trial, Workload,
-};
+use crate::model::{Bed, Configuration, FrameSize, Placement, Sample, Subject, Topology, Trial, Workload};
+use weir_stats::search::Rate;
 
 const LOOKUPS: [LookupBy; 4] = [LookupBy::Gateway, LookupBy::Linear, LookupBy::Classifier, LookupBy::Cache];
 const FAMILIES: [Family; 2] = [Family::Inet, Family::Inet6];

@@ -7,8 +7,8 @@ use weir_core::wire::checksum;
 
 use super::*;
 use crate::bed::memory::{spd, tables};
-use crate::model::Rate;
 use crate::model::spd::RuleSet;
+use weir_stats::search::Rate;
 
 const FAMILIES: [Family; 2] = [Family::Inet, Family::Inet6];
 

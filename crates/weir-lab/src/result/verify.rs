@@ -1,0 +1,151 @@
+//! Campaigns as `weir-lab verify` sees them: `result.json` against the raw runs it was derived from.
+//!
+//! Promises: every figure of the file is derived again and compared, to nine digits (another processor's last
+//! digit is no difference). A file of an older format is compared as far as its figures mean the same: those
+//! of each configuration; its tests were other tests.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use weir_stats::verify::Formats;
+use weir_stats::verify::settle::{Class, Difference, Settled};
+
+use super::FORMAT;
+use crate::experiment::Metric;
+use crate::experiment::metric::KNOWN;
+use crate::model::Sample;
+use crate::store::Run;
+
+/// Digits that agree on every processor.
+const TOLERANCE: f64 = 1e-9;
+
+/// What the lab itself writes.
+pub struct Campaigns;
+
+impl Formats for Campaigns {
+    fn runs(&self, text: &str) -> Vec<(&'static str, Vec<f64>)> {
+        let runs = text.lines().filter_map(|l| serde_json::from_str::<Run>(l).ok());
+        let samples: Vec<Sample> = runs.filter_map(|r| r.sample).collect();
+        let of = |name: &'static str| {
+            let metric = Metric(name.into());
+            (name, samples.iter().filter_map(|s| metric.of(s)).collect())
+        };
+        KNOWN.into_iter().map(of).collect()
+    }
+
+    fn results(&self, dir: &Path) -> Option<(PathBuf, Settled)> {
+        is_campaign(dir).then(|| settle(dir))
+    }
+}
+
+/// Whether `dir` holds a campaign and its results.
+fn is_campaign(dir: &Path) -> bool {
+    ["manifest.json", "result.json"].iter().all(|f| dir.join(f).is_file()) && dir.join("raw").is_dir()
+}
+
+/// Settles the results of the campaign in `dir`; also where they are.
+fn settle(dir: &Path) -> (PathBuf, Settled) {
+    let path = dir.join("result.json");
+    let settled =
+        |class, style: String, difference, reason: String| Settled { class, style, difference, reason };
+    let printed: Value = match std::fs::read(&path).map_err(|e| e.to_string()).and_then(parse) {
+        Ok(printed) => printed,
+        Err(e) => return (path, settled(Class::Differs, String::new(), None, format!("no results: {e}"))),
+    };
+    let derived = match super::derive(dir) {
+        Ok((_, results)) => serde_json::to_value(results).unwrap_or(Value::Null),
+        Err(e) => return (path, settled(Class::NoData, String::new(), None, e.to_string())),
+    };
+    let format = printed["format"].as_u64().unwrap_or(0);
+    let same = format == u64::from(FORMAT);
+    let mut compared = Compared { figures: 0, first: None, strict: same };
+    if same {
+        compared.value(&mut String::new(), &printed, &derived);
+    } else {
+        compared.value(&mut "configurations".into(), &printed["configurations"], &derived["configurations"]);
+    }
+    let what = if same { "" } else { " of its configurations" };
+    let style = format!("result.json format {format}, {} figures{what}", compared.figures);
+    let settled = match compared.first {
+        None if compared.figures == 0 => settled(Class::NoData, style, None, "no figures in it".into()),
+        None => settled(Class::Reproduced, style, None, String::new()),
+        Some(difference) => {
+            let reason = "the raw runs give another figure: one of the two was changed afterwards";
+            settled(Class::Differs, style, Some(difference), reason.into())
+        }
+    };
+    (path, settled)
+}
+
+fn parse(bytes: Vec<u8>) -> Result<Value, String> {
+    serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+}
+
+struct Compared {
+    figures: usize,
+    first: Option<Difference>,
+    /// Keys that one side lacks are differences too.
+    strict: bool,
+}
+
+impl Compared {
+    fn value(&mut self, at: &mut String, printed: &Value, derived: &Value) {
+        if self.first.is_some() {
+            return;
+        }
+        match (printed, derived) {
+            (Value::Object(p), Value::Object(d)) => {
+                let keys = p.keys().chain(d.keys().filter(|k| !p.contains_key(*k)));
+                for key in keys {
+                    match (p.get(key), d.get(key)) {
+                        (Some(p), Some(d)) => self.below(at, key, p, d),
+                        (p, d) if self.strict => self.differ(&format!("{at}.{key}"), p, d),
+                        _ => {}
+                    }
+                }
+            }
+            (Value::Array(p), Value::Array(d)) => {
+                for i in 0..p.len().max(d.len()) {
+                    match (p.get(i), d.get(i)) {
+                        (Some(p), Some(d)) => self.below(at, &element(i, p), p, d),
+                        (p, d) => self.differ(&format!("{at}.{i}"), p, d),
+                    }
+                }
+            }
+            (Value::Number(p), Value::Number(d)) => {
+                self.figures += 1;
+                let (a, b) = (p.as_f64().unwrap_or(f64::NAN), d.as_f64().unwrap_or(f64::NAN));
+                if (a - b).abs() > TOLERANCE * a.abs().max(b.abs()) {
+                    self.differ(at, Some(printed), Some(derived));
+                }
+            }
+            (p, d) if p == d => {}
+            // sentences of another format may be worded otherwise
+            (Value::String(_), Value::String(_)) if !self.strict => {}
+            _ => self.differ(at, Some(printed), Some(derived)),
+        }
+    }
+
+    fn below(&mut self, at: &mut String, key: &str, printed: &Value, derived: &Value) {
+        let length = at.len();
+        if !at.is_empty() {
+            at.push('.');
+        }
+        *at += key;
+        self.value(at, printed, derived);
+        at.truncate(length);
+    }
+
+    fn differ(&mut self, at: &str, printed: Option<&Value>, derived: Option<&Value>) {
+        let show = |v: Option<&Value>| v.map_or("nothing".to_string(), Value::to_string);
+        let (printed, derived) = (show(printed), show(derived));
+        self.first.get_or_insert(Difference { figure: at.trim_start_matches('.').into(), printed, derived });
+    }
+}
+
+/// A configuration by its name, anything else by its place.
+fn element(i: usize, value: &Value) -> String {
+    let name = value["configuration"]["name"].as_str().or_else(|| value["other"].as_str());
+    name.map_or(i.to_string(), str::to_string)
+}
