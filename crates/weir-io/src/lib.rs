@@ -16,6 +16,7 @@ pub mod pcap;
 pub mod perf_event;
 pub mod port_error;
 pub mod port_statistics;
+pub mod private;
 pub mod process;
 pub mod ring;
 pub mod signal;

@@ -10,7 +10,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -169,12 +169,7 @@ fn private_text(path: &Path) -> Result<Option<Zeroizing<String>>, String> {
             "{shown}: is no regular file of at most {FILE_MAX} bytes; name the file with the key"
         ));
     }
-    let mode = about.mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(format!(
-            "{shown}: has mode {mode:03o}, expected no permission for group and others; run `chmod 600 {shown}`, and make a new key if others could read it"
-        ));
-    }
+    weir_io::private::judge(path, &about).map_err(|why| why.to_string())?;
     let mut text = Zeroizing::new(String::with_capacity(about.len() as usize + 1));
     file.read_to_string(&mut text).map_err(failed)?;
     Ok(Some(text))
@@ -182,7 +177,7 @@ fn private_text(path: &Path) -> Result<Option<Zeroizing<String>>, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::path::PathBuf;
 
     use super::*;

@@ -36,6 +36,7 @@ mod parcel;
 mod registrar;
 mod report;
 pub mod settings;
+pub mod warning;
 pub mod websocket;
 mod worker;
 

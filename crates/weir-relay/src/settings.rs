@@ -185,11 +185,13 @@ pub struct Access {
     pub fail_open: bool,
     /// When there are any, nobody else.
     pub allow: Vec<Key>,
+    /// The operator said that everybody is meant.
+    pub everybody: bool,
 }
 
 impl Default for Access {
     fn default() -> Access {
-        Access { tailscaled: None, verify: None, fail_open: true, allow: Vec::new() }
+        Access { tailscaled: None, verify: None, fail_open: true, allow: Vec::new(), everybody: false }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Certificates of the relay: made, read, read again; and the meta certificate behind each.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -29,6 +30,7 @@ impl Folder {
         // Another inode, as when a file is replaced: times of change may be the same.
         let beside = self.0.join(format!("{name}.new"));
         fs::write(&beside, text).expect("written");
+        fs::set_permissions(&beside, Permissions::from_mode(0o600)).expect("our file");
         fs::rename(beside, &path).expect("renamed");
         path
     }
@@ -48,6 +50,32 @@ fn pair(name: &str) -> (String, String) {
 
 fn contains(certificate: &CertificateDer<'_>, text: &str) -> bool {
     certificate.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[test]
+fn a_key_that_others_may_read_is_refused_at_the_start_and_later() {
+    let folder = Folder::new("mode");
+    let (chain, key) = pair("derp.example");
+    let files =
+        Certificates::Files { chain: folder.file("chain.pem", &chain), key: folder.file("key.pem", &key) };
+    let open = || Identity::open(&files, Some("derp.example"), KEY, SystemTime::now());
+    let path = folder.0.join("key.pem");
+    let identity = open().expect("the key is its owner's alone");
+    for mode in [0o640, 0o644, 0o604] {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).expect("our file");
+        let said = open().err().unwrap_or_else(|| panic!("accepted with mode {mode:o}"));
+        let expected =
+            format!("has mode {mode:03o}, expected no permission for group and others; run `chmod 600 ");
+        assert!(said.contains(&expected), "{said}");
+    }
+    // Replaced while it runs: what was read is served on.
+    let (served, other) = (identity.chain(), pair("derp.example"));
+    folder.file("chain.pem", &other.0);
+    folder.file("key.pem", &other.1);
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("our file");
+    let said = identity.refresh(SystemTime::now()).expect_err("refused");
+    assert!(said.contains("has mode 644"), "{said}");
+    assert_eq!(identity.chain()[0], served[0]);
 }
 
 #[test]

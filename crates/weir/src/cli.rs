@@ -357,11 +357,8 @@ fn check(file: &Path) -> Result<(), Failure> {
             count(ipsec.spds.len(), "spd"),
         );
     }
-    let mut out = format!("{}: {has}: nothing wrong\n", file.display());
-    let (doubts, remarks) = (config.doubts(), config.remarks());
-    for note in config.notes.iter().chain(&doubts).chain(&remarks) {
-        out += &format!("# {note}\n");
-    }
+    let mut out = checked(file, &has, &config);
+    out += &config.remarks().iter().map(|note| format!("# {note}\n")).collect::<String>();
     // Another machine may be the one that runs it.
     if let Some(why) = memory::available().and_then(|n| memory::too_much(&config, &LookupSpec::default(), n))
     {
@@ -373,11 +370,22 @@ fn check(file: &Path) -> Result<(), Failure> {
 fn checked_relay(file: &Path, config: &config::Config, relay: &config::relay::Relay) -> String {
     let front = &relay.front;
     let addresses = front.listen.len() + front.http.len() + front.stun.len();
-    let mut out = format!(
-        "{}: a relay on {}: nothing wrong\n",
-        file.display(),
-        if addresses == 1 { "1 address".to_owned() } else { format!("{addresses} addresses") }
-    );
+    let has = match addresses {
+        1 => "a relay on 1 address".to_owned(),
+        n => format!("a relay on {n} addresses"),
+    };
+    checked(file, &has, config)
+}
+
+/// What a good file has, what could not be checked, and what to think about.
+fn checked(file: &Path, has: &str, config: &config::Config) -> String {
+    let warnings = config.warnings();
+    let verdict = match warnings.len() {
+        0 => "nothing wrong".to_owned(),
+        n => count(n, "warning"),
+    };
+    let mut out = format!("{}: {has}: {verdict}\n", file.display());
+    out += &warnings.iter().map(|warning| format!("warning: {warning}\n")).collect::<String>();
     out += &config.notes.iter().map(|note| format!("# {note}\n")).collect::<String>();
     out
 }

@@ -13,6 +13,7 @@ pub mod relay;
 pub mod route;
 pub mod settings;
 pub mod source;
+pub mod warning;
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -32,6 +33,7 @@ pub use port::{Addresses, Kind, Port};
 use read::{Fields, Value};
 pub use route::{Neighbor, Route, Via};
 use source::{Complaint, Complaints, Source};
+pub use warning::Warning;
 
 /// A value and where it stands in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,6 +169,9 @@ pub fn parse_with(file: &str, name: &str, text: String, keys: KeysFrom<'_>) -> R
         check::check(&config, &mut complaints);
     }
     config.read_keys(keys, &mut complaints);
+    if let (Some(relay), KeysFrom::Folder(folder) | KeysFrom::IfReadable(folder)) = (&config.relay, keys) {
+        relay.check_files(&config.name, folder, &mut complaints);
+    }
     if complaints.is_empty() {
         check::check_core(&config, &mut complaints);
     }
@@ -348,19 +353,6 @@ impl Config {
             Some(ring) => ipsec::keys_of(sa, ring),
             None => ipsec::stand_in(sa),
         }
-    }
-
-    /// What can be run and protects less than it may seem to, a sentence each.
-    pub fn doubts(&self) -> Vec<String> {
-        let spec = self.ipsec.spec(&|sa| self.keys(sa));
-        let mut doubts: Vec<String> =
-            weir_core::state::doubts(&spec).iter().map(ToString::to_string).collect();
-        if spec.lookup.oracle {
-            doubts.push(
-                "spd-oracle is on: every packet is asked about twice, the second time rule by rule; it finds defects, switch it off to forward at speed".to_owned(),
-            );
-        }
-        doubts
     }
 
     /// How SPDs are asked.

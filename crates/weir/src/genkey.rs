@@ -14,9 +14,9 @@ use weir_relay::keyfile;
 use zeroize::Zeroizing;
 
 use crate::cli::{Failure, GenkeyArgs};
+use crate::config::ipsec::spelling;
 use crate::config::keys::{Keyring, NAME_MAX, name_fits};
 use crate::config::read::alternatives;
-use crate::config::source::nearest;
 use crate::show;
 
 pub fn run(args: &GenkeyArgs) -> Result<(), Failure> {
@@ -59,8 +59,9 @@ const INTEGRITY: &str = "integrity";
 /// Which keys an SA of these algorithms takes, and how long they are.
 fn lengths(args: &GenkeyArgs) -> Result<Vec<(&'static str, usize)>, Failure> {
     let wrong = |option: &str, got: &str, known: &[&str]| {
-        let near = nearest(got, known).unwrap_or(known[0]);
-        Failure(format!("--{option}: got `{got}`, expected {}; write `{near}`", alternatives(known)))
+        // A shell needs no quotes.
+        let remedy = spelling::remedy(got, known).replace('"', "");
+        Failure(format!("--{option}: got `{got}`, expected {}; {remedy}", alternatives(known)))
     };
     let mut lengths = Vec::new();
     let cipher = match (&args.cipher, &args.integrity) {
@@ -70,16 +71,15 @@ fn lengths(args: &GenkeyArgs) -> Result<Vec<(&'static str, usize)>, Failure> {
     };
     if let Some(got) = cipher {
         let known = Encryption::ALL.map(Encryption::name);
-        let found = Encryption::ALL.into_iter().find(|e| e.name() == got);
-        let cipher = found.ok_or_else(|| wrong("cipher", got, &known))?;
+        let cipher = spelling::encryption(got).ok_or_else(|| wrong("cipher", got, &known))?;
         if cipher.key_len() > 0 {
             lengths.push((ENCRYPTION, cipher.key_len() + cipher.salt_len()));
         }
     }
     if let Some(got) = &args.integrity {
         let known = Integrity::ALL.map(Integrity::name);
-        let found = Integrity::ALL.into_iter().find(|i| i.name() == got);
-        lengths.push((INTEGRITY, found.ok_or_else(|| wrong("integrity", got, &known))?.key_len()));
+        let found = spelling::integrity(got).ok_or_else(|| wrong("integrity", got, &known))?;
+        lengths.push((INTEGRITY, found.key_len()));
     }
     if lengths.is_empty() {
         return Err(Failure("genkey: null takes no key; write `--integrity hmac-sha2-256-128`".into()));

@@ -7,11 +7,14 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use weir::config::{self, Addresses, Kind, Via};
+use weir::config::{self, Addresses, Kind, Via, Warning};
 use weir::memory;
 use weir_core::ipsec::flow_cache::{FlowCache, FlowCaches};
-use weir_core::ipsec::spd::{Layer, LookupSpec, Way};
+use weir_core::ipsec::sa::Direction;
+use weir_core::ipsec::spd::{Action, Layer, LookupSpec, Way};
+use weir_core::ipsec::suite::{Encryption, Integrity};
 use weir_core::state::amount;
+use weir_relay::warning as relay;
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -138,7 +141,7 @@ fn asked(ipsec: &str) -> config::Config {
 fn a_gateway_without_sas_needs_no_keys_and_asks_without_caches() {
     let config = asked("");
     assert_eq!(config.lookup(), LookupSpec::default());
-    assert_eq!((config.remarks(), config.doubts()), (Vec::new(), Vec::new()));
+    assert_eq!((config.remarks(), config.warnings()), (Vec::new(), Vec::new()));
 }
 
 #[test]
@@ -158,7 +161,7 @@ fn lookup_options_reach_the_desired_state_by_direction_and_family() {
     ];
     assert_eq!(caches, expected);
     assert_eq!((lookup.layer, lookup.oracle), (Layer::Scan, true));
-    assert!(config.doubts().iter().any(|d| d.starts_with("spd-oracle is on")), "{:?}", config.doubts());
+    assert_eq!(config.warnings(), [Warning::SpdOracle]);
     assert_eq!(asked("spd-classifier = \"on\"\n").lookup().layer, Layer::Classifier);
 }
 
@@ -200,4 +203,96 @@ fn caches_larger_than_the_memory_at_hand_are_refused_at_the_largest_of_them() {
     assert!(said.contains("; write fewer buckets, or switch a cache off"), "{said}");
     // What is there already is kept, not made again.
     assert_eq!(memory::too_much(&config, &spec, 0), None);
+}
+
+/// An SA one way, with a policy that uses it and another one the other way.
+fn spelled(direction: &str, cipher: &str, integrity: &str, policy: &str) -> config::Config {
+    let way = &direction[..direction.len().min(3)];
+    let way = if way == "inb" { "in" } else { way };
+    let text = format!(
+        "[[port]]\nname = \"wan\"\ndevice = \"eth0\"\n[ipsec]\nkeys = \"keys\"\n[[sa]]\nname = \"a\"\n\
+         direction = \"{direction}\"\nspi = 4097\nsource = \"192.0.2.1\"\ndestination = \"192.0.2.2\"\n\
+         cipher = \"{cipher}\"\nkey = \"a\"\n{integrity}[[spd]]\nname = \"outside\"\nports = \"wan\"\ndefault = \"discard\"\n\
+         [[policy]]\nspd = \"outside\"\nname = \"p\"\n{policy}\
+         [[policy]]\nspd = \"outside\"\nname = \"q\"\ndirection = \"{direction}\"\naction = \"protect\"\n{way} = \"a\"\n"
+    );
+    config::parse("gateway.toml", "gateway", text).map_err(|e| e.0).expect("valid")
+}
+
+#[test]
+fn spellings_of_other_programs_mean_what_they_mean_there() {
+    let block = "direction = \"inbound\"\nlocal = \"10.0.0.0/8\"\naction = \"drop\"\n";
+    for (cipher, integrity) in [
+        ("AES-CBC-256", "integrity = \"sha-256-128\"\nintegrity_key = \"b\"\n"),
+        ("aes256", "integrity = \"HMAC_SHA2_256_128\"\nintegrity_key = \"b\"\n"),
+        ("aes256-sha256", "integrity_key = \"b\"\n"),
+    ] {
+        let config = spelled("outbound", cipher, integrity, block);
+        let suite = config.ipsec.sas[0].params.suite;
+        let expected = (Encryption::AesCbc256, Some(Integrity::HmacSha256_128));
+        assert_eq!((suite.encryption(), suite.integrity()), expected, "{cipher}");
+        assert_eq!(config.ipsec.sas[0].params.direction, Direction::Out);
+        assert_eq!(config.ipsec.policies[0].spec.action, Action::Discard);
+        assert_eq!(config.ipsec.policies[0].spec.direction, Some(Direction::In));
+        assert_eq!(config.ipsec.spds[0].default, Action::Discard);
+    }
+    for cipher in ["AES-GCM-256", "aes256gcm16", "AES_GCM_16-256"] {
+        let config = spelled("inbound", cipher, "", block);
+        assert_eq!(config.ipsec.sas[0].params.suite.encryption(), Encryption::AesGcm256, "{cipher}");
+    }
+}
+
+#[test]
+fn an_spd_that_lets_the_rest_by_in_cleartext_is_a_warning() {
+    let text = "[[port]]\nname = \"wan\"\ndevice = \"eth0\"\n[[spd]]\nname = \"outside\"\nports = [\"wan\"]\n\
+                default = \"bypass\"\n[control]\nmetrics = \"0.0.0.0:9650\"\n";
+    let config = config::parse("f", "f", text.to_owned()).map_err(|e| e.0).expect("valid");
+    let address = "0.0.0.0:9650".parse().expect("an address");
+    let expected =
+        [Warning::SpdBypassesByDefault { spd: "outside".into() }, Warning::MetricsExposed { address }];
+    assert_eq!(config.warnings(), expected);
+    for warning in config.warnings() {
+        assert!(warning.to_string().contains("; write "), "{warning}");
+    }
+}
+
+/// What is to be thought about in a relay with these lines.
+fn relay_warnings(lines: &str) -> Vec<relay::Warning> {
+    let text = format!("[relay]\nlisten = \":3340\"\ntls = \"off\"\nmesh_key = \"mesh.key\"\n{lines}");
+    let config = config::parse("relay.toml", "relay", text).map_err(|e| e.0).expect("valid");
+    let of = |warning| match warning {
+        Warning::Relay(warning) if warning != relay::Warning::TlsOff => Some(warning),
+        _ => None,
+    };
+    config.warnings().into_iter().filter_map(of).collect()
+}
+
+#[test]
+fn what_lets_in_more_than_it_seems_is_a_warning() {
+    use relay::Warning as Relay;
+    let here = "http://127.0.0.1:8080/verify";
+    assert_eq!(relay_warnings(""), [Relay::Everybody]);
+    assert_eq!(relay_warnings("allow = \"everybody\"\n"), []);
+    assert_eq!(relay_warnings("verify_tailscaled = \"t.sock\"\n"), []);
+    let open = Relay::VerifyFailsOpen { verifier: here.into() };
+    for lines in ["", "verify_fail_open = true\n"] {
+        assert_eq!(relay_warnings(&format!("verify = \"{here}\"\n{lines}")), std::slice::from_ref(&open));
+    }
+    assert_eq!(relay_warnings(&format!("verify = \"{here}\"\nverify_fail_open = false\n")), []);
+    let away = "http://192.0.2.7/verify";
+    assert_eq!(
+        relay_warnings(&format!("verify = \"{away}\"\nverify_fail_open = false\n")),
+        [Relay::VerifyUnencrypted { verifier: away.into() }]
+    );
+    let mesh = "allow = \"everybody\"\nmesh_with = [\"derp2.example.com\", \"http://10.0.0.2:3340\"]\n";
+    assert_eq!(relay_warnings(mesh), [Relay::MeshUnencrypted { relay: "http://10.0.0.2:3340".into() }]);
+    let debug = "allow = \"everybody\"\ndebug = [\"10.0.0.0/8\", \"0.0.0.0/0\"]\n";
+    assert_eq!(relay_warnings(debug), [Relay::DebugForEverybody]);
+}
+
+#[test]
+fn a_relay_on_this_host_alone_may_be_plain_and_open() {
+    let text = "[relay]\nlisten = [\"127.0.0.1:3340\", \"[::1]:3340\"]\ntls = \"off\"\n";
+    let config = config::parse("relay.toml", "relay", text.to_owned()).map_err(|e| e.0).expect("valid");
+    assert_eq!(config.warnings(), []);
 }

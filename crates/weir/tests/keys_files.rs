@@ -183,7 +183,8 @@ fn an_sa_that_protects_little_is_told_and_not_refused() {
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(checked.status.success(), "{checked:?}");
     assert!(
-        said.contains("# sa a: neither encrypts nor authenticates") && said.contains("no replay window"),
+        said.contains("warning: sa a: neither encrypts nor authenticates")
+            && said.contains("no replay window"),
         "{said}"
     );
 }
@@ -231,7 +232,59 @@ fn genkey_prints_entries_and_knows_what_it_does_not() {
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    assert!(said(&["genkey", "a", "--cipher", "aes-gcm-12"]).contains("write `aes-gcm-128`"));
+    let genkey = |cipher: &str| said(&["genkey", "a", "--cipher", cipher]);
+    assert!(genkey("aes-gcm-25").contains("; write `aes-gcm-256`"));
+    for near_nothing in ["nul", "AES-GCM", "aes-gcm-12"] {
+        assert!(genkey(near_nothing).trim_end().ends_with("; write one of these"), "{near_nothing}");
+    }
+    let spelled = weir(&["genkey", "lab", "--cipher", "aes256gcm16"]);
+    assert_eq!(spelled.stdout.len(), "lab = \"\"\n".len() + 2 * 36, "{spelled:?}");
     assert!(said(&["genkey", "a", "--cipher", "null"]).contains("null takes no key"));
     assert!(said(&["genkey", "a b"]).contains("got the name `a b`"));
+}
+
+/// What `weir check` says of a relay with these files, and its exit status.
+fn checked_relay(lines: &str, files: &[(&str, u32)]) -> (String, bool) {
+    let folder = Folder::new();
+    for (name, mode) in files {
+        folder.file(name, "", *mode);
+    }
+    let relay = format!("[relay]\nlisten = \":443\"\n{lines}");
+    let file = folder.file("relay.toml", &relay, 0o644);
+    let output = weir(&["check", text(&file)]);
+    let said =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (said, output.status.success())
+}
+
+#[test]
+fn a_relays_keys_that_others_may_read_are_refused_by_check_with_one_sentence() {
+    let lines = "certificate = \"fullchain.pem\"\nprivate_key = \"privkey.pem\"\nmesh_key = \"mesh.key\"\n";
+    let (said, good) =
+        checked_relay(lines, &[("privkey.pem", 0o600), ("mesh.key", 0o400), ("relay.key", 0o600)]);
+    assert!(good && said.contains("a relay on 1 address"), "{said}");
+    // Files of another machine are not there: nothing is said of them.
+    assert!(checked_relay(lines, &[]).1);
+    for (key, name) in [("private_key", "privkey.pem"), ("mesh_key", "mesh.key"), ("key", "relay.key")] {
+        for mode in [0o644, 0o640] {
+            let (said, good) = checked_relay(lines, &[(name, mode)]);
+            assert!(!good, "{key} of mode {mode:o} was accepted: {said}");
+            let sentence =
+                format!("has mode {mode:03o}, expected no permission for group and others; run `chmod 600 ");
+            assert!(said.contains(&format!("relay: {key}: ")) && said.contains(&sentence), "{said}");
+        }
+    }
+}
+
+#[test]
+fn check_prints_warnings_and_still_succeeds() {
+    let lines = "tls = \"off\"\nverify = \"http://127.0.0.1:1/\"\nmesh_key = \"m\"\nmesh_with = [\"http://10.0.0.2\"]\n";
+    let (said, good) = checked_relay(lines, &[]);
+    assert!(good, "{said}");
+    assert!(said.contains("a relay on 1 address: 3 warnings\n"), "{said}");
+    for start in
+        ["tls is off: ", "verify: while http://127.0.0.1:1/ does not answer", "mesh_with: http://10.0.0.2 "]
+    {
+        assert!(said.contains(&format!("\nwarning: {start}")), "{said}");
+    }
 }

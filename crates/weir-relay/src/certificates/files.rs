@@ -1,6 +1,9 @@
 //! Certificates in PEM files: read, checked against their key, and known by how they look from outside.
+//!
+//! Refuses: a key that is not the certificate's, and one that others than its owner may read.
 
 use std::fs;
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +11,7 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use zeroize::Zeroizing;
 
 /// A chain of some certificates, or a key, is a few KiB.
 const FILE_MAX: u64 = 1 << 20;
@@ -42,6 +46,21 @@ impl Files {
         Ok(Stamp([one(&self.chain)?, one(&self.key)?]))
     }
 
+    /// The text of the file with the key, which its owner alone may read.
+    fn private_pem(&self) -> Result<Zeroizing<Vec<u8>>, String> {
+        let failed = |error: io::Error| {
+            format!("{}: key cannot be read: {error}; run as the user who owns it", self.key.display())
+        };
+        let mut file = fs::File::open(&self.key).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        weir_io::private::judge(&self.key, &about).map_err(|why| why.to_string())?;
+        let length = about.len().min(FILE_MAX);
+        // Whole from the start, so that no half-grown buffer is left behind with the key in it.
+        let mut text = Zeroizing::new(Vec::with_capacity(length as usize + 1));
+        file.by_ref().take(length).read_to_end(&mut text).map_err(failed)?;
+        Ok(text)
+    }
+
     /// The chain with its key, which has to be the leaf's.
     pub fn read(&self) -> Result<CertifiedKey, String> {
         let (chain, key) = (self.chain.display(), self.key.display());
@@ -51,7 +70,7 @@ impl Files {
         if certificates.is_empty() {
             return Err(format!("{chain}: holds no certificate; name the PEM chain, leaf first"));
         }
-        let private = PrivateKeyDer::from_pem_file(&self.key)
+        let private = PrivateKeyDer::from_pem_slice(&self.private_pem()?)
             .map_err(|error| format!("{key}: holds no private key: {error}; name the PEM key"))?;
         let signer = any_supported_type(&private)
             .map_err(|error| format!("{key}: cannot be signed with: {error}; use ECDSA, Ed25519 or RSA"))?;

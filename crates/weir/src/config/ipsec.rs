@@ -9,6 +9,7 @@ pub mod lookup;
 pub mod policy;
 pub mod sa;
 pub mod selector;
+pub mod spelling;
 
 use std::net::IpAddr;
 use std::ops::Range;

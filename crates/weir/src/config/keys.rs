@@ -189,13 +189,7 @@ fn private(path: &Path, metadata: &Metadata) -> Result<(), Refusal> {
             metadata.uid()
         )));
     }
-    let mode = metadata.mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(Refusal::Wrong(format!(
-            "{shown}: has mode {mode:03o}, expected no permission for group and others; run `chmod 600 {shown}`, and make new keys if others could read it"
-        )));
-    }
-    Ok(())
+    weir_io::private::judge(path, metadata).map_err(|why| Refusal::Wrong(why.to_string()))
 }
 
 /// In a folder anyone may write to, anyone may have put the file.

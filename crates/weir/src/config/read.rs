@@ -9,7 +9,7 @@ use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::source::{Complaints, nearest};
+use super::source::{Complaints, nearest, write_instead};
 
 /// A value with its place and what it is called in complaints (`port lan: mtu`).
 #[derive(Clone, Debug)]
@@ -117,17 +117,26 @@ impl<'a> Value<'a> {
 
     /// One of a few words.
     pub fn word<T: Copy>(&self, words: &[(&'static str, T)], complaints: &mut Complaints) -> Option<T> {
+        self.word_or(words, &[], complaints)
+    }
+
+    /// One of a few words, or another spelling of one, which no complaint proposes.
+    pub fn word_or<T: Copy>(
+        &self,
+        words: &[(&'static str, T)],
+        spellings: &[(&'static str, T)],
+        complaints: &mut Complaints,
+    ) -> Option<T> {
         let known: Vec<&str> = words.iter().map(|w| w.0).collect();
-        if let DeValue::String(s) = self.value {
-            if let Some(found) = words.iter().find(|w| w.0 == s.as_ref()) {
-                return Some(found.1);
-            }
-            let near = nearest(s, &known).unwrap_or(known[0]);
-            self.refuse(alternatives(&known), format!("write `\"{near}\"`"), complaints);
-        } else {
-            self.refuse(alternatives(&known), format!("write `\"{}\"`", known[0]), complaints);
+        let DeValue::String(s) = self.value else {
+            self.refuse(alternatives(&known), "write one of these, in quotes", complaints);
+            return None;
+        };
+        let found = words.iter().chain(spellings).find(|w| w.0 == s.as_ref());
+        if found.is_none() {
+            self.refuse(alternatives(&known), write_instead(s, &known), complaints);
         }
-        None
+        found.map(|w| w.1)
     }
 
     pub fn integer<T: TryFrom<u64> + Copy + Into<u64>>(

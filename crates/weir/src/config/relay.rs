@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeValue;
 use weir_relay::settings::{
-    Acme, Certificates, Challenge, Front, Io, Limits, Remote, Settings, TAILSCALED, Tls,
+    Access, Acme, Certificates, Challenge, Front, Io, Limits, Remote, Settings, TAILSCALED, Tls,
 };
 use weir_relay::{Engine, Rate, Rates, keyfile};
 
 use super::Placed;
 use super::read::{Fields, Value};
 use super::source::Complaints;
+use values::Allow;
 
 /// The table, its files not read yet.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Relay {
     pub key: Option<Placed<PathBuf>>,
     pub mesh_key: Option<Placed<PathBuf>>,
     pub mesh_with: Vec<Remote>,
+    /// Of the certificate, where that comes from files.
+    private_key: Option<Placed<PathBuf>>,
     pub io: Io,
     pub engine: Engine,
     pub front: Front,
@@ -84,14 +87,7 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Relay> {
     front.hostname = fields.get("hostname").and_then(|v| values::hostname(&v, complaints));
     front.tls = fields.get("tls").and_then(|v| v.word(TLS, complaints)).unwrap_or_default();
     front.certificates = certificates(&fields, &front, complaints);
-    front.access.verify = fields.get("verify").and_then(|v| values::url(&v, complaints));
-    if let Some(open) = fields.get("verify_fail_open").and_then(|v| values::yes_or_no(&v, complaints)) {
-        front.access.fail_open = open;
-    }
-    let tailscaled = fields.get("verify_tailscaled");
-    let tailscaled = tailscaled.and_then(|v| values::path(&v, TAILSCALED, complaints));
-    front.access.tailscaled = tailscaled.map(|path| path.value);
-    front.access.allow = fields.get("allow").map(|v| values::keys(&v, complaints)).unwrap_or_default();
+    front.access = access(&fields, complaints);
     front.home = fields.get("home").and_then(|v| values::home(&v, complaints)).unwrap_or_default();
     front.bootstrap_dns =
         fields.get("bootstrap_dns").map(|v| values::hostnames(&v, complaints)).unwrap_or_default();
@@ -108,6 +104,11 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Relay> {
         key: fields.get("key").and_then(|v| values::path(&v, "relay.key", complaints)),
         mesh_with: mesh_with(&fields, mesh_key.is_some(), complaints),
         mesh_key,
+        private_key: fields.get("private_key").and_then(|v| match v.value {
+            DeValue::String(path) => Some(Placed::new(PathBuf::from(path.as_ref()), v.span)),
+            // Complained about where the certificate is read.
+            _ => None,
+        }),
         io: fields.get("io").and_then(|v| v.word(IO, complaints)).unwrap_or_default(),
         engine,
         front,
@@ -121,6 +122,40 @@ const ACME: &[&str] = &["directory", "contact", "store", "root", "challenge"];
 const CHALLENGE: &[(&str, Challenge)] = &[("http-01", Challenge::Http), ("tls-alpn-01", Challenge::TlsAlpn)];
 /// Of 64 KiB each: from 1 MiB to 2 GiB a worker. A ring of the kernel holds no more.
 const BUFFERS: std::ops::RangeInclusive<u32> = 16..=32_768;
+
+/// Who may connect.
+fn access(fields: &Fields<'_>, complaints: &mut Complaints) -> Access {
+    let mut access = Access::default();
+    let verify = fields.get("verify");
+    access.verify = verify.as_ref().and_then(|v| values::url(v, complaints));
+    if let Some(value) = fields.get("verify_fail_open") {
+        access.fail_open = values::yes_or_no(&value, complaints).unwrap_or(access.fail_open);
+        if verify.is_none() {
+            complaints.add(
+                value.span.clone(),
+                "relay: verify_fail_open: there is no `verify`, so nobody is asked; write `verify = \"http://127.0.0.1:8080/verify\"`, or remove this",
+            );
+        }
+    }
+    let tailscaled = fields.get("verify_tailscaled");
+    access.tailscaled =
+        tailscaled.as_ref().and_then(|v| values::path(v, TAILSCALED, complaints)).map(|path| path.value);
+    let Some(allow) = fields.get("allow") else { return access };
+    match values::allow(&allow, complaints) {
+        Allow::Keys(keys) => access.allow = keys,
+        Allow::Everybody => access.everybody = true,
+    }
+    if let Some(other) = verify.or(tailscaled).filter(|_| access.everybody) {
+        complaints.add(
+            allow.span,
+            format!(
+                "relay: allow: got `everybody`, but `{}` asks who comes; remove one of them",
+                last(&other.subject)
+            ),
+        );
+    }
+    access
+}
 
 /// Exactly one word about the certificate while TLS is on, none while it is off.
 fn certificates(fields: &Fields<'_>, front: &Front, complaints: &mut Complaints) -> Certificates {
@@ -328,6 +363,23 @@ impl Relay {
             engine: self.engine.clone(),
             front,
         })
+    }
+
+    /// Complains about files with a key in them that others than their owner may read. A file that is not there, or
+    /// cannot be looked at, is for who runs it.
+    pub fn check_files(&self, name: &str, folder: &Path, complaints: &mut Complaints) {
+        let own = Placed::new(PathBuf::from(format!("{name}.key")), self.span.clone());
+        let files = [
+            ("key", Some(self.key.as_ref().unwrap_or(&own))),
+            ("mesh_key", self.mesh_key.as_ref()),
+            ("private_key", self.private_key.as_ref()),
+        ];
+        for (key, file) in files {
+            let Some(file) = file else { continue };
+            if let Err(why) = weir_io::private::judge_if_there(&folder.join(&file.value)) {
+                complaints.add(file.span.clone(), format!("relay: {key}: {why}"));
+            }
+        }
     }
 
     /// What cannot stand beside it in one file.

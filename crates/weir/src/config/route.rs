@@ -87,7 +87,8 @@ fn via_of(value: &Value<'_>, complaints: &mut Complaints) -> Option<Via> {
         match s.as_ref() {
             "blackhole" => return Some(Via::Blackhole),
             "unreachable" => return Some(Via::Unreachable),
-            "prohibited" => return Some(Via::Prohibited),
+            // Linux writes the shorter one.
+            "prohibited" | "prohibit" => return Some(Via::Prohibited),
             _ => {}
         }
     }

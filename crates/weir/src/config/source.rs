@@ -114,12 +114,43 @@ fn without_keys(line: &str) -> String {
     out
 }
 
-/// The word of `known` nearest to `word`, if one is near enough to be meant.
+/// What no remedy proposes: each protects less than its alternatives, and is written on purpose or not at all.
+const NEVER_PROPOSED: &[&str] =
+    &["null", "bypass", "off", "hmac-sha1-96", "allow_unauthenticated", "self-signed"];
+
+/// The name of `known` nearest to `word`, if one is near enough to be meant.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let limit = (word.chars().count() / 3).max(1);
     let near = known.iter().map(|&k| (distance(word, k), k)).min()?;
     let prefix = || known.iter().copied().find(|k| k.len() > 2 && word.len() > 2 && k.starts_with(word));
-    if near.0 <= limit { Some(near.1) } else { prefix() }
+    let found = if near.0 <= limit { Some(near.1) } else { prefix() };
+    found.filter(|name| !NEVER_PROPOSED.contains(name))
+}
+
+/// What a complaint about a value that is none of `known` says to write: the one it was all but certainly meant to be,
+/// or else any of them. A value is a decision, so a guess is made more rarely than at a name.
+pub fn write_instead(word: &str, known: &[&str]) -> String {
+    match guess(word, known) {
+        Some(near) => format!("write `\"{near}\"`"),
+        None if known.len() == 1 => "write that, or remove it".to_owned(),
+        None => "write one of these".to_owned(),
+    }
+}
+
+/// The one value of `known` that is two slips away at most, or that begins so.
+pub fn guess<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let word = word.to_ascii_lowercase();
+    let limit = (word.chars().count() / 3).min(2);
+    let near = known.iter().map(|k| distance(&word, k)).min().filter(|near| *near <= limit);
+    let fits = |k: &&&str| match near {
+        Some(near) => distance(&word, k) == near,
+        None => word.len() > 2 && k.starts_with(&word),
+    };
+    let mut found = known.iter().filter(fits);
+    match (found.next(), found.next()) {
+        (Some(one), None) if !NEVER_PROPOSED.contains(one) => Some(one),
+        _ => None,
+    }
 }
 
 /// Edit distance with transpositions (optimal string alignment).
@@ -186,5 +217,19 @@ mod tests {
         assert_eq!(nearest("adresses", &["device", "addresses"]), Some("addresses"));
         assert_eq!(nearest("wieght", &["gateway", "weight"]), Some("weight"));
         assert_eq!(nearest("colour", &["device", "addresses"]), None);
+    }
+
+    #[test]
+    fn a_value_is_guessed_only_where_one_alone_is_near_and_protects_as_much() {
+        assert_eq!(guess("Strict", &["off", "strict", "loose"]), Some("strict"));
+        assert_eq!(guess("strickt", &["off", "strict", "loose"]), Some("strict"));
+        assert_eq!(guess("kern", &["auto", "kernel", "user"]), Some("kernel"));
+        assert_eq!(guess("echo", &["echo-request", "echo-reply"]), None, "two begin so");
+        assert_eq!(guess("aes-gcm-129", &["aes-gcm-128", "aes-gcm-192"]), None, "two are as near");
+        assert_eq!(guess("on", &["in", "out"]), None, "a short word is near everything");
+        for word in ["nul", "bypas", "offf", "OFF"] {
+            assert_eq!(guess(word, &["null", "bypass", "off", "protect"]), None, "{word}");
+        }
+        assert_eq!(nearest("allow_authenticated", &["allow_unauthenticated", "cipher"]), None);
     }
 }

@@ -87,7 +87,7 @@ impl Daemon {
             self.let_go(&name);
             tracing::info!("{name} is given back to the kernel");
         }
-        config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
+        config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         self.config = config;
         self.list();
         self.take_up(now);

@@ -108,9 +108,8 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
 impl Daemon {
     /// What works otherwise than asked for, and what was made of options.
     fn say(&self) {
-        for notice in self.control.notices().iter().map(ToString::to_string).chain(self.config.doubts()) {
-            tracing::warn!("{notice}");
-        }
+        self.control.notices().iter().for_each(|notice| tracing::warn!("{notice}"));
+        self.config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         self.config.remarks().iter().for_each(|remark| tracing::info!("{remark}"));
     }
 }

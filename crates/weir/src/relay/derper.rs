@@ -178,13 +178,23 @@ fn front(given: &Given, dev: bool) -> Result<Front, String> {
     }
     front.access.verify = given.text("verify-client-url").map(str::to_owned);
     front.access.fail_open = given.switch("verify-client-url-fail-open", true)?;
-    if let Some(limit) = given.text("accept-connection-limit").and_then(|l| l.parse::<f64>().ok())
-        && limit.is_finite()
-    {
-        front.limits.accepts_per_second = limit.clamp(1.0, 1e6) as u32;
+    if let Some(text) = given.text("accept-connection-limit") {
+        // derper's own default is `+Inf`, which leaves the limit to us.
+        let limit: f64 = text.parse().ok().filter(|limit: &f64| *limit > 0.0).ok_or_else(|| {
+            format!("derper: -accept-connection-limit: got `{text}`, expected a number above 0 or `+Inf`; write for example `5000`")
+        })?;
+        if limit.is_finite() {
+            front.limits.accepts_per_second = limit.clamp(1.0, 1e6) as u32;
+        }
     }
-    if let Ok(burst @ 1..=1_000_000) = given.number("accept-connection-burst", 0) {
-        front.limits.accept_burst = burst as u32;
+    if given.text("accept-connection-burst").is_some() {
+        let burst = given.number("accept-connection-burst", 0)?;
+        if burst < 1 {
+            return Err(format!(
+                "derper: -accept-connection-burst: got {burst}, expected a number above 0; write for example `20000`"
+            ));
+        }
+        front.limits.accept_burst = burst.min(1_000_000) as u32;
     }
     Ok(front)
 }
@@ -242,6 +252,20 @@ mod tests {
         assert_eq!(asked("-verify-clients").as_deref(), Some(TAILSCALED));
         assert_eq!(asked("-verify-clients -socket /run/other.sock").as_deref(), Some("/run/other.sock"));
         assert_eq!(asked("-socket /run/other.sock"), None);
+    }
+
+    #[test]
+    fn limits_are_taken_as_derper_has_them_and_never_left_out_in_silence() {
+        let read = |line: &str| front(&given(line).expect("flags"), true);
+        let limits =
+            read("-accept-connection-limit 100.5 -accept-connection-burst 7").expect("a front").limits;
+        assert_eq!((limits.accepts_per_second, limits.accept_burst), (100, 7));
+        let usual = read("-accept-connection-limit +Inf").expect("a front").limits;
+        assert_eq!(usual.accepts_per_second, Front::default().limits.accepts_per_second);
+        for line in ["limit many", "limit 0", "limit -1", "limit NaN", "burst x", "burst 0", "burst -5"] {
+            let said = read(&format!("-accept-connection-{line}")).expect_err("refused");
+            assert!(said.starts_with("derper: -accept-connection-"), "{line}: {said}");
+        }
     }
 
     #[test]

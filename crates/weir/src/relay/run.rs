@@ -23,10 +23,11 @@ use weir_relay::front::mesh::Mesh;
 use weir_relay::front::{self, Front, Live, Sockets};
 use weir_relay::inherited::Inherited;
 use weir_relay::settings::{Certificates, Io, Settings, Tls};
+use weir_relay::warning::{Warning, warnings};
 use weir_relay::{Engine, Relay, metrics};
 
 use super::handover;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::daemon::Broken;
 use crate::server::{Answer, Ask, Desk, Server, What, metrics_listener};
 use crate::view::{self, relay as told};
@@ -75,6 +76,9 @@ pub struct Running {
 /// A relay of a configuration file.
 pub fn start_file(path: &Path, config: &Config, socket: PathBuf, take_over: bool) -> Result<Running, Broken> {
     let settings = settings_of(path, config)?;
+    // Those of the relay itself are logged with those of one without a file.
+    let others = config.warnings().into_iter().filter(|w| !matches!(w, config::Warning::Relay(_)));
+    others.for_each(|warning| tracing::warn!("{warning}"));
     let (metrics, file) = (config.control.metrics, Some(path.to_owned()));
     start(settings, Started { socket, metrics, file, take_over })
 }
@@ -182,7 +186,7 @@ fn place(settings: &mut Settings) -> Result<(), Broken> {
 fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option<front::Tls>, Broken> {
     let own = &settings.front;
     if own.tls == Tls::Off {
-        notices.push("tls is off: only a proxy or a lab should see this relay".to_owned());
+        notices.push(Warning::TlsOff.to_string());
         return Ok(None);
     }
     let (name, key) = (own.hostname.as_deref(), settings.secret.public());
@@ -197,11 +201,19 @@ fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option
     Ok(Some(front::Tls { config, identity }))
 }
 
+/// Logs what these settings allow and may not be meant to.
+fn warn(settings: &Settings) {
+    let warnings = warnings(&settings.front, &settings.mesh_with);
+    // That TLS is off is among the notices, which stay to be asked for.
+    warnings.iter().filter(|w| **w != Warning::TlsOff).for_each(|warning| tracing::warn!("{warning}"));
+}
+
 impl Running {
     fn say(&self) {
         for notice in &self.notices {
             tracing::warn!("{notice}");
         }
+        warn(&self.settings);
         for (door, what) in [(Door::Relay, "DERP"), (Door::Pages, "pages")] {
             for address in self.sockets.addresses(door) {
                 tracing::info!("{what} on {address}");
@@ -431,6 +443,7 @@ impl Running {
         self.relay.reload(&merged.engine);
         self.front.shared.limiter.change(&merged.front.limits);
         self.front.shared.live.store(Arc::new(Live::new(&merged, tls)));
+        warn(&merged);
         self.settings = merged;
         Ok(applied)
     }

@@ -7,7 +7,7 @@ use weir_core::ipsec::spd::{Action, PortRange};
 use weir_core::state::{PolicySpec, SpdSpec};
 use weir_core::tables::ReversePath;
 
-use super::{RPF, name, names, selector, values};
+use super::{RPF, name, names, selector, spelling, values};
 use crate::config::Placed;
 use crate::config::port::{self, Addresses};
 use crate::config::read::{Fields, Value};
@@ -113,7 +113,7 @@ pub fn spd(value: &Value<'_>, complaints: &mut Complaints) -> Option<Spd> {
     let ports = ports.map(|v| names(&v, "wan", complaints));
     let words = [("drop", Action::Discard), ("bypass", Action::Bypass)];
     let default = match fields.get("default") {
-        Some(v) => v.word(&words, complaints),
+        Some(v) => v.word_or(&words, &spelling::DEFAULTS, complaints),
         None => Some(Action::Discard),
     };
     Some(Spd { name: name?, ports: ports?, default: default? })
@@ -126,7 +126,7 @@ pub fn policy(value: &Value<'_>, complaints: &mut Complaints) -> Option<Policy> 
     let spd = spd.and_then(|v| super::name(&v, "wan", complaints));
     let ways = [("both", None), ("in", Some(Direction::In)), ("out", Some(Direction::Out))];
     let direction = match fields.get("direction") {
-        Some(v) => v.word(&ways, complaints),
+        Some(v) => v.word_or(&ways, &spelling::POLICY_DIRECTIONS, complaints),
         None => Some(None),
     };
     let mut addresses = |key: &str| match fields.get(key) {
@@ -137,7 +137,7 @@ pub fn policy(value: &Value<'_>, complaints: &mut Complaints) -> Option<Policy> 
     let upper = upper(&fields, complaints);
     let actions = [("protect", Action::Protect), ("bypass", Action::Bypass), ("discard", Action::Discard)];
     let action = fields.required("action", "action = \"protect\"", complaints);
-    let action = action.and_then(|v| v.word(&actions, complaints));
+    let action = action.and_then(|v| v.word_or(&actions, &spelling::ACTIONS, complaints));
     let mut sas =
         |key: &str, example: &str| fields.get(key).map_or(Vec::new(), |v| names(&v, example, complaints));
     let (out, inbound) = (sas("out", "east-out"), sas("in", "east-in"));

@@ -13,6 +13,8 @@ use crate::config::keys::name_fits;
 use crate::config::read::{Fields, Value};
 use crate::config::source::Complaints;
 
+use super::spelling;
+
 /// One `[[sa]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sa {
@@ -67,7 +69,7 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Sa> {
     let ways = [("in", Direction::In), ("out", Direction::Out)];
     let direction = fields
         .required("direction", "direction = \"out\"", complaints)
-        .and_then(|v| v.word(&ways, complaints));
+        .and_then(|v| v.word_or(&ways, &spelling::DIRECTIONS, complaints));
     let spi = fields
         .required("spi", "spi = 0x1001", complaints)
         .and_then(|v| v.integer(SPI_MIN..=u32::MAX, 4097, complaints));
@@ -249,13 +251,29 @@ fn missing(fields: &Fields<'_>, key: &str, of: &str, complaints: &mut Complaints
 }
 
 fn suite(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Suite> {
-    let ciphers = Encryption::ALL.map(|e| (e.name(), e));
-    let integrities = Integrity::ALL.map(|i| (i.name(), i));
     let cipher = fields.required("cipher", "cipher = \"aes-gcm-128\"", complaints);
-    let encryption = cipher.as_ref().and_then(|v| v.word(&ciphers, complaints));
-    let integrity = optional(fields, "integrity", None, |v| v.word(&integrities, complaints).map(Some));
+    let cipher_at = cipher.as_ref().map_or(fields.span.clone(), |v| v.span.clone());
+    let cipher = cipher.as_ref().and_then(|v| spelling::read_cipher(v, complaints));
+    let integrity =
+        optional(fields, "integrity", None, |v| spelling::read_integrity(v, complaints).map(Some));
     let open = optional(fields, "allow_unauthenticated", false, |v| boolean(v, complaints));
-    let (encryption, integrity, open) = (encryption?, integrity?, open?);
+    let ((encryption, with), integrity, open) = (cipher?, integrity?, open?);
+    if let (Some(with), Some(other)) = (with, integrity)
+        && with != other
+    {
+        let span = fields.get("integrity").map_or(fields.span.clone(), |v| v.span);
+        complaints.add(
+            span,
+            format!(
+                "{}: integrity is {} here and {} in `cipher`; write it once",
+                fields.subject,
+                other.name(),
+                with.name()
+            ),
+        );
+        return None;
+    }
+    let integrity = integrity.or(with);
     if open && (encryption != Encryption::Null || integrity.is_some()) {
         let span = fields.get("allow_unauthenticated").map_or(fields.span.clone(), |v| v.span);
         complaints.add(
@@ -267,7 +285,8 @@ fn suite(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Suite> {
         );
         return None;
     }
-    let at = |key: &str| fields.get(key).map_or(fields.span.clone(), |v| v.span);
+    // An integrity that was written in `cipher` is shown there.
+    let at = |key: &str| fields.get(key).map_or(cipher_at.clone(), |v| v.span);
     match Suite::new(encryption, integrity, open) {
         Ok(suite) => return Some(suite),
         Err(NoSuite::IntegrityTwice(e)) => complaints.add(

@@ -7,7 +7,7 @@ use weir_core::ipsec::spd::{AddressRange, PortRange};
 use weir_core::route::Prefix;
 
 use crate::config::read::{Value, alternatives};
-use crate::config::source::{Complaints, nearest};
+use crate::config::source::{Complaints, write_instead};
 
 pub const ICMP: u8 = 1;
 pub const TCP: u8 = 6;
@@ -129,10 +129,9 @@ pub fn protocol(value: &Value<'_>, complaints: &mut Complaints) -> Option<Option
                 return Some(Some(found.1));
             }
             let known = PROTOCOLS.map(|p| p.0);
-            let near = nearest(s, &known).unwrap_or("tcp");
             value.refuse(
                 format!("{} or a number from 0 to 255", alternatives(&known).replace(" or ", ", ")),
-                format!("write `\"{near}\"`"),
+                write_instead(s, &known),
                 complaints,
             );
             return None;

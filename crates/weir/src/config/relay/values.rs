@@ -109,9 +109,28 @@ pub fn yes_or_no(value: &Value<'_>, complaints: &mut Complaints) -> Option<bool>
     }
 }
 
-pub fn keys(value: &Value<'_>, complaints: &mut Complaints) -> Vec<Key> {
-    let mut keys = Vec::new();
-    for item in value.one_or_many() {
+/// `allow`: keys of clients, or the word for all there are.
+pub enum Allow {
+    Keys(Vec<Key>),
+    Everybody,
+}
+
+/// What [`Allow::Everybody`] is called.
+const EVERYBODY: &str = "everybody";
+
+pub fn allow(value: &Value<'_>, complaints: &mut Complaints) -> Allow {
+    if matches!(value.value, DeValue::String(s) if s == EVERYBODY) {
+        return Allow::Everybody;
+    }
+    let (mut keys, items) = (Vec::new(), value.one_or_many());
+    if items.is_empty() {
+        value.refuse(
+            "at least one key, because a list of nobody would let in everybody",
+            format!("write `[\"nodekey:…\"]`, or `allow = \"{EVERYBODY}\"` if everybody is meant"),
+            complaints,
+        );
+    }
+    for item in items {
         let Some(text) = item.text("a node key", "\"nodekey:…\"", complaints) else { continue };
         match text.parse() {
             Ok(key) => keys.push(key),
@@ -122,7 +141,7 @@ pub fn keys(value: &Value<'_>, complaints: &mut Complaints) -> Vec<Key> {
             ),
         }
     }
-    keys
+    Allow::Keys(keys)
 }
 
 pub fn home(value: &Value<'_>, complaints: &mut Complaints) -> Option<Home> {

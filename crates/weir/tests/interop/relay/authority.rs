@@ -1,6 +1,7 @@
 //! A certificate authority of one test: what it signs is trusted by the peers that are told of it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -34,6 +35,7 @@ impl Authority {
         let files = ["crt", "key"].map(|ending| self.folder.join(format!("{name}.{ending}")));
         fs::write(&files[0], certificate.pem()).expect("a file");
         fs::write(&files[1], key.serialize_pem()).expect("a file");
+        fs::set_permissions(&files[1], fs::Permissions::from_mode(0o600)).expect("our file");
         files
     }
 }
