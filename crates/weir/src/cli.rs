@@ -3,20 +3,22 @@
 //! Errors go to stderr as one sentence with a remedy and end the program with status 1; what was asked
 //! for goes to stdout.
 
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::server::encoded;
-use weir_core::ipsec::spd::LookupSpec;
-
-use crate::{client, config, daemon, genkey, memory, policy, relay, show, top, trace, view};
-
-/// Why a command ended badly: lower case, subject first, then the remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure(pub String);
+use crate::command::completions::{self, Shell};
+use crate::command::genkey::{self, GenkeyArgs};
+use crate::command::policy::{self, PolicyVerb};
+use crate::command::relay::{self, RelayArgs};
+use crate::command::show::{self, Topic};
+use crate::command::trace::{self, TraceArgs};
+use crate::command::{apply, check, derper, top};
+use crate::control::client;
+use crate::failure::Failure;
+use crate::text::print;
+use crate::{config, router};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -65,7 +67,7 @@ enum Verb {
         SIGTERM, SIGINT  nobody new is taken, clients are told to come back, what waits for them is sent\n\
         SIGHUP           reads FILE again; the next connections go by it"
     )]
-    Relay(relay::command::RelayArgs),
+    Relay(RelayArgs),
     /// Ask a relay to take nobody new, tell its clients to come back, and end
     #[command(after_help = "Examples:\n  \
         sudo weir drain                           returns when the relay has ended\n  \
@@ -141,7 +143,7 @@ enum Verb {
         policies the truth again and prints the difference. Several changes at once: POST /v1/policies.")]
     Policy {
         #[command(subcommand)]
-        verb: Box<policy::Policy>,
+        verb: Box<PolicyVerb>,
     },
     /// Live rates: packets, bits and drops a second, by port, worker and reason
     #[command(after_help = "Examples:\n  \
@@ -176,109 +178,6 @@ enum Verb {
     Completions { shell: Shell },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Topic {
-    Status,
-    Ports,
-    Routes,
-    Neighbors,
-    Workers,
-    Drops,
-    /// Security associations of IPsec
-    Sa,
-    /// Policies of IPsec
-    Spd,
-    /// IPsec tunnels
-    Tunnels,
-    /// Flow caches and rules of SPDs
-    Cache,
-    /// A relay: connections, workers, drops
-    Relay,
-    /// Who is connected to a relay
-    Peers,
-}
-
-impl Topic {
-    /// Where the daemon tells it.
-    pub fn path(self) -> &'static str {
-        match self {
-            Topic::Status => "/v1/status",
-            Topic::Ports => "/v1/ports",
-            Topic::Routes => "/v1/routes",
-            Topic::Neighbors => "/v1/neighbors",
-            Topic::Workers => "/v1/workers",
-            Topic::Drops => "/v1/drops",
-            Topic::Sa => "/v1/sa",
-            Topic::Spd => "/v1/spd",
-            Topic::Tunnels => "/v1/tunnels",
-            Topic::Cache => "/v1/cache",
-            Topic::Relay => "/v1/relay",
-            Topic::Peers => "/v1/peers",
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Protocol {
-    Udp,
-    Tcp,
-    Icmp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Shell {
-    Bash,
-    Fish,
-    Zsh,
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct TraceArgs {
-    /// The port the packet comes in on
-    #[arg(long)]
-    pub port: String,
-    /// The whole Ethernet frame in hex
-    #[arg(long, conflicts_with_all = ["src", "dst"], required_unless_present_all = ["src", "dst"])]
-    pub hex: Option<String>,
-    #[arg(long, requires = "dst")]
-    pub src: Option<IpAddr>,
-    #[arg(long, requires = "src")]
-    pub dst: Option<IpAddr>,
-    #[arg(long, value_enum, default_value_t = Protocol::Udp)]
-    pub proto: Protocol,
-    #[arg(long, default_value_t = 40000)]
-    pub sport: u16,
-    #[arg(long, default_value_t = 53)]
-    pub dport: u16,
-    /// TTL or hop limit
-    #[arg(long, default_value_t = 64)]
-    pub ttl: u8,
-    /// Bytes of the IP packet
-    #[arg(long)]
-    pub len: Option<usize>,
-    /// Set IPv4's don't-fragment bit
-    #[arg(long)]
-    pub df: bool,
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct GenkeyArgs {
-    /// Names of the entries, as `key = …` in the configuration has them
-    #[arg(required = true)]
-    pub names: Vec<String>,
-    /// The cipher they are for [default: aes-gcm-128]
-    #[arg(long)]
-    pub cipher: Option<String>,
-    /// The integrity algorithm they are for, where the cipher has none of its own
-    #[arg(long)]
-    pub integrity: Option<String>,
-    /// Write them to this keys file instead of printing them
-    #[arg(long, value_name = "FILE")]
-    pub write: Option<PathBuf>,
-}
-
 /// Between a hundredth of a second, where counters are that fresh, and an hour.
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -293,23 +192,21 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Run { file, take_over } => {
             log();
             if config::is_relay(file) || *take_over {
-                let done = relay::command::of_file(file, cli.socket.clone(), *take_over);
-                return done.map_err(|broken| Failure(broken.0));
+                return relay::of_file(file, cli.socket.clone(), *take_over);
             }
-            let daemon = daemon::start(file, cli.socket.clone()).map_err(|broken| Failure(broken.0))?;
-            daemon.run().map_err(|broken| Failure(broken.0))
+            router::start(file, cli.socket.clone())?.run()
         }
         Verb::Relay(args) => {
             log();
-            relay::command::run(args, cli.socket.clone()).map_err(|broken| Failure(broken.0))
+            relay::run(args, cli.socket.clone())
         }
-        Verb::Drain => relay::command::drain(&socket()?).map_err(Failure),
+        Verb::Drain => relay::drain(&socket()?),
         Verb::Derper { flags } => {
             log();
-            relay::derper::run(flags, cli.socket.clone()).map_err(|broken| Failure(broken.0))
+            derper::run(flags, cli.socket.clone())
         }
-        Verb::Check { file } => check(file),
-        Verb::Apply { file, dry_run } => apply(cli.socket.clone(), file, *dry_run),
+        Verb::Check { file } => check::run(file),
+        Verb::Apply { file, dry_run } => apply::run(cli.socket.clone(), file, *dry_run),
         Verb::Show { topic, json, all, named, hit } => {
             let shown = show::Shown { all: *all, named: named.clone(), hit: *hit };
             show::run(&socket()?, *topic, *json, &shown)
@@ -318,7 +215,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Top { once, every } => top::run(&socket()?, Duration::from_secs_f64(*every), *once),
         Verb::Trace(args) => trace::run(&socket()?, args),
         Verb::Genkey(args) => genkey::run(args),
-        Verb::Completions { shell } => show::print(&completions(*shell)),
+        Verb::Completions { shell } => print(&completions::script(*shell, &Cli::command())),
     }
 }
 
@@ -335,143 +232,9 @@ fn log() {
         .init();
 }
 
-fn check(file: &Path) -> Result<(), Failure> {
-    let config = config::judge(file).map_err(|refused| Failure(refused.0))?;
-    if let Some(relay) = &config.relay {
-        return show::print(&checked_relay(file, &config, relay));
-    }
-    let mut has =
-        format!("{} and {}", count(config.ports.len(), "port"), count(config.routes.len(), "route"));
-    if !config.ipsec.is_empty() {
-        let ipsec = &config.ipsec;
-        has = format!(
-            "{}, {}, {} and {} in {}",
-            has.replace(" and ", ", "),
-            count(ipsec.sas.len(), "sa"),
-            count(ipsec.tunnels.len(), "tunnel"),
-            if ipsec.policies.len() == 1 {
-                "1 policy".to_owned()
-            } else {
-                format!("{} policies", ipsec.policies.len())
-            },
-            count(ipsec.spds.len(), "spd"),
-        );
-    }
-    let mut out = checked(file, &has, &config);
-    out += &config.remarks().iter().map(|note| format!("# {note}\n")).collect::<String>();
-    // Another machine may be the one that runs it.
-    if let Some(why) = memory::available().and_then(|n| memory::too_much(&config, &LookupSpec::default(), n))
-    {
-        out += &format!("# not to be run on this machine: {why}");
-    }
-    show::print(&out)
-}
-
-fn checked_relay(file: &Path, config: &config::Config, relay: &config::relay::Relay) -> String {
-    let front = &relay.front;
-    let addresses = front.listen.len() + front.http.len() + front.stun.len();
-    let has = match addresses {
-        1 => "a relay on 1 address".to_owned(),
-        n => format!("a relay on {n} addresses"),
-    };
-    checked(file, &has, config)
-}
-
-/// What a good file has, what could not be checked, and what to think about.
-fn checked(file: &Path, has: &str, config: &config::Config) -> String {
-    let warnings = config.warnings();
-    let verdict = match warnings.len() {
-        0 => "nothing wrong".to_owned(),
-        n => count(n, "warning"),
-    };
-    let mut out = format!("{}: {has}: {verdict}\n", file.display());
-    out += &warnings.iter().map(|warning| format!("warning: {warning}\n")).collect::<String>();
-    out += &config.notes.iter().map(|note| format!("# {note}\n")).collect::<String>();
-    out
-}
-
-fn apply(socket: Option<PathBuf>, file: &Path, dry_run: bool) -> Result<(), Failure> {
-    let config = config::judge(file).map_err(|refused| Failure(refused.0))?;
-    let named = daemon::socket_path(&config);
-    let socket = match socket {
-        // The file names its router; a copy under another name goes to the only router there is.
-        None if named.exists() => named,
-        given => client::find(given).map_err(Failure)?,
-    };
-    let folder = config::folder_of(file).display().to_string();
-    let mut path =
-        format!("/v1/apply?file={}&folder={}", encoded(&file.display().to_string()), encoded(&folder));
-    if dry_run {
-        path += "&dry-run";
-    }
-    let body = config.source.text.as_bytes();
-    let applied: view::Applied = client::post(&socket, &path, "application/toml", body).map_err(Failure)?;
-    show::print(&report(&applied))
-}
-
-/// What came of changes, a line each.
-pub fn report(applied: &view::Applied) -> String {
-    let mut out: String = applied.actions.iter().map(|line| line.clone() + "\n").collect();
-    out += &applied.notes.iter().map(|note| format!("# {note}\n")).collect::<String>();
-    out += &match (applied.actions.len(), applied.applied) {
-        (0, _) => "nothing to change\n".to_owned(),
-        (n, true) => format!("{} applied, tables of generation {}\n", count(n, "change"), applied.generation),
-        (n, false) => format!("{} to make; nothing was done\n", count(n, "change")),
-    };
-    out
-}
-
-/// Words to complete: verbs, topics and options as the parser knows them, files where files go.
-fn completions(shell: Shell) -> String {
-    use clap::CommandFactory;
-    let command = Cli::command();
-    let verbs: Vec<&str> = command.get_subcommands().map(|c| c.get_name()).collect();
-    let topics: Vec<String> = Topic::value_variants()
-        .iter()
-        .filter_map(|t| Some(t.to_possible_value()?.get_name().to_owned()))
-        .collect();
-    let options = |verb: &str| -> Vec<String> {
-        let of = command.find_subcommand(verb).into_iter().flat_map(|c| c.get_arguments());
-        of.filter_map(|a| Some(format!("--{}", a.get_long()?))).collect()
-    };
-    let (words, topics) = (verbs.join(" "), topics.join(" "));
-    match shell {
-        Shell::Fish => {
-            let mut out = format!("complete -c weir -n __fish_use_subcommand -f -a '{words}'\n");
-            out += &format!("complete -c weir -n '__fish_seen_subcommand_from show' -f -a '{topics}'\n");
-            for verb in &verbs {
-                for option in options(verb) {
-                    let option = option.trim_start_matches('-').to_owned();
-                    out += &format!("complete -c weir -n '__fish_seen_subcommand_from {verb}' -l {option}\n");
-                }
-            }
-            out
-        }
-        Shell::Bash | Shell::Zsh => {
-            let mut cases = String::new();
-            for verb in &verbs {
-                let more = if *verb == "show" { topics.as_str() } else { "" };
-                cases += &format!("    {verb}) words=\"{more} {}\" ;;\n", options(verb).join(" "));
-            }
-            let zsh = if shell == Shell::Zsh { "autoload -U +X bashcompinit && bashcompinit\n" } else { "" };
-            format!(
-                "{zsh}_weir() {{\n  local words=\"{words}\"\n  case \"${{COMP_WORDS[1]}}\" in\n{cases}  esac\n  \
-                 [ \"$COMP_CWORD\" = 1 ] && words=\"{words}\"\n  \
-                 COMPREPLY=($(compgen -W \"$words --socket --help\" -- \"${{COMP_WORDS[COMP_CWORD]}}\"))\n}}\n\
-                 complete -o default -F _weir weir\n"
-            )
-        }
-    }
-}
-
-/// `1 port`, `2 ports`.
-pub fn count(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::ValueEnum as _;
 
     use super::*;
 
@@ -490,8 +253,8 @@ mod tests {
 
     #[test]
     fn completions_know_every_verb() {
-        for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-            let script = completions(shell);
+        for shell in Shell::value_variants() {
+            let script = completions::script(*shell, &Cli::command());
             for verb in Cli::command().get_subcommands() {
                 assert!(script.contains(verb.get_name()), "{shell:?}: {}", verb.get_name());
             }

@@ -1,21 +1,21 @@
-//! The daemon of weir and the operator's command, as parts: `main.rs` only hands over to [`cli`].
+//! The daemons of weir and the operator's command, as parts: `main.rs` only hands over to [`cli`].
 //!
-//! A configuration ([`config`]) becomes workers (one thread a core, no tokio) and a control thread
-//! (tokio, one thread), which share table snapshots, counters and bounded queues, and nothing else.
+//! ```text
+//! cli ─► command, a module a verb ─┬─► router ─┐
+//!                                  └─► relay ──┴─► control (requests, signals, client) ─► view, text, failure
+//!                                        └─ both by config
+//! ```
+//!
+//! A configuration ([`config`]) becomes workers (one thread a core, no tokio) and a control thread, which share
+//! snapshots, counters and bounded queues, and nothing else. The two daemons stand side by side: neither knows the
+//! other, and [`control`] knows neither.
 
 pub mod cli;
-pub mod client;
+pub mod command;
 pub mod config;
-pub mod daemon;
-pub mod genkey;
-pub mod lane;
-pub mod memory;
-pub mod policy;
-pub mod ports;
+pub mod control;
+pub mod failure;
 pub mod relay;
-pub mod server;
-pub mod show;
-pub mod top;
-pub mod trace;
+pub mod router;
+pub mod text;
 pub mod view;
-pub mod worker;

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use weir::cli::{Cli, Failure, run};
+use weir::cli::{Cli, run};
+use weir::failure::Failure;
 
 fn main() -> ExitCode {
     match run(Cli::parse()) {

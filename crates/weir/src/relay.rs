@@ -1,6 +1,7 @@
-//! The relay's daemon around the library `weir-relay`: settings of files and flags, control socket, handover.
+//! The relay's daemon around the library `weir-relay`: settings become threads, requests become answers, and one relay
+//! takes over from another.
 
-pub mod command;
-pub mod derper;
 mod handover;
+mod resources;
 pub mod run;
+mod show;

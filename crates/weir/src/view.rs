@@ -397,6 +397,24 @@ pub struct TraceRequest {
     pub frame: String,
 }
 
+/// Bytes of hex; spaces, colons, dashes and line ends between them are skipped.
+pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
+    let digits: Vec<char> = text.chars().filter(|c| !c.is_whitespace() && !":-".contains(*c)).collect();
+    if let Some(wrong) = digits.iter().find(|c| !c.is_ascii_hexdigit()) {
+        return Err(format!(
+            "frame: got `{wrong}` among hex digits, expected 0 to 9 and a to f; write the bytes as `xxd -p` does"
+        ));
+    }
+    if digits.is_empty() || digits.len() % 2 == 1 {
+        return Err(format!(
+            "frame: got {} hex digits, expected two a byte; write every byte in full",
+            digits.len()
+        ));
+    }
+    let byte = |pair: &[char]| pair.iter().fold(0u8, |n, c| n << 4 | c.to_digit(16).unwrap_or(0) as u8);
+    Ok(digits.chunks(2).map(byte).collect())
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
     pub generation: u64,
@@ -420,4 +438,17 @@ pub struct Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     pub error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_is_read_as_people_write_it() {
+        assert_eq!(from_hex("02:00 ff-0A\n"), Ok(vec![2, 0, 255, 10]));
+        assert!(from_hex("0").expect_err("odd").contains("two a byte"));
+        assert!(from_hex("0g").expect_err("no digit").contains("`g`"));
+        assert!(from_hex("").is_err());
+    }
 }

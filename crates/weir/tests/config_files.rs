@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use weir::config::{self, Addresses, Kind, Via, Warning};
-use weir::memory;
+use weir::router::memory;
 use weir_core::ipsec::flow_cache::{FlowCache, FlowCaches};
 use weir_core::ipsec::sa::Direction;
 use weir_core::ipsec::spd::{Action, Layer, LookupSpec, Way};

@@ -103,14 +103,15 @@ fn a_capture_is_routed_into_another_without_any_privilege() {
         assert!(log.read_line(&mut said).expect("its log") > 0, "it ended: {said}");
     }
     let workers = loop {
-        let workers: Vec<weir::view::Worker> = weir::client::read(&socket, "/v1/workers").expect("answered");
+        let workers: Vec<weir::view::Worker> =
+            weir::control::client::read(&socket, "/v1/workers").expect("answered");
         if workers.iter().map(|w| w.received).sum::<u64>() == frames.len() as u64 {
             break workers;
         }
         std::thread::yield_now();
     };
     assert_eq!(workers.iter().map(|w| w.balance).sum::<i64>(), 0);
-    let drops: Vec<weir::view::Drop> = weir::client::read(&socket, "/v1/drops").expect("answered");
+    let drops: Vec<weir::view::Drop> = weir::control::client::read(&socket, "/v1/drops").expect("answered");
     let mut reasons: Vec<(&str, u64)> = drops.iter().map(|d| (d.reason.as_str(), d.packets)).collect();
     reasons.sort_unstable();
     assert_eq!(reasons, [("no_route", 1), ("ttl_expired", 1)]);

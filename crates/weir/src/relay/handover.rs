@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use weir_relay::front::Sockets;
 use weir_relay::inherited::Inherited;
 
-use crate::server::{HANDOVER, READY};
+use crate::control::Upgrade;
 
 /// As many as the kernel passes at once; a configuration names at most 97.
 const PASSED_MAX: usize = 253;
@@ -36,6 +36,9 @@ const PASSED_MAX: usize = 253;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Of its answer, head and all.
 const ANSWER_MAX: usize = 16 << 10;
+
+/// How a successor asks, and what it says when it serves.
+pub const UPGRADE: Upgrade = Upgrade { path: "/v1/handover", protocol: "weir-handover", word: b"ready\n" };
 
 /// What goes with the sockets.
 #[derive(Debug, Serialize, Deserialize)]
@@ -87,8 +90,8 @@ fn exchange(mut stream: &UnixStream) -> io::Result<(String, Vec<OwnedFd>)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let question = format!(
-        "POST /v1/handover HTTP/1.1\r\nhost: weir\r\nconnection: upgrade\r\nupgrade: {HANDOVER}\r\n\
-         content-length: 0\r\n\r\n"
+        "POST {} HTTP/1.1\r\nhost: weir\r\nconnection: upgrade\r\nupgrade: {}\r\ncontent-length: 0\r\n\r\n",
+        UPGRADE.path, UPGRADE.protocol
     );
     stream.write_all(question.as_bytes())?;
     let (mut answer, mut descriptors) = (Vec::new(), Vec::new());
@@ -124,7 +127,7 @@ fn receive(stream: &UnixStream, into: &mut Vec<u8>, descriptors: &mut Vec<OwnedF
 impl Predecessor {
     /// From now on it is ours.
     pub fn ready(mut self) {
-        match self.stream.write_all(READY) {
+        match self.stream.write_all(UPGRADE.word) {
             Ok(()) => tracing::info!("taken over from process {}, which drains and ends", self.pid),
             Err(e) => {
                 tracing::warn!("process {}, to be taken over from, has ended by itself ({e})", self.pid)

@@ -24,13 +24,15 @@ use weir_relay::front::{self, Front, Live, Sockets};
 use weir_relay::inherited::Inherited;
 use weir_relay::settings::{Certificates, Io, Settings, Tls};
 use weir_relay::warning::{Warning, warnings};
-use weir_relay::{Engine, Relay, metrics};
+use weir_relay::{Engine, Relay};
 
-use super::handover;
+use super::resources::Resource;
+use super::{handover, show};
 use crate::config::{self, Config};
-use crate::daemon::Broken;
-use crate::server::{Answer, Ask, Desk, Server, What, metrics_listener};
-use crate::view::{self, relay as told};
+use crate::control::server::{Server, metrics_listener};
+use crate::control::{ApplyRequest, Request, RequestKind, RequestQueue, Response};
+use crate::failure::Failure;
+use crate::view;
 
 /// Clients come back after this, spread over as much again, and try for the other.
 const RECONNECT_IN: Duration = Duration::from_millis(100);
@@ -66,15 +68,29 @@ pub struct Running {
     mesh: Mesh,
     sockets: Sockets,
     relay: Arc<Relay>,
-    asks: Receiver<Ask>,
+    requests: Receiver<Request>,
     settings: Settings,
     file: Option<PathBuf>,
     since: Instant,
     notices: Vec<String>,
 }
 
+/// Why a relay drains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// By a signal or by `weir drain`.
+    Told,
+    /// Another serves in its place.
+    Succeeded,
+}
+
 /// A relay of a configuration file.
-pub fn start_file(path: &Path, config: &Config, socket: PathBuf, take_over: bool) -> Result<Running, Broken> {
+pub fn start_file(
+    path: &Path,
+    config: &Config,
+    socket: PathBuf,
+    take_over: bool,
+) -> Result<Running, Failure> {
     let settings = settings_of(path, config)?;
     // Those of the relay itself are logged with those of one without a file.
     let others = config.warnings().into_iter().filter(|w| !matches!(w, config::Warning::Relay(_)));
@@ -83,17 +99,17 @@ pub fn start_file(path: &Path, config: &Config, socket: PathBuf, take_over: bool
     start(settings, Started { socket, metrics, file, take_over })
 }
 
-fn settings_of(path: &Path, config: &Config) -> Result<Settings, Broken> {
+fn settings_of(path: &Path, config: &Config) -> Result<Settings, Failure> {
     let Some(relay) = &config.relay else {
-        return Err(Broken(format!("{}: has no `[relay]`; write one", path.display())));
+        return Err(Failure(format!("{}: has no `[relay]`; write one", path.display())));
     };
     let folder = crate::config::folder_of(path);
     relay
         .settings(&config.name, &config.workers.cpus, &folder)
-        .map_err(|(span, why)| Broken(config.complain(span, why)))
+        .map_err(|(span, why)| Failure(config.complain(span, why)))
 }
 
-pub fn start(mut settings: Settings, started: Started) -> Result<Running, Broken> {
+pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failure> {
     let mut notices = Vec::new();
     place(&mut settings)?;
     raise_descriptors(&settings, &mut notices);
@@ -102,27 +118,27 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Broken
     let mut inherited = Inherited::of(weir_io::process::passed_descriptors());
     let mut predecessor = None;
     if started.take_over
-        && let Some((before, sockets)) = handover::ask(&started.socket).map_err(Broken)?
+        && let Some((before, sockets)) = handover::ask(&started.socket).map_err(Failure)?
     {
         inherited.extend(sockets);
         predecessor = Some(before);
     }
-    let sockets = Sockets::open(&settings.front, &mut inherited).map_err(Broken)?;
+    let sockets = Sockets::open(&settings.front, &mut inherited).map_err(Failure)?;
     let metrics = started.metrics.map(|at| inherited.tcp(at).map_or_else(|| metrics_listener(at), Ok));
-    let metrics = metrics.transpose().map_err(Broken)?;
+    let metrics = metrics.transpose().map_err(Failure)?;
     drop(inherited);
-    let relay = Relay::start(&settings.engine).map_err(|e| Broken(e.to_string()))?;
+    let relay = Relay::start(&settings.engine).map_err(|e| Failure(e.to_string()))?;
     let relay = Arc::new(relay);
-    let (asks_in, asks) = channel();
-    let few = |e| Broken(format!("{e}; raise the limit of open files"));
-    let desk = Desk { asks: asks_in, waker: Arc::new(Waker::new().map_err(few)?) };
+    let (requests_in, requests) = channel();
+    let few = |e| Failure(format!("{e}; raise the limit of open files"));
+    let queue = RequestQueue { requests: requests_in, waker: Arc::new(Waker::new().map_err(few)?) };
     let own_metrics = metrics.as_ref().map(TcpListener::try_clone).transpose().map_err(few)?;
-    let mut server =
-        Server::new(&started.socket, predecessor.is_some(), own_metrics, desk).map_err(Broken)?;
-    let front = Front::start(live, &sockets, relay.clone()).map_err(Broken)?;
-    let mesh = Mesh::start(&settings.mesh_with, &front.shared).map_err(Broken)?;
+    let (beside, upgrade) = (predecessor.is_some(), Some(&handover::UPGRADE));
+    let mut server = Server::new(&started.socket, beside, own_metrics, upgrade, queue).map_err(Failure)?;
+    let front = Front::start(live, &sockets, relay.clone()).map_err(Failure)?;
+    let mesh = Mesh::start(&settings.mesh_with, &front.shared).map_err(Failure)?;
     if let Some(before) = predecessor {
-        server.take_place(&started.socket).map_err(Broken)?;
+        server.take_place(&started.socket).map_err(Failure)?;
         before.ready();
     }
     tracing::info!("control socket {}", started.socket.display());
@@ -134,7 +150,7 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Broken
         mesh,
         sockets,
         relay,
-        asks,
+        requests,
         settings,
         file: started.file,
         since: Instant::now(),
@@ -165,11 +181,11 @@ fn raise_descriptors(settings: &Settings, notices: &mut Vec<String>) {
 }
 
 /// As many workers as CPUs are named or cores are there.
-fn place(settings: &mut Settings) -> Result<(), Broken> {
-    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(|e| Broken(e.to_string()))?;
+fn place(settings: &mut Settings) -> Result<(), Failure> {
+    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(|e| Failure(e.to_string()))?;
     let placement = match settings.cpus.as_slice() {
         [] => Placement::by_core(&topology, None),
-        cpus => Placement::explicit(&topology, cpus).map_err(|e| Broken(e.to_string()))?,
+        cpus => Placement::explicit(&topology, cpus).map_err(|e| Failure(e.to_string()))?,
     };
     tracing::info!("{}", placement.reason);
     for warning in &placement.warnings {
@@ -183,21 +199,21 @@ fn place(settings: &mut Settings) -> Result<(), Broken> {
 }
 
 /// The TLS that is asked for.
-fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option<front::Tls>, Broken> {
+fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option<front::Tls>, Failure> {
     let own = &settings.front;
     if own.tls == Tls::Off {
         notices.push(Warning::TlsOff.to_string());
         return Ok(None);
     }
     let (name, key) = (own.hostname.as_deref(), settings.secret.public());
-    let identity = Identity::open(&own.certificates, name, key, SystemTime::now()).map_err(Broken)?;
+    let identity = Identity::open(&own.certificates, name, key, SystemTime::now()).map_err(Failure)?;
     if let Some(pin) = identity.pin().filter(|_| own.certificates == Certificates::SelfSigned) {
         notices.push(format!(
             "the certificate is self-signed, a new one with each start: clients know it by `CertName: \"{pin}\"` in their map of relays"
         ));
     }
-    identity.keep().map_err(Broken)?;
-    let config = identity.server_config().map_err(Broken)?;
+    identity.keep().map_err(Failure)?;
+    let config = identity.server_config().map_err(Failure)?;
     Ok(Some(front::Tls { config, identity }))
 }
 
@@ -237,36 +253,31 @@ impl Running {
     }
 
     /// Runs until told to stop, then drains.
-    pub fn run(mut self) -> Result<(), Broken> {
+    pub fn run(mut self) -> Result<(), Failure> {
         loop {
-            let ask = match self.asks.recv_timeout(LOOK) {
-                Ok(ask) => ask,
+            let Request { kind, reply } = match self.requests.recv_timeout(LOOK) {
+                Ok(request) => request,
                 Err(RecvTimeoutError::Timeout) => {
                     self.look()?;
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Broken("control socket: its thread ended; start the relay again".into()));
+                    return Err(Failure("control socket: its thread ended; start the relay again".into()));
                 }
             };
-            let Ask { what, answer } = ask;
-            let end = match what {
-                What::Stop | What::Drain => Some(false),
-                What::Succeeded { ready: true } => Some(true),
-                _ => None,
-            };
+            let (response, end) = self.respond(kind);
             // Whoever asked may have gone; what was done stays done.
-            let _ = answer.send(self.answer(what));
-            if let Some(succeeded) = end {
-                return self.drain(succeeded);
+            let _ = reply.send(response);
+            if let Some(end) = end {
+                return self.drain(end);
             }
         }
     }
 
     /// Whether all is well, and whether certificates have changed.
-    fn look(&self) -> Result<(), Broken> {
+    fn look(&self) -> Result<(), Failure> {
         if !self.relay.is_well() {
-            return Err(Broken(
+            return Err(Failure(
                 "a worker ended by a defect of weir, see the panic above; start the relay again and report the panic"
                     .into(),
             ));
@@ -282,11 +293,11 @@ impl Running {
     }
 
     /// Nobody new, a word to everybody, then what waits for them.
-    fn drain(self, succeeded: bool) -> Result<(), Broken> {
+    fn drain(self, end: End) -> Result<(), Failure> {
         tracing::info!("stopping: nobody new is taken, clients are told to come back");
         let Running { server, metrics, front, mesh, sockets, relay, .. } = self;
         // Until the end it is seen that this one is there, unless another is in its place.
-        let _server = (!succeeded).then_some(server);
+        let _server = (end == End::Told).then_some(server);
         drop((metrics, mesh, sockets));
         front.close(ARRIVALS);
         drop(front);
@@ -304,32 +315,39 @@ impl Running {
         Ok(())
     }
 
-    fn answer(&mut self, what: What) -> Answer {
-        match what {
-            What::Status => Answer::json(200, &self.status()),
-            What::Relay => Answer::json(200, &told::Relay::of(&self.front.shared, &self.relay)),
-            What::Peers => Answer::json(200, &told::peers(&self.relay)),
-            What::Metrics => {
-                Answer { status: 200, kind: metrics::CONTENT_TYPE, body: self.front.shared.metrics() }
-            }
-            What::Reload => self.reload(),
-            What::Apply { file, folder, text, dry_run } => self.apply(&file, folder, text, dry_run),
-            What::Stop | What::Drain => Answer::json(200, &serde_json::json!({ "stopping": true })),
-            What::HandOver(to) => self.hand_over(&to.0),
-            What::Succeeded { ready } => {
+    /// The response, and how this relay ends if it does now.
+    fn respond(&mut self, kind: RequestKind) -> (Response, Option<End>) {
+        let stopping = || Response::json(200, &serde_json::json!({ "stopping": true }));
+        match kind {
+            RequestKind::Http(request) => match Resource::of(&request) {
+                Ok(Resource::Drain) => (stopping(), Some(End::Told)),
+                Ok(resource) => (self.answer(resource), None),
+                Err(response) => (response, None),
+            },
+            RequestKind::Stop => (stopping(), Some(End::Told)),
+            RequestKind::Reload => (self.reload(), None),
+            RequestKind::Upgraded(connection) => (self.hand_over(&connection.0), None),
+            RequestKind::UpgradeEnded { completed } => {
                 self.succeeding = false;
-                match ready {
+                match completed {
                     true => tracing::info!("another relay has taken over"),
                     false => {
                         tracing::error!("the relay that was to take over has failed; this one serves on")
                     }
                 }
-                Answer::json(200, &ready)
+                (Response::json(200, &completed), completed.then_some(End::Succeeded))
             }
-            other => Answer::refusal(
-                404,
-                format!("{other:?}: this weir is a relay; ask for status, relay, peers or metrics"),
-            ),
+        }
+    }
+
+    fn answer(&mut self, resource: Resource) -> Response {
+        match resource {
+            Resource::Status => Response::json(200, &self.status()),
+            Resource::Relay => Response::json(200, &show::relay(&self.front.shared, &self.relay)),
+            Resource::Peers => Response::json(200, &show::peers(&self.relay)),
+            Resource::Metrics => Response::metrics(self.front.shared.metrics()),
+            Resource::Apply(request) => self.apply(request),
+            Resource::Drain => Response::json(200, &serde_json::json!({ "stopping": true })),
         }
     }
 
@@ -348,55 +366,56 @@ impl Running {
     }
 
     /// Another relay is to take over: it has the sockets too from now on.
-    fn hand_over(&mut self, to: &UnixStream) -> Answer {
+    fn hand_over(&mut self, to: &UnixStream) -> Response {
         if self.succeeding {
             let why = "another relay is taking over already; wait for it to be ready, or stop it";
-            return Answer::refusal(409, why.to_owned());
+            return Response::refusal(409, why.to_owned());
         }
         match handover::give(to, &self.sockets, self.metrics.as_ref()) {
             Ok(()) => {
                 tracing::info!("another relay is about to take over; this one serves until it is ready");
                 self.succeeding = true;
-                Answer::json(200, &true)
+                Response::json(200, &true)
             }
-            Err(why) => Answer::refusal(500, why),
+            Err(why) => Response::refusal(500, why),
         }
     }
 
     /// SIGHUP: the file again; a wrong one changes nothing.
-    fn reload(&mut self) -> Answer {
+    fn reload(&mut self) -> Response {
         let Some(path) = self.file.clone() else {
-            return Answer::refusal(409, "reload: this relay was started without a file".to_owned());
+            return Response::refusal(409, "reload: this relay was started without a file".to_owned());
         };
         let loaded = crate::config::load(&path).map_err(|refused| refused.0);
         let done = loaded.and_then(|config| self.become_of(&path, &config, false).map_err(|b| b.0));
         match done {
             Ok(applied) => {
                 applied.actions.iter().for_each(|line| tracing::info!("{line}"));
-                Answer::json(200, &applied)
+                Response::json(200, &applied)
             }
             Err(why) => {
                 tracing::error!("reload: nothing was changed\n{why}");
-                Answer::refusal(400, why)
+                Response::refusal(400, why)
             }
         }
     }
 
-    fn apply(&mut self, file: &str, folder: Option<PathBuf>, text: String, dry_run: bool) -> Answer {
+    fn apply(&mut self, request: ApplyRequest) -> Response {
+        let ApplyRequest { file, folder, text, dry_run } = request;
         let path = match (folder, &self.file) {
             (Some(folder), _) => folder.join("body"),
             (None, Some(own)) => own.clone(),
             (None, None) => PathBuf::from("body"),
         };
-        let parsed = crate::config::parse(file, &self.settings.name, text).map_err(|refused| refused.0);
+        let parsed = crate::config::parse(&file, &self.settings.name, text).map_err(|refused| refused.0);
         match parsed.and_then(|config| self.become_of(&path, &config, dry_run).map_err(|b| b.0)) {
-            Ok(applied) => Answer::json(200, &applied),
-            Err(why) => Answer::refusal(400, why),
+            Ok(applied) => Response::json(200, &applied),
+            Err(why) => Response::refusal(400, why),
         }
     }
 
     /// What differs takes effect for the next connections; what needs a restart is said.
-    fn become_of(&mut self, path: &Path, config: &Config, dry_run: bool) -> Result<view::Applied, Broken> {
+    fn become_of(&mut self, path: &Path, config: &Config, dry_run: bool) -> Result<view::Applied, Failure> {
         let next = settings_of(path, config)?;
         let mut applied = view::Applied { applied: !dry_run, ..view::Applied::default() };
         let (now, then) = (&self.settings, &next);

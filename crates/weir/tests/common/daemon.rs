@@ -49,7 +49,7 @@ impl Running {
     }
 
     pub fn metrics(&self) -> String {
-        weir::client::get(&self.socket, "/metrics").expect("metrics")
+        weir::control::client::get(&self.socket, "/metrics").expect("metrics")
     }
 
     /// The values of a metric with all its labels that contain `label`.

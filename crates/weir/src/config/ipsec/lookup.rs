@@ -3,7 +3,7 @@
 //! Promises: options have the names the field gave them; a number of buckets is rounded up to a power of two
 //! here, and said so, so that what is shown is what runs; what a cache takes is known before it is made.
 //! Refuses: no buckets, and more than [`BUCKETS_MAX`], with the memory they would take. Whether this machine
-//! has that memory is asked where the caches are made ([`crate::memory`]).
+//! has that memory is asked where the caches are made ([`crate::router::memory`]).
 
 use std::ops::Range;
 

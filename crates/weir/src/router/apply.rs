@@ -4,10 +4,10 @@ use std::path::Path;
 
 use weir_core::time::Nanos;
 
+use super::memory;
 use super::{Daemon, device_id, links};
 use crate::config::check::explain;
 use crate::config::{self, Config, KeysFrom};
-use crate::memory;
 use crate::view::Applied;
 
 /// Changes logged one by one; a list of ten thousand policies is no reading matter.

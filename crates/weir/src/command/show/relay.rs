@@ -1,6 +1,6 @@
 //! `weir show relay` and `weir show peers`.
 
-use super::{duration, table};
+use crate::text::{duration, table};
 use crate::view::relay::{Peer, Relay};
 
 pub fn relay(r: &Relay) -> String {

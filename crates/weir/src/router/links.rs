@@ -8,10 +8,10 @@ use weir_core::tables::{Owner, Tables};
 use weir_core::time::Nanos;
 use weir_io::netlink::{self, AddressInfo, Change, LinkInfo};
 
+use super::ports::{self, With};
+use super::worker::{Absent, Mail, OpenDevice};
 use super::{Daemon, Kernel, Open, device_id};
 use crate::config::{Kind, Port};
-use crate::ports::{self, With};
-use crate::worker::{Absent, Mail, OpenDevice};
 
 /// MTU of a port that is a file.
 const PCAP_MTU: u16 = 1500;

@@ -1,16 +1,59 @@
 //! `weir show`: what the daemon says, as tables for people or as its own JSON for programs.
 
-use std::io::{self, Write};
 use std::path::Path;
 
-use serde::Serialize;
+use clap::ValueEnum;
 
-use crate::cli::{Failure, Topic};
-use crate::{client, view};
+use crate::control::client;
+use crate::failure::Failure;
+use crate::text::{count, duration, print, print_json, table};
+use crate::view;
 
 mod cache;
 mod ipsec;
 mod relay;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Topic {
+    Status,
+    Ports,
+    Routes,
+    Neighbors,
+    Workers,
+    Drops,
+    /// Security associations of IPsec
+    Sa,
+    /// Policies of IPsec
+    Spd,
+    /// IPsec tunnels
+    Tunnels,
+    /// Flow caches and rules of SPDs
+    Cache,
+    /// A relay: connections, workers, drops
+    Relay,
+    /// Who is connected to a relay
+    Peers,
+}
+
+impl Topic {
+    /// Where the daemon tells it.
+    pub fn path(self) -> &'static str {
+        match self {
+            Topic::Status => "/v1/status",
+            Topic::Ports => "/v1/ports",
+            Topic::Routes => "/v1/routes",
+            Topic::Neighbors => "/v1/neighbors",
+            Topic::Workers => "/v1/workers",
+            Topic::Drops => "/v1/drops",
+            Topic::Sa => "/v1/sa",
+            Topic::Spd => "/v1/spd",
+            Topic::Tunnels => "/v1/tunnels",
+            Topic::Cache => "/v1/cache",
+            Topic::Relay => "/v1/relay",
+            Topic::Peers => "/v1/peers",
+        }
+    }
+}
 
 /// Which policies `weir show spd` shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,46 +92,6 @@ pub fn run(socket: &Path, topic: Topic, json: bool, shown: &Shown) -> Result<(),
     print(&text)
 }
 
-/// To stdout; a reader that has gone (`| head`) is no failure.
-pub fn print(text: &str) -> Result<(), Failure> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure(format!("stdout: {e}; free the disk or close the pipe")))
-        }
-        _ => Ok(()),
-    }
-}
-
-pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(|e| Failure(e.to_string()))?;
-    print(&(text + "\n"))
-}
-
-/// A table without lines: columns can be cut and sorted by other tools. The columns in `numbers` are
-/// right-aligned.
-pub fn table<const N: usize>(
-    head: [&str; N],
-    numbers: std::ops::Range<usize>,
-    rows: Vec<[String; N]>,
-) -> String {
-    let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut out = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(widths).enumerate();
-        let line: Vec<String> = cells
-            .map(|(at, (cell, width))| match numbers.contains(&at) {
-                true => format!("{cell:>width$}"),
-                false => format!("{cell:width$}"),
-            })
-            .collect();
-        out += line.join("  ").trim_end();
-        out.push('\n');
-    }
-    out
-}
-
 fn status(s: &view::Status) -> String {
     let mut out = format!(
         "{} (weir {}, process {}), up {}\n{} ports, {} static routes, {} workers, tables of generation {}, {} frames unaccounted for\n",
@@ -103,10 +106,8 @@ fn status(s: &view::Status) -> String {
         s.balance
     );
     if s.sas > 0 {
-        out += &format!(
-            "{}; see `weir show sa`, `spd` and `tunnels`\n",
-            crate::cli::count(s.sas, "security association")
-        );
+        out +=
+            &format!("{}; see `weir show sa`, `spd` and `tunnels`\n", count(s.sas, "security association"));
     }
     for notice in &s.notices {
         out += &format!("! {notice}\n");
@@ -249,27 +250,9 @@ fn drops(drops: &[view::Drop]) -> String {
     table(["packets", "reason", "who acts", "because"], 0..1, drops.iter().map(row).collect())
 }
 
-/// `4 s`, `3 m 20 s`, `2 d 3 h`.
-fn duration(seconds: f64) -> String {
-    let s = seconds as u64;
-    match s {
-        0..60 => format!("{s} s"),
-        60..3600 => format!("{} m {} s", s / 60, s % 60),
-        3600..86_400 => format!("{} h {} m", s / 3600, s % 3600 / 60),
-        _ => format!("{} d {} h", s / 86_400, s % 86_400 / 3600),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tables_have_columns_and_no_trailing_blanks() {
-        let text =
-            table(["a", "count"], 1..2, vec![["x".into(), "7".into()], ["longer".into(), "1234".into()]]);
-        assert_eq!(text, "a       count\nx           7\nlonger   1234\n");
-    }
 
     #[test]
     fn a_drop_says_who_acts_and_why() {

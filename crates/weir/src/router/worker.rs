@@ -235,9 +235,9 @@ mod tests {
     use super::*;
 
     /// A device with a defect.
-    struct Broken;
+    struct Failure;
 
-    impl Device<Chunk> for Broken {
+    impl Device<Chunk> for Failure {
         fn rx(&mut self, _pool: &mut Pool<Chunk>, _batch: &mut Batch<Chunk>) -> usize {
             panic!("this device is broken on purpose")
         }
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_panic_ends_the_worker_and_is_seen() {
-        let mut worker = start(Box::new(Broken));
+        let mut worker = start(Box::new(Failure));
         assert!(!worker.join(), "the panic is told");
         assert!(worker.is_finished());
     }
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_ended_is_not_waited_for() {
-        let mut worker = start(Box::new(Broken));
+        let mut worker = start(Box::new(Failure));
         assert!(!worker.join());
         worker.refresh().wait(Instant::now() + Duration::from_secs(3600));
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use crate::config::Config;
 use crate::view::Refusal;
 
 /// A daemon that does not answer within this is stuck; a full table takes a second or two to apply.
@@ -18,6 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The usual place of a router's socket: `/run/weir` for root, else this user's own folder.
 pub fn default_socket(name: &str) -> PathBuf {
     folder().join(format!("{name}.sock"))
+}
+
+/// The socket of the daemon this file makes.
+pub fn socket_path(config: &Config) -> PathBuf {
+    config.control.socket.clone().unwrap_or_else(|| default_socket(&config.name))
 }
 
 fn folder() -> PathBuf {

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cli::Failure;
-use crate::show::{print, table};
-use crate::{client, view};
+use crate::control::client;
+use crate::failure::Failure;
+use crate::text::{print, table};
+use crate::view;
 
 /// Home and clear to the end. No mode of the terminal is changed, so Ctrl-C leaves it as it was.
 const REDRAW: &str = "\x1b[H\x1b[J";

@@ -19,8 +19,6 @@ use weir_core::verdict::Reason;
 use super::answer::blame;
 use crate::view::{Cache, CacheWay, Lookups, Policy, Port, Sa, Spd, Status, Worker};
 
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 /// What is told of IPsec: names and counters.
 #[derive(Clone, Debug, Default)]
 pub struct Ipsec {

@@ -21,26 +21,30 @@ use weir_io::umem::{ChunkSize, MAX_CHUNKS, Umem};
 use weir_io::wake::{Sleep, Waker};
 
 use super::gateway::Watch;
-use super::{Broken, Daemon, Kernel, Open, device_id, links};
+use super::lane::{Lane, Lessons};
+use super::memory;
+use super::ports::{self, With};
+use super::worker::{OpenDevice, Start, TOLD_MAX, Tell, Worker};
+use super::{Daemon, Kernel, Open, device_id, links};
 use crate::config::{self, Config, Kind};
-use crate::lane::{Lane, Lessons};
-use crate::memory;
-use crate::ports::{self, With};
-use crate::server::{Desk, Server};
-use crate::worker::{OpenDevice, Start, TOLD_MAX, Tell, Worker};
+use crate::control::RequestQueue;
+use crate::control::client::socket_path;
+use crate::control::server::Server;
+use crate::failure::Failure;
+use crate::text::count;
 
 /// Buffers of a worker beside its rings: two batches in flight of each kind, held frames, ICMP.
 const BUFFERS_BESIDE: u32 = 2048;
 const BUFFERS_LEAST: u32 = 8192;
 
 /// Reads the file, opens everything, starts the workers. What fails is undone.
-pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
-    let config = config::load(path).map_err(|refused| Broken(refused.0))?;
+pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Failure> {
+    let config = config::load(path).map_err(|refused| Failure(refused.0))?;
     let socket = socket.unwrap_or_else(|| socket_path(&config));
-    memory::fits(&config, &LookupSpec::default()).map_err(Broken)?;
+    memory::fits(&config, &LookupSpec::default()).map_err(Failure)?;
     let waker = Arc::new(Waker::new().map_err(|e| resource("eventfd", &e))?);
     let sleep = Sleep::new(&waker).map_err(|e| resource("eventfd", &e))?;
-    let (asks_in, asks) = channel();
+    let (requests_in, requests) = channel();
     let (told_in, told) = sync_channel(TOLD_MAX);
     let kernel = Kernel {
         // The monitor before the lists: a change between the two is heard twice, not missed.
@@ -53,10 +57,10 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
     let desired = config.desired(&|port| links::kernel_addresses(port, &kernel));
     let links = config.devices().into_iter().filter_map(|port| links::link_of(port, &kernel.links));
     let mut control = Control::with_ciphers(desired, links, now, weir_io::cipher::best())
-        .map_err(|errors| Broken(config::check::explain(&config, &errors)))?;
+        .map_err(|errors| Failure(config::check::explain(&config, &errors)))?;
     let tables = control.take_snapshot().unwrap_or_else(|| control.tables().clone());
-    let desk = Desk { asks: asks_in, waker: waker.clone() };
-    let server = Server::start(&socket, config.control.metrics, desk).map_err(Broken)?;
+    let queue = RequestQueue { requests: requests_in, waker: waker.clone() };
+    let server = Server::start(&socket, config.control.metrics, queue).map_err(Failure)?;
     tracing::info!("control socket {}", socket.display());
     let placement = place(&config)?;
     let umems = buffers(&config, &kernel.links, placement.cpus.len())?;
@@ -90,7 +94,7 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Broken> {
         lessons,
         kernel,
         told,
-        asks,
+        requests,
         watch: Watch::default(),
         sleep,
         resleep: true,
@@ -115,10 +119,10 @@ impl Daemon {
 }
 
 /// What the XDP programs know of this host; absent, and said so, where BPF cannot be used.
-fn local_addresses(tables: &Tables, kernel: &Kernel) -> Result<Option<LocalAddresses>, Broken> {
+fn local_addresses(tables: &Tables, kernel: &Kernel) -> Result<Option<LocalAddresses>, Failure> {
     match LocalAddresses::new() {
         Ok(mut local) => {
-            local.set(links::steered(tables, &kernel.addresses)).map_err(|e| Broken(e.to_string()))?;
+            local.set(links::steered(tables, &kernel.addresses)).map_err(|e| Failure(e.to_string()))?;
             Ok(Some(local))
         }
         Err(error) => {
@@ -148,14 +152,14 @@ fn lessons(bpf: bool, tables: &Arc<ArcSwap<Tables>>, key: FlowKey) -> Option<Les
 type Opened = (BTreeMap<String, Open>, Vec<Vec<OpenDevice>>);
 
 /// Every device of the file, and by worker its queues in the order of device ids.
-fn open_devices(config: &Config, tables: &Tables, with: &With<'_>) -> Result<Opened, Broken> {
+fn open_devices(config: &Config, tables: &Tables, with: &With<'_>) -> Result<Opened, Failure> {
     let mut open = BTreeMap::new();
     let mut devices: Vec<Vec<OpenDevice>> = with.umems.iter().map(|_| Vec::new()).collect();
     for port in config.devices() {
         let name = &port.device.value;
         let id = device_id(tables, name).unwrap_or(DeviceId(open.len() as u16));
         let (opened, queues) = ports::open(port, id, with).map_err(|error| {
-            Broken(config.complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)))
+            Failure(config.complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)))
         })?;
         for said in &opened.said {
             tracing::info!("{said}");
@@ -168,17 +172,12 @@ fn open_devices(config: &Config, tables: &Tables, with: &With<'_>) -> Result<Ope
     Ok((open, devices))
 }
 
-/// `--socket`, then the file's, then the usual place of this user.
-pub fn socket_path(config: &Config) -> PathBuf {
-    config.control.socket.clone().unwrap_or_else(|| crate::client::default_socket(&config.name))
-}
-
-fn resource(what: &str, error: &std::io::Error) -> Broken {
-    Broken(format!("{what}: {error}; raise the limit of open files or tasks, or run as root"))
+fn resource(what: &str, error: &std::io::Error) -> Failure {
+    Failure(format!("{what}: {error}; raise the limit of open files or tasks, or run as root"))
 }
 
 /// Every device but those weir makes itself must be there at the start.
-fn devices_exist(config: &Config, links: &[LinkInfo]) -> Result<(), Broken> {
+fn devices_exist(config: &Config, links: &[LinkInfo]) -> Result<(), Failure> {
     let made = |kind| matches!(kind, Kind::Tun | Kind::Pcap);
     let known: Vec<&str> = links.iter().filter(|l| !l.loopback).map(|l| l.name.as_str()).collect();
     let missing = config
@@ -203,18 +202,18 @@ fn devices_exist(config: &Config, links: &[LinkInfo]) -> Result<(), Broken> {
             )
         })
         .collect();
-    if complaints.is_empty() { Ok(()) } else { Err(Broken(complaints)) }
+    if complaints.is_empty() { Ok(()) } else { Err(Failure(complaints)) }
 }
 
 /// As many workers as CPUs and queues allow, and why.
-fn place(config: &Config) -> Result<Placement, Broken> {
-    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(|e| Broken(e.to_string()))?;
+fn place(config: &Config) -> Result<Placement, Failure> {
+    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(|e| Failure(e.to_string()))?;
     let fewest =
         config.devices().into_iter().filter_map(|p| Some((ports::queues(p)?, p))).min_by_key(|f| f.0);
     let most = fewest.map(|f| f.0);
     let mut placement = match config.workers.cpus.as_slice() {
         [] => Placement::by_core(&topology, most),
-        cpus => Placement::explicit(&topology, cpus).map_err(|e| Broken(e.to_string()))?,
+        cpus => Placement::explicit(&topology, cpus).map_err(|e| Failure(e.to_string()))?,
     };
     tracing::info!("{}", placement.reason);
     if let Some((queues, port)) = fewest
@@ -228,8 +227,8 @@ fn place(config: &Config) -> Result<Placement, Broken> {
         };
         tracing::info!(
             "not more than {}: {device} has {}, and a worker needs one of each device{more}",
-            crate::cli::count(queues, "worker"),
-            crate::cli::count(queues, "receive queue"),
+            count(queues, "worker"),
+            count(queues, "receive queue"),
         );
     }
     for warning in &placement.warnings {
@@ -239,7 +238,7 @@ fn place(config: &Config) -> Result<Placement, Broken> {
 }
 
 /// One umem a worker: chunks that hold the largest MTU, enough of them for every ring of every device.
-fn buffers(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Arc<Umem>>, Broken> {
+fn buffers(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Arc<Umem>>, Failure> {
     let mtus: HashMap<&str, u32> = links.iter().map(|l| (l.name.as_str(), l.mtu)).collect();
     let devices = config.devices();
     let largest = devices
@@ -250,7 +249,7 @@ fn buffers(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Ar
         None => ChunkSize::default(),
         Some((mtu, port)) => ChunkSize::for_mtu(mtu as usize).ok_or_else(|| {
             let device = &port.device.value;
-            Broken(config.complain(
+            Failure(config.complain(
                 port.device.span.clone(),
                 format!(
                     "port {}: {device} has MTU {mtu}, expected at most {}; run `ip link set {device} mtu {}`",
@@ -268,7 +267,7 @@ fn buffers(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Ar
     let count = config.workers.buffers.unwrap_or(needed);
     let mut umems = Vec::new();
     for _ in 0..workers {
-        umems.push(Arc::new(Umem::new(count, size).map_err(|e| Broken(e.to_string()))?));
+        umems.push(Arc::new(Umem::new(count, size).map_err(|e| Failure(e.to_string()))?));
     }
     if let Some(umem) = umems.first() {
         tracing::info!("{count} buffers of {} bytes a worker, on {}", size.bytes(), umem.pages());

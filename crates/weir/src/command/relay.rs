@@ -8,9 +8,10 @@ use clap::{Args, ValueEnum};
 use weir_relay::settings::{Certificates, Front, Io, Settings, Tls};
 use weir_relay::{Engine, keyfile};
 
-use super::run::{self, Started};
 use crate::config;
-use crate::daemon::Broken;
+use crate::control::client;
+use crate::failure::Failure;
+use crate::relay::run::{self, Started};
 
 /// Where `--dev` listens, as derper's does.
 const DEV: &str = "127.0.0.1:3340";
@@ -63,7 +64,7 @@ fn listening(text: &str) -> Result<SocketAddr, String> {
     config::relay::listening(text).ok_or_else(|| "expected an address and port, or `:PORT`".to_owned())
 }
 
-pub fn run(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Broken> {
+pub fn run(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Failure> {
     match &args.file {
         Some(file) => of_file(file, socket, args.take_over),
         None => dev(args, socket),
@@ -71,33 +72,33 @@ pub fn run(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Broken> {
 }
 
 /// A file that must be a relay's.
-pub fn of_file(file: &Path, socket: Option<PathBuf>, take_over: bool) -> Result<(), Broken> {
-    let config = config::load(file).map_err(|refused| Broken(refused.0))?;
+pub fn of_file(file: &Path, socket: Option<PathBuf>, take_over: bool) -> Result<(), Failure> {
+    let config = config::load(file).map_err(|refused| Failure(refused.0))?;
     if config.relay.is_none() {
-        return Err(Broken(format!(
+        return Err(Failure(format!(
             "{}: has no `[relay]`, so it is a router's; run it with `weir run`, or write `[relay]`",
             file.display()
         )));
     }
-    let socket = socket.unwrap_or_else(|| crate::daemon::socket_path(&config));
+    let socket = socket.unwrap_or_else(|| client::socket_path(&config));
     run::start_file(file, &config, socket, take_over)?.run()
 }
 
-fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Broken> {
+fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Failure> {
     let listen = match args.listen {
         Some(listen) => listen,
-        None => DEV.parse().map_err(|_| Broken("listen: no address".into()))?,
+        None => DEV.parse().map_err(|_| Failure("listen: no address".into()))?,
     };
     let secret = match &args.key {
         Some(path) => keyfile::read_or_make(path),
         None => keyfile::fresh(),
     };
-    let mesh_key = args.mesh_key.as_deref().map(keyfile::read_mesh_key).transpose().map_err(Broken)?;
+    let mesh_key = args.mesh_key.as_deref().map(keyfile::read_mesh_key).transpose().map_err(Failure)?;
     let name = format!("dev-{}", std::process::id());
-    let socket = socket.unwrap_or_else(|| crate::client::default_socket(&name));
+    let socket = socket.unwrap_or_else(|| client::default_socket(&name));
     let settings = Settings {
         name,
-        secret: secret.map_err(Broken)?,
+        secret: secret.map_err(Failure)?,
         mesh_key,
         mesh_with: Vec::new(),
         cpus: args.cpus.clone(),
@@ -126,15 +127,15 @@ fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Broken> {
 }
 
 /// Asks a relay to drain, and returns when it has ended.
-pub fn drain(socket: &Path) -> Result<(), String> {
-    let _: serde_json::Value = crate::client::post(socket, "/v1/drain", "application/json", b"")?;
+pub fn drain(socket: &Path) -> Result<(), Failure> {
+    let _: serde_json::Value = client::post(socket, "/v1/drain", "application/json", b"").map_err(Failure)?;
     let end = Instant::now() + DRAIN_MAX;
     while std::os::unix::net::UnixStream::connect(socket).is_ok() {
         if Instant::now() > end {
-            return Err(format!(
+            return Err(Failure(format!(
                 "{}: the relay has not ended after {DRAIN_MAX:?}; see its log",
                 socket.display()
-            ));
+            )));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

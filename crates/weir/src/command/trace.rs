@@ -6,34 +6,57 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::Path;
 
+use clap::{Args, ValueEnum};
 use weir_core::wire::build::Frame;
 use weir_core::wire::tcp;
 
-use crate::cli::{Failure, Protocol, TraceArgs};
 use crate::config::route::parse_mac;
-use crate::{client, view};
+use crate::control::client;
+use crate::failure::Failure;
+use crate::text::{print, print_json};
+use crate::view::{self, from_hex};
 
 /// Sender of a described packet; no decision depends on it.
 const SENDER: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 /// Ethernet, IPv6 and UDP headers.
 const HEADERS: usize = 14 + 40 + 8;
 
-/// Bytes of hex; spaces, colons, dashes and line ends between them are skipped.
-pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
-    let digits: Vec<char> = text.chars().filter(|c| !c.is_whitespace() && !":-".contains(*c)).collect();
-    if let Some(wrong) = digits.iter().find(|c| !c.is_ascii_hexdigit()) {
-        return Err(format!(
-            "frame: got `{wrong}` among hex digits, expected 0 to 9 and a to f; write the bytes as `xxd -p` does"
-        ));
-    }
-    if digits.is_empty() || digits.len() % 2 == 1 {
-        return Err(format!(
-            "frame: got {} hex digits, expected two a byte; write every byte in full",
-            digits.len()
-        ));
-    }
-    let byte = |pair: &[char]| pair.iter().fold(0u8, |n, c| n << 4 | c.to_digit(16).unwrap_or(0) as u8);
-    Ok(digits.chunks(2).map(byte).collect())
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    Udp,
+    Tcp,
+    Icmp,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct TraceArgs {
+    /// The port the packet comes in on
+    #[arg(long)]
+    pub port: String,
+    /// The whole Ethernet frame in hex
+    #[arg(long, conflicts_with_all = ["src", "dst"], required_unless_present_all = ["src", "dst"])]
+    pub hex: Option<String>,
+    #[arg(long, requires = "dst")]
+    pub src: Option<IpAddr>,
+    #[arg(long, requires = "src")]
+    pub dst: Option<IpAddr>,
+    #[arg(long, value_enum, default_value_t = Protocol::Udp)]
+    pub proto: Protocol,
+    #[arg(long, default_value_t = 40000)]
+    pub sport: u16,
+    #[arg(long, default_value_t = 53)]
+    pub dport: u16,
+    /// TTL or hop limit
+    #[arg(long, default_value_t = 64)]
+    pub ttl: u8,
+    /// Bytes of the IP packet
+    #[arg(long)]
+    pub len: Option<usize>,
+    /// Set IPv4's don't-fragment bit
+    #[arg(long)]
+    pub df: bool,
+    #[arg(long)]
+    pub json: bool,
 }
 
 pub fn run(socket: &Path, args: &TraceArgs) -> Result<(), Failure> {
@@ -51,9 +74,9 @@ pub fn run(socket: &Path, args: &TraceArgs) -> Result<(), Failure> {
     let body = serde_json::to_vec(&request).map_err(|e| Failure(e.to_string()))?;
     let trace: view::Trace = client::post(socket, "/v1/trace", "application/json", &body).map_err(Failure)?;
     if args.json {
-        return crate::show::print_json(&trace);
+        return print_json(&trace);
     }
-    crate::show::print(&text(&trace))
+    print(&text(&trace))
 }
 
 /// A frame as the port would receive it.
@@ -108,17 +131,4 @@ fn text(trace: &view::Trace) -> String {
     }
     let _ = writeln!(out, "(tables of generation {}; nothing was sent)", trace.generation);
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hex_is_read_as_people_write_it() {
-        assert_eq!(from_hex("02:00 ff-0A\n"), Ok(vec![2, 0, 255, 10]));
-        assert!(from_hex("0").expect_err("odd").contains("two a byte"));
-        assert!(from_hex("0g").expect_err("no digit").contains("`g`"));
-        assert!(from_hex("").is_err());
-    }
 }

@@ -12,67 +12,75 @@ use weir_core::trace::{Step, trace};
 use weir_core::verdict::{Blame, DropCounters, Reason, Verdict};
 use weir_core::wire::DisplayMac;
 
+use super::resources::Resource;
+use super::worker::Report;
 use super::{Daemon, lookups, metrics};
 use crate::config;
-use crate::server::{Answer, What};
+use crate::control::{ApplyRequest, RequestKind, Response};
 use crate::view;
-use crate::worker::Report;
 
 impl Daemon {
-    pub(super) fn answer(&mut self, now: Nanos, what: What) -> Answer {
-        if shows_figures(&what) {
-            self.refresh();
-        }
-        match what {
-            What::Status => Answer::json(200, &self.status(now)),
-            What::Ports => Answer::json(200, &self.ports()),
-            What::Routes { limit } => Answer::json(200, &self.routes(limit)),
-            What::Neighbors => Answer::json(200, &self.neighbors(now)),
-            What::Workers => Answer::json(200, &self.worker_views()),
-            What::Drops => Answer::json(200, &self.drops()),
-            What::Sas => Answer::json(200, &self.sas(now)),
-            What::Spds => Answer::json(200, &self.spds()),
-            What::Tunnels => Answer::json(200, &self.tunnels()),
-            What::Cache => Answer::json(200, &self.cache()),
-            What::Relay | What::Peers | What::Drain | What::HandOver(_) | What::Succeeded { .. } => {
-                Answer::refusal(404, "this weir is a router; a relay's file has `[relay]`".to_owned())
-            }
-            What::Trace { body } => match self.trace(&body) {
-                Ok(trace) => Answer::json(200, &trace),
-                Err(error) => Answer::refusal(400, error),
+    pub(super) fn respond(&mut self, now: Nanos, kind: RequestKind) -> Response {
+        match kind {
+            RequestKind::Http(request) => match Resource::of(request) {
+                Ok(resource) => self.answer(now, resource),
+                Err(response) => response,
             },
-            What::Apply { file, folder, text, dry_run } => {
-                let folder = folder.unwrap_or_else(|| config::folder_of(&self.path));
-                match self.apply_text(now, &file, &folder, text, dry_run) {
-                    Ok(applied) => Answer::json(200, &applied),
-                    Err(error) => Answer::refusal(422, error),
-                }
-            }
-            What::Policies { body, dry_run } => match self.change_policies(&body, dry_run) {
-                Ok(applied) => Answer::json(200, &applied),
-                Err(error) => Answer::refusal(422, error),
-            },
-            What::Metrics => {
-                let body = metrics::text(
-                    &self.ports(),
-                    &self.worker_views(),
-                    &self.status(now),
-                    self.control.neighbor_counters(),
-                    metrics::Ipsec { sas: self.sas(now), spds: self.spds(), cache: self.cache() },
-                );
-                Answer { status: 200, kind: metrics::CONTENT_TYPE, body }
-            }
-            What::Reload => match self.reload(now) {
+            RequestKind::Reload => match self.reload(now) {
                 Ok(applied) => {
                     tracing::info!("reloaded {}: {} changes", self.path.display(), applied.actions.len());
-                    Answer::json(200, &applied)
+                    Response::json(200, &applied)
                 }
                 Err(error) => {
                     tracing::error!("not reloaded: {error}");
-                    Answer::refusal(422, error)
+                    Response::refusal(422, error)
                 }
             },
-            What::Stop => Answer::json(200, &self.status(now)),
+            RequestKind::Stop => Response::json(200, &self.status(now)),
+            // The server of a router knows no path on which connections change hands.
+            RequestKind::Upgraded(_) | RequestKind::UpgradeEnded { .. } => {
+                Response::refusal(404, "this weir is a router; a relay's file has `[relay]`".to_owned())
+            }
+        }
+    }
+
+    fn answer(&mut self, now: Nanos, resource: Resource) -> Response {
+        if resource.shows_figures() {
+            self.refresh();
+        }
+        match resource {
+            Resource::Status => Response::json(200, &self.status(now)),
+            Resource::Ports => Response::json(200, &self.ports()),
+            Resource::Routes { limit } => Response::json(200, &self.routes(limit)),
+            Resource::Neighbors => Response::json(200, &self.neighbors(now)),
+            Resource::Workers => Response::json(200, &self.worker_views()),
+            Resource::Drops => Response::json(200, &self.drops()),
+            Resource::Sas => Response::json(200, &self.sas(now)),
+            Resource::Spds => Response::json(200, &self.spds()),
+            Resource::Tunnels => Response::json(200, &self.tunnels()),
+            Resource::Cache => Response::json(200, &self.cache()),
+            Resource::Trace { body } => match self.trace(&body) {
+                Ok(trace) => Response::json(200, &trace),
+                Err(error) => Response::refusal(400, error),
+            },
+            Resource::Apply(ApplyRequest { file, folder, text, dry_run }) => {
+                let folder = folder.unwrap_or_else(|| config::folder_of(&self.path));
+                match self.apply_text(now, &file, &folder, text, dry_run) {
+                    Ok(applied) => Response::json(200, &applied),
+                    Err(error) => Response::refusal(422, error),
+                }
+            }
+            Resource::Policies { body, dry_run } => match self.change_policies(&body, dry_run) {
+                Ok(applied) => Response::json(200, &applied),
+                Err(error) => Response::refusal(422, error),
+            },
+            Resource::Metrics => Response::metrics(metrics::text(
+                &self.ports(),
+                &self.worker_views(),
+                &self.status(now),
+                self.control.neighbor_counters(),
+                metrics::Ipsec { sas: self.sas(now), spds: self.spds(), cache: self.cache() },
+            )),
         }
     }
 
@@ -248,7 +256,7 @@ impl Daemon {
         let example = "send {\"port\": \"lan\", \"frame\": \"<hex>\"}";
         let request: view::TraceRequest = serde_json::from_slice(body)
             .map_err(|e| format!("trace: the body is not a request ({e}); {example}"))?;
-        let frame = crate::trace::from_hex(&request.frame)?;
+        let frame = view::from_hex(&request.frame)?;
         let tables = self.control.tables();
         let id = self.control.port_id(&request.port).ok_or_else(|| {
             let names: Vec<&str> = self.control.ports().map(|(_, p)| p.name.as_str()).collect();
@@ -286,12 +294,6 @@ pub(super) fn add(to: &mut view::Traffic, more: &PortCounters) {
     to.rx_bytes += more.rx_bytes;
     to.tx_packets += more.tx_packets;
     to.tx_bytes += more.tx_bytes;
-}
-
-/// What an answer counts includes everything that happened before it was asked for.
-fn shows_figures(what: &What) -> bool {
-    use What::{Cache, Drops, Metrics, Ports, Spds, Status, Tunnels, Workers};
-    matches!(what, Status | Ports | Workers | Drops | Spds | Tunnels | Cache | Metrics)
 }
 
 fn losses(reports: &[Report], device: DeviceId) -> view::DeviceLosses {

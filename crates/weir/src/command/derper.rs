@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use weir_relay::settings::{Acme, Certificates, Challenge, Front, Home, Io, Settings, TAILSCALED, Tls};
 use weir_relay::{Engine, keyfile};
 
-use super::run::{self, Started};
 use crate::config::relay::{ACME_DIRECTORY, is_url, listening, remote};
-use crate::daemon::Broken;
+use crate::control::client;
+use crate::failure::Failure;
+use crate::relay::run::{self, Started};
 
 /// In place of the relay that answers on the control socket.
 const TAKE_OVER: &str = "take-over";
@@ -95,11 +96,11 @@ fn names() -> String {
     FLAGS.iter().map(|f| format!("-{}", f.0)).collect::<Vec<_>>().join(", ")
 }
 
-pub fn run(args: &[String], socket: Option<PathBuf>) -> Result<(), Broken> {
-    let given = Given::read(args).map_err(Broken)?;
-    let take_over = given.switch(TAKE_OVER, false).map_err(Broken)?;
-    let settings = settings(&given).map_err(Broken)?;
-    let socket = socket.unwrap_or_else(|| crate::client::default_socket(&settings.name));
+pub fn run(args: &[String], socket: Option<PathBuf>) -> Result<(), Failure> {
+    let given = Given::read(args).map_err(Failure)?;
+    let take_over = given.switch(TAKE_OVER, false).map_err(Failure)?;
+    let settings = settings(&given).map_err(Failure)?;
+    let socket = socket.unwrap_or_else(|| client::default_socket(&settings.name));
     run::start(settings, Started { socket, take_over, ..Started::default() })?.run()
 }
 

@@ -7,17 +7,34 @@ use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use weir_core::ipsec::suite::{Encryption, Integrity};
 use weir_relay::keyfile;
 use zeroize::Zeroizing;
 
-use crate::cli::{Failure, GenkeyArgs};
 use crate::config::ipsec::spelling;
 use crate::config::keys::{Keyring, NAME_MAX, name_fits};
 use crate::config::read::alternatives;
-use crate::show;
+use crate::failure::Failure;
+use crate::text::print;
+
+#[derive(Clone, Debug, Args)]
+pub struct GenkeyArgs {
+    /// Names of the entries, as `key = …` in the configuration has them
+    #[arg(required = true)]
+    pub names: Vec<String>,
+    /// The cipher they are for [default: aes-gcm-128]
+    #[arg(long)]
+    pub cipher: Option<String>,
+    /// The integrity algorithm they are for, where the cipher has none of its own
+    #[arg(long)]
+    pub integrity: Option<String>,
+    /// Write them to this keys file instead of printing them
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+}
 
 pub fn run(args: &GenkeyArgs) -> Result<(), Failure> {
     let lengths = lengths(args)?;
@@ -48,7 +65,7 @@ pub fn run(args: &GenkeyArgs) -> Result<(), Failure> {
         text.push_str("\"\n");
     }
     match &args.write {
-        None => show::print(&text),
+        None => print(&text),
         Some(path) => write(path, &names, &text),
     }
 }
@@ -112,7 +129,7 @@ fn write(path: &Path, names: &[(String, usize)], text: &str) -> Result<(), Failu
     };
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
     let names: Vec<&str> = names.iter().map(|n| n.0.as_str()).collect();
-    show::print(&format!("{shown}: {verb} {}\n", names.join(", ")))
+    print(&format!("{shown}: {verb} {}\n", names.join(", ")))
 }
 
 fn ends_a_line(file: &mut File) -> io::Result<bool> {

@@ -8,12 +8,15 @@ use std::path::Path;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::cli::{Failure, Topic, report};
+use super::apply::report;
+use super::show::{self, Topic};
+use crate::control::client;
+use crate::failure::Failure;
+use crate::text::print;
 use crate::view::{AddPolicy, Applied, PolicyChange, PolicyFields, PolicyRequest};
-use crate::{client, show};
 
 #[derive(Debug, Subcommand)]
-pub enum Policy {
+pub enum PolicyVerb {
     /// Add a policy to an SPD: last, or where --before, --after or --at says
     Add {
         #[command(flatten)]
@@ -136,21 +139,21 @@ fn icmp(text: &str) -> Value {
     }
 }
 
-pub fn run(socket: &Path, verb: &Policy) -> Result<(), Failure> {
+pub fn run(socket: &Path, verb: &PolicyVerb) -> Result<(), Failure> {
     let (spd, changes, dry_run) = match verb {
-        Policy::List { all, named, hit, json } => {
+        PolicyVerb::List { all, named, hit, json } => {
             let shown = show::Shown { all: *all, named: named.clone(), hit: *hit };
             return show::run(socket, Topic::Spd, *json, &shown);
         }
-        Policy::Add { policy, before, after, at } => {
+        PolicyVerb::Add { policy, before, after, at } => {
             let add =
                 AddPolicy { policy: policy.fields(), before: before.clone(), after: after.clone(), at: *at };
             (&policy.spd, vec![PolicyChange::Add(add)], policy.dry_run)
         }
-        Policy::Replace { policy } => {
+        PolicyVerb::Replace { policy } => {
             (&policy.spd, vec![PolicyChange::Replace { policy: policy.fields() }], policy.dry_run)
         }
-        Policy::Remove { spd, names, dry_run } => {
+        PolicyVerb::Remove { spd, names, dry_run } => {
             (spd, names.iter().map(|name| PolicyChange::Remove { name: name.clone() }).collect(), *dry_run)
         }
     };
@@ -158,7 +161,7 @@ pub fn run(socket: &Path, verb: &Policy) -> Result<(), Failure> {
     let body = serde_json::to_vec(&request).map_err(|e| Failure(e.to_string()))?;
     let path = if dry_run { "/v1/policies?dry-run" } else { "/v1/policies" };
     let applied: Applied = client::post(socket, path, "application/json", &body).map_err(Failure)?;
-    show::print(&report(&applied))
+    print(&report(&applied))
 }
 
 #[cfg(test)]

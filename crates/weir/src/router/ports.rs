@@ -28,10 +28,10 @@ use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::tun::Tun;
 use weir_io::umem::{Chunk, Umem};
 
+use super::lane::{Learning, Lessons};
+use super::worker::{OpenDevice, Several};
 use crate::config::settings::WakeUp;
 use crate::config::{self, Kind};
-use crate::lane::{Learning, Lessons};
-use crate::worker::{OpenDevice, Several};
 
 /// Frames a worker's own receive call takes from the interface: one batch.
 const BUSY_POLL_BUDGET: u16 = 64;

@@ -29,7 +29,7 @@ use weir_io::steer::SteerError;
 use weir_io::steer::express::{Decided, Express, MAX_DEVICES, Progress};
 use weir_io::umem::Chunk;
 
-use crate::worker::Report;
+use super::worker::Report;
 
 /// How often devices are asked whether they still take redirected frames.
 pub const ASK_EVERY: Nanos = 250 * MILLISECOND;

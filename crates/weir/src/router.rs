@@ -15,11 +15,16 @@
 mod answer;
 mod apply;
 mod gateway;
+mod lane;
 mod links;
 mod lookups;
-pub mod metrics;
+pub mod memory;
+mod metrics;
 mod policies;
+mod ports;
+mod resources;
 mod start;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
@@ -42,11 +47,13 @@ use weir_io::umem::Umem;
 use weir_io::wake::Sleep;
 
 use crate::config::Config;
-use crate::lane::Lessons;
-use crate::ports::OpenPort;
-use crate::server::{Ask, Server, What};
-use crate::worker::{Fresh, Mail, Report, Told, Worker};
-pub use start::{socket_path, start};
+use crate::control::server::Server;
+use crate::control::{Request, RequestKind};
+use crate::failure::Failure;
+use lane::Lessons;
+use ports::OpenPort;
+pub use start::start;
+use worker::{Fresh, Mail, Report, Told, Worker};
 
 /// Longest the control thread sleeps: a dead worker is noticed within it.
 const SLEEP_MS: u64 = 500;
@@ -71,7 +78,7 @@ pub struct Daemon {
     lessons: Option<Lessons>,
     kernel: Kernel,
     told: Receiver<(usize, Told)>,
-    asks: Receiver<Ask>,
+    requests: Receiver<Request>,
     watch: gateway::Watch,
     sleep: Sleep,
     /// The set of descriptors to sleep on has changed.
@@ -95,20 +102,16 @@ struct Kernel {
     addresses: Vec<AddressInfo>,
 }
 
-/// Why the daemon did not start or ended badly: one or more sentences for the operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken(pub String);
-
 impl Daemon {
     /// Runs until told to stop, then drains.
-    pub fn run(mut self) -> Result<(), Broken> {
+    pub fn run(mut self) -> Result<(), Failure> {
         loop {
             self.sleep();
             let now = clock::now();
             self.hear_workers(now);
             self.hear_taps(now);
             self.hear_kernel(now);
-            let stop = self.answer_asks(now);
+            let stop = self.answer_requests(now);
             self.control.tick(now);
             self.publish();
             self.watch_ipsec(now);
@@ -121,7 +124,7 @@ impl Daemon {
             if let Some(dead) = self.workers.iter().find(|w| w.is_finished()) {
                 let number = dead.number;
                 self.drain()?;
-                return Err(Broken(format!(
+                return Err(Failure(format!(
                     "worker {number}: ended by a defect of weir, see the panic above; the interfaces were given back to the kernel; start weir again and report the panic"
                 )));
             }
@@ -140,7 +143,7 @@ impl Daemon {
 
     fn hear_workers(&mut self, now: Nanos) {
         // At most what is there now: workers that never fall silent must not keep the rest waiting.
-        for (_, told) in self.told.try_iter().take(crate::worker::TOLD_MAX) {
+        for (_, told) in self.told.try_iter().take(worker::TOLD_MAX) {
             match told {
                 Told::Punt(port, frame) => self.control.handle_punt(now, port, &frame),
                 Told::Event(event) => self.control.handle_event(now, event),
@@ -169,12 +172,12 @@ impl Daemon {
     }
 
     /// Answers what was asked; true when the answer is to stop.
-    fn answer_asks(&mut self, now: Nanos) -> bool {
+    fn answer_requests(&mut self, now: Nanos) -> bool {
         let mut stop = false;
-        while let Ok(Ask { what, answer }) = self.asks.try_recv() {
-            stop |= what == What::Stop;
+        while let Ok(Request { kind, reply }) = self.requests.try_recv() {
+            stop |= kind == RequestKind::Stop;
             // Whoever asked may have gone; what was done stays done.
-            let _ = answer.send(self.answer(now, what));
+            let _ = reply.send(self.respond(now, kind));
         }
         stop
     }
@@ -217,7 +220,7 @@ impl Daemon {
     }
 
     /// Traffic back to the kernel, then what has arrived out, then the counts.
-    fn drain(&mut self) -> Result<(), Broken> {
+    fn drain(&mut self) -> Result<(), Failure> {
         tracing::info!("stopping: new frames go to the kernel, frames that have arrived are still sent");
         for open in self.open.values_mut() {
             open.port.steering = None;

@@ -1,0 +1,12 @@
+//! What each verb of the command line does, a module a verb; [`crate::cli`] says how they are called.
+
+pub mod apply;
+pub mod check;
+pub mod completions;
+pub mod derper;
+pub mod genkey;
+pub mod policy;
+pub mod relay;
+pub mod show;
+pub mod top;
+pub mod trace;

@@ -1,0 +1,108 @@
+//! What a router's control socket has: paths, methods and options become a [`Resource`].
+
+use crate::control::{ApplyRequest, HttpRequest, Response};
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resource {
+    Status,
+    Ports,
+    Routes { limit: Option<usize> },
+    Neighbors,
+    Workers,
+    Drops,
+    Sas,
+    Spds,
+    Tunnels,
+    Cache,
+    Apply(ApplyRequest),
+    Policies { body: Vec<u8>, dry_run: bool },
+    Trace { body: Vec<u8> },
+    Metrics,
+}
+
+const INDEX: &str = "weir control socket of a router\n\
+    GET  /v1/status     name, version, generation, what works otherwise than asked\n\
+    GET  /v1/ports      devices, addresses, traffic, losses\n\
+    GET  /v1/routes     the first 1,000; ?limit=N for more\n\
+    GET  /v1/neighbors  ARP and NDP\n\
+    GET  /v1/workers    ledgers, buffers, traffic by port\n\
+    GET  /v1/drops      by reason, with who has to act\n\
+    GET  /v1/sa         IPsec: security associations, traffic, why packets failed\n\
+    GET  /v1/spd        IPsec: policies in order, what each decided\n\
+    GET  /v1/tunnels    IPsec: tunnels of route mode\n\
+    GET  /v1/cache      IPsec: flow caches and rules of SPDs, who answered\n\
+    POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
+    \x20                   ?folder=PATH where the keys file lies\n\
+    POST /v1/policies   {\"spd\": \"wan\", \"changes\": [{\"remove\": {\"name\": \"p\"}}]}; ?dry-run only tells\n\
+    POST /v1/trace      {\"port\": \"lan\", \"frame\": \"<hex>\"}\n\
+    GET  /metrics       Prometheus text\n";
+
+impl Resource {
+    pub fn of(request: HttpRequest) -> Result<Resource, Response> {
+        let get = |resource: Resource| request.get(resource);
+        match request.path.as_str() {
+            "/" | "/v1" | "/v1/" => Err(Response::text(INDEX)),
+            "/v1/status" => get(Resource::Status),
+            "/v1/ports" => get(Resource::Ports),
+            "/v1/routes" => match request.option("limit").map(|l| l.parse()) {
+                None => get(Resource::Routes { limit: Some(1000) }),
+                Some(Ok(limit)) => get(Resource::Routes { limit: Some(limit) }),
+                Some(Err(_)) => get(Resource::Routes { limit: None }),
+            },
+            "/v1/neighbors" => get(Resource::Neighbors),
+            "/v1/workers" => get(Resource::Workers),
+            "/v1/drops" => get(Resource::Drops),
+            "/v1/sa" => get(Resource::Sas),
+            "/v1/spd" => get(Resource::Spds),
+            "/v1/tunnels" => get(Resource::Tunnels),
+            "/v1/cache" => get(Resource::Cache),
+            "/metrics" => get(Resource::Metrics),
+            "/v1/apply" => request.apply().map(Resource::Apply),
+            "/v1/policies" => {
+                let dry_run = request.is_dry_run();
+                request.post(())?;
+                Ok(Resource::Policies { body: request.body, dry_run })
+            }
+            "/v1/trace" => {
+                request.post(())?;
+                Ok(Resource::Trace { body: request.body })
+            }
+            path => Err(Response::refusal(
+                404,
+                format!(
+                    "{path}: no such resource of a router (a relay's file has `[relay]`); GET / lists what there is"
+                ),
+            )),
+        }
+    }
+
+    /// What the response counts includes everything that happened before it was asked for.
+    pub fn shows_figures(&self) -> bool {
+        use Resource::{Cache, Drops, Metrics, Ports, Spds, Status, Tunnels, Workers};
+        matches!(self, Status | Ports | Workers | Drops | Spds | Tunnels | Cache | Metrics)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Method;
+
+    use super::*;
+
+    #[test]
+    fn paths_lead_to_resources() {
+        let of = |method: Method, path: &str, query: &str| {
+            Resource::of(HttpRequest { method, path: path.into(), query: query.into(), body: b"x".to_vec() })
+        };
+        assert_eq!(of(Method::GET, "/v1/ports", ""), Ok(Resource::Ports));
+        let apply = of(Method::POST, "/v1/apply", "dry-run&file=a.toml");
+        let wanted = ApplyRequest { file: "a.toml".into(), folder: None, text: "x".into(), dry_run: true };
+        assert_eq!(apply, Ok(Resource::Apply(wanted)));
+        assert_eq!(of(Method::GET, "/v1/routes", "limit=all"), Ok(Resource::Routes { limit: None }));
+        assert_eq!(of(Method::GET, "/v1/apply", "").expect_err("refused").status, 405);
+        assert_eq!(of(Method::GET, "/v1/trace", "").expect_err("refused").status, 405);
+        assert_eq!(of(Method::GET, "/v2", "").expect_err("refused").status, 404);
+        assert_eq!(of(Method::GET, "/v1/peers", "").expect_err("a relay's").status, 404);
+    }
+}
