@@ -4,11 +4,9 @@
 //! come back in the error ([`object`]), and attached so that they vanish with the process that
 //! attached them, even after `kill -9` ([`attach`]).
 //!
-//! Why no aya, libbpf or clang: the programs here have under 150 instructions and change with the
-//! maps they read. A BPF toolchain on the user's machine, or an object file nobody can review in
-//! the repository, would cost more than the assembler does; and [`asm::Program`] prints itself.
+//! The steering program and the generator are written so. Other programs are C files in `weir-xdp`, which aya loads.
 //!
-//! Refuses: BTF, CO-RE, tail calls, loops. What needs them belongs in a C file and another crate.
+//! Refuses: BTF, CO-RE, tail calls, loops. What needs them belongs in a C file of that crate.
 
 pub mod asm;
 pub mod attach;

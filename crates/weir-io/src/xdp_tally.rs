@@ -11,15 +11,12 @@
 
 use std::fmt;
 
-use crate::bpf::asm::{Alu, Asm, AsmError, Cond, Helper, Label, Program, Reg::*, Size};
-use crate::bpf::attach::{AttachError, Attachment, XdpMode};
-use crate::bpf::object::{BpfError, LoadedProgram, Map, MapKind};
+use weir_xdp::layout::{TALLY_BUCKET_BITS, TALLY_BUCKETS, TallyFlow, TallyParams, TallyState};
+use weir_xdp::{LoadError, Loaded, Memory, TALLY};
 
-/// Flows of one tally: 2^16 × 16 B = 1 MiB.
-pub const FLOWS_MAX: u32 = 1 << 16;
+pub use weir_xdp::layout::{TALLY_FLOWS_MAX as FLOWS_MAX, TALLY_WINDOW as WINDOW};
 
-/// Numbers each flow remembers.
-pub const WINDOW: u32 = 64;
+use crate::bpf::attach::{AttachError, XdpMode, attach_loaded};
 
 /// What a test packet looks like. All numbers in it are big-endian.
 ///
@@ -35,9 +32,6 @@ pub struct Layout {
     pub mark_at: u16,
     pub magic: [u8; 2],
 }
-
-/// Bytes of a mark.
-const MARK: i32 = 18;
 
 /// What arrived since the last start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +54,7 @@ pub struct Counts {
 #[derive(Debug)]
 pub enum TallyError {
     Flows(u32),
-    Bpf(BpfError),
+    Load(LoadError),
     Attach(AttachError),
 }
 
@@ -68,7 +62,7 @@ impl fmt::Display for TallyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TallyError::Flows(got) => write!(f, "tally: {got} flows, expected 1 to {FLOWS_MAX}"),
-            TallyError::Bpf(error) => error.fmt(f),
+            TallyError::Load(error) => error.fmt(f),
             TallyError::Attach(error) => error.fmt(f),
         }
     }
@@ -76,295 +70,297 @@ impl fmt::Display for TallyError {
 
 impl std::error::Error for TallyError {}
 
-impl From<BpfError> for TallyError {
-    fn from(error: BpfError) -> Self {
-        TallyError::Bpf(error)
+impl From<LoadError> for TallyError {
+    fn from(error: LoadError) -> Self {
+        TallyError::Load(error)
     }
 }
 
-/// The program's memory besides flows and latencies.
-mod state {
-    /// The run, as it is on the wire.
-    pub const RUN: i16 = 0;
-    pub const DELIVERED: i16 = 8;
-    pub const DUPLICATED: i16 = 16;
-    pub const REORDERED: i16 = 24;
-    pub const BEYOND: i16 = 32;
-    pub const FOREIGN: i16 = 40;
-    pub const LAST_NS: i16 = 48;
-    pub const SIZE: usize = 56;
-}
-
-/// One flow: the number after its highest, and one bit for each of the [`WINDOW`] before that, the
-/// nearest lowest.
-mod flow {
-    pub const NEXT: i16 = 0;
-    pub const SEEN: i16 = 8;
-    pub const SIZE_SHIFT: i32 = 4;
-}
-
-/// Latency buckets: 64 to each power of two (1.6 % wide), exact below 64 ns, up to 2^34 ns = 17 s.
-mod bucket {
-    pub const BITS: u32 = 6;
-    pub const EXPONENTS: u32 = 34;
-    pub const COUNT: u32 = (EXPONENTS - BITS + 1) << BITS;
-
-    /// The middle of a bucket.
-    pub fn middle(index: u32) -> u64 {
-        let (power, rest) = (index >> BITS, u64::from(index & ((1 << BITS) - 1)));
-        if power == 0 {
-            return rest;
-        }
-        let width = 1u64 << (power - 1);
-        ((1 << BITS) + rest) * width + width / 2
+/// The middle of a latency bucket.
+fn middle(index: u32) -> u64 {
+    let bits = TALLY_BUCKET_BITS;
+    let (power, rest) = (index >> bits, u64::from(index & ((1 << bits) - 1)));
+    if power == 0 {
+        return rest;
     }
+    let width = 1u64 << (power - 1);
+    ((1 << bits) + rest) * width + width / 2
 }
 
-const ZERO: [u8; 4] = 0u32.to_ne_bytes();
+/// Bytes of all flows, and of all latency buckets.
+const FLOWS_SIZE: usize = FLOWS_MAX as usize * TallyFlow::SIZE;
+const LATENCY_SIZE: usize = TALLY_BUCKETS as usize * 8;
 
 /// The program, attached.
 #[derive(Debug)]
 pub struct Tally {
-    // Detached first.
-    attachment: Attachment,
-    _program: LoadedProgram,
-    state: Map,
-    flows: Map,
-    latency: Map,
-    flow_count: u32,
+    program: Loaded,
+    mode: XdpMode,
+    state: Memory<{ TallyState::SIZE }>,
+    flows: Memory<FLOWS_SIZE>,
+    latency: Memory<LATENCY_SIZE>,
 }
 
 impl Tally {
     /// Takes everything `interface` receives from now on.
     pub fn attach(interface: &str, ifindex: u32, layout: Layout, flows: u32) -> Result<Tally, TallyError> {
+        let mut tally = Self::load(layout, flows)?;
+        let modes = [XdpMode::Native, XdpMode::Generic];
+        tally.mode =
+            attach_loaded(interface, ifindex, &mut tally.program, &modes).map_err(TallyError::Attach)?;
+        Ok(tally)
+    }
+
+    fn load(layout: Layout, flows: u32) -> Result<Tally, TallyError> {
         if flows == 0 || flows > FLOWS_MAX {
             return Err(TallyError::Flows(flows));
         }
-        let maps = Maps {
-            state: Map::new("weir_tally", MapKind::Array, 4, state::SIZE, 1)?,
-            flows: Map::new("weir_tally_flow", MapKind::Array, 4, (flows as usize) << flow::SIZE_SHIFT, 1)?,
-            latency: Map::new("weir_tally_lat", MapKind::Array, 4, bucket::COUNT as usize * 8, 1)?,
+        let params = TallyParams {
+            ethertype: layout.ethertype.to_be_bytes(),
+            magic: layout.magic,
+            protocol_at: layout.protocol_at,
+            mark_at: layout.mark_at,
+            protocol: layout.protocol.into(),
+            flows,
         };
-        let program = maps.assemble(layout, flows).map_err(BpfError::from)?;
-        let program = LoadedProgram::load("weir_tally", &program)?;
-        let attachment = Attachment::new(interface, ifindex, &program, &[XdpMode::Native, XdpMode::Generic])
-            .map_err(TallyError::Attach)?;
-        let Maps { state, flows: flow_map, latency } = maps;
-        Ok(Tally { attachment, _program: program, state, flows: flow_map, latency, flow_count: flows })
+        let mut program = TALLY.load(&[("params", &params.to_bytes())], &[])?;
+        Ok(Tally {
+            state: program.take_array(".bss.tally")?,
+            flows: program.take_array(".bss.tally_flow")?,
+            latency: program.take_array(".bss.tally_lat")?,
+            program,
+            mode: XdpMode::Native,
+        })
     }
 
     pub fn mode(&self) -> XdpMode {
-        self.attachment.mode
+        self.mode
     }
 
     /// Forgets everything; counts packets of `run` from now on. No traffic may flow.
-    pub fn start(&self, run: u16) -> Result<(), TallyError> {
-        let mut value = [0; state::SIZE];
-        value[state::RUN as usize..][..2].copy_from_slice(&run.to_be_bytes());
-        self.flows.update(&ZERO, &vec![0; (self.flow_count as usize) << flow::SIZE_SHIFT])?;
-        self.latency.update(&ZERO, &vec![0; bucket::COUNT as usize * 8])?;
-        Ok(self.state.update(&ZERO, &value)?)
+    pub fn start(&mut self, run: u16) -> Result<(), TallyError> {
+        self.flows.clear()?;
+        self.latency.clear()?;
+        let state = TallyState { run: run.to_be_bytes(), ..TallyState::default() };
+        Ok(self.state.write(&state.to_bytes())?)
     }
 
     pub fn counts(&self) -> Result<Counts, TallyError> {
-        let mut value = [0; state::SIZE];
-        self.state.read(&ZERO, &mut value)?;
-        let at = |at: i16| value[at as usize..][..8].try_into().map_or(0, u64::from_ne_bytes);
-        Ok(Counts {
-            delivered: at(state::DELIVERED),
-            duplicated: at(state::DUPLICATED),
-            reordered: at(state::REORDERED),
-            beyond_memory: at(state::BEYOND),
-            foreign: at(state::FOREIGN),
-            last_ns: at(state::LAST_NS),
-        })
+        let TallyState { delivered, duplicated, reordered, beyond_memory, foreign, last_ns, .. } =
+            TallyState::from_bytes(&self.state.read()?);
+        Ok(Counts { delivered, duplicated, reordered, beyond_memory, foreign, last_ns })
     }
 
     /// One-way latencies: (nanoseconds, how many), ascending.
     pub fn latencies(&self) -> Result<Vec<(u64, u64)>, TallyError> {
-        let mut value = vec![0; bucket::COUNT as usize * 8];
-        self.latency.read(&ZERO, &mut value)?;
+        let value = self.latency.read()?;
         let (words, _) = value.as_chunks::<8>();
         let counts = words.iter().map(|w| u64::from_ne_bytes(*w));
-        Ok((0..).map(bucket::middle).zip(counts).filter(|(_, n)| *n > 0).collect())
+        Ok((0..).map(middle).zip(counts).filter(|(_, n)| *n > 0).collect())
     }
-}
-
-struct Maps {
-    state: Map,
-    flows: Map,
-    latency: Map,
-}
-
-/// `sent` waits here while the clock is read.
-const SENT_SAVED: i16 = -8;
-
-impl Maps {
-    /// `R6` sequence, `R7` flow, `R8` now, `R9` state.
-    fn assemble(&self, layout: Layout, flows: u32) -> Result<Program, AsmError> {
-        let mut a = Asm::new();
-        let (foreign, done) = (a.label("foreign"), a.label("done"));
-        a.map_value(R9, &self.state, 0);
-        read_mark(&mut a, layout, flows, foreign);
-        a.call(Helper::KtimeGetNs);
-        a.mov(R8, R0);
-        self.judge(&mut a, done);
-        self.record_latency(&mut a, done);
-        a.bind(foreign);
-        count(&mut a, state::FOREIGN);
-        a.bind(done);
-        const XDP_DROP: i32 = 1;
-        a.mov(R0, XDP_DROP);
-        a.exit();
-        a.finish()
-    }
-
-    /// Falls through when the packet is delivered.
-    fn judge(&self, a: &mut Asm, done: Label) {
-        let (behind, forget, remember) = (a.label("behind"), a.label("forget"), a.label("remember"));
-        let (late, seen, deliver) = (a.label("late"), a.label("seen"), a.label("deliver"));
-        a.map_value(R1, &self.flows, 0);
-        a.alu(Alu::Lsh, R7, flow::SIZE_SHIFT);
-        a.add(R1, R7);
-        a.load(Size::U32, R2, R1, flow::NEXT);
-        a.load(Size::U64, R3, R1, flow::SEEN);
-        a.mov(R4, R6);
-        a.alu32(Alu::Sub, R4, R2);
-        a.jump_if(Cond::Greater, R4, i32::MAX, behind);
-        a.note("the highest of its flow: shift the window");
-        a.jump_if(Cond::GreaterOrEqual, R4, WINDOW as i32 - 1, forget);
-        a.add(R4, 1);
-        a.alu(Alu::Lsh, R3, R4);
-        a.jump(remember);
-        a.bind(forget);
-        a.mov(R3, 0);
-        a.bind(remember);
-        a.alu(Alu::Or, R3, 1);
-        a.store(Size::U64, R1, flow::SEEN, R3);
-        a.mov(R4, R6);
-        a.alu32(Alu::Add, R4, 1);
-        a.store(Size::U32, R1, flow::NEXT, R4);
-        a.jump(deliver);
-        a.bind(behind);
-        a.note("its bit is its distance from the highest");
-        a.alu32(Alu::Sub, R2, 1);
-        a.alu32(Alu::Sub, R2, R6);
-        a.jump_if(Cond::GreaterOrEqual, R2, WINDOW as i32, late);
-        a.mov(R4, 1);
-        a.alu(Alu::Lsh, R4, R2);
-        a.jump_if(Cond::AnyBit, R3, R4, seen);
-        a.alu(Alu::Or, R3, R4);
-        a.store(Size::U64, R1, flow::SEEN, R3);
-        count(a, state::REORDERED);
-        a.jump(deliver);
-        a.bind(seen);
-        count(a, state::DUPLICATED);
-        a.jump(done);
-        a.bind(late);
-        count(a, state::BEYOND);
-        count(a, state::REORDERED);
-        a.bind(deliver);
-        count(a, state::DELIVERED);
-        a.store(Size::U64, R9, state::LAST_NS, R8);
-    }
-
-    fn record_latency(&self, a: &mut Asm, done: Label) {
-        let (positive, small, index) = (a.label("positive"), a.label("small"), a.label("index"));
-        a.load(Size::U64, R1, R10, SENT_SAVED);
-        a.jump_if(Cond::GreaterOrEqual, R8, R1, positive);
-        a.mov(R1, R8);
-        a.bind(positive);
-        a.alu(Alu::Sub, R8, R1);
-        a.mov(R1, R8);
-        a.jump_if(Cond::Less, R8, 1 << bucket::BITS, small);
-        a.note("R2 = exponent of the leading bit");
-        a.mov(R2, 0);
-        a.mov(R3, R8);
-        for step in [32, 16, 8, 4, 2, 1] {
-            let skip = a.label("skip");
-            a.mov(R4, R3);
-            a.alu(Alu::Rsh, R4, step);
-            a.jump_if(Cond::Equal, R4, 0, skip);
-            a.mov(R3, R4);
-            a.add(R2, step);
-            a.bind(skip);
-        }
-        a.note("R1 = (exponent - 6) × 64 + leading 7 bits: 64…127 in the first power of two");
-        a.alu(Alu::Sub, R2, bucket::BITS as i32);
-        a.alu(Alu::Rsh, R1, R2);
-        a.alu(Alu::Lsh, R2, bucket::BITS as i32);
-        a.add(R1, R2);
-        a.bind(small);
-        a.jump_if(Cond::Less, R1, bucket::COUNT as i32, index);
-        a.mov(R1, bucket::COUNT as i32 - 1);
-        a.bind(index);
-        a.alu(Alu::Lsh, R1, 3);
-        a.map_value(R2, &self.latency, 0);
-        a.add(R2, R1);
-        a.load(Size::U64, R3, R2, 0);
-        a.add(R3, 1);
-        a.store(Size::U64, R2, 0, R3);
-        a.jump(done);
-    }
-}
-
-/// `R6` = sequence, `R7` = flow, the time sent on the stack; or jumps to `foreign`.
-fn read_mark(a: &mut Asm, layout: Layout, flows: u32, foreign: Label) {
-    const MD_DATA: i16 = 0;
-    const MD_DATA_END: i16 = 4;
-    let mark = layout.mark_at as i16;
-    a.load(Size::U32, R2, R1, MD_DATA);
-    a.load(Size::U32, R3, R1, MD_DATA_END);
-    a.mov(R4, R2);
-    a.add(R4, i32::from(layout.mark_at) + MARK);
-    a.jump_if(Cond::Greater, R4, R3, foreign);
-    let wire = |bytes: [u8; 2]| i32::from(u16::from_ne_bytes(bytes));
-    a.load(Size::U16, R4, R2, 12);
-    a.jump_if(Cond::NotEqual, R4, wire(layout.ethertype.to_be_bytes()), foreign);
-    a.load(Size::U8, R4, R2, layout.protocol_at as i16);
-    a.jump_if(Cond::NotEqual, R4, i32::from(layout.protocol), foreign);
-    a.load(Size::U16, R4, R2, mark);
-    a.jump_if(Cond::NotEqual, R4, wire(layout.magic), foreign);
-    a.load(Size::U16, R4, R2, mark + 2);
-    a.load(Size::U16, R5, R9, state::RUN);
-    a.jump_if(Cond::NotEqual, R4, R5, foreign);
-    a.load(Size::U16, R7, R2, mark + 4);
-    a.to_be(R7, 16);
-    a.jump_if(Cond::GreaterOrEqual, R7, flows as i32, foreign);
-    a.load(Size::U32, R6, R2, mark + 6);
-    a.to_be(R6, 32);
-    a.load(Size::U64, R4, R2, mark + 10);
-    a.to_be(R4, 64);
-    a.store(Size::U64, R10, SENT_SAVED, R4);
-}
-
-/// Adds one to a counter of the state; uses `R5`.
-fn count(a: &mut Asm, at: i16) {
-    a.load(Size::U64, R5, R9, at);
-    a.add(R5, 1);
-    a.store(Size::U64, R9, at, R5);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{HashMap, HashSet};
+    use std::io::Write;
+
+    use weir_core::random::SplitMix64;
+    use weir_core::wire::build;
+    use weir_xdp::Action;
+
     use super::*;
+
+    const RUN: u16 = 0x1234;
+    const MAGIC: [u8; 2] = [0x57, 0x1f];
+    const LAYOUT: Layout =
+        Layout { ethertype: 0x0800, protocol_at: 23, protocol: 17, mark_at: 42, magic: MAGIC };
+
+    /// `None`, after saying so, where programs cannot be loaded.
+    fn loaded(test: &str, flows: u32) -> Option<Tally> {
+        match Tally::load(LAYOUT, flows) {
+            Ok(mut tally) => {
+                tally.start(RUN).expect("memory is written");
+                Some(tally)
+            }
+            Err(TallyError::Load(LoadError::Call { error, .. }))
+                if error.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                let _ = writeln!(std::io::stderr(), "SKIP {test}: bpf programs need root ({error})");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn packet(run: u16, flow: u16, sequence: u32, sent: u64) -> Vec<u8> {
+        let mut mark = MAGIC.to_vec();
+        mark.extend(run.to_be_bytes());
+        mark.extend(flow.to_be_bytes());
+        mark.extend(sequence.to_be_bytes());
+        mark.extend(sent.to_be_bytes());
+        build::Frame::ipv4([10, 0, 0, 1].into(), [10, 1, 0, 1].into()).udp(1, 9, &mark)
+    }
+
+    fn changed(mut frame: Vec<u8>, at: usize) -> Vec<u8> {
+        frame[at] ^= 1;
+        frame
+    }
+
+    /// What one more packet changes: delivered, duplicated, reordered, beyond memory, foreign.
+    fn change(tally: &Tally, before: &mut Counts, frame: &[u8]) -> [u64; 5] {
+        let run = tally.program.run(frame, 1).expect("runs");
+        assert_eq!(run.action, Action::Drop, "whatever it is, nobody else gets it");
+        assert_eq!(run.frame, frame, "nothing is written");
+        let now = tally.counts().expect("readable");
+        let old = std::mem::replace(before, now);
+        [
+            now.delivered - old.delivered,
+            now.duplicated - old.duplicated,
+            now.reordered - old.reordered,
+            now.beyond_memory - old.beyond_memory,
+            now.foreign - old.foreign,
+        ]
+    }
+
+    #[test]
+    fn every_branch_of_the_program_is_reached_and_counts_as_described() {
+        let Some(tally) = loaded("every_branch_of_the_program_is_reached", 4) else { return };
+        let (delivered, duplicated, reordered) = ([1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 0, 1, 0, 0]);
+        let (beyond, foreign) = ([1, 0, 1, 1, 0], [0, 0, 0, 0, 1]);
+        let now = crate::clock::now();
+        let good = |flow, sequence| packet(RUN, flow, sequence, now);
+        let cases = [
+            ("an Ethernet header alone", good(0, 0)[..14].to_vec(), foreign),
+            ("a byte less than a mark", good(0, 0)[..59].to_vec(), foreign),
+            ("another EtherType", changed(good(0, 0), 13), foreign),
+            ("another protocol", changed(good(0, 0), 23), foreign),
+            ("another magic", changed(good(0, 0), 42), foreign),
+            ("another run", packet(RUN + 1, 0, 0, now), foreign),
+            ("a flow too many", good(4, 0), foreign),
+            ("the first of a flow", good(3, 0), delivered),
+            ("the same again", good(3, 0), duplicated),
+            ("far enough ahead that one bit is left", good(3, 63), delivered),
+            ("which one still knows", good(3, 0), duplicated),
+            ("its neighbour, late", good(3, 1), reordered),
+            ("and again", good(3, 1), duplicated),
+            ("further than the window", good(3, 63 + 64), delivered),
+            ("the number before", good(3, 63 + 63), reordered),
+            ("the oldest that is remembered", good(3, 64), reordered),
+            ("older than that", good(3, 63), beyond),
+            ("older, and again: nobody can tell", good(3, 63), beyond),
+            ("the highest number there is", good(3, i32::MAX as u32 + 63), delivered),
+            ("another flow", good(2, u32::MAX), reordered),
+            ("a number after the last", good(1, 0), delivered),
+            ("sent in the future", packet(RUN, 1, 1, u64::MAX), delivered),
+            ("sent at the beginning of time", packet(RUN, 1, 2, 0), delivered),
+        ];
+        let mut before = tally.counts().expect("readable");
+        let mut reached: HashMap<[u64; 5], u32> = HashMap::new();
+        for (what, frame, expected) in &cases {
+            assert_eq!(change(&tally, &mut before, frame), *expected, "{what}");
+            *reached.entry(*expected).or_default() += 1;
+        }
+        let of = |counts| reached.get(&counts).copied().unwrap_or(0);
+        assert_eq!([delivered, duplicated, reordered, beyond, foreign].map(of), [7, 3, 4, 2, 7]);
+        let latencies = tally.latencies().expect("readable");
+        assert_eq!(latencies.first(), Some(&(0, 1)), "never negative");
+        let total: u64 = latencies.iter().map(|l| l.1).sum();
+        assert_eq!(total, before.delivered, "a latency for each delivered packet");
+        let uptime = crate::clock::now().min(middle(TALLY_BUCKETS - 1));
+        assert!(latencies.last().is_some_and(|l| l.0 >= uptime / 100 * 98), "{latencies:?}");
+        assert!(before.last_ns >= now && before.last_ns <= crate::clock::now());
+    }
+
+    /// All numbers a flow ever had, and the highest.
+    #[derive(Default)]
+    struct Remembered {
+        seen: HashSet<i64>,
+        highest: Option<i64>,
+    }
+
+    impl Remembered {
+        /// By the description of [`Counts`], not by its program.
+        fn judge(&mut self, number: i64) -> [u64; 5] {
+            let behind = self.highest.map_or(-1, |highest| highest - number);
+            let known = self.seen.contains(&number);
+            self.seen.insert(number);
+            self.highest = self.highest.max(Some(number));
+            match behind {
+                ..0 => [1, 0, 0, 0, 0],
+                64.. => [1, 0, 1, 1, 0],
+                _ if known => [0, 1, 0, 0, 0],
+                _ => [1, 0, 1, 0, 0],
+            }
+        }
+    }
+
+    #[test]
+    fn random_arrivals_are_judged_as_described() {
+        const PACKETS: usize = 100_000;
+        const FLOWS: u16 = 7;
+        let Some(tally) = loaded("random_arrivals_are_judged_as_described", FLOWS.into()) else { return };
+        let mut random = SplitMix64::new(29);
+        let mut flows: HashMap<u16, (Remembered, i64)> = HashMap::new();
+        let mut before = tally.counts().expect("readable");
+        for n in 0..PACKETS {
+            let roll = random.next_u64();
+            let (flow, step) = ((roll >> 32) as u16 % FLOWS, roll as u32);
+            let (remembered, next) = flows.entry(flow).or_default();
+            // Mostly the next one; else some way ahead, or behind.
+            let number = match step % 16 {
+                0..9 => *next,
+                9..11 => *next + i64::from(step >> 8) % 100,
+                _ => (*next - i64::from(step >> 8) % 100).max(0),
+            };
+            *next = (*next).max(number + 1);
+            let frame = packet(RUN, flow, number as u32, crate::clock::now());
+            let expected = remembered.judge(number);
+            assert_eq!(change(&tally, &mut before, &frame), expected, "packet {n}: {number} of flow {flow}");
+        }
+        let Counts { delivered, duplicated, reordered, beyond_memory, foreign, .. } = before;
+        assert_eq!(delivered + duplicated, PACKETS as u64);
+        assert!(duplicated.min(reordered).min(beyond_memory) > 1000 && foreign == 0, "{before:?}");
+    }
+
+    #[test]
+    fn what_the_verifier_refuses_is_said_in_its_last_words() {
+        if loaded("what_the_verifier_refuses_is_said_in_its_last_words", 1).is_none() {
+            return;
+        }
+        // Behind the mark, which is all the program compared with the frame's end.
+        let error = Tally::load(Layout { protocol_at: 200, ..LAYOUT }, 1).expect_err("refused").to_string();
+        let words = "bpf program weir_tally: Permission denied (os error 13); the verifier's last words:\n";
+        assert!(error.starts_with(words), "{error}");
+        assert!(error.contains("invalid access to packet, off=200 size=1"), "{error}");
+        assert!(error.lines().count() <= 13, "{error}");
+    }
+
+    #[test]
+    fn the_program_stays_small() {
+        let Some(tally) = loaded("the_program_stays_small", 1) else { return };
+        let (instructions, stack) = tally.program.size().expect("known");
+        let _ =
+            writeln!(std::io::stderr(), "weir_tally: {instructions} instructions, {stack} bytes of stack");
+        assert!((50..250).contains(&instructions) && stack < 64);
+    }
 
     #[test]
     fn buckets_follow_each_other_and_hold_their_middle() {
         let mut last = None;
-        for index in 0..bucket::COUNT {
-            let middle = bucket::middle(index);
+        for index in 0..TALLY_BUCKETS {
+            let middle = middle(index);
             assert!(last < Some(middle), "bucket {index}");
             last = Some(middle);
             // The program's arithmetic.
             let exponent = middle.max(1).ilog2();
-            let back = match exponent.checked_sub(bucket::BITS) {
+            let back = match exponent.checked_sub(TALLY_BUCKET_BITS) {
                 None => middle as u32,
-                Some(e) => (e << bucket::BITS) + (middle >> e) as u32,
+                Some(e) => (e << TALLY_BUCKET_BITS) + (middle >> e) as u32,
             };
             assert_eq!(back, index);
         }
-        assert_eq!(bucket::COUNT, 1856);
-        assert!(bucket::middle(bucket::COUNT - 1) < 1 << 34);
+        assert_eq!(TALLY_BUCKETS, 1856);
+        assert!(middle(TALLY_BUCKETS - 1) < 1 << 34);
     }
 }

@@ -10,6 +10,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use weir_xdp::{LoadError, Loaded, Mode};
+
 use super::object::{ATTACH_XDP, Command, LoadedProgram, bpf_fd, program_name};
 
 /// Where the program runs.
@@ -141,6 +143,31 @@ impl Drop for Attachment {
             let _ = set_program(self.ifindex, -1, self.mode.flag());
         }
     }
+}
+
+/// As [`Attachment::new`], for a program that stays on the interface as long as it is loaded.
+pub(crate) fn attach_loaded(
+    interface: &str,
+    ifindex: u32,
+    program: &mut Loaded,
+    modes: &[XdpMode],
+) -> Result<XdpMode, AttachError> {
+    remove_leftover(interface, ifindex, program.name())?;
+    let mut refusals = Vec::new();
+    for &mode in modes {
+        let way = match mode {
+            XdpMode::Native => Mode::Native,
+            XdpMode::Generic => Mode::Generic,
+        };
+        match program.attach(ifindex, way).map_err(LoadError::into_io) {
+            Ok(()) => return Ok(mode),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+                return Err(AttachError::Gone { interface: interface.into() });
+            }
+            Err(error) => refusals.push((mode, error)),
+        }
+    }
+    Err(AttachError::Refused { interface: interface.into(), refusals })
 }
 
 /// By link where the kernel has XDP links (5.9), else by netlink (the outer `Ok(None)`).

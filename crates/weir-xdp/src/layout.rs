@@ -1,0 +1,180 @@
+//! What C programs and Rust share, said in Rust; the build compares it with the headers in `bpf/include/weir`.
+//!
+//! Promises: a structure here has the size, the offsets and the widths its C namesake has, or nothing is
+//! built. Refuses: padding without a name; bytes nobody names would be read as they happen to be.
+
+/// A field as it lies in memory, in the machine's byte order.
+pub trait Field: Copy {
+    fn put(self, to: &mut [u8]);
+    fn take(from: &[u8]) -> Self;
+}
+
+macro_rules! numbers {
+    ($($number:ty)*) => { $(
+        impl Field for $number {
+            fn put(self, to: &mut [u8]) {
+                to.copy_from_slice(&self.to_ne_bytes());
+            }
+            fn take(from: &[u8]) -> Self {
+                let mut bytes = [0; size_of::<$number>()];
+                bytes.copy_from_slice(from);
+                <$number>::from_ne_bytes(bytes)
+            }
+        }
+    )* };
+}
+
+numbers!(u8 u16 u32 u64 i32);
+
+impl<const N: usize> Field for [u8; N] {
+    fn put(self, to: &mut [u8]) {
+        to.copy_from_slice(&self);
+    }
+    fn take(from: &[u8]) -> Self {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(from);
+        bytes
+    }
+}
+
+/// One structure, as the build compares it.
+pub struct Shared {
+    /// The header it stands in.
+    pub header: &'static str,
+    pub name: &'static str,
+    pub size: usize,
+    /// (name, offset, size)
+    pub fields: &'static [(&'static str, usize, usize)],
+}
+
+macro_rules! shared {
+    ($($header:literal { $($(#[$doc:meta])* struct $rust:ident = $c:literal {
+        $($(#[$field_doc:meta])* $field:ident: $kind:ty,)*
+    })* })*) => {
+        $($(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            #[repr(C)]
+            pub struct $rust { $($(#[$field_doc])* pub $field: $kind,)* }
+
+            impl $rust {
+                pub const SIZE: usize = size_of::<$rust>();
+                const NO_PADDING: () = assert!(0 $(+ size_of::<$kind>())* == Self::SIZE);
+
+                /// As the program has it in memory.
+                pub fn to_bytes(self) -> [u8; Self::SIZE] {
+                    let mut bytes = [0; Self::SIZE];
+                    $({
+                        let at = std::mem::offset_of!($rust, $field);
+                        self.$field.put(&mut bytes[at..at + size_of::<$kind>()]);
+                    })*
+                    bytes
+                }
+
+                pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
+                    let () = Self::NO_PADDING;
+                    $rust { $($field: {
+                        let at = std::mem::offset_of!($rust, $field);
+                        Field::take(&bytes[at..at + size_of::<$kind>()])
+                    },)* }
+                }
+            }
+
+            impl Default for $rust {
+                fn default() -> Self {
+                    Self::from_bytes(&[0; Self::SIZE])
+                }
+            }
+        )*)*
+
+        /// Every structure C and Rust share.
+        pub const STRUCTS: &[Shared] = &[$($(Shared {
+            header: $header,
+            name: $c,
+            size: size_of::<$rust>(),
+            fields: &[$((stringify!($field), std::mem::offset_of!($rust, $field), size_of::<$kind>())),*],
+        },)*)*];
+    };
+}
+
+shared! {
+    "weir/tally.h" {
+        /// Where the mark of a test packet is, and what must stand before it.
+        struct TallyParams = "tally_params" {
+            /// As on the wire.
+            ethertype: [u8; 2],
+            /// As on the wire.
+            magic: [u8; 2],
+            protocol_at: u16,
+            mark_at: u16,
+            protocol: u32,
+            /// At most [`TALLY_FLOWS_MAX`].
+            flows: u32,
+        }
+        /// Everything `tally` counts but latencies.
+        struct TallyState = "tally_state" {
+            /// As on the wire.
+            run: [u8; 2],
+            pad: [u8; 6],
+            delivered: u64,
+            duplicated: u64,
+            reordered: u64,
+            beyond_memory: u64,
+            foreign: u64,
+            last_ns: u64,
+        }
+        /// What `tally` remembers of a flow.
+        struct TallyFlow = "tally_flow" {
+            next: u32,
+            pad: u32,
+            seen: u64,
+        }
+    }
+}
+
+macro_rules! constants {
+    ($($header:literal { $($(#[$doc:meta])* $name:ident = $value:expr;)* })*) => {
+        $($($(#[$doc])* pub const $name: u32 = $value;)*)*
+
+        /// (header, name, value) of every number C and Rust share.
+        pub const CONSTANTS: &[(&str, &str, u32)] = &[$($(($header, stringify!($name), $name),)*)*];
+    };
+}
+
+constants! {
+    "weir/tally.h" {
+        /// Flows of one tally: 2^16 × 16 B = 1 MiB.
+        TALLY_FLOWS_MAX = 1 << 16;
+        /// Numbers each flow remembers.
+        TALLY_WINDOW = 64;
+        /// 64 buckets to each power of two.
+        TALLY_BUCKET_BITS = 6;
+        TALLY_BUCKETS = (34 - TALLY_BUCKET_BITS + 1) << TALLY_BUCKET_BITS;
+    }
+}
+
+/// A C file that compiles if the headers say what is said here.
+pub fn check() -> String {
+    let mut c = String::from("#include <stddef.h>\n");
+    let mut headers: Vec<&str> = STRUCTS.iter().map(|s| s.header).collect();
+    headers.extend(CONSTANTS.iter().map(|c| c.0));
+    headers.dedup();
+    for header in headers {
+        c += &format!("#include \"{header}\"\n");
+    }
+    let mut equal = |what: &str, left: String, right: usize| {
+        c += &format!("_Static_assert({left} == {right}, \"{what}: src/layout.rs has {right}\");\n");
+    };
+    for Shared { name, size, fields, .. } in STRUCTS {
+        equal(&format!("size of struct {name}"), format!("sizeof(struct {name})"), *size);
+        for (field, at, width) in *fields {
+            let what = format!("struct {name}, {field}");
+            equal(&format!("offset of {what}"), format!("offsetof(struct {name}, {field})"), *at);
+            equal(&format!("width of {what}"), format!("sizeof(((struct {name} *)0)->{field})"), *width);
+        }
+    }
+    for (_, name, value) in CONSTANTS {
+        equal(name, name.to_string(), *value as usize);
+    }
+    c
+}
