@@ -9,6 +9,7 @@
 //! difference between two campaigns is named. Refuses: to call figures of two campaigns interleaved.
 
 pub mod history;
+pub mod trend;
 pub mod versus;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ use serde::Serialize;
 
 use crate::campaign::{builds, machines, other_machines};
 use crate::experiment::Metric;
-use crate::manifest::{Manifest, utc};
+use crate::machine::utc;
+use crate::manifest::Manifest;
 use crate::model::{Configuration, LabError};
 use crate::result::Results;
 use crate::store::read_runs;

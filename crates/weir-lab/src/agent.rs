@@ -28,9 +28,9 @@ use serde::Serialize;
 use serde_json::{Value, to_value};
 use weir_io::{clock, netlink, process};
 
-use crate::bed::netns::namespace::Namespace;
-use crate::manifest::{Machine, line};
+use crate::machine::{Machine, line};
 use crate::model::LabError;
+use crate::netns::namespace::Namespace;
 use device::Device;
 use hold::Hold;
 use protocol::{Hello, Interface, Request};

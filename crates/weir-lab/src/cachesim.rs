@@ -24,7 +24,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Experiment;
 use crate::model::{Configuration, LabError, Topology};
 pub use output::Totals;
 
@@ -83,19 +82,6 @@ pub fn valgrind() -> Result<(), LabError> {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(LabError(format!("valgrind: ended with {status}; {INSTALL}"))),
         Err(e) => Err(LabError(format!("valgrind: {e}; {INSTALL}"))),
-    }
-}
-
-/// Passes `packets` packets of a configuration: what runs inside the simulation.
-pub fn inside(experiment: &Experiment, name: &str, packets: u64) -> Result<(), LabError> {
-    let mut planned = experiment.configurations.iter().map(|p| &p.configuration);
-    let configuration = planned
-        .find(|c| c.name == name)
-        .ok_or_else(|| LabError(format!("{name}: no configuration of that name in {}", experiment.name)))?;
-    let ledger = crate::bed::memory::MemoryBed::default().pass(configuration, packets)?;
-    match ledger.delivered {
-        0 => Err(LabError(format!("{name}: nothing was delivered; drops {:?}", ledger.drops))),
-        _ => Ok(()),
     }
 }
 

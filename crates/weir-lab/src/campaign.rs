@@ -21,16 +21,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::bed::bed;
-use crate::bed::ssh::SshBed;
 use crate::experiment::Experiment;
-use crate::manifest::{self, Build, Machine, Manifest, Repeated};
+use crate::format;
+use crate::machine;
+use crate::machine::Machine;
+use crate::manifest::{FORMAT, Manifest, Repeated};
 use crate::method;
 use crate::model::{Bed, Configuration, LabError, Sample, Topology};
 use crate::progress::{Progress, Whole};
 use crate::report;
 use crate::result::Results;
 use crate::store::{self, Run, Store};
+use crate::testbed::bed;
+use crate::testbed::programs;
+use crate::testbed::ssh::SshBed;
 pub use difference::{builds, machines, other_machines};
 pub use resume::{Resume, resume};
 use weir_stats::schedule::{Slot, grouped, schedule};
@@ -75,10 +79,10 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
     let slots = slots(&plan.experiment, &runnable, plan.seed);
     let machines = others(&mut beds);
     let manifest = Manifest {
-        format: manifest::FORMAT,
+        format: FORMAT,
         experiment: plan.experiment.clone(),
         seed: plan.seed,
-        started_unix_ms: manifest::unix_ms(),
+        started_unix_ms: machine::unix_ms(),
         argv: plan.argv.clone(),
         order: slots
             .chunks(runnable.len().max(1))
@@ -86,7 +90,7 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
             .collect(),
         skipped,
         machine: Machine::observe(),
-        build: Build::of(&plan.experiment),
+        build: programs::took_part(&plan.experiment),
         resumed: Vec::new(),
         repeats: plan.repeats.clone(),
         machines,
@@ -200,7 +204,7 @@ impl Runs<'_, '_> {
     fn whole(&mut self, slot: &Slot, configuration: &Configuration) -> Result<bool, LabError> {
         let (plan, name, progress) = (self.plan, &configuration.name, &mut *self.progress);
         progress.begin(slot, name);
-        let started_unix_ms = manifest::unix_ms();
+        let started_unix_ms = machine::unix_ms();
         // What this machine lacks stays lacking; another host may be back by the next block.
         let elsewhere = configuration.topology == Topology::Ssh;
         let failures = &mut self.failures[slot.configuration];
@@ -231,7 +235,7 @@ fn keep(
 ) -> Result<String, LabError> {
     let metric = &plan.experiment.metric;
     let said = match &outcome {
-        Ok(sample) => metric.of(sample).map_or("measured".into(), |f| report::figure(metric, f)),
+        Ok(sample) => metric.of(sample).map_or("measured".into(), |f| format::figure(metric, f)),
         Err(e) => format!("failed: {e}"),
     };
     let (sample, error) = match outcome {

@@ -5,6 +5,7 @@ mod breakdown;
 mod cachesim;
 mod compare;
 mod diff;
+pub mod doctor;
 mod flame;
 mod history;
 mod list;
@@ -26,9 +27,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::bed::memory::process;
+use crate::agent;
 use crate::model::LabError;
-use crate::{agent, doctor};
+use crate::testbed::memory::process;
 
 const AFTER: &str = "\
 Examples:

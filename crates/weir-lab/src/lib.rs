@@ -3,24 +3,27 @@
 pub mod across;
 pub mod agent;
 pub mod answers;
-pub mod bed;
+pub mod build;
 pub mod cachesim;
 pub mod campaign;
 pub mod cli;
-pub mod doctor;
 pub mod experiment;
 #[cfg(test)]
 #[path = "../tests/common/folder.rs"]
 mod folder;
+pub mod format;
 pub mod generator;
+pub mod machine;
 pub mod manifest;
 pub mod method;
 pub mod model;
+pub mod netns;
 pub mod profile;
 pub mod progress;
 pub mod receiver;
 pub mod report;
 pub mod result;
 pub mod store;
-pub mod subject;
+pub mod sut;
+pub mod testbed;
 pub mod workload;

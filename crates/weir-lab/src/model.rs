@@ -18,7 +18,7 @@ pub use ipsec::Protection;
 pub use relay::Relay;
 pub use slices::Slice;
 
-use crate::manifest::Machine;
+use crate::machine::Machine;
 use weir_stats::search::goal::GoalResult;
 use weir_stats::search::{LossLedger, Rate, Refusal, TrialRecord};
 

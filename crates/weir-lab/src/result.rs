@@ -7,6 +7,7 @@ mod answer;
 pub mod answers;
 pub mod cliffs;
 mod doubts;
+pub mod frames;
 pub mod search_doubt;
 pub mod searched;
 pub mod verify;

@@ -7,8 +7,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::{Value, json};
 use weir_io::process;
 use weir_lab::agent::hold::FOLDER;
-use weir_lab::bed::netns::namespace::Namespace;
-use weir_lab::bed::netns::place::missing_privilege;
+use weir_lab::netns::cpus::missing_privilege;
+use weir_lab::netns::namespace::Namespace;
 
 /// A network namespace with a link and a `/run` of its own.
 struct Host(Namespace);

@@ -12,7 +12,7 @@ use std::process::Output;
 use folder::Folder;
 use program::{SMALL, run, text, told};
 use weir_lab::answers::Campaigns;
-use weir_lab::report::digits;
+use weir_lab::format::digits;
 use weir_lab::result::Results;
 
 const ANSWERS: &str = "

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::time::Duration;
 
-use weir_lab::bed::bed;
 use weir_lab::model::{Configuration, Family, FrameSize, Placement, Subject, Topology, Trial, Workload};
+use weir_lab::testbed::bed;
 use weir_stats::search::Rate;
 
 fn configuration(subject: Subject) -> Configuration {

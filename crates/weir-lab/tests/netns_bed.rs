@@ -7,8 +7,8 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use configuration::configuration;
-use weir_lab::bed::bed;
 use weir_lab::model::{Configuration, Family, Sample, Subject, Topology, Trial};
+use weir_lab::testbed::bed;
 use weir_stats::search::Rate;
 
 const WARM_UP: Duration = Duration::from_millis(50);

@@ -6,9 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use weir_lab::bed::bed;
-use weir_lab::bed::netns::residue;
 use weir_lab::model::{Configuration, Family, FrameSize, Placement, Subject, Topology, Trial, Workload};
+use weir_lab::netns::residue;
+use weir_lab::testbed::bed;
 use weir_stats::search::Rate;
 
 /// Set for the process that plays the lab to be killed: the subject it holds.

@@ -18,10 +18,10 @@ use std::time::Duration;
 use configuration::configuration;
 use folder::Folder;
 use program::{lab, text};
-use weir_lab::bed::bed;
 use weir_lab::model::{Configuration, Family, Sample, Subject, Topology, Trial};
 use weir_lab::result::Results;
-use weir_lab::subject::peer;
+use weir_lab::sut::peer;
+use weir_lab::testbed::bed;
 use weir_stats::search::Rate;
 
 const FAMILIES: [Family; 2] = [Family::Inet, Family::Inet6];

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use folder::Folder;
 use program::{run, text};
 use serde_json::Value;
-use weir_lab::bed::memory::MemoryBed;
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::model::{Bed, Prepared, Trial};
 use weir_lab::result::Results;
 use weir_lab::store::Run;
+use weir_lab::testbed::memory::MemoryBed;
 
 const FILE: &str = "\
 title = \"Slices\"

@@ -4,8 +4,10 @@
 mod folder;
 
 use folder::Folder;
+use weir_lab::build::Build;
 use weir_lab::experiment::{Changes, Experiment};
-use weir_lab::manifest::{self, Build, Machine, Manifest};
+use weir_lab::machine::Machine;
+use weir_lab::manifest::{self, Manifest};
 use weir_lab::model::Sample;
 use weir_lab::report;
 use weir_lab::store::{self, Run};

@@ -15,13 +15,13 @@ use weir_io::offload::{self, Offload};
 
 use super::await_carrier;
 use super::protocol::DeviceSite;
-use crate::bed::netns::counters::{self, Counters};
-use crate::bed::netns::namespace::Namespace;
-use crate::bed::netns::wire::Port;
 use crate::model::{LabError, Subject};
-use crate::subject::kernel::Kernel;
-use crate::subject::weir::Weir;
-use crate::subject::{Running, Site};
+use crate::netns::counters::{self, Counters};
+use crate::netns::namespace::Namespace;
+use crate::netns::veth::Port;
+use crate::sut::kernel::Kernel;
+use crate::sut::weir::Weir;
+use crate::sut::{Running, Site};
 use command::CommandSubject;
 
 pub struct Device {

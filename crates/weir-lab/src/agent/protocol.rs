@@ -9,7 +9,7 @@ use weir_core::time::Nanos;
 
 use super::hold::Holder;
 use crate::experiment::hosts::Commands;
-use crate::manifest::Machine;
+use crate::machine::Machine;
 use crate::model::Configuration;
 use weir_stats::search::Rate;
 

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use crate::manifest::{Build, Machine};
+use crate::build::Build;
+use crate::machine::Machine;
 
 /// The kernel keeps a varying part of memory to itself at boot: less than this share is no difference.
 const MEMORY_SHARE: f64 = 0.01;

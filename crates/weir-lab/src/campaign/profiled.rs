@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use super::{Beds, Plan, bed_of};
 use crate::experiment::Experiment;
+use crate::format;
 use crate::model::relay::Load;
 use crate::model::{Configuration, LabError, Scope, Subject, Trial};
 use crate::profile::profiled::path;
 use crate::profile::session::{FREQUENCY_HZ, Focus, Session, target};
 use crate::profile::{Profile, folded};
 use crate::progress::Progress;
-use crate::report;
 use crate::store::Store;
 use weir_stats::schedule::{Slot, schedule};
 
@@ -79,7 +79,7 @@ fn said(header: &folded::Header) -> String {
         n => format!(
             "{n} samples of {}, {} Mpps meanwhile, {} lost",
             header.event,
-            report::digits(header.pps / 1e6),
+            format::digits(header.pps / 1e6),
             header.lost
         ),
     }

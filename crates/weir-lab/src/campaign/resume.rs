@@ -14,10 +14,13 @@ use super::{
     Beds, Done, Plan, builds, machines, measure, other_machines, others, profiled, skipped, sliced, slots,
 };
 use crate::experiment::Experiment;
-use crate::manifest::{self, Build, Machine, Manifest, Session};
+use crate::machine;
+use crate::machine::Machine;
+use crate::manifest::{Manifest, Session};
 use crate::model::{Configuration, LabError};
 use crate::report;
 use crate::store::{Evidence, Store, read_runs, rebuild_plain_files};
+use crate::testbed::programs;
 use weir_stats::schedule::Slot;
 
 /// Which campaign to take up, and how.
@@ -53,7 +56,7 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
     still_runnable(&manifest, &mut beds)?;
     let changes = changes(wish.dir, &manifest, &mut beds, wish.force)?;
     manifest.resumed.push(Session {
-        started_unix_ms: manifest::unix_ms(),
+        started_unix_ms: machine::unix_ms(),
         argv: wish.argv.clone(),
         runs_before: evidence.runs.values().map(Vec::len).sum(),
         changes,
@@ -138,7 +141,7 @@ fn same_experiment(dir: &Path, then: &Experiment, now: &Experiment) -> Result<()
 
 /// What differs from the campaign's beginning, when it is accepted.
 fn changes(dir: &Path, manifest: &Manifest, beds: &mut Beds, force: bool) -> Result<Vec<String>, LabError> {
-    let mut changes = builds(&manifest.build, &Build::of(&manifest.experiment));
+    let mut changes = builds(&manifest.build, &programs::took_part(&manifest.experiment));
     changes.extend(machines(&manifest.machine, &Machine::observe()));
     changes.extend(other_machines(&manifest.machines, &others(beds)));
     if changes.is_empty() || force {

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Beds, FAILURES_IN_A_ROW, Plan, Runs, bed_of, keep, possible};
 use crate::experiment::{Experiment, Slicing};
-use crate::manifest;
+use crate::machine;
 use crate::model::{Configuration, LabError, Prepared, Sample, Topology, Trial, slices};
 use crate::progress::Progress;
 use crate::store::Store;
@@ -42,7 +42,7 @@ pub fn measure(
             }
             continue;
         }
-        let started_unix_ms = manifest::unix_ms();
+        let started_unix_ms = machine::unix_ms();
         let mut seats: Vec<Seat<'_>> = Vec::with_capacity(together.len());
         for slot in together {
             let configuration = runnable[slot.configuration];

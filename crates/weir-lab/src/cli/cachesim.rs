@@ -9,8 +9,9 @@ use clap::Args;
 use super::run::aligned;
 use crate::cachesim::{self, PerPacket, Plan};
 use crate::experiment::{Changes, Experiment};
+use crate::format::digits;
 use crate::model::LabError;
-use crate::report::digits;
+use crate::testbed::memory::MemoryBed;
 
 const AFTER: &str = "\
 Examples:
@@ -54,7 +55,7 @@ impl Cachesim {
         let changes = Changes { quick: self.quick, only: self.only.clone(), ..Changes::default() };
         let experiment = Experiment::load(&self.file, &changes)?;
         if let Some(name) = &self.inside {
-            cachesim::inside(&experiment, name, self.packets)?;
+            inside(&experiment, name, self.packets)?;
             return Ok(ExitCode::SUCCESS);
         }
         cachesim::valgrind()?;
@@ -116,4 +117,17 @@ fn show(all: &[PerPacket]) -> String {
 /// What rounds to nothing has no sign.
 fn thousandths(value: f64) -> String {
     if value.abs() < 0.0005 { "0.000".into() } else { format!("{value:.3}") }
+}
+
+/// Passes `packets` packets of a configuration: what runs inside the simulation.
+fn inside(experiment: &Experiment, name: &str, packets: u64) -> Result<(), LabError> {
+    let mut planned = experiment.configurations.iter().map(|p| &p.configuration);
+    let configuration = planned
+        .find(|c| c.name == name)
+        .ok_or_else(|| LabError(format!("{name}: no configuration of that name in {}", experiment.name)))?;
+    let ledger = MemoryBed::default().pass(configuration, packets)?;
+    match ledger.delivered {
+        0 => Err(LabError(format!("{name}: nothing was delivered; drops {:?}", ledger.drops))),
+        _ => Ok(()),
+    }
 }

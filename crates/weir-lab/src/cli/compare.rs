@@ -9,9 +9,9 @@ use super::print;
 use super::run::aligned;
 use crate::across::Campaign;
 use crate::across::versus::{Other, Row, Versus, versus};
+use crate::format::{figure, p, ratio, verdict};
 use crate::model::LabError;
 use crate::progress::human;
-use crate::report::{figure, p, ratio, verdict};
 use weir_stats::Verdict;
 use weir_stats::ministat::{self, Set, Style};
 

@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::print;
 use crate::across::find;
 use crate::across::history::{FORMAT, History as Trend, histories};
+use crate::across::trend;
 use crate::model::LabError;
-use crate::report::trend;
 use crate::store::write_whole;
 use weir_stats::changepoint::Settings;
 

@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::run::aligned;
 use crate::experiment::{Experiment, Metric};
+use crate::format::{digits, figure};
 use crate::manifest::Manifest;
 use crate::model::{LabError, Subject};
 use crate::progress::human;
-use crate::report::{digits, figure};
 use crate::result::derive;
 use crate::store::read_runs;
 use weir_stats::compare::ALPHA;

@@ -7,9 +7,11 @@ use clap::Args;
 
 use super::run::{announce, finish, stop_flag};
 use crate::campaign::{self, Plan};
-use crate::manifest::{Build, Machine, Manifest, Repeated, unix_ms};
+use crate::machine::{Machine, unix_ms};
+use crate::manifest::{Manifest, Repeated};
 use crate::model::LabError;
 use crate::store::free_name;
+use crate::testbed::programs;
 
 const AFTER: &str = "\
 Examples:
@@ -37,7 +39,7 @@ impl Rerun {
     pub fn go(self) -> Result<ExitCode, LabError> {
         let earlier = Manifest::read(&self.run)?;
         let dir = self.out.unwrap_or_else(|| free_name(&self.run));
-        let differences = campaign::builds(&earlier.build, &Build::of(&earlier.experiment))
+        let differences = campaign::builds(&earlier.build, &programs::took_part(&earlier.experiment))
             .into_iter()
             .chain(campaign::machines(&earlier.machine, &Machine::observe()));
         for difference in differences {

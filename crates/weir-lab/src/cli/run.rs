@@ -11,10 +11,11 @@ use weir_io::signal;
 use super::several;
 use crate::campaign::{self, Done, Plan, Resume};
 use crate::experiment::{Changes, Experiment};
-use crate::manifest::unix_ms;
+use crate::format::{digits, figure, range};
+use crate::machine::unix_ms;
 use crate::model::LabError;
 use crate::progress::human;
-use crate::report::{self, digits, figure, range};
+use crate::report;
 use crate::result::Results;
 
 /// Exit code of an interrupted campaign, as shells report SIGINT.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::run::{INTERRUPTED, announce};
 use crate::campaign::{self, Plan};
 use crate::experiment::Experiment;
-use crate::manifest::{Machine, unix_ms, utc};
+use crate::machine::{Machine, unix_ms, utc};
 use crate::model::LabError;
 use crate::progress::{Whole, human};
 

@@ -13,8 +13,8 @@
 //! Source: Gregg, "The Flame Graph", CACM 59 (6), 2016.
 
 use super::{IDLE, INLINED, KERNEL, OTHERS, Profile, function};
-use crate::report::digits;
-use crate::report::svg::escape;
+use crate::format::digits;
+use crate::format::escape;
 
 /// Once a page.
 pub const STYLE: &str = include_str!("flame/flame.css");

@@ -7,7 +7,8 @@ use super::comparisons::{legend, verdicts};
 use super::markdown::{asked_tables, blocks_of, cached, changed, grid, relay_tables, sentences, table};
 use super::{cliffs, differentials};
 use crate::experiment::answer::Section;
-use crate::manifest::{Manifest, utc};
+use crate::machine::utc;
+use crate::manifest::Manifest;
 use crate::result::Results;
 use crate::result::answers::Answered;
 

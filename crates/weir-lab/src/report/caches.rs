@@ -3,7 +3,7 @@
 //! Promises: no figure is simulated here; `weir-lab cachesim` does that under its own name.
 
 use super::comparisons::Table;
-use super::digits;
+use crate::format::digits;
 use crate::model::Topology;
 use crate::result::{Outcome, Results};
 

@@ -1,7 +1,7 @@
 //! Cliffs in words, for both reports.
 
-use super::{digits, figure, p};
 use crate::experiment::Axis;
+use crate::format::{digits, figure, p};
 use crate::result::Results;
 use crate::result::cliffs::Sought;
 use weir_stats::cliff::Cliff;

@@ -3,7 +3,7 @@
 //! Promises: which test decided is said; the others stand beside it without a correction, so that nobody
 //! takes the smallest of eight for a finding.
 
-use super::{p, ratio, verdict};
+use crate::format::{p, ratio, verdict};
 use weir_stats::compare::{ALPHA, Analysis, Comparison, Verdict};
 use weir_stats::number::general;
 use weir_stats::paired::{Paired, Scale};

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::experiment::metric::loss_percent;
-use crate::manifest::utc;
+use crate::machine::utc;
 use crate::model::Sample;
 use crate::result::Results;
 use crate::store::{Run, Runs};

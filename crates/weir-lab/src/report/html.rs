@@ -12,11 +12,11 @@ use super::record;
 use super::relays;
 use super::search;
 use super::spd;
-use super::svg::escape;
-use super::{
-    beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed, verdict,
-};
-use crate::manifest::{Manifest, utc};
+use super::{beside, beside_heading, ministat_blocks, recompute};
+use crate::format::escape;
+use crate::format::{digits, figure, grouped, range, signed, verdict};
+use crate::machine::utc;
+use crate::manifest::Manifest;
 use crate::model::Subject;
 use crate::result::{Outcome, Results};
 use weir_stats::Comparison;

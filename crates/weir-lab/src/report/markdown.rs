@@ -11,8 +11,10 @@ use super::record;
 use super::relays;
 use super::search;
 use super::spd;
-use super::{beside, beside_heading, digits, figure, grouped, ministat_blocks, range, recompute, signed};
-use crate::manifest::{Manifest, utc};
+use super::{beside, beside_heading, ministat_blocks, recompute};
+use crate::format::{digits, figure, grouped, range, signed};
+use crate::machine::utc;
+use crate::manifest::Manifest;
 use crate::model::Subject;
 use crate::result::{Outcome, Results};
 

@@ -5,8 +5,8 @@
 
 use super::comparisons::Table;
 use super::differentials;
-use super::svg::escape;
-use super::{digits, grouped};
+use crate::format::escape;
+use crate::format::{digits, grouped};
 use crate::profile::flame;
 use crate::profile::profiled::{Sum, sum};
 use crate::result::{Outcome, Results};

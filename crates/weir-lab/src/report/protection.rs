@@ -4,7 +4,7 @@
 //! is a median of runs, not a ratio of medians.
 
 use super::comparisons::Table;
-use super::digits;
+use crate::format::{digits, grouped};
 use crate::model::ipsec::Direction;
 use crate::result::{Outcome, Results};
 
@@ -44,6 +44,6 @@ fn row(outcome: &Outcome) -> Option<Vec<String>> {
         or_dash(further("mbps").map(|s| digits(s.median))),
         or_dash(further("aead_pps").map(|s| digits(s.median / 1e6))),
         or_dash(further("aead_share_percent").map(|s| format!("{} %", digits(s.median)))),
-        or_dash(verified.map(|n| super::grouped(n.round() as u64))),
+        or_dash(verified.map(|n| grouped(n.round() as u64))),
     ])
 }

@@ -1,8 +1,9 @@
 //! What was recorded when, as tables for both reports: sessions of an interrupted campaign, every run.
 
 use super::comparisons::Table;
-use super::digits;
-use crate::manifest::{Manifest, utc};
+use crate::format::digits;
+use crate::machine::utc;
+use crate::manifest::Manifest;
 use crate::result::{Outcome, Results};
 
 /// Runs of a configuration a table holds; the raw files hold all.

@@ -3,7 +3,7 @@
 //! Promises: every figure is a median of runs; a dash where a run of that load has none.
 
 use super::comparisons::Table;
-use super::digits;
+use crate::format::{digits, grouped};
 use crate::model::Topology;
 use crate::model::relay::Load;
 use crate::profile::parts::{PARTS, parts};
@@ -115,7 +115,7 @@ fn carried(outcome: &Outcome) -> Vec<String> {
         or_dash(figure("ns_per_packet").map(digits)),
         or_dash(percent("subject_cpu_percent").or_else(|| percent("process_cpu_percent"))),
         or_dash(percent("generator_busy_percent")),
-        or_dash(corrupted.map(super::grouped)),
+        or_dash(corrupted.map(grouped)),
     ]
 }
 

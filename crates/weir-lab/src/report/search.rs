@@ -3,8 +3,8 @@
 //! Promises: one set of rows for both reports. Refuses: rows for configurations that were not searched.
 
 use super::comparisons::Table;
-use super::digits;
 use super::plots::{LossCurve, LossStep};
+use crate::format::digits;
 use crate::result::searched::{GoalOutcome, LoadStep, Searched};
 use crate::result::{Outcome, Results};
 use weir_stats::Summary;

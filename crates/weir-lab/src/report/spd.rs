@@ -6,8 +6,8 @@
 use std::fmt::Write;
 
 use super::comparisons::Table;
-use super::digits;
 use crate::experiment::{frame_label, kebab};
+use crate::format::digits;
 use crate::model::spd::{LookupBy, Spd};
 use crate::model::{Configuration, Protection};
 use crate::result::{Outcome, Results};

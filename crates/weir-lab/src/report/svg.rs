@@ -1,6 +1,8 @@
 //! Drawing primitives of the report's plots: scales, ticks and elements with classes, so that one style
 //! sheet colours all of them for light and dark.
 
+use crate::format::escape;
+
 /// Figures to pixels.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
@@ -160,11 +162,6 @@ impl Svg {
             self.body
         )
     }
-}
-
-/// Text as it may stand in HTML and SVG.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// A name that fits into so many pixels, its middle left out.

@@ -6,10 +6,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::frames;
 use super::{Outcome, Results, Runs, comparisons, outcome_of};
 use crate::experiment::answer::{Part, Placeholder, Said, Section, parts};
 use crate::experiment::{Experiment, Metric};
-use crate::report::{self, differentials};
+use crate::format;
 use weir_stats::compare::ALPHA;
 use weir_stats::number::general;
 use weir_stats::{Comparison, Summary, Verdict};
@@ -105,19 +106,19 @@ impl Filler<'_> {
             Placeholder::Median { name, figure, unit } => {
                 let (metric, summary) = self.summary(name, figure.as_deref())?;
                 Some(match unit {
-                    true => report::figure(&metric, summary.median),
-                    false => report::digits(summary.median / metric.unit().0),
+                    true => format::figure(&metric, summary.median),
+                    false => format::digits(summary.median / metric.unit().0),
                 })
             }
             Placeholder::Range { name, figure } => {
                 let (metric, summary) = self.summary(name, figure.as_deref())?;
                 let (_, unit) = metric.unit();
-                Some(format!("{} {unit}", report::range(&metric, &summary)).trim_end().to_string())
+                Some(format!("{} {unit}", format::range(&metric, &summary)).trim_end().to_string())
             }
             Placeholder::Runs { name } => Some(self.results.outcome(name)?.figures.len().to_string()),
             Placeholder::Ratio { pair, figure, percent } => {
                 let compared = self.ratio(pair, figure.as_deref())?;
-                if *percent { change(&compared) } else { compared.ratio.map(|_| report::ratio(&compared)) }
+                if *percent { change(&compared) } else { compared.ratio.map(|_| format::ratio(&compared)) }
             }
             Placeholder::Verdict { pair: [a, b], word } => {
                 self.compared(a, b).map(if *word { in_a_word } else { verdict })
@@ -125,12 +126,12 @@ impl Filler<'_> {
             Placeholder::Detectable { pair: [a, b] } => {
                 Some(format!("{} %", least(self.compared(a, b)?.detectable_percent?)))
             }
-            Placeholder::Frames { pair: [a, b] } => differentials::named(self.results, a, b, FRAMES),
+            Placeholder::Frames { pair: [a, b] } => frames::named(self.results, a, b, FRAMES),
             Placeholder::Pairs => {
                 let said = self.results.answer.trim_end_matches('.');
                 (!self.results.comparisons.is_empty()).then(|| said.to_string())
             }
-            Placeholder::Share { name, kind } => differentials::share(self.results, name, kind),
+            Placeholder::Share { name, kind } => frames::share(self.results, name, kind),
         }
     }
 
@@ -195,7 +196,7 @@ fn change(c: &Comparison) -> Option<String> {
 fn in_a_word(c: &Comparison) -> String {
     match c.verdict {
         Verdict::Underpowered => "undecided".into(),
-        decided => report::verdict(decided).into(),
+        decided => format::verdict(decided).into(),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::model::Subject;
 use crate::result::search_doubt::SearchDoubt;
 use crate::result::warnings::{self, Warning};
 use crate::store::Evidence;
-use crate::subject::peer;
+use crate::sut::peer;
 use weir_stats::search::goal;
 use weir_stats::{Verdict, defects};
 

@@ -1,9 +1,11 @@
 //! What a folder survives: crashes at every byte, damage by hand, two processes at once.
 
 use super::*;
+use crate::build::Build;
 use crate::experiment::{Changes, Experiment};
 use crate::folder::Folder;
-use crate::manifest::{self, Build, Machine, Manifest, Session};
+use crate::machine::Machine;
+use crate::manifest::{self, Manifest, Session};
 use proptest::prelude::*;
 
 impl Folder {

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use weir_io::offload::{self, Offload};
 use weir_io::process;
-use weir_lab::bed::netns::namespace::Namespace;
-use weir_lab::bed::netns::place::missing_privilege;
-use weir_lab::bed::netns::wire::{self, Port};
+use weir_lab::netns::cpus::missing_privilege;
+use weir_lab::netns::namespace::Namespace;
+use weir_lab::netns::veth::{self, Port};
 
 const SSHD: &str = "/usr/sbin/sshd";
 const OUT: &str = "out";

@@ -10,16 +10,6 @@ use crate::{assert_clean, files, root};
 /// (crate, importing module, imported module) that close a circle and are to go.
 /// Without them every crate's modules stand in one order. A line whose arrow is gone is removed.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("weir-lab", "bed", "agent"),
-    ("weir-lab", "bed", "subject"),
-    ("weir-lab", "cachesim", "bed"),
-    ("weir-lab", "doctor", "cli"),
-    ("weir-lab", "manifest", "bed"),
-    ("weir-lab", "manifest", "subject"),
-    ("weir-lab", "model", "manifest"),
-    ("weir-lab", "profile", "report"),
-    ("weir-lab", "report", "across"),
-    ("weir-lab", "result", "report"),
 ];
 
 /// A circle of imports: its arrows in order, the one to cut last.

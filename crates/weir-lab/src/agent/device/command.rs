@@ -19,9 +19,9 @@ use weir_core::wire::DisplayMac;
 
 use crate::agent::protocol::DeviceSite;
 use crate::agent::shell::Shell;
-use crate::bed::netns::counters::Counters;
 use crate::experiment::hosts::Commands;
 use crate::model::{Family, LabError};
+use crate::netns::counters::Counters;
 use crate::workload::address;
 
 /// Between two health checks.

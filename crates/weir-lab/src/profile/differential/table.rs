@@ -1,8 +1,8 @@
 //! A differential in words: rows for terminals and reports, sentences that reconcile it.
 
 use super::{Change, Differential, Fate, Frame, Reconciliation, Total, Unit};
+use crate::format::p;
 use crate::profile::shortened;
-use crate::report::p;
 
 /// `+1.50`; what rounds to nothing has no sign.
 struct Signed(f64);

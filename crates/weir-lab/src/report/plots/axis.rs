@@ -1,9 +1,9 @@
 //! The figure against a numeric axis (frame size, flows, routes, rate): one line a series.
 
-use super::super::figure;
 use super::super::svg::{Scale, Shape, Svg, text_width};
 use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, legend_row, ticks_beside, widest};
 use crate::experiment::{Axis, Experiment, kebab};
+use crate::format::figure;
 use crate::model::relay::{Load, Tls};
 use crate::model::{Configuration, Subject, Topology};
 use crate::result::{Outcome, Results};

@@ -4,10 +4,10 @@
 //! goes from the least to the greatest run, as in the field's own campaigns of ciphers.
 
 use super::super::svg::{Scale, Shape, Svg};
-use super::super::{digits, figure};
 use super::axis::series_name;
 use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, legend_row, ticks_below, widest};
 use crate::experiment::{Axis, Experiment};
+use crate::format::{digits, figure};
 use crate::model::{Configuration, Subject};
 use crate::result::{Outcome, Results};
 

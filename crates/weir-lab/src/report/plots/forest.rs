@@ -3,8 +3,8 @@
 //! The axis is logarithmic: half and twice are equally far from one.
 
 use super::super::svg::{Scale, Shape, Svg, shortened};
-use super::super::{ratio, verdict};
 use super::{Plot, WIDTH, ticks_below, widest};
+use crate::format::{ratio, verdict};
 use crate::result::Results;
 use weir_stats::{Comparison, Verdict};
 

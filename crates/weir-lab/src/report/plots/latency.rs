@@ -6,10 +6,10 @@
 //!
 //! The greatest latency has no percentile; it stands apart at the right.
 
-use super::super::digits;
 use super::super::markdown::percentiles_of;
 use super::super::svg::{Scale, Svg, shortened};
 use super::{Plot, WIDTH, colour, legend, legend_row, shape, ticks_beside, widest};
+use crate::format::digits;
 use crate::result::{Outcome, Results};
 
 const HEIGHT: f64 = 380.0;

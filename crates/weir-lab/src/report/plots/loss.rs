@@ -7,11 +7,11 @@
 //!             offered ─►
 //! ```
 
-use super::super::digits;
 use super::super::svg::{Scale, Shape, Svg, shortened};
 use super::axis::series_name;
 use super::{COLOURS, Plot, WIDTH, colour, legend, legend_row, shape, ticks_below, ticks_beside, widest};
 use crate::experiment::{Axis, Experiment};
+use crate::format::digits;
 use crate::model::Configuration;
 use crate::result::Results;
 use weir_stats::search::Rate;

@@ -4,8 +4,8 @@
 //! point to the left.
 
 use super::super::svg::{Scale, Shape, Svg, ends, shortened};
-use super::super::{digits, figure};
 use super::{Plot, TOPOLOGIES, WIDTH, colour, dots, thinned, ticks_below, widest};
+use crate::format::{digits, figure};
 use crate::model::Subject;
 use crate::result::{Outcome, Results};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::super::svg::{Scale, Shape, Svg, shortened, text_width};
-use super::super::{digits, figure};
 use super::{Plot, WIDTH, colour, dots, thinned, widest};
+use crate::format::{digits, figure};
 use crate::progress::human;
 use crate::result::{Outcome, Results};
 

@@ -1,0 +1,104 @@
+//! What is measured: programs and kernels that forward, started in the device-under-test namespace.
+//!
+//! A subject promises to forward the workload's prefixes to the receiver's gateways, to say in which of
+//! its own counters frames vanished, and to be gone when it is dropped.
+
+mod control;
+pub mod derper;
+pub mod dpdk;
+pub mod gateway;
+pub mod hyper_derp;
+pub mod kernel;
+pub mod l3fwd;
+pub mod peer;
+pub mod relay;
+pub mod strongswan;
+pub mod testpmd;
+pub mod vpp;
+pub mod weir;
+
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use weir_io::process;
+
+use crate::model::{Configuration, LabError, Subject};
+use crate::netns::counters::Counters;
+use crate::netns::namespace::Namespace;
+use crate::netns::veth::Port;
+
+const MISSING_WEIR: &str =
+    "weir: no such program beside weir-lab or on the PATH: build it (`cargo build --release -p weir`)";
+
+/// Why a subject cannot be had on this machine, with the remedy.
+pub fn missing(configuration: &Configuration) -> Option<String> {
+    match configuration.subject {
+        Subject::Kernel | Subject::Ceiling => None,
+        Subject::Weir => weir::program().is_none().then(|| MISSING_WEIR.into()),
+        Subject::Command => Some("command: runs on another host; use topology = \"ssh\"".into()),
+        Subject::Strongswan => Some("strongswan: is a gateway; use topology = \"gateways\"".into()),
+        Subject::Derper => Some("derper: is a relay; use topology = \"relay\"".into()),
+        Subject::HyperDerp => Some("hyper-derp: is a relay; use topology = \"relay\"".into()),
+        Subject::DpdkTestpmd => testpmd::missing(),
+        Subject::DpdkL3fwd => l3fwd::missing(configuration),
+        Subject::Vpp => vpp::missing(configuration),
+    }
+}
+
+/// The same of the hosts of the topology `ssh`, where peers are whatever the experiment's commands start.
+pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
+    match configuration.subject {
+        Subject::DpdkL3fwd | Subject::DpdkTestpmd | Subject::Vpp => Some(format!(
+            "{}: is started by the lab on its own machine: on hosts use subject = \"command\"",
+            crate::experiment::kebab(&configuration.subject)
+        )),
+        _ => missing(configuration),
+    }
+}
+
+/// A program that takes longer to end is killed.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Asks a program to end, and sees to it that it has.
+fn end(child: &mut Child) {
+    // Errors mean that it has ended already; `kill` and `wait` after that are harmless.
+    let _ = process::terminate(child.id());
+    let until = Instant::now() + ENDS_WITHIN;
+    while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Where a subject stands.
+pub struct Site<'a> {
+    pub namespace: &'a Namespace,
+    /// The port test packets come in by, and the one they leave by.
+    pub input: &'a Port,
+    pub output: &'a Port,
+    /// Link-layer address of every gateway.
+    pub gateway_mac: [u8; 6],
+    /// CPUs of the subject.
+    pub cpus: &'a [u32],
+    pub configuration: &'a Configuration,
+}
+
+/// A subject that forwards.
+pub trait Running {
+    /// Its own drop counters, cumulative, named `subject.reason`.
+    fn drops(&mut self, site: &Namespace) -> Result<Counters, LabError>;
+
+    /// What a reader of its figures must know.
+    fn notes(&self) -> Vec<String>;
+
+    /// That it ended by itself, and its last words.
+    fn ended(&mut self) -> Option<LabError> {
+        None
+    }
+
+    /// What it knows to be wrong with itself after a run.
+    fn doubts(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,203 @@
+//! Programs of others that the lab starts: where they are found, and one that runs.
+//!
+//! A program that runs has a folder for its files, its log and its process number, stands in a namespace or
+//! not, and is gone, folder and all, when it is dropped. Its standard input stays open and silent as long as it
+//! runs: some take the end of it for a command to end.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use weir_io::process;
+
+use crate::machine;
+use crate::model::{LabError, Subject};
+use crate::netns::namespace::Namespace;
+use crate::netns::residue::Folder;
+
+/// What is said of a subject that ended, and of one that broke a stream.
+const ENDED: &str = "ended while it was measured";
+const BROKE: &str = "broke a stream";
+/// And of one that does not take what it is told.
+const REFUSES: &str = "refuses its configuration";
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Where Debian has strongSwan's daemon, which is on no `PATH`.
+const DAEMONS: &str = "/usr/lib/ipsec";
+
+/// A peer's program: where the project's own peers are kept, or on the `PATH`.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
+    let kept = cache.map(|cache| cache.join("weir/peers/bin"));
+    kept.map(|folder| folder.join(name))
+        .filter(|program| program.is_file())
+        .or_else(|| on_path(name))
+        .or_else(|| Some(Path::new(DAEMONS).join(name)).filter(|program| program.is_file()))
+}
+
+/// A program of this name on the `PATH`.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
+/// The program of others that a subject is.
+pub fn program_of(subject: Subject) -> Option<&'static str> {
+    match subject {
+        Subject::DpdkL3fwd => Some("dpdk-l3fwd"),
+        Subject::DpdkTestpmd => Some("dpdk-testpmd"),
+        Subject::Vpp => Some("vpp"),
+        Subject::Derper => Some("derper"),
+        Subject::HyperDerp => Some("hyper-derp"),
+        Subject::Strongswan => Some("charon"),
+        Subject::Weir | Subject::Kernel | Subject::Command | Subject::Ceiling => None,
+    }
+}
+
+/// How each says its version. Those of DPDK say it only once they run.
+const VERSIONS: [(&str, &str); 4] =
+    [("derper", "-version"), ("hyper-derp", "--version"), ("vpp", "--version"), ("charon", "--version")];
+
+/// What a program says of its version, or its library.
+pub fn version(name: &str) -> Option<String> {
+    let program = find(name)?;
+    match VERSIONS.iter().find(|(known, _)| *known == name) {
+        Some((_, flag)) => machine::version(&program, flag),
+        None => library(&program),
+    }
+}
+
+/// DPDK's programs are of the version of the library they are linked with.
+fn library(program: &Path) -> Option<String> {
+    let output = Command::new("ldd").arg(program).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.contains("librte_eal.so"))?;
+    let target = std::fs::canonicalize(line.split_whitespace().nth(2)?).ok()?;
+    let name = target.file_name()?.to_string_lossy();
+    Some(format!("DPDK, ABI {}", name.strip_prefix("librte_eal.so.")?))
+}
+
+/// Where a program is to run.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// Without one, the lab's own.
+    pub namespace: Option<&'a Namespace>,
+    /// All its threads are bound to these; empty leaves it free.
+    pub cpus: &'a [u32],
+}
+
+/// A program's process, its log and its files.
+pub struct Started {
+    pub child: Child,
+    pub name: &'static str,
+    log: PathBuf,
+    // Dropped last: the program's files are in it.
+    pub folder: Folder,
+}
+
+impl Started {
+    /// Starts what `command` makes for a folder.
+    pub fn launch(
+        name: &'static str,
+        place: Place<'_>,
+        command: impl FnOnce(&Path) -> std::io::Result<Command>,
+    ) -> Result<Started, LabError> {
+        let failed = |what: &str, e: std::io::Error| LabError(format!("{name}: {what}: {e}"));
+        let folder = Folder::new()?;
+        let log = folder.path().join("subject.log");
+        let mut command = command(folder.path()).map_err(|e| failed("its files", e))?;
+        let output = File::create(&log).map_err(|e| failed("log", e))?;
+        let errors = output.try_clone().map_err(|e| failed("log", e))?;
+        let mut cpus = CpuSet::new();
+        place.cpus.iter().for_each(|&cpu| cpus.set(cpu as usize));
+        let bound = !place.cpus.is_empty();
+        let spawn = move || {
+            // its process inherits what this thread may run on
+            if bound {
+                sched_setaffinity(None, &cpus)?;
+            }
+            command.stdin(Stdio::piped()).stdout(output).stderr(errors);
+            // an interrupt at the terminal is for the lab alone
+            process::dies_with_starter(command.process_group(0)).spawn()
+        };
+        let child = match place.namespace {
+            Some(namespace) => namespace.run(spawn)?,
+            None => spawn(),
+        };
+        let child = child.map_err(|e| failed("cannot be started", e))?;
+        let started = Started { child, name, log, folder };
+        started.folder.record_subject(started.child.id())?;
+        Ok(started)
+    }
+
+    /// Waits until `ready` says so; a program that ends before, or takes too long, is quoted.
+    pub fn wait(
+        &mut self,
+        within: Duration,
+        mut ready: impl FnMut(&Started) -> Result<bool, LabError>,
+    ) -> Result<(), LabError> {
+        let until = Instant::now() + within;
+        while !ready(self)? {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(LabError(format!(
+                    "{}: ended at its start ({status}): {}",
+                    self.name,
+                    self.said()
+                )));
+            }
+            if Instant::now() > until {
+                let (name, waited) = (self.name, within.as_secs());
+                return Err(LabError(format!("{name}: not ready after {waited} s: {}", self.said())));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// That it ended by itself, and its last words.
+    pub fn ended(&mut self) -> Option<LabError> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(ended_by_itself(self.name, status, &self.said()))
+    }
+
+    /// The end of its log.
+    pub fn said(&self) -> String {
+        super::weir::tail(&self.log)
+    }
+
+    /// All it logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+/// How a subject's end is said; [`misbehaved`] knows it again.
+pub fn ended_by_itself(name: &str, status: std::process::ExitStatus, said: &str) -> LabError {
+    LabError(format!("{name}: {ENDED} ({status}): {said}"))
+}
+
+/// How a relay's broken stream is said.
+pub fn broke_a_stream(name: &str, error: &LabError) -> LabError {
+    LabError(format!("{name}: {BROKE}: {error}"))
+}
+
+/// How a refused configuration is said.
+pub fn refused_configuration(name: &str, said: &str) -> LabError {
+    LabError(format!("{name}: {REFUSES}: {said}"))
+}
+
+/// Whether a failed run is a finding about its subject, not about the lab or the machine.
+pub fn misbehaved(error: &str) -> bool {
+    [ENDED, BROKE, REFUSES].iter().any(|how| error.contains(how))
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        super::end(&mut self.child);
+    }
+}

@@ -1,0 +1,100 @@
+//! What a DERP relay is to the topology `relay`, and how the lab starts one.
+//!
+//! A relay promises to listen on an address of its namespace, on the CPUs it was given, to say which of its own
+//! counters its losses are in, and to be gone when it is dropped.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use weir_io::process::stat_field;
+
+use super::peer::{Place, Started};
+use crate::cachesim::live::Live;
+use crate::model::LabError;
+use crate::model::relay::{Relay, Tls};
+use crate::netns::counters::Counters;
+use crate::netns::namespace::Namespace;
+
+/// Where relays listen: nothing else does in a namespace of its own.
+pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3340);
+/// Also a simulated one, on a busy machine.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+
+/// Where a relay stands.
+pub struct Stand<'a> {
+    pub namespace: &'a Namespace,
+    pub cpus: &'a [u32],
+    pub relay: Relay,
+}
+
+/// A relay that is up.
+pub trait Relaying {
+    /// The process that relays.
+    fn process(&self) -> u32;
+
+    /// Its own drop counters, cumulative, named `subject.reason`.
+    fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError>;
+
+    fn notes(&self) -> Vec<String>;
+
+    /// That it ended by itself, and its last words.
+    fn ended(&mut self) -> Option<LabError>;
+
+    /// Where its caches are simulated: what counts them.
+    fn simulation(&self) -> Option<Live> {
+        None
+    }
+
+    /// What it knows to be wrong with itself after a run.
+    fn doubts(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Starts a relay bound to the stand's CPUs, and waits until it accepts.
+pub fn launch(
+    name: &'static str,
+    stand: &Stand<'_>,
+    command: impl FnOnce(&Path) -> std::io::Result<Command>,
+) -> Result<Started, LabError> {
+    let place = Place { namespace: Some(stand.namespace), cpus: stand.cpus };
+    let mut started = Started::launch(name, place, command)?;
+    started.wait(READY_WITHIN, |_| Ok(stand.namespace.run(|| TcpStream::connect(ADDRESS))?.is_ok()))?;
+    Ok(started)
+}
+
+/// CPU time a process has used so far, clock ticks.
+pub fn process_ticks(process: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let ticks = |field| stat_field(&stat, field)?.parse::<u64>().ok();
+    Some(ticks(14)? + ticks(15)?)
+}
+
+/// Memory of a process in this machine's, bytes (`Rss`).
+pub fn memory(process: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// Why the kernel cannot do TLS records; its module is loaded if there is one.
+pub fn missing_kernel_tls(tls: Tls) -> Option<String> {
+    let known = || {
+        let all = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_ulp").unwrap_or_default();
+        all.split_whitespace().any(|ulp| ulp == "tls")
+    };
+    if tls != Tls::Kernel || known() {
+        return None;
+    }
+    // a machine without modules or without the program has none to load
+    let modprobe = std::fs::read_to_string("/proc/sys/kernel/modprobe").unwrap_or_default();
+    let _ =
+        std::process::Command::new(modprobe.trim()).arg("tls").stderr(std::process::Stdio::null()).status();
+    (!known()).then(|| {
+        "relay: this kernel has no TLS (CONFIG_TLS, module tls): use one that has it, or tls = \"user\""
+            .into()
+    })
+}

@@ -1,0 +1,219 @@
+//! What VPP is told, word for word, and what it is not asked to do. Written from its documentation.
+
+use super::*;
+use crate::model::ipsec::{CipherName, Direction, Mode, Protection};
+use crate::model::spd::{Action, LookupBy, Spd};
+use crate::model::{FrameSize, Placement, Subject, Topology, Workload};
+use crate::netns::veth::Port;
+use weir_stats::search::Rate;
+
+fn configuration(topology: Topology, family: Family, ipsec: Option<Protection>) -> Configuration {
+    Configuration {
+        name: "c".into(),
+        subject: Subject::Vpp,
+        topology,
+        workload: Workload { family, frame: FrameSize::Fixed(94), flows: 4, rate: Rate::FlatOut },
+        routes: 1,
+        placement: Placement::default(),
+        ipsec,
+        build: None,
+        relay: None,
+    }
+}
+
+fn deep(direction: Direction, lookup: LookupBy, index: u32) -> Protection {
+    let whole = gateway::protection(&configuration(Topology::Netns, Family::Inet, None));
+    let spd = Spd { lookup, buckets: 4096, matching: Some(index), action: Action::Bypass, ..Spd::default() };
+    Protection { mode: Mode::Policy, direction, policies: index, spd, ..whole }
+}
+
+fn spd_of(direction: Direction, lookup: LookupBy, family: Family) -> Configuration {
+    configuration(Topology::Netns, family, Some(deep(direction, lookup, 3)))
+}
+
+#[test]
+fn the_policy_at_the_index_lets_packets_pass_and_those_before_are_of_nobody() {
+    let c = spd_of(Direction::Out, LookupBy::Cache, Family::Inet);
+    let expected = "ipsec spd add 1\nset interface ipsec spd host-dout 1\n\
+        ipsec policy add spd 1 priority 3 outbound action bypass remote-ip-range 0.0.0.1 - 0.0.0.1\n\
+        ipsec policy add spd 1 priority 2 outbound action bypass remote-ip-range 0.0.0.2 - 0.0.0.2\n\
+        ipsec policy add spd 1 priority 1 outbound action bypass\n";
+    assert_eq!(spd::commands(&c, ["din", "dout"]), expected);
+    let inbound = spd_of(Direction::In, LookupBy::Linear, Family::Inet);
+    let expected = expected.replace("outbound", "inbound").replace("host-dout", "host-din");
+    assert_eq!(spd::commands(&inbound, ["din", "dout"]), expected);
+    let inet6 = spd::commands(&spd_of(Direction::Out, LookupBy::Linear, Family::Inet6), ["din", "dout"]);
+    let nobody = "add spd 1 ip6 priority 2 outbound action bypass remote-ip-range 0:0:0:2:: - 0:0:0:2::\n";
+    assert!(inet6.contains(nobody) && inet6.ends_with("ip6 priority 1 outbound action bypass\n"), "{inet6}");
+    let plain = configuration(Topology::Netns, Family::Inet, None);
+    assert_eq!(
+        (spd::commands(&plain, ["din", "dout"]), spd::settings(&plain)),
+        (String::new(), String::new())
+    );
+}
+
+#[test]
+fn who_answers_is_a_section_of_its_settings() {
+    let settings = |direction, lookup, family| spd::settings(&spd_of(direction, lookup, family));
+    let (out, inet) = (Direction::Out, Family::Inet);
+    assert_eq!(
+        settings(out, LookupBy::Cache, inet),
+        "ipsec {\n  ipv4-outbound-spd-flow-cache on\n  ipv4-outbound-spd-hash-buckets 4096\n}\n"
+    );
+    assert_eq!(
+        settings(Direction::In, LookupBy::Cache, inet),
+        "ipsec {\n  ipv4-inbound-spd-flow-cache on\n  ipv4-inbound-spd-hash-buckets 4096\n}\n"
+    );
+    assert_eq!(settings(out, LookupBy::Linear, inet), "ipsec {\n  ipv4-outbound-spd-flow-cache off\n}\n");
+    assert_eq!(
+        settings(out, LookupBy::Classifier, Family::Inet6),
+        "ipsec {\n  ipv6-outbound-spd-fast-path on\n}\n"
+    );
+    assert_eq!(settings(out, LookupBy::Gateway, inet), "");
+}
+
+#[test]
+fn what_plain_packets_cannot_show_is_refused_with_the_remedy() {
+    let good = deep(Direction::Out, LookupBy::Linear, 2);
+    let refusal = |family, p: Protection| spd::refused(&configuration(Topology::Netns, family, Some(p)));
+    assert_eq!(refusal(Family::Inet, good), None);
+    assert_eq!(refusal(Family::Inet6, good), None);
+    let protect = Spd { action: Action::Protect, ..good.spd };
+    let churning = Spd { churn: 10, ..good.spd };
+    let asked = |direction, lookup| deep(direction, lookup, 2);
+    for (family, p, remedy) in [
+        (Family::Inet, Protection { mode: Mode::Route, ..good }, "mode = \"policy\""),
+        (Family::Inet, Protection { direction: Direction::Beside, ..good }, "direction = \"out\""),
+        (Family::Inet, Protection { spd: protect, ..good }, "action = \"bypass\""),
+        (Family::Inet, Protection { spd: churning, ..good }, "remove `rules` and `churn`"),
+        (Family::Inet6, asked(Direction::In, LookupBy::Linear), "family = \"inet\""),
+        (Family::Inet6, asked(Direction::Out, LookupBy::Cache), "flow cache is of IPv4"),
+        (Family::Inet, asked(Direction::In, LookupBy::Classifier), "lookup = \"cache\""),
+    ] {
+        let said = refusal(family, p).expect("refused");
+        assert!(said.starts_with("vpp: ") && said.contains(remedy), "{remedy}: {said}");
+    }
+}
+
+fn tunnel(mode: Mode, cipher: &str) -> String {
+    let whole = gateway::protection(&configuration(Topology::Gateways, Family::Inet, None));
+    let cipher = CipherName::named(cipher).expect("a suite");
+    let (inner, outer) = (&Port::named("lin", 2), &Port::named("lout", 3));
+    let protection = Protection { mode, cipher, ..whole };
+    let text = gateway::commands(&gateway::End { own: 1, far: 2, inner, outer, protection });
+    text.replace(&inner.name, "lin").replace(&outer.name, "lout")
+}
+
+const PORTS_TOLD: &str = "create host-interface name lin hw-addr 02:77:65:69:72:02\n\
+    set interface state host-lin up\nset interface ip address host-lin 10.1.0.1/24\n\
+    create host-interface name lout hw-addr 02:77:65:69:72:03\n\
+    set interface state host-lout up\nset interface ip address host-lout 192.0.2.1/24\n";
+
+#[test]
+fn a_route_leads_into_an_interface_that_two_sas_protect() {
+    let sas = "ipsec sa add 1 spi 4097 esp crypto-alg aes-gcm-128 crypto-key 5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a salt 0x5a5a5a5a\n\
+        ipsec sa add 2 spi 4098 esp crypto-alg aes-gcm-128 crypto-key a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5 salt 0xa5a5a5a5 \
+        inbound use-anti-replay\n";
+    let tunnelled = "create ipip tunnel src 192.0.2.1 dst 192.0.2.2\nipsec tunnel protect ipip0 sa-in 2 sa-out 1\n\
+        set interface state ipip0 up\nset interface unnumbered ipip0 use host-lout\nip route add 10.2.0.0/24 via ipip0\n";
+    assert_eq!(tunnel(Mode::Route, "aes-gcm-128"), format!("{PORTS_TOLD}{sas}{tunnelled}"));
+}
+
+#[test]
+fn policies_of_the_outer_port_protect_what_is_between_the_networks() {
+    let key = |fill: &str, n: usize| fill.repeat(n);
+    let sa = |fill: &str| {
+        let (cipher, integrity) = (key(fill, 32), key(fill, 32));
+        format!("esp crypto-alg aes-cbc-256 crypto-key {cipher} integ-alg sha-256-128 integ-key {integrity}")
+    };
+    let sas = format!(
+        "ipsec sa add 1 spi 4097 {} tunnel src 192.0.2.1 dst 192.0.2.2\n\
+         ipsec sa add 2 spi 4098 {} tunnel src 192.0.2.2 dst 192.0.2.1 inbound use-anti-replay\n",
+        sa("5a"),
+        sa("a5")
+    );
+    let ranges = "local-ip-range 10.1.0.0 - 10.1.0.255 remote-ip-range 10.2.0.0 - 10.2.0.255";
+    let policies = format!(
+        "ip route add 10.2.0.0/24 via 192.0.2.2 host-lout\nipsec spd add 1\nset interface ipsec spd host-lout 1\n\
+         ipsec policy add spd 1 priority 100 inbound action bypass protocol 50\n\
+         ipsec policy add spd 1 priority 100 outbound action bypass protocol 50\n\
+         ipsec policy add spd 1 priority 10 outbound action protect sa 1 {ranges}\n\
+         ipsec policy add spd 1 priority 10 inbound action protect sa 2 {ranges}\n"
+    );
+    let told = tunnel(Mode::Policy, "aes-cbc-256+hmac-sha2-256-128");
+    assert_eq!(told, format!("{PORTS_TOLD}{sas}{policies}"));
+}
+
+#[test]
+fn every_suite_of_ours_has_its_words_in_vpp() {
+    let known = [
+        "none",
+        "aes-gcm-128",
+        "aes-gcm-192",
+        "aes-gcm-256",
+        "chacha20-poly1305",
+        "aes-cbc-128",
+        "aes-cbc-192",
+        "aes-cbc-256",
+        "sha1-96",
+        "sha-256-128",
+        "sha-384-192",
+        "sha-512-256",
+    ];
+    for cipher in CipherName::all() {
+        let told = tunnel(Mode::Route, &cipher.to_string());
+        let words: Vec<&str> = told.split_whitespace().collect();
+        let named = |what: &str| words.windows(2).find(|w| w[0] == what).map(|w| w[1]);
+        assert!(named("crypto-alg").is_some_and(|name| known.contains(&name)), "{cipher}: {told}");
+        assert_eq!(named("crypto-alg") == Some("none"), named("crypto-key").is_none(), "{cipher}: {told}");
+        assert_eq!(named("integ-alg").is_some(), cipher.0.integrity().is_some(), "{cipher}");
+        assert!(named("integ-alg").is_none_or(|name| known.contains(&name)), "{cipher}: {told}");
+    }
+}
+
+#[test]
+fn what_two_gateways_cannot_show_is_refused_with_the_remedy() {
+    let good = gateway::protection(&configuration(Topology::Gateways, Family::Inet, None));
+    let refusal = |p| gateway::refused(&configuration(Topology::Gateways, Family::Inet, Some(p)));
+    assert_eq!(refusal(good), None);
+    for (p, remedy) in [
+        (Protection { direction: Direction::In, ..good }, "direction = \"out\""),
+        (Protection { policies: 10, ..good }, "topology = \"netns\""),
+        (Protection { outer: Family::Inet6, ..good }, "outer = \"inet\""),
+    ] {
+        let said = refusal(p).expect("refused");
+        assert!(said.starts_with("vpp: ") && said.contains(remedy), "{remedy}: {said}");
+    }
+}
+
+#[test]
+fn its_command_line_complains_in_words() {
+    for said in
+        ["ipsec sa: failed: -1", "exec: unknown input `x'", "ipsec policy: parse error: 'x'", "error:-3"]
+    {
+        assert!(complains(said), "{said}");
+    }
+    assert!(!complains("host-lin-1\npolicy-index:7\nipip0\n"));
+}
+
+#[test]
+fn errors_are_drops_and_information_is_not() {
+    let said = "   Count                  Node                              Reason               Severity \n         \
+        6                ip4-input              ip4 ttl <= 1            error   \n        \
+        41                 arp-reply             ARP replies sent          info    \n         \
+        3              host-dout-tx             tx ring full\n";
+    let expected = [("vpp.host-dout-tx.tx_ring_full", 3), ("vpp.ip4-input.ip4_ttl_<=_1", 6)];
+    assert_eq!(errors(said), expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect());
+}
+
+#[test]
+fn all_that_it_makes_is_in_the_labs_folder() {
+    let settings = startup(Path::new("/tmp/weir-lab-7-8-9"), 3);
+    for what in ["runtime-dir /tmp/weir-lab-7-8-9\n", "main-core 3", "prefix weir-lab-7-8-9\n", "nodaemon"] {
+        assert!(settings.contains(what), "{what}: {settings}");
+    }
+    let (opened, closed) = (settings.matches('{').count(), settings.matches('}').count());
+    assert_eq!(opened, closed, "{settings}");
+    let paths: Vec<&str> = settings.split_whitespace().filter(|w| w.starts_with('/')).collect();
+    assert!(paths.len() == 5 && paths.iter().all(|p| p.starts_with("/tmp/weir-lab-7-8-9")), "{paths:?}");
+}

@@ -1,0 +1,241 @@
+//! The `weir` daemon, started as any user would: a configuration file and `weir run`.
+//!
+//! The lab never links it. What it knows of it is its configuration language and what its control socket
+//! says. Its addresses are its own (the kernel has none), so nothing but weir forwards.
+
+pub mod gateway;
+pub mod relay;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use weir_core::wire::DisplayMac;
+use weir_io::process;
+
+use super::control::Control;
+use super::{Running, Site, peer};
+use crate::model::{Family, LabError};
+use crate::netns::counters::Counters;
+use crate::netns::namespace::Namespace;
+use crate::netns::residue::Folder;
+use crate::workload::address;
+
+/// Reading a million routes and building their tables takes some ten seconds; a debug build, ten times that.
+const READY_WITHIN: Duration = Duration::from_secs(180);
+const LOOK: Duration = Duration::from_millis(20);
+/// The end of its log that an error quotes.
+const LOG_LINES: usize = 12;
+
+/// What happens to a test packet the daemon does not forward, in its own words; `local` and `held` too.
+#[derive(serde::Deserialize)]
+struct Worker {
+    local: u64,
+    held: u64,
+    drops: BTreeMap<String, u64>,
+    #[serde(default)]
+    cpu: u32,
+}
+
+#[derive(serde::Deserialize)]
+struct Port {
+    name: String,
+    kind: String,
+    #[serde(default)]
+    losses: BTreeMap<String, u64>,
+    #[serde(default)]
+    opened: Vec<String>,
+}
+
+#[derive(serde::Deserialize)]
+struct Status {
+    version: String,
+    balance: i64,
+    #[serde(default)]
+    notices: Vec<String>,
+}
+
+pub struct Weir {
+    child: Child,
+    control: Control,
+    notes: Vec<String>,
+    // Dropped last: the daemon's socket and log are in it.
+    folder: Folder,
+}
+
+/// The program: beside this one, or on the `PATH`.
+pub fn program() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok();
+    // Tests and examples of a build lie one folder deeper.
+    let mut beside =
+        own.iter().flat_map(|own| own.ancestors().skip(1).take(2)).map(|folder| folder.join("weir"));
+    beside.find(|candidate| candidate.is_file()).or_else(|| peer::on_path("weir"))
+}
+
+impl Weir {
+    pub fn start(site: &Site) -> Result<Weir, LabError> {
+        let roles = [(&site.input.name, "din"), (&site.output.name, "dout")];
+        Weir::launch(site.namespace, &roles, |_, socket| Ok(configuration(site, socket)))
+    }
+
+    /// Starts it in `namespace` with the configuration written for its folder and socket. `roles` are what
+    /// notes call its interfaces.
+    fn launch(
+        namespace: &Namespace,
+        roles: &[(&String, &str)],
+        configuration: impl Fn(&Path, &Path) -> std::io::Result<String>,
+    ) -> Result<Weir, LabError> {
+        let program = program().ok_or_else(|| LabError(super::MISSING_WEIR.into()))?;
+        let folder = Folder::new()?;
+        let (file, socket) = (folder.path().join("weir.toml"), folder.path().join("weir.sock"));
+        let log = folder.path().join("weir.log");
+        let failed = |what: &str, e: std::io::Error| LabError(format!("weir: {what}: {e}"));
+        let written = configuration(folder.path(), &socket).and_then(|text| fs::write(&file, text));
+        written.map_err(|e| failed("configuration", e))?;
+        let output = File::create(&log).map_err(|e| failed("log", e))?;
+        let errors = output.try_clone().map_err(|e| failed("log", e))?;
+        let child = namespace
+            .run(move || {
+                let mut command = Command::new(program);
+                command.arg("run").arg(file).stdin(Stdio::null()).stdout(output).stderr(errors);
+                process::dies_with_starter(&mut command).spawn()
+            })?
+            .map_err(|e| failed("cannot be started", e))?;
+        let mut weir = Weir { child, control: Control::new(socket), notes: Vec::new(), folder };
+        weir.folder.record_subject(weir.child.id())?;
+        weir.wait_until_ready(&log)?;
+        // interfaces have another name in every run: notes name their role, so that runs say the same
+        let steady = |note: String| roles.iter().fold(note, |n, (name, role)| n.replace(*name, role));
+        weir.notes = weir.describe()?.into_iter().map(steady).collect();
+        Ok(weir)
+    }
+
+    fn wait_until_ready(&mut self, log: &Path) -> Result<(), LabError> {
+        let until = Instant::now() + READY_WITHIN;
+        loop {
+            if self.control.get::<Status>("/v1/status").is_ok() {
+                return Ok(());
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(LabError(format!("weir: ended at its start ({status}): {}", tail(log))));
+            }
+            if Instant::now() > until {
+                let waited = READY_WITHIN.as_secs();
+                return Err(LabError(format!("weir: not ready after {waited} s: {}", tail(log))));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn describe(&self) -> Result<Vec<String>, LabError> {
+        let status: Status = self.control.get("/v1/status")?;
+        let ports: Vec<Port> = self.control.get("/v1/ports")?;
+        let workers: Vec<Worker> = self.control.get("/v1/workers")?;
+        let cpus = workers.iter().map(|w| w.cpu.to_string()).collect::<Vec<_>>().join(", ");
+        let mut notes = vec![format!("weir {}: {} workers on cpu {cpus}", status.version, workers.len())];
+        for port in ports {
+            notes.push(format!("weir port {}: {}", port.name, port.kind));
+            notes.extend(port.opened.iter().map(|line| format!("weir port {}: {line}", port.name)));
+        }
+        notes.extend(status.notices.iter().map(|notice| format!("weir: {notice}")));
+        Ok(notes)
+    }
+}
+
+fn configuration(site: &Site, socket: &Path) -> String {
+    let placement = &site.configuration.placement;
+    let kind = if placement.port.is_empty() { "af_xdp" } else { &placement.port };
+    let mut text = format!("[control]\nsocket = {:?}\n\n[workers]\ncpus = {:?}\n", socket, site.cpus);
+    if !placement.wake_up.is_empty() {
+        let _ = writeln!(text, "wake_up = \"{}\"", placement.wake_up);
+    }
+    if placement.queues > 0 || !placement.wake_up.is_empty() {
+        // What is asked is how workers get frames: all have to go through them.
+        text += "express = \"off\"\n";
+    }
+    let (v4, v6) = ((address::IN_V4, address::OUT_V4), (address::IN_V6, address::OUT_V6));
+    for (name, port, a4, a6) in [("in", site.input, v4.0, v6.0), ("out", site.output, v4.1, v6.1)] {
+        let _ = write!(
+            text,
+            "\n[[port]]\nname = \"{name}\"\ndevice = \"{}\"\nkind = \"{kind}\"\naddresses = [\"{}/{}\", \"{}/{}\"]\n",
+            port.name, a4.0, a4.1, a6.0, a6.1
+        );
+    }
+    let mac = DisplayMac(site.gateway_mac);
+    for family in [Family::Inet, Family::Inet6] {
+        for n in 0..address::GATEWAYS {
+            let gateway = address::gateway(family, n);
+            let _ =
+                write!(text, "\n[[neighbor]]\nport = \"out\"\naddress = \"{gateway}\"\nmac = \"{mac}\"\n");
+        }
+    }
+    let family = site.configuration.workload.family;
+    for n in 0..site.configuration.routes {
+        let (network, len) = address::prefix(family, n);
+        let gateway = address::gateway(family, n);
+        let _ = write!(text, "\n[[route]]\nprefix = \"{network}/{len}\"\nvia = \"{gateway}\"\n");
+    }
+    text
+}
+
+pub(super) fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+    if lines.is_empty() {
+        return "it said nothing".into();
+    }
+    lines[lines.len().saturating_sub(LOG_LINES)..].join(" | ")
+}
+
+impl Running for Weir {
+    fn drops(&mut self, _: &Namespace) -> Result<Counters, LabError> {
+        let workers: Vec<Worker> = self.control.get("/v1/workers")?;
+        let ports: Vec<Port> = self.control.get("/v1/ports")?;
+        let mut found = Counters::new();
+        for worker in workers {
+            for (reason, packets) in worker.drops {
+                *found.entry(format!("weir.{reason}")).or_default() += packets;
+            }
+            *found.entry("weir.local".into()).or_default() += worker.local;
+            *found.entry("weir.held".into()).or_default() += worker.held;
+        }
+        for port in ports {
+            // What the socket's ring refused on receive is in the veth's own counter already.
+            if let Some(&packets) = port.losses.get("tx_invalid") {
+                found.insert(format!("weir.{}.tx_invalid", port.name), packets);
+            }
+        }
+        Ok(found)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    fn ended(&mut self) -> Option<LabError> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(super::peer::ended_by_itself("weir", status, &tail(&self.folder.path().join("weir.log"))))
+    }
+
+    fn doubts(&mut self) -> Vec<String> {
+        match self.control.get::<Status>("/v1/status") {
+            Ok(status) if status.balance != 0 => {
+                vec![format!(
+                    "weir: {} frames unaccounted for inside the daemon; this is a defect",
+                    status.balance
+                )]
+            }
+            Ok(_) => Vec::new(),
+            Err(error) => vec![error.0],
+        }
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        super::end(&mut self.child);
+    }
+}

@@ -1,0 +1,298 @@
+//! The `gateways` topology: TCP from a client to a server through a tunnel between two gateways.
+//!
+//! ```text
+//!   client ns          left gateway ns          right gateway ns         server ns
+//!   cl ═══════════ lin ─► seal ─► lout ═══════════ rout ─► open ─► rin ═══════════ sv
+//!      10.1.0.0/24                    192.0.2.0/24                     10.2.0.0/24
+//! ```
+//!
+//! Promises: both gateways are of one kind and stand on the same wires, with the same packets (an MTU of
+//! 1,400 at both ends) and the same CPUs, whichever kind it is: client and left gateway share one, server
+//! and right gateway another. The ceiling is the kernel forwarding without a tunnel. What counts is what the
+//! server read.
+//!
+//! Refuses: rates. TCP finds its own.
+
+mod tcp;
+
+use std::time::{Duration, Instant};
+
+use crate::model::{Bed, Configuration, Family, LabError, Prepared, Sample, Scope, Subject, Trial};
+use crate::netns::counters::cpu_ticks;
+use crate::netns::cpus::{self, Cpus};
+use crate::netns::namespace::Namespace;
+use crate::netns::residue;
+use crate::netns::veth::{self, Port};
+use crate::sut::gateway::{Gateway, MTU, Pair, Side, kernel_addresses};
+use crate::sut::{strongswan, vpp, weir};
+use weir_stats::search::{LossLedger, Rate};
+
+/// Keys are agreed on and neighbours found within this.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+const MBIT: f64 = 1e6 / 8.0;
+
+#[derive(Debug, Default)]
+pub struct GatewaysBed {
+    swept: bool,
+}
+
+impl Bed for GatewaysBed {
+    fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+        if configuration.workload.family == Family::Inet6 {
+            return Some("gateways: TCP over IPv4 only; use family = \"inet\"".into());
+        }
+        cpus::missing_privilege().or_else(|| match configuration.subject {
+            Subject::Ceiling => None,
+            Subject::Weir => crate::sut::missing(configuration),
+            Subject::Strongswan => strongswan::missing(),
+            Subject::Vpp => vpp::gateway::missing(configuration),
+            other => Some(format!(
+                "{}: is no tunnel gateway here: use subject = \"weir\", \"strongswan\" or \"vpp\"",
+                crate::experiment::kebab(&other)
+            )),
+        })
+    }
+
+    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
+        if let Some(missing) = self.missing(configuration) {
+            return Err(LabError(missing));
+        }
+        let swept = if self.swept { Vec::new() } else { residue::sweep() };
+        self.swept = true;
+        let mut laid = Laid::new(configuration)?;
+        laid.notes.extend(swept);
+        Ok(Box::new(laid))
+    }
+}
+
+/// Wires, gateways and ends of one configuration.
+struct Laid {
+    // Dropped first: they end before their namespaces do.
+    gateways: Vec<Box<dyn Gateway>>,
+    server: tcp::Server,
+    client: Namespace,
+    _middle: [Namespace; 2],
+    far: Namespace,
+    connections: u32,
+    /// Of the left side, of the right side.
+    cpus: [u32; 2],
+    notes: Vec<String>,
+}
+
+/// Namespaces of the two sides and their wires, from the outside in.
+struct Wires {
+    ends: [(Namespace, Port); 2],
+    middle: [Namespace; 2],
+    inner: [Port; 2],
+    outer: [Port; 2],
+}
+
+impl Laid {
+    fn new(configuration: &Configuration) -> Result<Laid, LabError> {
+        let chosen = Cpus::choose(&configuration.placement)?;
+        let cpus = match configuration.placement.cpus[..] {
+            [] => [chosen.generator, chosen.subject[0]],
+            [both] => [both, both],
+            [left, .., right] => [left, right],
+        };
+        let offload = configuration.placement.offload;
+        let wires = Wires::lay(offload)?;
+        let tunnelled = configuration.subject != Subject::Ceiling;
+        wires.address(tunnelled)?;
+        let mut notes = vec![format!(
+            "cpus: client and left gateway {}, server and right gateway {}; an MTU of {MTU} at both ends",
+            cpus[0], cpus[1]
+        )];
+        for (end, _) in &wires.ends {
+            notes.push(end.untuned()?);
+        }
+        if offload {
+            notes.push(
+                "inner wires: TCP leaves its hosts uncut and without checksums, as with cards that do both"
+                    .into(),
+            );
+        }
+        let sides = [0, 1].map(|i| Side {
+            namespace: &wires.middle[i],
+            inner: &wires.inner[i],
+            outer: &wires.outer[i],
+            cpu: cpus[i],
+            right: i == 1,
+            configuration,
+        });
+        let gateways: Vec<Box<dyn Gateway>> = match configuration.subject {
+            Subject::Weir => weir::gateway::start(Pair(&sides))?,
+            Subject::Strongswan => strongswan::start(Pair(&sides))?,
+            Subject::Vpp => vpp::gateway::start(Pair(&sides))?,
+            _ => Vec::new(),
+        };
+        notes.extend(gateways.iter().flat_map(|g| g.notes()));
+        notes.sort_unstable();
+        notes.dedup();
+        for i in [0, 1] {
+            let (end, port) = &wires.ends[i];
+            notes.extend(veth::place(end, port, &[cpus[i]], false)?);
+            for port in [&wires.inner[i], &wires.outer[i]] {
+                notes.extend(veth::place(&wires.middle[i], port, &[cpus[i]], false)?);
+            }
+        }
+        let [near, far] = wires.ends;
+        let server = tcp::Server::start(&far.0, cpus[1])?;
+        let connections = configuration.workload.flows;
+        Ok(Laid {
+            gateways,
+            server,
+            client: near.0,
+            _middle: wires.middle,
+            far: far.0,
+            connections,
+            cpus,
+            notes,
+        })
+    }
+
+    /// Connects as soon as packets pass.
+    fn connect(&self) -> Result<tcp::Client, LabError> {
+        let until = Instant::now() + READY_WITHIN;
+        loop {
+            match tcp::Client::start(&self.client, self.connections, self.cpus[0]) {
+                Ok(client) => return Ok(client),
+                Err(e) if Instant::now() > until => {
+                    let said: Vec<String> = self.gateways.iter().map(|g| g.log()).collect();
+                    return Err(LabError(format!(
+                        "gateways: no connection passes: {e}; {}",
+                        said.join("; ")
+                    )));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    /// Packets that reached the server, each segment of what came in one piece counted.
+    fn received(&self) -> Result<u64, LabError> {
+        // A thread has the counters of its own namespace.
+        const COUNTERS: &str = "/proc/thread-self/net/netstat";
+        segments(&self.far.read(COUNTERS)?).ok_or_else(|| {
+            LabError(format!(
+                "{COUNTERS}: says no number of IP packets received; this is a defect of weir-lab"
+            ))
+        })
+    }
+}
+
+/// The kernel counts segments, however many come together, where it counts marks of congestion (RFC 3168).
+fn segments(netstat: &str) -> Option<u64> {
+    const BY_MARK: [&str; 4] = ["InNoECTPkts", "InECT1Pkts", "InECT0Pkts", "InCEPkts"];
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("IpExt: "));
+    let (names, values) = (lines.next()?.split(' '), lines.next()?.split(' '));
+    let counted = names.zip(values).filter(|(name, _)| BY_MARK.contains(name));
+    counted.map(|(_, value)| value.parse::<u64>().ok()).sum()
+}
+
+impl Wires {
+    fn lay(offload: bool) -> Result<Wires, LabError> {
+        let [client, left, right, server] =
+            ["client", "left-gateway", "right-gateway", "server"].map(Namespace::new);
+        let (client, left, right, server) = (client?, left?, right?, server?);
+        let port = Port::named;
+        let (ends, middle) = ([(client, port("cl", 1)), (server, port("sv", 6))], [left, right]);
+        let (inner, outer) = ([port("lin", 2), port("rin", 5)], [port("lout", 3), port("rout", 4)]);
+        for i in [0, 1] {
+            ends[i].0.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+            middle[i].sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+            let lay = if offload { veth::lay_with_offloads } else { veth::lay };
+            lay((&ends[i].0, &ends[i].1), (&middle[i], &inner[i]))?;
+        }
+        veth::lay((&middle[0], &outer[0]), (&middle[1], &outer[1]))?;
+        Ok(Wires { ends, middle, inner, outer })
+    }
+
+    /// Addresses and routes of the ends; the gateways' are their own affair, unless there is no tunnel.
+    fn address(&self, tunnelled: bool) -> Result<(), LabError> {
+        for (i, (end, port)) in self.ends.iter().enumerate() {
+            let (net, name) = (i + 1, &port.name);
+            end.ip_batch(format!(
+                "link set {name} mtu {MTU}\naddress add 10.{net}.0.2/24 dev {name}\nroute add default via 10.{net}.0.1 dev {name}\n"
+            ))?;
+        }
+        if tunnelled {
+            return Ok(());
+        }
+        for i in [0, 1] {
+            self.kernel_addresses(i)?;
+            let (own, far) = (i + 1, 2 - i);
+            let outer = &self.outer[i].name;
+            self.middle[i]
+                .ip_batch(format!("route add 10.{far}.0.0/24 via 192.0.2.{far} dev {outer}\n"))
+                .map_err(|e| LabError(format!("gateway {own}: {e}")))?;
+        }
+        Ok(())
+    }
+
+    fn kernel_addresses(&self, i: usize) -> Result<(), LabError> {
+        kernel_addresses(&self.middle[i], &self.inner[i], &self.outer[i], i + 1)
+    }
+}
+
+impl Prepared for Laid {
+    fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
+        if trial.rate != Rate::FlatOut {
+            return Err(LabError(
+                "gateways: TCP finds its own rate: remove `rate`, use method \"mrr\"".into(),
+            ));
+        }
+        let client = self.connect()?;
+        std::thread::sleep(trial.warm_up);
+        let (bytes, packets, ticks) = (self.server.read(), self.received()?, self.ticks());
+        let began = weir_io::clock::now();
+        std::thread::sleep(trial.window);
+        let (read, received) = (self.server.read() - bytes, self.received()? - packets);
+        let ended = weir_io::clock::now();
+        let busy = cpus::percent(ticks, self.ticks());
+        client.stop();
+        let seconds = (ended - began) as f64 / 1e9;
+        if read == 0 {
+            return Err(LabError(
+                "gateways: the server read nothing in the window: lengthen `window`".into(),
+            ));
+        }
+        let mut figures = std::collections::BTreeMap::new();
+        figures.insert("mbps".into(), read as f64 / seconds / MBIT);
+        figures.extend(busy.map(|b| ("cpu_percent".to_string(), b)));
+        let ledger = LossLedger {
+            intended: received,
+            offered: received,
+            sent: received,
+            delivered: received,
+            ..LossLedger::default()
+        };
+        let pps = received as f64 / seconds;
+        let mut notes = self.notes.clone();
+        notes.push(
+            "packets are those that reached the server; what TCP sent again for is in no ledger".into(),
+        );
+        Ok(Sample {
+            seconds,
+            pps,
+            ledger,
+            figures,
+            notes,
+            window_ns: Some((began, ended)),
+            ..Sample::default()
+        })
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        Some(Scope::Cpus(self.cpus.to_vec()))
+    }
+}
+
+impl Laid {
+    /// Of both sides' CPUs.
+    fn ticks(&self) -> Option<(u64, u64)> {
+        let of = |cpu: u32| cpu_ticks(cpu);
+        let (left, right) = (of(self.cpus[0])?, of(self.cpus[1])?);
+        Some((left.0 + right.0, left.1 + right.1))
+    }
+}

@@ -1,0 +1,132 @@
+//! Peers in memory: a program of DPDK's on one CPU, between a capture file and a port that throws away.
+//!
+//! ```text
+//!            one core of DPDK
+//! net_pcap (mbuf from the pool, frame copied into it) ─► l3fwd or testpmd ─► net_null (mbuf back to the pool)
+//! ```
+//!
+//! The frames are those of weir's source, the prefixes those of its table. Both sources copy every frame; DPDK's copies
+//! all of it and takes and returns a template by a ring, weir's copies 64 bytes. What that costs, testpmd shows, which
+//! does next to nothing beside it.
+//!
+//! Figures are the program's own counters, read over telemetry before and after the window. Two ports are read one
+//! after the other, so up to some thousand packets of `not_forwarded` are time that passed, not loss.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use weir_io::clock;
+
+use super::tables::Net;
+use super::traffic::Templates;
+use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Subject, Trial};
+use crate::netns::counters;
+use crate::netns::residue::Folder;
+use crate::sut::dpdk::Dpdk;
+use crate::sut::{Running, l3fwd, testpmd};
+use weir_stats::search::{LossLedger, Rate};
+
+/// Templates lie in the program's buffers; of l3fwd's 8192 that leaves half to packets.
+const FLOWS_MAX: u32 = 4096;
+
+/// Why a peer cannot do in memory what a configuration asks for.
+pub fn missing(configuration: &Configuration) -> Option<String> {
+    let (flows, name) = (configuration.workload.flows, crate::experiment::kebab(&configuration.subject));
+    if flows > FLOWS_MAX {
+        return Some(format!("{name}: {flows} flows, its buffers hold {FLOWS_MAX}: lower `flows`"));
+    }
+    if configuration.workload.rate != Rate::FlatOut {
+        return Some(format!("{name}: its source in memory knows no rate: use rate = \"flat-out\""));
+    }
+    crate::sut::missing(configuration)
+}
+
+pub struct Alone {
+    dpdk: Dpdk,
+    cpu: u32,
+    mean_len: f64,
+    notes: Vec<String>,
+}
+
+impl Alone {
+    pub fn start(
+        configuration: &Configuration,
+        cpu: u32,
+        (net, templates): (&Net, &Templates),
+    ) -> Result<Alone, LabError> {
+        let folder = Folder::new()?;
+        let capture = folder.path().join("frames.pcap");
+        fs::write(&capture, pcap(templates))
+            .map_err(|e| LabError(format!("{}: cannot be written: {e}", capture.display())))?;
+        let family = configuration.workload.family;
+        // the file is in its memory once it runs
+        let dpdk = match configuration.subject {
+            Subject::DpdkL3fwd => l3fwd::start_alone(capture, cpu, family, &net.prefixes())?,
+            _ => testpmd::start_alone(capture, cpu)?,
+        };
+        let mut notes = templates.notes.clone();
+        notes.extend(dpdk.notes());
+        notes.push(format!(
+            "{}: its own source (net_pcap) and sink (net_null), its own counters: its figures hold both",
+            crate::experiment::kebab(&configuration.subject)
+        ));
+        Ok(Alone { dpdk, cpu, mean_len: templates.mean_len(), notes })
+    }
+}
+
+impl Prepared for Alone {
+    fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
+        if trial.rate != Rate::FlatOut {
+            return Err(LabError("memory: DPDK's source knows no rate: use method = \"mrr\"".into()));
+        }
+        std::thread::sleep(trial.warm_up);
+        let (began, ticks, before) = (clock::now(), clock::ticks(), self.dpdk.ports()?);
+        let answered = clock::now();
+        std::thread::sleep(trial.window.saturating_sub(Duration::from_nanos(answered - began)));
+        let (ended, ticks_after, after) = (clock::now(), clock::ticks(), self.dpdk.ports()?);
+        let seconds = (ended - began) as f64 / 1e9;
+        let delivered = after[1].opackets - before[1].opackets;
+        if delivered == 0 {
+            return Err(LabError("memory: nothing left by the second port; lengthen `window`".into()));
+        }
+        let drops = counters::difference(&self.dpdk.losses(&before), &self.dpdk.losses(&after));
+        let sent = delivered + drops.values().sum::<u64>();
+        let mut figures = BTreeMap::from([
+            ("ns_per_packet".to_string(), seconds * 1e9 / delivered as f64),
+            ("mbps".to_string(), delivered as f64 / seconds * self.mean_len * 8.0 / 1e6),
+        ]);
+        if let (Some(from), Some(to)) = (ticks, ticks_after) {
+            let clocks = to.wrapping_sub(from) as f64 / delivered as f64;
+            figures.insert("clocks_per_packet".into(), clocks);
+        }
+        Ok(Sample {
+            seconds,
+            pps: delivered as f64 / seconds,
+            ledger: LossLedger { intended: sent, offered: sent, sent, drops, delivered },
+            figures,
+            notes: self.notes.clone(),
+            window_ns: Some((began, ended)),
+            ..Sample::default()
+        })
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        Some(Scope::Cpus(vec![self.cpu]))
+    }
+}
+
+/// The frames, whole, as a capture of this machine's byte order.
+fn pcap(templates: &Templates) -> Vec<u8> {
+    /// Magic, version 2.4, no zone, longest frame, Ethernet.
+    const HEADER: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
+    let mut file: Vec<u8> = HEADER.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    for (template, &len) in templates.frames.iter().zip(&templates.lens) {
+        let len = usize::from(len);
+        file.extend([0, 0, len as u32, len as u32].iter().flat_map(|word| word.to_ne_bytes()));
+        let mut frame = template.0.to_vec();
+        frame.resize(len, 0);
+        file.extend(frame);
+    }
+    file
+}

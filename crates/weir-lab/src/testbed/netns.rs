@@ -1,0 +1,226 @@
+//! The `netns` topology: generator – device under test – receiver, in namespaces joined by veth pairs.
+//!
+//! ```text
+//!   generator ns        device-under-test ns         receiver ns
+//!   gen ════════════ din ─► subject ─► dout ════════════ rcv          ceiling: gen ════════════ rcv
+//! ```
+//!
+//! Promises: every subject stands on the same wires with the same settings, CPUs and generator; what each
+//! hop lost in the window is in the ledger by the name of its counter; everything made is gone when it is
+//! dropped, and what a killed lab left is removed by the next.
+//!
+//! Refuses: to hide a fallback. What could not be had (a pinned NAPI thread, AF_XDP) is in the notes.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::generator::{Plan, Transmitter};
+use crate::model::{Bed, Configuration, LabError, Prepared, Sample, Scope, Subject, Trial};
+use crate::netns::counters::{self, Counters};
+use crate::netns::cpus::{self, Cpus};
+use crate::netns::drive::{self, Course, Driven, Wired};
+use crate::netns::namespace::Namespace;
+use crate::netns::open::{open_collector, open_spreading, open_transmitter};
+use crate::netns::residue;
+use crate::netns::veth::{self, Port};
+use crate::receiver::Collector;
+use crate::sut::kernel::Kernel;
+use crate::sut::vpp::Vpp;
+use crate::sut::weir::Weir;
+use crate::sut::{Running, Site, l3fwd, testpmd};
+use crate::workload::{Link, Traffic};
+use weir_stats::search::Rate;
+
+#[derive(Debug, Default)]
+pub struct NetnsBed {
+    /// What was removed of labs that were killed; told once.
+    swept: Option<Vec<String>>,
+}
+
+impl Bed for NetnsBed {
+    fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+        if configuration.placement.port == "tun" {
+            return Some("netns: its ports are wires: use port = \"af_xdp\" or \"af_packet\"".into());
+        }
+        cpus::missing_privilege().or_else(|| crate::sut::missing(configuration))
+    }
+
+    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
+        if let Some(missing) = self.missing(configuration) {
+            return Err(LabError(missing));
+        }
+        let swept = if self.swept.is_none() { residue::sweep() } else { Vec::new() };
+        self.swept.get_or_insert_default().extend(swept.clone());
+        let mut laid = Laid::new(configuration)?;
+        laid.notes.extend(swept);
+        Ok(Box::new(laid))
+    }
+}
+
+/// The device under test: its namespace, its ends of the wires, and what forwards between them.
+struct Device {
+    // Dropped first: a subject ends before its namespace does.
+    running: Box<dyn Running>,
+    input: Port,
+    output: Port,
+    namespace: Namespace,
+}
+
+/// Wires, subject, generator and receiver of one configuration.
+struct Laid {
+    device: Option<Device>,
+    transmitter: Box<dyn Transmitter>,
+    collector: Box<dyn Collector>,
+    near: (Namespace, Port),
+    far: (Namespace, Port),
+    cpus: Cpus,
+    traffic: Traffic,
+    notes: Vec<String>,
+    /// Number of the last run; the packets carry it.
+    run: u16,
+    /// Of the CPUs at work, in the last window.
+    busy: [(&'static str, Option<f64>); 2],
+}
+
+impl Laid {
+    fn new(configuration: &Configuration) -> Result<Laid, LabError> {
+        let cpus = Cpus::choose(&configuration.placement)?;
+        let queues = configuration.placement.queues;
+        let near = (Namespace::new("generator")?, Port::named("gen", 1).queues(queues));
+        let far = (Namespace::new("receiver")?, Port::named("rcv", 4).queues(queues));
+        let mut notes = cpus.notes();
+        // What the ends would say by themselves (router solicitations, reports) is not part of the test.
+        for (namespace, _) in [&near, &far] {
+            namespace.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
+            namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+        }
+        let device = if configuration.subject == Subject::Ceiling {
+            veth::lay((&near.0, &near.1), (&far.0, &far.1))?;
+            None
+        } else {
+            Some(lay_device(configuration, &cpus, &near, &far, &mut notes)?)
+        };
+        // The receiver's reception runs before the busy generator it may share a CPU with: otherwise a
+        // scheduler's slice (3 ms) would overflow a ring of 256.
+        notes.extend(veth::place(&near.0, &near.1, &[cpus.generator], false)?);
+        notes.extend(veth::place(&far.0, &far.1, &[cpus.receiver], true)?);
+        let link = Link {
+            source: near.1.mac,
+            destination: device.as_ref().map_or(far.1.mac, |device| device.input.mac),
+        };
+        let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
+        notes.extend(traffic.notes().iter().cloned());
+        let transmitter = match queues {
+            0 => open_transmitter(&near, &traffic, &mut notes)?,
+            _ => open_spreading(&near, &traffic)?,
+        };
+        let collector = open_collector(&far, &traffic, &mut notes)?;
+        notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
+        let busy = ["subject_cpu_percent", "generator_cpu_percent"].map(|name| (name, None));
+        Ok(Laid { device, transmitter, collector, near, far, cpus, traffic, notes, run: 0, busy })
+    }
+}
+
+impl Wired for Laid {
+    type Reading = Counters;
+
+    fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
+        self.run = self.run.wrapping_add(1);
+        let plan = Plan { rate, window, run: self.run };
+        let (home, cpus) = (Some(self.near.0.path()), &self.cpus);
+        let (transmitter, collector) = (self.transmitter.as_mut(), self.collector.as_mut());
+        let course = Course { plan, seed, flows: self.traffic.flows(), cpus, home };
+        let (subject, load) = (cpus.subject_ticks(), cpus.load_ticks());
+        let driven = drive::drive(transmitter, collector, course)?;
+        let (subject_after, load_after) = (cpus.subject_ticks(), cpus.load_ticks());
+        self.busy = [
+            ("subject_cpu_percent", cpus::percent(subject, subject_after)),
+            ("generator_cpu_percent", cpus::percent(load, load_after)),
+        ];
+        Ok(driven)
+    }
+
+    fn read(&mut self) -> Result<Counters, LabError> {
+        let mut all = counters::backlog(&self.far.0)?;
+        let near = counters::port("gen", &self.near.0, &self.near.1)?;
+        // A refusal the transmitter was told of is a packet not sent, so not a packet lost.
+        if !self.transmitter.sees_refusals() {
+            all.extend(near);
+        }
+        if let Some(device) = &mut self.device {
+            all.extend(counters::port("din", &device.namespace, &device.input)?);
+            all.extend(counters::port("dout", &device.namespace, &device.output)?);
+            all.extend(device.running.drops(&device.namespace)?);
+        }
+        all.extend(counters::port("rcv", &self.far.0, &self.far.1)?);
+        Ok(all)
+    }
+
+    fn drops(reading: &Counters) -> &Counters {
+        reading
+    }
+}
+
+/// Namespace, wires and subject of the device under test.
+fn lay_device(
+    configuration: &Configuration,
+    cpus: &Cpus,
+    near: &(Namespace, Port),
+    far: &(Namespace, Port),
+    notes: &mut Vec<String>,
+) -> Result<Device, LabError> {
+    let namespace = Namespace::new("device-under-test")?;
+    let queues = configuration.placement.queues;
+    let (input, output) = (Port::named("din", 2).queues(queues), Port::named("dout", 3).queues(queues));
+    // Before any device exists, so that none asks the wire for its addresses.
+    namespace.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
+    veth::lay((&near.0, &near.1), (&namespace, &input))?;
+    veth::lay((&namespace, &output), (&far.0, &far.1))?;
+    let site = Site {
+        namespace: &namespace,
+        input: &input,
+        output: &output,
+        gateway_mac: far.1.mac,
+        cpus: &cpus.subject,
+        configuration,
+    };
+    let running: Box<dyn Running> = match configuration.subject {
+        Subject::Kernel => Box::new(Kernel::start(&site)?),
+        Subject::Weir => Box::new(Weir::start(&site)?),
+        Subject::DpdkTestpmd => testpmd::start(&site)?,
+        Subject::DpdkL3fwd => l3fwd::start(&site)?,
+        Subject::Vpp => Box::new(Vpp::start(&site)?),
+        other => return Err(LabError(format!("{other:?}: not a subject of the netns topology"))),
+    };
+    // After the subject: switching GRO off and attaching XDP makes a veth's NAPI thread anew, on any CPU.
+    for port in [&input, &output] {
+        notes.extend(veth::place(&namespace, port, &cpus.subject, false)?);
+    }
+    notes.extend(running.notes());
+    Ok(Device { running, input, output, namespace })
+}
+
+impl Prepared for Laid {
+    fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
+        let measured = drive::measure(self, trial);
+        // one that ended has forwarded part of a window: no figure, but a finding
+        if let Some(ended) = self.device.as_mut().and_then(|device| device.running.ended()) {
+            return Err(ended);
+        }
+        let (mut sample, _) = measured?;
+        for (name, percent) in self.busy {
+            sample.figures.extend(percent.map(|p| (name.to_string(), p)));
+        }
+        if let Some(device) = &mut self.device {
+            sample.notes.extend(device.running.doubts());
+        }
+        sample.notes.splice(0..0, self.notes.iter().cloned());
+        Ok(sample)
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        self.device.as_ref().map(|_| Scope::Cpus(self.cpus.subject.clone()))
+    }
+}

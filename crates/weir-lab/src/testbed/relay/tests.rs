@@ -1,0 +1,197 @@
+//! The relay bed carries packets through relays, holds idle clients and lets clients come and go.
+
+use super::*;
+use crate::model::relay::Tls;
+use std::io::Write;
+use std::time::Duration;
+
+use crate::model::{Placement, Topology, Workload};
+
+fn configuration(subject: Subject, relay: Relay) -> Configuration {
+    let workload =
+        Workload { family: Family::Inet, frame: FrameSize::Fixed(1400), flows: 3, rate: Rate::FlatOut };
+    Configuration {
+        name: "c".into(),
+        subject,
+        topology: Topology::Relay,
+        workload,
+        routes: 1,
+        placement: Placement::default(),
+        ipsec: None,
+        build: None,
+        relay: Some(relay),
+    }
+}
+
+fn trial(rate: Rate) -> Trial {
+    Trial { rate, warm_up: Duration::from_millis(50), window: Duration::from_millis(200), seed: 1 }
+}
+
+fn relay(tls: Tls, load: Load) -> Relay {
+    Relay { tls, load, workers: 1, stalled: 0 }
+}
+
+/// The prepared bed, or `None` after saying what is missing.
+fn prepared(test: &str, subject: Subject, relay: Relay) -> Option<Box<dyn Prepared>> {
+    let (mut bed, configuration) = (RelayBed::default(), configuration(subject, relay));
+    if let Some(missing) = bed.missing(&configuration) {
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
+        return None;
+    }
+    Some(bed.prepare(&configuration).expect("all that is needed is here"))
+}
+
+#[test]
+fn the_ceiling_is_pairs_without_a_relay() {
+    let test = "the_ceiling_is_pairs_without_a_relay";
+    let Some(mut ceiling) = prepared(test, Subject::Ceiling, relay(Tls::Off, Load::Open)) else { return };
+    let sample = ceiling.run(&trial(Rate::FlatOut)).expect("a run");
+    assert!(sample.pps > 0.0 && sample.figures["mbps"] > 0.0, "{sample:?}");
+    assert_eq!((sample.ledger.unaccounted(), sample.reordered, sample.duplicated), (0, 0, 0));
+    assert!(ceiling.scope().is_none() && !sample.figures.contains_key("cpu_seconds_per_gb"));
+}
+
+#[test]
+fn tcp_is_the_kernels_own_whatever_the_machine_prefers() {
+    let test = "tcp_is_the_kernels_own_whatever_the_machine_prefers";
+    if let Some(missing) = cpus::missing_privilege() {
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
+        return;
+    }
+    let namespace = Namespace::new("relay").expect("a namespace");
+    let key = "/proc/sys/net/ipv4/tcp_congestion_control";
+    // what a new namespace has is the machine's; it allows its namespaces fewer than it has, but always reno
+    namespace.sysctl("net/ipv4/tcp_congestion_control", "reno").expect("every kernel has it");
+    namespace.sysctl("net/ipv4/tcp_rmem", "4096 65536 99999").expect("it is a namespace's own");
+    let allowed =
+        namespace.read("/proc/sys/net/ipv4/tcp_allowed_congestion_control").expect("it can be read");
+    let (own, tuned, why) = match allowed.split_whitespace().any(|name| name == "cubic") {
+        true => ("cubic", " where this machine has reno", ""),
+        false => ("reno", "", ", since cubic is refused"),
+    };
+    let said = namespace.untuned().expect("it can be read");
+    assert!(said.starts_with(&format!("tcp: tcp_congestion_control {own}{tuned}{why}; ")), "{said}");
+    let buffers = "tcp_rmem 4096 131072 6291456";
+    assert!(said.contains(&format!("{buffers} where this machine has 4096 65536 99999; ")), "{said}");
+    assert_eq!(namespace.read(key).expect("it can be read").trim(), own);
+    let again = namespace.untuned().expect("it can be read");
+    let all = format!("tcp: tcp_congestion_control {own}{why}; {buffers}; tcp_wmem 4096 16384 4194304");
+    assert_eq!(again, all);
+}
+
+#[test]
+fn derper_relays_a_closed_loop_and_a_rate() {
+    relays("derper_relays_a_closed_loop_and_a_rate", Subject::Derper, Tls::Off);
+}
+
+#[test]
+fn derper_relays_through_tls() {
+    relays("derper_relays_through_tls", Subject::Derper, Tls::User);
+}
+
+#[test]
+fn hyper_derp_relays_a_closed_loop_and_a_rate() {
+    relays("hyper_derp_relays_a_closed_loop_and_a_rate", Subject::HyperDerp, Tls::Off);
+}
+
+#[test]
+fn weir_relays_a_closed_loop_and_a_rate() {
+    relays("weir_relays_a_closed_loop_and_a_rate", Subject::Weir, Tls::Off);
+}
+
+#[test]
+fn weir_relays_through_tls() {
+    relays("weir_relays_through_tls", Subject::Weir, Tls::User);
+}
+
+fn relays(test: &str, subject: Subject, tls: Tls) {
+    let Some(mut relay) = prepared(test, subject, relay(tls, Load::ClosedLoop)) else { return };
+    for rate in [Rate::FlatOut, Rate::Pps(1000)] {
+        let sample = relay.run(&trial(rate)).expect("a run");
+        assert!(sample.ledger.delivered > 0 && sample.latency_ns["p50"] > 0, "{sample:?}");
+        assert_eq!(sample.figures["corrupted_packets"], 0.0);
+        // a relay that gets no CPU for long is not waited for
+        assert!(sample.ledger.unaccounted() >= 0, "{:?}", sample.ledger);
+        assert!(sample.figures["process_cpu_percent"] >= 0.0);
+        assert!(!sample.notes.iter().any(|n| n.contains("defect")), "{:?}", sample.notes);
+    }
+    let burst = relay.run(&trial(Rate::Burst(10))).expect_err("no bursts");
+    assert!(burst.0.contains("back-to-back"), "{burst}");
+}
+
+#[test]
+fn what_a_flooded_relay_loses_is_in_its_own_counters() {
+    let test = "what_a_flooded_relay_loses_is_in_its_own_counters";
+    for subject in [Subject::Derper, Subject::Weir] {
+        let Some(mut relay) = prepared(test, subject, relay(Tls::Off, Load::Open)) else { continue };
+        let cold = Trial { warm_up: Duration::ZERO, ..trial(Rate::FlatOut) };
+        let sample = relay.run(&cold).expect("a run");
+        let ledger = &sample.ledger;
+        assert!(ledger.sent > 0 && sample.figures["corrupted_packets"] == 0.0, "{ledger:?}");
+        assert!(ledger.unaccounted() >= 0, "{subject:?}: more dropped than was lost: {ledger:?}");
+        let silent = ledger.drops.is_empty() && ledger.sent > 4 * ledger.delivered.max(1000);
+        assert!(!silent, "{subject:?}: most packets were lost and it says nothing of it: {ledger:?}");
+    }
+}
+
+#[test]
+fn stalled_receivers_are_in_the_ledger_and_beside_the_figures() {
+    let test = "stalled_receivers_are_in_the_ledger_and_beside_the_figures";
+    for (subject, tls) in [(Subject::Weir, Tls::Off), (Subject::Weir, Tls::User), (Subject::Derper, Tls::Off)]
+    {
+        let with = Relay { stalled: 2, ..relay(tls, Load::ClosedLoop) };
+        let Some(mut relay) = prepared(test, subject, with) else { continue };
+        // more than a receiver that stalls takes, so that the relay drops
+        let sample = relay.run(&trial(Rate::Pps(6000))).expect("a run");
+        let (ledger, figures) = (&sample.ledger, &sample.figures);
+        assert!(
+            figures["stalled_sent_packets"] > 0.0 && figures["stalled_received_packets"] > 0.0,
+            "{figures:?}"
+        );
+        assert!(figures["offered_pps"] * sample.seconds <= 1300.0, "two pairs are in a figure: {figures:?}");
+        assert_eq!(figures["corrupted_packets"], 0.0);
+        // a relay that gets no CPU for long is not waited for
+        assert!(ledger.unaccounted() >= 0, "{subject:?}: {ledger:?}");
+        assert!(ledger.unaccounted() as u64 <= ledger.sent / 2, "{subject:?}: {ledger:?}");
+    }
+}
+
+#[test]
+fn idle_clients_of_derper_have_a_price_each() {
+    let test = "idle_clients_of_derper_have_a_price_each";
+    let Some(mut derper) = prepared(test, Subject::Derper, relay(Tls::Off, Load::Idle)) else { return };
+    let sample = derper.run(&trial(Rate::FlatOut)).expect("a run");
+    assert!(sample.figures["memory_bytes_before"] > 0.0, "{sample:?}");
+    assert!(sample.figures.contains_key("memory_bytes_per_client"));
+}
+
+#[test]
+fn clients_come_and_go() {
+    // With TLS they begin fast, which either relay must understand.
+    for (subject, tls, load) in [
+        (Subject::Derper, Tls::Off, Load::Connects),
+        (Subject::Derper, Tls::User, Load::Reconnects),
+        (Subject::Weir, Tls::User, Load::Connects),
+        (Subject::Weir, Tls::Off, Load::Reconnects),
+    ] {
+        let Some(mut subject) = prepared("clients_come_and_go", subject, relay(tls, load)) else {
+            continue;
+        };
+        let sample = subject.run(&trial(Rate::FlatOut)).expect("a run");
+        assert!(sample.figures["connects_per_second"] > 0.0, "{sample:?}");
+        assert!(sample.figures["generator_busy_percent"] > 0.0, "{sample:?}");
+    }
+}
+
+#[test]
+fn what_no_relay_is_or_has_is_said() {
+    let missing = |subject, relay| RelayBed::default().missing(&configuration(subject, relay));
+    if cpus::missing_privilege().is_some() {
+        let _ = writeln!(std::io::stderr(), "SKIP what_no_relay_is_or_has_is_said: no namespaces here");
+        return;
+    }
+    let kernel = missing(Subject::Kernel, Relay::default()).expect("it is none");
+    assert!(kernel.contains("is no relay here"), "{kernel}");
+    let derper = missing(Subject::Derper, relay(Tls::Kernel, Load::Open)).expect("it has none");
+    assert!(derper.contains("use tls = \"user\""), "{derper}");
+}

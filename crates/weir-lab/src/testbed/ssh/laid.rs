@@ -1,0 +1,251 @@
+//! One configuration on three hosts: claim, apply, health check, windows, counters, reset.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use weir_core::time::Nanos;
+
+use super::clocks::Offset;
+use super::fleet::Fleet;
+use crate::agent::device::command::to_hexadecimal;
+use crate::agent::protocol::{Arrived, Counted, DeviceSite, Interface, Request, Sent, Stream, Window};
+use crate::experiment::hosts::{Commands, Role, Timeouts};
+use crate::generator;
+use crate::model::{Configuration, LabError, Prepared, Sample, Trial};
+use crate::netns::counters::{self, Counters};
+use crate::netns::cpus;
+use crate::netns::drive::{self, Driven, Wired};
+use crate::receiver::Tally;
+use weir_stats::search::Rate;
+
+/// Packets that ask whether the way is open: fewer than any ring holds.
+const PROBE_RATE: Rate = Rate::Pps(1000);
+const PROBE_WINDOW: Duration = Duration::from_millis(50);
+/// The receiver waits for stragglers, at most two seconds.
+const STRAGGLERS: Duration = Duration::from_secs(2);
+
+pub struct Laid {
+    fleet: Rc<RefCell<Fleet>>,
+    limits: Timeouts,
+    flows: u32,
+    /// Generator's and receiver's clock, when they are two.
+    clocks: Option<(Offset, Offset)>,
+    notes: Vec<String>,
+    /// Number of the last window; the packets carry it.
+    run: u16,
+}
+
+impl Laid {
+    pub fn new(
+        fleet: Rc<RefCell<Fleet>>,
+        configuration: &Configuration,
+        commands: Option<&Commands>,
+    ) -> Result<Laid, LabError> {
+        let limits = fleet.borrow().limits();
+        let flows = configuration.workload.flows;
+        // From here on whatever fails is reset.
+        let mut laid = Laid { fleet, limits, flows, clocks: None, notes: Vec::new(), run: 0 };
+        laid.connect()?;
+        laid.set_up(configuration, commands)?;
+        laid.check_health()?;
+        Ok(laid)
+    }
+
+    fn connect(&mut self) -> Result<(), LabError> {
+        let mut fleet = self.fleet.borrow_mut();
+        let mut clocks = BTreeMap::new();
+        for role in Role::ALL {
+            clocks.insert(role, fleet.connect(role)?.hello.clock.clone());
+        }
+        if clocks[&Role::Generator] == clocks[&Role::Receiver] {
+            return Ok(());
+        }
+        let mut measure =
+            |role| Offset::measure(|| fleet.ask(role, "clock", &Request::Clock, self.limits.answer.0));
+        let (near, far) = (measure(Role::Generator)?, measure(Role::Receiver)?);
+        self.clocks = Some((near, far));
+        self.notes.push(
+            "generator and receiver have clocks of their own: no latency is reported; when the last packet came is \
+             known to within half a round trip of a question to each"
+                .into(),
+        );
+        Ok(())
+    }
+
+    fn set_up(&mut self, configuration: &Configuration, commands: Option<&Commands>) -> Result<(), LabError> {
+        let uploads = read_uploads(commands)?;
+        let near = self.claim(Role::Generator)?;
+        let device = self.claim(Role::DeviceUnderTest)?;
+        let far = self.claim(Role::Receiver)?;
+        let ([near], [input, output], [far]) = (&near[..], &device[..], &far[..]) else {
+            return Err(LabError("hosts: an agent claimed other interfaces than it was asked to".into()));
+        };
+        let millis = |limit: Duration| limit.as_millis() as u64;
+        let site = DeviceSite {
+            configuration: configuration.clone(),
+            input: input.clone(),
+            output: output.clone(),
+            gateway_mac: far.mac,
+            commands: commands.cloned(),
+            uploads,
+            apply_within_ms: millis(self.limits.apply.0),
+            teardown_within_ms: millis(self.limits.teardown.0),
+            answer_within_ms: millis(self.limits.answer.0),
+        };
+        let stream = |interface: &Interface| {
+            Box::new(Stream {
+                configuration: configuration.clone(),
+                interface: interface.clone(),
+                destination: input.mac,
+            })
+        };
+        let (apply, answer) = (self.limits.apply.0, self.limits.answer.0);
+        // The agent ends what takes too long by itself, and says what it was.
+        self.note(Role::DeviceUnderTest, "apply", &Request::Apply(Box::new(site)), apply + answer)?;
+        // Opening waits for a carrier.
+        self.note(Role::Receiver, "receiver", &Request::Receive(stream(far)), answer * 2)?;
+        self.note(Role::Generator, "generator", &Request::Generate(stream(near)), answer * 2)
+    }
+
+    fn claim(&self, role: Role) -> Result<Vec<Interface>, LabError> {
+        let mut fleet = self.fleet.borrow_mut();
+        let silent = role != Role::DeviceUnderTest;
+        let request = Request::Claim { interfaces: fleet.interfaces(role), silent };
+        fleet.ask(role, "interfaces", &request, self.limits.answer.0)
+    }
+
+    fn note(&mut self, role: Role, step: &str, request: &Request, within: Duration) -> Result<(), LabError> {
+        let notes: Vec<String> = self.fleet.borrow_mut().ask(role, step, request, within)?;
+        self.notes.extend(notes);
+        Ok(())
+    }
+
+    /// The subject's own check, then test packets until one arrives.
+    fn check_health(&mut self) -> Result<(), LabError> {
+        let within = self.limits.health.0;
+        let check = Request::Check { within_ms: within.as_millis() as u64 };
+        self.fleet.borrow_mut().ask::<()>(
+            Role::DeviceUnderTest,
+            "health check",
+            &check,
+            within + self.limits.answer.0,
+        )?;
+        let until = Instant::now() + within;
+        let before = self.read()?;
+        let mut sent = 0;
+        loop {
+            let probed = self.drive(PROBE_RATE, PROBE_WINDOW, 0)?;
+            if probed.tally.delivered > 0 {
+                return Ok(());
+            }
+            sent += probed.sent.counts.sent;
+            if Instant::now() > until {
+                let lost = counters::difference(&before.drops, &self.read()?.drops);
+                let lost =
+                    if lost.is_empty() { "no counter moved".into() } else { format!("counted {lost:?}") };
+                return Err(LabError(format!(
+                    "health check: none of {sent} test packets came from generator to receiver in {within:?}; {lost}; \
+                     are the cables where [hosts] says, and does the device under test forward?"
+                )));
+            }
+        }
+    }
+
+    /// As if both ends had been here.
+    fn driven(&self, sent: Sent, arrived: Arrived) -> Driven {
+        let mut tally = Tally::new(self.run, self.flows);
+        tally.delivered = arrived.delivered;
+        tally.duplicated = arrived.duplicated;
+        tally.reordered = arrived.reordered;
+        tally.beyond_memory = arrived.beyond_memory;
+        tally.last_arrival = match self.clocks {
+            Some((near, far)) => far.translate(arrived.last_arrival, near),
+            None => arrived.last_arrival,
+        };
+        for (nanoseconds, packets) in arrived.latencies {
+            tally.latency.saturating_record_n(nanoseconds, packets);
+        }
+        let Sent { intended, offered, sent, began, took, behind_max } = sent;
+        let counts = generator::Transmitted { offered, sent };
+        Driven {
+            sent: generator::Sent { intended, counts, began, took, behind_max },
+            tally,
+            lost: arrived.lost,
+        }
+    }
+}
+
+impl Wired for Laid {
+    /// Of all hosts together.
+    type Reading = Counted;
+
+    fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
+        self.run = self.run.wrapping_add(1);
+        let (run, answer) = (self.run, self.limits.answer.0);
+        let mut fleet = self.fleet.borrow_mut();
+        let send = Request::Send(Window { rate, window_ns: window.as_nanos() as Nanos, run, seed });
+        fleet.ask::<()>(Role::Receiver, "start", &Request::Start { run }, answer)?;
+        let sent: Sent = fleet.ask(Role::Generator, "send", &send, window + answer)?;
+        let arrived: Arrived = fleet.ask(Role::Receiver, "finish", &Request::Finish, STRAGGLERS + answer)?;
+        Ok(self.driven(sent, arrived))
+    }
+
+    fn read(&mut self) -> Result<Counted, LabError> {
+        let mut fleet = self.fleet.borrow_mut();
+        let mut all = Counted::default();
+        for role in Role::ALL {
+            let one: Counted = fleet.ask(role, "counters", &Request::Counters, self.limits.answer.0)?;
+            all.drops.extend(one.drops);
+            all.cpu = all.cpu.or(one.cpu);
+            all.doubts.extend(one.doubts);
+        }
+        Ok(all)
+    }
+
+    fn drops(reading: &Counted) -> &Counters {
+        &reading.drops
+    }
+}
+
+fn read_uploads(commands: Option<&Commands>) -> Result<BTreeMap<String, String>, LabError> {
+    let paths = commands.into_iter().flat_map(|commands| &commands.upload);
+    let read = |(name, path): (&String, &String)| match std::fs::read(path) {
+        Ok(bytes) => Ok((name.clone(), to_hexadecimal(&bytes))),
+        Err(e) => Err(LabError(format!("upload: {path}: {e}; paths count from where weir-lab was started"))),
+    };
+    paths.map(read).collect()
+}
+
+impl Prepared for Laid {
+    fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
+        let (mut sample, [before, after]) = drive::measure(self, trial)?;
+        // By the generator's clock, which need not be the lab's.
+        sample.window_ns = None;
+        if self.clocks.is_some() {
+            sample.latency_ns.clear();
+        }
+        let percent = cpus::percent(before.cpu, after.cpu);
+        sample.figures.extend(percent.map(|p| ("subject_cpu_percent".to_string(), p)));
+        sample.notes.extend(after.doubts);
+        sample.notes.append(&mut self.fleet.borrow_mut().doubts);
+        sample.notes.splice(0..0, self.notes.iter().cloned());
+        Ok(sample)
+    }
+}
+
+impl Drop for Laid {
+    /// Every host back to how it was found. One that cannot is given up: its agent ends and cleans up.
+    fn drop(&mut self) {
+        let mut fleet = self.fleet.borrow_mut();
+        let within = self.limits.teardown.0 + self.limits.answer.0;
+        for role in Role::ALL {
+            if fleet.channel(role).is_ok_and(|channel| channel.alive())
+                && let Err(e) = fleet.ask::<()>(role, "teardown", &Request::Reset, within)
+            {
+                fleet.doubts.push(format!("after the run before: {e}"));
+            }
+        }
+    }
+}
