@@ -73,8 +73,8 @@ impl Room {
         let roles = [vec![("gen", 1)], vec![("din", 2), ("dout", 3)], vec![("rcv", 4)]];
         let ports = roles
             .map(|roles| roles.into_iter().map(|(role, mac)| Port::named(role, mac)).collect::<Vec<_>>());
-        wire::lay((&hosts[0], &ports[0][0]), (&hosts[1], &ports[1][0])).expect("a wire");
-        wire::lay((&hosts[1], &ports[1][1]), (&hosts[2], &ports[2][0])).expect("a wire");
+        veth::lay((&hosts[0], &ports[0][0]), (&hosts[1], &ports[1][0])).expect("a wire");
+        veth::lay((&hosts[1], &ports[1][1]), (&hosts[2], &ports[2][0])).expect("a wire");
         let ports = ports.map(|ports| ports.into_iter().map(|port| port.name).collect());
         let mut room = Room { sshd: [None, None, None], hosts, lab, ports, folder };
         room.make_key("user");
