@@ -9,8 +9,7 @@ use crate::{assert_clean, files, root};
 
 /// (crate, importing module, imported module) that close a circle and are to go.
 /// Without them every crate's modules stand in one order. A line whose arrow is gone is removed.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[
-];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// A circle of imports: its arrows in order, the one to cut last.
 fn circle(arrows: &Arrows) -> Option<Vec<(String, String)>> {
