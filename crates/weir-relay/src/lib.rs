@@ -33,6 +33,7 @@ pub mod keyfile;
 mod messages;
 pub mod metrics;
 mod parcel;
+pub mod reconfigure;
 mod registrar;
 mod report;
 pub mod settings;

@@ -239,6 +239,25 @@ fn a_file_read_again_changes_limits_and_queues_and_says_what_needs_a_restart() {
 }
 
 #[test]
+fn a_dry_run_prints_what_an_apply_would_do_and_does_nothing() {
+    let relay = Relay::start("");
+    let file = relay.folder.join("wanted.toml");
+    let wanted = "key = \"another.key\"\nhome = \"blank\"\n[relay.limits]\nqueue_bytes = 200000\n";
+    write(&file, wanted);
+    let file = file.display().to_string();
+    let said = relay.running.told(&["apply", "--dry-run", &file]);
+    let expected = "~ queues: 200000 bytes, 4096 frames\n~ home\n# key is read at the start only\n\
+                    2 changes to make; nothing was done\n";
+    assert_eq!(said, expected);
+    assert_eq!(relay.running.told(&["apply", "--dry-run", &file]), said, "it has changed nothing");
+    let applied = relay.running.told(&["apply", &file]);
+    assert!(applied.ends_with("# key is read at the start only\n2 changes applied\n"), "{applied}");
+    let again = relay.running.told(&["apply", "--dry-run", &file]);
+    assert_eq!(again, "# key is read at the start only\nnothing to change\n");
+    assert!(!relay.folder.join("another.key").exists(), "a key that is not used is not made");
+}
+
+#[test]
 fn a_full_relay_says_so_and_serves_pages_on() {
     let relay = Relay::start("[relay.limits]\nclients = 1\n");
     let mut only = Client::join(&relay, 1).expect("in");

@@ -33,6 +33,8 @@ pub fn report(applied: &view::Applied) -> String {
     out += &applied.notes.iter().map(|note| format!("# {note}\n")).collect::<String>();
     out += &match (applied.actions.len(), applied.applied) {
         (0, _) => "nothing to change\n".to_owned(),
+        // Of a relay: it has no tables.
+        (n, true) if applied.generation == 0 => format!("{} applied\n", count(n, "change")),
         (n, true) => format!("{} applied, tables of generation {}\n", count(n, "change"), applied.generation),
         (n, false) => format!("{} to make; nothing was done\n", count(n, "change")),
     };

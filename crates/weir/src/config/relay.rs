@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::de::DeValue;
+use weir_core::relay::handshake::Secret;
 use weir_relay::settings::{
     Access, Acme, Certificates, Challenge, Front, Io, Limits, Remote, Settings, TAILSCALED, Tls,
 };
@@ -20,6 +21,9 @@ use super::Placed;
 use super::read::{Fields, Value};
 use super::source::Complaints;
 use values::Allow;
+
+/// How the file of the relay's own key is read.
+pub type ReadKey = fn(&Path) -> Result<Secret, String>;
 
 /// The table, its files not read yet.
 #[derive(Clone, Debug)]
@@ -319,20 +323,20 @@ fn rate(fields: &Fields<'_>, rate: &str, burst: &str, complaints: &mut Complaint
 }
 
 impl Relay {
-    /// Reads the files it names, relative to `folder`; makes the key file where there is none. An error is about
-    /// the span beside it.
+    /// Reads the files it names, relative to `folder`, that of its own key by `read_key`. An error is about the span
+    /// beside it.
     pub fn settings(
         &self,
         name: &str,
         cpus: &[u32],
         folder: &Path,
+        read_key: ReadKey,
     ) -> Result<Settings, (Range<usize>, String)> {
         let (key, at) = match &self.key {
             Some(key) => (key.value.clone(), key.span.clone()),
             None => (PathBuf::from(format!("{name}.key")), self.span.clone()),
         };
-        let secret =
-            keyfile::read_or_make(&folder.join(key)).map_err(|why| (at, format!("relay: key: {why}")))?;
+        let secret = read_key(&folder.join(key)).map_err(|why| (at, format!("relay: key: {why}")))?;
         let mesh_key = match &self.mesh_key {
             None => None,
             Some(path) => Some(

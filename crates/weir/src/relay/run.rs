@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime};
 
+use weir_core::relay::handshake::Secret;
 use weir_io::cpu::{Placement, Topology};
 use weir_io::wake::Waker;
 use weir_relay::certificates::Identity;
@@ -22,12 +23,14 @@ use weir_relay::front::listen::Door;
 use weir_relay::front::mesh::Mesh;
 use weir_relay::front::{self, Front, Live, Sockets};
 use weir_relay::inherited::Inherited;
+use weir_relay::reconfigure::{self, Plan};
 use weir_relay::settings::{Certificates, Io, Settings, Tls};
 use weir_relay::warning::{Warning, warnings};
-use weir_relay::{Engine, Relay};
+use weir_relay::{Relay, keyfile};
 
 use super::resources::Resource;
 use super::{handover, show};
+use crate::config::relay::ReadKey;
 use crate::config::{self, Config};
 use crate::control::server::{Server, metrics_listener};
 use crate::control::{ApplyRequest, Request, RequestKind, RequestQueue, Response};
@@ -91,7 +94,7 @@ pub fn start_file(
     socket: PathBuf,
     take_over: bool,
 ) -> Result<Running, Failure> {
-    let settings = settings_of(path, config)?;
+    let settings = settings_of(path, config, keyfile::read_or_make)?;
     // Those of the relay itself are logged with those of one without a file.
     let others = config.warnings().into_iter().filter(|w| !matches!(w, config::Warning::Relay(_)));
     others.for_each(|warning| tracing::warn!("{warning}"));
@@ -99,13 +102,18 @@ pub fn start_file(
     start(settings, Started { socket, metrics, file, take_over })
 }
 
-fn settings_of(path: &Path, config: &Config) -> Result<Settings, Failure> {
+/// The key of a relay that runs stays what it is, so a file that is not there is none to be made: it would be another.
+fn read_key(path: &Path) -> Result<Secret, String> {
+    keyfile::read(path)?.map_or_else(keyfile::fresh, Ok)
+}
+
+fn settings_of(path: &Path, config: &Config, key: ReadKey) -> Result<Settings, Failure> {
     let Some(relay) = &config.relay else {
         return Err(Failure(format!("{}: has no `[relay]`; write one", path.display())));
     };
     let folder = crate::config::folder_of(path);
     relay
-        .settings(&config.name, &config.workers.cpus, &folder)
+        .settings(&config.name, &config.workers.cpus, &folder, key)
         .map_err(|(span, why)| Failure(config.complain(span, why)))
 }
 
@@ -158,11 +166,6 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
     };
     running.say();
     Ok(running)
-}
-
-/// What waits for one client: bytes and frames.
-fn queues(engine: &Engine) -> (usize, usize) {
-    (engine.queue_bytes, engine.queue_frames)
 }
 
 /// A descriptor for each client there may be: most systems start programs with 1,024.
@@ -414,56 +417,34 @@ impl Running {
         }
     }
 
-    /// What differs takes effect for the next connections; what needs a restart is said.
+    /// From what runs to what the file says: the difference, its actions, then all of them or none.
     fn become_of(&mut self, path: &Path, config: &Config, dry_run: bool) -> Result<view::Applied, Failure> {
-        let next = settings_of(path, config)?;
-        let mut applied = view::Applied { applied: !dry_run, ..view::Applied::default() };
-        let (now, then) = (&self.settings, &next);
-        let differ = [
-            ("access", now.front.access != then.front.access),
-            ("limits", now.front.limits != then.front.limits),
-            ("queues", queues(&now.engine) != queues(&then.engine)),
-            ("rates", now.front.rates != then.front.rates),
-            ("home", now.front.home != then.front.home),
-            ("debug", now.front.debug != then.front.debug),
-            ("bootstrap_dns", now.front.bootstrap_dns != then.front.bootstrap_dns),
-            ("hostname", now.front.hostname != then.front.hostname),
-            ("mesh_key", now.mesh_key != then.mesh_key),
-            ("certificate", now.front.certificates != then.front.certificates),
-        ];
-        applied.actions = differ.iter().filter(|d| d.1).map(|d| format!("~ {}", d.0)).collect();
-        let fixed = [
-            ("listen, http or stun", {
-                let of = |f: &weir_relay::settings::Front| (f.listen.clone(), f.http.clone(), f.stun.clone());
-                of(&now.front) != of(&then.front)
-            }),
-            ("tls", now.front.tls != then.front.tls),
-            ("mesh_with", now.mesh_with != then.mesh_with),
-            ("key", now.secret.public() != then.secret.public()),
-            ("cpus", now.cpus != then.cpus),
-            ("io", now.io != then.io),
-            ("buffers", now.engine.buffers != then.engine.buffers),
-            ("clients above those of the start", then.front.limits.clients > now.engine.clients),
-        ];
-        applied.notes =
-            fixed.iter().filter(|d| d.1).map(|d| format!("{} is read at the start only", d.0)).collect();
-        if dry_run || applied.actions.is_empty() {
-            return Ok(applied);
+        let wanted = settings_of(path, config, read_key)?;
+        let plan = reconfigure::plan(&self.settings, &wanted);
+        let applied = view::Applied {
+            actions: plan.actions.iter().map(ToString::to_string).collect(),
+            notes: plan.at_start.iter().map(ToString::to_string).collect(),
+            applied: !dry_run,
+            ..view::Applied::default()
+        };
+        if !dry_run && !plan.actions.is_empty() {
+            self.take(&plan)?;
         }
-        let mut front = next.front.clone();
-        front.listen = self.settings.front.listen.clone();
-        front.http = self.settings.front.http.clone();
-        front.stun = self.settings.front.stun.clone();
-        front.tls = self.settings.front.tls;
-        let mut engine = self.settings.engine.clone();
-        (engine.queue_bytes, engine.queue_frames) = queues(&next.engine);
-        let merged = Settings { front, engine, mesh_key: next.mesh_key, ..self.settings.clone() };
-        let tls = certificates(&merged, &mut Vec::new())?;
-        self.relay.reload(&merged.engine);
-        self.front.shared.limiter.change(&merged.front.limits);
-        self.front.shared.live.store(Arc::new(Live::new(&merged, tls)));
-        warn(&merged);
-        self.settings = merged;
         Ok(applied)
+    }
+
+    /// Takes the actions; an error has changed nothing.
+    fn take(&mut self, plan: &Plan) -> Result<(), Failure> {
+        let next = plan.applied_to(&self.settings);
+        let tls = match plan.changes_certificate() {
+            true => certificates(&next, &mut Vec::new())?,
+            false => self.front.shared.live.load().tls.clone(),
+        };
+        self.relay.reload(&next.engine);
+        self.front.shared.limiter.change(&next.front.limits);
+        self.front.shared.live.store(Arc::new(Live::new(&next, tls)));
+        warn(&next);
+        self.settings = next;
+        Ok(())
     }
 }
