@@ -125,6 +125,7 @@ reasons! {
     // Leaving
     TxRingFull        "tx_ring_full"         Load     "the outgoing ring is full";
     PortDown          "port_down"            Network  "the outgoing port is down or gone";
+    NoSocket          "no_socket"            Operator "came in where no socket was open for it, and policies apply: dropped in front of the kernel";
     NoBuffer          "no_buffer"            Load     "no free buffer was left";
     FrameTooLarge     "frame_too_large"      Us       "does not fit in one buffer";
 }

@@ -1,7 +1,7 @@
 //! `af_packet`: a port on any Ethernet device, through the kernel's packet sockets.
 //!
 //! The fallback where AF_XDP cannot be had, and said out loud as such. It differs in one way that matters:
-//! the kernel sees every frame too. It must not forward ([`kernel_forwards`]), and what is local to this
+//! the kernel sees every frame too. It must not forward ([`kernel_forwards`], or [`crate::steer::enforce`] behind the sockets), and what is local to this
 //! host has reached it already.
 //!
 //! Frames are received through a ring shared with the kernel (the figures that chose it are in its file) and
@@ -192,10 +192,28 @@ impl<B> AsRawFd for AfPacket<B> {
 
 /// Whether the kernel forwards packets that come in by this device, which would double what an
 /// `af_packet` port forwards: (IPv4, IPv6).
+///
+/// IPv4 goes by the device's own `forwarding`. IPv6 goes by that of `all` (`ip6_forward`): the device's only says
+/// whether it behaves as a router toward neighbours; since Linux 6.17 its `force_forwarding` counts too.
 pub fn kernel_forwards(name: &str) -> (bool, bool) {
-    let on = |family: &str| {
-        let path = format!("/proc/sys/net/{family}/conf/{name}/forwarding");
-        fs::read_to_string(path).is_ok_and(|text| text.trim() != "0")
+    let on = |knob: String| {
+        fs::read_to_string(format!("/proc/sys/net/{knob}")).is_ok_and(|text| text.trim() != "0")
     };
-    (on("ipv4"), on("ipv6"))
+    let v6 = on("ipv6/conf/all/forwarding".into()) || on(format!("ipv6/conf/{name}/force_forwarding"));
+    (on(format!("ipv4/conf/{name}/forwarding")), v6)
+}
+
+/// Makes the kernel forward nothing that comes in by this device; of IPv6, nothing at all.
+pub fn stop_forwarding(name: &str) -> io::Result<()> {
+    let (v4, v6) = kernel_forwards(name);
+    let off = |knob: String| fs::write(format!("/proc/sys/net/{knob}"), "0");
+    if v4 {
+        off(format!("ipv4/conf/{name}/forwarding"))?;
+    }
+    if v6 {
+        off("ipv6/conf/all/forwarding".into())?;
+        // A kernel without it has no such file.
+        let _ = off(format!("ipv6/conf/{name}/force_forwarding"));
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! Promises: programs are assembled in Rust ([`asm`]), checked by the kernel's verifier whose words
 //! come back in the error ([`object`]), and attached so that they vanish with the process that
-//! attached them, even after `kill -9` ([`attach`]).
+//! attached them, even after `kill -9` ([`attach`]), or so that they stay ([`tc`]).
 //!
 //! The steering program and the generator are written so. Other programs are C files in `weir-xdp`, which aya loads.
 //!
@@ -12,3 +12,4 @@ pub mod asm;
 pub mod attach;
 pub mod features;
 pub mod object;
+pub mod tc;

@@ -150,6 +150,41 @@ impl AsRawFd for Monitor {
     }
 }
 
+/// Tells that something changed in the traffic control of some device. Non-blocking; poll its descriptor.
+pub struct FilterMonitor {
+    socket: Socket,
+}
+
+impl FilterMonitor {
+    pub fn open() -> io::Result<FilterMonitor> {
+        /// `RTNLGRP_TC` as a bit.
+        const RTMGRP_TC: u32 = 1 << 3;
+        let socket = open(RTMGRP_TC)?;
+        socket.set_non_blocking(true)?;
+        Ok(FilterMonitor { socket })
+    }
+
+    /// Whether there was news since the last call; what it says is for who looks. Lost news is news.
+    pub fn heard(&mut self) -> bool {
+        let mut heard = false;
+        let mut buffer = Vec::with_capacity(MESSAGE_MAX);
+        loop {
+            buffer.clear();
+            match self.socket.recv(&mut buffer, 0) {
+                Ok(_) => heard = true,
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard = true,
+                Err(_) => return heard,
+            }
+        }
+    }
+}
+
+impl AsRawFd for FilterMonitor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
 fn change(message: RouteNetlinkMessage) -> Option<Change> {
     match message {
         RouteNetlinkMessage::NewLink(link) => Some(Change::Link(link_info(link))),

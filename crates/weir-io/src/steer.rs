@@ -11,7 +11,7 @@
 //!
 //! Promises: what is local stays local: ping, routing daemons, IKE and SSH to the kernel's own
 //! addresses work as without us; addresses can be changed while traffic flows; every frame is
-//! counted under one [`Cause`]. ESP to an address of the kernel that is the end of an SA of ours is the
+//! counted under one [`Cause`]. Where policies apply, what goes to the kernel meets [`enforce`] there. ESP to an address of the kernel that is the end of an SA of ours is the
 //! exception ([`LocalAddresses::set_esp`]): protocol 50, fragments too, and UDP to a port ESP comes in on
 //! unless it begins with IKE's marker of four zeros (RFC 3948 2.2). One 802.1Q tag is looked through. Refuses: a second tag (it is not
 //! IP to this program, the kernel gets it), other decisions by port, ESP behind IPv6 extension headers other
@@ -33,6 +33,7 @@ use weir_core::tables::Owner;
 use crate::bpf::attach::{AttachError, Attachment, XdpMode};
 use crate::bpf::object::{BpfError, LoadedProgram, Map, MapKind};
 
+pub mod enforce;
 pub mod express;
 mod express_program;
 mod program;
@@ -84,7 +85,7 @@ causes! {
     Group    "group"     "to the kernel: multicast or broadcast";
     NotIp    "not_ip"    "to the kernel: neither IP nor ARP";
     Short    "short"     "to the kernel: shorter than an Ethernet header";
-    NoSocket "no_socket" "to the kernel: no socket on this receive queue";
+    NoSocket "no_socket" "to the kernel: no socket on this receive queue (where policies apply, dropped there)";
 }
 
 /// What the program did, by cause, since it was attached.
@@ -256,6 +257,8 @@ pub struct Steering {
     xsks: Map,
     counters: Map,
     attachment: Attachment,
+    program: LoadedProgram,
+    ifindex: u32,
     progress: Option<Arc<Progress>>,
 }
 
@@ -295,7 +298,19 @@ impl Steering {
         let loaded = LoadedProgram::load(PROGRAM_NAME, &listing)?;
         let attachment = Attachment::new(interface, ifindex, &loaded, modes)?;
         let progress = express.map(|_| Arc::new(Progress(words)));
-        Ok(Steering { interface: interface.into(), xsks, counters, attachment, progress })
+        let interface = interface.into();
+        Ok(Steering { interface, xsks, counters, attachment, program: loaded, ifindex, progress })
+    }
+
+    /// Attaches the program again, with its sockets and counters, where somebody took it off. False when it was there.
+    pub fn attach_if_gone(&mut self) -> Result<bool, SteerError> {
+        let failed = |error| AttachError::Netlink { interface: self.interface.clone(), error };
+        if self.attachment.is_there().map_err(failed)? {
+            return Ok(false);
+        }
+        self.attachment =
+            Attachment::new(&self.interface, self.ifindex, &self.program, &[self.attachment.mode])?;
+        Ok(true)
     }
 
     /// From now on, transit of `queue` goes to `socket`. The kernel forgets the socket by itself

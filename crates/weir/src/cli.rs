@@ -12,6 +12,7 @@ use crate::command::completions::{self, Shell};
 use crate::command::genkey::{self, GenkeyArgs};
 use crate::command::policy::{self, PolicyVerb};
 use crate::command::relay::{self, RelayArgs};
+use crate::command::release;
 use crate::command::show::{self, Topic};
 use crate::command::trace::{self, TraceArgs};
 use crate::command::{apply, check, derper, top};
@@ -45,6 +46,7 @@ enum Verb {
         sudo weir run router.toml                 what was chosen is logged, then `ready`\n  \
         sudo WEIR_LOG=debug weir run router.toml  say more\n\n\
         SIGTERM, SIGINT  new frames go to the kernel, frames that have arrived are sent, everything is removed\n\
+                         with IPsec: transit stays dropped until weir runs again, or `weir release`\n\
         SIGHUP           reads FILE again and applies it; a wrong file changes nothing\n\n\
         IPsec: examples/gateway.toml is a gateway to start from, `weir genkey` makes its keys.\n\n\
         A router that was killed leaves usable interfaces; the next one cleans up what it left.")]
@@ -145,6 +147,16 @@ enum Verb {
         #[command(subcommand)]
         verb: Box<PolicyVerb>,
     },
+    /// Give devices back to the kernel whose transit a gateway keeps from it
+    #[command(after_help = "Examples:\n  \
+        sudo weir release              every device of this network namespace\n  \
+        sudo weir release eth1         this one\n\n\
+        A configuration with IPsec keeps what its policies have not seen from the kernel, and goes on when weir has\n\
+        stopped or was killed. Refused while a weir runs there; says what the kernel forwards from now on.")]
+    Release {
+        /// Devices; all that have it by default
+        devices: Vec<String>,
+    },
     /// Live rates: packets, bits and drops a second, by port, worker and reason
     #[command(after_help = "Examples:\n  \
         weir top                       the whole screen, every second\n  \
@@ -212,6 +224,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             show::run(&socket()?, *topic, *json, &shown)
         }
         Verb::Policy { verb } => policy::run(&socket()?, verb),
+        Verb::Release { devices } => release::run(devices),
         Verb::Top { once, every } => top::run(&socket()?, Duration::from_secs_f64(*every), *once),
         Verb::Trace(args) => trace::run(&socket()?, args),
         Verb::Genkey(args) => genkey::run(args),

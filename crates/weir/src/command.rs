@@ -7,6 +7,7 @@ pub mod derper;
 pub mod genkey;
 pub mod policy;
 pub mod relay;
+pub mod release;
 pub mod show;
 pub mod top;
 pub mod trace;

@@ -318,6 +318,17 @@ impl Config {
         devices
     }
 
+    /// Policies apply: what the router does not take must not be forwarded by the kernel.
+    pub fn enforces(&self) -> bool {
+        !self.ipsec.is_empty()
+    }
+
+    /// The devices the kernel would forward from too, where policies apply.
+    pub fn enforced_devices(&self) -> Vec<&Port> {
+        let kernels = |port: &&Port| matches!(port.kind.value, Kind::Auto | Kind::AfXdp | Kind::AfPacket);
+        if self.enforces() { self.devices().into_iter().filter(kernels).collect() } else { Vec::new() }
+    }
+
     /// The state this file asks for, given the addresses the kernel has on each device (by name).
     pub fn desired(&self, kernel: &dyn Fn(&Port) -> Vec<(IpAddr, u8)>) -> Desired {
         let hop = |hop: &route::NextHop| NextHopSpec {

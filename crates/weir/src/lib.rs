@@ -14,6 +14,7 @@ pub mod cli;
 pub mod command;
 pub mod config;
 pub mod control;
+pub mod enforcement;
 pub mod failure;
 pub mod relay;
 pub mod router;

@@ -9,11 +9,13 @@
 //!
 //! Promises: one thread changes tables; what it hears is bounded and read in turn; an interface that
 //! vanishes, goes down or changes is reported, counted and taken up again when it comes back; at the end
-//! traffic is handed to the kernel first, then what has arrived is sent, then everything is removed.
+//! traffic is handed to the kernel first, then what has arrived is sent, then everything is removed. Where policies
+//! apply the kernel never gets transit, and what keeps it from the kernel stays ([`enforcement`]).
 //! Refuses: to start half: what cannot be opened is said and nothing stays behind.
 
 mod answer;
 mod apply;
+mod enforcement;
 mod gateway;
 mod lane;
 mod links;
@@ -41,7 +43,7 @@ use weir_core::time::{MILLISECOND, Nanos};
 use weir_core::verdict::Ledger;
 use weir_core::wire::flow::FlowKey;
 use weir_io::clock;
-use weir_io::netlink::{AddressInfo, LinkInfo, Monitor};
+use weir_io::netlink::{AddressInfo, FilterMonitor, LinkInfo, Monitor};
 use weir_io::steer::LocalAddresses;
 use weir_io::umem::Umem;
 use weir_io::wake::Sleep;
@@ -50,13 +52,14 @@ use crate::config::Config;
 use crate::control::server::Server;
 use crate::control::{Request, RequestKind};
 use crate::failure::Failure;
+use enforcement::Points;
 use lane::Lessons;
 use ports::OpenPort;
 pub use start::start;
 use worker::{Fresh, Mail, Report, Told, Worker};
 
-/// Longest the control thread sleeps: a dead worker is noticed within it.
-const SLEEP_MS: u64 = 500;
+/// Longest the control thread sleeps: a dead worker is noticed within it, and a program taken off.
+const SLEEP_MS: u64 = enforcement::WATCH / MILLISECOND;
 /// A breath takes microseconds, a starved worker's turn to run some milliseconds.
 const FIGURES_WITHIN: Duration = Duration::from_millis(100);
 
@@ -66,6 +69,7 @@ pub struct Daemon {
     _server: Server,
     workers: Vec<Worker>,
     open: BTreeMap<String, Open>,
+    points: Points,
     path: PathBuf,
     config: Config,
     control: Control,
@@ -93,11 +97,32 @@ struct Open {
     id: DeviceId,
     /// The interface it was opened on; another one under the same name has another.
     index: Option<u32>,
+    /// Times a program of ours was taken off by somebody, and attached again.
+    reattached: u64,
+    /// The kernel forwards from it too: said.
+    forwarded: bool,
+    /// What is wrong with it, as said last.
+    complaint: String,
+}
+
+impl Open {
+    fn new(port: OpenPort, id: DeviceId, index: Option<u32>) -> Open {
+        Open { port, id, index, reattached: 0, forwarded: false, complaint: String::new() }
+    }
+
+    /// Says what is wrong, once.
+    fn complain(&mut self, complaint: String) {
+        if self.complaint != complaint {
+            tracing::error!("{complaint}");
+            self.complaint = complaint;
+        }
+    }
 }
 
 /// What the kernel last said of itself.
 struct Kernel {
     monitor: Monitor,
+    filters: FilterMonitor,
     links: Vec<LinkInfo>,
     addresses: Vec<AddressInfo>,
 }
@@ -115,6 +140,7 @@ impl Daemon {
             self.control.tick(now);
             self.publish();
             self.watch_ipsec(now);
+            self.watch_enforcement(now);
             if let Some(lessons) = &self.lessons {
                 lessons.lane.ask(now);
             }
@@ -124,8 +150,11 @@ impl Daemon {
             if let Some(dead) = self.workers.iter().find(|w| w.is_finished()) {
                 let number = dead.number;
                 self.drain()?;
+                let left = self.points.left_behind().unwrap_or_else(|| {
+                    "the interfaces were given back to the kernel; start weir again".to_owned()
+                });
                 return Err(Failure(format!(
-                    "worker {number}: ended by a defect of weir, see the panic above; the interfaces were given back to the kernel; start weir again and report the panic"
+                    "worker {number}: ended by a defect of weir, see the panic above, and report it; {left}"
                 )));
             }
         }
@@ -134,7 +163,7 @@ impl Daemon {
     fn sleep(&mut self) {
         if std::mem::take(&mut self.resleep) {
             let taps = self.open.values().filter_map(|o| o.port.tap.as_ref()).map(AsRawFd::as_raw_fd);
-            self.sleep.watch(taps.chain([self.kernel.monitor.as_raw_fd()]));
+            self.sleep.watch(taps.chain([self.kernel.monitor.as_raw_fd(), self.kernel.filters.as_raw_fd()]));
         }
         let now = clock::now();
         let due = self.control.poll_at().map_or(u64::MAX, |at| at.saturating_sub(now).div_ceil(MILLISECOND));
@@ -216,12 +245,16 @@ impl Daemon {
     /// The workers' reports, and the express lane's behind them.
     fn reports(&self) -> Vec<Report> {
         let lane = self.lessons.as_ref().map(|l| l.lane.report(self.control.tables()));
-        self.workers.iter().map(Worker::report).chain(lane).collect()
+        let unserved = self.points.report(self.control.tables());
+        self.workers.iter().map(Worker::report).chain(lane).chain([unserved]).collect()
     }
 
     /// Traffic back to the kernel, then what has arrived out, then the counts.
     fn drain(&mut self) -> Result<(), Failure> {
-        tracing::info!("stopping: new frames go to the kernel, frames that have arrived are still sent");
+        let left = self.points.left_behind();
+        let become_of =
+            if left.is_some() { "are dropped, but for the kernel's own" } else { "go to the kernel" };
+        tracing::info!("stopping: new frames {become_of}; frames that have arrived are still sent");
         for open in self.open.values_mut() {
             open.port.steering = None;
         }
@@ -246,6 +279,9 @@ impl Daemon {
         );
         for (reason, count) in total.drops.nonzero() {
             tracing::info!("dropped {count}: {}: {}", reason.name(), reason.sentence());
+        }
+        if let Some(left) = left {
+            tracing::warn!("{left}");
         }
         Ok(())
     }

@@ -46,9 +46,13 @@ pub struct Port {
     pub traffic: Traffic,
     /// Of the device: shared by its VLANs.
     pub losses: DeviceLosses,
-    /// What the XDP program did with frames of the device, by cause.
+    /// What the programs in front of the kernel did with frames of the device, by cause: `kept_from_kernel` is
+    /// transit, `kept_opaque` what no program looks into, both dropped where policies apply.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steered: BTreeMap<String, u64>,
+    /// Times a program of ours was taken off by somebody, and attached again.
+    #[serde(default)]
+    pub reattached: u64,
     /// How the device was opened: refusals, choices, offloads switched off.
     pub opened: Vec<String>,
 }

@@ -83,6 +83,7 @@ pub enum Helper {
     RedirectMap = 51,
     XdpAdjustMeta = 54,
     XdpAdjustTail = 65,
+    SkbLoadBytesRelative = 68,
     XdpLoadBytes = 189,
     XdpStoreBytes = 190,
 }
@@ -414,6 +415,7 @@ fn helper_name(number: i32) -> &'static str {
         (RedirectMap, "redirect_map"),
         (XdpAdjustMeta, "xdp_adjust_meta"),
         (XdpAdjustTail, "xdp_adjust_tail"),
+        (SkbLoadBytesRelative, "skb_load_bytes_relative"),
         (XdpLoadBytes, "xdp_load_bytes"),
         (XdpStoreBytes, "xdp_store_bytes"),
     ]

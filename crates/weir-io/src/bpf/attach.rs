@@ -12,7 +12,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use weir_xdp::{LoadError, Loaded, Mode};
 
-use super::object::{ATTACH_XDP, Command, LoadedProgram, bpf_fd, program_name};
+use super::object::{
+    ATTACH_XDP, Command, LoadedProgram, bpf, bpf_fd, fd_of, next_link, object_info, program_name,
+};
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,11 @@ pub enum AttachError {
         interface: String,
         error: io::Error,
     },
+    /// No program where frames enter the kernel's stack.
+    Filter {
+        interface: String,
+        error: io::Error,
+    },
 }
 
 impl fmt::Display for AttachError {
@@ -81,6 +88,12 @@ impl fmt::Display for AttachError {
                 write!(f, "; run as root, or use af_packet here")
             }
             AttachError::Netlink { interface, error } => write!(f, "{interface}: {error}"),
+            AttachError::Filter { interface, error } => write!(
+                f,
+                "{interface}: the kernel takes no program at ingress that keeps transit from it: {error}; run as \
+                 root, with CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS, and remove another filter of preference 1 \
+                 (`tc filter show dev {interface} ingress`)"
+            ),
         }
     }
 }
@@ -97,6 +110,7 @@ pub struct Attachment {
     pub refusals: Vec<(XdpMode, io::Error)>,
     /// A program of ours that a dead process left was removed first.
     pub replaced_leftover: bool,
+    program: u32,
 }
 
 #[derive(Default)]
@@ -120,7 +134,12 @@ impl Attachment {
         let mut refusals = Vec::new();
         for &mode in modes {
             match attach(ifindex, program, mode) {
-                Ok(link) => return Ok(Attachment { ifindex, mode, link, refusals, replaced_leftover }),
+                Ok(link) => {
+                    let program = program
+                        .id()
+                        .map_err(|error| AttachError::Netlink { interface: interface.into(), error })?;
+                    return Ok(Attachment { ifindex, mode, link, refusals, replaced_leftover, program });
+                }
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
                     return Err(AttachError::Gone { interface: interface.into() });
                 }
@@ -128,6 +147,11 @@ impl Attachment {
             }
         }
         Err(AttachError::Refused { interface: interface.into(), refusals })
+    }
+
+    /// Whether the program is still on the interface: anybody with privilege can take it off.
+    pub fn is_there(&self) -> io::Result<bool> {
+        Ok(attached_program(self.ifindex)?.is_some_and(|attached| attached.id == self.program))
     }
 
     /// Whether the kernel takes the program off by itself when this process dies.
@@ -168,6 +192,40 @@ pub(crate) fn attach_loaded(
         }
     }
     Err(AttachError::Refused { interface: interface.into(), refusals })
+}
+
+/// Takes whatever XDP program a link holds off an interface, as `bpftool link detach` does: its owner is not
+/// asked. True when there was one. For tests of what the owner does then.
+pub fn force_detach(ifindex: u32) -> io::Result<bool> {
+    /// The start of `struct bpf_link_info`, as XDP links fill it.
+    #[derive(Default)]
+    #[repr(C)]
+    struct LinkInfo {
+        kind: u32,
+        id: u32,
+        program: u32,
+        _pad: u32,
+        ifindex: u32,
+    }
+    const XDP_LINK: u32 = 6;
+    let mut last = 0;
+    loop {
+        last = match next_link(last) {
+            Ok(id) => id,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        // A link may go between the two calls.
+        let Ok(link) = fd_of(Command::LinkFdById, last) else { continue };
+        let mut info = LinkInfo::default();
+        object_info(&link, &mut info)?;
+        let here = attached_program(ifindex)?.is_some_and(|attached| attached.id == info.program);
+        if (info.kind, info.ifindex) == (XDP_LINK, ifindex) && here {
+            let mut attr = link.as_raw_fd() as u32;
+            // SAFETY: BPF_LINK_DETACH takes one descriptor and no pointers.
+            return unsafe { bpf(Command::LinkDetach, &mut attr) }.map(|_| true);
+        }
+    }
 }
 
 /// By link where the kernel has XDP links (5.9), else by netlink (the outer `Ok(None)`).

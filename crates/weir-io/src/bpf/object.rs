@@ -1,7 +1,8 @@
 //! Maps and programs in the kernel: the `bpf(2)` system call, as far as XDP needs it.
 //!
 //! Promises: every object is a file descriptor that dies with us; a refused program comes with the
-//! verifier's own words. Refuses: pinning (what outlives the process must be cleaned by someone).
+//! verifier's own words. Refuses: pinning: a bpffs lives no longer than the mount namespace it is in, which under
+//! `ip netns exec`, a service manager or a container is often no longer than the process.
 
 use std::ffi::CString;
 use std::fmt;
@@ -23,8 +24,12 @@ pub(super) enum Command {
     ProgLoad = 5,
     ProgTestRun = 10,
     ProgFdById = 13,
+    MapFdById = 14,
     ObjInfoByFd = 15,
     LinkCreate = 28,
+    LinkFdById = 30,
+    LinkNextId = 31,
+    LinkDetach = 34,
 }
 
 /// The kernel's map types used here.
@@ -296,7 +301,15 @@ fn possible_cpus() -> Result<usize, BpfError> {
     last.map(|n| n + 1).ok_or_else(|| failed(io::Error::other("unreadable list of possible cpus")))
 }
 
-/// A loaded XDP program.
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProgramKind {
+    /// At a classifier of traffic control.
+    Classifier,
+    Xdp,
+}
+
+/// A loaded program.
 #[derive(Debug)]
 pub struct LoadedProgram {
     fd: OwnedFd,
@@ -320,6 +333,7 @@ struct ProgLoadAttr {
     expected_attach_type: u32,
 }
 
+const PROG_TYPE_SCHED_CLS: u32 = 3;
 const PROG_TYPE_XDP: u32 = 6;
 pub(super) const ATTACH_XDP: u32 = 37;
 /// Room for the verifier's words about a program of a few hundred instructions.
@@ -328,14 +342,23 @@ const LOG_BYTES: usize = 1 << 20;
 impl LoadedProgram {
     /// Loads an XDP program; at a refusal loads once more to hear the verifier's reasons.
     pub fn load(name: &'static str, program: &Program) -> Result<LoadedProgram, BpfError> {
-        match try_load(name, program, &mut []) {
+        Self::load_as(name, ProgramKind::Xdp, program)
+    }
+
+    /// Loads a classifier program; otherwise as [`LoadedProgram::load`].
+    pub fn load_classifier(name: &'static str, program: &Program) -> Result<LoadedProgram, BpfError> {
+        Self::load_as(name, ProgramKind::Classifier, program)
+    }
+
+    fn load_as(name: &'static str, kind: ProgramKind, program: &Program) -> Result<LoadedProgram, BpfError> {
+        match try_load(name, kind, program, &mut []) {
             Ok(fd) => Ok(LoadedProgram { fd, name }),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 Err(BpfError::Program { name, error, log: String::new() })
             }
             Err(_) => {
                 let mut log = vec![0; LOG_BYTES];
-                match try_load(name, program, &mut log) {
+                match try_load(name, kind, program, &mut log) {
                     Ok(fd) => Ok(LoadedProgram { fd, name }),
                     Err(error) => {
                         let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
@@ -349,6 +372,11 @@ impl LoadedProgram {
 
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// The number the kernel knows it by, which no other program has while it is there.
+    pub fn id(&self) -> io::Result<u32> {
+        Ok(program_info(&self.fd)?.id)
     }
 
     /// Runs the program on `repeat` live frames that start as `frame`, and carries out what it
@@ -400,11 +428,15 @@ impl AsRawFd for LoadedProgram {
     }
 }
 
-fn try_load(name: &str, program: &Program, log: &mut [u8]) -> io::Result<OwnedFd> {
+fn try_load(name: &str, kind: ProgramKind, program: &Program, log: &mut [u8]) -> io::Result<OwnedFd> {
     // None of the helpers used is restricted to GPL programs.
     let license = CString::new("MIT OR Apache-2.0").map_err(io::Error::other)?;
+    let (prog_type, expected_attach_type) = match kind {
+        ProgramKind::Classifier => (PROG_TYPE_SCHED_CLS, 0),
+        ProgramKind::Xdp => (PROG_TYPE_XDP, ATTACH_XDP),
+    };
     let mut attr = ProgLoadAttr {
-        prog_type: PROG_TYPE_XDP,
+        prog_type,
         insn_cnt: program.insns().len() as u32,
         insns: program.insns().as_ptr() as u64,
         license: license.as_ptr() as u64,
@@ -412,7 +444,7 @@ fn try_load(name: &str, program: &Program, log: &mut [u8]) -> io::Result<OwnedFd
         log_size: log.len() as u32,
         log_buf: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
         prog_name: object_name(name),
-        expected_attach_type: ATTACH_XDP,
+        expected_attach_type,
         ..ProgLoadAttr::default()
     };
     // SAFETY: instructions and licence are read only and outlive the call; the log is null or
@@ -455,15 +487,77 @@ struct ProgInfo {
 }
 
 /// The name of the loaded program `id`.
-pub(super) fn program_name(id: u32) -> io::Result<String> {
+pub(crate) fn program_name(id: u32) -> io::Result<String> {
+    let info = program_info(&fd_of(Command::ProgFdById, id)?)?;
+    Ok(text(&info.name))
+}
+
+/// A per-CPU array of `u64` values named `name` that program `id` refers to, if it has one.
+pub(crate) fn counters_of(id: u32, name: &'static str) -> io::Result<Option<Map>> {
+    /// Maps of one program looked at; ours have fewer than ten.
+    const MAPS: usize = 32;
+    let fd = fd_of(Command::ProgFdById, id)?;
+    let mut ids = [0u32; MAPS];
+    let mut info =
+        ProgInfo { map_count: MAPS as u32, map_ids: ids.as_mut_ptr() as u64, ..ProgInfo::default() };
+    object_info(&fd, &mut info)?;
+    for &id in ids.iter().take(info.map_count as usize) {
+        let fd = fd_of(Command::MapFdById, id)?;
+        let mut info = MapInfo::default();
+        object_info(&fd, &mut info)?;
+        let shape = (info.kind, info.key_size, info.value_size);
+        if text(&info.name) == name && shape == (MapKind::PerCpuArray as u32, 4, 8) {
+            let kind = MapKind::PerCpuArray;
+            return Ok(Some(Map { fd, name, key_size: 4, value_size: 8, kind }));
+        }
+    }
+    Ok(None)
+}
+
+/// The start of `struct bpf_map_info`, up to the name.
+#[derive(Default)]
+#[repr(C)]
+struct MapInfo {
+    kind: u32,
+    id: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    name: [u8; 16],
+}
+
+fn text(name: &[u8; 16]) -> String {
+    let end = name.iter().position(|&b| b == 0).unwrap_or(16);
+    String::from_utf8_lossy(&name[..end]).into_owned()
+}
+
+/// A descriptor of the object with this number.
+pub(super) fn fd_of(command: Command, id: u32) -> io::Result<OwnedFd> {
     let mut attr = IdAttr { id, ..IdAttr::default() };
-    // SAFETY: BPF_PROG_GET_FD_BY_ID takes this prefix, no pointers, and returns a descriptor.
-    let fd = unsafe { bpf_fd(Command::ProgFdById, &mut attr) }?;
+    // SAFETY: the commands called here (…_GET_FD_BY_ID) take this prefix, no pointers, and return a descriptor.
+    unsafe { bpf_fd(command, &mut attr) }
+}
+
+/// The number of the next link after `id`.
+pub(super) fn next_link(id: u32) -> io::Result<u32> {
+    let mut attr = IdAttr { id, ..IdAttr::default() };
+    // SAFETY: BPF_LINK_GET_NEXT_ID takes this prefix, no pointers, and writes `next_id`.
+    unsafe { bpf(Command::LinkNextId, &mut attr) }?;
+    Ok(attr.next_id)
+}
+
+fn program_info(fd: &OwnedFd) -> io::Result<ProgInfo> {
     let mut info = ProgInfo::default();
+    object_info(fd, &mut info)?;
+    Ok(info)
+}
+
+/// Fills the start of an info structure; `T` is made of integers only.
+pub(super) fn object_info<T>(fd: &OwnedFd, info: &mut T) -> io::Result<()> {
     let mut attr =
-        InfoAttr { fd: fd.as_raw_fd() as u32, len: size_of::<ProgInfo>() as u32, info: &raw mut info as u64 };
-    // SAFETY: `info` is writable for `len` bytes and zeroed, as BPF_OBJ_GET_INFO_BY_FD wants it.
-    unsafe { bpf(Command::ObjInfoByFd, &mut attr) }?;
-    let end = info.name.iter().position(|&b| b == 0).unwrap_or(16);
-    Ok(String::from_utf8_lossy(&info.name[..end]).into_owned())
+        InfoAttr { fd: fd.as_raw_fd() as u32, len: size_of::<T>() as u32, info: info as *mut T as u64 };
+    // SAFETY: `info` is writable for `len` bytes and made of integers, for which any bytes are valid; a
+    // pointer inside it (`map_ids`) is null or of an array with the length that stands beside it.
+    unsafe { bpf(Command::ObjInfoByFd, &mut attr) }.map(drop)
 }

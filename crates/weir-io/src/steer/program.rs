@@ -48,12 +48,12 @@ pub(super) fn esp_port_key(port: u16) -> u32 {
     u32::from(port.to_be())
 }
 
-const KERNEL: i32 = 1;
+pub(super) const KERNEL: i32 = 1;
 const WEIR: i32 = 2;
-const KERNEL_BUT_ESP: i32 = 3;
+pub(super) const KERNEL_BUT_ESP: i32 = 3;
 
 /// A 16-bit field constant as a load from the frame sees it.
-const fn wire16(value: u16) -> i32 {
+pub(super) const fn wire16(value: u16) -> i32 {
     value.to_be() as i32
 }
 
@@ -140,9 +140,15 @@ fn ipv4(a: &mut Asm, ends: &Ends, maps: &Maps<'_>, lane: Option<&Lane<'_>>) {
         express_program::ipv4(a, lane, slow);
         a.bind(slow);
     }
+    let unicast = a.label("unicast");
     a.load(Size::U8, R3, R7, 16);
-    a.note("224.0.0.0/4 and above");
-    a.jump_if(Cond::GreaterOrEqual, R3, 0xe0, ends.group);
+    a.jump_if(Cond::Less, R3, 0xe0, unicast);
+    a.note("224.0.0.0/4 and 255.255.255.255; the rest of 240.0.0.0/4 the kernel would forward");
+    a.jump_if(Cond::Less, R3, 0xf0, ends.group);
+    a.load(Size::U32, R3, R7, 16);
+    a.mov64(R4, u64::from(u32::MAX));
+    a.jump_if(Cond::Equal, R3, R4, ends.group);
+    a.bind(unicast);
     owner_of4(a, maps.local4, 16);
     a.jump_if(Cond::Equal, R0, KERNEL, ends.local);
     a.jump_if(Cond::NotEqual, R0, KERNEL_BUT_ESP, ends.steer);
@@ -255,7 +261,7 @@ fn owner_of6(a: &mut Asm, map: &Map, at: i16) {
 }
 
 /// `R0` = the `u32` under the key at `R10 + key`, or 0.
-fn lookup(a: &mut Asm, map: &Map, key: i32) {
+pub(super) fn lookup(a: &mut Asm, map: &Map, key: i32) {
     let unknown = a.label("unknown");
     a.map(R1, map);
     a.mov(R2, R10);

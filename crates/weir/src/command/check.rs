@@ -5,6 +5,7 @@ use std::path::Path;
 use weir_core::ipsec::spd::LookupSpec;
 
 use crate::config;
+use crate::enforcement;
 use crate::failure::Failure;
 use crate::router::memory;
 use crate::text::{count, print};
@@ -32,7 +33,8 @@ pub fn run(file: &Path) -> Result<(), Failure> {
         );
     }
     let mut out = checked(file, &has, &config);
-    out += &config.remarks().iter().map(|note| format!("# {note}\n")).collect::<String>();
+    let without = enforcement::without_weir(&config);
+    out += &config.remarks().iter().chain(&without).map(|note| format!("# {note}\n")).collect::<String>();
     // Another machine may be the one that runs it.
     if let Some(why) = memory::available().and_then(|n| memory::too_much(&config, &LookupSpec::default(), n))
     {

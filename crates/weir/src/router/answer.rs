@@ -150,7 +150,9 @@ impl Daemon {
                         .flat_map(|s| s.iter())
                         .map(|(cause, count)| (cause.name().to_owned(), count))
                         .chain(open.and_then(|_| self.express(port.device)))
+                        .chain(self.enforced(&name))
                         .collect(),
+                    reattached: open.map_or(0, |o| o.reattached),
                     opened: open.map_or(Vec::new(), |o| o.port.said.clone()),
                     device: name,
                 }
@@ -164,6 +166,13 @@ impl Daemon {
     fn express(&self, device: DeviceId) -> Option<(String, u64)> {
         let counters = self.lessons.as_ref()?.lane.express.counters(device).ok()?;
         Some(("express".to_owned(), counters.rx_packets))
+    }
+
+    /// What the device's policy enforcement point kept from the kernel.
+    fn enforced(&self, device: &str) -> impl Iterator<Item = (String, u64)> {
+        let counters = self.points.counters(device).into_iter();
+        counters
+            .flat_map(|c| [("kept_from_kernel".to_owned(), c.transit), ("kept_opaque".to_owned(), c.opaque)])
     }
 
     fn routes(&self, limit: Option<usize>) -> view::Routes {

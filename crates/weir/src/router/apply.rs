@@ -40,10 +40,11 @@ impl Daemon {
         }
         let (running, wanted) = (self.config.lookup(), config.lookup());
         memory::fits(&config, &running)?;
-        let notes = config.remarks();
+        let mut notes = config.remarks();
         let desired = config.desired(&|port| links::kernel_addresses(port, &self.kernel));
         let actions = self.control.plan(&desired).map_err(|errors| explain(&config, &errors))?;
         let said: Vec<String> = actions.iter().map(ToString::to_string).collect();
+        notes.extend(self.points.changes(&config));
         if dry_run {
             return Ok(Applied {
                 actions: said,
@@ -52,41 +53,21 @@ impl Daemon {
                 generation: self.control.tables().generation,
             });
         }
+        // First of all: what new policies are to protect must not leave by the kernel.
+        let armed = self.points.arm_all(&config, &self.kernel.links, self.local.as_ref())?;
         let before = self.control.desired().clone();
-        self.control.apply(now, desired).map_err(|errors| explain(&config, &errors))?;
-        let come: Vec<&config::Port> =
-            config.devices().into_iter().filter(|p| !self.open.contains_key(&p.device.value)).collect();
-        // Ids of new devices exist from here on; workers see the tables before the devices, and find them
-        // absent for that moment.
-        self.publish();
-        let mut attached: Vec<String> = Vec::new();
-        for port in come {
-            let name = &port.device.value;
-            let index = links::index_of(name, &self.kernel.links);
-            let opened = match device_id(self.control.tables(), name) {
-                Some(id) => self.attach(port, id, index),
-                None => Err("no device id is left; restart weir".to_owned()),
-            };
-            if let Err(error) = opened {
-                for name in attached {
-                    self.let_go(&name);
-                }
-                let back = self.control.go_back(now, before);
-                debug_assert!(back.is_ok(), "{back:?}");
-                self.publish();
-                return Err(config.complain(
-                    port.device.span.clone(),
-                    format!("port {}: {error}; nothing was changed", port.name.value),
-                ));
-            }
-            attached.push(name.clone());
+        if let Err(errors) = self.control.apply(now, desired) {
+            self.points.release(&armed);
+            return Err(explain(&config, &errors));
         }
-        let kept: Vec<&str> = config.devices().into_iter().map(|p| p.device.value.as_str()).collect();
-        let gone: Vec<String> = self.open.keys().filter(|n| !kept.contains(&n.as_str())).cloned().collect();
-        for name in gone {
-            self.let_go(&name);
-            tracing::info!("{name} is given back to the kernel");
+        if let Err(refused) = self.attach_new(&config) {
+            self.points.release(&armed);
+            let back = self.control.go_back(now, before);
+            debug_assert!(back.is_ok(), "{back:?}");
+            self.publish();
+            return Err(refused);
         }
+        self.let_go_old(&config);
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         self.config = config;
         self.list();
@@ -99,6 +80,53 @@ impl Daemon {
             notes.iter().for_each(|note| tracing::info!("{note}"));
         }
         Ok(Applied { actions: said, notes, applied: true, generation: self.control.tables().generation })
+    }
+
+    /// Opens devices that came; those opened before one that fails are given up again.
+    fn attach_new(&mut self, config: &Config) -> Result<(), String> {
+        // Ids of new devices exist from here on; workers see the tables before the devices, and find them
+        // absent for that moment.
+        self.publish();
+        let mut attached: Vec<String> = Vec::new();
+        for port in config.devices() {
+            let name = &port.device.value;
+            if self.open.contains_key(name) {
+                continue;
+            }
+            let index = links::index_of(name, &self.kernel.links);
+            let opened = match device_id(self.control.tables(), name) {
+                Some(id) => self.attach(port, id, index),
+                None => Err("no device id is left; restart weir".to_owned()),
+            };
+            if let Err(error) = opened {
+                for name in attached {
+                    self.let_go(&name);
+                }
+                return Err(config.complain(
+                    port.device.span.clone(),
+                    format!("port {}: {error}; nothing was changed", port.name.value),
+                ));
+            }
+            attached.push(name.clone());
+        }
+        Ok(())
+    }
+
+    /// Closes devices that went, and settles whose policy enforcement points stay.
+    fn let_go_old(&mut self, config: &Config) {
+        let kept: Vec<&str> = config.devices().into_iter().map(|p| p.device.value.as_str()).collect();
+        let gone: Vec<String> = self.open.keys().filter(|n| !kept.contains(&n.as_str())).cloned().collect();
+        for name in gone {
+            self.let_go(&name);
+            if !(self.points.has(&name) && config.enforces()) {
+                tracing::info!("{name} is given back to the kernel");
+            }
+        }
+        self.points.changes(config).iter().for_each(|change| tracing::warn!("{change}"));
+        self.points.settle(config);
+        for (name, open) in &self.open {
+            self.points.opened_as(name, open.port.kind);
+        }
     }
 }
 

@@ -83,9 +83,8 @@ impl Lane {
         if let Some(joined) = self.devices.get(device.index()) {
             joined.store(0, Ordering::Release);
         }
-        if self.ask_one(device.index()) {
-            self.forget();
-        }
+        self.ask_one(device.index());
+        self.forget();
     }
 
     /// These tables are in force now; older decisions no longer are.
@@ -204,6 +203,10 @@ impl Learning {
     fn learn(&mut self, frames: &[Frame<Chunk>]) {
         let tables = self.lessons.tables.load();
         let lane = &self.lessons.lane;
+        // It left: it has several queues now.
+        if lane.devices.get(self.id.index()).is_none_or(|joined| joined.load(Ordering::Acquire) == 0) {
+            return;
+        }
         for _ in 0..LESSONS_A_CALL.min(frames.len()) {
             self.turn = self.turn.wrapping_add(1);
             let frame = &frames[self.turn % frames.len()];

@@ -225,11 +225,20 @@ impl Daemon {
 
     /// Opens a device and gives its queues to the workers.
     pub(super) fn attach(&mut self, port: &Port, id: DeviceId, index: Option<u32>) -> Result<(), String> {
+        let name = &port.device.value;
+        let index = index.or_else(|| index_now(name));
+        let enforced = self.config.enforced_devices().iter().any(|p| p.device.value == *name);
+        if let Some(index) = index.filter(|_| enforced) {
+            self.points.arm(port, index, self.local.as_ref())?;
+        }
+        let names = self.points.names();
         let with = With {
             umems: &self.umems,
             local: self.local.as_ref(),
             lessons: self.lessons.as_ref(),
             wake_up: self.config.workers.wake_up,
+            policies: enforced,
+            enforced: &names,
         };
         let (opened, queues) = ports::open(port, id, &with).map_err(|e| e.to_string())?;
         if queues.len() < self.workers.len() {
@@ -246,8 +255,9 @@ impl Daemon {
         for (worker, queue) in self.workers.iter().zip(queues) {
             worker.post(Mail::Replace(id, queue));
         }
-        let index = index.or_else(|| index_now(&port.device.value));
-        self.open.insert(port.device.value.clone(), Open { port: opened, id, index });
+        self.points.opened_as(name, opened.kind);
+        let index = index.or_else(|| index_now(name));
+        self.open.insert(name.clone(), Open::new(opened, id, index));
         self.resleep = true;
         Ok(())
     }

@@ -112,7 +112,7 @@ impl Scrape {
     fn ports(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         // Not a closure over the lifetime of one port: each family asks for all of them.
         type Of = fn(&Port) -> u64;
-        let families: [(&'static str, &'static str, Of); 8] = [
+        let families: [(&'static str, &'static str, Of); 9] = [
             ("port_rx_packets", "Frames received", |p| p.traffic.rx_packets),
             ("port_rx_bytes", "Bytes received, Ethernet header included", |p| p.traffic.rx_bytes),
             ("port_tx_packets", "Frames sent", |p| p.traffic.tx_packets),
@@ -125,6 +125,11 @@ impl Scrape {
                 p.losses.tx_invalid
             }),
             ("device_rx_fill_empty", "Times the fill ring was found empty", |p| p.losses.rx_fill_empty),
+            (
+                "device_programs_reattached",
+                "Times a program was taken off from outside and attached again",
+                |p| p.reattached,
+            ),
         ];
         for (name, help, of) in families {
             Family { encoder, name, help }.counters(self.ports.iter().map(|p| (labels(p), of(p))))?;
@@ -143,8 +148,12 @@ impl Scrape {
                 once.push(sample);
             }
         }
-        Family { encoder, name: "steered", help: "Frames by what the XDP program did with them" }
-            .counters(once)
+        Family {
+            encoder,
+            name: "steered",
+            help: "Frames by what the programs in front of the kernel did with them",
+        }
+        .counters(once)
     }
 
     fn workers(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

@@ -3,12 +3,13 @@
 //! ```text
 //! kind = "auto"       af_xdp (zero-copy, then copy; native XDP, then generic)  ─►  af_packet
 //! kind = "af_xdp"     the same without the last step
-//! kind = "af_packet"  only where the kernel does not forward too
+//! kind = "af_packet"  only where the kernel does not forward too, or policies apply (then it gets no transit)
 //! kind = "tun", "pcap"
 //! ```
 //!
 //! Promises: every refusal on the way is kept and printed; receive offloads that merge frames are off
-//! while a port is ours and on again afterwards; dropping an [`OpenPort`] leaves the interface as it was.
+//! while a port is ours and on again afterwards; dropping an [`OpenPort`] leaves the
+//! interface as it was, but for a policy enforcement point, which is the daemon's.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use weir_core::device::Device;
 use weir_core::packet::DeviceId;
 use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
-use weir_io::af_xdp::{AfXdp, Bind, Options};
+use weir_io::af_xdp::{AfXdp, Bind, Options, RING};
 use weir_io::bpf::attach::XdpMode;
 use weir_io::netlink::{self, LinkInfo};
 use weir_io::offload::{self, SwitchedOff};
@@ -46,6 +47,8 @@ pub struct OpenPort {
     pub steering: Option<Steering>,
     /// Hears ARP and NDP where they stay with the kernel.
     pub tap: Option<Tap>,
+    /// Receive queues with an AF_XDP socket.
+    pub queues: usize,
     _offloads: Option<SwitchedOff>,
 }
 
@@ -70,6 +73,16 @@ pub struct With<'a> {
     pub local: Option<&'a LocalAddresses>,
     pub lessons: Option<&'a Lessons>,
     pub wake_up: WakeUp,
+    /// What the router does not take must not be forwarded by the kernel.
+    pub policies: bool,
+    /// The devices where a program in front of the kernel sees to it.
+    pub enforced: &'a [String],
+}
+
+impl With<'_> {
+    fn is_enforced(&self, device: &str) -> bool {
+        self.enforced.iter().any(|enforced| enforced == device)
+    }
 }
 
 /// Opens a device for every worker: worker *n* gets queue *n* and every further one that falls to it in turn.
@@ -83,13 +96,13 @@ pub fn open(
     match port.kind.value {
         Kind::Tun => open_tun(name, device),
         Kind::Pcap => open_pcap(port, device),
-        Kind::AfPacket => open_af_packet(name, device, workers, Vec::new()),
+        Kind::AfPacket => open_af_packet(name, device, workers, with.is_enforced(name), Vec::new()),
         Kind::AfXdp => open_af_xdp(port, device, with),
         Kind::Auto => match open_af_xdp(port, device, with) {
             Ok(opened) => Ok(opened),
             Err(refusal) => {
                 let said = vec![refusal.to_string(), format!("port {name}: falling back to af_packet")];
-                open_af_packet(name, device, workers, said)
+                open_af_packet(name, device, workers, with.is_enforced(name), said)
             }
         },
     }
@@ -134,6 +147,11 @@ fn open_af_xdp(
     let name = port.device.value.as_str();
     let mut said = Vec::new();
     let &With { umems, lessons, wake_up, .. } = with;
+    if with.policies && !with.is_enforced(name) {
+        return Err(PortError::new(format!(
+            "port af_xdp:{name}: policies apply, and the kernel takes no program that keeps from it what no socket takes"
+        )));
+    }
     let local = with.local.ok_or_else(|| {
         PortError::new(format!(
             "port af_xdp:{name}: BPF maps cannot be made; run as root or grant CAP_BPF and CAP_NET_ADMIN"
@@ -152,7 +170,7 @@ fn open_af_xdp(
     let mut opened: Vec<Vec<AfXdp>> = umems.iter().map(|_| Vec::new()).collect();
     for queue in 0..count.max(umems.len()) {
         let worker = queue % umems.len();
-        let socket = open_queue(device, queue as u32, &steering, &umems[worker], wake_up)?;
+        let socket = open_queue(device, queue as u32, &steering, &umems[worker], wake_up, RING)?;
         said.push(socket.report().to_string());
         opened[worker].push(socket);
     }
@@ -174,9 +192,43 @@ fn open_af_xdp(
     };
     let queues = opened.into_iter().filter_map(|sockets| several(sockets, teach)).collect();
     let tap = Tap::open(name)?;
-    let opened =
-        OpenPort { kind: "af_xdp", said, steering: Some(steering), tap: Some(tap), _offloads: offloads };
+    let opened = OpenPort {
+        kind: "af_xdp",
+        said,
+        steering: Some(steering),
+        tap: Some(tap),
+        queues: count.max(umems.len()),
+        _offloads: offloads,
+    };
     Ok((opened, queues))
+}
+
+/// Frames posted for reception on a queue that came later: buffers were counted without it.
+const POSTED_LATER: u32 = 256;
+
+/// Sockets for the queues from those a device has to `count`, each with the worker it falls to.
+pub fn open_more(
+    device: DeviceId,
+    count: usize,
+    opened: &mut OpenPort,
+    with: &With<'_>,
+) -> Result<Vec<(usize, OpenDevice)>, PortError> {
+    let Some(steering) = &opened.steering else { return Ok(Vec::new()) };
+    let mut queues = Vec::new();
+    for queue in opened.queues..count {
+        let worker = queue % with.umems.len();
+        let umem = &with.umems[worker];
+        let socket = open_queue(device, queue as u32, steering, umem, with.wake_up, POSTED_LATER)?;
+        opened.said.push(socket.report().to_string());
+        let poll = vec![socket.poll_fd().as_raw_fd()];
+        queues.push((worker, OpenDevice { device: Box::new(socket), poll }));
+    }
+    // A flow may have another queue now: frames of one must not overtake those of the other.
+    if let Some(lessons) = with.lessons {
+        lessons.lane.leave(device);
+    }
+    opened.queues = count;
+    Ok(queues)
 }
 
 /// A worker's queues of one device as one.
@@ -204,8 +256,10 @@ fn open_queue(
     steering: &Steering,
     umem: &Umem,
     wake_up: WakeUp,
+    posted: u32,
 ) -> Result<AfXdp, PortError> {
     let mut options = Options::new(device, queue);
+    options.posted = posted;
     options.busy_poll = (wake_up != WakeUp::Interrupt).then_some(BUSY_POLL_BUDGET);
     AfXdp::open(&options, steering, umem).map_err(|e| PortError::new(e.to_string()))
 }
@@ -214,19 +268,23 @@ fn open_af_packet(
     name: &str,
     device: DeviceId,
     workers: usize,
+    enforced: bool,
     mut said: Vec<String>,
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     ready_link("af_packet", name, &mut said)?;
+    let v4 = format!("net.ipv4.conf.{name}.forwarding=0");
+    let v6 = "net.ipv6.conf.all.forwarding=0".to_owned();
     let families = match kernel_forwards(name) {
+        _ if enforced => None,
         (false, false) => None,
-        (true, false) => Some(("IPv4", "ipv4")),
-        (false, true) => Some(("IPv6", "ipv6")),
-        (true, true) => Some(("IPv4 and IPv6", "ipv4")),
+        (true, false) => Some(("IPv4", v4)),
+        (false, true) => Some(("IPv6", v6)),
+        (true, true) => Some(("IPv4 and IPv6", format!("{v4} {v6}"))),
     };
-    if let Some((families, family)) = families {
+    if let Some((families, remedy)) = families {
         return Err(PortError::new(format!(
             "port af_packet:{name}: the kernel forwards {families} from this device too and every packet would go \
-             out twice; run `sysctl -w net.{family}.conf.{name}.forwarding=0` (both families if both are on) or use kind \"af_xdp\""
+             out twice; run `sysctl -w {remedy}` or use kind \"af_xdp\""
         )));
     }
     let offloads = switch_off_merging(name, &mut said);
@@ -242,7 +300,7 @@ fn open_af_packet(
         "af_packet {name}: {workers} socket{}",
         if workers == 1 { "" } else { "s, flows shared by hash" }
     ));
-    Ok((OpenPort { kind: "af_packet", said, steering: None, tap: None, _offloads: offloads }, queues))
+    Ok((OpenPort { kind: "af_packet", said, _offloads: offloads, ..OpenPort::default() }, queues))
 }
 
 fn open_tun(name: &str, device: DeviceId) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {

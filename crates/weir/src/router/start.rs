@@ -15,11 +15,12 @@ use weir_core::wire::flow::FlowKey;
 use weir_io::af_xdp::RING;
 use weir_io::clock;
 use weir_io::cpu::{Placement, Topology};
-use weir_io::netlink::{self, LinkInfo, Monitor};
+use weir_io::netlink::{self, FilterMonitor, LinkInfo, Monitor};
 use weir_io::steer::LocalAddresses;
 use weir_io::umem::{ChunkSize, MAX_CHUNKS, Umem};
 use weir_io::wake::{Sleep, Waker};
 
+use super::enforcement::{self, Points};
 use super::gateway::Watch;
 use super::lane::{Lane, Lessons};
 use super::memory;
@@ -37,8 +38,17 @@ use crate::text::count;
 const BUFFERS_BESIDE: u32 = 2048;
 const BUFFERS_LEAST: u32 = 8192;
 
-/// Reads the file, opens everything, starts the workers. What fails is undone.
+/// Reads the file, opens everything, starts the workers. What fails is undone, but for policy enforcement points.
 pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Failure> {
+    let mut points = Points::default();
+    start_behind(&mut points, path, socket).map_err(|Failure(why)| {
+        // What keeps transit from the kernel is not undone: the operator wants policies to hold.
+        let left = points.left_behind().map_or(String::new(), |left| format!("\n{left}"));
+        Failure(why.trim_end().to_owned() + &left)
+    })
+}
+
+fn start_behind(points: &mut Points, path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Failure> {
     let config = config::load(path).map_err(|refused| Failure(refused.0))?;
     let socket = socket.unwrap_or_else(|| socket_path(&config));
     memory::fits(&config, &LookupSpec::default()).map_err(Failure)?;
@@ -46,12 +56,7 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Failure> {
     let sleep = Sleep::new(&waker).map_err(|e| resource("eventfd", &e))?;
     let (requests_in, requests) = channel();
     let (told_in, told) = sync_channel(TOLD_MAX);
-    let kernel = Kernel {
-        // The monitor before the lists: a change between the two is heard twice, not missed.
-        monitor: Monitor::open().map_err(|e| resource("netlink", &e))?,
-        links: netlink::links().map_err(|e| resource("netlink", &e))?,
-        addresses: netlink::addresses().map_err(|e| resource("netlink", &e))?,
-    };
+    let kernel = Kernel::ask().map_err(|e| resource("netlink", &e))?;
     devices_exist(&config, &kernel.links)?;
     let now = clock::now();
     let desired = config.desired(&|port| links::kernel_addresses(port, &kernel));
@@ -59,35 +64,45 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Failure> {
     let mut control = Control::with_ciphers(desired, links, now, weir_io::cipher::best())
         .map_err(|errors| Failure(config::check::explain(&config, &errors)))?;
     let tables = control.take_snapshot().unwrap_or_else(|| control.tables().clone());
+    // Before a socket is opened, and anything else that may fail.
+    let local = local_addresses(&tables, &kernel)?;
+    points.arm_all(&config, &kernel.links, local.as_ref()).map_err(Failure)?;
     let queue = RequestQueue { requests: requests_in, waker: waker.clone() };
     let server = Server::start(&socket, config.control.metrics, queue).map_err(Failure)?;
     tracing::info!("control socket {}", socket.display());
     let placement = place(&config)?;
     let umems = buffers(&config, &kernel.links, placement.cpus.len())?;
-    let local = local_addresses(&tables, &kernel)?;
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
     let published = Arc::new(ArcSwap::new(tables.clone()));
     let lessons = lessons(local.is_some() && !config.workers.express_off, &published, key);
     let wake_up = config.workers.wake_up;
-    let with = With { umems: &umems, local: local.as_ref(), lessons: lessons.as_ref(), wake_up };
+    let with = With {
+        umems: &umems,
+        local: local.as_ref(),
+        lessons: lessons.as_ref(),
+        wake_up,
+        policies: config.enforces(),
+        enforced: &points.names(),
+    };
     let (open, devices) = open_devices(&config, &tables, &with)?;
-    let tables = published;
     let tell = Tell { queue: told_in, waker };
-    let mut workers = Vec::new();
-    for (number, ((&cpu, umem), devices)) in placement.cpus.iter().zip(&umems).zip(devices).enumerate() {
-        let start = Start { number, cpu, umem: umem.clone(), devices, key, wake_up };
-        let worker = Worker::start(start, tables.clone(), tell.clone())
-            .map_err(|e| resource("a worker's thread", &e))?;
-        workers.push(worker);
-    }
+    let each = placement.cpus.iter().zip(&umems).zip(devices).enumerate();
+    let workers: Result<Vec<Worker>, _> = each
+        .map(|(number, ((&cpu, umem), devices))| {
+            let start = Start { number, cpu, umem: umem.clone(), devices, key, wake_up };
+            Worker::start(start, published.clone(), tell.clone())
+        })
+        .collect();
+    let workers = workers.map_err(|e| resource("a worker's thread", &e))?;
     let mut daemon = Daemon {
         _server: server,
         workers,
         open,
+        points: std::mem::take(points),
         path: path.to_owned(),
         config,
         control,
-        tables,
+        tables: published,
         umems,
         key,
         local,
@@ -100,16 +115,36 @@ pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Failure> {
         resleep: true,
         started: now,
     };
-    // Devices that opening set up or made (tun) are known to the kernel only now.
-    daemon.list();
-    daemon.steer_esp();
-    daemon.take_up(clock::now());
-    daemon.say();
-    tracing::info!("{} is ready", daemon.config.name);
+    daemon.begin();
     Ok(daemon)
 }
 
+impl Kernel {
+    fn ask() -> std::io::Result<Kernel> {
+        Ok(Kernel {
+            // The monitor before the lists: a change between the two is heard twice, not missed.
+            monitor: Monitor::open()?,
+            filters: FilterMonitor::open()?,
+            links: netlink::links()?,
+            addresses: netlink::addresses()?,
+        })
+    }
+}
+
 impl Daemon {
+    fn begin(&mut self) {
+        // Devices that opening set up or made (tun) are known to the kernel only now.
+        self.list();
+        self.steer_esp();
+        self.take_up(clock::now());
+        for (device, open) in &self.open {
+            self.points.opened_as(device, open.port.kind);
+        }
+        enforcement::release_leftovers(&self.config, &self.kernel.links);
+        self.say();
+        tracing::info!("{} is ready", self.config.name);
+    }
+
     /// What works otherwise than asked for, and what was made of options.
     fn say(&self) {
         self.control.notices().iter().for_each(|notice| tracing::warn!("{notice}"));
@@ -167,7 +202,7 @@ fn open_devices(config: &Config, tables: &Tables, with: &With<'_>) -> Result<Ope
         for (worker, queue) in devices.iter_mut().zip(queues) {
             worker.push(queue);
         }
-        open.insert(name.clone(), Open { port: opened, id, index: links::index_now(name) });
+        open.insert(name.clone(), Open::new(opened, id, links::index_now(name)));
     }
     Ok((open, devices))
 }

@@ -82,6 +82,8 @@ pub enum Mail {
     Send(DeviceId, Vec<u8>),
     /// Use this device from now on (it came back, or it is gone for good and this stands in for it).
     Replace(DeviceId, OpenDevice),
+    /// Receive from this queue of the device too.
+    Add(DeviceId, OpenDevice),
     /// Copy the figures of this moment, then say so.
     Figures(SyncSender<()>),
 }

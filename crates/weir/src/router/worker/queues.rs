@@ -31,22 +31,22 @@ impl Device<Chunk> for Absent {
 
 /// Several receive queues of one device for one worker, where a device has more queues than there are
 /// workers. Received from in turn, so that none starves; sent through the first.
-pub struct Several {
-    queues: Vec<Box<dyn Device<Chunk> + Send>>,
+pub struct Several<D: ?Sized> {
+    queues: Vec<Box<D>>,
     next: usize,
 }
 
-impl Several {
-    pub fn new(first: Box<dyn Device<Chunk> + Send>) -> Self {
+impl<D: Device<Chunk> + ?Sized> Several<D> {
+    pub fn new(first: Box<D>) -> Self {
         Several { queues: vec![first], next: 0 }
     }
 
-    pub fn add(&mut self, queue: Box<dyn Device<Chunk> + Send>) {
+    pub fn add(&mut self, queue: Box<D>) {
         self.queues.push(queue);
     }
 }
 
-impl Device<Chunk> for Several {
+impl<D: Device<Chunk> + ?Sized> Device<Chunk> for Several<D> {
     fn rx(&mut self, pool: &mut Pool<Chunk>, batch: &mut Batch<Chunk>) -> usize {
         let count = self.queues.len();
         let first = self.next;

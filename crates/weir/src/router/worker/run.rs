@@ -1,6 +1,7 @@
 //! The worker's loop: breathe, pass on, look up now and then, sleep when there is nothing to do.
 
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TrySendError};
 use std::sync::{Arc, PoisonError};
@@ -16,7 +17,7 @@ use weir_io::umem::{Chunk, Umem};
 use weir_io::wake::Sleep;
 use weir_io::{clock, cpu};
 
-use super::queues::{Absent, add};
+use super::queues::{Absent, Several, add};
 use super::{Mail, OpenDevice, Report, Shared, Start, Tell, Told, WakeUp};
 
 /// Breaths without a frame before a worker sleeps: 2,000 × some 100 ns (one look at each ring) is
@@ -55,6 +56,8 @@ pub(super) struct Loop {
     report: Report,
     reported: Nanos,
     umem: Arc<Umem>,
+    /// Debug builds only, for tests: the worker panics when this file exists.
+    fault: Option<PathBuf>,
 }
 
 /// How many idle breaths a worker of these devices takes before it sleeps.
@@ -101,6 +104,9 @@ impl Loop {
             reported: 0,
             umem: start.umem,
             shared,
+            fault: std::env::var_os("WEIR_FAULT_WORKER")
+                .filter(|_| cfg!(debug_assertions))
+                .map(PathBuf::from),
         }
     }
 
@@ -141,6 +147,10 @@ impl Loop {
                 self.report.idle_breaths += 1;
             }
             if now.saturating_sub(self.reported) >= REPORT_EVERY {
+                assert!(
+                    !self.fault.as_ref().is_some_and(|file| file.exists()),
+                    "told to by WEIR_FAULT_WORKER"
+                );
                 self.tell_figures(now, tables.generation);
             }
             if shared.stop.load(Ordering::Relaxed) {
@@ -221,6 +231,17 @@ impl Loop {
                     self.sleep.watch(self.polls.iter().flatten().copied());
                     // What the old device held came home when it was dropped.
                     self.umem.reclaim(&mut self.pool);
+                }
+                Mail::Add(id, open) => {
+                    self.fit(id.index() + 1);
+                    let slot = &mut self.devices[id.index()];
+                    let mut several: Several<dyn Device<Chunk>> =
+                        Several::new(std::mem::replace(slot, Box::new(Absent)));
+                    several.add(open.device);
+                    *slot = Box::new(several);
+                    self.patience = patience(self.wake_up, &self.devices);
+                    self.polls[id.index()].extend(open.poll);
+                    self.sleep.watch(self.polls.iter().flatten().copied());
                 }
                 Mail::Figures(copied) => {
                     self.tell_figures(now, tables.generation);
