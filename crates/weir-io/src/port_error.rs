@@ -21,7 +21,7 @@ impl PortError {
     pub fn from_io(kind: &str, device: &str, doing: &str, error: io::Error) -> PortError {
         let remedy = match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
-                "run as root, or grant CAP_NET_RAW, CAP_NET_ADMIN and (for af_xdp) CAP_BPF".to_string()
+                "run as root, or grant CAP_NET_RAW, CAP_NET_ADMIN and (for af_xdp) CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK".to_string()
             }
             Some(libc::ENODEV | libc::ENXIO) => format!("devices here are {}", devices()),
             Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::ENOPROTOOPT) => {

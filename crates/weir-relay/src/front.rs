@@ -11,6 +11,7 @@
 
 pub mod access;
 mod arrivals;
+pub mod budget;
 pub mod counters;
 pub mod http;
 pub mod limits;
@@ -18,6 +19,7 @@ pub mod listen;
 pub mod mesh;
 mod names;
 pub mod pages;
+mod rates;
 pub mod serve;
 pub mod stun;
 mod tailscaled;

@@ -38,6 +38,7 @@ pub struct FrontCounters {
     pub records: Vec<(&'static str, u64)>,
     pub verifier: Vec<(&'static str, u64)>,
     pub underway: i64,
+    pub handshake_bytes: i64,
     pub sources: i64,
     pub client_sources: i64,
 }
@@ -93,6 +94,8 @@ impl Collector for Scrape {
             "Connections that are not yet clients",
             vec![(Vec::new(), self.front.underway)],
         )?;
+        let bytes = vec![(Vec::new(), self.front.handshake_bytes)];
+        gauges(e, "handshake_bytes", "Bytes their buffers have beyond 20 KiB each", bytes)?;
         gauges(e, "sources", "Addresses these come from", vec![(Vec::new(), self.front.sources)])?;
         let clients = vec![(Vec::new(), self.front.client_sources)];
         gauges(e, "client_sources", "Addresses (IPv6: /64s) clients come from", clients)?;

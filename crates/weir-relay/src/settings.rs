@@ -201,10 +201,18 @@ pub struct Limits {
     /// Connections taken a second, and at once after a pause. Later ones wait in the kernel's queue.
     pub accepts_per_second: u32,
     pub accept_burst: u32,
+    /// The same of one address (IPv6: one /64). Later ones are refused, and spend nothing of what all have.
+    pub accepts_per_second_per_source: u32,
+    pub accept_burst_per_source: u32,
+    /// This host is a source like others. Unless asked for it is not: it is where a proxy is.
+    pub loopback_is_a_source: bool,
     /// Connections that are not yet clients, all together.
     pub handshakes: usize,
     /// The same from one address (IPv6: one /64).
     pub handshakes_per_source: usize,
+    /// Bytes their buffers may have beyond 20 KiB each, all together and of one address.
+    pub handshake_bytes: usize,
+    pub handshake_bytes_per_source: usize,
     /// Clients, all together.
     pub clients: usize,
     /// And from one address (IPv6: one /64): many of them may share one behind NAT.
@@ -215,15 +223,35 @@ pub struct Limits {
     pub page: Duration,
 }
 
+impl Limits {
+    /// Of what all may take one source may take a twentieth a second: a core's worth of TLS handshakes is still an
+    /// office's or a carrier's NAT away from it.
+    pub fn source_rate(accepts_per_second: u32) -> u32 {
+        (accepts_per_second / 20).max(1)
+    }
+
+    /// And a tenth at once.
+    pub fn source_burst(accept_burst: u32) -> u32 {
+        (accept_burst / 10).max(1)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
             // A TLS handshake costs about a third of a millisecond: more than this is more than a core.
             accepts_per_second: 5000,
             accept_burst: 20_000,
-            // At some 40 KiB each 400 MB at worst; a storm of 10,000 clients fits.
+            accepts_per_second_per_source: Limits::source_rate(5000),
+            accept_burst_per_source: Limits::source_burst(20_000),
+            loopback_is_a_source: false,
+            // At some 40 KiB each 400 MB at worst, and the bytes below; a storm of 10,000 clients fits.
             handshakes: 10_000,
             handshakes_per_source: 10_000,
+            // A ClientInfo has some 200 bytes; of the longest there may be (256 KiB, twice while it is read) a source can
+            // send two at once, all together 64.
+            handshake_bytes: 32 << 20,
+            handshake_bytes_per_source: 1 << 20,
             clients: 1 << 20,
             // An address has that many ports to connect from: this bounds what has more than one address.
             clients_per_source: 1 << 16,

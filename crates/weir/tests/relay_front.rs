@@ -4,15 +4,18 @@
 #[allow(dead_code)]
 mod daemon;
 
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::Running;
+use rustix::net::{AddressFamily, SocketType};
 use weir_core::relay::frame::{Frame, HEADER, Key, head};
 use weir_core::relay::handshake::{ClientInfo, Secret, ServerInfo};
 
@@ -192,6 +195,72 @@ fn who_is_not_allowed_is_kept_out_until_the_list_says_otherwise() {
     assert_eq!(relay.running.values("weir_relay_verifier_total", "denied"), [1]);
 }
 
+/// Connected from an address of this host.
+fn from(source: Ipv4Addr, relay: &Relay) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    rustix::net::bind(&socket, &SocketAddr::from((source, 0))).expect("loopback has them all");
+    rustix::net::connect(&socket, &relay.address).expect("it listens");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(LONG)).expect("set");
+    stream
+}
+
+const A: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const B: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+
+#[test]
+fn a_source_in_a_hurry_is_refused_and_nobody_else_waits() {
+    // All of what everybody has would be gone for ten minutes.
+    let limits = "accepts_per_second = 1\naccept_burst = 100\naccept_burst_per_source = 20\n";
+    let relay = Relay::start(&format!("[relay.limits]\n{limits}"));
+    let hurried: Vec<_> = (0..700).map(|_| from(A, &relay)).collect();
+    let mut page = from(B, &relay);
+    page.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+    page.write_all(b"GET /derp/probe HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("asked");
+    let mut answer = String::new();
+    page.read_to_string(&mut answer).expect("an answer while the other is refused");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let refused = relay.running.values("weir_relay_ended_total", "\"source_rate");
+    // It may have earned some while it came.
+    assert!(matches!(refused[..], [600..=680]), "{refused:?}");
+    drop(hurried);
+}
+
+/// The beginning of a ClientInfo that would have `length` bytes, on its way from `source`.
+fn half_said(relay: &Relay, source: Ipv4Addr, length: u32) -> TcpStream {
+    let mut stream = from(source, relay);
+    let head = b"GET /derp HTTP/1.1\r\nHost: h\r\nUpgrade: DERP\r\nDerp-Fast-Start: 1\r\n\r\n";
+    let mut said = [head.as_slice(), &[2], &length.to_be_bytes()].concat();
+    said.resize(said.len() + length as usize - 1, 7);
+    // One that is let go in the middle has heard enough.
+    let _ = stream.write_all(&said);
+    stream
+}
+
+#[test]
+fn half_a_client_info_costs_its_source_and_all_no_more_than_they_may_hold() {
+    let budget = 4 << 20;
+    let relay = Relay::start(&format!(
+        "[relay.limits]\nhandshake_bytes = {budget}\nhandshake_bytes_per_source = 1048576\n"
+    ));
+    let held = || relay.running.values("weir_relay_handshake_bytes", "")[0];
+    let ended = || relay.running.values("weir_relay_ended_total", "\"handshake_bytes")[0];
+    let mut all: Vec<_> = (0..12).map(|_| half_said(&relay, A, 200 << 10)).collect();
+    until("refusals", || (ended() >= 8).then_some(()));
+    assert!((200 << 10..=1 << 20).contains(&held()), "{} bytes of one source", held());
+    for other in 3..40 {
+        all.extend((0..4).map(|_| half_said(&relay, Ipv4Addr::new(127, 0, 1, other), 200 << 10)));
+    }
+    until("refusals of all", || (ended() >= 8 + 37 * 4 - 20).then_some(()));
+    assert!((1 << 20..=budget).contains(&held()), "{} bytes of all", held());
+    // Who says who it is as clients do needs nothing of it.
+    let mut client = Client::join(&relay, 1).expect("in among them");
+    client.send(client.key, b"to myself");
+    assert_eq!(client.packet().1, b"to myself");
+    drop(all);
+    until("all is given back", || (held() == 0).then_some(()));
+}
+
 /// What a client is told that is not let in before it has said who it is.
 fn refusal(relay: &Relay) -> String {
     let mut stream = TcpStream::connect(relay.address).expect("it listens");
@@ -291,6 +360,31 @@ fn a_key_stays_the_same_over_restarts_and_clients_hear_of_the_end() {
     let again = Running::start(&mut command, relay.folder.join("socket"));
     until("readiness", || again.log().contains("is ready").then_some(()));
     assert_eq!(key(&again.log()), first);
+}
+
+#[test]
+fn only_root_and_the_user_it_runs_as_may_ask_whatever_the_sockets_mode_became() {
+    let name = "only_root_and_the_user_it_runs_as_may_ask_whatever_the_sockets_mode_became";
+    let stranger = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--clear-groups"]).args(args).output()
+    };
+    if !stranger(&["true"]).is_ok_and(|o| o.status.success()) {
+        writeln!(std::io::stderr(), "SKIP {name}: needs root and setpriv").expect("stderr is open");
+        return;
+    }
+    let relay = Relay::start("");
+    let socket = relay.folder.join("socket");
+    let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert_eq!(mode(&socket), 0o600);
+    std::fs::set_permissions(&socket, Permissions::from_mode(0o666)).expect("our file");
+    let program = relay.folder.join("weir");
+    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy others may start");
+    let text = |path: &Path| path.to_str().expect("a path of ours").to_owned();
+    let asked = stranger(&[&text(&program), "--socket", &text(&socket), "show", "relay"]).expect("starts");
+    let said = String::from_utf8_lossy(&asked.stderr).into_owned();
+    assert!(!asked.status.success() && said.contains("user 65534 may not ask"), "{asked:?}");
+    assert!(relay.running.told(&["show", "relay"]).contains("0 connected"));
 }
 
 #[test]

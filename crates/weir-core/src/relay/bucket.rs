@@ -50,6 +50,12 @@ impl Bucket {
         self.wait()
     }
 
+    /// Nothing is owed and nothing can be earned: it is as good as a new one.
+    pub fn is_full(&mut self, now: Nanos) -> bool {
+        self.earn(now);
+        self.tokens == self.burst as i64
+    }
+
     /// Keeps what is owed or left, as far as the new burst holds it.
     pub fn change(&mut self, rate: u64, burst: u64, now: Nanos) {
         self.earn(now);

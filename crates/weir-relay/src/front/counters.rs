@@ -13,6 +13,10 @@ pub enum End {
     Pages,
     /// Its source has too many.
     Source,
+    /// Its source comes more often than it may.
+    SourceRate,
+    /// It, its source or all of them would hold more than they may.
+    Bytes,
     /// It was the oldest of too many on their way.
     Evicted,
     /// There are as many clients as there may be.
@@ -34,9 +38,11 @@ pub enum End {
 }
 
 impl End {
-    pub const ALL: [End; 12] = [
+    pub const ALL: [End; 14] = [
         End::Pages,
         End::Source,
+        End::SourceRate,
+        End::Bytes,
         End::Evicted,
         End::Full,
         End::SourceFull,
@@ -54,6 +60,8 @@ impl End {
         match self {
             End::Pages => "pages",
             End::Source => "source_limit",
+            End::SourceRate => "source_rate",
+            End::Bytes => "handshake_bytes",
             End::Evicted => "handshake_limit",
             End::Full => "client_limit",
             End::SourceFull => "source_client_limit",
@@ -140,6 +148,7 @@ impl Shared {
                 ("unanswered", c.unanswered.load(Relaxed)),
             ],
             underway: self.limiter.underway() as i64,
+            handshake_bytes: self.limiter.budget.held() as i64,
             sources: self.limiter.sources() as i64,
             client_sources: self.limiter.client_sources() as i64,
         }

@@ -1,4 +1,4 @@
-//! What strangers and clients may cost: connections a second, on their way at once, from one source, and in all.
+//! What strangers and clients may cost: connections a second, on their way at once, bytes, from one source, and in all.
 //!
 //! Promises: an accept never waits for a stranger; a full house lets the oldest go that is still on its way; a client's
 //! [`Place`] is given back when its worker lets it go, whatever ended it. Sources are IPv4 addresses and IPv6 /64s:
@@ -13,6 +13,8 @@ use weir_core::relay::bucket::Bucket;
 use weir_core::time::Nanos;
 use weir_io::clock;
 
+use super::budget::Budget;
+use super::rates::Rates;
 use crate::settings::Limits;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +33,9 @@ impl Source {
 pub struct Limiter {
     limits: Mutex<Limits>,
     bucket: Mutex<Bucket>,
+    rates: Mutex<Rates>,
+    /// Bytes of strangers.
+    pub budget: Arc<Budget>,
     /// Connections that are not clients yet, and pages.
     strangers: Arc<Mutex<Book>>,
     clients: Arc<Mutex<Book>>,
@@ -102,6 +107,8 @@ impl Limiter {
         Limiter {
             limits: Mutex::new(*limits),
             bucket: Mutex::new(bucket),
+            rates: Mutex::new(Rates::new(limits, clock::now())),
+            budget: Budget::new(limits.handshake_bytes, limits.handshake_bytes_per_source),
             strangers: Arc::default(),
             clients: Arc::default(),
             underway: Mutex::default(),
@@ -111,11 +118,18 @@ impl Limiter {
     pub fn change(&self, limits: &Limits) {
         let (rate, burst) = (limits.accepts_per_second.into(), limits.accept_burst.into());
         locked(&self.bucket).change(rate, burst, clock::now());
+        locked(&self.rates).change(limits, clock::now());
+        self.budget.change(limits.handshake_bytes, limits.handshake_bytes_per_source);
         *locked(&self.limits) = *limits;
     }
 
     pub fn now(&self) -> Limits {
         *locked(&self.limits)
+    }
+
+    /// Whether its source may come once more: asked first, so that what all have is not spent by one.
+    pub fn may_come(&self, address: IpAddr, now: Nanos) -> bool {
+        locked(&self.rates).take(address, now)
     }
 
     /// One more was accepted: how long to wait before the next.

@@ -127,6 +127,7 @@ fn said(broken: Broken) -> String {
     match broken {
         Broken::Gone => "it hung up".to_owned(),
         Broken::Wrong => "what it says is not DERP".to_owned(),
+        Broken::Full => "it says more than there is room for".to_owned(),
         Broken::Tls(error) => format!("TLS: {error}"),
     }
 }

@@ -1,6 +1,7 @@
 //! Accepts connections and takes each to its end: a client of the workers, pages, or a counted refusal.
 //!
-//! Promises: accepting waits for no stranger; a connection ends in exactly one counter.
+//! Promises: accepting waits for no stranger, and one source's haste makes nobody else wait; a connection ends in exactly
+//! one counter.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,12 +42,17 @@ pub async fn accept(listener: TcpListener, site: Arc<Site>) {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 count(&shared.counters.accepted);
+                let now = clock::now();
+                if !shared.limiter.may_come(peer.ip(), now) {
+                    shared.counters.end(End::SourceRate);
+                    continue;
+                }
                 let site = site.clone();
                 let stranger = tokio::spawn(async move { site.serve(stream, peer).await });
                 if shared.limiter.enter(stranger.abort_handle()) {
                     shared.counters.end(End::Evicted);
                 }
-                match shared.limiter.accepted(clock::now()) {
+                match shared.limiter.accepted(now) {
                     0 => {}
                     wait => sleep(Duration::from_nanos(wait)).await,
                 }
@@ -71,7 +77,8 @@ impl Site {
             counters.end(End::Source);
             return;
         };
-        if let Err(end) = self.talk(Wire::new(stream), peer, &share).await {
+        let wire = Wire::charged(stream, self.shared.limiter.budget.charge(peer.ip()));
+        if let Err(end) = self.talk(wire, peer, &share).await {
             tracing::debug!("{peer}: ended before it was a client: {}", end.name());
             counters.end(end);
         }

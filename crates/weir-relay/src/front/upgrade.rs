@@ -213,6 +213,7 @@ async fn handshake(
         say.clear();
     }
     let frame = timed(step, first_frame(wire, unframer.as_deref_mut())).await?;
+    timed(step, async { wire.shrink() }).await?;
     let opened = Frame::parse(Kind::ClientInfo as u8, &frame[HEADER..])
         .map_err(|_| End::Handshake)
         .and_then(|frame| open(live, &frame, counters));
@@ -233,6 +234,7 @@ pub async fn timed<T>(step: Duration, what: impl Future<Output = Result<T, Broke
         Err(_) => Err(End::Deadline),
         Ok(Err(Broken::Gone)) => Err(End::Gone),
         Ok(Err(Broken::Wrong)) => Err(End::Handshake),
+        Ok(Err(Broken::Full)) => Err(End::Bytes),
         Ok(Err(Broken::Tls(error))) => {
             tracing::debug!("TLS: {error}");
             Err(End::Tls)
@@ -267,6 +269,7 @@ async fn first_frame(wire: &mut Wire, mut unframer: Option<&mut Unframer>) -> Re
         if length(&inside)?.is_some() {
             return Ok(inside);
         }
+        wire.settle(inside.capacity())?;
         wire.more().await?;
     }
 }

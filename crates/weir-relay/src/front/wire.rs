@@ -2,7 +2,8 @@
 //!
 //! Promises: when the connection goes to a worker nothing that arrived is lost: what was read in the clear and what
 //! nobody has opened yet go with it; where the kernel may take its TLS over, nothing is read beyond the record that is
-//! coming, since what was read cannot be given back. Refuses: more unread bytes than the caller waits for.
+//! coming, since what was read cannot be given back. Refuses: more unread bytes than the caller waits for, and more than
+//! its [`Charge`] may hold.
 
 use std::io;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use weir_io::tls::record::missing;
 use weir_io::tls::{Facts, Handshake, Progress, awaits, for_client};
+
+use super::budget::Charge;
 
 /// Read at once: a TLS record, or a good deal of a head.
 const CHUNK: usize = 4 << 10;
@@ -31,6 +34,8 @@ pub struct Wire {
     /// What was said and not used yet.
     pub plain: Vec<u8>,
     to_send: Vec<u8>,
+    /// What the buffers hold is charged to a stranger's source; what we dialled is not.
+    charge: Option<Charge>,
 }
 
 /// Why nothing more can be heard.
@@ -40,6 +45,8 @@ pub enum Broken {
     Gone,
     /// Not what comes next.
     Wrong,
+    /// More than strangers may hold.
+    Full,
     Tls(rustls::Error),
 }
 
@@ -73,7 +80,13 @@ impl Wire {
             received: Vec::new(),
             plain: Vec::new(),
             to_send: Vec::new(),
+            charge: None,
         }
+    }
+
+    /// Of a stranger, whose buffers are charged.
+    pub fn charged(stream: TcpStream, charge: Charge) -> Wire {
+        Wire { charge: Some(charge), ..Wire::new(stream) }
     }
 
     /// Reads TLS record by record: the kernel can take the socket over after each.
@@ -132,6 +145,7 @@ impl Wire {
             if let Some(tls) = &mut self.tls {
                 let progress = tls.read(&mut self.received, &mut self.plain, &mut self.to_send);
                 self.flush().await?;
+                self.settle(0)?;
                 if progress? == Progress::Closed && self.plain.len() == before {
                     return Err(Broken::Gone);
                 }
@@ -181,7 +195,22 @@ impl Wire {
         if let Some(record) = record {
             record.came(&into[at..]);
         }
-        Ok(())
+        self.settle(0)
+    }
+
+    /// Charges what the buffers have, and what the caller keeps `beside` them of what was said.
+    pub fn settle(&mut self, beside: usize) -> Result<(), Broken> {
+        let buffers = [&self.received, &self.plain, &self.to_send];
+        let bytes = buffers.iter().map(|b| b.capacity()).sum::<usize>() + beside;
+        let fits = self.charge.as_mut().is_none_or(|charge| charge.hold(bytes));
+        if fits { Ok(()) } else { Err(Broken::Full) }
+    }
+
+    /// Gives back room that holds nothing any more.
+    pub fn shrink(&mut self) -> Result<(), Broken> {
+        self.received.shrink_to_fit();
+        self.plain.shrink_to_fit();
+        self.settle(0)
     }
 
     async fn flush(&mut self) -> Result<(), Broken> {

@@ -5,7 +5,9 @@
 
 use std::path::PathBuf;
 
-use weir_relay::settings::{Acme, Certificates, Challenge, Front, Home, Io, Settings, TAILSCALED, Tls};
+use weir_relay::settings::{
+    Acme, Certificates, Challenge, Front, Home, Io, Limits, Settings, TAILSCALED, Tls,
+};
 use weir_relay::{Engine, keyfile};
 
 use crate::config::relay::{ACME_DIRECTORY, is_url, listening, remote};
@@ -186,6 +188,7 @@ fn front(given: &Given, dev: bool) -> Result<Front, String> {
         })?;
         if limit.is_finite() {
             front.limits.accepts_per_second = limit.clamp(1.0, 1e6) as u32;
+            front.limits.accepts_per_second_per_source = Limits::source_rate(front.limits.accepts_per_second);
         }
     }
     if given.text("accept-connection-burst").is_some() {
@@ -196,6 +199,7 @@ fn front(given: &Given, dev: bool) -> Result<Front, String> {
             ));
         }
         front.limits.accept_burst = burst.min(1_000_000) as u32;
+        front.limits.accept_burst_per_source = Limits::source_burst(front.limits.accept_burst);
     }
     Ok(front)
 }

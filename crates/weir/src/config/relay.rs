@@ -66,8 +66,12 @@ const KEYS: &[&str] = &[
 const LIMITS: &[&str] = &[
     "accepts_per_second",
     "accept_burst",
+    "accepts_per_second_per_source",
+    "accept_burst_per_source",
     "handshakes",
     "handshakes_per_source",
+    "handshake_bytes",
+    "handshake_bytes_per_source",
     "clients",
     "clients_per_source",
     "queue_frames",
@@ -274,16 +278,31 @@ fn limits(value: &Value<'_>, engine: &mut Engine, front: &mut Front, complaints:
     let usual = Limits::default();
     let many = 1 << 24;
     let clients = number("clients", 1, many, usual.clients as u64) as usize;
+    let mut accepts = |key: &str, usual: u32| number(key, 1, 1_000_000, usual.into()) as u32;
+    let accepts_per_second = accepts("accepts_per_second", usual.accepts_per_second);
+    let accept_burst = accepts("accept_burst", usual.accept_burst);
+    let source_keys = ["accepts_per_second_per_source", "accept_burst_per_source"];
+    let source_rate = accepts(source_keys[0], Limits::source_rate(accepts_per_second));
+    let source_burst = accepts(source_keys[1], Limits::source_burst(accept_burst));
     front.limits = Limits {
-        accepts_per_second: number("accepts_per_second", 1, 1_000_000, usual.accepts_per_second.into())
-            as u32,
-        accept_burst: number("accept_burst", 1, 1_000_000, usual.accept_burst.into()) as u32,
+        accepts_per_second,
+        accept_burst,
+        accepts_per_second_per_source: source_rate,
+        accept_burst_per_source: source_burst,
+        loopback_is_a_source: source_keys.iter().any(|key| fields.get(key).is_some()),
         handshakes: number("handshakes", 1, 1_000_000, usual.handshakes as u64) as usize,
         handshakes_per_source: number(
             "handshakes_per_source",
             1,
             1_000_000,
             usual.handshakes_per_source as u64,
+        ) as usize,
+        handshake_bytes: number("handshake_bytes", HELD_MIN, 1 << 36, usual.handshake_bytes as u64) as usize,
+        handshake_bytes_per_source: number(
+            "handshake_bytes_per_source",
+            HELD_MIN,
+            1 << 36,
+            usual.handshake_bytes_per_source as u64,
         ) as usize,
         clients,
         clients_per_source: number("clients_per_source", 1, many, usual.clients_per_source as u64) as usize,
@@ -297,6 +316,9 @@ fn limits(value: &Value<'_>, engine: &mut Engine, front: &mut Front, complaints:
         send: rate(&fields, "send_bytes_per_second", "send_burst_bytes", complaints),
     };
 }
+
+/// The longest ClientInfo there may be, twice while it is read, and what comes in beside it.
+const HELD_MIN: u64 = 1 << 20;
 
 /// A burst is a tenth of a second's worth where none is given, and never less than the largest frame.
 fn rate(fields: &Fields<'_>, rate: &str, burst: &str, complaints: &mut Complaints) -> Option<Rate> {

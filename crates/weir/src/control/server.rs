@@ -6,17 +6,17 @@
 //!
 //! One thread with its own small runtime. It knows no router and no relay: every request becomes a [`super::Request`] to
 //! the control thread, which says status and body. Promises: a request body has a limit, a slow
-//! client delays nobody, the socket file goes when the server does. Refuses: to take over a socket that
-//! somebody answers on.
+//! client delays nobody, the socket file goes when the server does. Refuses: whoever is neither root nor the user weir runs
+//! as; to take over a socket that somebody answers on.
+
+mod scrape;
+mod socket;
 
 use std::convert::Infallible;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -28,26 +28,23 @@ use hyper::upgrade::Upgraded;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+
+pub use scrape::metrics_listener;
+use socket::{Removed, listen};
 
 use super::{Connection, HttpRequest, RequestKind, RequestQueue, Response, Upgrade};
 
 /// A configuration may be as large as a file may be.
 const BODY_MAX: usize = 256 << 20;
+/// Out of descriptors or memory: tried again after this.
+const PAUSE: Duration = Duration::from_millis(100);
 /// A client that sends its request head slower than this is let go.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests still being answered when the daemon ends get this long.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// What a listener serves.
-#[derive(Clone, Copy)]
-enum Scope {
-    /// All the daemon has, and the path on which connections change hands, if there is one.
-    Everything(Option<&'static Upgrade>),
-    /// `/metrics` alone: who may scrape may not reconfigure.
-    Metrics,
-}
 
 /// The running server; dropping it ends it and removes the socket file.
 pub struct Server {
@@ -75,7 +72,7 @@ impl Server {
         if beside {
             own.push(format!(".{}", std::process::id()));
         }
-        Server::over(listen(Path::new(&own))?, metrics, Scope::Everything(upgrade), queue)
+        Server::over(listen(Path::new(&own))?, metrics, upgrade, queue)
     }
 
     /// Answers where another has answered until now.
@@ -89,7 +86,7 @@ impl Server {
     fn over(
         (listener, file): (std::os::unix::net::UnixListener, Removed),
         metrics: Option<std::net::TcpListener>,
-        scope: Scope,
+        change: Option<&'static Upgrade>,
         queue: RequestQueue,
     ) -> Result<Server, String> {
         let (end, ended) = watch::channel(false);
@@ -97,7 +94,7 @@ impl Server {
             .map_err(|e| format!("control socket: cannot be served ({e}); raise the limit of open files"))?;
         let thread = thread::Builder::new()
             .name("weir-http".into())
-            .spawn(move || serving.run(&queue, scope, ended))
+            .spawn(move || serving.run(&queue, change, ended))
             .map_err(|e| format!("control socket: no thread ({e}); raise the limit of tasks"))?;
         Ok(Server { file, end, thread: Some(thread) })
     }
@@ -111,79 +108,6 @@ impl Drop for Server {
             let _ = thread.join();
         }
     }
-}
-
-/// Removes a file when dropped, unless another has come in its place.
-#[derive(Debug)]
-struct Removed {
-    path: PathBuf,
-    /// Device and number.
-    node: (u64, u64),
-}
-
-impl Removed {
-    fn new(path: &Path) -> io::Result<Removed> {
-        Ok(Removed { path: path.to_owned(), node: node(path)? })
-    }
-}
-
-fn node(path: &Path) -> io::Result<(u64, u64)> {
-    let of = std::fs::symlink_metadata(path)?;
-    Ok((of.dev(), of.ino()))
-}
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        if node(&self.path).is_ok_and(|found| found == self.node) {
-            // Nobody needs to hear that it was gone already.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Of `/metrics`.
-pub fn metrics_listener(address: SocketAddr) -> Result<std::net::TcpListener, String> {
-    let bound = std::net::TcpListener::bind(address).and_then(|l| {
-        l.set_nonblocking(true)?;
-        Ok(l)
-    });
-    bound.map_err(|e| {
-        format!("metrics {address}: cannot listen ({e}); choose a free address in [control] metrics")
-    })
-}
-
-/// Binds the socket; a file a dead predecessor left is replaced, one somebody answers on is not.
-fn listen(socket: &Path) -> Result<(std::os::unix::net::UnixListener, Removed), String> {
-    let shown = socket.display();
-    let fail = |what: &str, e: io::Error| {
-        let remedy = match e.kind() {
-            io::ErrorKind::PermissionDenied => "run as root or choose another path with --socket",
-            _ => "choose another path with --socket or [control] socket",
-        };
-        format!("control socket {shown}: {what} ({e}); {remedy}")
-    };
-    if let Some(folder) = socket.parent() {
-        std::fs::create_dir_all(folder).map_err(|e| fail("its folder cannot be made", e))?;
-    }
-    match std::os::unix::net::UnixStream::connect(socket) {
-        Ok(_) => {
-            return Err(format!(
-                "control socket {shown}: another weir answers on it; stop that one, or give this one another name or --socket; a relay takes over with --take-over"
-            ));
-        }
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(socket).map_err(|e| fail("the one left behind cannot be removed", e))?;
-            tracing::info!("control socket {shown}: left by a dead predecessor, replaced");
-        }
-        Err(_) => {}
-    }
-    let listener = std::os::unix::net::UnixListener::bind(socket).map_err(|e| fail("cannot be made", e))?;
-    let file = Removed::new(socket).map_err(|e| fail("cannot be looked at", e))?;
-    // Whoever may reconfigure the router must be root or be let in by the operator.
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
-        .map_err(|e| fail("permissions cannot be set", e))?;
-    listener.set_nonblocking(true).map_err(|e| fail("cannot be made non-blocking", e))?;
-    Ok((listener, file))
 }
 
 /// All there is to be had before anything is answered: a signal that comes at once is heard.
@@ -212,18 +136,16 @@ impl Serving {
         Ok(Serving { runtime, listener, metrics, signals })
     }
 
-    fn run(self, queue: &RequestQueue, scope: Scope, mut ended: watch::Receiver<bool>) {
+    fn run(self, queue: &RequestQueue, change: Option<&'static Upgrade>, mut ended: watch::Receiver<bool>) {
         let Serving { runtime, listener, metrics, signals } = self;
         runtime.block_on(async {
             for (signal, kind) in signals {
                 tokio::spawn(on_signal(signal, kind, queue.clone()));
             }
             if let Some(metrics) = metrics {
-                let next = move |cx: &mut Context<'_>| metrics.poll_accept(cx).map_ok(|(stream, _)| stream);
-                tokio::spawn(accept("metrics", next, queue.clone(), Scope::Metrics));
+                tokio::spawn(scrape::accept(metrics, queue.clone()));
             }
-            let next = move |cx: &mut Context<'_>| listener.poll_accept(cx).map_ok(|(stream, _)| stream);
-            tokio::spawn(accept("control socket", next, queue.clone(), scope));
+            tokio::spawn(accept(listener, queue.clone(), change));
             // Ends too when the server was dropped without a word.
             let _ = ended.changed().await;
             // Answers that are on their way get out.
@@ -233,21 +155,20 @@ impl Serving {
     }
 }
 
-/// Serves every connection there is by `next`. Out of descriptors or memory: says so and tries again a little later.
-async fn accept<S>(
-    what: &str,
-    mut next: impl FnMut(&mut Context<'_>) -> Poll<io::Result<S>>,
-    queue: RequestQueue,
-    scope: Scope,
-) where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-{
+/// Serves every connection there is. Out of descriptors or memory: says so and tries again a little later.
+async fn accept(listener: UnixListener, queue: RequestQueue, change: Option<&'static Upgrade>) {
     loop {
-        match poll_fn(&mut next).await {
-            Ok(stream) => drop(tokio::spawn(connection(stream, queue.clone(), scope))),
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let refusal = socket::refusal(stream.peer_cred());
+                if let Some(why) = &refusal {
+                    tracing::warn!("{why}");
+                }
+                drop(tokio::spawn(connection(stream, queue.clone(), change, refusal)));
+            }
             Err(error) => {
-                tracing::warn!("{what}: a connection was not accepted ({error})");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tracing::warn!("control socket: a connection was not accepted ({error})");
+                tokio::time::sleep(PAUSE).await;
             }
         }
     }
@@ -260,23 +181,22 @@ async fn on_signal(mut signal: Signal, kind: RequestKind, queue: RequestQueue) {
     }
 }
 
-async fn connection<S>(stream: S, queue: RequestQueue, scope: Scope)
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-{
+/// With a reason to refuse whatever is asked, if there is one.
+async fn connection(
+    stream: UnixStream,
+    queue: RequestQueue,
+    change: Option<&'static Upgrade>,
+    refusal: Option<String>,
+) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let queue = queue.clone();
+        let (queue, refusal) = (queue.clone(), refusal.clone());
         async move {
-            if let Some(to) = scope.upgrade_of(&request) {
-                return Ok(upgrade(request, to, queue));
-            }
-            let said = respond(request, &queue, scope).await;
-            let mut response = hyper::Response::new(Full::new(Bytes::from(said.body)));
-            *response.status_mut() =
-                StatusCode::from_u16(said.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            let content_type = hyper::header::HeaderValue::from_static(said.content_type);
-            response.headers_mut().insert(CONTENT_TYPE, content_type);
-            Ok::<_, Infallible>(response)
+            let said = match (refusal, change.filter(|to| asks_for(&request, to))) {
+                (Some(why), _) => Response::refusal(403, why),
+                (None, Some(to)) => return Ok(upgrade(request, to, queue)),
+                (None, None) => respond(request, &queue).await,
+            };
+            Ok::<_, Infallible>(written(said))
         }
     });
     // A client that hangs up in the middle is no event of ours.
@@ -288,13 +208,17 @@ where
         .await;
 }
 
-impl Scope {
-    /// The upgrade a request asks for, where there is one.
-    fn upgrade_of(self, request: &hyper::Request<Incoming>) -> Option<&'static Upgrade> {
-        let Scope::Everything(Some(upgrade)) = self else { return None };
-        let asked = request.headers().get(UPGRADE).is_some_and(|value| value == upgrade.protocol);
-        (asked && request.method() == Method::POST && request.uri().path() == upgrade.path).then_some(upgrade)
-    }
+fn written(said: Response) -> hyper::Response<Full<Bytes>> {
+    let mut response = hyper::Response::new(Full::new(Bytes::from(said.body)));
+    *response.status_mut() = StatusCode::from_u16(said.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let content_type = hyper::header::HeaderValue::from_static(said.content_type);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+fn asks_for(request: &hyper::Request<Incoming>, to: &Upgrade) -> bool {
+    let asked = request.headers().get(UPGRADE).is_some_and(|value| value == to.protocol);
+    asked && request.method() == Method::POST && request.uri().path() == to.path
 }
 
 /// Lets the control thread speak on the connection itself.
@@ -335,13 +259,10 @@ async fn change_hands(
     Ok(())
 }
 
-async fn respond(request: hyper::Request<Incoming>, queue: &RequestQueue, scope: Scope) -> Response {
+async fn respond(request: hyper::Request<Incoming>, queue: &RequestQueue) -> Response {
     let (head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
     let query = head.uri.query().unwrap_or_default().to_owned();
-    if matches!(scope, Scope::Metrics) && path != "/metrics" {
-        return Response::refusal(404, format!("{path}: not here; this address serves /metrics only"));
-    }
     let body = if head.method == Method::POST {
         match Limited::new(body, BODY_MAX).collect().await {
             Ok(body) => body.to_bytes().to_vec(),
@@ -352,32 +273,4 @@ async fn respond(request: hyper::Request<Incoming>, queue: &RequestQueue, scope:
     };
     let request = HttpRequest { method: head.method, path, query, body };
     queue.ask(RequestKind::Http(request)).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_socket_somebody_answers_on_is_not_taken() {
-        let path = std::env::temp_dir().join(format!("weir-server-{}.sock", std::process::id()));
-        let (first, _file) = listen(&path).expect("free");
-        let refused = listen(&path).expect_err("taken");
-        assert!(refused.contains("another weir answers on it; stop that one"), "{refused}");
-        drop(first);
-        listen(&path).expect("a file left behind is replaced");
-    }
-
-    #[test]
-    fn a_file_that_another_has_put_in_its_place_is_not_removed() {
-        let path = std::env::temp_dir().join(format!("weir-server-place-{}.sock", std::process::id()));
-        let (_first, file) = listen(&path).expect("free");
-        let beside = path.with_extension("beside");
-        let (_second, other) = listen(&beside).expect("free");
-        std::fs::rename(&beside, &path).expect("renamed");
-        drop(file);
-        assert!(path.exists(), "it is the other's now");
-        drop(other);
-        std::fs::remove_file(&path).expect("its name was another");
-    }
 }
