@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub use cipher::{Cipher, Ciphers, Job, KeyLength, Keys, Secret};
 pub use flow_cache::FlowCaches;
 pub use sa::{Direction, Mode, Params, Sa, SaId, SaSpec, SaState};
-pub use sad::{Inbound, Sad};
+pub use sad::{Inbound, InboundId, Sad};
 pub use spd::{Action, Flow, Policy, Spd, SpdId};
 pub use suite::{Encryption, Integrity, Suite};
 

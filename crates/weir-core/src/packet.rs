@@ -178,12 +178,6 @@ impl<B: Buffer> Batch<B> {
         Batch { frames: Vec::with_capacity(BATCH) }
     }
 
-    /// A batch that has no memory of its own, to stand in for one that is elsewhere.
-    #[cfg(feature = "ipsec")]
-    pub(crate) fn hollow() -> Self {
-        Batch { frames: Vec::new() }
-    }
-
     /// How many more frames fit.
     #[inline]
     pub fn room(&self) -> usize {

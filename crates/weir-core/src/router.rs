@@ -5,14 +5,16 @@
 //!                  │              │                      ├─────► Output.punt   (to the control side)
 //!                  └──────────────┴─► pool (drop, counted)   └─► held for a neighbour
 //! ```
-
 //!
-//! Frames put in [`Output::tx`] are counted as forwarded (or originated) at once; what a device then does
-//! not take comes back through [`Router::refused`], which takes it off again and counts the drop. So the
-//! usual case, a device that takes all, costs nothing a packet.
+//! A frame is counted when its fate is final, and never taken off again: as forwarded (or originated) when a device
+//! has taken it ([`Router::transmit`]), as local when the host has, as a drop when its buffer is back in the pool.
+//! Between [`Router::forward`] and that, frames in [`Output`] are on their way and in no counter.
+
 mod breath;
 pub(crate) mod decide;
+mod departures;
 mod fast;
+mod forwarder;
 mod fragment;
 mod hold;
 pub(crate) mod ingress;
@@ -30,18 +32,15 @@ use std::net::IpAddr;
 
 use crate::id::PortId;
 use crate::ipsec::spd::LookupCounters;
-use crate::packet::{Batch, Buffer, DeviceId, Frame, Pool};
+use crate::packet::{Batch, Buffer, Frame, Pool};
 use crate::tables::Tables;
 use crate::time::Nanos;
 use crate::verdict::{Ledger, Reason};
 use crate::wire::flow::FlowKey;
 
 pub use breath::breathe;
-use fast::{SLOW, SLOW_COUNTED, Stage};
+use forwarder::Forwarder;
 pub use hold::HOLD_TIME;
-use hold::Hold;
-use ingress::{NeighborCache, OwnAddresses};
-use limiter::Limiter;
 
 /// Where a breath puts frames. Owned by the worker; emptied by it after each breath.
 #[derive(Debug)]
@@ -76,7 +75,7 @@ pub struct PortCounters {
     pub tx_bytes: u64,
 }
 
-/// What the slow path works with.
+/// What a breath works with besides the worker's own state.
 struct Breath<'a, B> {
     now: Nanos,
     tables: &'a Tables,
@@ -87,90 +86,69 @@ struct Breath<'a, B> {
 /// The data path of one worker.
 #[derive(Debug)]
 pub struct Router<B> {
-    ledger: Ledger,
-    ports: Vec<PortCounters>,
-    stage: Box<Stage>,
-    own: OwnAddresses,
-    near: NeighborCache,
-    /// Generation of the snapshot the caches were made from.
+    forwarder: Forwarder<B>,
+    /// Generation of the snapshot that what is kept of it was made from.
     generation: Option<u64>,
-    hold: Hold<B>,
-    limiter: Limiter,
-    key: FlowKey,
-    /// Identification of our own IPv4 packets.
-    ident: u16,
-    /// Scratch: the later pieces of the packet being fragmented.
-    fragments: Vec<Frame<B>>,
-    fast: bool,
-    /// Which worker this is: it sends by SAs of its own where an operator gave it some.
-    #[cfg_attr(not(feature = "ipsec"), expect(dead_code, reason = "nobody else asks"))]
-    worker: usize,
     #[cfg(feature = "ipsec")]
-    ipsec: ipsec::Scratch<B>,
+    gateway: Box<ipsec::Gateway<B>>,
 }
 
 impl<B: Buffer> Router<B> {
     pub fn new() -> Self {
         Router {
-            ledger: Ledger::default(),
-            ports: Vec::new(),
-            stage: Box::new(Stage::new()),
-            own: OwnAddresses::default(),
-            near: NeighborCache::new(),
+            forwarder: Forwarder::new(),
             generation: None,
-            hold: Hold::new(),
-            limiter: Limiter::new(),
-            key: FlowKey::new(0),
-            ident: 0,
-            fragments: Vec::new(),
-            fast: true,
-            worker: 0,
             #[cfg(feature = "ipsec")]
-            ipsec: ipsec::Scratch::new(),
+            gateway: Box::new(ipsec::Gateway::new()),
         }
     }
 
     /// Chooses among several paths by this key, which should be drawn at random once a router: all its
     /// workers share it, no other router does.
     #[must_use]
-    pub fn with_flow_key(self, key: FlowKey) -> Self {
-        Router { key, ..self }
+    pub fn with_flow_key(mut self, key: FlowKey) -> Self {
+        self.forwarder.key = key;
+        self
     }
 
-    /// Which worker this is, from 0 (RFC 9611: an SA for each CPU).
+    /// Says which worker this is, from 0: it sends by SAs of its own where an operator gave it some (RFC 9611).
     #[must_use]
-    pub fn with_worker(self, worker: usize) -> Self {
-        Router { worker, ..self }
+    #[cfg_attr(not(feature = "ipsec"), expect(unused_mut, unused_variables, reason = "nobody else asks"))]
+    pub fn with_worker(mut self, worker: usize) -> Self {
+        #[cfg(feature = "ipsec")]
+        self.gateway.set_worker(worker);
+        self
     }
 
-    /// For tests: every frame takes the slow path.
+    /// Sends every frame through the slow path, for tests.
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn without_fast_path(self) -> Self {
-        Router { fast: false, ..self }
+    pub fn without_fast_path(mut self) -> Self {
+        self.forwarder.fast = false;
+        self
     }
 
     pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+        &self.forwarder.ledger
     }
 
     /// Frames (their buffers) that wait for a neighbour, or for the rest of their packet.
     pub fn held(&self) -> usize {
         #[cfg(feature = "ipsec")]
-        return self.hold.len() + self.ipsec.held();
+        return self.forwarder.hold.len() + self.gateway.held();
         #[cfg(not(feature = "ipsec"))]
-        self.hold.len()
+        self.forwarder.hold.len()
     }
 
     /// Traffic by [`PortId`].
     pub fn port_counters(&self) -> &[PortCounters] {
-        &self.ports
+        &self.forwarder.ports
     }
 
-    /// Who answered what this worker asked of SPDs.
+    /// Which layers answered what this worker asked of SPDs.
     pub fn lookups(&self) -> LookupCounters {
         #[cfg(feature = "ipsec")]
-        return *self.ipsec.ask.lookup.counters();
+        return *self.gateway.lookups();
         #[cfg(not(feature = "ipsec"))]
         LookupCounters::default()
     }
@@ -184,145 +162,64 @@ impl<B: Buffer> Router<B> {
         pool: &mut Pool<B>,
         out: &mut Output<B>,
     ) {
+        let breath = &mut Breath { now, tables, pool, out };
         if self.generation != Some(tables.generation) {
-            self.adopt(now, tables, pool, out);
+            self.on_snapshot(breath);
         }
-        self.ledger.received += batch.len() as u64;
+        self.forwarder.ledger.received += batch.len() as u64;
         #[cfg(feature = "ipsec")]
-        if tables.ipsec.is_some() {
-            return self.forward_ipsec(now, tables, batch, pool, out);
+        if let Some(ipsec) = tables.ipsec.as_deref() {
+            return self.gateway.forward(&mut self.forwarder, breath, ipsec, batch);
         }
-        self.pass::<false>(now, tables, batch, pool, out);
+        self.forwarder.pass(breath, batch);
     }
 
-    /// Judges, looks up and rewrites a batch. `IPSEC`: the tables have it; without, nothing here knows of IPsec.
-    fn pass<const IPSEC: bool>(
-        &mut self,
-        now: Nanos,
-        tables: &Tables,
-        batch: &mut Batch<B>,
-        pool: &mut Pool<B>,
-        out: &mut Output<B>,
-    ) {
-        let count = batch.len();
-        if self.fast {
-            self.stage.judge(tables, &self.own, batch.frames(), &mut self.ports);
-            self.stage.look_up(tables);
-            let devices = out.tx.len();
-            self.stage.rewrite(
-                tables,
-                &self.key,
-                &mut self.near,
-                batch.frames_mut(),
-                &mut self.ports,
-                devices,
-            );
-        }
-        let mut frames = batch.drain();
-        let mut at = 0;
-        while at < count {
-            let place = self.stage.place[at];
-            let run = self.stage.place[at..count].iter().take_while(|&&p| p == place).count();
-            at += run;
-            if place >= SLOW_COUNTED {
-                for frame in frames.by_ref().take(run) {
-                    self.slow(&mut Breath { now, tables, pool, out }, frame, place == SLOW);
-                }
-            } else {
-                out.tx[usize::from(place)].extend(frames.by_ref().take(run));
-                self.ledger.forwarded += run as u64;
-                #[cfg(feature = "ipsec")]
-                if IPSEC && self.stage.is_all_ipv4() {
-                    self.ipsec.note_common(place, run);
-                }
-            }
-        }
-    }
-
-    /// Makes the caches fit a new snapshot. Held frames go first: what comes later must not overtake them.
+    /// Makes what is kept of a snapshot fit a new one. Held frames go first: what comes later must not overtake them.
     #[cold]
-    fn adopt(&mut self, now: Nanos, tables: &Tables, pool: &mut Pool<B>, out: &mut Output<B>) {
-        self.generation = Some(tables.generation);
-        self.own = OwnAddresses::new(tables);
-        self.near.clear();
-        self.ports.resize(tables.ports.len().max(self.ports.len()), PortCounters::default());
+    fn on_snapshot(&mut self, breath: &mut Breath<'_, B>) {
+        self.generation = Some(breath.tables.generation);
+        self.forwarder.on_snapshot(breath.tables);
         #[cfg(feature = "ipsec")]
-        self.adopt_ipsec(tables, pool, out);
-        self.release(&mut Breath { now, tables, pool, out });
+        self.gateway.on_snapshot(&mut self.forwarder, breath);
+        self.forwarder.release(breath);
     }
 
-    /// What is due: frames whose next hop may now be known, frames held too long.
+    /// Does what is due: frames whose next hop may now be known leave, frames held too long are dropped.
     pub fn tick(&mut self, now: Nanos, tables: &Tables, pool: &mut Pool<B>, out: &mut Output<B>) {
+        let breath = &mut Breath { now, tables, pool, out };
         if self.generation != Some(tables.generation) {
-            self.adopt(now, tables, pool, out);
+            self.on_snapshot(breath);
         }
-        if self.hold.is_due(now) {
-            self.expire(&mut Breath { now, tables, pool, out });
+        if self.forwarder.hold.is_due(now) {
+            self.forwarder.expire(breath);
         }
         #[cfg(feature = "ipsec")]
-        if tables.ipsec.is_some() {
-            self.tick_ipsec(&mut Breath { now, tables, pool, out });
+        if let Some(ipsec) = tables.ipsec.as_deref() {
+            self.gateway.tick(&mut self.forwarder, breath, ipsec);
         }
     }
 
-    /// Before the worker ends: whatever still waits is lost, and its buffers are back in the pool.
-    pub fn give_up(&mut self, pool: &mut Pool<B>) {
-        for held in self.hold.take_all() {
-            self.ledger.held -= u64::from(!held.frame.own);
-            self.lose(held.frame, Reason::NeighborUnresolved, pool);
-        }
-        self.hold.forget_empty();
+    /// Ends the worker: whatever still waits is dropped, and its buffers are back in the pool.
+    pub fn shutdown(&mut self, pool: &mut Pool<B>) {
+        self.forwarder.shutdown(pool);
         #[cfg(feature = "ipsec")]
-        self.give_up_fragments(pool);
+        self.gateway.shutdown(&mut self.forwarder, pool);
     }
 
-    /// Frames `device` did not take: they were counted as sent and become drops for `reason`
-    /// ([`Reason::TxRingFull`] or [`Reason::PortDown`]).
+    /// Counts frames of [`Output::punt`] that the control side has taken.
+    pub fn punted(&mut self, frames: u64) {
+        self.forwarder.ledger.local += frames;
+    }
+
+    /// Counts a frame of [`Output::punt`] that the control side did not take.
     #[cold]
-    pub fn refused(
-        &mut self,
-        tables: &Tables,
-        device: DeviceId,
-        reason: Reason,
-        frames: &mut Vec<Frame<B>>,
-        pool: &mut Pool<B>,
-    ) {
-        for frame in frames.drain(..) {
-            if let Some(port) = tables.port_of(device, frame.data())
-                && let Some(counters) = self.ports.get_mut(port.index())
-            {
-                counters.tx_packets -= 1;
-                counters.tx_bytes -= frame.len() as u64;
-            }
-            if frame.own {
-                self.ledger.originated -= 1;
-                self.ledger.originated_lost += 1;
-            } else {
-                self.ledger.forwarded -= 1;
-                self.ledger.drops.add(reason, 1);
-            }
-            pool.put(frame.into_buffer());
-        }
+    pub fn punt_refused(&mut self, reason: Reason) {
+        self.forwarder.ledger.drops.add(reason, 1);
     }
 
-    /// A frame given to this host did not reach it (its queue was full): it was counted as local and
-    /// becomes a drop.
-    #[cold]
-    pub fn local_lost(&mut self, reason: Reason) {
-        self.ledger.local -= 1;
-        self.ledger.drops.add(reason, 1);
-    }
-
-    /// Queues a frame of this host's own making (ARP, neighbour discovery) and counts it.
-    pub fn originate(&mut self, tables: &Tables, mut frame: Frame<B>, queue: &mut Vec<Frame<B>>) {
+    /// Queues a frame of this host's own making (ARP, neighbour discovery).
+    pub fn originate(&mut self, mut frame: Frame<B>, queue: &mut Vec<Frame<B>>) {
         frame.own = true;
-        self.ledger.originated += 1;
-        if let Some(port) = tables.port_of(frame.device, frame.data())
-            && let Some(counters) = self.ports.get_mut(port.index())
-        {
-            counters.tx_packets += 1;
-            counters.tx_bytes += frame.len() as u64;
-        }
         queue.push(frame);
     }
 }

@@ -70,7 +70,7 @@ fn end(
     let packet = frame.get(decided.network..).unwrap_or(&[]);
     #[cfg(feature = "ipsec")]
     match decided.decision {
-        Decision::Open(key) => return ipsec::inward(context, scribe, key, packet, depth),
+        Decision::Open(id) => return ipsec::inward(context, scribe, id, packet, depth),
         Decision::Collect => return (Verdict::Held, "held for the other fragments".into()),
         Decision::Forward(id) | Decision::Fragment(id) => {
             if let Some(end) = ipsec::outward(context, scribe, id, packet) {

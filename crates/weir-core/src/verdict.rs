@@ -167,7 +167,8 @@ impl DropCounters {
     }
 }
 
-/// The pipeline's ledger. [`Ledger::balance`] is zero at every moment between two batches.
+/// The pipeline's ledger. [`Ledger::balance`] is zero between two breaths; within one, frames that are on their way to a
+/// device or to the control side are in no counter yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Frames received from ports.

@@ -102,6 +102,7 @@ fn by(worker: &mut Router<Box<[u8]>>, site: &mut Site, device: u16, bytes: &[u8]
     batch.push(Frame::from_bytes(buffer, bytes, DeviceId(device)).expect("fits")).expect("room");
     let mut out = Output::new(site.w.tables.devices.len());
     worker.forward(site.w.now, &site.w.tables, &mut batch, &mut site.w.pool, &mut out);
+    worker.taken(&site.w.tables, &out);
     assert_eq!(worker.ledger().balance(), 0);
     let frames: Vec<_> = out.tx.into_iter().flatten().collect();
     let sent = frames.iter().map(|frame| frame.data().to_vec()).collect();

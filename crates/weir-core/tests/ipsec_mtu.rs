@@ -196,7 +196,7 @@ fn fragments_that_wait_when_the_worker_ends_are_accounted_for() {
     let sealed = site.sealed(&site.far_packet(0, &[5; 1460]));
     let pieces = cut(&sealed);
     site.w.send(WAN, &pieces[0]);
-    site.w.router.give_up(&mut site.w.pool);
+    site.w.router.shutdown(&mut site.w.pool);
     assert_eq!((site.w.router.ledger().held, site.w.router.ledger().balance()), (0, 0));
     assert_eq!(site.w.router.held(), 0);
 }

@@ -81,6 +81,7 @@ impl Gateway {
         }
         self.router.forward(now, &self.tables, &mut batch, &mut self.pool, &mut self.out);
         self.router.tick(now, &self.tables, &mut self.pool, &mut self.out);
+        self.router.taken(&self.tables, &self.out);
         assert_eq!(self.router.ledger().balance(), 0);
         let mut sent = [Vec::new(), Vec::new()];
         for (device, ring) in self.out.tx.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! One breath over devices: all that comes in goes out, and what a device refuses is taken off again.
+//! One breath over devices: all that comes in goes out, and what a device refuses is a drop.
 
 #[path = "common/world.rs"]
 mod world;
@@ -128,4 +128,19 @@ fn refused_frames_of_our_own_are_lost_and_no_drops() {
     let ledger = w.router.ledger();
     assert_eq!((ledger.local, ledger.originated, ledger.originated_lost), (5, 0, 5));
     assert_eq!(ledger.drops.total(), 0);
+}
+
+#[test]
+fn frame_is_in_no_counter_before_a_device_has_taken_it() {
+    let mut w = World::new();
+    let mut batch = Batch::new();
+    let buffer = w.pool.take().expect("a buffer");
+    let bytes = flow(1).remove(0);
+    batch.push(Frame::from_bytes(buffer, &bytes, DeviceId(0)).expect("fits")).expect("room");
+    w.router.forward(0, &w.tables, &mut batch, &mut w.pool, &mut w.out);
+    assert_eq!(w.out.tx[1].len(), 1);
+    let sent = |w: &World| (w.router.ledger().forwarded, w.router.port_counters()[WAN.index()].tx_packets);
+    assert_eq!((sent(&w), w.router.ledger().balance()), ((0, 0), 1));
+    w.router.taken(&w.tables, &w.out);
+    assert_eq!((sent(&w), w.router.ledger().balance()), ((1, 1), 0));
 }

@@ -197,7 +197,7 @@ fn port_that_goes_down_drops_what_waited_for_it() {
 fn ending_worker_gives_every_buffer_back() {
     let mut w = World::new();
     (1..=3).for_each(|n| drop(w.send(LAN, &numbered(n, "10.96.0.9"))));
-    w.router.give_up(&mut w.pool);
+    w.router.shutdown(&mut w.pool);
     assert_eq!(w.router.ledger().drops.of(Reason::NeighborUnresolved), 3);
     assert_eq!((w.router.held(), w.router.ledger().balance()), (0, 0));
 }

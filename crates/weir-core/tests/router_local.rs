@@ -122,8 +122,10 @@ fn punt_queue_is_bounded_and_its_overflow_counted() {
         }
         w.router.forward(0, &w.tables, &mut batch, &mut pool, &mut w.out);
         punted += 4;
-        assert_eq!(w.router.ledger().balance(), 0);
+        assert_eq!(w.router.ledger().balance(), w.out.punt.len() as i64, "on their way, and in no counter");
     }
+    w.router.taken(&w.tables, &w.out);
+    assert_eq!((w.router.ledger().local, w.router.ledger().balance()), (w.out.punt.len() as u64, 0));
     let full = w.router.ledger().drops.of(Reason::PuntQueueFull);
     assert_eq!((w.out.punt.len() as u64 + full, full > 0), (punted, true));
 }

@@ -38,6 +38,10 @@ pub struct Inbound {
     pub spd: Option<SpdId>,
 }
 
+/// Which inbound SA of a snapshot: an index into its [`Sad`], for as long as that is in hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct InboundId(u32);
+
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     spi: u32,
@@ -94,18 +98,31 @@ impl Sad {
         self.entries.is_empty()
     }
 
+    /// The SA of a packet with this SPI and destination.
     #[inline]
     pub fn find(&self, spi: u32, destination: IpAddr) -> Option<&Inbound> {
+        self.get(self.id(spi, destination)?)
+    }
+
+    /// The SA that [`Sad::id`] found.
+    #[inline]
+    pub fn get(&self, id: InboundId) -> Option<&Inbound> {
+        self.entries.get(id.0 as usize).map(|(_, inbound)| inbound)
+    }
+
+    /// Which SA a packet with this SPI and destination is of.
+    #[inline]
+    pub fn id(&self, spi: u32, destination: IpAddr) -> Option<InboundId> {
         let first = (hash(self.key, spi, destination) & self.mask) as usize;
         for slot in self.slots.get(first..)?.iter().take(self.probes) {
             if slot.at == EMPTY {
                 return None;
             }
             if slot.spi == spi
-                && let Some((at, inbound)) = self.entries.get(slot.at as usize)
+                && let Some((at, _)) = self.entries.get(slot.at as usize)
                 && *at == destination
             {
-                return Some(inbound);
+                return Some(InboundId(slot.at));
             }
         }
         None

@@ -3,15 +3,10 @@
 //! The daemon, the lab's memory bed and the tests all breathe by this function.
 
 use super::{Output, Router};
-use crate::device::{Device, DeviceStatus};
+use crate::device::Device;
 use crate::packet::{Batch, Buffer, DeviceId, Pool};
 use crate::tables::Tables;
 use crate::time::Nanos;
-use crate::verdict::Reason;
-
-/// How often a device is asked to take what it did not take at first: the second call finds the ring
-/// slots that the first one's completions freed.
-const TX_TRIES: usize = 2;
 
 /// Receives at most a batch from every device, forwards, and sends. Returns how many frames came in.
 /// `devices` are in the order of [`Tables::devices`]. What is left in `out.punt` and `out.events` is the
@@ -34,17 +29,8 @@ pub fn breathe<B: Buffer>(
     }
     router.tick(now, tables, pool, out);
     for (id, (device, frames)) in devices.iter_mut().zip(&mut out.tx).enumerate() {
-        for _ in 0..TX_TRIES {
-            if !frames.is_empty() {
-                device.tx(pool, frames);
-            }
-        }
         if !frames.is_empty() {
-            let reason = match device.status() {
-                DeviceStatus::Up => Reason::TxRingFull,
-                DeviceStatus::Down | DeviceStatus::Gone => Reason::PortDown,
-            };
-            router.refused(tables, DeviceId(id as u16), reason, frames, pool);
+            router.transmit(tables, DeviceId(id as u16), device.as_mut(), frames, pool);
         }
     }
     received

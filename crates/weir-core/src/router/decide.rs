@@ -44,7 +44,7 @@ pub(crate) enum Decision {
     Answer,
     /// ESP: opened by this SA.
     #[cfg(feature = "ipsec")]
-    Open((u32, IpAddr)),
+    Open(crate::ipsec::InboundId),
     /// A fragment that may be part of ESP: held for the others.
     #[cfg(feature = "ipsec")]
     Collect,

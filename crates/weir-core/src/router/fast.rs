@@ -1,12 +1,14 @@
 //! The common packet's way, a whole batch at a time.
 //!
 //! ```text
-//! for each frame   judge: our MAC, IPv4 without options or IPv6 without extensions, lengths,
+//! for each frame   classify: our MAC, IPv4 without options or IPv6 without extensions, lengths,
 //!                  checksum, TTL, martians ──► class, destination     (anything else: class SLOW)
 //! for the batch    Fib4::lookup_batch, Fib6::lookup_batch
 //! for each frame   target ─► adjacency ready, fits ─► MAC header, TTL, checksum
 //! for each run     append to Output.tx[device]; SLOW frames go through `slow` at their place
 //! ```
+//!
+//! Headers are examined once: whoever has more to ask of a common frame ([`Inspect`]) asks while they are at hand.
 //!
 //! Promises: never judges a packet differently from [`super::decide`]; it only declines (tested by
 //! `fast_path_and_slow_path_and_trace_agree`). Frames keep their order of arrival. No allocation; no branch
@@ -23,9 +25,9 @@ use crate::wire::{Ipv4, Ipv6, ethernet};
 
 const ETHERNET: usize = ethernet::HEADER_LEN;
 /// Ethernet and IPv4 without options: 14 + 20.
-const HEAD4: usize = ETHERNET + 20;
+pub(super) const HEAD4: usize = ETHERNET + 20;
 /// Ethernet and IPv6: 14 + 40.
-const HEAD6: usize = ETHERNET + 40;
+pub(super) const HEAD6: usize = ETHERNET + 40;
 /// EtherTypes as two bytes read in little-endian order.
 const ETHERTYPE_IPV4: u16 = 0x0800u16.swap_bytes();
 const ETHERTYPE_IPV6: u16 = 0x86ddu16.swap_bytes();
@@ -35,6 +37,43 @@ const ETHERTYPE_IPV6: u16 = 0x86ddu16.swap_bytes();
 pub(super) const SLOW: u16 = u16::MAX;
 /// Declined after the frame was counted as received on its port.
 pub(super) const SLOW_COUNTED: u16 = u16::MAX - 1;
+
+/// ESP by an SA of ours, for the gateway.
+#[cfg(feature = "ipsec")]
+pub(super) const SEALED: u16 = u16::MAX - 2;
+/// A policy lets it go no further. Places of devices are below.
+#[cfg(feature = "ipsec")]
+pub(super) const REFUSED: u16 = u16::MAX - 3;
+
+/// What is asked of common frames beyond forwarding, while their headers are examined.
+pub(super) trait Inspect<B> {
+    /// The frames that follow came in by `ingress`; `frames` is the whole batch.
+    fn enter(&mut self, ingress: &Ingress, frames: &[Frame<B>]);
+
+    /// Whether the common IPv4 frame `data`, which begins with `head`, at `place` of the batch leaves the common way.
+    fn takes4(&mut self, place: usize, head: &[u8; HEAD4], data: &[u8], destination: u32) -> bool;
+
+    /// Whether the common IPv6 frame `data`, which begins with `head`, at `place` of the batch leaves the common way.
+    fn takes6(&mut self, place: usize, head: &[u8; HEAD6], data: &[u8], destination: u128) -> bool;
+}
+
+/// Forwarding asks no more.
+pub(super) struct Nothing;
+
+impl<B> Inspect<B> for Nothing {
+    #[inline(always)]
+    fn enter(&mut self, _: &Ingress, _: &[Frame<B>]) {}
+
+    #[inline(always)]
+    fn takes4(&mut self, _: usize, _: &[u8; HEAD4], _: &[u8], _: u32) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn takes6(&mut self, _: usize, _: &[u8; HEAD6], _: &[u8], _: u128) -> bool {
+        false
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
@@ -73,46 +112,54 @@ impl Stage {
         }
     }
 
-    /// Judges every frame of the batch and gathers the destinations of the common ones.
+    /// Examines the headers of every frame of the batch, once, and gathers the destinations of the common ones. What
+    /// `inspect` takes is common, counted as received, and left to whoever inspects.
     #[inline(never)]
-    pub fn judge<B: Buffer>(
+    pub fn classify<B: Buffer>(
         &mut self,
         tables: &Tables,
         own: &OwnAddresses,
         frames: &[Frame<B>],
         counters: &mut [PortCounters],
+        inspect: &mut impl Inspect<B>,
     ) {
         let (mut n4, mut n6) = (0, 0);
         let mut ingress = Ingress::of(tables, frames.first().map_or(DeviceId(0), |f| f.device));
         let mut seen = PortCounters::default();
-        for (class, frame) in self.class.iter_mut().zip(frames) {
+        inspect.enter(&ingress, frames);
+        for (place, (class, frame)) in self.class.iter_mut().zip(frames).enumerate() {
             if frame.device != ingress.device {
                 received(counters, &ingress, &mut seen);
                 ingress = Ingress::of(tables, frame.device);
+                inspect.enter(&ingress, frames);
             }
             let data = frame.data();
             *class = Class::Slow;
             let Some(head) = data.first_chunk::<HEAD4>() else { continue };
             match u16::from_le_bytes([head[12], head[13]]) {
                 ETHERTYPE_IPV4 => {
-                    let (common, dst) = judge4(head, data.len(), &ingress, own);
+                    let (common, dst) = classify4(head, data.len(), &ingress, own);
                     self.dst4[n4 % BATCH] = dst;
                     if common {
-                        *class = Class::V4;
-                        n4 += 1;
                         seen.rx_packets += 1;
                         seen.rx_bytes += data.len() as u64;
+                        if !inspect.takes4(place, head, data, dst) {
+                            *class = Class::V4;
+                            n4 += 1;
+                        }
                     }
                 }
                 ETHERTYPE_IPV6 => {
                     let Some(head) = data.first_chunk::<HEAD6>() else { continue };
-                    let (common, dst) = judge6(head, data.len(), &ingress, own);
+                    let (common, dst) = classify6(head, data.len(), &ingress, own);
                     self.dst6[n6 % BATCH] = dst;
                     if common {
-                        *class = Class::V6;
-                        n6 += 1;
                         seen.rx_packets += 1;
                         seen.rx_bytes += data.len() as u64;
+                        if !inspect.takes6(place, head, data, dst) {
+                            *class = Class::V6;
+                            n6 += 1;
+                        }
                     }
                 }
                 _ => {}
@@ -122,6 +169,13 @@ impl Stage {
         (self.count4, self.count6) = (n4.min(BATCH), n6.min(BATCH));
     }
 
+    /// The place of frame `at`, and how many frames from it on, of `count` in the batch, share it.
+    #[inline(always)]
+    pub fn run(&self, at: usize, count: usize) -> (u16, usize) {
+        let place = self.place[at];
+        (place, self.place[at..count].iter().take_while(|&&p| p == place).count())
+    }
+
     #[inline(never)]
     pub fn look_up(&mut self, tables: &Tables) {
         if self.count4 > 0 {
@@ -129,6 +183,16 @@ impl Stage {
         }
         if self.count6 > 0 {
             tables.fib6.lookup_batch(&self.dst6[..self.count6], &mut self.value6[..self.count6]);
+        }
+    }
+
+    /// Gives the frames of these bits a place that follows from more than forwarding.
+    #[cfg(feature = "ipsec")]
+    #[inline]
+    pub fn divert(&mut self, mut frames: u64, place: u16) {
+        while frames != 0 {
+            self.place[frames.trailing_zeros() as usize % BATCH] = place;
+            frames &= frames - 1;
         }
     }
 
@@ -144,9 +208,8 @@ impl Stage {
         &mut self,
         tables: &Tables,
         key: &FlowKey,
-        near: &mut NeighborCache,
+        neighbor_cache: &mut NeighborCache,
         frames: &mut [Frame<B>],
-        counters: &mut [PortCounters],
         devices: usize,
     ) {
         let (mut n4, mut n6) = (0, 0);
@@ -159,10 +222,10 @@ impl Stage {
                     let next = adjacency(
                         tables,
                         value,
-                        |port| near.find4(tables, port, dst),
+                        |port| neighbor_cache.find4(tables, port, dst),
                         || key.of_ipv4(&Ipv4::new_unchecked(&frame.data()[ETHERNET..])),
                     );
-                    rewrite4(next, frame, counters, devices)
+                    rewrite4(next, frame, devices)
                 }
                 Class::V6 => {
                     let (value, dst) = (self.value6[n6 % BATCH], self.dst6[n6 % BATCH]);
@@ -170,10 +233,10 @@ impl Stage {
                     let next = adjacency(
                         tables,
                         value,
-                        |port| near.find6(tables, port, dst),
+                        |port| neighbor_cache.find6(tables, port, dst),
                         || key.of_ipv6(&Ipv6::new_unchecked(&frame.data()[ETHERNET..])),
                     );
-                    rewrite6(next, frame, counters, devices)
+                    rewrite6(next, frame, devices)
                 }
             }
             .unwrap_or(SLOW_COUNTED);
@@ -193,7 +256,7 @@ fn received(counters: &mut [PortCounters], ingress: &Ingress, seen: &mut PortCou
 
 /// Whether an IPv4 frame is common, and its destination. All checks are taken, none is branched on.
 #[inline(always)]
-fn judge4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses) -> (bool, u32) {
+fn classify4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses) -> (bool, u32) {
     // 0: destination MAC; 14: version … flags; 22: TTL, protocol, checksum, source; 30: destination.
     let (mac, first, second) = (word(head, 0), word(head, 14), word(head, 22));
     let last = u32::from_le_bytes([head[30], head[31], head[32], head[33]]);
@@ -212,20 +275,6 @@ fn judge4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses)
         & unicast4(dst)
         & !(ingress.foreign & own.maybe4(src));
     (common, dst)
-}
-
-/// Whether the fast path would judge a frame common.
-#[cfg(feature = "ipsec")]
-#[inline]
-pub(super) fn is_common(ingress: &Ingress, own: &OwnAddresses, data: &[u8]) -> bool {
-    let Some(head) = data.first_chunk::<HEAD4>() else { return false };
-    match u16::from_le_bytes([head[12], head[13]]) {
-        ETHERTYPE_IPV4 => judge4(head, data.len(), ingress, own).0,
-        ETHERTYPE_IPV6 => {
-            data.first_chunk::<HEAD6>().is_some_and(|head| judge6(head, data.len(), ingress, own).0)
-        }
-        _ => false,
-    }
 }
 
 /// Eight bytes at a constant offset, in little-endian order: one load.
@@ -247,7 +296,7 @@ fn unicast4(address: u32) -> bool {
 
 /// Whether an IPv6 frame is common, and its destination.
 #[inline(always)]
-fn judge6(head: &[u8; HEAD6], len: usize, ingress: &Ingress, own: &OwnAddresses) -> (bool, u128) {
+fn classify6(head: &[u8; HEAD6], len: usize, ingress: &Ingress, own: &OwnAddresses) -> (bool, u128) {
     let mac = word(head, 0);
     let address =
         |at| u128::from(word(head, at).swap_bytes()) << 64 | u128::from(word(head, at + 8).swap_bytes());
@@ -290,12 +339,12 @@ const EXTENSION: [bool; 256] = {
 fn adjacency(
     tables: &Tables,
     value: u32,
-    near: impl FnOnce(PortId) -> Option<AdjacencyId>,
+    neighbor: impl FnOnce(PortId) -> Option<AdjacencyId>,
     hash: impl FnOnce() -> u32,
 ) -> Option<&Adjacency> {
     let id = match *tables.targets.get(value as usize)? {
         Target::Adjacent(id) => id,
-        Target::Connected(port) => near(port)?,
+        Target::Connected(port) => neighbor(port)?,
         Target::Multipath { first, len } => {
             *tables.multipath.get((first + flow::pick(hash(), len.max(1))) as usize)?
         }
@@ -305,20 +354,13 @@ fn adjacency(
 }
 
 #[inline(always)]
-fn rewrite4<B: Buffer>(
-    next: Option<&Adjacency>,
-    frame: &mut Frame<B>,
-    counters: &mut [PortCounters],
-    devices: usize,
-) -> Option<u16> {
+fn rewrite4<B: Buffer>(next: Option<&Adjacency>, frame: &mut Frame<B>, devices: usize) -> Option<u16> {
     let next = next?;
-    let len = frame.len();
     let head = frame.data_mut().first_chunk_mut::<HEAD4>()?;
     let total = u16::from_be_bytes([head[16], head[17]]);
     if total > next.mtu || next.device.index() >= devices {
         return None;
     }
-    sent(counters.get_mut(next.port.index())?, len);
     head[..12].copy_from_slice(&next.header);
     head[22] -= 1;
     let check = after_ttl_decrement(u16::from_be_bytes([head[24], head[25]])).to_be_bytes();
@@ -328,28 +370,15 @@ fn rewrite4<B: Buffer>(
 }
 
 #[inline(always)]
-fn rewrite6<B: Buffer>(
-    next: Option<&Adjacency>,
-    frame: &mut Frame<B>,
-    counters: &mut [PortCounters],
-    devices: usize,
-) -> Option<u16> {
+fn rewrite6<B: Buffer>(next: Option<&Adjacency>, frame: &mut Frame<B>, devices: usize) -> Option<u16> {
     let next = next?;
-    let len = frame.len();
     let head = frame.data_mut().first_chunk_mut::<HEAD6>()?;
     let total = usize::from(u16::from_be_bytes([head[18], head[19]])) + HEAD6 - ETHERNET;
     if total > usize::from(next.mtu) || next.device.index() >= devices {
         return None;
     }
-    sent(counters.get_mut(next.port.index())?, len);
     head[..12].copy_from_slice(&next.header);
     head[21] -= 1;
     frame.device = next.device;
     Some(next.device.0)
-}
-
-#[inline(always)]
-fn sent(port: &mut PortCounters, len: usize) {
-    port.tx_packets += 1;
-    port.tx_bytes += len as u64;
 }

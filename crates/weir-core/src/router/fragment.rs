@@ -10,7 +10,8 @@
 //! counts as forwarded once, further fragments as originated. Refuses, whole and counted: a packet for
 //! which there are not enough buffers, or whose link carries less than a header and 8 bytes.
 
-use super::{Breath, Router};
+use super::Breath;
+use super::forwarder::Forwarder;
 use crate::packet::{Buffer, Frame, HEADROOM, Pool};
 use crate::tables::Adjacency;
 use crate::verdict::Reason;
@@ -42,7 +43,7 @@ impl LaterHeader {
     }
 }
 
-impl<B: Buffer> Router<B> {
+impl<B: Buffer> Forwarder<B> {
     pub(super) fn send_fragments(
         &mut self,
         breath: &mut Breath<'_, B>,
@@ -53,15 +54,8 @@ impl<B: Buffer> Router<B> {
         let mut packet = Ipv4::new_unchecked(frame.data_mut().get_mut(network..).unwrap_or(&mut []));
         packet.decrement_ttl();
         match self.cut(frame, network, next.mtu.into(), breath.pool) {
-            Ok(first) => {
-                self.send(breath, next, first, network);
-                let mut rest = std::mem::take(&mut self.fragments);
-                for fragment in rest.drain(..) {
-                    self.send(breath, next, fragment, ETHERNET);
-                }
-                self.fragments = rest;
-            }
-            Err((frame, reason)) => self.lose(frame, reason, breath.pool),
+            Ok(first) => self.send_pieces(breath, next, (first, network), false),
+            Err((frame, reason)) => self.drop_frame(frame, reason, breath.pool),
         }
     }
 

@@ -1,296 +1,204 @@
 //! IPsec around the router's breath: what comes in sealed is opened before it is routed, what leaves by a
-//! tunnel or a guarded port is sealed after.
+//! tunnel or by a port with a policy enforcement point is sealed after.
 //!
 //! ```text
-//! batch ─► take in ─┬─ clear ─► judge, look up, rewrite ─┬─► tx[hardware]
-//!    ▲              └─ ESP ─┐                            └─► tx[tunnel], tx[guard] ─► seal ─► route ─► tx[…]
-//!    └──── inner ◄── open ◄─┴─◄ the slow path's ESP ◄─ reassembly
+//! batch ─► classify ─┬─ cleartext ─► look up, rewrite ─┬─► tx[hardware]
+//!    ▲               └─ ESP ─┐                         └─► tx[tunnel], tx[guard] ─► seal ─► route ─► tx[…]
+//!    └──── inner ◄──── open ◄┴─◄ the slow path's ESP ◄─ reassembly
 //! ```
+//!
+//! A packet's headers are examined once: which SA an ESP packet is of is found while forwarding classifies it, and
+//! travels with it. Each stage owns its scratch; frames move between them in vectors that keep their memory.
 //!
 //! Promises: without IPsec in the snapshot a breath asks once a batch and does nothing else; nothing is
 //! allocated once the vectors have grown; a frame counts as received once, whatever was in it, and ends in
 //! one verdict. Refuses: more than [`NESTING`] tunnels inside each other.
 
 mod ask;
+mod classify;
 pub(crate) mod explain;
 mod fragments;
-mod inward;
-pub(crate) mod judge;
+mod handoff;
+pub(crate) mod hooks;
+mod inbound;
+mod outbound;
 mod outer;
-mod outward;
 pub(crate) mod rules;
 mod runs;
 mod too_big;
 
-use super::{Breath, Output, Router};
-use crate::id::PortId;
-use crate::ipsec::esp::Outcome;
-use crate::ipsec::reassembly::{Ended, Reassembly};
+use super::Breath;
+use super::forwarder::Forwarder;
+use crate::ipsec::spd::LookupCounters;
 use crate::ipsec::{Direction, Ipsec, Queue};
-use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame, Pool};
-use crate::tables::Tables;
-use crate::time::Nanos;
+use crate::packet::{Batch, Buffer, DeviceId, Frame, Pool};
 use crate::verdict::Reason;
-use ask::Ask;
+use classify::Entry;
+use fragments::Fragments;
+pub(super) use handoff::Handoff;
+use handoff::Sealed;
+use inbound::Opener;
+use outbound::{EnforcementPoint, Sealer};
 pub(crate) use outer::Way;
-use outward::{Guard, Sender};
-use rules::{Key, packet_len};
-use runs::Runs;
+use rules::packet_len;
 pub(crate) use too_big::{Remedy, remedy};
 
 /// Headers of four tunnels, 4 × 76 B at most, are about what a buffer's headroom takes.
 pub(crate) const NESTING: usize = 4;
 
-/// Scratch of the IPsec side of one worker.
+/// The IPsec side of one worker.
 #[derive(Debug)]
-pub(super) struct Gate<B> {
+pub(super) struct Gateway<B> {
     /// The devices without hardware of this snapshot.
     queues: Vec<(DeviceId, Queue)>,
-    /// Frames taken out of such a device's queue; what stays in it is sealed in place.
-    run: Vec<Frame<B>>,
-    /// A run that is being put together.
-    next: Vec<Frame<B>>,
-    by_sender: Runs<B, Sender>,
-    by_sa: Runs<B, Key>,
-    outcomes: [Outcome; BATCH],
-    /// ESP of one level of nesting, and the batch of it that is being opened.
+    entry: Entry,
+    fragments: Fragments<B>,
+    /// ESP of one level of nesting.
     level: Sealed<B>,
-    opening: Sealed<B>,
-    inner: Batch<B>,
-    /// Identification of outer packets cut here.
-    ident: u32,
+    opener: Opener<B>,
+    sealer: Sealer<B>,
 }
 
-impl<B: Buffer> Gate<B> {
+/// What each stage works with besides its own scratch.
+struct Env<'a, 'b, B> {
+    forwarder: &'a mut Forwarder<B>,
+    breath: &'a mut Breath<'b, B>,
+    ipsec: &'b Ipsec,
+}
+
+impl<B: Buffer> Env<'_, '_, B> {
+    /// Ends a frame that goes nowhere.
+    fn drop_frame(&mut self, frame: Frame<B>, reason: Reason) {
+        self.forwarder.drop_frame(frame, reason, self.breath.pool);
+    }
+
+    /// Ends all of `frames`.
+    #[cold]
+    fn drop_all(&mut self, frames: &mut Vec<Frame<B>>, reason: Reason) {
+        frames.drain(..).for_each(|frame| self.drop_frame(frame, reason));
+    }
+}
+
+impl<B: Buffer> Gateway<B> {
     pub fn new() -> Self {
-        Gate {
+        Gateway {
             queues: Vec::new(),
-            run: Vec::new(),
-            next: Vec::new(),
-            by_sender: Runs::new(),
-            by_sa: Runs::new(),
-            outcomes: [Outcome::Done; BATCH],
+            entry: Entry::new(),
+            fragments: Fragments::new(),
             level: Sealed::new(),
-            opening: Sealed::new(),
-            inner: Batch::new(),
-            ident: 0,
-        }
-    }
-}
-
-/// What a router has for IPsec; nothing is allocated before a snapshot has any.
-#[derive(Debug)]
-pub(super) struct Scratch<B> {
-    gate: Option<Box<Gate<B>>>,
-    /// ESP the breath has found so far.
-    sealed: Sealed<B>,
-    /// Frames that stay in a batch others are taken out of.
-    staying: Vec<Frame<B>>,
-    reassembly: Reassembly<B>,
-    pub ask: Ask,
-    ended: Vec<Ended<B>>,
-    /// By device: frames with an IPv4 header without options that the fast path put into its queue since it was
-    /// emptied. Where that is all of them, a rule for every packet need not look at one.
-    common: Vec<usize>,
-}
-
-impl<B: Buffer> Scratch<B> {
-    pub fn new() -> Self {
-        Scratch {
-            gate: None,
-            sealed: Sealed::new(),
-            staying: Vec::new(),
-            reassembly: Reassembly::new(),
-            ask: Ask::new(),
-            ended: Vec::new(),
-            common: Vec::new(),
+            opener: Opener::new(),
+            sealer: Sealer::new(),
         }
     }
 
-    /// `count` frames with such a header are in the queue of `device`.
-    #[inline]
-    pub fn note_common(&mut self, device: u16, count: usize) {
-        if let Some(common) = self.common.get_mut(usize::from(device)) {
-            *common += count;
-        }
+    pub fn set_worker(&mut self, worker: usize) {
+        self.sealer.ident.worker = worker;
     }
 
     /// Fragments that wait.
     pub fn held(&self) -> usize {
-        self.reassembly.held()
-    }
-}
-
-/// ESP on its way to being opened: windows begin at the outer IP header.
-#[derive(Debug)]
-struct Sealed<B> {
-    frames: Vec<Frame<B>>,
-    keys: Vec<Key>,
-}
-
-impl<B> Sealed<B> {
-    const fn new() -> Self {
-        Sealed { frames: Vec::new(), keys: Vec::new() }
+        self.fragments.held()
     }
 
-    fn push(&mut self, key: Key, frame: Frame<B>) {
-        self.keys.push(key);
-        self.frames.push(frame);
+    pub fn lookups(&self) -> &LookupCounters {
+        self.entry.ask.lookup.counters()
     }
 
-    /// Moves at most a batch to `batch`, which is empty; whether there was any.
-    fn next_batch(&mut self, batch: &mut Sealed<B>) -> bool {
-        if self.frames.len() <= BATCH {
-            std::mem::swap(self, batch);
-        } else {
-            batch.frames.extend(self.frames.drain(..BATCH));
-            batch.keys.extend(self.keys.drain(..BATCH));
-        }
-        !batch.frames.is_empty()
-    }
-}
-
-impl<B: Buffer> Router<B> {
-    /// [`Router::forward`] where a snapshot has IPsec.
+    /// Forwards a batch: [`super::Router::forward`] where a snapshot has IPsec.
     #[inline(never)]
-    pub(super) fn forward_ipsec(
+    pub fn forward<'b>(
         &mut self,
-        now: Nanos,
-        tables: &Tables,
+        forwarder: &mut Forwarder<B>,
+        breath: &mut Breath<'b, B>,
+        ipsec: &'b Ipsec,
         batch: &mut Batch<B>,
-        pool: &mut Pool<B>,
-        out: &mut Output<B>,
     ) {
-        if let Some(ipsec) = tables.ipsec.as_deref() {
-            self.take_in(tables, ipsec, batch, pool);
-            self.pass::<true>(now, tables, batch, pool, out);
-            self.settle(&mut Breath { now, tables, pool, out }, ipsec);
-        }
+        let env = &mut Env { forwarder, breath, ipsec };
+        self.entry.pass(env, batch);
+        self.process_queues(env);
     }
 
-    /// [`Router::tick`] where a snapshot has IPsec.
+    /// Does what is due: [`super::Router::tick`] where a snapshot has IPsec.
     #[inline(never)]
-    pub(super) fn tick_ipsec(&mut self, breath: &mut Breath<'_, B>) {
-        if let Some(ipsec) = breath.tables.ipsec.as_deref() {
-            if self.ipsec.reassembly.is_due(breath.now) {
-                self.ipsec.reassembly.expire(breath.now, &mut self.ipsec.ended);
-                self.end_fragments(breath.pool);
-            }
-            self.settle(breath, ipsec);
-        }
+    pub fn tick<'b>(&mut self, forwarder: &mut Forwarder<B>, breath: &mut Breath<'b, B>, ipsec: &'b Ipsec) {
+        self.fragments.expire(&mut forwarder.ledger, breath.now, breath.pool);
+        self.process_queues(&mut Env { forwarder, breath, ipsec });
     }
 
     /// Opens all ESP that was found, routes what was in it, and empties every queue.
-    fn settle(&mut self, breath: &mut Breath<'_, B>, ipsec: &Ipsec) {
-        let mut gate = self.ipsec.gate.take().unwrap_or_else(|| Box::new(Gate::new()));
-        let mut inner = std::mem::replace(&mut gate.inner, Batch::hollow());
+    fn process_queues(&mut self, env: &mut Env<'_, '_, B>) {
         for depth in 0.. {
-            if self.ipsec.sealed.frames.is_empty() {
+            self.fragments.collect(env);
+            if env.forwarder.handoff.is_empty() {
                 break;
             }
+            env.forwarder.handoff.take(&mut self.level);
             if depth == NESTING {
-                self.refuse_nested(breath);
+                self.level.clear_into(|frame| env.drop_frame(frame, Reason::TunnelNesting));
                 break;
             }
-            let mut level = std::mem::replace(&mut gate.level, Sealed::new());
-            std::mem::swap(&mut level, &mut self.ipsec.sealed);
-            while level.next_batch(&mut gate.opening) {
-                self.open(breath, ipsec, &mut gate, &mut inner);
-                self.take_in(breath.tables, ipsec, &mut inner, breath.pool);
-                self.pass::<true>(breath.now, breath.tables, &mut inner, breath.pool, breath.out);
+            while self.level.next_batch(&mut self.opener.sealed) {
+                self.opener.open(env, &mut self.entry.ask);
+                self.entry.pass(env, &mut self.opener.inner);
             }
-            gate.level = level;
         }
-        gate.inner = inner;
-        self.empty_queues(breath, ipsec, &mut gate);
-        self.ipsec.gate = Some(gate);
+        self.empty_queues(env);
     }
 
     /// Makes what is kept of a snapshot fit a new one, and `out` large enough for its devices.
-    pub(super) fn adopt_ipsec(&mut self, tables: &Tables, pool: &mut Pool<B>, out: &mut Output<B>) {
-        let Some(ipsec) = &tables.ipsec else { return self.give_up_fragments(pool) };
-        if out.tx.len() < tables.devices.len() {
-            out.tx.resize_with(tables.devices.len(), Vec::new);
+    pub fn on_snapshot(&mut self, forwarder: &mut Forwarder<B>, breath: &mut Breath<'_, B>) {
+        let Some(ipsec) = &breath.tables.ipsec else { return self.shutdown(forwarder, breath.pool) };
+        let devices = breath.tables.devices.len();
+        if breath.out.tx.len() < devices {
+            breath.out.tx.resize_with(devices, Vec::new);
         }
-        let gate = self.ipsec.gate.get_or_insert_with(|| Box::new(Gate::new()));
+        self.entry.on_snapshot(devices);
         let queues = ipsec.queues.iter().enumerate().map(|(i, &queue)| (DeviceId(i as u16), queue));
-        self.ipsec.common.clear();
-        self.ipsec.common.resize(tables.devices.len(), 0);
-        gate.queues.clear();
-        gate.queues.extend(queues.filter(|&(_, queue)| queue != Queue::Hardware));
+        self.queues.clear();
+        self.queues.extend(queues.filter(|&(_, queue)| queue != Queue::Hardware));
+    }
+
+    /// Drops what still waits for the rest of its packet.
+    #[cold]
+    pub fn shutdown(&mut self, forwarder: &mut Forwarder<B>, pool: &mut Pool<B>) {
+        self.fragments.shutdown(&mut forwarder.ledger, pool);
     }
 
     /// Empties every queue no hardware stands behind. What is sealed may lead into another tunnel, so it
     /// takes several rounds; the errors that sealing brings about go the same ways.
-    fn empty_queues(&mut self, breath: &mut Breath<'_, B>, ipsec: &Ipsec, gate: &mut Gate<B>) {
+    fn empty_queues(&mut self, env: &mut Env<'_, '_, B>) {
         for round in 0..=NESTING {
             let mut idle = true;
-            for at in 0..gate.queues.len() {
-                let (device, queue) = gate.queues[at];
-                let Some(ring) = breath.out.tx.get_mut(device.index()) else { continue };
+            for &(device, queue) in &self.queues {
+                let Some(ring) = env.breath.out.tx.get_mut(device.index()) else { continue };
                 if ring.is_empty() {
                     continue;
                 }
                 idle = false;
-                std::mem::swap(ring, &mut gate.run);
-                let common = self.ipsec.common.get_mut(device.index()).map_or(0, std::mem::take);
+                std::mem::swap(ring, &mut self.sealer.run);
+                let common = self.entry.take_common(device);
+                let ipsec = env.ipsec;
                 match queue {
-                    _ if round == NESTING => self.lose_queue(breath, gate, Reason::TunnelNesting),
+                    _ if round == NESTING => env.drop_all(&mut self.sealer.run, Reason::TunnelNesting),
                     Queue::Tunnel(id) => match ipsec.tunnels.get(usize::from(id.0)) {
-                        Some(tunnel) => self.empty_tunnel(breath, gate, tunnel),
-                        None => self.lose_queue(breath, gate, Reason::PortDown),
+                        Some(tunnel) => self.sealer.empty_tunnel(env, tunnel),
+                        None => env.drop_all(&mut self.sealer.run, Reason::PortDown),
                     },
-                    Queue::Guard { spd, port, device } => match rules::question(ipsec, spd, Direction::Out) {
+                    Queue::Guard { spd, device, .. } => match rules::question(ipsec, spd, Direction::Out) {
                         Some(question) => {
-                            self.empty_guard(breath, gate, Guard { question, port, device, common });
+                            let point = EnforcementPoint { question, device, common };
+                            self.sealer.enforce(env, &mut self.entry.ask, point);
                         }
-                        None => self.lose_queue(breath, gate, Reason::PortDown),
+                        None => env.drop_all(&mut self.sealer.run, Reason::PortDown),
                     },
-                    Queue::Hardware | Queue::Policy(_) => self.lose_queue(breath, gate, Reason::PortDown),
+                    Queue::Hardware | Queue::Policy(_) => {
+                        env.drop_all(&mut self.sealer.run, Reason::PortDown);
+                    }
                 }
             }
             if idle {
                 break;
             }
-        }
-    }
-
-    /// The end of all frames of a queue, each with its link header.
-    #[cold]
-    fn lose_queue(&mut self, breath: &mut Breath<'_, B>, gate: &mut Gate<B>, reason: Reason) {
-        for frame in gate.run.drain(..) {
-            self.lose_sent(breath, frame, reason);
-        }
-    }
-
-    /// The end of a whole frame that was counted as sent by its device's port.
-    fn lose_sent(&mut self, breath: &mut Breath<'_, B>, frame: Frame<B>, reason: Reason) {
-        let queue = breath.tables.ipsec.as_ref().and_then(|i| i.queues.get(frame.device.index()).copied());
-        let port = match queue {
-            Some(Queue::Guard { port, .. }) => Some(port),
-            _ => breath.tables.port_of(frame.device, frame.data()),
-        };
-        if let Some(port) = port {
-            self.take_off(port, frame.len());
-        }
-        self.take_back(&frame);
-        self.lose(frame, reason, breath.pool);
-    }
-
-    /// A frame was counted as sent, and is not (yet).
-    fn take_back(&mut self, frame: &Frame<B>) {
-        if frame.own {
-            self.ledger.originated -= 1;
-        } else {
-            self.ledger.forwarded -= 1;
-        }
-    }
-
-    /// Takes a frame of `len` bytes off what left by `port`.
-    fn take_off(&mut self, port: PortId, len: usize) {
-        if let Some(counters) = self.ports.get_mut(port.index()) {
-            counters.tx_packets -= 1;
-            counters.tx_bytes -= len as u64;
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::net::Ipv4Addr;
 
 use super::decide::{Arrival, Context, Decision, Observer};
-use super::ipsec::judge as ipsec;
+use super::ipsec::hooks as ipsec;
 use super::next_hop::{self, Packet};
 use crate::id::PortId;
 use crate::tables::{Owner, ReversePath, Target};
@@ -26,7 +26,7 @@ pub(super) fn decide(
         Err(reason) => return reason.into(),
     };
     see.note("ipv4", || (packet.to_string(), "a valid header".into()));
-    let decision = judge(context, arrival, &packet, bytes, see);
+    let decision = classify(context, arrival, &packet, bytes, see);
     match decision {
         // RFC 1812 4.3.2.7: never about a link-layer broadcast or multicast.
         Decision::Drop(reason, Some(_)) if arrival.group => Decision::Drop(reason, None),
@@ -34,7 +34,7 @@ pub(super) fn decide(
     }
 }
 
-fn judge(
+fn classify(
     context: &Context<'_>,
     arrival: &Arrival<'_>,
     packet: &Ipv4<&[u8]>,

@@ -7,7 +7,7 @@
 use std::net::Ipv6Addr;
 
 use super::decide::{Arrival, Context, Decision, Observer};
-use super::ipsec::judge as ipsec;
+use super::ipsec::hooks as ipsec;
 use super::next_hop::{self, Packet};
 use crate::id::PortId;
 use crate::tables::{Owner, ReversePath, Target};
@@ -34,7 +34,7 @@ pub(super) fn decide(
         Err(reason) => return reason.into(),
     };
     see.note("ipv6", || (packet.to_string(), "a valid header".into()));
-    let decision = judge(context, arrival, &packet, bytes, &chain, see);
+    let decision = classify(context, arrival, &packet, bytes, &chain, see);
     match decision {
         // RFC 4443 2.4 e: never about a link-layer broadcast or multicast.
         Decision::Drop(reason, Some(_)) if arrival.group => Decision::Drop(reason, None),
@@ -42,7 +42,7 @@ pub(super) fn decide(
     }
 }
 
-fn judge(
+fn classify(
     context: &Context<'_>,
     arrival: &Arrival<'_>,
     packet: &Ipv6<&[u8]>,

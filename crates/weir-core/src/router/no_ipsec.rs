@@ -1,6 +1,6 @@
 //! What the router's rules ask of IPsec where it is not compiled in: nothing.
 
-pub(super) mod judge {
+pub(super) mod hooks {
     use crate::router::decide::{Arrival, Context, Decision, Observer};
     use crate::tables::Tables;
     use crate::verdict::Reason;

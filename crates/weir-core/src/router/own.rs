@@ -7,9 +7,10 @@
 use std::net::IpAddr;
 
 use super::decide::{Context, Decided, Decision, IcmpError, Silent};
+use super::forwarder::Forwarder;
 use super::hold::Held;
 use super::next_hop::{self, Packet};
-use super::{Breath, Router, ipv4, ipv6};
+use super::{Breath, ipv4, ipv6};
 use crate::id::PortId;
 use crate::packet::{Buffer, DeviceId, Frame, HEADROOM};
 use crate::tables::Tables;
@@ -20,7 +21,7 @@ use crate::wire::{Ethernet, Ipv4, Ipv6, icmpv4, icmpv6};
 /// TTL and hop limit of our own packets (IANA's recommended default).
 const TTL: u8 = 64;
 
-impl<B: Buffer> Router<B> {
+impl<B: Buffer> Forwarder<B> {
     /// Tells the sender of `packet`, which came in on `arrived`, what went wrong.
     pub(super) fn send_error(
         &mut self,
@@ -56,7 +57,7 @@ impl<B: Buffer> Router<B> {
                 let held = self.hold.held(breath.now, frame, arrived);
                 self.send_own(breath, held);
             }
-            _ => self.lose(frame, Reason::FrameTooLarge, breath.pool),
+            _ => self.drop_frame(frame, Reason::FrameTooLarge, breath.pool),
         }
     }
 
@@ -101,7 +102,7 @@ impl<B: Buffer> Router<B> {
             _ => icmpv6::reply_in_place(packet, TTL),
         };
         if !answered || !held.frame.shrink_front(network - ETHERNET) {
-            return self.lose(held.frame, Reason::LocalNotServed, breath.pool);
+            return self.drop_frame(held.frame, Reason::LocalNotServed, breath.pool);
         }
         self.ledger.local += 1;
         held.frame.own = true;
@@ -120,7 +121,7 @@ impl<B: Buffer> Router<B> {
             }
             Decision::Hold(port, next_hop) => self.wait(breath, (port, next_hop), held),
             // An error or reply that cannot be sent is not worth another one.
-            _ => self.lose(held.frame, Reason::NoRoute, breath.pool),
+            _ => self.drop_frame(held.frame, Reason::NoRoute, breath.pool),
         }
     }
 }

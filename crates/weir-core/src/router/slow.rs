@@ -3,20 +3,21 @@
 //! Promises: the frame ends in exactly one place, and the ledger says which. Refuses to grow: without a
 //! buffer or headroom the frame is dropped and counted.
 
+use super::Breath;
 use super::decide::{Context, Decided, Decision, Silent, decide};
+use super::forwarder::Forwarder;
 use super::hold::Held;
-use super::{Breath, Router};
 use crate::id::PortId;
 use crate::packet::{Buffer, Frame, Pool};
 use crate::tables::Adjacency;
-use crate::verdict::Reason;
+use crate::verdict::{Ledger, Reason};
 use crate::wire::ethernet::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use crate::wire::{Ipv4, Ipv6};
 
 /// Frames for the control side between two visits of the worker: a few batches.
 const PUNT_LIMIT: usize = 256;
 
-impl<B: Buffer> Router<B> {
+impl<B: Buffer> Forwarder<B> {
     /// A frame just received; `count` it on its port unless the fast path did.
     #[cold]
     #[inline(never)]
@@ -28,8 +29,8 @@ impl<B: Buffer> Router<B> {
             counters.rx_bytes += frame.len() as u64;
         }
         #[cfg(feature = "ipsec")]
-        if breath.tables.ipsec.is_some() {
-            self.hear(breath, &decided, &frame, count);
+        if let Some(ipsec) = breath.tables.ipsec.as_deref() {
+            super::ipsec::hooks::observe(ipsec, breath.now, &decided, frame.data(), count);
         }
         let held = self.hold.held(breath.now, frame, decided.port.unwrap_or_default());
         self.act(breath, decided, held);
@@ -42,37 +43,34 @@ impl<B: Buffer> Router<B> {
         match decision {
             Decision::Forward(id) => match breath.tables.adjacencies.get(id.0 as usize) {
                 Some(next) => self.send_on(breath, next, held.frame, network),
-                None => self.lose(held.frame, Reason::NoRoute, breath.pool),
+                None => self.drop_frame(held.frame, Reason::NoRoute, breath.pool),
             },
             Decision::Fragment(id) => match breath.tables.adjacencies.get(id.0 as usize) {
                 Some(next) => self.send_fragments(breath, next, held.frame, network),
-                None => self.lose(held.frame, Reason::NoRoute, breath.pool),
+                None => self.drop_frame(held.frame, Reason::NoRoute, breath.pool),
             },
             Decision::Hold(port, next_hop) => {
                 self.wait(breath, (port, next_hop), held);
             }
             Decision::Punt if breath.out.punt.len() >= PUNT_LIMIT => {
-                self.lose(held.frame, Reason::PuntQueueFull, breath.pool);
+                self.drop_frame(held.frame, Reason::PuntQueueFull, breath.pool);
             }
-            Decision::Punt => {
-                self.ledger.local += 1;
-                breath.out.punt.push((arrived, held.frame));
-            }
+            Decision::Punt => breath.out.punt.push((arrived, held.frame)),
             Decision::Local => {
                 self.ledger.local += 1;
                 breath.pool.put(held.frame.into_buffer());
             }
             Decision::Answer => self.answer(breath, held, network),
             #[cfg(feature = "ipsec")]
-            Decision::Open(key) => self.take_sealed(breath, key, held.frame, network),
+            Decision::Open(id) => self.hand_off(Some(id), held.frame, network, breath.pool),
             #[cfg(feature = "ipsec")]
-            Decision::Collect => self.collect(breath, held.frame, network),
+            Decision::Collect => self.hand_off(None, held.frame, network, breath.pool),
             Decision::Drop(reason, error) => {
                 if let Some(error) = error {
                     let packet = held.frame.data().get(network..).unwrap_or(&[]);
                     self.send_error(breath, arrived, error, packet);
                 }
-                self.lose(held.frame, reason, breath.pool);
+                self.drop_frame(held.frame, reason, breath.pool);
             }
         }
     }
@@ -89,7 +87,7 @@ impl<B: Buffer> Router<B> {
             self.hold.push(breath.now, &breath.tables.settings, next_hop, held, &mut breath.out.events)
         {
             self.ledger.held -= u64::from(!displaced.frame.own);
-            self.lose(displaced.frame, Reason::HoldQueueFull, breath.pool);
+            self.drop_frame(displaced.frame, Reason::HoldQueueFull, breath.pool);
         }
     }
 
@@ -118,7 +116,7 @@ impl<B: Buffer> Router<B> {
                     self.send_unresolved(breath, &held);
                 }
             }
-            self.lose(held.frame, Reason::NeighborUnresolved, breath.pool);
+            self.drop_frame(held.frame, Reason::NeighborUnresolved, breath.pool);
         }
     }
 
@@ -135,42 +133,64 @@ impl<B: Buffer> Router<B> {
         &mut self,
         breath: &mut Breath<'_, B>,
         next: &Adjacency,
-        mut frame: Frame<B>,
+        frame: Frame<B>,
         network: usize,
     ) {
-        // No guard asks about what was sealed.
-        let device = match breath.tables.ports.get(next.port.index()) {
-            Some(port) if frame.sealed => port.device,
-            _ => next.device,
-        };
-        let Some(ring) = breath.out.tx.get_mut(device.index()) else {
-            return self.lose(frame, Reason::PortDown, breath.pool);
-        };
-        if !relink(&mut frame, next, network) {
-            return self.lose(frame, Reason::FrameTooLarge, breath.pool);
-        }
-        if let Some(counters) = self.ports.get_mut(next.port.index()) {
-            counters.tx_packets += 1;
-            counters.tx_bytes += frame.len() as u64;
-        }
-        frame.device = device;
-        if frame.own {
-            self.ledger.originated += 1;
-        } else {
-            self.ledger.forwarded += 1;
-        }
-        ring.push(frame);
+        send(&mut self.ledger, breath, next, frame, network);
     }
 
-    /// The end of a frame that goes nowhere.
-    pub(super) fn lose(&mut self, frame: Frame<B>, reason: Reason, pool: &mut Pool<B>) {
-        if frame.own {
-            self.ledger.originated_lost += 1;
-        } else {
-            self.ledger.drops.add(reason, 1);
+    /// Sends the first piece of a packet, whose IP header is at `network`, and those in `fragments`.
+    pub(super) fn send_pieces(
+        &mut self,
+        breath: &mut Breath<'_, B>,
+        next: &Adjacency,
+        (first, network): (Frame<B>, usize),
+        sealed: bool,
+    ) {
+        send(&mut self.ledger, breath, next, first, network);
+        for mut piece in self.fragments.drain(..) {
+            piece.sealed = sealed;
+            send(&mut self.ledger, breath, next, piece, ethernet::HEADER_LEN);
         }
-        pool.put(frame.into_buffer());
     }
+}
+
+/// Puts the link header of `next` before the packet at `network` and queues the frame.
+fn send<B: Buffer>(
+    ledger: &mut Ledger,
+    breath: &mut Breath<'_, B>,
+    next: &Adjacency,
+    mut frame: Frame<B>,
+    network: usize,
+) {
+    // No policy enforcement point asks about what was sealed.
+    let device = match breath.tables.ports.get(next.port.index()) {
+        Some(port) if frame.sealed => port.device,
+        _ => next.device,
+    };
+    let Some(ring) = breath.out.tx.get_mut(device.index()) else {
+        return drop_frame(ledger, frame, Reason::PortDown, breath.pool);
+    };
+    if !relink(&mut frame, next, network) {
+        return drop_frame(ledger, frame, Reason::FrameTooLarge, breath.pool);
+    }
+    frame.device = device;
+    ring.push(frame);
+}
+
+/// Ends a frame that goes nowhere: our own is lost, a received one is a drop.
+pub(super) fn drop_frame<B: Buffer>(
+    ledger: &mut Ledger,
+    frame: Frame<B>,
+    reason: Reason,
+    pool: &mut Pool<B>,
+) {
+    if frame.own {
+        ledger.originated_lost += 1;
+    } else {
+        ledger.drops.add(reason, 1);
+    }
+    pool.put(frame.into_buffer());
 }
 
 /// Replaces the link header before `network` by that of `next`; `false` without headroom for its tag.

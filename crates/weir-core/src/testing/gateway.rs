@@ -202,7 +202,7 @@ pub fn fuzz_gate(data: &[u8]) {
             tables = Tables { generation: tables.generation + 1, ipsec, ..other.clone() };
         }
     }
-    bench.router.give_up(&mut bench.pool);
+    bench.router.shutdown(&mut bench.pool);
     bench.check();
     assert_eq!(bench.router.ledger().held, 0);
     let lookups = bench.router.lookups();

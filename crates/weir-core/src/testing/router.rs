@@ -50,6 +50,7 @@ impl Bench {
         }
         self.router.forward(now, tables, &mut batch, &mut self.pool, &mut self.out);
         self.router.tick(now, tables, &mut self.pool, &mut self.out);
+        self.router.taken(tables, &self.out);
         self.check();
     }
 
@@ -107,7 +108,7 @@ pub fn fuzz_router(data: &[u8]) {
         }
     }
     for bench in [&mut fast, &mut slow] {
-        bench.router.give_up(&mut bench.pool);
+        bench.router.shutdown(&mut bench.pool);
         bench.check();
         assert_eq!(bench.router.ledger().held, 0);
     }

@@ -4,7 +4,6 @@
 //! rules and ESP itself are those of forwarding. Time is when the SA was last used: a lifetime that ran out
 //! since then is not seen.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,7 +11,7 @@ use super::{Scribe, end, name_of};
 use crate::id::{AdjacencyId, PortId};
 use crate::ipsec::esp::{self, Outcome};
 use crate::ipsec::spd::Lookup;
-use crate::ipsec::{Direction, Ipsec, Mode, Queue, Sa, pmtu};
+use crate::ipsec::{Direction, InboundId, Ipsec, Mode, Queue, Sa, pmtu};
 use crate::packet::{DeviceId, Frame, HEADROOM};
 use crate::router::decide::{Context, Observer, decide};
 use crate::router::ipsec::rules::{self, Outward};
@@ -60,12 +59,12 @@ fn by_copy<R>(
 pub(super) fn inward(
     context: &Context<'_>,
     scribe: &mut Scribe,
-    key: (u32, IpAddr),
+    id: InboundId,
     packet: &[u8],
     depth: usize,
 ) -> End {
     let Some(ipsec) = context.tables.ipsec.as_deref() else { return lost(Reason::NoSa) };
-    let Some(inbound) = ipsec.sad.find(key.0, key.1) else { return lost(Reason::NoSa) };
+    let Some(inbound) = ipsec.sad.get(id) else { return lost(Reason::NoSa) };
     if depth == NESTING {
         return lost(Reason::TunnelNesting);
     }

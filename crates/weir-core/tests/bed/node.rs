@@ -64,6 +64,7 @@ impl Node {
             }
         }
         self.router.tick(now, &self.tables, &mut self.pool, &mut self.out);
+        self.router.punted(self.out.punt.len() as u64);
         for (port, frame) in self.out.punt.drain(..) {
             self.control.handle_punt(now, port, frame.data());
             self.pool.put(frame.into_buffer());
@@ -82,9 +83,10 @@ impl Node {
             let buffer = self.pool.take().expect("a buffer");
             let frame = Frame::from_bytes(buffer, &bytes, device).expect("fits");
             let mut queue = std::mem::take(&mut self.out.tx[device.index()]);
-            self.router.originate(&self.tables, frame, &mut queue);
+            self.router.originate(frame, &mut queue);
             self.out.tx[device.index()] = queue;
         }
+        self.router.taken(&self.tables, &self.out);
         let mut sent = Vec::new();
         for (device, queue) in self.out.tx.iter_mut().enumerate() {
             for frame in queue.drain(..) {

@@ -109,6 +109,7 @@ impl World {
     fn step(&mut self, act: impl FnOnce(&mut Self)) -> Seen {
         let before = self.router.ledger().clone();
         act(self);
+        self.router.taken(&self.tables, &self.out);
         let out = self.out.tx.iter().map(Vec::len).sum::<usize>() + self.out.punt.len();
         assert_eq!(self.pool.free() + self.router.held() + out, BUFFERS, "buffers are lost");
         let after = self.router.ledger().clone();

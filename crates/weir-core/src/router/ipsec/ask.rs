@@ -37,23 +37,23 @@ impl Ask {
 }
 
 /// What follows from an answer, worked out anew only where it is another than the packet's before.
-pub(super) struct Said<T, F> {
+pub(super) struct LookupMemo<T, F> {
     found: Found,
-    said: T,
+    follows: T,
     rule: F,
 }
 
-impl<T: Copy, F: Fn(Found) -> T> Said<T, F> {
+impl<T: Copy, F: Fn(Found) -> T> LookupMemo<T, F> {
     pub fn new(rule: F) -> Self {
-        Said { found: None, said: rule(None), rule }
+        LookupMemo { found: None, follows: rule(None), rule }
     }
 
     #[inline]
     pub fn of(&mut self, found: Found) -> T {
         if found != self.found {
-            (self.found, self.said) = (found, (self.rule)(found));
+            (self.found, self.follows) = (found, (self.rule)(found));
         }
-        self.said
+        self.follows
     }
 }
 
@@ -82,7 +82,7 @@ impl Tally {
         Tally { places: [none; BATCH], used: [0; BATCH], len: 0 }
     }
 
-    /// Counts a packet; [`Tally::settle`] is due by the end of the batch, and before another SPD's.
+    /// Counts a packet; [`Tally::flush`] is due by the end of the batch, and before another SPD's.
     #[inline]
     pub fn add(&mut self, spd: &Spd, direction: Direction, policy: PolicyIndex, bytes: u64) {
         let at = policy.0 as usize % BATCH;
@@ -92,7 +92,7 @@ impl Tally {
             self.used[self.len % BATCH] = at as u8;
             self.len += 1;
         } else if place.policy != policy {
-            place.settle(spd, direction);
+            place.flush(spd, direction);
             place.policy = policy;
         }
         place.packets += 1;
@@ -101,7 +101,7 @@ impl Tally {
 
     /// Moves what was counted to the policies.
     #[inline]
-    pub fn settle(&mut self, spd: &Spd, direction: Direction) {
+    pub fn flush(&mut self, spd: &Spd, direction: Direction) {
         let used = &self.used[..self.len.min(BATCH)];
         self.len = 0;
         if used.len() > 1 {
@@ -113,13 +113,13 @@ impl Tally {
             black_box(used.iter().map(load).fold(0, u64::wrapping_add));
         }
         for &at in used {
-            self.places[usize::from(at)].settle(spd, direction);
+            self.places[usize::from(at)].flush(spd, direction);
         }
     }
 }
 
 impl Count {
-    fn settle(&mut self, spd: &Spd, direction: Direction) {
+    fn flush(&mut self, spd: &Spd, direction: Direction) {
         count(spd, direction, Some(self.policy), u64::from(self.packets), self.bytes);
         (self.packets, self.bytes) = (0, 0);
     }

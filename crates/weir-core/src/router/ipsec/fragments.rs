@@ -3,68 +3,118 @@
 //! Every fragment was received as a frame and ends as one: those whose bytes went into a whole packet are
 //! this host's (local), the packet itself goes on in the frame of one of them.
 
+use super::Env;
 use super::rules::{self, Kind};
-use super::unwrap;
+use crate::ipsec::InboundId;
+use crate::ipsec::reassembly::{Ended, Reassembly};
 use crate::packet::{Buffer, Frame, Pool};
-use crate::router::{Breath, Router};
-use crate::verdict::Reason;
+use crate::router::slow::drop_frame;
+use crate::time::Nanos;
+use crate::verdict::{Ledger, Reason};
 
-impl<B: Buffer> Router<B> {
-    /// The slow path found a fragment that may be part of an ESP packet to us.
-    #[cold]
-    pub(in crate::router) fn collect(
-        &mut self,
-        breath: &mut Breath<'_, B>,
-        mut frame: Frame<B>,
-        network: usize,
-    ) {
-        let Some(ipsec) = breath.tables.ipsec.as_deref() else {
-            return self.lose(frame, Reason::NoSa, breath.pool);
-        };
-        if !unwrap(&mut frame, network) {
-            return self.lose(frame, Reason::IpTruncated, breath.pool);
+/// The fragments of one worker.
+#[derive(Debug)]
+pub(super) struct Fragments<B> {
+    waiting: Waiting<B>,
+    /// Scratch: what forwarding handed over, while fragments are taken out of it.
+    mixed: Vec<(Option<InboundId>, Frame<B>)>,
+}
+
+/// Fragments that wait for the rest of their packet.
+#[derive(Debug)]
+struct Waiting<B> {
+    reassembly: Reassembly<B>,
+    /// Scratch: fragments that wait no longer.
+    ended: Vec<Ended<B>>,
+}
+
+impl<B: Buffer> Fragments<B> {
+    pub fn new() -> Self {
+        let waiting = Waiting { reassembly: Reassembly::new(), ended: Vec::new() };
+        Fragments { waiting, mixed: Vec::new() }
+    }
+
+    pub fn held(&self) -> usize {
+        self.waiting.reassembly.held()
+    }
+
+    /// Takes the fragments out of what forwarding handed over, and puts packets they make whole in their place.
+    #[inline]
+    pub fn collect(&mut self, env: &mut Env<'_, '_, B>) {
+        if env.forwarder.handoff.has_fragments() {
+            self.collect_mixed(env);
         }
-        self.ledger.held += 1;
-        let whole = self.ipsec.reassembly.push(breath.now, frame, &mut self.ipsec.ended);
-        self.end_fragments(breath.pool);
-        let Some(frame) = whole else { return };
-        self.ledger.held -= 1;
-        match rules::kind(ipsec, frame.data()).0 {
-            Kind::Esp(key) if ipsec.sad.find(key.0, key.1).is_some() => self.ipsec.sealed.push(key, frame),
-            // The kernel has fragments of its own of what is for it.
-            kind => {
-                let to = rules::destination(frame.data());
-                if to.is_some_and(|to| rules::is_kernels(breath.tables, to)) {
-                    self.ledger.local += 1;
-                    return breath.pool.put(frame.into_buffer());
-                }
-                let esp = matches!(kind, Kind::Esp(_));
-                let reason = if esp { Reason::NoSa } else { Reason::LocalNotServed };
-                self.lose(frame, reason, breath.pool);
+    }
+
+    #[cold]
+    fn collect_mixed(&mut self, env: &mut Env<'_, '_, B>) {
+        env.forwarder.handoff.drain_mixed(&mut self.mixed);
+        for (id, frame) in self.mixed.drain(..) {
+            match id {
+                Some(id) => env.forwarder.handoff.push_packet(id, frame),
+                None => self.waiting.push(env, frame),
             }
+        }
+    }
+
+    /// Ends fragments that waited too long.
+    pub fn expire(&mut self, ledger: &mut Ledger, now: Nanos, pool: &mut Pool<B>) {
+        let waiting = &mut self.waiting;
+        if waiting.reassembly.is_due(now) {
+            waiting.reassembly.expire(now, &mut waiting.ended);
+            waiting.end(ledger, pool);
+        }
+    }
+
+    /// Ends everything that still waits.
+    pub fn shutdown(&mut self, ledger: &mut Ledger, pool: &mut Pool<B>) {
+        self.waiting.reassembly.give_up(&mut self.waiting.ended);
+        self.waiting.end(ledger, pool);
+    }
+}
+
+impl<B: Buffer> Waiting<B> {
+    fn push(&mut self, env: &mut Env<'_, '_, B>, frame: Frame<B>) {
+        let whole = self.reassembly.push(env.breath.now, frame, &mut self.ended);
+        // A frame that waits is in the gauge; one that ends here was in it, or is this one.
+        env.forwarder.ledger.held += 1;
+        self.end(&mut env.forwarder.ledger, env.breath.pool);
+        let Some(frame) = whole else { return };
+        env.forwarder.ledger.held -= 1;
+        match known(env, &frame) {
+            Ok(id) => env.forwarder.handoff.push_packet(id, frame),
+            // The kernel has fragments of its own of what is for it.
+            Err(_) if is_kernels(env, &frame) => {
+                env.forwarder.ledger.local += 1;
+                env.breath.pool.put(frame.into_buffer());
+            }
+            Err(reason) => env.drop_frame(frame, reason),
         }
     }
 
     /// Accounts for fragments that wait no longer.
-    pub(super) fn end_fragments(&mut self, pool: &mut Pool<B>) {
-        let mut ended = std::mem::take(&mut self.ipsec.ended);
-        for end in ended.drain(..) {
-            self.ledger.held -= 1;
+    fn end(&mut self, ledger: &mut Ledger, pool: &mut Pool<B>) {
+        for end in self.ended.drain(..) {
+            ledger.held -= 1;
             match end.lost {
-                Some(reason) => self.lose(end.frame, reason, pool),
+                Some(reason) => drop_frame(ledger, end.frame, reason, pool),
                 None => {
-                    self.ledger.local += 1;
+                    ledger.local += 1;
                     pool.put(end.frame.into_buffer());
                 }
             }
         }
-        self.ipsec.ended = ended;
     }
+}
 
-    /// Whatever still waits for the rest of its packet is lost.
-    #[cold]
-    pub(in crate::router) fn give_up_fragments(&mut self, pool: &mut Pool<B>) {
-        self.ipsec.reassembly.give_up(&mut self.ipsec.ended);
-        self.end_fragments(pool);
+/// The SA a packet that was made whole is of, or why it goes no further.
+fn known<B: Buffer>(env: &Env<'_, '_, B>, frame: &Frame<B>) -> Result<InboundId, Reason> {
+    match rules::kind(env.ipsec, frame.data()).0 {
+        Kind::Esp((spi, destination)) => env.ipsec.sad.id(spi, destination).ok_or(Reason::NoSa),
+        _ => Err(Reason::LocalNotServed),
     }
+}
+
+fn is_kernels<B: Buffer>(env: &Env<'_, '_, B>, frame: &Frame<B>) -> bool {
+    rules::destination(frame.data()).is_some_and(|to| rules::is_kernels(env.breath.tables, to))
 }

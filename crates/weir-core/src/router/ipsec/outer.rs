@@ -1,15 +1,15 @@
 //! The way of outer packets: the route to an SA's far end, asked once a run.
 //!
-//! Promises: a sealed packet passes no guard again, waits for its neighbour like any other, and is cut here
+//! Promises: a sealed packet passes no policy enforcement point again, waits for its neighbour like any other, and is cut here
 //! where it does not fit, for this host is its source (RFC 4301 8.2, RFC 2473 7.2).
 
 use std::net::IpAddr;
 
-use super::{Gate, rules};
+use super::too_big::Ident;
+use super::{Env, rules};
 use crate::id::{AdjacencyId, PortId};
 use crate::packet::{Buffer, Frame};
 use crate::router::next_hop::target;
-use crate::router::{Breath, Router};
 use crate::tables::{Adjacency, Tables, Target};
 use crate::verdict::Reason;
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, HEADER_LEN as ETHERNET};
@@ -30,11 +30,11 @@ pub(crate) enum Way<'a> {
 }
 
 impl<'a> Way<'a> {
-    /// By the route to `destination`; `near` finds a neighbour of a connected network.
+    /// By the route to `destination`; `neighbor` finds one of a connected network.
     pub fn find(
         tables: &'a Tables,
         destination: IpAddr,
-        near: impl FnOnce(PortId) -> Option<AdjacencyId>,
+        neighbor: impl FnOnce(PortId) -> Option<AdjacencyId>,
     ) -> Way<'a> {
         let value = match destination {
             IpAddr::V4(dst) => tables.fib4.lookup(dst),
@@ -42,7 +42,7 @@ impl<'a> Way<'a> {
         };
         match target(tables, value) {
             Target::Adjacent(id) => Way::by(tables, id),
-            Target::Connected(port) => match near(port) {
+            Target::Connected(port) => match neighbor(port) {
                 Some(id) => Way::by(tables, id),
                 None => Way::wait(tables, port, destination),
             },
@@ -95,55 +95,52 @@ impl<'a> Way<'a> {
     }
 }
 
-impl<B: Buffer> Router<B> {
-    pub(super) fn way_out<'a>(&mut self, tables: &'a Tables, destination: IpAddr) -> Way<'a> {
-        let near = &mut self.near;
+impl<'b, B: Buffer> Env<'_, 'b, B> {
+    /// The way of packets to an SA's far end.
+    pub(super) fn way_out(&mut self, destination: IpAddr) -> Way<'b> {
+        let tables = self.breath.tables;
+        let cache = &mut self.forwarder.neighbor_cache;
         Way::find(tables, destination, |port| match destination {
-            IpAddr::V4(dst) => near.find4(tables, port, dst.to_bits()),
-            IpAddr::V6(dst) => near.find6(tables, port, dst.to_bits()),
+            IpAddr::V4(dst) => cache.find4(tables, port, dst.to_bits()),
+            IpAddr::V6(dst) => cache.find6(tables, port, dst.to_bits()),
         })
     }
 
-    /// Sends outer packets, counted as sent; empties `run`. Without an `mtu` all of them are known to fit.
+    /// Sends outer packets; empties `run`. Without an `mtu` all of them are known to fit. `ident` numbers those that
+    /// are cut.
     pub(super) fn send_outer(
         &mut self,
-        breath: &mut Breath<'_, B>,
-        gate: &mut Gate<B>,
         way: &Way<'_>,
         mtu: Option<u16>,
         run: &mut Vec<Frame<B>>,
+        ident: &mut Ident,
     ) {
         if let Way::Next(next) = *way
             && next.vlan.is_none()
             && mtu.is_none_or(|mtu| run.iter().all(|frame| frame.len() <= usize::from(mtu)))
             && run.iter().all(|frame| frame.start() >= ETHERNET)
         {
-            return self.send_alike(breath, next, run);
+            return self.send_alike(next, run);
         }
         let mtu = mtu.unwrap_or(u16::MAX);
         for frame in run.drain(..) {
-            let way = way.of_packet(breath.tables, &self.key, frame.data());
-            self.send_one(breath, gate, way, mtu, frame);
+            let way = way.of_packet(self.breath.tables, &self.forwarder.key, frame.data());
+            self.send_one(way, mtu, frame, ident);
         }
     }
 
-    /// The common run: one next hop that all fit, no tag.
+    /// Sends the common run: one next hop that all fit, no tag.
     #[inline]
-    fn send_alike(&mut self, breath: &mut Breath<'_, B>, next: &Adjacency, run: &mut Vec<Frame<B>>) {
-        let device = rules::past_guard(breath.tables, next.port);
-        let Some(ring) = breath.out.tx.get_mut(device.index()) else {
-            for frame in run.drain(..) {
-                self.take_back(&frame);
-                self.lose(frame, Reason::PortDown, breath.pool);
-            }
-            return;
+    fn send_alike(&mut self, next: &Adjacency, run: &mut Vec<Frame<B>>) {
+        let device = rules::past_guard(self.breath.tables, next.port);
+        let Some(ring) = self.breath.out.tx.get_mut(device.index()) else {
+            return self.drop_all(run, Reason::PortDown);
         };
         let version = run.first().and_then(|frame| frame.data().first()).map_or(4, |byte| byte >> 4);
         let ethertype = if version == 4 { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
         let mut header = [0; ETHERNET];
         header[..12].copy_from_slice(&next.header);
         header[12..].copy_from_slice(&ethertype.to_be_bytes());
-        let mut bytes = 0;
         for frame in run.iter_mut() {
             let _ = frame.grow_front(ETHERNET);
             if let Some(room) = frame.data_mut().first_chunk_mut() {
@@ -151,42 +148,27 @@ impl<B: Buffer> Router<B> {
             }
             frame.device = device;
             frame.sealed = true;
-            bytes += frame.len() as u64;
-        }
-        if let Some(counters) = self.ports.get_mut(next.port.index()) {
-            counters.tx_packets += run.len() as u64;
-            counters.tx_bytes += bytes;
         }
         ring.append(run);
     }
 
-    /// Any other outer packet: it waits, is tagged, cut or lost.
+    /// Sends any other outer packet: it waits, is tagged, cut or lost.
     #[cold]
-    fn send_one(
-        &mut self,
-        breath: &mut Breath<'_, B>,
-        gate: &mut Gate<B>,
-        way: Way<'_>,
-        mtu: u16,
-        mut frame: Frame<B>,
-    ) {
-        self.take_back(&frame);
+    fn send_one(&mut self, way: Way<'_>, mtu: u16, mut frame: Frame<B>, ident: &mut Ident) {
         frame.sealed = true;
         match way {
-            Way::Next(next) if frame.len() > usize::from(mtu) => {
-                self.send_cut(breath, gate, next, mtu, frame)
-            }
-            Way::Next(next) => self.send(breath, next, frame, 0),
+            Way::Next(next) if frame.len() > usize::from(mtu) => self.send_cut(next, mtu, frame, ident),
+            Way::Next(next) => self.forwarder.send(self.breath, next, frame, 0),
             Way::Wait(port, next_hop) => {
                 // Held frames have a link header; what is in it does not matter.
                 if !frame.grow_front(ETHERNET) {
-                    return self.lose(frame, Reason::FrameTooLarge, breath.pool);
+                    return self.drop_frame(frame, Reason::FrameTooLarge);
                 }
-                let held = self.hold.held(breath.now, frame, port);
-                self.wait(breath, (port, next_hop), held);
+                let held = self.forwarder.hold.held(self.breath.now, frame, port);
+                self.forwarder.wait(self.breath, (port, next_hop), held);
             }
-            Way::ByFlow { .. } => self.lose(frame, Reason::NoRoute, breath.pool),
-            Way::None(reason) => self.lose(frame, reason, breath.pool),
+            Way::ByFlow { .. } => self.drop_frame(frame, Reason::NoRoute),
+            Way::None(reason) => self.drop_frame(frame, reason),
         }
     }
 }

@@ -9,14 +9,12 @@
 //! Promises: the sender of what may not be cut is told the MTU that fits inside; pieces leave in order.
 //! Refuses: to send what is longer than the path takes.
 
-use super::{Gate, packet_len, rules};
-use crate::id::PortId;
+use super::{Env, packet_len, rules};
 use crate::ipsec::esp;
 use crate::ipsec::sa::FragmentWhen;
 use crate::ipsec::{Mode, Sa};
 use crate::packet::{Buffer, Frame, HEADROOM};
 use crate::router::decide::IcmpError;
-use crate::router::{Breath, Router};
 use crate::tables::Adjacency;
 use crate::verdict::Reason;
 use crate::wire::ethernet::HEADER_LEN as ETHERNET;
@@ -63,132 +61,93 @@ pub(crate) fn remedy(sa: &Sa, sealed: bool, packet: &[u8], room: usize) -> Remed
     }
 }
 
-impl<B: Buffer> Router<B> {
-    /// Makes what is in `gate.run` fit: IP packets counted as sent, some of which are too long.
+/// Identifications of outer IPv6 packets that are cut here.
+#[derive(Debug, Default)]
+pub(super) struct Ident {
+    /// Workers share an SA's addresses: each has identifications of its own.
+    pub worker: usize,
+    last: u32,
+}
+
+impl Ident {
+    fn next(&mut self) -> u32 {
+        self.last = self.last.wrapping_add(1);
+        (self.worker as u32) << 24 ^ (self.last & 0x00ff_ffff)
+    }
+}
+
+impl<B: Buffer> Env<'_, '_, B> {
+    /// Moves IP packets from `run` to `fitting`, each so that it fits once sealed by `sa`.
     #[cold]
     pub(super) fn make_fit(
         &mut self,
-        breath: &mut Breath<'_, B>,
-        gate: &mut Gate<B>,
         sa: &Sa,
-        tunnel: Option<PortId>,
         outer_mtu: u16,
+        run: &mut Vec<Frame<B>>,
+        fitting: &mut Vec<Frame<B>>,
     ) {
         let room = usize::from(esp::inner_mtu(sa, outer_mtu));
-        let mut queue = std::mem::take(&mut gate.run);
-        let mut fitting = std::mem::take(&mut gate.next);
-        for frame in queue.drain(..) {
+        for frame in run.drain(..) {
             if packet_len(frame.data()) <= room {
                 fitting.push(frame);
                 continue;
             }
             match remedy(sa, frame.sealed, frame.data(), room) {
                 Remedy::After => fitting.push(frame),
-                Remedy::Before => self.cut_inner(breath, frame, room, tunnel, &mut fitting),
+                Remedy::Before => self.cut_inner(frame, room, fitting),
                 Remedy::Tell(error) => {
                     sa.state.fail(Reason::FragmentNeeded);
-                    self.tell_too_big(breath, frame, error, tunnel);
+                    self.tell_too_big(frame, error);
                 }
                 Remedy::Nothing => {
                     sa.state.fail(Reason::FragmentNeeded);
-                    let len = frame.len();
-                    self.lose_packet(breath, frame, len, tunnel, Reason::FragmentNeeded);
+                    self.drop_frame(frame, Reason::FragmentNeeded);
                 }
             }
         }
-        gate.next = queue;
-        gate.run = fitting;
     }
 
-    fn tell_too_big(
-        &mut self,
-        breath: &mut Breath<'_, B>,
-        frame: Frame<B>,
-        error: IcmpError,
-        tunnel: Option<PortId>,
-    ) {
-        let arrived = rules::source(frame.data()).and_then(|src| rules::port_towards(breath.tables, src));
+    fn tell_too_big(&mut self, frame: Frame<B>, error: IcmpError) {
+        let tables = self.breath.tables;
+        let arrived = rules::source(frame.data()).and_then(|src| rules::port_towards(tables, src));
         if !frame.own {
-            self.send_error(breath, arrived.unwrap_or_default(), error, frame.data());
+            self.forwarder.send_error(self.breath, arrived.unwrap_or_default(), error, frame.data());
         }
-        let len = frame.len();
-        self.lose_packet(breath, frame, len, tunnel, Reason::FragmentNeeded);
+        self.drop_frame(frame, Reason::FragmentNeeded);
     }
 
-    /// Cuts an inner IPv4 packet; its pieces count as sent, by the tunnel too.
-    fn cut_inner(
-        &mut self,
-        breath: &mut Breath<'_, B>,
-        frame: Frame<B>,
-        room: usize,
-        tunnel: Option<PortId>,
-        fitting: &mut Vec<Frame<B>>,
-    ) {
-        let whole = frame.len();
-        match self.cut(frame, 0, room, breath.pool) {
+    /// Cuts an inner IPv4 packet.
+    fn cut_inner(&mut self, frame: Frame<B>, room: usize, fitting: &mut Vec<Frame<B>>) {
+        match self.forwarder.cut(frame, 0, room, self.breath.pool) {
             Ok(first) => {
-                let mut pieces = std::mem::take(&mut self.fragments);
-                let mut bytes = first.len();
                 fitting.push(first);
-                self.ledger.originated += pieces.len() as u64;
-                let packets = pieces.len() as u64;
-                for mut piece in pieces.drain(..) {
+                for mut piece in self.forwarder.fragments.drain(..) {
                     let _ = piece.shrink_front(ETHERNET);
-                    bytes += piece.len();
                     fitting.push(piece);
                 }
-                self.fragments = pieces;
-                if let Some(counters) = tunnel.and_then(|port| self.ports.get_mut(port.index())) {
-                    counters.tx_packets += packets;
-                    // The frame may have had bytes behind its packet.
-                    counters.tx_bytes += bytes as u64 + packets * ETHERNET as u64;
-                    counters.tx_bytes -= whole as u64;
-                }
             }
-            Err((frame, reason)) => self.lose_packet(breath, frame, whole, tunnel, reason),
+            Err((frame, reason)) => self.drop_frame(frame, reason),
         }
     }
 
-    /// Cuts an outer packet, not counted as sent, and sends the pieces.
-    pub(super) fn send_cut(
-        &mut self,
-        breath: &mut Breath<'_, B>,
-        gate: &mut Gate<B>,
-        next: &Adjacency,
-        mtu: u16,
-        frame: Frame<B>,
-    ) {
+    /// Cuts an outer packet and sends the pieces.
+    pub(super) fn send_cut(&mut self, next: &Adjacency, mtu: u16, frame: Frame<B>, ident: &mut Ident) {
         let cut = if frame.data()[0] >> 4 == 4 {
-            self.cut(frame, 0, usize::from(mtu), breath.pool)
+            self.forwarder.cut(frame, 0, usize::from(mtu), self.breath.pool)
         } else {
-            gate.ident = gate.ident.wrapping_add(1);
-            // Workers share an SA's addresses: each has identifications of its own.
-            let ident = (self.worker as u32) << 24 ^ (gate.ident & 0x00ff_ffff);
-            self.cut6(frame, usize::from(mtu), ident, breath)
+            let ident = ident.next();
+            self.cut6(frame, usize::from(mtu), ident)
         };
         match cut {
-            Ok(first) => {
-                self.send(breath, next, first, 0);
-                let mut pieces = std::mem::take(&mut self.fragments);
-                for mut piece in pieces.drain(..) {
-                    piece.sealed = true;
-                    self.send(breath, next, piece, ETHERNET);
-                }
-                self.fragments = pieces;
-            }
-            Err((frame, reason)) => self.lose(frame, reason, breath.pool),
+            Ok(first) => self.forwarder.send_pieces(self.breath, next, (first, 0), true),
+            Err((frame, reason)) => self.drop_frame(frame, reason),
         }
     }
 
     /// Cuts an IPv6 packet of our own making (RFC 8200 4.5): the first piece where it lies, the others, with
-    /// room for a link header, in `self.fragments`.
-    fn cut6(
-        &mut self,
-        mut frame: Frame<B>,
-        mtu: usize,
-        ident: u32,
-        breath: &mut Breath<'_, B>,
-    ) -> Result<Frame<B>, (Frame<B>, Reason)> {
+    /// room for a link header, in the forwarder's `fragments`.
+    fn cut6(&mut self, mut frame: Frame<B>, mtu: usize, ident: u32) -> Result<Frame<B>, (Frame<B>, Reason)> {
+        let (fragments, pool) = (&mut self.forwarder.fragments, &mut *self.breath.pool);
         let Some((head, next_at)) = unfragmentable(frame.data()) else {
             return Err((frame, Reason::Ip6BadExtension));
         };
@@ -198,7 +157,7 @@ impl<B: Buffer> Router<B> {
             return Err((frame, Reason::FragmentNeeded));
         }
         let count = payload.div_ceil(step);
-        if breath.pool.free() + 1 < count {
+        if pool.free() + 1 < count {
             return Err((frame, Reason::NoBuffer));
         }
         let mut extension = [0; FRAGMENT_HEADER];
@@ -209,12 +168,12 @@ impl<B: Buffer> Router<B> {
             let (from, to) = (piece * step, payload.min((piece + 1) * step));
             put_offset(&mut extension, from, to < payload);
             let parts = [&frame.data()[..head], &extension[..], &frame.data()[head + from..head + to]];
-            let Some(buffer) = breath.pool.take() else { break };
+            let Some(buffer) = pool.take() else { break };
             match assemble(buffer, &parts) {
-                Ok(piece) => self.fragments.push(piece),
+                Ok(piece) => fragments.push(piece),
                 Err(buffer) => {
-                    breath.pool.put(buffer);
-                    self.fragments.drain(..).for_each(|piece| breath.pool.put(piece.into_buffer()));
+                    pool.put(buffer);
+                    fragments.drain(..).for_each(|piece| pool.put(piece.into_buffer()));
                     return Err((frame, Reason::FrameTooLarge));
                 }
             }
@@ -222,7 +181,7 @@ impl<B: Buffer> Router<B> {
         put_offset(&mut extension, 0, count > 1);
         let first = head + payload.min(step);
         if !frame.grow_front(FRAGMENT_HEADER) || !frame.set_len(first + FRAGMENT_HEADER) {
-            self.fragments.drain(..).for_each(|piece| breath.pool.put(piece.into_buffer()));
+            fragments.drain(..).for_each(|piece| pool.put(piece.into_buffer()));
             return Err((frame, Reason::FrameTooLarge));
         }
         let data = frame.data_mut();

@@ -340,6 +340,7 @@ impl Bench {
         match &self.through {
             Some(tables) => {
                 breathe(router, now, tables, devices, batch, pool, out);
+                router.punted(out.punt.len() as u64);
                 for (_, frame) in out.punt.drain(..) {
                     pool.put(frame.into_buffer());
                 }

@@ -167,7 +167,7 @@ impl Loop {
                 self.sleep.until_woken(SLEEP_MS);
             }
         }
-        self.router.give_up(&mut self.pool);
+        self.router.shutdown(&mut self.pool);
         self.figures(self.report.generation);
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = self.report;
     }
@@ -190,8 +190,9 @@ impl Loop {
         }
         for (port, frame) in self.out.punt.drain(..) {
             let told = Told::Punt(port, frame.data().to_vec());
-            if self.tell.queue.try_send((self.number, told)).is_err() {
-                self.router.local_lost(Reason::PuntQueueFull);
+            match self.tell.queue.try_send((self.number, told)) {
+                Ok(()) => self.router.punted(1),
+                Err(_) => self.router.punt_refused(Reason::PuntQueueFull),
             }
             self.pool.put(frame.into_buffer());
         }
@@ -213,7 +214,7 @@ impl Loop {
                     let sent = self.pool.take().and_then(|b| Frame::from_bytes(b, &bytes, device).ok());
                     let queue = self.out.tx.get_mut(device.index());
                     match (sent, queue) {
-                        (Some(frame), Some(queue)) => self.router.originate(tables, frame, queue),
+                        (Some(frame), Some(queue)) => self.router.originate(frame, queue),
                         (Some(frame), None) => {
                             self.pool.put(frame.into_buffer());
                             self.report.mail_lost += 1;

@@ -1,12 +1,14 @@
-//! Where IPsec has a say in what is to become of a received packet: the hooks of [`super::super::decide`].
+//! Where IPsec has a say in what is to become of a received packet: the hooks of [`super::super::decide`], and what
+//! IPsec learns from a packet the slow path decided about.
 //!
-//! Promises: pure, like every rule there; each asks the snapshot first whether it has IPsec at all.
+//! Promises: the hooks are pure, like every rule there; each asks the snapshot first whether it has IPsec at all.
 
 use super::explain;
-use super::rules::{self, Kind};
-use crate::ipsec::Direction;
-use crate::router::decide::{Arrival, Context, Decision, Observer};
+use super::rules::{self, Kind, packet_len};
+use crate::ipsec::{Direction, Ipsec, pmtu};
+use crate::router::decide::{Arrival, Context, Decided, Decision, Observer};
 use crate::tables::Tables;
+use crate::time::Nanos;
 use crate::verdict::Reason;
 use crate::wire::{get16, protocol};
 
@@ -29,12 +31,13 @@ pub(in crate::router) fn opens(
         }
         _ => return None,
     };
-    let inbound = ipsec.sad.find(key.0, key.1);
+    let id = ipsec.sad.id(key.0, key.1);
     see.note("sa", || {
+        let inbound = id.and_then(|id| ipsec.sad.get(id));
         let found = inbound.map_or("no SA of ours".into(), |inbound| inbound.sa.name.clone());
         (format!("spi 0x{:08x} to {}", key.0, key.1), found)
     });
-    inbound.map(|_| Decision::Open(key))
+    id.map(Decision::Open)
 }
 
 /// A packet to an address only weir has: ESP without an SA, what IPsec listens to, what its SPD refuses.
@@ -52,7 +55,7 @@ pub(in crate::router) fn to_us(tables: &Tables, arrival: &Arrival<'_>, packet: &
         _ => {}
     }
     // An ICMP error about ESP of ours: heard, and no more.
-    if crate::ipsec::pmtu::concerned(ipsec, packet).is_some() {
+    if pmtu::concerned(ipsec, packet).is_some() {
         return Some(Decision::Local);
     }
     rules::refuses(tables, arrival.id, packet).map(Decision::from)
@@ -75,4 +78,32 @@ pub(in crate::router) fn refuses(
         (format!("in clear on {}", arrival.port.name), text)
     });
     refused
+}
+
+/// Learns from a frame the slow path decided about: of ICMP errors about packets of ours, and that a policy let it pass
+/// or discarded it, unless the fast path counted that (`count` is false).
+pub(in crate::router) fn observe(ipsec: &Ipsec, now: Nanos, decided: &Decided, frame: &[u8], count: bool) {
+    let packet = frame.get(decided.network..).unwrap_or(&[]);
+    match decided.decision {
+        Decision::Local => {
+            pmtu::learn(ipsec, now, packet);
+        }
+        Decision::Forward(_)
+        | Decision::Fragment(_)
+        | Decision::Hold(..)
+        | Decision::Drop(Reason::PolicyDiscard, _)
+            if count =>
+        {
+            let question = decided.port.and_then(|port| rules::guard(ipsec, port, Direction::In));
+            let Some(spd) = question.map(|question| question.spd) else { return };
+            let (policy, refused) = rules::clear(spd, spd.inbound.find_packet(packet));
+            let dropped = matches!(decided.decision, Decision::Drop(..));
+            if let Some(policy) = policy.and_then(|policy| spd.policy(policy))
+                && refused.is_some() == dropped
+            {
+                policy.counters.count(Direction::In, packet_len(packet) as u64);
+            }
+        }
+        _ => {}
+    }
 }

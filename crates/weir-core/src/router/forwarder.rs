@@ -1,0 +1,123 @@
+//! Plain forwarding of one worker: its state, and the walk of a batch through it.
+//!
+//! Promises: frames keep their order; each ends in `out`, in the pool, or held. Knows nothing of IPsec but that the
+//! slow path may find frames for the gateway ([`super::ipsec::Handoff`]).
+
+use super::fast::{Nothing, SLOW, SLOW_COUNTED, Stage};
+use super::hold::Hold;
+use super::ingress::{NeighborCache, OwnAddresses};
+use super::limiter::Limiter;
+use super::slow::drop_frame;
+use super::{Breath, PortCounters};
+use crate::id::PortId;
+#[cfg(feature = "ipsec")]
+use crate::ipsec::InboundId;
+use crate::packet::{Batch, Buffer, Frame, Pool};
+use crate::tables::Tables;
+use crate::verdict::{Ledger, Reason};
+use crate::wire::flow::FlowKey;
+
+/// State and scratch of plain forwarding.
+#[derive(Debug)]
+pub(super) struct Forwarder<B> {
+    pub ledger: Ledger,
+    pub ports: Vec<PortCounters>,
+    pub stage: Box<Stage>,
+    pub own: OwnAddresses,
+    pub neighbor_cache: NeighborCache,
+    pub hold: Hold<B>,
+    pub limiter: Limiter,
+    pub key: FlowKey,
+    /// Identification of our own IPv4 packets.
+    pub ident: u16,
+    /// Scratch: the later pieces of the packet being fragmented.
+    pub fragments: Vec<Frame<B>>,
+    /// Scratch: the port and the length of each frame on its way to a device with VLANs.
+    pub departing: Vec<(Option<PortId>, u64)>,
+    pub fast: bool,
+    /// What the slow path found for the gateway.
+    #[cfg(feature = "ipsec")]
+    pub handoff: super::ipsec::Handoff<B>,
+}
+
+impl<B: Buffer> Forwarder<B> {
+    pub fn new() -> Self {
+        Forwarder {
+            ledger: Ledger::default(),
+            ports: Vec::new(),
+            stage: Box::new(Stage::new()),
+            own: OwnAddresses::default(),
+            neighbor_cache: NeighborCache::new(),
+            hold: Hold::new(),
+            limiter: Limiter::new(),
+            key: FlowKey::new(0),
+            ident: 0,
+            fragments: Vec::new(),
+            departing: Vec::new(),
+            fast: true,
+            #[cfg(feature = "ipsec")]
+            handoff: super::ipsec::Handoff::new(),
+        }
+    }
+
+    /// Makes the caches fit a new snapshot.
+    pub fn on_snapshot(&mut self, tables: &Tables) {
+        self.own = OwnAddresses::new(tables);
+        self.neighbor_cache.clear();
+        self.ports.resize(tables.ports.len().max(self.ports.len()), PortCounters::default());
+    }
+
+    /// Classifies, looks up and rewrites a batch: all of the fast path where nothing is known of IPsec.
+    pub fn pass(&mut self, breath: &mut Breath<'_, B>, batch: &mut Batch<B>) {
+        if self.fast {
+            self.stage.classify(breath.tables, &self.own, batch.frames(), &mut self.ports, &mut Nothing);
+            self.resolve(breath, batch);
+        }
+        let count = batch.len();
+        let mut frames = batch.drain();
+        let mut at = 0;
+        while at < count {
+            let (place, run) = self.stage.run(at, count);
+            at += run;
+            if place >= SLOW_COUNTED {
+                for frame in frames.by_ref().take(run) {
+                    self.slow(breath, frame, place == SLOW);
+                }
+            } else {
+                breath.out.tx[usize::from(place)].extend(frames.by_ref().take(run));
+            }
+        }
+    }
+
+    /// Looks up and rewrites what [`Stage::classify`] found to be common.
+    #[inline]
+    pub fn resolve(&mut self, breath: &Breath<'_, B>, batch: &mut Batch<B>) {
+        self.stage.look_up(breath.tables);
+        let devices = breath.out.tx.len();
+        let frames = batch.frames_mut();
+        self.stage.rewrite(breath.tables, &self.key, &mut self.neighbor_cache, frames, devices);
+    }
+
+    /// Ends what waits.
+    pub fn shutdown(&mut self, pool: &mut Pool<B>) {
+        for held in self.hold.take_all() {
+            self.ledger.held -= u64::from(!held.frame.own);
+            self.drop_frame(held.frame, Reason::NeighborUnresolved, pool);
+        }
+        self.hold.forget_empty();
+    }
+
+    /// Ends a frame that goes nowhere.
+    pub fn drop_frame(&mut self, frame: Frame<B>, reason: Reason, pool: &mut Pool<B>) {
+        drop_frame(&mut self.ledger, frame, reason, pool);
+    }
+
+    /// Hands ESP by an SA of ours, whose IP header is at `network`, to the gateway.
+    #[cfg(feature = "ipsec")]
+    #[inline]
+    pub fn hand_off(&mut self, id: Option<InboundId>, frame: Frame<B>, network: usize, pool: &mut Pool<B>) {
+        if let Err(frame) = self.handoff.push(id, frame, network) {
+            self.drop_frame(frame, Reason::IpTruncated, pool);
+        }
+    }
+}
