@@ -1,6 +1,7 @@
 //! What a port does: hand in frames, take frames out, and say what it lost.
 
 use crate::packet::{Batch, Buffer, Frame, Pool};
+use crate::time::Nanos;
 
 /// A device queue driven by one worker. One virtual call a batch, none a packet.
 pub trait Device<B: Buffer> {
@@ -26,6 +27,12 @@ pub trait Device<B: Buffer> {
         false
     }
 
+    /// Looks after what has to move by itself, some dozens of times a second and never a packet at a time:
+    /// returns what an operator should be told, once for each time it happens.
+    fn watch(&mut self, _now: Nanos) -> Option<String> {
+        None
+    }
+
     /// Whether the device is still there and usable.
     fn status(&mut self) -> DeviceStatus {
         DeviceStatus::Up
@@ -44,6 +51,11 @@ pub struct DeviceStats {
     pub tx_invalid: u64,
     /// Times receive found its fill ring empty.
     pub rx_fill_empty: u64,
+    /// Frames shorter than their IP header says: cut by who sent them or by a receive buffer too small for
+    /// them. Counted by the router, which drops them as `ip_truncated`.
+    pub rx_truncated: u64,
+    /// Times frames lay in the transmit ring for longer than they may and none of them moved.
+    pub tx_stalled: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -145,6 +145,11 @@ impl<B: Buffer> Router<B> {
         &self.forwarder.ports
     }
 
+    /// Frames that were shorter than their IP header says, by [`DeviceId`].
+    pub fn truncated(&self) -> &[u64] {
+        &self.forwarder.truncated
+    }
+
     /// Which layers answered what this worker asked of SPDs.
     pub fn lookups(&self) -> LookupCounters {
         #[cfg(feature = "ipsec")]

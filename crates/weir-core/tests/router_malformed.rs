@@ -53,6 +53,17 @@ fn frames_for_others_or_in_unknown_forms() {
 }
 
 #[test]
+fn a_cut_frame_is_counted_with_the_device_it_came_in_by() {
+    let mut w = World::new();
+    let whole = udp(LAN, "10.0.0.2", "10.100.0.9");
+    w.send(LAN, &whole[..whole.len() - 1]).dropped_silently(Reason::IpTruncated);
+    w.send(LAN, &whole);
+    let device = w.tables.ports[LAN.index()].device;
+    let expected: Vec<u64> = (0..w.tables.devices.len()).map(|at| u64::from(at == device.index())).collect();
+    assert_eq!(w.router.truncated(), expected);
+}
+
+#[test]
 fn frame_on_a_device_without_a_port() {
     let mut w = World::new();
     let seen = w.send_all(&[(weir_core::packet::DeviceId(7), udp(LAN, "10.0.0.2", "10.100.0.9"))]);

@@ -33,6 +33,8 @@ use crate::steer::SteerError;
 pub mod interface;
 pub mod port;
 mod socket;
+pub mod stall;
+mod transmit;
 
 pub use port::AfXdp;
 
@@ -102,6 +104,7 @@ pub struct Report {
     pub xdp: XdpMode,
     pub refusals: Vec<(Bind, io::Error)>,
     pub xdp_refusals: Vec<(XdpMode, i32)>,
+    /// Until it is given up because it moves nothing.
     pub busy_poll: bool,
     /// Why the worker does not poll the interface itself though it was asked to.
     pub busy_poll_refusal: Option<io::Error>,
@@ -114,7 +117,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "af_xdp {} queue {}: ", self.interface, self.queue)?;
         for (bind, error) in &self.refusals {
-            write!(f, "{bind} refused ({}), ", errno_name(error.raw_os_error().unwrap_or(0)))?;
+            write!(f, "{bind} refused ({}), ", name_of(error))?;
         }
         write!(f, "{}, ", self.bind)?;
         for (mode, errno) in &self.xdp_refusals {
@@ -125,7 +128,7 @@ impl fmt::Display for Report {
             write!(f, ", busy polling")?;
         }
         if let Some(error) = &self.busy_poll_refusal {
-            write!(f, ", busy polling refused ({})", errno_name(error.raw_os_error().unwrap_or(0)))?;
+            write!(f, ", busy polling refused ({})", name_of(error))?;
         }
         if self.replaced_leftover {
             write!(f, ", replaced the program of a dead predecessor")?;
@@ -203,6 +206,11 @@ pub fn wait_readable(fds: &[BorrowedFd<'_>], at_most: Duration) -> io::Result<bo
     }
     let error = io::Error::last_os_error();
     if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) }
+}
+
+/// What the kernel said by its symbol, what we said in our words.
+fn name_of(error: &io::Error) -> String {
+    error.raw_os_error().map_or_else(|| error.to_string(), errno_name)
 }
 
 /// The symbol operators search for.

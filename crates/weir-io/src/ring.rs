@@ -242,6 +242,11 @@ impl<T: Entry> Producer<T> {
         self.shared.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
+    /// The kernel's index: how many entries it has ever taken, wrapping.
+    pub(crate) fn taken(&self) -> u32 {
+        self.shared.consumer().load(Ordering::Acquire)
+    }
+
     /// Entries the kernel has not taken yet.
     pub(crate) fn pending(&self) -> u32 {
         self.next.wrapping_sub(self.shared.consumer().load(Ordering::Acquire)).min(self.shared.size())

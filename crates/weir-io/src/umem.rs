@@ -9,6 +9,11 @@
 //! until the last chunk is home. So home + pools + device rings + frames in flight = total, always.
 //! Refuses: chunks of other sizes than AF_XDP's aligned mode takes (2048 or 4096), and growth.
 //!
+//! **How large a chunk.** Where the kernel copies, it takes a chunk for what it is: headroom (256), then the frame. A card
+//! that writes chunks itself is told their size by its driver, and some can tell theirs whole KiB only (igb, ixgbe of the
+//! 82599 class): of 2048 − 256 such a card uses 1024 and cuts what is longer. No driver says so, so every card is taken
+//! for one of these: 4096 bytes, of which 3072 are sure.
+//!
 //! Nothing here needs AF_XDP: the other ports take their buffers from the same place.
 
 use std::fmt;
@@ -16,7 +21,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weir_core::packet::{Buffer, Pool};
+use weir_core::packet::{Buffer, HEADROOM, Pool};
 
 /// Bytes of a huge page on x86-64 and (with 4 KiB base pages) aarch64; mappings are rounded up to it.
 const HUGE_PAGE: usize = 2 << 20;
@@ -24,14 +29,19 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Chunks a umem may have: 2^20 × 4096 B = 4 GiB, the largest UMEM whose offsets fit in a `u32`.
 pub const MAX_CHUNKS: u32 = 1 << 20;
 
+/// Ethernet header and VLAN tag: what a frame has beside its IP packet.
+pub const LINK_HEADER: usize = 14 + 4;
+/// The coarsest step in which a known card's receive buffers are told to it: 1 KiB (`SRRCTL.BSIZEPKT` of igb and ixgbe).
+const CARD_STEP: usize = 1024;
+
 /// The sizes AF_XDP's aligned mode takes on 4 KiB pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ChunkSize {
-    /// Two chunks a page; frames up to 1,792 B behind 256 B of headroom.
+    /// Two chunks a page; frames up to 1,792 B behind 256 B of headroom, where the kernel copies them.
     #[default]
     Bytes2048 = 2048,
-    /// One chunk a page; frames up to 3,840 B.
+    /// One chunk a page; frames up to 3,840 B where the kernel copies them, up to 3,072 B from every card.
     Bytes4096 = 4096,
 }
 
@@ -39,8 +49,18 @@ impl ChunkSize {
     /// The smallest size that holds a frame of an interface with this MTU: VLAN and Ethernet
     /// headers (4 + 14) and headroom (256) beside it; `None` when no size does.
     pub fn for_mtu(mtu: usize) -> Option<ChunkSize> {
-        let need = mtu + 18 + weir_core::packet::HEADROOM;
+        let need = mtu + LINK_HEADER + HEADROOM;
         [ChunkSize::Bytes2048, ChunkSize::Bytes4096].into_iter().find(|s| need <= s.bytes())
+    }
+
+    /// The smallest size for an interface that may be a card's, which may come to write chunks itself.
+    pub fn for_card(mtu: usize) -> Option<ChunkSize> {
+        ChunkSize::for_mtu(mtu).map(|_| ChunkSize::Bytes4096)
+    }
+
+    /// Bytes of a frame that any card can be told to write into one chunk.
+    pub fn card_room(self) -> usize {
+        (self.bytes() - HEADROOM) / CARD_STEP * CARD_STEP
     }
 
     pub fn bytes(self) -> usize {
@@ -153,6 +173,14 @@ impl Umem {
 
     pub fn chunk_size(&self) -> usize {
         self.region.size as usize
+    }
+
+    /// [`ChunkSize::card_room`] of these chunks.
+    pub fn card_room(&self) -> usize {
+        match self.region.size {
+            4096 => ChunkSize::Bytes4096.card_room(),
+            _ => ChunkSize::Bytes2048.card_room(),
+        }
     }
 
     pub fn pages(&self) -> Pages {
@@ -414,6 +442,17 @@ mod tests {
         assert_eq!(ChunkSize::for_mtu(1774), Some(ChunkSize::Bytes2048));
         assert_eq!(ChunkSize::for_mtu(1775), Some(ChunkSize::Bytes4096));
         assert_eq!(ChunkSize::for_mtu(9000), None);
+    }
+
+    #[test]
+    fn a_card_that_counts_in_whole_kib_has_room_for_every_frame_it_is_given() {
+        assert_eq!(ChunkSize::Bytes2048.card_room(), 1024, "what igb made of 2048 − 256");
+        assert_eq!(ChunkSize::Bytes4096.card_room(), 3072);
+        let size = ChunkSize::for_card(1500).expect("a common MTU");
+        assert!(size.card_room() >= 1500 + LINK_HEADER);
+        assert_eq!(ChunkSize::for_card(68), Some(ChunkSize::Bytes4096));
+        assert_eq!(ChunkSize::for_card(3822), Some(ChunkSize::Bytes4096), "in copy mode");
+        assert_eq!(ChunkSize::for_card(3823), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 use weir_core::tables::Owner;
 use weir_core::wire::build;
 use weir_io::af_packet::AfPacket;
-use weir_io::af_xdp::interface::Interface;
+use weir_io::af_xdp::interface::{Interface, may_be_a_card};
 use weir_io::af_xdp::{AfXdp, Bind, Options};
 use weir_io::bpf::asm::{Asm, Reg};
 use weir_io::bpf::attach::{Attachment, XdpMode};
@@ -411,6 +411,17 @@ fn the_order_of_attempts_is_printed() {
         let text = report.to_string();
         assert_eq!(text, "af_xdp a queue 0: zero-copy refused (EOPNOTSUPP), copy mode, native XDP");
         assert_eq!(port.device.status(), DeviceStatus::Up);
+    })
+    .expect("entered");
+}
+
+#[test]
+fn a_virtual_cable_is_no_card_and_what_does_not_answer_may_be_one() {
+    let Some(ns) = link("a_virtual_cable_is_no_card") else { return };
+    netns::inside(&ns.0, || {
+        assert!(!may_be_a_card("a"));
+        assert!(may_be_a_card("nosuch0"));
+        assert_eq!(Interface::open("a").expect("there").mtu().expect("told"), 1500);
     })
     .expect("entered");
 }

@@ -176,6 +176,7 @@ impl Daemon {
             match told {
                 Told::Punt(port, frame) => self.control.handle_punt(now, port, &frame),
                 Told::Event(event) => self.control.handle_event(now, event),
+                Told::Notice(device, notice) => note(&mut self.open, device, notice),
             }
         }
     }
@@ -284,6 +285,15 @@ impl Daemon {
             tracing::warn!("{left}");
         }
         Ok(())
+    }
+}
+
+/// Logs what a device says of itself, and has `weir show ports` say it from now on.
+fn note(open: &mut BTreeMap<String, Open>, device: DeviceId, notice: String) {
+    tracing::warn!("{notice}");
+    let open = open.values_mut().find(|open| open.id == device);
+    if let Some(said) = open.map(|open| &mut open.port.said).filter(|said| !said.contains(&notice)) {
+        said.push(notice);
     }
 }
 

@@ -79,6 +79,12 @@ pub struct DeviceLosses {
     pub rx_invalid: u64,
     pub tx_invalid: u64,
     pub rx_fill_empty: u64,
+    /// Frames shorter than their IP header says; dropped as `ip_truncated`.
+    #[serde(default)]
+    pub rx_truncated: u64,
+    /// Times the transmit ring did not move though frames waited in it.
+    #[serde(default)]
+    pub tx_stalled: u64,
 }
 
 /// `GET /v1/routes`

@@ -22,6 +22,8 @@ use crate::wire::flow::FlowKey;
 pub(super) struct Forwarder<B> {
     pub ledger: Ledger,
     pub ports: Vec<PortCounters>,
+    /// By device: frames dropped as [`Reason::IpTruncated`]. A device that cuts frames shows here, not in its sender.
+    pub truncated: Vec<u64>,
     pub stage: Box<Stage>,
     pub own: OwnAddresses,
     pub neighbor_cache: NeighborCache,
@@ -45,6 +47,7 @@ impl<B: Buffer> Forwarder<B> {
         Forwarder {
             ledger: Ledger::default(),
             ports: Vec::new(),
+            truncated: Vec::new(),
             stage: Box::new(Stage::new()),
             own: OwnAddresses::default(),
             neighbor_cache: NeighborCache::new(),
@@ -65,6 +68,7 @@ impl<B: Buffer> Forwarder<B> {
         self.own = OwnAddresses::new(tables);
         self.neighbor_cache.clear();
         self.ports.resize(tables.ports.len().max(self.ports.len()), PortCounters::default());
+        self.truncated.resize(tables.devices.len().max(self.truncated.len()), 0);
     }
 
     /// Classifies, looks up and rewrites a batch: all of the fast path where nothing is known of IPsec.
@@ -109,6 +113,12 @@ impl<B: Buffer> Forwarder<B> {
 
     /// Ends a frame that goes nowhere.
     pub fn drop_frame(&mut self, frame: Frame<B>, reason: Reason, pool: &mut Pool<B>) {
+        if reason == Reason::IpTruncated
+            && !frame.own
+            && let Some(count) = self.truncated.get_mut(frame.device.index())
+        {
+            *count += 1;
+        }
         drop_frame(&mut self.ledger, frame, reason, pool);
     }
 

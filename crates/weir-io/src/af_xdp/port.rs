@@ -8,11 +8,14 @@ use std::time::Duration;
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 
-use super::interface::{HeldInterrupts, Interface};
+use weir_core::time::Nanos;
+
+use super::interface::{HeldInterrupts, Interface, may_be_a_card};
+use super::transmit::{Mover, Transmit};
 use super::{Bind, OpenError, Options, Report, socket};
 use crate::ring::{Addr, Consumer, Desc, Producer, Which};
 use crate::steer::Steering;
-use crate::umem::{Chunk, Region, Umem};
+use crate::umem::{Chunk, LINK_HEADER, Region, Umem};
 
 /// Fill-ring slots are refilled when this many are due: one publication for several frames.
 const REFILL: u32 = 32;
@@ -25,19 +28,17 @@ const REFILL: u32 = 32;
 pub struct AfXdp {
     fill: Producer<Addr>,
     rx: Consumer<Desc>,
-    tx: Producer<Desc>,
+    tx: Transmit,
     completion: Consumer<Addr>,
     socket: OwnedFd,
     held: Held,
-    _interrupts: Option<HeldInterrupts>,
+    /// There while this port polls; several queues of an interface share what it stands for.
+    interrupts: Option<HeldInterrupts>,
     interface: Interface,
     device: DeviceId,
     /// Chunks to keep posted, and those posted now (in the fill ring, the kernel, or the rx ring).
     want_posted: u32,
     posted: u32,
-    /// Frames were published that the kernel may not have taken yet.
-    unsent: bool,
-    busy_poll: bool,
     /// Entries that name a chunk the kernel was not given.
     rx_alien: u64,
     /// Frames in chunks of another umem.
@@ -53,10 +54,25 @@ impl AfXdp {
             Interface::open(name).map_err(|error| OpenError::Interface { interface: name.into(), error })?;
         let mut refusals = Vec::new();
         for &bind in &options.order {
-            let parts = Parts::prepare(options, name, umem)?;
-            match bind_patiently(parts.socket.as_fd(), interface.index(), options.queue, bind) {
-                Ok(()) => return parts.finish(options, steering, umem, interface, bind, refusals),
-                Err(error) => refusals.push((bind, error)),
+            if bind == Bind::ZeroCopy
+                && let Err(error) = card_takes(&interface, umem)
+            {
+                refusals.push((bind, error));
+                continue;
+            }
+            // Zero-copy and polled: sending needs a socket that wakes the driver.
+            let beside = bind == Bind::ZeroCopy && options.busy_poll.is_some();
+            let (mut parts, mut no_sender) = (Parts::bound(options, &interface, umem, bind, beside)?, None);
+            if let Attempt::NoSender(error) = parts {
+                no_sender = Some(error);
+                parts = Parts::bound(options, &interface, umem, bind, false)?;
+            }
+            match parts {
+                Attempt::Bound(parts) => {
+                    let opened = Opened { interface, bind, refusals, no_sender };
+                    return parts.finish(options, steering, umem, opened);
+                }
+                Attempt::Refused(error) | Attempt::NoSender(error) => refusals.push((bind, error)),
             }
         }
         Err(OpenError::Bind { interface: name.into(), queue: options.queue, refusals })
@@ -74,7 +90,21 @@ impl AfXdp {
 
     /// Frames were accepted for sending that the kernel has not taken yet.
     pub fn unsent(&self) -> bool {
-        self.unsent
+        self.tx.unsent
+    }
+
+    /// What moves the transmit ring now.
+    fn mover(&self) -> Mover {
+        match (self.report.bind, &self.interrupts) {
+            (Bind::Copy, _) => Mover::Copying,
+            (Bind::ZeroCopy, None) => Mover::Waking,
+            (Bind::ZeroCopy, Some(_)) => Mover::Polling,
+        }
+    }
+
+    fn kick(&mut self) {
+        let mover = self.mover();
+        self.tx.kick(self.socket.as_fd(), mover);
     }
 
     /// Keeps `want_posted` chunks with the kernel.
@@ -106,36 +136,16 @@ impl AfXdp {
         }
         self.completion.release();
     }
-
-    /// Tells the kernel of published frames when it has to be told.
-    fn kick(&mut self) {
-        // Each call of a kernel without a larger budget sends 32: a batch takes a few.
-        for _ in 0..8 {
-            if self.tx.pending() == 0 {
-                self.unsent = false;
-                return;
-            }
-            if !self.tx.needs_wakeup() {
-                return;
-            }
-            match socket::wake_tx(self.socket.as_fd()) {
-                Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                // ENOBUFS, EBUSY: the interface is congested; ENETDOWN, ENXIO: `status` says so.
-                Err(_) => return,
-            }
-        }
-    }
 }
 
 impl Device<Chunk> for AfXdp {
     fn rx(&mut self, pool: &mut Pool<Chunk>, batch: &mut Batch<Chunk>) -> usize {
-        if self.unsent {
+        if self.tx.unsent {
             self.kick();
         }
         self.reap(pool);
         self.refill(pool);
-        if self.rx.ready() == 0 && (self.busy_poll || self.fill.needs_wakeup()) {
+        if self.rx.ready() == 0 && (self.interrupts.is_some() || self.fill.needs_wakeup()) {
             // A refusal means no traffic to receive: the interface is down or gone (`status`).
             let _ = socket::wake_rx(self.socket.as_fd());
         }
@@ -163,22 +173,22 @@ impl Device<Chunk> for AfXdp {
 
     fn tx(&mut self, pool: &mut Pool<Chunk>, frames: &mut Vec<Frame<Chunk>>) -> usize {
         self.reap(pool);
-        let room = self.tx.room(frames.len() as u32) as usize;
+        let room = self.tx.ring.room(frames.len() as u32) as usize;
         let accepted = room.min(frames.len());
         for frame in frames.drain(..accepted) {
             let (start, len) = (frame.start() as u64, frame.len() as u32);
             match self.held.claim(frame.into_buffer()) {
                 Some(index) => {
-                    self.tx.push(Desc { addr: self.held.addr(index) + start, len, options: 0 });
+                    self.tx.ring.push(Desc { addr: self.held.addr(index) + start, len, options: 0 });
                 }
                 None => self.tx_alien += 1,
             }
         }
         if accepted > 0 {
-            self.tx.submit();
-            self.unsent = true;
+            self.tx.ring.submit();
+            self.tx.unsent = true;
         }
-        if self.unsent {
+        if self.tx.unsent {
             self.kick();
         }
         accepted
@@ -189,7 +199,7 @@ impl Device<Chunk> for AfXdp {
     }
 
     fn stats(&mut self) -> DeviceStats {
-        let zero = || libc::xdp_statistics {
+        const ZERO: libc::xdp_statistics = libc::xdp_statistics {
             rx_dropped: 0,
             rx_invalid_descs: 0,
             tx_invalid_descs: 0,
@@ -198,18 +208,45 @@ impl Device<Chunk> for AfXdp {
             tx_ring_empty_descs: 0,
         };
         // The option exists since the first AF_XDP kernel; without it only our own counts remain.
-        let kernel = crate::socket_option::xdp(self.socket.as_fd(), libc::XDP_STATISTICS, zero)
-            .unwrap_or_else(|_| zero());
+        let of = |socket| crate::socket_option::xdp(socket, libc::XDP_STATISTICS, || ZERO).unwrap_or(ZERO);
+        let port = self.socket.as_fd();
+        let (kernel, sending) = (of(port), of(self.tx.socket(port)));
         DeviceStats {
             rx_ring_full: kernel.rx_ring_full + kernel.rx_dropped,
             rx_invalid: kernel.rx_invalid_descs + self.rx_alien,
-            tx_invalid: kernel.tx_invalid_descs + self.tx_alien,
+            tx_invalid: sending.tx_invalid_descs + self.tx_alien,
             rx_fill_empty: kernel.rx_fill_ring_empty_descs,
+            rx_truncated: 0,
+            tx_stalled: self.tx.stalled,
         }
     }
 
+    fn watch(&mut self, now: Nanos) -> Option<String> {
+        let (interface, port) = (&self.interface, self.socket.as_fd());
+        if !self.tx.stalls(now, port, || interface.status() == DeviceStatus::Up) {
+            return None;
+        }
+        let what = format!(
+            "af_xdp {} queue {}: frames waited in the transmit ring for 100 ms and it did not move",
+            self.report.interface, self.report.queue
+        );
+        if self.interrupts.take().is_none() {
+            let name = &self.report.interface;
+            return Some(format!(
+                "{what}; the driver was woken; if `tx stalled` grows on in `weir show ports`, use kind \"af_packet\" and report the driver: `ethtool -i {name}`"
+            ));
+        }
+        // What cannot be taken back leaves a socket that polls, and a sender beside it that wakes.
+        let _ = socket::forgo_busy_poll(port);
+        self.report.busy_poll = false;
+        self.kick();
+        Some(format!(
+            "{what}: busy polling is given up here, interrupts drive it from now on; `wake_up = \"interrupt\"` in [workers] starts so"
+        ))
+    }
+
     fn received_by_kernel(&self) -> bool {
-        self.report.bind == Bind::Copy && !self.busy_poll
+        self.report.bind == Bind::Copy && self.interrupts.is_none()
     }
 
     fn status(&mut self) -> DeviceStatus {
@@ -217,29 +254,72 @@ impl Device<Chunk> for AfXdp {
     }
 }
 
-/// A socket with memory and rings, not yet bound.
+/// Whether any card behind this interface can be given chunks that hold a whole frame.
+fn card_takes(interface: &Interface, umem: &Umem) -> io::Result<()> {
+    let frame = interface.mtu()? as usize + LINK_HEADER;
+    if !may_be_a_card(interface.name()) || frame <= umem.card_room() {
+        return Ok(());
+    }
+    let (chunk, room) = (umem.chunk_size(), umem.card_room());
+    Err(io::Error::other(format!(
+        "of a buffer of {chunk} bytes a card may use {room}, and frames here have up to {frame}"
+    )))
+}
+
+/// A bound socket with memory and rings.
 struct Parts {
     fill: Producer<Addr>,
     rx: Consumer<Desc>,
-    tx: Producer<Desc>,
+    tx: Transmit,
     completion: Consumer<Addr>,
     socket: OwnedFd,
 }
 
+enum Attempt {
+    Bound(Box<Parts>),
+    /// The kernel does not bind the queue this way.
+    Refused(io::Error),
+    /// It does, but lets no second socket in to send.
+    NoSender(io::Error),
+}
+
+/// How a queue came to be bound.
+struct Opened {
+    interface: Interface,
+    bind: Bind,
+    refusals: Vec<(Bind, io::Error)>,
+    no_sender: Option<io::Error>,
+}
+
 impl Parts {
-    fn prepare(options: &Options, name: &str, umem: &Umem) -> Result<Parts, OpenError> {
-        let step = |what| move |error| step_error(name, options.queue, what, error);
+    /// Binds the queue; what is sent goes by the same socket, or by one `beside` it.
+    fn bound(
+        options: &Options,
+        interface: &Interface,
+        umem: &Umem,
+        bind: Bind,
+        beside: bool,
+    ) -> Result<Attempt, OpenError> {
+        let step = |what| move |error| step_error(interface.name(), options.queue, what, error);
         let socket = socket::open().map_err(step("no AF_XDP socket"))?;
         let fd = socket.as_fd();
         socket::register(fd, umem.region()).map_err(step("umem not accepted"))?;
         let ring = options.ring;
-        Ok(Parts {
-            fill: Producer::of_socket(fd, Which::Fill, ring).map_err(step("fill ring"))?,
-            completion: Consumer::of_socket(fd, Which::Completion, ring).map_err(step("completion ring"))?,
-            rx: Consumer::of_socket(fd, Which::Rx, ring).map_err(step("rx ring"))?,
-            tx: Producer::of_socket(fd, Which::Tx, ring).map_err(step("tx ring"))?,
-            socket,
-        })
+        let fill = Producer::of_socket(fd, Which::Fill, ring).map_err(step("fill ring"))?;
+        let completion = Consumer::of_socket(fd, Which::Completion, ring).map_err(step("completion ring"))?;
+        let rx = Consumer::of_socket(fd, Which::Rx, ring).map_err(step("rx ring"))?;
+        let tx = match beside {
+            true => None,
+            false => Some(Transmit::of_port(fd, ring).map_err(step("tx ring"))?),
+        };
+        if let Err(error) = bind_patiently(fd, interface.index(), options.queue, bind) {
+            return Ok(Attempt::Refused(error));
+        }
+        let tx = match tx.map_or_else(|| Transmit::beside(fd, ring, interface.index(), options.queue), Ok) {
+            Ok(tx) => tx,
+            Err(error) => return Ok(Attempt::NoSender(error)),
+        };
+        Ok(Attempt::Bound(Box::new(Parts { fill, rx, tx, completion, socket })))
     }
 
     fn finish(
@@ -247,23 +327,24 @@ impl Parts {
         options: &Options,
         steering: &Steering,
         umem: &Umem,
-        interface: Interface,
-        bind: Bind,
-        refusals: Vec<(Bind, io::Error)>,
+        opened: Opened,
     ) -> Result<AfXdp, OpenError> {
+        let Opened { interface, bind, refusals, no_sender } = opened;
         let fd = self.socket.as_fd();
-        socket::raise_send_budget(fd, options.ring);
+        socket::raise_send_budget(self.tx.socket(fd), options.ring);
         // Refused busy polling leaves a good socket: opening the queue anew would find it taken, because
         // the kernel lets go of a closed socket's queue only after a while.
-        let polling = options.busy_poll.map(|budget| {
-            socket::prefer_busy_poll(fd, budget).and_then(|()| HeldInterrupts::hold(interface.name()))
+        let polling = options.busy_poll.map(|budget| match no_sender {
+            Some(error) => Err(error),
+            None => socket::prefer_busy_poll(fd, budget)
+                .and_then(|()| HeldInterrupts::hold(interface.name()))
+                .inspect_err(|_| drop(socket::forgo_busy_poll(fd))),
         });
         let (interrupts, busy_poll_refusal) = match polling {
             Some(Ok(held)) => (Some(held), None),
             Some(Err(error)) => (None, Some(error)),
             None => (None, None),
         };
-        let busy_poll = interrupts.is_some();
         steering.add(options.queue, fd)?;
         let attachment = steering.attachment();
         let report = Report {
@@ -277,7 +358,7 @@ impl Parts {
                 .iter()
                 .map(|(mode, error)| (*mode, error.raw_os_error().unwrap_or(0)))
                 .collect(),
-            busy_poll,
+            busy_poll: interrupts.is_some(),
             busy_poll_refusal,
             replaced_leftover: attachment.replaced_leftover,
         };
@@ -288,13 +369,11 @@ impl Parts {
             completion: self.completion,
             socket: self.socket,
             held: Held::new(umem.region().clone()),
-            _interrupts: interrupts,
+            interrupts,
             interface,
             device: options.device,
             want_posted: options.posted.min(options.ring),
             posted: 0,
-            unsent: false,
-            busy_poll,
             rx_alien: 0,
             tx_alien: 0,
             report,

@@ -34,13 +34,38 @@ pub(crate) fn register(socket: BorrowedFd<'_>, region: &Region) -> io::Result<()
 }
 
 pub(crate) fn bind(socket: BorrowedFd<'_>, ifindex: u32, queue: u32, how: Bind) -> io::Result<()> {
-    let address = libc::sockaddr_xdp {
-        sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: how.flag() | libc::XDP_USE_NEED_WAKEUP,
-        sxdp_ifindex: ifindex,
-        sxdp_queue_id: queue,
-        sxdp_shared_umem_fd: 0,
-    };
+    bind_to(
+        socket,
+        libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: how.flag() | libc::XDP_USE_NEED_WAKEUP,
+            sxdp_ifindex: ifindex,
+            sxdp_queue_id: queue,
+            sxdp_shared_umem_fd: 0,
+        },
+    )
+}
+
+/// Binds a second socket to the queue of a first, with the first's memory, mode, fill and completion rings.
+pub(crate) fn bind_beside(
+    socket: BorrowedFd<'_>,
+    ifindex: u32,
+    queue: u32,
+    first: BorrowedFd<'_>,
+) -> io::Result<()> {
+    bind_to(
+        socket,
+        libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: libc::XDP_SHARED_UMEM,
+            sxdp_ifindex: ifindex,
+            sxdp_queue_id: queue,
+            sxdp_shared_umem_fd: first.as_raw_fd() as u32,
+        },
+    )
+}
+
+fn bind_to(socket: BorrowedFd<'_>, address: libc::sockaddr_xdp) -> io::Result<()> {
     let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
     // SAFETY: `address` is a complete sockaddr_xdp of `len` bytes.
     let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
@@ -70,6 +95,19 @@ pub(crate) fn prefer_busy_poll(socket: BorrowedFd<'_>, budget: u16) -> io::Resul
     socket_option::set(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1)?;
     socket_option::set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &MICROSECONDS)?;
     socket_option::set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &libc::c_int::from(budget))
+}
+
+/// Ends what [`prefer_busy_poll`] began: the socket is driven by interrupts, and sending wakes the driver.
+pub(crate) fn forgo_busy_poll(socket: BorrowedFd<'_>) -> io::Result<()> {
+    socket_option::set(socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &0)?;
+    socket_option::set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &0)
+}
+
+/// Has the kernel look at whichever rings it sleeps on, whatever was agreed about polling.
+pub(crate) fn wake_both(socket: BorrowedFd<'_>) {
+    let mut wish = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+    // SAFETY: one pollfd, writable; no time is waited. Its answer is of no interest here.
+    unsafe { libc::poll(&raw mut wish, 1, 0) };
 }
 
 /// Major and minor of the running kernel; (0, 0) when it does not say.

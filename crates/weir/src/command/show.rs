@@ -153,6 +153,34 @@ pub fn ports(ports: &[view::Port]) -> String {
     for said in ports.iter().flat_map(|p| &p.opened) {
         out += &format!("# {said}\n");
     }
+    ports.iter().for_each(|port| out += &alarms(port));
+    out
+}
+
+/// What a device's counters mean and what to do, for those that ought to stay zero.
+fn alarms(port: &view::Port) -> String {
+    let (name, device) = (&port.name, &port.device);
+    let mut out = String::new();
+    match port.losses.tx_stalled {
+        0 => {}
+        times => {
+            out += &format!(
+                "! port {name}: frames waited in {device}'s transmit ring and it did not move, {}; if it happens again, \
+                 set `wake_up = \"interrupt\"` in [workers], or kind = \"af_packet\"\n",
+                count(times as usize, "time")
+            );
+        }
+    }
+    match port.losses.rx_truncated {
+        0 => {}
+        frames => {
+            out += &format!(
+                "! port {name}: {} shorter than the IP header says came in by {device}: cut by a sender, or by a \
+                 receive buffer; if longer packets never pass, set kind = \"af_packet\" and report `ethtool -i {device}`\n",
+                count(frames as usize, "frame")
+            );
+        }
+    }
     out
 }
 
@@ -253,6 +281,25 @@ fn drops(drops: &[view::Drop]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_cuts_frames_or_stops_sending_is_named_with_the_remedy() {
+        let mut port = view::Port { name: "lan".into(), device: "eth0".into(), ..view::Port::default() };
+        assert_eq!(alarms(&port), "");
+        port.losses.rx_truncated = 57;
+        assert!(
+            alarms(&port)
+                .starts_with("! port lan: 57 frames shorter than the IP header says came in by eth0")
+        );
+        port.losses = view::DeviceLosses { tx_stalled: 1, ..view::DeviceLosses::default() };
+        let text = alarms(&port);
+        assert!(
+            text.starts_with(
+                "! port lan: frames waited in eth0's transmit ring and it did not move, 1 time; "
+            )
+        );
+        assert!(ports(&[port]).ends_with(&text));
+    }
 
     #[test]
     fn a_drop_says_who_acts_and_why() {

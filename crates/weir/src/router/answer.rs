@@ -312,6 +312,8 @@ fn losses(reports: &[Report], device: DeviceId) -> view::DeviceLosses {
         sum.rx_invalid += stats.rx_invalid;
         sum.tx_invalid += stats.tx_invalid;
         sum.rx_fill_empty += stats.rx_fill_empty;
+        sum.rx_truncated += stats.rx_truncated;
+        sum.tx_stalled += stats.tx_stalled;
     }
     sum
 }

@@ -270,6 +270,10 @@ impl Device<Chunk> for Learning {
         self.inner.received_by_kernel()
     }
 
+    fn watch(&mut self, now: Nanos) -> Option<String> {
+        self.inner.watch(now)
+    }
+
     fn status(&mut self) -> DeviceStatus {
         self.inner.status()
     }

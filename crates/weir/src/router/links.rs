@@ -7,6 +7,7 @@ use weir_core::state::Link;
 use weir_core::tables::{Owner, Tables};
 use weir_core::time::Nanos;
 use weir_io::netlink::{self, AddressInfo, Change, LinkInfo};
+use weir_io::umem::LINK_HEADER;
 
 use super::ports::{self, With};
 use super::worker::{Absent, Mail, OpenDevice};
@@ -20,7 +21,7 @@ const FILE_MAC: [u8; 6] = [0x02, 0x77, 0x65, 0x69, 0x72, 0x00];
 
 /// Largest IP packet a chunk holds behind headroom, Ethernet header and a VLAN tag.
 pub fn mtu_max(chunk: usize) -> u16 {
-    (chunk - HEADROOM - 14 - 4) as u16
+    (chunk - HEADROOM - LINK_HEADER) as u16
 }
 
 pub fn index_of(device: &str, links: &[LinkInfo]) -> Option<u32> {
@@ -167,10 +168,14 @@ impl Daemon {
                 if !self.open.contains_key(name) {
                     link.up &= self.reopen(port, index);
                 }
-                let most = self.umems.first().map_or(u16::MAX, |u| mtu_max(u.chunk_size()));
+                let zero_copy = self.open.get(name).is_some_and(|open| open.port.zero_copy);
+                let most = self.umems.first().map_or(u16::MAX, |umem| match zero_copy {
+                    true => (umem.card_room() - LINK_HEADER) as u16,
+                    false => mtu_max(umem.chunk_size()),
+                });
                 if link.mtu > most {
                     tracing::warn!(
-                        "port {}: {name} has MTU {}, buffers hold {most}; larger frames are lost; restart weir for larger buffers",
+                        "port {}: {name} has MTU {}, its buffers hold {most}; larger frames are lost; restart weir, which chooses buffers and mode by the MTU",
                         port.name.value,
                         link.mtu
                     );

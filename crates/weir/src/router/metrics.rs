@@ -112,7 +112,7 @@ impl Scrape {
     fn ports(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         // Not a closure over the lifetime of one port: each family asks for all of them.
         type Of = fn(&Port) -> u64;
-        let families: [(&'static str, &'static str, Of); 9] = [
+        let families: [(&'static str, &'static str, Of); 11] = [
             ("port_rx_packets", "Frames received", |p| p.traffic.rx_packets),
             ("port_rx_bytes", "Bytes received, Ethernet header included", |p| p.traffic.rx_bytes),
             ("port_tx_packets", "Frames sent", |p| p.traffic.tx_packets),
@@ -130,6 +130,10 @@ impl Scrape {
                 "Times a program was taken off from outside and attached again",
                 |p| p.reattached,
             ),
+            ("device_rx_truncated", "Frames shorter than their IP header says", |p| p.losses.rx_truncated),
+            ("device_tx_stalled", "Times frames waited and the transmit ring did not move", |p| {
+                p.losses.tx_stalled
+            }),
         ];
         for (name, help, of) in families {
             Family { encoder, name, help }.counters(self.ports.iter().map(|p| (labels(p), of(p))))?;

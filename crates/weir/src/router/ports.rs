@@ -18,6 +18,7 @@ use std::sync::Arc;
 use weir_core::device::Device;
 use weir_core::packet::DeviceId;
 use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
+use weir_io::af_xdp::interface::may_be_a_card;
 use weir_io::af_xdp::{AfXdp, Bind, Options, RING};
 use weir_io::bpf::attach::XdpMode;
 use weir_io::netlink::{self, LinkInfo};
@@ -49,6 +50,8 @@ pub struct OpenPort {
     pub tap: Option<Tap>,
     /// Receive queues with an AF_XDP socket.
     pub queues: usize,
+    /// A card writes the buffers of a queue, so that frames have less room in them.
+    pub zero_copy: bool,
     _offloads: Option<SwitchedOff>,
 }
 
@@ -64,6 +67,11 @@ pub fn queues(port: &config::Port) -> Option<usize> {
             Some(rx.count().max(1))
         }
     }
+}
+
+/// Whether the device's card may come to read and write buffers itself.
+pub fn may_be_zero_copy(port: &config::Port) -> bool {
+    matches!(port.kind.value, Kind::Auto | Kind::AfXdp) && may_be_a_card(&port.device.value)
 }
 
 /// What devices are opened with.
@@ -175,6 +183,7 @@ fn open_af_xdp(
         opened[worker].push(socket);
     }
     let copied = opened.iter().flatten().all(|socket| socket.report().bind == Bind::Copy);
+    let zero_copy = !copied;
     let lessons = lessons.filter(|_| copied && steering.mode() == XdpMode::Native);
     let pupil = lessons.zip(steering.progress().cloned());
     if let Some((Lessons { lane, .. }, _)) = &pupil {
@@ -197,6 +206,7 @@ fn open_af_xdp(
         said,
         steering: Some(steering),
         tap: Some(tap),
+        zero_copy,
         queues: count.max(umems.len()),
         _offloads: offloads,
     };

@@ -272,29 +272,38 @@ fn place(config: &Config) -> Result<Placement, Failure> {
     Ok(placement)
 }
 
-/// One umem a worker: chunks that hold the largest MTU, enough of them for every ring of every device.
-fn buffers(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Arc<Umem>>, Failure> {
+/// The size of chunks: every port's frames fit. A worker's ports share them, so one card makes them large for all.
+fn chunk_size(config: &Config, links: &[LinkInfo]) -> Result<ChunkSize, Failure> {
     let mtus: HashMap<&str, u32> = links.iter().map(|l| (l.name.as_str(), l.mtu)).collect();
-    let devices = config.devices();
-    let largest = devices
-        .iter()
-        .map(|p| (mtus.get(p.device.value.as_str()).copied().unwrap_or(1500), p))
-        .max_by_key(|m| m.0);
-    let size = match largest {
-        None => ChunkSize::default(),
-        Some((mtu, port)) => ChunkSize::for_mtu(mtu as usize).ok_or_else(|| {
-            let device = &port.device.value;
+    let mut size = ChunkSize::default();
+    for port in config.devices() {
+        let device = &port.device.value;
+        let mtu = mtus.get(device.as_str()).copied().unwrap_or(1500) as usize;
+        let needed = match ports::may_be_zero_copy(port) {
+            true => ChunkSize::for_card(mtu),
+            false => ChunkSize::for_mtu(mtu),
+        };
+        let needed = needed.ok_or_else(|| {
+            let most = links::mtu_max(ChunkSize::Bytes4096.bytes());
             Failure(config.complain(
                 port.device.span.clone(),
                 format!(
-                    "port {}: {device} has MTU {mtu}, expected at most {}; run `ip link set {device} mtu {}`",
+                    "port {}: {device} has MTU {mtu}, expected at most {most}; run `ip link set {device} mtu {most}`",
                     port.name.value,
-                    links::mtu_max(ChunkSize::Bytes4096.bytes()),
-                    links::mtu_max(ChunkSize::Bytes4096.bytes()),
                 ),
             ))
-        })?,
-    };
+        })?;
+        if needed.bytes() > size.bytes() {
+            size = needed;
+        }
+    }
+    Ok(size)
+}
+
+/// One umem a worker: enough chunks for every ring of every device.
+fn buffers(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Arc<Umem>>, Failure> {
+    let size = chunk_size(config, links)?;
+    let devices = config.devices();
     // A receive and a transmit ring for each queue of each device.
     let queues: u32 =
         devices.iter().map(|p| ports::queues(p).unwrap_or(workers).div_ceil(workers.max(1)) as u32).sum();

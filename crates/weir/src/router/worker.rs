@@ -74,6 +74,8 @@ pub enum Told {
     /// An ARP or neighbour discovery frame that came in on a port.
     Punt(PortId, Vec<u8>),
     Event(Event),
+    /// Something about a device that an operator should know, as a sentence.
+    Notice(DeviceId, String),
 }
 
 /// What the control side asks of a worker.

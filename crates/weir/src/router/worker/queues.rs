@@ -2,6 +2,7 @@
 
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
 use weir_core::packet::{Batch, Frame, Pool};
+use weir_core::time::Nanos;
 use weir_io::umem::Chunk;
 
 /// A device that is not there: receives nothing, takes nothing.
@@ -70,6 +71,11 @@ impl<D: Device<Chunk> + ?Sized> Device<Chunk> for Several<D> {
         sum
     }
 
+    fn watch(&mut self, now: Nanos) -> Option<String> {
+        let told: Vec<String> = self.queues.iter_mut().filter_map(|queue| queue.watch(now)).collect();
+        (!told.is_empty()).then(|| told.join("; "))
+    }
+
     fn received_by_kernel(&self) -> bool {
         self.queues.iter().any(|q| q.received_by_kernel())
     }
@@ -84,4 +90,6 @@ pub(super) fn add(to: &mut DeviceStats, more: DeviceStats) {
     to.rx_invalid += more.rx_invalid;
     to.tx_invalid += more.tx_invalid;
     to.rx_fill_empty += more.rx_fill_empty;
+    to.rx_truncated += more.rx_truncated;
+    to.tx_stalled += more.tx_stalled;
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use arc_swap::Cache;
 use weir_core::device::{Device, DeviceStats};
-use weir_core::packet::{Batch, Frame, Pool};
+use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 use weir_core::router::{Output, Router, breathe};
 use weir_core::tables::Tables;
 use weir_core::time::{MILLISECOND, Nanos};
@@ -25,6 +25,9 @@ use super::{Mail, OpenDevice, Report, Shared, Start, Tell, Told, WakeUp};
 const IDLE_BREATHS: u32 = 2_000;
 /// And where the kernel's own receive work needs the CPU to bring the next frames: one empty look.
 const IDLE_BREATHS_SHARED: u32 = 1;
+/// The same as a time, for devices that take a system call to look at: where a breath costs microseconds, 2,000 of them
+/// keep a CPU for milliseconds from whoever else needs it.
+const IDLE_LONGEST: Nanos = MILLISECOND / 2;
 /// Of a worker that was told never to sleep; it does once in some minutes without a frame.
 const IDLE_BREATHS_POLLING: u32 = u32::MAX;
 /// Longest sleep: held frames and neighbours have deadlines of whole seconds.
@@ -117,6 +120,7 @@ impl Loop {
         let shared = Arc::clone(&self.shared);
         let mut tables = Cache::new(&*shared.tables);
         let mut idle = 0;
+        let mut last_frame = 0;
         let mut quiet_since = None;
         let mut stop_by = None;
         loop {
@@ -141,6 +145,7 @@ impl Loop {
             self.report.breaths += 1;
             if received > 0 {
                 idle = 0;
+                last_frame = now;
                 quiet_since = None;
             } else {
                 idle += 1;
@@ -158,10 +163,12 @@ impl Loop {
                 if quiet || now >= *stop_by.get_or_insert(now + DRAIN_LONGEST) {
                     break;
                 }
-            } else if idle >= self.patience {
+            } else if idle >= self.patience
+                || (self.wake_up == WakeUp::Auto && now.saturating_sub(last_frame) >= IDLE_LONGEST)
+            {
                 idle = 0;
                 // A sleep of every few batches must not cost a report each; one is due soon enough.
-                if self.patience == IDLE_BREATHS {
+                if self.patience == IDLE_BREATHS && now.saturating_sub(self.reported) >= MILLISECOND {
                     self.tell_figures(now, tables.generation);
                 }
                 self.sleep.until_woken(SLEEP_MS);
@@ -253,9 +260,28 @@ impl Loop {
         }
     }
 
+    /// Lets every device look after itself, and passes on what it has to say.
+    fn watch(&mut self, now: Nanos) {
+        let mut told = false;
+        for (index, device) in self.devices.iter_mut().enumerate() {
+            let Some(notice) = device.watch(now) else { continue };
+            let notice = (self.number, Told::Notice(DeviceId(index as u16), notice));
+            if let Err(TrySendError::Full(_)) = self.tell.queue.try_send(notice) {
+                self.report.events_lost += 1;
+            }
+            told = true;
+        }
+        if told {
+            // A device may have changed who brings its frames.
+            self.patience = patience(self.wake_up, &self.devices);
+            self.tell.waker.wake();
+        }
+    }
+
     /// Copies the figures for the control side, unless it is reading them just now.
     fn tell_figures(&mut self, now: Nanos, generation: u64) {
         self.reported = now;
+        self.watch(now);
         self.figures(generation);
         if let Ok(mut shared) = self.shared.report.try_lock() {
             shared.clone_from(&self.report);
@@ -270,9 +296,10 @@ impl Loop {
         report.ports.clear();
         report.ports.extend_from_slice(self.router.port_counters());
         report.devices.clear();
-        for (device, past) in self.devices.iter_mut().zip(&self.past) {
+        for (index, (device, past)) in self.devices.iter_mut().zip(&self.past).enumerate() {
             let mut stats = *past;
             add(&mut stats, device.stats());
+            stats.rx_truncated = self.router.truncated().get(index).copied().unwrap_or(0);
             report.devices.push(stats);
         }
         report.buffers_free = self.pool.free();
