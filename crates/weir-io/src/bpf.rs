@@ -4,7 +4,7 @@
 //! come back in the error ([`object`]), and attached so that they vanish with the process that
 //! attached them, even after `kill -9` ([`attach`]), or so that they stay ([`tc`]).
 //!
-//! The steering program and the generator are written so. Other programs are C files in `weir-xdp`, which aya loads.
+//! The steering programs are written so. Other programs are C files in `weir-xdp`, which aya loads.
 //!
 //! Refuses: BTF, CO-RE, tail calls, loops. What needs them belongs in a C file of that crate.
 

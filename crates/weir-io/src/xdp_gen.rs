@@ -29,16 +29,22 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 use weir_core::time::Nanos;
 
-use crate::bpf::asm::{Alu, Asm, AsmError, Cond, Helper, Label, Program, Reg::*, Size};
-use crate::bpf::attach::{Attachment, XdpMode};
-use crate::bpf::object::{BpfError, LoadedProgram, Map, MapKind};
+use weir_xdp::layout::{
+    GENERATE_HEAD_MAX, GENERATE_NONE, GENERATE_TIME_SHIFT, GenerateParams, GenerateSlot, GenerateState,
+};
+use weir_xdp::{GENERATE, LoadError, Loaded, Memory};
+
+use crate::bpf::attach::{XdpMode, attach_loaded};
+use crate::bpf::object::SharedWords;
 
 /// Bytes at the front of a frame that each packet writes anew: Ethernet, VLAN tag, IPv6, UDP and an
 /// 18-byte mark are 84.
-pub const HEAD_MAX: usize = 96;
+pub const HEAD_MAX: usize = GENERATE_HEAD_MAX as usize;
 
 /// Slots of one generator: 2^18 × 112 B = 28 MiB.
 pub const SLOTS_MAX: usize = 1 << 18;
@@ -86,11 +92,25 @@ pub struct Slot {
 /// Why there is no generator.
 #[derive(Debug)]
 pub enum GeneratorError {
-    Slots { got: usize },
-    Head { got: usize, first: usize },
-    Length { got: u16, head: usize },
-    Field { name: &'static str, at: u16, head: usize },
-    Bpf(BpfError),
+    Slots {
+        got: usize,
+    },
+    Head {
+        got: usize,
+        first: usize,
+    },
+    Length {
+        got: u16,
+        head: usize,
+    },
+    Field {
+        name: &'static str,
+        at: u16,
+        head: usize,
+    },
+    Load(LoadError),
+    /// The table of slots is not in our memory.
+    Table(io::Error),
     Run(io::Error),
 }
 
@@ -113,10 +133,11 @@ impl fmt::Display for GeneratorError {
                     "generator: {name} at byte {at}, expected an even offset inside the head of {head} bytes"
                 )
             }
-            GeneratorError::Bpf(error) => error.fmt(f),
+            GeneratorError::Load(error) => error.fmt(f),
             GeneratorError::Run(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 write!(f, "generator: {error}; live frames need Linux 5.18")
             }
+            GeneratorError::Table(error) => write!(f, "generator: its table of slots: {error}"),
             GeneratorError::Run(error) => write!(f, "generator: {error}"),
         }
     }
@@ -124,37 +145,17 @@ impl fmt::Display for GeneratorError {
 
 impl std::error::Error for GeneratorError {}
 
-impl From<BpfError> for GeneratorError {
-    fn from(error: BpfError) -> Self {
-        GeneratorError::Bpf(error)
+impl From<LoadError> for GeneratorError {
+    fn from(error: LoadError) -> Self {
+        GeneratorError::Load(error)
     }
-}
-
-/// Behind the head in each slot: how much shorter than the longest frame (`i64`, at most 0), first
-/// sequence number (`u32`), sum of the checksum field's complement (`u32`).
-const SLOT_TAIL: usize = 16;
-
-/// The program's memory, one value of 48 bytes.
-mod state {
-    pub const CURSOR: i16 = 0;
-    pub const ROUND: i16 = 4;
-    pub const SENT: i16 = 8;
-    pub const NEXT_NS: i16 = 16;
-    /// 0: flat out.
-    pub const INTERVAL_NS: i16 = 24;
-    pub const LAG_NS: i16 = 32;
-    /// Nothing is sent from here on.
-    pub const UNTIL_NS: i16 = 40;
-    pub const SIZE: usize = 48;
 }
 
 /// A loaded program with its table of slots. One thread drives it.
 #[derive(Debug)]
 pub struct Generator {
-    _kept: Option<Attachment>,
-    program: LoadedProgram,
-    state: Map,
-    _table: Map,
+    program: Loaded,
+    state: Memory<{ GenerateState::SIZE }>,
     longest: Vec<u8>,
     /// Frames between two flushes.
     batch: u32,
@@ -166,33 +167,27 @@ impl Generator {
     pub fn new(ifindex: u32, layout: Layout, slots: &[Slot], stride: u32) -> Result<Self, GeneratorError> {
         let head = check(&layout, slots)?;
         let longest = slots.iter().map(|s| s.len).max().unwrap_or(0);
-        let plan = Plan {
+        let at = |field: Option<u16>| field.unwrap_or(GENERATE_NONE as u16);
+        let params = GenerateParams {
             ifindex,
-            layout,
             stride,
-            slots: slots.len(),
-            head,
-            stored: head.next_multiple_of(8),
-            same_length: slots.iter().all(|s| s.len == longest),
+            slots: slots.len() as u32,
+            head: head as u16,
+            sequence_at: at(layout.sequence),
+            time_at: at(layout.time),
+            checksum_at: at(layout.checksum),
+            adjust: slots.iter().any(|s| s.len != longest).into(),
         };
-        let table = Map::new("weir_gen_slots", MapKind::Array, 4, plan.slot_bytes() * slots.len(), 1)?;
-        table.update(&0u32.to_ne_bytes(), &plan.table(slots, longest))?;
-        let state = Map::new("weir_gen_state", MapKind::Array, 4, state::SIZE, 1)?;
-        let program = plan.assemble(&table, &state).map_err(BpfError::from)?;
-        let program = LoadedProgram::load("weir_gen", &program)?;
-        let _kept = keep(&program);
-        let generator = Generator {
-            _kept,
-            program,
-            state,
-            _table: table,
-            longest: vec![0; longest as usize],
-            batch: LIVE_BATCH,
-        };
-        let mut value = [0; state::SIZE];
-        put(&mut value, state::UNTIL_NS, u64::MAX);
-        generator.write_state(&value)?;
-        Ok(generator)
+        let sizes = [(SLOTS, params.slots)];
+        let mut program = GENERATE.load(&[("params", &params.to_bytes())], &sizes)?;
+        let table = SharedWords::of(program.map_fd(SLOTS)?.as_fd(), slots.len() * GenerateSlot::SIZE)
+            .map_err(GeneratorError::Table)?;
+        let words = slots.iter().flat_map(|slot| words(&stored(&layout, slot, longest)));
+        words.enumerate().for_each(|(at, word)| table.word(at).store(word, Ordering::Relaxed));
+        let mut state = program.take_array(".bss.weir_gen")?;
+        state.write(&GenerateState { until_ns: Nanos::MAX, ..GenerateState::default() }.to_bytes())?;
+        keep(&mut program);
+        Ok(Generator { program, state, longest: vec![0; longest.into()], batch: LIVE_BATCH })
     }
 
     /// Packets a second from now on; `None` is flat out. Call it between runs only.
@@ -200,19 +195,19 @@ impl Generator {
         // After a pause up to 64 packets (one batch) or 100 µs are caught up at once.
         const CATCH_UP_PACKETS: f64 = 64.0;
         const CATCH_UP_NS: f64 = 100_000.0;
-        let interval = packets_per_second.map_or(0.0, |rate| INTERVAL_ONE * 1e9 / rate.max(1e-3));
-        let lag = (interval / INTERVAL_ONE * CATCH_UP_PACKETS).max(CATCH_UP_NS) * INTERVAL_ONE;
-        let mut value = self.read_state()?;
-        put(&mut value, state::NEXT_NS, (crate::clock::now() as f64 * INTERVAL_ONE) as u64);
-        put(&mut value, state::INTERVAL_NS, interval as u64);
-        put(&mut value, state::LAG_NS, lag as u64);
+        let interval = packets_per_second.map_or(0.0, |rate| NANOSECOND * 1e9 / rate.max(1e-3));
+        let lag = (interval * CATCH_UP_PACKETS).max(CATCH_UP_NS * NANOSECOND);
         self.batch = if packets_per_second.is_some() { LIVE_BATCH_PACED } else { LIVE_BATCH };
-        self.write_state(&value)
+        self.change(|state| {
+            state.next = (crate::clock::now() as f64 * NANOSECOND) as u64;
+            state.interval = interval as u64;
+            state.lag = lag as u64;
+        })
     }
 
     /// Sends until `deadline` ([`crate::clock::now`]). A signal ends it early, without an error.
     pub fn run_until(&mut self, deadline: Nanos) -> Result<(), GeneratorError> {
-        self.set_until(deadline)?;
+        self.change(|state| state.until_ns = deadline)?;
         let mut times = RUNS_TO_LEARN;
         while let Some(each) = self.call(times)? {
             let left = deadline.saturating_sub(crate::clock::now());
@@ -222,13 +217,7 @@ impl Generator {
             let due = left / u64::from(each.max(1));
             times = u32::try_from(due + due / MARGIN + 1).unwrap_or(u32::MAX);
         }
-        self.set_until(Nanos::MAX)
-    }
-
-    fn set_until(&self, deadline: Nanos) -> Result<(), GeneratorError> {
-        let mut value = self.read_state()?;
-        put(&mut value, state::UNTIL_NS, deadline);
-        self.write_state(&value)
+        self.change(|state| state.until_ns = Nanos::MAX)
     }
 
     /// Runs the program `times` times; flat out each is a frame, paced each is a frame or a look at
@@ -239,8 +228,8 @@ impl Generator {
 
     /// The mean time of a run, ns; `None` after a signal.
     fn call(&mut self, times: u32) -> Result<Option<u32>, GeneratorError> {
-        match self.program.run_live(&self.longest, times, self.batch) {
-            Ok(each) => Ok(Some(each)),
+        match self.program.run_live(&self.longest, times, self.batch).map_err(LoadError::into_io) {
+            Ok(each) => Ok(Some(each.as_nanos() as u32)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
             Err(error) => Err(GeneratorError::Run(error)),
         }
@@ -248,19 +237,18 @@ impl Generator {
 
     /// Frames handed to the device so far. What a full device dropped is in its own counters.
     pub fn sent(&self) -> Result<u64, GeneratorError> {
-        let value = self.read_state()?;
-        let at = state::SENT as usize;
-        Ok(value[at..at + 8].try_into().map_or(0, u64::from_ne_bytes))
+        Ok(self.state()?.sent)
     }
 
-    fn write_state(&self, value: &[u8; state::SIZE]) -> Result<(), GeneratorError> {
-        Ok(self.state.update(&0u32.to_ne_bytes(), value)?)
+    fn state(&self) -> Result<GenerateState, GeneratorError> {
+        Ok(GenerateState::from_bytes(&self.state.read()?))
     }
 
-    fn read_state(&self) -> Result<[u8; state::SIZE], GeneratorError> {
-        let mut value = [0; state::SIZE];
-        self.state.read(&0u32.to_ne_bytes(), &mut value)?;
-        Ok(value)
+    /// Between runs only: the program writes the same memory.
+    fn change(&mut self, change: impl FnOnce(&mut GenerateState)) -> Result<(), GeneratorError> {
+        let mut state = self.state()?;
+        change(&mut state);
+        Ok(self.state.write(&state.to_bytes())?)
     }
 }
 
@@ -269,18 +257,18 @@ impl Generator {
 /// The kernel enters a program that it is about to run many times into its XDP dispatcher and takes it
 /// out afterwards, and waits each time until no CPU uses the old one (10 ms). A program that is attached
 /// somewhere is in the dispatcher already, so calls follow each other within microseconds.
-fn keep(program: &LoadedProgram) -> Option<Attachment> {
-    let index = crate::netlink::link("lo").ok()??.index;
-    Attachment::new("lo", index, program, &[XdpMode::Generic]).ok()
+fn keep(program: &mut Loaded) {
+    if let Ok(Some(lo)) = crate::netlink::link("lo") {
+        // Where it is taken (by another generator, say) this one is slow at every call, and as right.
+        let _ = attach_loaded("lo", lo.index, program, &[XdpMode::Generic]);
+    }
 }
 
-/// Times are kept in 1/16 ns, so that 3 Mpps is 333.3 ns and not 333: 2^60 ns are 36 years of uptime.
-const INTERVAL_ONE: f64 = 16.0;
-const INTERVAL_SHIFT: i32 = 4;
+/// The map of slots.
+const SLOTS: &str = "weir_gen_slots";
 
-fn put(value: &mut [u8], at: i16, number: u64) {
-    value[at as usize..at as usize + 8].copy_from_slice(&number.to_ne_bytes());
-}
+/// What the program's times are counted in, times a nanosecond.
+const NANOSECOND: f64 = (1 << GENERATE_TIME_SHIFT) as f64;
 
 fn check(layout: &Layout, slots: &[Slot]) -> Result<usize, GeneratorError> {
     if slots.is_empty() || slots.len() > SLOTS_MAX {
@@ -306,186 +294,31 @@ fn check(layout: &Layout, slots: &[Slot]) -> Result<usize, GeneratorError> {
     Ok(head)
 }
 
-/// What the program is made for.
-struct Plan {
-    ifindex: u32,
-    layout: Layout,
-    stride: u32,
-    slots: usize,
-    head: usize,
-    stored: usize,
-    same_length: bool,
+/// A slot as the program reads it.
+fn stored(layout: &Layout, slot: &Slot, longest: u16) -> GenerateSlot {
+    let mut head = [0; HEAD_MAX];
+    head[..slot.head.len()].copy_from_slice(&slot.head);
+    let sum = layout.checksum.map_or(0, |at| {
+        let at = usize::from(at);
+        !u16::from_ne_bytes([slot.head[at], slot.head[at + 1]])
+    });
+    let shorter = i32::from(slot.len) - i32::from(longest);
+    GenerateSlot { head, shorter, sequence: slot.sequence, sum: sum.into(), pad: 0 }
 }
 
-impl Plan {
-    fn slot_bytes(&self) -> usize {
-        self.stored + SLOT_TAIL
-    }
-
-    fn table(&self, slots: &[Slot], longest: u16) -> Vec<u8> {
-        let mut table = Vec::with_capacity(slots.len() * self.slot_bytes());
-        for slot in slots {
-            let start = table.len();
-            table.extend(&slot.head);
-            table.resize(start + self.stored, 0);
-            table.extend((i64::from(slot.len) - i64::from(longest)).to_ne_bytes());
-            table.extend(slot.sequence.to_ne_bytes());
-            let sum = self.layout.checksum.map_or(0, |at| {
-                let at = at as usize;
-                !u16::from_ne_bytes([slot.head[at], slot.head[at + 1]])
-            });
-            table.extend(u32::from(sum).to_ne_bytes());
-        }
-        table
-    }
-
-    /// `R6` context, `R7` time, `R8` slot, `R9` state.
-    fn assemble(&self, table: &Map, memory: &Map) -> Result<Program, AsmError> {
-        const XDP_DROP: i32 = 1;
-        let mut a = Asm::new();
-        let drop = a.label("drop");
-        a.mov(R6, R1);
-        a.map_value(R9, memory, 0);
-        self.wait(&mut a, drop);
-        self.choose_slot(&mut a, table, drop);
-        if !self.same_length {
-            a.mov(R1, R6);
-            a.load(Size::U64, R2, R8, self.stored as i16);
-            a.call(Helper::XdpAdjustTail);
-            a.jump_if(Cond::NotEqual, R0, 0, drop);
-        }
-        self.write(&mut a, drop);
-        a.load(Size::U64, R1, R9, state::SENT);
-        a.add(R1, 1);
-        a.store(Size::U64, R9, state::SENT, R1);
-        a.mov(R1, self.ifindex as i32);
-        a.mov(R2, 0);
-        a.call(Helper::Redirect);
-        a.exit();
-        a.bind(drop);
-        a.mov(R0, XDP_DROP);
-        a.exit();
-        a.finish()
-    }
-
-    /// `R7` = now; drops the frame when the next packet is not due.
-    fn wait(&self, a: &mut Asm, drop: Label) {
-        let (flat_out, in_time) = (a.label("flat_out"), a.label("in_time"));
-        a.load(Size::U64, R8, R9, state::INTERVAL_NS);
-        a.call(Helper::KtimeGetNs);
-        a.mov(R7, R0);
-        a.load(Size::U64, R1, R9, state::UNTIL_NS);
-        a.jump_if(Cond::GreaterOrEqual, R0, R1, drop);
-        a.jump_if(Cond::Equal, R8, 0, flat_out);
-        a.alu(Alu::Lsh, R0, INTERVAL_SHIFT);
-        a.load(Size::U64, R1, R9, state::NEXT_NS);
-        a.jump_if(Cond::Less, R0, R1, drop);
-        a.note("too far behind: catch up no more than the lag");
-        a.mov(R2, R0);
-        a.alu(Alu::Sub, R2, R1);
-        a.load(Size::U64, R3, R9, state::LAG_NS);
-        a.jump_if(Cond::LessOrEqual, R2, R3, in_time);
-        a.mov(R1, R0);
-        a.alu(Alu::Sub, R1, R3);
-        a.bind(in_time);
-        a.add(R1, R8);
-        a.store(Size::U64, R9, state::NEXT_NS, R1);
-        a.bind(flat_out);
-    }
-
-    /// `R8` = this packet's slot; moves the cursor on.
-    fn choose_slot(&self, a: &mut Asm, table: &Map, drop: Label) {
-        let same_round = a.label("same_round");
-        a.load(Size::U32, R1, R9, state::CURSOR);
-        a.jump_if(Cond::GreaterOrEqual, R1, self.slots as i32, drop);
-        a.load(Size::U32, R5, R9, state::ROUND);
-        a.mov(R2, R1);
-        a.add(R2, 1);
-        a.jump_if(Cond::Less, R2, self.slots as i32, same_round);
-        a.mov(R2, 0);
-        a.mov(R3, R5);
-        a.alu32(Alu::Add, R3, self.stride as i32);
-        a.store(Size::U32, R9, state::ROUND, R3);
-        a.bind(same_round);
-        a.store(Size::U32, R9, state::CURSOR, R2);
-        a.store(Size::U64, R10, ROUND_SAVED, R5);
-        a.alu(Alu::Mul, R1, self.slot_bytes() as i32);
-        a.map_value(R8, table, 0);
-        a.add(R8, R1);
-    }
-
-    /// Copies the head and stamps it.
-    fn write(&self, a: &mut Asm, drop: Label) {
-        const MD_DATA: i16 = 0;
-        const MD_DATA_END: i16 = 4;
-        a.load(Size::U32, R2, R6, MD_DATA);
-        a.load(Size::U32, R3, R6, MD_DATA_END);
-        a.mov(R4, R2);
-        a.add(R4, self.head as i32);
-        a.jump_if(Cond::Greater, R4, R3, drop);
-        let mut at = 0;
-        while at < self.head {
-            let (size, step) = match self.head - at {
-                8.. => (Size::U64, 8),
-                4.. => (Size::U32, 4),
-                _ => (Size::U16, 2),
-            };
-            a.load(size, R4, R8, at as i16);
-            a.store(size, R2, at as i16, R4);
-            at += step;
-        }
-        a.load(Size::U32, R5, R8, (self.stored + 12) as i16);
-        if let Some(at) = self.layout.sequence {
-            a.note("sequence number");
-            a.load(Size::U32, R4, R8, (self.stored + 8) as i16);
-            a.load(Size::U64, R3, R10, ROUND_SAVED);
-            a.alu32(Alu::Add, R4, R3);
-            a.to_be(R4, 32);
-            a.store(Size::U32, R2, at as i16, R4);
-            add_words(a, 2);
-        }
-        if let Some(at) = self.layout.time {
-            a.note("time");
-            a.mov(R4, R7);
-            a.to_be(R4, 64);
-            a.store(Size::U64, R2, at as i16, R4);
-            add_words(a, 4);
-        }
-        if let Some(at) = self.layout.checksum {
-            a.note("RFC 1071: fold twice, complement; RFC 768: zero is sent as ones");
-            let not_zero = a.label("not_zero");
-            for _ in 0..2 {
-                a.mov(R3, R5);
-                a.alu(Alu::Rsh, R3, 16);
-                a.alu(Alu::And, R5, 0xffff);
-                a.add(R5, R3);
-            }
-            a.alu(Alu::Xor, R5, 0xffff);
-            a.jump_if(Cond::NotEqual, R5, 0, not_zero);
-            a.mov(R5, 0xffff);
-            a.bind(not_zero);
-            a.store(Size::U16, R2, at as i16, R5);
-        }
-    }
-}
-
-/// Where this packet's round waits on the stack.
-const ROUND_SAVED: i16 = -8;
-
-/// `R5 += ` the 16-bit words of `R4`; `R4` and `R3` are lost.
-fn add_words(a: &mut Asm, words: usize) {
-    for word in 0..words {
-        if word > 0 {
-            a.alu(Alu::Rsh, R4, 16);
-        }
-        a.mov(R3, R4);
-        a.alu(Alu::And, R3, 0xffff);
-        a.add(R5, R3);
-    }
+fn words(slot: &GenerateSlot) -> impl Iterator<Item = u64> + use<> {
+    const WORDS: usize = GenerateSlot::SIZE / 8;
+    let bytes = slot.to_bytes();
+    (0..WORDS).map(move |at| bytes[8 * at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use weir_core::random::SplitMix64;
+    use weir_xdp::Action;
+
     use super::*;
 
     fn slot(head: usize, len: u16) -> Slot {
@@ -519,17 +352,167 @@ mod tests {
     #[test]
     fn a_slot_carries_length_number_and_the_sum_of_its_checksum() {
         let layout = Layout { checksum: Some(2), ..Layout::default() };
-        let slots = [
-            Slot { head: vec![1, 2, 0x12, 0x34, 5, 6], len: 60, sequence: 7 },
-            Slot { head: vec![0; 6], len: 100, sequence: 8 },
+        let slot = Slot { head: vec![1, 2, 0x12, 0x34, 5, 6], len: 60, sequence: 7 };
+        let stored = stored(&layout, &slot, 100);
+        assert_eq!(&stored.head[..8], &[1, 2, 0x12, 0x34, 5, 6, 0, 0]);
+        assert_eq!((stored.shorter, stored.sequence), (-40, 7));
+        assert_eq!(stored.sum, u32::from(!u16::from_ne_bytes([0x12, 0x34])));
+        let bytes: Vec<u8> = words(&stored).flat_map(u64::to_ne_bytes).collect();
+        assert_eq!(bytes, stored.to_bytes());
+    }
+
+    const ALL: Layout = Layout { sequence: Some(42), time: Some(46), checksum: Some(40) };
+
+    /// `None`, after saying so, where programs cannot be loaded.
+    fn loaded(test: &str, layout: Layout, slots: &[Slot], stride: u32) -> Option<Generator> {
+        match Generator::new(LOOPBACK, layout, slots, stride) {
+            Ok(generator) => Some(generator),
+            Err(GeneratorError::Load(LoadError::Call { error, .. }))
+                if error.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                let _ = writeln!(io::stderr(), "SKIP {test}: bpf programs need root ({error})");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    const LOOPBACK: u32 = 1;
+
+    fn random_slot(random: &mut SplitMix64, head: usize, len: u16) -> Slot {
+        let head = (0..head).map(|_| random.next_u64() as u8).collect();
+        Slot { head, len, sequence: random.next_u64() as u32 }
+    }
+
+    /// What the program should make of zeros, by RFC 1071 word by word. The time is taken from `got`.
+    fn expected(layout: &Layout, slot: &Slot, round: u32, got: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; slot.len.into()];
+        frame[..slot.head.len()].copy_from_slice(&slot.head);
+        let mut sum = layout.checksum.map_or(0, |at| {
+            let at = usize::from(at);
+            u32::from(!u16::from_be_bytes([frame[at], frame[at + 1]]))
+        });
+        let mut write = |at: u16, bytes: &[u8]| {
+            frame[usize::from(at)..][..bytes.len()].copy_from_slice(bytes);
+            sum += bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum::<u32>();
+        };
+        if let Some(at) = layout.sequence {
+            write(at, &slot.sequence.wrapping_add(round).to_be_bytes());
+        }
+        if let Some(at) = layout.time {
+            write(at, &got[usize::from(at)..][..8]);
+        }
+        if let Some(at) = layout.checksum {
+            while sum > 0xffff {
+                sum = (sum & 0xffff) + (sum >> 16);
+            }
+            let check = if sum == 0xffff { 0xffff } else { !(sum as u16) };
+            frame[usize::from(at)..][..2].copy_from_slice(&check.to_be_bytes());
+        }
+        frame
+    }
+
+    #[test]
+    fn random_frames_of_every_head_length_are_written_as_described() {
+        const FRAMES: u32 = 100_000;
+        let test = "random_frames_of_every_head_length_are_written_as_described";
+        let mut random = SplitMix64::new(29);
+        let lengths: Vec<usize> = (2..=HEAD_MAX).step_by(2).collect();
+        let each = FRAMES / lengths.len() as u32 + 1;
+        for head in lengths {
+            // Every field, where the head has room for it; behind each other in every order.
+            let mut at = 0;
+            let mut field = |size: usize| {
+                let fits = at + size <= head;
+                at += if fits { size } else { 0 };
+                fits.then(|| (at - size) as u16)
+            };
+            let layout = match head % 3 {
+                0 => Layout { sequence: field(4), time: field(8), checksum: field(2) },
+                1 => Layout { time: field(8), checksum: field(2), sequence: field(4) },
+                _ => Layout { checksum: field(2), sequence: None, time: field(8) },
+            };
+            let len = head.max(14) as u16 + random.below(40) as u16;
+            let slots: Vec<Slot> = (0..3).map(|_| random_slot(&mut random, head, len)).collect();
+            let Some(generator) = loaded(test, layout, &slots, 5) else { return };
+            let mut last = crate::clock::now();
+            for n in 0..each {
+                let run = generator.program.run(&generator.longest, 1).expect("runs");
+                let (slot, round) = (&slots[n as usize % 3], 5 * (n / 3));
+                assert_eq!(run.action, Action::Redirect, "head {head}, frame {n}");
+                assert_eq!(run.frame, expected(&layout, slot, round, &run.frame), "head {head}, frame {n}");
+                if let Some(at) = layout.time {
+                    let time = run.frame[usize::from(at)..].first_chunk().map(|t| u64::from_be_bytes(*t));
+                    let time = time.expect("eight bytes");
+                    assert!(time >= last && time <= crate::clock::now());
+                    last = time;
+                }
+            }
+            assert_eq!(generator.sent().expect("readable"), u64::from(each));
+        }
+    }
+
+    #[test]
+    fn every_branch_of_the_program_is_reached() {
+        let test = "every_branch_of_the_program_is_reached";
+        let slots = [slot(60, 64), slot(60, 80)];
+        let Some(mut generator) = loaded(test, ALL, &slots, 2) else { return };
+        let day = 86_400_000_000_000 << GENERATE_TIME_SHIFT;
+        let now = || crate::clock::now() << GENERATE_TIME_SHIFT;
+        let flat = GenerateState { until_ns: Nanos::MAX, ..GenerateState::default() };
+        let second = 1_000_000_000 << GENERATE_TIME_SHIFT;
+        let paced = GenerateState { interval: second, lag: 3 * second, ..flat };
+        let (long, short) = (vec![0; 80], vec![0; 59]);
+        let (sent, dropped) = (Action::Redirect, Action::Drop);
+        // What it is, the state before, the frame given; then what is done, cursor, round, length.
+        let cases = [
+            ("flat out", flat, &long, sent, (1, 0, 64)),
+            ("the last of a round", GenerateState { cursor: 1, ..flat }, &long, sent, (0, 2, 80)),
+            ("no such slot", GenerateState { cursor: 2, ..flat }, &long, dropped, (2, 0, 80)),
+            ("after the end", GenerateState { until_ns: 1, ..flat }, &long, dropped, (0, 0, 80)),
+            ("not due", GenerateState { next: now() + day, ..paced }, &long, dropped, (0, 0, 80)),
+            ("due", GenerateState { next: now() - 1, ..paced }, &long, sent, (1, 0, 64)),
+            ("long due", GenerateState { next: 0, ..paced }, &long, sent, (1, 0, 64)),
+            ("no room for the head", GenerateState { cursor: 1, ..flat }, &short, dropped, (1, 0, 59)),
         ];
-        let plan = Plan { ifindex: 1, layout, stride: 1, slots: 2, head: 6, stored: 8, same_length: false };
-        let table = plan.table(&slots, 100);
-        assert_eq!(table.len(), 2 * plan.slot_bytes());
-        assert_eq!(&table[..8], &[1, 2, 0x12, 0x34, 5, 6, 0, 0]);
-        assert_eq!(table[8..16], (-40i64).to_ne_bytes());
-        assert_eq!(table[16..20], 7u32.to_ne_bytes());
-        assert_eq!(table[20..24], u32::from(!u16::from_ne_bytes([0x12, 0x34])).to_ne_bytes());
-        assert_eq!(table[32..40], 0i64.to_ne_bytes());
+        let mut count = [0, 0];
+        for (what, before, frame, action, (cursor, round, len)) in cases {
+            generator.change(|state| *state = before).expect("written");
+            let run = generator.program.run(frame, 1).expect("runs");
+            let after = generator.state().expect("readable");
+            assert_eq!((run.action, run.frame.len()), (action, len), "{what}");
+            assert_eq!((after.cursor, after.round), (cursor, round), "{what}");
+            assert_eq!(after.sent, u64::from(action == sent), "{what}");
+            count[usize::from(action == sent)] += 1;
+            match what {
+                "due" => assert_eq!(after.next, before.next + second),
+                // Three seconds are caught up, of which one is over now.
+                "long due" => assert!(now() - after.next < 2 * second + second / 10, "{after:?}"),
+                _ => assert_eq!(after.next, before.next, "{what}"),
+            }
+        }
+        assert_eq!(count, [4, 4]);
+        // RFC 768: a checksum that comes to zero is sent as ones.
+        let sums = Layout { checksum: Some(40), ..Layout::default() };
+        let Some(generator) = loaded(test, sums, &[slot(60, 60)], 1) else { return };
+        let run = generator.program.run(&[0; 60], 1).expect("runs");
+        assert_eq!(run.frame[40..42], [0xff, 0xff]);
+    }
+
+    #[test]
+    fn the_program_is_as_small_as_its_frames_allow() {
+        let test = "the_program_is_as_small_as_its_frames_allow";
+        let mut sizes = Vec::new();
+        for (what, layout, head) in [("head 60, all fields", ALL, 60), ("head 2", Layout::default(), 2)] {
+            let Some(generator) = loaded(test, layout, &[slot(head, 60)], 1) else { return };
+            let (instructions, stack) = generator.program.size().expect("known");
+            let _ = writeln!(
+                io::stderr(),
+                "weir_generate ({what}): {instructions} instructions, {stack} bytes of stack"
+            );
+            assert!(stack < 64);
+            sizes.push(instructions);
+        }
+        assert!(sizes[1] + 40 < sizes[0] && sizes[0] < 250, "what the constants rule out is gone: {sizes:?}");
     }
 }

@@ -98,6 +98,45 @@ macro_rules! shared {
 }
 
 shared! {
+    "weir/generate.h" {
+        /// What all frames of a generator have in common.
+        struct GenerateParams = "generate_params" {
+            ifindex: u32,
+            /// How much higher every sequence number is in the next round.
+            stride: u32,
+            slots: u32,
+            /// Bytes written of each frame, even.
+            head: u16,
+            sequence_at: u16,
+            time_at: u16,
+            checksum_at: u16,
+            /// Whether frames differ in length.
+            adjust: u32,
+        }
+        /// How far the generator is, and when it goes on. Times in 1/16 ns, but for the last.
+        struct GenerateState = "generate_state" {
+            cursor: u32,
+            round: u32,
+            sent: u64,
+            next: u64,
+            /// 0: flat out.
+            interval: u64,
+            lag: u64,
+            /// Nothing is sent from here on.
+            until_ns: u64,
+        }
+        /// One packet of a round.
+        struct GenerateSlot = "generate_slot" {
+            head: [u8; GENERATE_HEAD_MAX as usize],
+            /// Than the longest frame: at most 0.
+            shorter: i32,
+            /// In the first round.
+            sequence: u32,
+            /// Of the checksum field's complement.
+            sum: u32,
+            pad: u32,
+        }
+    }
     "weir/tally.h" {
         /// Where the mark of a test packet is, and what must stand before it.
         struct TallyParams = "tally_params" {
@@ -142,6 +181,14 @@ macro_rules! constants {
 }
 
 constants! {
+    "weir/generate.h" {
+        /// Bytes at the front of a frame that each packet writes anew.
+        GENERATE_HEAD_MAX = 96;
+        /// A field the frames do not have.
+        GENERATE_NONE = 0xffff;
+        /// Times are kept in 1/16 ns.
+        GENERATE_TIME_SHIFT = 4;
+    }
     "weir/tally.h" {
         /// Flows of one tally: 2^16 × 16 B = 1 MiB.
         TALLY_FLOWS_MAX = 1 << 16;
@@ -158,6 +205,7 @@ pub fn check() -> String {
     let mut c = String::from("#include <stddef.h>\n");
     let mut headers: Vec<&str> = STRUCTS.iter().map(|s| s.header).collect();
     headers.extend(CONSTANTS.iter().map(|c| c.0));
+    headers.sort_unstable();
     headers.dedup();
     for header in headers {
         c += &format!("#include \"{header}\"\n");

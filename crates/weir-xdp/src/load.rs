@@ -9,9 +9,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use aya::maps::{Array, MapData, MapError};
+use aya::maps::{Array, Map, MapData, MapError};
 use aya::programs::xdp::XdpMode;
-use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp};
+use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 
 /// Lines of the verifier's log that are shown: the reason is in the last ones.
@@ -207,12 +207,6 @@ impl Loaded {
         program.try_into().map_err(|e: ProgramError| explain(name, e))
     }
 
-    /// A descriptor of the program of its own.
-    pub fn fd(&self) -> Result<OwnedFd, LoadError> {
-        let fd = self.program()?.fd().map_err(|e| explain(self.name, e))?;
-        fd.as_fd().try_clone_to_owned().map_err(|e| explain(self.name, e))
-    }
-
     /// Attaches to a device until dropped, by a BPF link where the kernel has them, else by netlink.
     pub fn attach(&mut self, ifindex: u32, mode: Mode) -> Result<(), LoadError> {
         let name = self.name;
@@ -244,6 +238,30 @@ impl Loaded {
         let result = self.program()?.test_run(options).map_err(|e| explain(self.name, e))?;
         out.truncate(result.data_size_out as usize);
         Ok(Run { action: result.return_value.into(), frame: out, duration: result.duration })
+    }
+
+    /// Runs the program on `repeat` live frames that start as `frame`, and carries out what it returns: a
+    /// redirect sends, in the calling thread's network namespace. Frames come from a page pool and keep what
+    /// the last run wrote; no socket buffer is made. A signal ends it early with `ErrorKind::Interrupted`.
+    /// Returns the mean time of a run.
+    pub fn run_live(&self, frame: &[u8], repeat: u32, batch: u32) -> Result<Duration, LoadError> {
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            repeat,
+            attrs: TestRunAttrs::new().xdp_live_frames(batch),
+            ..TestRunOptions::default()
+        };
+        Ok(self.program()?.test_run(options).map_err(|e| explain(self.name, e))?.duration)
+    }
+
+    /// A descriptor of a map of its own, to map it into memory.
+    pub fn map_fd(&self, map: &str) -> Result<OwnedFd, LoadError> {
+        let name = self.name;
+        let array = match self.ebpf.map(map) {
+            Some(Map::Array(array)) => array,
+            _ => return Err(missing(name, map)),
+        };
+        array.fd().as_fd().try_clone_to_owned().map_err(|e| explain(name, e))
     }
 
     /// Instructions after the verifier took out what cannot be reached, and bytes of stack, of which the

@@ -7,7 +7,7 @@
 use std::ffi::CString;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
@@ -22,7 +22,6 @@ pub(super) enum Command {
     MapUpdate = 2,
     MapDelete = 3,
     ProgLoad = 5,
-    ProgTestRun = 10,
     ProgFdById = 13,
     MapFdById = 14,
     ObjInfoByFd = 15,
@@ -184,7 +183,8 @@ impl Map {
     pub fn shared(name: &'static str, value_size: usize) -> Result<(Map, SharedWords), BpfError> {
         const MMAPABLE: u32 = 1 << 10;
         let map = Self::with_flags(name, MapKind::Array, 4, value_size, 1, MMAPABLE)?;
-        let words = SharedWords::of(&map).map_err(|error| BpfError::Map { name, error })?;
+        let words =
+            SharedWords::of(map.fd.as_fd(), value_size).map_err(|error| BpfError::Map { name, error })?;
         Ok((map, words))
     }
 
@@ -264,17 +264,17 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    fn of(map: &Map) -> io::Result<SharedWords> {
+    /// Maps the first `bytes` of an array made with `BPF_F_MMAPABLE`.
+    pub(crate) fn of(map: BorrowedFd<'_>, bytes: usize) -> io::Result<SharedWords> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let fd = map.as_raw_fd();
         // SAFETY: a new mapping at an address the kernel chooses, of a descriptor we hold.
-        let base =
-            unsafe { libc::mmap(std::ptr::null_mut(), map.value_size, access, libc::MAP_SHARED, fd, 0) };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
-        Ok(SharedWords { start, count: map.value_size / 8 })
+        Ok(SharedWords { start, count: bytes / 8 })
     }
 
     /// Word `at`; the last one where there is none.
@@ -378,48 +378,6 @@ impl LoadedProgram {
     pub fn id(&self) -> io::Result<u32> {
         Ok(program_info(&self.fd)?.id)
     }
-
-    /// Runs the program on `repeat` live frames that start as `frame`, and carries out what it
-    /// returns: a redirect sends, in the calling thread's network namespace. Frames come from a page
-    /// pool and keep what the last run wrote; no socket buffer is made. A signal ends it early with
-    /// `ErrorKind::Interrupted`. Returns the mean time of a run, ns.
-    pub fn run_live(&self, frame: &[u8], repeat: u32, batch: u32) -> io::Result<u32> {
-        let mut attr = TestRunAttr {
-            prog_fd: self.fd.as_raw_fd() as u32,
-            data_size_in: frame.len() as u32,
-            data_in: frame.as_ptr() as u64,
-            repeat,
-            flags: TEST_XDP_LIVE_FRAMES,
-            batch_size: batch,
-            ..TestRunAttr::default()
-        };
-        // SAFETY: `frame` is read only, for the size given beside it, during the call.
-        unsafe { bpf(Command::ProgTestRun, &mut attr) }?;
-        Ok(attr.duration)
-    }
-}
-
-const TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
-
-#[derive(Default)]
-#[repr(C)]
-struct TestRunAttr {
-    prog_fd: u32,
-    retval: u32,
-    data_size_in: u32,
-    data_size_out: u32,
-    data_in: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-    ctx_size_in: u32,
-    ctx_size_out: u32,
-    ctx_in: u64,
-    ctx_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch_size: u32,
-    _pad: u32,
 }
 
 impl AsRawFd for LoadedProgram {
