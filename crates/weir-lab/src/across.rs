@@ -58,7 +58,7 @@ impl Campaign {
                 let manifest = if manifest { Some(Manifest::read(dir)?) } else { None };
                 Ok(Campaign::of_results(dir, manifest, Results::read(dir)?))
             }
-            _ => Err(LabError(format!(
+            _ => Err(LabError::new(format!(
                 "{}: neither manifest.json with raw/ nor result.json; name the folder a campaign was written to",
                 dir.display()
             ))),
@@ -182,7 +182,7 @@ fn settings(then: &Manifest, now: &Manifest) -> Vec<String> {
 pub fn find(root: &Path) -> Result<(Vec<Campaign>, Vec<String>), LabError> {
     let (mut found, mut left_out) = (Vec::new(), Vec::new());
     std::fs::read_dir(root)
-        .map_err(|e| LabError(format!("{}: {e}; name a folder that holds campaigns", root.display())))?;
+        .map_err(|e| LabError::new(format!("{}: {e}; name a folder that holds campaigns", root.display())))?;
     descend(root, DEEPEST, &mut found, &mut left_out);
     found.sort_by(|a: &Campaign, b| (a.started_unix_ms(), &a.dir).cmp(&(b.started_unix_ms(), &b.dir)));
     let mut kept: Vec<Campaign> = Vec::new();
@@ -204,7 +204,7 @@ fn descend(dir: &Path, deeper: usize, found: &mut Vec<Campaign>, left_out: &mut 
         match Campaign::open(dir) {
             Ok(campaign) if campaign.manifest.is_some() => found.push(campaign),
             Ok(_) => left_out.push(format!("{}: no manifest.json, so its time is unknown", dir.display())),
-            Err(e) => left_out.push(e.0),
+            Err(e) => left_out.push(e.said),
         }
         return;
     }

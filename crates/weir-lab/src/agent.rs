@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! lab ══ ssh ══ stdin  {"do":"send",…}      one question a line, one after the other
-//!               stdout {"ok":…} | {"error":"…"}
+//!               stdout {"ok":…} | {"error":{"said":"…"}}
 //! ```
 //!
 //! Promises: an agent lives as long as its lab. When its input ends, nothing came for [`SILENCE`] (the lab
@@ -48,7 +48,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Serves the lab at the other end of standard input and output.
 pub fn serve() -> Result<ExitCode, LabError> {
-    process::adopt_orphans().map_err(|e| LabError(format!("agent: cannot adopt orphans: {e}")))?;
+    process::adopt_orphans().map_err(|e| LabError::new(format!("agent: cannot adopt orphans: {e}")))?;
     let stop = Arc::new(AtomicBool::new(false));
     let (heard, news) = channel::<Heard>();
     let (jobs, todo) = channel::<String>();
@@ -92,11 +92,13 @@ fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>, superseded: Sender<Hear
         superseded,
         hold: None,
     };
-    answer(to_value(hello()).map_err(|e| LabError(e.to_string())));
+    answer(to_value(hello()).map_err(|e| LabError::new(e.to_string())));
     for line in todo {
         answer(match serde_json::from_str::<Request>(&line) {
             Ok(request) => agent.handle(request),
-            Err(e) => Err(LabError(format!("not understood ({e}): do lab and agent have the same version?"))),
+            Err(e) => {
+                Err(LabError::new(format!("not understood ({e}): do lab and agent have the same version?")))
+            }
         });
     }
     // Nobody is left to hear what could not be undone.
@@ -107,7 +109,7 @@ fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>, superseded: Sender<Hear
 fn answer(outcome: Result<Value, LabError>) {
     let line = match outcome {
         Ok(value) => serde_json::json!({ "ok": value }),
-        Err(error) => serde_json::json!({ "error": error.0 }),
+        Err(error) => serde_json::json!({ "error": error }),
     };
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -187,24 +189,24 @@ impl Agent {
     /// Sets test interfaces up and names their addresses. `silent` keeps the host from sending there itself.
     fn claim(&mut self, names: &[String], silent: bool) -> Result<Vec<Interface>, LabError> {
         self.hold.as_ref().ok_or_else(|| unprepared("hold"))?;
-        let failed = |e: std::io::Error| LabError(format!("interfaces: {e}"));
+        let failed = |e: std::io::Error| LabError::new(format!("interfaces: {e}"));
         let links = netlink::links().map_err(failed)?;
         let mut claimed = Vec::new();
         for name in names {
             let Some(link) = links.iter().find(|link| link.name == *name) else {
                 let there: Vec<&str> = links.iter().filter(|l| l.ethernet).map(|l| l.name.as_str()).collect();
-                return Err(LabError(format!("no interface {name}; there are {}", there.join(", "))));
+                return Err(LabError::new(format!("no interface {name}; there are {}", there.join(", "))));
             };
             if !link.ethernet {
-                return Err(LabError(format!("{name}: not an Ethernet interface: name another")));
+                return Err(LabError::new(format!("{name}: not an Ethernet interface: name another")));
             }
             if carries_us(link.index).map_err(failed)? {
-                return Err(LabError(format!(
+                return Err(LabError::new(format!(
                     "{name}: carries the ssh connection; test traffic would end it: name another interface"
                 )));
             }
             if let Some(upper) = upper(name) {
-                return Err(LabError(format!(
+                return Err(LabError::new(format!(
                     "{name}: carries {upper}, which test traffic would disturb: take it off or name another interface"
                 )));
             }
@@ -214,7 +216,7 @@ impl Agent {
                 self.quiet.push(here);
             }
             netlink::set_up(link.index)
-                .map_err(|e| LabError(format!("{name}: cannot be set up: {e}; log in as root")))?;
+                .map_err(|e| LabError::new(format!("{name}: cannot be set up: {e}; log in as root")))?;
             claimed.push(Interface { name: name.clone(), mac: link.mac });
         }
         Ok(claimed)
@@ -268,22 +270,24 @@ fn upper(name: &str) -> Option<String> {
 fn await_carrier(name: &str) -> Result<(), LabError> {
     let until = Instant::now() + CARRIER;
     loop {
-        let link = netlink::link(name).map_err(|e| LabError(format!("{name}: {e}")))?;
+        let link = netlink::link(name).map_err(|e| LabError::new(format!("{name}: {e}")))?;
         if link.is_some_and(|link| link.running) {
             return Ok(());
         }
         if Instant::now() > until {
             let waited = CARRIER.as_secs();
-            return Err(LabError(format!("{name}: no carrier after {waited} s: is its cable plugged in?")));
+            return Err(LabError::new(format!(
+                "{name}: no carrier after {waited} s: is its cable plugged in?"
+            )));
         }
         std::thread::sleep(LOOK);
     }
 }
 
 fn value<T: Serialize>(answer: T) -> Result<Value, LabError> {
-    to_value(answer).map_err(|e| LabError(format!("agent: {e}")))
+    to_value(answer).map_err(|e| LabError::new(format!("agent: {e}")))
 }
 
 fn unprepared(what: &str) -> LabError {
-    LabError(format!("agent: no {what} was prepared; this is a defect of weir-lab"))
+    LabError::new(format!("agent: no {what} was prepared; this is a defect of weir-lab"))
 }

@@ -41,7 +41,7 @@ impl Campaigns {
     /// Of the folders in `runs`; `quick` takes smoke campaigns too.
     pub fn find(runs: &Path, quick: bool) -> Result<Campaigns, LabError> {
         let entries = fs::read_dir(runs).map_err(|e| {
-            LabError(format!("{}: {e}; name the folder campaigns are kept in", runs.display()))
+            LabError::new(format!("{}: {e}; name the folder campaigns are kept in", runs.display()))
         })?;
         let mut newest = BTreeMap::new();
         for dir in entries.flatten().map(|entry| entry.path()).filter(|p| p.join("manifest.json").is_file()) {
@@ -81,7 +81,9 @@ impl Campaigns {
             let asked =
                 behind.split_once(CLOSE).and_then(|(asked, after)| Some((asked, after.split_once(END)?)));
             let Some((asked, (_, after))) = asked else {
-                return Err(LabError(format!("{shown}: \"{BEGIN}\" without \"{END}\": write it behind")));
+                return Err(LabError::new(format!(
+                    "{shown}: \"{BEGIN}\" without \"{END}\": write it behind"
+                )));
             };
             let inside = self.between(path, asked)?;
             out += &format!("{before}{BEGIN}{asked}{CLOSE}\n\n{inside}\n\n{END}");
@@ -89,7 +91,9 @@ impl Campaigns {
         }
         if out.is_empty() {
             let remedy = "write the two where answers should stand";
-            return Err(LabError(format!("{shown}: no \"{BEGIN}NAME {CLOSE}\" and \"{END}\": {remedy}")));
+            return Err(LabError::new(format!(
+                "{shown}: no \"{BEGIN}NAME {CLOSE}\" and \"{END}\": {remedy}"
+            )));
         }
         Ok(out + rest)
     }
@@ -170,7 +174,7 @@ mod tests {
         assert_eq!(filled, document(said));
         assert_eq!(none.fill(Path::new("docs/a.md"), &filled).expect("markers"), filled);
         for (text, said) in [("no marker", "no \"<!-- answers NAME"), ("<!-- answers x -->", "without")] {
-            let why = none.fill(Path::new("a.md"), text).expect_err(said).0;
+            let why = none.fill(Path::new("a.md"), text).expect_err(said).said;
             assert!(why.starts_with("a.md: ") && why.contains(said), "{why}");
         }
     }

@@ -80,8 +80,8 @@ pub fn valgrind() -> Result<(), LabError> {
         Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     match found {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(LabError(format!("valgrind: ended with {status}; {INSTALL}"))),
-        Err(e) => Err(LabError(format!("valgrind: {e}; {INSTALL}"))),
+        Ok(status) => Err(LabError::new(format!("valgrind: ended with {status}; {INSTALL}"))),
+        Err(e) => Err(LabError::new(format!("valgrind: {e}; {INSTALL}"))),
     }
 }
 
@@ -121,8 +121,10 @@ fn once(plan: &Plan, name: &str, packets: u64) -> Result<Totals, LabError> {
     command.args(plan.d1.iter().map(|d1| format!("--D1={d1}")));
     command.args(plan.ll.iter().map(|ll| format!("--LL={ll}")));
     command.arg(&plan.program).args(&plan.arguments).arg(packets.to_string());
-    let done =
-        command.stdin(Stdio::null()).output().map_err(|e| LabError(format!("valgrind: {e}; {INSTALL}")))?;
+    let done = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| LabError::new(format!("valgrind: {e}; {INSTALL}")))?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
         let remedy = match said.contains(UNKNOWN_INSTRUCTION) {
@@ -135,11 +137,11 @@ fn once(plan: &Plan, name: &str, packets: u64) -> Result<Totals, LabError> {
                 said.lines().rev().find(|l| !own(l)).unwrap_or("it said nothing")
             }
         };
-        return Err(LabError(format!("{name}: valgrind ended with {}: {remedy}", done.status)));
+        return Err(LabError::new(format!("{name}: valgrind ended with {}: {remedy}", done.status)));
     }
     let text = std::fs::read_to_string(&file.0)
-        .map_err(|e| LabError(format!("{name}: {}: {e}", file.0.display())))?;
-    output::parse(&text).map_err(|e| LabError(format!("{name}: {e}")))
+        .map_err(|e| LabError::new(format!("{name}: {}: {e}", file.0.display())))?;
+    output::parse(&text).map_err(|e| LabError::new(format!("{name}: {e}")))
 }
 
 /// A file that goes away with its owner.

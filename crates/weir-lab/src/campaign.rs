@@ -211,7 +211,7 @@ impl Runs<'_, '_> {
         let outcome = if elsewhere || *failures < FAILURES_IN_A_ROW {
             one(plan, self.beds, configuration, slot.seed, &|line| progress.say(line)).and_then(possible)
         } else {
-            Err(LabError(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
+            Err(LabError::new(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
         };
         if plan.experiment.method.is_search() && outcome.is_err() && plan.stop.load(Ordering::Acquire) {
             progress.say("interrupted: the search under way is not kept; reporting what was measured");
@@ -238,16 +238,16 @@ fn keep(
         Ok(sample) => metric.of(sample).map_or("measured".into(), |f| format::figure(metric, f)),
         Err(e) => format!("failed: {e}"),
     };
-    let (sample, error) = match outcome {
-        Ok(sample) => (Some(sample), None),
-        Err(e) => (None, Some(e.0)),
+    let (sample, error, misbehaviour) = match outcome {
+        Ok(sample) => (Some(sample), None, None),
+        Err(e) => (None, Some(e.said), e.misbehaviour),
     };
     let Slot { block, order, seed, .. } = *slot;
     let format = store::FORMAT;
     store.append(
         name,
         metric,
-        &Run { format, block, order, seed, session, started_unix_ms, sample, error },
+        &Run { format, block, order, seed, session, started_unix_ms, sample, error, misbehaviour },
     )?;
     Ok(said)
 }
@@ -256,7 +256,9 @@ fn keep(
 fn possible(sample: Sample) -> Result<Sample, LabError> {
     match store::read::impossible(&sample) {
         None => Ok(sample),
-        Some(why) => Err(LabError(format!("sample refused: {why}; the bed that measured it is at fault"))),
+        Some(why) => {
+            Err(LabError::new(format!("sample refused: {why}; the bed that measured it is at fault")))
+        }
     }
 }
 

@@ -158,7 +158,7 @@ pub(crate) fn print(text: &str) {
 }
 
 fn json<T: serde::Serialize>(document: &T) -> Result<String, LabError> {
-    let text = serde_json::to_string_pretty(document).map_err(|e| LabError(format!("--json: {e}")))?;
+    let text = serde_json::to_string_pretty(document).map_err(|e| LabError::new(format!("--json: {e}")))?;
     Ok(text + "\n")
 }
 

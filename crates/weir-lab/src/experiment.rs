@@ -108,7 +108,7 @@ pub struct Changes {
 impl Experiment {
     pub fn load(path: &Path, changes: &Changes) -> Result<Experiment, LabError> {
         let text = std::fs::read_to_string(path).map_err(|e| {
-            LabError(format!(
+            LabError::new(format!(
                 "{}: {e}; `weir-lab list` names the experiments, `weir-lab new NAME` writes one",
                 path.display()
             ))
@@ -122,7 +122,7 @@ impl Experiment {
         let file = file::parse(shown, text)?;
         let control = file.control || changes.control;
         let mut experiment = expand::expand(name, file, changes.quick, &|span, message| {
-            LabError(format!("{shown}:{}: {message}", text::position(text, span)))
+            LabError::new(format!("{shown}:{}: {message}", text::position(text, span)))
         })?;
         if let Some(runs) = changes.runs {
             experiment.runs = runs;
@@ -168,7 +168,7 @@ impl Experiment {
         }
         let names: Vec<String> = self.configurations.iter().map(|p| p.configuration.name.clone()).collect();
         if let Some(lost) = patterns.iter().find(|p| !names.iter().any(|n| text::matches(p, n))) {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "--only {lost}: no configuration of that name; there are {}",
                 names.join(", ")
             )));

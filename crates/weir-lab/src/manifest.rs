@@ -68,9 +68,9 @@ impl Manifest {
         let path = dir.join("manifest.json");
         let shown = path.display();
         let bytes = fs::read(&path)
-            .map_err(|e| LabError(format!("{shown}: {e}; name the folder a campaign was written to")))?;
+            .map_err(|e| LabError::new(format!("{shown}: {e}; name the folder a campaign was written to")))?;
         parse_versioned(&String::from_utf8_lossy(&bytes), FORMAT).map_err(|why| {
-            LabError(format!(
+            LabError::new(format!(
                 "{shown}: not a manifest ({why}); restore the file from a copy: raw runs are whole, but only the \
                  manifest says what they are"
             ))
@@ -78,7 +78,7 @@ impl Manifest {
     }
 
     pub fn text(&self) -> Result<String, LabError> {
-        let text = serde_json::to_string_pretty(self).map_err(|e| LabError(format!("manifest: {e}")))?;
+        let text = serde_json::to_string_pretty(self).map_err(|e| LabError::new(format!("manifest: {e}")))?;
         Ok(text + "\n")
     }
 }

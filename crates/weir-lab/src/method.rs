@@ -220,7 +220,7 @@ impl Measurer for Bench<'_> {
 
     fn trial(&mut self, rate: Rate, seconds: f64, purpose: &str) -> Result<TrialRecord, LabError> {
         if self.run.stop.load(Ordering::Acquire) {
-            return Err(LabError("search: interrupted between two trials; its run is not kept".into()));
+            return Err(LabError::new("search: interrupted between two trials; its run is not kept".into()));
         }
         let mut record = self.once(rate, seconds, purpose)?;
         for _ in 0..AGAIN_A_TRIAL {

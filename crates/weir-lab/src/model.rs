@@ -185,7 +185,7 @@ pub trait Prepared {
     /// A slice of a run: as [`Prepared::run`], but the subject goes on where the slice before ended, and
     /// takes no processor time in between.
     fn slice(&mut self, _slice: &Trial) -> Result<Sample, LabError> {
-        Err(LabError("slices: only the memory topology has them: remove `slices`".into()))
+        Err(LabError::new("slices: only the memory topology has them: remove `slices`".into()))
     }
 
     /// What a profiler samples to see the subject at work; `None` when there is nothing to see (a ceiling
@@ -215,12 +215,40 @@ pub enum Scope {
 }
 
 /// What an experimenter can act on: lower case, subject first, then the remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LabError(pub String);
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabError {
+    pub said: String,
+    /// Set when the failure is a finding about the system under test, not about the lab or its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub misbehaviour: Option<Misbehaviour>,
+}
+
+/// What a system under test did that made a run fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Misbehaviour {
+    /// It ended by itself.
+    Ended,
+    /// What it sent is no stream of frames.
+    BrokeStream,
+    /// It refuses a configuration that its documentation allows.
+    RefusedConfiguration,
+}
+
+impl LabError {
+    pub fn new(said: String) -> LabError {
+        LabError { said, misbehaviour: None }
+    }
+
+    /// A failure that the system under test is to blame for.
+    pub fn by_sut(misbehaviour: Misbehaviour, said: String) -> LabError {
+        LabError { said, misbehaviour: Some(misbehaviour) }
+    }
+}
 
 impl std::fmt::Display for LabError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.said)
     }
 }
 
@@ -228,6 +256,6 @@ impl std::error::Error for LabError {}
 
 impl From<Refusal> for LabError {
     fn from(refusal: Refusal) -> LabError {
-        LabError(refusal.to_string())
+        LabError::new(refusal.to_string())
     }
 }

@@ -40,7 +40,8 @@ pub fn write(dir: &Path) -> Result<Results, LabError> {
             eprintln!("{said}");
         }
     }
-    let json = serde_json::to_string_pretty(&results).map_err(|e| LabError(format!("result.json: {e}")))?;
+    let json =
+        serde_json::to_string_pretty(&results).map_err(|e| LabError::new(format!("result.json: {e}")))?;
     write_whole(&dir.join("result.json"), &(json + "\n"))?;
     write_whole(&dir.join("runs.csv"), &csv::runs(&runs))?;
     if let Some(trials) = csv::trials(&runs) {

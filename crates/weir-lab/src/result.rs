@@ -110,6 +110,9 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// Why runs failed, one sentence a run.
     pub failures: Vec<String>,
+    /// Which of them are findings about the system under test.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub misbehaved: Vec<String>,
     /// Profiled runs, none of them among the figures.
     #[serde(default)]
     pub profiles: Vec<Profiled>,
@@ -146,10 +149,11 @@ impl Results {
     pub fn read(dir: &Path) -> Result<Results, LabError> {
         let path = dir.join("result.json");
         let shown = path.display();
-        let text = std::fs::read_to_string(&path)
-            .map_err(|e| LabError(format!("{shown}: {e}; `weir-lab report {}` derives it", dir.display())))?;
+        let text = std::fs::read_to_string(&path).map_err(|e| {
+            LabError::new(format!("{shown}: {e}; `weir-lab report {}` derives it", dir.display()))
+        })?;
         manifest::parse_versioned(&text, FORMAT).map_err(|why| {
-            LabError(format!(
+            LabError::new(format!(
                 "{shown}: not a result ({why}); `weir-lab report {}` derives it again",
                 dir.display()
             ))
@@ -282,6 +286,11 @@ fn outcome_of(configuration: &Configuration, runs: &[Run], metric: &Metric) -> O
         ceiling_share: None,
         notes,
         failures: runs.iter().filter_map(|r| r.error.clone()).collect(),
+        misbehaved: runs
+            .iter()
+            .filter(|r| r.misbehaviour.is_some())
+            .filter_map(|r| r.error.clone())
+            .collect(),
         profiles: Vec::new(),
     }
 }

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use weir_io::lock::{self, Lock};
 
 use crate::experiment::Metric;
-use crate::model::{LabError, Sample};
+use crate::model::{LabError, Misbehaviour, Sample};
 pub use read::{Evidence, Runs, read_runs};
 
 /// Of a line of a raw file. Lines without a number are of format 1.
@@ -46,6 +46,9 @@ pub struct Run {
     pub sample: Option<Sample>,
     /// Why there is no sample.
     pub error: Option<String>,
+    /// Set when that is a finding about the system under test. Absent from runs of before it was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub misbehaviour: Option<Misbehaviour>,
 }
 
 pub fn first_format() -> u32 {
@@ -63,7 +66,8 @@ impl Store {
     /// Makes `dir`. A campaign already there keeps its evidence: its folder is renamed, and the new name
     /// returned.
     pub fn create(dir: &Path) -> Result<(Store, Option<PathBuf>), LabError> {
-        let failed = |e: std::io::Error| LabError(format!("{}: {e}; choose another --out", dir.display()));
+        let failed =
+            |e: std::io::Error| LabError::new(format!("{}: {e}; choose another --out", dir.display()));
         let mut moved = None;
         if dir.join("manifest.json").exists() {
             // held: a campaign under way would go on writing under the new name
@@ -72,7 +76,7 @@ impl Store {
             fs::rename(dir, &kept).map_err(failed)?;
             moved = Some(kept);
         } else if fs::read_dir(dir).is_ok_and(|mut d| d.next().is_some()) && !unbegun(dir) {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "{}: holds files but no manifest.json, expected a new folder or an earlier campaign: choose another --out",
                 dir.display()
             )));
@@ -93,7 +97,7 @@ impl Store {
     /// Adds a run to its raw files and waits until the disk has it.
     pub fn append(&self, configuration: &str, metric: &Metric, run: &Run) -> Result<(), LabError> {
         let line =
-            serde_json::to_string(run).map_err(|e| LabError(format!("run of {configuration}: {e}")))?;
+            serde_json::to_string(run).map_err(|e| LabError::new(format!("run of {configuration}: {e}")))?;
         append_line(&self.dir.join("raw").join(format!("{configuration}.jsonl")), &line)?;
         match run.sample.as_ref().and_then(|s| metric.of(s)) {
             Some(figure) => append_line(
@@ -121,7 +125,7 @@ impl Store {
                 }
                 file.sync_all()
             };
-            mend().map_err(|e| LabError(format!("{}: {e}; make it writable", tail.path.display())))?;
+            mend().map_err(|e| LabError::new(format!("{}: {e}; make it writable", tail.path.display())))?;
         }
         Ok(())
     }
@@ -130,9 +134,11 @@ impl Store {
 fn hold(dir: &Path) -> Result<Lock, LabError> {
     let shown = dir.display();
     lock::take(dir)
-        .map_err(|e| LabError(format!("{shown}: {e}; name the folder a campaign was written to")))?
+        .map_err(|e| LabError::new(format!("{shown}: {e}; name the folder a campaign was written to")))?
         .ok_or_else(|| {
-            LabError(format!("{shown}: a campaign is under way in it; wait for it, or choose another --out"))
+            LabError::new(format!(
+                "{shown}: a campaign is under way in it; wait for it, or choose another --out"
+            ))
         })
 }
 
@@ -173,7 +179,7 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
         fs::rename(&half, path)?;
         sync_folder_of(path)
     };
-    write().map_err(|e| LabError(format!("{}: {e}; free space or choose another --out", path.display())))
+    write().map_err(|e| LabError::new(format!("{}: {e}; free space or choose another --out", path.display())))
 }
 
 fn append_line(path: &Path, line: &str) -> Result<(), LabError> {
@@ -184,7 +190,8 @@ fn append_line(path: &Path, line: &str) -> Result<(), LabError> {
         file.sync_data()?;
         if new { sync_folder_of(path) } else { Ok(()) }
     };
-    append().map_err(|e| LabError(format!("{}: {e}; free space or choose another --out", path.display())))
+    append()
+        .map_err(|e| LabError::new(format!("{}: {e}; free space or choose another --out", path.display())))
 }
 
 /// A name is on the disk only when its folder is.

@@ -72,13 +72,13 @@ impl Traffic {
     /// `routes` is how many prefixes of [`address::prefix`] the destinations spread over.
     pub fn new(workload: &Workload, routes: u32, link: Link) -> Result<Traffic, LabError> {
         if workload.flows == 0 || workload.flows > FLOWS_MAX {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "workload: {} flows, expected 1 to {FLOWS_MAX}: change `flows`",
                 workload.flows
             )));
         }
         if routes == 0 || routes > address::ROUTES_MAX {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "workload: {routes} routes, expected 1 to {}: change `routes`",
                 address::ROUTES_MAX
             )));
@@ -204,7 +204,9 @@ fn pattern(family: Family, frame: FrameSize) -> Result<(Vec<u16>, Vec<String>), 
     let mut sizes = Vec::with_capacity(wire.len());
     for size in wire {
         if !(64..=1518).contains(&size) {
-            return Err(LabError(format!("workload: frame size {size}, expected 64 to 1518 (FCS included)")));
+            return Err(LabError::new(format!(
+                "workload: frame size {size}, expected 64 to 1518 (FCS included)"
+            )));
         }
         if size - FCS < smallest {
             raised = size;

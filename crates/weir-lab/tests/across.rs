@@ -73,6 +73,7 @@ fn campaign(folder: &Folder, name: &str, day: u64, level: f64, change: impl Fn(&
                 started_unix_ms: manifest.started_unix_ms + block as u64 * 1000,
                 sample: Some(Sample { seconds: 1.0, pps, ..Sample::default() }),
                 error: None,
+                misbehaviour: None,
             };
             store.append(configuration, &manifest.experiment.metric, &run).expect("space");
         }

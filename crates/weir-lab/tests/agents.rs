@@ -61,7 +61,7 @@ impl Agent {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("readable");
         let answer: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}"));
-        match answer["error"].as_str() {
+        match answer["error"]["said"].as_str() {
             Some(error) => Err(error.to_string()),
             None => Ok(answer["ok"].clone()),
         }

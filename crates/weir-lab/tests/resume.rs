@@ -246,7 +246,7 @@ fn a_result_of_a_newer_format_or_cut_short_is_refused_with_its_remedy() {
         (text[..text.len() / 2].to_string(), "cut short at line "),
     ] {
         folder.write("out/result.json", &damaged);
-        let said = Results::read(&folder.0.join("out")).expect_err("damaged").0;
+        let said = Results::read(&folder.0.join("out")).expect_err("damaged").said;
         assert!(said.contains(why) && said.contains("`weir-lab report "), "{said}");
     }
     assert!(folder.lab(&["report", "@out"]).status.success());

@@ -74,10 +74,10 @@ impl Row {
 /// Compares every campaign behind the first with the first. `margin_percent` replaces the experiment's.
 pub fn versus(campaigns: &[Campaign], margin_percent: Option<f64>) -> Result<Versus, LabError> {
     let [reference, others @ ..] = campaigns else {
-        return Err(LabError("compare: got no campaign, takes two or more".into()));
+        return Err(LabError::new("compare: got no campaign, takes two or more".into()));
     };
     if let Some(odd) = others.iter().find(|o| o.metric != reference.metric) {
-        return Err(LabError(format!(
+        return Err(LabError::new(format!(
             "{}: its metric is {}, that of {} is {}; compare campaigns of one experiment",
             odd.dir.display(),
             odd.metric.0,

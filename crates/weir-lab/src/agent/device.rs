@@ -62,7 +62,7 @@ impl Device {
             Subject::Kernel => Under::Built(Box::new(Kernel::start(&place)?)),
             Subject::Weir => Under::Built(Box::new(Weir::start(&place)?)),
             Subject::Command => Under::Command(Box::new(CommandSubject::apply(&site, stop)?)),
-            other => return Err(LabError(format!("{other:?}: not a subject of the ssh topology"))),
+            other => return Err(LabError::new(format!("{other:?}: not a subject of the ssh topology"))),
         };
         Ok(Device { subject, _offloads: offloads, input, output, cpus, here })
     }
@@ -121,12 +121,12 @@ impl Device {
 
 /// As asked, or one of each physical core: the host has nothing else to do.
 fn cpus(wanted: &[u32]) -> Result<Vec<u32>, LabError> {
-    let topology = cpu::Topology::read(Path::new(cpu::SYSFS)).map_err(|e| LabError(e.to_string()))?;
+    let topology = cpu::Topology::read(Path::new(cpu::SYSFS)).map_err(|e| LabError::new(e.to_string()))?;
     if wanted.is_empty() {
         return Ok(cpu::Placement::by_core(&topology, None).cpus);
     }
     let placement = cpu::Placement::explicit(&topology, wanted);
-    placement.map(|p| p.cpus).map_err(|e| LabError(format!("placement: {e}")))
+    placement.map(|p| p.cpus).map_err(|e| LabError::new(format!("placement: {e}")))
 }
 
 /// Offloads as they were found, put back when dropped.

@@ -71,7 +71,7 @@ pub fn take(
     loop {
         let gate = Gate::pass(folder, within.saturating_sub(began.elapsed()))?;
         if stop.load(Ordering::Acquire) {
-            return Err(LabError("the lab went away".into()));
+            return Err(LabError::new("the lab went away".into()));
         }
         let there = whoever_is_there(folder).map_err(|e| failed(folder, &e))?;
         let Some(other) = there.iter().find(|other| other.bars(holder)) else {
@@ -100,7 +100,7 @@ impl Other {
     /// Of one that [`Other::bars`] the newcomer: it is on its way out, or there is nothing to wait for.
     fn wait_or_refuse(&self, newcomer: &Holder, waited: Duration, within: Duration) -> Result<(), LabError> {
         let Some(Record { holder, process }) = &self.record else {
-            return Err(LabError(
+            return Err(LabError::new(
                 "the host is in use by another version of weir-lab: wait for the end of its campaign".into(),
             ));
         };
@@ -108,7 +108,7 @@ impl Other {
             if waited <= LEAVES_WITHIN.min(within) {
                 return Ok(());
             }
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "the host is in use by another lab, {}, as its {} (agent: process {process}): wait for its end or \
                  end it; an agent whose lab is gone ends by itself after {} s",
                 holder.whence,
@@ -117,13 +117,13 @@ impl Other {
             )));
         }
         if holder.connection > newcomer.connection {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "connection {} was overtaken by connection {} of the same lab",
                 newcomer.connection, holder.connection
             )));
         }
         if waited > within {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "the agent of the connection before, process {process}, has not ended in {within:?}: a slow teardown \
                  needs more in [hosts.timeouts]; one that hangs is to be ended on the host"
             )));
@@ -210,7 +210,7 @@ impl Gate<'_> {
                 Err(e) if e.kind() == ErrorKind::NotFound && Instant::now() < until => {}
                 Err(e) => return Err(failed(folder, &e)),
                 Ok(None) => {
-                    return Err(LabError(format!(
+                    return Err(LabError::new(format!(
                         "{}: locked for {within:?} by an agent that does not go on: end it on the host",
                         folder.display()
                     )));
@@ -228,7 +228,7 @@ impl Drop for Gate<'_> {
 }
 
 fn failed(folder: &Path, error: &io::Error) -> LabError {
-    LabError(format!("{}: {error}; log in as root", folder.display()))
+    LabError::new(format!("{}: {error}; log in as root", folder.display()))
 }
 
 #[cfg(test)]
@@ -267,7 +267,7 @@ mod tests {
         let first = hold(folder, &holder("one", Role::Receiver, 1), AT_ONCE).expect("free");
         let refused = hold(folder, &holder("two", Role::Generator, 1), AT_ONCE).expect_err("in use");
         for part in ["another lab, process 7 on one, as its receiver", &std::process::id().to_string()] {
-            assert!(refused.0.contains(part), "{refused}");
+            assert!(refused.said.contains(part), "{refused}");
         }
         drop(first);
         assert!(!folder.exists());
@@ -283,14 +283,14 @@ mod tests {
         let ring = move || bell.send(()).unwrap_or_default();
         let first = take(folder, &one, AT_ONCE, &never, ring).expect("free");
         let refused = hold(folder, &holder("one", Role::Generator, 2), AT_ONCE).expect_err("held");
-        assert!(refused.0.contains("has not ended in 50ms"), "{refused}");
+        assert!(refused.said.contains("has not ended in 50ms"), "{refused}");
         heard.recv_timeout(LONG).expect("rung");
         std::thread::scope(|scope| {
             let second = scope.spawn(|| hold(folder, &holder("one", Role::Generator, 2), LONG));
             drop(first);
             let second = second.join().expect("no panic").expect("free");
             let refused = hold(folder, &one, LONG).expect_err("overtaken");
-            assert!(refused.0.contains("connection 1 was overtaken by connection 2"), "{refused}");
+            assert!(refused.said.contains("connection 1 was overtaken by connection 2"), "{refused}");
             drop(second);
         });
     }
@@ -311,7 +311,7 @@ mod tests {
         let (place, gone) = (Folder::absent("hold-gone"), AtomicBool::new(true));
         let folder = place.0.as_path();
         let refused = take(folder, &holder("one", Role::Generator, 1), LONG, &gone, || ());
-        assert_eq!(refused.expect_err("gone").0, "the lab went away");
+        assert_eq!(refused.expect_err("gone").said, "the lab went away");
         assert!(!folder.exists());
     }
 }

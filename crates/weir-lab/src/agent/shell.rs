@@ -31,7 +31,7 @@ pub struct Shell {
 impl Shell {
     /// Runs `command` by `sh -c` and returns what it printed; `what` names it in errors.
     pub fn run(&self, what: &str, command: &str, within: Duration) -> Result<String, LabError> {
-        let failed = |e: std::io::Error| LabError(format!("{what}: {e}"));
+        let failed = |e: std::io::Error| LabError::new(format!("{what}: {e}"));
         // Files, not pipes: a daemon that keeps them open holds nobody up.
         let (out, err) = (self.folder.join(".out"), self.folder.join(".err"));
         let mut shell = Command::new("sh");
@@ -51,14 +51,17 @@ impl Shell {
                 child.wait().map_err(failed)?;
                 let why =
                     if stopped { "the lab went away".into() } else { format!("not done after {within:?}") };
-                return Err(LabError(format!("{what}: ended, {why}: `{command}`; {}", tail(&out, &err))));
+                return Err(LabError::new(format!(
+                    "{what}: ended, {why}: `{command}`; {}",
+                    tail(&out, &err)
+                )));
             }
             std::thread::sleep(LOOK);
         };
         if status.success() {
             return read(&out).map_err(failed);
         }
-        Err(LabError(format!("{what}: `{command}` failed ({status}); {}", tail(&out, &err))))
+        Err(LabError::new(format!("{what}: `{command}` failed ({status}); {}", tail(&out, &err))))
     }
 }
 
@@ -104,7 +107,7 @@ mod tests {
         let (shell, _folder) = place("failed");
         let error = shell.run("apply", "echo out; echo no such route >&2; exit 3", LONG).expect_err("3");
         for part in ["apply: `echo out", "exit status: 3", "it said: out | no such route"] {
-            assert!(error.0.contains(part), "{error}");
+            assert!(error.said.contains(part), "{error}");
         }
     }
 
@@ -113,7 +116,7 @@ mod tests {
         let (shell, folder) = place("hangs");
         let command = "sleep 600 & echo $! > child; wait";
         let error = shell.run("apply", command, Duration::from_millis(300)).expect_err("hangs");
-        assert!(error.0.contains("not done after 300ms"), "{error}");
+        assert!(error.said.contains("not done after 300ms"), "{error}");
         let child = folder.read("child");
         let stat = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
         let ended = |stat: &str| stat.is_empty() || stat.contains(") Z ") || stat.contains(") X ");
@@ -125,6 +128,6 @@ mod tests {
         }
         shell.stop.store(true, Ordering::Release);
         let error = shell.run("apply", "sleep 600", LONG).expect_err("stopped");
-        assert!(error.0.contains("the lab went away"), "{error}");
+        assert!(error.said.contains("the lab went away"), "{error}");
     }
 }

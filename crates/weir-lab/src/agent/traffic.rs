@@ -108,7 +108,7 @@ impl Destination {
                  lets an XDP program count)"
             ));
             let socket = PacketSocket::receiver(name)
-                .map_err(|e| LabError(format!("receiver: no packet socket on {name}: {e}")))?;
+                .map_err(|e| LabError::new(format!("receiver: no packet socket on {name}: {e}")))?;
             Box::new(PacketCollector::new(socket))
         } else {
             open_collector(&home, &traffic, &mut notes)?
@@ -131,7 +131,7 @@ impl Destination {
         let sending = Arc::new(AtomicBool::new(true));
         if let Err(e) = fresh {
             self.collector = Some(collector);
-            return Err(LabError(format!("receiver: {e}")));
+            return Err(LabError::new(format!("receiver: {e}")));
         }
         if collector.in_kernel() {
             self.collector = Some(collector);
@@ -151,7 +151,7 @@ impl Destination {
         let mut receiver = Receiver { collector: collector.as_mut(), tally };
         receiver.collect_until_quiet()?;
         let t = receiver.tally;
-        let lost = collector.lost().map_err(|e| LabError(format!("receiver: {e}")))?;
+        let lost = collector.lost().map_err(|e| LabError::new(format!("receiver: {e}")))?;
         Ok(Arrived {
             delivered: t.delivered,
             duplicated: t.duplicated,
@@ -206,5 +206,5 @@ fn port(stream: &Stream) -> Port {
 }
 
 fn lost() -> LabError {
-    LabError("receiver: nothing was started; this is a defect of weir-lab".into())
+    LabError::new("receiver: nothing was started; this is a defect of weir-lab".into())
 }

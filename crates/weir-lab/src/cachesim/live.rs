@@ -73,9 +73,10 @@ impl Live {
         let before = self.dumps();
         self.control(&["-d"])?;
         let newest = self.dumps().into_iter().rfind(|dump| !before.contains(dump));
-        let newest = newest.ok_or_else(|| LabError(format!("{CONTROL} -d: left no file; has it ended?")))?;
-        let text =
-            std::fs::read_to_string(&newest).map_err(|e| LabError(format!("{}: {e}", newest.display())))?;
+        let newest =
+            newest.ok_or_else(|| LabError::new(format!("{CONTROL} -d: left no file; has it ended?")))?;
+        let text = std::fs::read_to_string(&newest)
+            .map_err(|e| LabError::new(format!("{}: {e}", newest.display())))?;
         output::parse(&text)
     }
 
@@ -94,7 +95,7 @@ impl Live {
             .arg(self.process.to_string())
             .stdin(Stdio::null())
             .output()
-            .map_err(|e| LabError(format!("{CONTROL}: {e}; {}", super::INSTALL)))?;
+            .map_err(|e| LabError::new(format!("{CONTROL}: {e}; {}", super::INSTALL)))?;
         let said =
             String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
         // Its status is 0 when nobody listens, too.
@@ -102,6 +103,6 @@ impl Live {
             return Ok(());
         }
         let why = said.trim().lines().last().unwrap_or("it said nothing").to_owned();
-        Err(LabError(format!("{CONTROL} {}: {why}", arguments.join(" "))))
+        Err(LabError::new(format!("{CONTROL} {}: {why}", arguments.join(" "))))
     }
 }

@@ -36,7 +36,7 @@ impl Totals {
 
 pub fn parse(text: &str) -> Result<Totals, LabError> {
     let line = |key: &str| text.lines().find_map(|l| l.strip_prefix(key));
-    let damaged = |what: &str| LabError(format!("cachegrind's file: {what}; was the run cut short?"));
+    let damaged = |what: &str| LabError::new(format!("cachegrind's file: {what}; was the run cut short?"));
     let events: Vec<&str> =
         line("events:").ok_or_else(|| damaged("no `events:` line"))?.split_whitespace().collect();
     let summary = line("summary:").ok_or_else(|| damaged("no `summary:` line"))?;
@@ -93,7 +93,7 @@ summary: 1000 8 7 300 20 5 200 10 3
 
     #[test]
     fn a_file_cut_short_and_one_without_caches_are_refused() {
-        let refused = |text: &str| parse(text).expect_err("refused").0;
+        let refused = |text: &str| parse(text).expect_err("refused").said;
         assert!(refused(TEXT.split("summary").next().expect("a head")).contains("no `summary:` line"));
         assert!(refused("events: Ir\nsummary: 5\n").contains("no figure `Dr`"));
         assert!(refused(&TEXT.replace("1000", "many")).contains("`many`"));

@@ -94,7 +94,7 @@ fn one(
     let mut prepared = bed_of(beds, &plan.experiment, configuration.topology).prepare(configuration)?;
     let scope = prepared
         .scope()
-        .ok_or_else(|| LabError("its topology has nothing on this machine to sample".into()))?;
+        .ok_or_else(|| LabError::new("its topology has nothing on this machine to sample".into()))?;
     let focus = match scope {
         Scope::OwnThreads => Focus::Process(std::process::id()),
         Scope::Cpus(_) => Focus::Family,
@@ -105,8 +105,9 @@ fn one(
     let session = Session::start(&target(&scope), focus, FREQUENCY_HZ, seconds)?;
     let rate = configuration.workload.rate;
     let sample = prepared.run(&Trial { rate, warm_up, window, seed })?;
-    let (from, to) =
-        sample.window_ns.ok_or_else(|| LabError("its topology did not say when its window was".into()))?;
+    let (from, to) = sample
+        .window_ns
+        .ok_or_else(|| LabError::new("its topology did not say when its window was".into()))?;
     let (header, profile) = session.finish(from..to);
     let (seconds, packets, pps) = (sample.seconds, sample.ledger.delivered, sample.pps);
     Ok((folded::Header { seconds, packets, pps, ..header }, profile))

@@ -45,7 +45,7 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
     }
     let mut evidence = read_runs(wish.dir, &manifest)?;
     let slots = left(&manifest, &evidence, wish.retry_failed)
-        .map_err(|why| LabError(format!("{}: {why}", wish.dir.join("manifest.json").display())))?;
+        .map_err(|why| LabError::new(format!("{}: {why}", wish.dir.join("manifest.json").display())))?;
     let profiles = profiled::left(wish.dir, &manifest.experiment, &runnable(&manifest), manifest.seed);
     if slots.is_empty() && profiles.is_empty() {
         eprintln!("{}: every run is recorded; deriving the report", wish.dir.display());
@@ -131,7 +131,7 @@ fn same_experiment(dir: &Path, then: &Experiment, now: &Experiment) -> Result<()
     if differ.is_empty() {
         return Ok(());
     }
-    Err(LabError(format!(
+    Err(LabError::new(format!(
         "{}: its experiment differs from the file's in {}; `weir-lab resume {}` goes on as recorded, another --out begins anew",
         dir.display(),
         differ.join(", "),
@@ -147,7 +147,7 @@ fn changes(dir: &Path, manifest: &Manifest, beds: &mut Beds, force: bool) -> Res
     if changes.is_empty() || force {
         return Ok(changes);
     }
-    Err(LabError(format!(
+    Err(LabError::new(format!(
         "{}: not what the campaign began on: {}; restore it, or --force to go on (the report will say so)",
         dir.display(),
         changes.join("; ")
@@ -159,6 +159,8 @@ fn still_runnable(manifest: &Manifest, beds: &mut Beds) -> Result<(), LabError> 
     let lost = skipped(&manifest.experiment, beds);
     match lost.iter().find(|(name, _)| !manifest.skipped.contains_key(*name)) {
         None => Ok(()),
-        Some((name, why)) => Err(LabError(format!("{name}: ran before the interrupt and cannot now: {why}"))),
+        Some((name, why)) => {
+            Err(LabError::new(format!("{name}: ran before the interrupt and cannot now: {why}")))
+        }
     }
 }

@@ -50,7 +50,7 @@ pub fn measure(
             let prepared = if failures[slot.configuration] < FAILURES_IN_A_ROW {
                 bed_of(beds, &plan.experiment, configuration.topology).prepare(configuration)
             } else {
-                Err(LabError(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
+                Err(LabError::new(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
             };
             seats.push(Seat { configuration, prepared, slices: Vec::with_capacity(cut.slices) });
         }

@@ -42,7 +42,7 @@ impl Answers {
         for document in &self.documents {
             let shown = document.display();
             let text = fs::read_to_string(document)
-                .map_err(|e| LabError(format!("{shown}: {e}; name a document with markers")))?;
+                .map_err(|e| LabError::new(format!("{shown}: {e}; name a document with markers")))?;
             let filled = campaigns.fill(document, &text)?;
             match (filled == text, self.check) {
                 (true, _) => println!("{shown}: says what the newest campaigns say"),

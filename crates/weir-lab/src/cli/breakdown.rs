@@ -43,7 +43,7 @@ impl Breakdown {
         let recordings = self.profiles.iter().map(|f| Recording::read(f)).collect::<Result<Vec<_>, _>>()?;
         let found = breakdown(&recordings, &rules)?;
         let text = if self.json {
-            serde_json::to_string_pretty(&found).map_err(|e| LabError(format!("json: {e}")))? + "\n"
+            serde_json::to_string_pretty(&found).map_err(|e| LabError::new(format!("json: {e}")))? + "\n"
         } else {
             format!(
                 "{} samples of {} in {} recording(s)\n\n{}\n{}",

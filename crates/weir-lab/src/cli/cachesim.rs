@@ -60,7 +60,7 @@ impl Cachesim {
         }
         cachesim::valgrind()?;
         let program = std::env::current_exe()
-            .map_err(|e| LabError(format!("weir-lab: {e}; its own program was not found")))?;
+            .map_err(|e| LabError::new(format!("weir-lab: {e}; its own program was not found")))?;
         let mut all = Vec::new();
         for planned in &experiment.configurations {
             let configuration = &planned.configuration;
@@ -79,7 +79,7 @@ impl Cachesim {
             all.push(cachesim::simulate(&plan, configuration)?);
         }
         let text = if self.json {
-            serde_json::to_string_pretty(&all).map_err(|e| LabError(format!("json: {e}")))? + "\n"
+            serde_json::to_string_pretty(&all).map_err(|e| LabError::new(format!("json: {e}")))? + "\n"
         } else {
             show(&all)
         };
@@ -122,12 +122,12 @@ fn thousandths(value: f64) -> String {
 /// Passes `packets` packets of a configuration: what runs inside the simulation.
 fn inside(experiment: &Experiment, name: &str, packets: u64) -> Result<(), LabError> {
     let mut planned = experiment.configurations.iter().map(|p| &p.configuration);
-    let configuration = planned
-        .find(|c| c.name == name)
-        .ok_or_else(|| LabError(format!("{name}: no configuration of that name in {}", experiment.name)))?;
+    let configuration = planned.find(|c| c.name == name).ok_or_else(|| {
+        LabError::new(format!("{name}: no configuration of that name in {}", experiment.name))
+    })?;
     let ledger = MemoryBed::default().pass(configuration, packets)?;
     match ledger.delivered {
-        0 => Err(LabError(format!("{name}: nothing was delivered; drops {:?}", ledger.drops))),
+        0 => Err(LabError::new(format!("{name}: nothing was delivered; drops {:?}", ledger.drops))),
         _ => Ok(()),
     }
 }

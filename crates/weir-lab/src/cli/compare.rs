@@ -59,7 +59,7 @@ impl Compare {
         if rows().next().is_none() {
             let why: Vec<&str> =
                 versus.others.iter().flat_map(|o| &o.not_compared).map(String::as_str).collect();
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "compare: the campaigns share no configuration: {}",
                 if why.is_empty() { "nothing was measured".into() } else { why.join("; ") }
             )));

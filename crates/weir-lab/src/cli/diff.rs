@@ -65,7 +65,8 @@ impl Diff {
             write_whole(file, &svg)?;
         }
         let text = if self.json {
-            serde_json::to_string_pretty(&differential).map_err(|e| LabError(format!("json: {e}")))? + "\n"
+            serde_json::to_string_pretty(&differential).map_err(|e| LabError::new(format!("json: {e}")))?
+                + "\n"
         } else {
             show(&differential, self.top)
         };
@@ -81,7 +82,7 @@ impl Diff {
             &[before, after] => (Some(vec![before; first]), Some(vec![after; second])),
             all if all.len() == first + second => (Some(all[..first].to_vec()), Some(all[first..].to_vec())),
             all => {
-                return Err(LabError(format!(
+                return Err(LabError::new(format!(
                     "--pps: got {} rates for {} profiles; give two (before, after) or one a profile",
                     all.len(),
                     first + second

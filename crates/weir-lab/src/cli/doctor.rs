@@ -38,7 +38,8 @@ pub struct Finding {
 pub fn go(json: bool) -> Result<ExitCode, LabError> {
     let findings = checks::all();
     if json {
-        let text = serde_json::to_string_pretty(&findings).map_err(|e| LabError(format!("doctor: {e}")))?;
+        let text =
+            serde_json::to_string_pretty(&findings).map_err(|e| LabError::new(format!("doctor: {e}")))?;
         print(&(text + "\n"));
         return Ok(ExitCode::SUCCESS);
     }

@@ -38,7 +38,7 @@ impl Flame {
         let mut sum = wholes.next().unwrap_or_default();
         for (whole, recording) in wholes.zip(&recordings[1..]) {
             if whole.event != sum.event {
-                return Err(LabError(format!(
+                return Err(LabError::new(format!(
                     "{}: counts {}, the profiles before it {}; only samples of one event can be added up",
                     recording.source, whole.event, sum.event
                 )));

@@ -63,7 +63,7 @@ impl History {
             left_out.push(format!("{} {what}", found - campaigns.len()));
         }
         if campaigns.is_empty() {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "{}: no campaign to show{}; name a folder `weir-lab run --out` wrote below",
                 self.dir.display(),
                 left_out.iter().map(|l| format!("; left out: {l}")).collect::<String>()

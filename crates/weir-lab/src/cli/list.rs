@@ -9,8 +9,9 @@ use crate::model::LabError;
 use crate::progress::human;
 
 pub fn go(dir: &Path) -> Result<ExitCode, LabError> {
-    let entries = std::fs::read_dir(dir)
-        .map_err(|e| LabError(format!("{}: {e}; name the folder that holds experiments", dir.display())))?;
+    let entries = std::fs::read_dir(dir).map_err(|e| {
+        LabError::new(format!("{}: {e}; name the folder that holds experiments", dir.display()))
+    })?;
     let mut files: Vec<PathBuf> =
         entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "toml")).collect();
     files.sort();

@@ -89,7 +89,7 @@ fn with_ending(mut name: PathBuf) -> Result<PathBuf, LabError> {
             }
             Ok(name)
         }
-        _ => Err(LabError(format!(
+        _ => Err(LabError::new(format!(
             "{}: expected a name of letters, digits, `-`, `_` and `.`; write for example `mine`",
             name.display()
         ))),
@@ -100,10 +100,10 @@ fn write(file: &Path, text: &str) -> Result<(), LabError> {
     let shown = file.display();
     let failed = |e: std::io::Error| match e.kind() {
         ErrorKind::AlreadyExists => {
-            LabError(format!("{shown}: exists already and is kept; choose another name"))
+            LabError::new(format!("{shown}: exists already and is kept; choose another name"))
         }
-        ErrorKind::NotFound => LabError(format!("{shown}: its folder does not exist; make it first")),
-        _ => LabError(format!("{shown}: {e}; name a file in a folder of yours")),
+        ErrorKind::NotFound => LabError::new(format!("{shown}: its folder does not exist; make it first")),
+        _ => LabError::new(format!("{shown}: {e}; name a file in a folder of yours")),
     };
     File::create_new(file).and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)
 }

@@ -116,7 +116,7 @@ impl Plan {
         let evidence = read(&self.pilots)?;
         let answer = self.answer(&evidence)?;
         let text = if self.json {
-            serde_json::to_string_pretty(&answer).map_err(|e| LabError(format!("plan: {e}")))? + "\n"
+            serde_json::to_string_pretty(&answer).map_err(|e| LabError::new(format!("plan: {e}")))? + "\n"
         } else {
             show(&evidence, &answer)
         };
@@ -130,7 +130,7 @@ impl Plan {
             evidence.sets.iter().map(|s| Series::in_blocks(&s.name, &s.figures, &s.blocks)).collect();
         let shown = self.pilots[0].display();
         let pilot = pilot(&sets).ok_or_else(|| {
-            LabError(format!(
+            LabError::new(format!(
                 "{shown}: no configuration with two runs, from which no spread follows: run a pilot of five"
             ))
         })?;
@@ -186,7 +186,7 @@ fn read(pilots: &[PathBuf]) -> Result<Evidence, LabError> {
     match pilots {
         [one] if one.is_dir() => campaign(one),
         files => match files.iter().find(|f| f.is_dir()) {
-            Some(folder) => Err(LabError(format!(
+            Some(folder) => Err(LabError::new(format!(
                 "{}: got a campaign among {} pilots, expected one campaign or files of figures: plan from one at a time",
                 folder.display(),
                 files.len()
@@ -231,10 +231,14 @@ fn seconds_a_run(dir: &Path, manifest: &Manifest) -> Result<Option<f64>, LabErro
 fn plain(files: &[PathBuf]) -> Result<Evidence, LabError> {
     let set = |path: &PathBuf| {
         let shown = path.display();
-        let text = std::fs::read(path)
-            .map_err(|e| LabError(format!("{shown}: {e}; name a campaign's folder or a file of figures")))?;
+        let text = std::fs::read(path).map_err(|e| {
+            LabError::new(format!("{shown}: {e}; name a campaign's folder or a file of figures"))
+        })?;
         let figures = figures(&text, &Columns::default()).map_err(|e| {
-            LabError(format!("{shown}:{}: got \"{}\", expected a figure a line: remove it", e.line, e.got))
+            LabError::new(format!(
+                "{shown}:{}: got \"{}\", expected a figure a line: remove it",
+                e.line, e.got
+            ))
         })?;
         Ok(Set { name: shown.to_string(), figures, blocks: Vec::new() })
     };

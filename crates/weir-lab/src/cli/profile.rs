@@ -60,7 +60,7 @@ pub struct Sample {
 impl Sample {
     pub fn go(self) -> Result<ExitCode, LabError> {
         if !(self.seconds > 0.0 && self.seconds <= 86_400.0) {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "--seconds: got {}, expected more than 0, up to a day",
                 self.seconds
             )));

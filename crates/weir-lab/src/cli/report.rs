@@ -44,11 +44,13 @@ fn reword(measured: &mut Experiment, file: &std::path::Path) -> Result<(), LabEr
     let is_other = |name: &String| !names(measured).contains(name);
     if let Some(other) = names(&written).iter().find(|name| is_other(name)) {
         let shown = file.display();
-        return Err(LabError(format!("{shown}: has {other}, which this campaign has not: measure it anew")));
+        return Err(LabError::new(format!(
+            "{shown}: has {other}, which this campaign has not: measure it anew"
+        )));
     }
     if written.pairs != measured.pairs || written.metric != measured.metric {
         let shown = file.display();
-        return Err(LabError(format!(
+        return Err(LabError::new(format!(
             "{shown}: compares other things than this campaign did: measure it anew"
         )));
     }

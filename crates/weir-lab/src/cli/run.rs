@@ -80,7 +80,7 @@ impl Run {
             return several::go(experiments, into, self.seed, stop_flag()?);
         }
         let [experiment] = <[Experiment; 1]>::try_from(experiments).map_err(|all| {
-            LabError(format!("{} experiments: --into DIR gives each a folder of its own", all.len()))
+            LabError::new(format!("{} experiments: --into DIR gives each a folder of its own", all.len()))
         })?;
         let dir = self.out.unwrap_or_else(|| PathBuf::from("out").join(&experiment.name));
         let stop = stop_flag()?;
@@ -100,7 +100,7 @@ impl Run {
 
 /// Set by Ctrl-C.
 pub fn stop_flag() -> Result<&'static AtomicBool, LabError> {
-    signal::stop_flag().map_err(|e| LabError(format!("signals: {e}; Ctrl-C would lose the report")))
+    signal::stop_flag().map_err(|e| LabError::new(format!("signals: {e}; Ctrl-C would lose the report")))
 }
 
 /// What is about to be measured, how long it takes, and where it goes.

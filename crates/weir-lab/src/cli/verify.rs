@@ -49,7 +49,7 @@ impl Verify {
     pub fn go(self) -> Result<ExitCode, LabError> {
         let mut verified = Verified::default();
         for path in &self.paths {
-            verified.add(verify(path, self.effect, &Campaigns).map_err(|e| LabError(e.to_string()))?);
+            verified.add(verify(path, self.effect, &Campaigns).map_err(|e| LabError::new(e.to_string()))?);
         }
         if self.json {
             super::print(&format!("{}\n", verified.json(self.details)));

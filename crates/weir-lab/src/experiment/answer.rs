@@ -276,7 +276,7 @@ mod tests {
 
     fn parse(answer: &str) -> Result<Experiment, String> {
         let text = format!("{HEAD}{answer}");
-        Experiment::parse("x", "x.toml", &text, &Changes::default()).map_err(|e| e.0)
+        Experiment::parse("x", "x.toml", &text, &Changes::default()).map_err(|e| e.said)
     }
 
     #[test]

@@ -19,7 +19,7 @@ impl Experiment {
         for name in originals {
             let again = format!("{name}{AGAIN}");
             if self.configurations.iter().any(|p| p.configuration.name == again) {
-                return Err(LabError(format!(
+                return Err(LabError::new(format!(
                     "{}: control: a configuration is named \"{again}\", which names the control of \"{name}\": \
                      give it another name",
                     self.name

@@ -173,15 +173,15 @@ fn refuse_or_skip(method: &Method, configurations: &mut [Planned]) -> Result<(),
         let flat_out = c.workload.rate == Rate::FlatOut;
         if *method == Method::Fixed && flat_out {
             let message = "has no rate to be fixed at: give it `rate = <packets a second>`";
-            return Err(LabError(format!("configuration {}: {message}", c.name)));
+            return Err(LabError::new(format!("configuration {}: {message}", c.name)));
         }
         if method.is_search() && !flat_out {
             let message = "has a `rate`, but a search chooses the rates: remove it or use method \"fixed\"";
-            return Err(LabError(format!("configuration {}: {message}", c.name)));
+            return Err(LabError::new(format!("configuration {}: {message}", c.name)));
         }
         if method.is_search() && c.relay.is_some_and(|relay| relay.stalled > 0) {
             let message = "has stalled receivers, whose losses no rate ends: remove `stalled`, or use method \"mrr\" or \"fixed\"";
-            return Err(LabError(format!("configuration {}: {message}", c.name)));
+            return Err(LabError::new(format!("configuration {}: {message}", c.name)));
         }
         let in_memory = c.topology == Topology::Memory;
         let lacks = match method {

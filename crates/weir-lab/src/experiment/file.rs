@@ -290,7 +290,7 @@ pub fn parse(shown: &str, source: &str) -> Result<File, LabError> {
     toml::from_str(source).map_err(|e| {
         let at = e.span().map_or(String::new(), |s| format!("{}:", text::position(source, s)));
         let message = e.message().replace('\n', ", ");
-        LabError(format!("{shown}:{at} {message}; docs/experiments.md describes every key"))
+        LabError::new(format!("{shown}:{at} {message}; docs/experiments.md describes every key"))
     })
 }
 

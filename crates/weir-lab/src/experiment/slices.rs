@@ -182,7 +182,7 @@ mod tests {
             let open = configurations.ends_with('[');
             let configurations =
                 if open { format!("{configurations}{many}]\n") } else { configurations.into() };
-            let why = parse(keys, &configurations, false).expect_err(said).0;
+            let why = parse(keys, &configurations, false).expect_err(said).said;
             assert!(why.contains(said) && why.starts_with("x.toml:"), "{why}");
         }
         parse("slices = 10\n", "[[configuration]]\nrate = 200_000\n", false).expect("enough packets");

@@ -12,7 +12,7 @@ fn parse(body: &str) -> Result<Experiment, LabError> {
 }
 
 fn refusal(body: &str) -> String {
-    parse(body).expect_err("refused").0
+    parse(body).expect_err("refused").said
 }
 
 fn names(e: &Experiment) -> Vec<&str> {
@@ -81,7 +81,7 @@ fn only_keeps_what_it_names_and_its_ceiling() {
         Experiment::parse("x", "x.toml", &text, &changes)
     };
     assert_eq!(names(&only("51*").expect("there")), ["512", "ceiling-512"]);
-    let lost = only("9000").expect_err("not there").0;
+    let lost = only("9000").expect_err("not there").said;
     assert!(lost.contains("9000") && lost.contains("64, 512, 1518"), "{lost}");
 }
 
@@ -171,7 +171,7 @@ fn a_malformed_value_is_refused_with_line_column_expectation() {
     }
     let got = Experiment::parse("x", "x.toml", "title = \"t\"\nruns = \"many\"\n", &Changes::default());
     assert!(
-        got.expect_err("refused").0.contains("x.toml:2:8: got \"many\", expected a number of runs from 1")
+        got.expect_err("refused").said.contains("x.toml:2:8: got \"many\", expected a number of runs from 1")
     );
 }
 
@@ -239,7 +239,7 @@ fn hosts_and_commands_without_each_other_are_refused_with_their_place() {
 #[test]
 fn a_missing_file_is_one_sentence_with_the_remedy() {
     let error = Experiment::load(Path::new("labs/none.toml"), &Changes::default()).expect_err("missing");
-    assert!(error.0.contains("weir-lab list"), "{error}");
+    assert!(error.said.contains("weir-lab list"), "{error}");
 }
 
 proptest::proptest! {

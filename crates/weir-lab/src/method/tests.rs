@@ -154,7 +154,7 @@ fn a_stop_ends_a_search_without_half_a_run_and_a_single_trial_not_at_all() {
     assert!(
         outcome(&mut subject, &Method::NdrPdr(bounds()), true)
             .expect_err("stopped")
-            .0
+            .said
             .contains("interrupted")
     );
     assert_eq!(outcome(&mut subject, &Method::Mrr, true).expect("one trial").trials, []);

@@ -78,7 +78,7 @@ pub fn sum(slices: Vec<(usize, Sample)>) -> Result<Sample, LabError> {
     let mut run = Sample::default();
     for (round, (place, mut slice)) in slices.into_iter().enumerate() {
         if !(slice.latency_ns.is_empty() && slice.trials.is_empty() && slice.goals.is_empty()) {
-            return Err(LabError(
+            return Err(LabError::new(
                 "slices: percentiles and searches have no sum over slices: remove `slices`".into(),
             ));
         }
@@ -226,7 +226,7 @@ mod tests {
         assert!(kept && !run.figures.contains_key("temperature_celsius"));
         let mut late = slice(0.1, 10, 0);
         late.latency_ns.insert("p99".into(), 1000);
-        assert!(sum(vec![(0, late)]).expect_err("percentiles").0.contains("percentiles"));
+        assert!(sum(vec![(0, late)]).expect_err("percentiles").said.contains("percentiles"));
     }
 
     #[test]

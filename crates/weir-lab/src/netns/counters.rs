@@ -24,7 +24,7 @@ pub fn port(role: &str, namespace: &Namespace, port: &Port) -> Result<Counters, 
     let name = port.name.clone();
     let own = namespace
         .run(move || port_statistics::read(&name))?
-        .map_err(|e| LabError(format!("{}: driver counters cannot be read: {e}", port.name)))?;
+        .map_err(|e| LabError::new(format!("{}: driver counters cannot be read: {e}", port.name)))?;
     for (name, value) in own {
         // rx_queue_<n>_drops: frames the receive side let go.
         let counter = match name.strip_prefix("rx_queue_").and_then(|rest| rest.split_once('_')) {

@@ -20,11 +20,11 @@ pub struct Cpus {
 
 impl Cpus {
     pub fn choose(placement: &Placement) -> Result<Cpus, LabError> {
-        let topology = Topology::read(Path::new(cpu::SYSFS)).map_err(|e| LabError(e.to_string()))?;
+        let topology = Topology::read(Path::new(cpu::SYSFS)).map_err(|e| LabError::new(e.to_string()))?;
         let check = |cpus: &[u32]| {
             cpu::Placement::explicit(&topology, cpus)
                 .map(drop)
-                .map_err(|e| LabError(format!("placement: {e}")))
+                .map_err(|e| LabError::new(format!("placement: {e}")))
         };
         if !placement.cpus.is_empty() {
             check(&placement.cpus)?;
@@ -90,7 +90,7 @@ pub fn missing_privilege() -> Option<String> {
     }
     let probe = super::namespace::Namespace::new("probe")
         .and_then(|namespace| namespace.ip("link add probe0 type veth peer name probe1"));
-    probe.err().map(|e| e.0)
+    probe.err().map(|e| e.said)
 }
 
 #[cfg(test)]

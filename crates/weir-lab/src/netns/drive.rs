@@ -124,7 +124,7 @@ pub fn generate(
     mut receiver: Option<&mut Receiver>,
 ) -> Result<Sent, LabError> {
     if let Some(home) = course.home {
-        weir_io::netns::enter(home).map_err(|e| LabError(format!("generator: its namespace: {e}")))?;
+        weir_io::netns::enter(home).map_err(|e| LabError::new(format!("generator: its namespace: {e}")))?;
     }
     pin(course.cpus.generator)?;
     transmitter.restart(&course.plan, course.seed).map_err(|e| failed("generator", &e))?;
@@ -207,9 +207,9 @@ impl Driven {
 }
 
 pub fn pin(cpu: u32) -> Result<(), LabError> {
-    cpu::pin(cpu).map_err(|e| LabError(format!("cpu {cpu}: a thread cannot be bound to it: {e}")))
+    cpu::pin(cpu).map_err(|e| LabError::new(format!("cpu {cpu}: a thread cannot be bound to it: {e}")))
 }
 
 fn failed(who: &str, error: &std::io::Error) -> LabError {
-    LabError(format!("{who}: {error}; is its interface still there and up?"))
+    LabError::new(format!("{who}: {error}; is its interface still there and up?"))
 }

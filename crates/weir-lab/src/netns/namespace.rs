@@ -72,12 +72,12 @@ impl Namespace {
                     todo.into_iter().for_each(|job| job());
                 }
             })
-            .map_err(|e| LabError(format!("namespace {name}: no thread for it: {e}")))?;
+            .map_err(|e| LabError::new(format!("namespace {name}: no thread for it: {e}")))?;
         let path = entered
             .recv()
             .map_err(|e| std::io::Error::other(e.to_string()))
             .and_then(|path| path)
-            .map_err(|e| LabError(format!("namespace {name}: cannot be made: {e}; run as root")))?;
+            .map_err(|e| LabError::new(format!("namespace {name}: cannot be made: {e}; run as root")))?;
         let path = format!("/proc/{}/ns/net", path.display());
         Ok(Namespace { name, jobs: Some(jobs), thread: Some(thread), path, undo })
     }
@@ -89,7 +89,10 @@ impl Namespace {
             let _ = done.send(work());
         });
         let gone = || {
-            LabError(format!("namespace {}: its thread has ended; this is a defect of weir-lab", self.name))
+            LabError::new(format!(
+                "namespace {}: its thread has ended; this is a defect of weir-lab",
+                self.name
+            ))
         };
         self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
         result.recv().map_err(|_| gone())
@@ -131,13 +134,13 @@ impl Namespace {
             child.wait_with_output()
         })?;
         let output = output.map_err(|e| {
-            LabError(format!("`{shown}`: cannot be started: {e}; install the package iproute2"))
+            LabError::new(format!("`{shown}`: cannot be started: {e}; install the package iproute2"))
         })?;
         if output.status.success() {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr);
-        Err(LabError(format!("`{shown}` in namespace {}: {}", self.name, said.trim())))
+        Err(LabError::new(format!("`{shown}` in namespace {}: {}", self.name, said.trim())))
     }
 
     /// Writes a kernel setting, `net/ipv4/ip_forward`.
@@ -147,8 +150,9 @@ impl Namespace {
             let old = self.read(&path)?;
             self.note(|| Undo::Sysctl(key.into(), old));
         }
-        self.run(move || fs::write(path, text))?
-            .map_err(|e| LabError(format!("{key}: cannot be set to {value} in namespace {}: {e}", self.name)))
+        self.run(move || fs::write(path, text))?.map_err(|e| {
+            LabError::new(format!("{key}: cannot be set to {value} in namespace {}: {e}", self.name))
+        })
     }
 
     /// TCP of this namespace as the kernel itself would have it, whatever the machine prefers: see [`UNTUNED`]. Says
@@ -174,7 +178,7 @@ impl Namespace {
     pub fn read(&self, path: &str) -> Result<String, LabError> {
         let file = path.to_string();
         self.run(move || fs::read_to_string(file))?
-            .map_err(|e| LabError(format!("{path}: cannot be read in namespace {}: {e}", self.name)))
+            .map_err(|e| LabError::new(format!("{path}: cannot be read in namespace {}: {e}", self.name)))
     }
 }
 

@@ -31,7 +31,7 @@ pub fn open_transmitter(
     let socket = near
         .0
         .run(move || weir_io::packet_socket::PacketSocket::sender(&name))?
-        .map_err(|e| LabError(format!("generator: no packet socket on {}: {e}", near.1.name)))?;
+        .map_err(|e| LabError::new(format!("generator: no packet socket on {}: {e}", near.1.name)))?;
     Ok(Box::new(PacketTransmitter::new(socket, traffic.clone())))
 }
 
@@ -42,7 +42,7 @@ pub fn open_spreading(near: &(Namespace, Port), traffic: &Traffic) -> Result<Box
     let socket = near
         .0
         .run(move || weir_io::packet_socket::PacketSocket::spreading_sender(&name))?
-        .map_err(|e| LabError(format!("generator: no packet socket on {}: {e}", near.1.name)))?;
+        .map_err(|e| LabError::new(format!("generator: no packet socket on {}: {e}", near.1.name)))?;
     Ok(Box::new(PacketTransmitter::new(socket, traffic.clone())))
 }
 
@@ -60,6 +60,6 @@ pub fn open_collector(
     let socket = far
         .0
         .run(move || weir_io::packet_socket::PacketSocket::receiver(&name))?
-        .map_err(|e| LabError(format!("receiver: no packet socket on {}: {e}", far.1.name)))?;
+        .map_err(|e| LabError::new(format!("receiver: no packet socket on {}: {e}", far.1.name)))?;
     Ok(Box::new(PacketCollector::new(socket)))
 }

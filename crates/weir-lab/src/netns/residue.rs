@@ -36,7 +36,8 @@ impl Folder {
         let own = std::process::id();
         let n = BEDS.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("{PREFIX}{own}-{}-{n}", started(own).unwrap_or(0)));
-        fs::create_dir(&path).map_err(|e| LabError(format!("{}: cannot be made: {e}", path.display())))?;
+        fs::create_dir(&path)
+            .map_err(|e| LabError::new(format!("{}: cannot be made: {e}", path.display())))?;
         Ok(Folder(path))
     }
 
@@ -48,7 +49,7 @@ impl Folder {
     pub fn record_subject(&self, id: u32) -> Result<(), LabError> {
         let path = self.0.join("subject.pid");
         fs::write(&path, format!("{id} {}", started(id).unwrap_or(0)))
-            .map_err(|e| LabError(format!("{}: cannot be written: {e}", path.display())))
+            .map_err(|e| LabError::new(format!("{}: cannot be written: {e}", path.display())))
     }
 }
 

@@ -78,7 +78,9 @@ fn join(
     ))?;
     for (namespace, port) in [near, far] {
         let name = port.name.clone();
-        namespace.run(move || finish(&name, off))?.map_err(|e| LabError(format!("{}: {e}", port.name)))?;
+        namespace
+            .run(move || finish(&name, off))?
+            .map_err(|e| LabError::new(format!("{}: {e}", port.name)))?;
     }
     // Both finished before either is up: a veth decides then whether its other end takes XDP frames.
     for (namespace, port) in [near, far] {

@@ -48,7 +48,7 @@ pub fn breakdown(recordings: &[Recording], rules: &Rules) -> Result<Breakdown, L
     let events: BTreeSet<&str> = recordings.iter().flat_map(|r| &r.parts).map(|p| p.event.as_str()).collect();
     if events.len() != 1 {
         let events = events.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(LabError(format!("profiles: count [{events}]; give some, all of one event")));
+        return Err(LabError::new(format!("profiles: count [{events}]; give some, all of one event")));
     }
     let (mut categories, mut functions) = (Counts::new(), Counts::new());
     let mut totals = vec![0; recordings.len()];

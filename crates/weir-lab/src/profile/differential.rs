@@ -166,13 +166,15 @@ pub fn differential(before: &Side, after: &Side, rules: &Rules) -> Result<Differ
 fn same_event(before: &Side, after: &Side) -> Result<String, LabError> {
     let event = |side: &Side| side.recordings.first().and_then(|r| r.parts.first()).map(|p| p.event.clone());
     let (Some(first), Some(second)) = (event(before), event(after)) else {
-        return Err(LabError("profiles: none on one side; give at least one before and one after".into()));
+        return Err(LabError::new(
+            "profiles: none on one side; give at least one before and one after".into(),
+        ));
     };
     let all = || {
         before.recordings.iter().chain(&after.recordings).flat_map(|r| r.parts.iter().map(move |p| (r, p)))
     };
     match all().find(|(_, p)| p.event != first) {
-        Some((recording, part)) => Err(LabError(format!(
+        Some((recording, part)) => Err(LabError::new(format!(
             "{}: counts {}, {} counts {first}; profiles of one event can be compared",
             recording.source, part.event, before.recordings[0].source
         ))),
@@ -196,18 +198,18 @@ fn unit(before: &Side, after: &Side) -> Result<Unit, LabError> {
     for side in [before, after] {
         let (rates, recordings) = (side.pps.len(), side.recordings.len());
         if rates > 0 && rates != recordings {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "packet rates: got {rates} for {recordings} profiles; give one a profile"
             )));
         }
         if let Some(bad) = side.pps.iter().find(|&&p| !(p > 0.0 && p.is_finite())) {
-            return Err(LabError(format!("packet rate: got {bad}; a cost per packet needs packets")));
+            return Err(LabError::new(format!("packet rate: got {bad}; a cost per packet needs packets")));
         }
     }
     match (before.pps.is_empty(), after.pps.is_empty()) {
         (true, true) => Ok(Unit::PercentOfNonIdle),
         (false, false) => Ok(Unit::NsPerPacket),
-        _ => Err(LabError("packet rates: known for one side only; give both, or none".into())),
+        _ => Err(LabError::new("packet rates: known for one side only; give both, or none".into())),
     }
 }
 

@@ -55,7 +55,7 @@ pub const CLOCK: &str = "cpu-clock";
 
 /// The file's text.
 pub fn write(header: &Header, profile: &Profile) -> Result<String, LabError> {
-    let line = serde_json::to_string(header).map_err(|e| LabError(format!("profile header: {e}")))?;
+    let line = serde_json::to_string(header).map_err(|e| LabError::new(format!("profile header: {e}")))?;
     Ok(format!("# {line}\n{}", profile.folded()))
 }
 
@@ -76,7 +76,7 @@ pub fn read(shown: &str, text: &str) -> Result<(Header, Profile), LabError> {
         let counted =
             line.rsplit_once(' ').and_then(|(stack, n)| Some((stack, n.trim().parse::<u64>().ok()?)));
         let Some((stack, n)) = counted else {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "{shown}:{}: got \"{}\", expected `frame;frame count`: is it folded?",
                 i + 1,
                 line.chars().take(60).collect::<String>()
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_line_without_a_count_is_refused_with_its_number() {
         let error = read("a.folded", "main;rx 3\nmain;tx\n").expect_err("no count");
-        assert!(error.0.starts_with("a.folded:2: got \"main;tx\""), "{error}");
+        assert!(error.said.starts_with("a.folded:2: got \"main;tx\""), "{error}");
     }
 
     #[test]

@@ -42,13 +42,13 @@ pub struct Recording {
 impl Recording {
     pub fn read(path: &Path) -> Result<Recording, LabError> {
         let shown = path.display().to_string();
-        let bytes = std::fs::read(path).map_err(|e| LabError(format!("{shown}: {e}")))?;
+        let bytes = std::fs::read(path).map_err(|e| LabError::new(format!("{shown}: {e}")))?;
         Recording::parse(&shown, &String::from_utf8_lossy(&bytes))
     }
 
     /// `shown` is how errors name the text.
     pub fn parse(shown: &str, text: &str) -> Result<Recording, LabError> {
-        let refused = |fault: Fault| LabError(format!("{shown}:{}: {}", fault.line, fault.message));
+        let refused = |fault: Fault| LabError::new(format!("{shown}:{}: {}", fault.line, fault.message));
         let form = recognise(text).map_err(refused)?;
         let mut header = Header::default();
         let parts = match form {
@@ -61,7 +61,7 @@ impl Recording {
             Form::PmcstatGraph => pmcstat::parse(text).map_err(refused)?,
         };
         if parts.iter().all(|p| p.samples() == 0) {
-            return Err(LabError(format!("{shown}: no samples; was the profiler running under load?")));
+            return Err(LabError::new(format!("{shown}: no samples; was the profiler running under load?")));
         }
         Ok(Recording { source: shown.into(), form, parts, header })
     }
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn each_form_is_recognised_from_its_first_line_of_data() {
-        let form = |text: &str| Recording::parse("x", text).map(|r| r.form).map_err(|e| e.0);
+        let form = |text: &str| Recording::parse("x", text).map(|r| r.form).map_err(|e| e.said);
         assert_eq!(form("# event: cycles\nmain;rx 12\n"), Ok(Form::Folded));
         assert_eq!(
             form("@ cycles [2 samples]\n\n100.0%  [2]  rx @ /boot/kernel/kernel\n"),
@@ -136,14 +136,14 @@ mod tests {
 
     #[test]
     fn what_is_no_profile_is_refused_with_what_would_be() {
-        let error = Recording::parse("x.txt", "\nhello there\n").expect_err("not a profile").0;
+        let error = Recording::parse("x.txt", "\nhello there\n").expect_err("not a profile").said;
         assert!(
             error.starts_with("x.txt:2: `hello there` opens no profile") && error.contains("pmcstat -G"),
             "{error}"
         );
-        assert!(Recording::parse("x", "").expect_err("empty").0.contains("no samples"));
+        assert!(Recording::parse("x", "").expect_err("empty").said.contains("no samples"));
         for empty in ["@ cycles [0 samples]\n", "a;b 0\na;c 0\n"] {
-            assert!(Recording::parse("x", empty).expect_err("empty").0.contains("no samples"), "{empty}");
+            assert!(Recording::parse("x", empty).expect_err("empty").said.contains("no samples"), "{empty}");
         }
     }
 
@@ -165,7 +165,7 @@ mod tests {
             let text = format!("{head}\n{}", lines.join("\n"));
             match Recording::parse("x", &text) {
                 Ok(recording) => prop_assert!(recording.samples() > 0),
-                Err(refused) => prop_assert!(refused.0.starts_with("x:"), "{}", refused.0),
+                Err(refused) => prop_assert!(refused.said.starts_with("x:"), "{}", refused.said),
             }
         }
     }

@@ -38,7 +38,7 @@ pub fn read(dir: &Path, configuration: &str) -> Vec<Profiled> {
             return all;
         }
         let text = std::fs::read_to_string(&here).map_err(|e| format!("{file}: {e}"));
-        let found = text.and_then(|text| folded::read(&file, &text).map_err(|e| e.0));
+        let found = text.and_then(|text| folded::read(&file, &text).map_err(|e| e.said));
         let (header, profile) = found.unwrap_or_else(|why| {
             (Header { notes: vec![format!("not read: {why}")], ..Header::default() }, Profile::default())
         });

@@ -50,14 +50,15 @@ impl Rules {
     /// The rules of `file`, or the built-in ones.
     pub fn load(file: Option<&Path>) -> Result<Rules, LabError> {
         let Some(path) = file else { return Rules::parse("built-in rules", BUILT_IN) };
-        let text = std::fs::read_to_string(path).map_err(|e| LabError(format!("{}: {e}", path.display())))?;
+        let text =
+            std::fs::read_to_string(path).map_err(|e| LabError::new(format!("{}: {e}", path.display())))?;
         Rules::parse(&path.display().to_string(), &text)
     }
 
     fn parse(shown: &str, text: &str) -> Result<Rules, LabError> {
         toml::from_str(text).map_err(|e| {
             let at = e.span().map(|s| format!(":{}", position(text, s))).unwrap_or_default();
-            LabError(format!("{shown}{at}: {}", e.message()))
+            LabError::new(format!("{shown}{at}: {}", e.message()))
         })
     }
 
@@ -134,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_rules_file_is_refused_with_line_and_column() {
-        let error = Rules::parse("r.toml", "[idle]\nframes = []\nframe = []\n").expect_err("unknown key").0;
+        let error =
+            Rules::parse("r.toml", "[idle]\nframes = []\nframe = []\n").expect_err("unknown key").said;
         assert!(error.starts_with("r.toml:3:1: unknown field `frame`"), "{error}");
     }
 }

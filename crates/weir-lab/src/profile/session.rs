@@ -45,7 +45,7 @@ pub enum Focus {
 /// Threads a process has now.
 pub fn threads(pid: u32) -> Result<Vec<u32>, LabError> {
     let listed = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .map_err(|e| LabError(format!("process {pid}: {e}; name one that runs")))?;
+        .map_err(|e| LabError::new(format!("process {pid}: {e}; name one that runs")))?;
     Ok(listed.flatten().filter_map(|t| t.file_name().to_str()?.parse().ok()).collect())
 }
 
@@ -77,7 +77,7 @@ impl Session {
             )
         });
         let wish = Wish { frequency_hz: frequency_hz.min(fits), stack_bytes: STACK_BYTES };
-        let sampler = Sampler::start(target, wish).map_err(|e| LabError(e.to_string()))?;
+        let sampler = Sampler::start(target, wish).map_err(|e| LabError::new(e.to_string()))?;
         Ok(Session { sampler, tasks, focus, fewer })
     }
 

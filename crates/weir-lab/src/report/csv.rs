@@ -256,6 +256,7 @@ mod tests {
             started_unix_ms: 951_782_400_000,
             error: sample.is_none().then(|| "timeout, after \"5 s\"".into()),
             sample,
+            misbehaviour: None,
         }
     }
 

@@ -42,7 +42,7 @@ fn pair(
     after: Vec<Recording>,
 ) -> Result<Pair, LabError> {
     let title = format!("{other} against {reference}");
-    let named = |e: LabError| LabError(format!("{title}: {e}"));
+    let named = |e: LabError| LabError::new(format!("{title}: {e}"));
     let rules = Rules::load(None)?;
     let files = |side: &[Recording]| side.iter().map(|r| r.source.clone()).collect::<Vec<_>>().join(" ");
     let command = format!("weir-lab diff {} --against {} --top 1000", files(&before), files(&after));

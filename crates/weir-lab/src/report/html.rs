@@ -340,13 +340,13 @@ fn time(results: &Results) -> String {
             table(&headings, 1, kinds.rows.iter().map(|r| r.iter().map(|c| escape(c)).collect()))
         }
         Ok(None) => String::new(),
-        Err(e) => format!("<p class=\"note\">{}</p>", escape(&e.0)),
+        Err(e) => format!("<p class=\"note\">{}</p>", escape(&e.said)),
     };
     let pairs: String = differentials::pairs(results)
         .into_iter()
         .map(|pair| match pair {
             Ok(pair) => changed(&pair),
-            Err(e) => format!("<p class=\"note\">{}</p>", escape(&e.0)),
+            Err(e) => format!("<p class=\"note\">{}</p>", escape(&e.said)),
         })
         .collect();
     let inner = plain(&profiles::table(results)) + &notes + &kinds + &pairs + &profiles::graphs(results);

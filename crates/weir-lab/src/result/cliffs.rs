@@ -218,6 +218,7 @@ mod tests {
                     started_unix_ms: 0,
                     sample: Some(sample),
                     error: None,
+                    misbehaviour: None,
                 }
             };
             runs.insert(c.name.clone(), (0..4).map(run).collect());

@@ -9,7 +9,6 @@ use crate::model::Subject;
 use crate::result::search_doubt::SearchDoubt;
 use crate::result::warnings::{self, Warning};
 use crate::store::Evidence;
-use crate::sut::peer;
 use weir_stats::search::goal;
 use weir_stats::{Verdict, defects};
 
@@ -148,7 +147,7 @@ fn grouped<K: PartialEq>(said: impl Iterator<Item = (K, String)>) -> Vec<(K, Vec
 fn of_outcome(outcome: &Outcome, found: &mut Vec<Warning>) {
     let configuration = outcome.configuration.name.clone();
     let (subjects, others): (Vec<&String>, Vec<&String>) =
-        outcome.failures.iter().partition(|error| peer::misbehaved(error));
+        outcome.failures.iter().partition(|error| outcome.misbehaved.contains(error));
     if let Some(first) = subjects.first() {
         let (runs, first) = (subjects.len(), shortened(first));
         found.push(Warning::Misbehaved { configuration: configuration.clone(), runs, first });

@@ -67,7 +67,7 @@ pub fn read_runs(dir: &Path, manifest: &Manifest) -> Result<Evidence, LabError> 
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == ErrorKind::NotFound => continue,
-            Err(e) => return Err(LabError(format!("{}: {e}; make it readable", path.display()))),
+            Err(e) => return Err(LabError::new(format!("{}: {e}; make it readable", path.display()))),
         };
         let file = File { name, path, slots: &slots };
         file.read(&bytes, &mut evidence, &mut seeds)?;
@@ -187,7 +187,7 @@ impl File<'_> {
     }
 
     fn refuse(&self, line: usize, why: &str) -> LabError {
-        LabError(format!(
+        LabError::new(format!(
             "{}:{line}: not a run of this campaign ({why}); restore the file or remove the line",
             self.path.display()
         ))
@@ -240,7 +240,7 @@ fn refuse_unknown(raw: &Path, manifest: &Manifest) -> Result<(), LabError> {
     for path in files.iter().filter(|p| p.extension().is_some_and(|e| e == "jsonl")) {
         let stem = path.file_stem().map_or(String::new(), |s| s.to_string_lossy().into_owned());
         if !known(&stem) {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "{}: manifest.json has no configuration {stem}; move the file away, or restore the manifest it belongs to",
                 path.display()
             )));

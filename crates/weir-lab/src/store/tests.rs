@@ -21,7 +21,7 @@ impl Folder {
     }
 
     fn refused(&self) -> String {
-        self.evidence().expect_err("damaged").0
+        self.evidence().expect_err("damaged").said
     }
 }
 
@@ -61,6 +61,7 @@ fn run(block: usize, pps: f64) -> Run {
         started_unix_ms: 2,
         sample: Some(sample),
         error: None,
+        misbehaviour: None,
     }
 }
 
@@ -226,7 +227,7 @@ fn earlier_evidence_is_renamed_and_foreign_folders_are_refused() {
     fs::remove_dir_all(folder.0.join("raw")).expect("there");
     folder.write("letter.txt", "mine");
     let error = Store::create(&folder.0).expect_err("not ours");
-    assert!(error.0.contains("choose another --out"), "{error}");
+    assert!(error.said.contains("choose another --out"), "{error}");
 }
 
 #[test]
@@ -244,7 +245,7 @@ fn two_processes_do_not_write_to_one_campaign() {
     let (store, _) = Store::create(&folder.0).expect("a new folder");
     store.write("manifest.json", "{}").expect("space");
     for error in [Store::open(&folder.0).map(|_| ()), Store::create(&folder.0).map(|_| ())] {
-        let said = error.expect_err("held").0;
+        let said = error.expect_err("held").said;
         assert!(said.contains("a campaign is under way in it"), "{said}");
     }
 }
@@ -259,7 +260,7 @@ fn a_manifest_cut_at_any_byte_is_refused_with_what_to_do() {
     let path = folder.0.join("manifest.json");
     for cut in 0..text.trim_end().len() {
         fs::write(&path, &text.as_bytes()[..cut]).expect("space");
-        let said = Manifest::read(&folder.0).expect_err("cut").0;
+        let said = Manifest::read(&folder.0).expect_err("cut").said;
         assert!(
             said.contains("manifest.json") && said.contains("restore the file from a copy"),
             "{cut}: {said}"
@@ -267,6 +268,6 @@ fn a_manifest_cut_at_any_byte_is_refused_with_what_to_do() {
     }
     let newer = text.replacen("\"format\": 1", "\"format\": 2, \"experiment\": 0, \"was\": 1", 1);
     fs::write(&path, newer).expect("space");
-    let said = Manifest::read(&folder.0).expect_err("newer").0;
+    let said = Manifest::read(&folder.0).expect_err("newer").said;
     assert!(said.contains("format 2, expected 1 to 1: read it with the version that wrote it"), "{said}");
 }

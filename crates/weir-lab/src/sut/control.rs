@@ -24,7 +24,7 @@ impl Control {
     /// Asks for `path` and reads the answer as JSON.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, LabError> {
         let failed =
-            |what: String| LabError(format!("control socket {}: GET {path}: {what}", self.0.display()));
+            |what: String| LabError::new(format!("control socket {}: GET {path}: {what}", self.0.display()));
         let answer = self.exchange(path).map_err(|e| failed(e.to_string()))?;
         let (head, body) = split(&answer).ok_or_else(|| failed("the answer is not HTTP".into()))?;
         if !head.starts_with("HTTP/1.1 200") {
@@ -78,8 +78,8 @@ mod tests {
     fn an_answer_is_read_and_a_refusal_is_quoted() {
         assert_eq!(answer_with("ok", "HTTP/1.1 200 OK\r\nx: y\r\n\r\n[1,2]\n"), Ok(vec![1, 2]));
         let refused = answer_with("no", "HTTP/1.1 404 Not Found\r\n\r\n{\"error\":\"no such thing\"}\n");
-        assert!(refused.expect_err("refused").0.contains("no such thing"));
+        assert!(refused.expect_err("refused").said.contains("no such thing"));
         let cut = answer_with("cut", "nonsense");
-        assert!(cut.expect_err("not HTTP").0.contains("not HTTP"));
+        assert!(cut.expect_err("not HTTP").said.contains("not HTTP"));
     }
 }

@@ -34,7 +34,7 @@ pub struct Derper {
 
 impl Derper {
     pub fn start(stand: &Stand<'_>) -> Result<Derper, LabError> {
-        let program = peer::find("derper").ok_or_else(|| LabError(MISSING.into()))?;
+        let program = peer::find("derper").ok_or_else(|| LabError::new(MISSING.into()))?;
         let version = peer::version("derper").unwrap_or_else(|| "of unknown version".into());
         let tls = stand.relay.tls;
         let workers = stand.relay.workers.to_string();
@@ -66,7 +66,7 @@ impl Relaying for Derper {
 
     fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError> {
         let tls = self.tls.is_on();
-        let failed = |e: String| LabError(format!("derper: /debug/varz: {e}"));
+        let failed = |e: String| LabError::new(format!("derper: /debug/varz: {e}"));
         let answer = namespace.run(move || variables(tls))?.map_err(|e| failed(e.to_string()))?;
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         counters(body).map_err(failed)

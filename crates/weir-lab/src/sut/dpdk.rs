@@ -123,7 +123,7 @@ impl Dpdk {
 
     fn failed(&mut self, error: std::io::Error) -> LabError {
         let name = self.started.name;
-        self.started.ended().unwrap_or_else(|| LabError(format!("{name}: telemetry: {error}")))
+        self.started.ended().unwrap_or_else(|| LabError::new(format!("{name}: telemetry: {error}")))
     }
 
     /// Counters of both ports, cumulative.

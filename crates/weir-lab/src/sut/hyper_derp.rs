@@ -36,7 +36,7 @@ pub struct HyperDerp {
 
 impl HyperDerp {
     pub fn start(stand: &Stand<'_>) -> Result<HyperDerp, LabError> {
-        let program = peer::find("hyper-derp").ok_or_else(|| LabError(MISSING.into()))?;
+        let program = peer::find("hyper-derp").ok_or_else(|| LabError::new(MISSING.into()))?;
         let version = peer::version("hyper-derp").unwrap_or_else(|| "of unknown version".into());
         let cpus = stand.cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let words = [
@@ -64,7 +64,7 @@ impl Relaying for HyperDerp {
     fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError> {
         let answer = namespace.run(metrics)?;
         let read = answer.map_err(|e| e.to_string()).and_then(|answer| counters(&answer));
-        read.map_err(|e| self.ended().unwrap_or(LabError(format!("hyper-derp: /metrics: {e}"))))
+        read.map_err(|e| self.ended().unwrap_or(LabError::new(format!("hyper-derp: /metrics: {e}"))))
     }
 
     fn notes(&self) -> Vec<String> {

@@ -59,7 +59,7 @@ fn plan(ends: Ends, cpu: u32, mac: &str, (family, prefixes): (Family, &[String])
     let (count, first) = (prefixes.len(), prefixes.first().map_or("", String::as_str));
     Ok(Plan {
         name: NAME,
-        program: peer::find(NAME).ok_or_else(|| LabError(MISSING.into()))?,
+        program: peer::find(NAME).ok_or_else(|| LabError::new(MISSING.into()))?,
         cores: format!("0@{cpu}"),
         ends,
         words: Box::new(move |folder| {

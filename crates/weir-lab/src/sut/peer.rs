@@ -14,15 +14,10 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use weir_io::process;
 
 use crate::machine;
-use crate::model::{LabError, Subject};
+use crate::model::{LabError, Misbehaviour, Subject};
 use crate::netns::namespace::Namespace;
 use crate::netns::residue::Folder;
 
-/// What is said of a subject that ended, and of one that broke a stream.
-const ENDED: &str = "ended while it was measured";
-const BROKE: &str = "broke a stream";
-/// And of one that does not take what it is told.
-const REFUSES: &str = "refuses its configuration";
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Where Debian has strongSwan's daemon, which is on no `PATH`.
@@ -107,7 +102,7 @@ impl Started {
         place: Place<'_>,
         command: impl FnOnce(&Path) -> std::io::Result<Command>,
     ) -> Result<Started, LabError> {
-        let failed = |what: &str, e: std::io::Error| LabError(format!("{name}: {what}: {e}"));
+        let failed = |what: &str, e: std::io::Error| LabError::new(format!("{name}: {what}: {e}"));
         let folder = Folder::new()?;
         let log = folder.path().join("subject.log");
         let mut command = command(folder.path()).map_err(|e| failed("its files", e))?;
@@ -144,7 +139,7 @@ impl Started {
         let until = Instant::now() + within;
         while !ready(self)? {
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(LabError(format!(
+                return Err(LabError::new(format!(
                     "{}: ended at its start ({status}): {}",
                     self.name,
                     self.said()
@@ -152,7 +147,7 @@ impl Started {
             }
             if Instant::now() > until {
                 let (name, waited) = (self.name, within.as_secs());
-                return Err(LabError(format!("{name}: not ready after {waited} s: {}", self.said())));
+                return Err(LabError::new(format!("{name}: not ready after {waited} s: {}", self.said())));
             }
             std::thread::sleep(LOOK);
         }
@@ -176,24 +171,20 @@ impl Started {
     }
 }
 
-/// How a subject's end is said; [`misbehaved`] knows it again.
+/// How a subject's end is said.
 pub fn ended_by_itself(name: &str, status: std::process::ExitStatus, said: &str) -> LabError {
-    LabError(format!("{name}: {ENDED} ({status}): {said}"))
+    LabError::by_sut(Misbehaviour::Ended, format!("{name}: ended while it was measured ({status}): {said}"))
 }
 
 /// How a relay's broken stream is said.
 pub fn broke_a_stream(name: &str, error: &LabError) -> LabError {
-    LabError(format!("{name}: {BROKE}: {error}"))
+    LabError::by_sut(Misbehaviour::BrokeStream, format!("{name}: broke a stream: {error}"))
 }
 
 /// How a refused configuration is said.
 pub fn refused_configuration(name: &str, said: &str) -> LabError {
-    LabError(format!("{name}: {REFUSES}: {said}"))
-}
-
-/// Whether a failed run is a finding about its subject, not about the lab or the machine.
-pub fn misbehaved(error: &str) -> bool {
-    [ENDED, BROKE, REFUSES].iter().any(|how| error.contains(how))
+    let said = format!("{name}: refuses its configuration: {said}");
+    LabError::by_sut(Misbehaviour::RefusedConfiguration, said)
 }
 
 impl Drop for Started {

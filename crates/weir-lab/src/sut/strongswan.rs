@@ -60,7 +60,7 @@ impl Strongswan {
         let folder = Folder::new()?;
         let (socket, log) = (folder.path().join("charon.vici"), folder.path().join("charon.log"));
         let (conf, connection) = (folder.path().join("strongswan.conf"), folder.path().join("swanctl.conf"));
-        let failed = |what: &str, e: std::io::Error| LabError(format!("strongswan: {what}: {e}"));
+        let failed = |what: &str, e: std::io::Error| LabError::new(format!("strongswan: {what}: {e}"));
         fs::write(&conf, settings(&socket, &log)).map_err(|e| failed("settings", e))?;
         fs::write(&connection, connections(side)).map_err(|e| failed("connections", e))?;
         let output = File::create(folder.path().join("charon.out")).map_err(|e| failed("output", e))?;
@@ -88,10 +88,13 @@ impl Strongswan {
         let until = Instant::now() + READY_WITHIN;
         while !self.socket.exists() {
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(LabError(format!("strongswan: ended at its start ({status}): {}", self.log())));
+                return Err(LabError::new(format!(
+                    "strongswan: ended at its start ({status}): {}",
+                    self.log()
+                )));
             }
             if Instant::now() > until {
-                return Err(LabError(format!("strongswan: does not listen: {}", self.log())));
+                return Err(LabError::new(format!("strongswan: does not listen: {}", self.log())));
             }
             std::thread::sleep(LOOK);
         }
@@ -102,13 +105,19 @@ impl Strongswan {
         let mut swanctl = Command::new(SWANCTL);
         swanctl.arg(words[0]).arg("--uri").arg(format!("unix://{}", self.socket.display()));
         swanctl.args(&words[1..]).env("SWANCTL_DIR", self._folder.path());
-        let output =
-            swanctl.output().map_err(|e| LabError(format!("strongswan: swanctl cannot be started: {e}")))?;
+        let output = swanctl
+            .output()
+            .map_err(|e| LabError::new(format!("strongswan: swanctl cannot be started: {e}")))?;
         if output.status.success() {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr);
-        Err(LabError(format!("strongswan: swanctl {}: {}; {}", words.join(" "), said.trim(), self.log())))
+        Err(LabError::new(format!(
+            "strongswan: swanctl {}: {}; {}",
+            words.join(" "),
+            said.trim(),
+            self.log()
+        )))
     }
 }
 

@@ -45,7 +45,7 @@ fn plan(ends: Ends, cpu: u32, mac: &str) -> Result<Plan, LabError> {
     ];
     Ok(Plan {
         name: NAME,
-        program: peer::find(NAME).ok_or_else(|| LabError(MISSING.into()))?,
+        program: peer::find(NAME).ok_or_else(|| LabError::new(MISSING.into()))?,
         // the first waits for commands, the second forwards: one CPU is enough
         cores: format!("0@{cpu},1@{cpu}"),
         ends,

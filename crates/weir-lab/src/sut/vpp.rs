@@ -56,7 +56,7 @@ impl Daemon {
     /// `ipsec` is that section of its settings; empty leaves VPP's own.
     fn start(place: Place<'_>, ipsec: &str, commands: &str) -> Result<Daemon, LabError> {
         let (Some(program), Some(ctl)) = (peer::find("vpp"), peer::find("vppctl")) else {
-            return Err(LabError(MISSING.into()));
+            return Err(LabError::new(MISSING.into()));
         };
         let cpu = place.cpus.first().copied().unwrap_or_default();
         let mut settings = String::new();
@@ -86,12 +86,12 @@ impl Daemon {
 
     fn told(&mut self, words: &[&str]) -> Result<String, LabError> {
         let output = Command::new(&self.ctl).arg("-s").arg(&self.socket).args(words).output();
-        let output = output.map_err(|e| LabError(format!("vpp: vppctl cannot be started: {e}")))?;
+        let output = output.map_err(|e| LabError::new(format!("vpp: vppctl cannot be started: {e}")))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
-        let refused = || LabError(format!("vpp: vppctl {}: {said}", words.join(" ")));
+        let refused = || LabError::new(format!("vpp: vppctl {}: {said}", words.join(" ")));
         Err(self.started.ended().unwrap_or_else(refused))
     }
 }

@@ -88,11 +88,11 @@ impl Weir {
         roles: &[(&String, &str)],
         configuration: impl Fn(&Path, &Path) -> std::io::Result<String>,
     ) -> Result<Weir, LabError> {
-        let program = program().ok_or_else(|| LabError(super::MISSING_WEIR.into()))?;
+        let program = program().ok_or_else(|| LabError::new(super::MISSING_WEIR.into()))?;
         let folder = Folder::new()?;
         let (file, socket) = (folder.path().join("weir.toml"), folder.path().join("weir.sock"));
         let log = folder.path().join("weir.log");
-        let failed = |what: &str, e: std::io::Error| LabError(format!("weir: {what}: {e}"));
+        let failed = |what: &str, e: std::io::Error| LabError::new(format!("weir: {what}: {e}"));
         let written = configuration(folder.path(), &socket).and_then(|text| fs::write(&file, text));
         written.map_err(|e| failed("configuration", e))?;
         let output = File::create(&log).map_err(|e| failed("log", e))?;
@@ -120,11 +120,11 @@ impl Weir {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(LabError(format!("weir: ended at its start ({status}): {}", tail(log))));
+                return Err(LabError::new(format!("weir: ended at its start ({status}): {}", tail(log))));
             }
             if Instant::now() > until {
                 let waited = READY_WITHIN.as_secs();
-                return Err(LabError(format!("weir: not ready after {waited} s: {}", tail(log))));
+                return Err(LabError::new(format!("weir: not ready after {waited} s: {}", tail(log))));
             }
             std::thread::sleep(LOOK);
         }
@@ -229,7 +229,7 @@ impl Running for Weir {
                 )]
             }
             Ok(_) => Vec::new(),
-            Err(error) => vec![error.0],
+            Err(error) => vec![error.said],
         }
     }
 }

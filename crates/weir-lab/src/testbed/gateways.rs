@@ -55,7 +55,7 @@ impl Bed for GatewaysBed {
 
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
         if let Some(missing) = self.missing(configuration) {
-            return Err(LabError(missing));
+            return Err(LabError::new(missing));
         }
         let swept = if self.swept { Vec::new() } else { residue::sweep() };
         self.swept = true;
@@ -159,7 +159,7 @@ impl Laid {
                 Ok(client) => return Ok(client),
                 Err(e) if Instant::now() > until => {
                     let said: Vec<String> = self.gateways.iter().map(|g| g.log()).collect();
-                    return Err(LabError(format!(
+                    return Err(LabError::new(format!(
                         "gateways: no connection passes: {e}; {}",
                         said.join("; ")
                     )));
@@ -174,7 +174,7 @@ impl Laid {
         // A thread has the counters of its own namespace.
         const COUNTERS: &str = "/proc/thread-self/net/netstat";
         segments(&self.far.read(COUNTERS)?).ok_or_else(|| {
-            LabError(format!(
+            LabError::new(format!(
                 "{COUNTERS}: says no number of IP packets received; this is a defect of weir-lab"
             ))
         })
@@ -225,7 +225,7 @@ impl Wires {
             let outer = &self.outer[i].name;
             self.middle[i]
                 .ip_batch(format!("route add 10.{far}.0.0/24 via 192.0.2.{far} dev {outer}\n"))
-                .map_err(|e| LabError(format!("gateway {own}: {e}")))?;
+                .map_err(|e| LabError::new(format!("gateway {own}: {e}")))?;
         }
         Ok(())
     }
@@ -238,7 +238,7 @@ impl Wires {
 impl Prepared for Laid {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         if trial.rate != Rate::FlatOut {
-            return Err(LabError(
+            return Err(LabError::new(
                 "gateways: TCP finds its own rate: remove `rate`, use method \"mrr\"".into(),
             ));
         }
@@ -253,7 +253,7 @@ impl Prepared for Laid {
         client.stop();
         let seconds = (ended - began) as f64 / 1e9;
         if read == 0 {
-            return Err(LabError(
+            return Err(LabError::new(
                 "gateways: the server read nothing in the window: lengthen `window`".into(),
             ));
         }

@@ -89,7 +89,7 @@ impl MemoryBed {
     pub fn pass(&mut self, configuration: &Configuration, packets: u64) -> Result<LossLedger, LabError> {
         if configuration.ipsec.is_some_and(|p| p.direction == Direction::In) {
             let name = &configuration.name;
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "{name}: what seals its packets would be simulated too: simulate direction \"out\""
             )));
         }
@@ -100,7 +100,7 @@ impl MemoryBed {
 
     fn alone(&mut self, configuration: &Configuration) -> Result<Alone, LabError> {
         if let Some(lacks) = self.missing(configuration) {
-            return Err(LabError(lacks));
+            return Err(LabError::new(lacks));
         }
         let workload = &configuration.workload;
         let net = self.plain(workload.family, configuration.routes)?;
@@ -121,7 +121,7 @@ impl MemoryBed {
 
     fn ready(&mut self, configuration: &Configuration) -> Result<Ready, LabError> {
         if let Some(lacks) = self.missing(configuration) {
-            return Err(LabError(lacks));
+            return Err(LabError::new(lacks));
         }
         let (cpus, note) = cpus(&configuration.placement.cpus);
         let key = (configuration.workload.family, configuration.routes);
@@ -167,7 +167,7 @@ fn protection_lacks(configuration: &Configuration) -> Option<String> {
         Ok(ciphers) => ciphers,
         Err(lacks) => return Some(lacks),
     };
-    ipsec::SaPlan::new(&protection, 0).cipher(ciphers.as_ref()).err().map(|e| e.0)
+    ipsec::SaPlan::new(&protection, 0).cipher(ciphers.as_ref()).err().map(|e| e.said)
 }
 
 struct Ready {
@@ -200,7 +200,9 @@ impl Prepared for Ready {
                 })
                 .collect();
             let joined = threads.into_iter().map(|t| t.join());
-            joined.map(|r| r.unwrap_or_else(|_| Err(LabError("memory: a worker panicked".into())))).collect()
+            joined
+                .map(|r| r.unwrap_or_else(|_| Err(LabError::new("memory: a worker panicked".into()))))
+                .collect()
         });
         self.sample(counted?)
     }
@@ -225,7 +227,7 @@ impl Prepared for Ready {
 fn refuse_bursts(trial: &Trial) -> Result<(), LabError> {
     match trial.rate {
         Rate::Burst(_) => {
-            Err(LabError("memory: has no queue that a burst could fill; use the netns topology".into()))
+            Err(LabError::new("memory: has no queue that a burst could fill; use the netns topology".into()))
         }
         _ => Ok(()),
     }
@@ -263,19 +265,19 @@ impl Ready {
         let delivered = ledger.delivered as f64;
         if ledger.delivered == 0 {
             let drops = &ledger.drops;
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "memory: nothing was delivered; drops {drops:?}: lengthen `window`"
             )));
         }
         if ledger.unaccounted() != 0 {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "memory: {} packets are in no counter (in = forwarded + local + dropped + held does not hold)",
                 ledger.unaccounted()
             )));
         }
         let disagreed: u64 = counted.iter().flat_map(|c| c.lookups.ways).map(|way| way.disagreed).sum();
         if disagreed != 0 {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "memory: {disagreed} answers of the SPD were not the ordered scan's: a defect of weir"
             )));
         }

@@ -49,7 +49,7 @@ impl Bed for NetnsBed {
 
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
         if let Some(missing) = self.missing(configuration) {
-            return Err(LabError(missing));
+            return Err(LabError::new(missing));
         }
         let swept = if self.swept.is_none() { residue::sweep() } else { Vec::new() };
         self.swept.get_or_insert_default().extend(swept.clone());
@@ -192,7 +192,7 @@ fn lay_device(
         Subject::DpdkTestpmd => testpmd::start(&site)?,
         Subject::DpdkL3fwd => l3fwd::start(&site)?,
         Subject::Vpp => Box::new(Vpp::start(&site)?),
-        other => return Err(LabError(format!("{other:?}: not a subject of the netns topology"))),
+        other => return Err(LabError::new(format!("{other:?}: not a subject of the netns topology"))),
     };
     // After the subject: switching GRO off and attaching XDP makes a veth's NAPI thread anew, on any CPU.
     for port in [&input, &output] {

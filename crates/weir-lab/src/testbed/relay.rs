@@ -25,10 +25,9 @@ use crate::generator::derp::client;
 use crate::generator::derp::pairs::{Moment, Outcome, Pairs, Plan};
 use crate::generator::derp::stalled::Stalled;
 use crate::generator::derp::visits;
-use crate::generator::derp::wire::LOST_FRAMES;
 use crate::model::relay::{Load, Relay};
 use crate::model::{
-    Bed, Configuration, Family, FrameSize, LabError, Prepared, Sample, Scope, Subject, Trial,
+    Bed, Configuration, Family, FrameSize, LabError, Misbehaviour, Prepared, Sample, Scope, Subject, Trial,
 };
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
@@ -73,7 +72,7 @@ impl Bed for RelayBed {
                 return Some("relay: only weir's caches are simulated: use subject = \"weir\"".into());
             }
             if let Err(lacks) = cachesim::valgrind() {
-                return Some(lacks.0);
+                return Some(lacks.said);
             }
         }
         cpus::missing_privilege().or_else(|| match configuration.subject {
@@ -90,7 +89,7 @@ impl Bed for RelayBed {
 
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
         if let Some(missing) = self.missing(configuration) {
-            return Err(LabError(missing));
+            return Err(LabError::new(missing));
         }
         let swept = if self.swept { Vec::new() } else { residue::sweep() };
         self.swept = true;
@@ -154,7 +153,7 @@ impl Laid {
 
     fn connect(&mut self, configuration: &Configuration) -> Result<(), LabError> {
         let FrameSize::Fixed(data) = configuration.workload.frame else {
-            return Err(LabError("relay: packets of one size: write `frame = 1400`".into()));
+            return Err(LabError::new("relay: packets of one size: write `frame = 1400`".into()));
         };
         let (count, relayed, cpu) = (self.clients, self.running.is_some(), self.cpus.generator);
         let stalled = self.relay.stalled;
@@ -192,7 +191,7 @@ impl Laid {
             Rate::FlatOut => None,
             Rate::Pps(rate) => Some(rate),
             Rate::Burst(_) => {
-                return Err(LabError(
+                return Err(LabError::new(
                     "relay: TCP has no bursts to lose: use another method than \"back-to-back\"".into(),
                 ));
             }
@@ -243,7 +242,7 @@ impl Laid {
         let mut pairs = self
             .pairs
             .take()
-            .ok_or_else(|| LabError("relay: its connections ended in a run before this one".into()))?;
+            .ok_or_else(|| LabError::new("relay: its connections ended in a run before this one".into()))?;
         let (cpu, mut reading) = (self.cpus.generator, self.reader());
         let (pairs, reading, came) = self.namespace.run(move || {
             let came = pin(cpu).and_then(|()| {
@@ -329,9 +328,11 @@ impl Laid {
         let (Some(process), count, cpu) =
             (self.running.as_ref().map(|r| r.process()), u64::from(self.clients), self.cpus.generator)
         else {
-            return Err(LabError("relay: idle clients need a relay; this is a defect of weir-lab".into()));
+            return Err(LabError::new(
+                "relay: idle clients need a relay; this is a defect of weir-lab".into(),
+            ));
         };
-        let unread = || LabError("relay: its memory cannot be read: has it ended?".into());
+        let unread = || LabError::new("relay: its memory cannot be read: has it ended?".into());
         let before = relay::memory(process).ok_or_else(unread)?;
         let (run, settle) = (self.run, trial.warm_up + trial.window);
         self.run += 1;
@@ -404,7 +405,9 @@ impl Laid {
         let Some(running) = &mut self.running else { return error };
         match running.ended() {
             Some(ended) => ended,
-            None if error.0.contains(LOST_FRAMES) => peer::broke_a_stream(&self.name, &error),
+            None if error.misbehaviour == Some(Misbehaviour::BrokeStream) => {
+                peer::broke_a_stream(&self.name, &error)
+            }
             None => error,
         }
     }
@@ -429,13 +432,13 @@ impl Prepared for Laid {
 /// A CPU for each worker: the subject's own first, then the rest of the machine, the generator's last.
 fn more(cpus: &Cpus, workers: u32) -> Result<Vec<u32>, LabError> {
     let topology =
-        cpu::Topology::read(std::path::Path::new(cpu::SYSFS)).map_err(|e| LabError(e.to_string()))?;
+        cpu::Topology::read(std::path::Path::new(cpu::SYSFS)).map_err(|e| LabError::new(e.to_string()))?;
     let cores = cpu::Placement::by_core(&topology, None).cpus;
     let mut all = cpus.subject.clone();
     all.extend(cores.iter().filter(|c| !cpus.subject.contains(c) && **c != cpus.generator));
     all.extend(cores.iter().filter(|c| **c == cpus.generator && !cpus.subject.contains(c)));
     if all.len() < workers as usize {
-        return Err(LabError(format!(
+        return Err(LabError::new(format!(
             "relay: {workers} workers, this machine has {} cores: lower `workers`",
             all.len()
         )));

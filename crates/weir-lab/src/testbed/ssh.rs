@@ -79,9 +79,9 @@ impl Bed for SshBed {
 
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
         if let Some(missing) = self.missing(configuration) {
-            return Err(LabError(missing));
+            return Err(LabError::new(missing));
         }
-        let fleet = self.fleet.as_ref().ok_or_else(|| LabError("ssh: no hosts".into()))?;
+        let fleet = self.fleet.as_ref().ok_or_else(|| LabError::new("ssh: no hosts".into()))?;
         let commands = self.commands.get(&configuration.name);
         Ok(Box::new(Laid::new(fleet.clone(), configuration, commands)?))
     }

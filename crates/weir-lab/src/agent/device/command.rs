@@ -38,12 +38,12 @@ pub struct CommandSubject {
 
 impl CommandSubject {
     pub fn apply(site: &DeviceSite, stop: Arc<AtomicBool>) -> Result<CommandSubject, LabError> {
-        let missing = || LabError("command: the experiment names none; write `apply`".into());
+        let missing = || LabError::new("command: the experiment names none; write `apply`".into());
         let commands = site.commands.clone().ok_or_else(missing)?;
         // Inside the agent's own folder, which goes with it.
         let n = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("subject-{}-{n}", std::process::id()));
-        fs::create_dir(&folder).map_err(|e| LabError(format!("{}: {e}", folder.display())))?;
+        fs::create_dir(&folder).map_err(|e| LabError::new(format!("{}: {e}", folder.display())))?;
         let environment = BTreeMap::from([
             ("WEIR_DIR", folder.display().to_string()),
             ("WEIR_INPUT", site.input.name.clone()),
@@ -71,7 +71,7 @@ impl CommandSubject {
         }
         for (name, hexadecimal) in &site.uploads {
             let bytes = from_hexadecimal(hexadecimal).ok_or_else(|| {
-                LabError(format!("{name}: came through damaged; this is a defect of weir-lab"))
+                LabError::new(format!("{name}: came through damaged; this is a defect of weir-lab"))
             })?;
             self.write(name, &bytes)?;
         }
@@ -84,7 +84,7 @@ impl CommandSubject {
             // It may be a program, and it may be a secret.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o700))
         });
-        written.map_err(|e| LabError(format!("{name}: cannot be written on the device under test: {e}")))
+        written.map_err(|e| LabError::new(format!("{name}: cannot be written on the device under test: {e}")))
     }
 
     pub fn check(&mut self, within: Duration) -> Result<(), LabError> {
@@ -95,7 +95,7 @@ impl CommandSubject {
             match self.shell.run("health_check", check, left) {
                 Ok(_) => return Ok(()),
                 Err(e) if Instant::now() + CHECK_AGAIN > until => {
-                    return Err(LabError(format!("not well after {within:?}: {e}")));
+                    return Err(LabError::new(format!("not well after {within:?}: {e}")));
                 }
                 Err(_) => std::thread::sleep(CHECK_AGAIN),
             }
@@ -110,7 +110,9 @@ impl CommandSubject {
             let value =
                 line.rsplit_once(char::is_whitespace).and_then(|(n, v)| Some((n.trim(), v.parse().ok()?)));
             let (name, value): (&str, u64) = value.ok_or_else(|| {
-                LabError(format!("counters: got \"{line}\", expected a name and a whole number on each line"))
+                LabError::new(format!(
+                    "counters: got \"{line}\", expected a name and a whole number on each line"
+                ))
             })?;
             *found.entry(format!("command.{name}")).or_default() += value;
         }

@@ -301,9 +301,10 @@ fn networking() -> (Finding, Finding) {
         Ok(namespace) => namespace,
         Err(e) => {
             let namespaces =
-                finding("namespaces", State::Missing, e.0, "topology netns is skipped; memory works").remedy(
-                    "run as root on a kernel with CONFIG_NET_NS and CONFIG_VETH, with iproute2 installed",
-                );
+                finding("namespaces", State::Missing, e.said, "topology netns is skipped; memory works")
+                    .remedy(
+                        "run as root on a kernel with CONFIG_NET_NS and CONFIG_VETH, with iproute2 installed",
+                    );
             let untried = "not tried: it needs a namespace";
             let af_xdp = finding("AF_XDP", State::Missing, untried, "weir in namespaces is skipped")
                 .remedy("see namespaces");
@@ -312,7 +313,7 @@ fn networking() -> (Finding, Finding) {
     };
     let found = "a veth pair in a namespace of its own works";
     let namespaces = finding("namespaces", State::Good, found, "topology netns can be measured");
-    let tried = namespace.run(|| af_xdp("lab0")).unwrap_or_else(|e| Err(e.0));
+    let tried = namespace.run(|| af_xdp("lab0")).unwrap_or_else(|e| Err(e.said));
     let af_xdp = match tried {
         Ok(how) => finding("AF_XDP", State::Good, how, "weir can be measured by its default port"),
         Err(e) => finding("AF_XDP", State::Missing, e, "weir falls back to AF_PACKET, and reports say so")

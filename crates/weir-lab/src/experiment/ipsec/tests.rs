@@ -89,7 +89,7 @@ fn what_cannot_be_is_refused_with_its_place_and_the_remedy() {
         ),
     ];
     for (body, expected) in cases {
-        let got = parse(&body).expect_err(&body).0;
+        let got = parse(&body).expect_err(&body).said;
         assert!(got.contains(expected), "{body}\n{got}");
     }
 }
@@ -172,7 +172,7 @@ fn spds_that_mean_nothing_are_refused_with_the_remedy() {
         ("[[configuration]]\ntopology = \"netns\"\nflows = 65537\n".into(), "65536 at most where packets carry a mark"),
     ];
     for (body, expected) in cases {
-        let got = parse(&body).expect_err(&body).0;
+        let got = parse(&body).expect_err(&body).said;
         assert!(got.contains(expected), "{body}\n{got}");
     }
 }

@@ -11,7 +11,7 @@ fn parse(body: &str) -> Result<Experiment, LabError> {
 }
 
 fn refusal(body: &str) -> String {
-    parse(body).expect_err("refused").0
+    parse(body).expect_err("refused").said
 }
 
 #[test]

@@ -14,7 +14,7 @@ use weir_io::clock;
 
 use super::dial::{Dial, Identity, Progress};
 use super::tls::Trusting;
-use super::wire::Wire;
+use super::wire::{self, Wire};
 use crate::model::LabError;
 
 /// On their way at a time, where they are not what is measured: far below a listener's backlog.
@@ -35,11 +35,11 @@ pub struct Server {
 impl Server {
     pub fn new(address: SocketAddr, tls: bool) -> Result<Server, LabError> {
         let trusting = tls.then(Trusting::new).transpose();
-        Ok(Server { address, trusting: trusting.map_err(|e| LabError(format!("generator: {e}")))? })
+        Ok(Server { address, trusting: trusting.map_err(|e| LabError::new(format!("generator: {e}")))? })
     }
 
     pub(super) fn failed(&self, e: &io::Error) -> LabError {
-        LabError(format!("relay: a client cannot connect to {}: {e}", self.address))
+        wire::blamed(e, format!("relay: a client cannot connect to {}: {e}", self.address))
     }
 }
 
@@ -127,9 +127,9 @@ pub fn descriptors(clients: u64) -> Result<(), LabError> {
     let wanted = clients + SPARE;
     match weir_io::process::raise_descriptors(wanted) {
         Ok(most) if most >= wanted => Ok(()),
-        Ok(most) => Err(LabError(format!(
+        Ok(most) => Err(LabError::new(format!(
             "relay: {clients} clients need {wanted} descriptors, the limit is {most}: raise it (ulimit -n)"
         ))),
-        Err(e) => Err(LabError(format!("relay: {wanted} descriptors for {clients} clients: {e}"))),
+        Err(e) => Err(LabError::new(format!("relay: {wanted} descriptors for {clients} clients: {e}"))),
     }
 }

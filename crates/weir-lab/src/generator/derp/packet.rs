@@ -62,7 +62,7 @@ impl Batch {
     /// `frames` of `data` bytes each.
     pub fn new(data: u16, frames: usize) -> Result<Batch, LabError> {
         if usize::from(data) < MARK || data > DATA_MAX {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "relay: packets of {data} bytes, expected {MARK} to {DATA_MAX}: change `frame`"
             )));
         }

@@ -27,7 +27,7 @@ use super::packet::{Batch, Mark};
 use super::stalled::{self, Stalled};
 use super::tally::{Course, Tally};
 use super::tls::Acquainted;
-use super::wire::{Buffer, Wire};
+use super::wire::{self, Buffer, Wire};
 use crate::model::LabError;
 
 /// Packets of a pair under way in a closed loop: what derper keeps for a client, so that it loses none by itself.
@@ -335,7 +335,7 @@ impl Pairs {
             if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP) {
                 self.receive(n, run, now).map_err(|e| {
                     let side = if n % 2 == 0 { "sender" } else { "receiver" };
-                    LabError(format!("generator: {side} of pair {}: {e}", n / 2))
+                    wire::blamed(&e, format!("generator: {side} of pair {}: {e}", n / 2))
                 })?;
             }
         }
@@ -408,7 +408,7 @@ fn arrive(
 }
 
 fn failed(e: &io::Error) -> LabError {
-    LabError(format!("generator: {e}"))
+    wire::blamed(e, format!("generator: {e}"))
 }
 
 #[cfg(test)]

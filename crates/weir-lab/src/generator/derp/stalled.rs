@@ -67,7 +67,7 @@ impl Stalled {
         let mut clients = clients.into_iter();
         while let (Some((sender, _)), Some((receiver, who))) = (clients.next(), clients.next()) {
             set_socket_recv_buffer_size(&receiver, SIP)
-                .map_err(|e| LabError(format!("generator: a receive buffer of {SIP} bytes: {e}")))?;
+                .map_err(|e| LabError::new(format!("generator: a receive buffer of {SIP} bytes: {e}")))?;
             stalled.pairs.push(Pair { sender, receiver: Some(receiver), to: who.key, sent: 0 });
         }
         if !stalled.pairs.is_empty() {

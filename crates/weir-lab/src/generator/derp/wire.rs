@@ -9,10 +9,10 @@
 //! socket does not take of a frame waits here and goes first. Refuses: frames longer than [`HEADROOM`], which no
 //! relay sends to these clients: a stream that lost its frames is found at once.
 
-use std::io;
 use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::{fmt, io};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -21,11 +21,31 @@ use weir_io::tls::record::PLAIN_LIMIT;
 use weir_io::tls::{News, Session, TlsError};
 
 use super::packet::Batch;
+use crate::model::{LabError, Misbehaviour};
 
 /// Of a buffer, before what is received: the beginning of a frame that came before.
 pub const HEADROOM: usize = 8 << 10;
 /// How an error says that what came is no frame.
-pub const LOST_FRAMES: &str = "the stream lost its frames";
+/// What came is no stream of frames: whoever sent it broke it.
+#[derive(Debug)]
+struct LostFrames {
+    code: u8,
+    length: usize,
+}
+
+impl fmt::Display for LostFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a frame of type {:#04x} and {} bytes: the stream lost its frames", self.code, self.length)
+    }
+}
+
+impl std::error::Error for LostFrames {}
+
+/// `said`, and who is to blame for `error`.
+pub fn blamed(error: &io::Error, said: String) -> LabError {
+    let lost = error.get_ref().is_some_and(|inner| inner.is::<LostFrames>());
+    LabError { said, misbehaviour: lost.then_some(Misbehaviour::BrokeStream) }
+}
 /// Received at once, at most.
 const RECEIVED_MAX: usize = 256 << 10;
 
@@ -193,10 +213,7 @@ fn hop(bytes: &[u8], each: &mut impl FnMut(u8, &[u8])) -> io::Result<usize> {
     let mut at = 0;
     while let Some((code, length)) = head(&bytes[at..]) {
         if HEADER + length > HEADROOM {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("a frame of type {code:#04x} and {length} bytes: {LOST_FRAMES}"),
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, LostFrames { code, length }));
         }
         let Some(payload) = bytes.get(at + HEADER..at + HEADER + length) else { break };
         each(code, payload);

@@ -180,7 +180,8 @@ fn profiles_of_one_behaviour_differ_in_about_as_many_frames_as_chance_allows() {
 fn what_cannot_be_compared_is_refused_with_the_reason() {
     let rules = Rules::load(None).expect("built in");
     let one = side(vec![recording(vec![BEFORE.to_vec()])], &[]);
-    let refused = |before: &Side, after: &Side| differential(before, after, &rules).expect_err("refused").0;
+    let refused =
+        |before: &Side, after: &Side| differential(before, after, &rules).expect_err("refused").said;
     let mut clock = one.clone();
     clock.recordings[0].parts[0].event = "cpu-clock".into();
     assert!(refused(&one, &clock).contains("profiles of one event"));

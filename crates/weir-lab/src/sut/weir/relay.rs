@@ -67,7 +67,7 @@ pub struct Weir {
 
 impl Weir {
     pub fn start(stand: &Stand<'_>) -> Result<Weir, LabError> {
-        let program = program().ok_or_else(|| LabError(MISSING_WEIR.into()))?;
+        let program = program().ok_or_else(|| LabError::new(MISSING_WEIR.into()))?;
         let simulated = stand.relay.load == Load::SimulatedCaches;
         let mut socket = PathBuf::new();
         let started = relay::launch("weir", stand, |folder| {
@@ -145,7 +145,7 @@ impl Relaying for Weir {
                 said.balance
             )],
             Ok(_) => Vec::new(),
-            Err(error) => vec![error.0],
+            Err(error) => vec![error.said],
         }
     }
 }

@@ -36,7 +36,8 @@ impl Server {
             listener.set_nonblocking(true)?;
             Ok::<_, std::io::Error>(thread::spawn(move || accept(&listener, cpu, &counter, &ended)))
         })?;
-        let thread = started.map_err(|e| LabError(format!("server: cannot listen on port {PORT}: {e}")))?;
+        let thread =
+            started.map_err(|e| LabError::new(format!("server: cannot listen on port {PORT}: {e}")))?;
         Ok(Server { read, stop, thread: Some(thread) })
     }
 
@@ -111,7 +112,7 @@ impl Client {
             };
             Ok::<_, std::io::Error>(streams.into_iter().map(writer).collect())
         });
-        Ok(Client { stop, writers: writers.map_err(|e| std::io::Error::other(e.0))?? })
+        Ok(Client { stop, writers: writers.map_err(|e| std::io::Error::other(e.said))?? })
     }
 
     pub fn stop(self) {

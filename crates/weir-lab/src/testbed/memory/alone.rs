@@ -58,7 +58,7 @@ impl Alone {
         let folder = Folder::new()?;
         let capture = folder.path().join("frames.pcap");
         fs::write(&capture, pcap(templates))
-            .map_err(|e| LabError(format!("{}: cannot be written: {e}", capture.display())))?;
+            .map_err(|e| LabError::new(format!("{}: cannot be written: {e}", capture.display())))?;
         let family = configuration.workload.family;
         // the file is in its memory once it runs
         let dpdk = match configuration.subject {
@@ -78,7 +78,7 @@ impl Alone {
 impl Prepared for Alone {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         if trial.rate != Rate::FlatOut {
-            return Err(LabError("memory: DPDK's source knows no rate: use method = \"mrr\"".into()));
+            return Err(LabError::new("memory: DPDK's source knows no rate: use method = \"mrr\"".into()));
         }
         std::thread::sleep(trial.warm_up);
         let (began, ticks, before) = (clock::now(), clock::ticks(), self.dpdk.ports()?);
@@ -88,7 +88,7 @@ impl Prepared for Alone {
         let seconds = (ended - began) as f64 / 1e9;
         let delivered = after[1].opackets - before[1].opackets;
         if delivered == 0 {
-            return Err(LabError("memory: nothing left by the second port; lengthen `window`".into()));
+            return Err(LabError::new("memory: nothing left by the second port; lengthen `window`".into()));
         }
         let drops = counters::difference(&self.dpdk.losses(&before), &self.dpdk.losses(&after));
         let sent = delivered + drops.values().sum::<u64>();

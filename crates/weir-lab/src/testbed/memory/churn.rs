@@ -92,7 +92,7 @@ impl Churn {
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || run(plan, &there, &told))
-            .map_err(|e| LabError(format!("memory: the control thread cannot be started: {e}")))?;
+            .map_err(|e| LabError::new(format!("memory: the control thread cannot be started: {e}")))?;
         Ok(Churn { board, shared, thread: Some(thread) })
     }
 
@@ -107,7 +107,7 @@ impl Churn {
     pub fn figures(&self, figures: &mut BTreeMap<String, f64>) -> Result<(), LabError> {
         let mut state = locked(&self.shared.state);
         if let Some(failed) = &state.failed {
-            return Err(LabError(format!("memory: a policy cannot be changed: {failed}")));
+            return Err(LabError::new(format!("memory: a policy cannot be changed: {failed}")));
         }
         let mut times = std::mem::take(&mut state.times);
         times.sort_unstable();

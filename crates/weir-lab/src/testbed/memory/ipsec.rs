@@ -86,12 +86,12 @@ impl SaPlan {
         let made = others.filter_map(|ciphers| self.cipher(ciphers.as_ref()).ok());
         let all: Vec<Arc<dyn Cipher>> = made.collect();
         let other = all.iter().find(|c| c.backend() != measured.backend()).or(all.first());
-        other.cloned().ok_or_else(|| LabError(format!("memory: no cipher for {}", self.suite)))
+        other.cloned().ok_or_else(|| LabError::new(format!("memory: no cipher for {}", self.suite)))
     }
 
     pub fn cipher(&self, ciphers: &dyn Ciphers) -> Result<Arc<dyn Cipher>, LabError> {
         ciphers.cipher(self.suite, self.esn, &self.keys).map_err(|e| {
-            LabError(format!("memory: no cipher for {}: {e:?}; name another backend", self.suite))
+            LabError::new(format!("memory: no cipher for {}: {e:?}; name another backend", self.suite))
         })
     }
 }

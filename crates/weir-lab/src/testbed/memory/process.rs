@@ -41,7 +41,7 @@ enum Request {
 enum Answer {
     Ready { version: String, commit: String, features: Vec<String> },
     Sample(Box<Sample>),
-    Error(String),
+    Error(LabError),
 }
 
 /// The program of a build: this one, or the one in its folder beside this one's (`target/<build>/release`).
@@ -74,13 +74,13 @@ pub struct Elsewhere {
 
 impl Elsewhere {
     pub fn start(build: &str, configuration: &Configuration) -> Result<Elsewhere, LabError> {
-        let program = program(build).ok_or_else(|| LabError(missing(build).unwrap_or_default()))?;
-        let failed = |e: std::io::Error| LabError(format!("build {build}: cannot be started: {e}"));
+        let program = program(build).ok_or_else(|| LabError::new(missing(build).unwrap_or_default()))?;
+        let failed = |e: std::io::Error| LabError::new(format!("build {build}: cannot be started: {e}"));
         let mut command = Command::new(&program);
         command.arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut child = process::dies_with_starter(&mut command).spawn().map_err(failed)?;
         let (requests, answers) = (child.stdin.take(), child.stdout.take());
-        let answers = answers.ok_or_else(|| LabError(format!("build {build}: gives no answers")))?;
+        let answers = answers.ok_or_else(|| LabError::new(format!("build {build}: gives no answers")))?;
         let mut elsewhere = Elsewhere {
             child,
             requests,
@@ -92,7 +92,7 @@ impl Elsewhere {
         let configuration = Configuration { build: None, ..configuration.clone() };
         match elsewhere.ask(&Request::Configuration(Box::new(configuration)))? {
             Answer::Ready { version, commit, features } => elsewhere.accept(&version, &commit, &features)?,
-            Answer::Error(why) => return Err(LabError(why)),
+            Answer::Error(why) => return Err(why),
             Answer::Sample(_) => return Err(elsewhere.odd()),
         }
         Ok(elsewhere)
@@ -102,7 +102,7 @@ impl Elsewhere {
         let own = Build::own();
         let build = &self.build;
         if (version, commit) != (own.version.as_str(), own.commit.as_str()) {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "build {build}: is {version} ({commit}), this is {} ({}): `make build-{build}` again",
                 own.version, own.commit
             )));
@@ -113,7 +113,7 @@ impl Elsewhere {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Answer, LabError> {
-        let gone = |what: String| LabError(format!("build {}: its process {what}", self.build));
+        let gone = |what: String| LabError::new(format!("build {}: its process {what}", self.build));
         let line = serde_json::to_string(request).map_err(|e| gone(format!("cannot be asked: {e}")))?;
         let requests = self.requests.as_mut().ok_or_else(|| gone("has ended".into()))?;
         writeln!(requests, "{line}").map_err(|e| gone(format!("takes no requests: {e}")))?;
@@ -123,7 +123,7 @@ impl Elsewhere {
     }
 
     fn odd(&self) -> LabError {
-        LabError(format!("build {}: gave another answer than asked for: build it again", self.build))
+        LabError::new(format!("build {}: gave another answer than asked for: build it again", self.build))
     }
 }
 
@@ -134,7 +134,7 @@ impl Elsewhere {
                 sample.notes.push(self.note.clone());
                 Ok(*sample)
             }
-            Answer::Error(why) => Err(LabError(why)),
+            Answer::Error(why) => Err(why),
             Answer::Ready { .. } => Err(self.odd()),
         }
     }
@@ -170,8 +170,8 @@ pub fn serve() -> Result<ExitCode, LabError> {
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         let answer = read::<Request>(&line).and_then(|request| answer(request, &mut bed, &mut prepared));
-        let answer = answer.unwrap_or_else(|e| Answer::Error(e.0));
-        let text = serde_json::to_string(&answer).map_err(|e| LabError(format!("answer: {e}")))?;
+        let answer = answer.unwrap_or_else(|e| Answer::Error(e));
+        let text = serde_json::to_string(&answer).map_err(|e| LabError::new(format!("answer: {e}")))?;
         println!("{text}");
     }
     Ok(ExitCode::SUCCESS)
@@ -196,9 +196,9 @@ fn answer(
 }
 
 fn ready(prepared: &mut Option<Box<dyn Prepared>>) -> Result<&mut Box<dyn Prepared>, LabError> {
-    prepared.as_mut().ok_or_else(|| LabError("worker: no configuration yet".into()))
+    prepared.as_mut().ok_or_else(|| LabError::new("worker: no configuration yet".into()))
 }
 
 fn read<T: DeserializeOwned>(line: &str) -> Result<T, LabError> {
-    serde_json::from_str(line).map_err(|e| LabError(format!("worker: request {line:?}: {e}")))
+    serde_json::from_str(line).map_err(|e| LabError::new(format!("worker: request {line:?}: {e}")))
 }

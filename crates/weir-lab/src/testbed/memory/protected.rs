@@ -70,7 +70,7 @@ pub struct Protected {
 impl Protected {
     pub fn new(p: Protection, job: &Job) -> Result<Protected, LabError> {
         let plan = SaPlan::new(&p, job.worker);
-        let measured = ciphers(p.backend).map_err(LabError)?;
+        let measured = ciphers(p.backend).map_err(LabError::new)?;
         let cipher = plan.cipher(measured.as_ref())?;
         let other = plan.other_cipher(cipher.as_ref())?;
         let twin = Twin::new(plan, other, job.templates.clone(), job.seed);
@@ -143,12 +143,12 @@ impl Protected {
         (self.measured, self.due) = (false, Nanos::MAX);
         self.inspect(gauges);
         if let Some(wrong) = &self.wrong {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "memory: a delivered packet {wrong}: the pipeline is at fault, its rate means nothing"
             )));
         }
         let Some(aead_pps) = self.raw.take_pps() else {
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "memory: {} does not open what it sealed: name another backend",
                 self.cipher.backend()
             )));

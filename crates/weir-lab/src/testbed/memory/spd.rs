@@ -87,7 +87,9 @@ pub fn flows(set: RuleSet, family: Family, count: u32) -> Result<Vec<Flow>, LabE
         }
     }
     match flows.is_empty() {
-        true => Err(LabError(format!("memory: rules {set}: none of them matches UDP: name another shape"))),
+        true => {
+            Err(LabError::new(format!("memory: rules {set}: none of them matches UDP: name another shape")))
+        }
         false => Ok(flows),
     }
 }

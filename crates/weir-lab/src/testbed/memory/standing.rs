@@ -44,7 +44,7 @@ impl Standing {
 
     /// One slice of every worker.
     pub fn measure(&self, piece: Piece) -> Result<Vec<Counts>, LabError> {
-        let gone = || LabError("memory: a worker panicked".into());
+        let gone = || LabError::new("memory: a worker panicked".into());
         // the others would wait for it at the barrier
         if self.0.iter().any(|s| s.thread.as_ref().is_none_or(JoinHandle::is_finished)) {
             return Err(gone());
@@ -77,7 +77,7 @@ impl Seat {
             }
         });
         let thread = thread.map_err(|e| {
-            LabError(format!("memory: a worker cannot be started ({e}): compare fewer at a time"))
+            LabError::new(format!("memory: a worker cannot be started ({e}): compare fewer at a time"))
         })?;
         Ok(Seat { requests: Some(requests), answers, thread: Some(thread) })
     }

@@ -81,7 +81,7 @@ pub fn build(
         }
     };
     if specs.len() != count {
-        return Err(LabError(format!(
+        return Err(LabError::new(format!(
             "memory: {routes} routes of {family:?}, the address space drawn from holds {}: lower `routes`",
             specs.len()
         )));
@@ -105,17 +105,17 @@ pub fn build(
         None => Control::new(desired, links, 0),
         Some((protection, workers)) => {
             ipsec::add(&mut desired, &mut links, (protection, workers), family);
-            let ciphers = ipsec::ciphers(protection.backend).map_err(LabError)?;
+            let ciphers = ipsec::ciphers(protection.backend).map_err(LabError::new)?;
             Control::with_ciphers(desired, links, 0, ciphers)
         }
     };
     let mut control = made.map_err(|errors| {
         let first = errors.first().map_or(String::new(), ToString::to_string);
-        LabError(format!("memory: the tables cannot be built: {first}"))
+        LabError::new(format!("memory: the tables cannot be built: {first}"))
     })?;
     let tables = control
         .take_snapshot()
-        .ok_or_else(|| LabError("memory: the control side published no tables".into()))?;
+        .ok_or_else(|| LabError::new("memory: the control side published no tables".into()))?;
     Ok((Net { tables, prefixes }, control))
 }
 

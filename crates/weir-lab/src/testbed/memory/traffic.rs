@@ -77,7 +77,7 @@ impl Templates {
         let make = |number: usize, len| {
             let flow = flows[number];
             let Transport::Ports { source, destination } = flow.transport else {
-                return Err(LabError("memory: a flow without ports".into()));
+                return Err(LabError::new("memory: a flow without ports".into()));
             };
             let mut template = template((flow.source, flow.destination), (source, destination), len)?;
             number_of(&mut template.0, number as u16);
@@ -232,7 +232,7 @@ fn template(
     let headers = if destination.is_ipv4() { 14 + 20 + 8 } else { 14 + 40 + 8 };
     let payload = vec![0; usize::from(len).saturating_sub(headers)];
     let frame = Frame::ip(source, destination)
-        .ok_or_else(|| LabError("memory: source and destination of two families".into()))?
+        .ok_or_else(|| LabError::new("memory: source and destination of two families".into()))?
         .macs(IN_MAC, GENERATOR_MAC)
         .udp(source_port, destination_port, &payload);
     let mut bytes = [0; TEMPLATE];

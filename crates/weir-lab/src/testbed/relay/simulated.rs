@@ -24,7 +24,7 @@ impl Laid {
     pub(super) fn simulated(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let live = self.running.as_ref().and_then(|relay| relay.simulation());
         let live = live.ok_or_else(|| {
-            LabError("relay: it is not under simulation; this is a defect of weir-lab".into())
+            LabError::new("relay: it is not under simulation; this is a defect of weir-lab".into())
         })?;
         let rate = if let Rate::Pps(rate) = trial.rate { rate } else { RATE };
         let turns = Duration::from_secs_f64((TURNS * u64::from(self.clients)) as f64 / rate.max(1) as f64);
@@ -37,7 +37,7 @@ impl Laid {
         let (came, _) = self.load(Plan { window: turns.max(trial.window), ..plan })?;
         let totals = live.totals()?;
         if came.sent == 0 || came.tally.delivered == 0 {
-            return Err(LabError("relay: nothing passed it under simulation: lower the rate".into()));
+            return Err(LabError::new("relay: nothing passed it under simulation: lower the rate".into()));
         }
         let per = |count: u64| count as f64 / came.sent as f64;
         let figures = BTreeMap::from([

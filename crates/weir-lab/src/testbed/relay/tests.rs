@@ -116,7 +116,7 @@ fn relays(test: &str, subject: Subject, tls: Tls) {
         assert!(!sample.notes.iter().any(|n| n.contains("defect")), "{:?}", sample.notes);
     }
     let burst = relay.run(&trial(Rate::Burst(10))).expect_err("no bursts");
-    assert!(burst.0.contains("back-to-back"), "{burst}");
+    assert!(burst.said.contains("back-to-back"), "{burst}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ enum Out {
 #[serde(rename_all = "lowercase")]
 enum Reply {
     Ok(serde_json::Value),
-    Error(String),
+    Error(LabError),
 }
 
 impl Channel {
@@ -77,7 +77,7 @@ impl Channel {
         command.process_group(0);
         let started = process::dies_with_starter(&mut command).spawn();
         let mut client = started.map_err(|e| {
-            LabError(format!("{who}: ssh cannot be started: {e}; install the package openssh-client"))
+            LabError::new(format!("{who}: ssh cannot be started: {e}; install the package openssh-client"))
         })?;
         let (write, todo) = channel();
         let (heard, lines) = channel();
@@ -113,7 +113,7 @@ impl Channel {
         let own = env!("CARGO_PKG_VERSION");
         if hello.version != own {
             let got = &hello.version;
-            return Err(LabError(format!("{}: agent has version {got}, expected {own}", self.who)));
+            return Err(LabError::new(format!("{}: agent has version {got}, expected {own}", self.who)));
         }
         Ok(hello)
     }
@@ -127,7 +127,7 @@ impl Channel {
                 Some(word) if word == wanted => return Ok(()),
                 Some(word) => {
                     self.broken = true;
-                    return Err(LabError(format!(
+                    return Err(LabError::new(format!(
                         "{}: {step}: got \"{word}\", expected \"{wanted}\"; {}; {}",
                         self.who,
                         gist(&self.said()),
@@ -154,9 +154,9 @@ impl Channel {
     /// Asks without waiting: [`Channel::answer`] is to be called.
     pub fn tell(&mut self, step: &str, request: &Request) -> Result<(), LabError> {
         if self.broken {
-            return Err(LabError(format!("{}: {step}: the connection was given up before", self.who)));
+            return Err(LabError::new(format!("{}: {step}: the connection was given up before", self.who)));
         }
-        let mut line = serde_json::to_vec(request).map_err(|e| LabError(format!("{step}: {e}")))?;
+        let mut line = serde_json::to_vec(request).map_err(|e| LabError::new(format!("{step}: {e}")))?;
         line.push(b'\n');
         self.send(Out::Bytes(line));
         Ok(())
@@ -165,12 +165,15 @@ impl Channel {
     pub fn answer<T: DeserializeOwned>(&mut self, step: &str, within: Duration) -> Result<T, LabError> {
         let line = self.line(step, within, within)?;
         let not_understood = |e: serde_json::Error| {
-            LabError(format!("{}: {step}: got \"{line}\", expected an agent's answer ({e})", self.who))
+            LabError::new(format!("{}: {step}: got \"{line}\", expected an agent's answer ({e})", self.who))
         };
         let reply = serde_json::from_str(&line).map_err(not_understood);
         match reply.inspect_err(|_| self.broken = true)? {
             Reply::Ok(value) => serde_json::from_value(value).map_err(not_understood),
-            Reply::Error(error) => Err(LabError(format!("{}: {step}: {error}", self.who))),
+            Reply::Error(error) => {
+                let said = format!("{}: {step}: {error}", self.who);
+                Err(LabError { said, ..error })
+            }
         }
     }
 
@@ -183,7 +186,7 @@ impl Channel {
         self.broken = true;
         if end == RecvTimeoutError::Timeout {
             let who = &self.who;
-            return Err(LabError(format!(
+            return Err(LabError::new(format!(
                 "{who}: {step}: no answer in {limit:?}: is the host still on? a slow one needs more in [hosts.timeouts]"
             )));
         }
@@ -191,7 +194,7 @@ impl Channel {
         std::thread::sleep(LAST_WORDS);
         let said = self.said();
         let (gist, remedy) = (gist(&said), remedy(&said));
-        Err(LabError(format!("{}: {step}: the connection ended; {gist}; {remedy}", self.who)))
+        Err(LabError::new(format!("{}: {step}: the connection ended; {gist}; {remedy}", self.who)))
     }
 
     /// Whether questions still make sense.

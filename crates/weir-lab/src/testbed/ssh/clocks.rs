@@ -29,7 +29,7 @@ impl Offset {
             let offset = Offset::of(asked, theirs, clock::now());
             best = Some(best.filter(|b| b.error <= offset.error).unwrap_or(offset));
         }
-        best.ok_or_else(|| LabError("clock: never asked; this is a defect of weir-lab".into()))
+        best.ok_or_else(|| LabError::new("clock: never asked; this is a defect of weir-lab".into()))
     }
 
     fn of(asked: Nanos, theirs: Nanos, answered: Nanos) -> Offset {

@@ -75,7 +75,7 @@ impl Fleet {
 
     /// The connection as it is: an agent that was lost has lost what was prepared.
     pub fn channel(&mut self, role: Role) -> Result<&mut Channel, LabError> {
-        let lost = || LabError(format!("{role}: the connection was lost; the next run connects again"));
+        let lost = || LabError::new(format!("{role}: the connection was lost; the next run connects again"));
         self.channels[role as usize].as_mut().ok_or_else(lost)
     }
 

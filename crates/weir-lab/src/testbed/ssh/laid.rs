@@ -80,7 +80,9 @@ impl Laid {
         let device = self.claim(Role::DeviceUnderTest)?;
         let far = self.claim(Role::Receiver)?;
         let ([near], [input, output], [far]) = (&near[..], &device[..], &far[..]) else {
-            return Err(LabError("hosts: an agent claimed other interfaces than it was asked to".into()));
+            return Err(LabError::new(
+                "hosts: an agent claimed other interfaces than it was asked to".into(),
+            ));
         };
         let millis = |limit: Duration| limit.as_millis() as u64;
         let site = DeviceSite {
@@ -145,7 +147,7 @@ impl Laid {
                 let lost = counters::difference(&before.drops, &self.read()?.drops);
                 let lost =
                     if lost.is_empty() { "no counter moved".into() } else { format!("counted {lost:?}") };
-                return Err(LabError(format!(
+                return Err(LabError::new(format!(
                     "health check: none of {sent} test packets came from generator to receiver in {within:?}; {lost}; \
                      are the cables where [hosts] says, and does the device under test forward?"
                 )));
@@ -213,7 +215,9 @@ fn read_uploads(commands: Option<&Commands>) -> Result<BTreeMap<String, String>,
     let paths = commands.into_iter().flat_map(|commands| &commands.upload);
     let read = |(name, path): (&String, &String)| match std::fs::read(path) {
         Ok(bytes) => Ok((name.clone(), to_hexadecimal(&bytes))),
-        Err(e) => Err(LabError(format!("upload: {path}: {e}; paths count from where weir-lab was started"))),
+        Err(e) => {
+            Err(LabError::new(format!("upload: {path}: {e}; paths count from where weir-lab was started")))
+        }
     };
     paths.map(read).collect()
 }

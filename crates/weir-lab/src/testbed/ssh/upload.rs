@@ -33,7 +33,7 @@ pub struct Program {
 
 impl Program {
     pub fn new(name: &'static str, path: &Path) -> Result<Program, LabError> {
-        let mut bytes = fs::read(path).map_err(|e| LabError(format!("{}: {e}", path.display())))?;
+        let mut bytes = fs::read(path).map_err(|e| LabError::new(format!("{}: {e}", path.display())))?;
         bytes.truncate(loaded(&bytes).unwrap_or(bytes.len()));
         let sha256 = sha256(&bytes)?;
         Ok(Program { name, bytes: Arc::new(bytes), sha256 })
@@ -63,7 +63,7 @@ fn loaded(file: &[u8]) -> Option<usize> {
 
 /// By the program that checks it on the host.
 fn sha256(bytes: &[u8]) -> Result<String, LabError> {
-    let failed = |e: std::io::Error| LabError(format!("sha256sum: {e}; install the package coreutils"));
+    let failed = |e: std::io::Error| LabError::new(format!("sha256sum: {e}; install the package coreutils"));
     let mut command = Command::new("sha256sum");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
     // Dropped at once: its input ends.
@@ -72,7 +72,7 @@ fn sha256(bytes: &[u8]) -> Result<String, LabError> {
     let said = String::from_utf8_lossy(&output.stdout);
     match said.split_whitespace().next() {
         Some(digest) if digest.len() == 64 => Ok(digest.to_string()),
-        _ => Err(LabError(format!("sha256sum: got \"{}\", expected a digest", said.trim()))),
+        _ => Err(LabError::new(format!("sha256sum: got \"{}\", expected a digest", said.trim()))),
     }
 }
 
