@@ -8,10 +8,10 @@
 //! Promises: an agent lives as long as its lab. When its input ends, nothing came for [`SILENCE`] (the lab
 //! sends an empty line every [`BEAT`]), or a newer connection of its lab is here, it ends what it started,
 //! changes back what it changed, and is gone; work that does not end is given [`GRACE`]. Refuses: a second lab
-//! on the host ([`hold`]), and interfaces that carry the connection itself.
+//! on the host ([`lease`]), and interfaces that carry the connection itself.
 
 pub mod device;
-pub mod hold;
+pub mod lease;
 pub mod protocol;
 mod shell;
 mod traffic;
@@ -32,7 +32,7 @@ use crate::machine::{Machine, line};
 use crate::model::LabError;
 use crate::netns::namespace::Namespace;
 use device::Device;
-use hold::Hold;
+use lease::Lease;
 use protocol::{Hello, Interface, Request};
 use traffic::{Destination, Source};
 
@@ -90,7 +90,7 @@ fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>, superseded: Sender<Hear
         quiet: Vec::new(),
         stop: stop.clone(),
         superseded,
-        hold: None,
+        lease: None,
     };
     answer(to_value(hello()).map_err(|e| LabError::new(e.to_string())));
     for line in todo {
@@ -134,17 +134,17 @@ struct Agent {
     stop: Arc<AtomicBool>,
     superseded: Sender<Heard>,
     // Dropped last: the host is free when everything is changed back.
-    hold: Option<Hold>,
+    lease: Option<Lease>,
 }
 
 impl Agent {
     fn handle(&mut self, request: Request) -> Result<Value, LabError> {
         match request {
-            Request::Hold { holder, within_ms } => {
+            Request::Lease { holder, within_ms } => {
                 let (superseded, within) = (self.superseded.clone(), Duration::from_millis(within_ms));
                 // An error means that the agent is ending already.
                 let ring = move || drop(superseded.send(Heard::End));
-                self.hold = Some(hold::take(Path::new(hold::FOLDER), &holder, within, &self.stop, ring)?);
+                self.lease = Some(lease::take(Path::new(lease::FOLDER), &holder, within, &self.stop, ring)?);
                 value(())
             }
             Request::Claim { interfaces, silent } => value(self.claim(&interfaces, silent)?),
@@ -188,7 +188,7 @@ impl Agent {
 
     /// Sets test interfaces up and names their addresses. `silent` keeps the host from sending there itself.
     fn claim(&mut self, names: &[String], silent: bool) -> Result<Vec<Interface>, LabError> {
-        self.hold.as_ref().ok_or_else(|| unprepared("hold"))?;
+        self.lease.as_ref().ok_or_else(|| unprepared("lease"))?;
         let failed = |e: std::io::Error| LabError::new(format!("interfaces: {e}"));
         let links = netlink::links().map_err(failed)?;
         let mut claimed = Vec::new();

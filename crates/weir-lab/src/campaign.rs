@@ -27,14 +27,14 @@ use crate::machine;
 use crate::machine::Machine;
 use crate::manifest::{FORMAT, Manifest, Repeated};
 use crate::method;
-use crate::model::{Bed, Configuration, LabError, Sample, Topology};
+use crate::model::{Configuration, LabError, Sample, Testbed, Topology};
 use crate::progress::{Progress, Whole};
 use crate::report;
 use crate::result::Results;
 use crate::store::{self, Run, Store};
-use crate::testbed::bed;
 use crate::testbed::programs;
-use crate::testbed::ssh::SshBed;
+use crate::testbed::ssh::SshTestbed;
+use crate::testbed::testbed;
 pub use difference::{builds, machines, other_machines};
 pub use resume::{Resume, resume};
 use weir_stats::schedule::{Slot, grouped, schedule};
@@ -63,12 +63,12 @@ pub struct Done {
     pub moved: Option<PathBuf>,
 }
 
-type Beds = HashMap<Topology, Box<dyn Bed>>;
+type Testbeds = HashMap<Topology, Box<dyn Testbed>>;
 
 pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
     let (store, moved) = Store::create(plan.dir)?;
-    let mut beds = Beds::new();
-    let skipped = skipped(&plan.experiment, &mut beds);
+    let mut testbeds = Testbeds::new();
+    let skipped = skipped(&plan.experiment, &mut testbeds);
     let runnable: Vec<&Configuration> = plan
         .experiment
         .configurations
@@ -77,7 +77,7 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
         .filter(|c| !skipped.contains_key(&c.name))
         .collect();
     let slots = slots(&plan.experiment, &runnable, plan.seed);
-    let machines = others(&mut beds);
+    let machines = others(&mut testbeds);
     let manifest = Manifest {
         format: FORMAT,
         experiment: plan.experiment.clone(),
@@ -99,9 +99,9 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
     for (name, reason) in &manifest.skipped {
         eprintln!("skipped {name}: {reason}");
     }
-    measure(&plan, &store, &mut beds, &runnable, &slots, 0)?;
-    profiled::profile(&plan, &store, &mut beds, &runnable)?;
-    drop((beds, store));
+    measure(&plan, &store, &mut testbeds, &runnable, &slots, 0)?;
+    profiled::profile(&plan, &store, &mut testbeds, &runnable)?;
+    drop((testbeds, store));
     let results = report::write(plan.dir)?;
     Ok(Done { results, moved })
 }
@@ -115,12 +115,12 @@ fn slots(experiment: &Experiment, runnable: &[&Configuration], seed: u64) -> Vec
 }
 
 /// Configurations that cannot run here, and why.
-fn skipped(experiment: &Experiment, beds: &mut Beds) -> BTreeMap<String, String> {
+fn skipped(experiment: &Experiment, testbeds: &mut Testbeds) -> BTreeMap<String, String> {
     let mut skipped = BTreeMap::new();
     for planned in &experiment.configurations {
         let c = &planned.configuration;
         let lacks = planned.missing.clone();
-        if let Some(reason) = lacks.or_else(|| bed_of(beds, experiment, c.topology).missing(c)) {
+        if let Some(reason) = lacks.or_else(|| testbed_of(testbeds, experiment, c.topology).missing(c)) {
             skipped.insert(c.name.clone(), reason);
         }
     }
@@ -140,17 +140,21 @@ fn skipped(experiment: &Experiment, beds: &mut Beds) -> BTreeMap<String, String>
     skipped
 }
 
-fn bed_of<'a>(beds: &'a mut Beds, experiment: &Experiment, topology: Topology) -> &'a mut dyn Bed {
-    let bed = || match topology {
-        Topology::Ssh => Box::new(SshBed::new(experiment)),
-        here => bed(here),
+fn testbed_of<'a>(
+    testbeds: &'a mut Testbeds,
+    experiment: &Experiment,
+    topology: Topology,
+) -> &'a mut dyn Testbed {
+    let testbed = || match topology {
+        Topology::Ssh => Box::new(SshTestbed::new(experiment)),
+        here => testbed(here),
     };
-    beds.entry(topology).or_insert_with(bed).as_mut()
+    testbeds.entry(topology).or_insert_with(testbed).as_mut()
 }
 
 /// The other machines that take part. One that does not answer now fails its runs, not the campaign.
-fn others(beds: &mut Beds) -> BTreeMap<String, Machine> {
-    let answers = beds.values_mut().flat_map(|bed| bed.machines());
+fn others(testbeds: &mut Testbeds) -> BTreeMap<String, Machine> {
+    let answers = testbeds.values_mut().flat_map(|testbed| testbed.machines());
     let known = answers.filter_map(|(part, answer)| match answer {
         Ok(machine) => Some((part, machine)),
         Err(error) => {
@@ -164,13 +168,13 @@ fn others(beds: &mut Beds) -> BTreeMap<String, Machine> {
 fn measure(
     plan: &Plan<'_>,
     store: &Store,
-    beds: &mut Beds,
+    testbeds: &mut Testbeds,
     runnable: &[&Configuration],
     slots: &[Slot],
     session: usize,
 ) -> Result<(), LabError> {
     if let Some(cut) = plan.experiment.slicing() {
-        return sliced::measure(plan, store, beds, runnable, slots, (session, cut));
+        return sliced::measure(plan, store, testbeds, runnable, slots, (session, cut));
     }
     let mut progress = Progress::new(slots.len(), plan.experiment.runs, plan.whole.clone());
     let mut failures = vec![0; runnable.len()];
@@ -179,7 +183,8 @@ fn measure(
             progress.say("interrupted: reporting what was measured");
             break;
         }
-        let mut runs = Runs { plan, store, beds, progress: &mut progress, failures: &mut failures, session };
+        let mut runs =
+            Runs { plan, store, testbeds, progress: &mut progress, failures: &mut failures, session };
         if !runs.whole(slot, runnable[slot.configuration])? {
             break;
         }
@@ -192,7 +197,7 @@ fn measure(
 struct Runs<'a, 'p> {
     plan: &'a Plan<'p>,
     store: &'a Store,
-    beds: &'a mut Beds,
+    testbeds: &'a mut Testbeds,
     progress: &'a mut Progress,
     /// In a row, by configuration.
     failures: &'a mut [usize],
@@ -209,7 +214,7 @@ impl Runs<'_, '_> {
         let elsewhere = configuration.topology == Topology::Ssh;
         let failures = &mut self.failures[slot.configuration];
         let outcome = if elsewhere || *failures < FAILURES_IN_A_ROW {
-            one(plan, self.beds, configuration, slot.seed, &|line| progress.say(line)).and_then(possible)
+            one(plan, self.testbeds, configuration, slot.seed, &|line| progress.say(line)).and_then(possible)
         } else {
             Err(LabError::new(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
         };
@@ -257,19 +262,20 @@ fn possible(sample: Sample) -> Result<Sample, LabError> {
     match store::read::impossible(&sample) {
         None => Ok(sample),
         Some(why) => {
-            Err(LabError::new(format!("sample refused: {why}; the bed that measured it is at fault")))
+            Err(LabError::new(format!("sample refused: {why}; the testbed that measured it is at fault")))
         }
     }
 }
 
 fn one(
     plan: &Plan<'_>,
-    beds: &mut Beds,
+    testbeds: &mut Testbeds,
     configuration: &Configuration,
     seed: u64,
     say: &dyn Fn(&str),
 ) -> Result<Sample, LabError> {
-    let mut prepared = bed_of(beds, &plan.experiment, configuration.topology).prepare(configuration)?;
+    let mut prepared =
+        testbed_of(testbeds, &plan.experiment, configuration.topology).prepare(configuration)?;
     let e = &plan.experiment;
     let [warm_up, window] = [e.warm_up_ms, e.window_ms].map(Duration::from_millis);
     let run = method::Run { configuration, method: &e.method, warm_up, window, seed, stop: plan.stop, say };

@@ -1,7 +1,7 @@
 //! What an experiment compares and what one run yields: the words the rest of the lab shares.
 //!
 //! ```text
-//! experiment (TOML) ─► Configuration × blocks ─► Bed::run ─► Sample ─► raw/ ─► statistics ─► report
+//! experiment (TOML) ─► Configuration × blocks ─► Testbed::run ─► Sample ─► raw/ ─► statistics ─► report
 //! ```
 
 pub mod ipsec;
@@ -162,7 +162,7 @@ pub struct Sample {
 }
 
 /// A place where configurations run. Setting up and tearing down is not measured.
-pub trait Bed {
+pub trait Testbed {
     /// What this machine lacks for `configuration`, with the remedy; `None` when it can run here. Asked
     /// once, before the first run: what is missing is skipped by name, never silently.
     fn missing(&mut self, configuration: &Configuration) -> Option<String>;

@@ -72,7 +72,7 @@ fn end(child: &mut Child) {
 }
 
 /// Where a subject stands.
-pub struct Site<'a> {
+pub struct Environment<'a> {
     pub namespace: &'a Namespace,
     /// The port test packets come in by, and the one they leave by.
     pub input: &'a Port,
@@ -87,7 +87,7 @@ pub struct Site<'a> {
 /// A subject that forwards.
 pub trait Running {
     /// Its own drop counters, cumulative, named `subject.reason`.
-    fn drops(&mut self, site: &Namespace) -> Result<Counters, LabError>;
+    fn drops(&mut self, environment: &Namespace) -> Result<Counters, LabError>;
 
     /// What a reader of its figures must know.
     fn notes(&self) -> Vec<String>;

@@ -1,7 +1,7 @@
-//! Where configurations run: one bed per topology.
+//! Where configurations run: one testbed per topology.
 //!
-//! A bed builds what a configuration asks for, is loaded once per run, and removes all it made when it
-//! is dropped. What the machine lacks is said by [`Bed::missing`] before anything is built, so that a
+//! A testbed builds what a configuration asks for, is loaded once per run, and removes all it made when it
+//! is dropped. What the machine lacks is said by [`Testbed::missing`] before anything is built, so that a
 //! configuration is skipped by name instead of failing half way.
 
 pub mod gateways;
@@ -11,15 +11,15 @@ pub mod programs;
 pub mod relay;
 pub mod ssh;
 
-use crate::model::{Bed, Topology};
+use crate::model::{Testbed, Topology};
 
-/// The bed of a topology. Hosts are named by experiments: see [`ssh::SshBed::new`].
-pub fn bed(topology: Topology) -> Box<dyn Bed> {
+/// The testbed of a topology. Hosts are named by experiments: see [`ssh::SshTestbed::new`].
+pub fn testbed(topology: Topology) -> Box<dyn Testbed> {
     match topology {
-        Topology::Memory => Box::new(memory::MemoryBed::default()),
-        Topology::Netns => Box::new(netns::NetnsBed::default()),
-        Topology::Gateways => Box::new(gateways::GatewaysBed::default()),
-        Topology::Relay => Box::new(relay::RelayBed::default()),
-        Topology::Ssh => Box::new(ssh::SshBed::without_hosts()),
+        Topology::Memory => Box::new(memory::MemoryTestbed::default()),
+        Topology::Netns => Box::new(netns::NetnsTestbed::default()),
+        Topology::Gateways => Box::new(gateways::GatewaysTestbed::default()),
+        Topology::Relay => Box::new(relay::RelayTestbed::default()),
+        Topology::Ssh => Box::new(ssh::SshTestbed::without_hosts()),
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 use weir_io::process;
-use weir_lab::agent::hold::FOLDER;
+use weir_lab::agent::lease::FOLDER;
 use weir_lab::netns::cpus::missing_privilege;
 use weir_lab::netns::namespace::Namespace;
 
@@ -72,10 +72,10 @@ impl Agent {
         writeln!(input, "{question}").expect("it reads");
     }
 
-    fn hold(&mut self, lab: &str, connection: u32, within_ms: u64) -> Result<Value, String> {
+    fn lease(&mut self, lab: &str, connection: u32, within_ms: u64) -> Result<Value, String> {
         let whence = format!("process 7 on {lab}");
         let holder = json!({ "lab": lab, "whence": whence, "part": "generator", "connection": connection });
-        self.tell(&json!({ "do": "hold", "with": { "holder": holder, "within_ms": within_ms } }));
+        self.tell(&json!({ "do": "lease", "with": { "holder": holder, "within_ms": within_ms } }));
         self.answer()
     }
 
@@ -110,12 +110,12 @@ fn an_agent_of_a_newer_connection_finds_the_host_as_its_predecessor_found_it() {
     let test = "an_agent_of_a_newer_connection_finds_the_host_as_its_predecessor_found_it";
     let Some(host) = Host::open(test) else { return };
     let mut agent = host.agent();
-    agent.hold("lab", 1, LONG_MS).expect("free");
+    agent.lease("lab", 1, LONG_MS).expect("free");
     agent.claim().expect("a link of ours");
     assert!(host.is_silent());
     for connection in 2..20 {
         let mut next = host.agent();
-        next.hold("lab", connection, LONG_MS).expect("its predecessor ends");
+        next.lease("lab", connection, LONG_MS).expect("its predecessor ends");
         assert!(!host.is_silent(), "connection {connection}");
         next.claim().expect("a link of ours");
         assert!(host.is_silent());
@@ -131,15 +131,15 @@ fn a_predecessor_that_does_not_end_is_named_and_what_it_changed_is_not_taken_for
     let test = "a_predecessor_that_does_not_end_is_named_and_what_it_changed_is_not_taken_for_found";
     let Some(host) = Host::open(test) else { return };
     let (mut stuck, mut next) = (host.agent(), host.agent());
-    stuck.hold("lab", 1, LONG_MS).expect("free");
+    stuck.lease("lab", 1, LONG_MS).expect("free");
     stuck.claim().expect("a link of ours");
     stuck.signal("-STOP");
-    let error = next.hold("lab", 2, 100).expect_err("it hangs");
+    let error = next.lease("lab", 2, 100).expect_err("it hangs");
     let expected = format!("connection before, process {}, has not ended in 100ms", stuck.child.id());
     assert!(error.contains(&expected), "{error}");
-    assert!(next.claim().expect_err("it holds nothing").contains("no hold"));
+    assert!(next.claim().expect_err("it holds nothing").contains("no lease"));
     stuck.signal("-CONT");
-    next.hold("lab", 2, LONG_MS).expect("its predecessor ends");
+    next.lease("lab", 2, LONG_MS).expect("its predecessor ends");
     assert!(!host.is_silent());
     next.end();
     assert!(!host.is_held());
@@ -151,14 +151,14 @@ fn a_host_belongs_to_one_lab_until_its_agent_ends_or_is_killed() {
         return;
     };
     let (mut first, mut second) = (host.agent(), host.agent());
-    first.hold("first", 9, LONG_MS).expect("free");
+    first.lease("first", 9, LONG_MS).expect("free");
     first.claim().expect("a link of ours");
-    let error = second.hold("second", 1, 100).expect_err("in use");
+    let error = second.lease("second", 1, 100).expect_err("in use");
     assert!(error.contains("in use by another lab, process 7 on first, as its generator"), "{error}");
     assert!(second.claim().is_err() && host.is_silent(), "the first goes on");
     first.signal("-KILL");
     first.child.wait().expect("our child");
-    second.hold("second", 1, LONG_MS).expect("nobody is there");
+    second.lease("second", 1, LONG_MS).expect("nobody is there");
     second.end();
     assert!(!host.is_held());
 }

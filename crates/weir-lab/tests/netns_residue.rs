@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use weir_lab::model::{Configuration, Family, FrameSize, Placement, Subject, Topology, Trial, Workload};
 use weir_lab::netns::residue;
-use weir_lab::testbed::bed;
+use weir_lab::testbed::testbed;
 use weir_stats::search::Rate;
 
 /// Set for the process that plays the lab to be killed: the subject it holds.
 const VICTIM: &str = "WEIR_LAB_TEST_VICTIM";
-const READY: &str = "the bed is laid";
+const READY: &str = "the testbed is deployed";
 
 fn configuration(subject: Subject) -> Configuration {
     Configuration {
@@ -36,26 +36,26 @@ fn configuration(subject: Subject) -> Configuration {
 
 /// Not a test by itself: the process that is killed, when it is asked to be.
 #[test]
-fn victim_holds_a_bed_until_it_is_killed() {
+fn victim_holds_a_testbed_until_it_is_killed() {
     let Some(subject) = std::env::var_os(VICTIM) else { return };
     let subject = if subject == "weir" { Subject::Weir } else { Subject::Kernel };
-    let mut bed = bed(Topology::Netns);
-    let _prepared = bed.prepare(&configuration(subject)).expect("the bed is laid");
+    let mut testbed = testbed(Topology::Netns);
+    let _prepared = testbed.prepare(&configuration(subject)).expect("the testbed is deployed");
     println!("\n{READY}");
     std::thread::sleep(Duration::from_secs(120));
 }
 
 fn victim(subject: &str) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("our own path"))
-        .args(["--exact", "victim_holds_a_bed_until_it_is_killed", "--nocapture"])
+        .args(["--exact", "victim_holds_a_testbed_until_it_is_killed", "--nocapture"])
         .env(VICTIM, subject)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .expect("our own program starts");
     let stdout = child.stdout.take().expect("piped");
-    let laid = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line == READY);
-    assert!(laid, "the victim ended before its bed was laid");
+    let deployed = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line == READY);
+    assert!(deployed, "the victim ended before its testbed was deployed");
     child
 }
 
@@ -82,7 +82,7 @@ fn within_ten_seconds(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn killed_lab_leaves_nothing(test: &str, subject: &str, kind: Subject) {
-    if let Some(missing) = bed(Topology::Netns).missing(&configuration(kind)) {
+    if let Some(missing) = testbed(Topology::Netns).missing(&configuration(kind)) {
         writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
         return;
     }
@@ -108,10 +108,10 @@ fn lab_killed_with_weir_as_subject_leaves_nothing() {
 }
 
 #[test]
-fn dropped_bed_leaves_nothing_and_two_labs_run_beside_each_other() {
-    let name = "dropped_bed_leaves_nothing_and_two_labs_run_beside_each_other";
+fn dropped_testbed_leaves_nothing_and_two_labs_run_beside_each_other() {
+    let name = "dropped_testbed_leaves_nothing_and_two_labs_run_beside_each_other";
     let configuration = configuration(Subject::Kernel);
-    let mut own = bed(Topology::Netns);
+    let mut own = testbed(Topology::Netns);
     if let Some(missing) = own.missing(&configuration) {
         writeln!(std::io::stderr(), "SKIP {name}: {missing}").expect("stderr is open");
         return;

@@ -21,7 +21,7 @@ use program::{lab, text};
 use weir_lab::model::{Configuration, Family, Sample, Subject, Topology, Trial};
 use weir_lab::result::Results;
 use weir_lab::sut::peer;
-use weir_lab::testbed::bed;
+use weir_lab::testbed::testbed;
 use weir_stats::search::Rate;
 
 const FAMILIES: [Family; 2] = [Family::Inet, Family::Inet6];
@@ -33,12 +33,12 @@ fn skip(test: &str, why: &str) {
 
 /// Runs a configuration once, or says why it cannot be and returns nothing.
 fn run(test: &str, configuration: &Configuration) -> Option<Sample> {
-    let mut bed = bed(configuration.topology);
-    if let Some(missing) = bed.missing(configuration) {
+    let mut testbed = testbed(configuration.topology);
+    if let Some(missing) = testbed.missing(configuration) {
         skip(test, &missing);
         return None;
     }
-    let mut prepared = bed.prepare(configuration).expect("the subject starts");
+    let mut prepared = testbed.prepare(configuration).expect("the subject starts");
     let (warm_up, window) = (Duration::from_millis(100), Duration::from_millis(300));
     let rate = configuration.workload.rate;
     Some(prepared.run(&Trial { rate, warm_up, window, seed: 7 }).expect("the run ends"))
@@ -234,13 +234,13 @@ fn on(path: &str, name: &str) -> bool {
 fn a_peer_ends_with_what_holds_it() {
     let test = "a_peer_ends_with_what_holds_it";
     let alone = configuration(Subject::DpdkTestpmd, Topology::Memory, Family::Inet, Rate::FlatOut);
-    let mut bed = bed(Topology::Memory);
-    if let Some(missing) = bed.missing(&alone) {
+    let mut testbed = testbed(Topology::Memory);
+    if let Some(missing) = testbed.missing(&alone) {
         return skip(test, &missing);
     }
     let mark = format!("weir-lab-{}-", std::process::id());
     let running = |line: &str| line.contains("dpdk-testpmd") && line.contains(&mark);
-    let prepared = bed.prepare(&alone).expect("it starts");
+    let prepared = testbed.prepare(&alone).expect("it starts");
     let process = commands().into_iter().find(|(_, line)| running(line));
     let (id, _) = process.expect("its capture file is in its command line");
     drop(prepared);

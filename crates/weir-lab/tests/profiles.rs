@@ -257,7 +257,7 @@ fn profiled_runs_follow_the_measured_ones_and_are_not_among_them() {
         assert_eq!(h.samples, run.profile.samples());
         // one thread: it cannot have been seen more often than it was sampled
         assert!(h.samples as f64 <= h.seconds * h.frequency_hz as f64 + 5.0, "warm-up is not in it: {h:?}");
-        let pipeline = |f: &String| f.contains("weir_core::router") || f.contains("bed::memory::worker");
+        let pipeline = |f: &String| f.contains("weir_core::router") || f.contains("testbed::memory::worker");
         assert!(run.profile.stacks.keys().any(|s| s.iter().any(pipeline)), "{}", run.profile.folded());
     }
     assert!(results.outcome("ceiling").is_some_and(|o| o.profiles.is_empty()), "a ceiling has no subject");

@@ -15,10 +15,10 @@ use folder::Folder;
 use program::{run, text};
 use serde_json::Value;
 use weir_lab::experiment::{Changes, Experiment};
-use weir_lab::model::{Bed, Prepared, Trial};
+use weir_lab::model::{Prepared, Testbed, Trial};
 use weir_lab::result::Results;
 use weir_lab::store::Run;
-use weir_lab::testbed::memory::MemoryBed;
+use weir_lab::testbed::memory::MemoryTestbed;
 
 const FILE: &str = "\
 title = \"Slices\"
@@ -214,9 +214,9 @@ fn builds_take_turns_too_each_in_a_process_of_its_own() {
 #[test]
 fn a_configuration_that_waits_for_its_slice_takes_no_processor_time() {
     let experiment = Experiment::parse("x", "x.toml", FILE, &Changes::default()).expect("valid");
-    let mut bed = MemoryBed::default();
+    let mut testbed = MemoryTestbed::default();
     let all = experiment.configurations.iter().map(|p| &p.configuration);
-    let mut ready: Vec<Box<dyn Prepared>> = all.map(|c| bed.prepare(c).expect("ready")).collect();
+    let mut ready: Vec<Box<dyn Prepared>> = all.map(|c| testbed.prepare(c).expect("ready")).collect();
     let (warm_up, window) = (Duration::from_millis(1), Duration::from_millis(3));
     for prepared in &mut ready {
         let slice = Trial { rate: weir_stats::search::Rate::FlatOut, warm_up, window, seed: 1 };

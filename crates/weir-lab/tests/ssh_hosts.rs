@@ -209,7 +209,7 @@ fn a_host_cut_off_from_its_lab_is_taken_over_by_the_next_connection_and_left_as_
     room.kill_sshd(GENERATOR);
     room.start_sshd(GENERATOR);
     let errors = interrupt(&room, lab);
-    assert!(!errors.iter().any(|e| e.contains("hold: ")), "{errors:#?}");
+    assert!(!errors.iter().any(|e| e.contains("lease: ")), "{errors:#?}");
     room.assert_as_before(&before);
 }
 
@@ -227,7 +227,7 @@ fn a_second_lab_on_the_same_hosts_is_refused_and_the_first_goes_on() {
     assert_eq!(second.status.code(), Some(1), "nothing was measured");
     let errors = room.runs_of("second", "kernel");
     let error = errors[0].as_ref().expect_err("refused");
-    let expected = format!("hold: the host is in use by another lab, process {} on ", first.id());
+    let expected = format!("lease: the host is in use by another lab, process {} on ", first.id());
     assert!(error.starts_with("generator (root@10.99.1.2): ") && error.contains(&expected), "{error}");
     let seen = room.runs("kernel").len();
     wait_for("another run of the first", &mut first, || room.runs("kernel").len() > seen);

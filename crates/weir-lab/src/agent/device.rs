@@ -14,14 +14,14 @@ use weir_io::cpu;
 use weir_io::offload::{self, Offload};
 
 use super::await_carrier;
-use super::protocol::DeviceSite;
+use super::protocol::DeviceEnvironment;
 use crate::model::{LabError, Subject};
 use crate::netns::counters::{self, Counters};
 use crate::netns::namespace::Namespace;
 use crate::netns::veth::Port;
 use crate::sut::kernel::Kernel;
 use crate::sut::weir::Weir;
-use crate::sut::{Running, Site};
+use crate::sut::{Environment, Running};
 use command::CommandSubject;
 
 pub struct Device {
@@ -41,27 +41,27 @@ enum Under {
 }
 
 impl Device {
-    pub fn apply(site: DeviceSite, stop: Arc<AtomicBool>) -> Result<Device, LabError> {
-        let configuration = &site.configuration;
+    pub fn apply(environment: DeviceEnvironment, stop: Arc<AtomicBool>) -> Result<Device, LabError> {
+        let configuration = &environment.configuration;
         let port = |i: &super::Interface| Port { name: i.name.clone(), mac: i.mac, queues: 1 };
-        let (input, output) = (port(&site.input), port(&site.output));
+        let (input, output) = (port(&environment.input), port(&environment.output));
         let offloads = Offloads::of(&[&input, &output]);
         let here = Namespace::here("device-under-test")?;
         let cpus = cpus(&configuration.placement.cpus)?;
         await_carrier(&input.name)?;
         await_carrier(&output.name)?;
-        let place = Site {
+        let place = Environment {
             namespace: &here,
             input: &input,
             output: &output,
-            gateway_mac: site.gateway_mac,
+            gateway_mac: environment.gateway_mac,
             cpus: &cpus,
             configuration,
         };
         let subject = match configuration.subject {
             Subject::Kernel => Under::Built(Box::new(Kernel::start(&place)?)),
             Subject::Weir => Under::Built(Box::new(Weir::start(&place)?)),
-            Subject::Command => Under::Command(Box::new(CommandSubject::apply(&site, stop)?)),
+            Subject::Command => Under::Command(Box::new(CommandSubject::apply(&environment, stop)?)),
             other => return Err(LabError::new(format!("{other:?}: not a subject of the ssh topology"))),
         };
         Ok(Device { subject, _offloads: offloads, input, output, cpus, here })

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use weir_core::time::Nanos;
 
-use super::hold::Holder;
+use super::lease::LeaseHolder;
 use crate::experiment::hosts::Commands;
 use crate::machine::Machine;
 use crate::model::Configuration;
@@ -17,11 +17,11 @@ use weir_stats::search::Rate;
 #[serde(tag = "do", content = "with", rename_all = "kebab-case")]
 pub enum Request {
     /// The host is this lab's until the agent has ended → (). Comes first.
-    Hold { holder: Holder, within_ms: u64 },
+    Lease { holder: LeaseHolder, within_ms: u64 },
     /// Sets interfaces up → `Vec<Interface>`. `silent`: nothing but test packets leaves them.
     Claim { interfaces: Vec<String>, silent: bool },
     /// Starts the subject → notes.
-    Apply(Box<DeviceSite>),
+    Apply(Box<DeviceEnvironment>),
     /// The subject's own health check → ().
     Check { within_ms: u64 },
     /// Opens the generator → notes.
@@ -58,7 +58,7 @@ pub struct Interface {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct DeviceSite {
+pub struct DeviceEnvironment {
     pub configuration: Configuration,
     pub input: Interface,
     pub output: Interface,

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Beds, Plan, bed_of};
+use super::{Plan, Testbeds, testbed_of};
 use crate::experiment::Experiment;
 use crate::format;
 use crate::model::relay::Load;
@@ -45,7 +45,7 @@ fn worth_it(experiment: &Experiment, configuration: &Configuration) -> bool {
 pub fn profile(
     plan: &Plan<'_>,
     store: &Store,
-    beds: &mut Beds,
+    testbeds: &mut Testbeds,
     runnable: &[&Configuration],
 ) -> Result<(), LabError> {
     let slots = left(plan.dir, &plan.experiment, runnable, plan.seed);
@@ -61,7 +61,7 @@ pub fn profile(
         let configuration = runnable[slot.configuration];
         let name = format!("profile of {}", configuration.name);
         progress.begin(&slot, &name);
-        let (header, profile) = one(plan, beds, configuration, slot.seed).unwrap_or_else(|e| {
+        let (header, profile) = one(plan, testbeds, configuration, slot.seed).unwrap_or_else(|e| {
             let notes = vec![format!("not profiled: {e}")];
             (folded::Header { notes, ..folded::Header::default() }, Profile::default())
         });
@@ -87,11 +87,12 @@ fn said(header: &folded::Header) -> String {
 
 fn one(
     plan: &Plan<'_>,
-    beds: &mut Beds,
+    testbeds: &mut Testbeds,
     configuration: &Configuration,
     seed: u64,
 ) -> Result<(folded::Header, Profile), LabError> {
-    let mut prepared = bed_of(beds, &plan.experiment, configuration.topology).prepare(configuration)?;
+    let mut prepared =
+        testbed_of(testbeds, &plan.experiment, configuration.topology).prepare(configuration)?;
     let scope = prepared
         .scope()
         .ok_or_else(|| LabError::new("its topology has nothing on this machine to sample".into()))?;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use super::{
-    Beds, Done, Plan, builds, machines, measure, other_machines, others, profiled, skipped, sliced, slots,
+    Done, Plan, Testbeds, builds, machines, measure, other_machines, others, profiled, skipped, sliced, slots,
 };
 use crate::experiment::Experiment;
 use crate::machine;
@@ -52,9 +52,9 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
         drop(store);
         return Ok(Done { results: report::write(wish.dir)?, moved: None });
     }
-    let mut beds = Beds::new();
-    still_runnable(&manifest, &mut beds)?;
-    let changes = changes(wish.dir, &manifest, &mut beds, wish.force)?;
+    let mut testbeds = Testbeds::new();
+    still_runnable(&manifest, &mut testbeds)?;
+    let changes = changes(wish.dir, &manifest, &mut testbeds, wish.force)?;
     manifest.resumed.push(Session {
         started_unix_ms: machine::unix_ms(),
         argv: wish.argv.clone(),
@@ -78,9 +78,9 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
         stop: wish.stop,
         whole: None,
     };
-    measure(&plan, &store, &mut beds, &runnable(&manifest), &slots, session)?;
-    profiled::profile(&plan, &store, &mut beds, &runnable(&manifest))?;
-    drop((beds, store));
+    measure(&plan, &store, &mut testbeds, &runnable(&manifest), &slots, session)?;
+    profiled::profile(&plan, &store, &mut testbeds, &runnable(&manifest))?;
+    drop((testbeds, store));
     Ok(Done { results: report::write(wish.dir)?, moved: None })
 }
 
@@ -140,10 +140,15 @@ fn same_experiment(dir: &Path, then: &Experiment, now: &Experiment) -> Result<()
 }
 
 /// What differs from the campaign's beginning, when it is accepted.
-fn changes(dir: &Path, manifest: &Manifest, beds: &mut Beds, force: bool) -> Result<Vec<String>, LabError> {
+fn changes(
+    dir: &Path,
+    manifest: &Manifest,
+    testbeds: &mut Testbeds,
+    force: bool,
+) -> Result<Vec<String>, LabError> {
     let mut changes = builds(&manifest.build, &programs::took_part(&manifest.experiment));
     changes.extend(machines(&manifest.machine, &Machine::observe()));
-    changes.extend(other_machines(&manifest.machines, &others(beds)));
+    changes.extend(other_machines(&manifest.machines, &others(testbeds)));
     if changes.is_empty() || force {
         return Ok(changes);
     }
@@ -155,8 +160,8 @@ fn changes(dir: &Path, manifest: &Manifest, beds: &mut Beds, force: bool) -> Res
 }
 
 /// A configuration that could run and now cannot would fail to the end of the campaign.
-fn still_runnable(manifest: &Manifest, beds: &mut Beds) -> Result<(), LabError> {
-    let lost = skipped(&manifest.experiment, beds);
+fn still_runnable(manifest: &Manifest, testbeds: &mut Testbeds) -> Result<(), LabError> {
+    let lost = skipped(&manifest.experiment, testbeds);
     match lost.iter().find(|(name, _)| !manifest.skipped.contains_key(*name)) {
         None => Ok(()),
         Some((name, why)) => {

@@ -11,7 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Beds, FAILURES_IN_A_ROW, Plan, Runs, bed_of, keep, possible};
+use super::{FAILURES_IN_A_ROW, Plan, Runs, Testbeds, keep, possible, testbed_of};
 use crate::experiment::{Experiment, Slicing};
 use crate::machine;
 use crate::model::{Configuration, LabError, Prepared, Sample, Topology, Trial, slices};
@@ -22,7 +22,7 @@ use weir_stats::schedule::{Slot, rounds};
 pub fn measure(
     plan: &Plan<'_>,
     store: &Store,
-    beds: &mut Beds,
+    testbeds: &mut Testbeds,
     runnable: &[&Configuration],
     slots: &[Slot],
     (session, cut): (usize, Slicing),
@@ -36,7 +36,7 @@ pub fn measure(
         }
         if together.iter().any(|s| runnable[s.configuration].topology != Topology::Memory) {
             let mut runs =
-                Runs { plan, store, beds, progress: &mut progress, failures: &mut failures, session };
+                Runs { plan, store, testbeds, progress: &mut progress, failures: &mut failures, session };
             for slot in together {
                 runs.whole(slot, runnable[slot.configuration])?;
             }
@@ -48,7 +48,7 @@ pub fn measure(
             let configuration = runnable[slot.configuration];
             progress.begin(slot, &configuration.name);
             let prepared = if failures[slot.configuration] < FAILURES_IN_A_ROW {
-                bed_of(beds, &plan.experiment, configuration.topology).prepare(configuration)
+                testbed_of(testbeds, &plan.experiment, configuration.topology).prepare(configuration)
             } else {
                 Err(LabError::new(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
             };

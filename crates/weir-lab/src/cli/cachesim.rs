@@ -11,7 +11,7 @@ use crate::cachesim::{self, PerPacket, Plan};
 use crate::experiment::{Changes, Experiment};
 use crate::format::digits;
 use crate::model::LabError;
-use crate::testbed::memory::MemoryBed;
+use crate::testbed::memory::MemoryTestbed;
 
 const AFTER: &str = "\
 Examples:
@@ -125,7 +125,7 @@ fn inside(experiment: &Experiment, name: &str, packets: u64) -> Result<(), LabEr
     let configuration = planned.find(|c| c.name == name).ok_or_else(|| {
         LabError::new(format!("{name}: no configuration of that name in {}", experiment.name))
     })?;
-    let ledger = MemoryBed::default().pass(configuration, packets)?;
+    let ledger = MemoryTestbed::default().pass(configuration, packets)?;
     match ledger.delivered {
         0 => Err(LabError::new(format!("{name}: nothing was delivered; drops {:?}", ledger.drops))),
         _ => Ok(()),

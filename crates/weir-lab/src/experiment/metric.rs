@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Sample;
 
-/// `pps`, `loss_percent`, `latency_ns_<percentile>`, or a figure the bed reports (`clocks_per_packet`).
+/// `pps`, `loss_percent`, `latency_ns_<percentile>`, or a figure the testbed reports (`clocks_per_packet`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Metric(pub String);
 
-/// Every metric a file may name; beds report further figures in tables only.
+/// Every metric a file may name; testbeds report further figures in tables only.
 pub const KNOWN: [&str; 23] = [
     "pps",
     "mbps",

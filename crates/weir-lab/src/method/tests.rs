@@ -1,4 +1,4 @@
-//! Whole runs on a simulated subject that is loaded as a bed's subjects are.
+//! Whole runs on a simulated subject that is loaded as a testbed's subjects are.
 
 use super::*;
 use crate::experiment::Metric;

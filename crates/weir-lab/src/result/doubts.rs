@@ -12,7 +12,7 @@ use crate::store::Evidence;
 use weir_stats::search::goal;
 use weir_stats::{Verdict, defects};
 
-/// How beds and daemons say that the next best was taken.
+/// How testbeds and daemons say that the next best was taken.
 const REFUSED: &str = " refused";
 
 pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
@@ -114,7 +114,7 @@ fn split_blocks(evidence: &Evidence) -> Vec<usize> {
     sessions.into_iter().filter(|(_, s)| s.len() > 1).map(|(block, _)| block + 1).collect()
 }
 
-/// What beds said, each sentence once. What generator and sink say of themselves, the subjects above them
+/// What testbeds said, each sentence once. What generator and sink say of themselves, the subjects above them
 /// say too.
 pub fn notes(outcomes: &[Outcome]) -> Vec<Noted> {
     let subjects = outcomes.iter().filter(|o| o.configuration.subject != Subject::Ceiling);

@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 
 use super::control::{ANSWERS_WITHIN, ask};
 use super::peer::{self, Started};
-use super::relay::{self, ADDRESS, Relaying, Stand};
+use super::relay::{self, ADDRESS, Environment, Relaying};
 use crate::generator::derp::tls::Trusting;
 use crate::model::LabError;
 use crate::model::relay::Tls;
@@ -33,13 +33,13 @@ pub struct Derper {
 }
 
 impl Derper {
-    pub fn start(stand: &Stand<'_>) -> Result<Derper, LabError> {
+    pub fn start(environment: &Environment<'_>) -> Result<Derper, LabError> {
         let program = peer::find("derper").ok_or_else(|| LabError::new(MISSING.into()))?;
         let version = peer::version("derper").unwrap_or_else(|| "of unknown version".into());
-        let tls = stand.relay.tls;
-        let workers = stand.relay.workers.to_string();
+        let tls = environment.relay.tls;
+        let workers = environment.relay.workers.to_string();
         let mut line = String::new();
-        let started = relay::launch("derper", stand, |folder| {
+        let started = relay::launch("derper", environment, |folder| {
             let mut command = Command::new(program);
             command.arg("-a").arg(ADDRESS.to_string()).args(["-http-port", "-1", "-stun=false"]);
             command.arg("-c").arg(folder.join("derper.json"));

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::peer::{Place, Started};
-use super::{Running, Site};
+use super::{Environment, Running};
 use crate::model::LabError;
 use crate::netns::counters::Counters;
 use crate::netns::namespace::Namespace;
@@ -41,10 +41,14 @@ pub enum Ends {
 }
 
 impl Ends {
-    pub fn of(site: &Site<'_>) -> Ends {
-        let packet = site.configuration.placement.port == "af_packet";
+    pub fn of(environment: &Environment<'_>) -> Ends {
+        let packet = environment.configuration.placement.port == "af_packet";
         let driver = if packet { "net_af_packet" } else { "net_af_xdp" };
-        Ends::Devices { driver, input: site.input.name.clone(), output: site.output.name.clone() }
+        Ends::Devices {
+            driver,
+            input: environment.input.name.clone(),
+            output: environment.output.name.clone(),
+        }
     }
 
     fn devices(&self) -> [String; 2] {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::control::{ANSWERS_WITHIN, ask};
 use super::peer::{self, Started};
-use super::relay::{self, ADDRESS, Relaying, Stand};
+use super::relay::{self, ADDRESS, Environment, Relaying};
 use crate::model::LabError;
 use crate::model::relay::Tls;
 use crate::netns::counters::Counters;
@@ -35,19 +35,19 @@ pub struct HyperDerp {
 }
 
 impl HyperDerp {
-    pub fn start(stand: &Stand<'_>) -> Result<HyperDerp, LabError> {
+    pub fn start(environment: &Environment<'_>) -> Result<HyperDerp, LabError> {
         let program = peer::find("hyper-derp").ok_or_else(|| LabError::new(MISSING.into()))?;
         let version = peer::version("hyper-derp").unwrap_or_else(|| "of unknown version".into());
-        let cpus = stand.cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let cpus = environment.cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let words = [
             ("--port", ADDRESS.port().to_string()),
-            ("--workers", stand.relay.workers.to_string()),
+            ("--workers", environment.relay.workers.to_string()),
             ("--pin-workers", cpus),
             ("--metrics-port", METRICS.port().to_string()),
             ("--log-level", "warn".into()),
         ];
         let line = words.iter().map(|(flag, value)| format!("{flag} {value}")).collect::<Vec<_>>().join(" ");
-        let started = relay::launch("hyper-derp", stand, |_| {
+        let started = relay::launch("hyper-derp", environment, |_| {
             let mut command = Command::new(program);
             command.args(words.iter().flat_map(|(flag, value)| [*flag, value.as_str()]));
             Ok(command)

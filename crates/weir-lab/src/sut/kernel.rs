@@ -13,7 +13,7 @@ use weir_io::bpf::attach::{Attachment, XdpMode};
 use weir_io::bpf::object::LoadedProgram;
 use weir_io::offload::{self, Offload};
 
-use super::{Running, Site};
+use super::{Environment, Running};
 use crate::model::{Family, LabError};
 use crate::netns::counters::Counters;
 use crate::netns::namespace::Namespace;
@@ -57,20 +57,20 @@ const INET6: [(&str, &str); 5] = [
 ];
 
 impl Kernel {
-    pub fn start(site: &Site) -> Result<Kernel, LabError> {
+    pub fn start(environment: &Environment) -> Result<Kernel, LabError> {
         for (key, value) in SETTINGS {
-            site.namespace.sysctl(key, value)?;
+            environment.namespace.sysctl(key, value)?;
         }
-        addresses(site)?;
-        site.namespace.ip_batch(routes(site))?;
-        let name = site.input.name.clone();
-        let (pass, note) = match site.namespace.run(move || without_gro(&name))? {
+        addresses(environment)?;
+        environment.namespace.ip_batch(routes(environment))?;
+        let name = environment.input.name.clone();
+        let (pass, note) = match environment.namespace.run(move || without_gro(&name))? {
             Ok(pass) => {
                 (Some(pass), "kernel: GRO off on the way in, NAPI kept by an XDP program that passes".into())
             }
             Err(error) => (None, format!("kernel: GRO stays on on the way in ({error})")),
         };
-        Ok(Kernel { family: site.configuration.workload.family, notes: vec![note], _pass: pass })
+        Ok(Kernel { family: environment.configuration.workload.family, notes: vec![note], _pass: pass })
     }
 }
 
@@ -90,9 +90,9 @@ fn without_gro(device: &str) -> Result<(Attachment, LoadedProgram), String> {
 }
 
 /// Our addresses on both wires, and the gateways as permanent neighbours.
-pub(super) fn addresses(site: &Site) -> Result<(), LabError> {
-    let (input, output) = (&site.input.name, &site.output.name);
-    let mac = DisplayMac(site.gateway_mac);
+pub(super) fn addresses(environment: &Environment) -> Result<(), LabError> {
+    let (input, output) = (&environment.input.name, &environment.output.name);
+    let mac = DisplayMac(environment.gateway_mac);
     let mut lines = String::new();
     let (i4, o4, i6, o6) = (address::IN_V4, address::OUT_V4, address::IN_V6, address::OUT_V6);
     let _ = writeln!(lines, "address add {}/{} dev {input}", i4.0, i4.1);
@@ -105,16 +105,16 @@ pub(super) fn addresses(site: &Site) -> Result<(), LabError> {
             let _ = writeln!(lines, "neighbor replace {gateway} lladdr {mac} dev {output} nud permanent");
         }
     }
-    site.namespace.ip_batch(lines)
+    environment.namespace.ip_batch(lines)
 }
 
-fn routes(site: &Site) -> String {
-    let family = site.configuration.workload.family;
+fn routes(environment: &Environment) -> String {
+    let family = environment.configuration.workload.family;
     let mut lines = String::new();
-    for n in 0..site.configuration.routes {
+    for n in 0..environment.configuration.routes {
         let (network, len) = address::prefix(family, n);
         let gateway = address::gateway(family, n);
-        let _ = writeln!(lines, "route add {network}/{len} via {gateway} dev {}", site.output.name);
+        let _ = writeln!(lines, "route add {network}/{len} via {gateway} dev {}", environment.output.name);
     }
     lines
 }

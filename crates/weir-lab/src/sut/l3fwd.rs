@@ -11,7 +11,7 @@ use weir_core::wire::DisplayMac;
 
 use super::dpdk::{Dpdk, Ends, Plan};
 use super::peer::{self, Place};
-use super::{Running, Site};
+use super::{Environment, Running};
 use crate::model::{Configuration, Family, LabError};
 use crate::workload::address;
 
@@ -28,13 +28,16 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
     peer::find(NAME).is_none().then(|| MISSING.into())
 }
 
-pub fn start(site: &Site<'_>) -> Result<Box<dyn Running>, LabError> {
-    let mac = DisplayMac(site.gateway_mac).to_string();
-    let family = site.configuration.workload.family;
-    let prefixes = (0..site.configuration.routes).map(|n| address::prefix(family, n));
+pub fn start(environment: &Environment<'_>) -> Result<Box<dyn Running>, LabError> {
+    let mac = DisplayMac(environment.gateway_mac).to_string();
+    let family = environment.configuration.workload.family;
+    let prefixes = (0..environment.configuration.routes).map(|n| address::prefix(family, n));
     let rules: Vec<String> = prefixes.map(|(network, len)| format!("{network}/{len}")).collect();
-    let place = Place { namespace: Some(site.namespace), cpus: site.cpus };
-    Ok(Box::new(Dpdk::start(plan(Ends::of(site), site.cpus[0], &mac, (family, &rules))?, place)?))
+    let place = Place { namespace: Some(environment.namespace), cpus: environment.cpus };
+    Ok(Box::new(Dpdk::start(
+        plan(Ends::of(environment), environment.cpus[0], &mac, (family, &rules))?,
+        place,
+    )?))
 }
 
 /// In memory: from a capture file to nowhere, by these prefixes.

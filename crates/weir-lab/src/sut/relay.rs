@@ -24,7 +24,7 @@ pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::L
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
 /// Where a relay stands.
-pub struct Stand<'a> {
+pub struct Environment<'a> {
     pub namespace: &'a Namespace,
     pub cpus: &'a [u32],
     pub relay: Relay,
@@ -57,12 +57,12 @@ pub trait Relaying {
 /// Starts a relay bound to the stand's CPUs, and waits until it accepts.
 pub fn launch(
     name: &'static str,
-    stand: &Stand<'_>,
+    environment: &Environment<'_>,
     command: impl FnOnce(&Path) -> std::io::Result<Command>,
 ) -> Result<Started, LabError> {
-    let place = Place { namespace: Some(stand.namespace), cpus: stand.cpus };
+    let place = Place { namespace: Some(environment.namespace), cpus: environment.cpus };
     let mut started = Started::launch(name, place, command)?;
-    started.wait(READY_WITHIN, |_| Ok(stand.namespace.run(|| TcpStream::connect(ADDRESS))?.is_ok()))?;
+    started.wait(READY_WITHIN, |_| Ok(environment.namespace.run(|| TcpStream::connect(ADDRESS))?.is_ok()))?;
     Ok(started)
 }
 

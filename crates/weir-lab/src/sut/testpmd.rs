@@ -9,7 +9,7 @@ use weir_core::wire::DisplayMac;
 
 use super::dpdk::{Dpdk, Ends, Plan};
 use super::peer::{self, Place};
-use super::{Running, Site};
+use super::{Environment, Running};
 use crate::model::LabError;
 
 const NAME: &str = "dpdk-testpmd";
@@ -21,10 +21,10 @@ pub fn missing() -> Option<String> {
     peer::find(NAME).is_none().then(|| MISSING.into())
 }
 
-pub fn start(site: &Site<'_>) -> Result<Box<dyn Running>, LabError> {
-    let mac = DisplayMac(site.gateway_mac).to_string();
-    let place = Place { namespace: Some(site.namespace), cpus: site.cpus };
-    Ok(Box::new(Dpdk::start(plan(Ends::of(site), site.cpus[0], &mac)?, place)?))
+pub fn start(environment: &Environment<'_>) -> Result<Box<dyn Running>, LabError> {
+    let mac = DisplayMac(environment.gateway_mac).to_string();
+    let place = Place { namespace: Some(environment.namespace), cpus: environment.cpus };
+    Ok(Box::new(Dpdk::start(plan(Ends::of(environment), environment.cpus[0], &mac)?, place)?))
 }
 
 /// In memory: from a capture file to nowhere.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use weir_core::wire::DisplayMac;
 
 use super::peer::{self, Place, Started};
-use super::{Running, Site};
+use super::{Environment, Running};
 use crate::model::{Configuration, Family, LabError};
 use crate::netns::counters::Counters;
 use crate::netns::namespace::Namespace;
@@ -108,11 +108,13 @@ pub struct Vpp {
 }
 
 impl Vpp {
-    pub fn start(site: &Site<'_>) -> Result<Vpp, LabError> {
-        let (configuration, place) =
-            (site.configuration, Place { namespace: Some(site.namespace), cpus: site.cpus });
-        let ports = [&site.input, &site.output].map(|port| port.name.as_str());
-        let commands = commands(site) + &spd::commands(configuration, ports);
+    pub fn start(environment: &Environment<'_>) -> Result<Vpp, LabError> {
+        let (configuration, place) = (
+            environment.configuration,
+            Place { namespace: Some(environment.namespace), cpus: environment.cpus },
+        );
+        let ports = [&environment.input, &environment.output].map(|port| port.name.as_str());
+        let commands = commands(environment) + &spd::commands(configuration, ports);
         let daemon = Daemon::start(place, &spd::settings(configuration), &commands)?;
         let mut notes = vec![daemon.note.clone(), PORTS.into()];
         notes.extend(spd::note(configuration));
@@ -148,21 +150,21 @@ fn startup(folder: &Path, cpu: u32) -> String {
 }
 
 /// Interfaces, addresses, neighbours and routes, as its command line takes them.
-fn commands(site: &Site<'_>) -> String {
+fn commands(environment: &Environment<'_>) -> String {
     let mut text = String::new();
     let (v4, v6) = ((address::IN_V4, address::OUT_V4), (address::IN_V6, address::OUT_V6));
-    for (port, a4, a6) in [(site.input, v4.0, v6.0), (site.output, v4.1, v6.1)] {
+    for (port, a4, a6) in [(environment.input, v4.0, v6.0), (environment.output, v4.1, v6.1)] {
         interface(&mut text, port, &[format!("{}/{}", a4.0, a4.1), format!("{}/{}", a6.0, a6.1)]);
     }
-    let out = format!("host-{}", site.output.name);
-    let mac = DisplayMac(site.gateway_mac);
+    let out = format!("host-{}", environment.output.name);
+    let mac = DisplayMac(environment.gateway_mac);
     for family in [Family::Inet, Family::Inet6] {
         for n in 0..address::GATEWAYS {
             let _ = writeln!(text, "set ip neighbor {out} {} {mac} static", address::gateway(family, n));
         }
     }
-    let family = site.configuration.workload.family;
-    for n in 0..site.configuration.routes {
+    let family = environment.configuration.workload.family;
+    for n in 0..environment.configuration.routes {
         let ((network, len), gateway) = (address::prefix(family, n), address::gateway(family, n));
         let _ = writeln!(text, "ip route add {network}/{len} via {gateway} {out}");
     }

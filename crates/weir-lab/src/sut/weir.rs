@@ -17,7 +17,7 @@ use weir_core::wire::DisplayMac;
 use weir_io::process;
 
 use super::control::Control;
-use super::{Running, Site, peer};
+use super::{Environment, Running, peer};
 use crate::model::{Family, LabError};
 use crate::netns::counters::Counters;
 use crate::netns::namespace::Namespace;
@@ -76,9 +76,9 @@ pub fn program() -> Option<PathBuf> {
 }
 
 impl Weir {
-    pub fn start(site: &Site) -> Result<Weir, LabError> {
-        let roles = [(&site.input.name, "din"), (&site.output.name, "dout")];
-        Weir::launch(site.namespace, &roles, |_, socket| Ok(configuration(site, socket)))
+    pub fn start(environment: &Environment) -> Result<Weir, LabError> {
+        let roles = [(&environment.input.name, "din"), (&environment.output.name, "dout")];
+        Weir::launch(environment.namespace, &roles, |_, socket| Ok(configuration(environment, socket)))
     }
 
     /// Starts it in `namespace` with the configuration written for its folder and socket. `roles` are what
@@ -145,10 +145,10 @@ impl Weir {
     }
 }
 
-fn configuration(site: &Site, socket: &Path) -> String {
-    let placement = &site.configuration.placement;
+fn configuration(environment: &Environment, socket: &Path) -> String {
+    let placement = &environment.configuration.placement;
     let kind = if placement.port.is_empty() { "af_xdp" } else { &placement.port };
-    let mut text = format!("[control]\nsocket = {:?}\n\n[workers]\ncpus = {:?}\n", socket, site.cpus);
+    let mut text = format!("[control]\nsocket = {:?}\n\n[workers]\ncpus = {:?}\n", socket, environment.cpus);
     if !placement.wake_up.is_empty() {
         let _ = writeln!(text, "wake_up = \"{}\"", placement.wake_up);
     }
@@ -157,14 +157,16 @@ fn configuration(site: &Site, socket: &Path) -> String {
         text += "express = \"off\"\n";
     }
     let (v4, v6) = ((address::IN_V4, address::OUT_V4), (address::IN_V6, address::OUT_V6));
-    for (name, port, a4, a6) in [("in", site.input, v4.0, v6.0), ("out", site.output, v4.1, v6.1)] {
+    for (name, port, a4, a6) in
+        [("in", environment.input, v4.0, v6.0), ("out", environment.output, v4.1, v6.1)]
+    {
         let _ = write!(
             text,
             "\n[[port]]\nname = \"{name}\"\ndevice = \"{}\"\nkind = \"{kind}\"\naddresses = [\"{}/{}\", \"{}/{}\"]\n",
             port.name, a4.0, a4.1, a6.0, a6.1
         );
     }
-    let mac = DisplayMac(site.gateway_mac);
+    let mac = DisplayMac(environment.gateway_mac);
     for family in [Family::Inet, Family::Inet6] {
         for n in 0..address::GATEWAYS {
             let gateway = address::gateway(family, n);
@@ -172,8 +174,8 @@ fn configuration(site: &Site, socket: &Path) -> String {
                 write!(text, "\n[[neighbor]]\nport = \"out\"\naddress = \"{gateway}\"\nmac = \"{mac}\"\n");
         }
     }
-    let family = site.configuration.workload.family;
-    for n in 0..site.configuration.routes {
+    let family = environment.configuration.workload.family;
+    for n in 0..environment.configuration.routes {
         let (network, len) = address::prefix(family, n);
         let gateway = address::gateway(family, n);
         let _ = write!(text, "\n[[route]]\nprefix = \"{network}/{len}\"\nvia = \"{gateway}\"\n");

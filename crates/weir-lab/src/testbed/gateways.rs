@@ -17,7 +17,7 @@ mod tcp;
 
 use std::time::{Duration, Instant};
 
-use crate::model::{Bed, Configuration, Family, LabError, Prepared, Sample, Scope, Subject, Trial};
+use crate::model::{Configuration, Family, LabError, Prepared, Sample, Scope, Subject, Testbed, Trial};
 use crate::netns::counters::cpu_ticks;
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::namespace::Namespace;
@@ -32,11 +32,11 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 const MBIT: f64 = 1e6 / 8.0;
 
 #[derive(Debug, Default)]
-pub struct GatewaysBed {
+pub struct GatewaysTestbed {
     swept: bool,
 }
 
-impl Bed for GatewaysBed {
+impl Testbed for GatewaysTestbed {
     fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         if configuration.workload.family == Family::Inet6 {
             return Some("gateways: TCP over IPv4 only; use family = \"inet\"".into());
@@ -59,14 +59,14 @@ impl Bed for GatewaysBed {
         }
         let swept = if self.swept { Vec::new() } else { residue::sweep() };
         self.swept = true;
-        let mut laid = Laid::new(configuration)?;
-        laid.notes.extend(swept);
-        Ok(Box::new(laid))
+        let mut deployed = Deployed::new(configuration)?;
+        deployed.notes.extend(swept);
+        Ok(Box::new(deployed))
     }
 }
 
 /// Wires, gateways and ends of one configuration.
-struct Laid {
+struct Deployed {
     // Dropped first: they end before their namespaces do.
     gateways: Vec<Box<dyn Gateway>>,
     server: tcp::Server,
@@ -87,8 +87,8 @@ struct Wires {
     outer: [Port; 2],
 }
 
-impl Laid {
-    fn new(configuration: &Configuration) -> Result<Laid, LabError> {
+impl Deployed {
+    fn new(configuration: &Configuration) -> Result<Deployed, LabError> {
         let chosen = Cpus::choose(&configuration.placement)?;
         let cpus = match configuration.placement.cpus[..] {
             [] => [chosen.generator, chosen.subject[0]],
@@ -139,7 +139,7 @@ impl Laid {
         let [near, far] = wires.ends;
         let server = tcp::Server::start(&far.0, cpus[1])?;
         let connections = configuration.workload.flows;
-        Ok(Laid {
+        Ok(Deployed {
             gateways,
             server,
             client: near.0,
@@ -235,7 +235,7 @@ impl Wires {
     }
 }
 
-impl Prepared for Laid {
+impl Prepared for Deployed {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         if trial.rate != Rate::FlatOut {
             return Err(LabError::new(
@@ -288,7 +288,7 @@ impl Prepared for Laid {
     }
 }
 
-impl Laid {
+impl Deployed {
     /// Of both sides' CPUs.
     fn ticks(&self) -> Option<(u64, u64)> {
         let of = |cpu: u32| cpu_ticks(cpu);

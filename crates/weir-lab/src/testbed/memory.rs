@@ -15,17 +15,17 @@
 //! run fails. Refuses: other subjects than weir, the ceiling and DPDK's programs ([`alone`]), which bring a source and
 //! a sink of their own.
 
-mod alone;
 mod churn;
 mod devices;
+mod dpdk_inmem;
 mod ipsec;
+mod peer_sa;
 pub mod process;
 mod protected;
 mod spd;
 mod standing;
 mod tables;
 mod traffic;
-mod twin;
 mod worker;
 
 use std::collections::{BTreeMap, HashMap};
@@ -40,10 +40,10 @@ use weir_io::cpu::{SYSFS, Topology as Machine};
 
 use crate::model::ipsec::{Direction, Mode};
 use crate::model::{
-    Bed, Configuration, Family, LabError, Prepared, Protection, Sample, Scope, Subject, Trial,
+    Configuration, Family, LabError, Prepared, Protection, Sample, Scope, Subject, Testbed, Trial,
 };
-use alone::Alone;
 use churn::Churn;
+use dpdk_inmem::DpdkInmem;
 use protected::Checked;
 use standing::Standing;
 use traffic::Templates;
@@ -52,11 +52,11 @@ use worker::{Counts, Load};
 
 /// Keeps tables of earlier runs: a full one takes seconds to build and is never changed.
 #[derive(Default)]
-pub struct MemoryBed {
+pub struct MemoryTestbed {
     tables: HashMap<(Family, u32), tables::Net>,
 }
 
-impl Bed for MemoryBed {
+impl Testbed for MemoryTestbed {
     fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         if let Some(lacks) = protection_lacks(configuration) {
             return Some(lacks);
@@ -67,7 +67,7 @@ impl Bed for MemoryBed {
         match configuration.subject {
             Subject::Weir | Subject::Ceiling => None,
             Subject::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
-            Subject::DpdkL3fwd | Subject::DpdkTestpmd => alone::missing(configuration),
+            Subject::DpdkL3fwd | Subject::DpdkTestpmd => dpdk_inmem::missing(configuration),
             Subject::Vpp => Some("vpp: forwards in namespaces only here; use topology = \"netns\"".into()),
             _ => crate::sut::missing(configuration),
         }
@@ -75,7 +75,7 @@ impl Bed for MemoryBed {
 
     fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
         if matches!(configuration.subject, Subject::DpdkL3fwd | Subject::DpdkTestpmd) {
-            return Ok(Box::new(self.alone(configuration)?));
+            return Ok(Box::new(self.dpdk_inmem(configuration)?));
         }
         match &configuration.build {
             None => Ok(Box::new(self.ready(configuration)?)),
@@ -84,7 +84,7 @@ impl Bed for MemoryBed {
     }
 }
 
-impl MemoryBed {
+impl MemoryTestbed {
     /// So many packets and no clock, on the calling thread: for simulators, which stretch time.
     pub fn pass(&mut self, configuration: &Configuration, packets: u64) -> Result<LossLedger, LabError> {
         if configuration.ipsec.is_some_and(|p| p.direction == Direction::In) {
@@ -98,7 +98,7 @@ impl MemoryBed {
         worker::pass(&ready.job(0, &Trial { rate: Rate::FlatOut, warm_up, window, seed: 0 }), packets)
     }
 
-    fn alone(&mut self, configuration: &Configuration) -> Result<Alone, LabError> {
+    fn dpdk_inmem(&mut self, configuration: &Configuration) -> Result<DpdkInmem, LabError> {
         if let Some(lacks) = self.missing(configuration) {
             return Err(LabError::new(lacks));
         }
@@ -106,7 +106,7 @@ impl MemoryBed {
         let net = self.plain(workload.family, configuration.routes)?;
         let templates = Templates::build(workload, &net.destinations(traffic::stored(workload.flows)))?;
         let (cpus, _) = cpus(&configuration.placement.cpus);
-        Alone::start(configuration, cpus[0], (&net, &templates))
+        DpdkInmem::start(configuration, cpus[0], (&net, &templates))
     }
 
     /// Tables without protection, built once.
@@ -331,19 +331,19 @@ impl Ready {
         figures.insert("aead_pps".into(), aead_pps);
         figures.insert("aead_share_percent".into(), 100.0 * pps / aead_pps);
         figures.insert("verified_packets".into(), checked.iter().map(|c| c.packets).sum::<u64>() as f64);
-        let Checked { backend, twin, .. } = first;
+        let Checked { backend, peer_sa, .. } = first;
         let way = if p.direction == Direction::In { "opened" } else { "sealed" };
         notes.push(format!(
             "{way} by {backend}; the raw rate of the same cipher is taken between slices of the same window"
         ));
-        let same = if backend == twin { ", a second instance of the same code" } else { "" };
+        let same = if backend == peer_sa { ", a second instance of the same code" } else { "" };
         notes.push(match p.direction {
             Direction::In => format!(
-                "sealed by {twin}{same} between two batches, while the clock stands still, with fresh sequence \
+                "sealed by {peer_sa}{same} between two batches, while the clock stands still, with fresh sequence \
                  numbers; of one batch in 256 every packet delivered is compared with what was sealed"
             ),
             _ => format!(
-                "of one batch in 256 every packet delivered is opened by {twin}{same} and compared with what went in"
+                "of one batch in 256 every packet delivered is opened by {peer_sa}{same} and compared with what went in"
             ),
         });
     }

@@ -17,7 +17,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::generator::{Plan, Transmitter};
-use crate::model::{Bed, Configuration, LabError, Prepared, Sample, Scope, Subject, Trial};
+use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Subject, Testbed, Trial};
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::drive::{self, Course, Driven, Wired};
@@ -29,17 +29,17 @@ use crate::receiver::Collector;
 use crate::sut::kernel::Kernel;
 use crate::sut::vpp::Vpp;
 use crate::sut::weir::Weir;
-use crate::sut::{Running, Site, l3fwd, testpmd};
+use crate::sut::{Environment, Running, l3fwd, testpmd};
 use crate::workload::{Link, Traffic};
 use weir_stats::search::Rate;
 
 #[derive(Debug, Default)]
-pub struct NetnsBed {
+pub struct NetnsTestbed {
     /// What was removed of labs that were killed; told once.
     swept: Option<Vec<String>>,
 }
 
-impl Bed for NetnsBed {
+impl Testbed for NetnsTestbed {
     fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         if configuration.placement.port == "tun" {
             return Some("netns: its ports are wires: use port = \"af_xdp\" or \"af_packet\"".into());
@@ -53,9 +53,9 @@ impl Bed for NetnsBed {
         }
         let swept = if self.swept.is_none() { residue::sweep() } else { Vec::new() };
         self.swept.get_or_insert_default().extend(swept.clone());
-        let mut laid = Laid::new(configuration)?;
-        laid.notes.extend(swept);
-        Ok(Box::new(laid))
+        let mut deployed = Deployed::new(configuration)?;
+        deployed.notes.extend(swept);
+        Ok(Box::new(deployed))
     }
 }
 
@@ -69,7 +69,7 @@ struct Device {
 }
 
 /// Wires, subject, generator and receiver of one configuration.
-struct Laid {
+struct Deployed {
     device: Option<Device>,
     transmitter: Box<dyn Transmitter>,
     collector: Box<dyn Collector>,
@@ -84,8 +84,8 @@ struct Laid {
     busy: [(&'static str, Option<f64>); 2],
 }
 
-impl Laid {
-    fn new(configuration: &Configuration) -> Result<Laid, LabError> {
+impl Deployed {
+    fn new(configuration: &Configuration) -> Result<Deployed, LabError> {
         let cpus = Cpus::choose(&configuration.placement)?;
         let queues = configuration.placement.queues;
         let near = (Namespace::new("generator")?, Port::named("gen", 1).queues(queues));
@@ -100,7 +100,7 @@ impl Laid {
             veth::lay((&near.0, &near.1), (&far.0, &far.1))?;
             None
         } else {
-            Some(lay_device(configuration, &cpus, &near, &far, &mut notes)?)
+            Some(deploy_device(configuration, &cpus, &near, &far, &mut notes)?)
         };
         // The receiver's reception runs before the busy generator it may share a CPU with: otherwise a
         // scheduler's slice (3 ms) would overflow a ring of 256.
@@ -119,11 +119,11 @@ impl Laid {
         let collector = open_collector(&far, &traffic, &mut notes)?;
         notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
         let busy = ["subject_cpu_percent", "generator_cpu_percent"].map(|name| (name, None));
-        Ok(Laid { device, transmitter, collector, near, far, cpus, traffic, notes, run: 0, busy })
+        Ok(Deployed { device, transmitter, collector, near, far, cpus, traffic, notes, run: 0, busy })
     }
 }
 
-impl Wired for Laid {
+impl Wired for Deployed {
     type Reading = Counters;
 
     fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
@@ -164,7 +164,7 @@ impl Wired for Laid {
 }
 
 /// Namespace, wires and subject of the device under test.
-fn lay_device(
+fn deploy_device(
     configuration: &Configuration,
     cpus: &Cpus,
     near: &(Namespace, Port),
@@ -178,7 +178,7 @@ fn lay_device(
     namespace.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
     veth::lay((&near.0, &near.1), (&namespace, &input))?;
     veth::lay((&namespace, &output), (&far.0, &far.1))?;
-    let site = Site {
+    let environment = Environment {
         namespace: &namespace,
         input: &input,
         output: &output,
@@ -187,11 +187,11 @@ fn lay_device(
         configuration,
     };
     let running: Box<dyn Running> = match configuration.subject {
-        Subject::Kernel => Box::new(Kernel::start(&site)?),
-        Subject::Weir => Box::new(Weir::start(&site)?),
-        Subject::DpdkTestpmd => testpmd::start(&site)?,
-        Subject::DpdkL3fwd => l3fwd::start(&site)?,
-        Subject::Vpp => Box::new(Vpp::start(&site)?),
+        Subject::Kernel => Box::new(Kernel::start(&environment)?),
+        Subject::Weir => Box::new(Weir::start(&environment)?),
+        Subject::DpdkTestpmd => testpmd::start(&environment)?,
+        Subject::DpdkL3fwd => l3fwd::start(&environment)?,
+        Subject::Vpp => Box::new(Vpp::start(&environment)?),
         other => return Err(LabError::new(format!("{other:?}: not a subject of the netns topology"))),
     };
     // After the subject: switching GRO off and attaching XDP makes a veth's NAPI thread anew, on any CPU.
@@ -202,7 +202,7 @@ fn lay_device(
     Ok(Device { running, input, output, namespace })
 }
 
-impl Prepared for Laid {
+impl Prepared for Deployed {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let measured = drive::measure(self, trial);
         // one that ended has forwarded part of a window: no figure, but a finding

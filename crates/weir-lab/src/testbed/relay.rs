@@ -27,7 +27,8 @@ use crate::generator::derp::stalled::Stalled;
 use crate::generator::derp::visits;
 use crate::model::relay::{Load, Relay};
 use crate::model::{
-    Bed, Configuration, Family, FrameSize, LabError, Misbehaviour, Prepared, Sample, Scope, Subject, Trial,
+    Configuration, Family, FrameSize, LabError, Misbehaviour, Prepared, Sample, Scope, Subject, Testbed,
+    Trial,
 };
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
@@ -36,7 +37,7 @@ use crate::netns::residue;
 use crate::sut::derper::{self, Derper};
 use crate::sut::hyper_derp::{self, HyperDerp};
 use crate::sut::peer;
-use crate::sut::relay::{self, ADDRESS, Relaying, Stand};
+use crate::sut::relay::{self, ADDRESS, Environment, Relaying};
 use crate::sut::weir;
 use weir_stats::search::{LossLedger, Rate};
 
@@ -55,11 +56,11 @@ const GENERATOR_WAS_BUSY: &str = "the generator was the limit: it was never idle
 const KEPT_PERCENT: f64 = 99.0;
 
 #[derive(Debug, Default)]
-pub struct RelayBed {
+pub struct RelayTestbed {
     swept: bool,
 }
 
-impl Bed for RelayBed {
+impl Testbed for RelayTestbed {
     fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         if configuration.workload.family == Family::Inet6 {
             return Some("relay: its clients use IPv4; use family = \"inet\"".into());
@@ -93,14 +94,14 @@ impl Bed for RelayBed {
         }
         let swept = if self.swept { Vec::new() } else { residue::sweep() };
         self.swept = true;
-        let mut laid = Laid::new(configuration)?;
-        laid.notes.extend(swept);
-        Ok(Box::new(laid))
+        let mut deployed = Deployed::new(configuration)?;
+        deployed.notes.extend(swept);
+        Ok(Box::new(deployed))
     }
 }
 
 /// A relay and its clients.
-struct Laid {
+struct Deployed {
     // Dropped first: clients and relay end before their namespace does.
     pairs: Option<Pairs>,
     running: Option<Box<dyn Relaying>>,
@@ -114,8 +115,8 @@ struct Laid {
     run: u32,
 }
 
-impl Laid {
-    fn new(configuration: &Configuration) -> Result<Laid, LabError> {
+impl Deployed {
+    fn new(configuration: &Configuration) -> Result<Deployed, LabError> {
         let relay = configuration.relay.unwrap_or_default();
         let mut cpus = Cpus::choose(&configuration.placement)?;
         if configuration.placement.cpus.is_empty() && relay.workers > 1 {
@@ -126,15 +127,15 @@ impl Laid {
         namespace.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
         let mut notes = cpus_said(&cpus);
         notes.push(namespace.untuned()?);
-        let stand = Stand { namespace: &namespace, cpus: &cpus.subject, relay };
+        let environment = Environment { namespace: &namespace, cpus: &cpus.subject, relay };
         let running: Option<Box<dyn Relaying>> = match configuration.subject {
-            Subject::Derper => Some(Box::new(Derper::start(&stand)?)),
-            Subject::HyperDerp => Some(Box::new(HyperDerp::start(&stand)?)),
-            Subject::Weir => Some(Box::new(weir::relay::Weir::start(&stand)?)),
+            Subject::Derper => Some(Box::new(Derper::start(&environment)?)),
+            Subject::HyperDerp => Some(Box::new(HyperDerp::start(&environment)?)),
+            Subject::Weir => Some(Box::new(weir::relay::Weir::start(&environment)?)),
             _ => None,
         };
         notes.extend(running.iter().flat_map(|r| r.notes()));
-        let mut laid = Laid {
+        let mut deployed = Deployed {
             pairs: None,
             running,
             name: kebab(&configuration.subject),
@@ -146,9 +147,9 @@ impl Laid {
             run: 0,
         };
         if relay.load.has_pairs() {
-            laid.connect(configuration)?;
+            deployed.connect(configuration)?;
         }
-        Ok(laid)
+        Ok(deployed)
     }
 
     fn connect(&mut self, configuration: &Configuration) -> Result<(), LabError> {
@@ -399,7 +400,7 @@ impl Laid {
     }
 }
 
-impl Laid {
+impl Deployed {
     /// What a relay did that made a run fail, if it did.
     fn blamed(&mut self, error: LabError) -> LabError {
         let Some(running) = &mut self.running else { return error };
@@ -413,7 +414,7 @@ impl Laid {
     }
 }
 
-impl Prepared for Laid {
+impl Prepared for Deployed {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let measured = match self.relay.load {
             Load::ClosedLoop | Load::Open => self.relay(trial),

@@ -15,8 +15,8 @@
 
 mod channel;
 mod clocks;
+mod deployed;
 mod fleet;
-mod laid;
 mod remedy;
 mod upload;
 
@@ -27,33 +27,33 @@ use std::rc::Rc;
 use crate::experiment::Experiment;
 use crate::experiment::hosts::{Commands, Role};
 use crate::machine::Machine;
-use crate::model::{Bed, Configuration, LabError, Prepared, Subject};
+use crate::model::{Configuration, LabError, Prepared, Subject, Testbed};
 use crate::sut::peer;
+use deployed::Deployed;
 use fleet::Fleet;
-use laid::Laid;
 
 /// The hosts of one experiment.
-pub struct SshBed {
+pub struct SshTestbed {
     fleet: Option<Rc<RefCell<Fleet>>>,
     /// By configuration.
     commands: BTreeMap<String, Commands>,
 }
 
-impl SshBed {
-    pub fn new(experiment: &Experiment) -> SshBed {
+impl SshTestbed {
+    pub fn new(experiment: &Experiment) -> SshTestbed {
         let subjects = || experiment.subjects().filter(|c| c.topology == crate::model::Topology::Ssh);
         let with_weir = subjects().any(|c| c.subject == Subject::Weir);
         let fleet = experiment.hosts.clone().map(|hosts| Rc::new(RefCell::new(Fleet::new(hosts, with_weir))));
-        SshBed { fleet, commands: experiment.commands.clone() }
+        SshTestbed { fleet, commands: experiment.commands.clone() }
     }
 
     /// For those who ask without an experiment: everything is missing.
-    pub fn without_hosts() -> SshBed {
-        SshBed { fleet: None, commands: BTreeMap::new() }
+    pub fn without_hosts() -> SshTestbed {
+        SshTestbed { fleet: None, commands: BTreeMap::new() }
     }
 }
 
-impl Bed for SshBed {
+impl Testbed for SshTestbed {
     fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         let Some(fleet) = &self.fleet else {
             return Some(
@@ -83,7 +83,7 @@ impl Bed for SshBed {
         }
         let fleet = self.fleet.as_ref().ok_or_else(|| LabError::new("ssh: no hosts".into()))?;
         let commands = self.commands.get(&configuration.name);
-        Ok(Box::new(Laid::new(fleet.clone(), configuration, commands)?))
+        Ok(Box::new(Deployed::new(fleet.clone(), configuration, commands)?))
     }
 
     fn machines(&mut self) -> BTreeMap<String, Result<Machine, LabError>> {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use weir_core::wire::DisplayMac;
 
-use crate::agent::protocol::DeviceSite;
+use crate::agent::protocol::DeviceEnvironment;
 use crate::agent::shell::Shell;
 use crate::experiment::hosts::Commands;
 use crate::model::{Family, LabError};
@@ -37,39 +37,43 @@ pub struct CommandSubject {
 }
 
 impl CommandSubject {
-    pub fn apply(site: &DeviceSite, stop: Arc<AtomicBool>) -> Result<CommandSubject, LabError> {
+    pub fn apply(environment: &DeviceEnvironment, stop: Arc<AtomicBool>) -> Result<CommandSubject, LabError> {
         let missing = || LabError::new("command: the experiment names none; write `apply`".into());
-        let commands = site.commands.clone().ok_or_else(missing)?;
+        let commands = environment.commands.clone().ok_or_else(missing)?;
         // Inside the agent's own folder, which goes with it.
         let n = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("subject-{}-{n}", std::process::id()));
         fs::create_dir(&folder).map_err(|e| LabError::new(format!("{}: {e}", folder.display())))?;
-        let environment = BTreeMap::from([
+        let variables = BTreeMap::from([
             ("WEIR_DIR", folder.display().to_string()),
-            ("WEIR_INPUT", site.input.name.clone()),
-            ("WEIR_OUTPUT", site.output.name.clone()),
+            ("WEIR_INPUT", environment.input.name.clone()),
+            ("WEIR_OUTPUT", environment.output.name.clone()),
         ]);
         // From here on whatever fails is torn down.
         let subject = CommandSubject {
             commands,
-            shell: Shell { folder, environment, stop },
-            answer_within: Duration::from_millis(site.answer_within_ms),
-            teardown_within: Duration::from_millis(site.teardown_within_ms),
+            shell: Shell { folder, environment: variables, stop },
+            answer_within: Duration::from_millis(environment.answer_within_ms),
+            teardown_within: Duration::from_millis(environment.teardown_within_ms),
             torn_down: false,
         };
-        subject.write_files(site)?;
-        subject.shell.run("apply", &subject.commands.apply, Duration::from_millis(site.apply_within_ms))?;
+        subject.write_files(environment)?;
+        subject.shell.run(
+            "apply",
+            &subject.commands.apply,
+            Duration::from_millis(environment.apply_within_ms),
+        )?;
         Ok(subject)
     }
 
-    fn write_files(&self, site: &DeviceSite) -> Result<(), LabError> {
-        for (name, bytes) in surroundings(site) {
+    fn write_files(&self, environment: &DeviceEnvironment) -> Result<(), LabError> {
+        for (name, bytes) in surroundings(environment) {
             self.write(name, bytes.as_bytes())?;
         }
         for (name, text) in &self.commands.files {
             self.write(name, text.as_bytes())?;
         }
-        for (name, hexadecimal) in &site.uploads {
+        for (name, hexadecimal) in &environment.uploads {
             let bytes = from_hexadecimal(hexadecimal).ok_or_else(|| {
                 LabError::new(format!("{name}: came through damaged; this is a defect of weir-lab"))
             })?;
@@ -139,22 +143,22 @@ impl Drop for CommandSubject {
 }
 
 /// Files every command finds.
-fn surroundings(site: &DeviceSite) -> [(&'static str, String); 3] {
-    let (input, output) = (&site.input.name, &site.output.name);
+fn surroundings(environment: &DeviceEnvironment) -> [(&'static str, String); 3] {
+    let (input, output) = (&environment.input.name, &environment.output.name);
     let ((i4, o4), (i6, o6)) = ((address::IN_V4, address::OUT_V4), (address::IN_V6, address::OUT_V6));
     let addresses = format!(
         "{input} {}/{}\n{output} {}/{}\n{input} {}/{}\n{output} {}/{}\n",
         i4.0, i4.1, o4.0, o4.1, i6.0, i6.1, o6.0, o6.1
     );
-    let mac = DisplayMac(site.gateway_mac);
+    let mac = DisplayMac(environment.gateway_mac);
     let (mut neighbours, mut routes) = (String::new(), String::new());
     for family in [Family::Inet, Family::Inet6] {
         for n in 0..address::GATEWAYS {
             let _ = writeln!(neighbours, "{} {mac}", address::gateway(family, n));
         }
     }
-    let family = site.configuration.workload.family;
-    for n in 0..site.configuration.routes {
+    let family = environment.configuration.workload.family;
+    for n in 0..environment.configuration.routes {
         let (network, len) = address::prefix(family, n);
         let _ = writeln!(routes, "{network}/{len} {}", address::gateway(family, n));
     }

@@ -291,13 +291,13 @@ fn sampling() -> Finding {
 
 /// Tries namespaces with a veth pair, and AF_XDP on it.
 fn networking() -> (Finding, Finding) {
-    let laid = Namespace::new("doctor").and_then(|ns| {
+    let deployed = Namespace::new("doctor").and_then(|ns| {
         ns.ip("link add lab0 type veth peer name lab1")?;
         ns.ip("link set lab0 up")?;
         ns.ip("link set lab1 up")?;
         Ok(ns)
     });
-    let namespace = match laid {
+    let namespace = match deployed {
         Ok(namespace) => namespace,
         Err(e) => {
             let namespaces =

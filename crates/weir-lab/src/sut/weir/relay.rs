@@ -19,7 +19,7 @@ use crate::sut::MISSING_WEIR;
 use crate::sut::control::Control;
 use crate::sut::peer::Started;
 use crate::sut::relay::missing_kernel_tls;
-use crate::sut::relay::{self, ADDRESS, Relaying, Stand};
+use crate::sut::relay::{self, ADDRESS, Environment, Relaying};
 
 /// Where its control socket tells what became of packets.
 const COUNTERS: &str = "/v1/relay";
@@ -66,14 +66,14 @@ pub struct Weir {
 }
 
 impl Weir {
-    pub fn start(stand: &Stand<'_>) -> Result<Weir, LabError> {
+    pub fn start(environment: &Environment<'_>) -> Result<Weir, LabError> {
         let program = program().ok_or_else(|| LabError::new(MISSING_WEIR.into()))?;
-        let simulated = stand.relay.load == Load::SimulatedCaches;
+        let simulated = environment.relay.load == Load::SimulatedCaches;
         let mut socket = PathBuf::new();
-        let started = relay::launch("weir", stand, |folder| {
+        let started = relay::launch("weir", environment, |folder| {
             socket = folder.join("weir.sock");
             let file = folder.join("relay.toml");
-            fs::write(&file, configuration(stand, folder, &socket))?;
+            fs::write(&file, configuration(environment, folder, &socket))?;
             let mut command = match simulated {
                 true => live::command(&program, folder),
                 false => Command::new(program),
@@ -85,7 +85,7 @@ impl Weir {
         let said = first_word(&control)?;
         let mut backends: Vec<&str> = said.workers.iter().map(|w| w.backend.as_str()).collect();
         backends.dedup();
-        let (count, tls) = (said.workers.len(), kebab(&stand.relay.tls));
+        let (count, tls) = (said.workers.len(), kebab(&environment.relay.tls));
         let notes = vec![format!("weir: {count} workers, sockets by {}, tls {tls}", backends.join(", "))];
         Ok(Weir { started, simulated, control, notes })
     }
@@ -102,16 +102,16 @@ fn first_word(control: &Control) -> Result<Said, LabError> {
     }
 }
 
-fn configuration(stand: &Stand<'_>, folder: &Path, socket: &Path) -> String {
-    let tls = stand.relay.tls;
+fn configuration(environment: &Environment<'_>, folder: &Path, socket: &Path) -> String {
+    let tls = environment.relay.tls;
     // valgrind knows it better than io_uring.
-    let io = if stand.relay.load == Load::SimulatedCaches { "io = \"epoll\"\n" } else { "" };
+    let io = if environment.relay.load == Load::SimulatedCaches { "io = \"epoll\"\n" } else { "" };
     let certificates = if tls.is_on() { "certificates = \"self-signed\"\n" } else { "" };
     // derper takes as many a second as come, unless it is told.
     let limits = "[relay.limits]\naccepts_per_second = 1000000\n";
     format!(
         "[control]\nsocket = {socket:?}\n\n[workers]\ncpus = {:?}\n\n[relay]\nlisten = [\"{ADDRESS}\"]\ntls = \"{}\"\n{certificates}{io}key = {:?}\n\n{limits}",
-        stand.cpus,
+        environment.cpus,
         kebab(&tls),
         folder.join("relay.key"),
     )

@@ -19,9 +19,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_io::process;
 
-use super::{MemoryBed, cpus};
+use super::{MemoryTestbed, cpus};
 use crate::build::Build;
-use crate::model::{Bed, Configuration, LabError, Prepared, Sample, Scope, Trial};
+use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Testbed, Trial};
 
 /// The word for this program itself.
 const OWN: &str = "default";
@@ -165,12 +165,12 @@ impl Drop for Elsewhere {
 
 /// `weir-lab worker`: answers until standard input ends.
 pub fn serve() -> Result<ExitCode, LabError> {
-    let mut bed = MemoryBed::default();
+    let mut testbed = MemoryTestbed::default();
     let mut prepared: Option<Box<dyn Prepared>> = None;
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
-        let answer = read::<Request>(&line).and_then(|request| answer(request, &mut bed, &mut prepared));
-        let answer = answer.unwrap_or_else(|e| Answer::Error(e));
+        let answer = read::<Request>(&line).and_then(|request| answer(request, &mut testbed, &mut prepared));
+        let answer = answer.unwrap_or_else(Answer::Error);
         let text = serde_json::to_string(&answer).map_err(|e| LabError::new(format!("answer: {e}")))?;
         println!("{text}");
     }
@@ -179,12 +179,12 @@ pub fn serve() -> Result<ExitCode, LabError> {
 
 fn answer(
     request: Request,
-    bed: &mut MemoryBed,
+    testbed: &mut MemoryTestbed,
     prepared: &mut Option<Box<dyn Prepared>>,
 ) -> Result<Answer, LabError> {
     match request {
         Request::Configuration(configuration) => {
-            *prepared = Some(bed.prepare(&configuration)?);
+            *prepared = Some(testbed.prepare(&configuration)?);
             let Build { version, commit, .. } = Build::own();
             let built = FEATURES.iter().filter(|(_, there)| *there);
             let features = built.map(|(name, _)| name.to_string()).collect();

@@ -23,8 +23,8 @@ use weir_io::cipher::rate;
 
 use super::devices::{Gauges, Memory};
 use super::ipsec::{SaPlan, ciphers};
+use super::peer_sa::{PeerSa, known};
 use super::traffic::Templates;
-use super::twin::{Twin, known};
 use super::worker::Job;
 use crate::model::ipsec::Direction;
 use crate::model::{LabError, Protection};
@@ -46,13 +46,13 @@ pub struct Checked {
     pub packets: u64,
     /// Who sealed and opened in the pipeline, and who held it against what went in.
     pub backend: String,
-    pub twin: String,
+    pub peer_sa: String,
 }
 
 pub struct Protected {
     direction: Direction,
     cipher: Arc<dyn Cipher>,
-    twin: Twin,
+    peer_sa: PeerSa,
     templates: Arc<Templates>,
     ready: Rc<RefCell<Vec<Frame<Memory>>>>,
     raw: Raw,
@@ -73,14 +73,14 @@ impl Protected {
         let measured = ciphers(p.backend).map_err(LabError::new)?;
         let cipher = plan.cipher(measured.as_ref())?;
         let other = plan.other_cipher(cipher.as_ref())?;
-        let twin = Twin::new(plan, other, job.templates.clone(), job.seed);
+        let peer_sa = PeerSa::new(plan, other, job.templates.clone(), job.seed);
         let direction =
             if p.direction == Direction::In { rate::Direction::Open } else { rate::Direction::Seal };
         let raw = Raw::new(p, direction, &job.templates);
         Ok(Protected {
             direction: p.direction,
             cipher,
-            twin,
+            peer_sa,
             templates: job.templates.clone(),
             ready: Rc::default(),
             raw,
@@ -122,7 +122,7 @@ impl Protected {
         if self.direction == Direction::In {
             let count = (gauges.allowed.get().min(BATCH as u64)) as usize;
             let buffers: Vec<Memory> = std::iter::from_fn(|| pool.take()).take(count).collect();
-            self.twin.seal(buffers, &mut self.ready.borrow_mut());
+            self.peer_sa.seal(buffers, &mut self.ready.borrow_mut());
         }
     }
 
@@ -130,7 +130,7 @@ impl Protected {
     fn inspect(&mut self, gauges: &Gauges) {
         for mut frame in gauges.kept.borrow_mut().drain(..) {
             let said = match self.direction {
-                Direction::Out => self.twin.open(&mut frame),
+                Direction::Out => self.peer_sa.open(&mut frame),
                 _ => known(&self.templates, frame.get(ETHERNET..).unwrap_or_default()),
             };
             self.checked += 1;
@@ -157,7 +157,7 @@ impl Protected {
             aead_pps,
             packets: std::mem::take(&mut self.checked),
             backend: self.cipher.backend(),
-            twin: self.twin.sealed_by(),
+            peer_sa: self.peer_sa.sealed_by(),
         })
     }
 }
@@ -165,8 +165,8 @@ impl Protected {
 /// The raw rate of a cipher for packets as long as the pipeline's.
 struct Raw {
     direction: rate::Direction,
-    /// A bed for each length, with its share of the packets.
-    beds: Vec<(rate::Bed, f64)>,
+    /// A testbed for each length, with its share of the packets.
+    testbeds: Vec<(rate::Bed, f64)>,
     /// Nanoseconds a packet, round by round, of each length.
     rounds: Vec<Vec<f64>>,
     broken: bool,
@@ -180,22 +180,22 @@ impl Raw {
         let share = |len: &u16| {
             templates.lens.iter().filter(|l| *l == len).count() as f64 / templates.lens.len() as f64
         };
-        let beds: Vec<(rate::Bed, f64)> = lens
+        let testbeds: Vec<(rate::Bed, f64)> = lens
             .iter()
             .map(|len| (rate::Bed::new(p.cipher.0, usize::from(*len) - ETHERNET, rate::BUFFERS), share(len)))
             .collect();
-        let rounds = beds.iter().map(|_| Vec::new()).collect();
-        Raw { direction, beds, rounds, broken: false }
+        let rounds = testbeds.iter().map(|_| Vec::new()).collect();
+        Raw { direction, testbeds, rounds, broken: false }
     }
 
     /// Measures for `time`, at least a round of each length after one that warms up.
     fn turn(&mut self, cipher: &dyn Cipher, time: Nanos) {
-        let share = time / self.beds.len().max(1) as u64;
-        for ((bed, _), rounds) in self.beds.iter_mut().zip(&mut self.rounds) {
-            let _ = bed.round(cipher, self.direction);
+        let share = time / self.testbeds.len().max(1) as u64;
+        for ((testbed, _), rounds) in self.testbeds.iter_mut().zip(&mut self.rounds) {
+            let _ = testbed.round(cipher, self.direction);
             let mut spent = 0;
             loop {
-                let Some(round) = bed.round(cipher, self.direction) else {
+                let Some(round) = testbed.round(cipher, self.direction) else {
                     self.broken = true;
                     return;
                 };
@@ -212,7 +212,7 @@ impl Raw {
     /// is measured from now on is of the next window.
     fn take_pps(&mut self) -> Option<f64> {
         let mean = |rounds: &Vec<f64>| rounds.iter().sum::<f64>() / rounds.len().max(1) as f64;
-        let ns: f64 = self.beds.iter().zip(&self.rounds).map(|((_, share), r)| share * mean(r)).sum();
+        let ns: f64 = self.testbeds.iter().zip(&self.rounds).map(|((_, share), r)| share * mean(r)).sum();
         self.rounds.iter_mut().for_each(Vec::clear);
         (!self.broken && ns > 0.0).then(|| 1e9 / ns)
     }

@@ -1,4 +1,4 @@
-//! The memory bed forwards every packet of either family, paces, adds workers up, and refuses what it must.
+//! The memory testbed forwards every packet of either family, paces, adds workers up, and refuses what it must.
 
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ fn trial(configuration: &Configuration, warm_up_ms: u64, window_ms: u64) -> Tria
 }
 
 fn run(configuration: &Configuration) -> Sample {
-    let mut prepared = MemoryBed::default().prepare(configuration).expect("the memory bed needs nothing");
+    let mut prepared =
+        MemoryTestbed::default().prepare(configuration).expect("the memory testbed needs nothing");
     prepared.run(&trial(configuration, 2, 10)).expect("a run")
 }
 
@@ -53,7 +54,7 @@ fn the_ceiling_passes_the_same_frames_without_a_router() {
 fn a_paced_source_offers_what_was_asked() {
     let mut c = configuration(Subject::Weir, Family::Inet, FrameSize::Fixed(64));
     c.workload.rate = Rate::Pps(20_000);
-    let mut prepared = MemoryBed::default().prepare(&c).expect("ready");
+    let mut prepared = MemoryTestbed::default().prepare(&c).expect("ready");
     let sample = prepared.run(&trial(&c, 0, 50)).expect("a run");
     let ledger = &sample.ledger;
     // whatever the scheduler does, no more is offered than was due, and what is offered is counted
@@ -79,9 +80,9 @@ fn short_ipv6_frames_are_raised_and_said() {
 #[test]
 fn subjects_that_need_a_kernel_are_refused_with_the_remedy() {
     let c = configuration(Subject::Kernel, Family::Inet, FrameSize::Fixed(64));
-    let lacks = MemoryBed::default().missing(&c).expect("not here");
+    let lacks = MemoryTestbed::default().missing(&c).expect("not here");
     assert!(lacks.contains("netns"), "{lacks}");
-    assert!(MemoryBed::default().prepare(&c).is_err());
+    assert!(MemoryTestbed::default().prepare(&c).is_err());
 }
 
 #[test]

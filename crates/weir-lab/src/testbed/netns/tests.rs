@@ -1,4 +1,4 @@
-//! The bed against faults of our own making, seen from inside.
+//! The testbed against faults of our own making, seen from inside.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -22,11 +22,17 @@ fn workload(family: Family, flows: u32) -> Workload {
     Workload { family, frame: FrameSize::Fixed(64), flows, rate: Rate::Pps(20_000) }
 }
 
-fn laid(test: &str, subject: Subject, family: Family, flows: u32) -> Option<Laid> {
-    laid_on(test, subject, family, flows, Placement::default())
+fn deployed(test: &str, subject: Subject, family: Family, flows: u32) -> Option<Deployed> {
+    deployed_on(test, subject, family, flows, Placement::default())
 }
 
-fn laid_on(test: &str, subject: Subject, family: Family, flows: u32, placement: Placement) -> Option<Laid> {
+fn deployed_on(
+    test: &str,
+    subject: Subject,
+    family: Family,
+    flows: u32,
+    placement: Placement,
+) -> Option<Deployed> {
     let configuration = Configuration {
         name: test.into(),
         subject,
@@ -38,22 +44,22 @@ fn laid_on(test: &str, subject: Subject, family: Family, flows: u32, placement: 
         build: None,
         relay: None,
     };
-    if let Some(missing) = NetnsBed::default().missing(&configuration) {
+    if let Some(missing) = NetnsTestbed::default().missing(&configuration) {
         writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
         return None;
     }
-    Some(Laid::new(&configuration).expect("the bed is laid"))
+    Some(Deployed::new(&configuration).expect("the testbed is deployed"))
 }
 
 #[test]
 fn packets_without_a_route_are_found_by_name_to_the_last() {
     for family in [Family::Inet, Family::Inet6] {
         let name = "packets_without_a_route_are_found_by_name_to_the_last";
-        let Some(mut laid) = laid(name, Subject::Kernel, family, FLOWS) else { return };
-        let device = laid.device.as_ref().expect("a subject");
+        let Some(mut deployed) = deployed(name, Subject::Kernel, family, FLOWS) else { return };
+        let device = deployed.device.as_ref().expect("a subject");
         let (network, len) = crate::workload::address::prefix(family, 3);
         device.namespace.ip(&format!("route del {network}/{len}")).expect("it was installed");
-        let sample = laid.run(&trial()).expect("the run ends");
+        let sample = deployed.run(&trial()).expect("the run ends");
         let ledger = &sample.ledger;
         let lost = ledger.sent - ledger.delivered;
         assert_eq!(ledger.unaccounted(), 0, "{sample:#?}");
@@ -91,22 +97,23 @@ fn kernel_side_and_user_side_judge_a_bad_wire_alike() {
     for (family, seed) in [(Family::Inet, 1), (Family::Inet6, 2), (Family::Inet, 3)] {
         let name = "kernel_side_and_user_side_judge_a_bad_wire_alike";
         // As many flows as make the user side remember one word each, like the kernel side.
-        let Some(mut laid) = laid(name, Subject::Ceiling, family, 2048) else { return };
-        if !laid.collector.in_kernel() {
-            writeln!(std::io::stderr(), "SKIP {name}: {}", laid.notes.join("; ")).expect("stderr is open");
+        let Some(mut deployed) = deployed(name, Subject::Ceiling, family, 2048) else { return };
+        if !deployed.collector.in_kernel() {
+            writeln!(std::io::stderr(), "SKIP {name}: {}", deployed.notes.join("; "))
+                .expect("stderr is open");
             return;
         }
         let workload = workload(family, 3);
-        let link = Link { source: laid.near.1.mac, destination: laid.far.1.mac };
+        let link = Link { source: deployed.near.1.mac, destination: deployed.far.1.mac };
         let traffic = Traffic::new(&workload, ROUTES, link).expect("a valid workload");
         let frames = mishandled(&traffic, 9, seed);
         let mut expected = Tally::new(9, 2048);
         frames.iter().for_each(|frame| expected.frame(frame, weir_io::clock::now()));
 
-        laid.collector.start(9).expect("the program is attached");
-        let port = laid.near.1.name.clone();
+        deployed.collector.start(9).expect("the program is attached");
+        let port = deployed.near.1.name.clone();
         let mut socket =
-            laid.near.0.run(move || PacketSocket::sender(&port)).expect("runs").expect("a socket");
+            deployed.near.0.run(move || PacketSocket::sender(&port)).expect("runs").expect("a socket");
         for frame in &frames {
             let fill = |to: &mut [u8]| {
                 to[..frame.len()].copy_from_slice(frame);
@@ -121,9 +128,9 @@ fn kernel_side_and_user_side_judge_a_bad_wire_alike() {
         while tally.delivered + tally.duplicated < frames.len() as u64 {
             assert!(std::time::Instant::now() < until, "{} of {}", tally.delivered, frames.len());
             std::thread::sleep(Duration::from_millis(5));
-            laid.collector.settle(&mut tally).expect("the program is attached");
+            deployed.collector.settle(&mut tally).expect("the program is attached");
         }
-        laid.collector.finish(&mut tally).expect("the program is attached");
+        deployed.collector.finish(&mut tally).expect("the program is attached");
         let counts = |t: &Tally| (t.delivered, t.duplicated, t.reordered, t.beyond_memory, t.foreign);
         assert_eq!(counts(&tally), counts(&expected));
         assert!(expected.duplicated > 0 && expected.reordered > 0 && expected.beyond_memory > 0);
@@ -133,8 +140,10 @@ fn kernel_side_and_user_side_judge_a_bad_wire_alike() {
 
 #[test]
 fn a_wire_too_short_for_its_ring_is_in_the_ledger() {
-    let Some(mut laid) = laid("a_wire_too_short", Subject::Kernel, Family::Inet, FLOWS) else { return };
-    let sample = laid.run(&Trial { rate: Rate::FlatOut, ..trial() }).expect("the run ends");
+    let Some(mut deployed) = deployed("a_wire_too_short", Subject::Kernel, Family::Inet, FLOWS) else {
+        return;
+    };
+    let sample = deployed.run(&Trial { rate: Rate::FlatOut, ..trial() }).expect("the run ends");
     assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
     assert_eq!((sample.reordered, sample.duplicated), (0, 0));
 }
@@ -144,12 +153,12 @@ fn frames_spread_over_queues_are_all_accounted_for() {
     for subject in [Subject::Kernel, Subject::Weir] {
         let name = "frames_spread_over_queues_are_all_accounted_for";
         let placement = Placement { queues: 2, ..Placement::default() };
-        let Some(mut laid) = laid_on(name, subject, Family::Inet, FLOWS, placement) else { return };
-        let device = laid.device.as_ref().expect("a subject");
+        let Some(mut deployed) = deployed_on(name, subject, Family::Inet, FLOWS, placement) else { return };
+        let device = deployed.device.as_ref().expect("a subject");
         let folder = format!("/sys/class/net/{}/queues", device.input.name);
         let queues = device.namespace.run(move || std::fs::read_dir(folder).map(Iterator::count));
         assert_eq!(queues.expect("runs").expect("sysfs"), 4, "two each way");
-        let sample = laid.run(&trial()).expect("the run ends");
+        let sample = deployed.run(&trial()).expect("the run ends");
         assert!(sample.ledger.delivered > 0, "{sample:#?}");
         assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
     }
@@ -160,9 +169,11 @@ fn weir_forwards_however_its_workers_wake_up() {
     for wake_up in ["interrupt", "busy-poll"] {
         let name = "weir_forwards_however_its_workers_wake_up";
         let placement = Placement { wake_up: wake_up.into(), ..Placement::default() };
-        let Some(mut laid) = laid_on(name, Subject::Weir, Family::Inet6, FLOWS, placement) else { return };
-        assert!(!laid.notes.iter().any(|note| note.contains("express lane")), "{:?}", laid.notes);
-        let sample = laid.run(&trial()).expect("the run ends");
+        let Some(mut deployed) = deployed_on(name, Subject::Weir, Family::Inet6, FLOWS, placement) else {
+            return;
+        };
+        assert!(!deployed.notes.iter().any(|note| note.contains("express lane")), "{:?}", deployed.notes);
+        let sample = deployed.run(&trial()).expect("the run ends");
         assert!(sample.ledger.delivered > 0, "{wake_up}: {sample:#?}");
         assert_eq!(sample.ledger.unaccounted(), 0, "{wake_up}: {sample:#?}");
     }

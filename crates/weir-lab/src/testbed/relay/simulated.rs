@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Laid, Plan};
+use super::{Deployed, Plan};
 use crate::model::{LabError, Sample, Trial};
 use weir_stats::search::Rate;
 
@@ -20,7 +20,7 @@ const LEAST: Duration = Duration::from_secs(1);
 
 const NOTE: &str = "simulated (callgrind): the relay's own code, without kernel and prefetchers; the last level is a core's own second";
 
-impl Laid {
+impl Deployed {
     pub(super) fn simulated(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let live = self.running.as_ref().and_then(|relay| relay.simulation());
         let live = live.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! The relay bed carries packets through relays, holds idle clients and lets clients come and go.
+//! The relay testbed carries packets through relays, holds idle clients and lets clients come and go.
 
 use super::*;
 use crate::model::relay::Tls;
@@ -31,14 +31,14 @@ fn relay(tls: Tls, load: Load) -> Relay {
     Relay { tls, load, workers: 1, stalled: 0 }
 }
 
-/// The prepared bed, or `None` after saying what is missing.
+/// The prepared testbed, or `None` after saying what is missing.
 fn prepared(test: &str, subject: Subject, relay: Relay) -> Option<Box<dyn Prepared>> {
-    let (mut bed, configuration) = (RelayBed::default(), configuration(subject, relay));
-    if let Some(missing) = bed.missing(&configuration) {
+    let (mut testbed, configuration) = (RelayTestbed::default(), configuration(subject, relay));
+    if let Some(missing) = testbed.missing(&configuration) {
         let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
         return None;
     }
-    Some(bed.prepare(&configuration).expect("all that is needed is here"))
+    Some(testbed.prepare(&configuration).expect("all that is needed is here"))
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn clients_come_and_go() {
 
 #[test]
 fn what_no_relay_is_or_has_is_said() {
-    let missing = |subject, relay| RelayBed::default().missing(&configuration(subject, relay));
+    let missing = |subject, relay| RelayTestbed::default().missing(&configuration(subject, relay));
     if cpus::missing_privilege().is_some() {
         let _ = writeln!(std::io::stderr(), "SKIP what_no_relay_is_or_has_is_said: no namespaces here");
         return;

@@ -18,7 +18,7 @@ use weir_io::process;
 use super::remedy::{gist, remedy};
 use super::upload::{self, MARK, Program};
 use crate::agent::BEAT;
-use crate::agent::hold::Holder;
+use crate::agent::lease::LeaseHolder;
 use crate::agent::protocol::{Hello, Request};
 use crate::experiment::hosts::{Host, Timeouts};
 use crate::model::LabError;
@@ -65,7 +65,7 @@ enum Reply {
 impl Channel {
     /// Connects, uploads, starts the agent, and takes the host.
     pub fn open(
-        holder: Holder,
+        holder: LeaseHolder,
         host: &Host,
         programs: &[Program],
         limits: &Timeouts,
@@ -95,8 +95,8 @@ impl Channel {
             Channel { who, client, write: Some(write), lines, said, broken: false, hello: nobody };
         channel.hello = channel.start_agent(programs, limits)?;
         let within = limits.teardown.0;
-        let hold = Request::Hold { holder, within_ms: within.as_millis() as u64 };
-        channel.ask::<()>("hold", &hold, within + limits.answer.0)?;
+        let lease = Request::Lease { holder, within_ms: within.as_millis() as u64 };
+        channel.ask::<()>("lease", &lease, within + limits.answer.0)?;
         Ok(channel)
     }
 

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::channel::Channel;
 use super::upload::Program;
-use crate::agent::hold::Holder;
+use crate::agent::lease::LeaseHolder;
 use crate::agent::protocol::Request;
 use crate::experiment::hosts::{Hosts, Role, Timeouts};
 use crate::machine::line;
@@ -65,7 +65,7 @@ impl Fleet {
             let programs = self.programs()?;
             self.connections += 1;
             let (lab, connection) = (self.lab.clone(), self.connections);
-            let holder = Holder { lab, whence: whence(), part: role, connection };
+            let holder = LeaseHolder { lab, whence: whence(), part: role, connection };
             let along = if role == Role::DeviceUnderTest { &programs[..] } else { &programs[..1] };
             let channel = Channel::open(holder, self.hosts.host(role), along, &self.hosts.timeouts)?;
             return Ok(self.channels[at].insert(channel));

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use weir_core::packet::{DeviceId, Frame, HEADROOM};
 
-use super::super::{MemoryBed, tables};
+use super::super::{MemoryTestbed, tables};
 use super::*;
 use crate::model::ipsec::{Backend, CipherName, Direction, Mode};
 use crate::model::spd::Spd;
 use crate::model::{
-    Bed, Configuration, Family, FrameSize, Placement, Sample, Subject, Topology, Trial, Workload,
+    Configuration, Family, FrameSize, Placement, Sample, Subject, Testbed, Topology, Trial, Workload,
 };
 use weir_stats::search::Rate;
 
@@ -45,7 +45,7 @@ fn configuration(family: Family, frame: FrameSize, ipsec: Protection) -> Configu
 }
 
 fn run(c: &Configuration) -> Sample {
-    let mut prepared = MemoryBed::default().prepare(c).expect("the memory bed needs nothing");
+    let mut prepared = MemoryTestbed::default().prepare(c).expect("the memory testbed needs nothing");
     let (warm_up, window) = (Duration::from_millis(2), Duration::from_millis(10));
     prepared.run(&Trial { rate: c.workload.rate, warm_up, window, seed: 1 }).expect("a run")
 }
@@ -119,8 +119,8 @@ fn a_paced_source_of_sealed_packets_offers_no_more_than_was_asked() {
     assert!(ledger.offered <= ledger.intended + 64 && ledger.offered > 0, "{ledger:?}");
 }
 
-/// A twin and sealed frames of it, as they would leave.
-fn sealed() -> (Twin, Vec<Vec<u8>>) {
+/// A peer_sa and sealed frames of it, as they would leave.
+fn sealed() -> (PeerSa, Vec<Vec<u8>>) {
     let p = protection(Mode::Route, Direction::Out, "aes-gcm-128", Family::Inet);
     let c = configuration(Family::Inet, FrameSize::Fixed(200), p);
     let (net, _) = tables::build(Family::Inet, 20, None).expect("routes");
@@ -136,29 +136,29 @@ fn sealed() -> (Twin, Vec<Vec<u8>>) {
         let check = weir_core::wire::checksum::after_ttl_decrement(check).to_be_bytes();
         frame.0[24..26].copy_from_slice(&check);
     }
-    let mut far = Twin::new(plan.clone(), cipher.clone(), Arc::new(templates), 1);
+    let mut far = PeerSa::new(plan.clone(), cipher.clone(), Arc::new(templates), 1);
     let mut frames: Vec<Frame<Memory>> = Vec::new();
     far.seal(vec![vec![0; 2048].into(), vec![0; 2048].into()], &mut frames);
     assert!(frames.iter().all(|f| f.start() == HEADROOM && f.device == DeviceId(0)));
-    let twin = Twin::new(plan, cipher, known, 1);
-    (twin, frames.iter().map(|f| f.data().to_vec()).collect())
+    let peer_sa = PeerSa::new(plan, cipher, known, 1);
+    (peer_sa, frames.iter().map(|f| f.data().to_vec()).collect())
 }
 
 #[test]
 fn what_went_in_is_known_again() {
-    let (twin, frames) = sealed();
+    let (peer_sa, frames) = sealed();
     for mut frame in frames {
-        assert_eq!(twin.open(&mut frame), Ok(()));
+        assert_eq!(peer_sa.open(&mut frame), Ok(()));
     }
 }
 
 #[test]
 fn a_sealed_packet_that_is_not_what_went_in_is_found() {
-    let (twin, frames) = sealed();
+    let (peer_sa, frames) = sealed();
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut frame = frames[0].clone();
         change(&mut frame);
-        twin.open(&mut frame).expect_err("it was changed")
+        peer_sa.open(&mut frame).expect_err("it was changed")
     };
     assert!(with(&|f| f[60] ^= 1).contains("is not authentic"));
     assert!(with(&|f| f[34 + 3] ^= 1).contains("has SPI"));

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use weir_core::ipsec::spd::synthetic::Shape;
 
-use super::super::MemoryBed;
+use super::super::MemoryTestbed;
 use super::*;
 use crate::model::ipsec::{Backend, CipherName, Mode};
 use crate::model::spd::{Action as Does, Spd};
-use crate::model::{Bed, Configuration, FrameSize, Placement, Sample, Subject, Topology, Trial, Workload};
+use crate::model::{
+    Configuration, FrameSize, Placement, Sample, Subject, Testbed, Topology, Trial, Workload,
+};
 use weir_stats::search::Rate;
 
 const LOOKUPS: [LookupBy; 4] = [LookupBy::Gateway, LookupBy::Linear, LookupBy::Classifier, LookupBy::Cache];
@@ -41,7 +43,8 @@ fn sample(family: Family, flows: u32, p: Protection) -> Sample {
         relay: None,
     };
     let what = format!("{family:?} {p:?}");
-    let mut prepared = MemoryBed::default().prepare(&configuration).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let mut prepared =
+        MemoryTestbed::default().prepare(&configuration).unwrap_or_else(|e| panic!("{what}: {e}"));
     let (warm_up, window) = (Duration::from_millis(2), Duration::from_millis(12));
     let run = prepared.run(&Trial { rate: Rate::FlatOut, warm_up, window, seed: 1 });
     let sample = run.unwrap_or_else(|e| panic!("{what}: {e}"));

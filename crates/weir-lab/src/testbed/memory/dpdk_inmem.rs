@@ -42,19 +42,19 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
     crate::sut::missing(configuration)
 }
 
-pub struct Alone {
+pub struct DpdkInmem {
     dpdk: Dpdk,
     cpu: u32,
     mean_len: f64,
     notes: Vec<String>,
 }
 
-impl Alone {
+impl DpdkInmem {
     pub fn start(
         configuration: &Configuration,
         cpu: u32,
         (net, templates): (&Net, &Templates),
-    ) -> Result<Alone, LabError> {
+    ) -> Result<DpdkInmem, LabError> {
         let folder = Folder::new()?;
         let capture = folder.path().join("frames.pcap");
         fs::write(&capture, pcap(templates))
@@ -71,11 +71,11 @@ impl Alone {
             "{}: its own source (net_pcap) and sink (net_null), its own counters: its figures hold both",
             crate::experiment::kebab(&configuration.subject)
         ));
-        Ok(Alone { dpdk, cpu, mean_len: templates.mean_len(), notes })
+        Ok(DpdkInmem { dpdk, cpu, mean_len: templates.mean_len(), notes })
     }
 }
 
-impl Prepared for Alone {
+impl Prepared for DpdkInmem {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         if trial.rate != Rate::FlatOut {
             return Err(LabError::new("memory: DPDK's source knows no rate: use method = \"mrr\"".into()));

@@ -34,7 +34,7 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Whose an agent is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
+pub struct LeaseHolder {
     /// Unique among labs.
     pub lab: String,
     /// Where the lab runs, for errors: `process 812 on ws1`.
@@ -46,13 +46,13 @@ pub struct Holder {
 
 #[derive(Serialize, Deserialize)]
 struct Record {
-    holder: Holder,
+    holder: LeaseHolder,
     process: u32,
 }
 
 /// Held until dropped.
 #[derive(Debug)]
-pub struct Hold {
+pub struct Lease {
     folder: PathBuf,
     record: PathBuf,
     _lock: Lock,
@@ -62,11 +62,11 @@ pub struct Hold {
 /// does (`stop`). `rung` is called when the agent of a newer connection wants the host.
 pub fn take(
     folder: &Path,
-    holder: &Holder,
+    holder: &LeaseHolder,
     within: Duration,
     stop: &AtomicBool,
     rung: impl Fn() + Send + 'static,
-) -> Result<Hold, LabError> {
+) -> Result<Lease, LabError> {
     let began = Instant::now();
     loop {
         let gate = Gate::pass(folder, within.saturating_sub(began.elapsed()))?;
@@ -92,13 +92,18 @@ struct Other {
 
 impl Other {
     /// Parts of one lab may share a host.
-    fn bars(&self, newcomer: &Holder) -> bool {
+    fn bars(&self, newcomer: &LeaseHolder) -> bool {
         let holder = self.record.as_ref().map(|record| &record.holder);
         holder.is_none_or(|holder| holder.lab != newcomer.lab || holder.part == newcomer.part)
     }
 
     /// Of one that [`Other::bars`] the newcomer: it is on its way out, or there is nothing to wait for.
-    fn wait_or_refuse(&self, newcomer: &Holder, waited: Duration, within: Duration) -> Result<(), LabError> {
+    fn wait_or_refuse(
+        &self,
+        newcomer: &LeaseHolder,
+        waited: Duration,
+        within: Duration,
+    ) -> Result<(), LabError> {
         let Some(Record { holder, process }) = &self.record else {
             return Err(LabError::new(
                 "the host is in use by another version of weir-lab: wait for the end of its campaign".into(),
@@ -158,7 +163,7 @@ fn whoever_is_there(folder: &Path) -> io::Result<Vec<Other>> {
     Ok(there)
 }
 
-fn enter(folder: &Path, holder: &Holder, rung: impl Fn() + Send + 'static) -> io::Result<Hold> {
+fn enter(folder: &Path, holder: &LeaseHolder, rung: impl Fn() + Send + 'static) -> io::Result<Lease> {
     let process = std::process::id();
     let record = folder.join(format!("{}-{process}", holder.part));
     let bell = record.with_extension(BELL);
@@ -168,10 +173,10 @@ fn enter(folder: &Path, holder: &Holder, rung: impl Fn() + Send + 'static) -> io
     let taken = lock::take(&record)?;
     let lock = taken.ok_or_else(|| io::Error::other(format!("{}: held by another", record.display())))?;
     // From here on whatever fails is removed.
-    let hold = Hold { folder: folder.to_path_buf(), record, _lock: lock };
+    let lease = Lease { folder: folder.to_path_buf(), record, _lock: lock };
     let listener = UnixListener::bind(bell)?;
     std::thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(|_| rung()));
-    Ok(hold)
+    Ok(lease)
 }
 
 /// A record with its bell.
@@ -181,7 +186,7 @@ fn remove(record: &Path) {
     let _ = fs::remove_file(record);
 }
 
-impl Drop for Hold {
+impl Drop for Lease {
     fn drop(&mut self) {
         remove(&self.record);
         // Whoever is at the gate now removes the folder by himself.
@@ -240,19 +245,19 @@ mod tests {
     const AT_ONCE: Duration = Duration::from_millis(50);
     const LONG: Duration = Duration::from_secs(60);
 
-    fn holder(lab: &str, part: Role, connection: u32) -> Holder {
-        Holder { lab: lab.into(), whence: format!("process 7 on {lab}"), part, connection }
+    fn holder(lab: &str, part: Role, connection: u32) -> LeaseHolder {
+        LeaseHolder { lab: lab.into(), whence: format!("process 7 on {lab}"), part, connection }
     }
 
-    fn hold(folder: &Path, holder: &Holder, within: Duration) -> Result<Hold, LabError> {
+    fn lease(folder: &Path, holder: &LeaseHolder, within: Duration) -> Result<Lease, LabError> {
         take(folder, holder, within, &AtomicBool::new(false), || ())
     }
 
     #[test]
     fn parts_of_one_lab_share_a_host_and_the_last_to_leave_takes_the_folder_along() {
-        let place = Folder::absent("hold-parts");
+        let place = Folder::absent("lease-parts");
         let folder = place.0.as_path();
-        let parts = Role::ALL.map(|part| hold(folder, &holder("one", part, 1), AT_ONCE).expect("free"));
+        let parts = Role::ALL.map(|part| lease(folder, &holder("one", part, 1), AT_ONCE).expect("free"));
         for held in parts {
             assert!(folder.exists());
             drop(held);
@@ -262,34 +267,34 @@ mod tests {
 
     #[test]
     fn another_lab_is_refused_whatever_part_it_wants_and_is_told_who_is_there() {
-        let place = Folder::absent("hold-labs");
+        let place = Folder::absent("lease-labs");
         let folder = place.0.as_path();
-        let first = hold(folder, &holder("one", Role::Receiver, 1), AT_ONCE).expect("free");
-        let refused = hold(folder, &holder("two", Role::Generator, 1), AT_ONCE).expect_err("in use");
+        let first = lease(folder, &holder("one", Role::Receiver, 1), AT_ONCE).expect("free");
+        let refused = lease(folder, &holder("two", Role::Generator, 1), AT_ONCE).expect_err("in use");
         for part in ["another lab, process 7 on one, as its receiver", &std::process::id().to_string()] {
             assert!(refused.said.contains(part), "{refused}");
         }
         drop(first);
         assert!(!folder.exists());
-        hold(folder, &holder("two", Role::Generator, 1), AT_ONCE).expect("free again");
+        lease(folder, &holder("two", Role::Generator, 1), AT_ONCE).expect("free again");
     }
 
     #[test]
     fn the_older_connection_is_rung_and_waited_for_and_may_not_come_back() {
-        let place = Folder::absent("hold-connections");
+        let place = Folder::absent("lease-connections");
         let folder = place.0.as_path();
         let (bell, heard) = channel();
         let (never, one) = (AtomicBool::new(false), holder("one", Role::Generator, 1));
         let ring = move || bell.send(()).unwrap_or_default();
         let first = take(folder, &one, AT_ONCE, &never, ring).expect("free");
-        let refused = hold(folder, &holder("one", Role::Generator, 2), AT_ONCE).expect_err("held");
+        let refused = lease(folder, &holder("one", Role::Generator, 2), AT_ONCE).expect_err("held");
         assert!(refused.said.contains("has not ended in 50ms"), "{refused}");
         heard.recv_timeout(LONG).expect("rung");
         std::thread::scope(|scope| {
-            let second = scope.spawn(|| hold(folder, &holder("one", Role::Generator, 2), LONG));
+            let second = scope.spawn(|| lease(folder, &holder("one", Role::Generator, 2), LONG));
             drop(first);
             let second = second.join().expect("no panic").expect("free");
-            let refused = hold(folder, &one, LONG).expect_err("overtaken");
+            let refused = lease(folder, &one, LONG).expect_err("overtaken");
             assert!(refused.said.contains("connection 1 was overtaken by connection 2"), "{refused}");
             drop(second);
         });
@@ -297,18 +302,18 @@ mod tests {
 
     #[test]
     fn what_a_killed_agent_left_bars_nobody() {
-        let place = Folder::absent("hold-killed");
+        let place = Folder::absent("lease-killed");
         let folder = place.0.as_path();
         let left = Record { holder: holder("one", Role::Generator, 1), process: 1 };
         place.write("generator-1", serde_json::to_vec(&left).expect("JSON"));
         drop(UnixListener::bind(folder.join("generator-1.bell")).expect("ours"));
-        drop(hold(folder, &holder("two", Role::Generator, 1), AT_ONCE).expect("nobody is there"));
+        drop(lease(folder, &holder("two", Role::Generator, 1), AT_ONCE).expect("nobody is there"));
         assert!(!folder.exists());
     }
 
     #[test]
     fn a_lab_that_goes_away_is_not_waited_for() {
-        let (place, gone) = (Folder::absent("hold-gone"), AtomicBool::new(true));
+        let (place, gone) = (Folder::absent("lease-gone"), AtomicBool::new(true));
         let folder = place.0.as_path();
         let refused = take(folder, &holder("one", Role::Generator, 1), LONG, &gone, || ());
         assert_eq!(refused.expect_err("gone").said, "the lab went away");

@@ -10,7 +10,7 @@ use weir_core::time::Nanos;
 use super::clocks::Offset;
 use super::fleet::Fleet;
 use crate::agent::device::command::to_hexadecimal;
-use crate::agent::protocol::{Arrived, Counted, DeviceSite, Interface, Request, Sent, Stream, Window};
+use crate::agent::protocol::{Arrived, Counted, DeviceEnvironment, Interface, Request, Sent, Stream, Window};
 use crate::experiment::hosts::{Commands, Role, Timeouts};
 use crate::generator;
 use crate::model::{Configuration, LabError, Prepared, Sample, Trial};
@@ -26,7 +26,7 @@ const PROBE_WINDOW: Duration = Duration::from_millis(50);
 /// The receiver waits for stragglers, at most two seconds.
 const STRAGGLERS: Duration = Duration::from_secs(2);
 
-pub struct Laid {
+pub struct Deployed {
     fleet: Rc<RefCell<Fleet>>,
     limits: Timeouts,
     flows: u32,
@@ -37,20 +37,20 @@ pub struct Laid {
     run: u16,
 }
 
-impl Laid {
+impl Deployed {
     pub fn new(
         fleet: Rc<RefCell<Fleet>>,
         configuration: &Configuration,
         commands: Option<&Commands>,
-    ) -> Result<Laid, LabError> {
+    ) -> Result<Deployed, LabError> {
         let limits = fleet.borrow().limits();
         let flows = configuration.workload.flows;
         // From here on whatever fails is reset.
-        let mut laid = Laid { fleet, limits, flows, clocks: None, notes: Vec::new(), run: 0 };
-        laid.connect()?;
-        laid.set_up(configuration, commands)?;
-        laid.check_health()?;
-        Ok(laid)
+        let mut deployed = Deployed { fleet, limits, flows, clocks: None, notes: Vec::new(), run: 0 };
+        deployed.connect()?;
+        deployed.set_up(configuration, commands)?;
+        deployed.check_health()?;
+        Ok(deployed)
     }
 
     fn connect(&mut self) -> Result<(), LabError> {
@@ -85,7 +85,7 @@ impl Laid {
             ));
         };
         let millis = |limit: Duration| limit.as_millis() as u64;
-        let site = DeviceSite {
+        let environment = DeviceEnvironment {
             configuration: configuration.clone(),
             input: input.clone(),
             output: output.clone(),
@@ -105,7 +105,7 @@ impl Laid {
         };
         let (apply, answer) = (self.limits.apply.0, self.limits.answer.0);
         // The agent ends what takes too long by itself, and says what it was.
-        self.note(Role::DeviceUnderTest, "apply", &Request::Apply(Box::new(site)), apply + answer)?;
+        self.note(Role::DeviceUnderTest, "apply", &Request::Apply(Box::new(environment)), apply + answer)?;
         // Opening waits for a carrier.
         self.note(Role::Receiver, "receiver", &Request::Receive(stream(far)), answer * 2)?;
         self.note(Role::Generator, "generator", &Request::Generate(stream(near)), answer * 2)
@@ -179,7 +179,7 @@ impl Laid {
     }
 }
 
-impl Wired for Laid {
+impl Wired for Deployed {
     /// Of all hosts together.
     type Reading = Counted;
 
@@ -222,7 +222,7 @@ fn read_uploads(commands: Option<&Commands>) -> Result<BTreeMap<String, String>,
     paths.map(read).collect()
 }
 
-impl Prepared for Laid {
+impl Prepared for Deployed {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let (mut sample, [before, after]) = drive::measure(self, trial)?;
         // By the generator's clock, which need not be the lab's.
@@ -239,7 +239,7 @@ impl Prepared for Laid {
     }
 }
 
-impl Drop for Laid {
+impl Drop for Deployed {
     /// Every host back to how it was found. One that cannot is given up: its agent ends and cleans up.
     fn drop(&mut self) {
         let mut fleet = self.fleet.borrow_mut();

@@ -1,4 +1,4 @@
-//! The netns bed end to end, at smoke length: ledgers add up, known loss is found, nothing is left.
+//! The netns testbed end to end, at smoke length: ledgers add up, known loss is found, nothing is left.
 
 #[path = "common/configuration.rs"]
 mod configuration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use configuration::configuration;
 use weir_lab::model::{Configuration, Family, Sample, Subject, Topology, Trial};
-use weir_lab::testbed::bed;
+use weir_lab::testbed::testbed;
 use weir_stats::search::Rate;
 
 const WARM_UP: Duration = Duration::from_millis(50);
@@ -16,12 +16,12 @@ const WINDOW: Duration = Duration::from_millis(200);
 
 /// Runs a configuration once, or says why it cannot be and returns nothing.
 fn run(test: &str, configuration: &Configuration) -> Option<Sample> {
-    let mut bed = bed(Topology::Netns);
-    if let Some(missing) = bed.missing(configuration) {
+    let mut testbed = testbed(Topology::Netns);
+    if let Some(missing) = testbed.missing(configuration) {
         writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
         return None;
     }
-    let mut prepared = bed.prepare(configuration).expect("the bed is laid");
+    let mut prepared = testbed.prepare(configuration).expect("the testbed is deployed");
     let trial = Trial { rate: configuration.workload.rate, warm_up: WARM_UP, window: WINDOW, seed: 7 };
     Some(prepared.run(&trial).expect("the run ends"))
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! It builds and reads ESP by itself, with a cipher other than the measured one where there is another, so
-//! that a fast path that is wrong cannot look good. Promises: the sequence numbers of a twin are fresh; a
+//! that a fast path that is wrong cannot look good. Promises: the sequence numbers of a peer_sa are fresh; a
 //! packet that is not what went in is an error that says how. Refuses: outer packets with options.
 
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ const HEADER: usize = 8;
 /// Next headers of packets inside a tunnel.
 const INNER: [(u8, u8); 2] = [(4, 4), (6, 41)];
 
-pub struct Twin {
+pub struct PeerSa {
     plan: SaPlan,
     cipher: Arc<dyn Cipher>,
     templates: Arc<Templates>,
@@ -41,12 +41,12 @@ pub struct Twin {
     outer: Vec<u8>,
 }
 
-impl Twin {
-    pub fn new(plan: SaPlan, cipher: Arc<dyn Cipher>, templates: Arc<Templates>, seed: u64) -> Twin {
+impl PeerSa {
+    pub fn new(plan: SaPlan, cipher: Arc<dyn Cipher>, templates: Arc<Templates>, seed: u64) -> PeerSa {
         let outer = build::Frame::ip(plan.source, plan.destination)
             .map_or(Vec::new(), |f| f.macs(IN_MAC, GENERATOR_MAC).dont_fragment().raw(ESP, &[]));
         let order = templates.order(seed);
-        Twin { plan, cipher, templates, order, at: 0, turn: 0, sequence: 0, outer }
+        PeerSa { plan, cipher, templates, order, at: 0, turn: 0, sequence: 0, outer }
     }
 
     /// Makes sealed frames of the next flows in these buffers.
