@@ -112,6 +112,13 @@ pub struct Report {
     pub replaced_leftover: bool,
 }
 
+impl Report {
+    /// Whether the kernel refused a better way than the one taken.
+    pub fn fell_back(&self) -> bool {
+        !self.refusals.is_empty() || !self.xdp_refusals.is_empty() || self.busy_poll_refusal.is_some()
+    }
+}
+
 impl fmt::Display for Report {
     /// `af_xdp eth0 queue 0: zero-copy refused (EOPNOTSUPP), copy mode, native XDP`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -234,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_report_names_every_refusal_in_order() {
-        let report = Report {
+        let mut report = Report {
             interface: "eth0".into(),
             queue: 0,
             bind: Bind::Copy,
@@ -249,6 +256,9 @@ mod tests {
             report.to_string(),
             "af_xdp eth0 queue 0: zero-copy refused (EOPNOTSUPP), copy mode, native XDP"
         );
+        assert!(report.fell_back());
+        report.refusals.clear();
+        assert!(!report.fell_back());
     }
 
     #[test]

@@ -150,9 +150,9 @@ impl Agent {
             Request::Claim { interfaces, silent } => value(self.claim(&interfaces, silent)?),
             Request::Apply(site) => {
                 let device = Device::apply(*site, self.stop.clone())?;
-                let notes = device.notes();
+                let applied = protocol::Applied { notes: device.notes(), fallbacks: device.fallbacks() };
                 self.device = Some(device);
-                value(notes)
+                value(applied)
             }
             Request::Check { within_ms } => {
                 let device = self.device.as_mut().ok_or_else(|| unprepared("subject"))?;

@@ -244,7 +244,11 @@ fn keep(
         Err(e) => format!("failed: {e}"),
     };
     let (sample, error, misbehaviour) = match outcome {
-        Ok(sample) => (Some(sample), None, None),
+        Ok(mut sample) => {
+            // a testbed that tells of none had none
+            sample.fallbacks.get_or_insert_default();
+            (Some(sample), None, None)
+        }
         Err(e) => (None, Some(e.said), e.misbehaviour),
     };
     let Slot { block, order, seed, .. } = *slot;

@@ -147,6 +147,9 @@ pub struct Sample {
     pub figures: BTreeMap<String, f64>,
     /// Said by whoever measured: fallbacks, doubts.
     pub notes: Vec<String>,
+    /// Which of the notes say that something better was refused on the way. Absent from runs of before it was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallbacks: Option<Vec<String>>,
     /// CLOCK_MONOTONIC nanoseconds at the window's ends, where they are this machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_ns: Option<(u64, u64)>,

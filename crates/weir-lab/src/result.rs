@@ -108,6 +108,9 @@ pub struct Outcome {
     pub ceiling_share: Option<f64>,
     /// What whoever measured said, each sentence once.
     pub notes: Vec<String>,
+    /// Which of them say that something better was refused.
+    #[serde(skip)]
+    pub fallbacks: Vec<String>,
     /// Why runs failed, one sentence a run.
     pub failures: Vec<String>,
     /// Which of them are findings about the system under test.
@@ -251,6 +254,7 @@ fn outcome_of(configuration: &Configuration, runs: &[Run], metric: &Metric) -> O
     }
     notes.sort_unstable();
     notes.dedup();
+    let fallbacks = samples.iter().flat_map(|s| warnings::fallbacks(s)).collect();
     let keys = |of: &dyn Fn(&Sample) -> Vec<String>| -> Vec<String> {
         let mut keys: Vec<String> = samples.iter().flat_map(|s| of(s)).collect();
         keys.sort_unstable();
@@ -285,6 +289,7 @@ fn outcome_of(configuration: &Configuration, runs: &[Run], metric: &Metric) -> O
         searched: Searched::of(&samples),
         ceiling_share: None,
         notes,
+        fallbacks,
         failures: runs.iter().filter_map(|r| r.error.clone()).collect(),
         misbehaved: runs
             .iter()

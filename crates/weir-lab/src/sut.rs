@@ -92,6 +92,11 @@ pub trait Running {
     /// What a reader of its figures must know.
     fn notes(&self) -> Vec<String>;
 
+    /// Which of its notes say that a better way was refused.
+    fn fallbacks(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// That it ended by itself, and its last words.
     fn ended(&mut self) -> Option<LabError> {
         None

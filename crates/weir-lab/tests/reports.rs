@@ -49,6 +49,7 @@ fn page(name: &str, title: &str, rates: &[(&str, &[f64])]) -> String {
                 started_unix_ms: 0,
                 sample: Some(Sample { seconds: 1.0, pps: *pps, ledger, ..Sample::default() }),
                 error: None,
+                misbehaviour: None,
             };
             serde_json::to_string(&run).expect("plain") + "\n"
         };

@@ -65,6 +65,7 @@ fn campaign(folder: &Folder) {
                 started_unix_ms: 0,
                 sample: Some(sample),
                 error: None,
+                misbehaviour: None,
             };
             serde_json::to_string(&run).expect("plain") + "\n"
         };

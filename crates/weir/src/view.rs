@@ -55,6 +55,9 @@ pub struct Port {
     pub reattached: u64,
     /// How the device was opened: refusals, choices, offloads switched off.
     pub opened: Vec<String>,
+    /// Which of these lines say that a better way was refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

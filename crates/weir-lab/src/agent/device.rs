@@ -67,6 +67,10 @@ impl Device {
         Ok(Device { subject, _offloads: offloads, input, output, cpus, here })
     }
 
+    pub fn fallbacks(&self) -> Vec<String> {
+        if let Under::Built(subject) = &self.subject { subject.fallbacks() } else { Vec::new() }
+    }
+
     pub fn notes(&self) -> Vec<String> {
         let cpus = self.cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let mut notes = vec![format!(

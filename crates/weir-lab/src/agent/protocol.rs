@@ -120,3 +120,11 @@ pub struct Counted {
     /// What the subject knows to be wrong with itself.
     pub doubts: Vec<String>,
 }
+
+/// What the device under test came to.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Applied {
+    pub notes: Vec<String>,
+    /// Which of the notes say that something better was refused.
+    pub fallbacks: Vec<String>,
+}

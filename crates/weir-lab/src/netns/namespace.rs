@@ -42,6 +42,13 @@ enum Undo {
     Batch(String),
 }
 
+/// What [`Namespace::untuned`] came to.
+pub struct Untuned {
+    pub said: String,
+    /// The kernel refused what it would have by itself.
+    pub fell_back: bool,
+}
+
 impl Namespace {
     /// A new, empty namespace with its loopback up. `name` is for messages.
     pub fn new(name: &'static str) -> Result<Namespace, LabError> {
@@ -157,8 +164,8 @@ impl Namespace {
 
     /// TCP of this namespace as the kernel itself would have it, whatever the machine prefers: see [`UNTUNED`]. Says
     /// what there is now.
-    pub fn untuned(&self) -> Result<String, LabError> {
-        let mut said = Vec::new();
+    pub fn untuned(&self) -> Result<Untuned, LabError> {
+        let (mut said, mut fell_back) = (Vec::new(), false);
         for (key, wanted) in UNTUNED {
             let path = format!("net/ipv4/{key}");
             let text = self.read(&format!("/proc/sys/{path}"))?;
@@ -169,9 +176,10 @@ impl Namespace {
                 if is == machine { String::new() } else { format!(" where this machine has {machine}") };
             let refused = wanted[..taken.unwrap_or(wanted.len())].join(" and ");
             let why = if refused.is_empty() { refused } else { format!(", since {refused} is refused") };
+            fell_back |= !why.is_empty();
             said.push(format!("{key} {is}{tuned}{why}"));
         }
-        Ok(format!("tcp: {}", said.join("; ")))
+        Ok(Untuned { said: format!("tcp: {}", said.join("; ")), fell_back })
     }
 
     /// Reads a file as this namespace sees it.

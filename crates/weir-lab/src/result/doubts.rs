@@ -12,9 +12,6 @@ use crate::store::Evidence;
 use weir_stats::search::goal;
 use weir_stats::{Verdict, defects};
 
-/// How testbeds and daemons say that the next best was taken.
-const REFUSED: &str = " refused";
-
 pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
     let mut found = Vec::new();
     if !manifest.build.optimised() {
@@ -70,7 +67,8 @@ pub fn of(manifest: &Manifest, results: &Results) -> Vec<Warning> {
     for outcome in &results.configurations {
         of_outcome(outcome, &mut found);
     }
-    for noted in results.notes.iter().filter(|n| n.note.contains(REFUSED)) {
+    let fell_back = |noted: &&Noted| results.configurations.iter().any(|o| o.fallbacks.contains(&noted.note));
+    for noted in results.notes.iter().filter(fell_back) {
         let (configurations, note) = (noted.configurations.clone(), noted.note.clone());
         found.push(Warning::Fallback { configurations, note });
     }

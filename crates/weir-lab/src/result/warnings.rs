@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use weir_stats::defects::Defect;
 
 use super::search_doubt::SearchDoubt;
+use crate::model::Sample;
 
 /// Below five runs the exact U test cannot reach 1 %.
 pub const FEW_RUNS: usize = 5;
@@ -106,6 +107,13 @@ pub enum Warning {
     /// What is wrong with its search; likewise.
     #[serde(untagged)]
     Search(SearchDoubt),
+}
+
+/// Notes of a run that say that something better was refused. Committed runs of before samples recorded it are told by how
+/// their testbeds worded it then; nothing new is.
+pub fn fallbacks(sample: &Sample) -> Vec<String> {
+    let worded = || sample.notes.iter().filter(|note| note.contains(" refused")).cloned().collect();
+    sample.fallbacks.clone().unwrap_or_else(worded)
 }
 
 const UNUSUAL_PRIORITY: &str = "ran with another scheduling priority than programs have: a raised one keeps the kernel's \
@@ -276,6 +284,16 @@ mod tests {
         assert_eq!(serde_json::from_value::<Warning>(json).expect("back"), warning);
         let other = serde_json::to_value(Warning::SmokeValues).expect("plain");
         assert_eq!(serde_json::from_value::<Warning>(other).expect("back"), Warning::SmokeValues);
+    }
+
+    #[test]
+    fn a_refusal_is_told_by_its_sample_and_by_words_only_where_none_was_recorded() {
+        let notes = vec!["zero-copy refused".to_string(), "busy polling".to_string()];
+        let of =
+            |fallbacks| super::fallbacks(&Sample { notes: notes.clone(), fallbacks, ..Sample::default() });
+        assert_eq!(of(Some(vec!["busy polling".to_string()])), ["busy polling"]);
+        assert_eq!(of(Some(Vec::new())), [""; 0]);
+        assert_eq!(of(None), ["zero-copy refused"]);
     }
 
     #[test]

@@ -42,6 +42,11 @@ pub trait Gateway {
     /// What a reader of its figures must know.
     fn notes(&self) -> Vec<String>;
 
+    /// Which of its notes say that a better way was refused.
+    fn fallbacks(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The end of what it logged.
     fn log(&self) -> String;
 }

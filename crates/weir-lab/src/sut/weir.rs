@@ -48,6 +48,8 @@ struct Port {
     losses: BTreeMap<String, u64>,
     #[serde(default)]
     opened: Vec<String>,
+    #[serde(default)]
+    fallbacks: Vec<String>,
 }
 
 #[derive(serde::Deserialize)]
@@ -62,6 +64,7 @@ pub struct Weir {
     child: Child,
     control: Control,
     notes: Vec<String>,
+    fallbacks: Vec<String>,
     // Dropped last: the daemon's socket and log are in it.
     folder: Folder,
 }
@@ -104,12 +107,15 @@ impl Weir {
                 process::dies_with_starter(&mut command).spawn()
             })?
             .map_err(|e| failed("cannot be started", e))?;
-        let mut weir = Weir { child, control: Control::new(socket), notes: Vec::new(), folder };
+        let (notes, fallbacks) = (Vec::new(), Vec::new());
+        let mut weir = Weir { child, control: Control::new(socket), notes, fallbacks, folder };
         weir.folder.record_subject(weir.child.id())?;
         weir.wait_until_ready(&log)?;
         // interfaces have another name in every run: notes name their role, so that runs say the same
         let steady = |note: String| roles.iter().fold(note, |n, (name, role)| n.replace(*name, role));
-        weir.notes = weir.describe()?.into_iter().map(steady).collect();
+        let (notes, fallbacks) = weir.describe()?;
+        weir.notes = notes.into_iter().map(steady).collect();
+        weir.fallbacks = fallbacks.into_iter().map(steady).collect();
         Ok(weir)
     }
 
@@ -130,18 +136,22 @@ impl Weir {
         }
     }
 
-    fn describe(&self) -> Result<Vec<String>, LabError> {
+    /// What a reader of its figures must know, and which of that says that a better way was refused.
+    fn describe(&self) -> Result<(Vec<String>, Vec<String>), LabError> {
         let status: Status = self.control.get("/v1/status")?;
         let ports: Vec<Port> = self.control.get("/v1/ports")?;
         let workers: Vec<Worker> = self.control.get("/v1/workers")?;
         let cpus = workers.iter().map(|w| w.cpu.to_string()).collect::<Vec<_>>().join(", ");
         let mut notes = vec![format!("weir {}: {} workers on cpu {cpus}", status.version, workers.len())];
+        let mut fallbacks = Vec::new();
         for port in ports {
-            notes.push(format!("weir port {}: {}", port.name, port.kind));
-            notes.extend(port.opened.iter().map(|line| format!("weir port {}: {line}", port.name)));
+            let of_port = |line: &String| format!("weir port {}: {line}", port.name);
+            notes.push(of_port(&port.kind));
+            notes.extend(port.opened.iter().map(of_port));
+            fallbacks.extend(port.fallbacks.iter().map(of_port));
         }
         notes.extend(status.notices.iter().map(|notice| format!("weir: {notice}")));
-        Ok(notes)
+        Ok((notes, fallbacks))
     }
 }
 
@@ -215,6 +225,10 @@ impl Running for Weir {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    fn fallbacks(&self) -> Vec<String> {
+        self.fallbacks.clone()
     }
 
     fn ended(&mut self) -> Option<LabError> {

@@ -77,6 +77,8 @@ struct Deployed {
     /// Of the left side, of the right side.
     cpus: [u32; 2],
     notes: Vec<String>,
+    /// Which of them say that something better was refused.
+    fallbacks: Vec<String>,
 }
 
 /// Namespaces of the two sides and their wires, from the outside in.
@@ -103,8 +105,11 @@ impl Deployed {
             "cpus: client and left gateway {}, server and right gateway {}; an MTU of {MTU} at both ends",
             cpus[0], cpus[1]
         )];
+        let mut fallbacks = Vec::new();
         for (end, _) in &wires.ends {
-            notes.push(end.untuned()?);
+            let tcp = end.untuned()?;
+            fallbacks.extend(tcp.fell_back.then(|| tcp.said.clone()));
+            notes.push(tcp.said);
         }
         if offload {
             notes.push(
@@ -127,6 +132,7 @@ impl Deployed {
             _ => Vec::new(),
         };
         notes.extend(gateways.iter().flat_map(|g| g.notes()));
+        fallbacks.extend(gateways.iter().flat_map(|g| g.fallbacks()));
         notes.sort_unstable();
         notes.dedup();
         for i in [0, 1] {
@@ -148,6 +154,7 @@ impl Deployed {
             connections,
             cpus,
             notes,
+            fallbacks,
         })
     }
 
@@ -278,6 +285,7 @@ impl Prepared for Deployed {
             ledger,
             figures,
             notes,
+            fallbacks: Some(self.fallbacks.clone()),
             window_ns: Some((began, ended)),
             ..Sample::default()
         })

@@ -217,6 +217,7 @@ impl Prepared for Deployed {
             sample.notes.extend(device.running.doubts());
         }
         sample.notes.splice(0..0, self.notes.iter().cloned());
+        sample.fallbacks = Some(self.device.as_ref().map_or(Vec::new(), |device| device.running.fallbacks()));
         Ok(sample)
     }
 

@@ -112,6 +112,8 @@ struct Deployed {
     relay: Relay,
     clients: u32,
     notes: Vec<String>,
+    /// Which of them say that something better was refused.
+    fallbacks: Vec<String>,
     run: u32,
 }
 
@@ -126,7 +128,9 @@ impl Deployed {
         // ten thousand clients of one address, again and again
         namespace.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
         let mut notes = cpus_said(&cpus);
-        notes.push(namespace.untuned()?);
+        let tcp = namespace.untuned()?;
+        let fallbacks = tcp.fell_back.then(|| tcp.said.clone()).into_iter().collect();
+        notes.push(tcp.said);
         let environment = Environment { namespace: &namespace, cpus: &cpus.subject, relay };
         let running: Option<Box<dyn Relaying>> = match configuration.subject {
             Subject::Derper => Some(Box::new(Derper::start(&environment)?)),
@@ -144,6 +148,7 @@ impl Deployed {
             relay,
             clients: configuration.workload.flows,
             notes,
+            fallbacks,
             run: 0,
         };
         if relay.load.has_pairs() {
@@ -291,6 +296,7 @@ impl Deployed {
             duplicated: tally.duplicated,
             figures,
             notes: self.notes.clone(),
+            fallbacks: Some(self.fallbacks.clone()),
             window_ns: Some((came.began, came.ended)),
             ..Sample::default()
         };
@@ -394,6 +400,7 @@ impl Deployed {
             seconds: window.1.saturating_sub(window.0).max(1) as f64 / 1e9,
             figures,
             notes: self.notes.clone(),
+            fallbacks: Some(self.fallbacks.clone()),
             window_ns: Some(window),
             ..Sample::default()
         }

@@ -154,6 +154,7 @@ impl Daemon {
                         .collect(),
                     reattached: open.map_or(0, |o| o.reattached),
                     opened: open.map_or(Vec::new(), |o| o.port.said.clone()),
+                    fallbacks: open.map_or(Vec::new(), |o| o.port.fallbacks.clone()),
                     device: name,
                 }
             })

@@ -45,6 +45,8 @@ pub struct OpenPort {
     pub kind: &'static str,
     /// One sentence each: what was refused, what was chosen, what was switched off.
     pub said: Vec<String>,
+    /// Which of these say that a better way was refused.
+    pub fallbacks: Vec<String>,
     pub steering: Option<Steering>,
     /// Hears ARP and NDP where they stay with the kernel.
     pub tap: Option<Tap>,
@@ -109,8 +111,12 @@ pub fn open(
         Kind::Auto => match open_af_xdp(port, device, with) {
             Ok(opened) => Ok(opened),
             Err(refusal) => {
-                let said = vec![refusal.to_string(), format!("port {name}: falling back to af_packet")];
-                open_af_packet(name, device, workers, with.is_enforced(name), said)
+                let fallback = format!("port {name}: falling back to af_packet");
+                let said = vec![refusal.to_string(), fallback.clone()];
+                let (mut opened, queues) =
+                    open_af_packet(name, device, workers, with.is_enforced(name), said)?;
+                opened.fallbacks.push(fallback);
+                Ok((opened, queues))
             }
         },
     }
@@ -153,7 +159,7 @@ fn open_af_xdp(
     with: &With<'_>,
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     let name = port.device.value.as_str();
-    let mut said = Vec::new();
+    let (mut said, mut fallbacks) = (Vec::new(), Vec::new());
     let &With { umems, lessons, wake_up, .. } = with;
     if with.policies && !with.is_enforced(name) {
         return Err(PortError::new(format!(
@@ -180,6 +186,7 @@ fn open_af_xdp(
         let worker = queue % umems.len();
         let socket = open_queue(device, queue as u32, &steering, &umems[worker], wake_up, RING)?;
         said.push(socket.report().to_string());
+        fallbacks.extend(socket.report().fell_back().then(|| socket.report().to_string()));
         opened[worker].push(socket);
     }
     let copied = opened.iter().flatten().all(|socket| socket.report().bind == Bind::Copy);
@@ -204,6 +211,7 @@ fn open_af_xdp(
     let opened = OpenPort {
         kind: "af_xdp",
         said,
+        fallbacks,
         steering: Some(steering),
         tap: Some(tap),
         zero_copy,

@@ -96,6 +96,10 @@ impl Gateway for Weir {
         self.notes.clone()
     }
 
+    fn fallbacks(&self) -> Vec<String> {
+        self.fallbacks.clone()
+    }
+
     fn log(&self) -> String {
         super::tail(&self.folder.path().join("weir.log"))
     }

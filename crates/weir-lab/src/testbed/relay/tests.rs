@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::relay::Tls;
+use crate::netns::namespace::Untuned;
 use std::io::Write;
 use std::time::Duration;
 
@@ -69,12 +70,13 @@ fn tcp_is_the_kernels_own_whatever_the_machine_prefers() {
         true => ("cubic", " where this machine has reno", ""),
         false => ("reno", "", ", since cubic is refused"),
     };
-    let said = namespace.untuned().expect("it can be read");
+    let Untuned { said, fell_back } = namespace.untuned().expect("it can be read");
+    assert_eq!(fell_back, !why.is_empty(), "{said}");
     assert!(said.starts_with(&format!("tcp: tcp_congestion_control {own}{tuned}{why}; ")), "{said}");
     let buffers = "tcp_rmem 4096 131072 6291456";
     assert!(said.contains(&format!("{buffers} where this machine has 4096 65536 99999; ")), "{said}");
     assert_eq!(namespace.read(key).expect("it can be read").trim(), own);
-    let again = namespace.untuned().expect("it can be read");
+    let again = namespace.untuned().expect("it can be read").said;
     let all = format!("tcp: tcp_congestion_control {own}{why}; {buffers}; tcp_wmem 4096 16384 4194304");
     assert_eq!(again, all);
 }

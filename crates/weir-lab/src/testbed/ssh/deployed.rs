@@ -10,7 +10,9 @@ use weir_core::time::Nanos;
 use super::clocks::Offset;
 use super::fleet::Fleet;
 use crate::agent::device::command::to_hexadecimal;
-use crate::agent::protocol::{Arrived, Counted, DeviceEnvironment, Interface, Request, Sent, Stream, Window};
+use crate::agent::protocol::{
+    Applied, Arrived, Counted, DeviceEnvironment, Interface, Request, Sent, Stream, Window,
+};
 use crate::experiment::hosts::{Commands, Role, Timeouts};
 use crate::generator;
 use crate::model::{Configuration, LabError, Prepared, Sample, Trial};
@@ -33,6 +35,8 @@ pub struct Deployed {
     /// Generator's and receiver's clock, when they are two.
     clocks: Option<(Offset, Offset)>,
     notes: Vec<String>,
+    /// Which of them say that something better was refused.
+    fallbacks: Vec<String>,
     /// Number of the last window; the packets carry it.
     run: u16,
 }
@@ -46,7 +50,8 @@ impl Deployed {
         let limits = fleet.borrow().limits();
         let flows = configuration.workload.flows;
         // From here on whatever fails is reset.
-        let mut deployed = Deployed { fleet, limits, flows, clocks: None, notes: Vec::new(), run: 0 };
+        let mut deployed =
+            Deployed { fleet, limits, flows, clocks: None, notes: Vec::new(), fallbacks: Vec::new(), run: 0 };
         deployed.connect()?;
         deployed.set_up(configuration, commands)?;
         deployed.check_health()?;
@@ -105,7 +110,11 @@ impl Deployed {
         };
         let (apply, answer) = (self.limits.apply.0, self.limits.answer.0);
         // The agent ends what takes too long by itself, and says what it was.
-        self.note(Role::DeviceUnderTest, "apply", &Request::Apply(Box::new(environment)), apply + answer)?;
+        let request = Request::Apply(Box::new(environment));
+        let applied: Applied =
+            self.fleet.borrow_mut().ask(Role::DeviceUnderTest, "apply", &request, apply + answer)?;
+        self.notes.extend(applied.notes);
+        self.fallbacks = applied.fallbacks;
         // Opening waits for a carrier.
         self.note(Role::Receiver, "receiver", &Request::Receive(stream(far)), answer * 2)?;
         self.note(Role::Generator, "generator", &Request::Generate(stream(near)), answer * 2)
@@ -235,6 +244,7 @@ impl Prepared for Deployed {
         sample.notes.extend(after.doubts);
         sample.notes.append(&mut self.fleet.borrow_mut().doubts);
         sample.notes.splice(0..0, self.notes.iter().cloned());
+        sample.fallbacks = Some(self.fallbacks.clone());
         Ok(sample)
     }
 }
