@@ -167,16 +167,16 @@ impl Control {
     /// Makes `desired` what is; returns what that took. On errors nothing changed.
     pub fn apply(&mut self, now: Nanos, desired: Desired) -> Result<Vec<Action>, Vec<Error>> {
         let actions = self.plan(&desired)?;
-        self.take_up(now, desired, actions)
+        self.commit(now, desired, actions)
     }
 
     /// Makes what was desired before so again: it was good then, however it came about.
     pub fn go_back(&mut self, now: Nanos, before: Desired) -> Result<Vec<Action>, Vec<Error>> {
         let actions = diff(&self.desired, &before);
-        self.take_up(now, before, actions)
+        self.commit(now, before, actions)
     }
 
-    fn take_up(
+    fn commit(
         &mut self,
         now: Nanos,
         desired: Desired,
@@ -186,7 +186,7 @@ impl Control {
             return Ok(actions);
         }
         let prepared = self.gateway.prepare(&desired.ipsec)?;
-        if self.gateway.adopt(now, &self.desired.ipsec, &desired.ipsec, prepared, &actions) {
+        if self.gateway.commit(now, &self.desired.ipsec, &desired.ipsec, prepared, &actions) {
             self.watch_again(now);
         }
         self.desired = desired;

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! route mode   route ─► tunnel port ─► its device's queue ─► seal ─► route of the outer packet
-//! policy mode  route ─► guarded port ─► guard's queue ─► SPD ─┬─ PROTECT ─► seal ─► …
+//! policy mode  route ─► port ─► enforcement point's queue ─► SPD ─┬─ PROTECT ─► seal ─► …
 //!                                                             ├─ BYPASS ──► the port
 //!                                                             └─ DISCARD
 //! inbound      ESP to an SA ─► open ─► tunnel's device, or SPD's device and inner check ─► router
 //! ```
 //!
-//! A tunnel, an SPD and the guard of a port each have a device of their own ([`Queue`]) that no hardware
+//! A tunnel, an SPD and the policy enforcement point of a port each have a device of their own ([`Queue`]) that no hardware
 //! stands behind: the router sends to and receives from it as it does with any other, so forwarding
 //! without IPsec has nothing to ask.
 
@@ -48,7 +48,7 @@ pub struct Ipsec {
     /// What stands behind each device, by [`DeviceId`]; devices beyond its end are hardware.
     pub queues: Arc<[Queue]>,
     /// The SPD that guards each port, by [`PortId`].
-    pub guards: Arc<[Option<SpdId>]>,
+    pub enforcement: Arc<[Option<SpdId>]>,
     /// UDP ports ESP may come in on (RFC 3948), sorted: 4500 and those of configured SAs.
     pub udp_ports: Arc<[u16]>,
     /// What SPDs answered before; the same ones in every snapshot until they are configured otherwise.
@@ -65,8 +65,8 @@ pub enum Queue {
     Hardware,
     /// Frames sent to it are sealed by a tunnel; what its SAs open arrives on it.
     Tunnel(TunnelId),
-    /// Frames that leave by a guarded port: the SPD decides, then they go on to `device`.
-    Guard { spd: SpdId, port: PortId, device: DeviceId },
+    /// Frames that leave by a port with a policy enforcement point: the SPD decides, then they go on to `device`.
+    Enforcement { spd: SpdId, port: PortId, device: DeviceId },
     /// What the SAs of an SPD open arrives on it.
     Policy(SpdId),
 }

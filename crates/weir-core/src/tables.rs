@@ -70,7 +70,7 @@ pub struct Port {
     pub kind: PortKind,
     /// What comes in on it comes from here.
     pub device: DeviceId,
-    /// What leaves by it goes here: its device, or the guard of an SPD before it.
+    /// What leaves by it goes here: its device, or the policy enforcement point before it.
     pub egress: DeviceId,
     /// 802.1Q VLAN id, 1…4094.
     pub vlan: Option<u16>,

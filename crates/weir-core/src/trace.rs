@@ -56,7 +56,7 @@ pub fn trace(tables: &Tables, key: &FlowKey, device: DeviceId, frame: &[u8]) -> 
     Trace { port: decided.port, steps: scribe.0, verdict }
 }
 
-/// What a decision comes to; behind a tunnel or a guard, and inside a sealed packet, it goes on. `depth` is
+/// What a decision comes to; behind a tunnel or a policy enforcement point, and inside a sealed packet, it goes on. `depth` is
 /// how often the packet was opened.
 fn end(
     context: &Context<'_>,

@@ -114,7 +114,7 @@ reasons! {
     NoOutboundSa      "no_outbound_sa"       Operator "the policy or tunnel has no SA to send by";
     PolicyDiscard     "policy_discard"       Policy   "a policy says to discard";
     PolicyNone        "policy_none"          Policy   "no policy matches, and the SPD drops what none matches";
-    PolicyUnprotected "policy_unprotected"   Sender   "came in clear where a policy asks for protection";
+    PolicyUnprotected "policy_unprotected"   Sender   "came in as cleartext where a policy asks for protection";
     PolicyMismatch    "policy_mismatch"      Sender   "what an SA carried is not what its policy lets it carry (RFC 4301 5.2)";
     TunnelNesting     "tunnel_nesting"       Operator "more tunnels inside each other than are opened";
     DecryptedForKernel "decrypted_for_kernel" Operator "a decrypted packet for an address of the kernel; let weir own the address, or put it behind a tun port";

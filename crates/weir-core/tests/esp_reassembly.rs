@@ -287,7 +287,7 @@ fn giving_up_returns_every_frame() {
     for ident in 0..20 {
         bench.push(0, &Cut { ident, ..CUT }.fragments()[1]);
     }
-    bench.fragments.give_up(&mut bench.ended);
+    bench.fragments.shutdown(&mut bench.ended);
     bench.check();
     assert_eq!((bench.fragments.held(), bench.ended.len()), (0, 20));
 }

@@ -74,9 +74,9 @@ fn guarded_port_leaves_by_its_guard_and_arrives_by_its_device() {
     let wan = &tables.ports[id.index()];
     assert_eq!(tables.devices[wan.device.index()].name, "eth1");
     assert_eq!(tables.devices[wan.egress.index()].name, "guard/wan");
-    let guard = Queue::Guard { spd: SpdId(0), port: id, device: wan.device };
+    let guard = Queue::Enforcement { spd: SpdId(0), port: id, device: wan.device };
     assert_eq!(ipsec(&tables).queues[wan.egress.index()], guard);
-    assert_eq!(ipsec(&tables).guards[id.index()], Some(SpdId(0)));
+    assert_eq!(ipsec(&tables).enforcement[id.index()], Some(SpdId(0)));
     let Target::Adjacent(adjacency) = lookup(&tables, "10.2.0.9") else { panic!("no route") };
     assert_eq!(tables.adjacencies[adjacency.0 as usize].device, wan.egress);
     assert!(tables.adjacencies[adjacency.0 as usize].ready);

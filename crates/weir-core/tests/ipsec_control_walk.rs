@@ -137,7 +137,7 @@ fn agrees_with_itself(tables: &Tables) -> Result<(), TestCaseError> {
         let port = match *queue {
             Queue::Hardware => continue,
             Queue::Tunnel(id) => ipsec.tunnels[usize::from(id.0)].port,
-            Queue::Guard { port, device, .. } => {
+            Queue::Enforcement { port, device, .. } => {
                 prop_assert_eq!(tables.ports[port.index()].egress.index(), id);
                 prop_assert_eq!(tables.ports[port.index()].device, device);
                 continue;

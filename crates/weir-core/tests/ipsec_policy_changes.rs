@@ -196,7 +196,7 @@ fn changed_policy_leaves_everything_else_shared() {
         let (was, is) = (ipsec(&before), ipsec(&after));
         assert!(Arc::ptr_eq(&was.sad, &is.sad) && Arc::ptr_eq(&was.outbound, &is.outbound));
         assert!(Arc::ptr_eq(&was.tunnels, &is.tunnels) && Arc::ptr_eq(&was.queues, &is.queues));
-        assert!(Arc::ptr_eq(&was.guards, &is.guards) && Arc::ptr_eq(&was.udp_ports, &is.udp_ports));
+        assert!(Arc::ptr_eq(&was.enforcement, &is.enforcement) && Arc::ptr_eq(&was.udp_ports, &is.udp_ports));
         assert!(Arc::ptr_eq(&was.caches, &is.caches));
         let (was, is) = (&was.spds[0], &is.spds[0]);
         assert!(Arc::ptr_eq(&was.inbound, &is.inbound) && !Arc::ptr_eq(&was.outbound, &is.outbound));

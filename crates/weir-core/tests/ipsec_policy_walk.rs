@@ -173,8 +173,8 @@ fn is_as_if_new(control: &mut Control) -> Result<(), TestCaseError> {
     }
     prop_assert_eq!(is.spds.len(), expected.spds.len());
     prop_assert_eq!(
-        (&is.queues, &is.guards, is.oracle),
-        (&expected.queues, &expected.guards, expected.oracle)
+        (&is.queues, &is.enforcement, is.oracle),
+        (&expected.queues, &expected.enforcement, expected.oracle)
     );
     for way in Way::ALL {
         let buckets = |ipsec: &Ipsec| ipsec.caches.get(way).map(|cache| cache.buckets());

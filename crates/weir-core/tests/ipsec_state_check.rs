@@ -446,7 +446,7 @@ proptest! {
             let tables = control.take_snapshot().expect("the first");
             let ipsec = tables.ipsec.as_ref().expect("configured");
             prop_assert_eq!((ipsec.sad.iter().count(), ipsec.outbound.len()), (2, 2));
-            prop_assert_eq!(ipsec.guards.iter().flatten().count(), d.ipsec.spds[0].ports.len());
+            prop_assert_eq!(ipsec.enforcement.iter().flatten().count(), d.ipsec.spds[0].ports.len());
             prop_assert!(ipsec.tunnels[0].out.len() == 1 && ipsec.spds[0].policies[0].inbound.len() == 1);
         }
     }

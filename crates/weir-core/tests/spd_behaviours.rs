@@ -54,7 +54,7 @@ fn out(six: usize, port: u16) -> (DeviceId, Vec<u8>) {
     (DeviceId(0), frame(LAN, NEAR[six], FAR[six]).udp(1000, port, b"out"))
 }
 
-/// What answers it, in clear.
+/// What answers it, as cleartext.
 fn back(six: usize, port: u16) -> (DeviceId, Vec<u8>) {
     (DeviceId(1), frame(WAN, FAR[six], NEAR[six]).udp(port, 1000, b"back"))
 }

@@ -24,7 +24,7 @@ pub use config::{ClientOptions, Trust, client_config, server_config};
 pub use error::TlsError;
 pub use handshake::{Facts, Handshake, Progress};
 pub use hello::{awaits, for_client};
-pub use kernel::{Kernel, NotOffloaded};
+pub use kernel::{Kernel, KernelTlsError, NotOffloaded};
 pub use session::{Established, News, Opened, Session};
 
 /// Content types of a record (RFC 8446 5.1).

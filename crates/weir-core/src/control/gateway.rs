@@ -165,7 +165,7 @@ impl Gateway {
 
     /// Makes the SAs and SPDs those of `new`; `old` says where SAs that leave were used, `actions` what differs.
     /// `false`: nothing changed.
-    pub(super) fn adopt(
+    pub(super) fn commit(
         &mut self,
         now: Nanos,
         old: &IpsecSpec,
@@ -345,13 +345,13 @@ impl Gateway {
         let inbound = self.kept.values().filter(|k| k.sa.params.direction == Direction::In);
         let all = draining.chain(inbound.filter_map(|k| Some((&k.sa, users.get(k.sa.name.as_str())?))));
         let sad = Sad::new(all.filter_map(|(sa, user)| arrives(sa, user, spec, ports)));
-        let (queues, guards) = queues(&tunnels, spec, ports);
+        let (queues, enforcement) = queues(&tunnels, spec, ports);
         Ipsec {
             sad: Arc::new(sad),
             outbound: outbound.filter_map(|s| self.sa(&s.name)).collect(),
             tunnels,
             queues: queues.into(),
-            guards: guards.into(),
+            enforcement: enforcement.into(),
             udp_ports: self.udp_ports().into(),
             ..Ipsec::default()
         }
@@ -434,14 +434,14 @@ fn arrives(sa: &Arc<Sa>, user: &User, spec: &IpsecSpec, ports: &Ports) -> Option
 
 /// Whether everything is still where it was.
 fn stays(last: &Ipsec, spec: &IpsecSpec, ports: &Ports) -> bool {
-    let (queues, guards) = queues(&last.tunnels, spec, ports);
-    *last.queues == *queues && *last.guards == *guards
+    let (queues, enforcement) = queues(&last.tunnels, spec, ports);
+    *last.queues == *queues && *last.enforcement == *enforcement
 }
 
 /// What stands behind each device, and which ports are guarded.
 fn queues(tunnels: &[Tunnel], spec: &IpsecSpec, ports: &Ports) -> (Vec<Queue>, Vec<Option<SpdId>>) {
     let mut queues = vec![Queue::Hardware; ports.devices.len()];
-    let mut guards = vec![None; ports.ports.len()];
+    let mut enforcement = vec![None; ports.ports.len()];
     let mut put = |device: DeviceId, queue| queues[device.index()] = queue;
     for (i, tunnel) in tunnels.iter().enumerate() {
         put(ports.ports[tunnel.port.index()].device, Queue::Tunnel(TunnelId(i as u16)));
@@ -453,9 +453,9 @@ fn queues(tunnels: &[Tunnel], spec: &IpsecSpec, ports: &Ports) -> (Vec<Queue>, V
         }
         for port in spd.ports.iter().filter_map(|name| ports.id(name)) {
             let Some(of) = ports.port(port) else { continue };
-            put(of.egress, Queue::Guard { spd: id, port, device: of.device });
-            guards[port.index()] = Some(id);
+            put(of.egress, Queue::Enforcement { spd: id, port, device: of.device });
+            enforcement[port.index()] = Some(id);
         }
     }
-    (queues, guards)
+    (queues, enforcement)
 }

@@ -90,7 +90,7 @@ impl Control {
         let prepared = if errors.is_empty() { self.gateway.prepare(next) } else { Err(errors) };
         let adopted = prepared.map(|prepared| {
             let actions = diff_ipsec(&before, next);
-            self.gateway.adopt(now, &before, next, prepared, &actions);
+            self.gateway.commit(now, &before, next, prepared, &actions);
             actions
         });
         if adopted.is_err() {

@@ -163,7 +163,7 @@ impl<B: Buffer> Reassembly<B> {
     fn evict(&mut self, ended: &mut Vec<Ended<B>>) -> Option<usize> {
         let used = self.packets.iter().enumerate().filter(|(_, packet)| packet.key.is_some());
         let (at, _) = used.min_by_key(|(_, packet)| packet.since)?;
-        self.give_up_at(at, Reason::FragmentsFull, ended);
+        self.drop_at(at, Reason::FragmentsFull, ended);
         Some(at)
     }
 
@@ -183,7 +183,7 @@ impl<B: Buffer> Reassembly<B> {
             }
             let due = packet.since.saturating_add(TIME);
             if now >= due {
-                self.give_up_at(at, Reason::FragmentTimeout, ended);
+                self.drop_at(at, Reason::FragmentTimeout, ended);
             } else {
                 self.next = self.next.min(due);
             }
@@ -191,13 +191,13 @@ impl<B: Buffer> Reassembly<B> {
     }
 
     /// Gives up everything: the worker ends.
-    pub fn give_up(&mut self, ended: &mut Vec<Ended<B>>) {
+    pub fn shutdown(&mut self, ended: &mut Vec<Ended<B>>) {
         for at in 0..self.packets.len() {
-            self.give_up_at(at, Reason::FragmentTimeout, ended);
+            self.drop_at(at, Reason::FragmentTimeout, ended);
         }
     }
 
-    fn give_up_at(&mut self, at: usize, reason: Reason, ended: &mut Vec<Ended<B>>) {
+    fn drop_at(&mut self, at: usize, reason: Reason, ended: &mut Vec<Ended<B>>) {
         let packet = &mut self.packets[at];
         packet.key = None;
         self.held -= packet.pieces.len();
@@ -236,7 +236,7 @@ impl<B: Buffer> Partial<B> {
     }
 
     fn add(&mut self, piece: Piece<B>) -> Result<(), (Piece<B>, Refused)> {
-        match self.judge(&piece) {
+        match self.check(&piece) {
             Ok(()) => {
                 let fragment = &piece.fragment;
                 if !fragment.more {
@@ -251,7 +251,7 @@ impl<B: Buffer> Partial<B> {
         }
     }
 
-    fn judge(&self, piece: &Piece<B>) -> Result<(), Refused> {
+    fn check(&self, piece: &Piece<B>) -> Result<(), Refused> {
         let new = &piece.fragment;
         if let Some(reason) = self.refused {
             return Err(Refused::Packet(reason));

@@ -50,20 +50,34 @@ impl fmt::Debug for Key {
     }
 }
 
-/// 64 hex digits, with or without `nodekey:`.
-impl FromStr for Key {
-    type Err = String;
+/// A text that is no node key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotAKey {
+    pub got: String,
+}
 
-    fn from_str(text: &str) -> Result<Key, String> {
+impl fmt::Display for NotAKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is no node key; expected `nodekey:` and 64 hex digits", self.got)
+    }
+}
+
+impl std::error::Error for NotAKey {}
+
+/// Reads 64 hex digits, with or without `nodekey:`.
+impl FromStr for Key {
+    type Err = NotAKey;
+
+    fn from_str(text: &str) -> Result<Key, NotAKey> {
         let hex = text.strip_prefix("nodekey:").unwrap_or(text);
         let mut key = [0; KEY];
         if hex.len() != 2 * KEY || !hex.is_ascii() {
-            return Err(format!("`{text}` is no node key; expected `nodekey:` and 64 hex digits"));
+            return Err(NotAKey { got: text.into() });
         }
         for (byte, pair) in key.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
             let digit = |c: u8| char::from(c).to_digit(16);
             let (Some(high), Some(low)) = (digit(pair[0]), digit(pair[1])) else {
-                return Err(format!("`{text}` is no node key; expected `nodekey:` and 64 hex digits"));
+                return Err(NotAKey { got: text.into() });
             };
             *byte = (high << 4 | low) as u8;
         }

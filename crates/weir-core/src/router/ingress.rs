@@ -99,7 +99,7 @@ pub(crate) struct Ingress {
     pub mac_mask: u64,
     /// The far end of a point-to-point port may be this very host, whose source addresses are ours.
     pub foreign: bool,
-    /// The fast path may judge these frames.
+    /// The fast path may take these frames.
     pub plain: bool,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! batch ─► classify ─┬─ cleartext ─► look up, rewrite ─┬─► tx[hardware]
-//!    ▲               └─ ESP ─┐                         └─► tx[tunnel], tx[guard] ─► seal ─► route ─► tx[…]
+//!    ▲               └─ ESP ─┐                         └─► tx[tunnel], tx[point] ─► seal ─► route ─► tx[…]
 //!    └──── inner ◄──── open ◄┴─◄ the slow path's ESP ◄─ reassembly
 //! ```
 //!
@@ -184,13 +184,15 @@ impl<B: Buffer> Gateway<B> {
                         Some(tunnel) => self.sealer.empty_tunnel(env, tunnel),
                         None => env.drop_all(&mut self.sealer.run, Reason::PortDown),
                     },
-                    Queue::Guard { spd, device, .. } => match rules::question(ipsec, spd, Direction::Out) {
-                        Some(question) => {
-                            let point = EnforcementPoint { question, device, common };
-                            self.sealer.enforce(env, &mut self.entry.ask, point);
+                    Queue::Enforcement { spd, device, .. } => {
+                        match rules::question(ipsec, spd, Direction::Out) {
+                            Some(question) => {
+                                let point = EnforcementPoint { question, device, common };
+                                self.sealer.enforce(env, &mut self.entry.ask, point);
+                            }
+                            None => env.drop_all(&mut self.sealer.run, Reason::PortDown),
                         }
-                        None => env.drop_all(&mut self.sealer.run, Reason::PortDown),
-                    },
+                    }
                     Queue::Hardware | Queue::Policy(_) => {
                         env.drop_all(&mut self.sealer.run, Reason::PortDown);
                     }

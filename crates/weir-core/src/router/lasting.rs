@@ -53,7 +53,7 @@ impl Lasting {
         let arrived = tables.ports.get(port?.index())?;
         let next = tables.adjacencies.get(id.0 as usize)?;
         let leaves = tables.ports.get(next.port.index())?;
-        // A guard wants to see every packet.
+        // A policy enforcement point wants to see every packet.
         if arrived.egress != arrived.device || next.device != leaves.device {
             return None;
         }

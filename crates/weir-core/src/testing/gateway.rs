@@ -75,7 +75,7 @@ fn selector(six: usize) -> Selector {
 fn net() -> (Net, PortId, DeviceId, PortId) {
     let mut net = Net::new();
     let tunnel = net.add_virtual("vti", PortKind::Tunnel, 1400, &["10.8.0.1/30", "fd00:8::1/64"]);
-    let guard = net.add_guard(WAN);
+    let guard = net.add_enforcement_point(WAN);
     let inside = net.add_virtual("spd", PortKind::Policy, 1500, &[]);
     for prefix in ["10.30.0.0/16", "2001:db8:30::/48"] {
         let id = net.adjacency(tunnel, address("0.0.0.0"), true);
@@ -116,10 +116,10 @@ impl Site {
         let mut queues = vec![Queue::Hardware; devices];
         let device_of = |port: PortId| tables[0].ports[port.index()].device;
         queues[device_of(*tunnel).index()] = Queue::Tunnel(TunnelId(0));
-        queues[guard.index()] = Queue::Guard { spd: SpdId(0), port: WAN, device: device_of(WAN) };
+        queues[guard.index()] = Queue::Enforcement { spd: SpdId(0), port: WAN, device: device_of(WAN) };
         queues[device_of(*inside).index()] = Queue::Policy(SpdId(0));
-        let mut guards = vec![None; tables[0].ports.len()];
-        guards[WAN.index()] = Some(SpdId(0));
+        let mut enforcement = vec![None; tables[0].ports.len()];
+        enforcement[WAN.index()] = Some(SpdId(0));
         // So few buckets that flows fight for them.
         let lookup = LookupSpec { caches: [Some(16); 4], oracle: true, ..LookupSpec::default() };
         let ipsec = Ipsec {
@@ -131,7 +131,7 @@ impl Site {
             spds: vec![Arc::new(spd(policy_out.clone(), by_policy.id, false))],
             tunnels: [Tunnel { name: "vti".into(), port: *tunnel, out: vec![out] }].into(),
             queues: queues.into(),
-            guards: guards.into(),
+            enforcement: enforcement.into(),
             udp_ports: [4500].into(),
             caches: Arc::new(FlowCaches::new(&lookup, 0x5eed)),
             oracle: lookup.oracle,
@@ -146,7 +146,7 @@ impl Site {
     }
 }
 
-/// Ports above 1100 in clear, TCP discarded, everything else protected, and that first if `turned`.
+/// Ports above 1100 as cleartext, TCP discarded, everything else protected, and that first if `turned`.
 fn spd(out: Arc<Sa>, inbound: SaId, turned: bool) -> Spd {
     let policy = |name: &str, action, out: &[Arc<Sa>], inbound: &[SaId]| {
         let (name, out, inbound) = (name.into(), out.to_vec(), inbound.to_vec());

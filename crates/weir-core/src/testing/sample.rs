@@ -148,10 +148,10 @@ impl Net {
         port
     }
 
-    /// Puts the guard of an SPD before a port: a device of its own that what leaves by the port goes through.
-    pub fn add_guard(&mut self, port: PortId) -> DeviceId {
+    /// Puts a policy enforcement point before a port: a device of its own that what leaves by the port goes through.
+    pub fn add_enforcement_point(&mut self, port: PortId) -> DeviceId {
         let device = DeviceId(self.devices.len() as u16);
-        let name = format!("guard of {}", self.ports[port.index()].name);
+        let name = format!("enforcement point of {}", self.ports[port.index()].name);
         self.devices.push(Device { name, untagged: None, tagged: Vec::new() });
         self.ports[port.index()].egress = device;
         self.adjacencies.iter_mut().filter(|a| a.port == port).for_each(|a| a.device = device);

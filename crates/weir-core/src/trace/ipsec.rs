@@ -121,7 +121,7 @@ fn note_replay(scribe: &mut Scribe, ipsec: &Ipsec, sa: &Sa, packet: &[u8]) {
     });
 }
 
-/// A packet that is to leave by `id`: `None` where no tunnel and no guard is behind it.
+/// A packet that is to leave by `id`: `None` where no tunnel and no policy enforcement point is behind it.
 pub(super) fn outward(
     context: &Context<'_>,
     scribe: &mut Scribe,
@@ -134,14 +134,14 @@ pub(super) fn outward(
     let packet = packet.get(..rules::packet_len(packet)).unwrap_or(packet);
     match *ipsec.queues.get(next.device.index())? {
         Queue::Tunnel(_) => Some(through_tunnels(context, scribe, ipsec, next, packet.to_vec(), false)),
-        Queue::Guard { spd, .. } => {
+        Queue::Enforcement { spd, .. } => {
             let question = rules::question(ipsec, spd, Direction::Out)?;
             let spd = question.spd;
             let found = Lookup::explain(question, packet).map(|said| explain::given(question, &said));
             let said = rules::outward(spd, found);
             scribe.note("policy out", || (format!("spd {}", spd.name), explain::answer(question, packet)));
             Some(match said {
-                Outward::Bypass(_) => (Verdict::Forward(next.port), "sent in clear".into()),
+                Outward::Bypass(_) => (Verdict::Forward(next.port), "sent as cleartext".into()),
                 Outward::Discard(_, reason) => lost(reason),
                 Outward::Protect(index) => {
                     let sas = spd.policy(index).map_or(&[][..], |policy| &policy.out);

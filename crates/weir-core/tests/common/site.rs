@@ -185,7 +185,7 @@ impl Site {
     }
 
     pub fn add_spd(&mut self) {
-        let guard = self.w.net.add_guard(WAN);
+        let guard = self.w.net.add_enforcement_point(WAN);
         let inside = self.w.net.add_virtual("spd", PortKind::Policy, 1500, &[]);
         self.guard = Some((guard, inside));
         for (prefix, gateway) in [("10.30.0.0/16", "192.0.2.254"), ("2001:db8:30::/48", "fe80::fe")] {
@@ -243,11 +243,11 @@ impl Site {
         }
         if let Some((guard, inside)) = self.guard {
             let real = self.device_of(WAN);
-            queues[guard.index()] = Queue::Guard { spd: SpdId(0), port: WAN, device: real };
+            queues[guard.index()] = Queue::Enforcement { spd: SpdId(0), port: WAN, device: real };
             queues[self.device_of(inside).index()] = Queue::Policy(SpdId(0));
-            let mut guards = vec![None; self.w.net.ports.len()];
-            guards[WAN.index()] = Some(SpdId(0));
-            ipsec.guards = guards.into();
+            let mut enforcement = vec![None; self.w.net.ports.len()];
+            enforcement[WAN.index()] = Some(SpdId(0));
+            ipsec.enforcement = enforcement.into();
             ipsec.spds.push(Arc::new(self.spd()));
             if self.tunnel.is_none() {
                 (device, spd) = (self.device_of(inside), Some(SpdId(0)));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::alert;
 
-/// What ends a stream. The peer caused all of them but [`TlsError::Worn`] and [`TlsError::Keys`].
+/// What ends a stream. The peer caused all of them but [`TlsError::KeyExhausted`] and [`TlsError::Keys`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsError {
     /// A record does not authenticate: damaged, forged, or under another key.
@@ -22,7 +22,7 @@ pub enum TlsError {
     /// More of what costs work and carries no data than any honest peer sends in a row.
     Flood { what: &'static str },
     /// The key has encrypted as much as AES-GCM allows and TLS 1.2 cannot change it.
-    Worn,
+    KeyExhausted,
     /// The kernel holds the keys and cannot change them.
     KernelKeys { why: String },
     /// rustls could not make or keep keys.
@@ -40,7 +40,7 @@ impl TlsError {
             }
             TlsError::Malformed { .. } => alert::DECODE_ERROR,
             TlsError::Renegotiation => alert::NO_RENEGOTIATION,
-            TlsError::Worn => alert::CLOSE_NOTIFY,
+            TlsError::KeyExhausted => alert::CLOSE_NOTIFY,
             TlsError::KernelKeys { .. } | TlsError::Keys { .. } => alert::INTERNAL_ERROR,
         }
     }
@@ -60,7 +60,7 @@ impl fmt::Display for TlsError {
             TlsError::Malformed { what } => write!(f, "TLS {what} is malformed"),
             TlsError::Renegotiation => write!(f, "peer asks for renegotiation, which is not served"),
             TlsError::Flood { what } => write!(f, "peer sends {what} without end"),
-            TlsError::Worn => {
+            TlsError::KeyExhausted => {
                 write!(f, "TLS 1.2 key is used up and cannot change: reconnect, or use TLS 1.3")
             }
             TlsError::KernelKeys { why } => {

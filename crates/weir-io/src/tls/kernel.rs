@@ -17,7 +17,7 @@ use rustls::ConnectionTrafficSecrets;
 use zeroize::Zeroizing;
 
 use super::post_handshake::{KEY_UPDATE, Message, Messages};
-use super::record::{BLOCKS_LIMIT, BLOCKS_WORN, PLAIN_LIMIT};
+use super::record::{BLOCKS_KEY_LIMIT, BLOCKS_LIMIT, PLAIN_LIMIT};
 use super::session::{Established, News, Schedule};
 use super::{TlsError, alert, kind};
 
@@ -33,10 +33,51 @@ const AES_GCM_128: u16 = 51;
 const AES_GCM_256: u16 = 52;
 const CHACHA20_POLY1305: u16 = 54;
 
+/// Why the kernel does not do TLS.
+#[derive(Debug)]
+pub enum KernelTlsError {
+    /// No connection could be made to try it on.
+    NotTried(io::Error),
+    /// The kernel was built without TLS, or its module is not there.
+    NoModule,
+    /// The kernel attaches no TLS to the socket.
+    NotAttached(io::Error),
+    /// The kernel takes no key to open records with.
+    ReceiveKeyRefused(io::Error),
+    /// The kernel takes no key to seal records with.
+    SendKeyRefused(io::Error),
+}
+
+impl fmt::Display for KernelTlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut refused = |direction: &str, error: &io::Error| {
+            write!(
+                f,
+                "kernel takes no key to {direction}: {error}; use TLS in user space, or another cipher suite"
+            )
+        };
+        match self {
+            KernelTlsError::NotTried(error) => {
+                write!(f, "kernel TLS could not be tried on loopback: {error}")
+            }
+            KernelTlsError::NoModule => {
+                f.write_str("kernel has no TLS (CONFIG_TLS, module `tls`): load it, or use TLS in user space")
+            }
+            KernelTlsError::NotAttached(error) => {
+                write!(f, "kernel attaches no TLS to the socket: {error}")
+            }
+            KernelTlsError::ReceiveKeyRefused(error) => refused("receive", error),
+            KernelTlsError::SendKeyRefused(error) => refused("send", error),
+        }
+    }
+}
+
+impl std::error::Error for KernelTlsError {}
+
 /// Why the kernel does not do TLS on a socket, and the keys to go on without it where that is possible.
 #[derive(Debug)]
 pub struct NotOffloaded {
-    pub why: String,
+    pub why: KernelTlsError,
     /// `None` when the kernel has taken one direction and refused the other: the stream has to end.
     pub keys: Option<Box<Established>>,
 }
@@ -49,20 +90,19 @@ pub struct Support {
 }
 
 /// Tries kernel TLS on a connection of its own, or says why it cannot be.
-pub fn support() -> Result<Support, String> {
+pub fn support() -> Result<Support, KernelTlsError> {
     let pair = || -> io::Result<(TcpStream, TcpStream)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let near = TcpStream::connect(listener.local_addr()?)?;
         Ok((near, listener.accept()?.0))
     };
-    let (near, _far) =
-        pair().map_err(|error| format!("kernel TLS could not be tried on loopback: {error}"))?;
+    let (near, _far) = pair().map_err(KernelTlsError::NotTried)?;
     attach(near.as_fd())?;
     // Keys of no stream: the connection ends here.
     let iv: [u8; 12] = *b"only a trial";
     let trial = ConnectionTrafficSecrets::Aes128Gcm { key: [0; 32].into(), iv: iv.into() };
-    give(near.as_fd(), TLS_RX, true, 0, &trial).map_err(|error| refused("receive", &error))?;
-    give(near.as_fd(), TLS_TX, true, 0, &trial).map_err(|error| refused("send", &error))?;
+    give(near.as_fd(), TLS_RX, true, 0, &trial).map_err(KernelTlsError::ReceiveKeyRefused)?;
+    give(near.as_fd(), TLS_TX, true, 0, &trial).map_err(KernelTlsError::SendKeyRefused)?;
     Ok(Support { rekey: give(near.as_fd(), TLS_TX, true, 0, &trial).is_ok() })
 }
 
@@ -79,10 +119,11 @@ impl Established {
         let (received, sent) = (&self.secrets.rx, &mut self.secrets.tx);
         if let Err(error) = give(socket, TLS_RX, tls13, received.0, &received.1) {
             // With the ULP attached but no keys, the socket carries bytes as before.
-            return Err(NotOffloaded { why: refused("receive", &error), keys: Some(Box::new(self)) });
+            let why = KernelTlsError::ReceiveKeyRefused(error);
+            return Err(NotOffloaded { why, keys: Some(Box::new(self)) });
         }
         if let Err(error) = give(socket, TLS_TX, tls13, sent.0, &sent.1) {
-            return Err(NotOffloaded { why: refused("send", &error), keys: None });
+            return Err(NotOffloaded { why: KernelTlsError::SendKeyRefused(error), keys: None });
         }
         Ok(Kernel {
             limited: !matches!(sent.1, ConnectionTrafficSecrets::Chacha20Poly1305 { .. }),
@@ -143,13 +184,13 @@ impl Kernel {
     }
 
     /// Whether [`Kernel::update`] is due, and this kernel can.
-    pub fn worn(&self) -> bool {
+    pub fn key_limit_reached(&self) -> bool {
         // Who cannot change keys goes on to the end of this one.
-        self.limited && self.blocks >= BLOCKS_WORN && rekeys()
+        self.limited && self.blocks >= BLOCKS_KEY_LIMIT && rekeys()
     }
 
     /// Whether the stream has to end, because nobody changed its key.
-    pub fn worn_out(&self) -> bool {
+    pub fn key_exhausted(&self) -> bool {
         self.limited && self.blocks >= BLOCKS_LIMIT
     }
 
@@ -157,7 +198,7 @@ impl Kernel {
     /// `Err(None)`, and nothing has happened.
     pub fn update(&mut self, socket: BorrowedFd<'_>) -> Result<(), Option<TlsError>> {
         if !self.schedule.tls13() {
-            return Err(Some(TlsError::Worn));
+            return Err(Some(TlsError::KeyExhausted));
         }
         if !rekeys() {
             return Err(Some(TlsError::KernelKeys { why: "it gives no second key to a socket".into() }));
@@ -197,16 +238,10 @@ fn kernel_keys(error: &io::Error) -> TlsError {
     TlsError::KernelKeys { why: error.to_string() }
 }
 
-fn refused(direction: &str, error: &io::Error) -> String {
-    format!("kernel takes no key to {direction}: {error}; use TLS in user space, or another cipher suite")
-}
-
-fn attach(socket: BorrowedFd<'_>) -> Result<(), String> {
+fn attach(socket: BorrowedFd<'_>) -> Result<(), KernelTlsError> {
     set(socket, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls\0").map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOENT) => {
-            "kernel has no TLS (CONFIG_TLS, module `tls`): load it, or use TLS in user space".to_string()
-        }
-        _ => format!("kernel attaches no TLS to the socket: {error}"),
+        Some(libc::ENOENT) => KernelTlsError::NoModule,
+        _ => KernelTlsError::NotAttached(error),
     })
 }
 

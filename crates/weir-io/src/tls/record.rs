@@ -44,7 +44,7 @@ const VERSION_12: [u8; 2] = [3, 3];
 /// (draft-irtf-cfrg-aead-limits), so short records do not wear a key out sooner than long ones.
 pub(super) const BLOCKS_LIMIT: u64 = 1 << 34;
 /// From here on the key should be changed: half of the limit leaves as much time to do it.
-pub(super) const BLOCKS_WORN: u64 = BLOCKS_LIMIT / 2;
+pub(super) const BLOCKS_KEY_LIMIT: u64 = BLOCKS_LIMIT / 2;
 
 /// How the records of a stream look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,8 +294,8 @@ impl Sealer {
     }
 
     /// Whether the key should be changed soon.
-    pub fn worn(&self) -> bool {
-        self.limit == BLOCKS_LIMIT && self.blocks >= BLOCKS_WORN
+    pub fn key_limit_reached(&self) -> bool {
+        self.limit == BLOCKS_LIMIT && self.blocks >= BLOCKS_KEY_LIMIT
     }
 
     /// Seals `record` = head, body in the clear, tail: head and tail are written, the body encrypted.
@@ -357,7 +357,7 @@ impl Sealer {
         let blocks = self.blocks.saturating_add(plain as u64 / 16 + 2);
         // The last words, a close_notify or an alert, still pass: they are two blocks.
         if blocks > self.limit && kind == kind::DATA {
-            return Err(TlsError::Worn);
+            return Err(TlsError::KeyExhausted);
         }
         self.blocks = blocks;
         let direction = &self.direction;
@@ -386,12 +386,12 @@ mod tests {
     fn key_is_worn_at_half_its_limit_and_seals_no_data_beyond_it() {
         let mut sealer = Sealer::new(true, 0, &gcm()).expect("a key");
         let mut record = vec![0; PLAIN_LIMIT + HEADER + TAIL_MOST];
-        assert!(!sealer.worn());
-        sealer.blocks = BLOCKS_WORN - 1;
+        assert!(!sealer.key_limit_reached());
+        sealer.blocks = BLOCKS_KEY_LIMIT - 1;
         sealer.seal(kind::DATA, &mut record).expect("below the limit");
-        assert!(sealer.worn());
+        assert!(sealer.key_limit_reached());
         sealer.blocks = BLOCKS_LIMIT - 1;
-        assert_eq!(sealer.seal(kind::DATA, &mut record), Err(TlsError::Worn));
+        assert_eq!(sealer.seal(kind::DATA, &mut record), Err(TlsError::KeyExhausted));
         let mut alert = vec![0; 2 + HEADER + TAIL_MOST];
         sealer.seal(kind::ALERT, &mut alert).expect("the last word passes");
     }
@@ -401,7 +401,7 @@ mod tests {
         let secrets = ConnectionTrafficSecrets::Chacha20Poly1305 { key: [1; 32].into(), iv: [2; 12].into() };
         let mut sealer = Sealer::new(true, 0, &secrets).expect("a key");
         sealer.blocks = 2 * BLOCKS_LIMIT;
-        assert!(!sealer.worn());
+        assert!(!sealer.key_limit_reached());
         sealer.seal(kind::DATA, &mut [0; 100]).expect("no limit");
     }
 

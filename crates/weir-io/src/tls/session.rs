@@ -180,8 +180,8 @@ impl Session {
     }
 
     /// Whether [`Session::update`] is due; in TLS 1.2, whether the stream should end.
-    pub fn worn(&self) -> bool {
-        self.sealer.worn()
+    pub fn key_limit_reached(&self) -> bool {
+        self.sealer.key_limit_reached()
     }
 
     /// Appends a key update to `out`; records sealed from now on are under the new key, and must follow it.
@@ -192,7 +192,7 @@ impl Session {
     /// As [`Session::update`]; with `wanted`, the peer is asked to change its own keys as well.
     pub fn update_with(&mut self, wanted: bool, out: &mut Vec<u8>) -> Result<(), TlsError> {
         if !self.sealer.tls13() {
-            return Err(TlsError::Worn);
+            return Err(TlsError::KeyExhausted);
         }
         let mut message = KEY_UPDATE;
         message[4] = u8::from(wanted);

@@ -170,7 +170,7 @@ fn records_longer_than_allowed_are_not_sealed() {
 fn tls_12_cannot_change_keys_and_says_so() {
     let (mut client, _) = sessions(&TLS12, SUITE_12);
     let mut out = Vec::new();
-    assert_eq!(client.update(&mut out), Err(TlsError::Worn));
+    assert_eq!(client.update(&mut out), Err(TlsError::KeyExhausted));
     assert!(out.is_empty());
 }
 

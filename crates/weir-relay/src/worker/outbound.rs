@@ -118,7 +118,7 @@ impl Worker {
         }
         match client.wrap.tls.as_deref_mut() {
             Some(Tls { session, .. }) => {
-                if session.worn() {
+                if session.key_limit_reached() {
                     let mut update = Vec::new();
                     session.update(&mut update).map_err(|_| End::Crypt)?;
                     parts.push(Part::Owned(update));
@@ -382,10 +382,10 @@ impl Worker {
 /// The kernel sealed so much: its key is changed in time.
 fn after_kernel(kernel: &mut Kernel, socket: BorrowedFd<'_>, sent: usize) -> Result<(), End> {
     kernel.sent(sent);
-    if kernel.worn_out() {
+    if kernel.key_exhausted() {
         return Err(End::Crypt);
     }
-    match kernel.worn().then(|| kernel.update(socket)) {
+    match kernel.key_limit_reached().then(|| kernel.update(socket)) {
         // Full: tried again after the next send.
         None | Some(Ok(()) | Err(None)) => Ok(()),
         Some(Err(Some(_))) => Err(End::Crypt),

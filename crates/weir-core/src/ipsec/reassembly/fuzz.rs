@@ -47,7 +47,7 @@ pub fn fuzz_reassembly(data: &[u8]) {
         assert_eq!(given, returned + ended.len() + reassembly.held(), "every frame ends once");
         assert!(reassembly.held() <= MAX_FRAMES);
     }
-    reassembly.give_up(&mut ended);
+    reassembly.shutdown(&mut ended);
     assert_eq!((reassembly.held(), given), (0, returned + ended.len()));
     assert!(ended.iter().all(|Ended { frame, .. }| frame.buffer().len() == BUFFER_SIZE));
 }

@@ -84,7 +84,7 @@ impl Entry {
             let tables = env.breath.tables;
             let stage = &mut forwarder.stage;
             stage.classify(tables, &forwarder.own, batch.frames(), &mut forwarder.ports, &mut inspector);
-            inspector.settle(batch.frames());
+            inspector.ask_pending(batch.frames());
             if self.disposition.sealed.count_ones() as usize == batch.len() {
                 return self.hand_off_all(env, batch);
             }
@@ -169,8 +169,8 @@ struct Inspector<'a> {
 impl<B: Buffer> Inspect<B> for Inspector<'_> {
     #[inline]
     fn enter(&mut self, ingress: &Ingress, frames: &[Frame<B>]) {
-        self.settle(frames);
-        self.question = rules::guard(self.ipsec, ingress.port, Direction::In);
+        self.ask_pending(frames);
+        self.question = rules::enforcement(self.ipsec, ingress.port, Direction::In);
     }
 
     #[inline(always)]
@@ -226,7 +226,7 @@ impl Inspector<'_> {
 
     /// Asks the SPD about the cleartext seen since it was last asked; counts for the policies that decide.
     #[inline]
-    fn settle<B: Buffer>(&mut self, frames: &[Frame<B>]) {
+    fn ask_pending<B: Buffer>(&mut self, frames: &[Frame<B>]) {
         if let Some(question) = self.question
             && self.asked.len > 0
         {

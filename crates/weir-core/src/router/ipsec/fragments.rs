@@ -68,7 +68,7 @@ impl<B: Buffer> Fragments<B> {
 
     /// Ends everything that still waits.
     pub fn shutdown(&mut self, ledger: &mut Ledger, pool: &mut Pool<B>) {
-        self.waiting.reassembly.give_up(&mut self.waiting.ended);
+        self.waiting.reassembly.shutdown(&mut self.waiting.ended);
         self.waiting.end(ledger, pool);
     }
 }

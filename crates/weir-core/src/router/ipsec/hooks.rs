@@ -61,21 +61,21 @@ pub(in crate::router) fn to_us(tables: &Tables, arrival: &Arrival<'_>, packet: &
     rules::refuses(tables, arrival.id, packet).map(Decision::from)
 }
 
-/// Why a packet that came in clear goes no further, if the port's SPD says so.
+/// Why a packet that came in as cleartext goes no further, if the port's SPD says so.
 pub(in crate::router) fn refuses(
     tables: &Tables,
     arrival: &Arrival<'_>,
     packet: &[u8],
     see: &mut impl Observer,
 ) -> Option<Reason> {
-    let question = rules::guard(tables.ipsec.as_ref()?, arrival.id, Direction::In)?;
+    let question = rules::enforcement(tables.ipsec.as_ref()?, arrival.id, Direction::In)?;
     let refused = rules::clear(question.spd, question.spd.inbound.find_packet(packet)).1;
     see.note("policy in", || {
         let mut text = explain::answer(question, packet);
         if let Some(reason) = refused {
             text = format!("{text}: {}", reason.sentence());
         }
-        (format!("in clear on {}", arrival.port.name), text)
+        (format!("cleartext on {}", arrival.port.name), text)
     });
     refused
 }
@@ -94,7 +94,7 @@ pub(in crate::router) fn observe(ipsec: &Ipsec, now: Nanos, decided: &Decided, f
         | Decision::Drop(Reason::PolicyDiscard, _)
             if count =>
         {
-            let question = decided.port.and_then(|port| rules::guard(ipsec, port, Direction::In));
+            let question = decided.port.and_then(|port| rules::enforcement(ipsec, port, Direction::In));
             let Some(spd) = question.map(|question| question.spd) else { return };
             let (policy, refused) = rules::clear(spd, spd.inbound.find_packet(packet));
             let dropped = matches!(decided.decision, Decision::Drop(..));

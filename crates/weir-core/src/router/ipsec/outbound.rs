@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! tunnel   tx[tunnel] ──────────────────────────────► seal ─► outer
-//! point    tx[guard] ─► SPD ─┬─ PROTECT ─► by SA ─► seal ─► outer
+//! point    tx[point] ─► SPD ─┬─ PROTECT ─► by SA ─► seal ─► outer
 //!                            ├─ BYPASS ──► tx[hardware]
 //!                            └─ DISCARD ─► counted
 //! ```

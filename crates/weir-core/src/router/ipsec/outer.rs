@@ -132,7 +132,7 @@ impl<'b, B: Buffer> Env<'_, 'b, B> {
     /// Sends the common run: one next hop that all fit, no tag.
     #[inline]
     fn send_alike(&mut self, next: &Adjacency, run: &mut Vec<Frame<B>>) {
-        let device = rules::past_guard(self.breath.tables, next.port);
+        let device = rules::past_enforcement(self.breath.tables, next.port);
         let Some(ring) = self.breath.out.tx.get_mut(device.index()) else {
             return self.drop_all(run, Reason::PortDown);
         };

@@ -83,9 +83,9 @@ fn upper(packet: &[u8]) -> Option<(IpAddr, u8, &[u8], bool)> {
     }
 }
 
-/// Whom to ask about packets that come in by a port (in clear) or leave by it, if an SPD guards it.
-pub(crate) fn guard(ipsec: &Ipsec, port: PortId, direction: Direction) -> Option<Question<'_>> {
-    question(ipsec, (*ipsec.guards.get(port.index())?)?, direction)
+/// Whom to ask about packets that come in by a port (as cleartext) or leave by it, if an SPD guards it.
+pub(crate) fn enforcement(ipsec: &Ipsec, port: PortId, direction: Direction) -> Option<Question<'_>> {
+    question(ipsec, (*ipsec.enforcement.get(port.index())?)?, direction)
 }
 
 /// Whom to ask about packets an SPD decides about.
@@ -94,7 +94,7 @@ pub(crate) fn question(ipsec: &Ipsec, id: SpdId, direction: Direction) -> Option
     Some(Question { spd, id, direction, caches: &ipsec.caches, oracle: ipsec.oracle })
 }
 
-/// What becomes of a packet that came in clear on a port (RFC 4301 5.2 step 3b), by what the SPD says of it: the
+/// What becomes of a packet that came in as cleartext on a port (RFC 4301 5.2 step 3b), by what the SPD says of it: the
 /// policy it counts for, and why it goes no further, if it does not.
 #[inline]
 pub(crate) fn clear(spd: &Spd, found: Found) -> (Option<PolicyIndex>, Option<Reason>) {
@@ -113,7 +113,7 @@ pub(crate) fn clear(spd: &Spd, found: Found) -> (Option<PolicyIndex>, Option<Rea
 
 /// Whether a guarded port lets a packet in that is to be forwarded or answered.
 pub(crate) fn refuses(tables: &Tables, port: PortId, packet: &[u8]) -> Option<Reason> {
-    let spd = guard(tables.ipsec.as_ref()?, port, Direction::In)?.spd;
+    let spd = enforcement(tables.ipsec.as_ref()?, port, Direction::In)?.spd;
     clear(spd, spd.inbound.find_packet(packet)).1
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn carried(spd: &Spd, sa: SaId, found: Found) -> Option<PolicyIndex> 
 /// What the SPD before a port says of a packet that leaves by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outward {
-    /// In clear, by this policy or for want of one.
+    /// As cleartext, by this policy or for want of one.
     Bypass(Option<PolicyIndex>),
     Protect(PolicyIndex),
     Discard(Option<PolicyIndex>, Reason),
@@ -153,8 +153,8 @@ pub(crate) fn sender(sas: &[Arc<Sa>], worker: usize) -> Result<&Arc<Sa>, Reason>
     crate::ipsec::choose(sas, worker).ok_or(Reason::NoOutboundSa)
 }
 
-/// The device a packet of ours that is sealed leaves by: no guard asks about it again.
-pub(crate) fn past_guard(tables: &Tables, port: PortId) -> DeviceId {
+/// The device a packet of ours that is sealed leaves by: no policy enforcement point asks about it again.
+pub(crate) fn past_enforcement(tables: &Tables, port: PortId) -> DeviceId {
     tables.ports.get(port.index()).map_or(DeviceId(u16::MAX), |port| port.device)
 }
 

@@ -180,7 +180,7 @@ impl Wire {
 impl Tls {
     /// Appends a record of `plain` to `out`.
     fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
-        if self.session.worn() {
+        if self.session.key_limit_reached() {
             self.session.update(out)?;
         }
         let at = out.len();
