@@ -9,7 +9,7 @@ use std::slice;
 
 /// Elements of a chunk at most: 2 KB of pointers.
 const CHUNK: usize = 256;
-/// Of one made of a list as a whole, so that the next ones find room.
+/// How full a chunk is that was made of a list as a whole, so that the next ones find room.
 const FILL: usize = CHUNK * 3 / 4;
 
 #[derive(Clone, Debug)]

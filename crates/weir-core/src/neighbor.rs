@@ -44,7 +44,7 @@ use crate::wire::ethernet::{self, Ethernet};
 /// adjacency of 64 B each 1.5 MB.
 pub const NEIGHBORS_MAX: usize = 8192;
 
-/// Of those, entries without an answer: a scan of a network (RFC 6583) fills an eighth of the table and
+/// How many entries may be without an answer: a scan of a network (RFC 6583) fills an eighth of the table and
 /// never pushes out who answered. Each asks 3 times and rests, so a scan costs at most 384 requests/s.
 pub const UNRESOLVED_MAX: usize = 1024;
 
@@ -350,7 +350,7 @@ fn broadcast_of(a: &PortAddress) -> Option<IpAddr> {
     }
 }
 
-/// In a network of the port, so that whoever says it has the address can be believed to be near.
+/// Whether `address` is in a network of the port, so that whoever says it has it can be believed to be near.
 fn is_on_link(port: &Port, address: IpAddr) -> bool {
     link_local(address) || port.addresses.iter().any(|a| a.covers(address))
 }

@@ -29,7 +29,7 @@ pub type ConnId = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub worker: u16,
-    /// Of its worker's table; may come again after the connection is gone, so `conn` is to be compared.
+    /// The place in its worker's table; it may come again after the connection is gone, so `conn` is to be compared.
     pub slot: u32,
     pub conn: ConnId,
 }

@@ -109,7 +109,7 @@ impl Port {
 /// What a port is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PortKind {
-    /// On a device of the machine.
+    /// A port on a device of the machine.
     #[default]
     Device,
     /// An IPsec tunnel of route mode.
@@ -199,7 +199,7 @@ pub struct Adjacency {
 pub struct Settings {
     /// ICMP errors a second a worker may originate (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
     pub icmp_errors_per_second: u32,
-    /// And in one burst.
+    /// ICMP errors a worker may originate in one burst.
     pub icmp_error_burst: u32,
     /// Frames held for one unresolved next hop, per worker.
     pub hold_per_neighbor: u16,

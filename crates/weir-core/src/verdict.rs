@@ -10,7 +10,7 @@ use crate::id::PortId;
 pub enum Verdict {
     /// Sent out of a port.
     Forward(PortId),
-    /// For this host: the kernel's, or our own ARP, NDP and ICMP.
+    /// Given to this host: to the kernel, or to our own ARP, NDP and ICMP.
     Local,
     /// Waiting for a neighbour; becomes `Forward` or `Drop` later.
     Held,

@@ -45,16 +45,16 @@ pub enum Target {
 pub struct Wish {
     /// Samples a second and CPU (less when the kernel's limit is lower, and then it is said).
     pub frequency_hz: u32,
-    /// Of the user's stack, copied with each sample: [`STACK_BYTES`], or 0 for call chains by frame pointers.
+    /// Bytes of the user's stack copied with each sample: [`STACK_BYTES`], or 0 for call chains by frame pointers.
     pub stack_bytes: u32,
 }
 
 /// What a sample stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// So many processor cycles.
+    /// A sample every so many processor cycles.
     Cycles,
-    /// So much time; code with interrupts off is seen where it switches them on again.
+    /// A sample every so much time; code with interrupts off is seen where it switches them on again.
     CpuClock,
 }
 

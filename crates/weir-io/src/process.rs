@@ -92,7 +92,7 @@ pub fn kill_group(leader: u32) -> io::Result<()> {
     }
 }
 
-/// From now on, processes whose starter ends become ours if they descend from us: daemons too.
+/// Makes processes whose starter ends ours from now on, if they descend from us: daemons too.
 pub fn adopt_orphans() -> io::Result<()> {
     // SAFETY: this prctl takes plain numbers and touches no memory.
     result(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1 as libc::c_ulong) })

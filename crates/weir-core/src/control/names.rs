@@ -13,7 +13,7 @@ pub(super) struct Names {
     /// How many numbers there are.
     most: usize,
     ids: HashMap<String, u32>,
-    /// By number: the name, and when it left if it did.
+    /// The name of each number, and when it left if it did.
     held: Vec<(String, Option<u64>)>,
     departures: u64,
 }

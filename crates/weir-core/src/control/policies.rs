@@ -133,7 +133,7 @@ struct Judge<'a> {
     more: bool,
     /// Policies that changed before: what they are, `None` where they left.
     seen: HashMap<&'a str, Option<&'a PolicySpec>>,
-    /// By how many policies more an SA is named.
+    /// How many policies more name each SA.
     named: HashMap<&'a str, isize>,
     errors: Vec<Error>,
 }

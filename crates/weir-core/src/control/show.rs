@@ -46,7 +46,7 @@ pub struct RouteView {
     /// `blackhole`, `unreachable` or `prohibited`; such a route has no next hops.
     pub discard: Option<&'static str>,
     pub hops: Vec<HopView>,
-    /// In the table now; otherwise no next hop is usable or a better route has the prefix.
+    /// Whether the route is in the table now; otherwise no next hop is usable or a better route has the prefix.
     pub active: bool,
 }
 

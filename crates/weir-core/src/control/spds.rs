@@ -19,7 +19,7 @@ const FEW: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Spds {
-    /// By name: there are few, which are found sooner by comparing than by a hash.
+    /// The SPDs by name: there are few, which are found sooner by comparing than by a hash.
     tables: BTreeMap<String, SpdTable>,
     pub(super) caches: Arc<FlowCaches>,
     /// What `caches` were made of.

@@ -23,13 +23,13 @@ pub fn has_icmp_type(protocol: u8) -> bool {
 }
 
 impl Flow {
-    /// Of an IP packet, from its header on; what follows its own length is ignored.
+    /// The flow of an IP packet, from its header on; what follows its own length is ignored.
     #[inline]
     pub fn of(packet: &[u8]) -> Option<Flow> {
         Flow::of_common(packet).or_else(|| Flow::of_any(packet))
     }
 
-    /// Of nearly every packet: TCP or UDP, whole, without options or extension headers. `None` says only
+    /// The flow of nearly every packet: TCP or UDP, whole, without options or extension headers. `None` says only
     /// that it is another.
     #[inline(always)]
     pub fn of_common(packet: &[u8]) -> Option<Flow> {
@@ -40,7 +40,7 @@ impl Flow {
         }
     }
 
-    /// Of any packet.
+    /// The flow of any packet.
     #[inline(never)]
     pub fn of_any(packet: &[u8]) -> Option<Flow> {
         match packet.first()? >> 4 {

@@ -35,7 +35,7 @@ pub const BUCKETS: u32 = 4 << 20;
 /// More would take 128 GiB for IPv6.
 pub const BUCKETS_MAX: u32 = 1 << 31;
 
-/// Of rules that nothing is remembered of.
+/// The epoch of rules that nothing is remembered of.
 pub const NO_EPOCH: u64 = 0;
 
 /// The caches of a gateway, and the epochs of everything they were told.
@@ -56,7 +56,7 @@ enum Family {
 }
 
 impl Default for FlowCaches {
-    /// Without any cache.
+    /// No cache in any direction or family.
     fn default() -> FlowCaches {
         FlowCaches::new(&LookupSpec::default(), 0)
     }
@@ -69,7 +69,7 @@ impl FlowCaches {
         FlowCaches { caches: Way::ALL.map(cache), epochs: AtomicU64::new(NO_EPOCH), secret }
     }
 
-    /// As if so many epochs had been given already.
+    /// Counts epochs on as if `last` had been given already.
     #[must_use]
     pub fn after_epoch(self, last: u64) -> FlowCaches {
         FlowCaches { epochs: AtomicU64::new(last), ..self }
@@ -166,7 +166,7 @@ impl FlowCache {
 }
 
 impl fmt::Debug for FlowCaches {
-    /// Without the secret.
+    /// Writes everything but the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FlowCaches")
             .field("caches", &self.caches)
@@ -184,7 +184,7 @@ impl fmt::Debug for Family {
     }
 }
 
-/// To a power of two, up.
+/// Rounds up to a power of two.
 fn rounded(buckets: u32) -> u32 {
     buckets.min(BUCKETS_MAX).next_power_of_two()
 }

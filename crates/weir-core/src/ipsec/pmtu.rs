@@ -17,7 +17,8 @@ pub const BELIEVED: Nanos = 600 * SECOND;
 /// What every host takes (RFC 791), and what every IPv6 link carries (RFC 8200 5).
 pub const FLOOR_IPV4: u16 = 576;
 pub const FLOOR_IPV6: u16 = 1280;
-/// At 6 Mpps, ten milliseconds: as long as an error takes to come back from afar, and few enough that one
+/// How far back a quoted sequence number may be: at 6 Mpps, ten milliseconds, as long as an error takes to come back from
+/// afar, and few enough that one
 /// guess in 65,536 hits.
 const SENT_LATELY: u32 = 1 << 16;
 
@@ -36,7 +37,7 @@ struct Report {
     mtu: u32,
     source: IpAddr,
     destination: IpAddr,
-    /// Of the packet that was too big.
+    /// The length of the packet that was too big.
     len: usize,
     spi: u32,
     sequence: u32,
@@ -44,7 +45,7 @@ struct Report {
 }
 
 impl Report {
-    /// Before the quoted ESP header is read.
+    /// The report before the quoted ESP header is read.
     fn blank(mtu: u32, (source, destination): (IpAddr, IpAddr), len: usize) -> Report {
         Report { mtu, source, destination, len, spi: 0, sequence: 0, udp: None }
     }

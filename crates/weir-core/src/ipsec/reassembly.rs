@@ -209,7 +209,7 @@ impl<B: Buffer> Reassembly<B> {
 enum Refused {
     /// It is there already.
     Duplicate,
-    /// And nothing else of the packet.
+    /// The whole packet is lost, and so is this fragment.
     Packet(Reason),
 }
 

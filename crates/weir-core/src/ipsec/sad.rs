@@ -45,7 +45,7 @@ pub struct InboundId(u32);
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     spi: u32,
-    /// Into [`Sad::entries`], or [`EMPTY`].
+    /// An index into [`Sad::entries`], or [`EMPTY`].
     at: u32,
 }
 

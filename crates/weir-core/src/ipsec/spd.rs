@@ -43,7 +43,7 @@ impl AddressRange {
         last: IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
     };
 
-    /// Never for a range whose ends are of two families.
+    /// Whether `address` is in the range; never for a range whose ends are of two families.
     pub fn contains(&self, address: IpAddr) -> bool {
         let v4 = address.is_ipv4();
         (self.first.is_ipv4(), self.last.is_ipv4()) == (v4, v4) && (self.first..=self.last).contains(&address)
@@ -129,7 +129,7 @@ pub struct Policy {
     pub action: Action,
     /// [`Action::Protect`]: SAs packets leave by, one or one a worker (RFC 9611).
     pub out: Vec<Arc<Sa>>,
-    /// And those they may come in by.
+    /// SAs packets may come in by.
     pub inbound: Vec<SaId>,
     pub counters: Arc<PolicyCounters>,
 }
@@ -210,7 +210,7 @@ pub struct SpdId(pub u16);
 #[derive(Debug)]
 pub struct Spd {
     pub name: String,
-    /// By [`PolicyIndex`], which says nothing about their order.
+    /// The policies by [`PolicyIndex`], which says nothing about their order.
     pub policies: Vec<Arc<Policy>>,
     /// Shared by snapshots that have the same rules.
     pub outbound: Arc<RuleSet>,

@@ -7,12 +7,12 @@ use crate::time::Nanos;
 /// How a MAC was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// In answer to a request of ours.
+    /// It was said in answer to a request of ours.
     Answer,
-    /// In a request, an announcement or an answer nobody asked for: it replaces what is known, and is
+    /// It was said in a request, an announcement or an answer nobody asked for: it replaces what is known, and is
     /// then verified.
     Mention,
-    /// In an advertisement that must not replace what is known (the override flag is clear).
+    /// It was said in an advertisement that must not replace what is known (the override flag is clear).
     Meek { solicited: bool },
 }
 

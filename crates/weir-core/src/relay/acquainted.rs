@@ -24,7 +24,7 @@ pub struct Acquainted {
 }
 
 impl Acquainted {
-    /// Of at most so many.
+    /// A cache of at most `most` keys.
     pub fn new(most: usize) -> Acquainted {
         Acquainted { now: HashMap::new(), before: HashMap::new(), most }
     }

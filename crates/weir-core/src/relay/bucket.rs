@@ -64,7 +64,7 @@ impl Bucket {
         self.tokens = self.tokens.min(self.burst as i64);
     }
 
-    /// From `earned_until` on.
+    /// How long to wait, from `earned_until` on.
     fn wait(&self) -> Nanos {
         if self.tokens >= 0 {
             return 0;

@@ -20,7 +20,7 @@ pub const INFO_MAX: usize = 256 << 10;
 pub const FRAME_MAX: usize = 1 << 20;
 /// Begins the payload of the server's first frame.
 pub const MAGIC: [u8; 8] = [0x44, 0x45, 0x52, 0x50, 0xf0, 0x9f, 0x94, 0x91];
-/// Of the protocol: in `ServerInfo`, `Derp-Version` and the meta certificate's serial number.
+/// The version of the protocol, in `ServerInfo`, `Derp-Version` and the meta certificate's serial number.
 pub const VERSION: u32 = 2;
 /// A ping has at least this much, which its pong repeats, and at most [`PING_MAX`].
 pub const PING_MIN: usize = 8;
@@ -36,7 +36,7 @@ impl Key {
     }
 }
 
-/// As the field writes node keys.
+/// Writes a key as the field writes node keys.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("nodekey:")?;
@@ -176,7 +176,7 @@ pub enum Frame<'a> {
     Health(&'a [u8]),
     /// Milliseconds: reconnect in, try for.
     Restarting(u32, u32),
-    /// Of a type that nobody knows.
+    /// A frame of a type that nobody knows.
     Unknown(u8),
 }
 
@@ -288,7 +288,7 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Of a payload that has the length of its kind.
+    /// The frame of a payload that has the length of its kind.
     fn of_kind(kind: Kind, payload: &'a [u8]) -> Option<Frame<'a>> {
         Some(match kind {
             Kind::ServerKey => Frame::ServerKey(key(payload.strip_prefix(&MAGIC)?)?.0),

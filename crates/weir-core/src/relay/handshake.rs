@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use super::frame::{Frame, Key, VERSION};
 
-/// Of 32 bytes that all relays of a region share.
+/// Hex digits of the 32 bytes that all relays of a region share.
 const MESH_KEY_DIGITS: usize = 64;
 
 /// X25519 with one private key in it, for machines that have faster code than this crate.
@@ -46,7 +46,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Of 32 random bytes, or of a key file's.
+    /// The key of 32 random bytes, or of a key file's.
     pub fn new(bytes: [u8; 32]) -> Secret {
         let public = Key(MontgomeryPoint::mul_base_clamped(bytes).0);
         Secret { private: Zeroizing::new(bytes), public, agree: None }
@@ -129,7 +129,7 @@ pub enum Refused {
     /// Its box does not open: not the key it says, or not meant for this server.
     Box,
     Json(String),
-    /// Not the frame that comes next.
+    /// Another frame came than the one that comes next.
     Unexpected(u8),
 }
 
@@ -160,7 +160,7 @@ impl ClientInfo {
         ClientInfo::open_with(|_| None, server, frame)
     }
 
-    /// As [`ClientInfo::open`]; `known` says what `server` and the key in the frame share, where that is known.
+    /// Does what [`ClientInfo::open`] does; `known` says what `server` and the key in the frame share, where that is known.
     pub fn open_with(
         known: impl FnOnce(&Key) -> Option<Between>,
         server: &Secret,

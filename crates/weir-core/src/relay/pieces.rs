@@ -64,11 +64,11 @@ pub struct Cutter {
     side: Side,
     /// Bytes of the frame being skipped that have not come yet.
     skip: u32,
-    /// Of a frame that is not whole yet; `skip` is 0 when there are any.
+    /// What came of a frame that is not whole yet; `skip` is 0 when there is any.
     kept: Vec<u8>,
 }
 
-/// Up to here a frame's place is reserved when its header has come; beyond, memory grows with what really comes.
+/// The room reserved for a frame when its header has come, at most; beyond, memory grows with what really comes.
 const RESERVED: usize = 4 << 10;
 
 impl Cutter {

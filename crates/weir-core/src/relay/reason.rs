@@ -17,13 +17,13 @@ pub enum Class {
 impl Class {
     pub const ALL: [Class; 2] = [Class::Data, Class::Disco];
 
-    /// Of a packet's data.
+    /// The class of a packet by its data.
     #[inline]
     pub fn of(data: &[u8]) -> Class {
         if is_disco(data) { Class::Disco } else { Class::Data }
     }
 
-    /// As the field labels its counters.
+    /// The name by which the field labels its counters.
     pub fn name(self) -> &'static str {
         match self {
             Class::Data => "other",
@@ -71,7 +71,7 @@ pub struct Drops([[Amount; 2]; Reason::COUNT]);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     pub packets: u64,
-    /// Of the packets' data, without keys and headers.
+    /// Bytes of the packets' data, without keys and headers.
     pub bytes: u64,
 }
 

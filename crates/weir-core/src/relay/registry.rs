@@ -41,12 +41,12 @@ pub enum Destination {
 /// What is to be done, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// To every worker: packets for `key` go there from now on, or nowhere.
+    /// Tells every worker that packets for `key` go there from now on, or nowhere.
     Route {
         key: Key,
         to: Option<Destination>,
     },
-    /// Of a key that is connected more than once. Flagged: it does not receive, and its next frame is to be reported
+    /// Tells a connection whose key is connected more than once. Flagged: it does not receive, and its next frame is to be reported
     /// ([`Registry::active`]). Not flagged: it receives, and need not report.
     Duplicate {
         at: Place,
@@ -93,7 +93,7 @@ impl Closing {
 /// What a client is told whose key is used by another client at the same time.
 pub const DUPLICATE: &str = "duplicate node key: another device is connected with the key of this one, and packets go to the one \
      that sent last; give each device its own key";
-/// So many times connections of one key must have taken over from each other by sending, until their client is told.
+/// How many times connections of one key must have taken over from each other by sending, until their client is told.
 ///
 /// One may be the last words of a connection that its client has given up; two mean that both are alive.
 const CONTESTED: u8 = 2;

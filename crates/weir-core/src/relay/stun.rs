@@ -24,7 +24,7 @@ const XOR_MAPPED_ADDRESS: u16 = 0x0020;
 const TAILNODE: &[u8] = b"tailnode";
 /// Attribute with its value, a CRC-32.
 const FINGERPRINT_LENGTH: usize = 8;
-/// Of the longest answer: one attribute with an IPv6 address.
+/// The length of the longest answer: one attribute with an IPv6 address.
 pub const RESPONSE_MAX: usize = HEADER + 4 + 4 + 16;
 
 /// Why a datagram is not answered.
@@ -36,7 +36,7 @@ pub enum Ignored {
     NotRequest,
     /// An attribute that runs past the end.
     Attributes,
-    /// Of other software.
+    /// The request comes from other software.
     Software,
     /// No FINGERPRINT at the end, or a wrong one.
     Fingerprint,
@@ -154,7 +154,7 @@ fn fingerprint(bytes: &[u8]) -> u32 {
     crc32(bytes) ^ 0x5354_554e
 }
 
-/// Of ISO 3309, bit by bit: a request has 40 bytes.
+/// The CRC of ISO 3309, bit by bit: a request has 40 bytes.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))

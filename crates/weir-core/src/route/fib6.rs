@@ -45,7 +45,7 @@ const STRIDE: u8 = 31;
 /// Lookups that walk together: their loads do not depend on each other, so the processor overlaps the misses.
 const STAGE: usize = 64;
 
-/// So few lookups go one by one: there are not enough of them to overlap.
+/// Batches of at most this many lookups go one by one: there are not enough of them to overlap.
 const ALONE: usize = 8;
 
 /// An immutable IPv6 table.

@@ -139,7 +139,7 @@ impl Maker {
         Some(first)
     }
 
-    /// Up to `limit` neighbours of length `len` inside a shorter prefix made before.
+    /// Adds up to `limit` neighbours of length `len` inside a shorter prefix made before, and says how many.
     fn nested(&mut self, len: u8, shorter: usize, limit: usize) -> usize {
         let (parent, parent_len) = self.made[self.scatter.below(shorter as u64) as usize];
         // Operators number from the start: half of the runs begin in the first 16 places.

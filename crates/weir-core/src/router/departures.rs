@@ -22,7 +22,7 @@ const TX_TRIES: usize = 2;
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     frames: u64,
-    /// Of `frames`, those made by this host.
+    /// How many of `frames` were made by this host.
     own: u64,
     bytes: u64,
 }

@@ -314,7 +314,7 @@ fn classify6(head: &[u8; HEAD6], len: usize, ingress: &Ingress, own: &OwnAddress
     (common, dst)
 }
 
-/// Not in ::/64 (unspecified, loopback, v4-mapped) and below fe80:: (link-local, site-local, multicast):
+/// Whether an address is not in ::/64 (unspecified, loopback, v4-mapped) and below fe80:: (link-local, site-local, multicast):
 /// one comparison.
 #[inline(always)]
 fn global6(address: u128) -> bool {

@@ -59,7 +59,7 @@ impl OwnAddresses {
         maybe && self.exact.binary_search(&address).is_ok()
     }
 
-    /// Never false for an address of ours.
+    /// Whether an address may be ours; never false for one that is.
     #[inline(always)]
     pub fn maybe4(&self, address: u32) -> bool {
         self.test(Self::bit4(address))

@@ -22,7 +22,7 @@ pub struct IpsecSpec {
 /// A tunnel of route mode: a port routes can lead to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelSpec {
-    /// Also the port's name.
+    /// The tunnel's name, which is also its port's.
     pub name: String,
     /// Names of outbound SAs: one, or one a worker.
     pub out: Vec<String>,
@@ -41,7 +41,7 @@ pub struct SpdSpec {
     pub ports: Vec<String>,
     /// Where no policy matches: discard or bypass.
     pub default: Action,
-    /// In order: the first that matches decides.
+    /// Policies in order: the first that matches decides.
     pub policies: Policies,
 }
 
@@ -50,9 +50,9 @@ pub struct PolicySpec {
     pub name: String,
     /// `None`: both.
     pub direction: Option<Direction>,
-    /// On our side; empty is any.
+    /// Addresses on our side; empty is any.
     pub local: Vec<AddressRange>,
-    /// On the far side; empty is any.
+    /// Addresses on the far side; empty is any.
     pub remote: Vec<AddressRange>,
     pub protocol: Option<u8>,
     pub local_ports: PortRange,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::PolicySpec;
 use crate::chunked::Chunked;
 
-/// In order: the first that matches decides.
+/// Policies in order: the first that matches decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policies(Chunked<Arc<PolicySpec>>);
 
@@ -76,7 +76,7 @@ impl Index<usize> for Policies {
 }
 
 impl IndexMut<usize> for Policies {
-    /// To be changed, it is a copy of its own from here on.
+    /// The policy, to be changed: it is a copy of its own from here on.
     fn index_mut(&mut self, at: usize) -> &mut PolicySpec {
         Arc::make_mut(self.shared(at))
     }

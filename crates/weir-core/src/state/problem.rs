@@ -95,7 +95,7 @@ pub enum Problem {
     Lookup(LookupProblem),
 }
 
-/// Of a port or an address on it.
+/// What is wrong with a port or an address on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortProblem {
     BadName(String),
@@ -111,7 +111,7 @@ pub enum PortProblem {
     OverlappingNetworks { mine: Prefix, theirs: Prefix, other: String },
 }
 
-/// Of a route as a whole.
+/// What is wrong with a route as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteProblem {
     Duplicate,
@@ -121,7 +121,7 @@ pub enum RouteProblem {
     TooManyNextHops(usize),
 }
 
-/// Of one next hop of a route.
+/// What is wrong with one next hop of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HopProblem {
     Weight(u8),
@@ -136,7 +136,7 @@ pub enum HopProblem {
     GatewayNeeded { port: String },
 }
 
-/// Of a static neighbour.
+/// What is wrong with a static neighbour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeighborProblem {
     Duplicate,

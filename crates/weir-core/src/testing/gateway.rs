@@ -259,7 +259,7 @@ fn next(input: &mut Input<'_>, site: &Site, seen: &[(DeviceId, Vec<u8>)]) -> Opt
     }
 }
 
-/// From the far end: sealed, and perhaps sealed again, mangled or cut.
+/// A frame from the far end: sealed, and perhaps sealed again, mangled or cut.
 fn sealed(input: &mut Input<'_>, site: &Site, kind: u8, family: usize, len: usize) -> (DeviceId, Vec<u8>) {
     let (far, near) = ([["10.30.0.9", "10.0.0.2"], ["2001:db8:30::9", "fd00::2"]])[family].into();
     let inner = build::Frame::ip(address(far), address(near)).map(|f| f.packet());

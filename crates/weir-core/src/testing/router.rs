@@ -22,7 +22,7 @@ type Heap = Box<[u8]>;
 
 /// Enough that no test input runs out: what wants for buffers is tested by itself.
 const BUFFERS: usize = 512;
-/// For one frame: itself, its fragments and an answer are fewer.
+/// Enough for one frame: itself, its fragments and an answer are fewer.
 const BUFFERS_OF_ONE: usize = 16;
 
 /// A router with everything it touches.

@@ -272,7 +272,7 @@ pub fn arp_request(sender: (Mac, Ipv4Addr), target: Ipv4Addr, vlan: Option<u16>)
     arp_frame(ethernet::BROADCAST, vlan, arp::Operation::Request, sender, ([0; 6], target))
 }
 
-/// As [`arp_request`], to a neighbour known already (a probe of its reachability).
+/// Builds an [`arp_request`] to a neighbour known already (a probe of its reachability).
 pub fn arp_request_unicast(sender: (Mac, Ipv4Addr), target: (Mac, Ipv4Addr), vlan: Option<u16>) -> Vec<u8> {
     arp_frame(target.0, vlan, arp::Operation::Request, sender, ([0; 6], target.1))
 }
@@ -301,7 +301,7 @@ pub fn neighbor_solicitation(sender: (Mac, Ipv6Addr), target: Ipv6Addr, vlan: Op
     solicitation_to((ethernet::multicast_mac6(group), group), sender, target, vlan)
 }
 
-/// As [`neighbor_solicitation`], to a neighbour known already (a probe of its reachability).
+/// Builds a [`neighbor_solicitation`] to a neighbour known already (a probe of its reachability).
 pub fn neighbor_solicitation_unicast(
     sender: (Mac, Ipv6Addr),
     target: (Mac, Ipv6Addr),

@@ -54,7 +54,7 @@ impl<T: AsRef<[u8]>> Ethernet<T> {
         Ok(Ethernet { bytes })
     }
 
-    /// For bytes known to hold a whole header, tag included.
+    /// A view of bytes known to hold a whole header, tag included.
     #[inline]
     pub fn new_unchecked(bytes: T) -> Self {
         Ethernet { bytes }

@@ -53,14 +53,14 @@ impl FlowKey {
         finish(fold(high ^ low.rotate_left(32) ^ self.a, rest ^ self.b), self.a)
     }
 
-    /// Of an IPv4 packet.
+    /// The hash of an IPv4 packet.
     #[inline]
     pub fn of_ipv4<T: AsRef<[u8]>>(&self, packet: &Ipv4<T>) -> u32 {
         let ports = if packet.is_fragment() { 0 } else { ports(packet.protocol(), packet.payload()) };
         self.hash4(packet.src().to_bits(), packet.dst().to_bits(), packet.protocol(), ports)
     }
 
-    /// Of an IPv6 packet. A packet whose extension headers cannot be walked hashes by its addresses.
+    /// The hash of an IPv6 packet. A packet whose extension headers cannot be walked hashes by its addresses.
     #[inline]
     pub fn of_ipv6<T: AsRef<[u8]>>(&self, packet: &Ipv6<T>) -> u32 {
         let (protocol, ports) = match packet.next_header() {

@@ -45,7 +45,7 @@ impl<T: AsRef<[u8]>> Icmpv4<T> {
         Ok(message)
     }
 
-    /// Without the checksum: for a message quoted in an error.
+    /// Parses a message that is quoted in an error: its checksum is not looked at.
     pub fn parse_header(bytes: T) -> Result<Self, Reason> {
         if bytes.as_ref().len() < HEADER_LEN {
             return Err(Reason::BadIcmp);
@@ -61,17 +61,17 @@ impl<T: AsRef<[u8]>> Icmpv4<T> {
         self.bytes.as_ref()[1]
     }
 
-    /// Of an echo message.
+    /// The identifier of an echo message.
     pub fn ident(&self) -> u16 {
         get16(self.bytes.as_ref(), 4)
     }
 
-    /// Of an echo message.
+    /// The sequence number of an echo message.
     pub fn sequence(&self) -> u16 {
         get16(self.bytes.as_ref(), 6)
     }
 
-    /// Of a fragmentation-needed message; 0 from routers before RFC 1191.
+    /// The MTU that a fragmentation-needed message tells; 0 from routers before RFC 1191.
     pub fn next_hop_mtu(&self) -> u16 {
         get16(self.bytes.as_ref(), 6)
     }

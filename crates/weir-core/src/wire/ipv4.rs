@@ -78,7 +78,7 @@ impl<T: AsRef<[u8]>> Ipv4<T> {
         Ok(Ipv4 { bytes })
     }
 
-    /// For bytes that hold at least the header they declare.
+    /// A view of bytes that hold at least the header they declare.
     #[inline]
     pub fn new_unchecked(bytes: T) -> Self {
         Ipv4 { bytes }
@@ -120,7 +120,7 @@ impl<T: AsRef<[u8]>> Ipv4<T> {
         get16(self.bytes.as_ref(), 6) & FLAG_MORE_FRAGMENTS != 0
     }
 
-    /// In bytes.
+    /// The fragment's offset in bytes.
     #[inline]
     pub fn fragment_offset(&self) -> usize {
         usize::from(get16(self.bytes.as_ref(), 6) & OFFSET_MASK) * 8
@@ -157,7 +157,7 @@ impl<T: AsRef<[u8]>> Ipv4<T> {
         get_array::<4>(self.bytes.as_ref(), 16).into()
     }
 
-    /// From the header to the total length, or to the end of the bytes where that is nearer.
+    /// The bytes from the header to the total length, or to the end of the bytes where that is nearer.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         let b = self.bytes.as_ref();

@@ -52,7 +52,7 @@ impl<T: AsRef<[u8]>> Ipv6<T> {
         Ok(Ipv6 { bytes })
     }
 
-    /// For bytes that hold at least the 40-byte header.
+    /// A view of bytes that hold at least the 40-byte header.
     #[inline]
     pub fn new_unchecked(bytes: T) -> Self {
         Ipv6 { bytes }
@@ -225,7 +225,7 @@ impl Chain {
 /// A fragment header (RFC 8200 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// In bytes.
+    /// The fragment's offset in bytes.
     pub offset: usize,
     pub more: bool,
     pub ident: u32,

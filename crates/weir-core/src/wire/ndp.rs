@@ -41,7 +41,7 @@ pub enum Message {
     RouterAdvertisement(RouterAdvertisement),
     NeighborSolicitation {
         target: Ipv6Addr,
-        /// Never there when the source is unspecified (duplicate address detection).
+        /// The sender's MAC; never there when the source is unspecified (duplicate address detection).
         source_mac: Option<Mac>,
     },
     NeighborAdvertisement(NeighborAdvertisement),
@@ -56,7 +56,7 @@ pub enum Message {
 pub struct NeighborAdvertisement {
     pub target: Ipv6Addr,
     pub router: bool,
-    /// In answer to a solicitation: confirms reachability.
+    /// Whether it answers a solicitation, and so confirms reachability.
     pub solicited: bool,
     /// Replaces a known address.
     pub overrides: bool,

@@ -88,7 +88,7 @@ impl<T: AsRef<[u8]>> Tcp<T> {
         &self.bytes.as_ref()[self.header_len()..]
     }
 
-    /// With the sum of the pseudo-header.
+    /// Whether the checksum is right, with the sum of the pseudo-header.
     pub fn is_checksum_valid(&self, pseudo_header: u64) -> bool {
         checksum::is_valid_sum(checksum::add(pseudo_header, self.bytes.as_ref()))
     }

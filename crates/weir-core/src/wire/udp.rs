@@ -59,7 +59,8 @@ impl<T: AsRef<[u8]>> Udp<T> {
         &self.bytes.as_ref()[HEADER_LEN..self.length()]
     }
 
-    /// With the sum of the pseudo-header ([`checksum::pseudo_ipv4`] or [`checksum::pseudo_ipv6`]).
+    /// Whether the checksum is right, with the sum of the pseudo-header ([`checksum::pseudo_ipv4`] or
+    /// [`checksum::pseudo_ipv6`]).
     pub fn is_checksum_valid(&self, pseudo_header: u64) -> bool {
         let sum = checksum::add(pseudo_header, &self.bytes.as_ref()[..self.length()]);
         checksum::is_valid_sum(sum)

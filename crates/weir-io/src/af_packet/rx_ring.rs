@@ -26,7 +26,7 @@ use super::socket::{self, VirtioHeader};
 const SLOTS: u32 = 4096;
 /// The kernel's unit of allocation: a multiple of every slot size and of the page size.
 const BLOCK: u32 = 256 << 10;
-/// Before the frame in a slot: `tpacket2_hdr` (32), `sockaddr_ll` (20), the virtio header (10), each aligned
+/// What stands before the frame in a slot: `tpacket2_hdr` (32), `sockaddr_ll` (20), the virtio header (10), each aligned
 /// to 16, and the kernel's own alignment of the network header.
 const SLOT_OVERHEAD: usize = 128;
 

@@ -28,7 +28,7 @@ const fn op(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 
 const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
 const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
-/// From the index register on.
+/// Loads a half word at an offset from the index register.
 const LOAD_HALF_AT: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_IND;
 const LOAD_BYTE_AT: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
 /// The index register becomes the length of the IPv4 header there.

@@ -17,7 +17,7 @@ use weir_core::ipsec::{Cipher, Ciphers, Encryption, Job, KeyLength, Keys, Suite}
 use super::hmac::Hmac;
 use super::shape::{Associated, HEADER, Shape, nonce};
 
-/// As [`Cipher::backend`] says it.
+/// The name that [`Cipher::backend`] gives.
 pub const NAME: &str = "aws-lc";
 
 const BLOCK: usize = 16;

@@ -24,7 +24,7 @@ const ENCRYPTIONS: usize = Encryption::ALL.len();
 #[derive(Debug)]
 pub struct Choice {
     backends: Vec<Arc<dyn Ciphers>>,
-    /// In the order of [`Encryption::ALL`]; nothing where there is nothing to choose.
+    /// Rows in the order of [`Encryption::ALL`]; nothing where there is nothing to choose.
     rows: [OnceLock<Option<Row>>; ENCRYPTIONS],
 }
 

@@ -36,7 +36,7 @@ pub enum Direction {
 pub struct Rate {
     pub payload_len: usize,
     pub ns_per_packet: f64,
-    /// Of the time-stamp counter, where there is one.
+    /// Clocks of the time-stamp counter, where there is one.
     pub clocks_per_packet: Option<f64>,
 }
 

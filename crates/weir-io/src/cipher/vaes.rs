@@ -24,7 +24,7 @@ use cbc::Cbc;
 use gcm::Gcm;
 use separate::{Integrity, Null, Separate};
 
-/// As [`Cipher::backend`] says it.
+/// The name that [`Cipher::backend`] gives.
 pub const NAME: &str = "vaes";
 
 /// Proof that this CPU has every instruction of this module.

@@ -29,7 +29,7 @@ pub enum Counted {
 pub struct Counter(File);
 
 impl Counter {
-    /// Of the calling thread.
+    /// Starts a counter of the calling thread.
     pub fn start(what: Counted) -> io::Result<Counter> {
         let (kind, config) = match what {
             Counted::LastLevelLoads => (TYPE_CACHE, LAST_LEVEL_READS),

@@ -20,7 +20,7 @@ const SAMPLE: u32 = 9;
 const MMAP2: u32 = 10;
 const LOST_SAMPLES: u32 = 13;
 
-/// In `misc`: the task was renamed by executing another program.
+/// Set in `misc` where the task was renamed by executing another program.
 const MISC_COMM_EXEC: u16 = 1 << 13;
 /// Bytes of kind, misc and size.
 const HEADER: usize = 8;
@@ -77,9 +77,9 @@ pub struct Sample<'a> {
 /// Registers and stack of the user's side at the moment of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserState<'a> {
-    /// By DWARF's number, the instruction pointer as [`RETURN`]; 0 where not sampled.
+    /// Registers by DWARF's number, the instruction pointer as [`RETURN`]; 0 where not sampled.
     pub registers: [u64; RETURN + 1],
-    /// From the stack pointer upwards.
+    /// The stack from its pointer upwards.
     pub stack: &'a [u8],
 }
 
@@ -217,7 +217,7 @@ impl<'a> Reader<'a> {
         self.take(8)?.try_into().ok().map(u64::from_ne_bytes)
     }
 
-    /// Up to the zero that ends it.
+    /// Reads a text up to the zero that ends it.
     fn text(&mut self) -> &'a [u8] {
         let end = self.0.iter().position(|&b| b == 0).unwrap_or(self.0.len());
         &self.0[..end]

@@ -32,7 +32,7 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// As large as we are allowed.
+    /// Maps a ring as large as we are allowed.
     pub fn of(event: &OwnedFd) -> io::Result<Ring> {
         let [wanted, allowed] = PAGES;
         Ring::with_pages(event, wanted).or_else(|_| Ring::with_pages(event, allowed))

@@ -14,7 +14,7 @@ pub(super) const CONTROL: usize = 64;
 /// TLS content type of application data (RFC 8446, 5.1).
 pub(super) const APPLICATION_DATA: u8 = 23;
 
-/// From `linux/tls.h`.
+/// The message type of `linux/tls.h` that tells a record's type.
 const TLS_GET_RECORD_TYPE: libc::c_int = 2;
 
 /// Small sends leave without waiting for an acknowledgement. Sockets that know no such delay refuse, which is

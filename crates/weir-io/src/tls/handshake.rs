@@ -31,7 +31,7 @@ pub enum Progress {
 pub struct Facts {
     pub version: ProtocolVersion,
     pub suite: CipherSuite,
-    /// Of the key exchange.
+    /// The group of the key exchange.
     pub group: NamedGroup,
 }
 
@@ -49,12 +49,12 @@ enum Side {
 }
 
 impl Handshake {
-    /// Of a server; see [`super::server_config`].
+    /// The handshake of a server; see [`super::server_config`].
     pub fn server(config: Arc<ServerConfig>) -> Result<Handshake, Error> {
         Ok(Handshake::new(Side::Server(Box::new(UnbufferedServerConnection::new(config)?))))
     }
 
-    /// Of a client; see [`super::client_config`].
+    /// The handshake of a client; see [`super::client_config`].
     pub fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Handshake, Error> {
         Ok(Handshake::new(Side::Client(Box::new(UnbufferedClientConnection::new(config, name)?))))
     }
@@ -96,7 +96,7 @@ impl Handshake {
         }
     }
 
-    /// As [`Handshake::advance`], and appends data to `plain`.
+    /// Does what [`Handshake::advance`] does, and appends data to `plain`.
     pub fn read(
         &mut self,
         received: &mut Vec<u8>,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustls::{CipherSuite, ServerConfig};
 
-/// Up to the length of the session's name: a record of the handshake, a ClientHello.
+/// Bytes up to the length of the session's name: a record of the handshake, a ClientHello.
 const FIXED: usize = 5 + 4 + 2 + 32;
 
 /// A record that holds a ClientHello (RFC 8446 5.1).

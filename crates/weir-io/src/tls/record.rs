@@ -43,7 +43,7 @@ const VERSION_12: [u8; 2] = [3, 3];
 /// counts 2^24; of 2^10 blocks each, that is 2^34 blocks = 256 GiB. The bound is one of blocks
 /// (draft-irtf-cfrg-aead-limits), so short records do not wear a key out sooner than long ones.
 pub(super) const BLOCKS_LIMIT: u64 = 1 << 34;
-/// From here on the key should be changed: half of the limit leaves as much time to do it.
+/// How many blocks a key encrypts before it should be changed: half of the limit leaves as much time to do it.
 pub(super) const BLOCKS_KEY_LIMIT: u64 = BLOCKS_LIMIT / 2;
 
 /// How the records of a stream look.

@@ -98,7 +98,7 @@ pub struct Opened {
     pub plain: Range<usize>,
     /// Bytes of whole records used up; what follows is the beginning of a record.
     pub consumed: usize,
-    /// After [`News::CloseNotify`] and [`News::Alert`], nothing more is opened.
+    /// What the peer told besides data. After [`News::CloseNotify`] and [`News::Alert`], nothing more is opened.
     pub news: Option<News>,
 }
 
@@ -189,7 +189,7 @@ impl Session {
         self.update_with(false, out)
     }
 
-    /// As [`Session::update`]; with `wanted`, the peer is asked to change its own keys as well.
+    /// Does what [`Session::update`] does; with `wanted`, the peer is asked to change its own keys as well.
     pub fn update_with(&mut self, wanted: bool, out: &mut Vec<u8>) -> Result<(), TlsError> {
         if !self.sealer.tls13() {
             return Err(TlsError::KeyExhausted);

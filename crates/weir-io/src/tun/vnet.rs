@@ -12,17 +12,17 @@ pub const WHOLE: u8 = 0;
 pub const TCP4: u8 = 1;
 pub const TCP6: u8 = 4;
 
-/// In this machine's byte order.
+/// The virtio header, in this machine's byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     pub flags: u8,
     pub kind: u8,
-    /// Of all headers together.
+    /// The length of all headers together.
     pub headers: u16,
     /// Payload of each piece.
     pub segment: u16,
     pub checksum_start: u16,
-    /// From there.
+    /// Where the checksum is, from there.
     pub checksum_offset: u16,
 }
 

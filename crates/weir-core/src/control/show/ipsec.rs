@@ -37,7 +37,7 @@ pub struct SaView {
     /// The last number given out, or the highest authenticated.
     pub sequence: u64,
     pub packets: u64,
-    /// Of inner packets.
+    /// Bytes of inner packets.
     pub bytes: u64,
     /// Reasons with a count above zero.
     pub failures: Vec<(Reason, u64)>,
@@ -59,7 +59,7 @@ pub struct SaView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyView {
     pub spd: String,
-    /// As configured: selectors, action, SAs.
+    /// The policy as configured: selectors, action, SAs.
     pub policy: PolicySpec,
     pub out_packets: u64,
     pub out_bytes: u64,

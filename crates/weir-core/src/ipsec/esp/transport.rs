@@ -58,7 +58,7 @@ fn headers(data: &[u8]) -> Result<Headers, Reason> {
     Err(Reason::Ip6BadExtension)
 }
 
-/// As in tunnel mode, for a packet of `len` bytes.
+/// Makes room around a packet of `len` bytes and writes what ESP puts there, as tunnel mode does.
 pub fn encapsulate<'a, B: Buffer>(
     template: &Template,
     frame: &'a mut Frame<B>,

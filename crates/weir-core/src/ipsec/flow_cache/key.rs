@@ -26,7 +26,7 @@ pub type Key6 = Key<5>;
 
 /// Keys of one family.
 pub trait Words: Sized {
-    /// Of nearly every packet: what [`Flow::of_common`] knows of this family.
+    /// The key of nearly every packet: what [`Flow::of_common`] knows of this family.
     fn of_common(packet: &[u8], spd: SpdId) -> Option<Self>;
     /// `None` where the flow is of the other family.
     fn of(flow: &Flow, spd: SpdId) -> Option<Self>;

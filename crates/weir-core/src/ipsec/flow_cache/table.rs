@@ -16,7 +16,7 @@ use super::hash::Secret;
 use super::key::{EMPTY, Key};
 use crate::ipsec::spd::PolicyIndex;
 
-/// In the first word: a worker is writing.
+/// Set in the first word while a worker is writing.
 const WRITING: u64 = 1 << 32;
 /// The answer where no rule matches. A policy of this number is not remembered.
 const NO_RULE: u32 = u32::MAX;
@@ -100,7 +100,7 @@ impl<B: Bucket<K>, const K: usize> Table<B, K> {
         size_of_val(&*self.buckets) as u64
     }
 
-    /// Of `filled` empty buckets ([`Table::insert`]).
+    /// Counts `filled` buckets that were empty ([`Table::insert`]).
     pub fn count_filled(&self, filled: u64) {
         if filled > 0 {
             self.occupied.fetch_add(filled, Relaxed);

@@ -41,7 +41,7 @@ impl Fragment {
         self.offset + self.len
     }
 
-    /// Without payload; not the last and no multiple of 8; beyond the longest packet.
+    /// Whether it has no payload, is not the last and no multiple of 8, or lies beyond the longest packet.
     pub fn is_odd(&self) -> bool {
         self.len == 0
             || self.more && !self.len.is_multiple_of(8)

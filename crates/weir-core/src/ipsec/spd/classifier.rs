@@ -40,7 +40,7 @@ const TABLES: usize = 24;
 /// Homes that are no table: no packet matches the rule, and among the rest.
 pub(super) const NOWHERE: Home = Home::MAX;
 const REST: Home = Home::MAX - 1;
-/// So many rules may be among the rest before a table is made for them: a block of them costs about what a
+/// How many rules may be among the rest before a table is made for them: a block of them costs about what a
 /// table costs.
 const FREE: usize = 32;
 /// Rules asked which table they would like, building and changing.
@@ -55,7 +55,7 @@ const SMALL: u64 = 100;
 #[derive(Clone, Debug)]
 pub(super) struct Classifier<A> {
     keys: Keys,
-    /// By [`Home`]; those without rules are spare.
+    /// The tables by [`Home`]; those without rules are spare.
     tables: Vec<Table<A>>,
     /// Tables that have rules, by their best order.
     sequence: Vec<Home>,
@@ -92,7 +92,7 @@ impl Choices {
         self.made.len()
     }
 
-    /// From here on they are made again.
+    /// Starts again from the first: from here on they are made again.
     pub fn rewind(&mut self) {
         self.again = 0;
     }
@@ -139,7 +139,7 @@ pub struct Effort {
 }
 
 impl<A: Address> Classifier<A> {
-    /// Of all rules of a list, whose homes it sets.
+    /// Builds the classifier of all rules of a list, whose homes it sets.
     pub fn build(list: &mut Ordered<A>, secret: u64) -> Classifier<A> {
         let mut classifier = Classifier {
             keys: Keys::new(secret),
@@ -298,7 +298,7 @@ impl<A: Address> Classifier<A> {
         self.tables[number].rules * 16 * TABLES < self.pool.used()
     }
 
-    /// So few that they are better among the rest, and it had its time to get more.
+    /// Whether a table has so few rules that they are better among the rest, and had its time to get more.
     fn is_closing(&self, number: usize) -> bool {
         let table = &self.tables[number];
         table.rules < vote::FEWEST / 2 && self.changes > table.grace
@@ -320,7 +320,7 @@ impl<A: Address> Classifier<A> {
         }
     }
 
-    /// After a rule of `order` left `home`.
+    /// Brings a table up to date after a rule of `order` left `home`.
     fn refresh(&mut self, home: Home, order: Order, list: &Ordered<A>) {
         self.patience = self.patience.min(self.rest.len() * 2 + FREE);
         if let Some(table) = self.tables.get_mut(usize::from(home))
@@ -358,7 +358,7 @@ impl<A: Address> Classifier<A> {
         self.tables.len() - 1
     }
 
-    /// After a rule of `order` came to `home`.
+    /// Sorts the tables if a rule of `order` that came to `home` is its best.
     fn sort_if_best(&mut self, home: Home, order: Order) {
         if self.tables.get(usize::from(home)).is_some_and(|table| table.best == order) {
             self.sort();

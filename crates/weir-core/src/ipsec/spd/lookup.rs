@@ -37,7 +37,7 @@ impl Way {
         matches!(self, Way::Ipv4Outbound | Way::Ipv4Inbound)
     }
 
-    /// As options and metrics name it.
+    /// The name that options and metrics use.
     pub fn name(self) -> &'static str {
         match self {
             Way::Ipv4Outbound => "ipv4-outbound",
@@ -93,22 +93,22 @@ pub type Found = Option<Option<PolicyIndex>>;
 pub struct WayCounters {
     /// A whole batch by the first rule: nobody else was asked.
     pub first: u64,
-    /// By the cache.
+    /// Answers by the cache.
     pub hit: u64,
-    /// Not by the cache, whichever of the two following was why, or none: an empty bucket.
+    /// Answers not by the cache, whichever of the two following was why, or none: an empty bucket.
     pub miss: u64,
     /// Another flow had the bucket.
     pub collision: u64,
     /// The flow had the bucket, of rules that have changed since.
     pub stale: u64,
-    /// By classifier and by ordered scan.
+    /// Answers by the classifier, and by the ordered scan.
     pub classified: u64,
     pub scanned: u64,
     /// Where the oracle said otherwise. Each is a defect.
     pub disagreed: u64,
 }
 
-/// By [`Way`].
+/// The counters of each [`Way`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookupCounters {
     pub ways: [WayCounters; 4],

@@ -28,7 +28,7 @@ pub(super) struct Moved {
 pub(super) struct Labels {
     /// Slots in order.
     order: Chunked<u32>,
-    /// By slot.
+    /// The label of each slot.
     labels: Vec<Order>,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Recent {
     v6: VecDeque<Change<u128>>,
 }
 
-/// From one epoch to the next.
+/// What changed from one epoch to the next.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     from: u64,

@@ -10,7 +10,7 @@ use super::{Flow, PolicyIndex, PortRange, Selector, Transport};
 
 /// Rules a chunk has at most: 2.3 KB for IPv4, of which a change moves half.
 const CHUNK: usize = 64;
-/// Of one that rules came to in their order, so that the next ones find room.
+/// How full a chunk is that rules came to in their order, so that the next ones find room.
 const FILL: usize = CHUNK * 3 / 4;
 
 /// 36 bytes for IPv4, 96 for IPv6.

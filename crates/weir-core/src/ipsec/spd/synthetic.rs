@@ -114,7 +114,7 @@ struct Seed {
     protocols: &'static [(u64, u8, Pairs)],
     /// Prefix lengths of source and destination, in bits of IPv4.
     lengths: &'static [(u64, u8, u8)],
-    /// Of 100 addresses drawn, how many were drawn before; source, destination.
+    /// How many of 100 addresses drawn were drawn before; source, destination.
     again: (u64, u64),
 }
 

@@ -65,12 +65,12 @@ struct Slot {
 pub struct SpdTable {
     name: String,
     default: Action,
-    /// By [`PolicyIndex`].
+    /// The policies by [`PolicyIndex`].
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
     by_name: HashMap<String, u32>,
     order: Labels,
-    /// By [`Direction`].
+    /// The rules of each [`Direction`].
     rules: [RuleTurns; 2],
     /// What became of the rules of a direction since `current`.
     fate: [Fate; 2],
@@ -104,7 +104,7 @@ type Changes = Vec<(PolicyIndex, Arc<Policy>)>;
 type Sequence = Vec<(u32, Arc<Rules>)>;
 
 impl SpdTable {
-    /// Without policies.
+    /// An SPD without policies.
     pub fn new(name: &str, default: Action, search: Search) -> SpdTable {
         let rules = BOTH.map(|direction| RuleTurns::new(direction, search));
         let (out, inbound) = (Vec::new(), Vec::new());

@@ -19,7 +19,7 @@ const FEW: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct RuleChange {
     pub(super) add: bool,
-    /// Not where they only get another label.
+    /// Whether the change counts; not where rules only get another label.
     pub(super) counts: bool,
     pub(super) order: Order,
     pub(super) slot: u32,

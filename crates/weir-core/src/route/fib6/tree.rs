@@ -77,7 +77,7 @@ impl Cuts {
         self.done
     }
 
-    /// From `first` on, `entry` holds.
+    /// Starts a new interval: from `first` on, `entry` holds.
     fn cut(&mut self, first: i32, entry: Entry) {
         self.done.pop_if(|last| last.0 == first);
         if self.done.last().is_none_or(|last| last.1 != entry) {

@@ -60,7 +60,7 @@ impl<T: Copy, F: Fn(Found) -> T> LookupMemo<T, F> {
 /// Packets and bytes by policy that are not in its counters yet.
 #[derive(Debug)]
 pub(in crate::router) struct Tally {
-    /// By the lower bits of the policy's index; a policy whose place is taken sends the other to its counters.
+    /// Counts by the lower bits of the policy's index; a policy whose place is taken sends the other to its counters.
     places: [Count; BATCH],
     /// Places that count for someone.
     used: [u8; BATCH],

@@ -27,7 +27,7 @@ const FRAGMENT: u16 = 0x3fff;
 pub(super) struct Entry {
     pub ask: Ask,
     disposition: Disposition,
-    /// By device: frames with an IPv4 header without options that the fast path put into its queue since it was
+    /// For each device, frames with an IPv4 header without options that the fast path put into its queue since it was
     /// emptied. Where that is all of them, a rule for every packet need not look at one.
     common: Vec<usize>,
 }
@@ -159,7 +159,7 @@ struct Inspector<'a> {
     own: &'a OwnAddresses,
     ask: &'a mut Ask,
     disposition: &'a mut Disposition,
-    /// Of the ingress: whom to ask about cleartext.
+    /// Whom to ask about cleartext of this ingress.
     question: Option<Question<'a>>,
     asked: Asked,
     /// Packets of one SA come in a row: the one found last is asked first.

@@ -68,7 +68,7 @@ struct Bare {
     /// Bytes of the link header each had.
     header: usize,
     packets: usize,
-    /// Without link headers, like `longest`.
+    /// Bytes without link headers.
     bytes: u64,
     longest: usize,
 }

@@ -30,7 +30,7 @@ pub(crate) enum Way<'a> {
 }
 
 impl<'a> Way<'a> {
-    /// By the route to `destination`; `neighbor` finds one of a connected network.
+    /// Finds the way by the route to `destination`; `neighbor` finds a neighbour of a connected network.
     pub fn find(
         tables: &'a Tables,
         destination: IpAddr,

@@ -128,7 +128,7 @@ pub(crate) fn carried(spd: &Spd, sa: SaId, found: Found) -> Option<PolicyIndex> 
 /// What the SPD before a port says of a packet that leaves by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outward {
-    /// As cleartext, by this policy or for want of one.
+    /// The packet leaves as cleartext, by this policy or for want of one.
     Bypass(Option<PolicyIndex>),
     Protect(PolicyIndex),
     Discard(Option<PolicyIndex>, Reason),

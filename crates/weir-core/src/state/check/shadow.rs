@@ -34,11 +34,11 @@ type Way = (u32, u32, u128);
 struct Rules {
     roots: [Node; 2],
     nodes: HashMap<Way, Node>,
-    /// By [`Node::id`] of the last level; empty for others.
+    /// Rules by [`Node::id`] of the last level; empty for others.
     rules: Vec<Vec<(Selector, usize)>>,
 }
 
-/// For each policy the first one that hides it, if all its rules are hidden.
+/// Finds, for each policy, the first one that hides it, if all its rules are hidden.
 pub(super) fn hidden(policies: &Policies) -> Vec<Option<usize>> {
     let mut hidden = vec![None; policies.len()];
     let mut open = vec![false; policies.len()];
@@ -122,7 +122,7 @@ impl Prefix {
         Prefix { first, width, len: (first ^ last).leading_zeros() - (128 - width), tag: 0 }
     }
 
-    /// Of the destination's ports, with the protocol or for any.
+    /// The prefix of the destination's ports, with the protocol or for any.
     fn of_ports(rule: &Selector, own: bool) -> Prefix {
         let PortRange { first, last } = rule.destination_ports;
         let tag = rule.protocol.filter(|_| own).map_or(0, |p| u128::from(p) + 1) << 32;

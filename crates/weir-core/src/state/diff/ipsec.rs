@@ -34,9 +34,9 @@ pub enum IpsecAction {
     AddTunnel(Box<TunnelSpec>),
     RemoveTunnel(Box<TunnelSpec>),
     ChangeTunnel(Box<Change<TunnelSpec>>),
-    /// Without ports and policies, which follow.
+    /// Adds an SPD without ports and policies, which follow.
     AddSpd(Box<SpdSpec>),
-    /// With all that is in it.
+    /// Removes an SPD with all that is in it.
     RemoveSpd(Box<SpdSpec>),
     Guard {
         spd: String,
@@ -64,7 +64,7 @@ pub enum IpsecAction {
         spd: String,
         order: Vec<String>,
     },
-    /// As number `at` of the list, from 0; lower ones come first.
+    /// Adds a policy as number `at` of the list, from 0; lower ones come first.
     AddPolicy {
         spd: String,
         at: usize,
@@ -74,7 +74,7 @@ pub enum IpsecAction {
     ChangeLookup(LookupChange),
 }
 
-/// Of [`LookupSpec`].
+/// A change of [`LookupSpec`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupChange {
     /// Buckets; `None` is off.

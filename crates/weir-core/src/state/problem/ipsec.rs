@@ -51,7 +51,7 @@ impl IpsecSpec {
     }
 }
 
-/// Of an SA.
+/// What is wrong with an SA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaProblem {
     TooMany(usize),
@@ -99,7 +99,7 @@ pub enum SaProblem {
     Unused,
 }
 
-/// Of an SA named by a tunnel or a policy.
+/// What is wrong with an SA named by a tunnel or a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UseProblem {
     Unknown { sa: String, nearest: Option<String> },
@@ -108,14 +108,14 @@ pub enum UseProblem {
     Elsewhere { sa: String, other: String },
 }
 
-/// Of a tunnel.
+/// What is wrong with a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelProblem {
     NoSas,
     Transport { sa: String },
 }
 
-/// Of an SPD as a whole.
+/// What is wrong with an SPD as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpdProblem {
     NoPorts,
@@ -144,7 +144,7 @@ pub enum SpdProblem {
     },
 }
 
-/// Of one policy.
+/// What is wrong with one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyProblem {
     MixedRange(AddressRange),
@@ -168,7 +168,7 @@ pub enum PolicyProblem {
     },
 }
 
-/// Of how SPDs are asked.
+/// What is wrong with how SPDs are to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupProblem {
     /// This many, which would take `bytes`.
@@ -236,7 +236,7 @@ impl fmt::Display for SaProblem {
 }
 
 impl SaProblem {
-    /// Of its limits, and of nobody using it.
+    /// Writes what is wrong with an SA's limits, and that nobody uses it.
     fn number(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SaProblem::Window(window) => write!(

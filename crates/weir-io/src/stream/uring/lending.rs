@@ -41,7 +41,7 @@ pub(super) struct Lending {
     /// Bytes of a receive, of late, times [`AVERAGED`].
     typical: usize,
     out: usize,
-    /// By number of the buffer.
+    /// Lent buffers by their number.
     lent: Vec<Option<Lent>>,
     pool: Rc<Pool>,
 }

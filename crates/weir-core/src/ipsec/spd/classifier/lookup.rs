@@ -56,7 +56,7 @@ impl<A: Address> Classifier<A> {
         (best, tables)
     }
 
-    /// For the flows of this family; `scan` answers for those that are not regular.
+    /// Answers for the flows of this family; `scan` answers for those that are not regular.
     pub fn find_batch(
         &self,
         flows: &[Flow],

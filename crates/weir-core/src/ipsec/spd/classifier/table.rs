@@ -25,7 +25,7 @@ const EMPTY: u64 = (NONE as u64) << 32;
 const SLOTS_MIN: usize = 8;
 /// Slots for each entry.
 const SLOTS: usize = 2;
-/// And so many more before one goes: rules that leave and come do not move others each time. 2 KB.
+/// How many more there may be before one goes: rules that leave and come do not move others each time. 2 KB.
 const SPARE: usize = 256;
 
 /// A rule in one cell: a line of the CPU's cache for IPv4, two for IPv6.

@@ -102,7 +102,7 @@ impl Gateway {
         }
     }
 
-    /// As [`SpdTable::begin_again`](crate::ipsec::spd::table::SpdTable::begin_again) does: no record outlives the caches.
+    /// Starts anew as [`SpdTable::begin_again`](crate::ipsec::spd::table::SpdTable::begin_again) does: no record outlives the caches.
     fn renew(&mut self) {
         self.caches = self.caches.renewed();
         for rules in [&mut self.spd.inbound, &mut self.spd.outbound] {

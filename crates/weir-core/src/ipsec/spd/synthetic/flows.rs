@@ -9,7 +9,7 @@ use crate::ipsec::flow::{has_icmp_type, has_ports};
 use crate::random::SplitMix64;
 use crate::wire::protocol::{ICMPV4, ICMPV6, TCP, UDP};
 
-/// Up to `count` flows, no two alike: fewer only where the rules have no more room. Rules far down the list are
+/// Makes up to `count` flows, no two alike: fewer only where the rules have no more room. Rules far down the list are
 /// drawn more often (by the later of two draws), one that matches everything seldom; then a flow anywhere in the
 /// rule, often at the ends of its ranges. An earlier rule may match it too. Addresses are such as hosts have.
 pub fn flows(rules: &[Selector], count: usize, seed: u64) -> Vec<Flow> {
@@ -66,7 +66,7 @@ fn port(range: PortRange, scatter: &mut SplitMix64) -> u16 {
     range.first + place(u128::from(open), scatter) as u16
 }
 
-/// From 0 to `last`: either end as often as anything between.
+/// A number from 0 to `last`: either end as often as anything between.
 fn place(last: u128, scatter: &mut SplitMix64) -> u128 {
     match scatter.below(4) {
         0 => 0,

@@ -38,7 +38,7 @@ fn length(range: AddressRange) -> u128 {
     }
 }
 
-/// Of rules of prefixes and powers of two.
+/// The bits a rule of prefixes and powers of two leaves open.
 fn open_bits(rule: &Selector) -> u128 {
     let addresses = length(rule.source).count_ones() + length(rule.destination).count_ones();
     let ports = |p: PortRange| (p.last - p.first).count_ones();
