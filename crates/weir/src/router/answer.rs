@@ -92,6 +92,7 @@ impl Daemon {
             notices
                 .push(format!("{lost} messages between workers and control thread were lost to full queues"));
         }
+        notices.extend(self.enforcement_notices());
         view::Status {
             name: self.config.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -200,9 +200,13 @@ impl Points {
         self.points.get(device)?.enforcement.counters().ok()
     }
 
+    fn unserved(&self) -> u64 {
+        self.past + self.points.values().map(Point::unserved).sum::<u64>()
+    }
+
     /// What found no socket, as a report beside the workers'.
     pub(super) fn report(&self, tables: &Tables) -> Report {
-        let unserved = self.past + self.points.values().map(Point::unserved).sum::<u64>();
+        let unserved = self.unserved();
         let mut report = Report { generation: tables.generation, ..Report::default() };
         report.ports.resize(tables.ports.len(), PortCounters::default());
         report.ledger.received = unserved;
@@ -282,6 +286,23 @@ impl Daemon {
             self.follow_queues(port);
             self.watch_forwarding(port);
         }
+    }
+
+    /// What an operator should know of what happened so far.
+    pub(super) fn enforcement_notices(&self) -> Vec<String> {
+        let unserved = self.points.unserved();
+        let unserved = (unserved > 0).then(|| {
+            format!(
+                "{unserved} frames found no socket and were dropped in front of the kernel, because policies apply; see `weir show ports`"
+            )
+        });
+        let taken = self.open.iter().filter(|(_, open)| open.reattached > 0).map(|(device, open)| {
+            format!(
+                "{device}: programs were taken off by somebody {}; they are attached again",
+                if open.reattached == 1 { "once".to_owned() } else { format!("{} times", open.reattached) }
+            )
+        });
+        unserved.into_iter().chain(taken).collect()
     }
 
     fn watch_programs(&mut self) {

@@ -1,6 +1,9 @@
 //! What an operator is told, and the verb that gives devices back.
 
 use weir_io::af_packet::kernel_forwards;
+use weir_io::bpf::asm::{Asm, Reg};
+use weir_io::bpf::attach::{self, Attachment, XdpMode};
+use weir_io::bpf::object::LoadedProgram;
 
 use super::bed::{Router, run, until};
 use super::event::start;
@@ -134,7 +137,10 @@ fn queues_that_come_are_served_and_what_found_none_is_in_the_balance() {
     let counted = unserved.and_then(|d| d["packets"].as_u64()).unwrap_or(0);
     let told = router.log().contains("frames found no socket and were dropped in front of the kernel");
     assert_eq!(counted > 0, told, "{counted} counted\n{}", router.log());
-    assert_eq!(router.json("status")["balance"], 0);
+    let status = router.json("status");
+    assert_eq!(status["balance"], 0);
+    let noticed = status["notices"].to_string().contains("frames found no socket and were dropped");
+    assert_eq!(counted > 0, noticed, "{status}");
     router.assert_conserved();
 }
 
@@ -149,6 +155,11 @@ fn packet_sockets_lose_their_program_for_less_than_a_second() {
     until("both are back", || scene.kept());
     router.wait_for("r1: the program that keeps transit from the kernel was taken off by somebody");
     assert_eq!(router.metric("weir_device_programs_reattached_total", ""), 2);
+    let status = router.told(&["show", "status"]);
+    assert!(
+        status.contains("r0: programs were taken off by somebody once; they are attached again"),
+        "{status}"
+    );
 }
 
 #[test]
@@ -222,4 +233,43 @@ fn without_a_program_af_xdp_is_refused_and_packet_sockets_switch_forwarding_off(
     let streams: Vec<Stream> = scene.ways().into_iter().map(|w| Stream::start(&scene.bed, w)).collect();
     streams.iter().for_each(|stream| stream.await_sent(100));
     assert!(streams.iter().all(|stream| stream.clear() == 0));
+}
+
+#[test]
+fn another_program_in_the_place_of_weirs_opens_nothing_and_is_named() {
+    let test = "another_program_in_the_place_of_weirs_opens_nothing_and_is_named";
+    let Some(scene) = Scene::new(test, Mode::Protect, Kind::AfXdp) else { return };
+    let streams = scene.streams();
+    let router = start(&scene);
+    streams.iter().for_each(Stream::forbid);
+    let mut pass = Asm::new();
+    pass.mov(Reg::R0, 2);
+    pass.exit();
+    let program = LoadedProgram::load("theirs", &pass.finish().expect("whole")).expect("loaded");
+    let index = scene.index("r0");
+    // weir may be back first.
+    let theirs = until("their program is there", || {
+        scene.in_router(|| {
+            attach::force_detach(index).expect("asked");
+            Attachment::new("r0", index, &program, &[XdpMode::Native]).ok()
+        })
+    });
+    router.wait_for("r0: frames reach no worker: r0: XDP program theirs (id ");
+    streams.iter().for_each(|stream| stream.await_sent(100));
+    drop(theirs);
+    router.wait_for("r0: the XDP program was taken off by somebody; it is attached again");
+    streams.iter().for_each(|stream| stream.await_sent(100));
+    let clear: Vec<u64> = streams.iter().map(Stream::forbidden_clear).collect();
+    assert_eq!(clear, [0; 4]);
+}
+
+#[test]
+fn forwarding_that_is_switched_on_later_is_told_where_packet_sockets_forward_too() {
+    let test = "forwarding_that_is_switched_on_later_is_told_where_packet_sockets_forward_too";
+    let Some(scene) = Scene::new(test, Mode::Discard, Kind::AfPacket) else { return };
+    forward(&scene, "0");
+    let router = scene.bed.start(&scene.bed.config("af_packet", ""));
+    scene.in_router(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("the knob"));
+    router.wait_for("port left: since now the kernel forwards IPv6 (net.ipv6.conf.all.forwarding is on, ");
+    router.wait_for("too: every packet goes out twice");
 }
