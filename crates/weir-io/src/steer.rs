@@ -302,6 +302,17 @@ impl Steering {
         Ok(Steering { interface, xsks, counters, attachment, program: loaded, ifindex, progress })
     }
 
+    /// Brings the program to queues that came. A card's driver does that by itself, and may lose its link over a
+    /// program attached anew; a veth leaves new queues without one until then (Linux 6.18).
+    pub fn reach_new_queues(&mut self) -> Result<(), SteerError> {
+        let card = format!("/sys/class/net/{}/device", self.interface);
+        if self.mode() == XdpMode::Generic || std::path::Path::new(&card).exists() {
+            return Ok(());
+        }
+        let failed = |error| AttachError::Netlink { interface: self.interface.clone(), error };
+        Ok(self.attachment.again(&self.program).map_err(failed)?)
+    }
+
     /// Attaches the program again, with its sockets and counters, where somebody took it off. False when it was there.
     pub fn attach_if_gone(&mut self) -> Result<bool, SteerError> {
         let failed = |error| AttachError::Netlink { interface: self.interface.clone(), error };

@@ -149,6 +149,15 @@ impl Attachment {
         Err(AttachError::Refused { interface: interface.into(), refusals })
     }
 
+    /// Takes the program off and attaches it again, in the mode it had.
+    pub fn again(&mut self, program: &LoadedProgram) -> io::Result<()> {
+        if self.link.take().is_none() {
+            set_program(self.ifindex, -1, self.mode.flag())?;
+        }
+        self.link = attach(self.ifindex, program, self.mode)?;
+        Ok(())
+    }
+
     /// Whether the program is still on the interface: anybody with privilege can take it off.
     pub fn is_there(&self) -> io::Result<bool> {
         Ok(attached_program(self.ifindex)?.is_some_and(|attached| attached.id == self.program))

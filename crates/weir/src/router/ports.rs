@@ -231,7 +231,7 @@ pub fn open_more(
     opened: &mut OpenPort,
     with: &With<'_>,
 ) -> Result<Vec<(usize, OpenDevice)>, PortError> {
-    let Some(steering) = &opened.steering else { return Ok(Vec::new()) };
+    let Some(steering) = &mut opened.steering else { return Ok(Vec::new()) };
     let mut queues = Vec::new();
     for queue in opened.queues..count {
         let worker = queue % with.umems.len();
@@ -241,6 +241,7 @@ pub fn open_more(
         let poll = vec![socket.poll_fd().as_raw_fd()];
         queues.push((worker, OpenDevice { device: Box::new(socket), poll }));
     }
+    steering.reach_new_queues().map_err(|e| PortError::new(e.to_string()))?;
     // A flow may have another queue now: frames of one must not overtake those of the other.
     if let Some(lessons) = with.lessons {
         lessons.lane.leave(device);

@@ -138,7 +138,14 @@ fn spawn(scene: &Scene) -> Router {
 pub fn start(scene: &Scene) -> Router {
     let router = spawn(scene);
     router.wait_for("is ready");
+    assert_native(scene, &router);
     router
+}
+
+/// What is tried here is tried with the program in the driver.
+fn assert_native(scene: &Scene, router: &Router) {
+    let native = router.log().matches("copy mode, native XDP").count();
+    assert!(scene.kind == Kind::AfPacket || native >= DEVICES.len(), "{}", router.log());
 }
 
 /// One event in one scene: for each way whether it stayed closed, as (case, packets in clear).
@@ -154,6 +161,7 @@ pub fn play(test: &str, event: Event, scene: &Scene) -> Vec<(String, u64)> {
         streams.iter().for_each(Stream::forbid);
     }
     router.wait_for("is ready");
+    assert_native(scene, &router);
     streams.iter().for_each(Stream::forbid);
     streams.iter().for_each(|stream| stream.await_sent(100));
     let router = event.happen(scene, router);

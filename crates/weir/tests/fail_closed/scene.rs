@@ -76,13 +76,20 @@ impl Scene {
         netns::inside(&self.bed.router, work).expect("the namespace is there")
     }
 
-    /// `ethtool -L`; false when the kernel refuses.
+    /// `ethtool -L` of receive queues, and as many at the far end that send into them: a veth with fewer than
+    /// that takes no native XDP. False when the kernel refuses.
     pub fn queues(&self, device: &str, count: u32) -> bool {
-        let count = count.to_string();
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.bed.router, "ethtool", "-L", device, "rx", &count]);
-        let output = command.output().expect("ethtool starts");
-        output.status.success() || String::from_utf8_lossy(&output.stderr).contains("unmodified")
+        let (far, peer) = if device == "r0" { (&self.bed.client, "c0") } else { (&self.bed.server, "s0") };
+        let set = |ns: &str, device: &str, which: &str| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", ns, "ethtool", "-L", device, which, &count.to_string()]);
+            let output = command.output().expect("ethtool starts");
+            output.status.success() || String::from_utf8_lossy(&output.stderr).contains("unmodified")
+        };
+        match count {
+            1 => set(far, peer, "tx") && set(&self.bed.router, device, "rx"),
+            _ => set(&self.bed.router, device, "rx") && set(far, peer, "tx"),
+        }
     }
 
     /// The ways that must not arrive in clear.
