@@ -109,7 +109,7 @@ impl Event {
             }
             Event::FilterDetached => {
                 for device in DEVICES {
-                    run(&format!("ip netns exec {} tc qdisc del dev {device} clsact", scene.bed.router));
+                    scene.take_filter_off(device);
                     router.wait_for(&format!("{device}: the program that keeps transit from the kernel"));
                 }
                 Some(router)

@@ -150,7 +150,7 @@ fn packet_sockets_lose_their_program_for_less_than_a_second() {
     let Some(scene) = Scene::new(test, Mode::Protect, Kind::AfPacket) else { return };
     let router = start(&scene);
     for device in DEVICES {
-        run(&format!("ip netns exec {} tc qdisc del dev {device} clsact", scene.bed.router));
+        scene.take_filter_off(device);
     }
     until("both are back", || scene.kept());
     router.wait_for("r1: the program that keeps transit from the kernel was taken off by somebody");

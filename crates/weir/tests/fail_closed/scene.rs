@@ -166,6 +166,15 @@ impl Scene {
         self.in_router(|| Interface::open(device).expect("the device is there").index())
     }
 
+    /// Takes the program in front of the kernel off; refused while weir looks at it just then.
+    pub fn take_filter_off(&self, device: &str) {
+        until(&format!("clsact goes from {device}"), || {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.bed.router, "tc", "qdisc", "del", "dev", device, "clsact"]);
+            command.output().expect("tc starts").status.success().then_some(())
+        });
+    }
+
     /// `weir release …` in the router's namespace.
     pub fn release(&self, devices: &[&str]) -> Output {
         let mut command = Command::new("ip");
