@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test drivers fail-closed interop questions relay-ktls setup build build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test drivers fail-closed restart-replay interop questions relay-ktls setup build build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make drivers | fail-closed | interop | questions | relay-ktls | build | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make drivers | fail-closed | restart-replay | interop | questions | relay-ktls | build | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -53,6 +53,11 @@ lint:
 	cargo clippy --workspace --all-targets -- -D warnings
 	@if command -v cargo-deny >/dev/null; then cargo fetch --locked -q && cargo deny --offline check bans licenses sources; \
 	 else echo 'SKIP cargo deny: cargo-deny is not installed (cargo install cargo-deny)'; fi
+
+# a billion numbers over 1,000 lives on a disk that loses what was not synced; 100 kills of real gateways under load
+restart-replay: setup
+	WEIR_LIVES_PACKETS=1000000000 cargo test --release -p weir-core --test durable_lives -- --nocapture
+	WEIR_RESTARTS=100 cargo test -p weir --test namespaces restarts_at_random -- --nocapture
 
 bench: setup
 	cargo bench --workspace

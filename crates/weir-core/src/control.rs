@@ -21,6 +21,7 @@
 //! Refuses: recursive next hops, and next hops without gateway among several on an Ethernet port.
 
 mod adjacencies;
+mod durable;
 mod gateway;
 mod memory;
 mod names;
@@ -49,6 +50,7 @@ use crate::tables::{Port, Tables};
 use crate::time::Nanos;
 
 use adjacencies::Adjacencies;
+pub use durable::{BootId, Damaged, Disk, Durable, Record, State as SaStates, StoreId, save};
 pub use gateway::DRAIN;
 use gateway::Gateway;
 pub use policies::PolicyChange;
@@ -109,7 +111,7 @@ impl Control {
         links: impl IntoIterator<Item = Link>,
         now: Nanos,
     ) -> Result<Control, Vec<Error>> {
-        Control::build(desired, links, now, None)
+        Control::build(desired, links, now, (None, None))
     }
 
     /// The same where `desired` may have SAs: `ciphers` makes theirs.
@@ -119,14 +121,26 @@ impl Control {
         now: Nanos,
         ciphers: Arc<dyn Ciphers>,
     ) -> Result<Control, Vec<Error>> {
-        Control::build(desired, links, now, Some(ciphers))
+        Control::build(desired, links, now, (Some(ciphers), None))
+    }
+
+    /// The same where SAs go on from what earlier processes left of them. They carry nothing until
+    /// [`Control::state_image`] was written.
+    pub fn with_state(
+        desired: Desired,
+        links: impl IntoIterator<Item = Link>,
+        now: Nanos,
+        ciphers: Arc<dyn Ciphers>,
+        durable: Durable,
+    ) -> Result<Control, Vec<Error>> {
+        Control::build(desired, links, now, (Some(ciphers), Some(durable)))
     }
 
     fn build(
         desired: Desired,
         links: impl IntoIterator<Item = Link>,
         now: Nanos,
-        ciphers: Option<Arc<dyn Ciphers>>,
+        (ciphers, durable): (Option<Arc<dyn Ciphers>>, Option<Durable>),
     ) -> Result<Control, Vec<Error>> {
         let (mut table4, mut table6) = (RouteTable4::default(), RouteTable6::default());
         let tables = Arc::new(Tables {
@@ -153,7 +167,7 @@ impl Control {
             routes: BTreeMap::new(),
             table4,
             table6,
-            gateway: Gateway::new(ciphers),
+            gateway: Gateway::new(ciphers, durable),
             uses: None,
             watch: Watch::default(),
             tunnel_mtus: HashMap::new(),
@@ -285,7 +299,9 @@ impl Control {
 
     /// A request from a worker.
     pub fn handle_event(&mut self, now: Nanos, event: Event) {
-        let Event::Resolve { port, next_hop } = event;
+        let Event::Resolve { port, next_hop } = event else {
+            return self.state_asks();
+        };
         if let Some(of) = self.ports.port(port) {
             self.neighbors.resolve(now, port, of, next_hop);
             self.settle_neighbors(now);

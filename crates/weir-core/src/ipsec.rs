@@ -13,6 +13,7 @@
 //! without IPsec has nothing to ask.
 
 pub mod cipher;
+pub mod durable;
 pub mod esp;
 pub mod flow;
 pub mod flow_cache;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 
 pub use cipher::{Cipher, Ciphers, Job, KeyLength, Keys, Secret};
 pub use flow_cache::FlowCaches;
-pub use sa::{Direction, Mode, Params, Sa, SaId, SaSpec, SaState};
+pub use sa::{Direction, Mode, Params, Resumed, Sa, SaId, SaSpec, SaState};
 pub use sad::{Inbound, InboundId, Sad};
 pub use spd::{Action, Flow, Policy, Spd, SpdId};
 pub use suite::{Encryption, Integrity, Suite};

@@ -64,6 +64,8 @@ impl<B: Buffer> Output<B> {
 pub enum Event {
     /// Frames wait for this next hop: resolve it.
     Resolve { port: PortId, next_hop: IpAddr },
+    /// An SA has used half of what is reserved on disk for it: reserve more.
+    Reserve,
 }
 
 /// Per-port traffic of one worker.

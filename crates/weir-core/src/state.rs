@@ -18,8 +18,8 @@ mod problem;
 use std::net::IpAddr;
 
 pub use check::{
-    CACHE_MEMORY_MAX, MULTIPATH_HOPS_MAX, POLICIES_MAX, PORTS_MAX, ROUTES_MAX, RULES_MAX, SAS_MAX,
-    WEIGHT_MAX, check,
+    CACHE_MEMORY_MAX, MULTIPATH_HOPS_MAX, POLICIES_MAX, PORTS_MAX, RECORDS_MAX, ROUTES_MAX, RULES_MAX,
+    SAS_MAX, WEIGHT_MAX, check,
 };
 pub(crate) use check::{check_against, check_ipsec, check_policy};
 pub(crate) use check::{link_local, not_a_host, width};

@@ -111,6 +111,7 @@ reasons! {
     IntegrityFailed   "integrity_failed"     Sender   "the integrity check value is wrong: corrupted, forged, or sealed with another key";
     SaExpired         "sa_expired"           Operator "the SA has reached its hard lifetime";
     SequenceExhausted "sequence_exhausted"   Operator "the SA has used all its sequence numbers";
+    SaUnreserved      "sa_unreserved"        Operator "more than is reserved on disk for this SA; the log says what the state directory lacks";
     NoOutboundSa      "no_outbound_sa"       Operator "the policy or tunnel has no SA to send by";
     PolicyDiscard     "policy_discard"       Policy   "a policy says to discard";
     PolicyNone        "policy_none"          Policy   "no policy matches, and the SPD drops what none matches";

@@ -8,6 +8,7 @@ pub mod cipher;
 pub mod clock;
 pub mod cpu;
 pub mod lock;
+pub mod mapped_counters;
 pub mod netlink;
 pub mod netns;
 pub mod offload;

@@ -14,6 +14,7 @@ use crate::command::policy::{self, PolicyVerb};
 use crate::command::relay::{self, RelayArgs};
 use crate::command::release;
 use crate::command::show::{self, Topic};
+use crate::command::state::{self, StateVerb};
 use crate::command::trace::{self, TraceArgs};
 use crate::command::{apply, check, derper, top};
 use crate::control::client;
@@ -56,6 +57,13 @@ enum Verb {
         /// A relay: take over from the one that runs; its clients come here, no connection is refused
         #[arg(long)]
         take_over: bool,
+        /// IPsec: where sequence numbers, replay windows and lifetimes are kept over restarts and power cuts
+        /// [default: [ipsec] state_dir, $STATE_DIRECTORY, /var/lib/weir, without root ~/.local/state/weir]
+        #[arg(long, value_name = "PATH")]
+        state_dir: Option<PathBuf>,
+        /// IPsec: run SAs although what they used before is not known or cannot be kept
+        #[arg(long)]
+        accept_replay_risk: bool,
     },
     /// Run a relay (DERP server): of a file, or at once for a try
     #[command(
@@ -185,6 +193,12 @@ enum Verb {
         Each SA needs a key of its own, the same at both ends. The file has mode 600, and weir reads no other.\n\
         An integrity key is made as NAME-integrity beside its encryption key.")]
     Genkey(GenkeyArgs),
+    /// What a state directory remembers of SAs, while weir is stopped
+    #[command(after_help = "Examples:\n  \
+        sudo weir state list                          every SA whose key was ever used\n  \
+        sudo weir state forget --unused-days 400      their keys must never be used again\n\n\
+        docs/ipsec.md says what is kept, and what a power cut costs.")]
+    State(StateVerb),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
     Completions { shell: Shell },
@@ -201,12 +215,15 @@ fn interval(text: &str) -> Result<f64, String> {
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let socket = || client::find(cli.socket.clone()).map_err(Failure);
     match &cli.verb {
-        Verb::Run { file, take_over } => {
+        Verb::Run { file, take_over, state_dir, accept_replay_risk } => {
             log();
             if config::is_relay(file) || *take_over {
                 return relay::of_file(file, cli.socket.clone(), *take_over);
             }
-            router::start(file, cli.socket.clone())?.run()
+            let folder =
+                state_dir.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone()));
+            let state_args = router::durable::StateArgs { folder, accept_risk: *accept_replay_risk };
+            router::start(file, cli.socket.clone(), state_args)?.run()
         }
         Verb::Relay(args) => {
             log();
@@ -228,6 +245,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Top { once, every } => top::run(&socket()?, Duration::from_secs_f64(*every), *once),
         Verb::Trace(args) => trace::run(&socket()?, args),
         Verb::Genkey(args) => genkey::run(args),
+        Verb::State(args) => state::run(args),
         Verb::Completions { shell } => print(&completions::script(*shell, &Cli::command())),
     }
 }

@@ -9,5 +9,6 @@ pub mod policy;
 pub mod relay;
 pub mod release;
 pub mod show;
+pub mod state;
 pub mod top;
 pub mod trace;

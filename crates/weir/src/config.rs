@@ -219,7 +219,7 @@ fn build<'a>(
     let fields = Fields::new(table, start..start, String::new(), KEYS, complaints);
     let section = |key: &str| fields.get(key);
     let ipsec = section("ipsec").and_then(|v| ipsec::lookup::section(&v, complaints));
-    let (keys, lookup) = ipsec.unwrap_or_default();
+    let ipsec::lookup::Section { keys, lookup, state } = ipsec.unwrap_or_default();
     Config {
         name: router_name(section("name"), name, complaints),
         source: source.clone(),
@@ -229,6 +229,7 @@ fn build<'a>(
         ipsec: Ipsec {
             keys,
             lookup,
+            state,
             sas: each(&fields, "sa", complaints, ipsec::sa::read),
             tunnels: each(&fields, "tunnel", complaints, ipsec::policy::tunnel),
             spds: each(&fields, "spd", complaints, ipsec::policy::spd),

@@ -15,6 +15,7 @@
 
 mod answer;
 mod apply;
+pub mod durable;
 mod enforcement;
 mod gateway;
 mod lane;
@@ -46,7 +47,7 @@ use weir_io::clock;
 use weir_io::netlink::{AddressInfo, FilterMonitor, LinkInfo, Monitor};
 use weir_io::steer::LocalAddresses;
 use weir_io::umem::Umem;
-use weir_io::wake::Sleep;
+use weir_io::wake::{Sleep, Waker};
 
 use crate::config::Config;
 use crate::control::server::Server;
@@ -84,6 +85,10 @@ pub struct Daemon {
     told: Receiver<(usize, Told)>,
     requests: Receiver<Request>,
     watch: gateway::Watch,
+    state: durable::State,
+    state_args: durable::StateArgs,
+    socket: PathBuf,
+    waker: Arc<Waker>,
     sleep: Sleep,
     /// The set of descriptors to sleep on has changed.
     resleep: bool,
@@ -138,6 +143,7 @@ impl Daemon {
             self.hear_kernel(now);
             let stop = self.answer_requests(now);
             self.control.tick(now);
+            self.keep_state(now);
             self.publish();
             self.watch_ipsec(now);
             self.watch_enforcement(now);
@@ -266,6 +272,7 @@ impl Daemon {
             // A panic has told of itself; the figures are those of its last report.
             worker.join();
         }
+        self.finish_state();
         let mut total = Ledger::default();
         for report in self.reports() {
             total.merge(&report.ledger);

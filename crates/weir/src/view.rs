@@ -283,6 +283,9 @@ pub struct Sa {
     pub bytes: u64,
     /// The last one given out, or the highest that was authentic.
     pub sequence: u64,
+    /// What it used is on disk or about to be: it goes on from there after a restart and a power cut.
+    #[serde(default)]
+    pub kept: bool,
     pub age_seconds: f64,
     /// Since a packet used it last.
     pub idle_seconds: Option<f64>,

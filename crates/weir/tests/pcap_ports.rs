@@ -96,6 +96,7 @@ fn a_capture_is_routed_into_another_without_any_privilege() {
     let socket = path("control.sock");
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.arg("--socket").arg(&socket).arg("run").arg(path("router.toml"));
+    command.env("STATE_DIRECTORY", path("state"));
     let mut weir = Running(command.stderr(Stdio::piped()).spawn().expect("weir starts"));
     let mut log = BufReader::new(weir.0.stderr.take().expect("piped"));
     let mut said = String::new();

@@ -17,6 +17,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use super::durable::Durable;
 use super::memory::Memory;
 use super::names::Names;
 use super::ports::Ports;
@@ -25,8 +26,7 @@ use super::watch::Limits;
 use crate::ipsec::spd::PolicyCounters;
 use crate::ipsec::spd::table::SpdTable;
 use crate::ipsec::{
-    Cipher, Ciphers, Direction, Inbound, Ipsec, Policy, Queue, Sa, SaId, SaSpec, SaState, Sad, SpdId, Tunnel,
-    TunnelId,
+    Cipher, Ciphers, Direction, Inbound, Ipsec, Policy, Queue, Sa, SaId, SaSpec, Sad, SpdId, Tunnel, TunnelId,
 };
 use crate::packet::DeviceId;
 use crate::state::{
@@ -70,7 +70,7 @@ pub(super) struct Gateway {
     names: Names,
     pub(super) kept: HashMap<String, Kept>,
     draining: Vec<Draining>,
-    memory: Memory,
+    pub(super) memory: Memory,
     pub(super) spds: Spds,
     changed: Changed,
 }
@@ -114,13 +114,13 @@ impl Sas<'_> {
 pub(super) type Prepared<'a> = HashMap<&'a str, Arc<dyn Cipher>>;
 
 impl Gateway {
-    pub(super) fn new(ciphers: Option<Arc<dyn Ciphers>>) -> Gateway {
+    pub(super) fn new(ciphers: Option<Arc<dyn Ciphers>>, durable: Option<Durable>) -> Gateway {
         Gateway {
             ciphers,
             names: Names::new(SAS_MAX),
             kept: HashMap::new(),
             draining: Vec::new(),
-            memory: Memory::default(),
+            memory: Memory::new(durable),
             spds: Spds::default(),
             changed: Changed::default(),
         }
@@ -133,8 +133,14 @@ impl Gateway {
             let problem = SaProblem::NoCiphers(spec.sas.len()).into();
             errors.push(Error { at, subject: "ipsec".into(), problem });
         }
+        let ciphers = self.ciphers.as_deref();
+        if let Some(records) = self.memory.too_many(&spec.sas, ciphers) {
+            let at = Place::Ipsec(IpsecPlace::All);
+            let problem = SaProblem::StateFull(records).into();
+            errors.push(Error { at, subject: "ipsec".into(), problem });
+        }
         for (i, sa) in spec.sas.iter().enumerate() {
-            if let Some(spi) = self.memory.spent(sa) {
+            if let Some(spi) = self.memory.spent(sa, ciphers) {
                 let problem = SaProblem::KeySpent { spi }.into();
                 let at = Place::Ipsec(IpsecPlace::Sa(i));
                 errors.push(Error { at, subject: format!("sa {}", sa.name), problem });
@@ -201,10 +207,7 @@ impl Gateway {
                 }
                 None => Limits::default(),
             };
-            let state = self.memory.state(spec, || {
-                let first_iv = self.ciphers.as_ref().map_or(0, |c| c.random());
-                SaState::new(&spec.params, now).with_first_iv(first_iv)
-            });
+            let state = self.memory.state(now, spec, self.ciphers.as_deref());
             state.resize_window(spec.params.replay_window);
             let sa = Sa::new(SaId(id), spec.name.clone(), spec.params.clone(), cipher, state);
             let kept = Kept { spec: spec.clone(), sa: Arc::new(sa), reached };

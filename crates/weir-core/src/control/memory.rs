@@ -4,7 +4,8 @@
 //! it stopped, whatever it is called; an outbound AEAD key is never started again under another SPI or
 //! destination ([`Memory::spent`]), for its sequence numbers are its nonces (RFC 4106 3.1). Remembers the
 //! last [`STATES_MAX`], the longest unused forgotten first, and of keys only a number that says nothing
-//! about them. Refuses to remember beyond the life of the process.
+//! about them. What has to be remembered beyond the life of the process is [`Durable`]'s: SAs whose packets
+//! nobody can forge. Refuses to remember more than that by itself.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -12,8 +13,10 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::ipsec::{Direction, SaSpec, SaState};
-use crate::state::SAS_MAX;
+use super::durable::Durable;
+use crate::ipsec::{Ciphers, Direction, SaSpec, SaState};
+use crate::state::{RECORDS_MAX, SAS_MAX};
+use crate::time::Nanos;
 
 /// Every SA there can be, in use and once more gone: 131,072 of less than 1 KiB each.
 const STATES_MAX: usize = 2 * SAS_MAX;
@@ -32,28 +35,58 @@ pub(super) struct Memory {
     hash: RandomState,
     states: HashMap<u64, Remembered>,
     order: VecDeque<u64>,
+    /// Where SAs outlive the process.
+    pub(super) durable: Option<Durable>,
 }
 
 impl Memory {
+    pub(super) fn new(durable: Option<Durable>) -> Memory {
+        Memory { durable, ..Memory::default() }
+    }
+
     /// The SPI an outbound AEAD key was used for, if that is not the one it shall be used for now.
-    pub(super) fn spent(&self, sa: &SaSpec) -> Option<u32> {
+    pub(super) fn spent(&self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>) -> Option<u32> {
         if !one_sequence(sa) {
             return None;
+        }
+        if let (Some(durable), Some(ciphers)) = (&self.durable, ciphers) {
+            // Its sequence goes on wherever it leads; only the SPI tells peers which key it is.
+            let known = durable.record(&durable.identity(sa, true, ciphers))?.spi;
+            return (known != sa.params.spi).then_some(known);
         }
         let known = self.states.get(&self.key(sa))?;
         ((known.spi, known.destination) != (sa.params.spi, sa.params.destination)).then_some(known.spi)
     }
 
-    /// The state of an SA: what it was, or a new one.
-    pub(super) fn state(&mut self, sa: &SaSpec, fresh: impl FnOnce() -> SaState) -> Arc<SaState> {
-        let (spi, destination) = (sa.params.spi, sa.params.destination);
+    /// How many records there would be with these SAs, if that is too many.
+    pub(super) fn too_many(&self, sas: &[SaSpec], ciphers: Option<&dyn Ciphers>) -> Option<usize> {
+        let (durable, ciphers) = (self.durable.as_ref()?, ciphers?);
+        if durable.len() + sas.len() <= RECORDS_MAX {
+            return None;
+        }
+        let identities =
+            sas.iter().filter(|sa| is_kept(sa)).map(|sa| durable.identity(sa, one_sequence(sa), ciphers));
+        let new = identities.filter(|identity| durable.record(identity).is_none()).count();
+        Some(durable.len() + new).filter(|&records| records > RECORDS_MAX)
+    }
+
+    /// The state of an SA: what it was, in this process or before, or a new one.
+    pub(super) fn state(&mut self, now: Nanos, sa: &SaSpec, ciphers: Option<&dyn Ciphers>) -> Arc<SaState> {
         let key = self.key(sa);
         if let Some(known) = self.states.get(&key)
-            && (known.spi, known.destination) == (spi, destination)
+            && known.is_of(sa)
         {
             return known.state.clone();
         }
-        let state = Arc::new(fresh());
+        let random = || ciphers.map_or(0, Ciphers::random);
+        let state = match (&mut self.durable, ciphers) {
+            (Some(durable), Some(ciphers)) if is_kept(sa) => {
+                let identity = durable.identity(sa, one_sequence(sa), ciphers);
+                durable.state(now, identity, sa, random)
+            }
+            _ => Arc::new(SaState::new(&sa.params, now).with_first_iv(random())),
+        };
+        let (spi, destination) = (sa.params.spi, sa.params.destination);
         if self.states.insert(key, Remembered { spi, destination, state: state.clone() }).is_none() {
             self.order.push_back(key);
         }
@@ -81,12 +114,27 @@ impl Memory {
         (sa.params.direction, sa.params.suite).hash(&mut hasher);
         sa.keys.encryption.bytes().hash(&mut hasher);
         sa.keys.integrity.bytes().hash(&mut hasher);
-        // One outbound AEAD key is one sequence, whoever it is for; other keys may serve many SAs.
-        if !one_sequence(sa) {
-            (sa.params.spi, sa.params.destination).hash(&mut hasher);
+        // One outbound AEAD key is one sequence, whoever it is for; other keys may serve many SAs. Inbound the
+        // address says nothing: whoever recorded a packet can send it to another.
+        match sa.params.direction {
+            Direction::Out if one_sequence(sa) => {}
+            Direction::Out => (sa.params.spi, sa.params.destination).hash(&mut hasher),
+            Direction::In => sa.params.spi.hash(&mut hasher),
         }
         hasher.finish()
     }
+}
+
+impl Remembered {
+    fn is_of(&self, sa: &SaSpec) -> bool {
+        let at_home = sa.params.direction == Direction::In || self.destination == sa.params.destination;
+        self.spi == sa.params.spi && at_home
+    }
+}
+
+/// Without integrity anyone can move a window or use up a lifetime: what is gone with the process is better.
+fn is_kept(sa: &SaSpec) -> bool {
+    sa.params.suite.icv_len() > 0
 }
 
 fn one_sequence(sa: &SaSpec) -> bool {

@@ -104,4 +104,7 @@ pub trait Ciphers: Send + Sync + fmt::Debug {
 
     /// A random number: where the IVs of an SA begin ([`super::SaState::first_iv`]).
     fn random(&self) -> u64;
+
+    /// A hash nobody can turn around (SHA-256): what SAs are recognised by after a restart.
+    fn digest(&self, parts: &[&[u8]]) -> [u8; 32];
 }

@@ -20,9 +20,10 @@ mod outer;
 mod seal;
 mod transport;
 
-pub use open::{Opened, esp_of, open};
+pub use open::{Opened, admit, esp_of, open};
 pub use outer::Template;
-pub use seal::{inner_mtu, seal};
+pub(crate) use seal::last_sequence;
+pub use seal::{inner_mtu, seal, take_sequence};
 
 use crate::verdict::Reason;
 

@@ -35,6 +35,19 @@ impl Replay {
         Replay { size, top: 0, blocks }
     }
 
+    /// A window whose highest number is `top`, of which nothing is known but that: all of it counts as seen.
+    pub fn resumed(size: u16, top: u64) -> Replay {
+        let mut replay = Replay::new(size);
+        if top > 0 {
+            replay.top = top;
+            replay.blocks.fill(u64::MAX);
+            // What is right of the top may come.
+            let at = replay.block(top);
+            replay.blocks[at] = u64::MAX >> (63 - top % 64);
+        }
+        replay
+    }
+
     pub fn size(&self) -> u16 {
         self.size
     }
@@ -136,6 +149,21 @@ mod tests {
             assert_eq!(replay.accept(sequence), Err(Reason::Replayed));
         }
         assert_eq!(replay.accept(36), Err(Reason::ReplayTooOld));
+    }
+
+    #[test]
+    fn a_resumed_window_takes_nothing_up_to_its_top_and_everything_above_once() {
+        for top in [1, 63, 64, 5000, 7 << 32 | 12] {
+            let mut replay = Replay::resumed(128, top);
+            for sequence in top.saturating_sub(500)..=top {
+                assert!(replay.check(sequence).is_err(), "{sequence} of {top}");
+            }
+            for sequence in [top + 2, top + 1, top + 400, top + 300] {
+                assert_eq!(replay.accept(sequence), Ok(()));
+                assert_eq!(replay.accept(sequence), Err(Reason::Replayed));
+            }
+        }
+        assert_eq!(Replay::resumed(64, 0).accept(1), Ok(()), "nothing was seen");
     }
 
     #[test]

@@ -5,10 +5,12 @@
 //! under a lock taken once a batch.
 
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cipher::{Cipher, Keys};
+use super::durable::{Amounts, Cell, Counters, Identity, Lease};
 use super::esp::Template;
 use super::replay::Replay;
 use super::suite::Suite;
@@ -158,7 +160,7 @@ impl Sa {
 }
 
 /// Reasons an SA counts by itself.
-pub const COUNTED: [Reason; 13] = [
+pub const COUNTED: [Reason; 14] = [
     Reason::Replayed,
     Reason::ReplayTooOld,
     Reason::IntegrityFailed,
@@ -166,6 +168,7 @@ pub const COUNTED: [Reason; 13] = [
     Reason::PolicyMismatch,
     Reason::SaExpired,
     Reason::SequenceExhausted,
+    Reason::SaUnreserved,
     Reason::FragmentNeeded,
     Reason::EspTooShort,
     Reason::EspDummy,
@@ -174,26 +177,44 @@ pub const COUNTED: [Reason; 13] = [
     Reason::FrameTooLarge,
 ];
 
-/// What packets change about an SA.
+/// What packets change about an SA; what must outlive the process is behind it as [`Counters`].
 #[derive(Debug, Default)]
 pub struct SaState {
-    /// The last sequence number given out (outbound).
-    pub sequence: AtomicU64,
-    /// What is added to a sequence number to make its packet's IV. Random, so that a key that outlives its
-    /// SA (a restart begins at sequence number 1 again) does not meet an IV of before.
+    counters: Cell,
+    /// How far [`Counters`] may go.
+    pub lease: Lease,
+    /// What is added to a sequence number to make its packet's IV. Random, and kept with the numbers: where
+    /// they were kept no IV comes again, and where they were not it is unlikely.
     pub first_iv: u64,
     pub replay: Mutex<Replay>,
-    pub packets: AtomicU64,
-    /// Of inner packets.
-    pub bytes: AtomicU64,
     failures: [AtomicU64; COUNTED.len()],
     /// When it was installed, and when a packet last used it.
     pub installed: AtomicU64,
     pub used: AtomicU64,
+    /// How old it was when it was installed: processes before this one used it.
+    pub age_before: Nanos,
     /// Path MTU learned for the outer packet, 0 when none was.
     pub path_mtu: AtomicU64,
     /// Until when the learned MTU is believed.
     pub path_mtu_until: AtomicU64,
+}
+
+/// What an earlier process left of an SA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resumed {
+    pub identity: Identity,
+    pub used: Amounts,
+    pub first_iv: u64,
+    pub age: Nanos,
+}
+
+impl Deref for SaState {
+    type Target = Counters;
+
+    #[inline(always)]
+    fn deref(&self) -> &Counters {
+        &self.counters
+    }
 }
 
 impl SaState {
@@ -201,6 +222,31 @@ impl SaState {
         let state = SaState { replay: Mutex::new(Replay::new(params.replay_window)), ..SaState::default() };
         state.installed.store(now, Ordering::Relaxed);
         state
+    }
+
+    /// One that goes on where `before` stopped, counting in `counters`; it may carry nothing until its lease
+    /// says so.
+    pub fn resumed(params: &Params, now: Nanos, before: &Resumed, counters: Cell) -> SaState {
+        counters.begin(&before.identity, before.used);
+        let replay = match params.direction {
+            Direction::In => Replay::resumed(params.replay_window, before.used.sequence),
+            Direction::Out => Replay::new(params.replay_window),
+        };
+        let state = SaState {
+            counters,
+            lease: Lease::new(before.used),
+            first_iv: before.first_iv,
+            replay: Mutex::new(replay),
+            age_before: before.age,
+            ..SaState::default()
+        };
+        state.installed.store(now, Ordering::Relaxed);
+        state
+    }
+
+    /// Since the SA was first used, in whatever process.
+    pub fn age(&self, now: Nanos) -> Nanos {
+        now.saturating_sub(self.installed.load(Ordering::Relaxed)).saturating_add(self.age_before)
     }
 
     #[must_use]
@@ -221,14 +267,14 @@ impl SaState {
     pub fn shadow(&self) -> SaState {
         let copy = |from: &AtomicU64| AtomicU64::new(from.load(Ordering::Relaxed));
         let replay = self.replay.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let counters = Counters::of(self.amounts());
         SaState {
-            sequence: copy(&self.sequence),
+            counters: Cell::Own(Box::new(counters)),
             first_iv: self.first_iv,
             replay: Mutex::new(replay),
-            packets: copy(&self.packets),
-            bytes: copy(&self.bytes),
             installed: copy(&self.installed),
             used: copy(&self.used),
+            age_before: self.age_before,
             path_mtu: copy(&self.path_mtu),
             path_mtu_until: copy(&self.path_mtu_until),
             ..SaState::default()

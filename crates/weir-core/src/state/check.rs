@@ -43,7 +43,7 @@ const NAME_MAX: usize = 64;
 pub(super) use ipsec::RULE_MEMORY;
 pub use ipsec::{CACHE_MEMORY_MAX, POLICIES_MAX, RULES_MAX};
 pub(crate) use policy::check_policy;
-pub use sa::SAS_MAX;
+pub use sa::{RECORDS_MAX, SAS_MAX};
 pub(super) use sa::{SPI_MIN, WINDOW};
 
 /// Every mistake in `desired`, in its order; empty when it can be built.

@@ -11,7 +11,7 @@ use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::cipher::{
     DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, UnboundCipherKey,
 };
-use aws_lc_rs::{cipher as block, iv::FixedLength};
+use aws_lc_rs::{cipher as block, digest, iv::FixedLength};
 use weir_core::ipsec::{Cipher, Ciphers, Encryption, Job, KeyLength, Keys, Suite};
 
 use super::hmac::Hmac;
@@ -50,6 +50,14 @@ impl Ciphers for AwsLc {
         // The operating system's generator fails only where nothing secret could be made at all.
         aws_lc_rs::rand::fill(&mut bytes).expect("the system gives random numbers");
         u64::from_be_bytes(bytes)
+    }
+
+    fn digest(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let mut context = digest::Context::new(&digest::SHA256);
+        parts.iter().for_each(|part| context.update(part));
+        let mut digest = [0; 32];
+        digest.copy_from_slice(context.finish().as_ref());
+        digest
     }
 }
 

@@ -122,6 +122,10 @@ impl Ciphers for &'static Choice {
     fn random(&self) -> u64 {
         self.backends[0].random()
     }
+
+    fn digest(&self, parts: &[&[u8]]) -> [u8; 32] {
+        self.backends[0].digest(parts)
+    }
 }
 
 /// Hands each packet to the backend of its class, neighbours of one backend in one call.

@@ -68,6 +68,10 @@ impl Ciphers for Vaes {
     fn random(&self) -> u64 {
         AwsLc.random()
     }
+
+    fn digest(&self, parts: &[&[u8]]) -> [u8; 32] {
+        AwsLc.digest(parts)
+    }
 }
 
 impl Vaes {

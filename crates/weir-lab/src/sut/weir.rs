@@ -95,6 +95,8 @@ impl Weir {
         let folder = Folder::new()?;
         let (file, socket) = (folder.path().join("weir.toml"), folder.path().join("weir.sock"));
         let log = folder.path().join("weir.log");
+        // Of this run alone: no run goes on from another's sequence numbers.
+        let state = folder.path().join("state");
         let failed = |what: &str, e: std::io::Error| LabError::new(format!("weir: {what}: {e}"));
         let written = configuration(folder.path(), &socket).and_then(|text| fs::write(&file, text));
         written.map_err(|e| failed("configuration", e))?;
@@ -103,6 +105,7 @@ impl Weir {
         let child = namespace
             .run(move || {
                 let mut command = Command::new(program);
+                command.env("STATE_DIRECTORY", state);
                 command.arg("run").arg(file).stdin(Stdio::null()).stdout(output).stderr(errors);
                 process::dies_with_starter(&mut command).spawn()
             })?

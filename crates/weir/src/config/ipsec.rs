@@ -5,11 +5,13 @@
 //! Refuses: algorithms that are no suite, keys that are missing or of another length, one key for two SAs
 //! of a cipher whose nonces would repeat.
 
+pub mod lifetime;
 pub mod lookup;
 pub mod policy;
 pub mod sa;
 pub mod selector;
 pub mod spelling;
+pub mod state;
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -23,6 +25,7 @@ use weir_core::tables::{Owner, ReversePath};
 pub use lookup::Lookup;
 pub use policy::{Policy, Spd, Tunnel};
 pub use sa::Sa;
+pub use state::State;
 
 use super::Placed;
 use super::keys::{Keyring, NAME_MAX, name_fits};
@@ -35,6 +38,7 @@ pub struct Ipsec {
     /// The keys file as written: relative to the configuration's folder.
     pub keys: Option<Placed<String>>,
     pub lookup: Lookup,
+    pub state: State,
     pub sas: Vec<Sa>,
     pub tunnels: Vec<Tunnel>,
     pub spds: Vec<Spd>,

@@ -34,7 +34,7 @@ fn folder() -> PathBuf {
 }
 
 /// Only root may make folders in `/run`.
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }

@@ -88,6 +88,7 @@ impl Daemon {
         let reports = self.reports();
         let lost: u64 = reports.iter().map(|r| r.mail_lost + r.events_lost).sum();
         let mut notices: Vec<String> = self.control.notices().iter().map(ToString::to_string).collect();
+        notices.extend(self.state_notice());
         if lost > 0 {
             notices
                 .push(format!("{lost} messages between workers and control thread were lost to full queues"));

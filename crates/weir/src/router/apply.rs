@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use weir_core::state::Desired;
 use weir_core::time::Nanos;
 
 use super::memory;
@@ -33,6 +34,18 @@ impl Daemon {
         self.apply(now, config, dry_run)
     }
 
+    /// Has the control side want `desired`, and what its SAs may use on disk before workers see them.
+    fn adopt(&mut self, now: Nanos, config: &Config, desired: Desired) -> Result<(), String> {
+        self.open_state(config)?;
+        let before = self.control.desired().clone();
+        self.control.apply(now, desired).map_err(|errors| explain(config, &errors))?;
+        self.write_state().map_err(|error| {
+            let back = self.control.go_back(now, before);
+            debug_assert!(back.is_ok(), "{back:?}");
+            format!("{error}; nothing was changed")
+        })
+    }
+
     /// All of it, or nothing and why.
     fn apply(&mut self, now: Nanos, config: Config, dry_run: bool) -> Result<Applied, String> {
         if let Some(fixed) = fixed(&self.config, &config) {
@@ -56,9 +69,9 @@ impl Daemon {
         // First of all: what new policies are to protect must not leave by the kernel.
         let armed = self.points.arm_all(&config, &self.kernel.links, self.local.as_ref())?;
         let before = self.control.desired().clone();
-        if let Err(errors) = self.control.apply(now, desired) {
+        if let Err(refused) = self.adopt(now, &config, desired) {
             self.points.release(&armed);
-            return Err(explain(&config, &errors));
+            return Err(refused);
         }
         if let Err(refused) = self.attach_new(&config) {
             self.points.release(&armed);
@@ -143,6 +156,9 @@ fn fixed(old: &Config, new: &Config) -> Option<String> {
     }
     if old.control != new.control {
         return complain("[control]");
+    }
+    if old.ipsec.state != new.ipsec.state && !old.ipsec.sas.is_empty() {
+        return complain("state_dir or accept_replay_risk of [ipsec]");
     }
     for port in new.devices() {
         let was = old.devices().into_iter().find(|p| p.device.value == port.device.value);

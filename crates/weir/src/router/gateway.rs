@@ -28,7 +28,7 @@ const LOOK_EVERY: Nanos = SECOND;
 const TELL_EVERY: Nanos = 10 * SECOND;
 
 /// Reasons that tell of attack, of a peer with other keys or policies, or of a rekey that went wrong.
-const TOLD: [Reason; 13] = [
+const TOLD: [Reason; 14] = [
     Reason::EspTooShort,
     Reason::EspBadTrailer,
     Reason::NoSa,
@@ -37,6 +37,7 @@ const TOLD: [Reason; 13] = [
     Reason::IntegrityFailed,
     Reason::SaExpired,
     Reason::SequenceExhausted,
+    Reason::SaUnreserved,
     Reason::NoOutboundSa,
     Reason::PolicyUnprotected,
     Reason::PolicyMismatch,
@@ -137,7 +138,8 @@ impl Daemon {
         let ipsec = &self.control.desired().ipsec;
         let view = |sa: SaView| {
             let spec = ipsec.sas.iter().find(|s| s.name == sa.name);
-            sa_view(sa, spec.map(|s| &s.params))
+            let kept = self.keeps_state() && sa.suite.icv_len() > 0;
+            view::Sa { kept, ..sa_view(sa, spec.map(|s| &s.params)) }
         };
         self.control.sas(now).into_iter().map(view).collect()
     }
@@ -222,6 +224,7 @@ fn sa_view(sa: SaView, params: Option<&Params>) -> view::Sa {
         packets: sa.packets,
         bytes: sa.bytes,
         sequence: sa.sequence,
+        kept: false,
         age_seconds: seconds(sa.age),
         idle_seconds: sa.idle.map(seconds),
         path_mtu: sa.path_mtu.map(|(mtu, _)| mtu),

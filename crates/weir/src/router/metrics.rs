@@ -259,10 +259,13 @@ impl Scrape {
             Family { encoder, name, help }.counters(samples)?;
         }
         type Gauge = fn(&Sa) -> i64;
-        let gauges: [(&'static str, &'static str, Gauge); 3] = [
+        let gauges: [(&'static str, &'static str, Gauge); 4] = [
             ("sa_age_seconds", "Since the SA was installed", |s| s.age_seconds as i64),
             ("sa_sequence", "Sequence number given out last, or the highest that was authentic", |s| {
                 i64::try_from(s.sequence).unwrap_or(i64::MAX)
+            }),
+            ("sa_state_kept", "1 when what it used is kept on disk, 0 when a restart forgets it", |s| {
+                s.kept.into()
             }),
             ("sa_rekey_due", "1 when the soft lifetime is reached, 2 when the hard one is", |s| {
                 match s.state.as_str() {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
 
 use arc_swap::ArcSwap;
-use weir_core::control::Control;
+use weir_core::control::{Control, Durable};
 use weir_core::ipsec::spd::LookupSpec;
 use weir_core::packet::DeviceId;
 use weir_core::tables::Tables;
+use weir_core::time::Nanos;
 use weir_core::wire::flow::FlowKey;
 use weir_io::af_xdp::RING;
 use weir_io::clock;
@@ -20,6 +21,7 @@ use weir_io::steer::LocalAddresses;
 use weir_io::umem::{ChunkSize, MAX_CHUNKS, Umem};
 use weir_io::wake::{Sleep, Waker};
 
+use super::durable::{self, State, StateArgs};
 use super::enforcement::{self, Points};
 use super::gateway::Watch;
 use super::lane::{Lane, Lessons};
@@ -39,16 +41,21 @@ const BUFFERS_BESIDE: u32 = 2048;
 const BUFFERS_LEAST: u32 = 8192;
 
 /// Reads the file, opens everything, starts the workers. What fails is undone, but for policy enforcement points.
-pub fn start(path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Failure> {
+pub fn start(path: &Path, socket: Option<PathBuf>, state_args: StateArgs) -> Result<Daemon, Failure> {
     let mut points = Points::default();
-    start_behind(&mut points, path, socket).map_err(|Failure(why)| {
+    start_behind(&mut points, path, socket, state_args).map_err(|Failure(why)| {
         // What keeps transit from the kernel is not undone: the operator wants policies to hold.
         let left = points.left_behind().map_or(String::new(), |left| format!("\n{left}"));
         Failure(why.trim_end().to_owned() + &left)
     })
 }
 
-fn start_behind(points: &mut Points, path: &Path, socket: Option<PathBuf>) -> Result<Daemon, Failure> {
+fn start_behind(
+    points: &mut Points,
+    path: &Path,
+    socket: Option<PathBuf>,
+    state_args: StateArgs,
+) -> Result<Daemon, Failure> {
     let config = config::load(path).map_err(|refused| Failure(refused.0))?;
     let socket = socket.unwrap_or_else(|| socket_path(&config));
     memory::fits(&config, &LookupSpec::default()).map_err(Failure)?;
@@ -59,14 +66,12 @@ fn start_behind(points: &mut Points, path: &Path, socket: Option<PathBuf>) -> Re
     let kernel = Kernel::ask().map_err(|e| resource("netlink", &e))?;
     devices_exist(&config, &kernel.links)?;
     let now = clock::now();
-    let desired = config.desired(&|port| links::kernel_addresses(port, &kernel));
-    let links = config.devices().into_iter().filter_map(|port| links::link_of(port, &kernel.links));
-    let mut control = Control::with_ciphers(desired, links, now, weir_io::cipher::best())
-        .map_err(|errors| Failure(config::check::explain(&config, &errors)))?;
+    let (mut control, state) = begin(&config, &kernel, now, &socket, (&state_args, &waker))?;
     let tables = control.take_snapshot().unwrap_or_else(|| control.tables().clone());
     // Before a socket is opened, and anything else that may fail.
     let local = local_addresses(&tables, &kernel)?;
     points.arm_all(&config, &kernel.links, local.as_ref()).map_err(Failure)?;
+    let state = state?;
     let queue = RequestQueue { requests: requests_in, waker: waker.clone() };
     let server = Server::start(&socket, config.control.metrics, queue).map_err(Failure)?;
     tracing::info!("control socket {}", socket.display());
@@ -76,24 +81,17 @@ fn start_behind(points: &mut Points, path: &Path, socket: Option<PathBuf>) -> Re
     let published = Arc::new(ArcSwap::new(tables.clone()));
     let lessons = lessons(local.is_some() && !config.workers.express_off, &published, key);
     let wake_up = config.workers.wake_up;
-    let with = With {
-        umems: &umems,
-        local: local.as_ref(),
-        lessons: lessons.as_ref(),
-        wake_up,
-        policies: config.enforces(),
-        enforced: &points.names(),
-    };
+    let (policies, enforced) = (config.enforces(), &points.names());
+    let (local_too, lessons_too) = (local.as_ref(), lessons.as_ref());
+    let with = With { umems: &umems, local: local_too, lessons: lessons_too, wake_up, policies, enforced };
     let (open, devices) = open_devices(&config, &tables, &with)?;
-    let tell = Tell { queue: told_in, waker };
-    let each = placement.cpus.iter().zip(&umems).zip(devices).enumerate();
-    let workers: Result<Vec<Worker>, _> = each
-        .map(|(number, ((&cpu, umem), devices))| {
-            let start = Start { number, cpu, umem: umem.clone(), devices, key, wake_up };
-            Worker::start(start, published.clone(), tell.clone())
-        })
-        .collect();
-    let workers = workers.map_err(|e| resource("a worker's thread", &e))?;
+    let tell = Tell { queue: told_in, waker: waker.clone() };
+    let starts = placement.cpus.iter().zip(&umems).zip(devices).enumerate();
+    let starts = starts.map(|(number, ((&cpu, umem), devices))| {
+        let start = Start { number, cpu, umem: umem.clone(), devices, key, wake_up };
+        Worker::start(start, published.clone(), tell.clone())
+    });
+    let workers = starts.collect::<Result<_, _>>().map_err(|e| resource("a worker's thread", &e))?;
     let mut daemon = Daemon {
         _server: server,
         workers,
@@ -111,6 +109,10 @@ fn start_behind(points: &mut Points, path: &Path, socket: Option<PathBuf>) -> Re
         told,
         requests,
         watch: Watch::default(),
+        state,
+        state_args,
+        socket,
+        waker,
         sleep,
         resleep: true,
         started: now,
@@ -128,6 +130,30 @@ impl Kernel {
             links: netlink::links()?,
             addresses: netlink::addresses()?,
         })
+    }
+}
+
+/// The control side, with what earlier processes left of its SAs.
+fn begin(
+    config: &Config,
+    kernel: &Kernel,
+    now: Nanos,
+    socket: &Path,
+    (args, waker): (&StateArgs, &Arc<Waker>),
+) -> Result<(Control, Result<State, Failure>), Failure> {
+    let build = |durable: Option<Durable>| {
+        let desired = config.desired(&|port| links::kernel_addresses(port, kernel));
+        let links = config.devices().into_iter().filter_map(|port| links::link_of(port, &kernel.links));
+        let ciphers = weir_io::cipher::best();
+        let built = match durable {
+            Some(durable) => Control::with_state(desired, links, now, ciphers, durable),
+            None => Control::with_ciphers(desired, links, now, ciphers),
+        };
+        built.map_err(|errors| Failure(config::check::explain(config, &errors)))
+    };
+    match config.ipsec.sas.is_empty() {
+        true => Ok((build(None)?, Ok(State::Unused))),
+        false => durable::begin((args, &config.ipsec.state), socket, waker, build),
     }
 }
 
@@ -149,6 +175,9 @@ impl Daemon {
     fn say(&self) {
         self.control.notices().iter().for_each(|notice| tracing::warn!("{notice}"));
         self.config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+        if let Some(notice) = self.state_notice() {
+            tracing::error!("{notice}");
+        }
         self.config.remarks().iter().for_each(|remark| tracing::info!("{remark}"));
     }
 }

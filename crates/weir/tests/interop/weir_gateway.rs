@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use crate::bed::{Bed, Family, LEFT_LAN, LEFT_WAN, until};
@@ -104,6 +105,10 @@ impl Weir {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &bed.left, env!("CARGO_BIN_EXE_weir"), "--socket"]);
         command.arg(&socket).arg("run").arg(&path);
+        // Of its own: the peer of the next case counts from 1 again.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let state = format!("state-{}", STARTED.fetch_add(1, Ordering::Relaxed));
+        command.env("STATE_DIRECTORY", bed.folder.join(state));
         let mut weir = Weir(Running::start(&mut command, socket));
         until("weir is ready", || {
             let ended = weir.0.child.try_wait().expect("a child of ours");

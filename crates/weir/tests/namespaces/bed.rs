@@ -176,6 +176,7 @@ impl Bed {
         command.args(["netns", "exec", &self.router]);
         command.args(through);
         command.arg(env!("CARGO_BIN_EXE_weir")).arg("--socket").arg(&socket).arg("run").arg(&path);
+        command.env("STATE_DIRECTORY", self.folder.join("state"));
         Router { running: Running::start(&mut command, socket), config: path }
     }
 }
@@ -213,6 +214,10 @@ impl Router {
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.running.child.id()
     }
 
     /// Waits for its end: whether it was a good one.

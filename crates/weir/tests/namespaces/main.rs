@@ -14,5 +14,6 @@ mod forwarding;
 mod gateways;
 mod ipsec;
 mod operator;
+mod restarts;
 mod spd_lookup;
 mod traffic;

@@ -184,7 +184,7 @@ impl Control {
 fn view(sa: &Sa, now: Nanos) -> SaView {
     let (params, state) = (&sa.params, &sa.state);
     let (packets, bytes) = (state.packets.load(Relaxed), state.bytes.load(Relaxed));
-    let age = now.saturating_sub(state.installed.load(Relaxed));
+    let age = state.age(now);
     let left = |limit: Lifetime| Lifetime {
         bytes: limit.bytes.map(|most| most.saturating_sub(bytes)),
         packets: limit.packets.map(|most| most.saturating_sub(packets)),

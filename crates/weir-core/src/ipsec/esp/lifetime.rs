@@ -1,24 +1,41 @@
 //! Lifetimes (RFC 4301 4.4.2.1): what an SA may still carry.
 //!
-//! Promises: at the hard limit nothing more passes; the packet that reaches a limit of bytes still does.
+//! Promises: at the hard limit nothing more passes, nor beyond what is reserved on disk ([`Lease`](crate::ipsec::durable::Lease)); the packet that reaches a limit of bytes still does.
 //! Workers that share an SA may each go on for the batch in their hands.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::ipsec::sa::{Lifetime, Sa};
 use crate::time::{Nanos, SECOND};
+use crate::verdict::Reason;
 
 /// Packets and bytes until an SA is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
     packets: u64,
     bytes: u64,
+    /// What ends them is the lease, not the lifetime.
+    leased: [bool; 2],
 }
 
 impl Allowance {
-    /// Until the hard lifetime.
+    /// Until the hard lifetime, or the end of what is reserved on disk.
     pub fn of(sa: &Sa, now: Nanos) -> Allowance {
-        left(sa, &sa.params.hard, now)
+        let (life, lease) = (left(sa, &sa.params.hard, now), &sa.state.lease);
+        let packets = lease.packets().saturating_sub(sa.state.packets.load(Relaxed));
+        let bytes = lease.bytes().saturating_sub(sa.state.bytes.load(Relaxed));
+        Allowance {
+            packets: life.packets.min(packets),
+            bytes: life.bytes.min(bytes),
+            leased: [packets < life.packets, bytes < life.bytes],
+        }
+    }
+
+    /// Why a packet may not pass.
+    #[cold]
+    pub fn reason(&self) -> Reason {
+        let leased = if self.packets == 0 { self.leased[0] } else { self.leased[1] };
+        if leased { Reason::SaUnreserved } else { Reason::SaExpired }
     }
 
     /// Whether a packet of `len` bytes may pass; then it is taken off.
@@ -35,14 +52,14 @@ impl Allowance {
 
 fn left(sa: &Sa, limit: &Lifetime, now: Nanos) -> Allowance {
     let state = &sa.state;
-    let age = now.saturating_sub(state.installed.load(Relaxed));
-    if limit.seconds.is_some_and(|seconds| age >= seconds.saturating_mul(SECOND)) {
-        return Allowance { packets: 0, bytes: 0 };
+    if limit.seconds.is_some_and(|seconds| state.age(now) >= seconds.saturating_mul(SECOND)) {
+        return Allowance { packets: 0, bytes: 0, leased: [false; 2] };
     }
     let until = |limit: Option<u64>, used: u64| limit.map_or(u64::MAX, |limit| limit.saturating_sub(used));
     Allowance {
         packets: until(limit.packets, state.packets.load(Relaxed)),
         bytes: until(limit.bytes, state.bytes.load(Relaxed)),
+        leased: [false; 2],
     }
 }
 

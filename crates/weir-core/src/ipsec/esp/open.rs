@@ -9,7 +9,7 @@ use super::seal::{NEXT_IPV4, NEXT_IPV6};
 use super::{FEW, HEADER_LEN, Outcome, TRAILER_LEN, ecn, transport};
 use crate::ipsec::cipher::Job;
 use crate::ipsec::replay::Replay;
-use crate::ipsec::sa::{Mode, Sa};
+use crate::ipsec::sa::{Mode, Sa, SaState};
 use crate::packet::{BATCH, Buffer, Frame};
 use crate::time::Nanos;
 use crate::verdict::Reason;
@@ -87,7 +87,7 @@ fn open_batch<B: Buffer, const N: usize>(
             continue;
         }
         match finish(sa, frame, &packet.place) {
-            Ok(_) if !allowance.take(frame.len()) => *outcome = Outcome::Lost(Reason::SaExpired),
+            Ok(_) if !allowance.take(frame.len()) => *outcome = Outcome::Lost(allowance.reason()),
             Ok(common) => {
                 opened.packets += 1;
                 opened.bytes += frame.len() as u64;
@@ -154,19 +154,33 @@ fn window(sa: &Sa) -> MutexGuard<'_, Replay> {
 }
 
 /// Remembers the numbers of authentic packets; here one of two with the same number is found out, whether
-/// they came in one batch or to two workers.
+/// they came in one batch or to two workers. The highest is noted where it outlives the process before any
+/// packet goes on.
 fn accept(sa: &Sa, pending: &[Pending], outcomes: &mut [Outcome]) {
     let mut replay = window(sa);
     for packet in pending {
         let reason = if !packet.authentic {
             Reason::IntegrityFailed
-        } else if let Err(reason) = replay.accept(packet.sequence) {
+        } else if let Err(reason) = admit(&sa.state, &mut replay, packet.sequence) {
             reason
         } else {
             continue;
         };
         outcomes[usize::from(packet.frame)] = Outcome::Lost(reason);
     }
+    sa.state.sequence.store(replay.top(), Relaxed);
+}
+
+/// Takes the number of an authentic packet: once, and none that a power cut would have us forget. Whoever holds
+/// the window stores its top in [`SaState::sequence`](crate::ipsec::durable::Counters) before letting go of it.
+#[doc(hidden)]
+#[inline]
+pub fn admit(state: &SaState, replay: &mut Replay, sequence: u64) -> Result<(), Reason> {
+    if sequence > state.lease.sequence() {
+        state.lease.want(sequence);
+        return Err(Reason::SaUnreserved);
+    }
+    replay.accept(sequence)
 }
 
 #[cold]

@@ -21,7 +21,7 @@ const PADDING: [u8; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
 /// The last sequence number an SA gives out. With ESN far enough below 2^64 that workers who all add a batch
 /// at once do not wrap it.
-fn last_sequence(esn: bool) -> u64 {
+pub(crate) fn last_sequence(esn: bool) -> u64 {
     if esn { u64::MAX - (1 << 32) } else { u64::from(u32::MAX) }
 }
 
@@ -53,8 +53,8 @@ fn seal_batch<B: Buffer, const N: usize>(
     let (mut count, mut bytes) = (0, 0);
     for (frame, outcome) in frames.iter_mut().zip(outcomes.iter_mut()) {
         let packet = match Packet::read(frame.data()) {
-            _ if granted == 0 => Err(Reason::SequenceExhausted),
-            Ok(packet) if !allowance.take(packet.len) => Err(Reason::SaExpired),
+            _ if granted == 0 => Err(no_number(sa)),
+            Ok(packet) if !allowance.take(packet.len) => Err(allowance.reason()),
             other => other,
         };
         let sealed = packet.and_then(|packet| {
@@ -90,15 +90,24 @@ fn seal_batch<B: Buffer, const N: usize>(
     count
 }
 
-/// The first of `n` sequence numbers that are now the caller's, and how many of them there are.
-fn take_sequence(sa: &Sa, n: u64) -> (u64, u64) {
-    let limit = last_sequence(sa.params.esn);
+/// The first of `n` sequence numbers that are now the caller's, and how many of them there are: none that is
+/// not reserved on disk, where numbers are.
+#[doc(hidden)]
+pub fn take_sequence(sa: &Sa, n: u64) -> (u64, u64) {
+    let limit = last_sequence(sa.params.esn).min(sa.state.lease.sequence());
     let counter = &sa.state.sequence;
     if counter.load(Relaxed) >= limit {
         return (0, 0);
     }
     let last = counter.fetch_add(n, Relaxed);
     (last.wrapping_add(1), limit.saturating_sub(last).min(n))
+}
+
+/// Why there is no number.
+#[cold]
+fn no_number(sa: &Sa) -> Reason {
+    let used = sa.state.sequence.load(Relaxed);
+    if used >= last_sequence(sa.params.esn) { Reason::SequenceExhausted } else { Reason::SaUnreserved }
 }
 
 /// What the header of the packet to seal says.

@@ -12,6 +12,7 @@ use crate::ipsec::esp::{self, Opened, Outcome};
 use crate::ipsec::spd::Question;
 use crate::ipsec::{Direction, Inbound, InboundId};
 use crate::packet::{BATCH, Batch, Buffer, Frame};
+use crate::router::Event;
 use crate::verdict::Reason;
 use crate::wire::ethernet::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, HEADER_LEN as ETHERNET};
 
@@ -67,6 +68,9 @@ fn open_run<B: Buffer>(
     let Some(inbound) = env.ipsec.sad.get(id) else { return env.drop_all(run, Reason::NoSa) };
     let outcomes = &mut outcomes[..run.len()];
     let opened = esp::open(&inbound.sa, env.breath.now, run, outcomes);
+    if inbound.sa.state.lease.is_due(&inbound.sa.state) {
+        env.breath.out.events.push(Event::Reserve);
+    }
     if let Some(question) = inbound.spd.and_then(|id| rules::question(env.ipsec, id, Direction::In)) {
         check_policies(ask, question, inbound, opened, (run, outcomes));
     }

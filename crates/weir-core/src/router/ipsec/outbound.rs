@@ -22,6 +22,7 @@ use crate::ipsec::esp::{self, Outcome};
 use crate::ipsec::spd::{First, Found, PolicyIndex, Question};
 use crate::ipsec::{Direction, Mode, Sa, SaId, Spd, Tunnel, pmtu};
 use crate::packet::{Buffer, DeviceId, Frame};
+use crate::router::Event;
 use crate::verdict::Reason;
 use crate::wire::ethernet::{ETHERTYPE_VLAN, HEADER_LEN as ETHERNET, TAG_LEN};
 
@@ -315,7 +316,11 @@ impl<B: Buffer> Sealer<B> {
             bare = Bare::count(&self.run, bare.header);
         }
         self.outcomes.resize(self.run.len(), Outcome::Done);
-        if esp::seal(sa, env.breath.now, &mut self.run, &mut self.outcomes) < self.run.len() {
+        let sealed = esp::seal(sa, env.breath.now, &mut self.run, &mut self.outcomes);
+        if sa.state.lease.is_due(&sa.state) {
+            env.breath.out.events.push(Event::Reserve);
+        }
+        if sealed < self.run.len() {
             let unsealed = self.drop_unsealed(env, bare.header);
             (bare.packets, bare.bytes) = (bare.packets - unsealed.packets, bare.bytes - unsealed.bytes);
         }

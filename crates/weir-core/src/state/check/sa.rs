@@ -18,6 +18,8 @@ use crate::ipsec::{Direction, Params, SaSpec};
 /// SAs there can be: 1,024 peers with one for each of 32 workers, both ways. With a window of 4,096
 /// numbers (512 B), a name and its keys they are below 128 MiB.
 pub const SAS_MAX: usize = 1 << 16;
+/// SAs remembered on disk: as many as there can be, in use and once more gone, in a file of 16 MiB.
+pub const RECORDS_MAX: usize = 2 * SAS_MAX;
 
 /// RFC 4303 2.1: SPIs below 256 are reserved.
 pub(in crate::state) const SPI_MIN: u32 = 256;

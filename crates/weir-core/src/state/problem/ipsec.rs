@@ -6,7 +6,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::super::IpsecSpec;
-use super::super::check::{CACHE_MEMORY_MAX, POLICIES_MAX, RULE_MEMORY, RULES_MAX, SAS_MAX, SPI_MIN, WINDOW};
+use super::super::check::{
+    CACHE_MEMORY_MAX, POLICIES_MAX, RECORDS_MAX, RULE_MEMORY, RULES_MAX, SAS_MAX, SPI_MIN, WINDOW,
+};
 use super::{Problem, Wrong, amount};
 use crate::ipsec::flow_cache::{BUCKETS, BUCKETS_MAX};
 use crate::ipsec::spd::{Action, AddressRange, PortRange, Way};
@@ -55,6 +57,8 @@ impl IpsecSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaProblem {
     TooMany(usize),
+    /// So many SAs would be remembered in the state directory.
+    StateFull(usize),
     /// SAs without anything to encrypt with.
     NoCiphers(usize),
     KeyLength {
@@ -196,6 +200,11 @@ impl fmt::Display for SaProblem {
             SaProblem::TooMany(n) => {
                 write!(f, "{n} SAs are configured, expected at most {SAS_MAX}; remove some")
             }
+            SaProblem::StateFull(n) => write!(
+                f,
+                "{n} SAs would be remembered in the state directory, expected at most {RECORDS_MAX}; stop weir and \
+                 run `weir state forget` for keys that never come back"
+            ),
             SaProblem::NoCiphers(n) => write!(
                 f,
                 "{n} SAs are configured, but there are no ciphers here; remove the SAs or start with ciphers"

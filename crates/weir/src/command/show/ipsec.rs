@@ -46,6 +46,13 @@ pub fn sas(sas: &[view::Sa]) -> String {
         "for",
     ];
     let mut out = table(head, 4..9, sas.iter().map(row).collect());
+    let without = sas.iter().filter(|sa| !sa.kept).count();
+    if without > 0 {
+        out += &format!(
+            "# {without} of {} keep no state on disk: after a restart recorded packets may be accepted again\n",
+            sas.len()
+        );
+    }
     for sa in sas {
         for f in &sa.failures {
             out += &format!("# {}: {} {}: {} ({} acts)\n", sa.name, f.packets, f.reason, f.sentence, f.blame);

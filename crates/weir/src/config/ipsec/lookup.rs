@@ -11,6 +11,7 @@ use toml::de::DeValue;
 use weir_core::ipsec::flow_cache::{BUCKETS, BUCKETS_MAX, FlowCache, FlowCaches};
 use weir_core::ipsec::spd::{Layer, LookupSpec, Way};
 
+use super::State;
 use crate::config::Placed;
 use crate::config::read::{Fields, Value};
 use crate::config::source::Complaints;
@@ -28,6 +29,8 @@ const KEYS: &[&str] = &[
     "ipv6-outbound-spd-hash-buckets",
     "spd-classifier",
     "spd-oracle",
+    super::state::KEYS[0],
+    super::state::KEYS[1],
 ];
 
 const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
@@ -49,15 +52,22 @@ struct Cache {
     buckets: Option<Placed<u32>>,
 }
 
-/// The keys file and the rest of `[ipsec]`.
-pub fn section(value: &Value<'_>, complaints: &mut Complaints) -> Option<(Option<Placed<String>>, Lookup)> {
+/// All of `[ipsec]`.
+#[derive(Clone, Debug, Default)]
+pub struct Section {
+    pub keys: Option<Placed<String>>,
+    pub lookup: Lookup,
+    pub state: State,
+}
+
+pub fn section(value: &Value<'_>, complaints: &mut Complaints) -> Option<Section> {
     let fields = value.table(KEYS, "[ipsec]", complaints)?;
     let keys = fields.get("keys").and_then(|v| keys(&v, complaints));
     let caches = Way::ALL.map(|way| cache(&fields, way, complaints));
     let layer = fields.get("spd-classifier").and_then(|v| word(&v, &LAYERS, complaints));
     let oracle = fields.get("spd-oracle").and_then(|v| word(&v, &ON_OFF, complaints));
     let lookup = Lookup { caches, layer: layer.unwrap_or_default(), oracle: oracle.unwrap_or_default() };
-    Some((keys, lookup))
+    Some(Section { keys, lookup, state: super::state::read(&fields, complaints) })
 }
 
 fn keys(value: &Value<'_>, complaints: &mut Complaints) -> Option<Placed<String>> {

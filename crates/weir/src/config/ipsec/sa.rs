@@ -87,14 +87,19 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Sa> {
         missing(&fields, "key", suite.encryption().name(), complaints);
     }
     let ends = ends(&fields, complaints);
+    let (suite, ends) = (suite?, ends?);
+    let (soft, hard) = super::lifetime::with_defaults(suite, ends.soft, ends.hard);
+    soft_before_hard(&fields, soft, hard, complaints);
     let params = Params {
         direction: direction?,
         spi: spi?,
         mode: mode?,
         source: source?,
         destination: destination?,
-        suite: suite?,
-        ..ends?
+        suite,
+        soft,
+        hard,
+        ..ends
     };
     Some(Sa { name: name?, params, key: key?, integrity_key: integrity_key? })
 }
@@ -120,7 +125,6 @@ fn ends(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Params> {
     let soft = optional(fields, "soft", Lifetime::default(), |v| lifetime(v, complaints));
     let hard = optional(fields, "hard", Lifetime::default(), |v| lifetime(v, complaints));
     let (soft, hard) = (soft?, hard?);
-    soft_before_hard(fields, soft, hard, complaints);
     Some(Params {
         direction: Direction::Out,
         spi: SPI_MIN,

@@ -1,0 +1,465 @@
+//! The state directory: what SAs have used outlives this process, a power cut, and the other end's patience.
+//!
+//! ```text
+//! state directory   sa.state           images of the core's, written by a thread of their own
+//! socket's folder   STORE.counters     counters of this life, mapped; of the last one, read once
+//! ```
+//!
+//! Promises: one process a directory; an image is on disk, synced, before workers may use what it reserves; what
+//! cannot be written is said with its remedy and tried again every [`AGAIN`]; at an end in order what is on disk
+//! is exact. Refuses, unless told to accept the risk: to start SAs with a directory that cannot be written,
+//! that others may write to, or whose file is damaged.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use weir_core::control::{Control, Disk, Durable, SaStates, save};
+use weir_core::state::RECORDS_MAX;
+use weir_core::time::{Nanos, SECOND};
+use weir_io::lock::Lock;
+use weir_io::wake::Waker;
+use weir_io::{clock, lock, mapped_counters};
+
+use super::Daemon;
+use crate::config::Config;
+use crate::control::client;
+use crate::failure::Failure;
+use crate::text::count;
+
+/// What a state directory holds.
+pub const STATE_FILE: &str = "sa.state";
+/// A disk that fails is tried again this often, and told of every [`TELL_EVERY`].
+const AGAIN: Nanos = SECOND;
+const TELL_EVERY: Nanos = 10 * SECOND;
+/// A disk that does not answer within this at the start, at an `apply` or at the end is one that fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Counters there is room for at least: 256 KiB.
+const COUNTERS_LEAST: usize = 4096;
+
+/// Where state is kept, and whether SAs may do without.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateArgs {
+    /// `--state-dir`.
+    pub folder: Option<PathBuf>,
+    /// `--accept-replay-risk`.
+    pub accept_risk: bool,
+}
+
+/// State of SAs on disk.
+pub(super) enum State {
+    /// There are no SAs yet.
+    Unused,
+    Kept(Keeper),
+    /// SAs run without it, because somebody said that they may: why.
+    Risked(String),
+}
+
+/// A state directory in use.
+pub(super) struct Keeper {
+    folder: PathBuf,
+    _lock: Lock,
+    counters: Option<PathBuf>,
+    images: Sender<(u64, Vec<u8>)>,
+    results: Receiver<(u64, io::Result<()>)>,
+    /// How many images were sent: an answer that comes late is not that to the last.
+    sent: u64,
+    /// Why the last image was not written, since when it was told, and when to try again.
+    failing: Option<(String, Nanos, Nanos)>,
+}
+
+/// A state directory that was opened: its SAs are for [`Control`].
+pub(super) struct Opened {
+    pub keeper: Keeper,
+    pub durable: Durable,
+}
+
+/// The state directory of a configuration: `--state-dir`, the file's, systemd's, the usual one of this user.
+pub fn folder(args: &StateArgs, file: Option<&Path>) -> PathBuf {
+    let systemd = || {
+        let named = std::env::var_os("STATE_DIRECTORY")?;
+        // Several are separated by colons.
+        std::env::split_paths(&named).next().filter(|p| p.is_absolute())
+    };
+    let own = || {
+        if client::is_root() {
+            return None;
+        }
+        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+        Some(std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or(home)?.join("weir"))
+    };
+    let given = args.folder.clone().or_else(|| file.map(Path::to_owned)).or_else(systemd).or_else(own);
+    given.unwrap_or_else(|| PathBuf::from("/var/lib/weir"))
+}
+
+/// Reads what is there of a state directory held by this process: SAs of earlier lives, or none of them.
+pub fn read(folder: &Path) -> Result<(Lock, SaStates), String> {
+    let shown = folder.display();
+    if !folder.exists() {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|e| format!("state directory {shown}: cannot be made ({e})"))?;
+    }
+    let about = fs::metadata(folder).map_err(|e| format!("state directory {shown}: cannot be read ({e})"))?;
+    if about.mode() & 0o022 != 0 {
+        let mode = about.mode() & 0o777;
+        return Err(format!(
+            "state directory {shown}: has mode {mode:o}, so that others may write to it, expected 700; `chmod 700 {shown}`"
+        ));
+    }
+    let held = lock::take(folder).map_err(|e| format!("state directory {shown}: cannot be locked ({e})"))?;
+    let held = held.ok_or_else(|| {
+        format!(
+            "state directory {shown}: another weir uses it; stop that one, or name another with --state-dir"
+        )
+    })?;
+    let file = folder.join(STATE_FILE);
+    let bytes = match fs::read(&file) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let random = weir_io::cipher::best().random();
+            let more = weir_io::cipher::best().random();
+            let mut store = [0; 16];
+            store[..8].copy_from_slice(&random.to_le_bytes());
+            store[8..].copy_from_slice(&more.to_le_bytes());
+            tracing::info!(
+                "state directory {shown} is new: it knows of no key, so none may have been used before"
+            );
+            return Ok((held, SaStates { store, ..SaStates::default() }));
+        }
+        Err(e) => return Err(format!("{}: cannot be read ({e})", file.display())),
+    };
+    let state = SaStates::decode(&bytes).map_err(|damaged| {
+        format!(
+            "{}: {damaged}; what was used is not known, and is never taken for nothing: restore the file, or give every SA a new key and remove it",
+            file.display()
+        )
+    })?;
+    Ok((held, state))
+}
+
+/// Writes an image into a state directory: the image is there, or the old one, whatever happens.
+pub fn write(folder: &Path, image: &[u8]) -> io::Result<()> {
+    save(&mut Folder { folder, beside: None }, image)
+}
+
+struct Folder<'a> {
+    folder: &'a Path,
+    beside: Option<File>,
+}
+
+impl Folder<'_> {
+    fn beside(&self) -> PathBuf {
+        self.folder.join(format!("{STATE_FILE}.new"))
+    }
+}
+
+impl Disk for Folder<'_> {
+    type Error = io::Error;
+
+    fn write_beside(&mut self, image: &[u8]) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(self.beside())?;
+        file.write_all(image)?;
+        self.beside = Some(file);
+        Ok(())
+    }
+
+    fn sync_beside(&mut self) -> io::Result<()> {
+        self.beside.as_ref().map_or(Ok(()), File::sync_all)
+    }
+
+    fn rename(&mut self) -> io::Result<()> {
+        fs::rename(self.beside(), self.folder.join(STATE_FILE))
+    }
+
+    fn sync_folder(&mut self) -> io::Result<()> {
+        File::open(self.folder)?.sync_all()
+    }
+}
+
+/// Nanoseconds since 1970.
+fn wall() -> Nanos {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos().try_into().unwrap_or(Nanos::MAX))
+}
+
+/// Which start of the machine this is.
+fn boot_id() -> Option<[u8; 16]> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
+}
+
+/// Opens a state directory for a gateway with this control socket.
+pub(super) fn open(folder: PathBuf, socket: &Path, waker: Arc<Waker>) -> Result<Opened, String> {
+    let (held, state) = read(&folder)?;
+    let known = state.records.len();
+    let store: String = state.store.iter().map(|b| format!("{b:02x}")).collect();
+    let runtime = socket.parent().map(Path::to_owned).unwrap_or_default();
+    let counters = runtime.join(format!("{store}.counters"));
+    let boot = boot_id();
+    let left = fs::read(&counters).ok();
+    let mut durable = Durable::resume(state, left.as_deref(), &boot.unwrap_or_default());
+    let room = (2 * known).clamp(COUNTERS_LEAST, RECORDS_MAX);
+    let made = boot.ok_or_else(|| io::Error::other("the kernel tells no boot id")).and_then(|boot| {
+        fs::create_dir_all(&runtime)?;
+        mapped_counters::create(&beside(&counters), &durable.counters_header(&boot), room)
+    });
+    let counters = match made {
+        Ok(made) => {
+            durable = durable.with_counters(made);
+            Some(counters)
+        }
+        Err(error) => {
+            tracing::warn!(
+                "{}: counters of SAs cannot be kept there ({error}): killed, weir goes on above what is reserved, as after a power cut",
+                counters.display()
+            );
+            None
+        }
+    };
+    let now = clock::now();
+    let durable = durable.at(now, wall());
+    tracing::info!("state directory {}: {} used before", folder.display(), count(known, "sa"));
+    let (images, results) =
+        writer(folder.clone(), waker).map_err(|e| format!("a thread cannot be made ({e})"))?;
+    Ok(Opened {
+        keeper: Keeper { folder, _lock: held, counters, images, results, sent: 0, failing: None },
+        durable,
+    })
+}
+
+/// The counters of this life, until the first image is on disk.
+fn beside(counters: &Path) -> PathBuf {
+    counters.with_extension("counters.new")
+}
+
+type Writer = (Sender<(u64, Vec<u8>)>, Receiver<(u64, io::Result<()>)>);
+
+/// A thread that writes one image after another: a slow disk must not keep the control thread from its work.
+fn writer(folder: PathBuf, waker: Arc<Waker>) -> io::Result<Writer> {
+    let (images, taken) = channel::<(u64, Vec<u8>)>();
+    let (told, results) = channel();
+    thread::Builder::new().name("weir-state".to_owned()).spawn(move || {
+        for (number, image) in taken {
+            if told.send((number, write(&folder, &image))).is_err() {
+                return;
+            }
+            waker.wake();
+        }
+    })?;
+    Ok((images, results))
+}
+
+impl Keeper {
+    /// Writes what is due and waits for it: afterwards every SA there is may be used.
+    pub fn write_now(&mut self, control: &mut Control) -> Result<(), String> {
+        loop {
+            let now = clock::now();
+            let Some(image) = control.state_image(now, wall()) else {
+                if control.is_writing_state() {
+                    let done = self.wait();
+                    self.take(control, now, done);
+                    continue;
+                }
+                return self.begin_counters();
+            };
+            let done = self.send(image).and_then(|()| self.wait());
+            let failed = done.as_ref().err().map(ToString::to_string);
+            control.state_written(now, done.is_ok());
+            if let Some(error) = failed {
+                return Err(format!(
+                    "state directory {}: cannot be written ({error})",
+                    self.folder.display()
+                ));
+            }
+        }
+    }
+
+    fn send(&mut self, image: Vec<u8>) -> io::Result<()> {
+        self.sent += 1;
+        self.images.send((self.sent, image)).map_err(|_| io::Error::other("its thread has ended"))
+    }
+
+    /// Waits for what comes of the last image.
+    fn wait(&self) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.results.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok((number, done)) if number == self.sent => return done,
+                Ok(_) => {}
+                Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "its disk does not answer")),
+            }
+        }
+    }
+
+    /// From now on the counters of this life are those to go on from.
+    fn begin_counters(&mut self) -> Result<(), String> {
+        let Some(counters) = &self.counters else { return Ok(()) };
+        match fs::rename(beside(counters), counters) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(format!("{}: cannot be put in its place ({e})", counters.display()))
+            }
+            // It is there since the last time.
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes what is due, and tells of a disk that fails and of one that does again.
+    fn keep(&mut self, control: &mut Control, now: Nanos) {
+        while let Ok((number, done)) = self.results.try_recv() {
+            if number == self.sent {
+                self.take(control, now, done);
+            }
+        }
+        if self.failing.as_ref().is_some_and(|f| f.2 > now) {
+            return;
+        }
+        if let Some(image) = control.state_image(now, wall())
+            && let Err(error) = self.send(image)
+        {
+            self.take(control, now, Err(error));
+        }
+    }
+
+    fn take(&mut self, control: &mut Control, now: Nanos, done: io::Result<()>) {
+        control.state_written(now, done.is_ok());
+        let shown = self.folder.display();
+        let Err(error) = done else {
+            if self.failing.take().is_some() {
+                tracing::info!("state directory {shown}: can be written again");
+            }
+            return;
+        };
+        let told = self.failing.as_ref().map(|f| f.1).filter(|told| now.saturating_sub(*told) < TELL_EVERY);
+        let why = format!(
+            "state directory {shown}: cannot be written ({error}): SAs carry packets until what is reserved for them is used, and go on by themselves when it can be written again; make room on its disk, or mend it"
+        );
+        if told.is_none() {
+            tracing::error!("{why}");
+        }
+        self.failing = Some((why, told.unwrap_or(now), now + AGAIN));
+    }
+
+    /// Workers have ended: what is on disk is exact from here on.
+    pub fn finish(&mut self, control: &mut Control) {
+        let now = clock::now();
+        if control.is_writing_state() {
+            let done = self.wait();
+            control.state_written(now, done.is_ok());
+        }
+        let Some(image) = control.last_state_image(now, wall()) else { return };
+        match self.send(image).and_then(|()| self.wait()) {
+            Ok(()) => {
+                if let Some(counters) = &self.counters {
+                    // Read again, it would say the same.
+                    let _ = fs::remove_file(counters);
+                }
+            }
+            Err(error) => tracing::error!(
+                "state directory {}: cannot be written ({error}); the next start goes on from the counters of this one, or above what was reserved",
+                self.folder.display()
+            ),
+        }
+    }
+}
+
+/// A gateway's control side with the state of its SAs, whose first reservations are on disk. Where there is none to be
+/// had, the control side all the same: what it says of ports must hold before the start is refused.
+pub(super) fn begin(
+    (args, file): (&StateArgs, &crate::config::ipsec::State),
+    socket: &Path,
+    waker: &Arc<Waker>,
+    build: impl Fn(Option<Durable>) -> Result<Control, Failure>,
+) -> Result<(Control, Result<State, Failure>), Failure> {
+    let folder = folder(args, file.folder.as_deref());
+    let why = match open(folder, socket, waker.clone()) {
+        Ok(Opened { mut keeper, durable }) => {
+            let mut control = build(Some(durable))?;
+            match keeper.write_now(&mut control) {
+                Ok(()) => return Ok((control, Ok(State::Kept(keeper)))),
+                Err(why) => why,
+            }
+        }
+        Err(why) => why,
+    };
+    let control = build(None)?;
+    if !args.accept_risk && !file.accept_risk {
+        return Ok((control, Err(Failure(refusal(&why)))));
+    }
+    let why = format!(
+        "{why}; told to accept the risk, weir runs SAs whose sequence numbers, replay windows and lifetimes begin anew: packets that were recorded may be accepted again"
+    );
+    Ok((control, Ok(State::Risked(why))))
+}
+
+/// Why SAs do not run, with what to do.
+fn refusal(why: &str) -> String {
+    format!(
+        "{why}; without what SAs used before, sequence numbers would begin again and recorded packets would be accepted: mend that, name another state directory with --state-dir, or run with --accept-replay-risk"
+    )
+}
+
+impl Daemon {
+    /// Reserves what SAs need.
+    pub(super) fn keep_state(&mut self, now: Nanos) {
+        if let State::Kept(keeper) = &mut self.state {
+            keeper.keep(&mut self.control, now);
+        }
+    }
+
+    /// Before SAs are added to a gateway that has none: opens the state directory.
+    pub(super) fn open_state(&mut self, config: &Config) -> Result<(), String> {
+        if config.ipsec.sas.is_empty() || !matches!(self.state, State::Unused) {
+            return Ok(());
+        }
+        let (args, file) = (&self.state_args, &config.ipsec.state);
+        match open(folder(args, file.folder.as_deref()), &self.socket, self.waker.clone()) {
+            Ok(Opened { keeper, durable }) => {
+                self.control.keep_state(durable);
+                self.state = State::Kept(keeper);
+                Ok(())
+            }
+            Err(why) if args.accept_risk || file.accept_risk => {
+                tracing::error!("{why}; told to accept the risk, weir runs SAs without");
+                self.state = State::Risked(why);
+                Ok(())
+            }
+            Err(why) => Err(refusal(&why)),
+        }
+    }
+
+    /// Has what SAs may use from now on written, before workers see them.
+    pub(super) fn write_state(&mut self) -> Result<(), String> {
+        match &mut self.state {
+            State::Kept(keeper) => keeper.write_now(&mut self.control),
+            State::Unused | State::Risked(_) => Ok(()),
+        }
+    }
+
+    /// Workers have ended.
+    pub(super) fn finish_state(&mut self) {
+        if let State::Kept(keeper) = &mut self.state {
+            keeper.finish(&mut self.control);
+        }
+    }
+
+    /// What an operator should know of it.
+    pub(super) fn state_notice(&self) -> Option<String> {
+        match &self.state {
+            State::Unused => None,
+            State::Kept(keeper) => keeper.failing.as_ref().map(|f| f.0.clone()),
+            State::Risked(why) => Some(why.clone()),
+        }
+    }
+
+    /// Whether SAs go on where they stopped, whatever happens.
+    pub(super) fn keeps_state(&self) -> bool {
+        matches!(self.state, State::Kept(_))
+    }
+}
