@@ -1,5 +1,6 @@
 //! Every fuzz target at smoke length, on stable, without libFuzzer: mutations of golden captures and of
-//! built frames, from a fixed seed. Long runs with coverage are in `fuzz/`.
+//! built frames, from a fixed seed. Long runs with coverage are in `fuzz/`. A binary of its own, because runs of hours are
+//! asked for by its name.
 //!
 //! `WEIR_FUZZ_INPUTS=5000000 cargo test -p weir-core --release --test fuzz_smoke` runs longer.
 

@@ -1,0 +1,63 @@
+//! Which decisions hold for a pair of addresses, and which never do.
+
+use crate::common::world::*;
+use weir_core::id::PortId;
+use weir_core::router::lasting::Lasting;
+use weir_core::testing::sample::LAN_DEVICE;
+use weir_core::wire::flow::FlowKey;
+
+/// The way out and the MAC addresses there, of a frame that came in on `port`.
+fn way(net: &mut Net, port: PortId, bytes: &[u8]) -> Option<(PortId, [u8; 12])> {
+    let tables = net.tables();
+    let device = tables.ports[port.index()].device;
+    let mut lasting = Lasting::new(FlowKey::new(0));
+    let way = lasting.way(&tables, device, bytes)?;
+    assert_eq!(way.arrived.name, tables.ports[port.index()].name);
+    Some((way.next.port, way.next.header))
+}
+
+#[test]
+fn a_pair_by_one_gateway_lasts_in_both_families() {
+    for (source, destination) in [("10.0.0.2", "10.100.0.9"), ("fd00::2", "2001:db8:100::9")] {
+        let mut net = Net::new();
+        let (port, header) = way(&mut net, LAN, &udp(LAN, source, destination)).expect("lasts");
+        assert_eq!(port, WAN);
+        assert_eq!(header[6..], mac(WAN));
+    }
+}
+
+#[test]
+fn a_pair_to_a_neighbour_lasts_while_the_snapshot_does() {
+    let mut net = Net::new();
+    let tables = net.tables();
+    let frame = udp(LAN, "10.0.0.2", "192.0.2.2");
+    let mut lasting = Lasting::new(FlowKey::new(0));
+    assert!(
+        lasting.way(&tables, LAN_DEVICE, &frame).is_some_and(|w| w.next.header[..6] == neighbor_mac(WAN, 2))
+    );
+    net.take_down(WAN);
+    assert!(lasting.way(&net.tables(), LAN_DEVICE, &frame).is_none());
+}
+
+#[test]
+fn what_rests_on_more_than_the_addresses_does_not_last() {
+    let mut net = Net::new();
+    for (what, port, bytes) in [
+        ("several paths", LAN, udp(LAN, "10.0.0.2", "10.200.0.9")),
+        ("several paths", LAN, udp(LAN, "fd00::2", "2001:db8:200::9")),
+        ("a tag on the way in", LAN_10, udp(LAN_10, "10.10.0.2", "10.100.0.9")),
+        ("a tag on the way out", WAN, udp(WAN, "192.0.2.7", "10.10.0.2")),
+        ("a point-to-point port", LAN, udp(LAN, "10.0.0.2", "10.9.1.9")),
+        ("an unresolved gateway", LAN, udp(LAN, "10.0.0.2", "10.96.0.9")),
+        ("a discard route", LAN, udp(LAN, "10.0.0.2", "10.99.0.9")),
+        ("one of our addresses", LAN, udp(LAN, "10.0.0.2", "192.0.2.1")),
+        ("a source no packet may carry", LAN, udp(LAN, "127.0.0.1", "10.100.0.9")),
+        ("our own address as source", LAN, udp(LAN, "192.0.2.1", "10.100.0.9")),
+    ] {
+        assert!(way(&mut net, port, &bytes).is_none(), "{what}");
+    }
+    let mut other_host = udp(LAN, "10.0.0.2", "10.100.0.9");
+    other_host[5] ^= 1;
+    assert!(way(&mut net, LAN, &other_host).is_none(), "another host's MAC");
+    assert!(way(&mut net, LAN, &[]).is_none(), "nothing");
+}
