@@ -6,6 +6,7 @@
 mod bed;
 mod common;
 mod control_tables;
+mod durable_lives;
 mod esp_agreement;
 mod esp_headers;
 mod esp_lifetime;

@@ -5,14 +5,11 @@
 //! under test, all of it the code of the daemon but for the disk: no number of a key is given out twice, none
 //! is taken twice, used lifetimes never shrink. `WEIR_LIVES` and `WEIR_LIVES_PACKETS` make it a campaign.
 
-#[path = "bed/ipsec.rs"]
-mod bed;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use bed::{Clear, HERE, THERE, sa, tunnel};
+use crate::bed::ipsec::{Clear, HERE, THERE, sa, tunnel};
 use weir_core::control::{Control, Disk, Durable, SaStates, save};
 use weir_core::ipsec::durable::Counters;
 use weir_core::ipsec::{Direction, Sa, esp};
