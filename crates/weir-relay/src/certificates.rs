@@ -20,6 +20,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use weir_core::relay::Key;
 
+use super::error::CertificateError;
 use super::settings::{Acme, Certificates};
 
 mod acme;
@@ -67,7 +68,7 @@ impl Identity {
         hostname: Option<&str>,
         key: Key,
         now: SystemTime,
-    ) -> Result<Arc<Identity>, String> {
+    ) -> Result<Arc<Identity>, CertificateError> {
         let mut own = None;
         let source = match from {
             Certificates::SelfSigned => {
@@ -106,15 +107,15 @@ impl Identity {
     }
 
     /// A configuration of TLS that serves what is newest at each handshake.
-    pub fn server_config(self: &Arc<Identity>) -> Result<Arc<ServerConfig>, String> {
+    pub fn server_config(self: &Arc<Identity>) -> Result<Arc<ServerConfig>, CertificateError> {
         weir_io::tls::server_config(Arc::clone(self) as Arc<dyn ResolvesServerCert>)
             .map(Arc::new)
-            .map_err(|error| format!("relay: TLS cannot be set up: {error}"))
+            .map_err(|error| CertificateError::Tls { cause: error.to_string() })
     }
 
     /// Reads files that changed and renews the meta certificate; says whether something else is served now. To be
     /// called every few seconds; what it refuses it refuses once, until the files change again.
-    pub fn refresh(&self, now: SystemTime) -> Result<bool, String> {
+    pub fn refresh(&self, now: SystemTime) -> Result<bool, CertificateError> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = false;
         // A clock that was set back renews as well.
@@ -136,7 +137,12 @@ impl Identity {
         refused.map_or(Ok(changed), Err)
     }
 
-    fn reread(&self, files: &files::Files, kept: &mut Kept, changed: &mut bool) -> Result<(), String> {
+    fn reread(
+        &self,
+        files: &files::Files,
+        kept: &mut Kept,
+        changed: &mut bool,
+    ) -> Result<(), CertificateError> {
         // Gone for a moment, as when a file is replaced by hand: what was read is served on.
         let Ok(stamp) = files.stamp() else { return Ok(()) };
         if kept.stamp.as_ref() == Some(&stamp) {
@@ -160,22 +166,20 @@ impl Identity {
 
     /// Fetches and renews by ACME from now on, in a thread of its own, until this identity is gone. Does nothing where
     /// certificates come from elsewhere.
-    pub fn keep(self: &Arc<Identity>) -> Result<(), String> {
+    pub fn keep(self: &Arc<Identity>) -> Result<(), CertificateError> {
         let Source::Acme(..) = &self.source else { return Ok(()) };
         let identity = Arc::downgrade(self);
         std::thread::Builder::new()
             .name("acme".into())
             .spawn(move || acme::keep(&identity))
             .map(drop)
-            .map_err(|error| {
-                format!("relay: acme: no thread can be started: {error}; raise the limit of threads")
-            })
+            .map_err(|error| CertificateError::NoThread { cause: error.to_string() })
     }
 
     /// Fetches a certificate by ACME now and serves it.
-    pub async fn fetch(&self) -> Result<(), String> {
+    pub async fn fetch(&self) -> Result<(), CertificateError> {
         let Source::Acme(_, keeper) = &self.source else {
-            return Err("certificate does not come from ACME; write [relay.acme]".into());
+            return Err(CertificateError::NotByAcme);
         };
         keeper.fetch(&self.challenges).await?;
         self.refresh(SystemTime::now()).map(drop)
@@ -211,11 +215,9 @@ impl Kept {
     }
 }
 
-fn acme_source(settings: &Acme, hostname: Option<&str>) -> Result<Source, String> {
+fn acme_source(settings: &Acme, hostname: Option<&str>) -> Result<Source, CertificateError> {
     let Some(name) = hostname else {
-        return Err(
-            "relay: acme: a certificate is for a name; write `hostname = \"derp.example.com\"`".into()
-        );
+        return Err(CertificateError::NoName);
     };
     let keeper = acme::Keeper::new(settings, name)?;
     Ok(Source::Acme(keeper.files(), keeper))

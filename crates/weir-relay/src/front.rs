@@ -44,6 +44,7 @@ use weir_core::relay::{Frame, Key};
 
 use super::Relay;
 use super::certificates::Identity;
+use super::error::{Error, ListenError, Resource};
 use super::inherited::Inherited;
 use super::settings::{self, MeshKey, Settings};
 use arrivals::Arrivals;
@@ -129,7 +130,7 @@ pub struct Sockets {
 
 impl Sockets {
     /// Those that listen already are used; the others are made.
-    pub fn open(front: &settings::Front, inherited: &mut Inherited) -> Result<Sockets, String> {
+    pub fn open(front: &settings::Front, inherited: &mut Inherited) -> Result<Sockets, ListenError> {
         let mut sockets = Sockets::default();
         for (door, addresses) in [(Door::Relay, &front.listen), (Door::Pages, &front.http)] {
             for address in addresses {
@@ -178,7 +179,8 @@ pub struct Front {
 }
 
 impl Front {
-    pub fn start(live: Live, sockets: &Sockets, relay: Arc<Relay>) -> Result<Front, String> {
+    pub fn start(live: Live, sockets: &Sockets, relay: Arc<Relay>) -> Result<Front, Error> {
+        let lacking = |what, error| Error::Resource { of: "front", what, error };
         let limiter = Limiter::new(&live.front.limits);
         let live = ArcSwap::from_pointee(live);
         let (counters, names) = (Counters::default(), Names::default());
@@ -188,8 +190,7 @@ impl Front {
         let count = thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
         for number in 0..count {
             // One thread answers STUN: it is a datagram in, a datagram out.
-            let mut own =
-                sockets.again().map_err(|e| format!("front: {e}; raise the limit of open files"))?;
+            let mut own = sockets.again().map_err(|e| lacking(Resource::Descriptors, e))?;
             if number > 0 {
                 own.stun.clear();
             }
@@ -203,7 +204,7 @@ impl Front {
                         tracing::error!("front thread {number}: {error}; the others go on without it");
                     }
                 })
-                .map_err(|e| format!("front: no thread ({e}); raise the limit of tasks"))?;
+                .map_err(|e| lacking(Resource::Tasks, e))?;
             front.threads.push(thread);
         }
         Ok(front)

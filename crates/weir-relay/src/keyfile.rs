@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use weir_core::relay::handshake::Secret;
 use zeroize::{Zeroize as _, Zeroizing};
 
+use super::error::KeyError;
 use super::settings::MeshKey;
 
 /// A key file is a line or two.
@@ -31,28 +32,21 @@ struct Content {
 }
 
 /// The key of this file; made now where there is none.
-pub fn read_or_make(path: &Path) -> Result<Secret, String> {
+pub fn read_or_make(path: &Path) -> Result<Secret, KeyError> {
     match read(path) {
         Ok(Some(secret)) => Ok(secret),
         Ok(None) => {
             make(path)?;
-            read(path)?.ok_or_else(|| {
-                format!("{}: vanished while it was made; keep others out of its folder", path.display())
-            })
+            read(path)?.ok_or_else(|| KeyError::Vanished { path: path.to_owned() })
         }
         Err(refused) => Err(refused),
     }
 }
 
 /// The key of this file, if there is one.
-pub fn read(path: &Path) -> Result<Option<Secret>, String> {
+pub fn read(path: &Path) -> Result<Option<Secret>, KeyError> {
     let Some(text) = private_text(path)? else { return Ok(None) };
-    let shown = path.display();
-    let wrong = || {
-        format!(
-            "{shown}: holds no relay's key, expected `{{\"PrivateKey\": \"privkey:…\"}}` with 64 hex digits; remove it to have one made"
-        )
-    };
+    let wrong = || KeyError::NoKey { path: path.to_owned() };
     let trimmed = text.trim();
     let key = match trimmed.starts_with('{') {
         false => Zeroizing::new(trimmed.to_owned()),
@@ -68,16 +62,13 @@ pub fn read(path: &Path) -> Result<Option<Secret>, String> {
 }
 
 /// The mesh key of this file.
-pub fn read_mesh_key(path: &Path) -> Result<MeshKey, String> {
-    let shown = path.display();
-    let text = private_text(path)?.ok_or_else(|| {
-        format!("{shown}: there is no such file; make it with `umask 077; openssl rand -hex 32 > {shown}`")
-    })?;
-    MeshKey::new(&text).map_err(|why| format!("{shown}: {why}"))
+pub fn read_mesh_key(path: &Path) -> Result<MeshKey, KeyError> {
+    let text = private_text(path)?.ok_or_else(|| KeyError::NoMeshKeyFile { path: path.to_owned() })?;
+    MeshKey::new(&text).map_err(|found| KeyError::NoMeshKey { path: path.to_owned(), found })
 }
 
 /// A new key of 32 random bytes.
-pub fn fresh() -> Result<Secret, String> {
+pub fn fresh() -> Result<Secret, KeyError> {
     let mut bytes = random::<32>()?;
     let secret = Secret::new(bytes);
     bytes.zeroize();
@@ -85,27 +76,26 @@ pub fn fresh() -> Result<Secret, String> {
 }
 
 /// Random bytes of the operating system.
-pub fn random<const N: usize>() -> Result<[u8; N], String> {
+pub fn random<const N: usize>() -> Result<[u8; N], KeyError> {
     let mut bytes = [0; N];
     fill(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Fills `bytes` with random ones of the operating system.
-pub fn fill(bytes: &mut [u8]) -> Result<(), String> {
+pub fn fill(bytes: &mut [u8]) -> Result<(), KeyError> {
     let mut filled = 0;
     // More than 256 bytes may come in parts.
     while filled < bytes.len() {
         filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())
             .or_else(|e| if e == Errno::INTR { Ok(0) } else { Err(e) })
-            .map_err(|e| format!("random bytes: {e}; a kernel with getrandom(2) is needed"))?;
+            .map_err(|e| KeyError::NoRandomness(e.into()))?;
     }
     Ok(())
 }
 
-fn make(path: &Path) -> Result<(), String> {
-    let shown = path.display();
-    let failed = |e: io::Error| format!("{shown}: cannot make it ({e}); name a file in a folder of yours");
+fn make(path: &Path) -> Result<(), KeyError> {
+    let failed = |error: io::Error| KeyError::CannotMake { path: path.to_owned(), error };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(failed)?;
     let secret = fresh()?.bytes();
@@ -116,7 +106,7 @@ fn make(path: &Path) -> Result<(), String> {
         private_key.push(digit(byte & 15));
     }
     let mut content = Content { private_key };
-    let text = Zeroizing::new(serde_json::to_string(&content).map_err(|e| format!("{shown}: {e}"))? + "\n");
+    let text = Zeroizing::new(serde_json::to_string(&content).map_err(|e| failed(e.into()))? + "\n");
     content.private_key.zeroize();
     // Written beside it and linked: nobody ever sees half a key, and an older one is never replaced.
     let beside = folder.join(format!(".{}.{}", name_of(path), std::process::id()));
@@ -155,9 +145,8 @@ fn hex(text: &str) -> Option<[u8; 32]> {
 }
 
 /// The text of a file that only its owner can read; `None` where there is no file.
-fn private_text(path: &Path) -> Result<Option<Zeroizing<String>>, String> {
-    let shown = path.display();
-    let failed = |e: io::Error| format!("{shown}: cannot read it ({e}); run as the user who owns it");
+fn private_text(path: &Path) -> Result<Option<Zeroizing<String>>, KeyError> {
+    let failed = |error: io::Error| KeyError::Unreadable { path: path.to_owned(), error };
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -165,11 +154,9 @@ fn private_text(path: &Path) -> Result<Option<Zeroizing<String>>, String> {
     };
     let about = file.metadata().map_err(failed)?;
     if !about.is_file() || about.len() > FILE_MAX {
-        return Err(format!(
-            "{shown}: is no regular file of at most {FILE_MAX} bytes; name the file with the key"
-        ));
+        return Err(KeyError::NoKeyFile { path: path.to_owned(), most: FILE_MAX });
     }
-    weir_io::private::judge(path, &about).map_err(|why| why.to_string())?;
+    weir_io::private::judge(path, &about)?;
     let mut text = Zeroizing::new(String::with_capacity(about.len() as usize + 1));
     file.read_to_string(&mut text).map_err(failed)?;
     Ok(Some(text))
@@ -214,7 +201,7 @@ mod tests {
         let path = folder.0.join("relay.key");
         read_or_make(&path).expect("made");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("changed");
-        let said = read_or_make(&path).expect_err("refused");
+        let said = read_or_make(&path).expect_err("refused").to_string();
         assert!(said.contains("has mode 644") && said.contains("run `chmod 600"), "{said}");
     }
 
@@ -225,7 +212,7 @@ mod tests {
         for text in ["", "{}", "privkey:12", "{\"PrivateKey\": \"privkey:zz\"}"] {
             std::fs::write(&path, text).expect("written");
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("changed");
-            let said = read_or_make(&path).expect_err("refused");
+            let said = read_or_make(&path).expect_err("refused").to_string();
             assert!(said.ends_with("remove it to have one made"), "{said}");
             assert_eq!(std::fs::read_to_string(&path).expect("there"), text);
         }

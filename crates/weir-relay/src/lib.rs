@@ -26,6 +26,7 @@ mod backlog;
 pub mod certificates;
 mod counters;
 mod engine;
+pub mod error;
 pub mod front;
 mod inbox;
 pub mod inherited;
@@ -42,6 +43,7 @@ pub mod websocket;
 mod worker;
 
 pub use engine::{Relay, StartError};
+pub use error::Error;
 pub use report::{Connection, Report, WorkerReport};
 pub use settings::{Engine, Rate, Rates, Settings};
 use websocket::Unframer;

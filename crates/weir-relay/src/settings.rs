@@ -11,6 +11,8 @@ use weir_core::relay::frame::Key;
 use weir_core::relay::handshake::Secret;
 use zeroize::Zeroizing;
 
+use super::error::NoMeshKey;
+
 /// A relay, whole.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -325,13 +327,10 @@ pub struct MeshKey(Zeroizing<String>);
 
 impl MeshKey {
     /// Of a file's text; blanks around it do not count.
-    pub fn new(text: &str) -> Result<MeshKey, String> {
+    pub fn new(text: &str) -> Result<MeshKey, NoMeshKey> {
         let text = text.trim();
         if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(format!(
-                "the mesh key has {} characters, expected 64 hex digits; make one with `openssl rand -hex 32`",
-                text.chars().count()
-            ));
+            return Err(NoMeshKey { characters: text.chars().count() });
         }
         Ok(MeshKey(Zeroizing::new(text.to_ascii_lowercase())))
     }

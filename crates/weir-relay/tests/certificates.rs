@@ -63,7 +63,7 @@ fn a_key_that_others_may_read_is_refused_at_the_start_and_later() {
     let identity = open().expect("the key is its owner's alone");
     for mode in [0o640, 0o644, 0o604] {
         fs::set_permissions(&path, Permissions::from_mode(mode)).expect("our file");
-        let said = open().err().unwrap_or_else(|| panic!("accepted with mode {mode:o}"));
+        let said = open().err().unwrap_or_else(|| panic!("accepted with mode {mode:o}")).to_string();
         let expected =
             format!("has mode {mode:03o}, expected no permission for group and others; run `chmod 600 ");
         assert!(said.contains(&expected), "{said}");
@@ -73,7 +73,7 @@ fn a_key_that_others_may_read_is_refused_at_the_start_and_later() {
     folder.file("chain.pem", &other.0);
     folder.file("key.pem", &other.1);
     fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("our file");
-    let said = identity.refresh(SystemTime::now()).expect_err("refused");
+    let said = identity.refresh(SystemTime::now()).expect_err("refused").to_string();
     assert!(said.contains("has mode 644"), "{said}");
     assert_eq!(identity.chain()[0], served[0]);
 }
@@ -162,7 +162,7 @@ fn files_that_change_are_served_from_then_on() {
     let (chain, key) = pair("second.example");
     folder.file("chain.pem", &chain);
     // Between the two renames of somebody who replaces both.
-    let refusal = identity.refresh(now).expect_err("chain and key do not belong together");
+    let refusal = identity.refresh(now).expect_err("chain and key do not belong together").to_string();
     assert!(refusal.contains("is not the key of"), "{refusal}");
     assert_eq!(identity.refresh(now), Ok(false), "what is refused is refused once");
     assert!(contains(&identity.chain()[0], "first.example"));
@@ -193,13 +193,15 @@ fn key_of_another_certificate_is_refused_at_the_start() {
         chain: folder.file("chain.pem", &pair("a.example").0),
         key: folder.file("key.pem", &pair("b.example").1),
     };
-    let refusal = Identity::open(&files, None, KEY, SystemTime::now()).expect_err("they do not match");
+    let refusal =
+        Identity::open(&files, None, KEY, SystemTime::now()).expect_err("they do not match").to_string();
     assert!(refusal.contains("is not the key of the first certificate"), "{refusal}");
 }
 
 #[test]
 fn missing_files_are_named_with_a_remedy() {
     let files = Certificates::Files { chain: "/nowhere/chain.pem".into(), key: "/nowhere/key.pem".into() };
-    let refusal = Identity::open(&files, None, KEY, SystemTime::now()).expect_err("nothing is there");
+    let refusal =
+        Identity::open(&files, None, KEY, SystemTime::now()).expect_err("nothing is there").to_string();
     assert!(refusal.contains("/nowhere/chain.pem") && refusal.contains("name PEM files"), "{refusal}");
 }

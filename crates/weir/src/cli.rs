@@ -213,7 +213,7 @@ fn interval(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(cli: Cli) -> Result<(), Failure> {
-    let socket = || client::find(cli.socket.clone()).map_err(Failure);
+    let socket = || client::find(cli.socket.clone()).map_err(Failure::of);
     match &cli.verb {
         Verb::Run { file, take_over, state_dir, accept_replay_risk } => {
             log();

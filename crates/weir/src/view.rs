@@ -6,6 +6,7 @@
 pub mod relay;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -413,19 +414,36 @@ pub struct TraceRequest {
     pub frame: String,
 }
 
+/// Why a text is no frame in hex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoHex {
+    Character(char),
+    /// None, or an odd number of them.
+    Digits(usize),
+}
+
+impl fmt::Display for NoHex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoHex::Character(wrong) => write!(
+                f,
+                "frame: got `{wrong}` among hex digits, expected 0 to 9 and a to f; write the bytes as `xxd -p` does"
+            ),
+            NoHex::Digits(digits) => {
+                write!(f, "frame: got {digits} hex digits, expected two a byte; write every byte in full")
+            }
+        }
+    }
+}
+
 /// Bytes of hex; spaces, colons, dashes and line ends between them are skipped.
-pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
+pub fn from_hex(text: &str) -> Result<Vec<u8>, NoHex> {
     let digits: Vec<char> = text.chars().filter(|c| !c.is_whitespace() && !":-".contains(*c)).collect();
-    if let Some(wrong) = digits.iter().find(|c| !c.is_ascii_hexdigit()) {
-        return Err(format!(
-            "frame: got `{wrong}` among hex digits, expected 0 to 9 and a to f; write the bytes as `xxd -p` does"
-        ));
+    if let Some(&wrong) = digits.iter().find(|c| !c.is_ascii_hexdigit()) {
+        return Err(NoHex::Character(wrong));
     }
     if digits.is_empty() || digits.len() % 2 == 1 {
-        return Err(format!(
-            "frame: got {} hex digits, expected two a byte; write every byte in full",
-            digits.len()
-        ));
+        return Err(NoHex::Digits(digits.len()));
     }
     let byte = |pair: &[char]| pair.iter().fold(0u8, |n, c| n << 4 | c.to_digit(16).unwrap_or(0) as u8);
     Ok(digits.chunks(2).map(byte).collect())
@@ -463,8 +481,8 @@ mod tests {
     #[test]
     fn hex_is_read_as_people_write_it() {
         assert_eq!(from_hex("02:00 ff-0A\n"), Ok(vec![2, 0, 255, 10]));
-        assert!(from_hex("0").expect_err("odd").contains("two a byte"));
-        assert!(from_hex("0g").expect_err("no digit").contains("`g`"));
+        assert!(from_hex("0").expect_err("odd").to_string().contains("two a byte"));
+        assert!(from_hex("0g").expect_err("no digit").to_string().contains("`g`"));
         assert!(from_hex("").is_err());
     }
 }

@@ -29,6 +29,7 @@ use zeroize::Zeroizing;
 
 use super::files::Files;
 use super::{Identity, alpn, validity};
+use crate::error::{AcmeError, CertificateError};
 use crate::settings::{Acme, Challenge};
 
 /// Between looks at whether it is time to renew.
@@ -77,11 +78,9 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    pub fn new(settings: &Acme, name: &str) -> Result<Keeper, String> {
+    pub fn new(settings: &Acme, name: &str) -> Result<Keeper, CertificateError> {
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '*', '\0']) {
-            return Err(format!(
-                "relay: acme: `{name}` is no host name; write `hostname = \"derp.example.com\"`"
-            ));
+            return Err(CertificateError::NoHostName { name: name.to_owned() });
         }
         Ok(Keeper { settings: settings.clone(), name: name.to_string() })
     }
@@ -93,25 +92,24 @@ impl Keeper {
     }
 
     /// One order from beginning to end.
-    pub async fn fetch(&self, challenges: &Challenges) -> Result<(), String> {
+    pub async fn fetch(&self, challenges: &Challenges) -> Result<(), CertificateError> {
         let result = self.order(challenges).await;
         challenges.clear();
-        let pem = result.map_err(|error| {
-            let port = match self.settings.challenge {
+        let pem = result.map_err(|cause| CertificateError::Acme {
+            name: self.name.clone(),
+            directory: self.settings.directory.clone(),
+            port: match self.settings.challenge {
                 Challenge::Http => "port 80 included",
                 Challenge::TlsAlpn => "to port 443",
-            };
-            format!(
-                "certificate of {} cannot be fetched from {}: {error}; the name has to lead here, {port}",
-                self.name, self.settings.directory
-            )
+            },
+            cause,
         })?;
         let path = self.files().chain;
         write_private(&path, pem.as_bytes())
-            .map_err(|error| format!("{}: certificate cannot be kept: {error}", path.display()))
+            .map_err(|error| CertificateError::CannotKeep { cause: error.to_string(), path })
     }
 
-    async fn order(&self, challenges: &Challenges) -> Result<Zeroizing<String>, String> {
+    async fn order(&self, challenges: &Challenges) -> Result<Zeroizing<String>, AcmeError> {
         let account = self.account().await?;
         let identifier = match self.name.parse::<IpAddr>() {
             Ok(address) => Identifier::Ip(address),
@@ -122,9 +120,8 @@ impl Keeper {
         let patience = RetryPolicy::new().timeout(ORDER_TIME);
         let status = order.poll_ready(&patience).await.map_err(said)?;
         if status != OrderStatus::Ready {
-            return Err(refusal(&mut order)
-                .await
-                .unwrap_or_else(|| format!("order is {status:?}, not ready")));
+            let state = || AcmeError::State { of: "order", is: format!("{status:?}, not ready") };
+            return Err(refusal(&mut order).await.map_or_else(state, AcmeError::Said));
         }
         let key = KeyPair::generate().map_err(said)?;
         let mut params = CertificateParams::new([self.name.clone()]).map_err(said)?;
@@ -137,29 +134,28 @@ impl Keeper {
     }
 
     /// Sets up every challenge and says so.
-    async fn prove(&self, order: &mut Order, challenges: &Challenges) -> Result<(), String> {
+    async fn prove(&self, order: &mut Order, challenges: &Challenges) -> Result<(), AcmeError> {
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization.map_err(said)?;
             match authorization.status {
                 AuthorizationStatus::Valid => continue,
                 AuthorizationStatus::Pending => {}
-                _ => return Err(format!("authorization is {:?}", authorization.status)),
+                status => return Err(AcmeError::State { of: "authorization", is: format!("{status:?}") }),
             }
             let (kind, name) = match self.settings.challenge {
                 Challenge::Http => (ChallengeType::Http01, "HTTP-01"),
                 Challenge::TlsAlpn => (ChallengeType::TlsAlpn01, "TLS-ALPN-01"),
             };
-            let mut challenge = authorization
-                .challenge(kind)
-                .ok_or_else(|| format!("authority offers no {name} challenge; choose another `challenge`"))?;
+            let mut challenge = authorization.challenge(kind).ok_or(AcmeError::NoChallenge { name })?;
             let answer = challenge.key_authorization();
             match self.settings.challenge {
                 Challenge::Http => {
                     challenges.answers().insert(challenge.token.clone(), answer.as_str().to_owned());
                 }
                 Challenge::TlsAlpn => {
-                    let config = alpn::config(&self.name, answer.digest().as_ref())?;
+                    let config = alpn::config(&self.name, answer.digest().as_ref())
+                        .map_err(|error| AcmeError::Challenge(Box::new(error)))?;
                     challenges.tls.store(Some(config));
                 }
             }
@@ -168,9 +164,9 @@ impl Keeper {
         Ok(())
     }
 
-    async fn account(&self) -> Result<Account, String> {
+    async fn account(&self) -> Result<Account, AcmeError> {
         let path = self.settings.store.join("account.json");
-        let builder = || -> Result<AccountBuilder, String> {
+        let builder = || -> Result<AccountBuilder, AcmeError> {
             match &self.settings.root {
                 Some(root) => Account::builder_with_root(root).map_err(said),
                 None => Account::builder().map_err(said),
@@ -179,11 +175,13 @@ impl Keeper {
         match fs::read(&path).map(Zeroizing::new) {
             Ok(text) => {
                 let credentials: AccountCredentials = serde_json::from_slice(&text)
-                    .map_err(|error| format!("{}: is no ACME account: {error}; remove it", path.display()))?;
+                    .map_err(|error| AcmeError::NoAccount { path, cause: error.to_string() })?;
                 return builder()?.from_credentials(credentials).await.map_err(said);
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(format!("{}: cannot be read: {error}", path.display())),
+            Err(error) => {
+                return Err(AcmeError::AccountUnreadable { path, cause: error.to_string() });
+            }
         }
         let contact: Vec<String> = self.settings.contact.iter().map(|mail| contact_url(mail)).collect();
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
@@ -193,7 +191,7 @@ impl Keeper {
             builder()?.create(&new, self.settings.directory.clone(), None).await.map_err(said)?;
         let text = Zeroizing::new(serde_json::to_vec(&credentials).map_err(said)?);
         write_private(&path, &text)
-            .map_err(|error| format!("{}: cannot be kept: {error}", path.display()))?;
+            .map_err(|error| AcmeError::AccountNotKept { cause: error.to_string(), path })?;
         Ok(account)
     }
 }
@@ -245,8 +243,8 @@ fn contact_url(mail: &str) -> String {
     if mail.contains(':') { mail.to_string() } else { format!("mailto:{mail}") }
 }
 
-fn said(error: impl std::fmt::Display) -> String {
-    error.to_string()
+fn said(error: impl std::fmt::Display) -> AcmeError {
+    AcmeError::Said(error.to_string())
 }
 
 /// Whether less than a third of the time between `begin` and `end` is left.

@@ -13,6 +13,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use zeroize::Zeroizing;
 
+use crate::error::CertificateError;
+
 /// A chain of some certificates, or a key, is a few KiB.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -29,17 +31,15 @@ pub struct Stamp([(u64, u64, u64, i64, i64); 2]);
 
 impl Files {
     /// Both as they are now.
-    pub fn stamp(&self) -> Result<Stamp, String> {
+    pub fn stamp(&self) -> Result<Stamp, CertificateError> {
         let one = |path: &Path| {
-            let found = fs::metadata(path).map_err(|error| {
-                format!("{}: certificate or key cannot be read: {error}; name PEM files", path.display())
+            let found = fs::metadata(path).map_err(|error| CertificateError::Unreadable {
+                path: path.to_owned(),
+                cause: error.to_string(),
             })?;
             if found.len() > FILE_MAX {
-                return Err(format!(
-                    "{}: {} bytes are no certificate or key, at most {FILE_MAX} are read; name PEM files",
-                    path.display(),
-                    found.len()
-                ));
+                let (path, bytes) = (path.to_owned(), found.len());
+                return Err(CertificateError::TooLong { path, bytes, most: FILE_MAX });
             }
             Ok((found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
         };
@@ -47,13 +47,14 @@ impl Files {
     }
 
     /// The text of the file with the key, which its owner alone may read.
-    fn private_pem(&self) -> Result<Zeroizing<Vec<u8>>, String> {
-        let failed = |error: io::Error| {
-            format!("{}: key cannot be read: {error}; run as the user who owns it", self.key.display())
+    fn private_pem(&self) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
+        let failed = |error: io::Error| CertificateError::KeyUnreadable {
+            path: self.key.clone(),
+            cause: error.to_string(),
         };
         let mut file = fs::File::open(&self.key).map_err(failed)?;
         let about = file.metadata().map_err(failed)?;
-        weir_io::private::judge(&self.key, &about).map_err(|why| why.to_string())?;
+        weir_io::private::judge(&self.key, &about)?;
         let length = about.len().min(FILE_MAX);
         // Whole from the start, so that no half-grown buffer is left behind with the key in it.
         let mut text = Zeroizing::new(Vec::with_capacity(length as usize + 1));
@@ -62,25 +63,24 @@ impl Files {
     }
 
     /// The chain with its key, which has to be the leaf's.
-    pub fn read(&self) -> Result<CertifiedKey, String> {
-        let (chain, key) = (self.chain.display(), self.key.display());
+    pub fn read(&self) -> Result<CertifiedKey, CertificateError> {
+        let (chain, key) = (|| self.chain.clone(), || self.key.clone());
+        let said = |error: &dyn std::fmt::Display| error.to_string();
         let certificates = CertificateDer::pem_file_iter(&self.chain)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| format!("{chain}: holds no certificates: {error}; name the PEM chain"))?;
+            .map_err(|error| CertificateError::NoChain { path: chain(), cause: Some(said(&error)) })?;
         if certificates.is_empty() {
-            return Err(format!("{chain}: holds no certificate; name the PEM chain, leaf first"));
+            return Err(CertificateError::NoChain { path: chain(), cause: None });
         }
         let private = PrivateKeyDer::from_pem_slice(&self.private_pem()?)
-            .map_err(|error| format!("{key}: holds no private key: {error}; name the PEM key"))?;
+            .map_err(|error| CertificateError::NoKey { path: key(), cause: said(&error) })?;
         let signer = any_supported_type(&private)
-            .map_err(|error| format!("{key}: cannot be signed with: {error}; use ECDSA, Ed25519 or RSA"))?;
+            .map_err(|error| CertificateError::CannotSign { path: key(), cause: said(&error) })?;
         let certified = CertifiedKey::new(certificates, signer);
         match certified.keys_match() {
             // A key that cannot tell is believed.
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(certified),
-            Err(error) => Err(format!(
-                "{key}: is not the key of the first certificate in {chain}: {error}; name files that belong together"
-            )),
+            Err(error) => Err(CertificateError::Mismatch { chain: chain(), key: key(), cause: said(&error) }),
         }
     }
 }

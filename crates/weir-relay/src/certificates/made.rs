@@ -13,14 +13,16 @@ use rustls::sign::CertifiedKey;
 use weir_core::relay::Key;
 use weir_core::relay::frame::VERSION;
 
+use crate::error::CertificateError;
+
 const META_VALID: Duration = Duration::from_secs(30 * 24 * 3600);
 const META_NAME: &str = "derpkey";
 
 /// A certificate of `hostname` and of this machine's own names, trusted by nobody.
-pub fn self_signed(hostname: Option<&str>) -> Result<CertifiedKey, String> {
-    let wrong = |error: rcgen::Error| {
-        let name = hostname.unwrap_or("localhost");
-        format!("certificate of `{name}` cannot be made: {error}; a host name or an address is expected")
+pub fn self_signed(hostname: Option<&str>) -> Result<CertifiedKey, CertificateError> {
+    let wrong = |error: rcgen::Error| CertificateError::CannotMake {
+        name: hostname.unwrap_or("localhost").to_owned(),
+        cause: error.to_string(),
     };
     let mut names = vec!["localhost".to_string(), "127.0.0.1".into(), "::1".into()];
     names.splice(..0, hostname.map(str::to_string));
@@ -29,14 +31,19 @@ pub fn self_signed(hostname: Option<&str>) -> Result<CertifiedKey, String> {
     let key = KeyPair::generate().map_err(wrong)?;
     let certificate = params.self_signed(&key).map_err(wrong)?;
     let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    let signer = any_supported_type(&private)
-        .map_err(|error| format!("key of the self-signed certificate cannot sign: {error}"))?;
+    let signer = any_supported_type(&private).map_err(|error| CertificateError::CannotMakeOwn {
+        what: "signature of the self-signed certificate",
+        cause: error.to_string(),
+    })?;
     Ok(CertifiedKey::new(vec![certificate.der().clone()], signer))
 }
 
 /// The meta certificate of the relay with this key.
-pub fn meta(key: &Key, now: SystemTime) -> Result<CertificateDer<'static>, String> {
-    let wrong = |error: rcgen::Error| format!("meta certificate cannot be made: {error}");
+pub fn meta(key: &Key, now: SystemTime) -> Result<CertificateDer<'static>, CertificateError> {
+    let wrong = |error: rcgen::Error| CertificateError::CannotMakeOwn {
+        what: "meta certificate",
+        cause: error.to_string(),
+    };
     let mut params = CertificateParams::default();
     let hex: String = key.0.iter().map(|byte| format!("{byte:02x}")).collect();
     params.distinguished_name = rcgen::DistinguishedName::new();

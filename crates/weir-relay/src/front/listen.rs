@@ -3,13 +3,14 @@
 //! Promises: what [`options`] sets on a listener every connection accepted from it has (Linux copies the socket), so that
 //! none of them costs system calls for it. Refuses: addresses that cannot be had, with what to do about it.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with};
+
+use crate::error::ListenError;
 
 /// What a listening socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub fn options(socket: impl AsFd) {
     let _ = sockopt::set_tcp_keepidle(&socket, KEEPALIVE);
 }
 
-pub fn tcp(address: SocketAddr) -> Result<TcpListener, String> {
+pub fn tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
     either(address, |address| {
         let family = family(address);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -46,10 +47,10 @@ pub fn tcp(address: SocketAddr) -> Result<TcpListener, String> {
         listen(&socket, BACKLOG)?;
         Ok(TcpListener::from(socket))
     })
-    .map_err(|e| refused("listen", address, &e))
+    .map_err(|e| ListenError { service: "listen", address, error: e.into() })
 }
 
-pub fn udp(address: SocketAddr) -> Result<UdpSocket, String> {
+pub fn udp(address: SocketAddr) -> Result<UdpSocket, ListenError> {
     either(address, |address| {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family(address), SocketType::DGRAM, flags, Some(ipproto::UDP))?;
@@ -57,7 +58,7 @@ pub fn udp(address: SocketAddr) -> Result<UdpSocket, String> {
         bind(&socket, &address)?;
         Ok(UdpSocket::from(socket))
     })
-    .map_err(|e| refused("stun", address, &e))
+    .map_err(|e| ListenError { service: "stun", address, error: e.into() })
 }
 
 fn family(address: SocketAddr) -> AddressFamily {
@@ -88,19 +89,6 @@ fn either<T>(
     }
 }
 
-fn refused(what: &str, address: SocketAddr, error: &rustix::io::Errno) -> String {
-    let error = io::Error::from(*error);
-    let remedy = match error.kind() {
-        io::ErrorKind::AddrInUse => "another program has it: stop that one, or choose another port",
-        io::ErrorKind::PermissionDenied => {
-            "ports below 1024 need root or CAP_NET_BIND_SERVICE; run with it, or choose a higher port"
-        }
-        io::ErrorKind::AddrNotAvailable => "this host has no such address; name one it has, or `:PORT`",
-        _ => "choose another address",
-    };
-    format!("{what} {address}: cannot listen ({error}); {remedy}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +112,7 @@ mod tests {
         let listener = tcp("[::]:0".parse().expect("an address")).expect("free");
         let port = listener.local_addr().expect("bound").port();
         std::net::TcpStream::connect(("127.0.0.1", port)).expect("IPv4 reaches it");
-        let taken = tcp(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).expect_err("taken");
+        let taken = tcp(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).expect_err("taken").to_string();
         assert!(taken.contains("another program has it"), "{taken}");
     }
 }

@@ -7,6 +7,8 @@
 //! Promises: a relay that is away is tried again after 1 to 30 s; one that turns out to be this one is left alone.
 //! Refuses: servers that do not prove their key, and certificates the system does not trust.
 
+use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, Thread};
@@ -21,11 +23,13 @@ use weir_core::relay::frame::{self, Frame, HEADER, INFO_MAX, Kind, VERSION};
 use weir_core::relay::handshake::{ClientInfo, ServerInfo};
 use weir_io::tls::{ClientOptions, Handshake, Trust, client_config};
 
+use super::counters::End;
 use super::http::HEAD_MAX;
 use super::listen::options;
 use super::upgrade::{Kindred, Proved, newcomer};
 use super::wire::{Broken, Wire};
 use super::{Live, Shared};
+use crate::error::{Error, KeyError, Resource};
 use crate::settings::Remote;
 use crate::{Held, Role, keyfile};
 
@@ -64,14 +68,14 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    pub fn start(remotes: &[Remote], shared: &Arc<Shared>) -> Result<Mesh, String> {
+    pub fn start(remotes: &[Remote], shared: &Arc<Shared>) -> Result<Mesh, Error> {
         let mut mesh = Mesh { ended: Arc::default(), threads: Vec::new() };
         for remote in remotes {
             let (remote, shared, ended) = (remote.clone(), shared.clone(), mesh.ended.clone());
             let thread = thread::Builder::new()
                 .name("weir-mesh".into())
                 .spawn(move || keep(&remote, &shared, &ended))
-                .map_err(|e| format!("mesh: no thread ({e}); raise the limit of tasks"))?;
+                .map_err(|error| Error::Resource { of: "mesh", what: Resource::Tasks, error })?;
             mesh.threads.push(thread);
         }
         Ok(mesh)
@@ -99,7 +103,7 @@ fn keep(remote: &Remote, shared: &Shared, ended: &AtomicBool) {
         let live = shared.live.load_full();
         let (line, there) = Line::new();
         let dialled = runtime.block_on(async { timeout(PATIENCE, dial(remote, &live, shared, line)).await });
-        match dialled.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}"))) {
+        match dialled.unwrap_or(Err(DialError::TooLate)) {
             Ok(None) => {
                 tracing::info!("mesh {}: is this relay itself; it is not dialled", remote.name);
                 return;
@@ -123,40 +127,74 @@ fn keep(remote: &Remote, shared: &Shared, ended: &AtomicBool) {
     }
 }
 
-fn said(broken: Broken) -> String {
-    match broken {
-        Broken::Gone => "it hung up".to_owned(),
-        Broken::Wrong => "what it says is not DERP".to_owned(),
-        Broken::Full => "it says more than there is room for".to_owned(),
-        Broken::Tls(error) => format!("TLS: {error}"),
+/// Why another relay is not connected. Causes are what libraries said.
+#[derive(Debug)]
+enum DialError {
+    TooLate,
+    Socket(io::Error),
+    /// TLS, the handshake's boxes, a name: what could not be set up or opened.
+    Refused {
+        cause: String,
+    },
+    Broken(Broken),
+    /// An HTTP status but 101.
+    Status(u16),
+    NotHttp,
+    /// Its first frame is another than a server's key.
+    NotAServer,
+    Random(KeyError),
+    /// It was let in, and no worker can take it.
+    NotTaken(End),
+}
+
+impl fmt::Display for DialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DialError::TooLate => write!(f, "no answer within {PATIENCE:?}"),
+            DialError::Socket(error) => error.fmt(f),
+            DialError::Refused { cause } => f.write_str(cause),
+            DialError::Broken(Broken::Gone) => f.write_str("it hung up"),
+            DialError::Broken(Broken::Wrong) => f.write_str("what it says is not DERP"),
+            DialError::Broken(Broken::Full) => f.write_str("it says more than there is room for"),
+            DialError::Broken(Broken::Tls(error)) => write!(f, "TLS: {error}"),
+            DialError::Status(code) => write!(f, "it answers {code}, expected 101; is there a DERP server?"),
+            DialError::NotHttp => f.write_str("its answer is not HTTP/1.1"),
+            DialError::NotAServer => f.write_str("its first frame is not a DERP server's"),
+            DialError::Random(error) => error.fmt(f),
+            DialError::NotTaken(end) => write!(f, "its connection cannot be taken over ({})", end.name()),
+        }
     }
 }
 
+fn refused(error: impl fmt::Display) -> DialError {
+    DialError::Refused { cause: error.to_string() }
+}
+
 /// The other relay's key, once its connection is the workers'; nothing when it is this relay.
-async fn dial(remote: &Remote, live: &Live, shared: &Shared, line: Line) -> Result<Option<Key>, String> {
-    let stream = TcpStream::connect((remote.host.as_str(), remote.port)).await.map_err(|e| e.to_string())?;
-    let peer = stream.peer_addr().map_err(|e| e.to_string())?;
+async fn dial(remote: &Remote, live: &Live, shared: &Shared, line: Line) -> Result<Option<Key>, DialError> {
+    let stream = TcpStream::connect((remote.host.as_str(), remote.port)).await.map_err(DialError::Socket)?;
+    let peer = stream.peer_addr().map_err(DialError::Socket)?;
     options(&stream);
     let mut wire = Wire::new(stream);
     if remote.tls {
         if live.front.tls.by_kernel() {
             wire.by_records();
         }
-        let name = ServerName::try_from(remote.host.clone()).map_err(|e| e.to_string())?;
+        let name = ServerName::try_from(remote.host.clone()).map_err(refused)?;
         let config = client_config(Trust::Roots(roots()), &ClientOptions::default());
-        let config = Arc::new(config.map_err(|e| e.to_string())?);
-        let tls = Handshake::client(config, name).map_err(|e| e.to_string())?;
-        wire.handshake(tls).await.map_err(said)?;
+        let config = Arc::new(config.map_err(refused)?);
+        let tls = Handshake::client(config, name).map_err(refused)?;
+        wire.handshake(tls).await.map_err(DialError::Broken)?;
     }
     let ask = format!(
         "GET /derp HTTP/1.1\r\nHost: {}\r\nUpgrade: DERP\r\nConnection: Upgrade\r\n\r\n",
         remote.host
     );
-    wire.send(ask.as_bytes()).await.map_err(said)?;
+    wire.send(ask.as_bytes()).await.map_err(DialError::Broken)?;
     upgraded(&mut wire).await?;
-    let hello = next(&mut wire, Kind::ServerKey).await.map_err(said)?;
+    let hello = next(&mut wire, Kind::ServerKey).await.map_err(DialError::Broken)?;
     let Ok(Frame::ServerKey(server)) = Frame::parse(Kind::ServerKey as u8, &hello) else {
-        return Err("its first frame is not a DERP server's".to_owned());
+        return Err(DialError::NotAServer);
     };
     if server == live.secret.public() {
         return Ok(None);
@@ -164,15 +202,15 @@ async fn dial(remote: &Remote, live: &Live, shared: &Shared, line: Line) -> Resu
     let mesh_key = live.mesh_key.as_ref().map(|key| key.text().to_owned()).unwrap_or_default();
     let info = ClientInfo { mesh_key, version: VERSION, can_ack_pings: true, ..ClientInfo::default() };
     let mut frame = Vec::new();
-    info.seal(&live.secret, &server, keyfile::random()?, &mut frame);
-    wire.send(&frame).await.map_err(said)?;
-    let answer = next(&mut wire, Kind::ServerInfo).await.map_err(said)?;
-    let answer = Frame::parse(Kind::ServerInfo as u8, &answer).map_err(|e| e.to_string())?;
-    ServerInfo::open(&live.secret, &server, &answer).map_err(|e| e.to_string())?;
+    info.seal(&live.secret, &server, keyfile::random().map_err(DialError::Random)?, &mut frame);
+    wire.send(&frame).await.map_err(DialError::Broken)?;
+    let answer = next(&mut wire, Kind::ServerInfo).await.map_err(DialError::Broken)?;
+    let answer = Frame::parse(Kind::ServerInfo as u8, &answer).map_err(refused)?;
+    ServerInfo::open(&live.secret, &server, &answer).map_err(refused)?;
     let proved = Proved { key: server, info, between: None, unframer: None, unsaid: Vec::new() };
     let of = Kindred { role: Role::Dialled, ideal: true, held: Held::Line(line) };
     let newcomer = newcomer(wire, proved, live, peer, of, &shared.counters);
-    let newcomer = newcomer.map_err(|end| format!("its connection cannot be taken over ({})", end.name()))?;
+    let newcomer = newcomer.map_err(DialError::NotTaken)?;
     shared.relay.admit(newcomer);
     Ok(Some(server))
 }
@@ -185,7 +223,7 @@ fn roots() -> RootCertStore {
 }
 
 /// Reads past a 101.
-async fn upgraded(wire: &mut Wire) -> Result<(), String> {
+async fn upgraded(wire: &mut Wire) -> Result<(), DialError> {
     loop {
         let mut fields = [httparse::EMPTY_HEADER; 64];
         let mut response = httparse::Response::new(&mut fields);
@@ -193,15 +231,15 @@ async fn upgraded(wire: &mut Wire) -> Result<(), String> {
             Ok(httparse::Status::Complete(length)) => {
                 let code = response.code.unwrap_or_default();
                 if code != 101 {
-                    return Err(format!("it answers {code}, expected 101; is there a DERP server?"));
+                    return Err(DialError::Status(code));
                 }
                 wire.plain.drain(..length);
                 return Ok(());
             }
             Ok(httparse::Status::Partial) if wire.plain.len() < HEAD_MAX => {
-                wire.more().await.map_err(said)?;
+                wire.more().await.map_err(DialError::Broken)?;
             }
-            _ => return Err("its answer is not HTTP/1.1".to_owned()),
+            _ => return Err(DialError::NotHttp),
         }
     }
 }

@@ -109,7 +109,7 @@ pub async fn derp(
         let access = &live.front.access;
         let judged = site.verifier.judge(access, &proved.key, peer.ip(), &shared.counters).await;
         judged.map_err(|denied| {
-            tracing::info!("{} from {peer}: kept out: {}", proved.key, denied.0);
+            tracing::info!("{} from {peer}: kept out: {denied}", proved.key);
             End::Refused
         })?;
     } else {

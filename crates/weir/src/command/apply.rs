@@ -14,7 +14,7 @@ pub fn run(socket: Option<PathBuf>, file: &Path, dry_run: bool) -> Result<(), Fa
     let socket = match socket {
         // The file names its router; a copy under another name goes to the only router there is.
         None if named.exists() => named,
-        given => client::find(given).map_err(Failure)?,
+        given => client::find(given).map_err(Failure::of)?,
     };
     let folder = config::folder_of(file).display().to_string();
     let mut path =
@@ -23,7 +23,8 @@ pub fn run(socket: Option<PathBuf>, file: &Path, dry_run: bool) -> Result<(), Fa
         path += "&dry-run";
     }
     let body = config.source.text.as_bytes();
-    let applied: view::Applied = client::post(&socket, &path, "application/toml", body).map_err(Failure)?;
+    let applied: view::Applied =
+        client::post(&socket, &path, "application/toml", body).map_err(Failure::of)?;
     print(&report(&applied))
 }
 

@@ -3,8 +3,10 @@
 //! Promises: Go's ways of writing flags (`-a X`, `-a=X`, `--a X`, `-stun=false`); defaults are derper's; one flag more,
 //! `-take-over`, which derper has not. Refuses: flags that would be silently without effect, each with what to write instead.
 
+use std::fmt;
 use std::path::PathBuf;
 
+use weir_relay::error::KeyError;
 use weir_relay::settings::{
     Acme, Certificates, Challenge, Front, Home, Io, Limits, Settings, TAILSCALED, Tls,
 };
@@ -49,26 +51,23 @@ const KEY: &str = "/var/lib/derper/derper.key";
 struct Given(Vec<(&'static str, String)>);
 
 impl Given {
-    fn read(args: &[String]) -> Result<Given, String> {
+    fn read(args: &[String]) -> Result<Given, FlagError> {
         let (mut given, mut rest) = (Given::default(), args.iter());
         while let Some(arg) = rest.next() {
             let Some(flag) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else {
-                return Err(format!("derper: `{arg}` is no flag; flags are {}", names()));
+                return Err(FlagError::NoFlag { got: arg.clone() });
             };
             let (name, value) = match flag.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (flag, None),
             };
             let Some((name, switch)) = FLAGS.iter().find(|f| f.0 == name) else {
-                return Err(format!("derper: -{name} is not taken here; flags are {}", names()));
+                return Err(FlagError::Unknown { flag: name.to_owned() });
             };
             let value = match (value, switch) {
                 (Some(value), _) => value,
                 (None, true) => "true".to_owned(),
-                (None, false) => rest
-                    .next()
-                    .cloned()
-                    .ok_or_else(|| format!("derper: -{name} has no value; write `-{name}=VALUE`"))?,
+                (None, false) => rest.next().cloned().ok_or(FlagError::NoValue { flag: name })?,
             };
             given.0.push((name, value));
         }
@@ -79,18 +78,71 @@ impl Given {
         self.0.iter().rev().find(|f| f.0 == name).map(|f| f.1.as_str()).filter(|v| !v.is_empty())
     }
 
-    fn switch(&self, name: &str, usual: bool) -> Result<bool, String> {
+    fn switch(&self, name: &str, usual: bool) -> Result<bool, FlagError> {
         match self.text(name) {
             None => Ok(usual),
             Some("true" | "t" | "1" | "TRUE" | "True") => Ok(true),
             Some("false" | "f" | "0" | "FALSE" | "False") => Ok(false),
-            Some(other) => Err(format!("derper: -{name}: got `{other}`, expected true or false")),
+            Some(other) => Err(FlagError::value(name, other, "true or false")),
         }
     }
 
-    fn number(&self, name: &str, usual: i64) -> Result<i64, String> {
-        let wrong = |t: &str| format!("derper: -{name}: got `{t}`, expected a number");
+    fn number(&self, name: &str, usual: i64) -> Result<i64, FlagError> {
+        let wrong = |text: &str| FlagError::value(name, text, "a number");
         self.text(name).map_or(Ok(usual), |text| text.parse().map_err(|_| wrong(text)))
+    }
+}
+
+/// Flags that derper may have and that mean nothing here, or mean something else.
+#[derive(Debug)]
+enum FlagError {
+    NoFlag {
+        got: String,
+    },
+    Unknown {
+        flag: String,
+    },
+    NoValue {
+        flag: &'static str,
+    },
+    Value {
+        flag: String,
+        got: String,
+        /// And what to write, where that is not the same.
+        expected: &'static str,
+    },
+    WithoutDerp,
+    NoHost {
+        name: String,
+    },
+    MeshWithoutKey,
+    Key(KeyError),
+}
+
+impl FlagError {
+    fn value(flag: &str, got: &str, expected: &'static str) -> FlagError {
+        FlagError::Value { flag: flag.to_owned(), got: got.to_owned(), expected }
+    }
+}
+
+impl fmt::Display for FlagError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FlagError::NoFlag { got } => write!(f, "derper: `{got}` is no flag; flags are {}", names()),
+            FlagError::Unknown { flag } => {
+                write!(f, "derper: -{flag} is not taken here; flags are {}", names())
+            }
+            FlagError::NoValue { flag } => write!(f, "derper: -{flag} has no value; write `-{flag}=VALUE`"),
+            FlagError::Value { flag, got, expected } => {
+                write!(f, "derper: -{flag}: got `{got}`, expected {expected}")
+            }
+            FlagError::WithoutDerp => f.write_str(
+                "derper: -derp=false leaves STUN and pages only; not offered here, run derper for that",
+            ),
+            FlagError::NoHost { name } => write!(f, "derper: -mesh-with: `{name}` is no host"),
+            FlagError::MeshWithoutKey => f.write_str("derper: -mesh-with needs -mesh-psk-file"),
+            FlagError::Key(error) => error.fmt(f),
+        }
     }
 }
 
@@ -99,34 +151,35 @@ fn names() -> String {
 }
 
 pub fn run(args: &[String], socket: Option<PathBuf>) -> Result<(), Failure> {
-    let given = Given::read(args).map_err(Failure)?;
-    let take_over = given.switch(TAKE_OVER, false).map_err(Failure)?;
-    let settings = settings(&given).map_err(Failure)?;
+    let given = Given::read(args).map_err(Failure::of)?;
+    let take_over = given.switch(TAKE_OVER, false).map_err(Failure::of)?;
+    let settings = settings(&given).map_err(Failure::of)?;
     let socket = socket.unwrap_or_else(|| client::default_socket(&settings.name));
     run::start(settings, Started { socket, take_over, ..Started::default() })?.run()
 }
 
-fn settings(given: &Given) -> Result<Settings, String> {
+fn settings(given: &Given) -> Result<Settings, FlagError> {
     let dev = given.switch("dev", false)?;
     if !given.switch("derp", true)? {
-        return Err(
-            "derper: -derp=false leaves STUN and pages only; not offered here, run derper for that".into()
-        );
+        return Err(FlagError::WithoutDerp);
     }
     let front = front(given, dev)?;
     let secret = match (dev, given.text("c")) {
-        (true, _) => keyfile::fresh()?,
-        (false, path) => keyfile::read_or_make(&PathBuf::from(path.unwrap_or(KEY)))?,
+        (true, _) => keyfile::fresh().map_err(FlagError::Key)?,
+        (false, path) => {
+            keyfile::read_or_make(&PathBuf::from(path.unwrap_or(KEY))).map_err(FlagError::Key)?
+        }
     };
-    let mesh_key = given.text("mesh-psk-file").map(|p| keyfile::read_mesh_key(p.as_ref())).transpose()?;
+    let mesh_key = given.text("mesh-psk-file").map(|p| keyfile::read_mesh_key(p.as_ref()));
+    let mesh_key = mesh_key.transpose().map_err(FlagError::Key)?;
     let mut mesh_with = Vec::new();
     for name in list(given.text("mesh-with")) {
         // `host/address` names an address to dial for the host: here the host's own is dialled.
         let host = name.split('/').next().unwrap_or(name);
-        mesh_with.push(remote(host).ok_or_else(|| format!("derper: -mesh-with: `{name}` is no host"))?);
+        mesh_with.push(remote(host).ok_or_else(|| FlagError::NoHost { name: name.to_owned() })?);
     }
     if !mesh_with.is_empty() && mesh_key.is_none() {
-        return Err("derper: -mesh-with needs -mesh-psk-file".into());
+        return Err(FlagError::MeshWithoutKey);
     }
     Ok(Settings {
         name: "derper".into(),
@@ -144,10 +197,10 @@ fn list(text: Option<&str>) -> impl Iterator<Item = &str> {
     text.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty())
 }
 
-fn front(given: &Given, dev: bool) -> Result<Front, String> {
+fn front(given: &Given, dev: bool) -> Result<Front, FlagError> {
     let address = if dev { ":3340" } else { given.text("a").unwrap_or(":443") };
-    let listen = listening(address)
-        .ok_or_else(|| format!("derper: -a: got `{address}`, expected `:PORT` or `ADDRESS:PORT`"))?;
+    let listen =
+        listening(address).ok_or_else(|| FlagError::value("a", address, "`:PORT` or `ADDRESS:PORT`"))?;
     let mode = given.text("certmode").unwrap_or("letsencrypt");
     // As derper has it: TLS on port 443, elsewhere with certificates of files only.
     let tls = !dev && (listen.port() == 443 || mode == "manual");
@@ -172,7 +225,7 @@ fn front(given: &Given, dev: bool) -> Result<Front, String> {
             None => Home::Usual,
             Some("blank") => Home::Blank,
             Some(url) if is_url(url) => Home::Redirect(url.to_owned()),
-            Some(other) => return Err(format!("derper: -home: got `{other}`, expected `blank` or a URL")),
+            Some(other) => return Err(FlagError::value("home", other, "`blank` or a URL")),
         },
         ..Front::default()
     };
@@ -184,7 +237,11 @@ fn front(given: &Given, dev: bool) -> Result<Front, String> {
     if let Some(text) = given.text("accept-connection-limit") {
         // derper's own default is `+Inf`, which leaves the limit to us.
         let limit: f64 = text.parse().ok().filter(|limit: &f64| *limit > 0.0).ok_or_else(|| {
-            format!("derper: -accept-connection-limit: got `{text}`, expected a number above 0 or `+Inf`; write for example `5000`")
+            FlagError::value(
+                "accept-connection-limit",
+                text,
+                "a number above 0 or `+Inf`; write for example `5000`",
+            )
         })?;
         if limit.is_finite() {
             front.limits.accepts_per_second = limit.clamp(1.0, 1e6) as u32;
@@ -194,9 +251,8 @@ fn front(given: &Given, dev: bool) -> Result<Front, String> {
     if given.text("accept-connection-burst").is_some() {
         let burst = given.number("accept-connection-burst", 0)?;
         if burst < 1 {
-            return Err(format!(
-                "derper: -accept-connection-burst: got {burst}, expected a number above 0; write for example `20000`"
-            ));
+            let expected = "a number above 0; write for example `20000`";
+            return Err(FlagError::value("accept-connection-burst", &burst.to_string(), expected));
         }
         front.limits.accept_burst = burst.min(1_000_000) as u32;
         front.limits.accept_burst_per_source = Limits::source_burst(front.limits.accept_burst);
@@ -204,7 +260,7 @@ fn front(given: &Given, dev: bool) -> Result<Front, String> {
     Ok(front)
 }
 
-fn certificates(given: &Given, mode: &str, hostname: &str, http: bool) -> Result<Certificates, String> {
+fn certificates(given: &Given, mode: &str, hostname: &str, http: bool) -> Result<Certificates, FlagError> {
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/var/lib/derper"), PathBuf::from);
     let folder =
         given.text("certdir").map_or_else(|| home.join(".cache/tailscale/derper-certs"), PathBuf::from);
@@ -220,7 +276,7 @@ fn certificates(given: &Given, mode: &str, hostname: &str, http: bool) -> Result
             root: None,
             challenge: if http { Challenge::Http } else { Challenge::TlsAlpn },
         })),
-        other => Err(format!("derper: -certmode: got `{other}`, expected `letsencrypt` or `manual`")),
+        other => Err(FlagError::value("certmode", other, "`letsencrypt` or `manual`")),
     }
 }
 
@@ -228,7 +284,7 @@ fn certificates(given: &Given, mode: &str, hostname: &str, http: bool) -> Result
 mod tests {
     use super::*;
 
-    fn given(line: &str) -> Result<Given, String> {
+    fn given(line: &str) -> Result<Given, FlagError> {
         Given::read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
@@ -268,17 +324,17 @@ mod tests {
         let usual = read("-accept-connection-limit +Inf").expect("a front").limits;
         assert_eq!(usual.accepts_per_second, Front::default().limits.accepts_per_second);
         for line in ["limit many", "limit 0", "limit -1", "limit NaN", "burst x", "burst 0", "burst -5"] {
-            let said = read(&format!("-accept-connection-{line}")).expect_err("refused");
+            let said = read(&format!("-accept-connection-{line}")).expect_err("refused").to_string();
             assert!(said.starts_with("derper: -accept-connection-"), "{line}: {said}");
         }
     }
 
     #[test]
     fn what_would_have_no_effect_is_refused_with_what_to_do() {
-        let said = given("-rate-config x").expect_err("refused");
+        let said = given("-rate-config x").expect_err("refused").to_string();
         assert!(said.contains("-rate-config is not taken here; flags are -a,"), "{said}");
-        let said = settings(&given("-derp=false").expect("a flag")).expect_err("refused");
+        let said = settings(&given("-derp=false").expect("a flag")).expect_err("refused").to_string();
         assert!(said.contains("run derper for that"), "{said}");
-        assert!(given("-a").expect_err("no value").contains("write `-a=VALUE`"));
+        assert!(given("-a").expect_err("no value").to_string().contains("write `-a=VALUE`"));
     }
 }

@@ -56,7 +56,7 @@ pub fn run(args: &GenkeyArgs) -> Result<(), Failure> {
     let mut text = Zeroizing::new(String::with_capacity(room));
     for (name, length) in &names {
         let mut key = Zeroizing::new(vec![0; *length]);
-        keyfile::fill(&mut key).map_err(Failure)?;
+        keyfile::fill(&mut key).map_err(Failure::of)?;
         let quoted = if name.contains('.') { format!("\"{name}\"") } else { name.clone() };
         let _ = write!(text, "{quoted} = \"");
         for byte in key.iter() {

@@ -160,7 +160,7 @@ pub fn run(socket: &Path, verb: &PolicyVerb) -> Result<(), Failure> {
     let request = PolicyRequest { spd: spd.clone(), changes };
     let body = serde_json::to_vec(&request).map_err(|e| Failure(e.to_string()))?;
     let path = if dry_run { "/v1/policies?dry-run" } else { "/v1/policies" };
-    let applied: Applied = client::post(socket, path, "application/json", &body).map_err(Failure)?;
+    let applied: Applied = client::post(socket, path, "application/json", &body).map_err(Failure::of)?;
     print(&report(&applied))
 }
 

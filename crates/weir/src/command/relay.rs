@@ -93,12 +93,12 @@ fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Failure> {
         Some(path) => keyfile::read_or_make(path),
         None => keyfile::fresh(),
     };
-    let mesh_key = args.mesh_key.as_deref().map(keyfile::read_mesh_key).transpose().map_err(Failure)?;
+    let mesh_key = args.mesh_key.as_deref().map(keyfile::read_mesh_key).transpose().map_err(Failure::of)?;
     let name = format!("dev-{}", std::process::id());
     let socket = socket.unwrap_or_else(|| client::default_socket(&name));
     let settings = Settings {
         name,
-        secret: secret.map_err(Failure)?,
+        secret: secret.map_err(Failure::of)?,
         mesh_key,
         mesh_with: Vec::new(),
         cpus: args.cpus.clone(),
@@ -128,7 +128,8 @@ fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Failure> {
 
 /// Asks a relay to drain, and returns when it has ended.
 pub fn drain(socket: &Path) -> Result<(), Failure> {
-    let _: serde_json::Value = client::post(socket, "/v1/drain", "application/json", b"").map_err(Failure)?;
+    let _: serde_json::Value =
+        client::post(socket, "/v1/drain", "application/json", b"").map_err(Failure::of)?;
     let end = Instant::now() + DRAIN_MAX;
     while std::os::unix::net::UnixStream::connect(socket).is_ok() {
         if Instant::now() > end {

@@ -71,23 +71,23 @@ pub fn run(socket: &Path, topic: Topic, json: bool, shown: &Shown) -> Result<(),
         return Err(Failure("show: --all, --named and --hit choose policies; write `weir show spd`".into()));
     }
     if json {
-        let body = client::get(socket, topic.path()).map_err(Failure)?;
+        let body = client::get(socket, topic.path()).map_err(Failure::of)?;
         let value: serde_json::Value = serde_json::from_str(&body).map_err(|e| Failure(e.to_string()))?;
         return print_json(&value);
     }
     let text = match topic {
-        Topic::Status => status(&client::read(socket, topic.path()).map_err(Failure)?),
-        Topic::Ports => ports(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
-        Topic::Routes => routes(&client::read(socket, topic.path()).map_err(Failure)?),
-        Topic::Neighbors => neighbors(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
-        Topic::Workers => workers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
-        Topic::Drops => drops(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
-        Topic::Sa => ipsec::sas(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
-        Topic::Spd => ipsec::spds(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?, shown),
-        Topic::Cache => cache::cache(&client::read(socket, topic.path()).map_err(Failure)?),
-        Topic::Relay => relay::relay(&client::read(socket, topic.path()).map_err(Failure)?),
-        Topic::Peers => relay::peers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
-        Topic::Tunnels => ipsec::tunnels(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure)?),
+        Topic::Status => status(&client::read(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Ports => ports(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Routes => routes(&client::read(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Neighbors => neighbors(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Workers => workers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Drops => drops(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Sa => ipsec::sas(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Spd => ipsec::spds(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?, shown),
+        Topic::Cache => cache::cache(&client::read(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Relay => relay::relay(&client::read(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Peers => relay::peers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Tunnels => ipsec::tunnels(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
     };
     print(&text)
 }

@@ -43,8 +43,8 @@ pub fn run(socket: &Path, every: Duration, once: bool) -> Result<(), Failure> {
 }
 
 fn look(socket: &Path) -> Result<Look, Failure> {
-    let ports = client::read(socket, "/v1/ports").map_err(Failure)?;
-    let workers = client::read(socket, "/v1/workers").map_err(Failure)?;
+    let ports = client::read(socket, "/v1/ports").map_err(Failure::of)?;
+    let workers = client::read(socket, "/v1/workers").map_err(Failure::of)?;
     Ok(Look { at: Instant::now(), ports, workers })
 }
 

@@ -60,19 +60,20 @@ pub struct TraceArgs {
 }
 
 pub fn run(socket: &Path, args: &TraceArgs) -> Result<(), Failure> {
-    let ports: Vec<view::Port> = client::read(socket, "/v1/ports").map_err(Failure)?;
+    let ports: Vec<view::Port> = client::read(socket, "/v1/ports").map_err(Failure::of)?;
     let port = ports.iter().find(|p| p.name == args.port).ok_or_else(|| {
         let names: Vec<&str> = ports.iter().map(|p| p.name.as_str()).collect();
         Failure(format!("--port: there is no port `{}`; ports are {}", args.port, names.join(", ")))
     })?;
     let frame = match &args.hex {
-        Some(hex) => from_hex(hex).map_err(Failure)?,
+        Some(hex) => from_hex(hex).map_err(Failure::of)?,
         None => described(args, port)?,
     };
     let hex: String = frame.iter().map(|b| format!("{b:02x}")).collect();
     let request = view::TraceRequest { port: port.name.clone(), frame: hex };
     let body = serde_json::to_vec(&request).map_err(|e| Failure(e.to_string()))?;
-    let trace: view::Trace = client::post(socket, "/v1/trace", "application/json", &body).map_err(Failure)?;
+    let trace: view::Trace =
+        client::post(socket, "/v1/trace", "application/json", &body).map_err(Failure::of)?;
     if args.json {
         return print_json(&trace);
     }

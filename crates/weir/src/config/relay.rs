@@ -7,11 +7,13 @@
 mod values;
 pub use values::{is_url, listening, remote};
 
+use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::de::DeValue;
 use weir_core::relay::handshake::Secret;
+use weir_relay::error::KeyError;
 use weir_relay::settings::{
     Access, Acme, Certificates, Challenge, Front, Io, Limits, Remote, Settings, TAILSCALED, Tls,
 };
@@ -22,8 +24,23 @@ use super::read::{Fields, Value};
 use super::source::Complaints;
 use values::Allow;
 
+/// A file the table names that cannot be read, and where it does so.
+#[derive(Debug)]
+pub struct Unread {
+    pub span: Range<usize>,
+    /// Of the table.
+    pub key: &'static str,
+    pub error: KeyError,
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "relay: {}: {}", self.key, self.error)
+    }
+}
+
 /// How the file of the relay's own key is read.
-pub type ReadKey = fn(&Path) -> Result<Secret, String>;
+pub type ReadKey = fn(&Path) -> Result<Secret, KeyError>;
 
 /// The table, its files not read yet.
 #[derive(Clone, Debug)]
@@ -353,18 +370,21 @@ impl Relay {
         cpus: &[u32],
         folder: &Path,
         read_key: ReadKey,
-    ) -> Result<Settings, (Range<usize>, String)> {
+    ) -> Result<Settings, Unread> {
         let (key, at) = match &self.key {
             Some(key) => (key.value.clone(), key.span.clone()),
             None => (PathBuf::from(format!("{name}.key")), self.span.clone()),
         };
-        let secret = read_key(&folder.join(key)).map_err(|why| (at, format!("relay: key: {why}")))?;
+        let secret = read_key(&folder.join(key)).map_err(|error| Unread { span: at, key: "key", error })?;
         let mesh_key = match &self.mesh_key {
             None => None,
-            Some(path) => Some(
-                keyfile::read_mesh_key(&folder.join(&path.value))
-                    .map_err(|why| (path.span.clone(), format!("relay: mesh_key: {why}")))?,
-            ),
+            Some(path) => {
+                Some(keyfile::read_mesh_key(&folder.join(&path.value)).map_err(|error| Unread {
+                    span: path.span.clone(),
+                    key: "mesh_key",
+                    error,
+                })?)
+            }
         };
         let mut front = self.front.clone();
         front.access.tailscaled = front.access.tailscaled.map(|socket| folder.join(socket));

@@ -3,6 +3,7 @@
 //! Promises: a refusal of the daemon is passed on in its own words; a socket that is not there, not ours
 //! or dead is one sentence with the remedy.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,98 @@ use crate::view::Refusal;
 
 /// A daemon that does not answer within this is stuck; a full table takes a second or two to apply.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why a daemon was not asked, or did not do what it was asked.
+#[derive(Debug)]
+pub enum ClientError {
+    NoSocket {
+        folder: PathBuf,
+    },
+    /// Which of them is not said.
+    Several {
+        sockets: Vec<PathBuf>,
+    },
+    NotReached {
+        socket: PathBuf,
+        error: io::Error,
+    },
+    NoAnswer {
+        socket: PathBuf,
+        error: io::Error,
+    },
+    NotHttp {
+        socket: PathBuf,
+    },
+    NotUnderstood {
+        path: String,
+        cause: String,
+    },
+    /// In the daemon's own words.
+    Refused {
+        status: u16,
+        why: String,
+    },
+    /// A refusal without words of a daemon.
+    Status {
+        path: String,
+        status: u16,
+        body: String,
+    },
+}
+
+impl ClientError {
+    /// What to do, where the sentence does not end with it.
+    fn remedy(&self) -> Option<&'static str> {
+        Some(match self {
+            ClientError::NoSocket { .. } => "start one with `weir run FILE`, or name its --socket",
+            ClientError::NotReached { error, .. } => match error.kind() {
+                io::ErrorKind::NotFound => "start the router with `weir run FILE`, or name its --socket",
+                io::ErrorKind::ConnectionRefused => {
+                    "its router was killed; start it again with `weir run FILE`"
+                }
+                io::ErrorKind::PermissionDenied => "run as the user the router runs as (root)",
+                _ => "name another --socket",
+            },
+            ClientError::NoAnswer { .. } => "see its log",
+            ClientError::NotHttp { .. } => "is it a weir's socket?",
+            ClientError::NotUnderstood { .. } => "the daemon is of another version: restart it",
+            ClientError::Several { .. } | ClientError::Refused { .. } | ClientError::Status { .. } => {
+                return None;
+            }
+        })
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClientError::NoSocket { folder } => {
+                write!(f, "no router runs here ({} has no socket)", folder.display())
+            }
+            ClientError::Several { sockets } => {
+                let names: Vec<String> = sockets.iter().map(|p| p.display().to_string()).collect();
+                write!(f, "several routers run here; name one: --socket {}", names.join(" or --socket "))
+            }
+            ClientError::NotReached { socket, error } => {
+                write!(f, "control socket {}: {error}", socket.display())
+            }
+            ClientError::NoAnswer { socket, error } => {
+                write!(f, "control socket {}: the router did not answer ({error})", socket.display())
+            }
+            ClientError::NotHttp { socket } => {
+                write!(f, "control socket {}: the answer is not HTTP", socket.display())
+            }
+            ClientError::NotUnderstood { path, cause } => {
+                write!(f, "{path}: the answer is not understood ({cause})")
+            }
+            ClientError::Refused { why, .. } => f.write_str(why),
+            ClientError::Status { path, status, body } => write!(f, "{path}: status {status}: {body}"),
+        }?;
+        self.remedy().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+    }
+}
+
+impl std::error::Error for ClientError {}
 
 /// The usual place of a router's socket: `/run/weir` for root, else this user's own folder.
 pub fn default_socket(name: &str) -> PathBuf {
@@ -40,7 +133,7 @@ pub fn is_root() -> bool {
 }
 
 /// `--socket`, or the one socket there is in the usual place.
-pub fn find(given: Option<PathBuf>) -> Result<PathBuf, String> {
+pub fn find(given: Option<PathBuf>) -> Result<PathBuf, ClientError> {
     if let Some(given) = given {
         return Ok(given);
     }
@@ -48,53 +141,44 @@ pub fn find(given: Option<PathBuf>) -> Result<PathBuf, String> {
     let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|e| e.path());
     let mut sockets: Vec<PathBuf> = entries.filter(|p| p.extension().is_some_and(|e| e == "sock")).collect();
     sockets.sort();
-    let shown = folder.display();
     match sockets.as_slice() {
-        [] => Err(format!(
-            "no router runs here ({shown} has no socket); start one with `weir run FILE`, or name its --socket"
-        )),
+        [] => Err(ClientError::NoSocket { folder }),
         [one] => Ok(one.clone()),
-        several => {
-            let names: Vec<String> = several.iter().map(|p| p.display().to_string()).collect();
-            Err(format!("several routers run here; name one: --socket {}", names.join(" or --socket ")))
-        }
+        _ => Err(ClientError::Several { sockets }),
     }
 }
 
 /// GET of a path, as it stands.
-pub fn get(socket: &Path, path: &str) -> Result<String, String> {
+pub fn get(socket: &Path, path: &str) -> Result<String, ClientError> {
     request(socket, "GET", path, "", &[])
 }
 
 /// GET of a path, understood.
-pub fn read<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, String> {
+pub fn read<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, ClientError> {
     understood(path, &get(socket, path)?)
 }
 
 /// POST of a body, the answer understood.
-pub fn post<T: DeserializeOwned>(socket: &Path, path: &str, kind: &str, body: &[u8]) -> Result<T, String> {
+pub fn post<T: DeserializeOwned>(
+    socket: &Path,
+    path: &str,
+    kind: &str,
+    body: &[u8],
+) -> Result<T, ClientError> {
     understood(path, &request(socket, "POST", path, kind, body)?)
 }
 
-fn understood<T: DeserializeOwned>(path: &str, body: &str) -> Result<T, String> {
-    serde_json::from_str(body).map_err(|e| {
-        format!("{path}: the answer is not understood ({e}); the daemon is of another version: restart it")
-    })
+fn understood<T: DeserializeOwned>(path: &str, body: &str) -> Result<T, ClientError> {
+    let unclear =
+        |e: serde_json::Error| ClientError::NotUnderstood { path: path.to_owned(), cause: e.to_string() };
+    serde_json::from_str(body).map_err(unclear)
 }
 
-fn request(socket: &Path, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<String, String> {
-    let shown = socket.display();
-    let mut stream = UnixStream::connect(socket).map_err(|e| {
-        let remedy = match e.kind() {
-            io::ErrorKind::NotFound => "start the router with `weir run FILE`, or name its --socket",
-            io::ErrorKind::ConnectionRefused => "its router was killed; start it again with `weir run FILE`",
-            io::ErrorKind::PermissionDenied => "run as the user the router runs as (root)",
-            _ => "name another --socket",
-        };
-        format!("control socket {shown}: {e}; {remedy}")
-    })?;
-    let failed =
-        |e: io::Error| format!("control socket {shown}: the router did not answer ({e}); see its log");
+fn request(socket: &Path, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<String, ClientError> {
+    let own = || socket.to_owned();
+    let mut stream =
+        UnixStream::connect(socket).map_err(|error| ClientError::NotReached { socket: own(), error })?;
+    let failed = |error: io::Error| ClientError::NoAnswer { socket: own(), error };
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
     let head = format!(
@@ -104,14 +188,13 @@ fn request(socket: &Path, method: &str, path: &str, kind: &str, body: &[u8]) -> 
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).map_err(failed)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).map_err(failed)?;
-    let (status, body) = split(&answer)
-        .ok_or_else(|| format!("control socket {shown}: the answer is not HTTP; is it a weir's socket?"))?;
+    let (status, body) = split(&answer).ok_or_else(|| ClientError::NotHttp { socket: own() })?;
     if status == 200 {
         return Ok(body);
     }
     Err(match serde_json::from_str::<Refusal>(&body) {
-        Ok(refusal) => refusal.error,
-        Err(_) => format!("{path}: status {status}: {}", body.trim()),
+        Ok(refusal) => ClientError::Refused { status, why: refusal.error },
+        Err(_) => ClientError::Status { path: path.to_owned(), status, body: body.trim().to_owned() },
     })
 }
 
@@ -137,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_is_not_there_is_one_sentence() {
-        let error = get(Path::new("/nonexistent/weir.sock"), "/v1/ports").expect_err("no socket");
+        let error = get(Path::new("/nonexistent/weir.sock"), "/v1/ports").expect_err("no socket").to_string();
         assert!(error.ends_with("start the router with `weir run FILE`, or name its --socket"), "{error}");
     }
 }

@@ -12,12 +12,13 @@
 //!
 //! What a service manager opened for us (`LISTEN_FDS`) is taken the same way.
 
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::{
@@ -47,6 +48,58 @@ struct Handed {
     sockets: usize,
 }
 
+/// Why sockets did not change hands.
+#[derive(Debug)]
+pub enum HandoverError {
+    NotReached {
+        socket: PathBuf,
+        error: io::Error,
+    },
+    NotHandedOver {
+        socket: PathBuf,
+        error: io::Error,
+    },
+    /// In the other relay's own words.
+    Refused {
+        why: String,
+    },
+    Missing {
+        arrived: usize,
+        of: usize,
+    },
+    TooMany {
+        sockets: usize,
+    },
+    NotPassed(io::Error),
+}
+
+impl fmt::Display for HandoverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandoverError::NotReached { socket, error } => write!(
+                f,
+                "take over: control socket {}: {error}; run as the user the relay before runs as",
+                socket.display()
+            ),
+            HandoverError::NotHandedOver { socket, error } => write!(
+                f,
+                "take over: the relay on {} did not hand over ({error}); see its log, or stop it first",
+                socket.display()
+            ),
+            HandoverError::Refused { why } => write!(f, "take over: {why}"),
+            HandoverError::Missing { arrived, of } => {
+                write!(f, "take over: {arrived} of {of} sockets arrived; raise the limit of open files")
+            }
+            HandoverError::TooMany { sockets } => {
+                write!(f, "handover: {sockets} sockets, expected at most {PASSED_MAX}; name fewer addresses")
+            }
+            HandoverError::NotPassed(error) => {
+                write!(f, "handover: the sockets cannot be passed ({error})")
+            }
+        }
+    }
+}
+
 /// The relay that serves until we are ready.
 #[derive(Debug)]
 pub struct Predecessor {
@@ -55,32 +108,24 @@ pub struct Predecessor {
 }
 
 /// Asks the relay on this control socket for its sockets; nothing where none runs.
-pub fn ask(socket: &Path) -> Result<Option<(Predecessor, Inherited)>, String> {
-    let shown = socket.display();
+pub fn ask(socket: &Path) -> Result<Option<(Predecessor, Inherited)>, HandoverError> {
     let stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             return Ok(None);
         }
         Err(e) => {
-            return Err(format!(
-                "take over: control socket {shown}: {e}; run as the user the relay before runs as"
-            ));
+            return Err(HandoverError::NotReached { socket: socket.to_owned(), error: e });
         }
     };
-    let (line, descriptors) = exchange(&stream).map_err(|e| {
-        format!("take over: the relay on {shown} did not hand over ({e}); see its log, or stop it first")
-    })?;
+    let (line, descriptors) = exchange(&stream)
+        .map_err(|error| HandoverError::NotHandedOver { socket: socket.to_owned(), error })?;
     let Ok(handed) = serde_json::from_str::<Handed>(&line) else {
         let why = serde_json::from_str(&line).map_or(line, |refusal: crate::view::Refusal| refusal.error);
-        return Err(format!("take over: {}", why.trim()));
+        return Err(HandoverError::Refused { why: why.trim().to_owned() });
     };
     if descriptors.len() != handed.sockets {
-        return Err(format!(
-            "take over: {} of {} sockets arrived; raise the limit of open files",
-            descriptors.len(),
-            handed.sockets
-        ));
+        return Err(HandoverError::Missing { arrived: descriptors.len(), of: handed.sockets });
     }
     Ok(Some((Predecessor { stream, pid: handed.pid }, Inherited::of(descriptors))))
 }
@@ -137,21 +182,21 @@ impl Predecessor {
 }
 
 /// The other side: everything that listens, to the successor. It is still ours.
-pub fn give(to: &UnixStream, sockets: &Sockets, metrics: Option<&TcpListener>) -> Result<(), String> {
+pub fn give(to: &UnixStream, sockets: &Sockets, metrics: Option<&TcpListener>) -> Result<(), HandoverError> {
     let doors = sockets.doors.iter().map(|(_, listener)| listener.as_fd());
     let stun = sockets.stun.iter().map(|socket| socket.as_fd());
     let all: Vec<BorrowedFd<'_>> = doors.chain(stun).chain(metrics.map(|m| m.as_fd())).collect();
     let handed = Handed { pid: std::process::id(), sockets: all.len() };
-    let line = serde_json::to_string(&handed).map_err(|e| e.to_string())? + "\n";
+    let line = serde_json::to_string(&handed).map_err(|e| HandoverError::NotPassed(e.into()))? + "\n";
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !beside.push(SendAncillaryMessage::ScmRights(&all)) {
-        return Err(format!("{} sockets, expected at most {PASSED_MAX}", all.len()));
+        return Err(HandoverError::TooMany { sockets: all.len() });
     }
     // A line fits into any socket's buffer.
     sendmsg(to, &[IoSlice::new(line.as_bytes())], &mut beside, SendFlags::NOSIGNAL)
         .map(drop)
-        .map_err(|e| format!("handover: the sockets cannot be passed ({})", io::Error::from(e)))
+        .map_err(|e| HandoverError::NotPassed(e.into()))
 }
 
 #[cfg(test)]

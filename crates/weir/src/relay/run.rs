@@ -19,6 +19,7 @@ use weir_core::relay::handshake::Secret;
 use weir_io::cpu::{Placement, Topology};
 use weir_io::wake::Waker;
 use weir_relay::certificates::Identity;
+use weir_relay::error::KeyError;
 use weir_relay::front::listen::Door;
 use weir_relay::front::mesh::Mesh;
 use weir_relay::front::{self, Front, Live, Sockets};
@@ -103,7 +104,7 @@ pub fn start_file(
 }
 
 /// The key of a relay that runs stays what it is, so a file that is not there is none to be made: it would be another.
-fn read_key(path: &Path) -> Result<Secret, String> {
+fn read_key(path: &Path) -> Result<Secret, KeyError> {
     keyfile::read(path)?.map_or_else(keyfile::fresh, Ok)
 }
 
@@ -114,7 +115,7 @@ fn settings_of(path: &Path, config: &Config, key: ReadKey) -> Result<Settings, F
     let folder = crate::config::folder_of(path);
     relay
         .settings(&config.name, &config.workers.cpus, &folder, key)
-        .map_err(|(span, why)| Failure(config.complain(span, why)))
+        .map_err(|unread| Failure(config.complain(unread.span.clone(), unread.to_string())))
 }
 
 pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failure> {
@@ -126,27 +127,28 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
     let mut inherited = Inherited::of(weir_io::process::passed_descriptors());
     let mut predecessor = None;
     if started.take_over
-        && let Some((before, sockets)) = handover::ask(&started.socket).map_err(Failure)?
+        && let Some((before, sockets)) = handover::ask(&started.socket).map_err(Failure::of)?
     {
         inherited.extend(sockets);
         predecessor = Some(before);
     }
-    let sockets = Sockets::open(&settings.front, &mut inherited).map_err(Failure)?;
+    let sockets = Sockets::open(&settings.front, &mut inherited).map_err(Failure::of)?;
     let metrics = started.metrics.map(|at| inherited.tcp(at).map_or_else(|| metrics_listener(at), Ok));
-    let metrics = metrics.transpose().map_err(Failure)?;
+    let metrics = metrics.transpose().map_err(Failure::of)?;
     drop(inherited);
-    let relay = Relay::start(&settings.engine).map_err(|e| Failure(e.to_string()))?;
+    let relay = Relay::start(&settings.engine).map_err(Failure::of)?;
     let relay = Arc::new(relay);
     let (requests_in, requests) = channel();
     let few = |e| Failure(format!("{e}; raise the limit of open files"));
     let queue = RequestQueue { requests: requests_in, waker: Arc::new(Waker::new().map_err(few)?) };
     let own_metrics = metrics.as_ref().map(TcpListener::try_clone).transpose().map_err(few)?;
     let (beside, upgrade) = (predecessor.is_some(), Some(&handover::UPGRADE));
-    let mut server = Server::new(&started.socket, beside, own_metrics, upgrade, queue).map_err(Failure)?;
-    let front = Front::start(live, &sockets, relay.clone()).map_err(Failure)?;
-    let mesh = Mesh::start(&settings.mesh_with, &front.shared).map_err(Failure)?;
+    let mut server =
+        Server::new(&started.socket, beside, own_metrics, upgrade, queue).map_err(Failure::of)?;
+    let front = Front::start(live, &sockets, relay.clone()).map_err(Failure::of)?;
+    let mesh = Mesh::start(&settings.mesh_with, &front.shared).map_err(Failure::of)?;
     if let Some(before) = predecessor {
-        server.take_place(&started.socket).map_err(Failure)?;
+        server.take_place(&started.socket).map_err(Failure::of)?;
         before.ready();
     }
     tracing::info!("control socket {}", started.socket.display());
@@ -185,10 +187,10 @@ fn raise_descriptors(settings: &Settings, notices: &mut Vec<String>) {
 
 /// As many workers as CPUs are named or cores are there.
 fn place(settings: &mut Settings) -> Result<(), Failure> {
-    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(|e| Failure(e.to_string()))?;
+    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(Failure::of)?;
     let placement = match settings.cpus.as_slice() {
         [] => Placement::by_core(&topology, None),
-        cpus => Placement::explicit(&topology, cpus).map_err(|e| Failure(e.to_string()))?,
+        cpus => Placement::explicit(&topology, cpus).map_err(Failure::of)?,
     };
     tracing::info!("{}", placement.reason);
     for warning in &placement.warnings {
@@ -209,14 +211,14 @@ fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option
         return Ok(None);
     }
     let (name, key) = (own.hostname.as_deref(), settings.secret.public());
-    let identity = Identity::open(&own.certificates, name, key, SystemTime::now()).map_err(Failure)?;
+    let identity = Identity::open(&own.certificates, name, key, SystemTime::now()).map_err(Failure::of)?;
     if let Some(pin) = identity.pin().filter(|_| own.certificates == Certificates::SelfSigned) {
         notices.push(format!(
             "the certificate is self-signed, a new one with each start: clients know it by `CertName: \"{pin}\"` in their map of relays"
         ));
     }
-    identity.keep().map_err(Failure)?;
-    let config = identity.server_config().map_err(Failure)?;
+    identity.keep().map_err(Failure::of)?;
+    let config = identity.server_config().map_err(Failure::of)?;
     Ok(Some(front::Tls { config, identity }))
 }
 
@@ -380,7 +382,7 @@ impl Running {
                 self.succeeding = true;
                 Response::json(200, &true)
             }
-            Err(why) => Response::refusal(500, why),
+            Err(error) => Response::refusal(500, error.to_string()),
         }
     }
 

@@ -268,7 +268,7 @@ impl Daemon {
         let example = "send {\"port\": \"lan\", \"frame\": \"<hex>\"}";
         let request: view::TraceRequest = serde_json::from_slice(body)
             .map_err(|e| format!("trace: the body is not a request ({e}); {example}"))?;
-        let frame = view::from_hex(&request.frame)?;
+        let frame = view::from_hex(&request.frame).map_err(|wrong| wrong.to_string())?;
         let tables = self.control.tables();
         let id = self.control.port_id(&request.port).ok_or_else(|| {
             let names: Vec<&str> = self.control.ports().map(|(_, p)| p.name.as_str()).collect();

@@ -73,7 +73,7 @@ fn start_behind(
     points.arm_all(&config, &kernel.links, local.as_ref()).map_err(Failure)?;
     let state = state?;
     let queue = RequestQueue { requests: requests_in, waker: waker.clone() };
-    let server = Server::start(&socket, config.control.metrics, queue).map_err(Failure)?;
+    let server = Server::start(&socket, config.control.metrics, queue).map_err(Failure::of)?;
     tracing::info!("control socket {}", socket.display());
     let placement = place(&config)?;
     let umems = buffers(&config, &kernel.links, placement.cpus.len())?;
@@ -186,7 +186,7 @@ impl Daemon {
 fn local_addresses(tables: &Tables, kernel: &Kernel) -> Result<Option<LocalAddresses>, Failure> {
     match LocalAddresses::new() {
         Ok(mut local) => {
-            local.set(links::steered(tables, &kernel.addresses)).map_err(|e| Failure(e.to_string()))?;
+            local.set(links::steered(tables, &kernel.addresses)).map_err(Failure::of)?;
             Ok(Some(local))
         }
         Err(error) => {
@@ -271,13 +271,13 @@ fn devices_exist(config: &Config, links: &[LinkInfo]) -> Result<(), Failure> {
 
 /// As many workers as CPUs and queues allow, and why.
 fn place(config: &Config) -> Result<Placement, Failure> {
-    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(|e| Failure(e.to_string()))?;
+    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(Failure::of)?;
     let fewest =
         config.devices().into_iter().filter_map(|p| Some((ports::queues(p)?, p))).min_by_key(|f| f.0);
     let most = fewest.map(|f| f.0);
     let mut placement = match config.workers.cpus.as_slice() {
         [] => Placement::by_core(&topology, most),
-        cpus => Placement::explicit(&topology, cpus).map_err(|e| Failure(e.to_string()))?,
+        cpus => Placement::explicit(&topology, cpus).map_err(Failure::of)?,
     };
     tracing::info!("{}", placement.reason);
     if let Some((queues, port)) = fewest
@@ -340,7 +340,7 @@ fn buffers(config: &Config, links: &[LinkInfo], workers: usize) -> Result<Vec<Ar
     let count = config.workers.buffers.unwrap_or(needed);
     let mut umems = Vec::new();
     for _ in 0..workers {
-        umems.push(Arc::new(Umem::new(count, size).map_err(|e| Failure(e.to_string()))?));
+        umems.push(Arc::new(Umem::new(count, size).map_err(Failure::of)?));
     }
     if let Some(umem) = umems.first() {
         tracing::info!("{count} buffers of {} bytes a worker, on {}", size.bytes(), umem.pages());

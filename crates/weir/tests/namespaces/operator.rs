@@ -88,7 +88,8 @@ fn questions_that_make_no_sense_are_one_sentence() {
     );
     refused(&["trace", "--port", "left", "--src", "10.1.0.2", "--dst", "fd02::2"], "different families");
     refused(&["trace", "--port", "left", "--hex", "0g"], "got `g` among hex digits");
-    let curl = |path: &str| weir::control::client::get(&router.socket, path).expect_err("refused");
+    let curl =
+        |path: &str| weir::control::client::get(&router.socket, path).expect_err("refused").to_string();
     assert!(curl("/v1/nothing").contains("GET / lists what there is"));
     assert!(curl("/v1/apply").contains("expected POST"));
     assert!(weir::control::client::get(&router.socket, "/").expect("the index").contains("/v1/ports"));
