@@ -1,4 +1,4 @@
-//! Modules of a crate import in one direction. An arrow that closes a circle of imports is refused with its place; those of
+//! Modules of a crate import in one direction. An arrow that closes an import cycle is refused with its place; those of
 //! before stand in a list that only gets shorter.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -7,12 +7,12 @@ use std::fs;
 use crate::imports::{Arrows, arrows};
 use crate::{assert_clean, files, root};
 
-/// (crate, importing module, imported module) that close a circle and are to go.
+/// (crate, importing module, imported module) that close a cycle and are to go.
 /// Without them every crate's modules stand in one order. A line whose arrow is gone is removed.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
-/// A circle of imports: its arrows in order, the one to cut last.
-fn circle(arrows: &Arrows) -> Option<Vec<(String, String)>> {
+/// An import cycle: its arrows in order, the one to cut last.
+fn cycle(arrows: &Arrows) -> Option<Vec<(String, String)>> {
     let mut shortest: Option<Vec<String>> = None;
     for (from, to) in arrows.keys() {
         if let Some(way) = way(arrows, to, from)
@@ -23,11 +23,11 @@ fn circle(arrows: &Arrows) -> Option<Vec<(String, String)>> {
     }
     let way = shortest?;
     let next = |at: usize| way[(at + 1) % way.len()].clone();
-    let mut circle: Vec<_> = way.iter().enumerate().map(|(at, from)| (from.clone(), next(at))).collect();
+    let mut cycle: Vec<_> = way.iter().enumerate().map(|(at, from)| (from.clone(), next(at))).collect();
     // the arrow with the fewest places costs the least to cut
-    let weakest = (0..circle.len()).min_by_key(|&at| arrows[&circle[at]].len()).unwrap_or(0);
-    circle.rotate_left(weakest + 1);
-    Some(circle)
+    let weakest = (0..cycle.len()).min_by_key(|&at| arrows[&cycle[at]].len()).unwrap_or(0);
+    cycle.rotate_left(weakest + 1);
+    Some(cycle)
 }
 
 /// The shortest way along arrows, both ends included.
@@ -53,27 +53,27 @@ fn way(arrows: &Arrows, from: &str, to: &str) -> Option<Vec<String>> {
     None
 }
 
-/// Says which arrows close circles, and which exceptions have outlived theirs.
+/// Says which arrows close cycles, and which exceptions have outlived theirs.
 fn complaints(name: &str, arrows: &Arrows, exceptions: &[(&str, &str)]) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut rest = arrows.clone();
     for (from, to) in exceptions {
         let why = match rest.remove(&(from.to_string(), to.to_string())) {
             None => "is gone",
-            Some(_) if way(arrows, to, from).is_none() => "closes no circle any more",
+            Some(_) if way(arrows, to, from).is_none() => "closes no cycle any more",
             Some(_) => continue,
         };
         complaints.push(format!("{name}: the arrow {from} → {to} {why}: remove its exception"));
     }
-    while let Some(circle) = circle(&rest) {
-        let (from, to) = circle.last().expect("a circle has arrows");
+    while let Some(cycle) = cycle(&rest) {
+        let (from, to) = cycle.last().expect("a cycle has arrows");
         let (file, line) = &rest[&(from.clone(), to.clone())][0];
-        let walk: Vec<String> = circle.iter().map(|arrow| step(&rest, arrow)).collect();
+        let walk: Vec<String> = cycle.iter().map(|arrow| step(&rest, arrow)).collect();
         complaints.push(format!(
-            "{file}:{line}: `{from}` imports `{to}` and so closes a circle of modules: {}; move what both need below both",
+            "{file}:{line}: `{from}` imports `{to}` and so closes an import cycle: {}; move what both need below both",
             walk.join(", ")
         ));
-        rest.remove(circle.last().expect("a circle has arrows"));
+        rest.remove(cycle.last().expect("a cycle has arrows"));
     }
     complaints
 }
@@ -142,7 +142,7 @@ fn imports_are_read_wherever_they_stand() {
 }
 
 #[test]
-fn an_arrow_that_closes_a_circle_is_named_with_its_place() {
+fn an_arrow_that_closes_a_cycle_is_named_with_its_place() {
     let mut sources = sample();
     sources.insert("wire/ip.rs".into(), "pub struct Packet;\n\nfn a(_: &crate::router::Router) {}\n".into());
     let arrows = arrows(&sources, "src/").expect("the sample is whole");
@@ -160,7 +160,7 @@ fn an_exception_lasts_no_longer_than_its_arrow() {
         found,
         [
             "sample: the arrow wire → router is gone: remove its exception",
-            "sample: the arrow router → route closes no circle any more: remove its exception",
+            "sample: the arrow router → route closes no cycle any more: remove its exception",
         ]
     );
 }
