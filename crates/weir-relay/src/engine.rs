@@ -3,7 +3,6 @@
 //! Promises: every thread it starts has ended when it is dropped. Refuses: zero workers, and more than
 //! [`WORKERS_MAX`].
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,6 +15,7 @@ use weir_io::wake::Waker;
 
 use super::Newcomer;
 use super::counters::Shown;
+use super::error::{StartError, WORKERS_MAX};
 use super::inbox::Inbox;
 use super::messages::{Mail, Mailbox, Told};
 use super::parcel::{Desk, Outgoing, Parcel, RING};
@@ -23,31 +23,6 @@ use super::registrar::Registrar;
 use super::report::{Connection, Report, WorkerReport};
 use super::settings::Engine;
 use super::worker::{Parts, Worker};
-
-/// A ring from each worker to each other one: 64 workers are 4,032 rings.
-pub const WORKERS_MAX: usize = 64;
-
-/// Why an engine did not start.
-#[derive(Debug)]
-pub enum StartError {
-    Workers(usize),
-    Worker(usize, io::Error),
-    Registrar(io::Error),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StartError::Workers(n) => {
-                write!(f, "relay: {n} workers; expected 1 to {WORKERS_MAX}: one a core is best")
-            }
-            StartError::Worker(n, e) => write!(f, "relay: worker {n} did not start: {e}"),
-            StartError::Registrar(e) => write!(f, "relay: the registrar did not start: {e}"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
 
 /// A running engine.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 
 mod certificate;
 mod key;
+mod start;
 
 use std::fmt;
 use std::io;
@@ -12,8 +13,7 @@ use std::net::SocketAddr;
 
 pub use certificate::{AcmeError, CertificateError};
 pub use key::{KeyError, NoMeshKey};
-
-use super::engine::StartError;
+pub use start::{StartError, WORKERS_MAX};
 
 /// Who has to act for it to go away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -42,8 +42,8 @@ pub mod warning;
 pub mod websocket;
 mod worker;
 
-pub use engine::{Relay, StartError};
-pub use error::Error;
+pub use engine::Relay;
+pub use error::{Error, StartError};
 pub use report::{Connection, Report, WorkerReport};
 pub use settings::{Engine, Rate, Rates, Settings};
 use websocket::Unframer;
