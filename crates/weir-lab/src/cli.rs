@@ -1,6 +1,7 @@
 //! The command line: each flag beside its help.
 
 mod answers;
+mod argument;
 mod breakdown;
 mod cachesim;
 mod compare;

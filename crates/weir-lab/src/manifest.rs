@@ -5,8 +5,8 @@
 //! never guessed.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -84,19 +84,50 @@ impl Manifest {
 }
 
 /// A JSON document that names its format: newer ones are refused before their fields are looked at.
-pub fn parse_versioned<T: DeserializeOwned>(text: &str, newest: u32) -> Result<T, String> {
+pub fn parse_versioned<T: DeserializeOwned>(text: &str, newest: u32) -> Result<T, NotReadable> {
     #[derive(Deserialize)]
     struct Probe {
         format: u32,
     }
-    let unreadable = |e: serde_json::Error| match e.is_eof() {
-        true => format!("cut short at line {}, column {}", e.line(), e.column()),
-        false => e.to_string(),
-    };
-    match serde_json::from_str::<Probe>(text).map_err(unreadable)?.format {
-        format if (1..=newest).contains(&format) => serde_json::from_str(text).map_err(unreadable),
-        format => {
-            Err(format!("format {format}, expected 1 to {newest}: read it with the version that wrote it"))
+    let format = serde_json::from_str::<Probe>(text)?.format;
+    if !(1..=newest).contains(&format) {
+        return Err(NotReadable::Format { format, newest });
+    }
+    Ok(serde_json::from_str(text)?)
+}
+
+/// Why a JSON document of ours cannot be read.
+#[derive(Debug)]
+pub enum NotReadable {
+    /// Of a version that this one does not know.
+    Format {
+        format: u32,
+        newest: u32,
+    },
+    Json(serde_json::Error),
+    /// Bytes that are no UTF-8.
+    NoText,
+}
+
+impl From<serde_json::Error> for NotReadable {
+    fn from(error: serde_json::Error) -> NotReadable {
+        NotReadable::Json(error)
+    }
+}
+
+impl fmt::Display for NotReadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotReadable::Format { format, newest } => {
+                write!(f, "format {format}, expected 1 to {newest}: read it with the version that wrote it")
+            }
+            NotReadable::Json(e) if e.is_eof() => {
+                write!(f, "cut short at line {}, column {}", e.line(), e.column())
+            }
+            NotReadable::Json(e) => write!(f, "{e}"),
+            NotReadable::NoText => f.write_str("bytes that are no text"),
         }
     }
 }
+
+impl std::error::Error for NotReadable {}

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::argument::ArgumentError;
 use super::print;
 use super::run::aligned;
 use crate::across::Campaign;
@@ -45,9 +46,9 @@ pub struct Compare {
     json: bool,
 }
 
-fn margin(text: &str) -> Result<f64, String> {
+fn margin(text: &str) -> Result<f64, ArgumentError> {
     let percent = text.parse::<f64>().ok().filter(|p| (0.0..100.0).contains(p) && *p > 0.0);
-    percent.ok_or("expected a share of the reference above 0 and below 100, such as 2".into())
+    percent.ok_or(ArgumentError::Margin)
 }
 
 impl Compare {

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+use super::argument::ArgumentError;
 use weir_stats::ministat::read::{Columns, figures};
 use weir_stats::ministat::{Confidence, Dialect, MAX_SETS, Parts, Set, Style, WIDTH, block};
 
@@ -72,31 +73,30 @@ fn names() -> impl TypedValueParser<Value = Dialect> {
         .map(|name| Dialect::ALL.into_iter().find(|d| d.name() == name).unwrap_or_default())
 }
 
-fn width(text: &str) -> Result<usize, String> {
+fn width(text: &str) -> Result<usize, ArgumentError> {
     match text.parse::<i64>() {
-        Ok(n) if n < 0 => Err("unable to move beyond left margin: take 2 or more".into()),
-        Ok(n) => usize::try_from(n).ok().filter(|&n| n <= WIDEST).ok_or(format!("at most {WIDEST} columns")),
-        Err(_) => Err("invalid width, not a number: take 2 or more".into()),
+        Ok(n) if n < 0 => Err(ArgumentError::NegativeWidth),
+        Ok(n) => usize::try_from(n).ok().filter(|&n| n <= WIDEST).ok_or(ArgumentError::WidthAbove(WIDEST)),
+        Err(_) => Err(ArgumentError::NoWidth),
     }
 }
 
-fn column(text: &str) -> Result<usize, String> {
+fn column(text: &str) -> Result<usize, ArgumentError> {
     match text.parse::<i64>() {
-        Ok(n) if n <= 0 => Err("column number should be positive: the first is 1".into()),
-        Ok(n) => usize::try_from(n).map_err(|_| "invalid column number".into()),
-        Err(_) => Err("invalid column number: the first is 1".into()),
+        Ok(n) if n <= 0 => Err(ArgumentError::ColumnBelowOne),
+        Ok(n) => usize::try_from(n).map_err(|_| ArgumentError::ColumnTooGreat),
+        Err(_) => Err(ArgumentError::NoColumn),
     }
 }
 
-fn confidence(text: &str) -> Result<Confidence, String> {
-    let percent: f64 = text.parse().map_err(|_| "not a floating point number: take 95 for 95 %")?;
-    Confidence::of_percent(percent)
-        .ok_or("no support for confidence level: choose 80, 90, 95, 98, 99 or 99.5".into())
+fn confidence(text: &str) -> Result<Confidence, ArgumentError> {
+    let percent: f64 = text.parse().map_err(|_| ArgumentError::NoConfidence)?;
+    Confidence::of_percent(percent).ok_or(ArgumentError::UnknownConfidence)
 }
 
-fn delimiters(text: &str) -> Result<String, String> {
+fn delimiters(text: &str) -> Result<String, ArgumentError> {
     if text.is_empty() {
-        return Err("can't use empty delimiter string: name one character, such as ','".into());
+        return Err(ArgumentError::NoDelimiter);
     }
     Ok(text.into())
 }
@@ -110,6 +110,12 @@ struct Refusal {
 impl From<String> for Refusal {
     fn from(reason: String) -> Self {
         Refusal { reason, code: REFUSED }
+    }
+}
+
+impl From<ArgumentError> for Refusal {
+    fn from(error: ArgumentError) -> Self {
+        error.to_string().into()
     }
 }
 
@@ -151,13 +157,10 @@ impl Ministat {
         Ok(block(&sets, style)?)
     }
 
-    fn style(&self) -> Result<Style, String> {
+    fn style(&self) -> Result<Style, ArgumentError> {
         let dialect = self.dialect;
         if self.population && dialect != Dialect::Modern {
-            return Err(format!(
-                "unknown option -P: the {} dialect has none, take --dialect modern",
-                dialect.name()
-            ));
+            return Err(ArgumentError::Population { dialect: dialect.name() });
         }
         Ok(Style {
             dialect,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
+use super::argument::ArgumentError;
 use super::run::aligned;
 use crate::experiment::{Experiment, Metric};
 use crate::format::{digits, figure};
@@ -61,10 +62,10 @@ pub struct Plan {
 }
 
 /// Between two numbers, neither included.
-fn within<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f64, String> {
-    let expected = || format!("expected a number above {LOW} and below {HIGH}");
-    let number: f64 = text.parse().map_err(|_| expected())?;
-    if f64::from(LOW) < number && number < f64::from(HIGH) { Ok(number) } else { Err(expected()) }
+fn within<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f64, ArgumentError> {
+    let expected = ArgumentError::Within { low: LOW, high: HIGH };
+    let Ok(number) = text.parse::<f64>() else { return Err(expected) };
+    if f64::from(LOW) < number && number < f64::from(HIGH) { Ok(number) } else { Err(expected) }
 }
 
 /// A configuration of the pilot.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::argument::ArgumentError;
 use crate::model::LabError;
 use crate::result::verify::Campaigns;
 use weir_stats::verify::{Verified, verify};
@@ -38,10 +39,10 @@ pub struct Verify {
     all: bool,
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+fn percent(text: &str) -> Result<f64, ArgumentError> {
     match text.trim_end_matches('%').trim_end().parse() {
         Ok(percent) if percent > 0.0 && f64::is_finite(percent) => Ok(percent),
-        _ => Err(format!("got {text}, takes a percentage above 0, as in 2.5")),
+        _ => Err(ArgumentError::Percentage(text.into())),
     }
 }
 

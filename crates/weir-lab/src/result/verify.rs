@@ -49,7 +49,7 @@ fn settle(dir: &Path) -> (PathBuf, Settled) {
     let path = dir.join("result.json");
     let settled =
         |class, style: String, difference, reason: String| Settled { class, style, difference, reason };
-    let printed: Value = match std::fs::read(&path).map_err(|e| e.to_string()).and_then(parse) {
+    let printed: Value = match read(&path) {
         Ok(printed) => printed,
         Err(e) => return (path, settled(Class::Differs, String::new(), None, format!("no results: {e}"))),
     };
@@ -78,8 +78,8 @@ fn settle(dir: &Path) -> (PathBuf, Settled) {
     (path, settled)
 }
 
-fn parse(bytes: Vec<u8>) -> Result<Value, String> {
-    serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+fn read(path: &Path) -> std::io::Result<Value> {
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
 struct Compared {

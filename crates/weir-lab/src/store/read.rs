@@ -5,15 +5,15 @@
 //! not finite), runs of another slot or measured twice, files of configurations the manifest lacks.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{FORMAT, Run, first_format};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, NotReadable};
 use crate::model::{LabError, Sample, slices};
 
 /// Raw runs by configuration, in the order measured.
@@ -165,32 +165,60 @@ impl File<'_> {
         Ok(())
     }
 
-    fn check(&self, run: &Run) -> Result<(), String> {
+    fn check<'b>(&'b self, run: &'b Run) -> Result<(), NoRun<'b>> {
         let Some(&(block, name)) = self.slots.by_order.get(run.order) else {
-            return Err(format!("order {}, expected below {}", run.order, self.slots.by_order.len()));
+            return Err(NoRun::Order { got: run.order, below: self.slots.by_order.len() });
         };
         if name != self.name {
-            return Err(format!("order {} is {name}'s in manifest.json, not {}'s", run.order, self.name));
+            return Err(NoRun::OfAnother { order: run.order, its: name, not: self.name });
         }
         if block != run.block {
-            return Err(format!("block {}, expected {block} for order {}", run.block, run.order));
+            return Err(NoRun::Block { got: run.block, expected: block, order: run.order });
         }
         if run.session >= self.slots.sessions {
-            let known = self.slots.sessions;
-            return Err(format!("session {}, expected below {known} by manifest.json", run.session));
+            return Err(NoRun::Session { got: run.session, below: self.slots.sessions });
         }
         match (&run.sample, &run.error) {
-            (Some(sample), None) => impossible(sample).map_or(Ok(()), Err),
+            (Some(sample), None) => impossible(sample).map_or(Ok(()), |why| Err(NoRun::Impossible(why))),
             (None, Some(_)) => Ok(()),
-            _ => Err("both sample and error, or neither; expected one of them".into()),
+            _ => Err(NoRun::BothOrNeither),
         }
     }
 
-    fn refuse(&self, line: usize, why: &str) -> LabError {
+    fn refuse(&self, line: usize, why: &dyn fmt::Display) -> LabError {
         LabError::new(format!(
             "{}:{line}: not a run of this campaign ({why}); restore the file or remove the line",
             self.path.display()
         ))
+    }
+}
+
+/// Why a line is no run of its campaign.
+enum NoRun<'a> {
+    Order { got: usize, below: usize },
+    OfAnother { order: usize, its: &'a str, not: &'a str },
+    Block { got: usize, expected: usize, order: usize },
+    Session { got: usize, below: usize },
+    Impossible(String),
+    BothOrNeither,
+}
+
+impl fmt::Display for NoRun<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoRun::Order { got, below } => write!(f, "order {got}, expected below {below}"),
+            NoRun::OfAnother { order, its, not } => {
+                write!(f, "order {order} is {its}'s in manifest.json, not {not}'s")
+            }
+            NoRun::Block { got, expected, order } => {
+                write!(f, "block {got}, expected {expected} for order {order}")
+            }
+            NoRun::Session { got, below } => {
+                write!(f, "session {got}, expected below {below} by manifest.json")
+            }
+            NoRun::Impossible(why) => f.write_str(why),
+            NoRun::BothOrNeither => f.write_str("both sample and error, or neither; expected one of them"),
+        }
     }
 }
 
@@ -209,21 +237,18 @@ pub fn impossible(sample: &Sample) -> Option<String> {
 }
 
 /// A line as a run; the error says why it is none.
-fn parse(line: &[u8]) -> Result<Run, String> {
+fn parse(line: &[u8]) -> Result<Run, NotReadable> {
     #[derive(Deserialize)]
     struct Probe {
         #[serde(default = "first_format")]
         format: u32,
     }
-    let text = std::str::from_utf8(line).map_err(|_| "bytes that are no text".to_string())?;
-    let probe: Probe = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    if !(1..=FORMAT).contains(&probe.format) {
-        return Err(format!(
-            "format {}, expected 1 to {FORMAT}: read it with the version that wrote it",
-            probe.format
-        ));
+    let text = std::str::from_utf8(line).map_err(|_| NotReadable::NoText)?;
+    let format = serde_json::from_str::<Probe>(text)?.format;
+    if !(1..=FORMAT).contains(&format) {
+        return Err(NotReadable::Format { format, newest: FORMAT });
     }
-    serde_json::from_str(text).map_err(|e| e.to_string())
+    Ok(serde_json::from_str(text)?)
 }
 
 /// Raw files no configuration of the manifest accounts for. `<configuration>.<more>.jsonl` is one's own.

@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 
 use super::control::{ANSWERS_WITHIN, ask};
 use super::peer::{self, Started};
-use super::relay::{self, ADDRESS, Environment, Relaying};
+use super::relay::{self, ADDRESS, Environment, NoCounters, Relaying};
 use crate::generator::derp::tls::Trusting;
 use crate::model::LabError;
 use crate::model::relay::Tls;
@@ -69,7 +69,7 @@ impl Relaying for Derper {
         let failed = |e: String| LabError::new(format!("derper: /debug/varz: {e}"));
         let answer = namespace.run(move || variables(tls))?.map_err(|e| failed(e.to_string()))?;
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        counters(body).map_err(failed)
+        counters(body).map_err(|e| failed(e.to_string()))
     }
 
     fn notes(&self) -> Vec<String> {
@@ -95,16 +95,16 @@ fn variables(tls: bool) -> std::io::Result<String> {
 }
 
 /// Packets dropped, by reason: lines such as `derp_packets_dropped{reason="queue_head",kind="other"} 17`.
-fn counters(variables: &str) -> Result<Counters, String> {
+fn counters(variables: &str) -> Result<Counters, NoCounters> {
     let mut found = Counters::new();
     for line in variables.lines() {
         let Some(rest) = line.strip_prefix("derp_packets_dropped{reason=\"") else { continue };
-        let (reason, rest) = rest.split_once('"').ok_or_else(|| format!("no reason in: {line}"))?;
+        let (reason, rest) = rest.split_once('"').ok_or_else(|| NoCounters::Reason(line.into()))?;
         let value = rest.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok());
-        let value = value.ok_or_else(|| format!("no number in: {line}"))?;
+        let value = value.ok_or_else(|| NoCounters::Number(line.into()))?;
         *found.entry(format!("derper.{reason}")).or_default() += value as u64;
     }
-    if found.is_empty() { Err("it names no packets dropped: of another version?".into()) } else { Ok(found) }
+    if found.is_empty() { Err(NoCounters::None) } else { Ok(found) }
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
             derp_packets_dropped{reason=\"write_error\",kind=\"other\"} 0\n";
         let expected = [("derper.queue_head", 20), ("derper.write_error", 0)];
         let expected: Counters = expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect();
-        assert_eq!(counters(said), Ok(expected));
+        assert_eq!(counters(said).ok(), Some(expected));
         assert!(counters("").is_err());
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::control::{ANSWERS_WITHIN, ask};
 use super::peer::{self, Started};
-use super::relay::{self, ADDRESS, Environment, Relaying};
+use super::relay::{self, ADDRESS, Environment, NoCounters, Relaying};
 use crate::model::LabError;
 use crate::model::relay::Tls;
 use crate::netns::counters::Counters;
@@ -63,7 +63,7 @@ impl Relaying for HyperDerp {
 
     fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError> {
         let answer = namespace.run(metrics)?;
-        let read = answer.map_err(|e| e.to_string()).and_then(|answer| counters(&answer));
+        let read = answer.map_err(NoCounters::Unread).and_then(|answer| counters(&answer));
         read.map_err(|e| self.ended().unwrap_or(LabError::new(format!("hyper-derp: /metrics: {e}"))))
     }
 
@@ -83,13 +83,13 @@ fn metrics() -> std::io::Result<String> {
 }
 
 /// Lines such as `hyper_derp_send_drops_total 17`.
-fn counters(metrics: &str) -> Result<Counters, String> {
+fn counters(metrics: &str) -> Result<Counters, NoCounters> {
     let value = |name: &str| {
         let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         line.trim().parse().ok()
     };
     let found = |&(name, ours): &(&str, &str)| {
-        Ok((ours.to_string(), value(name).ok_or_else(|| format!("no {name}: of another version?"))?))
+        Ok((ours.to_string(), value(name).ok_or_else(|| NoCounters::Named(name.into()))?))
     };
     LOST.iter().map(found).collect()
 }
@@ -103,7 +103,10 @@ mod tests {
         let said = "HTTP/1.1 200 OK\r\n\r\n# TYPE hyper_derp_send_drops_total counter\n\
             hyper_derp_send_drops_total 17\nhyper_derp_xfer_drops_total 0\nhyper_derp_workers 1\n";
         let expected = [("hyper-derp.between_workers", 0), ("hyper-derp.send_queue", 17)];
-        assert_eq!(counters(said), Ok(expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect()));
+        assert_eq!(
+            counters(said).ok(),
+            Some(expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect())
+        );
         assert!(counters("HTTP/1.1 404 Not Found\r\n\r\n").is_err());
     }
 

@@ -98,3 +98,29 @@ pub fn missing_kernel_tls(tls: Tls) -> Option<String> {
             .into()
     })
 }
+
+/// Why a relay's counters cannot be had from what it says.
+#[derive(Debug)]
+pub enum NoCounters {
+    Unread(std::io::Error),
+    /// A line without a reason of drops.
+    Reason(String),
+    /// A line without a number.
+    Number(String),
+    /// Nothing of packets dropped.
+    None,
+    /// Not this one.
+    Named(String),
+}
+
+impl std::fmt::Display for NoCounters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NoCounters::Unread(error) => write!(f, "{error}"),
+            NoCounters::Reason(line) => write!(f, "no reason in: {line}"),
+            NoCounters::Number(line) => write!(f, "no number in: {line}"),
+            NoCounters::None => f.write_str("it names no packets dropped: of another version?"),
+            NoCounters::Named(name) => write!(f, "no {name}: of another version?"),
+        }
+    }
+}

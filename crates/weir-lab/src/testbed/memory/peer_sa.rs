@@ -8,6 +8,7 @@
 //! that a fast path that is wrong cannot look good. Promises: the sequence numbers of a peer_sa are fresh; a
 //! packet that is not what went in is an error that says how. Refuses: outer packets with options.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -101,49 +102,49 @@ impl PeerSa {
     }
 
     /// Opens a sealed frame and holds it against what went in.
-    pub fn open(&self, frame: &mut [u8]) -> Result<(), String> {
+    pub fn open(&self, frame: &mut [u8]) -> Result<(), Wrong> {
         let start = self.esp_at(frame)?;
         let esp = &mut frame[start..];
         let word = |at: usize| esp.get(at..at + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
-        let (spi, low) = word(0).zip(word(4)).ok_or("is cut short")?;
+        let (spi, low) = word(0).zip(word(4)).ok_or(Wrong::CutShort)?;
         if spi != self.plan.spi {
-            return Err(format!("has SPI {spi:#x}, expected {:#x}", self.plan.spi));
+            return Err(Wrong::Spi { got: spi, expected: self.plan.spi });
         }
         // no run lasts for 2³² packets
         let mut jobs = [Job { packet: esp, sequence: u64::from(low), authentic: false }];
         self.cipher.open(&mut jobs);
         if !jobs[0].authentic {
-            return Err(format!("number {low} is not authentic"));
+            return Err(Wrong::NotAuthentic(low));
         }
         let (from, to) = (HEADER + self.plan.suite.iv_len(), esp.len() - self.plan.suite.icv_len());
-        let plain = esp.get(from..to).ok_or("is cut short")?;
-        let [rest @ .., padding, next] = plain else { return Err("has no trailer".into()) };
-        let inner = rest.len().checked_sub(usize::from(*padding)).ok_or("has more padding than bytes")?;
+        let plain = esp.get(from..to).ok_or(Wrong::CutShort)?;
+        let [rest @ .., padding, next] = plain else { return Err(Wrong::NoTrailer) };
+        let inner = rest.len().checked_sub(usize::from(*padding)).ok_or(Wrong::PaddingBeyondPacket)?;
         let (inner, pad) = rest.split_at(inner);
         if pad.iter().zip(1u8..).any(|(&got, expected)| got != expected) {
-            return Err(format!("has the padding {pad:?}, expected 1, 2, 3 … (RFC 4303 2.4)"));
+            return Err(Wrong::Padding(pad.to_vec()));
         }
         if inner.first().map(|b| next_header(b >> 4)) != Some(*next) {
-            return Err(format!("says next header {next} of what it holds"));
+            return Err(Wrong::NextHeader(*next));
         }
         known(&self.templates, inner)
     }
 
     /// Where ESP begins, the outer header being the SA's.
-    fn esp_at(&self, frame: &[u8]) -> Result<usize, String> {
-        let head = frame.get(..self.outer.len()).ok_or("is cut short")?;
+    fn esp_at(&self, frame: &[u8]) -> Result<usize, Wrong> {
+        let head = frame.get(..self.outer.len()).ok_or(Wrong::CutShort)?;
         let v4 = self.plan.source.is_ipv4();
         let (protocol, addresses) = if v4 { (head[23], &head[26..34]) } else { (head[20], &head[22..54]) };
         if protocol != ESP {
-            return Err(format!("has protocol {protocol} inside IP, expected ESP's 50"));
+            return Err(Wrong::Protocol(protocol));
         }
         let mut expected = octets(self.plan.source);
         expected.extend(octets(self.plan.destination));
         if addresses != expected {
-            return Err("has other outer addresses than its SA".into());
+            return Err(Wrong::OuterAddresses);
         }
         if v4 && !weir_core::wire::checksum::is_valid(&head[ETHERNET..]) {
-            return Err("has a wrong outer header checksum".into());
+            return Err(Wrong::OuterChecksum);
         }
         let said = match v4 {
             true => usize::from(u16::from_be_bytes([head[16], head[17]])),
@@ -151,7 +152,7 @@ impl PeerSa {
         };
         match said + ETHERNET == frame.len() {
             true => Ok(self.outer.len()),
-            false => Err(format!("says {said} bytes in its outer header, has {}", frame.len() - ETHERNET)),
+            false => Err(Wrong::OuterLength { said, has: frame.len() - ETHERNET }),
         }
     }
 
@@ -160,12 +161,77 @@ impl PeerSa {
     }
 }
 
+/// What is wrong with a delivered packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    CutShort,
+    Spi {
+        got: u32,
+        expected: u32,
+    },
+    /// By its sequence number.
+    NotAuthentic(u32),
+    NoTrailer,
+    PaddingBeyondPacket,
+    Padding(Vec<u8>),
+    NextHeader(u8),
+    Protocol(u8),
+    OuterAddresses,
+    OuterChecksum,
+    OuterLength {
+        said: usize,
+        has: usize,
+    },
+    NoFlow,
+    Length {
+        flow: usize,
+        got: usize,
+        expected: usize,
+    },
+    Header {
+        flow: usize,
+        at: usize,
+        got: u8,
+        expected: u8,
+    },
+    Payload {
+        flow: usize,
+        at: usize,
+    },
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wrong::CutShort => f.write_str("is cut short"),
+            Wrong::Spi { got, expected } => write!(f, "has SPI {got:#x}, expected {expected:#x}"),
+            Wrong::NotAuthentic(number) => write!(f, "number {number} is not authentic"),
+            Wrong::NoTrailer => f.write_str("has no trailer"),
+            Wrong::PaddingBeyondPacket => f.write_str("has more padding than bytes"),
+            Wrong::Padding(pad) => write!(f, "has the padding {pad:?}, expected 1, 2, 3 … (RFC 4303 2.4)"),
+            Wrong::NextHeader(next) => write!(f, "says next header {next} of what it holds"),
+            Wrong::Protocol(protocol) => write!(f, "has protocol {protocol} inside IP, expected ESP's 50"),
+            Wrong::OuterAddresses => f.write_str("has other outer addresses than its SA"),
+            Wrong::OuterChecksum => f.write_str("has a wrong outer header checksum"),
+            Wrong::OuterLength { said, has } => write!(f, "says {said} bytes in its outer header, has {has}"),
+            Wrong::NoFlow => f.write_str("is of no flow sent"),
+            Wrong::Length { flow, got, expected } => {
+                write!(f, "of flow {flow} has {got} bytes, expected {expected}")
+            }
+            Wrong::Header { flow, at, got, expected } => {
+                write!(f, "of flow {flow} has {got:#04x} at byte {at}, expected {expected:#04x}")
+            }
+            Wrong::Payload { flow, at } => write!(f, "of flow {flow} has another payload from byte {at}"),
+        }
+    }
+}
+
 /// Whether `packet` is one of the templates' with its payload of zeros, one hop older.
-pub fn known(templates: &Templates, packet: &[u8]) -> Result<(), String> {
-    let flow = templates.flow_of(packet).ok_or("is of no flow sent")?;
+pub fn known(templates: &Templates, packet: &[u8]) -> Result<(), Wrong> {
+    let flow = templates.flow_of(packet).ok_or(Wrong::NoFlow)?;
     let len = usize::from(templates.len(flow)) - ETHERNET;
     if packet.len() != len {
-        return Err(format!("of flow {flow} has {} bytes, expected {len}", packet.len()));
+        return Err(Wrong::Length { flow, got: packet.len(), expected: len });
     }
     let mut headers = templates.frame(flow).0;
     let head = &mut headers[ETHERNET..];
@@ -181,13 +247,10 @@ pub fn known(templates: &Templates, packet: &[u8]) -> Result<(), String> {
     let headers = &headers[ETHERNET..TEMPLATE.min(ETHERNET + len)];
     let (got, payload) = packet.split_at(headers.len());
     if let Some(at) = got.iter().zip(headers).position(|(a, b)| a != b) {
-        return Err(format!(
-            "of flow {flow} has {:#04x} at byte {at}, expected {:#04x}",
-            got[at], headers[at]
-        ));
+        return Err(Wrong::Header { flow, at, got: got[at], expected: headers[at] });
     }
     match payload.iter().position(|&b| b != 0) {
-        Some(at) => Err(format!("of flow {flow} has another payload from byte {}", at + headers.len())),
+        Some(at) => Err(Wrong::Payload { flow, at: at + headers.len() }),
         None => Ok(()),
     }
 }

@@ -23,7 +23,7 @@ use weir_io::cipher::rate;
 
 use super::devices::{Gauges, Memory};
 use super::ipsec::{SaPlan, ciphers};
-use super::peer_sa::{PeerSa, known};
+use super::peer_sa::{PeerSa, Wrong, known};
 use super::traffic::Templates;
 use super::worker::Job;
 use crate::model::ipsec::Direction;
@@ -64,7 +64,7 @@ pub struct Protected {
     every: Nanos,
     checked: u64,
     /// The first delivered packet that was not what went in.
-    wrong: Option<String>,
+    wrong: Option<Wrong>,
 }
 
 impl Protected {
