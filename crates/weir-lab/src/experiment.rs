@@ -9,6 +9,7 @@
 
 pub mod answer;
 pub mod control;
+pub mod error;
 mod expand;
 mod file;
 pub mod hosts;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::method::Method;
 use crate::model::{Configuration, LabError, Subject};
 use answer::Said;
+use error::{Location, Refused};
 pub use expand::{frame_label, kebab};
 pub use file::Axis;
 use hosts::{Commands, Hosts};
@@ -119,11 +121,7 @@ impl Experiment {
 
     /// `shown` is how errors name the file.
     pub fn parse(name: &str, shown: &str, text: &str, changes: &Changes) -> Result<Experiment, LabError> {
-        let file = file::parse(shown, text)?;
-        let control = file.control || changes.control;
-        let mut experiment = expand::expand(name, file, changes.quick, &|span, message| {
-            LabError::new(format!("{shown}:{}: {message}", text::position(text, span)))
-        })?;
+        let (mut experiment, control) = Experiment::read(name, shown, text, changes.quick)?;
         if let Some(runs) = changes.runs {
             experiment.runs = runs;
         }
@@ -131,10 +129,21 @@ impl Experiment {
             experiment.profile = profile;
         }
         experiment.keep_only(&changes.only)?;
-        if control {
+        if control || changes.control {
             experiment.add_controls()?;
         }
         Ok(experiment)
+    }
+
+    /// What the file says, and whether it asks for a control.
+    fn read(name: &str, shown: &str, text: &str, quick: bool) -> Result<(Experiment, bool), Refused> {
+        let file = file::parse(shown, text)?;
+        let control = file.control;
+        let locate = |span, error| {
+            let location = Location { file: shown.into(), position: Some(text::position(text, span)) };
+            Refused { location: Some(location), error: Box::new(error) }
+        };
+        Ok((expand::expand(name, file, quick, &locate)?, control))
     }
 
     /// About how long all runs take; setting up comes on top.

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::control::AGAIN;
+use super::error::AnswerError;
 
 /// One piece of an answer, as the file says it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -104,15 +105,15 @@ pub enum Part<'a> {
 }
 
 /// A template taken apart; the error says what is wrong with which placeholder.
-pub fn parts(template: &str) -> Result<Vec<Part<'_>>, String> {
+pub fn parts(template: &str) -> Result<Vec<Part<'_>>, AnswerError> {
     let mut parts = Vec::new();
     let mut rest = template;
     while let Some((before, after)) = rest.split_once('{') {
         let (inside, behind) =
-            after.split_once('}').ok_or_else(|| format!("\"{{{after}\" has no end: write a }}"))?;
+            after.split_once('}').ok_or_else(|| AnswerError::NoEnd { text: after.into() })?;
         parts.push(Part::Text(before));
         let placeholder = Placeholder::parse(inside)
-            .ok_or_else(|| format!("got {{{inside}}}, expected in braces one of: {KNOWN}"))?;
+            .ok_or_else(|| AnswerError::Placeholder { got: inside.into(), expected: KNOWN })?;
         parts.push(Part::Figure(placeholder));
         rest = behind;
     }
@@ -178,22 +179,16 @@ impl Placeholder {
 
 impl Said {
     /// With a row for each value; what has no form is refused.
-    pub fn resolve(mut self) -> Result<Said, String> {
+    pub fn resolve(mut self) -> Result<Said, AnswerError> {
         let forms = [self.text.is_some(), self.pair.is_some(), !self.table.is_empty(), self.show.is_some()];
         if forms.iter().filter(|form| **form).count() != 1 {
-            return Err("answer: expected exactly one of `text`, `pair`, `table` and `show`".into());
+            return Err(AnswerError::Forms);
         }
         let verdicts = [&self.higher, &self.lower, &self.equivalent, &self.underpowered];
         match self.pair {
-            Some(_) if verdicts.iter().any(|said| said.is_none()) => {
-                return Err(
-                    "answer: `pair` needs `higher`, `lower`, `equivalent` and `underpowered`: a verdict is not \
-                     known beforehand"
-                        .into(),
-                );
-            }
+            Some(_) if verdicts.iter().any(|said| said.is_none()) => return Err(AnswerError::NoVerdicts),
             None if verdicts.iter().any(|said| said.is_some()) || self.within.is_some() => {
-                return Err("answer: sentences by verdict need the `pair` it is about".into());
+                return Err(AnswerError::NoPair);
             }
             _ => {}
         }
@@ -202,14 +197,15 @@ impl Said {
     }
 
     /// Whether the experiment can fill it.
-    pub fn check(&self, names: &[&str], pairs: &[(String, String)]) -> Result<(), String> {
+    pub fn check(&self, names: &[&str], pairs: &[(String, String)]) -> Result<(), AnswerError> {
         let is_known = |name: &str| names.contains(&name.strip_suffix(AGAIN).unwrap_or(name));
         let is_compared = |[a, b]: &[String; 2]| pairs.iter().any(|(x, y)| (a, b) == (x, y));
         for template in self.templates() {
-            for part in parts(template).map_err(|why| format!("answer: {why}"))? {
+            for part in parts(template)? {
                 let Part::Figure(placeholder) = part else { continue };
                 if let Some(lost) = placeholder.names().iter().find(|name| !is_known(name)) {
-                    return Err(format!("answer: no configuration {lost}; there are {}", names.join(", ")));
+                    let expected = names.iter().map(|name| name.to_string()).collect();
+                    return Err(AnswerError::NoConfiguration { got: lost.to_string(), expected });
                 }
                 if let Some([a, b]) = placeholder.compared().filter(|pair| !is_compared(pair)) {
                     return Err(not_compared(a, b));
@@ -223,9 +219,9 @@ impl Said {
     }
 
     /// Rows with a word of `each` become one for each of its values.
-    fn spread(&mut self) -> Result<(), String> {
+    fn spread(&mut self) -> Result<(), AnswerError> {
         if !self.each.is_empty() && self.table.len() < 2 {
-            return Err("answer: `each` repeats rows of a `table`, which follow its headings".into());
+            return Err(AnswerError::NoRows);
         }
         for (word, values) in std::mem::take(&mut self.each) {
             let mark = format!("{{{word}}}");
@@ -242,7 +238,7 @@ impl Said {
         }
         let width = self.table.first().map_or(0, Vec::len);
         match self.table.iter().find(|row| row.len() != width) {
-            Some(row) => Err(format!("answer: a row of {} cells under {width} headings", row.len())),
+            Some(row) => Err(AnswerError::RowWidth { got: row.len(), expected: width }),
             None => Ok(()),
         }
     }
@@ -261,22 +257,21 @@ impl Said {
     }
 }
 
-fn not_compared(a: &str, b: &str) -> String {
-    format!(
-        "answer: {a} and {b} are not compared in this order: put them into `pairs`, or ask for their `ratio`"
-    )
+fn not_compared(reference: &str, other: &str) -> AnswerError {
+    AnswerError::NotCompared { reference: reference.into(), other: other.into() }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::experiment::{Changes, Experiment};
+    use crate::model::LabError;
 
     const HEAD: &str = "title = \"t\"\nquestion = \"q\"\nruns = 2\nwarm_up = \"10ms\"\nwindow = \"100ms\"\n\
                         [[configuration]]\nname = \"a\"\n[[configuration]]\nname = \"b\"\n[[answer]]\n";
 
-    fn parse(answer: &str) -> Result<Experiment, String> {
+    fn parse(answer: &str) -> Result<Experiment, LabError> {
         let text = format!("{HEAD}{answer}");
-        Experiment::parse("x", "x.toml", &text, &Changes::default()).map_err(|e| e.said)
+        Experiment::parse("x", "x.toml", &text, &Changes::default())
     }
 
     #[test]
@@ -295,7 +290,7 @@ mod tests {
             ("table = [[\"a\", \"b\"], [\"a\"]]\n", "a row of 1 cells under 2 headings"),
             ("show = \"spdd\"\n", "unknown variant `spdd`"),
         ] {
-            let why = parse(answer).expect_err(said);
+            let why = parse(answer).expect_err(said).said;
             assert!(why.contains(said) && why.starts_with("x.toml:1"), "{why}");
         }
     }

@@ -8,6 +8,7 @@ use toml::Spanned;
 use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 
 use super::answer::Said;
+use super::error::{ConfigurationError, CpusError, ExperimentError, IpsecError, PairsError, Refused};
 use super::file::{
     Axis, BuildName, Cpus, File, Flows, Frame, Many, Offload, Pace, Port, Queues, Quick, Routes, Shape,
     Slices, WakeUp,
@@ -19,7 +20,7 @@ use super::placement;
 use super::relay;
 use super::{Experiment, Metric, Planned};
 use crate::method::Method;
-use crate::model::{Configuration, Family, FrameSize, LabError, Placement, Subject, Topology, Workload};
+use crate::model::{Configuration, Family, FrameSize, Placement, Subject, Topology, Workload};
 use weir_stats::search::Rate;
 
 /// Smoke values of a file without `[quick]`: long enough to pass every line of code.
@@ -34,8 +35,8 @@ const FRAME: FrameSize = FrameSize::Fixed(64);
 const FLOWS: u32 = 2000;
 const ROUTES: u32 = 1000;
 
-/// Puts the position of a span before a message.
-pub type Place<'a> = &'a dyn Fn(Range<usize>, String) -> LabError;
+/// Says where in the file what is wrong stands.
+pub type Locate<'a> = &'a dyn Fn(Range<usize>, ExperimentError) -> Refused;
 
 /// One configuration on the way, with the text of every axis.
 #[derive(Clone)]
@@ -52,39 +53,34 @@ impl Partial {
     }
 }
 
-pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<Experiment, LabError> {
+pub fn expand(name: &str, file: File, quick: bool, locate: Locate<'_>) -> Result<Experiment, Refused> {
     let mut partials: Vec<Partial> = Vec::new();
     let mut names = BTreeSet::new();
     let mut commands = BTreeMap::new();
-    let hosts = hosts(&file, place)?;
+    let hosts = hosts(&file, locate)?;
     for shape in &file.configuration {
         let command = shape.as_ref().command.as_ref().or(file.defaults.command.as_ref());
         let all = spread(shape.as_ref(), &file.defaults, quick.then_some(&file.quick));
-        for mut partial in all.map_err(|message| place(shape.span(), message))? {
+        let refused = |name: Option<&str>, error: ConfigurationError| {
+            locate(shape.span(), ExperimentError::Configuration { name: name.map(str::to_string), error })
+        };
+        for mut partial in all.map_err(|e| refused(None, ConfigurationError::Ipsec(e)))? {
             let name = &partial.planned.configuration.name;
             if name.is_empty() || name.contains(['/', '\0', '\n']) || name.starts_with('.') {
-                let message =
-                    format!("configuration: name \"{name}\" cannot be a file name: give it another");
-                return Err(place(shape.span(), message));
+                return Err(refused(None, ConfigurationError::FileName { got: name.clone() }));
             }
             if !names.insert(name.clone()) {
-                let listed: Vec<String> = partial.listed.iter().map(|a| format!("{{{}}}", a.key())).collect();
-                let remedy = if listed.is_empty() {
-                    "give each a name of its own".into()
-                } else {
-                    format!("put {} into `name`", listed.join(" and "))
-                };
-                let message = format!("configuration: two are named \"{name}\": {remedy}");
-                return Err(place(shape.span(), message));
+                let (name, listed) = (name.clone(), partial.listed);
+                return Err(refused(None, ConfigurationError::SameName { name, listed }));
             }
-            refuse(&partial.planned.configuration).map_err(|m| place(shape.span(), m))?;
+            refuse(&partial.planned.configuration).map_err(|e| refused(Some(name), e))?;
             let own = remote(&mut partial.planned, hosts.as_ref(), command);
-            let own = own.map_err(|message| place(shape.span(), message))?;
+            let own = own.map_err(|e| locate(shape.span(), e))?;
             commands.extend(own.map(|own| (partial.planned.configuration.name.clone(), own)));
             partials.push(partial);
         }
     }
-    let pairs = pairs(&file, &partials, quick, place)?;
+    let pairs = pairs(&file, &partials, quick, locate)?;
     let axis = file.axis.or_else(|| numeric_axis(&partials));
     let mut configurations: Vec<Planned> = partials.into_iter().map(|p| p.planned).collect();
     if file.ceiling {
@@ -93,7 +89,7 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
     }
     let window_ms =
         if quick { file.quick.window.as_ref().map_or(QUICK_WINDOW_MS, |m| m.0) } else { file.window.0 };
-    let method = method(file.method, file.quick.method, quick, window_ms, place)?;
+    let method = method(file.method, file.quick.method, quick, window_ms, locate)?;
     refuse_or_skip(&method, &mut configurations)?;
     let cut_at = file.slices.as_ref().map_or(0..0, Spanned::span);
     let experiment = Experiment {
@@ -111,14 +107,14 @@ pub fn expand(name: &str, file: File, quick: bool, place: Place<'_>) -> Result<E
         profile: file.profile.map_or(0, |p| if quick { p.0.min(QUICK_PROFILES) } else { p.0 }),
         quick,
         axis,
-        answers: answers(file.answer, (!quick).then_some(&configurations), &pairs, place)?,
+        answers: answers(file.answer, (!quick).then_some(&configurations), &pairs, locate)?,
         pairs,
         controls: Vec::new(),
         configurations,
         hosts,
         commands,
     };
-    experiment.refuse_slices().map_err(|message| place(cut_at, message))?;
+    experiment.refuse_slices().map_err(|e| locate(cut_at, ExperimentError::Slices(e)))?;
     Ok(experiment)
 }
 
@@ -127,8 +123,8 @@ fn answers(
     written: Vec<Spanned<Said>>,
     configurations: Option<&Vec<Planned>>,
     pairs: &[(String, String)],
-    place: Place<'_>,
-) -> Result<Vec<Said>, LabError> {
+    locate: Locate<'_>,
+) -> Result<Vec<Said>, Refused> {
     let names: Option<Vec<&str>> =
         configurations.map(|all| all.iter().map(|p| p.configuration.name.as_str()).collect());
     let each = |said: Spanned<Said>| {
@@ -137,15 +133,15 @@ fn answers(
             .into_inner()
             .resolve()
             .and_then(|said| names.as_ref().map_or(Ok(()), |names| said.check(names, pairs)).map(|()| said));
-        said.map_err(|message| place(at, message))
+        said.map_err(|e| locate(at, ExperimentError::Answer(e)))
     };
     written.into_iter().map(each).collect()
 }
 
 /// What means nothing together.
-fn refuse(c: &Configuration) -> Result<(), String> {
-    ipsec::refuse(c)?;
-    relay::refuse(c)?;
+fn refuse(c: &Configuration) -> Result<(), ConfigurationError> {
+    ipsec::refuse(c).map_err(ConfigurationError::Ipsec)?;
+    relay::refuse(c).map_err(ConfigurationError::Relay)?;
     placement::refuse(c)
 }
 
@@ -159,29 +155,29 @@ fn method(
     quick: Option<Written>,
     is_quick: bool,
     window_ms: u64,
-    place: Place<'_>,
-) -> Result<Method, LabError> {
+    locate: Locate<'_>,
+) -> Result<Method, Refused> {
     let Some(written) = written else { return Ok(Method::default()) };
     let at = written.span();
-    written.into_inner().resolve(quick, is_quick, window_ms).map_err(|message| place(at, message))
+    let resolved = written.into_inner().resolve(quick, is_quick, window_ms);
+    resolved.map_err(|e| locate(at, ExperimentError::Method(e)))
 }
 
 /// Rates and methods that contradict each other are refused; what a topology cannot show is skipped by name.
-fn refuse_or_skip(method: &Method, configurations: &mut [Planned]) -> Result<(), LabError> {
+fn refuse_or_skip(method: &Method, configurations: &mut [Planned]) -> Result<(), Refused> {
     for planned in configurations {
         let c = &planned.configuration;
+        let refused =
+            |error| Err(ExperimentError::Configuration { name: Some(c.name.clone()), error }.into());
         let flat_out = c.workload.rate == Rate::FlatOut;
         if *method == Method::Fixed && flat_out {
-            let message = "has no rate to be fixed at: give it `rate = <packets a second>`";
-            return Err(LabError::new(format!("configuration {}: {message}", c.name)));
+            return refused(ConfigurationError::NoRate);
         }
         if method.is_search() && !flat_out {
-            let message = "has a `rate`, but a search chooses the rates: remove it or use method \"fixed\"";
-            return Err(LabError::new(format!("configuration {}: {message}", c.name)));
+            return refused(ConfigurationError::RateOfSearch);
         }
         if method.is_search() && c.relay.is_some_and(|relay| relay.stalled > 0) {
-            let message = "has stalled receivers, whose losses no rate ends: remove `stalled`, or use method \"mrr\" or \"fixed\"";
-            return Err(LabError::new(format!("configuration {}: {message}", c.name)));
+            return refused(ConfigurationError::StalledInSearch);
         }
         let in_memory = c.topology == Topology::Memory;
         let lacks = match method {
@@ -198,9 +194,9 @@ fn refuse_or_skip(method: &Method, configurations: &mut [Planned]) -> Result<(),
     Ok(())
 }
 
-fn hosts(file: &File, place: Place<'_>) -> Result<Option<Hosts>, LabError> {
+fn hosts(file: &File, locate: Locate<'_>) -> Result<Option<Hosts>, Refused> {
     let Some(hosts) = &file.hosts else { return Ok(None) };
-    hosts.as_ref().check().map_err(|message| place(hosts.span(), message))?;
+    hosts.as_ref().check().map_err(|e| locate(hosts.span(), e))?;
     Ok(Some(hosts.as_ref().clone()))
 }
 
@@ -209,23 +205,22 @@ fn remote(
     planned: &mut Planned,
     hosts: Option<&Hosts>,
     command: Option<&Commands>,
-) -> Result<Option<Commands>, String> {
+) -> Result<Option<Commands>, ExperimentError> {
     let c = &planned.configuration;
+    let refused = |error| ExperimentError::Configuration { name: Some(c.name.clone()), error };
     if c.topology == Topology::Ssh {
-        let hosts = hosts.ok_or_else(|| {
-            format!("configuration {}: topology \"ssh\" needs [hosts]; docs/ssh.md describes them", c.name)
-        })?;
+        let hosts = hosts.ok_or_else(|| refused(ConfigurationError::NoHosts))?;
         planned.missing = planned.missing.take().or_else(|| hosts.placeholder());
     }
     match (c.subject, command) {
         (Subject::Command, _) if c.topology != Topology::Ssh => {
-            Err(format!("configuration {}: subject \"command\" needs topology = \"ssh\"", c.name))
+            Err(refused(ConfigurationError::CommandElsewhere))
         }
-        (Subject::Command, None) => Err(format!(
-            "configuration {}: subject \"command\" needs [configuration.command] with at least `apply`",
-            c.name
-        )),
-        (Subject::Command, Some(command)) => command.check().map(|()| Some(command.clone())),
+        (Subject::Command, None) => Err(refused(ConfigurationError::NoCommand)),
+        (Subject::Command, Some(command)) => {
+            command.check().map_err(ExperimentError::Command)?;
+            Ok(Some(command.clone()))
+        }
         _ => Ok(None),
     }
 }
@@ -245,7 +240,7 @@ pub fn chosen<T: Clone>(
     }
 }
 
-fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<Partial>, String> {
+fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<Partial>, IpsecError> {
     let blank = Configuration {
         name: String::new(),
         subject: Subject::Weir,
@@ -381,12 +376,11 @@ pub fn over<T: Clone>(
 fn place_on(word: &str, machine: &Machine, planned: &mut Planned) -> Vec<u32> {
     let resolved = match planned.configuration.topology {
         Topology::Ssh if word == "default" => Ok(Vec::new()),
-        Topology::Ssh => parse_list(word)
-            .ok_or_else(|| format!("cpus {word}: not known of other hosts: write a list such as 0-1,3")),
+        Topology::Ssh => parse_list(word).ok_or_else(|| CpusError::OtherHost { word: word.into() }),
         _ => placement::resolve(word, machine),
     };
     resolved.unwrap_or_else(|lack| {
-        planned.missing = Some(lack);
+        planned.missing = Some(lack.to_string());
         Vec::new()
     })
 }
@@ -406,14 +400,16 @@ fn pairs(
     file: &File,
     partials: &[Partial],
     quick: bool,
-    place: Place<'_>,
-) -> Result<Vec<(String, String)>, LabError> {
+    locate: Locate<'_>,
+) -> Result<Vec<(String, String)>, Refused> {
     let names: Vec<&str> = partials.iter().map(|p| p.planned.configuration.name.as_str()).collect();
-    let known = |at: Range<usize>, name: &str| {
+    let refused = |at: Range<usize>, error| locate(at, ExperimentError::Pairs(error));
+    let known = |key: &'static str, at: Range<usize>, name: &str| {
         if names.contains(&name) {
             return Ok(name.to_string());
         }
-        Err(place(at, format!("no configuration is named \"{name}\"; there are {}", names.join(", "))))
+        let expected = names.iter().map(|name| name.to_string()).collect();
+        Err(refused(at, PairsError::NoConfiguration { key, got: name.into(), expected }))
     };
     let against = |reference: &str| {
         let others = names.iter().filter(|n| **n != reference);
@@ -421,14 +417,13 @@ fn pairs(
     };
     match (&file.reference, &file.compare, file.pairs.as_slice()) {
         (None, None, []) => Ok(names.first().map_or(Vec::new(), |first| against(first))),
-        (Some(reference), None, []) => Ok(against(&known(reference.span(), reference.as_ref())?)),
+        (Some(reference), None, []) => {
+            Ok(against(&known("reference", reference.span(), reference.as_ref())?))
+        }
         (None, Some(axis), []) => {
             let pairs = along(*axis.as_ref(), partials);
             if pairs.is_empty() && !quick {
-                let key = axis.as_ref().key();
-                let message =
-                    format!("compare = \"{key}\": no two configurations differ in {key} alone; list several");
-                return Err(place(axis.span(), message));
+                return Err(refused(axis.span(), PairsError::NoDifference(*axis.as_ref())));
             }
             Ok(pairs)
         }
@@ -436,15 +431,12 @@ fn pairs(
             let mut pairs = Vec::new();
             for one in listed {
                 let (reference, others) = match one.as_ref().as_slice() {
-                    [] | [_] => {
-                        let message = "expected a reference and one or more others to compare with it";
-                        return Err(place(one.span(), message.into()));
-                    }
+                    [] | [_] => return Err(refused(one.span(), PairsError::NoOther)),
                     [reference, others @ ..] => (reference, others),
                 };
-                let reference = known(one.span(), reference)?;
+                let reference = known("pairs", one.span(), reference)?;
                 for other in others {
-                    pairs.push((reference.clone(), known(one.span(), other)?));
+                    pairs.push((reference.clone(), known("pairs", one.span(), other)?));
                 }
             }
             Ok(pairs)
@@ -452,7 +444,7 @@ fn pairs(
         (reference, compare, listed) => {
             let at = compare.as_ref().map(Spanned::span).or(reference.as_ref().map(Spanned::span));
             let at = at.or(listed.first().map(Spanned::span)).unwrap_or(0..0);
-            Err(place(at, "`reference`, `compare` and `pairs` exclude each other: keep one".into()))
+            Err(refused(at, PairsError::Exclusive))
         }
     }
 }

@@ -11,6 +11,7 @@ use toml::Spanned;
 use weir_core::ipsec::flow_cache::BUCKETS_MAX;
 
 use super::answer::Said;
+use super::error::{ExperimentError, Location, Refused};
 use super::hosts::{Commands, Hosts};
 use super::ipsec::IpsecShape;
 use super::method::Written;
@@ -19,7 +20,7 @@ use super::{metric, placement, text};
 use crate::model::ipsec::{CipherName, POLICIES_MAX};
 use crate::model::relay::WORKERS_MAX;
 use crate::model::spd::{CHURN_MAX, RuleSet};
-use crate::model::{Configuration, Family, FrameSize, LabError, Subject, Topology};
+use crate::model::{Configuration, Family, FrameSize, Subject, Topology};
 use crate::workload::{MEMORY_FLOWS_MAX, address::ROUTES_MAX};
 use weir_stats::Analysis;
 use weir_stats::search::Rate;
@@ -286,11 +287,13 @@ impl Axis {
     }
 }
 
-pub fn parse(shown: &str, source: &str) -> Result<File, LabError> {
-    toml::from_str(source).map_err(|e| {
-        let at = e.span().map_or(String::new(), |s| format!("{}:", text::position(source, s)));
-        let message = e.message().replace('\n', ", ");
-        LabError::new(format!("{shown}:{at} {message}; docs/experiments.md describes every key"))
+pub fn parse(shown: &str, source: &str) -> Result<File, Refused> {
+    toml::from_str(source).map_err(|e| Refused {
+        location: Some(Location {
+            file: shown.into(),
+            position: e.span().map(|s| text::position(source, s)),
+        }),
+        error: ExperimentError::Toml(e.message().replace('\n', ", ")).into(),
     })
 }
 

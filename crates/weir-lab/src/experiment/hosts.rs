@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::error::{CommandError, ExperimentError, HostError};
+
 /// Three machines in a row: generator ─ device under test ─ receiver. Two may be one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -176,31 +178,25 @@ impl Hosts {
     }
 
     /// What is wrong with these hosts, with the remedy.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ExperimentError> {
         for role in Role::ALL {
             let host = self.host(role);
-            let at = format!("hosts.{role}");
+            let at = |key: &'static str| move |error| ExperimentError::Host { role, key, error };
             let device = role == Role::DeviceUnderTest;
-            check_destination(&host.ssh).map_err(|e| format!("{at}.ssh: {e}"))?;
-            host.options
-                .iter()
-                .try_for_each(|o| check_option(o))
-                .map_err(|e| format!("{at}.options: {e}"))?;
+            check_destination(&host.ssh).map_err(at("ssh"))?;
+            host.options.iter().try_for_each(|o| check_option(o)).map_err(at("options"))?;
             for (key, value, wanted) in [
                 ("interface", &host.interface, !device),
                 ("input", &host.input, device),
                 ("output", &host.output, device),
             ] {
-                match value {
-                    Some(name) if wanted => check_interface(name).map_err(|e| format!("{at}.{key}: {e}"))?,
-                    None if !wanted => {}
-                    Some(_) => return Err(format!("{at}.{key}: has no meaning here; remove it")),
-                    None => {
-                        return Err(format!(
-                            "{at}.{key}: is missing; name a test interface, as `ip link` does"
-                        ));
-                    }
-                }
+                let checked = match value {
+                    Some(name) if wanted => check_interface(name),
+                    None if !wanted => Ok(()),
+                    Some(_) => Err(HostError::Meaningless),
+                    None => Err(HostError::Missing),
+                };
+                checked.map_err(at(key))?;
             }
         }
         Ok(())
@@ -225,55 +221,51 @@ impl Host {
 }
 
 impl Commands {
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), CommandError> {
         let names = self.files.keys().chain(self.upload.keys());
         for name in names {
             if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
-                return Err(format!(
-                    "command: \"{name}\" cannot be the name of a file in $WEIR_DIR: give it another"
-                ));
+                return Err(CommandError::FileName { got: name.clone() });
             }
             if self.files.contains_key(name) && self.upload.contains_key(name) {
-                return Err(format!("command: {name} is in `files` and in `upload`: keep one"));
+                return Err(CommandError::Twice { file: name.clone() });
             }
         }
         if self.apply.trim().is_empty() {
-            return Err("command: `apply` is empty, expected what makes the device forward".into());
+            return Err(CommandError::NoApply);
         }
         Ok(())
     }
 }
 
-fn check_destination(text: &str) -> Result<(), String> {
+fn check_destination(text: &str) -> Result<(), HostError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "@.-_:%[]".contains(c);
     if text.is_empty() || text.starts_with('-') || !text.chars().all(fits) {
-        return Err(format!("got \"{text}\", expected user@host or an alias of ssh_config"));
+        return Err(HostError::Destination { got: text.into() });
     }
     Ok(())
 }
 
-fn check_option(text: &str) -> Result<(), String> {
+fn check_option(text: &str) -> Result<(), HostError> {
     let Some((name, _)) =
         text.split_once('=').filter(|(name, _)| name.chars().all(|c| c.is_ascii_alphanumeric()))
     else {
-        return Err(format!("got \"{text}\", expected an option of ssh_config as \"Name=value\""));
+        return Err(HostError::Option { got: text.into() });
     };
     match OURS.iter().find(|ours| ours.eq_ignore_ascii_case(name)) {
-        Some(ours) => Err(format!(
-            "{ours} is the lab's own (it asks nobody and trusts known host keys only); remove it"
-        )),
+        Some(ours) => Err(HostError::OwnOption(ours)),
         None => Ok(()),
     }
 }
 
-fn check_interface(name: &str) -> Result<(), String> {
+fn check_interface(name: &str) -> Result<(), HostError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
     if name.is_empty()
         || name.len() > INTERFACE_MAX
         || name.starts_with(['-', '.'])
         || !name.chars().all(fits)
     {
-        return Err(format!("got \"{name}\", expected the name of an interface, as `ip link` does"));
+        return Err(HostError::Interface { got: name.into() });
     }
     Ok(())
 }
@@ -282,8 +274,8 @@ fn check_interface(name: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn hosts(text: &str) -> Result<Hosts, String> {
-        let hosts: Hosts = toml::from_str(text).map_err(|e| e.message().to_string())?;
+    fn hosts(text: &str) -> Result<Hosts, ExperimentError> {
+        let hosts: Hosts = toml::from_str(text).map_err(|e| ExperimentError::Toml(e.message().into()))?;
         hosts.check().map(|()| hosts)
     }
 
@@ -321,10 +313,11 @@ mod tests {
             ("input = \"eth1\",", "", "hosts.device_under_test.input: is missing"),
         ];
         for (good, bad, expected) in cases {
-            let got = hosts(&GOOD.replace(good, bad)).expect_err("refused");
+            let got = hosts(&GOOD.replace(good, bad)).expect_err("refused").to_string();
             assert!(got.contains(expected), "{bad}\n  got      {got}\n  expected {expected}");
         }
-        let got = hosts(&format!("{GOOD}timeouts = {{ connect = \"0s\" }}\n")).expect_err("refused");
+        let got =
+            hosts(&format!("{GOOD}timeouts = {{ connect = \"0s\" }}\n")).expect_err("refused").to_string();
         assert!(got.contains("above 0"), "{got}");
     }
 
@@ -343,6 +336,12 @@ mod tests {
         };
         assert_eq!(with("a.conf").check(), Ok(()));
         assert!(with("../a").check().is_err() && with(".a").check().is_err() && with("").check().is_err());
-        assert!(Commands::default().check().expect_err("nothing to apply").contains("`apply` is empty"));
+        assert!(
+            Commands::default()
+                .check()
+                .expect_err("nothing to apply")
+                .to_string()
+                .contains("`apply` is empty")
+        );
     }
 }

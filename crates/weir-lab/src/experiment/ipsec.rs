@@ -6,6 +6,7 @@
 
 use serde::Deserialize;
 
+use super::error::{IpsecError, NeededKey};
 use super::expand::{Partial, chosen, kebab, over};
 use super::file::{Axis, Buckets, Churn, Cipher, Many, Policies, Rules, Shape, Window};
 use crate::model::ipsec::{Backend, Direction, Mode, Protection, WINDOW};
@@ -40,30 +41,19 @@ pub fn spread(
     shape: &Shape,
     defaults: &Shape,
     quick: Option<&IpsecShape>,
-) -> Result<Vec<Partial>, String> {
+) -> Result<Vec<Partial>, IpsecError> {
     let (s, d) = match (&shape.ipsec, &defaults.ipsec) {
         (None, None) => return Ok(all),
         (s, d) => (s.clone().unwrap_or_default(), d.clone().unwrap_or_default()),
     };
-    let needed = |key: &str, values: &str| format!("configuration: ipsec has no `{key}`: name {values}");
-    let mode = s.mode.clone().or(d.mode.clone()).ok_or_else(|| needed("mode", "\"route\" or \"policy\""))?;
-    let direction = s
-        .direction
-        .clone()
-        .or(d.direction.clone())
-        .ok_or_else(|| needed("direction", "\"out\", \"in\" or \"beside\""))?;
-    let cipher = s
-        .cipher
-        .clone()
-        .or(d.cipher.clone())
-        .ok_or_else(|| needed("cipher", "one, such as \"aes-gcm-128\""))?;
+    let mode = s.mode.clone().or(d.mode.clone()).ok_or(IpsecError::NoKey(NeededKey::Mode))?;
+    let direction =
+        s.direction.clone().or(d.direction.clone()).ok_or(IpsecError::NoKey(NeededKey::Direction))?;
+    let cipher = s.cipher.clone().or(d.cipher.clone()).ok_or(IpsecError::NoKey(NeededKey::Cipher))?;
     if !mode.values().contains(&Mode::Policy)
         && let Some(key) = of_policies(&s).or(of_policies(&d))
     {
-        return Err(format!(
-            "configuration: ipsec has `{key}`, which tunnels of mode \"route\" have none of: remove it, or use \
-             mode = \"policy\""
-        ));
+        return Err(IpsecError::OfPolicies { key });
     }
     let esn = s.esn.or(d.esn).unwrap_or(false);
     let window = s.replay_window.clone().or(d.replay_window.clone()).map_or(WINDOW, |w| w.0);
@@ -196,62 +186,38 @@ fn optional<T: Clone>(
 }
 
 /// What policies, match, rules, action and churn mean together.
-fn refuse_spd(c: &Configuration, p: &Protection) -> Result<(), String> {
-    let refused = |message: String| Err(format!("configuration {}: {message}", c.name));
+fn refuse_spd(c: &Configuration, p: &Protection) -> Result<(), IpsecError> {
     let spd = &p.spd;
     match spd.matching {
-        Some(_) if spd.rules.is_some() => {
-            return refused(
-                "`match` and `rules` exclude each other: packets of `rules` match all of them; keep one"
-                    .into(),
-            );
-        }
+        Some(_) if spd.rules.is_some() => return Err(IpsecError::MatchAndRules),
         Some(matching) if matching > p.policies => {
-            return refused(format!(
-                "match {matching} of {} policies: raise `policies`, or lower `match`",
-                p.policies
-            ));
+            return Err(IpsecError::MatchBeyondPolicies { got: matching, policies: p.policies });
         }
         _ => {}
     }
     // VPP's policies let plain packets pass on their way out; what else it cannot do is skipped by name
     if spd.action == Action::Bypass && p.direction == Direction::Out && c.subject != Subject::Vpp {
-        return refused(format!(
-            "action \"bypass\" with direction \"{}\": it is for packets that leave in clear: use direction = \
-             \"in\" or \"beside\"",
-            kebab(&p.direction)
-        ));
+        return Err(IpsecError::BypassDirection { got: p.direction });
     }
     if p.direction == Direction::Beside && (spd.rules.is_some() || spd.churn > 0) {
-        return refused(
-            "direction \"beside\" asks no policy that matches: remove `rules` and `churn`, or use \"in\" or \"out\"".into(),
-        );
+        return Err(IpsecError::BesideMatches);
     }
     if spd.churn > 0 && p.policies < 2 {
-        return refused("churn: the only policy is the one packets need: raise `policies`".into());
+        return Err(IpsecError::ChurnOfOne);
     }
     Ok(())
 }
 
 /// Where `ipsec` and `build` mean nothing.
-pub fn refuse(c: &Configuration) -> Result<(), String> {
+pub fn refuse(c: &Configuration) -> Result<(), IpsecError> {
     let in_memory = c.topology == Topology::Memory && c.subject == Subject::Weir;
     let of_vpp = c.subject == Subject::Vpp && matches!(c.topology, Topology::Netns | Topology::Gateways);
-    let refused = |key: &str| {
-        Err(format!(
-            "configuration {}: `{key}` is of weir in memory: use topology = \"memory\" and subject = \"weir\", or \
-             remove it (`ipsec` is also of vpp, with topology = \"netns\" or \"gateways\")",
-            c.name
-        ))
-    };
     match (in_memory, &c.ipsec, &c.build) {
-        (false, Some(_), _) if !of_vpp => refused("ipsec"),
-        (false, _, Some(_)) => refused("build"),
-        _ if c.topology != Topology::Memory && c.workload.flows > FLOWS_MAX => Err(format!(
-            "configuration {}: {} flows, expected {FLOWS_MAX} at most where packets carry a mark: lower `flows`, or use \
-             topology = \"memory\"",
-            c.name, c.workload.flows
-        )),
+        (false, Some(_), _) if !of_vpp => Err(IpsecError::Elsewhere { key: "ipsec" }),
+        (false, _, Some(_)) => Err(IpsecError::Elsewhere { key: "build" }),
+        _ if c.topology != Topology::Memory && c.workload.flows > FLOWS_MAX => {
+            Err(IpsecError::Flows { got: c.workload.flows, most: FLOWS_MAX })
+        }
         (_, Some(p), _) => refuse_spd(c, p),
         _ => Ok(()),
     }

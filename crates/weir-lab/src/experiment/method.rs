@@ -14,6 +14,7 @@ use std::fmt;
 use serde::Deserialize as DeriveDeserialize;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 
+use super::error::MethodError;
 use super::file::{Megabits, Millis, Percent, Repeats, Speed, StepRate};
 use crate::method::{Bounds, Method};
 use weir_stats::search::goal::Goal;
@@ -94,10 +95,10 @@ impl<'de> Deserialize<'de> for Written {
 
 impl Written {
     /// With the values of `over` in place of its own.
-    fn overlaid(self, over: Written) -> Result<Written, String> {
+    fn overlaid(self, over: Written) -> Result<Written, MethodError> {
         let (own, over) = (self.0, over.0);
         if over.kind.is_some_and(|k| Some(k) != own.kind) {
-            return Err("quick method: its `kind` is another than the file's: leave it out".into());
+            return Err(MethodError::QuickKind);
         }
         Ok(Written(Table {
             kind: own.kind,
@@ -137,7 +138,7 @@ impl Written {
     }
 
     /// Keys that another kind has.
-    fn strays(&self) -> Option<String> {
+    fn stray(&self) -> Option<&'static str> {
         let t = &self.0;
         let bounds = &[Kind::NdrPdr, Kind::Latency][..];
         let keys = [
@@ -156,20 +157,24 @@ impl Written {
         ];
         let stray =
             keys.into_iter().find(|(_, given, kinds)| *given && !t.kind.is_some_and(|k| kinds.contains(&k)));
-        stray.map(|(key, ..)| format!("method: `{key}` is no key of this kind: remove it or change `kind`"))
+        stray.map(|(key, ..)| key)
     }
 
     /// Checked against the window, which is the final trial duration of every search.
-    pub fn resolve(self, quick: Option<Written>, is_quick: bool, window_ms: u64) -> Result<Method, String> {
+    pub fn resolve(
+        self,
+        quick: Option<Written>,
+        is_quick: bool,
+        window_ms: u64,
+    ) -> Result<Method, MethodError> {
         let mut written = self;
         if is_quick {
             written = written.shortened(window_ms).overlaid(quick.unwrap_or_default())?;
         }
-        if let Some(stray) = written.strays() {
-            return Err(stray);
+        if let Some(key) = written.stray() {
+            return Err(MethodError::Stray { key });
         }
-        let kind =
-            written.0.kind.ok_or("method: `kind` is missing, expected one such as \"ndr-pdr\": name it")?;
+        let kind = written.0.kind.ok_or(MethodError::NoKind)?;
         Ok(match kind {
             Kind::Mrr => Method::Mrr,
             Kind::Fixed => Method::Fixed,
@@ -177,7 +182,7 @@ impl Written {
                 let rates: Vec<Step> =
                     written.0.rates.unwrap_or_else(default_rates).into_iter().map(|r| r.0).collect();
                 if rates.is_empty() {
-                    return Err("method: `rates` is empty, expected at least one: name one".into());
+                    return Err(MethodError::NoRates);
                 }
                 Method::Sweep { rates }
             }
@@ -200,29 +205,25 @@ fn default_rates() -> Vec<StepRate> {
 }
 
 /// The two goals: no loss, and some.
-fn bounds(t: &Table, window_ms: u64) -> Result<Bounds, String> {
+fn bounds(t: &Table, window_ms: u64) -> Result<Bounds, MethodError> {
     let window = window_ms as f64 / 1e3;
     let seconds = |m: &Option<Millis>, or: f64| m.as_ref().map_or(or, |m| m.0 as f64 / 1e3);
     let percent = |p: &Option<Percent>, or: f64| p.as_ref().map_or(or, |p| p.0) / 100.0;
     let (initial, sum) = (seconds(&t.initial, window), seconds(&t.sum, window * SUM_WINDOWS));
     if initial <= 0.0 || initial > window {
-        return Err(format!(
-            "method: `initial` is {initial} s, expected more than 0 and at most the window, {window} s: shorten it"
-        ));
+        return Err(MethodError::Initial { got: initial, window });
     }
     if sum < window {
-        return Err(format!("method: `sum` is {sum} s, less than the window, {window} s: lengthen it"));
+        return Err(MethodError::Sum { got: sum, window });
     }
     let (width, loss_ratio) =
         (percent(&t.width_percent, WIDTH_PERCENT), percent(&t.loss_percent, LOSS_PERCENT));
     if width <= 0.0 || loss_ratio <= 0.0 {
-        return Err(
-            "method: `width_percent` and `loss_percent` are above 0 (a loss of 0 is the NDR's)".into()
-        );
+        return Err(MethodError::NoShare);
     }
     let (min_pps, max_pps) = (t.min_pps.as_ref().map(|p| p.0), t.max_pps.as_ref().map(|p| p.0));
     if min_pps.zip(max_pps).is_some_and(|(min, max)| min >= max) {
-        return Err("method: `min_pps` is not below `max_pps`: lower it".into());
+        return Err(MethodError::Bounds);
     }
     let goal = |name: &str, loss_ratio: f64| Goal {
         name: name.into(),

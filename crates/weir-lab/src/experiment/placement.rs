@@ -12,18 +12,18 @@
 
 use weir_io::cpu::{self, Topology as Machine};
 
+use super::error::{ConfigurationError, CpusError};
 use crate::model::{Configuration, Subject, Topology};
 
 pub const WORDS: &str = "default, first-core, last-core, two-cores, sibling-pair, every-core, every-thread or a list such as 0-1,3";
 
 /// The CPUs a word means on this machine; the error says what the machine lacks.
-pub fn resolve(word: &str, machine: &Machine) -> Result<Vec<u32>, String> {
+pub fn resolve(word: &str, machine: &Machine) -> Result<Vec<u32>, CpusError> {
     let cores: Vec<u32> =
         machine.cpus.iter().filter(|c| c.siblings.first() == Some(&c.id)).map(|c| c.id).collect();
     let first = |n: usize| {
-        cores.get(..n).map(<[u32]>::to_vec).ok_or_else(|| {
-            format!("cpus {word}: needs {n} cores, this machine has {}: run it on a larger one", cores.len())
-        })
+        let lack = || CpusError::Cores { word: word.into(), needs: n, has: cores.len() };
+        cores.get(..n).map(<[u32]>::to_vec).ok_or_else(lack)
     };
     match word {
         "default" => Ok(Vec::new()),
@@ -32,15 +32,15 @@ pub fn resolve(word: &str, machine: &Machine) -> Result<Vec<u32>, String> {
         "last-core" => Ok(cores.last().map(|&c| vec![c]).unwrap_or_default()),
         "every-core" => Ok(cores),
         "every-thread" => Ok(machine.cpus.iter().map(|c| c.id).collect()),
-        "sibling-pair" => machine.cpus.iter().find(|c| c.siblings.len() > 1).map_or_else(
-            || Err("cpus sibling-pair: no core here has a second hardware thread online: run it on a machine with SMT switched on".into()),
-            |c| Ok(c.siblings[..2].to_vec()),
-        ),
+        "sibling-pair" => {
+            let core = machine.cpus.iter().find(|c| c.siblings.len() > 1);
+            core.map(|c| c.siblings[..2].to_vec()).ok_or(CpusError::NoSiblings)
+        }
         list => {
             let ids = cpu::parse_list(list).unwrap_or_default();
             let lost = ids.iter().find(|&&id| !machine.cpus.iter().any(|c| c.id == id));
             match lost {
-                Some(id) => Err(format!("cpus {list}: cpu {id} is not online here: name others")),
+                Some(&cpu) => Err(CpusError::Offline { list: list.into(), cpu }),
                 None => Ok(ids),
             }
         }
@@ -48,23 +48,20 @@ pub fn resolve(word: &str, machine: &Machine) -> Result<Vec<u32>, String> {
 }
 
 /// What means nothing together.
-pub fn refuse(c: &Configuration) -> Result<(), String> {
-    let refused = |message: &str| Err(format!("configuration {}: {message}", c.name));
+pub fn refuse(c: &Configuration) -> Result<(), ConfigurationError> {
     let placement = &c.placement;
     if c.topology != Topology::Netns && (placement.queues > 0 || !placement.wake_up.is_empty()) {
-        return refused("`queues` and `wake_up` are of the netns topology: remove them");
+        return Err(ConfigurationError::NotNetns);
     }
     if !placement.wake_up.is_empty() && c.subject != Subject::Weir {
-        return refused("`wake_up` is of subject \"weir\": remove it");
+        return Err(ConfigurationError::NoWakeUp);
     }
     let in_kernel = match c.subject {
         Subject::Weir => placement.port == "tun",
         other => [Subject::Strongswan, Subject::Ceiling].contains(&other),
     };
     if placement.offload && (c.topology != Topology::Gateways || !in_kernel) {
-        return refused(
-            "`offload` is of gateways whose inner wires are the kernel's (strongswan, weir with port = \"tun\"): remove it",
-        );
+        return Err(ConfigurationError::NoOffload);
     }
     Ok(())
 }
@@ -106,9 +103,9 @@ mod tests {
     #[test]
     fn what_the_machine_lacks_is_said_with_the_remedy() {
         let plain = machine(1, 1);
-        assert!(resolve("sibling-pair", &plain).expect_err("no SMT").contains("SMT switched on"));
-        assert!(resolve("two-cores", &plain).expect_err("one core").contains("has 1"));
-        assert!(resolve("7", &plain).expect_err("offline").contains("cpu 7 is not online"));
+        assert!(resolve("sibling-pair", &plain).expect_err("no SMT").to_string().contains("SMT switched on"));
+        assert!(resolve("two-cores", &plain).expect_err("one core").to_string().contains("has 1"));
+        assert!(resolve("7", &plain).expect_err("offline").to_string().contains("cpu 7 is not online"));
         assert!(!is_word("everything") && is_word("0-3"));
     }
 }

@@ -6,6 +6,7 @@
 
 use serde::Deserialize;
 
+use super::error::RelayError;
 use super::expand::{Partial, chosen, kebab, over};
 use super::file::{Axis, Many, Shape, Workers};
 use crate::model::relay::{IDLE_MAX, Load, Relay, Tls};
@@ -57,37 +58,25 @@ fn set(c: &mut Configuration, change: &dyn Fn(&mut Relay)) {
 }
 
 /// What means nothing together.
-pub fn refuse(c: &Configuration) -> Result<(), String> {
-    let refused = |message: String| Err(format!("configuration {}: {message}", c.name));
+pub fn refuse(c: &Configuration) -> Result<(), RelayError> {
     let Some(relay) = &c.relay else {
         return match c.subject {
-            Subject::Derper | Subject::HyperDerp => {
-                refused(format!("subject \"{}\" is a relay: use topology = \"relay\"", kebab(&c.subject)))
-            }
+            Subject::Derper | Subject::HyperDerp => Err(RelayError::IsRelay(c.subject)),
             _ => Ok(()),
         };
     };
     if c.topology != Topology::Relay {
-        return refused("`relay` is of the relay topology: use topology = \"relay\", or remove it".into());
+        return Err(RelayError::Elsewhere);
     }
     let (flows, most) = (c.workload.flows, if relay.load.has_pairs() { PAIRS_MAX } else { IDLE_MAX });
     if relay.stalled > 0 && !relay.load.has_pairs() {
-        return refused(format!(
-            "stalled receivers need senders, load \"{}\" has none: remove `stalled`, or use \"closed-loop\" or \"open\"",
-            kebab(&relay.load)
-        ));
+        return Err(RelayError::StalledWithoutSenders(relay.load));
     }
     if flows.saturating_add(relay.stalled) > most {
-        return refused(format!(
-            "{flows} flows and {} stalled ones, expected {most} at most: two clients a pair, one address: lower `flows`",
-            relay.stalled
-        ));
+        return Err(RelayError::Clients { flows, stalled: relay.stalled, most });
     }
     if !relay.load.has_pairs() && c.workload.rate != Rate::FlatOut {
-        return refused(format!(
-            "load \"{}\" sends no packets: remove `rate`, or use \"closed-loop\" or \"open\"",
-            kebab(&relay.load)
-        ));
+        return Err(RelayError::RateWithoutPackets(relay.load));
     }
     Ok(())
 }

@@ -16,6 +16,7 @@
 use std::time::Duration;
 
 use super::Experiment;
+use super::error::SlicesError;
 use crate::model::{Configuration, Topology};
 use weir_stats::Analysis;
 use weir_stats::search::Rate;
@@ -61,59 +62,45 @@ impl Experiment {
     }
 
     /// Why its runs cannot be cut as the file asks.
-    pub(super) fn refuse_slices(&self) -> Result<(), String> {
+    pub(super) fn refuse_slices(&self) -> Result<(), SlicesError> {
         let Some(Slicing { slices, window, .. }) = self.slicing() else {
             return match self.analysis {
-                Analysis::Rounds => {
-                    Err("analysis = \"rounds\" compares slices, and runs are whole: give it `slices`".into())
-                }
+                Analysis::Rounds => Err(SlicesError::RoundsOfWholeRuns),
                 _ => Ok(()),
             };
         };
         if self.method.is_search() {
-            return Err("slices: a search chooses its own trials: remove `slices`".into());
+            return Err(SlicesError::Search);
         }
         if window < LEAST_WINDOW {
-            return Err(format!(
-                "slices: {slices} of {} ms are {} µs each, expected {} at least: fewer slices, or a longer `window`",
-                self.window_ms,
-                window.as_micros(),
-                LEAST_WINDOW.as_micros()
-            ));
+            return Err(SlicesError::Window {
+                slices,
+                window_ms: self.window_ms,
+                got: window,
+                least: LEAST_WINDOW,
+            });
         }
         let all: Vec<&Configuration> = self.configurations.iter().map(|p| &p.configuration).collect();
         let in_memory = |c: &&&Configuration| c.topology == Topology::Memory;
         if let Some(c) = all.first().filter(|_| !all.iter().any(|c| in_memory(&c))) {
-            return Err(format!(
-                "slices: configuration {}: only the memory topology can stand still between slices: remove `slices`",
-                c.name
-            ));
+            return Err(SlicesError::Topology { configuration: c.name.clone() });
         }
         let topology =
             |name: &str| all.iter().find(|c| c.name == name).map(|c| c.topology == Topology::Memory);
         if let Some((a, b)) = self.pairs.iter().find(|(a, b)| topology(a) != topology(b)) {
-            return Err(format!(
-                "slices: {a} and {b} are compared, and only one of them is of the memory topology, which alone can \
-                 stand still between slices: remove the pair, or `slices`"
-            ));
+            return Err(SlicesError::Pair { reference: a.clone(), other: b.clone() });
         }
         for c in all.iter().filter(in_memory) {
             if let Rate::Pps(pps) = c.workload.rate {
                 let packets = pps as f64 * window.as_secs_f64();
                 if packets < LEAST_PACKETS {
-                    return Err(format!(
-                        "slices: configuration {}: {packets:.0} packets a slice at its `rate`, expected \
-                         {LEAST_PACKETS} at least: fewer slices, or a longer `window`",
-                        c.name
-                    ));
+                    let configuration = c.name.clone();
+                    return Err(SlicesError::Packets { configuration, got: packets, least: LEAST_PACKETS });
                 }
             }
         }
         match self.groups(&all).iter().map(Vec::len).max() {
-            Some(n) if n > GROUP_MAX => Err(format!(
-                "slices: {n} configurations are compared with each other, expected {GROUP_MAX} at most, which are \
-                 up at once: `compare` along a key, or remove `slices`"
-            )),
+            Some(got) if got > GROUP_MAX => Err(SlicesError::Group { got, most: GROUP_MAX }),
             _ => Ok(()),
         }
     }

@@ -1,13 +1,27 @@
 //! Where in a file something stands, and which names a pattern means.
 
+use std::fmt;
 use std::ops::Range;
 
-/// `line:column` of the start of a span, both from 1, columns in characters.
-pub fn position(text: &str, span: Range<usize>) -> String {
+/// Line and column, both from 1, columns in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    pub line: usize,
+    pub column: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// The start of a span.
+pub fn position(text: &str, span: Range<usize>) -> Position {
     let before = text.get(..span.start).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
-    format!("{line}:{column}")
+    Position { line, column }
 }
 
 /// Whether `name` is meant by `pattern`, in which `*` stands for anything.
@@ -26,9 +40,9 @@ mod tests {
 
     #[test]
     fn positions_count_from_one() {
-        assert_eq!(position("abc\nde", 0..1), "1:1");
-        assert_eq!(position("ä\nxyz", 5..6), "2:3");
-        assert_eq!(position("a", 9..9), "1:2");
+        assert_eq!(position("abc\nde", 0..1).to_string(), "1:1");
+        assert_eq!(position("ä\nxyz", 5..6).to_string(), "2:3");
+        assert_eq!(position("a", 9..9).to_string(), "1:2");
     }
 
     #[test]
