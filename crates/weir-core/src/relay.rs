@@ -1,22 +1,22 @@
 //! The relay: DERP, protocol version 2, as today's Tailscale clients speak it.
 //!
 //! ```text
-//! bytes ─► pieces::Cutter ─► frame::Frame ─► (worker: who has that key?) ─► queue ─► bytes
-//!                                               ▲
-//!                registry: who is connected, who is active, who watches, who must hear of whom
+//! bytes ─► decoder::FrameDecoder ─► frame::Frame ─► (worker: who has that key?) ─► queue ─► bytes
+//!                                                       ▲
+//!                        registry: who is connected, who is active, who watches, who must hear of whom
 //! ```
 //!
 //! Bytes and decisions only: no socket, no clock, no random source. Time and random bytes are passed in.
 
-pub mod acquainted;
 pub mod bucket;
+pub mod decoder;
 pub mod frame;
 #[cfg(feature = "testing")]
 pub mod fuzz;
 pub mod handshake;
-pub mod pieces;
 pub mod reason;
 pub mod registry;
+pub mod shared_key_cache;
 pub mod stun;
 
 pub use frame::{Frame, Key, Kind};

@@ -60,7 +60,7 @@ mod tests {
     fn a_prepared_key_shares_nothing_with_keys_of_low_order() {
         let server = prepared(Secret::new([7; 32]));
         for low in [Key([0; 32]), Key(std::array::from_fn(|n| u8::from(n == 0)))] {
-            assert_eq!(server.between(&low).err(), Some(Refused::Box));
+            assert_eq!(server.shared_key(&low).err(), Some(Refused::Box));
         }
     }
 }

@@ -21,13 +21,13 @@ pub const DISCO_MOST: usize = 64;
 /// What a chunk holds, but for frames that are larger: a dozen of usual packets, or one whole TLS record.
 pub const CHUNK: usize = 17 << 10;
 /// Chunks kept for reuse: 17 MiB of a worker's.
-const SPARES: usize = 1024;
+const POOLED: usize = 1024;
 
 /// Empty memory of chunks, by worker.
 #[derive(Debug, Default)]
-pub struct Spares(Vec<Vec<u8>>);
+pub struct BufferPool(Vec<Vec<u8>>);
 
-impl Spares {
+impl BufferPool {
     pub fn take(&mut self, least: usize) -> Vec<u8> {
         match self.0.pop() {
             Some(bytes) if bytes.capacity() >= least => bytes,
@@ -37,7 +37,7 @@ impl Spares {
 
     pub fn give(&mut self, mut bytes: Vec<u8>) {
         // Larger ones are rare, and would let the pool grow beyond its arithmetic.
-        if self.0.len() < SPARES && (CHUNK..=2 * CHUNK).contains(&bytes.capacity()) {
+        if self.0.len() < POOLED && (CHUNK..=2 * CHUNK).contains(&bytes.capacity()) {
             bytes.clear();
             self.0.push(bytes);
         }
@@ -118,7 +118,7 @@ impl Backlog {
     }
 
     /// Appends a whole frame.
-    pub fn push(&mut self, frame: &[u8], since: Nanos, spares: &mut Spares) {
+    pub fn push(&mut self, frame: &[u8], since: Nanos, pool: &mut BufferPool) {
         let disco = Class::of(data_of(frame)) == Class::Disco;
         let lane = if disco { &mut self.disco } else { &mut self.data };
         match lane.back_mut() {
@@ -128,8 +128,7 @@ impl Backlog {
                 last.frames += 1;
             }
             _ => {
-                let mut bytes =
-                    if disco { Vec::with_capacity(frame.len()) } else { spares.take(frame.len()) };
+                let mut bytes = if disco { Vec::with_capacity(frame.len()) } else { pool.take(frame.len()) };
                 bytes.extend_from_slice(frame);
                 lane.push_back(Chunk { bytes, start: 0, frames: 1, since });
             }
@@ -152,7 +151,7 @@ impl Backlog {
         &mut self,
         mut bytes: usize,
         mut frames: usize,
-        spares: &mut Spares,
+        pool: &mut BufferPool,
         mut dropped: impl FnMut(&[u8]),
     ) -> (usize, usize) {
         while (bytes > 0 || frames > 0)
@@ -170,7 +169,7 @@ impl Backlog {
             if chunk.len() == 0
                 && let Some(chunk) = self.data.pop_front()
             {
-                spares.give(chunk.bytes);
+                pool.give(chunk.bytes);
             }
         }
         (bytes, frames)
@@ -207,7 +206,7 @@ impl Backlog {
     }
 
     /// Everything goes, frame by frame.
-    pub fn drain(&mut self, spares: &mut Spares, mut dropped: impl FnMut(&[u8])) {
+    pub fn drain(&mut self, pool: &mut BufferPool, mut dropped: impl FnMut(&[u8])) {
         while let Some(chunk) = self.pop() {
             let mut rest = &chunk.bytes[chunk.start..];
             while !rest.is_empty() {
@@ -215,7 +214,7 @@ impl Backlog {
                 dropped(frame);
                 rest = &rest[frame.len()..];
             }
-            spares.give(chunk.bytes);
+            pool.give(chunk.bytes);
         }
     }
 }
@@ -242,13 +241,13 @@ mod tests {
 
     #[test]
     fn the_oldest_data_goes_and_disco_stays() {
-        let (mut backlog, mut spares) = (Backlog::default(), Spares::default());
-        backlog.push(&disco(9), 0, &mut spares);
+        let (mut backlog, mut pool) = (Backlog::default(), BufferPool::default());
+        backlog.push(&disco(9), 0, &mut pool);
         for n in 0..100 {
-            backlog.push(&packet(n, 1000), 0, &mut spares);
+            backlog.push(&packet(n, 1000), 0, &mut pool);
         }
         let mut gone = Vec::new();
-        let missing = backlog.shed(30_000, 0, &mut spares, |frame| gone.push(data_of(frame)[0]));
+        let missing = backlog.shed(30_000, 0, &mut pool, |frame| gone.push(data_of(frame)[0]));
         assert_eq!((missing, gone.len()), ((0, 0), 29));
         assert!(gone.is_sorted() && gone[0] == 0);
         assert_eq!(backlog.frames(), 72);
@@ -260,12 +259,12 @@ mod tests {
 
     #[test]
     fn what_is_popped_is_what_was_pushed_and_then_it_holds_no_memory() {
-        let (mut backlog, mut spares) = (Backlog::default(), Spares::default());
+        let (mut backlog, mut pool) = (Backlog::default(), BufferPool::default());
         let pushed: Vec<u8> = (0..50).flat_map(|n| packet(n, 60_000 / (1 + usize::from(n)))).collect();
         let mut rest = &pushed[..];
         while !rest.is_empty() {
             let frame = first_frame(rest);
-            backlog.push(frame, 0, &mut spares);
+            backlog.push(frame, 0, &mut pool);
             rest = &rest[frame.len()..];
         }
         let mut popped = Vec::new();
@@ -278,9 +277,9 @@ mod tests {
 
     #[test]
     fn too_much_disco_loses_its_oldest() {
-        let (mut backlog, mut spares) = (Backlog::default(), Spares::default());
+        let (mut backlog, mut pool) = (Backlog::default(), BufferPool::default());
         for n in 0..DISCO_MOST as u8 + 2 {
-            backlog.push(&disco(n), 0, &mut spares);
+            backlog.push(&disco(n), 0, &mut pool);
         }
         let mut gone = Vec::new();
         backlog.shed_disco(|frame| gone.push(data_of(frame)[10]));

@@ -36,18 +36,18 @@ pub enum End {
     /// It sent what the protocol does not allow.
     Protocol,
     /// TLS or WebSocket was broken.
-    Crypt,
+    Transport,
     /// It took nothing for too long.
     Stalled,
     /// The registrar said so: a relay of the mesh asked, or no room.
-    Told,
+    Registrar,
     /// The relay is going down.
     Drained,
 }
 
 impl End {
     pub const ALL: [End; 7] =
-        [End::Peer, End::Failed, End::Protocol, End::Crypt, End::Stalled, End::Told, End::Drained];
+        [End::Peer, End::Failed, End::Protocol, End::Transport, End::Stalled, End::Registrar, End::Drained];
 
     /// The counter's name.
     pub fn name(self) -> &'static str {
@@ -55,9 +55,9 @@ impl End {
             End::Peer => "closed_by_peer",
             End::Failed => "socket_failed",
             End::Protocol => "protocol_error",
-            End::Crypt => "tls_or_websocket_error",
+            End::Transport => "tls_or_websocket_error",
             End::Stalled => "write_timeout",
-            End::Told => "told_to_close",
+            End::Registrar => "told_to_close",
             End::Drained => "drained",
         }
     }

@@ -1,4 +1,4 @@
-//! The engine's handle: starts workers and registrar, hands newcomers over, gathers reports, ends all.
+//! The engine's handle: starts workers and registrar, hands connections over, gathers reports, ends all.
 //!
 //! Promises: every thread it starts has ended when it is dropped. Refuses: zero workers, and more than
 //! [`WORKERS_MAX`].
@@ -13,12 +13,12 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use weir_io::stream::{Backend, Streams};
 use weir_io::wake::Waker;
 
-use super::Newcomer;
+use super::AuthenticatedConn;
 use super::counters::Shown;
+use super::cross_worker::{CrossWorkerBatch, Doorbell, Outgoing, RING};
 use super::error::{StartError, WORKERS_MAX};
 use super::inbox::Inbox;
-use super::messages::{Mail, Mailbox, Told};
-use super::parcel::{Desk, Outgoing, Parcel, RING};
+use super::messages::{Command, CommandSender, Event};
 use super::registrar::Registrar;
 use super::report::{Connection, Report, WorkerReport};
 use super::settings::Engine;
@@ -35,7 +35,7 @@ pub struct Relay {
 /// What is known of a worker from outside.
 #[derive(Debug)]
 struct Hand {
-    mailbox: Mailbox,
+    commands: CommandSender,
     shown: Arc<Shown>,
     backend: String,
     cpu: Option<u32>,
@@ -53,14 +53,14 @@ impl Relay {
         let mut waiting = Vec::new();
         for number in 0..count {
             // A worker's ring and epoll belong to its thread, so it makes them there.
-            let (mail, inbox) = channel();
+            let (queue, commands) = channel();
             let (ready, started) = channel();
             let shown = Arc::new(Shown::default());
             let start = Start {
                 number: number as u16,
                 engine: engine.clone(),
                 cpu: engine.cpus.get(number).copied(),
-                inbox,
+                commands,
                 registrar: relay.registrar.clone(),
                 shown: shown.clone(),
                 ready,
@@ -75,21 +75,22 @@ impl Relay {
                 .recv()
                 .unwrap_or_else(|_| Err(io::Error::other("its thread ended")))
                 .map_err(|e| StartError::Worker(number, e))?;
-            let desk = Arc::new(Desk::new(waker));
+            let doorbell = Arc::new(Doorbell::new(waker));
             let cpu = engine.cpus.get(number).copied();
-            relay.workers.push(Hand { mailbox: Mailbox { mail, desk }, shown, backend, cpu });
+            relay.workers.push(Hand { commands: CommandSender { queue, doorbell }, shown, backend, cpu });
             waiting.push(go);
         }
-        let desks: Vec<_> = relay.workers.iter().map(|hand| hand.mailbox.desk.clone()).collect();
+        let doorbells: Vec<_> = relay.workers.iter().map(|hand| hand.commands.doorbell.clone()).collect();
         for (number, go) in waiting.into_iter().enumerate() {
             let (out, incoming) = std::mem::take(&mut rings[number]);
-            let others = out.into_iter().zip(&desks);
-            let others = others.map(|(ring, desk)| Some(Outgoing::new(ring?, desk.clone()))).collect();
+            let others = out.into_iter().zip(&doorbells);
+            let others =
+                others.map(|(ring, doorbell)| Some(Outgoing::new(ring?, doorbell.clone()))).collect();
             // A thread that ended meanwhile is found when it is joined.
-            let _ = go.send(Rings { desk: desks[number].clone(), others, incoming });
+            let _ = go.send(Rings { doorbell: doorbells[number].clone(), others, incoming });
         }
-        let mailboxes = relay.workers.iter().map(|hand| hand.mailbox.clone()).collect();
-        let registrar = Registrar::new(engine.own, engine.clients, mailboxes);
+        let senders = relay.workers.iter().map(|hand| hand.commands.clone()).collect();
+        let registrar = Registrar::new(engine.own, engine.clients, senders);
         let inbox = relay.registrar.clone();
         let thread = std::thread::Builder::new()
             .name("relay-registrar".to_owned())
@@ -100,14 +101,14 @@ impl Relay {
     }
 
     /// Hands a connection to the worker with the fewest.
-    pub fn admit(&self, newcomer: Newcomer) {
-        self.tell(Told::Admit(Box::new(newcomer)));
+    pub fn admit(&self, connection: AuthenticatedConn) {
+        self.send(Event::Admit(Box::new(connection)));
     }
 
     /// Hands over several at once: threads are woken once.
-    pub fn admit_all(&self, newcomers: Vec<Newcomer>) {
-        let mut all = newcomers.into_iter().map(|newcomer| Told::Admit(Box::new(newcomer))).collect();
-        self.registrar.tell_all(&mut all);
+    pub fn admit_all(&self, connections: Vec<AuthenticatedConn>) {
+        let mut all = connections.into_iter().map(|connection| Event::Admit(Box::new(connection))).collect();
+        self.registrar.send_all(&mut all);
     }
 
     /// Counters of all workers.
@@ -122,7 +123,7 @@ impl Relay {
     pub fn connections(&self) -> Vec<Connection> {
         let (reply, answers) = channel();
         for hand in &self.workers {
-            hand.mailbox.post(Mail::Connections(reply.clone()));
+            hand.commands.post(Command::Connections(reply.clone()));
         }
         drop(reply);
         answers.iter().flatten().collect()
@@ -132,7 +133,7 @@ impl Relay {
     /// connections stay as they were at the start.
     pub fn reload(&self, engine: &Engine) {
         for hand in &self.workers {
-            hand.mailbox.post(Mail::Tune(Box::new(engine.clone())));
+            hand.commands.post(Command::Tune(Box::new(engine.clone())));
         }
     }
 
@@ -142,9 +143,9 @@ impl Relay {
     }
 
     /// Tells everybody to come back after `reconnect_in`, trying for `try_for`, sends what waits for them for at
-    /// most `grace`, and closes. Newcomers are refused from now on. Returns when nobody is left.
+    /// most `grace`, and closes. New connections are refused from now on. Returns when nobody is left.
     pub fn drain(&self, reconnect_in: Duration, try_for: Duration, grace: Duration) {
-        self.tell(Told::Drain { reconnect_in, try_for, grace });
+        self.send(Event::Drain { reconnect_in, try_for, grace });
         let end = Instant::now() + grace + Duration::from_secs(1);
         let left = || self.workers.iter().any(|hand| hand.shown.read().connections > 0);
         while left() && Instant::now() < end {
@@ -152,16 +153,16 @@ impl Relay {
         }
     }
 
-    fn tell(&self, told: Told) {
-        self.registrar.tell(told);
+    fn send(&self, event: Event) {
+        self.registrar.send(event);
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.tell(Told::Stop);
+        self.send(Event::Stop);
         // Workers of a relay that did not come to have a registrar.
-        self.workers.iter().for_each(|hand| hand.mailbox.post(Mail::Stop));
+        self.workers.iter().for_each(|hand| hand.commands.post(Command::Stop));
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("relay: a thread panicked");
@@ -175,7 +176,7 @@ struct Start {
     number: u16,
     engine: Engine,
     cpu: Option<u32>,
-    inbox: Receiver<Mail>,
+    commands: Receiver<Command>,
     registrar: Arc<Inbox>,
     shown: Arc<Shown>,
     ready: Sender<io::Result<(String, Arc<Waker>)>>,
@@ -183,9 +184,9 @@ struct Start {
 
 /// And what it is given once all the others are there.
 struct Rings {
-    desk: Arc<Desk>,
+    doorbell: Arc<Doorbell>,
     others: Vec<Option<Outgoing>>,
-    incoming: Vec<Option<Consumer<Parcel>>>,
+    incoming: Vec<Option<Consumer<CrossWorkerBatch>>>,
 }
 
 impl Start {
@@ -205,14 +206,25 @@ impl Start {
             return;
         }
         // Nobody gives any when another worker could not start.
-        let Ok(Rings { desk, others, incoming }) = rings.recv() else { return };
-        let Start { number, engine, inbox: mail, registrar, shown, .. } = self;
-        Worker::new(Parts { number, engine, streams, mail, desk, registrar, others, incoming, shown }).run();
+        let Ok(Rings { doorbell, others, incoming }) = rings.recv() else { return };
+        let Start { number, engine, commands, registrar, shown, .. } = self;
+        Worker::new(Parts {
+            number,
+            engine,
+            streams,
+            commands,
+            doorbell,
+            registrar,
+            others,
+            incoming,
+            shown,
+        })
+        .run();
     }
 }
 
 /// One worker's ends of the rings, by the other worker.
-type Ends = (Vec<Option<Producer<Parcel>>>, Vec<Option<Consumer<Parcel>>>);
+type Ends = (Vec<Option<Producer<CrossWorkerBatch>>>, Vec<Option<Consumer<CrossWorkerBatch>>>);
 
 /// A ring for each direction between each two workers.
 fn rings(count: usize) -> Vec<Ends> {

@@ -1,15 +1,15 @@
-//! A DERP relay as a library: the engine that carries frames, the front that lets clients in, and what both go by.
+//! A DERP relay as a library: the engine that carries frames, the acceptor that lets clients in, and what both go by.
 //!
 //! ```text
-//! accept, TLS, HTTP, NaCl (own threads) ──► Newcomer ──► registrar (one thread: who is connected)
-//!                                                           │ routes to all workers, the connection to one
-//!                                                           ▼
+//! accept, TLS, HTTP, NaCl (own threads) ──► AuthenticatedConn ──► registrar (one thread: who is connected)
+//!                                                                    │ routes to all workers, the connection to one
+//!                                                                    ▼
 //!      worker (one a core): bytes in ─► frames ─► whose? ─► queue of the receiver ─► bytes out
 //! ```
 //!
-//! Promises: once a [`Newcomer`] is admitted, its socket is the worker's alone; frames in = forwarded + dropped
+//! Promises: once an [`AuthenticatedConn`] is admitted, its socket is the worker's alone; frames in = forwarded + dropped
 //! by reason + held, over all workers; one slow receiver costs nobody else anything. Refuses: connections that
-//! have not proved their key: that is the front's work. It knows no configuration file, no control socket and no router:
+//! have not proved their key: that is the acceptor's work. It knows no configuration file, no control socket and no router:
 //! [`Settings`] come in, a [`Report`] and the text of [`metrics`] go out.
 
 #![forbid(unsafe_code)]
@@ -22,18 +22,18 @@ use weir_core::relay::Key;
 use weir_core::relay::handshake::ClientInfo;
 use weir_io::tls::{Kernel, Session};
 
+pub mod acceptor;
 mod backlog;
 pub mod certificates;
 mod counters;
+mod cross_worker;
 mod engine;
 pub mod error;
-pub mod front;
 mod inbox;
 pub mod inherited;
 pub mod keyfile;
 mod messages;
 pub mod metrics;
-mod parcel;
 pub mod reconfigure;
 mod registrar;
 mod report;
@@ -50,14 +50,14 @@ use websocket::Unframer;
 
 /// A connection that has said and proved who it is, ready for a worker.
 #[derive(Debug)]
-pub struct Newcomer {
+pub struct AuthenticatedConn {
     pub socket: OwnedFd,
     /// The client's key; of a connection that we dialled, the other relay's.
     pub key: Key,
     pub info: ClientInfo,
     pub role: Role,
     pub address: SocketAddr,
-    pub crypt: Crypt,
+    pub tls_mode: TlsMode,
     /// Frames travel in binary WebSocket messages; where in them what comes next begins.
     pub websocket: Option<Box<Unframer>>,
     /// Frames to be sent before all others: `ServerInfo` to a client; nothing to a relay that we dialled (its
@@ -70,17 +70,17 @@ pub struct Newcomer {
     /// The client says this is the best relay for it.
     pub ideal: bool,
     pub rates: Rates,
-    pub held: Held,
+    pub guard: ConnGuard,
 }
 
 /// What is given back, or told, when a connection ends.
 #[derive(Debug)]
-pub enum Held {
+pub enum ConnGuard {
     Nothing,
-    /// A client's place among those the front lets in.
-    Place(front::limits::Place),
+    /// A client's place among those the acceptor lets in.
+    Place(acceptor::limits::Place),
     /// Who dialled it waits to hear of its end.
-    Line(front::mesh::Line),
+    Line(acceptor::mesh::Line),
 }
 
 /// What a connection may do.
@@ -94,7 +94,7 @@ pub enum Role {
 }
 
 /// Who opens and seals the bytes of a connection.
-pub enum Crypt {
+pub enum TlsMode {
     /// Nobody: no TLS.
     Plain,
     /// The worker.
@@ -103,12 +103,12 @@ pub enum Crypt {
     Kernel(Kernel),
 }
 
-impl fmt::Debug for Crypt {
+impl fmt::Debug for TlsMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Crypt::Plain => "Plain",
-            Crypt::User(_) => "User(…)",
-            Crypt::Kernel(_) => "Kernel(…)",
+            TlsMode::Plain => "Plain",
+            TlsMode::User(_) => "User(…)",
+            TlsMode::Kernel(_) => "Kernel(…)",
         })
     }
 }

@@ -1,6 +1,6 @@
-//! What threads of the engine tell each other: the registrar by its inbox, each worker by its mailbox.
+//! What threads of the engine tell each other: the registrar by its inbox, each worker by its queue of commands.
 //!
-//! Promises: a worker that is gone needs no mail, and nobody waits for it. Refuses: nothing.
+//! Promises: a worker that is gone needs no command, and nobody waits for it. Refuses: nothing.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -9,15 +9,15 @@ use std::time::Duration;
 use weir_core::relay::registry::{Closing, Destination};
 use weir_core::relay::{ConnId, Key, Place};
 
-use super::Newcomer;
-use super::parcel::Desk;
+use super::AuthenticatedConn;
+use super::cross_worker::Doorbell;
 use super::report::Connection;
 use super::settings::Engine;
 
-/// What the registrar is told.
+/// What happened, for the registrar.
 #[derive(Debug)]
-pub enum Told {
-    Admit(Box<Newcomer>),
+pub enum Event {
+    Admit(Box<AuthenticatedConn>),
     Closed { at: Place, heard_by: Vec<Key> },
     Active(ConnId),
     Watch(ConnId),
@@ -29,14 +29,14 @@ pub enum Told {
     Stop,
 }
 
-/// What a worker is told.
+/// What a worker is to do.
 #[derive(Debug)]
-pub enum Mail {
-    /// Its route and what else it is told belong together: `then` is done with it.
+pub enum Command {
+    /// Its route and its other commands belong together: `then` is done with it.
     Adopt {
         at: Place,
-        newcomer: Box<Newcomer>,
-        then: Vec<Mail>,
+        connection: Box<AuthenticatedConn>,
+        then: Vec<Command>,
     },
     Route {
         key: Key,
@@ -64,22 +64,22 @@ pub enum Mail {
 
 /// The way to a worker.
 #[derive(Clone, Debug)]
-pub struct Mailbox {
-    pub mail: Sender<Mail>,
-    pub desk: Arc<Desk>,
+pub struct CommandSender {
+    pub queue: Sender<Command>,
+    pub doorbell: Arc<Doorbell>,
 }
 
-impl Mailbox {
-    pub fn post(&self, mail: Mail) {
-        self.put(mail);
-        self.desk.wake();
+impl CommandSender {
+    pub fn post(&self, command: Command) {
+        self.put(command);
+        self.doorbell.notify();
     }
 
-    /// As [`Mailbox::post`], but a worker that sleeps is not woken yet.
-    pub fn put(&self, mail: Mail) {
-        // A worker that is gone needs no mail.
-        if self.mail.send(mail).is_ok() {
-            self.desk.note();
+    /// As [`CommandSender::post`], but a worker that sleeps is not woken yet.
+    pub fn put(&self, command: Command) {
+        // A worker that is gone needs no command.
+        if self.queue.send(command).is_ok() {
+            self.doorbell.note();
         }
     }
 }

@@ -18,9 +18,9 @@ use super::report::Report;
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The text of one scrape.
-pub fn text(front: FrontCounters, report: Report) -> String {
+pub fn text(acceptor: AcceptorCounters, report: Report) -> String {
     let mut registry = Registry::with_prefix("weir_relay");
-    registry.register_collector(Box::new(Scrape { front, report }));
+    registry.register_collector(Box::new(Scrape { acceptor, report }));
     let mut out = String::new();
     match encode(&mut out, &registry) {
         Ok(()) => out,
@@ -29,9 +29,9 @@ pub fn text(front: FrontCounters, report: Report) -> String {
     }
 }
 
-/// The front's counters at one moment: names, help and labels beside each.
+/// The acceptor's counters at one moment: names, help and labels beside each.
 #[derive(Debug)]
-pub struct FrontCounters {
+pub struct AcceptorCounters {
     pub counters: Vec<(&'static str, &'static str, u64)>,
     pub ended: Vec<(&'static str, u64)>,
     pub tls: Vec<(&'static str, u64)>,
@@ -45,7 +45,7 @@ pub struct FrontCounters {
 
 #[derive(Debug)]
 struct Scrape {
-    front: FrontCounters,
+    acceptor: AcceptorCounters,
     report: Report,
 }
 
@@ -73,7 +73,7 @@ fn gauges(e: &mut DescriptorEncoder, name: &str, help: &str, samples: Vec<(Label
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let e = &mut encoder;
-        for (name, help, value) in &self.front.counters {
+        for (name, help, value) in &self.acceptor.counters {
             counters(e, name, help, vec![(Vec::new(), *value)])?;
         }
         fn by(label: &'static str, pairs: &[(&'static str, u64)]) -> Samples<'static> {
@@ -83,21 +83,21 @@ impl Collector for Scrape {
             e,
             "ended",
             "Connections that ended before they were clients",
-            by("why", &self.front.ended),
+            by("why", &self.acceptor.ended),
         )?;
-        counters(e, "handshakes", "Connections by version of TLS", by("tls", &self.front.tls))?;
-        counters(e, "records", "TLS clients by who opens and seals", by("by", &self.front.records))?;
-        counters(e, "verifier", "What the verifier said", by("answer", &self.front.verifier))?;
+        counters(e, "handshakes", "Connections by version of TLS", by("tls", &self.acceptor.tls))?;
+        counters(e, "records", "TLS clients by who opens and seals", by("by", &self.acceptor.records))?;
+        counters(e, "verifier", "What the verifier said", by("answer", &self.acceptor.verifier))?;
         gauges(
             e,
             "underway",
             "Connections that are not yet clients",
-            vec![(Vec::new(), self.front.underway)],
+            vec![(Vec::new(), self.acceptor.underway)],
         )?;
-        let bytes = vec![(Vec::new(), self.front.handshake_bytes)];
+        let bytes = vec![(Vec::new(), self.acceptor.handshake_bytes)];
         gauges(e, "handshake_bytes", "Bytes their buffers have beyond 20 KiB each", bytes)?;
-        gauges(e, "sources", "Addresses these come from", vec![(Vec::new(), self.front.sources)])?;
-        let clients = vec![(Vec::new(), self.front.client_sources)];
+        gauges(e, "sources", "Addresses these come from", vec![(Vec::new(), self.acceptor.sources)])?;
+        let clients = vec![(Vec::new(), self.acceptor.client_sources)];
         gauges(e, "client_sources", "Addresses (IPv6: /64s) clients come from", clients)?;
         self.workers(e)?;
         let help = "Packets in - forwarded - dropped - held; anything but 0 is a defect";

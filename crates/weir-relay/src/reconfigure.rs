@@ -10,7 +10,9 @@
 
 use std::fmt;
 
-use super::settings::{Access, Certificates, Engine, Front, Home, Limits, MeshKey, Rates, Settings, Source};
+use super::settings::{
+    Acceptor, Access, Certificates, Engine, Home, Limits, MeshKey, Rates, Settings, Source,
+};
 
 /// One change that takes effect while the relay runs: for the next connections, queues for all.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +52,7 @@ pub struct Plan {
 
 /// The difference of two settings.
 pub fn plan(running: &Settings, wanted: &Settings) -> Plan {
-    let (now, then) = (&running.front, &wanted.front);
+    let (now, then) = (&running.acceptor, &wanted.acceptor);
     let queues = |of: &Engine| (of.queue_bytes, of.queue_frames);
     let (bytes, frames) = queues(&wanted.engine);
     let changes = [
@@ -65,7 +67,7 @@ pub fn plan(running: &Settings, wanted: &Settings) -> Plan {
         (running.mesh_key != wanted.mesh_key).then(|| Action::MeshKey(wanted.mesh_key.clone())),
         (now.certificates != then.certificates).then(|| Action::Certificates(then.certificates.clone())),
     ];
-    let addresses = |of: &Front| (of.listen.clone(), of.http.clone(), of.stun.clone());
+    let addresses = |of: &Acceptor| (of.listen.clone(), of.http.clone(), of.stun.clone());
     let fixed = [
         (AtStart::Addresses, addresses(now) != addresses(then)),
         (AtStart::Tls, now.tls != then.tls),
@@ -99,21 +101,21 @@ impl Plan {
 
 impl Action {
     fn apply_to(&self, settings: &mut Settings) {
-        let front = &mut settings.front;
+        let acceptor = &mut settings.acceptor;
         match self.clone() {
-            Action::Access(access) => front.access = access,
-            Action::Limits(limits) => front.limits = limits,
+            Action::Access(access) => acceptor.access = access,
+            Action::Limits(limits) => acceptor.limits = limits,
             Action::Queues { bytes, frames } => {
                 settings.engine.queue_bytes = bytes;
                 settings.engine.queue_frames = frames;
             }
-            Action::Rates(rates) => front.rates = rates,
-            Action::Home(home) => front.home = home,
-            Action::Debug(debug) => front.debug = debug,
-            Action::BootstrapDns(names) => front.bootstrap_dns = names,
-            Action::Hostname(name) => front.hostname = name,
+            Action::Rates(rates) => acceptor.rates = rates,
+            Action::Home(home) => acceptor.home = home,
+            Action::Debug(debug) => acceptor.debug = debug,
+            Action::BootstrapDns(names) => acceptor.bootstrap_dns = names,
+            Action::Hostname(name) => acceptor.hostname = name,
             Action::MeshKey(key) => settings.mesh_key = key,
-            Action::Certificates(certificates) => front.certificates = certificates,
+            Action::Certificates(certificates) => acceptor.certificates = certificates,
         }
     }
 }
@@ -175,7 +177,7 @@ mod tests {
             cpus: Vec::new(),
             io: Io::Auto,
             engine: Engine::default(),
-            front: Front::default(),
+            acceptor: Acceptor::default(),
         }
     }
 
@@ -183,25 +185,25 @@ mod tests {
 
     /// Everything that can change while a relay runs.
     const CHANGES: [(&str, Change); 10] = [
-        ("~ access", |s| s.front.access.fail_open = false),
-        ("~ limits", |s| s.front.limits.handshakes = 7),
+        ("~ access", |s| s.acceptor.access.fail_open = false),
+        ("~ limits", |s| s.acceptor.limits.handshakes = 7),
         ("~ queues: 200000 bytes, 4096 frames", |s| s.engine.queue_bytes = 200_000),
-        ("~ rates", |s| s.front.rates.send = Some(Rate { bytes_per_second: 1, burst: 2 })),
-        ("~ home", |s| s.front.home = Home::Blank),
+        ("~ rates", |s| s.acceptor.rates.send = Some(Rate { bytes_per_second: 1, burst: 2 })),
+        ("~ home", |s| s.acceptor.home = Home::Blank),
         ("~ debug", |s| {
-            s.front.debug = vec![Source { address: "::1".parse().expect("an address"), length: 128 }];
+            s.acceptor.debug = vec![Source { address: "::1".parse().expect("an address"), length: 128 }];
         }),
-        ("~ bootstrap_dns: a.example", |s| s.front.bootstrap_dns = vec!["a.example".into()]),
-        ("~ hostname: b.example", |s| s.front.hostname = Some("b.example".into())),
+        ("~ bootstrap_dns: a.example", |s| s.acceptor.bootstrap_dns = vec!["a.example".into()]),
+        ("~ hostname: b.example", |s| s.acceptor.hostname = Some("b.example".into())),
         ("~ mesh_key: another", |s| s.mesh_key = MeshKey::new(&"ab".repeat(32)).ok()),
         ("~ certificate: c.pem", |s| {
-            s.front.certificates = Certificates::Files { chain: "c.pem".into(), key: "k.pem".into() };
+            s.acceptor.certificates = Certificates::Files { chain: "c.pem".into(), key: "k.pem".into() };
         }),
     ];
 
     const FIXED: [(AtStart, Change); 8] = [
-        (AtStart::Addresses, |s| s.front.http = vec!["127.0.0.1:80".parse().expect("an address")]),
-        (AtStart::Tls, |s| s.front.tls = Tls::Off),
+        (AtStart::Addresses, |s| s.acceptor.http = vec!["127.0.0.1:80".parse().expect("an address")]),
+        (AtStart::Tls, |s| s.acceptor.tls = Tls::Off),
         (AtStart::MeshWith, |s| {
             s.mesh_with = vec![Remote { name: "d".into(), host: "d".into(), port: 443, tls: true }];
         }),
@@ -209,7 +211,7 @@ mod tests {
         (AtStart::Cpus, |s| s.cpus = vec![1]),
         (AtStart::Io, |s| s.io = Io::Epoll),
         (AtStart::Buffers, |s| s.engine.buffers = 64),
-        (AtStart::Clients, |s| s.front.limits.clients = (1 << 20) + 1),
+        (AtStart::Clients, |s| s.acceptor.limits.clients = (1 << 20) + 1),
     ];
 
     #[test]
@@ -239,7 +241,7 @@ mod tests {
             }
             let next = plan(&running, &wanted).applied_to(&running);
             assert_eq!(plan(&next, &wanted), Plan::default(), "{number}");
-            assert_eq!(next.front, wanted.front, "{number}");
+            assert_eq!(next.acceptor, wanted.acceptor, "{number}");
         }
     }
 

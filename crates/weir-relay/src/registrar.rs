@@ -1,12 +1,12 @@
 //! The thread that knows who is connected, and tells the workers.
 //!
 //! ```text
-//!  front: newcomers ──┐                                ┌─► routes to every worker
-//!  workers: who left ─┴─► registrar (core's Registry) ─┴─► a connection, and what it is told, to its worker
+//!  acceptor: connections ─┐                                ┌─► routes to every worker
+//!  workers: who left ─────┴─► registrar (core's Registry) ─┴─► a connection, and its commands, to its worker
 //! ```
 //!
-//! Promises: a route is in every worker's mailbox before its connection's worker sends the first frame; a slot is given
-//! again only after its worker has let it go; a worker that sleeps is woken once for all that is told in a short while.
+//! Promises: a route is in every worker's queue before its connection's worker sends the first frame; a slot is given
+//! again only after its worker has disconnected it; a worker that sleeps is woken once for all commands of a short while.
 //! Refuses: to be waited for by a worker.
 
 use std::time::Duration;
@@ -15,8 +15,8 @@ use weir_core::relay::registry::{Effect, Entry, Registry};
 use weir_core::relay::{ConnId, Key, Place};
 
 use super::inbox::Inbox;
-use super::messages::{Mail, Mailbox, Told};
-use super::{Newcomer, Role};
+use super::messages::{Command, CommandSender, Event};
+use super::{AuthenticatedConn, Role};
 
 /// Heard before workers that sleep are woken: a few microseconds' work each.
 const HEARD: usize = 32;
@@ -46,14 +46,14 @@ impl Slots {
 
 pub struct Registrar {
     registry: Registry,
-    workers: Vec<Mailbox>,
+    workers: Vec<CommandSender>,
     slots: Vec<Slots>,
     next: ConnId,
     effects: Vec<Effect>,
 }
 
 impl Registrar {
-    pub fn new(own: Key, limit: usize, workers: Vec<Mailbox>) -> Registrar {
+    pub fn new(own: Key, limit: usize, workers: Vec<CommandSender>) -> Registrar {
         let slots = workers.iter().map(|_| Slots::default()).collect();
         Registrar { registry: Registry::new(own, limit), workers, slots, next: 1, effects: Vec::new() }
     }
@@ -63,11 +63,11 @@ impl Registrar {
         let mut all = Vec::new();
         loop {
             inbox.take(&mut all);
-            for (n, told) in all.drain(..).enumerate() {
-                if matches!(told, Told::Stop) {
-                    return self.workers.iter().for_each(|worker| worker.post(Mail::Stop));
+            for (n, event) in all.drain(..).enumerate() {
+                if matches!(event, Event::Stop) {
+                    return self.workers.iter().for_each(|worker| worker.post(Command::Stop));
                 }
-                self.hear(told);
+                self.hear(event);
                 if n % HEARD == HEARD - 1 {
                     self.wake();
                 }
@@ -76,88 +76,88 @@ impl Registrar {
         }
     }
 
-    /// Wakes the workers that sleep and have mail.
+    /// Wakes the workers that sleep and have commands.
     fn wake(&self) {
-        self.workers.iter().for_each(|worker| worker.desk.wake());
+        self.workers.iter().for_each(|worker| worker.doorbell.notify());
     }
 
-    fn hear(&mut self, told: Told) {
+    fn hear(&mut self, event: Event) {
         let mut effects = std::mem::take(&mut self.effects);
-        match told {
-            Told::Admit(newcomer) => self.admit(newcomer, &mut effects),
-            Told::Closed { at, heard_by } => {
+        match event {
+            Event::Admit(connection) => self.admit(connection, &mut effects),
+            Event::Closed { at, heard_by } => {
                 self.registry.disconnect(at.conn, &heard_by, &mut effects);
                 self.slots[usize::from(at.worker)].give(at.slot);
             }
-            Told::Active(conn) => self.registry.active(conn, &mut effects),
-            Told::Watch(conn) => self.registry.watch(conn, &mut effects),
-            Told::MeshPresent(conn, key) => self.registry.mesh_present(conn, key, &mut effects),
-            Told::MeshGone(conn, key) => self.registry.mesh_gone(conn, key, &[], &mut effects),
-            Told::Heard(key, listener) => self.registry.heard(key, listener),
-            Told::ClosePeer(conn, key) => self.registry.close_peer(conn, key, &mut effects),
-            Told::Drain { reconnect_in, try_for, grace } => {
+            Event::Active(conn) => self.registry.active(conn, &mut effects),
+            Event::Watch(conn) => self.registry.watch(conn, &mut effects),
+            Event::MeshPresent(conn, key) => self.registry.mesh_present(conn, key, &mut effects),
+            Event::MeshGone(conn, key) => self.registry.mesh_gone(conn, key, &[], &mut effects),
+            Event::Heard(key, listener) => self.registry.heard(key, listener),
+            Event::ClosePeer(conn, key) => self.registry.close_peer(conn, key, &mut effects),
+            Event::Drain { reconnect_in, try_for, grace } => {
                 let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
                 self.registry.shutdown(ms(reconnect_in), ms(try_for), &mut effects);
                 effects.drain(..).for_each(|effect| self.carry_out(effect));
-                self.workers.iter().for_each(|worker| worker.put(Mail::Drain(grace)));
+                self.workers.iter().for_each(|worker| worker.put(Command::Drain(grace)));
             }
-            Told::Stop => {}
+            Event::Stop => {}
         }
         effects.drain(..).for_each(|effect| self.carry_out(effect));
         self.effects = effects;
     }
 
-    /// A newcomer goes to the worker with the fewest.
-    fn admit(&mut self, newcomer: Box<Newcomer>, effects: &mut Vec<Effect>) {
+    /// A connection goes to the worker with the fewest.
+    fn admit(&mut self, connection: Box<AuthenticatedConn>, effects: &mut Vec<Effect>) {
         let least = self.slots.iter().enumerate().min_by_key(|(_, slots)| slots.used);
         let worker = least.map_or(0, |(worker, _)| worker);
         let at = Place { worker: worker as u16, slot: self.slots[worker].take(), conn: self.next };
         self.next += 1;
         let entry = Entry {
-            key: newcomer.key,
-            mesh: newcomer.role == Role::Mesh,
-            dialled: newcomer.role == Role::Dialled,
-            prober: newcomer.info.is_prober,
-            can_ack_pings: newcomer.info.can_ack_pings,
-            ideal: newcomer.ideal,
-            address: newcomer.address,
+            key: connection.key,
+            mesh: connection.role == Role::Mesh,
+            dialled: connection.role == Role::Dialled,
+            prober: connection.info.is_prober,
+            can_ack_pings: connection.info.can_ack_pings,
+            ideal: connection.ideal,
+            address: connection.address,
             worker: at.worker,
             slot: at.slot,
         };
         self.registry.connect(at.conn, entry, effects);
         let mut then = Vec::new();
         for effect in effects.drain(..) {
-            match mail_of(effect) {
-                (Some(to), mail) if to == at.worker => then.push(mail),
-                (Some(to), mail) => self.workers[usize::from(to)].put(mail),
-                (None, Mail::Route { key, to }) => {
+            match command_of(effect) {
+                (Some(to), command) if to == at.worker => then.push(command),
+                (Some(to), command) => self.workers[usize::from(to)].put(command),
+                (None, Command::Route { key, to }) => {
                     let others = self.workers.iter().enumerate().filter(|(n, _)| *n != worker);
-                    others.for_each(|(_, other)| other.put(Mail::Route { key, to }));
-                    then.push(Mail::Route { key, to });
+                    others.for_each(|(_, other)| other.put(Command::Route { key, to }));
+                    then.push(Command::Route { key, to });
                 }
                 (None, _) => {}
             }
         }
-        self.workers[worker].put(Mail::Adopt { at, newcomer, then });
+        self.workers[worker].put(Command::Adopt { at, connection, then });
     }
 
     fn carry_out(&self, effect: Effect) {
-        match mail_of(effect) {
-            (Some(worker), mail) => self.workers[usize::from(worker)].put(mail),
-            (None, Mail::Route { key, to }) => {
-                self.workers.iter().for_each(|worker| worker.put(Mail::Route { key, to }));
+        match command_of(effect) {
+            (Some(worker), command) => self.workers[usize::from(worker)].put(command),
+            (None, Command::Route { key, to }) => {
+                self.workers.iter().for_each(|worker| worker.put(Command::Route { key, to }));
             }
             (None, _) => {}
         }
     }
 }
 
-/// An effect as mail, and for which worker; for all of them when it is none's.
-fn mail_of(effect: Effect) -> (Option<u16>, Mail) {
+/// An effect as a command, and for which worker; for all of them when it is none's.
+fn command_of(effect: Effect) -> (Option<u16>, Command) {
     match effect {
-        Effect::Route { key, to } => (None, Mail::Route { key, to }),
-        Effect::Duplicate { at, flagged } => (Some(at.worker), Mail::Flag { at, flagged }),
-        Effect::Send { to, bytes } => (Some(to.worker), Mail::Send { to, bytes }),
-        Effect::Close { at, why } => (Some(at.worker), Mail::Close { at, why }),
+        Effect::Route { key, to } => (None, Command::Route { key, to }),
+        Effect::Duplicate { at, flagged } => (Some(at.worker), Command::Flag { at, flagged }),
+        Effect::Send { to, bytes } => (Some(to.worker), Command::Send { to, bytes }),
+        Effect::Close { at, why } => (Some(at.worker), Command::Close { at, why }),
     }
 }

@@ -1,6 +1,6 @@
 //! What a relay is told to be, after files were read: nothing in here is looked up again.
 //!
-//! The engine's part is what the workers go by, [`Front`] what is asked before a connection is theirs. Every limit is a
+//! The engine's part is what the workers go by, [`Acceptor`] what is asked before a connection is theirs. Every limit is a
 //! number here, with its usual value and why it is that.
 
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +26,7 @@ pub struct Settings {
     pub cpus: Vec<u32>,
     pub io: Io,
     pub engine: Engine,
-    pub front: Front,
+    pub acceptor: Acceptor,
 }
 
 /// How sockets are read and written.
@@ -59,7 +59,7 @@ impl Tls {
 
 /// What is asked before a connection is the workers'.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Front {
+pub struct Acceptor {
     /// DERP and pages, with TLS unless that is off.
     pub listen: Vec<SocketAddr>,
     /// Pages without TLS: captive portal checks and ACME.
@@ -359,9 +359,9 @@ impl PartialEq for MeshKey {
     }
 }
 
-impl Default for Front {
-    fn default() -> Front {
-        Front {
+impl Default for Acceptor {
+    fn default() -> Acceptor {
+        Acceptor {
             listen: Vec::new(),
             http: Vec::new(),
             stun: Vec::new(),

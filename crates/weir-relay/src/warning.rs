@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use hyper::Uri;
 
-use super::settings::{Front, Remote, Tls};
+use super::settings::{Acceptor, Remote, Tls};
 
 /// One thing to think about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,13 +53,13 @@ impl fmt::Display for Warning {
 }
 
 /// Every warning about these settings.
-pub fn warnings(front: &Front, mesh_with: &[Remote]) -> Vec<Warning> {
+pub fn warnings(acceptor: &Acceptor, mesh_with: &[Remote]) -> Vec<Warning> {
     let mut found = Vec::new();
-    let exposed = front.listen.iter().any(|address| !is_loopback(address.ip()));
-    if exposed && front.tls == Tls::Off {
+    let exposed = acceptor.listen.iter().any(|address| !is_loopback(address.ip()));
+    if exposed && acceptor.tls == Tls::Off {
         found.push(Warning::TlsOff);
     }
-    let access = &front.access;
+    let access = &acceptor.access;
     let asked = access.tailscaled.is_some() || access.verify.is_some() || !access.allow.is_empty();
     if exposed && !asked && !access.everybody {
         found.push(Warning::Everybody);
@@ -74,7 +74,7 @@ pub fn warnings(front: &Front, mesh_with: &[Remote]) -> Vec<Warning> {
     }
     let in_clear = mesh_with.iter().filter(|remote| !remote.tls);
     found.extend(in_clear.map(|remote| Warning::MeshUnencrypted { relay: remote.name.clone() }));
-    if front.debug.iter().any(|source| source.length == 0) {
+    if acceptor.debug.iter().any(|source| source.length == 0) {
         found.push(Warning::DebugForEverybody);
     }
     found

@@ -1,10 +1,10 @@
 //! A data worker: one thread, its own sockets, buffers, queues and table of routes.
 //!
 //! ```text
-//! turn:  submit, wait, reap ─► mail and parcels ─► events: sent, received… ─► timers ─► flush ─► show the tally
+//! turn:  submit, wait, reap ─► commands and batches ─► events: sent, received… ─► timers ─► flush ─► show the tally
 //! ```
 //!
-//! Promises: nothing but the turn blocks; one clock read a turn; no lock, allocation or clock read a frame. Mail is read after
+//! Promises: nothing but the turn blocks; one clock read a turn; no lock, allocation or clock read a frame. Commands are read after
 //! events were reaped and before they are looked at: whoever learnt from us that a peer is here finds its route.
 //! Refuses: to let a connection that is gone keep anything: what waited for it is dropped and counted.
 
@@ -16,21 +16,21 @@ use rtrb::Consumer;
 use weir_core::relay::frame::{Frame, Kind};
 use weir_core::relay::{ConnId, Place, Reason};
 use weir_core::time::{MILLISECOND, Nanos, SECOND};
-use weir_io::stream::{Event, Streams};
+use weir_io::stream::{Event as StreamEvent, Streams};
 
-use self::client::{Client, Gate, Load, Who};
+use self::client::{Client, SendState, Who, WriteBatch};
 use self::routes::{KeyHash, Routes};
 use self::sort::Sorted;
 use self::timers::{Due, Timers};
-use self::wrap::{Tls, Wrap};
-use super::backlog::{self, Spares};
+use self::transport::{Tls, Transport};
+use super::backlog::{self, BufferPool};
 use super::counters::{End, Shown, Tally};
+use super::cross_worker::{CrossWorkerBatch, Doorbell, Outgoing};
 use super::inbox::Inbox;
-use super::messages::{Mail, Told};
-use super::parcel::{Desk, Outgoing, Parcel};
+use super::messages::{Command, Event};
 use super::report::Connection;
 use super::settings::Engine;
-use super::{Crypt, Newcomer, Role};
+use super::{AuthenticatedConn, Role, TlsMode};
 
 mod client;
 mod inbound;
@@ -38,12 +38,12 @@ mod outbound;
 mod routes;
 mod sort;
 mod timers;
-mod wrap;
+mod transport;
 
 /// The longest sleep.
 const SLEEP: Nanos = SECOND;
 /// How often full sockets are looked at for those that take nothing.
-const GATES_EVERY: Nanos = 100 * MILLISECOND;
+const STALLED_CHECK_EVERY: Nanos = 100 * MILLISECOND;
 /// Between two keepalives of a client there is up to this much more, so that they do not all come at once.
 const JITTER: Nanos = 5 * SECOND;
 /// Connections whose memory is added up in one second.
@@ -54,12 +54,12 @@ pub struct Parts {
     pub number: u16,
     pub engine: Engine,
     pub streams: Streams,
-    pub mail: Receiver<Mail>,
-    pub desk: Arc<Desk>,
+    pub commands: Receiver<Command>,
+    pub doorbell: Arc<Doorbell>,
     pub registrar: Arc<Inbox>,
     /// To and from the other workers; `None` at this worker's own place.
     pub others: Vec<Option<Outgoing>>,
-    pub incoming: Vec<Option<Consumer<Parcel>>>,
+    pub incoming: Vec<Option<Consumer<CrossWorkerBatch>>>,
     pub shown: Arc<Shown>,
 }
 
@@ -67,13 +67,13 @@ pub struct Worker {
     number: u16,
     engine: Engine,
     streams: Streams,
-    mail: Receiver<Mail>,
-    desk: Arc<Desk>,
+    commands: Receiver<Command>,
+    doorbell: Arc<Doorbell>,
     registrar: Arc<Inbox>,
-    /// What it is told at the end of the turn.
-    told: Vec<Told>,
+    /// What the registrar is sent at the end of the turn.
+    to_registrar: Vec<Event>,
     others: Vec<Option<Outgoing>>,
-    incoming: Vec<Option<Consumer<Parcel>>>,
+    incoming: Vec<Option<Consumer<CrossWorkerBatch>>>,
     shown: Arc<Shown>,
 
     clients: Vec<Option<Box<Client>>>,
@@ -82,17 +82,17 @@ pub struct Worker {
     /// Slots with something to send.
     dirty: Vec<u32>,
     /// Connections whose socket is full.
-    gates: Vec<(u32, ConnId)>,
-    gates_at: Nanos,
+    full_sockets: Vec<(u32, ConnId)>,
+    stalled_check_at: Nanos,
     timers: Timers,
     sorted: Sorted,
-    spares: Spares,
-    loads: Vec<Load>,
-    in_flight: usize,
+    pool: BufferPool,
+    batches: Vec<WriteBatch>,
+    writes_in_flight: usize,
     tally: Tally,
     now: Nanos,
     random: u64,
-    /// Everybody is let go, at the latest then.
+    /// Everybody is disconnected, at the latest then.
     drain_until: Option<Nanos>,
     stopped: bool,
     measure: Measure,
@@ -113,15 +113,15 @@ fn client_of(clients: &mut [Option<Box<Client>>], slot: u32) -> Option<&mut Clie
 
 impl Worker {
     pub fn new(parts: Parts) -> Worker {
-        let Parts { number, engine, streams, mail, desk, registrar, others, incoming, shown } = parts;
+        let Parts { number, engine, streams, commands, doorbell, registrar, others, incoming, shown } = parts;
         Worker {
             number,
             engine,
             streams,
-            mail,
-            desk,
+            commands,
+            doorbell,
             registrar,
-            told: Vec::new(),
+            to_registrar: Vec::new(),
             others,
             incoming,
             shown,
@@ -129,13 +129,13 @@ impl Worker {
             routes: Routes::new(number),
             hash: KeyHash::random(),
             dirty: Vec::new(),
-            gates: Vec::new(),
-            gates_at: 0,
+            full_sockets: Vec::new(),
+            stalled_check_at: 0,
             timers: Timers::default(),
             sorted: Sorted::default(),
-            spares: Spares::default(),
-            loads: Vec::new(),
-            in_flight: 0,
+            pool: BufferPool::default(),
+            batches: Vec::new(),
+            writes_in_flight: 0,
             tally: Tally::default(),
             now: weir_io::clock::now(),
             random: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), number) | 1,
@@ -155,20 +155,20 @@ impl Worker {
                 std::thread::sleep(Duration::from_millis(1));
             }
             self.now = weir_io::clock::now();
-            if self.desk.get_up() {
-                self.read_mail();
-                self.take_parcels();
+            if self.doorbell.wake() {
+                self.read_commands();
+                self.take_batches();
             }
             events.drain(..).for_each(|event| self.event(event));
             self.tick();
             self.flush_all();
-            self.registrar.tell_all(&mut self.told);
+            self.registrar.send_all(&mut self.to_registrar);
             self.show();
         }
         for slot in 0..self.clients.len() as u32 {
             self.close(slot, End::Drained);
         }
-        self.registrar.tell_all(&mut self.told);
+        self.registrar.send_all(&mut self.to_registrar);
         // Closing is carried out by a turn.
         let _ = self.streams.turn(Some(Duration::ZERO), &mut events);
         self.show();
@@ -177,51 +177,55 @@ impl Worker {
     /// How long the next turn may wait.
     fn timeout(&mut self) -> Nanos {
         // What was submitted to be sent is answered at once.
-        if self.in_flight > 0 || !self.dirty.is_empty() || !self.desk.lie_down() {
+        if self.writes_in_flight > 0 || !self.dirty.is_empty() || !self.doorbell.prepare_sleep() {
             return 0;
         }
-        let gates = if self.gates.is_empty() && self.drain_until.is_none() { SLEEP } else { GATES_EVERY };
+        let check = if self.full_sockets.is_empty() && self.drain_until.is_none() {
+            SLEEP
+        } else {
+            STALLED_CHECK_EVERY
+        };
         let next = self.timers.next().map_or(SLEEP, |at| at.saturating_sub(self.now));
         // Rounded up, or the last millisecond would be spent asking.
-        SLEEP.min(gates).min(next.saturating_add(MILLISECOND / 2))
+        SLEEP.min(check).min(next.saturating_add(MILLISECOND / 2))
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: StreamEvent) {
         match event {
-            Event::Received { token, buffer } => self.received(token as u32, buffer),
-            Event::Sent { token, sent, parts } => self.sent(token as u32, sent, parts),
-            Event::Writable { token } => self.writable(token as u32),
-            Event::Control { token, kind, buffer } => self.control(token as u32, kind, &buffer),
+            StreamEvent::Received { token, buffer } => self.received(token as u32, buffer),
+            StreamEvent::Sent { token, sent, parts } => self.sent(token as u32, sent, parts),
+            StreamEvent::Writable { token } => self.writable(token as u32),
+            StreamEvent::Control { token, kind, buffer } => self.control(token as u32, kind, &buffer),
             // Who hung up without a goodbye hears none.
-            Event::Ended { token } => self.let_go(token as u32, End::Peer, false),
-            Event::Failed { token, .. } => self.close(token as u32, End::Failed),
-            Event::Woken => {}
+            StreamEvent::Ended { token } => self.disconnect(token as u32, End::Peer, false),
+            StreamEvent::Failed { token, .. } => self.close(token as u32, End::Failed),
+            StreamEvent::Woken => {}
         }
     }
 
-    fn read_mail(&mut self) {
-        while let Ok(mail) = self.mail.try_recv() {
-            self.obey(mail);
+    fn read_commands(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            self.obey(command);
         }
     }
 
-    fn obey(&mut self, mail: Mail) {
-        match mail {
-            Mail::Adopt { at, newcomer, then } => {
-                let early = self.adopt(at, *newcomer);
-                then.into_iter().for_each(|mail| self.obey(mail));
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Adopt { at, connection, then } => {
+                let early = self.adopt(at, *connection);
+                then.into_iter().for_each(|command| self.obey(command));
                 // Only now does everybody know it.
                 if let Some((early, unread)) = early {
                     self.begin(at.slot, early, unread);
                 }
             }
-            Mail::Route { key, to } => self.routes.set(key, to),
-            Mail::Flag { at, flagged } => {
+            Command::Route { key, to } => self.routes.set(key, to),
+            Command::Flag { at, flagged } => {
                 if let Some(client) = self.at(at) {
                     client.flagged = flagged;
                 }
             }
-            Mail::Send { to, bytes } => {
+            Command::Send { to, bytes } => {
                 let found = client_of(&mut self.clients, to.slot).filter(|client| client.conn == to.conn);
                 let Some(client) = found else { return };
                 count_sent(&mut self.tally, &bytes);
@@ -231,21 +235,21 @@ impl Worker {
                     self.close(to.slot, End::Stalled);
                 }
             }
-            Mail::Close { at, why } => {
+            Command::Close { at, why } => {
                 if self.at(at).is_some() {
                     tracing::debug!(conn = at.conn, "relay: closed: {}", why.sentence());
-                    self.close(at.slot, End::Told);
+                    self.close(at.slot, End::Registrar);
                 }
             }
-            Mail::Drain(grace) => {
+            Command::Drain(grace) => {
                 self.drain_until = Some(self.now.saturating_add(grace.as_nanos() as Nanos));
             }
-            Mail::Connections(reply) => {
+            Command::Connections(reply) => {
                 // Whoever asked may have gone.
                 let _ = reply.send(self.connections());
             }
-            Mail::Tune(engine) => self.engine = *engine,
-            Mail::Stop => self.stopped = true,
+            Command::Tune(engine) => self.engine = *engine,
+            Command::Stop => self.stopped = true,
         }
     }
 
@@ -254,26 +258,28 @@ impl Worker {
     }
 
     /// Takes a connection over; gives back what has been received of it already.
-    fn adopt(&mut self, at: Place, newcomer: Newcomer) -> Option<(Vec<u8>, Vec<u8>)> {
-        let Newcomer { socket, key, role, address, crypt, greeting, early, unread, rates, .. } = newcomer;
-        let mut wrap = Wrap::default();
-        match crypt {
-            Crypt::Plain => {}
-            Crypt::User(session) => wrap.tls = Some(Box::new(Tls::new(session))),
-            Crypt::Kernel(kernel) => wrap.kernel = Some(Box::new(kernel)),
+    fn adopt(&mut self, at: Place, connection: AuthenticatedConn) -> Option<(Vec<u8>, Vec<u8>)> {
+        let AuthenticatedConn {
+            socket, key, role, address, tls_mode, greeting, early, unread, rates, ..
+        } = connection;
+        let mut transport = Transport::default();
+        match tls_mode {
+            TlsMode::Plain => {}
+            TlsMode::User(session) => transport.tls = Some(Box::new(Tls::new(session))),
+            TlsMode::Kernel(kernel) => transport.kernel = Some(Box::new(kernel)),
         }
-        wrap.websocket = newcomer.websocket;
-        let stream = match self.streams.adopt(socket, u64::from(at.slot), wrap.kernel.is_some()) {
+        transport.websocket = connection.websocket;
+        let stream = match self.streams.adopt(socket, u64::from(at.slot), transport.kernel.is_some()) {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%address, "relay: the socket could not be taken over: {error}");
                 self.tally.ended[End::Failed as usize] += 1;
-                self.tell(Told::Closed { at, heard_by: Vec::new() });
+                self.notify_registrar(Event::Closed { at, heard_by: Vec::new() });
                 return None;
             }
         };
-        let who = Who { conn: at.conn, key, role, address, held: newcomer.held };
-        let mut client = Client::new(who, stream, wrap, self.hash, &rates, self.now);
+        let who = Who { conn: at.conn, key, role, address, guard: connection.guard };
+        let mut client = Client::new(who, stream, transport, self.hash, &rates, self.now);
         count_sent(&mut self.tally, &greeting);
         client.control = greeting;
         if role == Role::Dialled {
@@ -303,30 +309,30 @@ impl Worker {
         }
     }
 
-    /// Lets a connection go, whatever waits for it, and says goodbye where that can be heard.
+    /// Disconnects, whatever waits for it, and closes gracefully where that can be heard.
     fn close(&mut self, slot: u32, end: End) {
-        self.let_go(slot, end, end != End::Failed);
+        self.disconnect(slot, end, end != End::Failed);
     }
 
-    fn let_go(&mut self, slot: u32, end: End, goodbye: bool) {
+    fn disconnect(&mut self, slot: u32, end: End, graceful: bool) {
         let Some(mut client) = self.clients.get_mut(slot as usize).and_then(Option::take) else { return };
         self.drop_all(
             &mut client,
             if end == End::Failed { Reason::WriteError } else { Reason::GoneDisconnected },
         );
-        if goodbye {
-            self.last_words(&mut client, end);
+        if graceful {
+            self.graceful_close(&mut client, end);
         }
         self.streams.close(client.stream);
         self.tally.connections -= 1;
         self.tally.ended[end as usize] += 1;
         tracing::debug!(key = %client.key, address = %client.address, "relay: {}", end.name());
         let at = Place { worker: self.number, slot, conn: client.conn };
-        self.tell(Told::Closed { at, heard_by: client.heard.drain().collect() });
+        self.notify_registrar(Event::Closed { at, heard_by: client.heard.drain().collect() });
     }
 
-    fn tell(&mut self, told: Told) {
-        self.told.push(told);
+    fn notify_registrar(&mut self, event: Event) {
+        self.to_registrar.push(event);
     }
 
     #[inline]
@@ -348,7 +354,7 @@ impl Worker {
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
         for other in self.others.iter_mut().flatten() {
-            other.send(&mut self.tally, &mut self.spares);
+            other.send(&mut self.tally, &mut self.pool);
         }
     }
 
@@ -369,16 +375,16 @@ impl Worker {
                     self.streams.resume(client.stream);
                 }
                 Due::Release => {
-                    if client.gate == Gate::Held {
-                        client.gate = Gate::Open;
+                    if client.send_state == SendState::RateLimited {
+                        client.send_state = SendState::Ready;
                         self.mark(slot);
                     }
                 }
             }
         }
-        if self.now >= self.gates_at {
-            self.gates_at = self.now + GATES_EVERY;
-            self.look_at_gates();
+        if self.now >= self.stalled_check_at {
+            self.stalled_check_at = self.now + STALLED_CHECK_EVERY;
+            self.close_stalled();
             self.drain();
         }
     }
@@ -394,23 +400,24 @@ impl Worker {
     }
 
     /// A socket is full: it is looked at from time to time.
-    fn watch_gate(&mut self, slot: u32) {
+    fn watch_full(&mut self, slot: u32) {
         if let Some(client) = client_of(&mut self.clients, slot)
             && !client.watched
         {
             client.watched = true;
-            self.gates.push((slot, client.conn));
+            self.full_sockets.push((slot, client.conn));
         }
     }
 
     /// Those that have taken nothing for too long go.
-    fn look_at_gates(&mut self) {
-        let mut gates = std::mem::take(&mut self.gates);
-        gates.retain(|&(slot, conn)| {
+    fn close_stalled(&mut self) {
+        let mut full_sockets = std::mem::take(&mut self.full_sockets);
+        full_sockets.retain(|&(slot, conn)| {
             let Some(client) = client_of(&mut self.clients, slot).filter(|client| client.conn == conn) else {
                 return false;
             };
-            let (Gate::Full(since), false) = (client.gate, client.stalled_since.is_none()) else {
+            let (SendState::SocketFull(since), false) = (client.send_state, client.stalled_since.is_none())
+            else {
                 client.watched = false;
                 return false;
             };
@@ -424,7 +431,7 @@ impl Worker {
             }
             !stalled
         });
-        self.gates = gates;
+        self.full_sockets = full_sockets;
     }
 
     fn drain(&mut self) {
@@ -460,7 +467,7 @@ impl Worker {
             self.tally.memory_connections = (self.measure.sum + tables) as u64;
             (self.measure.at, self.measure.sum) = (0, 0);
         }
-        self.tally.memory_buffers = (self.streams.memory() + self.spares.memory()) as u64;
+        self.tally.memory_buffers = (self.streams.memory() + self.pool.memory()) as u64;
     }
 
     fn connections(&self) -> Vec<Connection> {
@@ -471,8 +478,8 @@ impl Worker {
             worker: usize::from(self.number),
             connected_seconds: client.seconds(self.now),
             home: client.home,
-            tls: client.wrap.name(),
-            websocket: client.wrap.websocket.is_some(),
+            tls: client.transport.name(),
+            websocket: client.transport.websocket.is_some(),
             bytes_received: client.bytes_received,
             bytes_sent: client.bytes_sent,
             packets_dropped: client.dropped,

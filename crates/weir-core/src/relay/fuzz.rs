@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use super::decoder::{FrameDecoder, Piece, Side};
 use super::frame::{self, Frame, HEADER, KEY, Key, Kind, Malformed};
 use super::handshake::{ClientInfo, Secret};
-use super::pieces::{Cutter, Piece, Side};
 use super::registry::{Destination, Effect, Entry, Registry};
 use super::stun;
 use crate::fuzz_input::{FuzzTarget, Input};
@@ -79,12 +79,12 @@ pub fn fuzz_relay_stream(data: &[u8]) {
 
 /// Frames of what is received in parts, and how the stream is refused, if it is.
 fn frames_of(side: Side, parts: &[&[u8]]) -> (Vec<Vec<u8>>, Option<Malformed>) {
-    let mut cutter = Cutter::new(side);
+    let mut decoder = FrameDecoder::new(side);
     let mut frames = Vec::new();
     for part in parts {
         let mut at = 0;
         loop {
-            let frame = match cutter.next(part, &mut at) {
+            let frame = match decoder.next(part, &mut at) {
                 Ok(None) => break,
                 Ok(Some(Piece::InPlace(range))) => part[range].to_vec(),
                 Ok(Some(Piece::Owned(bytes))) => bytes,

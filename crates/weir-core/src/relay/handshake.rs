@@ -67,7 +67,7 @@ impl Secret {
 
     /// What this key and another share: the dear part of a handshake, needed once for both directions. A key of low
     /// order shares nothing with anybody.
-    pub fn between(&self, other: &Key) -> Result<Between, Refused> {
+    pub fn shared_key(&self, other: &Key) -> Result<SharedKey, Refused> {
         let shared = match &self.agree {
             Some(agree) => agree.agree(other),
             None => {
@@ -79,17 +79,17 @@ impl Secret {
         let shared = GenericArray::from_slice(shared.as_slice());
         // HSalsa20 of it under a nonce of zeros.
         let key = Zeroizing::new(XSalsa20Poly1305::kdf(shared, &GenericArray::default()));
-        Ok(Between(XSalsa20Poly1305::new(&key)))
+        Ok(SharedKey(XSalsa20Poly1305::new(&key)))
     }
 }
 
 /// What two keys share: boxes are sealed and opened with it.
 #[derive(Clone)]
-pub struct Between(XSalsa20Poly1305);
+pub struct SharedKey(XSalsa20Poly1305);
 
-impl fmt::Debug for Between {
+impl fmt::Debug for SharedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Between(…)")
+        f.write_str("SharedKey(…)")
     }
 }
 
@@ -151,31 +151,31 @@ impl ClientInfo {
     /// The frame that says it to `server`, appended to `out`.
     pub fn seal(&self, client: &Secret, server: &Key, nonce: [u8; 24], out: &mut Vec<u8>) {
         // For a key that shares nothing there is no box: whoever has it refuses an empty one.
-        let sealed = client.between(server).map_or_else(|_| Vec::new(), |with| seal(&with.0, nonce, self));
+        let sealed = client.shared_key(server).map_or_else(|_| Vec::new(), |with| seal(&with.0, nonce, self));
         Frame::ClientInfo(client.public(), nonce, &sealed).write(out);
     }
 
     /// What a client's frame says, whose it is, and what seals the answer.
-    pub fn open(server: &Secret, frame: &Frame<'_>) -> Result<(Key, ClientInfo, Between), Refused> {
+    pub fn open(server: &Secret, frame: &Frame<'_>) -> Result<(Key, ClientInfo, SharedKey), Refused> {
         ClientInfo::open_with(|_| None, server, frame)
     }
 
     /// Does what [`ClientInfo::open`] does; `known` says what `server` and the key in the frame share, where that is known.
     pub fn open_with(
-        known: impl FnOnce(&Key) -> Option<Between>,
+        known: impl FnOnce(&Key) -> Option<SharedKey>,
         server: &Secret,
         frame: &Frame<'_>,
-    ) -> Result<(Key, ClientInfo, Between), Refused> {
+    ) -> Result<(Key, ClientInfo, SharedKey), Refused> {
         let Frame::ClientInfo(key, nonce, sealed) = frame else {
             return Err(Refused::Unexpected(frame.code()));
         };
-        let between = known(key).map_or_else(|| server.between(key), Ok)?;
-        let info: ClientInfo = open(&between.0, nonce, sealed)?;
+        let shared = known(key).map_or_else(|| server.shared_key(key), Ok)?;
+        let info: ClientInfo = open(&shared.0, nonce, sealed)?;
         let hex = info.mesh_key.bytes().all(|c| c.is_ascii_hexdigit());
         if !matches!((info.mesh_key.len(), hex), (0 | MESH_KEY_DIGITS, true)) {
             return Err(Refused::Json(format!("meshKey is not {MESH_KEY_DIGITS} hex digits")));
         }
-        Ok((*key, info, between))
+        Ok((*key, info, shared))
     }
 }
 
@@ -185,15 +185,15 @@ impl ServerInfo {
     }
 
     /// The frame that says it to a client, appended to `out`.
-    pub fn seal(&self, between: &Between, nonce: [u8; 24], out: &mut Vec<u8>) {
-        let sealed = seal(&between.0, nonce, self);
+    pub fn seal(&self, shared: &SharedKey, nonce: [u8; 24], out: &mut Vec<u8>) {
+        let sealed = seal(&shared.0, nonce, self);
         Frame::ServerInfo(nonce, &sealed).write(out);
     }
 
     /// What a server's frame says.
     pub fn open(client: &Secret, server: &Key, frame: &Frame<'_>) -> Result<ServerInfo, Refused> {
         let Frame::ServerInfo(nonce, sealed) = frame else { return Err(Refused::Unexpected(frame.code())) };
-        open(&client.between(server)?.0, nonce, sealed)
+        open(&client.shared_key(server)?.0, nonce, sealed)
     }
 }
 
@@ -233,12 +233,12 @@ mod tests {
         let said = ClientInfo { version: 2, can_ack_pings: true, ..ClientInfo::default() };
         let mut bytes = Vec::new();
         said.seal(&client, &server.public(), [1; 24], &mut bytes);
-        let (key, heard, between) = ClientInfo::open(&server, &taken(&bytes)).expect("it is for this server");
+        let (key, heard, shared) = ClientInfo::open(&server, &taken(&bytes)).expect("it is for this server");
         assert_eq!((key, heard), (client.public(), said));
 
         let said = ServerInfo { bytes_per_second: 1000, burst: 2000, ..ServerInfo::new() };
         bytes.clear();
-        said.seal(&between, [2; 24], &mut bytes);
+        said.seal(&shared, [2; 24], &mut bytes);
         assert_eq!(ServerInfo::open(&client, &server.public(), &taken(&bytes)), Ok(said));
     }
 
@@ -246,7 +246,7 @@ mod tests {
     fn what_is_no_info_is_refused() {
         let (server, client) = (Secret::new([7; 32]), Secret::new([9; 32]));
         let said = |text: &str| {
-            let with = client.between(&server.public()).expect("keys of full order").0;
+            let with = client.shared_key(&server.public()).expect("keys of full order").0;
             let sealed = with.encrypt(&[1; 24].into(), text.as_bytes()).expect("a short text");
             ClientInfo::open(&server, &Frame::ClientInfo(client.public(), [1; 24], &sealed))
         };
@@ -267,9 +267,9 @@ mod tests {
         let sealed = with.encrypt(&[1; 24].into(), br#"{"version":2}"#.as_slice()).expect("a short text");
         let key = Key(*client.public_key().as_bytes());
         let frame = Frame::ClientInfo(key, [1; 24], &sealed);
-        let (_, info, between) = ClientInfo::open(&server, &frame).expect("it is for this server");
+        let (_, info, shared) = ClientInfo::open(&server, &frame).expect("it is for this server");
         assert_eq!(info.version, 2);
-        let answer = seal(&between.0, [2; 24], &ServerInfo::new());
+        let answer = seal(&shared.0, [2; 24], &ServerInfo::new());
         assert!(with.decrypt(&[2; 24].into(), answer.as_slice()).is_ok());
     }
 
@@ -278,7 +278,7 @@ mod tests {
         let server = Secret::new([7; 32]);
         // RFC 7748, 6.1: whatever the private key, these make zeros.
         for low in [Key([0; 32]), Key(std::array::from_fn(|n| u8::from(n == 0)))] {
-            assert_eq!(server.between(&low).err(), Some(Refused::Box));
+            assert_eq!(server.shared_key(&low).err(), Some(Refused::Box));
             let nobody = Frame::ClientInfo(low, [1; 24], &[7; 40]);
             assert_eq!(ClientInfo::open(&server, &nobody).err(), Some(Refused::Box));
         }
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn who_is_known_opens_as_a_stranger_does_and_nobody_else_does_in_its_name() {
         let (server, client) = (Secret::new([7; 32]), Secret::new([9; 32]));
-        let known = || server.between(&client.public()).ok();
+        let known = || server.shared_key(&client.public()).ok();
         let mut bytes = Vec::new();
         ClientInfo::default().seal(&client, &server.public(), [1; 24], &mut bytes);
         let (key, info, _) =

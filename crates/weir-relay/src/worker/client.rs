@@ -1,6 +1,6 @@
 //! One connection, as its worker has it: who it is, what came in halves, what waits to go out.
 //!
-//! Promises: an idle connection holds its names, its keys and no buffer; what is `residue` has begun to be sent and
+//! Promises: an idle connection holds its names, its keys and no buffer; what is `partial_write` has begun to be sent and
 //! goes first, whatever becomes of the rest. Refuses: more control frames than [`CONTROL_MOST`] for a client that
 //! takes none.
 
@@ -9,15 +9,15 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use weir_core::relay::bucket::Bucket;
-use weir_core::relay::pieces::{Cutter, Side};
+use weir_core::relay::decoder::{FrameDecoder, Side};
 use weir_core::relay::{ConnId, Frame, Key};
 use weir_core::time::{Nanos, SECOND};
 use weir_io::stream::{Buffer, Part, StreamId};
 
 use super::routes::{KeyHash, KeySet, Last};
-use super::wrap::Wrap;
+use super::transport::Transport;
 use crate::backlog::Backlog;
-use crate::{Held, Rate, Rates, Role};
+use crate::{ConnGuard, Rate, Rates, Role};
 
 /// Control frames that wait for one client: the list of 1,000,000 peers a watcher asks for is 64 MB.
 pub const CONTROL_MOST: usize = 80 << 20;
@@ -26,30 +26,30 @@ pub const CONTROL_BUSY: usize = 4 << 10;
 /// So much at once is kept as it came, so that the rest of it is not copied with every send.
 const BULK: usize = 4 << 10;
 /// What is given to a socket at once at most: half of what a usual `tcp_wmem` lets it grow to.
-pub const REACH_MOST: usize = 2 << 20;
+pub const WRITE_BUDGET_MOST: usize = 2 << 20;
 /// The same of what cannot be taken back: it is kept whole when the socket is full.
 pub const OPAQUE_MOST: usize = 512 << 10;
 /// And at least, while it is not full.
-pub const REACH_LEAST: usize = 64 << 10;
+pub const WRITE_BUDGET_LEAST: usize = 64 << 10;
 
 /// Frames on their way to a client: parts, and how many packets are in each.
 #[derive(Debug, Default)]
-pub struct Load {
+pub struct WriteBatch {
     pub parts: Vec<Part>,
-    pub cargo: Vec<Cargo>,
+    pub meta: Vec<BatchMeta>,
     pub bytes: usize,
     pub frames: u32,
 }
 
 /// Of one part.
 #[derive(Clone, Copy, Debug)]
-pub struct Cargo {
+pub struct BatchMeta {
     pub frames: u32,
     /// When they came.
     pub since: Nanos,
 }
 
-impl Load {
+impl WriteBatch {
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -57,7 +57,7 @@ impl Load {
     #[inline]
     pub fn push(&mut self, part: Part, bytes: usize, frames: u32, since: Nanos) {
         self.parts.push(part);
-        self.cargo.push(Cargo { frames, since });
+        self.meta.push(BatchMeta { frames, since });
         self.bytes += bytes;
         self.frames += frames;
     }
@@ -71,8 +71,8 @@ impl Load {
 
 /// Something was sent that is not answered yet.
 #[derive(Debug, Default)]
-pub struct Flight {
-    pub cargo: Vec<Cargo>,
+pub struct InFlightWrite {
+    pub meta: Vec<BatchMeta>,
     pub bytes: usize,
     /// The first part is not packets: it is sent whole before anything else.
     pub head: bool,
@@ -82,12 +82,12 @@ pub struct Flight {
 
 /// Why nothing is sent although something waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    Open,
+pub enum SendState {
+    Ready,
     /// The socket is full; when it last took something.
-    Full(Nanos),
+    SocketFull(Nanos),
     /// The client has had its rate.
-    Held,
+    RateLimited,
 }
 
 /// Pairs that another relay forwarded for, which the registrar has been told of.
@@ -118,7 +118,7 @@ pub struct Who {
     pub key: Key,
     pub role: Role,
     pub address: SocketAddr,
-    pub held: Held,
+    pub guard: ConnGuard,
 }
 
 #[derive(Debug)]
@@ -128,13 +128,13 @@ pub struct Client {
     pub role: Role,
     pub address: SocketAddr,
     pub stream: StreamId,
-    pub wrap: Wrap,
+    pub transport: Transport,
     pub since: Nanos,
     pub home: bool,
     /// Another connection of the same key receives: the next packet of this one is to be told.
     pub flagged: bool,
 
-    pub cutter: Cutter,
+    pub decoder: FrameDecoder,
     pub last: Last,
     /// Keys that received from this one.
     pub heard: KeySet,
@@ -144,21 +144,21 @@ pub struct Client {
     pub paused: bool,
 
     /// Begun, and to be finished before all else.
-    pub residue: Vec<u8>,
+    pub partial_write: Vec<u8>,
     /// Frames that are not packets.
     pub control: Vec<u8>,
     /// Many of them, which follow: what a watcher is told.
     pub bulk: VecDeque<Vec<u8>>,
     /// Of this turn.
-    pub stage: Load,
+    pub stage: WriteBatch,
     pub backlog: Backlog,
-    pub flight: Option<Flight>,
-    pub gate: Gate,
+    pub in_flight: Option<InFlightWrite>,
+    pub send_state: SendState,
     /// Since then its socket has taken nothing, over several tries.
     pub stalled_since: Option<Nanos>,
-    /// In the list of those whose gate is watched.
+    /// In the list of those whose socket is full.
     pub watched: bool,
-    pub reach: usize,
+    pub write_budget: usize,
     pub send: Option<Box<Bucket>>,
     pub dirty: bool,
 
@@ -166,12 +166,19 @@ pub struct Client {
     pub bytes_sent: u64,
     pub dropped: u64,
     /// Goes with the connection.
-    _held: Held,
+    _guard: ConnGuard,
 }
 
 impl Client {
-    pub fn new(who: Who, stream: StreamId, wrap: Wrap, hash: KeyHash, rates: &Rates, now: Nanos) -> Client {
-        let Who { conn, key, role, address, held } = who;
+    pub fn new(
+        who: Who,
+        stream: StreamId,
+        transport: Transport,
+        hash: KeyHash,
+        rates: &Rates,
+        now: Nanos,
+    ) -> Client {
+        let Who { conn, key, role, address, guard } = who;
         let bucket = |rate: &Rate| Box::new(Bucket::new(rate.bytes_per_second, rate.burst, now));
         let side = if role == Role::Dialled { Side::Client } else { Side::Server };
         Client {
@@ -180,33 +187,33 @@ impl Client {
             role,
             address,
             stream,
-            wrap,
+            transport,
             since: now,
             home: false,
             flagged: false,
-            cutter: Cutter::new(side),
+            decoder: FrameDecoder::new(side),
             last: Last::default(),
             heard: KeySet::with_hasher(hash),
             relayed: Relayed::default(),
             not_here: Bucket::new(1, 3, now),
             receive: rates.receive.as_ref().map(bucket),
             paused: false,
-            residue: Vec::new(),
+            partial_write: Vec::new(),
             control: Vec::new(),
             bulk: VecDeque::new(),
-            stage: Load::default(),
+            stage: WriteBatch::default(),
             backlog: Backlog::default(),
-            flight: None,
-            gate: Gate::Open,
+            in_flight: None,
+            send_state: SendState::Ready,
             stalled_since: None,
             watched: false,
-            reach: REACH_MOST,
+            write_budget: WRITE_BUDGET_MOST,
             send: rates.send.as_ref().map(bucket),
             dirty: false,
             bytes_received: 0,
             bytes_sent: 0,
             dropped: 0,
-            _held: held,
+            _guard: guard,
         }
     }
 
@@ -231,7 +238,7 @@ impl Client {
     /// Control frames to be sent now.
     pub fn take_control(&mut self) -> Vec<u8> {
         let mut control = std::mem::take(&mut self.control);
-        while control.len() < REACH_LEAST
+        while control.len() < WRITE_BUDGET_LEAST
             && let Some(mut more) = self.bulk.pop_front()
         {
             control.append(&mut more);
@@ -241,7 +248,7 @@ impl Client {
 
     /// Whether something waits that is not in flight.
     pub fn has_more(&self) -> bool {
-        !(self.residue.is_empty()
+        !(self.partial_write.is_empty()
             && self.control.is_empty()
             && self.bulk.is_empty()
             && self.stage.is_empty()
@@ -250,28 +257,31 @@ impl Client {
 
     /// Nothing waits and nothing is in flight.
     pub fn is_quiet(&self) -> bool {
-        self.flight.is_none() && !self.has_more()
+        self.in_flight.is_none() && !self.has_more()
     }
 
     pub fn queued_bytes(&self) -> usize {
-        self.residue.len() + self.control.len() + self.bulk_bytes() + self.backlog.bytes()
+        self.partial_write.len() + self.control.len() + self.bulk_bytes() + self.backlog.bytes()
     }
 
     /// Bytes of this process that are this connection's alone.
     pub fn memory(&self) -> usize {
         size_of::<Client>()
-            + self.wrap.memory()
-            + self.cutter.memory()
+            + self.transport.memory()
+            + self.decoder.memory()
             + self.relayed.pairs.capacity() * (2 * size_of::<Key>() + 1)
             + self.heard.capacity() * (size_of::<Key>() + 1)
-            + self.residue.capacity()
+            + self.partial_write.capacity()
             + self.control.capacity()
             + self.bulk_bytes()
             + self.bulk.capacity() * size_of::<Vec<u8>>()
             + self.stage.parts.capacity() * size_of::<Part>()
-            + self.stage.cargo.capacity() * size_of::<Cargo>()
+            + self.stage.meta.capacity() * size_of::<BatchMeta>()
             + self.backlog.memory()
-            + self.flight.as_ref().map_or(0, |flight| flight.cargo.capacity() * size_of::<Cargo>())
+            + self
+                .in_flight
+                .as_ref()
+                .map_or(0, |in_flight| in_flight.meta.capacity() * size_of::<BatchMeta>())
     }
 
     pub fn seconds(&self, now: Nanos) -> u64 {

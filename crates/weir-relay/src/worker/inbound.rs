@@ -17,7 +17,7 @@ use super::timers::Due;
 use super::{Worker, client_of};
 use crate::backlog::data_of;
 use crate::counters::{End, Tally};
-use crate::messages::Told;
+use crate::messages::Event;
 use crate::websocket::Ended;
 
 impl Worker {
@@ -36,12 +36,13 @@ impl Worker {
                 self.timers.add(self.now.saturating_add(wait), slot, client.conn, Due::Resume);
             }
         }
-        if let Some(kernel) = &mut client.wrap.kernel
+        if let Some(kernel) = &mut client.transport.kernel
             && kernel.data_came().is_err()
         {
-            return self.close(slot, End::Crypt);
+            return self.close(slot, End::Transport);
         }
-        let done = if client.wrap.tls.is_some() { self.open(slot, buffer) } else { self.clear(slot, buffer) };
+        let done =
+            if client.transport.tls.is_some() { self.open(slot, buffer) } else { self.clear(slot, buffer) };
         if let Err(end) = done {
             self.close(slot, end);
         }
@@ -49,51 +50,53 @@ impl Worker {
 
     /// What came out of TLS, or without it.
     fn clear(&mut self, slot: u32, mut buffer: Buffer) -> Result<(), End> {
-        let framed = client_of(&mut self.clients, slot).is_some_and(|client| client.wrap.websocket.is_some());
+        let framed =
+            client_of(&mut self.clients, slot).is_some_and(|client| client.transport.websocket.is_some());
         if framed { self.unframe(slot, &mut buffer) } else { self.plain(slot, buffer) }
     }
 
     /// The same, in memory of our own.
     pub(super) fn clear_bytes(&mut self, slot: u32, bytes: &mut [u8]) -> Result<(), End> {
-        let framed = client_of(&mut self.clients, slot).is_some_and(|client| client.wrap.websocket.is_some());
+        let framed =
+            client_of(&mut self.clients, slot).is_some_and(|client| client.transport.websocket.is_some());
         if framed { self.unframe(slot, bytes) } else { self.plain_bytes(slot, bytes) }
     }
 
     /// Takes frames out of WebSocket messages.
     fn unframe(&mut self, slot: u32, bytes: &mut [u8]) -> Result<(), End> {
         let Some(client) = client_of(&mut self.clients, slot) else { return Ok(()) };
-        let Some(unframer) = client.wrap.websocket.as_deref_mut() else { return Ok(()) };
-        let (mut inside, mut answers) = (self.spares.take(bytes.len()), Vec::new());
+        let Some(unframer) = client.transport.websocket.as_deref_mut() else { return Ok(()) };
+        let (mut inside, mut answers) = (self.pool.take(bytes.len()), Vec::new());
         let taken = unframer.take(bytes, &mut inside, &mut answers);
-        if !answers.is_empty() && client.residue.len() < CONTROL_BUSY {
-            client.wrap.write_raw(&answers, &mut client.residue)?;
+        if !answers.is_empty() && client.partial_write.len() < CONTROL_BUSY {
+            client.transport.write_raw(&answers, &mut client.partial_write)?;
             self.mark(slot);
         }
         let done = self.plain_bytes(slot, &mut inside);
-        self.spares.give(inside);
-        done.and(taken.map_err(|ended| if ended == Ended::Closed { End::Peer } else { End::Crypt }))
+        self.pool.give(inside);
+        done.and(taken.map_err(|ended| if ended == Ended::Closed { End::Peer } else { End::Transport }))
     }
 
     /// A record of the kernel's that is not data.
     pub(super) fn control(&mut self, slot: u32, kind: u8, buffer: &Buffer) {
         let Some(client) = client_of(&mut self.clients, slot) else { return };
-        let (Some(kernel), Some(socket)) = (&mut client.wrap.kernel, self.streams.socket(client.stream))
+        let (Some(kernel), Some(socket)) = (&mut client.transport.kernel, self.streams.socket(client.stream))
         else {
-            return self.close(slot, End::Crypt);
+            return self.close(slot, End::Transport);
         };
         let end = match kernel.control(socket, kind, buffer) {
             Ok(None) => None,
             Ok(Some(News::UpdateWanted)) => match kernel.update(socket) {
                 // A full socket: the peer's wish is not an order (RFC 8446 4.6.3: before the next data).
                 Ok(()) | Err(None) => None,
-                Err(Some(_)) => Some(End::Crypt),
+                Err(Some(_)) => Some(End::Transport),
             },
             Ok(Some(News::CloseNotify)) => Some(End::Peer),
-            Ok(Some(News::Alert(_))) => Some(End::Crypt),
+            Ok(Some(News::Alert(_))) => Some(End::Transport),
             Err(error) => {
                 // Tried once: who cannot be told finds out.
                 let _ = kernel.alert(socket, &error);
-                Some(End::Crypt)
+                Some(End::Transport)
             }
         };
         if let Some(end) = end {
@@ -162,7 +165,7 @@ impl Worker {
         }
         sorted.runs.iter().for_each(|run| self.copy(run, &whole));
         self.act(slot, &whole, sorted);
-        self.spares.give(whole);
+        self.pool.give(whole);
     }
 
     /// Frames of a received buffer, for a client of this worker.
@@ -175,7 +178,7 @@ impl Worker {
         };
         self.tally.held += frames;
         if client.stage.parts.capacity() == 0 {
-            client.stage = self.loads.pop().unwrap_or_default();
+            client.stage = self.batches.pop().unwrap_or_default();
         }
         client.stage.share(buffer, run.from, run.end, run.frames, self.now);
         if !client.dirty {
@@ -189,14 +192,14 @@ impl Worker {
         let bytes = &bytes[run.from..run.end];
         match run.to {
             Target::Here(to) => {
-                let mut own = self.spares.take(bytes.len());
+                let mut own = self.pool.take(bytes.len());
                 own.extend_from_slice(bytes);
                 self.lay(to, Part::Owned(own), bytes.len(), run.frames);
             }
             Target::There(place) => {
                 self.tally.packets_in += u64::from(run.frames);
                 if let Some(other) = self.others.get_mut(usize::from(place.worker)).and_then(Option::as_mut) {
-                    other.add(place, bytes, run.frames, self.now, &mut self.spares);
+                    other.add(place, bytes, run.frames, self.now, &mut self.pool);
                 }
             }
         }
@@ -214,21 +217,21 @@ impl Worker {
     }
 
     /// What another worker has for clients of this one.
-    pub(super) fn take_parcels(&mut self) {
+    pub(super) fn take_batches(&mut self) {
         for from in 0..self.incoming.len() {
             // Not more than were there: others get their turn.
             let there = self.incoming[from].as_ref().map_or(0, rtrb::Consumer::slots);
             for _ in 0..there {
-                let Some(Ok(parcel)) = self.incoming[from].as_mut().map(rtrb::Consumer::pop) else { break };
-                self.tally.taken += u64::from(parcel.frames);
-                match client_of(&mut self.clients, parcel.to.slot) {
-                    Some(client) if client.conn == parcel.to.conn => {
-                        self.tally.held += u64::from(parcel.frames);
-                        let length = parcel.bytes.len();
-                        client.stage.push(Part::Owned(parcel.bytes), length, parcel.frames, parcel.since);
-                        self.mark(parcel.to.slot);
+                let Some(Ok(batch)) = self.incoming[from].as_mut().map(rtrb::Consumer::pop) else { break };
+                self.tally.taken += u64::from(batch.frames);
+                match client_of(&mut self.clients, batch.to.slot) {
+                    Some(client) if client.conn == batch.to.conn => {
+                        self.tally.held += u64::from(batch.frames);
+                        let length = batch.bytes.len();
+                        client.stage.push(Part::Owned(batch.bytes), length, batch.frames, batch.since);
+                        self.mark(batch.to.slot);
                     }
-                    _ => drop_run(&mut self.tally, &parcel.bytes),
+                    _ => drop_run(&mut self.tally, &batch.bytes),
                 }
             }
         }
@@ -255,19 +258,19 @@ impl Worker {
                     let source = client.key;
                     self.forward(to, source, &bytes[range]);
                 }
-                Act::Active => self.tell(Told::Active(conn)),
-                Act::Watch => self.tell(Told::Watch(conn)),
-                Act::ClosePeer(key) => self.tell(Told::ClosePeer(conn, key)),
-                Act::MeshPresent(key) => self.tell(Told::MeshPresent(conn, key)),
-                Act::MeshGone(key) => self.tell(Told::MeshGone(conn, key)),
-                Act::Heard(source, listener) => self.tell(Told::Heard(source, listener)),
+                Act::Active => self.notify_registrar(Event::Active(conn)),
+                Act::Watch => self.notify_registrar(Event::Watch(conn)),
+                Act::ClosePeer(key) => self.notify_registrar(Event::ClosePeer(conn, key)),
+                Act::MeshPresent(key) => self.notify_registrar(Event::MeshPresent(conn, key)),
+                Act::MeshGone(key) => self.notify_registrar(Event::MeshGone(conn, key)),
+                Act::Heard(source, listener) => self.notify_registrar(Event::Heard(source, listener)),
             }
         }
     }
 
     /// A packet of a client's for another relay; `frame` is what the client sent.
     fn forward(&mut self, to: Target, source: Key, frame: &[u8]) {
-        let mut bytes = self.spares.take(frame.len() + KEY);
+        let mut bytes = self.pool.take(frame.len() + KEY);
         let length = (frame.len() - HEADER + KEY) as u32;
         bytes.push(Kind::ForwardPacket as u8);
         bytes.extend_from_slice(&length.to_be_bytes());
@@ -278,7 +281,7 @@ impl Worker {
             Target::Here(slot) => self.lay(slot, Part::Owned(bytes), length, 1),
             Target::There(_) => {
                 self.copy(&Run { to, from: 0, end: length, frames: 1 }, &bytes);
-                self.spares.give(bytes);
+                self.pool.give(bytes);
             }
         }
     }
@@ -286,7 +289,8 @@ impl Worker {
     /// Ciphertext in a received buffer: whole records are opened where they lie.
     fn open(&mut self, slot: u32, mut buffer: Buffer) -> Result<(), End> {
         while self.carries(slot) {
-            let Some(tls) = client_of(&mut self.clients, slot).and_then(|c| c.wrap.tls.as_deref_mut()) else {
+            let Some(tls) = client_of(&mut self.clients, slot).and_then(|c| c.transport.tls.as_deref_mut())
+            else {
                 return Ok(());
             };
             let (taken, whole) = tls.complete(&buffer)?;
@@ -296,7 +300,7 @@ impl Worker {
             }
             let mut record = std::mem::take(&mut tls.carry);
             let done = self.open_bytes(slot, &mut record);
-            self.spares.give(record);
+            self.pool.give(record);
             done?;
         }
         if buffer.is_empty() {
@@ -313,7 +317,7 @@ impl Worker {
 
     fn carries(&mut self, slot: u32) -> bool {
         client_of(&mut self.clients, slot)
-            .and_then(|client| client.wrap.tls.as_deref())
+            .and_then(|client| client.transport.tls.as_deref())
             .is_some_and(|tls| !tls.carry.is_empty())
     }
 
@@ -329,22 +333,22 @@ impl Worker {
     /// Opens what is whole, keeps the rest; where the plaintext lies, and whether the peer has ended the stream.
     fn open_in(&mut self, slot: u32, bytes: &mut [u8]) -> Result<(Range<usize>, Result<(), End>), End> {
         let Some(client) = client_of(&mut self.clients, slot) else { return Ok((0..0, Ok(()))) };
-        let Some(tls) = client.wrap.tls.as_deref_mut() else { return Ok((0..0, Ok(()))) };
+        let Some(tls) = client.transport.tls.as_deref_mut() else { return Ok((0..0, Ok(()))) };
         let opened = match tls.session.open(bytes) {
             Ok(opened) => opened,
             Err(error) => {
                 let mut alert = Vec::new();
                 if tls.session.alert(&error, &mut alert).is_ok() {
-                    client.residue.append(&mut alert);
+                    client.partial_write.append(&mut alert);
                 }
-                return Err(End::Crypt);
+                return Err(End::Transport);
             }
         };
         let ended = match opened.news {
             Some(News::CloseNotify) => Err(End::Peer),
-            Some(News::Alert(_)) => Err(End::Crypt),
+            Some(News::Alert(_)) => Err(End::Transport),
             Some(News::UpdateWanted) => {
-                tls.session.update(&mut client.residue).map_err(|_| End::Crypt)?;
+                tls.session.update(&mut client.partial_write).map_err(|_| End::Transport)?;
                 self.mark(slot);
                 Ok(())
             }
@@ -358,9 +362,9 @@ impl Worker {
     }
 
     fn keep_carry(&mut self, slot: u32, rest: &[u8]) {
-        let mut carry = self.spares.take(rest.len());
+        let mut carry = self.pool.take(rest.len());
         carry.extend_from_slice(rest);
-        if let Some(tls) = client_of(&mut self.clients, slot).and_then(|c| c.wrap.tls.as_deref_mut()) {
+        if let Some(tls) = client_of(&mut self.clients, slot).and_then(|c| c.transport.tls.as_deref_mut()) {
             tls.carry = carry;
         }
     }
@@ -368,6 +372,6 @@ impl Worker {
 
 /// Frames for a client that is gone; they were counted in, and never held.
 fn drop_run(tally: &mut Tally, bytes: &[u8]) {
-    crate::parcel::drop_frames(bytes, Reason::GoneDisconnected, tally);
+    crate::cross_worker::drop_frames(bytes, Reason::GoneDisconnected, tally);
     debug_assert!(data_of(bytes).len() < bytes.len() || bytes.is_empty());
 }

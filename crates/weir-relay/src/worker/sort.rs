@@ -11,8 +11,8 @@
 
 use std::ops::Range;
 
+use weir_core::relay::decoder::Piece;
 use weir_core::relay::frame::{self, HEADER, KEY, Kind};
-use weir_core::relay::pieces::Piece;
 use weir_core::relay::{Frame, Key, Place, Reason};
 use weir_core::time::Nanos;
 
@@ -98,7 +98,7 @@ pub fn sort(
 ) -> Result<Option<Vec<u8>>, End> {
     sorted.clear();
     loop {
-        match client.cutter.next(bytes, at).map_err(|_| End::Protocol)? {
+        match client.decoder.next(bytes, at).map_err(|_| End::Protocol)? {
             None => return Ok(None),
             Some(Piece::InPlace(range)) => {
                 one(client, around, &mut bytes[range.clone()], range.start, sorted)?

@@ -8,7 +8,7 @@ use weir_core::relay::frame::{HEADER, KEY, head};
 use weir_core::relay::handshake::{ClientInfo, Secret, ServerInfo};
 use weir_core::relay::{Frame, Key, Kind};
 use weir_io::tls::Session;
-use weir_relay::{Crypt, Engine, Held, Newcomer, Rates, Relay, Report, Role};
+use weir_relay::{AuthenticatedConn, ConnGuard, Engine, Rates, Relay, Report, Role, TlsMode};
 
 /// Longer than anything here takes; a test that waits so long has failed.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -86,7 +86,7 @@ impl Member {
     /// Admitted; nothing has been read.
     pub fn admit(relay: &Relay, number: u8, how: As) -> Member {
         let (ours, theirs) = pair();
-        Member::over(relay, number, how, (ours, theirs), (Wire::Clear, Crypt::Plain))
+        Member::over(relay, number, how, (ours, theirs), (Wire::Clear, TlsMode::Plain))
     }
 
     pub fn over(
@@ -94,32 +94,32 @@ impl Member {
         number: u8,
         how: As,
         (ours, theirs): (TcpStream, TcpStream),
-        (wire, crypt): (Wire, Crypt),
+        (wire, tls_mode): (Wire, TlsMode),
     ) -> Member {
         let secret = Secret::new([number; 32]);
         let key = secret.public();
         let mut greeting = Vec::new();
         if how.role != Role::Dialled {
             ServerInfo::new().seal(
-                &server().between(&key).expect("keys of full order"),
+                &server().shared_key(&key).expect("keys of full order"),
                 [number; 24],
                 &mut greeting,
             );
         }
-        relay.admit(Newcomer {
+        relay.admit(AuthenticatedConn {
             address: theirs.peer_addr().expect("connected"),
             socket: theirs.into(),
             key,
             info: ClientInfo { version: 2, can_ack_pings: true, ..ClientInfo::default() },
             role: how.role,
-            crypt,
+            tls_mode,
             websocket: matches!(wire, Wire::WebSocket(_)).then(Box::default),
             greeting,
             early: how.early,
             unread: Vec::new(),
             ideal: true,
             rates: how.rates,
-            held: Held::Nothing,
+            guard: ConnGuard::Nothing,
         });
         Member { key, secret, socket: ours, wire, received: Vec::new() }
     }

@@ -7,7 +7,7 @@ use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use weir_core::relay::Frame;
 use weir_io::tls::{ClientOptions, Handshake, Progress, Session, Trust, client_config, server_config};
-use weir_relay::{Crypt, Relay};
+use weir_relay::{Relay, TlsMode};
 
 use crate::member::{As, Member, Wire, bytes, engine, pair, wait_for};
 
@@ -47,12 +47,12 @@ fn sessions(version: &'static rustls::SupportedProtocolVersion) -> (Session, Ses
 fn secured(relay: &Relay, number: u8, version: &'static rustls::SupportedProtocolVersion) -> Member {
     let (client, server) = sessions(version);
     let wire = Wire::Tls(Box::new(client), Vec::new());
-    Member::over(relay, number, As::default(), pair(), (wire, Crypt::User(server))).greeted()
+    Member::over(relay, number, As::default(), pair(), (wire, TlsMode::User(server))).greeted()
 }
 
 fn framed(relay: &Relay, number: u8) -> Member {
     let wire = Wire::WebSocket(Vec::new());
-    Member::over(relay, number, As::default(), pair(), (wire, Crypt::Plain)).greeted()
+    Member::over(relay, number, As::default(), pair(), (wire, TlsMode::Plain)).greeted()
 }
 
 fn both_ways(a: &mut Member, b: &mut Member) {
@@ -186,7 +186,7 @@ fn records_by_the_kernel_are_as_good_as_ours() {
     };
     let wire = Wire::Tls(Box::new(client.finish().expect("keys").0), Vec::new());
     let mut a =
-        Member::over(&relay, 1, As::default(), (ours, theirs), (wire, Crypt::Kernel(kernel))).greeted();
+        Member::over(&relay, 1, As::default(), (ours, theirs), (wire, TlsMode::Kernel(kernel))).greeted();
     let mut b = Member::join(&relay, 2);
     both_ways(&mut a, &mut b);
     assert!(relay.connections().iter().any(|connection| connection.tls == "kernel"));

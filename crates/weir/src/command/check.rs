@@ -44,8 +44,8 @@ pub fn run(file: &Path) -> Result<(), Failure> {
 }
 
 fn checked_relay(file: &Path, config: &config::Config, relay: &config::relay::Relay) -> String {
-    let front = &relay.front;
-    let addresses = front.listen.len() + front.http.len() + front.stun.len();
+    let acceptor = &relay.acceptor;
+    let addresses = acceptor.listen.len() + acceptor.http.len() + acceptor.stun.len();
     let has = match addresses {
         1 => "a relay on 1 address".to_owned(),
         n => format!("a relay on {n} addresses"),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use weir_relay::error::KeyError;
 use weir_relay::settings::{
-    Acme, Certificates, Challenge, Front, Home, Io, Limits, Settings, TAILSCALED, Tls,
+    Acceptor, Acme, Certificates, Challenge, Home, Io, Limits, Settings, TAILSCALED, Tls,
 };
 use weir_relay::{Engine, keyfile};
 
@@ -163,7 +163,7 @@ fn settings(given: &Given) -> Result<Settings, FlagError> {
     if !given.switch("derp", true)? {
         return Err(FlagError::WithoutDerp);
     }
-    let front = front(given, dev)?;
+    let acceptor = acceptor(given, dev)?;
     let secret = match (dev, given.text("c")) {
         (true, _) => keyfile::fresh().map_err(FlagError::Key)?,
         (false, path) => {
@@ -189,7 +189,7 @@ fn settings(given: &Given) -> Result<Settings, FlagError> {
         cpus: Vec::new(),
         io: Io::Auto,
         engine: Engine::default(),
-        front,
+        acceptor,
     })
 }
 
@@ -197,7 +197,7 @@ fn list(text: Option<&str>) -> impl Iterator<Item = &str> {
     text.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty())
 }
 
-fn front(given: &Given, dev: bool) -> Result<Front, FlagError> {
+fn acceptor(given: &Given, dev: bool) -> Result<Acceptor, FlagError> {
     let address = if dev { ":3340" } else { given.text("a").unwrap_or(":443") };
     let listen =
         listening(address).ok_or_else(|| FlagError::value("a", address, "`:PORT` or `ADDRESS:PORT`"))?;
@@ -209,7 +209,7 @@ fn front(given: &Given, dev: bool) -> Result<Front, FlagError> {
     let hostname = given.text("hostname").unwrap_or("derp.tailscale.com").to_owned();
     let http = if tls { port(given.number("http-port", 80)?) } else { None };
     let stun = if given.switch("stun", true)? { port(given.number("stun-port", 3478)?) } else { None };
-    let mut front = Front {
+    let mut acceptor = Acceptor {
         listen: vec![listen],
         http: http.map(beside).into_iter().collect(),
         stun: stun.map(beside).into_iter().collect(),
@@ -227,13 +227,13 @@ fn front(given: &Given, dev: bool) -> Result<Front, FlagError> {
             Some(url) if is_url(url) => Home::Redirect(url.to_owned()),
             Some(other) => return Err(FlagError::value("home", other, "`blank` or a URL")),
         },
-        ..Front::default()
+        ..Acceptor::default()
     };
     if given.switch("verify-clients", false)? {
-        front.access.tailscaled = Some(PathBuf::from(given.text("socket").unwrap_or(TAILSCALED)));
+        acceptor.access.tailscaled = Some(PathBuf::from(given.text("socket").unwrap_or(TAILSCALED)));
     }
-    front.access.verify = given.text("verify-client-url").map(str::to_owned);
-    front.access.fail_open = given.switch("verify-client-url-fail-open", true)?;
+    acceptor.access.verify = given.text("verify-client-url").map(str::to_owned);
+    acceptor.access.fail_open = given.switch("verify-client-url-fail-open", true)?;
     if let Some(text) = given.text("accept-connection-limit") {
         // derper's own default is `+Inf`, which leaves the limit to us.
         let limit: f64 = text.parse().ok().filter(|limit: &f64| *limit > 0.0).ok_or_else(|| {
@@ -244,8 +244,9 @@ fn front(given: &Given, dev: bool) -> Result<Front, FlagError> {
             )
         })?;
         if limit.is_finite() {
-            front.limits.accepts_per_second = limit.clamp(1.0, 1e6) as u32;
-            front.limits.accepts_per_second_per_source = Limits::source_rate(front.limits.accepts_per_second);
+            acceptor.limits.accepts_per_second = limit.clamp(1.0, 1e6) as u32;
+            acceptor.limits.accepts_per_second_per_source =
+                Limits::source_rate(acceptor.limits.accepts_per_second);
         }
     }
     if given.text("accept-connection-burst").is_some() {
@@ -254,10 +255,10 @@ fn front(given: &Given, dev: bool) -> Result<Front, FlagError> {
             let expected = "a number above 0; write for example `20000`";
             return Err(FlagError::value("accept-connection-burst", &burst.to_string(), expected));
         }
-        front.limits.accept_burst = burst.min(1_000_000) as u32;
-        front.limits.accept_burst_per_source = Limits::source_burst(front.limits.accept_burst);
+        acceptor.limits.accept_burst = burst.min(1_000_000) as u32;
+        acceptor.limits.accept_burst_per_source = Limits::source_burst(acceptor.limits.accept_burst);
     }
-    Ok(front)
+    Ok(acceptor)
 }
 
 fn certificates(given: &Given, mode: &str, hostname: &str, http: bool) -> Result<Certificates, FlagError> {
@@ -291,24 +292,25 @@ mod tests {
     #[test]
     fn flags_are_taken_as_go_writes_them() {
         let read = given("-a :8443 --certmode=manual -stun=false -hostname derp.example.com").expect("flags");
-        let front = front(&read, false).expect("a front");
-        assert_eq!(front.listen, ["[::]:8443".parse().expect("an address")]);
-        assert!(front.stun.is_empty() && front.tls == Tls::Auto && front.http.len() == 1);
-        let Certificates::Files { chain, .. } = front.certificates else { panic!("manual") };
+        let acceptor = acceptor(&read, false).expect("an acceptor");
+        assert_eq!(acceptor.listen, ["[::]:8443".parse().expect("an address")]);
+        assert!(acceptor.stun.is_empty() && acceptor.tls == Tls::Auto && acceptor.http.len() == 1);
+        let Certificates::Files { chain, .. } = acceptor.certificates else { panic!("manual") };
         assert!(chain.ends_with("derp.example.com.crt"));
     }
 
     #[test]
     fn another_port_than_443_is_plain_as_with_derper() {
-        let front = front(&given("-a=127.0.0.1:3340 -http-port -1").expect("flags"), false).expect("a front");
-        assert_eq!((front.tls, front.http.len(), front.stun.len()), (Tls::Off, 0, 1));
+        let acceptor =
+            acceptor(&given("-a=127.0.0.1:3340 -http-port -1").expect("flags"), false).expect("an acceptor");
+        assert_eq!((acceptor.tls, acceptor.http.len(), acceptor.stun.len()), (Tls::Off, 0, 1));
     }
 
     #[test]
     fn clients_are_verified_by_the_tailscaled_of_this_host_or_of_another_socket() {
         let asked = |line: &str| {
-            let front = front(&given(line).expect("flags"), true).expect("a front");
-            front.access.tailscaled.map(|path| path.display().to_string())
+            let acceptor = acceptor(&given(line).expect("flags"), true).expect("an acceptor");
+            acceptor.access.tailscaled.map(|path| path.display().to_string())
         };
         assert_eq!(asked("-verify-clients").as_deref(), Some(TAILSCALED));
         assert_eq!(asked("-verify-clients -socket /run/other.sock").as_deref(), Some("/run/other.sock"));
@@ -317,12 +319,12 @@ mod tests {
 
     #[test]
     fn limits_are_taken_as_derper_has_them_and_never_left_out_in_silence() {
-        let read = |line: &str| front(&given(line).expect("flags"), true);
+        let read = |line: &str| acceptor(&given(line).expect("flags"), true);
         let limits =
-            read("-accept-connection-limit 100.5 -accept-connection-burst 7").expect("a front").limits;
+            read("-accept-connection-limit 100.5 -accept-connection-burst 7").expect("an acceptor").limits;
         assert_eq!((limits.accepts_per_second, limits.accept_burst), (100, 7));
-        let usual = read("-accept-connection-limit +Inf").expect("a front").limits;
-        assert_eq!(usual.accepts_per_second, Front::default().limits.accepts_per_second);
+        let usual = read("-accept-connection-limit +Inf").expect("an acceptor").limits;
+        assert_eq!(usual.accepts_per_second, Acceptor::default().limits.accepts_per_second);
         for line in ["limit many", "limit 0", "limit -1", "limit NaN", "burst x", "burst 0", "burst -5"] {
             let said = read(&format!("-accept-connection-{line}")).expect_err("refused").to_string();
             assert!(said.starts_with("derper: -accept-connection-"), "{line}: {said}");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use weir_relay::settings::{Certificates, Front, Io, Settings, Tls};
+use weir_relay::settings::{Acceptor, Certificates, Io, Settings, Tls};
 use weir_relay::{Engine, keyfile};
 
 use crate::config;
@@ -104,7 +104,7 @@ fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Failure> {
         cpus: args.cpus.clone(),
         io: if args.epoll { Io::Epoll } else { Io::Auto },
         engine: Engine::default(),
-        front: Front {
+        acceptor: Acceptor {
             listen: vec![listen],
             stun: args.stun.into_iter().collect(),
             tls: match args.tls.unwrap_or(DevTls::Off) {
@@ -114,7 +114,7 @@ fn dev(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Failure> {
                 DevTls::Kernel => Tls::Kernel,
             },
             certificates: Certificates::SelfSigned,
-            ..Front::default()
+            ..Acceptor::default()
         },
     };
     let running = run::start(settings, Started { socket: socket.clone(), ..Started::default() })?;

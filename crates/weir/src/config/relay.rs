@@ -15,7 +15,7 @@ use toml::de::DeValue;
 use weir_core::relay::handshake::Secret;
 use weir_relay::error::KeyError;
 use weir_relay::settings::{
-    Access, Acme, Certificates, Challenge, Front, Io, Limits, Remote, Settings, TAILSCALED, Tls,
+    Acceptor, Access, Acme, Certificates, Challenge, Io, Limits, Remote, Settings, TAILSCALED, Tls,
 };
 use weir_relay::{Engine, Rate, Rates, keyfile};
 
@@ -53,7 +53,7 @@ pub struct Relay {
     private_key: Option<Placed<PathBuf>>,
     pub io: Io,
     pub engine: Engine,
-    pub front: Front,
+    pub acceptor: Acceptor,
 }
 
 const KEYS: &[&str] = &[
@@ -104,24 +104,24 @@ pub const ACME_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory
 pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Relay> {
     let fields = value.table(KEYS, "[relay]", complaints)?;
     let mut engine = Engine::default();
-    let mut front = Front::default();
+    let mut acceptor = Acceptor::default();
     let listen = fields.required("listen", "listen = [\":443\"]", complaints);
-    front.listen = listen.map(|v| values::sockets(&v, 443, complaints)).unwrap_or_default();
-    front.http = fields.get("http").map(|v| values::sockets(&v, 80, complaints)).unwrap_or_default();
-    front.stun = fields.get("stun").map(|v| values::sockets(&v, 3478, complaints)).unwrap_or_default();
-    front.hostname = fields.get("hostname").and_then(|v| values::hostname(&v, complaints));
-    front.tls = fields.get("tls").and_then(|v| v.word(TLS, complaints)).unwrap_or_default();
-    front.certificates = certificates(&fields, &front, complaints);
-    front.access = access(&fields, complaints);
-    front.home = fields.get("home").and_then(|v| values::home(&v, complaints)).unwrap_or_default();
-    front.bootstrap_dns =
+    acceptor.listen = listen.map(|v| values::sockets(&v, 443, complaints)).unwrap_or_default();
+    acceptor.http = fields.get("http").map(|v| values::sockets(&v, 80, complaints)).unwrap_or_default();
+    acceptor.stun = fields.get("stun").map(|v| values::sockets(&v, 3478, complaints)).unwrap_or_default();
+    acceptor.hostname = fields.get("hostname").and_then(|v| values::hostname(&v, complaints));
+    acceptor.tls = fields.get("tls").and_then(|v| v.word(TLS, complaints)).unwrap_or_default();
+    acceptor.certificates = certificates(&fields, &acceptor, complaints);
+    acceptor.access = access(&fields, complaints);
+    acceptor.home = fields.get("home").and_then(|v| values::home(&v, complaints)).unwrap_or_default();
+    acceptor.bootstrap_dns =
         fields.get("bootstrap_dns").map(|v| values::hostnames(&v, complaints)).unwrap_or_default();
-    front.debug = fields.get("debug").map(|v| values::sources(&v, complaints)).unwrap_or_default();
+    acceptor.debug = fields.get("debug").map(|v| values::sources(&v, complaints)).unwrap_or_default();
     if let Some(buffers) = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 256, complaints)) {
         engine.buffers = buffers as u16;
     }
     if let Some(table) = fields.get("limits") {
-        limits(&table, &mut engine, &mut front, complaints);
+        limits(&table, &mut engine, &mut acceptor, complaints);
     }
     let mesh_key = fields.get("mesh_key").and_then(|v| values::path(&v, "mesh.key", complaints));
     Some(Relay {
@@ -136,7 +136,7 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Relay> {
         }),
         io: fields.get("io").and_then(|v| v.word(IO, complaints)).unwrap_or_default(),
         engine,
-        front,
+        acceptor,
     })
 }
 
@@ -183,12 +183,12 @@ fn access(fields: &Fields<'_>, complaints: &mut Complaints) -> Access {
 }
 
 /// Exactly one word about the certificate while TLS is on, none while it is off.
-fn certificates(fields: &Fields<'_>, front: &Front, complaints: &mut Complaints) -> Certificates {
+fn certificates(fields: &Fields<'_>, acceptor: &Acceptor, complaints: &mut Complaints) -> Certificates {
     let (chain, key) = (fields.get("certificate"), fields.get("private_key"));
     let (word, acme) = (fields.get("certificates"), fields.get("acme"));
     let given: Vec<&Value<'_>> = [&word, &chain, &acme].into_iter().flatten().collect();
     let all = given.iter().copied().chain(&key);
-    if front.tls == Tls::Off {
+    if acceptor.tls == Tls::Off {
         for value in all {
             complaints.add(
                 value.span.clone(),
@@ -233,7 +233,7 @@ fn certificates(fields: &Fields<'_>, front: &Front, complaints: &mut Complaints)
         _ => {}
     }
     if let Some(value) = &acme {
-        return acme_of(value, front, complaints).map_or(Certificates::SelfSigned, Certificates::Acme);
+        return acme_of(value, acceptor, complaints).map_or(Certificates::SelfSigned, Certificates::Acme);
     }
     let word = word.and_then(|v| v.word(&[("self-signed", ())], complaints));
     word.map_or(Certificates::SelfSigned, |()| Certificates::SelfSigned)
@@ -244,9 +244,9 @@ fn last(subject: &str) -> &str {
     subject.rsplit(": ").next().unwrap_or(subject)
 }
 
-fn acme_of(value: &Value<'_>, front: &Front, complaints: &mut Complaints) -> Option<Acme> {
+fn acme_of(value: &Value<'_>, acceptor: &Acceptor, complaints: &mut Complaints) -> Option<Acme> {
     let fields = value.table(ACME, "[relay.acme]", complaints)?;
-    if front.hostname.is_none() {
+    if acceptor.hostname.is_none() {
         complaints.add(
             fields.span.clone(),
             "relay: acme: a certificate is for a name; write `hostname = \"derp.example.com\"` in [relay]",
@@ -257,7 +257,7 @@ fn acme_of(value: &Value<'_>, front: &Front, complaints: &mut Complaints) -> Opt
         v.text("a mail address", "contact = \"ops@example.com\"", complaints).map(str::to_owned)
     });
     // Where nothing listens for HTTP, TLS is all there is.
-    let usual = if front.http.is_empty() { Challenge::TlsAlpn } else { Challenge::Http };
+    let usual = if acceptor.http.is_empty() { Challenge::TlsAlpn } else { Challenge::Http };
     let challenge = fields.get("challenge").and_then(|v| v.word(CHALLENGE, complaints)).unwrap_or(usual);
     let store = fields.get("store").map(|v| values::path(&v, "acme", complaints));
     let root = fields.get("root").map(|v| values::path(&v, "root.pem", complaints));
@@ -287,7 +287,7 @@ fn mesh_with(fields: &Fields<'_>, has_key: bool, complaints: &mut Complaints) ->
     values::remotes(&value, complaints)
 }
 
-fn limits(value: &Value<'_>, engine: &mut Engine, front: &mut Front, complaints: &mut Complaints) {
+fn limits(value: &Value<'_>, engine: &mut Engine, acceptor: &mut Acceptor, complaints: &mut Complaints) {
     let Some(fields) = value.table(LIMITS, "[relay.limits]", complaints) else { return };
     let mut number = |key: &str, low: u64, high: u64, usual: u64| {
         fields.get(key).and_then(|v| v.integer(low..=high, usual, complaints)).unwrap_or(usual)
@@ -301,7 +301,7 @@ fn limits(value: &Value<'_>, engine: &mut Engine, front: &mut Front, complaints:
     let source_keys = ["accepts_per_second_per_source", "accept_burst_per_source"];
     let source_rate = accepts(source_keys[0], Limits::source_rate(accepts_per_second));
     let source_burst = accepts(source_keys[1], Limits::source_burst(accept_burst));
-    front.limits = Limits {
+    acceptor.limits = Limits {
         accepts_per_second,
         accept_burst,
         accepts_per_second_per_source: source_rate,
@@ -328,7 +328,7 @@ fn limits(value: &Value<'_>, engine: &mut Engine, front: &mut Front, complaints:
     engine.clients = clients;
     engine.queue_frames = number("queue_frames", 8, 65_536, engine.queue_frames as u64) as usize;
     engine.queue_bytes = number("queue_bytes", 128 << 10, 64 << 20, engine.queue_bytes as u64) as usize;
-    front.rates = Rates {
+    acceptor.rates = Rates {
         receive: rate(&fields, "receive_bytes_per_second", "receive_burst_bytes", complaints),
         send: rate(&fields, "send_bytes_per_second", "send_burst_bytes", complaints),
     };
@@ -386,9 +386,9 @@ impl Relay {
                 })?)
             }
         };
-        let mut front = self.front.clone();
-        front.access.tailscaled = front.access.tailscaled.map(|socket| folder.join(socket));
-        match &mut front.certificates {
+        let mut acceptor = self.acceptor.clone();
+        acceptor.access.tailscaled = acceptor.access.tailscaled.map(|socket| folder.join(socket));
+        match &mut acceptor.certificates {
             Certificates::SelfSigned => {}
             Certificates::Files { chain, key } => {
                 *chain = folder.join(&chain);
@@ -407,7 +407,7 @@ impl Relay {
             cpus: cpus.to_vec(),
             io: self.io,
             engine: self.engine.clone(),
-            front,
+            acceptor,
         })
     }
 

@@ -61,7 +61,8 @@ impl Config {
         let exposed = |address: &SocketAddr| !is_loopback(address.ip());
         found.extend(self.control.metrics.filter(exposed).map(|address| Warning::MetricsExposed { address }));
         if let Some(relay) = &self.relay {
-            found.extend(warning::warnings(&relay.front, &relay.mesh_with).into_iter().map(Warning::Relay));
+            found
+                .extend(warning::warnings(&relay.acceptor, &relay.mesh_with).into_iter().map(Warning::Relay));
         }
         found
     }

@@ -26,7 +26,7 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 use serde::{Deserialize, Serialize};
-use weir_relay::front::Sockets;
+use weir_relay::acceptor::Sockets;
 use weir_relay::inherited::Inherited;
 
 use crate::control::Upgrade;
@@ -183,9 +183,9 @@ impl Predecessor {
 
 /// The other side: everything that listens, to the successor. It is still ours.
 pub fn give(to: &UnixStream, sockets: &Sockets, metrics: Option<&TcpListener>) -> Result<(), HandoverError> {
-    let doors = sockets.doors.iter().map(|(_, listener)| listener.as_fd());
+    let listeners = sockets.listeners.iter().map(|(_, listener)| listener.as_fd());
     let stun = sockets.stun.iter().map(|socket| socket.as_fd());
-    let all: Vec<BorrowedFd<'_>> = doors.chain(stun).chain(metrics.map(|m| m.as_fd())).collect();
+    let all: Vec<BorrowedFd<'_>> = listeners.chain(stun).chain(metrics.map(|m| m.as_fd())).collect();
     let handed = Handed { pid: std::process::id(), sockets: all.len() };
     let line = serde_json::to_string(&handed).map_err(|e| HandoverError::NotPassed(e.into()))? + "\n";
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
@@ -209,7 +209,7 @@ mod tests {
         let mut sockets = Sockets::default();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("bound");
-        sockets.doors.push((weir_relay::front::listen::Door::Relay, listener));
+        sockets.listeners.push((weir_relay::acceptor::listen::ListenerKind::Relay, listener));
         give(&here, &sockets, None).expect("given");
         let (mut line, mut descriptors) = (Vec::new(), Vec::new());
         receive(&there, &mut line, &mut descriptors).expect("received");

@@ -1,7 +1,7 @@
-//! The relay's daemon: workers, front and control socket, from settings to the last goodbye.
+//! The relay's daemon: workers, acceptor and control socket, from settings to the last goodbye.
 //!
 //! ```text
-//! HTTP socket, signals ──► this thread ──► front: settings of the next connections
+//! HTTP socket, signals ──► this thread ──► acceptor: settings of the next connections
 //!                                     └──► workers: counters, peers, drain
 //! ```
 //!
@@ -18,11 +18,11 @@ use std::time::{Duration, Instant, SystemTime};
 use weir_core::relay::handshake::Secret;
 use weir_io::cpu::{Placement, Topology};
 use weir_io::wake::Waker;
+use weir_relay::acceptor::listen::ListenerKind;
+use weir_relay::acceptor::mesh::Mesh;
+use weir_relay::acceptor::{self, Acceptor, Live, Sockets};
 use weir_relay::certificates::Identity;
 use weir_relay::error::KeyError;
-use weir_relay::front::listen::Door;
-use weir_relay::front::mesh::Mesh;
-use weir_relay::front::{self, Front, Live, Sockets};
 use weir_relay::inherited::Inherited;
 use weir_relay::reconfigure::{self, Plan};
 use weir_relay::settings::{Certificates, Io, Settings, Tls};
@@ -47,7 +47,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const ARRIVALS: Duration = Duration::from_secs(2);
 /// How often it is looked whether all is well while nobody asks.
 const LOOK: Duration = Duration::from_secs(2);
-/// Descriptors that are no client's: rings, wakers, doors, files, pages that are asked for.
+/// Descriptors that are no client's: rings, wakers, listeners, files, pages that are asked for.
 const OWN_DESCRIPTORS: u64 = 4 << 10;
 
 /// How it is started beside its settings.
@@ -61,14 +61,14 @@ pub struct Started {
     pub take_over: bool,
 }
 
-/// Everything that runs. The server goes first, then the front, then the workers.
+/// Everything that runs. The server goes first, then the acceptor, then the workers.
 pub struct Running {
     server: Server,
-    /// Handed on with the doors.
+    /// Handed on with the listeners.
     metrics: Option<TcpListener>,
     /// A successor has the sockets and is not ready yet.
     succeeding: bool,
-    front: Front,
+    acceptor: Acceptor,
     mesh: Mesh,
     sockets: Sockets,
     relay: Arc<Relay>,
@@ -132,7 +132,7 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
         inherited.extend(sockets);
         predecessor = Some(before);
     }
-    let sockets = Sockets::open(&settings.front, &mut inherited).map_err(Failure::of)?;
+    let sockets = Sockets::open(&settings.acceptor, &mut inherited).map_err(Failure::of)?;
     let metrics = started.metrics.map(|at| inherited.tcp(at).map_or_else(|| metrics_listener(at), Ok));
     let metrics = metrics.transpose().map_err(Failure::of)?;
     drop(inherited);
@@ -145,8 +145,8 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
     let (beside, upgrade) = (predecessor.is_some(), Some(&handover::UPGRADE));
     let mut server =
         Server::new(&started.socket, beside, own_metrics, upgrade, queue).map_err(Failure::of)?;
-    let front = Front::start(live, &sockets, relay.clone()).map_err(Failure::of)?;
-    let mesh = Mesh::start(&settings.mesh_with, &front.shared).map_err(Failure::of)?;
+    let acceptor = Acceptor::start(live, &sockets, relay.clone()).map_err(Failure::of)?;
+    let mesh = Mesh::start(&settings.mesh_with, &acceptor.shared).map_err(Failure::of)?;
     if let Some(before) = predecessor {
         server.take_place(&started.socket).map_err(Failure::of)?;
         before.ready();
@@ -156,7 +156,7 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
         server,
         metrics,
         succeeding: false,
-        front,
+        acceptor,
         mesh,
         sockets,
         relay,
@@ -204,8 +204,8 @@ fn place(settings: &mut Settings) -> Result<(), Failure> {
 }
 
 /// The TLS that is asked for.
-fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option<front::Tls>, Failure> {
-    let own = &settings.front;
+fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option<acceptor::Tls>, Failure> {
+    let own = &settings.acceptor;
     if own.tls == Tls::Off {
         notices.push(Warning::TlsOff.to_string());
         return Ok(None);
@@ -219,12 +219,12 @@ fn certificates(settings: &Settings, notices: &mut Vec<String>) -> Result<Option
     }
     identity.keep().map_err(Failure::of)?;
     let config = identity.server_config().map_err(Failure::of)?;
-    Ok(Some(front::Tls { config, identity }))
+    Ok(Some(acceptor::Tls { config, identity }))
 }
 
 /// Logs what these settings allow and may not be meant to.
 fn warn(settings: &Settings) {
-    let warnings = warnings(&settings.front, &settings.mesh_with);
+    let warnings = warnings(&settings.acceptor, &settings.mesh_with);
     // That TLS is off is among the notices, which stay to be asked for.
     warnings.iter().filter(|w| **w != Warning::TlsOff).for_each(|warning| tracing::warn!("{warning}"));
 }
@@ -235,8 +235,8 @@ impl Running {
             tracing::warn!("{notice}");
         }
         warn(&self.settings);
-        for (door, what) in [(Door::Relay, "DERP"), (Door::Pages, "pages")] {
-            for address in self.sockets.addresses(door) {
+        for (kind, what) in [(ListenerKind::Relay, "DERP"), (ListenerKind::Pages, "pages")] {
+            for address in self.sockets.addresses(kind) {
                 tracing::info!("{what} on {address}");
             }
         }
@@ -254,7 +254,7 @@ impl Running {
 
     /// Addresses DERP is served on.
     pub fn addresses(&self) -> Vec<std::net::SocketAddr> {
-        self.sockets.addresses(Door::Relay)
+        self.sockets.addresses(ListenerKind::Relay)
     }
 
     /// Runs until told to stop, then drains.
@@ -287,7 +287,7 @@ impl Running {
                     .into(),
             ));
         }
-        if let Some(tls) = &self.front.shared.live.load().tls {
+        if let Some(tls) = &self.acceptor.shared.live.load().tls {
             match tls.identity.refresh(SystemTime::now()) {
                 Ok(true) => tracing::info!("the certificate is a new one"),
                 Ok(false) => {}
@@ -300,12 +300,12 @@ impl Running {
     /// Nobody new, a word to everybody, then what waits for them.
     fn drain(self, end: End) -> Result<(), Failure> {
         tracing::info!("stopping: nobody new is taken, clients are told to come back");
-        let Running { server, metrics, front, mesh, sockets, relay, .. } = self;
+        let Running { server, metrics, acceptor, mesh, sockets, relay, .. } = self;
         // Until the end it is seen that this one is there, unless another is in its place.
         let _server = (end == End::Told).then_some(server);
         drop((metrics, mesh, sockets));
-        front.close(ARRIVALS);
-        drop(front);
+        acceptor.close(ARRIVALS);
+        drop(acceptor);
         relay.drain(RECONNECT_IN, TRY_FOR, GRACE);
         let report = relay.report();
         let sum = |of: fn(&weir_relay::WorkerReport) -> u64| report.workers.iter().map(of).sum::<u64>();
@@ -348,9 +348,9 @@ impl Running {
     fn answer(&mut self, resource: Resource) -> Response {
         match resource {
             Resource::Status => Response::json(200, &self.status()),
-            Resource::Relay => Response::json(200, &show::relay(&self.front.shared, &self.relay)),
+            Resource::Relay => Response::json(200, &show::relay(&self.acceptor.shared, &self.relay)),
             Resource::Peers => Response::json(200, &show::peers(&self.relay)),
-            Resource::Metrics => Response::metrics(self.front.shared.metrics()),
+            Resource::Metrics => Response::metrics(self.acceptor.shared.metrics()),
             Resource::Apply(request) => self.apply(request),
             Resource::Drain => Response::json(200, &serde_json::json!({ "stopping": true })),
         }
@@ -440,11 +440,11 @@ impl Running {
         let next = plan.applied_to(&self.settings);
         let tls = match plan.changes_certificate() {
             true => certificates(&next, &mut Vec::new())?,
-            false => self.front.shared.live.load().tls.clone(),
+            false => self.acceptor.shared.live.load().tls.clone(),
         };
         self.relay.reload(&next.engine);
-        self.front.shared.limiter.change(&next.front.limits);
-        self.front.shared.live.store(Arc::new(Live::new(&next, tls)));
+        self.acceptor.shared.limiter.change(&next.acceptor.limits);
+        self.acceptor.shared.live.store(Arc::new(Live::new(&next, tls)));
         warn(&next);
         self.settings = next;
         Ok(())

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use weir_relay::Role;
-use weir_relay::front::Shared;
-use weir_relay::front::counters::End;
+use weir_relay::acceptor::Shared;
+use weir_relay::acceptor::counters::End;
 
 use crate::view::relay::{Front, Peer, Relay, Worker};
 

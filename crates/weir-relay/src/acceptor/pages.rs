@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 
 use super::http::{Answer, Head};
-use super::listen::Door;
+use super::listen::ListenerKind;
 use super::{Live, Shared};
 use crate::metrics;
 use crate::settings::{Home, is_name};
@@ -23,11 +23,18 @@ const ACME: &str = "/.well-known/acme-challenge/";
 const HSTS: &str = "max-age=63072000; includeSubDomains";
 
 /// The page for a request that is not an upgrade.
-pub fn page(shared: &Shared, live: &Live, door: Door, tls: bool, from: IpAddr, head: &Head) -> Answer {
+pub fn page(
+    shared: &Shared,
+    live: &Live,
+    kind: ListenerKind,
+    tls: bool,
+    from: IpAddr,
+    head: &Head,
+) -> Answer {
     let answer = match head.path.as_str() {
         "/generate_204" => no_content(head),
         path if path.starts_with(ACME) => challenge(live, &path[ACME.len()..]),
-        _ if door == Door::Pages && live.tls.is_some() => to_https(live, head),
+        _ if kind == ListenerKind::Pages && live.tls.is_some() => to_https(live, head),
         _ if !matches!(head.method.as_str(), "GET" | "HEAD") => {
             Answer::text(405, format!("{}: got {}, expected GET or HEAD\n", head.path, head.method))
         }
@@ -38,7 +45,7 @@ pub fn page(shared: &Shared, live: &Live, door: Door, tls: bool, from: IpAddr, h
         "/bootstrap-dns" => bootstrap_dns(shared, live, head),
         "/robots.txt" => Answer::text(200, "User-agent: *\nDisallow: /\n"),
         "/" => home(live),
-        path if path.starts_with("/debug/") && live.front.debug.iter().any(|s| s.contains(from)) => {
+        path if path.starts_with("/debug/") && live.acceptor.debug.iter().any(|s| s.contains(from)) => {
             debug(shared, path)
         }
         path => Answer::text(404, format!("{path}: no such page\n")),
@@ -69,14 +76,14 @@ fn challenge(live: &Live, token: &str) -> Answer {
 fn to_https(live: &Live, head: &Head) -> Answer {
     let asked = head.field("host").map(|host| host.rsplit_once(':').map_or(host, |(name, _)| name));
     let fits = |name: &&str| is_name(name);
-    match live.front.hostname.as_deref().or(asked.filter(fits)) {
+    match live.acceptor.hostname.as_deref().or(asked.filter(fits)) {
         Some(name) => Answer::text(302, "").with("Location", format!("https://{name}{}", head.path)),
         None => Answer::text(400, "use https\n"),
     }
 }
 
 fn home(live: &Live) -> Answer {
-    match &live.front.home {
+    match &live.acceptor.home {
         Home::Blank => Answer::text(200, ""),
         Home::Redirect(url) => Answer::text(302, "").with("Location", url.clone()),
         Home::Usual => Answer::new(
@@ -96,7 +103,7 @@ fn home(live: &Live) -> Answer {
 /// Addresses of one name of the list, or of all of them.
 fn bootstrap_dns(shared: &Shared, live: &Live, head: &Head) -> Answer {
     let asked = head.asked("q").map(|name| name.trim_end_matches('.').to_ascii_lowercase());
-    let found = shared.names.of(&live.front.bootstrap_dns, asked.as_deref());
+    let found = shared.names.of(&live.acceptor.bootstrap_dns, asked.as_deref());
     let body = serde_json::to_string(&found).unwrap_or_else(|_| "{}".to_owned());
     Answer::new(200, "application/json", body)
 }

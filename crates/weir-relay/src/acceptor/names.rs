@@ -32,11 +32,11 @@ impl Names {
     }
 }
 
-/// Looks names up for as long as the front runs.
+/// Looks names up for as long as the acceptor runs.
 pub async fn keep(shared: Arc<Shared>) {
     let mut last: Option<(Vec<String>, Instant)> = None;
     loop {
-        let names = shared.live.load().front.bootstrap_dns.clone();
+        let names = shared.live.load().acceptor.bootstrap_dns.clone();
         let fresh = last.as_ref().is_some_and(|(known, at)| *known == names && at.elapsed() < RENEW);
         if !fresh {
             look_up(&shared.names, &names).await;

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tungstenite::handshake::derive_accept_key;
 use weir_core::relay::Key;
 use weir_core::relay::frame::{self, Frame, HEADER, INFO_MAX, Kind, VERSION};
-use weir_core::relay::handshake::{Between, ClientInfo, ServerInfo};
+use weir_core::relay::handshake::{ClientInfo, ServerInfo, SharedKey};
 
 use super::Live;
 use super::counters::{Counters, End, count};
@@ -26,7 +26,7 @@ use super::limits::Place;
 use super::serve::Site;
 use super::wire::{Broken, Wire};
 use crate::websocket::{self, Unframer};
-use crate::{Crypt, Held, Newcomer, Role, keyfile};
+use crate::{AuthenticatedConn, ConnGuard, Role, TlsMode, keyfile};
 
 /// What `Upgrade` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub(super) struct Proved {
     pub key: Key,
     pub info: ClientInfo,
     /// What seals the greeting; where we are the client there is none.
-    pub between: Option<Between>,
+    pub shared_key: Option<SharedKey>,
     /// Where in WebSocket messages the rest of what it says begins.
     pub unframer: Option<Box<Unframer>>,
     /// What it is still to be told before the greeting.
@@ -106,7 +106,7 @@ pub async fn derp(
     let proved = handshake(&mut wire, &upgrade, &live, &shared.counters).await?;
     let mesh = live.mesh_key.as_ref().is_some_and(|key| key.matches(&proved.info.mesh_key));
     if !mesh {
-        let access = &live.front.access;
+        let access = &live.acceptor.access;
         let judged = site.verifier.judge(access, &proved.key, peer.ip(), &shared.counters).await;
         judged.map_err(|denied| {
             tracing::info!("{} from {peer}: kept out: {denied}", proved.key);
@@ -123,10 +123,10 @@ pub async fn derp(
     }
     let role = if mesh { Role::Mesh } else { Role::Client };
     let ideal = head.field("ideal-node").is_none_or(str::is_empty);
-    let of = Kindred { role, ideal, held: Held::Place(place) };
-    let newcomer = newcomer(wire, proved, &live, peer, of, &shared.counters)?;
+    let of = Kindred { role, ideal, guard: ConnGuard::Place(place) };
+    let connection = authenticated(wire, proved, &live, peer, of, &shared.counters)?;
     count(&shared.counters.clients);
-    site.arrivals.add(newcomer);
+    site.arrivals.add(connection);
     Ok(())
 }
 
@@ -134,19 +134,19 @@ pub async fn derp(
 pub(super) struct Kindred {
     pub role: Role,
     pub ideal: bool,
-    pub held: Held,
+    pub guard: ConnGuard,
 }
 
-pub(super) fn newcomer(
+pub(super) fn authenticated(
     wire: Wire,
     proved: Proved,
     live: &Live,
     peer: SocketAddr,
     of: Kindred,
     counters: &Counters,
-) -> Result<Newcomer, End> {
+) -> Result<AuthenticatedConn, End> {
     let rates = match of.role {
-        Role::Client => live.front.rates,
+        Role::Client => live.acceptor.rates,
         Role::Mesh | Role::Dialled => Default::default(),
     };
     let mut greeting = proved.unsaid;
@@ -155,36 +155,36 @@ pub(super) fn newcomer(
         burst: rates.receive.map_or(0, |r| r.burst),
         ..ServerInfo::new()
     };
-    if let Some(between) = &proved.between {
+    if let Some(shared_key) = &proved.shared_key {
         let nonce = keyfile::random().map_err(|_| End::Gone)?;
-        info.seal(between, nonce, &mut greeting);
+        info.seal(shared_key, nonce, &mut greeting);
     }
     let parts = wire.into_parts();
     // Room that holds nothing is given back here, where it came from.
     let mut early = if parts.plain.is_empty() { Vec::new() } else { parts.plain };
     let unread = if parts.unread.is_empty() { Vec::new() } else { parts.unread };
-    let crypt = match parts.tls {
-        None => Crypt::Plain,
+    let tls_mode = match parts.tls {
+        None => TlsMode::Plain,
         Some(tls) => {
             let (socket, unread) = (parts.stream.as_fd(), !unread.is_empty());
-            let over = super::tls::Over { socket, mode: live.front.tls, unread };
-            super::tls::crypt(*tls, &over, &mut early, counters)?
+            let over = super::tls::Over { socket, mode: live.acceptor.tls, unread };
+            super::tls::tls_mode(*tls, &over, &mut early, counters)?
         }
     };
-    Ok(Newcomer {
+    Ok(AuthenticatedConn {
         socket: parts.stream.into_std().map_err(|_| End::Gone)?.into(),
         key: proved.key,
         info: proved.info,
         role: of.role,
         address: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
-        crypt,
+        tls_mode,
         websocket: proved.unframer,
         greeting,
         early,
         unread,
         ideal: of.ideal,
         rates,
-        held: of.held,
+        guard: of.guard,
     })
 }
 
@@ -195,7 +195,7 @@ async fn handshake(
     live: &Live,
     counters: &Counters,
 ) -> Result<Proved, End> {
-    let step = live.front.limits.step;
+    let step = live.acceptor.limits.step;
     let server = live.secret.public();
     let mut say = upgrade.response(&server);
     let mut hello = Vec::new();
@@ -217,11 +217,11 @@ async fn handshake(
     let opened = Frame::parse(Kind::ClientInfo as u8, &frame[HEADER..])
         .map_err(|_| End::Handshake)
         .and_then(|frame| open(live, &frame, counters));
-    let (key, info, between) = opened?;
-    Ok(Proved { key, info, between: Some(between), unframer, unsaid: say })
+    let (key, info, shared_key) = opened?;
+    Ok(Proved { key, info, shared_key: Some(shared_key), unframer, unsaid: say })
 }
 
-fn open(live: &Live, frame: &Frame<'_>, counters: &Counters) -> Result<(Key, ClientInfo, Between), End> {
+fn open(live: &Live, frame: &Frame<'_>, counters: &Counters) -> Result<(Key, ClientInfo, SharedKey), End> {
     live.open(frame, counters).map_err(|refused| {
         tracing::debug!("a handshake was refused: {refused}");
         End::Handshake

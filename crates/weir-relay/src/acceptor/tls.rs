@@ -1,4 +1,4 @@
-//! From the front's TLS to the workers': the keys of a finished handshake change hands.
+//! From the acceptor's TLS to the workers': the keys of a finished handshake change hands.
 //!
 //! Promises: with `auto` the kernel has them where it can, the worker otherwise, and why is said once; with `kernel` a
 //! connection the kernel does not take is let go.
@@ -9,7 +9,7 @@ use std::sync::Once;
 use weir_io::tls::Handshake;
 
 use super::counters::{Counters, End, count};
-use crate::Crypt;
+use crate::TlsMode;
 use crate::settings::Tls;
 
 /// What goes with the keys.
@@ -21,12 +21,12 @@ pub struct Over<'a> {
 }
 
 /// Takes the keys out of a finished handshake; what it had opened already goes to the end of `early`.
-pub fn crypt(
+pub fn tls_mode(
     tls: Handshake,
     over: &Over<'_>,
     early: &mut Vec<u8>,
     counters: &Counters,
-) -> Result<Crypt, End> {
+) -> Result<TlsMode, End> {
     let lost = |error: &dyn std::fmt::Display| {
         tracing::warn!("TLS: the keys of a connection cannot be taken over ({error})");
         End::Tls
@@ -37,7 +37,7 @@ pub fn crypt(
         match keys.offload(over.socket.as_fd()) {
             Ok(kernel) => {
                 count(&counters.tls_kernel);
-                return Ok(Crypt::Kernel(kernel));
+                return Ok(TlsMode::Kernel(kernel));
             }
             Err(refused) => {
                 static SAID: Once = Once::new();
@@ -51,5 +51,5 @@ pub fn crypt(
     }
     let session = keys.session().map_err(|e| lost(&e))?;
     count(&counters.tls_user);
-    Ok(Crypt::User(session))
+    Ok(TlsMode::User(session))
 }

@@ -14,7 +14,7 @@ use weir_io::stream::{Buffer, CAPACITY, Part, Streams};
 use weir_io::tls::record::PLAIN_LIMIT;
 use weir_io::tls::{Kernel, Session, TlsError};
 
-use crate::backlog::Spares;
+use crate::backlog::BufferPool;
 use crate::counters::End;
 use crate::websocket::Unframer;
 
@@ -25,7 +25,7 @@ const RECORD_MOST: usize = HEAD + (16 << 10) + 2048;
 
 /// Of one connection.
 #[derive(Default)]
-pub struct Wrap {
+pub struct Transport {
     pub tls: Option<Box<Tls>>,
     /// The socket carries plaintext, and this is what the kernel does not do of TLS.
     pub kernel: Option<Box<Kernel>>,
@@ -38,13 +38,13 @@ pub struct Tls {
     pub carry: Vec<u8>,
 }
 
-impl std::fmt::Debug for Wrap {
+impl std::fmt::Debug for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Wrap(tls: {}, websocket: {})", self.name(), self.websocket.is_some())
+        write!(f, "Transport(tls: {}, websocket: {})", self.name(), self.websocket.is_some())
     }
 }
 
-impl Wrap {
+impl Transport {
     /// Whether what is sent cannot be taken back frame by frame.
     pub fn is_opaque(&self) -> bool {
         self.tls.is_some() || self.websocket.is_some()
@@ -62,7 +62,7 @@ impl Wrap {
     /// Appends bytes beside frames, as they go over the wire.
     pub fn write_raw(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), End> {
         match self.tls.as_deref_mut() {
-            Some(tls) => tls.session.seal_into(bytes, out).map_err(|_| End::Crypt),
+            Some(tls) => tls.session.seal_into(bytes, out).map_err(|_| End::Transport),
             None => {
                 out.extend_from_slice(bytes);
                 Ok(())
@@ -91,7 +91,7 @@ impl Tls {
         let &[_, _, _, high, low, ..] = &self.carry[..] else { return Ok((taken, false)) };
         let whole = HEAD + usize::from(u16::from_be_bytes([high, low]));
         if whole > RECORD_MOST {
-            return Err(End::Crypt);
+            return Err(End::Transport);
         }
         let missing = whole.saturating_sub(self.carry.len()).min(bytes.len() - taken);
         self.carry.extend_from_slice(&bytes[taken..taken + missing]);
@@ -104,13 +104,13 @@ impl Tls {
 pub fn seal(
     session: &mut Session,
     streams: &mut Streams,
-    spares: &mut Spares,
+    pool: &mut BufferPool,
     plain: &[Part],
     bytes: usize,
     sealed: &mut Vec<Part>,
 ) -> Result<(), TlsError> {
     if bytes <= PLAIN_LIMIT {
-        return seal_one(session, spares, plain, bytes, sealed);
+        return seal_one(session, pool, plain, bytes, sealed);
     }
     let mut records = Records { session, streams, sealed, space: Space::None, at: 0, body: 0 };
     plain.iter().try_for_each(|part| records.write(part.bytes()))?;
@@ -120,12 +120,12 @@ pub fn seal(
 /// All in one record.
 fn seal_one(
     session: &mut Session,
-    spares: &mut Spares,
+    pool: &mut BufferPool,
     plain: &[Part],
     bytes: usize,
     sealed: &mut Vec<Part>,
 ) -> Result<(), TlsError> {
-    let mut record = spares.take(bytes + session.overhead());
+    let mut record = pool.take(bytes + session.overhead());
     match plain {
         [part] => session.seal_into(part.bytes(), &mut record)?,
         _ => {

@@ -1,7 +1,7 @@
-//! The front of the relay: everything between a stranger's first packet and a client the workers carry.
+//! The relay's acceptor: everything between a stranger's first packet and a client the workers carry.
 //!
 //! ```text
-//! listener ─► limits ─► TLS ─► HTTP head ─┬─ /derp ─► key, box, access ─► Newcomer ─► workers
+//! listener ─► limits ─► TLS ─► HTTP head ─┬─ /derp ─► key, box, access ─► AuthenticatedConn ─► workers
 //!                                         └─ pages
 //! ```
 //!
@@ -38,8 +38,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use tokio::sync::watch;
-use weir_core::relay::acquainted::Acquainted;
-use weir_core::relay::handshake::{Between, ClientInfo, Refused, Secret};
+use weir_core::relay::handshake::{ClientInfo, Refused, Secret, SharedKey};
+use weir_core::relay::shared_key_cache::SharedKeyCache;
 use weir_core::relay::{Frame, Key};
 
 use super::Relay;
@@ -50,15 +50,15 @@ use super::settings::{self, MeshKey, Settings};
 use arrivals::Arrivals;
 use counters::Counters;
 use limits::Limiter;
-use listen::Door;
+use listen::ListenerKind;
 use names::Names;
 
 /// Handshakes are short and many: a few threads keep up with any number of workers.
 const THREADS_MAX: usize = 4;
 /// Keys of clients for which is kept what they share with ours: of some 100 bytes each, 6 MiB.
-const ACQUAINTED: usize = 1 << 16;
+const SHARED_KEYS: usize = 1 << 16;
 /// Pages and handshakes under way when all ends get this long.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const GRACEFUL_CLOSE: Duration = Duration::from_millis(200);
 /// How often it is looked whether all have arrived.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -74,11 +74,11 @@ pub struct Live {
     pub name: String,
     pub secret: Secret,
     pub mesh_key: Option<MeshKey>,
-    pub front: settings::Front,
+    pub acceptor: settings::Acceptor,
     /// Absent while TLS is off.
     pub tls: Option<Tls>,
     /// Of `secret`: it goes where that goes.
-    acquainted: Mutex<Acquainted>,
+    shared_keys: Mutex<SharedKeyCache>,
 }
 
 impl Live {
@@ -87,9 +87,9 @@ impl Live {
             name: settings.name.clone(),
             secret: weir_io::x25519::prepared(settings.secret.clone()),
             mesh_key: settings.mesh_key.clone(),
-            front: settings.front.clone(),
+            acceptor: settings.acceptor.clone(),
             tls,
-            acquainted: Mutex::new(Acquainted::new(ACQUAINTED)),
+            shared_keys: Mutex::new(SharedKeyCache::new(SHARED_KEYS)),
         }
     }
 
@@ -98,21 +98,21 @@ impl Live {
         &self,
         frame: &Frame<'_>,
         counters: &Counters,
-    ) -> Result<(Key, ClientInfo, Between), Refused> {
-        // A thread that panicked has left whole entries behind; nobody meets anybody while it is locked.
-        let acquainted = || self.acquainted.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<(Key, ClientInfo, SharedKey), Refused> {
+        // A thread that panicked has left whole entries behind; no key is agreed on while it is locked.
+        let cache = || self.shared_keys.lock().unwrap_or_else(PoisonError::into_inner);
         let mut is_known = false;
-        let known = |key: &Key| acquainted().with(key).inspect(|_| is_known = true);
+        let known = |key: &Key| cache().get(key).inspect(|_| is_known = true);
         let opened = ClientInfo::open_with(known, &self.secret, frame)?;
         match is_known {
-            true => counters::count(&counters.acquainted),
-            false => acquainted().met(opened.0, opened.2.clone()),
+            true => counters::count(&counters.known_keys),
+            false => cache().insert(opened.0, opened.2.clone()),
         }
         Ok(opened)
     }
 }
 
-/// What all threads of the front share.
+/// What all threads of the acceptor share.
 pub struct Shared {
     pub live: ArcSwap<Live>,
     pub relay: Arc<Relay>,
@@ -124,43 +124,45 @@ pub struct Shared {
 /// Sockets that listen.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    pub doors: Vec<(Door, TcpListener)>,
+    pub listeners: Vec<(ListenerKind, TcpListener)>,
     pub stun: Vec<UdpSocket>,
 }
 
 impl Sockets {
     /// Those that listen already are used; the others are made.
-    pub fn open(front: &settings::Front, inherited: &mut Inherited) -> Result<Sockets, ListenError> {
+    pub fn open(acceptor: &settings::Acceptor, inherited: &mut Inherited) -> Result<Sockets, ListenError> {
         let mut sockets = Sockets::default();
-        for (door, addresses) in [(Door::Relay, &front.listen), (Door::Pages, &front.http)] {
+        for (kind, addresses) in
+            [(ListenerKind::Relay, &acceptor.listen), (ListenerKind::Pages, &acceptor.http)]
+        {
             for address in addresses {
                 let listener = inherited.tcp(*address).map_or_else(|| listen::tcp(*address), Ok)?;
                 listen::options(&listener);
-                sockets.doors.push((door, listener));
+                sockets.listeners.push((kind, listener));
             }
         }
-        for address in &front.stun {
+        for address in &acceptor.stun {
             sockets.stun.push(inherited.udp(*address).map_or_else(|| listen::udp(*address), Ok)?);
         }
         Ok(sockets)
     }
 
-    pub fn addresses(&self, door: Door) -> Vec<SocketAddr> {
-        let those = self.doors.iter().filter(|d| d.0 == door);
+    pub fn addresses(&self, kind: ListenerKind) -> Vec<SocketAddr> {
+        let those = self.listeners.iter().filter(|d| d.0 == kind);
         those.filter_map(|(_, listener)| listener.local_addr().ok()).collect()
     }
 
     /// The same sockets, under descriptors of their own.
     pub fn again(&self) -> io::Result<Sockets> {
-        let doors = self.doors.iter().map(|(door, l)| Ok((*door, l.try_clone()?)));
+        let listeners = self.listeners.iter().map(|(kind, l)| Ok((*kind, l.try_clone()?)));
         Ok(Sockets {
-            doors: doors.collect::<io::Result<_>>()?,
+            listeners: listeners.collect::<io::Result<_>>()?,
             stun: self.stun.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?,
         })
     }
 }
 
-/// How far the front's threads are to go.
+/// How far the acceptor's threads are to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Open,
@@ -169,8 +171,8 @@ enum Stage {
     Ended,
 }
 
-/// The running front; dropping it stops accepting and ends handshakes under way.
-pub struct Front {
+/// The running acceptor; dropping it stops accepting and ends handshakes under way.
+pub struct Acceptor {
     pub shared: Arc<Shared>,
     stage: watch::Sender<Stage>,
     /// Threads that accept.
@@ -178,15 +180,15 @@ pub struct Front {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Front {
-    pub fn start(live: Live, sockets: &Sockets, relay: Arc<Relay>) -> Result<Front, Error> {
-        let lacking = |what, error| Error::Resource { of: "front", what, error };
-        let limiter = Limiter::new(&live.front.limits);
+impl Acceptor {
+    pub fn start(live: Live, sockets: &Sockets, relay: Arc<Relay>) -> Result<Acceptor, Error> {
+        let lacking = |what, error| Error::Resource { of: "acceptor", what, error };
+        let limiter = Limiter::new(&live.acceptor.limits);
         let live = ArcSwap::from_pointee(live);
         let (counters, names) = (Counters::default(), Names::default());
         let shared = Arc::new(Shared { live, relay, counters, limiter, names });
         let (stage, now) = watch::channel(Stage::Open);
-        let mut front = Front { shared, stage, accepting: Arc::default(), threads: Vec::new() };
+        let mut acceptor = Acceptor { shared, stage, accepting: Arc::default(), threads: Vec::new() };
         let count = thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
         for number in 0..count {
             // One thread answers STUN: it is a datagram in, a datagram out.
@@ -195,19 +197,19 @@ impl Front {
                 own.stun.clear();
             }
             let first = number == 0;
-            let (shared, now) = (front.shared.clone(), now.clone());
-            let accepting = Accepting::new(&front.accepting);
+            let (shared, now) = (acceptor.shared.clone(), now.clone());
+            let accepting = Accepting::new(&acceptor.accepting);
             let thread = thread::Builder::new()
-                .name(format!("weir-front-{number}"))
+                .name(format!("weir-acceptor-{number}"))
                 .spawn(move || {
                     if let Err(error) = run(own, (shared, first), now, accepting) {
-                        tracing::error!("front thread {number}: {error}; the others go on without it");
+                        tracing::error!("acceptor thread {number}: {error}; the others go on without it");
                     }
                 })
                 .map_err(|e| lacking(Resource::Tasks, e))?;
-            front.threads.push(thread);
+            acceptor.threads.push(thread);
         }
-        Ok(front)
+        Ok(acceptor)
     }
 
     /// Takes nobody new, and waits at most so long for those on their way.
@@ -221,7 +223,7 @@ impl Front {
     }
 }
 
-impl Drop for Front {
+impl Drop for Acceptor {
     fn drop(&mut self) {
         // No receiver is left when the threads have ended by themselves.
         let _ = self.stage.send(Stage::Ended);
@@ -257,12 +259,12 @@ fn run(
     runtime.block_on(async {
         let verifier = Arc::new(access::Verifier::new());
         let arrivals = Arc::new(Arrivals::new(shared.relay.clone()));
-        let mut doors = Vec::new();
-        for (door, listener) in sockets.doors {
+        let mut tasks = Vec::new();
+        for (kind, listener) in sockets.listeners {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let (verifier, arrivals) = (verifier.clone(), arrivals.clone());
-            let site = serve::Site { shared: shared.clone(), door, verifier, arrivals };
-            doors.push(tokio::spawn(serve::accept(listener, Arc::new(site))));
+            let site = serve::Site { shared: shared.clone(), kind, verifier, arrivals };
+            tasks.push(tokio::spawn(serve::accept(listener, Arc::new(site))));
         }
         if first {
             tokio::spawn(names::keep(shared.clone()));
@@ -271,20 +273,20 @@ fn run(
             let socket = tokio::net::UdpSocket::from_std(socket)?;
             tokio::spawn(stun::answer(socket, shared.clone()));
         }
-        // Ends too when the front was dropped without a word. What a door has accepted is a task of its own, so
+        // Ends too when the acceptor was dropped without a word. What a listener has accepted is a task of its own, so
         // nobody is lost between the two.
         let mut accepting = Some(accepting);
         while stage.changed().await.is_ok() && *stage.borrow() != Stage::Ended {
-            for door in doors.drain(..) {
-                door.abort();
+            for task in tasks.drain(..) {
+                task.abort();
                 // Aborted, as asked.
-                let _ = door.await;
+                let _ = task.await;
             }
             accepting.take();
         }
         arrivals.go();
         Ok::<(), io::Error>(())
     })?;
-    runtime.shutdown_timeout(LAST_WORDS);
+    runtime.shutdown_timeout(GRACEFUL_CLOSE);
     Ok(())
 }

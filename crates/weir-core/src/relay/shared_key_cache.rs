@@ -14,33 +14,33 @@ use std::collections::HashMap;
 use std::mem::take;
 
 use super::Key;
-use super::handshake::Between;
+use super::handshake::SharedKey;
 
 #[derive(Debug)]
-pub struct Acquainted {
-    now: HashMap<Key, Between>,
-    before: HashMap<Key, Between>,
+pub struct SharedKeyCache {
+    now: HashMap<Key, SharedKey>,
+    before: HashMap<Key, SharedKey>,
     most: usize,
 }
 
-impl Acquainted {
+impl SharedKeyCache {
     /// A cache of at most `most` keys.
-    pub fn new(most: usize) -> Acquainted {
-        Acquainted { now: HashMap::new(), before: HashMap::new(), most }
+    pub fn new(most: usize) -> SharedKeyCache {
+        SharedKeyCache { now: HashMap::new(), before: HashMap::new(), most }
     }
 
     /// What is shared with the owner of this key, if we met.
-    pub fn with(&mut self, key: &Key) -> Option<Between> {
-        if let Some(between) = self.now.get(key) {
-            return Some(between.clone());
+    pub fn get(&mut self, key: &Key) -> Option<SharedKey> {
+        if let Some(shared) = self.now.get(key) {
+            return Some(shared.clone());
         }
-        let between = self.before.remove(key)?;
-        self.met(*key, between.clone());
-        Some(between)
+        let shared = self.before.remove(key)?;
+        self.insert(*key, shared.clone());
+        Some(shared)
     }
 
-    /// This key was proved, by a box that opened with `between`.
-    pub fn met(&mut self, key: Key, between: Between) {
+    /// This key was proved, by a box that opened with `shared`.
+    pub fn insert(&mut self, key: Key, shared: SharedKey) {
         let half = self.most / 2;
         if half == 0 {
             return;
@@ -48,7 +48,7 @@ impl Acquainted {
         if self.now.len() >= half && !self.now.contains_key(&key) {
             self.before = take(&mut self.now);
         }
-        self.now.insert(key, between);
+        self.now.insert(key, shared);
     }
 
     /// How many are known.
@@ -70,41 +70,39 @@ mod tests {
         Key(std::array::from_fn(|at| if at < 8 { n.to_le_bytes()[at] } else { 9 }))
     }
 
-    fn some() -> Between {
+    fn some() -> SharedKey {
         let other = Secret::new([9; 32]).public();
-        Secret::new([7; 32]).between(&other).expect("keys of full order")
+        Secret::new([7; 32]).shared_key(&other).expect("keys of full order")
     }
 
     #[test]
     fn whoever_was_among_the_last_half_is_known_and_there_are_never_more_than_the_most() {
-        let (mut acquainted, between) = (Acquainted::new(8), some());
+        let (mut cache, shared) = (SharedKeyCache::new(8), some());
         for n in 0..100 {
-            acquainted.met(key(n), between.clone());
-            assert!(acquainted.len() <= 8);
+            cache.insert(key(n), shared.clone());
+            assert!(cache.len() <= 8);
             for last in n.saturating_sub(3)..=n {
-                assert!(
-                    acquainted.now.contains_key(&key(last)) || acquainted.before.contains_key(&key(last))
-                );
+                assert!(cache.now.contains_key(&key(last)) || cache.before.contains_key(&key(last)));
             }
         }
-        assert!(acquainted.with(&key(50)).is_none());
+        assert!(cache.get(&key(50)).is_none());
     }
 
     #[test]
     fn who_comes_back_is_not_forgotten_for_those_who_do_not() {
-        let (mut acquainted, between) = (Acquainted::new(8), some());
-        acquainted.met(key(0), between.clone());
+        let (mut cache, shared) = (SharedKeyCache::new(8), some());
+        cache.insert(key(0), shared.clone());
         for n in 1..100 {
-            acquainted.met(key(n), between.clone());
-            assert!(acquainted.with(&key(0)).is_some(), "{n}");
-            assert!(acquainted.len() <= 8);
+            cache.insert(key(n), shared.clone());
+            assert!(cache.get(&key(0)).is_some(), "{n}");
+            assert!(cache.len() <= 8);
         }
     }
 
     #[test]
     fn of_nobody_nothing_is_kept() {
-        let mut acquainted = Acquainted::new(0);
-        acquainted.met(key(1), some());
-        assert!(acquainted.is_empty() && acquainted.with(&key(1)).is_none());
+        let mut cache = SharedKeyCache::new(0);
+        cache.insert(key(1), some());
+        assert!(cache.is_empty() && cache.get(&key(1)).is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! Dialling the other relays of the mesh: each of them by a thread of its own, again and again.
 //!
 //! ```text
-//! dial ─► TLS ─► GET /derp ─► ServerKey ─► ClientInfo with the mesh key ─► ServerInfo ─► Newcomer (Dialled)
+//! dial ─► TLS ─► GET /derp ─► ServerKey ─► ClientInfo with the mesh key ─► ServerInfo ─► AuthenticatedConn (Dialled)
 //! ```
 //!
 //! Promises: a relay that is away is tried again after 1 to 30 s; one that turns out to be this one is left alone.
@@ -26,12 +26,12 @@ use weir_io::tls::{ClientOptions, Handshake, Trust, client_config};
 use super::counters::End;
 use super::http::HEAD_MAX;
 use super::listen::options;
-use super::upgrade::{Kindred, Proved, newcomer};
+use super::upgrade::{Kindred, Proved, authenticated};
 use super::wire::{Broken, Wire};
 use super::{Live, Shared};
 use crate::error::{Error, KeyError, Resource};
 use crate::settings::Remote;
-use crate::{Held, Role, keyfile};
+use crate::{ConnGuard, Role, keyfile};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const BACKOFF: Duration = Duration::from_secs(1);
@@ -177,7 +177,7 @@ async fn dial(remote: &Remote, live: &Live, shared: &Shared, line: Line) -> Resu
     options(&stream);
     let mut wire = Wire::new(stream);
     if remote.tls {
-        if live.front.tls.by_kernel() {
+        if live.acceptor.tls.by_kernel() {
             wire.by_records();
         }
         let name = ServerName::try_from(remote.host.clone()).map_err(refused)?;
@@ -207,11 +207,11 @@ async fn dial(remote: &Remote, live: &Live, shared: &Shared, line: Line) -> Resu
     let answer = next(&mut wire, Kind::ServerInfo).await.map_err(DialError::Broken)?;
     let answer = Frame::parse(Kind::ServerInfo as u8, &answer).map_err(refused)?;
     ServerInfo::open(&live.secret, &server, &answer).map_err(refused)?;
-    let proved = Proved { key: server, info, between: None, unframer: None, unsaid: Vec::new() };
-    let of = Kindred { role: Role::Dialled, ideal: true, held: Held::Line(line) };
-    let newcomer = newcomer(wire, proved, live, peer, of, &shared.counters);
-    let newcomer = newcomer.map_err(DialError::NotTaken)?;
-    shared.relay.admit(newcomer);
+    let proved = Proved { key: server, info, shared_key: None, unframer: None, unsaid: Vec::new() };
+    let of = Kindred { role: Role::Dialled, ideal: true, guard: ConnGuard::Line(line) };
+    let connection = authenticated(wire, proved, live, peer, of, &shared.counters);
+    let connection = connection.map_err(DialError::NotTaken)?;
+    shared.relay.admit(connection);
     Ok(Some(server))
 }
 

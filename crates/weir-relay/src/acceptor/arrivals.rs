@@ -1,24 +1,24 @@
-//! Newcomers of one thread on their way to the workers: who gets through in one round goes together.
+//! Authenticated connections of one thread on their way to the workers: who gets through in one round goes together.
 //!
 //! ```text
-//! connections that had something to say, one after the other ─► newcomers ─► handed over after the last of them
+//! connections that had something to say, one after the other ─► authenticated ─► handed over after the last of them
 //! ```
 //!
-//! Handing over wakes two threads in turn; on a busy core each would take it from the handshakes for one newcomer.
+//! Handing over wakes two threads in turn; on a busy core each would take it from the handshakes for one connection.
 //!
-//! Promises: a newcomer waits for connections that are ready at the same moment, and of those for [`MOST`] newcomers;
+//! Promises: a connection waits for others that are ready at the same moment, at most [`MOST`] of them;
 //! the order is kept. Refuses: nobody, and to forget those that wait when the thread ends: it calls [`Arrivals::go`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{Newcomer, Relay};
+use crate::{AuthenticatedConn, Relay};
 
 /// Handed over at once.
 const MOST: usize = 16;
 
 pub struct Arrivals {
     relay: Arc<Relay>,
-    waiting: Mutex<Vec<Newcomer>>,
+    waiting: Mutex<Vec<AuthenticatedConn>>,
 }
 
 impl Arrivals {
@@ -27,9 +27,9 @@ impl Arrivals {
     }
 
     /// Within the thread's runtime.
-    pub fn add(self: &Arc<Arrivals>, newcomer: Newcomer) {
+    pub fn add(self: &Arc<Arrivals>, connection: AuthenticatedConn) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push(newcomer);
+        waiting.push(connection);
         let count = waiting.len();
         drop(waiting);
         if count >= MOST {

@@ -29,7 +29,7 @@ impl Source {
     }
 }
 
-/// Shared by the threads of the front.
+/// Shared by the threads of the acceptor.
 pub struct Limiter {
     limits: Mutex<Limits>,
     bucket: Mutex<Bucket>,

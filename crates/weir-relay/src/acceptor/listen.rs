@@ -14,7 +14,7 @@ use crate::error::ListenError;
 
 /// What a listening socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum ListenerKind {
     /// DERP and pages, under TLS unless that is off.
     Relay,
     /// Pages without TLS.

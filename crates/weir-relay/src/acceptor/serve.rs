@@ -17,7 +17,7 @@ use super::arrivals::Arrivals;
 use super::counters::{End, count};
 use super::http::{Answer, Head, Wrong};
 use super::limits::{Full, Share};
-use super::listen::Door;
+use super::listen::ListenerKind;
 use super::upgrade::{Upgrade, derp, timed};
 use super::wire::{Broken, Wire};
 use super::{Live, Shared, pages};
@@ -28,10 +28,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Seconds after which a client that found no place may ask again.
 const RETRY_AFTER: &str = "30";
 
-/// What a door's connections are served with.
+/// What a listener's connections are served with.
 pub struct Site {
     pub shared: Arc<Shared>,
-    pub door: Door,
+    pub kind: ListenerKind,
     pub verifier: Arc<Verifier>,
     pub(super) arrivals: Arc<Arrivals>,
 }
@@ -86,10 +86,10 @@ impl Site {
 
     async fn talk(&self, mut wire: Wire, peer: SocketAddr, _share: &Share) -> Result<(), End> {
         let live = self.shared.live.load_full();
-        let (step, page) = (live.front.limits.step, live.front.limits.page);
+        let (step, page) = (live.acceptor.limits.step, live.acceptor.limits.page);
         match &live.tls {
-            Some(tls) if self.door == Door::Relay => {
-                if live.front.tls.by_kernel() {
+            Some(tls) if self.kind == ListenerKind::Relay => {
+                if live.acceptor.tls.by_kernel() {
                     wire.by_records();
                 }
                 if let Some(challenge) = tls.identity.challenge_tls()
@@ -117,8 +117,8 @@ impl Site {
                 Err(end) => return Err(end),
             };
             count(&self.shared.counters.requests);
-            let answer = match (head.path.as_str(), self.door) {
-                ("/derp", Door::Relay) if head.method == "GET" => match Upgrade::of(&head) {
+            let answer = match (head.path.as_str(), self.kind) {
+                ("/derp", ListenerKind::Relay) if head.method == "GET" => match Upgrade::of(&head) {
                     Ok(upgrade) => match self.shared.limiter.place(peer.ip()) {
                         Ok(place) => return derp(wire, &head, (upgrade, place), self, peer).await,
                         Err(full) => return Err(self.no_place(wire, full, page).await),
@@ -141,7 +141,7 @@ impl Site {
     }
 
     fn page(&self, live: &Live, wire: &Wire, peer: SocketAddr, head: &Head) -> Answer {
-        pages::page(&self.shared, live, self.door, wire.is_tls(), peer.ip(), head)
+        pages::page(&self.shared, live, self.kind, wire.is_tls(), peer.ip(), head)
     }
 
     /// Says so: a client shows it to its user.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Shared;
-use crate::metrics::{self, FrontCounters};
+use crate::metrics::{self, AcceptorCounters};
 
 /// Why a connection ended before it was a client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub struct Counters {
     pub websockets: AtomicU64,
     pub fast_starts: AtomicU64,
     /// Proved a key that was proved before, which costs less.
-    pub acquainted: AtomicU64,
+    pub known_keys: AtomicU64,
     pub meshed: AtomicU64,
     pub requests: AtomicU64,
     pub tls12: AtomicU64,
@@ -120,16 +120,16 @@ impl Shared {
         metrics::text(self.front_counters(), self.relay.report())
     }
 
-    fn front_counters(&self) -> FrontCounters {
+    fn front_counters(&self) -> AcceptorCounters {
         let c = &self.counters;
-        FrontCounters {
+        AcceptorCounters {
             counters: vec![
                 ("accepts", "Connections accepted", c.accepted.load(Relaxed)),
                 ("accept_failures", "Times no connection could be taken", c.accept_failed.load(Relaxed)),
                 ("clients", "Connections handed to the workers", c.clients.load(Relaxed)),
                 ("websocket_clients", "Of these, by WebSocket", c.websockets.load(Relaxed)),
                 ("fast_starts", "Of these, without a 101", c.fast_starts.load(Relaxed)),
-                ("known_keys", "Keys proved that had been proved before", c.acquainted.load(Relaxed)),
+                ("known_keys", "Keys proved that had been proved before", c.known_keys.load(Relaxed)),
                 ("mesh_clients", "Of these, with the mesh key", c.meshed.load(Relaxed)),
                 ("http_requests", "Requests read", c.requests.load(Relaxed)),
                 ("stun_answers", "STUN requests answered", c.stun_answered.load(Relaxed)),

@@ -60,7 +60,7 @@ pub enum Piece {
 }
 
 #[derive(Debug)]
-pub struct Cutter {
+pub struct FrameDecoder {
     side: Side,
     /// Bytes of the frame being skipped that have not come yet.
     skip: u32,
@@ -71,9 +71,9 @@ pub struct Cutter {
 /// The room reserved for a frame when its header has come, at most; beyond, memory grows with what really comes.
 const RESERVED: usize = 4 << 10;
 
-impl Cutter {
-    pub fn new(side: Side) -> Cutter {
-        Cutter { side, skip: 0, kept: Vec::new() }
+impl FrameDecoder {
+    pub fn new(side: Side) -> FrameDecoder {
+        FrameDecoder { side, skip: 0, kept: Vec::new() }
     }
 
     /// Whether nothing of a frame is kept or skipped: the stream may end here.
@@ -182,11 +182,11 @@ mod tests {
 
     /// Every piece of what is received in parts; frames as their bytes.
     fn cut(parts: &[&[u8]]) -> Result<Vec<Vec<u8>>, Malformed> {
-        let mut cutter = Cutter::new(Side::Server);
+        let mut decoder = FrameDecoder::new(Side::Server);
         let mut whole = Vec::new();
         for part in parts {
             let mut at = 0;
-            while let Some(piece) = cutter.next(part, &mut at)? {
+            while let Some(piece) = decoder.next(part, &mut at)? {
                 match piece {
                     Piece::InPlace(range) => whole.push(part[range].to_vec()),
                     Piece::Owned(bytes) => whole.push(bytes),
@@ -195,7 +195,7 @@ mod tests {
             }
             assert_eq!(at, part.len(), "all is used up");
         }
-        assert!(cutter.is_between_frames());
+        assert!(decoder.is_between_frames());
         Ok(whole)
     }
 
@@ -226,41 +226,41 @@ mod tests {
     #[test]
     fn whole_frames_are_named_where_they_are_and_nothing_is_kept() {
         let bytes = stream(&[Frame::SendPacket(ALICE, &[7; 1400]), Frame::SendPacket(ALICE, &[8; 100])]);
-        let (mut cutter, mut at) = (Cutter::new(Side::Server), 0);
-        assert_eq!(cutter.next(&bytes, &mut at), Ok(Some(Piece::InPlace(0..1437))));
-        assert_eq!(cutter.next(&bytes, &mut at), Ok(Some(Piece::InPlace(1437..1574))));
-        assert_eq!(cutter.next(&bytes, &mut at), Ok(None));
-        assert_eq!(cutter.memory(), 0);
+        let (mut decoder, mut at) = (FrameDecoder::new(Side::Server), 0);
+        assert_eq!(decoder.next(&bytes, &mut at), Ok(Some(Piece::InPlace(0..1437))));
+        assert_eq!(decoder.next(&bytes, &mut at), Ok(Some(Piece::InPlace(1437..1574))));
+        assert_eq!(decoder.next(&bytes, &mut at), Ok(None));
+        assert_eq!(decoder.memory(), 0);
     }
 
     #[test]
     fn memory_goes_with_the_frame_it_was_kept_for() {
         let bytes = stream(&[Frame::SendPacket(ALICE, &[7; 1400])]);
-        let mut cutter = Cutter::new(Side::Server);
-        assert_eq!(cutter.next(&bytes[..700], &mut 0), Ok(None));
-        assert!(cutter.memory() >= 700);
-        assert_eq!(cutter.next(&bytes[700..], &mut 0), Ok(Some(Piece::Owned(bytes.clone()))));
-        assert_eq!(cutter.memory(), 0);
+        let mut decoder = FrameDecoder::new(Side::Server);
+        assert_eq!(decoder.next(&bytes[..700], &mut 0), Ok(None));
+        assert!(decoder.memory() >= 700);
+        assert_eq!(decoder.next(&bytes[700..], &mut 0), Ok(Some(Piece::Owned(bytes.clone()))));
+        assert_eq!(decoder.memory(), 0);
     }
 
     #[test]
     fn a_header_that_promises_much_takes_memory_only_as_it_comes() {
         let bytes = stream(&[Frame::SendPacket(ALICE, &[7; PACKET_MAX])]);
-        let mut cutter = Cutter::new(Side::Server);
-        assert_eq!(cutter.next(&bytes[..40], &mut 0), Ok(None));
-        assert!(cutter.memory() <= RESERVED, "{} bytes for 40", cutter.memory());
+        let mut decoder = FrameDecoder::new(Side::Server);
+        assert_eq!(decoder.next(&bytes[..40], &mut 0), Ok(None));
+        assert!(decoder.memory() <= RESERVED, "{} bytes for 40", decoder.memory());
     }
 
     #[test]
     fn a_skipped_frame_is_not_stored() {
         let bytes = unknown(FRAME_MAX as u32);
-        let (mut cutter, mut at) = (Cutter::new(Side::Server), 0);
-        assert_eq!(cutter.next(&bytes[..64], &mut at), Ok(Some(Piece::Skipped(0x7f, FRAME_MAX))));
-        assert_eq!(cutter.next(&bytes[..64], &mut at), Ok(None));
-        assert_eq!(cutter.memory(), 0);
-        assert!(!cutter.is_between_frames());
-        assert_eq!(cutter.next(&bytes[64..], &mut 0), Ok(None));
-        assert!(cutter.is_between_frames());
+        let (mut decoder, mut at) = (FrameDecoder::new(Side::Server), 0);
+        assert_eq!(decoder.next(&bytes[..64], &mut at), Ok(Some(Piece::Skipped(0x7f, FRAME_MAX))));
+        assert_eq!(decoder.next(&bytes[..64], &mut at), Ok(None));
+        assert_eq!(decoder.memory(), 0);
+        assert!(!decoder.is_between_frames());
+        assert_eq!(decoder.next(&bytes[64..], &mut 0), Ok(None));
+        assert!(decoder.is_between_frames());
     }
 
     #[test]
@@ -268,19 +268,19 @@ mod tests {
         let [a, b, c, d] = u32::MAX.to_be_bytes();
         let header = [0x7f, a, b, c, d];
         let skipped = Piece::Skipped(0x7f, u32::MAX as usize);
-        assert_eq!(Cutter::new(Side::Server).next(&header, &mut 0), Ok(Some(skipped)));
+        assert_eq!(FrameDecoder::new(Side::Server).next(&header, &mut 0), Ok(Some(skipped)));
         let refused = Malformed::Huge(0x7f, u32::MAX as usize);
-        assert_eq!(Cutter::new(Side::Client).next(&header, &mut 0), Err(refused));
+        assert_eq!(FrameDecoder::new(Side::Client).next(&header, &mut 0), Err(refused));
         let most = unknown(FRAME_MAX as u32);
         let skipped = Piece::Skipped(0x7f, FRAME_MAX);
-        assert_eq!(Cutter::new(Side::Client).next(&most, &mut 0), Ok(Some(skipped)));
+        assert_eq!(FrameDecoder::new(Side::Client).next(&most, &mut 0), Ok(Some(skipped)));
     }
 
     #[test]
     fn what_a_server_has_no_use_for_is_skipped_and_a_client_takes_it() {
         let bytes = stream(&[Frame::Health(b"ill")]);
-        assert_eq!(Cutter::new(Side::Server).next(&bytes, &mut 0), Ok(Some(Piece::Skipped(0x14, 3))));
-        assert_eq!(Cutter::new(Side::Client).next(&bytes, &mut 0), Ok(Some(Piece::InPlace(0..8))));
+        assert_eq!(FrameDecoder::new(Side::Server).next(&bytes, &mut 0), Ok(Some(Piece::Skipped(0x14, 3))));
+        assert_eq!(FrameDecoder::new(Side::Client).next(&bytes, &mut 0), Ok(Some(Piece::InPlace(0..8))));
     }
 
     #[test]
