@@ -7,6 +7,7 @@
 //! when the order does not follow from the seed, while another process writes to the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -90,22 +91,16 @@ fn runnable(manifest: &Manifest) -> Vec<&Configuration> {
 }
 
 /// Slots without a record. The schedule is computed again; that it is the one recorded is checked.
-fn left(manifest: &Manifest, evidence: &Evidence, retry_failed: bool) -> Result<Vec<Slot>, String> {
+fn left(manifest: &Manifest, evidence: &Evidence, retry_failed: bool) -> Result<Vec<Slot>, OtherCampaign> {
     let runnable = runnable(manifest);
     let slots = slots(&manifest.experiment, &runnable, manifest.seed);
     let recorded = manifest.order.iter().flatten();
     if !slots.iter().map(|s| &runnable[s.configuration].name).eq(recorded) {
-        return Err(format!(
-            "its order does not follow from its seed {}: resume with the version that began it, or `weir-lab rerun`",
-            manifest.seed
-        ));
+        return Err(OtherCampaign::Order { seed: manifest.seed });
     }
     let runs = || evidence.runs.values().flatten();
     if let Some(run) = runs().find(|r| slots.get(r.order).is_some_and(|s| s.seed != r.seed)) {
-        return Err(format!(
-            "run {} has seed {}, expected {}: restore manifest.json and raw/ of one campaign",
-            run.order, run.seed, slots[run.order].seed
-        ));
+        return Err(OtherCampaign::Run { order: run.order, got: run.seed, expected: slots[run.order].seed });
     }
     let kept = runs().filter(|r| !retry_failed || r.error.is_none());
     let mut done: BTreeMap<usize, usize> = kept.map(|r| (r.order, r.session)).collect();
@@ -119,6 +114,28 @@ fn left(manifest: &Manifest, evidence: &Evidence, retry_failed: bool) -> Result<
         }
     }
     Ok(slots.into_iter().filter(|s| !done.contains_key(&s.order)).collect())
+}
+
+/// Evidence that is not of the schedule its manifest stands for.
+enum OtherCampaign {
+    Order { seed: u64 },
+    Run { order: usize, got: u64, expected: u64 },
+}
+
+impl fmt::Display for OtherCampaign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OtherCampaign::Order { seed } => write!(
+                f,
+                "its order does not follow from its seed {seed}: resume with the version that began it, or \
+                 `weir-lab rerun`"
+            ),
+            OtherCampaign::Run { order, got, expected } => write!(
+                f,
+                "run {order} has seed {got}, expected {expected}: restore manifest.json and raw/ of one campaign"
+            ),
+        }
+    }
 }
 
 fn same_experiment(dir: &Path, then: &Experiment, now: &Experiment) -> Result<(), LabError> {

@@ -4,7 +4,7 @@
 //! pattern of sizes fits) and stamps number, time and checksum into it. Pacing is the kernel side's too: it
 //! looks at the clock for each frame.
 
-use std::io;
+use std::{fmt, io};
 
 use weir_core::time::Nanos;
 use weir_io::xdp_gen::{self, Layout, Slot};
@@ -19,6 +19,39 @@ pub struct XdpTransmitter {
     rate: Rate,
     running: Option<Running>,
 }
+
+/// Why an interface cannot be sent out of this way.
+#[derive(Debug)]
+pub enum NoLiveFrames {
+    NoInterface,
+    /// Packets of a round.
+    Round {
+        got: usize,
+        most: usize,
+    },
+    Kernel(io::Error),
+}
+
+impl From<io::Error> for NoLiveFrames {
+    fn from(error: io::Error) -> NoLiveFrames {
+        NoLiveFrames::Kernel(error)
+    }
+}
+
+impl fmt::Display for NoLiveFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoLiveFrames::NoInterface => f.write_str("no such interface"),
+            NoLiveFrames::Round { got, most } => write!(
+                f,
+                "{got} packets until flows and sizes repeat, expected at most {most}; use a multiple of 12 flows"
+            ),
+            NoLiveFrames::Kernel(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NoLiveFrames {}
 
 struct Running {
     program: xdp_gen::Generator,
@@ -37,17 +70,14 @@ impl Running {
 
 impl XdpTransmitter {
     /// Sends out of `interface`. Every call of `transmit` comes from a thread in its namespace.
-    pub fn new(interface: u32, traffic: Traffic) -> Result<Self, String> {
+    pub fn new(interface: u32, traffic: Traffic) -> Result<Self, NoLiveFrames> {
         let slots = round(&traffic);
         if slots > xdp_gen::SLOTS_MAX {
-            return Err(format!(
-                "{slots} packets until flows and sizes repeat, expected at most {}; use a multiple of 12 flows",
-                xdp_gen::SLOTS_MAX
-            ));
+            return Err(NoLiveFrames::Round { got: slots, most: xdp_gen::SLOTS_MAX });
         }
         let mut transmitter = XdpTransmitter { interface, traffic, rate: Rate::FlatOut, running: None };
         // The verifier's refusal belongs here, where another way of sending can still be chosen.
-        transmitter.load(0, 0).map_err(|e| e.to_string())?;
+        transmitter.load(0, 0)?;
         Ok(transmitter)
     }
 

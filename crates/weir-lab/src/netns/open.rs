@@ -6,7 +6,7 @@ use super::namespace::Namespace;
 use super::veth::Port;
 use crate::generator::Transmitter;
 use crate::generator::packet::PacketTransmitter;
-use crate::generator::xdp::XdpTransmitter;
+use crate::generator::xdp::{NoLiveFrames, XdpTransmitter};
 use crate::model::LabError;
 use crate::receiver::Collector;
 use crate::receiver::packet::PacketCollector;
@@ -20,8 +20,8 @@ pub fn open_transmitter(
 ) -> Result<Box<dyn Transmitter>, LabError> {
     let (name, stream) = (near.1.name.clone(), traffic.clone());
     let program = near.0.run(move || {
-        let link = weir_io::netlink::link(&name).map_err(|e| e.to_string())?;
-        XdpTransmitter::new(link.ok_or("no such interface")?.index, stream)
+        let link = weir_io::netlink::link(&name)?;
+        XdpTransmitter::new(link.ok_or(NoLiveFrames::NoInterface)?.index, stream)
     })?;
     match program {
         Ok(transmitter) => return Ok(Box::new(transmitter)),

@@ -14,7 +14,7 @@
 //! - transmit checksums, TSO and GSO off: frames are finished, as on a physical wire; or on
 //!   ([`lay_with_offloads`]), as they are for a host whose card does the work.
 
-use std::fs;
+use std::{fmt, fs, io};
 
 use weir_core::wire::DisplayMac;
 use weir_io::offload::{self, Offload};
@@ -89,12 +89,28 @@ fn join(
     Ok(())
 }
 
-fn finish(name: &str, off: &[Offload]) -> Result<(), String> {
+fn finish(name: &str, off: &[Offload]) -> Result<(), NotSwitched> {
     for &what in off {
-        offload::set(name, what, false)
-            .map_err(|e| format!("{} cannot be switched off: {e}", what.name()))?;
+        offload::set(name, what, false).map_err(|error| NotSwitched {
+            what: what.name(),
+            to: "off",
+            error,
+        })?;
     }
-    offload::set(name, Offload::Gro, true).map_err(|e| format!("gro cannot be switched on: {e}"))
+    offload::set(name, Offload::Gro, true).map_err(|error| NotSwitched { what: "gro", to: "on", error })
+}
+
+/// An offload that a wire needs otherwise.
+struct NotSwitched {
+    what: &'static str,
+    to: &'static str,
+    error: io::Error,
+}
+
+impl fmt::Display for NotSwitched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cannot be switched {}: {}", self.what, self.to, self.error)
+    }
 }
 
 /// Lets the receive side of a port run in threads on `cpus`, a queue each in turn, before ordinary threads when

@@ -165,7 +165,7 @@ fn protection_lacks(configuration: &Configuration) -> Option<String> {
     }
     let ciphers = match ipsec::ciphers(protection.backend) {
         Ok(ciphers) => ciphers,
-        Err(lacks) => return Some(lacks),
+        Err(lacks) => return Some(lacks.to_string()),
     };
     ipsec::SaPlan::new(&protection, 0).cipher(ciphers.as_ref()).err().map(|e| e.said)
 }

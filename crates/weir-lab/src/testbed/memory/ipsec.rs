@@ -10,6 +10,7 @@
 //!
 //! Promises: an SA a worker (RFC 9611), so that nothing is shared; the keys are the same in every run.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -104,13 +105,33 @@ fn changed(keys: &Keys, change: impl Fn(usize, u8) -> u8) -> Keys {
     Keys { encryption: each(&keys.encryption), integrity: each(&keys.integrity) }
 }
 
-/// The implementation a configuration names; the error says what is missing.
-pub fn ciphers(backend: Backend) -> Result<Arc<dyn Ciphers>, String> {
-    let named = |name: &str| {
-        cipher::by_name(name).ok_or_else(|| {
-            format!("backend {name}: not for this processor, which lacks its instructions: use \"auto\"")
-        })
-    };
+/// An implementation whose instructions this processor lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoBackend {
+    pub backend: &'static str,
+}
+
+impl fmt::Display for NoBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "backend {}: not for this processor, which lacks its instructions: use \"auto\"",
+            self.backend
+        )
+    }
+}
+
+impl std::error::Error for NoBackend {}
+
+impl From<NoBackend> for LabError {
+    fn from(error: NoBackend) -> LabError {
+        LabError::new(error.to_string())
+    }
+}
+
+/// The implementation a configuration names.
+pub fn ciphers(backend: Backend) -> Result<Arc<dyn Ciphers>, NoBackend> {
+    let named = |backend: &'static str| cipher::by_name(backend).ok_or(NoBackend { backend });
     match backend {
         Backend::Auto => Ok(cipher::best()),
         Backend::AwsLc => named("aws-lc"),

@@ -70,7 +70,7 @@ pub struct Protected {
 impl Protected {
     pub fn new(p: Protection, job: &Job) -> Result<Protected, LabError> {
         let plan = SaPlan::new(&p, job.worker);
-        let measured = ciphers(p.backend).map_err(LabError::new)?;
+        let measured = ciphers(p.backend)?;
         let cipher = plan.cipher(measured.as_ref())?;
         let other = plan.other_cipher(cipher.as_ref())?;
         let peer_sa = PeerSa::new(plan, other, job.templates.clone(), job.seed);

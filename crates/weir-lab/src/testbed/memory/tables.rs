@@ -105,7 +105,7 @@ pub fn build(
         None => Control::new(desired, links, 0),
         Some((protection, workers)) => {
             ipsec::add(&mut desired, &mut links, (protection, workers), family);
-            let ciphers = ipsec::ciphers(protection.backend).map_err(LabError::new)?;
+            let ciphers = ipsec::ciphers(protection.backend)?;
             Control::with_ciphers(desired, links, 0, ciphers)
         }
     };
