@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 mod layout;
 
 /// A file each in `bpf/`.
-const PROGRAMS: [&str; 2] = ["generate", "tally"];
+const PROGRAMS: [&str; 3] = ["generate", "steer", "tally"];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

@@ -34,6 +34,8 @@ use crate::bpf::attach::{AttachError, Attachment, XdpMode};
 use crate::bpf::object::{BpfError, LoadedProgram, Map, MapKind};
 
 pub mod enforce;
+#[cfg(test)]
+mod equal;
 pub mod express;
 mod express_program;
 mod program;

@@ -137,6 +137,47 @@ shared! {
             pad: u32,
         }
     }
+    "weir/steer.h" {
+        /// What `steer` is told before it is loaded.
+        struct SteerParams = "steer_params" {
+            /// Whether frames of this device may take the flow offload.
+            flow_offload: u32,
+            device: u32,
+        }
+        /// What the router decided about a pair of addresses.
+        struct Flow = "flow" {
+            /// Of the tables it was decided by.
+            generation: u64,
+            in_ifindex: u32,
+            out_ifindex: u32,
+            /// Of the outgoing port, bytes of IP.
+            mtu: u32,
+            out_device: u32,
+            in_mac: [u8; 6],
+            pad: [u8; 2],
+            /// Destination and source, as they leave.
+            out_macs: [u8; 12],
+            pad2: u32,
+            /// Number of its last frame that went to the router; 0: none is known.
+            last_slow: u64,
+        }
+        /// What one device received and sent without the router, on one CPU.
+        struct FlowCounters = "flow_counters" {
+            rx_packets: u64,
+            rx_bytes: u64,
+            tx_packets: u64,
+            tx_bytes: u64,
+        }
+        /// What the program and the device's worker tell each other, a cache line each.
+        struct FlowProgress = "flow_progress" {
+            /// The number given last.
+            steered: u64,
+            pad: [u8; 56],
+            /// Every frame up to this number has left the router, or is lost.
+            done: u64,
+            pad2: [u8; 56],
+        }
+    }
     "weir/tally.h" {
         /// Where the mark of a test packet is, and what must stand before it.
         struct TallyParams = "tally_params" {
@@ -188,6 +229,19 @@ constants! {
         GENERATE_NONE = 0xffff;
         /// Times are kept in 1/16 ns.
         GENERATE_TIME_SHIFT = 4;
+    }
+    "weir/steer.h" {
+        STEER_KERNEL = 1;
+        STEER_WEIR = 2;
+        STEER_KERNEL_BUT_ESP = 3;
+        STEER_CAUSES = 9;
+        /// Local addresses of one family.
+        STEER_LOCAL_MAX = 4096;
+        STEER_ESP_PORTS_MAX = 1024;
+        STEER_QUEUES_MAX = 256;
+        /// Pairs of addresses of one family.
+        FLOWS_MAX = 1 << 16;
+        FLOW_DEVICES_MAX = 256;
     }
     "weir/tally.h" {
         /// Flows of one tally: 2^16 × 16 B = 1 MiB.

@@ -6,10 +6,10 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use aya::maps::{Array, Map, MapData, MapError};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::xdp::XdpMode;
 use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
@@ -223,6 +223,40 @@ impl Loaded {
         let found = self.ebpf.take_map(map).ok_or_else(|| missing(name, map))?;
         let array = found.try_into().map_err(|e: MapError| explain(name, e))?;
         Ok(Memory { array, name })
+    }
+
+    /// Inserts or replaces in a hash map.
+    pub fn insert<const K: usize, const V: usize>(
+        &mut self,
+        map: &str,
+        key: [u8; K],
+        value: [u8; V],
+    ) -> Result<(), LoadError> {
+        let name = self.name;
+        let found = self.ebpf.map_mut(map).ok_or_else(|| missing(name, map))?;
+        let mut hash: HashMap<_, [u8; K], [u8; V]> =
+            found.try_into().map_err(|e: MapError| explain(name, e))?;
+        hash.insert(key, value, 0).map_err(|e| explain(name, e))
+    }
+
+    /// The sums over all CPUs of the words of one entry of a per-CPU array.
+    pub fn sum<const N: usize>(&self, map: &str, key: u32) -> Result<[u64; N], LoadError> {
+        let name = self.name;
+        let found = self.ebpf.map(map).ok_or_else(|| missing(name, map))?;
+        let array: PerCpuArray<_, [u64; N]> = found.try_into().map_err(|e: MapError| explain(name, e))?;
+        let mut sums = [0; N];
+        for cpu in array.get(&key, 0).map_err(|e| explain(name, e))?.iter() {
+            sums.iter_mut().zip(cpu).for_each(|(sum, word)| *sum += word);
+        }
+        Ok(sums)
+    }
+
+    /// Gives a queue its socket.
+    pub fn set_socket(&mut self, map: &str, queue: u32, socket: BorrowedFd<'_>) -> Result<(), LoadError> {
+        let name = self.name;
+        let found = self.ebpf.map_mut(map).ok_or_else(|| missing(name, map))?;
+        let mut sockets: XskMap<_> = found.try_into().map_err(|e: MapError| explain(name, e))?;
+        sockets.set(queue, socket, 0).map_err(|e| explain(name, e))
     }
 
     /// Runs the program on one frame `repeat` times, on no device. What the program writes stays for the

@@ -22,6 +22,8 @@ pub(super) enum Command {
     MapUpdate = 2,
     MapDelete = 3,
     ProgLoad = 5,
+    #[cfg(test)]
+    ProgTestRun = 10,
     ProgFdById = 13,
     MapFdById = 14,
     ObjInfoByFd = 15,
@@ -372,6 +374,37 @@ impl LoadedProgram {
 
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Runs the program on one frame: what it returns, and the frame as it left it.
+    #[cfg(test)]
+    pub fn run(&self, frame: &[u8], repeat: u32) -> (u32, Vec<u8>) {
+        #[derive(Default)]
+        #[repr(C)]
+        struct TestRun {
+            prog_fd: u32,
+            retval: u32,
+            data_size_in: u32,
+            data_size_out: u32,
+            data_in: u64,
+            data_out: u64,
+            repeat: u32,
+            rest: [u32; 11],
+        }
+        let mut out = vec![0u8; frame.len() + 256];
+        let mut attr = TestRun {
+            prog_fd: self.fd.as_raw_fd() as u32,
+            data_size_in: frame.len() as u32,
+            data_in: frame.as_ptr() as u64,
+            data_size_out: out.len() as u32,
+            data_out: out.as_mut_ptr() as u64,
+            repeat,
+            ..TestRun::default()
+        };
+        // SAFETY: `frame` is read and `out` written for the sizes beside them, during the call.
+        unsafe { bpf(Command::ProgTestRun, &mut attr) }.expect("runs");
+        out.truncate(attr.data_size_out as usize);
+        (attr.retval, out)
     }
 
     /// The number the kernel knows it by, which no other program has while it is there.

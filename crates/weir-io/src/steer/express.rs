@@ -192,7 +192,7 @@ fn remember(pairs: &Map, key: &[u8], decided: &Decided) -> Result<(), SteerError
     if same { Ok(()) } else { Ok(pairs.update(key, &wanted)?) }
 }
 
-fn value(decided: &Decided) -> [u8; entry::SIZE] {
+pub(super) fn value(decided: &Decided) -> [u8; entry::SIZE] {
     let mut value = [0; entry::SIZE];
     let mut put =
         |at: i16, bytes: &[u8]| value[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);

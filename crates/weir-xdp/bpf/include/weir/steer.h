@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What `steer` shares with the daemon; src/layout.rs has the same in Rust. */
+#ifndef WEIR_STEER_H
+#define WEIR_STEER_H
+
+#include <linux/types.h>
+
+/* Why a frame went where it went. What goes to weir comes first. */
+enum steer_cause {
+	STEER_TRANSIT,
+	STEER_ESP,
+	STEER_RESOLVE,
+	STEER_LOCAL,
+	STEER_ARP,
+	STEER_GROUP,
+	STEER_NOT_IP,
+	STEER_SHORT,
+	STEER_NO_SOCKET,
+	STEER_CAUSES,
+};
+
+/* Whose an address is; one that is in no map is nobody's here. */
+enum steer_owner {
+	STEER_NOBODY,
+	STEER_KERNEL,
+	STEER_WEIR,
+	STEER_KERNEL_BUT_ESP, /* where an SA of weir ends */
+};
+
+/* Local addresses of one family; UDP ports ESP comes in on; queues with a socket; pairs of addresses; devices. */
+#define STEER_LOCAL_MAX 4096
+#define STEER_ESP_PORTS_MAX 1024
+#define STEER_QUEUES_MAX 256
+#define FLOWS_MAX 65536
+#define FLOW_DEVICES_MAX 256
+
+/* Set before the program is loaded. */
+struct steer_params {
+	__u32 flow_offload; /* whether frames of this device may take it */
+	__u32 device;
+};
+
+/* What the router decided about a pair of addresses. */
+struct flow {
+	__u64 generation; /* of the tables it was decided by */
+	__u32 in_ifindex;
+	__u32 out_ifindex;
+	__u32 mtu; /* of the outgoing port, bytes of IP */
+	__u32 out_device;
+	__u8 in_mac[6];
+	__u8 pad[2];
+	__u8 out_macs[12]; /* destination and source, as they leave */
+	__u32 pad2;
+	__u64 last_slow; /* number of its last frame that went to the router; 0: none is known */
+};
+
+struct flow_key4 {
+	__be32 source;
+	__be32 destination;
+};
+
+struct flow_key6 {
+	__u64 source[2];
+	__u64 destination[2];
+};
+
+/* What one device received and sent without the router, on one CPU. */
+struct flow_counters {
+	__u64 rx_packets;
+	__u64 rx_bytes;
+	__u64 tx_packets;
+	__u64 tx_bytes;
+};
+
+/* What the program and the device's worker tell each other, a cache line each. */
+struct flow_progress {
+	__u64 steered; /* the number given last */
+	__u64 pad[7];
+	__u64 done; /* every frame up to this number has left the router, or is lost */
+	__u64 pad2[7];
+};
+
+#endif
