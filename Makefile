@@ -56,7 +56,7 @@ lint:
 
 # a billion numbers over 1,000 lives on a disk that loses what was not synced; 100 kills of real gateways under load
 restart-replay: setup
-	WEIR_LIVES_PACKETS=1000000000 cargo test --release -p weir-core --test pipeline durable_lives -- --nocapture
+	WEIR_LIVES_PACKETS=1500000000 cargo test --release -p weir-core --test pipeline durable_lives -- --nocapture
 	WEIR_RESTARTS=100 cargo test -p weir --test namespaces restarts_at_random -- --nocapture
 
 bench: setup
