@@ -1,15 +1,15 @@
 # weir: two commands do everything on a fresh Debian machine with Rust.
-#   make demo   build (three to five minutes on two cores), run a real interleaved experiment (1 min), write a report
+#   make demo   build (five minutes on two cores), run a real interleaved experiment (1 min), write a report
 #   make test   format, lints, every test; ends with the counts
 
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test drivers fail-closed restart-replay interop questions relay-ktls setup build build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test drivers fail-closed restart-replay relay-simulation interop questions relay-ktls setup build deb build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make drivers | fail-closed | restart-replay | interop | questions | relay-ktls | build | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make drivers | fail-closed | restart-replay | relay-simulation | interop | questions | relay-ktls | build | deb | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -24,7 +24,11 @@ test: setup lint
 fail-closed: setup
 	WEIR_FAIL_CLOSED=all cargo test -p weir --test fail_closed -- --nocapture
 
-# the router over emulated cards of five real drivers, beside the kernel's forwarding: 12 minutes as root on a quiet machine, docs/drivers.md
+# Debian packages of both programs, symbols apart, into target/deb
+deb: build
+	./scripts/deb
+
+# weir over emulated cards of five real drivers, the cases and the speed beside the kernel: half an hour as root on a quiet machine, docs/drivers.md
 drivers: setup
 	cargo build --release -p weir
 	./scripts/drivers
@@ -37,12 +41,12 @@ interop: setup
 relay-ktls: build
 	./scripts/second-kernel ./target/release/weir-lab run labs/relay-ktls.toml --quick --out out/relay-ktls
 
-# the founding questions, under 40 minutes on two cores as root: runs/<date>-<machine>-question-*, docs/answers.md, README.md
+# the founding questions, under 40 minutes on two cores as root: runs/<date>-<machine>-question-*, docs/answers.md, docs/benchmarks.md
 QUESTIONS = unused-ipsec ciphers placement spd relay
 questions: build build-without-ipsec
 	@./scripts/peers derper || echo 'SKIP derper: question-relay names what is missing'
 	./target/release/weir-lab run $(QUESTIONS:%=labs/question-%.toml) --into runs
-	./target/release/weir-lab answers docs/answers.md README.md
+	./target/release/weir-lab answers docs/answers.md docs/benchmarks.md
 
 # what labs/question-unused-ipsec.toml compares with
 build-without-ipsec: setup
@@ -51,13 +55,28 @@ build-without-ipsec: setup
 lint:
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	@if command -v cargo-deny >/dev/null; then cargo fetch --locked -q && cargo deny --offline check bans licenses sources; \
-	 else echo 'SKIP cargo deny: cargo-deny is not installed (cargo install cargo-deny)'; fi
+	@$(MAKE) --no-print-directory deny
+
+# licences, sources and duplicates; and known defects of what is in Cargo.lock, where a copy of the RustSec database is here
+ADVISORIES = $(or $(CARGO_HOME),$(HOME)/.cargo)/advisory-dbs
+deny:
+	@if ! command -v cargo-deny >/dev/null; then \
+	   echo 'SKIP cargo deny: cargo-deny is not installed (cargo install cargo-deny)'; exit 0; fi; \
+	 cargo fetch --locked -q && cargo deny --offline check bans licenses sources || exit 1; \
+	 if ls -d $(ADVISORIES)/*/ >/dev/null 2>&1; then cargo deny --offline check advisories; \
+	 else echo 'SKIP cargo deny advisories: no copy of the RustSec database in $(ADVISORIES) (cargo deny fetch db)'; fi
 
 # a billion numbers over 1,000 lives on a disk that loses what was not synced; 100 kills of real gateways under load
 restart-replay: setup
 	WEIR_LIVES_PACKETS=1500000000 cargo test --release -p weir-core --test pipeline durable_lives -- --nocapture
 	WEIR_RESTARTS=100 cargo test -p weir --test namespaces restarts_at_random -- --nocapture
+
+# random histories of the relay on virtual time, one process a core: SECONDS each; every process logs its seeds and counts each
+# minute, and a failure names the seed that plays it again (WEIR_SIMULATION_SEED); `make test` has some of them
+SECONDS = 600
+relay-simulation: setup
+	cargo test --release -p weir-relay --test simulation --no-run
+	seq $$(nproc) | WEIR_SIMULATION_SECONDS=$(SECONDS) xargs -P 0 -I{} cargo test --release -q -p weir-relay --test simulation campaign -- --nocapture
 
 bench: setup
 	cargo bench --workspace

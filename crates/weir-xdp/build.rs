@@ -10,8 +10,14 @@ use std::process::{Command, ExitCode};
 #[allow(dead_code, reason = "the build needs the tables, the library the structures")]
 mod layout;
 
-/// A file each in `bpf/`.
-const PROGRAMS: [&str; 3] = ["generate", "steer", "tally"];
+/// Files of `bpf/`, and the programs in each.
+const PROGRAMS: [(&str, &[&str]); 5] = [
+    ("enforce", &["enforce"]),
+    ("generate", &["generate"]),
+    ("pass", &["pass"]),
+    ("steer", &["steer", "steer_flow"]),
+    ("tally", &["tally"]),
+];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -35,15 +41,19 @@ fn build() -> Result<()> {
     fs::write(&check, layout::check())?;
     clang(&check, &out.join("layout_check.o"))?;
     let mut table = String::new();
-    for program in PROGRAMS {
-        let object = out.join(format!("{program}.o"));
-        clang(&Path::new("bpf").join(format!("{program}.c")), &object)?;
-        let stack = stack(&out.join(format!("{program}.su")))?;
-        table += &format!(
-            "pub const {}: crate::Source = crate::Source {{ name: \"weir_{program}\", stack: {stack}, \
-             object: aya::include_bytes_aligned!({object:?}) }};\n",
-            program.to_uppercase()
-        );
+    for (file, programs) in PROGRAMS {
+        let object = out.join(format!("{file}.o"));
+        clang(&Path::new("bpf").join(format!("{file}.c")), &object)?;
+        let constant = format!("{}_OBJECT", file.to_uppercase());
+        table += &format!("const {constant}: &[u8] = aya::include_bytes_aligned!({object:?});\n");
+        for program in programs {
+            let name = format!("weir_{program}");
+            let stack = stack(&out.join(format!("{file}.su")), &name)?;
+            table += &format!(
+                "pub const {}: crate::Source = crate::Source {{ name: {name:?}, stack: {stack}, object: {constant} }};\n",
+                program.to_uppercase()
+            );
+        }
     }
     fs::write(out.join("programs.rs"), table)?;
     Ok(())
@@ -82,9 +92,12 @@ fn clang(source: &Path, object: &Path) -> Result<()> {
     Err(format!("{}: not compiled{remedy}; {compiler} said:\n{said}", source.display()).into())
 }
 
-/// Bytes of stack of the program, the largest of its functions: `file:line:function\tbytes\tkind`.
-fn stack(usage: &Path) -> Result<u32> {
+/// Bytes of stack of a program, into which everything it calls is compiled: `file:line:function\tbytes\tkind`.
+fn stack(usage: &Path, program: &str) -> Result<u32> {
     let text = fs::read_to_string(usage)?;
-    let bytes = text.lines().filter_map(|line| line.split('\t').nth(1)?.parse().ok());
-    bytes.max().ok_or_else(|| format!("{}: no stack usage in {text:?}", usage.display()).into())
+    let mut lines = text.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+    let line =
+        lines.find(|line| line.first().is_some_and(|function| function.ends_with(&format!(":{program}"))));
+    let bytes = line.and_then(|line| line.get(1)?.parse().ok());
+    bytes.ok_or_else(|| format!("{}: no stack usage of {program} in {text:?}", usage.display()).into())
 }

@@ -10,13 +10,14 @@
 //! shared with the snapshot before (a neighbour costs no route, one route of a million costs what one
 //! route costs). Ids of ports and devices belong to names, ids of adjacencies to a port and next
 //! hop; `control/ports.rs` and `control/adjacencies.rs` say when they may be given to others. A prefix leads, in this
-//! order, to our own address, a broadcast address, a connected network that is up, or its static route
-//! as long as one of its next hops is on a port that is up. Own addresses stay ours while their port is
+//! order, to our own address, a broadcast address, a connected network that is up, its static route, or the kernel's
+//! route, as long as one of its next hops is on a port that is up. Own addresses stay ours while their port is
 //! down.
 //!
 //! IPv6 link-local addresses are in no route table: which neighbour `fe80::1` is, and whether it is
 //! ours, depends on the port (RFC 4007), so the data path asks the port of arrival, and a route that
-//! leads there names its port. The subnet-router anycast address (RFC 4291 2.6.1) is not served.
+//! leads there names its port. The subnet-router anycast address of a network (RFC 4291 2.6.1) is the kernel's where the
+//! kernel has an address in it; where only weir has one it is not served.
 //!
 //! Refuses: recursive next hops, and next hops without gateway among several on an Ethernet port.
 
@@ -24,6 +25,7 @@ mod adjacencies;
 mod durable;
 mod gateway;
 mod memory;
+mod mirrored;
 mod names;
 mod policies;
 mod ports;
@@ -44,7 +46,7 @@ use crate::neighbor::Neighbors;
 use crate::route::{NO_ROUTE, Prefix, RouteTable4, RouteTable6};
 use crate::router::Event;
 use crate::state::{
-    Action, Desired, Error, HopProblem, Link, Place, Via, check_against, diff, link_local, width,
+    Action, Desired, Element, Error, HopProblem, Link, Via, check_against, diff, link_local, width,
 };
 use crate::tables::{Port, Tables};
 use crate::time::Nanos;
@@ -78,6 +80,8 @@ pub struct Control {
     own: HashMap<Prefix, u32>,
     /// Static routes, in the table or not.
     routes: BTreeMap<Prefix, u32>,
+    /// Routes of the kernel, in the table or not.
+    mirrored: BTreeMap<Prefix, u32>,
     table4: RouteTable4,
     table6: RouteTable6,
     gateway: Gateway,
@@ -165,6 +169,7 @@ impl Control {
             targets: Targets::default(),
             own: HashMap::new(),
             routes: BTreeMap::new(),
+            mirrored: BTreeMap::new(),
             table4,
             table6,
             gateway: Gateway::new(ciphers, durable),
@@ -233,7 +238,7 @@ impl Control {
                 _ => {}
             }
         }
-        self.settle(now, touched);
+        self.install_touched(now, touched);
         self.fit_tunnels(now);
         Ok(actions)
     }
@@ -258,7 +263,7 @@ impl Control {
                 if let (None, Some(name)) = (hop.gateway, &hop.port)
                     && ethernet(name) == Some(true)
                 {
-                    let at = Place::NextHop { route: r, hop: h };
+                    let at = Element::NextHop { route: r, hop: h };
                     let subject = format!("route {}: next hop {}", route.prefix, h + 1);
                     let problem = HopProblem::GatewayNeeded { port: name.clone() }.into();
                     errors.push(Error { at, subject, problem });
@@ -285,7 +290,7 @@ impl Control {
     fn relink(&mut self, now: Nanos) {
         let mut touched = Vec::new();
         self.rewire(now, &mut touched);
-        self.settle(now, touched);
+        self.install_touched(now, touched);
         self.fit_tunnels(now);
     }
 
@@ -293,7 +298,7 @@ impl Control {
     pub fn handle_punt(&mut self, now: Nanos, port: PortId, frame: &[u8]) {
         if let Some(of) = self.ports.port(port) {
             self.neighbors.handle(now, port, of, frame);
-            self.settle_neighbors(now);
+            self.refresh_neighbors(now);
         }
     }
 
@@ -304,14 +309,14 @@ impl Control {
         };
         if let Some(of) = self.ports.port(port) {
             self.neighbors.resolve(now, port, of, next_hop);
-            self.settle_neighbors(now);
+            self.refresh_neighbors(now);
         }
     }
 
     /// Does what is due.
     pub fn tick(&mut self, now: Nanos) {
         self.neighbors.tick(now, &self.ports.ports);
-        self.settle_neighbors(now);
+        self.refresh_neighbors(now);
         self.gateway.tick(now);
         self.watch_sas(now);
     }
@@ -395,7 +400,7 @@ impl Control {
             self.targets.refresh_all(now, wiring, &mut self.adjacencies)
         };
         if flipped.contains(&true) {
-            let of = self.routes.iter().chain(&self.own);
+            let of = self.routes.iter().chain(&self.mirrored).chain(&self.own);
             touched.extend(of.filter(|(_, v)| flipped[**v as usize]).map(|(p, _)| *p));
         }
         self.rewire_own(now, touched);
@@ -420,10 +425,17 @@ impl Control {
             all.filter(|(_, _, a)| !link_local(a.address))
         };
         // The strongest comes last.
-        for (id, _, a) in addresses() {
+        // The kernel has routes for these itself, unless it was told not to.
+        let brings_networks = |_: &_| !self.desired.routes_from_kernel;
+        for (id, _, a) in addresses().filter(brings_networks) {
             own.insert(a.network(), Meaning::Connected(id));
         }
-        for (id, port, a) in addresses() {
+        for (id, _, a) in addresses().filter(brings_networks) {
+            if let Some(anycast) = a.anycast() {
+                own.insert(Prefix::new(anycast.into(), 128), Meaning::Local(id));
+            }
+        }
+        for (id, port, a) in addresses().filter(brings_networks) {
             if let (Prefix::V4(net), false) = (a.network(), port.point_to_point)
                 && net.len() <= 30
                 && port.up
@@ -469,7 +481,7 @@ impl Control {
     }
 
     /// Brings tables and neighbours in line with what was touched.
-    fn settle(&mut self, now: Nanos, mut touched: Vec<Prefix>) {
+    fn install_touched(&mut self, now: Nanos, mut touched: Vec<Prefix>) {
         // In order, because neighbouring prefixes share the nodes of every tree they are put into.
         touched.sort_unstable();
         touched.dedup();
@@ -486,10 +498,10 @@ impl Control {
             let mac = self.neighbors.mac((id, next_hop));
             self.adjacencies.refresh(id, next_hop, self.ports.port(id), mac);
         }
-        self.settle_neighbors(now);
+        self.refresh_neighbors(now);
     }
 
-    fn settle_neighbors(&mut self, now: Nanos) {
+    fn refresh_neighbors(&mut self, now: Nanos) {
         for (id, address) in self.neighbors.take_changes() {
             let known = self.neighbors.get((id, address));
             self.adjacencies.set_neighbor(now, id, address, known.is_some());
@@ -509,7 +521,7 @@ impl Control {
     }
 
     fn best(&self, prefix: Prefix) -> u32 {
-        let candidates = [self.own.get(&prefix), self.routes.get(&prefix)];
+        let candidates = [self.own.get(&prefix), self.routes.get(&prefix), self.mirrored.get(&prefix)];
         candidates.into_iter().flatten().copied().find(|&v| self.targets.alive(v)).unwrap_or(NO_ROUTE)
     }
 }

@@ -27,6 +27,11 @@ pub trait Device<B: Buffer> {
         false
     }
 
+    /// Frames it accepted are not on their way yet: receiving again looks after them, and should not wait long.
+    fn unsent(&self) -> bool {
+        false
+    }
+
     /// Looks after what has to move by itself, some dozens of times a second and never a packet at a time:
     /// returns what an operator should be told, once for each time it happens.
     fn watch(&mut self, _now: Nanos) -> Option<String> {

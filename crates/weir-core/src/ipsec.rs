@@ -17,6 +17,7 @@ pub mod durable;
 pub mod esp;
 pub mod flow;
 pub mod flow_cache;
+pub mod outbound;
 pub mod pmtu;
 pub mod reassembly;
 pub mod replay;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 pub use cipher::{Cipher, Ciphers, Job, KeyLength, Keys, Secret};
 pub use flow_cache::FlowCaches;
+pub use outbound::Outbound;
 pub use sa::{Direction, Mode, Params, Resumed, Sa, SaId, SaSpec, SaState};
 pub use sad::{Inbound, InboundId, Sad};
 pub use spd::{Action, Flow, Policy, Spd, SpdId};
@@ -43,12 +45,12 @@ use crate::packet::DeviceId;
 pub struct Ipsec {
     pub sad: Arc<Sad>,
     /// Every outbound SA.
-    pub outbound: Arc<[Arc<Sa>]>,
+    pub outbound: Arc<Outbound>,
     pub spds: Vec<Arc<Spd>>,
     pub tunnels: Arc<[Tunnel]>,
     /// What stands behind each device, by [`DeviceId`]; devices beyond its end are hardware.
     pub queues: Arc<[Queue]>,
-    /// The SPD that guards each port, by [`PortId`].
+    /// The SPD enforced on each port, by [`PortId`].
     pub enforcement: Arc<[Option<SpdId>]>,
     /// UDP ports ESP may come in on (RFC 3948), sorted: 4500 and those of configured SAs.
     pub udp_ports: Arc<[u16]>,

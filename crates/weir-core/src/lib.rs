@@ -12,6 +12,8 @@ pub mod device;
 pub mod fuzz_input;
 pub mod id;
 pub mod ipsec;
+pub mod keying;
+pub mod mirror;
 pub mod neighbor;
 pub mod packet;
 pub mod random;

@@ -27,6 +27,7 @@
 //! [`Owner::Weir`]: crate::tables::Owner::Weir
 
 mod arp;
+mod kernel;
 mod learn;
 mod ndp;
 mod timers;
@@ -163,6 +164,10 @@ pub struct Neighbors {
     transmits: Vec<(PortId, Vec<u8>)>,
     /// Keys that came, went, or whose MAC changed since [`Neighbors::take_changes`].
     changes: Vec<Key>,
+    /// The kernel finds neighbours: [`Neighbors::follow_kernel`].
+    kernel: bool,
+    /// See [`Neighbors::take_wanted`].
+    wanted: Vec<Key>,
     /// When we last spoke up for an address of ours.
     defended: HashMap<Key, Nanos>,
     counters: Counters,
@@ -176,7 +181,7 @@ impl Neighbors {
             return;
         };
         match ethernet.ethertype() {
-            _ if !port.up || port.point_to_point => self.counters.ignored += 1,
+            _ if !port.up || port.point_to_point || self.kernel => self.counters.ignored += 1,
             ethernet::ETHERTYPE_ARP => self.handle_arp(now, id, port, ethernet.payload()),
             ethernet::ETHERTYPE_IPV6 => {
                 self.handle_ndp(now, id, port, ethernet.src(), ethernet.payload());
@@ -187,6 +192,9 @@ impl Neighbors {
 
     /// The data path has frames for this next hop.
     pub fn resolve(&mut self, now: Nanos, id: PortId, port: &Port, next_hop: IpAddr) {
+        if self.kernel && askable(port, next_hop) {
+            return self.want((id, next_hop));
+        }
         match self.entries.get(&(id, next_hop)).map(|n| n.state) {
             Some(State::Failed) => self.counters.held_down += 1,
             Some(_) => {}
@@ -202,6 +210,10 @@ impl Neighbors {
         let key = (id, next_hop);
         match self.entries.get(&key).copied() {
             Some(known) => self.put(key, Some(Neighbor { gateway: true, ..known })),
+            None if self.kernel => {
+                self.put(key, Some(waiting(now)));
+                self.want(key);
+            }
             None if port.up && askable(port, next_hop) => self.ask_first(now, key, port, true),
             None => self.put(key, Some(waiting(now))),
         }
@@ -241,7 +253,7 @@ impl Neighbors {
             self.entries.iter().filter(|((p, _), _)| *p == id).map(|(&k, &n)| (k, n)).collect();
         for (key, known) in there {
             match port {
-                Some(_) if known.state == State::Static => {}
+                Some(_) if known.state == State::Static || self.kernel => {}
                 Some(port) if known.gateway && port.up && askable(port, key.1) => {
                     self.ask_first(now, key, port, true);
                 }

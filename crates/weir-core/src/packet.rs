@@ -155,6 +155,12 @@ impl<B: Buffer> Frame<B> {
         true
     }
 
+    /// Lets the frame end after `len` bytes, if it is longer.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len.min(u16::MAX.into()) as u16);
+    }
+
     #[inline]
     pub fn into_buffer(self) -> B {
         self.buffer

@@ -9,11 +9,11 @@
 
 mod check;
 mod diff;
-mod doubt;
 pub mod ipsec;
 mod nearest;
 mod policies;
 mod problem;
+mod warning;
 
 use std::net::IpAddr;
 
@@ -21,20 +21,20 @@ pub use check::{
     CACHE_MEMORY_MAX, MULTIPATH_HOPS_MAX, POLICIES_MAX, PORTS_MAX, RECORDS_MAX, ROUTES_MAX, RULES_MAX,
     SAS_MAX, WEIGHT_MAX, check,
 };
-pub(crate) use check::{check_against, check_ipsec, check_policy};
-pub(crate) use check::{link_local, not_a_host, width};
+pub(crate) use check::{check_against, check_ipsec, check_policy, hidden};
+pub(crate) use check::{link_local, not_a_host, unroutable, width};
 pub(crate) use diff::diff_ipsec;
 pub use diff::{Action, Change, IpsecAction, LookupChange, PortChange, diff};
-pub use doubt::{Doubt, Weakness, doubts};
 pub use ipsec::{IpsecSpec, PolicySpec, SpdSpec, TunnelSpec, VIRTUAL};
 pub use nearest::nearest;
 pub use policies::Policies;
 pub use problem::ipsec::{
-    IpsecPlace, LookupProblem, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem,
+    IpsecElement, LookupProblem, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem,
 };
 pub use problem::{
-    Error, HopProblem, NeighborProblem, Place, PortProblem, Problem, RouteProblem, Wrong, amount,
+    Element, Error, HopProblem, NeighborProblem, PortProblem, Problem, RouteProblem, Wrong, amount,
 };
+pub use warning::{SaWarning, Weakness, warnings};
 
 use crate::id::Mac;
 use crate::route::Prefix;
@@ -48,6 +48,8 @@ pub struct Desired {
     pub neighbors: Vec<NeighborSpec>,
     pub settings: Settings,
     pub ipsec: IpsecSpec,
+    /// Routes come from the kernel too, those of ports' networks among them; fixed while a router runs.
+    pub routes_from_kernel: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -126,6 +126,15 @@ pub struct PortAddress {
 }
 
 impl PortAddress {
+    /// The subnet-router anycast address of its network (RFC 4291 2.6.1), where the kernel answers for it: in networks
+    /// of more than two addresses (RFC 6164 5).
+    pub fn anycast(&self) -> Option<Ipv6Addr> {
+        match self.address {
+            IpAddr::V6(address) if self.owner == Owner::Kernel => subnet_router(address, self.prefix_len),
+            _ => None,
+        }
+    }
+
     /// The network this address is in.
     pub fn network(&self) -> Prefix {
         Prefix::new(self.address, self.prefix_len)
@@ -135,6 +144,12 @@ impl PortAddress {
     pub fn covers(&self, other: IpAddr) -> bool {
         self.address.is_ipv4() == other.is_ipv4() && Prefix::new(other, self.prefix_len) == self.network()
     }
+}
+
+/// The subnet-router anycast address of the network `address` is in, if that has one (RFC 4291 2.6.1, RFC 6164 5).
+pub fn subnet_router(address: Ipv6Addr, prefix_len: u8) -> Option<Ipv6Addr> {
+    let host = u128::MAX.checked_shr(prefix_len.into())?;
+    (1..=126).contains(&prefix_len).then(|| Ipv6Addr::from(u128::from(address) & !host))
 }
 
 /// Who answers ARP, NDP and echo for an address.
@@ -205,6 +220,9 @@ pub struct Settings {
     pub hold_per_neighbor: u16,
     /// Frames held in all, per worker.
     pub hold_total: u16,
+    /// IPv6 transit whose extension headers lead nowhere, or with a type 0 routing header, is dropped. Off: a router
+    /// forwards it (RFC 8200 4, RFC 7045 2.1).
+    pub check_extensions: bool,
 }
 
 impl Default for Settings {
@@ -216,6 +234,7 @@ impl Default for Settings {
             icmp_error_burst: 50,
             hold_per_neighbor: 6,
             hold_total: 1024,
+            check_extensions: false,
         }
     }
 }

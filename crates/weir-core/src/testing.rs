@@ -12,8 +12,8 @@ use crate::fuzz_input::FuzzTarget;
 use crate::ipsec::flow::fuzz_selectors;
 use crate::wire::{
     arp::fuzz_arp, decode::fuzz_decode, esp::fuzz_esp, ethernet::fuzz_ethernet, flow::fuzz_flow,
-    icmpv4::fuzz_icmpv4, icmpv6::fuzz_icmpv6, ipv4::fuzz_ipv4, ipv6::fuzz_ipv6, ndp::fuzz_ndp, tcp::fuzz_tcp,
-    udp::fuzz_udp,
+    icmpv4::fuzz_icmpv4, icmpv6::fuzz_icmpv6, ipv4::fuzz_ipv4, ipv6::fuzz_ipv6, ndp::fuzz_ndp,
+    rtnetlink::fuzz_rtnetlink, tcp::fuzz_tcp, udp::fuzz_udp, xfrm::fuzz_xfrm,
 };
 
 /// Every fuzz function of a packet parser with its name: the smoke test runs them all, `fuzz/` has a target for
@@ -32,4 +32,6 @@ pub const PACKET_PARSERS: &[(&str, FuzzTarget)] = &[
     ("flow", fuzz_flow),
     ("selectors", fuzz_selectors),
     ("decode", fuzz_decode),
+    ("rtnetlink", fuzz_rtnetlink),
+    ("xfrm", fuzz_xfrm),
 ];

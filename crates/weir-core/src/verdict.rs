@@ -78,8 +78,8 @@ reasons! {
     IpBadChecksum     "ip_bad_checksum"      Sender   "the IPv4 header checksum is wrong";
     IpBadOption       "ip_bad_option"        Sender   "an IPv4 option runs past the header or has an impossible length";
     IpSourceRoute     "ip_source_route"      Policy   "an IPv4 source route option (not obeyed: RFC 7126)";
-    Ip6BadExtension   "ip6_bad_extension"    Sender   "an IPv6 extension header chain that is cut short, too long or out of order (RFC 8200)";
-    Ip6RoutingHeader  "ip6_routing_header"   Policy   "an IPv6 type 0 routing header (deprecated: RFC 5095)";
+    Ip6BadExtension   "ip6_bad_extension"    Sender   "for one of our own addresses or with `ipv6_extensions = \"check\"`: IPv6 extension headers that are cut short, too many or out of order (RFC 8200)";
+    Ip6RoutingHeader  "ip6_routing_header"   Policy   "for one of our own addresses or with `ipv6_extensions = \"check\"`: an IPv6 type 0 routing header (deprecated: RFC 5095)";
     TtlExpired        "ttl_expired"          Sender   "the TTL or hop limit ran out";
     MartianSource     "martian_source"       Sender   "a source address no packet may carry (RFC 1812 5.3.7)";
     MartianDestination "martian_destination" Sender   "a destination address no packet may be forwarded to (RFC 1812 5.3.7)";
@@ -92,6 +92,7 @@ reasons! {
     Blackhole         "blackhole"            Policy   "the route says to discard silently";
     Unreachable       "unreachable"          Policy   "the route says to answer unreachable";
     Prohibited        "prohibited"           Policy   "the route says to answer administratively prohibited";
+    LeftToKernel      "left_to_kernel"       Operator "its route is the kernel's to follow, and this device takes frames from both (`weir show routes` says why)";
     FragmentNeeded    "fragment_needed"      Sender   "larger than the next link and not to be fragmented";
     NeighborUnresolved "neighbor_unresolved" Network  "the next hop did not answer ARP or neighbour solicitation in time";
     HoldQueueFull     "hold_queue_full"      Load     "too many packets already wait for this next hop";

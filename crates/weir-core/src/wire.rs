@@ -27,8 +27,11 @@ pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 pub mod ndp;
+pub mod netlink;
+pub mod rtnetlink;
 pub mod tcp;
 pub mod udp;
+pub mod xfrm;
 
 pub use arp::Arp;
 pub use decode::decode;

@@ -14,6 +14,8 @@ use weir_core::relay::handshake::{ClientInfo, Secret};
 use weir_core::relay::{self, fuzz, stun};
 use weir_core::testing::PACKET_PARSERS;
 use weir_core::wire::build::{self, Frame};
+use weir_core::wire::netlink::request;
+use weir_core::wire::rtnetlink;
 
 /// Inputs a target gets: about a second each, unoptimised.
 const DEFAULT_INPUTS: usize = 200_000;
@@ -36,6 +38,37 @@ impl Random {
     }
 }
 
+/// What rtnetlink says of a route of two next hops, a group of next-hop objects, a neighbour and a rule.
+fn netlink() -> Vec<Vec<u8>> {
+    let hop = |via: u8| [&[16u8, 0, 0, 0, 2, 0, 0, 0][..], &[8, 0, 5, 0, 10, 2, 0, via]].concat();
+    let hops = [hop(2), hop(3)].concat();
+    let route = [2, 24, 0, 0, 254, 186, 0, 1, 0, 0, 0, 0];
+    vec![
+        request(rtnetlink::NEW_ROUTE, 0, &route, &[(1, &[10, 9, 0, 0]), (6, &[5, 0, 0, 0]), (9, &hops)]),
+        request(rtnetlink::NEW_NEXT_HOP, 0, &[0; 8], &[(1, &[9, 0, 0, 0]), (2, &[7, 0, 0, 0, 1, 0, 0, 0])]),
+        request(
+            rtnetlink::NEW_NEIGHBOR,
+            0,
+            &[2, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 1],
+            &[(1, &[10, 2, 0, 2]), (2, &[2; 6])],
+        ),
+        request(
+            rtnetlink::NEW_RULE,
+            0,
+            &[2, 0, 24, 0, 254, 0, 0, 1, 0, 0, 0, 0],
+            &[(2, &[10, 1, 0, 0]), (3, b"eth0\0")],
+        ),
+    ]
+}
+
+/// What the kernel says of SAs and policies.
+fn xfrm() -> Vec<Vec<u8>> {
+    let digit = |b: u8| char::from(b).to_digit(16).expect("hex") as u8;
+    let lines = include_str!("../../../testdata/xfrm.txt").lines().filter(|l| !l.starts_with('#'));
+    let hex = lines.filter_map(|l| l.split(' ').nth(1));
+    hex.map(|h| h.as_bytes().chunks(2).map(|b| digit(b[0]) << 4 | digit(b[1])).collect()).collect()
+}
+
 /// Golden captures and built frames, each from its Ethernet header, its IP header and its transport
 /// header on, so that every parser starts from something it accepts.
 fn seeds() -> Vec<Vec<u8>> {
@@ -50,6 +83,8 @@ fn seeds() -> Vec<Vec<u8>> {
     frames.push(v4.vlan(5).echo_request(1, 2, &[9; 64]));
     frames.push(v6.clone().extension(0, &[0, 5, 2, 0, 0, 1, 0]).extension(60, &[0; 7]).udp(1, 2, b"x"));
     frames.push(v6.fragment(0, true).raw(58, &[128, 0, 0, 0, 0, 1, 0, 1]));
+    frames.extend(netlink());
+    frames.extend(xfrm());
     let mut seeds = vec![Vec::new()];
     for frame in frames {
         for at in [0, 14, 18, 34, 54] {

@@ -15,15 +15,14 @@ use std::time::{Duration, Instant};
 
 use weir_core::device::Device;
 use weir_core::packet::{BATCH, Batch, DeviceId, Frame};
-use weir_io::af_xdp::interface::Interface;
 use weir_io::af_xdp::{AfXdp, Options};
-use weir_io::bpf::asm::{Asm, Reg, Size};
-use weir_io::bpf::attach::{Attachment, XdpMode};
-use weir_io::bpf::object::{LoadedProgram, Map, MapKind};
-use weir_io::steer::express::{Decided, Express, Progress};
+use weir_io::bpf::attach::XdpMode;
+use weir_io::interface::Interface;
+use weir_io::steer::flow_offload::{Decided, FlowOffload, Progress};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::umem::{ChunkSize, Umem};
 use weir_io::xdp_gen::{Generator, Layout, Slot};
+use weir_io::xdp_tally::{self, Tally};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -107,15 +106,20 @@ fn forward(
     let flag =
         |name: &str| rest.iter().find_map(|r| r.strip_prefix(name).and_then(|v| v.parse::<u32>().ok()));
     let local = LocalAddresses::new()?;
-    let express = rest.contains(&"express").then(Express::new).transpose()?;
-    if let Some(express) = &express {
-        express.set_generation(1)?;
+    let offload = rest.contains(&"offload").then(FlowOffload::new).transpose()?;
+    if let Some(offload) = &offload {
+        offload.set_generation(1);
     }
     let (in_index, out_index) = (Interface::open(input)?.index(), Interface::open(output)?.index());
     let steer = |name: &str| -> Result<Steering, Box<dyn Error>> {
         let index = Interface::open(name)?.index();
-        let lane = express.as_ref().map(|e| (e, DeviceId(0)));
-        Ok(Steering::attach_with(name, index, &[XdpMode::Native, XdpMode::Generic], &local, lane)?)
+        Ok(Steering::attach_with(
+            name,
+            index,
+            &[XdpMode::Native, XdpMode::Generic],
+            &local,
+            offload.as_ref(),
+        )?)
     };
     let (steer_in, steer_out) = (steer(input)?, steer(output)?);
     let umem = Umem::new(8192, ChunkSize::default())?;
@@ -148,18 +152,19 @@ fn forward(
                 }
                 got += n;
                 for mut frame in batch.drain() {
-                    if let Some(express) = &express
+                    if let Some(offload) = &offload
                         && let Some((source, destination)) = pair(frame.data())
                     {
                         let mut out_macs = [0; 12];
                         out_macs.copy_from_slice(&frame.data()[..12]);
                         let in_mac = out_macs[..6].try_into()?;
                         out_macs[..6].copy_from_slice(&mac);
-                        express.learn(&Decided {
+                        offload.insert(&Decided {
                             generation: 1,
                             source,
                             destination,
                             in_ifindex: in_index,
+                            in_device: DeviceId(0),
                             in_mac,
                             out_ifindex: out_index,
                             out_device: DeviceId(1),
@@ -197,8 +202,8 @@ fn forward(
         rx.stats(),
         tx.stats()
     );
-    if let Some(express) = &express {
-        println!("express: {:?} {:?}", express.counters(DeviceId(0))?, express.counters(DeviceId(1))?);
+    if let Some(offload) = &offload {
+        println!("offloaded: {:?} {:?}", offload.counters(DeviceId(0))?, offload.counters(DeviceId(1))?);
     }
     println!("held {} + {}, pool {} of {}", rx.buffers_held(), tx.buffers_held(), pool.free(), umem.total());
     Ok(())
@@ -218,21 +223,13 @@ fn pair(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
 
 /// The cheapest receiver there is.
 fn count_and_drop(interface: &str, seconds: f64) -> Result<(), Box<dyn Error>> {
-    const XDP_DROP: i32 = 1;
-    let count = Map::new("count", MapKind::Array, 4, 8, 1)?;
-    let mut a = Asm::new();
-    a.map_value(Reg::R1, &count, 0);
-    a.mov(Reg::R2, 1);
-    a.atomic_add(Size::U64, Reg::R1, 0, Reg::R2);
-    a.mov(Reg::R0, XDP_DROP);
-    a.exit();
-    let program = LoadedProgram::load("count_and_drop", &a.finish()?)?;
+    // Nothing it receives has such a mark: every frame is foreign.
+    let layout = xdp_tally::Layout { ethertype: 0, protocol_at: 0, protocol: 0, mark_at: 0, magic: [0; 2] };
     let index = Interface::open(interface)?.index();
-    let _attached = Attachment::new(interface, index, &program, &[XdpMode::Native])?;
+    let mut tally = Tally::attach(interface, index, layout, 1)?;
+    tally.start(0)?;
     std::thread::sleep(Duration::from_secs_f64(seconds));
-    let mut value = [0; 8];
-    count.read(&[0; 4], &mut value)?;
-    println!("drop {interface}: {} frames", u64::from_ne_bytes(value));
+    println!("drop {interface}: {} frames", tally.counts()?.foreign);
     Ok(())
 }
 

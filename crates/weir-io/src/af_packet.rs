@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
 use weir_core::packet::{BATCH, Batch, Buffer, DeviceId, Frame, HEADROOM, Pool};
 
-use crate::af_xdp::interface::Interface;
+use crate::interface::Interface;
 use crate::netlink;
 use crate::port_error::PortError;
 

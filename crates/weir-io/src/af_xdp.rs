@@ -6,7 +6,7 @@
 //!
 //! Promises: what was tried is tried in a fixed order ([`Bind::ORDER`]) and every refusal is kept
 //! and printed; a chunk is held by exactly one side at any time; an interface that goes down or
-//! away is a status, not a failure; a closed port leaves its chunks in the umem. Refuses: frames over several buffers, and
+//! away is a status, not a failure; a closed port leaves its chunks in the umem, once the kernel has let go of them (`lingering.rs`). Refuses: frames over several buffers, and
 //! queues somebody else's socket is bound to.
 //!
 //! **One registration of memory per socket.** The worker's umem is registered anew for each of its sockets
@@ -30,7 +30,7 @@ use weir_core::packet::DeviceId;
 use crate::bpf::attach::XdpMode;
 use crate::steer::SteerError;
 
-pub mod interface;
+mod lingering;
 pub mod port;
 mod socket;
 pub mod stall;
@@ -84,6 +84,8 @@ pub struct Options {
     /// The worker itself runs the interface's receive processing, `budget` frames a call, instead
     /// of an interrupt doing so behind its back.
     pub busy_poll: Option<u16>,
+    /// Busy polling stays also where it moves the receive ring only, because the driver sends by another poller.
+    pub busy_poll_insists: bool,
 }
 
 /// Ring entries by default: 2,048 frames are 1.4 ms at 1.5 Mpps, as drivers configure their own.
@@ -91,7 +93,15 @@ pub const RING: u32 = 2048;
 
 impl Options {
     pub fn new(device: DeviceId, queue: u32) -> Options {
-        Options { device, queue, ring: RING, posted: RING, order: Bind::ORDER.to_vec(), busy_poll: None }
+        Options {
+            device,
+            queue,
+            ring: RING,
+            posted: RING,
+            order: Bind::ORDER.to_vec(),
+            busy_poll: None,
+            busy_poll_insists: false,
+        }
     }
 }
 
@@ -104,7 +114,7 @@ pub struct Report {
     pub xdp: XdpMode,
     pub refusals: Vec<(Bind, io::Error)>,
     pub xdp_refusals: Vec<(XdpMode, i32)>,
-    /// Until it is given up because it moves nothing.
+    /// Until it is given up because it does not move the transmit ring.
     pub busy_poll: bool,
     /// Why the worker does not poll the interface itself though it was asked to.
     pub busy_poll_refusal: Option<io::Error>,

@@ -4,6 +4,10 @@
 //! that it lost some ([`Change::Lost`]: list again). Refuses: configuring anything but "up"; addresses
 //! and routes of the kernel belong to the operator.
 
+pub mod firewall;
+pub mod routes;
+pub mod xfrm;
+
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -13,7 +17,9 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoXfrm, LinkAttribute, LinkFlags, LinkInfo as LinkInfoAttribute, LinkLayerType, LinkMessage,
+};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use weir_core::id::Mac;
@@ -33,6 +39,10 @@ pub struct LinkInfo {
     /// Frames carry an Ethernet header.
     pub ethernet: bool,
     pub loopback: bool,
+    /// Index of the bridge, bond or VRF it belongs to.
+    pub master: Option<u32>,
+    /// The interface id of an xfrm device.
+    pub if_id: Option<u32>,
 }
 
 /// An address the kernel answers for.
@@ -166,15 +176,20 @@ impl FilterMonitor {
 
     /// Whether there was news since the last call; what it says is for who looks. Lost news is news.
     pub fn heard(&mut self) -> bool {
-        let mut heard = false;
-        let mut buffer = Vec::with_capacity(MESSAGE_MAX);
-        loop {
-            buffer.clear();
-            match self.socket.recv(&mut buffer, 0) {
-                Ok(_) => heard = true,
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard = true,
-                Err(_) => return heard,
-            }
+        drained(&self.socket)
+    }
+}
+
+/// Reads a socket empty; whether there was anything. Lost news is news.
+fn drained(socket: &Socket) -> bool {
+    let mut heard = false;
+    let mut buffer = Vec::with_capacity(MESSAGE_MAX);
+    loop {
+        buffer.clear();
+        match socket.recv(&mut buffer, 0) {
+            Ok(_) => heard = true,
+            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard = true,
+            Err(_) => return heard,
         }
     }
 }
@@ -206,16 +221,31 @@ fn link_info(message: LinkMessage) -> LinkInfo {
         running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
         ethernet: message.header.link_layer_type == LinkLayerType::Ether,
         loopback: flags.contains(LinkFlags::Loopback),
+        master: None,
+        if_id: None,
     };
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => info.name = name,
             LinkAttribute::Mtu(mtu) => info.mtu = mtu,
+            LinkAttribute::LinkInfo(kind) => info.if_id = if_id(&kind),
+            LinkAttribute::Controller(master) => info.master = Some(master).filter(|&m| m != 0),
             LinkAttribute::Address(bytes) => info.mac = Mac::try_from(bytes).unwrap_or_default(),
             _ => {}
         }
     }
     info
+}
+
+/// None: no xfrm device.
+fn if_id(kind: &[LinkInfoAttribute]) -> Option<u32> {
+    kind.iter().find_map(|part| match part {
+        LinkInfoAttribute::Data(InfoData::Xfrm(data)) => data.iter().find_map(|info| match info {
+            InfoXfrm::IfId(id) => Some(*id),
+            _ => None,
+        }),
+        _ => None,
+    })
 }
 
 fn address_info(message: AddressMessage) -> Option<AddressInfo> {

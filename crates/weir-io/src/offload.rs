@@ -1,4 +1,5 @@
-//! Offloads that merge or split frames: read, switched off on ports we own, put back afterwards.
+//! Offloads that merge or split frames or take their VLAN tags off: read, switched off on ports we own, put back
+//! afterwards.
 //!
 //! A router forwards the frames that were on the wire. GRO and LRO merge them before we see them (a merged
 //! frame exceeds every MTU and its parts can't be told apart); TSO, GSO and transmit checksumming let the
@@ -18,10 +19,14 @@ pub enum Offload {
     Gso,
     RxChecksum,
     TxChecksum,
+    RxVlan,
 }
 
 /// Those that merge received frames: never wanted on a port that forwards.
 pub const MERGING: [Offload; 2] = [Offload::Gro, Offload::Lro];
+
+/// Those that keep from an XDP program what was on the wire: the card takes a VLAN tag off and tells the driver only.
+pub const HIDING: [Offload; 1] = [Offload::RxVlan];
 
 /// Those that leave sent frames unfinished: never wanted on the sending end of a veth pair whose other
 /// end is ours.
@@ -37,11 +42,19 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GGRO: u32 = 0x2b;
 /// Every "set" is its "get" plus one.
 const SET: u32 = 1;
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
 impl Offload {
-    pub const ALL: [Offload; 6] =
-        [Offload::Gro, Offload::Lro, Offload::Tso, Offload::Gso, Offload::RxChecksum, Offload::TxChecksum];
+    pub const ALL: [Offload; 7] = [
+        Offload::Gro,
+        Offload::Lro,
+        Offload::Tso,
+        Offload::Gso,
+        Offload::RxChecksum,
+        Offload::TxChecksum,
+        Offload::RxVlan,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -51,17 +64,27 @@ impl Offload {
             Offload::Gso => "generic-segmentation-offload",
             Offload::RxChecksum => "rx-checksumming",
             Offload::TxChecksum => "tx-checksumming",
+            Offload::RxVlan => "rx-vlan-offload",
         }
     }
 
     fn command(self) -> u32 {
         match self {
             Offload::Gro => ETHTOOL_GGRO,
-            Offload::Lro => ETHTOOL_GFLAGS,
+            Offload::Lro | Offload::RxVlan => ETHTOOL_GFLAGS,
             Offload::Tso => ETHTOOL_GTSO,
             Offload::Gso => ETHTOOL_GGSO,
             Offload::RxChecksum => ETHTOOL_GRXCSUM,
             Offload::TxChecksum => ETHTOOL_GTXCSUM,
+        }
+    }
+
+    /// Its bit, where several share a command.
+    fn flag(self) -> Option<u32> {
+        match self {
+            Offload::Lro => Some(ETH_FLAG_LRO),
+            Offload::RxVlan => Some(ETH_FLAG_RXVLAN),
+            _ => None,
         }
     }
 }
@@ -72,16 +95,17 @@ pub fn is_on(device: &str, offload: Offload) -> io::Result<bool> {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => 0,
         other => other?,
     };
-    Ok(if offload == Offload::Lro { value & ETH_FLAG_LRO != 0 } else { value != 0 })
+    Ok(value & offload.flag().unwrap_or(u32::MAX) != 0)
 }
 
 /// Switches an offload on or off.
 pub fn set(device: &str, offload: Offload, on: bool) -> io::Result<()> {
-    let value = if offload == Offload::Lro {
-        let flags = ethtool(device, ETHTOOL_GFLAGS, 0)?;
-        if on { flags | ETH_FLAG_LRO } else { flags & !ETH_FLAG_LRO }
-    } else {
-        u32::from(on)
+    let value = match offload.flag() {
+        Some(flag) => {
+            let flags = ethtool(device, offload.command(), 0)?;
+            if on { flags | flag } else { flags & !flag }
+        }
+        None => u32::from(on),
     };
     ethtool(device, offload.command() + SET, value).map(drop)
 }

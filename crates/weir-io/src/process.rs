@@ -47,6 +47,11 @@ pub fn terminate(process: u32) -> io::Result<()> {
     signal(process, libc::SIGTERM)
 }
 
+/// Asks a daemon to read its file again (SIGHUP).
+pub fn reload(process: u32) -> io::Result<()> {
+    signal(process, libc::SIGHUP)
+}
+
 /// Ends a process (SIGKILL).
 pub fn kill(process: u32) -> io::Result<()> {
     signal(process, libc::SIGKILL)
@@ -152,6 +157,43 @@ pub fn raise_descriptors(wanted: u64) -> io::Result<u64> {
         result(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(|()| cur)
     };
     raised(wanted, hard).or_else(|_| raised(wanted.min(limit.rlim_max), limit.rlim_max))
+}
+
+/// No core dump of this process from now on, and nobody but root traces it or reads its memory (`PR_SET_DUMPABLE`): keys stay
+/// in it. What belongs to it in `/proc` is root's.
+pub fn forbid_dumps() -> io::Result<()> {
+    // SAFETY: this prctl takes plain numbers and touches no memory.
+    result(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0 as libc::c_ulong, 0, 0, 0) })
+}
+
+/// Keeps every page of this process, now and later, out of swap once it is used. Refused where the process may lock a part
+/// only (`RLIMIT_MEMLOCK` without `CAP_IPC_LOCK`): what goes beyond would not be mapped at all.
+pub fn forbid_swap() -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one `rlimit`.
+    result(unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) })?;
+    if limit.rlim_cur != libc::RLIM_INFINITY && !may_lock_memory() {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    // SAFETY: mlockall takes a number; it changes where pages may be, not what is in them.
+    result(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })
+}
+
+/// Whether this machine has swap.
+pub fn has_swap() -> bool {
+    // A line of titles, then one for each file or partition.
+    std::fs::read_to_string("/proc/swaps").map_or(true, |text| text.lines().nth(1).is_some())
+}
+
+/// `CAP_IPC_LOCK`, as this process has it now.
+fn may_lock_memory() -> bool {
+    /// capability.h
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .is_some_and(|all| all >> CAP_IPC_LOCK & 1 == 1)
 }
 
 fn signal(process: u32, signal: i32) -> io::Result<()> {

@@ -4,14 +4,15 @@
 //! frame ─┬─ too short, not IP ─────────────────────────────► kernel
 //!        ├─ ARP ──── for an address of weir ───────────────► weir     else ► kernel
 //!        ├─ multicast, broadcast ── NS for one of weir's ──► weir     else ► kernel
-//!        ├─ a pair of addresses the router decided on ─────► out  (if `express` is given)
+//!        ├─ a pair of addresses the router decided on ─────► out  (flow offload, where there is one)
 //!        ├─ to an address the kernel owns ── ESP for us ───► weir     else ► kernel
+//!        ├─ to a prefix whose route is left to the kernel ─► kernel
 //!        └─ anything else (transit, weir's own) ───────────► xsks[rx queue], without one ► kernel
 //! ```
 //!
 //! Promises: what is local stays local: ping, routing daemons, IKE and SSH to the kernel's own
 //! addresses work as without us; addresses can be changed while traffic flows; every frame is
-//! counted under one [`Cause`]. Where policies apply, what goes to the kernel meets [`enforce`] there. ESP to an address of the kernel that is the end of an SA of ours is the
+//! counted under one [`Cause`]. The program is `bpf/steer.c` of `weir-xdp`. Where policies apply, what goes to the kernel meets [`enforce`] there. ESP to an address of the kernel that is the end of an SA of ours is the
 //! exception ([`LocalAddresses::set_esp`]): protocol 50, fragments too, and UDP to a port ESP comes in on
 //! unless it begins with IKE's marker of four zeros (RFC 3948 2.2). One 802.1Q tag is looked through. Refuses: a second tag (it is not
 //! IP to this program, the kernel gets it), other decisions by port, ESP behind IPv6 extension headers other
@@ -21,39 +22,63 @@
 //! beside the frame (`tx-vlan-offload`), XDP does not see the tag: switch that off on such ports.
 //! The same holds for checksums a veth peer leaves unfinished (see [`crate::af_xdp`]).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use weir_core::packet::DeviceId;
+use weir_core::mirror::PASSES_MAX;
+use weir_core::route::Prefix;
 use weir_core::tables::Owner;
+use weir_xdp::layout::{
+    FLOWS_MAX, KeptPrefixes, STEER_CAUSES, STEER_KERNEL, STEER_KERNEL_BUT_ESP, STEER_WEIR,
+};
+use weir_xdp::{Counters, LoadError, Loaded, Memory, Run, STEER, STEER_FLOW, Settings, Sockets, Table, Trie};
 
 use crate::bpf::attach::{AttachError, Attachment, XdpMode};
-use crate::bpf::object::{BpfError, LoadedProgram, Map, MapKind};
+use crate::bpf::words::SharedWords;
 
 pub mod enforce;
+pub mod flow_offload;
+mod forgetful;
 #[cfg(test)]
-mod equal;
-pub mod express;
-mod express_program;
-mod program;
+mod tests;
 
-use express::{Express, Progress};
-use express_program::Lane;
-
-/// The program's name in the kernel, by which a successor recognises a leftover.
-pub const PROGRAM_NAME: &str = "weir_steer";
+use flow_offload::{FlowOffload, Progress};
+use forgetful::Forgetful;
 
 /// Local addresses of one family: 4,096 × (16 + 4 + ~48 B of hash element) ≈ 280 KiB.
-pub const MAX_LOCAL: u32 = 4096;
+pub const MAX_LOCAL: u32 = weir_xdp::layout::STEER_LOCAL_MAX;
 
 /// UDP ports ESP may come in on: one an SA where peers behind one address are told apart by port.
-pub const MAX_ESP_PORTS: u32 = 1024;
+pub const MAX_ESP_PORTS: u32 = weir_xdp::layout::STEER_ESP_PORTS_MAX;
+
+/// Prefixes of one family whose routes only the kernel can follow.
+pub const MAX_KEPT: u32 = weir_xdp::layout::STEER_KEPT_MAX;
+
+const _: () = assert!(MAX_KEPT as usize == PASSES_MAX);
 
 /// Receive queues of one interface that can have a socket.
-pub const MAX_QUEUES: u32 = 256;
+pub const MAX_QUEUES: u32 = weir_xdp::layout::STEER_QUEUES_MAX;
+
+/// Maps the programs of all interfaces share, and how many entries each has.
+const SHARED: [(&str, u32); 8] = [
+    ("weir_local4", MAX_LOCAL),
+    ("weir_local6", MAX_LOCAL),
+    ("weir_esp_ports", MAX_ESP_PORTS),
+    ("weir_kept4", MAX_KEPT),
+    ("weir_kept6", MAX_KEPT),
+    ("weir_flows4", FLOWS_MAX),
+    ("weir_flows6", FLOWS_MAX),
+    ("weir_flow_count", 1),
+];
+
+/// The shared maps whose names `wanted` picks in their size, the others with one entry.
+fn sizes(wanted: impl Fn(&str) -> bool) -> [(&'static str, u32); 8] {
+    SHARED.map(|(map, size)| (map, if wanted(map) { size } else { 1 }))
+}
 
 macro_rules! causes {
     ($($symbol:ident $name:literal $sentence:literal;)*) => {
@@ -83,12 +108,15 @@ causes! {
     Esp      "esp"       "steered: ESP to an address of the kernel where an SA of weir ends";
     Resolve  "resolve"   "steered: ARP or neighbour solicitation for an address of weir";
     Local    "local"     "to the kernel: one of its unicast addresses";
+    Kept     "kept"      "to the kernel: its route is one that only the kernel can follow";
     Arp      "arp"       "to the kernel: ARP";
     Group    "group"     "to the kernel: multicast or broadcast";
     NotIp    "not_ip"    "to the kernel: neither IP nor ARP";
     Short    "short"     "to the kernel: shorter than an Ethernet header";
     NoSocket "no_socket" "to the kernel: no socket on this receive queue (where policies apply, dropped there)";
 }
+
+const _: () = assert!(Cause::COUNT == STEER_CAUSES as usize);
 
 /// What the program did, by cause, since it was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,18 +135,28 @@ impl SteerCounters {
 /// Why an interface is not steered.
 #[derive(Debug)]
 pub enum SteerError {
-    Bpf(BpfError),
+    Load(LoadError),
     Attach(AttachError),
-    TooManyAddresses { got: usize },
-    TooManyPorts { got: usize },
-    Queue { interface: String, queue: u32 },
+    /// The program's memory is not in ours.
+    Memory(io::Error),
+    TooManyAddresses {
+        got: usize,
+    },
+    TooManyPorts {
+        got: usize,
+    },
+    Queue {
+        interface: String,
+        queue: u32,
+    },
 }
 
 impl fmt::Display for SteerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SteerError::Bpf(error) => error.fmt(f),
+            SteerError::Load(error) => error.fmt(f),
             SteerError::Attach(error) => error.fmt(f),
+            SteerError::Memory(error) => write!(f, "steering: mapping the program's memory: {error}"),
             SteerError::TooManyAddresses { got } => {
                 write!(f, "steering: {got} local addresses of one family, expected at most {MAX_LOCAL}")
             }
@@ -137,9 +175,9 @@ impl fmt::Display for SteerError {
 
 impl std::error::Error for SteerError {}
 
-impl From<BpfError> for SteerError {
-    fn from(error: BpfError) -> Self {
-        SteerError::Bpf(error)
+impl From<LoadError> for SteerError {
+    fn from(error: LoadError) -> Self {
+        SteerError::Load(error)
     }
 }
 
@@ -153,9 +191,15 @@ impl From<AttachError> for SteerError {
 /// the kernel's networks belong in here too, as the kernel's.
 #[derive(Debug)]
 pub struct LocalAddresses {
-    v4: Map,
-    v6: Map,
-    esp_ports: Map,
+    v4: Table<4, 4>,
+    v6: Table<16, 4>,
+    esp_ports: Table<4, 4>,
+    kept4: Trie<4, 4>,
+    kept6: Trie<16, 4>,
+    /// How many there are in each trie, for the programs.
+    kept_prefixes: Memory<{ KeptPrefixes::SIZE }>,
+    /// The longest prefix says whether the kernel keeps an address that is not local.
+    kept: BTreeMap<Prefix, bool>,
     known: HashMap<IpAddr, Owner>,
     /// Where SAs end.
     esp: HashSet<IpAddr>,
@@ -164,10 +208,15 @@ pub struct LocalAddresses {
 
 impl LocalAddresses {
     pub fn new() -> Result<LocalAddresses, SteerError> {
+        let mut maps = STEER.maps(&sizes(|map| !map.starts_with("weir_flow")))?;
         Ok(LocalAddresses {
-            v4: Map::new("weir_local4", MapKind::Hash, 4, 4, MAX_LOCAL)?,
-            v6: Map::new("weir_local6", MapKind::Hash, 16, 4, MAX_LOCAL)?,
-            esp_ports: Map::new("weir_esp_ports", MapKind::Hash, 4, 4, MAX_ESP_PORTS)?,
+            v4: maps.table("weir_local4")?,
+            v6: maps.table("weir_local6")?,
+            esp_ports: maps.table("weir_esp_ports")?,
+            kept4: maps.trie("weir_kept4")?,
+            kept6: maps.trie("weir_kept6")?,
+            kept_prefixes: maps.memory("weir_kept")?,
+            kept: BTreeMap::new(),
             known: HashMap::new(),
             esp: HashSet::new(),
             ports: HashSet::new(),
@@ -191,7 +240,10 @@ impl LocalAddresses {
         }
         let gone: Vec<IpAddr> = self.known.keys().filter(|a| !next.contains_key(a)).copied().collect();
         for address in &gone {
-            self.with_key(*address, |map, key| map.delete(key).map(drop))?;
+            match *address {
+                IpAddr::V4(v4) => self.v4.remove(v4.octets())?,
+                IpAddr::V6(v6) => self.v6.remove(v6.octets())?,
+            };
             self.known.remove(address);
         }
         let mut changed = gone.len();
@@ -212,14 +264,15 @@ impl LocalAddresses {
         if ports.len() > MAX_ESP_PORTS as usize {
             return Err(SteerError::TooManyPorts { got: ports.len() });
         }
-        let key = |port: u16| program::esp_port_key(port).to_ne_bytes();
+        // As the program has it: a word with the bytes in network order.
+        let key = |port: u16| u32::from(port.to_be()).to_ne_bytes();
         let mut changed = 0;
         for gone in self.ports.difference(&ports) {
-            self.esp_ports.delete(&key(*gone))?;
+            self.esp_ports.remove(key(*gone))?;
             changed += 1;
         }
         for come in ports.difference(&self.ports) {
-            self.esp_ports.update(&key(*come), &1u32.to_ne_bytes())?;
+            self.esp_ports.insert(key(*come), 1u32.to_ne_bytes())?;
             changed += 1;
         }
         self.ports = ports;
@@ -234,19 +287,63 @@ impl LocalAddresses {
         Ok(changed)
     }
 
-    fn write(&self, address: IpAddr, owner: Owner) -> Result<(), SteerError> {
-        let value = program::owner_value(owner, self.esp.contains(&address)).to_ne_bytes();
-        self.with_key(address, |map, key| map.update(key, &value))
+    /// Has the kernel keep these destinations too (true) or not (false); those of before stay as they are until
+    /// [`LocalAddresses::set_kept`].
+    pub fn keep(&mut self, wanted: &[(Prefix, bool)]) -> Result<(), SteerError> {
+        for &(prefix, kernel) in wanted.iter().filter(|w| w.1) {
+            if self.kept.get(&prefix) != Some(&kernel) {
+                self.write_kept(prefix, kernel)?;
+                self.kept.insert(prefix, kernel);
+            }
+        }
+        self.count_kept()
     }
 
-    fn with_key(
-        &self,
-        address: IpAddr,
-        act: impl FnOnce(&Map, &[u8]) -> Result<(), BpfError>,
-    ) -> Result<(), SteerError> {
+    /// Makes what the kernel keeps exactly this; takes effect for the next frame.
+    pub fn set_kept(&mut self, wanted: &[(Prefix, bool)]) -> Result<(), SteerError> {
+        let wanted: BTreeMap<Prefix, bool> = wanted.iter().copied().collect();
+        let gone: Vec<Prefix> = self.kept.keys().filter(|p| !wanted.contains_key(p)).copied().collect();
+        for prefix in gone {
+            match prefix.addr() {
+                IpAddr::V4(v4) => self.kept4.remove(v4.octets(), prefix.len())?,
+                IpAddr::V6(v6) => self.kept6.remove(v6.octets(), prefix.len())?,
+            };
+            self.kept.remove(&prefix);
+        }
+        for (prefix, kernel) in wanted {
+            if self.kept.get(&prefix) != Some(&kernel) {
+                self.write_kept(prefix, kernel)?;
+                self.kept.insert(prefix, kernel);
+            }
+        }
+        self.count_kept()
+    }
+
+    /// Tells the programs how many there are, which do not look into an empty trie.
+    fn count_kept(&mut self) -> Result<(), SteerError> {
+        let v4 = self.kept.keys().filter(|prefix| prefix.addr().is_ipv4()).count();
+        let kept = KeptPrefixes { v4: v4 as u64, v6: (self.kept.len() - v4) as u64 };
+        Ok(self.kept_prefixes.write(&kept.to_bytes())?)
+    }
+
+    fn write_kept(&mut self, prefix: Prefix, kernel: bool) -> Result<(), SteerError> {
+        let value = if kernel { STEER_KERNEL } else { STEER_WEIR }.to_ne_bytes();
+        match prefix.addr() {
+            IpAddr::V4(v4) => self.kept4.insert(v4.octets(), prefix.len(), value)?,
+            IpAddr::V6(v6) => self.kept6.insert(v6.octets(), prefix.len(), value)?,
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, address: IpAddr, owner: Owner) -> Result<(), SteerError> {
+        let value = match (owner, self.esp.contains(&address)) {
+            (Owner::Kernel, false) => STEER_KERNEL,
+            (Owner::Kernel, true) => STEER_KERNEL_BUT_ESP,
+            (Owner::Weir, _) => STEER_WEIR,
+        };
         match address {
-            IpAddr::V4(v4) => act(&self.v4, &v4.octets())?,
-            IpAddr::V6(v6) => act(&self.v6, &v6.octets())?,
+            IpAddr::V4(v4) => self.v4.insert(v4.octets(), value.to_ne_bytes())?,
+            IpAddr::V6(v6) => self.v6.insert(v6.octets(), value.to_ne_bytes())?,
         }
         Ok(())
     }
@@ -256,12 +353,26 @@ impl LocalAddresses {
 #[derive(Debug)]
 pub struct Steering {
     interface: String,
-    xsks: Map,
-    counters: Map,
+    sockets: Mutex<Sockets>,
+    counters: Counters<1>,
     attachment: Attachment,
-    program: LoadedProgram,
+    program: Loaded,
     ifindex: u32,
     progress: Option<Arc<Progress>>,
+    /// Sockets that wait for [`Steering::release`]; none where nothing is held back.
+    waiting: Mutex<Option<Vec<(u32, OwnedFd)>>>,
+    forgetful: Option<Forgetful>,
+}
+
+/// The program over the tables all interfaces share.
+fn load(local: &LocalAddresses, offload: Option<&FlowOffload>) -> Result<Loaded, LoadError> {
+    let mut shared = vec![local.v4.shared()?, local.v6.shared()?, local.esp_ports.shared()?];
+    shared.extend([local.kept4.shared()?, local.kept6.shared()?, local.kept_prefixes.shared()?]);
+    if let Some(offload) = offload {
+        shared.extend(offload.shared()?);
+    }
+    let program = if offload.is_some() { STEER_FLOW } else { STEER };
+    program.load(Settings { constants: &[], entries: &sizes(|_| false), shared: &shared })
 }
 
 impl Steering {
@@ -276,32 +387,31 @@ impl Steering {
         Self::attach_with(interface, ifindex, modes, local, None)
     }
 
-    /// As [`Steering::attach`]; with `express`, frames of this device may take the express lane.
+    /// As [`Steering::attach`]; with `offload`, flows of this device may be forwarded by the program.
     pub fn attach_with(
         interface: &str,
         ifindex: u32,
         modes: &[XdpMode],
         local: &LocalAddresses,
-        express: Option<(&Express, DeviceId)>,
+        offload: Option<&FlowOffload>,
     ) -> Result<Steering, SteerError> {
-        let xsks = Map::new("weir_xsks", MapKind::Xsk, 4, 4, MAX_QUEUES)?;
-        let counters = Map::new("weir_counters", MapKind::PerCpuArray, 4, 8, Cause::COUNT as u32)?;
-        let (numbers, words) = Map::shared("weir_progress", express::progress::SIZE)?;
-        let lane = express.map(|(express, device)| Lane { express, device, progress: &numbers });
-        let maps = program::Maps {
-            xsks: &xsks,
-            counters: &counters,
-            local4: &local.v4,
-            local6: &local.v6,
-            esp_ports: &local.esp_ports,
-        };
-        let listing =
-            program::assemble(&maps, lane.as_ref()).map_err(|error| SteerError::Bpf(error.into()))?;
-        let loaded = LoadedProgram::load(PROGRAM_NAME, &listing)?;
-        let attachment = Attachment::new(interface, ifindex, &loaded, modes)?;
-        let progress = express.map(|_| Arc::new(Progress(words)));
-        let interface = interface.into();
-        Ok(Steering { interface, xsks, counters, attachment, program: loaded, ifindex, progress })
+        let mut program = load(local, offload)?;
+        let progress = offload.map(|_| Progress::of(&program)).transpose()?.map(Arc::new);
+        let sockets = Mutex::new(program.maps.sockets("weir_xsks")?);
+        let counters = program.maps.counters("weir_counters")?;
+        let attachment = Attachment::new(interface, ifindex, &mut program, modes)?;
+        let native = attachment.mode == XdpMode::Native;
+        Ok(Steering {
+            interface: interface.into(),
+            sockets,
+            counters,
+            attachment,
+            program,
+            ifindex,
+            progress,
+            waiting: Mutex::default(),
+            forgetful: native.then(|| Forgetful::of(interface)).flatten(),
+        })
     }
 
     /// Brings the program to queues that came. A card's driver does that by itself, and may lose its link over a
@@ -312,7 +422,7 @@ impl Steering {
             return Ok(());
         }
         let failed = |error| AttachError::Netlink { interface: self.interface.clone(), error };
-        Ok(self.attachment.again(&self.program).map_err(failed)?)
+        Ok(self.attachment.again(&mut self.program).map_err(failed)?)
     }
 
     /// Attaches the program again, with its sockets and counters, where somebody took it off. False when it was there.
@@ -321,9 +431,17 @@ impl Steering {
         if self.attachment.is_there().map_err(failed)? {
             return Ok(false);
         }
+        self.program.detach()?;
         self.attachment =
-            Attachment::new(&self.interface, self.ifindex, &self.program, &[self.attachment.mode])?;
+            Attachment::new(&self.interface, self.ifindex, &mut self.program, &[self.attachment.mode])?;
         Ok(true)
+    }
+
+    /// Attaches the program again where the driver runs it no longer, because its link was down. False when nothing was done.
+    pub fn attach_if_forgotten(&mut self) -> Result<bool, SteerError> {
+        let Some(forgetful) = &mut self.forgetful else { return Ok(false) };
+        let mended = forgetful.mend(|| self.attachment.again(&mut self.program));
+        Ok(mended.map_err(|error| AttachError::Netlink { interface: self.interface.clone(), error })?)
     }
 
     /// From now on, transit of `queue` goes to `socket`. The kernel forgets the socket by itself
@@ -332,20 +450,47 @@ impl Steering {
         if queue >= MAX_QUEUES {
             return Err(SteerError::Queue { interface: self.interface.clone(), queue });
         }
-        Ok(self.xsks.update(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())?)
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waiting) = &mut *waiting {
+            waiting.push((queue, socket.try_clone_to_owned().map_err(SteerError::Memory)?));
+            return Ok(());
+        }
+        Ok(self.sockets.lock().unwrap_or_else(PoisonError::into_inner).set(queue, socket)?)
+    }
+
+    /// Sockets added from now on get nothing before [`Steering::release`]: until somebody reads them, frames are better
+    /// with the kernel.
+    pub fn hold(&self) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+    }
+
+    /// Sockets that were held back get their queues.
+    pub fn release(&self) -> Result<(), SteerError> {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        waiting.into_iter().flatten().try_for_each(|(queue, socket)| self.add(queue, socket.as_fd()))
     }
 
     pub fn counters(&self) -> Result<SteerCounters, SteerError> {
         let mut counters = SteerCounters::default();
         for (to, cause) in counters.0.iter_mut().zip(0..) {
-            *to = self.counters.sum(cause)?.first().copied().unwrap_or(0);
+            [*to] = self.counters.sum(cause)?;
         }
         Ok(counters)
     }
 
-    /// Where the worker of an interface with an express lane says how far it has come.
+    /// Where the worker of an interface with a flow offload says how far it has come.
     pub fn progress(&self) -> Option<&Arc<Progress>> {
         self.progress.as_ref()
+    }
+
+    /// Runs the program on one frame `repeat` times, on no device: for benches.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<Run, SteerError> {
+        Ok(self.program.run(frame, repeat)?)
+    }
+
+    /// The number the kernel knows the program by.
+    pub fn id(&self) -> Result<u32, SteerError> {
+        Ok(self.program.id()?)
     }
 
     pub fn mode(&self) -> XdpMode {

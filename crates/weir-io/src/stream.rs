@@ -24,7 +24,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use buffers::{BUFFER, Buffer, CAPACITY, Part};
+pub use buffers::{BUFFER, Buffer, Buffers, CAPACITY, Part};
 pub use slots::StreamId;
 
 use crate::wake::Waker;
@@ -224,9 +224,9 @@ impl Streams {
         }
     }
 
-    /// An empty buffer of the pool.
-    pub fn spare(&mut self) -> Option<Buffer> {
-        self.pool.take()
+    /// The pool that received bytes come in: its empty buffers can be written into and sent.
+    pub fn buffers(&self) -> Buffers {
+        Buffers(self.pool.clone())
     }
 
     /// Streams adopted and not yet closed.

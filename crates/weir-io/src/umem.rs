@@ -6,7 +6,7 @@
 //!
 //! Promises: a [`Chunk`] is the only handle of its bytes; no chunk is ever lost (a chunk dropped
 //! anywhere, on any thread, goes home and [`Umem::reclaim`] finds it again); the mapping lives
-//! until the last chunk is home. So home + pools + device rings + frames in flight = total, always.
+//! until the last chunk is home. So home + lingering + pools + device rings + frames in flight = total, always.
 //! Refuses: chunks of other sizes than AF_XDP's aligned mode takes (2048 or 4096), and growth.
 //!
 //! **How large a chunk.** Where the kernel copies, it takes a chunk for what it is: headroom (256), then the frame. A card
@@ -128,11 +128,11 @@ impl Umem {
         let region = Arc::new(Region {
             base,
             bytes,
-            size: size as u32,
+            size,
             count,
             id: slot as u32,
             pages,
-            home: Mutex::new(Home { free: (0..count).rev().collect(), closed: false }),
+            home: Mutex::new(Home { free: (0..count).rev().collect(), closed: false, lingering: 0 }),
         });
         match regions.get_mut(slot) {
             Some(empty) => *empty = Some(region.clone()),
@@ -166,21 +166,29 @@ impl Umem {
         lock(&self.region.home).free.len()
     }
 
+    /// Chunks of closed ports that the kernel may still use: they come home by themselves.
+    pub fn lingering(&self) -> usize {
+        lock(&self.region.home).lingering
+    }
+
+    /// [`Umem::home`] and [`Umem::lingering`] of one moment.
+    pub fn at_rest(&self) -> usize {
+        let home = lock(&self.region.home);
+        home.free.len() + home.lingering
+    }
+
     /// All chunks there are.
     pub fn total(&self) -> usize {
         self.region.count as usize
     }
 
     pub fn chunk_size(&self) -> usize {
-        self.region.size as usize
+        self.region.size.bytes()
     }
 
     /// [`ChunkSize::card_room`] of these chunks.
     pub fn card_room(&self) -> usize {
-        match self.region.size {
-            4096 => ChunkSize::Bytes4096.card_room(),
-            _ => ChunkSize::Bytes2048.card_room(),
-        }
+        self.region.size.card_room()
     }
 
     pub fn pages(&self) -> Pages {
@@ -213,7 +221,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Region {
     base: NonNull<u8>,
     bytes: usize,
-    size: u32,
+    size: ChunkSize,
     count: u32,
     id: u32,
     pages: Pages,
@@ -224,6 +232,8 @@ pub(crate) struct Region {
 #[derive(Debug)]
 struct Home {
     free: Vec<u32>,
+    /// Claims of ports that are closed, among those that are not in `free`.
+    lingering: usize,
     /// The [`Umem`] is gone: the region goes when the last chunk comes home.
     closed: bool,
 }
@@ -244,8 +254,8 @@ impl Region {
     pub(crate) unsafe fn chunk(&self, index: u32) -> Chunk {
         debug_assert!(index < self.count);
         // SAFETY: index < count and count × size ≤ bytes, so the offset stays inside the mapping.
-        let start = unsafe { self.base.add(index as usize * self.size as usize) };
-        Chunk { start, size: self.size, region: self.id }
+        let start = unsafe { self.base.add(index as usize * self.size.bytes()) };
+        Chunk { start, size: self.size as u32, region: self.id }
     }
 
     /// Turns a handle into the claim a device ring holds; gives back a chunk of another region.
@@ -256,7 +266,22 @@ impl Region {
         }
         let offset = chunk.start.as_ptr() as usize - self.base.as_ptr() as usize;
         std::mem::forget(chunk);
-        Ok((offset >> self.size.trailing_zeros()) as u32)
+        Ok((offset >> self.chunk_size().trailing_zeros()) as u32)
+    }
+
+    /// So many claims are of a port that is closed.
+    pub(crate) fn linger(&self, chunks: usize) {
+        lock(&self.home).lingering += chunks;
+    }
+
+    /// Ends claims of a port that is closed.
+    pub(crate) fn end_lingering(&self, chunks: &[u32]) {
+        let mut regions = lock(&REGIONS);
+        let mut home = lock(&self.home);
+        home.lingering -= chunks.len();
+        home.free.extend_from_slice(chunks);
+        drop(home);
+        self.retire(&mut regions);
     }
 
     /// Ends a claim without a handle, as a device does with what it still held when it closed.
@@ -280,7 +305,7 @@ impl Region {
     }
 
     pub(crate) fn chunk_size(&self) -> u32 {
-        self.size
+        self.size as u32
     }
 
     pub(crate) fn count(&self) -> u32 {

@@ -2,6 +2,9 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use crate::epoll_set::EpollSet;
 
 /// Wakes one [`Sleep`] from any thread. A wake before the sleep makes it end at once.
 #[derive(Debug)]
@@ -41,118 +44,171 @@ impl AsRawFd for Waker {
     }
 }
 
+/// When a descriptor ends a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// As long as it is readable.
+    Level,
+    /// When something came since the last sleep: for who reads until nothing is left before it sleeps. An AF_XDP
+    /// socket is then left alone by a sleep; asked whether it is readable, it wakes its driver each time, which on
+    /// igb is an interrupt.
+    Edge,
+}
+
 /// What a worker sleeps on.
 #[derive(Debug)]
 pub struct Sleep {
-    /// The waker first, then the devices; `-1` is skipped by the kernel.
-    polled: Vec<libc::pollfd>,
-    /// What `polled` holds while every device is well.
-    descriptors: Vec<RawFd>,
+    set: EpollSet,
+    trigger: Trigger,
+    /// The devices, and whether the set has them now.
+    watched: Vec<(RawFd, bool)>,
     waker: Waker,
 }
 
+/// The waker's mark among the descriptors.
+const WAKER: u64 = u64::MAX;
+/// Descriptors told of by one sleep; the others end the next.
+const READY: usize = 16;
+
 impl Sleep {
-    pub fn new(waker: &Waker) -> io::Result<Sleep> {
+    pub fn new(waker: &Waker, trigger: Trigger) -> io::Result<Sleep> {
+        let set = EpollSet::new()?;
         let waker = Waker { event: waker.event.try_clone()? };
-        let event = waker.event.as_raw_fd();
-        Ok(Sleep { polled: vec![entry(event)], descriptors: vec![event], waker })
+        set.control(libc::EPOLL_CTL_ADD, waker.as_raw_fd(), libc::EPOLLIN as u32, WAKER)?;
+        Ok(Sleep { set, trigger, watched: Vec::new(), waker })
     }
 
     /// Waits for these descriptors from now on, in place of those before.
     pub fn watch(&mut self, fds: impl IntoIterator<Item = RawFd>) {
-        self.descriptors.truncate(1);
-        self.descriptors.extend(fds);
-        self.polled.clear();
-        self.polled.extend(self.descriptors.iter().map(|&fd| entry(fd)));
+        for (fd, _) in self.watched.drain(..) {
+            // One that was closed has left the set by itself.
+            let _ = self.set.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        self.watched.extend(fds.into_iter().filter(|fd| *fd >= 0).map(|fd| (fd, false)));
+        self.restore();
     }
 
-    /// Sleeps until a device has frames, somebody wakes us, or `milliseconds` have passed.
-    pub fn until_woken(&mut self, milliseconds: i32) {
-        // SAFETY: `polled` is a valid array of its length; descriptors that have been closed meanwhile are
-        // reported in `revents`, not touched.
-        let ready = unsafe { libc::poll(self.polled.as_mut_ptr(), self.polled.len() as _, milliseconds) };
-        if ready <= 0 {
+    /// Puts into the set what is not in it.
+    fn restore(&mut self) {
+        let edge = if self.trigger == Trigger::Edge { libc::EPOLLET as u32 } else { 0 };
+        for (index, (fd, there)) in self.watched.iter_mut().enumerate().filter(|(_, (_, there))| !there) {
+            let wish = libc::EPOLLIN as u32 | edge;
+            // What cannot be waited for is looked at after every sleep all the same.
+            *there = self.set.control(libc::EPOLL_CTL_ADD, *fd, wish, index as u64).is_ok();
+        }
+    }
+
+    /// Sleeps until a device has frames, somebody wakes us, or this time has passed.
+    pub fn until_woken(&mut self, at_most: Duration) {
+        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; READY];
+        let count = self.set.wait(&mut ready, Some(at_most)).unwrap_or(0);
+        if count == 0 {
             // A quiet sleep: devices left out below may have come back.
-            for (polled, &descriptor) in self.polled.iter_mut().zip(&self.descriptors) {
-                polled.fd = descriptor;
+            return self.restore();
+        }
+        for event in &ready[..count] {
+            let (events, mark) = (event.events as libc::c_int, event.u64);
+            if mark == WAKER {
+                self.waker.clear();
+                continue;
             }
-            return;
-        }
-        if self.polled[0].revents != 0 {
-            self.waker.clear();
-        }
-        // A device that went away stays "ready" for ever: it is left out until a sleep has been quiet.
-        for device in &mut self.polled[1..] {
-            if device.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
-                && device.revents & libc::POLLIN == 0
+            // A device that went away stays "ready" for ever: it is left out until a sleep has been quiet.
+            if events & (libc::EPOLLERR | libc::EPOLLHUP) != 0
+                && events & libc::EPOLLIN == 0
+                && let Some((fd, there)) = self.watched.get_mut(mark as usize)
             {
-                device.fd = -1;
+                let _ = self.set.control(libc::EPOLL_CTL_DEL, *fd, 0, 0);
+                *there = false;
             }
         }
     }
-}
-
-fn entry(fd: RawFd) -> libc::pollfd {
-    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::io::{Read, Write};
+    use std::time::Instant;
 
     use super::*;
 
     /// Longer than any scheduler keeps a woken thread waiting.
-    const LONG_MS: i32 = 60_000;
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(1);
+    const BOTH: [Trigger; 2] = [Trigger::Level, Trigger::Edge];
+
+    fn ends_early(sleep: &mut Sleep) {
+        let start = Instant::now();
+        sleep.until_woken(LONG);
+        assert!(start.elapsed() < LONG);
+    }
+
+    /// Descriptors the next sleep would end by.
+    fn ready(sleep: &Sleep) -> usize {
+        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; READY];
+        sleep.set.wait(&mut ready, Some(Duration::ZERO)).expect("a set")
+    }
 
     #[test]
     fn wake_before_sleep_is_not_lost() {
-        let waker = Waker::new().expect("an eventfd");
-        let mut sleep = Sleep::new(&waker).expect("a second handle");
-        let start = Instant::now();
-        waker.wake();
-        sleep.until_woken(LONG_MS);
-        assert!(start.elapsed() < Duration::from_millis(LONG_MS as u64));
-        sleep.until_woken(0);
-        assert_eq!(sleep.polled[0].revents, 0, "one wake ends one sleep");
+        for trigger in BOTH {
+            let waker = Waker::new().expect("an eventfd");
+            let mut sleep = Sleep::new(&waker, trigger).expect("a set");
+            waker.wake();
+            ends_early(&mut sleep);
+            assert_eq!(ready(&sleep), 0, "one wake ends one sleep");
+        }
     }
 
     #[test]
     fn wake_from_another_thread_ends_the_sleep() {
         let waker = Waker::new().expect("an eventfd");
-        let mut sleep = Sleep::new(&waker).expect("a second handle");
-        let start = Instant::now();
+        let mut sleep = Sleep::new(&waker, Trigger::Edge).expect("a set");
         std::thread::scope(|scope| {
             scope.spawn(|| waker.wake());
-            sleep.until_woken(LONG_MS);
+            ends_early(&mut sleep);
         });
-        assert!(start.elapsed() < Duration::from_millis(LONG_MS as u64));
     }
 
     #[test]
     fn device_with_an_error_does_not_keep_us_awake_and_is_asked_again() {
-        let waker = Waker::new().expect("an eventfd");
-        let mut sleep = Sleep::new(&waker).expect("a second handle");
-        // Something that polls as failed for ever: the reading end of a pipe nobody writes to any more.
-        let (reader, writer) = std::io::pipe().expect("a pipe");
-        drop(writer);
-        sleep.watch([reader.as_raw_fd()]);
-        sleep.until_woken(LONG_MS);
-        assert_eq!(sleep.polled[1].fd, -1, "left out");
-        sleep.until_woken(1);
-        assert_eq!(sleep.polled[1].fd, reader.as_raw_fd(), "asked again after a quiet sleep");
+        for trigger in BOTH {
+            let waker = Waker::new().expect("an eventfd");
+            let mut sleep = Sleep::new(&waker, trigger).expect("a set");
+            // Something that polls as failed for ever: the reading end of a pipe nobody writes to any more.
+            let (reader, writer) = io::pipe().expect("a pipe");
+            drop(writer);
+            sleep.watch([reader.as_raw_fd()]);
+            ends_early(&mut sleep);
+            assert_eq!((ready(&sleep), sleep.watched[0].1), (0, false), "left out");
+            sleep.until_woken(SHORT);
+            assert!(sleep.watched[0].1, "asked again after a quiet sleep");
+        }
     }
 
     #[test]
     fn what_is_watched_is_what_was_named_last() {
         let (waker, other) = (Waker::new().expect("an eventfd"), Waker::new().expect("an eventfd"));
-        let mut sleep = Sleep::new(&waker).expect("a second handle");
+        let mut sleep = Sleep::new(&waker, Trigger::Level).expect("a set");
         sleep.watch([other.event.as_raw_fd(), -1]);
         other.wake();
-        sleep.until_woken(LONG_MS);
-        assert_ne!(sleep.polled[1].revents, 0);
+        ends_early(&mut sleep);
         sleep.watch([]);
-        sleep.until_woken(1);
-        assert_eq!(sleep.polled.len(), 1);
+        assert_eq!(ready(&sleep), 0);
+        sleep.watch([other.event.as_raw_fd()]);
+        assert_eq!(ready(&sleep), 1);
+    }
+
+    #[test]
+    fn an_edge_is_what_came_before_the_first_sleep_or_after_the_last() {
+        let waker = Waker::new().expect("an eventfd");
+        let mut sleep = Sleep::new(&waker, Trigger::Edge).expect("a set");
+        let (mut reader, mut writer) = io::pipe().expect("a pipe");
+        writer.write_all(b"1").expect("room");
+        sleep.watch([reader.as_raw_fd()]);
+        ends_early(&mut sleep);
+        assert_eq!(ready(&sleep), 0, "nothing came since, though it is readable");
+        writer.write_all(b"2").expect("room");
+        reader.read_exact(&mut [0; 1]).expect("readable");
+        ends_early(&mut sleep);
     }
 }

@@ -29,7 +29,6 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use weir_core::time::Nanos;
@@ -37,10 +36,10 @@ use weir_core::time::Nanos;
 use weir_xdp::layout::{
     GENERATE_HEAD_MAX, GENERATE_NONE, GENERATE_TIME_SHIFT, GenerateParams, GenerateSlot, GenerateState,
 };
-use weir_xdp::{GENERATE, LoadError, Loaded, Memory};
+use weir_xdp::{GENERATE, LoadError, Loaded, Memory, Settings};
 
-use crate::bpf::attach::{XdpMode, attach_loaded};
-use crate::bpf::object::SharedWords;
+use crate::bpf::attach::{Attachment, XdpMode};
+use crate::bpf::words::SharedWords;
 
 /// Bytes at the front of a frame that each packet writes anew: Ethernet, VLAN tag, IPv6, UDP and an
 /// 18-byte mark are 84.
@@ -179,12 +178,13 @@ impl Generator {
             adjust: slots.iter().any(|s| s.len != longest).into(),
         };
         let sizes = [(SLOTS, params.slots)];
-        let mut program = GENERATE.load(&[("params", &params.to_bytes())], &sizes)?;
-        let table = SharedWords::of(program.map_fd(SLOTS)?.as_fd(), slots.len() * GenerateSlot::SIZE)
+        let constants: [(&str, &[u8]); 1] = [("generate_params", &params.to_bytes())];
+        let mut program = GENERATE.load(Settings { constants: &constants, entries: &sizes, shared: &[] })?;
+        let table = SharedWords::of(program.maps.array_fd(SLOTS)?, slots.len() * GenerateSlot::SIZE)
             .map_err(GeneratorError::Table)?;
         let words = slots.iter().flat_map(|slot| words(&stored(&layout, slot, longest)));
         words.enumerate().for_each(|(at, word)| table.word(at).store(word, Ordering::Relaxed));
-        let mut state = program.take_array(".bss.weir_gen")?;
+        let mut state = program.maps.memory(".bss.weir_gen")?;
         state.write(&GenerateState { until_ns: Nanos::MAX, ..GenerateState::default() }.to_bytes())?;
         keep(&mut program);
         Ok(Generator { program, state, longest: vec![0; longest.into()], batch: LIVE_BATCH })
@@ -260,7 +260,7 @@ impl Generator {
 fn keep(program: &mut Loaded) {
     if let Ok(Some(lo)) = crate::netlink::link("lo") {
         // Where it is taken (by another generator, say) this one is slow at every call, and as right.
-        let _ = attach_loaded("lo", lo.index, program, &[XdpMode::Generic]);
+        let _ = Attachment::new("lo", lo.index, program, &[XdpMode::Generic]);
     }
 }
 
@@ -367,9 +367,7 @@ mod tests {
     fn loaded(test: &str, layout: Layout, slots: &[Slot], stride: u32) -> Option<Generator> {
         match Generator::new(LOOPBACK, layout, slots, stride) {
             Ok(generator) => Some(generator),
-            Err(GeneratorError::Load(LoadError::Call { error, .. }))
-                if error.kind() == io::ErrorKind::PermissionDenied =>
-            {
+            Err(GeneratorError::Load(error)) if error.is_permission() => {
                 let _ = writeln!(io::stderr(), "SKIP {test}: bpf programs need root ({error})");
                 None
             }

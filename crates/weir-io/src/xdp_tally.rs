@@ -12,11 +12,11 @@
 use std::fmt;
 
 use weir_xdp::layout::{TALLY_BUCKET_BITS, TALLY_BUCKETS, TallyFlow, TallyParams, TallyState};
-use weir_xdp::{LoadError, Loaded, Memory, TALLY};
+use weir_xdp::{LoadError, Loaded, Memory, Settings, TALLY};
 
 pub use weir_xdp::layout::{TALLY_FLOWS_MAX as FLOWS_MAX, TALLY_WINDOW as WINDOW};
 
-use crate::bpf::attach::{AttachError, XdpMode, attach_loaded};
+use crate::bpf::attach::{AttachError, Attachment, XdpMode};
 
 /// What a test packet looks like. All numbers in it are big-endian.
 ///
@@ -107,7 +107,7 @@ impl Tally {
         let mut tally = Self::load(layout, flows)?;
         let modes = [XdpMode::Native, XdpMode::Generic];
         tally.mode =
-            attach_loaded(interface, ifindex, &mut tally.program, &modes).map_err(TallyError::Attach)?;
+            Attachment::new(interface, ifindex, &mut tally.program, &modes).map_err(TallyError::Attach)?.mode;
         Ok(tally)
     }
 
@@ -123,11 +123,12 @@ impl Tally {
             protocol: layout.protocol.into(),
             flows,
         };
-        let mut program = TALLY.load(&[("params", &params.to_bytes())], &[])?;
+        let constants: [(&str, &[u8]); 1] = [("tally_params", &params.to_bytes())];
+        let mut program = TALLY.load(Settings { constants: &constants, ..Settings::default() })?;
         Ok(Tally {
-            state: program.take_array(".bss.tally")?,
-            flows: program.take_array(".bss.tally_flow")?,
-            latency: program.take_array(".bss.tally_lat")?,
+            state: program.maps.memory(".bss.tally")?,
+            flows: program.maps.memory(".bss.tally_flow")?,
+            latency: program.maps.memory(".bss.tally_lat")?,
             program,
             mode: XdpMode::Native,
         })
@@ -183,9 +184,7 @@ mod tests {
                 tally.start(RUN).expect("memory is written");
                 Some(tally)
             }
-            Err(TallyError::Load(LoadError::Call { error, .. }))
-                if error.kind() == std::io::ErrorKind::PermissionDenied =>
-            {
+            Err(TallyError::Load(error)) if error.is_permission() => {
                 let _ = writeln!(std::io::stderr(), "SKIP {test}: bpf programs need root ({error})");
                 None
             }

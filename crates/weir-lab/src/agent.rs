@@ -230,7 +230,7 @@ impl Agent {
         if let Some(device) = &mut self.device {
             counted.drops.extend(device.counters()?);
             counted.cpu = device.ticks();
-            counted.doubts = device.doubts();
+            counted.warnings = device.warnings();
         }
         if let Some(destination) = &self.destination {
             counted.drops.extend(destination.counters()?);
@@ -289,5 +289,5 @@ fn value<T: Serialize>(answer: T) -> Result<Value, LabError> {
 }
 
 fn unprepared(what: &str) -> LabError {
-    LabError::new(format!("agent: no {what} was prepared; this is a defect of weir-lab"))
+    LabError::new(format!("agent: no {what} was prepared before it was asked for"))
 }

@@ -38,7 +38,7 @@ pub struct Campaigns {
 }
 
 impl Campaigns {
-    /// Of the folders in `runs`; `quick` takes smoke campaigns too.
+    /// Finds the newest campaign of each experiment among the folders in `runs`; `quick` takes smoke campaigns too.
     pub fn find(runs: &Path, quick: bool) -> Result<Campaigns, LabError> {
         let entries = fs::read_dir(runs).map_err(|e| {
             LabError::new(format!("{}: {e}; name the folder campaigns are kept in", runs.display()))

@@ -23,7 +23,7 @@ pub struct Build {
 }
 
 impl Build {
-    /// Of this program, as far as it knows without looking at itself.
+    /// The build of this program, as far as it knows without looking at itself.
     pub fn own() -> Build {
         Build {
             version: env!("CARGO_PKG_VERSION").into(),

@@ -58,7 +58,7 @@ pub struct PerPacket {
     /// What the first level did not hold: instructions and data.
     pub ll_references: f64,
     pub ll_misses: f64,
-    /// Of the references to the last level.
+    /// The share of references to the last level that missed it.
     pub ll_miss_percent: Option<f64>,
     /// How far two equal short runs were apart, spread over the packets: figures below it say nothing.
     pub d1_noise: f64,
@@ -69,7 +69,7 @@ pub struct PerPacket {
 
 /// Why `configuration` cannot be simulated.
 pub fn missing(configuration: &Configuration) -> Option<String> {
-    (configuration.topology != Topology::Memory).then(|| {
+    (configuration.topology() != Topology::Memory).then(|| {
         "only the memory topology can be simulated: cachegrind sees one process and no kernel".into()
     })
 }
@@ -156,7 +156,8 @@ impl Drop for Scratch {
 
 /// Arguments with which `program` passes packets of `name` in `file`.
 pub fn arguments(file: &Path, name: &str, quick: bool) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = vec!["cachesim".into(), file.into(), "--inside".into(), name.into()];
+    let mut arguments: Vec<OsString> =
+        vec!["profile".into(), "cachesim".into(), file.into(), "--inside".into(), name.into()];
     if quick {
         arguments.push("--quick".into());
     }

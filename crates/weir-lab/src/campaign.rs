@@ -16,7 +16,7 @@ mod profiled;
 mod resume;
 mod sliced;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,14 +27,13 @@ use crate::machine;
 use crate::machine::Machine;
 use crate::manifest::{FORMAT, Manifest, Repeated};
 use crate::method;
-use crate::model::{Configuration, LabError, Sample, Testbed, Topology};
+use crate::model::{Configuration, LabError, Sample, Topology};
 use crate::progress::{Progress, Whole};
 use crate::report;
 use crate::result::Results;
 use crate::store::{self, Run, Store};
+use crate::testbed::Testbeds;
 use crate::testbed::programs;
-use crate::testbed::ssh::SshTestbed;
-use crate::testbed::testbed;
 pub use difference::{builds, machines, other_machines};
 pub use resume::{Resume, resume};
 use weir_stats::schedule::{Slot, grouped, schedule};
@@ -52,7 +51,7 @@ pub struct Plan<'a> {
     pub repeats: Option<Repeated>,
     /// Once set, the run under way is the last.
     pub stop: &'a AtomicBool,
-    /// Of campaigns one after another, where this one stands.
+    /// Where this campaign stands among several that run one after another.
     pub whole: Option<Whole>,
 }
 
@@ -63,11 +62,9 @@ pub struct Done {
     pub moved: Option<PathBuf>,
 }
 
-type Testbeds = HashMap<Topology, Box<dyn Testbed>>;
-
 pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
     let (store, moved) = Store::create(plan.dir)?;
-    let mut testbeds = Testbeds::new();
+    let mut testbeds = Testbeds::of(&plan.experiment);
     let skipped = skipped(&plan.experiment, &mut testbeds);
     let runnable: Vec<&Configuration> = plan
         .experiment
@@ -120,41 +117,29 @@ fn skipped(experiment: &Experiment, testbeds: &mut Testbeds) -> BTreeMap<String,
     for planned in &experiment.configurations {
         let c = &planned.configuration;
         let lacks = planned.missing.clone();
-        if let Some(reason) = lacks.or_else(|| testbed_of(testbeds, experiment, c.topology).missing(c)) {
+        if let Some(reason) = lacks.or_else(|| testbeds.missing(c)) {
             skipped.insert(c.name.clone(), reason);
         }
     }
-    // a ceiling without a subject under it answers nothing
+    // a baseline without a subject under it answers nothing
     for planned in &experiment.configurations {
-        let ceiling = &planned.configuration;
+        let baseline = &planned.configuration;
         let mut under = experiment
             .subjects()
-            .filter(|c| experiment.ceiling_of(c).is_some_and(|own| own.name == ceiling.name))
+            .filter(|c| experiment.baseline_of(c).is_some_and(|own| own.name == baseline.name))
             .peekable();
         if under.peek().is_some() && under.all(|c| skipped.contains_key(&c.name)) {
             skipped
-                .entry(ceiling.name.clone())
-                .or_insert("every configuration it is the ceiling of is skipped; see their remedies".into());
+                .entry(baseline.name.clone())
+                .or_insert("every configuration it is the baseline of is skipped; see their remedies".into());
         }
     }
     skipped
 }
 
-fn testbed_of<'a>(
-    testbeds: &'a mut Testbeds,
-    experiment: &Experiment,
-    topology: Topology,
-) -> &'a mut dyn Testbed {
-    let testbed = || match topology {
-        Topology::Ssh => Box::new(SshTestbed::new(experiment)),
-        here => testbed(here),
-    };
-    testbeds.entry(topology).or_insert_with(testbed).as_mut()
-}
-
 /// The other machines that take part. One that does not answer now fails its runs, not the campaign.
 fn others(testbeds: &mut Testbeds) -> BTreeMap<String, Machine> {
-    let answers = testbeds.values_mut().flat_map(|testbed| testbed.machines());
+    let answers = testbeds.machines().into_iter();
     let known = answers.filter_map(|(part, answer)| match answer {
         Ok(machine) => Some((part, machine)),
         Err(error) => {
@@ -211,7 +196,7 @@ impl Runs<'_, '_> {
         progress.begin(slot, name);
         let started_unix_ms = machine::unix_ms();
         // What this machine lacks stays lacking; another host may be back by the next block.
-        let elsewhere = configuration.topology == Topology::Ssh;
+        let elsewhere = configuration.topology() == Topology::Ssh;
         let failures = &mut self.failures[slot.configuration];
         let outcome = if elsewhere || *failures < FAILURES_IN_A_ROW {
             one(plan, self.testbeds, configuration, slot.seed, &|line| progress.say(line)).and_then(possible)
@@ -278,8 +263,7 @@ fn one(
     seed: u64,
     say: &dyn Fn(&str),
 ) -> Result<Sample, LabError> {
-    let mut prepared =
-        testbed_of(testbeds, &plan.experiment, configuration.topology).prepare(configuration)?;
+    let mut prepared = testbeds.prepare(configuration)?;
     let e = &plan.experiment;
     let [warm_up, window] = [e.warm_up_ms, e.window_ms].map(Duration::from_millis);
     let run = method::Run { configuration, method: &e.method, warm_up, window, seed, stop: plan.stop, say };

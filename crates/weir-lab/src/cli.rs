@@ -19,14 +19,13 @@ mod rerun;
 mod resume;
 mod run;
 mod several;
-mod simulate;
 mod verify;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::agent;
 use crate::model::LabError;
@@ -45,12 +44,11 @@ Examples:
   weir-lab rerun out/demo                    the same experiment once more, from its manifest
   weir-lab report out/demo                   derive every figure again from the raw runs
   weir-lab answers README.md                 what the newest campaigns say, into a document
-  weir-lab profile --cpu 1 --svg out.svg     where a running machine spends its time
+  weir-lab profile record --cpu 1 --svg out.svg  where a running machine spends its time
   weir-lab compare out/demo out/demo.1       what changed from one campaign to another
   weir-lab history out                       every campaign there in time order, and what changed when
   weir-lab ministat -s before after          ministat's block of figures of your own
   weir-lab verify results                    printed blocks against the raw data beside them
-  weir-lab simulate                          error and cost of the throughput searches
   weir-lab doctor                            what this machine can and cannot measure
 
 Figures of one campaign are comparable with each other: configurations run interleaved in randomised
@@ -81,14 +79,6 @@ enum Command {
     Report(report::Report),
     /// Write what the newest campaigns say into documents, between markers.
     Answers(answers::Answers),
-    /// Say what changed between the profiles of two configurations, frame by frame.
-    Diff(diff::Diff),
-    /// Say where CPU time goes by kind of work: crypto, copy, lookup, driver, …
-    Breakdown(breakdown::Breakdown),
-    /// Simulate caches on the memory topology (valgrind's cachegrind): misses a packet.
-    Cachesim(cachesim::Cachesim),
-    /// Draw a flame graph of profiles, those of other tools included.
-    Flame(flame::Flame),
     /// Say what this machine can and cannot measure, and how to fix it.
     Doctor {
         /// For programs: one JSON document.
@@ -99,16 +89,22 @@ enum Command {
     Ministat(ministat::Ministat),
     /// Check printed ministat blocks against the raw data beside them; exits with 1 when one differs.
     Verify(verify::Verify),
-    /// Sample what CPUs or a process are doing: folded stacks, a flame graph.
-    Profile(profile::Sample),
+    /// Record, draw and compare where CPU time goes.
+    #[command(subcommand)]
+    Profile(Profile),
     /// Compare campaigns: each configuration they share, old to new, and what else differs.
     Compare(compare::Compare),
     /// Show every campaign under a folder in time order, and which of them changed a level.
     History(history::History),
     /// Serve a lab on another host: JSON lines on standard input and output. Started by `weir-lab run` over ssh.
+    #[command(hide = true)]
     Agent,
     /// Run the memory topology for a lab of another build: JSON lines. Started by `weir-lab run` for the key `build`.
+    #[command(hide = true)]
     Worker,
+    /// Write the manual pages into a folder. Packages are made with it.
+    #[command(hide = true)]
+    Man { folder: PathBuf },
     /// Name the experiments in a folder, with their questions.
     List {
         /// Where experiments are looked for.
@@ -117,8 +113,21 @@ enum Command {
     },
     /// Say how many runs an experiment needs, from a pilot.
     Plan(plan::Plan),
-    /// Show what the throughput searches find and cost on simulated subjects, beside plain bisection.
-    Simulate(simulate::Simulate),
+}
+
+/// What is done with profiles.
+#[derive(Subcommand)]
+enum Profile {
+    /// Sample what CPUs or a process are doing: folded stacks, a flame graph.
+    Record(profile::Sample),
+    /// Draw a flame graph of profiles, those of other tools included.
+    Flame(flame::Flame),
+    /// Say what changed between the profiles of two configurations, frame by frame.
+    Diff(diff::Diff),
+    /// Say where CPU time goes by kind of work: crypto, copy, lookup, driver, …
+    Breakdown(breakdown::Breakdown),
+    /// Simulate caches on the memory topology (valgrind's cachegrind): misses a packet.
+    Cachesim(cachesim::Cachesim),
 }
 
 /// Parses the command line and does what it says. 0 is done, 1 is an error, 2 a wrong command line, 130 an
@@ -132,25 +141,32 @@ pub fn main() -> ExitCode {
         Command::Rerun(rerun) => rerun.go(),
         Command::Report(report) => report.go(),
         Command::Answers(answers) => answers.go(),
-        Command::Diff(diff) => diff.go(),
-        Command::Breakdown(breakdown) => breakdown.go(),
-        Command::Cachesim(cachesim) => cachesim.go(),
-        Command::Flame(flame) => flame.go(),
         Command::Doctor { json } => doctor::go(json),
         Command::Ministat(ministat) => Ok(ministat.go()),
         Command::Verify(verify) => verify.go(),
-        Command::Profile(profile) => profile.go(),
+        Command::Profile(Profile::Record(sample)) => sample.go(),
+        Command::Profile(Profile::Flame(flame)) => flame.go(),
+        Command::Profile(Profile::Diff(diff)) => diff.go(),
+        Command::Profile(Profile::Breakdown(breakdown)) => breakdown.go(),
+        Command::Profile(Profile::Cachesim(cachesim)) => cachesim.go(),
         Command::Compare(compare) => compare.go(),
         Command::History(history) => history.go(),
         Command::Agent => agent::serve(),
         Command::Worker => process::serve(),
+        Command::Man { folder } => man(&folder),
         Command::List { dir } => list::go(&dir),
-        Command::Simulate(simulate) => simulate.go(),
     };
     done.unwrap_or_else(|error| {
         eprintln!("weir-lab: {error}");
         ExitCode::FAILURE
     })
+}
+
+fn man(folder: &Path) -> Result<ExitCode, LabError> {
+    let failed = |e| LabError::new(format!("{}: {e}; name a folder you may write to", folder.display()));
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    clap_mangen::generate_to(Cli::command(), folder).map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// To standard output; a reader that went away (a closed pipe) has seen what it wanted.
@@ -172,7 +188,8 @@ mod tests {
     fn the_command_line_is_consistent_and_every_argument_has_help() {
         let command = Cli::command();
         command.clone().debug_assert();
-        for sub in command.get_subcommands() {
+        let nested = command.get_subcommands().flat_map(clap::Command::get_subcommands);
+        for sub in command.get_subcommands().chain(nested) {
             assert!(sub.get_about().is_some(), "{}", sub.get_name());
             for argument in sub.get_arguments().filter(|a| a.get_id() != "help") {
                 assert!(argument.get_help().is_some(), "{} {}", sub.get_name(), argument.get_id());

@@ -28,10 +28,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::method::Method;
-use crate::model::{Configuration, LabError, Subject};
+pub use crate::model::kebab;
+use crate::model::{Configuration, LabError};
 use answer::Said;
 use error::{Location, Refused};
-pub use expand::{frame_label, kebab};
+pub use expand::frame_label;
 pub use file::Axis;
 use hosts::{Commands, Hosts};
 pub use metric::Metric;
@@ -76,10 +77,10 @@ pub struct Experiment {
     #[serde(default)]
     pub controls: Vec<(String, String)>,
     pub configurations: Vec<Planned>,
-    /// Of the `ssh` topology.
+    /// The hosts of the `ssh` topology.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Hosts>,
-    /// Of subjects `command`, by configuration.
+    /// The commands of subjects `command`, by configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub commands: BTreeMap<String, Commands>,
     /// What is said of the figures.
@@ -157,18 +158,17 @@ impl Experiment {
         Duration::from_secs_f64(runs * self.method.seconds(warm_up, window) + profiled * (warm_up + window))
     }
 
-    /// The configurations that name a subject (ceilings aside).
+    /// The configurations that name a subject (baselines aside).
     pub fn subjects(&self) -> impl Iterator<Item = &Configuration> {
-        self.configurations.iter().map(|p| &p.configuration).filter(|c| c.subject != Subject::Ceiling)
+        self.configurations.iter().map(|p| &p.configuration).filter(|c| !c.is_baseline())
     }
 
-    /// The ceiling that belongs to a configuration: same topology, same traffic.
-    pub fn ceiling_of(&self, configuration: &Configuration) -> Option<&Configuration> {
-        self.configurations.iter().map(|p| &p.configuration).find(|c| {
-            c.subject == Subject::Ceiling
-                && configuration.subject != Subject::Ceiling
-                && expand::same_load(c, configuration)
-        })
+    /// The baseline that belongs to a configuration: same topology, same traffic.
+    pub fn baseline_of(&self, configuration: &Configuration) -> Option<&Configuration> {
+        self.configurations
+            .iter()
+            .map(|p| &p.configuration)
+            .find(|c| c.is_baseline() && !configuration.is_baseline() && expand::same_load(c, configuration))
     }
 
     fn keep_only(&mut self, patterns: &[String]) -> Result<(), LabError> {
@@ -186,7 +186,7 @@ impl Experiment {
         let kept: Vec<Configuration> = self.subjects().filter(|c| chosen(&c.name)).cloned().collect();
         self.configurations.retain(|p| {
             let c = &p.configuration;
-            let needed = c.subject == Subject::Ceiling && kept.iter().any(|k| expand::same_load(c, k));
+            let needed = c.is_baseline() && kept.iter().any(|k| expand::same_load(c, k));
             chosen(&c.name) || needed
         });
         self.pairs.retain(|(a, b)| chosen(a) && chosen(b));

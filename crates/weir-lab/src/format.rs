@@ -88,7 +88,7 @@ mod tests {
     fn figures_carry_four_digits_and_their_unit() {
         assert_eq!(figure(&Metric("pps".into()), 24_312_345.0), "24.31 Mpps");
         assert_eq!(figure(&Metric("pps".into()), 640_000.0), "0.640 Mpps");
-        assert_eq!(figure(&Metric("clocks_per_packet".into()), 101.26), "101.3 clocks a packet");
+        assert_eq!(figure(&Metric("clocks_per_packet".into()), 101.26), "101.3 cycles/packet");
         assert_eq!(digits(1234.5), "1234");
     }
 

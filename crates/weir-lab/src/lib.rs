@@ -7,9 +7,10 @@ pub mod build;
 pub mod cachesim;
 pub mod campaign;
 pub mod cli;
+pub mod diagnostic;
 pub mod experiment;
 #[cfg(test)]
-#[path = "../tests/common/folder.rs"]
+#[path = "../tests/lab/common/folder.rs"]
 mod folder;
 pub mod format;
 pub mod generator;

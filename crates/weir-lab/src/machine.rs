@@ -49,7 +49,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Of the machine this runs on. Takes some 20 ms, for the clock.
+    /// Observes the machine this runs on. Takes some 20 ms, for the clock.
     pub fn observe() -> Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let topology = cpu::Topology::read(Path::new(cpu::SYSFS)).ok();

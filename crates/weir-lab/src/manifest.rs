@@ -16,7 +16,7 @@ use crate::experiment::Experiment;
 use crate::machine::Machine;
 use crate::model::LabError;
 
-/// Of `manifest.json`.
+/// The format of `manifest.json`.
 pub const FORMAT: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ pub fn parse_versioned<T: DeserializeOwned>(text: &str, newest: u32) -> Result<T
 /// Why a JSON document of ours cannot be read.
 #[derive(Debug)]
 pub enum NotReadable {
-    /// Of a version that this one does not know.
+    /// A version that this one does not know.
     Format {
         format: u32,
         newest: u32,

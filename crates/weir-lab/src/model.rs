@@ -4,6 +4,8 @@
 //! experiment (TOML) ─► Configuration × blocks ─► Testbed::run ─► Sample ─► raw/ ─► statistics ─► report
 //! ```
 
+pub mod configuration;
+pub mod invalid;
 pub mod ipsec;
 pub mod relay;
 pub mod slices;
@@ -14,36 +16,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use configuration::{Configuration, Keys, Scenario, Testbed};
+pub use invalid::Invalid;
 pub use ipsec::Protection;
 pub use relay::Relay;
 pub use slices::Slice;
 
-use crate::machine::Machine;
 use weir_stats::search::goal::GoalResult;
 use weir_stats::search::{LossLedger, Rate, Refusal, TrialRecord};
-
-/// One thing compared: a subject on a topology under a workload.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Configuration {
-    /// Unique inside the experiment; the name of its raw files.
-    pub name: String,
-    pub subject: Subject,
-    pub topology: Topology,
-    pub workload: Workload,
-    /// Routes installed in the subject, the ones the workload uses included.
-    pub routes: u32,
-    /// CPUs and queues of the subject.
-    pub placement: Placement,
-    /// Of the memory topology.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ipsec: Option<Protection>,
-    /// Which build of the lab runs it, in a process of its own; without it, this process does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub build: Option<String>,
-    /// Of the relay topology.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub relay: Option<Relay>,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -67,7 +47,8 @@ pub enum Subject {
     /// Whatever the experiment's commands start on the device under test of the `ssh` topology.
     Command,
     /// No subject: what generator and receiver can do by themselves.
-    Ceiling,
+    #[serde(alias = "ceiling")]
+    Baseline,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -110,24 +91,16 @@ pub enum FrameSize {
     Imix,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// CPUs and ports, whatever the testbed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// CPUs of the subject's workers; empty means the default (one per physical core not used by
     /// the generator).
     pub cpus: Vec<u32>,
-    /// Port kind of weir on the netns topology: `af_xdp` or `af_packet`; empty means the default.
+    /// Port kind of weir: `af_xdp`, `af_packet` or `tun`; empty means the default.
     pub port: String,
     /// CPUs of generator and receiver; empty means the default.
     pub generator_cpus: Vec<u32>,
-    /// Receive queues of each device on the netns topology, flows spread over them; 0 means one, in one stream.
-    #[serde(default, skip_serializing_if = "relay::is_zero")]
-    pub queues: u32,
-    /// How weir's idle workers learn of frames: `busy-poll` or `interrupt`; empty means its own choice.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub wake_up: String,
-    /// Whether the hosts at a tunnel's ends leave checksums and the cutting of TCP to their devices.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub offload: bool,
 }
 
 /// One run of one configuration: the replicate of every statistic.
@@ -145,7 +118,7 @@ pub struct Sample {
     pub duplicated: u64,
     /// Further figures by name, with the unit last (`clocks_per_packet`, `cpu_percent`).
     pub figures: BTreeMap<String, f64>,
-    /// Said by whoever measured: fallbacks, doubts.
+    /// Said by whoever measured: fallbacks, warnings.
     pub notes: Vec<String>,
     /// Which of the notes say that something better was refused on the way. Absent from runs of before it was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,24 +132,9 @@ pub struct Sample {
     /// What an NDR and PDR search found.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub goals: Vec<GoalResult>,
-    /// Of a run in slices, each of them, round by round; the fields above are their sum.
+    /// Each slice of a run in slices, round by round; the fields above are their sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<Slice>,
-}
-
-/// A place where configurations run. Setting up and tearing down is not measured.
-pub trait Testbed {
-    /// What this machine lacks for `configuration`, with the remedy; `None` when it can run here. Asked
-    /// once, before the first run: what is missing is skipped by name, never silently.
-    fn missing(&mut self, configuration: &Configuration) -> Option<String>;
-
-    /// Builds topology and subject; runs until dropped, which removes all it made.
-    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError>;
-
-    /// The machines that take part beside this one, by their part; those that cannot be asked, by why.
-    fn machines(&mut self) -> BTreeMap<String, Result<Machine, LabError>> {
-        BTreeMap::new()
-    }
 }
 
 /// A subject that is up and can be loaded again and again.
@@ -191,7 +149,7 @@ pub trait Prepared {
         Err(LabError::new("slices: only the memory topology has them: remove `slices`".into()))
     }
 
-    /// What a profiler samples to see the subject at work; `None` when there is nothing to see (a ceiling
+    /// What a profiler samples to see the subject at work; `None` when there is nothing to see (a baseline
     /// without a subject, another host).
     fn scope(&self) -> Option<Scope> {
         None
@@ -261,4 +219,9 @@ impl From<Refusal> for LabError {
     fn from(refusal: Refusal) -> LabError {
         LabError::new(refusal.to_string())
     }
+}
+
+/// The word that files and documents use for a variant.
+pub fn kebab<T: Serialize>(value: &T) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_string)).unwrap_or_default()
 }

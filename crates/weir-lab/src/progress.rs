@@ -13,10 +13,10 @@ pub struct Whole {
     /// From 1.
     pub place: usize,
     pub of: usize,
-    /// Of the campaigns before, as promised and as it was.
+    /// How long the campaigns before were promised to take, and how long they took.
     pub promised: Duration,
     pub spent: Duration,
-    /// Of this campaign and of those after it, as promised.
+    /// How long this campaign is promised to take; beside it those after it.
     pub own: Duration,
     pub later: Duration,
 }

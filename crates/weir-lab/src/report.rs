@@ -53,9 +53,9 @@ pub fn write(dir: &Path) -> Result<Results, LabError> {
     Ok(results)
 }
 
-/// The figure tables show beside the metric: clocks a packet beside a rate, the rate beside all else.
+/// The figure tables show beside the metric: cycles/packet beside a rate, the rate beside all else.
 pub fn beside_heading(results: &Results) -> &'static str {
-    if results.metric.0 == "pps" { "clocks a packet" } else { "Mpps" }
+    if results.metric.0 == "pps" { "cycles/packet" } else { "Mpps" }
 }
 
 pub fn beside(results: &Results, outcome: &Outcome) -> Option<String> {

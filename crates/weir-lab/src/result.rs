@@ -1,4 +1,4 @@
-//! What raw runs amount to: summaries, verdicts, doubts. The content of `result.json`.
+//! What raw runs amount to: summaries, verdicts, warnings. The content of `result.json`.
 //!
 //! Promises: [`derive`] is pure in the manifest and the raw runs, so that `weir-lab report` recomputes
 //! every printed figure. docs/result-json.md describes each field.
@@ -6,9 +6,7 @@
 mod answer;
 pub mod answers;
 pub mod cliffs;
-mod doubts;
 pub mod frames;
-pub mod search_doubt;
 pub mod searched;
 pub mod verify;
 pub mod warnings;
@@ -18,12 +16,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnostic::Diagnostic;
 use crate::experiment::metric::loss_percent;
 use crate::experiment::{Experiment, Metric};
 use crate::manifest::{self, Manifest};
 use crate::model::{Configuration, LabError, Sample};
 use crate::profile::profiled::{self, Profiled};
-use crate::result::warnings::Warning;
 use crate::store::{self, Run, read::Runs};
 use answers::Answered;
 use cliffs::Sought;
@@ -33,8 +31,8 @@ use weir_stats::paired::Series;
 use weir_stats::search::LossLedger;
 use weir_stats::{Comparison, Summary};
 
-/// Of `result.json`: raised when a field changes its meaning or goes away.
-pub const FORMAT: u32 = 2;
+/// The format of `result.json`: raised when a field changes its meaning or goes away.
+pub const FORMAT: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
@@ -62,8 +60,8 @@ pub struct Results {
     #[serde(default)]
     pub cliffs: Vec<Sought>,
     /// How it was measured, each sentence once.
-    pub notes: Vec<Noted>,
-    pub warnings: Vec<Doubt>,
+    pub notes: Vec<Diagnostic>,
+    pub warnings: Vec<Diagnostic>,
     pub skipped: Vec<Skipped>,
     /// What the experiment says of its figures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -105,7 +103,8 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searched: Option<Searched>,
     /// Share of the rate that generator and sink reach by themselves.
-    pub ceiling_share: Option<f64>,
+    #[serde(alias = "ceiling_share")]
+    pub baseline_share: Option<f64>,
     /// What whoever measured said, each sentence once.
     pub notes: Vec<String>,
     /// Which of them say that something better was refused.
@@ -125,22 +124,6 @@ pub struct Outcome {
 pub struct Skipped {
     pub configuration: String,
     pub reason: String,
-}
-
-/// What whoever measured said, and of which configurations.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Noted {
-    pub note: String,
-    pub configurations: Vec<String>,
-}
-
-/// A warning in words, with its kind for programs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Doubt {
-    #[serde(flatten)]
-    pub warning: Warning,
-    pub sentence: String,
-    pub remedy: String,
 }
 
 impl Results {
@@ -177,8 +160,7 @@ pub fn derive(dir: &Path) -> Result<(Manifest, Results), LabError> {
     for outcome in &mut results.configurations {
         outcome.profiles = profiled::read(dir, &outcome.configuration.name);
     }
-    let interrupted = doubts::of_sessions(&manifest, &evidence);
-    results.warnings.extend(interrupted.into_iter().map(Doubt::of));
+    results.warnings.extend(warnings::of_sessions(&manifest, &evidence));
     results.answers = answers::of(&manifest.experiment, manifest.seed, &results, &evidence.runs);
     Ok((manifest, results))
 }
@@ -194,7 +176,7 @@ fn summarise(manifest: &Manifest, runs: &Runs) -> Results {
             outcome_of(&p.configuration, runs.get(&p.configuration.name).unwrap_or(&none), &experiment.metric)
         })
         .collect();
-    share_of_ceiling(manifest, &mut outcomes);
+    share_of_baseline(manifest, &mut outcomes);
     let compared =
         |pairs: &[_]| comparisons((experiment, manifest.seed), &experiment.metric, (&outcomes, runs), pairs);
     let controls = compared(&experiment.controls);
@@ -217,7 +199,7 @@ fn summarise(manifest: &Manifest, runs: &Runs) -> Results {
         runs_measured: measured,
         runs_failed: failed,
         runs_missing: planned.saturating_sub(measured + failed),
-        notes: doubts::notes(&outcomes),
+        notes: warnings::notes(&outcomes),
         configurations: outcomes,
         comparisons,
         controls,
@@ -228,15 +210,9 @@ fn summarise(manifest: &Manifest, runs: &Runs) -> Results {
             .collect(),
         answers: Vec::new(),
     };
-    results.warnings = doubts::of(manifest, &results).into_iter().map(Doubt::of).collect();
+    results.warnings = warnings::of(manifest, &results);
     results.answer = answer::sentence(&results, experiment.pairs.len());
     results
-}
-
-impl Doubt {
-    fn of(warning: Warning) -> Doubt {
-        Doubt { sentence: warning.sentence(), remedy: warning.remedy(), warning }
-    }
 }
 
 fn outcome_of(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outcome {
@@ -287,7 +263,7 @@ fn outcome_of(configuration: &Configuration, runs: &[Run], metric: &Metric) -> O
         reordered: samples.iter().map(|s| s.reordered).sum(),
         duplicated: samples.iter().map(|s| s.duplicated).sum(),
         searched: Searched::of(&samples),
-        ceiling_share: None,
+        baseline_share: None,
         notes,
         fallbacks,
         failures: runs.iter().filter_map(|r| r.error.clone()).collect(),
@@ -300,13 +276,14 @@ fn outcome_of(configuration: &Configuration, runs: &[Run], metric: &Metric) -> O
     }
 }
 
-fn share_of_ceiling(manifest: &Manifest, outcomes: &mut [Outcome]) {
+fn share_of_baseline(manifest: &Manifest, outcomes: &mut [Outcome]) {
     let rates: BTreeMap<String, f64> =
         outcomes.iter().filter_map(|o| Some((o.configuration.name.clone(), o.pps?.median))).collect();
     for outcome in outcomes {
-        let ceiling = manifest.experiment.ceiling_of(&outcome.configuration).and_then(|c| rates.get(&c.name));
-        outcome.ceiling_share = match (ceiling, outcome.pps) {
-            (Some(&ceiling), Some(own)) if ceiling > 0.0 => Some(own.median / ceiling),
+        let baseline =
+            manifest.experiment.baseline_of(&outcome.configuration).and_then(|c| rates.get(&c.name));
+        outcome.baseline_share = match (baseline, outcome.pps) {
+            (Some(&baseline), Some(own)) if baseline > 0.0 => Some(own.median / baseline),
             _ => None,
         };
     }

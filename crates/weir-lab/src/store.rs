@@ -27,7 +27,7 @@ use crate::experiment::Metric;
 use crate::model::{LabError, Misbehaviour, Sample};
 pub use read::{Evidence, Runs, read_runs};
 
-/// Of a line of a raw file. Lines without a number are of format 1.
+/// The format of a line of a raw file. Lines without a number are of format 1.
 pub const FORMAT: u32 = 1;
 
 /// One line of a raw file.

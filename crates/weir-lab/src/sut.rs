@@ -32,8 +32,8 @@ const MISSING_WEIR: &str =
 
 /// Why a subject cannot be had on this machine, with the remedy.
 pub fn missing(configuration: &Configuration) -> Option<String> {
-    match configuration.subject {
-        Subject::Kernel | Subject::Ceiling => None,
+    match configuration.subject() {
+        Subject::Kernel | Subject::Baseline => None,
         Subject::Weir => weir::program().is_none().then(|| MISSING_WEIR.into()),
         Subject::Command => Some("command: runs on another host; use topology = \"ssh\"".into()),
         Subject::Strongswan => Some("strongswan: is a gateway; use topology = \"gateways\"".into()),
@@ -47,10 +47,10 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
 
 /// The same of the hosts of the topology `ssh`, where peers are whatever the experiment's commands start.
 pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
-    match configuration.subject {
+    match configuration.subject() {
         Subject::DpdkL3fwd | Subject::DpdkTestpmd | Subject::Vpp => Some(format!(
             "{}: is started by the lab on its own machine: on hosts use subject = \"command\"",
-            crate::experiment::kebab(&configuration.subject)
+            crate::experiment::kebab(&configuration.subject())
         )),
         _ => missing(configuration),
     }
@@ -103,7 +103,7 @@ pub trait Running {
     }
 
     /// What it knows to be wrong with itself after a run.
-    fn doubts(&mut self) -> Vec<String> {
+    fn warnings(&mut self) -> Vec<String> {
         Vec::new()
     }
 }

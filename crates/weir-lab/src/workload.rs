@@ -16,6 +16,7 @@ pub mod address;
 pub mod frame;
 pub mod mark;
 
+use crate::model::configuration::FLOWS_MAX;
 use crate::model::{Family, FrameSize, LabError, Workload};
 use frame::Header;
 pub use mark::Mark;
@@ -23,8 +24,6 @@ pub use mark::Mark;
 /// The frame check sequence, counted by the field and never seen by software.
 pub const FCS: u16 = 4;
 
-/// A mark names its flow with 16 bits.
-pub const FLOWS_MAX: u32 = 1 << 16;
 /// In memory the source address does: all of its 10.128.0.0/10.
 pub const MEMORY_FLOWS_MAX: u32 = 1 << 22;
 

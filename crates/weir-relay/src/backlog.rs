@@ -8,7 +8,8 @@
 //!
 //! Promises: frames come out whole and in order of their class; disco is never shed for data; an empty backlog
 //! holds no memory. A chunk describes itself (each frame has its length), so that dropping the oldest costs a look at
-//! its header. Refuses: more disco than [`DISCO_MOST`]: the oldest of it goes.
+//! its header. Refuses: more disco than [`DISCO_MOST`] frames or [`DISCO_BYTES_MOST`] bytes: the oldest of
+//! it goes.
 
 use std::collections::VecDeque;
 
@@ -18,6 +19,8 @@ use weir_core::time::Nanos;
 
 /// Frames of path discovery that wait for one client: they are small, rare and soon stale.
 pub const DISCO_MOST: usize = 64;
+/// The same in bytes, of frames that are as long as path discovery's are: up to 2 KiB.
+pub const DISCO_BYTES_MOST: usize = DISCO_MOST * (2 << 10);
 /// What a chunk holds, but for frames that are larger: a dozen of usual packets, or one whole TLS record.
 pub const CHUNK: usize = 17 << 10;
 /// Chunks kept for reuse: 17 MiB of a worker's.
@@ -91,10 +94,25 @@ pub fn data_of(frame: &[u8]) -> &[u8] {
     frame.get(HEADER + keys * KEY..).unwrap_or_default()
 }
 
+/// Whether any of these whole frames is path discovery's.
+pub fn holds_disco(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let frame = first_frame(rest);
+        if Class::of(data_of(frame)) == Class::Disco {
+            return true;
+        }
+        rest = &rest[frame.len()..];
+    }
+    false
+}
+
 #[derive(Debug, Default)]
 pub struct Backlog {
     data: VecDeque<Chunk>,
     disco: VecDeque<Chunk>,
+    /// Of `bytes`, those of `disco`.
+    disco_bytes: usize,
     bytes: usize,
     frames: usize,
 }
@@ -133,15 +151,21 @@ impl Backlog {
                 lane.push_back(Chunk { bytes, start: 0, frames: 1, since });
             }
         }
+        if disco {
+            self.disco_bytes += frame.len();
+        }
         self.bytes += frame.len();
         self.frames += 1;
     }
 
-    /// Appends frames that have their own memory: a chunk that was popped, and not sent.
+    /// Appends frames of one class that have their own memory: a chunk that was popped, and not sent.
     pub fn push_owned(&mut self, bytes: Vec<u8>, frames: u32, since: Nanos) {
         let alone = frames == 1 && Class::of(data_of(&bytes)) == Class::Disco;
         self.bytes += bytes.len();
         self.frames += frames as usize;
+        if alone {
+            self.disco_bytes += bytes.len();
+        }
         let lane = if alone { &mut self.disco } else { &mut self.data };
         lane.push_back(Chunk { bytes, start: 0, frames, since });
     }
@@ -177,9 +201,10 @@ impl Backlog {
 
     /// Drops the oldest of too much disco.
     pub fn shed_disco(&mut self, mut dropped: impl FnMut(&[u8])) {
-        while self.disco.len() > DISCO_MOST
+        while (self.disco.len() > DISCO_MOST || self.disco_bytes > DISCO_BYTES_MOST)
             && let Some(chunk) = self.disco.pop_front()
         {
+            self.disco_bytes -= chunk.len();
             self.bytes -= chunk.len();
             self.frames -= 1;
             dropped(&chunk.bytes);
@@ -188,7 +213,13 @@ impl Backlog {
 
     /// What is to be sent next.
     pub fn pop(&mut self) -> Option<Chunk> {
-        let chunk = self.disco.pop_front().or_else(|| self.data.pop_front())?;
+        let chunk = match self.disco.pop_front() {
+            Some(chunk) => {
+                self.disco_bytes -= chunk.len();
+                chunk
+            }
+            None => self.data.pop_front()?,
+        };
         self.bytes -= chunk.len();
         self.frames -= chunk.frames as usize;
         if self.frames == 0 {
@@ -201,6 +232,7 @@ impl Backlog {
     pub fn append(&mut self, mut behind: Backlog) {
         self.data.append(&mut behind.data);
         self.disco.append(&mut behind.disco);
+        self.disco_bytes += behind.disco_bytes;
         self.bytes += behind.bytes;
         self.frames += behind.frames;
     }
@@ -284,5 +316,17 @@ mod tests {
         let mut gone = Vec::new();
         backlog.shed_disco(|frame| gone.push(data_of(frame)[10]));
         assert_eq!(gone, [0, 1]);
+        // Long ones count by their bytes.
+        let mut long = disco(9);
+        let data = [data_of(&long), &[9; 60_000]].concat();
+        long.clear();
+        Frame::RecvPacket(Key([1; 32]), &data).write(&mut long);
+        for _ in 0..4 {
+            backlog.push(&long, 0, &mut pool);
+            backlog.shed_disco(|_| {});
+        }
+        assert!(backlog.bytes() <= DISCO_BYTES_MOST && backlog.frames() == 2, "{}", backlog.bytes());
+        while backlog.pop().is_some() {}
+        assert_eq!((backlog.bytes(), backlog.disco_bytes, backlog.memory()), (0, 0, 0));
     }
 }

@@ -26,6 +26,7 @@ use super::settings::{Acme, Certificates};
 mod acme;
 pub mod alpn;
 mod files;
+mod https;
 mod made;
 mod validity;
 

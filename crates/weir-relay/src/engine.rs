@@ -15,12 +15,13 @@ use weir_io::wake::Waker;
 
 use super::AuthenticatedConn;
 use super::counters::Shown;
-use super::cross_worker::{CrossWorkerBatch, Doorbell, Outgoing, RING};
+use super::cross_worker::{Doorbell, Mailbox, RING};
 use super::error::{StartError, WORKERS_MAX};
 use super::inbox::Inbox;
 use super::messages::{Command, CommandSender, Event};
-use super::registrar::Registrar;
+use super::registrar::{self, Registrar};
 use super::report::{Connection, Report, WorkerReport};
+use super::session::{self, CrossWorkerBatch};
 use super::settings::Engine;
 use super::worker::{Parts, Worker};
 
@@ -84,17 +85,18 @@ impl Relay {
         for (number, go) in waiting.into_iter().enumerate() {
             let (out, incoming) = std::mem::take(&mut rings[number]);
             let others = out.into_iter().zip(&doorbells);
-            let others =
-                others.map(|(ring, doorbell)| Some(Outgoing::new(ring?, doorbell.clone()))).collect();
+            let others = others
+                .map(|(ring, doorbell)| Some(Mailbox { ring: ring?, doorbell: doorbell.clone() }))
+                .collect();
             // A thread that ended meanwhile is found when it is joined.
             let _ = go.send(Rings { doorbell: doorbells[number].clone(), others, incoming });
         }
-        let senders = relay.workers.iter().map(|hand| hand.commands.clone()).collect();
-        let registrar = Registrar::new(engine.own, engine.clients, senders);
+        let senders: Vec<_> = relay.workers.iter().map(|hand| hand.commands.clone()).collect();
+        let registrar = Registrar::new(engine.own, engine.clients, count);
         let inbox = relay.registrar.clone();
         let thread = std::thread::Builder::new()
             .name("relay-registrar".to_owned())
-            .spawn(move || registrar.run(&inbox))
+            .spawn(move || registrar::run(registrar, &inbox, &senders))
             .map_err(StartError::Registrar)?;
         relay.threads.push(thread);
         Ok(relay)
@@ -107,8 +109,9 @@ impl Relay {
 
     /// Hands over several at once: threads are woken once.
     pub fn admit_all(&self, connections: Vec<AuthenticatedConn>) {
-        let mut all = connections.into_iter().map(|connection| Event::Admit(Box::new(connection))).collect();
-        self.registrar.send_all(&mut all);
+        let all: Vec<_> =
+            connections.into_iter().map(|connection| Event::Admit(Box::new(connection))).collect();
+        self.registrar.send_all(all.into_iter());
     }
 
     /// Counters of all workers.
@@ -133,7 +136,7 @@ impl Relay {
     /// connections stay as they were at the start.
     pub fn reload(&self, engine: &Engine) {
         for hand in &self.workers {
-            hand.commands.post(Command::Tune(Box::new(engine.clone())));
+            hand.commands.post(Command::Session(session::Command::Tune(Box::new(engine.clone()))));
         }
     }
 
@@ -185,7 +188,7 @@ struct Start {
 /// And what it is given once all the others are there.
 struct Rings {
     doorbell: Arc<Doorbell>,
-    others: Vec<Option<Outgoing>>,
+    others: Vec<Option<Mailbox>>,
     incoming: Vec<Option<Consumer<CrossWorkerBatch>>>,
 }
 

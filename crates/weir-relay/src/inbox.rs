@@ -28,10 +28,9 @@ impl Inbox {
         self.put(|all| all.push(event));
     }
 
-    /// Leaves `events` empty.
-    pub fn send_all(&self, events: &mut Vec<Event>) {
-        if !events.is_empty() {
-            self.put(|all| all.append(events));
+    pub fn send_all(&self, events: impl ExactSizeIterator<Item = Event>) {
+        if events.len() > 0 {
+            self.put(|all| all.extend(events));
         }
     }
 
@@ -75,6 +74,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::session;
+
+    fn active(conn: u64) -> Event {
+        Event::Session(session::Event::Active(conn))
+    }
 
     const THREADS: u64 = 4;
     const EACH: u64 = 2000;
@@ -89,14 +93,14 @@ mod tests {
                     let mut some = Vec::new();
                     for n in 0..EACH {
                         match n % 3 {
-                            0 => inbox.send(Event::Active(thread * EACH + n)),
-                            _ => some.push(Event::Active(thread * EACH + n)),
+                            0 => inbox.send(active(thread * EACH + n)),
+                            _ => some.push(active(thread * EACH + n)),
                         }
                         if n % 3 == 2 {
-                            inbox.send_all(&mut some);
+                            inbox.send_all(some.drain(..));
                         }
                     }
-                    inbox.send_all(&mut some);
+                    inbox.send_all(some.drain(..));
                 })
             })
             .collect();
@@ -104,7 +108,9 @@ mod tests {
         while count < THREADS * EACH {
             inbox.take(&mut events);
             for event in events.drain(..) {
-                let Event::Active(n) = event else { panic!("{event:?} was not sent") };
+                let Event::Session(session::Event::Active(n)) = event else {
+                    panic!("{event:?} was not sent")
+                };
                 let thread = (n / EACH) as usize;
                 assert_eq!(n % EACH, next[thread], "thread {thread}");
                 next[thread] += 1;
@@ -117,10 +123,10 @@ mod tests {
     #[test]
     fn what_is_sent_before_the_registrar_reads_is_read_first() {
         let inbox = Inbox::default();
-        inbox.send(Event::Active(1));
+        inbox.send(active(1));
         inbox.send(Event::Stop);
         let mut events = Vec::new();
         inbox.take(&mut events);
-        assert!(matches!(events[..], [Event::Active(1), Event::Stop]), "{events:?}");
+        assert!(matches!(events[..], [Event::Session(session::Event::Active(1)), Event::Stop]), "{events:?}");
     }
 }

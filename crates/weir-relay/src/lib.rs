@@ -4,7 +4,7 @@
 //! accept, TLS, HTTP, NaCl (own threads) ──► AuthenticatedConn ──► registrar (one thread: who is connected)
 //!                                                                    │ routes to all workers, the connection to one
 //!                                                                    ▼
-//!      worker (one a core): bytes in ─► frames ─► whose? ─► queue of the receiver ─► bytes out
+//!      worker (one a core), its session: bytes in ─► frames ─► whose? ─► queue of the receiver ─► bytes out
 //! ```
 //!
 //! Promises: once an [`AuthenticatedConn`] is admitted, its socket is the worker's alone; frames in = forwarded + dropped
@@ -20,12 +20,12 @@ use std::os::fd::OwnedFd;
 
 use weir_core::relay::Key;
 use weir_core::relay::handshake::ClientInfo;
-use weir_io::tls::{Kernel, Session};
+use weir_io::tls::{self, Kernel};
 
 pub mod acceptor;
 mod backlog;
 pub mod certificates;
-mod counters;
+pub mod counters;
 mod cross_worker;
 mod engine;
 pub mod error;
@@ -35,8 +35,9 @@ pub mod keyfile;
 mod messages;
 pub mod metrics;
 pub mod reconfigure;
-mod registrar;
-mod report;
+pub mod registrar;
+pub mod report;
+pub mod session;
 pub mod settings;
 pub mod warning;
 pub mod websocket;
@@ -98,7 +99,7 @@ pub enum TlsMode {
     /// Nobody: no TLS.
     Plain,
     /// The worker.
-    User(Session),
+    User(tls::Session),
     /// The kernel.
     Kernel(Kernel),
 }

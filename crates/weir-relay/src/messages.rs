@@ -6,25 +6,18 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use weir_core::relay::registry::{Closing, Destination};
-use weir_core::relay::{ConnId, Key, Place};
+use weir_core::relay::Place;
 
 use super::AuthenticatedConn;
 use super::cross_worker::Doorbell;
 use super::report::Connection;
-use super::settings::Engine;
+use super::session;
 
 /// What happened, for the registrar.
 #[derive(Debug)]
 pub enum Event {
     Admit(Box<AuthenticatedConn>),
-    Closed { at: Place, heard_by: Vec<Key> },
-    Active(ConnId),
-    Watch(ConnId),
-    MeshPresent(ConnId, Key),
-    MeshGone(ConnId, Key),
-    Heard(Key, Key),
-    ClosePeer(ConnId, Key),
+    Session(session::Event),
     Drain { reconnect_in: Duration, try_for: Duration, grace: Duration },
     Stop,
 }
@@ -36,29 +29,10 @@ pub enum Command {
     Adopt {
         at: Place,
         connection: Box<AuthenticatedConn>,
-        then: Vec<Command>,
+        then: Vec<session::Command>,
     },
-    Route {
-        key: Key,
-        to: Option<Destination>,
-    },
-    Flag {
-        at: Place,
-        flagged: bool,
-    },
-    Send {
-        to: Place,
-        bytes: Vec<u8>,
-    },
-    Close {
-        at: Place,
-        why: Closing,
-    },
-    /// Close everybody who has got all, and the others after so long.
-    Drain(Duration),
+    Session(session::Command),
     Connections(Sender<Vec<Connection>>),
-    /// Limits and times are these from now on.
-    Tune(Box<Engine>),
     Stop,
 }
 

@@ -7,15 +7,17 @@
 //!
 //! Promises: a route is in every worker's queue before its connection's worker sends the first frame; a slot is given
 //! again only after its worker has disconnected it; a worker that sleeps is woken once for all commands of a short while.
-//! Refuses: to be waited for by a worker.
+//! Refuses: to be waited for by a worker. [`Registrar`] decides, without a thread; [`run`] is the thread.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use weir_core::relay::registry::{Effect, Entry, Registry};
 use weir_core::relay::{ConnId, Key, Place};
 
 use super::inbox::Inbox;
-use super::messages::{Command, CommandSender, Event};
+use super::messages::{self, CommandSender};
+use super::session::{Command, Event};
 use super::{AuthenticatedConn, Role};
 
 /// Heard before workers that sleep are woken: a few microseconds' work each.
@@ -44,120 +46,156 @@ impl Slots {
     }
 }
 
+/// A connection that is not placed yet, as the registry knows it.
+#[derive(Clone, Debug)]
+pub struct Newcomer {
+    pub key: Key,
+    pub role: Role,
+    pub prober: bool,
+    pub can_ack_pings: bool,
+    pub ideal: bool,
+    pub address: SocketAddr,
+}
+
+/// Commands, and for which worker's session each is.
+pub type Commands = Vec<(u16, Command)>;
+
+/// Who is connected, and at which worker: without threads.
+#[derive(Debug)]
 pub struct Registrar {
     registry: Registry,
-    workers: Vec<CommandSender>,
     slots: Vec<Slots>,
     next: ConnId,
     effects: Vec<Effect>,
 }
 
 impl Registrar {
-    pub fn new(own: Key, limit: usize, workers: Vec<CommandSender>) -> Registrar {
-        let slots = workers.iter().map(|_| Slots::default()).collect();
-        Registrar { registry: Registry::new(own, limit), workers, slots, next: 1, effects: Vec::new() }
+    pub fn new(own: Key, limit: usize, workers: usize) -> Registrar {
+        let slots = std::iter::repeat_with(Slots::default).take(workers).collect();
+        Registrar { registry: Registry::new(own, limit), slots, next: 1, effects: Vec::new() }
     }
 
-    /// Until it is told to stop.
-    pub fn run(mut self, inbox: &Inbox) {
-        let mut all = Vec::new();
-        loop {
-            inbox.take(&mut all);
-            for (n, event) in all.drain(..).enumerate() {
-                if matches!(event, Event::Stop) {
-                    return self.workers.iter().for_each(|worker| worker.post(Command::Stop));
-                }
-                self.hear(event);
-                if n % HEARD == HEARD - 1 {
-                    self.wake();
-                }
-            }
-            self.wake();
-        }
-    }
-
-    /// Wakes the workers that sleep and have commands.
-    fn wake(&self) {
-        self.workers.iter().for_each(|worker| worker.doorbell.notify());
-    }
-
-    fn hear(&mut self, event: Event) {
-        let mut effects = std::mem::take(&mut self.effects);
-        match event {
-            Event::Admit(connection) => self.admit(connection, &mut effects),
-            Event::Closed { at, heard_by } => {
-                self.registry.disconnect(at.conn, &heard_by, &mut effects);
-                self.slots[usize::from(at.worker)].give(at.slot);
-            }
-            Event::Active(conn) => self.registry.active(conn, &mut effects),
-            Event::Watch(conn) => self.registry.watch(conn, &mut effects),
-            Event::MeshPresent(conn, key) => self.registry.mesh_present(conn, key, &mut effects),
-            Event::MeshGone(conn, key) => self.registry.mesh_gone(conn, key, &[], &mut effects),
-            Event::Heard(key, listener) => self.registry.heard(key, listener),
-            Event::ClosePeer(conn, key) => self.registry.close_peer(conn, key, &mut effects),
-            Event::Drain { reconnect_in, try_for, grace } => {
-                let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
-                self.registry.shutdown(ms(reconnect_in), ms(try_for), &mut effects);
-                effects.drain(..).for_each(|effect| self.carry_out(effect));
-                self.workers.iter().for_each(|worker| worker.put(Command::Drain(grace)));
-            }
-            Event::Stop => {}
-        }
-        effects.drain(..).for_each(|effect| self.carry_out(effect));
-        self.effects = effects;
-    }
-
-    /// A connection goes to the worker with the fewest.
-    fn admit(&mut self, connection: Box<AuthenticatedConn>, effects: &mut Vec<Effect>) {
+    /// A connection goes to the worker with the fewest: where, and what is to be done there together with it.
+    pub fn admit(&mut self, newcomer: &Newcomer, commands: &mut Commands) -> (Place, Vec<Command>) {
         let least = self.slots.iter().enumerate().min_by_key(|(_, slots)| slots.used);
         let worker = least.map_or(0, |(worker, _)| worker);
         let at = Place { worker: worker as u16, slot: self.slots[worker].take(), conn: self.next };
         self.next += 1;
         let entry = Entry {
-            key: connection.key,
-            mesh: connection.role == Role::Mesh,
-            dialled: connection.role == Role::Dialled,
-            prober: connection.info.is_prober,
-            can_ack_pings: connection.info.can_ack_pings,
-            ideal: connection.ideal,
-            address: connection.address,
+            key: newcomer.key,
+            mesh: newcomer.role == Role::Mesh,
+            dialled: newcomer.role == Role::Dialled,
+            prober: newcomer.prober,
+            can_ack_pings: newcomer.can_ack_pings,
+            ideal: newcomer.ideal,
+            address: newcomer.address,
             worker: at.worker,
             slot: at.slot,
         };
-        self.registry.connect(at.conn, entry, effects);
+        self.registry.connect(at.conn, entry, &mut self.effects);
         let mut then = Vec::new();
-        for effect in effects.drain(..) {
-            match command_of(effect) {
-                (Some(to), command) if to == at.worker => then.push(command),
-                (Some(to), command) => self.workers[usize::from(to)].put(command),
-                (None, Command::Route { key, to }) => {
-                    let others = self.workers.iter().enumerate().filter(|(n, _)| *n != worker);
-                    others.for_each(|(_, other)| other.put(Command::Route { key, to }));
-                    then.push(Command::Route { key, to });
-                }
-                (None, _) => {}
-            }
-        }
-        self.workers[worker].put(Command::Adopt { at, connection, then });
+        self.take_effects(
+            |to, command| if to == at.worker { then.push(command) } else { commands.push((to, command)) },
+        );
+        (at, then)
     }
 
-    fn carry_out(&self, effect: Effect) {
-        match command_of(effect) {
-            (Some(worker), command) => self.workers[usize::from(worker)].put(command),
-            (None, Command::Route { key, to }) => {
-                self.workers.iter().for_each(|worker| worker.put(Command::Route { key, to }));
+    pub fn hear(&mut self, event: Event, commands: &mut Commands) {
+        let effects = &mut self.effects;
+        match event {
+            Event::Closed { at, heard_by } => {
+                self.registry.disconnect(at.conn, &heard_by, effects);
+                self.slots[usize::from(at.worker)].give(at.slot);
             }
-            (None, _) => {}
+            Event::Active(conn) => self.registry.active(conn, effects),
+            Event::Watch(conn) => self.registry.watch(conn, effects),
+            Event::MeshPresent(conn, key) => self.registry.mesh_present(conn, key, effects),
+            Event::MeshGone(conn, key) => self.registry.mesh_gone(conn, key, &[], effects),
+            Event::Heard(key, listener) => self.registry.heard(key, listener),
+            Event::ClosePeer(conn, key) => self.registry.close_peer(conn, key, effects),
+        }
+        self.take_effects(|to, command| commands.push((to, command)));
+    }
+
+    /// Everybody is told to come back, and sent what waits for them for at most `grace`; nobody new is taken.
+    pub fn drain(
+        &mut self,
+        reconnect_in: Duration,
+        try_for: Duration,
+        grace: Duration,
+        commands: &mut Commands,
+    ) {
+        let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
+        self.registry.shutdown(ms(reconnect_in), ms(try_for), &mut self.effects);
+        self.take_effects(|to, command| commands.push((to, command)));
+        commands.extend((0..self.slots.len() as u16).map(|worker| (worker, Command::Drain(grace))));
+    }
+
+    /// What the registry wants, as commands; a route is every worker's.
+    fn take_effects(&mut self, mut take: impl FnMut(u16, Command)) {
+        for effect in self.effects.drain(..) {
+            match effect {
+                Effect::Route { key, to } => {
+                    (0..self.slots.len() as u16).for_each(|worker| take(worker, Command::Route { key, to }));
+                }
+                Effect::Duplicate { at, flagged } => take(at.worker, Command::Flag { at, flagged }),
+                Effect::Send { to, bytes } => take(to.worker, Command::Send { to, bytes }),
+                Effect::Close { at, why } => take(at.worker, Command::Close { at, why }),
+            }
         }
     }
 }
 
-/// An effect as a command, and for which worker; for all of them when it is none's.
-fn command_of(effect: Effect) -> (Option<u16>, Command) {
-    match effect {
-        Effect::Route { key, to } => (None, Command::Route { key, to }),
-        Effect::Duplicate { at, flagged } => (Some(at.worker), Command::Flag { at, flagged }),
-        Effect::Send { to, bytes } => (Some(to.worker), Command::Send { to, bytes }),
-        Effect::Close { at, why } => (Some(at.worker), Command::Close { at, why }),
+/// The registrar's thread, until it is told to stop.
+pub fn run(mut registrar: Registrar, inbox: &Inbox, workers: &[CommandSender]) {
+    let wake = || workers.iter().for_each(|worker| worker.doorbell.notify());
+    let (mut all, mut commands) = (Vec::new(), Vec::new());
+    loop {
+        inbox.take(&mut all);
+        for (n, event) in all.drain(..).enumerate() {
+            match event {
+                messages::Event::Stop => {
+                    return workers.iter().for_each(|worker| worker.post(messages::Command::Stop));
+                }
+                messages::Event::Admit(connection) => {
+                    admit(&mut registrar, connection, &mut commands, workers)
+                }
+                messages::Event::Session(event) => registrar.hear(event, &mut commands),
+                messages::Event::Drain { reconnect_in, try_for, grace } => {
+                    registrar.drain(reconnect_in, try_for, grace, &mut commands);
+                }
+            }
+            put(&mut commands, workers);
+            if n % HEARD == HEARD - 1 {
+                wake();
+            }
+        }
+        wake();
     }
+}
+
+fn put(commands: &mut Commands, workers: &[CommandSender]) {
+    for (worker, command) in commands.drain(..) {
+        workers[usize::from(worker)].put(messages::Command::Session(command));
+    }
+}
+
+/// The other workers have the route before its worker has the connection.
+fn admit(
+    registrar: &mut Registrar,
+    connection: Box<AuthenticatedConn>,
+    commands: &mut Commands,
+    workers: &[CommandSender],
+) {
+    let newcomer = Newcomer {
+        key: connection.key,
+        role: connection.role,
+        prober: connection.info.is_prober,
+        can_ack_pings: connection.info.can_ack_pings,
+        ideal: connection.ideal,
+        address: connection.address,
+    };
+    let (at, then) = registrar.admit(&newcomer, commands);
+    put(commands, workers);
+    workers[usize::from(at.worker)].put(messages::Command::Adopt { at, connection, then });
 }

@@ -117,5 +117,7 @@ pub struct Connection {
     pub packets_dropped: u64,
     /// Waiting for it now.
     pub queued_bytes: u64,
+    /// Of these, frames that are not packets.
+    pub control_bytes: u64,
     pub memory: u64,
 }

@@ -7,6 +7,11 @@
 //! Promises: bytes of messages come out as they come in, however messages and receives are cut, and nothing but a header
 //! and the payload of a ping is kept, however long a message says it is; pings are answered. Refuses: text, extensions, frames without a mask, control frames that are cut or long.
 
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+
+/// The constant that a server appends to the client's key (RFC 6455 1.3).
+const KEY_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const FIN: u8 = 0x80;
 const MASKED: u8 = 0x80;
 const CONTINUATION: u8 = 0;
@@ -18,6 +23,11 @@ const PONG: u8 = 10;
 const CONTROL_MOST: usize = 125;
 /// Two bytes, eight of length, four of mask.
 const HEAD_MOST: usize = 14;
+
+/// The value of `Sec-WebSocket-Accept` for the client's `Sec-WebSocket-Key` (RFC 6455 4.2.2).
+pub fn accept_key(key: &str) -> String {
+    BASE64_STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{KEY_SUFFIX}").as_bytes()))
+}
 
 /// What the peer must not do, or that it closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +162,11 @@ mod tests {
         bytes.extend_from_slice(&[1, 2, 3, 4]);
         bytes.extend(payload.iter().zip([1, 2, 3, 4].iter().cycle()).map(|(b, m)| b ^ m));
         bytes
+    }
+
+    #[test]
+    fn the_accept_key_of_the_rfcs_example_is_the_rfcs() {
+        assert_eq!(accept_key("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[test]

@@ -71,30 +71,40 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub fn sentence(&self) -> String {
+    /// The sets it is about, by name.
+    pub fn subjects(&self) -> Vec<String> {
         match self {
-            Defect::Outlier { configuration, runs, percent } => {
+            Defect::Outlier { configuration, .. }
+            | Defect::Drift { configuration, .. }
+            | Defect::Autocorrelation { configuration, .. }
+            | Defect::Bimodal { configuration, .. } => vec![configuration.clone()],
+            Defect::UnequalSpread { reference, other, .. } => vec![reference.clone(), other.clone()],
+        }
+    }
+
+    /// What was found, in a sentence without the sets' names in front.
+    pub fn finding(&self) -> String {
+        match self {
+            Defect::Outlier { runs, percent, .. } => {
                 let (word, verb) = if runs.len() == 1 { ("run", "lies") } else { ("runs", "lie") };
                 let runs: Vec<String> = runs.iter().map(usize::to_string).collect();
                 let runs = runs.join(", ");
-                format!(
-                    "{configuration}: {word} {runs} {verb} far outside the others, up to {percent:+.1} % from the median"
-                )
+                format!("{word} {runs} {verb} far outside the others, up to {percent:+.1} % from the median")
             }
-            Defect::Drift { configuration, p, rising } => {
+            Defect::Drift { p, rising, .. } => {
                 let way = if *rising { "rise" } else { "fall" };
-                format!("{configuration}: figures {way} over the campaign (Mann–Kendall p = {p:.4})")
+                format!("values {way} over the campaign (Mann–Kendall p = {p:.4})")
             }
-            Defect::Autocorrelation { configuration, p, correlation } => {
+            Defect::Autocorrelation { p, correlation, .. } => {
                 let how = if *correlation > 0.0 { "resembles" } else { "contradicts" };
                 format!(
-                    "{configuration}: each run {how} the one before (correlation {correlation:+.2}, p = {p:.4}): they are fewer than they seem"
+                    "each run {how} the one before (correlation {correlation:+.2}, p = {p:.4}): they are fewer than they seem"
                 )
             }
-            Defect::Bimodal { configuration, low, high, low_runs, runs } => {
+            Defect::Bimodal { low, high, low_runs, runs, .. } => {
                 let percent = (high / low - 1.0) * 100.0;
                 format!(
-                    "{configuration}: two kinds of run, {low_runs} of {runs} in the lower, the upper {percent:+.1} % above it: the mean describes neither"
+                    "two kinds of run, {low_runs} of {runs} in the lower, the upper {percent:+.1} % above it: the mean describes neither"
                 )
             }
             Defect::UnequalSpread { reference, other, p, ratio } => {
@@ -110,7 +120,7 @@ impl Defect {
 
     pub fn remedy(&self) -> &'static str {
         match self {
-            Defect::Outlier { .. } => "look for what else ran then; the run stays in the figures",
+            Defect::Outlier { .. } => "look for what else ran then; the run stays in the statistics",
             Defect::Drift { .. } => {
                 "lengthen `warm_up`; check heat and other tenants; blocks keep comparisons fair"
             }

@@ -24,7 +24,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use claims::{Doubt, Flag};
+use claims::{Warning, WarningKind};
 use find::{Found, find};
 use library::{Library, Raw};
 use printed::{Document, Printed};
@@ -53,7 +53,7 @@ pub struct Verified {
     pub documents: usize,
     pub blocks: Vec<Block>,
     /// Claims the data does not bear.
-    pub flags: Vec<Flag>,
+    pub warnings: Vec<Warning>,
     /// What could not be read.
     pub notes: Vec<String>,
 }
@@ -62,7 +62,7 @@ impl Verified {
     pub fn add(&mut self, other: Verified) {
         self.documents += other.documents;
         self.blocks.extend(other.blocks);
-        self.flags.extend(other.flags);
+        self.warnings.extend(other.warnings);
         self.notes.extend(other.notes);
     }
 }
@@ -106,7 +106,7 @@ impl fmt::Display for Unreadable {
 impl std::error::Error for Unreadable {}
 
 /// Verifies a document, or every document below a folder. `effect` is the difference of interest in percent:
-/// a verdict of no difference that could have missed it is flagged.
+/// a verdict of no difference that could have missed it is warned about.
 pub fn verify(path: &Path, effect: f64, formats: &dyn Formats) -> Result<Verified, Unreadable> {
     let found = std::fs::metadata(path).map_err(|error| Unreadable { path: path.into(), error })?;
     let root = if found.is_dir() { path.to_path_buf() } else { folder_of(path) };
@@ -164,7 +164,7 @@ fn one(file: &Path, library: &mut Library<'_>, effect: f64, verified: &mut Verif
         let settled = settle::settle(printed, &found);
         blocks.push(Block { file: file.into(), printed: printed.clone(), settled, found });
     }
-    verified.flags.extend(claims::verdicts(&blocks, effect));
+    verified.warnings.extend(claims::verdicts(&blocks, effect));
     let mut files: Vec<&Path> = Vec::new();
     for block in &blocks {
         for found in block.found.iter().flatten().filter(|f| f.is_exact()) {
@@ -172,12 +172,13 @@ fn one(file: &Path, library: &mut Library<'_>, effect: f64, verified: &mut Verif
                 continue;
             }
             files.push(&found.raw.path);
-            let flag = |text| Flag { file: file.into(), line: block.printed.line, doubt: Doubt::Runs, text };
-            verified.flags.extend(claims::runs(library, found).map(flag));
+            let warning =
+                |text| Warning { file: file.into(), line: block.printed.line, kind: WarningKind::Runs, text };
+            verified.warnings.extend(claims::runs(library, found).map(warning));
         }
     }
     let known: Vec<f64> = library.sets(&dir).iter().flat_map(Raw::printed).collect();
-    verified.flags.extend(document::doubts(&document, &blocks, &known));
+    verified.warnings.extend(document::warnings(&document, &blocks, &known));
     verified.blocks.extend(blocks);
 }
 

@@ -14,7 +14,7 @@
 
 WEIR_LICENSE;
 
-CONSTANTS struct generate_params params SEC(".rodata.gen") = {};
+CONSTANTS struct generate_params generate_params SEC(".rodata.gen") = {};
 
 struct generate_state state SEC(".bss.weir_gen");
 
@@ -68,7 +68,7 @@ static __always_inline void copy_head(void *frame, const void *from, __u32 head)
 SEC("xdp")
 int weir_generate(struct xdp_md *ctx)
 {
-	const volatile struct generate_params *p = &params;
+	const volatile struct generate_params *p = &generate_params;
 	__u64 now = bpf_ktime_get_ns();
 
 	/* One register for all of them, instead of an address each. */

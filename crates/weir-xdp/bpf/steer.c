@@ -7,11 +7,13 @@
  *         |- multicast, broadcast -- NS for one of weir's ----> weir,   else kernel
  *         |- a pair of addresses the router decided on -------> out     (flow offload)
  *         |- to an address the kernel owns -- ESP for weir ---> weir,   else kernel
+ *         |- to a prefix whose route only the kernel follows -> kernel
  *         `- anything else (transit, weir's own) -------------> the queue's socket, without one kernel
  *
  * Every frame is counted under one cause, but for those of the flow offload, which has counters of its own.
  */
 #include "weir/flow_offload.h"
+#include "weir/local.h"
 
 WEIR_LICENSE;
 
@@ -29,20 +31,6 @@ struct {
 	__uint(max_entries, STEER_CAUSES);
 } weir_counters SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, __be32);
-	__type(value, __u32);
-	__uint(max_entries, STEER_LOCAL_MAX);
-} weir_local4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct in6_addr);
-	__type(value, __u32);
-	__uint(max_entries, STEER_LOCAL_MAX);
-} weir_local6 SEC(".maps");
-
 /* Keyed by the port's bytes in network order. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -50,22 +38,6 @@ struct {
 	__type(value, __u32);
 	__uint(max_entries, STEER_ESP_PORTS_MAX);
 } weir_esp_ports SEC(".maps");
-
-static __always_inline __u32 owner4(__be32 address)
-{
-	__u32 *owner = bpf_map_lookup_elem(&weir_local4, &address);
-
-	return owner ? *owner : STEER_NOBODY;
-}
-
-/* By halves: behind Ethernet an address is aligned to two bytes. */
-static __always_inline __u32 owner6(const void *address)
-{
-	__u64 key[2] = { load64(address), load64(address + 8) };
-	__u32 *owner = bpf_map_lookup_elem(&weir_local6, key);
-
-	return owner ? *owner : STEER_NOBODY;
-}
 
 /* RFC 3948 2.2: ESP has an SPI where IKE has a marker of four zeros; less than an SPI and a number is neither. */
 static __always_inline enum steer_cause esp_in_udp(const struct frame *frame, const void *udp)
@@ -77,18 +49,77 @@ static __always_inline enum steer_cause esp_in_udp(const struct frame *frame, co
 	return bpf_map_lookup_elem(&weir_esp_ports, &port) ? STEER_ESP : STEER_LOCAL;
 }
 
+/* The longest prefix says whether the kernel keeps an address that is not local. */
+struct kept4_key {
+	__u32 bits;
+	__be32 address;
+};
+
+struct kept6_key {
+	__u32 bits;
+	__u32 address[4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct kept4_key);
+	__type(value, __u32);
+	__uint(max_entries, STEER_KEPT_MAX);
+} weir_kept4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct kept6_key);
+	__type(value, __u32);
+	__uint(max_entries, STEER_KEPT_MAX);
+} weir_kept6 SEC(".maps");
+
+/* How many each trie has: an empty one is not asked. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct kept_prefixes);
+	__uint(max_entries, 1);
+} weir_kept SEC(".maps");
+
+struct kept_prefixes kept VALUE_OF(weir_kept);
+
+static __always_inline enum steer_cause kept4(__be32 address)
+{
+	if (!kept.v4)
+		return STEER_TRANSIT;
+	struct kept4_key key = { .bits = 32, .address = address };
+	__u32 *keeper = bpf_map_lookup_elem(&weir_kept4, &key);
+
+	return keeper && *keeper == STEER_KERNEL ? STEER_KEPT : STEER_TRANSIT;
+}
+
+static __always_inline enum steer_cause kept6(const void *address)
+{
+	if (!kept.v6)
+		return STEER_TRANSIT;
+	struct kept6_key key = {
+		.bits = 128,
+		.address = { load32(address), load32(address + 4), load32(address + 8), load32(address + 12) },
+	};
+	__u32 *keeper = bpf_map_lookup_elem(&weir_kept6, &key);
+
+	return keeper && *keeper == STEER_KERNEL ? STEER_KEPT : STEER_TRANSIT;
+}
+
 static __always_inline enum steer_cause steer4(const struct frame *frame, const struct iphdr *ip)
 {
-	__u8 first = *(const __u8 *)&ip->daddr;
-
-	/* 224.0.0.0/4 and 255.255.255.255; the rest of 240.0.0.0/4 the kernel would forward. */
-	if (first >= 0xe0 && (first < 0xf0 || ip->daddr == 0xffffffff))
+	if (group4(ip->daddr))
 		return STEER_GROUP;
-	__u32 owner = owner4(ip->daddr);
+	__u32 *owner = find4(ip->daddr);
 
-	if (owner == STEER_KERNEL)
+	if (!owner)
+		return kept4(ip->daddr);
+	if (*owner == STEER_KERNEL)
 		return STEER_LOCAL;
-	if (owner != STEER_KERNEL_BUT_ESP)
+	if (*owner != STEER_KERNEL_BUT_ESP)
 		return STEER_TRANSIT;
 	if (ip->protocol == IPPROTO_ESP)
 		return STEER_ESP;
@@ -100,16 +131,20 @@ static __always_inline enum steer_cause steer4(const struct frame *frame, const 
 
 static __always_inline enum steer_cause steer6(const struct frame *frame, const struct ipv6hdr *ip)
 {
-	const void *behind = ip + 1;
-
 	if (ip->daddr.s6_addr[0] == 0xff)
 		return STEER_GROUP;
-	__u32 owner = owner6(&ip->daddr);
+	__u32 *owner = find6(&ip->daddr);
 
-	if (owner == STEER_KERNEL)
+	if (!owner)
+		return kept6(&ip->daddr);
+	if (*owner == STEER_KERNEL)
 		return STEER_LOCAL;
-	if (owner != STEER_KERNEL_BUT_ESP)
+	if (*owner != STEER_KERNEL_BUT_ESP)
 		return STEER_TRANSIT;
+	/* Else clang would keep what follows in memory since the comparison of the header's length. */
+	barrier_var(ip);
+	const void *behind = ip + 1;
+
 	if (ip->nexthdr == IPPROTO_ESP)
 		return STEER_ESP;
 	if (ip->nexthdr == IPPROTO_UDP)
@@ -140,56 +175,67 @@ static __always_inline enum steer_cause solicitation(const struct frame *frame)
 	return owner6(message + 8) == STEER_WEIR ? STEER_RESOLVE : STEER_GROUP;
 }
 
-SEC("xdp")
-int weir_steer(struct xdp_md *ctx)
+/* Why the frame goes where it goes; STEER_CAUSES for one that was offloaded, with `action` to return. */
+static __always_inline enum steer_cause classify(struct xdp_md *ctx, bool flow_offload, int *action)
 {
-	int action = XDP_PASS;
-	enum steer_cause cause;
 	struct frame frame;
 
-	if (!parse_ethernet(ctx, &frame)) {
-		cause = STEER_SHORT;
-	} else if (frame.ethertype == bpf_htons(ETH_P_ARP)) {
-		cause = arp(&frame);
-	} else if (frame.group) {
-		cause = solicitation(&frame);
-	} else if (frame.ethertype == bpf_htons(ETH_P_IP)) {
+	if (!parse_ethernet(ctx, &frame))
+		return STEER_SHORT;
+	/* clang keeps this order and each jump taken costs time: first what there is most of. */
+	if (frame.ethertype == bpf_htons(ETH_P_IP) && !frame.group) {
 		/* A header cut short is weir's to count. */
-		cause = STEER_TRANSIT;
-		if (within(&frame, frame.l3, sizeof(struct iphdr))) {
-			if (params.flow_offload) {
-				action = offload4(ctx, &frame, frame.l3);
-				if (action != XDP_PASS)
-					return action;
-			}
-			cause = steer4(&frame, frame.l3);
-		}
-	} else if (frame.ethertype == bpf_htons(ETH_P_IPV6)) {
-		cause = STEER_TRANSIT;
-		if (within(&frame, frame.l3, sizeof(struct ipv6hdr))) {
-			if (params.flow_offload) {
-				action = offload6(ctx, &frame, frame.l3);
-				if (action != XDP_PASS)
-					return action;
-			}
-			cause = steer6(&frame, frame.l3);
-		}
-	} else {
-		cause = STEER_NOT_IP;
+		if (!within(&frame, frame.l3, sizeof(struct iphdr)))
+			return STEER_TRANSIT;
+		if (flow_offload && offload4(ctx, &frame, frame.l3, action))
+			return STEER_CAUSES;
+		return steer4(&frame, frame.l3);
 	}
+	if (frame.ethertype == bpf_htons(ETH_P_IPV6) && !frame.group) {
+		if (!within(&frame, frame.l3, sizeof(struct ipv6hdr)))
+			return STEER_TRANSIT;
+		if (flow_offload && offload6(ctx, &frame, frame.l3, action))
+			return STEER_CAUSES;
+		return steer6(&frame, frame.l3);
+	}
+	if (frame.ethertype == bpf_htons(ETH_P_ARP))
+		return arp(&frame);
+	if (frame.group)
+		return solicitation(&frame);
+	return STEER_NOT_IP;
+}
 
+static __always_inline int steer(struct xdp_md *ctx, bool flow_offload)
+{
+	int action = XDP_PASS;
+	__u32 cause = classify(ctx, flow_offload, &action);
+	__u64 *count;
+
+	if (cause == STEER_CAUSES)
+		return action;
 	if (cause <= STEER_RESOLVE) {
-		if (params.flow_offload)
+		if (flow_offload)
 			number(ctx);
 		/* Without a socket on this queue: XDP_PASS. */
 		action = bpf_redirect_map(&weir_xsks, ctx->rx_queue_index, XDP_PASS);
 		if (action != XDP_REDIRECT)
 			cause = STEER_NO_SOCKET;
 	}
-	__u32 key = cause;
-	__u64 *count = bpf_map_lookup_elem(&weir_counters, &key);
-
+	count = bpf_map_lookup_elem(&weir_counters, &cause);
 	if (count)
 		++*count;
 	return action;
+}
+
+SEC("xdp")
+int weir_steer(struct xdp_md *ctx)
+{
+	return steer(ctx, false);
+}
+
+/* Of a device whose frames may take the flow offload. */
+SEC("xdp")
+int weir_steer_flow(struct xdp_md *ctx)
+{
+	return steer(ctx, true);
 }

@@ -13,7 +13,7 @@
 WEIR_LICENSE;
 
 /*
- * A test packet carries, big-endian and at params.mark_at:
+ * A test packet carries, big-endian and at tally_params.mark_at:
  *
  *   magic u16 | run u16 | flow u16 | sequence u32 | sent u64, CLOCK_MONOTONIC in nanoseconds
  */
@@ -23,7 +23,7 @@ WEIR_LICENSE;
 #define MARK_SENT 10
 #define MARK_LEN 18
 
-CONSTANTS struct tally_params params SEC(".rodata.tally") = {};
+CONSTANTS struct tally_params tally_params SEC(".rodata.tally") = {};
 
 struct tally_state state SEC(".bss.tally");
 struct tally_flow flows[TALLY_FLOWS_MAX] SEC(".bss.tally_flow");
@@ -86,16 +86,16 @@ SEC("xdp")
 int weir_tally(struct xdp_md *ctx)
 {
 	void *frame = FRAME_START(ctx);
-	void *mark = frame + params.mark_at;
+	void *mark = frame + tally_params.mark_at;
 
 	if (mark + MARK_LEN > FRAME_END(ctx))
 		goto foreign;
-	if (load16(frame + 12) != params.ethertype || *(__u8 *)(frame + params.protocol_at) != params.protocol)
+	if (load16(frame + 12) != tally_params.ethertype || *(__u8 *)(frame + tally_params.protocol_at) != tally_params.protocol)
 		goto foreign;
-	if (load16(mark) != params.magic || load16(mark + MARK_RUN) != state.run)
+	if (load16(mark) != tally_params.magic || load16(mark + MARK_RUN) != state.run)
 		goto foreign;
 	__u32 number = bpf_ntohs(load16(mark + MARK_FLOW));
-	if (number >= params.flows)
+	if (number >= tally_params.flows)
 		goto foreign;
 
 	__u64 sent = bpf_be64_to_cpu(load64(mark + MARK_SENT));

@@ -138,11 +138,10 @@ shared! {
         }
     }
     "weir/steer.h" {
-        /// What `steer` is told before it is loaded.
-        struct SteerParams = "steer_params" {
-            /// Whether frames of this device may take the flow offload.
-            flow_offload: u32,
-            device: u32,
+        /// How many prefixes of either family have routes that only the kernel can follow.
+        struct KeptPrefixes = "kept_prefixes" {
+            v4: u64,
+            v6: u64,
         }
         /// What the router decided about a pair of addresses.
         struct Flow = "flow" {
@@ -157,7 +156,7 @@ shared! {
             pad: [u8; 2],
             /// Destination and source, as they leave.
             out_macs: [u8; 12],
-            pad2: u32,
+            in_device: u32,
             /// Number of its last frame that went to the router; 0: none is known.
             last_slow: u64,
         }
@@ -234,9 +233,13 @@ constants! {
         STEER_KERNEL = 1;
         STEER_WEIR = 2;
         STEER_KERNEL_BUT_ESP = 3;
-        STEER_CAUSES = 9;
+        STEER_CAUSES = 10;
+        ENFORCE_TRANSIT = 0;
+        ENFORCE_OPAQUE = 1;
         /// Local addresses of one family.
         STEER_LOCAL_MAX = 4096;
+        /// Prefixes of one family whose routes only the kernel can follow.
+        STEER_KEPT_MAX = 1 << 16;
         STEER_ESP_PORTS_MAX = 1024;
         STEER_QUEUES_MAX = 256;
         /// Pairs of addresses of one family.

@@ -1,21 +1,21 @@
-//! Loading a compiled program and getting at its maps, by aya.
+//! Loading a compiled program over its maps, attaching it, running it on frames: by aya.
 //!
 //! Promises: constants are set before the verifier sees the program, which then leaves out what they rule out;
 //! everything goes with the descriptors when [`Loaded`] is dropped. Refuses: BTF of the kernel: no program
 //! here reads a structure of it.
 
 use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
-use aya::programs::xdp::XdpMode;
-use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
+use aya::maps::Map;
+use aya::programs::xdp::{XdpLinkId, XdpMode};
+use aya::programs::{Program, ProgramError, TestRun, TestRunAttrs, TestRunOptions, TestRunResult, Xdp};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 
-/// Lines of the verifier's log that are shown: the reason is in the last ones.
-const LOG_LINES: usize = 12;
+use crate::error::{LoadError, explain, missing};
+use crate::map::{Maps, Shared};
 
 /// A compiled program.
 #[derive(Clone, Copy)]
@@ -33,89 +33,6 @@ impl fmt::Debug for Source {
     }
 }
 
-/// Why a program is not in the kernel, or not on a device.
-#[derive(Debug)]
-pub enum LoadError {
-    /// The verifier refused, for the reason in the last lines of its log.
-    Refused { name: &'static str, error: io::Error, log: String },
-    /// The kernel did not do what it was asked.
-    Call { name: &'static str, call: String, error: io::Error },
-    /// What the kernel was not even asked for.
-    Object { name: &'static str, text: String },
-}
-
-impl LoadError {
-    /// The kernel's answer alone.
-    pub fn into_io(self) -> io::Error {
-        match self {
-            LoadError::Refused { error, .. } | LoadError::Call { error, .. } => error,
-            LoadError::Object { text, .. } => io::Error::other(text),
-        }
-    }
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Refused { name, error, log } if log.is_empty() => {
-                write!(f, "bpf program {name}: {error}{}", remedy(error))
-            }
-            LoadError::Refused { name, error, log } => {
-                // Without CAP_PERFMON a program may not look where a frame ends.
-                let remedy = if log.contains("prohibited") { remedy(error) } else { "" };
-                write!(f, "bpf program {name}: {error}{remedy}; the verifier's last words:\n{log}")
-            }
-            LoadError::Call { name, call, error } => {
-                write!(f, "bpf program {name}: {call}: {error}{}", remedy(error))
-            }
-            LoadError::Object { name, text } => write!(f, "bpf program {name}: {text}"),
-        }
-    }
-}
-
-impl std::error::Error for LoadError {}
-
-fn remedy(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "; run as root or with CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_NET_RAW"
-        }
-        io::ErrorKind::Unsupported => "; this kernel is built without CONFIG_BPF_SYSCALL",
-        _ => "",
-    }
-}
-
-/// Finds the kernel's answer in what aya wraps around it.
-fn explain(name: &'static str, error: impl std::error::Error + 'static) -> LoadError {
-    let call = error.to_string();
-    let mut inner: Option<&(dyn std::error::Error + 'static)> = Some(&error);
-    while let Some(this) = inner {
-        if let Some(ProgramError::LoadError { io_error, verifier_log }) = this.downcast_ref() {
-            let log = last_lines(&verifier_log.to_string());
-            return LoadError::Refused { name, error: copy(io_error), log };
-        }
-        if let Some(error) = this.downcast_ref::<io::Error>() {
-            return LoadError::Call { name, call, error: copy(error) };
-        }
-        inner = this.source();
-    }
-    LoadError::Object { name, text: call }
-}
-
-fn copy(error: &io::Error) -> io::Error {
-    error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
-}
-
-/// The end of the log without the verifier's statistics.
-fn last_lines(log: &str) -> String {
-    let statistics = ["verification time", "stack depth", "processed "];
-    let said: Vec<&str> = log
-        .lines()
-        .filter(|line| !statistics.iter().any(|s| line.starts_with(s)) && !line.is_empty())
-        .collect();
-    said[said.len().saturating_sub(LOG_LINES)..].join("\n")
-}
-
 /// Where a program runs on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -123,6 +40,15 @@ pub enum Mode {
     Native,
     /// After the kernel made a socket buffer: any device, slower.
     Generic,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Native => "native XDP",
+            Mode::Generic => "generic XDP",
+        })
+    }
 }
 
 /// What a program said should happen to a frame.
@@ -152,6 +78,9 @@ impl From<u32> for Action {
 /// What a test run showed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
+    /// What the program returned.
+    pub verdict: u32,
+    /// The same of an XDP program.
     pub action: Action,
     /// The frame as the program left it.
     pub frame: Vec<u8>,
@@ -159,36 +88,108 @@ pub struct Run {
     pub duration: Duration,
 }
 
+/// What a program is loaded with, besides what is in its object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings<'a> {
+    /// Rodata variables by name.
+    pub constants: &'a [(&'static str, &'a [u8])],
+    /// Sizes of maps that are decided only now.
+    pub entries: &'a [(&'static str, u32)],
+    /// Maps it uses instead of its own ones of these names.
+    pub shared: &'a [Shared],
+}
+
+/// The one loader of the process: making one reads the kernel's type information, some 80 ms.
+///
+/// It remembers what it was told. So constants are kept as long as it is (some 30 bytes for each program loaded), no
+/// two programs have one of the same name, and sizes of maps that are not always the same are told each time.
+static LOADER: Mutex<Option<EbpfLoader<'static>>> = Mutex::new(None);
+
 impl Source {
-    /// Loads the program. `constants` are rodata variables by name; `entries` the sizes of maps that are
-    /// decided only now.
-    pub fn load(self, constants: &[(&str, &[u8])], entries: &[(&str, u32)]) -> Result<Loaded, LoadError> {
+    /// Makes the maps of the object without its program. `entries` says how many entries each has that is also
+    /// [shared](Settings::shared) somewhere: those that will not be taken need one.
+    pub fn maps(self, entries: &[(&'static str, u32)]) -> Result<Maps, LoadError> {
+        let ebpf = self.open(&Settings { entries, ..Settings::default() })?;
+        Ok(Maps { ebpf, name: self.name })
+    }
+
+    /// Loads the program.
+    pub fn load(self, settings: Settings<'_>) -> Result<Loaded, LoadError> {
+        let mut maps = Maps { ebpf: self.open(&settings)?, name: self.name };
+        for shared in settings.shared {
+            maps.substitute(shared.name, shared.as_fd())?;
+        }
+        maps.join_variables()?;
         let name = self.name;
-        let mut loader = EbpfLoader::new();
-        loader.verifier_log_level(VerifierLogLevel::DEBUG);
-        for &(constant, value) in constants {
+        let loaded = match maps.ebpf.program_mut(name).ok_or_else(|| missing(name, "the program"))? {
+            Program::Xdp(program) => program.load(),
+            Program::SchedClassifier(program) => program.load(),
+            _ => return Err(missing(name, "a program of a known kind")),
+        };
+        loaded.map_err(|e| explain(name, e))?;
+        Ok(Loaded { maps, name, stack: self.stack, link: None })
+    }
+
+    fn open(self, settings: &Settings<'_>) -> Result<Ebpf, LoadError> {
+        let mut loader = LOADER.lock().unwrap_or_else(PoisonError::into_inner);
+        let loader = loader.get_or_insert_with(|| {
+            let mut loader = EbpfLoader::new();
+            loader.btf(None).verifier_log_level(VerifierLogLevel::DEBUG);
+            loader
+        });
+        let kept: Vec<(&'static str, &'static [u8])> =
+            settings.constants.iter().map(|(name, value)| (*name, &*value.to_vec().leak())).collect();
+        for &(constant, value) in &kept {
             loader.override_global(constant, value, true);
         }
-        for &(map, count) in entries {
+        for shared in settings.shared {
+            // Its place is taken before anything uses it.
+            loader.map_max_entries(shared.name, 1);
+        }
+        for &(map, count) in settings.entries {
             loader.map_max_entries(map, count);
         }
-        let ebpf = loader.load(self.object).map_err(|e| explain(name, e))?;
-        let mut loaded = Loaded { ebpf, name, stack: self.stack };
-        loaded.program_mut()?.load().map_err(|e| explain(name, e))?;
-        Ok(loaded)
+        let opened = loader.load(self.object).map_err(|e| explain(self.name, e));
+        for (constant, value) in kept {
+            // The next program need not have it.
+            loader.override_global(constant, value, false);
+        }
+        opened
     }
 }
 
-fn missing(name: &'static str, what: &str) -> LoadError {
-    LoadError::Object { name, text: format!("{what}: not in the object; weir was built from other sources") }
+impl Maps {
+    /// A section `.bss.X` beside a map `X` is that map: its variables are the map's one value.
+    ///
+    /// So a program reads and writes them without a lookup, and the map still has flags that aya gives no
+    /// section, and can be shared.
+    fn join_variables(&mut self) -> Result<(), LoadError> {
+        let sections: Vec<String> = self
+            .ebpf
+            .maps()
+            .filter_map(|(name, _)| name.strip_prefix(".bss."))
+            .filter(|map| self.ebpf.map(map).is_some())
+            .map(str::to_owned)
+            .collect();
+        for map in sections {
+            let fd = match self.ebpf.map(&map) {
+                Some(Map::Array(array)) => array.fd().as_fd().try_clone_to_owned(),
+                _ => return Err(missing(self.name, &map)),
+            };
+            let fd = fd.map_err(|e| explain(self.name, e))?;
+            self.substitute(&format!(".bss.{map}"), fd.as_fd())?;
+        }
+        Ok(())
+    }
 }
 
 /// A program in the kernel, with its maps. Taken off its device, and gone, when dropped.
 #[derive(Debug)]
 pub struct Loaded {
-    ebpf: Ebpf,
+    pub maps: Maps,
     name: &'static str,
     stack: u32,
+    link: Option<XdpLinkId>,
 }
 
 impl Loaded {
@@ -196,67 +197,45 @@ impl Loaded {
         self.name
     }
 
-    fn program(&self) -> Result<&Xdp, LoadError> {
-        let program = self.ebpf.program(self.name).ok_or_else(|| missing(self.name, "the program"))?;
-        program.try_into().map_err(|e: ProgramError| explain(self.name, e))
+    fn program(&self) -> Result<&Program, LoadError> {
+        self.maps.ebpf.program(self.name).ok_or_else(|| missing(self.name, "the program"))
     }
 
-    fn program_mut(&mut self) -> Result<&mut Xdp, LoadError> {
+    fn xdp(&mut self) -> Result<&mut Xdp, LoadError> {
         let name = self.name;
-        let program = self.ebpf.program_mut(name).ok_or_else(|| missing(name, "the program"))?;
+        let program = self.maps.ebpf.program_mut(name).ok_or_else(|| missing(name, "the program"))?;
         program.try_into().map_err(|e: ProgramError| explain(name, e))
     }
 
-    /// Attaches to a device until dropped, by a BPF link where the kernel has them, else by netlink.
+    /// Attaches an XDP program to a device until it is detached or dropped, by a BPF link where the kernel has
+    /// them, else by netlink.
     pub fn attach(&mut self, ifindex: u32, mode: Mode) -> Result<(), LoadError> {
         let name = self.name;
         let mode = match mode {
             Mode::Native => XdpMode::Driver,
             Mode::Generic => XdpMode::Skb,
         };
-        self.program_mut()?.attach_to_if_index(ifindex, mode).map(drop).map_err(|e| explain(name, e))
+        self.link = Some(self.xdp()?.attach_to_if_index(ifindex, mode).map_err(|e| explain(name, e))?);
+        Ok(())
     }
 
-    /// Takes the memory under this name out, to use it beside the program.
-    pub fn take_array<const N: usize>(&mut self, map: &str) -> Result<Memory<N>, LoadError> {
+    /// Takes the program off its device, if it is on one.
+    pub fn detach(&mut self) -> Result<(), LoadError> {
         let name = self.name;
-        let found = self.ebpf.take_map(map).ok_or_else(|| missing(name, map))?;
-        let array = found.try_into().map_err(|e: MapError| explain(name, e))?;
-        Ok(Memory { array, name })
-    }
-
-    /// Inserts or replaces in a hash map.
-    pub fn insert<const K: usize, const V: usize>(
-        &mut self,
-        map: &str,
-        key: [u8; K],
-        value: [u8; V],
-    ) -> Result<(), LoadError> {
-        let name = self.name;
-        let found = self.ebpf.map_mut(map).ok_or_else(|| missing(name, map))?;
-        let mut hash: HashMap<_, [u8; K], [u8; V]> =
-            found.try_into().map_err(|e: MapError| explain(name, e))?;
-        hash.insert(key, value, 0).map_err(|e| explain(name, e))
-    }
-
-    /// The sums over all CPUs of the words of one entry of a per-CPU array.
-    pub fn sum<const N: usize>(&self, map: &str, key: u32) -> Result<[u64; N], LoadError> {
-        let name = self.name;
-        let found = self.ebpf.map(map).ok_or_else(|| missing(name, map))?;
-        let array: PerCpuArray<_, [u64; N]> = found.try_into().map_err(|e: MapError| explain(name, e))?;
-        let mut sums = [0; N];
-        for cpu in array.get(&key, 0).map_err(|e| explain(name, e))?.iter() {
-            sums.iter_mut().zip(cpu).for_each(|(sum, word)| *sum += word);
+        match self.link.take() {
+            Some(link) => self.xdp()?.detach(link).map_err(|e| explain(name, e)),
+            None => Ok(()),
         }
-        Ok(sums)
     }
 
-    /// Gives a queue its socket.
-    pub fn set_socket(&mut self, map: &str, queue: u32, socket: BorrowedFd<'_>) -> Result<(), LoadError> {
-        let name = self.name;
-        let found = self.ebpf.map_mut(map).ok_or_else(|| missing(name, map))?;
-        let mut sockets: XskMap<_> = found.try_into().map_err(|e: MapError| explain(name, e))?;
-        sockets.set(queue, socket, 0).map_err(|e| explain(name, e))
+    /// The number the kernel knows it by, which no other program has while it is there.
+    pub fn id(&self) -> Result<u32, LoadError> {
+        Ok(self.program()?.info().map_err(|e| explain(self.name, e))?.id())
+    }
+
+    /// The program's descriptor, for places aya attaches nothing to as it is wanted there.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>, LoadError> {
+        Ok(self.program()?.fd().map_err(|e| explain(self.name, e))?.as_fd())
     }
 
     /// Runs the program on one frame `repeat` times, on no device. What the program writes stays for the
@@ -269,9 +248,10 @@ impl Loaded {
             repeat,
             ..TestRunOptions::default()
         };
-        let result = self.program()?.test_run(options).map_err(|e| explain(self.name, e))?;
+        let result = self.test_run(options)?;
         out.truncate(result.data_size_out as usize);
-        Ok(Run { action: result.return_value.into(), frame: out, duration: result.duration })
+        let (verdict, duration) = (result.return_value, result.duration);
+        Ok(Run { verdict, action: verdict.into(), frame: out, duration })
     }
 
     /// Runs the program on `repeat` live frames that start as `frame`, and carries out what it returns: a
@@ -285,17 +265,16 @@ impl Loaded {
             attrs: TestRunAttrs::new().xdp_live_frames(batch),
             ..TestRunOptions::default()
         };
-        Ok(self.program()?.test_run(options).map_err(|e| explain(self.name, e))?.duration)
+        Ok(self.test_run(options)?.duration)
     }
 
-    /// A descriptor of a map of its own, to map it into memory.
-    pub fn map_fd(&self, map: &str) -> Result<OwnedFd, LoadError> {
-        let name = self.name;
-        let array = match self.ebpf.map(map) {
-            Some(Map::Array(array)) => array,
-            _ => return Err(missing(name, map)),
+    fn test_run(&self, options: TestRunOptions<'_>) -> Result<TestRunResult, LoadError> {
+        let result = match self.program()? {
+            Program::Xdp(program) => program.test_run(options),
+            Program::SchedClassifier(program) => program.test_run(options),
+            _ => return Err(missing(self.name, "a program of a known kind")),
         };
-        array.fd().as_fd().try_clone_to_owned().map_err(|e| explain(name, e))
+        result.map_err(|e| explain(self.name, e))
     }
 
     /// Instructions after the verifier took out what cannot be reached, and bytes of stack, of which the
@@ -308,33 +287,3 @@ impl Loaded {
 
 /// What a frame may grow by in a test run: the kernel refuses a smaller buffer than it fills.
 const ROOM: usize = 256;
-
-/// The value of an array of one: `N` bytes of a program's memory.
-pub struct Memory<const N: usize> {
-    array: Array<MapData, [u8; N]>,
-    name: &'static str,
-}
-
-impl<const N: usize> fmt::Debug for Memory<N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Memory({}, {N} bytes)", self.name)
-    }
-}
-
-impl<const N: usize> Memory<N> {
-    /// Not atomically: a program that runs meanwhile may write between two words.
-    pub fn read(&self) -> Result<[u8; N], LoadError> {
-        self.array.get(&0, 0).map_err(|e| explain(self.name, e))
-    }
-
-    pub fn write(&mut self, value: &[u8; N]) -> Result<(), LoadError> {
-        self.array.set(0, value, 0).map_err(|e| explain(self.name, e))
-    }
-
-    /// Writes zeros.
-    pub fn clear(&mut self) -> Result<(), LoadError> {
-        // On the heap: it may be longer than a thread's stack.
-        let zeros: Box<[u8; N]> = vec![0; N].try_into().unwrap_or_else(|_| Box::new([0; N]));
-        self.write(&zeros)
-    }
-}

@@ -16,7 +16,7 @@ use crate::command::release;
 use crate::command::show::{self, Topic};
 use crate::command::state::{self, StateVerb};
 use crate::command::trace::{self, TraceArgs};
-use crate::command::{apply, check, derper, top};
+use crate::command::{apply, check, derper, doctor, man, top};
 use crate::control::client;
 use crate::failure::Failure;
 use crate::text::print;
@@ -64,6 +64,36 @@ enum Verb {
         /// IPsec: run SAs although what they used before is not known or cannot be kept
         #[arg(long)]
         accept_replay_risk: bool,
+        /// Forward past the kernel's packet filter and address translation, which are not asked
+        #[arg(long)]
+        bypass_firewall: bool,
+    },
+    /// Forward what the kernel forwards, by its own routes and neighbours, faster
+    #[command(after_help = "Examples:\n  \
+        sudo weir accelerate eth0 eth1            these devices, without a configuration file\n  \
+        weir show routes                          each with whose it is: `kernel bgp`\n  \
+        ip route add 10.9.0.0/16 via 192.0.2.9    followed at once, as are FRR, BIRD and `ip neigh`\n\n\
+        Addresses, routes, next-hop objects and neighbours are the kernel's, and followed. What cannot be forwarded here as\n\
+        there (other interfaces, policy rules, encapsulation) stays with the kernel. SIGTERM: the kernel forwards as before.\n\
+        docs/control.md says what is followed and what is left.")]
+    Accelerate {
+        /// Devices between which packets are forwarded here
+        #[arg(required = true)]
+        devices: Vec<String>,
+        /// Carry the kernel's SAs and policies too that have an interface id (docs/control.md)
+        #[arg(long)]
+        keys: bool,
+        /// Forward past the kernel's packet filter and address translation, which are not asked
+        #[arg(long)]
+        bypass_firewall: bool,
+    },
+    /// Say what of this machine's kernel a router with this configuration would do without
+    #[command(after_help = "Examples:\n  \
+        sudo weir doctor router.toml   packet filters, routes, policy rules, bridges and settings, a line each\n\n\
+        Nothing is changed. Status 1 when `weir run` would refuse: a packet filter or address translation decides there.")]
+    Doctor {
+        /// The configuration file
+        file: PathBuf,
     },
     /// Run a relay (DERP server): of a file, or at once for a try
     #[command(
@@ -74,11 +104,11 @@ enum Verb {
         sudo weir relay relay.toml                the same as `weir run relay.toml`\n  \
         sudo weir relay --take-over relay.toml    in place of the one that runs, which ends when this one is ready\n\n\
         examples/relay.toml is a file to start from, docs/relay.md says what each key does.\n\
-        SIGTERM, SIGINT  nobody new is taken, clients are told to come back, what waits for them is sent\n\
+        SIGTERM, SIGINT  no new connections are accepted, clients are told to come back, what waits for them is sent\n\
         SIGHUP           reads FILE again; the next connections go by it"
     )]
     Relay(RelayArgs),
-    /// Ask a relay to take nobody new, tell its clients to come back, and end
+    /// Have a relay accept no new connections, tell its clients to come back, and end
     #[command(after_help = "Examples:\n  \
         sudo weir drain                           returns when the relay has ended\n  \
         sudo weir --socket /run/weir/relay.sock drain\n\n\
@@ -124,7 +154,7 @@ enum Verb {
         weir show drops                why packets were dropped, and who has to act\n  \
         weir show sa                   security associations: traffic, state, why packets failed\n  \
         weir show spd                  policies in their order, with what each decided; --hit: those that did\n  \
-        weir show cache                who answered what SPDs were asked: flow cache, classifier or scan\n  \
+        weir show cache                SPD lookup sources: flow cache, classifier or scan\n  \
         weir show workers --json       the ledgers, for a program\n  \
         weir --socket /run/weir/b.sock show routes\n\n\
         The same with curl: curl --unix-socket /run/weir/router.sock http://weir/v1/ports")]
@@ -202,6 +232,9 @@ enum Verb {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
     Completions { shell: Shell },
+    /// Write the manual pages into a folder
+    #[command(after_help = "Example:\n  weir man /usr/local/share/man/man1")]
+    Man { folder: PathBuf },
 }
 
 /// Between a hundredth of a second, where counters are that fresh, and an hour.
@@ -215,16 +248,23 @@ fn interval(text: &str) -> Result<f64, String> {
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let socket = || client::find(cli.socket.clone()).map_err(Failure::of);
     match &cli.verb {
-        Verb::Run { file, take_over, state_dir, accept_replay_risk } => {
+        Verb::Run { file, take_over, state_dir, accept_replay_risk, bypass_firewall } => {
             log();
             if config::is_relay(file) || *take_over {
                 return relay::of_file(file, cli.socket.clone(), *take_over);
             }
             let folder =
                 state_dir.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone()));
-            let state_args = router::durable::StateArgs { folder, accept_risk: *accept_replay_risk };
-            router::start(file, cli.socket.clone(), state_args)?.run()
+            let state = router::durable::StateArgs { folder, accept_risk: *accept_replay_risk };
+            let args = router::StartArgs { state, bypass_firewall: *bypass_firewall };
+            router::start(file, cli.socket.clone(), args)?.run()
         }
+        Verb::Accelerate { devices, keys, bypass_firewall } => {
+            log();
+            let args = router::StartArgs { bypass_firewall: *bypass_firewall, ..Default::default() };
+            router::accelerate((devices, *keys), cli.socket.clone(), args)?.run()
+        }
+        Verb::Doctor { file } => doctor::run(file),
         Verb::Relay(args) => {
             log();
             relay::run(args, cli.socket.clone())
@@ -247,20 +287,27 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Genkey(args) => genkey::run(args),
         Verb::State(args) => state::run(args),
         Verb::Completions { shell } => print(&completions::script(*shell, &Cli::command())),
+        Verb::Man { folder } => print(&man::write(Cli::command(), folder)?),
     }
 }
 
-/// Events go to stderr; `WEIR_LOG` chooses how many.
+/// Events go to stderr; `WEIR_LOG` chooses how many: a level, or `target=level` separated by commas.
 fn log() {
     use std::io::IsTerminal;
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::prelude::*;
+    let chosen = std::env::var("WEIR_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let filter = chosen.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
+        .with_target(false);
+    let registry = tracing_subscriber::registry();
+    // systemd's journal has a time for each line.
+    match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => registry.with(lines.without_time()).with(filter).init(),
+        None => registry.with(lines).with(filter).init(),
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 pub mod check;
 pub mod ipsec;
+pub mod kernel;
 pub mod keys;
 pub mod port;
 pub mod read;
@@ -15,6 +16,7 @@ pub mod settings;
 pub mod source;
 pub mod warning;
 
+use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -28,11 +30,11 @@ use weir_core::state::{
 use weir_core::tables::{Owner, Settings};
 
 pub use ipsec::Ipsec;
-use keys::{Keyring, Refusal};
+use keys::{Keyring, KeysError};
 pub use port::{Addresses, Kind, Port};
 use read::{Fields, Value};
 pub use route::{Neighbor, Route, Via};
-use source::{Complaint, Complaints, Source};
+use source::{Complaints, Excerpt, Source};
 pub use warning::Warning;
 
 /// A value and where it stands in the file.
@@ -65,6 +67,7 @@ pub struct Config {
     pub workers: settings::Workers,
     pub control: settings::Control,
     pub limits: Settings,
+    pub kernel: kernel::FromKernel,
     /// The file is a relay's: there are no ports.
     pub relay: Option<Box<relay::Relay>>,
 }
@@ -73,14 +76,36 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
+impl Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
 /// Largest configuration read: a full table of 1.2 M routes at some 50 bytes each is 60 MB.
 const FILE_MAX: u64 = 256 << 20;
 /// Complaints printed; the rest are counted.
 const COMPLAINTS_SHOWN: usize = 50;
 
 const KEYS: &[&str] = &[
-    "name", "port", "route", "neighbor", "ipsec", "sa", "tunnel", "spd", "policy", "workers", "control",
-    "limits", "relay",
+    "name",
+    "port",
+    "route",
+    "neighbor",
+    "ipsec",
+    "sa",
+    "tunnel",
+    "spd",
+    "policy",
+    "workers",
+    "control",
+    "limits",
+    "relay",
+    "routes",
+    "keys",
+    "bypass_firewall",
 ];
 
 /// What is done about the keys file a configuration names.
@@ -219,20 +244,25 @@ fn build<'a>(
     let fields = Fields::new(table, start..start, String::new(), KEYS, complaints);
     let section = |key: &str| fields.get(key);
     let ipsec = section("ipsec").and_then(|v| ipsec::lookup::section(&v, complaints));
-    let ipsec::lookup::Section { keys, lookup, state } = ipsec.unwrap_or_default();
+    let ipsec::lookup::Section { keys, lookup, state, ciphers } = ipsec.unwrap_or_default();
+    let kernel = kernel::read(&fields, complaints);
+    let ports: Vec<Port> = each(&fields, "port", complaints, port::read);
+    let mut spds = each(&fields, "spd", complaints, ipsec::policy::spd);
+    spds.extend(kernel.keys.as_ref().map(|keys| keys.spd(&ports)));
     Config {
         name: router_name(section("name"), name, complaints),
         source: source.clone(),
-        ports: each(&fields, "port", complaints, port::read),
+        ports,
         routes: each(&fields, "route", complaints, route::read),
         neighbors: each(&fields, "neighbor", complaints, route::neighbor),
         ipsec: Ipsec {
             keys,
             lookup,
             state,
+            ciphers,
             sas: each(&fields, "sa", complaints, ipsec::sa::read),
             tunnels: each(&fields, "tunnel", complaints, ipsec::policy::tunnel),
-            spds: each(&fields, "spd", complaints, ipsec::policy::spd),
+            spds,
             policies: each(&fields, "policy", complaints, ipsec::policy::policy),
         },
         keyring: None,
@@ -240,6 +270,7 @@ fn build<'a>(
         workers: section("workers").and_then(|v| settings::workers(&v, complaints)).unwrap_or_default(),
         control: section("control").and_then(|v| settings::control(&v, complaints)).unwrap_or_default(),
         limits: section("limits").and_then(|v| settings::limits(&v, complaints)).unwrap_or_default(),
+        kernel,
         relay: relay(&fields, complaints),
     }
 }
@@ -251,7 +282,7 @@ fn relay(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Box<relay::
     if let Some(buffers) = fields.get("workers").and_then(|w| w.inside("buffers")) {
         complaints.add(buffers, "workers: buffers: packets of ports have these; write `buffers` in [relay]");
     }
-    for key in ["wake_up", "express"] {
+    for key in ["wake_up", "flow_offload"] {
         if let Some(at) = fields.get("workers").and_then(|w| w.inside(key)) {
             complaints.add(at, format!("workers: {key}: is of ports, and a relay has none; remove it"));
         }
@@ -357,6 +388,7 @@ impl Config {
                 .collect(),
             settings: self.limits,
             ipsec: self.ipsec.spec(&|sa| self.keys(sa)),
+            routes_from_kernel: self.kernel.routes.is_some(),
         }
     }
 
@@ -373,13 +405,13 @@ impl Config {
     }
 
     /// What was made of the options of flow caches, a sentence each.
-    pub fn remarks(&self) -> Vec<String> {
+    pub fn notes_on_lookups(&self) -> Vec<String> {
         if self.ipsec.spds.is_empty() && self.ipsec.lookup.spec() != LookupSpec::default() {
             return vec![
                 "ipsec: there is no spd, so nothing uses its spd options; add a `[[spd]]`".to_owned(),
             ];
         }
-        self.ipsec.lookup.remarks()
+        self.ipsec.lookup.notes_on_lookups()
     }
 
     /// The keys of all SAs were read: this can be run.
@@ -409,16 +441,21 @@ impl Config {
                 self.ipsec.check_keys(&ring, complaints);
                 self.keyring = Some(ring);
             }
-            Err(Refusal::Denied(why)) if matches!(keys, KeysFrom::IfReadable(_)) => {
-                self.notes.push(format!("{why}; names and lengths of keys are not checked"));
+            Err(denied @ KeysError::Denied { .. }) if matches!(keys, KeysFrom::IfReadable(_)) => {
+                self.notes.push(format!("{denied}; names and lengths of keys are not checked"));
             }
-            Err(refusal) => complaints.add(file.span.clone(), format!("ipsec: keys: {refusal}")),
+            Err(error) => complaints.add(file.span.clone(), format!("ipsec: keys: {error}")),
         }
     }
 
-    /// A complaint about a place of this file found later, by someone who asked the machine.
-    pub fn complain(&self, span: Range<usize>, message: impl Into<String>) -> String {
-        self.source.render(&Complaint { span, message: message.into() })
+    /// A place of this file, for what is found later by someone who asked the machine.
+    pub fn excerpt(&self, span: Range<usize>) -> Excerpt {
+        self.source.excerpt(span)
+    }
+
+    /// A complaint about a place of this file.
+    pub fn complain(&self, span: Range<usize>, message: impl Display) -> String {
+        self.excerpt(span).render(message)
     }
 }
 

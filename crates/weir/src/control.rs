@@ -8,6 +8,7 @@
 //! Promises: nothing here knows a router or a relay: which paths there are and what they mean is the daemon's own table.
 
 pub mod client;
+pub mod secrets;
 pub mod server;
 
 use std::os::unix::net::UnixStream;
@@ -19,6 +20,9 @@ use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use tokio::sync::oneshot;
 use weir_io::wake::Waker;
+
+use crate::failure::Blame;
+use crate::view::Refusal;
 
 /// What `/metrics` is, in HTTP.
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -76,7 +80,7 @@ pub struct HttpRequest {
     pub method: Method,
     pub path: String,
     pub query: String,
-    /// Of a POST.
+    /// The body of a POST; empty for other methods.
     pub body: Vec<u8>,
 }
 
@@ -160,7 +164,17 @@ impl Response {
     }
 
     pub fn refusal(status: u16, error: String) -> Response {
-        let body = serde_json::json!({ "error": error }).to_string() + "\n";
+        Response::refused(status, Refusal { error, responsible: None })
+    }
+
+    /// A refusal that says who has to act.
+    pub fn blamed(status: u16, blame: Blame, error: impl std::fmt::Display) -> Response {
+        let responsible = Some(blame.name().to_owned());
+        Response::refused(status, Refusal { error: error.to_string(), responsible })
+    }
+
+    fn refused(status: u16, refusal: Refusal) -> Response {
+        let body = serde_json::json!(refusal).to_string() + "\n";
         Response { status, content_type: "application/json", body }
     }
 }

@@ -8,11 +8,35 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
+use weir_core::keying::Keying;
+use weir_core::wire::xfrm::unblock;
 use weir_io::af_packet::kernel_forwards;
 use weir_io::netlink;
+use weir_io::netlink::xfrm::{KeyRequests, dump};
 
 use crate::config::Config;
 use crate::text::count;
+
+/// Of errno(3): a kernel without XFRM.
+const EPROTONOSUPPORT: i32 = 93;
+
+/// Takes back the kernel's policies by which a gateway with keys of the kernel has it drop what would leave in cleartext.
+/// Whose packets they are about; none on a kernel without XFRM.
+pub fn release_blocks() -> io::Result<Vec<String>> {
+    let mut requests = match KeyRequests::open() {
+        Ok(requests) => requests,
+        Err(error) if error.raw_os_error() == Some(EPROTONOSUPPORT) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut keying = Keying::default();
+    dump(|news| _ = keying.hear(news))?;
+    let mut released = Vec::new();
+    for selector in keying.blocked() {
+        requests.send(&unblock(selector))?;
+        released.push(format!("{} to {}", selector.source, selector.destination));
+    }
+    Ok(released)
+}
 
 /// Held by the one weir that runs on an interface: an address of its network namespace, which the kernel takes
 /// back when the process ends, however it ends.
@@ -61,7 +85,7 @@ pub fn kernel_would(device: &str) -> String {
     }
     match families.as_slice() {
         [] => "the kernel forwards nothing from it (forwarding is off)".to_owned(),
-        families => format!("the kernel forwards {} from it in clear", families.join(" and ")),
+        families => format!("the kernel forwards {} from it in cleartext", families.join(" and ")),
     }
 }
 

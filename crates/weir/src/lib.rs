@@ -18,5 +18,8 @@ pub mod enforcement;
 pub mod failure;
 pub mod relay;
 pub mod router;
+pub mod service;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod text;
 pub mod view;

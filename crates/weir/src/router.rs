@@ -17,12 +17,16 @@ mod answer;
 mod apply;
 pub mod durable;
 mod enforcement;
+mod error;
+pub mod firewall;
+mod flow_offload;
 mod gateway;
-mod lane;
+mod keying;
 mod links;
 mod lookups;
 pub mod memory;
 mod metrics;
+pub mod mirror;
 mod policies;
 mod ports;
 mod resources;
@@ -53,11 +57,13 @@ use crate::config::Config;
 use crate::control::server::Server;
 use crate::control::{Request, RequestKind};
 use crate::failure::Failure;
+use crate::service::{self, Watchdog};
 use enforcement::Points;
-use lane::Lessons;
+use firewall::Firewall;
+use flow_offload::FlowOffloadHandle;
 use ports::OpenPort;
-pub use start::start;
-use worker::{Fresh, Mail, Report, Told, Worker};
+pub use start::{StartArgs, accelerate, start};
+use worker::{PendingReport, Report, Worker, WorkerCommand, WorkerEvent};
 
 /// Longest the control thread sleeps: a dead worker is noticed within it, and a program taken off.
 const SLEEP_MS: u64 = enforcement::WATCH / MILLISECOND;
@@ -71,7 +77,9 @@ pub struct Daemon {
     workers: Vec<Worker>,
     open: BTreeMap<String, Open>,
     points: Points,
-    path: PathBuf,
+    watchdog: Watchdog,
+    /// None: nobody wrote a file, everything is taken from the kernel.
+    path: Option<PathBuf>,
     config: Config,
     control: Control,
     tables: Arc<ArcSwap<Tables>>,
@@ -79,10 +87,15 @@ pub struct Daemon {
     key: FlowKey,
     /// Absent where BPF cannot be used: then no port is `af_xdp`.
     local: Option<LocalAddresses>,
-    /// The express lane; absent where BPF cannot be used.
-    lessons: Option<Lessons>,
+    /// XDP flow offload; absent where BPF cannot be used.
+    flow_offload: Option<FlowOffloadHandle>,
     kernel: Kernel,
-    told: Receiver<(usize, Told)>,
+    /// Absent where the kernel tells nothing of its routes.
+    routes: Option<mirror::Routes>,
+    /// Absent where keys are not the kernel's.
+    keys: Option<keying::Keys>,
+    firewall: Firewall,
+    events: Receiver<(usize, WorkerEvent)>,
     requests: Receiver<Request>,
     watch: gateway::Watch,
     state: durable::State,
@@ -104,6 +117,8 @@ struct Open {
     index: Option<u32>,
     /// Times a program of ours was taken off by somebody, and attached again.
     reattached: u64,
+    /// Times its driver had to be given the program again after its link was down.
+    forgotten: u64,
     /// The kernel forwards from it too: said.
     forwarded: bool,
     /// What is wrong with it, as said last.
@@ -112,7 +127,7 @@ struct Open {
 
 impl Open {
     fn new(port: OpenPort, id: DeviceId, index: Option<u32>) -> Open {
-        Open { port, id, index, reattached: 0, forwarded: false, complaint: String::new() }
+        Open { port, id, index, reattached: 0, forgotten: 0, forwarded: false, complaint: String::new() }
     }
 
     /// Says what is wrong, once.
@@ -137,18 +152,23 @@ impl Daemon {
     pub fn run(mut self) -> Result<(), Failure> {
         loop {
             self.sleep();
+            self.watchdog.alive(Instant::now());
             let now = clock::now();
-            self.hear_workers(now);
-            self.hear_taps(now);
-            self.hear_kernel(now);
+            self.on_worker_events(now);
+            self.read_taps(now);
+            self.on_link_changes(now);
+            self.on_route_updates(now);
+            self.on_key_news(now);
+            self.watch_firewall(now);
             let stop = self.answer_requests(now);
             self.control.tick(now);
             self.keep_state(now);
             self.publish();
+            self.ask_neighbors();
             self.watch_ipsec(now);
             self.watch_enforcement(now);
-            if let Some(lessons) = &self.lessons {
-                lessons.lane.ask(now);
+            if let Some(flow_offload) = &self.flow_offload {
+                flow_offload.shared.ask(now);
             }
             if stop {
                 return self.drain();
@@ -169,26 +189,30 @@ impl Daemon {
     fn sleep(&mut self) {
         if std::mem::take(&mut self.resleep) {
             let taps = self.open.values().filter_map(|o| o.port.tap.as_ref()).map(AsRawFd::as_raw_fd);
-            self.sleep.watch(taps.chain([self.kernel.monitor.as_raw_fd(), self.kernel.filters.as_raw_fd()]));
+            let firewall = self.firewall.monitor.as_ref().map(AsRawFd::as_raw_fd);
+            let kernel = [self.kernel.monitor.as_raw_fd(), self.kernel.filters.as_raw_fd()];
+            let keys = self.keys.as_ref().map(AsRawFd::as_raw_fd);
+            self.sleep.watch(taps.chain(kernel).chain(firewall).chain(keys));
         }
         let now = clock::now();
-        let due = self.control.poll_at().map_or(u64::MAX, |at| at.saturating_sub(now).div_ceil(MILLISECOND));
-        self.sleep.until_woken(due.min(SLEEP_MS) as i32);
+        let due = [self.control.poll_at(), self.routes_due(), self.keys_due()].into_iter().flatten().min();
+        let due = due.map_or(u64::MAX, |at| at.saturating_sub(now).div_ceil(MILLISECOND));
+        self.sleep.until_woken(Duration::from_millis(due.min(SLEEP_MS)));
     }
 
-    fn hear_workers(&mut self, now: Nanos) {
+    fn on_worker_events(&mut self, now: Nanos) {
         // At most what is there now: workers that never fall silent must not keep the rest waiting.
-        for (_, told) in self.told.try_iter().take(worker::TOLD_MAX) {
-            match told {
-                Told::Punt(port, frame) => self.control.handle_punt(now, port, &frame),
-                Told::Event(event) => self.control.handle_event(now, event),
-                Told::Notice(device, notice) => note(&mut self.open, device, notice),
+        for (_, event) in self.events.try_iter().take(worker::EVENTS_QUEUED_MAX) {
+            match event {
+                WorkerEvent::Punt(port, frame) => self.control.handle_punt(now, port, &frame),
+                WorkerEvent::Router(event) => self.control.handle_event(now, event),
+                WorkerEvent::Notice(device, notice) => note(&mut self.open, device, notice),
             }
         }
     }
 
     /// ARP, NDP and errors about ESP that the XDP program left to the kernel.
-    fn hear_taps(&mut self, now: Nanos) {
+    fn read_taps(&mut self, now: Nanos) {
         let tables = self.control.tables().clone();
         let mut errors = Vec::new();
         for open in self.open.values_mut() {
@@ -203,7 +227,7 @@ impl Daemon {
             }
         }
         for packet in errors {
-            self.hear_too_big(now, &packet);
+            self.on_too_big(now, &packet);
         }
     }
 
@@ -225,8 +249,8 @@ impl Daemon {
             // Before the workers have the SAs: ESP that comes early is counted, not answered by the kernel.
             self.steer_esp();
             self.tables.store(tables);
-            if let Some(lessons) = &self.lessons {
-                lessons.lane.publish(generation);
+            if let Some(flow_offload) = &self.flow_offload {
+                flow_offload.shared.publish(generation);
             }
             for worker in &self.workers {
                 worker.wake();
@@ -235,7 +259,7 @@ impl Daemon {
         for (port, frame) in self.control.take_transmits() {
             let device = self.control.tables().ports.get(port.index()).map(|p| p.device);
             if let (Some(device), Some(worker)) = (device, self.workers.first()) {
-                worker.post(Mail::Send(device, frame));
+                worker.post(WorkerCommand::Send(device, frame));
             }
         }
     }
@@ -243,17 +267,17 @@ impl Daemon {
     /// Has every worker copy its figures, so that an answer counts what happened before it was asked for.
     fn refresh(&self) {
         let until = Instant::now() + FIGURES_WITHIN;
-        let asked: Vec<Fresh> = self.workers.iter().map(Worker::refresh).collect();
+        let asked: Vec<PendingReport> = self.workers.iter().map(Worker::refresh).collect();
         for fresh in asked {
             fresh.wait(until);
         }
     }
 
-    /// The workers' reports, and the express lane's behind them.
+    /// The workers' reports, and those of flow offload and enforcement points behind them.
     fn reports(&self) -> Vec<Report> {
-        let lane = self.lessons.as_ref().map(|l| l.lane.report(self.control.tables()));
+        let offloaded = self.flow_offload.as_ref().map(|handle| handle.shared.report(self.control.tables()));
         let unserved = self.points.report(self.control.tables());
-        self.workers.iter().map(Worker::report).chain(lane).chain([unserved]).collect()
+        self.workers.iter().map(Worker::report).chain(offloaded).chain([unserved]).collect()
     }
 
     /// Traffic back to the kernel, then what has arrived out, then the counts.
@@ -262,6 +286,7 @@ impl Daemon {
         let become_of =
             if left.is_some() { "are dropped, but for the kernel's own" } else { "go to the kernel" };
         tracing::info!("stopping: new frames {become_of}; frames that have arrived are still sent");
+        service::stopping("frames that have arrived are still sent");
         for open in self.open.values_mut() {
             open.port.steering = None;
         }
@@ -272,6 +297,7 @@ impl Daemon {
             // A panic has told of itself; the figures are those of its last report.
             worker.join();
         }
+        self.finish_keys(clock::now());
         self.finish_state();
         let mut total = Ledger::default();
         for report in self.reports() {

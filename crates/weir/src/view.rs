@@ -17,7 +17,7 @@ pub struct Status {
     pub version: String,
     pub pid: u32,
     pub uptime_seconds: f64,
-    /// Of the tables the control side published last; each worker says which it uses.
+    /// Generation of the tables the control side published last; each worker says which it uses.
     pub generation: u64,
     pub ports: usize,
     pub routes: usize,
@@ -37,7 +37,7 @@ pub struct Port {
     pub name: String,
     pub device: String,
     pub vlan: Option<u16>,
-    /// `af_xdp`, `af_packet`, `tun`, `pcap`, `tunnel` or `policy` (IPsec), or empty while the device is away.
+    /// `af_xdp`, `af_packet`, `tun`, `pcap`, `tunnel` or `policy` (IPsec), or empty while the device is absent.
     pub kind: String,
     pub up: bool,
     pub mtu: u16,
@@ -45,13 +45,13 @@ pub struct Port {
     pub addresses: Vec<Address>,
     #[serde(flatten)]
     pub traffic: Traffic,
-    /// Of the device: shared by its VLANs.
+    /// Losses of the device, which its VLANs share.
     pub losses: DeviceLosses,
     /// What the programs in front of the kernel did with frames of the device, by cause: `kept_from_kernel` is
     /// transit, `kept_opaque` what no program looks into, both dropped where policies apply.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steered: BTreeMap<String, u64>,
-    /// Times a program of ours was taken off by somebody, and attached again.
+    /// Times a program of ours was attached again: taken off by somebody, or no longer run by its driver.
     #[serde(default)]
     pub reattached: u64,
     /// How the device was opened: refusals, choices, offloads switched off.
@@ -95,10 +95,13 @@ pub struct DeviceLosses {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     pub prefix: String,
-    /// `local`, `broadcast`, `connected` or `static`.
+    /// `local`, `broadcast`, `connected`, `static` (the configuration file), or `kernel` and whose route it is there.
     pub origin: String,
     /// `blackhole`, `unreachable` or `prohibited`.
     pub discard: Option<String>,
+    /// Why it is left to the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<String>,
     pub next_hops: Vec<NextHop>,
     /// In the table now.
     pub active: bool,
@@ -158,7 +161,7 @@ pub struct Worker {
     pub buffers_missing: i64,
     /// By port name.
     pub ports: BTreeMap<String, Traffic>,
-    /// Who answered what it asked of SPDs, by direction and family.
+    /// SPD lookups by the layer that answered them, by direction and family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lookups: Vec<WorkerLookups>,
 }
@@ -238,13 +241,13 @@ pub struct FamilyRules {
     pub rules: usize,
     /// Who answers where no cache does: `classifier` or `scan`.
     pub layer: String,
-    /// Of the classifier.
+    /// Tables of the classifier.
     pub tables: usize,
     /// Rules in the longest chain of a table.
     pub longest_chain: usize,
     /// Rules no table takes.
     pub in_no_table: usize,
-    /// Of a packet with a rule or a box of rules: no lookup takes more.
+    /// Comparisons of a packet with a rule or a box of rules: no lookup takes more.
     pub most_comparisons: usize,
 }
 
@@ -280,7 +283,7 @@ pub struct Sa {
     /// UDP ports, `source-destination`, where ESP is in UDP.
     pub udp: Option<String>,
     pub packets: u64,
-    /// Of inner packets.
+    /// Bytes of inner packets.
     pub bytes: u64,
     /// The last one given out, or the highest that was authentic.
     pub sequence: u64,
@@ -320,7 +323,7 @@ pub struct Tunnel {
     pub out: Vec<String>,
     #[serde(rename = "in")]
     pub inbound: Vec<String>,
-    /// Of inner packets.
+    /// Inner packets and their bytes.
     #[serde(flatten)]
     pub traffic: Traffic,
 }
@@ -472,6 +475,9 @@ pub struct Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     pub error: String,
+    /// Who has to act, where the daemon can tell: `operator` or `machine`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub responsible: Option<String>,
 }
 
 #[cfg(test)]

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
 use weir_core::ipsec::esp::{self, Outcome};
-use weir_core::ipsec::{Cipher, Direction, Job, Keys, Mode, Params, Sa, SaId, SaState, Secret, Suite};
+use weir_core::ipsec::{
+    Cipher, Direction, Ipsec, Job, Keys, Mode, Params, Sa, SaId, SaState, Secret, Suite, pmtu,
+};
 use weir_core::packet::{BATCH, BUFFER_SIZE, DeviceId, Frame};
 use weir_core::verdict::Reason;
-use weir_core::wire::build;
+use weir_core::wire::{build, icmpv4};
 
 fn main() {
     divan::main();
@@ -66,6 +68,26 @@ fn sa(cipher: Arc<dyn Cipher>, v4: bool, replay_window: u16) -> Sa {
 
 fn packet(len: usize) -> Vec<u8> {
     build::Frame::ipv4([10, 1, 0, 1].into(), [10, 2, 0, 1].into()).packet().udp(1, 2, &vec![0; len - 28])
+}
+
+/// An ICMP error, as anybody may send it, about an SA of none of so many: finding that out is all it costs.
+#[divan::bench(args = [1, 1024, 65_536])]
+fn icmp_error_among_sas(bencher: Bencher<'_, '_>, count: u32) {
+    let shared: Arc<dyn Cipher> = Arc::new(Nothing);
+    let with_spi = |spi: u32| {
+        let mut sa = sa(shared.clone(), true, 64);
+        sa.params.spi = spi;
+        Arc::new(sa)
+    };
+    let outbound = (0..count).map(|n| with_spi(0x1000 + 2 * n)).collect();
+    let ipsec = Ipsec { outbound: Arc::new(outbound), ..Ipsec::default() };
+    let esp = build::Frame::ipv4([192, 0, 2, 1].into(), [192, 0, 2, 2].into()).packet();
+    let outer = esp.raw(50, &[&(0x1001 + count).to_be_bytes()[..], &[0; 60]].concat());
+    let mut error = vec![0; 1500];
+    let too_big = icmpv4::Error::FragmentationNeeded { mtu: 1300 };
+    let len = icmpv4::write_error(&mut error, too_big, [192, 0, 2, 9].into(), &outer, 64, 1).expect("fits");
+    error.truncate(len);
+    bencher.bench(|| assert!(pmtu::concerned(black_box(&ipsec), black_box(&error)).is_none()));
 }
 
 /// A batch of the same packet, and what it takes to have it again.

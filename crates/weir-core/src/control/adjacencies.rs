@@ -17,7 +17,7 @@ use crate::time::{Nanos, SECOND};
 const QUARANTINE: Nanos = 60 * SECOND;
 
 #[derive(Debug)]
-struct Slot {
+struct AdjacencyEntry {
     adjacency: Adjacency,
     /// Next hops of routes that lead here.
     hops: u32,
@@ -27,7 +27,7 @@ struct Slot {
 
 #[derive(Debug, Default)]
 pub(super) struct Adjacencies {
-    slots: Vec<Slot>,
+    slots: Vec<AdjacencyEntry>,
     ids: HashMap<(PortId, IpAddr), AdjacencyId>,
     /// Freed ids, in order of time.
     tombs: VecDeque<(Nanos, AdjacencyId)>,
@@ -111,7 +111,7 @@ impl Adjacencies {
         if let Some(&id) = self.ids.get(&(port, next_hop)) {
             return id;
         }
-        let slot = Slot { adjacency: wired(port, next_hop, None, None), hops: 0, neighbor: false };
+        let slot = AdjacencyEntry { adjacency: wired(port, next_hop, None, None), hops: 0, neighbor: false };
         self.changed = true;
         let rested = self.tombs.front().filter(|(freed, _)| now >= freed.saturating_add(QUARANTINE));
         let id = match rested.map(|&(_, id)| id) {

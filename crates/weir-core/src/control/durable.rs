@@ -41,6 +41,8 @@ pub struct Durable {
     index: HashMap<Identity, usize>,
     /// Counters nobody uses yet.
     free: std::slice::Iter<'static, Counters>,
+    /// Those of SAs that were forgotten.
+    returned: Vec<&'static Counters>,
     /// Wall clock time when the process's clock was 0.
     epoch: Nanos,
     /// An image is being written.
@@ -68,6 +70,7 @@ impl Durable {
             index: entries.iter().enumerate().map(|(at, e)| (e.record.identity, at)).collect(),
             entries,
             free: [].iter(),
+            returned: Vec::new(),
             epoch: 0,
             writing: false,
             due: true,
@@ -141,8 +144,9 @@ impl Durable {
             self.entries.len() - 1
         });
         self.due = true;
-        let free = &mut self.free;
-        self.entries[at].start(now, wall, sa, || free.next().map_or_else(Cell::default, Cell::Mapped))
+        let (free, returned) = (&mut self.free, &mut self.returned);
+        let counters = || returned.pop().or_else(|| free.next()).map_or_else(Cell::default, Cell::Mapped);
+        self.entries[at].start(now, wall, sa, counters)
     }
 
     /// Something has used half of what was reserved for it.
@@ -197,6 +201,17 @@ impl Durable {
         self.entries.retain(|e| !e.is_idle() || e.record.used >= since);
         self.index = self.entries.iter().enumerate().map(|(at, e)| (e.record.identity, at)).collect();
         before - self.entries.len()
+    }
+
+    /// Lets go of the record of an SA whose keys never come back; its counters are free for another, unless somebody
+    /// still has them.
+    pub(super) fn forget(&mut self, identity: &Identity) {
+        let Some(at) = self.index.remove(identity) else { return };
+        let entry = self.entries.swap_remove(at);
+        if let Some(moved) = self.entries.get(at) {
+            self.index.insert(moved.record.identity, at);
+        }
+        self.returned.extend(entry.into_counters());
     }
 
     fn encode(&self) -> Vec<u8> {

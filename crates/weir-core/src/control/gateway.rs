@@ -30,7 +30,7 @@ use crate::ipsec::{
 };
 use crate::packet::DeviceId;
 use crate::state::{
-    Action, Error, IpsecAction, IpsecPlace, IpsecSpec, Place, PolicySpec, SAS_MAX, SaProblem, SpdSpec,
+    Action, Element, Error, IpsecAction, IpsecElement, IpsecSpec, PolicySpec, SAS_MAX, SaProblem, SpdSpec,
     TunnelSpec,
 };
 use crate::time::{Nanos, SECOND};
@@ -79,7 +79,7 @@ pub(super) struct Gateway {
 #[derive(Clone, Copy, Debug, Default)]
 struct Changed {
     any: bool,
-    /// More than policies: SAs, tunnels, guarded ports, or who uses an SA.
+    /// More than policies: SAs, tunnels, enforced ports, or who uses an SA.
     parts: bool,
     /// SAs that policies name may be others.
     sas: bool,
@@ -129,20 +129,20 @@ impl Gateway {
     /// What [`crate::state::check`] cannot know: whether there are ciphers, and which keys were used.
     pub(super) fn check(&self, spec: &IpsecSpec, errors: &mut Vec<Error>) {
         if self.ciphers.is_none() && !spec.sas.is_empty() {
-            let at = Place::Ipsec(IpsecPlace::All);
+            let at = Element::Ipsec(IpsecElement::All);
             let problem = SaProblem::NoCiphers(spec.sas.len()).into();
             errors.push(Error { at, subject: "ipsec".into(), problem });
         }
         let ciphers = self.ciphers.as_deref();
         if let Some(records) = self.memory.too_many(&spec.sas, ciphers) {
-            let at = Place::Ipsec(IpsecPlace::All);
+            let at = Element::Ipsec(IpsecElement::All);
             let problem = SaProblem::StateFull(records).into();
             errors.push(Error { at, subject: "ipsec".into(), problem });
         }
         for (i, sa) in spec.sas.iter().enumerate() {
             if let Some(spi) = self.memory.spent(sa, ciphers) {
                 let problem = SaProblem::KeySpent { spi }.into();
-                let at = Place::Ipsec(IpsecPlace::Sa(i));
+                let at = Element::Ipsec(IpsecElement::Sa(i));
                 errors.push(Error { at, subject: format!("sa {}", sa.name), problem });
             }
         }
@@ -160,7 +160,7 @@ impl Gateway {
             match ciphers.cipher(sa.params.suite, sa.params.esn, &sa.keys) {
                 Ok(cipher) => _ = prepared.insert(&sa.name, cipher),
                 Err(length) => errors.push(Error {
-                    at: Place::Ipsec(IpsecPlace::Sa(i)),
+                    at: Element::Ipsec(IpsecElement::Sa(i)),
                     subject: format!("sa {}", sa.name),
                     problem: SaProblem::KeyLength { length, suite: sa.params.suite }.into(),
                 }),
@@ -221,7 +221,7 @@ impl Gateway {
         // Without ciphers there are no keys to protect, but hashes to key all the same.
         let mut random = || ciphers.map_or_else(|| RandomState::new().hash_one(0), |c| c.random());
         self.spds.follow(actions, new, sas, &mut random);
-        self.settle_drains(new);
+        self.end_drains(new);
         true
     }
 
@@ -241,7 +241,7 @@ impl Gateway {
     }
 
     /// Lets go of draining SAs that have nowhere to lead to any more, or whose SPI is in use again.
-    pub(super) fn settle_drains(&mut self, spec: &IpsecSpec) {
+    pub(super) fn end_drains(&mut self, spec: &IpsecSpec) {
         if self.draining.is_empty() {
             return;
         }
@@ -289,6 +289,11 @@ impl Gateway {
             }
         };
         self.draining.iter().map(move |d| (&d.sa, d.until, users(&d.user)))
+    }
+
+    /// Forgets what packets changed about an SA that is gone and whose keys never come back.
+    pub(super) fn forget(&mut self, sa: &SaSpec) {
+        self.memory.forget_sa(sa, self.ciphers.as_deref());
     }
 
     pub(super) fn is_changed(&self) -> bool {
@@ -351,7 +356,7 @@ impl Gateway {
         let (queues, enforcement) = queues(&tunnels, spec, ports);
         Ipsec {
             sad: Arc::new(sad),
-            outbound: outbound.filter_map(|s| self.sa(&s.name)).collect(),
+            outbound: Arc::new(outbound.filter_map(|s| self.sa(&s.name)).collect()),
             tunnels,
             queues: queues.into(),
             enforcement: enforcement.into(),
@@ -441,7 +446,7 @@ fn stays(last: &Ipsec, spec: &IpsecSpec, ports: &Ports) -> bool {
     *last.queues == *queues && *last.enforcement == *enforcement
 }
 
-/// What stands behind each device, and which ports are guarded.
+/// What stands behind each device, and which ports are enforced.
 fn queues(tunnels: &[Tunnel], spec: &IpsecSpec, ports: &Ports) -> (Vec<Queue>, Vec<Option<SpdId>>) {
     let mut queues = vec![Queue::Hardware; ports.devices.len()];
     let mut enforcement = vec![None; ports.ports.len()];

@@ -94,6 +94,15 @@ impl Memory {
         state
     }
 
+    /// Forgets an SA whose keys never come back, here and on disk.
+    pub(super) fn forget_sa(&mut self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>) {
+        self.states.remove(&self.key(sa));
+        if let (Some(durable), Some(ciphers)) = (&mut self.durable, ciphers) {
+            let identity = durable.identity(sa, one_sequence(sa), ciphers);
+            durable.forget(&identity);
+        }
+    }
+
     /// Lets go of the oldest that nobody has any more.
     fn forget(&mut self) {
         for _ in 0..self.order.len() {

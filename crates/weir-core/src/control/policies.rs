@@ -12,7 +12,7 @@ use super::gateway::Kept;
 use super::spds::{insert, replace};
 use crate::ipsec::spd::table::SpdTable;
 use crate::state::{
-    Error, IpsecPlace, IpsecSpec, POLICIES_MAX, Place, PolicySpec, PortProblem, Problem, RULES_MAX,
+    Element, Error, IpsecElement, IpsecSpec, POLICIES_MAX, PolicySpec, PortProblem, Problem, RULES_MAX,
     SaProblem, SpdProblem, SpdSpec, UseProblem, check_policy, nearest,
 };
 
@@ -56,14 +56,14 @@ impl Control {
         let Some(at) = spds.iter().position(|s| s.name == spd) else {
             let nearest = nearest(spd, spds.iter().map(|s| s.name.as_str())).map(str::to_string);
             let problem = SpdProblem::Unknown { name: spd.to_string(), nearest }.into();
-            let at = Place::Ipsec(IpsecPlace::All);
+            let at = Element::Ipsec(IpsecElement::All);
             return Err(vec![Error { at, subject: "ipsec".into(), problem }]);
         };
         let uses = self.uses.get_or_insert_with(|| Uses::of(&self.desired.ipsec));
         let Some(table) = self.gateway.spds.table(spd) else { return Ok(()) };
         let pairs = uses.pairs.get(spd).copied().unwrap_or(0);
         let (ipsec, spec) = (&self.desired.ipsec, &spds[at]);
-        let mut judge = Judge {
+        let mut check = ChangeCheck {
             ipsec,
             spec,
             at,
@@ -78,14 +78,14 @@ impl Control {
             errors: Vec::new(),
         };
         for (number, change) in (1..).zip(&changes) {
-            judge.more = number < changes.len();
-            judge.change(change);
+            check.more = number < changes.len();
+            check.change(change);
         }
-        judge.whole();
-        if !judge.errors.is_empty() {
-            return Err(judge.errors);
+        check.whole();
+        if !check.errors.is_empty() {
+            return Err(check.errors);
         }
-        let (pairs, named) = (judge.pairs, judge.named.into_iter().map(|(sa, n)| (sa.to_string(), n)));
+        let (pairs, named) = (check.pairs, check.named.into_iter().map(|(sa, n)| (sa.to_string(), n)));
         let named: Vec<(String, isize)> = named.collect();
         match uses.pairs.get_mut(spd) {
             Some(of) => *of = pairs,
@@ -114,13 +114,13 @@ impl Control {
                 }
             }
         });
-        self.gateway.settle_drains(&self.desired.ipsec);
+        self.gateway.end_drains(&self.desired.ipsec);
         Ok(())
     }
 }
 
 /// Looks at changes in their order, as if those before had been made.
-struct Judge<'a> {
+struct ChangeCheck<'a> {
     ipsec: &'a IpsecSpec,
     spec: &'a SpdSpec,
     at: usize,
@@ -138,11 +138,11 @@ struct Judge<'a> {
     errors: Vec<Error>,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> ChangeCheck<'a> {
     fn wrong(&mut self, policy: Option<&str>, problem: impl Into<Problem>) {
         let spd = &self.spec.name;
         let subject = policy.map_or(format!("spd {spd}"), |policy| format!("spd {spd}: policy {policy}"));
-        let at = Place::Ipsec(IpsecPlace::Spd(self.at));
+        let at = Element::Ipsec(IpsecElement::Spd(self.at));
         self.errors.push(Error { at, subject, problem: problem.into() });
     }
 
@@ -237,7 +237,7 @@ impl<'a> Judge<'a> {
         let mut unused: Vec<&str> = self.named.iter().filter_map(left).collect();
         unused.sort_unstable();
         for sa in unused {
-            let at = Place::Ipsec(IpsecPlace::Spd(self.at));
+            let at = Element::Ipsec(IpsecElement::Spd(self.at));
             self.errors.push(Error { at, subject: format!("sa {sa}"), problem: SaProblem::Unused.into() });
         }
     }

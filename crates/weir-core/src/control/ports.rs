@@ -5,7 +5,7 @@
 //! without addresses).
 //!
 //! IPsec brings ports without hardware, each on a device of its own named after what stands there:
-//! `tunnel/<name>`, `policy/<spd>`, and the `guard/<port>` that frames of a guarded port leave by. Names
+//! `tunnel/<name>`, `policy/<spd>`, and the `enforce/<port>` that frames of an enforced port leave by. Names
 //! of real devices never begin so ([`VIRTUAL`]).
 
 use std::collections::{HashMap, HashSet};
@@ -20,7 +20,7 @@ use crate::tables::{Device, Port, PortAddress, PortKind, ReversePath};
 /// MTU of a port whose device was not seen yet and whose configuration names none: Ethernet's.
 pub(super) const MTU_UNSEEN: u16 = 1500;
 
-/// Devices of all ports, and a guard for each.
+/// Devices of all ports, and an enforcement device for each.
 const DEVICES_MAX: usize = 2 * PORTS_MAX;
 
 /// The ports and devices of the next snapshot.
@@ -55,13 +55,13 @@ impl Ports {
         let ipsec = &desired.ipsec;
         let virtuals = ipsec.tunnels.iter().map(|t| &t.name).chain(ipsec.spds.iter().map(|s| &s.name));
         self.names.set(desired.ports.iter().map(|p| &p.name).chain(virtuals).map(String::as_str));
-        let guarded: HashSet<&str> = ipsec.spds.iter().flat_map(|s| &s.ports).map(String::as_str).collect();
-        self.device_names.set(device_names(desired, &guarded).iter().map(String::as_str));
+        let enforced: HashSet<&str> = ipsec.spds.iter().flat_map(|s| &s.ports).map(String::as_str).collect();
+        self.device_names.set(device_names(desired, &enforced).iter().map(String::as_str));
         let before = std::mem::replace(&mut self.ports, vec![hole(); self.names.len()]);
         self.devices = vec![Device::default(); self.device_names.len()];
         for spec in &desired.ports {
             let link = links.get(&spec.device);
-            let egress = guarded.contains(spec.name.as_str()).then(|| guard(&spec.name));
+            let egress = enforced.contains(spec.name.as_str()).then(|| enforcement_device(&spec.name));
             self.put(wired(spec, link), &spec.device, egress.as_deref());
         }
         for spec in &ipsec.tunnels {
@@ -83,14 +83,14 @@ impl Ports {
         changed
     }
 
-    /// Puts a port where its name says, on a device and behind a guard if it has one.
+    /// Puts a port where its name says, on a device and behind its enforcement device if it has one.
     fn put(&mut self, port: Port, device: &str, egress: Option<&str>) {
         // Names were set before and check() bounds how many there are.
         let (Some(id), Some(carrier)) = (self.id(&port.name), self.device_id(device)) else { return };
         let egress = egress.map_or(Some(carrier), |name| {
-            let guard = self.device_id(name)?;
-            name.clone_into(&mut self.devices[guard.index()].name);
-            Some(guard)
+            let egress = self.device_id(name)?;
+            name.clone_into(&mut self.devices[egress.index()].name);
+            Some(egress)
         });
         let Some(egress) = egress else { return };
         let on = &mut self.devices[carrier.index()];
@@ -135,19 +135,19 @@ fn policy(spd: &str) -> String {
     format!("{}{spd}", VIRTUAL[1])
 }
 
-fn guard(port: &str) -> String {
+fn enforcement_device(port: &str) -> String {
     format!("{}{port}", VIRTUAL[2])
 }
 
 /// Every device, each once: real ones first, so that what they are numbered does not hang on IPsec.
-fn device_names(desired: &Desired, guarded: &HashSet<&str>) -> Vec<String> {
+fn device_names(desired: &Desired, enforced: &HashSet<&str>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let mut seen = HashSet::new();
     names.extend(desired.ports.iter().filter(|p| seen.insert(&p.device)).map(|p| p.device.clone()));
     names.extend(desired.ipsec.tunnels.iter().map(|t| tunnel(&t.name)));
     names.extend(desired.ipsec.spds.iter().map(|s| policy(&s.name)));
-    let ports = desired.ports.iter().filter(|p| guarded.contains(p.name.as_str()));
-    names.extend(ports.map(|p| guard(&p.name)));
+    let ports = desired.ports.iter().filter(|p| enforced.contains(p.name.as_str()));
+    names.extend(ports.map(|p| enforcement_device(&p.name)));
     names
 }
 

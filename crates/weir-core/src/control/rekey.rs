@@ -18,7 +18,7 @@
 use super::Control;
 use crate::ipsec::SaSpec;
 use crate::state::{
-    Action, Error, IpsecPlace, IpsecSpec, Place, PolicySpec, UseProblem, check_ipsec, diff_ipsec, nearest,
+    Action, Element, Error, IpsecElement, IpsecSpec, PolicySpec, UseProblem, check_ipsec, diff_ipsec, nearest,
 };
 use crate::time::Nanos;
 
@@ -66,6 +66,14 @@ impl Control {
                 replace(spec, &old, new);
             }
         })
+    }
+
+    /// Forgets, in memory and on disk, what an SA used that is gone and whose keys are gone for good, as an IKE daemon's are:
+    /// records of them would fill up. An SA that is there with these keys is left alone.
+    pub fn forget_sa(&mut self, gone: &SaSpec) {
+        if self.desired.ipsec.sas.iter().all(|sa| sa.keys != gone.keys) {
+            self.gateway.forget(gone);
+        }
     }
 
     /// Makes IPsec what `edit` makes of it: SAs and the lists that name them, nothing else.
@@ -134,7 +142,7 @@ fn name_instead(spec: &mut IpsecSpec, old: &str, names: &[&str]) {
 fn not_there(name: &str, sas: &[SaSpec]) -> Error {
     let nearest = nearest(name, sas.iter().map(|s| s.name.as_str())).map(str::to_string);
     Error {
-        at: Place::Ipsec(IpsecPlace::All),
+        at: Element::Ipsec(IpsecElement::All),
         subject: "rekey".into(),
         problem: UseProblem::Unknown { sa: name.into(), nearest }.into(),
     }

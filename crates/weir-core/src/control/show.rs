@@ -10,11 +10,13 @@ use super::Control;
 use super::targets::{FAR_END, Meaning};
 pub use super::watch::{Limits, SaEvent};
 use crate::id::{Mac, PortId};
+use crate::mirror::{Outcome, Why};
 use crate::neighbor::{Counters, State};
 use crate::route::Prefix;
 use crate::state::{Desired, Via};
 use crate::tables::Port;
 use crate::time::Nanos;
+use crate::wire::rtnetlink::Protocol;
 pub use ipsec::{PolicyView, SaView, SpdView, TunnelView};
 
 /// Where a route comes from.
@@ -25,16 +27,20 @@ pub enum Origin {
     Broadcast,
     /// The network of a port.
     Connected,
+    /// The configuration file.
     Static,
+    /// The kernel, where this protocol put it.
+    Kernel(Protocol),
 }
 
-impl Origin {
-    pub fn name(self) -> &'static str {
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Origin::Local => "local",
-            Origin::Broadcast => "broadcast",
-            Origin::Connected => "connected",
-            Origin::Static => "static",
+            Origin::Local => f.write_str("local"),
+            Origin::Broadcast => f.write_str("broadcast"),
+            Origin::Connected => f.write_str("connected"),
+            Origin::Static => f.write_str("static"),
+            Origin::Kernel(protocol) => write!(f, "kernel {protocol}"),
         }
     }
 }
@@ -45,6 +51,8 @@ pub struct RouteView {
     pub origin: Origin,
     /// `blackhole`, `unreachable` or `prohibited`; such a route has no next hops.
     pub discard: Option<&'static str>,
+    /// Why it is left to the kernel; such a route has no next hops.
+    pub left: Option<Why>,
     pub hops: Vec<HopView>,
     /// Whether the route is in the table now; otherwise no next hop is usable or a better route has the prefix.
     pub active: bool,
@@ -125,6 +133,7 @@ impl Control {
         let mut prefixes: Vec<(Prefix, u8, u32)> = Vec::new();
         prefixes.extend(self.own.iter().map(|(&p, &v)| (p, 0, v)));
         prefixes.extend(self.routes.iter().map(|(&p, &v)| (p, 1, v)));
+        prefixes.extend(self.mirrored.iter().map(|(&p, &v)| (p, 2, v)));
         prefixes.sort_unstable();
         prefixes.into_iter().filter_map(|(prefix, _, value)| self.route(prefix, value)).collect()
     }
@@ -138,29 +147,39 @@ impl Control {
             up: self.ports.port(id).is_some_and(|p| p.up),
             resolved: true,
         };
-        let (origin, discard, hops) = match self.targets.meaning(value)? {
-            Meaning::Local(id) => (Origin::Local, None, vec![here(*id)]),
-            Meaning::Broadcast(id) => (Origin::Broadcast, None, vec![here(*id)]),
-            Meaning::Connected(id) => (Origin::Connected, None, vec![here(*id)]),
-            Meaning::Static(Via::Blackhole) => (Origin::Static, Some("blackhole"), Vec::new()),
-            Meaning::Static(Via::Unreachable) => (Origin::Static, Some("unreachable"), Vec::new()),
-            Meaning::Static(Via::Prohibited) => (Origin::Static, Some("prohibited"), Vec::new()),
-            Meaning::Static(Via::NextHops(specs)) => {
-                let found = specs.iter().zip(self.targets.hops(value));
-                let hops = found.map(|(spec, hop)| HopView {
-                    port: hop.as_ref().and_then(|h| name(h.port)).or_else(|| spec.port.clone()),
-                    gateway: spec.gateway,
-                    weight: spec.weight,
-                    up: hop.as_ref().is_some_and(|h| h.up),
-                    resolved: hop
-                        .as_ref()
-                        .is_some_and(|h| h.adjacency.is_none_or(|id| self.adjacencies.get(id).ready)),
-                });
-                (Origin::Static, None, hops.collect())
-            }
+        let meaning = self.targets.meaning(value)?;
+        let (mut discard, mut left, mut hops) = (None, None, Vec::new());
+        let origin = match meaning {
+            Meaning::Local(_) => Origin::Local,
+            Meaning::Broadcast(_) => Origin::Broadcast,
+            Meaning::Connected(_) => Origin::Connected,
+            Meaning::Static(_) => Origin::Static,
+            Meaning::Mirrored(_, protocol) => Origin::Kernel(*protocol),
         };
+        match (meaning.via(), meaning) {
+            (_, Meaning::Local(id) | Meaning::Broadcast(id) | Meaning::Connected(id)) => hops.push(here(*id)),
+            (_, Meaning::Mirrored(Outcome::Kernel(why), _)) => left = Some(*why),
+            (Some(Via::Blackhole), _) => discard = Some("blackhole"),
+            (Some(Via::Unreachable), _) => discard = Some("unreachable"),
+            (Some(Via::Prohibited), _) => discard = Some("prohibited"),
+            (Some(Via::NextHops(specs)), _) => {
+                let found = specs.iter().zip(self.targets.hops(value));
+                hops.extend(found.map(|(spec, hop)| {
+                    HopView {
+                        port: hop.as_ref().and_then(|h| name(h.port)).or_else(|| spec.port.clone()),
+                        gateway: spec.gateway,
+                        weight: spec.weight,
+                        up: hop.as_ref().is_some_and(|h| h.up),
+                        resolved: hop
+                            .as_ref()
+                            .is_some_and(|h| h.adjacency.is_none_or(|id| self.adjacencies.get(id).ready)),
+                    }
+                }));
+            }
+            (None, _) => {}
+        }
         let active = self.best(prefix) == value;
-        Some(RouteView { prefix, origin, discard, hops, active })
+        Some(RouteView { prefix, origin, discard, left, hops, active })
     }
 
     /// Every neighbour, sorted by port and address.

@@ -14,11 +14,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::Wiring;
 use super::adjacencies::Adjacencies;
 use crate::id::{AdjacencyId, PortId};
+use crate::mirror;
 use crate::route::NO_ROUTE;
 use crate::state::{NextHopSpec, Via};
 use crate::tables::Target;
 use crate::time::Nanos;
 use crate::verdict::Reason;
+use crate::wire::rtnetlink::Protocol;
 
 /// Buckets a group has at least, so that what a lost next hop carried spreads evenly over the rest:
 /// with 64, three equal next hops stay within 1/22 of each other, and after one left, within 1/33.
@@ -32,10 +34,23 @@ pub(super) const FAR_END: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 pub(super) enum Meaning {
     /// A static route; next hops in canonical order.
     Static(Via),
+    /// A route of the kernel, and whose it is there.
+    Mirrored(mirror::Outcome, Protocol),
     /// The network of a port.
     Connected(PortId),
     Local(PortId),
     Broadcast(PortId),
+}
+
+impl Meaning {
+    /// What the route of a file or of the kernel says.
+    pub(super) fn via(&self) -> Option<&Via> {
+        match self {
+            Meaning::Static(via) => Some(via),
+            Meaning::Mirrored(mirror::Outcome::Via(via), _) => Some(via),
+            _ => None,
+        }
+    }
 }
 
 /// A next hop, found.
@@ -49,7 +64,7 @@ pub(super) struct Hop {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct TargetEntry {
     meaning: Meaning,
     routes: u32,
     /// Parallel to the meaning's next hops; `None` where the port or the network is gone.
@@ -68,7 +83,7 @@ enum Outcome {
 
 #[derive(Debug)]
 pub(super) struct Targets {
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<TargetEntry>>,
     values: HashMap<Meaning, u32>,
     free: Vec<u32>,
     pub(super) changed: bool,
@@ -96,7 +111,8 @@ impl Targets {
             }
             return value;
         }
-        let slot = Slot { meaning: meaning.clone(), routes: 1, hops: Vec::new(), outcome: Outcome::Dead };
+        let slot =
+            TargetEntry { meaning: meaning.clone(), routes: 1, hops: Vec::new(), outcome: Outcome::Dead };
         let value = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -127,11 +143,11 @@ impl Targets {
     fn refresh(&mut self, now: Nanos, value: u32, wiring: Wiring, all: &mut Adjacencies) -> bool {
         let Some(slot) = &mut self.slots[value as usize] else { return false };
         // New ones are taken before old ones are given back, so that an id in both stays.
-        let hops: Vec<Option<Hop>> = match &slot.meaning {
-            Meaning::Static(Via::NextHops(specs)) => {
+        let hops: Vec<Option<Hop>> = match (slot.meaning.via(), &slot.meaning) {
+            (Some(Via::NextHops(specs)), _) => {
                 specs.iter().map(|s| find(now, s, specs.len() > 1, wiring, all)).collect()
             }
-            Meaning::Connected(port) => vec![on_link(now, *port, 1, false, wiring, all)],
+            (None, Meaning::Connected(port)) => vec![on_link(now, *port, 1, false, wiring, all)],
             _ => Vec::new(),
         };
         let old = std::mem::replace(&mut slot.hops, hops);
@@ -169,7 +185,7 @@ impl Targets {
     /// `Tables::targets` and `Tables::multipath`.
     pub(super) fn snapshot(&self) -> (Vec<Target>, Vec<AdjacencyId>) {
         let mut multipath = Vec::new();
-        let target = |slot: &Option<Slot>| match slot.as_ref().map(|s| &s.outcome) {
+        let target = |slot: &Option<TargetEntry>| match slot.as_ref().map(|s| &s.outcome) {
             None | Some(Outcome::Dead) => Target::NoRoute,
             Some(Outcome::Target(target)) => *target,
             Some(Outcome::Multipath(buckets)) => {
@@ -220,13 +236,16 @@ fn on_link(
 }
 
 fn outcome(meaning: &Meaning, hops: &[Option<Hop>]) -> Outcome {
-    match meaning {
-        Meaning::Local(port) => Outcome::Target(Target::Local(*port)),
-        Meaning::Broadcast(port) => Outcome::Target(Target::Broadcast(*port)),
-        Meaning::Static(Via::Blackhole) => Outcome::Target(Target::Discard(Reason::Blackhole)),
-        Meaning::Static(Via::Unreachable) => Outcome::Target(Target::Discard(Reason::Unreachable)),
-        Meaning::Static(Via::Prohibited) => Outcome::Target(Target::Discard(Reason::Prohibited)),
-        Meaning::Connected(_) | Meaning::Static(Via::NextHops(_)) => {
+    match (meaning.via(), meaning) {
+        (_, Meaning::Local(port)) => Outcome::Target(Target::Local(*port)),
+        (_, Meaning::Broadcast(port)) => Outcome::Target(Target::Broadcast(*port)),
+        (_, Meaning::Mirrored(mirror::Outcome::Kernel(_), _)) => {
+            Outcome::Target(Target::Discard(Reason::LeftToKernel))
+        }
+        (Some(Via::Blackhole), _) => Outcome::Target(Target::Discard(Reason::Blackhole)),
+        (Some(Via::Unreachable), _) => Outcome::Target(Target::Discard(Reason::Unreachable)),
+        (Some(Via::Prohibited), _) => Outcome::Target(Target::Discard(Reason::Prohibited)),
+        (Some(Via::NextHops(_)) | None, _) => {
             let mut up = hops.iter().flatten().filter(|h| h.up);
             match (up.next(), up.next()) {
                 (None, _) => Outcome::Dead,

@@ -31,7 +31,7 @@ impl Control {
             self.tunnel_mtus = mtus;
             let mut touched = Vec::new();
             self.rewire(now, &mut touched);
-            self.settle(now, touched);
+            self.install_touched(now, touched);
         }
     }
 
@@ -51,7 +51,10 @@ impl Control {
             IpAddr::V4(v4) => self.table4.explain(v4)?.1,
             IpAddr::V6(v6) => self.table6.explain(v6)?.1,
         };
-        if !matches!(self.targets.meaning(value)?, Meaning::Static(_) | Meaning::Connected(_)) {
+        if !matches!(
+            self.targets.meaning(value)?,
+            Meaning::Static(_) | Meaning::Mirrored(..) | Meaning::Connected(_)
+        ) {
             return None;
         }
         let hops = self.targets.hops(value).iter().flatten().filter(|h| h.up);

@@ -156,7 +156,10 @@ impl Control {
             IpAddr::V4(v4) => self.table4.explain(v4)?.1,
             IpAddr::V6(v6) => self.table6.explain(v6)?.1,
         };
-        if !matches!(self.targets.meaning(value)?, Meaning::Static(_) | Meaning::Connected(_)) {
+        if !matches!(
+            self.targets.meaning(value)?,
+            Meaning::Static(_) | Meaning::Mirrored(..) | Meaning::Connected(_)
+        ) {
             return None;
         }
         let hop = self.targets.hops(value).iter().flatten().find(|h| h.up)?.clone();
@@ -170,7 +173,7 @@ impl Control {
             && let Some(port) = self.ports.port(hop.port)
         {
             self.neighbors.resolve(now, hop.port, port, destination);
-            self.settle_neighbors(now);
+            self.refresh_neighbors(now);
         }
         Some((hop.port, mac?))
     }

@@ -28,7 +28,7 @@ pub struct Counters {
     /// Outbound: the last sequence number given out. Inbound: the highest that was authentic.
     pub sequence: AtomicU64,
     pub packets: AtomicU64,
-    /// Of inner packets.
+    /// Bytes of inner packets.
     pub bytes: AtomicU64,
     /// 1 once the others are those of an SA.
     in_use: AtomicU64,
@@ -60,7 +60,7 @@ impl Amounts {
 }
 
 impl Counters {
-    /// Of so much, and of no SA.
+    /// Counters that begin at `used` and belong to no SA yet.
     pub fn of(used: Amounts) -> Counters {
         Counters {
             sequence: used.sequence.into(),

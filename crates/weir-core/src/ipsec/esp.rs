@@ -20,7 +20,8 @@ mod outer;
 mod seal;
 mod transport;
 
-pub use open::{Opened, admit, esp_of, open};
+pub use natt::spi_of;
+pub use open::{Opened, admit, open};
 pub use outer::Template;
 pub(crate) use seal::last_sequence;
 pub use seal::{inner_mtu, seal, take_sequence};

@@ -72,7 +72,7 @@ pub fn concerned<'a>(ipsec: &'a Ipsec, packet: &[u8]) -> Option<(&'a Arc<Sa>, u1
         6 => report6(packet),
         _ => None,
     }?;
-    let sa = ipsec.outbound.iter().find(|sa| is_sender(sa, &report))?;
+    let sa = ipsec.outbound.find(report.spi, report.destination).iter().find(|sa| is_sender(sa, &report))?;
     let sent = sa.state.sequence.load(Relaxed);
     let age = (sent as u32).wrapping_sub(report.sequence);
     if u64::from(age) >= sent || age >= SENT_LATELY {
@@ -87,11 +87,10 @@ pub fn concerned<'a>(ipsec: &'a Ipsec, packet: &[u8]) -> Option<(&'a Arc<Sa>, u1
     Some((sa, mtu))
 }
 
+/// Whether an SA that has the report's SPI and destination sent what it quotes.
 fn is_sender(sa: &Sa, report: &Report) -> bool {
     let p = &sa.params;
-    p.spi == report.spi
-        && p.destination == report.destination
-        && (p.mode == Mode::Transport || p.source == report.source)
+    (p.mode == Mode::Transport || p.source == report.source)
         && p.udp.map(|udp| (udp.source, udp.destination)) == report.udp
 }
 

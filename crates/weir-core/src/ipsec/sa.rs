@@ -244,6 +244,14 @@ impl SaState {
         state
     }
 
+    /// Its counters, where they are a file's: for another SA.
+    pub fn into_mapped(self) -> Option<&'static Counters> {
+        match self.counters {
+            Cell::Mapped(counters) => Some(counters),
+            Cell::Own(_) => None,
+        }
+    }
+
     /// Since the SA was first used, in whatever process.
     pub fn age(&self, now: Nanos) -> Nanos {
         now.saturating_sub(self.installed.load(Ordering::Relaxed)).saturating_add(self.age_before)

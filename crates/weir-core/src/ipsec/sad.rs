@@ -43,7 +43,7 @@ pub struct Inbound {
 pub struct InboundId(u32);
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct Bucket {
     spi: u32,
     /// An index into [`Sad::entries`], or [`EMPTY`].
     at: u32,
@@ -54,7 +54,7 @@ struct Slot {
 pub struct Sad {
     key: FlowKey,
     /// A power of two, and at least [`PROBES_MAX`] more, so that no run wraps.
-    slots: Vec<Slot>,
+    slots: Vec<Bucket>,
     mask: u32,
     /// Slots looked at, at most.
     probes: usize,
@@ -144,13 +144,13 @@ impl Sad {
 }
 
 /// Slots of a table; `None` when something would be more than `probes` away from where it belongs.
-fn place(entries: &[(IpAddr, Inbound)], key: FlowKey, size: usize, probes: usize) -> Option<Vec<Slot>> {
-    let mut slots = vec![Slot { spi: 0, at: EMPTY }; size + probes];
+fn place(entries: &[(IpAddr, Inbound)], key: FlowKey, size: usize, probes: usize) -> Option<Vec<Bucket>> {
+    let mut slots = vec![Bucket { spi: 0, at: EMPTY }; size + probes];
     for (at, (destination, inbound)) in entries.iter().enumerate() {
         let spi = inbound.sa.params.spi;
         let first = (hash(key, spi, *destination) & (size as u32 - 1)) as usize;
         let free = slots[first..first + probes].iter_mut().find(|s| s.at == EMPTY)?;
-        *free = Slot { spi, at: at as u32 };
+        *free = Bucket { spi, at: at as u32 };
     }
     Some(slots)
 }

@@ -206,7 +206,7 @@ impl Selector {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpdId(pub u16);
 
-/// One SPD: the rules of the ports it guards.
+/// One SPD: the rules of the ports it is enforced on.
 #[derive(Debug)]
 pub struct Spd {
     pub name: String,

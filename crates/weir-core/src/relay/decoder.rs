@@ -30,12 +30,13 @@ impl Side {
         let Some(kind) = Kind::from_code(code) else { return false };
         match kind {
             Kind::Ping | Kind::Pong => true,
-            Kind::ClientInfo
-            | Kind::SendPacket
+            Kind::SendPacket
             | Kind::NotePreferred
             | Kind::ForwardPacket
             | Kind::WatchConns
             | Kind::ClosePeer => self == Side::Server,
+            // What a client says of itself it has said in the handshake, where nothing is cut by this decoder.
+            Kind::ClientInfo => false,
             Kind::ServerKey
             | Kind::ServerInfo
             | Kind::RecvPacket

@@ -93,8 +93,8 @@ impl fmt::Debug for SharedKey {
     }
 }
 
-/// What a client says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What a client says of itself. Its mesh key is never shown.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientInfo {
     #[serde(rename = "meshKey", skip_serializing_if = "String::is_empty")]
@@ -106,6 +106,18 @@ pub struct ClientInfo {
     pub is_prober: bool,
     #[serde(rename = "AppName", skip_serializing_if = "String::is_empty")]
     pub app_name: String,
+}
+
+impl fmt::Debug for ClientInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientInfo")
+            .field("mesh_key", &if self.mesh_key.is_empty() { "none" } else { "…" })
+            .field("version", &self.version)
+            .field("can_ack_pings", &self.can_ack_pings)
+            .field("is_prober", &self.is_prober)
+            .field("app_name", &self.app_name)
+            .finish()
+    }
 }
 
 /// What a server says of itself; a client keeps to the limits.
@@ -240,6 +252,15 @@ mod tests {
         bytes.clear();
         said.seal(&shared, [2; 24], &mut bytes);
         assert_eq!(ServerInfo::open(&client, &server.public(), &taken(&bytes)), Ok(said));
+    }
+
+    #[test]
+    fn no_printed_form_shows_a_mesh_key() {
+        let key = "0123456789abcdef".repeat(4);
+        let info = ClientInfo { mesh_key: key.clone(), version: 2, ..ClientInfo::default() };
+        for printed in [format!("{info:?}"), format!("{info:#?}")] {
+            assert!(!printed.contains(&key[..8]) && printed.contains("mesh_key"), "{printed}");
+        }
     }
 
     #[test]

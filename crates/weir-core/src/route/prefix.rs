@@ -131,11 +131,55 @@ impl fmt::Debug for Prefix {
 
 /// Why a text is not a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PrefixError(String);
+pub enum PrefixError {
+    NotAnAddress {
+        text: String,
+        address: String,
+    },
+    Length {
+        text: String,
+        length: String,
+        most: u8,
+    },
+    /// Bits are set beyond the length; `meant` is the prefix without them.
+    HostBits {
+        text: String,
+        meant: Prefix,
+    },
+}
+
+impl PrefixError {
+    /// What to write, where that follows from the text.
+    pub fn remedy(&self) -> Option<String> {
+        match self {
+            PrefixError::HostBits { meant, .. } => Some(format!("write `{meant}`")),
+            PrefixError::NotAnAddress { .. } | PrefixError::Length { .. } => None,
+        }
+    }
+
+    /// The sentence, with an example to follow where the text has no remedy.
+    pub fn or_example(&self, example: &str) -> String {
+        match self.remedy() {
+            Some(_) => self.to_string(),
+            None => format!("{self}; write for example `\"{example}\"`"),
+        }
+    }
+}
 
 impl fmt::Display for PrefixError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            PrefixError::NotAnAddress { text, address } => {
+                write!(f, "prefix `{text}`: `{address}` is not an IPv4 or IPv6 address")
+            }
+            PrefixError::Length { text, length, most } => {
+                write!(f, "prefix `{text}`: the length is `{length}`, expected 0 to {most}")
+            }
+            PrefixError::HostBits { text, .. } => {
+                write!(f, "prefix `{text}`: bits are set beyond the length")
+            }
+        }?;
+        self.remedy().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
     }
 }
 
@@ -153,19 +197,18 @@ impl FromStr for Prefix {
         };
         let addr: IpAddr = addr
             .parse()
-            .map_err(|_| PrefixError(format!("prefix `{text}`: `{addr}` is not an IPv4 or IPv6 address")))?;
+            .map_err(|_| PrefixError::NotAnAddress { text: text.to_owned(), address: addr.to_owned() })?;
         let max = if addr.is_ipv4() { 32 } else { 128 };
-        let len = match len {
-            None => max,
-            Some(len) => len.parse::<u8>().ok().filter(|&n| n <= max).ok_or_else(|| {
-                PrefixError(format!("prefix `{text}`: the length is `{len}`, expected 0 to {max}"))
-            })?,
-        };
+        let len =
+            match len {
+                None => max,
+                Some(len) => len.parse::<u8>().ok().filter(|&n| n <= max).ok_or_else(|| {
+                    PrefixError::Length { text: text.to_owned(), length: len.to_owned(), most: max }
+                })?,
+            };
         let prefix = Prefix::new(addr, len);
         if prefix.addr() != addr {
-            return Err(PrefixError(format!(
-                "prefix `{text}`: bits are set beyond the length; write `{prefix}`"
-            )));
+            return Err(PrefixError::HostBits { text: text.to_owned(), meant: prefix });
         }
         Ok(prefix)
     }

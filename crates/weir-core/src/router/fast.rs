@@ -3,25 +3,27 @@
 //! ```text
 //! for each frame   classify: our MAC, IPv4 without options or IPv6 without extensions, lengths,
 //!                  checksum, TTL, martians ──► class, destination     (anything else: class SLOW)
-//! for the batch    Fib4::lookup_batch, Fib6::lookup_batch
+//! for the batch    Fib4::lookup_batch, Fib6::lookup_batch (of sources too, where a port asks for it)
 //! for each frame   target ─► adjacency ready, fits ─► MAC header, TTL, checksum
 //! for each run     append to Output.tx[device]; SLOW frames go through `slow` at their place
 //! ```
 //!
 //! Headers are examined once: whoever has more to ask of a common frame ([`Inspect`]) asks while they are at hand.
 //!
-//! Promises: never judges a packet differently from [`super::decide`]; it only declines (tested by
+//! Promises: what follows a packet in its frame stays behind. Never judges a packet differently from [`super::decide`]; it only declines (tested by
 //! `fast_path_and_slow_path_and_trace_agree`). Frames keep their order of arrival. No allocation; no branch
 //! that depends on a packet's content except "common or not" and "which family".
 
 use super::PortCounters;
 use super::ingress::{Ingress, NeighborCache, OwnAddresses};
+use super::next_hop::leads_back;
 use crate::id::{AdjacencyId, PortId};
 use crate::packet::{BATCH, Buffer, DeviceId, Frame};
+use crate::route::NO_ROUTE;
 use crate::tables::{Adjacency, Tables, Target};
 use crate::wire::checksum::after_ttl_decrement;
 use crate::wire::flow::{self, FlowKey};
-use crate::wire::{Ipv4, Ipv6, ethernet};
+use crate::wire::{Ipv4, Ipv6, ethernet, get_array, get32};
 
 const ETHERNET: usize = ethernet::HEADER_LEN;
 /// Ethernet and IPv4 without options: 14 + 20.
@@ -94,6 +96,8 @@ pub(super) struct Stage {
     value6: [u32; BATCH],
     count4: usize,
     count6: usize,
+    /// A frame of the batch came in by a port that asks whether its source leads back to it.
+    checks_sources: bool,
     /// The device each frame leaves by, or [`SLOW`].
     pub place: [u16; BATCH],
 }
@@ -108,6 +112,7 @@ impl Stage {
             value6: [0; BATCH],
             count4: 0,
             count6: 0,
+            checks_sources: false,
             place: [SLOW; BATCH],
         }
     }
@@ -126,11 +131,13 @@ impl Stage {
         let (mut n4, mut n6) = (0, 0);
         let mut ingress = Ingress::of(tables, frames.first().map_or(DeviceId(0), |f| f.device));
         let mut seen = PortCounters::default();
+        self.checks_sources = ingress.checks_sources;
         inspect.enter(&ingress, frames);
         for (place, (class, frame)) in self.class.iter_mut().zip(frames).enumerate() {
             if frame.device != ingress.device {
                 received(counters, &ingress, &mut seen);
                 ingress = Ingress::of(tables, frame.device);
+                self.checks_sources |= ingress.checks_sources;
                 inspect.enter(&ingress, frames);
             }
             let data = frame.data();
@@ -176,13 +183,67 @@ impl Stage {
         (place, self.place[at..count].iter().take_while(|&&p| p == place).count())
     }
 
+    /// Looks up destinations; and where a port of the batch asks for it, sources.
     #[inline(never)]
-    pub fn look_up(&mut self, tables: &Tables) {
+    pub fn look_up<B: Buffer>(&mut self, tables: &Tables, frames: &[Frame<B>]) {
         if self.count4 > 0 {
             tables.fib4.lookup_batch(&self.dst4[..self.count4], &mut self.value4[..self.count4]);
         }
         if self.count6 > 0 {
             tables.fib6.lookup_batch(&self.dst6[..self.count6], &mut self.value6[..self.count6]);
+        }
+        if self.checks_sources {
+            self.check_sources(tables, frames);
+        }
+    }
+
+    /// Takes their route from common frames whose source does not lead back to the port that asks (RFC 3704): so they go the
+    /// slow path, which says why they are dropped.
+    #[inline(never)]
+    fn check_sources<B: Buffer>(&mut self, tables: &Tables, frames: &[Frame<B>]) {
+        let (mut src4, mut src6) = ([0; BATCH], [0; BATCH]);
+        let (mut back4, mut back6) = ([NO_ROUTE; BATCH], [NO_ROUTE; BATCH]);
+        let (mut n4, mut n6) = (0, 0);
+        for (class, frame) in self.class.iter().zip(frames) {
+            match (class, frame.data()) {
+                (Class::V4, data) => {
+                    src4[n4 % BATCH] = data.first_chunk::<HEAD4>().map_or(0, |head| get32(head, 26));
+                    n4 += 1;
+                }
+                (Class::V6, data) => {
+                    let address = |head: &[u8; HEAD6]| u128::from_be_bytes(get_array(head, 22));
+                    src6[n6 % BATCH] = data.first_chunk::<HEAD6>().map_or(0, address);
+                    n6 += 1;
+                }
+                (Class::Slow, _) => {}
+            }
+        }
+        tables.fib4.lookup_batch(&src4[..self.count4], &mut back4[..self.count4]);
+        tables.fib6.lookup_batch(&src6[..self.count6], &mut back6[..self.count6]);
+        (n4, n6) = (0, 0);
+        let mut last = None;
+        for (class, frame) in self.class.iter().zip(frames) {
+            let (back, value) = match class {
+                Class::V4 => (back4[n4 % BATCH], &mut self.value4[n4 % BATCH]),
+                Class::V6 => (back6[n6 % BATCH], &mut self.value6[n6 % BATCH]),
+                Class::Slow => continue,
+            };
+            n4 += usize::from(*class == Class::V4);
+            n6 += usize::from(*class == Class::V6);
+            let judged = (frame.device, back);
+            let leads = match last {
+                Some((same, leads)) if same == judged => leads,
+                _ => {
+                    let id =
+                        tables.devices.get(frame.device.index()).and_then(|d| d.untagged).unwrap_or_default();
+                    let port = tables.ports.get(id.index());
+                    port.is_some_and(|port| leads_back(tables, back, (id, port)))
+                }
+            };
+            last = Some((judged, leads));
+            if !leads {
+                *value = NO_ROUTE;
+            }
         }
     }
 
@@ -365,6 +426,7 @@ fn rewrite4<B: Buffer>(next: Option<&Adjacency>, frame: &mut Frame<B>, devices: 
     head[22] -= 1;
     let check = after_ttl_decrement(u16::from_be_bytes([head[24], head[25]])).to_be_bytes();
     (head[24], head[25]) = (check[0], check[1]);
+    frame.truncate(ETHERNET + usize::from(total));
     frame.device = next.device;
     Some(next.device.0)
 }
@@ -379,6 +441,7 @@ fn rewrite6<B: Buffer>(next: Option<&Adjacency>, frame: &mut Frame<B>, devices: 
     }
     head[..12].copy_from_slice(&next.header);
     head[21] -= 1;
+    frame.truncate(ETHERNET + total);
     frame.device = next.device;
     Some(next.device.0)
 }

@@ -96,7 +96,7 @@ impl<B: Buffer> Forwarder<B> {
     /// Looks up and rewrites what [`Stage::classify`] found to be common.
     #[inline]
     pub fn resolve(&mut self, breath: &Breath<'_, B>, batch: &mut Batch<B>) {
-        self.stage.look_up(breath.tables);
+        self.stage.look_up(breath.tables, batch.frames());
         let devices = breath.out.tx.len();
         let frames = batch.frames_mut();
         self.stage.rewrite(breath.tables, &self.key, &mut self.neighbor_cache, frames, devices);

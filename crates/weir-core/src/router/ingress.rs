@@ -101,21 +101,35 @@ pub(crate) struct Ingress {
     pub foreign: bool,
     /// The fast path may take these frames.
     pub plain: bool,
+    /// The port asks whether sources lead back to it (RFC 3704).
+    pub checks_sources: bool,
 }
 
 impl Ingress {
     pub fn of(tables: &Tables, device: DeviceId) -> Self {
-        let none = Ingress { device, port: PortId(0), mac: 0, mac_mask: 0, foreign: true, plain: false };
+        let none = Ingress {
+            device,
+            port: PortId(0),
+            mac: 0,
+            mac_mask: 0,
+            foreign: true,
+            plain: false,
+            checks_sources: false,
+        };
         let Some(id) = tables.devices.get(device.index()).and_then(|d| d.untagged) else { return none };
         let Some(port) = tables.ports.get(id.index()) else { return none };
-        let plain = port.up && port.reverse_path == ReversePath::Off;
+        let checks_sources = port.reverse_path != ReversePath::Off;
+        // Its policies count packets after their sources were looked at: the slow path has that order.
+        let guarded = port.egress != port.device;
+        let plain = port.up && !(checks_sources && guarded);
         if port.point_to_point {
             let foreign = port.kind != PortKind::Device;
-            return Ingress { port: id, foreign, plain, ..none };
+            return Ingress { port: id, foreign, plain, checks_sources, ..none };
         }
         let mut mac = [0; 8];
         mac[..6].copy_from_slice(&port.mac);
-        Ingress { port: id, mac: u64::from_le_bytes(mac), mac_mask: 0xffff_ffff_ffff, plain, ..none }
+        let mac = u64::from_le_bytes(mac);
+        Ingress { port: id, mac, mac_mask: 0xffff_ffff_ffff, plain, checks_sources, ..none }
     }
 }
 

@@ -14,7 +14,6 @@
 //! allocated once the vectors have grown; a frame counts as received once, whatever was in it, and ends in
 //! one verdict. Refuses: more than [`NESTING`] tunnels inside each other.
 
-mod ask;
 mod classify;
 pub(crate) mod explain;
 mod fragments;
@@ -25,6 +24,7 @@ mod outbound;
 mod outer;
 pub(crate) mod rules;
 mod runs;
+mod spd_query;
 mod too_big;
 
 use super::Breath;
@@ -101,7 +101,7 @@ impl<B: Buffer> Gateway<B> {
     }
 
     pub fn lookups(&self) -> &LookupCounters {
-        self.entry.ask.lookup.counters()
+        self.entry.query.lookup.counters()
     }
 
     /// Forwards a batch: [`super::Router::forward`] where a snapshot has IPsec.
@@ -138,7 +138,7 @@ impl<B: Buffer> Gateway<B> {
                 break;
             }
             while self.level.next_batch(&mut self.opener.sealed) {
-                self.opener.open(env, &mut self.entry.ask);
+                self.opener.open(env, &mut self.entry.query);
                 self.entry.pass(env, &mut self.opener.inner);
             }
         }
@@ -188,7 +188,7 @@ impl<B: Buffer> Gateway<B> {
                         match rules::question(ipsec, spd, Direction::Out) {
                             Some(question) => {
                                 let point = EnforcementPoint { question, device, common };
-                                self.sealer.enforce(env, &mut self.entry.ask, point);
+                                self.sealer.enforce(env, &mut self.entry.query, point);
                             }
                             None => env.drop_all(&mut self.sealer.run, Reason::PortDown),
                         }

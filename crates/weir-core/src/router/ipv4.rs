@@ -1,7 +1,7 @@
 //! IPv4 rules of a router (RFC 1812 5), in the order they apply.
 //!
 //! Not done, and said so in the RFC's own terms: record route and timestamp options pass unfilled
-//! (RFC 1812 5.2.4.1 lets a router ignore them), no redirects are sent (5.2.7.2 makes them optional where
+//! (which departs from RFC 1812 5.3.13.5 and 5.3.13.6; RFC 7126 4.5 and 4.7 advise to drop them), no redirects are sent (5.2.7.2 makes them optional where
 //! hosts and routers share no link), no fragment is reassembled for weir's own addresses.
 
 use std::net::Ipv4Addr;
@@ -158,7 +158,7 @@ fn came_the_right_way(
     }
     let value = context.tables.fib4.lookup(src);
     see.note("reverse path", || (src.to_string(), next_hop::describe(context.tables, value)));
-    next_hop::leads_back(context.tables, value, arrival)
+    next_hop::leads_back(context.tables, value, (arrival.id, arrival.port))
 }
 
 /// The octet of the header where the first malformed option starts.

@@ -1,7 +1,8 @@
 //! IPv6 rules of a router (RFC 8200, RFC 4291 2.5.6, RFC 4443), in the order they apply.
 //!
-//! Extension headers are walked, not obeyed: hop-by-hop options pass unread (RFC 8200 4.3 lets a router
-//! not look), type 0 routing headers are refused. No redirects are sent (RFC 4861 8.2 says SHOULD: weir
+//! Extension headers of transit are nobody's affair here, whatever they hold (RFC 8200 4, RFC 7045 2.1; hop-by-hop options
+//! pass unread, which RFC 8200 4.3 lets a router do), unless [`crate::tables::Settings::check_extensions`] asks. What is for us must have a
+//! chain that can be walked, without a type 0 routing header. No redirects are sent (RFC 4861 8.2 says SHOULD: weir
 //! forwards instead). Site-local addresses are ordinary (RFC 3879).
 
 use std::net::Ipv6Addr;
@@ -10,7 +11,7 @@ use super::decide::{Arrival, Context, Decision, Observer};
 use super::ipsec::hooks as ipsec;
 use super::next_hop::{self, Packet};
 use crate::id::PortId;
-use crate::tables::{Owner, ReversePath, Target};
+use crate::tables::{Owner, PortAddress, ReversePath, Target};
 use crate::verdict::Reason;
 use crate::wire::icmpv6::{self, Error};
 use crate::wire::ipv6::Chain;
@@ -29,12 +30,8 @@ pub(super) fn decide(
         Ok(packet) => packet,
         Err(reason) => return reason.into(),
     };
-    let chain = match packet.chain() {
-        Ok(chain) => chain,
-        Err(reason) => return reason.into(),
-    };
     see.note("ipv6", || (packet.to_string(), "a valid header".into()));
-    let decision = classify(context, arrival, &packet, bytes, &chain, see);
+    let decision = classify(context, arrival, &packet, bytes, see);
     match decision {
         // RFC 4443 2.4 e: never about a link-layer broadcast or multicast.
         Decision::Drop(reason, Some(_)) if arrival.group => Decision::Drop(reason, None),
@@ -47,9 +44,9 @@ fn classify(
     arrival: &Arrival<'_>,
     packet: &Ipv6<&[u8]>,
     bytes: &[u8],
-    chain: &Chain,
     see: &mut impl Observer,
 ) -> Decision {
+    let chain = packet.chain();
     let (src, dst) = (packet.src(), packet.dst());
     // A host that has no address yet speaks to groups (RFC 4861 4.3, RFC 3810 5.2.13).
     let asking = src.is_unspecified() && dst.is_multicast();
@@ -61,7 +58,7 @@ fn classify(
         return decision;
     }
     if dst.is_multicast() {
-        return group(arrival, packet, chain);
+        return group(arrival, packet, &chain);
     }
     if arrival.group {
         return Reason::LinkBroadcast.into();
@@ -73,7 +70,8 @@ fn classify(
     let mut target = next_hop::target(context.tables, value);
     if dst.is_unicast_link_local() {
         // Each link has its own fe80::/10: the route table cannot tell them apart, the port can.
-        match arrival.port.addresses.iter().any(|a| a.address == dst) {
+        let is_ours = |a: &PortAddress| a.address == dst || a.anycast() == Some(dst);
+        match arrival.port.addresses.iter().any(is_ours) {
             true => target = Target::Local(arrival.id),
             false => return fail(Reason::LinkLocalScope, Error::BeyondScope),
         }
@@ -81,7 +79,13 @@ fn classify(
         see.note("route", || (dst.to_string(), next_hop::describe(context.tables, value)));
     }
     if let Target::Local(port) = target {
-        return local(context, arrival, port, packet, bytes, chain);
+        return local(context, arrival, port, packet, bytes, &chain);
+    }
+    if let Err(reason) = chain {
+        if context.tables.settings.check_extensions {
+            return reason.into();
+        }
+        see.note("extension headers", || (reason.name().into(), "no affair of a router (RFC 8200 4)".into()));
     }
     if !came_the_right_way(context, arrival, src, see) {
         return Reason::ReversePath.into();
@@ -117,7 +121,7 @@ fn may_be_source(context: &Context<'_>, arrival: &Arrival<'_>, src: Ipv6Addr) ->
 
 /// Neighbour discovery goes to the control side, other groups of this link (RFC 4291 2.7: scope 1 and 2)
 /// are for this host's routing protocols, the rest is not routed.
-fn group(arrival: &Arrival<'_>, packet: &Ipv6<&[u8]>, chain: &Chain) -> Decision {
+fn group(arrival: &Arrival<'_>, packet: &Ipv6<&[u8]>, chain: &Result<Chain, Reason>) -> Decision {
     if is_discovery(packet, chain) {
         return discovery(packet);
     }
@@ -130,7 +134,8 @@ fn group(arrival: &Arrival<'_>, packet: &Ipv6<&[u8]>, chain: &Chain) -> Decision
     }
 }
 
-fn is_discovery(packet: &Ipv6<&[u8]>, chain: &Chain) -> bool {
+fn is_discovery(packet: &Ipv6<&[u8]>, chain: &Result<Chain, Reason>) -> bool {
+    let Ok(chain) = chain else { return false };
     let at = chain.offset - crate::wire::ipv6::HEADER_LEN;
     chain.protocol == protocol::ICMPV6
         && chain.has_transport()
@@ -150,7 +155,7 @@ fn local(
     port: PortId,
     packet: &Ipv6<&[u8]>,
     bytes: &[u8],
-    chain: &Chain,
+    chain: &Result<Chain, Reason>,
 ) -> Decision {
     if is_discovery(packet, chain) {
         return discovery(packet);
@@ -158,6 +163,10 @@ fn local(
     if Arrival::owner(context.tables, port, packet.dst().into()) == Owner::Kernel {
         return arrival.for_kernel();
     }
+    let chain = match chain {
+        Ok(chain) => chain,
+        Err(reason) => return (*reason).into(),
+    };
     if let Some(decision) = ipsec::to_us(context.tables, arrival, bytes) {
         return decision;
     }
@@ -195,7 +204,7 @@ fn came_the_right_way(
     }
     let value = context.tables.fib6.lookup(src);
     see.note("reverse path", || (src.to_string(), next_hop::describe(context.tables, value)));
-    next_hop::leads_back(context.tables, value, arrival)
+    next_hop::leads_back(context.tables, value, (arrival.id, arrival.port))
 }
 
 /// Where a packet of our own to `dst` goes.

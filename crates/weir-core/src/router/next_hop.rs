@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::decide::{Arrival, Context, Decision, IcmpError, Observer};
+use super::decide::{Context, Decision, IcmpError, Observer};
 use crate::id::{AdjacencyId, PortId};
-use crate::tables::{Adjacency, ReversePath, Tables, Target};
+use crate::tables::{Adjacency, Port, ReversePath, Tables, Target};
 use crate::verdict::Reason;
 use crate::wire::{flow, icmpv4, icmpv6};
 
@@ -115,11 +115,11 @@ pub(super) fn error(destination: IpAddr, v4: icmpv4::Error, v6: icmpv6::Error) -
 }
 
 /// RFC 3704: whether the route to a packet's source (`value`) permits the port it came in on.
-pub(super) fn leads_back(tables: &Tables, value: u32, arrival: &Arrival<'_>) -> bool {
+pub(super) fn leads_back(tables: &Tables, value: u32, (arrived, port): (PortId, &Port)) -> bool {
     let target = target(tables, value);
     let leaves_by =
-        |id: &AdjacencyId| tables.adjacencies.get(id.0 as usize).is_some_and(|a| a.port == arrival.id);
-    match (arrival.port.reverse_path, target) {
+        |id: &AdjacencyId| tables.adjacencies.get(id.0 as usize).is_some_and(|a| a.port == arrived);
+    match (port.reverse_path, target) {
         (ReversePath::Off, _) => true,
         (_, Target::NoRoute | Target::Discard(_)) => false,
         (ReversePath::Loose, _) => true,
@@ -128,9 +128,9 @@ pub(super) fn leads_back(tables: &Tables, value: u32, arrival: &Arrival<'_>) -> 
             let buckets = tables.multipath.get(first as usize..(first + len) as usize);
             buckets.is_some_and(|buckets| buckets.iter().any(leaves_by))
         }
-        (ReversePath::Strict, Target::Connected(port)) => port == arrival.id,
+        (ReversePath::Strict, Target::Connected(port)) => port == arrived,
         // On a point-to-point port our own address may be the source: the kernel behind it.
-        (ReversePath::Strict, Target::Local(port) | Target::Broadcast(port)) => port == arrival.id,
+        (ReversePath::Strict, Target::Local(port) | Target::Broadcast(port)) => port == arrived,
     }
 }
 

@@ -120,10 +120,11 @@ impl<B: Buffer> Forwarder<B> {
         }
     }
 
-    /// Lowers TTL or hop limit and sends the frame to `next`.
+    /// Lowers TTL or hop limit and sends the packet, without what follows it in its frame, to `next`.
     fn send_on(&mut self, breath: &mut Breath<'_, B>, next: &Adjacency, mut frame: Frame<B>, network: usize) {
         if let Some(packet) = frame.data_mut().get_mut(network..) {
-            lower_ttl(packet);
+            let len = lower_ttl(packet);
+            frame.truncate(network + len);
         }
         self.send(breath, next, frame, network);
     }
@@ -207,10 +208,15 @@ fn relink<B: Buffer>(frame: &mut Frame<B>, next: &Adjacency, network: usize) -> 
     fits && ethernet::write(frame.data_mut(), dst, src, next.vlan, ethertype).is_some()
 }
 
-fn lower_ttl(packet: &mut [u8]) {
+/// Lowers TTL or hop limit; returns the packet's own length.
+fn lower_ttl(packet: &mut [u8]) -> usize {
     if packet.first().is_some_and(|byte| byte >> 4 == 4) {
-        Ipv4::new_unchecked(packet).decrement_ttl();
+        let mut packet = Ipv4::new_unchecked(packet);
+        packet.decrement_ttl();
+        packet.total_len()
     } else {
-        Ipv6::new_unchecked(packet).decrement_hop_limit();
+        let mut packet = Ipv6::new_unchecked(packet);
+        packet.decrement_hop_limit();
+        packet.total_len()
     }
 }

@@ -14,8 +14,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    AddressSpec, Desired, Error, HopProblem, IpsecPlace, NeighborProblem, NextHopSpec, Place, PortProblem,
-    Problem, RouteProblem, SpdSpec, VIRTUAL, Via, Wrong, nearest,
+    AddressSpec, Desired, Element, Error, HopProblem, IpsecElement, NeighborProblem, NextHopSpec,
+    PortProblem, Problem, RouteProblem, SpdSpec, VIRTUAL, Via, Wrong, nearest,
 };
 use crate::route::Prefix;
 
@@ -45,6 +45,7 @@ pub use ipsec::{CACHE_MEMORY_MAX, POLICIES_MAX, RULES_MAX};
 pub(crate) use policy::check_policy;
 pub use sa::{RECORDS_MAX, SAS_MAX};
 pub(super) use sa::{SPI_MIN, WINDOW};
+pub(crate) use shadow::hidden;
 
 /// Every mistake in `desired`, in its order; empty when it can be built.
 pub fn check(desired: &Desired) -> Vec<Error> {
@@ -58,7 +59,9 @@ pub(crate) fn check_against<'a>(desired: &'a Desired, good: &'a Desired) -> Vec<
     check.known = &good.ipsec.spds;
     check.ports();
     check.ipsec();
-    check.networks();
+    if !desired.routes_from_kernel {
+        check.networks();
+    }
     check.routes();
     check.neighbors();
     check.settings();
@@ -90,22 +93,24 @@ impl<'a> Check<'a> {
         Check { desired, ours, names, known: &[], errors: Vec::new() }
     }
 
-    fn wrong(&mut self, at: Place, problem: impl Into<Problem>) {
+    fn wrong(&mut self, at: Element, problem: impl Into<Problem>) {
         let problem = problem.into();
         let subject = match at {
-            Place::Ports => "ports".to_string(),
-            Place::Routes => "routes".to_string(),
-            Place::Port(i) | Place::Address { port: i, .. } => format!("port {}", self.desired.ports[i].name),
-            Place::Route(i) => format!("route {}", self.desired.routes[i].prefix),
-            Place::NextHop { route, hop } => {
+            Element::Ports => "ports".to_string(),
+            Element::Routes => "routes".to_string(),
+            Element::Port(i) | Element::Address { port: i, .. } => {
+                format!("port {}", self.desired.ports[i].name)
+            }
+            Element::Route(i) => format!("route {}", self.desired.routes[i].prefix),
+            Element::NextHop { route, hop } => {
                 format!("route {}: next hop {}", self.desired.routes[route].prefix, hop + 1)
             }
-            Place::Neighbor(i) => {
+            Element::Neighbor(i) => {
                 let n = &self.desired.neighbors[i];
                 format!("neighbor {} on {}", n.address, n.port)
             }
-            Place::Settings => "settings".to_string(),
-            Place::Ipsec(place) => self.desired.ipsec.subject(place),
+            Element::Settings => "settings".to_string(),
+            Element::Ipsec(place) => self.desired.ipsec.subject(place),
         };
         self.errors.push(Error { at, subject, problem });
     }
@@ -113,11 +118,11 @@ impl<'a> Check<'a> {
     fn ports(&mut self) {
         let desired = self.desired;
         if desired.ports.len() > PORTS_MAX {
-            self.wrong(Place::Ports, Problem::TooManyPorts(desired.ports.len()));
+            self.wrong(Element::Ports, Problem::TooManyPorts(desired.ports.len()));
         }
         let mut carried: HashMap<(&str, Option<u16>), &str> = HashMap::new();
         for (i, port) in desired.ports.iter().enumerate() {
-            let at = Place::Port(i);
+            let at = Element::Port(i);
             if !is_name(&port.name) {
                 self.wrong(at, PortProblem::BadName(port.name.clone()));
             }
@@ -143,11 +148,11 @@ impl<'a> Check<'a> {
             if let Some(mtu) = port.mtu.filter(|&m| m < least) {
                 self.wrong(at, PortProblem::Mtu { mtu, least });
             }
-            self.addresses(&port.name, &port.addresses, |address| Place::Address { port: i, address });
+            self.addresses(&port.name, &port.addresses, |address| Element::Address { port: i, address });
         }
     }
 
-    fn addresses(&mut self, port: &'a str, list: &'a [AddressSpec], place: impl Fn(usize) -> Place) {
+    fn addresses(&mut self, port: &'a str, list: &'a [AddressSpec], place: impl Fn(usize) -> Element) {
         let mut here = HashSet::new();
         for (i, a) in list.iter().enumerate() {
             let at = place(i);
@@ -200,8 +205,8 @@ impl<'a> Check<'a> {
         for (port, address, mine, theirs, owner) in found {
             let other = names[owner].to_string();
             let at = match port.checked_sub(self.desired.ports.len()) {
-                None => Place::Address { port, address },
-                Some(tunnel) => Place::Ipsec(IpsecPlace::TunnelAddress { tunnel, address }),
+                None => Element::Address { port, address },
+                Some(tunnel) => Element::Ipsec(IpsecElement::TunnelAddress { tunnel, address }),
             };
             self.wrong(at, PortProblem::OverlappingNetworks { mine, theirs, other });
         }
@@ -210,7 +215,7 @@ impl<'a> Check<'a> {
     fn routes(&mut self) {
         let desired = self.desired;
         if desired.routes.len() > ROUTES_MAX {
-            self.wrong(Place::Routes, Problem::TooManyRoutes(desired.routes.len()));
+            self.wrong(Element::Routes, Problem::TooManyRoutes(desired.routes.len()));
         }
         // Routes written in order need no set to be seen as unique.
         let sorted = desired.routes.is_sorted_by(|a, b| a.prefix < b.prefix);
@@ -218,7 +223,7 @@ impl<'a> Check<'a> {
         // A full table names few next hops a million times over.
         let mut good: HashSet<(bool, &NextHopSpec)> = HashSet::new();
         for (r, route) in desired.routes.iter().enumerate() {
-            let at = Place::Route(r);
+            let at = Element::Route(r);
             if !sorted && !seen.insert(route.prefix) {
                 self.wrong(at, RouteProblem::Duplicate);
             }
@@ -239,7 +244,7 @@ impl<'a> Check<'a> {
                 continue;
             }
             for (h, hop) in hops.iter().enumerate() {
-                let at = Place::NextHop { route: r, hop: h };
+                let at = Element::NextHop { route: r, hop: h };
                 if hops[..h].iter().any(|o| o.gateway == hop.gateway && o.port == hop.port) {
                     self.wrong(at, HopProblem::Duplicate);
                 }
@@ -307,7 +312,7 @@ impl<'a> Check<'a> {
         let desired = self.desired;
         let mut seen = HashSet::new();
         for (i, n) in desired.neighbors.iter().enumerate() {
-            let at = Place::Neighbor(i);
+            let at = Element::Neighbor(i);
             if !self.names.contains(n.port.as_str()) {
                 let problem = self.unknown_port(&n.port);
                 self.wrong(at, problem);
@@ -335,7 +340,7 @@ impl<'a> Check<'a> {
         let s = self.desired.settings;
         if s.hold_total < s.hold_per_neighbor {
             let problem = Problem::HoldTotal { total: s.hold_total, per_neighbor: s.hold_per_neighbor };
-            self.wrong(Place::Settings, problem);
+            self.wrong(Element::Settings, problem);
         }
     }
 }
@@ -425,7 +430,7 @@ fn not_in_network(address: IpAddr, near: &AddressSpec) -> Option<Wrong> {
 }
 
 /// Why a route to this prefix would never carry anything.
-fn unroutable(prefix: Prefix) -> Option<&'static str> {
+pub(crate) fn unroutable(prefix: Prefix) -> Option<&'static str> {
     let inside = |addr: IpAddr, len| covers(Prefix::new(addr, len), prefix);
     let six = |first: u16| IpAddr::V6(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0));
     match prefix {

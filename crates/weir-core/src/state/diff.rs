@@ -253,6 +253,7 @@ fn change_settings(f: &mut fmt::Formatter<'_>, old: &Settings, new: &Settings) -
         ("icmp error burst", old.icmp_error_burst, new.icmp_error_burst),
         ("hold per neighbor", old.hold_per_neighbor.into(), new.hold_per_neighbor.into()),
         ("hold total", old.hold_total.into(), new.hold_total.into()),
+        ("ipv6 extensions checked", old.check_extensions.into(), new.check_extensions.into()),
     ];
     let changed = fields.iter().filter(|(_, old, new)| old != new);
     write!(f, "~ settings: {}", commas(changed.map(|(name, old, new)| format!("{name} {old} → {new}"))))

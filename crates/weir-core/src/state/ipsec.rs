@@ -7,8 +7,8 @@ use crate::ipsec::spd::{Action, AddressRange, LookupSpec, PortRange, Selector};
 use crate::tables::ReversePath;
 use crate::wire::protocol;
 
-/// What names of devices without hardware begin with: a tunnel's, an SPD's, and a guarded port's guard.
-pub const VIRTUAL: [&str; 3] = ["tunnel/", "policy/", "guard/"];
+/// What names of devices without hardware begin with: a tunnel's, an SPD's, and an enforced port's egress.
+pub const VIRTUAL: [&str; 3] = ["tunnel/", "policy/", "enforce/"];
 
 /// All of it; empty where IPsec is not used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct TunnelSpec {
     pub reverse_path: ReversePath,
 }
 
-/// An SPD and the ports it guards.
+/// An SPD and the ports it is enforced on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpdSpec {
     pub name: String,

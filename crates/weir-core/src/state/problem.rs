@@ -8,7 +8,7 @@ pub mod ipsec;
 use std::fmt;
 use std::net::IpAddr;
 
-use ipsec::{IpsecPlace, LookupProblem, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem};
+use ipsec::{IpsecElement, LookupProblem, PolicyProblem, SaProblem, SpdProblem, TunnelProblem, UseProblem};
 
 use super::check::{MULTIPATH_HOPS_MAX, PORTS_MAX, ROUTES_MAX, WEIGHT_MAX};
 use crate::id::Mac;
@@ -18,7 +18,7 @@ use crate::wire::DisplayMac;
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    pub at: Place,
+    pub at: Element,
     /// What the sentence is about: `port lan`, `route 10.0.0.0/8`.
     pub subject: String,
     pub problem: Problem,
@@ -34,7 +34,7 @@ impl std::error::Error for Error {}
 
 /// Which element of the desired state, as indexes into its lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Element {
     Ports,
     Routes,
     Port(usize),
@@ -43,7 +43,7 @@ pub enum Place {
     NextHop { route: usize, hop: usize },
     Neighbor(usize),
     Settings,
-    Ipsec(IpsecPlace),
+    Ipsec(IpsecElement),
 }
 
 /// Why an address cannot be a host's.

@@ -75,7 +75,7 @@ fn selector(six: usize) -> Selector {
 fn net() -> (Net, PortId, DeviceId, PortId) {
     let mut net = Net::new();
     let tunnel = net.add_virtual("vti", PortKind::Tunnel, 1400, &["10.8.0.1/30", "fd00:8::1/64"]);
-    let guard = net.add_enforcement_point(WAN);
+    let egress = net.add_enforcement_point(WAN);
     let inside = net.add_virtual("spd", PortKind::Policy, 1500, &[]);
     for prefix in ["10.30.0.0/16", "2001:db8:30::/48"] {
         let id = net.adjacency(tunnel, address("0.0.0.0"), true);
@@ -83,26 +83,26 @@ fn net() -> (Net, PortId, DeviceId, PortId) {
             net.route(prefix, Target::Adjacent(id));
         }
     }
-    (net, tunnel, guard, inside)
+    (net, tunnel, egress, inside)
 }
 
 /// Made once: a route table is 64 MiB, and an input takes microseconds.
 fn plain() -> &'static ([Tables; 3], PortId, DeviceId, PortId) {
     static PLAIN: std::sync::OnceLock<([Tables; 3], PortId, DeviceId, PortId)> = std::sync::OnceLock::new();
     PLAIN.get_or_init(|| {
-        let (mut net, tunnel, guard, inside) = net();
+        let (mut net, tunnel, egress, inside) = net();
         let first = net.tables();
         net.forget(WAN, address("192.0.2.2"));
         let unresolved = net.tables();
         net.resolve(WAN, address("192.0.2.2"));
         net.set_mtu(WAN, 700);
-        ([first, unresolved, net.tables()], tunnel, guard, inside)
+        ([first, unresolved, net.tables()], tunnel, egress, inside)
     })
 }
 
 impl Site {
     fn new(flags: u8) -> Site {
-        let (tables, tunnel, guard, inside) = plain();
+        let (tables, tunnel, egress, inside) = plain();
         let six = usize::from(flags >> 7);
         let out = Arc::new(sa(1, params(Direction::Out, 0x1001, six, flags)));
         let policy_out = Arc::new(sa(3, params(Direction::Out, 0x1003, 0, flags >> 2)));
@@ -116,7 +116,7 @@ impl Site {
         let mut queues = vec![Queue::Hardware; devices];
         let device_of = |port: PortId| tables[0].ports[port.index()].device;
         queues[device_of(*tunnel).index()] = Queue::Tunnel(TunnelId(0));
-        queues[guard.index()] = Queue::Enforcement { spd: SpdId(0), port: WAN, device: device_of(WAN) };
+        queues[egress.index()] = Queue::Enforcement { spd: SpdId(0), port: WAN, device: device_of(WAN) };
         queues[device_of(*inside).index()] = Queue::Policy(SpdId(0));
         let mut enforcement = vec![None; tables[0].ports.len()];
         enforcement[WAN.index()] = Some(SpdId(0));
@@ -127,7 +127,7 @@ impl Site {
                 Inbound { sa: by_tunnel, device: device_of(*tunnel), spd: None },
                 Inbound { sa: by_policy.clone(), device: device_of(*inside), spd: Some(SpdId(0)) },
             ])),
-            outbound: [out.clone(), policy_out.clone()].into(),
+            outbound: Arc::new([out.clone(), policy_out.clone()].into_iter().collect()),
             spds: vec![Arc::new(spd(policy_out.clone(), by_policy.id, false))],
             tunnels: [Tunnel { name: "vti".into(), port: *tunnel, out: vec![out] }].into(),
             queues: queues.into(),
@@ -238,7 +238,7 @@ fn next(input: &mut Input<'_>, site: &Site, seen: &[(DeviceId, Vec<u8>)]) -> Opt
     match kind % 8 {
         0 | 1 => frame(input),
         2 | 3 => {
-            // To the tunnel, or to the guarded port.
+            // To the tunnel, or to the enforced port.
             let near = ["10.0.0.2", "fd00::2"][family];
             let far = [["10.30.0.9", "2001:db8:30::9"], ["10.100.0.9", "2001:db8:100::9"]];
             let to = far[usize::from(kind >> 3 & 1)][family];

@@ -9,7 +9,7 @@ use weir_core::control::{Control, Notice, Origin};
 use weir_core::id::{AdjacencyId, PortId};
 use weir_core::route::Prefix;
 use weir_core::state::{Desired, Link, Via};
-use weir_core::tables::{Tables, Target};
+use weir_core::tables::{Owner, Tables, Target};
 use weir_core::verdict::Reason;
 
 fn control(desired: Desired, links: &[Link]) -> Control {
@@ -58,6 +58,24 @@ fn ports_bring_addresses_networks_and_broadcasts() {
     // Which port's link is not in the address.
     assert_eq!(lookup(&tables, "fe80::1"), Target::NoRoute);
     assert_eq!(control.take_snapshot().map(|t| t.generation), None);
+}
+
+#[test]
+fn subnet_router_anycast_addresses_are_the_kernels_where_it_routes() {
+    let mut lan =
+        port("lan", "eth0", &["192.0.2.1/24", "2001:db8::1/64", "2001:db8:7::1/127", "2001:db8:8::1/126"]);
+    lan.addresses.iter_mut().for_each(|a| a.owner = Owner::Kernel);
+    let mut weirs = port("wan", "eth1", &["2001:db8:9::1/64"]);
+    weirs.addresses.iter_mut().for_each(|a| a.owner = Owner::Weir);
+    let mut control = control(desired(&[lan, weirs]), &[up("eth0"), up("eth1")]);
+    let tables = control.take_snapshot().expect("the first");
+    assert_eq!(lookup(&tables, "2001:db8::"), Target::Local(PortId(0)));
+    assert_eq!(lookup(&tables, "2001:db8:8::"), Target::Local(PortId(0)));
+    // RFC 6164 5: between two routers both addresses are hosts.
+    assert_eq!(lookup(&tables, "2001:db8:7::"), Target::Connected(PortId(0)));
+    assert_eq!(lookup(&tables, "192.0.2.0"), Target::Connected(PortId(0)));
+    // Weir answers neighbours and echo for its own addresses, not for those it would share with other routers.
+    assert_eq!(lookup(&tables, "2001:db8:9::"), Target::Connected(PortId(1)));
 }
 
 #[test]

@@ -193,9 +193,9 @@ fn after_a_nat_the_transport_checksum_fits_the_new_address() {
 #[test]
 fn ike_and_keepalives_are_not_esp() {
     for frame in [frame4(), frame6()] {
-        let spi = |payload: &[u8]| esp::esp_of(&frame.udp(777, 4500, payload), &[4500]).map(|(spi, _)| spi);
+        let spi = |payload: &[u8]| spi_of(&frame.udp(777, 4500, payload), &[4500]).map(|(spi, _)| spi);
         assert_eq!(spi(&[1; 28]), Some(0x0101_0101));
         assert_eq!((spi(&[0; 28]), spi(&[0xff]), spi(&[])), (None, None, None));
-        assert_eq!(esp::esp_of(&frame.udp(4500, 777, &[1; 28]), &[4500]), None);
+        assert_eq!(spi_of(&frame.udp(4500, 777, &[1; 28]), &[4500]), None);
     }
 }

@@ -182,14 +182,14 @@ fn esp_is_recognised_by_spi_and_destination() {
     for (outer, expected) in [(gcm(), RIGHT4), (outside6(gcm()), RIGHT6), (in_udp(gcm()), RIGHT4)] {
         let (out, _) = pair(outer);
         let sealed = seal(&out, &packet4(60)).expect("sealed");
-        assert_eq!(esp::esp_of(&sealed, &[4500]), Some((SPI, address(expected))));
+        assert_eq!(spi_of(&sealed, &[4500]), Some((SPI, address(expected))));
         for len in 0..sealed.len() {
-            let _ = esp::esp_of(&sealed[..len], &[4500]);
+            let _ = spi_of(&sealed[..len], &[4500]);
         }
     }
-    assert_eq!(esp::esp_of(&packet4(60), &[4500]), None);
+    assert_eq!(spi_of(&packet4(60), &[4500]), None);
     let sealed = seal(&pair(in_udp(gcm())).0, &packet4(60)).expect("sealed");
-    assert_eq!(esp::esp_of(&sealed, &[]), None);
+    assert_eq!(spi_of(&sealed, &[]), None);
 }
 
 #[test]

@@ -223,7 +223,7 @@ fn both_modes_at_once_each_take_theirs_and_no_guard_asks_about_sealed_packets() 
     rule.sas_out = vec![other.here.clone()];
     site.policies = vec![rule];
     site.publish();
-    // By policy: 10.30 leads to the guarded WAN port now.
+    // By policy: 10.30 leads to the enforced WAN port now.
     let sent = site.lan_frame(0, b"by policy");
     let seen = site.w.send(LAN, &sent);
     assert_eq!(sas::open(&other.there, &seen.one()[14..]), Ok(forwarded(&sent[14..])));

@@ -1,4 +1,4 @@
-//! IPsec wished for in, snapshots out: tunnels as ports, guards before ports, SAs that keep their state.
+//! IPsec wished for in, snapshots out: tunnels as ports, enforcement before ports, SAs that keep their state.
 
 use crate::bed::control as bed;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use weir_core::tables::{PortKind, Tables, Target};
 use weir_core::time::SECOND;
 use weir_core::verdict::Reason;
 
-/// A LAN, a WAN, a tunnel and a guarded WAN with one policy.
+/// A LAN, a WAN, a tunnel and a enforced WAN with one policy.
 fn both_modes() -> Desired {
     let mut d = desired(&[port("lan", "eth0", &["192.0.2.1/24"]), port("wan", "eth1", &["198.51.100.1/24"])]);
     d.ipsec = east_and_border();
@@ -63,15 +63,15 @@ fn tunnel_is_a_port_that_routes_lead_to() {
 }
 
 #[test]
-fn guarded_port_leaves_by_its_guard_and_arrives_by_its_device() {
+fn enforced_port_leaves_by_its_egress_device_and_arrives_by_its_device() {
     let mut control = control(both_modes());
     let tables = control.take_snapshot().expect("the first");
     let id = control.port_id("wan").expect("a port");
     let wan = &tables.ports[id.index()];
     assert_eq!(tables.devices[wan.device.index()].name, "eth1");
-    assert_eq!(tables.devices[wan.egress.index()].name, "guard/wan");
-    let guard = Queue::Enforcement { spd: SpdId(0), port: id, device: wan.device };
-    assert_eq!(ipsec(&tables).queues[wan.egress.index()], guard);
+    assert_eq!(tables.devices[wan.egress.index()].name, "enforce/wan");
+    let egress = Queue::Enforcement { spd: SpdId(0), port: id, device: wan.device };
+    assert_eq!(ipsec(&tables).queues[wan.egress.index()], egress);
     assert_eq!(ipsec(&tables).enforcement[id.index()], Some(SpdId(0)));
     let Target::Adjacent(adjacency) = lookup(&tables, "10.2.0.9") else { panic!("no route") };
     assert_eq!(tables.adjacencies[adjacency.0 as usize].device, wan.egress);

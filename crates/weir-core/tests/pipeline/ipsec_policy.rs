@@ -92,6 +92,21 @@ fn default_drop_holds_in_both_directions() {
 }
 
 #[test]
+fn transit_whose_extension_headers_lead_nowhere_passes_no_policy_enforcement_point() {
+    // Bypass by default, too: no policy can be asked about what cannot be read (RFC 4301 4.4.1.1).
+    let mut site = with_rules(vec![]);
+    site.default = Action::Bypass;
+    site.publish();
+    for (next, rest) in [(51, &[17u8, 90, 0, 0, 0, 0, 0, 1][..]), (43, &[17, 2, 0, 1, 0, 0, 0, 0].repeat(3))]
+    {
+        let out = frame(LAN, NEAR[1], FAR[1]).raw(next, rest);
+        site.w.send(LAN, &out).dropped_silently(Reason::PolicyNone);
+        let back = frame(WAN, FAR[1], NEAR[1]).raw(next, rest);
+        site.w.send(WAN, &back).dropped_silently(Reason::PolicyNone);
+    }
+}
+
+#[test]
 fn packet_in_clear_where_protection_is_asked_for_is_dropped() {
     for six in [0, 1] {
         let mut site = Site::policy_mode(gcm());

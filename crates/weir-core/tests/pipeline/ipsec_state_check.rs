@@ -11,7 +11,7 @@ use weir_core::ipsec::Direction::{In, Out};
 use weir_core::ipsec::sa::{Dscp, UdpPorts};
 use weir_core::ipsec::spd::{Action, AddressRange, PolicyIndex, PortRange, first_match};
 use weir_core::ipsec::{Encryption, Integrity, Mode, Secret, Suite};
-use weir_core::state::{Desired, Error, IpsecPlace, Place, Policies, PolicySpec, check, doubts};
+use weir_core::state::{Desired, Element, Error, IpsecElement, Policies, PolicySpec, check, warnings};
 
 fn good() -> Desired {
     let mut d = desired(&[port("lan", "eth0", &["192.0.2.1/24"]), port("wan", "eth1", &["198.51.100.1/24"])]);
@@ -217,8 +217,8 @@ fn tunnels_have_names_sas_and_addresses_of_their_own() {
         ]
     );
     assert_eq!(
-        said(|d| d.ports[0].device = "guard/wan".into()),
-        ["port lan: device is guard/wan, but names with `guard/` are for devices of IPsec; rename it"]
+        said(|d| d.ports[0].device = "enforce/wan".into()),
+        ["port lan: device is enforce/wan, but names with `enforce/` are for devices of IPsec; rename it"]
     );
     assert_eq!(
         said(|d| d.routes[0] = route("10.1.0.0/16", &["@border"])),
@@ -236,12 +236,12 @@ fn spds_guard_ports_that_are_there_and_free() {
     );
     assert_eq!(
         border(|s| s.ports.clear()),
-        ["spd border: guards no port, expected one or more; name the outer ports"]
+        ["spd border: is enforced on no port, expected one or more; name the outer ports"]
     );
     assert_eq!(
         border(|s| s.ports.push("east".into())),
         [
-            "spd border: port east is a tunnel, expected a port with a device; guard the port the tunnel leaves by, \
+            "spd border: port east is a tunnel, expected a port with a device; name the port the tunnel leaves by, \
           or use routes alone"
         ]
     );
@@ -253,7 +253,7 @@ fn spds_guard_ports_that_are_there_and_free() {
         said(|d| d.ipsec.spds.push(spd("east", &["wan"], &[]))),
         [
             "spd east: is configured twice; keep one or rename one",
-            "spd east: port wan is guarded by spd border already; remove it from one"
+            "spd east: port wan has spd border already; remove it from one"
         ]
     );
 }
@@ -366,14 +366,14 @@ fn every_mistake_is_told_at_once_with_its_place() {
     d.ipsec.tunnels[0].mtu = Some(1);
     d.ipsec.spds[0].ports.push("x".into());
     d.ipsec.spds[0].policies[0].name = "a b".into();
-    let places: Vec<Place> = check(&d).iter().map(|e| e.at).collect();
+    let places: Vec<Element> = check(&d).iter().map(|e| e.at).collect();
     assert_eq!(
         places,
         [
-            Place::Ipsec(IpsecPlace::Tunnel(0)),
-            Place::Ipsec(IpsecPlace::Spd(0)),
-            Place::Ipsec(IpsecPlace::Policy { spd: 0, policy: 0 }),
-            Place::Ipsec(IpsecPlace::Sa(0))
+            Element::Ipsec(IpsecElement::Tunnel(0)),
+            Element::Ipsec(IpsecElement::Spd(0)),
+            Element::Ipsec(IpsecElement::Policy { spd: 0, policy: 0 }),
+            Element::Ipsec(IpsecElement::Sa(0))
         ]
     );
 }
@@ -404,8 +404,8 @@ proptest! {
         d.ipsec.spds.push(spd("random", &["lan"], &list));
         let never = |e: &Error| e.to_string().contains("can never match");
         let errors = check(&d).into_iter().filter(never).map(|e| e.at);
-        let hidden: Vec<Place> = errors.collect();
-        let is_hidden = |policy| hidden.contains(&Place::Ipsec(IpsecPlace::Policy { spd: 1, policy }));
+        let hidden: Vec<Element> = errors.collect();
+        let is_hidden = |policy| hidden.contains(&Element::Ipsec(IpsecElement::Policy { spd: 1, policy }));
         for flow in &flows {
             if let Some(PolicyIndex(found)) = first_match(&rules, flow) {
                 prop_assert!(!is_hidden(found as usize), "{:?} finds {}", flow, found);
@@ -418,7 +418,7 @@ proptest! {
         }
     }
 
-    /// Whatever passes the check is built: every SA, tunnel, policy and guard is in the snapshot.
+    /// Whatever passes the check is built: every SA, tunnel, policy and egress is in the snapshot.
     #[test]
     fn what_is_not_refused_is_built_whole(
         spis in prop::collection::vec(254u32..260, 4),
@@ -455,7 +455,7 @@ fn what_protects_less_than_it_seems_is_doubted_and_built() {
     d.ipsec.sas[1].params.replay_window = 0;
     d.ipsec.sas[2].params.suite = old;
     d.ipsec.sas[3].params.suite = null(Some(Integrity::HmacSha256_128), false);
-    let lines: Vec<String> = doubts(&d.ipsec).iter().map(|d| d.to_string()).collect();
+    let lines: Vec<String> = warnings(&d.ipsec).iter().map(|d| d.to_string()).collect();
     assert_eq!(
         lines,
         [
@@ -465,5 +465,5 @@ fn what_protects_less_than_it_seems_is_doubted_and_built() {
             "sa site-in: authenticates and does not encrypt; choose aes-gcm-256 to do both",
         ]
     );
-    assert_eq!(doubts(&good().ipsec), []);
+    assert_eq!(warnings(&good().ipsec), []);
 }

@@ -46,8 +46,8 @@ fn perform(d: &mut IpsecSpec, action: IpsecAction) {
         }
         IpsecAction::AddSpd(spd) => d.spds.push(*spd),
         IpsecAction::RemoveSpd(spd) => _ = d.spds.remove(at(&d.spds, |s| *s == *spd)),
-        IpsecAction::Guard { spd, port } => spd_of(d, &spd).ports.push(port),
-        IpsecAction::Unguard { spd, port } => {
+        IpsecAction::Enforce { spd, port } => spd_of(d, &spd).ports.push(port),
+        IpsecAction::Release { spd, port } => {
             let ports = &mut spd_of(d, &spd).ports;
             ports.remove(at(ports, |p| *p == port));
         }
@@ -238,7 +238,7 @@ fn lines_read_as_an_operator_writes() {
             "~ sa out: spi 0x1001 → 0x1003, other keys",
             "+ sa site: outbound, spi 0x3001, from 198.51.100.1, to 198.51.100.2, aes-gcm-128, replay window 64",
             "~ tunnel east: mtu that fits → 1400, addresses none → 10.9.0.1/30 (weir)",
-            "~ spd border: guards port dmz",
+            "~ spd border: enforced on port dmz",
             "~ spd border: default discard → bypass",
             "- policy ping of spd border",
             "~ policy rest of spd border: protocol none → 17",

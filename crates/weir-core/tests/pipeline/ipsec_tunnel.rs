@@ -2,6 +2,8 @@
 
 use crate::common::site::*;
 use weir_core::packet::DeviceId;
+use weir_core::router::Router;
+use weir_core::tables::ReversePath;
 use weir_core::verdict::Reason;
 use weir_core::wire::Ethernet;
 
@@ -35,6 +37,36 @@ fn packet_that_comes_by_the_tunnel_is_opened_and_routed() {
         assert_eq!(seen.sent[0].0, DeviceId(0));
         assert_eq!(seen.one()[14..], forwarded(&packet));
         assert_eq!(Ethernet::parse(seen.one()).expect("a frame").dst(), neighbor_mac(LAN, 2));
+    }
+}
+
+#[test]
+fn inner_source_that_is_not_behind_the_tunnel_goes_no_further_where_it_asks() {
+    for fast in [true, false] {
+        let mut site = Site::route_mode(gcm());
+        if !fast {
+            site.w.router = Router::new().without_fast_path();
+        }
+        let tunnel = site.tunnel.expect("a tunnel").index();
+        let pretended =
+            [("10.0.0.7", NEAR[0]), ("fd00::7", NEAR[1]), ("10.100.0.1", NEAR[0])].map(|(src, dst)| {
+                frame(WAN, src, dst).udp(2000, 1000, b"from somebody else's network")[14..].to_vec()
+            });
+        for packet in &pretended {
+            let sealed = site.sealed(packet);
+            assert_eq!(site.w.send(WAN, &sealed).forwarded, 1, "without rpf any source passes");
+        }
+        site.w.net.ports[tunnel].reverse_path = ReversePath::Strict;
+        site.publish();
+        for packet in &pretended {
+            let sealed = site.sealed(packet);
+            site.w.send(WAN, &sealed).dropped_silently(Reason::ReversePath);
+        }
+        for six in [0, 1] {
+            let packet = site.far_packet(six, b"from behind the tunnel");
+            let sealed = site.sealed(&packet);
+            assert_eq!(site.w.send(WAN, &sealed).forwarded, 1);
+        }
     }
 }
 

@@ -30,6 +30,8 @@ mod ipsec_state_check;
 mod ipsec_state_diff;
 mod ipsec_trace;
 mod ipsec_tunnel;
+mod keying;
+mod mirror_routes;
 mod neighbor_arp_ndp;
 mod node_network;
 mod route_full_table;

@@ -69,6 +69,14 @@ fn link_local_addresses_stay_on_their_link() {
 }
 
 #[test]
+fn subnet_router_anycast_address_of_a_link_is_the_kernels() {
+    let mut w = World::new();
+    // The kernel has fe80::2/64 on wan, weir fe80::1/64 on lan.
+    assert_eq!(w.send(WAN, &udp(WAN, "fe80::77", "fe80::")).local, 1);
+    w.send(LAN, &udp(LAN, "fe80::77", "fe80::")).dropped(Reason::LinkLocalScope);
+}
+
+#[test]
 fn multicast_is_not_routed_and_groups_of_the_link_are_the_kernels() {
     let mut w = World::new();
     // The kernel has an address on wan and none on lan.
@@ -159,6 +167,33 @@ fn strict_reverse_path_accepts_any_member_of_several_paths() {
     assert_eq!(w.send(WAN, &udp(WAN, "10.200.0.1", "10.0.0.2")).forwarded, 1);
     assert_eq!(w.send(WAN, &udp(WAN, "10.100.0.1", "10.0.0.2")).forwarded, 1);
     w.send(WAN, &udp(WAN, "10.95.0.1", "10.0.0.2")).dropped_silently(Reason::ReversePath);
+}
+
+#[test]
+fn reverse_path_is_asked_of_each_packet_of_a_batch_by_the_port_it_came_in_on() {
+    for fast in [true, false] {
+        let mut net = Net::new();
+        net.ports[LAN.index()].reverse_path = weir_core::tables::ReversePath::Strict;
+        let mut w = World::of(net);
+        if !fast {
+            w.router = weir_core::router::Router::new().without_fast_path();
+        }
+        let [lan, wan] = [LAN, WAN].map(|port| w.tables.ports[port.index()].device);
+        let seen = w.send_all(&[
+            (lan, udp(LAN, "10.0.0.2", "10.100.0.9")),
+            (lan, udp(LAN, "10.100.0.1", "10.100.0.9")),
+            (wan, udp(WAN, "10.95.0.1", "10.0.0.2")),
+            (lan, udp(LAN, "fd00::2", "2001:db8:100::9")),
+            (lan, udp(LAN, "2001:db8:100::1", "2001:db8:100::9")),
+            (wan, udp(WAN, "2001:db8:95::1", "fd00::2")),
+            (lan, udp(LAN, "10.0.0.2", "10.100.0.9")),
+        ]);
+        assert_eq!(
+            (seen.forwarded, &seen.drops[..]),
+            (5, &[(Reason::ReversePath, 2)][..]),
+            "fast path {fast}"
+        );
+    }
 }
 
 #[test]

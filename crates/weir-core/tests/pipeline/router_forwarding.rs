@@ -2,6 +2,7 @@
 
 use crate::common::world::*;
 use weir_core::packet::DeviceId;
+use weir_core::router::Router;
 use weir_core::wire::ethernet::Ethernet;
 
 #[test]
@@ -42,11 +43,25 @@ fn packet_may_leave_by_the_port_it_came_in_on() {
 }
 
 #[test]
-fn ethernet_padding_is_carried_along() {
-    let mut bytes = frame(LAN, "10.0.0.2", "10.100.0.9").udp(1, 2, b"x");
-    bytes.resize(60, 0);
-    let seen = World::new().send(LAN, &bytes);
-    assert_eq!(seen.one().len(), 60);
+fn what_follows_a_packet_in_its_frame_is_not_forwarded() {
+    for fast in [true, false] {
+        let mut w = World::new();
+        if !fast {
+            w.router = Router::new().without_fast_path();
+        }
+        for (port, src, dst, out) in [
+            (LAN, "10.0.0.2", "10.100.0.9", 14),
+            (LAN, "fd00::2", "2001:db8:100::9", 14),
+            (LAN_10, "10.10.0.2", "10.100.0.9", 14),
+            (LAN, "10.0.0.2", "10.95.0.9", 18),
+        ] {
+            let bytes = frame(port, src, dst).udp(1, 2, b"x");
+            let packet = bytes.len() - if port == LAN_10 { 18 } else { 14 };
+            let secret = [&bytes[..], b"left in a card's memory by another packet"].concat();
+            let seen = w.send(port, &secret);
+            assert_eq!(seen.one().len(), out + packet, "{src} to {dst}, fast path {fast}");
+        }
+    }
 }
 
 #[test]

@@ -111,18 +111,48 @@ fn broken_ipv6_headers() {
     World::new().send(LAN, &ipv6_with(&[(4, 0xff)])).dropped_silently(Reason::IpTruncated);
 }
 
-#[test]
-fn broken_ipv6_extension_chains() {
-    let start = || frame(LAN, "fd00::2", "2001:db8:100::9");
-    // Hop-by-hop anywhere but first; a header longer than the packet; too many of them.
+/// Packets to `dst` whose extension headers lead nowhere, and one with a type 0 routing header.
+fn broken_chains(dst: &str) -> [(Vec<u8>, Reason); 6] {
+    let start = || frame(LAN, "fd00::2", dst);
+    let bad = Reason::Ip6BadExtension;
+    // Hop-by-hop anywhere but first, and first but longer than the packet; another longer than the packet; too many; an
+    // authentication header longer than the packet.
     let late = start().extension(60, &[0; 7]).extension(0, &[0; 7]).udp(1, 2, b"x");
-    World::new().send(LAN, &late).dropped_silently(Reason::Ip6BadExtension);
+    let options = start().extension(0, &[200, 0, 0, 0, 0, 0, 0]).udp(1, 2, b"x");
     let long = start().extension(60, &[200, 0, 0, 0, 0, 0, 0]).udp(1, 2, b"x");
-    World::new().send(LAN, &long).dropped_silently(Reason::Ip6BadExtension);
     let many = (0..12).fold(start(), |f, _| f.extension(60, &[0, 1, 4, 0, 0, 0, 0])).udp(1, 2, b"x");
-    World::new().send(LAN, &many).dropped_silently(Reason::Ip6BadExtension);
+    let ah = start().raw(51, &[17, 90, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1]);
     let routing = start().extension(43, &[2, 0, 1, 0, 0, 0, 0].repeat(4)[..23]).udp(1, 2, b"x");
-    World::new().send(LAN, &routing).dropped_silently(Reason::Ip6RoutingHeader);
+    [(late, bad), (options, bad), (long, bad), (many, bad), (ah, bad), (routing, Reason::Ip6RoutingHeader)]
+}
+
+#[test]
+fn transit_is_forwarded_whatever_its_extension_headers_are() {
+    for (bytes, _) in broken_chains("2001:db8:100::9") {
+        let seen = World::new().send(LAN, &bytes);
+        let mut expected = bytes[14..].to_vec();
+        expected[7] -= 1;
+        assert_eq!(seen.one()[14..], expected, "only the hop limit is another");
+    }
+}
+
+#[test]
+fn transit_with_broken_extension_headers_is_dropped_where_the_limits_say_so() {
+    for (bytes, reason) in broken_chains("2001:db8:100::9") {
+        let mut w = World::new();
+        w.tables.settings.check_extensions = true;
+        w.send(LAN, &bytes).dropped_silently(reason);
+    }
+}
+
+#[test]
+fn broken_extension_headers_to_an_address_of_weir_are_dropped_and_to_one_of_the_kernel_are_its_affair() {
+    for (bytes, reason) in broken_chains("fd00::1") {
+        World::new().send(LAN, &bytes).dropped_silently(reason);
+    }
+    for (bytes, _) in broken_chains("2001:db8:1::1") {
+        assert_eq!(World::new().send(LAN, &bytes).local, 1);
+    }
 }
 
 #[test]

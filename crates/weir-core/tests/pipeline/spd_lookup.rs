@@ -106,6 +106,35 @@ fn inbound(spi: u32, destination: IpAddr) -> Inbound {
     Inbound { sa, device: DeviceId(0), spd: None }
 }
 
+proptest! {
+    /// Few SPIs and destinations, so that many SAs share one.
+    #[test]
+    fn outbound_sas_of_an_spi_and_destination_are_all_found_and_no_others(
+        all in proptest::collection::vec((1u32..6, 0u8..4), 0..40)
+    ) {
+        let sa = |(id, &(spi, host)): (u32, &(u32, u8))| {
+            let destination = if host < 2 { [192, 0, 2, host].into() } else { [host; 16].into() };
+            let source = if host < 2 { [192, 0, 2, 99].into() } else { [9; 16].into() };
+            crate::common::site::new_sa(id, weir_core::ipsec::Params { spi, destination, source, ..crate::common::sas::gcm() })
+        };
+        let sas: Vec<_> = (0..).zip(&all).map(sa).collect();
+        let outbound: weir_core::ipsec::Outbound = sas.iter().cloned().collect();
+        prop_assert_eq!(outbound.len(), sas.len());
+        for spi in 0..7 {
+            for sa in &sas {
+                let mut found: Vec<_> = outbound.find(spi, sa.params.destination).iter().map(|sa| sa.id).collect();
+                let of = |other: &&std::sync::Arc<weir_core::ipsec::Sa>| {
+                    (other.params.spi, other.params.destination) == (spi, sa.params.destination)
+                };
+                let mut wanted: Vec<_> = sas.iter().filter(of).map(|sa| sa.id).collect();
+                found.sort_unstable();
+                wanted.sort_unstable();
+                prop_assert_eq!(found, wanted);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_large_sad_with_spis_in_a_row_answers() {
     let destination: IpAddr = "192.0.2.1".parse().expect("address");

@@ -2,7 +2,7 @@
 
 use crate::bed::control as bed;
 use bed::{desired, neighbor, port, route};
-use weir_core::state::{Desired, Place, Problem, RouteSpec, Via, check};
+use weir_core::state::{Desired, Element, Problem, RouteSpec, Via, check};
 
 fn good() -> Desired {
     let mut d = desired(&[
@@ -253,7 +253,7 @@ fn every_mistake_is_told_at_once_with_its_place() {
     d.routes[2] = route("10.0.0.0/8", &["192.0.2.9", "192.0.2.8@nowhere"]);
     d.neighbors[0].mac = [0; 6];
     let errors = check(&d);
-    let places: Vec<Place> = errors.iter().map(|e| e.at).collect();
-    assert_eq!(places, [Place::Port(0), Place::NextHop { route: 2, hop: 1 }, Place::Neighbor(0)]);
+    let places: Vec<Element> = errors.iter().map(|e| e.at).collect();
+    assert_eq!(places, [Element::Port(0), Element::NextHop { route: 2, hop: 1 }, Element::Neighbor(0)]);
     assert_eq!(errors[1].problem, Problem::UnknownPort { name: "nowhere".into(), nearest: None });
 }

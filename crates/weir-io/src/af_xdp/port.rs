@@ -10,9 +10,10 @@ use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 
 use weir_core::time::Nanos;
 
-use super::interface::{HeldInterrupts, Interface, may_be_a_card};
+use super::lingering::{self, Place};
 use super::transmit::{Mover, Transmit};
 use super::{Bind, OpenError, Options, Report, socket};
+use crate::interface::{HeldInterrupts, Interface, may_be_a_card};
 use crate::ring::{Addr, Consumer, Desc, Producer, Which};
 use crate::steer::Steering;
 use crate::umem::{Chunk, LINK_HEADER, Region, Umem};
@@ -22,8 +23,8 @@ const REFILL: u32 = 32;
 
 /// An AF_XDP socket, its rings, and the chunks it holds.
 ///
-/// Fields drop in order: rings and socket first (the kernel lets go of the memory), then `held`
-/// (the chunks go home).
+/// Fields drop in order: rings and socket first (the kernel begins to let go of the memory), then `held`
+/// (the chunks go home when it has).
 #[derive(Debug)]
 pub struct AfXdp {
     fill: Producer<Addr>,
@@ -34,6 +35,7 @@ pub struct AfXdp {
     held: Held,
     /// There while this port polls; several queues of an interface share what it stands for.
     interrupts: Option<HeldInterrupts>,
+    busy_poll_insists: bool,
     interface: Interface,
     device: DeviceId,
     /// Chunks to keep posted, and those posted now (in the fill ring, the kernel, or the rx ring).
@@ -88,11 +90,6 @@ impl AfXdp {
         self.socket.as_fd()
     }
 
-    /// Frames were accepted for sending that the kernel has not taken yet.
-    pub fn unsent(&self) -> bool {
-        self.tx.unsent
-    }
-
     /// What moves the transmit ring now.
     fn mover(&self) -> Mover {
         match (self.report.bind, &self.interrupts) {
@@ -100,6 +97,15 @@ impl AfXdp {
             (Bind::ZeroCopy, None) => Mover::Waking,
             (Bind::ZeroCopy, Some(_)) => Mover::Polling,
         }
+    }
+
+    /// From now on the interface's interrupts drive this port.
+    fn forgo_busy_poll(&mut self) {
+        self.interrupts = None;
+        // What cannot be taken back leaves a socket that polls, and a sender beside it that wakes.
+        let _ = socket::forgo_busy_poll(self.socket.as_fd());
+        self.report.busy_poll = false;
+        self.kick();
     }
 
     fn kick(&mut self) {
@@ -175,6 +181,7 @@ impl Device<Chunk> for AfXdp {
         self.reap(pool);
         let room = self.tx.ring.room(frames.len() as u32) as usize;
         let accepted = room.min(frames.len());
+        let was_empty = self.tx.ring.pending() == 0;
         for frame in frames.drain(..accepted) {
             let (start, len) = (frame.start() as u64, frame.len() as u32);
             match self.held.claim(frame.into_buffer()) {
@@ -185,10 +192,9 @@ impl Device<Chunk> for AfXdp {
             }
         }
         if accepted > 0 {
-            self.tx.ring.submit();
-            self.tx.unsent = true;
-        }
-        if self.tx.unsent {
+            let mover = self.mover();
+            self.tx.submit(self.socket.as_fd(), mover, was_empty);
+        } else if self.tx.unsent {
             self.kick();
         }
         accepted
@@ -223,30 +229,37 @@ impl Device<Chunk> for AfXdp {
 
     fn watch(&mut self, now: Nanos) -> Option<String> {
         let (interface, port) = (&self.interface, self.socket.as_fd());
-        if !self.tx.stalls(now, port, || interface.status() == DeviceStatus::Up) {
-            return None;
-        }
+        let (name, queue) = (&self.report.interface, self.report.queue);
+        let up = || interface.status() == DeviceStatus::Up;
+        let stalls = self.tx.stalls(now, port, up);
         let what = format!(
-            "af_xdp {} queue {}: frames waited in the transmit ring for 100 ms and it did not move",
-            self.report.interface, self.report.queue
+            "af_xdp {name} queue {queue}: frames waited in the transmit ring for 100 ms and it did not move"
         );
-        if self.interrupts.take().is_none() {
-            let name = &self.report.interface;
-            return Some(format!(
-                "{what}; the driver was woken; if `tx stalled` grows on in `weir show ports`, use kind \"af_packet\" and report the driver: `ethtool -i {name}`"
-            ));
-        }
-        // What cannot be taken back leaves a socket that polls, and a sender beside it that wakes.
-        let _ = socket::forgo_busy_poll(port);
-        self.report.busy_poll = false;
-        self.kick();
-        Some(format!(
-            "{what}: busy polling is given up here, interrupts drive it from now on; `wake_up = \"interrupt\"` in [workers] starts so"
-        ))
+        let notice = match (stalls, self.interrupts.is_some()) {
+            (true, true) => format!(
+                "{what}: busy polling is given up here, interrupts drive it from now on; `wake_up = \"interrupt\"` in [workers] starts so"
+            ),
+            (true, false) => {
+                return Some(format!(
+                    "{what}; the driver was woken; if `tx stalled` grows on in `weir show ports`, use kind \"af_packet\" and report the driver: `ethtool -i {name}`"
+                ));
+            }
+            // One interrupt less to receive by, and one to send by all the same: the CPU is better left to others.
+            (false, true) if self.tx.has_own_poller() && !self.busy_poll_insists && up() => format!(
+                "af_xdp {name} queue {queue}: the driver sends by another poller than it receives by: busy polling is given up here, interrupts drive it from now on; `wake_up = \"busy-poll\"` in [workers] keeps it; `ethtool -C {name} tx-usecs 0` shortens its way to the card"
+            ),
+            (false, _) => return None,
+        };
+        self.forgo_busy_poll();
+        Some(notice)
+    }
+
+    fn unsent(&self) -> bool {
+        self.tx.unsent
     }
 
     fn received_by_kernel(&self) -> bool {
-        self.report.bind == Bind::Copy && self.interrupts.is_none()
+        self.interrupts.is_none()
     }
 
     fn status(&mut self) -> DeviceStatus {
@@ -315,6 +328,7 @@ impl Parts {
         if let Err(error) = bind_patiently(fd, interface.index(), options.queue, bind) {
             return Ok(Attempt::Refused(error));
         }
+        lingering::bound(Place::here(interface.index(), options.queue));
         let tx = match tx.map_or_else(|| Transmit::beside(fd, ring, interface.index(), options.queue), Ok) {
             Ok(tx) => tx,
             Err(error) => return Ok(Attempt::NoSender(error)),
@@ -368,8 +382,9 @@ impl Parts {
             tx: self.tx,
             completion: self.completion,
             socket: self.socket,
-            held: Held::new(umem.region().clone()),
+            held: Held::new(umem.region().clone(), Some(Place::here(interface.index(), options.queue))),
             interrupts,
+            busy_poll_insists: options.busy_poll_insists,
             interface,
             device: options.device,
             want_posted: options.posted.min(options.ring),
@@ -407,13 +422,15 @@ struct Held {
     bits: Vec<u64>,
     count: usize,
     shift: u32,
+    /// The queue whose pool has them.
+    place: Option<Place>,
 }
 
 impl Held {
-    fn new(region: Arc<Region>) -> Held {
+    fn new(region: Arc<Region>, place: Option<Place>) -> Held {
         let words = region.count().div_ceil(64) as usize;
         let shift = region.chunk_size().trailing_zeros();
-        Held { region, bits: vec![0; words], count: 0, shift }
+        Held { region, bits: vec![0; words], count: 0, shift, place }
     }
 
     /// Takes a chunk over; `None` (and the chunk goes home) when it is another umem's.
@@ -452,10 +469,14 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for (word, bits) in self.bits.iter().enumerate() {
-            for bit in (0..64).filter(|b| bits & (1 << b) != 0) {
-                self.region.send_home(word as u32 * 64 + bit);
-            }
+        let of_word = |(word, bits): (usize, &u64)| {
+            let bits = *bits;
+            (0..64).filter(move |b| bits & (1 << b) != 0).map(move |bit| word as u32 * 64 + bit)
+        };
+        let chunks: Vec<u32> = self.bits.iter().enumerate().flat_map(of_word).collect();
+        match self.place {
+            Some(place) => lingering::keep(place, self.region.clone(), chunks),
+            None => chunks.into_iter().for_each(|index| self.region.send_home(index)),
         }
     }
 }
@@ -469,7 +490,7 @@ mod tests {
     fn an_address_comes_back_once_and_only_if_it_was_given() {
         let umem = Umem::new(100, ChunkSize::default()).expect("memory");
         let mut pool = umem.pool();
-        let mut held = Held::new(umem.region().clone());
+        let mut held = Held::new(umem.region().clone(), None);
         let index = held.claim(pool.take().expect("full")).expect("ours");
         let addr = held.addr(index) + 256;
         assert_eq!((held.count, held.offset(addr)), (1, 256));
@@ -485,7 +506,7 @@ mod tests {
     fn what_the_kernel_held_goes_home_with_the_port() {
         let umem = Umem::new(100, ChunkSize::default()).expect("memory");
         let mut pool = umem.pool();
-        let mut held = Held::new(umem.region().clone());
+        let mut held = Held::new(umem.region().clone(), None);
         for _ in 0..70 {
             held.claim(pool.take().expect("full")).expect("ours");
         }

@@ -25,6 +25,9 @@ use crate::ring::{Desc, Producer, Which};
 
 /// Polls in a row that took no frame after which the driver is known to send by another poller.
 const POLLS_IN_VAIN: u8 = 8;
+/// Breaths after which a driver that was woken and has taken nothing is woken again: it was told after the frames were
+/// published, so that it must come; a wake-up can be an interrupt, and a breath is shorter than the driver's way to the ring.
+const WAKE_AGAIN: u8 = 128;
 /// System calls in a row for one batch: a kernel without a larger budget copies 32 frames a call.
 const CALLS: usize = 8;
 
@@ -47,6 +50,10 @@ pub(super) struct Transmit {
     /// Frames were published that the kernel may not have taken yet.
     pub unsent: bool,
     polls_in_vain: u8,
+    /// Nothing waited when the last frames were published: a poll that takes none of them has not met a full card.
+    was_empty: bool,
+    /// Breaths since the driver was woken for what waits.
+    woken: Option<u8>,
     watch: StallWatch,
     /// Times the ring did not move though frames waited.
     pub stalled: u64,
@@ -67,7 +74,16 @@ impl Transmit {
     }
 
     fn new(ring: Producer<Desc>, own: Option<OwnedFd>) -> Transmit {
-        Transmit { ring, own, unsent: false, polls_in_vain: 0, watch: StallWatch::default(), stalled: 0 }
+        Transmit {
+            ring,
+            own,
+            unsent: false,
+            polls_in_vain: 0,
+            was_empty: true,
+            woken: None,
+            watch: StallWatch::default(),
+            stalled: 0,
+        }
     }
 
     /// The socket the ring belongs to.
@@ -75,7 +91,16 @@ impl Transmit {
         self.own.as_ref().map_or(port, AsFd::as_fd)
     }
 
-    /// Tells the kernel of published frames when it has to be told.
+    /// Publishes frames, before which the ring `was_empty` or not, and tells the kernel of them when it has to be told.
+    pub fn submit(&mut self, port: BorrowedFd<'_>, mover: Mover, was_empty: bool) {
+        self.was_empty = was_empty;
+        self.ring.submit();
+        self.unsent = true;
+        self.woken = None;
+        self.kick(port, mover);
+    }
+
+    /// Looks after frames the kernel has not taken yet.
     pub fn kick(&mut self, port: BorrowedFd<'_>, mover: Mover) {
         for _ in 0..CALLS {
             let waiting = self.ring.pending();
@@ -86,6 +111,12 @@ impl Transmit {
             if !self.ring.needs_wakeup() {
                 return;
             }
+            if let Some(breaths) = &mut self.woken
+                && *breaths < WAKE_AGAIN
+            {
+                *breaths += 1;
+                return;
+            }
             if mover == Mover::Polling && self.polls_in_vain < POLLS_IN_VAIN {
                 // A refusal is the interface's state, which `status` tells.
                 let _ = socket::wake_rx(port);
@@ -93,7 +124,7 @@ impl Transmit {
                     self.polls_in_vain = 0;
                     continue;
                 }
-                self.polls_in_vain += 1;
+                self.polls_in_vain += u8::from(self.was_empty);
             }
             match socket::wake_tx(self.socket(port)) {
                 Ok(()) => {}
@@ -103,10 +134,16 @@ impl Transmit {
             }
             if mover != Mover::Copying {
                 // Woken is woken: the driver takes everything, or says anew that it sleeps.
+                self.woken = Some(0);
                 self.unsent = self.ring.pending() > 0;
                 return;
             }
         }
+    }
+
+    /// Polls of the port's own poller were seen to take nothing: sending has a poller of its own.
+    pub fn has_own_poller(&self) -> bool {
+        self.polls_in_vain >= POLLS_IN_VAIN
     }
 
     /// Looks whether the ring moves; `true` when an episode of not moving begins.

@@ -10,38 +10,12 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use weir_xdp::{LoadError, Loaded, Mode};
+use weir_xdp::{LoadError, Loaded, loaded_link, program_name};
 
-use super::object::{
-    ATTACH_XDP, Command, LoadedProgram, bpf, bpf_fd, fd_of, next_link, object_info, program_name,
-};
+use super::netlink::{NLA_NESTED, NLMSG_HEADER, attribute, push_attribute, transact};
 
 /// Where the program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpMode {
-    /// In the driver, before a socket buffer exists.
-    Native,
-    /// After the kernel made a socket buffer: any interface, slower.
-    Generic,
-}
-
-impl XdpMode {
-    fn flag(self) -> u32 {
-        match self {
-            XdpMode::Native => 1 << 2,
-            XdpMode::Generic => 1 << 1,
-        }
-    }
-}
-
-impl fmt::Display for XdpMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            XdpMode::Native => "native XDP",
-            XdpMode::Generic => "generic XDP",
-        })
-    }
-}
+pub use weir_xdp::Mode as XdpMode;
 
 /// Why no program is attached.
 #[derive(Debug)]
@@ -100,26 +74,15 @@ impl fmt::Display for AttachError {
 
 impl std::error::Error for AttachError {}
 
-/// A program attached to an interface; detaches when dropped.
+/// How a program is attached to an interface. It stays there until its [`Loaded`] detaches or is dropped.
 #[derive(Debug)]
 pub struct Attachment {
     ifindex: u32,
     pub mode: XdpMode,
-    /// `None`: attached by netlink, to be taken off by netlink.
-    link: Option<OwnedFd>,
     pub refusals: Vec<(XdpMode, io::Error)>,
     /// A program of ours that a dead process left was removed first.
     pub replaced_leftover: bool,
     program: u32,
-}
-
-#[derive(Default)]
-#[repr(C)]
-struct LinkCreateAttr {
-    prog_fd: u32,
-    target_ifindex: u32,
-    attach_type: u32,
-    flags: u32,
 }
 
 impl Attachment {
@@ -127,19 +90,17 @@ impl Attachment {
     pub fn new(
         interface: &str,
         ifindex: u32,
-        program: &LoadedProgram,
+        program: &mut Loaded,
         modes: &[XdpMode],
     ) -> Result<Attachment, AttachError> {
+        let failed =
+            |error: LoadError| AttachError::Netlink { interface: interface.into(), error: error.into_io() };
         let replaced_leftover = remove_leftover(interface, ifindex, program.name())?;
+        let id = program.id().map_err(failed)?;
         let mut refusals = Vec::new();
         for &mode in modes {
-            match attach(ifindex, program, mode) {
-                Ok(link) => {
-                    let program = program
-                        .id()
-                        .map_err(|error| AttachError::Netlink { interface: interface.into(), error })?;
-                    return Ok(Attachment { ifindex, mode, link, refusals, replaced_leftover, program });
-                }
+            match program.attach(ifindex, mode).map_err(LoadError::into_io) {
+                Ok(()) => return Ok(Attachment { ifindex, mode, refusals, replaced_leftover, program: id }),
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
                     return Err(AttachError::Gone { interface: interface.into() });
                 }
@@ -150,111 +111,40 @@ impl Attachment {
     }
 
     /// Takes the program off and attaches it again, in the mode it had.
-    pub fn again(&mut self, program: &LoadedProgram) -> io::Result<()> {
-        if self.link.take().is_none() {
-            set_program(self.ifindex, -1, self.mode.flag())?;
-        }
-        self.link = attach(self.ifindex, program, self.mode)?;
-        Ok(())
+    pub fn again(&self, program: &mut Loaded) -> io::Result<()> {
+        program.detach().and_then(|()| program.attach(self.ifindex, self.mode)).map_err(LoadError::into_io)
     }
 
     /// Whether the program is still on the interface: anybody with privilege can take it off.
     pub fn is_there(&self) -> io::Result<bool> {
         Ok(attached_program(self.ifindex)?.is_some_and(|attached| attached.id == self.program))
     }
-
-    /// Whether the kernel takes the program off by itself when this process dies.
-    pub fn dies_with_us(&self) -> bool {
-        self.link.is_some()
-    }
-}
-
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        if self.link.is_none() {
-            // An interface that is gone took its program along: nothing is left to report.
-            let _ = set_program(self.ifindex, -1, self.mode.flag());
-        }
-    }
-}
-
-/// As [`Attachment::new`], for a program that stays on the interface as long as it is loaded.
-pub(crate) fn attach_loaded(
-    interface: &str,
-    ifindex: u32,
-    program: &mut Loaded,
-    modes: &[XdpMode],
-) -> Result<XdpMode, AttachError> {
-    remove_leftover(interface, ifindex, program.name())?;
-    let mut refusals = Vec::new();
-    for &mode in modes {
-        let way = match mode {
-            XdpMode::Native => Mode::Native,
-            XdpMode::Generic => Mode::Generic,
-        };
-        match program.attach(ifindex, way).map_err(LoadError::into_io) {
-            Ok(()) => return Ok(mode),
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
-                return Err(AttachError::Gone { interface: interface.into() });
-            }
-            Err(error) => refusals.push((mode, error)),
-        }
-    }
-    Err(AttachError::Refused { interface: interface.into(), refusals })
 }
 
 /// Takes whatever XDP program a link holds off an interface, as `bpftool link detach` does: its owner is not
 /// asked. True when there was one. For tests of what the owner does then.
 pub fn force_detach(ifindex: u32) -> io::Result<bool> {
-    /// The start of `struct bpf_link_info`, as XDP links fill it.
-    #[derive(Default)]
-    #[repr(C)]
-    struct LinkInfo {
-        kind: u32,
-        id: u32,
-        program: u32,
-        _pad: u32,
-        ifindex: u32,
-    }
-    const XDP_LINK: u32 = 6;
-    let mut last = 0;
-    loop {
-        last = match next_link(last) {
-            Ok(id) => id,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        // A link may go between the two calls.
-        let Ok(link) = fd_of(Command::LinkFdById, last) else { continue };
-        let mut info = LinkInfo::default();
-        object_info(&link, &mut info)?;
-        let here = attached_program(ifindex)?.is_some_and(|attached| attached.id == info.program);
-        if (info.kind, info.ifindex) == (XDP_LINK, ifindex) && here {
-            let mut attr = link.as_raw_fd() as u32;
-            // SAFETY: BPF_LINK_DETACH takes one descriptor and no pointers.
-            return unsafe { bpf(Command::LinkDetach, &mut attr) }.map(|_| true);
-        }
-    }
+    const LINK_GET_FD_BY_ID: libc::c_int = 30;
+    const LINK_DETACH: libc::c_int = 34;
+    let Some(attached) = attached_program(ifindex)? else { return Ok(false) };
+    let Some(link) = loaded_link(attached.id) else { return Ok(false) };
+    // SAFETY: BPF_LINK_GET_FD_BY_ID takes a number, no pointers, and returns a descriptor.
+    let fd = unsafe { bpf(LINK_GET_FD_BY_ID, link) }?;
+    // SAFETY: a fresh descriptor nobody else owns.
+    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: BPF_LINK_DETACH takes one descriptor and no pointers.
+    unsafe { bpf(LINK_DETACH, link.as_raw_fd() as u32) }?;
+    Ok(true)
 }
 
-/// By link where the kernel has XDP links (5.9), else by netlink (the outer `Ok(None)`).
-fn attach(ifindex: u32, program: &LoadedProgram, mode: XdpMode) -> io::Result<Option<OwnedFd>> {
-    let mut attr = LinkCreateAttr {
-        prog_fd: program.as_raw_fd() as u32,
-        target_ifindex: ifindex,
-        attach_type: ATTACH_XDP,
-        flags: mode.flag(),
-    };
-    // SAFETY: BPF_LINK_CREATE takes this prefix, no pointers, and returns a descriptor.
-    match unsafe { bpf_fd(Command::LinkCreate, &mut attr) } {
-        Ok(link) => Ok(Some(link)),
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            const UPDATE_IF_NOEXIST: u32 = 1 << 0;
-            set_program(ifindex, program.as_raw_fd(), mode.flag() | UPDATE_IF_NOEXIST)?;
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
+/// Calls `bpf(2)` for a command whose attributes are one number.
+///
+/// # Safety
+/// `command` reads no more than that, and no pointer.
+unsafe fn bpf(command: libc::c_int, mut attribute: u32) -> io::Result<libc::c_int> {
+    // SAFETY: `attribute` is readable for the four bytes the call is told of; the caller vouches for the rest.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &mut attribute, size_of::<u32>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
 }
 
 /// Takes off a program named like ours; refuses when it is another's or still has a living owner.
@@ -268,9 +158,10 @@ fn remove_leftover(interface: &str, ifindex: u32, ours: &str) -> Result<bool, At
         }
         Err(error) => return Err(AttachError::Netlink { interface: name(), error }),
     };
-    let program = program_name(attached.id).unwrap_or_else(|_| "without a name".into());
+    let program = program_name(attached.id).unwrap_or_else(|| "without a name".into());
     let occupied = AttachError::Occupied { interface: name(), program: program.clone(), id: attached.id };
-    if program != ours {
+    // Of the steering program there are two: with and without the flow offload.
+    if !program.starts_with(ours) && !ours.starts_with(&program) {
         return Err(occupied);
     }
     // A link with a living owner refuses this (EBUSY): then another of us runs on this interface.
@@ -294,8 +185,6 @@ const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_FLAGS: u16 = 3;
 const IFLA_XDP_PROG_ID: u16 = 4;
-const NLA_NESTED: u16 = 1 << 15;
-pub(super) const NLMSG_HEADER: usize = 16;
 const IFINFO: usize = 16;
 /// `IFLA_XDP_ATTACHED` of a program in the driver, in the stack, in the card.
 const ATTACHED_MODES: [(u8, u32); 3] = [(1, 1 << 2), (2, 1 << 1), (3, 1 << 3)];
@@ -325,27 +214,6 @@ fn set_program(ifindex: u32, fd: i32, flags: u32) -> io::Result<()> {
     transact(libc::NETLINK_ROUTE, &link_message(libc::RTM_SETLINK, flags, ifindex, &xdp)).map(drop)
 }
 
-pub(super) fn push_attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    to.extend(((4 + value.len()) as u16).to_ne_bytes());
-    to.extend(kind.to_ne_bytes());
-    to.extend(value);
-    to.resize(to.len().next_multiple_of(4), 0);
-}
-
-/// The value of the first attribute of this kind.
-pub(super) fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    while let Some((header, _)) = attributes.split_first_chunk::<4>() {
-        let len = u16::from_ne_bytes([header[0], header[1]]) as usize;
-        let found = u16::from_ne_bytes([header[2], header[3]]) & !NLA_NESTED;
-        let value = attributes.get(4..len)?;
-        if found == kind {
-            return Some(value);
-        }
-        attributes = attributes.get(len.next_multiple_of(4)..)?;
-    }
-    None
-}
-
 /// `nlmsghdr`, `ifinfomsg`, attributes.
 fn link_message(kind: u16, flags: u16, ifindex: u32, attributes: &[u8]) -> Vec<u8> {
     let len = (NLMSG_HEADER + IFINFO + attributes.len()) as u32;
@@ -361,63 +229,16 @@ fn link_message(kind: u16, flags: u16, ifindex: u32, attributes: &[u8]) -> Vec<u
     message
 }
 
-/// One request and its first answer; a refusal becomes the error it carries.
-pub(super) fn transact(protocol: libc::c_int, request: &[u8]) -> io::Result<Vec<u8>> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: socket takes no pointers; the result is checked before it is owned.
-    let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a fresh descriptor nobody else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: `request` is readable for its length; an unbound netlink socket sends to the kernel.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
-    if sent < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut reply = vec![0u8; 64 << 10];
-    // SAFETY: `reply` is writable for its length.
-    let got = unsafe { libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) };
-    if got < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    reply.truncate(got as usize);
-    let word =
-        |at: usize| reply.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
-    let kind = (word(4) & 0xffff) as u16;
-    match (kind as i32 == libc::NLMSG_ERROR, word(NLMSG_HEADER)) {
-        (true, error) if error != 0 => Err(io::Error::from_raw_os_error(-error)),
-        _ => Ok(reply),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Write;
 
-    #[test]
-    fn attributes_are_found_behind_others_and_padding() {
-        let mut nested = Vec::new();
-        push_attribute(&mut nested, IFLA_XDP_ATTACHED, &[2]);
-        push_attribute(&mut nested, IFLA_XDP_PROG_ID, &77u32.to_ne_bytes());
-        let mut all = Vec::new();
-        push_attribute(&mut all, 3, b"eth0\0");
-        push_attribute(&mut all, IFLA_XDP | NLA_NESTED, &nested);
-        let xdp = attribute(&all, IFLA_XDP).expect("present");
-        assert_eq!(attribute(xdp, IFLA_XDP_ATTACHED), Some(&[2][..]));
-        assert_eq!(attribute(xdp, IFLA_XDP_PROG_ID), Some(&77u32.to_ne_bytes()[..]));
-        assert_eq!(attribute(xdp, IFLA_XDP_FLAGS), None);
-    }
+    use weir_xdp::{STEER, STEER_FLOW, Settings, Source};
 
-    #[test]
-    fn a_cut_attribute_is_not_read_past_its_end() {
-        let mut all = Vec::new();
-        push_attribute(&mut all, 3, b"eth0");
-        assert_eq!(attribute(&all[..6], 3), None);
-        assert_eq!(attribute(&[3, 0, 3, 0], 3), None);
-    }
+    use super::*;
+
+    /// `XDP_FLAGS_SKB_MODE`.
+    const GENERIC: u32 = 1 << 1;
 
     #[test]
     fn an_occupied_interface_is_refused_with_the_remedy() {
@@ -433,7 +254,8 @@ mod tests {
     fn a_program_a_dead_process_left_is_replaced() {
         // A thread of its own: it stays in the namespace it makes.
         let thread = std::thread::spawn(|| match crate::netns::enter_new() {
-            Ok(()) => replace_a_leftover(),
+            // The two steering programs take each other's place.
+            Ok(()) => [STEER, STEER_FLOW].into_iter().for_each(replace_a_leftover),
             Err(error) => {
                 let test = "a_program_a_dead_process_left_is_replaced";
                 let _ = writeln!(io::stderr(), "SKIP {test}: no network namespace of its own ({error})");
@@ -442,21 +264,20 @@ mod tests {
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
 
-    fn replace_a_leftover() {
-        let program = || {
-            let mut pass = crate::bpf::asm::Asm::new();
-            pass.mov(crate::bpf::asm::Reg::R0, 2);
-            pass.exit();
-            LoadedProgram::load("weir_steer", &pass.finish().expect("whole")).expect("loaded")
-        };
+    fn replace_a_leftover(successor: Source) {
         let lo = 1;
+        let leftover = STEER.load(Settings::default()).expect("loaded");
         // What netlink attached stays when its maker's descriptors are gone.
-        set_program(lo, program().as_raw_fd(), XdpMode::Generic.flag()).expect("attached");
+        let fd = leftover.fd().expect("loaded").as_raw_fd();
+        set_program(lo, fd, GENERIC).expect("attached");
+        drop(leftover);
         assert!(attached_program(lo).expect("asked").is_some());
-        let successor = Attachment::new("lo", lo, &program(), &[XdpMode::Native, XdpMode::Generic]);
-        let successor = successor.expect("a leftover is no obstacle");
-        assert!(successor.replaced_leftover && successor.dies_with_us());
-        assert_eq!(successor.mode, XdpMode::Generic);
-        assert_eq!(successor.refusals.len(), 1, "loopback has no native XDP");
+        let mut successor = successor.load(Settings::default()).expect("loaded");
+        let attachment = Attachment::new("lo", lo, &mut successor, &[XdpMode::Native, XdpMode::Generic]);
+        let attachment = attachment.expect("a leftover is no obstacle");
+        assert!(attachment.replaced_leftover && attachment.is_there().expect("asked"));
+        assert_eq!(attachment.mode, XdpMode::Generic);
+        assert_eq!(attachment.refusals.len(), 1, "loopback has no native XDP");
+        assert!(force_detach(lo).expect("asked"), "a link holds it, which goes with the process");
     }
 }

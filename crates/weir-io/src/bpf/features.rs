@@ -4,7 +4,7 @@
 
 use std::io;
 
-use super::attach::{NLMSG_HEADER, attribute, push_attribute, transact};
+use super::netlink::{NLMSG_HEADER, attribute, push_attribute, transact};
 
 // `linux/genetlink.h`, `linux/netdev.h`.
 const CTRL_CMD_GETFAMILY: u8 = 3;

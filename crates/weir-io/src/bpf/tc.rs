@@ -10,10 +10,9 @@
 //! Refuses: to remove the `clsact` it made, because others may have put filters there since.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::attach::{NLMSG_HEADER, attribute, push_attribute, transact};
-use super::object::LoadedProgram;
-use std::os::fd::AsRawFd;
+use super::netlink::{NLMSG_HEADER, attribute, push_attribute, transact};
 
 // rtnetlink numbers (`linux/rtnetlink.h`, `linux/pkt_sched.h`, `linux/pkt_cls.h`).
 const TCM: usize = 20;
@@ -37,8 +36,10 @@ pub const PREFERENCE: u32 = 1;
 /// `weir`, so that no filter of somebody else has it.
 pub const HANDLE: u32 = 0x7765_6972;
 
-/// Attaches `program`, in place of the one of ours that may be there.
-pub fn attach(ifindex: u32, program: &LoadedProgram) -> io::Result<()> {
+/// Attaches `program` under this name, in place of the one of ours that may be there.
+///
+/// aya would refuse a filter that is there, or take it off first: here one step replaces it.
+pub fn attach(ifindex: u32, name: &str, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut kind = Vec::new();
     push_attribute(&mut kind, TCA_KIND, b"clsact\0");
     let new = (libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
@@ -49,7 +50,7 @@ pub fn attach(ifindex: u32, program: &LoadedProgram) -> io::Result<()> {
     }
     let mut options = Vec::new();
     push_attribute(&mut options, TCA_BPF_FD, &program.as_raw_fd().to_ne_bytes());
-    push_attribute(&mut options, TCA_BPF_NAME, &[program.name().as_bytes(), b"\0"].concat());
+    push_attribute(&mut options, TCA_BPF_NAME, &[name.as_bytes(), b"\0"].concat());
     push_attribute(&mut options, TCA_BPF_FLAGS, &DIRECT_ACTION.to_ne_bytes());
     push_attribute(&mut options, TCA_BPF_FLAGS_GEN, &SKIP_HARDWARE.to_ne_bytes());
     let mut attributes = filter_kind();

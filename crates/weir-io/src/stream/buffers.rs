@@ -31,6 +31,27 @@ pub(super) struct Pool {
     free: RefCell<Vec<u16>>,
 }
 
+/// The pool of one thread, for those who write into its buffers. It can stand alone, without any stream.
+#[derive(Clone, Debug)]
+pub struct Buffers(pub(super) Rc<Pool>);
+
+impl Buffers {
+    /// Maps `count` buffers of [`CAPACITY`] bytes. Pages take memory when they are first used.
+    pub fn new(count: u16) -> io::Result<Buffers> {
+        Pool::new(count).map(Buffers)
+    }
+
+    /// An empty buffer, when one is free.
+    pub fn take(&self) -> Option<Buffer> {
+        self.0.take()
+    }
+
+    /// Buffers nobody has.
+    pub fn free(&self) -> usize {
+        self.0.free()
+    }
+}
+
 /// A buffer the kernel may write to. Nobody else has a handle of it.
 #[derive(Debug)]
 pub(super) struct Lent(u16);

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::buffers::{Part, Pool};
 use super::slots::{Slots, StreamId};
 use super::{Counters, Event, socket};
+use crate::epoll_set::EpollSet;
 use crate::wake::Waker;
 
 /// Sockets told of by one wait; the others' turn comes with the next one.
@@ -40,7 +41,7 @@ struct Stream {
 }
 
 pub(super) struct Epoll {
-    set: OwnedFd,
+    set: EpollSet,
     slots: Slots<Stream>,
     sends: Vec<(u32, Vec<Part>)>,
     closes: Vec<u32>,
@@ -62,14 +63,8 @@ impl std::fmt::Debug for Epoll {
 
 impl Epoll {
     pub(super) fn new(waker: Arc<Waker>) -> io::Result<Epoll> {
-        // SAFETY: epoll_create1 takes no memory; its result is checked before it is owned.
-        let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if set < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: `set` is a fresh descriptor that nothing else owns.
-        let set = unsafe { OwnedFd::from_raw_fd(set) };
-        control(&set, libc::EPOLL_CTL_ADD, waker.as_raw_fd(), libc::EPOLLIN as u32, WAKER)?;
+        let set = EpollSet::new()?;
+        set.control(libc::EPOLL_CTL_ADD, waker.as_raw_fd(), libc::EPOLLIN as u32, WAKER)?;
         Ok(Epoll {
             set,
             slots: Slots::new(),
@@ -182,7 +177,7 @@ impl Epoll {
         events.append(&mut self.answers);
         let timeout = if events.len() > before { Some(Duration::ZERO) } else { timeout };
         self.counters.enters += 1;
-        let ready = wait(&self.set, &mut self.ready, timeout)?;
+        let ready = self.set.wait(&mut self.ready, timeout)?;
         for at in 0..ready {
             let told = self.ready[at];
             if told.u64 == WAKER {
@@ -216,7 +211,7 @@ impl Epoll {
             if let Err(error) = done {
                 stream.failed = true;
                 events.push(Event::Failed { token, error });
-                let _ = control(&self.set, libc::EPOLL_CTL_DEL, stream.socket.as_raw_fd(), 0, 0);
+                let _ = self.set.control(libc::EPOLL_CTL_DEL, stream.socket.as_raw_fd(), 0, 0);
                 stream.watched = 0;
             }
         }
@@ -302,53 +297,8 @@ impl Epoll {
             _ => libc::EPOLL_CTL_MOD,
         };
         let mark = u64::from(id.index) | u64::from(id.generation) << 32;
-        control(&self.set, operation, stream.socket.as_raw_fd(), wanted, mark)?;
+        self.set.control(operation, stream.socket.as_raw_fd(), wanted, mark)?;
         stream.watched = wanted;
         Ok(())
-    }
-}
-
-fn control(set: &OwnedFd, operation: libc::c_int, socket: RawFd, events: u32, mark: u64) -> io::Result<()> {
-    let mut event = libc::epoll_event { events, u64: mark };
-    // SAFETY: the kernel reads one epoll_event, which lives through the call.
-    let done = unsafe { libc::epoll_ctl(set.as_raw_fd(), operation, socket, &raw mut event) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Waits; how many of `ready` the kernel has filled. A signal ends the wait with none.
-fn wait(set: &OwnedFd, ready: &mut [libc::epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
-    let limit = timeout.map(|limit| libc::timespec {
-        tv_sec: limit.as_secs().min(i32::MAX as u64) as libc::time_t,
-        tv_nsec: limit.subsec_nanos().into(),
-    });
-    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the kernel writes at most `ready.len()` entries into `ready` and reads one timespec, if any; no
-    // signal mask is given.
-    let mut got = unsafe {
-        libc::syscall(
-            libc::SYS_epoll_pwait2,
-            set.as_raw_fd(),
-            ready.as_mut_ptr(),
-            ready.len() as libc::c_int,
-            limit,
-            std::ptr::null::<libc::sigset_t>(),
-            0_usize,
-        )
-    };
-    if got < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
-        // Kernels before 5.11, and sandboxes: whole milliseconds, rounded up.
-        let limit =
-            timeout.map_or(-1, |limit| limit.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
-        // SAFETY: as above.
-        let waited =
-            unsafe { libc::epoll_wait(set.as_raw_fd(), ready.as_mut_ptr(), ready.len() as i32, limit) };
-        got = waited.into();
-    }
-    match usize::try_from(got) {
-        Ok(got) => Ok(got),
-        Err(_) => match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            error => Err(error),
-        },
     }
 }

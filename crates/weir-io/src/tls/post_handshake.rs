@@ -39,9 +39,12 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Data may not come between the parts of a message; it shows that the peer means something by it all.
-    pub fn data_came(&mut self) -> Result<(), TlsError> {
-        self.without_data = 0;
+    /// Data may not come between the parts of a message; any byte of it shows that the peer means something by it all.
+    /// Records without one show nothing.
+    pub fn data_came(&mut self, bytes: usize) -> Result<(), TlsError> {
+        if bytes > 0 {
+            self.without_data = 0;
+        }
         if self.handshake.is_empty() { Ok(()) } else { Err(TlsError::Unexpected { kind: kind::DATA }) }
     }
 
@@ -159,7 +162,7 @@ mod tests {
         let mut messages = Messages::default();
         messages.take(true, kind::HANDSHAKE, &ticket(10)[..5]).expect("a part");
         assert_eq!(drain(&mut messages), Ok(vec![]));
-        assert_eq!(messages.data_came(), Err(TlsError::Unexpected { kind: kind::DATA }));
+        assert_eq!(messages.data_came(1), Err(TlsError::Unexpected { kind: kind::DATA }));
         assert_eq!(
             messages.take(true, kind::ALERT, &[1, 0]),
             Err(TlsError::Unexpected { kind: kind::ALERT })

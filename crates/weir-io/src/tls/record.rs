@@ -144,8 +144,10 @@ pub(super) struct Cursor {
     pub read: usize,
     /// Plaintext so far.
     pub plain: Range<usize>,
-    /// Whether some of it came since the last record that is no data.
+    /// Whether data records came since the last record that is none.
     pub fresh: bool,
+    /// And how many bytes were in them.
+    pub fresh_bytes: usize,
 }
 
 /// A record that is no data: its type and where its plaintext lies.
@@ -170,6 +172,12 @@ impl Opener {
         Ok(Opener { direction: Direction::new(tls13, sequence, secrets)?, empty: 0 })
     }
 
+    /// Goes on under the next key. Empty records count on: a new key is no data.
+    pub fn change_key(&mut self, sequence: u64, secrets: &ConnectionTrafficSecrets) -> Result<(), TlsError> {
+        self.direction = Direction::new(true, sequence, secrets)?;
+        Ok(())
+    }
+
     pub fn tls13(&self) -> bool {
         self.direction.shape == Shape::Tls13
     }
@@ -188,6 +196,7 @@ impl Opener {
             }
             self.count_empty(body.len())?;
             cursor.fresh = true;
+            cursor.fresh_bytes += body.len();
             if cursor.plain.is_empty() {
                 cursor.plain = body;
             } else {

@@ -120,7 +120,7 @@ impl Session {
         let mut news = None;
         while let Some(control) = self.opener.open(bytes, &mut cursor)? {
             if std::mem::take(&mut cursor.fresh) {
-                self.messages.data_came()?;
+                self.messages.data_came(std::mem::take(&mut cursor.fresh_bytes))?;
             }
             self.messages.take(self.opener.tls13(), control.kind, &bytes[control.at])?;
             while let Some(message) = self.messages.next()? {
@@ -130,7 +130,7 @@ impl Session {
                     Message::Ticket(payload) => self.schedule.ticket(&payload)?,
                     Message::KeyUpdate { answer } => {
                         let (sequence, secrets) = self.schedule.next_received()?;
-                        self.opener = Opener::new(true, sequence, &secrets)?;
+                        self.opener.change_key(sequence, &secrets)?;
                         if answer {
                             news = Some(News::UpdateWanted);
                         }
@@ -142,7 +142,7 @@ impl Session {
             }
         }
         if cursor.fresh {
-            self.messages.data_came()?;
+            self.messages.data_came(cursor.fresh_bytes)?;
         }
         Ok(Opened { plain: cursor.plain, consumed: cursor.read, news })
     }

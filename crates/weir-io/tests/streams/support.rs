@@ -1,9 +1,9 @@
 //! What the tests of streams share: pairs of sockets, waiting for events, both backends.
-#![allow(dead_code)] // each test binary uses a part of it
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use weir_io::stream::{Backend, Chosen, Event, StreamId, Streams};
@@ -44,6 +44,21 @@ pub fn have_uring(test: &str) -> bool {
         let _ = writeln!(io::stderr(), "SKIP {test}: io_uring with provided buffers ({missing})");
     }
     missing.is_none()
+}
+
+/// True in a process that runs this test of `descriptors` and no other; elsewhere runs one and waits for it.
+pub fn is_alone(test: &str, backend: Backend) -> bool {
+    const ALONE: &str = "WEIR_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let module = if matches!(backend, Backend::Epoll) { "epoll" } else { "uring" };
+    let mut child = Command::new(std::env::current_exe().expect("this program"));
+    let output = child.args(["--exact", &format!("descriptors::{module}::{test}")]).env(ALONE, "1").output();
+    let output = output.expect("started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
 }
 
 /// A connected pair of TCP sockets.

@@ -90,6 +90,26 @@ fn empty_records_without_end_end_the_stream() {
 }
 
 #[test]
+fn neither_a_new_key_nor_an_empty_record_makes_a_flood_begin_anew() {
+    let (mut client, mut server) = sessions(&TLS13, SUITE_13);
+    // A key update after each empty record: neither carries data.
+    let flood = (0..40).try_for_each(|_| {
+        let mut bytes = sealed(&mut client, b"");
+        bytes.extend(wish(&mut client));
+        server.open(&mut bytes).map(drop)
+    });
+    assert!(matches!(flood, Err(TlsError::Flood { .. })), "{flood:?}");
+    let (mut client, mut server) = sessions(&TLS13, SUITE_13);
+    // Thirty empty records under each of two keys.
+    let flood = (0..2).try_for_each(|_| {
+        let mut bytes: Vec<u8> = (0..30).flat_map(|_| sealed(&mut client, b"")).collect();
+        bytes.extend(wish(&mut client));
+        server.open(&mut bytes).map(drop)
+    });
+    assert_eq!(flood, Err(TlsError::Flood { what: "empty records" }));
+}
+
+#[test]
 fn tickets_of_rustls_are_kept_and_are_no_data() {
     let mut config = Box::new(server_config().as_ref().clone());
     config.send_tls13_tickets = 4;

@@ -16,7 +16,7 @@ use weir_stats::bootstrap::{Ratio, ratio_of_means};
 use weir_stats::changepoint::{LEAST, Settings, e_divisive};
 use weir_stats::holm;
 
-/// Of `--json`.
+/// The format of `--json`.
 pub const FORMAT: u32 = 1;
 /// With fewer campaigns too few reorderings exist: the least p of a step far above the noise is 0.06 with
 /// seven, 0.03 with eight, and 0.02 with nine.
@@ -48,7 +48,7 @@ pub struct Series {
     pub configuration: Configuration,
     pub points: Vec<Point>,
     pub changes: Vec<Change>,
-    /// Of the clearest split; absent with fewer than four points.
+    /// The p of the clearest split; absent with fewer than four points.
     pub p: Option<f64>,
     /// The same, corrected over the configurations of the experiment.
     pub p_holm: Option<f64>,

@@ -114,7 +114,7 @@ pub fn page(histories: &[History], left_out: &[String]) -> String {
             "<section><h2>{}</h2><p class=\"note\">{} campaigns, {}. Dots are medians, whiskers reach from the \
              least to the greatest run, bars are levels. A change is marked at the first campaign of the new \
              level (E-divisive, permutation test at {} %, a hint where Holm's correction over the \
-             configurations leaves a doubt).</p></section>\n",
+             configurations leaves a warning).</p></section>\n",
             escape(&history.experiment),
             history.campaigns.len(),
             escape(&history.metric.sentence()),

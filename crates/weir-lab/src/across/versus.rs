@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use super::{Campaign, Label, differences};
 use crate::experiment::Metric;
-use crate::model::{LabError, Subject};
+use crate::model::LabError;
 use weir_stats::compare::{Analysis, Pair, Rules, compare};
 use weir_stats::paired::Series;
 use weir_stats::{Comparison, Summary, Verdict};
 
-/// Of `--json`.
+/// The format of `--json`.
 pub const FORMAT: u32 = 1;
 /// Where neither campaign says what counts as a difference.
 const MARGIN_PERCENT: f64 = 2.0;
@@ -52,7 +52,7 @@ pub struct Other {
 pub struct Row {
     pub configuration: String,
     /// No subject: generator and sink alone. A difference here is one of machine or generator.
-    pub ceiling: bool,
+    pub baseline: bool,
     pub old: Summary,
     pub new: Summary,
     pub comparison: Comparison,
@@ -155,7 +155,7 @@ fn judge(reference: &Campaign, campaigns: &[Campaign], others: &mut [Other], mar
         let Some((before, after)) = summaries else { continue };
         others[i].rows.push(Row {
             configuration: old.configuration.name.clone(),
-            ceiling: old.configuration.subject == Subject::Ceiling,
+            baseline: old.configuration.is_baseline(),
             old: before,
             new: after,
             comparison,

@@ -58,7 +58,7 @@ impl Device {
             cpus: &cpus,
             configuration,
         };
-        let subject = match configuration.subject {
+        let subject = match configuration.subject() {
             Subject::Kernel => Under::Built(Box::new(Kernel::start(&place)?)),
             Subject::Weir => Under::Built(Box::new(Weir::start(&place)?)),
             Subject::Command => Under::Command(Box::new(CommandSubject::apply(&environment, stop)?)),
@@ -110,8 +110,8 @@ impl Device {
         each.collect::<Option<Vec<_>>>().map(|all| all.iter().fold((0, 0), |s, t| (s.0 + t.0, s.1 + t.1)))
     }
 
-    pub fn doubts(&mut self) -> Vec<String> {
-        if let Under::Built(subject) = &mut self.subject { subject.doubts() } else { Vec::new() }
+    pub fn warnings(&mut self) -> Vec<String> {
+        if let Under::Built(subject) = &mut self.subject { subject.warnings() } else { Vec::new() }
     }
 
     /// As dropping it, but says what went wrong.

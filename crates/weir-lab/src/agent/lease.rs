@@ -1,7 +1,7 @@
 //! One lab a host: an agent holds its host from before its first change until everything is changed back.
 //!
 //! ```text
-//! /run/weir-lab/             gate: locked while an agent looks who is there, and enters
+//! /run/weir-lab/             lock: held while an agent looks who is there, and enters
 //!   generator-4711           locked while process 4711 is the generator's agent; says whose it is
 //!   generator-4711.bell      a socket the agent of a newer connection rings: its lab is elsewhere now
 //! ```
@@ -69,7 +69,7 @@ pub fn take(
 ) -> Result<Lease, LabError> {
     let began = Instant::now();
     loop {
-        let gate = Gate::pass(folder, within.saturating_sub(began.elapsed()))?;
+        let lock = FolderLock::take(folder, within.saturating_sub(began.elapsed()))?;
         if stop.load(Ordering::Acquire) {
             return Err(LabError::new("the lab went away".into()));
         }
@@ -78,7 +78,7 @@ pub fn take(
             return enter(folder, holder, rung).map_err(|e| failed(folder, &e));
         };
         other.wait_or_refuse(holder, began.elapsed(), within)?;
-        drop(gate);
+        drop(lock);
         std::thread::sleep(LOOK);
     }
 }
@@ -97,7 +97,7 @@ impl Other {
         holder.is_none_or(|holder| holder.lab != newcomer.lab || holder.part == newcomer.part)
     }
 
-    /// Of one that [`Other::bars`] the newcomer: it is on its way out, or there is nothing to wait for.
+    /// Waits for one that [`Other::bars`] the newcomer: it is on its way out, or there is nothing to wait for.
     fn wait_or_refuse(
         &self,
         newcomer: &LeaseHolder,
@@ -139,7 +139,7 @@ impl Other {
     }
 }
 
-/// Agents that live; what others left is removed. To be called behind the gate.
+/// Agents that live; what others left is removed. To be called with the folder locked.
 fn whoever_is_there(folder: &Path) -> io::Result<Vec<Other>> {
     let mut there = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -189,20 +189,20 @@ fn remove(record: &Path) {
 impl Drop for Lease {
     fn drop(&mut self) {
         remove(&self.record);
-        // Whoever is at the gate now removes the folder by himself.
-        let _ =
-            lock::take(&self.folder).map(|lock| lock.map(|lock| Gate { folder: &self.folder, _lock: lock }));
+        // Whoever holds the lock now removes the folder by himself.
+        let _ = lock::take(&self.folder)
+            .map(|lock| lock.map(|lock| FolderLock { folder: &self.folder, _lock: lock }));
     }
 }
 
 /// One agent at a time looks and enters.
-struct Gate<'a> {
+struct FolderLock<'a> {
     folder: &'a Path,
     _lock: Lock,
 }
 
-impl Gate<'_> {
-    fn pass(folder: &Path, within: Duration) -> Result<Gate<'_>, LabError> {
+impl FolderLock<'_> {
+    fn take(folder: &Path, within: Duration) -> Result<FolderLock<'_>, LabError> {
         let until = Instant::now() + within;
         loop {
             match fs::DirBuilder::new().mode(0o700).create(folder) {
@@ -210,7 +210,7 @@ impl Gate<'_> {
                 _ => {}
             }
             match lock::take_within(folder, until.saturating_duration_since(Instant::now())) {
-                Ok(Some(lock)) => return Ok(Gate { folder, _lock: lock }),
+                Ok(Some(lock)) => return Ok(FolderLock { folder, _lock: lock }),
                 // The last who left took it along.
                 Err(e) if e.kind() == ErrorKind::NotFound && Instant::now() < until => {}
                 Err(e) => return Err(failed(folder, &e)),
@@ -225,7 +225,7 @@ impl Gate<'_> {
     }
 }
 
-impl Drop for Gate<'_> {
+impl Drop for FolderLock<'_> {
     fn drop(&mut self) {
         // Refused while an agent is there.
         let _ = fs::remove_dir(self.folder);

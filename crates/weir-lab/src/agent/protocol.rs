@@ -63,7 +63,7 @@ pub struct DeviceEnvironment {
     pub input: Interface,
     pub output: Interface,
     pub gateway_mac: [u8; 6],
-    /// Of the subject `command`.
+    /// The commands of the subject `command`.
     pub commands: Option<Commands>,
     /// Its uploads by name, bytes in hexadecimal.
     pub uploads: BTreeMap<String, String>,
@@ -118,7 +118,7 @@ pub struct Counted {
     /// (busy, all) clock ticks of the subject's CPUs.
     pub cpu: Option<(u64, u64)>,
     /// What the subject knows to be wrong with itself.
-    pub doubts: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// What the device under test came to.

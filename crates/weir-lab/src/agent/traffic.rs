@@ -206,5 +206,5 @@ fn port(stream: &Stream) -> Port {
 }
 
 fn lost() -> LabError {
-    LabError::new("receiver: nothing was started; this is a defect of weir-lab".into())
+    LabError::new("receiver: asked for what it collected before it was asked to collect".into())
 }

@@ -20,7 +20,7 @@ use crate::model::LabError;
 
 const CONTROL: &str = "callgrind_control";
 const FILE: &str = "callgrind.out";
-/// Of cachegrind's and callgrind's simulation.
+/// Bytes of a cache line in cachegrind's and callgrind's simulation.
 const LINE: u32 = 64;
 
 /// The command that runs `program` under simulation; its output goes to `folder`.

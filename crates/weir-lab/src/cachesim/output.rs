@@ -11,7 +11,7 @@
 
 use crate::model::LabError;
 
-/// Of one run, start-up included.
+/// The events of one run, start-up included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub instructions: u64,

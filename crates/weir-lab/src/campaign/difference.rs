@@ -60,7 +60,7 @@ pub fn machines(then: &Machine, now: &Machine) -> Vec<String> {
     d.0
 }
 
-/// Of the machines that took part beside this one; one that does not answer is no difference, its runs fail.
+/// What changed of the machines that took part beside this one. One that does not answer is no difference: its runs fail.
 pub fn other_machines(then: &BTreeMap<String, Machine>, now: &BTreeMap<String, Machine>) -> Vec<String> {
     let both = then.iter().filter_map(|(part, then)| Some((part, then, now.get(part)?)));
     both.flat_map(|(part, then, now)| machines(then, now).into_iter().map(move |d| format!("{part}: {d}")))

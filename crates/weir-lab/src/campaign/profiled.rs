@@ -5,17 +5,17 @@
 //! ```
 //!
 //! Promises: a profile holds the window alone; a run that could not be profiled leaves a file that says why.
-//! Ceilings have no subject and controls the same as their originals: neither is profiled.
+//! Baselines have no subject and controls the same as their originals: neither is profiled.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Plan, Testbeds, testbed_of};
+use super::{Plan, Testbeds};
 use crate::experiment::Experiment;
 use crate::format;
 use crate::model::relay::Load;
-use crate::model::{Configuration, LabError, Scope, Subject, Trial};
+use crate::model::{Configuration, LabError, Scope, Trial};
 use crate::profile::profiled::path;
 use crate::profile::session::{FREQUENCY_HZ, Focus, Session, target};
 use crate::profile::{Profile, folded};
@@ -38,8 +38,8 @@ pub fn left(dir: &Path, experiment: &Experiment, runnable: &[&Configuration], se
 fn worth_it(experiment: &Experiment, configuration: &Configuration) -> bool {
     let control = experiment.controls.iter().any(|(_, again)| *again == configuration.name);
     // What runs under simulation takes another's time.
-    let simulated = configuration.relay.is_some_and(|relay| relay.load == Load::SimulatedCaches);
-    configuration.subject != Subject::Ceiling && !control && !simulated
+    let simulated = configuration.relay().is_some_and(|relay| relay.load == Load::SimulatedCaches);
+    !configuration.is_baseline() && !control && !simulated
 }
 
 pub fn profile(
@@ -91,8 +91,7 @@ fn one(
     configuration: &Configuration,
     seed: u64,
 ) -> Result<(folded::Header, Profile), LabError> {
-    let mut prepared =
-        testbed_of(testbeds, &plan.experiment, configuration.topology).prepare(configuration)?;
+    let mut prepared = testbeds.prepare(configuration)?;
     let scope = prepared
         .scope()
         .ok_or_else(|| LabError::new("its topology has nothing on this machine to sample".into()))?;

@@ -53,7 +53,7 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
         drop(store);
         return Ok(Done { results: report::write(wish.dir)?, moved: None });
     }
-    let mut testbeds = Testbeds::new();
+    let mut testbeds = Testbeds::of(&manifest.experiment);
     still_runnable(&manifest, &mut testbeds)?;
     let changes = changes(wish.dir, &manifest, &mut testbeds, wish.force)?;
     manifest.resumed.push(Session {

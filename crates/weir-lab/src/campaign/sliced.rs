@@ -11,7 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{FAILURES_IN_A_ROW, Plan, Runs, Testbeds, keep, possible, testbed_of};
+use super::{FAILURES_IN_A_ROW, Plan, Runs, Testbeds, keep, possible};
 use crate::experiment::{Experiment, Slicing};
 use crate::machine;
 use crate::model::{Configuration, LabError, Prepared, Sample, Topology, Trial, slices};
@@ -34,7 +34,7 @@ pub fn measure(
             progress.say("interrupted: reporting what was measured");
             break;
         }
-        if together.iter().any(|s| runnable[s.configuration].topology != Topology::Memory) {
+        if together.iter().any(|s| runnable[s.configuration].topology() != Topology::Memory) {
             let mut runs =
                 Runs { plan, store, testbeds, progress: &mut progress, failures: &mut failures, session };
             for slot in together {
@@ -48,7 +48,7 @@ pub fn measure(
             let configuration = runnable[slot.configuration];
             progress.begin(slot, &configuration.name);
             let prepared = if failures[slot.configuration] < FAILURES_IN_A_ROW {
-                testbed_of(testbeds, &plan.experiment, configuration.topology).prepare(configuration)
+                testbeds.prepare(configuration)
             } else {
                 Err(LabError::new(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
             };

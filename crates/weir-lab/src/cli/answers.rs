@@ -12,8 +12,8 @@ use crate::store::write_whole;
 
 const AFTER: &str = "\
 Examples:
-  weir-lab answers docs/answers.md README.md             write them anew from the newest campaigns
-  weir-lab answers docs/answers.md README.md --check     do they say what the newest campaigns say?
+  weir-lab answers docs/answers.md docs/benchmarks.md          write them anew from the newest campaigns
+  weir-lab answers docs/answers.md docs/benchmarks.md --check  do they say what the newest campaigns say?
 
 A document names the experiments itself: <!-- answers NAME … -->, or <!-- answers as table NAME … -->, and
 <!-- end of answers -->; what stands between is written anew. docs/experiments.md: `[[answer]]`.";

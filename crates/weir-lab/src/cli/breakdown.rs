@@ -1,4 +1,4 @@
-//! `weir-lab breakdown`: CPU time by kind of work.
+//! `weir-lab profile breakdown`: CPU time by kind of work.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use crate::profile::rules::Rules;
 
 const AFTER: &str = "\
 Examples:
-  weir-lab breakdown raw/weir.0.folded raw/weir.1.folded
-  perf record -a -g -- sleep 10; perf script | weir-lab breakdown /dev/stdin
+  weir-lab profile breakdown raw/weir.0.folded raw/weir.1.folded
+  perf record -a -g -- sleep 10; perf script | weir-lab profile breakdown /dev/stdin
 
 A function's category comes from the rules, which are data: docs/differential.md shows the form. What no rule
 names is `other`, shown like the rest.";

@@ -1,4 +1,4 @@
-//! `weir-lab cachesim`: cache misses a packet on machines that count none.
+//! `weir-lab profile cachesim`: cache misses a packet on machines that count none.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,8 +15,8 @@ use crate::testbed::memory::MemoryTestbed;
 
 const AFTER: &str = "\
 Examples:
-  weir-lab cachesim labs/route-table-size.toml --only 'inet-*'
-  weir-lab cachesim labs/forwarding-flows.toml --ll 41943040,20,64     a last level of 40 MiB
+  weir-lab profile cachesim labs/route-table-size.toml --only 'inet-*'
+  weir-lab profile cachesim labs/forwarding-flows.toml --ll 41943040,20,64     a last level of 40 MiB
 
 Figures are simulated (cachegrind): two levels of cache with perfect LRU, no prefetcher, no other core, no
 kernel. They show what the size and reuse of the data force, not what this machine measures. Use a release
@@ -27,7 +27,7 @@ build; tables of a million routes take minutes to build under simulation.";
 pub struct Cachesim {
     /// The experiment; its configurations on the memory topology are simulated.
     file: PathBuf,
-    /// Only these configurations (and their ceilings); `*` stands for anything.
+    /// Only these configurations (and their baselines); `*` stands for anything.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
     /// The experiment's smoke values.

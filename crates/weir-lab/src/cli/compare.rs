@@ -73,7 +73,7 @@ impl Compare {
                 print(&blocks(&campaigns, &versus));
             }
         }
-        let worse = rows().any(|r| !r.ceiling && r.matters() && !r.better(versus.higher_is_better));
+        let worse = rows().any(|r| !r.baseline && r.matters() && !r.better(versus.higher_is_better));
         Ok(if self.fail_if_worse && worse { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }
@@ -120,7 +120,7 @@ fn cautions(versus: &Versus, other: &Other) -> Vec<String> {
     if other.later_ms.is_some_and(|ms| ms < 0) {
         all.push("the reference is the later of the two: old and new have changed places".to_string());
     }
-    for row in other.rows.iter().filter(|r| r.ceiling && r.matters()) {
+    for row in other.rows.iter().filter(|r| r.baseline && r.matters()) {
         all.push(format!(
             "{} has no subject and still changed ({}): machine or generator differ",
             row.configuration,

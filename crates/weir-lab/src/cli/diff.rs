@@ -1,4 +1,4 @@
-//! `weir-lab diff`: what changed between the profiles of two configurations.
+//! `weir-lab profile diff`: what changed between the profiles of two configurations.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use crate::store::write_whole;
 
 const AFTER: &str = "\
 Examples:
-  weir-lab diff raw/old.0.folded raw/old.1.folded --against raw/new.0.folded raw/new.1.folded
-  weir-lab diff support.pmc.graph --against ipsec.pmc.graph --pps 28544251,27883878 --svg diff.svg
+  weir-lab profile diff raw/old.0.folded raw/old.1.folded --against raw/new.0.folded raw/new.1.folded
+  weir-lab profile diff support.pmc.graph --against ipsec.pmc.graph --pps 28544251,27883878 --svg diff.svg
 
 Folded stacks, the text of `perf script` and the graphs of FreeBSD's `pmcstat -G` are recognised. Several
 profiles a side are repeated runs: intervals then say what differs from run to run. Percentages are of samples

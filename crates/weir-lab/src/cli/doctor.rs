@@ -8,32 +8,9 @@ mod pauses;
 
 use std::process::ExitCode;
 
-use serde::Serialize;
-
 use crate::cli::print;
+use crate::diagnostic::Severity;
 use crate::model::LabError;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    Good,
-    /// Works, with a bearing on figures.
-    Note,
-    Missing,
-}
-
-/// One finding.
-#[derive(Clone, Debug, Serialize)]
-pub struct Finding {
-    pub what: &'static str,
-    pub state: State,
-    /// How it is.
-    pub found: String,
-    /// What that means for measurements.
-    pub means: String,
-    /// What to do, when something can be done.
-    pub remedy: Option<String>,
-}
 
 pub fn go(json: bool) -> Result<ExitCode, LabError> {
     let findings = checks::all();
@@ -45,17 +22,18 @@ pub fn go(json: bool) -> Result<ExitCode, LabError> {
     }
     let mut out = String::new();
     for finding in &findings {
-        let sign = match finding.state {
-            State::Good => "✓",
-            State::Note => "·",
-            State::Missing => "✗",
+        let sign = match finding.severity {
+            Severity::Ok => "✓",
+            Severity::Note | Severity::Warning => "·",
+            Severity::Missing => "✗",
         };
-        out += &format!("{sign} {:<16} {}\n  {:<16} {}\n", finding.what, finding.found, "", finding.means);
+        let (subject, impact) = (finding.subject.join(", "), finding.impact.as_deref().unwrap_or_default());
+        out += &format!("{sign} {subject:<16} {}\n  {:<16} {impact}\n", finding.finding, "");
         if let Some(remedy) = &finding.remedy {
             out += &format!("  {:<16} → {remedy}\n", "");
         }
     }
-    let missing = findings.iter().filter(|f| f.state == State::Missing).count();
+    let missing = findings.iter().filter(|f| f.severity == Severity::Missing).count();
     out += &format!(
         "\n{} of {} checks found what they looked for or a way around it.\n",
         findings.len() - missing,
@@ -74,8 +52,8 @@ mod tests {
         let findings = checks::all();
         assert!(findings.len() >= 10);
         for f in &findings {
-            assert!(!f.found.is_empty() && !f.means.is_empty(), "{f:?}");
-            assert!(f.state != State::Missing || f.remedy.is_some(), "{f:?}");
+            assert!(!f.finding.is_empty() && f.impact.as_ref().is_some_and(|i| !i.is_empty()), "{f:?}");
+            assert!(f.severity != Severity::Missing || f.remedy.is_some(), "{f:?}");
         }
     }
 }

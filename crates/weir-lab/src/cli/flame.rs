@@ -1,4 +1,4 @@
-//! `weir-lab flame`: a flame graph from any profile that can be read.
+//! `weir-lab profile flame`: a flame graph from any profile that can be read.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ use crate::store::write_whole;
 
 const AFTER: &str = "\
 Examples:
-  weir-lab flame raw/weir.0.folded -o weir.svg
-  perf record -a -g -- sleep 10; perf script | weir-lab flame /dev/stdin -o host.svg
+  weir-lab profile flame raw/weir.0.folded -o weir.svg
+  perf record -a -g -- sleep 10; perf script | weir-lab profile flame /dev/stdin -o host.svg
 
 Open the picture in a browser: a click widens a frame, `search` marks frames and says their share.";
 

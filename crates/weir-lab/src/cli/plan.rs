@@ -13,7 +13,7 @@ use super::run::aligned;
 use crate::experiment::{Experiment, Metric};
 use crate::format::{digits, figure};
 use crate::manifest::Manifest;
-use crate::model::{LabError, Subject};
+use crate::model::LabError;
 use crate::progress::human;
 use crate::result::derive;
 use crate::store::read_runs;
@@ -199,7 +199,7 @@ fn read(pilots: &[PathBuf]) -> Result<Evidence, LabError> {
 
 fn campaign(dir: &Path) -> Result<Evidence, LabError> {
     let (manifest, results) = derive(dir)?;
-    let subjects = results.configurations.iter().filter(|o| o.configuration.subject != Subject::Ceiling);
+    let subjects = results.configurations.iter().filter(|o| !o.configuration.is_baseline());
     let sets = subjects.map(|o| Set {
         name: o.configuration.name.clone(),
         figures: o.figures.clone(),

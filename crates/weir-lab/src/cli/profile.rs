@@ -1,4 +1,4 @@
-//! `weir-lab profile`: what CPUs or a process are doing, as folded stacks and a flame graph.
+//! `weir-lab profile record`: what CPUs or a process are doing, as folded stacks and a flame graph.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::store::write_whole;
 
 const AFTER: &str = "\
 Examples:
-  weir-lab profile --cpu 1 --seconds 5 --svg out.svg      everything on CPU 1; open out.svg in a browser
-  weir-lab profile --pid $(pidof weir) -o weir.folded     for flame graph tools, or to compare later
+  weir-lab profile record --cpu 1 --seconds 5 --svg out.svg      everything on CPU 1; open out.svg in a browser
+  weir-lab profile record --pid $(pidof weir) -o weir.folded     for flame graph tools, or to compare later
 
 Callers are found without frame pointers, within the innermost 8 KiB of each stack.";
 

@@ -21,7 +21,7 @@ use crate::result::Results;
 /// Exit code of an interrupted campaign, as shells report SIGINT.
 pub(super) const INTERRUPTED: u8 = 130;
 /// Doubts a terminal shows; the report has all.
-const DOUBTS: usize = 8;
+const WARNINGS: usize = 8;
 
 #[derive(Args)]
 pub struct Run {
@@ -49,7 +49,7 @@ pub struct Run {
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "3", require_equals = true,
         value_parser = clap::value_parser!(u16).range(0..=100))]
     profile: Option<u16>,
-    /// Only these configurations (and their ceilings); `*` stands for anything.
+    /// Only these configurations (and their baselines); `*` stands for anything.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
     /// Go on with the interrupted campaign in --out, provided the file still says the same experiment.
@@ -131,7 +131,7 @@ pub fn finish(done: &Done, dir: &Path) -> ExitCode {
     if nothing { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// The answer, the figures, one ministat block a reference, and the doubts.
+/// The answer, the figures, one ministat block a reference, and the warnings.
 fn show(results: &Results) -> String {
     let mut out = format!("\n{}\n\n", results.answer);
     let mut rows = vec![
@@ -155,11 +155,12 @@ fn show(results: &Results) -> String {
     if !results.warnings.is_empty() {
         out.push('\n');
     }
-    for doubt in results.warnings.iter().take(DOUBTS) {
-        out += &format!("! {} → {}\n", doubt.sentence, doubt.remedy);
+    for warning in results.warnings.iter().take(WARNINGS) {
+        let remedy = warning.remedy.as_deref().unwrap_or_default();
+        out += &format!("! {} → {remedy}\n", warning.sentence());
     }
-    if let Some(more) = results.warnings.len().checked_sub(DOUBTS).filter(|&n| n > 0) {
-        out += &format!("! and {more} more doubts in the report\n");
+    if let Some(more) = results.warnings.len().checked_sub(WARNINGS).filter(|&n| n > 0) {
+        out += &format!("! and {more} more warnings in the report\n");
     }
     out
 }

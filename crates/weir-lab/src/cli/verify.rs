@@ -25,13 +25,13 @@ pub struct Verify {
     /// Documents, or folders whose documents (README, *.md) are verified.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Difference of interest, percent: a verdict of no difference that could have missed it is flagged.
+    /// Difference of interest, percent: a verdict of no difference that could have missed it is warned about.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
     effect: f64,
     /// For programs: the counts blocks, reproduced, whitespace, differs and no_data as one JSON document.
     #[arg(long)]
     json: bool,
-    /// With --json: every block, with what it was derived from, and every flagged claim.
+    /// With --json: every block, with what it was derived from, and every warning.
     #[arg(long, requires = "json")]
     details: bool,
     /// Name reproduced blocks too.

@@ -4,7 +4,7 @@
 //! a family of its own, so that asking for it changes no verdict. Refuses: a name that is taken.
 
 use super::Experiment;
-use crate::model::{LabError, Subject};
+use crate::model::LabError;
 
 /// What a control's name adds to its original's.
 pub const AGAIN: &str = "~again";
@@ -28,8 +28,8 @@ impl Experiment {
             let original = self.configurations.iter().find(|p| p.configuration.name == name);
             let Some(mut planned) = original.cloned() else { continue };
             planned.configuration.name = again.clone();
-            // ceilings stay last
-            let is_subject = |p: &super::Planned| p.configuration.subject != Subject::Ceiling;
+            // baselines stay last
+            let is_subject = |p: &super::Planned| !p.configuration.is_baseline();
             let end = self.configurations.iter().rposition(is_subject).map_or(0, |i| i + 1);
             self.configurations.insert(end, planned);
             self.controls.push((name, again));

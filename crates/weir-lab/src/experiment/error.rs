@@ -6,10 +6,8 @@
 mod answer;
 mod configuration;
 mod hosts;
-mod ipsec;
 mod method;
 mod pairs;
-mod relay;
 mod slices;
 
 use std::borrow::Cow;
@@ -18,10 +16,8 @@ use std::fmt;
 pub use answer::AnswerError;
 pub use configuration::{ConfigurationError, CpusError};
 pub use hosts::{CommandError, HostError};
-pub use ipsec::{IpsecError, NeededKey};
 pub use method::MethodError;
 pub use pairs::PairsError;
-pub use relay::RelayError;
 pub use slices::SlicesError;
 
 use super::hosts::Role;

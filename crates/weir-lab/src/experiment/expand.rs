@@ -1,4 +1,4 @@
-//! From the file's lists to named configurations, pairs and ceilings.
+//! From the file's lists to named configurations, pairs and baselines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use toml::Spanned;
 use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 
 use super::answer::Said;
-use super::error::{ConfigurationError, CpusError, ExperimentError, IpsecError, PairsError, Refused};
+use super::error::{ConfigurationError, CpusError, ExperimentError, PairsError, Refused};
 use super::file::{
     Axis, BuildName, Cpus, File, Flows, Frame, Many, Offload, Pace, Port, Queues, Quick, Routes, Shape,
     Slices, WakeUp,
@@ -20,7 +20,9 @@ use super::placement;
 use super::relay;
 use super::{Experiment, Metric, Planned};
 use crate::method::Method;
-use crate::model::{Configuration, Family, FrameSize, Placement, Subject, Topology, Workload};
+use crate::model::configuration::PlacementKeys;
+use crate::model::invalid::{Invalid, IpsecError};
+use crate::model::{Configuration, Family, FrameSize, Keys, Subject, Topology, Workload, kebab};
 use weir_stats::search::Rate;
 
 /// Smoke values of a file without `[quick]`: long enough to pass every line of code.
@@ -41,7 +43,9 @@ pub type Locate<'a> = &'a dyn Fn(Range<usize>, ExperimentError) -> Refused;
 /// One configuration on the way, with the text of every axis.
 #[derive(Clone)]
 pub struct Partial {
-    planned: Planned,
+    pub draft: Keys,
+    /// Why it cannot run on this machine, as far as the file shows it.
+    missing: Option<String>,
     labels: Vec<(Axis, String)>,
     /// Axes that are lists, in the order of [`Axis::ALL`].
     listed: Vec<Axis>,
@@ -49,7 +53,7 @@ pub struct Partial {
 
 impl Partial {
     pub fn is_relay(&self) -> bool {
-        self.planned.configuration.topology == Topology::Relay
+        self.draft.topology == Topology::Relay
     }
 }
 
@@ -57,6 +61,7 @@ pub fn expand(name: &str, file: File, quick: bool, locate: Locate<'_>) -> Result
     let mut partials: Vec<Partial> = Vec::new();
     let mut names = BTreeSet::new();
     let mut commands = BTreeMap::new();
+    let mut configurations: Vec<Planned> = Vec::new();
     let hosts = hosts(&file, locate)?;
     for shape in &file.configuration {
         let command = shape.as_ref().command.as_ref().or(file.defaults.command.as_ref());
@@ -64,28 +69,30 @@ pub fn expand(name: &str, file: File, quick: bool, locate: Locate<'_>) -> Result
         let refused = |name: Option<&str>, error: ConfigurationError| {
             locate(shape.span(), ExperimentError::Configuration { name: name.map(str::to_string), error })
         };
-        for mut partial in all.map_err(|e| refused(None, ConfigurationError::Ipsec(e)))? {
-            let name = &partial.planned.configuration.name;
+        for partial in all.map_err(|e| refused(None, ConfigurationError::Invalid(Invalid::Ipsec(e))))? {
+            let name = partial.draft.name.clone();
             if name.is_empty() || name.contains(['/', '\0', '\n']) || name.starts_with('.') {
-                return Err(refused(None, ConfigurationError::FileName { got: name.clone() }));
+                return Err(refused(None, ConfigurationError::FileName { got: name }));
             }
             if !names.insert(name.clone()) {
-                let (name, listed) = (name.clone(), partial.listed);
+                let listed = partial.listed;
                 return Err(refused(None, ConfigurationError::SameName { name, listed }));
             }
-            refuse(&partial.planned.configuration).map_err(|e| refused(Some(name), e))?;
-            let own = remote(&mut partial.planned, hosts.as_ref(), command);
-            let own = own.map_err(|e| locate(shape.span(), e))?;
-            commands.extend(own.map(|own| (partial.planned.configuration.name.clone(), own)));
+            let configuration = Configuration::try_from(partial.draft.clone());
+            let configuration =
+                configuration.map_err(|e| refused(Some(&name), ConfigurationError::Invalid(e)))?;
+            let mut planned = Planned { configuration, missing: partial.missing.clone() };
+            let own = remote(&mut planned, hosts.as_ref(), command);
+            commands.extend(own.map_err(|e| locate(shape.span(), e))?.map(|own| (name, own)));
+            configurations.push(planned);
             partials.push(partial);
         }
     }
     let pairs = pairs(&file, &partials, quick, locate)?;
     let axis = file.axis.or_else(|| numeric_axis(&partials));
-    let mut configurations: Vec<Planned> = partials.into_iter().map(|p| p.planned).collect();
-    if file.ceiling {
-        let ceilings = ceilings(&configurations);
-        configurations.extend(ceilings);
+    if file.baseline {
+        let baselines = baselines(&configurations);
+        configurations.extend(baselines);
     }
     let window_ms =
         if quick { file.quick.window.as_ref().map_or(QUICK_WINDOW_MS, |m| m.0) } else { file.window.0 };
@@ -138,13 +145,6 @@ fn answers(
     written.into_iter().map(each).collect()
 }
 
-/// What means nothing together.
-fn refuse(c: &Configuration) -> Result<(), ConfigurationError> {
-    ipsec::refuse(c).map_err(ConfigurationError::Ipsec)?;
-    relay::refuse(c).map_err(ConfigurationError::Relay)?;
-    placement::refuse(c)
-}
-
 fn slices(written: Option<Spanned<Slices>>, smoke: Option<Slices>, quick: bool) -> Option<usize> {
     let whole = written?.into_inner().0;
     Some(if quick { smoke.map_or(whole.min(QUICK_SLICES), |s| s.0) } else { whole })
@@ -176,10 +176,10 @@ fn refuse_or_skip(method: &Method, configurations: &mut [Planned]) -> Result<(),
         if method.is_search() && !flat_out {
             return refused(ConfigurationError::RateOfSearch);
         }
-        if method.is_search() && c.relay.is_some_and(|relay| relay.stalled > 0) {
+        if method.is_search() && c.relay().is_some_and(|relay| relay.stalled > 0) {
             return refused(ConfigurationError::StalledInSearch);
         }
-        let in_memory = c.topology == Topology::Memory;
+        let in_memory = c.topology() == Topology::Memory;
         let lacks = match method {
             Method::BackToBack { .. } => {
                 "back-to-back: the memory topology has no queue that a burst could fill"
@@ -208,14 +208,11 @@ fn remote(
 ) -> Result<Option<Commands>, ExperimentError> {
     let c = &planned.configuration;
     let refused = |error| ExperimentError::Configuration { name: Some(c.name.clone()), error };
-    if c.topology == Topology::Ssh {
+    if c.topology() == Topology::Ssh {
         let hosts = hosts.ok_or_else(|| refused(ConfigurationError::NoHosts))?;
         planned.missing = planned.missing.take().or_else(|| hosts.placeholder());
     }
-    match (c.subject, command) {
-        (Subject::Command, _) if c.topology != Topology::Ssh => {
-            Err(refused(ConfigurationError::CommandElsewhere))
-        }
+    match (c.subject(), command) {
         (Subject::Command, None) => Err(refused(ConfigurationError::NoCommand)),
         (Subject::Command, Some(command)) => {
             command.check().map_err(ExperimentError::Command)?;
@@ -241,52 +238,47 @@ pub fn chosen<T: Clone>(
 }
 
 fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<Partial>, IpsecError> {
-    let blank = Configuration {
+    let blank = Keys {
         name: String::new(),
         subject: Subject::Weir,
         topology: Topology::Memory,
         workload: Workload { family: Family::Inet, frame: FRAME, flows: FLOWS, rate: Rate::FlatOut },
         routes: ROUTES,
-        placement: Placement::default(),
+        placement: PlacementKeys::default(),
         ipsec: None,
         build: None,
         relay: None,
     };
-    let start = Partial {
-        planned: Planned { configuration: blank, missing: None },
-        labels: Vec::new(),
-        listed: Vec::new(),
-    };
+    let start = Partial { draft: blank, missing: None, labels: Vec::new(), listed: Vec::new() };
     let (s, d) = (shape, defaults);
     let all = vec![start];
     let all = over(all, Axis::Subject, chosen(&s.subject, &d.subject, None, Subject::Weir), kebab, |p, v| {
-        p.configuration.subject = v
+        p.draft.subject = v
     });
     let all =
         over(all, Axis::Topology, chosen(&s.topology, &d.topology, None, Topology::Memory), kebab, |p, v| {
-            p.configuration.topology = v
+            p.draft.topology = v
         });
     let all = over(all, Axis::Family, chosen(&s.family, &d.family, None, Family::Inet), kebab, |p, v| {
-        p.configuration.workload.family = v
+        p.draft.workload.family = v
     });
     let frames = chosen(&s.frame, &d.frame, quick.and_then(|q| q.frame.as_ref()), Frame(FRAME));
-    let all =
-        over(all, Axis::Frame, frames, |f| frame_label(f.0), |p, v| p.configuration.workload.frame = v.0);
+    let all = over(all, Axis::Frame, frames, |f| frame_label(f.0), |p, v| p.draft.workload.frame = v.0);
     let flows = chosen(&s.flows, &d.flows, quick.and_then(|q| q.flows.as_ref()), Flows(FLOWS));
-    let all = over(all, Axis::Flows, flows, |f| f.0.to_string(), |p, v| p.configuration.workload.flows = v.0);
+    let all = over(all, Axis::Flows, flows, |f| f.0.to_string(), |p, v| p.draft.workload.flows = v.0);
     let routes = chosen(&s.routes, &d.routes, quick.and_then(|q| q.routes.as_ref()), Routes(ROUTES));
-    let all = over(all, Axis::Routes, routes, |r| r.0.to_string(), |p, v| p.configuration.routes = v.0);
+    let all = over(all, Axis::Routes, routes, |r| r.0.to_string(), |p, v| p.draft.routes = v.0);
     let rates = chosen(&s.rate, &d.rate, quick.and_then(|q| q.rate.as_ref()), Pace(Rate::FlatOut));
-    let all = over(all, Axis::Rate, rates, |r| rate_label(r.0), |p, v| p.configuration.workload.rate = v.0);
+    let all = over(all, Axis::Rate, rates, |r| rate_label(r.0), |p, v| p.draft.workload.rate = v.0);
     let all = placed(all, shape, defaults);
     let ports = chosen(&s.port, &d.port, None, Port(String::new()));
-    let all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.configuration.placement.port = v.0);
+    let all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.draft.placement.port = v.0);
     let all = woken(all, shape, defaults);
     let all = built(all, shape, defaults);
     let all = relay::spread(all, shape, defaults);
     let mut all = ipsec::spread(all, shape, defaults, quick.and_then(|q| q.ipsec.as_ref()))?;
     for partial in &mut all {
-        partial.planned.configuration.name = name(shape.name.as_deref(), partial);
+        partial.draft.name = name(shape.name.as_deref(), partial);
     }
     Ok(all)
 }
@@ -302,7 +294,7 @@ fn placed(all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
         chosen(&s.cpus, &d.cpus, none, default()),
         |c| c.0.clone(),
         |p, v| {
-            p.configuration.placement.cpus = place_on(&v.0, &machine, p);
+            p.draft.placement.cpus = place_on(&v.0, &machine, p);
         },
     );
     let cpus = chosen(&s.generator_cpus, &d.generator_cpus, none, default());
@@ -312,7 +304,7 @@ fn placed(all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
         cpus,
         |c| c.0.clone(),
         |p, v| {
-            p.configuration.placement.generator_cpus = place_on(&v.0, &machine, p);
+            p.draft.placement.generator_cpus = place_on(&v.0, &machine, p);
         },
     )
 }
@@ -320,15 +312,15 @@ fn placed(all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
 /// With each number of queues, each way to wake up and each choice of offloads, where they are named.
 fn woken(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     if let Some(queues) = s.queues.as_ref().or(d.queues.as_ref()) {
-        let set = |p: &mut Planned, v: Queues| p.configuration.placement.queues = v.0;
+        let set = |p: &mut Partial, v: Queues| p.draft.placement.queues = v.0;
         all = over(all, Axis::Queues, queues.clone(), |q| q.0.to_string(), set);
     }
     if let Some(ways) = s.wake_up.as_ref().or(d.wake_up.as_ref()) {
-        let set = |p: &mut Planned, v: WakeUp| p.configuration.placement.wake_up = v.0;
+        let set = |p: &mut Partial, v: WakeUp| p.draft.placement.wake_up = v.0;
         all = over(all, Axis::WakeUp, ways.clone(), |w| w.0.clone(), set);
     }
     if let Some(offloads) = s.offload.as_ref().or(d.offload.as_ref()) {
-        let set = |p: &mut Planned, v: Offload| p.configuration.placement.offload = v.0;
+        let set = |p: &mut Partial, v: Offload| p.draft.placement.offload = v.0;
         let label = |o: &Offload| if o.0 { "inner" } else { "off" }.to_string();
         all = over(all, Axis::Offload, offloads.clone(), label, set);
     }
@@ -344,7 +336,7 @@ fn built(all: Vec<Partial>, shape: &Shape, defaults: &Shape) -> Vec<Partial> {
             Axis::Build,
             builds.clone(),
             |b: &BuildName| b.0.clone(),
-            |p, v| p.configuration.build = Some(v.0),
+            |p, v| p.draft.build = Some(v.0),
         ),
     }
 }
@@ -355,7 +347,7 @@ pub fn over<T: Clone>(
     axis: Axis,
     values: Many<T>,
     label: impl Fn(&T) -> String,
-    set: impl Fn(&mut Planned, T),
+    set: impl Fn(&mut Partial, T),
 ) -> Vec<Partial> {
     let mut all = Vec::new();
     for partial in partials {
@@ -365,7 +357,7 @@ pub fn over<T: Clone>(
             if values.is_list() {
                 next.listed.push(axis);
             }
-            set(&mut next.planned, value);
+            set(&mut next, value);
             all.push(next);
         }
     }
@@ -373,14 +365,14 @@ pub fn over<T: Clone>(
 }
 
 /// The CPUs a word means; other hosts have other cores than this machine.
-fn place_on(word: &str, machine: &Machine, planned: &mut Planned) -> Vec<u32> {
-    let resolved = match planned.configuration.topology {
+fn place_on(word: &str, machine: &Machine, partial: &mut Partial) -> Vec<u32> {
+    let resolved = match partial.draft.topology {
         Topology::Ssh if word == "default" => Ok(Vec::new()),
         Topology::Ssh => parse_list(word).ok_or_else(|| CpusError::OtherHost { word: word.into() }),
         _ => placement::resolve(word, machine),
     };
     resolved.unwrap_or_else(|lack| {
-        planned.missing = Some(lack.to_string());
+        partial.missing = Some(lack.to_string());
         Vec::new()
     })
 }
@@ -402,7 +394,7 @@ fn pairs(
     quick: bool,
     locate: Locate<'_>,
 ) -> Result<Vec<(String, String)>, Refused> {
-    let names: Vec<&str> = partials.iter().map(|p| p.planned.configuration.name.as_str()).collect();
+    let names: Vec<&str> = partials.iter().map(|p| p.draft.name.as_str()).collect();
     let refused = |at: Range<usize>, error| locate(at, ExperimentError::Pairs(error));
     let known = |key: &'static str, at: Range<usize>, name: &str| {
         if names.contains(&name) {
@@ -457,7 +449,7 @@ fn along(axis: Axis, partials: &[Partial]) -> Vec<(String, String)> {
     let mut pairs = Vec::new();
     for (i, other) in partials.iter().enumerate() {
         if let Some(reference) = partials[..i].iter().find(|p| rest(p) == rest(other)) {
-            let name = |p: &Partial| p.planned.configuration.name.clone();
+            let name = |p: &Partial| p.draft.name.clone();
             pairs.push((name(reference), name(other)));
         }
     }
@@ -479,40 +471,38 @@ fn numeric_axis(partials: &[Partial]) -> Option<Axis> {
 pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
     let on = |c: &Configuration| {
         // in memory the subject's thread is the generator's
-        let cpus = if c.topology == Topology::Memory { c.placement.cpus.clone() } else { Vec::new() };
-        (c.topology, c.placement.generator_cpus.clone(), cpus, has_own_source(c), c.placement.offload)
+        let cpus = if c.topology() == Topology::Memory { c.placement.cpus.clone() } else { Vec::new() };
+        (c.topology(), c.placement.generator_cpus.clone(), cpus, has_own_source(c), c.offload())
     };
     // a relay's workers are its own affair; its clients' load and TLS are not
-    let of_relay = |c: &Configuration| c.relay.map(|r| (r.tls.is_on(), r.load));
+    let of_relay = |c: &Configuration| c.relay().map(|r| (r.tls.is_on(), r.load));
     a.workload == b.workload && on(a) == on(b) && of_relay(a) == of_relay(b)
 }
 
 /// Whether the lab's generator and sink have no part in it: programs that make their packets themselves.
 fn has_own_source(c: &Configuration) -> bool {
-    c.topology == Topology::Memory && matches!(c.subject, Subject::DpdkL3fwd | Subject::DpdkTestpmd)
+    c.topology() == Topology::Memory && matches!(c.subject(), Subject::DpdkL3fwd | Subject::DpdkTestpmd)
 }
 
-/// One ceiling for every distinct load, named by what tells them apart.
-fn ceilings(configurations: &[Planned]) -> Vec<Planned> {
+/// One baseline for every distinct load, named by what tells them apart.
+fn baselines(configurations: &[Planned]) -> Vec<Planned> {
     let mut found: Vec<Planned> = Vec::new();
     for planned in configurations.iter().filter(|p| p.missing.is_none()) {
         let c = &planned.configuration;
         if !has_own_source(c) && !found.iter().any(|f| same_load(&f.configuration, c)) {
-            let configuration =
-                Configuration { subject: Subject::Ceiling, ipsec: None, build: None, ..c.clone() };
-            if configuration.relay.is_some_and(|r| !r.load.has_ceiling()) {
+            if c.relay().is_some_and(|r| !r.load.has_baseline()) {
                 continue;
             }
-            found.push(Planned { configuration, missing: None });
+            found.push(Planned { configuration: c.baseline(), missing: None });
         }
     }
     let parts: Vec<Vec<String>> = found.iter().map(|f| load_labels(&f.configuration)).collect();
     let telling: Vec<usize> = (0..parts.first().map_or(0, Vec::len))
         .filter(|&i| parts.iter().any(|p| p[i] != parts[0][i]))
         .collect();
-    for (ceiling, parts) in found.iter_mut().zip(&parts) {
+    for (baseline, parts) in found.iter_mut().zip(&parts) {
         let told = telling.iter().map(|&i| parts[i].as_str()).filter(|label| !label.is_empty());
-        ceiling.configuration.name = std::iter::once("ceiling").chain(told).collect::<Vec<_>>().join("-");
+        baseline.configuration.name = std::iter::once("baseline").chain(told).collect::<Vec<_>>().join("-");
     }
     found
 }
@@ -523,23 +513,18 @@ fn load_labels(c: &Configuration) -> Vec<String> {
         ids => format!("cpu{}", ids.iter().map(u32::to_string).collect::<Vec<_>>().join("+")),
     };
     vec![
-        kebab(&c.topology),
+        kebab(&c.topology()),
         kebab(&c.workload.family),
         frame_label(c.workload.frame),
         format!("{}flows", c.workload.flows),
-        if c.placement.queues > 0 { format!("{}queues", c.placement.queues) } else { String::new() },
-        if c.placement.offload { "offload".into() } else { String::new() },
+        if c.queues() > 0 { format!("{}queues", c.queues()) } else { String::new() },
+        if c.offload() { "offload".into() } else { String::new() },
         rate_label(c.workload.rate),
         cpus(&c.placement.generator_cpus),
-        cpus(if c.topology == Topology::Memory { &c.placement.cpus } else { &[] }),
-        c.relay.map_or(String::new(), |r| kebab(&r.load)),
-        c.relay.map_or(String::new(), |r| if r.tls.is_on() { "tls".into() } else { "plain".into() }),
+        cpus(if c.topology() == Topology::Memory { &c.placement.cpus } else { &[] }),
+        c.relay().map_or(String::new(), |r| kebab(&r.load)),
+        c.relay().map_or(String::new(), |r| if r.tls.is_on() { "tls".into() } else { "plain".into() }),
     ]
-}
-
-/// The word the file uses for a variant.
-pub fn kebab<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_string)).unwrap_or_default()
 }
 
 pub fn frame_label(frame: FrameSize) -> String {

@@ -28,13 +28,13 @@ use weir_stats::search::sweep::Step;
 
 /// Blocks; beyond it a campaign at 5 s a run takes longer than a day.
 const RUNS_MAX: i64 = 10_000;
-/// Of a run: at the shortest, a window of ten seconds.
+/// Slices of a run: at the shortest, a window of ten seconds.
 const SLICES_MAX: i64 = 10_000;
 /// 10 Tb/s: beyond any port.
 const MBPS_MAX: i64 = 10_000_000;
 /// Profiled runs of a configuration: shares to a tenth of a percent need no more.
 const PROFILES_MAX: i64 = 100;
-/// Of a veth: as many as the lab's largest machines have cores.
+/// Queues of a veth: as many as the lab's largest machines have cores.
 const QUEUES_MAX: i64 = 64;
 /// An hour: longer windows hide drift inside a run.
 const DURATION_MAX_MS: f64 = 3_600_000.0;
@@ -71,7 +71,7 @@ pub struct File {
     pub axis: Option<Axis>,
     /// Measure generator and sink without a subject, for every traffic.
     #[serde(default)]
-    pub ceiling: bool,
+    pub baseline: bool,
     /// Measure the reference of each pair twice a block.
     #[serde(default)]
     pub control: bool,
@@ -108,7 +108,7 @@ pub struct Shape {
     pub offload: Option<Many<Offload>>,
     /// What stands between the ports of the memory topology.
     pub ipsec: Option<IpsecShape>,
-    /// Of the relay topology.
+    /// The table of the relay topology.
     pub relay: Option<RelayShape>,
     /// Which build of the lab runs the memory topology.
     pub build: Option<Many<BuildName>>,
@@ -128,7 +128,7 @@ pub struct Quick {
     pub flows: Option<Many<Flows>>,
     pub routes: Option<Many<Routes>>,
     pub rate: Option<Many<Pace>>,
-    /// Of the table: `policies`, `match`, `rules`, `buckets` and `churn`.
+    /// Smoke values of the table `ipsec`: `policies`, `match`, `rules`, `buckets` and `churn`.
     pub ipsec: Option<IpsecShape>,
     /// Values in place of the method's own.
     pub method: Option<Written>,
@@ -253,13 +253,13 @@ impl Axis {
                 Rate::Pps(pps) => Some(pps as f64),
                 Rate::FlatOut | Rate::Burst(_) => None,
             },
-            Axis::Policies => c.ipsec.map(|i| f64::from(i.policies)),
-            Axis::Buckets => c.ipsec.map(|i| f64::from(i.spd.buckets)),
-            Axis::Match => c.ipsec.and_then(|i| i.spd.matching).map(f64::from),
-            Axis::Churn => c.ipsec.map(|i| f64::from(i.spd.churn)),
-            Axis::Workers => c.relay.map(|r| f64::from(r.workers)),
-            Axis::Queues => Some(c.placement.queues).filter(|q| *q > 0).map(f64::from),
-            Axis::Stalled => c.relay.map(|r| f64::from(r.stalled)),
+            Axis::Policies => c.ipsec().map(|i| f64::from(i.policies)),
+            Axis::Buckets => c.ipsec().map(|i| f64::from(i.spd.buckets)),
+            Axis::Match => c.ipsec().and_then(|i| i.spd.matching).map(f64::from),
+            Axis::Churn => c.ipsec().map(|i| f64::from(i.spd.churn)),
+            Axis::Workers => c.relay().map(|r| f64::from(r.workers)),
+            Axis::Queues => Some(c.queues()).filter(|q| *q > 0).map(f64::from),
+            Axis::Stalled => c.relay().map(|r| f64::from(r.stalled)),
             _ => None,
         }
     }
@@ -269,19 +269,19 @@ impl Axis {
     /// The word a configuration has on it; `None` where it has a number, or nothing.
     pub fn word(self, c: &Configuration) -> Option<String> {
         match self {
-            Axis::Build => c.build.clone(),
-            Axis::WakeUp => Some(c.placement.wake_up.clone()).filter(|w| !w.is_empty()),
-            Axis::Offload => c.placement.offload.then(|| "inner".into()),
-            Axis::Mode => c.ipsec.map(|i| super::kebab(&i.mode)),
-            Axis::Direction => c.ipsec.map(|i| super::kebab(&i.direction)),
-            Axis::Cipher => c.ipsec.map(|i| i.cipher.to_string()),
-            Axis::Backend => c.ipsec.map(|i| super::kebab(&i.backend)),
-            Axis::Outer => c.ipsec.map(|i| super::kebab(&i.outer)),
-            Axis::Lookup => c.ipsec.map(|i| super::kebab(&i.spd.lookup)),
-            Axis::Rules => c.ipsec.and_then(|i| i.spd.rules).map(|r| r.to_string()),
-            Axis::Action => c.ipsec.map(|i| super::kebab(&i.spd.action)),
-            Axis::Tls => c.relay.map(|r| super::kebab(&r.tls)),
-            Axis::Load => c.relay.map(|r| super::kebab(&r.load)),
+            Axis::Build => c.build().map(str::to_string),
+            Axis::WakeUp => c.wake_up().map(str::to_string),
+            Axis::Offload => c.offload().then(|| "inner".into()),
+            Axis::Mode => c.ipsec().map(|i| super::kebab(&i.mode)),
+            Axis::Direction => c.ipsec().map(|i| super::kebab(&i.direction)),
+            Axis::Cipher => c.ipsec().map(|i| i.cipher.to_string()),
+            Axis::Backend => c.ipsec().map(|i| super::kebab(&i.backend)),
+            Axis::Outer => c.ipsec().map(|i| super::kebab(&i.outer)),
+            Axis::Lookup => c.ipsec().map(|i| super::kebab(&i.spd.lookup)),
+            Axis::Rules => c.ipsec().and_then(|i| i.spd.rules).map(|r| r.to_string()),
+            Axis::Action => c.ipsec().map(|i| super::kebab(&i.spd.action)),
+            Axis::Tls => c.relay().map(|r| super::kebab(&r.tls)),
+            Axis::Load => c.relay().map(|r| super::kebab(&r.load)),
             _ => None,
         }
     }
@@ -482,7 +482,7 @@ checked! {
     Policies(u32), format!("a number of policies from 1 to {POLICIES_MAX}"), |s| {
         within(s, 1, i64::from(POLICIES_MAX)).map(|n| n as u32)
     };
-    /// Of a relay.
+    /// Workers of a relay.
     Workers(u32), format!("a number of workers from 1 to {WORKERS_MAX}"), |s| {
         within(s, 1, i64::from(WORKERS_MAX)).map(|n| n as u32)
     };
@@ -494,15 +494,15 @@ checked! {
     BuildName(String), "\"default\" or the name of a build's folder below `target`, without slashes", |s| {
         word(s).filter(|w| is_folder(w)).map(str::to_string)
     };
-    /// Of a veth.
+    /// Queues of a veth.
     Queues(u32), format!("a number of queues from 1 to {QUEUES_MAX}"), |s| {
         within(s, 1, QUEUES_MAX).map(|n| n as u32)
     };
-    /// Of the daemon's workers.
+    /// How the daemon's workers wake up.
     WakeUp(String), "\"busy-poll\" or \"interrupt\"", |s| {
         word(s).filter(|w| ["busy-poll", "interrupt"].contains(w)).map(str::to_string)
     };
-    /// Of the wires between gateways and their hosts.
+    /// Offloads of the wires between gateways and their hosts.
     Offload(bool), "\"inner\" or \"off\"", |s| match word(s)? {
         "inner" => Some(true),
         "off" => Some(false),

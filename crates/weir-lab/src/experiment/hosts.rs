@@ -37,10 +37,10 @@ pub struct Host {
     /// Further options of ssh_config, `Name=value`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
-    /// Of generator and receiver.
+    /// The test interface of generator and receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Of the device under test: where test packets come in, and where they leave.
+    /// The interfaces of the device under test: where test packets come in, and where they leave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

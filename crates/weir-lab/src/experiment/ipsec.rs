@@ -6,13 +6,12 @@
 
 use serde::Deserialize;
 
-use super::error::{IpsecError, NeededKey};
-use super::expand::{Partial, chosen, kebab, over};
+use super::expand::{Partial, chosen, over};
 use super::file::{Axis, Buckets, Churn, Cipher, Many, Policies, Rules, Shape, Window};
+use crate::model::invalid::{IpsecError, NeededKey};
 use crate::model::ipsec::{Backend, Direction, Mode, Protection, WINDOW};
 use crate::model::spd::{Action, LookupBy, Spd};
-use crate::model::{Configuration, Family, Subject, Topology};
-use crate::workload::FLOWS_MAX;
+use crate::model::{Family, Keys, kebab};
 
 /// Values or lists of them; all but mode, direction and cipher have a value where nothing is said.
 #[derive(Clone, Default, Deserialize)]
@@ -58,7 +57,7 @@ pub fn spread(
     let esn = s.esn.or(d.esn).unwrap_or(false);
     let window = s.replay_window.clone().or(d.replay_window.clone()).map_or(WINDOW, |w| w.0);
     let all = over(all, Axis::Mode, mode, kebab, |p, mode| {
-        p.configuration.ipsec = Some(Protection {
+        p.draft.ipsec = Some(Protection {
             mode,
             direction: Direction::Out,
             cipher: Cipher::default().0,
@@ -66,12 +65,12 @@ pub fn spread(
             esn,
             replay_window: window,
             policies: 1,
-            outer: p.configuration.workload.family,
+            outer: p.draft.workload.family,
             spd: Spd::default(),
         });
     });
     let all = over(all, Axis::Direction, direction, kebab, |p, v| {
-        set(&mut p.configuration, &|i| i.direction = v);
+        set(&mut p.draft, &|i| i.direction = v);
     });
     let all = over(
         all,
@@ -79,23 +78,23 @@ pub fn spread(
         cipher,
         |c| c.0.to_string(),
         |p, v| {
-            set(&mut p.configuration, &|i| i.cipher = v.0);
+            set(&mut p.draft, &|i| i.cipher = v.0);
         },
     );
     let backend = chosen(&s.backend, &d.backend, None, Backend::Auto);
     let all = over(all, Axis::Backend, backend, kebab, |p, v| {
-        set(&mut p.configuration, &|i| i.backend = v);
+        set(&mut p.draft, &|i| i.backend = v);
     });
     let all = match s.outer.clone().or(d.outer.clone()) {
         None => all,
         Some(outer) => over(all, Axis::Outer, outer, kebab, |p, v| {
-            set(&mut p.configuration, &|i| i.outer = v);
+            set(&mut p.draft, &|i| i.outer = v);
         }),
     };
     Ok(asked(all, &s, &d, quick.unwrap_or(&IpsecShape::default())))
 }
 
-fn set(c: &mut Configuration, change: &dyn Fn(&mut Protection)) {
+fn set(c: &mut Keys, change: &dyn Fn(&mut Protection)) {
     if let Some(ipsec) = &mut c.ipsec {
         change(ipsec);
     }
@@ -128,7 +127,7 @@ fn asked(all: Vec<Partial>, s: &IpsecShape, d: &IpsecShape, q: &IpsecShape) -> V
                 policies,
                 |n| n.0.to_string(),
                 |p, v| {
-                    set(&mut p.configuration, &|i| i.policies = v.0);
+                    set(&mut p.draft, &|i| i.policies = v.0);
                 },
             )
         }
@@ -182,45 +181,7 @@ fn optional<T: Clone>(
     let Some(value) = own.clone().or_else(|| defaults.clone()) else { return all };
     let first = value.values().swap_remove(0);
     let values = chosen(&Some(value), &None, quick.as_ref(), first);
-    over(all, axis, values, label, |p, v| set(&mut p.configuration, &|i| change(i, v.clone())))
-}
-
-/// What policies, match, rules, action and churn mean together.
-fn refuse_spd(c: &Configuration, p: &Protection) -> Result<(), IpsecError> {
-    let spd = &p.spd;
-    match spd.matching {
-        Some(_) if spd.rules.is_some() => return Err(IpsecError::MatchAndRules),
-        Some(matching) if matching > p.policies => {
-            return Err(IpsecError::MatchBeyondPolicies { got: matching, policies: p.policies });
-        }
-        _ => {}
-    }
-    // VPP's policies let plain packets pass on their way out; what else it cannot do is skipped by name
-    if spd.action == Action::Bypass && p.direction == Direction::Out && c.subject != Subject::Vpp {
-        return Err(IpsecError::BypassDirection { got: p.direction });
-    }
-    if p.direction == Direction::Beside && (spd.rules.is_some() || spd.churn > 0) {
-        return Err(IpsecError::BesideMatches);
-    }
-    if spd.churn > 0 && p.policies < 2 {
-        return Err(IpsecError::ChurnOfOne);
-    }
-    Ok(())
-}
-
-/// Where `ipsec` and `build` mean nothing.
-pub fn refuse(c: &Configuration) -> Result<(), IpsecError> {
-    let in_memory = c.topology == Topology::Memory && c.subject == Subject::Weir;
-    let of_vpp = c.subject == Subject::Vpp && matches!(c.topology, Topology::Netns | Topology::Gateways);
-    match (in_memory, &c.ipsec, &c.build) {
-        (false, Some(_), _) if !of_vpp => Err(IpsecError::Elsewhere { key: "ipsec" }),
-        (false, _, Some(_)) => Err(IpsecError::Elsewhere { key: "build" }),
-        _ if c.topology != Topology::Memory && c.workload.flows > FLOWS_MAX => {
-            Err(IpsecError::Flows { got: c.workload.flows, most: FLOWS_MAX })
-        }
-        (_, Some(p), _) => refuse_spd(c, p),
-        _ => Ok(()),
-    }
+    over(all, axis, values, label, |p, v| set(&mut p.draft, &|i| change(i, v.clone())))
 }
 
 #[cfg(test)]

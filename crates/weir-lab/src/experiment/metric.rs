@@ -71,7 +71,7 @@ impl Metric {
         match self.0.as_str() {
             "pps" => (1e6, "Mpps"),
             "mbps" => (1.0, "Mb/s"),
-            "clocks_per_packet" => (1.0, "clocks a packet"),
+            "clocks_per_packet" => (1.0, "cycles/packet"),
             "ns_per_packet" => (1.0, "ns a packet"),
             name if latency(name).is_some() => (1e3, "µs"),
             name if name.ends_with("_pps") => (1e6, "Mpps"),
@@ -90,12 +90,12 @@ impl Metric {
         match self.0.as_str() {
             "pps" => "packets delivered a second".into(),
             "mbps" => "megabits delivered a second".into(),
-            "clocks_per_packet" => "TSC clocks a packet".into(),
+            "clocks_per_packet" => "TSC cycles/packet".into(),
             "ns_per_packet" => "nanoseconds a packet".into(),
             "loss_percent" => "packets lost of those sent".into(),
             "undelivered_percent" => "packets offered that were not delivered".into(),
             "cpu_seconds_per_gb" => "seconds of CPU a gigabyte delivered".into(),
-            "connects_per_second" => "clients connected a second".into(),
+            "connects_per_second" => "connections/s".into(),
             "memory_bytes_per_client" => "memory of an idle client".into(),
             "simulated_d1_misses_per_packet" => "simulated first-level misses a packet".into(),
             "simulated_ll_misses_per_packet" => "simulated last-level misses a packet".into(),

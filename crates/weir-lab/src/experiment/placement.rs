@@ -12,8 +12,7 @@
 
 use weir_io::cpu::{self, Topology as Machine};
 
-use super::error::{ConfigurationError, CpusError};
-use crate::model::{Configuration, Subject, Topology};
+use super::error::CpusError;
 
 pub const WORDS: &str = "default, first-core, last-core, two-cores, sibling-pair, every-core, every-thread or a list such as 0-1,3";
 
@@ -45,25 +44,6 @@ pub fn resolve(word: &str, machine: &Machine) -> Result<Vec<u32>, CpusError> {
             }
         }
     }
-}
-
-/// What means nothing together.
-pub fn refuse(c: &Configuration) -> Result<(), ConfigurationError> {
-    let placement = &c.placement;
-    if c.topology != Topology::Netns && (placement.queues > 0 || !placement.wake_up.is_empty()) {
-        return Err(ConfigurationError::NotNetns);
-    }
-    if !placement.wake_up.is_empty() && c.subject != Subject::Weir {
-        return Err(ConfigurationError::NoWakeUp);
-    }
-    let in_kernel = match c.subject {
-        Subject::Weir => placement.port == "tun",
-        other => [Subject::Strongswan, Subject::Ceiling].contains(&other),
-    };
-    if placement.offload && (c.topology != Topology::Gateways || !in_kernel) {
-        return Err(ConfigurationError::NoOffload);
-    }
-    Ok(())
 }
 
 /// Whether `word` means something on some machine.

@@ -6,15 +6,10 @@
 
 use serde::Deserialize;
 
-use super::error::RelayError;
-use super::expand::{Partial, chosen, kebab, over};
+use super::expand::{Partial, chosen, over};
 use super::file::{Axis, Many, Shape, Workers};
-use crate::model::relay::{IDLE_MAX, Load, Relay, Tls};
-use crate::model::{Configuration, Subject, Topology};
-use weir_stats::search::Rate;
-
-/// Pairs of a run: two clients each.
-const PAIRS_MAX: u32 = IDLE_MAX / 2;
+use crate::model::relay::{Load, Relay, Tls};
+use crate::model::{Keys, kebab};
 
 /// Values or lists of them.
 #[derive(Clone, Default, Deserialize)]
@@ -35,50 +30,26 @@ pub fn spread(all: Vec<Partial>, shape: &Shape, defaults: &Shape) -> Vec<Partial
     };
     let tls = chosen(&s.tls, &d.tls, None, Tls::Off);
     let all = over(all, Axis::Tls, tls, kebab, |p, tls| {
-        p.configuration.relay = Some(Relay { tls, load: Load::ClosedLoop, workers: 1, stalled: 0 });
+        p.draft.relay = Some(Relay { tls, load: Load::ClosedLoop, workers: 1, stalled: 0 });
     });
     let load = chosen(&s.load, &d.load, None, Load::ClosedLoop);
-    let all = over(all, Axis::Load, load, kebab, |p, v| set(&mut p.configuration, &|r| r.load = v));
+    let all = over(all, Axis::Load, load, kebab, |p, v| set(&mut p.draft, &|r| r.load = v));
     let workers = chosen(&s.workers, &d.workers, None, Workers(1));
     let all = over(
         all,
         Axis::Workers,
         workers,
         |n| n.0.to_string(),
-        |p, v| set(&mut p.configuration, &|r| r.workers = v.0),
+        |p, v| set(&mut p.draft, &|r| r.workers = v.0),
     );
     let stalled = chosen(&s.stalled, &d.stalled, None, 0);
-    over(all, Axis::Stalled, stalled, u32::to_string, |p, v| set(&mut p.configuration, &|r| r.stalled = v))
+    over(all, Axis::Stalled, stalled, u32::to_string, |p, v| set(&mut p.draft, &|r| r.stalled = v))
 }
 
-fn set(c: &mut Configuration, change: &dyn Fn(&mut Relay)) {
+fn set(c: &mut Keys, change: &dyn Fn(&mut Relay)) {
     if let Some(relay) = &mut c.relay {
         change(relay);
     }
-}
-
-/// What means nothing together.
-pub fn refuse(c: &Configuration) -> Result<(), RelayError> {
-    let Some(relay) = &c.relay else {
-        return match c.subject {
-            Subject::Derper | Subject::HyperDerp => Err(RelayError::IsRelay(c.subject)),
-            _ => Ok(()),
-        };
-    };
-    if c.topology != Topology::Relay {
-        return Err(RelayError::Elsewhere);
-    }
-    let (flows, most) = (c.workload.flows, if relay.load.has_pairs() { PAIRS_MAX } else { IDLE_MAX });
-    if relay.stalled > 0 && !relay.load.has_pairs() {
-        return Err(RelayError::StalledWithoutSenders(relay.load));
-    }
-    if flows.saturating_add(relay.stalled) > most {
-        return Err(RelayError::Clients { flows, stalled: relay.stalled, most });
-    }
-    if !relay.load.has_pairs() && c.workload.rate != Rate::FlatOut {
-        return Err(RelayError::RateWithoutPackets(relay.load));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ const LEAST_PACKETS: f64 = 1000.0;
 /// Configurations up at once: at 20 MB each (tables, buffers, templates) a gigabyte and a quarter.
 const GROUP_MAX: usize = 64;
 
-/// Of every configuration in every round.
+/// The slice of every configuration in every round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slicing {
     pub slices: usize,
@@ -81,12 +81,12 @@ impl Experiment {
             });
         }
         let all: Vec<&Configuration> = self.configurations.iter().map(|p| &p.configuration).collect();
-        let in_memory = |c: &&&Configuration| c.topology == Topology::Memory;
+        let in_memory = |c: &&&Configuration| c.topology() == Topology::Memory;
         if let Some(c) = all.first().filter(|_| !all.iter().any(|c| in_memory(&c))) {
             return Err(SlicesError::Topology { configuration: c.name.clone() });
         }
         let topology =
-            |name: &str| all.iter().find(|c| c.name == name).map(|c| c.topology == Topology::Memory);
+            |name: &str| all.iter().find(|c| c.name == name).map(|c| c.topology() == Topology::Memory);
         if let Some((a, b)) = self.pairs.iter().find(|(a, b)| topology(a) != topology(b)) {
             return Err(SlicesError::Pair { reference: a.clone(), other: b.clone() });
         }

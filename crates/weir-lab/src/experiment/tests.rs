@@ -41,25 +41,25 @@ fn the_first_configuration_is_the_reference_when_nothing_else_is_said() {
 }
 
 #[test]
-fn every_distinct_load_gets_one_ceiling() {
+fn every_distinct_load_gets_one_baseline() {
     let e =
-        parse("ceiling = true\n[[configuration]]\nroutes = [2, 1000]\nframe = [64, 1518]\n").expect("valid");
-    assert_eq!(names(&e)[4..], ["ceiling-64", "ceiling-1518"]);
+        parse("baseline = true\n[[configuration]]\nroutes = [2, 1000]\nframe = [64, 1518]\n").expect("valid");
+    assert_eq!(names(&e)[4..], ["baseline-64", "baseline-1518"]);
     let c = &e.configurations[0].configuration;
-    assert_eq!(e.ceiling_of(c).expect("has one").name, "ceiling-64");
+    assert_eq!(e.baseline_of(c).expect("has one").name, "baseline-64");
     assert_eq!(e.subjects().count(), 4);
 }
 
 #[test]
-fn programs_that_make_their_own_packets_have_no_ceiling_of_the_labs() {
+fn programs_that_make_their_own_packets_have_no_baseline_of_the_labs() {
     let text =
-        "ceiling = true\n[[configuration]]\nname = \"{subject}\"\nsubject = [\"dpdk-l3fwd\", \"weir\"]\n";
+        "baseline = true\n[[configuration]]\nname = \"{subject}\"\nsubject = [\"dpdk-l3fwd\", \"weir\"]\n";
     let e = parse(text).expect("valid");
     let of = |name: &str| {
         let found = e.configurations.iter().find(|c| c.configuration.name == name).expect("it is there");
-        e.ceiling_of(&found.configuration).map(|c| c.name.as_str())
+        e.baseline_of(&found.configuration).map(|c| c.name.as_str())
     };
-    assert_eq!((of("weir"), of("dpdk-l3fwd")), (Some("ceiling"), None));
+    assert_eq!((of("weir"), of("dpdk-l3fwd")), (Some("baseline"), None));
 }
 
 #[test]
@@ -74,22 +74,22 @@ fn quick_values_replace_lists_and_lengths() {
 }
 
 #[test]
-fn only_keeps_what_it_names_and_its_ceiling() {
-    let text = format!("{HEAD}ceiling = true\n[[configuration]]\nframe = [64, 512, 1518]\n");
+fn only_keeps_what_it_names_and_its_baseline() {
+    let text = format!("{HEAD}baseline = true\n[[configuration]]\nframe = [64, 512, 1518]\n");
     let only = |pattern: &str| {
         let changes = Changes { only: vec![pattern.into()], ..Changes::default() };
         Experiment::parse("x", "x.toml", &text, &changes)
     };
-    assert_eq!(names(&only("51*").expect("there")), ["512", "ceiling-512"]);
+    assert_eq!(names(&only("51*").expect("there")), ["512", "baseline-512"]);
     let lost = only("9000").expect_err("not there").said;
     assert!(lost.contains("9000") && lost.contains("64, 512, 1518"), "{lost}");
 }
 
 #[test]
-fn offloads_have_a_ceiling_of_their_own_and_are_of_wires_the_kernel_keeps() {
-    let body = "ceiling = true\n[defaults]\ntopology = \"gateways\"\n[[configuration]]\nport = \"tun\"\noffload = [\"off\", \"inner\"]\n";
+fn offloads_have_a_baseline_of_their_own_and_are_of_wires_the_kernel_keeps() {
+    let body = "baseline = true\n[defaults]\ntopology = \"gateways\"\n[[configuration]]\nport = \"tun\"\noffload = [\"off\", \"inner\"]\n";
     let e = parse(body).expect("valid");
-    assert_eq!(names(&e), ["off", "inner", "ceiling", "ceiling-offload"]);
+    assert_eq!(names(&e), ["off", "inner", "baseline", "baseline-offload"]);
     let frames = refusal(&body.replace("\"tun\"", "\"af_xdp\""));
     assert!(frames.contains("port = \"tun\""), "{frames}");
     let elsewhere = refusal(&body.replace("\"gateways\"", "\"netns\""));
@@ -98,9 +98,9 @@ fn offloads_have_a_ceiling_of_their_own_and_are_of_wires_the_kernel_keeps() {
 
 #[test]
 fn a_control_repeats_every_reference_once_and_keeps_out_of_the_pairs() {
-    let body = "control = true\nceiling = true\ncompare = \"family\"\n[[configuration]]\nfamily = [\"inet\", \"inet6\"]\nroutes = [2, 9]\n";
+    let body = "control = true\nbaseline = true\ncompare = \"family\"\n[[configuration]]\nfamily = [\"inet\", \"inet6\"]\nroutes = [2, 9]\n";
     let e = parse(body).expect("valid");
-    assert_eq!(names(&e)[4..], ["inet-2~again", "inet-9~again", "ceiling-inet", "ceiling-inet6"]);
+    assert_eq!(names(&e)[4..], ["inet-2~again", "inet-9~again", "baseline-inet", "baseline-inet6"]);
     assert_eq!((e.pairs.len(), e.controls.len()), (2, 2));
     assert_eq!(e.controls[0], ("inet-2".to_string(), "inet-2~again".to_string()));
     let alone = parse("control = true\n[[configuration]]\nname = \"a\"\n").expect("valid");

@@ -13,9 +13,9 @@ use weir_io::process::stat_field;
 pub struct Priority {
     /// −20 takes most of a CPU, 19 least.
     pub nice: i32,
-    /// Of the session's group, where the kernel groups sessions: it counts before `nice` does.
+    /// The nice value of the session's group, where the kernel groups sessions: it counts before `nice` does.
     pub group_nice: Option<i32>,
-    /// Of `sched(7)`; 0 is what programs have.
+    /// The scheduling policy by its number in `sched(7)`; 0 is what programs have.
     pub policy: u32,
 }
 

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::experiment::Metric;
-use crate::model::{Family, Placement, Subject, Topology, Workload};
+use crate::model::Keys;
+use crate::model::configuration::PlacementKeys;
+use crate::model::{Family, Subject, Topology, Workload};
 use weir_stats::search::goal::Verdict;
 use weir_stats::search::simulate::{Shape, Simulated};
 
@@ -51,7 +53,7 @@ fn bounds() -> Bounds {
 }
 
 fn outcome(fake: &mut Fake, method: &Method, stop: bool) -> Result<Sample, LabError> {
-    let configuration = Configuration {
+    let configuration = Configuration::try_from(Keys {
         name: "fake".into(),
         subject: Subject::Weir,
         topology: Topology::Netns,
@@ -62,11 +64,12 @@ fn outcome(fake: &mut Fake, method: &Method, stop: bool) -> Result<Sample, LabEr
             rate: Rate::FlatOut,
         },
         routes: 1,
-        placement: Placement::default(),
+        placement: PlacementKeys::default(),
         ipsec: None,
         build: None,
         relay: None,
-    };
+    })
+    .expect("valid");
     let (warm_up, window) = (Duration::ZERO, Duration::from_millis(500));
     let run = Run {
         configuration: &configuration,

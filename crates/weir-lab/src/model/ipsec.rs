@@ -27,9 +27,9 @@ pub struct Protection {
     /// 64-bit sequence numbers.
     #[serde(default)]
     pub esn: bool,
-    /// Of inbound SAs; 0 is none.
+    /// The replay window of inbound SAs, in packets; 0 is none.
     pub replay_window: u16,
-    /// Of the SPD; packets match the last, or the one [`Spd::matching`] names.
+    /// The number of policies in the SPD; packets match the last, or the one [`Spd::matching`] names.
     pub policies: u32,
     /// Family of the outer header.
     pub outer: Family,

@@ -63,7 +63,7 @@ impl Load {
     }
 
     /// Whether the generator can do it without a relay.
-    pub fn has_ceiling(self) -> bool {
+    pub fn has_baseline(self) -> bool {
         self.has_pairs() && self != Load::SimulatedCaches
     }
 }

@@ -19,7 +19,7 @@ pub const CHURN_MAX: u32 = 10_000;
 pub struct Spd {
     #[serde(default)]
     pub lookup: LookupBy,
-    /// Of each flow cache, where there is one.
+    /// The number of buckets of each flow cache, where there is one.
     #[serde(default = "buckets")]
     pub buckets: u32,
     /// Index of the policy packets match, from 1; `None` is the last.

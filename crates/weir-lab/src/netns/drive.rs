@@ -41,7 +41,7 @@ pub trait Wired {
 
     fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError>;
 
-    /// Of every hop, cumulative.
+    /// Reads the counters of every hop, cumulative.
     fn read(&mut self) -> Result<Self::Reading, LabError>;
 
     fn drops(reading: &Self::Reading) -> &Counters;

@@ -95,12 +95,7 @@ impl Namespace {
         let job = Box::new(move || {
             let _ = done.send(work());
         });
-        let gone = || {
-            LabError::new(format!(
-                "namespace {}: its thread has ended; this is a defect of weir-lab",
-                self.name
-            ))
-        };
+        let gone = || LabError::new(format!("namespace {}: its thread has panicked", self.name));
         self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
         result.recv().map_err(|_| gone())
     }

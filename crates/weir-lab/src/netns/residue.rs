@@ -19,7 +19,7 @@ use crate::model::LabError;
 
 const PREFIX: &str = "weir-lab-";
 
-static BEDS: AtomicU32 = AtomicU32::new(0);
+static FOLDERS: AtomicU32 = AtomicU32::new(0);
 static TAGS: AtomicU32 = AtomicU32::new(0);
 
 /// A word unique among running labs, short enough for device names: `<process, hex>-<n, hex>`.
@@ -34,7 +34,7 @@ pub struct Folder(PathBuf);
 impl Folder {
     pub fn new() -> Result<Folder, LabError> {
         let own = std::process::id();
-        let n = BEDS.fetch_add(1, Ordering::Relaxed);
+        let n = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("{PREFIX}{own}-{}-{n}", started(own).unwrap_or(0)));
         fs::create_dir(&path)
             .map_err(|e| LabError::new(format!("{}: cannot be made: {e}", path.display())))?;
@@ -57,6 +57,28 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // What cannot be removed now is found by the next sweep.
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Removes what killed labs left before the first of a testbed's configurations is deployed, and only then.
+#[derive(Debug, Default)]
+pub struct Sweep {
+    done: bool,
+}
+
+impl Sweep {
+    /// What `deploy` builds, unless the machine lacks something; it is given what was swept, for its notes.
+    pub fn deploy<D>(
+        &mut self,
+        missing: Option<String>,
+        deploy: impl FnOnce(Vec<String>) -> Result<D, LabError>,
+    ) -> Result<D, LabError> {
+        if let Some(missing) = missing {
+            return Err(LabError::new(missing));
+        }
+        let swept = if self.done { Vec::new() } else { sweep() };
+        self.done = true;
+        deploy(swept)
     }
 }
 
@@ -129,6 +151,16 @@ mod tests {
         fs::write(path.join("subject.pid"), format!("{own} 1")).expect("the folder is ours");
         let said = sweep_one(&path).expect("its owner does not run");
         assert!(!said.contains("ended"), "{said}");
+    }
+
+    #[test]
+    fn a_testbed_sweeps_before_its_first_configuration_and_not_where_something_is_missing() {
+        let mut sweep = Sweep::default();
+        let refused = sweep.deploy(Some("no root".into()), |_| Ok(())).expect_err("it lacks something");
+        assert_eq!((refused.said.as_str(), sweep.done), ("no root", false));
+        sweep.deploy(None, |_| Ok(())).expect("nothing is missing");
+        assert!(sweep.done);
+        assert_eq!(sweep.deploy(None, |swept| Ok(swept.len())), Ok(0), "swept once");
     }
 
     #[test]

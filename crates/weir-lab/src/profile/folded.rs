@@ -25,7 +25,7 @@ pub struct Header {
     pub frequency_hz: u64,
     /// Samples in the window, idle ones included.
     pub samples: u64,
-    /// Of these, samples whose innermost code has no name.
+    /// Samples among these whose innermost code has no name.
     pub unnamed: u64,
     /// Samples the kernel had no room for.
     pub lost: u64,

@@ -24,7 +24,7 @@ pub struct Tasks {
 pub struct Mapping {
     pub start: u64,
     pub end: u64,
-    /// Of its first byte in the file.
+    /// Where its first byte lies in the file.
     pub offset: u64,
     /// As the process names it, or `[vdso]` and the like.
     pub path: String,

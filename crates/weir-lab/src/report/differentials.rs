@@ -45,7 +45,7 @@ fn pair(
     let named = |e: LabError| LabError::new(format!("{title}: {e}"));
     let rules = Rules::load(None)?;
     let files = |side: &[Recording]| side.iter().map(|r| r.source.clone()).collect::<Vec<_>>().join(" ");
-    let command = format!("weir-lab diff {} --against {} --top 1000", files(&before), files(&after));
+    let command = format!("weir-lab profile diff {} --against {} --top 1000", files(&before), files(&after));
     let (before, after) = (Side::of(before, None, None), Side::of(after, None, None));
     let found = differential(&before, &after, &rules).map_err(named)?;
     let rows = table::rows(&found, FRAMES).into_iter().skip(1).map(Vec::from).collect();

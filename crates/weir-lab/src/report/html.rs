@@ -17,7 +17,6 @@ use crate::format::escape;
 use crate::format::{digits, figure, grouped, range, signed, verdict};
 use crate::machine::utc;
 use crate::manifest::Manifest;
-use crate::model::Subject;
 use crate::result::{Outcome, Results};
 use weir_stats::Comparison;
 
@@ -48,7 +47,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     body += &ministat(results);
     body += &cached(results);
     body += &broken(results);
-    body += &doubts(results);
+    body += &warnings(results);
     body += &sessions(manifest, results);
     body += &notes(results);
     body += &section(
@@ -161,9 +160,10 @@ fn head(manifest: &Manifest, results: &Results) -> String {
     out += &format!("<dl class=\"facts\">{}</dl>", facts.collect::<String>());
     if !results.warnings.is_empty() {
         let n = results.warnings.len();
-        let word = if n == 1 { "doubt" } else { "doubts" };
-        out +=
-            &format!("<p class=\"doubt-count\"><a href=\"#doubts\">{n} {word}</a>, each with a remedy</p>");
+        let word = if n == 1 { "warning" } else { "warnings" };
+        out += &format!(
+            "<p class=\"warning-count\"><a href=\"#warnings\">{n} {word}</a>, each with a remedy</p>"
+        );
     }
     out + "</header>\n"
 }
@@ -194,7 +194,7 @@ fn figures(results: &Results) -> String {
         "deviation",
         beside_heading(results),
         "loss",
-        "of the ceiling",
+        "of the baseline",
     ];
     let dash = |text: Option<String>| text.unwrap_or("–".into());
     let row = |o: &Outcome| {
@@ -206,7 +206,7 @@ fn figures(results: &Results) -> String {
             dash(o.summary.and_then(|s| s.variation()).map(|v| format!("{:.2} %", v * 100.0))),
             dash(beside(results, o)),
             dash(o.loss_percent.map(|l| format!("{} %", digits(l.median)))),
-            dash(o.ceiling_share.map(|c| format!("{:.0} %", c * 100.0))),
+            dash(o.baseline_share.map(|c| format!("{:.0} %", c * 100.0))),
         ]
     };
     let table = table(&headings, 1, results.configurations.iter().map(row));
@@ -410,16 +410,17 @@ fn broken(results: &Results) -> String {
     section("Cliffs", &format!("<ul>{items}</ul><p class=\"note\">{}</p>", cliffs::METHOD))
 }
 
-fn doubts(results: &Results) -> String {
+fn warnings(results: &Results) -> String {
     let items: String = results
         .warnings
         .iter()
-        .map(|d| {
-            format!("<li>{}. <i>{}.</i></li>", prose(d.sentence.trim_end_matches('.')), prose(&d.remedy))
+        .map(|w| {
+            let remedy = w.remedy.as_deref().unwrap_or_default();
+            format!("<li>{}. <i>{}.</i></li>", prose(w.sentence().trim_end_matches('.')), prose(remedy))
         })
         .collect();
     let list = if items.is_empty() { "<p>None.</p>".into() } else { format!("<ul>{items}</ul>") };
-    section("Doubts", &list)
+    section("Warnings", &list)
 }
 
 fn notes(results: &Results) -> String {
@@ -429,7 +430,7 @@ fn notes(results: &Results) -> String {
     let item = |names: &[String], note: &str| {
         format!("<li>{} <span class=\"note\">{}</span></li>", escape(note), escape(&names.join(", ")))
     };
-    let items: String = results.notes.iter().map(|n| item(&n.configurations, &n.note)).collect();
+    let items: String = results.notes.iter().map(|n| item(&n.subject, &n.finding)).collect();
     section("How it was measured", &format!("<ul>{items}</ul>"))
 }
 
@@ -438,10 +439,9 @@ fn machine(manifest: &Manifest) -> String {
         .iter()
         .map(|(what, how)| format!("<tr><td>{what}</td><td>{}</td></tr>", escape(how)))
         .collect();
-    let ceilings =
-        manifest.experiment.configurations.iter().any(|p| p.configuration.subject == Subject::Ceiling);
-    let note = if ceilings {
-        "<p class=\"note\">A <i>ceiling</i> is generator and sink without a subject, in the same campaign.</p>"
+    let baselines = manifest.experiment.configurations.iter().any(|p| p.configuration.is_baseline());
+    let note = if baselines {
+        "<p class=\"note\">A <i>baseline</i> is generator and receiver without a SUT, in the same campaign.</p>"
     } else {
         ""
     };

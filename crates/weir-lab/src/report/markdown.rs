@@ -15,7 +15,6 @@ use super::{beside, beside_heading, ministat_blocks, recompute};
 use crate::format::{digits, figure, grouped, range, signed};
 use crate::machine::utc;
 use crate::manifest::Manifest;
-use crate::model::Subject;
 use crate::result::{Outcome, Results};
 
 pub fn render(manifest: &Manifest, results: &Results) -> String {
@@ -51,7 +50,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     let caches = cached(results);
     out += &if caches.is_empty() { caches } else { format!("\n## Caches\n\n{caches}") };
     out += &broken(results);
-    out += &doubts(results);
+    out += &warnings(results);
     out += &sessions(manifest, results);
     out += &every_run(results);
     out += &notes(results);
@@ -71,7 +70,7 @@ fn figures(results: &Results) -> String {
     let (_, unit) = results.metric.unit();
     let mut out = format!("\n## Figures\n\nUnit: {} ({unit}), a run each\n\n", results.metric.sentence());
     out += &format!(
-        "| configuration | median | min – max | mean | deviation | {} | loss | of the ceiling |\n",
+        "| configuration | median | min – max | mean | deviation | {} | loss | of the baseline |\n",
         beside_heading(results)
     );
     out += "|---|--:|--:|--:|--:|--:|--:|--:|\n";
@@ -95,7 +94,7 @@ fn figure_row(results: &Results, outcome: &Outcome) -> String {
         or_dash(s.variation().map(|v| format!("{:.2} %", v * 100.0))),
         or_dash(beside(results, outcome)),
         or_dash(outcome.loss_percent.map(|l| format!("{} %", digits(l.median)))),
-        or_dash(outcome.ceiling_share.map(|c| format!("{:.0} %", c * 100.0))),
+        or_dash(outcome.baseline_share.map(|c| format!("{:.0} %", c * 100.0))),
     )
 }
 
@@ -291,13 +290,17 @@ fn broken(results: &Results) -> String {
     if said.is_empty() { said } else { format!("\n## Cliffs\n\n{}\n\n{said}", cliffs::METHOD) }
 }
 
-fn doubts(results: &Results) -> String {
-    let mut out = String::from("\n## Doubts\n\n");
+fn warnings(results: &Results) -> String {
+    let mut out = String::from("\n## Warnings\n\n");
     if results.warnings.is_empty() {
         out += "None.\n";
     }
-    for doubt in &results.warnings {
-        out += &format!("- {}. *{}.*\n", doubt.sentence.trim_end_matches('.'), doubt.remedy);
+    for warning in &results.warnings {
+        out += &format!(
+            "- {}. *{}.*\n",
+            warning.sentence().trim_end_matches('.'),
+            warning.remedy.as_deref().unwrap_or_default()
+        );
     }
     out
 }
@@ -319,8 +322,8 @@ fn notes(results: &Results) -> String {
         return String::new();
     }
     let mut out = String::from("\n## How it was measured\n\n");
-    for noted in &results.notes {
-        out += &format!("- {}: {}\n", noted.configurations.join(", "), noted.note);
+    for note in &results.notes {
+        out += &format!("- {}: {}\n", note.subject.join(", "), note.finding);
     }
     out
 }
@@ -382,10 +385,9 @@ fn machine(manifest: &Manifest) -> String {
     for (what, how) in facts(manifest) {
         out += &format!("| {what} | {} |\n", how.replace('|', "\\|"));
     }
-    let ceilings =
-        manifest.experiment.configurations.iter().any(|p| p.configuration.subject == Subject::Ceiling);
-    if ceilings {
-        out += "\nA *ceiling* is generator and sink without a subject, in the same campaign.\n";
+    let baselines = manifest.experiment.configurations.iter().any(|p| p.configuration.is_baseline());
+    if baselines {
+        out += "\nA *baseline* is generator and receiver without a SUT, in the same campaign.\n";
     }
     out
 }

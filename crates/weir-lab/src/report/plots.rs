@@ -21,7 +21,7 @@ pub use strips::runs;
 pub use time::over_time;
 
 use super::svg::{Scale, Shape, Svg, text_width, tick_label};
-use crate::model::{Subject, Topology};
+use crate::model::Topology;
 use crate::result::{Outcome, Results};
 
 /// Pixels of every plot; it scales with the page.
@@ -32,7 +32,7 @@ pub(super) const COLOURS: usize = 7;
 /// each, two pictures, forty configurations are 2 MB.
 const DOTS: usize = 250;
 
-/// The colour of a configuration, the same in every plot; ceilings are plain.
+/// The colour of a configuration, the same in every plot; baselines are plain.
 pub(super) fn colour(results: &Results, name: &str) -> String {
     match place(results, name) {
         Some(i) => format!("c{}", i % COLOURS),
@@ -46,7 +46,7 @@ pub(super) fn shape(results: &Results, name: &str) -> Shape {
 }
 
 fn place(results: &Results, name: &str) -> Option<usize> {
-    let subjects = results.configurations.iter().filter(|o| o.configuration.subject != Subject::Ceiling);
+    let subjects = results.configurations.iter().filter(|o| !o.configuration.is_baseline());
     subjects.map(|o| &o.configuration.name).position(|n| n == name)
 }
 

@@ -69,7 +69,7 @@ pub fn legend(results: &Results) -> Vec<String> {
         "Profiled runs follow the measured ones and are not among the figures. Busy: samples times their \
          period by packets delivered in the window, without idle time and other processes' work. Cost: the rate \
          while sampled against the median without; “none seen” where it lies among the runs without. A large one \
-         is a reason to doubt the shares"
+         is a reason to distrust the shares"
             .to_string(),
     ];
     let mut notes: Vec<String> = sums(results).into_iter().flat_map(|(_, s)| s.header.notes).collect();

@@ -15,7 +15,7 @@ pub const METHOD: &str = "Undelivered is of what the rate intended, so what a fu
                           from the time a packet was due. Seconds a gigabyte and ns a packet are busy time of the \
                           relay's CPUs, softirqs included, for what was delivered. TCP goes over the loopback device, \
                           where a CPU receives what it sends on behalf of the other side. A generator that is nearly \
-                          always busy may be the limit: compare with the ceiling.";
+                          always busy may be the limit: compare with the baseline.";
 
 const CLIENTS: &str =
     "Memory is what the relay's process grew, by client; sockets' memory in the kernel is not in it.";
@@ -30,8 +30,9 @@ const SIMULATED: &str = "Simulated (callgrind), a packet each: the relay's own c
 
 /// Packets between pairs, and clients without packets: a table each, if there are any, with what to know of it.
 pub fn sections(results: &Results) -> Vec<(Table, &'static str)> {
-    let of_relays = || results.configurations.iter().filter(|o| o.configuration.topology == Topology::Relay);
-    let has_pairs = |o: &&Outcome| o.configuration.relay.is_some_and(|r| r.load.has_pairs());
+    let of_relays =
+        || results.configurations.iter().filter(|o| o.configuration.topology() == Topology::Relay);
+    let has_pairs = |o: &&Outcome| o.configuration.relay().is_some_and(|r| r.load.has_pairs());
     let carrying = of_relays().filter(|o| has_pairs(o) && !is_simulated(o));
     let carried: Vec<Vec<String>> = carrying.map(carried).collect();
     let clients: Vec<Vec<String>> = of_relays().filter(|o| !has_pairs(o)).map(clients).collect();
@@ -69,7 +70,7 @@ pub fn sections(results: &Results) -> Vec<(Table, &'static str)> {
 /// Nanoseconds a packet by part of its way, of profiled runs.
 fn spent(results: &Results) -> Option<(Table, &'static str)> {
     let rules = Rules::load(None).ok()?;
-    let relays = results.configurations.iter().filter(|o| o.configuration.topology == Topology::Relay);
+    let relays = results.configurations.iter().filter(|o| o.configuration.topology() == Topology::Relay);
     let row = |outcome: &Outcome| {
         let sum = sum(&outcome.profiles);
         let counts = parts(&sum.profile, &rules);
@@ -90,7 +91,7 @@ fn spent(results: &Results) -> Option<(Table, &'static str)> {
 }
 
 fn is_simulated(outcome: &Outcome) -> bool {
-    outcome.configuration.relay.is_some_and(|r| r.load == Load::SimulatedCaches)
+    outcome.configuration.relay().is_some_and(|r| r.load == Load::SimulatedCaches)
 }
 
 fn simulated(outcome: &Outcome) -> Vec<String> {

@@ -9,7 +9,7 @@ use crate::result::searched::{GoalOutcome, LoadStep, Searched};
 use crate::result::{Outcome, Results};
 use weir_stats::Summary;
 
-/// Of latencies, in the order they are read.
+/// Percentiles of latencies, in the order they are read.
 const PERCENTILES: [&str; 5] = ["p50", "p90", "p99", "p99.9", "max"];
 
 /// A table as both reports print it.

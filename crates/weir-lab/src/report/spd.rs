@@ -9,7 +9,7 @@ use super::comparisons::Table;
 use crate::experiment::{frame_label, kebab};
 use crate::format::digits;
 use crate::model::spd::{LookupBy, Spd};
-use crate::model::{Configuration, Protection};
+use crate::model::{Configuration, Keys, Protection};
 use crate::result::{Outcome, Results};
 
 pub const METHOD: &str = "Index is the place of the policy that matches, from 1; linear is the ordered scan alone, \
@@ -42,9 +42,9 @@ struct Cell<'a> {
 
 /// One a cipher, direction, family and so on of which several indexes were measured.
 pub fn depths(results: &Results) -> Vec<Depth> {
-    let mut groups: Vec<(Configuration, Vec<Cell<'_>>)> = Vec::new();
+    let mut groups: Vec<(Keys, Vec<Cell<'_>>)> = Vec::new();
     for outcome in results.configurations.iter().filter(|o| o.pps.is_some()) {
-        let Some(p) = outcome.configuration.ipsec else { continue };
+        let Some(p) = outcome.configuration.ipsec() else { continue };
         let Some(index) = p.spd.matching else { continue };
         let cell = Cell { index, lookup: p.spd.lookup, outcome };
         let rest = elsewhere(&outcome.configuration, p);
@@ -56,12 +56,12 @@ pub fn depths(results: &Results) -> Vec<Depth> {
     groups.iter().filter_map(|(rest, cells)| depth(results, rest, cells)).collect()
 }
 
-fn elsewhere(c: &Configuration, p: Protection) -> Configuration {
+fn elsewhere(c: &Configuration, p: Protection) -> Keys {
     let spd = Spd { matching: None, lookup: LookupBy::Gateway, ..p.spd };
-    Configuration { name: String::new(), ipsec: Some(Protection { policies: 0, spd, ..p }), ..c.clone() }
+    Keys { name: String::new(), ipsec: Some(Protection { policies: 0, spd, ..p }), ..c.clone().into() }
 }
 
-fn depth(results: &Results, rest: &Configuration, cells: &[Cell<'_>]) -> Option<Depth> {
+fn depth(results: &Results, rest: &Keys, cells: &[Cell<'_>]) -> Option<Depth> {
     let mut indexes: Vec<u32> = cells.iter().map(|c| c.index).collect();
     indexes.sort_unstable();
     indexes.dedup();
@@ -100,7 +100,7 @@ fn rate(outcome: &Outcome) -> Option<f64> {
     outcome.pps.map(|s| s.median).filter(|pps| *pps > 0.0)
 }
 
-fn title(c: &Configuration) -> String {
+fn title(c: &Keys) -> String {
     let Some(p) = c.ipsec else { return String::new() };
     let then = if p.bypasses() { " then bypass" } else { "" };
     format!(
@@ -181,7 +181,7 @@ pub fn answered(results: &Results) -> Option<Table> {
 }
 
 fn row(outcome: &Outcome) -> Option<Vec<String>> {
-    let p = outcome.configuration.ipsec.filter(|p| !p.is_aside() && !p.spd.is_default())?;
+    let p = outcome.configuration.ipsec().filter(|p| !p.is_aside() && !p.spd.is_default())?;
     let figure = |name: &str, divisor: f64| {
         let median = outcome.further.get(name).map(|s| digits(s.median / divisor));
         median.unwrap_or("–".into())

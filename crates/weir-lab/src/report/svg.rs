@@ -88,7 +88,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Of the `place`th series.
+    /// The shape of the `place`th series.
     pub fn of(place: usize) -> Shape {
         [Shape::Circle, Shape::Square, Shape::Triangle, Shape::Diamond][place % 4]
     }

@@ -1,7 +1,6 @@
 //! The answer in one sentence: the first pair's ratio with its interval, and how many others agree.
 
 use super::Results;
-use crate::model::Subject;
 use weir_stats::{Comparison, Verdict};
 
 /// `asked` is how many pairs the experiment names: those that could not be compared are said too.
@@ -18,7 +17,7 @@ pub fn sentence(results: &Results, asked: usize) -> String {
     };
     match asked - asked.min(judged.len()) {
         0 => format!("{sentence}."),
-        lost => format!("{sentence}. {lost} of {asked} comparisons could not be made: see the doubts."),
+        lost => format!("{sentence}. {lost} of {asked} comparisons could not be made: see the warnings."),
     }
 }
 
@@ -85,7 +84,7 @@ fn alone(results: &Results) -> String {
     let measured: Vec<String> = results
         .configurations
         .iter()
-        .filter(|o| o.configuration.subject != Subject::Ceiling)
+        .filter(|o| !o.configuration.is_baseline())
         .filter_map(|o| {
             let s = o.summary?;
             Some(format!("{}: {:.2} {unit}", o.configuration.name, s.median / divisor))
@@ -164,7 +163,7 @@ mod tests {
     #[test]
     fn what_could_not_be_compared_is_said() {
         let said = sentence(&results(&[("b", 2.0)]), 3);
-        assert!(said.ends_with("2 of 3 comparisons could not be made: see the doubts."), "{said}");
+        assert!(said.ends_with("2 of 3 comparisons could not be made: see the warnings."), "{said}");
         assert_eq!(sentence(&results(&[]), 0), "Nothing was measured.");
     }
 }

@@ -1,7 +1,8 @@
 //! An experiment's answer with its figures: every placeholder filled from the runs, or the piece left out.
 //!
 //! Promises: a figure is the one the report's tables print; a ratio the report does not compare is computed by the
-//! declared analysis, uncorrected. Refuses half a sentence: where one figure is missing, the piece says what it has
+//! declared analysis, uncorrected; a ratio that is not *different* says so, unless the piece gives its verdict anyway.
+//! Refuses half a sentence: where one figure is missing, the piece says what it has
 //! for that case, or nothing.
 
 use serde::{Deserialize, Serialize};
@@ -81,8 +82,8 @@ impl Filler<'_> {
 
     /// Rows of which something was measured; a dash stands for what was not.
     fn rows(&self, table: &[Vec<String>]) -> Vec<Vec<String>> {
-        let cell = |template: &String| self.text(template).unwrap_or(NONE.into());
-        let row = |templates: &Vec<String>| templates.iter().map(cell).collect::<Vec<String>>();
+        let cell = |row: &[String], template: &String| self.filled(template, row).unwrap_or(NONE.into());
+        let row = |row: &Vec<String>| row.iter().map(|template| cell(row, template)).collect::<Vec<String>>();
         let holds = |(templates, cells): (&Vec<String>, Vec<String>)| {
             let asked: Vec<bool> = templates.iter().map(|t| t.contains('{')).collect();
             let any = cells.iter().zip(&asked).any(|(cell, asked)| *asked && cell != NONE);
@@ -93,15 +94,20 @@ impl Filler<'_> {
 
     /// `None` where a figure is missing.
     fn text(&self, template: &str) -> Option<String> {
-        let parts = parts(template).ok()?;
-        let filled = parts.into_iter().map(|part| match part {
+        self.filled(template, &[template.to_string()])
+    }
+
+    /// One template of a piece; `piece` may give the verdict on its ratios.
+    fn filled(&self, template: &str, piece: &[String]) -> Option<String> {
+        let judged = judged(piece);
+        let filled = parts(template).ok()?.into_iter().map(|part| match part {
             Part::Text(text) => Some(text.to_string()),
-            Part::Figure(placeholder) => self.figure(&placeholder),
+            Part::Figure(placeholder) => self.figure(&placeholder, &judged),
         });
         filled.collect()
     }
 
-    fn figure(&self, placeholder: &Placeholder) -> Option<String> {
+    fn figure(&self, placeholder: &Placeholder, judged: &[[String; 2]]) -> Option<String> {
         match placeholder {
             Placeholder::Median { name, figure, unit } => {
                 let (metric, summary) = self.summary(name, figure.as_deref())?;
@@ -118,7 +124,11 @@ impl Filler<'_> {
             Placeholder::Runs { name } => Some(self.results.outcome(name)?.figures.len().to_string()),
             Placeholder::Ratio { pair, figure, percent } => {
                 let compared = self.ratio(pair, figure.as_deref())?;
-                if *percent { change(&compared) } else { compared.ratio.map(|_| format::ratio(&compared)) }
+                let figure = if *percent { change(&compared)? } else { format::ratio(&compared) };
+                match short_of_different(&compared).filter(|_| !judged.contains(pair)) {
+                    Some(word) => Some(format!("{figure} ({word})")),
+                    None => Some(figure),
+                }
             }
             Placeholder::Verdict { pair: [a, b], word } => {
                 self.compared(a, b).map(if *word { in_a_word } else { verdict })
@@ -167,6 +177,26 @@ impl Filler<'_> {
         comparisons((self.experiment, self.seed), &metric, (&outcomes, self.runs), &pair)
             .pop()
             .filter(|c| c.ratio.is_some())
+    }
+}
+
+/// The pairs whose verdict these templates of one piece give.
+fn judged(piece: &[String]) -> Vec<[String; 2]> {
+    let figures = piece.iter().filter_map(|template| parts(template).ok()).flatten();
+    let pairs = figures.filter_map(|part| match part {
+        Part::Figure(Placeholder::Verdict { pair, .. } | Placeholder::Detectable { pair }) => Some(pair),
+        _ => None,
+    });
+    pairs.collect()
+}
+
+/// What a reader must be told beside a ratio that was not proven to be a difference.
+fn short_of_different(c: &Comparison) -> Option<&'static str> {
+    match c.verdict {
+        Verdict::Different => None,
+        Verdict::Equivalent => Some("equivalent"),
+        Verdict::Underpowered => Some("undecided"),
+        Verdict::NoTest => Some("not tested"),
     }
 }
 
@@ -246,6 +276,17 @@ mod tests {
         };
         assert_eq!(of(0.988, 0.981, 1.004), "−1.2 % [−1.9, +0.4]");
         assert_eq!(of(1.0001, 0.9999, 1.5), "0.0 % [0.0, +50.0]");
+    }
+
+    #[test]
+    fn a_ratio_short_of_a_difference_says_so_unless_the_piece_gives_its_verdict() {
+        let word = |other: &[f64]| short_of_different(&compared(other));
+        assert_eq!(word(&[150.0, 151.0, 149.0]), None);
+        assert_eq!(word(&[100.1, 101.0, 99.1, 100.4, 99.6]), Some("equivalent"));
+        assert_eq!(word(&[90.0, 120.0, 80.0, 115.0]), Some("undecided"));
+        let piece = ["{change a b}".to_string(), "{verdict a b}, {ratio a c}".to_string()];
+        assert_eq!(judged(&piece), [["a".to_string(), "b".to_string()]]);
+        assert_eq!(judged(&piece[..1]), [[""; 2]; 0]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::metric::loss_percent;
 use crate::experiment::{Axis, Experiment, Metric};
-use crate::model::{Configuration, FrameSize, Sample};
+use crate::model::{Configuration, FrameSize, Keys, Sample};
 use crate::store::Run;
 use weir_stats::cliff::{ALPHA, Cliff, Finding, find, find_in_log};
 use weir_stats::holm;
@@ -95,7 +95,7 @@ fn look(curve: Curve) -> Option<Sought> {
 /// Configurations that differ along the axis alone are one curve for the metric, the loss and the latency.
 fn along_axis(experiment: &Experiment, runs: &BTreeMap<String, Vec<Run>>) -> Vec<Curve> {
     let Some(axis) = experiment.axis else { return Vec::new() };
-    let mut series: Vec<(Configuration, Vec<(&Configuration, f64)>)> = Vec::new();
+    let mut series: Vec<(Keys, Vec<(&Configuration, f64)>)> = Vec::new();
     for c in experiment.subjects() {
         let Some(load) = axis.number(c) else { continue };
         let rest = elsewhere(c, axis);
@@ -138,8 +138,8 @@ fn of_sample(figure: &Metric, sample: &Sample) -> Option<f64> {
 }
 
 /// The configuration without its name and its place on the axis: equal for all of a series.
-fn elsewhere(c: &Configuration, axis: Axis) -> Configuration {
-    let mut rest = Configuration { name: String::new(), ..c.clone() };
+fn elsewhere(c: &Configuration, axis: Axis) -> Keys {
+    let mut rest = Keys { name: String::new(), ..c.clone().into() };
     match axis {
         Axis::Frame => rest.workload.frame = FrameSize::Imix,
         Axis::Flows => rest.workload.flows = 0,

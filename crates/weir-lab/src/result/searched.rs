@@ -41,7 +41,7 @@ pub struct LoadStep {
     pub offered_pps: f64,
     pub delivered_pps: Summary,
     pub loss_percent: Summary,
-    /// Of what was asked, what the source did not offer; above half a percent it is part of the loss.
+    /// The share of what was asked that the source did not offer; above half a percent it is part of the loss.
     #[serde(default)]
     pub shortfall_percent: Option<Summary>,
     /// Nanoseconds by percentile.
@@ -102,7 +102,7 @@ impl Searched {
     }
 }
 
-/// Of ascending loads: a sweep's by its steps; of others a step begins with the first load too far above the
+/// Groups ascending loads into steps: a sweep's by its steps; of others a step begins with the first load too far above the
 /// last one's beginning.
 fn by_loads<'a>(trials: &[&'a TrialRecord]) -> Vec<Vec<&'a TrialRecord>> {
     let mut steps: Vec<Vec<&TrialRecord>> = Vec::new();

@@ -1,8 +1,8 @@
 //! Campaigns as `weir-lab verify` sees them: `result.json` against the raw runs it was derived from.
 //!
 //! Promises: every figure of the file is derived again and compared, to nine digits (another processor's last
-//! digit is no difference). A file of an older format is compared as far as its figures mean the same: those
-//! of each configuration; its tests were other tests.
+//! digit is no difference). A file of an older format is compared as far as its numbers mean the same: those of
+//! each configuration, and since format 2 those of comparisons; its sentences were worded otherwise.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use weir_stats::verify::Formats;
 use weir_stats::verify::settle::{Class, Difference, Settled};
 
-use super::FORMAT;
+use super::{FORMAT, Results};
 use crate::experiment::Metric;
 use crate::experiment::metric::KNOWN;
 use crate::model::Sample;
@@ -62,10 +62,13 @@ fn settle(dir: &Path) -> (PathBuf, Settled) {
     let mut compared = Compared { figures: 0, first: None, strict: same };
     if same {
         compared.value(&mut String::new(), &printed, &derived);
-    } else {
-        compared.value(&mut "configurations".into(), &printed["configurations"], &derived["configurations"]);
     }
-    let what = if same { "" } else { " of its configurations" };
+    let parts = parts_of(format);
+    let printed = if same { printed } else { renamed(printed) };
+    for part in parts {
+        compared.value(&mut part.to_string(), &printed[part], &derived[part]);
+    }
+    let what = if same { String::new() } else { format!(" of its {}", parts.join(", ")) };
     let style = format!("result.json format {format}, {} figures{what}", compared.figures);
     let settled = match compared.first {
         None if compared.figures == 0 => settled(Class::NoData, style, None, "no figures in it".into()),
@@ -76,6 +79,21 @@ fn settle(dir: &Path) -> (PathBuf, Settled) {
         }
     };
     (path, settled)
+}
+
+/// The parts of an older format whose numbers mean what they mean today.
+fn parts_of(format: u64) -> &'static [&'static str] {
+    match format {
+        1 => &["configurations"],
+        2 => &["configurations", "comparisons", "controls", "cliffs"],
+        _ => &[],
+    }
+}
+
+/// A document of an older format under today's keys, as far as it can be read; as it is otherwise.
+fn renamed(printed: Value) -> Value {
+    let read = serde_json::from_value::<Results>(printed.clone());
+    read.ok().and_then(|results| serde_json::to_value(results).ok()).unwrap_or(printed)
 }
 
 fn read(path: &Path) -> std::io::Result<Value> {

@@ -38,7 +38,7 @@ pub struct Tail {
     pub configuration: String,
     pub path: PathBuf,
     pub whole_bytes: u64,
-    /// Of the line cut short; 0 when only the line end is missing.
+    /// Bytes of the line cut short; 0 when only the line end is missing.
     pub torn_bytes: u64,
 }
 

@@ -34,7 +34,7 @@ const HEAP: u32 = 512;
 
 /// Where packets come from and go to.
 pub enum Ends {
-    /// Of the wires, and the driver that opens them.
+    /// The devices of the wires, and the driver that opens them.
     Devices { driver: &'static str, input: String, output: String },
     /// A capture file again and again, and nowhere.
     Capture(PathBuf),
@@ -177,7 +177,7 @@ impl Running for Dpdk {
     }
 }
 
-/// Of a port.
+/// The counters of a port.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Stats {
     pub ipackets: u64,

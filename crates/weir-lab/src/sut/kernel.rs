@@ -5,13 +5,13 @@
 //! off on the way in: it merges no UDP and costs a tenth. A veth without GRO loses its NAPI context, so a
 //! program that passes every frame on keeps it, as a network card's would stay.
 
+use std::error::Error;
 use std::fmt::Write as _;
 
 use weir_core::wire::DisplayMac;
-use weir_io::bpf::asm::{Asm, Reg};
-use weir_io::bpf::attach::{Attachment, XdpMode};
-use weir_io::bpf::object::LoadedProgram;
+use weir_io::bpf::attach::XdpMode;
 use weir_io::offload::{self, Offload};
+use weir_io::xdp_pass::Pass;
 
 use super::{Environment, Running};
 use crate::model::{Family, LabError};
@@ -23,7 +23,7 @@ pub struct Kernel {
     family: Family,
     notes: Vec<String>,
     // Stays attached as long as the subject runs.
-    _pass: Option<(Attachment, LoadedProgram)>,
+    _pass: Option<Pass>,
 }
 
 /// Settings of the namespace, before addresses exist.
@@ -75,18 +75,11 @@ impl Kernel {
 }
 
 /// Switches GRO off and keeps NAPI.
-fn without_gro(device: &str) -> Result<(Attachment, LoadedProgram), String> {
-    const XDP_PASS: i32 = 2;
-    let mut pass = Asm::new();
-    pass.mov(Reg::R0, XDP_PASS);
-    pass.exit();
-    let pass = pass.finish().map_err(|e| e.to_string())?;
-    let program = LoadedProgram::load("weir_lab_pass", &pass).map_err(|e| e.to_string())?;
-    let link = weir_io::netlink::link(device).map_err(|e| e.to_string())?.ok_or("no such interface")?;
-    let attachment =
-        Attachment::new(device, link.index, &program, &[XdpMode::Native]).map_err(|e| e.to_string())?;
-    offload::set(device, Offload::Gro, false).map_err(|e| e.to_string())?;
-    Ok((attachment, program))
+fn without_gro(device: &str) -> Result<Pass, Box<dyn Error + Send + Sync>> {
+    let link = weir_io::netlink::link(device)?.ok_or("no such interface")?;
+    let pass = Pass::attach(device, link.index, &[XdpMode::Native])?;
+    offload::set(device, Offload::Gro, false)?;
+    Ok(pass)
 }
 
 /// Our addresses on both wires, and the gateways as permanent neighbours.

@@ -50,7 +50,7 @@ pub fn program_of(subject: Subject) -> Option<&'static str> {
         Subject::Derper => Some("derper"),
         Subject::HyperDerp => Some("hyper-derp"),
         Subject::Strongswan => Some("charon"),
-        Subject::Weir | Subject::Kernel | Subject::Command | Subject::Ceiling => None,
+        Subject::Weir | Subject::Kernel | Subject::Command | Subject::Baseline => None,
     }
 }
 

@@ -49,7 +49,7 @@ pub trait Relaying {
     }
 
     /// What it knows to be wrong with itself after a run.
-    fn doubts(&mut self) -> Vec<String> {
+    fn warnings(&mut self) -> Vec<String> {
         Vec::new()
     }
 }

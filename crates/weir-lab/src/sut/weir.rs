@@ -159,15 +159,16 @@ impl Weir {
 }
 
 fn configuration(environment: &Environment, socket: &Path) -> String {
-    let placement = &environment.configuration.placement;
+    let own = environment.configuration;
+    let placement = &own.placement;
     let kind = if placement.port.is_empty() { "af_xdp" } else { &placement.port };
     let mut text = format!("[control]\nsocket = {:?}\n\n[workers]\ncpus = {:?}\n", socket, environment.cpus);
-    if !placement.wake_up.is_empty() {
-        let _ = writeln!(text, "wake_up = \"{}\"", placement.wake_up);
+    if let Some(wake_up) = own.wake_up() {
+        let _ = writeln!(text, "wake_up = \"{wake_up}\"");
     }
-    if placement.queues > 0 || !placement.wake_up.is_empty() {
+    if own.queues() > 0 || own.wake_up().is_some() {
         // What is asked is how workers get frames: all have to go through them.
-        text += "express = \"off\"\n";
+        text += "flow_offload = \"off\"\n";
     }
     let (v4, v6) = ((address::IN_V4, address::OUT_V4), (address::IN_V6, address::OUT_V6));
     for (name, port, a4, a6) in
@@ -239,7 +240,7 @@ impl Running for Weir {
         Some(super::peer::ended_by_itself("weir", status, &tail(&self.folder.path().join("weir.log"))))
     }
 
-    fn doubts(&mut self) -> Vec<String> {
+    fn warnings(&mut self) -> Vec<String> {
         match self.control.get::<Status>("/v1/status") {
             Ok(status) if status.balance != 0 => {
                 vec![format!(

@@ -8,7 +8,7 @@
 //!
 //! Promises: both gateways are of one kind and stand on the same wires, with the same packets (an MTU of
 //! 1,400 at both ends) and the same CPUs, whichever kind it is: client and left gateway share one, server
-//! and right gateway another. The ceiling is the kernel forwarding without a tunnel. What counts is what the
+//! and right gateway another. The baseline is the kernel forwarding without a tunnel. What counts is what the
 //! server read.
 //!
 //! Refuses: rates. TCP finds its own.
@@ -17,11 +17,11 @@ mod tcp;
 
 use std::time::{Duration, Instant};
 
-use crate::model::{Configuration, Family, LabError, Prepared, Sample, Scope, Subject, Testbed, Trial};
+use crate::model::{Configuration, Family, LabError, Prepared, Sample, Scope, Subject, Trial};
 use crate::netns::counters::cpu_ticks;
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::namespace::Namespace;
-use crate::netns::residue;
+use crate::netns::residue::Sweep;
 use crate::netns::veth::{self, Port};
 use crate::sut::gateway::{Gateway, MTU, Pair, Side, kernel_addresses};
 use crate::sut::{strongswan, vpp, weir};
@@ -33,16 +33,16 @@ const MBIT: f64 = 1e6 / 8.0;
 
 #[derive(Debug, Default)]
 pub struct GatewaysTestbed {
-    swept: bool,
+    sweep: Sweep,
 }
 
-impl Testbed for GatewaysTestbed {
-    fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+impl GatewaysTestbed {
+    pub fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         if configuration.workload.family == Family::Inet6 {
             return Some("gateways: TCP over IPv4 only; use family = \"inet\"".into());
         }
-        cpus::missing_privilege().or_else(|| match configuration.subject {
-            Subject::Ceiling => None,
+        cpus::missing_privilege().or_else(|| match configuration.subject() {
+            Subject::Baseline => None,
             Subject::Weir => crate::sut::missing(configuration),
             Subject::Strongswan => strongswan::missing(),
             Subject::Vpp => vpp::gateway::missing(configuration),
@@ -53,15 +53,10 @@ impl Testbed for GatewaysTestbed {
         })
     }
 
-    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
-        if let Some(missing) = self.missing(configuration) {
-            return Err(LabError::new(missing));
-        }
-        let swept = if self.swept { Vec::new() } else { residue::sweep() };
-        self.swept = true;
-        let mut deployed = Deployed::new(configuration)?;
-        deployed.notes.extend(swept);
-        Ok(Box::new(deployed))
+    pub fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
+        let missing = self.missing(configuration);
+        self.sweep
+            .deploy(missing, |swept| Ok(Box::new(Deployed::new(configuration, swept)?) as Box<dyn Prepared>))
     }
 }
 
@@ -90,21 +85,22 @@ struct Wires {
 }
 
 impl Deployed {
-    fn new(configuration: &Configuration) -> Result<Deployed, LabError> {
+    fn new(configuration: &Configuration, swept: Vec<String>) -> Result<Deployed, LabError> {
         let chosen = Cpus::choose(&configuration.placement)?;
         let cpus = match configuration.placement.cpus[..] {
             [] => [chosen.generator, chosen.subject[0]],
             [both] => [both, both],
             [left, .., right] => [left, right],
         };
-        let offload = configuration.placement.offload;
+        let offload = configuration.offload();
         let wires = Wires::lay(offload)?;
-        let tunnelled = configuration.subject != Subject::Ceiling;
+        let tunnelled = !configuration.is_baseline();
         wires.address(tunnelled)?;
-        let mut notes = vec![format!(
+        let mut notes = swept;
+        notes.push(format!(
             "cpus: client and left gateway {}, server and right gateway {}; an MTU of {MTU} at both ends",
             cpus[0], cpus[1]
-        )];
+        ));
         let mut fallbacks = Vec::new();
         for (end, _) in &wires.ends {
             let tcp = end.untuned()?;
@@ -125,7 +121,7 @@ impl Deployed {
             right: i == 1,
             configuration,
         });
-        let gateways: Vec<Box<dyn Gateway>> = match configuration.subject {
+        let gateways: Vec<Box<dyn Gateway>> = match configuration.subject() {
             Subject::Weir => weir::gateway::start(Pair(&sides))?,
             Subject::Strongswan => strongswan::start(Pair(&sides))?,
             Subject::Vpp => vpp::gateway::start(Pair(&sides))?,
@@ -182,7 +178,7 @@ impl Deployed {
         const COUNTERS: &str = "/proc/thread-self/net/netstat";
         segments(&self.far.read(COUNTERS)?).ok_or_else(|| {
             LabError::new(format!(
-                "{COUNTERS}: says no number of IP packets received; this is a defect of weir-lab"
+                "{COUNTERS}: has no number of IP packets received: use a kernel that counts segments by ECN mark (Linux 3.10)"
             ))
         })
     }

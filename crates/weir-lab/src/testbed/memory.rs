@@ -3,7 +3,7 @@
 //! ```text
 //!            one worker, one CPU
 //! Source (a template copied into a buffer) ─► breathe: Router ─► Sink (buffer back to the pool)
-//!            └────────────── ceiling: the same without Router ──────────────┘
+//!            └────────────── baseline: the same without Router ──────────────┘
 //! ```
 //!
 //! It measures the pipeline, not the daemon: no device, no kernel, no other thread. A source copies the
@@ -12,7 +12,7 @@
 //! ports. Routes are drawn like the Internet's, destinations one per flow over them.
 //!
 //! Promises: every packet handed out is delivered, dropped by reason, given to this host or held, or the
-//! run fails. Refuses: other subjects than weir, the ceiling and DPDK's programs ([`alone`]), which bring a source and
+//! run fails. Refuses: other subjects than weir, the baseline and DPDK's programs ([`alone`]), which bring a source and
 //! a sink of their own.
 
 mod churn;
@@ -39,9 +39,7 @@ use weir_core::tables::Tables;
 use weir_io::cpu::{SYSFS, Topology as Machine};
 
 use crate::model::ipsec::{Direction, Mode};
-use crate::model::{
-    Configuration, Family, LabError, Prepared, Protection, Sample, Scope, Subject, Testbed, Trial,
-};
+use crate::model::{Configuration, Family, LabError, Prepared, Protection, Sample, Scope, Subject, Trial};
 use churn::Churn;
 use dpdk_inmem::DpdkInmem;
 use protected::Checked;
@@ -56,16 +54,16 @@ pub struct MemoryTestbed {
     tables: HashMap<(Family, u32), tables::Net>,
 }
 
-impl Testbed for MemoryTestbed {
-    fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+impl MemoryTestbed {
+    pub fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         if let Some(lacks) = protection_lacks(configuration) {
             return Some(lacks);
         }
-        if let Some(build) = &configuration.build {
+        if let Some(build) = configuration.build() {
             return process::missing(build);
         }
-        match configuration.subject {
-            Subject::Weir | Subject::Ceiling => None,
+        match configuration.subject() {
+            Subject::Weir | Subject::Baseline => None,
             Subject::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
             Subject::DpdkL3fwd | Subject::DpdkTestpmd => dpdk_inmem::missing(configuration),
             Subject::Vpp => Some("vpp: forwards in namespaces only here; use topology = \"netns\"".into()),
@@ -73,11 +71,11 @@ impl Testbed for MemoryTestbed {
         }
     }
 
-    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
-        if matches!(configuration.subject, Subject::DpdkL3fwd | Subject::DpdkTestpmd) {
+    pub fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
+        if matches!(configuration.subject(), Subject::DpdkL3fwd | Subject::DpdkTestpmd) {
             return Ok(Box::new(self.dpdk_inmem(configuration)?));
         }
-        match &configuration.build {
+        match configuration.build() {
             None => Ok(Box::new(self.ready(configuration)?)),
             Some(build) => Ok(Box::new(process::Elsewhere::start(build, configuration)?)),
         }
@@ -87,7 +85,7 @@ impl Testbed for MemoryTestbed {
 impl MemoryTestbed {
     /// So many packets and no clock, on the calling thread: for simulators, which stretch time.
     pub fn pass(&mut self, configuration: &Configuration, packets: u64) -> Result<LossLedger, LabError> {
-        if configuration.ipsec.is_some_and(|p| p.direction == Direction::In) {
+        if configuration.ipsec().is_some_and(|p| p.direction == Direction::In) {
             let name = &configuration.name;
             return Err(LabError::new(format!(
                 "{name}: what seals its packets would be simulated too: simulate direction \"out\""
@@ -126,7 +124,7 @@ impl MemoryTestbed {
         let (cpus, note) = cpus(&configuration.placement.cpus);
         let key = (configuration.workload.family, configuration.routes);
         let mut churn = None;
-        let net = match &configuration.ipsec {
+        let net = match &configuration.ipsec() {
             // sequence numbers begin anew with every subject
             Some(protection) => {
                 let (net, control) = tables::build(key.0, key.1, Some((protection, cpus.len())))?;
@@ -136,15 +134,15 @@ impl MemoryTestbed {
             None => self.plain(key.0, key.1)?,
         };
         let (workload, stored) = (&configuration.workload, traffic::stored(configuration.workload.flows));
-        let templates = match configuration.ipsec.and_then(|p| p.spd.rules) {
+        let templates = match configuration.ipsec().and_then(|p| p.spd.rules) {
             Some(set) => Templates::of_flows(workload, &spd::flows(set, workload.family, stored)?)?,
             None => Templates::build(workload, &net.destinations(stored))?,
         };
         let templates = Arc::new(templates);
-        let ipsec = configuration.ipsec;
+        let ipsec = configuration.ipsec();
         let standing = Standing::default();
         Ok(Ready {
-            subject: configuration.subject,
+            subject: configuration.subject(),
             family: workload.family,
             net: net.tables,
             ipsec,
@@ -159,7 +157,7 @@ impl MemoryTestbed {
 
 /// Why packets cannot be protected as a configuration asks, with the remedy.
 fn protection_lacks(configuration: &Configuration) -> Option<String> {
-    let protection = configuration.ipsec?;
+    let protection = configuration.ipsec()?;
     if !cfg!(feature = "ipsec") {
         return Some("ipsec: this weir-lab was built without it: build it with the feature `ipsec`".into());
     }
@@ -179,7 +177,7 @@ struct Ready {
     templates: Arc<Templates>,
     cpus: Vec<u32>,
     note: Option<String>,
-    /// Of a run in slices.
+    /// What stands between the slices of a run.
     standing: Standing,
 }
 

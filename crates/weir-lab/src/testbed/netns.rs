@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   generator ns        device-under-test ns         receiver ns
-//!   gen ════════════ din ─► subject ─► dout ════════════ rcv          ceiling: gen ════════════ rcv
+//!   gen ════════════ din ─► subject ─► dout ════════════ rcv          baseline: gen ════════════ rcv
 //! ```
 //!
 //! Promises: every subject stands on the same wires with the same settings, CPUs and generator; what each
@@ -17,13 +17,13 @@ mod tests;
 use std::time::Duration;
 
 use crate::generator::{Plan, Transmitter};
-use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Subject, Testbed, Trial};
+use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Subject, Trial};
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::drive::{self, Course, Driven, Wired};
 use crate::netns::namespace::Namespace;
 use crate::netns::open::{open_collector, open_spreading, open_transmitter};
-use crate::netns::residue;
+use crate::netns::residue::Sweep;
 use crate::netns::veth::{self, Port};
 use crate::receiver::Collector;
 use crate::sut::kernel::Kernel;
@@ -35,27 +35,21 @@ use weir_stats::search::Rate;
 
 #[derive(Debug, Default)]
 pub struct NetnsTestbed {
-    /// What was removed of labs that were killed; told once.
-    swept: Option<Vec<String>>,
+    sweep: Sweep,
 }
 
-impl Testbed for NetnsTestbed {
-    fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+impl NetnsTestbed {
+    pub fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         if configuration.placement.port == "tun" {
             return Some("netns: its ports are wires: use port = \"af_xdp\" or \"af_packet\"".into());
         }
         cpus::missing_privilege().or_else(|| crate::sut::missing(configuration))
     }
 
-    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
-        if let Some(missing) = self.missing(configuration) {
-            return Err(LabError::new(missing));
-        }
-        let swept = if self.swept.is_none() { residue::sweep() } else { Vec::new() };
-        self.swept.get_or_insert_default().extend(swept.clone());
-        let mut deployed = Deployed::new(configuration)?;
-        deployed.notes.extend(swept);
-        Ok(Box::new(deployed))
+    pub fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
+        let missing = self.missing(configuration);
+        self.sweep
+            .deploy(missing, |swept| Ok(Box::new(Deployed::new(configuration, swept)?) as Box<dyn Prepared>))
     }
 }
 
@@ -85,18 +79,19 @@ struct Deployed {
 }
 
 impl Deployed {
-    fn new(configuration: &Configuration) -> Result<Deployed, LabError> {
+    fn new(configuration: &Configuration, swept: Vec<String>) -> Result<Deployed, LabError> {
         let cpus = Cpus::choose(&configuration.placement)?;
-        let queues = configuration.placement.queues;
+        let queues = configuration.queues();
         let near = (Namespace::new("generator")?, Port::named("gen", 1).queues(queues));
         let far = (Namespace::new("receiver")?, Port::named("rcv", 4).queues(queues));
-        let mut notes = cpus.notes();
+        let mut notes = swept;
+        notes.extend(cpus.notes());
         // What the ends would say by themselves (router solicitations, reports) is not part of the test.
         for (namespace, _) in [&near, &far] {
             namespace.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
             namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
         }
-        let device = if configuration.subject == Subject::Ceiling {
+        let device = if configuration.is_baseline() {
             veth::lay((&near.0, &near.1), (&far.0, &far.1))?;
             None
         } else {
@@ -172,7 +167,7 @@ fn deploy_device(
     notes: &mut Vec<String>,
 ) -> Result<Device, LabError> {
     let namespace = Namespace::new("device-under-test")?;
-    let queues = configuration.placement.queues;
+    let queues = configuration.queues();
     let (input, output) = (Port::named("din", 2).queues(queues), Port::named("dout", 3).queues(queues));
     // Before any device exists, so that none asks the wire for its addresses.
     namespace.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
@@ -186,7 +181,7 @@ fn deploy_device(
         cpus: &cpus.subject,
         configuration,
     };
-    let running: Box<dyn Running> = match configuration.subject {
+    let running: Box<dyn Running> = match configuration.subject() {
         Subject::Kernel => Box::new(Kernel::start(&environment)?),
         Subject::Weir => Box::new(Weir::start(&environment)?),
         Subject::DpdkTestpmd => testpmd::start(&environment)?,
@@ -214,7 +209,7 @@ impl Prepared for Deployed {
             sample.figures.extend(percent.map(|p| (name.to_string(), p)));
         }
         if let Some(device) = &mut self.device {
-            sample.notes.extend(device.running.doubts());
+            sample.notes.extend(device.running.warnings());
         }
         sample.notes.splice(0..0, self.notes.iter().cloned());
         sample.fallbacks = Some(self.device.as_ref().map_or(Vec::new(), |device| device.running.fallbacks()));

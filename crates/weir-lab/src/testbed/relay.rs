@@ -4,12 +4,12 @@
 //!  relay ns   generator's CPU                              relay's CPU
 //!             sender 1 … N ──────── TCP, [TLS], DERP ─────► relay
 //!             receiver 1 … N ◄───────────────────────────── (one process)
-//!  ceiling    sender 1 … N ─► receiver 1 … N, no relay
+//!  baseline    sender 1 … N ─► receiver 1 … N, no relay
 //! ```
 //!
 //! Promises: every relay has the same clients, packets and CPUs. Connections go over the loopback device: what a
 //! CPU sends it also receives for the other side, so each of the two pays for one direction. The generator says
-//! how busy it was, and what it can do alone is the ceiling. What is lost is in the ledger, the relay's own
+//! how busy it was, and what it can do alone is the baseline. What is lost is in the ledger, the relay's own
 //! reasons where it tells them.
 //!
 //! Refuses: figures of a stream that lost its frames: the run fails.
@@ -27,13 +27,12 @@ use crate::generator::derp::stalled::Stalled;
 use crate::generator::derp::visits;
 use crate::model::relay::{Load, Relay};
 use crate::model::{
-    Configuration, Family, FrameSize, LabError, Misbehaviour, Prepared, Sample, Scope, Subject, Testbed,
-    Trial,
+    Configuration, Family, FrameSize, LabError, Misbehaviour, Prepared, Sample, Scope, Subject, Trial,
 };
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::namespace::Namespace;
-use crate::netns::residue;
+use crate::netns::residue::Sweep;
 use crate::sut::derper::{self, Derper};
 use crate::sut::hyper_derp::{self, HyperDerp};
 use crate::sut::peer;
@@ -49,7 +48,7 @@ mod tests;
 
 use reading::Reading;
 
-/// Of the generator's turns: with less idle time than this, it and not the relay is measured.
+/// The share of the generator's turns that are idle: with less than this, it and not the relay is measured.
 const SPARE_PERCENT: f64 = 3.0;
 const GENERATOR_WAS_BUSY: &str = "the generator was the limit: it was never idle";
 /// Offered less than this share of a rate: it fell behind.
@@ -57,27 +56,24 @@ const KEPT_PERCENT: f64 = 99.0;
 
 #[derive(Debug, Default)]
 pub struct RelayTestbed {
-    swept: bool,
+    sweep: Sweep,
 }
 
-impl Testbed for RelayTestbed {
-    fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+impl RelayTestbed {
+    pub fn missing(&mut self, configuration: &Configuration, relay: &Relay) -> Option<String> {
         if configuration.workload.family == Family::Inet6 {
             return Some("relay: its clients use IPv4; use family = \"inet\"".into());
         }
-        let Some(relay) = configuration.relay else {
-            return Some("relay: the configuration has no `relay`; this is a defect of weir-lab".into());
-        };
         if relay.load == Load::SimulatedCaches {
-            if configuration.subject != Subject::Weir {
+            if configuration.subject() != Subject::Weir {
                 return Some("relay: only weir's caches are simulated: use subject = \"weir\"".into());
             }
             if let Err(lacks) = cachesim::valgrind() {
                 return Some(lacks.said);
             }
         }
-        cpus::missing_privilege().or_else(|| match configuration.subject {
-            Subject::Ceiling => None,
+        cpus::missing_privilege().or_else(|| match configuration.subject() {
+            Subject::Baseline => None,
             Subject::Derper => derper::missing(relay.tls),
             Subject::HyperDerp => hyper_derp::missing(relay.tls),
             Subject::Weir => weir::relay::missing(relay.tls),
@@ -88,15 +84,15 @@ impl Testbed for RelayTestbed {
         })
     }
 
-    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
-        if let Some(missing) = self.missing(configuration) {
-            return Err(LabError::new(missing));
-        }
-        let swept = if self.swept { Vec::new() } else { residue::sweep() };
-        self.swept = true;
-        let mut deployed = Deployed::new(configuration)?;
-        deployed.notes.extend(swept);
-        Ok(Box::new(deployed))
+    pub fn prepare(
+        &mut self,
+        configuration: &Configuration,
+        relay: &Relay,
+    ) -> Result<Box<dyn Prepared>, LabError> {
+        let missing = self.missing(configuration, relay);
+        self.sweep.deploy(missing, |swept| {
+            Ok(Box::new(Deployed::new(configuration, *relay, swept)?) as Box<dyn Prepared>)
+        })
     }
 }
 
@@ -105,7 +101,7 @@ struct Deployed {
     // Dropped first: clients and relay end before their namespace does.
     pairs: Option<Pairs>,
     running: Option<Box<dyn Relaying>>,
-    /// Of the subject.
+    /// The name of the SUT.
     name: String,
     namespace: Namespace,
     cpus: Cpus,
@@ -118,8 +114,7 @@ struct Deployed {
 }
 
 impl Deployed {
-    fn new(configuration: &Configuration) -> Result<Deployed, LabError> {
-        let relay = configuration.relay.unwrap_or_default();
+    fn new(configuration: &Configuration, relay: Relay, swept: Vec<String>) -> Result<Deployed, LabError> {
         let mut cpus = Cpus::choose(&configuration.placement)?;
         if configuration.placement.cpus.is_empty() && relay.workers > 1 {
             cpus.subject = more(&cpus, relay.workers)?;
@@ -127,12 +122,13 @@ impl Deployed {
         let namespace = Namespace::new("relay")?;
         // ten thousand clients of one address, again and again
         namespace.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
-        let mut notes = cpus_said(&cpus);
+        let mut notes = swept;
+        notes.extend(cpus_said(&cpus));
         let tcp = namespace.untuned()?;
         let fallbacks = tcp.fell_back.then(|| tcp.said.clone()).into_iter().collect();
         notes.push(tcp.said);
         let environment = Environment { namespace: &namespace, cpus: &cpus.subject, relay };
-        let running: Option<Box<dyn Relaying>> = match configuration.subject {
+        let running: Option<Box<dyn Relaying>> = match configuration.subject() {
             Subject::Derper => Some(Box::new(Derper::start(&environment)?)),
             Subject::HyperDerp => Some(Box::new(HyperDerp::start(&environment)?)),
             Subject::Weir => Some(Box::new(weir::relay::Weir::start(&environment)?)),
@@ -142,7 +138,7 @@ impl Deployed {
         let mut deployed = Deployed {
             pairs: None,
             running,
-            name: kebab(&configuration.subject),
+            name: kebab(&configuration.subject()),
             namespace,
             cpus,
             relay,
@@ -213,7 +209,7 @@ impl Deployed {
         let (held, before) = self.warm_up(trial.warm_up, plan)?;
         let (came, reading) = self.load(plan)?;
         let after = self.drops()?;
-        let doubts = self.running.as_mut().map(|r| r.doubts()).unwrap_or_default();
+        let warnings = self.running.as_mut().map(|r| r.warnings()).unwrap_or_default();
         let mut sample = self.sample(&came, &reading, counters::difference(&before, &after));
         if let Some(n) = self.pairs.as_ref().map(|pairs| pairs.stalled.let_go).filter(|n| *n > 0) {
             sample.notes.push(format!("the relay let {n} of {} stalled receivers go", self.relay.stalled));
@@ -221,7 +217,7 @@ impl Deployed {
         if self.relay.stalled > 0 {
             stalled::enter(&mut sample, came.stalled, held);
         }
-        sample.notes.extend(doubts);
+        sample.notes.extend(warnings);
         Ok(sample)
     }
 
@@ -306,12 +302,12 @@ impl Deployed {
             }
             sample.latency_ns.insert("max".into(), tally.latency.max());
         }
-        self.doubts(came, busy, &mut sample);
+        self.warnings(came, busy, &mut sample);
         sample
     }
 
     /// What is to be known of a run beside its figures.
-    fn doubts(&self, came: &Outcome, busy: f64, sample: &mut Sample) {
+    fn warnings(&self, came: &Outcome, busy: f64, sample: &mut Sample) {
         let kept = came.offered as f64 * 100.0 / came.intended.max(1) as f64;
         if came.group > 0 {
             sample.notes.push(format!("paced: {} packets of a pair at a time, pairs in turn", came.group));
@@ -322,7 +318,7 @@ impl Deployed {
                 ));
             }
         } else if self.running.is_some() && 100.0 - busy < SPARE_PERCENT {
-            sample.notes.push(format!("{GENERATOR_WAS_BUSY}; compare with the ceiling"));
+            sample.notes.push(format!("{GENERATOR_WAS_BUSY}; compare with the baseline"));
         }
         if came.tally.corrupted > 0 {
             sample.notes.push("packets came back other than they were sent: see corrupted_packets".into());
@@ -335,9 +331,7 @@ impl Deployed {
         let (Some(process), count, cpu) =
             (self.running.as_ref().map(|r| r.process()), u64::from(self.clients), self.cpus.generator)
         else {
-            return Err(LabError::new(
-                "relay: idle clients need a relay; this is a defect of weir-lab".into(),
-            ));
+            return Err(LabError::new("relay: idle clients need a relay: name one as `subject`".into()));
         };
         let unread = || LabError::new("relay: its memory cannot be read: has it ended?".into());
         let before = relay::memory(process).ok_or_else(unread)?;

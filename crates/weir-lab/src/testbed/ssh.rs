@@ -27,48 +27,37 @@ use std::rc::Rc;
 use crate::experiment::Experiment;
 use crate::experiment::hosts::{Commands, Role};
 use crate::machine::Machine;
-use crate::model::{Configuration, LabError, Prepared, Subject, Testbed};
+use crate::model::{Configuration, LabError, Prepared, Subject, Topology};
 use crate::sut::peer;
 use deployed::Deployed;
 use fleet::Fleet;
 
 /// The hosts of one experiment.
 pub struct SshTestbed {
-    fleet: Option<Rc<RefCell<Fleet>>>,
+    fleet: Rc<RefCell<Fleet>>,
     /// By configuration.
     commands: BTreeMap<String, Commands>,
 }
 
 impl SshTestbed {
-    pub fn new(experiment: &Experiment) -> SshTestbed {
-        let subjects = || experiment.subjects().filter(|c| c.topology == crate::model::Topology::Ssh);
-        let with_weir = subjects().any(|c| c.subject == Subject::Weir);
-        let fleet = experiment.hosts.clone().map(|hosts| Rc::new(RefCell::new(Fleet::new(hosts, with_weir))));
-        SshTestbed { fleet, commands: experiment.commands.clone() }
+    /// `None` where the experiment names no hosts.
+    pub fn new(experiment: &Experiment) -> Option<SshTestbed> {
+        let on_hosts = |c: &&Configuration| c.topology() == Topology::Ssh;
+        let with_weir = experiment.subjects().filter(on_hosts).any(|c| c.subject() == Subject::Weir);
+        let fleet = Rc::new(RefCell::new(Fleet::new(experiment.hosts.clone()?, with_weir)));
+        Some(SshTestbed { fleet, commands: experiment.commands.clone() })
     }
 
-    /// For those who ask without an experiment: everything is missing.
-    pub fn without_hosts() -> SshTestbed {
-        SshTestbed { fleet: None, commands: BTreeMap::new() }
-    }
-}
-
-impl Testbed for SshTestbed {
-    fn missing(&mut self, configuration: &Configuration) -> Option<String> {
-        let Some(fleet) = &self.fleet else {
-            return Some(
-                "ssh: the experiment names no hosts: write [hosts]; docs/ssh.md describes it".into(),
-            );
-        };
-        if let Some(placeholder) = fleet.borrow().placeholder() {
+    pub fn missing(&mut self, configuration: &Configuration) -> Option<String> {
+        if let Some(placeholder) = self.fleet.borrow().placeholder() {
             return Some(placeholder);
         }
         if peer::on_path("ssh").is_none() {
             return Some("ssh: no such program on the PATH: install the package openssh-client".into());
         }
-        match configuration.subject {
-            Subject::Ceiling => Some(
-                "ceiling: on hosts the device under test is always between generator and receiver: measure them \
+        match configuration.subject() {
+            Subject::Baseline => Some(
+                "baseline: on hosts the device under test is always between generator and receiver: measure them \
                  by a wire between the two, as a subject `command` that does nothing"
                     .into(),
             ),
@@ -77,18 +66,16 @@ impl Testbed for SshTestbed {
         }
     }
 
-    fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
+    pub fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
         if let Some(missing) = self.missing(configuration) {
             return Err(LabError::new(missing));
         }
-        let fleet = self.fleet.as_ref().ok_or_else(|| LabError::new("ssh: no hosts".into()))?;
         let commands = self.commands.get(&configuration.name);
-        Ok(Box::new(Deployed::new(fleet.clone(), configuration, commands)?))
+        Ok(Box::new(Deployed::new(self.fleet.clone(), configuration, commands)?))
     }
 
-    fn machines(&mut self) -> BTreeMap<String, Result<Machine, LabError>> {
-        let Some(fleet) = &self.fleet else { return BTreeMap::new() };
-        let mut fleet = fleet.borrow_mut();
+    pub fn machines(&mut self) -> BTreeMap<String, Result<Machine, LabError>> {
+        let mut fleet = self.fleet.borrow_mut();
         if fleet.placeholder().is_some() {
             return BTreeMap::new();
         }

@@ -1,7 +1,8 @@
 //! As much of HTTP/1.1 as a relay's pages need: heads in, short answers out (RFC 9112).
 //!
 //! Promises: a head of at most 16 KiB and 64 fields, refused before more is read; an answer says its length. Refuses:
-//! requests with a body (nothing here takes one), and smuggling's raw material: both lengths, or two of one.
+//! requests with a body (nothing here takes one), smuggling's raw material: both lengths, or two of one, and targets that name no
+//! path of this server (RFC 9112 3.2): what is made of a path afterwards begins with `/`.
 
 use percent_encoding::percent_decode_str;
 
@@ -48,7 +49,7 @@ impl Head {
             Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(Wrong::TooLong),
             Err(_) => return Err(Wrong::Malformed),
         };
-        let target = request.path.unwrap_or_default();
+        let target = origin_form(request.path.unwrap_or_default()).ok_or(Wrong::Malformed)?;
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let text = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
         let mut head = Head {
@@ -71,6 +72,11 @@ impl Head {
         Ok(Some((head, length)))
     }
 
+    /// Path and query as a URL has them.
+    pub fn target(&self) -> String {
+        if self.query.is_empty() { self.path.clone() } else { format!("{}?{}", self.path, self.query) }
+    }
+
     /// The first field of this name (in lower case).
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|f| f.0 == name).map(|f| f.1.as_str())
@@ -83,6 +89,26 @@ impl Head {
             (k == key).then(|| percent_decode_str(v).decode_utf8_lossy().into_owned())
         })
     }
+}
+
+/// Path and query of a request's target (RFC 9112 3.2.1, 3.2.2); nothing of one that has no path here: an authority, `*`,
+/// or what a URL must not hold.
+fn origin_form(target: &str) -> Option<&str> {
+    let scheme = target.split_once("://").map(|(scheme, _)| scheme);
+    let path = match scheme.filter(|s| s.eq_ignore_ascii_case("http") || s.eq_ignore_ascii_case("https")) {
+        Some(scheme) => {
+            let behind = &target[scheme.len() + 3..];
+            match behind.find(['/', '?']) {
+                Some(at) if behind[at..].starts_with('/') => &behind[at..],
+                // An empty path with a query is not worth a copy: nobody asks so.
+                Some(_) => return None,
+                None => "/",
+            }
+        }
+        None => target,
+    };
+    let fits = |b: u8| b.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&b);
+    (path.starts_with('/') && path.bytes().all(fits)).then_some(path)
 }
 
 /// A short answer.
@@ -170,6 +196,30 @@ mod tests {
         assert_eq!(Head::parse(&endless), Err(Wrong::TooLong));
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(FIELDS_MAX + 1));
         assert_eq!(Head::parse(many.as_bytes()), Err(Wrong::TooLong));
+    }
+
+    #[test]
+    fn a_target_is_a_path_of_this_server_or_refused() {
+        let parse =
+            |target: &str| Head::parse(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+        let target = |text: &str| parse(text).expect(text).expect("whole").0.target();
+        assert_eq!(target("/a?b=c"), "/a?b=c");
+        assert_eq!(target("//elsewhere.example/a"), "//elsewhere.example/a");
+        assert_eq!(target("http://relay.example:80/a?b"), "/a?b");
+        assert_eq!(target("HTTPS://relay.example"), "/");
+        // Behind `https://relay.example` each of these would be another host, or end the field.
+        for raw in [
+            "@elsewhere.example/",
+            ".elsewhere.example/",
+            ":99/",
+            "*",
+            "ftp://x/",
+            "http://x?y",
+            "/\u{e9}",
+            "/<a>",
+        ] {
+            assert_eq!(parse(raw).err(), Some(Wrong::Malformed), "{raw}");
+        }
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn to_https(live: &Live, head: &Head) -> Answer {
     let asked = head.field("host").map(|host| host.rsplit_once(':').map_or(host, |(name, _)| name));
     let fits = |name: &&str| is_name(name);
     match live.acceptor.hostname.as_deref().or(asked.filter(fits)) {
-        Some(name) => Answer::text(302, "").with("Location", format!("https://{name}{}", head.path)),
+        Some(name) => Answer::text(302, "").with("Location", format!("https://{name}{}", head.target())),
         None => Answer::text(400, "use https\n"),
     }
 }

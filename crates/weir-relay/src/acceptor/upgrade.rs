@@ -14,7 +14,6 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tungstenite::handshake::derive_accept_key;
 use weir_core::relay::Key;
 use weir_core::relay::frame::{self, Frame, HEADER, INFO_MAX, Kind, VERSION};
 use weir_core::relay::handshake::{ClientInfo, ServerInfo, SharedKey};
@@ -47,9 +46,7 @@ impl Upgrade {
             "websocket" if subprotocol.split(',').any(|p| p.trim() == "derp") => {
                 let key = head.field("sec-websocket-key").filter(|k| k.len() == 24);
                 match (key, head.field("sec-websocket-version"), head.method.as_str()) {
-                    (Some(key), Some("13"), "GET") => {
-                        Ok(Upgrade::WebSocket(derive_accept_key(key.as_bytes())))
-                    }
+                    (Some(key), Some("13"), "GET") => Ok(Upgrade::WebSocket(websocket::accept_key(key))),
                     _ => Err(Answer::text(400, "this is no WebSocket handshake of version 13\n")
                         .with("Sec-WebSocket-Version", "13")),
                 }

@@ -20,14 +20,15 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use instant_acme::{
-    Account, AccountBuilder, AccountCredentials, AuthorizationStatus, ChallengeType, Identifier, NewAccount,
-    NewOrder, Order, OrderStatus, RetryPolicy,
+    Account, AccountCredentials, AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, Order,
+    OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::ServerConfig;
 use zeroize::Zeroizing;
 
 use super::files::Files;
+use super::https::Https;
 use super::{Identity, alpn, validity};
 use crate::error::{AcmeError, CertificateError};
 use crate::settings::{Acme, Challenge};
@@ -166,17 +167,13 @@ impl Keeper {
 
     async fn account(&self) -> Result<Account, AcmeError> {
         let path = self.settings.store.join("account.json");
-        let builder = || -> Result<AccountBuilder, AcmeError> {
-            match &self.settings.root {
-                Some(root) => Account::builder_with_root(root).map_err(said),
-                None => Account::builder().map_err(said),
-            }
-        };
+        let client = Https::new(self.settings.root.as_deref()).map_err(said)?;
+        let builder = Account::builder_with_http(Box::new(client));
         match fs::read(&path).map(Zeroizing::new) {
             Ok(text) => {
                 let credentials: AccountCredentials = serde_json::from_slice(&text)
                     .map_err(|error| AcmeError::NoAccount { path, cause: error.to_string() })?;
-                return builder()?.from_credentials(credentials).await.map_err(said);
+                return builder.from_credentials(credentials).await.map_err(said);
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
@@ -188,7 +185,7 @@ impl Keeper {
         let new =
             NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
         let (account, credentials) =
-            builder()?.create(&new, self.settings.directory.clone(), None).await.map_err(said)?;
+            builder.create(&new, self.settings.directory.clone(), None).await.map_err(said)?;
         let text = Zeroizing::new(serde_json::to_vec(&credentials).map_err(said)?);
         write_private(&path, &text)
             .map_err(|error| AcmeError::AccountNotKept { cause: error.to_string(), path })?;

@@ -1,6 +1,6 @@
 //! Claims that figures of a block do not bear.
 //!
-//! | doubt | the block says | the data says |
+//! | kind | the block says | the data says |
 //! |---|---|---|
 //! | deviations | a difference | Welch's test, which lets each set have its own deviation, finds none |
 //! | family | a difference | one of many comparisons in the document: Holm's correction takes it away |
@@ -26,7 +26,7 @@ use crate::summary::{mean, sorted, variance};
 
 /// What is doubtful about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Doubt {
+pub enum WarningKind {
     Deviations,
     Family,
     Weak,
@@ -34,46 +34,56 @@ pub enum Doubt {
     Document,
 }
 
-impl Doubt {
-    pub const ALL: [Doubt; 5] = [Doubt::Deviations, Doubt::Family, Doubt::Weak, Doubt::Runs, Doubt::Document];
+impl WarningKind {
+    pub const ALL: [WarningKind; 5] = [
+        WarningKind::Deviations,
+        WarningKind::Family,
+        WarningKind::Weak,
+        WarningKind::Runs,
+        WarningKind::Document,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Doubt::Deviations => "deviations",
-            Doubt::Family => "family",
-            Doubt::Weak => "weak",
-            Doubt::Runs => "runs",
-            Doubt::Document => "document",
+            WarningKind::Deviations => "deviations",
+            WarningKind::Family => "family",
+            WarningKind::Weak => "weak",
+            WarningKind::Runs => "runs",
+            WarningKind::Document => "document",
         }
     }
 
     pub fn meaning(self) -> &'static str {
         match self {
-            Doubt::Deviations => "differences that vanish when each set has its own deviation (Welch)",
-            Doubt::Family => "differences that vanish when the document's comparisons share one error (Holm)",
-            Doubt::Weak => "\"no difference\" that would have missed the effect of interest",
-            Doubt::Runs => "runs that are not those of the logs beside them",
-            Doubt::Document => "figures the document contradicts, or its blocks do not bear out",
+            WarningKind::Deviations => "differences that vanish when each set has its own deviation (Welch)",
+            WarningKind::Family => {
+                "differences that vanish when the document's comparisons share one error (Holm)"
+            }
+            WarningKind::Weak => "\"no difference\" that would have missed the effect of interest",
+            WarningKind::Runs => "runs that are not those of the logs beside them",
+            WarningKind::Document => "figures the document contradicts, or its blocks do not bear out",
         }
     }
 
     pub fn remedy(self) -> &'static str {
         match self {
-            Doubt::Deviations => "quote Welch's interval, or find what makes one set unsteady",
-            Doubt::Family => "say how many comparisons were made, or repeat this one alone with new runs",
-            Doubt::Weak => "say what could have been seen, or add runs",
-            Doubt::Runs => "say which runs were left out or measured again, and why",
-            Doubt::Document => "decide which figure is meant",
+            WarningKind::Deviations => "quote Welch's interval, or find what makes one set unsteady",
+            WarningKind::Family => {
+                "say how many comparisons were made, or repeat this one alone with new runs"
+            }
+            WarningKind::Weak => "say what could have been seen, or add runs",
+            WarningKind::Runs => "say which runs were left out or measured again, and why",
+            WarningKind::Document => "decide which figure is meant",
         }
     }
 }
 
 /// A doubtful claim and where it stands.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Flag {
+pub struct Warning {
     pub file: PathBuf,
     pub line: usize,
-    pub doubt: Doubt,
+    pub kind: WarningKind,
     pub text: String,
 }
 
@@ -91,10 +101,10 @@ struct Judged<'a> {
 
 /// Doubts about the verdicts of one document; `effect` is the difference of interest, percent of the
 /// reference's mean.
-pub fn verdicts(blocks: &[Block], effect: f64) -> Vec<Flag> {
+pub fn verdicts(blocks: &[Block], effect: f64) -> Vec<Warning> {
     let judged: Vec<Judged<'_>> = blocks.iter().flat_map(judge).collect();
     let adjusted = holm::adjust(&family(&judged));
-    judged.iter().zip(adjusted).flat_map(|(j, p_holm)| doubts(j, p_holm, &judged, effect)).collect()
+    judged.iter().zip(adjusted).flat_map(|(j, p_holm)| warnings(j, p_holm, &judged, effect)).collect()
 }
 
 fn judge(block: &Block) -> Vec<Judged<'_>> {
@@ -119,16 +129,16 @@ fn family(judged: &[Judged<'_>]) -> Vec<f64> {
     (0..judged.len()).map(|i| if again(i) { f64::NAN } else { judged[i].p }).collect()
 }
 
-fn doubts(j: &Judged<'_>, p_holm: f64, all: &[Judged<'_>], effect: f64) -> Vec<Flag> {
-    let flag = |doubt, text| Flag { file: j.block.file.clone(), line: j.block.printed.line, doubt, text };
+fn warnings(j: &Judged<'_>, p_holm: f64, all: &[Judged<'_>], effect: f64) -> Vec<Warning> {
+    let warning = |kind, text| Warning { file: j.block.file.clone(), line: j.block.printed.line, kind, text };
     let (who, whom) = (name(&j.block.printed, j.set), name(&j.block.printed, 0));
     let welch = welch(j.reference, j.other);
-    let mut flags = Vec::new();
+    let mut warnings = Vec::new();
     if j.says_difference {
         if let Some(w) = welch.filter(|w| w.p > j.alpha) {
             let deviations = [j.reference, j.other].map(|v| general(variance(v).sqrt(), 3));
-            flags.push(flag(
-                Doubt::Deviations,
+            warnings.push(warning(
+                WarningKind::Deviations,
                 format!(
                     "{who} against {whom}: Student's p {}, Welch's {}; deviations {} and {}",
                     p_text(j.p),
@@ -142,12 +152,12 @@ fn doubts(j: &Judged<'_>, p_holm: f64, all: &[Judged<'_>], effect: f64) -> Vec<F
             let family = family(all).iter().filter(|p| !p.is_nan()).count();
             let text =
                 format!("{who} against {whom}: p {}, {} as one of {family}", p_text(j.p), p_text(p_holm));
-            flags.push(flag(Doubt::Family, text));
+            warnings.push(warning(WarningKind::Family, text));
         }
     } else if let Some(text) = weakness(j, effect) {
-        flags.push(flag(Doubt::Weak, format!("{who} against {whom}: {text}")));
+        warnings.push(warning(WarningKind::Weak, format!("{who} against {whom}: {text}")));
     }
-    flags
+    warnings
 }
 
 /// What a verdict of no difference could have seen, when that is more than `effect` percent.

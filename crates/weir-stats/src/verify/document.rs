@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::Block;
-use super::claims::{Doubt, Flag};
+use super::claims::{Warning, WarningKind};
 use super::library::{Origin, Raw};
 use super::printed::Document;
 use super::settle::name;
@@ -33,10 +33,11 @@ const COMPARING: [&str; 19] = [
 ];
 
 /// Doubts about what `document` says besides its blocks; `known` are figures of files beside it.
-pub fn doubts(document: &Document, blocks: &[Block], known: &[f64]) -> Vec<Flag> {
+pub fn warnings(document: &Document, blocks: &[Block], known: &[f64]) -> Vec<Warning> {
     let Some(first) = blocks.first() else { return Vec::new() };
-    let flag = |line, text| Flag { file: first.file.clone(), line, doubt: Doubt::Document, text };
-    let mut flags: Vec<Flag> = twice(blocks).into_iter().map(|(line, text)| flag(line, text)).collect();
+    let warning = |line, text| Warning { file: first.file.clone(), line, kind: WarningKind::Document, text };
+    let mut warnings: Vec<Warning> =
+        twice(blocks).into_iter().map(|(line, text)| warning(line, text)).collect();
     let figures = Figures::of(blocks, known);
     let places = places(document.lines.len(), blocks);
     let mut fenced = false;
@@ -47,13 +48,13 @@ pub fn doubts(document: &Document, blocks: &[Block], known: &[f64]) -> Vec<Flag>
             continue;
         } else if text.trim_start().starts_with('|') {
             let words = text.split('|').flat_map(str::split_whitespace);
-            flags.extend(figures.copied(words).map(|text| flag(i + 1, text)));
+            warnings.extend(figures.copied(words).map(|text| warning(i + 1, text)));
         } else if places[i] == Place::Near {
-            flags.extend(figures.prose(text).map(|text| flag(i + 1, text)));
-            flags.extend(figures.copied(text.split_whitespace()).map(|text| flag(i + 1, text)));
+            warnings.extend(figures.prose(text).map(|text| warning(i + 1, text)));
+            warnings.extend(figures.copied(text.split_whitespace()).map(|text| warning(i + 1, text)));
         }
     }
-    flags
+    warnings
 }
 
 /// Where a line stands to the blocks.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::claims::{Doubt, Flag};
+use super::claims::{Warning, WarningKind};
 use super::library::Origin;
 use super::{Block, Class, Verified};
 
@@ -37,7 +37,7 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Details<'a> {
     details: Vec<Value>,
-    flags: Vec<Value>,
+    warnings: Vec<Value>,
     notes: &'a [String],
 }
 
@@ -68,7 +68,7 @@ impl Verified {
     pub fn json(&self, details: bool) -> String {
         let details = details.then(|| Details {
             details: self.blocks.iter().map(detail).collect(),
-            flags: self.flags.iter().map(flagged).collect(),
+            warnings: self.warnings.iter().map(warned).collect(),
             notes: &self.notes,
         });
         let document = serde_json::to_string(&Document { counts: self.counts(), details });
@@ -99,30 +99,30 @@ impl Verified {
                 out += &format!("\n{}", entry(block));
             }
         }
-        out += &self.doubts(all);
+        out += &self.warnings(all);
         for note in &self.notes {
             out += &format!("\nnote: {note}\n");
         }
         out
     }
 
-    /// Flagged claims by doubt: the first of each, or all.
-    fn doubts(&self, all: bool) -> String {
+    /// Warnings by kind: the first of each, or all.
+    fn warnings(&self, all: bool) -> String {
         let mut out = String::new();
-        for doubt in Doubt::ALL {
-            let flags: Vec<&Flag> = self.flags.iter().filter(|f| f.doubt == doubt).collect();
-            if flags.is_empty() {
+        for kind in WarningKind::ALL {
+            let warnings: Vec<&Warning> = self.warnings.iter().filter(|f| f.kind == kind).collect();
+            if warnings.is_empty() {
                 continue;
             }
-            out += &format!("\n{} ({}): {}\n", many(flags.len(), "doubt"), doubt.name(), doubt.meaning());
-            let shown = if all { flags.len() } else { flags.len().min(SHOWN) };
-            for flag in &flags[..shown] {
-                out += &format!("    {}  {}\n", place(&flag.file, flag.line), flag.text);
+            out += &format!("\n{} ({}): {}\n", many(warnings.len(), "warning"), kind.name(), kind.meaning());
+            let shown = if all { warnings.len() } else { warnings.len().min(SHOWN) };
+            for warning in &warnings[..shown] {
+                out += &format!("    {}  {}\n", place(&warning.file, warning.line), warning.text);
             }
-            if shown < flags.len() {
-                out += &format!("    … and {} more (--all)\n", flags.len() - shown);
+            if shown < warnings.len() {
+                out += &format!("    … and {} more (--all)\n", warnings.len() - shown);
             }
-            out += &format!("    do: {}\n", doubt.remedy());
+            out += &format!("    do: {}\n", kind.remedy());
         }
         out
     }
@@ -219,11 +219,11 @@ fn detail(block: &Block) -> Value {
     })
 }
 
-fn flagged(flag: &Flag) -> Value {
+fn warned(warning: &Warning) -> Value {
     json!({
-        "file": flag.file.to_string_lossy(),
-        "line": flag.line,
-        "doubt": flag.doubt.name(),
-        "text": flag.text,
+        "file": warning.file.to_string_lossy(),
+        "line": warning.line,
+        "kind": warning.kind.name(),
+        "text": warning.text,
     })
 }

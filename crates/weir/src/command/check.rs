@@ -4,6 +4,7 @@ use std::path::Path;
 
 use weir_core::ipsec::spd::LookupSpec;
 
+use super::doctor;
 use crate::config;
 use crate::enforcement;
 use crate::failure::Failure;
@@ -11,7 +12,7 @@ use crate::router::memory;
 use crate::text::{count, print};
 
 pub fn run(file: &Path) -> Result<(), Failure> {
-    let config = config::judge(file).map_err(|refused| Failure(refused.0))?;
+    let config = config::judge(file).map_err(Failure::of)?;
     if let Some(relay) = &config.relay {
         return print(&checked_relay(file, &config, relay));
     }
@@ -34,7 +35,15 @@ pub fn run(file: &Path) -> Result<(), Failure> {
     }
     let mut out = checked(file, &has, &config);
     let without = enforcement::without_weir(&config);
-    out += &config.remarks().iter().chain(&without).map(|note| format!("# {note}\n")).collect::<String>();
+    out += &config
+        .notes_on_lookups()
+        .iter()
+        .chain(&without)
+        .map(|note| format!("# {note}\n"))
+        .collect::<String>();
+    let links = weir_io::netlink::links().unwrap_or_default();
+    let here = doctor::findings(&config, &links);
+    out += &here.lines.iter().map(|finding| format!("# on this machine: {finding}\n")).collect::<String>();
     // Another machine may be the one that runs it.
     if let Some(why) = memory::available().and_then(|n| memory::too_much(&config, &LookupSpec::default(), n))
     {
@@ -57,7 +66,7 @@ fn checked_relay(file: &Path, config: &config::Config, relay: &config::relay::Re
 fn checked(file: &Path, has: &str, config: &config::Config) -> String {
     let warnings = config.warnings();
     let verdict = match warnings.len() {
-        0 => "nothing wrong".to_owned(),
+        0 => "OK".to_owned(),
         n => count(n, "warning"),
     };
     let mut out = format!("{}: {has}: {verdict}\n", file.display());

@@ -108,7 +108,7 @@ enum FlagError {
     Value {
         flag: String,
         got: String,
-        /// And what to write, where that is not the same.
+        /// What to write, where that is not what was got.
         expected: &'static str,
     },
     WithoutDerp,

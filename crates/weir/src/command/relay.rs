@@ -73,7 +73,7 @@ pub fn run(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Failure> {
 
 /// A file that must be a relay's.
 pub fn of_file(file: &Path, socket: Option<PathBuf>, take_over: bool) -> Result<(), Failure> {
-    let config = config::load(file).map_err(|refused| Failure(refused.0))?;
+    let config = config::load(file).map_err(Failure::of)?;
     if config.relay.is_none() {
         return Err(Failure(format!(
             "{}: has no `[relay]`, so it is a router's; run it with `weir run`, or write `[relay]`",

@@ -7,7 +7,7 @@ use std::io;
 use weir_io::netlink::{self, LinkInfo};
 use weir_io::steer::enforce;
 
-use crate::enforcement::{Claim, Taken, kernel_would};
+use crate::enforcement::{Claim, Taken, kernel_would, release_blocks};
 use crate::failure::Failure;
 use crate::text::{count, print};
 
@@ -45,6 +45,11 @@ pub fn run(devices: &[String]) -> Result<(), Failure> {
         let dropped =
             dropped.map_or(String::new(), |n| format!(" ({} dropped)", count(n as usize, "packet")));
         out += &format!("{}: given back to the kernel{dropped}: {}\n", link.name, kernel_would(&link.name));
+    }
+    if devices.is_empty() {
+        for packets in release_blocks().map_err(|e| failed("policies of the kernel", e))? {
+            out += &format!("the host's own packets from {packets}: no longer dropped\n");
+        }
     }
     if out.is_empty() {
         out = "nothing to release: no device here has a policy enforcement point\n".to_owned();

@@ -125,7 +125,7 @@ pub fn ports(ports: &[view::Port]) -> String {
         [
             p.name.clone(),
             device,
-            if p.kind.is_empty() { "away".to_owned() } else { p.kind.clone() },
+            if p.kind.is_empty() { "absent".to_owned() } else { p.kind.clone() },
             if p.up { "up" } else { "down" }.to_owned(),
             p.mtu.to_string(),
             p.traffic.rx_packets.to_string(),
@@ -204,9 +204,10 @@ fn routes(routes: &view::Routes) -> String {
             r.prefix.clone(),
             r.origin.clone(),
             if r.active { "active" } else { "inactive" }.to_owned(),
-            match &r.discard {
-                Some(discard) => discard.clone(),
-                None => r.next_hops.iter().map(hop).collect::<Vec<_>>().join(", "),
+            match (&r.discard, &r.left) {
+                (Some(discard), _) => discard.clone(),
+                (None, Some(left)) => format!("left to the kernel: {left}"),
+                (None, None) => r.next_hops.iter().map(hop).collect::<Vec<_>>().join(", "),
             },
         ]
     };
@@ -275,7 +276,7 @@ fn drops(drops: &[view::Drop]) -> String {
         return "nothing was dropped\n".to_owned();
     }
     let row = |d: &view::Drop| [d.packets.to_string(), d.reason.clone(), d.blame.clone(), d.sentence.clone()];
-    table(["packets", "reason", "who acts", "because"], 0..1, drops.iter().map(row).collect())
+    table(["packets", "reason", "responsible", "because"], 0..1, drops.iter().map(row).collect())
 }
 
 #[cfg(test)]
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_says_who_acts_and_why() {
+    fn a_drop_says_who_is_responsible_and_why() {
         let drop = view::Drop {
             reason: "no_route".into(),
             packets: 12,
@@ -311,7 +312,7 @@ mod tests {
         };
         assert_eq!(
             drops(&[drop]),
-            "packets  reason    who acts  because\n     12  no_route  operator  no route to the destination\n"
+            "packets  reason    responsible  because\n     12  no_route  operator     no route to the destination\n"
         );
     }
 
@@ -328,6 +329,7 @@ mod tests {
             prefix: "10.0.0.0/8".into(),
             origin: "static".into(),
             discard: None,
+            left: None,
             next_hops: vec![hop("192.0.2.2", 2, true), hop("192.0.2.3", 1, false)],
             active: true,
         };

@@ -47,7 +47,7 @@ pub fn run(args: &StateVerb) -> Result<(), Failure> {
             durable::STATE_FILE
         )));
     }
-    let (_held, state) = durable::read(&folder).map_err(Failure)?;
+    let (_held, state) = durable::read(&folder).map_err(Failure::of)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     match args.what {
         What::List => {
@@ -72,12 +72,8 @@ pub fn run(args: &StateVerb) -> Result<(), Failure> {
             let mut durable = Durable::resume(state, None, &[0; 16]);
             let gone = durable.forget_unused_since(since);
             let left = durable.len();
-            durable::write(&folder, &durable.last_image(0, 0)).map_err(|e| {
-                Failure(format!(
-                    "state directory {}: cannot be written ({e}); nothing was changed",
-                    folder.display()
-                ))
-            })?;
+            durable::write(&folder, &durable.last_image(0, 0))
+                .map_err(|error| Failure(format!("{error}; nothing was changed")))?;
             print(&format!("{} forgotten, {left} left; never use their keys again\n", count(gone, "sa")))
         }
     }

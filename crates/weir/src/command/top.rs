@@ -75,7 +75,7 @@ fn rates(before: &Look, now: &Look) -> String {
         ["worker", "cpu", "received/s", "forwarded/s", "local/s", "dropped/s", "held", "frames/breath"];
     out += "\n";
     out += &table(head, 0..8, now.workers.iter().map(worker).collect());
-    out += &express_rate(before, now, seconds);
+    out += &offload_rate(before, now, seconds);
     let sum = |workers: &[view::Worker]| {
         let mut sum: BTreeMap<String, u64> = BTreeMap::new();
         for (reason, count) in workers.iter().flat_map(|w| &w.drops) {
@@ -104,22 +104,22 @@ fn rates(before: &Look, now: &Look) -> String {
 }
 
 /// What the XDP program forwards by itself passes no worker.
-fn express_rate(before: &Look, now: &Look, seconds: f64) -> String {
-    let express = |look: &Look| {
+fn offload_rate(before: &Look, now: &Look, seconds: f64) -> String {
+    let offloaded = |look: &Look| {
         let mut by_device: BTreeMap<String, u64> = BTreeMap::new();
         for port in &look.ports {
-            if let Some(count) = port.steered.get("express") {
+            if let Some(count) = port.steered.get("flow_offload") {
                 by_device.insert(port.device.clone(), *count);
             }
         }
         by_device.values().sum::<u64>()
     };
-    let (old, new) = (express(before), express(now));
+    let (old, new) = (offloaded(before), offloaded(now));
     if new == 0 {
         return String::new();
     }
     format!(
-        "express lane: {} packets/s forwarded by the XDP program itself\n",
+        "XDP flow offload: {} packets/s forwarded by the XDP program itself\n",
         si(new.saturating_sub(old) as f64 / seconds)
     )
 }

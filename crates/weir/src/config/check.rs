@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use weir_core::route::Prefix;
-use weir_core::state::{HopProblem, Place, Problem};
+use weir_core::state::{Element, HopProblem, Problem};
 
 use super::port::MTU_MIN_IPV6;
 use super::route::NextHop;
-use super::source::{Complaints, nearest};
+use super::source::{Complaints, Excerpt, nearest};
 use super::{Addresses, Config, Placed, Port, Via};
 
 pub fn check(config: &Config, complaints: &mut Complaints) {
@@ -50,30 +50,30 @@ pub fn check_core(config: &Config, complaints: &mut Complaints) {
     }
 }
 
-/// What the core refuses, at the places of the file it is about.
-pub fn explain(config: &Config, errors: &[weir_core::state::Error]) -> String {
-    errors.iter().map(|e| config.complain(span_of(config, e.at), e.to_string())).collect()
+/// The place of the file that what the core refuses is about.
+pub fn place_of(config: &Config, error: &weir_core::state::Error) -> Excerpt {
+    config.excerpt(span_of(config, error.at))
 }
 
-pub(super) fn span_of(config: &Config, at: Place) -> Range<usize> {
+pub(super) fn span_of(config: &Config, at: Element) -> Range<usize> {
     let port = |i: usize| config.ports.get(i).map_or(0..0, |p| p.name.span.clone());
     match at {
-        Place::Ports | Place::Routes | Place::Settings => 0..0,
-        Place::Ipsec(at) => config.ipsec.span_of(at),
-        Place::Port(i) => port(i),
-        Place::Address { port: p, address } => match config.ports.get(p).map(|p| &p.addresses) {
+        Element::Ports | Element::Routes | Element::Settings => 0..0,
+        Element::Ipsec(at) => config.ipsec.span_of(at),
+        Element::Port(i) => port(i),
+        Element::Address { port: p, address } => match config.ports.get(p).map(|p| &p.addresses) {
             Some(Addresses::List(list)) => list.get(address).map_or(port(p), |a| a.span.clone()),
             _ => port(p),
         },
-        Place::Route(i) => config.routes.get(i).map_or(0..0, |r| r.prefix.span.clone()),
-        Place::NextHop { route, hop } => match config.routes.get(route).map(|r| (&r.via, &r.prefix)) {
+        Element::Route(i) => config.routes.get(i).map_or(0..0, |r| r.prefix.span.clone()),
+        Element::NextHop { route, hop } => match config.routes.get(route).map(|r| (&r.via, &r.prefix)) {
             Some((Via::NextHops(hops), prefix)) => {
                 hops.get(hop).map_or(prefix.span.clone(), |h| h.span.clone())
             }
             Some((_, prefix)) => prefix.span.clone(),
             None => 0..0,
         },
-        Place::Neighbor(i) => config.neighbors.get(i).map_or(0..0, |n| n.address.span.clone()),
+        Element::Neighbor(i) => config.neighbors.get(i).map_or(0..0, |n| n.address.span.clone()),
     }
 }
 
@@ -309,7 +309,7 @@ fn next_hop(prefix: Prefix, hop: &NextHop, ports: &Ports<'_>, complaints: &mut C
         }
         return;
     }
-    connected(&subject, gateway, port, ports, complaints);
+    connected(&format!("{subject}: gateway {address}"), gateway, port, ports, complaints);
 }
 
 /// An address must be on a network of its port (of any port when none is named).
@@ -329,7 +329,6 @@ fn connected(
     if ports.is_open(port) || ports.networks.iter().any(|n| on_port(n.0) && here(&n.1)) {
         return;
     }
-    let what = if subject.starts_with("route") { "gateway " } else { "" };
     let elsewhere = ports.networks.iter().find(|n| here(&n.1));
     let same_family = |p: &Prefix| matches!(p, Prefix::V4(_)) == address.value.is_ipv4();
     let networks: Vec<String> = ports
@@ -355,8 +354,7 @@ fn connected(
         Some(port) => format!("a network of port {port}"),
         None => "a connected network".to_owned(),
     };
-    let text =
-        format!("{subject}: {what}{} is not on {network}; expected {expected}; {remedy}", address.value);
+    let text = format!("{subject} is not on {network}; expected {expected}; {remedy}");
     complaints.add(address.span.clone(), text);
 }
 
@@ -382,7 +380,7 @@ fn neighbors(config: &Config, ports: &Ports<'_>, complaints: &mut Complaints) {
                 format!("{subject}: this is our own address, expected another host's; remove it"),
             );
         } else if !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
-            connected(&subject, &neighbor.address, Some(port), ports, complaints);
+            connected(&format!("{subject}: {address}"), &neighbor.address, Some(port), ports, complaints);
         }
     }
 }

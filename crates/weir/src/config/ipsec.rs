@@ -19,10 +19,10 @@ use std::ops::Range;
 use weir_core::ipsec::cipher::{KeyLength, Keys, Secret};
 use weir_core::ipsec::sa::Direction;
 use weir_core::ipsec::spd::LookupSpec;
-use weir_core::state::{AddressSpec, IpsecPlace, IpsecSpec, TunnelSpec};
+use weir_core::state::{AddressSpec, IpsecElement, IpsecSpec, TunnelSpec};
 use weir_core::tables::{Owner, ReversePath};
 
-pub use lookup::Lookup;
+pub use lookup::{Ciphers, Lookup};
 pub use policy::{Policy, Spd, Tunnel};
 pub use sa::Sa;
 pub use state::State;
@@ -39,6 +39,7 @@ pub struct Ipsec {
     pub keys: Option<Placed<String>>,
     pub lookup: Lookup,
     pub state: State,
+    pub ciphers: Ciphers,
     pub sas: Vec<Sa>,
     pub tunnels: Vec<Tunnel>,
     pub spds: Vec<Spd>,
@@ -60,7 +61,7 @@ pub(super) fn name(value: &Value<'_>, example: &str, complaints: &mut Complaints
 }
 
 /// One name or a list of them.
-fn names(value: &Value<'_>, example: &str, complaints: &mut Complaints) -> Vec<Placed<String>> {
+pub(super) fn names(value: &Value<'_>, example: &str, complaints: &mut Complaints) -> Vec<Placed<String>> {
     value.one_or_many().iter().filter_map(|item| name(item, example, complaints)).collect()
 }
 
@@ -75,18 +76,18 @@ impl Ipsec {
     }
 
     /// Where an element of [`Ipsec::spec`] stands.
-    pub fn span_of(&self, at: IpsecPlace) -> Range<usize> {
+    pub fn span_of(&self, at: IpsecElement) -> Range<usize> {
         let tunnel = |i: usize| self.tunnels.get(i);
         let found = match at {
-            IpsecPlace::All => self.keys.as_ref().map(|k| &k.span),
-            IpsecPlace::Sa(i) => self.sas.get(i).map(|s| &s.name.span),
-            IpsecPlace::Tunnel(i) => tunnel(i).map(|t| &t.name.span),
-            IpsecPlace::TunnelAddress { tunnel: i, address } => {
+            IpsecElement::All => self.keys.as_ref().map(|k| &k.span),
+            IpsecElement::Sa(i) => self.sas.get(i).map(|s| &s.name.span),
+            IpsecElement::Tunnel(i) => tunnel(i).map(|t| &t.name.span),
+            IpsecElement::TunnelAddress { tunnel: i, address } => {
                 tunnel(i).and_then(|t| t.addresses.get(address)).map(|a| &a.span)
             }
-            IpsecPlace::Lookup(way) => return self.lookup.span(way),
-            IpsecPlace::Spd(i) => self.spds.get(i).map(|s| &s.name.span),
-            IpsecPlace::Policy { spd, policy } => {
+            IpsecElement::Lookup(way) => return self.lookup.span(way),
+            IpsecElement::Spd(i) => self.spds.get(i).map(|s| &s.name.span),
+            IpsecElement::Policy { spd, policy } => {
                 let spd = self.spds.get(spd).map(|s| s.name.value.as_str());
                 spd.and_then(|spd| self.policies_of(spd).nth(policy)).map(|p| &p.name.span)
             }

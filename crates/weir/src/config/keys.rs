@@ -4,6 +4,7 @@
 //! complaint; what was read is zeroised. Refuses: a file that is not regular, is another user's, has any
 //! permission for group or others, or lies in a folder anyone may write to.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 use weir_core::ipsec::cipher::Secret;
+use weir_io::private::NotPrivate;
 use zeroize::Zeroizing;
 
 /// Entries by name. Prints names, never keys.
@@ -22,22 +24,146 @@ pub struct Keyring {
     keys: BTreeMap<String, Secret>,
 }
 
-/// Why a keys file is not used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+/// Why a keys file is not used. Holds names of keys, never a byte of one.
+#[derive(Debug)]
+pub enum KeysError {
     /// This user may not read it; another one (the daemon's) may.
-    Denied(String),
-    /// A sentence with the remedy.
-    Wrong(String),
+    Denied {
+        path: PathBuf,
+        error: io::Error,
+    },
+    Missing {
+        path: PathBuf,
+    },
+    Unreadable {
+        path: PathBuf,
+        error: io::Error,
+    },
+    /// It is a folder, a pipe, a device.
+    NotRegular {
+        path: PathBuf,
+    },
+    TooLong {
+        path: PathBuf,
+        bytes: u64,
+    },
+    /// It belongs neither to root nor to `user`, as whom this process acts.
+    Owner {
+        path: PathBuf,
+        owner: u32,
+        user: u32,
+    },
+    NotPrivate(NotPrivate),
+    /// Everyone may write to its folder.
+    OpenFolder {
+        path: PathBuf,
+        folder: PathBuf,
+    },
+    NotUtf8 {
+        path: PathBuf,
+        line: usize,
+    },
+    /// Without the parser's words: they may quote the file.
+    NotToml {
+        path: PathBuf,
+        line: usize,
+    },
+    /// `name` as it may be printed.
+    Entry {
+        path: PathBuf,
+        line: usize,
+        name: String,
+        fault: EntryFault,
+    },
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// What is wrong with one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryFault {
+    NotText,
+    OddDigits,
+    NotHex,
+    Length { bytes: usize },
+}
+
+impl EntryFault {
+    pub fn remedy(self) -> &'static str {
         match self {
-            Refusal::Denied(sentence) | Refusal::Wrong(sentence) => f.write_str(sentence),
+            EntryFault::NotText => "write `\"0123…\"`",
+            EntryFault::OddDigits => "write every byte in full",
+            EntryFault::NotHex => "write 0 to 9 and a to f",
+            EntryFault::Length { .. } => "make one with `weir genkey`",
         }
     }
 }
+
+impl fmt::Display for EntryFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EntryFault::NotText => f.write_str("is not a text, expected hex digits in quotes"),
+            EntryFault::OddDigits => f.write_str("has an odd number of hex digits, expected two a byte"),
+            EntryFault::NotHex => f.write_str("has a character that is no hex digit"),
+            EntryFault::Length { bytes } => write!(f, "has {bytes} bytes, expected 1 to {KEY_MAX}"),
+        }
+    }
+}
+
+impl KeysError {
+    /// What to do.
+    pub fn remedy(&self) -> Cow<'static, str> {
+        match self {
+            KeysError::Denied { .. } => "run as the user who owns it".into(),
+            KeysError::Missing { path } => {
+                format!("make it with `weir genkey NAME --write {}`", path.display()).into()
+            }
+            KeysError::Unreadable { .. } => "name a readable file".into(),
+            KeysError::NotRegular { .. } => "name the file with the keys".into(),
+            KeysError::TooLong { .. } => "is it the keys file?".into(),
+            KeysError::Owner { path, user, .. } => format!("run `chown {user} {}`", path.display()).into(),
+            KeysError::NotPrivate(found) => format!("run `chmod 600 {}`", found.path.display()).into(),
+            KeysError::OpenFolder { folder, .. } => {
+                format!("run `chmod o-w {}` or move the file", folder.display()).into()
+            }
+            KeysError::NotUtf8 { .. } => "write `name = \"hex\"` lines".into(),
+            KeysError::NotToml { .. } => "write each key as `name = \"hex\"`, each name once".into(),
+            KeysError::Entry { fault, .. } => fault.remedy().into(),
+        }
+    }
+}
+
+impl fmt::Display for KeysError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // It ends with the remedy itself.
+            KeysError::NotPrivate(found) => return found.fmt(f),
+            KeysError::Denied { path, error } => {
+                write!(f, "{}: this user may not read it ({error})", path.display())
+            }
+            KeysError::Missing { path } => write!(f, "{}: there is no such file", path.display()),
+            KeysError::Unreadable { path, error } => {
+                write!(f, "{}: cannot read it ({error})", path.display())
+            }
+            KeysError::NotRegular { path } => write!(f, "{}: is no regular file", path.display()),
+            KeysError::TooLong { path, bytes } => {
+                write!(f, "{}: has {bytes} bytes, expected at most {FILE_MAX}", path.display())
+            }
+            KeysError::Owner { path, owner, user } => {
+                write!(f, "{}: belongs to user {owner}, expected root or user {user}", path.display())
+            }
+            KeysError::OpenFolder { path, folder } => {
+                write!(f, "{}: its folder {} is writable for everyone", path.display(), folder.display())
+            }
+            KeysError::NotUtf8 { path, line } => write!(f, "{}:{line}: is not UTF-8", path.display()),
+            KeysError::NotToml { path, line } => write!(f, "{}:{line}: is not TOML", path.display()),
+            KeysError::Entry { path, line, name, fault } => {
+                write!(f, "{}:{line}: key {name}: {fault}", path.display())
+            }
+        }?;
+        write!(f, "; {}", self.remedy())
+    }
+}
+
+impl std::error::Error for KeysError {}
 
 impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,16 +198,14 @@ impl Keyring {
     }
 
     /// Reads and judges a file.
-    pub fn read(path: &Path) -> Result<Keyring, Refusal> {
-        let shown = path.display();
-        let failed = |e: io::Error| match e.kind() {
-            io::ErrorKind::PermissionDenied => Refusal::Denied(format!(
-                "{shown}: this user may not read it ({e}); run as the user who owns it"
-            )),
-            io::ErrorKind::NotFound => Refusal::Wrong(format!(
-                "{shown}: there is no such file; make it with `weir genkey NAME --write {shown}`"
-            )),
-            _ => Refusal::Wrong(format!("{shown}: cannot read it ({e}); name a readable file")),
+    pub fn read(path: &Path) -> Result<Keyring, KeysError> {
+        let failed = |error: io::Error| {
+            let path = path.to_owned();
+            match error.kind() {
+                io::ErrorKind::PermissionDenied => KeysError::Denied { path, error },
+                io::ErrorKind::NotFound => KeysError::Missing { path },
+                _ => KeysError::Unreadable { path, error },
+            }
         };
         // Before it is opened: opening a pipe waits for its other end.
         regular(path, &std::fs::metadata(path).map_err(failed)?)?;
@@ -94,34 +218,32 @@ impl Keyring {
         // Whole from the start, so that no half-grown buffer is left behind with keys in it.
         let mut text = Zeroizing::new(Vec::with_capacity(metadata.len() as usize + 1));
         file.by_ref().take(metadata.len()).read_to_end(&mut text).map_err(failed)?;
-        Keyring::parse(path, &text).map_err(Refusal::Wrong)
+        Keyring::parse(path, &text)
     }
 
-    fn parse(path: &Path, bytes: &[u8]) -> Result<Keyring, String> {
-        let shown = path.display();
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Keyring, KeysError> {
+        let own = || path.to_owned();
         let line = |at: usize| bytes.iter().take(at).filter(|b| **b == b'\n').count() + 1;
-        let text = std::str::from_utf8(bytes).map_err(|e| {
-            format!("{shown}:{}: is not UTF-8; write `name = \"hex\"` lines", line(e.valid_up_to()))
-        })?;
+        let text = std::str::from_utf8(bytes)
+            .map_err(|e| KeysError::NotUtf8 { path: own(), line: line(e.valid_up_to()) })?;
         let (table, errors) = DeTable::parse_recoverable(text);
         if let Some(error) = errors.first() {
-            // Without the parser's words: they may quote the file.
             let at = error.span().map_or(text.len(), |s| s.start);
-            return Err(format!(
-                "{shown}:{}: is not TOML; write each key as `name = \"hex\"`, each name once",
-                line(at)
-            ));
+            return Err(KeysError::NotToml { path: own(), line: line(at) });
         }
         let mut keys = BTreeMap::new();
         for (name, value) in table.get_ref() {
-            let at = format!("{shown}:{}: key {}", line(value.span().start), printable(name.get_ref()));
-            let DeValue::String(hex) = value.get_ref() else {
-                return Err(format!("{at}: is not a text, expected hex digits in quotes; write `\"0123…\"`"));
+            let secret = match value.get_ref() {
+                DeValue::String(hex) => secret(hex),
+                _ => Err(EntryFault::NotText),
             };
-            let secret = secret(hex).map_err(|why| format!("{at}: {why}"))?;
+            let secret = secret.map_err(|fault| {
+                let (line, name) = (line(value.span().start), printable(name.get_ref()));
+                KeysError::Entry { path: own(), line, name, fault }
+            })?;
             keys.insert(name.get_ref().to_string(), secret);
         }
-        Ok(Keyring { path: path.to_owned(), keys })
+        Ok(Keyring { path: own(), keys })
     }
 }
 
@@ -135,77 +257,53 @@ fn printable(name: &str) -> String {
 }
 
 /// Hex digits, with spaces, colons and dashes between bytes as people write them.
-fn secret(hex: &str) -> Result<Secret, String> {
+fn secret(hex: &str) -> Result<Secret, EntryFault> {
     let mut bytes = Vec::with_capacity(hex.len() / 2);
     let mut digits = hex.bytes().filter(|b| !b" :-".contains(b));
-    let wrong = |bytes: Vec<u8>, why: String| {
+    let wrong = |bytes: Vec<u8>, fault: EntryFault| {
         drop(Secret::new(bytes));
-        Err(why)
+        Err(fault)
     };
     while let Some(high) = digits.next() {
-        let Some(low) = digits.next() else {
-            return wrong(
-                bytes,
-                "has an odd number of hex digits, expected two a byte; write every byte in full".into(),
-            );
-        };
+        let Some(low) = digits.next() else { return wrong(bytes, EntryFault::OddDigits) };
         let pair = char::from(high).to_digit(16).zip(char::from(low).to_digit(16));
-        let Some((high, low)) = pair else {
-            return wrong(bytes, "has a character that is no hex digit; write 0 to 9 and a to f".into());
-        };
+        let Some((high, low)) = pair else { return wrong(bytes, EntryFault::NotHex) };
         bytes.push((high << 4 | low) as u8);
     }
-    if bytes.is_empty() || bytes.len() > KEY_MAX {
-        let got = bytes.len();
-        return wrong(
-            bytes,
-            format!("has {got} bytes, expected 1 to {KEY_MAX}; make one with `weir genkey`"),
-        );
+    match bytes.len() {
+        1..=KEY_MAX => Ok(Secret::new(bytes)),
+        got => wrong(bytes, EntryFault::Length { bytes: got }),
     }
-    Ok(Secret::new(bytes))
 }
 
-fn regular(path: &Path, metadata: &Metadata) -> Result<(), Refusal> {
-    let shown = path.display();
+fn regular(path: &Path, metadata: &Metadata) -> Result<(), KeysError> {
     if !metadata.is_file() {
-        return Err(Refusal::Wrong(format!("{shown}: is no regular file; name the file with the keys")));
+        return Err(KeysError::NotRegular { path: path.to_owned() });
     }
-    if metadata.len() > FILE_MAX {
-        return Err(Refusal::Wrong(format!(
-            "{shown}: has {} bytes, expected at most {FILE_MAX}; is it the keys file?",
-            metadata.len()
-        )));
+    match metadata.len() {
+        ..=FILE_MAX => Ok(()),
+        bytes => Err(KeysError::TooLong { path: path.to_owned(), bytes }),
     }
-    Ok(())
 }
 
 /// Owner and permissions.
-fn private(path: &Path, metadata: &Metadata) -> Result<(), Refusal> {
-    let shown = path.display();
-    let user = user();
-    if metadata.uid() != 0 && metadata.uid() != user {
-        return Err(Refusal::Wrong(format!(
-            "{shown}: belongs to user {}, expected root or user {user}; run `chown {user} {shown}`",
-            metadata.uid()
-        )));
+fn private(path: &Path, metadata: &Metadata) -> Result<(), KeysError> {
+    let (owner, user) = (metadata.uid(), user());
+    if owner != 0 && owner != user {
+        return Err(KeysError::Owner { path: path.to_owned(), owner, user });
     }
-    weir_io::private::judge(path, metadata).map_err(|why| Refusal::Wrong(why.to_string()))
+    weir_io::private::judge(path, metadata).map_err(KeysError::NotPrivate)
 }
 
 /// In a folder anyone may write to, anyone may have put the file.
-fn folder(path: &Path) -> Result<(), Refusal> {
+fn folder(path: &Path) -> Result<(), KeysError> {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let Some(folder) = real.parent() else { return Ok(()) };
     let Ok(metadata) = std::fs::metadata(folder) else { return Ok(()) };
-    if metadata.mode() & 0o002 != 0 {
-        return Err(Refusal::Wrong(format!(
-            "{}: its folder {} is writable for everyone; run `chmod o-w {}` or move the file",
-            path.display(),
-            folder.display(),
-            folder.display()
-        )));
+    match metadata.mode() & 0o002 {
+        0 => Ok(()),
+        _ => Err(KeysError::OpenFolder { path: path.to_owned(), folder: folder.to_owned() }),
     }
-    Ok(())
 }
 
 /// The user this process acts as.
@@ -217,7 +315,7 @@ fn user() -> u32 {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Keyring, String> {
+    fn parse(text: &str) -> Result<Keyring, KeysError> {
         Keyring::parse(Path::new("k"), text.as_bytes())
     }
 
@@ -243,7 +341,7 @@ mod tests {
             secret.to_owned(),
         ];
         for file in &files {
-            let said = parse(file).expect_err("refused");
+            let said = parse(file).expect_err("refused").to_string();
             assert!(!said.contains("deadbeef"), "{said}");
             assert!(said.starts_with("k:") && said.contains("; "), "{said}");
         }

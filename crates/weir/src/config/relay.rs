@@ -28,7 +28,7 @@ use values::Allow;
 #[derive(Debug)]
 pub struct Unread {
     pub span: Range<usize>,
-    /// Of the table.
+    /// The key of the table that names the file.
     pub key: &'static str,
     pub error: KeyError,
 }
@@ -49,7 +49,7 @@ pub struct Relay {
     pub key: Option<Placed<PathBuf>>,
     pub mesh_key: Option<Placed<PathBuf>>,
     pub mesh_with: Vec<Remote>,
-    /// Of the certificate, where that comes from files.
+    /// The certificate's private key, where it comes from files.
     private_key: Option<Placed<PathBuf>>,
     pub io: Io,
     pub engine: Engine,
@@ -145,7 +145,7 @@ const TLS: &[(&str, Tls)] =
 const IO: &[(&str, Io)] = &[("auto", Io::Auto), ("io_uring", Io::Uring), ("epoll", Io::Epoll)];
 const ACME: &[&str] = &["directory", "contact", "store", "root", "challenge"];
 const CHALLENGE: &[(&str, Challenge)] = &[("http-01", Challenge::Http), ("tls-alpn-01", Challenge::TlsAlpn)];
-/// Of 64 KiB each: from 1 MiB to 2 GiB a worker. A ring of the kernel holds no more.
+/// Buffers a worker may have, of 64 KiB each: from 1 MiB to 2 GiB a worker. A ring of the kernel holds no more.
 const BUFFERS: std::ops::RangeInclusive<u32> = 16..=32_768;
 
 /// Who may connect.
@@ -430,7 +430,7 @@ impl Relay {
 
     /// What cannot stand beside it in one file.
     pub fn check_beside<'a>(fields: &Fields<'a>, complaints: &mut Complaints) {
-        for key in ["port", "route", "neighbor", "ipsec", "sa", "tunnel", "spd", "policy", "limits"] {
+        for key in ["port", "route", "neighbor", "ipsec", "sa", "tunnel", "spd", "policy", "limits", "keys"] {
             let Some(value) = fields.get(key) else { continue };
             let span = match value.value {
                 DeValue::Array(items) => items.iter().next().map_or(value.span, |first| first.span()),

@@ -74,9 +74,7 @@ fn prefix(value: &Value<'_>, complaints: &mut Complaints) -> Option<Placed<Prefi
     match text.parse::<Prefix>() {
         Ok(prefix) => Some(Placed::new(prefix, value.span.clone())),
         Err(error) => {
-            let error = error.to_string();
-            let remedy = if error.contains("; ") { "" } else { "; write for example `\"10.0.0.0/8\"`" };
-            complaints.add(value.span.clone(), format!("route: {error}{remedy}"));
+            complaints.add(value.span.clone(), format!("route: {}", error.or_example("10.0.0.0/8")));
             None
         }
     }

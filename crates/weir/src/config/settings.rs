@@ -17,8 +17,8 @@ pub struct Workers {
     /// Buffers of each worker; by default enough for every ring.
     pub buffers: Option<u32>,
     pub wake_up: WakeUp,
-    /// No frame goes by the express lane: workers see all of them.
-    pub express_off: bool,
+    /// XDP forwards no flow by itself: workers see every frame.
+    pub flow_offload_off: bool,
 }
 
 /// How a worker without frames learns of the next.
@@ -35,7 +35,9 @@ pub enum WakeUp {
 
 const WAKE_UP: &[(&str, WakeUp)] =
     &[("auto", WakeUp::Auto), ("busy-poll", WakeUp::BusyPoll), ("interrupt", WakeUp::Interrupt)];
-const EXPRESS_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
+const FLOW_OFFLOAD_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
+/// What becomes of IPv6 transit with broken extension headers or a type 0 routing header; whether they are looked at.
+const EXTENSIONS: &[(&str, bool)] = &[("forward", false), ("check", true)];
 
 /// `[control]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,12 +57,13 @@ const BUFFERS: std::ops::RangeInclusive<u32> = 1024..=1_048_576;
 const ICMP_MAX: u32 = 1_000_000;
 
 pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers> {
-    let fields = value.table(&["cpus", "buffers", "wake_up", "express"], "[workers]", complaints)?;
+    let fields = value.table(&["cpus", "buffers", "wake_up", "flow_offload"], "[workers]", complaints)?;
     let cpus = fields.get("cpus").map(|v| cpus(&v, complaints)).unwrap_or_default();
     let buffers = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 8192, complaints));
     let wake_up = fields.get("wake_up").and_then(|v| v.word(WAKE_UP, complaints)).unwrap_or_default();
-    let express_off = fields.get("express").and_then(|v| v.word(EXPRESS_OFF, complaints)).unwrap_or_default();
-    Some(Workers { cpus, buffers, wake_up, express_off })
+    let flow_offload_off =
+        fields.get("flow_offload").and_then(|v| v.word(FLOW_OFFLOAD_OFF, complaints)).unwrap_or_default();
+    Some(Workers { cpus, buffers, wake_up, flow_offload_off })
 }
 
 fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {
@@ -118,7 +121,8 @@ fn socket(value: &Value<'_>, complaints: &mut Complaints) -> Option<PathBuf> {
 }
 
 pub fn limits(value: &Value<'_>, complaints: &mut Complaints) -> Option<Settings> {
-    const KEYS: &[&str] = &["icmp_errors_per_second", "icmp_error_burst", "hold_per_neighbor", "hold_total"];
+    const KEYS: &[&str] =
+        &["icmp_errors_per_second", "icmp_error_burst", "hold_per_neighbor", "hold_total", "ipv6_extensions"];
     let fields = value.table(KEYS, "[limits]", complaints)?;
     let usual = Settings::default();
     let mut rate = |key: &str, usual: u32| number(&fields, key, 0, ICMP_MAX, usual, complaints);
@@ -137,7 +141,15 @@ pub fn limits(value: &Value<'_>, complaints: &mut Complaints) -> Option<Settings
             ),
         );
     }
-    Some(Settings { icmp_errors_per_second, icmp_error_burst, hold_per_neighbor, hold_total })
+    let check_extensions = fields.get("ipv6_extensions").and_then(|v| v.word(EXTENSIONS, complaints));
+    let check_extensions = check_extensions.unwrap_or(usual.check_extensions);
+    Some(Settings {
+        icmp_errors_per_second,
+        icmp_error_burst,
+        hold_per_neighbor,
+        hold_total,
+        check_extensions,
+    })
 }
 
 fn number(

@@ -3,7 +3,7 @@
 //! A complaint prints as `file:line:column: sentence` with the source line and a caret under what is
 //! meant. Columns count characters, lines and columns start at 1.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::ops::Range;
 
 /// Longest part of a source line shown; a pasted key or a minified file is cut, not dumped.
@@ -23,6 +23,30 @@ pub struct Complaint {
     pub span: Range<usize>,
     /// Lower case, subject first, got versus expected, then the remedy.
     pub message: String,
+}
+
+/// A place of a file as a complaint shows it: where, what the line says, and a caret under what is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excerpt {
+    file: String,
+    line: usize,
+    column: usize,
+    /// Part of the line, keys hidden.
+    shown: String,
+    /// Where the caret stands in `shown`, and how wide it is.
+    caret: Range<usize>,
+}
+
+impl Excerpt {
+    /// A complaint with its place, its line and its caret.
+    pub fn render(&self, message: impl Display) -> String {
+        let Excerpt { file, line, column, shown, caret } = self;
+        let mut out = format!("{file}:{line}:{column}: {message}\n");
+        let gutter = " ".repeat(line.to_string().len());
+        let _ = writeln!(out, "  {line} | {}", shown.trim_end());
+        let _ = writeln!(out, "  {gutter} | {}{}", " ".repeat(caret.start), "^".repeat(caret.len()));
+        out
+    }
 }
 
 /// Complaints as they are found; a file with any is refused whole.
@@ -56,25 +80,25 @@ impl Source {
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
     }
 
-    /// A complaint with its place, its line and its caret.
-    pub fn render(&self, complaint: &Complaint) -> String {
-        let (line, column) = self.position(complaint.span.start);
-        let mut out = format!("{}:{line}:{column}: {}\n", self.name, complaint.message);
+    /// The place of some bytes, as complaints show it.
+    pub fn excerpt(&self, span: Range<usize>) -> Excerpt {
+        let (line, column) = self.position(span.start);
         let text = self.text.lines().nth(line - 1).unwrap_or_default();
         // A window of the line that contains the caret, with tabs as single spaces so that it lines up.
         let skip = if column > LINE_SHOWN { column - LINE_SHOWN / 2 } else { 0 };
         let text = without_keys(text);
         let shown: String =
             text.chars().skip(skip).take(LINE_SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let covered = self.text.get(complaint.span.clone()).unwrap_or_default();
+        let covered = self.text.get(span).unwrap_or_default();
         let width = covered.lines().next().map_or(1, |l| l.chars().count());
         let indent = column - 1 - skip;
         let width = width.clamp(1, LINE_SHOWN.saturating_sub(indent).max(1));
-        let gutter = " ".repeat(line.to_string().len());
-        let shown = shown.trim_end();
-        let _ = writeln!(out, "  {line} | {shown}");
-        let _ = writeln!(out, "  {gutter} | {}{}", " ".repeat(indent), "^".repeat(width));
-        out
+        Excerpt { file: self.name.clone(), line, column, shown, caret: indent..indent + width }
+    }
+
+    /// A complaint with its place.
+    pub fn render(&self, complaint: &Complaint) -> String {
+        self.excerpt(complaint.span.clone()).render(&complaint.message)
     }
 
     /// Every complaint, and how many there are.

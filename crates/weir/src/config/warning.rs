@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use weir_core::ipsec::spd::Action;
-use weir_core::state::Doubt;
+use weir_core::state::SaWarning;
 use weir_relay::warning::{self, is_loopback};
 
 use super::Config;
@@ -16,7 +16,7 @@ use super::Config;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
     /// An SA.
-    Sa(Doubt),
+    Sa(SaWarning),
     /// Packets no policy names pass in cleartext.
     SpdBypassesByDefault { spd: String },
     /// Every lookup is done twice.
@@ -30,7 +30,7 @@ pub enum Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Warning::Sa(doubt) => doubt.fmt(f),
+            Warning::Sa(warning) => warning.fmt(f),
             Warning::SpdBypassesByDefault { spd } => write!(
                 f,
                 "spd {spd}: what no policy names passes in cleartext, in and out; write `default = \"drop\"`, and a policy of action `bypass` for what is to pass"
@@ -52,7 +52,8 @@ impl Config {
     /// Every warning about this file, in its order.
     pub fn warnings(&self) -> Vec<Warning> {
         let spec = self.ipsec.spec(&|sa| self.keys(sa));
-        let mut found: Vec<Warning> = weir_core::state::doubts(&spec).into_iter().map(Warning::Sa).collect();
+        let mut found: Vec<Warning> =
+            weir_core::state::warnings(&spec).into_iter().map(Warning::Sa).collect();
         let open = spec.spds.iter().filter(|spd| spd.default == Action::Bypass);
         found.extend(open.map(|spd| Warning::SpdBypassesByDefault { spd: spd.name.clone() }));
         if spec.lookup.oracle {

@@ -9,6 +9,7 @@
 //! client delays nobody, the socket file goes when the server does. Refuses: whoever is neither root nor the user weir runs
 //! as; to take over a socket that somebody answers on.
 
+mod error;
 mod scrape;
 mod socket;
 
@@ -32,6 +33,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+pub use error::ServerError;
 pub use scrape::metrics_listener;
 use socket::{Removed, listen};
 
@@ -44,7 +46,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A client that sends its request head slower than this is let go.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests still being answered when the daemon ends get this long.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// The running server; dropping it ends it and removes the socket file.
 pub struct Server {
@@ -55,7 +57,11 @@ pub struct Server {
 
 impl Server {
     /// Listens before it returns, so that "ready" is true when it is printed.
-    pub fn start(socket: &Path, metrics: Option<SocketAddr>, queue: RequestQueue) -> Result<Server, String> {
+    pub fn start(
+        socket: &Path,
+        metrics: Option<SocketAddr>,
+        queue: RequestQueue,
+    ) -> Result<Server, ServerError> {
         Server::new(socket, false, metrics.map(metrics_listener).transpose()?, None, queue)
     }
 
@@ -67,7 +73,7 @@ impl Server {
         metrics: Option<std::net::TcpListener>,
         upgrade: Option<&'static Upgrade>,
         queue: RequestQueue,
-    ) -> Result<Server, String> {
+    ) -> Result<Server, ServerError> {
         let mut own = socket.as_os_str().to_owned();
         if beside {
             own.push(format!(".{}", std::process::id()));
@@ -76,9 +82,9 @@ impl Server {
     }
 
     /// Answers where another has answered until now.
-    pub fn take_place(&mut self, socket: &Path) -> Result<(), String> {
+    pub fn take_place(&mut self, socket: &Path) -> Result<(), ServerError> {
         std::fs::rename(&self.file.path, socket)
-            .map_err(|e| format!("control socket {}: cannot be taken over ({e})", socket.display()))?;
+            .map_err(|error| ServerError::NotTakenOver { socket: socket.to_owned(), error })?;
         self.file.path = socket.to_owned();
         Ok(())
     }
@@ -88,14 +94,13 @@ impl Server {
         metrics: Option<std::net::TcpListener>,
         change: Option<&'static Upgrade>,
         queue: RequestQueue,
-    ) -> Result<Server, String> {
+    ) -> Result<Server, ServerError> {
         let (end, ended) = watch::channel(false);
-        let serving = Serving::new(listener, metrics)
-            .map_err(|e| format!("control socket: cannot be served ({e}); raise the limit of open files"))?;
+        let serving = Serving::new(listener, metrics).map_err(ServerError::NotServed)?;
         let thread = thread::Builder::new()
             .name("weir-http".into())
             .spawn(move || serving.run(&queue, change, ended))
-            .map_err(|e| format!("control socket: no thread ({e}); raise the limit of tasks"))?;
+            .map_err(ServerError::NoThread)?;
         Ok(Server { file, end, thread: Some(thread) })
     }
 }
@@ -151,7 +156,7 @@ impl Serving {
             // Answers that are on their way get out.
             tokio::time::sleep(Duration::from_millis(20)).await;
         });
-        runtime.shutdown_timeout(LAST_WORDS);
+        runtime.shutdown_timeout(SHUTDOWN_GRACE);
     }
 }
 

@@ -35,7 +35,7 @@ use crate::control::Upgrade;
 const PASSED_MAX: usize = 253;
 /// The one before answers at once, or is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Of its answer, head and all.
+/// Largest answer that is read, head and all.
 const ANSWER_MAX: usize = 16 << 10;
 
 /// How a successor asks, and what it says when it serves.

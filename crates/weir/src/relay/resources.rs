@@ -19,7 +19,7 @@ const INDEX: &str = "weir control socket of a relay\n\
     GET  /v1/peers      who is connected\n\
     POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
     \x20                   ?folder=PATH where the files it names lie\n\
-    POST /v1/drain      takes nobody new, tells clients to come back, ends\n\
+    POST /v1/drain      accepts no new connections, tells clients to come back, ends\n\
     POST /v1/handover   its listening sockets to a successor (`weir run --take-over`)\n\
     GET  /metrics       Prometheus text\n";
 

@@ -5,7 +5,7 @@
 //!                                     └──► workers: counters, peers, drain
 //! ```
 //!
-//! Promises: everything listens before "ready" is said, and before a relay that is taken over from ends; at SIGTERM nobody new is taken, clients are told to come
+//! Promises: everything listens before "ready" is said, and before a relay that is taken over from ends; at SIGTERM no new connection is taken, clients are told to come
 //! back, and what waits for them is sent as far as they take it. Refuses: to start half.
 
 use std::net::TcpListener;
@@ -34,8 +34,9 @@ use super::{handover, show};
 use crate::config::relay::ReadKey;
 use crate::config::{self, Config};
 use crate::control::server::{Server, metrics_listener};
-use crate::control::{ApplyRequest, Request, RequestKind, RequestQueue, Response};
+use crate::control::{ApplyRequest, Request, RequestKind, RequestQueue, Response, secrets};
 use crate::failure::Failure;
+use crate::service::{self, Watchdog};
 use crate::view;
 
 /// Clients come back after this, spread over as much again, and try for the other.
@@ -77,6 +78,12 @@ pub struct Running {
     file: Option<PathBuf>,
     since: Instant,
     notices: Vec<String>,
+    watchdog: Watchdog,
+}
+
+/// What `systemctl status` shows.
+fn status_line(settings: &Settings) -> String {
+    format!("serves as {}", settings.name)
 }
 
 /// Why a relay drains.
@@ -84,7 +91,7 @@ pub struct Running {
 enum End {
     /// By a signal or by `weir drain`.
     Told,
-    /// Another serves in its place.
+    /// Another relay serves in its place.
     Succeeded,
 }
 
@@ -119,6 +126,7 @@ fn settings_of(path: &Path, config: &Config, key: ReadKey) -> Result<Settings, F
 }
 
 pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failure> {
+    secrets::keep_in_memory();
     let mut notices = Vec::new();
     place(&mut settings)?;
     raise_descriptors(&settings, &mut notices);
@@ -149,6 +157,8 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
     let mesh = Mesh::start(&settings.mesh_with, &acceptor.shared).map_err(Failure::of)?;
     if let Some(before) = predecessor {
         server.take_place(&started.socket).map_err(Failure::of)?;
+        // First of all: the manager must not see its process end and nobody in its place.
+        service::takes_over(&status_line(&settings));
         before.ready();
     }
     tracing::info!("control socket {}", started.socket.display());
@@ -165,8 +175,10 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
         file: started.file,
         since: Instant::now(),
         notices,
+        watchdog: Watchdog::from_environment(),
     };
     running.say();
+    service::ready(&status_line(&running.settings));
     Ok(running)
 }
 
@@ -260,7 +272,8 @@ impl Running {
     /// Runs until told to stop, then drains.
     pub fn run(mut self) -> Result<(), Failure> {
         loop {
-            let Request { kind, reply } = match self.requests.recv_timeout(LOOK) {
+            self.watchdog.alive(Instant::now());
+            let Request { kind, reply } = match self.requests.recv_timeout(self.watchdog.at_most(LOOK)) {
                 Ok(request) => request,
                 Err(RecvTimeoutError::Timeout) => {
                     self.look()?;
@@ -299,7 +312,10 @@ impl Running {
 
     /// Nobody new, a word to everybody, then what waits for them.
     fn drain(self, end: End) -> Result<(), Failure> {
-        tracing::info!("stopping: nobody new is taken, clients are told to come back");
+        tracing::info!("stopping: not accepting new connections, clients are told to come back");
+        if end == End::Told {
+            service::stopping("clients are told to come back");
+        }
         let Running { server, metrics, acceptor, mesh, sockets, relay, .. } = self;
         // Until the end it is seen that this one is there, unless another is in its place.
         let _server = (end == End::Told).then_some(server);
@@ -330,7 +346,12 @@ impl Running {
                 Err(response) => (response, None),
             },
             RequestKind::Stop => (stopping(), Some(End::Told)),
-            RequestKind::Reload => (self.reload(), None),
+            RequestKind::Reload => {
+                service::reloading();
+                let response = self.reload();
+                service::ready(&status_line(&self.settings));
+                (response, None)
+            }
             RequestKind::Upgraded(connection) => (self.hand_over(&connection.0), None),
             RequestKind::UpgradeEnded { completed } => {
                 self.succeeding = false;
@@ -391,14 +412,13 @@ impl Running {
         let Some(path) = self.file.clone() else {
             return Response::refusal(409, "reload: this relay was started without a file".to_owned());
         };
-        let loaded = crate::config::load(&path).map_err(|refused| refused.0);
-        let done = loaded.and_then(|config| self.become_of(&path, &config, false).map_err(|b| b.0));
-        match done {
+        let loaded = crate::config::load(&path).map_err(Failure::of);
+        match loaded.and_then(|config| self.become_of(&path, &config, false)) {
             Ok(applied) => {
                 applied.actions.iter().for_each(|line| tracing::info!("{line}"));
                 Response::json(200, &applied)
             }
-            Err(why) => {
+            Err(Failure(why)) => {
                 tracing::error!("reload: nothing was changed\n{why}");
                 Response::refusal(400, why)
             }
@@ -412,10 +432,10 @@ impl Running {
             (None, Some(own)) => own.clone(),
             (None, None) => PathBuf::from("body"),
         };
-        let parsed = crate::config::parse(&file, &self.settings.name, text).map_err(|refused| refused.0);
-        match parsed.and_then(|config| self.become_of(&path, &config, dry_run).map_err(|b| b.0)) {
+        let parsed = crate::config::parse(&file, &self.settings.name, text).map_err(Failure::of);
+        match parsed.and_then(|config| self.become_of(&path, &config, dry_run)) {
             Ok(applied) => Response::json(200, &applied),
-            Err(why) => Response::refusal(400, why),
+            Err(Failure(why)) => Response::refusal(400, why),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Answers to what the control socket is asked: the state of this moment as [`crate::view`] types.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use weir_core::control::RouteView;
 use weir_core::packet::DeviceId;
@@ -12,12 +13,13 @@ use weir_core::trace::{Step, trace};
 use weir_core::verdict::{Blame, DropCounters, Reason, Verdict};
 use weir_core::wire::DisplayMac;
 
+use super::error::TraceError;
 use super::resources::Resource;
 use super::worker::Report;
 use super::{Daemon, lookups, metrics};
 use crate::config;
 use crate::control::{ApplyRequest, RequestKind, Response};
-use crate::view;
+use crate::{service, view};
 
 impl Daemon {
     pub(super) fn respond(&mut self, now: Nanos, kind: RequestKind) -> Response {
@@ -26,20 +28,29 @@ impl Daemon {
                 Ok(resource) => self.answer(now, resource),
                 Err(response) => response,
             },
-            RequestKind::Reload => match self.reload(now) {
-                Ok(applied) => {
-                    tracing::info!("reloaded {}: {} changes", self.path.display(), applied.actions.len());
-                    Response::json(200, &applied)
-                }
-                Err(error) => {
-                    tracing::error!("not reloaded: {error}");
-                    Response::refusal(422, error)
-                }
-            },
+            RequestKind::Reload => {
+                service::reloading();
+                let response = self.reload_and_say(now);
+                service::ready(&self.status_line());
+                response
+            }
             RequestKind::Stop => Response::json(200, &self.status(now)),
             // The server of a router knows no path on which connections change hands.
             RequestKind::Upgraded(_) | RequestKind::UpgradeEnded { .. } => {
                 Response::refusal(404, "this weir is a router; a relay's file has `[relay]`".to_owned())
+            }
+        }
+    }
+
+    fn reload_and_say(&mut self, now: Nanos) -> Response {
+        match self.reload(now) {
+            Ok(applied) => {
+                tracing::info!("reloaded {}: {} changes", self.config.source.name, applied.actions.len());
+                Response::json(200, &applied)
+            }
+            Err(error) => {
+                tracing::error!("not reloaded: {error}");
+                Response::blamed(422, error.blame(), error)
             }
         }
     }
@@ -61,18 +72,19 @@ impl Daemon {
             Resource::Cache => Response::json(200, &self.cache()),
             Resource::Trace { body } => match self.trace(&body) {
                 Ok(trace) => Response::json(200, &trace),
-                Err(error) => Response::refusal(400, error),
+                Err(error) => Response::blamed(400, error.blame(), error),
             },
             Resource::Apply(ApplyRequest { file, folder, text, dry_run }) => {
-                let folder = folder.unwrap_or_else(|| config::folder_of(&self.path));
+                let folder = folder
+                    .unwrap_or_else(|| config::folder_of(self.path.as_deref().unwrap_or(Path::new("."))));
                 match self.apply_text(now, &file, &folder, text, dry_run) {
                     Ok(applied) => Response::json(200, &applied),
-                    Err(error) => Response::refusal(422, error),
+                    Err(error) => Response::blamed(422, error.blame(), error),
                 }
             }
             Resource::Policies { body, dry_run } => match self.change_policies(&body, dry_run) {
                 Ok(applied) => Response::json(200, &applied),
-                Err(error) => Response::refusal(422, error),
+                Err(error) => Response::blamed(422, error.blame(), error),
             },
             Resource::Metrics => Response::metrics(metrics::text(
                 &self.ports(),
@@ -86,7 +98,7 @@ impl Daemon {
 
     fn status(&self, now: Nanos) -> view::Status {
         let reports = self.reports();
-        let lost: u64 = reports.iter().map(|r| r.mail_lost + r.events_lost).sum();
+        let lost: u64 = reports.iter().map(|r| r.commands_lost + r.events_lost).sum();
         let mut notices: Vec<String> = self.control.notices().iter().map(ToString::to_string).collect();
         notices.extend(self.state_notice());
         if lost > 0 {
@@ -94,6 +106,9 @@ impl Daemon {
                 .push(format!("{lost} messages between workers and control thread were lost to full queues"));
         }
         notices.extend(self.enforcement_notices());
+        notices.extend(self.route_notices());
+        notices.extend(self.key_notices());
+        notices.extend(self.firewall_notice());
         view::Status {
             name: self.config.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -101,7 +116,7 @@ impl Daemon {
             uptime_seconds: now.saturating_sub(self.started) as f64 / SECOND as f64,
             generation: self.control.tables().generation,
             ports: self.control.desired().ports.len(),
-            routes: self.control.desired().routes.len(),
+            routes: self.control.desired().routes.len() + self.control.mirrored(),
             workers: self.workers.len(),
             sas: self.sas(now).len(),
             balance: reports.iter().map(|r| r.ledger.balance()).sum(),
@@ -151,10 +166,10 @@ impl Daemon {
                         .iter()
                         .flat_map(|s| s.iter())
                         .map(|(cause, count)| (cause.name().to_owned(), count))
-                        .chain(open.and_then(|_| self.express(port.device)))
+                        .chain(open.and_then(|_| self.offloaded(port.device)))
                         .chain(self.enforced(&name))
                         .collect(),
-                    reattached: open.map_or(0, |o| o.reattached),
+                    reattached: open.map_or(0, |o| o.reattached + o.forgotten),
                     opened: open.map_or(Vec::new(), |o| o.port.said.clone()),
                     fallbacks: open.map_or(Vec::new(), |o| o.port.fallbacks.clone()),
                     device: name,
@@ -166,9 +181,9 @@ impl Daemon {
     }
 
     /// Frames the device received that the XDP program forwarded by itself.
-    fn express(&self, device: DeviceId) -> Option<(String, u64)> {
-        let counters = self.lessons.as_ref()?.lane.express.counters(device).ok()?;
-        Some(("express".to_owned(), counters.rx_packets))
+    fn offloaded(&self, device: DeviceId) -> Option<(String, u64)> {
+        let counters = self.flow_offload.as_ref()?.shared.flows.counters(device).ok()?;
+        Some(("flow_offload".to_owned(), counters.rx_packets))
     }
 
     /// What the device's policy enforcement point kept from the kernel.
@@ -264,15 +279,13 @@ impl Daemon {
         }
     }
 
-    fn trace(&self, body: &[u8]) -> Result<view::Trace, String> {
-        let example = "send {\"port\": \"lan\", \"frame\": \"<hex>\"}";
-        let request: view::TraceRequest = serde_json::from_slice(body)
-            .map_err(|e| format!("trace: the body is not a request ({e}); {example}"))?;
-        let frame = view::from_hex(&request.frame).map_err(|wrong| wrong.to_string())?;
+    fn trace(&self, body: &[u8]) -> Result<view::Trace, TraceError> {
+        let request: view::TraceRequest = serde_json::from_slice(body).map_err(TraceError::NotARequest)?;
+        let frame = view::from_hex(&request.frame).map_err(TraceError::NoHex)?;
         let tables = self.control.tables();
-        let id = self.control.port_id(&request.port).ok_or_else(|| {
-            let names: Vec<&str> = self.control.ports().map(|(_, p)| p.name.as_str()).collect();
-            format!("trace: there is no port `{}`; ports are {}", request.port, names.join(", "))
+        let id = self.control.port_id(&request.port).ok_or_else(|| TraceError::NoPort {
+            name: request.port.clone(),
+            ports: self.control.ports().map(|(_, p)| p.name.clone()).collect(),
         })?;
         let device = tables.ports.get(id.index()).map_or(DeviceId(0), |p| p.device);
         let traced = trace(tables, &self.key, device, &frame);
@@ -324,8 +337,9 @@ fn losses(reports: &[Report], device: DeviceId) -> view::DeviceLosses {
 fn route(route: RouteView) -> view::Route {
     view::Route {
         prefix: route.prefix.to_string(),
-        origin: route.origin.name().to_owned(),
+        origin: route.origin.to_string(),
         discard: route.discard.map(str::to_owned),
+        left: route.left.map(|why| why.to_string()),
         next_hops: route
             .hops
             .into_iter()
@@ -349,6 +363,6 @@ pub fn blame(reason: Reason) -> &'static str {
         Blame::Operator => "operator",
         Blame::Network => "network",
         Blame::Load => "load",
-        Blame::Us => "us",
+        Blame::Us => "weir",
     }
 }

@@ -27,6 +27,7 @@ use weir_io::wake::Waker;
 use weir_io::{clock, lock, mapped_counters};
 
 use super::Daemon;
+use super::error::{Access, StateError, Unreserved};
 use crate::config::Config;
 use crate::control::client;
 use crate::failure::Failure;
@@ -57,7 +58,7 @@ pub(super) enum State {
     Unused,
     Kept(Keeper),
     /// SAs run without it, because somebody said that they may: why.
-    Risked(String),
+    Risked(StateError),
 }
 
 /// A state directory in use.
@@ -66,11 +67,27 @@ pub(super) struct Keeper {
     _lock: Lock,
     counters: Option<PathBuf>,
     images: Sender<(u64, Vec<u8>)>,
-    results: Receiver<(u64, io::Result<()>)>,
+    results: Receiver<(u64, Result<(), StateError>)>,
     /// How many images were sent: an answer that comes late is not that to the last.
     sent: u64,
-    /// Why the last image was not written, since when it was told, and when to try again.
-    failing: Option<(String, Nanos, Nanos)>,
+    failing: Option<Failing>,
+}
+
+/// The last image was not written.
+struct Failing {
+    error: StateError,
+    /// When it was told.
+    told: Nanos,
+    again: Nanos,
+}
+
+impl Failing {
+    fn notice(&self) -> String {
+        format!(
+            "{}: SAs carry packets until what is reserved for them is used, and go on by themselves when it can be written again; make room on its disk, or mend it",
+            self.error
+        )
+    }
 }
 
 /// A state directory that was opened: its SAs are for [`Control`].
@@ -98,25 +115,18 @@ pub fn folder(args: &StateArgs, file: Option<&Path>) -> PathBuf {
 }
 
 /// Reads what is there of a state directory held by this process: SAs of earlier lives, or none of them.
-pub fn read(folder: &Path) -> Result<(Lock, SaStates), String> {
-    let shown = folder.display();
+pub fn read(folder: &Path) -> Result<(Lock, SaStates), StateError> {
+    let failed = |access| move |error| StateError::Directory { folder: folder.to_owned(), access, error };
     if !folder.exists() {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|e| format!("state directory {shown}: cannot be made ({e})"))?;
+        made.map_err(failed(Access::Make))?;
     }
-    let about = fs::metadata(folder).map_err(|e| format!("state directory {shown}: cannot be read ({e})"))?;
-    if about.mode() & 0o022 != 0 {
-        let mode = about.mode() & 0o777;
-        return Err(format!(
-            "state directory {shown}: has mode {mode:o}, so that others may write to it, expected 700; `chmod 700 {shown}`"
-        ));
+    let mode = fs::metadata(folder).map_err(failed(Access::Read))?.mode() & 0o777;
+    if mode & 0o022 != 0 {
+        return Err(StateError::NotPrivate { folder: folder.to_owned(), mode });
     }
-    let held = lock::take(folder).map_err(|e| format!("state directory {shown}: cannot be locked ({e})"))?;
-    let held = held.ok_or_else(|| {
-        format!(
-            "state directory {shown}: another weir uses it; stop that one, or name another with --state-dir"
-        )
-    })?;
+    let held = lock::take(folder).map_err(failed(Access::Lock))?;
+    let held = held.ok_or_else(|| StateError::InUse { folder: folder.to_owned() })?;
     let file = folder.join(STATE_FILE);
     let bytes = match fs::read(&file) {
         Ok(bytes) => bytes,
@@ -127,24 +137,24 @@ pub fn read(folder: &Path) -> Result<(Lock, SaStates), String> {
             store[..8].copy_from_slice(&random.to_le_bytes());
             store[8..].copy_from_slice(&more.to_le_bytes());
             tracing::info!(
-                "state directory {shown} is new: it knows of no key, so none may have been used before"
+                "state directory {} is new: it knows of no key, so none may have been used before",
+                folder.display()
             );
             return Ok((held, SaStates { store, ..SaStates::default() }));
         }
-        Err(e) => return Err(format!("{}: cannot be read ({e})", file.display())),
+        Err(error) => return Err(StateError::Unreadable { file, error }),
     };
-    let state = SaStates::decode(&bytes).map_err(|damaged| {
-        format!(
-            "{}: {damaged}; what was used is not known, and is never taken for nothing: restore the file, or give every SA a new key and remove it",
-            file.display()
-        )
-    })?;
+    let state = SaStates::decode(&bytes).map_err(|damaged| StateError::Damaged { file, damaged })?;
     Ok((held, state))
 }
 
 /// Writes an image into a state directory: the image is there, or the old one, whatever happens.
-pub fn write(folder: &Path, image: &[u8]) -> io::Result<()> {
-    save(&mut Folder { folder, beside: None }, image)
+pub fn write(folder: &Path, image: &[u8]) -> Result<(), StateError> {
+    save(&mut Folder { folder, beside: None }, image).map_err(|error| unwritten(folder, error))
+}
+
+fn unwritten(folder: &Path, error: io::Error) -> StateError {
+    StateError::Directory { folder: folder.to_owned(), access: Access::Write, error }
 }
 
 struct Folder<'a> {
@@ -183,7 +193,7 @@ impl Disk for Folder<'_> {
 }
 
 /// Nanoseconds since 1970.
-fn wall() -> Nanos {
+pub(super) fn wall() -> Nanos {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos().try_into().unwrap_or(Nanos::MAX))
 }
@@ -196,7 +206,7 @@ fn boot_id() -> Option<[u8; 16]> {
 }
 
 /// Opens a state directory for a gateway with this control socket.
-pub(super) fn open(folder: PathBuf, socket: &Path, waker: Arc<Waker>) -> Result<Opened, String> {
+pub(super) fn open(folder: PathBuf, socket: &Path, waker: Arc<Waker>) -> Result<Opened, StateError> {
     let (held, state) = read(&folder)?;
     let known = state.records.len();
     let store: String = state.store.iter().map(|b| format!("{b:02x}")).collect();
@@ -226,8 +236,7 @@ pub(super) fn open(folder: PathBuf, socket: &Path, waker: Arc<Waker>) -> Result<
     let now = clock::now();
     let durable = durable.at(now, wall());
     tracing::info!("state directory {}: {} used before", folder.display(), count(known, "sa"));
-    let (images, results) =
-        writer(folder.clone(), waker).map_err(|e| format!("a thread cannot be made ({e})"))?;
+    let (images, results) = writer(folder.clone(), waker).map_err(StateError::NoThread)?;
     Ok(Opened {
         keeper: Keeper { folder, _lock: held, counters, images, results, sent: 0, failing: None },
         durable,
@@ -239,7 +248,7 @@ fn beside(counters: &Path) -> PathBuf {
     counters.with_extension("counters.new")
 }
 
-type Writer = (Sender<(u64, Vec<u8>)>, Receiver<(u64, io::Result<()>)>);
+type Writer = (Sender<(u64, Vec<u8>)>, Receiver<(u64, Result<(), StateError>)>);
 
 /// A thread that writes one image after another: a slow disk must not keep the control thread from its work.
 fn writer(folder: PathBuf, waker: Arc<Waker>) -> io::Result<Writer> {
@@ -258,7 +267,7 @@ fn writer(folder: PathBuf, waker: Arc<Waker>) -> io::Result<Writer> {
 
 impl Keeper {
     /// Writes what is due and waits for it: afterwards every SA there is may be used.
-    pub fn write_now(&mut self, control: &mut Control) -> Result<(), String> {
+    pub fn write_now(&mut self, control: &mut Control) -> Result<(), StateError> {
         loop {
             let now = clock::now();
             let Some(image) = control.state_image(now, wall()) else {
@@ -270,40 +279,38 @@ impl Keeper {
                 return self.begin_counters();
             };
             let done = self.send(image).and_then(|()| self.wait());
-            let failed = done.as_ref().err().map(ToString::to_string);
             control.state_written(now, done.is_ok());
-            if let Some(error) = failed {
-                return Err(format!(
-                    "state directory {}: cannot be written ({error})",
-                    self.folder.display()
-                ));
-            }
+            done?;
         }
     }
 
-    fn send(&mut self, image: Vec<u8>) -> io::Result<()> {
+    fn send(&mut self, image: Vec<u8>) -> Result<(), StateError> {
         self.sent += 1;
-        self.images.send((self.sent, image)).map_err(|_| io::Error::other("its thread has ended"))
+        let ended = |_| unwritten(&self.folder, io::Error::other("its thread has ended"));
+        self.images.send((self.sent, image)).map_err(ended)
     }
 
     /// Waits for what comes of the last image.
-    fn wait(&self) -> io::Result<()> {
+    fn wait(&self) -> Result<(), StateError> {
         let until = Instant::now() + PATIENCE;
         loop {
             match self.results.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok((number, done)) if number == self.sent => return done,
                 Ok(_) => {}
-                Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "its disk does not answer")),
+                Err(_) => {
+                    let late = io::Error::new(io::ErrorKind::TimedOut, "its disk does not answer");
+                    return Err(unwritten(&self.folder, late));
+                }
             }
         }
     }
 
     /// From now on the counters of this life are those to go on from.
-    fn begin_counters(&mut self) -> Result<(), String> {
+    fn begin_counters(&mut self) -> Result<(), StateError> {
         let Some(counters) = &self.counters else { return Ok(()) };
         match fs::rename(beside(counters), counters) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(format!("{}: cannot be put in its place ({e})", counters.display()))
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StateError::CountersNotMoved { file: counters.clone(), error })
             }
             // It is there since the last time.
             _ => Ok(()),
@@ -317,7 +324,7 @@ impl Keeper {
                 self.take(control, now, done);
             }
         }
-        if self.failing.as_ref().is_some_and(|f| f.2 > now) {
+        if self.failing.as_ref().is_some_and(|f| f.again > now) {
             return;
         }
         if let Some(image) = control.state_image(now, wall())
@@ -327,23 +334,20 @@ impl Keeper {
         }
     }
 
-    fn take(&mut self, control: &mut Control, now: Nanos, done: io::Result<()>) {
+    fn take(&mut self, control: &mut Control, now: Nanos, done: Result<(), StateError>) {
         control.state_written(now, done.is_ok());
-        let shown = self.folder.display();
         let Err(error) = done else {
             if self.failing.take().is_some() {
-                tracing::info!("state directory {shown}: can be written again");
+                tracing::info!("state directory {}: can be written again", self.folder.display());
             }
             return;
         };
-        let told = self.failing.as_ref().map(|f| f.1).filter(|told| now.saturating_sub(*told) < TELL_EVERY);
-        let why = format!(
-            "state directory {shown}: cannot be written ({error}): SAs carry packets until what is reserved for them is used, and go on by themselves when it can be written again; make room on its disk, or mend it"
-        );
+        let told = self.failing.as_ref().map(|f| f.told).filter(|at| now.saturating_sub(*at) < TELL_EVERY);
+        let failing = Failing { error, told: told.unwrap_or(now), again: now + AGAIN };
         if told.is_none() {
-            tracing::error!("{why}");
+            tracing::error!("{}", failing.notice());
         }
-        self.failing = Some((why, told.unwrap_or(now), now + AGAIN));
+        self.failing = Some(failing);
     }
 
     /// Workers have ended: what is on disk is exact from here on.
@@ -362,8 +366,7 @@ impl Keeper {
                 }
             }
             Err(error) => tracing::error!(
-                "state directory {}: cannot be written ({error}); the next start goes on from the counters of this one, or above what was reserved",
-                self.folder.display()
+                "{error}; the next start goes on from the counters of this one, or above what was reserved"
             ),
         }
     }
@@ -390,18 +393,15 @@ pub(super) fn begin(
     };
     let control = build(None)?;
     if !args.accept_risk && !file.accept_risk {
-        return Ok((control, Err(Failure(refusal(&why)))));
+        return Ok((control, Err(Failure::of(Unreserved(why)))));
     }
-    let why = format!(
-        "{why}; told to accept the risk, weir runs SAs whose sequence numbers, replay windows and lifetimes begin anew: packets that were recorded may be accepted again"
-    );
     Ok((control, Ok(State::Risked(why))))
 }
 
-/// Why SAs do not run, with what to do.
-fn refusal(why: &str) -> String {
+/// What an operator should know who accepted the risk.
+fn risk(why: &StateError) -> String {
     format!(
-        "{why}; without what SAs used before, sequence numbers would begin again and recorded packets would be accepted: mend that, name another state directory with --state-dir, or run with --accept-replay-risk"
+        "{why}; told to accept the risk, weir runs SAs whose sequence numbers, replay windows and lifetimes begin anew: packets that were recorded may be accepted again"
     )
 }
 
@@ -414,8 +414,10 @@ impl Daemon {
     }
 
     /// Before SAs are added to a gateway that has none: opens the state directory.
-    pub(super) fn open_state(&mut self, config: &Config) -> Result<(), String> {
-        if config.ipsec.sas.is_empty() || !matches!(self.state, State::Unused) {
+    pub(super) fn open_state(&mut self, config: &Config) -> Result<(), Unreserved> {
+        if (config.ipsec.sas.is_empty() && config.kernel.keys.is_none())
+            || !matches!(self.state, State::Unused)
+        {
             return Ok(());
         }
         let (args, file) = (&self.state_args, &config.ipsec.state);
@@ -426,16 +428,16 @@ impl Daemon {
                 Ok(())
             }
             Err(why) if args.accept_risk || file.accept_risk => {
-                tracing::error!("{why}; told to accept the risk, weir runs SAs without");
+                tracing::error!("{}", risk(&why));
                 self.state = State::Risked(why);
                 Ok(())
             }
-            Err(why) => Err(refusal(&why)),
+            Err(why) => Err(Unreserved(why)),
         }
     }
 
     /// Has what SAs may use from now on written, before workers see them.
-    pub(super) fn write_state(&mut self) -> Result<(), String> {
+    pub(super) fn write_state(&mut self) -> Result<(), StateError> {
         match &mut self.state {
             State::Kept(keeper) => keeper.write_now(&mut self.control),
             State::Unused | State::Risked(_) => Ok(()),
@@ -453,8 +455,8 @@ impl Daemon {
     pub(super) fn state_notice(&self) -> Option<String> {
         match &self.state {
             State::Unused => None,
-            State::Kept(keeper) => keeper.failing.as_ref().map(|f| f.0.clone()),
-            State::Risked(why) => Some(why.clone()),
+            State::Kept(keeper) => keeper.failing.as_ref().map(Failing::notice),
+            State::Risked(why) => Some(risk(why)),
         }
     }
 

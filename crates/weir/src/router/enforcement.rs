@@ -11,7 +11,7 @@
 //! and said. A new receive queue gets a socket; what came in meanwhile is dropped, counted and said.
 //! Leaves alone: TUN devices, into which only the host's own routes lead, and capture files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_core::packet::DeviceId;
 use weir_core::router::PortCounters;
@@ -23,9 +23,10 @@ use weir_io::netlink::LinkInfo;
 use weir_io::steer::LocalAddresses;
 use weir_io::steer::enforce::{self, EnforceCounters, Enforcement};
 
+use super::error::{ApplyError, EnforcementError};
 use super::ports::{self, With};
-use super::worker::{Mail, Report};
-use super::{Daemon, links};
+use super::worker::{Report, WorkerCommand};
+use super::{Daemon, Open, links};
 use crate::config::{Config, Kind, Port};
 use crate::enforcement::{Claim, Taken, kernel_would};
 
@@ -33,13 +34,6 @@ use crate::enforcement::{Claim, Taken, kernel_would};
 pub(super) const WATCH: Nanos = 250 * MILLISECOND;
 /// Frames without a socket are told of at most this often.
 const ALARM_EVERY: Nanos = 10 * SECOND;
-
-/// Why there is no point on a device.
-enum Refused {
-    /// The kernel takes no program there.
-    NoProgram(String),
-    Taken(String),
-}
 
 fn forwards(device: &str) -> bool {
     kernel_forwards(device) != (false, false)
@@ -82,17 +76,19 @@ impl Points {
         port: &Port,
         index: u32,
         local: Option<&LocalAddresses>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, EnforcementError> {
         let device = &port.device.value;
+        let packet_sockets = |error: &EnforcementError| {
+            error.is_for_want_of_a_program() && port.kind.value == Kind::AfPacket && !forwards(device)
+        };
         match self.arm_device(device, index, local) {
-            Err(Refused::NoProgram(error)) if port.kind.value == Kind::AfPacket && !forwards(device) => {
+            Err(error) if packet_sockets(&error) => {
                 tracing::warn!(
                     "{error}; the kernel forwards nothing from {device}: packet sockets will do as long as it stays so, and weir switches it off when it does not"
                 );
                 Ok(false)
             }
-            Err(Refused::NoProgram(error) | Refused::Taken(error)) => Err(error),
-            Ok(armed) => Ok(armed),
+            armed => armed,
         }
     }
 
@@ -101,22 +97,18 @@ impl Points {
         device: &str,
         index: u32,
         local: Option<&LocalAddresses>,
-    ) -> Result<bool, Refused> {
+    ) -> Result<bool, EnforcementError> {
         if self.points.get(device).is_some_and(|p| p.enforcement.ifindex() == index) {
             return Ok(false);
         }
         self.forget(device);
-        let local = local.ok_or_else(|| {
-            Refused::NoProgram(format!("{device}: policies apply, and the kernel takes no BPF program to enforce them; run as root or grant CAP_BPF and CAP_NET_ADMIN"))
-        })?;
-        let claim = match Claim::new(index)
-            .map_err(|e| Refused::Taken(format!("{device}: claiming it: {e}")))?
-        {
+        let own = || device.to_owned();
+        let local = local.ok_or_else(|| EnforcementError::NoBpf { device: own() })?;
+        let claim = Claim::new(index);
+        let claim = match claim.map_err(|error| EnforcementError::NoClaim { device: own(), error })? {
             Ok(claim) => Some(claim),
             Err(Taken::Weir) => {
-                return Err(Refused::Taken(format!(
-                    "{device}: another weir with policies runs on it; stop that one, or take the device out of one file"
-                )));
+                return Err(EnforcementError::AnotherWeir { device: own() });
             }
             Err(Taken::Stranger { uid }) => {
                 tracing::warn!(
@@ -125,8 +117,7 @@ impl Points {
                 None
             }
         };
-        let enforcement =
-            Enforcement::attach(device, index, local).map_err(|e| Refused::NoProgram(e.to_string()))?;
+        let enforcement = Enforcement::attach(device, index, local).map_err(EnforcementError::NotAttached)?;
         let before = enforcement.counters().map_or(0, |counters| counters.transit);
         if before > 0 {
             tracing::warn!(
@@ -144,7 +135,7 @@ impl Points {
         config: &Config,
         known: &[LinkInfo],
         local: Option<&LocalAddresses>,
-    ) -> Result<Vec<String>, String> {
+    ) -> Result<Vec<String>, ApplyError> {
         let mut armed = Vec::new();
         for port in config.enforced_devices() {
             let device = &port.device.value;
@@ -154,8 +145,8 @@ impl Points {
                 Ok(false) => {}
                 Err(error) => {
                     self.release(&armed);
-                    return Err(config
-                        .complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)));
+                    let at = Box::new(config.excerpt(port.device.span.clone()));
+                    return Err(ApplyError::Enforcement { at, port: port.name.value.clone(), error });
                 }
             }
         }
@@ -225,12 +216,16 @@ impl Points {
         })
     }
 
+    /// Devices with a point that the next configuration enforces nothing on.
+    fn gone(&self, next: &Config) -> impl Iterator<Item = &String> {
+        let stay: BTreeSet<String> =
+            next.enforced_devices().into_iter().map(|port| port.device.value.clone()).collect();
+        self.points.keys().filter(move |device| !stay.contains(*device))
+    }
+
     /// Devices that have a point and will have none, or one nobody looks after: a sentence each.
     pub(super) fn changes(&self, next: &Config) -> Vec<String> {
-        let ports = next.enforced_devices();
-        let stays = |device: &str| ports.iter().any(|p| p.device.value == device);
-        let gone = self.points.keys().filter(|device| !stays(device));
-        gone.map(|device| match next.enforces() {
+        self.gone(next).map(|device| match next.enforces() {
             true => format!(
                 "{device} is no port then, and its transit stays dropped in front of the kernel, because policies apply; `weir release {device}` gives it to the kernel"
             ),
@@ -243,10 +238,8 @@ impl Points {
     }
 
     /// Makes that so.
-    pub(super) fn settle(&mut self, next: &Config) {
-        let ports = next.enforced_devices();
-        let stays = |device: &str| ports.iter().any(|p| p.device.value == device);
-        let gone: Vec<String> = self.points.keys().filter(|d| !stays(d)).cloned().collect();
+    pub(super) fn drop_gone(&mut self, next: &Config) {
+        let gone: Vec<String> = self.gone(next).cloned().collect();
         match next.enforces() {
             true => gone.iter().for_each(|device| self.forget(device)),
             false => self.release(&gone),
@@ -268,6 +261,21 @@ pub(super) fn release_leftovers(config: &Config, known: &[LinkInfo]) {
                 kernel_would(device)
             );
         }
+    }
+}
+
+/// Some drivers go without the program after their link was down.
+fn watch_forgetful(device: &str, open: &mut Open) {
+    let Some(steering) = &mut open.port.steering else { return };
+    match steering.attach_if_forgotten() {
+        Ok(false) => {}
+        Ok(true) => {
+            open.forgotten += 1;
+            tracing::warn!(
+                "{device}: its driver goes without the XDP program after its link was down; it is attached again"
+            );
+        }
+        Err(error) => open.complain(format!("{device}: frames reach no worker: {error}")),
     }
 }
 
@@ -302,7 +310,13 @@ impl Daemon {
                 if open.reattached == 1 { "once".to_owned() } else { format!("{} times", open.reattached) }
             )
         });
-        unserved.into_iter().chain(taken).collect()
+        let forgotten = self.open.iter().filter(|(_, open)| open.forgotten > 0).map(|(device, open)| {
+            format!(
+                "{device}: its driver goes without the XDP program after its link was down; it was attached again {}",
+                if open.forgotten == 1 { "once".to_owned() } else { format!("{} times", open.forgotten) }
+            )
+        });
+        unserved.into_iter().chain(taken).chain(forgotten).collect()
     }
 
     fn watch_programs(&mut self) {
@@ -322,7 +336,7 @@ impl Daemon {
             }
             let Some(steering) = &mut open.port.steering else { continue };
             match steering.attach_if_gone() {
-                Ok(false) => {}
+                Ok(false) => watch_forgetful(device, open),
                 Ok(true) => {
                     open.reattached += 1;
                     tracing::error!(
@@ -366,9 +380,10 @@ impl Daemon {
         let with = With {
             umems: &self.umems,
             local: self.local.as_ref(),
-            lessons: self.lessons.as_ref(),
+            flow_offload: self.flow_offload.as_ref(),
             wake_up: self.config.workers.wake_up,
             policies: self.config.enforces(),
+            held: false,
             enforced: &names,
         };
         match ports::open_more(open.id, has, &mut open.port, &with) {
@@ -380,7 +395,7 @@ impl Daemon {
                 let id: DeviceId = open.id;
                 for (worker, queue) in queues {
                     if let Some(worker) = self.workers.get(worker) {
-                        worker.post(Mail::Add(id, queue));
+                        worker.post(WorkerCommand::Add(id, queue));
                     }
                 }
             }

@@ -78,6 +78,10 @@ impl Daemon {
     /// Tells the log what an operator should hear of.
     pub(super) fn watch_ipsec(&mut self, now: Nanos) {
         for event in self.control.take_sa_events() {
+            if self.expire_in_kernel(&event) {
+                tracing::info!("{event}; the kernel is told");
+                continue;
+            }
             match event {
                 SaEvent::HardExpired { .. } => tracing::error!("{event}"),
                 _ => tracing::warn!("{event}"),
@@ -127,7 +131,7 @@ impl Daemon {
     }
 
     /// An ICMP error a tap heard, about a packet that was too big.
-    pub(super) fn hear_too_big(&self, now: Nanos, packet: &[u8]) {
+    pub(super) fn on_too_big(&self, now: Nanos, packet: &[u8]) {
         let Some(ipsec) = self.control.tables().ipsec.as_deref() else { return };
         if pmtu::learn(ipsec, now, packet) {
             tracing::debug!("a path MTU for ESP was learned from an ICMP error to the kernel");

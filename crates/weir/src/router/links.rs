@@ -4,13 +4,14 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use weir_core::packet::{DeviceId, HEADROOM};
 use weir_core::state::Link;
-use weir_core::tables::{Owner, Tables};
+use weir_core::tables::{Owner, Tables, subnet_router};
 use weir_core::time::Nanos;
 use weir_io::netlink::{self, AddressInfo, Change, LinkInfo};
 use weir_io::umem::LINK_HEADER;
 
+use super::error::AttachError;
 use super::ports::{self, With};
-use super::worker::{Absent, Mail, OpenDevice};
+use super::worker::{Absent, OpenDevice, WorkerCommand};
 use super::{Daemon, Kernel, Open, device_id};
 use crate::config::{Kind, Port};
 
@@ -49,27 +50,35 @@ pub fn link_of(port: &Port, links: &[LinkInfo]) -> Option<Link> {
     })
 }
 
-/// The addresses the kernel has where this port is: on the device, or for a VLAN on `device.vlan`.
-pub fn kernel_addresses(port: &Port, kernel: &Kernel) -> Vec<(IpAddr, u8)> {
-    let device = match &port.vlan {
+/// The kernel's device where this port is: the port's, or for a VLAN `device.vlan`.
+pub fn kernel_device(port: &Port) -> String {
+    match &port.vlan {
         None => port.device.value.clone(),
         Some(vlan) => format!("{}.{}", port.device.value, vlan.value),
-    };
-    let Some(index) = index_of(&device, &kernel.links) else { return Vec::new() };
+    }
+}
+
+/// The addresses the kernel has where this port is.
+pub fn kernel_addresses(port: &Port, kernel: &Kernel) -> Vec<(IpAddr, u8)> {
+    let Some(index) = index_of(&kernel_device(port), &kernel.links) else { return Vec::new() };
     let here = kernel.addresses.iter().filter(|a| a.link == index);
     here.map(|a| (a.address, a.prefix_len)).collect()
 }
 
-/// The addresses the XDP program leaves to the kernel or brings to weir in spite of being local.
+/// The addresses, subnet-router anycast ones too, the XDP program leaves to the kernel or brings to weir in spite of being local.
 pub fn steered(tables: &Tables, kernel: &[AddressInfo]) -> Vec<(IpAddr, Owner)> {
     let mut all: Vec<(IpAddr, Owner)> = Vec::new();
     for a in kernel {
         all.push((a.address, Owner::Kernel));
-        if let IpAddr::V4(v4) = a.address
-            && a.prefix_len <= 30
-        {
-            let broadcast = u32::from(v4) | u32::MAX.checked_shr(a.prefix_len.into()).unwrap_or(0);
-            all.push((Ipv4Addr::from(broadcast).into(), Owner::Kernel));
+        match a.address {
+            IpAddr::V4(v4) if a.prefix_len <= 30 => {
+                let broadcast = u32::from(v4) | u32::MAX.checked_shr(a.prefix_len.into()).unwrap_or(0);
+                all.push((Ipv4Addr::from(broadcast).into(), Owner::Kernel));
+            }
+            IpAddr::V6(v6) => {
+                all.extend(subnet_router(v6, a.prefix_len).map(|anycast| (anycast.into(), Owner::Kernel)));
+            }
+            IpAddr::V4(_) => {}
         }
     }
     for port in tables.ports.iter() {
@@ -80,7 +89,7 @@ pub fn steered(tables: &Tables, kernel: &[AddressInfo]) -> Vec<(IpAddr, Owner)> 
 
 impl Daemon {
     /// News from netlink.
-    pub(super) fn hear_kernel(&mut self, now: Nanos) {
+    pub(super) fn on_link_changes(&mut self, now: Nanos) {
         let changes = match self.kernel.monitor.changes() {
             Ok(changes) => changes,
             Err(error) => {
@@ -94,7 +103,7 @@ impl Daemon {
         // Few and rare: the lists are short, and listing again cannot drift from what is.
         // Most news is of links that are no port's, or of things not looked at.
         if self.list() {
-            self.take_up(now);
+            self.reconcile(now);
         }
     }
 
@@ -115,7 +124,7 @@ impl Daemon {
     }
 
     /// Brings ports and tables in line with what was listed last.
-    pub(super) fn take_up(&mut self, now: Nanos) {
+    pub(super) fn reconcile(&mut self, now: Nanos) {
         let devices: Vec<Port> = self.config.devices().into_iter().cloned().collect();
         for port in &devices {
             self.follow(now, port);
@@ -133,15 +142,17 @@ impl Daemon {
         }
         self.publish();
         self.set_steered();
+        self.ports_changed(now);
+        self.keys_look_around(now);
     }
 
     pub(super) fn set_steered(&mut self) {
         let wanted = steered(self.control.tables(), &self.kernel.addresses);
         let Some(local) = &mut self.local else { return };
-        match (local.set(wanted), &self.lessons) {
+        match (local.set(wanted), &self.flow_offload) {
             (Ok(0), _) | (Ok(_), None) => {}
             // What was transit may be local now.
-            (Ok(_), Some(lessons)) => lessons.lane.forget(),
+            (Ok(_), Some(flow_offload)) => flow_offload.shared.forget(),
             (Err(error), _) => {
                 tracing::error!("{error}; the kernel's new addresses are treated as transit");
             }
@@ -155,7 +166,7 @@ impl Daemon {
         let before = self.control.tables().clone();
         match link_of(port, &self.kernel.links) {
             None => {
-                if self.let_go(name) {
+                if self.close_device(name) {
                     tracing::warn!("port {}: {name} vanished; waiting for it to come back", port.name.value);
                 }
                 self.control.link_removed(now, name);
@@ -163,7 +174,7 @@ impl Daemon {
             Some(mut link) => {
                 if self.open.get(name).is_some_and(|o| o.index != index) {
                     tracing::warn!("port {}: {name} is another interface now", port.name.value);
-                    self.let_go(name);
+                    self.close_device(name);
                 }
                 if !self.open.contains_key(name) {
                     link.up &= self.reopen(port, index);
@@ -199,15 +210,15 @@ impl Daemon {
     }
 
     /// Gives a device back to the kernel, if it was ours.
-    pub(super) fn let_go(&mut self, name: &str) -> bool {
+    pub(super) fn close_device(&mut self, name: &str) -> bool {
         let Some(open) = self.open.remove(name) else { return false };
         self.resleep = true;
-        if let Some(lessons) = &self.lessons {
-            lessons.lane.leave(open.id);
+        if let Some(flow_offload) = &self.flow_offload {
+            flow_offload.shared.leave(open.id);
         }
         for worker in &self.workers {
             let absent = OpenDevice { device: Box::new(Absent), poll: Vec::new() };
-            worker.post(Mail::Replace(open.id, absent));
+            worker.post(WorkerCommand::Replace(open.id, absent));
         }
         true
     }
@@ -229,36 +240,41 @@ impl Daemon {
     }
 
     /// Opens a device and gives its queues to the workers.
-    pub(super) fn attach(&mut self, port: &Port, id: DeviceId, index: Option<u32>) -> Result<(), String> {
+    pub(super) fn attach(
+        &mut self,
+        port: &Port,
+        id: DeviceId,
+        index: Option<u32>,
+    ) -> Result<(), AttachError> {
         let name = &port.device.value;
         let index = index.or_else(|| index_now(name));
         let enforced = self.config.enforced_devices().iter().any(|p| p.device.value == *name);
         if let Some(index) = index.filter(|_| enforced) {
-            self.points.arm(port, index, self.local.as_ref())?;
+            self.points.arm(port, index, self.local.as_ref()).map_err(AttachError::Enforcement)?;
         }
         let names = self.points.names();
         let with = With {
             umems: &self.umems,
             local: self.local.as_ref(),
-            lessons: self.lessons.as_ref(),
+            flow_offload: self.flow_offload.as_ref(),
             wake_up: self.config.workers.wake_up,
             policies: enforced,
+            held: false,
             enforced: &names,
         };
-        let (opened, queues) = ports::open(port, id, &with).map_err(|e| e.to_string())?;
+        let (opened, queues) = ports::open(port, id, &with).map_err(AttachError::Open)?;
         if queues.len() < self.workers.len() {
-            return Err(format!(
-                "{} has {} receive queues, expected one for each of {} workers; restart weir or give it more queues",
-                port.device.value,
-                queues.len(),
-                self.workers.len()
-            ));
+            return Err(AttachError::TooFewQueues {
+                device: name.clone(),
+                queues: queues.len(),
+                workers: self.workers.len(),
+            });
         }
         for said in &opened.said {
             tracing::info!("{said}");
         }
         for (worker, queue) in self.workers.iter().zip(queues) {
-            worker.post(Mail::Replace(id, queue));
+            worker.post(WorkerCommand::Replace(id, queue));
         }
         self.points.opened_as(name, opened.kind);
         let index = index.or_else(|| index_now(name));

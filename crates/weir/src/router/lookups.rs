@@ -47,7 +47,7 @@ impl Daemon {
         );
     }
 
-    /// Of all workers.
+    /// SPD lookups of all workers.
     fn lookups(&self) -> LookupCounters {
         let mut sum = LookupCounters::default();
         for report in self.reports() {

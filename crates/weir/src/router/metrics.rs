@@ -127,7 +127,7 @@ impl Scrape {
             ("device_rx_fill_empty", "Times the fill ring was found empty", |p| p.losses.rx_fill_empty),
             (
                 "device_programs_reattached",
-                "Times a program was taken off from outside and attached again",
+                "Times a program was attached again, taken off from outside or forgotten by its driver",
                 |p| p.reattached,
             ),
             ("device_rx_truncated", "Frames shorter than their IP header says", |p| p.losses.rx_truncated),
@@ -357,8 +357,12 @@ impl Scrape {
         let by_layer = each().flat_map(|(labels, l)| {
             layers.map(|(layer, of)| ([&[("layer", layer)], &labels[..]].concat(), of(l)))
         });
-        Family { encoder, name: "spd_lookups", help: "Packets SPDs were asked about, by who answered" }
-            .counters(by_layer)?;
+        Family {
+            encoder,
+            name: "spd_lookups",
+            help: "Packets looked up in SPDs, by the layer that answered",
+        }
+        .counters(by_layer)?;
         type Gauge = fn(&CacheWay) -> u64;
         let gauges: [(&'static str, &'static str, Gauge); 3] = [
             ("spd_cache_buckets", "Buckets of a flow cache; 0 where it is off", |c| c.buckets),

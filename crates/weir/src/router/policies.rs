@@ -8,29 +8,30 @@ use weir_core::control::PolicyChange;
 use weir_core::state::{Error, Policies, PolicyProblem, PolicySpec, Problem, nearest};
 
 use super::Daemon;
+use super::error::{CHANGES_MAX, PolicyChangeError};
 use crate::config;
 use crate::view::{self, Applied};
-
-/// Changes of one request: a thousand lists of policies are compared in it at the most.
-const CHANGES_MAX: usize = 1000;
 
 /// Policies that can never match, told one by one.
 const HIDDEN_SHOWN: usize = 20;
 
 impl Daemon {
-    pub(super) fn change_policies(&mut self, body: &[u8], dry_run: bool) -> Result<Applied, String> {
-        let request: view::PolicyRequest = serde_json::from_slice(body).map_err(|e| {
-            format!("policy: the body is not a request ({e}); send {{\"spd\": \"…\", \"changes\": [{{\"remove\": {{\"name\": \"…\"}}}}]}}")
-        })?;
-        let (n, spd) = (request.changes.len(), request.spd.as_str());
-        if !(1..=CHANGES_MAX).contains(&n) {
-            return Err(format!("policy: got {n} changes, expected 1 to {CHANGES_MAX}; split the request"));
+    pub(super) fn change_policies(
+        &mut self,
+        body: &[u8],
+        dry_run: bool,
+    ) -> Result<Applied, PolicyChangeError> {
+        let request: view::PolicyRequest =
+            serde_json::from_slice(body).map_err(PolicyChangeError::NotARequest)?;
+        let (got, spd) = (request.changes.len(), request.spd.as_str());
+        if !(1..=CHANGES_MAX).contains(&got) {
+            return Err(PolicyChangeError::Changes { got });
         }
         let spds = &self.control.desired().ipsec.spds;
-        let at = spds
-            .iter()
-            .position(|s| s.name == spd)
-            .ok_or_else(|| missing("policy: there is no spd", spd, spds.iter().map(|s| s.name.as_str())))?;
+        let at = spds.iter().position(|s| s.name == spd).ok_or_else(|| PolicyChangeError::NoSpd {
+            name: spd.to_owned(),
+            nearest: nearest(spd, spds.iter().map(|s| s.name.as_str())).map(str::to_owned),
+        })?;
         let mut list = spds[at].policies.clone();
         let (mut changes, mut actions) = (Vec::new(), Vec::new());
         for change in &request.changes {
@@ -44,7 +45,7 @@ impl Daemon {
             wanted.ipsec.spds[at].policies = list;
             notes = hidden(self.control.plan(&wanted).err().unwrap_or_default())?;
         } else {
-            self.control.change_policies(spd, changes).map_err(|errors| sentences(&errors))?;
+            self.control.change_policies(spd, changes).map_err(PolicyChangeError::Rejected)?;
             self.publish();
             actions.iter().for_each(|action| tracing::info!("applied {action}"));
         }
@@ -58,11 +59,11 @@ fn change_of(
     spd: &str,
     change: &view::PolicyChange,
     list: &mut Policies,
-) -> Result<(PolicyChange, String), String> {
+) -> Result<(PolicyChange, String), PolicyChangeError> {
     Ok(match change {
         view::PolicyChange::Add(add) => {
             let policy = policy(spd, &add.policy)?;
-            let at = place(spd, add, list)?;
+            let at = position(spd, add, list)?;
             list.insert(at, policy.clone());
             let action = format!("+ spd {spd}: policy {} as number {}", policy.name, at + 1);
             (PolicyChange::Insert { at, policy }, action)
@@ -82,55 +83,48 @@ fn change_of(
 }
 
 /// Before which policy a new one comes, counted from 0.
-fn place(spd: &str, add: &view::AddPolicy, list: &Policies) -> Result<usize, String> {
+fn position(spd: &str, add: &view::AddPolicy, list: &Policies) -> Result<usize, PolicyChangeError> {
     match (&add.before, &add.after, add.at) {
         (None, None, None) => Ok(list.len()),
         (Some(name), None, None) => find(spd, name, list),
         (None, Some(name), None) => Ok(find(spd, name, list)? + 1),
         (None, None, Some(number)) if (1..=list.len() + 1).contains(&number) => Ok(number - 1),
-        (None, None, Some(number)) => Err(format!(
-            "spd {spd}: at is {number}, expected 1 to {}; `weir show spd` numbers its policies",
-            list.len() + 1
-        )),
-        _ => Err(format!("spd {spd}: got more than one of before, after and at; write one of them")),
+        (None, None, Some(at)) => {
+            Err(PolicyChangeError::NoNumber { spd: spd.to_owned(), at, most: list.len() + 1 })
+        }
+        _ => Err(PolicyChangeError::SeveralPositions { spd: spd.to_owned() }),
     }
 }
 
-fn find(spd: &str, name: &str, list: &Policies) -> Result<usize, String> {
-    list.iter().position(|p| p.name == name).ok_or_else(|| {
-        missing(&format!("spd {spd}: there is no policy"), name, list.iter().map(|p| p.name.as_str()))
+fn find(spd: &str, name: &str, list: &Policies) -> Result<usize, PolicyChangeError> {
+    list.iter().position(|p| p.name == name).ok_or_else(|| PolicyChangeError::NoPolicy {
+        spd: spd.to_owned(),
+        name: name.to_owned(),
+        nearest: nearest(name, list.iter().map(|p| p.name.as_str())).map(str::to_owned),
     })
 }
 
-fn missing<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let remedy = match nearest(name, known) {
-        Some(near) => format!("write `{near}`"),
-        None => "`weir show spd` lists what there is".to_owned(),
-    };
-    format!("{what} `{name}`; {remedy}")
-}
-
-fn policy(spd: &str, fields: &view::PolicyFields) -> Result<PolicySpec, String> {
+fn policy(spd: &str, fields: &view::PolicyFields) -> Result<PolicySpec, PolicyChangeError> {
     let mut text = format!("[[policy]]\nspd = {}\n", serde_json::Value::from(spd));
     for (key, value) in fields {
         text += &format!("{} = {}\n", toml_key(key), toml(key, value)?);
     }
-    config::parse_policy(text).map_err(|refused| refused.0)
+    config::parse_policy(text).map_err(PolicyChangeError::Refused)
 }
 
 /// JSON as TOML: strings, numbers and lists are written alike.
-fn toml(key: &str, value: &serde_json::Value) -> Result<String, String> {
+fn toml(key: &str, value: &serde_json::Value) -> Result<String, PolicyChangeError> {
     use serde_json::Value;
     match value {
-        Value::Null => Err(format!("policy: {key}: got null, expected a value; leave it out")),
+        Value::Null => Err(PolicyChangeError::Null { key: key.to_owned() }),
         Value::Array(items) => {
-            let items: Result<Vec<String>, String> = items.iter().map(|item| toml(key, item)).collect();
-            Ok(format!("[{}]", items?.join(", ")))
+            let items: Vec<String> = items.iter().map(|item| toml(key, item)).collect::<Result<_, _>>()?;
+            Ok(format!("[{}]", items.join(", ")))
         }
         Value::Object(fields) => {
-            let fields: Result<Vec<String>, String> =
-                fields.iter().map(|(k, v)| Ok(format!("{} = {}", toml_key(k), toml(k, v)?))).collect();
-            Ok(format!("{{ {} }}", fields?.join(", ")))
+            let field = |(k, v): (&String, &Value)| Ok(format!("{} = {}", toml_key(k), toml(k, v)?));
+            let fields: Vec<String> = fields.iter().map(field).collect::<Result<_, _>>()?;
+            Ok(format!("{{ {} }}", fields.join(", ")))
         }
         Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(value.to_string()),
     }
@@ -146,11 +140,11 @@ fn toml_key(key: &str) -> String {
 
 /// What could not be, or which policies would never match: a wide one in front of all others is how traffic is
 /// stopped in a hurry, so that is said and not refused.
-fn hidden(errors: Vec<Error>) -> Result<Vec<String>, String> {
+fn hidden(errors: Vec<Error>) -> Result<Vec<String>, PolicyChangeError> {
     let (hidden, wrong): (Vec<Error>, Vec<Error>) =
         errors.into_iter().partition(|e| matches!(e.problem, Problem::Policy(PolicyProblem::Hidden { .. })));
     if !wrong.is_empty() {
-        return Err(sentences(&wrong));
+        return Err(PolicyChangeError::Rejected(wrong));
     }
     let mut notes: Vec<String> = hidden.iter().take(HIDDEN_SHOWN).map(ToString::to_string).collect();
     if let Some(more) = hidden.len().checked_sub(HIDDEN_SHOWN).filter(|&more| more > 0) {
@@ -159,18 +153,13 @@ fn hidden(errors: Vec<Error>) -> Result<Vec<String>, String> {
     Ok(notes)
 }
 
-fn sentences(errors: &[Error]) -> String {
-    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    lines.join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn changed(list: &mut Policies, json: &str) -> Result<String, String> {
         let change: view::PolicyChange = serde_json::from_str(json).expect("a change");
-        change_of("wan", &change, list).map(|(_, action)| action)
+        change_of("wan", &change, list).map(|(_, action)| action).map_err(|error| error.to_string())
     }
 
     fn names(list: &Policies) -> Vec<&str> {

@@ -18,19 +18,19 @@ use std::sync::Arc;
 use weir_core::device::Device;
 use weir_core::packet::DeviceId;
 use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
-use weir_io::af_xdp::interface::may_be_a_card;
 use weir_io::af_xdp::{AfXdp, Bind, Options, RING};
 use weir_io::bpf::attach::XdpMode;
+use weir_io::interface::may_be_a_card;
 use weir_io::netlink::{self, LinkInfo};
-use weir_io::offload::{self, SwitchedOff};
+use weir_io::offload::{self, Offload, SwitchedOff};
 use weir_io::pcap::Pcap;
 use weir_io::port_error::PortError;
-use weir_io::steer::express::MAX_DEVICES;
+use weir_io::steer::flow_offload::{FlowOffload, MAX_DEVICES};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::tun::Tun;
 use weir_io::umem::{Chunk, Umem};
 
-use super::lane::{Learning, Lessons};
+use super::flow_offload::{FlowOffloadHandle, OffloadingSocket};
 use super::worker::{OpenDevice, Several};
 use crate::config::settings::WakeUp;
 use crate::config::{self, Kind};
@@ -54,7 +54,7 @@ pub struct OpenPort {
     pub queues: usize,
     /// A card writes the buffers of a queue, so that frames have less room in them.
     pub zero_copy: bool,
-    _offloads: Option<SwitchedOff>,
+    _offloads: Vec<Option<SwitchedOff>>,
 }
 
 /// Queues the device can give to workers, each of its own: `None` means any number.
@@ -78,13 +78,15 @@ pub fn may_be_zero_copy(port: &config::Port) -> bool {
 
 /// What devices are opened with.
 pub struct With<'a> {
-    /// Of every worker: its memory.
+    /// The memory of each worker.
     pub umems: &'a [Arc<Umem>],
     pub local: Option<&'a LocalAddresses>,
-    pub lessons: Option<&'a Lessons>,
+    pub flow_offload: Option<&'a FlowOffloadHandle>,
     pub wake_up: WakeUp,
     /// What the router does not take must not be forwarded by the kernel.
     pub policies: bool,
+    /// Frames stay with the kernel until [`Steering::release`].
+    pub held: bool,
     /// The devices where a program in front of the kernel sees to it.
     pub enforced: &'a [String],
 }
@@ -134,23 +136,59 @@ fn ready_link(kind: &str, name: &str, said: &mut Vec<String>) -> Result<LinkInfo
     Ok(link)
 }
 
-fn switch_off_merging(name: &str, said: &mut Vec<String>) -> Option<SwitchedOff> {
-    match SwitchedOff::on(name, &offload::MERGING) {
+/// Switches these offloads off, for what they do; what is lost where that fails.
+fn switch_off(
+    name: &str,
+    offloads: &[Offload],
+    why: &str,
+    otherwise: &str,
+    said: &mut Vec<String>,
+) -> Option<SwitchedOff> {
+    match SwitchedOff::on(name, offloads) {
         Ok(off) => {
             let names: Vec<&str> = off.offloads().iter().map(|o| o.name()).collect();
             if !names.is_empty() {
                 said.push(format!(
-                    "port {name}: {} switched off (they merge frames); back on at the end",
+                    "port {name}: {} switched off ({why}); back on at the end",
                     names.join(" and ")
                 ));
             }
             Some(off)
         }
         Err(error) => {
-            said.push(format!("port {name}: merging offloads cannot be switched off ({error}); merged frames will be dropped and counted"));
+            said.push(format!("port {name}: offloads cannot be switched off ({error}); {otherwise}"));
             None
         }
     }
+}
+
+fn switch_off_merging(name: &str, said: &mut Vec<String>) -> Option<SwitchedOff> {
+    let lost = "merged frames will be dropped and counted";
+    switch_off(name, &offload::MERGING, "they merge frames", lost, said)
+}
+
+fn switch_off_hiding(name: &str, said: &mut Vec<String>) -> Option<SwitchedOff> {
+    if !may_be_a_card(name) {
+        return None;
+    }
+    let lost = "frames of VLANs will be taken for untagged ones";
+    switch_off(name, &offload::HIDING, "it takes VLAN tags off frames", lost, said)
+}
+
+/// Attaches the steering program; held, its sockets get nothing before they are released.
+fn steer(
+    link: &LinkInfo,
+    local: &LocalAddresses,
+    flows: Option<&FlowOffload>,
+    held: bool,
+) -> Result<Steering, PortError> {
+    let modes = [XdpMode::Native, XdpMode::Generic];
+    let steering = Steering::attach_with(&link.name, link.index, &modes, local, flows)
+        .map_err(|e| PortError::new(e.to_string()))?;
+    if held {
+        steering.hold();
+    }
+    Ok(steering)
 }
 
 fn open_af_xdp(
@@ -160,7 +198,7 @@ fn open_af_xdp(
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     let name = port.device.value.as_str();
     let (mut said, mut fallbacks) = (Vec::new(), Vec::new());
-    let &With { umems, lessons, wake_up, .. } = with;
+    let &With { umems, flow_offload, wake_up, .. } = with;
     if with.policies && !with.is_enforced(name) {
         return Err(PortError::new(format!(
             "port af_xdp:{name}: policies apply, and the kernel takes no program that keeps from it what no socket takes"
@@ -172,13 +210,11 @@ fn open_af_xdp(
         ))
     })?;
     let link = ready_link("af_xdp", name, &mut said)?;
-    let offloads = switch_off_merging(name, &mut said);
-    let modes = [XdpMode::Native, XdpMode::Generic];
-    // Devices beyond those with express counters would leave the ledger unbalanced.
-    let lessons = lessons.filter(|_| u32::from(device.0) < MAX_DEVICES && has_one_queue(name));
-    let express = lessons.map(|l| (&l.lane.express, device));
-    let steering = Steering::attach_with(name, link.index, &modes, local, express)
-        .map_err(|e| PortError::new(e.to_string()))?;
+    let offloads = vec![switch_off_merging(name, &mut said), switch_off_hiding(name, &mut said)];
+    // Devices beyond those with counters of flow offload would leave the ledger unbalanced.
+    let flow_offload = flow_offload.filter(|_| u32::from(device.0) < MAX_DEVICES && has_one_queue(name));
+    let flows = flow_offload.map(|handle| &handle.shared.flows);
+    let steering = steer(&link, local, flows, with.held)?;
     // Every queue gets a socket: the kernel would keep what arrives on one without.
     let count = queues(port).unwrap_or(umems.len());
     let mut opened: Vec<Vec<AfXdp>> = umems.iter().map(|_| Vec::new()).collect();
@@ -191,22 +227,25 @@ fn open_af_xdp(
     }
     let copied = opened.iter().flatten().all(|socket| socket.report().bind == Bind::Copy);
     let zero_copy = !copied;
-    let lessons = lessons.filter(|_| copied && steering.mode() == XdpMode::Native);
-    let pupil = lessons.zip(steering.progress().cloned());
-    if let Some((Lessons { lane, .. }, _)) = &pupil {
-        lane.join(device, link.index);
+    let flow_offload = flow_offload.filter(|_| copied && steering.mode() == XdpMode::Native);
+    let offloading = flow_offload.zip(steering.progress().cloned());
+    if let Some((FlowOffloadHandle { shared, .. }, _)) = &offloading {
+        shared.join(device, link.index);
         said.push(format!(
-            "port {name}: express lane: pairs of addresses a worker has decided on are forwarded by the XDP program"
+            "port {name}: XDP flow offload: pairs of addresses a worker has decided on are forwarded by the XDP program"
         ));
     }
-    let teach = |socket| match &pupil {
-        Some((lessons, progress)) => {
-            Box::new(Learning::new(socket, device, link.index, (*lessons).clone(), progress.clone()))
-                as Box<dyn Device<Chunk> + Send>
-        }
+    let wrap = |socket| match &offloading {
+        Some((flow_offload, progress)) => Box::new(OffloadingSocket::new(
+            socket,
+            device,
+            link.index,
+            (*flow_offload).clone(),
+            progress.clone(),
+        )) as Box<dyn Device<Chunk> + Send>,
         None => Box::new(socket),
     };
-    let queues = opened.into_iter().filter_map(|sockets| several(sockets, teach)).collect();
+    let queues = opened.into_iter().filter_map(|sockets| several(sockets, wrap)).collect();
     let tap = Tap::open(name)?;
     let opened = OpenPort {
         kind: "af_xdp",
@@ -243,20 +282,17 @@ pub fn open_more(
     }
     steering.reach_new_queues().map_err(|e| PortError::new(e.to_string()))?;
     // A flow may have another queue now: frames of one must not overtake those of the other.
-    if let Some(lessons) = with.lessons {
-        lessons.lane.leave(device);
+    if let Some(flow_offload) = with.flow_offload {
+        flow_offload.shared.leave(device);
     }
     opened.queues = count;
     Ok(queues)
 }
 
 /// A worker's queues of one device as one.
-fn several(
-    sockets: Vec<AfXdp>,
-    teach: impl Fn(AfXdp) -> Box<dyn Device<Chunk> + Send>,
-) -> Option<OpenDevice> {
+fn several(sockets: Vec<AfXdp>, wrap: impl Fn(AfXdp) -> Box<dyn Device<Chunk> + Send>) -> Option<OpenDevice> {
     let poll = sockets.iter().map(|socket| socket.poll_fd().as_raw_fd()).collect();
-    let mut queues = sockets.into_iter().map(teach);
+    let mut queues = sockets.into_iter().map(wrap);
     let mut several = Several::new(queues.next()?);
     queues.for_each(|queue| several.add(queue));
     Some(OpenDevice { device: Box::new(several), poll })
@@ -280,6 +316,7 @@ fn open_queue(
     let mut options = Options::new(device, queue);
     options.posted = posted;
     options.busy_poll = (wake_up != WakeUp::Interrupt).then_some(BUSY_POLL_BUDGET);
+    options.busy_poll_insists = wake_up == WakeUp::BusyPoll;
     AfXdp::open(&options, steering, umem).map_err(|e| PortError::new(e.to_string()))
 }
 
@@ -306,7 +343,7 @@ fn open_af_packet(
              out twice; run `sysctl -w {remedy}` or use kind \"af_xdp\""
         )));
     }
-    let offloads = switch_off_merging(name, &mut said);
+    let offloads = vec![switch_off_merging(name, &mut said)];
     // Any number all queues of this device share and no other socket of this host uses.
     let fanout = (workers > 1).then(|| (std::process::id() as u16).wrapping_mul(64).wrapping_add(device.0));
     let mut queues = Vec::new();

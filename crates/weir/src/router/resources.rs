@@ -31,7 +31,7 @@ const INDEX: &str = "weir control socket of a router\n\
     GET  /v1/sa         IPsec: security associations, traffic, why packets failed\n\
     GET  /v1/spd        IPsec: policies in order, what each decided\n\
     GET  /v1/tunnels    IPsec: tunnels of route mode\n\
-    GET  /v1/cache      IPsec: flow caches and rules of SPDs, who answered\n\
+    GET  /v1/cache      IPsec: flow caches and rules of SPDs, SPD lookup sources\n\
     POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
     \x20                   ?folder=PATH where the keys file lies\n\
     POST /v1/policies   {\"spd\": \"wan\", \"changes\": [{\"remove\": {\"name\": \"p\"}}]}; ?dry-run only tells\n\

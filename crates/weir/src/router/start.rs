@@ -5,10 +5,12 @@ use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use weir_core::control::{Control, Durable};
 use weir_core::ipsec::spd::LookupSpec;
+use weir_core::mirror::Passes;
 use weir_core::packet::DeviceId;
 use weir_core::tables::Tables;
 use weir_core::time::Nanos;
@@ -19,31 +21,68 @@ use weir_io::cpu::{Placement, Topology};
 use weir_io::netlink::{self, FilterMonitor, LinkInfo, Monitor};
 use weir_io::steer::LocalAddresses;
 use weir_io::umem::{ChunkSize, MAX_CHUNKS, Umem};
-use weir_io::wake::{Sleep, Waker};
+use weir_io::wake::{Sleep, Trigger, Waker};
 
+use super::apply::rejected;
 use super::durable::{self, State, StateArgs};
 use super::enforcement::{self, Points};
+use super::firewall::Firewall;
+use super::flow_offload::{FlowOffload, FlowOffloadHandle};
 use super::gateway::Watch;
-use super::lane::{Lane, Lessons};
-use super::memory;
+use super::keying;
 use super::ports::{self, With};
-use super::worker::{OpenDevice, Start, TOLD_MAX, Tell, Worker};
+use super::worker::{EVENTS_QUEUED_MAX, EventSender, OpenDevice, Start, Worker};
 use super::{Daemon, Kernel, Open, device_id, links};
+use super::{memory, mirror};
+use crate::config::ipsec::Ciphers;
+use crate::config::settings::WakeUp;
 use crate::config::{self, Config, Kind};
-use crate::control::RequestQueue;
 use crate::control::client::socket_path;
 use crate::control::server::Server;
+use crate::control::{RequestQueue, secrets};
 use crate::failure::Failure;
+use crate::service::{self, Watchdog};
 use crate::text::count;
 
 /// Buffers of a worker beside its rings: two batches in flight of each kind, held frames, ICMP.
 const BUFFERS_BESIDE: u32 = 2048;
 const BUFFERS_LEAST: u32 = 8192;
+/// Posting takes a breath; after this frames come without.
+const BUFFERS_POSTED_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the command line says beside the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StartArgs {
+    pub state: StateArgs,
+    /// `--bypass-firewall`.
+    pub bypass_firewall: bool,
+}
 
 /// Reads the file, opens everything, starts the workers. What fails is undone, but for policy enforcement points.
-pub fn start(path: &Path, socket: Option<PathBuf>, state_args: StateArgs) -> Result<Daemon, Failure> {
+pub fn start(path: &Path, socket: Option<PathBuf>, args: StartArgs) -> Result<Daemon, Failure> {
+    secrets::keep_in_memory();
+    let config = config::load(path).map_err(Failure::of)?;
+    start_as(config, Some(path), socket, args)
+}
+
+/// The same without a file: these devices, with everything the kernel has on them; its keys only where asked for.
+pub fn accelerate(
+    (devices, keys): (&[String], bool),
+    socket: Option<PathBuf>,
+    args: StartArgs,
+) -> Result<Daemon, Failure> {
+    secrets::keep_in_memory();
+    start_as(mirror::taken_over(devices, keys)?, None, socket, args)
+}
+
+fn start_as(
+    config: Config,
+    path: Option<&Path>,
+    socket: Option<PathBuf>,
+    args: StartArgs,
+) -> Result<Daemon, Failure> {
     let mut points = Points::default();
-    start_behind(&mut points, path, socket, state_args).map_err(|Failure(why)| {
+    start_behind(&mut points, (config, path), socket, args).map_err(|Failure(why)| {
         // What keeps transit from the kernel is not undone: the operator wants policies to hold.
         let left = points.left_behind().map_or(String::new(), |left| format!("\n{left}"));
         Failure(why.trim_end().to_owned() + &left)
@@ -52,26 +91,26 @@ pub fn start(path: &Path, socket: Option<PathBuf>, state_args: StateArgs) -> Res
 
 fn start_behind(
     points: &mut Points,
-    path: &Path,
+    (config, path): (Config, Option<&Path>),
     socket: Option<PathBuf>,
-    state_args: StateArgs,
+    StartArgs { state: state_args, bypass_firewall }: StartArgs,
 ) -> Result<Daemon, Failure> {
-    let config = config::load(path).map_err(|refused| Failure(refused.0))?;
     let socket = socket.unwrap_or_else(|| socket_path(&config));
-    memory::fits(&config, &LookupSpec::default()).map_err(Failure)?;
+    memory::fits(&config, &LookupSpec::default()).map_err(Failure::of)?;
     let waker = Arc::new(Waker::new().map_err(|e| resource("eventfd", &e))?);
-    let sleep = Sleep::new(&waker).map_err(|e| resource("eventfd", &e))?;
-    let (requests_in, requests) = channel();
-    let (told_in, told) = sync_channel(TOLD_MAX);
+    let sleep = Sleep::new(&waker, Trigger::Level).map_err(|e| resource("eventfd", &e))?;
+    let ((requests_in, requests), (events_in, events)) = (channel(), sync_channel(EVENTS_QUEUED_MAX));
     let kernel = Kernel::ask().map_err(|e| resource("netlink", &e))?;
     devices_exist(&config, &kernel.links)?;
+    let firewall = Firewall::begin(&config, bypass_firewall)?;
     let now = clock::now();
     let (mut control, state) = begin(&config, &kernel, now, &socket, (&state_args, &waker))?;
+    let (mut routes, passes) = mirror::begin(&config, &kernel.links, now, &waker, &mut control)?;
     let tables = control.take_snapshot().unwrap_or_else(|| control.tables().clone());
     // Before a socket is opened, and anything else that may fail.
-    let local = local_addresses(&tables, &kernel)?;
-    points.arm_all(&config, &kernel.links, local.as_ref()).map_err(Failure)?;
-    let state = state?;
+    let local = local_addresses(&tables, &kernel, routes.as_mut().zip(passes))?;
+    points.arm_all(&config, &kernel.links, local.as_ref()).map_err(Failure::of)?;
+    let (state, keys) = (state?, keying::begin(&config, &kernel, now)?);
     let queue = RequestQueue { requests: requests_in, waker: waker.clone() };
     let server = Server::start(&socket, config.control.metrics, queue).map_err(Failure::of)?;
     tracing::info!("control socket {}", socket.display());
@@ -79,34 +118,34 @@ fn start_behind(
     let umems = buffers(&config, &kernel.links, placement.cpus.len())?;
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
     let published = Arc::new(ArcSwap::new(tables.clone()));
-    let lessons = lessons(local.is_some() && !config.workers.express_off, &published, key);
-    let wake_up = config.workers.wake_up;
-    let (policies, enforced) = (config.enforces(), &points.names());
-    let (local_too, lessons_too) = (local.as_ref(), lessons.as_ref());
-    let with = With { umems: &umems, local: local_too, lessons: lessons_too, wake_up, policies, enforced };
+    let flow_offload = flow_offload(local.is_some() && !config.workers.flow_offload_off, &published, key);
+    let (policies, held, enforced) = (config.enforces(), !config.enforces(), &points.names());
+    let (local_too, offload, wake_up) = (local.as_ref(), flow_offload.as_ref(), config.workers.wake_up);
+    let with =
+        With { umems: &umems, local: local_too, flow_offload: offload, wake_up, policies, held, enforced };
     let (open, devices) = open_devices(&config, &tables, &with)?;
-    let tell = Tell { queue: told_in, waker: waker.clone() };
-    let starts = placement.cpus.iter().zip(&umems).zip(devices).enumerate();
-    let starts = starts.map(|(number, ((&cpu, umem), devices))| {
-        let start = Start { number, cpu, umem: umem.clone(), devices, key, wake_up };
-        Worker::start(start, published.clone(), tell.clone())
-    });
-    let workers = starts.collect::<Result<_, _>>().map_err(|e| resource("a worker's thread", &e))?;
+    let sender = EventSender { queue: events_in, waker: waker.clone() };
+    let queues = placement.cpus.iter().copied().zip(&umems).zip(devices);
+    let workers = start_workers(queues, (key, wake_up), &published, &sender)?;
     let mut daemon = Daemon {
+        watchdog: Watchdog::from_environment(),
         _server: server,
         workers,
         open,
         points: std::mem::take(points),
-        path: path.to_owned(),
+        path: path.map(Path::to_owned),
         config,
         control,
         tables: published,
         umems,
         key,
         local,
-        lessons,
+        flow_offload,
         kernel,
-        told,
+        routes,
+        keys,
+        firewall,
+        events,
         requests,
         watch: Watch::default(),
         state,
@@ -117,8 +156,24 @@ fn start_behind(
         resleep: true,
         started: now,
     };
-    daemon.begin();
+    daemon.begin()?;
     Ok(daemon)
+}
+
+/// A worker on each CPU, with its buffers and devices.
+fn start_workers<'a>(
+    queues: impl Iterator<Item = ((u32, &'a Arc<Umem>), Vec<OpenDevice>)>,
+    (key, wake_up): (FlowKey, WakeUp),
+    tables: &Arc<ArcSwap<Tables>>,
+    sender: &EventSender,
+) -> Result<Vec<Worker>, Failure> {
+    let mut workers = Vec::new();
+    for (number, ((cpu, umem), devices)) in queues.enumerate() {
+        let start = Start { number, cpu, umem: umem.clone(), devices, key, wake_up };
+        let started = Worker::start(start, tables.clone(), sender.clone());
+        workers.push(started.map_err(|e| resource("a worker's thread", &e))?);
+    }
+    Ok(workers)
 }
 
 impl Kernel {
@@ -144,31 +199,61 @@ fn begin(
     let build = |durable: Option<Durable>| {
         let desired = config.desired(&|port| links::kernel_addresses(port, kernel));
         let links = config.devices().into_iter().filter_map(|port| links::link_of(port, &kernel.links));
-        let ciphers = weir_io::cipher::best();
+        let ciphers = match config.ipsec.ciphers {
+            Ciphers::Auto => weir_io::cipher::best(),
+            Ciphers::Library => weir_io::cipher::portable(),
+        };
         let built = match durable {
             Some(durable) => Control::with_state(desired, links, now, ciphers, durable),
             None => Control::with_ciphers(desired, links, now, ciphers),
         };
-        built.map_err(|errors| Failure(config::check::explain(config, &errors)))
+        built.map_err(|errors| Failure::of(rejected(config, errors)))
     };
-    match config.ipsec.sas.is_empty() {
+    match config.ipsec.sas.is_empty() && config.kernel.keys.is_none() {
         true => Ok((build(None)?, Ok(State::Unused))),
         false => durable::begin((args, &config.ipsec.state), socket, waker, build),
     }
 }
 
 impl Daemon {
-    fn begin(&mut self) {
+    fn begin(&mut self) -> Result<(), Failure> {
         // Devices that opening set up or made (tun) are known to the kernel only now.
         self.list();
         self.steer_esp();
-        self.take_up(clock::now());
+        self.reconcile(clock::now());
+        if let Some(mut keys) = self.keys.take() {
+            self.take_keys(clock::now(), &mut keys);
+            self.keys = Some(keys);
+        }
         for (device, open) in &self.open {
             self.points.opened_as(device, open.port.kind);
         }
         enforcement::release_leftovers(&self.config, &self.kernel.links);
         self.say();
+        // Where policies apply the kernel gets nothing in any case, and nothing was held back.
+        self.take_frames()?;
         tracing::info!("{} is ready", self.config.name);
+        service::ready(&self.status_line());
+        Ok(())
+    }
+
+    /// Frames come in from here on: workers have posted buffers for them.
+    fn take_frames(&self) -> Result<(), Failure> {
+        let until = Instant::now() + BUFFERS_POSTED_WITHIN;
+        for worker in &self.workers {
+            while worker.report().breaths == 0 && !worker.is_finished() && Instant::now() < until {
+                worker.refresh().wait(until);
+            }
+        }
+        for steering in self.open.values().filter_map(|open| open.port.steering.as_ref()) {
+            steering.release().map_err(Failure::of)?;
+        }
+        Ok(())
+    }
+
+    /// What `systemctl status` shows.
+    pub(super) fn status_line(&self) -> String {
+        format!("forwards as {} between {}", self.config.name, count(self.open.len(), "device"))
     }
 
     /// What works otherwise than asked for, and what was made of options.
@@ -178,15 +263,22 @@ impl Daemon {
         if let Some(notice) = self.state_notice() {
             tracing::error!("{notice}");
         }
-        self.config.remarks().iter().for_each(|remark| tracing::info!("{remark}"));
+        self.config.notes_on_lookups().iter().for_each(|note| tracing::info!("{note}"));
     }
 }
 
 /// What the XDP programs know of this host; absent, and said so, where BPF cannot be used.
-fn local_addresses(tables: &Tables, kernel: &Kernel) -> Result<Option<LocalAddresses>, Failure> {
+fn local_addresses(
+    tables: &Tables,
+    kernel: &Kernel,
+    kept: Option<(&mut mirror::Routes, Passes)>,
+) -> Result<Option<LocalAddresses>, Failure> {
     match LocalAddresses::new() {
         Ok(mut local) => {
             local.set(links::steered(tables, &kernel.addresses)).map_err(Failure::of)?;
+            if let Some((routes, passes)) = kept {
+                routes.settle(&passes, Some(&mut local));
+            }
             Ok(Some(local))
         }
         Err(error) => {
@@ -196,18 +288,18 @@ fn local_addresses(tables: &Tables, kernel: &Kernel) -> Result<Option<LocalAddre
     }
 }
 
-/// The express lane, where there is BPF to make it; without it every frame goes through the workers.
-fn lessons(bpf: bool, tables: &Arc<ArcSwap<Tables>>, key: FlowKey) -> Option<Lessons> {
+/// XDP flow offload, where there is BPF to make it; without it every frame goes through the workers.
+fn flow_offload(bpf: bool, tables: &Arc<ArcSwap<Tables>>, key: FlowKey) -> Option<FlowOffloadHandle> {
     if !bpf {
         return None;
     }
-    match Lane::new() {
-        Ok(lane) => {
-            lane.publish(tables.load().generation);
-            Some(Lessons { lane: Arc::new(lane), tables: tables.clone(), key })
+    match FlowOffload::new() {
+        Ok(shared) => {
+            shared.publish(tables.load().generation);
+            Some(FlowOffloadHandle { shared: Arc::new(shared), tables: tables.clone(), key })
         }
         Err(error) => {
-            tracing::warn!("no express lane: {error}");
+            tracing::warn!("no XDP flow offload: {error}");
             None
         }
     }

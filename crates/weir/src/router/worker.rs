@@ -3,7 +3,7 @@
 //! ```text
 //! control thread                          worker thread
 //!   tables (ArcSwap) ───────────────────►  picked up between breaths
-//!   mail: device replaced, frame to send ►  read when the flag says so
+//!   commands: replace device, send frame ►  read when the flag says so
 //!   ◄─ punts, events (bounded channel) ──   ARP, NDP, "resolve this next hop"
 //!   ◄─ report (every 20 ms, or asked for)   ledger, counters, device losses
 //! ```
@@ -30,7 +30,7 @@ use weir_core::tables::Tables;
 use weir_core::verdict::Ledger;
 use weir_core::wire::flow::FlowKey;
 use weir_io::umem::{Chunk, Umem};
-use weir_io::wake::{Sleep, Waker};
+use weir_io::wake::{Sleep, Trigger, Waker};
 
 use crate::config::settings::WakeUp;
 
@@ -60,40 +60,40 @@ pub struct Start {
 
 /// The way from workers to the control thread: a bounded queue and what makes the thread look at it.
 #[derive(Clone)]
-pub struct Tell {
-    pub queue: SyncSender<(usize, Told)>,
+pub struct EventSender {
+    pub queue: SyncSender<(usize, WorkerEvent)>,
     pub waker: Arc<Waker>,
 }
 
-/// Told and not yet read, of all workers: a burst of 1,024 ARP frames is a /22 answering at once.
-pub const TOLD_MAX: usize = 1024;
+/// Events not yet read, of all workers: a burst of 1,024 ARP frames is a /22 answering at once.
+pub const EVENTS_QUEUED_MAX: usize = 1024;
 
-/// What a worker tells the control side, as it happens.
+/// What a worker tells the control side as it happens.
 #[derive(Debug)]
-pub enum Told {
+pub enum WorkerEvent {
     /// An ARP or neighbour discovery frame that came in on a port.
     Punt(PortId, Vec<u8>),
-    Event(Event),
+    Router(Event),
     /// Something about a device that an operator should know, as a sentence.
     Notice(DeviceId, String),
 }
 
-/// What the control side asks of a worker.
-pub enum Mail {
+/// What the control side has a worker do.
+pub enum WorkerCommand {
     /// Send this frame as it is.
     Send(DeviceId, Vec<u8>),
     /// Use this device from now on (it came back, or it is gone for good and this stands in for it).
     Replace(DeviceId, OpenDevice),
     /// Receive from this queue of the device too.
     Add(DeviceId, OpenDevice),
-    /// Copy the figures of this moment, then say so.
-    Figures(SyncSender<()>),
+    /// Copy the counters of this moment, then say so.
+    Report(SyncSender<()>),
 }
 
 /// What a worker has yet to say that it has copied its figures.
-pub struct Fresh(Receiver<()>);
+pub struct PendingReport(Receiver<()>);
 
-impl Fresh {
+impl PendingReport {
     /// Waits until the figures are there, at most until then: those of a worker that hangs are its last.
     pub fn wait(self, until: Instant) {
         let _ = self.0.recv_timeout(until.saturating_duration_since(Instant::now()));
@@ -106,7 +106,7 @@ pub struct Report {
     pub ledger: Ledger,
     /// By [`PortId`].
     pub ports: Vec<PortCounters>,
-    /// Who answered what it asked of SPDs.
+    /// SPD lookups by the layer that answered them.
     pub lookups: LookupCounters,
     /// By [`DeviceId`].
     pub devices: Vec<DeviceStats>,
@@ -123,7 +123,7 @@ pub struct Report {
     /// Dropped with a closed device and not yet fetched back.
     pub buffers_home: usize,
     /// Frames of the control side there was no buffer or device for.
-    pub mail_lost: u64,
+    pub commands_lost: u64,
     /// Requests to resolve a neighbour the control side had no room for; the next frame asks again.
     pub events_lost: u64,
 }
@@ -140,7 +140,7 @@ impl Report {
 struct Shared {
     tables: Arc<ArcSwap<Tables>>,
     stop: AtomicBool,
-    mail_waits: AtomicBool,
+    commands_wait: AtomicBool,
     report: Mutex<Report>,
     waker: Waker,
 }
@@ -150,35 +150,35 @@ pub struct Worker {
     pub number: usize,
     pub cpu: u32,
     shared: Arc<Shared>,
-    mail: Sender<Mail>,
+    commands: Sender<WorkerCommand>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
-    /// Starts a worker on its CPU. `tell` is shared by all workers.
-    pub fn start(start: Start, tables: Arc<ArcSwap<Tables>>, tell: Tell) -> io::Result<Worker> {
+    /// Starts a worker on its CPU. `events` is shared by all workers.
+    pub fn start(start: Start, tables: Arc<ArcSwap<Tables>>, events: EventSender) -> io::Result<Worker> {
         let shared = Arc::new(Shared {
             tables,
             stop: AtomicBool::new(false),
-            mail_waits: AtomicBool::new(false),
+            commands_wait: AtomicBool::new(false),
             report: Mutex::default(),
             waker: Waker::new()?,
         });
-        let (mail, inbox): (Sender<Mail>, Receiver<Mail>) = channel();
+        let (commands, inbox): (Sender<WorkerCommand>, Receiver<WorkerCommand>) = channel();
         let (number, cpu) = (start.number, start.cpu);
-        let sleep = Sleep::new(&shared.waker)?;
+        let sleep = Sleep::new(&shared.waker, Trigger::Edge)?;
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name(format!("weir-worker-{number}"))
-            .spawn(move || run::Loop::new(start, theirs, sleep, inbox, tell).run())?;
-        Ok(Worker { number, cpu, shared, mail, thread: Some(thread) })
+            .spawn(move || run::Loop::new(start, theirs, sleep, inbox, events).run())?;
+        Ok(Worker { number, cpu, shared, commands, thread: Some(thread) })
     }
 
-    /// Posts mail and wakes the worker if it sleeps.
-    pub fn post(&self, mail: Mail) {
-        // A worker that ended reads no mail; `is_finished` tells of that.
-        if self.mail.send(mail).is_ok() {
-            self.shared.mail_waits.store(true, Ordering::Release);
+    /// Posts a command and wakes the worker if it sleeps.
+    pub fn post(&self, command: WorkerCommand) {
+        // A worker that ended reads no command; `is_finished` tells of that.
+        if self.commands.send(command).is_ok() {
+            self.shared.commands_wait.store(true, Ordering::Release);
             self.shared.waker.wake();
         }
     }
@@ -188,11 +188,11 @@ impl Worker {
         self.shared.waker.wake();
     }
 
-    /// Asks for the figures of this moment; [`Worker::report`] has them after [`Fresh::wait`].
-    pub fn refresh(&self) -> Fresh {
+    /// Asks for the figures of this moment; [`Worker::report`] has them after [`PendingReport::wait`].
+    pub fn refresh(&self) -> PendingReport {
         let (copied, fresh) = sync_channel(1);
-        self.post(Mail::Figures(copied));
-        Fresh(fresh)
+        self.post(WorkerCommand::Report(copied));
+        PendingReport(fresh)
     }
 
     /// The figures copied last.
@@ -271,8 +271,8 @@ mod tests {
         let desired = Desired { ports: vec![port], ..Desired::default() };
         let mut control = Control::new(desired, [], 0).expect("one port is a configuration");
         let tables = control.take_snapshot().expect("a first snapshot");
-        let (queue, _told) = sync_channel(TOLD_MAX);
-        let tell = Tell { queue, waker: Arc::new(Waker::new().expect("an eventfd")) };
+        let (queue, _told) = sync_channel(EVENTS_QUEUED_MAX);
+        let events = EventSender { queue, waker: Arc::new(Waker::new().expect("an eventfd")) };
         let start = Start {
             number: 0,
             cpu: 0,
@@ -281,7 +281,7 @@ mod tests {
             key: FlowKey::new(1),
             wake_up: WakeUp::Auto,
         };
-        Worker::start(start, Arc::new(ArcSwap::new(tables)), tell).expect("a thread")
+        Worker::start(start, Arc::new(ArcSwap::new(tables)), events).expect("a thread")
     }
 
     #[test]
@@ -294,9 +294,12 @@ mod tests {
     #[test]
     fn a_worker_told_to_stop_ends_well_and_misses_no_buffer() {
         let mut worker = start(Box::new(Absent));
-        worker.post(Mail::Send(DeviceId(0), vec![0; 60]));
-        worker.post(Mail::Send(DeviceId(7), vec![0; 60]));
-        worker.post(Mail::Replace(DeviceId(2), OpenDevice { device: Box::new(Absent), poll: Vec::new() }));
+        worker.post(WorkerCommand::Send(DeviceId(0), vec![0; 60]));
+        worker.post(WorkerCommand::Send(DeviceId(7), vec![0; 60]));
+        worker.post(WorkerCommand::Replace(
+            DeviceId(2),
+            OpenDevice { device: Box::new(Absent), poll: Vec::new() },
+        ));
         while worker.report().breaths < 10 {
             thread::yield_now();
         }
@@ -304,7 +307,7 @@ mod tests {
         assert!(worker.join());
         let report = worker.report();
         assert_eq!((report.buffers_missing(), report.buffers_free), (0, 64));
-        assert_eq!(report.ledger.originated_lost + report.mail_lost, 2, "{report:?}");
+        assert_eq!(report.ledger.originated_lost + report.commands_lost, 2, "{report:?}");
         assert_eq!(report.ledger.balance(), 0);
     }
 
@@ -312,9 +315,9 @@ mod tests {
     fn figures_are_those_of_the_moment_they_are_asked_for() {
         let worker = start(Box::new(Absent));
         for sent in 1..=5 {
-            worker.post(Mail::Send(DeviceId(7), vec![0; 60]));
+            worker.post(WorkerCommand::Send(DeviceId(7), vec![0; 60]));
             worker.refresh().wait(Instant::now() + Duration::from_secs(60));
-            assert_eq!(worker.report().mail_lost, sent, "there is no such device");
+            assert_eq!(worker.report().commands_lost, sent, "there is no such device");
         }
     }
 

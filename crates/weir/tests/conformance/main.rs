@@ -6,14 +6,13 @@
 //! ```
 //!
 //! Promises: each behaviour is one test, run against a server of its own at an address of its own, plain TCP; nothing
-//! waits for a time to pass but where the protocol has one. Skipped by name where derper is not installed.
-
-#[path = "../common/machine.rs"]
-#[allow(dead_code)]
-mod machine;
+//! waits for a time to pass but where the protocol has one. Skipped by name where derper is not installed. Certificates
+//! from an ACME server are tested beside them, against pebble.
 
 mod client;
 mod server;
+
+use weir::testing::{daemon, machine};
 
 /// Each behaviour as a test of derper, and as a test of ours.
 macro_rules! behaviours {
@@ -52,6 +51,7 @@ macro_rules! server {
 }
 
 mod access;
+mod certificates;
 mod duplicates;
 mod handshake;
 mod hostile;

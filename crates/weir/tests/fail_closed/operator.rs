@@ -1,9 +1,8 @@
 //! What an operator is told, and the verb that gives devices back.
 
 use weir_io::af_packet::kernel_forwards;
-use weir_io::bpf::asm::{Asm, Reg};
-use weir_io::bpf::attach::{self, Attachment, XdpMode};
-use weir_io::bpf::object::LoadedProgram;
+use weir_io::bpf::attach::{self, XdpMode};
+use weir_io::xdp_pass::Pass;
 
 use super::bed::{Router, run, until};
 use super::event::start;
@@ -242,19 +241,15 @@ fn another_program_in_the_place_of_weirs_opens_nothing_and_is_named() {
     let streams = scene.streams();
     let router = start(&scene);
     streams.iter().for_each(Stream::forbid);
-    let mut pass = Asm::new();
-    pass.mov(Reg::R0, 2);
-    pass.exit();
-    let program = LoadedProgram::load("theirs", &pass.finish().expect("whole")).expect("loaded");
     let index = scene.index("r0");
     // weir may be back first.
     let theirs = until("their program is there", || {
         scene.in_router(|| {
             attach::force_detach(index).expect("asked");
-            Attachment::new("r0", index, &program, &[XdpMode::Native]).ok()
+            Pass::attach("r0", index, &[XdpMode::Native]).ok()
         })
     });
-    router.wait_for("r0: frames reach no worker: r0: XDP program theirs (id ");
+    router.wait_for("r0: frames reach no worker: r0: XDP program weir_pass (id ");
     streams.iter().for_each(|stream| stream.await_sent(100));
     drop(theirs);
     router.wait_for("r0: the XDP program was taken off by somebody; it is attached again");

@@ -8,7 +8,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
 
-use weir_io::af_xdp::interface::Interface;
+use weir_io::interface::Interface;
 use weir_io::netns;
 use weir_io::steer::enforce::{self, EnforceCounters};
 

@@ -142,16 +142,21 @@ impl Bed {
         batch(Some(&self.left), &[route(Family::V4, 1, "192.0.2.2"), route(Family::V6, 1, "2001:db8::2")]);
     }
 
-    /// Takes the left gateway from the kernel again.
-    pub fn kernel_is_not_left(&self) {
-        for device in ["l0", "l1"] {
-            run(&format!("ip -n {} addr flush dev {device} scope global", self.left));
-        }
+    /// The kernel keeps the left gateway's addresses, and forwards nothing.
+    pub fn kernel_does_not_forward_left(&self) {
         netns::inside(&self.left, || {
             set("/proc/sys/net/ipv4/ip_forward", "0");
             set("/proc/sys/net/ipv6/conf/all/forwarding", "0");
         })
         .expect("the namespace is there");
+    }
+
+    /// Takes the left gateway from the kernel again.
+    pub fn kernel_is_not_left(&self) {
+        for device in ["l0", "l1"] {
+            run(&format!("ip -n {} addr flush dev {device} scope global", self.left));
+        }
+        self.kernel_does_not_forward_left();
     }
 
     /// Writes a file into the bed's folder.

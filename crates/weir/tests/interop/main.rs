@@ -1,22 +1,19 @@
 //! weir's ESP beside others': Linux's own in a second kernel, and strongSwan's with IKEv2; TLS by that kernel.
 //! Skipped by name where a peer is not installed.
 
-#[path = "../common/content.rs"]
-mod content;
-#[path = "../common/daemon.rs"]
-mod daemon;
-#[path = "../common/machine.rs"]
-mod machine;
-
 mod bed;
 mod case;
 mod ikev2;
 mod kernel;
+mod kernel_keys;
 mod kernel_peer;
 mod kernel_relay;
 mod kernel_tls;
 mod relay;
+mod routing;
 mod second_kernel;
 mod strongswan;
 mod traffic;
 mod weir_gateway;
+
+use weir::testing::{content, daemon, machine};

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use weir_io::process;
 
 /// All tests together, on a machine that has other things to do.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(1200);
 /// Says that this process runs in the second kernel.
 const INSIDE: &str = "WEIR_TESTS_IN_SECOND_KERNEL";
 /// Where the package puts its modules, in a folder by version.

@@ -16,16 +16,37 @@ use crate::kernel::End;
 
 const CHARON: &str = "/usr/lib/ipsec/charon";
 
-/// What strongSwan needs and this machine lacks.
-pub fn missing() -> Option<String> {
+/// What strongSwan needs beside a kernel with ESP, and this machine lacks.
+pub fn missing_daemon() -> Option<String> {
     if !Path::new(CHARON).exists() {
         return Some(format!("{CHARON}; install strongswan-charon"));
     }
-    if !Path::new("/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so").exists() {
-        return Some("strongSwan's kernel-libipsec plugin; install libcharon-extra-plugins".into());
-    }
     if !Path::new("/usr/sbin/swanctl").exists() {
         return Some("the `swanctl` command; install strongswan-swanctl".into());
+    }
+    None
+}
+
+/// How a daemon is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    pub proposal: &'a str,
+    /// ESP is the kernel's, or what follows the kernel's; else the daemon's own.
+    pub kernel: bool,
+    /// Lines of the connection.
+    pub connection: &'a str,
+    /// Lines of the child.
+    pub child: &'a str,
+}
+
+/// What strongSwan needs and this machine lacks.
+pub fn missing() -> Option<String> {
+    let daemon = missing_daemon();
+    if daemon.is_some() {
+        return daemon;
+    }
+    if !Path::new("/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so").exists() {
+        return Some("strongSwan's kernel-libipsec plugin; install libcharon-extra-plugins".into());
     }
     if !Path::new("/dev/net/tun").exists() {
         return Some("/dev/net/tun: a kernel with TUN".into());
@@ -53,14 +74,22 @@ pub struct Negotiated {
 impl Daemon {
     /// A gateway of the IPv4 row, ready to protect its network with the ESP proposal.
     pub fn start(bed: &Bed, end: End, proposal: &str) -> Daemon {
+        Daemon::start_as(bed, end, &Setup { proposal, kernel: false, connection: "", child: "" })
+    }
+
+    pub fn start_as(bed: &Bed, end: End, setup: &Setup<'_>) -> Daemon {
         let (name, ns) = if end == End::Left { ("left", &bed.left) } else { ("right", &bed.right) };
-        let daemon_settings = bed.file(&format!("{name}.conf"), &settings(&bed.folder, name));
-        let connection = bed.file(&format!("{name}.swanctl"), &connection(end, proposal));
+        let daemon_settings = bed.file(&format!("{name}.conf"), &settings(&bed.folder, name, setup.kernel));
+        let connection = bed.file(&format!("{name}.swanctl"), &connection(end, setup));
         let mut command = Command::new("ip");
         command.args(["netns", "exec", ns, "sh", "-c"]);
         // Both write their process number to the same place below /run.
+        let folder = bed.folder.display();
+        // The bed may be below /run itself.
+        let keep = format!("mount --bind {folder} /mnt");
+        let give = format!("mkdir -p {folder} && mount --bind /mnt {folder}");
         command
-            .arg(format!("mount -t tmpfs tmpfs /run && exec {CHARON}"))
+            .arg(format!("{keep} && mount -t tmpfs tmpfs /run && {give} && exec {CHARON}"))
             .env("STRONGSWAN_CONF", daemon_settings);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = process::dies_with_starter(&mut command).spawn().expect("charon starts");
@@ -144,11 +173,12 @@ fn logged_key(log: &str, name: &str) -> Vec<u8> {
 }
 
 /// One setting a line: the parser takes the rest of a line for the value.
-fn settings(folder: &Path, name: &str) -> String {
+fn settings(folder: &Path, name: &str, kernel: bool) -> String {
     let folder = folder.display();
+    let own = if kernel { "" } else { "kernel-libipsec " };
     format!(
         "charon {{
-  load = random nonce openssl kdf kernel-libipsec kernel-netlink socket-default vici updown
+  load = random nonce openssl kdf {own}kernel-netlink socket-default vici updown
   plugins {{
     vici {{
       socket = unix://{folder}/{name}.vici
@@ -167,7 +197,8 @@ fn settings(folder: &Path, name: &str) -> String {
     )
 }
 
-fn connection(end: End, proposal: &str) -> String {
+fn connection(end: End, setup: &Setup<'_>) -> String {
+    let Setup { proposal, connection, child, .. } = setup;
     let (local, remote) = if end == End::Left { (1, 2) } else { (2, 1) };
     format!(
         "connections {{
@@ -176,6 +207,7 @@ fn connection(end: End, proposal: &str) -> String {
     local_addrs = 192.0.2.{local}
     remote_addrs = 192.0.2.{remote}
     proposals = aes128-sha256-curve25519
+    {connection}
     local {{
       auth = psk
       id = gateway-{local}
@@ -189,6 +221,7 @@ fn connection(end: End, proposal: &str) -> String {
         local_ts = 10.{local}.0.0/24
         remote_ts = 10.{remote}.0.0/24
         esp_proposals = {proposal}
+        {child}
       }}
     }}
   }}

@@ -100,14 +100,19 @@ fn sa_config(case: &Case, direction: &str, sa: &Sa) -> String {
 impl Weir {
     /// Starts it in the left gateway's namespace and waits until it is ready.
     pub fn start(bed: &Bed, config: &str) -> Weir {
+        // Of its own: the peer of the next case counts from 1 again.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let state = format!("state-{}", STARTED.fetch_add(1, Ordering::Relaxed));
+        Weir::start_with(bed, config, &state)
+    }
+
+    /// The same with a state directory of this name.
+    pub fn start_with(bed: &Bed, config: &str, state: &str) -> Weir {
         let path = bed.file("gateway.toml", config);
         let socket = bed.folder.join("control.sock");
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &bed.left, env!("CARGO_BIN_EXE_weir"), "--socket"]);
         command.arg(&socket).arg("run").arg(&path);
-        // Of its own: the peer of the next case counts from 1 again.
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let state = format!("state-{}", STARTED.fetch_add(1, Ordering::Relaxed));
         command.env("STATE_DIRECTORY", bed.folder.join(state));
         let mut weir = Weir(Running::start(&mut command, socket));
         until("weir is ready", || {
@@ -129,7 +134,7 @@ impl Weir {
             let received = self.metric("weir_frames_received_total", "");
             (received > 0 && self.balances()).then_some(())
         });
-        let ours = self.metric("weir_drops_total", "blame=\"us\"");
+        let ours = self.metric("weir_drops_total", "blame=\"weir\"");
         assert_eq!(ours, 0, "{}", self.told(&["show", "drops"]));
     }
 }

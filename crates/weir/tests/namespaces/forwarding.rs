@@ -22,7 +22,7 @@ fn everything_crosses(test: &str, kind: &str) {
         stream(&bed, way.server, 3_000_000);
     }
     router.wait_for_metric("weir_frames_forwarded_total", "", 4000);
-    assert_eq!(router.metric("weir_drops_total", "blame=\"us\""), 0, "{}", router.told(&["show", "drops"]));
+    assert_eq!(router.metric("weir_drops_total", "blame=\"weir\""), 0, "{}", router.told(&["show", "drops"]));
     router.assert_conserved();
 }
 
@@ -204,11 +204,11 @@ fn a_flow_that_begins_with_a_burst_stays_in_order() {
     let port = receiver.local_addr().expect("bound").port();
     let mut arrived = 0;
     // The lane opens when the device behind it has been asked, some hundred milliseconds after the start.
-    until("the express lane takes frames", || {
+    until("XDP flow offload takes frames", || {
         super::traffic::send_udp(&bed, way.server);
-        (router.metric("weir_steered_total", "cause=\"express\"") > 0).then_some(())
+        (router.metric("weir_steered_total", "cause=\"flow_offload\"") > 0).then_some(())
     });
-    let before = router.metric("weir_steered_total", "cause=\"express\"");
+    let before = router.metric("weir_steered_total", "cause=\"flow_offload\"");
     for pair in 1..=PAIRS {
         let socket = bed.in_client(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
         socket.connect((ip(&format!("10.9.0.{pair}")), port)).expect("connected");
@@ -228,7 +228,7 @@ fn a_flow_that_begins_with_a_burst_stays_in_order() {
         }
     }
     assert!(arrived > u32::from(PAIRS) * BURST * 9 / 10, "{arrived} arrived");
-    router.wait_for_metric("weir_steered_total", "cause=\"express\"", before + 1);
+    router.wait_for_metric("weir_steered_total", "cause=\"flow_offload\"", before + 1);
     router.assert_conserved();
 }
 

@@ -67,7 +67,7 @@ fn curl_speaks_to_the_control_socket() {
     assert!(dry.contains("\"applied\":false") && dry.contains("+ route 10.9.0.0/16"), "{dry}");
     assert!(!router.told(&["show", "routes"]).contains("10.9.0.0/16"));
     let wrong = curl("-d nonsense http://weir/v1/apply?file=x.toml");
-    assert!(wrong.contains("x.toml:1:"), "{wrong}");
+    assert!(wrong.contains("x.toml:1:") && wrong.contains("\"responsible\":\"operator\""), "{wrong}");
     let trace = curl("-d {\"port\":\"left\",\"frame\":\"00\"} http://weir/v1/trace");
     assert!(trace.contains("frame_too_short"), "{trace}");
     assert!(curl("http://weir/metrics").ends_with("# EOF\n"));

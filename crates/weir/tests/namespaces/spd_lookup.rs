@@ -22,8 +22,8 @@ const RULES: &str = "[[policy]]\nspd = \"outside\"\nname = \"quiet\"\nprotocol =
     [[policy]]\nspd = \"outside\"\nname = \"four\"\nlocal = \"10.1.0.0/16\"\nremote = \"10.2.0.0/16\"\naction = \"bypass\"\n\
     [[policy]]\nspd = \"outside\"\nname = \"six\"\nlocal = \"fd01::/64\"\nremote = \"fd02::/64\"\naction = \"bypass\"\n";
 
-/// A guarded router with these lines of `[ipsec]` and these policies.
-fn guarded(bed: &Bed, ipsec: &str, policies: &str) -> String {
+/// A router with a policy enforcement point with these lines of `[ipsec]` and these policies.
+fn enforced(bed: &Bed, ipsec: &str, policies: &str) -> String {
     bed.config("af_xdp", &format!("[ipsec]\n{ipsec}{SPD}{policies}"))
 }
 
@@ -85,7 +85,7 @@ fn assert_answers_add_up(router: &Router) {
 fn caches_answer_for_bypass_and_discard_in_both_directions_and_families() {
     let test = "caches_answer_for_bypass_and_discard_in_both_directions_and_families";
     let Some(bed) = Bed::new(test) else { return };
-    let router = bed.start(&guarded(&bed, ALL_ON, RULES));
+    let router = bed.start(&enforced(&bed, ALL_ON, RULES));
     router.wait_for("spd flow caches take ");
     router.wait_for("spd-oracle is on");
     for way in ways() {
@@ -139,7 +139,7 @@ fn caches_answer_for_what_is_protected() {
 fn policies_change_under_traffic_and_nothing_they_allow_is_lost() {
     let test = "policies_change_under_traffic_and_nothing_they_allow_is_lost";
     let Some(bed) = Bed::new(test) else { return };
-    let file = |count: usize| guarded(&bed, ALL_ON, &(others(count) + RULES));
+    let file = |count: usize| enforced(&bed, ALL_ON, &(others(count) + RULES));
     let router = bed.start(&file(50));
     let [way, _] = ways();
     ping(&bed, way.client, way.server);
@@ -184,7 +184,7 @@ fn policies_change_under_traffic_and_nothing_they_allow_is_lost() {
 #[test]
 fn a_policy_added_decides_about_a_flow_the_cache_knows() {
     let Some(bed) = Bed::new("a_policy_added_decides_about_a_flow_the_cache_knows") else { return };
-    let router = bed.start(&guarded(&bed, ALL_ON, RULES));
+    let router = bed.start(&enforced(&bed, ALL_ON, RULES));
     let [way, _] = ways();
     let echo = Echo::start(&bed, way.server);
     assert_eq!(echo.bounce(&bed, 20), 0);
@@ -218,7 +218,7 @@ fn a_policy_added_decides_about_a_flow_the_cache_knows() {
 #[test]
 fn policies_added_while_it_runs_outlive_a_change_of_the_kernel_s_addresses() {
     let Some(bed) = Bed::new("policies_added_outlive_a_change_of_addresses") else { return };
-    let router = bed.start(&guarded(&bed, "", RULES));
+    let router = bed.start(&enforced(&bed, "", RULES));
     // It hides all others, which a file is refused for.
     router.told(&["policy", "add", "outside", "stop", "--action", "discard", "--at", "1"]);
     run(&format!("ip -n {} addr add 10.1.0.50/24 dev r0", bed.router));
@@ -239,7 +239,7 @@ fn assert_answers_add_up_without(router: &Router, gone: &str) {
 #[test]
 fn changes_that_make_no_sense_are_refused_as_a_file_is() {
     let Some(bed) = Bed::new("changes_that_make_no_sense_are_refused_as_a_file_is") else { return };
-    let router = bed.start(&guarded(&bed, "", RULES));
+    let router = bed.start(&enforced(&bed, "", RULES));
     let before = router.told(&["show", "spd"]);
     let refused = |args: &[&str], sentence: &str| {
         let output = router.ask(&[&["policy"], args].concat());
@@ -278,11 +278,11 @@ fn changes_that_make_no_sense_are_refused_as_a_file_is() {
 #[test]
 fn bad_lookup_options_are_refused_and_what_runs_stays() {
     let Some(bed) = Bed::new("bad_lookup_options_are_refused_and_what_runs_stays") else { return };
-    let router = bed.start(&guarded(&bed, ALL_ON, RULES));
+    let router = bed.start(&enforced(&bed, ALL_ON, RULES));
     let before = router.json("cache")["ways"].clone();
     let with = |from: &str, to: &str| {
         assert!(ALL_ON.contains(from));
-        let path = bed.file("next.toml", &guarded(&bed, &ALL_ON.replacen(from, to, 1), RULES));
+        let path = bed.file("next.toml", &enforced(&bed, &ALL_ON.replacen(from, to, 1), RULES));
         router.ask(&["apply", &path.to_string_lossy()])
     };
     for (to, sentence) in [

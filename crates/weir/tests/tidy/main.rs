@@ -181,6 +181,9 @@ fn skipped_tests_are_seen() {
     );
 }
 
+/// Where a program is loaded one map takes another's place, which the library that loads it has no call for.
+const LOADER: (&str, usize) = ("crates/weir-xdp/src/map.rs", 1);
+
 #[test]
 fn unsafe_stays_in_weir_io() {
     let mut complaints = Vec::new();
@@ -188,9 +191,14 @@ fn unsafe_stays_in_weir_io() {
         if path.starts_with("crates/weir-io/") || is_tidy(&path) {
             continue;
         }
+        let mut allowed = if path == LOADER.0 { LOADER.1 } else { 0 };
         for (number, line) in text.lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
             if ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|u| code.contains(u)) {
+                if allowed > 0 {
+                    allowed -= 1;
+                    continue;
+                }
                 complaints.push(format!("{path}:{}: unsafe code belongs to crates/weir-io", number + 1));
             }
         }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Pages followed here.
-const HERE: [&str; 3] = ["ipsec.md", "relay.md", "route.md"];
-/// Pages followed in crates/weir-lab/tests/walkthroughs.rs.
+const HERE: [&str; 4] = ["accelerate.md", "ipsec.md", "relay.md", "route.md"];
+/// Pages followed in crates/weir-lab/tests/lab/walkthroughs.rs.
 const BY_THE_LAB: [&str; 1] = ["experiment.md"];
 
 fn docs() -> PathBuf {
@@ -37,6 +37,14 @@ fn follow(test: &str, page: &str, missing: Option<String>) {
 fn a_router_between_two_namespaces_is_as_the_page_says() {
     let missing = shell::absent(&["iperf3", "ethtool"]);
     follow("a_router_between_two_namespaces_is_as_the_page_says", "route.md", missing);
+}
+
+#[test]
+fn a_router_that_speaks_bgp_is_accelerated_as_the_page_says() {
+    let frr = Path::new("/usr/lib/frr/bgpd").exists();
+    let missing = (!frr).then(|| "FRR; `make setup` installs it".to_string());
+    let missing = missing.or_else(|| shell::absent(&["ethtool", "bird", "birdc"]));
+    follow("a_router_that_speaks_bgp_is_accelerated_as_the_page_says", "accelerate.md", missing);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
 use super::record::Record;
-use crate::ipsec::durable::{Amounts, Cell, Identity};
+use crate::ipsec::durable::{Amounts, Cell, Counters, Identity};
 use crate::ipsec::sa::Resumed;
 use crate::ipsec::{Direction, SaSpec, SaState, esp};
 use crate::packet::BATCH;
@@ -24,7 +24,7 @@ use crate::time::{Nanos, SECOND};
 const OUT_LEAST: u64 = 1 << 20;
 /// Inbound ones: as many may be refused after a power cut.
 const IN_LEAST: u64 = 256;
-/// And to begin with, when nothing is known of the SA: eight seconds later it is [`IN_LEAST`].
+/// Sequence numbers reserved at first, when nothing is known of the SA: eight seconds later it is [`IN_LEAST`].
 const IN_FIRST: u64 = 1 << 16;
 const PACKETS_LEAST: u64 = 1 << 16;
 const BYTES_LEAST: u64 = 1 << 26;
@@ -49,7 +49,7 @@ const CLOCK_SET: u64 = 1_735_689_600;
 pub(super) struct Entry {
     /// As it is on disk.
     pub record: Record,
-    /// Of this life, once the SA was used in it.
+    /// Counters of this life, once the SA was used in it.
     live: Option<Live>,
 }
 
@@ -104,6 +104,11 @@ pub(super) fn exact(record: &Record, used: Amounts) -> Amounts {
 impl Entry {
     pub fn new(record: Record) -> Entry {
         Entry { record, live: None }
+    }
+
+    /// Its counters in mapped memory, where nobody else has them.
+    pub fn into_counters(self) -> Option<&'static Counters> {
+        Arc::into_inner(self.live?.state)?.into_mapped()
     }
 
     pub fn is_idle(&self) -> bool {
@@ -273,7 +278,7 @@ impl Live {
         Amounts { sequence: used.sequence.max(self.state.lease.wanted()), ..used }
     }
 
-    /// Of sequence numbers, packets and bytes: whether as much of a reservation as `part` says, or less, is left.
+    /// Whether `part` of a reservation or less is left: of sequence numbers, of packets, of bytes.
     fn runs_short(&self, part: fn(u64) -> u64) -> [bool; 3] {
         let (used, granted) = (self.used(), self.granted);
         let short = |used: u64, granted: u64, size: u64| granted.saturating_sub(used) <= part(size);

@@ -70,7 +70,7 @@ pub struct PolicyView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpdView {
     pub name: String,
-    /// The ports it guards.
+    /// The ports it is enforced on.
     pub ports: Vec<String>,
     pub default: Action,
     pub policies: usize,

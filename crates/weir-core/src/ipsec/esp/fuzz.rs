@@ -9,13 +9,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{HEADER_LEN, Outcome, esp_of, inner_mtu, open, seal};
+use super::{HEADER_LEN, Outcome, inner_mtu, open, seal, spi_of};
 use crate::fuzz_input::Input;
 use crate::ipsec::sa::UdpPorts;
 use crate::ipsec::{Cipher, Direction, Encryption, Integrity, Job, Mode, Params, Sa, SaId, SaState, Suite};
 use crate::packet::{BUFFER_SIZE, DeviceId, Frame};
 use crate::verdict::Reason;
-use crate::wire::{Ipv4, Ipv6, build, put32};
+use crate::wire::{Ipv4, Ipv6, build, protocol, put32};
 
 type Heap = Box<[u8]>;
 
@@ -238,7 +238,9 @@ impl Bench {
         let (batch, mut frames): (Vec<_>, Vec<_>) =
             batch.iter().filter_map(|sent| Some((sent, frame(&sent.outer)?))).unzip();
         for sent in &batch {
-            let _ = esp_of(&sent.outer, &[4500]);
+            for carried in [protocol::ESP, protocol::UDP] {
+                let _ = spi_of(carried, &sent.outer, &[4500]);
+            }
         }
         let before = self.counted();
         let mut outcomes = vec![Outcome::Lost(Reason::NoBuffer); frames.len()];

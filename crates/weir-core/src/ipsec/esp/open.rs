@@ -1,6 +1,5 @@
 //! Inbound: replay check, the cipher once a batch, replay window, trailer, congestion marks.
 
-use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -13,19 +12,19 @@ use crate::ipsec::sa::{Mode, Sa, SaState};
 use crate::packet::{BATCH, Buffer, Frame};
 use crate::time::Nanos;
 use crate::verdict::Reason;
-use crate::wire::{Ipv6, get_array, get16, get32, ipv4, ipv6, protocol, udp};
+use crate::wire::{Ipv6, get16, get32, ipv4, ipv6, protocol, udp};
 
 /// What came out of the packets of a run that are `Done`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     pub packets: usize,
     pub bytes: u64,
-    /// Of `packets`, those out of a tunnel that are known to have an IPv4 header without options, and a length
-    /// that covers it.
+    /// How many of `packets` came out of a tunnel and are known to have an IPv4 header without options, and a
+    /// length that covers it.
     pub common: usize,
 }
 
-/// Opens packets of `sa` in place; `outcomes` is as long as `frames`. What is `Done` begins at its IP
+/// Opens packets of `sa` in extent; `outcomes` is as long as `frames`. What is `Done` begins at its IP
 /// header, the inner one in tunnel mode, and ends with its packet.
 pub fn open<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &mut [Outcome]) -> Opened {
     assert_eq!(frames.len(), outcomes.len(), "an outcome for each frame");
@@ -50,12 +49,12 @@ struct Pending {
     /// Its index in the batch.
     frame: u8,
     authentic: bool,
-    place: Place,
+    extent: EspExtent,
 }
 
 /// Where an ESP packet lies in the packet that carries it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct EspExtent {
     /// Length of IP headers.
     pub ip_len: u16,
     /// Where the field is that says what follows them.
@@ -86,7 +85,7 @@ fn open_batch<B: Buffer, const N: usize>(
         if *outcome != Outcome::Done {
             continue;
         }
-        match finish(sa, frame, &packet.place) {
+        match finish(sa, frame, &packet.extent) {
             Ok(_) if !allowance.take(frame.len()) => *outcome = Outcome::Lost(allowance.reason()),
             Ok(common) => {
                 opened.packets += 1;
@@ -120,17 +119,17 @@ fn authenticate<B: Buffer, const N: usize>(
     let mut count = 0;
     let replay = window(sa);
     for (index, (frame, outcome)) in frames.iter_mut().zip(outcomes).enumerate() {
-        let asked = locate(frame.data(), sa).and_then(|place| {
-            let low = get32(frame.data(), usize::from(place.at) + 4);
+        let asked = esp_extent(frame.data(), sa).and_then(|extent| {
+            let low = get32(frame.data(), usize::from(extent.at) + 4);
             let sequence = if sa.params.esn { replay.extend(low) } else { u64::from(low) };
             replay.check(sequence)?;
-            Ok((place, sequence))
+            Ok((extent, sequence))
         });
         *outcome = match asked {
-            Ok((place, sequence)) => {
+            Ok((extent, sequence)) => {
                 let at = count % N;
-                pending[at] = Pending { sequence, frame: index as u8, authentic: false, place };
-                let packet = &mut frame.data_mut()[usize::from(place.at)..usize::from(place.end)];
+                pending[at] = Pending { sequence, frame: index as u8, authentic: false, extent };
+                let packet = &mut frame.data_mut()[usize::from(extent.at)..usize::from(extent.end)];
                 jobs[at] = Job { packet, sequence, authentic: false };
                 count += 1;
                 Outcome::Done
@@ -194,13 +193,13 @@ fn count_losses(sa: &Sa, outcomes: &[Outcome]) {
 
 /// Finds the ESP packet behind IP headers and perhaps UDP, and sees that it is of `sa` and can be one.
 #[inline(always)]
-fn locate(data: &[u8], sa: &Sa) -> Result<Place, Reason> {
-    let (mut place, carried) = match data.first() {
+fn esp_extent(data: &[u8], sa: &Sa) -> Result<EspExtent, Reason> {
+    let (mut extent, carried) = match data.first() {
         Some(first) if first >> 4 == 4 => behind_ipv4(data)?,
         _ => behind_ipv6(data)?,
     };
-    let mut at = usize::from(place.at);
-    let mut end = usize::from(place.end);
+    let mut at = usize::from(extent.at);
+    let mut end = usize::from(extent.end);
     if carried == protocol::UDP {
         let Some(header) = data.get(at..end).and_then(|d| d.first_chunk::<{ udp::HEADER_LEN }>()) else {
             return Err(Reason::EspTooShort);
@@ -221,14 +220,14 @@ fn locate(data: &[u8], sa: &Sa) -> Result<Place, Reason> {
     if get32(data, at) != sa.params.spi {
         return Err(Reason::NoSa);
     }
-    place.at = at as u16;
-    place.end = end as u16;
-    Ok(place)
+    extent.at = at as u16;
+    extent.end = end as u16;
+    Ok(extent)
 }
 
 /// Where the payload lies, and its protocol.
 #[inline(always)]
-fn behind_ipv4(data: &[u8]) -> Result<(Place, u8), Reason> {
+fn behind_ipv4(data: &[u8]) -> Result<(EspExtent, u8), Reason> {
     let Some(head) = data.first_chunk::<{ ipv4::MIN_HEADER_LEN }>() else { return Err(Reason::IpTooShort) };
     let len = usize::from(head[0] & 15) * 4;
     let end = usize::from(get16(head, 2));
@@ -236,45 +235,45 @@ fn behind_ipv4(data: &[u8]) -> Result<(Place, u8), Reason> {
     if len < ipv4::MIN_HEADER_LEN || end < len || end > data.len() || get16(head, 6) & 0x3fff != 0 {
         return Err(Reason::IpTruncated);
     }
-    let place = Place { ip_len: len as u16, next_at: 9, at: len as u16, end: end as u16, tos: head[1] };
-    Ok((place, head[9]))
+    let extent = EspExtent { ip_len: len as u16, next_at: 9, at: len as u16, end: end as u16, tos: head[1] };
+    Ok((extent, head[9]))
 }
 
 #[inline]
-fn behind_ipv6(data: &[u8]) -> Result<(Place, u8), Reason> {
+fn behind_ipv6(data: &[u8]) -> Result<(EspExtent, u8), Reason> {
     let packet = Ipv6::parse(data)?;
     let chain = packet.chain()?;
     if chain.fragment.is_some_and(|f| f.offset != 0 || f.more) {
         return Err(Reason::IpTruncated);
     }
     let next_at = if chain.next_header_at == 0 { 6 } else { chain.next_header_at };
-    let place = Place {
+    let extent = EspExtent {
         ip_len: chain.offset as u16,
         next_at: next_at as u16,
         at: chain.offset as u16,
         end: packet.total_len().min(usize::from(u16::MAX)) as u16,
         tos: packet.traffic_class(),
     };
-    Ok((place, chain.protocol))
+    Ok((extent, chain.protocol))
 }
 
 /// Takes off what ESP put around an authentic packet; whether it counts for [`Opened::common`].
 #[inline(always)]
-fn finish<B: Buffer>(sa: &Sa, frame: &mut Frame<B>, place: &Place) -> Result<bool, Reason> {
-    let at = usize::from(place.at) + HEADER_LEN + sa.template.iv;
-    let end = usize::from(place.end) - sa.template.icv;
+fn finish<B: Buffer>(sa: &Sa, frame: &mut Frame<B>, extent: &EspExtent) -> Result<bool, Reason> {
+    let at = usize::from(extent.at) + HEADER_LEN + sa.template.iv;
+    let end = usize::from(extent.end) - sa.template.icv;
     let (len, next) = payload(&frame.data()[at..end])?;
     if next == protocol::NO_NEXT_HEADER {
         return Err(Reason::EspDummy);
     }
     match sa.params.mode {
         Mode::Tunnel => {
-            let (len, common) = tunnelled(&mut frame.data_mut()[at..at + len], next, place.tos)?;
+            let (len, common) = tunnelled(&mut frame.data_mut()[at..at + len], next, extent.tos)?;
             let cut = frame.shrink_front(at) && frame.set_len(len);
             debug_assert!(cut, "the inner packet lies within the outer one");
             Ok(common)
         }
-        Mode::Transport => transport::restore(frame, place, at, len, next).map(|()| false),
+        Mode::Transport => transport::restore(frame, extent, at, len, next).map(|()| false),
     }
 }
 
@@ -323,36 +322,4 @@ fn tunnelled(inner: &mut [u8], next: u8, outer_tos: u8) -> Result<(usize, bool),
         return Err(Reason::IpTruncated);
     }
     if ecn::decapsulate(outer_tos, inner) { Ok((len, common)) } else { Err(Reason::EcnNotCapable) }
-}
-
-/// SPI and destination of an ESP packet that has a plain header: IPv4 without options or IPv6 without
-/// extensions, no fragment, ESP itself or in UDP to one of `udp_ports` (RFC 3948). Nothing else is
-/// judged: lengths and checksums are the caller's and [`open`]'s.
-#[inline]
-pub fn esp_of(packet: &[u8], udp_ports: &[u16]) -> Option<(u32, IpAddr)> {
-    let head = packet.first_chunk::<{ ipv4::MIN_HEADER_LEN }>()?;
-    let (carried, at, fragment) = match head[0] {
-        0x45 => (head[9], ipv4::MIN_HEADER_LEN, get16(head, 6) & 0x3fff != 0),
-        first if first >> 4 == 6 => (head[6], ipv6::HEADER_LEN, false),
-        _ => return None,
-    };
-    if fragment || (carried != protocol::ESP && carried != protocol::UDP) {
-        return None;
-    }
-    let payload = packet.get(at..)?;
-    let spi = if carried == protocol::ESP {
-        get32(payload.first_chunk::<HEADER_LEN>()?, 0)
-    } else {
-        let header = payload.first_chunk::<{ udp::HEADER_LEN + HEADER_LEN }>()?;
-        let marker = get32(header, udp::HEADER_LEN);
-        if marker == 0 || !udp_ports.contains(&get16(header, 2)) {
-            return None;
-        }
-        marker
-    };
-    let destination = match at {
-        ipv4::MIN_HEADER_LEN => IpAddr::from(get_array::<4>(head, 16)),
-        _ => IpAddr::from(get_array::<16>(packet, 24)),
-    };
-    Some((spi, destination))
 }

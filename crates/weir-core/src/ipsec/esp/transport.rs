@@ -8,7 +8,7 @@
 //! are for every hop it names and stay outside; others are for the end and go inside. Refuses: fragments, of
 //! which transport mode carries none (RFC 4303 3.3.4).
 
-use super::open::Place;
+use super::open::EspExtent;
 use super::seal::{make_room, write_trailer};
 use super::{HEADER_LEN, Template};
 use crate::packet::{Buffer, Frame};
@@ -87,20 +87,20 @@ pub fn encapsulate<'a, B: Buffer>(
 /// Puts the headers in front of the `len` bytes of payload at `at` and gives `next` back to them.
 pub fn restore<B: Buffer>(
     frame: &mut Frame<B>,
-    place: &Place,
+    extent: &EspExtent,
     at: usize,
     len: usize,
     next: u8,
 ) -> Result<(), Reason> {
-    let ip_len = usize::from(place.ip_len);
+    let ip_len = usize::from(extent.ip_len);
     let data = frame.data_mut();
-    data[usize::from(place.next_at)] = next;
+    data[usize::from(extent.next_at)] = next;
     data.copy_within(..ip_len, at - ip_len);
     if !frame.shrink_front(at - ip_len) || !frame.set_len(ip_len + len) {
         return Err(Reason::FrameTooLarge);
     }
     set_length(frame.data_mut());
-    if place.at != place.ip_len {
+    if extent.at != extent.ip_len {
         mend_checksum(frame.data_mut(), ip_len, next);
     }
     Ok(())

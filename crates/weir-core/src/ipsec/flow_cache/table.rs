@@ -27,7 +27,7 @@ pub enum Probe {
     Hit(Option<PolicyIndex>),
     /// The flow's, of other rules: of this epoch.
     Stale(Option<PolicyIndex>, u64),
-    /// Another flow's.
+    /// The bucket holds another flow.
     Other,
     Empty,
     /// A worker is writing to it.

@@ -24,7 +24,7 @@ mod table;
 mod vote;
 
 use super::rules::Order;
-use super::scan::{Home, Ordered, Place, Rule};
+use super::scan::{Cursor, Home, Ordered, Rule};
 use crate::random::SplitMix64;
 
 #[cfg(feature = "testing")]
@@ -208,7 +208,7 @@ impl<A: Address> Classifier<A> {
 
     /// Looks at a rule or two anew: those among the rest may have got a table, those of small tables may fit
     /// larger ones.
-    pub fn tend(&mut self, list: &mut Ordered<A>, hand: &mut Place, choices: &mut Choices) {
+    pub fn tend(&mut self, list: &mut Ordered<A>, hand: &mut Cursor, choices: &mut Choices) {
         self.changes += 1;
         if self.rest.len() >= self.patience {
             self.think();
@@ -220,13 +220,13 @@ impl<A: Address> Classifier<A> {
             let Some((order, rule)) = self.rest.step(&mut at) else { break };
             self.hand = at;
             let rule = rule.clone();
-            self.idle = if self.resettle(list, (order, &rule), REST, choices) { 0 } else { self.idle + 1 };
+            self.idle = if self.rehome(list, (order, &rule), REST, choices) { 0 } else { self.idle + 1 };
         }
         if let Some((order, rule, home)) = list.step(hand) {
             let number = usize::from(home);
             if number < self.tables.len() && (self.is_small(number) || self.is_closing(number)) {
                 let rule = rule.clone();
-                self.resettle(list, (order, &rule), home, choices);
+                self.rehome(list, (order, &rule), home, choices);
             }
         }
     }
@@ -251,7 +251,7 @@ impl<A: Address> Classifier<A> {
     }
 
     /// Moves a rule from `home`, if a table would rather have it: whether it did.
-    fn resettle(
+    fn rehome(
         &mut self,
         list: &mut Ordered<A>,
         (order, rule): (Order, &Rule<A>),

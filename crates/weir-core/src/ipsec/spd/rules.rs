@@ -12,7 +12,7 @@ use crate::wire::{get_array, get16, get32, protocol};
 use super::classifier::{Address, Choices, Classifier, NOWHERE};
 pub use super::classifier::{Effort, Stats};
 use super::recent::Recent;
-use super::scan::{Ordered, Place, Rule};
+use super::scan::{Cursor, Ordered, Rule};
 use super::{AddressRange, Flow, Layer, PolicyIndex, Selector, Transport};
 
 /// A rule's place in the order of its set: the smallest that matches decides. Rules of one policy may share
@@ -49,12 +49,12 @@ struct Family<A> {
     list: Ordered<A>,
     classifier: Option<Box<Classifier<A>>>,
     /// Where the classifier is tended next.
-    hand: Place,
+    hand: Cursor,
 }
 
 impl<A> Default for Family<A> {
     fn default() -> Self {
-        Family { list: Ordered::default(), classifier: None, hand: Place::default() }
+        Family { list: Ordered::default(), classifier: None, hand: Cursor::default() }
     }
 }
 
@@ -76,8 +76,8 @@ impl RuleSet {
 
     pub fn set_layer(&mut self, layer: Layer) {
         self.layer = layer;
-        self.v4.settle(layer, self.secret);
-        self.v6.settle(layer, self.secret);
+        self.v4.choose_layer(layer, self.secret);
+        self.v6.choose_layer(layer, self.secret);
     }
 
     /// The same rules, with `secret` as the key of the classifier's hash: who knows it can choose rules and
@@ -104,12 +104,12 @@ impl RuleSet {
     ) {
         if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination)) {
             self.v4.insert(order, Rule::new(selector, source, destination, policy), choices);
-            self.v4.settle(self.layer, self.secret);
+            self.v4.choose_layer(self.layer, self.secret);
         } else if let (Some(source), Some(destination)) =
             (range6(selector.source), range6(selector.destination))
         {
             self.v6.insert(order, Rule::new(selector, source, destination, policy), choices);
-            self.v6.settle(self.layer, self.secret);
+            self.v6.choose_layer(self.layer, self.secret);
         }
     }
 
@@ -128,13 +128,13 @@ impl RuleSet {
     ) -> bool {
         if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination)) {
             let was = self.v4.remove(order, &Rule::new(selector, source, destination, policy), choices);
-            self.v4.settle(self.layer, self.secret);
+            self.v4.choose_layer(self.layer, self.secret);
             was
         } else if let (Some(source), Some(destination)) =
             (range6(selector.source), range6(selector.destination))
         {
             let was = self.v6.remove(order, &Rule::new(selector, source, destination, policy), choices);
-            self.v6.settle(self.layer, self.secret);
+            self.v6.choose_layer(self.layer, self.secret);
             was
         } else {
             false
@@ -323,7 +323,7 @@ impl<A: Address> Family<A> {
     /// Makes or drops the classifier, as layer and number of rules ask. Between `FEW` / 2 and `FEW` it stays
     /// as it is, so that one rule more or less does not build it again and again.
     #[inline]
-    fn settle(&mut self, layer: Layer, secret: u64) {
+    fn choose_layer(&mut self, layer: Layer, secret: u64) {
         let wanted = match layer {
             Layer::Scan => false,
             Layer::Classifier => true,

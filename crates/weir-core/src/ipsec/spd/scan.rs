@@ -52,7 +52,7 @@ struct Chunk<A> {
 
 /// A place in the list, good until the next change.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct Cursor {
     chunk: usize,
     at: usize,
 }
@@ -114,7 +114,7 @@ impl<A: Copy + PartialOrd> Ordered<A> {
 
     /// Takes out the first rule that equals `rule`; who else held it.
     pub fn remove(&mut self, order: Order, rule: &Rule<A>) -> Option<Home> {
-        let Place { chunk: number, at } = self.places(order).find(|&place| self.rule(place) == rule)?;
+        let Cursor { chunk: number, at } = self.places(order).find(|&place| self.rule(place) == rule)?;
         self.len -= 1;
         let chunk = &mut self.chunks[number];
         let (home, len) = chunk.remove(at);
@@ -152,15 +152,15 @@ impl<A: Copy + PartialOrd> Ordered<A> {
 
     /// A rule equal to `rule` that has home `from` gets home `to`.
     pub fn move_home(&mut self, order: Order, rule: &Rule<A>, from: Home, to: Home) {
-        let here = |&place: &Place| *self.home(place) == from && self.rule(place) == rule;
+        let here = |&place: &Cursor| *self.home(place) == from && self.rule(place) == rule;
         let place = self.places(order).find(here);
-        if let Some(Place { chunk, at }) = place {
+        if let Some(Cursor { chunk, at }) = place {
             self.chunks[chunk].homes[at] = to;
         }
     }
 
     /// The rule at a place that is left by one step; at the end it starts anew.
-    pub fn step(&self, hand: &mut Place) -> Option<(Order, &Rule<A>, Home)> {
+    pub fn step(&self, hand: &mut Cursor) -> Option<(Order, &Rule<A>, Home)> {
         if self.chunks.get(hand.chunk).is_none_or(|chunk| hand.at >= chunk.orders.len()) {
             hand.at = 0;
             hand.chunk = if hand.chunk + 1 < self.chunks.len() { hand.chunk + 1 } else { 0 };
@@ -188,12 +188,12 @@ impl<A: Copy + PartialOrd> Ordered<A> {
     }
 
     /// Where rules of an order stand.
-    fn places(&self, order: Order) -> impl Iterator<Item = Place> {
+    fn places(&self, order: Order) -> impl Iterator<Item = Cursor> {
         let chunks = self.chunks.iter().enumerate().skip(self.reach(order));
         chunks.take_while(move |(_, chunk)| chunk.first <= order).flat_map(move |(number, chunk)| {
             let from = chunk.orders.partition_point(|&o| o < order);
             let until = chunk.orders.partition_point(|&o| o <= order);
-            (from..until).map(move |at| Place { chunk: number, at })
+            (from..until).map(move |at| Cursor { chunk: number, at })
         })
     }
 
@@ -202,11 +202,11 @@ impl<A: Copy + PartialOrd> Ordered<A> {
         self.chunks.partition_point(|chunk| chunk.first < order).saturating_sub(1)
     }
 
-    fn rule(&self, place: Place) -> &Rule<A> {
+    fn rule(&self, place: Cursor) -> &Rule<A> {
         &self.chunks[place.chunk].rules[place.at]
     }
 
-    fn home(&self, place: Place) -> &Home {
+    fn home(&self, place: Cursor) -> &Home {
         &self.chunks[place.chunk].homes[place.at]
     }
 }

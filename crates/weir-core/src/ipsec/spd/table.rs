@@ -55,7 +55,7 @@ pub struct Search {
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
+struct PolicyEntry {
     policy: Arc<Policy>,
     rules: Arc<Rules>,
 }
@@ -66,14 +66,14 @@ pub struct SpdTable {
     name: String,
     default: Action,
     /// The policies by [`PolicyIndex`].
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<PolicyEntry>>,
     free: Vec<u32>,
     by_name: HashMap<String, u32>,
     order: Labels,
     /// The rules of each [`Direction`].
     rules: [RuleTurns; 2],
     /// What became of the rules of a direction since `current`.
-    fate: [Fate; 2],
+    rules_change: [RulesChange; 2],
     epochs: [u64; 2],
     /// Policies by slot that differ from those of `current`; `None` where too many do.
     changes: Option<Changes>,
@@ -90,12 +90,12 @@ pub struct SpdTable {
 
 /// What rules are to those of before, by what they mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Fate {
+enum RulesChange {
     #[default]
-    Same,
+    None,
     /// They follow from them by changes noted one by one.
-    Followed,
-    Other,
+    Incremental,
+    Replaced,
 }
 
 type Changes = Vec<(PolicyIndex, Arc<Policy>)>;
@@ -121,7 +121,7 @@ impl SpdTable {
             by_name: HashMap::new(),
             order: Labels::default(),
             rules,
-            fate: [Fate::Other; 2],
+            rules_change: [RulesChange::Replaced; 2],
             epochs,
             changes: Some(Vec::new()),
             changed: true,
@@ -185,7 +185,7 @@ impl SpdTable {
     pub fn replace(&mut self, policy: Policy, rules: Rules) -> bool {
         let Some(&slot) = self.by_name.get(&policy.name) else { return false };
         let (policy, rules) = (Arc::new(policy), Arc::new(rules));
-        let fresh = Slot { policy: policy.clone(), rules: rules.clone() };
+        let fresh = PolicyEntry { policy: policy.clone(), rules: rules.clone() };
         if let Some(was) = self.slots[slot as usize].replace(fresh) {
             for direction in BOTH.into_iter().filter(|&d| was.rules.of(d) != rules.of(d)) {
                 self.note(direction, false, slot, &was.rules);
@@ -233,7 +233,7 @@ impl SpdTable {
             match gone.remove(&policy.name) {
                 Some(slot) => {
                     self.by_name.insert(policy.name.clone(), slot);
-                    self.slots[slot as usize] = Some(Slot { policy, rules });
+                    self.slots[slot as usize] = Some(PolicyEntry { policy, rules });
                     order.push(slot);
                 }
                 None => order.push(self.take(policy, rules)),
@@ -268,7 +268,7 @@ impl SpdTable {
 
     /// The next snapshot has new epochs, as other caches and another default ask for.
     pub fn renew(&mut self) {
-        (self.fate, self.changed) = ([Fate::Other; 2], true);
+        (self.rules_change, self.changed) = ([RulesChange::Replaced; 2], true);
     }
 
     /// The same where epochs are counted from the first again: rules lose the record of their changes, which names
@@ -293,12 +293,13 @@ impl SpdTable {
         // First, for the snapshot that lags has rules that lag.
         let policies = self.policies(changes.as_ref());
         for direction in BOTH {
-            let (fate, epoch) = (&mut self.fate[direction as usize], &mut self.epochs[direction as usize]);
-            let (fate, from) = (std::mem::take(fate), *epoch);
-            if fate != Fate::Same {
+            let change = std::mem::take(&mut self.rules_change[direction as usize]);
+            let epoch = &mut self.epochs[direction as usize];
+            let from = *epoch;
+            if change != RulesChange::None {
                 *epoch = caches.next_epoch();
             }
-            let epochs = (fate == Fate::Followed).then_some((from, *epoch));
+            let epochs = (change == RulesChange::Incremental).then_some((from, *epoch));
             let of =
                 |slot: u32| Some((self.order.label(slot), slot, &*self.slots[slot as usize].as_ref()?.rules));
             self.rules[direction as usize].publish(epochs, self.order.iter().filter_map(of));
@@ -325,7 +326,7 @@ impl SpdTable {
             }
         });
         let Some(changes) = changes else {
-            let of = |slot: &Option<Slot>| slot.as_ref().map_or(&self.nobody, |s| &s.policy).clone();
+            let of = |slot: &Option<PolicyEntry>| slot.as_ref().map_or(&self.nobody, |s| &s.policy).clone();
             return self.slots.iter().map(of).collect();
         };
         let (mut policies, missed) = spare.unwrap_or_else(|| (self.current.policies.clone(), Vec::new()));
@@ -340,7 +341,7 @@ impl SpdTable {
     fn take(&mut self, policy: Arc<Policy>, rules: Arc<Rules>) -> u32 {
         let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
         self.by_name.insert(policy.name.clone(), slot);
-        let fresh = Some(Slot { policy, rules });
+        let fresh = Some(PolicyEntry { policy, rules });
         match self.slots.get_mut(slot as usize) {
             Some(empty) => *empty = fresh,
             None => self.slots.push(fresh),
@@ -364,8 +365,8 @@ impl SpdTable {
         let (order, rules) = (self.order.label(slot), rules.clone());
         let change = RuleChange { add, counts: true, order, slot, rules };
         if self.rules[direction as usize].note(change) {
-            let fate = &mut self.fate[direction as usize];
-            *fate = Fate::Followed.max(*fate);
+            let so_far = &mut self.rules_change[direction as usize];
+            *so_far = RulesChange::Incremental.max(*so_far);
         }
     }
 
@@ -399,7 +400,7 @@ impl SpdTable {
                     was.0 == is.0 && same_rules
                 });
             if !same {
-                self.fate[direction as usize] = Fate::Other;
+                self.rules_change[direction as usize] = RulesChange::Replaced;
             }
         }
     }

@@ -6,26 +6,24 @@
 
 use std::net::IpAddr;
 
-use super::ask::{Ask, LookupMemo, count};
+use super::spd_query::{LookupMemo, SpdQuery, count};
 use super::{Env, packet_len, rules};
 use crate::ipsec::spd::Question;
-use crate::ipsec::{Direction, InboundId, Ipsec};
+use crate::ipsec::{Direction, InboundId, Ipsec, esp};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame};
 use crate::router::fast::{HEAD4, HEAD6, Inspect, REFUSED, SEALED, SLOW};
 use crate::router::ingress::{Ingress, OwnAddresses};
 use crate::verdict::Reason;
 use crate::wire::ethernet::HEADER_LEN as ETHERNET;
-use crate::wire::{get16, get32, protocol, udp};
+use crate::wire::{get16, protocol};
 
-/// SPI and sequence number.
-const ESP_HEADER: usize = 8;
 /// More fragments, or an offset.
 const FRAGMENT: u16 = 0x3fff;
 
 /// What enters: classification of a batch with what IPsec asks, and its way to queues, gateway or pool.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub ask: Ask,
+    pub query: SpdQuery,
     disposition: Disposition,
     /// For each device, frames with an IPv4 header without options that the fast path put into its queue since it was
     /// emptied. Where that is all of them, a rule for every packet need not look at one.
@@ -53,7 +51,7 @@ impl Entry {
             refused: 0,
             reasons: [Reason::PolicyNone; BATCH],
         };
-        Entry { ask: Ask::new(), disposition, common: Vec::new() }
+        Entry { query: SpdQuery::new(), disposition, common: Vec::new() }
     }
 
     pub fn on_snapshot(&mut self, devices: usize) {
@@ -75,16 +73,16 @@ impl Entry {
             let mut inspector = Inspector {
                 ipsec: env.ipsec,
                 own: &forwarder.own,
-                ask: &mut self.ask,
+                query: &mut self.query,
                 disposition: &mut self.disposition,
                 question: None,
-                asked: Asked { places: [0; BATCH], len: 0 },
+                pending: PendingCleartext { places: [0; BATCH], len: 0 },
                 last: None,
             };
             let tables = env.breath.tables;
             let stage = &mut forwarder.stage;
             stage.classify(tables, &forwarder.own, batch.frames(), &mut forwarder.ports, &mut inspector);
-            inspector.ask_pending(batch.frames());
+            inspector.query_pending(batch.frames());
             if self.disposition.sealed.count_ones() as usize == batch.len() {
                 return self.hand_off_all(env, batch);
             }
@@ -136,12 +134,12 @@ impl Entry {
 }
 
 /// Places in a batch of cleartext that came in by a port with a policy enforcement point.
-struct Asked {
+struct PendingCleartext {
     places: [u8; BATCH],
     len: usize,
 }
 
-impl Asked {
+impl PendingCleartext {
     #[inline]
     fn push(&mut self, place: usize) {
         self.places[self.len % BATCH] = place as u8;
@@ -157,11 +155,11 @@ impl Asked {
 struct Inspector<'a> {
     ipsec: &'a Ipsec,
     own: &'a OwnAddresses,
-    ask: &'a mut Ask,
+    query: &'a mut SpdQuery,
     disposition: &'a mut Disposition,
     /// Whom to ask about cleartext of this ingress.
     question: Option<Question<'a>>,
-    asked: Asked,
+    pending: PendingCleartext,
     /// Packets of one SA come in a row: the one found last is asked first.
     last: Option<(u32, IpAddr, InboundId)>,
 }
@@ -169,7 +167,7 @@ struct Inspector<'a> {
 impl<B: Buffer> Inspect<B> for Inspector<'_> {
     #[inline]
     fn enter(&mut self, ingress: &Ingress, frames: &[Frame<B>]) {
-        self.ask_pending(frames);
+        self.query_pending(frames);
         self.question = rules::enforcement(self.ipsec, ingress.port, Direction::In);
     }
 
@@ -178,14 +176,14 @@ impl<B: Buffer> Inspect<B> for Inspector<'_> {
         let carried = head[ETHERNET + 9];
         let may_be_esp = carried == protocol::ESP || carried == protocol::UDP;
         if may_be_esp
-            && let Some(spi) = spi(carried, data, HEAD4, &self.ipsec.udp_ports)
+            && let Some(spi) = esp::spi_of(carried, data.get(HEAD4..).unwrap_or(&[]), &self.ipsec.udp_ports)
             && get16(head, ETHERNET + 6) & FRAGMENT == 0
             && self.opens(place, spi, IpAddr::V4(destination.into()))
         {
             return true;
         }
         if self.question.is_some() && !self.own.contains(IpAddr::V4(destination.into())) {
-            self.asked.push(place);
+            self.pending.push(place);
         }
         false
     }
@@ -195,13 +193,13 @@ impl<B: Buffer> Inspect<B> for Inspector<'_> {
         let carried = head[ETHERNET + 6];
         let may_be_esp = carried == protocol::ESP || carried == protocol::UDP;
         if may_be_esp
-            && let Some(spi) = spi(carried, data, HEAD6, &self.ipsec.udp_ports)
+            && let Some(spi) = esp::spi_of(carried, data.get(HEAD6..).unwrap_or(&[]), &self.ipsec.udp_ports)
             && self.opens(place, spi, IpAddr::V6(destination.into()))
         {
             return true;
         }
         if self.question.is_some() && !self.own.contains(IpAddr::V6(destination.into())) {
-            self.asked.push(place);
+            self.pending.push(place);
         }
         false
     }
@@ -226,21 +224,22 @@ impl Inspector<'_> {
 
     /// Asks the SPD about the cleartext seen since it was last asked; counts for the policies that decide.
     #[inline]
-    fn ask_pending<B: Buffer>(&mut self, frames: &[Frame<B>]) {
+    fn query_pending<B: Buffer>(&mut self, frames: &[Frame<B>]) {
         if let Some(question) = self.question
-            && self.asked.len > 0
+            && self.pending.len > 0
         {
-            self.ask_cleartext(question, frames);
-            self.asked.len = 0;
+            self.query_cleartext(question, frames);
+            self.pending.len = 0;
         }
     }
 
-    fn ask_cleartext<B: Buffer>(&mut self, question: Question<'_>, frames: &[Frame<B>]) {
-        let (spd, places) = (question.spd, self.asked.places());
+    fn query_cleartext<B: Buffer>(&mut self, question: Question<'_>, frames: &[Frame<B>]) {
+        let (spd, places) = (question.spd, self.pending.places());
         let packet = |&at: &u8| frames[usize::from(at)].data().get(ETHERNET..).unwrap_or(&[]);
-        let ask = &mut *self.ask;
-        let first = ask.lookup.first(question, places.iter().map(packet), 0).map(|policy| Some(Some(policy)));
-        if let Some(found) = first.or_else(|| ask.each(question, places.iter().map(packet))) {
+        let query = &mut *self.query;
+        let first =
+            query.lookup.first(question, places.iter().map(packet), 0).map(|policy| Some(Some(policy)));
+        if let Some(found) = first.or_else(|| query.each(question, places.iter().map(packet))) {
             let (policy, refused) = rules::clear(spd, found);
             if policy.is_some() {
                 let bytes = places.iter().map(|at| packet_len(packet(at)) as u64).sum();
@@ -252,16 +251,16 @@ impl Inspector<'_> {
             return;
         }
         let mut memo = LookupMemo::new(|found| rules::clear(spd, found));
-        for (at, &found) in places.iter().zip(&ask.found) {
+        for (at, &found) in places.iter().zip(&query.found) {
             let (policy, refused) = memo.of(found);
             if let Some(policy) = policy {
-                ask.tally.add(spd, Direction::In, policy, packet_len(packet(at)) as u64);
+                query.tally.add(spd, Direction::In, policy, packet_len(packet(at)) as u64);
             }
             if let Some(reason) = refused {
                 self.disposition.refuse(*at, reason);
             }
         }
-        ask.tally.flush(spd, Direction::In);
+        query.tally.flush(spd, Direction::In);
     }
 }
 
@@ -270,20 +269,4 @@ impl Disposition {
         self.refused |= 1 << place;
         self.reasons[usize::from(place)] = reason;
     }
-}
-
-/// The SPI of ESP, which begins at `at` of a frame or is in UDP there to one of `udp_ports` (RFC 3948); lengths are [`open`]'s
-/// affair.
-///
-/// [`open`]: crate::ipsec::esp::open
-#[inline(always)]
-fn spi(carried: u8, frame: &[u8], at: usize, udp_ports: &[u16]) -> Option<u32> {
-    let payload = frame.get(at..)?;
-    if carried == protocol::ESP {
-        return Some(get32(payload.first_chunk::<ESP_HEADER>()?, 0));
-    }
-    let header = payload.first_chunk::<{ udp::HEADER_LEN + ESP_HEADER }>()?;
-    let marker = get32(header, udp::HEADER_LEN);
-    // Four zero octets are the marker of IKE (RFC 3948 2.2).
-    (udp_ports.contains(&get16(header, 2)) && marker != 0).then_some(marker)
 }

@@ -4,10 +4,10 @@
 //! Promises: what was opened has a link header of its own and is a batch like any other; what was not is a drop.
 
 use super::Env;
-use super::ask::{Ask, LookupMemo, count};
 use super::handoff::Sealed;
 use super::rules;
 use super::runs::Runs;
+use super::spd_query::{LookupMemo, SpdQuery, count};
 use crate::ipsec::esp::{self, Opened, Outcome};
 use crate::ipsec::spd::Question;
 use crate::ipsec::{Direction, Inbound, InboundId};
@@ -40,17 +40,17 @@ impl<B: Buffer> Opener<B> {
     }
 
     /// Opens what is in `sealed`, at most a batch; what was inside is then in `inner`.
-    pub fn open(&mut self, env: &mut Env<'_, '_, B>, ask: &mut Ask) {
+    pub fn open(&mut self, env: &mut Env<'_, '_, B>, query: &mut SpdQuery) {
         let Opener { sealed: Sealed { frames, ids }, inner, by_sa, run, outcomes } = self;
         match ids.first() {
             Some(&id) if ids.iter().all(|other| *other == id) => {
                 ids.clear();
-                open_run(env, ask, id, (frames, outcomes), inner);
+                open_run(env, query, id, (frames, outcomes), inner);
             }
             _ => {
                 ids.drain(..).zip(frames.drain(..)).for_each(|(id, frame)| by_sa.push(id, frame));
                 while let Some(id) = by_sa.next(run) {
-                    open_run(env, ask, id, (run, outcomes), inner);
+                    open_run(env, query, id, (run, outcomes), inner);
                 }
             }
         }
@@ -60,7 +60,7 @@ impl<B: Buffer> Opener<B> {
 /// Opens packets of one SA, part of a batch; leaves `run` empty.
 fn open_run<B: Buffer>(
     env: &mut Env<'_, '_, B>,
-    ask: &mut Ask,
+    query: &mut SpdQuery,
     id: InboundId,
     (run, outcomes): (&mut Vec<Frame<B>>, &mut [Outcome; BATCH]),
     inner: &mut Batch<B>,
@@ -72,7 +72,7 @@ fn open_run<B: Buffer>(
         env.breath.out.events.push(Event::Reserve);
     }
     if let Some(question) = inbound.spd.and_then(|id| rules::question(env.ipsec, id, Direction::In)) {
-        check_policies(ask, question, inbound, opened, (run, outcomes));
+        check_policies(query, question, inbound, opened, (run, outcomes));
     }
     for (mut frame, &outcome) in run.drain(..).zip(&*outcomes) {
         if let Outcome::Lost(reason) = outcome {
@@ -90,7 +90,7 @@ fn open_run<B: Buffer>(
 
 /// Policy mode: what an SA carried, `opened` as a whole, must be what a policy lets it carry.
 fn check_policies<B: Buffer>(
-    ask: &mut Ask,
+    query: &mut SpdQuery,
     question: Question<'_>,
     inbound: &Inbound,
     opened: Opened,
@@ -99,34 +99,34 @@ fn check_policies<B: Buffer>(
     let (spd, sa) = (question.spd, inbound.sa.id);
     if opened.packets == run.len() {
         let packets = run.iter().map(|frame| frame.data());
-        let first = ask.lookup.first(question, packets.clone(), opened.common);
+        let first = query.lookup.first(question, packets.clone(), opened.common);
         let first = first.map(|policy| Some(Some(policy)));
-        if let Some(found) = first.or_else(|| ask.each(question, packets))
+        if let Some(found) = first.or_else(|| query.each(question, packets))
             && let Some(policy) = rules::carried(spd, sa, found)
         {
             return count(spd, Direction::In, Some(policy), opened.packets as u64, opened.bytes);
         }
         if first.is_some() {
             // Not by this SA, all of them alike.
-            ask.found.clear();
-            ask.found.resize(run.len(), first.unwrap_or_default());
+            query.found.clear();
+            query.found.resize(run.len(), first.unwrap_or_default());
         }
     } else {
         let opened = run.iter().zip(&*outcomes).filter(|&(_, &outcome)| outcome == Outcome::Done);
-        ask.each(question, opened.map(|(frame, _)| frame.data()));
+        query.each(question, opened.map(|(frame, _)| frame.data()));
     }
     let opened = run.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Done);
     let mut memo = LookupMemo::new(|found| rules::carried(spd, sa, found));
-    for ((frame, outcome), &found) in opened.zip(&ask.found) {
+    for ((frame, outcome), &found) in opened.zip(&query.found) {
         match memo.of(found) {
-            Some(policy) => ask.tally.add(spd, Direction::In, policy, frame.len() as u64),
+            Some(policy) => query.tally.add(spd, Direction::In, policy, frame.len() as u64),
             None => {
                 inbound.sa.state.fail(Reason::PolicyMismatch);
                 *outcome = Outcome::Lost(Reason::PolicyMismatch);
             }
         }
     }
-    ask.tally.flush(spd, Direction::In);
+    query.tally.flush(spd, Direction::In);
 }
 
 /// Puts the filler of a point-to-point port before an IP packet.

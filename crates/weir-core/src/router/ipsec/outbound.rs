@@ -12,9 +12,9 @@
 
 use std::cell::Cell;
 
-use super::ask::{Ask, LookupMemo, count};
 use super::rules::{self, Outward};
 use super::runs::Runs;
+use super::spd_query::{LookupMemo, SpdQuery, count};
 use super::too_big::Ident;
 use super::{Env, packet_len};
 use crate::id::PortId;
@@ -155,7 +155,7 @@ impl<B: Buffer> Sealer<B> {
     }
 
     /// Does with what is in `run`, the queue of a policy enforcement point, what the SPD says.
-    pub fn enforce(&mut self, env: &mut Env<'_, '_, B>, ask: &mut Ask, point: EnforcementPoint<'_>) {
+    pub fn enforce(&mut self, env: &mut Env<'_, '_, B>, query: &mut SpdQuery, point: EnforcementPoint<'_>) {
         let network = self.run.first().map_or(ETHERNET, |frame| link_len(frame.data()));
         let (question, worker) = (point.question, self.ident.worker);
         // What is no IP packet, and neighbour discovery, is never what the first rule decides about.
@@ -163,21 +163,21 @@ impl<B: Buffer> Sealer<B> {
         let of = |first: First<'_>| disposition(question.spd, worker, Some(Some(first.policy()))).1;
         let found = match first.map(|first| (first, of(first))) {
             Some((first, Disposition::Seal(sender))) => {
-                if self.protect_all(env, ask, point, network, (first, sender)) {
+                if self.protect_all(env, query, point, network, (first, sender)) {
                     return;
                 }
                 None
             }
             Some(_) => {
                 let packets = self.run.iter().map(|frame| frame.behind(network));
-                ask.lookup.first(question, packets, point.common).map(Some)
+                query.lookup.first(question, packets, point.common).map(Some)
             }
             None => None,
         };
         let packets = self.run.iter().map(|frame| packet(frame, network));
-        match found.or_else(|| ask.each(question, packets).flatten()) {
+        match found.or_else(|| query.each(question, packets).flatten()) {
             Some(found) => self.do_all(env, point, network, Some(found)),
-            None => self.do_each(env, ask, point, network),
+            None => self.do_each(env, query, point, network),
         }
     }
 
@@ -186,7 +186,7 @@ impl<B: Buffer> Sealer<B> {
     fn protect_all(
         &mut self,
         env: &mut Env<'_, '_, B>,
-        ask: &mut Ask,
+        query: &mut SpdQuery,
         point: EnforcementPoint<'_>,
         network: usize,
         (first, sender): (First<'_>, Sender),
@@ -201,7 +201,7 @@ impl<B: Buffer> Sealer<B> {
             (bare, is_for_all)
         };
         let packets = run.iter().map(|frame| frame.data());
-        if is_for_all && ask.lookup.count_first(point.question, packets, first.policy()) {
+        if is_for_all && query.lookup.count_first(point.question, packets, first.policy()) {
             self.protect(env, point, sender, Some(first.policy()), bare);
             return true;
         }
@@ -246,20 +246,20 @@ impl<B: Buffer> Sealer<B> {
     fn do_each(
         &mut self,
         env: &mut Env<'_, '_, B>,
-        ask: &mut Ask,
+        query: &mut SpdQuery,
         point: EnforcementPoint<'_>,
         network: usize,
     ) {
         let (spd, worker) = (point.question.spd, self.ident.worker);
         let mut memo = LookupMemo::new(|found| disposition(spd, worker, found));
-        for (mut frame, &found) in self.run.drain(..).zip(&ask.found) {
+        for (mut frame, &found) in self.run.drain(..).zip(&query.found) {
             let bytes = (frame.len() - network) as u64;
             let (policy, disposition) = match found {
                 None if is_exempt(&frame, network) => (None, Disposition::Pass),
                 _ => memo.of(found),
             };
             if let Some(policy) = policy {
-                ask.tally.add(spd, Direction::Out, policy, bytes);
+                query.tally.add(spd, Direction::Out, policy, bytes);
             }
             match (disposition, env.breath.out.tx.get_mut(point.device.index())) {
                 (Disposition::Seal(sender), _) => self.by_sender.push(sender, frame),
@@ -271,7 +271,7 @@ impl<B: Buffer> Sealer<B> {
                 }
             }
         }
-        ask.tally.flush(spd, Direction::Out);
+        query.tally.flush(spd, Direction::Out);
         while let Some(sender) = self.by_sender.next(&mut self.run) {
             let bare = Bare::all(&mut self.run, network);
             self.protect(env, point, sender, None, bare);

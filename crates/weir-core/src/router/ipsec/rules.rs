@@ -83,7 +83,7 @@ fn upper(packet: &[u8]) -> Option<(IpAddr, u8, &[u8], bool)> {
     }
 }
 
-/// Whom to ask about packets that come in by a port (as cleartext) or leave by it, if an SPD guards it.
+/// Whom to ask about packets that come in by a port (as cleartext) or leave by it, if it has an SPD.
 pub(crate) fn enforcement(ipsec: &Ipsec, port: PortId, direction: Direction) -> Option<Question<'_>> {
     question(ipsec, (*ipsec.enforcement.get(port.index())?)?, direction)
 }
@@ -111,7 +111,7 @@ pub(crate) fn clear(spd: &Spd, found: Found) -> (Option<PolicyIndex>, Option<Rea
     }
 }
 
-/// Whether a guarded port lets a packet in that is to be forwarded or answered.
+/// Whether an enforced port lets a packet in that is to be forwarded or answered.
 pub(crate) fn refuses(tables: &Tables, port: PortId, packet: &[u8]) -> Option<Reason> {
     let spd = enforcement(tables.ipsec.as_ref()?, port, Direction::In)?.spd;
     clear(spd, spd.inbound.find_packet(packet)).1

@@ -1,14 +1,14 @@
 //! Whether wished-for tunnels and SPDs can be built; `sa.rs` beside it looks at their SAs.
 //!
 //! Promises: what passes has names that are unique where they are used, SAs that exist, go the right way
-//! and have the right mode, ports that one SPD guards at most, and policies that can match something.
+//! and have the right mode, ports with one SPD at most, and policies that can match something.
 //! Refuses what would only look like protection: PROTECT without an SA for a direction it applies to, an
 //! SA beside a policy that uses none, a policy hidden by one above it, an SA nobody uses.
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::problem::ipsec::{IpsecPlace, LookupProblem, PolicyProblem, SpdProblem, TunnelProblem};
-use super::super::{Place, PolicySpec, PortProblem, Problem, SpdSpec, TunnelSpec, nearest};
+use super::super::problem::ipsec::{IpsecElement, LookupProblem, PolicyProblem, SpdProblem, TunnelProblem};
+use super::super::{Element, PolicySpec, PortProblem, Problem, SpdSpec, TunnelSpec, nearest};
 use super::sa::{By, Uses};
 use super::{Check, MTU_MIN_V4, MTU_MIN_V6, PORTS_MAX, is_name, policy, shadow};
 use crate::ipsec::flow_cache::{BUCKETS_MAX, FlowCache};
@@ -34,19 +34,19 @@ impl<'a> Check<'a> {
         let (ports, ipsec) = (self.desired.ports.len(), &self.desired.ipsec);
         let all = ports + ipsec.tunnels.len() + ipsec.spds.len();
         if all > PORTS_MAX && ports <= PORTS_MAX {
-            self.wrong(Place::Ports, Problem::TooManyPorts(all));
+            self.wrong(Element::Ports, Problem::TooManyPorts(all));
         }
         let mut uses = Uses::default();
         for (i, tunnel) in ipsec.tunnels.iter().enumerate() {
             self.tunnel(i, tunnel, &mut uses);
         }
-        let mut guarded = HashMap::new();
+        let mut enforced = HashMap::new();
         for (i, spd) in ipsec.spds.iter().enumerate() {
-            self.spd(i, spd, &mut guarded);
+            self.spd(i, spd, &mut enforced);
             let mut names = HashSet::new();
             let mut sound = true;
             for (p, policy) in spd.policies.iter().enumerate() {
-                let at = IpsecPlace::Policy { spd: i, policy: p };
+                let at = IpsecElement::Policy { spd: i, policy: p };
                 self.name(at, &policy.name, names.insert(&policy.name));
                 sound &= self.policy(at, policy);
                 self.policy_sas(at, (&spd.name, policy), &mut uses);
@@ -65,7 +65,7 @@ impl<'a> Check<'a> {
         let mut sound = true;
         for (way, buckets) in ways.clone().filter(|(_, n)| !(1..=BUCKETS_MAX).contains(n)) {
             let bytes = FlowCache::bytes(way, 1) * u64::from(buckets).next_power_of_two();
-            self.at(IpsecPlace::Lookup(way), LookupProblem::Buckets { buckets, bytes });
+            self.at(IpsecElement::Lookup(way), LookupProblem::Buckets { buckets, bytes });
             sound = false;
         }
         let memory = FlowCaches::memory(spec);
@@ -73,15 +73,15 @@ impl<'a> Check<'a> {
             && sound
             && memory > CACHE_MEMORY_MAX
         {
-            self.at(IpsecPlace::Lookup(largest), LookupProblem::Memory(memory));
+            self.at(IpsecElement::Lookup(largest), LookupProblem::Memory(memory));
         }
     }
 
-    pub(super) fn at(&mut self, place: IpsecPlace, problem: impl Into<Problem>) {
-        self.wrong(Place::Ipsec(place), problem);
+    pub(super) fn at(&mut self, place: IpsecElement, problem: impl Into<Problem>) {
+        self.wrong(Element::Ipsec(place), problem);
     }
 
-    pub(super) fn name(&mut self, at: IpsecPlace, name: &str, fresh: bool) {
+    pub(super) fn name(&mut self, at: IpsecElement, name: &str, fresh: bool) {
         if !is_name(name) {
             self.at(at, PortProblem::BadName(name.to_string()));
         }
@@ -91,7 +91,7 @@ impl<'a> Check<'a> {
     }
 
     fn tunnel(&mut self, i: usize, tunnel: &'a TunnelSpec, uses: &mut Uses<'a>) {
-        let at = IpsecPlace::Tunnel(i);
+        let at = IpsecElement::Tunnel(i);
         let fresh = self.names.insert(&tunnel.name);
         self.name(at, &tunnel.name, fresh);
         if tunnel.out.is_empty() && tunnel.inbound.is_empty() {
@@ -103,7 +103,7 @@ impl<'a> Check<'a> {
             self.at(at, PortProblem::Mtu { mtu, least });
         }
         self.addresses(&tunnel.name, &tunnel.addresses, |address| {
-            Place::Ipsec(IpsecPlace::TunnelAddress { tunnel: i, address })
+            Element::Ipsec(IpsecElement::TunnelAddress { tunnel: i, address })
         });
         for (names, direction) in [(&tunnel.out, Direction::Out), (&tunnel.inbound, Direction::In)] {
             for (sa, params) in self.uses_of(at, names, direction, By::Tunnel(&tunnel.name), uses) {
@@ -114,8 +114,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn spd(&mut self, i: usize, spd: &'a SpdSpec, guarded: &mut HashMap<&'a str, &'a str>) {
-        let at = IpsecPlace::Spd(i);
+    fn spd(&mut self, i: usize, spd: &'a SpdSpec, enforced: &mut HashMap<&'a str, &'a str>) {
+        let at = IpsecElement::Spd(i);
         let (desired, ipsec) = (self.desired, &self.desired.ipsec);
         // Not one of `names`: nothing can be routed to it.
         let fresh = !self.names.contains(&*spd.name) && !ipsec.spds[..i].iter().any(|s| s.name == spd.name);
@@ -136,18 +136,23 @@ impl<'a> Check<'a> {
                 let nearest = nearest(port, desired.ports.iter().map(|p| p.name.as_str()));
                 let nearest = nearest.map(str::to_string);
                 self.at(at, Problem::UnknownPort { name: port.clone(), nearest });
-            } else if let Some(other) = guarded.insert(port, &spd.name) {
+            } else if let Some(other) = enforced.insert(port, &spd.name) {
                 self.at(at, SpdProblem::Guarded { port: port.clone(), other: other.to_string() });
             }
         }
     }
 
     /// `false` when its ranges are none.
-    fn policy(&mut self, at: IpsecPlace, policy: &PolicySpec) -> bool {
+    fn policy(&mut self, at: IpsecElement, policy: &PolicySpec) -> bool {
         policy::selectors(policy, &mut |problem| self.at(at, problem))
     }
 
-    fn policy_sas(&mut self, at: IpsecPlace, (spd, policy): (&'a str, &'a PolicySpec), uses: &mut Uses<'a>) {
+    fn policy_sas(
+        &mut self,
+        at: IpsecElement,
+        (spd, policy): (&'a str, &'a PolicySpec),
+        uses: &mut Uses<'a>,
+    ) {
         for (names, direction) in [(&policy.out, Direction::Out), (&policy.inbound, Direction::In)] {
             let found = self.uses_of(at, names, direction, By::Spd(spd), uses);
             policy::protection(policy, direction, &found, &mut |problem| self.at(at, problem));
@@ -160,13 +165,13 @@ impl<'a> Check<'a> {
         let pairs = |p: &PolicySpec| p.local.len().max(1).saturating_mul(p.remote.len().max(1));
         let rules = spd.policies.iter().map(pairs).fold(0, usize::saturating_add);
         if rules > RULES_MAX {
-            self.at(IpsecPlace::Spd(i), SpdProblem::TooManyRules(rules));
+            self.at(IpsecElement::Spd(i), SpdProblem::TooManyRules(rules));
             return;
         }
         for (policy, by) in shadow::hidden(&spd.policies).into_iter().enumerate() {
             if let Some(by) = by {
                 let by = spd.policies[by].name.clone();
-                self.at(IpsecPlace::Policy { spd: i, policy }, PolicyProblem::Hidden { by });
+                self.at(IpsecElement::Policy { spd: i, policy }, PolicyProblem::Hidden { by });
             }
         }
     }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::super::nearest;
-use super::super::problem::ipsec::{IpsecPlace, SaProblem, UseProblem};
+use super::super::problem::ipsec::{IpsecElement, SaProblem, UseProblem};
 use super::{Check, not_a_host, policy};
 use crate::ipsec::sa::{Dscp, Lifetime};
 use crate::ipsec::{Direction, Params, SaSpec};
@@ -54,7 +54,7 @@ impl<'a> Check<'a> {
     /// Notes that `by` names these SAs for a direction; returns those that exist.
     pub(super) fn uses_of(
         &mut self,
-        at: IpsecPlace,
+        at: IpsecElement,
         names: &'a [String],
         direction: Direction,
         by: By<'a>,
@@ -86,13 +86,13 @@ impl<'a> Check<'a> {
     pub(super) fn sas(&mut self, uses: &Uses<'a>) {
         let sas = &self.desired.ipsec.sas;
         if sas.len() > SAS_MAX {
-            self.at(IpsecPlace::All, SaProblem::TooMany(sas.len()));
+            self.at(IpsecElement::All, SaProblem::TooMany(sas.len()));
         }
         let mut names = HashSet::new();
         let mut spis: HashMap<(Direction, u32, IpAddr), &str> = HashMap::new();
         let mut keys: HashMap<&[u8], &SaSpec> = HashMap::new();
         for (i, sa) in sas.iter().enumerate() {
-            let (at, params) = (IpsecPlace::Sa(i), &sa.params);
+            let (at, params) = (IpsecElement::Sa(i), &sa.params);
             self.name(at, &sa.name, names.insert(&sa.name));
             let key = sa.keys.check(params.suite);
             if let Err(length) = key {
@@ -118,7 +118,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn ends(&mut self, at: IpsecPlace, params: &Params) {
+    fn ends(&mut self, at: IpsecElement, params: &Params) {
         for (end, address) in [("source", params.source), ("destination", params.destination)] {
             if let Some(wrong) = not_a_host(address) {
                 self.at(at, SaProblem::NotAHost { end, address, wrong });
@@ -132,7 +132,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn numbers(&mut self, at: IpsecPlace, params: &Params) {
+    fn numbers(&mut self, at: IpsecElement, params: &Params) {
         if params.spi < SPI_MIN {
             self.at(at, SaProblem::ReservedSpi(params.spi));
         }

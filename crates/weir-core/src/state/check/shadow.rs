@@ -39,7 +39,7 @@ struct Rules {
 }
 
 /// Finds, for each policy, the first one that hides it, if all its rules are hidden.
-pub(super) fn hidden(policies: &Policies) -> Vec<Option<usize>> {
+pub(crate) fn hidden(policies: &Policies) -> Vec<Option<usize>> {
     let mut hidden = vec![None; policies.len()];
     let mut open = vec![false; policies.len()];
     // Where every policy is for both directions, one is the mirror of the other.

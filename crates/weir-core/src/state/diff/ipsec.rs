@@ -38,11 +38,11 @@ pub enum IpsecAction {
     AddSpd(Box<SpdSpec>),
     /// Removes an SPD with all that is in it.
     RemoveSpd(Box<SpdSpec>),
-    Guard {
+    Enforce {
         spd: String,
         port: String,
     },
-    Unguard {
+    Release {
         spd: String,
         port: String,
     },
@@ -145,9 +145,9 @@ fn named<'a, T: PartialEq>(
 fn change_spd(old: &SpdSpec, new: &SpdSpec, gone: &mut Vec<IpsecAction>, come: &mut Vec<IpsecAction>) {
     let spd = || new.name.clone();
     let left = old.ports.iter().filter(|p| !new.ports.contains(p));
-    gone.extend(left.map(|port| IpsecAction::Unguard { spd: spd(), port: port.clone() }));
+    gone.extend(left.map(|port| IpsecAction::Release { spd: spd(), port: port.clone() }));
     let added = new.ports.iter().filter(|p| !old.ports.contains(p));
-    come.extend(added.map(|port| IpsecAction::Guard { spd: spd(), port: port.clone() }));
+    come.extend(added.map(|port| IpsecAction::Enforce { spd: spd(), port: port.clone() }));
     if old.default != new.default {
         come.push(IpsecAction::ChangeDefault { spd: spd(), old: old.default, new: new.default });
     }
@@ -231,8 +231,8 @@ impl fmt::Display for IpsecAction {
             }
             IpsecAction::AddSpd(spd) => write!(f, "+ spd {}, default {}", spd.name, spd.default),
             IpsecAction::RemoveSpd(spd) => write!(f, "- spd {}", spd.name),
-            IpsecAction::Guard { spd, port } => write!(f, "~ spd {spd}: guards port {port}"),
-            IpsecAction::Unguard { spd, port } => write!(f, "~ spd {spd}: no longer guards port {port}"),
+            IpsecAction::Enforce { spd, port } => write!(f, "~ spd {spd}: enforced on port {port}"),
+            IpsecAction::Release { spd, port } => write!(f, "~ spd {spd}: no longer enforced on port {port}"),
             IpsecAction::ChangeDefault { spd, old, new } => write!(f, "~ spd {spd}: default {old} → {new}"),
             IpsecAction::ChangeLookup(change) => change.fmt(f),
             IpsecAction::AddPolicy { spd, at, policy } => {

@@ -16,7 +16,7 @@ use crate::ipsec::{Direction, Encryption, Integrity, KeyLength, Suite};
 
 /// Which element of [`IpsecSpec`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum IpsecPlace {
+pub enum IpsecElement {
     /// All of it.
     All,
     Sa(usize),
@@ -36,16 +36,16 @@ pub enum IpsecPlace {
 
 impl IpsecSpec {
     /// What a sentence about a place begins with.
-    pub(crate) fn subject(&self, place: IpsecPlace) -> String {
+    pub(crate) fn subject(&self, place: IpsecElement) -> String {
         match place {
-            IpsecPlace::All => "ipsec".to_string(),
-            IpsecPlace::Sa(i) => format!("sa {}", self.sas[i].name),
-            IpsecPlace::Tunnel(i) | IpsecPlace::TunnelAddress { tunnel: i, .. } => {
+            IpsecElement::All => "ipsec".to_string(),
+            IpsecElement::Sa(i) => format!("sa {}", self.sas[i].name),
+            IpsecElement::Tunnel(i) | IpsecElement::TunnelAddress { tunnel: i, .. } => {
                 format!("tunnel {}", self.tunnels[i].name)
             }
-            IpsecPlace::Spd(i) => format!("spd {}", self.spds[i].name),
-            IpsecPlace::Lookup(way) => format!("spd flow cache {}", way.name()),
-            IpsecPlace::Policy { spd, policy } => {
+            IpsecElement::Spd(i) => format!("spd {}", self.spds[i].name),
+            IpsecElement::Lookup(way) => format!("spd flow cache {}", way.name()),
+            IpsecElement::Policy { spd, policy } => {
                 let spd = &self.spds[spd];
                 format!("spd {}: policy {}", spd.name, spd.policies[policy].name)
             }
@@ -325,7 +325,9 @@ impl fmt::Display for TunnelProblem {
 impl fmt::Display for SpdProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SpdProblem::NoPorts => write!(f, "guards no port, expected one or more; name the outer ports"),
+            SpdProblem::NoPorts => {
+                write!(f, "is enforced on no port, expected one or more; name the outer ports")
+            }
             SpdProblem::Default => {
                 write!(
                     f,
@@ -334,11 +336,11 @@ impl fmt::Display for SpdProblem {
             }
             SpdProblem::GuardsTunnel(port) => write!(
                 f,
-                "port {port} is a tunnel, expected a port with a device; guard the port the tunnel leaves by, \
+                "port {port} is a tunnel, expected a port with a device; name the port the tunnel leaves by, \
                  or use routes alone"
             ),
             SpdProblem::Guarded { port, other } => {
-                write!(f, "port {port} is guarded by spd {other} already; remove it from one")
+                write!(f, "port {port} has spd {other} already; remove it from one")
             }
             SpdProblem::TooManyPolicies(n) => {
                 write!(f, "has {n} policies, expected at most {POLICIES_MAX}; aggregate some")

@@ -9,6 +9,7 @@ use weir_core::ipsec::{Direction, Keys, Mode, Params, Sa, SaId, SaState, Secret,
 use weir_core::packet::{BUFFER_SIZE, DeviceId, Frame};
 use weir_core::time::Nanos;
 use weir_core::verdict::Reason;
+use weir_core::wire::{Ipv4, Ipv6};
 
 pub type Heap = Box<[u8]>;
 
@@ -71,6 +72,22 @@ pub fn frame(packet: &[u8]) -> Frame<Heap> {
 /// What becomes of each packet, alone in its batch.
 pub fn seal(sa: &Sa, packet: &[u8]) -> Result<Vec<u8>, Reason> {
     seal_all(sa, 0, &[packet]).remove(0)
+}
+
+/// SPI and destination of a packet that carries ESP right behind its IP header, plain or in UDP.
+pub fn spi_of(packet: &[u8], udp_ports: &[u16]) -> Option<(u32, IpAddr)> {
+    let (destination, carried, payload) = match packet.first()? >> 4 {
+        4 => {
+            let ip = Ipv4::parse_header(packet).ok()?;
+            (ip.dst().into(), ip.protocol(), packet.get(ip.header_len()..)?)
+        }
+        _ => {
+            let ip = Ipv6::parse_header(packet).ok()?;
+            let chain = ip.chain().ok()?;
+            (ip.dst().into(), chain.protocol, packet.get(chain.offset..)?)
+        }
+    };
+    Some((esp::spi_of(carried, payload, udp_ports)?, destination))
 }
 
 pub fn open(sa: &Sa, packet: &[u8]) -> Result<Vec<u8>, Reason> {

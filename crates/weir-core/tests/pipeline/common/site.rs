@@ -134,7 +134,7 @@ pub struct Site {
     pub caches: Arc<FlowCaches>,
     /// Instead of new ones with every change.
     pub epochs: Option<[u64; 2]>,
-    guard: Option<(DeviceId, PortId)>,
+    egress: Option<(DeviceId, PortId)>,
 }
 
 impl Site {
@@ -152,7 +152,7 @@ impl Site {
             lookup: LookupSpec::default(),
             caches: Arc::default(),
             epochs: None,
-            guard: None,
+            egress: None,
         }
     }
 
@@ -182,9 +182,9 @@ impl Site {
     }
 
     pub fn add_spd(&mut self) {
-        let guard = self.w.net.add_enforcement_point(WAN);
+        let egress = self.w.net.add_enforcement_point(WAN);
         let inside = self.w.net.add_virtual("spd", PortKind::Policy, 1500, &[]);
-        self.guard = Some((guard, inside));
+        self.egress = Some((egress, inside));
         for (prefix, gateway) in [("10.30.0.0/16", "192.0.2.254"), ("2001:db8:30::/48", "fe80::fe")] {
             let id = self.w.net.adjacency(WAN, addr(gateway), true);
             self.w.net.route(prefix.parse().expect("a prefix"), Target::Adjacent(id));
@@ -229,18 +229,19 @@ impl Site {
         let mut queues = vec![Queue::Hardware; self.w.net.devices()];
         let mut ipsec = Ipsec { udp_ports: [4500].into(), ..Ipsec::default() };
         (ipsec.caches, ipsec.oracle) = (self.caches.clone(), self.lookup.oracle);
-        ipsec.outbound = [&self.out.here].into_iter().chain(&self.more_out).cloned().collect();
+        let outbound: Vec<_> = [&self.out.here].into_iter().chain(&self.more_out).cloned().collect();
+        ipsec.outbound = Arc::new(outbound.iter().cloned().collect());
         let mut device = DeviceId(u16::MAX);
         let mut spd = None;
         if let Some(port) = self.tunnel {
             device = self.device_of(port);
             queues[device.index()] = Queue::Tunnel(TunnelId(0));
-            let out = self.sas_out.clone().unwrap_or_else(|| ipsec.outbound.to_vec());
+            let out = self.sas_out.clone().unwrap_or(outbound);
             ipsec.tunnels = [Tunnel { name: "vti".into(), port, out }].into();
         }
-        if let Some((guard, inside)) = self.guard {
+        if let Some((egress, inside)) = self.egress {
             let real = self.device_of(WAN);
-            queues[guard.index()] = Queue::Enforcement { spd: SpdId(0), port: WAN, device: real };
+            queues[egress.index()] = Queue::Enforcement { spd: SpdId(0), port: WAN, device: real };
             queues[self.device_of(inside).index()] = Queue::Policy(SpdId(0));
             let mut enforcement = vec![None; self.w.net.ports.len()];
             enforcement[WAN.index()] = Some(SpdId(0));

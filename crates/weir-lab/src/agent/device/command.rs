@@ -75,7 +75,7 @@ impl CommandSubject {
         }
         for (name, hexadecimal) in &environment.uploads {
             let bytes = from_hexadecimal(hexadecimal).ok_or_else(|| {
-                LabError::new(format!("{name}: came through damaged; this is a defect of weir-lab"))
+                LabError::new(format!("{name}: came through damaged: it is no hexadecimal"))
             })?;
             self.write(name, &bytes)?;
         }

@@ -1,5 +1,6 @@
 //! The checks, in the order an experimenter meets them.
 
+use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,13 +12,14 @@ use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::umem::{ChunkSize, Umem};
 use weir_io::{clock, netlink};
 
-use super::{Finding, State, pauses};
+use super::pauses;
 use crate::build::Build;
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::machine::{Machine, version};
 use crate::netns::namespace::Namespace;
 use crate::sut::peer;
 
-pub fn all() -> Vec<Finding> {
+pub fn all() -> Vec<Diagnostic> {
     let machine = Machine::observe();
     let (namespaces, af_xdp) = networking();
     let mut all = vec![
@@ -39,7 +41,7 @@ pub fn all() -> Vec<Finding> {
         af_xdp,
         tool("ministat", "ministat", None, "prints blocks outside weir-lab, which computes its own"),
         tool("ssh", "ssh", Some("-V"), "drives experiments on other hosts"),
-        tool("valgrind", "valgrind", Some("--version"), "simulates caches: `weir-lab cachesim`"),
+        tool("valgrind", "valgrind", Some("--version"), "simulates caches: `weir-lab profile cachesim`"),
         tool("chromium", "chromium", Some("--version"), "turns report.html into a picture"),
     ];
     all.extend(PEERS.map(|(name, means, remedy)| found_peer(name, means, remedy)));
@@ -60,75 +62,69 @@ const PEERS: [(&str, &str, &str); 6] = [
     ("hyper-derp", "a DERP relay, plain", "install it by its own instructions, on the PATH"),
 ];
 
-fn found_peer(name: &'static str, means: &str, remedy: &str) -> Finding {
+fn found_peer(name: &'static str, means: &str, remedy: &str) -> Diagnostic {
     if peer::find(name).is_none() {
-        return finding(name, State::Note, "not found", format!("optional peer: {means}")).remedy(remedy);
+        return Diagnostic::check(name, Severity::Note, "not found", format!("optional peer: {means}"))
+            .remedy(remedy);
     }
     let version = peer::version(name).unwrap_or("of unknown version".into());
-    finding(name, State::Good, version, format!("a peer to compare with: {means}"))
+    Diagnostic::check(name, Severity::Ok, version, format!("a peer to compare with: {means}"))
 }
 
-pub(super) fn finding(
-    what: &'static str,
-    state: State,
-    found: impl Into<String>,
-    means: impl Into<String>,
-) -> Finding {
-    Finding { what, state, found: found.into(), means: means.into(), remedy: None }
-}
-
-impl Finding {
-    pub(super) fn remedy(mut self, remedy: impl Into<String>) -> Finding {
-        self.remedy = Some(remedy.into());
-        self
-    }
-}
-
-fn build() -> Finding {
+fn build() -> Diagnostic {
     let build = Build::own();
     if build.optimised() {
         let found = format!("{} {}", build.profile, build.flags);
-        return finding("build", State::Good, found, "figures are those of the code users run");
+        return Diagnostic::check("build", Severity::Ok, found, "figures are those of the code users run");
     }
-    finding("build", State::Missing, "without optimisation", "figures say nothing about speed")
+    Diagnostic::check("build", Severity::Missing, "without optimisation", "figures say nothing about speed")
         .remedy("cargo build --release, then ./target/release/weir-lab")
 }
 
-fn cpus(m: &Machine) -> Finding {
+fn cpus(m: &Machine) -> Diagnostic {
     let found = format!("{}, {} cores, {} threads", m.cpu, m.cores, m.threads);
     match m.cores {
-        0 | 1 => finding("cores", State::Note, found, "generator, subject and receiver share one core")
-            .remedy("use three cores or more for figures of a subject alone"),
-        2 => finding(
+        0 | 1 => Diagnostic::check(
             "cores",
-            State::Note,
+            Severity::Note,
             found,
-            "in namespaces, subject and load share a core; reports show the ceiling",
+            "generator, subject and receiver share one core",
+        )
+        .remedy("use three cores or more for figures of a subject alone"),
+        2 => Diagnostic::check(
+            "cores",
+            Severity::Note,
+            found,
+            "in namespaces, subject and load share a core; reports show the baseline",
         )
         .remedy("use three cores or more; the memory topology needs one"),
-        _ => finding("cores", State::Good, found, "generator, subject and receiver each get a core"),
+        _ => {
+            Diagnostic::check("cores", Severity::Ok, found, "generator, subject and receiver each get a core")
+        }
     }
 }
 
-fn smt(m: &Machine) -> Finding {
+fn smt(m: &Machine) -> Diagnostic {
     if m.smt {
-        return finding("SMT", State::Good, "on", "placements on sibling threads can be compared");
+        return Diagnostic::check("SMT", Severity::Ok, "on", "placements on sibling threads can be compared");
     }
-    finding(
+    Diagnostic::check(
         "SMT",
-        State::Note,
+        Severity::Note,
         "none or off",
         "labs/question-placement.toml skips its sibling-pair configurations",
     )
     .remedy("switch SMT on in the firmware to compare them")
 }
 
-fn virtualisation(m: &Machine) -> Finding {
+fn virtualisation(m: &Machine) -> Diagnostic {
     match &m.virtualisation {
-        None => finding("machine", State::Good, "no hypervisor seen", "no other guests steal time"),
-        Some(what) => finding(
+        None => {
+            Diagnostic::check("machine", Severity::Ok, "no hypervisor seen", "no other guests steal time")
+        }
+        Some(what) => Diagnostic::check(
             "machine",
-            State::Note,
+            Severity::Note,
             format!("virtual: {what}"),
             "other guests move figures by some percent",
         )
@@ -136,96 +132,124 @@ fn virtualisation(m: &Machine) -> Finding {
     }
 }
 
-fn governor(m: &Machine) -> Finding {
+fn governor(m: &Machine) -> Diagnostic {
     match m.governor.as_deref() {
-        Some("performance") => finding("governor", State::Good, "performance", "the clock does not sleep"),
-        Some(other) => {
-            finding("governor", State::Note, other, "the clock rises during warm-up, figures with it")
-                .remedy("echo performance > /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor, each CPU")
+        Some("performance") => {
+            Diagnostic::check("governor", Severity::Ok, "performance", "the clock does not sleep")
         }
-        None => finding(
+        Some(other) => Diagnostic::check(
             "governor",
-            State::Note,
+            Severity::Note,
+            other,
+            "the clock rises during warm-up, figures with it",
+        )
+        .remedy("echo performance > /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor, each CPU"),
+        None => Diagnostic::check(
+            "governor",
+            Severity::Note,
             "not said by this kernel",
             "firmware or hypervisor chooses the clock",
         ),
     }
 }
 
-fn turbo(m: &Machine) -> Finding {
+fn turbo(m: &Machine) -> Diagnostic {
     match m.turbo {
-        Some(true) => finding("turbo", State::Note, "on", "the clock follows heat: long campaigns drift")
-            .remedy("echo 0 > /sys/devices/system/cpu/cpufreq/boost (or 1 > …/intel_pstate/no_turbo)"),
-        Some(false) => finding("turbo", State::Good, "off", "the clock stays where it is"),
-        None => finding(
+        Some(true) => {
+            Diagnostic::check("turbo", Severity::Note, "on", "the clock follows heat: long campaigns drift")
+                .remedy("echo 0 > /sys/devices/system/cpu/cpufreq/boost (or 1 > …/intel_pstate/no_turbo)")
+        }
+        Some(false) => Diagnostic::check("turbo", Severity::Ok, "off", "the clock stays where it is"),
+        None => Diagnostic::check(
             "turbo",
-            State::Note,
+            Severity::Note,
             "not said by this kernel",
             "drift warnings in reports tell whether it matters",
         ),
     }
 }
 
-fn load(m: &Machine) -> Finding {
+fn load(m: &Machine) -> Diagnostic {
     /// Work of others, in CPUs, that a figure does not feel.
     const CALM: f64 = 0.3;
     match m.load_1min {
         Some(load) if load > CALM => {
             let found = format!("{load:.2} CPUs in the last minute");
-            finding("load", State::Note, found, "others use the CPUs figures are made on")
+            Diagnostic::check("load", Severity::Note, found, "others use the CPUs figures are made on")
                 .remedy("stop what runs, or wait a minute")
         }
-        Some(load) => {
-            finding("load", State::Good, format!("{load:.2} CPUs in the last minute"), "the machine is calm")
-        }
-        None => finding("load", State::Note, "not said by this kernel", "noise warnings in reports tell"),
+        Some(load) => Diagnostic::check(
+            "load",
+            Severity::Ok,
+            format!("{load:.2} CPUs in the last minute"),
+            "the machine is calm",
+        ),
+        None => Diagnostic::check(
+            "load",
+            Severity::Note,
+            "not said by this kernel",
+            "noise warnings in reports tell",
+        ),
     }
 }
 
-fn priority(m: &Machine) -> Finding {
+fn priority(m: &Machine) -> Diagnostic {
     match m.priority {
-        Some(usual) if usual.is_usual() => {
-            finding("priority", State::Good, usual.to_string(), "the kernel's own threads get their turn")
-        }
-        Some(other) => finding(
+        Some(usual) if usual.is_usual() => Diagnostic::check(
             "priority",
-            State::Note,
+            Severity::Ok,
+            usual.to_string(),
+            "the kernel's own threads get their turn",
+        ),
+        Some(other) => Diagnostic::check(
+            "priority",
+            Severity::Note,
             other.to_string(),
             "a raised one keeps the kernel's threads from their packets, a lowered one waits for others",
         )
         .remedy("start it without `nice` or `chrt`; `echo 0 > /proc/self/autogroup` in the session"),
-        None => finding("priority", State::Note, "not said by this kernel", "assumed to be the usual one"),
+        None => Diagnostic::check(
+            "priority",
+            Severity::Note,
+            "not said by this kernel",
+            "assumed to be the usual one",
+        ),
     }
 }
 
-fn huge_pages(m: &Machine) -> Finding {
+fn huge_pages(m: &Machine) -> Diagnostic {
     match m.transparent_huge_pages.as_deref() {
-        Some(mode @ ("always" | "madvise")) => finding(
+        Some(mode @ ("always" | "madvise")) => Diagnostic::check(
             "huge pages",
-            State::Good,
+            Severity::Ok,
             format!("transparent, {mode}"),
             "large route tables miss the TLB less",
         ),
         other => {
             let found = other.unwrap_or("not in this kernel");
-            finding("huge pages", State::Note, found, "lookups in full tables pay for TLB misses")
-                .remedy("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
+            Diagnostic::check(
+                "huge pages",
+                Severity::Note,
+                found,
+                "lookups in full tables pay for TLB misses",
+            )
+            .remedy("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
         }
     }
 }
 
-fn clocks(m: &Machine) -> Finding {
+fn clocks(m: &Machine) -> Diagnostic {
     let source = m.clocksource.as_deref().unwrap_or("unknown");
     let reading = reading_ns();
     match m.tsc_hz {
         Some(hz) => {
             let ghz = hz as f64 / 1e9;
             let found = format!("TSC {ghz:.3} GHz, clock source {source}, {reading} ns a reading");
-            finding("clocks", State::Good, found, "clocks a packet are TSC clocks, not core clocks")
+            Diagnostic::check("clocks", Severity::Ok, found, "cycles/packet are TSC clocks, not core clocks")
         }
         None => {
             let found = format!("no TSC, clock source {source}, {reading} ns a reading");
-            finding("clocks", State::Note, found, "reports show ns a packet, no clocks")
+            Diagnostic::check("clocks", Severity::Note, found, "reports show ns a packet, no clocks")
         }
     }
 }
@@ -241,7 +265,7 @@ fn reading_ns() -> u64 {
     (last - start) / READINGS
 }
 
-fn sleep() -> Finding {
+fn sleep() -> Diagnostic {
     const ASKED: Duration = Duration::from_micros(100);
     const SLEEPS: u32 = 20;
     let start = clock::now();
@@ -250,39 +274,44 @@ fn sleep() -> Finding {
     }
     let late = ((clock::now() - start) / u64::from(SLEEPS)).saturating_sub(ASKED.as_nanos() as u64);
     let found = format!("a sleep of 100 µs ends {:.0} µs late", late as f64 / 1e3);
-    finding("timers", State::Good, found, "paced generators spin instead of sleeping")
+    Diagnostic::check("timers", Severity::Ok, found, "paced generators spin instead of sleeping")
 }
 
-fn counters() -> Finding {
+fn counters() -> Diagnostic {
     let folders = ["cpu", "cpu_core"].map(|d| Path::new("/sys/bus/event_source/devices").join(d));
     if folders.iter().any(|d| d.exists()) {
         let means = "cache misses and core cycles can be measured";
-        return finding("counters", State::Good, "the processor counts events here", means);
+        return Diagnostic::check("counters", Severity::Ok, "the processor counts events here", means);
     }
-    finding(
+    Diagnostic::check(
         "counters",
-        State::Note,
+        Severity::Note,
         "no performance counters",
         "TSC clocks only: no cache misses, no core cycles",
     )
-    .remedy("use bare metal, or a virtual machine with a virtual PMU; `weir-lab cachesim` simulates caches")
+    .remedy("use bare metal, or a virtual machine with a virtual PMU; `weir-lab profile cachesim` simulates caches")
 }
 
 /// Tries to sample a whole CPU, as profiles of the netns topology do.
-fn sampling() -> Finding {
+fn sampling() -> Diagnostic {
     let wish = Wish { frequency_hz: 97, stack_bytes: STACK_BYTES };
     match Sampler::start(&Target::Cpus(vec![0]), wish) {
         Err(e) => {
             let means = "no profiles of whole CPUs: `run --profile` says so instead of a flame graph";
-            finding("profiles", State::Missing, e.to_string(), means)
+            Diagnostic::check("profiles", Severity::Missing, e.to_string(), means)
                 .remedy("run as root, or sysctl kernel.perf_event_paranoid=-1 kernel.kptr_restrict=0")
         }
         Ok(sampler) => {
             let recording = sampler.stop();
             let found = format!("{} can be sampled on whole CPUs", recording.event.name());
             match recording.notes.is_empty() {
-                true => finding("profiles", State::Good, found, "`run --profile` shows where cycles go"),
-                false => finding("profiles", State::Note, found, recording.notes.join("; "))
+                true => Diagnostic::check(
+                    "profiles",
+                    Severity::Ok,
+                    found,
+                    "`run --profile` shows where cycles go",
+                ),
+                false => Diagnostic::check("profiles", Severity::Note, found, recording.notes.join("; "))
                     .remedy("use bare metal for cycles, root for the kernel's share"),
             }
         }
@@ -290,7 +319,7 @@ fn sampling() -> Finding {
 }
 
 /// Tries namespaces with a veth pair, and AF_XDP on it.
-fn networking() -> (Finding, Finding) {
+fn networking() -> (Diagnostic, Diagnostic) {
     let deployed = Namespace::new("doctor").and_then(|ns| {
         ns.ip("link add lab0 type veth peer name lab1")?;
         ns.ip("link set lab0 up")?;
@@ -300,45 +329,53 @@ fn networking() -> (Finding, Finding) {
     let namespace = match deployed {
         Ok(namespace) => namespace,
         Err(e) => {
-            let namespaces =
-                finding("namespaces", State::Missing, e.said, "topology netns is skipped; memory works")
-                    .remedy(
-                        "run as root on a kernel with CONFIG_NET_NS and CONFIG_VETH, with iproute2 installed",
-                    );
+            let namespaces = Diagnostic::check(
+                "namespaces",
+                Severity::Missing,
+                e.said,
+                "topology netns is skipped; memory works",
+            )
+            .remedy("run as root on a kernel with CONFIG_NET_NS and CONFIG_VETH, with iproute2 installed");
             let untried = "not tried: it needs a namespace";
-            let af_xdp = finding("AF_XDP", State::Missing, untried, "weir in namespaces is skipped")
-                .remedy("see namespaces");
+            let af_xdp =
+                Diagnostic::check("AF_XDP", Severity::Missing, untried, "weir in namespaces is skipped")
+                    .remedy("see namespaces");
             return (namespaces, af_xdp);
         }
     };
     let found = "a veth pair in a namespace of its own works";
-    let namespaces = finding("namespaces", State::Good, found, "topology netns can be measured");
-    let tried = namespace.run(|| af_xdp("lab0")).unwrap_or_else(|e| Err(e.said));
+    let namespaces = Diagnostic::check("namespaces", Severity::Ok, found, "topology netns can be measured");
+    let tried = namespace.run(|| af_xdp("lab0")).unwrap_or_else(|e| Err(e.into()));
     let af_xdp = match tried {
-        Ok(how) => finding("AF_XDP", State::Good, how, "weir can be measured by its default port"),
-        Err(e) => finding("AF_XDP", State::Missing, e, "weir falls back to AF_PACKET, and reports say so")
-            .remedy("use a kernel with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL"),
+        Ok(how) => Diagnostic::check("AF_XDP", Severity::Ok, how, "weir can be measured by its default port"),
+        Err(e) => Diagnostic::check(
+            "AF_XDP",
+            Severity::Missing,
+            e.to_string(),
+            "weir falls back to AF_PACKET, and reports say so",
+        )
+        .remedy("use a kernel with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL"),
     };
     (namespaces, af_xdp)
 }
 
-fn af_xdp(interface: &str) -> Result<String, String> {
+/// How a queue of `interface` was attached and bound.
+fn af_xdp(interface: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
     /// Chunks for the rings of one queue.
     const CHUNKS: u32 = 4096;
-    let link = netlink::link(interface).map_err(|e| e.to_string())?.ok_or("the veth vanished")?;
-    let local = LocalAddresses::new().map_err(|e| e.to_string())?;
-    let modes = [XdpMode::Native, XdpMode::Generic];
-    let steering = Steering::attach(interface, link.index, &modes, &local).map_err(|e| e.to_string())?;
-    let umem = Umem::new(CHUNKS, ChunkSize::Bytes2048).map_err(|e| e.to_string())?;
-    let port = AfXdp::open(&Options::new(DeviceId(0), 0), &steering, &umem).map_err(|e| e.to_string())?;
+    let link = netlink::link(interface)?.ok_or("the veth vanished")?;
+    let local = LocalAddresses::new()?;
+    let steering = Steering::attach(interface, link.index, &[XdpMode::Native, XdpMode::Generic], &local)?;
+    let umem = Umem::new(CHUNKS, ChunkSize::Bytes2048)?;
+    let port = AfXdp::open(&Options::new(DeviceId(0), 0), &steering, &umem)?;
     Ok(format!("attached and bound on veth: {}, {}", port.report().bind, port.report().xdp))
 }
 
-fn tool(what: &'static str, program: &str, flag: Option<&str>, means: &str) -> Finding {
+fn tool(what: &'static str, program: &str, flag: Option<&str>, means: &str) -> Diagnostic {
     if peer::on_path(program).is_none() {
-        return finding(what, State::Note, "not installed", format!("optional: {means}"))
+        return Diagnostic::check(what, Severity::Note, "not installed", format!("optional: {means}"))
             .remedy(format!("apt install {program}"));
     }
     let said = flag.and_then(|flag| version(program, flag));
-    finding(what, State::Good, said.unwrap_or("installed".into()), means)
+    Diagnostic::check(what, Severity::Ok, said.unwrap_or("installed".into()), means)
 }

@@ -13,8 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use weir_core::time::Nanos;
 use weir_io::{clock, cpu};
 
-use super::checks::finding;
-use super::{Finding, State};
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::profile::tasks::comm;
 
 const SPIN: Duration = Duration::from_millis(500);
@@ -29,7 +28,7 @@ struct Lost {
     longest: Nanos,
 }
 
-pub(super) fn pauses() -> Finding {
+pub(super) fn pauses() -> Diagnostic {
     let allowed = sched_getaffinity(None).unwrap_or_default();
     let cpus: Vec<u32> = (0..CpuSet::MAX_CPU).filter(|&n| allowed.is_set(n)).map(|n| n as u32).collect();
     let before = run_times();
@@ -63,18 +62,18 @@ impl Lost {
     }
 }
 
-fn told(lost: &[Lost], ran: Option<(String, Nanos)>) -> Finding {
+fn told(lost: &[Lost], ran: Option<(String, Nanos)>) -> Diagnostic {
     let spun = SPIN.as_nanos() as f64 * lost.len().max(1) as f64;
     let percent = lost.iter().map(|l| l.in_all).sum::<Nanos>() as f64 * 100.0 / spun;
     let longest = lost.iter().map(|l| l.longest).max().unwrap_or(0) as f64 / 1e3;
     let who = ran.map_or(String::new(), |(name, time)| format!("; {name} ran {:.1} ms", time as f64 / 1e6));
     let found = format!("{percent:.2} % of busy CPUs' time, at most {longest:.0} µs at once{who}");
     if percent < FINE {
-        return finding("pauses", State::Good, found, "a 99th percentile is the subject's");
+        return Diagnostic::check("pauses", Severity::Ok, found, "a 99th percentile is the subject's");
     }
-    finding(
+    Diagnostic::check(
         "pauses",
-        State::Note,
+        Severity::Note,
         found,
         "what is busy meets them: in long runs a 99th percentile may be theirs",
     )
@@ -84,7 +83,7 @@ fn told(lost: &[Lost], ran: Option<(String, Nanos)>) -> Finding {
 /// Names of tasks, and how long each has run so far, by number.
 type RunTimes = HashMap<u32, (String, Nanos)>;
 
-/// Of all but this process.
+/// The run times of all tasks but this process.
 fn run_times() -> RunTimes {
     let own = std::process::id();
     let of = |folder: &Path| {
@@ -122,11 +121,14 @@ mod tests {
         let half = SPIN.as_nanos() as Nanos / 50;
         let lost = [Lost { in_all: half, longest: 8_000_000 }, Lost::default()];
         let noisy = told(&lost, Some(("kdamond.0".into(), 12_340_000)));
-        assert_eq!(noisy.found, "1.00 % of busy CPUs' time, at most 8000 µs at once; kdamond.0 ran 12.3 ms");
-        assert_eq!((noisy.state, noisy.remedy.is_some()), (State::Note, true));
+        assert_eq!(
+            noisy.finding,
+            "1.00 % of busy CPUs' time, at most 8000 µs at once; kdamond.0 ran 12.3 ms"
+        );
+        assert_eq!((noisy.severity, noisy.remedy.is_some()), (Severity::Note, true));
         let quiet = told(&[Lost::default(); 2], None);
-        assert_eq!(quiet.found, "0.00 % of busy CPUs' time, at most 0 µs at once");
-        assert_eq!((quiet.state, quiet.remedy), (State::Good, None));
+        assert_eq!(quiet.finding, "0.00 % of busy CPUs' time, at most 0 µs at once");
+        assert_eq!((quiet.severity, quiet.remedy), (Severity::Ok, None));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::{IpsecError, RelayError};
 use crate::experiment::Axis;
+use crate::model::Invalid;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigurationError {
@@ -17,17 +17,9 @@ pub enum ConfigurationError {
         name: String,
         listed: Vec<Axis>,
     },
-    Ipsec(IpsecError),
-    Relay(RelayError),
-    /// Queues and ways to wake up elsewhere than in namespaces.
-    NotNetns,
-    /// A way to wake up of something else than weir.
-    NoWakeUp,
-    /// Offloads where the kernel has no inner wires.
-    NoOffload,
+    /// Keys that mean nothing together.
+    Invalid(Invalid),
     NoHosts,
-    /// Commands elsewhere than on hosts.
-    CommandElsewhere,
     NoCommand,
     /// The method is to load at a fixed rate.
     NoRate,
@@ -48,13 +40,8 @@ impl ConfigurationError {
                 let listed: Vec<String> = listed.iter().map(|axis| format!("{{{}}}", axis.key())).collect();
                 format!("put {} into `name`", listed.join(" and ")).into()
             }
-            ConfigurationError::Ipsec(error) => return Some(error.remedy().into()),
-            ConfigurationError::Relay(error) => return Some(error.remedy().into()),
-            ConfigurationError::NotNetns => "remove them".into(),
-            ConfigurationError::NoWakeUp | ConfigurationError::NoOffload => "remove it".into(),
-            ConfigurationError::NoHosts
-            | ConfigurationError::CommandElsewhere
-            | ConfigurationError::NoCommand => return None,
+            ConfigurationError::Invalid(error) => return Some(error.remedy().into()),
+            ConfigurationError::NoHosts | ConfigurationError::NoCommand => return None,
             ConfigurationError::NoRate => "give it `rate = <packets a second>`".into(),
             ConfigurationError::RateOfSearch => "remove it or use method \"fixed\"".into(),
             ConfigurationError::StalledInSearch => {
@@ -71,15 +58,8 @@ impl fmt::Display for ConfigurationError {
                 return write!(f, "name \"{got}\" cannot be a file name");
             }
             ConfigurationError::SameName { name, .. } => return write!(f, "two are named \"{name}\""),
-            ConfigurationError::Ipsec(error) => return error.fmt(f),
-            ConfigurationError::Relay(error) => return error.fmt(f),
-            ConfigurationError::NotNetns => "`queues` and `wake_up` are of the netns topology",
-            ConfigurationError::NoWakeUp => "`wake_up` is of subject \"weir\"",
-            ConfigurationError::NoOffload => {
-                "`offload` is of gateways whose inner wires are the kernel's (strongswan, weir with port = \"tun\")"
-            }
+            ConfigurationError::Invalid(error) => return error.fmt(f),
             ConfigurationError::NoHosts => "topology \"ssh\" needs [hosts]; docs/ssh.md describes them",
-            ConfigurationError::CommandElsewhere => "subject \"command\" needs topology = \"ssh\"",
             ConfigurationError::NoCommand => {
                 "subject \"command\" needs [configuration.command] with at least `apply`"
             }

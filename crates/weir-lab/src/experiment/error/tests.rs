@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::experiment::Experiment;
+use crate::model::Invalid;
 
 fn refused(text: &str) -> Refused {
     Experiment::read("x", "x.toml", text, false).expect_err("refused")
@@ -17,8 +18,10 @@ fn a_refusal_names_file_line_column_key_and_remedy_as_data_and_as_a_sentence() {
         (location.file.as_str(), location.position),
         ("x.toml", Some(Position { line: 6, column: 1 }))
     );
-    let named =
-        ExperimentError::Configuration { name: Some("a".into()), error: ConfigurationError::NotNetns };
+    let named = ExperimentError::Configuration {
+        name: Some("a".into()),
+        error: ConfigurationError::Invalid(Invalid::NotNetns),
+    };
     assert_eq!(*found.error, named);
     assert_eq!(found.error.key().as_deref(), Some("configuration a"));
     assert_eq!(found.error.remedy().as_deref(), Some("remove them"));

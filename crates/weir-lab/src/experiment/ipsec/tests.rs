@@ -30,7 +30,7 @@ fn lists_inside_the_table_expand_and_name_axes() {
     );
     assert_eq!(e.pairs[0], ("aes-gcm-128-policy".to_string(), "aes-gcm-128-route".to_string()));
     assert_eq!((e.pairs.len(), e.axis), (2, Some(Axis::Cipher)));
-    let p = all(&e)[3].ipsec.expect("protected");
+    let p = all(&e)[3].ipsec().expect("protected");
     assert_eq!((p.mode, p.direction, p.backend), (Mode::Route, Direction::In, Backend::Auto));
     assert_eq!((p.esn, p.replay_window, p.policies, p.outer), (false, 64, 1, Family::Inet));
 }
@@ -42,10 +42,10 @@ fn defaults_fill_in_what_a_table_leaves_out_and_the_outer_family_follows_the_inn
          family = \"inet6\"\nipsec = { direction = \"out\", esn = true, replay_window = 1024 }\n",
     )
     .expect("valid");
-    let found: Vec<_> = all(&e).iter().filter_map(|c| c.ipsec).map(|p| (p.policies, p.outer)).collect();
+    let found: Vec<_> = all(&e).iter().filter_map(|c| c.ipsec()).map(|p| (p.policies, p.outer)).collect();
     assert_eq!(found, [(2, Family::Inet6), (10, Family::Inet6)]);
     assert_eq!(e.axis, Some(Axis::Policies));
-    let p = all(&e)[0].ipsec.expect("protected");
+    let p = all(&e)[0].ipsec().expect("protected");
     assert!(p.esn && p.replay_window == 1024 && p.cipher.to_string() == "aes-gcm-256");
 }
 
@@ -56,8 +56,8 @@ fn a_plain_configuration_beside_protected_ones_is_plain() {
          ipsec = { mode = \"route\", direction = \"out\", cipher = \"null\" }\n",
     )
     .expect("valid");
-    assert!(all(&e)[0].ipsec.is_none() && all(&e)[0].build.as_deref() == Some("default"));
-    assert!(all(&e)[1].ipsec.is_some() && all(&e)[1].build.is_none());
+    assert!(all(&e)[0].ipsec().is_none() && all(&e)[0].build() == Some("default"));
+    assert!(all(&e)[1].ipsec().is_some() && all(&e)[1].build().is_none());
 }
 
 #[test]
@@ -106,7 +106,8 @@ fn lookups_and_matches_expand_and_the_list_is_as_long_as_the_match_is_deep() {
     assert_eq!(names.len(), 6);
     assert!(names.contains(&"cache-1000") && e.pairs.contains(&("linear-1".into(), "cache-1".into())));
     assert_eq!((e.pairs.len(), e.axis), (4, Some(Axis::Match)));
-    let of = |name: &str| all(&e).iter().find(|c| c.name == name).and_then(|c| c.ipsec).expect("it is there");
+    let of =
+        |name: &str| all(&e).iter().find(|c| c.name == name).and_then(|c| c.ipsec()).expect("it is there");
     let (p, shallow) = (of("cache-1000"), of("linear-1"));
     assert_eq!((p.policies, p.spd.matching, p.spd.buckets), (1000, Some(1000), 4096));
     assert_eq!((shallow.policies, shallow.spd.lookup), (1, LookupBy::Linear));
@@ -122,10 +123,10 @@ fn sets_of_rules_and_churn_expand_and_a_longer_list_may_follow_the_match() {
          policies = 50, match = 3 }\n",
     )
     .expect("valid");
-    let found: Vec<_> = all(&e).iter().filter_map(|c| c.ipsec).map(|p| (p.policies, p.spd.churn)).collect();
+    let found: Vec<_> = all(&e).iter().filter_map(|c| c.ipsec()).map(|p| (p.policies, p.spd.churn)).collect();
     assert_eq!(found, [(100, 0), (100, 100), (200, 0), (200, 100), (50, 0)]);
     assert_eq!(all(&e)[0].name, "acl-100-0");
-    assert_eq!(all(&e)[4].ipsec.and_then(|p| p.spd.matching), Some(3));
+    assert_eq!(all(&e)[4].ipsec().and_then(|p| p.spd.matching), Some(3));
 }
 
 #[test]
@@ -135,7 +136,7 @@ fn smoke_values_of_the_table_take_the_place_of_its_own() {
                 cipher = \"null\", match = [1, 10000], buckets = 4194304 }\n[quick]\n\
                 ipsec = { match = [1, 2], buckets = 64, rules = \"acl-9\" }\n";
     let e = Experiment::parse("x", "labs/x.toml", &format!("{HEAD}{body}"), &changes).expect("valid");
-    let found: Vec<_> = all(&e).iter().filter_map(|c| c.ipsec).map(|p| (p.policies, p.spd)).collect();
+    let found: Vec<_> = all(&e).iter().filter_map(|c| c.ipsec()).map(|p| (p.policies, p.spd)).collect();
     assert_eq!(found.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2]);
     assert!(found.iter().all(|(_, spd)| spd.buckets == 64 && spd.rules.is_none()), "{found:?}");
 }

@@ -1,8 +1,8 @@
 //! The table `relay` means what it says, and what means nothing together is refused.
 
 use crate::experiment::{Changes, Experiment};
+use crate::model::LabError;
 use crate::model::relay::{Load, Tls};
-use crate::model::{LabError, Subject};
 
 const HEAD: &str = "title = \"t\"\nquestion = \"q?\"\nruns = 5\nwarm_up = \"100ms\"\nwindow = \"1s\"\n";
 
@@ -18,32 +18,32 @@ fn refusal(body: &str) -> String {
 fn a_relay_is_plain_a_closed_loop_and_one_worker_unless_it_is_told() {
     let e =
         parse("[defaults]\ntopology = \"relay\"\n[[configuration]]\nsubject = \"derper\"\n").expect("valid");
-    let relay = e.configurations[0].configuration.relay.expect("it is one");
+    let relay = e.configurations[0].configuration.relay().expect("it is one");
     assert_eq!((relay.tls, relay.load, relay.workers), (Tls::Off, Load::ClosedLoop, 1));
 }
 
 #[test]
-fn a_ceiling_stands_for_every_relay_of_its_load_and_none_for_silent_clients() {
+fn a_baseline_stands_for_every_relay_of_its_load_and_none_for_silent_clients() {
     let e = parse(
-        "ceiling = true\n[defaults]\ntopology = \"relay\"\n[[configuration]]\nname = \"{subject}-{tls}-{workers}\"\n\
+        "baseline = true\n[defaults]\ntopology = \"relay\"\n[[configuration]]\nname = \"{subject}-{tls}-{workers}\"\n\
          subject = [\"derper\", \"weir\"]\nrelay = { tls = [\"off\", \"user\", \"kernel\"], workers = [1, 2] }\n\
          [[configuration]]\nname = \"idle\"\nrelay = { load = \"idle\" }\n",
     )
     .expect("valid");
-    let ceilings: Vec<&str> = e
+    let baselines: Vec<&str> = e
         .configurations
         .iter()
-        .filter(|p| p.configuration.subject == Subject::Ceiling)
+        .filter(|p| p.configuration.is_baseline())
         .map(|p| p.configuration.name.as_str())
         .collect();
-    assert_eq!(ceilings, ["ceiling-plain", "ceiling-tls"]);
+    assert_eq!(baselines, ["baseline-plain", "baseline-tls"]);
     let named = |name: &str| {
         &e.configurations.iter().find(|p| p.configuration.name == name).expect(name).configuration
     };
-    for (name, ceiling) in
-        [("weir-kernel-2", Some("ceiling-tls")), ("derper-off-1", Some("ceiling-plain")), ("idle", None)]
+    for (name, baseline) in
+        [("weir-kernel-2", Some("baseline-tls")), ("derper-off-1", Some("baseline-plain")), ("idle", None)]
     {
-        assert_eq!(e.ceiling_of(named(name)).map(|c| c.name.as_str()), ceiling, "{name}");
+        assert_eq!(e.baseline_of(named(name)).map(|c| c.name.as_str()), baseline, "{name}");
     }
 }
 
@@ -54,7 +54,7 @@ fn stalled_receivers_are_an_axis() {
          relay = { stalled = [0, 2] }\n",
     )
     .expect("valid");
-    let of = |n: usize| e.configurations[n].configuration.relay.expect("it is one").stalled;
+    let of = |n: usize| e.configurations[n].configuration.relay().expect("it is one").stalled;
     assert_eq!((of(0), of(1)), (0, 2));
     assert_eq!(e.pairs, [("0".to_string(), "2".to_string())]);
 }

@@ -15,7 +15,7 @@ use crate::model::LabError;
 /// What a packet says of itself.
 pub const MARK: usize = 32;
 const MAGIC: [u8; 8] = *b"weir-lab";
-/// Of a packet's data: an IPv6 packet of Tailscale's with the longest that still fits.
+/// The longest data of a packet: an IPv6 packet of Tailscale's with the longest that still fits.
 pub const DATA_MAX: u16 = 1518;
 
 /// A mark as it was received.
@@ -28,7 +28,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Of a packet's data; `None` when it is none of ours.
+    /// Reads the mark in a packet's data; `None` when it is none of ours.
     #[inline]
     pub fn read(data: &[u8]) -> Option<Mark> {
         let mark = data.first_chunk::<MARK>()?;

@@ -26,7 +26,7 @@ use super::pace::Pacer;
 use super::packet::{Batch, Mark};
 use super::stalled::{self, Stalled};
 use super::tally::{Course, Tally};
-use super::tls::Acquainted;
+use super::tls::SessionPairs;
 use super::wire::{self, Buffer, Wire};
 use crate::model::LabError;
 
@@ -46,7 +46,7 @@ const STRAGGLE: Nanos = 5_000_000_000;
 /// What the socket of a sender may keep, as much as Linux lets anybody have unless it is told otherwise. A sender has its own
 /// memory for it elsewhere; here it is the relay's too, and sockets that grow to 4 MiB each would fill the relay's caches.
 const SENDER_KEEPS: usize = 208 << 10;
-/// Of packets whose fill is compared byte by byte, one in so many; marks and lengths of all are.
+/// One packet in so many has its fill compared byte by byte; marks and lengths of all are.
 const LOOKED_AT: u64 = 32;
 
 #[derive(Clone, Copy, Debug)]
@@ -78,12 +78,12 @@ pub struct Outcome {
     pub sent: u64,
     pub began: Nanos,
     pub ended: Nanos,
-    /// Of the window's turns in which nothing was to be done.
+    /// The time of the window's turns in which nothing was to be done.
     pub idle: Nanos,
     pub late_max: Nanos,
     /// Packets of a pair sent at a time, of a rate.
     pub group: u64,
-    /// Of the pairs whose receivers stall; in nothing above.
+    /// What is counted of pairs whose receivers stall; it is in nothing above.
     pub stalled: stalled::Count,
 }
 
@@ -103,7 +103,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Of the first client and the second, the third and the fourth …
+    /// Makes pairs of the first client and the second, the third and the fourth …
     pub fn new(clients: Vec<Client>, data: u16) -> Result<Pairs, LabError> {
         let (wires, identities): (Vec<_>, Vec<_>) = clients.into_iter().unzip();
         Pairs::of(wires, identities.into_iter().map(|i| i.key).collect(), data, Kind::RecvPacket)
@@ -114,12 +114,12 @@ impl Pairs {
         super::client::descriptors(u64::from(count) * 2)?;
         let connected = || {
             let listener = TcpListener::bind("127.0.0.1:0")?;
-            let acquainted = tls.then(Acquainted::new).transpose()?;
+            let sessions = tls.then(SessionPairs::new).transpose()?;
             let mut wires = Vec::new();
             for _ in 0..count {
                 let near = TcpStream::connect(listener.local_addr()?)?;
                 let mut sessions =
-                    acquainted.as_ref().map(Acquainted::pair).transpose()?.into_iter().flatten();
+                    sessions.as_ref().map(SessionPairs::pair).transpose()?.into_iter().flatten();
                 for socket in [near, listener.accept()?.0] {
                     socket.set_nodelay(true)?;
                     let wire = Wire::new(socket, Vec::new());

@@ -61,7 +61,7 @@ struct Work {
 }
 
 impl Stalled {
-    /// Of the first client and the second, the third and the fourth …
+    /// Makes pairs of the first client and the second, the third and the fourth …
     pub fn new(clients: Vec<Client>, data: u16) -> Result<Stalled, LabError> {
         let mut stalled = Stalled::default();
         let mut clients = clients.into_iter();
@@ -84,7 +84,7 @@ impl Stalled {
         self.count = Count::default();
     }
 
-    /// Of the run so far.
+    /// What is counted of the run so far.
     pub fn count(&self) -> Count {
         let missed = self.pacer.as_ref().map_or(0, |pacer| pacer.missed);
         Count { intended: self.count.offered + missed, ..self.count }

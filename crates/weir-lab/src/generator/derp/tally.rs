@@ -43,7 +43,7 @@ pub struct Tally {
     pub duplicated: u64,
     /// Frames whose mark, length or fill was not what was sent.
     pub corrupted: u64,
-    /// Of a run before this one.
+    /// Packets of a run before this one.
     pub foreign: u64,
     pub last_arrival: Nanos,
     pub open: bool,

@@ -39,19 +39,19 @@ impl Trusting {
 }
 
 /// The two sides of a connection between clients, as if their handshake had been sent.
-pub struct Acquainted {
+pub struct SessionPairs {
     trusting: Trusting,
     server: Arc<rustls::ServerConfig>,
 }
 
-impl Acquainted {
-    pub fn new() -> io::Result<Acquainted> {
+impl SessionPairs {
+    pub fn new() -> io::Result<SessionPairs> {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).map_err(odd)?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(odd)?;
         let provider = rustls::crypto::aws_lc_rs::default_provider();
         let certified = CertifiedKey::from_der(vec![made.cert.der().clone()], key, &provider).map_err(odd)?;
         let server = server_config(Arc::new(SingleCertAndKey::from(certified))).map_err(odd)?;
-        Ok(Acquainted { trusting: Trusting::new()?, server: Arc::new(server) })
+        Ok(SessionPairs { trusting: Trusting::new()?, server: Arc::new(server) })
     }
 
     pub fn pair(&self) -> io::Result<[Session; 2]> {

@@ -19,7 +19,7 @@ use crate::model::LabError;
 /// Newcomers a second for whom all is ready.
 const AHEAD_TLS: f64 = 4_000.0;
 const AHEAD_PLAIN: f64 = 10_000.0;
-/// Of those on their way at a time, where clients come back.
+/// How many times as many clients there are as connect at a time, where clients come back.
 const TAKING_TURNS: u64 = 4;
 
 /// A run of clients that connect and leave, for so long.

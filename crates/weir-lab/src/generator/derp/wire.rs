@@ -23,7 +23,7 @@ use weir_io::tls::{News, Session, TlsError};
 use super::packet::Batch;
 use crate::model::{LabError, Misbehaviour};
 
-/// Of a buffer, before what is received: the beginning of a frame that came before.
+/// Room of a buffer before what is received: the beginning of a frame that came before.
 pub const HEADROOM: usize = 8 << 10;
 /// How an error says that what came is no frame.
 /// What came is no stream of frames: whoever sent it broke it.

@@ -6,7 +6,7 @@ use super::{Fate, Side, Total};
 use crate::profile::function;
 use crate::profile::rules::Rules;
 
-/// Of one frame, by side, recording and part.
+/// The samples of one frame, by side, recording and part.
 pub type Samples = [Vec<Vec<u64>>; 2];
 
 /// A frame's samples.

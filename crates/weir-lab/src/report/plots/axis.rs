@@ -5,7 +5,7 @@ use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, legend_row, ticks_beside, 
 use crate::experiment::{Axis, Experiment, kebab};
 use crate::format::figure;
 use crate::model::relay::{Load, Tls};
-use crate::model::{Configuration, Subject, Topology};
+use crate::model::{Configuration, Topology};
 use crate::result::{Outcome, Results};
 
 const HEIGHT: f64 = 420.0;
@@ -25,7 +25,7 @@ fn one(results: &Results, axis: Axis, topology: Topology, name: &str) -> Option<
     let measured: Vec<(&Outcome, f64)> = results
         .configurations
         .iter()
-        .filter(|o| o.configuration.topology == topology && o.summary.is_some())
+        .filter(|o| o.configuration.topology() == topology && o.summary.is_some())
         .filter(|o| !results.is_control(&o.configuration.name))
         .filter_map(|o| Some((o, axis.number(&o.configuration)?)))
         .collect();
@@ -47,7 +47,7 @@ fn one(results: &Results, axis: Axis, topology: Topology, name: &str) -> Option<
     for (_, points) in &mut series {
         points.sort_by(|a, b| a.1.total_cmp(&b.1));
     }
-    let kinds: Vec<(bool, usize)> = series.iter().map(|(_, p)| (is_ceiling(p), p.len())).collect();
+    let kinds: Vec<(bool, usize)> = series.iter().map(|(_, p)| (is_baseline(p), p.len())).collect();
     let drawn = along(&kinds);
     let elsewhere = match drawn.contains(&false) {
         true => " What was measured at one place along it is among every run below.",
@@ -63,21 +63,21 @@ fn one(results: &Results, axis: Axis, topology: Topology, name: &str) -> Option<
         ),
         caption: format!(
             "Medians, whiskers from the least to the greatest run; the axis below is logarithmic; \
-             ceilings are dashed.{elsewhere}"
+             baselines are dashed.{elsewhere}"
         ),
         svg: draw(results, axis, &xs, &series),
     })
 }
 
-/// Which series to draw, told whether they are ceilings and how many points they have: where others of its kind have a
+/// Which series to draw, told whether they are baselines and how many points they have: where others of its kind have a
 /// line, not what has one point.
 fn along(all: &[(bool, usize)]) -> Vec<bool> {
-    let has_lines = |ceiling| all.iter().any(|&(is, points)| is == ceiling && points > 1);
-    all.iter().map(|&(ceiling, points)| points > 1 || !has_lines(ceiling)).collect()
+    let has_lines = |baseline| all.iter().any(|&(is, points)| is == baseline && points > 1);
+    all.iter().map(|&(baseline, points)| points > 1 || !has_lines(baseline)).collect()
 }
 
-fn is_ceiling(points: &[(&Outcome, f64)]) -> bool {
-    points.iter().all(|(o, _)| o.configuration.subject == Subject::Ceiling)
+fn is_baseline(points: &[(&Outcome, f64)]) -> bool {
+    points.iter().all(|(o, _)| o.configuration.is_baseline())
 }
 
 fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> String {
@@ -105,9 +105,9 @@ fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> Str
     svg.text("unit", "end", right, HEIGHT - 8.0, word(axis));
     let mut coloured = 0;
     for (i, (name, points)) in series.iter().enumerate() {
-        let ceiling = is_ceiling(points);
-        let colour = if ceiling { "plain".to_string() } else { format!("c{}", coloured % COLOURS) };
-        coloured += usize::from(!ceiling);
+        let baseline = is_baseline(points);
+        let colour = if baseline { "plain".to_string() } else { format!("c{}", coloured % COLOURS) };
+        coloured += usize::from(!baseline);
         let mut line = Vec::new();
         for (outcome, at) in points {
             let Some(s) = outcome.summary else { continue };
@@ -121,7 +121,7 @@ fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> Str
             );
             line.push(place);
         }
-        if let ([(_, y)], true) = (line.as_slice(), ceiling) {
+        if let ([(_, y)], true) = (line.as_slice(), baseline) {
             // measured once, for it does not depend on the axis
             line = vec![(LEFT + 16.0, *y), (right - 16.0, *y)];
             svg.path(&format!("curve {colour}"), &line);
@@ -158,8 +158,8 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
         let cpus = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join("+");
         let word = |text: String| text.to_lowercase();
         vec![
-            (Axis::Subject, kebab(&c.subject)),
-            (Axis::Topology, word(format!("{:?}", c.topology))),
+            (Axis::Subject, kebab(&c.subject())),
+            (Axis::Topology, word(format!("{:?}", c.topology()))),
             (Axis::Family, word(format!("{:?}", c.workload.family))),
             (Axis::Frame, Axis::Frame.number(c).map_or("imix".into(), |n| format!("{n} B"))),
             (Axis::Flows, format!("{} flows", c.workload.flows)),
@@ -167,37 +167,37 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
             (Axis::Cpus, format!("cpu {}", cpus(&c.placement.cpus))),
             (Axis::Port, c.placement.port.clone()),
             (Axis::Queues, Axis::Queues.number(c).map_or(String::new(), |n| format!("{n} queues"))),
-            (Axis::WakeUp, c.placement.wake_up.clone()),
+            (Axis::WakeUp, c.wake_up().unwrap_or_default().into()),
             (Axis::Offload, Axis::Offload.word(c).map_or(String::new(), |w| format!("offload {w}"))),
             (Axis::Build, Axis::Build.word(c).unwrap_or_default()),
             (Axis::Mode, Axis::Mode.word(c).unwrap_or_default()),
             (Axis::Direction, Axis::Direction.word(c).unwrap_or_default()),
             (Axis::Cipher, Axis::Cipher.word(c).unwrap_or_default()),
             (Axis::Backend, Axis::Backend.word(c).unwrap_or_default()),
-            (Axis::Policies, c.ipsec.map_or(String::new(), |i| format!("{} policies", i.policies))),
+            (Axis::Policies, c.ipsec().map_or(String::new(), |i| format!("{} policies", i.policies))),
             (Axis::Outer, Axis::Outer.word(c).unwrap_or_default()),
             (Axis::Lookup, Axis::Lookup.word(c).unwrap_or_default()),
-            (Axis::Buckets, c.ipsec.map_or(String::new(), |i| format!("{} buckets", i.spd.buckets))),
+            (Axis::Buckets, c.ipsec().map_or(String::new(), |i| format!("{} buckets", i.spd.buckets))),
             (Axis::Match, Axis::Match.number(c).map_or(String::new(), |n| format!("match {n}"))),
             (Axis::Rules, Axis::Rules.word(c).unwrap_or_default()),
             (Axis::Action, Axis::Action.word(c).unwrap_or_default()),
-            (Axis::Churn, c.ipsec.map_or(String::new(), |i| format!("{} changes/s", i.spd.churn))),
-            (Axis::Tls, c.relay.map_or(String::new(), |r| tls(r.tls).into())),
-            (Axis::Load, c.relay.map_or(String::new(), |r| load(r.load).into())),
-            (Axis::Workers, c.relay.map_or(String::new(), |r| beside(r.workers, 1, "workers"))),
-            (Axis::Stalled, c.relay.map_or(String::new(), |r| beside(r.stalled, 0, "stalled"))),
+            (Axis::Churn, c.ipsec().map_or(String::new(), |i| format!("{} changes/s", i.spd.churn))),
+            (Axis::Tls, c.relay().map_or(String::new(), |r| tls(r.tls).into())),
+            (Axis::Load, c.relay().map_or(String::new(), |r| load(r.load).into())),
+            (Axis::Workers, c.relay().map_or(String::new(), |r| beside(r.workers, 1, "workers"))),
+            (Axis::Stalled, c.relay().map_or(String::new(), |r| beside(r.stalled, 0, "stalled"))),
             (Axis::Rate, Axis::Rate.number(c).map_or(String::new(), |n| format!("{} pps", short(n)))),
         ]
     };
-    // a ceiling has no routes of its own
-    let ceiling = c.subject == Subject::Ceiling;
+    // a baseline has no routes of its own
+    let baseline = c.is_baseline();
     let told: Vec<String> = parts(c)
         .into_iter()
         .enumerate()
         .filter(|(i, (a, _))| {
             *a != axis
                 && !(axis == Axis::Match && *a == Axis::Policies)
-                && !(ceiling && matches!(a, Axis::Routes | Axis::Port))
+                && !(baseline && matches!(a, Axis::Routes | Axis::Port))
                 && all.iter().any(|o| parts(o)[*i] != parts(c)[*i])
         })
         .map(|(_, (_, text))| text)
@@ -226,7 +226,7 @@ fn load(load: Load) -> &'static str {
     }
 }
 
-/// Likewise.
+/// A number with its word, which most have no need of.
 fn beside(n: u32, most: u32, word: &str) -> String {
     if n == most { String::new() } else { format!("{n} {word}") }
 }
@@ -247,22 +247,25 @@ fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::configuration::PlacementKeys;
     use crate::model::relay::Relay;
-    use crate::model::{Family, FrameSize, Placement, Workload};
+    use crate::model::{Family, FrameSize, Workload};
+    use crate::model::{Keys, Subject};
     use weir_stats::search::Rate;
 
     fn relay(flows: u32, rate: Rate, relay: Relay) -> Configuration {
-        Configuration {
+        Configuration::try_from(Keys {
             name: "c".into(),
             subject: Subject::Weir,
             topology: Topology::Relay,
             workload: Workload { family: Family::Inet, frame: FrameSize::Fixed(1400), flows, rate },
             routes: 1,
-            placement: Placement::default(),
+            placement: PlacementKeys::default(),
             ipsec: None,
             build: None,
             relay: Some(relay),
-        }
+        })
+        .expect("valid")
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::axis::series_name;
 use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, legend_row, ticks_below, widest};
 use crate::experiment::{Axis, Experiment};
 use crate::format::{digits, figure};
-use crate::model::{Configuration, Subject};
+use crate::model::Configuration;
 use crate::result::{Outcome, Results};
 
 const BAR: f64 = 13.0;
@@ -25,8 +25,8 @@ pub fn by_word(experiment: &Experiment, results: &Results) -> Vec<Plot> {
         let rows: Vec<(&Outcome, String)> = results
             .configurations
             .iter()
-            .filter(|o| o.configuration.topology == topology && o.summary.is_some())
-            .filter(|o| o.configuration.subject != Subject::Ceiling)
+            .filter(|o| o.configuration.topology() == topology && o.summary.is_some())
+            .filter(|o| !o.configuration.is_baseline())
             .filter(|o| !results.is_control(&o.configuration.name))
             .filter_map(|o| Some((o, axis.word(&o.configuration)?)))
             .collect();

@@ -1,12 +1,11 @@
 //! Every run as a point, mean and interval over them, one row a configuration.
 //!
-//! The axis fits the subjects; a ceiling far beyond is told in words, so that it does not press every
+//! The axis fits the subjects; a baseline far beyond is told in words, so that it does not press every
 //! point to the left.
 
 use super::super::svg::{Scale, Shape, Svg, ends, shortened};
 use super::{Plot, TOPOLOGIES, WIDTH, colour, dots, thinned, ticks_below, widest};
 use crate::format::{digits, figure};
-use crate::model::Subject;
 use crate::result::{Outcome, Results};
 
 const ROW: f64 = 46.0;
@@ -15,7 +14,7 @@ const BOTTOM: f64 = 46.0;
 /// For mean and interval in words, right of the drawing.
 const WORDS: f64 = 168.0;
 const LABEL: f64 = 320.0;
-/// A ceiling up to so many times the greatest run of a subject shares their axis.
+/// A baseline up to so many times the greatest run of a subject shares their axis.
 const NEAR: f64 = 1.5;
 
 /// One plot a topology.
@@ -25,7 +24,7 @@ pub fn runs(results: &Results) -> Vec<Plot> {
         let rows: Vec<&Outcome> = results
             .configurations
             .iter()
-            .filter(|o| o.configuration.topology == topology && !o.figures.is_empty())
+            .filter(|o| o.configuration.topology() == topology && !o.figures.is_empty())
             .collect();
         if !rows.is_empty() {
             plots.push(strips(results, &rows, name));
@@ -68,10 +67,10 @@ fn strips(results: &Results, rows: &[&Outcome], topology: &str) -> Plot {
     }
 }
 
-/// The rows the axis fits: the subjects, and ceilings not far above them.
+/// The rows the axis fits: the subjects, and baselines not far above them.
 fn scaled<'a>(rows: &[&'a Outcome]) -> Vec<&'a Outcome> {
     let most = |o: &Outcome| o.summary.map_or(0.0, |s| s.max);
-    let subject = |o: &Outcome| o.configuration.subject != Subject::Ceiling;
+    let subject = |o: &Outcome| !o.configuration.is_baseline();
     let top = rows.iter().filter(|o| subject(o)).map(|o| most(o)).fold(0.0, f64::max);
     let near = |o: &Outcome| top == 0.0 || most(o) <= top * NEAR;
     rows.iter().copied().filter(|o| subject(o) || near(o)).collect()

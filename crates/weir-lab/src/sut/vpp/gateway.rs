@@ -35,7 +35,7 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
 
 /// Why two of them cannot do as a configuration asks, with the remedy.
 pub fn refused(c: &Configuration) -> Option<String> {
-    let p = c.ipsec.as_ref()?;
+    let p = c.ipsec()?;
     let reason = if p.direction != Direction::Out {
         "between gateways packets go both ways: use direction = \"out\""
     } else if p.policies != 1 || !p.spd.is_default() {
@@ -87,7 +87,7 @@ impl Gateway for Vpp {
 }
 
 pub(super) fn protection(c: &Configuration) -> Protection {
-    c.ipsec.unwrap_or(Protection {
+    c.ipsec().unwrap_or(Protection {
         mode: Mode::Route,
         direction: Direction::Out,
         cipher: CipherName(Suite::AES_GCM_128),

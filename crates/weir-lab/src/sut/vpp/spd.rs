@@ -19,7 +19,7 @@ use crate::model::{Configuration, Family};
 
 /// Why VPP cannot do as a configuration asks, with the remedy.
 pub fn refused(c: &Configuration) -> Option<String> {
-    let p = c.ipsec.as_ref()?;
+    let p = c.ipsec()?;
     let (spd, inet6) = (&p.spd, c.workload.family == Family::Inet6);
     let inbound = p.direction == Direction::In;
     let reason = if p.mode == Mode::Route {
@@ -46,7 +46,7 @@ pub fn refused(c: &Configuration) -> Option<String> {
 
 /// The section of its settings that says who answers; what is not measured stays off.
 pub fn settings(c: &Configuration) -> String {
-    let Some(p) = &c.ipsec else { return String::new() };
+    let Some(p) = &c.ipsec() else { return String::new() };
     let direction = direction(p);
     let lines = match (p.spd.lookup, c.workload.family) {
         (LookupBy::Gateway, _) => return String::new(),
@@ -62,9 +62,9 @@ pub fn settings(c: &Configuration) -> String {
     format!("ipsec {{\n{lines}}}\n")
 }
 
-/// Of packets from the port `input` to the port `output`.
+/// Commands for packets from the port `input` to the port `output`.
 pub fn commands(c: &Configuration, [input, output]: [&str; 2]) -> String {
-    let Some(p) = &c.ipsec else { return String::new() };
+    let Some(p) = &c.ipsec() else { return String::new() };
     let (direction, inet6) = (direction(p), c.workload.family == Family::Inet6);
     let port = if p.direction == Direction::In { input } else { output };
     let mut text = format!("ipsec spd add 1\nset interface ipsec spd host-{port} 1\n");
@@ -87,7 +87,7 @@ pub fn commands(c: &Configuration, [input, output]: [&str; 2]) -> String {
 
 /// What a reader of its figures must know.
 pub fn note(c: &Configuration) -> Option<String> {
-    let p = c.ipsec.as_ref()?;
+    let p = c.ipsec()?;
     let answers = match p.spd.lookup {
         LookupBy::Gateway => "as it comes",
         LookupBy::Linear => "ordered scan",
@@ -97,7 +97,7 @@ pub fn note(c: &Configuration) -> Option<String> {
     let index = p.spd.matching.unwrap_or(p.policies);
     Some(format!(
         "vpp: {} SPD, {answers}: packets match policy {index} of {} and pass in clear",
-        direction(p),
+        direction(&p),
         p.policies
     ))
 }

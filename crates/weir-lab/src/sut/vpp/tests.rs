@@ -1,24 +1,27 @@
-//! What VPP is told, word for word, and what it is not asked to do. Written from its documentation.
+//! What VPP is told, word for word, and what it is not asked to do. Keys from its documentation.
 
 use super::*;
+use crate::model::Keys;
+use crate::model::configuration::PlacementKeys;
 use crate::model::ipsec::{CipherName, Direction, Mode, Protection};
 use crate::model::spd::{Action, LookupBy, Spd};
-use crate::model::{FrameSize, Placement, Subject, Topology, Workload};
+use crate::model::{FrameSize, Subject, Topology, Workload};
 use crate::netns::veth::Port;
 use weir_stats::search::Rate;
 
 fn configuration(topology: Topology, family: Family, ipsec: Option<Protection>) -> Configuration {
-    Configuration {
+    Configuration::try_from(Keys {
         name: "c".into(),
         subject: Subject::Vpp,
         topology,
         workload: Workload { family, frame: FrameSize::Fixed(94), flows: 4, rate: Rate::FlatOut },
         routes: 1,
-        placement: Placement::default(),
+        placement: PlacementKeys::default(),
         ipsec,
         build: None,
         relay: None,
-    }
+    })
+    .expect("valid")
 }
 
 fn deep(direction: Direction, lookup: LookupBy, index: u32) -> Protection {

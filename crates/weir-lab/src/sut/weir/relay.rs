@@ -138,7 +138,7 @@ impl Relaying for Weir {
         self.started.ended()
     }
 
-    fn doubts(&mut self) -> Vec<String> {
+    fn warnings(&mut self) -> Vec<String> {
         match self.control.get::<Said>(COUNTERS) {
             Ok(said) if said.balance != 0 => vec![format!(
                 "weir: {} packets unaccounted for inside the relay; this is a defect",
@@ -151,7 +151,7 @@ impl Relaying for Weir {
 }
 
 impl Said {
-    /// Of all workers, by reason; path discovery apart from the rest.
+    /// Dropped packets of all workers, by reason; path discovery apart from the rest.
     fn dropped(&self) -> Counters {
         let mut found = Counters::new();
         for (reason, n) in self.workers.iter().flat_map(|w| &w.packets_dropped) {

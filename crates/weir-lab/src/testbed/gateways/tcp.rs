@@ -14,7 +14,7 @@ use crate::netns::namespace::Namespace;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
 const PORT: u16 = 5001;
-/// Of one read or write: as iperf3 has it.
+/// Bytes of one read or write: as iperf3 has it.
 const BLOCK: usize = 128 << 10;
 const CONNECTS_WITHIN: Duration = Duration::from_secs(1);
 /// A thread blocked in the kernel looks this often whether it is to end.

@@ -32,7 +32,7 @@ const FLOWS_MAX: u32 = 4096;
 
 /// Why a peer cannot do in memory what a configuration asks for.
 pub fn missing(configuration: &Configuration) -> Option<String> {
-    let (flows, name) = (configuration.workload.flows, crate::experiment::kebab(&configuration.subject));
+    let (flows, name) = (configuration.workload.flows, crate::experiment::kebab(&configuration.subject()));
     if flows > FLOWS_MAX {
         return Some(format!("{name}: {flows} flows, its buffers hold {FLOWS_MAX}: lower `flows`"));
     }
@@ -61,7 +61,7 @@ impl DpdkInmem {
             .map_err(|e| LabError::new(format!("{}: cannot be written: {e}", capture.display())))?;
         let family = configuration.workload.family;
         // the file is in its memory once it runs
-        let dpdk = match configuration.subject {
+        let dpdk = match configuration.subject() {
             Subject::DpdkL3fwd => l3fwd::start_alone(capture, cpu, family, &net.prefixes())?,
             _ => testpmd::start_alone(capture, cpu)?,
         };
@@ -69,7 +69,7 @@ impl DpdkInmem {
         notes.extend(dpdk.notes());
         notes.push(format!(
             "{}: its own source (net_pcap) and sink (net_null), its own counters: its figures hold both",
-            crate::experiment::kebab(&configuration.subject)
+            crate::experiment::kebab(&configuration.subject())
         ));
         Ok(DpdkInmem { dpdk, cpu, mean_len: templates.mean_len(), notes })
     }

@@ -21,7 +21,7 @@ use weir_io::process;
 
 use super::{MemoryTestbed, cpus};
 use crate::build::Build;
-use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Testbed, Trial};
+use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Trial};
 
 /// The word for this program itself.
 const OWN: &str = "default";
@@ -89,7 +89,7 @@ impl Elsewhere {
             note: String::new(),
             cpus: cpus(&configuration.placement.cpus).0,
         };
-        let configuration = Configuration { build: None, ..configuration.clone() };
+        let configuration = configuration.in_this_process();
         match elsewhere.ask(&Request::Configuration(Box::new(configuration)))? {
             Answer::Ready { version, commit, features } => elsewhere.accept(&version, &commit, &features)?,
             Answer::Error(why) => return Err(why),

@@ -1,23 +1,26 @@
 //! The memory testbed forwards every packet of either family, paces, adds workers up, and refuses what it must.
 
+use crate::model::Keys;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{FrameSize, Placement, Topology, Workload};
+use crate::model::configuration::PlacementKeys;
+use crate::model::{FrameSize, Topology, Workload};
 use weir_stats::search::Rate;
 
 fn configuration(subject: Subject, family: Family, frame: FrameSize) -> Configuration {
-    Configuration {
+    Configuration::try_from(Keys {
         name: "c".into(),
         subject,
         topology: Topology::Memory,
         workload: Workload { family, frame, flows: 50, rate: Rate::FlatOut },
         routes: 20,
-        placement: Placement::default(),
+        placement: PlacementKeys::default(),
         ipsec: None,
         build: None,
         relay: None,
-    }
+    })
+    .expect("valid")
 }
 
 fn trial(configuration: &Configuration, warm_up_ms: u64, window_ms: u64) -> Trial {
@@ -45,8 +48,8 @@ fn every_packet_of_both_families_is_forwarded_and_accounted_for() {
 }
 
 #[test]
-fn the_ceiling_passes_the_same_frames_without_a_router() {
-    let sample = run(&configuration(Subject::Ceiling, Family::Inet, FrameSize::Fixed(64)));
+fn the_baseline_passes_the_same_frames_without_a_router() {
+    let sample = run(&configuration(Subject::Baseline, Family::Inet, FrameSize::Fixed(64)));
     assert_eq!(sample.ledger.sent, sample.ledger.delivered);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! With IPsec it has work that is not the pipeline's: frames to be sealed by the far end, the raw rate of the
 //! cipher, delivered packets to be opened. All of it is done between two breaths, while the worker's clock
-//! stands still ([`Bench::now`]): windows, rates and clocks a packet are the pipeline's own. It stands still
+//! stands still ([`Bench::now`]): windows, rates and cycles/packet are the pipeline's own. It stands still
 //! between two pieces of a run too.
 
 use std::sync::{Arc, Barrier};
@@ -55,7 +55,7 @@ pub struct Job {
     pub worker: usize,
     pub cpu: u32,
     pub seed: u64,
-    /// `None` for the ceiling.
+    /// `None` for the baseline.
     pub through: Option<Arc<Tables>>,
     /// Where newer tables appear, if they change.
     pub board: Option<Arc<Board>>,

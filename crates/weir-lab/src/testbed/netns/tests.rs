@@ -1,12 +1,14 @@
 //! The testbed against faults of our own making, seen from inside.
 
+use crate::model::Keys;
+use crate::model::configuration::PlacementKeys;
 use std::io::Write as _;
 use std::time::Duration;
 
 use weir_io::packet_socket::PacketSocket;
 
 use super::*;
-use crate::model::{Family, FrameSize, Placement, Topology, Workload};
+use crate::model::{Family, FrameSize, Topology, Workload};
 use crate::receiver::{Tally, WINDOW};
 use crate::workload::splitmix;
 
@@ -23,7 +25,7 @@ fn workload(family: Family, flows: u32) -> Workload {
 }
 
 fn deployed(test: &str, subject: Subject, family: Family, flows: u32) -> Option<Deployed> {
-    deployed_on(test, subject, family, flows, Placement::default())
+    deployed_on(test, subject, family, flows, PlacementKeys::default())
 }
 
 fn deployed_on(
@@ -31,9 +33,9 @@ fn deployed_on(
     subject: Subject,
     family: Family,
     flows: u32,
-    placement: Placement,
+    placement: PlacementKeys,
 ) -> Option<Deployed> {
-    let configuration = Configuration {
+    let configuration = Configuration::try_from(Keys {
         name: test.into(),
         subject,
         topology: Topology::Netns,
@@ -43,12 +45,13 @@ fn deployed_on(
         ipsec: None,
         build: None,
         relay: None,
-    };
+    })
+    .expect("valid");
     if let Some(missing) = NetnsTestbed::default().missing(&configuration) {
         writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
         return None;
     }
-    Some(Deployed::new(&configuration).expect("the testbed is deployed"))
+    Some(Deployed::new(&configuration, Vec::new()).expect("the testbed is deployed"))
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn kernel_side_and_user_side_judge_a_bad_wire_alike() {
     for (family, seed) in [(Family::Inet, 1), (Family::Inet6, 2), (Family::Inet, 3)] {
         let name = "kernel_side_and_user_side_judge_a_bad_wire_alike";
         // As many flows as make the user side remember one word each, like the kernel side.
-        let Some(mut deployed) = deployed(name, Subject::Ceiling, family, 2048) else { return };
+        let Some(mut deployed) = deployed(name, Subject::Baseline, family, 2048) else { return };
         if !deployed.collector.in_kernel() {
             writeln!(std::io::stderr(), "SKIP {name}: {}", deployed.notes.join("; "))
                 .expect("stderr is open");
@@ -152,7 +155,7 @@ fn a_wire_too_short_for_its_ring_is_in_the_ledger() {
 fn frames_spread_over_queues_are_all_accounted_for() {
     for subject in [Subject::Kernel, Subject::Weir] {
         let name = "frames_spread_over_queues_are_all_accounted_for";
-        let placement = Placement { queues: 2, ..Placement::default() };
+        let placement = PlacementKeys { queues: 2, ..PlacementKeys::default() };
         let Some(mut deployed) = deployed_on(name, subject, Family::Inet, FLOWS, placement) else { return };
         let device = deployed.device.as_ref().expect("a subject");
         let folder = format!("/sys/class/net/{}/queues", device.input.name);
@@ -168,11 +171,11 @@ fn frames_spread_over_queues_are_all_accounted_for() {
 fn weir_forwards_however_its_workers_wake_up() {
     for wake_up in ["interrupt", "busy-poll"] {
         let name = "weir_forwards_however_its_workers_wake_up";
-        let placement = Placement { wake_up: wake_up.into(), ..Placement::default() };
+        let placement = PlacementKeys { wake_up: wake_up.into(), ..PlacementKeys::default() };
         let Some(mut deployed) = deployed_on(name, Subject::Weir, Family::Inet6, FLOWS, placement) else {
             return;
         };
-        assert!(!deployed.notes.iter().any(|note| note.contains("express lane")), "{:?}", deployed.notes);
+        assert!(!deployed.notes.iter().any(|note| note.contains("XDP flow offload")), "{:?}", deployed.notes);
         let sample = deployed.run(&trial()).expect("the run ends");
         assert!(sample.ledger.delivered > 0, "{wake_up}: {sample:#?}");
         assert_eq!(sample.ledger.unaccounted(), 0, "{wake_up}: {sample:#?}");

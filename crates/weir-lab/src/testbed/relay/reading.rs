@@ -9,7 +9,7 @@ use crate::netns::counters::cpu_ticks;
 use crate::netns::cpus::{self, Cpus};
 use crate::sut::relay::process_ticks;
 
-/// Of `/proc`: USER_HZ, fixed in Linux' interface.
+/// Clock ticks of `/proc`: USER_HZ, fixed in Linux' interface.
 const TICKS_A_SECOND: f64 = 100.0;
 
 pub struct Reading {

@@ -12,7 +12,7 @@ use weir_stats::search::Rate;
 
 /// Packets a second without a rate of the experiment's: less than a simulated relay carries.
 const RATE: u64 = 4000;
-/// Of each pair, before what counts and while it does: two turns of what a paced pair sends at a time.
+/// Packets of each pair before what counts, and while it does: two turns of what a paced pair sends at a time.
 const TURNS: u64 = 16;
 /// Nobody waits longer for all pairs, and none has less to pass a simulated relay.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ impl Deployed {
     pub(super) fn simulated(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let live = self.running.as_ref().and_then(|relay| relay.simulation());
         let live = live.ok_or_else(|| {
-            LabError::new("relay: it is not under simulation; this is a defect of weir-lab".into())
+            LabError::new("relay: its caches are not simulated: use subject = \"weir\"".into())
         })?;
         let rate = if let Rate::Pps(rate) = trial.rate { rate } else { RATE };
         let turns = Duration::from_secs_f64((TURNS * u64::from(self.clients)) as f64 / rate.max(1) as f64);

@@ -1,27 +1,31 @@
 //! The relay testbed carries packets through relays, holds idle clients and lets clients come and go.
 
 use super::*;
+use crate::model::Keys;
 use crate::model::relay::Tls;
 use crate::netns::namespace::Untuned;
+use crate::testbed::Testbeds;
 use std::io::Write;
 use std::time::Duration;
 
-use crate::model::{Placement, Topology, Workload};
+use crate::model::configuration::PlacementKeys;
+use crate::model::{Topology, Workload};
 
 fn configuration(subject: Subject, relay: Relay) -> Configuration {
     let workload =
         Workload { family: Family::Inet, frame: FrameSize::Fixed(1400), flows: 3, rate: Rate::FlatOut };
-    Configuration {
+    Configuration::try_from(Keys {
         name: "c".into(),
         subject,
         topology: Topology::Relay,
         workload,
         routes: 1,
-        placement: Placement::default(),
+        placement: PlacementKeys::default(),
         ipsec: None,
         build: None,
         relay: Some(relay),
-    }
+    })
+    .expect("valid")
 }
 
 fn trial(rate: Rate) -> Trial {
@@ -34,7 +38,7 @@ fn relay(tls: Tls, load: Load) -> Relay {
 
 /// The prepared testbed, or `None` after saying what is missing.
 fn prepared(test: &str, subject: Subject, relay: Relay) -> Option<Box<dyn Prepared>> {
-    let (mut testbed, configuration) = (RelayTestbed::default(), configuration(subject, relay));
+    let (mut testbed, configuration) = (Testbeds::default(), configuration(subject, relay));
     if let Some(missing) = testbed.missing(&configuration) {
         let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
         return None;
@@ -43,13 +47,13 @@ fn prepared(test: &str, subject: Subject, relay: Relay) -> Option<Box<dyn Prepar
 }
 
 #[test]
-fn the_ceiling_is_pairs_without_a_relay() {
-    let test = "the_ceiling_is_pairs_without_a_relay";
-    let Some(mut ceiling) = prepared(test, Subject::Ceiling, relay(Tls::Off, Load::Open)) else { return };
-    let sample = ceiling.run(&trial(Rate::FlatOut)).expect("a run");
+fn the_baseline_is_pairs_without_a_relay() {
+    let test = "the_baseline_is_pairs_without_a_relay";
+    let Some(mut baseline) = prepared(test, Subject::Baseline, relay(Tls::Off, Load::Open)) else { return };
+    let sample = baseline.run(&trial(Rate::FlatOut)).expect("a run");
     assert!(sample.pps > 0.0 && sample.figures["mbps"] > 0.0, "{sample:?}");
     assert_eq!((sample.ledger.unaccounted(), sample.reordered, sample.duplicated), (0, 0, 0));
-    assert!(ceiling.scope().is_none() && !sample.figures.contains_key("cpu_seconds_per_gb"));
+    assert!(baseline.scope().is_none() && !sample.figures.contains_key("cpu_seconds_per_gb"));
 }
 
 #[test]
@@ -187,7 +191,7 @@ fn clients_come_and_go() {
 
 #[test]
 fn what_no_relay_is_or_has_is_said() {
-    let missing = |subject, relay| RelayTestbed::default().missing(&configuration(subject, relay));
+    let missing = |subject, relay| Testbeds::default().missing(&configuration(subject, relay));
     if cpus::missing_privilege().is_some() {
         let _ = writeln!(std::io::stderr(), "SKIP what_no_relay_is_or_has_is_said: no namespaces here");
         return;

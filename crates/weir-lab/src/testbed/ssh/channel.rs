@@ -33,7 +33,7 @@ const CLIENT_FIRST: Duration = Duration::from_secs(2);
 /// Between the end of the client's output and that of its errors.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(10);
-/// Of the client's error output; banners are some ten lines.
+/// Lines kept of the client's error output; banners are some ten lines.
 const SAID_LINES: usize = 40;
 
 pub struct Channel {

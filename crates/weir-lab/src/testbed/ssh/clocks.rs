@@ -22,14 +22,19 @@ pub struct Offset {
 impl Offset {
     /// `ask` reads the host's clock.
     pub fn measure(mut ask: impl FnMut() -> Result<Nanos, LabError>) -> Result<Offset, LabError> {
-        let mut best: Option<Offset> = None;
-        for _ in 0..EXCHANGES {
+        let mut exchange = || -> Result<Offset, LabError> {
             let asked = clock::now();
             let theirs = ask()?;
-            let offset = Offset::of(asked, theirs, clock::now());
-            best = Some(best.filter(|b| b.error <= offset.error).unwrap_or(offset));
+            Ok(Offset::of(asked, theirs, clock::now()))
+        };
+        let mut best: Offset = exchange()?;
+        for _ in 1..EXCHANGES {
+            let offset = exchange()?;
+            if offset.error < best.error {
+                best = offset;
+            }
         }
-        best.ok_or_else(|| LabError::new("clock: never asked; this is a defect of weir-lab".into()))
+        Ok(best)
     }
 
     fn of(asked: Nanos, theirs: Nanos, answered: Nanos) -> Offset {

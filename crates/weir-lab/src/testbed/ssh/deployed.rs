@@ -189,7 +189,7 @@ impl Deployed {
 }
 
 impl Wired for Deployed {
-    /// Of all hosts together.
+    /// The counters of all hosts together.
     type Reading = Counted;
 
     fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
@@ -210,7 +210,7 @@ impl Wired for Deployed {
             let one: Counted = fleet.ask(role, "counters", &Request::Counters, self.limits.answer.0)?;
             all.drops.extend(one.drops);
             all.cpu = all.cpu.or(one.cpu);
-            all.doubts.extend(one.doubts);
+            all.warnings.extend(one.warnings);
         }
         Ok(all)
     }
@@ -241,8 +241,8 @@ impl Prepared for Deployed {
         }
         let percent = cpus::percent(before.cpu, after.cpu);
         sample.figures.extend(percent.map(|p| ("subject_cpu_percent".to_string(), p)));
-        sample.notes.extend(after.doubts);
-        sample.notes.append(&mut self.fleet.borrow_mut().doubts);
+        sample.notes.extend(after.warnings);
+        sample.notes.append(&mut self.fleet.borrow_mut().warnings);
         sample.notes.splice(0..0, self.notes.iter().cloned());
         sample.fallbacks = Some(self.fallbacks.clone());
         Ok(sample)
@@ -258,7 +258,7 @@ impl Drop for Deployed {
             if fleet.channel(role).is_ok_and(|channel| channel.alive())
                 && let Err(e) = fleet.ask::<()>(role, "teardown", &Request::Reset, within)
             {
-                fleet.doubts.push(format!("after the run before: {e}"));
+                fleet.warnings.push(format!("after the run before: {e}"));
             }
         }
     }

@@ -27,7 +27,7 @@ pub struct Fleet {
     /// Made so far.
     connections: u32,
     /// What went wrong where nobody listened; told with the next sample.
-    pub doubts: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 impl Fleet {
@@ -40,7 +40,7 @@ impl Fleet {
             programs: None,
             lab: random.unwrap_or_else(whence),
             connections: 0,
-            doubts: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 

@@ -124,7 +124,7 @@ mod tests {
         let bytes = fs::read(&own).expect("readable");
         let end = loaded(&bytes).expect("an ELF file");
         assert!(end < bytes.len());
-        // Written by a shell, as on a host: a file this process wrote could still be open in a fork of it.
+        // Keys by a shell, as on a host: a file this process wrote could still be open in a fork of it.
         let path = std::env::temp_dir().join(format!("weir-upload-{}", std::process::id()));
         let script =
             "head -c $3 \"$1\" > \"$2\" && chmod 700 \"$2\" && \"$2\" --list; s=$?; rm \"$2\"; exit $s";

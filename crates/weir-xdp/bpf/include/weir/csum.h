@@ -16,12 +16,24 @@ static __always_inline __u64 csum_add64(__u64 sum, __u64 words)
 	return sum + (words >> 32) + (__u32)words;
 }
 
-/* Of a sum below 2^48: three words of 16 bits each, then the carry twice. */
-static __always_inline __u16 csum_fold(__u64 sum)
+/* Of up to eight words of 32 bits: what is above 16 bits shrinks to 19, to 1 and to 0. */
+static __always_inline __u32 csum_fold(__u64 sum)
 {
-	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+#pragma unroll
+	for (int round = 0; round < 3; round++)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/*
+ * Whether a sum over what includes its checksum says that it is right. Of up to eight words of 32 bits two rounds
+ * leave less than 0x10008, of which only 0xffff would fold to itself.
+ */
+static __always_inline bool csum_is_right(__u64 sum)
+{
 	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff;
 }
 
 #endif

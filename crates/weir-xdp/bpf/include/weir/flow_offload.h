@@ -16,8 +16,6 @@
 #include "weir/parse.h"
 #include "weir/steer.h"
 
-CONSTANTS struct steer_params params SEC(".rodata.steer") = {};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__type(key, struct flow_key4);
@@ -32,19 +30,22 @@ struct {
 	__uint(max_entries, FLOWS_MAX);
 } weir_flows6 SEC(".maps");
 
-/* Of the tables in force. */
+/* Of the tables in force; the daemon's to write. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, __u64);
 	__uint(max_entries, 1);
 } weir_generation SEC(".maps");
 
+__u64 generation VALUE_OF(weir_generation);
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct flow_counters);
-	__uint(max_entries, FLOW_DEVICES_MAX);
+	__type(value, struct flow_count);
+	__uint(max_entries, 1); /* both devices of a frame by one look-up */
 } weir_flow_count SEC(".maps");
 
 struct {
@@ -55,16 +56,29 @@ struct {
 	__uint(max_entries, 1);
 } weir_progress SEC(".maps");
 
-static __always_inline struct flow_progress *progress(void)
-{
-	__u32 only = 0;
+struct flow_progress progress VALUE_OF(weir_progress);
 
-	return bpf_map_lookup_elem(&weir_progress, &only);
+/* A packet and what stands behind it in its frame. */
+struct extent {
+	__s64 packet;
+	__s64 padding;
+};
+
+static __always_inline bool whole(struct extent *extent, const void *l3, const struct frame *frame, __u32 length)
+{
+	__s64 room = frame->end - l3;
+
+	/* Not the packet's end first: to Linux 6.12 a length with its bytes turned around has no bounds. */
+	barrier_var(room);
+	extent->packet = length;
+	extent->padding = room - length;
+	return extent->padding >= 0;
 }
 
 /* RFC 1812 5.2.1: a whole packet without options, with a right header checksum and a hop left. */
-static __always_inline bool plain4(const struct iphdr *ip, const struct frame *frame, __u32 *length)
+static __always_inline bool plain4(const struct iphdr *ip, const struct frame *frame, struct extent *extent)
 {
+	__u32 length = bpf_ntohs(ip->tot_len);
 	__u64 sum = 0;
 
 	if (*(const __u8 *)ip != 0x45 || ip->ttl <= 1)
@@ -75,103 +89,119 @@ static __always_inline bool plain4(const struct iphdr *ip, const struct frame *f
 #pragma unroll
 	for (int word = 0; word < 5; word++)
 		sum = csum_add32(sum, load32((const void *)ip + 4 * word));
-	if (csum_fold(sum) != 0xffff)
+	if (!csum_is_right(sum))
 		return false;
-	*length = bpf_ntohs(ip->tot_len);
-	return *length >= sizeof(*ip) && *length <= frame->end - (void *)ip;
+	return length >= sizeof(*ip) && whole(extent, ip, frame, length);
+}
+
+/* One comparison after another, the commonest first. */
+static __always_inline bool carried6(__u8 next)
+{
+	if (next == IPPROTO_TCP)
+		return true;
+	KEEP_BRANCH;
+	if (next == IPPROTO_UDP)
+		return true;
+	KEEP_BRANCH;
+	return next == IPPROTO_ESP;
 }
 
 /* RFC 8200 3: TCP, UDP or ESP right behind the header, and a hop left. */
-static __always_inline bool plain6(const struct ipv6hdr *ip, const struct frame *frame, __u32 *length)
+static __always_inline bool plain6(const struct ipv6hdr *ip, const struct frame *frame, struct extent *extent)
 {
 	__u8 next = ip->nexthdr;
 
 	if ((*(const __u8 *)ip & 0xf0) != 0x60 || ip->hop_limit <= 1)
 		return false;
-	if (next != IPPROTO_TCP && next != IPPROTO_UDP && next != IPPROTO_ESP)
+	if (!carried6(next))
 		return false;
-	*length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
-	return *length <= frame->end - (void *)ip;
+	return whole(extent, ip, frame, sizeof(*ip) + bpf_ntohs(ip->payload_len));
 }
 
 /* The flow holds for this frame, and every earlier one of the pair is out. */
-static __always_inline bool in_force(struct xdp_md *ctx, const struct flow *flow, const void *l3, __u32 length)
+static __always_inline bool in_force(struct xdp_md *ctx, const struct flow *flow, const void *l3,
+				     const struct extent *extent)
 {
-	const void *mac = l3 - ETH_HLEN;
-	__u32 only = 0;
-	__u64 *generation = bpf_map_lookup_elem(&weir_generation, &only);
-	struct flow_progress *worker = progress();
-
-	if (!generation || !worker)
+	if (flow->generation != generation || flow->in_ifindex != ctx->ingress_ifindex)
 		return false;
-	if (flow->generation != *generation || flow->in_ifindex != ctx->ingress_ifindex)
-		return false;
-	if (load32(mac) != load32(flow->in_mac) || load16(mac + 4) != load16(flow->in_mac + 4))
-		return false;
-	if (length > flow->mtu)
+	if (!same_mac(l3 - ETH_HLEN, flow->in_mac) || extent->packet > flow->mtu)
 		return false;
 	/* No number is 0: nothing is known of the pair's last frame. */
-	return flow->last_slow && flow->last_slow <= worker->done;
+	return flow->last_slow && flow->last_slow <= progress.done;
 }
 
 /* This frame goes to the router, under the number it will get there. */
 static __always_inline void hold(struct flow *flow)
 {
-	struct flow_progress *worker = progress();
-
-	if (worker)
-		flow->last_slow = worker->steered + 1;
+	flow->last_slow = progress.steered + 1;
 }
 
-/* New MAC addresses, counters, redirect. */
-static __always_inline int forward(const struct flow *flow, const struct frame *frame)
+/* New MAC addresses, counters, redirect; the padding stays behind. */
+static __always_inline int forward(struct xdp_md *ctx, const struct flow *flow, const struct frame *frame,
+				   __s64 padding)
 {
 	void *mac = frame->l3 - ETH_HLEN;
 	__u64 bytes = frame->end - mac;
-	__u32 in = params.device, out = flow->out_device;
-	struct flow_counters *count;
+	struct flow_count *count;
+	__u32 key = 0;
 
 	store64(mac, load64(flow->out_macs));
 	store32(mac + 8, load32(flow->out_macs + 8));
-	count = bpf_map_lookup_elem(&weir_flow_count, &in);
+	/* Computed here: the two pointers would not both find a register across the look-up. */
+	barrier_var(bytes);
+	count = bpf_map_lookup_elem(&weir_flow_count, &key);
 	if (count) {
-		count->rx_packets++;
-		count->rx_bytes += bytes;
+		__u32 in = flow->in_device, out = flow->out_device;
+
+		if (in < FLOW_DEVICES_MAX) {
+			count->device[in].rx_packets++;
+			count->device[in].rx_bytes += bytes;
+		}
+		if (out < FLOW_DEVICES_MAX) {
+			count->device[out].tx_packets++;
+			count->device[out].tx_bytes += bytes - padding;
+		}
 	}
-	count = bpf_map_lookup_elem(&weir_flow_count, &out);
-	if (count) {
-		count->tx_packets++;
-		count->tx_bytes += bytes;
-	}
+	/* Behind a new tail nothing of the frame may be read again. */
+	if (padding)
+		bpf_xdp_adjust_tail(ctx, -(int)padding);
 	return bpf_redirect(flow->out_ifindex, 0);
 }
 
-/* What became of an IPv4 frame: an XDP action, or XDP_PASS for the router to decide. */
-static __always_inline int offload4(struct xdp_md *ctx, const struct frame *frame, struct iphdr *ip)
+/* RFC 1624: the checksum rises by as much as the word with the TTL falls. */
+static __always_inline void next_hop4(struct iphdr *ip)
 {
-	struct flow_key4 key = { ip->saddr, ip->daddr };
-	struct flow *flow;
-	__u32 length;
-
-	/* With several queues one could overtake another. */
-	if (frame->tagged || ctx->rx_queue_index)
-		return XDP_PASS;
-	flow = bpf_map_lookup_elem(&weir_flows4, &key);
-	if (!flow)
-		return XDP_PASS;
-	if (!plain4(ip, frame, &length) || !in_force(ctx, flow, ip, length)) {
-		hold(flow);
-		return XDP_PASS;
-	}
-	/* RFC 1624: the checksum rises by as much as the word falls. */
+	/* Read again: clang would cut both out of a word it added up before, and wait for that. Measured. */
+	barrier();
 	__u32 check = ip->check + bpf_htons(0x0100);
 
 	ip->ttl--;
 	ip->check = check + (check >> 16);
-	return forward(flow, frame);
 }
 
-static __always_inline int offload6(struct xdp_md *ctx, const struct frame *frame, struct ipv6hdr *ip)
+/* Whether the frame leaves by its flow, as `action` says; if not, it goes the usual way. */
+static __always_inline bool offload4(struct xdp_md *ctx, const struct frame *frame, struct iphdr *ip, int *action)
+{
+	__u64 pair = load64(&ip->saddr);
+	struct flow *flow;
+	struct extent extent;
+
+	/* With several queues one could overtake another. */
+	if (frame->tagged || ctx->rx_queue_index)
+		return false;
+	flow = bpf_map_lookup_elem(&weir_flows4, &pair);
+	if (!flow)
+		return false;
+	if (plain4(ip, frame, &extent) && in_force(ctx, flow, ip, &extent)) {
+		next_hop4(ip);
+		*action = forward(ctx, flow, frame, extent.padding);
+		return true;
+	}
+	hold(flow);
+	return false;
+}
+
+static __always_inline bool offload6(struct xdp_md *ctx, const struct frame *frame, struct ipv6hdr *ip, int *action)
 {
 	const void *from = &ip->saddr;
 	struct flow_key6 key = {
@@ -179,19 +209,20 @@ static __always_inline int offload6(struct xdp_md *ctx, const struct frame *fram
 		{ load64(from + 16), load64(from + 24) },
 	};
 	struct flow *flow;
-	__u32 length;
+	struct extent extent;
 
 	if (frame->tagged || ctx->rx_queue_index)
-		return XDP_PASS;
+		return false;
 	flow = bpf_map_lookup_elem(&weir_flows6, &key);
 	if (!flow)
-		return XDP_PASS;
-	if (!plain6(ip, frame, &length) || !in_force(ctx, flow, ip, length)) {
-		hold(flow);
-		return XDP_PASS;
+		return false;
+	if (plain6(ip, frame, &extent) && in_force(ctx, flow, ip, &extent)) {
+		ip->hop_limit--;
+		*action = forward(ctx, flow, frame, extent.padding);
+		return true;
 	}
-	ip->hop_limit--;
-	return forward(flow, frame);
+	hold(flow);
+	return false;
 }
 
 /*
@@ -200,11 +231,9 @@ static __always_inline int offload6(struct xdp_md *ctx, const struct frame *fram
  */
 static __always_inline void number(struct xdp_md *ctx)
 {
-	struct flow_progress *worker = progress();
-
-	if (!worker || ctx->rx_queue_index)
+	if (ctx->rx_queue_index)
 		return;
-	__u64 given = ++worker->steered;
+	__u64 given = ++progress.steered;
 
 	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(given)))
 		return;

@@ -16,7 +16,7 @@
 struct frame {
 	void *l3;  /* behind the Ethernet header and one tag */
 	void *end;
-	__be16 ethertype;
+	__u32 ethertype; /* in network order; narrower it would be widened at every comparison */
 	bool tagged;
 	bool group; /* the group bit of the destination MAC address */
 };
@@ -25,6 +25,12 @@ struct frame {
 static __always_inline bool within(const struct frame *frame, const void *at, __u64 bytes)
 {
 	return at + bytes <= frame->end;
+}
+
+/* Whether two MAC addresses are equal: one load each, whose last two bytes, the highest, are shifted out. */
+static __always_inline bool same_mac(const void *one, const void *other)
+{
+	return !((load64(one) ^ load64(other)) << 16);
 }
 
 /* False when there is not even an Ethernet header. A second tag is left as what it is: not IP. */

@@ -11,6 +11,7 @@ enum steer_cause {
 	STEER_ESP,
 	STEER_RESOLVE,
 	STEER_LOCAL,
+	STEER_KEPT,
 	STEER_ARP,
 	STEER_GROUP,
 	STEER_NOT_IP,
@@ -27,17 +28,25 @@ enum steer_owner {
 	STEER_KERNEL_BUT_ESP, /* where an SA of weir ends */
 };
 
-/* Local addresses of one family; UDP ports ESP comes in on; queues with a socket; pairs of addresses; devices. */
+/* What an enforcement point drops. */
+enum enforce_drop {
+	ENFORCE_TRANSIT, /* IP packets that are not for this host */
+	ENFORCE_OPAQUE,  /* more than one VLAN tag, or MPLS */
+	ENFORCE_DROPS,
+};
+
+/* Local addresses of one family; prefixes whose routes only the kernel can follow; UDP ports ESP comes in on; queues with a socket; pairs of addresses; devices. */
 #define STEER_LOCAL_MAX 4096
+#define STEER_KEPT_MAX 65536
 #define STEER_ESP_PORTS_MAX 1024
 #define STEER_QUEUES_MAX 256
 #define FLOWS_MAX 65536
 #define FLOW_DEVICES_MAX 256
 
-/* Set before the program is loaded. */
-struct steer_params {
-	__u32 flow_offload; /* whether frames of this device may take it */
-	__u32 device;
+/* Prefixes of either family whose routes only the kernel can follow. */
+struct kept_prefixes {
+	__u64 v4;
+	__u64 v6;
 };
 
 /* What the router decided about a pair of addresses. */
@@ -50,7 +59,7 @@ struct flow {
 	__u8 in_mac[6];
 	__u8 pad[2];
 	__u8 out_macs[12]; /* destination and source, as they leave */
-	__u32 pad2;
+	__u32 in_device;
 	__u64 last_slow; /* number of its last frame that went to the router; 0: none is known */
 };
 
@@ -70,6 +79,10 @@ struct flow_counters {
 	__u64 rx_bytes;
 	__u64 tx_packets;
 	__u64 tx_bytes;
+};
+
+struct flow_count {
+	struct flow_counters device[FLOW_DEVICES_MAX];
 };
 
 /* What the program and the device's worker tell each other, a cache line each. */

@@ -26,6 +26,15 @@
  * `bpftool map` shows 15 characters; the verifier knows rodata's values and drops the branches they rule out.
  */
 #define CONSTANTS const volatile
+
+/*
+ * A variable that is the one value of a map: read and written without a look-up. The section alone would be
+ * a map of its own, which nobody could share or map into memory; the loader puts the named one in its place.
+ */
+#define VALUE_OF(map) SEC(".bss." #map)
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "same_mac takes a word apart");
+
 #define FRAME_START(ctx) ((void *)(long)(ctx)->data)
 #define FRAME_END(ctx) ((void *)(long)(ctx)->data_end)
 

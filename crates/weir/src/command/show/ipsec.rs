@@ -55,7 +55,8 @@ pub fn sas(sas: &[view::Sa]) -> String {
     }
     for sa in sas {
         for f in &sa.failures {
-            out += &format!("# {}: {} {}: {} ({} acts)\n", sa.name, f.packets, f.reason, f.sentence, f.blame);
+            let (packets, reason, sentence) = (f.packets, &f.reason, &f.sentence);
+            out += &format!("# {}: {packets} {reason}: {sentence} (responsible: {})\n", sa.name, f.blame);
         }
         if let Some(mtu) = sa.path_mtu {
             out += &format!("# {}: the path takes {mtu} bytes, as an ICMP error said\n", sa.name);
@@ -112,7 +113,7 @@ pub fn spds(spds: &[view::Spd], shown: &Shown) -> String {
     let mut out = String::new();
     for spd in spds {
         out += &format!(
-            "spd {} guards {}, {} what no policy matches\n",
+            "spd {} on {}, {} what no policy matches\n",
             spd.name,
             spd.ports.join(", "),
             spd.default
@@ -206,7 +207,7 @@ mod tests {
         let sa = view::Sa { name: "east-in".into(), failures: vec![failed], ..view::Sa::default() };
         let text = sas(&[sa]);
         assert!(
-            text.ends_with("# east-in: 3 replayed: a sequence number seen before (sender acts)\n"),
+            text.ends_with("# east-in: 3 replayed: a sequence number seen before (responsible: sender)\n"),
             "{text}"
         );
     }

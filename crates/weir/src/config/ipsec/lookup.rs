@@ -1,4 +1,4 @@
-//! `[ipsec]`: the keys file, and how SPDs are asked: flow caches, the classifier, the oracle.
+//! `[ipsec]`: the keys file, whose ciphers are used, and how SPDs are asked: flow caches, the classifier, the oracle.
 //!
 //! Promises: options have the names the field gave them; a number of buckets is rounded up to a power of two
 //! here, and said so, so that what is shown is what runs; what a cache takes is known before it is made.
@@ -29,12 +29,25 @@ const KEYS: &[&str] = &[
     "ipv6-outbound-spd-hash-buckets",
     "spd-classifier",
     "spd-oracle",
+    "ciphers",
     super::state::KEYS[0],
     super::state::KEYS[1],
 ];
 
 const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
 const LAYERS: [(&str, Layer); 3] = [("auto", Layer::Auto), ("on", Layer::Classifier), ("off", Layer::Scan)];
+
+const CIPHERS: [(&str, Ciphers); 2] = [("auto", Ciphers::Auto), ("library", Ciphers::Library)];
+
+/// Whose code seals and opens packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ciphers {
+    /// For each size of packet the fastest on this machine, by measurement: weir's own vector code among them.
+    #[default]
+    Auto,
+    /// The library's alone (aws-lc).
+    Library,
+}
 
 /// How SPDs are asked, as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +71,7 @@ pub struct Section {
     pub keys: Option<Placed<String>>,
     pub lookup: Lookup,
     pub state: State,
+    pub ciphers: Ciphers,
 }
 
 pub fn section(value: &Value<'_>, complaints: &mut Complaints) -> Option<Section> {
@@ -67,7 +81,8 @@ pub fn section(value: &Value<'_>, complaints: &mut Complaints) -> Option<Section
     let layer = fields.get("spd-classifier").and_then(|v| word(&v, &LAYERS, complaints));
     let oracle = fields.get("spd-oracle").and_then(|v| word(&v, &ON_OFF, complaints));
     let lookup = Lookup { caches, layer: layer.unwrap_or_default(), oracle: oracle.unwrap_or_default() };
-    Some(Section { keys, lookup, state: super::state::read(&fields, complaints) })
+    let ciphers = fields.get("ciphers").and_then(|v| v.word(&CIPHERS, complaints)).unwrap_or_default();
+    Some(Section { keys, lookup, state: super::state::read(&fields, complaints), ciphers })
 }
 
 fn keys(value: &Value<'_>, complaints: &mut Complaints) -> Option<Placed<String>> {
@@ -137,22 +152,22 @@ impl Lookup {
     }
 
     /// What an operator should know of these options, a sentence each.
-    pub fn remarks(&self) -> Vec<String> {
-        let mut remarks = Vec::new();
+    pub fn notes_on_lookups(&self) -> Vec<String> {
+        let mut notes = Vec::new();
         for (way, cache) in Way::ALL.into_iter().zip(&self.caches) {
             let (Some(buckets), key) = (&cache.buckets, buckets_key(way)) else { continue };
             let (n, rounded) = (buckets.value, buckets.value.next_power_of_two());
             if cache.on.is_none() {
                 let switch = switch_key(way);
-                remarks.push(format!(
+                notes.push(format!(
                     "{key}: {n} buckets are given and the cache is off; write `{switch} = \"on\"` to have it"
                 ));
             } else if rounded != n {
-                remarks.push(format!("{key}: {n} buckets rounded up to {rounded}"));
+                notes.push(format!("{key}: {n} buckets rounded up to {rounded}"));
             }
         }
-        remarks.extend(memory(&self.spec()));
-        remarks
+        notes.extend(memory(&self.spec()));
+        notes
     }
 
     /// Where a cache's size is written, or else where it is switched on.

@@ -43,6 +43,9 @@ pub struct Policy {
     pub inbound: Vec<Placed<String>>,
 }
 
+/// What `default` may be.
+pub const DEFAULTS: [(&str, Action); 2] = [("drop", Action::Discard), ("bypass", Action::Bypass)];
+
 const TUNNEL_KEYS: &[&str] = &["name", "out", "in", "addresses", "mtu", "rpf"];
 const SPD_KEYS: &[&str] = &["name", "ports", "default"];
 const POLICY_KEYS: &[&str] = &[
@@ -81,7 +84,9 @@ pub fn tunnel(value: &Value<'_>, complaints: &mut Complaints) -> Option<Tunnel> 
     let mtu = fields.get("mtu").and_then(|v| {
         v.integer(port::MTU_MIN..=port::MTU_MAX, 1400, complaints).map(|n| Placed::new(n, v.span))
     });
-    let reverse_path = fields.get("rpf").and_then(|v| v.word(&RPF, complaints)).unwrap_or_default();
+    // What a peer seals is the peer's; whose addresses it carries is not the peer's to say.
+    let reverse_path =
+        fields.get("rpf").and_then(|v| v.word(&RPF, complaints)).unwrap_or(ReversePath::Strict);
     let addresses = match port::addresses(&fields, complaints) {
         Some(Addresses::List(list)) => Some(list),
         Some(Addresses::Kernel) => {
@@ -111,9 +116,8 @@ pub fn spd(value: &Value<'_>, complaints: &mut Complaints) -> Option<Spd> {
     let name = named(&mut fields, "spd", "wan", complaints);
     let ports = fields.required("ports", "ports = [\"wan\"]", complaints);
     let ports = ports.map(|v| names(&v, "wan", complaints));
-    let words = [("drop", Action::Discard), ("bypass", Action::Bypass)];
     let default = match fields.get("default") {
-        Some(v) => v.word_or(&words, &spelling::DEFAULTS, complaints),
+        Some(v) => v.word_or(&DEFAULTS, &spelling::DEFAULTS, complaints),
         None => Some(Action::Discard),
     };
     Some(Spd { name: name?, ports: ports?, default: default? })

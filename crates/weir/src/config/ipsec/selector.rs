@@ -80,9 +80,8 @@ fn range(value: &Value<'_>, complaints: &mut Complaints) -> Option<AddressRange>
         None if text.contains('/') => match text.parse::<Prefix>() {
             Ok(prefix) => Some(ends(prefix)),
             Err(error) => {
-                let error = error.to_string();
-                let remedy = if error.contains("; ") { "" } else { "; write for example `\"10.1.0.0/16\"`" };
-                complaints.add(value.span.clone(), format!("{}: {error}{remedy}", value.subject));
+                let said = format!("{}: {}", value.subject, error.or_example("10.1.0.0/16"));
+                complaints.add(value.span.clone(), said);
                 return None;
             }
         },

@@ -21,7 +21,7 @@ pub const POLICY_DIRECTIONS: [(&str, Option<Direction>); 2] =
 /// strongSwan's `drop` tells nobody, as `discard` does. A `reject` or `deny` may answer with ICMP, and what an `allow`,
 /// `accept`, `permit` or `pass` lets through, and whether in cleartext, differs from program to program.
 pub const ACTIONS: [(&str, Action); 1] = [("drop", Action::Discard)];
-/// Of an SPD's default, whose own word is `drop`.
+/// Other spellings of an SPD's default, whose own word is `drop`.
 pub const DEFAULTS: [(&str, Action); 1] = [("discard", Action::Discard)];
 
 const ENCRYPTIONS: [(&str, Encryption); 15] = [

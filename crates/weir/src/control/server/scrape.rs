@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use super::{HEAD_TIMEOUT, PAUSE, written};
+use super::{HEAD_TIMEOUT, PAUSE, ServerError, written};
 use crate::control::{HttpRequest, RequestKind, RequestQueue, Response};
 
 /// A collector or two, and people who look. Of some 20 KiB each.
@@ -26,14 +26,12 @@ const CONNECTIONS: usize = 16;
 const WHOLE: Duration = Duration::from_secs(30);
 
 /// A listener, before there is anything to answer with.
-pub fn metrics_listener(address: SocketAddr) -> Result<std::net::TcpListener, String> {
+pub fn metrics_listener(address: SocketAddr) -> Result<std::net::TcpListener, ServerError> {
     let bound = std::net::TcpListener::bind(address).and_then(|l| {
         l.set_nonblocking(true)?;
         Ok(l)
     });
-    bound.map_err(|e| {
-        format!("metrics {address}: cannot listen ({e}); choose a free address in [control] metrics")
-    })
+    bound.map_err(|error| ServerError::Metrics { address, error })
 }
 
 /// Serves every connection there is. Out of descriptors or memory: says so and tries again a little later.

@@ -13,6 +13,8 @@ use rustix::fs::Mode;
 use rustix::process::{geteuid, umask};
 use tokio::net::unix::UCred;
 
+use super::error::{ServerError, Step};
+
 /// Removes a file when dropped, unless another has come in its place.
 #[derive(Debug)]
 pub(super) struct Removed {
@@ -42,33 +44,24 @@ impl Drop for Removed {
 }
 
 /// Binds the socket; a file a dead predecessor left is replaced, one somebody answers on is not.
-pub(super) fn listen(socket: &Path) -> Result<(UnixListener, Removed), String> {
-    let shown = socket.display();
-    let fail = |what: &str, e: io::Error| {
-        let remedy = match e.kind() {
-            io::ErrorKind::PermissionDenied => "run as root or choose another path with --socket",
-            _ => "choose another path with --socket or [control] socket",
-        };
-        format!("control socket {shown}: {what} ({e}); {remedy}")
-    };
+pub(super) fn listen(socket: &Path) -> Result<(UnixListener, Removed), ServerError> {
+    let failed = |failed| move |error| ServerError::Socket { socket: socket.to_owned(), failed, error };
     if let Some(folder) = socket.parent() {
-        std::fs::create_dir_all(folder).map_err(|e| fail("its folder cannot be made", e))?;
+        std::fs::create_dir_all(folder).map_err(failed(Step::MakeFolder))?;
     }
     match UnixStream::connect(socket) {
         Ok(_) => {
-            return Err(format!(
-                "control socket {shown}: another weir answers on it; stop that one, or give this one another name or --socket; a relay takes over with --take-over"
-            ));
+            return Err(ServerError::InUse { socket: socket.to_owned() });
         }
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(socket).map_err(|e| fail("the one left behind cannot be removed", e))?;
-            tracing::info!("control socket {shown}: left by a dead predecessor, replaced");
+            std::fs::remove_file(socket).map_err(failed(Step::RemoveDead))?;
+            tracing::info!("control socket {}: left by a dead predecessor, replaced", socket.display());
         }
         Err(_) => {}
     }
-    let listener = bind(socket).map_err(|e| fail("cannot be made", e))?;
-    let file = Removed::new(socket).map_err(|e| fail("cannot be looked at", e))?;
-    listener.set_nonblocking(true).map_err(|e| fail("cannot be made non-blocking", e))?;
+    let listener = bind(socket).map_err(failed(Step::Bind))?;
+    let file = Removed::new(socket).map_err(failed(Step::Look))?;
+    listener.set_nonblocking(true).map_err(failed(Step::NonBlocking))?;
     Ok((listener, file))
 }
 
@@ -114,7 +107,7 @@ mod tests {
     fn a_socket_somebody_answers_on_is_not_taken() {
         let path = path("taken");
         let (first, _file) = listen(&path).expect("free");
-        let refused = listen(&path).expect_err("taken");
+        let refused = listen(&path).expect_err("taken").to_string();
         assert!(refused.contains("another weir answers on it; stop that one"), "{refused}");
         drop(first);
         listen(&path).expect("a file left behind is replaced");

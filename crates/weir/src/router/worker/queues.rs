@@ -76,6 +76,10 @@ impl<D: Device<Chunk> + ?Sized> Device<Chunk> for Several<D> {
         (!told.is_empty()).then(|| told.join("; "))
     }
 
+    fn unsent(&self) -> bool {
+        self.queues.iter().any(|q| q.unsent())
+    }
+
     fn received_by_kernel(&self) -> bool {
         self.queues.iter().any(|q| q.received_by_kernel())
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TrySendError};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use arc_swap::Cache;
 use weir_core::device::{Device, DeviceStats};
@@ -18,21 +19,23 @@ use weir_io::wake::Sleep;
 use weir_io::{clock, cpu};
 
 use super::queues::{Absent, Several, add};
-use super::{Mail, OpenDevice, Report, Shared, Start, Tell, Told, WakeUp};
+use super::{EventSender, OpenDevice, Report, Shared, Start, WakeUp, WorkerCommand, WorkerEvent};
 
 /// Breaths without a frame before a worker sleeps: 2,000 × some 100 ns (one look at each ring) is
 /// about the time a sleep and a wake-up cost together.
 const IDLE_BREATHS: u32 = 2_000;
-/// And where the kernel's own receive work needs the CPU to bring the next frames: one empty look.
+/// Idle breaths before a sleep where the kernel's own receive work needs the CPU to bring the next frames: one empty look.
 const IDLE_BREATHS_SHARED: u32 = 1;
 /// The same as a time, for devices that take a system call to look at: where a breath costs microseconds, 2,000 of them
 /// keep a CPU for milliseconds from whoever else needs it.
 const IDLE_LONGEST: Nanos = MILLISECOND / 2;
-/// Of a worker that was told never to sleep; it does once in some minutes without a frame.
+/// Idle breaths of a worker that was told never to sleep; it does once in some minutes without a frame.
 const IDLE_BREATHS_POLLING: u32 = u32::MAX;
 /// Longest sleep: held frames and neighbours have deadlines of whole seconds.
-const SLEEP_MS: i32 = 10;
-/// How often figures are copied for the control side.
+const SLEEP_LONGEST: Duration = Duration::from_millis(10);
+/// While frames wait to be sent, or no buffer is free to receive into: nothing that ends these waits ends a sleep.
+const SLEEP_SHORT: Duration = Duration::from_millis(1);
+/// How often counters are copied for the control side.
 const REPORT_EVERY: Nanos = 20 * MILLISECOND;
 /// How long a stopping worker goes on without traffic before it ends, and at most.
 const DRAIN_QUIET: Nanos = 5 * MILLISECOND;
@@ -40,8 +43,8 @@ const DRAIN_LONGEST: Nanos = 200 * MILLISECOND;
 
 pub(super) struct Loop {
     shared: Arc<Shared>,
-    inbox: Receiver<Mail>,
-    tell: Tell,
+    inbox: Receiver<WorkerCommand>,
+    events: EventSender,
     number: usize,
     cpu: u32,
     devices: Vec<Box<dyn Device<Chunk>>>,
@@ -78,8 +81,8 @@ impl Loop {
         start: Start,
         shared: Arc<Shared>,
         mut sleep: Sleep,
-        inbox: Receiver<Mail>,
-        tell: Tell,
+        inbox: Receiver<WorkerCommand>,
+        events: EventSender,
     ) -> Loop {
         let mut devices: Vec<Box<dyn Device<Chunk>>> = Vec::new();
         let mut polls = Vec::new();
@@ -90,7 +93,7 @@ impl Loop {
         sleep.watch(polls.iter().flatten().copied());
         Loop {
             inbox,
-            tell,
+            events,
             number: start.number,
             cpu: start.cpu,
             sleep,
@@ -139,8 +142,8 @@ impl Loop {
                 &mut self.out,
             );
             self.pass_on();
-            if shared.mail_waits.load(Ordering::Relaxed) {
-                self.read_mail(now, tables);
+            if shared.commands_wait.load(Ordering::Relaxed) {
+                self.read_commands(now, tables);
             }
             self.report.breaths += 1;
             if received > 0 {
@@ -156,7 +159,7 @@ impl Loop {
                     !self.fault.as_ref().is_some_and(|file| file.exists()),
                     "told to by WEIR_FAULT_WORKER"
                 );
-                self.tell_figures(now, tables.generation);
+                self.publish_report(now, tables.generation);
             }
             if shared.stop.load(Ordering::Relaxed) {
                 let quiet = now.saturating_sub(*quiet_since.get_or_insert(now)) >= DRAIN_QUIET;
@@ -169,9 +172,10 @@ impl Loop {
                 idle = 0;
                 // A sleep of every few batches must not cost a report each; one is due soon enough.
                 if self.patience == IDLE_BREATHS && now.saturating_sub(self.reported) >= MILLISECOND {
-                    self.tell_figures(now, tables.generation);
+                    self.publish_report(now, tables.generation);
                 }
-                self.sleep.until_woken(SLEEP_MS);
+                let waits = self.pool.free() == 0 || self.devices.iter().any(|device| device.unsent());
+                self.sleep.until_woken(if waits { SLEEP_SHORT } else { SLEEP_LONGEST });
             }
         }
         self.router.shutdown(&mut self.pool);
@@ -196,40 +200,40 @@ impl Loop {
             return;
         }
         for (port, frame) in self.out.punt.drain(..) {
-            let told = Told::Punt(port, frame.data().to_vec());
-            match self.tell.queue.try_send((self.number, told)) {
+            let event = WorkerEvent::Punt(port, frame.data().to_vec());
+            match self.events.queue.try_send((self.number, event)) {
                 Ok(()) => self.router.punted(1),
                 Err(_) => self.router.punt_refused(Reason::PuntQueueFull),
             }
             self.pool.put(frame.into_buffer());
         }
         for event in self.out.events.drain(..) {
-            let told = (self.number, Told::Event(event));
-            if let Err(TrySendError::Full(_)) = self.tell.queue.try_send(told) {
+            let event = (self.number, WorkerEvent::Router(event));
+            if let Err(TrySendError::Full(_)) = self.events.queue.try_send(event) {
                 self.report.events_lost += 1;
             }
         }
-        self.tell.waker.wake();
+        self.events.waker.wake();
     }
 
-    fn read_mail(&mut self, now: Nanos, tables: &Tables) {
-        // A swap, so that mail whose flag this takes down is seen below.
-        self.shared.mail_waits.swap(false, Ordering::AcqRel);
-        while let Ok(mail) = self.inbox.try_recv() {
-            match mail {
-                Mail::Send(device, bytes) => {
+    fn read_commands(&mut self, now: Nanos, tables: &Tables) {
+        // A swap, so that a command whose flag this takes down is seen below.
+        self.shared.commands_wait.swap(false, Ordering::AcqRel);
+        while let Ok(command) = self.inbox.try_recv() {
+            match command {
+                WorkerCommand::Send(device, bytes) => {
                     let sent = self.pool.take().and_then(|b| Frame::from_bytes(b, &bytes, device).ok());
                     let queue = self.out.tx.get_mut(device.index());
                     match (sent, queue) {
                         (Some(frame), Some(queue)) => self.router.originate(frame, queue),
                         (Some(frame), None) => {
                             self.pool.put(frame.into_buffer());
-                            self.report.mail_lost += 1;
+                            self.report.commands_lost += 1;
                         }
-                        (None, _) => self.report.mail_lost += 1,
+                        (None, _) => self.report.commands_lost += 1,
                     }
                 }
-                Mail::Replace(id, open) => {
+                WorkerCommand::Replace(id, open) => {
                     self.fit(id.index() + 1);
                     let device = &mut self.devices[id.index()];
                     add(&mut self.past[id.index()], device.stats());
@@ -240,7 +244,7 @@ impl Loop {
                     // What the old device held came home when it was dropped.
                     self.umem.reclaim(&mut self.pool);
                 }
-                Mail::Add(id, open) => {
+                WorkerCommand::Add(id, open) => {
                     self.fit(id.index() + 1);
                     let slot = &mut self.devices[id.index()];
                     let mut several: Several<dyn Device<Chunk>> =
@@ -251,8 +255,8 @@ impl Loop {
                     self.polls[id.index()].extend(open.poll);
                     self.sleep.watch(self.polls.iter().flatten().copied());
                 }
-                Mail::Figures(copied) => {
-                    self.tell_figures(now, tables.generation);
+                WorkerCommand::Report(copied) => {
+                    self.publish_report(now, tables.generation);
                     // Whoever asked may have given up waiting.
                     let _ = copied.try_send(());
                 }
@@ -262,24 +266,24 @@ impl Loop {
 
     /// Lets every device look after itself, and passes on what it has to say.
     fn watch(&mut self, now: Nanos) {
-        let mut told = false;
+        let mut any = false;
         for (index, device) in self.devices.iter_mut().enumerate() {
             let Some(notice) = device.watch(now) else { continue };
-            let notice = (self.number, Told::Notice(DeviceId(index as u16), notice));
-            if let Err(TrySendError::Full(_)) = self.tell.queue.try_send(notice) {
+            let notice = (self.number, WorkerEvent::Notice(DeviceId(index as u16), notice));
+            if let Err(TrySendError::Full(_)) = self.events.queue.try_send(notice) {
                 self.report.events_lost += 1;
             }
-            told = true;
+            any = true;
         }
-        if told {
+        if any {
             // A device may have changed who brings its frames.
             self.patience = patience(self.wake_up, &self.devices);
-            self.tell.waker.wake();
+            self.events.waker.wake();
         }
     }
 
-    /// Copies the figures for the control side, unless it is reading them just now.
-    fn tell_figures(&mut self, now: Nanos, generation: u64) {
+    /// Copies the counters for the control side, unless it is reading them just now.
+    fn publish_report(&mut self, now: Nanos, generation: u64) {
         self.reported = now;
         self.watch(now);
         self.figures(generation);
@@ -305,7 +309,7 @@ impl Loop {
         report.buffers_free = self.pool.free();
         report.buffers_in_devices = self.devices.iter().map(|d| d.buffers_held()).sum();
         report.buffers_held = self.router.held();
-        report.buffers_home = self.umem.home();
+        report.buffers_home = self.umem.at_rest();
         report.buffers_total = self.umem.total();
     }
 }

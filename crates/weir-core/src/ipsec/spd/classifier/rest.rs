@@ -181,12 +181,12 @@ impl<A: Address> Group<A> {
     fn new(blocks: Vec<Block<A>>) -> Group<A> {
         let (cover, least) = (blocks[0].cover.clone(), blocks[0].least.clone());
         let mut group = Group { cover, best: 0, least, blocks, visit: Vec::new() };
-        group.settle();
+        group.summarize();
         group
     }
 
     /// Makes up what is known of all its blocks.
-    fn settle(&mut self) {
+    fn summarize(&mut self) {
         self.cover = cover(self.blocks.iter().map(|block| &block.cover));
         self.least = self.blocks[0].least.clone();
         sort(&mut self.visit, &self.blocks, Block::best);
@@ -211,7 +211,7 @@ impl<A: Address> Group<A> {
                 block.least = (order, rule.clone());
             }
         }
-        self.settle();
+        self.summarize();
     }
 
     fn remove(&mut self, order: Order, rule: &Rule<A>) -> bool {
@@ -233,7 +233,7 @@ impl<A: Address> Group<A> {
             }
         }
         if !self.blocks.is_empty() {
-            self.settle();
+            self.summarize();
         }
         true
     }

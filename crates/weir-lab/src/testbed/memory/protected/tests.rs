@@ -7,11 +7,10 @@ use weir_core::packet::{DeviceId, Frame, HEADROOM};
 
 use super::super::{MemoryTestbed, tables};
 use super::*;
+use crate::model::configuration::PlacementKeys;
 use crate::model::ipsec::{Backend, CipherName, Direction, Mode};
 use crate::model::spd::Spd;
-use crate::model::{
-    Configuration, Family, FrameSize, Placement, Sample, Subject, Testbed, Topology, Trial, Workload,
-};
+use crate::model::{Configuration, Family, FrameSize, Keys, Sample, Subject, Topology, Trial, Workload};
 use weir_stats::search::Rate;
 
 fn protection(mode: Mode, direction: Direction, cipher: &str, outer: Family) -> Protection {
@@ -31,17 +30,18 @@ fn protection(mode: Mode, direction: Direction, cipher: &str, outer: Family) -> 
 }
 
 fn configuration(family: Family, frame: FrameSize, ipsec: Protection) -> Configuration {
-    Configuration {
+    Configuration::try_from(Keys {
         name: "c".into(),
         subject: Subject::Weir,
         topology: Topology::Memory,
         workload: Workload { family, frame, flows: 50, rate: Rate::FlatOut },
         routes: 20,
-        placement: Placement::default(),
+        placement: PlacementKeys::default(),
         ipsec: Some(ipsec),
         build: None,
         relay: None,
-    }
+    })
+    .expect("valid")
 }
 
 fn run(c: &Configuration) -> Sample {
@@ -52,7 +52,7 @@ fn run(c: &Configuration) -> Sample {
 
 fn passes(c: &Configuration) {
     let sample = run(c);
-    let (ledger, p) = (&sample.ledger, c.ipsec.expect("protected"));
+    let (ledger, p) = (&sample.ledger, c.ipsec().expect("protected"));
     let what = format!("{p:?} {:?} {:?}", c.workload.family, c.workload.frame);
     assert!(ledger.drops.is_empty(), "{what}: {:?}", ledger.drops);
     assert!(ledger.delivered > 0 && ledger.delivered == ledger.sent, "{what}: {ledger:?}");

@@ -6,11 +6,10 @@ use weir_core::ipsec::spd::synthetic::Shape;
 
 use super::super::MemoryTestbed;
 use super::*;
+use crate::model::configuration::PlacementKeys;
 use crate::model::ipsec::{Backend, CipherName, Mode};
 use crate::model::spd::{Action as Does, Spd};
-use crate::model::{
-    Configuration, FrameSize, Placement, Sample, Subject, Testbed, Topology, Trial, Workload,
-};
+use crate::model::{Configuration, FrameSize, Keys, Sample, Subject, Topology, Trial, Workload};
 use weir_stats::search::Rate;
 
 const LOOKUPS: [LookupBy; 4] = [LookupBy::Gateway, LookupBy::Linear, LookupBy::Classifier, LookupBy::Cache];
@@ -31,17 +30,18 @@ fn protection(direction: Direction, outer: Family, policies: u32, spd: Spd) -> P
 }
 
 fn sample(family: Family, flows: u32, p: Protection) -> Sample {
-    let configuration = Configuration {
+    let configuration = Configuration::try_from(Keys {
         name: "c".into(),
         subject: Subject::Weir,
         topology: Topology::Memory,
         workload: Workload { family, frame: FrameSize::Fixed(94), flows, rate: Rate::FlatOut },
         routes: 20,
-        placement: Placement::default(),
+        placement: PlacementKeys::default(),
         ipsec: Some(p),
         build: None,
         relay: None,
-    };
+    })
+    .expect("valid");
     let what = format!("{family:?} {p:?}");
     let mut prepared =
         MemoryTestbed::default().prepare(&configuration).unwrap_or_else(|e| panic!("{what}: {e}"));

@@ -1,0 +1,426 @@
+//! The kernel's routes as this router is to have them: messages of rtnetlink in, routes out.
+//!
+//! ```text
+//! routes, next-hop objects, rules ─► hear ─┐                 ┌─► take_changes: prefix ─► where it leads, or gone
+//! links and ports ───────► set_links ──────┼─► the best of ──┤
+//! a dump, begun and ended ► resync ────────┘   each prefix   └─► take_passes: what the kernel keeps
+//! ```
+//!
+//! Promises: a pure function of what was heard, without I/O or clock. What this router cannot do as the kernel does
+//! (a next hop on an interface that is no port, encapsulation, routes by TOS or source, protocols that are filtered out, policy
+//! rules) is left to the kernel with its reason ([`Why`]), never guessed. Of several routes of a prefix the one
+//! decides that decides in the kernel. Routes that vanish without a message go by what is known (link down, next-hop
+//! object deleted) and at the next [`Mirror::end_resync`].
+//!
+//! Refuses: more than one table: the local table, then the one that is mirrored.
+
+mod best;
+mod passes;
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+pub use best::{Outcome, Why};
+pub use passes::{PASSES_MAX, Passes};
+
+use best::{Action, Vias};
+use passes::Kept;
+
+use crate::route::Prefix;
+use crate::state::unroutable;
+use crate::wire::rtnetlink::{
+    Change, News, NextHopKind, Protocol, Route, RouteKind, Rule, TABLE_LOCAL, TABLE_MAIN,
+};
+
+/// Which routes are mirrored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    pub table: u32,
+    /// None: those of every protocol.
+    pub protocols: Option<BTreeSet<Protocol>>,
+    /// Families (IPv4, IPv6) the kernel does not forward: they are left to it.
+    pub off: [bool; 2],
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Filter { table: TABLE_MAIN, protocols: None, off: [false; 2] }
+    }
+}
+
+impl Filter {
+    fn takes(&self, protocol: Protocol) -> bool {
+        self.protocols.as_ref().is_none_or(|all| all.contains(&protocol))
+    }
+}
+
+/// A link of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorLink {
+    pub index: u32,
+    /// Administratively up: routes of a link that goes down vanish without a message.
+    pub up: bool,
+    /// The port it is, if it is one.
+    pub port: Option<MirrorPort>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorPort {
+    pub name: Arc<str>,
+    /// Has neighbours: a next hop without gateway is one of them.
+    pub ethernet: bool,
+}
+
+/// Where a prefix leads in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelRoute {
+    pub outcome: Outcome,
+    pub protocol: Protocol,
+}
+
+/// One route of a prefix.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    local: bool,
+    tos: u8,
+    priority: u32,
+    protocol: Protocol,
+    via: u32,
+    /// In which resync it was heard of last.
+    epoch: u8,
+}
+
+impl Entry {
+    /// What the kernel orders the routes of a prefix by.
+    fn key(&self) -> (bool, u32, u8) {
+        (!self.local, self.priority, self.tos)
+    }
+}
+
+/// The routes of a prefix, the best first. Nearly every prefix has one.
+#[derive(Clone, Debug)]
+enum Bucket {
+    One(Entry),
+    Several(Vec<Entry>),
+}
+
+impl Bucket {
+    fn entries(&self) -> &[Entry] {
+        match self {
+            Bucket::One(entry) => std::slice::from_ref(entry),
+            Bucket::Several(entries) => entries,
+        }
+    }
+
+    fn of(mut entries: Vec<Entry>) -> Option<Bucket> {
+        match entries.len() {
+            0 => None,
+            1 => entries.pop().map(Bucket::One),
+            _ => Some(Bucket::Several(entries)),
+        }
+    }
+}
+
+/// Everything heard of the kernel's routes.
+#[derive(Debug)]
+pub struct Mirror {
+    filter: Filter,
+    links: HashMap<u32, MirrorLink>,
+    vias: Vias,
+    routes: BTreeMap<Prefix, Bucket>,
+    objects: HashMap<u32, (NextHopKind, u8)>,
+    rules: Vec<(Rule, u8)>,
+    changed: BTreeSet<Prefix>,
+    /// Prefixes that are the kernel's, as told last.
+    kept: Kept,
+    kept_changed: bool,
+    /// Of which family (IPv4, IPv6) everything is left to the kernel, and why.
+    aside: [Option<String>; 2],
+    epoch: u8,
+}
+
+/// How many routes were heard of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub prefixes: usize,
+    pub left_to_kernel: usize,
+    pub objects: usize,
+}
+
+impl Mirror {
+    pub fn new(filter: Filter) -> Mirror {
+        Mirror {
+            filter,
+            links: HashMap::new(),
+            vias: Vias::default(),
+            routes: BTreeMap::new(),
+            objects: HashMap::new(),
+            rules: Vec::new(),
+            changed: BTreeSet::new(),
+            kept: Kept::default(),
+            kept_changed: true,
+            aside: [None, None],
+            epoch: 0,
+        }
+    }
+
+    /// Which links there are, and which of them are ports. True where routes may have vanished without a message.
+    pub fn set_links(&mut self, links: Vec<MirrorLink>) -> bool {
+        let next: HashMap<u32, MirrorLink> = links.into_iter().map(|l| (l.index, l)).collect();
+        if next == self.links {
+            return false;
+        }
+        let up = |l: &MirrorLink| l.up;
+        let lost = self.links.values().any(|was| up(was) && !next.get(&was.index).is_some_and(up));
+        self.links = next;
+        self.judge_again();
+        lost
+    }
+
+    /// Links and next-hop objects are others now: what leads by them is looked at again.
+    fn judge_again(&mut self) {
+        let changed = self.vias.judge_all(&self.links, &self.objects);
+        if changed.is_empty() {
+            return;
+        }
+        for (prefix, bucket) in &self.routes {
+            if bucket.entries().iter().any(|e| changed.contains(&e.via)) {
+                self.changed.insert(*prefix);
+            }
+        }
+    }
+
+    /// Takes in what the kernel says. True where routes may have vanished without a message of their own.
+    pub fn hear(&mut self, news: News) -> bool {
+        match news {
+            News::Route(change, route) => self.hear_route(change, route),
+            News::NextHop(Change::Deleted, object) => {
+                let known = self.objects.remove(&object.id).is_some();
+                self.judge_again();
+                return known;
+            }
+            News::NextHop(_, object) => {
+                let before = self.objects.insert(object.id, (object.what, self.epoch));
+                if before.is_none_or(|b| b.0 != self.objects[&object.id].0) {
+                    self.judge_again();
+                }
+            }
+            News::Rule(change, rule) => self.hear_rule(change, rule),
+            News::Neighbor(..) | News::Other => {}
+        }
+        false
+    }
+
+    fn hear_rule(&mut self, change: Change, rule: Rule) {
+        let known = self.rules.iter().position(|r| r.0 == rule);
+        match (change, known) {
+            (Change::Deleted, Some(at)) => _ = self.rules.remove(at),
+            (Change::Deleted, None) => {}
+            (_, Some(at)) => self.rules[at].1 = self.epoch,
+            (_, None) => self.rules.push((rule, self.epoch)),
+        }
+        self.judge_rules();
+    }
+
+    fn judge_rules(&mut self) {
+        let (table, off) = (self.filter.table, self.filter.off);
+        let aside = [true, false].map(|v4| {
+            if off[usize::from(!v4)] {
+                return Some(format!("IPv{} forwarding is off in the kernel", if v4 { 4 } else { 6 }));
+            }
+            let rule = self.rules.iter().map(|r| &r.0).find(|r| r.v4 == v4 && rules::concerns(r, table))?;
+            Some(rules::describe(rule))
+        });
+        if aside != self.aside {
+            self.aside = aside;
+            self.kept_changed = true;
+        }
+    }
+
+    fn hear_route(&mut self, change: Change, route: Route) {
+        let local = route.table == TABLE_LOCAL;
+        let mirrored = local || route.table == self.filter.table;
+        if !mirrored || route.cloned || unroutable(route.prefix).is_some() {
+            return;
+        }
+        let (prefix, v6) = (route.prefix, route.prefix.addr().is_ipv6());
+        let (tos, priority, protocol) = (route.tos, route.priority, route.protocol);
+        let action = self.action(route);
+        let mut entries = self.routes.get(&prefix).map_or(Vec::new(), |b| b.entries().to_vec());
+        if change == Change::Deleted {
+            self.forget(&mut entries, (!local, priority, tos), &action, v6);
+        } else {
+            let via = self.vias.acquire(action, &self.links, &self.objects);
+            let entry = Entry { local, tos, priority, protocol, via, epoch: self.epoch };
+            self.remember(&mut entries, entry, change, v6);
+        }
+        match Bucket::of(entries) {
+            Some(bucket) => _ = self.routes.insert(prefix, bucket),
+            None => _ = self.routes.remove(&prefix),
+        }
+        self.changed.insert(prefix);
+    }
+
+    /// What a route does, as this router sees it.
+    fn action(&self, route: Route) -> Action {
+        match route.kind {
+            _ if route.table == TABLE_LOCAL || route.kind == RouteKind::Local => Action::Keep(Why::Local),
+            _ if !self.filter.takes(route.protocol) => Action::Keep(Why::Filtered(route.protocol)),
+            _ if route.tos != 0 => Action::Keep(Why::Tos),
+            _ if route.from_source => Action::Keep(Why::Source),
+            RouteKind::Blackhole => Action::Discard(RouteKind::Blackhole),
+            RouteKind::Unreachable => Action::Discard(RouteKind::Unreachable),
+            RouteKind::Prohibit => Action::Discard(RouteKind::Prohibit),
+            RouteKind::Throw => Action::Keep(Why::Throw),
+            RouteKind::Unicast => match route.object {
+                Some(id) => Action::Object(id),
+                None => Action::Hops(route.hops),
+            },
+            RouteKind::Local | RouteKind::Unknown(_) => Action::Keep(Why::Kind),
+        }
+    }
+
+    fn remember(&mut self, entries: &mut Vec<Entry>, entry: Entry, change: Change, v6: bool) {
+        let key = entry.key();
+        // IPv6 tells of a route with all its next hops, however few of them are new; IPv4 of each route by itself.
+        let replaced = |all: &Vias, e: &Entry| {
+            e.key() == key && (e.via == entry.via || (v6 && all.is_part(e.via, entry.via)))
+        };
+        let mut first = entries.iter().position(|e| e.key() >= key).unwrap_or(entries.len());
+        if change == Change::Replaced && entries.get(first).is_some_and(|e| e.key() == key) {
+            self.vias.release(entries.remove(first).via);
+        }
+        let mut at = None;
+        let mut index = 0;
+        entries.retain(|e| {
+            let goes = replaced(&self.vias, e);
+            if goes {
+                at.get_or_insert(index);
+                self.vias.release(e.via);
+            } else {
+                index += 1;
+            }
+            !goes
+        });
+        first = first.min(entries.len());
+        let behind = entries.iter().rposition(|e| e.key() <= key).map_or(0, |at| at + 1);
+        let at = at.unwrap_or(if change == Change::Appended { behind } else { first });
+        entries.insert(at.min(entries.len()), entry);
+    }
+
+    fn forget(&mut self, entries: &mut Vec<Entry>, key: (bool, u32, u8), action: &Action, v6: bool) {
+        // The flags of a next hop may have changed since it was told.
+        let exact = |e: &Entry| self.vias.action(e.via) == Some(action);
+        let alike = |e: &Entry| self.vias.is_alike(e.via, action);
+        let of_key = |judge: &dyn Fn(&Entry) -> bool| entries.iter().position(|e| e.key() == key && judge(e));
+        if let Some(at) = of_key(&exact).or_else(|| of_key(&alike)) {
+            self.vias.release(entries.remove(at).via);
+            return;
+        }
+        let (true, Action::Hops(gone)) = (v6, action) else { return };
+        // IPv6 tells of a next hop that leaves a route of several as of a route of one.
+        let part = |e: &Entry| self.vias.without(e.via, gone).is_some();
+        let Some(at) = of_key(&part) else { return };
+        let before = entries[at].via;
+        let left = self.vias.without(before, gone).unwrap_or_default();
+        entries[at].via = self.vias.acquire(Action::Hops(left), &self.links, &self.objects);
+        self.vias.release(before);
+    }
+
+    /// A dump begins: what neither it nor a later message tells of is gone at its end.
+    pub fn begin_resync(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// The dump has ended: what it did not tell of is gone. Returns how many routes that were.
+    pub fn end_resync(&mut self) -> usize {
+        let epoch = self.epoch;
+        let (mut gone, mut touched) = (0, Vec::new());
+        let vias = &mut self.vias;
+        self.routes.retain(|prefix, bucket| {
+            if bucket.entries().iter().all(|e| e.epoch == epoch) {
+                return true;
+            }
+            let (kept, lost): (Vec<Entry>, Vec<Entry>) =
+                bucket.entries().iter().partition(|e| e.epoch == epoch);
+            lost.iter().for_each(|e| vias.release(e.via));
+            gone += lost.len();
+            touched.push(*prefix);
+            Bucket::of(kept).map(|kept| *bucket = kept).is_some()
+        });
+        self.changed.extend(touched);
+        let objects = self.objects.len();
+        self.objects.retain(|_, object| object.1 == epoch);
+        if self.objects.len() != objects {
+            self.judge_again();
+        }
+        self.rules.retain(|rule| rule.1 == epoch);
+        self.judge_rules();
+        gone
+    }
+
+    /// Prefixes whose route is another now, in order, each with where it leads.
+    pub fn take_changes(&mut self) -> Vec<(Prefix, Option<KernelRoute>)> {
+        let changed = std::mem::take(&mut self.changed);
+        let mut told = Vec::with_capacity(changed.len());
+        for prefix in changed {
+            let route = self.best(prefix);
+            let keeps = matches!(&route, Some(KernelRoute { outcome: Outcome::Kernel(_), .. }));
+            let differs = if keeps { self.kept.insert(prefix) } else { self.kept.remove(prefix) };
+            self.kept_changed |= differs || self.kept.covers(prefix);
+            told.push((prefix, route));
+        }
+        told
+    }
+
+    /// Where a prefix leads.
+    fn best(&self, prefix: Prefix) -> Option<KernelRoute> {
+        let entries = self.routes.get(&prefix)?.entries();
+        let told = |e: &Entry| {
+            let outcome = self.vias.outcome(e.via)?;
+            Some(KernelRoute { outcome: outcome.clone(), protocol: e.protocol })
+        };
+        // Whether a packet takes a route by TOS or source is the kernel's to find out.
+        let by_packet =
+            |e: &&Entry| matches!(self.vias.outcome(e.via), Some(Outcome::Kernel(Why::Tos | Why::Source)));
+        entries
+            .iter()
+            .find(by_packet)
+            .or_else(|| entries.iter().find(|e| self.vias.outcome(e.via).is_some()))
+            .and_then(told)
+    }
+
+    /// What is the kernel's, if that changed since the last call.
+    pub fn take_passes(&mut self) -> Option<Passes> {
+        if !std::mem::take(&mut self.kept_changed) {
+            return None;
+        }
+        Some(passes::passes(&self.routes, &self.kept, &self.aside))
+    }
+
+    /// Every prefix there is with where it leads, for who begins to follow.
+    pub fn all(&self) -> impl Iterator<Item = (Prefix, KernelRoute)> {
+        self.routes.keys().filter_map(|&prefix| Some((prefix, self.best(prefix)?)))
+    }
+
+    /// Why everything of a family is left to the kernel.
+    pub fn aside(&self) -> impl Iterator<Item = &str> {
+        self.aside.iter().flatten().map(String::as_str)
+    }
+
+    pub fn counts(&self) -> Counts {
+        Counts { prefixes: self.routes.len(), left_to_kernel: self.kept.len(), objects: self.objects.len() }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} prefixes, {} of them left to the kernel, {} next-hop objects",
+            self.prefixes, self.left_to_kernel, self.objects
+        )
+    }
+}

@@ -1,0 +1,307 @@
+//! The mirror against a small kernel: whatever happened, what was followed is what a dump would tell.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use weir_core::mirror::{Filter, KernelRoute, Mirror, MirrorLink, MirrorPort, Outcome, Why};
+use weir_core::route::Prefix;
+use weir_core::state::Via;
+use weir_core::wire::rtnetlink::{Change, Hop, News, NextHop, NextHopKind, Protocol, Route, RouteKind, Rule};
+
+/// Links 1 and 2 are ports, 3 is none.
+fn links(up: [bool; 3]) -> Vec<MirrorLink> {
+    let port = |n: u32| MirrorPort { name: format!("p{n}").into(), ethernet: true };
+    (1..=3).map(|n| MirrorLink { index: n, up: up[n as usize - 1], port: (n < 3).then(|| port(n)) }).collect()
+}
+
+fn mirror() -> Mirror {
+    let mut mirror = Mirror::new(Filter::default());
+    mirror.set_links(links([true; 3]));
+    mirror
+}
+
+fn hop(link: u32, last: u8) -> Hop {
+    Hop { link, gateway: Some([10, 0, link as u8, last].into()), weight: 1, dead: false, encapsulates: false }
+}
+
+fn route(prefix: &str, priority: u32, hops: Vec<Hop>) -> Route {
+    Route {
+        prefix: prefix.parse().expect("a prefix"),
+        table: 254,
+        protocol: Protocol(186),
+        kind: RouteKind::Unicast,
+        tos: 0,
+        priority,
+        object: None,
+        hops,
+        cloned: false,
+        from_source: false,
+        source: None,
+    }
+}
+
+fn hear(mirror: &mut Mirror, change: Change, route: Route) {
+    mirror.hear(News::Route(change, route));
+}
+
+fn all(mirror: &Mirror) -> BTreeMap<Prefix, KernelRoute> {
+    mirror.all().collect()
+}
+
+fn leads(mirror: &Mirror, prefix: &str) -> Option<String> {
+    let route = all(mirror).remove(&prefix.parse().expect("a prefix"))?;
+    Some(match route.outcome {
+        Outcome::Via(via) => via.to_string(),
+        Outcome::Kernel(why) => format!("kernel: {why}"),
+    })
+}
+
+#[test]
+fn the_least_metric_decides_and_the_next_takes_over() {
+    let mut m = mirror();
+    hear(&mut m, Change::Added, route("10.9.0.0/16", 20, vec![hop(1, 2)]));
+    hear(&mut m, Change::Added, route("10.9.0.0/16", 10, vec![hop(2, 2)]));
+    assert_eq!(leads(&m, "10.9.0.0/16").expect("there"), "via 10.0.2.2 port p2");
+    hear(&mut m, Change::Deleted, route("10.9.0.0/16", 10, vec![hop(2, 2)]));
+    assert_eq!(leads(&m, "10.9.0.0/16").expect("there"), "via 10.0.1.2 port p1");
+    m.set_links(links([false, true, true]));
+    assert_eq!(leads(&m, "10.9.0.0/16"), None, "its link is down");
+}
+
+#[test]
+fn what_cannot_be_done_here_is_left_to_the_kernel_with_its_reason() {
+    let mut m = mirror();
+    hear(&mut m, Change::Added, route("10.1.0.0/16", 0, vec![hop(3, 2)]));
+    hear(&mut m, Change::Added, route("10.2.0.0/16", 0, vec![hop(1, 2), hop(3, 2)]));
+    hear(&mut m, Change::Added, route("10.3.0.0/16", 0, vec![Hop { encapsulates: true, ..hop(1, 2) }]));
+    let on_link = Hop { gateway: None, ..hop(1, 0) };
+    hear(&mut m, Change::Added, route("10.4.0.0/16", 0, vec![on_link.clone(), hop(2, 2)]));
+    hear(&mut m, Change::Added, route("10.5.0.0/16", 0, vec![on_link]));
+    hear(&mut m, Change::Added, Route { tos: 8, ..route("10.6.0.0/16", 0, vec![hop(1, 2)]) });
+    hear(&mut m, Change::Added, route("10.6.0.0/16", 0, vec![hop(1, 2)]));
+    hear(&mut m, Change::Added, Route { kind: RouteKind::Throw, ..route("10.7.0.0/16", 0, Vec::new()) });
+    let left = ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.4.0.0/16", "10.6.0.0/16", "10.7.0.0/16"];
+    for prefix in left {
+        assert!(leads(&m, prefix).expect("there").starts_with("kernel: "), "{prefix}");
+    }
+    assert_eq!(leads(&m, "10.5.0.0/16").expect("there"), "port p1");
+    m.take_changes();
+    let passes = m.take_passes().expect("changed");
+    assert_eq!(passes.prefixes.len(), left.len());
+    assert!(m.take_passes().is_none(), "nothing has changed since");
+    hear(&mut m, Change::Added, route("10.1.2.0/24", 0, vec![hop(1, 2)]));
+    m.take_changes();
+    let inside: Prefix = "10.1.2.0/24".parse().expect("a prefix");
+    assert!(m.take_passes().expect("a route inside is named").prefixes.contains(&(inside, false)));
+}
+
+#[test]
+fn protocols_that_are_filtered_out_stay_the_kernels() {
+    let only_bgp = Filter { protocols: Some([Protocol(186)].into()), ..Filter::default() };
+    let mut m = Mirror::new(only_bgp);
+    m.set_links(links([true; 3]));
+    hear(&mut m, Change::Added, route("10.9.0.0/16", 0, vec![hop(1, 2)]));
+    hear(&mut m, Change::Added, Route { protocol: Protocol(4), ..route("10.9.1.0/24", 0, vec![hop(1, 2)]) });
+    let kinds: Vec<bool> = all(&m).values().map(|r| matches!(r.outcome, Outcome::Via(_))).collect();
+    assert_eq!(kinds, [true, false]);
+}
+
+#[test]
+fn ipv6_next_hops_come_and_go_one_by_one() {
+    let six = |link: u32, last: u16| Hop {
+        gateway: Some(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last).into()),
+        ..hop(link, 0)
+    };
+    let mut m = mirror();
+    hear(&mut m, Change::Added, route("fd09::/48", 1024, vec![six(1, 1)]));
+    // The kernel tells the whole route when a next hop is appended.
+    hear(&mut m, Change::Appended, route("fd09::/48", 1024, vec![six(1, 1), six(2, 2)]));
+    assert_eq!(leads(&m, "fd09::/48").expect("there"), "via fe80::1 port p1, via fe80::2 port p2");
+    hear(&mut m, Change::Deleted, route("fd09::/48", 1024, vec![six(1, 1)]));
+    assert_eq!(leads(&m, "fd09::/48").expect("there"), "via fe80::2 port p2");
+    hear(&mut m, Change::Replaced, route("fd09::/48", 1024, vec![six(1, 3)]));
+    assert_eq!(leads(&m, "fd09::/48").expect("there"), "via fe80::3 port p1");
+    hear(&mut m, Change::Deleted, route("fd09::/48", 1024, vec![six(1, 3)]));
+    assert_eq!(leads(&m, "fd09::/48"), None);
+}
+
+#[test]
+fn routes_follow_their_next_hop_object() {
+    let mut m = mirror();
+    let object = |id, what| News::NextHop(Change::Replaced, NextHop { id, what });
+    hear(&mut m, Change::Added, Route { object: Some(9), ..route("10.9.0.0/16", 0, Vec::new()) });
+    assert_eq!(leads(&m, "10.9.0.0/16"), None, "nobody has said what 9 is");
+    m.hear(object(7, NextHopKind::Hop(hop(1, 2))));
+    m.hear(object(8, NextHopKind::Hop(hop(2, 2))));
+    m.hear(object(9, NextHopKind::Group(vec![(7, 200), (8, 100)])));
+    assert_eq!(
+        leads(&m, "10.9.0.0/16").expect("there"),
+        "via 10.0.1.2 port p1 weight 64, via 10.0.2.2 port p2 weight 32"
+    );
+    m.hear(object(7, NextHopKind::Blackhole));
+    assert_eq!(leads(&m, "10.9.0.0/16").expect("there"), "blackhole");
+    let gone = NextHop { id: 9, what: NextHopKind::Unknown };
+    assert!(m.hear(News::NextHop(Change::Deleted, gone)), "its routes vanish without a message");
+    assert_eq!(leads(&m, "10.9.0.0/16"), None);
+    m.take_changes();
+}
+
+#[test]
+fn only_rules_that_may_concern_transit_put_this_router_aside() {
+    let rule = |priority, table| Rule {
+        v4: true,
+        priority,
+        table,
+        action: 1,
+        input: None,
+        output: None,
+        from: None,
+        to: None,
+        more: false,
+        vrf: false,
+    };
+    let mut m = mirror();
+    for usual in [rule(0, 255), rule(32766, 254), rule(32767, 253)] {
+        m.hear(News::Rule(Change::Added, usual));
+    }
+    m.hear(News::Rule(Change::Added, Rule { output: Some("tun0".into()), ..rule(5, 7) }));
+    m.hear(News::Rule(Change::Added, Rule { input: Some("lo".into()), ..rule(6, 7) }));
+    m.hear(News::Rule(Change::Added, Rule { vrf: true, ..rule(1000, 0) }));
+    assert_eq!(m.aside().count(), 0);
+    let marked = Rule { more: true, ..rule(9, 254) };
+    m.hear(News::Rule(Change::Added, marked.clone()));
+    assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4 policy rule 9: from all and more lookup 254"]);
+    let everything: Prefix = "0.0.0.0/0".parse().expect("a prefix");
+    assert_eq!(m.take_passes().expect("changed").prefixes, [(everything, true)]);
+    m.hear(News::Rule(Change::Deleted, marked));
+    assert_eq!(m.aside().count(), 0);
+}
+
+/// What the kernel would do: the routes of each prefix by metric, those of one metric in their order.
+#[derive(Default)]
+struct Kernel(BTreeMap<Prefix, Vec<Route>>);
+
+#[derive(Clone, Debug)]
+enum Step {
+    Add(u8, u32, Vec<(u32, u8)>),
+    Append(u8, u32, Vec<(u32, u8)>),
+    Replace(u8, u32, Vec<(u32, u8)>),
+    Delete(u8, usize),
+    /// Without a message.
+    Vanish(u8),
+}
+
+impl Kernel {
+    fn told(&mut self, step: &Step) -> Option<(Change, Route)> {
+        let make = |n: &u8, priority: &u32, hops: &[(u32, u8)]| {
+            let length = 16 + n % 9;
+            let prefix = Prefix::new([20, n % 4, n & 0xc0, 0].into(), length);
+            route(&prefix.to_string(), *priority, hops.iter().map(|&(link, last)| hop(link, last)).collect())
+        };
+        let (n, change) = match step {
+            Step::Add(n, p, hops) => (make(n, p, hops), Change::Added),
+            Step::Append(n, p, hops) => (make(n, p, hops), Change::Appended),
+            Step::Replace(n, p, hops) => (make(n, p, hops), Change::Replaced),
+            Step::Delete(n, _) | Step::Vanish(n) => (make(n, &0, &[]), Change::Deleted),
+        };
+        let routes = self.0.entry(n.prefix).or_default();
+        let first = routes.iter().position(|r| r.priority >= n.priority).unwrap_or(routes.len());
+        let behind = routes.iter().rposition(|r| r.priority <= n.priority).map_or(0, |at| at + 1);
+        let same = routes.get(first).is_some_and(|r| r.priority == n.priority);
+        match step {
+            Step::Vanish(_) => {
+                routes.clear();
+                return None;
+            }
+            Step::Delete(_, at) => {
+                let at = (!routes.is_empty()).then(|| at % routes.len())?;
+                return Some((Change::Deleted, routes.remove(at)));
+            }
+            // Exactly the same route is refused.
+            _ if routes.contains(&n) => return None,
+            Step::Add(..) if same => return None,
+            Step::Add(..) => routes.insert(first, n.clone()),
+            Step::Append(..) => routes.insert(behind, n.clone()),
+            Step::Replace(..) if same => routes[first] = n.clone(),
+            Step::Replace(..) => {
+                routes.insert(first, n.clone());
+                return Some((Change::Added, n));
+            }
+        }
+        Some((change, n))
+    }
+
+    fn dump(&self, mirror: &mut Mirror) {
+        mirror.begin_resync();
+        for route in self.0.values().flatten() {
+            hear(mirror, Change::Appended, route.clone());
+        }
+        mirror.end_resync();
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let hops = || prop::collection::vec((1u32..4, 1u8..4), 1..3);
+    prop_oneof![
+        4 => (0u8..12, 0u32..3, hops()).prop_map(|(n, p, h)| Step::Add(n, p, h)),
+        2 => (0u8..12, 0u32..3, hops()).prop_map(|(n, p, h)| Step::Append(n, p, h)),
+        3 => (0u8..12, 0u32..3, hops()).prop_map(|(n, p, h)| Step::Replace(n, p, h)),
+        3 => (0u8..12, 0usize..4).prop_map(|(n, at)| Step::Delete(n, at)),
+        1 => (0u8..12).prop_map(Step::Vanish),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_followed_is_what_a_dump_tells(steps in prop::collection::vec(step(), 1..60)) {
+        let (mut kernel, mut followed) = (Kernel::default(), mirror());
+        let mut told: BTreeMap<Prefix, KernelRoute> = BTreeMap::new();
+        for step in &steps {
+            match kernel.told(step) {
+                Some((change, route)) => hear(&mut followed, change, route),
+                None if matches!(step, Step::Vanish(_)) => kernel.dump(&mut followed),
+                None => {}
+            }
+            let mut fresh = mirror();
+            kernel.dump(&mut fresh);
+            prop_assert_eq!(all(&followed), all(&fresh));
+            // Whoever follows the changes knows as much as whoever looks, and so of what is kept.
+            for (prefix, route) in followed.take_changes() {
+                match route {
+                    Some(route) => _ = told.insert(prefix, route),
+                    None => _ = told.remove(&prefix),
+                }
+            }
+            prop_assert_eq!(&told, &all(&followed));
+            fresh.take_changes();
+            let (kept, expected) = (followed.take_passes(), fresh.take_passes());
+            if let Some(kept) = kept {
+                prop_assert_eq!(Some(kept), expected);
+            }
+        }
+    }
+
+    /// The longest prefix of what is kept says of every address what the longest route says.
+    #[test]
+    fn passes_decide_as_the_routes_do(steps in prop::collection::vec(step(), 1..40), address in any::<[u8; 2]>()) {
+        let (mut kernel, mut m) = (Kernel::default(), mirror());
+        for step in &steps {
+            kernel.told(step);
+        }
+        kernel.dump(&mut m);
+        let table = m.take_changes();
+        let passes = m.take_passes().expect("told once at least");
+        let address = std::net::IpAddr::from([20, address[0] % 4, address[1], 1]);
+        let covers = |p: &Prefix| Prefix::new(address, p.len()) == *p;
+        let best = table.iter().filter(|(p, r)| covers(p) && r.is_some()).max_by_key(|(p, _)| p.len());
+        let kernel_s = best.is_some_and(|(_, r)| matches!(r.as_ref().map(|r| &r.outcome), Some(Outcome::Kernel(_))));
+        let kept = passes.prefixes.iter().filter(|(p, _)| covers(p)).max_by_key(|(p, _)| p.len());
+        prop_assert_eq!(kept.is_some_and(|(_, kernel)| *kernel), kernel_s);
+    }
+}
+
+#[test]
+fn reasons_are_sentences() {
+    assert_eq!(Why::Filtered(Protocol(186)).to_string(), "routes of bgp are filtered out");
+    assert_eq!(Via::Blackhole.to_string(), "blackhole");
+}

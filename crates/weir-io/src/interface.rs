@@ -1,0 +1,235 @@
+//! A network interface by name: its index, whether it is up, and its receive-polling knobs.
+//!
+//! Promises: an interface that vanished, or came back as another one under its old name, is told
+//! apart from one that is down; knobs that were turned are turned back when the last that wanted them so is dropped.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use weir_core::device::DeviceStatus;
+
+// linux/sockios.h
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+/// An interface in the namespace this thread was in when it was opened.
+#[derive(Debug)]
+pub struct Interface {
+    name: String,
+    index: u32,
+    control: OwnedFd,
+}
+
+impl Interface {
+    pub fn open(name: &str) -> io::Result<Interface> {
+        // SAFETY: socket takes no pointers; the result is checked before it is owned.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor nobody else owns.
+        let control = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut interface = Interface { name: name.into(), index: 0, control };
+        let request = interface.ask(libc::SIOCGIFINDEX)?;
+        // SAFETY: SIOCGIFINDEX filled this member of the union.
+        interface.index = unsafe { request.ifr_ifru.ifru_ifindex } as u32;
+        Ok(interface)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Largest IP packet, as the kernel has it now.
+    pub fn mtu(&self) -> io::Result<u32> {
+        let request = self.ask(libc::SIOCGIFMTU)?;
+        // SAFETY: SIOCGIFMTU filled this member of the union.
+        Ok(unsafe { request.ifr_ifru.ifru_mtu } as u32)
+    }
+
+    /// The address of the hardware on its bus; empty where there is none.
+    fn bus(&self) -> io::Result<String> {
+        self.driver_info(3)
+    }
+
+    /// The name of its driver.
+    pub fn driver(&self) -> io::Result<String> {
+        self.driver_info(0)
+    }
+
+    /// How often its carrier came or went, where the kernel counts that; setting it down and up counts.
+    pub fn carrier_changes(&self) -> Option<u64> {
+        let path = format!("/sys/class/net/{}/carrier_changes", self.name);
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+
+    /// A field of `struct ethtool_drvinfo` (ETHTOOL_GDRVINFO): the command, then driver, version, firmware and bus, of 32
+    /// bytes each.
+    fn driver_info(&self, field: usize) -> io::Result<String> {
+        const FIELD: usize = 32;
+        const LEN: usize = 196;
+        const ETHTOOL_GDRVINFO: u32 = 3;
+        let mut info = [0u32; LEN / 4];
+        info[0] = ETHTOOL_GDRVINFO;
+        let mut ifreq = self.request()?;
+        ifreq.ifr_ifru.ifru_data = info.as_mut_ptr().cast();
+        // SAFETY: the kernel reads the name and writes the 196 bytes of an `ethtool_drvinfo` behind the pointer,
+        // which outlive the call.
+        if unsafe { libc::ioctl(self.control.as_raw_fd(), SIOCETHTOOL, &mut ifreq) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let bytes: Vec<u8> = info.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let word = bytes.get(size_of::<u32>() + field * FIELD..).unwrap_or(&[]);
+        let word = word.iter().take(FIELD).take_while(|byte| **byte != 0).copied().collect();
+        Ok(String::from_utf8(word).unwrap_or_default())
+    }
+
+    pub fn status(&self) -> DeviceStatus {
+        let Ok(index) = self.ask(libc::SIOCGIFINDEX) else { return DeviceStatus::Gone };
+        // SAFETY: SIOCGIFINDEX filled this member of the union.
+        if unsafe { index.ifr_ifru.ifru_ifindex } as u32 != self.index {
+            return DeviceStatus::Gone;
+        }
+        let Ok(flags) = self.ask(libc::SIOCGIFFLAGS) else { return DeviceStatus::Gone };
+        // SAFETY: SIOCGIFFLAGS filled this member of the union.
+        let flags = unsafe { flags.ifr_ifru.ifru_flags } as libc::c_int;
+        let usable = libc::IFF_UP | libc::IFF_RUNNING;
+        if flags & usable == usable { DeviceStatus::Up } else { DeviceStatus::Down }
+    }
+
+    /// A request about this interface, by its name.
+    fn request(&self) -> io::Result<libc::ifreq> {
+        // SAFETY: all zeros is a valid `ifreq`: integers, byte arrays and a null pointer.
+        let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
+        let bytes = self.name.as_bytes();
+        if bytes.is_empty() || bytes.len() >= ifreq.ifr_name.len() {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        for (to, from) in ifreq.ifr_name.iter_mut().zip(bytes) {
+            *to = *from as libc::c_char;
+        }
+        Ok(ifreq)
+    }
+
+    fn ask(&self, request: libc::Ioctl) -> io::Result<libc::ifreq> {
+        let mut ifreq = self.request()?;
+        // SAFETY: these requests read the name from and write one member of the `ifreq` they are given.
+        if unsafe { libc::ioctl(self.control.as_raw_fd(), request, &mut ifreq) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(ifreq)
+    }
+}
+
+/// Whether hardware, real or emulated, may be behind this interface, so that its driver may come to offer zero-copy:
+/// all but those that say they hang on no bus. One that does not answer may be anything.
+pub fn may_be_a_card(name: &str) -> bool {
+    Interface::open(name).and_then(|interface| interface.bus()).map_or(true, |bus| !bus.is_empty())
+}
+
+/// Interrupts of an interface held back so that a polling worker is not interrupted, as long as one of these is alive.
+#[derive(Debug)]
+pub struct HeldInterrupts {
+    key: Key,
+}
+
+/// Polls that find nothing before interrupts are let through again.
+const DEFER_POLLS: &str = "2";
+/// How long the kernel waits for our next poll before it polls itself: 200 µs, in ns. Longer than a
+/// breath, shorter than the 256 slots of a veth ring last at 1 Mpps.
+const FLUSH_TIMEOUT_NS: &str = "200000";
+
+/// A namespace (its inode) and the name of an interface in it.
+type Key = (u64, String);
+
+/// The knobs are an interface's, and several queues want them turned: what they were before the first, and how many
+/// want them so.
+struct Turned {
+    key: Key,
+    before: Vec<(PathBuf, String)>,
+    wanted: usize,
+}
+
+static TURNED: Mutex<Vec<Turned>> = Mutex::new(Vec::new());
+
+impl HeldInterrupts {
+    /// Needs sysfs of the namespace the interface is in.
+    pub fn hold(interface: &str) -> io::Result<HeldInterrupts> {
+        HeldInterrupts::hold_in(Path::new("/sys/class/net"), interface)
+    }
+
+    fn hold_in(sysfs: &Path, interface: &str) -> io::Result<HeldInterrupts> {
+        let key = (std::fs::metadata("/proc/thread-self/ns/net")?.ino(), interface.to_owned());
+        let mut all = TURNED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turned) = all.iter_mut().find(|turned| turned.key == key) {
+            turned.wanted += 1;
+            return Ok(HeldInterrupts { key });
+        }
+        let mut before = Vec::new();
+        for (knob, value) in [("napi_defer_hard_irqs", DEFER_POLLS), ("gro_flush_timeout", FLUSH_TIMEOUT_NS)]
+        {
+            let path = sysfs.join(interface).join(knob);
+            let turned = std::fs::read_to_string(&path).and_then(|was| {
+                std::fs::write(&path, value)?;
+                Ok(was)
+            });
+            match turned {
+                Ok(was) => before.push((path, was)),
+                Err(error) => {
+                    turn_back(&before);
+                    return Err(error);
+                }
+            }
+        }
+        all.push(Turned { key: key.clone(), before, wanted: 1 });
+        Ok(HeldInterrupts { key })
+    }
+}
+
+fn turn_back(before: &[(PathBuf, String)]) {
+    for (path, value) in before {
+        // The interface may be gone, and its knobs with it.
+        let _ = std::fs::write(path, value.trim());
+    }
+}
+
+impl Drop for HeldInterrupts {
+    fn drop(&mut self) {
+        let mut all = TURNED.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = all.iter().position(|turned| turned.key == self.key) else { return };
+        all[at].wanted -= 1;
+        if all[at].wanted == 0 {
+            turn_back(&all.swap_remove(at).before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knobs_two_queues_turned_are_turned_back_by_the_last() {
+        let sysfs = std::env::temp_dir().join(format!("weir-knobs-{}", std::process::id()));
+        let folder = sysfs.join("two-queues");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let knob = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a knob");
+        std::fs::write(folder.join("napi_defer_hard_irqs"), "0\n").expect("written");
+        HeldInterrupts::hold_in(&sysfs, "two-queues").expect_err("one of two knobs is absent");
+        assert_eq!(knob("napi_defer_hard_irqs"), "0", "turned back by the failure");
+        std::fs::write(folder.join("gro_flush_timeout"), "7\n").expect("written");
+        let first = HeldInterrupts::hold_in(&sysfs, "two-queues").expect("held");
+        let second = HeldInterrupts::hold_in(&sysfs, "two-queues").expect("held");
+        drop(first);
+        assert_eq!((knob("napi_defer_hard_irqs"), knob("gro_flush_timeout")), ("2".into(), "200000".into()));
+        drop(second);
+        assert_eq!((knob("napi_defer_hard_irqs"), knob("gro_flush_timeout")), ("0".into(), "7".into()));
+        std::fs::remove_dir_all(&sysfs).expect("removed");
+    }
+}

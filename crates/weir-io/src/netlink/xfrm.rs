@@ -1,0 +1,110 @@
+//! SAs and policies of the kernel: dumped, followed, and told what weir did with them.
+//!
+//! Promises: a [`KeyMonitor`] tells every change or says that it lost some; a message that is not well formed is counted
+//! and skipped; what was received is wiped from the buffer before the next, for keys are in it. Refuses: making or changing
+//! an SA.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use netlink_sys::protocols::NETLINK_XFRM;
+use netlink_sys::{Socket, SocketAddr};
+use weir_core::wire::netlink::{TYPE_ERROR, messages};
+use weir_core::wire::xfrm::{self, GET_POLICY, GET_SA, News};
+use zeroize::{Zeroize, Zeroizing};
+
+use super::MESSAGE_MAX;
+use super::routes::{Dumped, Heard, hear, read_dump, refused};
+use crate::socket_option;
+
+/// What waits to be read: an SA takes the kernel about 1.5 KB, so 16 MiB hold 10,000 of them.
+const RECEIVE_BUFFER: libc::c_int = 16 << 20;
+
+/// `XFRMNLGRP_*`: expiries, SAs, policies.
+const GROUPS: [u32; 3] = [2, 3, 4];
+
+fn open() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_XFRM)?;
+    socket.bind(&SocketAddr::new(0, 0))?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    Ok(socket)
+}
+
+/// A buffer that does not outlive what is in it.
+fn buffer() -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(Vec::with_capacity(MESSAGE_MAX))
+}
+
+/// Tells changes of SAs and policies. Non-blocking; poll its descriptor.
+pub struct KeyMonitor {
+    socket: Socket,
+}
+
+impl KeyMonitor {
+    pub fn open() -> io::Result<KeyMonitor> {
+        let socket = open()?;
+        // More than the system's limit needs CAP_NET_ADMIN, as joining the groups does.
+        let _ = socket_option::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER);
+        for group in GROUPS {
+            socket.add_membership(group)?;
+        }
+        socket.set_non_blocking(true)?;
+        Ok(KeyMonitor { socket })
+    }
+
+    /// What was said since the last call.
+    pub fn hear(&mut self, mut each: impl FnMut(News)) -> io::Result<Heard> {
+        hear(&self.socket, &mut buffer(), Vec::zeroize, |message| xfrm::parse(message).map(&mut each).is_ok())
+    }
+}
+
+impl AsRawFd for KeyMonitor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// Every SA and policy the kernel has.
+pub fn dump(mut each: impl FnMut(News)) -> io::Result<Dumped> {
+    let mut dumped = Dumped::default();
+    for kind in [GET_SA, GET_POLICY] {
+        let socket = open()?;
+        socket.send(&xfrm::dump(kind), 0)?;
+        read_dump(&socket, &mut buffer(), Vec::zeroize, &mut dumped, |message| {
+            xfrm::parse(message).map(&mut each).is_ok()
+        })?;
+    }
+    Ok(dumped)
+}
+
+/// Tells the kernel what became of its SAs.
+pub struct KeyRequests {
+    socket: Socket,
+}
+
+impl KeyRequests {
+    pub fn open() -> io::Result<KeyRequests> {
+        let socket = open()?;
+        socket.set_non_blocking(true)?;
+        Ok(KeyRequests { socket })
+    }
+
+    /// Sends a request ([`xfrm::counted`] and its like) and reads what the kernel says to it, which it does before this
+    /// returns. ESRCH: the SA is gone.
+    pub fn send(&mut self, request: &[u8]) -> io::Result<()> {
+        self.socket.send(request, 0)?;
+        let mut said = Ok(());
+        loop {
+            let mut answer = buffer();
+            match self.socket.recv(&mut *answer, 0) {
+                Ok(_) => {
+                    for message in messages(&answer).filter_map(Result::ok).filter(|m| m.kind == TYPE_ERROR) {
+                        said = refused(message.payload);
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return said,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! XDP flow offload: the program itself forwards what the router has decided before.
+//!
+//! ```text
+//! first packet of (in, source, destination) ─► router ─► insert ─┐
+//! the next ones ─► XDP: same pair, same snapshot, plain header? ─┴─► rewrite ─► out, no socket buffer
+//!                                                        └─ no ──► router, as ever
+//! ```
+//!
+//! Why: in copy mode a frame sent through a socket costs a socket buffer (some 330 ns), more than the
+//! rest of its way together. A frame redirected by the program costs none.
+//!
+//! Promises: only what the router would do with the frame happens to it. A flow holds for one
+//! snapshot of the tables ([`FlowOffload::set_generation`]), one incoming interface and one pair of
+//! addresses; the program itself (`bpf/include/weir/flow_offload.h` of `weir-xdp`) checks what differs from
+//! packet to packet: the MAC address, IPv4 header checksum, lengths, TTL and the outgoing MTU. Everything else
+//! (options, fragments, extension headers, VLAN tags, TTL 1, too big, unknown) goes to the router. Frames and
+//! bytes are counted by device, for the ledger.
+//!
+//! No frame overtakes another of its pair. Frames on their way to the router are numbered, the worker
+//! says up to which number everything has left ([`Progress::done`]), and the program remembers with each
+//! pair its last frame that went that way: until it has left, the next ones follow it.
+//!
+//! Refuses: interfaces with several queues (one could overtake another), next hops chosen by flow (ECMP looks at
+//! ports), and interfaces that cannot take frames from XDP ([`crate::bpf::features::can_transmit`]); the caller
+//! must not insert such pairs.
+
+use std::mem::offset_of;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weir_core::id::Mac;
+use weir_core::packet::{Buffer, DeviceId, Frame};
+use weir_xdp::layout::{Flow, FlowCounters, FlowProgress};
+use weir_xdp::{Counters, LoadError, Loaded, Memory, STEER, Shared, Table};
+
+use super::{SharedWords, SteerError, sizes};
+
+/// Pairs of addresses of one family: 65,536 × some 120 B = 8 MiB; the least recently used go first.
+pub const MAX_FLOWS: u32 = weir_xdp::layout::FLOWS_MAX;
+
+/// Devices with counters of what was offloaded.
+pub const MAX_DEVICES: u32 = weir_xdp::layout::FLOW_DEVICES_MAX;
+
+/// Metadata before a steered frame: its number.
+const NUMBER_SIZE: usize = 8;
+
+/// A word of the program's memory.
+const DONE: usize = offset_of!(FlowProgress, done) / 8;
+
+/// How far the worker of an interface has come.
+#[derive(Debug)]
+pub struct Progress(pub(super) SharedWords);
+
+impl Progress {
+    pub(super) fn of(program: &Loaded) -> Result<Progress, SteerError> {
+        let memory = program.maps.array_fd("weir_progress")?;
+        SharedWords::of(memory, FlowProgress::SIZE).map(Progress).map_err(SteerError::Memory)
+    }
+
+    /// Every frame up to `number` has been sent, dropped or lost.
+    #[inline]
+    pub fn done(&self, number: u64) {
+        // Release: the system calls that sent the frames come before.
+        self.0.word(DONE).store(number, Ordering::Release);
+    }
+
+    /// The number a steered frame carries before its first byte.
+    #[inline]
+    pub fn number<B: Buffer>(frame: &Frame<B>) -> Option<u64> {
+        let before = frame.buffer().bytes().get(..frame.start())?;
+        before.last_chunk::<{ NUMBER_SIZE }>().map(|bytes| u64::from_ne_bytes(*bytes))
+    }
+}
+
+/// What the router decided about a pair of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// [`weir_core::tables::Tables::generation`] of the snapshot it was decided by.
+    pub generation: u64,
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub in_ifindex: u32,
+    pub in_device: DeviceId,
+    /// The port's own MAC address.
+    pub in_mac: Mac,
+    pub out_ifindex: u32,
+    pub out_device: DeviceId,
+    /// The outgoing port's MTU: IP bytes.
+    pub mtu: u16,
+    /// Destination and source MAC address of the outgoing frame.
+    pub out_macs: [u8; 12],
+}
+
+/// What one device received and sent without the router.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OffloadCounters {
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+}
+
+/// The tables behind the flow offload, shared by the programs of all interfaces.
+#[derive(Debug)]
+pub struct FlowOffload {
+    flows4: Mutex<Table<8, { Flow::SIZE }>>,
+    flows6: Mutex<Table<32, { Flow::SIZE }>>,
+    generation: SharedWords,
+    generation_map: Memory<8>,
+    counters: Counters<{ FlowCounters::SIZE / 8 * MAX_DEVICES as usize }>,
+}
+
+/// No snapshot has this number: nothing is offloaded until one is set.
+const NO_GENERATION: u64 = u64::MAX;
+
+impl FlowOffload {
+    pub fn new() -> Result<FlowOffload, SteerError> {
+        let mut maps = STEER.maps(&sizes(|map| map.starts_with("weir_flow")))?;
+        let generation_map: Memory<8> = maps.memory("weir_generation")?;
+        let generation = SharedWords::of(generation_map.shared()?.as_fd(), 8).map_err(SteerError::Memory)?;
+        let offload = FlowOffload {
+            flows4: Mutex::new(maps.table("weir_flows4")?),
+            flows6: Mutex::new(maps.table("weir_flows6")?),
+            generation,
+            generation_map,
+            counters: maps.counters("weir_flow_count")?,
+        };
+        offload.disable();
+        Ok(offload)
+    }
+
+    /// The tables for a program.
+    pub(super) fn shared(&self) -> Result<[Shared; 4], LoadError> {
+        Ok([
+            lock(&self.flows4).shared()?,
+            lock(&self.flows6).shared()?,
+            self.generation_map.shared()?,
+            self.counters.shared()?,
+        ])
+    }
+
+    /// From the next frame on only decisions of this snapshot hold. Call it right after publishing.
+    pub fn set_generation(&self, generation: u64) {
+        // Release: what was published before is in force before.
+        self.generation.word(0).store(generation, Ordering::Release);
+    }
+
+    /// Sends everything to the router again.
+    pub fn disable(&self) {
+        self.set_generation(NO_GENERATION);
+    }
+
+    /// Remembers a decision, unless it is remembered already; the least recently used one may go for
+    /// it. One or two system calls; none while another worker is at it: the pair's next frame asks again.
+    pub fn insert(&self, decided: &Decided) -> Result<(), SteerError> {
+        match (decided.source, decided.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                remember(&self.flows4, key([source.octets(), destination.octets()]), decided)
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                remember(&self.flows6, key([source.octets(), destination.octets()]), decided)
+            }
+            // Two families are no pair: nothing to remember.
+            _ => Ok(()),
+        }
+    }
+
+    /// What a device received and sent without the router.
+    pub fn counters(&self, device: DeviceId) -> Result<OffloadCounters, SteerError> {
+        let all = self.counters.sum(0)?;
+        let (devices, _) = all.as_chunks();
+        let &[rx_packets, rx_bytes, tx_packets, tx_bytes] =
+            devices.get(usize::from(device.0)).unwrap_or(&[0; FlowCounters::SIZE / 8]);
+        Ok(OffloadCounters { rx_packets, rx_bytes, tx_packets, tx_bytes })
+    }
+}
+
+/// Source and destination as they stand in a packet.
+fn key<const A: usize, const K: usize>(addresses: [[u8; A]; 2]) -> [u8; K] {
+    let mut key = [0; K];
+    key.iter_mut().zip(addresses.as_flattened()).for_each(|(to, from)| *to = *from);
+    key
+}
+
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remember<const K: usize>(
+    flows: &Mutex<Table<K, { Flow::SIZE }>>,
+    key: [u8; K],
+    decided: &Decided,
+) -> Result<(), SteerError> {
+    let Ok(mut flows) = flows.try_lock() else { return Ok(()) };
+    let wanted = value(decided);
+    // Writing it again would forget which frame of the pair is on its way.
+    let known = flows.get(key)?.map(|known| Flow { last_slow: 0, ..Flow::from_bytes(&known) });
+    if known != Some(wanted) {
+        flows.insert(key, wanted.to_bytes())?;
+    }
+    Ok(())
+}
+
+fn value(decided: &Decided) -> Flow {
+    Flow {
+        generation: decided.generation,
+        in_ifindex: decided.in_ifindex,
+        out_ifindex: decided.out_ifindex,
+        mtu: decided.mtu.into(),
+        out_device: decided.out_device.0.into(),
+        in_mac: decided.in_mac,
+        in_device: decided.in_device.0.into(),
+        out_macs: decided.out_macs,
+        ..Flow::default()
+    }
+}

@@ -1,0 +1,245 @@
+//! What the steering program is said to do, in Rust, over the same tables.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use weir_core::route::Prefix;
+use weir_core::tables::Owner;
+use weir_xdp::Action;
+use weir_xdp::layout::Flow;
+
+use super::{ENDS, ESP_PORTS, KEPT, checksum, ip, owner};
+use crate::steer::{Cause, flow_offload::OffloadCounters};
+
+/// A test run is of queue 0 of this interface.
+pub const INGRESS: u32 = 1;
+
+/// Every way through the flow offload.
+pub const WAYS: [&str; 15] = [
+    "behind a tag",
+    "unknown pair",
+    "offloaded",
+    "held: not IPv4 without options, or not IPv6",
+    "held: no hop left",
+    "held: a fragment",
+    "held: wrong checksum",
+    "held: not TCP, UDP or ESP",
+    "held: longer than the frame, or shorter than its header",
+    "held: older tables",
+    "held: another interface",
+    "held: another MAC address",
+    "held: above the MTU",
+    "held: nothing known of the last frame",
+    "held: an earlier frame is on its way",
+];
+
+/// The state a program has, and how often each way was taken.
+#[derive(Default)]
+pub struct Model {
+    pub offload: bool,
+    pub socket: bool,
+    pub generation: u64,
+    pub steered: u64,
+    pub done: u64,
+    pub flows: BTreeMap<(IpAddr, IpAddr), Flow>,
+    pub causes: BTreeMap<&'static str, u64>,
+    pub ways: BTreeMap<&'static str, u64>,
+    pub counters: BTreeMap<u32, OffloadCounters>,
+    pub device: u32,
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]))
+}
+
+fn v4(packet: &[u8], at: usize) -> Option<IpAddr> {
+    packet.get(at..)?.first_chunk::<4>().map(|a| IpAddr::from(*a))
+}
+
+fn v6(packet: &[u8], at: usize) -> Option<IpAddr> {
+    packet.get(at..)?.first_chunk::<16>().map(|a| IpAddr::from(*a))
+}
+
+impl Model {
+    /// What the program returns, and what it leaves of the frame.
+    pub fn run(&mut self, frame: &[u8]) -> (Action, Vec<u8>) {
+        let cause = match self.decide(frame) {
+            Ok(cause) => cause,
+            Err(offloaded) => return (Action::Redirect, offloaded),
+        };
+        let mut action = Action::Pass;
+        let mut counted = cause;
+        if matches!(cause, Cause::Transit | Cause::Esp | Cause::Resolve) {
+            self.steered += u64::from(self.offload);
+            action = if self.socket { Action::Redirect } else { Action::Pass };
+            counted = if self.socket { cause } else { Cause::NoSocket };
+        }
+        *self.causes.entry(counted.name()).or_default() += 1;
+        (action, frame.to_vec())
+    }
+
+    /// Where the frame goes, or what it leaves the device as.
+    fn decide(&mut self, frame: &[u8]) -> Result<Cause, Vec<u8>> {
+        let Some(mut kind) = be16(frame, 12) else { return Ok(Cause::Short) };
+        let mut packet = &frame[14..];
+        let behind_tag = kind == 0x8100;
+        if behind_tag {
+            let Some(inner) = be16(frame, 16) else { return Ok(Cause::Short) };
+            (kind, packet) = (inner, &frame[18..]);
+        }
+        let ours = |address: Option<IpAddr>| address.and_then(owner) == Some(Owner::Weir);
+        Ok(match kind {
+            0x0806 if packet.len() >= 28 && ours(v4(packet, 24)) => Cause::Resolve,
+            0x0806 => Cause::Arp,
+            _ if frame[0] & 1 == 1 => {
+                let asks = kind == 0x86dd && packet.len() >= 64 && (packet[6], packet[40]) == (58, 135);
+                if asks && ours(v6(packet, 48)) { Cause::Resolve } else { Cause::Group }
+            }
+            0x0800 | 0x86dd => {
+                let (header, from) = if kind == 0x0800 { (20, 12) } else { (40, 8) };
+                if packet.len() < header {
+                    return Ok(Cause::Transit);
+                }
+                let address = if kind == 0x0800 { v4 } else { v6 };
+                let to = from + (header - from) / 2;
+                let (Some(source), Some(destination)) = (address(packet, from), address(packet, to)) else {
+                    unreachable!("inside the header");
+                };
+                if self.offload {
+                    let way = self.offload((source, destination), frame, packet, behind_tag);
+                    *self.ways.entry(way).or_default() += 1;
+                    if way == "offloaded" {
+                        return Err(self.forward((source, destination), frame));
+                    }
+                }
+                steer(packet, destination)
+            }
+            _ => Cause::NotIp,
+        })
+    }
+
+    fn offload(
+        &mut self,
+        pair: (IpAddr, IpAddr),
+        frame: &[u8],
+        packet: &[u8],
+        behind_tag: bool,
+    ) -> &'static str {
+        if behind_tag {
+            return "behind a tag";
+        }
+        let Some(flow) = self.flows.get(&pair).copied() else { return "unknown pair" };
+        let way = plain(packet, pair.0.is_ipv4()).err().or_else(|| self.in_force(&flow, frame, packet));
+        let Some(held) = way else { return "offloaded" };
+        if let Some(flow) = self.flows.get_mut(&pair) {
+            flow.last_slow = self.steered + 1;
+        }
+        held
+    }
+
+    fn in_force(&self, flow: &Flow, frame: &[u8], packet: &[u8]) -> Option<&'static str> {
+        let length =
+            if packet[0] >> 4 == 4 { be16(packet, 2)?.into() } else { u32::from(be16(packet, 4)?) + 40 };
+        [
+            (flow.generation != self.generation, "held: older tables"),
+            (flow.in_ifindex != INGRESS, "held: another interface"),
+            (flow.in_mac != frame[..6], "held: another MAC address"),
+            (length > flow.mtu, "held: above the MTU"),
+            (flow.last_slow == 0, "held: nothing known of the last frame"),
+            (flow.last_slow > self.done, "held: an earlier frame is on its way"),
+        ]
+        .into_iter()
+        .find_map(|(held, way)| held.then_some(way))
+    }
+
+    /// A hop less, other MAC addresses, nothing behind the packet, counted on both devices. The checksum is made
+    /// from scratch.
+    fn forward(&mut self, pair: (IpAddr, IpAddr), frame: &[u8]) -> Vec<u8> {
+        let flow = self.flows[&pair];
+        let at = if pair.0.is_ipv4() { (14 + 2, 14) } else { (14 + 4, 14 + 40) };
+        let mut out = frame.to_vec();
+        out.truncate(usize::from(be16(frame, at.0).unwrap_or(0)) + at.1);
+        let sent_bytes = out.len() as u64;
+        out[..12].copy_from_slice(&flow.out_macs);
+        if pair.0.is_ipv4() {
+            out[22] -= 1;
+            out[24..26].fill(0);
+            let sum = !checksum(&out[14..34]);
+            out[24..26].copy_from_slice(&sum.to_be_bytes());
+        } else {
+            out[21] -= 1;
+        }
+        let bytes = frame.len() as u64;
+        let received = self.counters.entry(self.device).or_default();
+        received.rx_packets += 1;
+        received.rx_bytes += bytes;
+        let sent = self.counters.entry(flow.out_device).or_default();
+        sent.tx_packets += 1;
+        sent.tx_bytes += sent_bytes;
+        out
+    }
+}
+
+/// A packet whose only difference from the last is its payload.
+fn plain(packet: &[u8], is_v4: bool) -> Result<(), &'static str> {
+    let refuse = |refused: bool, way: &'static str| if refused { Err(way) } else { Ok(()) };
+    let length = "held: longer than the frame, or shorter than its header";
+    let word = |at| usize::from(be16(packet, at).unwrap_or(0));
+    if is_v4 {
+        refuse(packet[0] != 0x45, "held: not IPv4 without options, or not IPv6")?;
+        refuse(packet[8] <= 1, "held: no hop left")?;
+        refuse(word(6) & 0x3fff != 0, "held: a fragment")?;
+        refuse(checksum(&packet[..20]) != 0xffff, "held: wrong checksum")?;
+        return refuse(word(2) < 20 || word(2) > packet.len(), length);
+    }
+    refuse(packet[0] >> 4 != 6, "held: not IPv4 without options, or not IPv6")?;
+    refuse(packet[7] <= 1, "held: no hop left")?;
+    refuse(![6, 17, 50].contains(&packet[6]), "held: not TCP, UDP or ESP")?;
+    refuse(word(4) + 40 > packet.len(), length)
+}
+
+/// Whose a packet is.
+fn steer(packet: &[u8], destination: IpAddr) -> Cause {
+    let group = match destination {
+        IpAddr::V4(v4) => v4.is_multicast() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_multicast(),
+    };
+    if group {
+        return Cause::Group;
+    }
+    if owner(destination) != Some(Owner::Kernel) {
+        let covers = |prefix: &str| {
+            let prefix: Prefix = prefix.parse().expect("a prefix");
+            (Prefix::new(destination, prefix.len()) == prefix).then(|| prefix.len())
+        };
+        let longest = KEPT.iter().filter_map(|(p, kernel)| Some((covers(p)?, *kernel))).max();
+        let kept = owner(destination).is_none() && longest.is_some_and(|(_, kernel)| kernel);
+        return if kept { Cause::Kept } else { Cause::Transit };
+    }
+    if !ENDS.map(ip).contains(&destination) {
+        return Cause::Local;
+    }
+    let is_esp = match destination {
+        IpAddr::V4(_) => match packet[9] {
+            50 => true,
+            17 if be16(packet, 6).is_some_and(|word| word & 0x3fff == 0) => {
+                esp_in_udp(packet, 4 * usize::from(packet[0] & 15))
+            }
+            _ => false,
+        },
+        IpAddr::V6(_) => match packet[6] {
+            50 => true,
+            17 => esp_in_udp(packet, 40),
+            44 => packet.len() >= 48 && packet[40] == 50,
+            _ => false,
+        },
+    };
+    if is_esp { Cause::Esp } else { Cause::Local }
+}
+
+/// RFC 3948: a port of ESP's, room for an SPI and a number, and no marker of four zeros.
+fn esp_in_udp(packet: &[u8], at: usize) -> bool {
+    let Some(udp) = packet.get(at..at + 16) else { return false };
+    let port = be16(udp, 2).is_some_and(|port| ESP_PORTS.contains(&port));
+    port && be16(udp, 4).is_some_and(|length| length >= 16) && udp[8..12] != [0; 4]
+}

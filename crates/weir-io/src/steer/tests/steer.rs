@@ -1,0 +1,247 @@
+//! `weir_steer` against its model.
+
+use std::io::Write;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+
+use weir_core::packet::DeviceId;
+use weir_core::random::SplitMix64;
+use weir_core::tables::Owner;
+use weir_xdp::layout::{Flow, FlowProgress};
+use weir_xdp::{Counters, Loaded};
+
+use super::frames::{PAIRS, corpus};
+use super::model::{INGRESS, Model, WAYS};
+use super::{OURS, checksum, frame, ip, local, mutated};
+use crate::steer::flow_offload::{Decided, FlowOffload, Progress};
+use crate::steer::{Cause, LocalAddresses, enforce, load};
+use crate::xdp_gen::{Generator, Layout, Slot};
+
+const DEVICE: DeviceId = DeviceId(3);
+const OUT: DeviceId = DeviceId(1);
+const GENERATION: u64 = 7;
+
+/// The program, the model, and the tables of both.
+struct Both {
+    program: Loaded,
+    counters: Counters<1>,
+    progress: Progress,
+    offload: FlowOffload,
+    model: Model,
+    local: LocalAddresses,
+    _socket: OwnedFd,
+}
+
+fn both(test: &str, offloads: bool, socket: bool) -> Option<Both> {
+    let local = local(test)?;
+    let offload = FlowOffload::new().expect("maps");
+    let mut program = load(&local, offloads.then_some(&offload)).expect("loaded");
+    // SAFETY: socket takes no pointers; a fresh descriptor nobody else owns.
+    let xsk = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0)) };
+    let mut sockets = program.maps.sockets("weir_xsks").expect("there");
+    if socket {
+        sockets.set(0, xsk.as_fd()).expect("set");
+    }
+    let counters = program.maps.counters("weir_counters").expect("there");
+    let progress = Progress::of(&program).expect("mapped");
+    let model = Model { offload: offloads, socket, device: DEVICE.0.into(), ..Model::default() };
+    Some(Both { program, counters, progress, offload, model, local, _socket: xsk })
+}
+
+impl Both {
+    fn in_force(&mut self, generation: u64) {
+        self.offload.set_generation(generation);
+        self.model.generation = generation;
+    }
+
+    fn insert(&mut self, (source, destination): (&str, &str), in_ifindex: u32) {
+        let out_macs = [2, 0, 0, 0, 0, 0x0d, 2, 0, 0, 0, 0, 0x0c];
+        let (source, destination) = (ip(source), ip(destination));
+        let decided = Decided {
+            generation: GENERATION,
+            source,
+            destination,
+            in_ifindex,
+            in_device: DEVICE,
+            in_mac: OURS,
+            out_ifindex: 1,
+            out_device: OUT,
+            mtu: 1400,
+            out_macs,
+        };
+        self.offload.insert(&decided).expect("room");
+        let flow = Flow {
+            generation: GENERATION,
+            in_ifindex,
+            out_ifindex: 1,
+            mtu: 1400,
+            out_device: OUT.0.into(),
+            in_mac: OURS,
+            out_macs,
+            in_device: DEVICE.0.into(),
+            ..Flow::default()
+        };
+        self.model.flows.entry((source, destination)).or_insert(flow);
+    }
+
+    /// The worker says how far it is.
+    fn done(&mut self, number: u64) {
+        self.progress.done(number);
+        self.model.done = number;
+    }
+
+    fn compare(&mut self, what: &str, frame: &[u8]) {
+        let (action, expected) = self.model.run(frame);
+        let mut run = self.program.run(frame, 1).expect("runs");
+        // Linux 6.18 shows what stands before the frame: the number it was given.
+        if run.frame.len() > expected.len() {
+            let number: Vec<u8> = run.frame.drain(..run.frame.len() - expected.len()).collect();
+            assert_eq!(number, self.model.steered.to_ne_bytes(), "{what}");
+        }
+        if expected != frame && frame[12..14] == [8, 0] {
+            // Two ways to write one checksum (RFC 1624 3): either is right.
+            assert_eq!(checksum(&run.frame[14..34]), 0xffff, "{what}: {frame:02x?}");
+            run.frame[24..26].copy_from_slice(&expected[24..26]);
+        }
+        assert_eq!((run.action, run.frame), (action, expected), "{what}: {frame:02x?}");
+        assert_eq!(
+            self.progress.0.word(offset_of!(FlowProgress, steered) / 8).load(Relaxed),
+            self.model.steered,
+            "{what}"
+        );
+    }
+
+    fn compare_counters(&self) {
+        for &cause in Cause::ALL {
+            let counted = self.counters.sum(cause as u32).expect("readable");
+            let expected = self.model.causes.get(cause.name()).copied().unwrap_or(0);
+            assert_eq!(counted, [expected], "{}", cause.name());
+        }
+        for device in [DEVICE, OUT] {
+            let expected = self.model.counters.get(&device.0.into()).copied().unwrap_or_default();
+            assert_eq!(self.offload.counters(device).expect("readable"), expected);
+        }
+    }
+}
+
+/// Every frame of the corpus, then mutations of bytes and lengths, while tables and worker move on.
+fn campaign(test: &str, offloads: bool, socket: bool, frames: usize) {
+    let Some(mut both) = both(test, offloads, socket) else { return };
+    let corpus = corpus();
+    let mut random = SplitMix64::new(29);
+    both.in_force(GENERATION);
+    for n in 0..frames {
+        if n == corpus.len() {
+            both.insert(PAIRS[0], INGRESS);
+            both.insert(PAIRS[1], INGRESS);
+            both.insert(PAIRS[2], INGRESS + 1);
+        }
+        if random.below(3) > 0 {
+            let behind = u64::from(random.below(4) == 0);
+            both.done(both.model.steered.saturating_sub(behind));
+        }
+        if random.below(64) == 0 {
+            both.in_force(GENERATION + random.below(8) / 7);
+        }
+        let round = n / corpus.len();
+        let frame = if round < 4 { corpus[n % corpus.len()].clone() } else { mutated(&corpus, &mut random) };
+        both.compare(&format!("frame {n}"), &frame);
+        if n % 1000 == 999 {
+            both.compare_counters();
+        }
+    }
+    both.compare_counters();
+    let (instructions, stack) = both.program.size().expect("known");
+    let Model { causes, ways, .. } = &both.model;
+    let _ = writeln!(
+        std::io::stderr(),
+        "weir_steer (offload {offloads}, socket {socket}): {instructions} instructions, {stack} bytes of stack; \
+         {frames} frames as described: {causes:?}, {ways:?}"
+    );
+    for &cause in Cause::ALL {
+        let expected = match cause {
+            Cause::Transit | Cause::Esp | Cause::Resolve => socket,
+            Cause::NoSocket => !socket,
+            _ => true,
+        };
+        assert_eq!(causes.contains_key(cause.name()), expected, "{}", cause.name());
+    }
+    for way in WAYS {
+        assert_eq!(ways.contains_key(way), offloads, "{way}");
+    }
+    assert!(instructions < if offloads { 600 } else { 300 } && stack <= 128);
+}
+
+#[test]
+fn frames_go_where_the_kernel_and_the_router_expect_them() {
+    let test = "frames_go_where_the_kernel_and_the_router_expect_them";
+    campaign(test, false, false, 10_000);
+    campaign(test, false, true, 20_000);
+}
+
+#[test]
+fn a_flow_is_offloaded_as_the_router_would_forward_it_and_held_for_every_reason() {
+    let test = "a_flow_is_offloaded_as_the_router_would_forward_it_and_held_for_every_reason";
+    campaign(test, true, true, 100_000);
+}
+
+#[test]
+fn what_follows_a_packet_in_its_frame_stays_behind() {
+    let Some(mut both) = both("what_follows_a_packet_in_its_frame_stays_behind", true, true) else { return };
+    both.in_force(GENERATION);
+    for (from, to) in [PAIRS[0], PAIRS[1]] {
+        both.insert((from, to), INGRESS);
+        let whole = frame(from, to).udp(1000, 2000, b"x");
+        both.compare("the first of a pair goes to the router", &whole);
+        both.done(both.model.steered);
+        let padded = [&whole[..], b"left in a card's memory"].concat();
+        both.compare("padded", &padded);
+        assert_eq!(both.program.run(&padded, 1).expect("runs").frame.len(), whole.len(), "{from} to {to}");
+        both.model.run(&padded);
+    }
+    both.compare_counters();
+    assert_eq!(both.model.ways["offloaded"], 4);
+}
+
+#[test]
+fn a_prefix_is_left_to_the_kernel_as_long_as_it_is_kept() {
+    let test = "a_prefix_is_left_to_the_kernel_as_long_as_it_is_kept";
+    let Some(mut both) = both(test, false, true) else { return };
+    let [v4, v6] = ["203.0.113.0/24", "2001:db8:f::/48"].map(|p| (p.parse().expect("a prefix"), true));
+    let frames = [("10.0.0.1", "203.0.113.9"), ("2001:db8:1::1", "2001:db8:f::1")]
+        .map(|(from, to)| frame(from, to).udp(1000, 2000, b"payload"));
+    let mut kept_and_transit = |wanted: &[_], keep| {
+        let local = &mut both.local;
+        if keep { local.keep(wanted) } else { local.set_kept(wanted) }.expect("room");
+        let before = [Cause::Kept, Cause::Transit].map(|c| both.counters.sum(c as u32).expect("readable")[0]);
+        for frame in &frames {
+            both.program.run(frame, 1).expect("runs");
+        }
+        let after = [Cause::Kept, Cause::Transit].map(|c| both.counters.sum(c as u32).expect("readable")[0]);
+        [after[0] - before[0], after[1] - before[1]]
+    };
+    assert_eq!(kept_and_transit(&[], false), [0, 2], "nothing is kept");
+    assert_eq!(kept_and_transit(&[v6], true), [1, 1], "one family alone");
+    assert_eq!(kept_and_transit(&[v4], true), [2, 0], "those of before stay");
+    assert_eq!(kept_and_transit(&[v4], false), [1, 1], "exactly these");
+    assert_eq!(kept_and_transit(&[], false), [0, 2], "nothing again");
+}
+
+#[test]
+fn programs_load_in_any_order() {
+    let Some(local) = local("programs_load_in_any_order") else { return };
+    let slot = Slot { head: vec![0; 60], len: 60, sequence: 0 };
+    for _ in 0..2 {
+        let offload = FlowOffload::new().expect("maps");
+        // Of full size, though a program that shares them made its own with one entry.
+        offload.counters(DeviceId(255)).expect("of every device");
+        Generator::new(1, Layout::default(), std::slice::from_ref(&slot), 1).expect("loaded");
+        let mut many = LocalAddresses::new().expect("maps behind a program with other constants");
+        let addresses = (0..100).map(|n| (std::net::IpAddr::from([10, 0, 0, n]), Owner::Weir));
+        assert_eq!(many.set(addresses).expect("room"), 100);
+        load(&local, None).expect("loaded");
+        load(&local, Some(&offload)).expect("loaded");
+        enforce::load(&local).expect("loaded");
+    }
+}

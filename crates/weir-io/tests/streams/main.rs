@@ -1,0 +1,7 @@
+//! Streams by epoll and by io_uring.
+
+mod descriptors;
+mod exchange;
+mod kernel_tls;
+mod random;
+mod support;

@@ -1,0 +1,384 @@
+//! A configuration: what is measured, where, under which traffic.
+//!
+//! ```text
+//! keys of a file, a manifest or a request (flat) ─► Keys ─► Configuration ─► Scenario, on a Testbed
+//! ```
+//!
+//! Promises: whoever holds a [`Configuration`] holds one that means something: each option is there only where the
+//! scenario or the testbed has it, and [`Configuration::try_from`] is the only way to make one. Refuses: with
+//! [`Invalid`], what means nothing together. What this machine lacks for a valid one is another question.
+
+use serde::{Deserialize, Serialize};
+
+use super::invalid::{Invalid, IpsecError, RelayError};
+use super::ipsec::{Direction, Protection};
+use super::relay::{IDLE_MAX, Relay};
+use super::spd::Action;
+use super::{Placement, Subject, Topology, Workload, relay};
+use weir_stats::search::Rate;
+
+/// A mark in a packet names its flow with 16 bits.
+pub const FLOWS_MAX: u32 = 1 << 16;
+/// Pairs of a run: two clients each.
+const PAIRS_MAX: u32 = IDLE_MAX / 2;
+
+/// One thing compared: a SUT in a scenario, under a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Keys", into = "Keys")]
+pub struct Configuration {
+    /// Unique inside the experiment; the name of its raw files.
+    pub name: String,
+    pub workload: Workload,
+    /// Routes installed in the SUT, the ones the workload uses included.
+    pub routes: u32,
+    pub placement: Placement,
+    subject: Subject,
+    scenario: Scenario,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scenario {
+    /// Packets are forwarded, or sealed and opened on their way.
+    Forwarding { testbed: Testbed, ipsec: Option<Protection> },
+    /// TCP through a tunnel between two gateways, in four namespaces.
+    Gateways {
+        ipsec: Option<Protection>,
+        /// Hosts at the ends leave checksums and the cutting of TCP to their devices.
+        offload: bool,
+    },
+    /// Clients of a DERP relay, in one namespace.
+    Relay(Relay),
+}
+
+/// Where packets are forwarded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Testbed {
+    /// Generator, pipeline and receiver in one process: this one, or that of another build of the lab.
+    Memory { build: Option<String> },
+    /// Three network namespaces joined by veth pairs.
+    Netns {
+        /// Receive queues of each device, flows spread over them; 0 means one, in one stream.
+        queues: u32,
+        /// How weir's idle workers learn of frames, `busy-poll` or `interrupt`; `None` is its own choice.
+        wake_up: Option<String>,
+    },
+    /// Three hosts driven over ssh.
+    Ssh,
+}
+
+impl Configuration {
+    pub fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    /// What is measured.
+    pub fn subject(&self) -> Subject {
+        self.subject
+    }
+
+    /// Whether generator and receiver are measured without a SUT.
+    pub fn is_baseline(&self) -> bool {
+        self.subject == Subject::Baseline
+    }
+
+    pub fn topology(&self) -> Topology {
+        match &self.scenario {
+            Scenario::Forwarding { testbed: Testbed::Memory { .. }, .. } => Topology::Memory,
+            Scenario::Forwarding { testbed: Testbed::Netns { .. }, .. } => Topology::Netns,
+            Scenario::Forwarding { testbed: Testbed::Ssh, .. } => Topology::Ssh,
+            Scenario::Gateways { .. } => Topology::Gateways,
+            Scenario::Relay(_) => Topology::Relay,
+        }
+    }
+
+    pub fn ipsec(&self) -> Option<Protection> {
+        match self.scenario {
+            Scenario::Forwarding { ipsec, .. } | Scenario::Gateways { ipsec, .. } => ipsec,
+            Scenario::Relay(_) => None,
+        }
+    }
+
+    pub fn relay(&self) -> Option<Relay> {
+        if let Scenario::Relay(relay) = self.scenario { Some(relay) } else { None }
+    }
+
+    /// Which build of the lab runs it, in a process of its own; without it, this process does.
+    pub fn build(&self) -> Option<&str> {
+        match &self.scenario {
+            Scenario::Forwarding { testbed: Testbed::Memory { build }, .. } => build.as_deref(),
+            _ => None,
+        }
+    }
+
+    pub fn queues(&self) -> u32 {
+        match self.scenario {
+            Scenario::Forwarding { testbed: Testbed::Netns { queues, .. }, .. } => queues,
+            _ => 0,
+        }
+    }
+
+    pub fn wake_up(&self) -> Option<&str> {
+        match &self.scenario {
+            Scenario::Forwarding { testbed: Testbed::Netns { wake_up, .. }, .. } => wake_up.as_deref(),
+            _ => None,
+        }
+    }
+
+    pub fn offload(&self) -> bool {
+        matches!(self.scenario, Scenario::Gateways { offload: true, .. })
+    }
+
+    /// The same for the process of another build, which has none of its own to ask.
+    pub fn in_this_process(&self) -> Configuration {
+        let mut own = self.clone();
+        if let Scenario::Forwarding { testbed: Testbed::Memory { build }, .. } = &mut own.scenario {
+            *build = None;
+        }
+        own
+    }
+
+    /// Generator and receiver under the same load, without the SUT and what only SUTs have.
+    pub fn baseline(&self) -> Configuration {
+        let mut own = Configuration { subject: Subject::Baseline, ..self.in_this_process() };
+        match &mut own.scenario {
+            Scenario::Forwarding { testbed, ipsec } => {
+                *ipsec = None;
+                if let Testbed::Netns { wake_up, .. } = testbed {
+                    *wake_up = None;
+                }
+            }
+            Scenario::Gateways { ipsec, .. } => *ipsec = None,
+            Scenario::Relay(_) => {}
+        }
+        own
+    }
+}
+
+/// A configuration as files, manifests and requests have it: every key beside the other, nothing checked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Keys {
+    pub name: String,
+    pub subject: Subject,
+    pub topology: Topology,
+    pub workload: Workload,
+    pub routes: u32,
+    pub placement: PlacementKeys,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipsec: Option<Protection>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay: Option<Relay>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementKeys {
+    pub cpus: Vec<u32>,
+    pub port: String,
+    pub generator_cpus: Vec<u32>,
+    #[serde(default, skip_serializing_if = "relay::is_zero")]
+    pub queues: u32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub wake_up: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub offload: bool,
+}
+
+impl From<Configuration> for Keys {
+    fn from(c: Configuration) -> Keys {
+        let Placement { cpus, port, generator_cpus } = c.placement.clone();
+        let wake_up = c.wake_up().unwrap_or_default().into();
+        let (queues, offload) = (c.queues(), c.offload());
+        Keys {
+            subject: c.subject,
+            topology: c.topology(),
+            placement: PlacementKeys { cpus, port, generator_cpus, queues, wake_up, offload },
+            ipsec: c.ipsec(),
+            build: c.build().map(str::to_string),
+            relay: c.relay(),
+            name: c.name,
+            workload: c.workload,
+            routes: c.routes,
+        }
+    }
+}
+
+impl TryFrom<Keys> for Configuration {
+    type Error = Invalid;
+
+    fn try_from(written: Keys) -> Result<Configuration, Invalid> {
+        let scenario = scenario(&written)?;
+        let PlacementKeys { cpus, port, generator_cpus, .. } = written.placement;
+        let placement = Placement { cpus, port, generator_cpus };
+        let Keys { name, subject, workload, routes, .. } = written;
+        Ok(Configuration { name, workload, routes, placement, subject, scenario })
+    }
+}
+
+/// What is measured where, if the keys mean something together.
+fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
+    let ipsec = protection(w).map_err(Invalid::Ipsec)?;
+    let relay = relaying(w).map_err(Invalid::Relay)?;
+    let PlacementKeys { queues, wake_up, offload, .. } = &w.placement;
+    if w.topology != Topology::Netns && (*queues > 0 || !wake_up.is_empty()) {
+        return Err(Invalid::NotNetns);
+    }
+    if !wake_up.is_empty() && w.subject != Subject::Weir {
+        return Err(Invalid::NoWakeUp);
+    }
+    let kernel_has_inner_wires = match w.subject {
+        Subject::Weir => w.placement.port == "tun",
+        other => matches!(other, Subject::Strongswan | Subject::Baseline),
+    };
+    if *offload && (w.topology != Topology::Gateways || !kernel_has_inner_wires) {
+        return Err(Invalid::NoOffload);
+    }
+    if w.subject == Subject::Command && w.topology != Topology::Ssh {
+        return Err(Invalid::CommandElsewhere);
+    }
+    let testbed = match w.topology {
+        Topology::Relay => return relay.map(Scenario::Relay).ok_or(Invalid::Relay(RelayError::NoTable)),
+        Topology::Gateways => return Ok(Scenario::Gateways { ipsec, offload: *offload }),
+        Topology::Memory => Testbed::Memory { build: w.build.clone() },
+        Topology::Netns => {
+            let wake_up = Some(wake_up.clone()).filter(|word| !word.is_empty());
+            Testbed::Netns { queues: *queues, wake_up }
+        }
+        Topology::Ssh => Testbed::Ssh,
+    };
+    Ok(Scenario::Forwarding { testbed, ipsec })
+}
+
+/// The IPsec of weir in memory, or of VPP between namespaces; and `build`, which only the former has.
+fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
+    let in_memory = w.topology == Topology::Memory && w.subject == Subject::Weir;
+    let of_vpp = w.subject == Subject::Vpp && matches!(w.topology, Topology::Netns | Topology::Gateways);
+    if w.ipsec.is_some() && !in_memory && !of_vpp {
+        return Err(IpsecError::Elsewhere { key: "ipsec" });
+    }
+    if w.build.is_some() && !in_memory {
+        return Err(IpsecError::Elsewhere { key: "build" });
+    }
+    if w.topology != Topology::Memory && w.workload.flows > FLOWS_MAX {
+        return Err(IpsecError::Flows { got: w.workload.flows, most: FLOWS_MAX });
+    }
+    if let Some(protection) = &w.ipsec {
+        check_spd(w.subject, protection)?;
+    }
+    Ok(w.ipsec)
+}
+
+/// What policies, match, rules, action and churn mean together.
+fn check_spd(subject: Subject, p: &Protection) -> Result<(), IpsecError> {
+    let spd = &p.spd;
+    match spd.matching {
+        Some(_) if spd.rules.is_some() => return Err(IpsecError::MatchAndRules),
+        Some(matching) if matching > p.policies => {
+            return Err(IpsecError::MatchBeyondPolicies { got: matching, policies: p.policies });
+        }
+        _ => {}
+    }
+    // VPP's policies let plain packets pass on their way out; what else it cannot do is skipped by name
+    if spd.action == Action::Bypass && p.direction == Direction::Out && subject != Subject::Vpp {
+        return Err(IpsecError::BypassDirection { got: p.direction });
+    }
+    if p.direction == Direction::Beside && (spd.rules.is_some() || spd.churn > 0) {
+        return Err(IpsecError::BesideMatches);
+    }
+    if spd.churn > 0 && p.policies < 2 {
+        return Err(IpsecError::ChurnOfOne);
+    }
+    Ok(())
+}
+
+/// What clients of a relay do, where a relay is measured.
+fn relaying(w: &Keys) -> Result<Option<Relay>, RelayError> {
+    let Some(relay) = w.relay else {
+        return match w.subject {
+            Subject::Derper | Subject::HyperDerp => Err(RelayError::IsRelay(w.subject)),
+            _ => Ok(None),
+        };
+    };
+    if w.topology != Topology::Relay {
+        return Err(RelayError::Elsewhere);
+    }
+    if w.subject == Subject::Baseline && !relay.load.has_baseline() {
+        return Err(RelayError::NeedsRelay(relay.load));
+    }
+    let (flows, most) = (w.workload.flows, if relay.load.has_pairs() { PAIRS_MAX } else { IDLE_MAX });
+    if relay.stalled > 0 && !relay.load.has_pairs() {
+        return Err(RelayError::StalledWithoutSenders(relay.load));
+    }
+    if flows.saturating_add(relay.stalled) > most {
+        return Err(RelayError::Clients { flows, stalled: relay.stalled, most });
+    }
+    if !relay.load.has_pairs() && w.workload.rate != Rate::FlatOut {
+        return Err(RelayError::RateWithoutPackets(relay.load));
+    }
+    Ok(w.relay)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: &str = r#"{"name": "a", "subject": "weir", "topology": "netns", "routes": 20,
+        "workload": {"family": "inet", "frame": {"fixed": 64}, "flows": 10, "rate": "flat-out"},
+        "placement": {"cpus": [], "port": "", "generator_cpus": [], "queues": 2, "wake_up": "busy-poll"}}"#;
+
+    fn keys() -> Keys {
+        serde_json::from_str(PLAIN).expect("keys")
+    }
+
+    #[test]
+    fn a_configuration_is_written_with_the_keys_it_is_read_from() {
+        let read: Configuration = serde_json::from_str(PLAIN).expect("valid");
+        let expected = Scenario::Forwarding {
+            testbed: Testbed::Netns { queues: 2, wake_up: Some("busy-poll".into()) },
+            ipsec: None,
+        };
+        assert_eq!((read.scenario(), read.subject()), (&expected, Subject::Weir));
+        assert_eq!(Keys::from(read.clone()), keys());
+        let written: serde_json::Value = serde_json::to_value(&read).expect("plain");
+        assert_eq!(written, serde_json::from_str::<serde_json::Value>(PLAIN).expect("plain"));
+    }
+
+    #[test]
+    fn keys_that_mean_nothing_together_are_no_configuration_wherever_they_come_from() {
+        let refused = |change: &dyn Fn(&mut Keys)| {
+            let mut keys = keys();
+            change(&mut keys);
+            let invalid = Configuration::try_from(keys.clone()).expect_err("refused");
+            let text = serde_json::to_string(&keys).expect("plain");
+            let read = serde_json::from_str::<Configuration>(&text).expect_err("refused").to_string();
+            assert!(read.contains(&invalid.to_string()) && !invalid.remedy().is_empty(), "{read}");
+            invalid
+        };
+        assert_eq!(refused(&|k| k.topology = Topology::Memory), Invalid::NotNetns);
+        assert_eq!(refused(&|k| k.subject = Subject::Kernel), Invalid::NoWakeUp);
+        assert_eq!(refused(&|k| k.placement.offload = true), Invalid::NoOffload);
+        assert_eq!(refused(&|k| k.relay = Some(Relay::default())), Invalid::Relay(RelayError::Elsewhere));
+        assert_eq!(
+            refused(&|k| k.build = Some("b".into())),
+            Invalid::Ipsec(IpsecError::Elsewhere { key: "build" })
+        );
+        let of_relay = |k: &mut Keys, subject, relay| {
+            (k.subject, k.topology, k.placement) = (subject, Topology::Relay, PlacementKeys::default());
+            k.relay = relay;
+        };
+        let none = refused(&|k| of_relay(k, Subject::Weir, None));
+        assert_eq!(none, Invalid::Relay(RelayError::NoTable));
+        let idle = Relay { load: relay::Load::Idle, ..Relay::default() };
+        let alone = refused(&|k| of_relay(k, Subject::Baseline, Some(idle)));
+        assert_eq!(alone, Invalid::Relay(RelayError::NeedsRelay(relay::Load::Idle)));
+    }
+
+    #[test]
+    fn a_baseline_has_nothing_that_only_suts_have() {
+        let weir = Configuration::try_from(keys()).expect("valid");
+        let baseline = weir.baseline();
+        assert_eq!((baseline.queues(), baseline.wake_up(), baseline.is_baseline()), (2, None, true));
+        assert_eq!(Configuration::try_from(Keys::from(baseline.clone())), Ok(baseline));
+    }
+}

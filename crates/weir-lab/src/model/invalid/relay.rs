@@ -1,0 +1,59 @@
+//! Tables `relay` that mean nothing.
+
+use std::fmt;
+
+use crate::model::relay::Load;
+use crate::model::{Subject, kebab};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RelayError {
+    /// A relay elsewhere than in the relay topology.
+    IsRelay(Subject),
+    /// The table `relay` elsewhere than in the relay topology.
+    Elsewhere,
+    StalledWithoutSenders(Load),
+    Clients {
+        flows: u32,
+        stalled: u32,
+        most: u32,
+    },
+    RateWithoutPackets(Load),
+    /// What generator and receiver cannot do by themselves.
+    NeedsRelay(Load),
+    /// The relay topology without the table `relay`.
+    NoTable,
+}
+
+impl RelayError {
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            RelayError::IsRelay(_) => "use topology = \"relay\"",
+            RelayError::Elsewhere => "use topology = \"relay\", or remove it",
+            RelayError::StalledWithoutSenders(_) => "remove `stalled`, or use \"closed-loop\" or \"open\"",
+            RelayError::Clients { .. } => "two clients a pair, one address: lower `flows`",
+            RelayError::NeedsRelay(_) => "name a relay as `subject`",
+            RelayError::NoTable => "write relay = {}",
+            RelayError::RateWithoutPackets(_) => "remove `rate`, or use \"closed-loop\" or \"open\"",
+        }
+    }
+}
+
+impl fmt::Display for RelayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RelayError::IsRelay(subject) => write!(f, "subject \"{}\" is a relay", kebab(subject)),
+            RelayError::Elsewhere => f.write_str("`relay` is of the relay topology"),
+            RelayError::StalledWithoutSenders(load) => {
+                write!(f, "stalled receivers need senders, load \"{}\" has none", kebab(load))
+            }
+            RelayError::Clients { flows, stalled, most } => {
+                write!(f, "{flows} flows and {stalled} stalled ones, expected {most} at most")
+            }
+            RelayError::NeedsRelay(load) => write!(f, "load \"{}\" needs a relay", kebab(load)),
+            RelayError::NoTable => f.write_str("the relay topology needs the table `relay`"),
+            RelayError::RateWithoutPackets(load) => {
+                write!(f, "load \"{}\" sends no packets", kebab(load))
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Answers from file to document: what an experiment says, filled in from its runs, between a document's markers.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::common::folder::Folder;
+use crate::common::program::{SMALL, run, text, told};
+use weir_lab::answers::Campaigns;
+use weir_lab::format::digits;
+use weir_lab::result::Results;
+
+const ANSWERS: &str = "
+[[answer]]
+headline = true
+text = \"IPv6 carries {median inet6}, {change inet inet6}.\"
+
+[[answer]]
+pair = [\"inet\", \"inet6\"]
+higher = \"Verdict: {verdict inet inet6}.\"
+lower = \"Verdict: {verdict inet inet6}.\"
+equivalent = \"Verdict: {verdict inet inet6}.\"
+underpowered = \"Verdict: {verdict inet inet6}.\"
+
+[[answer]]
+text = \"Left out: {median inet no_such_figure}.\"
+
+[[answer]]
+table = [[\"family\", \"Mpps\", \"nothing\"], [\"{f}\", \"{number {f}}\", \"{median {f} no_such_figure}\"]]
+each = { f = [\"inet\", \"inet6\"] }
+
+[[answer]]
+show = \"comparisons\"
+";
+
+const DOCUMENT: &str = "by hand\n<!-- answers small -->\n<!-- end of answers -->\n\
+                        <!-- answers as table small later -->\n<!-- end of answers -->\nby hand too\n";
+
+/// Two campaigns below `runs`, and the folder of the first.
+fn measured(folder: &Folder) -> PathBuf {
+    let small = folder.write("labs/small.toml", format!("{SMALL}{ANSWERS}"));
+    let other = folder.write("labs/other.toml", SMALL);
+    let (ok, out, err) = told(&run(&["run", &small, &other, "--into", &folder.at("runs"), "--seed", "1"]));
+    assert!(ok && out.contains("small: ") && out.contains("other: "), "{out}{err}");
+    assert!(err.contains("2 experiments, about ") && err.contains(" of all; 1 of 2"), "{err}");
+    let dirs = std::fs::read_dir(folder.at("runs")).expect("made").flatten().map(|e| e.path());
+    let small = dirs.into_iter().find(|d| d.to_string_lossy().ends_with("cpu-small"));
+    small.expect("date, machine, experiment")
+}
+
+fn answers(folder: &Folder, arguments: &[&str]) -> Output {
+    let (document, runs) = (folder.at("docs/answers.md"), folder.at("runs"));
+    run(&[&["answers", &document, "--runs", &runs], arguments].concat())
+}
+
+#[test]
+fn figures_of_raw_runs_reach_documents_and_a_figure_changed_by_hand_is_noticed() {
+    let folder = Folder::new("answers");
+    let campaign = measured(&folder);
+    folder.write("docs/answers.md", DOCUMENT);
+    assert!(!answers(&folder, &["--check"]).status.success(), "nothing is filled in yet");
+    let done = answers(&folder, &[]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let written = folder.read("docs/answers.md");
+    let results = Results::read(&campaign).expect("a result");
+    let median = digits(results.outcome("inet6").and_then(|o| o.summary).expect("measured").median / 1e6);
+    let name = campaign.file_name().expect("a name").to_string_lossy();
+    for said in [
+        "by hand\n".to_string(),
+        "\nby hand too\n".into(),
+        format!("**IPv6 carries {median} Mpps, "),
+        "Verdict: ".into(),
+        format!("| inet6 | {median} | – |"),
+        "| inet6 | inet | ".into(),
+        format!("| Do the parts fit together? | IPv6 carries {median} Mpps, "),
+        format!("[raw runs and report](../runs/{name}/report.md)"),
+        "| later | not measured yet | `labs/later.toml` |".into(),
+    ] {
+        assert!(written.contains(&said), "{said}\n{written}");
+    }
+    assert!(!written.contains("Left out"), "{written}");
+    assert!(answers(&folder, &["--check"]).status.success());
+    folder.write("docs/answers.md", written.replace(&median, "999.9"));
+    let noticed = answers(&folder, &["--check"]);
+    assert!(!noticed.status.success() && text(&noticed.stdout).contains("says something else"));
+    let report = std::fs::read_to_string(campaign.join("report.md")).expect("a report");
+    assert!(report.contains(&format!("## Answer\n\n**IPv6 carries {median} Mpps, ")), "{report}");
+}
+
+#[test]
+fn sentences_are_derived_again_by_verify_and_can_be_worded_anew() {
+    let folder = Folder::new("wording");
+    let campaign = measured(&folder);
+    let (runs, dir) = (folder.at("runs"), campaign.to_string_lossy().into_owned());
+    assert!(run(&["verify", &runs]).status.success());
+    let result = campaign.join("result.json");
+    let honest = std::fs::read_to_string(&result).expect("a result");
+    std::fs::write(&result, honest.replace("IPv6 carries ", "IPv6 carries 1")).expect("space");
+    let (ok, out, _) = told(&run(&["verify", &runs]));
+    assert!(!ok && out.contains("answers"), "{out}");
+    let file = folder.write("labs/worded.toml", format!("{SMALL}{ANSWERS}").replace("carries", "moves"));
+    let worded = run(&["report", &dir, "--wording", &file]);
+    assert!(worded.status.success(), "{}", text(&worded.stderr));
+    assert!(std::fs::read_to_string(&result).expect("a result").contains("IPv6 moves "));
+    assert!(run(&["verify", &runs]).status.success());
+    let other = folder.write("labs/more.toml", SMALL.replace("flows = 20", "frame = [64, 128]"));
+    let (ok, _, err) = told(&run(&["report", &dir, "--wording", &other]));
+    assert!(!ok && err.contains("which this campaign has not: measure it anew"), "{err}");
+}
+
+#[test]
+fn smoke_campaigns_answer_nothing_unless_asked() {
+    let folder = Folder::new("smoke");
+    let file = folder.write("labs/small.toml", format!("{SMALL}{ANSWERS}[quick]\nruns = 2\n"));
+    let (ok, _, err) = told(&run(&["run", &file, "--quick", "--into", &folder.at("runs")]));
+    assert!(ok, "{err}");
+    folder.write("docs/answers.md", DOCUMENT);
+    assert!(answers(&folder, &[]).status.success());
+    assert!(folder.read("docs/answers.md").contains("| small | not measured yet |"));
+    assert!(answers(&folder, &["--quick"]).status.success());
+    assert!(folder.read("docs/answers.md").contains("IPv6 carries "));
+}
+
+#[test]
+fn committed_documents_say_what_the_newest_committed_campaigns_say() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut campaigns = Campaigns::find(&root.join("runs"), false).expect("campaigns");
+    let questions = ["unused-ipsec", "ciphers", "placement", "spd", "relay"];
+    if !questions.iter().any(|name| campaigns.has(&format!("question-{name}"))) {
+        let test = "committed_documents_say_what_the_newest_committed_campaigns_say";
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: no question was measured yet (`make questions`)");
+        return;
+    }
+    for name in ["docs/answers.md", "docs/benchmarks.md"] {
+        let document = root.join(name);
+        let committed = std::fs::read_to_string(&document).expect("committed");
+        let derived = campaigns.fill(&document, &committed).unwrap_or_else(|e| panic!("{e}"));
+        assert!(committed == derived, "`weir-lab answers {name}` writes it anew:\n{derived}");
+    }
+}

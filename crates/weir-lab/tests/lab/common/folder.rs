@@ -1,0 +1,49 @@
+//! A folder of its own for each test, removed at the end, however the test ends.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// Empty.
+    pub fn new(name: &str) -> Folder {
+        let folder = Folder::absent(name);
+        fs::create_dir_all(&folder.0).expect("a temporary folder");
+        folder
+    }
+
+    /// Not there yet: whoever is tested makes it.
+    pub fn absent(name: &str) -> Folder {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let own = format!("weir-lab-test-{}-{number}-{name}", std::process::id());
+        let dir = std::env::temp_dir().join(own);
+        let _ = fs::remove_dir_all(&dir);
+        Folder(dir)
+    }
+
+    /// A path inside, as the program takes it.
+    pub fn at(&self, name: &str) -> String {
+        self.0.join(name).to_string_lossy().into_owned()
+    }
+
+    /// Writes a file, with the folders it lies in; its path.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().expect("inside")).expect("space");
+        fs::write(path, content).expect("space");
+        self.at(name)
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,105 @@
+//! The gateways testbed carries TCP through tunnels of every subject, and leaves nothing behind.
+
+use crate::common::testbeds::one_at_a_time;
+use std::io::Write;
+use std::time::Duration;
+
+use weir_lab::model::configuration::PlacementKeys;
+use weir_lab::model::{Configuration, Family, FrameSize, Keys, Subject, Topology, Trial, Workload};
+use weir_lab::testbed::Testbeds;
+use weir_stats::search::Rate;
+
+fn configuration(subject: Subject) -> Configuration {
+    let workload =
+        Workload { family: Family::Inet, frame: FrameSize::Fixed(64), flows: 2, rate: Rate::FlatOut };
+    Configuration::try_from(Keys {
+        name: "c".into(),
+        subject,
+        topology: Topology::Gateways,
+        workload,
+        routes: 1,
+        placement: PlacementKeys::default(),
+        ipsec: None,
+        build: None,
+        relay: None,
+    })
+    .expect("valid")
+}
+
+fn trial(rate: Rate) -> Trial {
+    Trial { rate, warm_up: Duration::from_millis(100), window: Duration::from_millis(300), seed: 1 }
+}
+
+/// Whether the testbed can be had here; says what is missing if not.
+fn there(test: &str, subject: Subject) -> bool {
+    let missing = Testbeds::default().missing(&configuration(subject));
+    if let Some(missing) = &missing {
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
+    }
+    missing.is_none()
+}
+
+fn carries(test: &str, subject: Subject) {
+    if !there(test, subject) {
+        return;
+    }
+    let _alone = one_at_a_time();
+    let mut testbeds = Testbeds::default();
+    let mut prepared = testbeds.prepare(&configuration(subject)).expect("all that is needed is here");
+    let sample = prepared.run(&trial(Rate::FlatOut)).expect("a run");
+    assert!(sample.figures["mbps"] > 0.0 && sample.pps > 0.0, "{sample:?}");
+    assert_eq!(sample.ledger.unaccounted(), 0);
+    let paced = prepared.run(&trial(Rate::Pps(1000))).expect_err("TCP has no rate");
+    assert!(paced.said.contains("remove `rate`"), "{paced}");
+}
+
+#[test]
+fn tcp_passes_two_gateways_of_the_kernel() {
+    carries("tcp_passes_two_gateways_of_the_kernel", Subject::Baseline);
+}
+
+#[test]
+fn tcp_passes_two_gateways_of_strongswan() {
+    carries("tcp_passes_two_gateways_of_strongswan", Subject::Strongswan);
+}
+
+#[test]
+fn tcp_passes_two_gateways_of_weir() {
+    carries("tcp_passes_two_gateways_of_weir", Subject::Weir);
+}
+
+#[test]
+fn a_packet_is_a_packet_however_many_cross_a_wire_in_one_piece() {
+    let test = "a_packet_is_a_packet_however_many_cross_a_wire_in_one_piece";
+    if !there(test, Subject::Baseline) {
+        return;
+    }
+    let _alone = one_at_a_time();
+    let mut testbeds = Testbeds::default();
+    for offload in [false, true] {
+        let placement = PlacementKeys { offload, ..PlacementKeys::default() };
+        let configuration =
+            Configuration::try_from(Keys { placement, ..configuration(Subject::Baseline).into() })
+                .expect("valid");
+        let sample =
+            testbeds.prepare(&configuration).expect("wires").run(&trial(Rate::FlatOut)).expect("a run");
+        // Both are read one after the other, so some payload may be counted that came after the packets were.
+        let payload = sample.figures["mbps"] * 1e6 / 8.0 / sample.pps;
+        assert!((500.0..1800.0).contains(&payload), "offload {offload}: {payload} bytes a packet");
+        assert_eq!(offload, sample.notes.iter().any(|note| note.contains("uncut")), "{:?}", sample.notes);
+    }
+}
+
+#[test]
+fn what_is_no_tunnel_gateway_is_refused_with_the_remedy() {
+    let missing = Testbeds::default().missing(&configuration(Subject::Kernel)).expect("not here");
+    let alone = missing.contains("weir") && missing.contains("strongswan");
+    assert!(alone || missing.contains("run as root"), "{missing}");
+    let inet6 = Configuration::try_from(Keys {
+        workload: Workload { family: Family::Inet6, ..configuration(Subject::Weir).workload },
+        ..configuration(Subject::Weir).into()
+    })
+    .expect("valid");
+    let missing = Testbeds::default().missing(&inet6).expect("not yet");
+    assert!(missing.contains("family = \"inet\""), "{missing}");
+}

@@ -1,0 +1,87 @@
+//! The netns testbed end to end, at smoke length: ledgers add up, known loss is found, nothing is left.
+
+use crate::common::testbeds::one_at_a_time;
+use std::io::Write as _;
+use std::time::Duration;
+
+use crate::common::configuration::configuration;
+use weir_lab::model::{Configuration, Family, Sample, Subject, Topology, Trial};
+use weir_lab::testbed::Testbeds;
+use weir_stats::search::Rate;
+
+const WARM_UP: Duration = Duration::from_millis(50);
+const WINDOW: Duration = Duration::from_millis(200);
+
+/// Runs a configuration once, or says why it cannot be and returns nothing.
+fn run(test: &str, configuration: &Configuration) -> Option<Sample> {
+    let _alone = one_at_a_time();
+    let mut testbeds = Testbeds::default();
+    if let Some(missing) = testbeds.missing(configuration) {
+        writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
+        return None;
+    }
+    let mut prepared = testbeds.prepare(configuration).expect("the testbed is deployed");
+    let trial = Trial { rate: configuration.workload.rate, warm_up: WARM_UP, window: WINDOW, seed: 7 };
+    Some(prepared.run(&trial).expect("the run ends"))
+}
+
+fn assert_healthy(sample: &Sample) {
+    let ledger = &sample.ledger;
+    assert!(ledger.delivered > 0, "{sample:#?}");
+    assert!(ledger.intended >= ledger.offered && ledger.offered >= ledger.sent, "{sample:#?}");
+    assert_eq!(ledger.unaccounted(), 0, "{sample:#?}");
+    assert_eq!((sample.duplicated, sample.reordered), (0, 0), "{sample:#?}");
+    assert!(sample.latency_ns["p50"] <= sample.latency_ns["max"], "{sample:#?}");
+}
+
+#[test]
+fn baseline_ledger_adds_up_paced_and_flat_out() {
+    for family in [Family::Inet, Family::Inet6] {
+        for rate in [Rate::Pps(20_000), Rate::FlatOut] {
+            let name = "baseline_ledger_adds_up_paced_and_flat_out";
+            let Some(sample) = run(name, &configuration(Subject::Baseline, Topology::Netns, family, rate))
+            else {
+                return;
+            };
+            assert_healthy(&sample);
+        }
+    }
+}
+
+#[test]
+fn a_burst_is_exactly_its_packets() {
+    for subject in [Subject::Baseline, Subject::Kernel] {
+        let burst = configuration(subject, Topology::Netns, Family::Inet, Rate::Burst(100));
+        let Some(sample) = run("a_burst_is_exactly_its_packets", &burst) else { return };
+        // 100 frames fit into any ring on the way
+        let l = &sample.ledger;
+        assert_eq!((l.intended, l.offered, l.delivered), (100, 100, 100), "{sample:#?}");
+    }
+}
+
+#[test]
+fn kernel_ledger_adds_up_paced_and_flat_out() {
+    for family in [Family::Inet, Family::Inet6] {
+        for rate in [Rate::Pps(20_000), Rate::FlatOut] {
+            let name = "kernel_ledger_adds_up_paced_and_flat_out";
+            let Some(sample) = run(name, &configuration(Subject::Kernel, Topology::Netns, family, rate))
+            else {
+                return;
+            };
+            assert_healthy(&sample);
+        }
+    }
+}
+
+#[test]
+fn weir_ledger_adds_up_paced_and_flat_out() {
+    for family in [Family::Inet, Family::Inet6] {
+        for rate in [Rate::Pps(20_000), Rate::FlatOut] {
+            let name = "weir_ledger_adds_up_paced_and_flat_out";
+            let Some(sample) = run(name, &configuration(Subject::Weir, Topology::Netns, family, rate)) else {
+                return;
+            };
+            assert_healthy(&sample);
+        }
+    }
+}

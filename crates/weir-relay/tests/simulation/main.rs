@@ -1,0 +1,108 @@
+//! The relay without sockets: sessions and registrar on virtual time, over streams that do what real ones may.
+//!
+//! Random histories from seeds: clients with and without TLS and WebSocket, relays of a mesh, hostile ones, restarts. In each:
+//! every packet is in the ledger of its worker after every turn; what comes is what was sent, whole, in order, once, to whom it
+//! was sent; where nobody leaves, all of it comes but what a full queue dropped; a client's memory stays below its bound; at
+//! the end nothing is held and every buffer is back. A failure names its seed: `WEIR_SIMULATION_SEED=<seed>` plays it alone.
+//! `make relay-simulation` plays for as long as it is told.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::{Duration, Instant};
+
+use weir_relay::counters::End;
+
+use history::{Outcome, play};
+
+mod codec;
+mod history;
+mod ledger;
+mod limits;
+mod peer;
+mod relay;
+mod streams;
+
+/// Of a history in tests; one in ten of long runs is ten times as long.
+const STEPS: u32 = 1000;
+
+/// A history whose seed is named when it fails.
+fn named(seed: u64, calm: bool, steps: u32) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| play(seed, calm, steps))).unwrap_or_else(|panic| {
+        let _ =
+            writeln!(std::io::stderr(), "WEIR_SIMULATION_SEED={seed} fails (calm: {calm}, {steps} steps)");
+        resume_unwind(panic)
+    })
+}
+
+fn all(seeds: impl Iterator<Item = u64>, calm: bool) -> Outcome {
+    let mut sum = Outcome::default();
+    seeds.for_each(|seed| sum.sum(&named(seed, calm, STEPS)));
+    sum
+}
+
+/// Another one in every run of the tests.
+fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0) >> 1
+}
+
+#[test]
+fn what_was_sent_comes_whole_and_in_order_but_for_what_a_full_queue_drops() {
+    let sum = all(1..16, true);
+    assert!(sum.packets_came > 10_000 && sum.packets_dropped > 100 && sum.handed > 1000, "{sum:?}");
+    assert!(sum.paused > 0 && sum.undropped > 0, "{sum:?}");
+}
+
+#[test]
+fn whatever_peers_do_every_packet_is_accounted_for_and_nobody_else_is_let_go() {
+    let sum = all(1..26, false);
+    assert!(sum.packets_came > 5000 && sum.packets_dropped > 100 && sum.restarts > 5, "{sum:?}");
+    // Every way to end was met.
+    let never: Vec<_> = End::ALL.iter().filter(|end| sum.ended[**end as usize] == 0).collect();
+    assert!(never.is_empty(), "{never:?}: {sum:?}");
+}
+
+#[test]
+fn a_seed_plays_the_same_history_again() {
+    for calm in [true, false] {
+        assert_eq!(play(77, calm, STEPS), play(77, calm, STEPS));
+    }
+}
+
+#[test]
+fn fresh_seeds_play_too() {
+    let first = fresh_seed();
+    for calm in [true, false] {
+        all(first..first + 5, calm);
+    }
+}
+
+/// `make relay-simulation`: one history of a seed, or histories for so many seconds.
+#[test]
+fn campaign() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let _ = number("WEIR_SIMULATION_SEED")
+        .map(|seed| [true, false].map(|calm| [STEPS, 10 * STEPS].map(|steps| named(seed, calm, steps))));
+    let Some(seconds) = number("WEIR_SIMULATION_SECONDS") else { return };
+    let (started, first) = (Instant::now(), number("WEIR_SIMULATION_FIRST").unwrap_or_else(fresh_seed));
+    let (mut sum, mut histories, mut said) = (Outcome::default(), 0_u64, Instant::now());
+    let log = |sum: &Outcome, histories: u64| {
+        let minutes = started.elapsed().as_secs_f64() / 60.0;
+        let _ = writeln!(
+            std::io::stderr(),
+            "{minutes:.1} min: {histories} histories, seeds {first}…{}: {sum:?}",
+            first + histories / 2
+        );
+    };
+    while started.elapsed() < Duration::from_secs(seconds) {
+        let seed = first + histories / 2;
+        let steps = if histories % 20 < 2 { 10 * STEPS } else { STEPS };
+        sum.sum(&named(seed, histories % 2 == 0, steps));
+        histories += 1;
+        if said.elapsed() > Duration::from_secs(60) {
+            said = Instant::now();
+            log(&sum, histories);
+        }
+    }
+    log(&sum, histories);
+}

@@ -1,0 +1,135 @@
+//! `weir doctor`: what of the kernel a router with this configuration would do without, before it runs.
+//!
+//! Promises: reads only; each finding is a line with what it means. Status 1 when something decides about transit that
+//! this router would not ask.
+
+use std::path::Path;
+
+use weir_core::mirror::{Outcome, Why};
+use weir_io::netlink::{self, LinkInfo};
+
+use crate::config::{self, Config};
+use crate::failure::Failure;
+use crate::router::firewall;
+use crate::router::mirror;
+use crate::text::print;
+
+pub fn run(file: &Path) -> Result<(), Failure> {
+    let config = config::judge(file).map_err(Failure::of)?;
+    let links = netlink::links().map_err(|e| Failure(format!("listing devices: {e}")))?;
+    let Findings { lines, decisive } = findings(&config, &links);
+    let text: String = lines.iter().map(|finding| format!("{finding}\n")).collect();
+    match lines.is_empty() {
+        true => print(&format!("{}: this router does what the kernel here does\n", file.display())),
+        false if decisive && !config.kernel.bypass_firewall => {
+            print(&text)?;
+            Err(Failure(format!(
+                "{}: the kernel's packet filter would be bypassed; `weir run` refuses without `--bypass-firewall`",
+                file.display()
+            )))
+        }
+        false => print(&text),
+    }
+}
+
+/// What differs between a router and the kernel of this machine.
+#[derive(Default)]
+pub struct Findings {
+    pub lines: Vec<String>,
+    /// The kernel's packet filter decides about transit, and would not be asked.
+    decisive: bool,
+}
+
+/// What differs between this router and the kernel of this machine; nothing, where its devices are not here.
+pub fn findings(config: &Config, links: &[LinkInfo]) -> Findings {
+    let devices = firewall::kernel_devices(config);
+    let here = |device: &&str| links.iter().any(|l| l.name == **device);
+    if devices.is_empty() || !devices.iter().all(here) {
+        return Findings::default();
+    }
+    let (mut found, mut decisive) = (Vec::new(), false);
+    match firewall::bypassed(&devices) {
+        Ok(bypassed) if bypassed.is_empty() => {}
+        Ok(bypassed) => {
+            decisive = !bypassed.decisive.is_empty();
+            found.push(format!("firewall: {bypassed}"));
+        }
+        Err(error) => found.push(format!("firewall: cannot be read ({error}); run as root")),
+    }
+    routes(config, links, &mut found);
+    for link in links.iter().filter(|l| devices.contains(&l.name.as_str())) {
+        let master = link.master.and_then(|index| links.iter().find(|l| l.index == index));
+        if let Some(master) = master {
+            found.push(format!(
+                "{}: belongs to {}, which the kernel bridges, bonds or routes by",
+                link.name, master.name
+            ));
+        }
+        sysctls(&link.name, &mut found);
+    }
+    Findings { lines: found, decisive }
+}
+
+fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
+    let mirror::Looked { aside, routes } = match mirror::look(config, links) {
+        Ok(looked) => looked,
+        Err(error) => return found.push(format!("routes: cannot be read ({error})")),
+    };
+    let mirrored = config.kernel.routes.is_some();
+    found.extend(aside.into_iter().map(|rule| match mirrored {
+        true => format!("routes: {rule}: its family is left to the kernel"),
+        false => format!("routes: {rule}: not honoured"),
+    }));
+    if mirrored {
+        let left = routes.iter().filter_map(|(prefix, route)| match &route.outcome {
+            Outcome::Kernel(why) if *why != Why::Local => {
+                Some(format!("routes: {prefix} is left to the kernel: {why}"))
+            }
+            _ => None,
+        });
+        /// Lines; a full table behind an interface that is no port would be a million.
+        const LEFT_NAMED: usize = 20;
+        let total = left.clone().count();
+        found.extend(left.take(LEFT_NAMED));
+        if let Some(more) = total.checked_sub(LEFT_NAMED).filter(|&more| more > 0) {
+            found.push(format!("routes: {more} more are left to the kernel"));
+        }
+        return;
+    }
+    let connected = |prefix| {
+        let mut addresses = config.ports.iter().filter_map(|p| match &p.addresses {
+            config::Addresses::Kernel => None,
+            config::Addresses::List(list) => Some(list),
+        });
+        addresses
+            .any(|list| list.iter().any(|a| weir_core::route::Prefix::new(a.value.0, a.value.1) == prefix))
+    };
+    let by_port = |route: &weir_core::mirror::KernelRoute| {
+        use weir_core::wire::rtnetlink::Protocol;
+        route.protocol == Protocol::KERNEL && matches!(route.outcome, Outcome::Via(_))
+    };
+    let lacking = routes.iter().filter(|(prefix, route)| {
+        let has =
+            config.routes.iter().any(|r| r.prefix.value == *prefix) || connected(*prefix) || by_port(route);
+        !has && route.outcome != Outcome::Kernel(Why::Local)
+    });
+    found.extend(mirror::summary(lacking.map(|(p, r)| (*p, r.protocol))).map(|s| format!("routes: {s}")));
+}
+
+/// Settings of the kernel that it forwards by and this router does not.
+fn sysctls(device: &str, found: &mut Vec<String>) {
+    let read = |name: &str| {
+        let path = format!("/proc/sys/net/{name}");
+        std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+    };
+    let strict = [format!("ipv4/conf/{device}/rp_filter"), "ipv4/conf/all/rp_filter".to_owned()];
+    if let Some(on) = strict.iter().filter_map(|name| read(name)).filter(|value| value != "0").max() {
+        found.push(format!(
+            "{device}: rp_filter is {on} in the kernel; write `rpf = \"{}\"` in its port",
+            if on == "1" { "strict" } else { "loose" }
+        ));
+    }
+    if read("ipv4/ip_forward").as_deref() == Some("0") {
+        found.push(format!("{device}: ip_forward is 0: the kernel does not forward, this router does"));
+    }
+}

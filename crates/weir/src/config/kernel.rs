@@ -1,0 +1,177 @@
+//! `routes`, `keys` and `bypass_firewall`: what is taken from the kernel, and which of its decisions are left out.
+//!
+//! ```toml
+//! routes = "kernel"
+//! routes = { from = "kernel", table = 254, protocols = ["bgp", "static", "kernel"] }
+//! keys = "kernel"
+//! keys = { from = "kernel", ports = ["wan"], default = "drop" }
+//! bypass_firewall = true
+//! ```
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use toml::de::DeValue;
+use weir_core::ipsec::spd::Action;
+use weir_core::mirror::Filter;
+use weir_core::wire::rtnetlink::{Protocol, TABLE_DEFAULT, TABLE_MAIN};
+
+use super::ipsec::policy::{DEFAULTS, Spd};
+use super::ipsec::{names, spelling};
+use super::read::{Fields, Value, alternatives};
+use super::source::{Complaints, write_instead};
+use super::{Placed, Port};
+
+/// What a file says about the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FromKernel {
+    /// Its routes and neighbours are taken over, and followed.
+    pub routes: Option<Filter>,
+    /// Its SAs and policies with an interface id are taken over, and followed.
+    pub keys: Option<Keys>,
+    /// Its packet filter and address translation are not asked, and that is meant.
+    pub bypass_firewall: bool,
+}
+
+/// The SPD the kernel's policies are put into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    pub at: Range<usize>,
+    /// The ports it is enforced on; None: all of them.
+    pub ports: Option<Vec<Placed<String>>>,
+    /// Where no policy matches.
+    pub default: Action,
+}
+
+/// The name of that SPD.
+pub const SPD: &str = "kernel";
+
+impl Keys {
+    pub fn spd(&self, ports: &[Port]) -> Spd {
+        Spd {
+            name: Placed::new(SPD.to_owned(), self.at.clone()),
+            ports: self.ports.clone().unwrap_or_else(|| ports.iter().map(|p| p.name.clone()).collect()),
+            default: self.default,
+        }
+    }
+}
+
+const FROM: &[(&str, bool)] = &[("file", false), ("kernel", true)];
+const TABLES: &[(&str, u32)] = &[("main", TABLE_MAIN), ("default", TABLE_DEFAULT)];
+
+pub fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> FromKernel {
+    let bypass_firewall = fields.get("bypass_firewall").is_some_and(|v| match v.value {
+        DeValue::Boolean(b) => *b,
+        _ => {
+            v.refuse("`true` or `false`", "write it without quotes", complaints);
+            false
+        }
+    });
+    FromKernel {
+        routes: fields.get("routes").and_then(|v| routes(&v, complaints)),
+        keys: fields.get("keys").and_then(|v| keys(&v, complaints)),
+        bypass_firewall,
+    }
+}
+
+fn keys(value: &Value<'_>, complaints: &mut Complaints) -> Option<Keys> {
+    let at = value.span.clone();
+    if matches!(value.value, DeValue::String(_)) {
+        // As the kernel does: what no policy names passes.
+        let keys = Keys { at, ports: None, default: Action::Bypass };
+        return value.word(FROM, complaints)?.then_some(keys);
+    }
+    let example = "keys = { from = \"kernel\", ports = [\"wan\"] }";
+    let fields = value.table(&["from", "ports", "default"], example, complaints)?;
+    let from = fields.required("from", "from = \"kernel\"", complaints)?.word(FROM, complaints)?;
+    let ports = fields.get("ports").map(|v| names(&v, "wan", complaints));
+    let default = match fields.get("default") {
+        Some(v) => v.word_or(&DEFAULTS, &spelling::DEFAULTS, complaints)?,
+        None => Action::Bypass,
+    };
+    from.then_some(Keys { at, ports, default })
+}
+
+fn routes(value: &Value<'_>, complaints: &mut Complaints) -> Option<Filter> {
+    if matches!(value.value, DeValue::String(_)) {
+        return value.word(FROM, complaints)?.then(Filter::default);
+    }
+    let example = "routes = { from = \"kernel\", protocols = [\"bgp\"] }";
+    let fields = value.table(&["from", "table", "protocols"], example, complaints)?;
+    let from = fields.required("from", "from = \"kernel\"", complaints)?.word(FROM, complaints)?;
+    let table = fields.get("table").map_or(Some(TABLE_MAIN), |v| table(&v, complaints))?;
+    let protocols = match fields.get("protocols") {
+        Some(value) => Some(protocols(&value, complaints)?),
+        None => None,
+    };
+    from.then_some(Filter { table, protocols, ..Filter::default() })
+}
+
+fn table(value: &Value<'_>, complaints: &mut Complaints) -> Option<u32> {
+    match value.value {
+        DeValue::String(_) => value.word(TABLES, complaints),
+        _ => value.integer(1..=u32::MAX, TABLE_MAIN, complaints),
+    }
+}
+
+fn protocols(value: &Value<'_>, complaints: &mut Complaints) -> Option<BTreeSet<Protocol>> {
+    let mut all = BTreeSet::new();
+    for item in value.one_or_many() {
+        let text = item.text("a protocol", "protocols = [\"bgp\", \"static\"]", complaints)?;
+        let named = Protocol::named(text);
+        if named.is_empty() {
+            let names = Protocol::names();
+            let expected = format!("{}, or a number from 0 to 255", alternatives(&names));
+            item.refuse(expected, write_instead(text, &names), complaints);
+            return None;
+        }
+        all.extend(named);
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::ipsec::spd::Action;
+
+    const PORTS: &str =
+        "[[port]]\nname = \"lan\"\ndevice = \"eth0\"\n[[port]]\nname = \"wan\"\ndevice = \"eth1\"\n";
+
+    fn parsed(keys: &str) -> Result<super::super::Config, super::super::Refused> {
+        super::super::parse("test.toml", "test", format!("{keys}\n{PORTS}"))
+    }
+
+    #[test]
+    fn the_kernels_policies_have_an_spd_on_every_port_or_those_named() {
+        let all = parsed("keys = \"kernel\"").expect("a configuration");
+        let [spd] = all.ipsec.spds.as_slice() else { panic!("one SPD") };
+        assert_eq!((spd.name.value.as_str(), spd.ports.len(), spd.default), ("kernel", 2, Action::Bypass));
+        assert!(all.enforces());
+        let one = parsed("keys = { from = \"kernel\", ports = [\"wan\"], default = \"drop\" }");
+        let one = one.expect("a configuration");
+        let spd = &one.ipsec.spds[0];
+        assert_eq!((spd.ports[0].value.as_str(), spd.default), ("wan", Action::Discard));
+        let none = parsed("keys = \"file\"").expect("a configuration");
+        assert!(none.kernel.keys.is_none() && none.ipsec.spds.is_empty());
+    }
+
+    #[test]
+    fn what_keys_cannot_be_is_refused_where_it_stands() {
+        for (keys, expected) in [
+            ("keys = \"kernal\"", "write `\"kernel\"`"),
+            ("keys = { ports = [\"wan\"] }", "from"),
+            ("keys = { from = \"kernel\", ports = [\"won\"] }", "write `wan`"),
+            ("keys = { from = \"kernel\", default = \"pass\" }", "default"),
+            ("keys = \"kernel\"\n[[spd]]\nname = \"x\"\nports = [\"wan\"]", "wan"),
+        ] {
+            let refused = match keys.split_once("\n") {
+                Some((first, rest)) => {
+                    super::super::parse("test.toml", "test", format!("{first}\n{PORTS}{rest}\n")).err()
+                }
+                None => parsed(keys).err(),
+            };
+            let said = refused.expect(keys).0;
+            assert!(said.contains(expected), "{keys}: {said}");
+        }
+    }
+}

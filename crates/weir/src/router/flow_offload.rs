@@ -1,0 +1,296 @@
+//! XDP flow offload of this daemon: which devices it serves, which flows are installed, when it stops.
+//!
+//! ```text
+//! worker receives a frame ─► lasting decision? ─► FlowOffload::insert ─► the XDP program does the next ones
+//! new tables, interface unable ─► another word in force ─► everything through the workers again
+//! ```
+//!
+//! Promises: an entry is in force under the snapshot it was decided by and no other; a device that
+//! cannot take redirected frames (a veth whose peer stopped receiving by NAPI) is never redirected to
+//! for longer than [`ASK_EVERY`]; installing takes a bounded part of a worker's time; no frame
+//! overtakes one of its pair that is still with a worker. Refuses: devices in zero-copy mode (their sockets
+//! are faster), generic XDP, and devices with several queues (one could overtake another).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use weir_core::device::{Device, DeviceStats, DeviceStatus};
+use weir_core::packet::{Batch, DeviceId, Frame, Pool};
+use weir_core::router::PortCounters;
+use weir_core::router::lasting::Lasting;
+use weir_core::tables::Tables;
+use weir_core::time::{MILLISECOND, Nanos};
+use weir_core::verdict::Ledger;
+use weir_core::wire::flow::FlowKey;
+use weir_io::af_xdp::AfXdp;
+use weir_io::bpf::features;
+use weir_io::steer::flow_offload::{Decided, MAX_DEVICES, Progress};
+use weir_io::steer::{self, SteerError};
+use weir_io::umem::Chunk;
+
+use super::worker::Report;
+
+/// How often devices are asked whether they still take redirected frames.
+pub const ASK_EVERY: Nanos = 250 * MILLISECOND;
+
+/// Frames of one receive call that are looked at: 2 × some 2 µs (a decision and a system call) in a
+/// batch of 64 are 60 ns a packet when every packet is of a new pair, and nothing when none is.
+const FLOWS_A_CALL: usize = 2;
+
+/// Bits of the word in force that count closures; the rest is the snapshot's number.
+const CLOSURES_SHIFT: u32 = 48;
+
+/// Shared by the control thread, which opens and closes, and the workers, which install flows.
+#[derive(Debug)]
+pub struct FlowOffload {
+    pub flows: steer::flow_offload::FlowOffload,
+    /// By [`DeviceId`]: the interface while frames may be redirected to it, else 0.
+    out: Vec<AtomicU32>,
+    /// By [`DeviceId`]: the interface of a device that takes part, else 0.
+    devices: Vec<AtomicU32>,
+    closures: AtomicU64,
+    /// Sockets with frames the kernel has not taken yet.
+    unsent: AtomicU32,
+    generation: AtomicU64,
+    asked: AtomicU64,
+}
+
+impl FlowOffload {
+    pub fn new() -> Result<FlowOffload, SteerError> {
+        let none = || (0..MAX_DEVICES).map(|_| AtomicU32::new(0)).collect();
+        Ok(FlowOffload {
+            flows: steer::flow_offload::FlowOffload::new()?,
+            out: none(),
+            devices: none(),
+            closures: AtomicU64::new(0),
+            unsent: AtomicU32::new(0),
+            generation: AtomicU64::new(u64::MAX),
+            asked: AtomicU64::new(0),
+        })
+    }
+
+    /// The device takes part: flows that come in by it are installed, and those that leave by it where it can.
+    pub fn join(&self, device: DeviceId, ifindex: u32) {
+        if let Some(joined) = self.devices.get(device.index()) {
+            joined.store(ifindex, Ordering::Release);
+        }
+        self.ask_one(device.index());
+    }
+
+    /// The device is gone or given back.
+    pub fn leave(&self, device: DeviceId) {
+        if let Some(joined) = self.devices.get(device.index()) {
+            joined.store(0, Ordering::Release);
+        }
+        self.ask_one(device.index());
+        self.forget();
+    }
+
+    /// These tables are in force now; older decisions no longer are.
+    pub fn publish(&self, generation: u64) {
+        self.generation.store(generation, Ordering::Release);
+        self.put_in_force();
+    }
+
+    /// Forgets every flow: the tables stay, something else changed.
+    pub fn forget(&self) {
+        self.closures.fetch_add(1, Ordering::AcqRel);
+        self.put_in_force();
+    }
+
+    fn put_in_force(&self) {
+        let word = self.word(self.generation.load(Ordering::Acquire));
+        self.flows.set_generation(word);
+    }
+
+    fn word(&self, generation: u64) -> u64 {
+        generation ^ (self.closures.load(Ordering::Acquire) << CLOSURES_SHIFT)
+    }
+
+    /// Asks every device that takes part, if the last time is long enough ago.
+    pub fn ask(&self, now: Nanos) {
+        if now.saturating_sub(self.asked.load(Ordering::Relaxed)) < ASK_EVERY {
+            return;
+        }
+        self.asked.store(now, Ordering::Relaxed);
+        let mut closed = false;
+        for device in 0..self.devices.len() {
+            closed |= self.ask_one(device);
+        }
+        if closed {
+            self.forget();
+        }
+    }
+
+    /// True when the device took redirected frames and no longer does.
+    fn ask_one(&self, device: usize) -> bool {
+        let (Some(joined), Some(out)) = (self.devices.get(device), self.out.get(device)) else {
+            return false;
+        };
+        let ifindex = joined.load(Ordering::Acquire);
+        let able = ifindex != 0 && features::can_transmit(ifindex).unwrap_or(false);
+        let open = if able { ifindex } else { 0 };
+        let before = out.swap(open, Ordering::AcqRel);
+        before != 0 && before != open
+    }
+
+    /// What XDP forwarded by itself, as a report of its own: received and forwarded, port by port.
+    pub fn report(&self, tables: &Tables) -> Report {
+        let mut report = Report { generation: tables.generation, ..Report::default() };
+        report.ports.resize(tables.ports.len(), PortCounters::default());
+        let mut ledger = Ledger::default();
+        for (index, device) in tables.devices.iter().enumerate() {
+            let Ok(counters) = self.flows.counters(DeviceId(index as u16)) else { continue };
+            ledger.received += counters.rx_packets;
+            ledger.forwarded += counters.rx_packets;
+            let port = device.untagged.and_then(|port| report.ports.get_mut(port.index()));
+            if let Some(port) = port {
+                port.rx_packets += counters.rx_packets;
+                port.rx_bytes += counters.rx_bytes;
+                port.tx_packets += counters.tx_packets;
+                port.tx_bytes += counters.tx_bytes;
+            }
+        }
+        report.ledger = ledger;
+        report
+    }
+}
+
+/// What a device that takes part needs to install flows.
+#[derive(Clone)]
+pub struct FlowOffloadHandle {
+    pub shared: Arc<FlowOffload>,
+    pub tables: Arc<ArcSwap<Tables>>,
+    pub key: FlowKey,
+}
+
+/// A socket that installs flows of the frames it receives, and tells XDP how far its worker has come.
+pub struct OffloadingSocket {
+    inner: AfXdp,
+    id: DeviceId,
+    ifindex: u32,
+    offload: FlowOffloadHandle,
+    progress: Arc<Progress>,
+    lasting: Lasting,
+    /// Which frame of a batch is looked at next: not always the first.
+    turn: usize,
+    /// Number of the frame received last.
+    number: u64,
+    /// This socket is among [`FlowOffload::unsent`].
+    unsent: bool,
+}
+
+impl OffloadingSocket {
+    pub fn new(
+        inner: AfXdp,
+        id: DeviceId,
+        ifindex: u32,
+        offload: FlowOffloadHandle,
+        progress: Arc<Progress>,
+    ) -> Self {
+        let lasting = Lasting::new(offload.key);
+        OffloadingSocket { inner, id, ifindex, offload, progress, lasting, turn: 0, number: 0, unsent: false }
+    }
+
+    fn note_unsent(&mut self) {
+        let unsent = self.inner.unsent();
+        match (self.unsent, unsent) {
+            (false, true) => self.offload.shared.unsent.fetch_add(1, Ordering::AcqRel),
+            (true, false) => self.offload.shared.unsent.fetch_sub(1, Ordering::AcqRel),
+            _ => 0,
+        };
+        self.unsent = unsent;
+    }
+
+    fn install_flows(&mut self, frames: &[Frame<Chunk>]) {
+        let tables = self.offload.tables.load();
+        let shared = &self.offload.shared;
+        // It left: it has several queues now.
+        if shared.devices.get(self.id.index()).is_none_or(|joined| joined.load(Ordering::Acquire) == 0) {
+            return;
+        }
+        for _ in 0..FLOWS_A_CALL.min(frames.len()) {
+            self.turn = self.turn.wrapping_add(1);
+            let frame = &frames[self.turn % frames.len()];
+            // The word before the devices: a closure between the two makes the entry void.
+            let generation = shared.word(tables.generation);
+            let Some(way) = self.lasting.way(&tables, self.id, frame.data()) else { continue };
+            let out_device = way.next.device;
+            let out = shared.out.get(out_device.index()).map_or(0, |out| out.load(Ordering::Acquire));
+            if out == 0 {
+                continue;
+            }
+            let decided = Decided {
+                generation,
+                source: way.source,
+                destination: way.destination,
+                in_ifindex: self.ifindex,
+                in_device: self.id,
+                in_mac: way.arrived.mac,
+                out_ifindex: out,
+                out_device,
+                mtu: way.next.mtu,
+                out_macs: way.next.header,
+            };
+            // A full map makes room by itself; without memory the pair stays with the workers.
+            let _ = shared.flows.insert(&decided);
+        }
+    }
+}
+
+impl Device<Chunk> for OffloadingSocket {
+    fn rx(&mut self, pool: &mut Pool<Chunk>, batch: &mut Batch<Chunk>) -> usize {
+        // A breath sends what it received before it receives again. What a socket kept is not sent.
+        if self.offload.shared.unsent.load(Ordering::Acquire) == 0 {
+            self.progress.done(self.number);
+        }
+        let before = batch.len();
+        let received = self.inner.rx(pool, batch);
+        self.note_unsent();
+        if received > 0 {
+            let frames = &batch.frames()[before..];
+            self.number = frames.last().and_then(Progress::number).unwrap_or(self.number);
+            self.install_flows(frames);
+        }
+        received
+    }
+
+    fn tx(&mut self, pool: &mut Pool<Chunk>, frames: &mut Vec<Frame<Chunk>>) -> usize {
+        let accepted = self.inner.tx(pool, frames);
+        self.note_unsent();
+        accepted
+    }
+
+    fn buffers_held(&self) -> usize {
+        self.inner.buffers_held()
+    }
+
+    fn stats(&mut self) -> DeviceStats {
+        self.inner.stats()
+    }
+
+    fn unsent(&self) -> bool {
+        self.inner.unsent()
+    }
+
+    fn received_by_kernel(&self) -> bool {
+        self.inner.received_by_kernel()
+    }
+
+    fn watch(&mut self, now: Nanos) -> Option<String> {
+        self.inner.watch(now)
+    }
+
+    fn status(&mut self) -> DeviceStatus {
+        self.inner.status()
+    }
+}
+
+impl Drop for OffloadingSocket {
+    fn drop(&mut self) {
+        if self.unsent {
+            self.offload.shared.unsent.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}

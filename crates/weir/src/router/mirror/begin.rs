@@ -1,0 +1,112 @@
+//! The start of following: what there is now, and whether it can be followed.
+
+use std::sync::Arc;
+
+use weir_core::control::Control;
+use weir_core::mirror::{Filter, KernelRoute, Mirror, Passes};
+use weir_core::route::Prefix;
+use weir_core::time::Nanos;
+use weir_core::wire::rtnetlink::{GET_NEXT_HOP, GET_ROUTE, GET_RULE};
+use weir_io::netlink::LinkInfo;
+use weir_io::netlink::routes::dump;
+use weir_io::wake::Waker;
+
+use super::{Follower, Routes, mirror_links};
+use crate::config::{self, Config};
+use crate::failure::Failure;
+
+/// Follows the kernel's routes: into the tables, or only to say which are lacking. The first of them are in `control`
+/// afterwards; what is left to the kernel is returned.
+pub fn begin(
+    config: &Config,
+    links: &[LinkInfo],
+    now: Nanos,
+    news: &Arc<Waker>,
+    control: &mut Control,
+) -> Result<(Option<Routes>, Option<Passes>), Failure> {
+    let mirrored = config.kernel.routes.is_some();
+    if mirrored {
+        members(config, links)?;
+        control.follow_kernel_neighbors(now);
+    }
+    let filter = config.kernel.routes.clone().unwrap_or_default();
+    let (follower, first) = match Follower::start(filter, mirror_links(config, links), news.clone()) {
+        Ok(started) => started,
+        Err(error) if mirrored => {
+            return Err(Failure(format!(
+                "routes: the kernel does not tell its routes ({error}); run as root"
+            )));
+        }
+        Err(error) => {
+            tracing::warn!(
+                "the kernel does not tell its routes ({error}); which of them are lacking is not known"
+            );
+            return Ok((None, None));
+        }
+    };
+    let mut routes = Routes::new(follower, mirrored);
+    let passes = first.passes.clone().filter(|_| mirrored);
+    let told = first.routes.len();
+    routes.take(now, first, control, None);
+    if mirrored {
+        tracing::info!("{told} prefixes of the kernel's routes; they are followed");
+    }
+    Ok((Some(routes), passes))
+}
+
+/// A device of a bridge, bond or VRF is not where its packets are routed.
+fn members(config: &Config, links: &[LinkInfo]) -> Result<(), Failure> {
+    for port in config.devices() {
+        let Some(link) = links.iter().find(|l| l.name == port.device.value) else { continue };
+        let Some(master) = link.master else { continue };
+        let name = links.iter().find(|l| l.index == master).map_or("another device", |l| &l.name);
+        return Err(Failure(config.complain(
+            port.device.span.clone(),
+            format!(
+                "port {}: {} belongs to {name}, whose routes the kernel looks up; name a device that belongs to none",
+                port.name.value, link.name
+            ),
+        )));
+    }
+    Ok(())
+}
+
+/// The kernel's routes at one moment.
+pub struct Looked {
+    /// Why everything of a family would be left to the kernel.
+    pub aside: Vec<String>,
+    pub routes: Vec<(Prefix, KernelRoute)>,
+}
+
+/// The kernel's routes as they are now.
+pub fn look(config: &Config, links: &[LinkInfo]) -> std::io::Result<Looked> {
+    let mut mirror = Mirror::new(config.kernel.routes.clone().unwrap_or_default());
+    mirror.set_links(mirror_links(config, links));
+    for kind in [GET_RULE, GET_NEXT_HOP, GET_ROUTE] {
+        dump(kind, |news| _ = mirror.hear(news))?;
+    }
+    Ok(Looked { aside: mirror.aside().map(str::to_owned).collect(), routes: mirror.all().collect() })
+}
+
+/// The configuration of `weir accelerate`: these devices, with everything the kernel has on them.
+pub fn taken_over(devices: &[String], keys: bool) -> Result<Config, Failure> {
+    const NAME: &str = "accelerate";
+    let forwards = |path: &str| std::fs::read_to_string(path).is_ok_and(|on| on.trim() != "0");
+    let v6 = forwards("/proc/sys/net/ipv6/conf/all/forwarding");
+    if !forwards("/proc/sys/net/ipv4/ip_forward") {
+        return Err(Failure(
+            "accelerate: the kernel does not forward IPv4 here, so there is nothing to make faster; `sysctl -w net.ipv4.ip_forward=1`"
+                .to_owned(),
+        ));
+    }
+    let mut text = String::from("routes = \"kernel\"\n");
+    if keys {
+        text += "keys = \"kernel\"\n";
+    }
+    for device in devices {
+        text += &format!("[[port]]\nname = {device:?}\ndevice = {device:?}\naddresses = \"kernel\"\n");
+    }
+    let mut config = config::parse(NAME, NAME, text).map_err(Failure::of)?;
+    config.kernel.routes = Some(Filter { off: [false, !v6], ..Filter::default() });
+    Ok(config)
+}

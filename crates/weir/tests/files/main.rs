@@ -1,0 +1,5 @@
+//! Files the daemon reads and writes: configurations, keys, captures. Needs no privilege and no interface.
+
+mod config_files;
+mod keys_files;
+mod pcap_ports;

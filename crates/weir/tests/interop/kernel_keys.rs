@@ -1,0 +1,265 @@
+//! An unmodified strongSwan keys weir by way of the kernel (`keys = "kernel"`), its peer is strongSwan with the kernel's
+//! own ESP: both in the second kernel, which has it.
+//!
+//! The child of weir's side has an interface id without a device, so its SAs are nobody's but weir's.
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::bed::{Bed, Family, run, until};
+use crate::kernel::End;
+use crate::second_kernel::there;
+use crate::strongswan::{Daemon, Setup, missing_daemon};
+use crate::traffic::{Host, Seen, all, numbered};
+use crate::weir_gateway::Weir;
+
+/// Runs `body` in the second kernel; says so when strongSwan is not here.
+fn with_daemons(name: &str, body: impl FnOnce()) {
+    match missing_daemon() {
+        Some(missing) => {
+            writeln!(std::io::stderr(), "SKIP {name}: needs {missing}").expect("stderr is open");
+        }
+        None => there(name, body),
+    }
+}
+
+const IF_ID: &str = "if_id_in = 7\n        if_id_out = 7";
+
+/// The hosts of the IPv4 row.
+fn hosts(bed: &Bed) -> (Host<'_>, Host<'_>) {
+    let row = Family::V4.row();
+    (Host { ns: &bed.a, ip: row.a }, Host { ns: &bed.b, ip: row.b })
+}
+
+/// weir on the kernel's addresses, with the kernel's keys.
+fn config() -> String {
+    let port = |name: &str, device: &str| {
+        format!(
+            "[[port]]\nname = \"{name}\"\ndevice = \"{device}\"\nkind = \"af_packet\"\naddresses = \"kernel\"\n"
+        )
+    };
+    let far = Family::V4.row();
+    "keys = { from = \"kernel\", ports = [\"wan\"], default = \"drop\" }\n".to_string()
+        + &port("lan", "l0")
+        + &port("wan", "l1")
+        + &format!("[[route]]\nprefix = \"{}\"\nvia = \"{}\"\n", far.nets[1], far.right)
+}
+
+/// Where weir keeps what its SAs used: two of them on one bed go on with it.
+const STATE: &str = "state-of-keys";
+
+/// weir and both daemons; the right one is the kernel's with its own ESP.
+struct Pair {
+    left: Daemon,
+    right: Daemon,
+    weir: Weir,
+}
+
+fn pair(bed: &Bed, proposal: &str, connection: &str, child: &str) -> Pair {
+    bed.kernel_is_left();
+    // That kernel takes no program to enforce policies.
+    bed.kernel_does_not_forward_left();
+    let of_left = format!("{IF_ID}\n        {child}");
+    let setup = Setup { proposal, kernel: true, connection, child };
+    let left = Daemon::start_as(bed, End::Left, &Setup { child: &of_left, ..setup });
+    let right = Daemon::start_as(bed, End::Right, &setup);
+    let weir = Weir::start_with(bed, &config(), STATE);
+    Pair { left, right, weir }
+}
+
+/// SAs weir has, without those that drain.
+fn sas(weir: &Weir) -> usize {
+    let json: serde_json::Value = serde_json::from_str(&weir.told(&["show", "sa", "--json"])).expect("JSON");
+    let all = json.as_array().expect("a list");
+    all.iter().filter(|sa| sa["draining_seconds"].is_null()).count()
+}
+
+#[test]
+fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
+    with_daemons("kernel_keys::a_child_sa_is_carried_rekeyed_under_traffic_and_deleted", || {
+        let bed = Bed::new();
+        let Pair { left, right, weir } = pair(&bed, "aes128gcm16", "", "");
+        left.told("--initiate", &["--child", "row"]);
+        until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
+        let (a, b) = hosts(&bed);
+        all(a, b, 200, 300_000);
+
+        let traffic = AtomicBool::new(true);
+        thread::scope(|scope| {
+            let load = scope.spawn(|| {
+                let mut rounds = 0;
+                while traffic.load(Ordering::Acquire) {
+                    let seen = numbered(a, b, 200);
+                    assert_eq!(seen, Seen { whole: 200, ..Seen::default() }, "round {rounds}");
+                    rounds += 1;
+                }
+                rounds
+            });
+            for _ in 0..3 {
+                left.told("--rekey", &["--child", "row"]);
+                thread::sleep(Duration::from_millis(500));
+                right.told("--rekey", &["--child", "row"]);
+                thread::sleep(Duration::from_millis(500));
+            }
+            traffic.store(false, Ordering::Release);
+            assert!(load.join().expect("no packet was lost") > 0);
+        });
+        until("the old SAs are gone", || (sas(&weir) == 2).then_some(()));
+
+        for daemon in [&left, &right] {
+            until("the daemons know what was carried", || {
+                let list = daemon.told("--list-sas", &[]);
+                let zero = list.contains(" 0 bytes") || list.contains(" 0 packets");
+                (list.contains("packets") && !zero).then_some(()).or_else(|| {
+                    numbered(a, b, 5);
+                    numbered(b, a, 5);
+                    None
+                })
+            });
+        }
+        left.told("--terminate", &["--child", "row"]);
+        until("weir has none", || (sas(&weir) == 0).then_some(()));
+        weir.assert_conserved();
+    });
+}
+
+/// A child SA of this proposal carries everything, and is rekeyed without a loss.
+fn carries(proposal: &str, connection: &str, child: &str) {
+    let bed = Bed::new();
+    let Pair { left, weir, right: _right } = pair(&bed, proposal, connection, child);
+    left.told("--initiate", &["--child", "row"]);
+    until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
+    let (a, b) = hosts(&bed);
+    all(a, b, 200, 300_000);
+    left.told("--rekey", &["--child", "row"]);
+    all(a, b, 200, 300_000);
+    weir.assert_conserved();
+}
+
+#[test]
+fn suites_esn_and_udp_are_carried() {
+    with_daemons("kernel_keys::suites_esn_and_udp_are_carried", || {
+        carries("aes256-sha256", "encap = yes", "");
+        carries("chacha20poly1305-esn", "", "replay_window = 128");
+        carries("aes256gcm16-esn-noesn", "encap = yes", "");
+        carries("aes128-sha512", "", "");
+    });
+}
+
+#[test]
+fn packets_that_wait_for_an_sa_ask_for_it() {
+    with_daemons("kernel_keys::packets_that_wait_for_an_sa_ask_for_it", || {
+        let bed = Bed::new();
+        let Pair { left, weir, right: _right } = pair(&bed, "aes128gcm16", "", "start_action = trap");
+        until("weir has the policy", || weir.told(&["show", "spd"]).contains("kernel:out:").then_some(()));
+        assert_eq!(sas(&weir), 0);
+        let (a, b) = hosts(&bed);
+        numbered_once(a, b);
+        until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
+        all(a, b, 200, 300_000);
+        assert!(left.log().contains("acquire"), "{}", left.log());
+        weir.assert_conserved();
+    });
+}
+
+/// One packet that need not arrive.
+fn numbered_once(from: Host<'_>, to: Host<'_>) {
+    let ping = format!("ip netns exec {} ping -n -c 1 -W 1 -I {} {}", from.ns, from.ip, to.ip);
+    let words: Vec<&str> = ping.split_whitespace().collect();
+    std::process::Command::new(words[0]).args(&words[1..]).output().expect("ping starts");
+}
+
+#[test]
+fn a_limit_of_packets_has_the_child_rekeyed_without_a_loss() {
+    with_daemons("kernel_keys::a_limit_of_packets_has_the_child_rekeyed_without_a_loss", || {
+        let bed = Bed::new();
+        let limits = "rekey_packets = 300\n        rand_packets = 0\n        life_packets = 1000000";
+        let Pair { left, weir, right: _right } = pair(&bed, "aes128gcm16", "", limits);
+        left.told("--initiate", &["--child", "row"]);
+        until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
+        let first = weir.told(&["show", "sa"]);
+        let (a, b) = hosts(&bed);
+        let names = |said: &str| -> Vec<String> {
+            said.split_whitespace().filter(|w| w.starts_with("kernel:out:")).map(str::to_owned).collect()
+        };
+        until("the child is rekeyed", || {
+            assert_eq!(numbered(a, b, 200), Seen { whole: 200, ..Seen::default() });
+            let now = names(&weir.told(&["show", "sa"]));
+            (now.iter().any(|name| !names(&first).contains(name))).then_some(())
+        });
+        weir.assert_conserved();
+    });
+}
+
+#[test]
+fn the_hosts_own_packets_do_not_leave_in_cleartext() {
+    with_daemons("kernel_keys::the_hosts_own_packets_do_not_leave_in_cleartext", || {
+        let bed = Bed::new();
+        let Pair { left, weir, right: _right } = pair(&bed, "aes128gcm16", "", "");
+        let blocked = || {
+            let stat = run(&format!("ip netns exec {} cat /proc/net/xfrm_stat", bed.left));
+            let line =
+                stat.lines().find(|l| l.starts_with("XfrmOutPolBlock")).expect("the counter").to_owned();
+            line.rsplit(char::is_whitespace).next().and_then(|n| n.parse::<u64>().ok()).expect("a number")
+        };
+        let own = Host { ns: &bed.left, ip: crate::bed::ip("10.1.0.1") };
+        let (a, b) = hosts(&bed);
+        left.told("--initiate", &["--child", "row"]);
+        let policies = || run(&format!("ip -n {} xfrm policy", bed.left));
+        until("the kernel has weir's policy", || policies().contains("action block").then_some(()));
+        assert_eq!(blocked(), 0);
+        numbered_once(own, b);
+        assert!(blocked() > 0, "{}", policies());
+        all(a, b, 50, 30_000);
+        left.told("--terminate", &["--child", "row"]);
+        until("weir's policy is gone", || (!policies().contains("action block")).then_some(()));
+        drop(weir);
+    });
+}
+
+#[test]
+fn a_weir_that_is_killed_goes_on_where_it_stopped() {
+    with_daemons("kernel_keys::a_weir_that_is_killed_goes_on_where_it_stopped", || {
+        let bed = Bed::new();
+        let Pair { left, weir, right } = pair(&bed, "aes128gcm16", "", "");
+        left.told("--initiate", &["--child", "row"]);
+        until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
+        let (a, b) = hosts(&bed);
+        all(a, b, 200, 300_000);
+        // Killed: it has no time for anything.
+        drop(weir);
+        let weir = Weir::start_with(&bed, &config(), STATE);
+        until("packets pass again", || (numbered(a, b, 1).whole == 1).then_some(()));
+        all(a, b, 200, 300_000);
+        for ns in [&bed.left, &bed.right] {
+            let stat = run(&format!("ip netns exec {ns} cat /proc/net/xfrm_stat"));
+            let replayed = stat.lines().find(|l| l.starts_with("XfrmInStateSeqError")).expect("the counter");
+            assert!(replayed.ends_with("\t0"), "a sequence number came twice:\n{stat}");
+        }
+        weir.assert_conserved();
+        drop(right);
+    });
+}
+
+#[test]
+fn a_child_without_interface_id_stays_with_the_kernel() {
+    with_daemons("kernel_keys::a_child_without_interface_id_stays_with_the_kernel", || {
+        let bed = Bed::new();
+        bed.kernel_is_left();
+        bed.kernel_does_not_forward_left();
+        let setup = Setup { proposal: "aes128gcm16", kernel: true, connection: "", child: "" };
+        let left = Daemon::start_as(&bed, End::Left, &setup);
+        let _right = Daemon::start_as(&bed, End::Right, &setup);
+        let weir = Weir::start(&bed, &config());
+        left.told("--initiate", &["--child", "row"]);
+        until("weir says so", || {
+            weir.told(&["show", "status"])
+                .contains("it has no interface id, so the kernel acts on it")
+                .then_some(())
+        });
+        assert_eq!(sas(&weir), 0);
+        assert!(!run(&format!("ip -n {} xfrm policy", bed.left)).contains("action block"));
+    });
+}

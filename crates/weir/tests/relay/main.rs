@@ -1,0 +1,9 @@
+//! The relay as a program: what strangers, clients and operators meet, what goes wrong around it, its restarts.
+
+mod client;
+mod faults;
+mod front;
+mod handover;
+mod service;
+
+use weir::testing::{daemon, machine};

@@ -1,0 +1,118 @@
+//! A service manager hears of a daemon what sd_notify(3) promises: a real socket, as systemd makes it.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::daemon::{Running, program};
+use crate::machine::{PATIENCE, until};
+
+struct Manager {
+    folder: PathBuf,
+    socket: UnixDatagram,
+}
+
+impl Manager {
+    fn new() -> Manager {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("weir-service-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let socket = UnixDatagram::bind(folder.join("notify")).expect("a socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Manager { folder, socket }
+    }
+
+    fn file(&self, text: &str) -> PathBuf {
+        let file = self.folder.join("daemon.toml");
+        std::fs::write(&file, text).expect("a file");
+        file
+    }
+
+    /// Starts a daemon of `file`, to be heard of every second at least.
+    fn start(&self, file: &Path, more: &[&str]) -> Running {
+        let control = self.folder.join("control");
+        let mut command = Command::new(program());
+        command.arg("--socket").arg(&control).arg("run").args(more).arg(file);
+        command.env("NOTIFY_SOCKET", self.folder.join("notify")).env("WATCHDOG_USEC", "1000000");
+        command.env_remove("WATCHDOG_PID");
+        Running::start(&mut command, control)
+    }
+
+    /// The next message with this line in it, and those before it.
+    fn hears(&self, line: &str, of: &Running) -> (String, Vec<String>) {
+        let mut before = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let length = self.socket.recv(&mut buffer).unwrap_or_else(|e| {
+                panic!("{line} was not heard, but {before:?}: {e}\n{}", of.log());
+            });
+            let message = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            if message.lines().any(|said| said == line) {
+                return (message, before);
+            }
+            before.push(message);
+        }
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn relay(manager: &Manager) -> PathBuf {
+    manager.file("[relay]\nlisten = \"127.0.0.1:0\"\ntls = \"off\"\nio = \"epoll\"\nkey = \"relay.key\"\n")
+}
+
+/// What both daemons do.
+fn lives_as_promised(manager: &Manager, mut daemon: Running, status: &str) {
+    let (ready, before) = manager.hears("READY=1", &daemon);
+    assert!(ready.contains(status), "{ready}");
+    assert!(before.iter().all(|message| message.trim() == "WATCHDOG=1"), "before it was ready: {before:?}");
+    manager.hears("WATCHDOG=1", &daemon);
+    manager.hears("WATCHDOG=1", &daemon);
+    weir_io::process::reload(daemon.child.id()).expect("it runs");
+    let (reloading, _) = manager.hears("RELOADING=1", &daemon);
+    assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
+    manager.hears("READY=1", &daemon);
+    weir_io::process::terminate(daemon.child.id()).expect("it runs");
+    manager.hears("STOPPING=1", &daemon);
+    let status = until("it ends", || daemon.child.try_wait().expect("a child of ours"));
+    assert!(status.success(), "{}", daemon.log());
+}
+
+#[test]
+fn a_relay_says_that_it_is_ready_alive_reloading_and_stopping() {
+    let manager = Manager::new();
+    let daemon = manager.start(&relay(&manager), &[]);
+    lives_as_promised(&manager, daemon, "STATUS=serves as daemon");
+}
+
+#[test]
+fn a_router_says_that_it_is_ready_alive_reloading_and_stopping() {
+    let manager = Manager::new();
+    let file = manager.file(
+        "[[port]]\nname = \"one\"\ndevice = \"one\"\nkind = \"pcap\"\nwrite = \"/dev/null\"\naddresses = [\"192.0.2.1/24\"]\n",
+    );
+    let daemon = manager.start(&file, &[]);
+    lives_as_promised(&manager, daemon, "STATUS=forwards as daemon between 1 device");
+}
+
+#[test]
+fn a_successor_is_the_managers_process_before_the_one_before_ends() {
+    let manager = Manager::new();
+    let file = relay(&manager);
+    let mut first = manager.start(&file, &[]);
+    manager.hears("READY=1", &first);
+    let second = manager.start(&file, &["--take-over"]);
+    let own = format!("MAINPID={}", second.child.id());
+    manager.hears(&own, &second);
+    until("the one before has ended", || first.child.try_wait().expect("a child of ours"));
+    weir_io::process::terminate(second.child.id()).expect("it runs");
+    let (_, before) = manager.hears("STOPPING=1", &second);
+    let stopped = before.iter().any(|message| message.contains("STOPPING"));
+    assert!(!stopped, "the one before said that the service stops: {before:?}");
+}
