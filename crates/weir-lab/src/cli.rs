@@ -104,7 +104,10 @@ enum Command {
     Worker,
     /// Write the manual pages into a folder. Packages are made with it.
     #[command(hide = true)]
-    Man { folder: PathBuf },
+    Man {
+        /// Where they go, as `weir-lab.1` and one page for each command.
+        folder: PathBuf,
+    },
     /// Name the experiments in a folder, with their questions.
     List {
         /// Where experiments are looked for.
