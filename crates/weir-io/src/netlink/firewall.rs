@@ -22,6 +22,8 @@ pub enum Hook {
     Prerouting,
     Forward,
     Postrouting,
+    /// Behind everything, of one device.
+    Egress,
 }
 
 /// A chain that sees transit.
@@ -38,8 +40,8 @@ pub struct Chain {
     pub kind: String,
     pub drops: bool,
     pub rules: usize,
-    /// Of an ingress chain.
-    pub device: Option<String>,
+    /// Of an ingress or egress chain; none where the kernel names none, which is every device.
+    pub devices: Vec<String>,
 }
 
 impl Chain {
@@ -58,6 +60,7 @@ impl fmt::Display for Chain {
             Hook::Prerouting => "prerouting",
             Hook::Forward => "forward",
             Hook::Postrouting => "postrouting",
+            Hook::Egress => "egress",
         };
         write!(f, "{} at {hook}, {} rules", self.kind, self.rules)?;
         f.write_str(if self.drops { ", policy drop)" } else { ")" })
@@ -126,6 +129,7 @@ fn chain(payload: &[u8]) -> Option<Chain> {
     let number = |value: &[u8]| value.get(..4)?.try_into().ok().map(u32::from_be_bytes);
     let hooked = match (family, number(attribute(hook, 1)?)?) {
         ("netdev", 0) => Hook::Ingress,
+        ("netdev", 1) => Hook::Egress,
         ("netdev", _) => return None,
         (_, 0) => Hook::Prerouting,
         (_, 2) => Hook::Forward,
@@ -134,9 +138,11 @@ fn chain(payload: &[u8]) -> Option<Chain> {
         ("inet", 5) => Hook::Ingress,
         _ => return None,
     };
-    // NFTA_HOOK_DEV, or the first of NFTA_HOOK_DEVS.
-    let first = |value| attributes(value).map_while(Result::ok).next().map(|(_, device)| device);
-    let device = attribute(hook, 3).or_else(|| attribute(hook, 4).and_then(first)).map(text);
+    // NFTA_HOOK_DEV, or those of NFTA_HOOK_DEVS; what is in there beside NFTA_DEVICE_NAME is a name with a wildcard.
+    let listed = attribute(hook, 4).into_iter().flat_map(attributes);
+    let listed = listed.map(|device| device.ok().filter(|&(kind, _)| kind == 1).map(|(_, name)| text(name)));
+    let one = attribute(hook, 3).map(|name| Some(text(name)));
+    let devices: Option<Vec<_>> = one.into_iter().chain(listed).collect();
     Some(Chain {
         by: "nftables",
         family,
@@ -147,7 +153,7 @@ fn chain(payload: &[u8]) -> Option<Chain> {
         // NF_DROP is 0.
         drops: attribute(rest, 5).and_then(number) == Some(0),
         rules: 0,
-        device,
+        devices: devices.unwrap_or_default(),
     })
 }
 
@@ -219,7 +225,7 @@ fn older(v6: bool) -> io::Result<Vec<Chain>> {
                 kind: if table == "nat" { "nat".to_owned() } else { "filter".to_owned() },
                 drops: policy_drops(v6, table, &info, number)?,
                 rules,
-                device: None,
+                devices: Vec::new(),
             });
         }
     }

@@ -24,7 +24,7 @@ pub fn run(file: &Path) -> Result<(), Failure> {
         false if decisive && !config.kernel.bypass_firewall => {
             print(&text)?;
             Err(Failure(format!(
-                "{}: the kernel's packet filter would be bypassed; `weir run` refuses without `--bypass-firewall`",
+                "{}: the kernel's packet filter would be bypassed, or cannot be read; `weir run` refuses without `--bypass-firewall`",
                 file.display()
             )))
         }
@@ -36,7 +36,7 @@ pub fn run(file: &Path) -> Result<(), Failure> {
 #[derive(Default)]
 pub struct Findings {
     pub lines: Vec<String>,
-    /// The kernel's packet filter decides about transit, and would not be asked.
+    /// The kernel's packet filter decides about transit and would not be asked, or cannot be read.
     decisive: bool,
 }
 
@@ -54,7 +54,10 @@ pub fn findings(config: &Config, links: &[LinkInfo]) -> Findings {
             decisive = !bypassed.decisive.is_empty();
             found.push(format!("firewall: {bypassed}"));
         }
-        Err(error) => found.push(format!("firewall: cannot be read ({error}); run as root")),
+        Err(error) => {
+            decisive = true;
+            found.push(format!("firewall: cannot be read ({error}); run as root"));
+        }
     }
     routes(config, links, &mut found);
     for link in links.iter().filter(|l| devices.contains(&l.name.as_str())) {

@@ -1,12 +1,13 @@
 //! The kernel's packet filter and address translation, which transit through this router does not meet.
 //!
 //! Promises: what would be bypassed is named, at the start and whenever it changes; a router does not start over it
-//! unless told so. Refuses: to judge rules: one rule of a forward chain is enough.
+//! unless told so, nor over a filter that it cannot read. Refuses: to judge rules: one rule of a forward chain is enough.
 
 use std::fmt;
 use std::io;
 
 use weir_core::time::{Nanos, SECOND};
+use weir_io::clock;
 use weir_io::netlink::firewall::{Chain, FirewallMonitor, Hook, chains};
 
 use super::Daemon;
@@ -47,10 +48,10 @@ impl fmt::Display for Bypassed {
 pub fn bypassed(devices: &[&str]) -> io::Result<Bypassed> {
     let mut found = Bypassed::default();
     for chain in chains()?.into_iter().filter(|c| !c.is_empty()) {
-        let ours = chain.device.as_deref().is_none_or(|d| devices.contains(&d));
+        let ours = chain.devices.is_empty() || chain.devices.iter().any(|d| devices.contains(&d.as_str()));
         match chain.hook {
-            Hook::Ingress if !ours => {}
-            Hook::Forward | Hook::Ingress => found.decisive.push(chain),
+            Hook::Ingress | Hook::Egress if !ours => {}
+            Hook::Forward | Hook::Ingress | Hook::Egress => found.decisive.push(chain),
             Hook::Prerouting | Hook::Postrouting if chain.kind == "nat" || chain.drops => {
                 found.decisive.push(chain)
             }
@@ -66,40 +67,85 @@ pub fn kernel_devices(config: &Config) -> Vec<&str> {
     config.devices().into_iter().filter(|p| kernels(p.kind.value)).map(|p| p.device.value.as_str()).collect()
 }
 
+/// What was found when the kernel's filter was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Looked {
+    Read(Bypassed),
+    /// Nothing is known, so everything may be bypassed.
+    Unreadable {
+        reason: String,
+    },
+}
+
+impl Looked {
+    fn at(config: &Config) -> Looked {
+        let devices = kernel_devices(config);
+        if devices.is_empty() {
+            return Looked::Read(Bypassed::default());
+        }
+        bypassed(&devices).map_or_else(|error| Looked::Unreadable { reason: error.to_string() }, Looked::Read)
+    }
+
+    /// Nothing is bypassed.
+    fn is_clear(&self) -> bool {
+        matches!(self, Looked::Read(bypassed) if bypassed.is_empty())
+    }
+
+    /// Something that decides about transit is bypassed, or may be.
+    fn is_decisive(&self) -> bool {
+        !matches!(self, Looked::Read(bypassed) if bypassed.decisive.is_empty())
+    }
+
+    /// What takes the obstacle away.
+    fn remedy(&self) -> &'static str {
+        match self {
+            Looked::Read(_) => "take that away",
+            Looked::Unreadable { .. } => "run as root or with CAP_NET_ADMIN",
+        }
+    }
+}
+
+impl fmt::Display for Looked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Looked::Read(bypassed) => bypassed.fmt(f),
+            Looked::Unreadable { reason } => write!(
+                f,
+                "the kernel's packet filter cannot be read ({reason}), so whether packets that are forwarded here bypass it is not known"
+            ),
+        }
+    }
+}
+
 /// The kernel's filter, looked at again when it changes.
 pub struct Firewall {
     pub monitor: Option<FirewallMonitor>,
-    pub last: Bypassed,
+    last: Looked,
     looked: Nanos,
 }
 
 impl Firewall {
-    /// Looks, and refuses to go on over what decides about transit unless that is meant.
+    /// Looks, and refuses to go on over what decides about transit, or cannot be read, unless that is meant.
     pub fn begin(config: &Config, bypass: bool) -> Result<Firewall, Failure> {
-        let firewall = Firewall::look(config);
-        if !firewall.last.decisive.is_empty() && !bypass && !config.kernel.bypass_firewall {
+        let last = Looked::at(config);
+        if last.is_decisive() && !bypass && !config.kernel.bypass_firewall {
             return Err(Failure(format!(
-                "firewall: {}; take that away, or say that it is meant: `--bypass-firewall`, or `bypass_firewall = true` in the file",
-                firewall.last
+                "firewall: {last}; {}, or say that it is meant: `--bypass-firewall`, or `bypass_firewall = true` in the file",
+                last.remedy()
             )));
         }
-        if !firewall.last.is_empty() {
-            tracing::warn!("{}", firewall.last);
+        if !last.is_clear() {
+            tracing::warn!("{last}");
         }
-        Ok(firewall)
-    }
-
-    /// What is bypassed now. Not to be read: said, and taken for nothing.
-    pub fn look(config: &Config) -> Firewall {
         let monitor = FirewallMonitor::open()
             .inspect_err(|error| tracing::debug!("changes of nf_tables are not followed: {error}"))
             .ok();
-        Firewall { monitor, last: now(config), looked: 0 }
+        Ok(Firewall { monitor, last, looked: clock::now() })
     }
 
     /// Looks again; what is bypassed, if that is other than before.
-    pub fn again(&mut self, config: &Config) -> Option<&Bypassed> {
-        let now = now(config);
+    fn again(&mut self, config: &Config) -> Option<&Looked> {
+        let now = Looked::at(config);
         if now == self.last {
             return None;
         }
@@ -122,28 +168,18 @@ impl Daemon {
         self.firewall.looked = now;
         match self.firewall.again(&self.config) {
             None => {}
-            Some(bypassed) if bypassed.is_empty() => {
+            Some(looked) if looked.is_clear() => {
                 tracing::info!("no chain of the kernel's packet filter is bypassed any more");
             }
-            Some(bypassed) if bypassed.decisive.is_empty() => tracing::warn!("{bypassed}"),
-            Some(bypassed) => tracing::error!("{bypassed}; stop weir if they are to decide"),
+            Some(looked) if !looked.is_decisive() => tracing::warn!("{looked}"),
+            Some(looked @ Looked::Read(_)) => tracing::error!("{looked}; stop weir if they are to decide"),
+            Some(looked @ Looked::Unreadable { .. }) => {
+                tracing::error!("{looked}; stop weir if it is to decide");
+            }
         }
     }
 
     pub(super) fn firewall_notice(&self) -> Option<String> {
-        (!self.firewall.last.is_empty()).then(|| self.firewall.last.to_string())
+        (!self.firewall.last.is_clear()).then(|| self.firewall.last.to_string())
     }
-}
-
-fn now(config: &Config) -> Bypassed {
-    let devices = kernel_devices(config);
-    if devices.is_empty() {
-        return Bypassed::default();
-    }
-    bypassed(&devices).unwrap_or_else(|error| {
-        tracing::warn!(
-            "the kernel's packet filter cannot be read ({error}); whether it is bypassed is not known"
-        );
-        Bypassed::default()
-    })
 }

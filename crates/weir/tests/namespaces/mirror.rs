@@ -152,6 +152,56 @@ fn a_packet_filter_is_not_bypassed_unawares() {
 }
 
 #[test]
+fn a_packet_filter_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+    let test = "a_packet_filter_that_cannot_be_read_is_not_taken_for_an_empty_one";
+    let Some(bed) = Bed::new(test) else { return };
+    if !has("setpriv", test) {
+        return;
+    }
+    // nf_tables answers nobody without CAP_NET_ADMIN.
+    let blind = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"];
+    let config = bed.config("auto", "");
+    let mut refused = bed.spawn(&config, &blind);
+    assert!(!refused.wait(), "it must not start");
+    let log = refused.log();
+    assert!(log.contains("the kernel's packet filter cannot be read"), "{log}");
+    assert!(
+        log.contains("run as root or with CAP_NET_ADMIN, or say that it is meant: `--bypass-firewall`"),
+        "{log}"
+    );
+    drop(refused);
+    let told = bed.spawn(&format!("bypass_firewall = true\n{config}"), &blind);
+    told.wait_for("router is ready");
+    assert!(told.log().contains("bypass it is not known"), "{}", told.log());
+}
+
+#[test]
+fn chains_at_the_devices_of_ports_are_seen_and_those_of_others_are_not() {
+    let test = "chains_at_the_devices_of_ports_are_seen_and_those_of_others_are_not";
+    let Some(bed) = Bed::new(test) else { return };
+    if !has("nft", test) {
+        return;
+    }
+    let config = bed.config("auto", "");
+    let chain = |hook: &str, devices: &str| {
+        nft(
+            &bed,
+            &format!(
+                "flush ruleset\ntable netdev edge {{\n chain first {{\n type filter hook {hook} devices = {{ {devices} }} priority 0; policy drop;\n }}\n}}\n"
+            ),
+        );
+    };
+    for hook in ["ingress", "egress"] {
+        chain(hook, "lo, r1");
+        let mut refused = bed.spawn(&config, &[]);
+        assert!(!refused.wait(), "it must not start");
+        assert!(refused.log().contains(&format!("at {hook}")), "{}", refused.log());
+    }
+    chain("ingress", "lo");
+    bed.start(&config);
+}
+
+#[test]
 fn rules_of_the_older_iptables_are_seen() {
     let test = "rules_of_the_older_iptables_are_seen";
     let Some(bed) = Bed::new(test) else { return };
