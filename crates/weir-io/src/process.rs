@@ -52,6 +52,11 @@ pub fn reload(process: u32) -> io::Result<()> {
     signal(process, libc::SIGHUP)
 }
 
+/// Asks a relay to have the installed program take over from it (SIGUSR2).
+pub fn succeed(process: u32) -> io::Result<()> {
+    signal(process, libc::SIGUSR2)
+}
+
 /// Ends a process (SIGKILL).
 pub fn kill(process: u32) -> io::Result<()> {
     signal(process, libc::SIGKILL)

@@ -49,6 +49,8 @@ pub enum RequestKind {
     },
     /// SIGHUP: read the file again and apply it.
     Reload,
+    /// SIGUSR2: start the program that is installed now in place of this process.
+    Succeed,
     /// SIGTERM, SIGINT: drain and end.
     Stop,
 }

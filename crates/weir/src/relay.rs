@@ -5,3 +5,4 @@ mod handover;
 mod resources;
 pub mod run;
 mod show;
+mod successor;

@@ -120,7 +120,7 @@ struct Serving {
     runtime: tokio::runtime::Runtime,
     listener: tokio::net::UnixListener,
     metrics: Option<tokio::net::TcpListener>,
-    signals: [(Signal, RequestKind); 3],
+    signals: [(Signal, RequestKind); 4],
 }
 
 impl Serving {
@@ -136,6 +136,7 @@ impl Serving {
             (signal(SignalKind::terminate())?, RequestKind::Stop),
             (signal(SignalKind::interrupt())?, RequestKind::Stop),
             (signal(SignalKind::hangup())?, RequestKind::Reload),
+            (signal(SignalKind::user_defined2())?, RequestKind::Succeed),
         ];
         drop(entered);
         Ok(Serving { runtime, listener, metrics, signals })

@@ -30,6 +30,7 @@ use weir_relay::warning::{Warning, warnings};
 use weir_relay::{Relay, keyfile};
 
 use super::resources::Resource;
+use super::successor::Successor;
 use super::{handover, show};
 use crate::config::relay::ReadKey;
 use crate::config::{self, Config};
@@ -79,6 +80,7 @@ pub struct Running {
     since: Instant,
     notices: Vec<String>,
     watchdog: Watchdog,
+    successor: Successor,
 }
 
 /// What `systemctl status` shows.
@@ -176,6 +178,7 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
         since: Instant::now(),
         notices,
         watchdog: Watchdog::from_environment(),
+        successor: Successor::of_this_process(),
     };
     running.say();
     service::ready(&status_line(&running.settings));
@@ -293,7 +296,10 @@ impl Running {
     }
 
     /// Whether all is well, and whether certificates have changed.
-    fn look(&self) -> Result<(), Failure> {
+    fn look(&mut self) -> Result<(), Failure> {
+        if let Some(status) = self.successor.ended() {
+            tracing::error!("the program that was to take over ended ({status}); this relay serves on");
+        }
         if !self.relay.is_well() {
             return Err(Failure(
                 "a worker ended by a defect of weir, see the panic above; start the relay again and report the panic"
@@ -352,6 +358,7 @@ impl Running {
                 service::ready(&status_line(&self.settings));
                 (response, None)
             }
+            RequestKind::Succeed => (self.start_successor(), None),
             RequestKind::Upgraded(connection) => (self.hand_over(&connection.0), None),
             RequestKind::UpgradeEnded { completed } => {
                 self.succeeding = false;
@@ -388,6 +395,20 @@ impl Running {
             balance: report.balance(),
             notices: self.notices.clone(),
             ..view::Status::default()
+        }
+    }
+
+    /// SIGUSR2: the program that is installed now takes over.
+    fn start_successor(&mut self) -> Response {
+        match self.successor.start() {
+            Ok(pid) => {
+                tracing::info!("process {pid} is started to take over");
+                Response::json(200, &serde_json::json!({ "successor": pid }))
+            }
+            Err(error) => {
+                tracing::error!("SIGUSR2: {error}");
+                Response::refusal(409, error.to_string())
+            }
         }
     }
 

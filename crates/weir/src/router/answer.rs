@@ -34,6 +34,11 @@ impl Daemon {
                 service::ready(&self.status_line());
                 response
             }
+            RequestKind::Succeed => {
+                let why = "SIGUSR2: a router has no successor yet; restart it (`systemctl restart`): the kernel forwards, or drops, meanwhile";
+                tracing::error!("{why}");
+                Response::refusal(409, why.to_owned())
+            }
             RequestKind::Stop => Response::json(200, &self.status(now)),
             // The server of a router knows no path on which connections change hands.
             RequestKind::Upgraded(_) | RequestKind::UpgradeEnded { .. } => {

@@ -116,3 +116,49 @@ fn a_successor_is_the_managers_process_before_the_one_before_ends() {
     let stopped = before.iter().any(|message| message.contains("STOPPING"));
     assert!(!stopped, "the one before said that the service stops: {before:?}");
 }
+
+/// A process that is nobody's child here.
+struct Orphan(u32);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = weir_io::process::kill(self.0);
+    }
+}
+
+#[test]
+fn the_installed_program_takes_over_at_a_signal() {
+    let manager = Manager::new();
+    let file = relay(&manager);
+    let mut first = manager.start(&file, &[]);
+    manager.hears("READY=1", &first);
+    weir_io::process::succeed(first.child.id()).expect("it runs");
+    let own = format!("MAINPID={}", first.child.id());
+    let successor = loop {
+        let (message, _) = manager.hears("READY=1", &first);
+        let pid = message.lines().find_map(|line| line.strip_prefix("MAINPID="));
+        if let Some(pid) = pid {
+            assert!(!message.contains(&own), "{message}");
+            break Orphan(pid.parse().expect("a process id"));
+        }
+    };
+    let status = until("the one before has ended", || first.child.try_wait().expect("a child of ours"));
+    assert!(status.success(), "{}", first.log());
+    manager.hears("WATCHDOG=1", &first);
+    weir_io::process::terminate(successor.0).expect("it runs");
+    manager.hears("STOPPING=1", &first);
+}
+
+#[test]
+fn a_relay_whose_successor_fails_serves_on() {
+    let manager = Manager::new();
+    let file = relay(&manager);
+    let mut first = manager.start(&file, &[]);
+    manager.hears("READY=1", &first);
+    std::fs::write(&file, "[relay]\nlisten = 7\n").expect("a file");
+    weir_io::process::succeed(first.child.id()).expect("it runs");
+    until("it is said", || first.log().contains("this relay serves on").then_some(()));
+    assert!(first.child.try_wait().expect("a child of ours").is_none(), "{}", first.log());
+    manager.hears("WATCHDOG=1", &first);
+}

@@ -1,0 +1,123 @@
+//! A relay starts the program that stands in its own place now, to take over from it: an upgrade by one signal.
+//!
+//! Promises: the successor is started as this process was, with `--take-over`; one that fails is named with its status, and
+//! this relay serves on. Refuses: a second successor while the first is on its way; a relay without a file (`--dev`),
+//! whose key and certificate no other could have.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io;
+use std::process::{Child, Command, ExitStatus};
+
+/// What a service manager says to one process alone.
+const OF_THIS_PROCESS: [&str; 4] = ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
+/// Why there is no successor.
+#[derive(Debug)]
+pub enum SuccessorError {
+    WithoutFile,
+    Underway { pid: u32 },
+    NotStarted { program: OsString, error: io::Error },
+}
+
+impl fmt::Display for SuccessorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SuccessorError::WithoutFile => {
+                f.write_str("a relay of `--dev` has no successor; give it a configuration file")
+            }
+            SuccessorError::Underway { pid } => {
+                write!(f, "process {pid} is about to take over already; wait for it to be ready, or stop it")
+            }
+            SuccessorError::NotStarted { program, error } => {
+                write!(f, "{}: not started ({error}); this relay serves on", program.display())
+            }
+        }
+    }
+}
+
+/// The command this process was started by, and the process that is to follow it.
+#[derive(Debug)]
+pub struct Successor {
+    command: Vec<OsString>,
+    child: Option<Child>,
+}
+
+impl Successor {
+    pub fn of_this_process() -> Successor {
+        Successor { command: succeeding(std::env::args_os().collect()), child: None }
+    }
+
+    /// Starts the program that has this one's name on disk now.
+    pub fn start(&mut self) -> Result<u32, SuccessorError> {
+        if let Some(child) = &self.child {
+            return Err(SuccessorError::Underway { pid: child.id() });
+        }
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(SuccessorError::WithoutFile);
+        };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        OF_THIS_PROCESS.iter().for_each(|name| {
+            command.env_remove(name);
+        });
+        let started = command.spawn();
+        let child =
+            started.map_err(|error| SuccessorError::NotStarted { program: program.clone(), error })?;
+        let pid = child.id();
+        self.child = Some(child);
+        Ok(pid)
+    }
+
+    /// How the successor ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().ok().flatten()?;
+        self.child = None;
+        Some(status)
+    }
+}
+
+/// The same command with `--take-over`; none for a relay without a file.
+fn succeeding(mut command: Vec<OsString>) -> Vec<OsString> {
+    let has = |word: &str| command.iter().any(|argument| argument == OsStr::new(word));
+    let flag = if has("derper") { "-take-over" } else { "--take-over" };
+    if has("--dev") {
+        return Vec::new();
+    }
+    if !has(flag) {
+        command.push(flag.into());
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_command_is_that_of_this_process_with_the_flag_once() {
+        let pairs = [
+            ("weir run relay.toml", "weir run relay.toml --take-over"),
+            ("weir relay --take-over relay.toml", "weir relay --take-over relay.toml"),
+            ("/usr/bin/weir derper -a :443", "/usr/bin/weir derper -a :443 -take-over"),
+            ("weir relay --dev", ""),
+        ];
+        for (before, after) in pairs {
+            assert_eq!(succeeding(words(before)), words(after), "{before}");
+        }
+        let mut without = Successor { command: Vec::new(), child: None };
+        assert!(without.start().is_err_and(|e| e.to_string().contains("--dev")));
+    }
+
+    #[test]
+    fn one_that_is_not_there_is_named() {
+        let mut missing = Successor { command: words("/nowhere/weir run"), child: None };
+        let said = missing.start().expect_err("there is no such program").to_string();
+        assert!(said.contains("/nowhere/weir") && said.contains("serves on"), "{said}");
+        assert!(missing.ended().is_none());
+    }
+}
