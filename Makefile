@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test drivers fail-closed restart-replay relay-simulation interop questions relay-ktls setup build deb build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test drivers fail-closed restart-replay relay-simulation interop questions relay-ktls setup build deb build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make drivers | fail-closed | restart-replay | relay-simulation | interop | questions | relay-ktls | build | deb | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | drivers | fail-closed | restart-replay | relay-simulation | interop | questions | relay-ktls | build | deb | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -27,6 +27,10 @@ fail-closed: setup
 # Debian packages of both programs, symbols apart, into target/deb
 deb: build
 	./scripts/deb
+
+# the packages' life in a whole Debian with systemd: installed, rebooted, upgraded under load, purged; five minutes, docs/packages.md
+machine-test: build
+	./scripts/machine-test
 
 # weir over emulated cards of five real drivers, the cases and the speed beside the kernel: half an hour as root on a quiet machine, docs/drivers.md
 drivers: setup

@@ -20,7 +20,7 @@ use crate::command::{apply, check, derper, doctor, man, top};
 use crate::control::client;
 use crate::failure::Failure;
 use crate::text::print;
-use crate::{config, router};
+use crate::{config, log, router};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -249,7 +249,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     let socket = || client::find(cli.socket.clone()).map_err(Failure::of);
     match &cli.verb {
         Verb::Run { file, take_over, state_dir, accept_replay_risk, bypass_firewall } => {
-            log();
+            log::begin();
             if config::is_relay(file) || *take_over {
                 return relay::of_file(file, cli.socket.clone(), *take_over);
             }
@@ -260,18 +260,18 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             router::start(file, cli.socket.clone(), args)?.run()
         }
         Verb::Accelerate { devices, keys, bypass_firewall } => {
-            log();
+            log::begin();
             let args = router::StartArgs { bypass_firewall: *bypass_firewall, ..Default::default() };
             router::accelerate((devices, *keys), cli.socket.clone(), args)?.run()
         }
         Verb::Doctor { file } => doctor::run(file),
         Verb::Relay(args) => {
-            log();
+            log::begin();
             relay::run(args, cli.socket.clone())
         }
         Verb::Drain => relay::drain(&socket()?),
         Verb::Derper { flags } => {
-            log();
+            log::begin();
             derper::run(flags, cli.socket.clone())
         }
         Verb::Check { file } => check::run(file),
@@ -288,25 +288,6 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Verb::State(args) => state::run(args),
         Verb::Completions { shell } => print(&completions::script(*shell, &Cli::command())),
         Verb::Man { folder } => print(&man::write(Cli::command(), folder)?),
-    }
-}
-
-/// Events go to stderr; `WEIR_LOG` chooses how many: a level, or `target=level` separated by commas.
-fn log() {
-    use std::io::IsTerminal;
-    use tracing_subscriber::filter::{LevelFilter, Targets};
-    use tracing_subscriber::prelude::*;
-    let chosen = std::env::var("WEIR_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let filter = chosen.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false);
-    let registry = tracing_subscriber::registry();
-    // systemd's journal has a time for each line.
-    match std::env::var_os("JOURNAL_STREAM") {
-        Some(_) => registry.with(lines.without_time()).with(filter).init(),
-        None => registry.with(lines).with(filter).init(),
     }
 }
 

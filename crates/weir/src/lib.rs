@@ -16,6 +16,7 @@ pub mod config;
 pub mod control;
 pub mod enforcement;
 pub mod failure;
+mod log;
 pub mod relay;
 pub mod router;
 pub mod service;

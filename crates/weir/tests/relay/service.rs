@@ -1,5 +1,6 @@
 //! A service manager hears of a daemon what sd_notify(3) promises: a real socket, as systemd makes it.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -161,4 +162,27 @@ fn a_relay_whose_successor_fails_serves_on() {
     until("it is said", || first.log().contains("this relay serves on").then_some(()));
     assert!(first.child.try_wait().expect("a child of ours").is_none(), "{}", first.log());
     manager.hears("WATCHDOG=1", &first);
+}
+
+#[test]
+fn the_journal_gets_priorities_and_no_times_and_others_get_times() {
+    let manager = Manager::new();
+    let file = relay(&manager);
+    let log = manager.folder.join("log");
+    for (named, journal) in [(true, true), (false, false)] {
+        let to = std::fs::File::create(&log).expect("a file");
+        let meta = to.metadata().expect("of a file");
+        let inode = if named { meta.ino() } else { meta.ino() + 1 };
+        let mut command = Command::new(program());
+        command.arg("--socket").arg(manager.folder.join("journal")).arg("run").arg(&file);
+        command.env("JOURNAL_STREAM", format!("{}:{inode}", meta.dev())).stderr(to);
+        let mut child = command.spawn().expect("it starts");
+        let read = || std::fs::read_to_string(&log).expect("a file");
+        until("it is ready", || read().contains("is ready").then_some(()));
+        weir_io::process::terminate(child.id()).expect("it runs");
+        child.wait().expect("a child of ours");
+        let lines = read();
+        assert!(lines.lines().all(|line| line.starts_with('<') == journal), "{lines}");
+        assert_eq!(lines.contains("<4> WARN tls is off"), journal, "{lines}");
+    }
 }
