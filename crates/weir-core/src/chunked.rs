@@ -14,7 +14,7 @@ const FILL: usize = CHUNK * 3 / 4;
 
 #[derive(Clone, Debug)]
 pub struct Chunked<T> {
-    /// None of them empty.
+    /// The chunks; none is empty.
     chunks: Vec<Vec<T>>,
     len: usize,
 }

@@ -118,7 +118,7 @@ impl Control {
         Control::build(desired, links, now, (None, None))
     }
 
-    /// The same where `desired` may have SAs: `ciphers` makes theirs.
+    /// Like [`Control::new`], for a `desired` that may have SAs: `ciphers` makes theirs.
     pub fn with_ciphers(
         desired: Desired,
         links: impl IntoIterator<Item = Link>,

@@ -106,7 +106,7 @@ struct Known<T> {
     it: T,
     /// The newer, the higher.
     order: u64,
-    /// In which dump it was heard of last.
+    /// Number of the last dump that named it.
     epoch: u64,
     /// An SA the kernel may have used: what numbers and packets, only the kernel knows.
     numbered: bool,
@@ -443,7 +443,7 @@ struct Usable {
     order: u64,
 }
 
-/// By direction, interface id and request, which policies name them by.
+/// The SAs that policies can name, by direction, interface id and request.
 type Usables = HashMap<(Direction, u32, u32), Vec<Usable>>;
 
 struct Name {
@@ -477,7 +477,7 @@ fn policy_name(policy: &Policy) -> String {
     format!("{PREFIX}{direction}:{}", policy.index)
 }
 
-/// For people.
+/// The policy's name in messages.
 fn subject(policy: &Policy) -> String {
     let (name, selector) = (policy_name(policy), &policy.selector);
     format!("policy {name} ({} to {})", selector.source, selector.destination)

@@ -88,7 +88,7 @@ struct Entry {
     priority: u32,
     protocol: Protocol,
     via: u32,
-    /// In which resync it was heard of last.
+    /// Number of the last resynchronisation that named it.
     epoch: u8,
 }
 
@@ -136,7 +136,7 @@ pub struct Mirror {
     /// Prefixes that are the kernel's, as told last.
     kept: Kept,
     kept_changed: bool,
-    /// Of which family (IPv4, IPv6) everything is left to the kernel, and why.
+    /// For IPv4 and IPv6: why the whole family is left to the kernel, if it is.
     aside: [Option<String>; 2],
     epoch: u8,
 }

@@ -387,7 +387,7 @@ impl Steering {
         Self::attach_with(interface, ifindex, modes, local, None)
     }
 
-    /// As [`Steering::attach`]; with `offload`, flows of this device may be forwarded by the program.
+    /// Like [`Steering::attach`]; with `offload`, the program may forward flows of this device.
     pub fn attach_with(
         interface: &str,
         ifindex: u32,

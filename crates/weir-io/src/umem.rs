@@ -269,7 +269,7 @@ impl Region {
         Ok((offset >> self.chunk_size().trailing_zeros()) as u32)
     }
 
-    /// So many claims are of a port that is closed.
+    /// Notes that a closed port still claims `chunks`.
     pub(crate) fn linger(&self, chunks: usize) {
         lock(&self.home).lingering += chunks;
     }

@@ -47,7 +47,7 @@ impl AsRawFd for Waker {
 /// When a descriptor ends a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// As long as it is readable.
+    /// Reported as long as the descriptor is readable.
     Level,
     /// When something came since the last sleep: for who reads until nothing is left before it sleeps. An AF_XDP
     /// socket is then left alone by a sleep; asked whether it is readable, it wakes its driver each time, which on

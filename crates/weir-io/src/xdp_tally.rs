@@ -40,11 +40,11 @@ pub struct Counts {
     pub delivered: u64,
     /// Seen before.
     pub duplicated: u64,
-    /// After a higher number of its flow.
+    /// Packets that came after a higher number of their flow.
     pub reordered: u64,
-    /// Of these, too late to be told from duplicates.
+    /// Reordered packets too late to be told from duplicates.
     pub beyond_memory: u64,
-    /// Of other runs, or no test packets.
+    /// Packets of other runs, and what is no test packet.
     pub foreign: u64,
     /// When the last was delivered.
     pub last_ns: u64,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     impl Remembered {
-        /// By the description of [`Counts`], not by its program.
+        /// Counts as the description of [`Counts`] says, without the program.
         fn judge(&mut self, number: i64) -> [u64; 5] {
             let behind = self.highest.map_or(-1, |highest| highest - number);
             let known = self.seen.contains(&number);

@@ -108,7 +108,7 @@ impl Campaign {
         self.measured.iter().find(|m| m.configuration.name == configuration)
     }
 
-    /// The same runs under two names: a copied folder.
+    /// Whether both have the same runs: one is a copied folder.
     pub fn same_as(&self, other: &Campaign) -> bool {
         self.name == other.name
             && self.seed == other.seed

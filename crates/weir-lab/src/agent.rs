@@ -155,7 +155,7 @@ impl Agent {
                 value(applied)
             }
             Request::Check { within_ms } => {
-                let device = self.device.as_mut().ok_or_else(|| unprepared("subject"))?;
+                let device = self.device.as_mut().ok_or_else(|| unprepared("sut"))?;
                 value(device.check(Duration::from_millis(within_ms))?)
             }
             Request::Generate(stream) => {

@@ -7,7 +7,7 @@
 //! Where an experiment cuts its runs into slices, [`sliced`] measures what is compared side by side.
 //!
 //! An interrupted campaign is taken up again by [`resume`], a finished one repeated by [`rerun`].
-//! Every run gets a subject of its own: what memory layout and start-up do to a figure is part of its
+//! Every run gets an SUT of its own: what memory layout and start-up do to a figure is part of its
 //! spread. Promises: an interrupt ends after the run under way and reports what was measured; a run that
 //! fails is recorded and counted, and the campaign goes on.
 
@@ -121,11 +121,11 @@ fn skipped(experiment: &Experiment, testbeds: &mut Testbeds) -> BTreeMap<String,
             skipped.insert(c.name.clone(), reason);
         }
     }
-    // a baseline without a subject under it answers nothing
+    // a baseline without an SUT under it answers nothing
     for planned in &experiment.configurations {
         let baseline = &planned.configuration;
         let mut under = experiment
-            .subjects()
+            .suts()
             .filter(|c| experiment.baseline_of(c).is_some_and(|own| own.name == baseline.name))
             .peekable();
         if under.peek().is_some() && under.all(|c| skipped.contains_key(&c.name)) {
@@ -184,7 +184,7 @@ struct Runs<'a, 'p> {
     store: &'a Store,
     testbeds: &'a mut Testbeds,
     progress: &'a mut Progress,
-    /// In a row, by configuration.
+    /// Failures in a row, by configuration.
     failures: &'a mut [usize],
     session: usize,
 }

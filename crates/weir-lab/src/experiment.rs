@@ -80,7 +80,7 @@ pub struct Experiment {
     /// The hosts of the `ssh` topology.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Hosts>,
-    /// The commands of subjects `command`, by configuration.
+    /// The commands of SUTs `command`, by configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub commands: BTreeMap<String, Commands>,
     /// What is said of the figures.
@@ -154,12 +154,12 @@ impl Experiment {
             warm_up = cut.warm_up.as_secs_f64() * cut.slices as f64;
         }
         let runs = (self.configurations.len() * self.runs) as f64;
-        let profiled = (self.subjects().count() * self.profile) as f64;
+        let profiled = (self.suts().count() * self.profile) as f64;
         Duration::from_secs_f64(runs * self.method.seconds(warm_up, window) + profiled * (warm_up + window))
     }
 
-    /// The configurations that name a subject (baselines aside).
-    pub fn subjects(&self) -> impl Iterator<Item = &Configuration> {
+    /// The configurations that name an SUT (baselines aside).
+    pub fn suts(&self) -> impl Iterator<Item = &Configuration> {
         self.configurations.iter().map(|p| &p.configuration).filter(|c| !c.is_baseline())
     }
 
@@ -183,7 +183,7 @@ impl Experiment {
             )));
         }
         let chosen = |name: &str| patterns.iter().any(|p| text::matches(p, name));
-        let kept: Vec<Configuration> = self.subjects().filter(|c| chosen(&c.name)).cloned().collect();
+        let kept: Vec<Configuration> = self.suts().filter(|c| chosen(&c.name)).cloned().collect();
         self.configurations.retain(|p| {
             let c = &p.configuration;
             let needed = c.is_baseline() && kept.iter().any(|k| expand::same_load(c, k));

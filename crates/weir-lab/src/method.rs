@@ -1,11 +1,11 @@
-//! What one run of a configuration is: a single trial, or a whole search on one prepared subject.
+//! What one run of a configuration is: a single trial, or a whole search on one prepared SUT.
 //!
 //! ```text
 //! flat out (warmed up) ─► the sample, and the first trial ─► search, trial by trial ─► figures, goals
 //! ```
 //!
 //! Promises: the run stays the replicate of every statistic; each trial is kept raw in its sample; a search
-//! warms its subject up once, before the first trial. Refuses: going on once a stop is asked for: half a search
+//! warms its SUT up once, before the first trial. Refuses: going on once a stop is asked for: half a search
 //! is no run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,7 +132,7 @@ pub struct Run<'a> {
     pub say: &'a dyn Fn(&str),
 }
 
-/// One run on a prepared subject.
+/// One run on a prepared SUT.
 pub fn run(prepared: &mut dyn Prepared, run: &Run<'_>) -> Result<Sample, LabError> {
     let search = run.method.is_search();
     let rate = if search { Rate::FlatOut } else { run.configuration.workload.rate };
@@ -153,7 +153,7 @@ pub fn run(prepared: &mut dyn Prepared, run: &Run<'_>) -> Result<Sample, LabErro
     Ok(sample)
 }
 
-/// A prepared subject as searches load it.
+/// A prepared SUT as searches load it.
 struct Bench<'a> {
     prepared: &'a mut dyn Prepared,
     run: &'a Run<'a>,
@@ -176,7 +176,7 @@ impl Bench<'_> {
             pps: sample.pps,
             ledger: sample.ledger.clone(),
             latency_ns: sample.latency_ns.clone(),
-            cpu_percent: sample.figures.get("subject_cpu_percent").copied(),
+            cpu_percent: sample.figures.get("sut_cpu_percent").copied(),
             superseded: false,
         };
         self.trials.push(record.clone());

@@ -27,7 +27,7 @@ use weir_stats::search::{LossLedger, Rate, Refusal, TrialRecord};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Subject {
+pub enum Sut {
     /// weir: the pipeline in process on the memory topology, the daemon elsewhere.
     Weir,
     /// Linux's own forwarding.
@@ -46,7 +46,7 @@ pub enum Subject {
     HyperDerp,
     /// Whatever the experiment's commands start on the device under test of the `ssh` topology.
     Command,
-    /// No subject: what generator and receiver can do by themselves.
+    /// No SUT: what generator and receiver can do by themselves.
     #[serde(alias = "ceiling")]
     Baseline,
 }
@@ -94,13 +94,26 @@ pub enum FrameSize {
 /// CPUs and ports, whatever the testbed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// CPUs of the subject's workers; empty means the default (one per physical core not used by
+    /// CPUs of the SUT's workers; empty means the default (one per physical core not used by
     /// the generator).
     pub cpus: Vec<u32>,
     /// Port kind of weir: `af_xdp`, `af_packet` or `tun`; empty means the default.
     pub port: String,
     /// CPUs of generator and receiver; empty means the default.
     pub generator_cpus: Vec<u32>,
+}
+
+/// A metric's name of today: in runs and experiments of before, those of the SUT begin with `subject_`.
+pub fn todays_name(name: String) -> String {
+    match name.strip_prefix("subject_") {
+        Some(rest) => format!("sut_{rest}"),
+        None => name,
+    }
+}
+
+fn by_todays_names<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let written = BTreeMap::<String, f64>::deserialize(from)?;
+    Ok(written.into_iter().map(|(name, value)| (todays_name(name), value)).collect())
 }
 
 /// One run of one configuration: the replicate of every statistic.
@@ -117,6 +130,7 @@ pub struct Sample {
     pub reordered: u64,
     pub duplicated: u64,
     /// Further figures by name, with the unit last (`clocks_per_packet`, `cpu_percent`).
+    #[serde(deserialize_with = "by_todays_names")]
     pub figures: BTreeMap<String, f64>,
     /// Said by whoever measured: fallbacks, warnings.
     pub notes: Vec<String>,
@@ -137,26 +151,26 @@ pub struct Sample {
     pub slices: Vec<Slice>,
 }
 
-/// A subject that is up and can be loaded again and again.
+/// An SUT that is up and can be loaded again and again.
 pub trait Prepared {
     /// One trial: `warm_up` thrown away, then `window` measured at `rate`. Processes it starts get a
     /// process group of their own, so that Ctrl-C reaches only the lab and the run under way ends whole.
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError>;
 
-    /// A slice of a run: as [`Prepared::run`], but the subject goes on where the slice before ended, and
+    /// A slice of a run: as [`Prepared::run`], but the SUT goes on where the slice before ended, and
     /// takes no processor time in between.
     fn slice(&mut self, _slice: &Trial) -> Result<Sample, LabError> {
         Err(LabError::new("slices: only the memory topology has them: remove `slices`".into()))
     }
 
-    /// What a profiler samples to see the subject at work; `None` when there is nothing to see (a baseline
-    /// without a subject, another host).
+    /// What a profiler samples to see the SUT at work; `None` when there is nothing to see (a baseline
+    /// without an SUT, another host).
     fn scope(&self) -> Option<Scope> {
         None
     }
 }
 
-/// One loading of a prepared subject. A search makes many in one run; plain methods make one.
+/// One loading of a prepared SUT. A search makes many in one run; plain methods make one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     pub rate: Rate,
@@ -166,7 +180,7 @@ pub struct Trial {
     pub seed: u64,
 }
 
-/// Where a subject spends its time.
+/// Where an SUT spends its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// This process: the memory topology works on threads of its own.

@@ -38,7 +38,7 @@ pub const KERNEL: &str = "_[k]";
 pub const INLINED: &str = "_[i]";
 /// The processor had nothing to do.
 pub const IDLE: &str = "[idle]";
-/// Work of processes that have nothing to do with the subject.
+/// Work of processes that have nothing to do with the SUT.
 pub const OTHERS: &str = "[others]";
 /// Callers beyond the part of the stack that was copied.
 pub const CUT: &str = "[cut]";
@@ -47,7 +47,7 @@ pub const UNKNOWN: &str = "[unknown]";
 /// Letters of a function's name in a table: two of them and their figures fit a terminal of 160.
 const SHOWN: usize = 61;
 
-/// Weighted call stacks of one subject in one run, or of several runs added up.
+/// Weighted call stacks of one SUT in one run, or of several runs added up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// What a sample stands for: `cycles`, `cpu-clock`, or an imported event's name.

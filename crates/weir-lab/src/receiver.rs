@@ -59,9 +59,9 @@ pub trait Collector: Send {
 #[derive(Clone, Debug)]
 pub struct Tally {
     run: u16,
-    /// By flow: the number after the highest seen.
+    /// The number after the highest seen, by flow.
     next: Vec<u32>,
-    /// By flow: one bit for each of its last numbers, at `number % (64 × words)`.
+    /// One bit for each of a flow's last numbers, at `number % (64 × words)`.
     seen: Vec<u64>,
     words: usize,
     pub delivered: u64,

@@ -1,6 +1,6 @@
 //! What is measured: programs and kernels that forward, started in the device-under-test namespace.
 //!
-//! A subject promises to forward the workload's prefixes to the receiver's gateways, to say in which of
+//! An SUT promises to forward the workload's prefixes to the receiver's gateways, to say in which of
 //! its own counters frames vanished, and to be gone when it is dropped.
 
 mod control;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use weir_io::process;
 
-use crate::model::{Configuration, LabError, Subject};
+use crate::model::{Configuration, LabError, Sut};
 use crate::netns::counters::Counters;
 use crate::netns::namespace::Namespace;
 use crate::netns::veth::Port;
@@ -30,27 +30,27 @@ use crate::netns::veth::Port;
 const MISSING_WEIR: &str =
     "weir: no such program beside weir-lab or on the PATH: build it (`cargo build --release -p weir`)";
 
-/// Why a subject cannot be had on this machine, with the remedy.
+/// Why an SUT cannot be had on this machine, with the remedy.
 pub fn missing(configuration: &Configuration) -> Option<String> {
-    match configuration.subject() {
-        Subject::Kernel | Subject::Baseline => None,
-        Subject::Weir => weir::program().is_none().then(|| MISSING_WEIR.into()),
-        Subject::Command => Some("command: runs on another host; use topology = \"ssh\"".into()),
-        Subject::Strongswan => Some("strongswan: is a gateway; use topology = \"gateways\"".into()),
-        Subject::Derper => Some("derper: is a relay; use topology = \"relay\"".into()),
-        Subject::HyperDerp => Some("hyper-derp: is a relay; use topology = \"relay\"".into()),
-        Subject::DpdkTestpmd => testpmd::missing(),
-        Subject::DpdkL3fwd => l3fwd::missing(configuration),
-        Subject::Vpp => vpp::missing(configuration),
+    match configuration.sut() {
+        Sut::Kernel | Sut::Baseline => None,
+        Sut::Weir => weir::program().is_none().then(|| MISSING_WEIR.into()),
+        Sut::Command => Some("command: runs on another host; use topology = \"ssh\"".into()),
+        Sut::Strongswan => Some("strongswan: is a gateway; use topology = \"gateways\"".into()),
+        Sut::Derper => Some("derper: is a relay; use topology = \"relay\"".into()),
+        Sut::HyperDerp => Some("hyper-derp: is a relay; use topology = \"relay\"".into()),
+        Sut::DpdkTestpmd => testpmd::missing(),
+        Sut::DpdkL3fwd => l3fwd::missing(configuration),
+        Sut::Vpp => vpp::missing(configuration),
     }
 }
 
 /// The same of the hosts of the topology `ssh`, where peers are whatever the experiment's commands start.
 pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
-    match configuration.subject() {
-        Subject::DpdkL3fwd | Subject::DpdkTestpmd | Subject::Vpp => Some(format!(
-            "{}: is started by the lab on its own machine: on hosts use subject = \"command\"",
-            crate::experiment::kebab(&configuration.subject())
+    match configuration.sut() {
+        Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::Vpp => Some(format!(
+            "{}: is started by the lab on its own machine: on hosts use sut = \"command\"",
+            crate::experiment::kebab(&configuration.sut())
         )),
         _ => missing(configuration),
     }
@@ -71,7 +71,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Where a subject stands.
+/// Where an SUT stands.
 pub struct Environment<'a> {
     pub namespace: &'a Namespace,
     /// The port test packets come in by, and the one they leave by.
@@ -79,14 +79,14 @@ pub struct Environment<'a> {
     pub output: &'a Port,
     /// Link-layer address of every gateway.
     pub gateway_mac: [u8; 6],
-    /// CPUs of the subject.
+    /// CPUs of the SUT.
     pub cpus: &'a [u32],
     pub configuration: &'a Configuration,
 }
 
-/// A subject that forwards.
+/// An SUT that forwards.
 pub trait Running {
-    /// Its own drop counters, cumulative, named `subject.reason`.
+    /// Its own drop counters, cumulative, named `SUT.reason`.
     fn drops(&mut self, environment: &Namespace) -> Result<Counters, LabError>;
 
     /// What a reader of its figures must know.
@@ -97,7 +97,7 @@ pub trait Running {
         Vec::new()
     }
 
-    /// That it ended by itself, and its last words.
+    /// An error with the end of its log, if it ended by itself.
     fn ended(&mut self) -> Option<LabError> {
         None
     }

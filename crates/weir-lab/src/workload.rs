@@ -46,7 +46,7 @@ pub struct Traffic {
     pattern: Vec<u16>,
     /// Index into `headers` of each entry of `pattern`, in units of flows.
     class: Vec<u32>,
-    /// By size class, then by flow.
+    /// Headers by size class, then by flow.
     headers: Vec<Header>,
     notes: Vec<String>,
 }

@@ -77,7 +77,7 @@ pub struct Live {
     pub acceptor: settings::Acceptor,
     /// Absent while TLS is off.
     pub tls: Option<Tls>,
-    /// Of `secret`: it goes where that goes.
+    /// Keys that `secret` shares with clients: the cache goes where `secret` goes.
     shared_keys: Mutex<SharedKeyCache>,
 }
 

@@ -111,7 +111,7 @@ pub fn holds_disco(bytes: &[u8]) -> bool {
 pub struct Backlog {
     data: VecDeque<Chunk>,
     disco: VecDeque<Chunk>,
-    /// Of `bytes`, those of `disco`.
+    /// The part of `bytes` that is path discovery.
     disco_bytes: usize,
     bytes: usize,
     frames: usize,

@@ -10,7 +10,7 @@ use weir_core::time::{MICROSECOND, Nanos};
 
 /// Powers of two, 0 first: the last one holds 2^30 and everything above.
 pub const BUCKETS: usize = 32;
-/// By type code; types nobody knows are together in the last place.
+/// Number of counters by type code: one for each known type, the last for all others.
 pub const KINDS: usize = Kind::Restarting as usize + 2;
 
 /// Counts by power of two: bucket 0 is 0, bucket n is 2^(n−1) … 2^n − 1.

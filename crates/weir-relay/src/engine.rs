@@ -185,7 +185,7 @@ struct Start {
     ready: Sender<io::Result<(String, Arc<Waker>)>>,
 }
 
-/// And what it is given once all the others are there.
+/// What a worker is given once all the others are there.
 struct Rings {
     doorbell: Arc<Doorbell>,
     others: Vec<Option<Mailbox>>,

@@ -27,7 +27,7 @@ pub struct WorkerReport {
     /// Packets: data frames that came from clients and other relays.
     pub packets_in: u64,
     pub packets_forwarded: u64,
-    /// By reason and class, in packets and bytes.
+    /// Drops by reason and class, in packets and bytes.
     pub drops: Drops,
     pub packets_held: u64,
     /// To other workers, and from them.
@@ -117,7 +117,7 @@ pub struct Connection {
     pub packets_dropped: u64,
     /// Waiting for it now.
     pub queued_bytes: u64,
-    /// Of these, frames that are not packets.
+    /// Queued bytes of frames that are not packets.
     pub control_bytes: u64,
     pub memory: u64,
 }

@@ -16,7 +16,7 @@ use super::error::NoMeshKey;
 /// A relay, whole.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Of this relay, in logs, the control socket's path and the home page.
+    /// The relay's name in logs, in the control socket's path and on the home page.
     pub name: String,
     pub secret: Secret,
     /// Those who show it are relays of the same region.
@@ -217,7 +217,7 @@ pub struct Limits {
     pub handshake_bytes_per_source: usize,
     /// Clients, all together.
     pub clients: usize,
-    /// And from one address (IPv6: one /64): many of them may share one behind NAT.
+    /// The same limit for one address (IPv6: one /64), behind which many may share a NAT.
     pub clients_per_source: usize,
     /// A step of a handshake takes no longer.
     pub step: Duration,

@@ -19,7 +19,7 @@ const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
-/// Of a control frame's payload.
+/// Longest payload of a control frame.
 const CONTROL_MOST: usize = 125;
 /// Two bytes, eight of length, four of mask.
 const HEAD_MOST: usize = 14;
@@ -39,11 +39,11 @@ pub enum Ended {
 /// Takes the bytes of one client out of their messages.
 #[derive(Debug, Default)]
 pub struct Unframer {
-    /// Of a frame whose header is not whole.
+    /// The bytes of a header that has not arrived whole.
     head: [u8; HEAD_MOST],
     head_length: u8,
     opcode: u8,
-    /// In the middle of a message of several frames.
+    /// Whether a message of several frames is under way.
     open: bool,
     mask: [u8; 4],
     /// Payload that has not come yet, while a header is known.
@@ -148,7 +148,7 @@ pub fn head(bytes: usize) -> Vec<u8> {
     }
 }
 
-/// That this side closes.
+/// The close frame of this side.
 pub const GOODBYE: [u8; 2] = [CLOSE | FIN, 0];
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub struct Worker {
     number: u16,
     session: Session,
     streams: Streams,
-    /// By slot.
+    /// The links, by slot.
     links: Vec<Option<Link>>,
     commands: Receiver<Command>,
     doorbell: Arc<Doorbell>,

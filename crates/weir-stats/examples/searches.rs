@@ -1,4 +1,4 @@
-//! The throughput searches on subjects whose capacity is known: error and cost, beside plain bisection.
+//! The throughput searches on SUTs whose capacity is known: error and cost, beside plain bisection.
 //!
 //! `cargo run --release -p weir-stats --example searches` prints the table of docs/search.md. An argument is how often
 //! each search runs, each time with other noise (200). Error is that of the relevant lower bound against the nearest

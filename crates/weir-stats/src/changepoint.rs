@@ -47,7 +47,7 @@ pub struct Change {
 /// What became of a series.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Divided {
-    /// In the order of the series.
+    /// The changes in the order of the series.
     pub changes: Vec<Change>,
     /// Of the first split tried, whether it stands or not: the series' own p, for correction over many
     /// series. `None` when the series is too short to split.

@@ -46,7 +46,7 @@ pub struct Cliff {
     /// Fitted figures at the two ends of `between`.
     pub before: f64,
     pub after: f64,
-    /// Of the largest F, the search for c counted.
+    /// The p-value of the largest F, the search for c counted.
     pub p: f64,
 }
 
@@ -75,7 +75,7 @@ pub fn find(points: &[(f64, f64)]) -> Finding {
     }
 }
 
-/// The same for figures above zero whose spread grows with them.
+/// Like [`find`], for values above zero whose spread grows with them.
 pub fn find_in_log(points: &[(f64, f64)]) -> Finding {
     let logs: Vec<(f64, f64)> = points.iter().filter(|p| p.1 > 0.0).map(|p| (p.0, p.1.ln())).collect();
     match find(&logs) {

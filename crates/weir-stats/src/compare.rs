@@ -89,7 +89,7 @@ pub struct Comparison {
     pub p_holm: Option<f64>,
     /// Larger p of the two one-sided tests against ± margin.
     pub p_equivalence: Option<f64>,
-    /// The same after Holm's correction.
+    /// The p-value of equivalence after Holm's correction.
     #[serde(default)]
     pub p_equivalence_holm: Option<f64>,
     /// Percent of the reference's mean.
@@ -176,7 +176,7 @@ fn one(pair: &Pair<'_>, rules: Rules, goal: Goal) -> Comparison {
 struct Deciding {
     test: TTest,
     design: Design,
-    /// Of a run, or of a block's difference.
+    /// Standard deviation of a run, or of a block's difference.
     sd: f64,
     scale: Scale,
     /// The reference's mean.

@@ -38,7 +38,7 @@ pub enum Defect {
         configuration: String,
         /// Places in the campaign.
         runs: Vec<usize>,
-        /// Of the farthest, from the median.
+        /// Distance of the farthest value from the median.
         percent: f64,
     },
     Drift {
@@ -49,7 +49,7 @@ pub enum Defect {
     Autocorrelation {
         configuration: String,
         p: f64,
-        /// Of each run with the one before.
+        /// Correlation of each run with the one before.
         correlation: f64,
     },
     Bimodal {

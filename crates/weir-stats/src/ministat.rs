@@ -95,7 +95,7 @@ pub struct Style {
 }
 
 impl Default for Style {
-    /// As `ministat -s` writes into a pipe.
+    /// What `ministat -s` writes into a pipe.
     fn default() -> Self {
         Style {
             dialect: Dialect::Modern,
@@ -122,7 +122,7 @@ impl Set {
         Set { name: name.into(), values: values.to_vec(), sorted: ascending(values) }
     }
 
-    /// In the order given.
+    /// The values in the order given.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
@@ -179,7 +179,7 @@ impl<'a> Described<'a> {
     }
 }
 
-/// Of ascending figures, at least one.
+/// The median of ascending values, of which there is at least one.
 pub fn median(sorted: &[f64], dialect: Dialect) -> f64 {
     let half = sorted.len() / 2;
     match dialect {

@@ -30,9 +30,9 @@ pub use rank::{SignedRank, signed_rank};
 pub struct Series<'a> {
     pub name: &'a str,
     pub figures: &'a [f64],
-    /// Of each figure; empty when runs belong to no block.
+    /// The block of each value; empty when runs belong to no block.
     pub blocks: &'a [usize],
-    /// Of each figure, those of its slices by round; empty when runs are whole.
+    /// The slices of each value, by round; empty when runs are whole.
     pub rounds: &'a [Vec<f64>],
 }
 
@@ -61,7 +61,7 @@ pub enum Scale {
 /// What the shared blocks of a pair say.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Paired {
-    /// In which both ran.
+    /// Number of blocks in which both ran.
     pub blocks: usize,
     pub scale: Scale,
     /// Geometric mean of the blocks' ratios, or mean of their differences.

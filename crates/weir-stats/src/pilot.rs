@@ -42,11 +42,11 @@ impl Deviation {
 pub struct Pilot {
     /// Blocks in which every configuration ran; 0 when runs belong to none.
     pub blocks: usize,
-    /// Of a run around its configuration's mean.
+    /// Deviation of a run from its configuration's mean.
     pub run: Deviation,
-    /// Of a run around what its block and its configuration let expect; absent without blocks.
+    /// Deviation of a run from what its block and configuration let expect; absent without blocks.
     pub within_blocks: Option<Deviation>,
-    /// Of a block around the others; 0 when blocks differ less than chance lets them.
+    /// Deviation of a block from the others; 0 when blocks differ less than chance lets them.
     pub between_blocks_percent: Option<f64>,
 }
 
@@ -55,7 +55,7 @@ pub struct Pilot {
 pub struct Needed {
     pub effect_percent: f64,
     pub unpaired: Option<usize>,
-    /// With the upper bound of the deviation.
+    /// The number of runs for the upper bound of the deviation.
     pub unpaired_sure: Option<usize>,
     pub paired: Option<usize>,
     pub paired_sure: Option<usize>,

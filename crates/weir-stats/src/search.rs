@@ -1,13 +1,13 @@
-//! Throughput searches: which rate a subject carries, found by loading it again and again.
+//! Throughput searches: which rate an SUT carries, found by loading it again and again.
 //!
 //! ```text
 //! search (pure) ── rate, seconds ─► Measurer ─► TrialRecord ── loss ratio ─► search ─► bounds, oddities
-//!                                   a prepared subject, or a simulated one on a virtual clock
+//!                                   a prepared SUT, or a simulated one on a virtual clock
 //! ```
 //!
 //! Promises: a search asks for whole packets a second between its limits and ends; what it could not find
 //! is said by name ([`goal::Verdict`]), never guessed. Refuses: to know what it loads, so that every search
-//! is tested on subjects whose capacity is known (docs/search.md has the table).
+//! is tested on SUTs whose capacity is known (docs/search.md has the table).
 //!
 //! Sources: RFC 9971 (MLRsearch, draft-ietf-bmwg-mlrsearch), RFC 2544 section 26, RFC 9004 (back-to-back),
 //! RFC 8219 section 7.2 (latency), and the equilibrium method as netbenches' generator logs show it.
@@ -34,7 +34,7 @@ pub use load::{LossLedger, Rate};
 /// recommends for severe deviations of the offered from the intended load.
 pub const SHORTFALL: f64 = 0.005;
 
-/// Loads a subject and tells what came.
+/// Loads an SUT and tells what came.
 pub trait Measurer {
     /// Why a trial could not be made; a search's own refusals become one, too.
     type Error: From<Refusal>;
@@ -55,7 +55,7 @@ pub struct TrialRecord {
     pub ledger: LossLedger,
     /// Nanoseconds by percentile, as in a sample.
     pub latency_ns: BTreeMap<String, u64>,
-    /// Share of the time the subject's CPUs were busy, where the bed can tell.
+    /// Share of the time the SUT's CPUs were busy, where the bed can tell.
     pub cpu_percent: Option<f64>,
     /// Made again because the source was held up; searches and tables pass over it.
     #[serde(default)]
@@ -114,7 +114,7 @@ impl Limits {
 /// Why a search does not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no room between the limits, or none above 0.
+    /// The limits leave no room, or none above 0.
     Limits { min_pps: u64, max_pps: u64 },
     /// The line is too slow for steps of whole Mb/s.
     Line { mbps: u64 },

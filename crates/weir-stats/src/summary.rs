@@ -39,7 +39,7 @@ impl Summary {
     }
 }
 
-/// In ascending order, NaN last.
+/// The values in ascending order, NaN last.
 pub fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -60,7 +60,7 @@ pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Of a sample: divided by n − 1; NaN for fewer than two.
+/// The variance of a sample (divided by n − 1); NaN for fewer than two values.
 pub fn variance(values: &[f64]) -> f64 {
     let mean = mean(values);
     values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / (values.len() as f64 - 1.0)

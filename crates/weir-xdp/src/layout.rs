@@ -61,7 +61,7 @@ macro_rules! shared {
                 pub const SIZE: usize = size_of::<$rust>();
                 const NO_PADDING: () = assert!(0 $(+ size_of::<$kind>())* == Self::SIZE);
 
-                /// As the program has it in memory.
+                /// The bytes the program has in memory.
                 pub fn to_bytes(self) -> [u8; Self::SIZE] {
                     let mut bytes = [0; Self::SIZE];
                     $({
@@ -122,7 +122,7 @@ shared! {
             /// 0: flat out.
             interval: u64,
             lag: u64,
-            /// Nothing is sent from here on.
+            /// The time at which sending ends.
             until_ns: u64,
         }
         /// One packet of a round.
@@ -132,7 +132,7 @@ shared! {
             shorter: i32,
             /// In the first round.
             sequence: u32,
-            /// Of the checksum field's complement.
+            /// Sum of what the checksum covers, without sequence and time; its complement is the field.
             sum: u32,
             pad: u32,
         }
@@ -145,11 +145,11 @@ shared! {
         }
         /// What the router decided about a pair of addresses.
         struct Flow = "flow" {
-            /// Of the tables it was decided by.
+            /// Generation of the tables it was decided by.
             generation: u64,
             in_ifindex: u32,
             out_ifindex: u32,
-            /// Of the outgoing port, bytes of IP.
+            /// MTU of the outgoing port, in bytes of IP.
             mtu: u32,
             out_device: u32,
             in_mac: [u8; 6],

@@ -20,7 +20,7 @@ use crate::map::{Maps, Shared};
 /// A compiled program.
 #[derive(Clone, Copy)]
 pub struct Source {
-    /// Of the function in C, and of the program in the kernel.
+    /// Name of the function in C and of the program in the kernel.
     pub name: &'static str,
     /// Bytes of stack it uses.
     pub(crate) stack: u32,
@@ -36,9 +36,9 @@ impl fmt::Debug for Source {
 /// Where a program runs on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// In the driver, before a socket buffer exists.
+    /// The program runs in the driver, before a socket buffer exists.
     Native,
-    /// After the kernel made a socket buffer: any device, slower.
+    /// The program runs after the kernel made a socket buffer: on any device, slower.
     Generic,
 }
 
@@ -80,7 +80,7 @@ impl From<u32> for Action {
 pub struct Run {
     /// What the program returned.
     pub verdict: u32,
-    /// The same of an XDP program.
+    /// The verdict as an XDP program means it.
     pub action: Action,
     /// The frame as the program left it.
     pub frame: Vec<u8>,

@@ -130,7 +130,7 @@ pub fn is_relay(path: &Path) -> bool {
     DeTable::parse_recoverable(&text).0.get_ref().iter().any(|(key, _)| key.get_ref() == "relay")
 }
 
-/// As [`load`], for a user who need not be the one who runs it.
+/// Like [`load`], for a user who need not be the one who runs the file.
 pub fn judge(path: &Path) -> Result<Config, Refused> {
     load_with(path, KeysFrom::IfReadable(&folder_of(path)))
 }
@@ -174,7 +174,7 @@ pub fn parse(file: &str, name: &str, text: String) -> Result<Config, Refused> {
     parse_with(file, name, text, KeysFrom::Nowhere)
 }
 
-/// As [`parse`], with the keys.
+/// Like [`parse`], with keys from `keys`.
 pub fn parse_with(file: &str, name: &str, text: String, keys: KeysFrom<'_>) -> Result<Config, Refused> {
     let source = Source { name: file.to_owned(), text };
     let mut complaints = Complaints::default();

@@ -51,7 +51,7 @@ where
     }
 }
 
-/// As syslog(3) numbers them.
+/// The level as syslog(3) numbers it.
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

@@ -42,7 +42,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// As often as the environment asks, twice: one that is late once is not taken for dead.
+    /// A watchdog that reports twice as often as the environment asks: one late report is no death.
     pub fn from_environment() -> Watchdog {
         Watchdog { every: sd_notify::watchdog_enabled().map(|within| within / 2), told: None }
     }

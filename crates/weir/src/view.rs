@@ -103,7 +103,7 @@ pub struct Route {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
     pub next_hops: Vec<NextHop>,
-    /// In the table now.
+    /// Whether the route is in the table now.
     pub active: bool,
 }
 
@@ -146,7 +146,7 @@ pub struct Worker {
     pub local: u64,
     pub held: u64,
     pub dropped: u64,
-    /// By reason, those above zero.
+    /// Drops by reason, those above zero.
     pub drops: BTreeMap<String, u64>,
     pub originated: u64,
     pub originated_lost: u64,
@@ -159,7 +159,7 @@ pub struct Worker {
     pub buffers_free: usize,
     /// Buffers no holder accounts for; anything but 0 is a defect.
     pub buffers_missing: i64,
-    /// By port name.
+    /// Traffic by port name.
     pub ports: BTreeMap<String, Traffic>,
     /// SPD lookups by the layer that answered them, by direction and family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -169,9 +169,9 @@ pub struct Worker {
 /// Answers to what was asked of SPDs, by who gave them. With a cache `classified + scanned` is `miss`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lookups {
-    /// By the first rule, for a whole batch: no cache was asked.
+    /// Lookups answered by the first rule for a whole batch, without the cache.
     pub first: u64,
-    /// By the cache.
+    /// Lookups answered by the cache.
     pub hit: u64,
     /// The cache was asked and did not know.
     pub miss: u64,
@@ -213,7 +213,7 @@ pub struct CacheWay {
     pub direction: String,
     /// `ipv4` or `ipv6`.
     pub family: String,
-    /// There is a flow cache.
+    /// Whether there is a flow cache.
     pub on: bool,
     pub buckets: u64,
     /// Buckets that have a flow, of rules of now or before.
@@ -267,7 +267,7 @@ pub struct Sa {
     pub name: String,
     /// `in` or `out`.
     pub direction: String,
-    /// In hex.
+    /// The SPI in hexadecimal.
     pub spi: String,
     pub mode: String,
     pub source: String,
@@ -293,7 +293,7 @@ pub struct Sa {
     pub age_seconds: f64,
     /// Since a packet used it last.
     pub idle_seconds: Option<f64>,
-    /// As an ICMP error told.
+    /// The path MTU that an ICMP error told.
     pub path_mtu: Option<u16>,
     pub soft: Lifetime,
     pub hard: Lifetime,
@@ -335,7 +335,7 @@ pub struct Spd {
     pub ports: Vec<String>,
     /// `discard` or `bypass`: what becomes of packets no policy matches.
     pub default: String,
-    /// In the order they are tried.
+    /// The policies in the order they are tried.
     pub policies: Vec<Policy>,
 }
 

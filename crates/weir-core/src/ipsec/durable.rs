@@ -70,7 +70,7 @@ impl Counters {
         }
     }
 
-    /// As a file has them.
+    /// The counters as a file has them.
     pub fn file_bytes(&self) -> [u8; COUNTERS_LEN] {
         let all = self.identity.iter().chain([&self.sequence, &self.packets, &self.bytes, &self.in_use]);
         let mut bytes = [0; COUNTERS_LEN];
@@ -175,7 +175,7 @@ impl Atomics {
 }
 
 impl Default for Lease {
-    /// Without end: nothing is kept.
+    /// A lease without end, for SAs whose counters are not kept.
     fn default() -> Lease {
         Lease::new(Amounts::UNLIMITED)
     }
@@ -226,7 +226,7 @@ impl Lease {
         due && !self.asked.swap(true, Relaxed)
     }
 
-    /// So much is on disk now.
+    /// Extends the lease to `limit`, which is on disk now.
     pub fn grant(&self, limit: Amounts, ask: Amounts) {
         self.limit.set(limit);
         self.ask.set(ask);

@@ -49,7 +49,7 @@ pub struct Ended<B> {
 pub struct Reassembly<B> {
     packets: Vec<Partial<B>>,
     held: usize,
-    /// Nothing is due earlier.
+    /// The time before which no fragment expires.
     next: Nanos,
 }
 

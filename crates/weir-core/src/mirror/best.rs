@@ -169,7 +169,7 @@ impl Vias {
     }
 }
 
-/// The same place: a hop told alone has no weight of its own.
+/// Whether two hops are equal but for the weight, which a hop of its own does not have.
 fn is_same(a: &Hop, b: &Hop) -> bool {
     (a.link, a.gateway) == (b.link, b.gateway)
 }

@@ -50,7 +50,7 @@ impl Bucket {
         self.wait()
     }
 
-    /// Nothing is owed and nothing can be earned: it is as good as a new one.
+    /// Whether the bucket is full, as a new one is.
     pub fn is_full(&mut self, now: Nanos) -> bool {
         self.earn(now);
         self.tokens == self.burst as i64

@@ -52,7 +52,7 @@ impl Secret {
         Secret { private: Zeroizing::new(bytes), public, agree: None }
     }
 
-    /// The same key, with `agree` to meet others.
+    /// The same key with `agree` as its key agreement.
     pub fn with(self, agree: Arc<dyn Agree>) -> Secret {
         Secret { agree: Some(agree), ..self }
     }

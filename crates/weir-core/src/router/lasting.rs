@@ -71,7 +71,7 @@ impl Lasting {
     }
 }
 
-/// Both addresses, and the destination's route.
+/// The frame's two addresses and the destination's route.
 fn addresses(tables: &Tables, frame: &[u8]) -> Option<(IpAddr, IpAddr, u32)> {
     let link = Ethernet::parse(frame).ok()?;
     let packet = link.payload();

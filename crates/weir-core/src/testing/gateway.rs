@@ -34,7 +34,7 @@ const BUFFERS: usize = 2048;
 const HERE: [&str; 2] = ["192.0.2.1", "2001:db8:1::1"];
 const THERE: [&str; 2] = ["192.0.2.2", "2001:db8:1::2"];
 
-/// Both ends of the SAs, and the tables their gateway may have.
+/// One gateway: both ends of its SAs, and the tables it may have.
 struct Site {
     /// Sealing for it.
     there: Vec<Sa>,

@@ -49,7 +49,7 @@ pub enum News {
     NextHop(Change, NextHop),
     Neighbor(Change, Neighbor),
     Rule(Change, Rule),
-    /// Of another type, or of a family that is neither IPv4 nor IPv6.
+    /// A message of another type, or of a family that is neither IPv4 nor IPv6.
     Other,
 }
 
@@ -59,7 +59,7 @@ pub enum Change {
     Added,
     /// New, behind others of the same key; every entry of a dump is told so.
     Appended,
-    /// In place of the one of the same key.
+    /// The route replaces the one of the same key.
     Replaced,
     Deleted,
 }
@@ -89,7 +89,7 @@ pub enum RouteKind {
     Throw,
     /// An address of this host, or a broadcast, anycast or multicast one.
     Local,
-    /// Of another number.
+    /// A protocol of another number.
     Unknown(u8),
 }
 
@@ -185,7 +185,7 @@ pub enum NextHopKind {
     Blackhole,
     /// Ids and weights.
     Group(Vec<(u32, u32)>),
-    /// Of a kind not understood, or one that bridges.
+    /// A kind not understood, or one that bridges.
     Unknown,
 }
 

@@ -59,7 +59,7 @@ pub const EXTRA_DONT_ENCAP_DSCP: u32 = 1;
 /// What a message says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// There is an SA, new or another than before.
+    /// An SA was added or changed.
     Sa(Box<Sa>),
     SaGone(SaKey),
     /// A limit of time, bytes or packets was reached; where it is hard the SA carries nothing more.
@@ -73,7 +73,7 @@ pub enum News {
     PolicyGone(Box<Policy>),
     /// Every policy is gone.
     PoliciesFlushed,
-    /// Of another type or family.
+    /// A message of another type or family.
     Other,
 }
 
@@ -114,7 +114,7 @@ impl Key {
         &self.0
     }
 
-    /// As the kernel shows it to those it does not trust with it (lockdown, SELinux).
+    /// Whether the key is all zero, as the kernel shows it to those it does not trust (lockdown, SELinux).
     pub fn is_hidden(&self) -> bool {
         !self.0.is_empty() && self.0.iter().all(|&b| b == 0)
     }
@@ -179,7 +179,7 @@ pub struct Sa {
     pub mode: Mode,
     pub flags: u8,
     pub extra_flags: u32,
-    /// As the old attribute has it; [`Replay::window`] goes before it.
+    /// The window of the old attribute; [`Replay::window`] goes before it.
     pub window: u8,
     pub limits: Limits,
     pub lifetime: Lifetime,
@@ -243,7 +243,7 @@ pub struct Policy {
     pub mark: (u32, u32),
     /// The message as it came, behind the netlink header: an acquire of it is made of parts of it.
     pub raw: Vec<u8>,
-    /// Of a subpolicy, or by a security context.
+    /// Whether the policy is a subpolicy or has a security context.
     pub more: bool,
 }
 

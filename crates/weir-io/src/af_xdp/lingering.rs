@@ -44,7 +44,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// In the namespace of this thread.
+    /// The queue of a device in this thread's network namespace.
     pub fn here(ifindex: u32, queue: u32) -> Place {
         // Without procfs all namespaces are taken for one: a queue of the same number elsewhere then ends the wait too.
         let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |meta| meta.ino());

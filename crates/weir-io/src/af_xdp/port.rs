@@ -33,7 +33,7 @@ pub struct AfXdp {
     completion: Consumer<Addr>,
     socket: OwnedFd,
     held: Held,
-    /// There while this port polls; several queues of an interface share what it stands for.
+    /// The hold on the interface's interrupts while this port polls; its queues share one.
     interrupts: Option<HeldInterrupts>,
     busy_poll_insists: bool,
     interface: Interface,
@@ -99,7 +99,7 @@ impl AfXdp {
         }
     }
 
-    /// From now on the interface's interrupts drive this port.
+    /// Gives busy polling up: interrupts drive this port from now on.
     fn forgo_busy_poll(&mut self) {
         self.interrupts = None;
         // What cannot be taken back leaves a socket that polls, and a sender beside it that wakes.

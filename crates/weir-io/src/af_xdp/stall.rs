@@ -12,7 +12,7 @@ pub const STALL_AFTER: Nanos = 100 * MILLISECOND;
 /// What a look at the ring says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Nothing waits, or what waits moves.
+    /// The ring moves, or nothing waits in it.
     Moves,
     /// Frames have waited for [`STALL_AFTER`]: from now on this is an episode.
     Stalls,

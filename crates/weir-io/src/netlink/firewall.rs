@@ -17,12 +17,12 @@ use super::routes::refused;
 /// Where on a packet's way a chain stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
-    /// In front of everything, of one device.
+    /// The ingress hook of a device, in front of everything.
     Ingress,
     Prerouting,
     Forward,
     Postrouting,
-    /// Behind everything, of one device.
+    /// The egress hook of a device, behind everything.
     Egress,
 }
 
@@ -40,7 +40,7 @@ pub struct Chain {
     pub kind: String,
     pub drops: bool,
     pub rules: usize,
-    /// Of an ingress or egress chain; none where the kernel names none, which is every device.
+    /// Devices of an ingress or egress chain; none where the kernel names none, which is every device.
     pub devices: Vec<String>,
 }
 

@@ -32,7 +32,7 @@ pub struct Heard {
     pub lost: bool,
     /// Messages that are not well formed.
     pub malformed: u64,
-    /// There may be more to read.
+    /// Whether there may be more to read.
     pub more: bool,
 }
 

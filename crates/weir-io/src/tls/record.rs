@@ -146,7 +146,7 @@ pub(super) struct Cursor {
     pub plain: Range<usize>,
     /// Whether data records came since the last record that is none.
     pub fresh: bool,
-    /// And how many bytes were in them.
+    /// Bytes in those records.
     pub fresh_bytes: usize,
 }
 

@@ -72,7 +72,7 @@ pub struct Change {
     /// Level after by level before, of the campaigns' medians.
     pub ratio: Option<Ratio>,
     pub p: f64,
-    /// Not certain after Holm's correction over the configurations.
+    /// Whether the change is not certain after Holm's correction over the configurations.
     pub hint: bool,
     /// Between this campaign and the one before it that measured this configuration.
     pub differences: Vec<String>,

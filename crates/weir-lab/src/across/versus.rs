@@ -51,7 +51,7 @@ pub struct Other {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub configuration: String,
-    /// No subject: generator and sink alone. A difference here is one of machine or generator.
+    /// No SUT: generator and sink alone. A difference here is one of machine or generator.
     pub baseline: bool,
     pub old: Summary,
     pub new: Summary,

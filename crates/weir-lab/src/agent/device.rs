@@ -15,18 +15,18 @@ use weir_io::offload::{self, Offload};
 
 use super::await_carrier;
 use super::protocol::DeviceEnvironment;
-use crate::model::{LabError, Subject};
+use crate::model::{LabError, Sut};
 use crate::netns::counters::{self, Counters};
 use crate::netns::namespace::Namespace;
 use crate::netns::veth::Port;
 use crate::sut::kernel::Kernel;
 use crate::sut::weir::Weir;
 use crate::sut::{Environment, Running};
-use command::CommandSubject;
+use command::CommandSut;
 
 pub struct Device {
-    // Dropped first: a subject ends before its surroundings are changed back.
-    subject: Under,
+    // Dropped first: an SUT ends before its surroundings are changed back.
+    sut: Under,
     _offloads: Offloads,
     input: Port,
     output: Port,
@@ -37,7 +37,7 @@ pub struct Device {
 /// What forwards.
 enum Under {
     Built(Box<dyn Running>),
-    Command(Box<CommandSubject>),
+    Command(Box<CommandSut>),
 }
 
 impl Device {
@@ -58,72 +58,71 @@ impl Device {
             cpus: &cpus,
             configuration,
         };
-        let subject = match configuration.subject() {
-            Subject::Kernel => Under::Built(Box::new(Kernel::start(&place)?)),
-            Subject::Weir => Under::Built(Box::new(Weir::start(&place)?)),
-            Subject::Command => Under::Command(Box::new(CommandSubject::apply(&environment, stop)?)),
-            other => return Err(LabError::new(format!("{other:?}: not a subject of the ssh topology"))),
+        let sut = match configuration.sut() {
+            Sut::Kernel => Under::Built(Box::new(Kernel::start(&place)?)),
+            Sut::Weir => Under::Built(Box::new(Weir::start(&place)?)),
+            Sut::Command => Under::Command(Box::new(CommandSut::apply(&environment, stop)?)),
+            other => return Err(LabError::new(format!("{other:?}: not an SUT of the ssh topology"))),
         };
-        Ok(Device { subject, _offloads: offloads, input, output, cpus, here })
+        Ok(Device { sut, _offloads: offloads, input, output, cpus, here })
     }
 
     pub fn fallbacks(&self) -> Vec<String> {
-        if let Under::Built(subject) = &self.subject { subject.fallbacks() } else { Vec::new() }
+        if let Under::Built(sut) = &self.sut { sut.fallbacks() } else { Vec::new() }
     }
 
     pub fn notes(&self) -> Vec<String> {
         let cpus = self.cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let mut notes = vec![format!(
-            "device under test: subject on cpu {cpus}; queues and interrupts as its host has them"
-        )];
-        if let Under::Built(subject) = &self.subject {
-            notes.extend(subject.notes());
+        let mut notes =
+            vec![format!("device under test: SUT on cpu {cpus}; queues and interrupts as its host has them")];
+        if let Under::Built(sut) = &self.sut {
+            notes.extend(sut.notes());
         }
         notes
     }
 
-    /// Asks the subject whether it is well, again and again.
+    /// Asks the SUT whether it is well, again and again.
     pub fn check(&mut self, within: Duration) -> Result<(), LabError> {
-        match &mut self.subject {
+        match &mut self.sut {
             Under::Built(_) => Ok(()),
-            Under::Command(subject) => subject.check(within),
+            Under::Command(sut) => sut.check(within),
         }
     }
 
-    /// Drop counters of both ports and of the subject, cumulative.
+    /// Drop counters of both ports and of the SUT, cumulative.
     pub fn counters(&mut self) -> Result<Counters, LabError> {
         let mut all = Counters::new();
         for (role, port) in [("din", &self.input), ("dout", &self.output)] {
             all.extend(counters::port(role, &self.here, port)?);
             all.extend(counters::missed(role, &port.name));
         }
-        all.extend(match &mut self.subject {
-            Under::Built(subject) => subject.drops(&self.here)?,
-            Under::Command(subject) => subject.counters()?,
+        all.extend(match &mut self.sut {
+            Under::Built(sut) => sut.drops(&self.here)?,
+            Under::Command(sut) => sut.counters()?,
         });
         Ok(all)
     }
 
-    /// (busy, all) clock ticks of the subject's CPUs.
+    /// (busy, all) clock ticks of the SUT's CPUs.
     pub fn ticks(&self) -> Option<(u64, u64)> {
         let each = self.cpus.iter().map(|&cpu| counters::cpu_ticks(cpu));
         each.collect::<Option<Vec<_>>>().map(|all| all.iter().fold((0, 0), |s, t| (s.0 + t.0, s.1 + t.1)))
     }
 
     pub fn warnings(&mut self) -> Vec<String> {
-        if let Under::Built(subject) = &mut self.subject { subject.warnings() } else { Vec::new() }
+        if let Under::Built(sut) = &mut self.sut { sut.warnings() } else { Vec::new() }
     }
 
-    /// As dropping it, but says what went wrong.
+    /// Ends it as dropping does, and returns what went wrong.
     pub fn tear_down(mut self) -> Result<(), LabError> {
-        match &mut self.subject {
+        match &mut self.sut {
             Under::Built(_) => Ok(()),
-            Under::Command(subject) => subject.tear_down(),
+            Under::Command(sut) => sut.tear_down(),
         }
     }
 }
 
-/// As asked, or one of each physical core: the host has nothing else to do.
+/// The CPUs asked for, or one of each physical core: the host has nothing else to do.
 fn cpus(wanted: &[u32]) -> Result<Vec<u32>, LabError> {
     let topology = cpu::Topology::read(Path::new(cpu::SYSFS)).map_err(|e| LabError::new(e.to_string()))?;
     if wanted.is_empty() {

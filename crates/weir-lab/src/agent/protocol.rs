@@ -20,9 +20,9 @@ pub enum Request {
     Lease { holder: LeaseHolder, within_ms: u64 },
     /// Sets interfaces up → `Vec<Interface>`. `silent`: nothing but test packets leaves them.
     Claim { interfaces: Vec<String>, silent: bool },
-    /// Starts the subject → notes.
+    /// Starts the SUT → notes.
     Apply(Box<DeviceEnvironment>),
-    /// The subject's own health check → ().
+    /// The SUT's own health check → ().
     Check { within_ms: u64 },
     /// Opens the generator → notes.
     Generate(Box<Stream>),
@@ -63,7 +63,7 @@ pub struct DeviceEnvironment {
     pub input: Interface,
     pub output: Interface,
     pub gateway_mac: [u8; 6],
-    /// The commands of the subject `command`.
+    /// The commands of the SUT `command`.
     pub commands: Option<Commands>,
     /// Its uploads by name, bytes in hexadecimal.
     pub uploads: BTreeMap<String, String>,
@@ -115,9 +115,9 @@ pub struct Arrived {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Counted {
     pub drops: BTreeMap<String, u64>,
-    /// (busy, all) clock ticks of the subject's CPUs.
+    /// (busy, all) clock ticks of the SUT's CPUs.
     pub cpu: Option<(u64, u64)>,
-    /// What the subject knows to be wrong with itself.
+    /// What the SUT knows to be wrong with itself.
     pub warnings: Vec<String>,
 }
 

@@ -74,7 +74,7 @@ impl Source {
 }
 
 pub struct Destination {
-    /// With the thread while it collects.
+    /// The collector; the thread has it while it collects.
     collector: Option<Box<dyn Collector>>,
     collecting: Option<Collecting>,
     flows: u32,
@@ -85,7 +85,7 @@ pub struct Destination {
 
 struct Collecting {
     tally: Option<Tally>,
-    /// None where the kernel counts by itself.
+    /// The collecting thread; none where the kernel counts.
     thread: Option<JoinHandle<Collected>>,
     sending: Arc<AtomicBool>,
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Promises: a profile holds the window alone; a run that could not be profiled leaves a file that says why.
-//! Baselines have no subject and controls the same as their originals: neither is profiled.
+//! Baselines have no SUT and controls the same as their originals: neither is profiled.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;

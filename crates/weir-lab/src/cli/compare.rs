@@ -122,7 +122,7 @@ fn cautions(versus: &Versus, other: &Other) -> Vec<String> {
     }
     for row in other.rows.iter().filter(|r| r.baseline && r.matters()) {
         all.push(format!(
-            "{} has no subject and still changed ({}): machine or generator differ",
+            "{} has no SUT and still changed ({}): machine or generator differ",
             row.configuration,
             figure(&versus.metric, row.new.mean - row.old.mean)
         ));

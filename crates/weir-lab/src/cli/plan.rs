@@ -107,7 +107,7 @@ struct Advice {
     analysis: Analysis,
     /// Blocks; `None` beyond what a day holds.
     runs: Option<usize>,
-    /// With the upper bound of the deviation.
+    /// The number of runs for the upper bound of the deviation.
     runs_sure: Option<usize>,
     seconds_sure: Option<f64>,
 }
@@ -199,8 +199,8 @@ fn read(pilots: &[PathBuf]) -> Result<Evidence, LabError> {
 
 fn campaign(dir: &Path) -> Result<Evidence, LabError> {
     let (manifest, results) = derive(dir)?;
-    let subjects = results.configurations.iter().filter(|o| !o.configuration.is_baseline());
-    let sets = subjects.map(|o| Set {
+    let suts = results.configurations.iter().filter(|o| !o.configuration.is_baseline());
+    let sets = suts.map(|o| Set {
         name: o.configuration.name.clone(),
         figures: o.figures.clone(),
         blocks: o.blocks.clone(),

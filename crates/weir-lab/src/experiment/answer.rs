@@ -13,18 +13,19 @@ use serde::{Deserialize, Serialize};
 
 use super::control::AGAIN;
 use super::error::AnswerError;
+use crate::model::todays_name;
 
 /// One piece of an answer, as the file says it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Said {
-    /// Also in tables of answers, which hold little.
+    /// Whether tables of answers, which hold little, have it too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub headline: bool,
     /// A sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Or one by the verdict about this pair, reference first.
+    /// A sentence chosen by the verdict about this pair, reference first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<[String; 2]>,
     /// Different, and more than the reference.
@@ -39,13 +40,13 @@ pub struct Said {
     pub equivalent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underpowered: Option<String>,
-    /// Or rows of cells, headings first.
+    /// Rows of cells, headings first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub table: Vec<Vec<String>>,
     /// A word in braces, and what it stands for: rows that hold it are written once for each.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub each: BTreeMap<String, Vec<String>>,
-    /// Or a section of the report.
+    /// A section of the report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub show: Option<Section>,
     /// Said instead where a configuration of it was not measured; nothing without.
@@ -83,7 +84,7 @@ pub enum Placeholder {
     Runs { name: String },
     /// Other by reference with its interval: as it is, or in percent of the reference.
     Ratio { pair: [String; 2], figure: Option<String>, percent: bool },
-    /// In a word, or with what it could have missed.
+    /// The verdict in a word, or with what it could have missed.
     Verdict { pair: [String; 2], word: bool },
     /// The difference four of five such campaigns would find.
     Detectable { pair: [String; 2] },
@@ -126,12 +127,20 @@ impl Placeholder {
         let mut words = inside.split_whitespace().map(String::from);
         let (kind, mut next) = (words.next()?, || words.next());
         let placeholder = match kind.as_str() {
-            "median" => Placeholder::Median { name: next()?, figure: next(), unit: true },
-            "number" => Placeholder::Median { name: next()?, figure: next(), unit: false },
-            "range" => Placeholder::Range { name: next()?, figure: next() },
+            "median" => Placeholder::Median { name: next()?, figure: next().map(todays_name), unit: true },
+            "number" => Placeholder::Median { name: next()?, figure: next().map(todays_name), unit: false },
+            "range" => Placeholder::Range { name: next()?, figure: next().map(todays_name) },
             "runs" => Placeholder::Runs { name: next()? },
-            "ratio" => Placeholder::Ratio { pair: [next()?, next()?], figure: next(), percent: false },
-            "change" => Placeholder::Ratio { pair: [next()?, next()?], figure: next(), percent: true },
+            "ratio" => Placeholder::Ratio {
+                pair: [next()?, next()?],
+                figure: next().map(todays_name),
+                percent: false,
+            },
+            "change" => Placeholder::Ratio {
+                pair: [next()?, next()?],
+                figure: next().map(todays_name),
+                percent: true,
+            },
             "verdict" => Placeholder::Verdict { pair: [next()?, next()?], word: false },
             "word" => Placeholder::Verdict { pair: [next()?, next()?], word: true },
             "detectable" => Placeholder::Detectable { pair: [next()?, next()?] },

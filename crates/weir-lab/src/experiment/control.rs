@@ -10,9 +10,9 @@ use crate::model::LabError;
 pub const AGAIN: &str = "~again";
 
 impl Experiment {
-    /// Adds a control for every reference, or for the first subject when nothing is compared.
+    /// Adds a control for every reference, or for the first SUT when nothing is compared.
     pub(super) fn add_controls(&mut self) -> Result<(), LabError> {
-        let alone = self.subjects().next().filter(|_| self.pairs.is_empty()).map(|c| c.name.clone());
+        let alone = self.suts().next().filter(|_| self.pairs.is_empty()).map(|c| c.name.clone());
         let mut originals: Vec<String> = self.pairs.iter().map(|(a, _)| a.clone()).chain(alone).collect();
         let mut seen = std::collections::BTreeSet::new();
         originals.retain(|name| seen.insert(name.clone()));
@@ -29,8 +29,8 @@ impl Experiment {
             let Some(mut planned) = original.cloned() else { continue };
             planned.configuration.name = again.clone();
             // baselines stay last
-            let is_subject = |p: &super::Planned| !p.configuration.is_baseline();
-            let end = self.configurations.iter().rposition(is_subject).map_or(0, |i| i + 1);
+            let is_sut = |p: &super::Planned| !p.configuration.is_baseline();
+            let end = self.configurations.iter().rposition(is_sut).map_or(0, |i| i + 1);
             self.configurations.insert(end, planned);
             self.controls.push((name, again));
         }

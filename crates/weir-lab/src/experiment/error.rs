@@ -115,7 +115,7 @@ impl std::error::Error for ExperimentError {}
 /// Where a refused value stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// As errors name the file.
+    /// The file's name in errors.
     pub file: String,
     pub position: Option<Position>,
 }

@@ -22,7 +22,7 @@ use super::{Experiment, Metric, Planned};
 use crate::method::Method;
 use crate::model::configuration::PlacementKeys;
 use crate::model::invalid::{Invalid, IpsecError};
-use crate::model::{Configuration, Family, FrameSize, Keys, Subject, Topology, Workload, kebab};
+use crate::model::{Configuration, Family, FrameSize, Keys, Sut, Topology, Workload, kebab};
 use weir_stats::search::Rate;
 
 /// Smoke values of a file without `[quick]`: long enough to pass every line of code.
@@ -200,7 +200,7 @@ fn hosts(file: &File, locate: Locate<'_>) -> Result<Option<Hosts>, Refused> {
     Ok(Some(hosts.as_ref().clone()))
 }
 
-/// What a configuration needs beside this machine: hosts, and commands if they are its subject.
+/// What a configuration needs beside this machine: hosts, and commands if they are its SUT.
 fn remote(
     planned: &mut Planned,
     hosts: Option<&Hosts>,
@@ -212,9 +212,9 @@ fn remote(
         let hosts = hosts.ok_or_else(|| refused(ConfigurationError::NoHosts))?;
         planned.missing = planned.missing.take().or_else(|| hosts.placeholder());
     }
-    match (c.subject(), command) {
-        (Subject::Command, None) => Err(refused(ConfigurationError::NoCommand)),
-        (Subject::Command, Some(command)) => {
+    match (c.sut(), command) {
+        (Sut::Command, None) => Err(refused(ConfigurationError::NoCommand)),
+        (Sut::Command, Some(command)) => {
             command.check().map_err(ExperimentError::Command)?;
             Ok(Some(command.clone()))
         }
@@ -240,7 +240,7 @@ pub fn chosen<T: Clone>(
 fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<Partial>, IpsecError> {
     let blank = Keys {
         name: String::new(),
-        subject: Subject::Weir,
+        sut: Sut::Weir,
         topology: Topology::Memory,
         workload: Workload { family: Family::Inet, frame: FRAME, flows: FLOWS, rate: Rate::FlatOut },
         routes: ROUTES,
@@ -252,9 +252,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
     let start = Partial { draft: blank, missing: None, labels: Vec::new(), listed: Vec::new() };
     let (s, d) = (shape, defaults);
     let all = vec![start];
-    let all = over(all, Axis::Subject, chosen(&s.subject, &d.subject, None, Subject::Weir), kebab, |p, v| {
-        p.draft.subject = v
-    });
+    let all = over(all, Axis::Sut, chosen(&s.sut, &d.sut, None, Sut::Weir), kebab, |p, v| p.draft.sut = v);
     let all =
         over(all, Axis::Topology, chosen(&s.topology, &d.topology, None, Topology::Memory), kebab, |p, v| {
             p.draft.topology = v
@@ -283,7 +281,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
     Ok(all)
 }
 
-/// With each choice of CPUs.
+/// Expands by each choice of CPUs.
 fn placed(all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     let machine = Machine::read(Path::new(SYSFS)).unwrap_or(Machine { cpus: Vec::new() });
     let none = None::<&Many<Cpus>>;
@@ -309,7 +307,7 @@ fn placed(all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     )
 }
 
-/// With each number of queues, each way to wake up and each choice of offloads, where they are named.
+/// Expands by each number of queues, way to wake up and choice of offloads that is named.
 fn woken(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     if let Some(queues) = s.queues.as_ref().or(d.queues.as_ref()) {
         let set = |p: &mut Partial, v: Queues| p.draft.placement.queues = v.0;
@@ -327,7 +325,7 @@ fn woken(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     all
 }
 
-/// With each build of the lab.
+/// Expands by each build of the lab.
 fn built(all: Vec<Partial>, shape: &Shape, defaults: &Shape) -> Vec<Partial> {
     match shape.build.as_ref().or(defaults.build.as_ref()) {
         None => all,
@@ -382,8 +380,11 @@ fn name(template: Option<&str>, partial: &Partial) -> String {
     match template {
         Some(template) => Axis::ALL
             .iter()
-            .fold(template.to_string(), |n, &a| n.replace(&format!("{{{}}}", a.key()), label(a))),
-        None if partial.listed.is_empty() => label(Axis::Subject).to_string(),
+            // `{subject}` in experiments of before
+            .fold(template.replace("{subject}", "{sut}"), |n, &a| {
+                n.replace(&format!("{{{}}}", a.key()), label(a))
+            }),
+        None if partial.listed.is_empty() => label(Axis::Sut).to_string(),
         None => partial.listed.iter().map(|&a| label(a)).collect::<Vec<_>>().join("-"),
     }
 }
@@ -470,7 +471,7 @@ fn numeric_axis(partials: &[Partial]) -> Option<Axis> {
 /// Whether generator and sink do the same work for both.
 pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
     let on = |c: &Configuration| {
-        // in memory the subject's thread is the generator's
+        // in memory the SUT's thread is the generator's
         let cpus = if c.topology() == Topology::Memory { c.placement.cpus.clone() } else { Vec::new() };
         (c.topology(), c.placement.generator_cpus.clone(), cpus, has_own_source(c), c.offload())
     };
@@ -481,7 +482,7 @@ pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
 
 /// Whether the lab's generator and sink have no part in it: programs that make their packets themselves.
 fn has_own_source(c: &Configuration) -> bool {
-    c.topology() == Topology::Memory && matches!(c.subject(), Subject::DpdkL3fwd | Subject::DpdkTestpmd)
+    c.topology() == Topology::Memory && matches!(c.sut(), Sut::DpdkL3fwd | Sut::DpdkTestpmd)
 }
 
 /// One baseline for every distinct load, named by what tells them apart.

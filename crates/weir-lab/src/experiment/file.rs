@@ -20,7 +20,7 @@ use super::{metric, placement, text};
 use crate::model::ipsec::{CipherName, POLICIES_MAX};
 use crate::model::relay::WORKERS_MAX;
 use crate::model::spd::{CHURN_MAX, RuleSet};
-use crate::model::{Configuration, Family, FrameSize, Subject, Topology};
+use crate::model::{Configuration, Family, FrameSize, Sut, Topology};
 use crate::workload::{MEMORY_FLOWS_MAX, address::ROUTES_MAX};
 use weir_stats::Analysis;
 use weir_stats::search::Rate;
@@ -44,7 +44,7 @@ const DURATION_MAX_MS: f64 = 3_600_000.0;
 pub struct File {
     pub title: String,
     pub question: String,
-    /// Without it, the method's.
+    /// The metric compared; the method's own without it.
     pub metric: Option<MetricName>,
     pub runs: Runs,
     pub warm_up: Millis,
@@ -62,14 +62,14 @@ pub struct File {
     pub profile: Option<Profiles>,
     /// The configuration all others are compared with.
     pub reference: Option<Spanned<String>>,
-    /// Or exactly these, in each list the reference first.
+    /// The pairs to compare, in each list the reference first.
     #[serde(default)]
     pub pairs: Vec<Spanned<Vec<String>>>,
-    /// Or along this axis, everything else being equal.
+    /// The parameter to compare along, everything else being equal.
     pub compare: Option<Spanned<Axis>>,
     /// What plots have along their bottom.
     pub axis: Option<Axis>,
-    /// Measure generator and sink without a subject, for every traffic.
+    /// Measure generator and sink without an SUT, for every traffic.
     #[serde(default)]
     pub baseline: bool,
     /// Measure the reference of each pair twice a block.
@@ -93,7 +93,9 @@ pub struct File {
 pub struct Shape {
     /// `{family}`, `{frame}` … stand for the values of lists.
     pub name: Option<String>,
-    pub subject: Option<Many<Subject>>,
+    /// `subject` in experiments of before.
+    #[serde(alias = "subject")]
+    pub sut: Option<Many<Sut>>,
     pub topology: Option<Many<Topology>>,
     pub family: Option<Many<Family>>,
     pub frame: Option<Many<Frame>>,
@@ -112,7 +114,7 @@ pub struct Shape {
     pub relay: Option<RelayShape>,
     /// Which build of the lab runs the memory topology.
     pub build: Option<Many<BuildName>>,
-    /// What the subject `command` is.
+    /// What the SUT `command` is.
     pub command: Option<Commands>,
 }
 
@@ -138,7 +140,8 @@ pub struct Quick {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, DeriveDeserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
-    Subject,
+    #[serde(alias = "subject")]
+    Sut,
     Topology,
     Family,
     Frame,
@@ -172,7 +175,7 @@ pub enum Axis {
 
 impl Axis {
     pub const ALL: [Axis; 30] = [
-        Axis::Subject,
+        Axis::Sut,
         Axis::Topology,
         Axis::Family,
         Axis::Frame,
@@ -207,7 +210,7 @@ impl Axis {
     /// Its key in the file.
     pub fn key(self) -> &'static str {
         match self {
-            Axis::Subject => "subject",
+            Axis::Sut => "sut",
             Axis::Topology => "topology",
             Axis::Family => "family",
             Axis::Frame => "frame",
@@ -293,7 +296,8 @@ pub fn parse(shown: &str, source: &str) -> Result<File, Refused> {
             file: shown.into(),
             position: e.span().map(|s| text::position(source, s)),
         }),
-        error: ExperimentError::Toml(e.message().replace('\n', ", ")).into(),
+        // the word of before is read, not proposed
+        error: ExperimentError::Toml(e.message().replace('\n', ", ").replace("`subject`, ", "")).into(),
     })
 }
 

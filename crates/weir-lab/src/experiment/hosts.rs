@@ -1,4 +1,4 @@
-//! `[hosts]` and `command`: the machines of the `ssh` topology, and subjects that are any command.
+//! `[hosts]` and `command`: the machines of the `ssh` topology, and SUTs that are any command.
 //!
 //! Promises: what is named here goes into the manifest as it stands, so that a campaign can be repeated.
 //! Refuses: secrets (a key is named by its file), options that would switch the checking of host keys off,
@@ -55,7 +55,7 @@ pub enum Role {
     Receiver,
 }
 
-/// A subject made of shell commands on the device under test.
+/// An SUT made of shell commands on the device under test.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commands {
@@ -84,15 +84,15 @@ pub struct Commands {
 pub struct Timeouts {
     /// Until a host answers to ssh.
     pub connect: Within,
-    /// For the lab's programs, over one connection.
+    /// Time to upload the lab's programs over one connection.
     pub upload: Within,
-    /// Until the subject is up.
+    /// Until the SUT is up.
     pub apply: Within,
     /// Until a test packet sent is received.
     pub health: Within,
-    /// For a question that needs no work; also what a window may be late.
+    /// Time to answer what needs no work; a window may be late by as much.
     pub answer: Within,
-    /// Until the subject is gone.
+    /// Until the SUT is gone.
     pub teardown: Within,
 }
 
@@ -104,7 +104,7 @@ pub struct Within(pub Duration);
 const CONNECT: Duration = Duration::from_secs(10);
 /// 40 MB, debug builds of both programs, at 6 Mbit/s.
 const UPLOAD: Duration = Duration::from_secs(60);
-/// A million routes in a debug build (see the subject weir), and as much again as a slow host takes.
+/// A million routes in a debug build (see the SUT weir), and as much again as a slow host takes.
 const APPLY: Duration = Duration::from_secs(240);
 /// Links that negotiate and bridges that learn take a few seconds.
 const HEALTH: Duration = Duration::from_secs(15);

@@ -114,7 +114,7 @@ fn of_policies(s: &IpsecShape) -> Option<&'static str> {
     keys.into_iter().find(|(_, is_there)| *is_there).map(|(key, _)| key)
 }
 
-/// With each SPD, and each way to ask it.
+/// Expands by each SPD and each way to look it up.
 fn asked(all: Vec<Partial>, s: &IpsecShape, d: &IpsecShape, q: &IpsecShape) -> Vec<Partial> {
     let all = match s.matching.is_some() || d.matching.is_some() {
         // as long as the match is deep, unless both are given

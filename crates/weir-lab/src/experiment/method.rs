@@ -48,7 +48,7 @@ pub enum Kind {
     Latency,
 }
 
-/// As written.
+/// A method's keys as the file has them.
 #[derive(Clone, Default)]
 pub struct Written(Table);
 

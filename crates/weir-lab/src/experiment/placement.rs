@@ -2,7 +2,7 @@
 //!
 //! | word | CPUs |
 //! |---|---|
-//! | `default` | the subject's own choice |
+//! | `default` | the SUT's own choice |
 //! | `first-core`, `last-core` | first thread of that core |
 //! | `two-cores` | first threads of the first two cores |
 //! | `sibling-pair` | both threads of the first core |

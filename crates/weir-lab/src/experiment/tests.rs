@@ -47,13 +47,12 @@ fn every_distinct_load_gets_one_baseline() {
     assert_eq!(names(&e)[4..], ["baseline-64", "baseline-1518"]);
     let c = &e.configurations[0].configuration;
     assert_eq!(e.baseline_of(c).expect("has one").name, "baseline-64");
-    assert_eq!(e.subjects().count(), 4);
+    assert_eq!(e.suts().count(), 4);
 }
 
 #[test]
 fn programs_that_make_their_own_packets_have_no_baseline_of_the_labs() {
-    let text =
-        "baseline = true\n[[configuration]]\nname = \"{subject}\"\nsubject = [\"dpdk-l3fwd\", \"weir\"]\n";
+    let text = "baseline = true\n[[configuration]]\nname = \"{sut}\"\nsut = [\"dpdk-l3fwd\", \"weir\"]\n";
     let e = parse(text).expect("valid");
     let of = |name: &str| {
         let found = e.configurations.iter().find(|c| c.configuration.name == name).expect("it is there");
@@ -142,7 +141,7 @@ fn a_malformed_value_is_refused_with_line_column_expectation() {
         ("[[configuration]]\ncpus = \"all\"\n", "labs/x.toml:7:8: got \"all\", expected default, first-core"),
         (
             "[[configuration]]\nspeed = 1\n",
-            "labs/x.toml:7:1: unknown field `speed`, expected one of `name`, `subject`",
+            "labs/x.toml:7:1: unknown field `speed`, expected one of `name`, `sut`",
         ),
         ("metric = \"gbps\"\n[[configuration]]\n", "labs/x.toml:6:10: got \"gbps\", expected one of pps"),
         ("margin_percent = 0\n[[configuration]]\n", "labs/x.toml:6:18: got 0, expected a percentage above 0"),
@@ -190,7 +189,7 @@ const HOSTS: &str = "[hosts.generator]\nssh = \"root@a\"\ninterface = \"eth1\"\n
 #[test]
 fn hosts_and_commands_go_with_the_configurations_that_need_them() {
     let e = parse(&format!(
-        "{HOSTS}[[configuration]]\ntopology = \"ssh\"\nsubject = [\"kernel\", \"command\"]\ncpus = \"17\"\n\
+        "{HOSTS}[[configuration]]\ntopology = \"ssh\"\nsut = [\"kernel\", \"command\"]\ncpus = \"17\"\n\
          [configuration.command]\napply = \"true\"\n[[configuration]]\nname = \"here\"\n"
     ))
     .expect("valid");
@@ -220,11 +219,11 @@ fn hosts_and_commands_without_each_other_are_refused_with_their_place() {
             "labs/x.toml:6:1: configuration weir: topology \"ssh\" needs [hosts]",
         ),
         (
-            format!("[[configuration]]\nsubject = \"command\"\n{command}"),
-            "subject \"command\" needs topology = \"ssh\"",
+            format!("[[configuration]]\nsut = \"command\"\n{command}"),
+            "SUT \"command\" needs topology = \"ssh\"",
         ),
         (
-            format!("{HOSTS}[[configuration]]\ntopology = \"ssh\"\nsubject = \"command\"\n"),
+            format!("{HOSTS}[[configuration]]\ntopology = \"ssh\"\nsut = \"command\"\n"),
             "needs [configuration.command] with at least `apply`",
         ),
         (HOSTS.replace("eth1", "eth 1") + "[[configuration]]\n", "hosts.generator.interface: got \"eth 1\""),
@@ -335,11 +334,24 @@ fn mistaken_methods_are_refused_with_their_place() {
 #[test]
 fn what_memory_cannot_show_is_skipped_by_name() {
     let missing = |kind: &str| {
-        let e =
-            parse(&format!("method = \"{kind}\"\n[[configuration]]\nsubject = \"weir\"\n")).expect("valid");
+        let e = parse(&format!("method = \"{kind}\"\n[[configuration]]\nsut = \"weir\"\n")).expect("valid");
         e.configurations[0].missing.clone()
     };
     assert!(missing("latency").is_some_and(|m| m.contains("carry no time")));
     assert!(missing("back-to-back").is_some_and(|m| m.contains("no queue")));
     assert_eq!(missing("ndr-pdr"), None);
+}
+
+#[test]
+fn the_word_of_before_for_an_sut_is_read() {
+    let body = |word: &str| {
+        format!(
+            "compare = \"{word}\"\n[defaults]\ntopology = \"netns\"\n\
+             [[configuration]]\nname = \"{{{word}}}\"\n{word} = [\"kernel\", \"weir\"]\n"
+        )
+    };
+    let (before, today) = (parse(&body("subject")).expect("valid"), parse(&body("sut")).expect("valid"));
+    let names = |e: &Experiment| e.suts().map(|c| (c.name.clone(), c.sut())).collect::<Vec<_>>();
+    assert_eq!((names(&before), &before.pairs), (names(&today), &today.pairs));
+    assert_eq!(names(&before)[0].0, "kernel");
 }

@@ -1,6 +1,6 @@
 //! The scheduling priority the lab ran with, and everything it starts.
 //!
-//! Promises: what the kernel says of this process and its session's group. A raised priority is no detail: the subject then
+//! Promises: what the kernel says of this process and its session's group. A raised priority is no detail: the SUT then
 //! takes its CPU from the kernel's own threads, so packets that wait for `ksoftirqd` are dropped that would not be.
 
 use std::fmt;

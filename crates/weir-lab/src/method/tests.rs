@@ -1,14 +1,14 @@
-//! Whole runs on a simulated subject that is loaded as a testbed's subjects are.
+//! Whole runs on a simulated SUT that is loaded as a testbed's SUTs are.
 
 use super::*;
 use crate::experiment::Metric;
 use crate::model::Keys;
 use crate::model::configuration::PlacementKeys;
-use crate::model::{Family, Subject, Topology, Workload};
+use crate::model::{Family, Sut, Topology, Workload};
 use weir_stats::search::goal::Verdict;
 use weir_stats::search::simulate::{Shape, Simulated};
 
-/// A prepared subject; `held_up` counts trials in which its source offers half of what it should.
+/// A prepared SUT; `held_up` counts trials in which its source offers half of what it should.
 struct Fake {
     simulated: Simulated,
     held_up: usize,
@@ -55,7 +55,7 @@ fn bounds() -> Bounds {
 fn outcome(fake: &mut Fake, method: &Method, stop: bool) -> Result<Sample, LabError> {
     let configuration = Configuration::try_from(Keys {
         name: "fake".into(),
-        subject: Subject::Weir,
+        sut: Sut::Weir,
         topology: Topology::Netns,
         workload: Workload {
             family: Family::Inet,
@@ -101,7 +101,7 @@ fn a_search_for_ndr_and_pdr_leaves_figures_goals_and_every_trial() {
 }
 
 #[test]
-fn a_subject_that_carries_nothing_has_no_figure_and_a_verdict() {
+fn a_sut_that_carries_nothing_has_no_figure_and_a_verdict() {
     let s = sample(Shape::Dead, &Method::Latency { bounds: bounds(), shares: vec![50.0] });
     assert_eq!(Metric("pdr_pps".into()).of(&s), None);
     assert!(s.goals.iter().all(|g| g.verdict == Verdict::NothingPasses));
@@ -153,12 +153,9 @@ fn a_machine_that_is_always_busy_does_not_multiply_the_trials() {
 
 #[test]
 fn a_stop_ends_a_search_without_half_a_run_and_a_single_trial_not_at_all() {
-    let mut subject = fake(Shape::Endless);
+    let mut sut = fake(Shape::Endless);
     assert!(
-        outcome(&mut subject, &Method::NdrPdr(bounds()), true)
-            .expect_err("stopped")
-            .said
-            .contains("interrupted")
+        outcome(&mut sut, &Method::NdrPdr(bounds()), true).expect_err("stopped").said.contains("interrupted")
     );
-    assert_eq!(outcome(&mut subject, &Method::Mrr, true).expect("one trial").trials, []);
+    assert_eq!(outcome(&mut sut, &Method::Mrr, true).expect("one trial").trials, []);
 }

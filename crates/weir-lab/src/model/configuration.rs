@@ -14,7 +14,7 @@ use super::invalid::{Invalid, IpsecError, RelayError};
 use super::ipsec::{Direction, Protection};
 use super::relay::{IDLE_MAX, Relay};
 use super::spd::Action;
-use super::{Placement, Subject, Topology, Workload, relay};
+use super::{Placement, Sut, Topology, Workload, relay};
 use weir_stats::search::Rate;
 
 /// A mark in a packet names its flow with 16 bits.
@@ -32,7 +32,7 @@ pub struct Configuration {
     /// Routes installed in the SUT, the ones the workload uses included.
     pub routes: u32,
     pub placement: Placement,
-    subject: Subject,
+    sut: Sut,
     scenario: Scenario,
 }
 
@@ -73,13 +73,13 @@ impl Configuration {
     }
 
     /// What is measured.
-    pub fn subject(&self) -> Subject {
-        self.subject
+    pub fn sut(&self) -> Sut {
+        self.sut
     }
 
     /// Whether generator and receiver are measured without a SUT.
     pub fn is_baseline(&self) -> bool {
-        self.subject == Subject::Baseline
+        self.sut == Sut::Baseline
     }
 
     pub fn topology(&self) -> Topology {
@@ -140,7 +140,7 @@ impl Configuration {
 
     /// Generator and receiver under the same load, without the SUT and what only SUTs have.
     pub fn baseline(&self) -> Configuration {
-        let mut own = Configuration { subject: Subject::Baseline, ..self.in_this_process() };
+        let mut own = Configuration { sut: Sut::Baseline, ..self.in_this_process() };
         match &mut own.scenario {
             Scenario::Forwarding { testbed, ipsec } => {
                 *ipsec = None;
@@ -159,7 +159,9 @@ impl Configuration {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Keys {
     pub name: String,
-    pub subject: Subject,
+    /// `subject` in manifests of before.
+    #[serde(alias = "subject")]
+    pub sut: Sut,
     pub topology: Topology,
     pub workload: Workload,
     pub routes: u32,
@@ -191,7 +193,7 @@ impl From<Configuration> for Keys {
         let wake_up = c.wake_up().unwrap_or_default().into();
         let (queues, offload) = (c.queues(), c.offload());
         Keys {
-            subject: c.subject,
+            sut: c.sut,
             topology: c.topology(),
             placement: PlacementKeys { cpus, port, generator_cpus, queues, wake_up, offload },
             ipsec: c.ipsec(),
@@ -211,8 +213,8 @@ impl TryFrom<Keys> for Configuration {
         let scenario = scenario(&written)?;
         let PlacementKeys { cpus, port, generator_cpus, .. } = written.placement;
         let placement = Placement { cpus, port, generator_cpus };
-        let Keys { name, subject, workload, routes, .. } = written;
-        Ok(Configuration { name, workload, routes, placement, subject, scenario })
+        let Keys { name, sut, workload, routes, .. } = written;
+        Ok(Configuration { name, workload, routes, placement, sut, scenario })
     }
 }
 
@@ -224,17 +226,17 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     if w.topology != Topology::Netns && (*queues > 0 || !wake_up.is_empty()) {
         return Err(Invalid::NotNetns);
     }
-    if !wake_up.is_empty() && w.subject != Subject::Weir {
+    if !wake_up.is_empty() && w.sut != Sut::Weir {
         return Err(Invalid::NoWakeUp);
     }
-    let kernel_has_inner_wires = match w.subject {
-        Subject::Weir => w.placement.port == "tun",
-        other => matches!(other, Subject::Strongswan | Subject::Baseline),
+    let kernel_has_inner_wires = match w.sut {
+        Sut::Weir => w.placement.port == "tun",
+        other => matches!(other, Sut::Strongswan | Sut::Baseline),
     };
     if *offload && (w.topology != Topology::Gateways || !kernel_has_inner_wires) {
         return Err(Invalid::NoOffload);
     }
-    if w.subject == Subject::Command && w.topology != Topology::Ssh {
+    if w.sut == Sut::Command && w.topology != Topology::Ssh {
         return Err(Invalid::CommandElsewhere);
     }
     let testbed = match w.topology {
@@ -252,8 +254,8 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
 
 /// The IPsec of weir in memory, or of VPP between namespaces; and `build`, which only the former has.
 fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
-    let in_memory = w.topology == Topology::Memory && w.subject == Subject::Weir;
-    let of_vpp = w.subject == Subject::Vpp && matches!(w.topology, Topology::Netns | Topology::Gateways);
+    let in_memory = w.topology == Topology::Memory && w.sut == Sut::Weir;
+    let of_vpp = w.sut == Sut::Vpp && matches!(w.topology, Topology::Netns | Topology::Gateways);
     if w.ipsec.is_some() && !in_memory && !of_vpp {
         return Err(IpsecError::Elsewhere { key: "ipsec" });
     }
@@ -264,13 +266,13 @@ fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
         return Err(IpsecError::Flows { got: w.workload.flows, most: FLOWS_MAX });
     }
     if let Some(protection) = &w.ipsec {
-        check_spd(w.subject, protection)?;
+        check_spd(w.sut, protection)?;
     }
     Ok(w.ipsec)
 }
 
 /// What policies, match, rules, action and churn mean together.
-fn check_spd(subject: Subject, p: &Protection) -> Result<(), IpsecError> {
+fn check_spd(sut: Sut, p: &Protection) -> Result<(), IpsecError> {
     let spd = &p.spd;
     match spd.matching {
         Some(_) if spd.rules.is_some() => return Err(IpsecError::MatchAndRules),
@@ -280,7 +282,7 @@ fn check_spd(subject: Subject, p: &Protection) -> Result<(), IpsecError> {
         _ => {}
     }
     // VPP's policies let plain packets pass on their way out; what else it cannot do is skipped by name
-    if spd.action == Action::Bypass && p.direction == Direction::Out && subject != Subject::Vpp {
+    if spd.action == Action::Bypass && p.direction == Direction::Out && sut != Sut::Vpp {
         return Err(IpsecError::BypassDirection { got: p.direction });
     }
     if p.direction == Direction::Beside && (spd.rules.is_some() || spd.churn > 0) {
@@ -295,15 +297,15 @@ fn check_spd(subject: Subject, p: &Protection) -> Result<(), IpsecError> {
 /// What clients of a relay do, where a relay is measured.
 fn relaying(w: &Keys) -> Result<Option<Relay>, RelayError> {
     let Some(relay) = w.relay else {
-        return match w.subject {
-            Subject::Derper | Subject::HyperDerp => Err(RelayError::IsRelay(w.subject)),
+        return match w.sut {
+            Sut::Derper | Sut::HyperDerp => Err(RelayError::IsRelay(w.sut)),
             _ => Ok(None),
         };
     };
     if w.topology != Topology::Relay {
         return Err(RelayError::Elsewhere);
     }
-    if w.subject == Subject::Baseline && !relay.load.has_baseline() {
+    if w.sut == Sut::Baseline && !relay.load.has_baseline() {
         return Err(RelayError::NeedsRelay(relay.load));
     }
     let (flows, most) = (w.workload.flows, if relay.load.has_pairs() { PAIRS_MAX } else { IDLE_MAX });
@@ -323,7 +325,7 @@ fn relaying(w: &Keys) -> Result<Option<Relay>, RelayError> {
 mod tests {
     use super::*;
 
-    const PLAIN: &str = r#"{"name": "a", "subject": "weir", "topology": "netns", "routes": 20,
+    const PLAIN: &str = r#"{"name": "a", "sut": "weir", "topology": "netns", "routes": 20,
         "workload": {"family": "inet", "frame": {"fixed": 64}, "flows": 10, "rate": "flat-out"},
         "placement": {"cpus": [], "port": "", "generator_cpus": [], "queues": 2, "wake_up": "busy-poll"}}"#;
 
@@ -338,7 +340,7 @@ mod tests {
             testbed: Testbed::Netns { queues: 2, wake_up: Some("busy-poll".into()) },
             ipsec: None,
         };
-        assert_eq!((read.scenario(), read.subject()), (&expected, Subject::Weir));
+        assert_eq!((read.scenario(), read.sut()), (&expected, Sut::Weir));
         assert_eq!(Keys::from(read.clone()), keys());
         let written: serde_json::Value = serde_json::to_value(&read).expect("plain");
         assert_eq!(written, serde_json::from_str::<serde_json::Value>(PLAIN).expect("plain"));
@@ -356,21 +358,21 @@ mod tests {
             invalid
         };
         assert_eq!(refused(&|k| k.topology = Topology::Memory), Invalid::NotNetns);
-        assert_eq!(refused(&|k| k.subject = Subject::Kernel), Invalid::NoWakeUp);
+        assert_eq!(refused(&|k| k.sut = Sut::Kernel), Invalid::NoWakeUp);
         assert_eq!(refused(&|k| k.placement.offload = true), Invalid::NoOffload);
         assert_eq!(refused(&|k| k.relay = Some(Relay::default())), Invalid::Relay(RelayError::Elsewhere));
         assert_eq!(
             refused(&|k| k.build = Some("b".into())),
             Invalid::Ipsec(IpsecError::Elsewhere { key: "build" })
         );
-        let of_relay = |k: &mut Keys, subject, relay| {
-            (k.subject, k.topology, k.placement) = (subject, Topology::Relay, PlacementKeys::default());
+        let of_relay = |k: &mut Keys, sut, relay| {
+            (k.sut, k.topology, k.placement) = (sut, Topology::Relay, PlacementKeys::default());
             k.relay = relay;
         };
-        let none = refused(&|k| of_relay(k, Subject::Weir, None));
+        let none = refused(&|k| of_relay(k, Sut::Weir, None));
         assert_eq!(none, Invalid::Relay(RelayError::NoTable));
         let idle = Relay { load: relay::Load::Idle, ..Relay::default() };
-        let alone = refused(&|k| of_relay(k, Subject::Baseline, Some(idle)));
+        let alone = refused(&|k| of_relay(k, Sut::Baseline, Some(idle)));
         assert_eq!(alone, Invalid::Relay(RelayError::NeedsRelay(relay::Load::Idle)));
     }
 

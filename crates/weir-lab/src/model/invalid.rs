@@ -29,7 +29,7 @@ impl Invalid {
             Invalid::Relay(error) => error.remedy(),
             Invalid::NotNetns => "remove them",
             Invalid::NoWakeUp | Invalid::NoOffload => "remove it",
-            Invalid::CommandElsewhere => "write it, or name another subject",
+            Invalid::CommandElsewhere => "write it, or name another SUT",
         }
     }
 }
@@ -40,11 +40,11 @@ impl fmt::Display for Invalid {
             Invalid::Ipsec(error) => return error.fmt(f),
             Invalid::Relay(error) => return error.fmt(f),
             Invalid::NotNetns => "`queues` and `wake_up` are of the netns topology",
-            Invalid::NoWakeUp => "`wake_up` is of subject \"weir\"",
+            Invalid::NoWakeUp => "`wake_up` is of SUT \"weir\"",
             Invalid::NoOffload => {
                 "`offload` is of gateways whose inner wires are the kernel's (strongswan, weir with port = \"tun\")"
             }
-            Invalid::CommandElsewhere => "subject \"command\" needs topology = \"ssh\"",
+            Invalid::CommandElsewhere => "SUT \"command\" needs topology = \"ssh\"",
         })
     }
 }

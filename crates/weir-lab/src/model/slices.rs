@@ -27,7 +27,11 @@ pub struct Slice {
     pub seconds: f64,
     pub pps: f64,
     pub ledger: LossLedger,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "super::by_todays_names"
+    )]
     pub figures: BTreeMap<String, f64>,
     /// CLOCK_MONOTONIC nanoseconds at the ends of its window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +62,7 @@ enum Sum {
     Percent(&'static str, &'static str),
 }
 
-/// By name: units stand last in it.
+/// How slices of this metric are summed: its unit stands last in its name.
 fn sum_of(figure: &str) -> Option<Sum> {
     let unit = |unit: &str| figure.strip_suffix(unit).is_some_and(|n| n.is_empty() || n.ends_with('_'));
     match figure {

@@ -15,7 +15,7 @@ use crate::model::LabError;
 /// Counter name → value, cumulative.
 pub type Counters = BTreeMap<String, u64>;
 
-/// The drop counters of a port, named `role.counter`. What an XDP program of the subject or the receiver
+/// The drop counters of a port, named `role.counter`. What an XDP program of the SUT or the receiver
 /// drops is theirs to account for.
 pub fn port(role: &str, namespace: &Namespace, port: &Port) -> Result<Counters, LabError> {
     let mut found = Counters::new();

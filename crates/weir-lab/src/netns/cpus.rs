@@ -1,7 +1,7 @@
 //! Who runs where, and what the machine must allow.
 //!
-//! Default, by physical core: generator on the first, subject on the second, receiver on the third; with
-//! two cores generator and receiver share the first, and the subject has a core to itself.
+//! Default, by physical core: generator on the first, SUT on the second, receiver on the third; with
+//! two cores generator and receiver share the first, and the SUT has a core to itself.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use weir_io::cpu::{self, Topology};
 use super::counters::cpu_ticks;
 use crate::model::{LabError, Placement};
 
-/// One CPU each for generator and receiver, any number for the subject.
+/// One CPU each for generator and receiver, any number for the SUT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpus {
     pub generator: u32,
     pub receiver: u32,
-    pub subject: Vec<u32>,
+    pub sut: Vec<u32>,
 }
 
 impl Cpus {
@@ -44,24 +44,24 @@ impl Cpus {
             [both] => (both, both),
             [generator, receiver, ..] => (generator, receiver),
         };
-        let subject = if placement.cpus.is_empty() { vec![core(1)] } else { placement.cpus.clone() };
-        Cpus { generator, receiver, subject }
+        let sut = if placement.cpus.is_empty() { vec![core(1)] } else { placement.cpus.clone() };
+        Cpus { generator, receiver, sut }
     }
 
     pub fn notes(&self) -> Vec<String> {
-        let list = self.subject.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let list = self.sut.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let mut notes = vec![format!(
-            "cpus: generator {}, receiver {}, subject {list} (reception of each veth end on its side's cpu)",
+            "cpus: generator {}, receiver {}, SUT {list} (reception of each veth end on its side's cpu)",
             self.generator, self.receiver
         )];
-        if self.subject.iter().any(|&c| c == self.generator || c == self.receiver) {
-            notes.push("subject and load share a cpu: figures say little about the subject".into());
+        if self.sut.iter().any(|&c| c == self.generator || c == self.receiver) {
+            notes.push("SUT and load share a cpu: figures say little about the SUT".into());
         }
         notes
     }
 
-    pub fn subject_ticks(&self) -> Option<(u64, u64)> {
-        sum(&self.subject)
+    pub fn sut_ticks(&self) -> Option<(u64, u64)> {
+        sum(&self.sut)
     }
 
     pub fn load_ticks(&self) -> Option<(u64, u64)> {
@@ -97,15 +97,14 @@ pub fn missing_privilege() -> Option<String> {
 mod tests {
     use super::*;
 
-    fn chosen(cores: &[u32], subject: &[u32], load: &[u32]) -> (u32, u32, Vec<u32>) {
-        let placement =
-            Placement { cpus: subject.into(), generator_cpus: load.into(), ..Placement::default() };
+    fn chosen(cores: &[u32], sut: &[u32], load: &[u32]) -> (u32, u32, Vec<u32>) {
+        let placement = Placement { cpus: sut.into(), generator_cpus: load.into(), ..Placement::default() };
         let cpus = Cpus::among(cores, &placement);
-        (cpus.generator, cpus.receiver, cpus.subject)
+        (cpus.generator, cpus.receiver, cpus.sut)
     }
 
     #[test]
-    fn subject_has_a_core_to_itself_when_there_are_two() {
+    fn sut_has_a_core_to_itself_when_there_are_two() {
         assert_eq!(chosen(&[0, 1], &[], &[]), (0, 0, vec![1]));
         assert_eq!(chosen(&[0, 2, 4, 6], &[], &[]), (0, 4, vec![2]));
         assert_eq!(chosen(&[0], &[], &[]), (0, 0, vec![0]));

@@ -23,7 +23,7 @@ use weir_stats::search::{LossLedger, Rate};
 const QUIET: Nanos = 200_000_000;
 /// How often a receiver that counts by itself is looked at.
 const LOOK: Duration = Duration::from_millis(1);
-/// And never longer than this after the window, whatever foreign traffic there is.
+/// Longest time waited after the window, whatever foreign traffic there is.
 const STRAGGLE: Nanos = 2_000_000_000;
 
 /// What a window came to.
@@ -34,7 +34,7 @@ pub struct Driven {
     pub lost: u64,
 }
 
-/// A subject on its wires, with generator and receiver at their ends: here or on hosts.
+/// An SUT on its wires, with generator and receiver at their ends: here or on hosts.
 pub trait Wired {
     /// Counters, and what else is read with them.
     type Reading;

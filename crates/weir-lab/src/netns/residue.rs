@@ -1,12 +1,12 @@
 //! What a lab leaves on the machine while it runs, and how the next one removes what a killed one left.
 //!
 //! Namespaces and veth pairs need no removing: nothing names them, so the kernel ends them with the lab's
-//! last thread and the subject, which is killed with the thread that started it. What remains is a folder
-//! with the subject's configuration and control socket, named after the lab's process; a subject that
+//! last thread and the SUT, which is killed with the thread that started it. What remains is a folder
+//! with the SUT's configuration and control socket, named after the lab's process; an SUT that
 //! escaped is written in it.
 //!
 //! ```text
-//! <temp>/weir-lab-<process>-<its start, clock ticks>-<n>/    subject.pid  weir.toml  weir.sock …
+//! <temp>/weir-lab-<process>-<its start, clock ticks>-<n>/    SUT.pid  weir.toml  weir.sock …
 //! ```
 
 use std::fs;
@@ -45,9 +45,9 @@ impl Folder {
         &self.0
     }
 
-    /// Writes down the subject's process, for the lab that may have to end it.
-    pub fn record_subject(&self, id: u32) -> Result<(), LabError> {
-        let path = self.0.join("subject.pid");
+    /// Writes down the SUT's process, for the lab that may have to end it.
+    pub fn record_sut(&self, id: u32) -> Result<(), LabError> {
+        let path = self.0.join("sut.pid");
         fs::write(&path, format!("{id} {}", started(id).unwrap_or(0)))
             .map_err(|e| LabError::new(format!("{}: cannot be written: {e}", path.display())))
     }
@@ -82,7 +82,7 @@ impl Sweep {
     }
 }
 
-/// Ends subjects and removes folders of labs that are gone; says what it did.
+/// Ends SUTs and removes folders of labs that are gone; says what it did.
 pub fn sweep() -> Vec<String> {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return Vec::new() };
     entries.flatten().filter_map(|entry| sweep_one(&entry.path())).collect()
@@ -96,17 +96,17 @@ fn sweep_one(path: &Path) -> Option<String> {
         return None;
     }
     let mut done = format!("removed what lab {owner} left in {}", path.display());
-    if let Some((subject, since)) = subject(path)
-        && started(subject) == Some(since)
-        && process::kill(subject).is_ok()
+    if let Some((sut, since)) = sut(path)
+        && started(sut) == Some(since)
+        && process::kill(sut).is_ok()
     {
-        done += &format!(", and ended its subject {subject}");
+        done += &format!(", and ended its SUT {sut}");
     }
     fs::remove_dir_all(path).ok().map(|()| done)
 }
 
-fn subject(folder: &Path) -> Option<(u32, u64)> {
-    let text = fs::read_to_string(folder.join("subject.pid")).ok()?;
+fn sut(folder: &Path) -> Option<(u32, u64)> {
+    let text = fs::read_to_string(folder.join("sut.pid")).ok()?;
     let (id, since) = text.split_once(' ')?;
     Some((id.parse().ok()?, since.parse().ok()?))
 }
@@ -126,20 +126,20 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn what_a_killed_lab_left_is_removed_and_its_subject_ended() {
+    fn what_a_killed_lab_left_is_removed_and_its_sut_ended() {
         let mut lab = Command::new("sleep").arg("600").spawn().expect("sleep starts");
-        let mut subject = Command::new("sleep").arg("600").spawn().expect("sleep starts");
+        let mut sut = Command::new("sleep").arg("600").spawn().expect("sleep starts");
         let since = started(lab.id()).expect("it runs");
         let path = std::env::temp_dir().join(format!("{PREFIX}{}-{since}-0", lab.id()));
         fs::create_dir(&path).expect("a fresh name");
-        let line = format!("{} {}", subject.id(), started(subject.id()).expect("it runs"));
-        fs::write(path.join("subject.pid"), line).expect("the folder is ours");
+        let line = format!("{} {}", sut.id(), started(sut.id()).expect("it runs"));
+        fs::write(path.join("sut.pid"), line).expect("the folder is ours");
 
         assert_eq!(sweep_one(&path), None, "a running lab keeps its folder");
         lab.kill().and_then(|()| lab.wait()).expect("our child");
         let said = sweep_one(&path).expect("something was left");
-        assert!(said.contains("ended its subject"), "{said}");
-        assert!(!subject.wait().expect("our child").success());
+        assert!(said.contains("ended its SUT"), "{said}");
+        assert!(!sut.wait().expect("our child").success());
         assert!(!path.exists());
     }
 
@@ -148,7 +148,7 @@ mod tests {
         let own = std::process::id();
         let path = std::env::temp_dir().join(format!("{PREFIX}{}-1-77", u32::MAX));
         fs::create_dir_all(&path).expect("a fresh name");
-        fs::write(path.join("subject.pid"), format!("{own} 1")).expect("the folder is ours");
+        fs::write(path.join("sut.pid"), format!("{own} 1")).expect("the folder is ours");
         let said = sweep_one(&path).expect("its owner does not run");
         assert!(!said.contains("ended"), "{said}");
     }

@@ -1,4 +1,4 @@
-//! A wire: one veth pair between two namespaces, set up alike for every subject.
+//! A wire: one veth pair between two namespaces, set up alike for every SUT.
 //!
 //! ```text
 //! generator ns            device-under-test ns           receiver ns
@@ -8,7 +8,7 @@
 //! Settings, and why:
 //! - one queue each way, unless the experiment says how many: a queue's receive side is one NAPI context,
 //!   on one CPU we choose;
-//! - GRO on, so that the receive side is NAPI for every subject (without it a veth delivers on the
+//! - GRO on, so that the receive side is NAPI for every SUT (without it a veth delivers on the
 //!   *sender's* CPU, and forwarding would be charged to the generator); UDP is not merged by it;
 //! - NAPI threaded and pinned: reception runs where placement says, not where the sender happens to be;
 //! - transmit checksums, TSO and GSO off: frames are finished, as on a physical wire; or on

@@ -21,7 +21,7 @@ pub struct Binary {
     /// How to find callers.
     pub rules: Option<Rules>,
     lines: Option<Lines>,
-    /// By address.
+    /// Symbols in the order of their addresses.
     symbols: Vec<Symbol>,
     segments: Vec<Segment>,
 }

@@ -219,7 +219,7 @@ impl<'a> Boxes<'a> {
     }
 }
 
-/// As much of a name as fits a box.
+/// The part of a name that fits a box.
 fn label(name: &str, width: f64) -> Option<String> {
     let room = ((width - 6.0) / LETTER) as usize;
     match name.chars().count() {

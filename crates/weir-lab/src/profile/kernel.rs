@@ -28,7 +28,7 @@ pub const KTHREADD: u32 = 2;
 
 #[derive(Default)]
 pub struct Kernel {
-    /// By address.
+    /// Symbols in the order of their addresses.
     symbols: Vec<(u64, String)>,
 }
 

@@ -89,7 +89,7 @@ impl Sum {
         self.under(IDLE)
     }
 
-    /// Samples of work that is not the subject's.
+    /// Samples of work that is not the SUT's.
     pub fn others(&self) -> u64 {
         self.under(OTHERS)
     }
@@ -98,7 +98,7 @@ impl Sum {
         self.profile.stacks.iter().filter(|(s, _)| s.first().is_some_and(|f| f == root)).map(|(_, n)| n).sum()
     }
 
-    /// What the subject's work costs a packet.
+    /// What the SUT's work costs a packet.
     pub fn busy_ns_per_packet(&self) -> Option<f64> {
         self.header.ns_per_packet(self.header.samples - self.idle() - self.others())
     }

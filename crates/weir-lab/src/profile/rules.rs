@@ -13,7 +13,7 @@ use crate::model::LabError;
 
 /// Category of stacks that are idle.
 pub const IDLE: &str = "idle";
-/// Category of stacks that are not the subject's.
+/// Category of stacks that are not the SUT's.
 pub const ELSEWHERE: &str = "other processes";
 /// Category of functions no rule names.
 pub const OTHER: &str = "other";
@@ -70,7 +70,7 @@ impl Rules {
         !stack[at + 1..].iter().any(|f| any(&self.idle.woken, f))
     }
 
-    /// Whether the subject or its kernel was at work: neither idle nor busy with other processes.
+    /// Whether the SUT or its kernel was at work: neither idle nor busy with other processes.
     pub fn is_work(&self, stack: &[String]) -> bool {
         !self.is_idle(stack) && stack.first().is_none_or(|root| root != OTHERS)
     }

@@ -38,7 +38,7 @@ pub enum Focus {
     /// Everybody.
     All,
     /// This process, what it started, and the kernel. What others do is one frame, `[others]`; packet work
-    /// that interrupts do in their time is shown under `softirq`, because it is the subject's.
+    /// that interrupts do in their time is shown under `softirq`, because it is the SUT's.
     Family,
 }
 

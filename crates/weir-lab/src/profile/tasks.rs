@@ -11,7 +11,7 @@ use weir_io::perf_event::Record;
 
 #[derive(Debug, Default)]
 pub struct Tasks {
-    /// By thread id.
+    /// Tasks by thread id.
     names: HashMap<u32, String>,
     /// Executable memory by process id, the newest last.
     maps: HashMap<u32, Vec<Mapping>>,
@@ -26,7 +26,7 @@ pub struct Mapping {
     pub end: u64,
     /// Where its first byte lies in the file.
     pub offset: u64,
-    /// As the process names it, or `[vdso]` and the like.
+    /// The file as the process names it, or `[vdso]` and the like.
     pub path: String,
 }
 

@@ -21,7 +21,7 @@ use object::{Object, ObjectSection};
 use weir_io::perf_event::UserState;
 use weir_io::perf_event::record::{RETURN, STACK_POINTER};
 
-/// By DWARF's numbers.
+/// Registers by DWARF's numbers.
 pub type Registers = [u64; RETURN + 1];
 type Slice = EndianArcSlice<RunTimeEndian>;
 
@@ -33,7 +33,7 @@ pub struct Rules {
     frames: EhFrame<Slice>,
     header: ParsedEhFrameHdr<Slice>,
     bases: BaseAddresses,
-    /// By address; many samples share a place.
+    /// Rows found, by address: many samples share one.
     known: HashMap<u64, Option<Rule>>,
 }
 

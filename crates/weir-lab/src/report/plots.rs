@@ -46,8 +46,8 @@ pub(super) fn shape(results: &Results, name: &str) -> Shape {
 }
 
 fn place(results: &Results, name: &str) -> Option<usize> {
-    let subjects = results.configurations.iter().filter(|o| !o.configuration.is_baseline());
-    subjects.map(|o| &o.configuration.name).position(|n| n == name)
+    let suts = results.configurations.iter().filter(|o| !o.configuration.is_baseline());
+    suts.map(|o| &o.configuration.name).position(|n| n == name)
 }
 
 /// Figures of different topologies are worlds apart: each gets plots of its own.

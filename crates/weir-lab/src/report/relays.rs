@@ -114,7 +114,7 @@ fn carried(outcome: &Outcome) -> Vec<String> {
         or_dash(latency("p99")),
         or_dash(figure("cpu_seconds_per_gb").map(digits)),
         or_dash(figure("ns_per_packet").map(digits)),
-        or_dash(percent("subject_cpu_percent").or_else(|| percent("process_cpu_percent"))),
+        or_dash(percent("sut_cpu_percent").or_else(|| percent("process_cpu_percent"))),
         or_dash(percent("generator_busy_percent")),
         or_dash(corrupted.map(grouped)),
     ]
@@ -127,7 +127,7 @@ fn clients(outcome: &Outcome) -> Vec<String> {
         outcome.configuration.name.clone(),
         or_dash(figure("connects_per_second", 1.0)),
         or_dash(figure("cpu_ms_per_connect", 1.0)),
-        or_dash(percent("subject_cpu_percent").or_else(|| percent("process_cpu_percent"))),
+        or_dash(percent("sut_cpu_percent").or_else(|| percent("process_cpu_percent"))),
         or_dash(percent("generator_busy_percent")),
         or_dash(figure("memory_bytes_per_client", 1024.0)),
         or_dash(figure("memory_bytes_before", 1048576.0)),

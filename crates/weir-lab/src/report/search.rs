@@ -158,7 +158,7 @@ fn steps(results: &Results) -> Section {
                 "p50, µs",
                 "p99, µs",
                 "p99.9, µs",
-                "CPU of the subject, %",
+                "CPU of the SUT, %",
             ],
             text: 1,
             rows: searched(results)

@@ -59,7 +59,7 @@ pub fn of(experiment: &Experiment, runs: &BTreeMap<String, Vec<Run>>) -> Vec<Sou
     let mut curves = along_axis(experiment, runs);
     curves.extend(
         experiment
-            .subjects()
+            .suts()
             .filter_map(|c| Some((c, runs.get(&c.name)?)))
             .flat_map(|(c, runs)| searched(c, runs)),
     );
@@ -96,7 +96,7 @@ fn look(curve: Curve) -> Option<Sought> {
 fn along_axis(experiment: &Experiment, runs: &BTreeMap<String, Vec<Run>>) -> Vec<Curve> {
     let Some(axis) = experiment.axis else { return Vec::new() };
     let mut series: Vec<(Keys, Vec<(&Configuration, f64)>)> = Vec::new();
-    for c in experiment.subjects() {
+    for c in experiment.suts() {
         let Some(load) = axis.number(c) else { continue };
         let rest = elsewhere(c, axis);
         match series.iter_mut().find(|(r, _)| *r == rest) {
@@ -203,7 +203,7 @@ mod tests {
                     rate = [100000, 200000, 300000, 400000, 500000, 600000, 700000]\n";
         let experiment = Experiment::parse("x", "x.toml", text, &Default::default()).expect("well formed");
         let mut runs = BTreeMap::new();
-        for c in experiment.subjects() {
+        for c in experiment.suts() {
             let Rate::Pps(pps) = c.workload.rate else { panic!("a rate is given") };
             let run = |block: usize| {
                 let mut sample = Sample { pps: pps as f64, ..Sample::default() };

@@ -225,9 +225,9 @@ mod tests {
     #[test]
     fn a_sweep_has_a_step_for_each_of_its_rates_though_runs_differ_in_what_is_all() {
         let run = |whole: f64| {
-            let mut subject = Simulated::new(Shape::Endless, 2e6, 1);
+            let mut sut = Simulated::new(Shape::Endless, 2e6, 1);
             let steps = [50.0, 51.0, 100.0].map(sweep::Step::Percent);
-            let mut trials = sweep::search(&mut subject, &steps, whole, 1.0).expect("simulated");
+            let mut trials = sweep::search(&mut sut, &steps, whole, 1.0).expect("simulated");
             trials[0].superseded = true;
             Sample { trials, ..Sample::default() }
         };
@@ -239,9 +239,9 @@ mod tests {
 
     #[test]
     fn a_source_that_fell_behind_is_counted_and_its_share_told() {
-        let mut subject = Simulated::new(Shape::Endless, 1e5, 1);
+        let mut sut = Simulated::new(Shape::Endless, 1e5, 1);
         let steps = [50_000, 200_000].map(sweep::Step::Pps);
-        let trials = sweep::search(&mut subject, &steps, 1.0, 1.0).expect("simulated");
+        let trials = sweep::search(&mut sut, &steps, 1.0, 1.0).expect("simulated");
         let s = Searched::of(&[&Sample { trials, ..Sample::default() }]).expect("searches");
         let shares: Vec<f64> = s.steps.iter().filter_map(|s| Some(s.shortfall_percent?.median)).collect();
         assert_eq!((shares, s.held_up), (vec![0.0, 50.0], 1));

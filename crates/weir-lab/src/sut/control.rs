@@ -1,4 +1,4 @@
-//! A subject's control socket: HTTP/1.1 with JSON bodies over a Unix socket, one question a connection.
+//! An SUT's control socket: HTTP/1.1 with JSON bodies over a Unix socket, one question a connection.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

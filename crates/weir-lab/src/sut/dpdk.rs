@@ -3,7 +3,7 @@
 //! Two ports: 0 is where packets come in, 1 where they leave. In a namespace they are the ends of the wires, by the
 //! driver `net_af_xdp` or `net_af_packet`, as weir's; in memory port 0 repeats a capture file and port 1 throws away.
 //! No huge pages, no PCI, one forwarding core, the driver's defaults. Counters are read over the telemetry socket.
-//! A core that polls is busy without packets too: `subject_cpu_percent` says nothing about these programs.
+//! A core that polls is busy without packets too: `sut_cpu_percent` says nothing about these programs.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

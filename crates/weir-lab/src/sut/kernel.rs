@@ -22,7 +22,7 @@ use crate::workload::address;
 pub struct Kernel {
     family: Family,
     notes: Vec<String>,
-    // Stays attached as long as the subject runs.
+    // Stays attached as long as the SUT runs.
     _pass: Option<Pass>,
 }
 

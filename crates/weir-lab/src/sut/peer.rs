@@ -14,7 +14,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use weir_io::process;
 
 use crate::machine;
-use crate::model::{LabError, Misbehaviour, Subject};
+use crate::model::{LabError, Misbehaviour, Sut};
 use crate::netns::namespace::Namespace;
 use crate::netns::residue::Folder;
 
@@ -41,16 +41,16 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
-/// The program of others that a subject is.
-pub fn program_of(subject: Subject) -> Option<&'static str> {
-    match subject {
-        Subject::DpdkL3fwd => Some("dpdk-l3fwd"),
-        Subject::DpdkTestpmd => Some("dpdk-testpmd"),
-        Subject::Vpp => Some("vpp"),
-        Subject::Derper => Some("derper"),
-        Subject::HyperDerp => Some("hyper-derp"),
-        Subject::Strongswan => Some("charon"),
-        Subject::Weir | Subject::Kernel | Subject::Command | Subject::Baseline => None,
+/// The program of others that an SUT is.
+pub fn program_of(sut: Sut) -> Option<&'static str> {
+    match sut {
+        Sut::DpdkL3fwd => Some("dpdk-l3fwd"),
+        Sut::DpdkTestpmd => Some("dpdk-testpmd"),
+        Sut::Vpp => Some("vpp"),
+        Sut::Derper => Some("derper"),
+        Sut::HyperDerp => Some("hyper-derp"),
+        Sut::Strongswan => Some("charon"),
+        Sut::Weir | Sut::Kernel | Sut::Command | Sut::Baseline => None,
     }
 }
 
@@ -104,7 +104,7 @@ impl Started {
     ) -> Result<Started, LabError> {
         let failed = |what: &str, e: std::io::Error| LabError::new(format!("{name}: {what}: {e}"));
         let folder = Folder::new()?;
-        let log = folder.path().join("subject.log");
+        let log = folder.path().join("sut.log");
         let mut command = command(folder.path()).map_err(|e| failed("its files", e))?;
         let output = File::create(&log).map_err(|e| failed("log", e))?;
         let errors = output.try_clone().map_err(|e| failed("log", e))?;
@@ -126,7 +126,7 @@ impl Started {
         };
         let child = child.map_err(|e| failed("cannot be started", e))?;
         let started = Started { child, name, log, folder };
-        started.folder.record_subject(started.child.id())?;
+        started.folder.record_sut(started.child.id())?;
         Ok(started)
     }
 
@@ -154,7 +154,7 @@ impl Started {
         Ok(())
     }
 
-    /// That it ended by itself, and its last words.
+    /// An error with the end of its log, if it ended by itself.
     pub fn ended(&mut self) -> Option<LabError> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(ended_by_itself(self.name, status, &self.said()))
@@ -171,7 +171,7 @@ impl Started {
     }
 }
 
-/// How a subject's end is said.
+/// How an SUT's end is said.
 pub fn ended_by_itself(name: &str, status: std::process::ExitStatus, said: &str) -> LabError {
     LabError::by_sut(Misbehaviour::Ended, format!("{name}: ended while it was measured ({status}): {said}"))
 }

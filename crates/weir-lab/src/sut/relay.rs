@@ -35,12 +35,12 @@ pub trait Relaying {
     /// The process that relays.
     fn process(&self) -> u32;
 
-    /// Its own drop counters, cumulative, named `subject.reason`.
+    /// Its own drop counters, cumulative, named `SUT.reason`.
     fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError>;
 
     fn notes(&self) -> Vec<String>;
 
-    /// That it ended by itself, and its last words.
+    /// An error with the end of its log, if it ended by itself.
     fn ended(&mut self) -> Option<LabError>;
 
     /// Where its caches are simulated: what counts them.

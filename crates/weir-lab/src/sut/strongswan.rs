@@ -76,7 +76,7 @@ impl Strongswan {
                 process::dies_with_starter(&mut command).spawn()
             })?
             .map_err(|e| failed("cannot be started", e))?;
-        folder.record_subject(child.id())?;
+        folder.record_sut(child.id())?;
         let note = format!("strongswan: kernel-libipsec, IKEv2, ESP {PROPOSAL}");
         let mut daemon = Strongswan { child, socket, log, note, _folder: folder };
         daemon.wait_until_ready()?;

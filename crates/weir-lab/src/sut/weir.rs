@@ -112,7 +112,7 @@ impl Weir {
             .map_err(|e| failed("cannot be started", e))?;
         let (notes, fallbacks) = (Vec::new(), Vec::new());
         let mut weir = Weir { child, control: Control::new(socket), notes, fallbacks, folder };
-        weir.folder.record_subject(weir.child.id())?;
+        weir.folder.record_sut(weir.child.id())?;
         weir.wait_until_ready(&log)?;
         // interfaces have another name in every run: notes name their role, so that runs say the same
         let steady = |note: String| roles.iter().fold(note, |n, (name, role)| n.replace(*name, role));

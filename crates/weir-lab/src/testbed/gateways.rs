@@ -17,7 +17,7 @@ mod tcp;
 
 use std::time::{Duration, Instant};
 
-use crate::model::{Configuration, Family, LabError, Prepared, Sample, Scope, Subject, Trial};
+use crate::model::{Configuration, Family, LabError, Prepared, Sample, Scope, Sut, Trial};
 use crate::netns::counters::cpu_ticks;
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::namespace::Namespace;
@@ -41,13 +41,13 @@ impl GatewaysTestbed {
         if configuration.workload.family == Family::Inet6 {
             return Some("gateways: TCP over IPv4 only; use family = \"inet\"".into());
         }
-        cpus::missing_privilege().or_else(|| match configuration.subject() {
-            Subject::Baseline => None,
-            Subject::Weir => crate::sut::missing(configuration),
-            Subject::Strongswan => strongswan::missing(),
-            Subject::Vpp => vpp::gateway::missing(configuration),
+        cpus::missing_privilege().or_else(|| match configuration.sut() {
+            Sut::Baseline => None,
+            Sut::Weir => crate::sut::missing(configuration),
+            Sut::Strongswan => strongswan::missing(),
+            Sut::Vpp => vpp::gateway::missing(configuration),
             other => Some(format!(
-                "{}: is no tunnel gateway here: use subject = \"weir\", \"strongswan\" or \"vpp\"",
+                "{}: is no tunnel gateway here: use sut = \"weir\", \"strongswan\" or \"vpp\"",
                 crate::experiment::kebab(&other)
             )),
         })
@@ -69,7 +69,7 @@ struct Deployed {
     _middle: [Namespace; 2],
     far: Namespace,
     connections: u32,
-    /// Of the left side, of the right side.
+    /// The CPU of the left side and of the right side.
     cpus: [u32; 2],
     notes: Vec<String>,
     /// Which of them say that something better was refused.
@@ -88,7 +88,7 @@ impl Deployed {
     fn new(configuration: &Configuration, swept: Vec<String>) -> Result<Deployed, LabError> {
         let chosen = Cpus::choose(&configuration.placement)?;
         let cpus = match configuration.placement.cpus[..] {
-            [] => [chosen.generator, chosen.subject[0]],
+            [] => [chosen.generator, chosen.sut[0]],
             [both] => [both, both],
             [left, .., right] => [left, right],
         };
@@ -121,10 +121,10 @@ impl Deployed {
             right: i == 1,
             configuration,
         });
-        let gateways: Vec<Box<dyn Gateway>> = match configuration.subject() {
-            Subject::Weir => weir::gateway::start(Pair(&sides))?,
-            Subject::Strongswan => strongswan::start(Pair(&sides))?,
-            Subject::Vpp => vpp::gateway::start(Pair(&sides))?,
+        let gateways: Vec<Box<dyn Gateway>> = match configuration.sut() {
+            Sut::Weir => weir::gateway::start(Pair(&sides))?,
+            Sut::Strongswan => strongswan::start(Pair(&sides))?,
+            Sut::Vpp => vpp::gateway::start(Pair(&sides))?,
             _ => Vec::new(),
         };
         notes.extend(gateways.iter().flat_map(|g| g.notes()));
@@ -293,7 +293,7 @@ impl Prepared for Deployed {
 }
 
 impl Deployed {
-    /// Of both sides' CPUs.
+    /// Ticks of both sides' CPUs.
     fn ticks(&self) -> Option<(u64, u64)> {
         let of = |cpu: u32| cpu_ticks(cpu);
         let (left, right) = (of(self.cpus[0])?, of(self.cpus[1])?);

@@ -12,7 +12,7 @@
 //! ports. Routes are drawn like the Internet's, destinations one per flow over them.
 //!
 //! Promises: every packet handed out is delivered, dropped by reason, given to this host or held, or the
-//! run fails. Refuses: other subjects than weir, the baseline and DPDK's programs ([`alone`]), which bring a source and
+//! run fails. Refuses: other SUTs than weir, the baseline and DPDK's programs ([`alone`]), which bring a source and
 //! a sink of their own.
 
 mod churn;
@@ -39,7 +39,7 @@ use weir_core::tables::Tables;
 use weir_io::cpu::{SYSFS, Topology as Machine};
 
 use crate::model::ipsec::{Direction, Mode};
-use crate::model::{Configuration, Family, LabError, Prepared, Protection, Sample, Scope, Subject, Trial};
+use crate::model::{Configuration, Family, LabError, Prepared, Protection, Sample, Scope, Sut, Trial};
 use churn::Churn;
 use dpdk_inmem::DpdkInmem;
 use protected::Checked;
@@ -62,17 +62,17 @@ impl MemoryTestbed {
         if let Some(build) = configuration.build() {
             return process::missing(build);
         }
-        match configuration.subject() {
-            Subject::Weir | Subject::Baseline => None,
-            Subject::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
-            Subject::DpdkL3fwd | Subject::DpdkTestpmd => dpdk_inmem::missing(configuration),
-            Subject::Vpp => Some("vpp: forwards in namespaces only here; use topology = \"netns\"".into()),
+        match configuration.sut() {
+            Sut::Weir | Sut::Baseline => None,
+            Sut::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
+            Sut::DpdkL3fwd | Sut::DpdkTestpmd => dpdk_inmem::missing(configuration),
+            Sut::Vpp => Some("vpp: forwards in namespaces only here; use topology = \"netns\"".into()),
             _ => crate::sut::missing(configuration),
         }
     }
 
     pub fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
-        if matches!(configuration.subject(), Subject::DpdkL3fwd | Subject::DpdkTestpmd) {
+        if matches!(configuration.sut(), Sut::DpdkL3fwd | Sut::DpdkTestpmd) {
             return Ok(Box::new(self.dpdk_inmem(configuration)?));
         }
         match configuration.build() {
@@ -83,7 +83,7 @@ impl MemoryTestbed {
 }
 
 impl MemoryTestbed {
-    /// So many packets and no clock, on the calling thread: for simulators, which stretch time.
+    /// Forwards this many packets on the calling thread without a clock, for simulators, which stretch time.
     pub fn pass(&mut self, configuration: &Configuration, packets: u64) -> Result<LossLedger, LabError> {
         if configuration.ipsec().is_some_and(|p| p.direction == Direction::In) {
             let name = &configuration.name;
@@ -125,7 +125,7 @@ impl MemoryTestbed {
         let key = (configuration.workload.family, configuration.routes);
         let mut churn = None;
         let net = match &configuration.ipsec() {
-            // sequence numbers begin anew with every subject
+            // sequence numbers begin anew with every SUT
             Some(protection) => {
                 let (net, control) = tables::build(key.0, key.1, Some((protection, cpus.len())))?;
                 churn = churn_of(protection, control, (&net.tables, &cpus))?;
@@ -142,7 +142,7 @@ impl MemoryTestbed {
         let ipsec = configuration.ipsec();
         let standing = Standing::default();
         Ok(Ready {
-            subject: configuration.subject(),
+            sut: configuration.sut(),
             family: workload.family,
             net: net.tables,
             ipsec,
@@ -169,7 +169,7 @@ fn protection_lacks(configuration: &Configuration) -> Option<String> {
 }
 
 struct Ready {
-    subject: Subject,
+    sut: Sut,
     family: Family,
     net: Arc<Tables>,
     ipsec: Option<Protection>,
@@ -238,7 +238,7 @@ impl Ready {
             worker: i,
             cpu: self.cpus[0],
             seed: trial.seed ^ i as u64,
-            through: (self.subject == Subject::Weir).then(|| self.net.clone()),
+            through: (self.sut == Sut::Weir).then(|| self.net.clone()),
             board: self.churn.as_ref().map(|churn| churn.board.clone()),
             templates: self.templates.clone(),
             ipsec: self.ipsec.filter(|p| p.direction != Direction::Beside),

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   generator ns        device-under-test ns         receiver ns
-//!   gen ════════════ din ─► subject ─► dout ════════════ rcv          baseline: gen ════════════ rcv
+//!   gen ════════════ din ─► SUT ─► dout ════════════ rcv          baseline: gen ════════════ rcv
 //! ```
 //!
-//! Promises: every subject stands on the same wires with the same settings, CPUs and generator; what each
+//! Promises: every SUT stands on the same wires with the same settings, CPUs and generator; what each
 //! hop lost in the window is in the ledger by the name of its counter; everything made is gone when it is
 //! dropped, and what a killed lab left is removed by the next.
 //!
@@ -17,7 +17,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::generator::{Plan, Transmitter};
-use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Subject, Trial};
+use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Sut, Trial};
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::drive::{self, Course, Driven, Wired};
@@ -55,14 +55,14 @@ impl NetnsTestbed {
 
 /// The device under test: its namespace, its ends of the wires, and what forwards between them.
 struct Device {
-    // Dropped first: a subject ends before its namespace does.
+    // Dropped first: an SUT ends before its namespace does.
     running: Box<dyn Running>,
     input: Port,
     output: Port,
     namespace: Namespace,
 }
 
-/// Wires, subject, generator and receiver of one configuration.
+/// Wires, SUT, generator and receiver of one configuration.
 struct Deployed {
     device: Option<Device>,
     transmitter: Box<dyn Transmitter>,
@@ -74,7 +74,7 @@ struct Deployed {
     notes: Vec<String>,
     /// Number of the last run; the packets carry it.
     run: u16,
-    /// Of the CPUs at work, in the last window.
+    /// Metrics of the CPUs at work in the last window.
     busy: [(&'static str, Option<f64>); 2],
 }
 
@@ -113,7 +113,7 @@ impl Deployed {
         };
         let collector = open_collector(&far, &traffic, &mut notes)?;
         notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
-        let busy = ["subject_cpu_percent", "generator_cpu_percent"].map(|name| (name, None));
+        let busy = ["sut_cpu_percent", "generator_cpu_percent"].map(|name| (name, None));
         Ok(Deployed { device, transmitter, collector, near, far, cpus, traffic, notes, run: 0, busy })
     }
 }
@@ -127,11 +127,11 @@ impl Wired for Deployed {
         let (home, cpus) = (Some(self.near.0.path()), &self.cpus);
         let (transmitter, collector) = (self.transmitter.as_mut(), self.collector.as_mut());
         let course = Course { plan, seed, flows: self.traffic.flows(), cpus, home };
-        let (subject, load) = (cpus.subject_ticks(), cpus.load_ticks());
+        let (sut, load) = (cpus.sut_ticks(), cpus.load_ticks());
         let driven = drive::drive(transmitter, collector, course)?;
-        let (subject_after, load_after) = (cpus.subject_ticks(), cpus.load_ticks());
+        let (sut_after, load_after) = (cpus.sut_ticks(), cpus.load_ticks());
         self.busy = [
-            ("subject_cpu_percent", cpus::percent(subject, subject_after)),
+            ("sut_cpu_percent", cpus::percent(sut, sut_after)),
             ("generator_cpu_percent", cpus::percent(load, load_after)),
         ];
         Ok(driven)
@@ -158,7 +158,7 @@ impl Wired for Deployed {
     }
 }
 
-/// Namespace, wires and subject of the device under test.
+/// Namespace, wires and SUT of the device under test.
 fn deploy_device(
     configuration: &Configuration,
     cpus: &Cpus,
@@ -178,20 +178,20 @@ fn deploy_device(
         input: &input,
         output: &output,
         gateway_mac: far.1.mac,
-        cpus: &cpus.subject,
+        cpus: &cpus.sut,
         configuration,
     };
-    let running: Box<dyn Running> = match configuration.subject() {
-        Subject::Kernel => Box::new(Kernel::start(&environment)?),
-        Subject::Weir => Box::new(Weir::start(&environment)?),
-        Subject::DpdkTestpmd => testpmd::start(&environment)?,
-        Subject::DpdkL3fwd => l3fwd::start(&environment)?,
-        Subject::Vpp => Box::new(Vpp::start(&environment)?),
-        other => return Err(LabError::new(format!("{other:?}: not a subject of the netns topology"))),
+    let running: Box<dyn Running> = match configuration.sut() {
+        Sut::Kernel => Box::new(Kernel::start(&environment)?),
+        Sut::Weir => Box::new(Weir::start(&environment)?),
+        Sut::DpdkTestpmd => testpmd::start(&environment)?,
+        Sut::DpdkL3fwd => l3fwd::start(&environment)?,
+        Sut::Vpp => Box::new(Vpp::start(&environment)?),
+        other => return Err(LabError::new(format!("{other:?}: not an SUT of the netns topology"))),
     };
-    // After the subject: switching GRO off and attaching XDP makes a veth's NAPI thread anew, on any CPU.
+    // After the SUT: switching GRO off and attaching XDP makes a veth's NAPI thread anew, on any CPU.
     for port in [&input, &output] {
-        notes.extend(veth::place(&namespace, port, &cpus.subject, false)?);
+        notes.extend(veth::place(&namespace, port, &cpus.sut, false)?);
     }
     notes.extend(running.notes());
     Ok(Device { running, input, output, namespace })
@@ -217,6 +217,6 @@ impl Prepared for Deployed {
     }
 
     fn scope(&self) -> Option<Scope> {
-        self.device.as_ref().map(|_| Scope::Cpus(self.cpus.subject.clone()))
+        self.device.as_ref().map(|_| Scope::Cpus(self.cpus.sut.clone()))
     }
 }

@@ -6,24 +6,24 @@ use std::fs;
 use super::memory::process;
 use crate::build::{Build, mark};
 use crate::experiment::Experiment;
-use crate::model::{Subject, Topology};
+use crate::model::{Sut, Topology};
 use crate::sut::{peer, weir};
 
 /// The builds of this program, and of the daemon where `experiment` starts it.
 pub fn took_part(experiment: &Experiment) -> Build {
     let daemon = experiment
-        .subjects()
+        .suts()
         .any(|c| {
             let with_daemon = [Topology::Netns, Topology::Gateways, Topology::Relay];
-            c.subject() == Subject::Weir && with_daemon.contains(&c.topology())
+            c.sut() == Sut::Weir && with_daemon.contains(&c.topology())
         })
         .then(weir::program)
         .flatten();
     let own = std::env::current_exe().ok();
     let both = [("weir-lab".to_string(), own), ("weir".to_string(), daemon)];
-    let builds = experiment.subjects().filter_map(|c| c.build());
+    let builds = experiment.suts().filter_map(|c| c.build());
     let others = builds.map(|b| (format!("weir-lab of build {b}"), process::program(b)));
-    let peers: BTreeSet<&str> = experiment.subjects().filter_map(|c| peer::program_of(c.subject())).collect();
+    let peers: BTreeSet<&str> = experiment.suts().filter_map(|c| peer::program_of(c.sut())).collect();
     let theirs = peers.iter().map(|name| (name.to_string(), peer::find(name)));
     let marked = both
         .into_iter()

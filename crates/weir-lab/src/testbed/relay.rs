@@ -27,7 +27,7 @@ use crate::generator::derp::stalled::Stalled;
 use crate::generator::derp::visits;
 use crate::model::relay::{Load, Relay};
 use crate::model::{
-    Configuration, Family, FrameSize, LabError, Misbehaviour, Prepared, Sample, Scope, Subject, Trial,
+    Configuration, Family, FrameSize, LabError, Misbehaviour, Prepared, Sample, Scope, Sut, Trial,
 };
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
@@ -65,20 +65,20 @@ impl RelayTestbed {
             return Some("relay: its clients use IPv4; use family = \"inet\"".into());
         }
         if relay.load == Load::SimulatedCaches {
-            if configuration.subject() != Subject::Weir {
-                return Some("relay: only weir's caches are simulated: use subject = \"weir\"".into());
+            if configuration.sut() != Sut::Weir {
+                return Some("relay: only weir's caches are simulated: use sut = \"weir\"".into());
             }
             if let Err(lacks) = cachesim::valgrind() {
                 return Some(lacks.said);
             }
         }
-        cpus::missing_privilege().or_else(|| match configuration.subject() {
-            Subject::Baseline => None,
-            Subject::Derper => derper::missing(relay.tls),
-            Subject::HyperDerp => hyper_derp::missing(relay.tls),
-            Subject::Weir => weir::relay::missing(relay.tls),
+        cpus::missing_privilege().or_else(|| match configuration.sut() {
+            Sut::Baseline => None,
+            Sut::Derper => derper::missing(relay.tls),
+            Sut::HyperDerp => hyper_derp::missing(relay.tls),
+            Sut::Weir => weir::relay::missing(relay.tls),
             other => Some(format!(
-                "{}: is no relay here: use subject = \"weir\", \"derper\" or \"hyper-derp\"",
+                "{}: is no relay here: use sut = \"weir\", \"derper\" or \"hyper-derp\"",
                 crate::experiment::kebab(&other)
             )),
         })
@@ -117,7 +117,7 @@ impl Deployed {
     fn new(configuration: &Configuration, relay: Relay, swept: Vec<String>) -> Result<Deployed, LabError> {
         let mut cpus = Cpus::choose(&configuration.placement)?;
         if configuration.placement.cpus.is_empty() && relay.workers > 1 {
-            cpus.subject = more(&cpus, relay.workers)?;
+            cpus.sut = more(&cpus, relay.workers)?;
         }
         let namespace = Namespace::new("relay")?;
         // ten thousand clients of one address, again and again
@@ -127,18 +127,18 @@ impl Deployed {
         let tcp = namespace.untuned()?;
         let fallbacks = tcp.fell_back.then(|| tcp.said.clone()).into_iter().collect();
         notes.push(tcp.said);
-        let environment = Environment { namespace: &namespace, cpus: &cpus.subject, relay };
-        let running: Option<Box<dyn Relaying>> = match configuration.subject() {
-            Subject::Derper => Some(Box::new(Derper::start(&environment)?)),
-            Subject::HyperDerp => Some(Box::new(HyperDerp::start(&environment)?)),
-            Subject::Weir => Some(Box::new(weir::relay::Weir::start(&environment)?)),
+        let environment = Environment { namespace: &namespace, cpus: &cpus.sut, relay };
+        let running: Option<Box<dyn Relaying>> = match configuration.sut() {
+            Sut::Derper => Some(Box::new(Derper::start(&environment)?)),
+            Sut::HyperDerp => Some(Box::new(HyperDerp::start(&environment)?)),
+            Sut::Weir => Some(Box::new(weir::relay::Weir::start(&environment)?)),
             _ => None,
         };
         notes.extend(running.iter().flat_map(|r| r.notes()));
         let mut deployed = Deployed {
             pairs: None,
             running,
-            name: kebab(&configuration.subject()),
+            name: kebab(&configuration.sut()),
             namespace,
             cpus,
             relay,
@@ -203,7 +203,7 @@ impl Deployed {
             closed: self.relay.load == Load::ClosedLoop,
             window: trial.window,
             run: 0,
-            shares: self.cpus.subject.contains(&self.cpus.generator),
+            shares: self.cpus.sut.contains(&self.cpus.generator),
             empties: true,
         };
         let (held, before) = self.warm_up(trial.warm_up, plan)?;
@@ -331,7 +331,7 @@ impl Deployed {
         let (Some(process), count, cpu) =
             (self.running.as_ref().map(|r| r.process()), u64::from(self.clients), self.cpus.generator)
         else {
-            return Err(LabError::new("relay: idle clients need a relay: name one as `subject`".into()));
+            return Err(LabError::new("relay: idle clients need a relay: name one as `sut`".into()));
         };
         let unread = || LabError::new("relay: its memory cannot be read: has it ended?".into());
         let before = relay::memory(process).ok_or_else(unread)?;
@@ -427,18 +427,18 @@ impl Prepared for Deployed {
     }
 
     fn scope(&self) -> Option<Scope> {
-        self.running.as_ref().map(|_| Scope::Cpus(self.cpus.subject.clone()))
+        self.running.as_ref().map(|_| Scope::Cpus(self.cpus.sut.clone()))
     }
 }
 
-/// A CPU for each worker: the subject's own first, then the rest of the machine, the generator's last.
+/// A CPU for each worker: the SUT's own first, then the rest of the machine, the generator's last.
 fn more(cpus: &Cpus, workers: u32) -> Result<Vec<u32>, LabError> {
     let topology =
         cpu::Topology::read(std::path::Path::new(cpu::SYSFS)).map_err(|e| LabError::new(e.to_string()))?;
     let cores = cpu::Placement::by_core(&topology, None).cpus;
-    let mut all = cpus.subject.clone();
-    all.extend(cores.iter().filter(|c| !cpus.subject.contains(c) && **c != cpus.generator));
-    all.extend(cores.iter().filter(|c| **c == cpus.generator && !cpus.subject.contains(c)));
+    let mut all = cpus.sut.clone();
+    all.extend(cores.iter().filter(|c| !cpus.sut.contains(c) && **c != cpus.generator));
+    all.extend(cores.iter().filter(|c| **c == cpus.generator && !cpus.sut.contains(c)));
     if all.len() < workers as usize {
         return Err(LabError::new(format!(
             "relay: {workers} workers, this machine has {} cores: lower `workers`",
@@ -450,9 +450,9 @@ fn more(cpus: &Cpus, workers: u32) -> Result<Vec<u32>, LabError> {
 }
 
 fn cpus_said(cpus: &Cpus) -> Vec<String> {
-    let list = cpus.subject.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let list = cpus.sut.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let mut notes = vec![format!("cpus: generator {}, relay {list}; TCP over loopback", cpus.generator)];
-    if cpus.subject.contains(&cpus.generator) {
+    if cpus.sut.contains(&cpus.generator) {
         notes.push("relay and generator share a cpu: figures say little about the relay alone".into());
     }
     notes

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use crate::experiment::Experiment;
 use crate::experiment::hosts::{Commands, Role};
 use crate::machine::Machine;
-use crate::model::{Configuration, LabError, Prepared, Subject, Topology};
+use crate::model::{Configuration, LabError, Prepared, Sut, Topology};
 use crate::sut::peer;
 use deployed::Deployed;
 use fleet::Fleet;
@@ -35,7 +35,7 @@ use fleet::Fleet;
 /// The hosts of one experiment.
 pub struct SshTestbed {
     fleet: Rc<RefCell<Fleet>>,
-    /// By configuration.
+    /// The commands of each configuration.
     commands: BTreeMap<String, Commands>,
 }
 
@@ -43,7 +43,7 @@ impl SshTestbed {
     /// `None` where the experiment names no hosts.
     pub fn new(experiment: &Experiment) -> Option<SshTestbed> {
         let on_hosts = |c: &&Configuration| c.topology() == Topology::Ssh;
-        let with_weir = experiment.subjects().filter(on_hosts).any(|c| c.subject() == Subject::Weir);
+        let with_weir = experiment.suts().filter(on_hosts).any(|c| c.sut() == Sut::Weir);
         let fleet = Rc::new(RefCell::new(Fleet::new(experiment.hosts.clone()?, with_weir)));
         Some(SshTestbed { fleet, commands: experiment.commands.clone() })
     }
@@ -55,13 +55,13 @@ impl SshTestbed {
         if peer::on_path("ssh").is_none() {
             return Some("ssh: no such program on the PATH: install the package openssh-client".into());
         }
-        match configuration.subject() {
-            Subject::Baseline => Some(
+        match configuration.sut() {
+            Sut::Baseline => Some(
                 "baseline: on hosts the device under test is always between generator and receiver: measure them \
-                 by a wire between the two, as a subject `command` that does nothing"
+                 by a wire between the two, as an SUT `command` that does nothing"
                     .into(),
             ),
-            Subject::Command => None,
+            Sut::Command => None,
             _ => crate::sut::missing_on_hosts(configuration),
         }
     }

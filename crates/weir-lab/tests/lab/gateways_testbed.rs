@@ -1,20 +1,20 @@
-//! The gateways testbed carries TCP through tunnels of every subject, and leaves nothing behind.
+//! The gateways testbed carries TCP through tunnels of every SUT, and leaves nothing behind.
 
 use crate::common::testbeds::one_at_a_time;
 use std::io::Write;
 use std::time::Duration;
 
 use weir_lab::model::configuration::PlacementKeys;
-use weir_lab::model::{Configuration, Family, FrameSize, Keys, Subject, Topology, Trial, Workload};
+use weir_lab::model::{Configuration, Family, FrameSize, Keys, Sut, Topology, Trial, Workload};
 use weir_lab::testbed::Testbeds;
 use weir_stats::search::Rate;
 
-fn configuration(subject: Subject) -> Configuration {
+fn configuration(sut: Sut) -> Configuration {
     let workload =
         Workload { family: Family::Inet, frame: FrameSize::Fixed(64), flows: 2, rate: Rate::FlatOut };
     Configuration::try_from(Keys {
         name: "c".into(),
-        subject,
+        sut,
         topology: Topology::Gateways,
         workload,
         routes: 1,
@@ -31,21 +31,21 @@ fn trial(rate: Rate) -> Trial {
 }
 
 /// Whether the testbed can be had here; says what is missing if not.
-fn there(test: &str, subject: Subject) -> bool {
-    let missing = Testbeds::default().missing(&configuration(subject));
+fn there(test: &str, sut: Sut) -> bool {
+    let missing = Testbeds::default().missing(&configuration(sut));
     if let Some(missing) = &missing {
         let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
     }
     missing.is_none()
 }
 
-fn carries(test: &str, subject: Subject) {
-    if !there(test, subject) {
+fn carries(test: &str, sut: Sut) {
+    if !there(test, sut) {
         return;
     }
     let _alone = one_at_a_time();
     let mut testbeds = Testbeds::default();
-    let mut prepared = testbeds.prepare(&configuration(subject)).expect("all that is needed is here");
+    let mut prepared = testbeds.prepare(&configuration(sut)).expect("all that is needed is here");
     let sample = prepared.run(&trial(Rate::FlatOut)).expect("a run");
     assert!(sample.figures["mbps"] > 0.0 && sample.pps > 0.0, "{sample:?}");
     assert_eq!(sample.ledger.unaccounted(), 0);
@@ -55,23 +55,23 @@ fn carries(test: &str, subject: Subject) {
 
 #[test]
 fn tcp_passes_two_gateways_of_the_kernel() {
-    carries("tcp_passes_two_gateways_of_the_kernel", Subject::Baseline);
+    carries("tcp_passes_two_gateways_of_the_kernel", Sut::Baseline);
 }
 
 #[test]
 fn tcp_passes_two_gateways_of_strongswan() {
-    carries("tcp_passes_two_gateways_of_strongswan", Subject::Strongswan);
+    carries("tcp_passes_two_gateways_of_strongswan", Sut::Strongswan);
 }
 
 #[test]
 fn tcp_passes_two_gateways_of_weir() {
-    carries("tcp_passes_two_gateways_of_weir", Subject::Weir);
+    carries("tcp_passes_two_gateways_of_weir", Sut::Weir);
 }
 
 #[test]
 fn a_packet_is_a_packet_however_many_cross_a_wire_in_one_piece() {
     let test = "a_packet_is_a_packet_however_many_cross_a_wire_in_one_piece";
-    if !there(test, Subject::Baseline) {
+    if !there(test, Sut::Baseline) {
         return;
     }
     let _alone = one_at_a_time();
@@ -79,7 +79,7 @@ fn a_packet_is_a_packet_however_many_cross_a_wire_in_one_piece() {
     for offload in [false, true] {
         let placement = PlacementKeys { offload, ..PlacementKeys::default() };
         let configuration =
-            Configuration::try_from(Keys { placement, ..configuration(Subject::Baseline).into() })
+            Configuration::try_from(Keys { placement, ..configuration(Sut::Baseline).into() })
                 .expect("valid");
         let sample =
             testbeds.prepare(&configuration).expect("wires").run(&trial(Rate::FlatOut)).expect("a run");
@@ -92,12 +92,12 @@ fn a_packet_is_a_packet_however_many_cross_a_wire_in_one_piece() {
 
 #[test]
 fn what_is_no_tunnel_gateway_is_refused_with_the_remedy() {
-    let missing = Testbeds::default().missing(&configuration(Subject::Kernel)).expect("not here");
+    let missing = Testbeds::default().missing(&configuration(Sut::Kernel)).expect("not here");
     let alone = missing.contains("weir") && missing.contains("strongswan");
     assert!(alone || missing.contains("run as root"), "{missing}");
     let inet6 = Configuration::try_from(Keys {
-        workload: Workload { family: Family::Inet6, ..configuration(Subject::Weir).workload },
-        ..configuration(Subject::Weir).into()
+        workload: Workload { family: Family::Inet6, ..configuration(Sut::Weir).workload },
+        ..configuration(Sut::Weir).into()
     })
     .expect("valid");
     let missing = Testbeds::default().missing(&inet6).expect("not yet");

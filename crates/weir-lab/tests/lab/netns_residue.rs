@@ -8,19 +8,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use weir_lab::model::configuration::PlacementKeys;
-use weir_lab::model::{Configuration, Family, FrameSize, Keys, Subject, Topology, Trial, Workload};
+use weir_lab::model::{Configuration, Family, FrameSize, Keys, Sut, Topology, Trial, Workload};
 use weir_lab::netns::residue;
 use weir_lab::testbed::Testbeds;
 use weir_stats::search::Rate;
 
-/// Set for the process that plays the lab to be killed: the subject it holds.
+/// Set for the process that plays the lab to be killed: the SUT it holds.
 const VICTIM: &str = "WEIR_LAB_TEST_VICTIM";
 const READY: &str = "the testbed is deployed";
 
-fn configuration(subject: Subject) -> Configuration {
+fn configuration(sut: Sut) -> Configuration {
     Configuration::try_from(Keys {
         name: "victim".into(),
-        subject,
+        sut,
         topology: Topology::Netns,
         workload: Workload {
             family: Family::Inet,
@@ -40,18 +40,18 @@ fn configuration(subject: Subject) -> Configuration {
 /// Not a test by itself: the process that is killed, when it is asked to be.
 #[test]
 fn victim_holds_a_testbed_until_it_is_killed() {
-    let Some(subject) = std::env::var_os(VICTIM) else { return };
-    let subject = if subject == "weir" { Subject::Weir } else { Subject::Kernel };
+    let Some(sut) = std::env::var_os(VICTIM) else { return };
+    let sut = if sut == "weir" { Sut::Weir } else { Sut::Kernel };
     let mut testbeds = Testbeds::default();
-    let _prepared = testbeds.prepare(&configuration(subject)).expect("the testbed is deployed");
+    let _prepared = testbeds.prepare(&configuration(sut)).expect("the testbed is deployed");
     println!("\n{READY}");
     std::thread::sleep(Duration::from_secs(120));
 }
 
-fn victim(subject: &str) -> Child {
+fn victim(sut: &str) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("our own path"))
         .args(["--exact", "netns_residue::victim_holds_a_testbed_until_it_is_killed", "--nocapture"])
-        .env(VICTIM, subject)
+        .env(VICTIM, sut)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -84,12 +84,12 @@ fn within_ten_seconds(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn killed_lab_leaves_nothing(test: &str, subject: &str, kind: Subject) {
+fn killed_lab_leaves_nothing(test: &str, sut: &str, kind: Sut) {
     if let Some(missing) = Testbeds::default().missing(&configuration(kind)) {
         writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
         return;
     }
-    let mut child = victim(subject);
+    let mut child = victim(sut);
     let process = child.id();
     assert!(receptions_of(process) > 0, "the veth ends have threads");
     child.kill().and_then(|()| child.wait()).expect("our child");
@@ -99,21 +99,21 @@ fn killed_lab_leaves_nothing(test: &str, subject: &str, kind: Subject) {
 }
 
 #[test]
-fn lab_killed_with_the_kernel_as_subject_leaves_nothing() {
-    let name = "lab_killed_with_the_kernel_as_subject_leaves_nothing";
-    killed_lab_leaves_nothing(name, "kernel", Subject::Kernel);
+fn lab_killed_with_the_kernel_as_sut_leaves_nothing() {
+    let name = "lab_killed_with_the_kernel_as_sut_leaves_nothing";
+    killed_lab_leaves_nothing(name, "kernel", Sut::Kernel);
 }
 
 #[test]
-fn lab_killed_with_weir_as_subject_leaves_nothing() {
-    let name = "lab_killed_with_weir_as_subject_leaves_nothing";
-    killed_lab_leaves_nothing(name, "weir", Subject::Weir);
+fn lab_killed_with_weir_as_sut_leaves_nothing() {
+    let name = "lab_killed_with_weir_as_sut_leaves_nothing";
+    killed_lab_leaves_nothing(name, "weir", Sut::Weir);
 }
 
 #[test]
 fn dropped_testbed_leaves_nothing_and_two_labs_run_beside_each_other() {
     let name = "dropped_testbed_leaves_nothing_and_two_labs_run_beside_each_other";
-    let configuration = configuration(Subject::Kernel);
+    let configuration = configuration(Sut::Kernel);
     let _alone = one_at_a_time();
     let mut own = Testbeds::default();
     if let Some(missing) = own.missing(&configuration) {

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use crate::common::configuration::configuration;
-use weir_lab::model::{Configuration, Family, Sample, Subject, Topology, Trial};
+use weir_lab::model::{Configuration, Family, Sample, Sut, Topology, Trial};
 use weir_lab::testbed::Testbeds;
 use weir_stats::search::Rate;
 
@@ -39,8 +39,7 @@ fn baseline_ledger_adds_up_paced_and_flat_out() {
     for family in [Family::Inet, Family::Inet6] {
         for rate in [Rate::Pps(20_000), Rate::FlatOut] {
             let name = "baseline_ledger_adds_up_paced_and_flat_out";
-            let Some(sample) = run(name, &configuration(Subject::Baseline, Topology::Netns, family, rate))
-            else {
+            let Some(sample) = run(name, &configuration(Sut::Baseline, Topology::Netns, family, rate)) else {
                 return;
             };
             assert_healthy(&sample);
@@ -50,8 +49,8 @@ fn baseline_ledger_adds_up_paced_and_flat_out() {
 
 #[test]
 fn a_burst_is_exactly_its_packets() {
-    for subject in [Subject::Baseline, Subject::Kernel] {
-        let burst = configuration(subject, Topology::Netns, Family::Inet, Rate::Burst(100));
+    for sut in [Sut::Baseline, Sut::Kernel] {
+        let burst = configuration(sut, Topology::Netns, Family::Inet, Rate::Burst(100));
         let Some(sample) = run("a_burst_is_exactly_its_packets", &burst) else { return };
         // 100 frames fit into any ring on the way
         let l = &sample.ledger;
@@ -64,8 +63,7 @@ fn kernel_ledger_adds_up_paced_and_flat_out() {
     for family in [Family::Inet, Family::Inet6] {
         for rate in [Rate::Pps(20_000), Rate::FlatOut] {
             let name = "kernel_ledger_adds_up_paced_and_flat_out";
-            let Some(sample) = run(name, &configuration(Subject::Kernel, Topology::Netns, family, rate))
-            else {
+            let Some(sample) = run(name, &configuration(Sut::Kernel, Topology::Netns, family, rate)) else {
                 return;
             };
             assert_healthy(&sample);
@@ -78,7 +76,7 @@ fn weir_ledger_adds_up_paced_and_flat_out() {
     for family in [Family::Inet, Family::Inet6] {
         for rate in [Rate::Pps(20_000), Rate::FlatOut] {
             let name = "weir_ledger_adds_up_paced_and_flat_out";
-            let Some(sample) = run(name, &configuration(Subject::Weir, Topology::Netns, family, rate)) else {
+            let Some(sample) = run(name, &configuration(Sut::Weir, Topology::Netns, family, rate)) else {
                 return;
             };
             assert_healthy(&sample);

@@ -1,4 +1,4 @@
-//! Peers as subjects: DPDK's programs forward on wires and in memory, leave nothing, and one that misbehaves, or is not
+//! Peers as SUTs: DPDK's programs forward on wires and in memory, leave nothing, and one that misbehaves, or is not
 //! there, is a finding of the campaign, which goes on.
 
 use crate::common::testbeds::one_at_a_time;
@@ -12,14 +12,14 @@ use std::time::Duration;
 use crate::common::configuration::configuration;
 use crate::common::folder::Folder;
 use crate::common::program::{lab, text};
-use weir_lab::model::{Configuration, Family, Sample, Subject, Topology, Trial};
+use weir_lab::model::{Configuration, Family, Sample, Sut, Topology, Trial};
 use weir_lab::result::Results;
 use weir_lab::sut::peer;
 use weir_lab::testbed::Testbeds;
 use weir_stats::search::Rate;
 
 const FAMILIES: [Family; 2] = [Family::Inet, Family::Inet6];
-const DPDK: [Subject; 2] = [Subject::DpdkTestpmd, Subject::DpdkL3fwd];
+const DPDK: [Sut; 2] = [Sut::DpdkTestpmd, Sut::DpdkL3fwd];
 
 fn skip(test: &str, why: &str) {
     writeln!(std::io::stderr(), "SKIP {test}: {why}").expect("stderr is open");
@@ -33,7 +33,7 @@ fn run(test: &str, configuration: &Configuration) -> Option<Sample> {
         skip(test, &missing);
         return None;
     }
-    let mut prepared = testbeds.prepare(configuration).expect("the subject starts");
+    let mut prepared = testbeds.prepare(configuration).expect("the SUT starts");
     let (warm_up, window) = (Duration::from_millis(100), Duration::from_millis(300));
     let rate = configuration.workload.rate;
     Some(prepared.run(&Trial { rate, warm_up, window, seed: 7 }).expect("the run ends"))
@@ -47,8 +47,8 @@ fn says_what_it_is(sample: &Sample) {
 #[test]
 fn dpdk_programs_forward_on_the_wires_and_their_ledgers_add_up() {
     let test = "dpdk_programs_forward_on_the_wires_and_their_ledgers_add_up";
-    for (subject, family) in DPDK.into_iter().flat_map(|s| FAMILIES.map(|f| (s, f))) {
-        let paced = configuration(subject, Topology::Netns, family, Rate::Pps(10_000));
+    for (sut, family) in DPDK.into_iter().flat_map(|s| FAMILIES.map(|f| (s, f))) {
+        let paced = configuration(sut, Topology::Netns, family, Rate::Pps(10_000));
         let Some(sample) = run(test, &paced) else { continue };
         assert!(sample.ledger.delivered > 0, "{sample:#?}");
         assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
@@ -60,8 +60,8 @@ fn dpdk_programs_forward_on_the_wires_and_their_ledgers_add_up() {
 #[test]
 fn dpdk_programs_have_figures_of_their_own_in_memory() {
     let test = "dpdk_programs_have_figures_of_their_own_in_memory";
-    for (subject, family) in DPDK.into_iter().flat_map(|s| FAMILIES.map(|f| (s, f))) {
-        let alone = configuration(subject, Topology::Memory, family, Rate::FlatOut);
+    for (sut, family) in DPDK.into_iter().flat_map(|s| FAMILIES.map(|f| (s, f))) {
+        let alone = configuration(sut, Topology::Memory, family, Rate::FlatOut);
         let Some(sample) = run(test, &alone) else { continue };
         assert!(sample.ledger.delivered > 0 && sample.figures["ns_per_packet"] > 0.0, "{sample:#?}");
         assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
@@ -130,8 +130,8 @@ fn a_forwarder_that_dies_is_a_finding_and_the_campaign_goes_on() {
     );
     let stand_in = StandIn::new(test, "dpdk-testpmd", &script);
     let experiment = "title = \"T\"\nquestion = \"Does the campaign go on?\"\nruns = 1\nwarm_up = \"10ms\"\n\
-        window = \"3s\"\n[[configuration]]\nname = \"{subject}\"\ntopology = \"netns\"\n\
-        subject = [\"dpdk-testpmd\", \"kernel\"]\nflows = 10\nroutes = 2\nrate = 1000\n";
+        window = \"3s\"\n[[configuration]]\nname = \"{sut}\"\ntopology = \"netns\"\n\
+        sut = [\"dpdk-testpmd\", \"kernel\"]\nflows = 10\nroutes = 2\nrate = 1000\n";
     misbehaved(test, &stand_in, experiment, "dpdk-testpmd", "ended while it was measured");
 }
 
@@ -194,7 +194,7 @@ fn a_relay_that_breaks_a_stream_is_a_finding_and_the_campaign_goes_on() {
     let stand_in = StandIn::new(test, "derper", &script);
     let experiment = "title = \"T\"\nquestion = \"Does the campaign go on?\"\nmetric = \"mbps\"\nruns = 1\n\
         warm_up = \"10ms\"\nwindow = \"1s\"\nbaseline = true\n[[configuration]]\nname = \"derper\"\n\
-        topology = \"relay\"\nsubject = \"derper\"\nflows = 1\nframe = 1400\n";
+        topology = \"relay\"\nsut = \"derper\"\nflows = 1\nframe = 1400\n";
     misbehaved(test, &stand_in, experiment, "derper", "broke a stream");
 }
 
@@ -207,8 +207,8 @@ fn a_peer_that_is_not_there_is_skipped_by_name() {
         return skip(test, "vpp or hyper-derp is installed with the system's own programs");
     }
     let experiment = "title = \"T\"\nquestion = \"Is it named?\"\nruns = 1\nwarm_up = \"1ms\"\nwindow = \"10ms\"\n\
-        [[configuration]]\nname = \"vpp\"\ntopology = \"netns\"\nsubject = \"vpp\"\n[[configuration]]\n\
-        name = \"hyper-derp\"\ntopology = \"relay\"\nsubject = \"hyper-derp\"\nframe = 1400\nflows = 1\n\
+        [[configuration]]\nname = \"vpp\"\ntopology = \"netns\"\nsut = \"vpp\"\n[[configuration]]\n\
+        name = \"hyper-derp\"\ntopology = \"relay\"\nsut = \"hyper-derp\"\nframe = 1400\nflows = 1\n\
         [[configuration]]\nname = \"weir\"\nflows = 10\nroutes = 2\n";
     let (output, results) = alone.run(experiment);
     let said = text(&output.stderr);
@@ -228,7 +228,7 @@ fn on(path: &str, name: &str) -> bool {
 #[test]
 fn a_peer_ends_with_what_holds_it() {
     let test = "a_peer_ends_with_what_holds_it";
-    let alone = configuration(Subject::DpdkTestpmd, Topology::Memory, Family::Inet, Rate::FlatOut);
+    let alone = configuration(Sut::DpdkTestpmd, Topology::Memory, Family::Inet, Rate::FlatOut);
     let _alone = one_at_a_time();
     let mut testbeds = Testbeds::default();
     if let Some(missing) = testbeds.missing(&alone) {
@@ -269,7 +269,7 @@ fn vpp(test: &str, told: &str) -> StandIn {
 
 const BESIDE_THE_KERNEL: &str = "title = \"T\"\nquestion = \"Does the campaign go on?\"\nruns = 1\nwarm_up = \"10ms\"\n\
     window = \"200ms\"\n[defaults]\ntopology = \"netns\"\nflows = 10\nroutes = 2\nrate = 1000\n[[configuration]]\n\
-    name = \"kernel\"\nsubject = \"kernel\"\n[[configuration]]\nname = \"vpp\"\nsubject = \"vpp\"\n";
+    name = \"kernel\"\nsut = \"kernel\"\n[[configuration]]\nname = \"vpp\"\nsut = \"vpp\"\n";
 
 #[test]
 fn an_spd_that_vpp_refuses_is_a_finding_and_the_campaign_goes_on() {
@@ -303,9 +303,9 @@ fn tunnels_that_two_vpps_refuse_are_a_finding_and_the_campaign_goes_on() {
     let test = "tunnels_that_two_vpps_refuse_are_a_finding_and_the_campaign_goes_on";
     let stand_in = vpp(test, "grep -q 'ipsec tunnel protect ipip0' \"$4\" && echo \"unknown input 'ipip0'\"");
     let experiment = format!(
-        "{}[[configuration]]\nname = \"vpp\"\ntopology = \"gateways\"\nsubject = \"vpp\"\nrate = \"flat-out\"\n\
+        "{}[[configuration]]\nname = \"vpp\"\ntopology = \"gateways\"\nsut = \"vpp\"\nrate = \"flat-out\"\n\
          flows = 1\nipsec = {{ mode = \"route\", direction = \"out\", cipher = \"chacha20-poly1305\" }}\n",
-        BESIDE_THE_KERNEL.replace("[[configuration]]\nname = \"vpp\"\nsubject = \"vpp\"\n", "")
+        BESIDE_THE_KERNEL.replace("[[configuration]]\nname = \"vpp\"\nsut = \"vpp\"\n", "")
     );
     misbehaved(test, &stand_in, &experiment, "vpp", "vpp: refuses its configuration: unknown input 'ipip0'");
 }

@@ -257,7 +257,7 @@ fn profiled_runs_follow_the_measured_ones_and_are_not_among_them() {
         let pipeline = |f: &String| f.contains("weir_core::router") || f.contains("testbed::memory::worker");
         assert!(run.profile.stacks.keys().any(|s| s.iter().any(pipeline)), "{}", run.profile.folded());
     }
-    assert!(results.outcome("baseline").is_some_and(|o| o.profiles.is_empty()), "a baseline has no subject");
+    assert!(results.outcome("baseline").is_some_and(|o| o.profiles.is_empty()), "a baseline has no SUT");
     let html = folder.read("report.html");
     assert_eq!(html.matches("<svg class=\"flame\"").count(), 1);
     assert!(html.contains("Where time goes") && !html.contains("http://"));

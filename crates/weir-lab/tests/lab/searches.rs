@@ -9,7 +9,7 @@ fn measured(name: &str, method: &str) -> (Results, String, String) {
     let folder = Folder::new(name);
     let experiment = format!(
         "title = \"t\"\nquestion = \"q?\"\nruns = 2\nwarm_up = \"1ms\"\nwindow = \"10ms\"\n{method}\n\
-         [[configuration]]\nname = \"subject\"\nflows = 20\nroutes = 10\n[quick]\nruns = 2\nwindow = \"10ms\"\n"
+         [[configuration]]\nname = \"sut\"\nflows = 20\nroutes = 10\n[quick]\nruns = 2\nwindow = \"10ms\"\n"
     );
     let (file, out) = (folder.write("search.toml", experiment), folder.at("out"));
     let output = run(&["run", &file, "--quick", "--seed", "1", "--out", &out]);
@@ -32,7 +32,7 @@ fn a_search_for_ndr_and_pdr_is_reported_trial_by_trial() {
     for heading in ["## NDR and PDR", "## Throughput against loss"] {
         assert!(report.contains(heading), "{heading} is missing");
     }
-    assert!(said.contains("subject trial 1: ") && said.contains("· first guess"), "progress a trial: {said}");
+    assert!(said.contains("sut trial 1: ") && said.contains("· first guess"), "progress a trial: {said}");
 }
 
 #[test]

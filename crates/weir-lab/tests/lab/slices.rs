@@ -56,7 +56,7 @@ fn results(folder: &Folder) -> Results {
 fn runs_of_other_topologies_are_whole_beside_slices_and_are_compared_block_by_block() {
     let test = "runs_of_other_topologies_are_whole_beside_slices_and_are_compared_block_by_block";
     let folder = Folder::new("slices-mixed");
-    let kernel = "[[configuration]]\nname = \"kernel{}\"\nsubject = \"kernel\"\ntopology = \"netns\"\n";
+    let kernel = "[[configuration]]\nname = \"kernel{}\"\nsut = \"kernel\"\ntopology = \"netns\"\n";
     let both: String = ["-a", "-b"].map(|n| kernel.replace("{}", n)).concat();
     let pairs = "pairs = [[\"kernel-a\", \"kernel-b\"], [\"route-out\", \"policy-out\"]]\n";
     let text_of =

@@ -13,7 +13,7 @@ use serde_json::Value;
 const HEAD: &str = "title = \"Hosts\"\nquestion = \"Do hosts work?\"\nwarm_up = \"20ms\"\nwindow = \"100ms\"\n\
     [defaults]\ntopology = \"ssh\"\nflows = 24\nroutes = 10\nrate = 5000\n";
 
-/// What the kernel subject does, as an operator's commands, and a daemon that outlives them.
+/// What the kernel SUT does, as an operator's commands, and a daemon that outlives them.
 const BY_HAND: &str = r#"
 [configuration.command]
 files = { "on" = "1\n" }
@@ -36,8 +36,8 @@ echo 0 > /proc/sys/net/ipv4/ip_forward
 "#;
 
 fn configurations(list: &[(&str, &str, &str)]) -> String {
-    let one = |(name, subject, more): &(&str, &str, &str)| {
-        format!("[[configuration]]\nname = \"{name}\"\nsubject = \"{subject}\"\n{more}\n")
+    let one = |(name, sut, more): &(&str, &str, &str)| {
+        format!("[[configuration]]\nname = \"{name}\"\nsut = \"{sut}\"\n{more}\n")
     };
     list.iter().map(one).collect()
 }
@@ -257,8 +257,8 @@ fn two_clocks_give_rates_but_no_latency() {
 fn a_killed_lab_leaves_nothing_on_its_hosts() {
     let Some(room) = Room::open("a_killed_lab_leaves_nothing_on_its_hosts") else { return };
     let before = room.settled();
-    for (name, subject, more) in [("weir", "weir", "cpus = \"0\""), ("by-hand", "command", BY_HAND)] {
-        let mut lab = room.start(&experiment(&room, 5000, &[(name, subject, more)], ""));
+    for (name, sut, more) in [("weir", "weir", "cpus = \"0\""), ("by-hand", "command", BY_HAND)] {
+        let mut lab = room.start(&experiment(&room, 5000, &[(name, sut, more)], ""));
         wait_for("run", &mut lab, || !room.runs(name).is_empty());
         lab.kill().and_then(|()| lab.wait()).expect("our child");
         assert!(room.runs(name)[0].is_ok(), "{:?}", room.runs(name));

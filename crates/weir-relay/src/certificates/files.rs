@@ -30,7 +30,7 @@ pub struct Files {
 pub struct Stamp([(u64, u64, u64, i64, i64); 2]);
 
 impl Files {
-    /// Both as they are now.
+    /// Reads both files as they are now.
     pub fn stamp(&self) -> Result<Stamp, CertificateError> {
         let one = |path: &Path| {
             let found = fs::metadata(path).map_err(|error| CertificateError::Unreadable {

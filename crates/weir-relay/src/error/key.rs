@@ -33,7 +33,7 @@ pub enum KeyError {
         path: PathBuf,
         error: io::Error,
     },
-    /// There is no file with the mesh key.
+    /// The file with the mesh key does not exist.
     NoMeshKeyFile {
         path: PathBuf,
     },

@@ -23,13 +23,13 @@ use crate::{Rate, Rates, Role};
 pub const CONTROL_MOST: usize = 80 << 20;
 /// With this much of them waiting, pings are not answered.
 pub const CONTROL_BUSY: usize = 4 << 10;
-/// So much at once is kept as it came, so that the rest of it is not copied with every send.
+/// Frames of the registrar's from this size on are kept as they came, so that the rest of one is not copied with every send.
 const BULK: usize = 4 << 10;
 /// What is given to a socket at once at most: half of what a usual `tcp_wmem` lets it grow to.
 pub const WRITE_BUDGET_MOST: usize = 2 << 20;
 /// The same of what cannot be taken back: it is kept whole when the socket is full.
 pub const OPAQUE_MOST: usize = 512 << 10;
-/// And at least, while it is not full.
+/// What is given to a socket at once at least, while it is not full.
 pub const WRITE_BUDGET_LEAST: usize = 64 << 10;
 
 /// What one client's connection takes of this process's memory at most ([`Connection::memory`](crate::Connection)), beside
@@ -50,7 +50,7 @@ pub struct WriteBatch {
     pub frames: u32,
 }
 
-/// Of one part.
+/// What is known of one part of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchMeta {
     pub frames: u32,
@@ -156,7 +156,7 @@ pub struct Client {
     pub control: Vec<u8>,
     /// Many of them, which follow: what a watcher is told.
     pub bulk: VecDeque<Vec<u8>>,
-    /// Of this turn.
+    /// What was laid before the client in this turn.
     pub stage: WriteBatch,
     pub backlog: Backlog,
     pub in_flight: Option<InFlightWrite>,

@@ -25,9 +25,9 @@ pub struct CrossWorkerBatch {
 /// What a session has for the clients of one other worker.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    /// Of this turn, in order.
+    /// The batches of this turn, in order.
     batches: Vec<CrossWorkerBatch>,
-    /// By slot: the place of its last batch in `batches`, plus one.
+    /// For each slot the index of its last batch in `batches`, plus one.
     by_slot: Vec<u32>,
 }
 

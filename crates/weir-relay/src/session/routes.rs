@@ -17,7 +17,7 @@ pub enum Route {
     Here(u32),
     /// To a client of another worker.
     There(Place),
-    /// As `ForwardPacket` to the relay dialled in this slot of ours.
+    /// Sent as `ForwardPacket` to the relay that was dialled in this slot.
     MeshHere(u32),
     MeshThere(Place),
     Nowhere,

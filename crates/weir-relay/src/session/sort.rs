@@ -224,7 +224,7 @@ fn other(
     Ok(())
 }
 
-/// Of another relay: for a client of ours only, since nothing is forwarded twice.
+/// A packet from another relay goes to a client of ours only: nothing is forwarded twice.
 fn forward_packet(
     client: &mut Client,
     around: &mut Around<'_>,

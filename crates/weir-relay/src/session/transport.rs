@@ -23,7 +23,7 @@ const HEAD: usize = 5;
 /// RFC 8446 5.2 and, larger, RFC 5246 6.2.3.
 const RECORD_MOST: usize = HEAD + (16 << 10) + 2048;
 
-/// Of one connection.
+/// How the bytes of one connection travel.
 #[derive(Default)]
 pub struct Transport {
     pub tls: Option<Box<Tls>>,

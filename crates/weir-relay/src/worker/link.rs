@@ -11,7 +11,7 @@ use weir_io::tls::{Kernel, News};
 use crate::ConnGuard;
 use crate::counters::End;
 
-/// Of one connection, by its slot.
+/// The socket of one connection and what the kernel does for it, by slot.
 #[derive(Debug)]
 pub struct Link {
     pub stream: StreamId,

@@ -20,7 +20,7 @@ pub struct Modes {
     pub low: f64,
     pub high: f64,
     pub low_runs: usize,
-    /// Of the squares, explained by the split.
+    /// Share of the sum of squares that the split explains.
     pub share: f64,
 }
 

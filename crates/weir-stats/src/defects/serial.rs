@@ -19,7 +19,7 @@ const FEWEST_RUNS: usize = 10;
 pub struct Serial {
     /// Two-sided.
     pub p: f64,
-    /// Of each figure with the one before.
+    /// Correlation of each value with the one before.
     pub correlation: f64,
 }
 

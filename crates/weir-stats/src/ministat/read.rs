@@ -8,7 +8,7 @@
 /// Which part of a line is the figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a> {
-    /// From 1.
+    /// Counted from 1.
     pub column: usize,
     /// Each byte separates.
     pub delimiters: &'a [u8],
@@ -23,7 +23,7 @@ impl Default for Columns<'_> {
 /// A line whose column is not a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotANumber {
-    /// From 1.
+    /// Counted from 1.
     pub line: usize,
     pub got: String,
 }

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_as_fast_as_the_source_has_no_limit_and_a_dead_one_no_burst() {
+    fn a_sut_as_fast_as_the_source_has_no_limit_and_a_dead_one_no_burst() {
         let endless = on(Shape::Endless);
         assert_eq!((endless.unlimited, endless.summary.mean), (3, 2e6));
         assert_eq!(on(Shape::Dead).frames, [0.0; 3]);

@@ -1,8 +1,8 @@
-//! What the searches find on subjects whose capacity is known, and what it costs, beside plain bisection.
+//! What the searches find on SUTs whose capacity is known, and what it costs, beside plain bisection.
 //!
 //! Promises: every figure follows from the number of seeds; errors are those of the relevant lower bound,
 //! relative to the nearest load that would be right. Refuses: to average over verdicts: how often a search was
-//! irregular or found its subject odd is in the table.
+//! irregular or found its SUT odd is in the table.
 
 use super::goal::{Goal, GoalResult, Verdict};
 use super::simulate::{Shape, Simulated};
@@ -11,11 +11,11 @@ use crate::Summary;
 
 /// Where every simulated search may look.
 pub const LIMITS: Limits = Limits { min_pps: 1000, max_pps: 2_000_000 };
-/// What the source of every simulated subject can offer: more than is ever asked.
+/// What the source of every simulated SUT can offer: more than is ever asked.
 const SOURCE_PPS: f64 = 4e6;
 
-/// Subjects by name. Capacities are no round figures, so that no search meets them by its own steps.
-pub const SUBJECTS: [(&str, Shape); 10] = [
+/// SUTs by name. Capacities are no round figures, so that no search meets them by its own steps.
+pub const SUTS: [(&str, Shape); 10] = [
     ("sharp cliff", Shape::Cliff { capacity: 843_217.0 }),
     ("low cliff", Shape::Cliff { capacity: 12_345.0 }),
     ("soft knee", Shape::Knee { start: 611_803.0, capacity: 914_571.0, lost: 0.05 }),
@@ -62,22 +62,22 @@ pub struct Score {
 /// A row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    pub subject: &'static str,
+    pub sut: &'static str,
     pub goals: &'static str,
     pub goal: String,
-    /// For MLRsearch; bisection's longer trials may have another.
+    /// The truth for MLRsearch; bisection's longer trials may have another.
     pub truth: (f64, f64),
     pub mlr: Score,
     pub bisection: Score,
 }
 
-/// Every subject and goal set, `seeds` times. Seconds and trials are those of the whole set, which bisection
+/// Every SUT and goal set, `seeds` times. Seconds and trials are those of the whole set, which bisection
 /// searches goal by goal.
 pub fn rows(seeds: u64) -> Result<Vec<Row>, Refusal> {
     let mut rows = Vec::new();
     for (set, goals) in goal_sets() {
-        for (subject, shape) in SUBJECTS {
-            rows.extend(of_subject(subject, shape, set, &goals, seeds)?);
+        for (sut, shape) in SUTS {
+            rows.extend(of_sut(sut, shape, set, &goals, seeds)?);
         }
     }
     Ok(rows)
@@ -90,8 +90,8 @@ struct Run {
     trials: usize,
 }
 
-pub fn of_subject(
-    subject: &'static str,
+pub fn of_sut(
+    sut: &'static str,
     shape: Shape,
     set: &'static str,
     goals: &[Goal],
@@ -113,7 +113,7 @@ pub fn of_subject(
         let one_trial = Goal { final_seconds: goal.sum_seconds, ..goal.clone() };
         let bisected = shape.truth(&one_trial, LIMITS, end(&plain));
         Row {
-            subject,
+            sut,
             goals: set,
             goal: goal.name.clone(),
             truth,
@@ -181,7 +181,7 @@ fn percent(value: f64) -> String {
 /// The table of docs/search.md, in Markdown.
 pub fn table(rows: &[Row], seeds: u64) -> String {
     let mut out = String::from(
-        "| subject | goals | goal | truth, pps | error of MLRsearch, % median (worst) | s | trials | says | \
+        "| SUT | goals | goal | truth, pps | error of MLRsearch, % median (worst) | s | trials | says | \
          error of bisection | s | trials |\n|---|---|---|--:|--:|--:|--:|---|--:|--:|--:|\n",
     );
     for row in rows {
@@ -190,7 +190,7 @@ pub fn table(rows: &[Row], seeds: u64) -> String {
         let verdict = row.mlr.verdict_said(seeds);
         out += &format!(
             "| {} | {} | {} | {truth} | {} | {:.0} | {:.0} | {verdict} | {} | {:.0} | {:.0} |\n",
-            row.subject,
+            row.sut,
             row.goals,
             row.goal,
             row.mlr.errors_said(),

@@ -117,9 +117,8 @@ mod tests {
 
     fn on(shape: Shape, line_mbps: u64) -> Found {
         let frame_bits = 480.0;
-        let mut subject = Simulated::new(shape, line_mbps as f64 * 1e6 / frame_bits, 1);
-        search(&mut subject, Equilibrium { line_mbps, frame_bits, seconds: 1.0 })
-            .expect("a line of whole Mb/s")
+        let mut sut = Simulated::new(shape, line_mbps as f64 * 1e6 / frame_bits, 1);
+        search(&mut sut, Equilibrium { line_mbps, frame_bits, seconds: 1.0 }).expect("a line of whole Mb/s")
     }
 
     fn mbps(mbps: f64) -> f64 {
@@ -148,8 +147,8 @@ mod tests {
         let endless = on(Shape::Endless, 1000);
         assert_eq!((endless.mbps, endless.max_seen_mbps), (1000, 1000));
         let narrow = Equilibrium { line_mbps: 3, frame_bits: 480.0, seconds: 1.0 };
-        let mut subject = Simulated::new(Shape::Endless, 1e6, 1);
-        assert!(search(&mut subject, narrow).expect_err("refused").to_string().contains("larger frames"));
+        let mut sut = Simulated::new(Shape::Endless, 1e6, 1);
+        assert!(search(&mut sut, narrow).expect_err("refused").to_string().contains("larger frames"));
     }
 
     /// (offered, received) of each trial in a published generator log.

@@ -168,7 +168,7 @@ pub struct GoalResult {
     pub lower_pps: Option<u64>,
     /// The smallest upper bound.
     pub upper_pps: Option<u64>,
-    /// At the relevant lower bound.
+    /// Conditional throughput at the relevant lower bound.
     pub conditional_pps: Option<f64>,
     pub verdict: Verdict,
     pub oddities: Vec<Oddity>,
@@ -177,7 +177,7 @@ pub struct GoalResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Both bounds, as close as the goal wants.
+    /// Both bounds are known, as close as the goal wants.
     Regular,
     /// The minimum load is an upper bound.
     NothingPasses,
@@ -198,16 +198,16 @@ impl Verdict {
     }
 }
 
-/// What does not fit a subject with one capacity.
+/// What does not fit an SUT with one capacity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Oddity {
     /// A larger load meets the goal while a smaller one misses it.
     LossInversion { upper_pps: u64, lower_pps: u64 },
     /// Trials at one load lost shares further apart than widths of load can explain. When the longer lost more,
-    /// a queue filled or the subject tired; otherwise it changes its mind.
+    /// a queue filled or the SUT tired; otherwise it changes its mind.
     Inconsistent { pps: u64, least_loss: f64, least_seconds: f64, most_loss: f64, most_seconds: f64 },
-    /// At the upper bound the source, not the subject, fell behind.
+    /// At the upper bound the source, not the SUT, fell behind.
     SourceIsTheLimit { pps: u64 },
 }
 
@@ -224,7 +224,7 @@ impl Oddity {
                 most_loss * 100.0
             ),
             Oddity::SourceIsTheLimit { pps } => {
-                format!("at the upper bound, {pps} pps, the source fell behind: the subject may carry more")
+                format!("at the upper bound, {pps} pps, the source fell behind: the SUT may carry more")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Subjects whose capacity is known, on a clock that only trials move: what searches are tested on.
+//! SUTs whose capacity is known, on a clock that only trials move: what searches are tested on.
 //!
 //! ```text
 //! offered = min(rate, source) × seconds ─► lost = what the shape loses of it at this time ─► TrialRecord
@@ -12,7 +12,7 @@ use super::goal::Goal;
 use super::{Limits, LossLedger, Measurer, Rate, Refusal, TrialRecord};
 use crate::random::Random;
 
-/// How a simulated subject loses packets. Rates are packets a second.
+/// How a simulated SUT loses packets. Rates are packets a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
     /// Carries everything up to `capacity`, and that much of anything above.
@@ -63,7 +63,7 @@ impl Shape {
     }
 
     /// The least and the greatest load that a search for `goal` lasting until `end` may rightly call its
-    /// lower bound; equal where the subject has one capacity.
+    /// lower bound; equal where the SUT has one capacity.
     pub fn truth(&self, goal: &Goal, limits: Limits, end: f64) -> (f64, f64) {
         let at = |shape: Shape, now: f64| shape.greatest_load(goal, limits, now);
         match *self {
@@ -107,7 +107,7 @@ fn seconds_in_odd_turns(now: f64, seconds: f64, period: f64) -> f64 {
     until(now + seconds) - until(now)
 }
 
-/// A simulated subject under load.
+/// A simulated SUT under load.
 #[derive(Clone, Debug)]
 pub struct Simulated {
     pub shape: Shape,
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_of_a_bimodal_subject_are_counted_across_their_ends() {
+    fn turns_of_a_bimodal_sut_are_counted_across_their_ends() {
         assert_eq!(seconds_in_odd_turns(0.0, 10.0, 5.0), 5.0);
         assert_eq!(seconds_in_odd_turns(4.0, 2.0, 5.0), 1.0);
         assert_eq!(seconds_in_odd_turns(9.0, 2.0, 5.0), 1.0);
@@ -203,11 +203,11 @@ mod tests {
 
     #[test]
     fn packets_are_conserved_and_the_clock_moves_with_trials() {
-        let mut subject = Simulated::new(Shape::Noise { capacity: 1e5, every: 2.0, lost: 0.1 }, 1.5e5, 1);
+        let mut sut = Simulated::new(Shape::Noise { capacity: 1e5, every: 2.0, lost: 0.1 }, 1.5e5, 1);
         for rate in [Rate::FlatOut, Rate::Pps(200_000), Rate::Pps(1)] {
-            let l = subject.trial(rate, 2.5, "").expect("simulated").ledger;
+            let l = sut.trial(rate, 2.5, "").expect("simulated").ledger;
             assert!(l.delivered <= l.offered && l.offered <= l.intended, "{l:?}");
         }
-        assert_eq!((subject.clock, subject.trials), (7.5, 3));
+        assert_eq!((sut.clock, sut.trials), (7.5, 3));
     }
 }

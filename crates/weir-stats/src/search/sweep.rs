@@ -24,7 +24,7 @@ pub fn step_of(trial: &TrialRecord) -> Option<&str> {
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
     Pps(u64),
-    /// Of a rate known only at run time.
+    /// Percent of a rate known only at run time.
     Percent(f64),
 }
 
@@ -66,10 +66,10 @@ mod tests {
     use crate::search::simulate::{Shape, Simulated};
 
     #[test]
-    fn loss_begins_where_the_subject_ends() {
-        let mut subject = Simulated::new(Shape::Cliff { capacity: 1e6 }, 4e6, 1);
+    fn loss_begins_where_the_sut_ends() {
+        let mut sut = Simulated::new(Shape::Cliff { capacity: 1e6 }, 4e6, 1);
         let steps = [Step::Percent(200.0), Step::Percent(50.0), Step::Pps(1_000_000), Step::Percent(100.0)];
-        let records = search(&mut subject, &steps, 1e6, 1.0).expect("simulated");
+        let records = search(&mut sut, &steps, 1e6, 1.0).expect("simulated");
         let table: Vec<(u64, u64)> =
             records.iter().map(|r| (r.load_pps() as u64, (r.loss_ratio() * 1000.0) as u64)).collect();
         assert_eq!(table, [(500_000, 0), (1_000_000, 0), (2_000_000, 500)]);

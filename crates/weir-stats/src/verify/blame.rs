@@ -10,7 +10,7 @@ use super::settle::{Difference, Line, name, same_but_layout};
 use crate::ministat::{Dialect, Set, Style, block};
 
 const COLUMNS: [&str; 6] = ["N", "Min", "Max", "Median", "Avg", "Stddev"];
-/// Of Student's sentence, in its order.
+/// The parts of Student's sentence, in its order.
 const SENTENCE: [&str; 5] =
     ["difference", "its error", "relative difference", "its relative error", "pooled s"];
 

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Of a file, unpacked: 100,000 runs of ten digits; a log of an hour.
+/// Largest file read, unpacked: 100,000 runs of ten digits; a log of an hour.
 pub const MAX_BYTES: u64 = 1 << 20;
 
 /// (ending, program that unpacks it to its output with `-dc`).

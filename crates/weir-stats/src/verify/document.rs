@@ -137,7 +137,7 @@ fn twice(blocks: &[Block]) -> Vec<(usize, String)> {
 struct Figures {
     /// Min, Max, Median and Avg of each set, and whose; ascending.
     figures: Vec<(f64, String)>,
-    /// Of files beside the document; ascending.
+    /// Values of files beside the document, ascending.
     known: Vec<f64>,
     /// Percent by which one set is above another, by mean or median.
     ratios: Vec<f64>,

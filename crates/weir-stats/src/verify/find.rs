@@ -32,9 +32,9 @@ const BESIDE: usize = 2;
 pub enum How {
     /// The legend names the file, and the figures are its own.
     Named,
-    /// By its figures.
+    /// The file has the block's values.
     Figures,
-    /// By its figures, while the file the legend names has others.
+    /// The file has the block's values, while the one the legend names has others.
     Renamed,
     /// The legend names the file, some figures are not its own.
     NamedOther,

@@ -38,7 +38,7 @@ const NO_FIGURES: [&str; 18] = [
 pub enum Origin {
     /// A file's column, from 1.
     File { column: usize },
-    /// That many logs.
+    /// A number of logs.
     Logs { files: usize, kind: Kind, dialect: Dialect },
     /// A table in the document itself.
     Table,

@@ -26,7 +26,7 @@ const DIGITS: usize = 8;
 pub enum Kind {
     Receiver,
     Sender,
-    /// Of runs in the caller's own format.
+    /// A log of runs in the caller's own format.
     Runs,
 }
 

@@ -24,7 +24,7 @@ pub enum Part {
     Legend,
     Plot,
     Heading,
-    /// Of the set with this index.
+    /// The row of the set with this index.
     Vitals(usize),
     /// Student's sentence about the set with this index.
     Verdict(usize),
@@ -43,11 +43,11 @@ pub struct Vitals {
 pub struct Printed {
     /// Line of the document its first line stands on, from 1.
     pub line: usize,
-    /// And its last.
+    /// Its last line.
     pub last: usize,
-    /// As in the file, terminators and markup included.
+    /// The lines as in the file, terminators and markup included.
     pub raw: Vec<String>,
-    /// Without markup and carriage returns; white space at the front kept.
+    /// The lines without markup and carriage returns; white space at the front is kept.
     pub lines: Vec<(Part, String)>,
     /// Symbol's index and name; hand-made legends may have gaps.
     legend: Vec<(usize, String)>,
@@ -123,7 +123,7 @@ fn run_on(line: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Without quote marks of markdown and the end of the line.
+/// A line without Markdown's quote marks and its terminator.
 fn bare(line: &str) -> &str {
     let mut rest = line.trim_end_matches(['\r', '\n']);
     while let Some(inner) = rest.trim_start().strip_prefix('>') {

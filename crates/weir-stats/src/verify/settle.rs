@@ -38,7 +38,7 @@ pub struct Difference {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settled {
     pub class: Class,
-    /// As in "modern dialect, -s, width 74"; empty without data.
+    /// The style in words, as in "modern dialect, -s, width 74"; empty without data.
     pub style: String,
     pub difference: Option<Difference>,
     /// Why it is not reproduced; empty when it is.

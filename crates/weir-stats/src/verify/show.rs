@@ -64,7 +64,7 @@ impl Verified {
         }
     }
 
-    /// For programs; `details` adds every block and note.
+    /// The result as JSON; `details` adds every block and note.
     pub fn json(&self, details: bool) -> String {
         let details = details.then(|| Details {
             details: self.blocks.iter().map(detail).collect(),
@@ -75,7 +75,7 @@ impl Verified {
         document.expect("counts, texts and values have a JSON form")
     }
 
-    /// For people; `all` names reproduced blocks too.
+    /// The result as text; `all` names reproduced blocks too.
     pub fn text(&self, all: bool) -> String {
         let c = self.counts();
         let mut out = format!("{} in {}\n", many(c.blocks, "block"), many(self.documents, "document"));
@@ -142,7 +142,7 @@ impl Verified {
     }
 }
 
-/// As in "1 block", "2 blocks".
+/// A number with its noun, as in "1 block", "2 blocks".
 fn many(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

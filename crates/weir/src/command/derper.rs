@@ -17,7 +17,7 @@ use crate::control::client;
 use crate::failure::Failure;
 use crate::relay::run::{self, Started};
 
-/// In place of the relay that answers on the control socket.
+/// Replaces the relay that answers on the control socket.
 const TAKE_OVER: &str = "take-over";
 /// Flags with a value, and whether they are switches.
 const FLAGS: &[(&str, bool)] = &[

@@ -62,7 +62,7 @@ impl Complaints {
         self.0.is_empty()
     }
 
-    /// In the order of the file, each once.
+    /// The complaints in the order of the file, each once.
     pub fn sorted(mut self) -> Vec<Complaint> {
         self.0.sort_by(|a, b| {
             (a.span.start, a.span.end, &a.message).cmp(&(b.span.start, b.span.end, &b.message))

@@ -42,7 +42,7 @@ pub enum ClientError {
         path: String,
         cause: String,
     },
-    /// In the daemon's own words.
+    /// The daemon refused, in its own words.
     Refused {
         status: u16,
         why: String,

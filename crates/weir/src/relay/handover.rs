@@ -31,7 +31,7 @@ use weir_relay::inherited::Inherited;
 
 use crate::control::Upgrade;
 
-/// As many as the kernel passes at once; a configuration names at most 97.
+/// The kernel passes this many at once; a configuration names at most 97.
 const PASSED_MAX: usize = 253;
 /// The one before answers at once, or is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ pub enum HandoverError {
         socket: PathBuf,
         error: io::Error,
     },
-    /// In the other relay's own words.
+    /// The other relay refused, in its own words.
     Refused {
         why: String,
     },
@@ -170,7 +170,7 @@ fn receive(stream: &UnixStream, into: &mut Vec<u8>, descriptors: &mut Vec<OwnedF
 }
 
 impl Predecessor {
-    /// From now on it is ours.
+    /// Tells the other relay that this one is ready and takes over.
     pub fn ready(mut self) {
         match self.stream.write_all(UPGRADE.word) {
             Ok(()) => tracing::info!("taken over from process {}, which drains and ends", self.pid),

@@ -59,7 +59,7 @@ pub struct Started {
     pub metrics: Option<std::net::SocketAddr>,
     /// The configuration, read again at SIGHUP.
     pub file: Option<PathBuf>,
-    /// From the relay that answers on the control socket, if one does.
+    /// Whether to take over from the relay that answers on the control socket, if one does.
     pub take_over: bool,
 }
 
@@ -91,7 +91,7 @@ fn status_line(settings: &Settings) -> String {
 /// Why a relay drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// By a signal or by `weir drain`.
+    /// The relay was told to end, by a signal or by `weir drain`.
     Told,
     /// Another relay serves in its place.
     Succeeded,
@@ -200,7 +200,7 @@ fn raise_descriptors(settings: &Settings, notices: &mut Vec<String>) {
     }
 }
 
-/// As many workers as CPUs are named or cores are there.
+/// Settles the workers' number: one for each CPU named, or for each core.
 fn place(settings: &mut Settings) -> Result<(), Failure> {
     let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(Failure::of)?;
     let placement = match settings.cpus.as_slice() {

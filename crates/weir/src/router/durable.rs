@@ -54,7 +54,7 @@ pub struct StateArgs {
 
 /// State of SAs on disk.
 pub(super) enum State {
-    /// There are no SAs yet.
+    /// No SA was added yet.
     Unused,
     Kept(Keeper),
     /// SAs run without it, because somebody said that they may: why.

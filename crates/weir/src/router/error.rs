@@ -25,7 +25,7 @@ pub use state::{Access, StateError, Unreserved};
 pub enum ApplyError {
     /// The file itself, with every complaint about it.
     Refused(Refused),
-    /// There is no file to read again.
+    /// The router was started without a file.
     NoFile,
     /// What the file asks for, each at the place that asks.
     Rejected(Vec<(Excerpt, weir_core::state::Error)>),

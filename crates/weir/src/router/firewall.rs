@@ -86,7 +86,7 @@ impl Looked {
         bypassed(&devices).map_or_else(|error| Looked::Unreadable { reason: error.to_string() }, Looked::Read)
     }
 
-    /// Nothing is bypassed.
+    /// Whether nothing is bypassed.
     fn is_clear(&self) -> bool {
         matches!(self, Looked::Read(bypassed) if bypassed.is_empty())
     }

@@ -45,9 +45,9 @@ const CLOSURES_SHIFT: u32 = 48;
 #[derive(Debug)]
 pub struct FlowOffload {
     pub flows: steer::flow_offload::FlowOffload,
-    /// By [`DeviceId`]: the interface while frames may be redirected to it, else 0.
+    /// For each [`DeviceId`] its interface while frames may be redirected to it, else 0.
     out: Vec<AtomicU32>,
-    /// By [`DeviceId`]: the interface of a device that takes part, else 0.
+    /// For each [`DeviceId`] its interface if the device takes part, else 0.
     devices: Vec<AtomicU32>,
     closures: AtomicU64,
     /// Sockets with frames the kernel has not taken yet.

@@ -361,7 +361,7 @@ fn devices_exist(config: &Config, links: &[LinkInfo]) -> Result<(), Failure> {
     if complaints.is_empty() { Ok(()) } else { Err(Failure(complaints)) }
 }
 
-/// As many workers as CPUs and queues allow, and why.
+/// Settles the workers' number by CPUs and queues, and says why.
 fn place(config: &Config) -> Result<Placement, Failure> {
     let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(Failure::of)?;
     let fewest =

@@ -51,7 +51,7 @@ pub struct Start {
     pub cpu: u32,
     /// Shared with the control side, which opens further devices on it.
     pub umem: Arc<Umem>,
-    /// By [`DeviceId`]: its queue of every device.
+    /// Its queue of every device, by [`DeviceId`].
     pub devices: Vec<OpenDevice>,
     /// The key all workers of the router choose paths by.
     pub key: FlowKey,
@@ -104,11 +104,11 @@ impl PendingReport {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub ledger: Ledger,
-    /// By [`PortId`].
+    /// Counters of ports, by [`PortId`].
     pub ports: Vec<PortCounters>,
     /// SPD lookups by the layer that answered them.
     pub lookups: LookupCounters,
-    /// By [`DeviceId`].
+    /// Counters of devices, by [`DeviceId`].
     pub devices: Vec<DeviceStats>,
     pub breaths: u64,
     /// Breaths in which nothing came in.

@@ -41,7 +41,7 @@ pub struct Worker {
     pub packets_in: u64,
     pub packets_forwarded: u64,
     pub packets_held: u64,
-    /// By reason and class (`disco` or `other`), those above zero.
+    /// Drops by reason and class (`disco` or `other`), those above zero.
     pub packets_dropped: BTreeMap<String, u64>,
     pub bytes_received: u64,
     pub bytes_sent: u64,

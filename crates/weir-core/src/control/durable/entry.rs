@@ -47,7 +47,7 @@ const CLOCK_SET: u64 = 1_735_689_600;
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// As it is on disk.
+    /// The record as it is on disk.
     pub record: Record,
     /// Counters of this life, once the SA was used in it.
     live: Option<Live>,
@@ -69,7 +69,7 @@ struct Live {
     renewed: Nanos,
     /// What is being written.
     next: Option<(Record, Amounts)>,
-    /// Nothing was granted yet.
+    /// Whether nothing was granted yet.
     new: bool,
     /// The last image with it was not written.
     behind: bool,

@@ -66,7 +66,7 @@ pub(super) struct EspExtent {
     pub tos: u8,
 }
 
-/// At most `N` frames.
+/// Opens at most `N` frames.
 fn open_batch<B: Buffer, const N: usize>(
     sa: &Sa,
     now: Nanos,

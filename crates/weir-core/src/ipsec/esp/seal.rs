@@ -40,7 +40,7 @@ pub fn seal<B: Buffer>(sa: &Sa, now: Nanos, frames: &mut [Frame<B>], outcomes: &
     sealed
 }
 
-/// At most `N` frames; how many were sealed.
+/// Seals at most `N` frames and returns how many.
 fn seal_batch<B: Buffer, const N: usize>(
     sa: &Sa,
     now: Nanos,

@@ -175,7 +175,7 @@ pub struct Explained {
 /// What the flow cache has of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cached {
-    /// There is none for this direction and family, or the rules have no epoch.
+    /// No cache: none for this direction and family, or the rules have no epoch.
     Off,
     Hit(Option<PolicyIndex>),
     /// An answer by rules that have changed since.

@@ -208,7 +208,7 @@ impl RuleSet {
         }
     }
 
-    /// The same of a packet; `None` where [`Flow::of`] has none.
+    /// The policy that a packet matches; `None` where [`Flow::of`] finds no flow in it.
     #[inline(always)]
     pub fn find_packet(&self, packet: &[u8]) -> Option<Option<PolicyIndex>> {
         // Two ways, so that the flow of a common packet need not be written to memory in between.

@@ -35,7 +35,7 @@ pub(super) type Home = u8;
 /// Rules in their order.
 #[derive(Clone, Debug)]
 pub(super) struct Ordered<A> {
-    /// None of them empty.
+    /// The chunks; none is empty.
     chunks: Vec<Chunk<A>>,
     len: usize,
 }

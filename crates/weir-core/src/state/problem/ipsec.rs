@@ -57,7 +57,7 @@ impl IpsecSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaProblem {
     TooMany(usize),
-    /// So many SAs would be remembered in the state directory.
+    /// The state directory would have to remember this many SAs.
     StateFull(usize),
     /// SAs without anything to encrypt with.
     NoCiphers(usize),
@@ -131,7 +131,7 @@ pub enum SpdProblem {
     },
     TooManyPolicies(usize),
     TooManyRules(usize),
-    /// There is no SPD of this name.
+    /// No SPD has this name.
     Unknown {
         name: String,
         nearest: Option<String>,

@@ -1,7 +1,7 @@
-//! A subject that is any program: apply, health check, counters, teardown are the experiment's commands.
+//! An SUT that is any program: apply, health check, counters, teardown are the experiment's commands.
 //!
 //! ```text
-//! $WEIR_DIR/   the experiment's files and uploads, and what every subject is told:
+//! $WEIR_DIR/   the experiment's files and uploads, and what every SUT is told:
 //!   addresses  DEVICE ADDRESS/LEN          ours, on both wires
 //!   neighbours GATEWAY MAC                 behind $WEIR_OUTPUT
 //!   routes     PREFIX GATEWAY              the workload's
@@ -28,7 +28,7 @@ use crate::workload::address;
 const CHECK_AGAIN: Duration = Duration::from_millis(200);
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
-pub struct CommandSubject {
+pub struct CommandSut {
     commands: Commands,
     shell: Shell,
     answer_within: Duration,
@@ -36,13 +36,13 @@ pub struct CommandSubject {
     torn_down: bool,
 }
 
-impl CommandSubject {
-    pub fn apply(environment: &DeviceEnvironment, stop: Arc<AtomicBool>) -> Result<CommandSubject, LabError> {
+impl CommandSut {
+    pub fn apply(environment: &DeviceEnvironment, stop: Arc<AtomicBool>) -> Result<CommandSut, LabError> {
         let missing = || LabError::new("command: the experiment names none; write `apply`".into());
         let commands = environment.commands.clone().ok_or_else(missing)?;
         // Inside the agent's own folder, which goes with it.
         let n = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("subject-{}-{n}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("sut-{}-{n}", std::process::id()));
         fs::create_dir(&folder).map_err(|e| LabError::new(format!("{}: {e}", folder.display())))?;
         let variables = BTreeMap::from([
             ("WEIR_DIR", folder.display().to_string()),
@@ -50,20 +50,16 @@ impl CommandSubject {
             ("WEIR_OUTPUT", environment.output.name.clone()),
         ]);
         // From here on whatever fails is torn down.
-        let subject = CommandSubject {
+        let sut = CommandSut {
             commands,
             shell: Shell { folder, environment: variables, stop },
             answer_within: Duration::from_millis(environment.answer_within_ms),
             teardown_within: Duration::from_millis(environment.teardown_within_ms),
             torn_down: false,
         };
-        subject.write_files(environment)?;
-        subject.shell.run(
-            "apply",
-            &subject.commands.apply,
-            Duration::from_millis(environment.apply_within_ms),
-        )?;
-        Ok(subject)
+        sut.write_files(environment)?;
+        sut.shell.run("apply", &sut.commands.apply, Duration::from_millis(environment.apply_within_ms))?;
+        Ok(sut)
     }
 
     fn write_files(&self, environment: &DeviceEnvironment) -> Result<(), LabError> {
@@ -134,7 +130,7 @@ impl CommandSubject {
     }
 }
 
-impl Drop for CommandSubject {
+impl Drop for CommandSut {
     fn drop(&mut self) {
         // Whoever wants to hear of it has called it.
         let _ = self.tear_down();

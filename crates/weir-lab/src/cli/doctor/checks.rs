@@ -84,23 +84,18 @@ fn build() -> Diagnostic {
 fn cpus(m: &Machine) -> Diagnostic {
     let found = format!("{}, {} cores, {} threads", m.cpu, m.cores, m.threads);
     match m.cores {
-        0 | 1 => Diagnostic::check(
-            "cores",
-            Severity::Note,
-            found,
-            "generator, subject and receiver share one core",
-        )
-        .remedy("use three cores or more for figures of a subject alone"),
+        0 | 1 => {
+            Diagnostic::check("cores", Severity::Note, found, "generator, SUT and receiver share one core")
+                .remedy("use three cores or more for figures of an SUT alone")
+        }
         2 => Diagnostic::check(
             "cores",
             Severity::Note,
             found,
-            "in namespaces, subject and load share a core; reports show the baseline",
+            "in namespaces, SUT and load share a core; reports show the baseline",
         )
         .remedy("use three cores or more; the memory topology needs one"),
-        _ => {
-            Diagnostic::check("cores", Severity::Ok, found, "generator, subject and receiver each get a core")
-        }
+        _ => Diagnostic::check("cores", Severity::Ok, found, "generator, SUT and receiver each get a core"),
     }
 }
 

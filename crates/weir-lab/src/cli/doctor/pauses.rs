@@ -1,6 +1,6 @@
 //! What takes CPUs away from a program that never sleeps: the kernel's threads, other programs, a hypervisor.
 //!
-//! Promises: every CPU this process may use spins for [`SPIN`], all at once, as a subject beside its generator does;
+//! Promises: every CPU this process may use spins for [`SPIN`], all at once, as an SUT beside its generator does;
 //! what a clock lost meanwhile is told, and which task of this machine ran longest. A hypervisor's pauses are in the
 //! first and have no name in the second.
 
@@ -19,7 +19,7 @@ use crate::profile::tasks::comm;
 const SPIN: Duration = Duration::from_millis(500);
 /// Between two looks at the clock; a timer tick takes less.
 const PAUSE: Nanos = 50_000;
-/// As long as all CPUs together may be away, in percent of the time: a tenth of what moves a 99th percentile.
+/// Time all CPUs together may be absent, in percent: a tenth of what moves a 99th percentile.
 const FINE: f64 = 0.1;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -69,7 +69,7 @@ fn told(lost: &[Lost], ran: Option<(String, Nanos)>) -> Diagnostic {
     let who = ran.map_or(String::new(), |(name, time)| format!("; {name} ran {:.1} ms", time as f64 / 1e6));
     let found = format!("{percent:.2} % of busy CPUs' time, at most {longest:.0} µs at once{who}");
     if percent < FINE {
-        return Diagnostic::check("pauses", Severity::Ok, found, "a 99th percentile is the subject's");
+        return Diagnostic::check("pauses", Severity::Ok, found, "a 99th percentile is the SUT's");
     }
     Diagnostic::check(
         "pauses",

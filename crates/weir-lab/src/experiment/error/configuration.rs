@@ -61,7 +61,7 @@ impl fmt::Display for ConfigurationError {
             ConfigurationError::Invalid(error) => return error.fmt(f),
             ConfigurationError::NoHosts => "topology \"ssh\" needs [hosts]; docs/ssh.md describes them",
             ConfigurationError::NoCommand => {
-                "subject \"command\" needs [configuration.command] with at least `apply`"
+                "SUT \"command\" needs [configuration.command] with at least `apply`"
             }
             ConfigurationError::NoRate => "has no rate to be fixed at",
             ConfigurationError::RateOfSearch => "has a `rate`, but a search chooses the rates",

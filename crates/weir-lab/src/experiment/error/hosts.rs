@@ -57,7 +57,7 @@ pub enum CommandError {
     FileName {
         got: String,
     },
-    /// In `files` and in `upload`.
+    /// A name is in `files` and in `upload`.
     Twice {
         file: String,
     },

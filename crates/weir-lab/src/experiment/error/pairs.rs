@@ -12,7 +12,7 @@ pub enum PairsError {
         got: String,
         expected: Vec<String>,
     },
-    /// Nothing differs in this key alone.
+    /// No two configurations differ in this key alone.
     NoDifference(Axis),
     /// A reference without others.
     NoOther,

@@ -16,8 +16,7 @@ fn refusal(body: &str) -> String {
 
 #[test]
 fn a_relay_is_plain_a_closed_loop_and_one_worker_unless_it_is_told() {
-    let e =
-        parse("[defaults]\ntopology = \"relay\"\n[[configuration]]\nsubject = \"derper\"\n").expect("valid");
+    let e = parse("[defaults]\ntopology = \"relay\"\n[[configuration]]\nsut = \"derper\"\n").expect("valid");
     let relay = e.configurations[0].configuration.relay().expect("it is one");
     assert_eq!((relay.tls, relay.load, relay.workers), (Tls::Off, Load::ClosedLoop, 1));
 }
@@ -25,8 +24,8 @@ fn a_relay_is_plain_a_closed_loop_and_one_worker_unless_it_is_told() {
 #[test]
 fn a_baseline_stands_for_every_relay_of_its_load_and_none_for_silent_clients() {
     let e = parse(
-        "baseline = true\n[defaults]\ntopology = \"relay\"\n[[configuration]]\nname = \"{subject}-{tls}-{workers}\"\n\
-         subject = [\"derper\", \"weir\"]\nrelay = { tls = [\"off\", \"user\", \"kernel\"], workers = [1, 2] }\n\
+        "baseline = true\n[defaults]\ntopology = \"relay\"\n[[configuration]]\nname = \"{sut}-{tls}-{workers}\"\n\
+         sut = [\"derper\", \"weir\"]\nrelay = { tls = [\"off\", \"user\", \"kernel\"], workers = [1, 2] }\n\
          [[configuration]]\nname = \"idle\"\nrelay = { load = \"idle\" }\n",
     )
     .expect("valid");
@@ -63,7 +62,7 @@ fn stalled_receivers_are_an_axis() {
 fn what_means_nothing_together_is_refused() {
     for (body, said) in [
         ("[[configuration]]\nrelay = { tls = \"off\" }\n", "use topology = \"relay\""),
-        ("[[configuration]]\nsubject = \"derper\"\n", "subject \"derper\" is a relay"),
+        ("[[configuration]]\nsut = \"derper\"\n", "SUT \"derper\" is a relay"),
         ("[[configuration]]\ntopology = \"relay\"\nflows = 13000\n", "expected 12500 at most"),
         (
             "[[configuration]]\ntopology = \"relay\"\nrate = 10\nrelay = { load = \"idle\" }\n",

@@ -19,7 +19,7 @@ use crate::model::LabError;
 
 /// On their way at a time, where they are not what is measured: far below a listener's backlog.
 const AT_ONCE: usize = 32;
-/// As the relay's own limit for a step.
+/// Time for a step of the handshake: the relay's own limit.
 const WITHIN: Nanos = 10_000_000_000;
 /// Descriptors beside those of clients.
 const SPARE: u64 = 256;
@@ -28,7 +28,7 @@ const SPARE: u64 = 256;
 #[derive(Clone)]
 pub struct Server {
     pub address: SocketAddr,
-    /// With TLS.
+    /// The TLS settings, where the clients use TLS.
     pub trusting: Option<Trusting>,
 }
 

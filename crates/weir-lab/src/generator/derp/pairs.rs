@@ -96,9 +96,10 @@ pub struct Pairs {
     poll: OwnedFd,
     buffer: Buffer,
     batch: Batch,
-    /// As packets arrive: `RecvPacket` with the sender's key, or as they were sent when there is no relay.
+    /// The frame packets arrive in: `RecvPacket` with the sender's key, or what was sent when there is no
+    /// relay.
     arrives_as: Kind,
-    /// Beside them.
+    /// The stalled pairs beside these.
     pub stalled: Stalled,
 }
 

@@ -32,7 +32,7 @@ impl Trusting {
         Handshake::client(self.0.clone(), ServerName::IpAddress(server.into())).map_err(odd)
     }
 
-    /// As rustls has it, for a question now and then.
+    /// The configuration for rustls, for a request now and then.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.0.clone()
     }

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use crate::model::relay::Load;
-use crate::model::{Subject, kebab};
+use crate::model::{Sut, kebab};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RelayError {
     /// A relay elsewhere than in the relay topology.
-    IsRelay(Subject),
+    IsRelay(Sut),
     /// The table `relay` elsewhere than in the relay topology.
     Elsewhere,
     StalledWithoutSenders(Load),
@@ -31,7 +31,7 @@ impl RelayError {
             RelayError::Elsewhere => "use topology = \"relay\", or remove it",
             RelayError::StalledWithoutSenders(_) => "remove `stalled`, or use \"closed-loop\" or \"open\"",
             RelayError::Clients { .. } => "two clients a pair, one address: lower `flows`",
-            RelayError::NeedsRelay(_) => "name a relay as `subject`",
+            RelayError::NeedsRelay(_) => "name a relay as `sut`",
             RelayError::NoTable => "write relay = {}",
             RelayError::RateWithoutPackets(_) => "remove `rate`, or use \"closed-loop\" or \"open\"",
         }
@@ -41,7 +41,7 @@ impl RelayError {
 impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RelayError::IsRelay(subject) => write!(f, "subject \"{}\" is a relay", kebab(subject)),
+            RelayError::IsRelay(sut) => write!(f, "SUT \"{}\" is a relay", kebab(sut)),
             RelayError::Elsewhere => f.write_str("`relay` is of the relay topology"),
             RelayError::StalledWithoutSenders(load) => {
                 write!(f, "stalled receivers need senders, load \"{}\" has none", kebab(load))

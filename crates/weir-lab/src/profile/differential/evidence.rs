@@ -37,7 +37,7 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// As reports say it.
+    /// The evidence in a report's words.
     pub fn sentence(&self) -> String {
         match self {
             Evidence::Runs { before, after } => format!(

@@ -38,7 +38,7 @@ struct Node<'a> {
 struct Open<'a> {
     function: &'a str,
     module: &'a str,
-    /// Not yet taken by callers.
+    /// Samples that no caller accounts for yet.
     rest: u64,
     line: usize,
 }

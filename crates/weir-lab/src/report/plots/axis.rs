@@ -158,7 +158,7 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
         let cpus = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join("+");
         let word = |text: String| text.to_lowercase();
         vec![
-            (Axis::Subject, kebab(&c.subject())),
+            (Axis::Sut, kebab(&c.sut())),
             (Axis::Topology, word(format!("{:?}", c.topology()))),
             (Axis::Family, word(format!("{:?}", c.workload.family))),
             (Axis::Frame, Axis::Frame.number(c).map_or("imix".into(), |n| format!("{n} B"))),
@@ -250,13 +250,13 @@ mod tests {
     use crate::model::configuration::PlacementKeys;
     use crate::model::relay::Relay;
     use crate::model::{Family, FrameSize, Workload};
-    use crate::model::{Keys, Subject};
+    use crate::model::{Keys, Sut};
     use weir_stats::search::Rate;
 
     fn relay(flows: u32, rate: Rate, relay: Relay) -> Configuration {
         Configuration::try_from(Keys {
             name: "c".into(),
-            subject: Subject::Weir,
+            sut: Sut::Weir,
             topology: Topology::Relay,
             workload: Workload { family: Family::Inet, frame: FrameSize::Fixed(1400), flows, rate },
             routes: 1,

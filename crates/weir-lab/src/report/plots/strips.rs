@@ -1,6 +1,6 @@
 //! Every run as a point, mean and interval over them, one row a configuration.
 //!
-//! The axis fits the subjects; a baseline far beyond is told in words, so that it does not press every
+//! The axis fits the SUTs; a baseline far beyond is told in words, so that it does not press every
 //! point to the left.
 
 use super::super::svg::{Scale, Shape, Svg, ends, shortened};
@@ -14,7 +14,7 @@ const BOTTOM: f64 = 46.0;
 /// For mean and interval in words, right of the drawing.
 const WORDS: f64 = 168.0;
 const LABEL: f64 = 320.0;
-/// A baseline up to so many times the greatest run of a subject shares their axis.
+/// A baseline up to so many times the greatest run of an SUT shares their axis.
 const NEAR: f64 = 1.5;
 
 /// One plot a topology.
@@ -67,13 +67,13 @@ fn strips(results: &Results, rows: &[&Outcome], topology: &str) -> Plot {
     }
 }
 
-/// The rows the axis fits: the subjects, and baselines not far above them.
+/// The rows the axis fits: the SUTs, and baselines not far above them.
 fn scaled<'a>(rows: &[&'a Outcome]) -> Vec<&'a Outcome> {
     let most = |o: &Outcome| o.summary.map_or(0.0, |s| s.max);
-    let subject = |o: &Outcome| !o.configuration.is_baseline();
-    let top = rows.iter().filter(|o| subject(o)).map(|o| most(o)).fold(0.0, f64::max);
+    let sut = |o: &Outcome| !o.configuration.is_baseline();
+    let top = rows.iter().filter(|o| sut(o)).map(|o| most(o)).fold(0.0, f64::max);
     let near = |o: &Outcome| top == 0.0 || most(o) <= top * NEAR;
-    rows.iter().copied().filter(|o| subject(o) || near(o)).collect()
+    rows.iter().copied().filter(|o| sut(o) || near(o)).collect()
 }
 
 struct Row<'a> {

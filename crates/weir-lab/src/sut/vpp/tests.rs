@@ -5,14 +5,14 @@ use crate::model::Keys;
 use crate::model::configuration::PlacementKeys;
 use crate::model::ipsec::{CipherName, Direction, Mode, Protection};
 use crate::model::spd::{Action, LookupBy, Spd};
-use crate::model::{FrameSize, Subject, Topology, Workload};
+use crate::model::{FrameSize, Sut, Topology, Workload};
 use crate::netns::veth::Port;
 use weir_stats::search::Rate;
 
 fn configuration(topology: Topology, family: Family, ipsec: Option<Protection>) -> Configuration {
     Configuration::try_from(Keys {
         name: "c".into(),
-        subject: Subject::Vpp,
+        sut: Sut::Vpp,
         topology,
         workload: Workload { family, frame: FrameSize::Fixed(94), flows: 4, rate: Rate::FlatOut },
         routes: 1,

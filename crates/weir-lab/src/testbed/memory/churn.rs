@@ -77,10 +77,10 @@ pub struct Churn {
 pub struct Plan {
     pub control: Control,
     pub policies: Vec<PolicySpec>,
-    /// Of a policy that stays.
+    /// Index of a policy that stays.
     pub needed: usize,
     pub per_second: u32,
-    /// Not a worker's, if there is another.
+    /// A CPU that is not a worker's, if there is one.
     pub cpu: Option<u32>,
 }
 

@@ -37,7 +37,7 @@ pub struct Source {
     pub frames: Vec<Template>,
     pub lens: Vec<u16>,
     pub at: usize,
-    /// Of each template, and how the next is made of it.
+    /// The round of each template's last packet, of which the next is made.
     pub turn: u32,
     pub templates: Arc<Templates>,
     pub gauges: Gauges,

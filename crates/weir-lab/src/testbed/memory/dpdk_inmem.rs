@@ -20,7 +20,7 @@ use weir_io::clock;
 
 use super::tables::Net;
 use super::traffic::Templates;
-use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Subject, Trial};
+use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Sut, Trial};
 use crate::netns::counters;
 use crate::netns::residue::Folder;
 use crate::sut::dpdk::Dpdk;
@@ -32,7 +32,7 @@ const FLOWS_MAX: u32 = 4096;
 
 /// Why a peer cannot do in memory what a configuration asks for.
 pub fn missing(configuration: &Configuration) -> Option<String> {
-    let (flows, name) = (configuration.workload.flows, crate::experiment::kebab(&configuration.subject()));
+    let (flows, name) = (configuration.workload.flows, crate::experiment::kebab(&configuration.sut()));
     if flows > FLOWS_MAX {
         return Some(format!("{name}: {flows} flows, its buffers hold {FLOWS_MAX}: lower `flows`"));
     }
@@ -61,15 +61,15 @@ impl DpdkInmem {
             .map_err(|e| LabError::new(format!("{}: cannot be written: {e}", capture.display())))?;
         let family = configuration.workload.family;
         // the file is in its memory once it runs
-        let dpdk = match configuration.subject() {
-            Subject::DpdkL3fwd => l3fwd::start_alone(capture, cpu, family, &net.prefixes())?,
+        let dpdk = match configuration.sut() {
+            Sut::DpdkL3fwd => l3fwd::start_alone(capture, cpu, family, &net.prefixes())?,
             _ => testpmd::start_alone(capture, cpu)?,
         };
         let mut notes = templates.notes.clone();
         notes.extend(dpdk.notes());
         notes.push(format!(
             "{}: its own source (net_pcap) and sink (net_null), its own counters: its figures hold both",
-            crate::experiment::kebab(&configuration.subject())
+            crate::experiment::kebab(&configuration.sut())
         ));
         Ok(DpdkInmem { dpdk, cpu, mean_len: templates.mean_len(), notes })
     }

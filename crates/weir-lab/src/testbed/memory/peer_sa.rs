@@ -36,7 +36,7 @@ pub struct PeerSa {
     order: Vec<usize>,
     at: usize,
     turn: usize,
-    /// Of the last packet sealed.
+    /// Sequence number of the last packet sealed.
     sequence: u64,
     /// Ethernet and outer IP header, without lengths and checksum.
     outer: Vec<u8>,
@@ -169,7 +169,7 @@ pub enum Wrong {
         got: u32,
         expected: u32,
     },
-    /// By its sequence number.
+    /// The packet with this sequence number is not authentic.
     NotAuthentic(u32),
     NoTrailer,
     PaddingBeyondPacket,

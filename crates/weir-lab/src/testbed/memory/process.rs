@@ -61,7 +61,7 @@ pub fn missing(build: &str) -> Option<String> {
     })
 }
 
-/// A prepared subject in another process.
+/// A prepared SUT in another process.
 pub struct Elsewhere {
     child: Child,
     /// Closed first: the process ends with its input.

@@ -40,7 +40,7 @@ const ETHERNET: usize = 14;
 
 /// What was measured and checked beside the pipeline.
 pub struct Checked {
-    /// Of the cipher alone.
+    /// Packets a second of the cipher alone.
     pub aead_pps: f64,
     /// Delivered packets opened and compared.
     pub packets: u64,

@@ -36,7 +36,7 @@ enum Prefixes {
 }
 
 impl Net {
-    /// Of the routes, as text.
+    /// The routes' prefixes as text.
     pub fn prefixes(&self) -> Vec<String> {
         match &self.prefixes {
             Prefixes::V4(routes) => routes.iter().map(|&(p, _)| Prefix::V4(p).to_string()).collect(),

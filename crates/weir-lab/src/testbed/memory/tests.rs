@@ -8,10 +8,10 @@ use crate::model::configuration::PlacementKeys;
 use crate::model::{FrameSize, Topology, Workload};
 use weir_stats::search::Rate;
 
-fn configuration(subject: Subject, family: Family, frame: FrameSize) -> Configuration {
+fn configuration(sut: Sut, family: Family, frame: FrameSize) -> Configuration {
     Configuration::try_from(Keys {
         name: "c".into(),
-        subject,
+        sut,
         topology: Topology::Memory,
         workload: Workload { family, frame, flows: 50, rate: Rate::FlatOut },
         routes: 20,
@@ -38,7 +38,7 @@ fn run(configuration: &Configuration) -> Sample {
 fn every_packet_of_both_families_is_forwarded_and_accounted_for() {
     for family in [Family::Inet, Family::Inet6] {
         for frame in [FrameSize::Fixed(64), FrameSize::Fixed(1518), FrameSize::Imix] {
-            let sample = run(&configuration(Subject::Weir, family, frame));
+            let sample = run(&configuration(Sut::Weir, family, frame));
             let ledger = &sample.ledger;
             assert!(ledger.drops.is_empty(), "{family:?} {frame:?}: {:?}", ledger.drops);
             assert!(ledger.delivered > 0 && ledger.delivered == ledger.sent);
@@ -49,13 +49,13 @@ fn every_packet_of_both_families_is_forwarded_and_accounted_for() {
 
 #[test]
 fn the_baseline_passes_the_same_frames_without_a_router() {
-    let sample = run(&configuration(Subject::Baseline, Family::Inet, FrameSize::Fixed(64)));
+    let sample = run(&configuration(Sut::Baseline, Family::Inet, FrameSize::Fixed(64)));
     assert_eq!(sample.ledger.sent, sample.ledger.delivered);
 }
 
 #[test]
 fn a_paced_source_offers_what_was_asked() {
-    let mut c = configuration(Subject::Weir, Family::Inet, FrameSize::Fixed(64));
+    let mut c = configuration(Sut::Weir, Family::Inet, FrameSize::Fixed(64));
     c.workload.rate = Rate::Pps(20_000);
     let mut prepared = MemoryTestbed::default().prepare(&c).expect("ready");
     let sample = prepared.run(&trial(&c, 0, 50)).expect("a run");
@@ -67,7 +67,7 @@ fn a_paced_source_offers_what_was_asked() {
 
 #[test]
 fn several_workers_add_up() {
-    let mut c = configuration(Subject::Weir, Family::Inet, FrameSize::Fixed(64));
+    let mut c = configuration(Sut::Weir, Family::Inet, FrameSize::Fixed(64));
     c.placement.cpus = vec![0, 0];
     let sample = run(&c);
     assert_eq!(sample.ledger.unaccounted(), 0);
@@ -76,13 +76,13 @@ fn several_workers_add_up() {
 
 #[test]
 fn short_ipv6_frames_are_raised_and_said() {
-    let sample = run(&configuration(Subject::Weir, Family::Inet6, FrameSize::Fixed(64)));
+    let sample = run(&configuration(Sut::Weir, Family::Inet6, FrameSize::Fixed(64)));
     assert!(sample.notes.iter().any(|n| n.contains("raised to 66")), "{:?}", sample.notes);
 }
 
 #[test]
-fn subjects_that_need_a_kernel_are_refused_with_the_remedy() {
-    let c = configuration(Subject::Kernel, Family::Inet, FrameSize::Fixed(64));
+fn suts_that_need_a_kernel_are_refused_with_the_remedy() {
+    let c = configuration(Sut::Kernel, Family::Inet, FrameSize::Fixed(64));
     let lacks = MemoryTestbed::default().missing(&c).expect("not here");
     assert!(lacks.contains("netns"), "{lacks}");
     assert!(MemoryTestbed::default().prepare(&c).is_err());
@@ -90,7 +90,7 @@ fn subjects_that_need_a_kernel_are_refused_with_the_remedy() {
 
 #[test]
 fn traffic_follows_the_seed() {
-    let c = configuration(Subject::Weir, Family::Inet, FrameSize::Imix);
+    let c = configuration(Sut::Weir, Family::Inet, FrameSize::Imix);
     let (net, _) = tables::build(Family::Inet, 20, None).expect("routes");
     let templates = Templates::build(&c.workload, &net.destinations(50)).expect("templates");
     assert_eq!(templates.order(5), templates.order(5));

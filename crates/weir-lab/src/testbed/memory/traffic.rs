@@ -72,7 +72,7 @@ impl Templates {
         Templates::made(workload, destinations.len(), Varied::Source, make)
     }
 
-    /// Of flows that rules match; each carries its number, since nothing else tells it.
+    /// Packets of flows that rules match; each carries its flow's number, since nothing else tells it.
     pub fn of_flows(workload: &Workload, flows: &[Flow]) -> Result<Templates, LabError> {
         let make = |number: usize, len| {
             let flow = flows[number];

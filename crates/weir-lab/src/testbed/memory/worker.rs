@@ -44,7 +44,7 @@ impl Load {
         }
     }
 
-    /// Of one worker among several.
+    /// The load of one worker among several.
     pub fn share(self, workers: usize) -> Load {
         Load { pps: self.pps.map(|pps| pps / workers as f64) }
     }

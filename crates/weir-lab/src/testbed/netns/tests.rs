@@ -24,20 +24,20 @@ fn workload(family: Family, flows: u32) -> Workload {
     Workload { family, frame: FrameSize::Fixed(64), flows, rate: Rate::Pps(20_000) }
 }
 
-fn deployed(test: &str, subject: Subject, family: Family, flows: u32) -> Option<Deployed> {
-    deployed_on(test, subject, family, flows, PlacementKeys::default())
+fn deployed(test: &str, sut: Sut, family: Family, flows: u32) -> Option<Deployed> {
+    deployed_on(test, sut, family, flows, PlacementKeys::default())
 }
 
 fn deployed_on(
     test: &str,
-    subject: Subject,
+    sut: Sut,
     family: Family,
     flows: u32,
     placement: PlacementKeys,
 ) -> Option<Deployed> {
     let configuration = Configuration::try_from(Keys {
         name: test.into(),
-        subject,
+        sut,
         topology: Topology::Netns,
         workload: workload(family, flows),
         routes: ROUTES,
@@ -58,8 +58,8 @@ fn deployed_on(
 fn packets_without_a_route_are_found_by_name_to_the_last() {
     for family in [Family::Inet, Family::Inet6] {
         let name = "packets_without_a_route_are_found_by_name_to_the_last";
-        let Some(mut deployed) = deployed(name, Subject::Kernel, family, FLOWS) else { return };
-        let device = deployed.device.as_ref().expect("a subject");
+        let Some(mut deployed) = deployed(name, Sut::Kernel, family, FLOWS) else { return };
+        let device = deployed.device.as_ref().expect("an SUT");
         let (network, len) = crate::workload::address::prefix(family, 3);
         device.namespace.ip(&format!("route del {network}/{len}")).expect("it was installed");
         let sample = deployed.run(&trial()).expect("the run ends");
@@ -100,7 +100,7 @@ fn kernel_side_and_user_side_judge_a_bad_wire_alike() {
     for (family, seed) in [(Family::Inet, 1), (Family::Inet6, 2), (Family::Inet, 3)] {
         let name = "kernel_side_and_user_side_judge_a_bad_wire_alike";
         // As many flows as make the user side remember one word each, like the kernel side.
-        let Some(mut deployed) = deployed(name, Subject::Baseline, family, 2048) else { return };
+        let Some(mut deployed) = deployed(name, Sut::Baseline, family, 2048) else { return };
         if !deployed.collector.in_kernel() {
             writeln!(std::io::stderr(), "SKIP {name}: {}", deployed.notes.join("; "))
                 .expect("stderr is open");
@@ -143,7 +143,7 @@ fn kernel_side_and_user_side_judge_a_bad_wire_alike() {
 
 #[test]
 fn a_wire_too_short_for_its_ring_is_in_the_ledger() {
-    let Some(mut deployed) = deployed("a_wire_too_short", Subject::Kernel, Family::Inet, FLOWS) else {
+    let Some(mut deployed) = deployed("a_wire_too_short", Sut::Kernel, Family::Inet, FLOWS) else {
         return;
     };
     let sample = deployed.run(&Trial { rate: Rate::FlatOut, ..trial() }).expect("the run ends");
@@ -153,11 +153,11 @@ fn a_wire_too_short_for_its_ring_is_in_the_ledger() {
 
 #[test]
 fn frames_spread_over_queues_are_all_accounted_for() {
-    for subject in [Subject::Kernel, Subject::Weir] {
+    for sut in [Sut::Kernel, Sut::Weir] {
         let name = "frames_spread_over_queues_are_all_accounted_for";
         let placement = PlacementKeys { queues: 2, ..PlacementKeys::default() };
-        let Some(mut deployed) = deployed_on(name, subject, Family::Inet, FLOWS, placement) else { return };
-        let device = deployed.device.as_ref().expect("a subject");
+        let Some(mut deployed) = deployed_on(name, sut, Family::Inet, FLOWS, placement) else { return };
+        let device = deployed.device.as_ref().expect("an SUT");
         let folder = format!("/sys/class/net/{}/queues", device.input.name);
         let queues = device.namespace.run(move || std::fs::read_dir(folder).map(Iterator::count));
         assert_eq!(queues.expect("runs").expect("sysfs"), 4, "two each way");
@@ -172,7 +172,7 @@ fn weir_forwards_however_its_workers_wake_up() {
     for wake_up in ["interrupt", "busy-poll"] {
         let name = "weir_forwards_however_its_workers_wake_up";
         let placement = PlacementKeys { wake_up: wake_up.into(), ..PlacementKeys::default() };
-        let Some(mut deployed) = deployed_on(name, Subject::Weir, Family::Inet6, FLOWS, placement) else {
+        let Some(mut deployed) = deployed_on(name, Sut::Weir, Family::Inet6, FLOWS, placement) else {
             return;
         };
         assert!(!deployed.notes.iter().any(|note| note.contains("XDP flow offload")), "{:?}", deployed.notes);

@@ -41,7 +41,7 @@ impl Reading {
 
     fn ticks(&self) -> Ticks {
         let of = |cpu: &u32| cpu_ticks(*cpu);
-        let cpus = self.cpus.subject.iter().map(of).try_fold((0, 0), |(busy, all), ticks| {
+        let cpus = self.cpus.sut.iter().map(of).try_fold((0, 0), |(busy, all), ticks| {
             let (b, a) = ticks?;
             Some((busy + b, all + a))
         });
@@ -57,9 +57,9 @@ impl Reading {
         let between = |a: Option<u64>, b: Option<u64>| Some(b?.saturating_sub(a?) as f64 / TICKS_A_SECOND);
         let process = between(opened.process, closed.process);
         let cpus = between(opened.cpus.map(|t| t.0), closed.cpus.map(|t| t.0));
-        let shared = self.cpus.subject.contains(&self.cpus.generator);
+        let shared = self.cpus.sut.contains(&self.cpus.generator);
         if let Some(percent) = cpus::percent(opened.cpus, closed.cpus).filter(|_| !shared) {
-            figures.insert("subject_cpu_percent".into(), percent);
+            figures.insert("sut_cpu_percent".into(), percent);
         }
         if let Some(seconds_busy) = process {
             figures.insert("process_cpu_percent".into(), seconds_busy * 100.0 / seconds);
@@ -83,17 +83,17 @@ mod tests {
     #[test]
     fn the_cost_is_that_of_the_cpus_unless_the_generator_works_on_them_too() {
         let figures = |generator: u32| {
-            let cpus = Cpus { generator, receiver: generator, subject: vec![1] };
+            let cpus = Cpus { generator, receiver: generator, sut: vec![1] };
             let at = |busy, all, process| Some(Ticks { cpus: Some((busy, all)), process: Some(process) });
             let reading =
                 Reading { cpus, process: Some(1), opened: at(100, 1000, 50), closed: at(200, 1200, 90) };
             reading.figures(1_000_000, 2_000_000_000, 2.0)
         };
         let own = figures(0);
-        assert_eq!((own["subject_cpu_percent"], own["process_cpu_percent"]), (50.0, 20.0));
+        assert_eq!((own["sut_cpu_percent"], own["process_cpu_percent"]), (50.0, 20.0));
         assert_eq!((own["cpu_seconds_per_gb"], own["ns_per_packet"]), (0.5, 1000.0));
         let shared = figures(1);
         assert_eq!(shared["cpu_seconds_per_gb"], 0.2);
-        assert!(!shared.contains_key("subject_cpu_percent"));
+        assert!(!shared.contains_key("sut_cpu_percent"));
     }
 }

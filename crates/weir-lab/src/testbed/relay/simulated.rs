@@ -23,13 +23,12 @@ const NOTE: &str = "simulated (callgrind): the relay's own code, without kernel 
 impl Deployed {
     pub(super) fn simulated(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let live = self.running.as_ref().and_then(|relay| relay.simulation());
-        let live = live.ok_or_else(|| {
-            LabError::new("relay: its caches are not simulated: use subject = \"weir\"".into())
-        })?;
+        let live = live
+            .ok_or_else(|| LabError::new("relay: its caches are not simulated: use sut = \"weir\"".into()))?;
         let rate = if let Rate::Pps(rate) = trial.rate { rate } else { RATE };
         let turns = Duration::from_secs_f64((TURNS * u64::from(self.clients)) as f64 / rate.max(1) as f64);
         let turns = turns.clamp(LEAST, LONGEST);
-        let shares = self.cpus.subject.contains(&self.cpus.generator);
+        let shares = self.cpus.sut.contains(&self.cpus.generator);
         let plan = Plan { rate: Some(rate), closed: true, window: turns, run: 0, shares, empties: false };
         live.begin()?;
         self.load(Plan { window: turns.max(trial.warm_up), ..plan })?;

@@ -11,12 +11,12 @@ use std::time::Duration;
 use crate::model::configuration::PlacementKeys;
 use crate::model::{Topology, Workload};
 
-fn configuration(subject: Subject, relay: Relay) -> Configuration {
+fn configuration(sut: Sut, relay: Relay) -> Configuration {
     let workload =
         Workload { family: Family::Inet, frame: FrameSize::Fixed(1400), flows: 3, rate: Rate::FlatOut };
     Configuration::try_from(Keys {
         name: "c".into(),
-        subject,
+        sut,
         topology: Topology::Relay,
         workload,
         routes: 1,
@@ -37,8 +37,8 @@ fn relay(tls: Tls, load: Load) -> Relay {
 }
 
 /// The prepared testbed, or `None` after saying what is missing.
-fn prepared(test: &str, subject: Subject, relay: Relay) -> Option<Box<dyn Prepared>> {
-    let (mut testbed, configuration) = (Testbeds::default(), configuration(subject, relay));
+fn prepared(test: &str, sut: Sut, relay: Relay) -> Option<Box<dyn Prepared>> {
+    let (mut testbed, configuration) = (Testbeds::default(), configuration(sut, relay));
     if let Some(missing) = testbed.missing(&configuration) {
         let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
         return None;
@@ -49,7 +49,7 @@ fn prepared(test: &str, subject: Subject, relay: Relay) -> Option<Box<dyn Prepar
 #[test]
 fn the_baseline_is_pairs_without_a_relay() {
     let test = "the_baseline_is_pairs_without_a_relay";
-    let Some(mut baseline) = prepared(test, Subject::Baseline, relay(Tls::Off, Load::Open)) else { return };
+    let Some(mut baseline) = prepared(test, Sut::Baseline, relay(Tls::Off, Load::Open)) else { return };
     let sample = baseline.run(&trial(Rate::FlatOut)).expect("a run");
     assert!(sample.pps > 0.0 && sample.figures["mbps"] > 0.0, "{sample:?}");
     assert_eq!((sample.ledger.unaccounted(), sample.reordered, sample.duplicated), (0, 0, 0));
@@ -87,31 +87,31 @@ fn tcp_is_the_kernels_own_whatever_the_machine_prefers() {
 
 #[test]
 fn derper_relays_a_closed_loop_and_a_rate() {
-    relays("derper_relays_a_closed_loop_and_a_rate", Subject::Derper, Tls::Off);
+    relays("derper_relays_a_closed_loop_and_a_rate", Sut::Derper, Tls::Off);
 }
 
 #[test]
 fn derper_relays_through_tls() {
-    relays("derper_relays_through_tls", Subject::Derper, Tls::User);
+    relays("derper_relays_through_tls", Sut::Derper, Tls::User);
 }
 
 #[test]
 fn hyper_derp_relays_a_closed_loop_and_a_rate() {
-    relays("hyper_derp_relays_a_closed_loop_and_a_rate", Subject::HyperDerp, Tls::Off);
+    relays("hyper_derp_relays_a_closed_loop_and_a_rate", Sut::HyperDerp, Tls::Off);
 }
 
 #[test]
 fn weir_relays_a_closed_loop_and_a_rate() {
-    relays("weir_relays_a_closed_loop_and_a_rate", Subject::Weir, Tls::Off);
+    relays("weir_relays_a_closed_loop_and_a_rate", Sut::Weir, Tls::Off);
 }
 
 #[test]
 fn weir_relays_through_tls() {
-    relays("weir_relays_through_tls", Subject::Weir, Tls::User);
+    relays("weir_relays_through_tls", Sut::Weir, Tls::User);
 }
 
-fn relays(test: &str, subject: Subject, tls: Tls) {
-    let Some(mut relay) = prepared(test, subject, relay(tls, Load::ClosedLoop)) else { return };
+fn relays(test: &str, sut: Sut, tls: Tls) {
+    let Some(mut relay) = prepared(test, sut, relay(tls, Load::ClosedLoop)) else { return };
     for rate in [Rate::FlatOut, Rate::Pps(1000)] {
         let sample = relay.run(&trial(rate)).expect("a run");
         assert!(sample.ledger.delivered > 0 && sample.latency_ns["p50"] > 0, "{sample:?}");
@@ -128,25 +128,24 @@ fn relays(test: &str, subject: Subject, tls: Tls) {
 #[test]
 fn what_a_flooded_relay_loses_is_in_its_own_counters() {
     let test = "what_a_flooded_relay_loses_is_in_its_own_counters";
-    for subject in [Subject::Derper, Subject::Weir] {
-        let Some(mut relay) = prepared(test, subject, relay(Tls::Off, Load::Open)) else { continue };
+    for sut in [Sut::Derper, Sut::Weir] {
+        let Some(mut relay) = prepared(test, sut, relay(Tls::Off, Load::Open)) else { continue };
         let cold = Trial { warm_up: Duration::ZERO, ..trial(Rate::FlatOut) };
         let sample = relay.run(&cold).expect("a run");
         let ledger = &sample.ledger;
         assert!(ledger.sent > 0 && sample.figures["corrupted_packets"] == 0.0, "{ledger:?}");
-        assert!(ledger.unaccounted() >= 0, "{subject:?}: more dropped than was lost: {ledger:?}");
+        assert!(ledger.unaccounted() >= 0, "{sut:?}: more dropped than was lost: {ledger:?}");
         let silent = ledger.drops.is_empty() && ledger.sent > 4 * ledger.delivered.max(1000);
-        assert!(!silent, "{subject:?}: most packets were lost and it says nothing of it: {ledger:?}");
+        assert!(!silent, "{sut:?}: most packets were lost and it says nothing of it: {ledger:?}");
     }
 }
 
 #[test]
 fn stalled_receivers_are_in_the_ledger_and_beside_the_figures() {
     let test = "stalled_receivers_are_in_the_ledger_and_beside_the_figures";
-    for (subject, tls) in [(Subject::Weir, Tls::Off), (Subject::Weir, Tls::User), (Subject::Derper, Tls::Off)]
-    {
+    for (sut, tls) in [(Sut::Weir, Tls::Off), (Sut::Weir, Tls::User), (Sut::Derper, Tls::Off)] {
         let with = Relay { stalled: 2, ..relay(tls, Load::ClosedLoop) };
-        let Some(mut relay) = prepared(test, subject, with) else { continue };
+        let Some(mut relay) = prepared(test, sut, with) else { continue };
         // more than a receiver that stalls takes, so that the relay drops
         let sample = relay.run(&trial(Rate::Pps(6000))).expect("a run");
         let (ledger, figures) = (&sample.ledger, &sample.figures);
@@ -157,15 +156,15 @@ fn stalled_receivers_are_in_the_ledger_and_beside_the_figures() {
         assert!(figures["offered_pps"] * sample.seconds <= 1300.0, "two pairs are in a figure: {figures:?}");
         assert_eq!(figures["corrupted_packets"], 0.0);
         // a relay that gets no CPU for long is not waited for
-        assert!(ledger.unaccounted() >= 0, "{subject:?}: {ledger:?}");
-        assert!(ledger.unaccounted() as u64 <= ledger.sent / 2, "{subject:?}: {ledger:?}");
+        assert!(ledger.unaccounted() >= 0, "{sut:?}: {ledger:?}");
+        assert!(ledger.unaccounted() as u64 <= ledger.sent / 2, "{sut:?}: {ledger:?}");
     }
 }
 
 #[test]
 fn idle_clients_of_derper_have_a_price_each() {
     let test = "idle_clients_of_derper_have_a_price_each";
-    let Some(mut derper) = prepared(test, Subject::Derper, relay(Tls::Off, Load::Idle)) else { return };
+    let Some(mut derper) = prepared(test, Sut::Derper, relay(Tls::Off, Load::Idle)) else { return };
     let sample = derper.run(&trial(Rate::FlatOut)).expect("a run");
     assert!(sample.figures["memory_bytes_before"] > 0.0, "{sample:?}");
     assert!(sample.figures.contains_key("memory_bytes_per_client"));
@@ -174,16 +173,16 @@ fn idle_clients_of_derper_have_a_price_each() {
 #[test]
 fn clients_come_and_go() {
     // With TLS they begin fast, which either relay must understand.
-    for (subject, tls, load) in [
-        (Subject::Derper, Tls::Off, Load::Connects),
-        (Subject::Derper, Tls::User, Load::Reconnects),
-        (Subject::Weir, Tls::User, Load::Connects),
-        (Subject::Weir, Tls::Off, Load::Reconnects),
+    for (sut, tls, load) in [
+        (Sut::Derper, Tls::Off, Load::Connects),
+        (Sut::Derper, Tls::User, Load::Reconnects),
+        (Sut::Weir, Tls::User, Load::Connects),
+        (Sut::Weir, Tls::Off, Load::Reconnects),
     ] {
-        let Some(mut subject) = prepared("clients_come_and_go", subject, relay(tls, load)) else {
+        let Some(mut sut) = prepared("clients_come_and_go", sut, relay(tls, load)) else {
             continue;
         };
-        let sample = subject.run(&trial(Rate::FlatOut)).expect("a run");
+        let sample = sut.run(&trial(Rate::FlatOut)).expect("a run");
         assert!(sample.figures["connects_per_second"] > 0.0, "{sample:?}");
         assert!(sample.figures["generator_busy_percent"] > 0.0, "{sample:?}");
     }
@@ -191,13 +190,13 @@ fn clients_come_and_go() {
 
 #[test]
 fn what_no_relay_is_or_has_is_said() {
-    let missing = |subject, relay| Testbeds::default().missing(&configuration(subject, relay));
+    let missing = |sut, relay| Testbeds::default().missing(&configuration(sut, relay));
     if cpus::missing_privilege().is_some() {
         let _ = writeln!(std::io::stderr(), "SKIP what_no_relay_is_or_has_is_said: no namespaces here");
         return;
     }
-    let kernel = missing(Subject::Kernel, Relay::default()).expect("it is none");
+    let kernel = missing(Sut::Kernel, Relay::default()).expect("it is none");
     assert!(kernel.contains("is no relay here"), "{kernel}");
-    let derper = missing(Subject::Derper, relay(Tls::Kernel, Load::Open)).expect("it has none");
+    let derper = missing(Sut::Derper, relay(Tls::Kernel, Load::Open)).expect("it has none");
     assert!(derper.contains("use tls = \"user\""), "{derper}");
 }

@@ -133,7 +133,7 @@ impl Deployed {
         Ok(())
     }
 
-    /// The subject's own check, then test packets until one arrives.
+    /// The SUT's own check, then test packets until one arrives.
     fn check_health(&mut self) -> Result<(), LabError> {
         let within = self.limits.health.0;
         let check = Request::Check { within_ms: within.as_millis() as u64 };
@@ -164,7 +164,7 @@ impl Deployed {
         }
     }
 
-    /// As if both ends had been here.
+    /// Joins both ends' counts, as if both had been here.
     fn driven(&self, sent: Sent, arrived: Arrived) -> Driven {
         let mut tally = Tally::new(self.run, self.flows);
         tally.delivered = arrived.delivered;
@@ -240,7 +240,7 @@ impl Prepared for Deployed {
             sample.latency_ns.clear();
         }
         let percent = cpus::percent(before.cpu, after.cpu);
-        sample.figures.extend(percent.map(|p| ("subject_cpu_percent".to_string(), p)));
+        sample.figures.extend(percent.map(|p| ("sut_cpu_percent".to_string(), p)));
         sample.notes.extend(after.warnings);
         sample.notes.append(&mut self.fleet.borrow_mut().warnings);
         sample.notes.splice(0..0, self.notes.iter().cloned());

@@ -1,4 +1,4 @@
-//! What the searches promise, on subjects whose capacity is known.
+//! What the searches promise, on SUTs whose capacity is known.
 
 use proptest::prelude::*;
 
@@ -9,13 +9,13 @@ use super::*;
 const SEEDS: u64 = 20;
 
 fn shape(name: &str) -> Shape {
-    SUBJECTS.iter().find(|(n, _)| *n == name).expect("a subject of the table").1
+    SUTS.iter().find(|(n, _)| *n == name).expect("an SUT of the table").1
 }
 
 fn rows_of(name: &'static str) -> Vec<Row> {
     goal_sets()
         .iter()
-        .flat_map(|(set, goals)| of_subject(name, shape(name), set, goals, SEEDS).expect("simulated"))
+        .flat_map(|(set, goals)| of_sut(name, shape(name), set, goals, SEEDS).expect("simulated"))
         .collect()
 }
 
@@ -74,7 +74,7 @@ fn rare_noise_lowers_neither_goal_when_half_of_the_trials_may_exceed() {
 }
 
 #[test]
-fn a_bimodal_subject_is_said_to_be_inconsistent() {
+fn a_bimodal_sut_is_said_to_be_inconsistent() {
     for row in rows_of("bimodal, 7 s turns").iter().filter(|r| r.goals.starts_with("NDR")) {
         let strange = row.mlr.odd + (SEEDS as usize - row.mlr.regular);
         assert_eq!(strange, SEEDS as usize, "{}: every seed is odd or irregular", row.goal);
@@ -93,7 +93,7 @@ fn a_drifting_capacity_is_found_between_its_ends() {
 }
 
 #[test]
-fn degenerate_subjects_have_a_verdict_and_no_invented_figure() {
+fn degenerate_suts_have_a_verdict_and_no_invented_figure() {
     for (_, goals) in goal_sets() {
         for r in found(Shape::Dead, &goals) {
             assert_eq!((r.verdict, r.lower_pps, r.conditional_pps), (Verdict::NothingPasses, None, None));
@@ -117,7 +117,7 @@ fn a_source_that_cannot_keep_up_is_named_as_the_limit() {
     }
 }
 
-/// A subject that passes or fails at random: nothing can be learnt, but the search must end.
+/// An SUT that passes or fails at random: nothing can be learnt, but the search must end.
 struct Coin(crate::random::Random);
 
 impl Measurer for Coin {
@@ -134,7 +134,7 @@ impl Measurer for Coin {
 }
 
 #[test]
-fn a_subject_that_tosses_coins_ends_the_search_and_is_odd() {
+fn a_sut_that_tosses_coins_ends_the_search_and_is_odd() {
     for seed in 0..20 {
         let results = mlr::search(&mut Coin(crate::random::Random::new(seed)), &goal_sets()[1].1, LIMITS);
         for r in results.expect("ends") {
@@ -144,9 +144,9 @@ fn a_subject_that_tosses_coins_ends_the_search_and_is_odd() {
 }
 
 #[test]
-fn the_table_has_a_row_for_every_subject_and_goal() {
+fn the_table_has_a_row_for_every_sut_and_goal() {
     let table = table(&rows(1).expect("simulated"), 1);
-    assert_eq!(table.lines().count(), 2 + SUBJECTS.len() * 3);
+    assert_eq!(table.lines().count(), 2 + SUTS.len() * 3);
     assert!(table.contains("| never loses | RFC 2544, 60 s | ndr |"));
     assert!(table.contains("upper bound unknown") && table.contains("not even the minimum passes"));
 }
@@ -167,8 +167,8 @@ proptest! {
     #[test]
     fn bisection_brackets_the_same_cliffs(capacity in 2_000.0f64..1_900_000.0) {
         let goal = Goal::rfc2544(60.0, 0.005);
-        let mut subject = Simulated::new(Shape::Cliff { capacity }, SOURCE_PPS, 1);
-        let r = bisect::search(&mut subject, &goal, LIMITS).expect("simulated");
+        let mut sut = Simulated::new(Shape::Cliff { capacity }, SOURCE_PPS, 1);
+        let r = bisect::search(&mut sut, &goal, LIMITS).expect("simulated");
         let (truth, _) = Shape::Cliff { capacity }.truth(&goal, LIMITS, 0.0);
         prop_assert!(r.lower_pps.expect("lower") as f64 <= truth + 1.0 && truth < r.upper_pps.expect("upper") as f64 + 1.0);
     }

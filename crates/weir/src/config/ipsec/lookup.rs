@@ -52,7 +52,7 @@ pub enum Ciphers {
 /// How SPDs are asked, as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lookup {
-    /// By [`Way`].
+    /// The caches, by [`Way`].
     caches: [Cache; 4],
     layer: Layer,
     oracle: bool,

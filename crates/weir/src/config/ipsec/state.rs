@@ -9,7 +9,7 @@ use toml::de::DeValue;
 use crate::config::read::Fields;
 use crate::config::source::Complaints;
 
-/// As written.
+/// The table `state` as the file has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub folder: Option<PathBuf>,

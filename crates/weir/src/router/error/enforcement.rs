@@ -10,7 +10,7 @@ use crate::failure::Blame;
 /// Why a device has no policy enforcement point.
 #[derive(Debug)]
 pub enum EnforcementError {
-    /// There are no BPF maps to enforce policies with.
+    /// The kernel gives no BPF maps to enforce policies with.
     NoBpf {
         device: String,
     },

@@ -48,7 +48,7 @@ pub(super) struct Loop {
     number: usize,
     cpu: u32,
     devices: Vec<Box<dyn Device<Chunk>>>,
-    /// By device: what those had counted that were replaced.
+    /// For each device the counts of those it replaced.
     past: Vec<DeviceStats>,
     polls: Vec<Vec<RawFd>>,
     sleep: Sleep,

@@ -10,7 +10,7 @@ use super::*;
 use crate::model::configuration::PlacementKeys;
 use crate::model::ipsec::{Backend, CipherName, Direction, Mode};
 use crate::model::spd::Spd;
-use crate::model::{Configuration, Family, FrameSize, Keys, Sample, Subject, Topology, Trial, Workload};
+use crate::model::{Configuration, Family, FrameSize, Keys, Sample, Sut, Topology, Trial, Workload};
 use weir_stats::search::Rate;
 
 fn protection(mode: Mode, direction: Direction, cipher: &str, outer: Family) -> Protection {
@@ -32,7 +32,7 @@ fn protection(mode: Mode, direction: Direction, cipher: &str, outer: Family) -> 
 fn configuration(family: Family, frame: FrameSize, ipsec: Protection) -> Configuration {
     Configuration::try_from(Keys {
         name: "c".into(),
-        subject: Subject::Weir,
+        sut: Sut::Weir,
         topology: Topology::Memory,
         workload: Workload { family, frame, flows: 50, rate: Rate::FlatOut },
         routes: 20,

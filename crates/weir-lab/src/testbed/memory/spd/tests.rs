@@ -9,7 +9,7 @@ use super::*;
 use crate::model::configuration::PlacementKeys;
 use crate::model::ipsec::{Backend, CipherName, Mode};
 use crate::model::spd::{Action as Does, Spd};
-use crate::model::{Configuration, FrameSize, Keys, Sample, Subject, Topology, Trial, Workload};
+use crate::model::{Configuration, FrameSize, Keys, Sample, Sut, Topology, Trial, Workload};
 use weir_stats::search::Rate;
 
 const LOOKUPS: [LookupBy; 4] = [LookupBy::Gateway, LookupBy::Linear, LookupBy::Classifier, LookupBy::Cache];
@@ -32,7 +32,7 @@ fn protection(direction: Direction, outer: Family, policies: u32, spd: Spd) -> P
 fn sample(family: Family, flows: u32, p: Protection) -> Sample {
     let configuration = Configuration::try_from(Keys {
         name: "c".into(),
-        subject: Subject::Weir,
+        sut: Sut::Weir,
         topology: Topology::Memory,
         workload: Workload { family, frame: FrameSize::Fixed(94), flows, rate: Rate::FlatOut },
         routes: 20,
