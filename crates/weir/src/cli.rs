@@ -127,12 +127,17 @@ enum Verb {
     },
     /// Read a configuration and say everything that is wrong with it
     #[command(after_help = "Examples:\n  \
-        weir check router.toml        every complaint with file:line:column, or one line of summary\n\n\
+        weir check router.toml        every complaint with file:line:column, or one line of summary\n  \
+        weir check --json router.toml the same for a program: errors with line and column, warnings, notes\n  \
+        weir check - < router.toml    standard input\n\n\
         Needs no privilege and no daemon; devices are not looked at. Status 1 when anything is wrong.\n\
         A keys file this user may not read is said so, and the rest is checked.")]
     Check {
-        /// The configuration file
+        /// The configuration file; - is standard input
         file: PathBuf,
+        /// One JSON document, for programs
+        #[arg(long)]
+        json: bool,
     },
     /// Make a running router what a file says, without losing a packet
     #[command(after_help = "Examples:\n  \
@@ -150,6 +155,7 @@ enum Verb {
     },
     /// Show what a running router has and counts
     #[command(after_help = "Examples:\n  \
+        weir show                      what there is to show\n  \
         weir show ports                devices, addresses, traffic, how each was opened\n  \
         weir show drops                why packets were dropped, and who has to act\n  \
         weir show sa                   security associations: traffic, state, why packets failed\n  \
@@ -159,7 +165,8 @@ enum Verb {
         weir --socket /run/weir/b.sock show routes\n\n\
         The same with curl: curl --unix-socket /run/weir/router.sock http://weir/v1/ports")]
     Show {
-        topic: Topic,
+        /// What to show; without it, what there is
+        topic: Option<Topic>,
         /// The daemon's own JSON
         #[arg(long)]
         json: bool,
@@ -274,9 +281,10 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             log::begin();
             derper::run(flags, cli.socket.clone())
         }
-        Verb::Check { file } => check::run(file),
+        Verb::Check { file, json } => check::run(file, *json),
         Verb::Apply { file, dry_run } => apply::run(cli.socket.clone(), file, *dry_run),
         Verb::Show { topic, json, all, named, hit } => {
+            let Some(topic) = topic else { return show::topics() };
             let shown = show::Shown { all: *all, named: named.clone(), hit: *hit };
             show::run(&socket()?, *topic, *json, &shown)
         }

@@ -17,10 +17,12 @@ pub mod source;
 pub mod warning;
 
 use std::fmt::{self, Display};
+use std::io::Read as _;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use toml::de::{DeTable, DeValue};
 use weir_core::ipsec::cipher::Keys;
 use weir_core::ipsec::spd::LookupSpec;
@@ -34,7 +36,7 @@ use keys::{Keyring, KeysError};
 pub use port::{Addresses, Kind, Port};
 use read::{Fields, Value};
 pub use route::{Neighbor, Route, Via};
-use source::{Complaints, Excerpt, Source};
+use source::{Complaint, Complaints, Excerpt, Source};
 pub use warning::Warning;
 
 /// A value and where it stands in the file.
@@ -72,13 +74,35 @@ pub struct Config {
     pub relay: Option<Box<relay::Relay>>,
 }
 
-/// A file that is refused: rendered complaints.
+/// A file that is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused(pub String);
+pub struct Refused {
+    /// Rendered complaints, or why the file cannot be read.
+    pub text: String,
+    /// Every complaint with its place; empty where the file cannot be read.
+    pub complaints: Vec<Located>,
+}
+
+/// A complaint with its place, for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Located {
+    /// Counted from 1, as the column.
+    pub line: usize,
+    /// In characters.
+    pub column: usize,
+    pub message: String,
+}
+
+impl Refused {
+    /// A text that cannot be judged at all.
+    fn unread(text: String) -> Refused {
+        Refused { text, complaints: Vec::new() }
+    }
+}
 
 impl Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -130,9 +154,20 @@ pub fn is_relay(path: &Path) -> bool {
     DeTable::parse_recoverable(&text).0.get_ref().iter().any(|(key, _)| key.get_ref() == "relay")
 }
 
-/// Like [`load`], for a user who need not be the one who runs the file.
+/// Like [`load`], for a user who need not be the one who runs the file; `-` is standard input, whose relative paths start
+/// in the working directory.
 pub fn judge(path: &Path) -> Result<Config, Refused> {
-    load_with(path, KeysFrom::IfReadable(&folder_of(path)))
+    let folder = folder_of(path);
+    if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin()
+            .lock()
+            .take(FILE_MAX + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|e| unreadable(path, &e))?;
+        return of_bytes("standard input", "weir", bytes, KeysFrom::IfReadable(&folder));
+    }
+    load_with(path, KeysFrom::IfReadable(&folder))
 }
 
 /// Where a configuration's own relative paths start.
@@ -142,21 +177,25 @@ pub fn folder_of(path: &Path) -> PathBuf {
 }
 
 fn load_with(path: &Path, keys: KeysFrom<'_>) -> Result<Config, Refused> {
-    let shown = path.display();
-    let size = std::fs::metadata(path).map_err(|e| unreadable(path, &e))?.len();
-    if size > FILE_MAX {
-        return Err(Refused(format!(
-            "{shown}: the file has {size} bytes, expected at most {FILE_MAX}; is it a configuration?"
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| unreadable(path, &e))?;
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(|e| unreadable(path, &e))?;
+    let name = path.file_stem().map_or("weir".to_owned(), |s| s.to_string_lossy().into_owned());
+    of_bytes(&path.display().to_string(), &name, bytes, keys)
+}
+
+fn of_bytes(shown: &str, name: &str, bytes: Vec<u8>, keys: KeysFrom<'_>) -> Result<Config, Refused> {
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(Refused::unread(format!(
+            "{shown}: more than {FILE_MAX} bytes, which is the most that is read; is it a configuration?"
         )));
     }
-    let bytes = std::fs::read(path).map_err(|e| unreadable(path, &e))?;
     let text = String::from_utf8(bytes).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
         let line = e.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
-        Refused(format!("{shown}:{line}: byte {at} of the file is not UTF-8; save it as UTF-8 text"))
+        Refused::unread(format!("{shown}:{line}: byte {at} of the file is not UTF-8; save it as UTF-8 text"))
     })?;
-    let name = path.file_stem().map_or("weir".to_owned(), |s| s.to_string_lossy().into_owned());
-    parse_with(&shown.to_string(), &name, text, keys)
+    parse_with(shown, name, text, keys)
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Refused {
@@ -165,7 +204,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Refused {
         std::io::ErrorKind::PermissionDenied => "run as a user who may read it",
         _ => "name a readable file",
     };
-    Refused(format!("{}: cannot read it ({error}); {remedy}", path.display()))
+    Refused::unread(format!("{}: cannot read it ({error}); {remedy}", path.display()))
 }
 
 /// Judges a text and reads no other file. `file` is printed in complaints, `name` is the router's name
@@ -222,15 +261,21 @@ pub fn parse_policy(text: String) -> Result<PolicySpec, Refused> {
 
 fn refused(source: &Source, complaints: Complaints) -> Refused {
     let complaints = complaints.sorted();
-    if complaints.len() <= COMPLAINTS_SHOWN {
-        return Refused(source.render_all(&complaints));
-    }
-    let shown: String = complaints[..COMPLAINTS_SHOWN].iter().map(|c| source.render(c)).collect();
-    Refused(format!(
-        "{shown}{}: {} errors, the first {COMPLAINTS_SHOWN} are shown; nothing was changed",
-        source.name,
-        complaints.len()
-    ))
+    let located = |complaint: &Complaint| {
+        let (line, column) = source.position(complaint.span.start);
+        Located { line, column, message: complaint.message.clone() }
+    };
+    let text = if complaints.len() <= COMPLAINTS_SHOWN {
+        source.render_all(&complaints)
+    } else {
+        let shown: String = complaints[..COMPLAINTS_SHOWN].iter().map(|c| source.render(c)).collect();
+        format!(
+            "{shown}{}: {} errors, the first {COMPLAINTS_SHOWN} are shown; nothing was changed",
+            source.name,
+            complaints.len()
+        )
+    };
+    Refused { text, complaints: complaints.iter().map(located).collect() }
 }
 
 fn build<'a>(

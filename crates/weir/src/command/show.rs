@@ -15,11 +15,17 @@ mod relay;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Topic {
+    /// Name, version, uptime, and what an operator should know
     Status,
+    /// Ports: devices, addresses, traffic, how each was opened
     Ports,
+    /// Routes, and where each came from
     Routes,
+    /// Link-layer addresses of neighbours
     Neighbors,
+    /// Workers and their packet accounting
     Workers,
+    /// Why packets were dropped, and who has to act
     Drops,
     /// Security associations of IPsec
     Sa,
@@ -53,6 +59,16 @@ impl Topic {
             Topic::Peers => "/v1/peers",
         }
     }
+}
+
+/// `weir show` alone: what there is to show.
+pub fn topics() -> Result<(), Failure> {
+    let topics = Topic::value_variants().iter().filter_map(Topic::to_possible_value);
+    let rows = topics.map(|t| {
+        let help = t.get_help().map(ToString::to_string).unwrap_or_default();
+        [t.get_name().to_owned(), help]
+    });
+    print(&table(["topic", "what it shows"], 0..0, rows.collect()))
 }
 
 /// Which policies `weir show spd` shows.

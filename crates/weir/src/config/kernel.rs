@@ -170,7 +170,7 @@ mod tests {
                 }
                 None => parsed(keys).err(),
             };
-            let said = refused.expect(keys).0;
+            let said = refused.expect(keys).text;
             assert!(said.contains(expected), "{keys}: {said}");
         }
     }

@@ -5,7 +5,9 @@
 //! `WEIR_BLESS=1` in the environment the complaints are written anew, to be read in the diff.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use weir::config::{self, Addresses, Kind, Via, Warning};
 use weir::router::memory;
@@ -34,7 +36,7 @@ fn every_malformed_file_is_refused_with_place_expectation_and_remedy() {
                 accepted.push(name.to_owned());
                 String::new()
             }
-            Err(refused) => refused.0,
+            Err(refused) => refused.text,
         };
         let _ = write!(written, "=== {name}\n{text}---\n{}\n\n", complaints.trim_end());
     }
@@ -76,7 +78,7 @@ fn shipped_examples_are_right() {
         if path.extension().is_some_and(|e| e == "toml") {
             // Keys are not shipped: what they must be is judged by the files of tests/files/keys_files.rs.
             let text = std::fs::read_to_string(&path).expect("text");
-            config::parse("example", "example", text).map_err(|e| e.0).expect("a valid configuration");
+            config::parse("example", "example", text).map_err(|e| e.text).expect("a valid configuration");
             seen += 1;
         }
     }
@@ -85,7 +87,7 @@ fn shipped_examples_are_right() {
 
 #[test]
 fn the_router_example_means_what_its_comments_say() {
-    let config = config::load(&here("../../examples/router.toml")).map_err(|e| e.0).expect("valid");
+    let config = config::load(&here("../../examples/router.toml")).map_err(|e| e.text).expect("valid");
     assert_eq!(config.name, "router");
     assert_eq!(config.ports[0].kind.value, Kind::Auto);
     assert_eq!(config.ports[2].vlan.as_ref().map(|v| v.value), Some(20));
@@ -121,7 +123,7 @@ fn a_file_that_is_missing_binary_or_a_folder_is_one_sentence() {
     std::fs::create_dir_all(&dir).expect("a folder");
     let binary = dir.join("b.toml");
     std::fs::write(&binary, [b'a', b'\n', 0xff, 0xfe]).expect("a file");
-    let said = |path: &Path| config::load(path).expect_err("refused").0;
+    let said = |path: &Path| config::load(path).expect_err("refused").text;
     let (missing, binary, folder) = (said(&dir.join("none.toml")), said(&binary), said(&dir));
     std::fs::remove_dir_all(&dir).expect("removed");
     assert!(missing.contains("cannot read it") && missing.contains("check the path"), "{missing}");
@@ -129,12 +131,50 @@ fn a_file_that_is_missing_binary_or_a_folder_is_one_sentence() {
     assert!(folder.contains("cannot read it"), "{folder}");
 }
 
+/// `weir check --json -` on this text: its status and what it prints.
+fn checked_by_program(text: &str) -> (bool, serde_json::Value) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["check", "--json", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut check = command.spawn().expect("weir starts");
+    check.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it reads");
+    let output = check.wait_with_output().expect("it ends");
+    (output.status.success(), serde_json::from_slice(&output.stdout).expect("one JSON document"))
+}
+
+#[test]
+fn a_program_reads_what_is_wrong_with_standard_input_and_where() {
+    let (taken, bad) = checked_by_program("[[port]]\nname = \"lan\"\nspeed = 1\n");
+    assert!(!taken);
+    assert_eq!((&bad["ok"], &bad["file"]), (&false.into(), &"standard input".into()), "{bad}");
+    let errors = bad["errors"].as_array().expect("a list");
+    let key = errors.iter().find(|e| e["message"].as_str().is_some_and(|m| m.contains("speed")));
+    let key = key.expect("the key nobody knows is among them");
+    assert_eq!((&key["line"], &key["column"]), (&3.into(), &1.into()), "{bad}");
+
+    let text = std::fs::read_to_string(here("../../examples/minimal.toml")).expect("an example");
+    let (taken, good) = checked_by_program(&text);
+    assert!(taken, "{good}");
+    assert_eq!((&good["ok"], &good["errors"]), (&true.into(), &serde_json::json!([])), "{good}");
+    assert!(good["has"].as_str().is_some_and(|has| has.contains("2 ports")), "{good}");
+}
+
+#[test]
+fn show_alone_lists_every_topic_with_what_it_shows() {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("show").output().expect("weir starts");
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success(), "{said}");
+    for topic in ["status", "ports", "drops", "sa", "peers"] {
+        let line = said.lines().find(|line| line.split_whitespace().next() == Some(topic));
+        assert!(line.is_some_and(|line| line.split_whitespace().count() > 2), "{topic}: {said}");
+    }
+}
+
 /// An enforced port with these lines of `[ipsec]`.
 fn asked(ipsec: &str) -> config::Config {
     let text = format!(
         "[ipsec]\n{ipsec}[[port]]\nname = \"wan\"\ndevice = \"eth0\"\n[[spd]]\nname = \"outside\"\nports = [\"wan\"]\n"
     );
-    config::parse("gateway.toml", "gateway", text).map_err(|e| e.0).expect("valid")
+    config::parse("gateway.toml", "gateway", text).map_err(|e| e.text).expect("valid")
 }
 
 #[test]
@@ -216,7 +256,7 @@ fn spelled(direction: &str, cipher: &str, integrity: &str, policy: &str) -> conf
          [[policy]]\nspd = \"outside\"\nname = \"p\"\n{policy}\
          [[policy]]\nspd = \"outside\"\nname = \"q\"\ndirection = \"{direction}\"\naction = \"protect\"\n{way} = \"a\"\n"
     );
-    config::parse("gateway.toml", "gateway", text).map_err(|e| e.0).expect("valid")
+    config::parse("gateway.toml", "gateway", text).map_err(|e| e.text).expect("valid")
 }
 
 #[test]
@@ -246,7 +286,7 @@ fn spellings_of_other_programs_mean_what_they_mean_there() {
 fn an_spd_that_lets_the_rest_by_in_cleartext_is_a_warning() {
     let text = "[[port]]\nname = \"wan\"\ndevice = \"eth0\"\n[[spd]]\nname = \"outside\"\nports = [\"wan\"]\n\
                 default = \"bypass\"\n[control]\nmetrics = \"0.0.0.0:9650\"\n";
-    let config = config::parse("f", "f", text.to_owned()).map_err(|e| e.0).expect("valid");
+    let config = config::parse("f", "f", text.to_owned()).map_err(|e| e.text).expect("valid");
     let address = "0.0.0.0:9650".parse().expect("an address");
     let expected =
         [Warning::SpdBypassesByDefault { spd: "outside".into() }, Warning::MetricsExposed { address }];
@@ -259,7 +299,7 @@ fn an_spd_that_lets_the_rest_by_in_cleartext_is_a_warning() {
 /// What is to be thought about in a relay with these lines.
 fn relay_warnings(lines: &str) -> Vec<relay::Warning> {
     let text = format!("[relay]\nlisten = \":3340\"\ntls = \"off\"\nmesh_key = \"mesh.key\"\n{lines}");
-    let config = config::parse("relay.toml", "relay", text).map_err(|e| e.0).expect("valid");
+    let config = config::parse("relay.toml", "relay", text).map_err(|e| e.text).expect("valid");
     let of = |warning| match warning {
         Warning::Relay(warning) if warning != relay::Warning::TlsOff => Some(warning),
         _ => None,
@@ -293,6 +333,6 @@ fn what_lets_in_more_than_it_seems_is_a_warning() {
 #[test]
 fn a_relay_on_this_host_alone_may_be_plain_and_open() {
     let text = "[relay]\nlisten = [\"127.0.0.1:3340\", \"[::1]:3340\"]\ntls = \"off\"\n";
-    let config = config::parse("relay.toml", "relay", text.to_owned()).map_err(|e| e.0).expect("valid");
+    let config = config::parse("relay.toml", "relay", text.to_owned()).map_err(|e| e.text).expect("valid");
     assert_eq!(config.warnings(), []);
 }

@@ -64,7 +64,7 @@ fn load(keys: &str, mode: u32, sas: &str) -> Result<config::Config, String> {
     let folder = Folder::new();
     folder.file("k", keys, mode);
     let file = folder.file("gateway.toml", &gateway(sas), 0o644);
-    config::load(&file).map_err(|refused| refused.0)
+    config::load(&file).map_err(|refused| refused.text)
 }
 
 fn weir(args: &[&str]) -> Output {
@@ -96,7 +96,7 @@ fn tunnels_ask_where_sources_lead_unless_told_otherwise() {
         let folder = Folder::new();
         folder.file("k", &format!("a = \"{KEY}\""), 0o600);
         let file = folder.file("gateway.toml", &(gateway(&sas) + line), 0o644);
-        let config = config::load(&file).map_err(|refused| refused.0).expect("valid");
+        let config = config::load(&file).map_err(|refused| refused.text).expect("valid");
         assert_eq!(config.desired(&|_| Vec::new()).ipsec.tunnels[0].reverse_path, expected, "{line}");
     }
 }
@@ -120,7 +120,7 @@ fn a_file_in_a_folder_for_everyone_is_refused() {
     folder.file("k", &format!("a = \"{KEY}\""), 0o600);
     let sas = sa("a", "out", 4097, "aes-gcm-128", "key = \"a\"");
     let file = folder.file("gateway.toml", &gateway(&sas), 0o644);
-    let said = config::load(&file).expect_err("refused").0;
+    let said = config::load(&file).expect_err("refused").text;
     assert!(said.contains("is writable for everyone; run `chmod o-w "), "{said}");
 }
 
@@ -129,10 +129,10 @@ fn what_is_no_file_or_not_there_is_one_sentence() {
     let folder = Folder::new();
     let sas = sa("a", "out", 4097, "aes-gcm-128", "key = \"a\"");
     let file = folder.file("gateway.toml", &gateway(&sas), 0o644);
-    let said = config::load(&file).expect_err("refused").0;
+    let said = config::load(&file).expect_err("refused").text;
     assert!(said.contains("there is no such file; make it with `weir genkey"), "{said}");
     fs::create_dir(folder.0.join("k")).expect("a folder");
-    let said = config::load(&file).expect_err("refused").0;
+    let said = config::load(&file).expect_err("refused").text;
     assert!(said.contains("is no regular file"), "{said}");
 }
 
