@@ -7,7 +7,7 @@
 //!
 //! The statistic is the largest F over every c (Quandt 1960, Andrews 1993). Because c is searched for, F has
 //! no tabled distribution; with normal noise of one size it depends on the loads alone, so it is simulated
-//! exactly for them ([`DRAWS`] sets of noise, Barnard 1963). The interval holds every c whose F is not
+//! exactly for them (`DRAWS` sets of noise, Barnard 1963). The interval holds every c whose F is not
 //! significantly below the largest.
 //!
 //! Promises: on smooth curves a cliff in at most one of twenty. Refuses: fewer than [`LOADS`] loads. Limits:

@@ -1,4 +1,4 @@
-//! Records of a perf ring, as asked for by [`super::attributes`].
+//! Records of a perf ring, as asked for by `attributes`.
 //!
 //! ```text
 //! header  │ kind u32 │ misc u16 │ size u16 │                                     size includes the header

@@ -11,7 +11,7 @@ const FEWEST_RUNS: usize = 6;
 /// 30 runs: 435 inversions over 30 steps; beyond, the approximation is closer than 0.001 at 1 %.
 const EXACT_RUNS: usize = 30;
 
-/// Two-sided p and whether figures rise; `None` below [`FEWEST_RUNS`].
+/// Two-sided p and whether figures rise; `None` below `FEWEST_RUNS`.
 pub fn trend(figures: &[f64]) -> Option<(f64, bool)> {
     let n = figures.len();
     if n < FEWEST_RUNS {
