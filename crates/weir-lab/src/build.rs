@@ -17,7 +17,7 @@ pub struct Build {
     /// Program → a mark of its bytes: tells apart what two builds of one changed tree share.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub programs: BTreeMap<String, String>,
-    /// Program of others that was an SUT → what it says of its version.
+    /// Program of others that was a SUT → what it says of its version.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, String>,
 }

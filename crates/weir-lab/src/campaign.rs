@@ -7,7 +7,7 @@
 //! Where an experiment cuts its runs into slices, [`sliced`] measures what is compared side by side.
 //!
 //! An interrupted campaign is taken up again by [`resume`], a finished one repeated by [`rerun`].
-//! Every run gets an SUT of its own: what memory layout and start-up do to a figure is part of its
+//! Every run gets a SUT of its own: what memory layout and start-up do to a figure is part of its
 //! spread. Promises: an interrupt ends after the run under way and reports what was measured; a run that
 //! fails is recorded and counted, and the campaign goes on.
 
@@ -121,7 +121,7 @@ fn skipped(experiment: &Experiment, testbeds: &mut Testbeds) -> BTreeMap<String,
             skipped.insert(c.name.clone(), reason);
         }
     }
-    // a baseline without an SUT under it answers nothing
+    // a baseline without a SUT under it answers nothing
     for planned in &experiment.configurations {
         let baseline = &planned.configuration;
         let mut under = experiment

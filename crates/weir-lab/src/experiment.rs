@@ -158,7 +158,7 @@ impl Experiment {
         Duration::from_secs_f64(runs * self.method.seconds(warm_up, window) + profiled * (warm_up + window))
     }
 
-    /// The configurations that name an SUT (baselines aside).
+    /// The configurations that name a SUT (baselines aside).
     pub fn suts(&self) -> impl Iterator<Item = &Configuration> {
         self.configurations.iter().map(|p| &p.configuration).filter(|c| !c.is_baseline())
     }

@@ -151,7 +151,7 @@ pub struct Sample {
     pub slices: Vec<Slice>,
 }
 
-/// An SUT that is up and can be loaded again and again.
+/// A SUT that is up and can be loaded again and again.
 pub trait Prepared {
     /// One trial: `warm_up` thrown away, then `window` measured at `rate`. Processes it starts get a
     /// process group of their own, so that Ctrl-C reaches only the lab and the run under way ends whole.
@@ -164,7 +164,7 @@ pub trait Prepared {
     }
 
     /// What a profiler samples to see the SUT at work; `None` when there is nothing to see (a baseline
-    /// without an SUT, another host).
+    /// without a SUT, another host).
     fn scope(&self) -> Option<Scope> {
         None
     }
@@ -180,7 +180,7 @@ pub struct Trial {
     pub seed: u64,
 }
 
-/// Where an SUT spends its time.
+/// Where a SUT spends its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// This process: the memory topology works on threads of its own.

@@ -1,6 +1,6 @@
 //! What is measured: programs and kernels that forward, started in the device-under-test namespace.
 //!
-//! An SUT promises to forward the workload's prefixes to the receiver's gateways, to say in which of
+//! A SUT promises to forward the workload's prefixes to the receiver's gateways, to say in which of
 //! its own counters frames vanished, and to be gone when it is dropped.
 
 mod control;
@@ -30,7 +30,7 @@ use crate::netns::veth::Port;
 const MISSING_WEIR: &str =
     "weir: no such program beside weir-lab or on the PATH: build it (`cargo build --release -p weir`)";
 
-/// Why an SUT cannot be had on this machine, with the remedy.
+/// Why a SUT cannot be had on this machine, with the remedy.
 pub fn missing(configuration: &Configuration) -> Option<String> {
     match configuration.sut() {
         Sut::Kernel | Sut::Baseline => None,
@@ -71,7 +71,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Where an SUT stands.
+/// Where a SUT stands.
 pub struct Environment<'a> {
     pub namespace: &'a Namespace,
     /// The port test packets come in by, and the one they leave by.
@@ -84,7 +84,7 @@ pub struct Environment<'a> {
     pub configuration: &'a Configuration,
 }
 
-/// An SUT that forwards.
+/// A SUT that forwards.
 pub trait Running {
     /// Its own drop counters, cumulative, named `SUT.reason`.
     fn drops(&mut self, environment: &Namespace) -> Result<Counters, LabError>;

@@ -1,4 +1,4 @@
-//! Throughput searches: which rate an SUT carries, found by loading it again and again.
+//! Throughput searches: which rate a SUT carries, found by loading it again and again.
 //!
 //! ```text
 //! search (pure) ── rate, seconds ─► Measurer ─► TrialRecord ── loss ratio ─► search ─► bounds, oddities
@@ -34,7 +34,7 @@ pub use load::{LossLedger, Rate};
 /// recommends for severe deviations of the offered from the intended load.
 pub const SHORTFALL: f64 = 0.005;
 
-/// Loads an SUT and tells what came.
+/// Loads a SUT and tells what came.
 pub trait Measurer {
     /// Why a trial could not be made; a search's own refusals become one, too.
     type Error: From<Refusal>;

@@ -25,7 +25,7 @@ use crate::sut::{Environment, Running};
 use command::CommandSut;
 
 pub struct Device {
-    // Dropped first: an SUT ends before its surroundings are changed back.
+    // Dropped first: a SUT ends before its surroundings are changed back.
     sut: Under,
     _offloads: Offloads,
     input: Port,
@@ -62,7 +62,7 @@ impl Device {
             Sut::Kernel => Under::Built(Box::new(Kernel::start(&place)?)),
             Sut::Weir => Under::Built(Box::new(Weir::start(&place)?)),
             Sut::Command => Under::Command(Box::new(CommandSut::apply(&environment, stop)?)),
-            other => return Err(LabError::new(format!("{other:?}: not an SUT of the ssh topology"))),
+            other => return Err(LabError::new(format!("{other:?}: not a SUT of the ssh topology"))),
         };
         Ok(Device { sut, _offloads: offloads, input, output, cpus, here })
     }

@@ -69,7 +69,7 @@ pub struct File {
     pub compare: Option<Spanned<Axis>>,
     /// What plots have along their bottom.
     pub axis: Option<Axis>,
-    /// Measure generator and sink without an SUT, for every traffic.
+    /// Measure generator and sink without a SUT, for every traffic.
     #[serde(default)]
     pub baseline: bool,
     /// Measure the reference of each pair twice a block.

@@ -55,7 +55,7 @@ pub enum Role {
     Receiver,
 }
 
-/// An SUT made of shell commands on the device under test.
+/// A SUT made of shell commands on the device under test.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commands {

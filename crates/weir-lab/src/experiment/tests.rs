@@ -343,7 +343,7 @@ fn what_memory_cannot_show_is_skipped_by_name() {
 }
 
 #[test]
-fn the_word_of_before_for_an_sut_is_read() {
+fn the_word_of_before_for_a_sut_is_read() {
     let body = |word: &str| {
         format!(
             "compare = \"{word}\"\n[defaults]\ntopology = \"netns\"\n\

@@ -34,7 +34,7 @@ pub struct Driven {
     pub lost: u64,
 }
 
-/// An SUT on its wires, with generator and receiver at their ends: here or on hosts.
+/// A SUT on its wires, with generator and receiver at their ends: here or on hosts.
 pub trait Wired {
     /// Counters, and what else is read with them.
     type Reading;

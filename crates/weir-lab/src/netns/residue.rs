@@ -2,7 +2,7 @@
 //!
 //! Namespaces and veth pairs need no removing: nothing names them, so the kernel ends them with the lab's
 //! last thread and the SUT, which is killed with the thread that started it. What remains is a folder
-//! with the SUT's configuration and control socket, named after the lab's process; an SUT that
+//! with the SUT's configuration and control socket, named after the lab's process; a SUT that
 //! escaped is written in it.
 //!
 //! ```text

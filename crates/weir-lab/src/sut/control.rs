@@ -1,4 +1,4 @@
-//! An SUT's control socket: HTTP/1.1 with JSON bodies over a Unix socket, one question a connection.
+//! A SUT's control socket: HTTP/1.1 with JSON bodies over a Unix socket, one question a connection.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -41,7 +41,7 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
-/// The program of others that an SUT is.
+/// The program of others that a SUT is.
 pub fn program_of(sut: Sut) -> Option<&'static str> {
     match sut {
         Sut::DpdkL3fwd => Some("dpdk-l3fwd"),
@@ -171,7 +171,7 @@ impl Started {
     }
 }
 
-/// How an SUT's end is said.
+/// How a SUT's end is said.
 pub fn ended_by_itself(name: &str, status: std::process::ExitStatus, said: &str) -> LabError {
     LabError::by_sut(Misbehaviour::Ended, format!("{name}: ended while it was measured ({status}): {said}"))
 }

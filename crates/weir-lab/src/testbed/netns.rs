@@ -55,7 +55,7 @@ impl NetnsTestbed {
 
 /// The device under test: its namespace, its ends of the wires, and what forwards between them.
 struct Device {
-    // Dropped first: an SUT ends before its namespace does.
+    // Dropped first: a SUT ends before its namespace does.
     running: Box<dyn Running>,
     input: Port,
     output: Port,
@@ -187,7 +187,7 @@ fn deploy_device(
         Sut::DpdkTestpmd => testpmd::start(&environment)?,
         Sut::DpdkL3fwd => l3fwd::start(&environment)?,
         Sut::Vpp => Box::new(Vpp::start(&environment)?),
-        other => return Err(LabError::new(format!("{other:?}: not an SUT of the netns topology"))),
+        other => return Err(LabError::new(format!("{other:?}: not a SUT of the netns topology"))),
     };
     // After the SUT: switching GRO off and attaching XDP makes a veth's NAPI thread anew, on any CPU.
     for port in [&input, &output] {

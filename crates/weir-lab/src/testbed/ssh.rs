@@ -58,7 +58,7 @@ impl SshTestbed {
         match configuration.sut() {
             Sut::Baseline => Some(
                 "baseline: on hosts the device under test is always between generator and receiver: measure them \
-                 by a wire between the two, as an SUT `command` that does nothing"
+                 by a wire between the two, as a SUT `command` that does nothing"
                     .into(),
             ),
             Sut::Command => None,

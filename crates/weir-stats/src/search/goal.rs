@@ -198,7 +198,7 @@ impl Verdict {
     }
 }
 
-/// What does not fit an SUT with one capacity.
+/// What does not fit a SUT with one capacity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Oddity {

@@ -1,4 +1,4 @@
-//! An SUT that is any program: apply, health check, counters, teardown are the experiment's commands.
+//! A SUT that is any program: apply, health check, counters, teardown are the experiment's commands.
 //!
 //! ```text
 //! $WEIR_DIR/   the experiment's files and uploads, and what every SUT is told:

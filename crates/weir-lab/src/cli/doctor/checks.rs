@@ -86,7 +86,7 @@ fn cpus(m: &Machine) -> Diagnostic {
     match m.cores {
         0 | 1 => {
             Diagnostic::check("cores", Severity::Note, found, "generator, SUT and receiver share one core")
-                .remedy("use three cores or more for figures of an SUT alone")
+                .remedy("use three cores or more for figures of a SUT alone")
         }
         2 => Diagnostic::check(
             "cores",

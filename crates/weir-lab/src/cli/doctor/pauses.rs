@@ -1,6 +1,6 @@
 //! What takes CPUs away from a program that never sleeps: the kernel's threads, other programs, a hypervisor.
 //!
-//! Promises: every CPU this process may use spins for [`SPIN`], all at once, as an SUT beside its generator does;
+//! Promises: every CPU this process may use spins for [`SPIN`], all at once, as a SUT beside its generator does;
 //! what a clock lost meanwhile is told, and which task of this machine ran longest. A hypervisor's pauses are in the
 //! first and have no name in the second.
 

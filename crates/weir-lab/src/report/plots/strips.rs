@@ -14,7 +14,7 @@ const BOTTOM: f64 = 46.0;
 /// For mean and interval in words, right of the drawing.
 const WORDS: f64 = 168.0;
 const LABEL: f64 = 320.0;
-/// A baseline up to so many times the greatest run of an SUT shares their axis.
+/// A baseline up to so many times the greatest run of a SUT shares their axis.
 const NEAR: f64 = 1.5;
 
 /// One plot a topology.

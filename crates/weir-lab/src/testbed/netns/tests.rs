@@ -59,7 +59,7 @@ fn packets_without_a_route_are_found_by_name_to_the_last() {
     for family in [Family::Inet, Family::Inet6] {
         let name = "packets_without_a_route_are_found_by_name_to_the_last";
         let Some(mut deployed) = deployed(name, Sut::Kernel, family, FLOWS) else { return };
-        let device = deployed.device.as_ref().expect("an SUT");
+        let device = deployed.device.as_ref().expect("a SUT");
         let (network, len) = crate::workload::address::prefix(family, 3);
         device.namespace.ip(&format!("route del {network}/{len}")).expect("it was installed");
         let sample = deployed.run(&trial()).expect("the run ends");
@@ -157,7 +157,7 @@ fn frames_spread_over_queues_are_all_accounted_for() {
         let name = "frames_spread_over_queues_are_all_accounted_for";
         let placement = PlacementKeys { queues: 2, ..PlacementKeys::default() };
         let Some(mut deployed) = deployed_on(name, sut, Family::Inet, FLOWS, placement) else { return };
-        let device = deployed.device.as_ref().expect("an SUT");
+        let device = deployed.device.as_ref().expect("a SUT");
         let folder = format!("/sys/class/net/{}/queues", device.input.name);
         let queues = device.namespace.run(move || std::fs::read_dir(folder).map(Iterator::count));
         assert_eq!(queues.expect("runs").expect("sysfs"), 4, "two each way");

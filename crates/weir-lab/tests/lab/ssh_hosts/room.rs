@@ -225,7 +225,7 @@ impl Room {
             .collect()
     }
 
-    /// Everything the lab or an SUT could leave on a host: processes, files, settings of the network.
+    /// Everything the lab or a SUT could leave on a host: processes, files, settings of the network.
     pub fn state(&self, host: usize) -> String {
         let mut processes: Vec<String> =
             self.processes(host).into_iter().map(|(_, command)| command).collect();

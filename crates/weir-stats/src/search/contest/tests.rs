@@ -9,7 +9,7 @@ use super::*;
 const SEEDS: u64 = 20;
 
 fn shape(name: &str) -> Shape {
-    SUTS.iter().find(|(n, _)| *n == name).expect("an SUT of the table").1
+    SUTS.iter().find(|(n, _)| *n == name).expect("a SUT of the table").1
 }
 
 fn rows_of(name: &'static str) -> Vec<Row> {
@@ -117,7 +117,7 @@ fn a_source_that_cannot_keep_up_is_named_as_the_limit() {
     }
 }
 
-/// An SUT that passes or fails at random: nothing can be learnt, but the search must end.
+/// A SUT that passes or fails at random: nothing can be learnt, but the search must end.
 struct Coin(crate::random::Random);
 
 impl Measurer for Coin {
