@@ -280,4 +280,62 @@ mod tests {
         assert_eq!(attachment.refusals.len(), 1, "loopback has no native XDP");
         assert!(force_detach(lo).expect("asked"), "a link holds it, which goes with the process");
     }
+
+    #[test]
+    fn a_kernel_without_xdp_links_is_served_by_netlink() {
+        let thread = std::thread::spawn(|| {
+            if let Err(error) = crate::netns::enter_new().and_then(|()| refuse_links()) {
+                let test = "a_kernel_without_xdp_links_is_served_by_netlink";
+                let _ = writeln!(io::stderr(), "SKIP {test}: needs a namespace and seccomp ({error})");
+                return;
+            }
+            let lo = 1;
+            let mut program = STEER.load(Settings::default()).expect("loaded");
+            let id = program.id().expect("known");
+            let modes = [XdpMode::Native, XdpMode::Generic];
+            let attachment = Attachment::new("lo", lo, &mut program, &modes).expect("attached");
+            assert_eq!((attachment.mode, attachment.refusals.len()), (XdpMode::Generic, 1));
+            assert!(attachment.is_there().expect("asked"));
+            assert_eq!(loaded_link(id), None, "no link holds it");
+            attachment.again(&mut program).expect("taken off and put back");
+            assert!(attachment.is_there().expect("asked"));
+            drop(program);
+            assert!(attached_program(lo).expect("asked").is_none(), "it went with its owner");
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    }
+
+    /// From now on `BPF_LINK_CREATE` fails in this thread as it does where the kernel has no links: `EINVAL`.
+    fn refuse_links() -> io::Result<()> {
+        const LINK_CREATE: u32 = 28;
+        const COMMAND: u32 = 16; // the first argument in `seccomp_data`, its low half
+        let load = |at| libc::sock_filter {
+            code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
+            jt: 0,
+            jf: 0,
+            k: at,
+        };
+        let unless = |value, jf| libc::sock_filter {
+            code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+            jt: 0,
+            jf,
+            k: value,
+        };
+        let answer =
+            |value| libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: value };
+        let mut filter = [
+            load(0),
+            unless(libc::SYS_bpf as u32, 3),
+            load(COMMAND),
+            unless(LINK_CREATE, 1),
+            answer(libc::SECCOMP_RET_ERRNO | libc::EINVAL as u32),
+            answer(libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: PR_SET_NO_NEW_PRIVS takes numbers alone.
+        let quiet = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        // SAFETY: `program` and the filter it points to live until the call returns; the kernel copies both.
+        let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
+        if quiet < 0 || set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
 }

@@ -125,6 +125,48 @@ fn missing_privilege_is_one_sentence_with_the_remedy() {
     assert!(log.contains("run as root") || log.contains("CAP_NET_RAW"), "{log}");
 }
 
+/// The row of docs/control-socket.md, in setpriv's words.
+const OF_AF_XDP: [&str; 5] = ["net_raw", "net_admin", "bpf", "perfmon", "ipc_lock"];
+
+#[test]
+fn af_xdp_needs_the_capabilities_documented_and_no_other() {
+    let test = "af_xdp_needs_the_capabilities_documented_and_no_other";
+    let Some(bed) = Bed::new(test) else { return };
+    if std::process::Command::new("setpriv").arg("--version").output().is_err() {
+        writeln!(std::io::stderr(), "SKIP {test}: needs setpriv (util-linux)").expect("stderr is open");
+        return;
+    }
+    let page = include_str!("../../../../docs/control-socket.md");
+    for name in OF_AF_XDP {
+        let written = format!("`CAP_{}`", name.to_uppercase());
+        assert!(page.contains(&written), "docs/control-socket.md names {written}");
+    }
+    let with = |names: &[&str]| {
+        let bounding =
+            names.iter().fold("--bounding-set=-all".to_owned(), |set, name| format!("{set},+{name}"));
+        // A user who may lock as little as Debian lets one lock.
+        ["prlimit", "--memlock=65536:65536", "setpriv", &bounding, "--inh-caps=-all", "--no-new-privs"]
+            .map(str::to_owned)
+    };
+    let spawn = |names: &[&str]| {
+        let through = with(names);
+        bed.spawn(&bed.config("af_xdp", ""), &through.each_ref().map(String::as_str))
+    };
+    for missing in OF_AF_XDP {
+        let rest: Vec<&str> = OF_AF_XDP.into_iter().filter(|&name| name != missing).collect();
+        let mut router = spawn(&rest);
+        assert!(!router.wait(), "without {missing}: {}", router.log());
+        let log = router.log();
+        let remedy = if missing == "ipc_lock" { "raise the locked-memory limit" } else { "run as root" };
+        assert!(log.contains(remedy), "without {missing}: {log}");
+    }
+    let router = spawn(&OF_AF_XDP);
+    router.wait_for("is ready");
+    ping(&bed, ways()[0].client, ways()[0].server);
+    assert_eq!(Echo::start(&bed, ways()[0].server).bounce(&bed, 20), 0);
+    router.assert_conserved();
+}
+
 #[test]
 fn af_packet_is_refused_where_the_kernel_forwards_too() {
     let Some(bed) = Bed::new("af_packet_is_refused_where_the_kernel_forwards_too") else { return };
