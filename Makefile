@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test drivers fail-closed restart-replay relay-simulation interop questions relay-ktls setup build deb build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test drivers xdp-kernels fail-closed restart-replay relay-simulation interop questions relay-ktls setup build deb build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | drivers | fail-closed | restart-replay | relay-simulation | interop | questions | relay-ktls | build | deb | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | restart-replay | relay-simulation | interop | questions | relay-ktls | build | deb | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -36,6 +36,10 @@ machine-test: build
 drivers: setup
 	cargo build --release -p weir
 	./scripts/drivers
+
+# the XDP programs' own tests, and a router with them, on Linux 6.1, 6.12 and the newest in emulated machines: eight minutes the first time
+xdp-kernels: setup
+	./scripts/xdp-kernels
 
 # peers of others are installed first; a skipped test is a failed one here
 interop: setup

@@ -102,12 +102,42 @@ fn copy(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
 }
 
-/// The end of the log without the verifier's statistics.
+/// The end of the log without the verifier's statistics. Kernels from 7.x on put a report behind the reason, which goes on
+/// for pages with how it came to that: of it only what failed, why and where.
 fn last_lines(log: &str) -> String {
     let statistics = ["verification time", "stack depth", "processed "];
-    let said: Vec<&str> = log
+    let mut said: Vec<&str> = log
         .lines()
         .filter(|line| !statistics.iter().any(|s| line.starts_with(s)) && !line.is_empty())
         .collect();
+    if let Some(report) = said.iter().position(|line| line.starts_with("Verification failed")) {
+        let history = ["Instruction context:", "Causal path:", "Suggestion:"];
+        let end = said[report..].iter().position(|line| history.contains(&line.trim()));
+        said.truncate(end.map_or(said.len(), |end| report + end));
+    }
     said[said.len().saturating_sub(LOG_LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_old_log_the_end_and_of_a_new_one_the_reason() {
+        let steps: String = (0..100).map(|n| format!("{n}: (07) r0 += 18\n")).collect();
+        let reason = "invalid access to packet, off=200 size=1, R4(id=0,off=200,r=60)\n\
+                      R4 min value is outside of the allowed memory range\n";
+        let statistics = "processed 20 insns (limit 1000000) max_states_per_insn 0\n";
+        let old = last_lines(&format!("{steps}{reason}{statistics}"));
+        assert!(old.starts_with("90: (07)") && old.ends_with(reason.trim_end()), "{old}");
+        // As Linux 7.3 writes it.
+        let report = "\nVerification failed: Memory Safety: Access outside bounds\n\nReason:\n  \
+                      The verifier cannot prove offset + access_size <= object_size.\n\nAt:\n  \
+                      weir_tally @ tally.c:93:54\n       | ^-- error: access may be outside object bounds\n";
+        let history = "  Instruction context:\n       22 | (07) r2 += 40\n\nCausal path:\n  weir_tally @ tally.c:88:16\n";
+        let suggestion = "\nSuggestion:\n  Add or adjust a bounds check.\n\n";
+        let new = last_lines(&format!("{steps}{reason}{report}{history}{steps}{suggestion}{statistics}"));
+        assert!(new.contains(reason) && new.ends_with("may be outside object bounds"), "{new}");
+        assert_eq!(new.lines().count(), LOG_LINES);
+    }
 }

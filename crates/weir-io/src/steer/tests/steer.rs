@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 use weir_core::packet::DeviceId;
@@ -39,6 +39,14 @@ fn both(test: &str, offloads: bool, socket: bool) -> Option<Both> {
     let mut program = load(&local, offloads.then_some(&offload)).expect("loaded");
     // SAFETY: socket takes no pointers; a fresh descriptor nobody else owns.
     let xsk = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0)) };
+    // Kernels from 7.x on take no socket without a ring to receive on.
+    let entries: libc::c_int = 64;
+    let size = size_of_val(&entries) as libc::socklen_t;
+    // SAFETY: the kernel reads `size` bytes at the pointer, which are `entries`.
+    let set = unsafe {
+        libc::setsockopt(xsk.as_raw_fd(), libc::SOL_XDP, libc::XDP_RX_RING, (&raw const entries).cast(), size)
+    };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     let mut sockets = program.maps.sockets("weir_xsks").expect("there");
     if socket {
         sockets.set(0, xsk.as_fd()).expect("set");
