@@ -77,17 +77,24 @@ impl Interface {
         const ETHTOOL_GDRVINFO: u32 = 3;
         let mut info = [0u32; LEN / 4];
         info[0] = ETHTOOL_GDRVINFO;
-        let mut ifreq = self.request()?;
-        ifreq.ifr_ifru.ifru_data = info.as_mut_ptr().cast();
-        // SAFETY: the kernel reads the name and writes the 196 bytes of an `ethtool_drvinfo` behind the pointer,
-        // which outlive the call.
-        if unsafe { libc::ioctl(self.control.as_raw_fd(), SIOCETHTOOL, &mut ifreq) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        self.ethtool(&mut info)?;
         let bytes: Vec<u8> = info.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let word = bytes.get(size_of::<u32>() + field * FIELD..).unwrap_or(&[]);
         let word = word.iter().take(FIELD).take_while(|byte| **byte != 0).copied().collect();
         Ok(String::from_utf8(word).unwrap_or_default())
+    }
+
+    /// A command of ethtool, its argument in the words behind it: as many as its structure has.
+    pub(crate) fn ethtool<const WORDS: usize>(&self, argument: &mut [u32; WORDS]) -> io::Result<()> {
+        assert!(known(argument[0]) == Some(WORDS), "the kernel would write past the argument");
+        let mut ifreq = self.request()?;
+        ifreq.ifr_ifru.ifru_data = argument.as_mut_ptr().cast();
+        // SAFETY: the kernel reads the name, and reads and writes the structure of this command behind the pointer, which
+        // outlives the call and is as long as the structure is.
+        if unsafe { libc::ioctl(self.control.as_raw_fd(), SIOCETHTOOL, &mut ifreq) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
     }
 
     pub fn status(&self) -> DeviceStatus {
@@ -124,6 +131,17 @@ impl Interface {
             return Err(io::Error::last_os_error());
         }
         Ok(ifreq)
+    }
+}
+
+/// Words of the structure of an ethtool command (linux/ethtool.h).
+fn known(command: u32) -> Option<usize> {
+    match command {
+        // ETHTOOL_GDRVINFO: ethtool_drvinfo.
+        0x03 => Some(49),
+        // ETHTOOL_GCOALESCE, ETHTOOL_SCOALESCE: ethtool_coalesce.
+        0x0e | 0x0f => Some(23),
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@ pub mod alloc;
 pub mod bpf;
 pub mod cipher;
 pub mod clock;
+pub mod coalescing;
 pub mod cpu;
 mod epoll_set;
 pub mod interface;

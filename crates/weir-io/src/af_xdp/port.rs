@@ -246,7 +246,7 @@ impl Device<Chunk> for AfXdp {
             }
             // One interrupt less to receive by, and one to send by all the same: the CPU is better left to others.
             (false, true) if self.tx.has_own_poller() && !self.busy_poll_insists && up() => format!(
-                "af_xdp {name} queue {queue}: the driver sends by another poller than it receives by: busy polling is given up here, interrupts drive it from now on; `wake_up = \"busy-poll\"` in [workers] keeps it; `ethtool -C {name} tx-usecs 0` shortens its way to the card"
+                "af_xdp {name} queue {queue}: the driver sends by another poller than it receives by: busy polling is given up here, interrupts drive it from now on; `wake_up = \"busy-poll\"` in [workers] keeps it"
             ),
             (false, _) => return None,
         };

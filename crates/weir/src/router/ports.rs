@@ -20,6 +20,7 @@ use weir_core::packet::DeviceId;
 use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
 use weir_io::af_xdp::{AfXdp, Bind, Options, RING};
 use weir_io::bpf::attach::XdpMode;
+use weir_io::coalescing::SentAtOnce;
 use weir_io::interface::may_be_a_card;
 use weir_io::netlink::{self, LinkInfo};
 use weir_io::offload::{self, Offload, SwitchedOff};
@@ -55,6 +56,7 @@ pub struct OpenPort {
     /// A card writes the buffers of a queue, so that frames have less room in them.
     pub zero_copy: bool,
     _offloads: Vec<Option<SwitchedOff>>,
+    _coalescing: Option<SentAtOnce>,
 }
 
 /// Queues the device can give to workers, each of its own: `None` means any number.
@@ -175,6 +177,25 @@ fn switch_off_hiding(name: &str, said: &mut Vec<String>) -> Option<SwitchedOff> 
     switch_off(name, &offload::HIDING, "it takes VLAN tags off frames", lost, said)
 }
 
+/// A zero-copy port sends in its card's interrupts: that they are held back would be time for every packet.
+fn send_at_once(name: &str, said: &mut Vec<String>) -> Option<SentAtOnce> {
+    match SentAtOnce::on(name) {
+        Ok(set) => {
+            said.extend(set.as_ref().map(|set| {
+                let before = set.before();
+                format!("port {name}: tx-usecs {before} set to 0 (zero-copy sends in these interrupts); back at the end")
+            }));
+            set
+        }
+        Err(error) => {
+            said.push(format!(
+                "port {name}: tx-usecs cannot be set to 0 ({error}); packets wait for the card's interrupts"
+            ));
+            None
+        }
+    }
+}
+
 /// Attaches the steering program; held, its sockets get nothing before they are released.
 fn steer(
     link: &LinkInfo,
@@ -249,13 +270,14 @@ fn open_af_xdp(
     let tap = Tap::open(name)?;
     let opened = OpenPort {
         kind: "af_xdp",
-        said,
         fallbacks,
         steering: Some(steering),
         tap: Some(tap),
         zero_copy,
         queues: count.max(umems.len()),
         _offloads: offloads,
+        _coalescing: zero_copy.then(|| send_at_once(name, &mut said)).flatten(),
+        said,
     };
     Ok((opened, queues))
 }
