@@ -18,7 +18,7 @@ use weir_core::packet::{BATCH, Batch, DeviceId, Frame};
 use weir_io::af_xdp::{AfXdp, Options};
 use weir_io::bpf::attach::XdpMode;
 use weir_io::interface::Interface;
-use weir_io::steer::flow_offload::{Decided, FlowOffload, Progress};
+use weir_io::steer::flow_offload::{Decided, FlowOffload};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::umem::{ChunkSize, Umem};
 use weir_io::xdp_gen::{Generator, Layout, Slot};
@@ -146,7 +146,9 @@ fn forward(
                     progress.done(number);
                 }
                 let n = rx.rx(&mut pool, &mut batch);
-                number = batch.frames().last().and_then(Progress::number).unwrap_or(number);
+                if let (Some(progress), Some(frame)) = (steer_in.progress(), batch.frames_mut().last_mut()) {
+                    number = progress.number(frame, number).unwrap_or(number);
+                }
                 if n == 0 {
                     break;
                 }

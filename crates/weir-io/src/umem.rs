@@ -191,6 +191,11 @@ impl Umem {
         self.region.size.card_room()
     }
 
+    /// Bytes of a frame that the kernel copies into one of these chunks.
+    pub fn copied_room(&self) -> usize {
+        self.chunk_size() - HEADROOM
+    }
+
     pub fn pages(&self) -> Pages {
         self.region.pages
     }

@@ -214,12 +214,16 @@ static __always_inline int steer(struct xdp_md *ctx, bool flow_offload)
 	if (cause == STEER_CAUSES)
 		return action;
 	if (cause <= STEER_RESOLVE) {
-		if (flow_offload)
-			number(ctx);
+		__u32 front = flow_offload ? number(ctx) : 0;
+
 		/* Without a socket on this queue: XDP_PASS. */
 		action = bpf_redirect_map(&weir_xsks, ctx->rx_queue_index, XDP_PASS);
-		if (action != XDP_REDIRECT)
+		if (action != XDP_REDIRECT) {
 			cause = STEER_NO_SOCKET;
+			/* The kernel gets what came, or nothing. */
+			if (front && bpf_xdp_adjust_head(ctx, FRONT_LEN))
+				action = XDP_DROP;
+		}
 	}
 	count = bpf_map_lookup_elem(&weir_counters, &cause);
 	if (count)

@@ -175,6 +175,13 @@ shared! {
             /// Every frame up to this number has left the router, or is lost.
             done: u64,
             pad2: [u8; 56],
+            /// The longest frame that a front still fits before, in its buffer; 0: none is put.
+            front_room: u64,
+            /// 48 bits nobody outside knows.
+            front_mark: u64,
+            /// For tests: a front also where there is metadata.
+            front_always: u64,
+            pad3: [u8; 40],
         }
     }
     "weir/tally.h" {
@@ -245,6 +252,7 @@ constants! {
         /// Pairs of addresses of one family.
         FLOWS_MAX = 1 << 16;
         FLOW_DEVICES_MAX = 256;
+        FRONT_LEN = 14;
     }
     "weir/tally.h" {
         /// Flows of one tally: 2^16 × 16 B = 1 MiB.

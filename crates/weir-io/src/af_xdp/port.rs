@@ -13,6 +13,7 @@ use weir_core::time::Nanos;
 use super::lingering::{self, Place};
 use super::transmit::{Mover, Transmit};
 use super::{Bind, OpenError, Options, Report, socket};
+use crate::bpf::features;
 use crate::interface::{HeldInterrupts, Interface, may_be_a_card};
 use crate::ring::{Addr, Consumer, Desc, Producer, Which};
 use crate::steer::Steering;
@@ -62,9 +63,13 @@ impl AfXdp {
                 refusals.push((bind, error));
                 continue;
             }
+            let wanted = bind == Bind::ZeroCopy && options.busy_poll.is_some();
+            let vain = wanted && !options.busy_poll_insists && polls_in_vain(&interface, options.queue);
             // Zero-copy and polled: sending needs a socket that wakes the driver.
-            let beside = bind == Bind::ZeroCopy && options.busy_poll.is_some();
-            let (mut parts, mut no_sender) = (Parts::bound(options, &interface, umem, bind, beside)?, None);
+            let beside = wanted && !vain;
+            let mut no_sender =
+                vain.then(|| io::Error::other("the driver sends by another poller than it receives by"));
+            let mut parts = Parts::bound(options, &interface, umem, bind, beside)?;
             if let Attempt::NoSender(error) = parts {
                 no_sender = Some(error);
                 parts = Parts::bound(options, &interface, umem, bind, false)?;
@@ -265,6 +270,11 @@ impl Device<Chunk> for AfXdp {
     fn status(&mut self) -> DeviceStatus {
         self.interface.status()
     }
+}
+
+/// Whether a poll of the receive queue is known not to send.
+fn polls_in_vain(interface: &Interface, queue: u32) -> bool {
+    matches!(features::sends_by_another_poller(interface.index(), queue), Ok(Some(true)))
 }
 
 /// Whether any card behind this interface can be given chunks that hold a whole frame.

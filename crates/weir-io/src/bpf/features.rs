@@ -15,21 +15,50 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// `NETDEV_XDP_ACT_NDO_XMIT`: frames can be redirected to it.
 const NDO_XMIT: u64 = 1 << 2;
+const NETDEV_CMD_QUEUE_GET: u8 = 10;
+const NETDEV_A_QUEUE_ID: u16 = 1;
+const NETDEV_A_QUEUE_IFINDEX: u16 = 2;
+const NETDEV_A_QUEUE_TYPE: u16 = 3;
+const NETDEV_A_QUEUE_NAPI_ID: u16 = 4;
+const NETDEV_QUEUE_TYPE_RX: u32 = 0;
+const NETDEV_QUEUE_TYPE_TX: u32 = 1;
 const GENL_HEADER: usize = 4;
 
 /// Whether a program may redirect frames out of this interface. A veth can only while its peer
 /// receives by NAPI (an XDP program of its own, or GRO); else frames vanish there. Worth asking again.
 pub fn can_transmit(ifindex: u32) -> io::Result<bool> {
-    let mut name = Vec::new();
-    push_attribute(&mut name, CTRL_ATTR_FAMILY_NAME, b"netdev\0");
-    let family = ask(libc::GENL_ID_CTRL as u16, CTRL_CMD_GETFAMILY, &name)?;
-    let family = attribute(body(&family), CTRL_ATTR_FAMILY_ID).and_then(|v| v.try_into().ok());
-    let Some(family) = family.map(u16::from_ne_bytes) else { return Ok(false) };
+    let Some(family) = family()? else { return Ok(false) };
     let mut index = Vec::new();
     push_attribute(&mut index, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
     let device = ask(family, NETDEV_CMD_DEV_GET, &index)?;
     let features = attribute(body(&device), NETDEV_A_DEV_XDP_FEATURES).and_then(|v| v.try_into().ok());
     Ok(features.map_or(0, u64::from_ne_bytes) & NDO_XMIT != 0)
+}
+
+/// Whether the driver sends on this queue by another poller (NAPI instance) than it receives by; `None` where the kernel
+/// (before 6.8) or the driver does not tell.
+pub fn sends_by_another_poller(ifindex: u32, queue: u32) -> io::Result<Option<bool>> {
+    let Some(family) = family()? else { return Ok(None) };
+    let poller = |kind: u32| {
+        let mut wanted = Vec::new();
+        push_attribute(&mut wanted, NETDEV_A_QUEUE_IFINDEX, &ifindex.to_ne_bytes());
+        push_attribute(&mut wanted, NETDEV_A_QUEUE_TYPE, &kind.to_ne_bytes());
+        push_attribute(&mut wanted, NETDEV_A_QUEUE_ID, &queue.to_ne_bytes());
+        let reply = ask(family, NETDEV_CMD_QUEUE_GET, &wanted)?;
+        let id = attribute(body(&reply), NETDEV_A_QUEUE_NAPI_ID).and_then(|v| v.try_into().ok());
+        Ok::<_, io::Error>(id.map(u32::from_ne_bytes))
+    };
+    let (rx, tx) = (poller(NETDEV_QUEUE_TYPE_RX)?, poller(NETDEV_QUEUE_TYPE_TX)?);
+    Ok(rx.zip(tx).map(|(rx, tx)| rx != tx))
+}
+
+/// The number of the family "netdev" on this kernel.
+fn family() -> io::Result<Option<u16>> {
+    let mut name = Vec::new();
+    push_attribute(&mut name, CTRL_ATTR_FAMILY_NAME, b"netdev\0");
+    let family = ask(libc::GENL_ID_CTRL as u16, CTRL_CMD_GETFAMILY, &name)?;
+    let family = attribute(body(&family), CTRL_ATTR_FAMILY_ID).and_then(|v| v.try_into().ok());
+    Ok(family.map(u16::from_ne_bytes))
 }
 
 fn body(reply: &[u8]) -> &[u8] {

@@ -18,12 +18,16 @@
 //!
 //! No frame overtakes another of its pair. Frames on their way to the router are numbered, the worker
 //! says up to which number everything has left ([`Progress::done`]), and the program remembers with each
-//! pair its last frame that went that way: until it has left, the next ones follow it.
+//! pair its last frame that went that way: until it has left, the next ones follow it. The number is metadata
+//! before the frame; drivers that have none (vmxnet3, ena, hv_netvsc) get an Ethernet header before the
+//! frame's own, to an address nobody outside knows, which the worker takes off.
 //!
 //! Refuses: interfaces with several queues (one could overtake another), next hops chosen by flow (ECMP looks at
 //! ports), and interfaces that cannot take frames from XDP ([`crate::bpf::features::can_transmit`]); the caller
 //! must not insert such pairs.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::mem::offset_of;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -32,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_core::id::Mac;
 use weir_core::packet::{Buffer, DeviceId, Frame};
-use weir_xdp::layout::{Flow, FlowCounters, FlowProgress};
+use weir_xdp::layout::{FRONT_LEN, Flow, FlowCounters, FlowProgress};
 use weir_xdp::{Counters, LoadError, Loaded, Memory, STEER, Shared, Table};
 
 use super::{SharedWords, SteerError, sizes};
@@ -46,31 +50,69 @@ pub const MAX_DEVICES: u32 = weir_xdp::layout::FLOW_DEVICES_MAX;
 /// Metadata before a steered frame: its number.
 const NUMBER_SIZE: usize = 8;
 
-/// A word of the program's memory.
+/// Words of the program's memory.
+const STEERED: usize = offset_of!(FlowProgress, steered) / 8;
 const DONE: usize = offset_of!(FlowProgress, done) / 8;
+const FRONT_ROOM: usize = offset_of!(FlowProgress, front_room) / 8;
+const FRONT_MARK: usize = offset_of!(FlowProgress, front_mark) / 8;
+
+/// Bits of a mark, and of a number in a front.
+const FRONT_BITS: u32 = 48;
+const FRONT_MASK: u64 = (1 << FRONT_BITS) - 1;
 
 /// How far the worker of an interface has come.
 #[derive(Debug)]
-pub struct Progress(pub(super) SharedWords);
+pub struct Progress {
+    pub(super) words: SharedWords,
+    /// Where a front's Ethernet header leads to.
+    mark: u64,
+}
 
 impl Progress {
     pub(super) fn of(program: &Loaded) -> Result<Progress, SteerError> {
         let memory = program.maps.array_fd("weir_progress")?;
-        SharedWords::of(memory, FlowProgress::SIZE).map(Progress).map_err(SteerError::Memory)
+        let words = SharedWords::of(memory, FlowProgress::SIZE).map_err(SteerError::Memory)?;
+        // Random from the system, as hash tables have it; never zero, so that no padding is taken for a front.
+        let mark = RandomState::new().build_hasher().finish() & FRONT_MASK | 1 << 1;
+        words.word(FRONT_MARK).store(mark, Ordering::Release);
+        Ok(Progress { words, mark })
+    }
+
+    /// Where the driver has no room for metadata, frames carry their number in a front, if with it they have at most
+    /// `room` bytes.
+    pub fn allow_fronts(&self, room: usize) {
+        self.words.word(FRONT_ROOM).store(room.saturating_sub(FRONT_LEN as usize) as u64, Ordering::Release);
     }
 
     /// Every frame up to `number` has been sent, dropped or lost.
     #[inline]
     pub fn done(&self, number: u64) {
         // Release: the system calls that sent the frames come before.
-        self.0.word(DONE).store(number, Ordering::Release);
+        self.words.word(DONE).store(number, Ordering::Release);
     }
 
-    /// The number a steered frame carries before its first byte.
+    /// The number of a steered frame, the one before which was `last`; a front is taken off.
     #[inline]
-    pub fn number<B: Buffer>(frame: &Frame<B>) -> Option<u64> {
+    pub fn number<B: Buffer>(&self, frame: &mut Frame<B>, last: u64) -> Option<u64> {
+        if let Some(front) = frame.data().first_chunk::<{ FRONT_LEN as usize }>()
+            && let Some(number) = self.front(front, last)
+        {
+            return frame.shrink_front(FRONT_LEN as usize).then_some(number);
+        }
         let before = frame.buffer().bytes().get(..frame.start())?;
-        before.last_chunk::<{ NUMBER_SIZE }>().map(|bytes| u64::from_ne_bytes(*bytes))
+        let number = before.last_chunk::<{ NUMBER_SIZE }>().map(|bytes| u64::from_ne_bytes(*bytes))?;
+        // A driver without metadata left there what was there.
+        (number > last && number <= self.words.word(STEERED).load(Ordering::Relaxed)).then_some(number)
+    }
+
+    fn front(&self, front: &[u8; FRONT_LEN as usize], last: u64) -> Option<u64> {
+        let word = |at: usize| front[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        if word(0) & FRONT_MASK != self.mark {
+            return None;
+        }
+        // Its upper bits are those of the number before, or one more.
+        let number = last & !FRONT_MASK | word(6) & FRONT_MASK;
+        Some(if number < last { number + (1 << FRONT_BITS) } else { number })
     }
 }
 

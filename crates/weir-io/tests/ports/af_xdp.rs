@@ -17,7 +17,7 @@ use weir_io::bpf::features::can_transmit;
 use weir_io::interface::{Interface, may_be_a_card};
 use weir_io::netns;
 use weir_io::offload::{self, Offload};
-use weir_io::steer::flow_offload::{Decided, FlowOffload, Progress};
+use weir_io::steer::flow_offload::{Decided, FlowOffload};
 use weir_io::steer::{Cause, LocalAddresses, Steering};
 use weir_io::umem::{Chunk, ChunkSize, Umem};
 use weir_io::xdp_pass::Pass;
@@ -71,9 +71,11 @@ impl Port {
         let mut batch = Batch::new();
         self.device.rx(&mut self.pool, &mut batch);
         let mut frames = Vec::new();
-        for frame in batch.drain() {
+        for mut frame in batch.drain() {
+            if let Some(progress) = self.steering.progress() {
+                self.number = progress.number(&mut frame, self.number).expect("numbered");
+            }
             frames.push(frame.data().to_vec());
-            self.number = Progress::number(&frame).expect("room before a frame");
             self.pool.put(frame.into_buffer());
         }
         frames

@@ -9,7 +9,7 @@
 //! cannot take redirected frames (a veth whose peer stopped receiving by NAPI) is never redirected to
 //! for longer than [`ASK_EVERY`]; installing takes a bounded part of a worker's time; no frame
 //! overtakes one of its pair that is still with a worker. Refuses: devices in zero-copy mode (their sockets
-//! are faster), generic XDP, and devices with several queues (one could overtake another).
+//! are faster), and devices with several queues (one could overtake another).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -173,6 +173,9 @@ pub struct OffloadingSocket {
     offload: FlowOffloadHandle,
     progress: Arc<Progress>,
     lasting: Lasting,
+    /// The program runs behind the driver: the kernel sends what it redirects, whatever the driver of the outgoing
+    /// device is.
+    generic: bool,
     /// Which frame of a batch is looked at next: not always the first.
     turn: usize,
     /// Number of the frame received last.
@@ -187,10 +190,11 @@ impl OffloadingSocket {
         id: DeviceId,
         ifindex: u32,
         offload: FlowOffloadHandle,
-        progress: Arc<Progress>,
+        (progress, generic): (Arc<Progress>, bool),
     ) -> Self {
         let lasting = Lasting::new(offload.key);
-        OffloadingSocket { inner, id, ifindex, offload, progress, lasting, turn: 0, number: 0, unsent: false }
+        let (turn, number, unsent) = (0, 0, false);
+        OffloadingSocket { inner, id, ifindex, offload, progress, lasting, generic, turn, number, unsent }
     }
 
     fn note_unsent(&mut self) {
@@ -217,7 +221,8 @@ impl OffloadingSocket {
             let generation = shared.word(tables.generation);
             let Some(way) = self.lasting.way(&tables, self.id, frame.data()) else { continue };
             let out_device = way.next.device;
-            let out = shared.out.get(out_device.index()).map_or(0, |out| out.load(Ordering::Acquire));
+            let able = if self.generic { &shared.devices } else { &shared.out };
+            let out = able.get(out_device.index()).map_or(0, |out| out.load(Ordering::Acquire));
             if out == 0 {
                 continue;
             }
@@ -249,9 +254,10 @@ impl Device<Chunk> for OffloadingSocket {
         let received = self.inner.rx(pool, batch);
         self.note_unsent();
         if received > 0 {
-            let frames = &batch.frames()[before..];
-            self.number = frames.last().and_then(Progress::number).unwrap_or(self.number);
-            self.install_flows(frames);
+            for frame in &mut batch.frames_mut()[before..] {
+                self.number = self.progress.number(frame, self.number).unwrap_or(self.number);
+            }
+            self.install_flows(&batch.frames()[before..]);
         }
         received
     }

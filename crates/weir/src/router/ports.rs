@@ -248,9 +248,10 @@ fn open_af_xdp(
     }
     let copied = opened.iter().flatten().all(|socket| socket.report().bind == Bind::Copy);
     let zero_copy = !copied;
-    let flow_offload = flow_offload.filter(|_| copied && steering.mode() == XdpMode::Native);
-    let offloading = flow_offload.zip(steering.progress().cloned());
-    if let Some((FlowOffloadHandle { shared, .. }, _)) = &offloading {
+    let generic = steering.mode() == XdpMode::Generic;
+    let offloading = flow_offload.filter(|_| copied).zip(steering.progress().cloned());
+    if let Some((FlowOffloadHandle { shared, .. }, progress)) = &offloading {
+        progress.allow_fronts(umems.iter().map(|umem| umem.copied_room()).min().unwrap_or(0));
         shared.join(device, link.index);
         said.push(format!(
             "port {name}: XDP flow offload: pairs of addresses a worker has decided on are forwarded by the XDP program"
@@ -262,7 +263,7 @@ fn open_af_xdp(
             device,
             link.index,
             (*flow_offload).clone(),
-            progress.clone(),
+            (progress.clone(), generic),
         )) as Box<dyn Device<Chunk> + Send>,
         None => Box::new(socket),
     };

@@ -5,11 +5,11 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
-use weir_core::packet::DeviceId;
+use weir_core::packet::{DeviceId, Frame};
 use weir_core::random::SplitMix64;
 use weir_core::tables::Owner;
 use weir_xdp::layout::{Flow, FlowProgress};
-use weir_xdp::{Counters, Loaded};
+use weir_xdp::{Action, Counters, Loaded};
 
 use super::frames::{PAIRS, corpus};
 use super::model::{INGRESS, Model, WAYS};
@@ -30,8 +30,14 @@ struct Both {
     offload: FlowOffload,
     model: Model,
     local: LocalAddresses,
+    /// Numbers are in fronts, and how many were.
+    fronts: bool,
+    seen_fronts: usize,
     _socket: OwnedFd,
 }
+
+/// Frames longer than this get no front here.
+const FRONT_ROOM: usize = 100;
 
 fn both(test: &str, offloads: bool, socket: bool) -> Option<Both> {
     let local = local(test)?;
@@ -54,13 +60,21 @@ fn both(test: &str, offloads: bool, socket: bool) -> Option<Both> {
     let counters = program.maps.counters("weir_counters").expect("there");
     let progress = Progress::of(&program).expect("mapped");
     let model = Model { offload: offloads, socket, device: DEVICE.0.into(), ..Model::default() };
-    Some(Both { program, counters, progress, offload, model, local, _socket: xsk })
+    let (fronts, seen_fronts) = (false, 0);
+    Some(Both { program, counters, progress, offload, model, local, fronts, seen_fronts, _socket: xsk })
 }
 
 impl Both {
     fn in_force(&mut self, generation: u64) {
         self.offload.set_generation(generation);
         self.model.generation = generation;
+    }
+
+    /// As on a driver without metadata.
+    fn in_fronts(&mut self) {
+        self.fronts = true;
+        self.progress.allow_fronts(FRONT_ROOM + 14);
+        self.progress.words.word(offset_of!(FlowProgress, front_always) / 8).store(1, Relaxed);
     }
 
     fn insert(&mut self, (source, destination): (&str, &str), in_ifindex: u32) {
@@ -102,11 +116,25 @@ impl Both {
     fn compare(&mut self, what: &str, frame: &[u8]) {
         let (action, expected) = self.model.run(frame);
         let mut run = self.program.run(frame, 1).expect("runs");
-        // Linux 6.18 shows what stands before the frame: the number it was given.
-        if run.frame.len() > expected.len() {
-            let number: Vec<u8> = run.frame.drain(..run.frame.len() - expected.len()).collect();
-            assert_eq!(number, self.model.steered.to_ne_bytes(), "{what}");
+        let before: Vec<u8> = run.frame.drain(..run.frame.len().saturating_sub(expected.len())).collect();
+        let fronted =
+            self.fronts && action == Action::Redirect && expected == frame && frame.len() <= FRONT_ROOM;
+        match before.len() {
+            14 => {
+                let mut front =
+                    Frame::from_bytes(vec![0; 2048].into_boxed_slice(), &before, DEVICE).expect("room");
+                let number = self.progress.number(&mut front, self.model.steered - 1);
+                assert_eq!(
+                    (number, front.len(), &before[12..]),
+                    (Some(self.model.steered), 0, &[0x88, 0xb5][..])
+                );
+                self.seen_fronts += 1;
+            }
+            // Linux 6.18 shows what stands before the frame: the number it was given.
+            8 => assert_eq!(before, self.model.steered.to_ne_bytes(), "{what}"),
+            other => assert_eq!(other, 0, "{what}"),
         }
+        assert_eq!(before.len() == 14, fronted, "{what}: {frame:02x?}");
         if expected != frame && frame[12..14] == [8, 0] {
             // Two ways to write one checksum (RFC 1624 3): either is right.
             assert_eq!(checksum(&run.frame[14..34]), 0xffff, "{what}: {frame:02x?}");
@@ -114,7 +142,7 @@ impl Both {
         }
         assert_eq!((run.action, run.frame), (action, expected), "{what}: {frame:02x?}");
         assert_eq!(
-            self.progress.0.word(offset_of!(FlowProgress, steered) / 8).load(Relaxed),
+            self.progress.words.word(offset_of!(FlowProgress, steered) / 8).load(Relaxed),
             self.model.steered,
             "{what}"
         );
@@ -135,7 +163,12 @@ impl Both {
 
 /// Every frame of the corpus, then mutations of bytes and lengths, while tables and worker move on.
 fn campaign(test: &str, offloads: bool, socket: bool, frames: usize) {
-    let Some(mut both) = both(test, offloads, socket) else { return };
+    campaign_of(test, offloads, socket, frames, |_| {});
+}
+
+fn campaign_of(test: &str, offloads: bool, socket: bool, frames: usize, set: fn(&mut Both)) -> Option<Both> {
+    let mut both = both(test, offloads, socket)?;
+    set(&mut both);
     let corpus = corpus();
     let mut random = SplitMix64::new(29);
     both.in_force(GENERATION);
@@ -178,7 +211,8 @@ fn campaign(test: &str, offloads: bool, socket: bool, frames: usize) {
     for way in WAYS {
         assert_eq!(ways.contains_key(way), offloads, "{way}");
     }
-    assert!(instructions < if offloads { 600 } else { 300 } && stack <= 128);
+    assert!(instructions < if offloads { 640 } else { 300 } && stack <= 128);
+    Some(both)
 }
 
 #[test]
@@ -192,6 +226,16 @@ fn frames_go_where_the_kernel_and_the_router_expect_them() {
 fn a_flow_is_offloaded_as_the_router_would_forward_it_and_held_for_every_reason() {
     let test = "a_flow_is_offloaded_as_the_router_would_forward_it_and_held_for_every_reason";
     campaign(test, true, true, 100_000);
+}
+
+#[test]
+fn where_there_is_no_metadata_a_front_has_the_number_and_the_kernel_never_sees_it() {
+    let test = "where_there_is_no_metadata_a_front_has_the_number_and_the_kernel_never_sees_it";
+    let Some(both) = campaign_of(test, true, true, 20_000, Both::in_fronts) else { return };
+    let _ = writeln!(std::io::stderr(), "{} fronts", both.seen_fronts);
+    assert!(both.seen_fronts > 1000);
+    let both = campaign_of(test, true, false, 20_000, Both::in_fronts).expect("as above");
+    assert_eq!(both.seen_fronts, 0, "without a socket the kernel gets every frame as it came");
 }
 
 #[test]

@@ -226,21 +226,34 @@ static __always_inline bool offload6(struct xdp_md *ctx, const struct frame *fra
 }
 
 /*
- * Numbers a frame on its way to the router's socket: 8 bytes of metadata before it. Where the driver has no
- * room for metadata nothing is ever learned, so nothing is lost.
+ * Numbers a frame on its way to the router's socket: 8 bytes of metadata before it. Drivers that have no room for
+ * metadata (vmxnet3, ena, hv_netvsc) have room for a longer frame: there the number is the source address of an
+ * Ethernet header before the frame's own, to the address that the daemon made up. Returns the bytes so added.
+ * Where neither is to be had nothing is ever learned, so nothing is lost.
  */
-static __always_inline void number(struct xdp_md *ctx)
+static __always_inline __u32 number(struct xdp_md *ctx)
 {
 	if (ctx->rx_queue_index)
-		return;
+		return 0;
 	__u64 given = ++progress.steered;
 
-	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(given)))
-		return;
-	void *meta = (void *)(long)ctx->data_meta;
+	if (!progress.front_always && !bpf_xdp_adjust_meta(ctx, -(int)sizeof(given))) {
+		void *meta = (void *)(long)ctx->data_meta;
 
-	if (meta + sizeof(given) <= FRAME_START(ctx))
-		store64(meta, given);
+		if (meta + sizeof(given) <= FRAME_START(ctx))
+			store64(meta, given);
+		return 0;
+	}
+	if (FRAME_END(ctx) - FRAME_START(ctx) > (__s64)progress.front_room || bpf_xdp_adjust_head(ctx, -FRONT_LEN))
+		return 0;
+	void *front = FRAME_START(ctx);
+
+	if (front + FRONT_LEN <= FRAME_END(ctx)) {
+		store64(front, progress.front_mark | given << 48);
+		store32(front + 8, given >> 16);
+		store16(front + 12, bpf_htons(FRONT_ETHERTYPE));
+	}
+	return FRONT_LEN;
 }
 
 #endif

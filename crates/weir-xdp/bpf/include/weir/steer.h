@@ -91,6 +91,15 @@ struct flow_progress {
 	__u64 pad[7];
 	__u64 done; /* every frame up to this number has left the router, or is lost */
 	__u64 pad2[7];
+	/* Where metadata is not to be had: the daemon's to write, before the program is on a device. */
+	__u64 front_room; /* longest frame that a front still fits before, in its buffer */
+	__u64 front_mark; /* 48 bits nobody outside knows */
+	__u64 front_always; /* for tests: also where there is metadata */
+	__u64 pad3[5];
 };
+
+/* What stands before a frame in place of metadata: as long as an Ethernet header, and read as one a frame of nobody. */
+#define FRONT_ETHERTYPE 0x88b5 /* IEEE 802, for local experiments */
+#define FRONT_LEN 14
 
 #endif
