@@ -81,6 +81,13 @@ pub fn passed_descriptors() -> Vec<OwnedFd> {
     (3..3 + count as i32).filter_map(own).collect()
 }
 
+/// The same with their names (`LISTEN_FDNAMES`); one without is called `unknown`, as systemd does.
+pub fn passed_descriptors_by_name() -> Vec<(String, OwnedFd)> {
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let names = names.split(':').map(str::to_owned).chain(std::iter::repeat("unknown".to_owned()));
+    names.zip(passed_descriptors()).collect()
+}
+
 /// The command's process is killed when the *thread* that starts it ends, however it ends.
 pub fn dies_with_starter(command: &mut Command) -> &mut Command {
     // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call without

@@ -431,10 +431,17 @@ impl Steering {
         if self.attachment.is_there().map_err(failed)? {
             return Ok(false);
         }
-        self.program.detach()?;
+        // What it leaves is a link that holds nothing.
+        let _ = self.attachment.take_off(&mut self.program);
         self.attachment =
             Attachment::new(&self.interface, self.ifindex, &mut self.program, &[self.attachment.mode])?;
         Ok(true)
+    }
+
+    /// Takes the program off the interface, even where somebody else holds its link.
+    pub fn take_off(&mut self) -> Result<(), SteerError> {
+        let failed = |error| AttachError::Netlink { interface: self.interface.clone(), error };
+        Ok(self.attachment.take_off(&mut self.program).map_err(failed)?)
     }
 
     /// Attaches the program again where the driver runs it no longer, because its link was down. False when nothing was done.

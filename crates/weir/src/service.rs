@@ -3,6 +3,7 @@
 //! Promises: a message that does not arrive stops nobody; it is logged. With `WatchdogSec=` the control thread itself says
 //! that it lives, so one that hangs is restarted.
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
@@ -32,6 +33,21 @@ pub fn reloading() {
 
 pub fn stopping(status: &str) {
     tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
+}
+
+/// Keeps a descriptor over the end of this process and hands it to the next, if the manager does that
+/// (`FileDescriptorStoreMax=`); in place of one it had of this name.
+pub fn keep(name: &str, descriptor: BorrowedFd<'_>) {
+    forget(name);
+    let states = [NotifyState::FdStore, NotifyState::FdName(name)];
+    if let Err(error) = sd_notify::notify_with_fds(&states, &[descriptor]) {
+        tracing::warn!("the service manager (NOTIFY_SOCKET) was not given {name}: {error}");
+    }
+}
+
+/// The manager keeps nothing of this name any more.
+pub fn forget(name: &str) {
+    tell(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
 }
 
 /// Says now and then that this process is there, as often as the manager wants to hear it.

@@ -1,14 +1,20 @@
 //! An XDP program on an interface, for as long as we live.
 //!
-//! Promises: attached by a BPF link, the program goes when our descriptor does, also after
+//! Promises: attached by a BPF link, the program goes when the last descriptor of the link does, also after
 //! `kill -9`; a program of ours that a dead process left behind (a kernel without XDP links) is
 //! recognised by its name and replaced. Refuses: to replace anybody else's program.
+//!
+//! Some drivers reset their card, and lose the line, when a program comes or goes, not when one takes another's place.
+//! Who keeps the link's descriptor ([`Attachment::link`]) over our end and hands it to the next process
+//! ([`inherit`]) spares such a card that.
 //!
 //! Each way that was refused is remembered, so that the operator sees why a slower one was taken.
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use weir_xdp::{LoadError, Loaded, loaded_link, program_name};
 
@@ -83,6 +89,36 @@ pub struct Attachment {
     /// A program of ours that a dead process left was removed first.
     pub replaced_leftover: bool,
     program: u32,
+    /// None where the kernel has no XDP links: then the program is attached by netlink.
+    link: Option<OwnedFd>,
+    number: u32,
+}
+
+/// A number no other attachment of this process has had.
+fn next_number() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Links that a process before us had.
+static INHERITED: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+
+/// Links of a process before us, for the devices that are opened from now on.
+pub fn inherit(links: impl IntoIterator<Item = OwnedFd>) {
+    INHERITED.lock().unwrap_or_else(PoisonError::into_inner).extend(links);
+}
+
+/// Takes programs off devices that nobody opened; how many.
+pub fn disinherit() -> usize {
+    let links = std::mem::take(&mut *INHERITED.lock().unwrap_or_else(PoisonError::into_inner));
+    links.iter().filter(|link| detach(link.as_fd()).is_ok()).count()
+}
+
+/// The inherited link on this device.
+fn inherited(ifindex: u32) -> Option<OwnedFd> {
+    let mut links = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = links.iter().position(|link| link_device(link.as_fd()) == Some(ifindex))?;
+    Some(links.swap_remove(at))
 }
 
 impl Attachment {
@@ -95,12 +131,28 @@ impl Attachment {
     ) -> Result<Attachment, AttachError> {
         let failed =
             |error: LoadError| AttachError::Netlink { interface: interface.into(), error: error.into_io() };
+        if let Some(link) = inherited(ifindex)
+            && let Ok(attachment) = take_over(link, ifindex, program)
+        {
+            return Ok(attachment);
+        }
         let replaced_leftover = remove_leftover(interface, ifindex, program.name())?;
         let id = program.id().map_err(failed)?;
         let mut refusals = Vec::new();
         for &mode in modes {
-            match program.attach(ifindex, mode).map_err(LoadError::into_io) {
-                Ok(()) => return Ok(Attachment { ifindex, mode, refusals, replaced_leftover, program: id }),
+            match attach(program, ifindex, mode) {
+                Ok(link) => {
+                    let number = next_number();
+                    return Ok(Attachment {
+                        ifindex,
+                        mode,
+                        refusals,
+                        replaced_leftover,
+                        program: id,
+                        link,
+                        number,
+                    });
+                }
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
                     return Err(AttachError::Gone { interface: interface.into() });
                 }
@@ -111,8 +163,29 @@ impl Attachment {
     }
 
     /// Takes the program off and attaches it again, in the mode it had.
-    pub fn again(&self, program: &mut Loaded) -> io::Result<()> {
-        program.detach().and_then(|()| program.attach(self.ifindex, self.mode)).map_err(LoadError::into_io)
+    pub fn again(&mut self, program: &mut Loaded) -> io::Result<()> {
+        self.take_off(program)?;
+        self.link = attach(program, self.ifindex, self.mode)?;
+        self.number = next_number();
+        Ok(())
+    }
+
+    /// Takes the program off, whoever else has the link's descriptor.
+    pub fn take_off(&mut self, program: &mut Loaded) -> io::Result<()> {
+        match self.link.take() {
+            Some(link) => detach(link.as_fd()),
+            None => program.detach().map_err(LoadError::into_io),
+        }
+    }
+
+    /// Another one when the program was attached again, by another link.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The link that holds the program on the interface.
+    pub fn link(&self) -> Option<BorrowedFd<'_>> {
+        self.link.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether the program is still on the interface: anybody with privilege can take it off.
@@ -121,29 +194,100 @@ impl Attachment {
     }
 }
 
+/// Puts `program` in the place of the one before it.
+fn take_over(link: OwnedFd, ifindex: u32, program: &Loaded) -> io::Result<Attachment> {
+    let id = program.id().map_err(LoadError::into_io)?;
+    let updated = program
+        .fd()
+        .map_err(LoadError::into_io)
+        // SAFETY: no buffer.
+        .and_then(|new| unsafe { bpf(LINK_UPDATE, &mut [word(&link), word(&new), 0, 0]) })
+        .and_then(|_| attached_program(ifindex));
+    let mode = match updated {
+        Ok(Some(Attached { flag: SKB_MODE, .. })) => XdpMode::Generic,
+        Ok(Some(_)) => XdpMode::Native,
+        // Whoever else has the link: it is to hold nothing on the device.
+        other => {
+            let _ = detach(link.as_fd());
+            return Err(other.err().unwrap_or_else(|| io::Error::other("it holds nothing")));
+        }
+    };
+    let (refusals, replaced_leftover, number) = (Vec::new(), false, next_number());
+    Ok(Attachment { ifindex, mode, refusals, replaced_leftover, program: id, link: Some(link), number })
+}
+
+/// By a link, where the kernel has them, else by netlink.
+fn attach(program: &mut Loaded, ifindex: u32, mode: XdpMode) -> io::Result<Option<OwnedFd>> {
+    let flag = match mode {
+        XdpMode::Native => DRIVER_MODE,
+        XdpMode::Generic => SKB_MODE,
+    };
+    let fd = word(&program.fd().map_err(LoadError::into_io)?);
+    // SAFETY: no buffer.
+    match unsafe { bpf(LINK_CREATE, &mut [fd, ifindex, BPF_XDP, flag]) } {
+        // SAFETY: a fresh descriptor nobody else owns.
+        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            program.attach(ifindex, mode).map_err(LoadError::into_io).map(|()| None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no buffer.
+    unsafe { bpf(LINK_DETACH, &mut [word(&link), 0, 0, 0]) }.map(drop)
+}
+
+/// The device of an XDP link, 0 when it holds nothing any more; `None` for another link, or no link.
+fn link_device(link: BorrowedFd<'_>) -> Option<u32> {
+    const LINK_TYPE_XDP: u32 = 6;
+    /// `struct bpf_link_info`: type, id, program, padding; then for XDP the device.
+    const DEVICE: usize = 4;
+    let mut info = [0u32; 16];
+    let size = size_of_val(&info) as u32;
+    let at = info.as_mut_ptr() as u64;
+    // SAFETY: the buffer at the address is of `size` bytes and outlives the call.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut [word(&link), size, at as u32, (at >> 32) as u32]) }.ok()?;
+    (info[0] == LINK_TYPE_XDP).then_some(info[DEVICE])
+}
+
+fn word(fd: &impl AsRawFd) -> u32 {
+    fd.as_raw_fd() as u32
+}
+
 /// Takes whatever XDP program a link holds off an interface, as `bpftool link detach` does: its owner is not
 /// asked. True when there was one. For tests of what the owner does then.
 pub fn force_detach(ifindex: u32) -> io::Result<bool> {
-    const LINK_GET_FD_BY_ID: libc::c_int = 30;
-    const LINK_DETACH: libc::c_int = 34;
     let Some(attached) = attached_program(ifindex)? else { return Ok(false) };
     let Some(link) = loaded_link(attached.id) else { return Ok(false) };
-    // SAFETY: BPF_LINK_GET_FD_BY_ID takes a number, no pointers, and returns a descriptor.
-    let fd = unsafe { bpf(LINK_GET_FD_BY_ID, link) }?;
+    // SAFETY: no buffer.
+    let fd = unsafe { bpf(LINK_GET_FD_BY_ID, &mut [link, 0, 0, 0]) }?;
     // SAFETY: a fresh descriptor nobody else owns.
-    let link = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: BPF_LINK_DETACH takes one descriptor and no pointers.
-    unsafe { bpf(LINK_DETACH, link.as_raw_fd() as u32) }?;
+    detach(unsafe { OwnedFd::from_raw_fd(fd) }.as_fd())?;
     Ok(true)
 }
 
-/// Calls `bpf(2)` for a command whose attributes are one number.
+// Commands of `bpf(2)` (`linux/bpf.h`), and where a link attaches.
+const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+const LINK_CREATE: libc::c_int = 28;
+const LINK_UPDATE: libc::c_int = 29;
+const LINK_GET_FD_BY_ID: libc::c_int = 30;
+const LINK_DETACH: libc::c_int = 34;
+const BPF_XDP: u32 = 37;
+/// `XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`.
+const SKB_MODE: u32 = 1 << 1;
+const DRIVER_MODE: u32 = 1 << 2;
+
+/// Calls `bpf(2)` for one of the commands above, whose attributes begin with these words; the others are 0.
 ///
 /// # Safety
-/// `command` reads no more than that, and no pointer.
-unsafe fn bpf(command: libc::c_int, mut attribute: u32) -> io::Result<libc::c_int> {
-    // SAFETY: `attribute` is readable for the four bytes the call is told of; the caller vouches for the rest.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &mut attribute, size_of::<u32>()) };
+/// OBJ_GET_INFO_BY_FD, the only one of them whose attributes have a pointer, names a buffer that may be written to.
+unsafe fn bpf(command: libc::c_int, attributes: &mut [u32; 4]) -> io::Result<libc::c_int> {
+    // SAFETY: the attributes are readable and writable for the bytes the call is told of; the caller vouches for a
+    // buffer they name.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of_val(attributes)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
 }
 
@@ -237,9 +381,6 @@ mod tests {
 
     use super::*;
 
-    /// `XDP_FLAGS_SKB_MODE`.
-    const GENERIC: u32 = 1 << 1;
-
     #[test]
     fn an_occupied_interface_is_refused_with_the_remedy() {
         let error = AttachError::Occupied { interface: "eth0".into(), program: "firewall".into(), id: 12 };
@@ -269,7 +410,7 @@ mod tests {
         let leftover = STEER.load(Settings::default()).expect("loaded");
         // What netlink attached stays when its maker's descriptors are gone.
         let fd = leftover.fd().expect("loaded").as_raw_fd();
-        set_program(lo, fd, GENERIC).expect("attached");
+        set_program(lo, fd, SKB_MODE).expect("attached");
         drop(leftover);
         assert!(attached_program(lo).expect("asked").is_some());
         let mut successor = successor.load(Settings::default()).expect("loaded");
@@ -279,6 +420,40 @@ mod tests {
         assert_eq!(attachment.mode, XdpMode::Generic);
         assert_eq!(attachment.refusals.len(), 1, "loopback has no native XDP");
         assert!(force_detach(lo).expect("asked"), "a link holds it, which goes with the process");
+    }
+
+    #[test]
+    fn a_link_that_somebody_kept_holds_the_next_program() {
+        let thread = std::thread::spawn(|| {
+            if let Err(error) = crate::netns::enter_new() {
+                let test = "a_link_that_somebody_kept_holds_the_next_program";
+                let _ = writeln!(io::stderr(), "SKIP {test}: no network namespace of its own ({error})");
+                return;
+            }
+            let (lo, modes) = (1, [XdpMode::Native, XdpMode::Generic]);
+            let mut first = STEER.load(Settings::default()).expect("loaded");
+            let attachment = Attachment::new("lo", lo, &mut first, &modes).expect("attached");
+            let kept = attachment.link().expect("a link").try_clone_to_owned().expect("a descriptor");
+            drop((attachment, first));
+            let before = attached_program(lo).expect("asked").expect("it stays while somebody keeps it").id;
+            inherit([kept.try_clone().expect("a descriptor"), std::fs::File::open("/dev/null").expect("a file").into()]);
+            let mut second = STEER_FLOW.load(Settings::default()).expect("loaded");
+            let mut attachment = Attachment::new("lo", lo, &mut second, &modes).expect("attached");
+            assert_eq!((attachment.mode, attachment.refusals.len()), (XdpMode::Generic, 0));
+            assert!(attachment.is_there().expect("asked"));
+            assert_ne!(attached_program(lo).expect("asked").expect("there").id, before);
+            assert_eq!(link_device(kept.as_fd()), Some(lo), "the same link");
+            attachment.take_off(&mut second).expect("taken off, though another has the link");
+            assert!(attached_program(lo).expect("asked").is_none());
+            // One whose device nobody opens is ended.
+            let attachment = Attachment::new("lo", lo, &mut second, &modes).expect("attached");
+            inherit([attachment.link().expect("a link").try_clone_to_owned().expect("a descriptor")]);
+            drop(attachment);
+            assert!(attached_program(lo).expect("asked").is_some());
+            assert_eq!(disinherit(), 1, "the file is none");
+            assert!(attached_program(lo).expect("asked").is_none());
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
 
     #[test]
@@ -293,7 +468,7 @@ mod tests {
             let mut program = STEER.load(Settings::default()).expect("loaded");
             let id = program.id().expect("known");
             let modes = [XdpMode::Native, XdpMode::Generic];
-            let attachment = Attachment::new("lo", lo, &mut program, &modes).expect("attached");
+            let mut attachment = Attachment::new("lo", lo, &mut program, &modes).expect("attached");
             assert_eq!((attachment.mode, attachment.refusals.len()), (XdpMode::Generic, 1));
             assert!(attachment.is_there().expect("asked"));
             assert_eq!(loaded_link(id), None, "no link holds it");

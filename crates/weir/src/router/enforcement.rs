@@ -288,6 +288,7 @@ impl Daemon {
         }
         self.points.looked = now;
         self.watch_programs();
+        self.keep_links();
         self.watch_unserved(now);
         let devices: Vec<Port> = self.config.devices().into_iter().cloned().collect();
         for port in &devices {
@@ -317,6 +318,13 @@ impl Daemon {
             )
         });
         unserved.into_iter().chain(taken).chain(forgotten).collect()
+    }
+
+    /// Attaching a program resets some cards; its link can outlive this process.
+    pub(super) fn keep_links(&mut self) {
+        for (device, open) in &mut self.open {
+            open.port.keep_link(device);
+        }
     }
 
     fn watch_programs(&mut self) {

@@ -220,6 +220,7 @@ impl Daemon {
             let absent = OpenDevice { device: Box::new(Absent), poll: Vec::new() };
             worker.post(WorkerCommand::Replace(open.id, absent));
         }
+        open.port.give_back(name);
         true
     }
 

@@ -19,13 +19,14 @@ use weir_core::device::Device;
 use weir_core::packet::DeviceId;
 use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
 use weir_io::af_xdp::{AfXdp, Bind, Options, RING};
-use weir_io::bpf::attach::XdpMode;
+use weir_io::bpf::attach::{self, XdpMode};
 use weir_io::coalescing::SentAtOnce;
 use weir_io::interface::may_be_a_card;
 use weir_io::netlink::{self, LinkInfo};
 use weir_io::offload::{self, Offload, SwitchedOff};
 use weir_io::pcap::Pcap;
 use weir_io::port_error::PortError;
+use weir_io::process::passed_descriptors_by_name;
 use weir_io::steer::flow_offload::{FlowOffload, MAX_DEVICES};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::tun::Tun;
@@ -35,6 +36,7 @@ use super::flow_offload::{FlowOffloadHandle, OffloadingSocket};
 use super::worker::{OpenDevice, Several};
 use crate::config::settings::WakeUp;
 use crate::config::{self, Kind};
+use crate::service;
 
 /// Frames a worker's own receive call takes from the interface: one batch.
 const BUSY_POLL_BUDGET: u16 = 64;
@@ -55,8 +57,41 @@ pub struct OpenPort {
     pub queues: usize,
     /// A card writes the buffers of a queue, so that frames have less room in them.
     pub zero_copy: bool,
+    /// The link the service manager keeps, by a number each has of its own.
+    link: Option<u32>,
     _offloads: Vec<Option<SwitchedOff>>,
     _coalescing: Option<SentAtOnce>,
+}
+
+/// What the service manager calls a device's link: `xdp-DEVICE`.
+const LINK_NAME: &str = "xdp-";
+
+impl OpenPort {
+    /// Gives the service manager the link of the XDP program, once for each that there comes to be.
+    pub fn keep_link(&mut self, device: &str) {
+        let Some(attachment) = self.steering.as_ref().map(Steering::attachment) else { return };
+        if self.link != Some(attachment.number())
+            && let Some(link) = attachment.link()
+        {
+            service::keep(&format!("{LINK_NAME}{device}"), link);
+            self.link = Some(attachment.number());
+        }
+    }
+
+    /// The device is no longer ours: its program goes, whoever keeps the link.
+    pub fn give_back(mut self, device: &str) {
+        if self.link.is_some() {
+            service::forget(&format!("{LINK_NAME}{device}"));
+            // What cannot be taken off is on no device any more.
+            let _ = self.steering.as_mut().map(Steering::take_off);
+        }
+    }
+}
+
+/// Links of the process before this one, which the service manager kept.
+pub fn inherit_links() {
+    let passed = passed_descriptors_by_name().into_iter();
+    attach::inherit(passed.filter(|(name, _)| name.starts_with(LINK_NAME)).map(|(_, link)| link));
 }
 
 /// Queues the device can give to workers, each of its own: `None` means any number.
@@ -273,6 +308,7 @@ fn open_af_xdp(
         kind: "af_xdp",
         fallbacks,
         steering: Some(steering),
+        link: None,
         tap: Some(tap),
         zero_copy,
         queues: count.max(umems.len()),

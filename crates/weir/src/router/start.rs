@@ -16,6 +16,7 @@ use weir_core::tables::Tables;
 use weir_core::time::Nanos;
 use weir_core::wire::flow::FlowKey;
 use weir_io::af_xdp::RING;
+use weir_io::bpf::attach;
 use weir_io::clock;
 use weir_io::cpu::{Placement, Topology};
 use weir_io::netlink::{self, FilterMonitor, LinkInfo, Monitor};
@@ -123,6 +124,7 @@ fn start_behind(
     let (local_too, offload, wake_up) = (local.as_ref(), flow_offload.as_ref(), config.workers.wake_up);
     let with =
         With { umems: &umems, local: local_too, flow_offload: offload, wake_up, policies, held, enforced };
+    ports::inherit_links();
     let (open, devices) = open_devices(&config, &tables, &with)?;
     let sender = EventSender { queue: events_in, waker: waker.clone() };
     let queues = placement.cpus.iter().copied().zip(&umems).zip(devices);
@@ -232,6 +234,11 @@ impl Daemon {
         self.say();
         // Where policies apply the kernel gets nothing in any case, and nothing was held back.
         self.take_frames()?;
+        let unused = attach::disinherit();
+        if unused > 0 {
+            tracing::info!("{} of the process before are no longer attached", count(unused, "XDP program"));
+        }
+        self.keep_links();
         tracing::info!("{} is ready", self.config.name);
         service::ready(&self.status_line());
         Ok(())

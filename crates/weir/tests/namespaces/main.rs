@@ -8,6 +8,7 @@ mod ipsec;
 mod mirror;
 mod operator;
 mod restarts;
+mod service;
 mod spd_lookup;
 mod traffic;
 

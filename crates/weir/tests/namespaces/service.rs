@@ -1,0 +1,137 @@
+//! A service manager keeps what holds the XDP programs on their devices, as systemd's descriptor store does.
+
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use super::bed::{Bed, Router, run};
+use super::traffic::{ping, ways};
+
+struct Manager {
+    path: PathBuf,
+    socket: UnixDatagram,
+    /// What it keeps, by name.
+    kept: BTreeMap<String, OwnedFd>,
+}
+
+impl Manager {
+    fn new(bed: &Bed) -> Manager {
+        let path = bed.folder.join("notify");
+        let socket = UnixDatagram::bind(&path).expect("a socket");
+        socket.set_nonblocking(true).expect("a socket");
+        Manager { path, socket, kept: BTreeMap::new() }
+    }
+
+    /// Does what the messages so far ask for.
+    fn listen(&mut self) {
+        let mut text = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        loop {
+            let mut beside = RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [IoSliceMut::new(&mut text)];
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            let Ok(got) = recvmsg(&self.socket, &mut parts, &mut beside, flags) else { return };
+            let fds = beside.drain().filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            });
+            let mut fds: Vec<OwnedFd> = fds.flatten().collect();
+            let message = String::from_utf8_lossy(&text[..got.bytes]).into_owned();
+            let name = message.lines().find_map(|line| line.strip_prefix("FDNAME=")).map(str::to_owned);
+            if message.lines().any(|line| line == "FDSTOREREMOVE=1") {
+                self.kept.remove(&name.expect("a name"));
+            } else if message.lines().any(|line| line == "FDSTORE=1") {
+                self.kept.insert(name.expect("a name"), fds.pop().expect("a descriptor"));
+            }
+        }
+    }
+
+    /// Starts a router, with what is kept of the one before.
+    fn start(&mut self, bed: &Bed, config: &str) -> Router {
+        let notify = format!("NOTIFY_SOCKET={}", self.path.display());
+        let names: Vec<&str> = self.kept.keys().map(String::as_str).collect();
+        let mut script = format!("export LISTEN_PID=$$ LISTEN_FDNAMES={} ", names.join(":"));
+        script += &format!("LISTEN_FDS={}; exec ", names.len());
+        // Without FD_CLOEXEC until the router runs. The shell has none above 9.
+        let passed: Vec<OwnedFd> = self.kept.values().map(inheritable).collect();
+        let mut moves: Vec<String> = Vec::new();
+        for (to, fd) in (3..).zip(&passed) {
+            moves.push(format!("{to}<&{}", fd.as_raw_fd()));
+        }
+        script += &moves.join(" ");
+        script += "; exec \"$@\"";
+        let router = bed.spawn(config, &["env", &notify, "bash", "-c", &script, "bash"]);
+        router.wait_for("is ready");
+        self.listen();
+        router
+    }
+
+    /// The numbers of the link on a device and of the program it holds.
+    fn link(&self, device: &str) -> (u32, u32) {
+        let fd = self.kept[&format!("xdp-{device}")].as_raw_fd();
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("ours");
+        let number = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("a link");
+            line.trim_matches([':', '\t', ' ']).parse().expect("a number")
+        };
+        (number("link_id"), number("prog_id"))
+    }
+}
+
+fn inheritable(fd: &OwnedFd) -> OwnedFd {
+    let duplicate = fd.try_clone().expect("a descriptor");
+    rustix::io::fcntl_setfd(&duplicate, rustix::io::FdFlags::empty()).expect("ours");
+    duplicate
+}
+
+#[test]
+fn a_program_stays_on_its_device_over_a_restart_where_the_manager_keeps_its_link() {
+    let test = "a_program_stays_on_its_device_over_a_restart_where_the_manager_keeps_its_link";
+    let Some(bed) = Bed::new(test) else { return };
+    let mut manager = Manager::new(&bed);
+    let is_attached = |device: &str| run(&format!("ip -n {} link show {device}", bed.router)).contains("xdp");
+    let config = bed.config("af_xdp", "");
+    let mut router = manager.start(&bed, &config);
+    assert_eq!(manager.kept.keys().collect::<Vec<_>>(), ["xdp-r0", "xdp-r1"], "{}", router.log());
+    let before = ["r0", "r1"].map(|device| manager.link(device));
+    router.kill();
+    assert!(is_attached("r0") && is_attached("r1"));
+
+    let mut router = manager.start(&bed, &config);
+    for (device, (link, program)) in ["r0", "r1"].into_iter().zip(before) {
+        let now = manager.link(device);
+        assert_eq!(now.0, link, "{device}: the same link; {}", router.log());
+        assert_ne!(now.1, program, "{device}: another program");
+    }
+    assert!(!router.log().contains("taken off"), "{}", router.log());
+    for way in ways() {
+        ping(&bed, way.client, way.server);
+    }
+    router.assert_conserved();
+
+    // A port that is given back is free, whoever has the link; what else holds on goes with the manager.
+    let left: String = config.split("[[port]]\nname = \"right\"").next().expect("a part").to_owned();
+    let file = bed.file("left.toml", &left);
+    router.told(&["apply", &file.to_string_lossy()]);
+    manager.listen();
+    assert_eq!((is_attached("r0"), is_attached("r1")), (true, false));
+    assert_eq!(manager.kept.keys().collect::<Vec<_>>(), ["xdp-r0"]);
+    router.signal("TERM");
+    assert!(router.wait(), "{}", router.log());
+    assert!(is_attached("r0"), "for the next");
+
+    // The next one has another device only.
+    let right = config.replacen("[[port]]", "[[none]]", 1);
+    let right = &right[right.find("[[port]]").expect("the second")..];
+    let mut router = manager.start(&bed, right);
+    assert_eq!((is_attached("r0"), is_attached("r1")), (false, true), "{}", router.log());
+    router.signal("TERM");
+    assert!(router.wait(), "{}", router.log());
+    manager.kept.clear();
+    assert!(!is_attached("r1"), "a stopped service leaves nothing");
+}
