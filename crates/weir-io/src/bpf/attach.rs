@@ -436,7 +436,10 @@ mod tests {
             let kept = attachment.link().expect("a link").try_clone_to_owned().expect("a descriptor");
             drop((attachment, first));
             let before = attached_program(lo).expect("asked").expect("it stays while somebody keeps it").id;
-            inherit([kept.try_clone().expect("a descriptor"), std::fs::File::open("/dev/null").expect("a file").into()]);
+            inherit([
+                kept.try_clone().expect("a descriptor"),
+                std::fs::File::open("/dev/null").expect("a file").into(),
+            ]);
             let mut second = STEER_FLOW.load(Settings::default()).expect("loaded");
             let mut attachment = Attachment::new("lo", lo, &mut second, &modes).expect("attached");
             assert_eq!((attachment.mode, attachment.refusals.len()), (XdpMode::Generic, 0));

@@ -272,7 +272,7 @@ fn watch_forgetful(device: &str, open: &mut Open) {
         Ok(true) => {
             open.forgotten += 1;
             tracing::warn!(
-                "{device}: its driver goes without the XDP program after its link was down; it is attached again"
+                "{device}: its driver goes without the XDP program after its link was down or the machine slept; it is attached again"
             );
         }
         Err(error) => open.complain(format!("{device}: frames reach no worker: {error}")),
@@ -313,7 +313,7 @@ impl Daemon {
         });
         let forgotten = self.open.iter().filter(|(_, open)| open.forgotten > 0).map(|(device, open)| {
             format!(
-                "{device}: its driver goes without the XDP program after its link was down; it was attached again {}",
+                "{device}: its driver goes without the XDP program after its link was down or the machine slept; it was attached again {}",
                 if open.forgotten == 1 { "once".to_owned() } else { format!("{} times", open.forgotten) }
             )
         });
