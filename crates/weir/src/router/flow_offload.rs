@@ -9,7 +9,7 @@
 //! cannot take redirected frames (a veth whose peer stopped receiving by NAPI) is never redirected to
 //! for longer than [`ASK_EVERY`]; installing takes a bounded part of a worker's time; no frame
 //! overtakes one of its pair that is still with a worker. Refuses: devices in zero-copy mode (their sockets
-//! are faster), and devices with several queues (one could overtake another).
+//! are faster), devices with several queues (one could overtake another), and generic XDP where not one poller alone receives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -284,7 +284,8 @@ fn open_af_xdp(
     let copied = opened.iter().flatten().all(|socket| socket.report().bind == Bind::Copy);
     let zero_copy = !copied;
     let generic = steering.mode() == XdpMode::Generic;
-    let offloading = flow_offload.filter(|_| copied).zip(steering.progress().cloned());
+    let serial = !generic || one_poller_receives(name);
+    let offloading = flow_offload.filter(|_| copied && serial).zip(steering.progress().cloned());
     if let Some((FlowOffloadHandle { shared, .. }, progress)) = &offloading {
         progress.allow_fronts(umems.iter().map(|umem| umem.copied_room()).min().unwrap_or(0));
         shared.join(device, link.index);
@@ -361,6 +362,14 @@ fn several(sockets: Vec<AfXdp>, wrap: impl Fn(AfXdp) -> Box<dyn Device<Chunk> + 
 fn has_one_queue(name: &str) -> bool {
     let folder = format!("/sys/class/net/{name}/queues");
     std::fs::read_dir(folder).is_ok_and(|queues| queues.count() == 2)
+}
+
+/// Whether behind generic XDP one poller alone brings the frames of a queue, so that they are numbered in the order in which they
+/// reach the worker: a card's. What other devices receive runs on any CPU that sends, and with RPS on several.
+fn one_poller_receives(name: &str) -> bool {
+    let rps = std::fs::read_to_string(format!("/sys/class/net/{name}/queues/rx-0/rps_cpus"));
+    let spreads = rps.is_ok_and(|cpus| cpus.trim().contains(|c| c != '0' && c != ','));
+    may_be_a_card(name) && !spreads
 }
 
 /// A queue whose worker polls the interface itself, or one driven by interrupts where that is refused or not wanted.
