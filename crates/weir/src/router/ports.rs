@@ -27,7 +27,7 @@ use weir_io::offload::{self, Offload, SwitchedOff};
 use weir_io::pcap::Pcap;
 use weir_io::port_error::PortError;
 use weir_io::process::passed_descriptors_by_name;
-use weir_io::steer::flow_offload::{FlowOffload, MAX_DEVICES};
+use weir_io::steer::flow_offload::{FlowOffload, MAX_DEVICES, Progress};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::tun::Tun;
 use weir_io::umem::{Chunk, Umem};
@@ -284,15 +284,9 @@ fn open_af_xdp(
     let copied = opened.iter().flatten().all(|socket| socket.report().bind == Bind::Copy);
     let zero_copy = !copied;
     let generic = steering.mode() == XdpMode::Generic;
-    let serial = !generic || one_poller_receives(name);
-    let offloading = flow_offload.filter(|_| copied && serial).zip(steering.progress().cloned());
-    if let Some((FlowOffloadHandle { shared, .. }, progress)) = &offloading {
-        progress.allow_fronts(umems.iter().map(|umem| umem.copied_room()).min().unwrap_or(0));
-        shared.join(device, link.index);
-        said.push(format!(
-            "port {name}: XDP flow offload: pairs of addresses a worker has decided on are forwarded by the XDP program"
-        ));
-    }
+    let offloading = flow_offload
+        .filter(|_| copied && (!generic || one_poller_receives(name)))
+        .and_then(|handle| join((device, &link), handle, &steering, umems, &mut said));
     let wrap = |socket| match &offloading {
         Some((flow_offload, progress)) => Box::new(OffloadingSocket::new(
             socket,
@@ -318,6 +312,24 @@ fn open_af_xdp(
         said,
     };
     Ok((opened, queues))
+}
+
+/// Flows that come in by this device are offloaded from now on.
+fn join<'a>(
+    (device, link): (DeviceId, &LinkInfo),
+    handle: &'a FlowOffloadHandle,
+    steering: &Steering,
+    umems: &[Arc<Umem>],
+    said: &mut Vec<String>,
+) -> Option<(&'a FlowOffloadHandle, Arc<Progress>)> {
+    let progress = steering.progress()?.clone();
+    progress.allow_fronts(umems.iter().map(|umem| umem.copied_room()).min().unwrap_or(0));
+    handle.shared.join(device, link.index);
+    said.push(format!(
+        "port {}: XDP flow offload: pairs of addresses a worker has decided on are forwarded by the XDP program",
+        link.name
+    ));
+    Some((handle, progress))
 }
 
 /// Frames posted for reception on a queue that came later: buffers were counted without it.

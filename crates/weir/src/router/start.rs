@@ -124,7 +124,6 @@ fn start_behind(
     let (local_too, offload, wake_up) = (local.as_ref(), flow_offload.as_ref(), config.workers.wake_up);
     let with =
         With { umems: &umems, local: local_too, flow_offload: offload, wake_up, policies, held, enforced };
-    ports::inherit_links();
     let (open, devices) = open_devices(&config, &tables, &with)?;
     let sender = EventSender { queue: events_in, waker: waker.clone() };
     let queues = placement.cpus.iter().copied().zip(&umems).zip(devices);
@@ -316,6 +315,7 @@ type Opened = (BTreeMap<String, Open>, Vec<Vec<OpenDevice>>);
 
 /// Every device of the file, and by worker its queues in the order of device ids.
 fn open_devices(config: &Config, tables: &Tables, with: &With<'_>) -> Result<Opened, Failure> {
+    ports::inherit_links();
     let mut open = BTreeMap::new();
     let mut devices: Vec<Vec<OpenDevice>> = with.umems.iter().map(|_| Vec::new()).collect();
     for port in config.devices() {
