@@ -67,3 +67,14 @@ fn write(interface: &Interface, mut setting: [u32; WORDS]) -> io::Result<()> {
     setting[0] = ETHTOOL_SCOALESCE;
     interface.ethtool(&mut setting)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_the_setting_is_left_as_it_is() {
+        assert!(SentAtOnce::on("lo").expect("there").is_none());
+        SentAtOnce::on("no-such").expect_err("no device");
+    }
+}

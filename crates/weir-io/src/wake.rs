@@ -101,8 +101,11 @@ impl Sleep {
             }),
             Way::Ring(ring) => {
                 drop(before);
-                // What is not removed is not heard either: its name is forgotten.
-                let _ = ring.clear().and_then(|()| ring.add(self.waker.as_raw_fd(), WAKER));
+                let cleared = ring.clear().and_then(|()| ring.add(self.waker.as_raw_fd(), WAKER));
+                // A ring that does not even do that waits for nobody.
+                if let (Err(_), Ok(epoll)) = (cleared, Way::epoll(&self.waker)) {
+                    (self.way, self.rings) = (epoll, false);
+                }
             }
         }
         self.watched.extend(fds.into_iter().filter(|fd| *fd >= 0).map(|fd| (fd, false)));
