@@ -471,6 +471,12 @@ impl Steering {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
     }
 
+    /// From now on no socket gets frames, even where somebody keeps the program on its device.
+    pub fn withhold(&self) {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..MAX_QUEUES).for_each(|queue| sockets.unset(queue));
+    }
+
     /// Sockets that were held back get their queues.
     pub fn release(&self) -> Result<(), SteerError> {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -255,6 +255,11 @@ impl Sockets {
     pub fn set(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), LoadError> {
         self.sockets.set(queue, socket, 0).map_err(|e| explain(self.name, e))
     }
+
+    /// Takes out the socket of a queue, if it has one.
+    pub fn unset(&mut self, queue: u32) {
+        let _ = self.sockets.unset(queue);
+    }
 }
 
 /// The value of an array of one: `N` bytes of a program's memory.

@@ -288,7 +288,10 @@ impl Daemon {
         tracing::info!("stopping: new frames {become_of}; frames that have arrived are still sent");
         service::stopping("frames that have arrived are still sent");
         for open in self.open.values_mut() {
-            open.port.steering = None;
+            // Where the service manager keeps its link, the program stays.
+            if let Some(steering) = open.port.steering.take() {
+                steering.withhold();
+            }
         }
         for worker in &self.workers {
             worker.stop();
