@@ -114,10 +114,13 @@ pub fn disinherit() -> usize {
     links.iter().filter(|link| detach(link.as_fd()).is_ok()).count()
 }
 
-/// The inherited link on this device.
+/// The inherited link on this device. Its program has to be the one that is on the device: a link names the device by a
+/// number, which in another network namespace is another device's.
 fn inherited(ifindex: u32) -> Option<OwnedFd> {
+    let program = attached_program(ifindex).ok()??.id;
     let mut links = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
-    let at = links.iter().position(|link| link_device(link.as_fd()) == Some(ifindex))?;
+    let here = Some(XdpLink { program, device: ifindex });
+    let at = links.iter().position(|link| xdp_link(link.as_fd()) == here)?;
     Some(links.swap_remove(at))
 }
 
@@ -239,17 +242,25 @@ fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     unsafe { bpf(LINK_DETACH, &mut [word(&link), 0, 0, 0]) }.map(drop)
 }
 
-/// The device of an XDP link, 0 when it holds nothing any more; `None` for another link, or no link.
-fn link_device(link: BorrowedFd<'_>) -> Option<u32> {
+/// What an XDP link holds, and where; device 0 when it holds nothing any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct XdpLink {
+    program: u32,
+    device: u32,
+}
+
+/// `None` for another link, or no link.
+fn xdp_link(link: BorrowedFd<'_>) -> Option<XdpLink> {
     const LINK_TYPE_XDP: u32 = 6;
     /// `struct bpf_link_info`: type, id, program, padding; then for XDP the device.
+    const PROGRAM: usize = 2;
     const DEVICE: usize = 4;
     let mut info = [0u32; 16];
     let size = size_of_val(&info) as u32;
     let at = info.as_mut_ptr() as u64;
     // SAFETY: the buffer at the address is of `size` bytes and outlives the call.
     unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut [word(&link), size, at as u32, (at >> 32) as u32]) }.ok()?;
-    (info[0] == LINK_TYPE_XDP).then_some(info[DEVICE])
+    (info[0] == LINK_TYPE_XDP).then_some(XdpLink { program: info[PROGRAM], device: info[DEVICE] })
 }
 
 fn word(fd: &impl AsRawFd) -> u32 {
@@ -445,13 +456,19 @@ mod tests {
             assert_eq!((attachment.mode, attachment.refusals.len()), (XdpMode::Generic, 0));
             assert!(attachment.is_there().expect("asked"));
             assert_ne!(attached_program(lo).expect("asked").expect("there").id, before);
-            assert_eq!(link_device(kept.as_fd()), Some(lo), "the same link");
+            let program = second.id().expect("known");
+            assert_eq!(xdp_link(kept.as_fd()), Some(XdpLink { program, device: lo }), "the same link");
             attachment.take_off(&mut second).expect("taken off, though another has the link");
             assert!(attached_program(lo).expect("asked").is_none());
             // One whose device nobody opens is ended.
             let attachment = Attachment::new("lo", lo, &mut second, &modes).expect("attached");
             inherit([attachment.link().expect("a link").try_clone_to_owned().expect("a descriptor")]);
             drop(attachment);
+            let elsewhere = std::thread::spawn(|| {
+                crate::netns::enter_new().expect("one more namespace");
+                inherited(lo).is_none()
+            });
+            assert!(elsewhere.join().expect("asked"), "device 1 of another namespace is another device");
             assert!(attached_program(lo).expect("asked").is_some());
             assert_eq!(disinherit(), 1, "the file is none");
             assert!(attached_program(lo).expect("asked").is_none());
