@@ -464,7 +464,7 @@ mod tests {
             let attachment = Attachment::new("lo", lo, &mut second, &modes).expect("attached");
             inherit([attachment.link().expect("a link").try_clone_to_owned().expect("a descriptor")]);
             drop(attachment);
-            let elsewhere = std::thread::spawn(|| {
+            let elsewhere = std::thread::spawn(move || {
                 crate::netns::enter_new().expect("one more namespace");
                 inherited(lo).is_none()
             });
