@@ -171,6 +171,9 @@ pub struct Worker {
 pub struct Lookups {
     /// Lookups answered by the first rule for a whole batch, without the cache.
     pub first: u64,
+    /// Lookups answered for a whole batch because its addresses are outside of all rules.
+    #[serde(default)]
+    pub outside: u64,
     /// Lookups answered by the cache.
     pub hit: u64,
     /// The cache was asked and did not know.

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use weir_core::device::{Device, DeviceStats};
 use weir_core::id::{AdjacencyId, Mac, PortId};
+use weir_core::ipsec::spd::{AddressRange, PolicyIndex, RuleSet, Selector, SpdId};
+use weir_core::ipsec::{Action, Ipsec, Policy, Queue, Spd};
 use weir_core::packet::{BATCH, BUFFER_SIZE, Batch, Buffer, DeviceId, Frame, HEADROOM, Pool};
 use weir_core::route::{Prefix4, Prefix6, RouteTable4, RouteTable6};
 use weir_core::router::{Output, Router, breathe};
@@ -135,6 +137,50 @@ impl Bed {
             out: Output::new(tables.devices.len()),
             tables,
         }
+    }
+
+    /// Puts an SPD of `policies` rules in front of the port packets leave by: each is for a host no packet goes to, and what
+    /// none matches leaves as cleartext.
+    pub fn behind_spd(mut self, policies: u32) -> Self {
+        let host = |address: IpAddr| Selector {
+            destination: AddressRange { first: address, last: address },
+            ..Selector::within(if address.is_ipv4() { AddressRange::ANY_V4 } else { AddressRange::ANY_V6 })
+        };
+        let hosts = (1..=policies).flat_map(|n| {
+            [IpAddr::V4(Ipv4Addr::from(n)), IpAddr::V6(Ipv6Addr::from(u128::from(n) << 64))]
+                .map(|address| (host(address), PolicyIndex(n - 1)))
+        });
+        let rules = Arc::new(RuleSet::new(hosts.collect()));
+        let policy = |n: u32| Policy {
+            name: n.to_string(),
+            action: Action::Discard,
+            out: Vec::new(),
+            inbound: Vec::new(),
+            counters: Arc::default(),
+        };
+        let spd = Spd {
+            name: "bench".into(),
+            policies: (0..policies).map(|n| Arc::new(policy(n))).collect(),
+            outbound: rules.clone(),
+            inbound: rules,
+            default: Action::Bypass,
+            epochs: [0; 2],
+        };
+        let (port, device) = (PortId(1), DeviceId(1));
+        let point = Queue::Enforcement { spd: SpdId(0), port, device };
+        self.tables.ipsec = Some(Arc::new(Ipsec {
+            spds: vec![Arc::new(spd)],
+            queues: Arc::new([Queue::Hardware, Queue::Hardware, point]),
+            enforcement: Arc::new([None, Some(SpdId(0))]),
+            udp_ports: Arc::new([4500]),
+            ..Ipsec::default()
+        }));
+        let entry = DeviceEntry { name: "point".into(), untagged: None, tagged: Vec::new() };
+        self.tables.devices = self.tables.devices.iter().cloned().chain([entry]).collect();
+        let through = |next: &Adjacency| Adjacency { device: DeviceId(2), ..next.clone() };
+        self.tables.adjacencies = self.tables.adjacencies.iter().map(through).collect();
+        self.out = Output::new(self.tables.devices.len());
+        self
     }
 
     /// Sends every packet through the slow path, which handles all that is uncommon: tags, options,

@@ -30,6 +30,10 @@ fn main() {
             let routes = if family == Family::Inet { size } else { size.min(200_000) };
             measure(name, routes, Bed::new(family, routes), smoke);
         }
+        for policies in [1, 100] {
+            let bed = Bed::new(family, 1000).behind_spd(policies);
+            measure(&format!("{name}, {policies} policies"), 1000, bed, smoke);
+        }
         measure(&format!("{name}, slow path"), 1000, Bed::new(family, 1000).without_fast_path(), smoke);
     }
 }

@@ -7,6 +7,7 @@
 pub(crate) mod classifier;
 pub mod lookup;
 mod order;
+mod outside;
 mod recent;
 mod rules;
 mod scan;

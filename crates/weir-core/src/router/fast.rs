@@ -263,6 +263,24 @@ impl Stage {
         self.count6 == 0
     }
 
+    /// Destinations of the batch's common frames.
+    #[cfg(feature = "ipsec")]
+    pub fn destinations(&self) -> (&[u32], &[u128]) {
+        (&self.dst4[..self.count4], &self.dst6[..self.count6])
+    }
+
+    /// How many of the common frames at `places` are IPv4 and IPv6.
+    #[cfg(feature = "ipsec")]
+    #[inline]
+    pub fn families(&self, places: std::ops::Range<usize>) -> [u64; 2] {
+        let all = places.len() as u64;
+        if self.count6 == 0 {
+            return [all, 0];
+        }
+        let v6 = self.class[places].iter().filter(|&&class| class == Class::V6).count() as u64;
+        [all - v6, v6]
+    }
+
     /// Finds each common frame's adjacency and rewrites the frame for it; sets [`Stage::place`].
     #[inline(never)]
     pub fn rewrite<B: Buffer>(

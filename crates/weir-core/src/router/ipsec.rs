@@ -176,7 +176,7 @@ impl<B: Buffer> Gateway<B> {
                 }
                 idle = false;
                 std::mem::swap(ring, &mut self.sealer.run);
-                let common = self.entry.take_common(device);
+                let known = self.entry.take_known(device);
                 let ipsec = env.ipsec;
                 match queue {
                     _ if round == NESTING => env.drop_all(&mut self.sealer.run, Reason::TunnelNesting),
@@ -187,7 +187,7 @@ impl<B: Buffer> Gateway<B> {
                     Queue::Enforcement { spd, device, .. } => {
                         match rules::question(ipsec, spd, Direction::Out) {
                             Some(question) => {
-                                let point = EnforcementPoint { question, device, common };
+                                let point = EnforcementPoint { question, device, known };
                                 self.sealer.enforce(env, &mut self.entry.query, point);
                             }
                             None => env.drop_all(&mut self.sealer.run, Reason::PortDown),

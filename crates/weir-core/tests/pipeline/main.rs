@@ -51,6 +51,7 @@ mod spd_classifier;
 mod spd_flow_cache;
 mod spd_layers;
 mod spd_lookup;
+mod spd_outside;
 mod spd_recent;
 mod spd_same_traffic;
 mod spd_table;

@@ -164,6 +164,7 @@ pub fn answered(results: &Results) -> Option<Table> {
     let headings = vec![
         "configuration",
         "first %",
+        "outside %",
         "hit %",
         "collision %",
         "stale %",
@@ -187,7 +188,7 @@ fn row(outcome: &Outcome) -> Option<Vec<String>> {
         median.unwrap_or("–".into())
     };
     let mut row = vec![outcome.configuration.name.clone()];
-    for share in ["first", "hit", "collision", "stale", "classified", "scanned"] {
+    for share in ["first", "outside", "hit", "collision", "stale", "classified", "scanned"] {
         row.push(figure(&format!("spd_{share}_percent"), 1.0));
     }
     row.push(figure("cache_occupied_buckets", 1.0));

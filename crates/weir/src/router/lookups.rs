@@ -129,6 +129,7 @@ fn rules(spd: &Spd, way: Direction) -> view::SpdRules {
 fn lookups(c: &WayCounters) -> view::Lookups {
     view::Lookups {
         first: c.first,
+        outside: c.outside,
         hit: c.hit,
         miss: c.miss,
         collision: c.collision,

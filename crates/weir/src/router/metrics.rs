@@ -348,8 +348,9 @@ impl Scrape {
         for (name, help, of) in counters {
             Family { encoder, name, help }.counters(each().map(|(labels, l)| (labels, of(l))))?;
         }
-        let layers: [(&'static str, Of); 4] = [
+        let layers: [(&'static str, Of); 5] = [
             ("first", |l| l.first),
+            ("outside", |l| l.outside),
             ("cache", |l| l.hit),
             ("classifier", |l| l.classified),
             ("scan", |l| l.scanned),
@@ -387,7 +388,15 @@ mod tests {
 
     #[test]
     fn who_answered_is_told_by_layer_direction_and_family() {
-        let lookups = Lookups { first: 1, hit: 2, miss: 7, classified: 3, scanned: 4, ..Lookups::default() };
+        let lookups = Lookups {
+            first: 1,
+            outside: 5,
+            hit: 2,
+            miss: 7,
+            classified: 3,
+            scanned: 4,
+            ..Lookups::default()
+        };
         let asked = WorkerLookups { direction: "in".into(), family: "ipv6".into(), lookups };
         let worker = Worker { lookups: vec![asked], ..Worker::default() };
         let way =
@@ -399,7 +408,7 @@ mod tests {
         };
         let text = text(&[], &[worker], &Status::default(), neighbor::Counters::default(), ipsec);
         let labels = "direction=\"in\",family=\"ipv6\",worker=\"0\"}";
-        for (layer, count) in [("first", 1), ("cache", 2), ("classifier", 3), ("scan", 4)] {
+        for (layer, count) in [("first", 1), ("outside", 5), ("cache", 2), ("classifier", 3), ("scan", 4)] {
             let line = format!("weir_spd_lookups_total{{layer=\"{layer}\",{labels} {count}\n");
             assert!(text.contains(&line), "{line} is missing in {text}");
         }

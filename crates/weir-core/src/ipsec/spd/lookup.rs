@@ -1,4 +1,4 @@
-//! A batch of packets asks an SPD: flow cache, then classifier or ordered scan, then the cache learns.
+//! A batch of packets asks an SPD: what is outside of all rules, flow cache, then classifier or ordered scan, then the cache learns.
 //!
 //! Promises: the answers of the ordered scan, whichever layer gave them; each packet is counted once, by who
 //! answered it. Nothing is allocated once a few batches have been asked about.
@@ -93,6 +93,8 @@ pub type Found = Option<Option<PolicyIndex>>;
 pub struct WayCounters {
     /// A whole batch by the first rule: nobody else was asked.
     pub first: u64,
+    /// A whole batch outside of all rules, by addresses alone: no rule was asked.
+    pub outside: u64,
     /// Answers by the cache.
     pub hit: u64,
     /// Answers not by the cache, whichever of the two following was why, or none: an empty bucket.
@@ -134,9 +136,11 @@ impl LookupCounters {
 
     fn with(&mut self, other: &LookupCounters, op: impl Fn(u64, u64) -> u64) {
         for (mine, theirs) in self.ways.iter_mut().zip(&other.ways) {
-            let WayCounters { first, hit, miss, collision, stale, classified, scanned, disagreed } = mine;
+            let WayCounters { first, outside, hit, miss, collision, stale, classified, scanned, disagreed } =
+                mine;
             for (mine, theirs) in [
                 (first, theirs.first),
+                (outside, theirs.outside),
                 (hit, theirs.hit),
                 (miss, theirs.miss),
                 (collision, theirs.collision),
@@ -224,13 +228,50 @@ impl Lookup {
         let counters = &mut self.counters.ways[Way::new(question.direction, ipv4) as usize];
         let count = packets.len() as u64;
         if question.oracle {
-            let disagreed = batch::against_first(question, packets, policy);
+            let disagreed = batch::against(question, packets, Some(policy));
             counters.disagreed += disagreed;
             if disagreed > 0 {
                 return false;
             }
         }
         counters.first += count;
+        true
+    }
+
+    /// The answer for each of `packets` where all are outside of all rules (see [`super::RuleSet::outside_all`]).
+    /// `None`: ask [`Lookup::find`].
+    #[inline]
+    pub fn outside<'a>(
+        &mut self,
+        question: Question<'_>,
+        packets: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Option<Option<PolicyIndex>> {
+        let (answer, counts) = question.rules().outside_all(packets.clone())?;
+        self.count_outside(question, packets, answer, counts).then_some(answer)
+    }
+
+    /// Counts `packets`, `counts` of IPv4 and IPv6, as outside of all rules, where `answer` goes; `false`, where the
+    /// oracle knows better: ask [`Lookup::find`].
+    #[inline]
+    pub fn count_outside<'a>(
+        &mut self,
+        question: Question<'_>,
+        packets: impl Iterator<Item = &'a [u8]>,
+        answer: Option<PolicyIndex>,
+        counts: [u64; 2],
+    ) -> bool {
+        let ways = [true, false].map(|ipv4| Way::new(question.direction, ipv4) as usize);
+        if question.oracle {
+            let disagreed = batch::against(question, packets, answer);
+            let way = ways[usize::from(counts[0] == 0)];
+            self.counters.ways[way].disagreed += disagreed;
+            if disagreed > 0 {
+                return false;
+            }
+        }
+        for (way, count) in ways.into_iter().zip(counts) {
+            self.counters.ways[way].outside += count;
+        }
         true
     }
 

@@ -11,6 +11,7 @@ use crate::wire::{get_array, get16, get32, protocol};
 
 use super::classifier::{Address, Choices, Classifier, NOWHERE};
 pub use super::classifier::{Effort, Stats};
+use super::outside::{Coarse, Outside};
 use super::recent::Recent;
 use super::scan::{Cursor, Ordered, Rule};
 use super::{AddressRange, Flow, Layer, PolicyIndex, Selector, Transport};
@@ -39,6 +40,9 @@ enum Plain<'a> {
 pub struct RuleSet {
     v4: Family<u32>,
     v6: Family<u128>,
+    /// What no rule matches; `None` also since rules changed.
+    outside4: Option<Box<Outside<u32>>>,
+    outside6: Option<Box<Outside<u64>>>,
     recent: Recent,
     layer: Layer,
     secret: u64,
@@ -65,7 +69,73 @@ impl RuleSet {
         for (order, (selector, policy)) in (0..).zip(&rules) {
             set.insert(order, selector, *policy);
         }
-        set.with_layer(Layer::Auto)
+        set.set_layer(Layer::Auto);
+        set.compile();
+        set
+    }
+
+    /// Works out what is outside of all rules, after changes and before packets ask. Where a layer is named, that layer
+    /// answers about every packet.
+    pub fn compile(&mut self) {
+        if self.layer != Layer::Auto {
+            return;
+        }
+        self.outside4 = Outside::new(&self.v4.list, Rule::<u32>::is_everything).map(Box::new);
+        self.outside6 = Outside::new(&self.v6.list, Rule::<u128>::is_everything).map(Box::new);
+    }
+
+    /// The answer for every packet to these destinations, where it does not depend on more: no rule but one for
+    /// everything can match any. `None` says only that packets have to be asked about.
+    #[inline]
+    pub fn outside(&self, v4: &[u32], v6: &[u128]) -> Option<Option<PolicyIndex>> {
+        let four =
+            || self.outside4.as_ref().filter(|outside| outside.has_all_to(v4)).map(|outside| outside.rest);
+        let six =
+            || self.outside6.as_ref().filter(|outside| outside.has_all_to(v6)).map(|outside| outside.rest);
+        match (v4.is_empty(), v6.is_empty()) {
+            (_, true) => four(),
+            (true, false) => six(),
+            (false, false) => {
+                let answer = four()?;
+                (six()? == answer).then_some(answer)
+            }
+        }
+    }
+
+    /// The answer for each of `packets`, and how many of them are IPv4, where addresses are all that is asked: no rule
+    /// but one for everything can match any. `None` says only that packets have to be asked about.
+    #[inline]
+    pub fn outside_all<'a>(
+        &self,
+        packets: impl Iterator<Item = &'a [u8]>,
+    ) -> Option<(Option<PolicyIndex>, [u64; 2])> {
+        if self.outside4.is_none() && self.outside6.is_none() {
+            return None;
+        }
+        let (mut answer, mut counts) = (None, [0; 2]);
+        for packet in packets {
+            let (rest, family) = self.outside_one(packet)?;
+            if *answer.get_or_insert(rest) != rest {
+                return None;
+            }
+            counts[family] += 1;
+        }
+        Some((answer?, counts))
+    }
+
+    /// A common packet's answer and family (0 for IPv4) where it is outside.
+    #[inline(always)]
+    fn outside_one(&self, packet: &[u8]) -> Option<(Option<PolicyIndex>, usize)> {
+        if packet.first()? >> 4 == 4 {
+            let (head, outside) = (packet.first_chunk::<20>()?, self.outside4.as_ref()?);
+            let is_outside = is_common4(head) && outside.has(get32(head, 12), get32(head, 16));
+            is_outside.then_some((outside.rest, 0))
+        } else {
+            let (head, outside) = (packet.first_chunk::<40>()?, self.outside6.as_ref()?);
+            let address = |at| u128::from_be_bytes(get_array(head, at)).key();
+            let is_outside = is_common6(head) && outside.has(address(8), address(24));
+            is_outside.then_some((outside.rest, 1))
+        }
     }
 
     /// The same rules, answered by `layer`.
@@ -76,6 +146,9 @@ impl RuleSet {
 
     pub fn set_layer(&mut self, layer: Layer) {
         self.layer = layer;
+        if layer != Layer::Auto {
+            (self.outside4, self.outside6) = (None, None);
+        }
         self.v4.choose_layer(layer, self.secret);
         self.v6.choose_layer(layer, self.secret);
     }
@@ -102,6 +175,7 @@ impl RuleSet {
         policy: PolicyIndex,
         choices: &mut Choices,
     ) {
+        (self.outside4, self.outside6) = (None, None);
         if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination)) {
             self.v4.insert(order, Rule::new(selector, source, destination, policy), choices);
             self.v4.choose_layer(self.layer, self.secret);
@@ -126,6 +200,7 @@ impl RuleSet {
         policy: PolicyIndex,
         choices: &mut Choices,
     ) -> bool {
+        (self.outside4, self.outside6) = (None, None);
         if let (Some(source), Some(destination)) = (range4(selector.source), range4(selector.destination)) {
             let was = self.v4.remove(order, &Rule::new(selector, source, destination, policy), choices);
             self.v4.choose_layer(self.layer, self.secret);
@@ -260,7 +335,9 @@ impl RuleSet {
     /// Bytes taken. Per rule at the most eight entries of the classifier, 80 bytes each with IPv4 and 144 with
     /// IPv6, and twice its place in the ordered list (45 and 105), since lists grow by doubling and do not shrink.
     pub fn memory(&self) -> usize {
-        size_of::<RuleSet>() + self.v4.memory() + self.v6.memory() + self.recent.memory()
+        let outside = self.outside4.as_ref().map_or(0, |_| size_of::<Outside<u32>>())
+            + self.outside6.as_ref().map_or(0, |_| size_of::<Outside<u64>>());
+        size_of::<RuleSet>() + outside + self.v4.memory() + self.v6.memory() + self.recent.memory()
     }
 
     #[inline(never)]
@@ -408,10 +485,16 @@ fn is_common4(head: &[u8; 20]) -> bool {
     (head[0] == 0x45) & (get16(head, 2) >= 20)
 }
 
+/// Whether a header is of TCP or UDP, without extension headers.
+#[inline(always)]
+fn is_common6(head: &[u8; 40]) -> bool {
+    (head[0] >> 4 == 6) & matches!(head[6], protocol::TCP | protocol::UDP)
+}
+
 impl Rule<u32> {
     /// Whether it matches every packet of its family.
     fn is_everything(&self) -> bool {
-        self.is_plain() && self.mask == 0 && self.source == (0, u32::MAX) && self.destination == (0, u32::MAX)
+        self.is_for_all_within((0, u32::MAX))
     }
 
     /// Whether a plain rule matches a packet without options; `false` also where it is another.
@@ -426,14 +509,18 @@ impl Rule<u32> {
 }
 
 impl Rule<u128> {
+    /// Whether it matches every packet of its family.
+    fn is_everything(&self) -> bool {
+        self.is_for_all_within((0, u128::MAX))
+    }
+
     /// Whether a plain rule matches a packet of TCP or UDP without extension headers; `false` also where it
     /// is another.
     #[inline(always)]
     fn takes6(&self, head: &[u8; 40]) -> bool {
         let source = u128::from_be_bytes(get_array(head, 8));
         let destination = u128::from_be_bytes(get_array(head, 24));
-        (head[0] >> 4 == 6)
-            & matches!(head[6], protocol::TCP | protocol::UDP)
+        is_common6(head)
             & (source.wrapping_sub(self.source.0) <= self.source.1 - self.source.0)
             & (destination.wrapping_sub(self.destination.0) <= self.destination.1 - self.destination.0)
             & ((head[6] ^ self.protocol) & self.mask == 0)

@@ -72,6 +72,11 @@ impl<A: Copy + PartialOrd> Ordered<A> {
         self.chunks.first()?.rules.first()
     }
 
+    /// All rules in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &Rule<A>> {
+        self.chunks.iter().flat_map(|chunk| &chunk.rules)
+    }
+
     #[inline(always)]
     pub fn scan(&self, source: A, destination: A, flow: &Flow) -> Option<PolicyIndex> {
         let in_chunk = |chunk: &Chunk<A>| {
@@ -82,8 +87,7 @@ impl<A: Copy + PartialOrd> Ordered<A> {
 
     /// How many rules a scan looks at to find a flow's, which is the last of them.
     pub fn number(&self, source: A, destination: A, flow: &Flow) -> Option<usize> {
-        let mut rules = self.chunks.iter().flat_map(|chunk| &chunk.rules);
-        Some(rules.position(|rule| rule.matches(source, destination, flow))? + 1)
+        Some(self.iter().position(|rule| rule.matches(source, destination, flow))? + 1)
     }
 
     /// Adds a rule behind those of the same order.
@@ -276,6 +280,11 @@ impl<A: Copy + PartialOrd> Rule<A> {
     /// Addresses and protocol decide, and there are some it matches.
     pub fn is_plain(&self) -> bool {
         !self.named && self.source.0 <= self.source.1 && self.destination.0 <= self.destination.1
+    }
+
+    /// Whether it matches every packet between addresses of `range`, and asks for nothing but addresses.
+    pub fn is_for_all_within(&self, range: (A, A)) -> bool {
+        self.is_plain() && self.mask == 0 && self.source == range && self.destination == range
     }
 
     fn names(&self, transport: Transport) -> bool {

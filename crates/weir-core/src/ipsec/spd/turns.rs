@@ -119,12 +119,14 @@ impl RuleTurns {
         {
             missed.take(self.direction, next);
             step.take(self.direction, next);
+            next.compile();
             // Its memory is there for the next changes.
             self.step = missed.cleared();
             return set;
         }
         let mut next = RuleSet::clone(&self.current);
         step.take(self.direction, &mut next);
+        next.compile();
         Arc::new(next)
     }
 }
@@ -170,7 +172,9 @@ fn build<'a>(search: Search, all: impl IntoIterator<Item = (Order, u32, &'a [Sel
     for (order, slot, rules) in all {
         rules.iter().for_each(|selector| set.insert(order, selector, PolicyIndex(slot)));
     }
-    set.with_secret(search.secret).with_layer(search.layer)
+    let mut set = set.with_secret(search.secret).with_layer(search.layer);
+    set.compile();
+    set
 }
 
 #[cfg(test)]
@@ -201,6 +205,7 @@ mod tests {
                 let (mut set, mut missed) = (RuleSet::clone(lagging), missed.clone());
                 chosen += missed.choices.len();
                 missed.take(Direction::Out, &mut set);
+                set.compile();
                 assert_eq!(format!("{set:?}"), format!("{:?}", turns.current), "turn {turn}");
             }
         }

@@ -8,10 +8,10 @@ use std::net::IpAddr;
 
 use super::spd_query::{LookupMemo, SpdQuery, count};
 use super::{Env, packet_len, rules};
-use crate::ipsec::spd::Question;
-use crate::ipsec::{Direction, InboundId, Ipsec, esp};
+use crate::ipsec::spd::{PolicyIndex, Question};
+use crate::ipsec::{Direction, InboundId, Ipsec, Queue, esp};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame};
-use crate::router::fast::{HEAD4, HEAD6, Inspect, REFUSED, SEALED, SLOW};
+use crate::router::fast::{HEAD4, HEAD6, Inspect, REFUSED, SEALED, SLOW, Stage};
 use crate::router::ingress::{Ingress, OwnAddresses};
 use crate::verdict::Reason;
 use crate::wire::ethernet::HEADER_LEN as ETHERNET;
@@ -25,9 +25,19 @@ const FRAGMENT: u16 = 0x3fff;
 pub(super) struct Entry {
     pub query: SpdQuery,
     disposition: Disposition,
-    /// For each device, frames with an IPv4 header without options that the fast path put into its queue since it was
-    /// emptied. Where that is all of them, a rule for every packet need not look at one.
-    common: Vec<usize>,
+    /// For each device.
+    known: Vec<Known>,
+}
+
+/// What is known of frames that the fast path put into a queue since it was emptied. Where it is known of all, none of
+/// them need be looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    /// Frames with an IPv4 header without options: a rule for every packet is theirs.
+    pub common: usize,
+    /// Frames, IPv4 and IPv6, outside of all rules of the SPD the queue belongs to, and what they get.
+    pub outside: [u64; 2],
+    pub answer: Option<PolicyIndex>,
 }
 
 /// What was decided about frames of a batch, bit *n* and entry *n* for the *n*-th.
@@ -51,17 +61,17 @@ impl Entry {
             refused: 0,
             reasons: [Reason::PolicyNone; BATCH],
         };
-        Entry { query: SpdQuery::new(), disposition, common: Vec::new() }
+        Entry { query: SpdQuery::new(), disposition, known: Vec::new() }
     }
 
     pub fn on_snapshot(&mut self, devices: usize) {
-        self.common.clear();
-        self.common.resize(devices, 0);
+        self.known.clear();
+        self.known.resize(devices, Known::default());
     }
 
-    /// How many common frames the queue of `device` has; from now on it has none.
-    pub fn take_common(&mut self, device: DeviceId) -> usize {
-        self.common.get_mut(device.index()).map_or(0, std::mem::take)
+    /// What is known of frames in the queue of `device`; from now on nothing is.
+    pub fn take_known(&mut self, device: DeviceId) -> Known {
+        self.known.get_mut(device.index()).map_or(Known::default(), std::mem::take)
     }
 
     /// Classifies, looks up and rewrites a batch, as [`crate::router::forwarder::Forwarder::pass`] does where nothing
@@ -75,6 +85,8 @@ impl Entry {
                 own: &forwarder.own,
                 query: &mut self.query,
                 disposition: &mut self.disposition,
+                port: env.ipsec.udp_ports.first().copied().unwrap_or(0),
+                more_ports: env.ipsec.udp_ports.len() > 1,
                 question: None,
                 pending: PendingCleartext { places: [0; BATCH], len: 0 },
                 last: None,
@@ -103,6 +115,7 @@ impl Entry {
     /// Moves every frame to where it was decided to go.
     fn dispatch<B: Buffer>(&mut self, env: &mut Env<'_, '_, B>, batch: &mut Batch<B>) {
         let all_ipv4 = env.forwarder.stage.is_all_ipv4();
+        let mut outside = None;
         let count = batch.len();
         let mut frames = batch.drain();
         let mut at = 0;
@@ -112,10 +125,16 @@ impl Entry {
             at += run;
             if place < REFUSED {
                 env.breath.out.tx[usize::from(place)].extend(frames.by_ref().take(run));
-                if let Some(common) = self.common.get_mut(usize::from(place))
-                    && all_ipv4
-                {
-                    *common += run;
+                if let Some(known) = self.known.get_mut(usize::from(place)) {
+                    known.common += if all_ipv4 { run } else { 0 };
+                    let answer = match outside {
+                        Some((asked, answer)) if asked == place => answer,
+                        _ => outside_answer(env.ipsec, &env.forwarder.stage, place),
+                    };
+                    outside = Some((place, answer));
+                    if let Some(answer) = answer {
+                        known.add_outside(answer, env.forwarder.stage.families(places));
+                    }
                 }
                 continue;
             }
@@ -131,6 +150,28 @@ impl Entry {
             }
         }
     }
+}
+
+impl Known {
+    /// Adds frames outside of all rules; those of another answer than the first ones' are left to be looked at.
+    #[inline]
+    fn add_outside(&mut self, answer: Option<PolicyIndex>, [v4, v6]: [u64; 2]) {
+        if self.outside == [0; 2] {
+            self.answer = answer;
+        }
+        if self.answer == answer {
+            self.outside = [self.outside[0] + v4, self.outside[1] + v6];
+        }
+    }
+}
+
+/// What every common frame of the batch gets that leaves by the queue of a policy enforcement point, where that follows
+/// from destinations alone.
+#[inline]
+fn outside_answer(ipsec: &Ipsec, stage: &Stage, place: u16) -> Option<Option<PolicyIndex>> {
+    let &Queue::Enforcement { spd, .. } = ipsec.queues.get(usize::from(place))? else { return None };
+    let (v4, v6) = stage.destinations();
+    rules::question(ipsec, spd, Direction::Out)?.rules().outside(v4, v6)
 }
 
 /// Places in a batch of cleartext that came in by a port with a policy enforcement point.
@@ -157,6 +198,9 @@ struct Inspector<'a> {
     own: &'a OwnAddresses,
     query: &'a mut SpdQuery,
     disposition: &'a mut Disposition,
+    /// The first port ESP may come in on, and whether there are others, which are looked for in a list.
+    port: u16,
+    more_ports: bool,
     /// Whom to ask about cleartext of this ingress.
     question: Option<Question<'a>>,
     pending: PendingCleartext,
@@ -174,41 +218,56 @@ impl<B: Buffer> Inspect<B> for Inspector<'_> {
     #[inline(always)]
     fn takes4(&mut self, place: usize, head: &[u8; HEAD4], data: &[u8], destination: u32) -> bool {
         let carried = head[ETHERNET + 9];
-        let may_be_esp = carried == protocol::ESP || carried == protocol::UDP;
-        if may_be_esp
-            && let Some(spi) = esp::spi_of(carried, data.get(HEAD4..).unwrap_or(&[]), &self.ipsec.udp_ports)
-            && get16(head, ETHERNET + 6) & FRAGMENT == 0
-            && self.opens(place, spi, IpAddr::V4(destination.into()))
-        {
-            return true;
+        let asks = self.may_be_esp::<{ HEAD4 + 4 }>(carried, data) | self.question.is_some();
+        asks && {
+            let is_fragment = get16(head, ETHERNET + 6) & FRAGMENT != 0;
+            self.takes(place, (carried, is_fragment), &data[HEAD4..], IpAddr::V4(destination.into()))
         }
-        if self.question.is_some() && !self.own.contains(IpAddr::V4(destination.into())) {
-            self.pending.push(place);
-        }
-        false
     }
 
     #[inline(always)]
     fn takes6(&mut self, place: usize, head: &[u8; HEAD6], data: &[u8], destination: u128) -> bool {
         let carried = head[ETHERNET + 6];
-        let may_be_esp = carried == protocol::ESP || carried == protocol::UDP;
-        if may_be_esp
-            && let Some(spi) = esp::spi_of(carried, data.get(HEAD6..).unwrap_or(&[]), &self.ipsec.udp_ports)
-            && self.opens(place, spi, IpAddr::V6(destination.into()))
-        {
-            return true;
-        }
-        if self.question.is_some() && !self.own.contains(IpAddr::V6(destination.into())) {
-            self.pending.push(place);
-        }
-        false
+        let asks = self.may_be_esp::<{ HEAD6 + 4 }>(carried, data) | self.question.is_some();
+        asks && self.takes(place, (carried, false), &data[HEAD6..], IpAddr::V6(destination.into()))
     }
 }
 
 impl Inspector<'_> {
-    /// Whether an SA of ours opens what has this SPI and destination.
+    /// Whether a common packet of protocol `carried`, whose ports end at `PORTS` of its frame, may be ESP: most are told
+    /// apart by one comparison of a port.
+    #[inline(always)]
+    fn may_be_esp<const PORTS: usize>(&self, carried: u8, data: &[u8]) -> bool {
+        if carried != protocol::UDP {
+            return carried == protocol::ESP;
+        }
+        let Some(head) = data.first_chunk::<PORTS>() else { return false };
+        let port = get16(head, PORTS - 2);
+        self.more_ports || port == self.port
+    }
+
+    /// Takes ESP that an SA of ours opens; of the rest, cleartext the SPD has to be asked about is noted.
     #[inline]
-    fn opens(&mut self, place: usize, spi: u32, destination: IpAddr) -> bool {
+    fn takes(
+        &mut self,
+        place: usize,
+        (carried, is_fragment): (u8, bool),
+        payload: &[u8],
+        destination: IpAddr,
+    ) -> bool {
+        if !is_fragment && self.opens(place, carried, payload, destination) {
+            return true;
+        }
+        if self.question.is_some() && !self.own.contains(destination) {
+            self.pending.push(place);
+        }
+        false
+    }
+
+    /// Whether an SA of ours opens ESP that begins with `payload`.
+    #[inline]
+    fn opens(&mut self, place: usize, carried: u8, payload: &[u8], destination: IpAddr) -> bool {
+        let Some(spi) = esp::spi_of(carried, payload, &self.ipsec.udp_ports) else { return false };
         let id = match self.last {
             Some((s, d, id)) if s == spi && d == destination => id,
             _ => {
@@ -239,7 +298,8 @@ impl Inspector<'_> {
         let query = &mut *self.query;
         let first =
             query.lookup.first(question, places.iter().map(packet), 0).map(|policy| Some(Some(policy)));
-        if let Some(found) = first.or_else(|| query.each(question, places.iter().map(packet))) {
+        let found = first.or_else(|| query.lookup.outside(question, places.iter().map(packet)).map(Some));
+        if let Some(found) = found.or_else(|| query.each(question, places.iter().map(packet))) {
             let (policy, refused) = rules::clear(spd, found);
             if policy.is_some() {
                 let bytes = places.iter().map(|at| packet_len(packet(at)) as u64).sum();

@@ -24,18 +24,20 @@ pub(crate) fn answer(question: Question<'_>, packet: &[u8]) -> String {
     let mut notes: Vec<String> = Vec::new();
     // Where a whole batch is the first rule's nobody else is asked, and a trace is of a batch of one.
     let first = rules.first_for_all(once(packet), 0).is_some();
+    let outside = !first && rules.outside_all(once(packet)).is_some();
     let by = match said.cached {
         _ if first => "which is asked first".to_string(),
+        _ if outside => "for its addresses are outside of all rules before".to_string(),
         Cached::Hit(_) => "by the flow cache".into(),
         _ => format!("by the {}", name(said.colder)),
     };
     // Of an answer that is not the scan's, the rule is not known.
     let number = rules.number(&said.flow).filter(|_| answer == said.scanned);
     notes.push(number.map_or(by.clone(), |number| format!("rule {number}, {by}")));
-    if !first {
+    if !first && !outside {
         notes.extend(why_not_cached(said.cached).map(String::from));
     }
-    if !first || answer != said.scanned {
+    if !(first || outside) || answer != said.scanned {
         notes.extend(colder(spd, &said, answer));
     }
     if question.oracle {

@@ -12,6 +12,7 @@
 
 use std::cell::Cell;
 
+use super::classify::Known;
 use super::rules::{self, Outward};
 use super::runs::Runs;
 use super::spd_query::{LookupMemo, SpdQuery, count};
@@ -38,8 +39,8 @@ fn link_len(data: &[u8]) -> usize {
 pub(super) struct EnforcementPoint<'a> {
     pub question: Question<'a>,
     pub device: DeviceId,
-    /// Frames in the queue that are known to have an IPv4 header without options.
-    pub common: usize,
+    /// What is known of frames in the queue.
+    pub known: Known,
 }
 
 /// The SA a policy's packets leave by; the policy is one of those that share it.
@@ -158,6 +159,13 @@ impl<B: Buffer> Sealer<B> {
     pub fn enforce(&mut self, env: &mut Env<'_, '_, B>, query: &mut SpdQuery, point: EnforcementPoint<'_>) {
         let network = self.run.first().map_or(ETHERNET, |frame| link_len(frame.data()));
         let (question, worker) = (point.question, self.ident.worker);
+        let known = point.known;
+        if known.outside.iter().sum::<u64>() == self.run.len() as u64 {
+            let packets = self.run.iter().map(|frame| frame.behind(network));
+            if query.lookup.count_outside(question, packets, known.answer, known.outside) {
+                return self.do_all(env, point, network, Some(known.answer));
+            }
+        }
         // What is no IP packet, and neighbour discovery, is never what the first rule decides about.
         let first = self.run.first().and_then(|frame| question.rules().first(frame.behind(network)));
         let of = |first: First<'_>| disposition(question.spd, worker, Some(Some(first.policy()))).1;
@@ -170,11 +178,12 @@ impl<B: Buffer> Sealer<B> {
             }
             Some(_) => {
                 let packets = self.run.iter().map(|frame| frame.behind(network));
-                query.lookup.first(question, packets, point.common).map(Some)
+                query.lookup.first(question, packets, point.known.common).map(Some)
             }
             None => None,
         };
         let packets = self.run.iter().map(|frame| packet(frame, network));
+        let found = found.or_else(|| query.lookup.outside(question, packets.clone()));
         match found.or_else(|| query.each(question, packets).flatten()) {
             Some(found) => self.do_all(env, point, network, Some(found)),
             None => self.do_each(env, query, point, network),
@@ -192,7 +201,7 @@ impl<B: Buffer> Sealer<B> {
         (first, sender): (First<'_>, Sender),
     ) -> bool {
         let run = &mut self.run;
-        let (bare, is_for_all) = if point.common == run.len() && first.is_for_every_ipv4() {
+        let (bare, is_for_all) = if point.known.common == run.len() && first.is_for_every_ipv4() {
             (Bare::all(run, network), true)
         } else {
             let mut bare = Bare::of(network);

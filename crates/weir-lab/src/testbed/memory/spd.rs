@@ -201,13 +201,14 @@ pub fn figures(
 ) {
     let way = way(p, family);
     let c = counted.way(way);
-    let asked = c.first + c.hit + c.classified + c.scanned;
+    let asked = c.first + c.outside + c.hit + c.classified + c.scanned;
     let mut share = |name: &str, n: u64| {
         if asked > 0 {
             figures.insert(format!("spd_{name}_percent"), 100.0 * n as f64 / asked as f64);
         }
     };
     share("first", c.first);
+    share("outside", c.outside);
     share("classified", c.classified);
     share("scanned", c.scanned);
     if p.spd.lookup == LookupBy::Cache {

@@ -45,6 +45,7 @@ fn ways(cache: &view::Cache) -> String {
             of_cache(l.stale),
             percent(l.hit, l.hit + l.miss),
             l.first.to_string(),
+            l.outside.to_string(),
             l.classified.to_string(),
             l.scanned.to_string(),
             l.disagreed.to_string(),
@@ -63,11 +64,12 @@ fn ways(cache: &view::Cache) -> String {
         "stale",
         "hit rate",
         "by first rule",
+        "outside all",
         "by classifier",
         "by scan",
         "disagreed",
     ];
-    table(head, 3..15, cache.ways.iter().map(row).collect())
+    table(head, 3..16, cache.ways.iter().map(row).collect())
 }
 
 fn rules(cache: &view::Cache) -> String {

@@ -313,15 +313,15 @@ pub(super) fn layer(rules: &RuleSet, ipv4: bool) -> Layer {
     if rules.classifies(ipv4) { Layer::Classifier } else { Layer::Scan }
 }
 
-/// How many of `packets` the ordered scan has another answer for than the first rule's.
+/// How many of `packets` the ordered scan has another answer for than the one they are to get as a batch.
 #[inline(never)]
-pub(super) fn against_first<'a>(
+pub(super) fn against<'a>(
     question: Question<'_>,
     packets: impl Iterator<Item = &'a [u8]>,
-    policy: PolicyIndex,
+    answer: Option<PolicyIndex>,
 ) -> u64 {
     let scanned = |packet: &[u8]| Flow::of(packet).map(|flow| question.rules().scan(&flow));
-    packets.filter(|packet| scanned(packet) != Some(Some(policy))).count() as u64
+    packets.filter(|packet| scanned(packet) != Some(answer)).count() as u64
 }
 
 pub(super) fn cached(question: Question<'_>, way: Way, flow: &Flow) -> Cached {

@@ -100,6 +100,17 @@ impl Gateway {
         } else if what & 0x40 != 0 {
             self.renew();
         }
+        if what & 0x80 == 0 {
+            self.compile(direction);
+        }
+    }
+
+    /// Works out what is outside of all rules, as publishing does.
+    fn compile(&mut self, direction: Direction) {
+        match direction {
+            Direction::Out => Arc::make_mut(&mut self.spd.outbound).compile(),
+            Direction::In => Arc::make_mut(&mut self.spd.inbound).compile(),
+        }
     }
 
     /// Starts anew as [`SpdTable::begin_again`](crate::ipsec::spd::table::SpdTable::begin_again) does: no record outlives the caches.
@@ -136,6 +147,19 @@ impl Gateway {
             if let Some(policy) = self.lookup.first(question, batch(), common) {
                 assert!(expected.iter().all(|&expected| expected == Some(Some(policy))));
             }
+        }
+        let said = self.lookup.outside(question, batch());
+        assert!(said.is_none_or(|answer| expected.iter().all(|&expected| expected == Some(answer))));
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        let flows: Vec<Flow> = batch().filter_map(Flow::of).collect();
+        for flow in &flows {
+            match flow.destination {
+                IpAddr::V4(to) => v4.push(to.to_bits()),
+                IpAddr::V6(to) => v6.push(to.to_bits()),
+            }
+        }
+        if let Some(answer) = question.rules().outside(&v4, &v6) {
+            assert!(flows.iter().all(|flow| first_match(rules, flow) == answer));
         }
         for way in Way::ALL {
             let (now, then) = (self.lookup.counters().ways[way as usize], before.ways[way as usize]);

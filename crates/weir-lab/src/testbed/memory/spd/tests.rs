@@ -130,7 +130,7 @@ fn shares_of_who_answered_add_up() {
         let spd = Spd { lookup, rules, buckets: 4096, ..Spd::default() };
         let figures = sample(Family::Inet, 40, protection(Direction::Out, Family::Inet, 60, spd)).figures;
         let share = |name: &str| figures.get(&format!("spd_{name}_percent")).copied().unwrap_or(0.0);
-        let sum = share("first") + share("hit") + share("classified") + share("scanned");
+        let sum = share("first") + share("outside") + share("hit") + share("classified") + share("scanned");
         assert!((sum - 100.0).abs() < 1e-6, "{lookup:?}: {figures:?}");
         assert_eq!(figures.contains_key("spd_hit_percent"), lookup == LookupBy::Cache);
         assert_eq!(figures.contains_key("cache_occupied_buckets"), lookup == LookupBy::Cache);
