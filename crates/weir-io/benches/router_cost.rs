@@ -58,6 +58,7 @@ fn main() {
     );
     for (name, family) in [("inet", Family::Inet), ("inet6", Family::Inet6), ("mixed", Family::Mixed)] {
         cost(name, Bed::new(family, 1000), round, rounds);
+        cost(&format!("{name}, policy beside"), Bed::new(family, 1000).behind_spd(1), round, rounds);
         cost(&format!("{name}, slow path"), Bed::new(family, 1000).without_fast_path(), round, rounds);
     }
 }

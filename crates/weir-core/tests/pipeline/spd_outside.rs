@@ -59,8 +59,8 @@ fn packets_outside_of_all_rules_get_the_default_and_ask_none_of_them() {
             assert_eq!(site.w.router.ledger().forwarded, 20);
             let counts = [Way::Ipv4Outbound, Way::Ipv6Outbound].map(|way| outside(&site, way));
             assert_eq!(counts.iter().sum::<u64>(), 20);
-            for six in 0..2 {
-                assert_eq!(counts[six] > 0, families.contains(&six));
+            for (six, &count) in counts.iter().enumerate() {
+                assert_eq!(count > 0, families.contains(&six));
             }
         }
         for six in 0..2 {
