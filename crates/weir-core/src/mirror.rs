@@ -12,7 +12,8 @@
 //! decides that decides in the kernel. Routes that vanish without a message go by what is known (link down, next-hop
 //! object deleted) and at the next [`Mirror::end_resync`].
 //!
-//! Refuses: more than one table: the local table, then the one that is mirrored.
+//! Refuses: more than one table: the local table, then the one that is mirrored, which may be a VRF's. What a VRF's table lacks
+//! is left to the kernel, whose rules go on to other tables.
 
 mod best;
 mod passes;
@@ -26,7 +27,7 @@ pub use best::{Outcome, Why};
 pub use passes::{PASSES_MAX, Passes};
 
 use best::{Action, Vias};
-use passes::Kept;
+use passes::{Kept, everything};
 
 use crate::route::Prefix;
 use crate::state::unroutable;
@@ -38,6 +39,8 @@ use crate::wire::rtnetlink::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     pub table: u32,
+    /// The table is that of the VRF every port belongs to.
+    pub vrf: bool,
     /// None: those of every protocol.
     pub protocols: Option<BTreeSet<Protocol>>,
     /// Families (IPv4, IPv6) the kernel does not forward: they are left to it.
@@ -46,7 +49,7 @@ pub struct Filter {
 
 impl Default for Filter {
     fn default() -> Self {
-        Filter { table: TABLE_MAIN, protocols: None, off: [false; 2] }
+        Filter { table: TABLE_MAIN, vrf: false, protocols: None, off: [false; 2] }
     }
 }
 
@@ -71,6 +74,10 @@ pub struct MirrorPort {
     pub name: Arc<str>,
     /// Has neighbours: a next hop without gateway is one of them.
     pub ethernet: bool,
+    /// The kernel's name of it, which policy rules have.
+    pub device: Arc<str>,
+    /// Why its packets are looked up elsewhere than in the table mirrored: it has been put into a bridge, bond or VRF.
+    pub elsewhere: Option<Arc<str>>,
 }
 
 /// Where a prefix leads in the kernel.
@@ -152,13 +159,14 @@ pub struct Counts {
 impl Mirror {
     pub fn new(filter: Filter) -> Mirror {
         Mirror {
-            filter,
             links: HashMap::new(),
             vias: Vias::default(),
             routes: BTreeMap::new(),
             objects: HashMap::new(),
             rules: Vec::new(),
-            changed: BTreeSet::new(),
+            // Not having a default route is something to tell of a VRF.
+            changed: everything().into_iter().filter(|_| filter.vrf).collect(),
+            filter,
             kept: Kept::default(),
             kept_changed: true,
             aside: [None, None],
@@ -176,6 +184,7 @@ impl Mirror {
         let lost = self.links.values().any(|was| up(was) && !next.get(&was.index).is_some_and(up));
         self.links = next;
         self.judge_again();
+        self.judge_rules();
         lost
     }
 
@@ -225,13 +234,21 @@ impl Mirror {
     }
 
     fn judge_rules(&mut self) {
-        let (table, off) = (self.filter.table, self.filter.off);
+        let ports = || self.links.values().filter_map(|l| l.port.as_ref());
+        // By name, so that the one said stays the same.
+        let elsewhere = ports().filter_map(|p| p.elsewhere.as_ref()).min();
+        let devices: Vec<&str> = ports().map(|p| &*p.device).collect();
         let aside = [true, false].map(|v4| {
-            if off[usize::from(!v4)] {
-                return Some(format!("IPv{} forwarding is off in the kernel", if v4 { 4 } else { 6 }));
+            let family = if v4 { "IPv4" } else { "IPv6" };
+            if self.filter.off[usize::from(!v4)] {
+                return Some(format!("{family} forwarding is off in the kernel"));
             }
-            let rule = self.rules.iter().map(|r| &r.0).find(|r| r.v4 == v4 && rules::concerns(r, table))?;
-            Some(rules::describe(rule))
+            if let Some(why) = elsewhere {
+                return Some(format!("{family}: {why}"));
+            }
+            let of_family: Vec<&Rule> = self.rules.iter().map(|r| &r.0).filter(|r| r.v4 == v4).collect();
+            rules::departure(&of_family, &self.filter, &devices)
+                .map(|why| if why.starts_with(family) { why } else { format!("{family}: {why}") })
         });
         if aside != self.aside {
             self.aside = aside;
@@ -377,7 +394,12 @@ impl Mirror {
 
     /// Where a prefix leads.
     fn best(&self, prefix: Prefix) -> Option<KernelRoute> {
-        let entries = self.routes.get(&prefix)?.entries();
+        let Some(bucket) = self.routes.get(&prefix) else {
+            let outcome = Outcome::Kernel(Why::LackingInVrf);
+            let leads = self.filter.vrf && prefix.len() == 0;
+            return leads.then_some(KernelRoute { outcome, protocol: Protocol::KERNEL });
+        };
+        let entries = bucket.entries();
         let told = |e: &Entry| {
             let outcome = self.vias.outcome(e.via)?;
             Some(KernelRoute { outcome: outcome.clone(), protocol: e.protocol })
@@ -402,7 +424,9 @@ impl Mirror {
 
     /// Every prefix there is with where it leads, for who begins to follow.
     pub fn all(&self) -> impl Iterator<Item = (Prefix, KernelRoute)> {
-        self.routes.keys().filter_map(|&prefix| Some((prefix, self.best(prefix)?)))
+        let lacking = everything().into_iter().filter(|all| !self.routes.contains_key(all));
+        let there = self.routes.keys().copied();
+        lacking.chain(there).filter_map(|prefix| Some((prefix, self.best(prefix)?)))
     }
 
     /// Why everything of a family is left to the kernel.

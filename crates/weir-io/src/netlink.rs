@@ -18,7 +18,8 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoXfrm, LinkAttribute, LinkFlags, LinkInfo as LinkInfoAttribute, LinkLayerType, LinkMessage,
+    InfoData, InfoVrf, InfoXfrm, LinkAttribute, LinkFlags, LinkInfo as LinkInfoAttribute, LinkLayerType,
+    LinkMessage,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -43,6 +44,8 @@ pub struct LinkInfo {
     pub master: Option<u32>,
     /// The interface id of an xfrm device.
     pub if_id: Option<u32>,
+    /// The table of a VRF device.
+    pub vrf: Option<u32>,
 }
 
 /// An address the kernel answers for.
@@ -223,12 +226,13 @@ fn link_info(message: LinkMessage) -> LinkInfo {
         loopback: flags.contains(LinkFlags::Loopback),
         master: None,
         if_id: None,
+        vrf: None,
     };
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => info.name = name,
             LinkAttribute::Mtu(mtu) => info.mtu = mtu,
-            LinkAttribute::LinkInfo(kind) => info.if_id = if_id(&kind),
+            LinkAttribute::LinkInfo(kind) => (info.if_id, info.vrf) = (if_id(&kind), vrf_table(&kind)),
             LinkAttribute::Controller(master) => info.master = Some(master).filter(|&m| m != 0),
             LinkAttribute::Address(bytes) => info.mac = Mac::try_from(bytes).unwrap_or_default(),
             _ => {}
@@ -242,6 +246,17 @@ fn if_id(kind: &[LinkInfoAttribute]) -> Option<u32> {
     kind.iter().find_map(|part| match part {
         LinkInfoAttribute::Data(InfoData::Xfrm(data)) => data.iter().find_map(|info| match info {
             InfoXfrm::IfId(id) => Some(*id),
+            _ => None,
+        }),
+        _ => None,
+    })
+}
+
+/// None: no VRF device.
+fn vrf_table(kind: &[LinkInfoAttribute]) -> Option<u32> {
+    kind.iter().find_map(|part| match part {
+        LinkInfoAttribute::Data(InfoData::Vrf(data)) => data.iter().find_map(|info| match info {
+            InfoVrf::TableId(table) => Some(*table),
             _ => None,
         }),
         _ => None,

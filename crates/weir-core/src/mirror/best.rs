@@ -45,6 +45,8 @@ pub enum Why {
     Source,
     /// The search goes on in another table.
     Throw,
+    /// What a VRF's table without default route does not have; the search goes on in another table.
+    LackingInVrf,
     /// A next hop without gateway beside others, on a port with neighbours.
     OnLinkAmongSeveral,
     /// More next hops than a route of this router has.
@@ -63,6 +65,9 @@ impl fmt::Display for Why {
             Why::Tos => f.write_str("it depends on TOS"),
             Why::Source => f.write_str("it depends on the source"),
             Why::Throw => f.write_str("it leads to another table"),
+            Why::LackingInVrf => f.write_str(
+                "the VRF has no default route, so the kernel looks further; `unreachable default` in its table ends that",
+            ),
             Why::OnLinkAmongSeveral => f.write_str("one of its next hops has no gateway"),
             Why::TooManyHops(n) => {
                 write!(f, "it has {n} next hops, at most {MULTIPATH_HOPS_MAX} are done here")

@@ -70,6 +70,11 @@ impl Kept {
     }
 }
 
+/// All destinations of IPv4, and of IPv6.
+pub(super) fn everything() -> [Prefix; 2] {
+    [Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 0), Prefix::new(Ipv6Addr::UNSPECIFIED.into(), 0)]
+}
+
 /// The first prefix that does not lie in this one.
 fn contains(cover: Prefix, prefix: Prefix) -> bool {
     cover.addr().is_ipv4() == prefix.addr().is_ipv4()
@@ -79,9 +84,7 @@ fn contains(cover: Prefix, prefix: Prefix) -> bool {
 
 pub(super) fn passes(routes: &BTreeMap<Prefix, Bucket>, kept: &Kept, aside: &[Option<String>; 2]) -> Passes {
     let mut passes = Passes { prefixes: Vec::new(), aside: aside.clone() };
-    let everything =
-        [Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 0), Prefix::new(Ipv6Addr::UNSPECIFIED.into(), 0)];
-    for (family, whole) in everything.into_iter().enumerate() {
+    for (family, whole) in everything().into_iter().enumerate() {
         let of_family = |p: &&Prefix| p.addr().is_ipv4() == (family == 0);
         let mut found = Vec::new();
         let mut cover: Option<Prefix> = None;
@@ -90,6 +93,8 @@ pub(super) fn passes(routes: &BTreeMap<Prefix, Bucket>, kept: &Kept, aside: &[Op
                 continue;
             }
             cover = Some(prefix);
+            // A default route that a VRF lacks is none of the routes.
+            found.extend((!routes.contains_key(&prefix)).then_some((prefix, true)));
             let inside = routes.range(prefix..).map(|(p, _)| *p).take_while(|p| contains(prefix, *p));
             found.extend(inside.take(PASSES_MAX + 1).map(|p| (p, kept.prefixes.contains(&p))));
             if found.len() > PASSES_MAX {

@@ -435,6 +435,8 @@ fn rule(payload: &[u8]) -> Result<Rule, Malformed> {
             19 => rule.vrf = value.first().is_some_and(|&v| v != 0),
             // FRA_FWMARK, FRA_FLOW, FRA_TUN_ID, FRA_UID_RANGE, and what comes behind: protocols, ports, DSCP.
             10..=12 | 20 | 22.. => rule.more = true,
+            // Routes by some interfaces, or shorter than something, do not count; all ones: they do.
+            13 | 14 => rule.more |= number(value)? != u32::MAX,
             _ => {}
         }
     }
@@ -542,6 +544,19 @@ mod tests {
             Err(Malformed)
         );
         assert_eq!(read(&request(NEW_NEXT_HOP, 0, &[0; 8], &[])), Err(Malformed), "without an id");
+    }
+
+    #[test]
+    fn a_rule_that_leaves_out_routes_has_a_condition() {
+        let header = [AF_INET, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0];
+        for (kind, value, expected) in [(14, u32::MAX, false), (14, 0, true), (13, 3, true)] {
+            let Ok(News::Rule(_, rule)) =
+                read(&request(NEW_RULE, 0, &header, &[(kind, &value.to_ne_bytes())]))
+            else {
+                panic!("a rule");
+            };
+            assert_eq!(rule.more, expected, "attribute {kind} of {value}");
+        }
     }
 
     #[test]

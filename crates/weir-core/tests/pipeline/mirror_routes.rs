@@ -10,7 +10,12 @@ use weir_core::wire::rtnetlink::{Change, Hop, News, NextHop, NextHopKind, Protoc
 
 /// Links 1 and 2 are ports, 3 is none.
 fn links(up: [bool; 3]) -> Vec<MirrorLink> {
-    let port = |n: u32| MirrorPort { name: format!("p{n}").into(), ethernet: true };
+    let port = |n: u32| MirrorPort {
+        name: format!("p{n}").into(),
+        ethernet: true,
+        device: format!("eth{n}").into(),
+        elsewhere: None,
+    };
     (1..=3).map(|n| MirrorLink { index: n, up: up[n as usize - 1], port: (n < 3).then(|| port(n)) }).collect()
 }
 
@@ -167,13 +172,91 @@ fn only_rules_that_may_concern_transit_put_this_router_aside() {
     m.hear(News::Rule(Change::Added, Rule { output: Some("tun0".into()), ..rule(5, 7) }));
     m.hear(News::Rule(Change::Added, Rule { input: Some("lo".into()), ..rule(6, 7) }));
     m.hear(News::Rule(Change::Added, Rule { vrf: true, ..rule(1000, 0) }));
-    assert_eq!(m.aside().count(), 0);
+    m.hear(News::Rule(Change::Added, Rule { input: Some("eth3".into()), ..rule(7, 7) }));
+    assert_eq!(m.aside().count(), 0, "no port is concerned");
+    let ours = Rule { input: Some("eth2".into()), ..rule(8, 7) };
+    m.hear(News::Rule(Change::Added, ours.clone()));
+    assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4 policy rule 8: from all iif eth2 lookup 7"]);
+    m.hear(News::Rule(Change::Deleted, ours));
     let marked = Rule { more: true, ..rule(9, 254) };
     m.hear(News::Rule(Change::Added, marked.clone()));
     assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4 policy rule 9: from all and more lookup 254"]);
     let everything: Prefix = "0.0.0.0/0".parse().expect("a prefix");
     assert_eq!(m.take_passes().expect("changed").prefixes, [(everything, true)]);
     m.hear(News::Rule(Change::Deleted, marked));
+    assert_eq!(m.aside().count(), 0);
+}
+
+/// A mirror of the VRF whose table is 10, with the rules every kernel with a VRF has.
+fn of_vrf() -> (Mirror, impl Fn(u32, u32) -> Rule) {
+    let rule = |priority, table| Rule {
+        v4: true,
+        priority,
+        table,
+        action: 1,
+        input: None,
+        output: None,
+        from: None,
+        to: None,
+        more: false,
+        vrf: table == 0,
+    };
+    let mut m = Mirror::new(Filter { table: 10, vrf: true, ..Filter::default() });
+    m.set_links(links([true; 3]));
+    for v4 in [true, false] {
+        for usual in [rule(0, 255), rule(1000, 0), rule(32766, 254), rule(32767, 253)] {
+            m.hear(News::Rule(Change::Added, Rule { v4, ..usual }));
+        }
+    }
+    (m, rule)
+}
+
+#[test]
+fn what_a_vrfs_table_lacks_is_left_to_the_kernel_until_it_has_a_default_route() {
+    let (mut m, _) = of_vrf();
+    hear(&mut m, Change::Added, Route { table: 10, ..route("10.9.0.0/16", 0, vec![hop(1, 2)]) });
+    hear(&mut m, Change::Added, route("10.8.0.0/16", 0, vec![hop(1, 2)]));
+    m.take_changes();
+    let everything: Prefix = "0.0.0.0/0".parse().expect("a prefix");
+    let ours: Prefix = "10.9.0.0/16".parse().expect("a prefix");
+    let passes = m.take_passes().expect("changed");
+    assert_eq!(passes.aside, [None, None]);
+    assert!(passes.prefixes.starts_with(&[(everything, true), (ours, false)]), "{passes:?}");
+    assert!(leads(&m, "0.0.0.0/0").expect("said").contains("the VRF has no default route"));
+    assert_eq!(leads(&m, "10.8.0.0/16"), None, "another table's");
+    let end =
+        Route { table: 10, kind: RouteKind::Unreachable, ..route("0.0.0.0/0", u32::MAX >> 1, Vec::new()) };
+    hear(&mut m, Change::Added, end.clone());
+    m.take_changes();
+    assert!(!m.take_passes().expect("changed").prefixes.contains(&(everything, true)));
+    hear(&mut m, Change::Deleted, end);
+    m.take_changes();
+    assert!(m.take_passes().expect("changed").prefixes.contains(&(everything, true)));
+}
+
+#[test]
+fn rules_before_a_vrfs_own_put_this_router_aside_and_those_after_it_do_not() {
+    let (mut m, rule) = of_vrf();
+    m.hear(News::Rule(Change::Added, rule(2000, 7)));
+    assert_eq!(m.aside().count(), 0);
+    m.hear(News::Rule(Change::Added, rule(500, 254)));
+    assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4 policy rule 500: from all lookup 254"]);
+    m.hear(News::Rule(Change::Deleted, rule(500, 254)));
+    m.hear(News::Rule(Change::Deleted, rule(1000, 0)));
+    assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4: no policy rule sends VRFs to their tables (l3mdev)"]);
+}
+
+#[test]
+fn a_port_that_is_put_into_a_bridge_leaves_everything_to_the_kernel_until_it_is_out() {
+    let mut m = mirror();
+    hear(&mut m, Change::Added, route("10.9.0.0/16", 0, vec![hop(1, 2)]));
+    let mut bridged = links([true; 3]);
+    bridged[0].port.as_mut().expect("a port").elsewhere = Some("eth1 belongs to br0".into());
+    m.set_links(bridged);
+    assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4: eth1 belongs to br0", "IPv6: eth1 belongs to br0"]);
+    m.take_changes();
+    assert!(m.take_passes().expect("changed").prefixes.iter().all(|(p, kernel)| p.len() == 0 && *kernel));
+    m.set_links(links([true; 3]));
     assert_eq!(m.aside().count(), 0);
 }
 

@@ -12,6 +12,7 @@ use crate::config::{self, Config};
 use crate::failure::Failure;
 use crate::router::firewall;
 use crate::router::mirror;
+use crate::router::mirror::members::Membership;
 use crate::text::print;
 
 pub fn run(file: &Path) -> Result<(), Failure> {
@@ -61,22 +62,31 @@ pub fn findings(config: &Config, links: &[LinkInfo]) -> Findings {
     }
     routes(config, links, &mut found);
     for link in links.iter().filter(|l| devices.contains(&l.name.as_str())) {
-        let master = link.master.and_then(|index| links.iter().find(|l| l.index == index));
-        if let Some(master) = master {
-            found.push(format!(
-                "{}: belongs to {}, which the kernel bridges, bonds or routes by",
-                link.name, master.name
-            ));
-        }
+        found.extend(membership(config, link, links));
         sysctls(&link.name, &mut found);
     }
     Findings { lines: found, decisive }
 }
 
+/// What a device belongs to, where this router does not do what that does.
+fn membership(config: &Config, link: &LinkInfo, links: &[LinkInfo]) -> Option<String> {
+    let belongs = Membership::of(link, links);
+    match belongs {
+        Membership::None => None,
+        Membership::Vrf { .. } if config.kernel.routes.is_some() => None,
+        Membership::Vrf { .. } => {
+            Some(format!("{}: {belongs}; `routes = \"kernel\"` follows its table", link.name))
+        }
+        Membership::Other(name) => {
+            Some(format!("{}: belongs to {name}, which the kernel bridges, bonds or routes by", link.name))
+        }
+    }
+}
+
 fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
     let mirror::Looked { aside, routes } = match mirror::look(config, links) {
         Ok(looked) => looked,
-        Err(error) => return found.push(format!("routes: cannot be read ({error})")),
+        Err(Failure(why)) => return found.push(format!("routes: {why}")),
     };
     let mirrored = config.kernel.routes.is_some();
     found.extend(aside.into_iter().map(|rule| match mirrored {

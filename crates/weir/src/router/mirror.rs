@@ -14,6 +14,7 @@
 mod apply;
 mod begin;
 mod lacking;
+pub mod members;
 
 use std::collections::HashMap;
 use std::io;

@@ -14,6 +14,7 @@ mod routing;
 mod second_kernel;
 mod strongswan;
 mod traffic;
+mod vrf;
 mod weir_gateway;
 
 use weir::testing::{content, daemon, machine};

@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use weir_core::control::Control;
-use weir_core::mirror::{MirrorLink, MirrorPort, Passes};
+use weir_core::mirror::{Filter, MirrorLink, MirrorPort, Passes};
 use weir_core::time::{Nanos, SECOND};
 use weir_io::netlink::LinkInfo;
 use weir_io::steer::LocalAddresses;
 
+use super::members::Membership;
 use super::{Follower, Lacking, NeighborUpdate, Update};
 use crate::config::Config;
 use crate::router::{Daemon, links};
@@ -20,6 +21,7 @@ pub struct Routes {
     follower: Follower,
     /// Taken over; else watched, to say what is lacking.
     mirrored: bool,
+    filter: Filter,
     lacking: Lacking,
     /// When it is to be said what is lacking.
     say_at: Option<Nanos>,
@@ -27,18 +29,27 @@ pub struct Routes {
     aside: Vec<String>,
 }
 
-/// Which links are ports. A bridge's or VRF's member is none.
-pub fn mirror_links(config: &Config, links: &[LinkInfo]) -> Vec<MirrorLink> {
+/// Which links are ports, and which of those belong to another device now than to the VRF whose table is mirrored.
+pub fn mirror_links(config: &Config, links: &[LinkInfo], filter: &Filter) -> Vec<MirrorLink> {
+    let wanted = filter.vrf.then_some(filter.table);
     let port_on = |link: &LinkInfo| {
         let port = config.ports.iter().find(|p| links::kernel_device(p) == link.name)?;
-        Some(MirrorPort { name: port.name.value.as_str().into(), ethernet: link.ethernet })
+        let membership = Membership::of(link, links);
+        let elsewhere =
+            (membership.table() != Some(wanted)).then(|| format!("{} {membership}", link.name).into());
+        Some(MirrorPort {
+            name: port.name.value.as_str().into(),
+            ethernet: link.ethernet,
+            device: link.name.as_str().into(),
+            elsewhere,
+        })
     };
     links.iter().map(|l| MirrorLink { index: l.index, up: l.up, port: port_on(l) }).collect()
 }
 
 impl Routes {
-    pub fn new(follower: Follower, mirrored: bool) -> Routes {
-        Routes { follower, mirrored, lacking: Lacking::default(), say_at: None, aside: Vec::new() }
+    pub fn new(follower: Follower, mirrored: bool, filter: Filter) -> Routes {
+        Routes { follower, mirrored, filter, lacking: Lacking::default(), say_at: None, aside: Vec::new() }
     }
 
     /// Takes in an update. What becomes the kernel's does so before workers forget it, and the other way round.
@@ -116,7 +127,7 @@ impl Daemon {
     /// The configuration is another, or links are.
     pub(in crate::router) fn ports_changed(&mut self, now: Nanos) {
         let Some(routes) = &mut self.routes else { return };
-        routes.follower.set_links(mirror_links(&self.config, &self.kernel.links));
+        routes.follower.set_links(mirror_links(&self.config, &self.kernel.links, &routes.filter));
         routes.say_at.get_or_insert(now + SAY_AFTER);
     }
 

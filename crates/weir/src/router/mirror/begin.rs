@@ -11,7 +11,7 @@ use weir_io::netlink::LinkInfo;
 use weir_io::netlink::routes::dump;
 use weir_io::wake::Waker;
 
-use super::{Follower, Routes, mirror_links};
+use super::{Follower, Routes, members, mirror_links};
 use crate::config::{self, Config};
 use crate::failure::Failure;
 
@@ -25,12 +25,12 @@ pub fn begin(
     control: &mut Control,
 ) -> Result<(Option<Routes>, Option<Passes>), Failure> {
     let mirrored = config.kernel.routes.is_some();
+    let filter = if mirrored { members::filter(config, links)? } else { Filter::default() };
     if mirrored {
-        members(config, links)?;
         control.follow_kernel_neighbors(now);
     }
-    let filter = config.kernel.routes.clone().unwrap_or_default();
-    let (follower, first) = match Follower::start(filter, mirror_links(config, links), news.clone()) {
+    let ports = mirror_links(config, links, &filter);
+    let (follower, first) = match Follower::start(filter.clone(), ports, news.clone()) {
         Ok(started) => started,
         Err(error) if mirrored => {
             return Err(Failure(format!(
@@ -44,31 +44,15 @@ pub fn begin(
             return Ok((None, None));
         }
     };
-    let mut routes = Routes::new(follower, mirrored);
+    let of = members::vrf_name(&filter, links).map_or(String::new(), |vrf| format!(" for {vrf}"));
+    let mut routes = Routes::new(follower, mirrored, filter);
     let passes = first.passes.clone().filter(|_| mirrored);
     let told = first.routes.len();
     routes.take(now, first, control, None);
     if mirrored {
-        tracing::info!("{told} prefixes of the kernel's routes; they are followed");
+        tracing::info!("{told} prefixes of the kernel's routes{of}; they are followed");
     }
     Ok((Some(routes), passes))
-}
-
-/// A device of a bridge, bond or VRF is not where its packets are routed.
-fn members(config: &Config, links: &[LinkInfo]) -> Result<(), Failure> {
-    for port in config.devices() {
-        let Some(link) = links.iter().find(|l| l.name == port.device.value) else { continue };
-        let Some(master) = link.master else { continue };
-        let name = links.iter().find(|l| l.index == master).map_or("another device", |l| &l.name);
-        return Err(Failure(config.complain(
-            port.device.span.clone(),
-            format!(
-                "port {}: {} belongs to {name}, whose routes the kernel looks up; name a device that belongs to none",
-                port.name.value, link.name
-            ),
-        )));
-    }
-    Ok(())
 }
 
 /// The kernel's routes at one moment.
@@ -79,11 +63,14 @@ pub struct Looked {
 }
 
 /// The kernel's routes as they are now.
-pub fn look(config: &Config, links: &[LinkInfo]) -> std::io::Result<Looked> {
-    let mut mirror = Mirror::new(config.kernel.routes.clone().unwrap_or_default());
-    mirror.set_links(mirror_links(config, links));
+pub fn look(config: &Config, links: &[LinkInfo]) -> Result<Looked, Failure> {
+    let mirrored = config.kernel.routes.is_some();
+    let filter = if mirrored { members::filter(config, links)? } else { Filter::default() };
+    let ports = mirror_links(config, links, &filter);
+    let mut mirror = Mirror::new(filter);
+    mirror.set_links(ports);
     for kind in [GET_RULE, GET_NEXT_HOP, GET_ROUTE] {
-        dump(kind, |news| _ = mirror.hear(news))?;
+        dump(kind, |news| _ = mirror.hear(news)).map_err(|e| Failure(format!("cannot be read ({e})")))?;
     }
     Ok(Looked { aside: mirror.aside().map(str::to_owned).collect(), routes: mirror.all().collect() })
 }
