@@ -4,6 +4,7 @@
 mod faults;
 mod forwarding;
 mod gateways;
+mod in_and_out;
 mod ipsec;
 mod mirror;
 mod operator;

@@ -3,9 +3,7 @@
 
 use std::io::Write as _;
 use std::net::IpAddr;
-use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use weir_core::mirror::Outcome;
 use weir_core::random::SplitMix64;
@@ -25,7 +23,7 @@ fn mirrored(bed: &Bed) -> String {
 }
 
 /// The kernel of the router forwards too, as on a router that works without weir.
-fn forwarding(bed: &Bed, on: bool) {
+pub(super) fn forwarding(bed: &Bed, on: bool) {
     let value = if on { "1" } else { "0" };
     netns::inside(&bed.router, || {
         set("/proc/sys/net/ipv4/ip_forward", value);
@@ -43,12 +41,12 @@ fn has(program: &str, test: &str) -> bool {
 }
 
 /// An address of the server beyond its network.
-fn beyond(bed: &Bed, address: &str) -> IpAddr {
+pub(super) fn beyond(bed: &Bed, address: &str) -> IpAddr {
     run(&format!("ip -n {} addr add {address} dev lo", bed.server));
     ip(address.split('/').next().expect("an address"))
 }
 
-fn in_router(bed: &Bed, command: &str) {
+pub(super) fn in_router(bed: &Bed, command: &str) {
     run(&format!("ip -n {} {command}", bed.router));
 }
 
@@ -76,7 +74,7 @@ fn weir(bed: &Bed, args: &[&str]) -> std::process::Output {
 }
 
 /// `weir accelerate` on both devices.
-fn accelerate(bed: &Bed) -> Running {
+pub(super) fn accelerate(bed: &Bed) -> Running {
     let socket = bed.folder.join("accelerate.sock");
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &bed.router, env!("CARGO_BIN_EXE_weir"), "--socket"]).arg(&socket);
@@ -86,7 +84,7 @@ fn accelerate(bed: &Bed) -> Running {
     running
 }
 
-fn signal(running: &mut Running, name: &str) {
+pub(super) fn signal(running: &mut Running, name: &str) {
     run(&format!("kill -{name} {}", running.child.id()));
     running.child.wait().expect("a child of ours");
 }
@@ -368,46 +366,6 @@ fn neighbors_are_the_kernels() {
     in_router(&bed, "neigh del 10.2.0.2 dev r1");
     let [four, _] = ways();
     ping(&bed, four.client, four.server);
-}
-
-/// The kernel forwards; weir takes over under traffic, stops, is killed: nothing is lost but what was in its rings.
-#[test]
-fn accelerate_takes_over_and_gives_back_without_a_loss() {
-    let Some(bed) = Bed::new("accelerate_takes_over_and_gives_back_without_a_loss") else { return };
-    forwarding(&bed, true);
-    in_router(&bed, "route add 10.9.0.0/16 via 10.2.0.2 proto bgp");
-    let there = beyond(&bed, "10.9.0.1/32");
-    let [four, six] = ways();
-    ping(&bed, four.client, there);
-    ping(&bed, six.client, six.server);
-    // What a first program on a veth switches over is not ours to lose.
-    drop(accelerate(&bed));
-    for (from, to) in [(four.client, there), (six.client, six.server)] {
-        let seen = under_traffic(&bed, from, to, || {
-            for _ in 0..3 {
-                let mut running = accelerate(&bed);
-                until("it forwards", || {
-                    (running.values("weir_frames_forwarded_total", "").iter().sum::<i64>() > 100
-                        || running.metrics().contains("weir_express"))
-                    .then_some(())
-                });
-                std::thread::sleep(Duration::from_millis(200));
-                signal(&mut running, "TERM");
-            }
-        });
-        assert_eq!(seen.sent, seen.received, "{from} to {to}: start and orderly stop lose nothing: {seen:?}");
-    }
-    let mut running = accelerate(&bed);
-    let seen = under_traffic(&bed, four.client, there, || {
-        std::thread::sleep(Duration::from_millis(500));
-        signal(&mut running, "KILL");
-        std::thread::sleep(Duration::from_millis(500));
-    });
-    /// Frames a ring holds, both ways of both devices.
-    const RINGS: u64 = 4 * 2048;
-    assert!(seen.sent - seen.received <= RINGS, "{seen:?}");
-    assert!(seen.received > 0 && Path::new(&bed.folder).exists());
-    ping(&bed, four.client, there);
 }
 
 /// More changes than the socket holds: they are dumped again, and nothing else is touched.
