@@ -5,6 +5,7 @@
 //! place in the list is its priority.
 
 pub(crate) mod classifier;
+mod lanes;
 pub mod lookup;
 mod order;
 mod outside;

@@ -13,6 +13,7 @@
 //! ```
 
 use super::PolicyIndex;
+use super::lanes::Laned;
 use super::scan::{Ordered, Rule};
 
 /// Ranges of a kind: each costs a comparison a packet.
@@ -21,7 +22,7 @@ const RANGES_MAX: usize = 8;
 const RULES_MAX: usize = 256;
 
 /// Addresses as they are compared: an IPv6 address by its upper half, in which networks differ.
-pub(super) trait Coarse: Copy + Ord {
+pub(super) trait Coarse: Laned + Ord {
     type Key: Key;
     fn key(self) -> Self::Key;
 }

@@ -11,6 +11,7 @@ use crate::wire::{get_array, get16, get32, protocol};
 
 use super::classifier::{Address, Choices, Classifier, NOWHERE};
 pub use super::classifier::{Effort, Stats};
+use super::lanes::Laned;
 use super::outside::{Coarse, Outside};
 use super::recent::Recent;
 use super::scan::{Cursor, Ordered, Rule};
@@ -49,14 +50,14 @@ pub struct RuleSet {
 }
 
 #[derive(Clone, Debug)]
-struct Family<A> {
+struct Family<A: Laned> {
     list: Ordered<A>,
     classifier: Option<Box<Classifier<A>>>,
     /// Where the classifier is tended next.
     hand: Cursor,
 }
 
-impl<A> Default for Family<A> {
+impl<A: Laned> Default for Family<A> {
     fn default() -> Self {
         Family { list: Ordered::default(), classifier: None, hand: Cursor::default() }
     }
@@ -241,11 +242,11 @@ impl RuleSet {
         }
     }
 
-    /// What the ordered scan says, whichever layer [`RuleSet::find`] asks: the oracle.
+    /// What the rules say, one after the other, whichever layer [`RuleSet::find`] asks: the oracle.
     pub fn scan(&self, flow: &Flow) -> Option<PolicyIndex> {
         match (flow.source, flow.destination) {
-            (IpAddr::V4(s), IpAddr::V4(d)) => self.v4.list.scan(s.to_bits(), d.to_bits(), flow),
-            (IpAddr::V6(s), IpAddr::V6(d)) => self.v6.list.scan(s.to_bits(), d.to_bits(), flow),
+            (IpAddr::V4(s), IpAddr::V4(d)) => self.v4.list.scan_each(s.to_bits(), d.to_bits(), flow),
+            (IpAddr::V6(s), IpAddr::V6(d)) => self.v6.list.scan_each(s.to_bits(), d.to_bits(), flow),
             _ => None,
         }
     }
@@ -333,7 +334,8 @@ impl RuleSet {
     }
 
     /// Bytes taken. Per rule at the most eight entries of the classifier, 80 bytes each with IPv4 and 144 with
-    /// IPv6, and twice its place in the ordered list (45 and 105), since lists grow by doubling and do not shrink.
+    /// IPv6, and twice its place in the ordered list (45 and 105), since lists grow by doubling and do not shrink; each 64
+    /// rules at the most, and 16 at the least, have lanes of 1 KiB or 2 KiB besides.
     pub fn memory(&self) -> usize {
         let outside = self.outside4.as_ref().map_or(0, |_| size_of::<Outside<u32>>())
             + self.outside6.as_ref().map_or(0, |_| size_of::<Outside<u64>>());

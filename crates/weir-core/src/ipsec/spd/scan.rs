@@ -1,14 +1,16 @@
 //! The ordered scan: rules of one family in their order, packed.
 //!
 //! Promises: what [`super::first_match`] answers, for every flow, in time linear in the rules; addresses
-//! compare as numbers, and ports and types are looked at only for rules that name some. A rule comes and goes
-//! by moving a chunk's worth of bytes at most, whatever the number of rules. It asks nobody: other layers are
-//! held against it.
+//! compare as numbers, many rules at once ([`super::lanes`]), and ports and types are looked at only for rules that name
+//! some. A rule comes and goes by moving a chunk's worth of bytes at most, whatever the number of rules.
+//! [`Ordered::scan_each`] is the same without vectors, a rule after the other: the oracle, which asks nobody and which
+//! all layers are held against.
 
+use super::lanes::{Laned, Lanes};
 use super::rules::Order;
 use super::{Flow, PolicyIndex, PortRange, Selector, Transport};
 
-/// Rules a chunk has at most: 2.3 KB for IPv4, of which a change moves half.
+/// Rules a chunk has at most: 2.3 KB for IPv4 and 1 KB of lanes, of which a change moves half.
 const CHUNK: usize = 64;
 /// How full a chunk is that rules came to in their order, so that the next ones find room.
 const FILL: usize = CHUNK * 3 / 4;
@@ -34,7 +36,7 @@ pub(super) type Home = u8;
 
 /// Rules in their order.
 #[derive(Clone, Debug)]
-pub(super) struct Ordered<A> {
+pub(super) struct Ordered<A: Laned> {
     /// The chunks; none is empty.
     chunks: Vec<Chunk<A>>,
     len: usize,
@@ -42,10 +44,12 @@ pub(super) struct Ordered<A> {
 
 /// What a scan does not read stands apart from what it reads.
 #[derive(Clone, Debug)]
-struct Chunk<A> {
+struct Chunk<A: Laned> {
     /// `orders[0]`: chunks are searched without looking into each.
     first: Order,
     rules: Vec<Rule<A>>,
+    /// What a scan compares first, of every rule.
+    lanes: Box<Lanes<A::Lane, CHUNK>>,
     orders: Vec<Order>,
     homes: Vec<Home>,
 }
@@ -57,13 +61,13 @@ pub(super) struct Cursor {
     at: usize,
 }
 
-impl<A> Default for Ordered<A> {
+impl<A: Laned> Default for Ordered<A> {
     fn default() -> Self {
         Ordered { chunks: Vec::new(), len: 0 }
     }
 }
 
-impl<A: Copy + PartialOrd> Ordered<A> {
+impl<A: Laned> Ordered<A> {
     pub fn len(&self) -> usize {
         self.len
     }
@@ -80,9 +84,15 @@ impl<A: Copy + PartialOrd> Ordered<A> {
     #[inline(always)]
     pub fn scan(&self, source: A, destination: A, flow: &Flow) -> Option<PolicyIndex> {
         let in_chunk = |chunk: &Chunk<A>| {
-            chunk.rules.iter().find(|rule| rule.matches(source, destination, flow)).map(|rule| rule.policy)
+            let matches = |rule: &Rule<A>| rule.matches(source, destination, flow);
+            chunk.lanes.find(&chunk.rules, source, destination, matches).map(|rule| rule.policy)
         };
         self.chunks.iter().find_map(in_chunk)
+    }
+
+    /// The same, a rule after the other.
+    pub fn scan_each(&self, source: A, destination: A, flow: &Flow) -> Option<PolicyIndex> {
+        self.iter().find(|rule| rule.matches(source, destination, flow)).map(|rule| rule.policy)
     }
 
     /// How many rules a scan looks at to find a flow's, which is the last of them.
@@ -96,8 +106,9 @@ impl<A: Copy + PartialOrd> Ordered<A> {
         let behind = self.chunks.partition_point(|chunk| chunk.first <= order);
         let is_last = behind == self.chunks.len();
         let Some(chunk) = self.chunks.get_mut(behind.saturating_sub(1)) else {
-            let (rules, orders, homes) = (vec![rule], vec![order], vec![home]);
-            return self.chunks.push(Chunk { first: order, rules, orders, homes });
+            let mut chunk = Chunk::new(order);
+            chunk.insert(0, order, rule, home);
+            return self.chunks.push(chunk);
         };
         let at = chunk.orders.partition_point(|&o| o <= order);
         let len = chunk.orders.len();
@@ -185,6 +196,7 @@ impl<A: Copy + PartialOrd> Ordered<A> {
     pub fn memory(&self) -> usize {
         let bytes = |chunk: &Chunk<A>| {
             chunk.rules.capacity() * size_of::<Rule<A>>()
+                + size_of::<Lanes<A::Lane, CHUNK>>()
                 + chunk.orders.capacity() * 8
                 + chunk.homes.capacity()
         };
@@ -215,12 +227,19 @@ impl<A: Copy + PartialOrd> Ordered<A> {
     }
 }
 
-impl<A> Chunk<A> {
+impl<A: Laned> Chunk<A> {
+    /// An empty one, whose first rule will have this order.
+    fn new(first: Order) -> Chunk<A> {
+        let (rules, orders, homes) = (Vec::new(), Vec::new(), Vec::new());
+        Chunk { first, rules, lanes: Box::new(Lanes::new()), orders, homes }
+    }
+
     fn insert(&mut self, at: usize, order: Order, rule: Rule<A>, home: Home) {
         self.rules.insert(at, rule);
         self.orders.insert(at, order);
         self.homes.insert(at, home);
         self.first = self.orders[0];
+        self.lanes.set(&self.rules, at);
     }
 
     /// Who else held the rule taken out, and how many are left.
@@ -228,26 +247,29 @@ impl<A> Chunk<A> {
         self.rules.remove(at);
         self.orders.remove(at);
         self.first = self.orders.first().copied().unwrap_or(self.first);
+        self.lanes.set(&self.rules, at);
         (self.homes.remove(at), self.orders.len())
     }
 
     fn split_off(&mut self, at: usize) -> Chunk<A> {
-        let mut tail = Chunk {
-            first: self.orders.get(at).copied().unwrap_or(Order::MAX),
-            rules: Vec::with_capacity(CHUNK),
-            orders: Vec::with_capacity(CHUNK),
-            homes: Vec::with_capacity(CHUNK),
-        };
+        let mut tail = Chunk::new(self.orders.get(at).copied().unwrap_or(Order::MAX));
+        tail.rules.reserve_exact(CHUNK);
+        tail.orders.reserve_exact(CHUNK);
+        tail.homes.reserve_exact(CHUNK);
         tail.rules.extend(self.rules.drain(at..));
         tail.orders.extend(self.orders.drain(at..));
         tail.homes.extend(self.homes.drain(at..));
+        tail.lanes.set(&tail.rules, 0);
+        self.lanes.set(&self.rules, at);
         tail
     }
 
     fn append(&mut self, mut tail: Chunk<A>) {
+        let from = self.rules.len();
         self.rules.append(&mut tail.rules);
         self.orders.append(&mut tail.orders);
         self.homes.append(&mut tail.homes);
+        self.lanes.set(&self.rules, from);
     }
 }
 

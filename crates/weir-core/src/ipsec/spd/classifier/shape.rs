@@ -11,6 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::ipsec::flow::{has_icmp_type, has_ports};
+use crate::ipsec::spd::lanes::Laned;
 use crate::ipsec::spd::scan::Rule;
 use crate::ipsec::spd::{Flow, Transport};
 use crate::random::SplitMix64;
@@ -38,7 +39,7 @@ impl Keys {
 }
 
 /// An address of a family, as a number.
-pub(crate) trait Address: Copy + Ord + fmt::Debug + 'static {
+pub(crate) trait Address: Laned + Ord + fmt::Debug + 'static {
     /// Lengths of prefixes that cells may have, ascending.
     const CLASSES: &'static [u8];
 
