@@ -153,6 +153,8 @@ impl From<LoadError> for GeneratorError {
 /// A loaded program with its table of slots. One thread drives it.
 #[derive(Debug)]
 pub struct Generator {
+    /// What keeps the program in the kernel's dispatcher.
+    _kept: Option<Attachment>,
     program: Loaded,
     state: Memory<{ GenerateState::SIZE }>,
     longest: Vec<u8>,
@@ -186,8 +188,8 @@ impl Generator {
         words.enumerate().for_each(|(at, word)| table.word(at).store(word, Ordering::Relaxed));
         let mut state = program.maps.memory(".bss.weir_gen")?;
         state.write(&GenerateState { until_ns: Nanos::MAX, ..GenerateState::default() }.to_bytes())?;
-        keep(&mut program);
-        Ok(Generator { program, state, longest: vec![0; longest.into()], batch: LIVE_BATCH })
+        let kept = keep(&mut program);
+        Ok(Generator { _kept: kept, program, state, longest: vec![0; longest.into()], batch: LIVE_BATCH })
     }
 
     /// Packets a second from now on; `None` is flat out. Call it between runs only.
@@ -257,11 +259,10 @@ impl Generator {
 /// The kernel enters a program that it is about to run many times into its XDP dispatcher and takes it
 /// out afterwards, and waits each time until no CPU uses the old one (10 ms). A program that is attached
 /// somewhere is in the dispatcher already, so calls follow each other within microseconds.
-fn keep(program: &mut Loaded) {
-    if let Ok(Some(lo)) = crate::netlink::link("lo") {
-        // Where it is taken (by another generator, say) this one is slow at every call, and as right.
-        let _ = Attachment::new("lo", lo.index, program, &[XdpMode::Generic]);
-    }
+fn keep(program: &mut Loaded) -> Option<Attachment> {
+    let lo = crate::netlink::link("lo").ok()??;
+    // Where it is taken (by another generator, say) this one is slow at every call, and as right.
+    Attachment::new("lo", lo.index, program, &[XdpMode::Generic]).ok()
 }
 
 /// The map of slots.
@@ -495,6 +496,25 @@ mod tests {
         let Some(generator) = loaded(test, sums, &[slot(60, 60)], 1) else { return };
         let run = generator.program.run(&[0; 60], 1).expect("runs");
         assert_eq!(run.frame[40..42], [0xff, 0xff]);
+    }
+
+    #[test]
+    fn calls_of_a_kept_generator_follow_each_other_without_a_pause() {
+        let test = "calls_of_a_kept_generator_follow_each_other_without_a_pause";
+        // Loopback of a namespace of its own is nobody else's.
+        let thread = std::thread::spawn(move || {
+            if let Err(error) = crate::netns::enter_new() {
+                let _ = writeln!(io::stderr(), "SKIP {test}: no network namespace of its own ({error})");
+                return;
+            }
+            let Some(mut generator) = loaded(test, Layout::default(), &[slot(60, 60)], 1) else { return };
+            let begin = std::time::Instant::now();
+            (0..20).for_each(|_| assert!(generator.run(2).expect("runs")));
+            let took = begin.elapsed();
+            // A program that is attached nowhere waits some 20 ms a call.
+            assert!(took.as_millis() < 200, "{took:?} for 20 calls");
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
 
     #[test]

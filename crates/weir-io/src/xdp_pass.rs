@@ -14,6 +14,7 @@ pub const PROGRAM_NAME: &str = PASS.name;
 /// The program on one interface.
 #[derive(Debug)]
 pub struct Pass {
+    _attachment: Attachment,
     _program: Loaded,
 }
 
@@ -21,7 +22,7 @@ impl Pass {
     /// Attaches it in the first of `modes` the interface takes.
     pub fn attach(interface: &str, ifindex: u32, modes: &[XdpMode]) -> Result<Pass, SteerError> {
         let mut program = PASS.load(Settings::default())?;
-        Attachment::new(interface, ifindex, &mut program, modes)?;
-        Ok(Pass { _program: program })
+        let attachment = Attachment::new(interface, ifindex, &mut program, modes)?;
+        Ok(Pass { _attachment: attachment, _program: program })
     }
 }

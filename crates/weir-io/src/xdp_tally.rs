@@ -94,8 +94,8 @@ const LATENCY_SIZE: usize = TALLY_BUCKETS as usize * 8;
 /// The program, attached.
 #[derive(Debug)]
 pub struct Tally {
+    attachment: Option<Attachment>,
     program: Loaded,
-    mode: XdpMode,
     state: Memory<{ TallyState::SIZE }>,
     flows: Memory<FLOWS_SIZE>,
     latency: Memory<LATENCY_SIZE>,
@@ -106,8 +106,8 @@ impl Tally {
     pub fn attach(interface: &str, ifindex: u32, layout: Layout, flows: u32) -> Result<Tally, TallyError> {
         let mut tally = Self::load(layout, flows)?;
         let modes = [XdpMode::Native, XdpMode::Generic];
-        tally.mode =
-            Attachment::new(interface, ifindex, &mut tally.program, &modes).map_err(TallyError::Attach)?.mode;
+        let attachment = Attachment::new(interface, ifindex, &mut tally.program, &modes);
+        tally.attachment = Some(attachment.map_err(TallyError::Attach)?);
         Ok(tally)
     }
 
@@ -130,12 +130,12 @@ impl Tally {
             flows: program.maps.memory(".bss.tally_flow")?,
             latency: program.maps.memory(".bss.tally_lat")?,
             program,
-            mode: XdpMode::Native,
+            attachment: None,
         })
     }
 
     pub fn mode(&self) -> XdpMode {
-        self.mode
+        self.attachment.as_ref().map_or(XdpMode::Native, |attachment| attachment.mode)
     }
 
     /// Forgets everything; counts packets of `run` from now on. No traffic may flow.

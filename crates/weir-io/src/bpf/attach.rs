@@ -80,8 +80,10 @@ impl fmt::Display for AttachError {
 
 impl std::error::Error for AttachError {}
 
-/// How a program is attached to an interface. It stays there until its [`Loaded`] detaches or is dropped.
+/// How a program is attached to an interface. It stays there until this is dropped, and where the kernel has no links
+/// until its [`Loaded`] is.
 #[derive(Debug)]
+#[must_use = "the program goes with it"]
 pub struct Attachment {
     ifindex: u32,
     pub mode: XdpMode,

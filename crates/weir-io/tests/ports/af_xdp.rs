@@ -21,6 +21,7 @@ use weir_io::steer::flow_offload::{Decided, FlowOffload};
 use weir_io::steer::{Cause, LocalAddresses, Steering};
 use weir_io::umem::{Chunk, ChunkSize, Umem};
 use weir_io::xdp_pass::Pass;
+use weir_io::xdp_tally::{self, Tally};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 const FAR: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
@@ -467,6 +468,30 @@ fn a_queue_that_is_not_there_is_refused_with_the_remedy() {
         let text = refused.expect_err("no such queue").to_string();
         assert!(text.starts_with("af_xdp a queue 64: no way to bind is accepted"), "{text}");
         assert!(text.ends_with("the interface may have no such queue: see `ethtool -l`"), "{text}");
+    })
+    .expect("entered");
+}
+
+#[test]
+fn a_program_that_passes_or_counts_stays_as_long_as_its_owner() {
+    let Some(ns) = link("a_program_that_passes_or_counts_stays_as_long_as_its_owner") else { return };
+    netns::inside(&ns.0, || {
+        let index = |name| Interface::open(name).expect("there").index();
+        let layout = xdp_tally::Layout {
+            ethertype: 0x0800,
+            protocol_at: 23,
+            protocol: 17,
+            mark_at: 42,
+            magic: [0; 2],
+        };
+        for counts in [false, true] {
+            let pass = (!counts).then(|| Pass::attach("b", index("b"), &BOTH).expect("attached"));
+            let tally = counts.then(|| Tally::attach("b", index("b"), layout, 1).expect("attached"));
+            // A veth takes redirected frames while its peer has a program.
+            assert!(can_transmit(index("a")).expect("asked"), "counts: {counts}");
+            drop((pass, tally));
+            await_that("the program to be gone", || !can_transmit(index("a")).expect("asked"));
+        }
     })
     .expect("entered");
 }
