@@ -8,6 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use weir_core::relay::{Class, Drops, Kind, Reason};
 use weir_core::time::{MICROSECOND, Nanos};
 
+use super::exposition::Distribution;
+
 /// Powers of two, 0 first: the last one holds 2^30 and everything above.
 pub const BUCKETS: usize = 32;
 /// Number of counters by type code: one for each known type, the last for all others.
@@ -15,13 +17,34 @@ pub const KINDS: usize = Kind::Restarting as usize + 2;
 
 /// Counts by power of two: bucket 0 is 0, bucket n is 2^(n−1) … 2^n − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Histogram(pub [u64; BUCKETS]);
+pub struct Histogram {
+    pub counts: [u64; BUCKETS],
+    /// Of all values: 2^64 ns are 584 years of waiting.
+    pub sum: u64,
+}
 
 impl Histogram {
     #[inline]
     pub fn add(&mut self, value: u64, times: u64) {
-        let bucket = (u64::BITS - value.leading_zeros()) as usize;
-        self.0[bucket.min(BUCKETS - 1)] += times;
+        self.add_as(value, value, times);
+    }
+
+    /// Counted where `unit` belongs, and summed up as `exact`, which has finer units.
+    #[inline]
+    pub fn add_as(&mut self, unit: u64, exact: u64, times: u64) {
+        let bucket = (u64::BITS - unit.leading_zeros()) as usize;
+        self.counts[bucket.min(BUCKETS - 1)] += times;
+        self.sum = self.sum.wrapping_add(exact.wrapping_mul(times));
+    }
+
+    /// Counts up to each bound. A value of bucket n is below 2^n units, so `bound` makes of 2^n what holds them all.
+    pub fn distribution(&self, bound: impl Fn(f64) -> f64, sum_unit: f64) -> Distribution {
+        let bounds = (0..BUCKETS).map(|n| match n {
+            // Everything above too: infinity.
+            n if n == BUCKETS - 1 => f64::INFINITY,
+            n => bound((1_u64 << n) as f64),
+        });
+        Distribution { buckets: bounds.zip(self.counts).collect(), sum: self.sum as f64 * sum_unit }
     }
 }
 
@@ -77,7 +100,8 @@ pub struct Tally {
     pub bytes_sent: u64,
     pub received: [u64; KINDS],
     pub sent: [u64; KINDS],
-    pub queue_delay_us: Histogram,
+    /// Microseconds; the sum is of nanoseconds.
+    pub queue_delay: Histogram,
     pub flush_bytes: Histogram,
     pub ended: [u64; End::ALL.len()],
     pub turns: u64,
@@ -100,7 +124,8 @@ impl Tally {
     pub fn forwarded(&mut self, packets: u64, since: Nanos, now: Nanos) {
         self.packets_forwarded += packets;
         self.held -= packets;
-        self.queue_delay_us.add(now.saturating_sub(since) / MICROSECOND, packets);
+        let delay = now.saturating_sub(since);
+        self.queue_delay.add_as(delay / MICROSECOND, delay, packets);
     }
 
     #[inline]
@@ -162,7 +187,7 @@ mod tests {
         for value in [0, 1, 2, 3, 4, u64::MAX] {
             histogram.add(value, 1);
         }
-        assert_eq!(histogram.0[..4], [1, 1, 2, 1]);
-        assert_eq!(histogram.0[BUCKETS - 1], 1);
+        assert_eq!(histogram.counts[..4], [1, 1, 2, 1]);
+        assert_eq!(histogram.counts[BUCKETS - 1], 1);
     }
 }

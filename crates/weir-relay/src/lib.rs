@@ -29,6 +29,7 @@ pub mod counters;
 mod cross_worker;
 mod engine;
 pub mod error;
+pub mod exposition;
 mod inbox;
 pub mod inherited;
 pub mod keyfile;

@@ -5,28 +5,16 @@
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::encoding::DescriptorEncoder;
 
 use super::WorkerReport;
+use super::counters::Histogram;
+use super::exposition::{self, Family, Labels};
 use super::report::Report;
 
-/// What the text is, in HTTP.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The text of one scrape.
+/// The OpenMetrics text of one scrape.
 pub fn text(acceptor: AcceptorCounters, report: Report) -> String {
-    let mut registry = Registry::with_prefix("weir_relay");
-    registry.register_collector(Box::new(Scrape { acceptor, report }));
-    let mut out = String::new();
-    match encode(&mut out, &registry) {
-        Ok(()) => out,
-        // Writing to a string cannot fail; a scrape without metrics is seen as down.
-        Err(_) => String::new(),
-    }
+    exposition::text("weir_relay", Scrape { acceptor, report })
 }
 
 /// The acceptor's counters at one moment: names, help and labels beside each.
@@ -41,6 +29,8 @@ pub struct AcceptorCounters {
     pub handshake_bytes: i64,
     pub sources: i64,
     pub client_sources: i64,
+    /// When the certificate that is served ceases to be valid, in seconds since 1970; nothing without TLS.
+    pub certificate_expires: Option<f64>,
 }
 
 #[derive(Debug)]
@@ -49,25 +39,19 @@ struct Scrape {
     report: Report,
 }
 
-type Labels<'a> = Vec<(&'static str, &'a str)>;
 type Samples<'a> = Vec<(Labels<'a>, u64)>;
 
-fn counters(e: &mut DescriptorEncoder, name: &str, help: &str, samples: Samples<'_>) -> fmt::Result {
-    let kind = ConstCounter::new(0u64).metric_type();
-    let mut family = e.encode_descriptor(name, help, None, kind)?;
-    for (labels, value) in samples {
-        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
+fn counters(encoder: &mut DescriptorEncoder, name: &str, help: &str, samples: Samples<'_>) -> fmt::Result {
+    Family { encoder, name, help }.counters(samples)
 }
 
-fn gauges(e: &mut DescriptorEncoder, name: &str, help: &str, samples: Vec<(Labels<'_>, i64)>) -> fmt::Result {
-    let kind = ConstGauge::new(0i64).metric_type();
-    let mut family = e.encode_descriptor(name, help, None, kind)?;
-    for (labels, value) in samples {
-        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
+fn gauges(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    samples: Vec<(Labels<'_>, i64)>,
+) -> fmt::Result {
+    Family { encoder, name, help }.gauges(samples)
 }
 
 impl Collector for Scrape {
@@ -99,6 +83,9 @@ impl Collector for Scrape {
         gauges(e, "sources", "Addresses these come from", vec![(Vec::new(), self.acceptor.sources)])?;
         let clients = vec![(Vec::new(), self.acceptor.client_sources)];
         gauges(e, "client_sources", "Addresses (IPv6: /64s) clients come from", clients)?;
+        let expires = self.acceptor.certificate_expires.map(|at| (Vec::new(), at));
+        let help = "When the certificate that is served ceases to be valid, in seconds since 1970";
+        Family { encoder: e, name: "certificate_expiry_timestamp_seconds", help }.gauges_f64(expires)?;
         self.workers(e)?;
         let help = "Packets in - forwarded - dropped - held; anything but 0 is a defect";
         gauges(e, "balance_packets", help, vec![(Vec::new(), self.report.balance())])
@@ -110,13 +97,14 @@ impl Scrape {
         let numbers: Vec<String> = self.report.workers.iter().map(|w| w.worker.to_string()).collect();
         let each = || self.report.workers.iter().zip(&numbers);
         type Of = fn(&WorkerReport) -> u64;
-        let families: [(&str, &str, Of); 6] = [
+        let families: [(&str, &str, Of); 7] = [
             ("packets_received", "Packets from clients and other relays", |w| w.packets_in),
             ("packets_forwarded", "Packets given to their receiver's socket", |w| w.packets_forwarded),
             ("packets_handed", "Packets given to another worker", |w| w.packets_handed),
             ("packets_taken", "Packets taken from another worker", |w| w.packets_taken),
             ("bytes_received", "Bytes of frames received", |w| w.bytes_received),
             ("bytes_sent", "Bytes of frames sent", |w| w.bytes_sent),
+            ("worker_turns", "Times a worker went round; one that sleeps does once a second", |w| w.turns),
         ];
         for (name, help, of) in families {
             let samples = each().map(|(w, n)| (vec![("worker", n.as_str())], of(w))).collect();
@@ -135,7 +123,7 @@ impl Scrape {
         self.named(e, &numbers)
     }
 
-    /// By reason, by kind, by power of two.
+    /// By reason and by kind; then distributions.
     fn named(&self, e: &mut DescriptorEncoder, numbers: &[String]) -> fmt::Result {
         let each = || self.report.workers.iter().zip(numbers);
         type Named = fn(&WorkerReport) -> &[(&'static str, u64)];
@@ -164,26 +152,19 @@ impl Scrape {
                 .collect();
             counters(e, name, help, samples)?;
         }
-        type Powers = fn(&WorkerReport) -> &[u64];
-        let powers: [(&str, &str, Powers); 2] = [
-            (
-                "queue_delay_us",
-                "Packets by how long they waited, up to a power of two of microseconds",
-                |w| &w.queue_delay_us,
-            ),
-            ("flush_bytes", "Sends by their size, up to a power of two of bytes", |w| &w.flush_bytes),
-        ];
-        let bounds: Vec<String> = (0..64).map(|power| (1_u64 << power).to_string()).collect();
-        for (name, help, of) in powers {
-            let samples = each()
-                .flat_map(|(w, n)| {
-                    of(w).iter().zip(&bounds).map(move |(count, bound)| {
-                        (vec![("below", bound.as_str()), ("worker", n.as_str())], *count)
-                    })
-                })
-                .collect();
-            counters(e, name, help, samples)?;
-        }
-        Ok(())
+        self.distributions(e, numbers)
+    }
+
+    fn distributions(&self, e: &mut DescriptorEncoder, numbers: &[String]) -> fmt::Result {
+        let each = |of: fn(&WorkerReport) -> &Histogram, bound: fn(f64) -> f64, sum_unit: f64| {
+            let workers = self.report.workers.iter().zip(numbers);
+            workers.map(move |(w, n)| (vec![("worker", n.as_str())], of(w).distribution(bound, sum_unit)))
+        };
+        let help = "How long packets waited for their receiver's socket";
+        let delays = each(|w| &w.queue_delay, |us| us / 1e6, 1e-9);
+        Family { encoder: e, name: "queue_delay_seconds", help }.histograms(delays)?;
+        // Sizes are whole: below 2^n is up to 2^n - 1.
+        let sizes = each(|w| &w.flush_bytes, |bytes| bytes - 1.0, 1.0);
+        Family { encoder: e, name: "flush_bytes", help: "Sizes of sends" }.histograms(sizes)
     }
 }

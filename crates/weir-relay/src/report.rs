@@ -8,7 +8,7 @@ use weir_core::relay::{Drops, Key, Kind};
 use weir_io::stream::Counters;
 
 use super::Role;
-use super::counters::{End, Tally, kind_name};
+use super::counters::{End, Histogram, Tally, kind_name};
 
 /// Counters of all workers.
 #[derive(Clone, Debug, Default)]
@@ -38,10 +38,10 @@ pub struct WorkerReport {
     /// Name of the kind, frames.
     pub frames_received: Vec<(&'static str, u64)>,
     pub frames_sent: Vec<(&'static str, u64)>,
-    /// Microseconds data waited for its receiver: counts by power of two, 0 first.
-    pub queue_delay_us: Vec<u64>,
-    /// Bytes given to a socket at once: counts by power of two.
-    pub flush_bytes: Vec<u64>,
+    /// Microseconds data waited for its receiver, the sum in nanoseconds.
+    pub queue_delay: Histogram,
+    /// Bytes given to a socket at once.
+    pub flush_bytes: Histogram,
     /// Bytes of all memory that this worker holds for its connections, and of its buffers.
     pub memory_connections: u64,
     pub memory_buffers: u64,
@@ -77,8 +77,8 @@ impl WorkerReport {
             bytes_sent: tally.bytes_sent,
             frames_received: named(&tally.received),
             frames_sent: named(&sent),
-            queue_delay_us: tally.queue_delay_us.0.to_vec(),
-            flush_bytes: tally.flush_bytes.0.to_vec(),
+            queue_delay: tally.queue_delay,
+            flush_bytes: tally.flush_bytes,
             memory_connections: tally.memory_connections,
             memory_buffers: tally.memory_buffers,
             ended: End::ALL.iter().map(|&end| (end.name(), tally.ended[end as usize])).collect(),

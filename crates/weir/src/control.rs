@@ -20,12 +20,10 @@ use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use tokio::sync::oneshot;
 use weir_io::wake::Waker;
+use weir_relay::exposition;
 
 use crate::failure::Blame;
 use crate::view::Refusal;
-
-/// What `/metrics` is, in HTTP.
-pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What does not stand in a query as it is.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
@@ -161,8 +159,18 @@ impl Response {
         Response { status: 200, content_type: "text/plain; charset=utf-8", body: body.into() }
     }
 
+    /// Of OpenMetrics text; which format goes out is settled by [`Response::negotiated`].
     pub fn metrics(body: String) -> Response {
-        Response { status: 200, content_type: OPENMETRICS, body }
+        Response { status: 200, content_type: exposition::OPENMETRICS, body }
+    }
+
+    /// Metrics in the format that the asker's `Accept` names; everything else as it is.
+    pub fn negotiated(self, accept: Option<&str>) -> Response {
+        if self.content_type != exposition::OPENMETRICS {
+            return self;
+        }
+        let (content_type, body) = exposition::negotiated(accept, self.body);
+        Response { content_type, body, ..self }
     }
 
     pub fn refusal(status: u16, error: String) -> Response {

@@ -8,6 +8,8 @@ use weir::cli::{Cli, run};
 use weir::failure::Failure;
 
 fn main() -> ExitCode {
+    // Metrics tell this moment as the process's start.
+    weir_relay::exposition::process_started();
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(sentence)) => {

@@ -1,6 +1,7 @@
 //! What became of every connection: accepted = clients + pages + ended on the way by cause + on its way.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::UNIX_EPOCH;
 
 use super::Shared;
 use crate::metrics::{self, AcceptorCounters};
@@ -120,6 +121,11 @@ impl Shared {
         metrics::text(self.front_counters(), self.relay.report())
     }
 
+    fn certificate_expires(&self) -> Option<f64> {
+        let expires = self.live.load().tls.as_ref()?.identity.expires()?;
+        Some(expires.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64())
+    }
+
     fn front_counters(&self) -> AcceptorCounters {
         let c = &self.counters;
         AcceptorCounters {
@@ -151,6 +157,7 @@ impl Shared {
             handshake_bytes: self.limiter.budget.held() as i64,
             sources: self.limiter.sources() as i64,
             client_sources: self.limiter.client_sources() as i64,
+            certificate_expires: self.certificate_expires(),
         }
     }
 }

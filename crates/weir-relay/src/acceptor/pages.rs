@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use super::http::{Answer, Head};
 use super::listen::ListenerKind;
 use super::{Live, Shared};
-use crate::metrics;
+use crate::exposition;
 use crate::settings::{Home, is_name};
 
 /// A challenge as clients make it.
@@ -46,7 +46,7 @@ pub fn page(
         "/robots.txt" => Answer::text(200, "User-agent: *\nDisallow: /\n"),
         "/" => home(live),
         path if path.starts_with("/debug/") && live.acceptor.debug.iter().any(|s| s.contains(from)) => {
-            debug(shared, path)
+            debug(shared, path, head.field("accept"))
         }
         path => Answer::text(404, format!("{path}: no such page\n")),
     };
@@ -108,9 +108,12 @@ fn bootstrap_dns(shared: &Shared, live: &Live, head: &Head) -> Answer {
     Answer::new(200, "application/json", body)
 }
 
-fn debug(shared: &Shared, path: &str) -> Answer {
+fn debug(shared: &Shared, path: &str, accept: Option<&str>) -> Answer {
     match path {
-        "/debug/varz" => Answer::new(200, metrics::CONTENT_TYPE, shared.metrics()),
+        "/debug/varz" => {
+            let (content_type, text) = exposition::negotiated(accept, shared.metrics());
+            Answer::new(200, content_type, text)
+        }
         _ => Answer::text(200, "/debug/varz   counters, as /metrics has them\n"),
     }
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
+use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HeaderMap, UPGRADE};
 use hyper::service::service_fn;
 use hyper::upgrade::Upgraded;
 use hyper::{Method, StatusCode};
@@ -222,6 +222,12 @@ fn written(said: Response) -> hyper::Response<Full<Bytes>> {
     response
 }
 
+/// What the asker reads, where it says so.
+fn accepted(fields: &HeaderMap) -> Option<String> {
+    let values: Vec<&str> = fields.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    (!values.is_empty()).then(|| values.join(","))
+}
+
 fn asks_for(request: &hyper::Request<Incoming>, to: &Upgrade) -> bool {
     let asked = request.headers().get(UPGRADE).is_some_and(|value| value == to.protocol);
     asked && request.method() == Method::POST && request.uri().path() == to.path
@@ -277,6 +283,7 @@ async fn respond(request: hyper::Request<Incoming>, queue: &RequestQueue) -> Res
     } else {
         Vec::new()
     };
+    let accept = accepted(&head.headers);
     let request = HttpRequest { method: head.method, path, query, body };
-    queue.ask(RequestKind::Http(request)).await
+    queue.ask(RequestKind::Http(request)).await.negotiated(accept.as_deref())
 }

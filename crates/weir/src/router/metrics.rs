@@ -7,14 +7,11 @@
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::encoding::DescriptorEncoder;
 use weir_core::ipsec::sa::COUNTED;
 use weir_core::neighbor;
 use weir_core::verdict::Reason;
+use weir_relay::exposition::{self, Family, Labels};
 
 use super::answer::blame;
 use crate::view::{Cache, CacheWay, Lookups, Policy, Port, Sa, Spd, Status, Worker};
@@ -27,28 +24,26 @@ pub struct Ipsec {
     pub cache: Cache,
 }
 
-/// The text of one scrape.
+/// What is told of the kernel's routes.
+#[derive(Clone, Debug, Default)]
+pub struct Mirror {
+    /// What happened, and how often.
+    pub events: Vec<(&'static str, u64)>,
+    /// Families that are left to the kernel, every packet of them.
+    pub aside: usize,
+}
+
+/// The OpenMetrics text of one scrape.
 pub fn text(
     ports: &[Port],
     workers: &[Worker],
     status: &Status,
     neighbors: neighbor::Counters,
     ipsec: Ipsec,
+    mirror: Option<Mirror>,
 ) -> String {
-    let mut registry = Registry::with_prefix("weir");
-    registry.register_collector(Box::new(Scrape {
-        ports: ports.to_vec(),
-        workers: workers.to_vec(),
-        status: status.clone(),
-        neighbors,
-        ipsec,
-    }));
-    let mut out = String::new();
-    match encode(&mut out, &registry) {
-        Ok(()) => out,
-        // Writing to a string cannot fail; a scrape without metrics is seen as down.
-        Err(_) => String::new(),
-    }
+    let (ports, workers, status) = (ports.to_vec(), workers.to_vec(), status.clone());
+    exposition::text("weir", Scrape { ports, workers, status, neighbors, ipsec, mirror })
 }
 
 #[derive(Debug)]
@@ -58,35 +53,7 @@ struct Scrape {
     status: Status,
     neighbors: neighbor::Counters,
     ipsec: Ipsec,
-}
-
-/// One family: a name and a help line, then a sample for each set of labels.
-struct Family<'a, 'e> {
-    encoder: &'a mut DescriptorEncoder<'e>,
-    name: &'static str,
-    help: &'static str,
-}
-
-type Labels<'a> = Vec<(&'static str, &'a str)>;
-
-impl Family<'_, '_> {
-    fn counters<'a>(self, samples: impl IntoIterator<Item = (Labels<'a>, u64)>) -> fmt::Result {
-        let kind = ConstCounter::new(0u64).metric_type();
-        let mut family = self.encoder.encode_descriptor(self.name, self.help, None, kind)?;
-        for (labels, value) in samples {
-            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
-    }
-
-    fn gauges<'a>(self, samples: impl IntoIterator<Item = (Labels<'a>, i64)>) -> fmt::Result {
-        let kind = ConstGauge::new(0i64).metric_type();
-        let mut family = self.encoder.encode_descriptor(self.name, self.help, None, kind)?;
-        for (labels, value) in samples {
-            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
-    }
+    mirror: Option<Mirror>,
 }
 
 fn labels(port: &Port) -> Labels<'_> {
@@ -103,6 +70,7 @@ impl Collector for Scrape {
         self.sas(encoder)?;
         self.policies(encoder)?;
         self.lookups(encoder)?;
+        self.mirror(encoder)?;
         let family = Family { encoder, name: "tables_generation", help: "Snapshots of the tables published" };
         family.gauges([(Vec::new(), self.status.generation as i64)])
     }
@@ -189,7 +157,7 @@ impl Scrape {
                 "received - forwarded - local - dropped - held; anything but 0 is a defect",
                 |w| w.balance,
             ),
-            ("buffers_total", "Buffers of the worker", |w| w.buffers_total as i64),
+            ("buffers", "Buffers of the worker", |w| w.buffers_total as i64),
             ("buffers_free", "Buffers in its pool", |w| w.buffers_free as i64),
             ("buffers_missing", "Buffers nobody accounts for; anything but 0 is a defect", |w| {
                 w.buffers_missing
@@ -239,6 +207,17 @@ impl Scrape {
     }
 }
 
+impl Scrape {
+    fn mirror(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let Some(mirror) = &self.mirror else { return Ok(()) };
+        let samples = mirror.events.iter().map(|(event, count)| (vec![("event", *event)], *count));
+        let help = "What happened while the kernel's routes were followed";
+        Family { encoder, name: "mirror_events", help }.counters(samples)?;
+        let help = "Address families of which every packet is left to the kernel";
+        Family { encoder, name: "mirror_families_aside", help }.gauges([(Vec::new(), mirror.aside as i64)])
+    }
+}
+
 /// An SA that drains beside its successor has its name: the SPI tells them apart.
 fn sa_labels(sa: &Sa) -> Labels<'_> {
     vec![("sa", &sa.name), ("direction", &sa.direction), ("spi", &sa.spi)]
@@ -279,6 +258,12 @@ impl Scrape {
             let samples = self.ipsec.sas.iter().map(|s| (sa_labels(s), of(s)));
             Family { encoder, name, help }.gauges(samples)?;
         }
+        let remaining = self.ipsec.sas.iter().filter_map(|s| {
+            let remaining = s.hard.seconds? as f64 - s.age_seconds;
+            Some((sa_labels(s), remaining.max(0.0)))
+        });
+        let help = "Until the hard lifetime, of SAs that have one in seconds";
+        Family { encoder, name: "sa_remaining_seconds", help }.gauges_f64(remaining)?;
         let failures = self.ipsec.sas.iter().flat_map(|s| {
             COUNTED.iter().map(move |reason| {
                 let mut labels = sa_labels(s);
@@ -406,7 +391,7 @@ mod tests {
             cache: Cache { ways: vec![way], ..Cache::default() },
             ..Ipsec::default()
         };
-        let text = text(&[], &[worker], &Status::default(), neighbor::Counters::default(), ipsec);
+        let text = text(&[], &[worker], &Status::default(), neighbor::Counters::default(), ipsec, None);
         let labels = "direction=\"in\",family=\"ipv6\",worker=\"0\"}";
         for (layer, count) in [("first", 1), ("outside", 5), ("cache", 2), ("classifier", 3), ("scan", 4)] {
             let line = format!("weir_spd_lookups_total{{layer=\"{layer}\",{labels} {count}\n");
@@ -419,7 +404,8 @@ mod tests {
     #[test]
     fn every_reason_is_told_from_the_start() {
         let worker = Worker { received: 3, forwarded: 2, ..Worker::default() };
-        let text = text(&[], &[worker], &Status::default(), neighbor::Counters::default(), Ipsec::default());
+        let text =
+            text(&[], &[worker], &Status::default(), neighbor::Counters::default(), Ipsec::default(), None);
         for reason in Reason::ALL {
             let line = format!(
                 "weir_drops_total{{worker=\"0\",reason=\"{}\",blame=\"{}\"}} 0",

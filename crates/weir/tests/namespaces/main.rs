@@ -6,6 +6,7 @@ mod forwarding;
 mod gateways;
 mod in_and_out;
 mod ipsec;
+mod metrics;
 mod mirror;
 mod operator;
 mod restarts;

@@ -70,7 +70,8 @@ fn curl_speaks_to_the_control_socket() {
     assert!(wrong.contains("x.toml:1:") && wrong.contains("\"responsible\":\"operator\""), "{wrong}");
     let trace = curl("-d {\"port\":\"left\",\"frame\":\"00\"} http://weir/v1/trace");
     assert!(trace.contains("frame_too_short"), "{trace}");
-    assert!(curl("http://weir/metrics").ends_with("# EOF\n"));
+    assert!(!curl("http://weir/metrics").contains("# EOF"));
+    assert!(curl("-H Accept:application/openmetrics-text http://weir/metrics").ends_with("# EOF\n"));
 }
 
 #[test]

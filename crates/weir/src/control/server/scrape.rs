@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use super::{HEAD_TIMEOUT, PAUSE, ServerError, written};
+use super::{HEAD_TIMEOUT, PAUSE, ServerError, accepted, written};
 use crate::control::{HttpRequest, RequestKind, RequestQueue, Response};
 
 /// A collector or two, and people who look. Of some 20 KiB each.
@@ -64,7 +64,10 @@ async fn connection(stream: TcpStream, queue: RequestQueue) {
         async move {
             let said = match refusal(&request) {
                 Some(refusal) => refusal,
-                None => queue.ask(RequestKind::Http(wanted(request))).await,
+                None => {
+                    let accept = accepted(request.headers());
+                    queue.ask(RequestKind::Http(wanted(request))).await.negotiated(accept.as_deref())
+                }
             };
             Ok::<_, Infallible>(written(said))
         }

@@ -11,6 +11,7 @@ use weir_io::steer::LocalAddresses;
 use super::members::Membership;
 use super::{Follower, Lacking, NeighborUpdate, Update};
 use crate::config::Config;
+use crate::router::metrics::Mirror;
 use crate::router::{Daemon, links};
 
 /// How long after a change of routes it is said which are lacking.
@@ -147,6 +148,21 @@ impl Daemon {
     /// When the mirror has something to say.
     pub(in crate::router) fn routes_due(&self) -> Option<Nanos> {
         self.routes.as_ref()?.say_at
+    }
+
+    /// What `/metrics` says of the kernel's routes, where they are followed for their own sake.
+    pub(in crate::router) fn mirror_metrics(&self) -> Option<Mirror> {
+        let routes = self.routes.as_ref().filter(|routes| routes.mirrored)?;
+        let c = &routes.follower.counters;
+        let events = [
+            ("route", &c.routes),
+            ("overrun", &c.overruns),
+            ("resync", &c.resyncs),
+            ("vanished", &c.vanished),
+            ("malformed", &c.malformed),
+        ];
+        let events = events.map(|(event, count)| (event, count.load(Relaxed))).into();
+        Some(Mirror { events, aside: routes.aside.len() })
     }
 
     /// What an operator should know of the kernel's routes.
