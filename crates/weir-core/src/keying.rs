@@ -108,8 +108,26 @@ struct Known<T> {
     order: u64,
     /// Number of the last dump that named it.
     epoch: u64,
-    /// An SA the kernel may have used: what numbers and packets, only the kernel knows.
-    numbered: bool,
+    numbered: Numbered,
+}
+
+/// Whether the kernel may have used an SA: what numbers and packets, only the kernel knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbered {
+    No,
+    /// It had numbers when it was heard of first: its own, or those weir gave it in an earlier life.
+    Before,
+    /// A device had its interface id.
+    ByDevice,
+}
+
+/// An SA that had numbers before it was heard of.
+#[derive(Clone, Debug)]
+pub struct UsedBefore {
+    pub key: SaKey,
+    /// The last number given out, or the highest received.
+    pub number: u64,
+    pub spec: SaSpec,
 }
 
 /// What the kernel finds a policy by, once it is there.
@@ -156,7 +174,7 @@ impl Keying {
             News::SasFlushed(_) if news.flushes_esp() => !std::mem::take(&mut self.sas).is_empty(),
             News::Policy(policy) => {
                 let key = (policy.direction, policy.index);
-                let known = Known { it: *policy, order: 0, epoch: self.epoch, numbered: false };
+                let known = Known { it: *policy, order: 0, epoch: self.epoch, numbered: Numbered::No };
                 let before = self.policies.insert(key, known);
                 before.is_none_or(|b| b.it != self.policies[&key].it)
             }
@@ -176,7 +194,10 @@ impl Keying {
         }
         let (key, epoch) = (sa.key, self.epoch);
         self.order += 1;
-        let used = sa.replay.is_some_and(|r| r.sent > 0 || r.received > 0);
+        let used = match sa.replay.is_some_and(|r| r.sent > 0 || r.received > 0) {
+            true => Numbered::Before,
+            false => Numbered::No,
+        };
         let (order, numbered) = self.sas.get(&key).map_or((self.order, used), |k| (k.order, k.numbered));
         let before = self.sas.insert(key, Known { it: sa, order, epoch, numbered });
         let now = &self.sas[&key].it;
@@ -201,7 +222,9 @@ impl Keying {
         for known in self.sas.values_mut() {
             // The device that goes may have used SAs that came after it.
             let id = &known.it.if_id;
-            known.numbered |= devices.contains(id) || self.devices.contains(id);
+            if devices.contains(id) || self.devices.contains(id) {
+                known.numbered = Numbered::ByDevice;
+            }
         }
         std::mem::replace(&mut self.devices, devices) != self.devices
     }
@@ -229,7 +252,30 @@ impl Keying {
     /// SAs that would be taken, had the kernel not used them.
     pub fn to_be_replaced(&self) -> Vec<SaKey> {
         let ours = |sa: &Sa| sa.if_id != 0 && !self.devices.contains(&sa.if_id);
-        self.sas.values().filter(|k| k.numbered && ours(&k.it)).map(|k| k.it.key).collect()
+        self.sas.values().filter(|k| k.numbered != Numbered::No && ours(&k.it)).map(|k| k.it.key).collect()
+    }
+
+    /// SAs that had numbers when they were heard of first and that no device has: they are to be had where those numbers are
+    /// weir's own ([`Keying::take_back`]).
+    pub fn used_before(&self) -> Vec<UsedBefore> {
+        let known = self.names().into_iter().filter_map(|(key, name)| {
+            let Known { it: sa, numbered, .. } = &self.sas[&key];
+            let ours = *numbered == Numbered::Before && sa.if_id != 0 && !self.devices.contains(&sa.if_id);
+            let replay = sa.replay.filter(|_| ours)?;
+            let number = match name.direction {
+                Direction::Out => replay.sent,
+                Direction::In => replay.received,
+            };
+            Some(UsedBefore { key, number, spec: convert::sa(sa, name.text, name.direction).ok()? })
+        });
+        known.collect()
+    }
+
+    /// The numbers of this SA are weir's own: the kernel has not used it.
+    pub fn take_back(&mut self, key: &SaKey) {
+        if let Some(known) = self.sas.get_mut(key).filter(|k| k.numbered == Numbered::Before) {
+            known.numbered = Numbered::No;
+        }
     }
 
     /// Every SA and policy to be had, whatever else is configured.
@@ -323,7 +369,7 @@ impl Keying {
             }
             let spec = match self.refused.get(&name) {
                 Some(why) => Err(Why::Refused(why.clone())),
-                None if *numbered => Err(Why::Numbered),
+                None if *numbered != Numbered::No => Err(Why::Numbered),
                 None => convert::sa(sa, name.clone(), direction),
             };
             match spec {

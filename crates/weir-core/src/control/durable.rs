@@ -25,8 +25,9 @@ pub use record::{BootId, Damaged, HEADER_LEN, Record, State, StoreId, counters_h
 pub use store::{Disk, save};
 
 use super::Control;
+use super::gateway::Kept;
 use crate::ipsec::durable::{Cell, Counters, Identity};
-use crate::ipsec::{Ciphers, SaSpec, SaState};
+use crate::ipsec::{Ciphers, Direction, SaSpec, SaState};
 use crate::time::{Nanos, SECOND};
 
 /// How often use is measured; a reservation is about two of these.
@@ -55,15 +56,17 @@ pub struct Durable {
 impl Durable {
     /// Goes on where the last process stopped that used `state`: exactly where `counters` says, if they are of
     /// that process and of this boot; above all it may have used otherwise.
-    pub fn resume(mut state: State, counters: Option<&[u8]>, boot: &BootId) -> Durable {
+    pub fn resume(state: State, counters: Option<&[u8]>, boot: &BootId) -> Durable {
         let left = counters.and_then(|file| record::counters_of(file, &state, boot)).unwrap_or_default();
         let left: HashMap<_, _> = left.into_iter().collect();
-        for record in &mut state.records {
+        let resumed = |mut record: Record| {
+            let before = record.reserved.sequence;
             if let Some(used) = left.get(&record.identity) {
-                record.reserved = entry::exact(record, *used);
+                record.reserved = entry::exact(&record, *used);
             }
-        }
-        let entries: Vec<Entry> = state.records.into_iter().map(Entry::new).collect();
+            Entry::new(record, before)
+        };
+        let entries: Vec<Entry> = state.records.into_iter().map(resumed).collect();
         Durable {
             store: state.store,
             life: state.life + 1,
@@ -113,6 +116,11 @@ impl Durable {
         self.index.get(identity).map(|&at| &self.entries[at].record)
     }
 
+    /// Sequence numbers that are or were the end of what was reserved for an SA.
+    pub(super) fn reserved(&self, identity: &Identity) -> Option<[u64; 3]> {
+        self.index.get(identity).map(|&at| self.entries[at].reserved())
+    }
+
     /// What an SA is recognised by. One outbound AEAD key is one sequence, whoever it is for; other keys are told
     /// apart by SPI. Addresses are left out: what is outside a packet's ICV anyone may change.
     pub(super) fn identity(&self, sa: &SaSpec, one_sequence: bool, ciphers: &dyn Ciphers) -> Identity {
@@ -140,7 +148,7 @@ impl Durable {
     ) -> Arc<SaState> {
         let wall = self.epoch.saturating_add(now);
         let at = *self.index.entry(identity).or_insert_with(|| {
-            self.entries.push(Entry::new(entry::fresh(identity, sa, first_iv(), wall)));
+            self.entries.push(Entry::new(entry::fresh(identity, sa, first_iv(), wall), 0));
             self.entries.len() - 1
         });
         self.due = true;
@@ -253,6 +261,22 @@ impl Control {
     /// What the state file shall be when workers have ended.
     pub fn last_state_image(&mut self, now: Nanos, wall: Nanos) -> Option<Vec<u8>> {
         self.gateway.memory.durable.as_mut().map(|durable| durable.last_image(now, wall))
+    }
+
+    /// How far each SA may number, or accept, once the image that was taken last is written; not those whose numbers nobody
+    /// looks at.
+    pub fn reserved_sequences(&self) -> Vec<(&str, Direction, u64)> {
+        let Some(durable) = &self.gateway.memory.durable else { return Vec::new() };
+        let planned: HashMap<*const SaState, u64> =
+            durable.entries.iter().filter_map(Entry::planned).map(|(s, n)| (Arc::as_ptr(s), n)).collect();
+        let kept = self.desired.ipsec.sas.iter().filter_map(|spec| self.gateway.kept.get(&spec.name));
+        let of = |kept: &'_ Kept| planned.get(&Arc::as_ptr(&kept.sa.state)).copied();
+        kept.filter_map(|k| Some((k.spec.name.as_str(), k.spec.params.direction, of(k)?))).collect()
+    }
+
+    /// Whether an SA's numbers, as somebody else has them, are exactly what was reserved for it here.
+    pub fn has_reserved(&self, sa: &SaSpec, number: u64) -> bool {
+        self.gateway.reserved(sa).is_some_and(|reserved| reserved.contains(&number))
     }
 
     /// A worker has used half of what was reserved for an SA.

@@ -291,6 +291,11 @@ impl Gateway {
         self.draining.iter().map(move |d| (&d.sa, d.until, users(&d.user)))
     }
 
+    /// Sequence numbers that are or were the end of what was reserved on disk for an SA.
+    pub(super) fn reserved(&self, sa: &SaSpec) -> Option<[u64; 3]> {
+        self.memory.reserved(sa, self.ciphers.as_deref())
+    }
+
     /// Forgets what packets changed about an SA that is gone and whose keys never come back.
     pub(super) fn forget(&mut self, sa: &SaSpec) {
         self.memory.forget_sa(sa, self.ciphers.as_deref());

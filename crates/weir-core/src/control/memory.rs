@@ -94,6 +94,12 @@ impl Memory {
         state
     }
 
+    /// Sequence numbers that are or were the end of what was reserved on disk for an SA.
+    pub(super) fn reserved(&self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>) -> Option<[u64; 3]> {
+        let durable = self.durable.as_ref()?;
+        durable.reserved(&durable.identity(sa, one_sequence(sa), ciphers?))
+    }
+
     /// Forgets an SA whose keys never come back, here and on disk.
     pub(super) fn forget_sa(&mut self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>) {
         self.states.remove(&self.key(sa));

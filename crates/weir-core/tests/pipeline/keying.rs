@@ -299,6 +299,26 @@ fn an_sa_the_kernel_has_numbered_is_not_taken_and_another_is_asked_for() {
 }
 
 #[test]
+fn an_sa_whose_numbers_are_weirs_own_is_taken_again() {
+    let ahead = xfrm::Replay { sent: 1 << 20, window: 32, ..xfrm::Replay::default() };
+    let mut keying = keying();
+    child(&mut keying);
+    let used = Sa { replay: Some(ahead), ..out_sa(0x1003) };
+    keying.hear(News::Sa(Box::new(used.clone())));
+    let before = keying.used_before();
+    let [only] = before.as_slice() else { panic!("one: {before:?}") };
+    assert_eq!((only.key, only.number, only.spec.name.as_str()), (used.key, 1 << 20, "kernel:out:00001003"));
+    keying.take_back(&only.key);
+    assert_eq!((keying.used_before().len(), keying.to_be_replaced().len()), (0, 0));
+    assert_eq!(keying.wanted().policies[0].out, ["kernel:out:00001003"]);
+    // Once a device had it nobody knows.
+    keying.set_devices(BTreeSet::from([7]));
+    keying.set_devices(BTreeSet::new());
+    keying.take_back(&used.key);
+    assert!(keying.used_before().is_empty() && keying.to_be_replaced().contains(&used.key));
+}
+
+#[test]
 fn a_new_outbound_sa_waits_for_the_policy_that_names_it() {
     let named = |spi: u32| {
         let mut policy = out_policy();

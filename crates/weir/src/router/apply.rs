@@ -41,7 +41,10 @@ impl Daemon {
         self.open_state(config).map_err(ApplyError::NoState)?;
         let before = self.control.desired().clone();
         self.control.apply(now, desired).map_err(|errors| rejected(config, errors))?;
-        self.write_state().map_err(|error| {
+        let mut keys = self.keys.take();
+        let written = self.write_state(keys.as_mut());
+        self.keys = keys;
+        written.map_err(|error| {
             let back = self.control.go_back(now, before);
             debug_assert!(back.is_ok(), "{back:?}");
             ApplyError::NotReserved(error)

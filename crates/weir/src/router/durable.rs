@@ -28,6 +28,7 @@ use weir_io::{clock, lock, mapped_counters};
 
 use super::Daemon;
 use super::error::{Access, StateError, Unreserved};
+use super::keying::Keys;
 use crate::config::Config;
 use crate::control::client;
 use crate::failure::Failure;
@@ -266,8 +267,13 @@ fn writer(folder: PathBuf, waker: Arc<Waker>) -> io::Result<Writer> {
 }
 
 impl Keeper {
-    /// Writes what is due and waits for it: afterwards every SA there is may be used.
-    pub fn write_now(&mut self, control: &mut Control) -> Result<(), StateError> {
+    /// Writes what is due and waits for it: afterwards every SA there is may be used. `ahead` is told of every image before
+    /// it is written, and so before workers go as far.
+    pub fn write_now(
+        &mut self,
+        control: &mut Control,
+        ahead: &mut dyn FnMut(&Control),
+    ) -> Result<(), StateError> {
         loop {
             let now = clock::now();
             let Some(image) = control.state_image(now, wall()) else {
@@ -278,6 +284,7 @@ impl Keeper {
                 }
                 return self.begin_counters();
             };
+            ahead(control);
             let done = self.send(image).and_then(|()| self.wait());
             control.state_written(now, done.is_ok());
             done?;
@@ -318,7 +325,7 @@ impl Keeper {
     }
 
     /// Writes what is due, and tells of a disk that fails and of one that does again.
-    fn keep(&mut self, control: &mut Control, now: Nanos) {
+    fn keep(&mut self, control: &mut Control, now: Nanos, ahead: &mut dyn FnMut(&Control)) {
         while let Ok((number, done)) = self.results.try_recv() {
             if number == self.sent {
                 self.take(control, now, done);
@@ -327,9 +334,9 @@ impl Keeper {
         if self.failing.as_ref().is_some_and(|f| f.again > now) {
             return;
         }
-        if let Some(image) = control.state_image(now, wall())
-            && let Err(error) = self.send(image)
-        {
+        let Some(image) = control.state_image(now, wall()) else { return };
+        ahead(control);
+        if let Err(error) = self.send(image) {
             self.take(control, now, Err(error));
         }
     }
@@ -384,7 +391,7 @@ pub(super) fn begin(
     let why = match open(folder, socket, waker.clone()) {
         Ok(Opened { mut keeper, durable }) => {
             let mut control = build(Some(durable))?;
-            match keeper.write_now(&mut control) {
+            match keeper.write_now(&mut control, &mut |_| {}) {
                 Ok(()) => return Ok((control, Ok(State::Kept(keeper)))),
                 Err(why) => why,
             }
@@ -409,7 +416,12 @@ impl Daemon {
     /// Reserves what SAs need.
     pub(super) fn keep_state(&mut self, now: Nanos) {
         if let State::Kept(keeper) = &mut self.state {
-            keeper.keep(&mut self.control, now);
+            let keys = &mut self.keys;
+            keeper.keep(&mut self.control, now, &mut |control| {
+                if let Some(keys) = keys {
+                    keys.run_ahead(control);
+                }
+            });
         }
     }
 
@@ -436,10 +448,14 @@ impl Daemon {
         }
     }
 
-    /// Has what SAs may use from now on written, before workers see them.
-    pub(super) fn write_state(&mut self) -> Result<(), StateError> {
+    /// Has what SAs may use from now on written, before workers see them; the kernel's are numbered ahead there first.
+    pub(super) fn write_state(&mut self, mut keys: Option<&mut Keys>) -> Result<(), StateError> {
         match &mut self.state {
-            State::Kept(keeper) => keeper.write_now(&mut self.control),
+            State::Kept(keeper) => keeper.write_now(&mut self.control, &mut |control| {
+                if let Some(keys) = &mut keys {
+                    keys.run_ahead(control);
+                }
+            }),
             State::Unused | State::Risked(_) => Ok(()),
         }
     }

@@ -8,18 +8,19 @@
 //!
 //! Promises: what came in one go is one change; a change the control side refuses is made without what it refuses; after
 //! an overrun, and every five minutes, everything is dumped again and compared, counted and logged. The kernel is told of
-//! an SA's counters at most every second. Refuses: making, changing or deleting an SA of the kernel's.
+//! an SA's counters at most every second. Its own numbers of an SA are never below what workers may use: whoever goes on with
+//! the SA, whenever this process ends, repeats none. Refuses: making, changing or deleting an SA of the kernel's.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use weir_core::control::{SaEvent, SaView};
+use weir_core::control::{Control, SaEvent, SaView};
 use weir_core::ipsec::{Direction, SaSpec};
-use weir_core::keying::{BLOCK_PRIORITY, Keying, Left, PREFIX, Trap, Wanted, merge};
+use weir_core::keying::{BLOCK_PRIORITY, Keying, Left, PREFIX, Trap, UsedBefore, Wanted, merge};
 use weir_core::state::{Desired, Element, Error, IpsecElement};
 use weir_core::time::{MILLISECOND, Nanos, SECOND};
-use weir_core::wire::xfrm::{self, Lifetime, Sa};
+use weir_core::wire::xfrm::{self, Lifetime, Replay, Sa, SaKey};
 use weir_io::netlink::LinkInfo;
 use weir_io::netlink::xfrm::{KeyMonitor, KeyRequests, dump};
 
@@ -57,6 +58,8 @@ pub(super) struct Keys {
     asked: HashMap<String, (u64, Nanos)>,
     /// Bytes and packets as the kernel was told last.
     told: HashMap<String, (u64, u64)>,
+    /// The sequence numbers the kernel was given for its own SAs.
+    ahead: HashMap<String, u64>,
     /// SAs that went, and when.
     gone: VecDeque<(Nanos, SaSpec)>,
     told_at: Nanos,
@@ -92,6 +95,7 @@ pub(super) fn begin(config: &Config, kernel: &Kernel, now: Nanos) -> Result<Opti
         traps: Vec::new(),
         asked: HashMap::new(),
         told: HashMap::new(),
+        ahead: HashMap::new(),
         gone: VecDeque::new(),
         told_at: now,
         trapped_at: now,
@@ -211,6 +215,7 @@ impl Keys {
             requests.push((view.name.clone(), now, counted(sa, now)));
         }
         self.told.retain(|name, _| named.contains_key(name));
+        self.ahead.retain(|name, _| named.contains_key(name));
         for (name, now, request) in requests {
             self.send("counters of an SA", &request);
             self.told.insert(name, now);
@@ -235,18 +240,67 @@ impl Keys {
         }
     }
 
-    /// Gives the kernel the numbers of SAs it may act on from now on.
-    fn hand_over(&mut self, sas: &[SaView], which: impl Fn(&Sa) -> bool) {
+    /// Has the kernel number its SAs above what workers get next, before they get it.
+    pub(super) fn run_ahead(&mut self, control: &Control) {
+        let named = self.keying.named();
+        let mut requests = Vec::new();
+        for (name, direction, reserved) in control.reserved_sequences() {
+            let Some(sa) = named.get(name).filter(|_| self.ahead.get(name) != Some(&reserved)) else {
+                continue;
+            };
+            requests.extend(numbers(sa, direction, reserved).map(|r| (name.to_owned(), reserved, r)));
+        }
+        for (name, reserved, request) in requests {
+            self.send("sequence numbers of an SA", &request);
+            self.ahead.insert(name, reserved);
+        }
+    }
+
+    /// SAs whose numbers the kernel has from weir are taken again.
+    fn take_back(&mut self, control: &Control) {
+        for UsedBefore { key, number, spec } in self.keying.used_before() {
+            if control.has_reserved(&spec, number) {
+                self.ahead.insert(spec.name, number);
+                self.keying.take_back(&key);
+            }
+        }
+    }
+
+    /// A device has the interface id of these SAs: the kernel acts on them from now on, above what was used here. What it is
+    /// ahead is refused to the peer, so key daemons are asked for others.
+    fn let_go(&mut self, sas: &[SaView], which: impl Fn(&Sa) -> bool) {
+        let named = self.keying.named();
+        let mut requests = Vec::new();
+        for view in sas.iter().filter(|view| view.draining.is_none()) {
+            let Some(sa) = named.get(&view.name).filter(|sa| which(sa)) else { continue };
+            if !self.ahead.contains_key(&view.name) && view.sequence > 0 {
+                requests.extend(numbers(sa, view.direction, view.sequence));
+            }
+            requests.push(xfrm::expire(&sa.key, false));
+        }
+        requests.iter().for_each(|request| self.send("an SA the kernel goes on with", request));
+    }
+
+    /// Workers have ended: the kernel gets the numbers that were used, where it has used none itself meanwhile.
+    fn hand_over(&mut self, sas: &[SaView]) {
+        let mut theirs: HashMap<SaKey, Replay> = HashMap::new();
+        let dumped = dump(|news| {
+            if let xfrm::News::Sa(sa) = news {
+                theirs.extend(sa.replay.map(|replay| (sa.key, replay)));
+            }
+        });
+        if let Err(error) = dumped {
+            return tracing::warn!("netlink: {error}; the kernel's SAs stay ahead of what was used");
+        }
         let named = self.keying.named();
         let mut requests = Vec::new();
         for view in sas.iter().filter(|view| view.draining.is_none() && view.sequence > 0) {
-            let Some(sa) = named.get(&view.name).filter(|sa| which(sa)) else { continue };
-            let Some(replay) = &sa.replay else { continue };
-            let (sent, received) = match view.direction {
-                Direction::Out => (view.sequence, 0),
-                Direction::In => (0, view.sequence),
-            };
-            requests.push(xfrm::numbered(&sa.key, replay, sent, received));
+            let Some(sa) = named.get(&view.name) else { continue };
+            let Some(replay) = theirs.get(&sa.key) else { continue };
+            let there = if view.direction == Direction::Out { replay.sent } else { replay.received };
+            if there == self.ahead.get(&view.name).copied().unwrap_or(0) {
+                requests.extend(numbers(sa, view.direction, view.sequence));
+            }
         }
         requests.iter().for_each(|request| self.send("sequence numbers of an SA", request));
     }
@@ -256,6 +310,17 @@ impl Keys {
 const EEXIST: i32 = 17;
 /// `ESRCH` of errno(3): there is no such SA.
 const ESRCH: i32 = 3;
+
+/// Tells the kernel that an SA's numbers are used up to this one; none where nobody looks at them.
+fn numbers(sa: &Sa, direction: Direction, number: u64) -> Option<Vec<u8>> {
+    let replay = sa.replay.as_ref()?;
+    let (sent, received) = match direction {
+        Direction::Out => (number, 0),
+        Direction::In if replay.window == 0 => return None,
+        Direction::In => (0, number),
+    };
+    Some(xfrm::numbered(&sa.key, replay, sent, received))
+}
 
 fn counted(sa: &Sa, (bytes, packets): (u64, u64)) -> Vec<u8> {
     let used = if sa.lifetime.used == 0 { wall() / SECOND } else { sa.lifetime.used };
@@ -295,6 +360,7 @@ impl Daemon {
     /// Has the tables be what the kernel's SAs and policies say; what is refused stays out.
     pub(super) fn take_keys(&mut self, now: Nanos, keys: &mut Keys) {
         let before = self.control.desired().clone();
+        keys.take_back(&self.control);
         for _ in 0..REFUSED_MAX {
             let (desired, left) = keys.merged(&before);
             let errors = match self.control.apply(now, desired.clone()) {
@@ -323,7 +389,7 @@ impl Daemon {
     }
 
     fn keys_taken(&mut self, now: Nanos, keys: &mut Keys, before: Desired, left: Vec<Left>) {
-        if let Err(error) = self.write_state() {
+        if let Err(error) = self.write_state(Some(keys)) {
             tracing::error!("{error}; the kernel's new SAs are not used");
             let back = self.control.go_back(now, before);
             debug_assert!(back.is_ok(), "{back:?}");
@@ -375,10 +441,8 @@ impl Daemon {
     /// Links or addresses are others.
     pub(super) fn keys_look_around(&mut self, now: Nanos) {
         let Some(mut keys) = self.keys.take() else { return };
-        let before = devices(&self.kernel.links);
-        let mine = |sa: &Sa| before.contains(&sa.if_id);
-        // What the kernel acts on from now on goes on behind what was used here.
-        keys.hand_over(&self.control.sas(now), mine);
+        let there = devices(&self.kernel.links);
+        keys.let_go(&self.control.sas(now), |sa| there.contains(&sa.if_id));
         if keys.look_around(&self.config, &self.kernel) {
             self.take_keys(now, &mut keys);
         }
@@ -410,7 +474,7 @@ impl Daemon {
         let Some(keys) = &mut self.keys else { return };
         let sas = self.control.sas(now);
         keys.tell(&sas);
-        keys.hand_over(&sas, |_| true);
+        keys.hand_over(&sas);
     }
 
     /// What an operator should know of the kernel's keys.

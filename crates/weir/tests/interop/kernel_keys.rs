@@ -3,6 +3,7 @@
 //!
 //! The child of weir's side has an interface id without a device, so its SAs are nobody's but weir's.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,10 +11,11 @@ use std::time::Duration;
 
 use crate::bed::{Bed, Family, run, until};
 use crate::kernel::End;
-use crate::second_kernel::there;
+use crate::second_kernel::{rekeys, there};
 use crate::strongswan::{Daemon, Setup, missing_daemon};
 use crate::traffic::{Host, Seen, all, numbered};
 use crate::weir_gateway::Weir;
+use weir::testing::bed::Wire;
 
 /// Runs `body` in the second kernel; says so when strongSwan is not here.
 fn with_daemons(name: &str, body: impl FnOnce()) {
@@ -76,6 +78,13 @@ fn sas(weir: &Weir) -> usize {
     all.iter().filter(|sa| sa["draining_seconds"].is_null()).count()
 }
 
+/// Names of the SAs weir sends by.
+fn outbound(weir: &Weir) -> BTreeSet<String> {
+    let json: serde_json::Value = serde_json::from_str(&weir.told(&["show", "sa", "--json"])).expect("JSON");
+    let names = json.as_array().expect("a list").iter().filter_map(|sa| sa["name"].as_str());
+    names.filter(|name| name.starts_with("kernel:out:")).map(str::to_owned).collect()
+}
+
 #[test]
 fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
     with_daemons("kernel_keys::a_child_sa_is_carried_rekeyed_under_traffic_and_deleted", || {
@@ -97,11 +106,15 @@ fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
                 }
                 rounds
             });
-            for _ in 0..3 {
-                left.told("--rekey", &["--child", "row"]);
-                thread::sleep(Duration::from_millis(500));
-                right.told("--rekey", &["--child", "row"]);
-                thread::sleep(Duration::from_millis(500));
+            let mut known = outbound(&weir);
+            for (n, daemon) in [&left, &right].into_iter().cycle().take(rekeys()).enumerate() {
+                daemon.told("--rekey", &["--child", "row"]);
+                until(&format!("rekey {n} has come to weir"), || {
+                    let now = outbound(&weir);
+                    let new = now.difference(&known).next().is_some();
+                    known.extend(now);
+                    new.then_some(())
+                });
             }
             traffic.store(false, Ordering::Release);
             assert!(load.join().expect("no packet was lost") > 0);
@@ -219,25 +232,130 @@ fn the_hosts_own_packets_do_not_leave_in_cleartext() {
     });
 }
 
+/// Sequence numbers the kernel would give out next, or takes none up to, of the left gateway's SAs: SPI, sent, received.
+fn kernels_numbers(bed: &Bed) -> Vec<(u32, u64, u64)> {
+    let text = run(&format!("ip -n {} -s xfrm state", bed.left));
+    let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x").trim_end_matches(','), 16).ok();
+    let mut all = Vec::new();
+    let mut spi = 0;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    for pair in words.windows(4) {
+        if pair[0] == "spi" {
+            spi =
+                pair[1].split('(').next().and_then(hex).and_then(|n| u32::try_from(n).ok()).expect("an SPI");
+        }
+        // `anti-replay context: seq 0x0, oseq 0x100000, bitmap 0xffffffff`
+        if pair[0] == "seq" && pair[2] == "oseq" {
+            all.push((spi, hex(pair[3]).expect("a number"), hex(pair[1]).expect("a number")));
+        }
+    }
+    assert!(!all.is_empty(), "{text}");
+    all
+}
+
+/// ESP that leaves the left gateway.
+struct Outside(Wire);
+
+impl Outside {
+    fn listen(bed: &Bed) -> Outside {
+        Outside(Wire::open(&bed.right, "r1"))
+    }
+
+    /// The highest number of each SPI since the last call.
+    fn numbers(&mut self) -> BTreeMap<u32, u64> {
+        let mut highest = BTreeMap::new();
+        for frame in self.0.heard() {
+            // From 192.0.2.1, IPv4 without options, ESP.
+            if frame.get(12..14) != Some(&[8, 0])
+                || frame.get(23) != Some(&50)
+                || frame.get(26..30) != Some(&[192, 0, 2, 1])
+            {
+                continue;
+            }
+            let word =
+                |at: usize| frame.get(at..at + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+            let (Some(spi), Some(number)) = (word(34), word(38)) else { continue };
+            let most = highest.entry(spi).or_insert(0);
+            *most = u64::from(number).max(*most);
+        }
+        highest
+    }
+}
+
+/// Packets the gateway's kernel found replayed.
+fn replayed(ns: &str) -> String {
+    let stat = run(&format!("ip netns exec {ns} cat /proc/net/xfrm_stat"));
+    let line = stat.lines().find(|l| l.starts_with("XfrmInStateSeqError")).expect("the counter");
+    line.rsplit(char::is_whitespace).next().expect("a number").to_owned()
+}
+
+/// Killed before, within and after a rekey: whoever goes on with an SA, weir or the kernel, gives no number out twice.
 #[test]
-fn a_weir_that_is_killed_goes_on_where_it_stopped() {
-    with_daemons("kernel_keys::a_weir_that_is_killed_goes_on_where_it_stopped", || {
+fn a_weir_that_is_killed_at_any_step_of_a_rekey_leaves_the_kernel_above_every_number_it_used() {
+    with_daemons(
+        "kernel_keys::a_weir_that_is_killed_at_any_step_of_a_rekey_leaves_the_kernel_above_every_number_it_used",
+        || {
+            let bed = Bed::new();
+            let Pair { left, weir, right } = pair(&bed, "aes128gcm16", "", "");
+            left.told("--initiate", &["--child", "row"]);
+            until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
+            let (a, b) = hosts(&bed);
+            let mut outside = Outside::listen(&bed);
+            let mut weir = Some(weir);
+            let mut compared = 0;
+            for delay in [0, 5, 10, 20, 40, 80, 160, 320] {
+                until("packets pass", || (numbered(a, b, 1).whole == 1).then_some(()));
+                thread::scope(|scope| {
+                    let rekey = scope.spawn(|| left.told("--rekey", &["--child", "row"]));
+                    thread::sleep(Duration::from_millis(delay));
+                    numbered_once(a, b);
+                    // Killed: it has no time for anything.
+                    drop(weir.take());
+                    rekey.join().expect("rekeyed");
+                });
+                let used = outside.numbers();
+                assert!(!used.is_empty(), "nothing was sent");
+                for (spi, sent, _) in kernels_numbers(&bed) {
+                    if let Some(number) = used.get(&spi) {
+                        assert!(
+                            sent >= *number,
+                            "SA {spi:08x}: {number} was used, the kernel goes on behind {sent}"
+                        );
+                        compared += 1;
+                    }
+                }
+                weir = Some(Weir::start_with(&bed, &config(), STATE));
+            }
+            assert!(compared > 0, "no SA was left to compare");
+            until("packets pass again", || (numbered(a, b, 1).whole == 1).then_some(()));
+            assert_eq!(replayed(&bed.right), "0", "a sequence number came twice");
+            drop(right);
+        },
+    );
+}
+
+#[test]
+fn a_weir_that_is_killed_or_stopped_goes_on_with_the_same_sas() {
+    with_daemons("kernel_keys::a_weir_that_is_killed_or_stopped_goes_on_with_the_same_sas", || {
         let bed = Bed::new();
-        let Pair { left, weir, right } = pair(&bed, "aes128gcm16", "", "");
+        let Pair { left, mut weir, right } = pair(&bed, "aes128gcm16", "", "");
         left.told("--initiate", &["--child", "row"]);
         until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
         let (a, b) = hosts(&bed);
-        all(a, b, 200, 300_000);
-        // Killed: it has no time for anything.
-        drop(weir);
-        let weir = Weir::start_with(&bed, &config(), STATE);
-        until("packets pass again", || (numbered(a, b, 1).whole == 1).then_some(()));
-        all(a, b, 200, 300_000);
-        for ns in [&bed.left, &bed.right] {
-            let stat = run(&format!("ip netns exec {ns} cat /proc/net/xfrm_stat"));
-            let replayed = stat.lines().find(|l| l.starts_with("XfrmInStateSeqError")).expect("the counter");
-            assert!(replayed.ends_with("\t0"), "a sequence number came twice:\n{stat}");
+        let spis = || kernels_numbers(&bed).into_iter().map(|(spi, ..)| spi).collect::<BTreeSet<u32>>();
+        let first = spis();
+        for in_order in [false, true, false] {
+            all(a, b, 200, 300_000);
+            if in_order {
+                weir.stop();
+            }
+            drop(weir);
+            weir = Weir::start_with(&bed, &config(), STATE);
+            until("packets pass again", || (numbered(a, b, 1).whole == 1).then_some(()));
         }
+        all(a, b, 200, 300_000);
+        assert_eq!(spis(), first, "nothing was rekeyed");
+        assert_eq!(replayed(&bed.right), "0", "a sequence number came twice");
         weir.assert_conserved();
         drop(right);
     });

@@ -24,12 +24,19 @@ use weir_io::process;
 const LIMIT: Duration = Duration::from_secs(1200);
 /// Says that this process runs in the second kernel.
 const INSIDE: &str = "WEIR_TESTS_IN_SECOND_KERNEL";
+/// How many rekeys [`rekeys`] tells of.
+const REKEYS: &str = "WEIR_REKEYS";
 /// Where the package puts its modules, in a folder by version.
 const MODULES: &str = "/usr/lib/uml/modules";
 
 /// Whether this is the second kernel.
 pub fn inside() -> bool {
     std::env::var_os(INSIDE).is_some()
+}
+
+/// How often a child SA is rekeyed under traffic: a few times, or as often as `WEIR_REKEYS` says.
+pub fn rekeys() -> usize {
+    std::env::var(REKEYS).ok().and_then(|n| n.parse().ok()).unwrap_or(6)
 }
 
 /// Runs `body`, the test called `name`, in the second kernel.
@@ -124,9 +131,10 @@ impl Folder {
         let binary = std::env::current_exe().expect("a path");
         let folder = std::env::current_dir().expect("a folder");
         let tests = format!(
-            "cd {}\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/run {INSIDE}=1\n\
+            "cd {}\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/run {INSIDE}=1 {REKEYS}={}\n\
              ip link set lo up\n{} --test-threads=1 {}\n",
             folder.display(),
+            rekeys(),
             binary.display(),
             filters().join(" ")
         );

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use crate::bed::{Bed, Family, LEFT_LAN, LEFT_WAN, until};
+use crate::bed::{Bed, Family, LEFT_LAN, LEFT_WAN, run, until};
 use crate::case::{Case, Mode, Sa, hex};
 use crate::daemon::Running;
 
@@ -121,6 +121,12 @@ impl Weir {
             weir.log().contains("is ready").then_some(())
         });
         weir
+    }
+
+    /// Ends it in order.
+    pub fn stop(&mut self) {
+        run(&format!("kill -TERM {}", self.0.child.id()));
+        assert!(self.0.child.wait().expect("a child of ours").success(), "{}", self.log());
     }
 
     /// The sum of a metric over all its labels that contain `label`.

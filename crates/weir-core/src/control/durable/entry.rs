@@ -49,6 +49,8 @@ const CLOCK_SET: u64 = 1_735_689_600;
 pub(super) struct Entry {
     /// The record as it is on disk.
     pub record: Record,
+    /// The sequence number an earlier life had reserved up to.
+    before: u64,
     /// Counters of this life, once the SA was used in it.
     live: Option<Live>,
 }
@@ -102,8 +104,20 @@ pub(super) fn exact(record: &Record, used: Amounts) -> Amounts {
 }
 
 impl Entry {
-    pub fn new(record: Record) -> Entry {
-        Entry { record, live: None }
+    /// `before`: the sequence number that was reserved on disk; the record may say less where counters were exact.
+    pub fn new(record: Record, before: u64) -> Entry {
+        Entry { record, before, live: None }
+    }
+
+    /// Sequence numbers that are or were the end of what was reserved for it.
+    pub fn reserved(&self) -> [u64; 3] {
+        [self.before, self.record.reserved.sequence, self.next_record().reserved.sequence]
+    }
+
+    /// The state workers share, and the sequence number that is reserved up to once the image under way is written.
+    pub fn planned(&self) -> Option<(&Arc<SaState>, u64)> {
+        let live = self.live.as_ref().filter(|live| !live.windowless)?;
+        Some((&live.state, self.next_record().reserved.sequence))
     }
 
     /// Its counters in mapped memory, where nobody else has them.
