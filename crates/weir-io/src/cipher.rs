@@ -8,6 +8,8 @@
 mod aws_lc;
 mod choice;
 mod hmac;
+#[cfg(target_arch = "x86_64")]
+mod narrow;
 pub mod rate;
 mod shape;
 #[cfg(target_arch = "x86_64")]
@@ -22,22 +24,28 @@ use weir_core::ipsec::Ciphers;
 pub use aws_lc::AwsLc;
 pub use choice::Choice;
 #[cfg(target_arch = "x86_64")]
+pub use narrow::{AesNi, Vaes256};
+#[cfg(target_arch = "x86_64")]
 pub use vaes::Vaes;
 
-/// Every name [`by_name`] may know; the first is on every machine.
-pub const BACKENDS: [&str; 2] = ["aws-lc", "vaes"];
+/// Every name [`by_name`] may know; the first is on every machine, and of the others each is narrower than the one before.
+pub const BACKENDS: [&str; 4] = ["aws-lc", "vaes", "vaes-256", "aes-ni"];
 
 /// Ciphers for every machine.
 pub fn portable() -> Arc<dyn Ciphers> {
     Arc::new(AwsLc)
 }
 
-/// The ciphers called `name`: `aws-lc` on every machine, `vaes` where the CPU has the instructions.
+/// The ciphers called `name`: `aws-lc` on every machine, the others where the CPU has the instructions.
 pub fn by_name(name: &str) -> Option<Arc<dyn Ciphers>> {
     match name {
         aws_lc::NAME => Some(portable()),
         #[cfg(target_arch = "x86_64")]
         vaes::NAME => Vaes::new().map(|vaes| Arc::new(vaes) as Arc<dyn Ciphers>),
+        #[cfg(target_arch = "x86_64")]
+        narrow::VAES256 => Vaes256::new().map(|vaes| Arc::new(vaes) as Arc<dyn Ciphers>),
+        #[cfg(target_arch = "x86_64")]
+        narrow::AES_NI => AesNi::new().map(|aes| Arc::new(aes) as Arc<dyn Ciphers>),
         _ => None,
     }
 }
@@ -50,5 +58,10 @@ pub fn best() -> Arc<dyn Ciphers> {
 
 /// What [`best`] rests on, to print.
 pub fn choice() -> &'static Choice {
-    choice::choice(|| BACKENDS.into_iter().filter_map(by_name).collect())
+    // aws-lc, and the widest of ours.
+    choice::choice(|| portable_and(BACKENDS[1..].iter().find_map(|name| by_name(name))))
+}
+
+fn portable_and(other: Option<Arc<dyn Ciphers>>) -> Vec<Arc<dyn Ciphers>> {
+    [Some(portable()), other].into_iter().flatten().collect()
 }

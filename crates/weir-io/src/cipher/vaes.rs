@@ -9,8 +9,8 @@
 
 mod cbc;
 mod gcm;
-mod ghash;
-mod schedule;
+pub(super) mod ghash;
+pub(super) mod schedule;
 mod separate;
 pub mod sha256;
 

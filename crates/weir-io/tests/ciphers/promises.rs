@@ -10,7 +10,7 @@ use weir_io::cipher;
 use crate::suites::{keys, packet, suites};
 
 fn backends() -> Vec<Arc<dyn Ciphers>> {
-    ["aws-lc", "vaes"].into_iter().filter_map(cipher::by_name).chain([cipher::best()]).collect()
+    cipher::BACKENDS.into_iter().filter_map(cipher::by_name).chain([cipher::best()]).collect()
 }
 
 fn seal(cipher: &dyn Cipher, packet: &mut [u8], sequence: u64) {

@@ -8,7 +8,6 @@ use weir_core::ipsec::{Ciphers, Encryption, Integrity, Job, Keys, Secret, Suite}
 use weir_io::cipher;
 
 const VECTORS: &str = include_str!("../../../../testdata/esp/vectors.txt");
-const BACKENDS: [&str; 2] = ["aws-lc", "vaes"];
 
 type Vector = BTreeMap<&'static str, Vec<u8>>;
 
@@ -39,7 +38,7 @@ fn vectors() -> Vec<(Encryption, Vector)> {
 }
 
 fn backends(test: &str) -> Vec<Arc<dyn Ciphers>> {
-    let named = BACKENDS.iter().filter_map(|name| {
+    let named = cipher::BACKENDS.iter().filter_map(|name| {
         let ciphers = cipher::by_name(name);
         if ciphers.is_none() {
             let _ = writeln!(std::io::stderr(), "SKIP {test}: the CPU has no instructions for {name}");

@@ -1,0 +1,399 @@
+//! AES-GCM of ESP packets by vectors of one or two blocks: one source, made for each width.
+//!
+//! The layout is that of [`super::super::vaes`]: a packet's first 16 bytes, which are not encrypted, share their lane with the
+//! block of key stream for the tag and with the associated data.
+//!
+//! ```text
+//! packet      | SPI, sequence, IV | body 0 | body 1 | body 2 | body 3 …      | ICV |
+//! counter     | 1 (for the tag)   | 2      | 3      | 4      | 5 …
+//! hashed      | SPI, sequence, 0  | cipher 0, 1, 2, …                         lengths
+//! times H to  | n + 2             | n + 1, n, n - 1, …                   2  | 1
+//! ```
+//!
+//! Powers of H lie in memory in falling order, so that neighbours are one load. Strides are of eight blocks, which fill the
+//! latency of an AES round. Lengths are multiples of 4 bytes, so the last vector is masked by words and nothing is copied.
+//!
+//! Loops count rather than iterate: an adaptor the compiler leaves as a call has no vector registers, and
+//! everything around it goes through memory.
+
+#![allow(clippy::needless_range_loop)]
+
+use std::arch::x86_64::*;
+
+use super::super::vaes::ghash::shifted;
+
+/// Bytes of a block.
+pub const BLOCK: usize = 16;
+/// Blocks of a stride.
+pub const STRIDE: usize = 8;
+/// Blocks hashed before a reduction, the first 16 bytes counted: packets of 1500-byte links need one.
+pub const CHUNK: usize = 96;
+pub const CHUNK_STRIDES: u32 = (CHUNK / STRIDE) as u32;
+/// x^127 + x^126 + x^121 as the upper half of GCM's polynomial, reversed.
+const POLYNOMIAL: i64 = 0xc200_0000_0000_0000_u64 as i64;
+/// As many words of ones as a mask shall have, in front of as many of zeros.
+pub static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Reverses the bytes of a block.
+#[inline]
+#[target_feature(enable = "sse2")]
+pub fn reverse() -> __m128i {
+    _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+}
+
+/// Turns the counter, the last word of a block, to network order.
+#[inline]
+#[target_feature(enable = "sse2")]
+pub fn turn() -> __m128i {
+    _mm_set_epi8(12, 13, 14, 15, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+}
+
+/// Low, middle and high half of a product as one field element: Montgomery's reduction, twice 64 bits.
+#[inline]
+#[target_feature(enable = "sse2,pclmulqdq")]
+pub fn reduce(low: __m128i, middle: __m128i, high: __m128i) -> __m128i {
+    let polynomial = _mm_set1_epi64x(POLYNOMIAL);
+    let crossed = _mm_xor_si128(_mm_shuffle_epi32::<0x4e>(low), _mm_move_epi64(middle));
+    let once = _mm_xor_si128(crossed, _mm_clmulepi64_si128::<0x00>(low, polynomial));
+    let above = _mm_move_epi64(_mm_shuffle_epi32::<0x4e>(middle));
+    let twice = _mm_clmulepi64_si128::<0x00>(once, polynomial);
+    _mm_xor_si128(_mm_xor_si128(high, above), _mm_xor_si128(_mm_shuffle_epi32::<0x4e>(once), twice))
+}
+
+/// H to the first to H to the last power, falling, shifted; zeros behind.
+#[target_feature(enable = "sse2,ssse3,aes,pclmulqdq")]
+pub fn powers(h: __m128i) -> [__m128i; CHUNK + 4] {
+    let mut powers = [_mm_setzero_si128(); CHUNK + 4];
+    let by_h = shifted(h);
+    let mut power = h;
+    for slot in powers[..=CHUNK].iter_mut().rev() {
+        *slot = shifted(power);
+        let middle = _mm_xor_si128(
+            _mm_clmulepi64_si128::<0x01>(power, by_h),
+            _mm_clmulepi64_si128::<0x10>(power, by_h),
+        );
+        let low = _mm_clmulepi64_si128::<0x00>(power, by_h);
+        power = reduce(low, middle, _mm_clmulepi64_si128::<0x11>(power, by_h));
+    }
+    powers
+}
+
+/// Whether a packet has header, IV and ICV and between them whole units of 4 bytes, at least one.
+#[inline]
+pub fn fits(len: usize) -> bool {
+    len > BLOCK + BLOCK && len.is_multiple_of(4)
+}
+
+/// Everything before the ICV, and the ICV.
+#[inline]
+pub fn parts(packet: &mut [u8]) -> Option<(&mut [u8], &mut [u8; BLOCK])> {
+    if fits(packet.len()) { packet.split_last_chunk_mut() } else { None }
+}
+
+/// Makes `Gcm` of `$lanes`, whose instructions are `$features`; `$count` are the numbers of vectors below a stride.
+macro_rules! gcm {
+    ($features:literal, $lanes:path, [$($count:literal)*]) => {
+        use std::arch::x86_64::*;
+        use std::hint::black_box;
+
+        use weir_core::ipsec::Job;
+        use zeroize::Zeroize;
+
+        use super::gcm::*;
+        use crate::cipher::shape::HEADER;
+        use crate::cipher::vaes::ghash::shifted;
+        use crate::cipher::vaes::schedule::{MOST, encrypt, expand};
+        use $lanes as v;
+
+        const VECTOR: usize = BLOCK * v::LANES;
+        const VECTORS: usize = STRIDE / v::LANES;
+
+        /// A key, and what can be known of packets before they come.
+        #[repr(C, align(64))]
+        pub struct Gcm<const ROUNDS: usize> {
+            /// H to the 97th down to H to the first, shifted; then three zeros.
+            powers: [__m128i; CHUNK + 4],
+            rounds: [__m128i; MOST],
+            /// The length of the associated data in bits, times H: middle and high part of the product.
+            associated: [__m128i; 2],
+            /// Reverses the first 16 bytes of a packet and makes associated data of them.
+            first: __m128i,
+            salt: u32,
+            /// All ones with extended sequence numbers.
+            esn: u32,
+        }
+
+        /// Where one packet stands.
+        #[derive(Clone, Copy)]
+        struct Pass {
+            at: *mut u8,
+            powers: *const __m128i,
+            /// Counter blocks of the next vector, counters in the machine's order.
+            counters: v::Vector,
+            strides: u32,
+            /// High half of the sequence number where associated data has it; zero without ESN.
+            high: __m128i,
+            /// Key stream of the tag.
+            stream: __m128i,
+            /// Low, middle and high halves of products, not yet reduced.
+            sum: [v::Vector; 3],
+        }
+
+        impl Pass {
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn add(&mut self, blocks: v::Vector, powers: v::Vector) {
+                let [low, middle, high] = self.sum;
+                let crossed = v::xor(v::product::<0x01>(blocks, powers), v::product::<0x10>(blocks, powers));
+                self.sum = [
+                    v::xor(low, v::product::<0x00>(blocks, powers)),
+                    v::xor(middle, crossed),
+                    v::xor(high, v::product::<0x11>(blocks, powers)),
+                ];
+            }
+        }
+
+        impl<const ROUNDS: usize> Gcm<ROUNDS> {
+            /// A key of the length that goes with `ROUNDS`.
+            #[target_feature(enable = $features)]
+            pub fn prepare(key: &[u8], salt: [u8; 4], esn: bool) -> Box<Gcm<ROUNDS>> {
+                assert_eq!(key.len() / 4 + 6, ROUNDS, "rounds follow from the key's length");
+                let mut rounds = expand(key);
+                let h = _mm_shuffle_epi8(encrypt(&rounds, ROUNDS, _mm_setzero_si128()), reverse());
+                let (by_h, bits) = (shifted(h), _mm_cvtsi64_si128(if esn { 96 } else { 64 }));
+                let gcm = Box::new(Gcm {
+                    powers: powers(h),
+                    rounds,
+                    associated: [
+                        _mm_clmulepi64_si128::<0x00>(bits, by_h),
+                        _mm_clmulepi64_si128::<0x10>(bits, by_h),
+                    ],
+                    first: if esn {
+                        _mm_set_epi8(0, 1, 2, 3, -1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1)
+                    } else {
+                        _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1, -1, -1, -1)
+                    },
+                    salt: u32::from_le_bytes(salt),
+                    esn: if esn { u32::MAX } else { 0 },
+                });
+                rounds.zeroize();
+                gcm
+            }
+
+            /// Seals packets; one that cannot be is zeroed.
+            #[target_feature(enable = $features)]
+            pub fn seal(&self, jobs: &mut [Job<'_>]) {
+                for job in jobs {
+                    let Some((covered, icv)) = parts(job.packet) else {
+                        job.packet.fill(0);
+                        continue;
+                    };
+                    let tag = self.packet::<true>(covered, job.sequence);
+                    // SAFETY: the ICV is an array of 16 bytes.
+                    unsafe { _mm_storeu_si128(icv.as_mut_ptr().cast(), tag) };
+                }
+            }
+
+            /// Opens packets; one too short or misaligned is not authentic.
+            #[target_feature(enable = $features)]
+            pub fn open(&self, jobs: &mut [Job<'_>]) {
+                for job in jobs {
+                    job.authentic = false;
+                    let Some((covered, icv)) = parts(job.packet) else { continue };
+                    let tag = self.packet::<false>(covered, job.sequence);
+                    // SAFETY: the ICV is an array of 16 bytes.
+                    let came = unsafe { _mm_loadu_si128(icv.as_ptr().cast()) };
+                    let difference = _mm_xor_si128(tag, came);
+                    job.authentic = _mm_testz_si128(difference, difference) == 1;
+                }
+            }
+
+            /// Encrypts or decrypts what follows the first 16 bytes of `covered`, which has more; the tag.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn packet<const SEAL: bool>(&self, covered: &mut [u8], sequence: u64) -> __m128i {
+                let (bits, mut left) = (8 * (covered.len() - BLOCK) as i64, covered.len());
+                let mut pass = self.begin(covered, (sequence >> 32) as u32);
+                // SAFETY: each stride is called with as many vectors as `left` has bytes for, the last with a mask
+                // of those bytes; `left` counts down what lies behind `pass.at`.
+                unsafe {
+                    if left <= STRIDE * BLOCK {
+                        pass = self.last::<SEAL, true>(pass, left);
+                    } else {
+                        pass = self.stride::<SEAL, VECTORS, true, false>(pass, left);
+                        left -= STRIDE * BLOCK;
+                        while left > STRIDE * BLOCK {
+                            pass = self.stride::<SEAL, VECTORS, false, false>(pass, left);
+                            left -= STRIDE * BLOCK;
+                            if pass.strides.is_multiple_of(CHUNK_STRIDES) {
+                                pass = self.fold(pass, left);
+                            }
+                        }
+                        pass = self.last::<SEAL, false>(pass, left);
+                    }
+                }
+                self.tag(pass, bits)
+            }
+
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn begin(&self, covered: &mut [u8], high: u32) -> Pass {
+                let zero = v::broadcast(_mm_setzero_si128());
+                // SAFETY: `covered` has more than the header and the IV behind it.
+                let iv = unsafe { covered.as_ptr().add(HEADER).cast::<u64>().read_unaligned() };
+                let nonce = _mm_set_epi64x((iv >> 32) as i64, (u64::from(self.salt) | iv << 32) as i64);
+                let counts = v::lanes(_mm_set_epi32(1, 0, 0, 0), _mm_set_epi32(2, 0, 0, 0));
+                Pass {
+                    at: covered.as_mut_ptr(),
+                    powers: self.powers_for(covered.len()),
+                    counters: v::add(v::broadcast(nonce), counts),
+                    strides: 0,
+                    high: _mm_set_epi32(0, (high & self.esn) as i32, 0, 0),
+                    stream: _mm_setzero_si128(),
+                    sum: [zero; 3],
+                }
+            }
+
+            /// The power of the first of the blocks in `left` bytes: their last one's is H squared, because the
+            /// lengths follow, and a whole chunk's last one's is H.
+            #[inline]
+            fn powers_for(&self, left: usize) -> *const __m128i {
+                let blocks = left.div_ceil(BLOCK);
+                if blocks > CHUNK { &raw const self.powers[1] } else { &raw const self.powers[CHUNK - blocks] }
+            }
+
+            /// Between chunks: the hash so far stands in front of the next one, times the power of its first block.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn fold(&self, mut pass: Pass, left: usize) -> Pass {
+                let zero = _mm_setzero_si128();
+                let hash = hash(&pass.sum);
+                pass.sum = [v::broadcast(zero); 3];
+                pass.powers = self.powers_for(left);
+                // SAFETY: three entries follow every power in the table.
+                pass.add(v::lanes(hash, zero), unsafe { v::load(pass.powers.cast()) });
+                pass
+            }
+
+            /// The last vectors: `left` bytes.
+            ///
+            /// # Safety
+            /// `left` bytes lie behind `pass.at`, at least four and at most a stride.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn last<const SEAL: bool, const FIRST: bool>(&self, pass: Pass, left: usize) -> Pass {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match left.div_ceil(VECTOR) {
+                        $($count => self.stride::<SEAL, $count, FIRST, true>(pass, left),)*
+                        _ => self.stride::<SEAL, VECTORS, FIRST, true>(pass, left),
+                    }
+                }
+            }
+
+            /// `N` vectors, which `left` bytes begin with; when they are the packet's last, all there is.
+            ///
+            /// # Safety
+            /// `left` bytes lie behind `pass.at`: `N` vectors, or when they are the last, a multiple of 4 bytes more than
+            /// one vector less.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn stride<const SEAL: bool, const N: usize, const FIRST: bool, const LAST: bool>(
+                &self,
+                mut pass: Pass,
+                left: usize,
+            ) -> Pass {
+                let zero = _mm_setzero_si128();
+                let mut blocks = [v::broadcast(zero); N];
+                let (turn, step) = (v::broadcast(turn()), v::broadcast(_mm_set_epi32(v::LANES as i32, 0, 0, 0)));
+                let key = v::broadcast(self.rounds[0]);
+                for i in 0..N {
+                    blocks[i] = v::xor(v::shuffle(pass.counters, turn), key);
+                    pass.counters = v::add(pass.counters, step);
+                }
+                for round in 1..ROUNDS {
+                    let key = v::broadcast(self.rounds[round]);
+                    for i in 0..N {
+                        blocks[i] = v::round(blocks[i], key);
+                    }
+                }
+                let key = v::broadcast(self.rounds[ROUNDS]);
+                for i in 0..N {
+                    blocks[i] = v::last_round(blocks[i], key);
+                }
+                // By way of memory: else the compiler, short of registers, puts a vector's rounds behind those of another,
+                // and the CPU waits for each.
+                let blocks = black_box(blocks);
+                for i in 0..N {
+                    let mut stream = blocks[i];
+                    if FIRST && i == 0 {
+                        // The first lane's stream is the tag's, and its bytes stay as they are.
+                        pass.stream = v::first(stream);
+                        stream = v::and(stream, v::lanes(zero, _mm_set1_epi32(-1)));
+                    }
+                    let at = pass.at.wrapping_add(i * VECTOR);
+                    let (bytes, done);
+                    if LAST && i == N - 1 {
+                        let words = (left - i * VECTOR) / 4;
+                        // SAFETY: at most eight words are left, so the mask lies in its table; only words under it are read
+                        // and written, and the caller promises those.
+                        unsafe {
+                            let mask = v::load(MASKS.as_ptr().add(8 - words.min(8)).cast());
+                            bytes = v::load_under(at, mask);
+                            done = v::and(v::xor(bytes, stream), mask);
+                            v::store_under(at, mask, done);
+                        }
+                    } else {
+                        // SAFETY: the caller promises whole vectors up to here.
+                        unsafe {
+                            bytes = v::load(at);
+                            done = v::xor(bytes, stream);
+                            v::store(at, done);
+                        }
+                    }
+                    let cipher = if SEAL { done } else { bytes };
+                    let reversed = if FIRST && i == 0 {
+                        v::xor(v::shuffle(cipher, v::lanes(self.first, reverse())), v::lanes(pass.high, zero))
+                    } else {
+                        v::shuffle(cipher, v::broadcast(reverse()))
+                    };
+                    // SAFETY: three entries follow every power in the table, and `powers_for` left one a block.
+                    pass.add(reversed, unsafe { v::load(pass.powers.add(v::LANES * i).cast()) });
+                }
+                pass.at = pass.at.wrapping_add(N * VECTOR);
+                pass.powers = pass.powers.wrapping_add(v::LANES * N);
+                pass.strides += 1;
+                pass
+            }
+
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn tag(&self, mut pass: Pass, bits: i64) -> __m128i {
+                let zero = _mm_setzero_si128();
+                let (bits, by_h) = (_mm_cvtsi64_si128(bits), self.powers[CHUNK]);
+                let low = _mm_clmulepi64_si128::<0x00>(bits, by_h);
+                let middle = _mm_xor_si128(_mm_clmulepi64_si128::<0x10>(bits, by_h), self.associated[0]);
+                for (sum, part) in pass.sum.iter_mut().zip([low, middle, self.associated[1]]) {
+                    *sum = v::xor(*sum, v::lanes(part, zero));
+                }
+                _mm_xor_si128(_mm_shuffle_epi8(hash(&pass.sum), reverse()), pass.stream)
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn hash([low, middle, high]: &[v::Vector; 3]) -> __m128i {
+            reduce(v::fold(*low), v::fold(*middle), v::fold(*high))
+        }
+
+        impl<const ROUNDS: usize> Drop for Gcm<ROUNDS> {
+            fn drop(&mut self) {
+                self.powers.zeroize();
+                self.rounds.zeroize();
+                self.associated.zeroize();
+                self.salt.zeroize();
+            }
+        }
+    };
+}
+pub(super) use gcm;

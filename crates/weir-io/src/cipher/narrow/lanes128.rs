@@ -1,0 +1,110 @@
+//! A block a vector: AES-NI and PCLMULQDQ.
+
+use std::arch::x86_64::*;
+
+pub type Vector = __m128i;
+pub const LANES: usize = 1;
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn broadcast(block: __m128i) -> Vector {
+    block
+}
+
+/// `first` in the first lane, `others` in the rest.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn lanes(first: __m128i, _: __m128i) -> Vector {
+    first
+}
+
+/// The sum of all lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn fold(a: Vector) -> __m128i {
+    a
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn first(a: Vector) -> __m128i {
+    a
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn xor(a: Vector, b: Vector) -> Vector {
+    _mm_xor_si128(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn and(a: Vector, b: Vector) -> Vector {
+    _mm_and_si128(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn shuffle(a: Vector, by: Vector) -> Vector {
+    _mm_shuffle_epi8(a, by)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn add(a: Vector, b: Vector) -> Vector {
+    _mm_add_epi32(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,aes")]
+pub fn round(a: Vector, key: Vector) -> Vector {
+    _mm_aesenc_si128(a, key)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,aes")]
+pub fn last_round(a: Vector, key: Vector) -> Vector {
+    _mm_aesenclast_si128(a, key)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,pclmulqdq")]
+pub fn product<const HALVES: i32>(a: Vector, b: Vector) -> Vector {
+    _mm_clmulepi64_si128::<HALVES>(a, b)
+}
+
+/// # Safety
+/// A vector lies at `at`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn load(at: *const u8) -> Vector {
+    // SAFETY: the caller's promise.
+    unsafe { _mm_loadu_si128(at.cast()) }
+}
+
+/// # Safety
+/// A vector's room lies at `at`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn store(at: *mut u8, a: Vector) {
+    // SAFETY: the caller's promise.
+    unsafe { _mm_storeu_si128(at.cast(), a) }
+}
+
+/// # Safety
+/// The words of `mask` that are all ones lie at `at`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn load_under(at: *const u8, mask: Vector) -> Vector {
+    // SAFETY: only words under the mask are read, and the caller promises those.
+    unsafe { _mm_maskload_epi32(at.cast(), mask) }
+}
+
+/// # Safety
+/// Room for the words of `mask` that are all ones lies at `at`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn store_under(at: *mut u8, mask: Vector, a: Vector) {
+    // SAFETY: only words under the mask are written, and the caller promises those.
+    unsafe { _mm_maskstore_epi32(at.cast(), mask, a) }
+}

@@ -1,0 +1,110 @@
+//! Two blocks a vector: VAES and VPCLMULQDQ on 256 bits.
+
+use std::arch::x86_64::*;
+
+pub type Vector = __m256i;
+pub const LANES: usize = 2;
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn broadcast(block: __m128i) -> Vector {
+    _mm256_broadcastsi128_si256(block)
+}
+
+/// `first` in the first lane, `others` in the rest.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn lanes(first: __m128i, others: __m128i) -> Vector {
+    _mm256_set_m128i(others, first)
+}
+
+/// The sum of all lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn fold(a: Vector) -> __m128i {
+    _mm_xor_si128(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn first(a: Vector) -> __m128i {
+    _mm256_castsi256_si128(a)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn xor(a: Vector, b: Vector) -> Vector {
+    _mm256_xor_si256(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn and(a: Vector, b: Vector) -> Vector {
+    _mm256_and_si256(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn shuffle(a: Vector, by: Vector) -> Vector {
+    _mm256_shuffle_epi8(a, by)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn add(a: Vector, b: Vector) -> Vector {
+    _mm256_add_epi32(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,vaes")]
+pub fn round(a: Vector, key: Vector) -> Vector {
+    _mm256_aesenc_epi128(a, key)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,vaes")]
+pub fn last_round(a: Vector, key: Vector) -> Vector {
+    _mm256_aesenclast_epi128(a, key)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,vpclmulqdq")]
+pub fn product<const HALVES: i32>(a: Vector, b: Vector) -> Vector {
+    _mm256_clmulepi64_epi128::<HALVES>(a, b)
+}
+
+/// # Safety
+/// A vector lies at `at`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn load(at: *const u8) -> Vector {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_loadu_si256(at.cast()) }
+}
+
+/// # Safety
+/// A vector's room lies at `at`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn store(at: *mut u8, a: Vector) {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_storeu_si256(at.cast(), a) }
+}
+
+/// # Safety
+/// The words of `mask` that are all ones lie at `at`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn load_under(at: *const u8, mask: Vector) -> Vector {
+    // SAFETY: only words under the mask are read, and the caller promises those.
+    unsafe { _mm256_maskload_epi32(at.cast(), mask) }
+}
+
+/// # Safety
+/// Room for the words of `mask` that are all ones lies at `at`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn store_under(at: *mut u8, mask: Vector, a: Vector) {
+    // SAFETY: only words under the mask are written, and the caller promises those.
+    unsafe { _mm256_maskstore_epi32(at.cast(), mask, a) }
+}
