@@ -11,12 +11,13 @@ use std::process::{Command, ExitCode};
 mod layout;
 
 /// Files of `bpf/`, and the programs in each.
-const PROGRAMS: [(&str, &[&str]); 5] = [
+const PROGRAMS: [(&str, &[&str]); 6] = [
     ("enforce", &["enforce"]),
     ("generate", &["generate"]),
     ("pass", &["pass"]),
     ("steer", &["steer", "steer_flow"]),
     ("tally", &["tally"]),
+    ("transmit", &["transmit"]),
 ];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

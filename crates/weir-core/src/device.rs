@@ -61,6 +61,11 @@ pub struct DeviceStats {
     pub rx_truncated: u64,
     /// Times frames lay in the transmit ring for longer than they may and none of them moved.
     pub tx_stalled: u64,
+    /// No loss: frames that left without a socket buffer.
+    pub tx_live: u64,
+    /// Of frames sent so, those the device did not take because the far end's queue was full. (Of frames sent by a socket the
+    /// kernel tells the device's own counters only.)
+    pub tx_dropped: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,14 +23,17 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_core::packet::DeviceId;
 
+use self::live::LiveTransmit;
 use crate::bpf::attach::XdpMode;
 use crate::steer::SteerError;
 
 mod lingering;
+pub mod live;
 pub mod port;
 mod socket;
 pub mod stall;
@@ -86,6 +89,8 @@ pub struct Options {
     pub busy_poll: Option<u16>,
     /// Busy polling stays also where it moves the receive ring only, because the driver sends by another poller.
     pub busy_poll_insists: bool,
+    /// In copy mode large batches leave by this instead of the socket, where the far end takes it.
+    pub live: Option<Arc<LiveTransmit>>,
 }
 
 /// Ring entries by default: 2,048 frames are 1.4 ms at 1.5 Mpps, as drivers configure their own.
@@ -101,6 +106,7 @@ impl Options {
             order: Bind::ORDER.to_vec(),
             busy_poll: None,
             busy_poll_insists: false,
+            live: None,
         }
     }
 }
@@ -120,6 +126,8 @@ pub struct Report {
     pub busy_poll_refusal: Option<io::Error>,
     /// A program of a dead predecessor was removed first.
     pub replaced_leftover: bool,
+    /// How copied frames are sent, where there is a choice.
+    pub live: Option<String>,
 }
 
 impl Report {
@@ -149,6 +157,9 @@ impl fmt::Display for Report {
         }
         if self.replaced_leftover {
             write!(f, ", replaced the program of a dead predecessor")?;
+        }
+        if let Some(live) = &self.live {
+            write!(f, ", {live}")?;
         }
         Ok(())
     }
@@ -261,6 +272,7 @@ mod tests {
             busy_poll: false,
             busy_poll_refusal: None,
             replaced_leftover: false,
+            live: None,
         };
         assert_eq!(
             report.to_string(),

@@ -63,6 +63,17 @@ impl Interface {
         self.driver_info(0)
     }
 
+    /// Receive and transmit queues it has now, where its driver tells (veth does).
+    pub fn queues(&self) -> io::Result<(u32, u32)> {
+        // `struct ethtool_channels`: the command, four maxima, then what is in use.
+        const ETHTOOL_GCHANNELS: u32 = 0x3c;
+        let mut channels = [0; 9];
+        channels[0] = ETHTOOL_GCHANNELS;
+        self.ethtool(&mut channels)?;
+        let [_, _, _, _, _, rx, tx, _, _] = channels;
+        Ok((rx, tx))
+    }
+
     /// How often its carrier came or went, where the kernel counts that; setting it down and up counts.
     pub fn carrier_changes(&self) -> Option<u64> {
         let path = format!("/sys/class/net/{}/carrier_changes", self.name);
@@ -141,6 +152,8 @@ fn known(command: u32) -> Option<usize> {
         0x03 => Some(49),
         // ETHTOOL_GCOALESCE, ETHTOOL_SCOALESCE: ethtool_coalesce.
         0x0e | 0x0f => Some(23),
+        // ETHTOOL_GCHANNELS: ethtool_channels.
+        0x3c => Some(9),
         _ => None,
     }
 }

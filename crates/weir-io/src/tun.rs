@@ -59,24 +59,8 @@ impl Tun {
                 libc::IFNAMSIZ - 1
             )));
         }
-        // SAFETY: the path is a NUL-terminated string that lives for the call.
-        let fd =
-            unsafe { libc::open(CLONE_DEVICE.as_ptr(), libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC) };
-        if fd < 0 {
-            return Err(failed("opening /dev/net/tun")(io::Error::last_os_error()));
-        }
-        // SAFETY: `fd` is a fresh descriptor that nothing else owns.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: ifreq is plain data for which all zeros is valid.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, &from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
-            *to = from as std::ffi::c_char;
-        }
-        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
-        // SAFETY: TUNSETIFF reads one ifreq, which outlives the call.
-        if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw const request) } < 0 {
-            return Err(failed("creating the device")(io::Error::last_os_error()));
-        }
+        let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        let (fd, _) = create(name, flags).map_err(|(doing, error)| failed(doing)(error))?;
         // SAFETY: TUNSETOFFLOAD takes its argument by value.
         let offload = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, LEFT_TO_US) };
         let refused = (offload < 0).then(io::Error::last_os_error);
@@ -135,6 +119,35 @@ impl Tun {
         }
         self.write(&parts[..count])
     }
+}
+
+/// A TAP device that is down and that nobody uses: for a program that has to be attached somewhere. `%d` in its name becomes a
+/// number; it goes with the descriptor.
+pub(crate) fn spare_tap(name: &str) -> io::Result<(OwnedFd, String)> {
+    create(name, libc::IFF_TAP | libc::IFF_NO_PI).map_err(|(_, error)| error)
+}
+
+/// Creates the device (or attaches to it); its descriptor and its name, or what failed.
+fn create(name: &str, flags: libc::c_int) -> Result<(OwnedFd, String), (&'static str, io::Error)> {
+    // SAFETY: the path is a NUL-terminated string that lives for the call.
+    let fd = unsafe { libc::open(CLONE_DEVICE.as_ptr(), libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(("opening /dev/net/tun", io::Error::last_os_error()));
+    }
+    // SAFETY: `fd` is a fresh descriptor that nothing else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: ifreq is plain data for which all zeros is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, &from) in request.ifr_name.iter_mut().zip(name.as_bytes().iter().take(libc::IFNAMSIZ - 1)) {
+        *to = from as std::ffi::c_char;
+    }
+    request.ifr_ifru.ifru_flags = flags as i16;
+    // SAFETY: TUNSETIFF reads one ifreq and writes the name into it; it outlives the call.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
+        return Err(("creating the device", io::Error::last_os_error()));
+    }
+    let name = request.ifr_name.iter().take_while(|&&byte| byte != 0).map(|&byte| byte as u8).collect();
+    Ok((fd, String::from_utf8(name).unwrap_or_default()))
 }
 
 fn part(bytes: &[u8]) -> libc::iovec {

@@ -216,6 +216,32 @@ shared! {
             seen: u64,
         }
     }
+    "weir/transmit.h" {
+        /// What a worker tells `transmit` before a call, and what became of it.
+        struct TransmitState = "transmit_state" {
+            ifindex: u32,
+            /// Slots that are filled.
+            count: u32,
+            /// Bytes each live frame begins with.
+            longest: u32,
+            /// Slots read so far.
+            next: u32,
+            /// Where the call runs, plus one; 0: no call.
+            cpu: u32,
+            /// Frames the device took.
+            taken: u32,
+            /// Frames it did not take.
+            refused: u32,
+            /// The device's last answer, if it was an error.
+            error: i32,
+        }
+        /// One frame to send.
+        struct TransmitSlot = "transmit_slot" {
+            len: u32,
+            pad: [u8; 12],
+            frame: [u8; TRANSMIT_FRAME_MAX as usize],
+        }
+    }
 }
 
 macro_rules! constants {
@@ -262,6 +288,12 @@ constants! {
         /// 64 buckets to each power of two.
         TALLY_BUCKET_BITS = 6;
         TALLY_BUCKETS = (34 - TALLY_BUCKET_BITS + 1) << TALLY_BUCKET_BITS;
+    }
+    "weir/transmit.h" {
+        /// Frames of one call.
+        TRANSMIT_SLOTS = 64;
+        /// Bytes of the longest frame.
+        TRANSMIT_FRAME_MAX = 2032;
     }
 }
 

@@ -228,6 +228,16 @@ impl Loaded {
         }
     }
 
+    /// Loads another program of the same object and has a tracepoint of the kernel run it, as long as this is loaded.
+    pub fn trace(&mut self, program: &'static str, tracepoint: &str) -> Result<(), LoadError> {
+        let traced = self.maps.ebpf.program_mut(program).ok_or_else(|| missing(program, "the program"))?;
+        let Program::RawTracePoint(traced) = traced else {
+            return Err(missing(program, "a program of a tracepoint"));
+        };
+        traced.load().and_then(|()| traced.attach(tracepoint)).map_err(|e| explain(program, e))?;
+        Ok(())
+    }
+
     /// The number the kernel knows it by, which no other program has while it is there.
     pub fn id(&self) -> Result<u32, LoadError> {
         Ok(self.program()?.info().map_err(|e| explain(self.name, e))?.id())

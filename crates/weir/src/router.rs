@@ -23,6 +23,7 @@ mod flow_offload;
 mod gateway;
 mod keying;
 mod links;
+mod live;
 mod lookups;
 pub mod memory;
 mod metrics;
@@ -61,6 +62,7 @@ use crate::service::{self, Watchdog};
 use enforcement::Points;
 use firewall::Firewall;
 use flow_offload::FlowOffloadHandle;
+use live::LiveHandle;
 use ports::OpenPort;
 pub use start::{StartArgs, accelerate, start};
 use worker::{PendingReport, Report, Worker, WorkerCommand, WorkerEvent};
@@ -89,6 +91,7 @@ pub struct Daemon {
     local: Option<LocalAddresses>,
     /// XDP flow offload; absent where BPF cannot be used.
     flow_offload: Option<FlowOffloadHandle>,
+    live: LiveHandle,
     kernel: Kernel,
     /// Absent where the kernel tells nothing of its routes.
     routes: Option<mirror::Routes>,
@@ -170,6 +173,7 @@ impl Daemon {
             if let Some(flow_offload) = &self.flow_offload {
                 flow_offload.shared.ask(now);
             }
+            self.live.ask(now);
             if stop {
                 return self.drain();
             }

@@ -89,6 +89,12 @@ pub struct DeviceLosses {
     /// Times the transmit ring did not move though frames waited in it.
     #[serde(default)]
     pub tx_stalled: u64,
+    /// No loss: frames that left without a socket buffer.
+    #[serde(default)]
+    pub tx_live: u64,
+    /// Of frames sent so, those the device did not take: the far end's queue was full.
+    #[serde(default)]
+    pub tx_dropped: u64,
 }
 
 /// `GET /v1/routes`

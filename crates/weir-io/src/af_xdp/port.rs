@@ -11,6 +11,7 @@ use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 use weir_core::time::Nanos;
 
 use super::lingering::{self, Place};
+use super::live::Live;
 use super::transmit::{Mover, Transmit};
 use super::{Bind, OpenError, Options, Report, socket};
 use crate::bpf::features;
@@ -31,6 +32,8 @@ pub struct AfXdp {
     fill: Producer<Addr>,
     rx: Consumer<Desc>,
     tx: Transmit,
+    /// The other way to send, of copied frames.
+    live: Option<Live>,
     completion: Consumer<Addr>,
     socket: OwnedFd,
     held: Held,
@@ -118,6 +121,22 @@ impl AfXdp {
         self.tx.kick(self.socket.as_fd(), mover);
     }
 
+    /// Sends frames from the front without socket buffers, as many as are better sent so.
+    fn send_live(&mut self, pool: &mut Pool<Chunk>, frames: &mut Vec<Frame<Chunk>>) -> usize {
+        // What the socket has not sent would be overtaken.
+        let Some(live) = self.live.as_mut().filter(|_| self.tx.ring.pending() == 0) else { return 0 };
+        let mut gone = 0;
+        loop {
+            let count = live.takes(frames.iter().map(Frame::data));
+            let sent = if count > 0 { live.send(frames[..count].iter().map(Frame::data)) } else { 0 };
+            frames.drain(..sent).for_each(|frame| pool.put(frame.into_buffer()));
+            gone += sent;
+            if sent == 0 {
+                return gone;
+            }
+        }
+    }
+
     /// Keeps `want_posted` chunks with the kernel.
     fn refill(&mut self, pool: &mut Pool<Chunk>) {
         let due = self.want_posted.saturating_sub(self.posted);
@@ -184,6 +203,7 @@ impl Device<Chunk> for AfXdp {
 
     fn tx(&mut self, pool: &mut Pool<Chunk>, frames: &mut Vec<Frame<Chunk>>) -> usize {
         self.reap(pool);
+        let gone = self.send_live(pool, frames);
         let room = self.tx.ring.room(frames.len() as u32) as usize;
         let accepted = room.min(frames.len());
         let was_empty = self.tx.ring.pending() == 0;
@@ -202,7 +222,7 @@ impl Device<Chunk> for AfXdp {
         } else if self.tx.unsent {
             self.kick();
         }
-        accepted
+        gone + accepted
     }
 
     fn buffers_held(&self) -> usize {
@@ -229,12 +249,17 @@ impl Device<Chunk> for AfXdp {
             rx_fill_empty: kernel.rx_fill_ring_empty_descs,
             rx_truncated: 0,
             tx_stalled: self.tx.stalled,
+            tx_live: self.live.as_ref().map_or(0, |live| live.sent),
+            tx_dropped: self.live.as_ref().map_or(0, |live| live.dropped),
         }
     }
 
     fn watch(&mut self, now: Nanos) -> Option<String> {
         let (interface, port) = (&self.interface, self.socket.as_fd());
         let (name, queue) = (&self.report.interface, self.report.queue);
+        if let Some(said) = self.live.as_mut().and_then(Live::watch) {
+            return Some(format!("af_xdp {name} queue {queue}: {said}"));
+        }
         let up = || interface.status() == DeviceStatus::Up;
         let stalls = self.tx.stalls(now, port, up);
         let what = format!(
@@ -371,6 +396,8 @@ impl Parts {
         };
         steering.add(options.queue, fd)?;
         let attachment = steering.attachment();
+        let live = options.live.clone().filter(|_| bind == Bind::Copy);
+        let live = live.map(|shared| Live::new(shared, interface.name(), interface.index()));
         let report = Report {
             interface: interface.name().into(),
             queue: options.queue,
@@ -385,11 +412,13 @@ impl Parts {
             busy_poll: interrupts.is_some(),
             busy_poll_refusal,
             replaced_leftover: attachment.replaced_leftover,
+            live: live.as_ref().map(Live::report),
         };
         Ok(AfXdp {
             fill: self.fill,
             rx: self.rx,
             tx: self.tx,
+            live,
             completion: self.completion,
             socket: self.socket,
             held: Held::new(umem.region().clone(), Some(Place::here(interface.index(), options.queue))),

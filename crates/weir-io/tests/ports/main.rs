@@ -5,6 +5,7 @@ mod af_xdp;
 mod enforcement;
 mod generator;
 mod links;
+mod live_transmit;
 mod namespace;
 mod pcap;
 mod placement;

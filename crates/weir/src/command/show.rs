@@ -137,7 +137,7 @@ pub fn ports(ports: &[view::Port]) -> String {
             Some(vlan) => format!("{}.{vlan}", p.device),
             None => p.device.clone(),
         };
-        let lost = p.losses.rx_ring_full + p.losses.rx_invalid + p.losses.tx_invalid;
+        let lost = p.losses.rx_ring_full + p.losses.rx_invalid + p.losses.tx_invalid + p.losses.tx_dropped;
         [
             p.name.clone(),
             device,
@@ -168,6 +168,13 @@ pub fn ports(ports: &[view::Port]) -> String {
     let mut out = table(head, 4..10, ports.iter().map(row).collect());
     for said in ports.iter().flat_map(|p| &p.opened) {
         out += &format!("# {said}\n");
+    }
+    for port in ports.iter().filter(|p| p.losses.tx_live > 0) {
+        out += &format!(
+            "# port {}: {} left without a socket buffer\n",
+            port.name,
+            count(port.losses.tx_live as usize, "frame")
+        );
     }
     ports.iter().for_each(|port| out += &alarms(port));
     out

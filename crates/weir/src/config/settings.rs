@@ -19,6 +19,8 @@ pub struct Workers {
     pub wake_up: WakeUp,
     /// XDP forwards no flow by itself: workers see every frame.
     pub flow_offload_off: bool,
+    /// Copied frames leave by sockets alone, with a socket buffer each.
+    pub live_transmit_off: bool,
 }
 
 /// How a worker without frames learns of the next.
@@ -35,7 +37,7 @@ pub enum WakeUp {
 
 const WAKE_UP: &[(&str, WakeUp)] =
     &[("auto", WakeUp::Auto), ("busy-poll", WakeUp::BusyPoll), ("interrupt", WakeUp::Interrupt)];
-const FLOW_OFFLOAD_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
+const AUTO_OR_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
 /// What becomes of IPv6 transit with broken extension headers or a type 0 routing header; whether they are looked at.
 const EXTENSIONS: &[(&str, bool)] = &[("forward", false), ("check", true)];
 
@@ -57,13 +59,17 @@ const BUFFERS: std::ops::RangeInclusive<u32> = 1024..=1_048_576;
 const ICMP_MAX: u32 = 1_000_000;
 
 pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers> {
-    let fields = value.table(&["cpus", "buffers", "wake_up", "flow_offload"], "[workers]", complaints)?;
+    let fields = value.table(
+        &["cpus", "buffers", "wake_up", "flow_offload", "live_transmit"],
+        "[workers]",
+        complaints,
+    )?;
     let cpus = fields.get("cpus").map(|v| cpus(&v, complaints)).unwrap_or_default();
     let buffers = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 8192, complaints));
     let wake_up = fields.get("wake_up").and_then(|v| v.word(WAKE_UP, complaints)).unwrap_or_default();
-    let flow_offload_off =
-        fields.get("flow_offload").and_then(|v| v.word(FLOW_OFFLOAD_OFF, complaints)).unwrap_or_default();
-    Some(Workers { cpus, buffers, wake_up, flow_offload_off })
+    let mut off = |key| fields.get(key).and_then(|v| v.word(AUTO_OR_OFF, complaints)).unwrap_or_default();
+    let (flow_offload_off, live_transmit_off) = (off("flow_offload"), off("live_transmit"));
+    Some(Workers { cpus, buffers, wake_up, flow_offload_off, live_transmit_off })
 }
 
 fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {

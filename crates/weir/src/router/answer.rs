@@ -336,6 +336,8 @@ fn losses(reports: &[Report], device: DeviceId) -> view::DeviceLosses {
         sum.rx_fill_empty += stats.rx_fill_empty;
         sum.rx_truncated += stats.rx_truncated;
         sum.tx_stalled += stats.tx_stalled;
+        sum.tx_live += stats.tx_live;
+        sum.tx_dropped += stats.tx_dropped;
     }
     sum
 }

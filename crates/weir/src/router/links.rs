@@ -259,6 +259,7 @@ impl Daemon {
             local: self.local.as_ref(),
             flow_offload: self.flow_offload.as_ref(),
             wake_up: self.config.workers.wake_up,
+            live: &self.live,
             policies: enforced,
             held: false,
             enforced: &names,

@@ -80,7 +80,7 @@ impl Scrape {
     fn ports(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         // Not a closure over the lifetime of one port: each family asks for all of them.
         type Of = fn(&Port) -> u64;
-        let families: [(&'static str, &'static str, Of); 11] = [
+        let families: [(&'static str, &'static str, Of); 13] = [
             ("port_rx_packets", "Frames received", |p| p.traffic.rx_packets),
             ("port_rx_bytes", "Bytes received, Ethernet header included", |p| p.traffic.rx_bytes),
             ("port_tx_packets", "Frames sent", |p| p.traffic.tx_packets),
@@ -101,6 +101,10 @@ impl Scrape {
             ("device_rx_truncated", "Frames shorter than their IP header says", |p| p.losses.rx_truncated),
             ("device_tx_stalled", "Times frames waited and the transmit ring did not move", |p| {
                 p.losses.tx_stalled
+            }),
+            ("device_tx_live", "Frames sent without a socket buffer", |p| p.losses.tx_live),
+            ("device_tx_dropped", "Frames sent so that the far end's full queue did not take", |p| {
+                p.losses.tx_dropped
             }),
         ];
         for (name, help, of) in families {

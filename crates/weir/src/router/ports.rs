@@ -18,6 +18,7 @@ use std::sync::Arc;
 use weir_core::device::Device;
 use weir_core::packet::DeviceId;
 use weir_io::af_packet::{AfPacket, Tap, kernel_forwards};
+use weir_io::af_xdp::live::LiveTransmit;
 use weir_io::af_xdp::{AfXdp, Bind, Options, RING};
 use weir_io::bpf::attach::{self, XdpMode};
 use weir_io::coalescing::SentAtOnce;
@@ -33,6 +34,7 @@ use weir_io::tun::Tun;
 use weir_io::umem::{Chunk, Umem};
 
 use super::flow_offload::{FlowOffloadHandle, OffloadingSocket};
+use super::live::LiveHandle;
 use super::worker::{OpenDevice, Several};
 use crate::config::settings::WakeUp;
 use crate::config::{self, Kind};
@@ -120,6 +122,7 @@ pub struct With<'a> {
     pub local: Option<&'a LocalAddresses>,
     pub flow_offload: Option<&'a FlowOffloadHandle>,
     pub wake_up: WakeUp,
+    pub live: &'a LiveHandle,
     /// What the router does not take must not be forwarded by the kernel.
     pub policies: bool,
     /// Frames stay with the kernel until [`Steering::release`].
@@ -271,12 +274,14 @@ fn open_af_xdp(
     let flow_offload = flow_offload.filter(|_| u32::from(device.0) < MAX_DEVICES && has_one_queue(name));
     let flows = flow_offload.map(|handle| &handle.shared.flows);
     let steering = steer(&link, local, flows, with.held)?;
+    let live = with.live.of(name, &mut said);
     // Every queue gets a socket: the kernel would keep what arrives on one without.
     let count = queues(port).unwrap_or(umems.len());
     let mut opened: Vec<Vec<AfXdp>> = umems.iter().map(|_| Vec::new()).collect();
     for queue in 0..count.max(umems.len()) {
         let worker = queue % umems.len();
-        let socket = open_queue(device, queue as u32, &steering, &umems[worker], wake_up, RING)?;
+        let how = (wake_up, live.clone());
+        let socket = open_queue(device, queue as u32, &steering, &umems[worker], how, RING)?;
         said.push(socket.report().to_string());
         fallbacks.extend(socket.report().fell_back().then(|| socket.report().to_string()));
         opened[worker].push(socket);
@@ -347,7 +352,7 @@ pub fn open_more(
     for queue in opened.queues..count {
         let worker = queue % with.umems.len();
         let umem = &with.umems[worker];
-        let socket = open_queue(device, queue as u32, steering, umem, with.wake_up, POSTED_LATER)?;
+        let socket = open_queue(device, queue as u32, steering, umem, (with.wake_up, None), POSTED_LATER)?;
         opened.said.push(socket.report().to_string());
         let poll = vec![socket.poll_fd().as_raw_fd()];
         queues.push((worker, OpenDevice { device: Box::new(socket), poll }));
@@ -390,13 +395,14 @@ fn open_queue(
     queue: u32,
     steering: &Steering,
     umem: &Umem,
-    wake_up: WakeUp,
+    (wake_up, live): (WakeUp, Option<Arc<LiveTransmit>>),
     posted: u32,
 ) -> Result<AfXdp, PortError> {
     let mut options = Options::new(device, queue);
     options.posted = posted;
     options.busy_poll = (wake_up != WakeUp::Interrupt).then_some(BUSY_POLL_BUDGET);
     options.busy_poll_insists = wake_up == WakeUp::BusyPoll;
+    options.live = live;
     AfXdp::open(&options, steering, umem).map_err(|e| PortError::new(e.to_string()))
 }
 

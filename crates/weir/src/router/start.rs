@@ -31,6 +31,7 @@ use super::firewall::Firewall;
 use super::flow_offload::{FlowOffload, FlowOffloadHandle};
 use super::gateway::Watch;
 use super::keying;
+use super::live::LiveHandle;
 use super::ports::{self, With};
 use super::worker::{EVENTS_QUEUED_MAX, EventSender, OpenDevice, Start, Worker};
 use super::{Daemon, Kernel, Open, device_id, links};
@@ -121,9 +122,18 @@ fn start_behind(
     let published = Arc::new(ArcSwap::new(tables.clone()));
     let flow_offload = flow_offload(local.is_some() && !config.workers.flow_offload_off, &published, key);
     let (policies, held, enforced) = (config.enforces(), !config.enforces(), &points.names());
+    let live = LiveHandle::new(config.workers.live_transmit_off);
     let (local_too, offload, wake_up) = (local.as_ref(), flow_offload.as_ref(), config.workers.wake_up);
-    let with =
-        With { umems: &umems, local: local_too, flow_offload: offload, wake_up, policies, held, enforced };
+    let with = With {
+        umems: &umems,
+        local: local_too,
+        flow_offload: offload,
+        wake_up,
+        live: &live,
+        policies,
+        held,
+        enforced,
+    };
     let (open, devices) = open_devices(&config, &tables, &with)?;
     let sender = EventSender { queue: events_in, waker: waker.clone() };
     let queues = placement.cpus.iter().copied().zip(&umems).zip(devices);
@@ -142,6 +152,7 @@ fn start_behind(
         key,
         local,
         flow_offload,
+        live,
         kernel,
         routes,
         keys,

@@ -96,4 +96,6 @@ pub(super) fn add(to: &mut DeviceStats, more: DeviceStats) {
     to.rx_fill_empty += more.rx_fill_empty;
     to.rx_truncated += more.rx_truncated;
     to.tx_stalled += more.tx_stalled;
+    to.tx_live += more.tx_live;
+    to.tx_dropped += more.tx_dropped;
 }
