@@ -121,23 +121,13 @@ fn start_behind(
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
     let published = Arc::new(ArcSwap::new(tables.clone()));
     let flow_offload = flow_offload(local.is_some() && !config.workers.flow_offload_off, &published, key);
-    let (policies, held, enforced) = (config.enforces(), !config.enforces(), &points.names());
     let live = LiveHandle::new(config.workers.live_transmit_off);
-    let (local_too, offload, wake_up) = (local.as_ref(), flow_offload.as_ref(), config.workers.wake_up);
-    let with = With {
-        umems: &umems,
-        local: local_too,
-        flow_offload: offload,
-        wake_up,
-        live: &live,
-        policies,
-        held,
-        enforced,
-    };
+    let (sending, enforced) = ((flow_offload.as_ref(), &live), points.names());
+    let with = with(&config, (&umems, local.as_ref()), sending, &enforced);
     let (open, devices) = open_devices(&config, &tables, &with)?;
     let sender = EventSender { queue: events_in, waker: waker.clone() };
     let queues = placement.cpus.iter().copied().zip(&umems).zip(devices);
-    let workers = start_workers(queues, (key, wake_up), &published, &sender)?;
+    let workers = start_workers(queues, (key, config.workers.wake_up), &published, &sender)?;
     let mut daemon = Daemon {
         watchdog: Watchdog::from_environment(),
         _server: server,
@@ -170,6 +160,17 @@ fn start_behind(
     };
     daemon.begin()?;
     Ok(daemon)
+}
+
+/// What devices are opened with at the start: frames stay with the kernel until everything is ready.
+fn with<'a>(
+    config: &Config,
+    (umems, local): (&'a [Arc<Umem>], Option<&'a LocalAddresses>),
+    (flow_offload, live): (Option<&'a FlowOffloadHandle>, &'a LiveHandle),
+    enforced: &'a [String],
+) -> With<'a> {
+    let (wake_up, policies) = (config.workers.wake_up, config.enforces());
+    With { umems, local, flow_offload, wake_up, live, policies, held: !policies, enforced }
 }
 
 /// A worker on each CPU, with its buffers and devices.
