@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test drivers xdp-kernels fail-closed restart-replay relay-simulation interop questions relay-ktls setup build deb build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test drivers xdp-kernels fail-closed restart-replay relay-simulation interop questions relay-ktls setup build install deb build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | restart-replay | relay-simulation | interop | questions | relay-ktls | build | deb | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | restart-replay | relay-simulation | interop | questions | relay-ktls | build | install PREFIX= | deb | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -23,6 +23,12 @@ test: setup lint
 # every case in which a gateway could let clear text out, about five minutes as root; `make test` has the smoke part
 fail-closed: setup
 	WEIR_FAIL_CLOSED=all cargo test -p weir --test fail_closed -- --nocapture
+
+# both programs and what belongs to them below PREFIX, for systems without Debian's packages; DESTDIR for those who make packages.
+# Built before, so that nothing is built as root: `make build && sudo make install`
+PREFIX ?= /usr/local
+install:
+	@./scripts/install "$(DESTDIR)" "$(PREFIX)"
 
 # Debian packages of both programs, symbols apart, into target/deb
 deb: build

@@ -8,6 +8,7 @@ pub mod cipher;
 pub mod clock;
 pub mod coalescing;
 pub mod cpu;
+pub mod cpu_level;
 mod epoll_set;
 pub mod interface;
 pub mod lock;

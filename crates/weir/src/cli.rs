@@ -16,7 +16,7 @@ use crate::command::release;
 use crate::command::show::{self, Topic};
 use crate::command::state::{self, StateVerb};
 use crate::command::trace::{self, TraceArgs};
-use crate::command::{apply, check, derper, doctor, man, top};
+use crate::command::{apply, check, daemon, derper, doctor, man, monitor, top};
 use crate::control::client;
 use crate::failure::Failure;
 use crate::text::print;
@@ -153,10 +153,39 @@ enum Verb {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Have a running daemon read its file again and become what it says
+    #[command(after_help = "Examples:\n  \
+        sudo weir reload               prints what changed; a wrong file changes nothing and is said\n  \
+        sudo weir --socket /run/weir/edge.sock reload\n\n\
+        The same as SIGHUP and `systemctl reload`, with an answer. `weir apply FILE` takes another file.")]
+    Reload,
+    /// Have a running daemon end in order; returns when it has
+    #[command(after_help = "Examples:\n  \
+        sudo weir stop\n  \
+        sudo weir --socket /run/weir/edge.sock stop\n\n\
+        The same as SIGTERM. Under a service manager prefer `systemctl stop`, which knows that it was meant. With IPsec,\n\
+        transit stays dropped until weir runs again, or `weir release`.")]
+    Stop,
+    /// Say what happens on a running router, a line each: links, neighbours, SAs, drops over a rate
+    #[command(after_help = "Examples:\n  \
+        weir monitor                   seconds since 1970, then + comes, - goes, ~ changes, ! drops above the rate\n  \
+        weir monitor --rate 0          every reason that drops anything\n  \
+        weir monitor --every 0.1 | grep sa\n\n\
+        Looks every so often and tells differences: what comes and goes between two looks is not seen.")]
+    Monitor {
+        /// Seconds between two looks
+        #[arg(long, default_value_t = 0.5, value_parser = interval)]
+        every: f64,
+        /// Drops a second of one reason above which it is told
+        #[arg(long, default_value_t = 10.0, value_parser = rate)]
+        rate: f64,
+    },
     /// Show what a running router has and counts
     #[command(after_help = "Examples:\n  \
         weir show                      what there is to show\n  \
         weir show ports                devices, addresses, traffic, how each was opened\n  \
+        weir show routes for 10.9.0.1  the routes that lead there, the one that is used last\n  \
+        weir show routes --from 1001   the next thousand\n  \
         weir show drops                why packets were dropped, and who has to act\n  \
         weir show sa                   security associations: traffic, state, why packets failed\n  \
         weir show spd                  policies in their order, with what each decided; --hit: those that did\n  \
@@ -167,6 +196,15 @@ enum Verb {
     Show {
         /// What to show; without it, what there is
         topic: Option<Topic>,
+        /// routes: `for ADDRESS`
+        #[arg(value_name = "for ADDRESS", num_args = 0..=2)]
+        about: Vec<String>,
+        /// routes: begin with this one, counted from 1
+        #[arg(long, value_name = "N")]
+        from: Option<usize>,
+        /// routes: this many
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
         /// The daemon's own JSON
         #[arg(long)]
         json: bool,
@@ -244,6 +282,14 @@ enum Verb {
     Man { folder: PathBuf },
 }
 
+/// Frames a second.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(r) if r >= 0.0 && r.is_finite() => Ok(r),
+        _ => Err("expected drops a second, from 0 on".to_owned()),
+    }
+}
+
 /// Between a hundredth of a second, where counters are that fresh, and an hour.
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -283,10 +329,14 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         }
         Verb::Check { file, json } => check::run(file, *json),
         Verb::Apply { file, dry_run } => apply::run(cli.socket.clone(), file, *dry_run),
-        Verb::Show { topic, json, all, named, hit } => {
+        Verb::Reload => daemon::reload(&socket()?),
+        Verb::Stop => daemon::stop(&socket()?),
+        Verb::Monitor { every, rate } => monitor::run(&socket()?, Duration::from_secs_f64(*every), *rate),
+        Verb::Show { topic, about, from, limit, json, all, named, hit } => {
             let Some(topic) = topic else { return show::topics() };
+            let page = show::Page::of(*topic, about, *from, *limit)?;
             let shown = show::Shown { all: *all, named: named.clone(), hit: *hit };
-            show::run(&socket()?, *topic, *json, &shown)
+            show::run(&socket()?, *topic, *json, &shown, &page)
         }
         Verb::Policy { verb } => policy::run(&socket()?, verb),
         Verb::Release { devices } => release::run(devices),

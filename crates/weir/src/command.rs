@@ -3,10 +3,12 @@
 pub mod apply;
 pub mod check;
 pub mod completions;
+pub mod daemon;
 pub mod derper;
 pub mod doctor;
 pub mod genkey;
 pub mod man;
+pub mod monitor;
 pub mod policy;
 pub mod relay;
 pub mod release;

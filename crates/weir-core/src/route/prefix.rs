@@ -112,6 +112,15 @@ impl Prefix {
             Prefix::V6(p) => p.len(),
         }
     }
+
+    /// Whether the address is of this family and inside.
+    pub fn contains(self, addr: IpAddr) -> bool {
+        match (self, addr) {
+            (Prefix::V4(p), IpAddr::V4(a)) => p.contains(a),
+            (Prefix::V6(p), IpAddr::V6(a)) => p.contains(a),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Prefix {

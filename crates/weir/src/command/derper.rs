@@ -3,12 +3,15 @@
 //! Promises: Go's ways of writing flags (`-a X`, `-a=X`, `--a X`, `-stun=false`); defaults are derper's; one flag more,
 //! `-take-over`, which derper has not. Refuses: flags that would be silently without effect, each with what to write instead.
 
+mod other;
+
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use weir_relay::error::KeyError;
 use weir_relay::settings::{
-    Acceptor, Acme, Certificates, Challenge, Home, Io, Limits, Settings, TAILSCALED, Tls,
+    Acceptor, Acme, Certificates, Challenge, Home, Io, Limits, Settings, Source, TAILSCALED, Tls,
 };
 use weir_relay::{Engine, keyfile};
 
@@ -16,6 +19,7 @@ use crate::config::relay::{ACME_DIRECTORY, is_url, listening, remote};
 use crate::control::client;
 use crate::failure::Failure;
 use crate::relay::run::{self, Started};
+use crate::text::print;
 
 /// Replaces the relay that answers on the control socket.
 const TAKE_OVER: &str = "take-over";
@@ -24,6 +28,8 @@ const FLAGS: &[(&str, bool)] = &[
     ("a", false),
     ("accept-connection-burst", false),
     ("accept-connection-limit", false),
+    ("ace", true),
+    ("acme-email", false),
     ("bootstrap-dns-names", false),
     ("c", false),
     ("certdir", false),
@@ -39,9 +45,13 @@ const FLAGS: &[(&str, bool)] = &[
     ("stun", true),
     ("stun-port", false),
     (TAKE_OVER, true),
+    ("tcp-keepalive-time", false),
+    ("tcp-user-timeout", false),
+    ("tcp-write-timeout", false),
     ("verify-client-url", false),
     ("verify-client-url-fail-open", true),
     ("verify-clients", true),
+    ("version", true),
 ];
 /// Where derper run by root keeps its key.
 const KEY: &str = "/var/lib/derper/derper.key";
@@ -62,7 +72,10 @@ impl Given {
                 None => (flag, None),
             };
             let Some((name, switch)) = FLAGS.iter().find(|f| f.0 == name) else {
-                return Err(FlagError::Unknown { flag: name.to_owned() });
+                return Err(match other::refused(name) {
+                    Some(why) => FlagError::Refused { flag: name.to_owned(), why },
+                    None => FlagError::Unknown { flag: name.to_owned() },
+                });
             };
             let value = match (value, switch) {
                 (Some(value), _) => value,
@@ -102,6 +115,11 @@ enum FlagError {
     Unknown {
         flag: String,
     },
+    /// One of derper's that weir does not have.
+    Refused {
+        flag: String,
+        why: &'static str,
+    },
     NoValue {
         flag: &'static str,
     },
@@ -132,6 +150,7 @@ impl fmt::Display for FlagError {
             FlagError::Unknown { flag } => {
                 write!(f, "derper: -{flag} is not taken here; flags are {}", names())
             }
+            FlagError::Refused { flag, why } => write!(f, "derper: -{flag}: {why}"),
             FlagError::NoValue { flag } => write!(f, "derper: -{flag} has no value; write `-{flag}=VALUE`"),
             FlagError::Value { flag, got, expected } => {
                 write!(f, "derper: -{flag}: got `{got}`, expected {expected}")
@@ -152,6 +171,9 @@ fn names() -> String {
 
 pub fn run(args: &[String], socket: Option<PathBuf>) -> Result<(), Failure> {
     let given = Given::read(args).map_err(Failure::of)?;
+    if given.switch("version", false).map_err(Failure::of)? {
+        return print(&format!("weir {}\n", env!("CARGO_PKG_VERSION")));
+    }
     let take_over = given.switch(TAKE_OVER, false).map_err(Failure::of)?;
     let settings = settings(&given).map_err(Failure::of)?;
     let socket = socket.unwrap_or_else(|| client::default_socket(&settings.name));
@@ -162,6 +184,10 @@ fn settings(given: &Given) -> Result<Settings, FlagError> {
     let dev = given.switch("dev", false)?;
     if !given.switch("derp", true)? {
         return Err(FlagError::WithoutDerp);
+    }
+    if given.switch("ace", false)? {
+        let why = "an experiment of derper's that is not offered here; leave it out";
+        return Err(FlagError::Refused { flag: "ace".into(), why });
     }
     let acceptor = acceptor(given, dev)?;
     let secret = match (dev, given.text("c")) {
@@ -188,9 +214,37 @@ fn settings(given: &Given) -> Result<Settings, FlagError> {
         mesh_with,
         cpus: Vec::new(),
         io: Io::Auto,
-        engine: Engine::default(),
+        engine: engine(given)?,
         acceptor,
     })
+}
+
+/// Times: what a write may take is taken, the kernel's are as derper has them by default.
+fn engine(given: &Given) -> Result<Engine, FlagError> {
+    let mut engine = Engine::default();
+    if let Some(text) = given.text("tcp-write-timeout") {
+        // Without an end, a client that takes nothing would hold its queue for good.
+        engine.write_timeout = other::duration(text).filter(|d| !d.is_zero()).ok_or_else(|| {
+            FlagError::value("tcp-write-timeout", text, "a duration above 0; write for example `2s`")
+        })?;
+    }
+    for (flag, expected) in [
+        ("tcp-keepalive-time", "derper's default, which is all there is here; write `10m`, or leave it out"),
+        ("tcp-user-timeout", "derper's default, which is all there is here; write `15s`, or leave it out"),
+    ] {
+        if let Some(text) = given.text(flag).filter(|text| other::duration(text) != other::fixed(flag)) {
+            return Err(FlagError::value(flag, text, expected));
+        }
+    }
+    Ok(engine)
+}
+
+/// Who sees `/debug/`, as with derper: this host.
+fn loopback() -> Vec<Source> {
+    vec![
+        Source { address: Ipv4Addr::LOCALHOST.into(), length: 8 },
+        Source { address: Ipv6Addr::LOCALHOST.into(), length: 128 },
+    ]
 }
 
 fn list(text: Option<&str>) -> impl Iterator<Item = &str> {
@@ -220,6 +274,7 @@ fn acceptor(given: &Given, dev: bool) -> Result<Acceptor, FlagError> {
             Certificates::SelfSigned
         },
         hostname: Some(hostname),
+        debug: loopback(),
         bootstrap_dns: list(given.text("bootstrap-dns-names")).map(str::to_owned).collect(),
         home: match given.text("home") {
             None => Home::Usual,
@@ -272,7 +327,7 @@ fn certificates(given: &Given, mode: &str, hostname: &str, http: bool) -> Result
         }),
         "letsencrypt" => Ok(Certificates::Acme(Acme {
             directory: ACME_DIRECTORY.to_owned(),
-            contact: None,
+            contact: given.text("acme-email").map(|address| format!("mailto:{address}")),
             store: folder,
             root: None,
             challenge: if http { Challenge::Http } else { Challenge::TlsAlpn },
@@ -332,9 +387,45 @@ mod tests {
     }
 
     #[test]
+    fn times_are_taken_or_refused_with_what_there_is() {
+        let read = |line: &str| engine(&given(line).expect("flags"));
+        let taken =
+            read("-tcp-write-timeout 5s -tcp-keepalive-time 10m0s -tcp-user-timeout=15s").expect("taken");
+        assert_eq!(taken.write_timeout.as_secs(), 5);
+        for line in [
+            "-tcp-write-timeout 0",
+            "-tcp-write-timeout x",
+            "-tcp-keepalive-time 1m",
+            "-tcp-user-timeout 20s",
+        ] {
+            assert!(read(line).expect_err("refused").to_string().contains("; write"), "{line}");
+        }
+    }
+
+    #[test]
+    fn debug_pages_are_for_this_host_alone() {
+        let acceptor = acceptor(&given("").expect("none"), true).expect("an acceptor");
+        let sees = |from: &str| acceptor.debug.iter().any(|s| s.contains(from.parse().expect("an address")));
+        assert!(sees("127.0.0.1") && sees("127.1.2.3") && sees("::1"));
+        assert!(!sees("192.0.2.1") && !sees("2001:db8::1") && !sees("128.0.0.1"));
+    }
+
+    #[test]
     fn what_would_have_no_effect_is_refused_with_what_to_do() {
-        let said = given("-rate-config x").expect_err("refused").to_string();
-        assert!(said.contains("-rate-config is not taken here; flags are -a,"), "{said}");
+        let said = given("-mbps 5").expect_err("refused").to_string();
+        assert!(said.contains("-mbps is not taken here; flags are -a,"), "{said}");
+        for flag in [
+            "rate-config",
+            "secrets-url",
+            "secrets-cache-dir",
+            "unpublished-bootstrap-dns-names",
+            "acme-eab-kid",
+        ] {
+            let said = given(&format!("-{flag} x")).expect_err("refused").to_string();
+            assert!(said.starts_with(&format!("derper: -{flag}: ")) && said.contains("; "), "{said}");
+        }
+        let said = settings(&given("-dev -ace").expect("a flag")).expect_err("refused").to_string();
+        assert!(said.contains("leave it out"), "{said}");
         let said = settings(&given("-derp=false").expect("a flag")).expect_err("refused").to_string();
         assert!(said.contains("run derper for that"), "{said}");
         assert!(given("-a").expect_err("no value").to_string().contains("write `-a=VALUE`"));

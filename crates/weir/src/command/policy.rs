@@ -143,7 +143,7 @@ pub fn run(socket: &Path, verb: &PolicyVerb) -> Result<(), Failure> {
     let (spd, changes, dry_run) = match verb {
         PolicyVerb::List { all, named, hit, json } => {
             let shown = show::Shown { all: *all, named: named.clone(), hit: *hit };
-            return show::run(socket, Topic::Spd, *json, &shown);
+            return show::run(socket, Topic::Spd, *json, &shown, &show::Page::default());
         }
         PolicyVerb::Add { policy, before, after, at } => {
             let add =

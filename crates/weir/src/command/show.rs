@@ -1,10 +1,12 @@
 //! `weir show`: what the daemon says, as tables for people or as its own JSON for programs.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use clap::ValueEnum;
 
 use crate::control::client;
+use crate::control::encoded;
 use crate::failure::Failure;
 use crate::text::{count, duration, print, print_json, table};
 use crate::view;
@@ -82,19 +84,63 @@ pub struct Shown {
     pub hit: bool,
 }
 
-pub fn run(socket: &Path, topic: Topic, json: bool, shown: &Shown) -> Result<(), Failure> {
+/// Which part of a long list is asked for, as a query.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page(String);
+
+impl Page {
+    /// `for ADDRESS`, `--from N` and `--limit N` of `weir show routes`.
+    pub fn of(
+        topic: Topic,
+        about: &[String],
+        from: Option<usize>,
+        limit: Option<usize>,
+    ) -> Result<Page, Failure> {
+        let mut options = Vec::new();
+        match about {
+            [] => {}
+            [word, address] if word == "for" => {
+                let address: IpAddr = address.parse().map_err(|_| {
+                    Failure(format!(
+                        "show: got `{address}`, expected an address; write `weir show routes for 192.0.2.1`"
+                    ))
+                })?;
+                options.push(format!("for={}", encoded(&address.to_string())));
+            }
+            other => {
+                let got = other.join(" ");
+                return Err(Failure(format!(
+                    "show: got `{got}`, expected `for ADDRESS`; write `weir show routes for 192.0.2.1`"
+                )));
+            }
+        }
+        options.extend(from.map(|n| format!("from={n}")));
+        options.extend(limit.map(|n| format!("limit={n}")));
+        if topic != Topic::Routes && !options.is_empty() {
+            return Err(Failure(
+                "show: `for`, --from and --limit choose routes; write `weir show routes`".into(),
+            ));
+        }
+        Ok(Page(if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) }))
+    }
+}
+
+pub fn run(socket: &Path, topic: Topic, json: bool, shown: &Shown, page: &Page) -> Result<(), Failure> {
     if topic != Topic::Spd && *shown != Shown::default() {
         return Err(Failure("show: --all, --named and --hit choose policies; write `weir show spd`".into()));
     }
     if json {
-        let body = client::get(socket, topic.path()).map_err(Failure::of)?;
+        let body = client::get(socket, &format!("{}{}", topic.path(), page.0)).map_err(Failure::of)?;
         let value: serde_json::Value = serde_json::from_str(&body).map_err(|e| Failure(e.to_string()))?;
         return print_json(&value);
     }
     let text = match topic {
         Topic::Status => status(&client::read(socket, topic.path()).map_err(Failure::of)?),
         Topic::Ports => ports(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
-        Topic::Routes => routes(&client::read(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Routes => {
+            let path = format!("{}{}", topic.path(), page.0);
+            routes(&client::read(socket, &path).map_err(Failure::of)?)
+        }
         Topic::Neighbors => neighbors(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
         Topic::Workers => workers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
         Topic::Drops => drops(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
@@ -237,7 +283,7 @@ fn routes(routes: &view::Routes) -> String {
     let mut out = table(["prefix", "origin", "state", "via"], 0..0, routes.routes.iter().map(row).collect());
     if routes.routes.len() < routes.total {
         out += &format!(
-            "# {} of {} routes; all of them: curl --unix-socket … 'http://weir/v1/routes?limit=all'\n",
+            "# {} of {} routes; more with --from N and --limit N, fewer with `for ADDRESS`\n",
             routes.routes.len(),
             routes.total
         );

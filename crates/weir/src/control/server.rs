@@ -285,5 +285,15 @@ async fn respond(request: hyper::Request<Incoming>, queue: &RequestQueue) -> Res
     };
     let accept = accepted(&head.headers);
     let request = HttpRequest { method: head.method, path, query, body };
-    queue.ask(RequestKind::Http(request)).await.negotiated(accept.as_deref())
+    let kind = match request.path.as_str() {
+        // What signals do too, and every daemon has.
+        "/v1/reload" => request.post(RequestKind::Reload),
+        "/v1/stop" => request.post(RequestKind::Stop),
+        _ => Ok(RequestKind::Http(request)),
+    };
+    let kind = match kind {
+        Ok(kind) => kind,
+        Err(refusal) => return refusal,
+    };
+    queue.ask(kind).await.negotiated(accept.as_deref())
 }

@@ -21,6 +21,8 @@ const INDEX: &str = "weir control socket of a relay\n\
     \x20                   ?folder=PATH where the files it names lie\n\
     POST /v1/drain      accepts no new connections, tells clients to come back, ends\n\
     POST /v1/handover   its listening sockets to a successor (`weir run --take-over`)\n\
+    POST /v1/reload     reads its file again, as SIGHUP does\n\
+    POST /v1/stop       ends in order, as SIGTERM does\n\
     GET  /metrics       Prometheus text\n";
 
 impl Resource {

@@ -1,6 +1,7 @@
 //! Answers to what the control socket is asked: the state of this moment as [`crate::view`] types.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 
 use weir_core::control::RouteView;
@@ -67,7 +68,9 @@ impl Daemon {
         match resource {
             Resource::Status => Response::json(200, &self.status(now)),
             Resource::Ports => Response::json(200, &self.ports()),
-            Resource::Routes { limit } => Response::json(200, &self.routes(limit)),
+            Resource::Routes { address, skip, limit } => {
+                Response::json(200, &self.routes(address, skip, limit))
+            }
             Resource::Neighbors => Response::json(200, &self.neighbors(now)),
             Resource::Workers => Response::json(200, &self.worker_views()),
             Resource::Drops => Response::json(200, &self.drops()),
@@ -199,10 +202,15 @@ impl Daemon {
             .flat_map(|c| [("kept_from_kernel".to_owned(), c.transit), ("kept_opaque".to_owned(), c.opaque)])
     }
 
-    fn routes(&self, limit: Option<usize>) -> view::Routes {
-        let routes = self.control.routes();
+    fn routes(&self, address: Option<IpAddr>, skip: usize, limit: Option<usize>) -> view::Routes {
+        let mut routes = self.control.routes();
+        if let Some(address) = address {
+            routes.retain(|route| route.prefix.contains(address));
+            // The longest, which is used, comes last.
+            routes.sort_by_key(|route| route.prefix.len());
+        }
         let total = routes.len();
-        let routes = routes.into_iter().take(limit.unwrap_or(usize::MAX)).map(route).collect();
+        let routes = routes.into_iter().skip(skip).take(limit.unwrap_or(usize::MAX)).map(route).collect();
         view::Routes { total, routes }
     }
 

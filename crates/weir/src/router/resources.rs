@@ -1,5 +1,7 @@
 //! What a router's control socket has: paths, methods and options become a [`Resource`].
 
+use std::net::IpAddr;
+
 use crate::control::{ApplyRequest, HttpRequest, Response};
 
 /// What is asked for.
@@ -7,7 +9,12 @@ use crate::control::{ApplyRequest, HttpRequest, Response};
 pub enum Resource {
     Status,
     Ports,
-    Routes { limit: Option<usize> },
+    /// Those whose prefix has this address, or all; from this one on, counted from 0; so many.
+    Routes {
+        address: Option<IpAddr>,
+        skip: usize,
+        limit: Option<usize>,
+    },
     Neighbors,
     Workers,
     Drops,
@@ -16,15 +23,20 @@ pub enum Resource {
     Tunnels,
     Cache,
     Apply(ApplyRequest),
-    Policies { body: Vec<u8>, dry_run: bool },
-    Trace { body: Vec<u8> },
+    Policies {
+        body: Vec<u8>,
+        dry_run: bool,
+    },
+    Trace {
+        body: Vec<u8>,
+    },
     Metrics,
 }
 
 const INDEX: &str = "weir control socket of a router\n\
     GET  /v1/status     name, version, generation, what works otherwise than asked\n\
     GET  /v1/ports      devices, addresses, traffic, losses\n\
-    GET  /v1/routes     the first 1,000; ?limit=N for more\n\
+    GET  /v1/routes     the first 1,000; ?limit=N for more, ?from=N for the next, ?for=ADDRESS those that lead there\n\
     GET  /v1/neighbors  ARP and NDP\n\
     GET  /v1/workers    ledgers, buffers, traffic by port\n\
     GET  /v1/drops      by reason, with who has to act\n\
@@ -36,7 +48,23 @@ const INDEX: &str = "weir control socket of a router\n\
     \x20                   ?folder=PATH where the keys file lies\n\
     POST /v1/policies   {\"spd\": \"wan\", \"changes\": [{\"remove\": {\"name\": \"p\"}}]}; ?dry-run only tells\n\
     POST /v1/trace      {\"port\": \"lan\", \"frame\": \"<hex>\"}\n\
+    POST /v1/reload     reads its file again, as SIGHUP does\n\
+    POST /v1/stop       ends in order, as SIGTERM does\n\
     GET  /metrics       Prometheus text\n";
+
+/// A page of routes: `?for=ADDRESS`, `?from=N` counted from 1, `?limit=N` or `all`.
+fn routes(request: &HttpRequest) -> Result<Resource, Response> {
+    let wrong = |key: &str, got: &str, expected: &str| {
+        Response::refusal(400, format!("routes: {key}: got `{got}`, expected {expected}"))
+    };
+    let address = request.option("for").map(|a| a.parse().map_err(|_| wrong("for", &a, "an address")));
+    let from = request.option("from").map(|n| match n.parse::<usize>() {
+        Ok(n) if n > 0 => Ok(n - 1),
+        _ => Err(wrong("from", &n, "a number from 1 on")),
+    });
+    let limit = request.option("limit").map_or(Some(1000), |l| l.parse().ok());
+    Ok(Resource::Routes { address: address.transpose()?, skip: from.transpose()?.unwrap_or(0), limit })
+}
 
 impl Resource {
     pub fn of(request: HttpRequest) -> Result<Resource, Response> {
@@ -45,11 +73,7 @@ impl Resource {
             "/" | "/v1" | "/v1/" => Err(Response::text(INDEX)),
             "/v1/status" => get(Resource::Status),
             "/v1/ports" => get(Resource::Ports),
-            "/v1/routes" => match request.option("limit").map(|l| l.parse()) {
-                None => get(Resource::Routes { limit: Some(1000) }),
-                Some(Ok(limit)) => get(Resource::Routes { limit: Some(limit) }),
-                Some(Err(_)) => get(Resource::Routes { limit: None }),
-            },
+            "/v1/routes" => routes(&request).and_then(get),
             "/v1/neighbors" => get(Resource::Neighbors),
             "/v1/workers" => get(Resource::Workers),
             "/v1/drops" => get(Resource::Drops),
@@ -99,7 +123,13 @@ mod tests {
         let apply = of(Method::POST, "/v1/apply", "dry-run&file=a.toml");
         let wanted = ApplyRequest { file: "a.toml".into(), folder: None, text: "x".into(), dry_run: true };
         assert_eq!(apply, Ok(Resource::Apply(wanted)));
-        assert_eq!(of(Method::GET, "/v1/routes", "limit=all"), Ok(Resource::Routes { limit: None }));
+        let all = Resource::Routes { address: None, skip: 0, limit: None };
+        assert_eq!(of(Method::GET, "/v1/routes", "limit=all"), Ok(all));
+        let some = Resource::Routes { address: "fd00::1".parse().ok(), skip: 4, limit: Some(1000) };
+        assert_eq!(of(Method::GET, "/v1/routes", "for=fd00%3A%3A1&from=5"), Ok(some));
+        for wrong in ["for=lan", "from=0", "from=x"] {
+            assert_eq!(of(Method::GET, "/v1/routes", wrong).expect_err("refused").status, 400, "{wrong}");
+        }
         assert_eq!(of(Method::GET, "/v1/apply", "").expect_err("refused").status, 405);
         assert_eq!(of(Method::GET, "/v1/trace", "").expect_err("refused").status, 405);
         assert_eq!(of(Method::GET, "/v2", "").expect_err("refused").status, 404);

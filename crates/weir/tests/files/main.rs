@@ -2,4 +2,5 @@
 
 mod config_files;
 mod keys_files;
+mod old_cpu;
 mod pcap_ports;

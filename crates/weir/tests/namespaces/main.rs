@@ -13,5 +13,6 @@ mod restarts;
 mod service;
 mod spd_lookup;
 mod traffic;
+mod verbs;
 
 use weir::testing::{bed, content};

@@ -1,0 +1,96 @@
+//! Verbs beside signals and pages of long lists, as an operator uses them.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use weir_io::process;
+
+use super::bed::{Bed, run, until};
+use weir::testing::daemon::program;
+
+const ROUTES: &str = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n\
+                      [[route]]\nprefix = \"10.9.1.0/24\"\nvia = \"10.2.0.2\"\n";
+
+#[test]
+fn routes_for_an_address_are_those_that_lead_there_the_longest_last() {
+    let Some(bed) = Bed::new("routes_for_an_address_are_those_that_lead_there_the_longest_last") else {
+        return;
+    };
+    let router = bed.start(&bed.config("af_packet", ROUTES));
+    let prefixes = |args: &[&str]| -> Vec<String> {
+        let text = router.told(&[&["show", "routes"], args].concat());
+        let rows = text.lines().skip(1).filter(|line| !line.starts_with('#'));
+        rows.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+    };
+    assert_eq!(prefixes(&["for", "10.9.1.7"]), ["10.9.0.0/16", "10.9.1.0/24"]);
+    assert_eq!(prefixes(&["for", "10.9.2.7"]), ["10.9.0.0/16"]);
+    assert!(prefixes(&["for", "203.0.113.1"]).is_empty());
+    let all = prefixes(&[]);
+    assert_eq!(prefixes(&["--from", "2", "--limit", "3"]), all[1..4]);
+    for (args, said) in [
+        (&["show", "routes", "for", "lan"][..], "expected an address"),
+        (&["show", "routes", "10.9.1.7"], "expected `for ADDRESS`"),
+        (&["show", "ports", "for", "10.9.1.7"], "write `weir show routes`"),
+    ] {
+        let output = router.ask(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stderr.contains(said), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn reload_answers_with_what_changed_and_stop_returns_when_it_has_ended() {
+    let Some(bed) = Bed::new("reload_answers_with_what_changed_and_stop_returns_when_it_has_ended") else {
+        return;
+    };
+    let mut router = bed.start(&bed.config("af_packet", ""));
+    assert_eq!(router.told(&["reload"]), "nothing to change\n");
+    bed.file("router.toml", &bed.config("af_packet", ROUTES));
+    let told = router.told(&["reload"]);
+    assert!(told.contains("+ route 10.9.0.0/16") && told.contains("2 changes applied"), "{told}");
+    bed.file("router.toml", "nonsense");
+    let refused = router.ask(&["reload"]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("router.toml:1"));
+    assert!(router.told(&["show", "routes"]).contains("10.9.0.0/16"), "a wrong file changes nothing");
+    router.told(&["stop"]);
+    assert!(!router.socket.exists());
+    assert!(router.wait(), "{}", router.log());
+}
+
+#[test]
+fn monitor_tells_of_a_link_that_goes_and_comes() {
+    let Some(bed) = Bed::new("monitor_tells_of_a_link_that_goes_and_comes") else { return };
+    let router = bed.start(&bed.config("af_packet", ""));
+    until("both ports are up", || {
+        let ports = router.json("ports");
+        ports.as_array()?.iter().all(|p| p["up"] == true).then_some(())
+    });
+    let mut command = Command::new(program());
+    command.arg("--socket").arg(&router.socket).args(["monitor", "--every", "0.05"]).stdout(Stdio::piped());
+    let mut monitor = process::dies_with_starter(&mut command).spawn().expect("weir starts");
+    let mut lines = BufReader::new(monitor.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    // Set down again and again, because nobody says when it has looked first.
+    let mut flip = 0;
+    let flapping = std::thread::scope(|scope| {
+        let heard = scope.spawn(|| {
+            let mut of_left = lines.by_ref().filter(|line| line.contains("~ port left: "));
+            let down = of_left.find(|line| line.contains("up, af_packet, mtu 1500 -> down"));
+            let up = of_left.find(|line| line.contains("-> up"));
+            (down, up)
+        });
+        while !heard.is_finished() && flip < 100 {
+            let state = if flip % 2 == 0 { "down" } else { "up" };
+            run(&format!("ip -n {} link set r0 {state}", bed.router));
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            flip += 1;
+        }
+        if !heard.is_finished() {
+            // It ends its reader.
+            let _ = monitor.kill();
+        }
+        heard.join().expect("no panic")
+    });
+    let _ = monitor.kill();
+    let _ = monitor.wait();
+    assert!(flapping.0.is_some() && flapping.1.is_some(), "{flapping:?}");
+}
