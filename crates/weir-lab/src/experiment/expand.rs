@@ -10,8 +10,8 @@ use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 use super::answer::Said;
 use super::error::{ConfigurationError, CpusError, ExperimentError, PairsError, Refused};
 use super::file::{
-    Axis, BuildName, Cpus, File, Flows, Frame, Many, Offload, Pace, Port, Queues, Quick, Routes, Shape,
-    Slices, WakeUp,
+    Axis, BuildName, Cpus, File, Flows, Frame, LiveTransmit, Many, Offload, Pace, Port, Queues, Quick,
+    Routes, Shape, Slices, WakeUp,
 };
 use super::hosts::{Commands, Hosts};
 use super::ipsec;
@@ -316,6 +316,10 @@ fn woken(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     if let Some(ways) = s.wake_up.as_ref().or(d.wake_up.as_ref()) {
         let set = |p: &mut Partial, v: WakeUp| p.draft.placement.wake_up = v.0;
         all = over(all, Axis::WakeUp, ways.clone(), |w| w.0.clone(), set);
+    }
+    if let Some(ways) = s.live_transmit.as_ref().or(d.live_transmit.as_ref()) {
+        let set = |p: &mut Partial, v: LiveTransmit| p.draft.placement.live_transmit = v.0;
+        all = over(all, Axis::LiveTransmit, ways.clone(), |w| w.0.clone(), set);
     }
     if let Some(offloads) = s.offload.as_ref().or(d.offload.as_ref()) {
         let set = |p: &mut Partial, v: Offload| p.draft.placement.offload = v.0;

@@ -107,6 +107,7 @@ pub struct Shape {
     pub port: Option<Many<Port>>,
     pub queues: Option<Many<Queues>>,
     pub wake_up: Option<Many<WakeUp>>,
+    pub live_transmit: Option<Many<LiveTransmit>>,
     pub offload: Option<Many<Offload>>,
     /// What stands between the ports of the memory topology.
     pub ipsec: Option<IpsecShape>,
@@ -153,6 +154,7 @@ pub enum Axis {
     Port,
     Queues,
     WakeUp,
+    LiveTransmit,
     Offload,
     Build,
     Mode,
@@ -174,7 +176,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    pub const ALL: [Axis; 30] = [
+    pub const ALL: [Axis; 31] = [
         Axis::Sut,
         Axis::Topology,
         Axis::Family,
@@ -187,6 +189,7 @@ impl Axis {
         Axis::Port,
         Axis::Queues,
         Axis::WakeUp,
+        Axis::LiveTransmit,
         Axis::Offload,
         Axis::Build,
         Axis::Mode,
@@ -222,6 +225,7 @@ impl Axis {
             Axis::Port => "port",
             Axis::Queues => "queues",
             Axis::WakeUp => "wake_up",
+            Axis::LiveTransmit => "live_transmit",
             Axis::Offload => "offload",
             Axis::Build => "build",
             Axis::Mode => "mode",
@@ -274,6 +278,7 @@ impl Axis {
         match self {
             Axis::Build => c.build().map(str::to_string),
             Axis::WakeUp => c.wake_up().map(str::to_string),
+            Axis::LiveTransmit => c.live_transmit().map(str::to_string),
             Axis::Offload => c.offload().then(|| "inner".into()),
             Axis::Mode => c.ipsec().map(|i| super::kebab(&i.mode)),
             Axis::Direction => c.ipsec().map(|i| super::kebab(&i.direction)),
@@ -505,6 +510,10 @@ checked! {
     /// How the daemon's workers wake up.
     WakeUp(String), "\"busy-poll\" or \"interrupt\"", |s| {
         word(s).filter(|w| ["busy-poll", "interrupt"].contains(w)).map(str::to_string)
+    };
+    /// Whether the daemon's workers may send without socket buffers.
+    LiveTransmit(String), "\"auto\" or \"off\"", |s| {
+        word(s).filter(|w| ["auto", "off"].contains(w)).map(str::to_string)
     };
     /// Offloads of the wires between gateways and their hosts.
     Offload(bool), "\"inner\" or \"off\"", |s| match word(s)? {

@@ -62,6 +62,9 @@ pub enum Testbed {
         queues: u32,
         /// How weir's idle workers learn of frames, `busy-poll` or `interrupt`; `None` is its own choice.
         wake_up: Option<String>,
+        /// Whether weir's workers may send without socket buffers, `auto` or `off`; `None` is its own choice. Named, every
+        /// frame goes through them.
+        live_transmit: Option<String>,
     },
     /// Three hosts driven over ssh.
     Ssh,
@@ -125,6 +128,15 @@ impl Configuration {
         }
     }
 
+    pub fn live_transmit(&self) -> Option<&str> {
+        match &self.scenario {
+            Scenario::Forwarding { testbed: Testbed::Netns { live_transmit, .. }, .. } => {
+                live_transmit.as_deref()
+            }
+            _ => None,
+        }
+    }
+
     pub fn offload(&self) -> bool {
         matches!(self.scenario, Scenario::Gateways { offload: true, .. })
     }
@@ -144,8 +156,8 @@ impl Configuration {
         match &mut own.scenario {
             Scenario::Forwarding { testbed, ipsec } => {
                 *ipsec = None;
-                if let Testbed::Netns { wake_up, .. } = testbed {
-                    *wake_up = None;
+                if let Testbed::Netns { wake_up, live_transmit, .. } = testbed {
+                    (*wake_up, *live_transmit) = (None, None);
                 }
             }
             Scenario::Gateways { ipsec, .. } => *ipsec = None,
@@ -183,6 +195,8 @@ pub struct PlacementKeys {
     pub queues: u32,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wake_up: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub live_transmit: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub offload: bool,
 }
@@ -191,11 +205,12 @@ impl From<Configuration> for Keys {
     fn from(c: Configuration) -> Keys {
         let Placement { cpus, port, generator_cpus } = c.placement.clone();
         let wake_up = c.wake_up().unwrap_or_default().into();
+        let live_transmit = c.live_transmit().unwrap_or_default().into();
         let (queues, offload) = (c.queues(), c.offload());
         Keys {
             sut: c.sut,
             topology: c.topology(),
-            placement: PlacementKeys { cpus, port, generator_cpus, queues, wake_up, offload },
+            placement: PlacementKeys { cpus, port, generator_cpus, queues, wake_up, live_transmit, offload },
             ipsec: c.ipsec(),
             build: c.build().map(str::to_string),
             relay: c.relay(),
@@ -222,11 +237,12 @@ impl TryFrom<Keys> for Configuration {
 fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     let ipsec = protection(w).map_err(Invalid::Ipsec)?;
     let relay = relaying(w).map_err(Invalid::Relay)?;
-    let PlacementKeys { queues, wake_up, offload, .. } = &w.placement;
-    if w.topology != Topology::Netns && (*queues > 0 || !wake_up.is_empty()) {
+    let PlacementKeys { queues, wake_up, live_transmit, offload, .. } = &w.placement;
+    let of_weir = !wake_up.is_empty() || !live_transmit.is_empty();
+    if w.topology != Topology::Netns && (*queues > 0 || of_weir) {
         return Err(Invalid::NotNetns);
     }
-    if !wake_up.is_empty() && w.sut != Sut::Weir {
+    if of_weir && w.sut != Sut::Weir {
         return Err(Invalid::NoWakeUp);
     }
     let kernel_has_inner_wires = match w.sut {
@@ -244,8 +260,8 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
         Topology::Gateways => return Ok(Scenario::Gateways { ipsec, offload: *offload }),
         Topology::Memory => Testbed::Memory { build: w.build.clone() },
         Topology::Netns => {
-            let wake_up = Some(wake_up.clone()).filter(|word| !word.is_empty());
-            Testbed::Netns { queues: *queues, wake_up }
+            let own = |word: &String| Some(word.clone()).filter(|word| !word.is_empty());
+            Testbed::Netns { queues: *queues, wake_up: own(wake_up), live_transmit: own(live_transmit) }
         }
         Topology::Ssh => Testbed::Ssh,
     };
@@ -337,7 +353,7 @@ mod tests {
     fn a_configuration_is_written_with_the_keys_it_is_read_from() {
         let read: Configuration = serde_json::from_str(PLAIN).expect("valid");
         let expected = Scenario::Forwarding {
-            testbed: Testbed::Netns { queues: 2, wake_up: Some("busy-poll".into()) },
+            testbed: Testbed::Netns { queues: 2, wake_up: Some("busy-poll".into()), live_transmit: None },
             ipsec: None,
         };
         assert_eq!((read.scenario(), read.sut()), (&expected, Sut::Weir));

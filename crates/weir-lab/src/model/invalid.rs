@@ -39,8 +39,8 @@ impl fmt::Display for Invalid {
         f.write_str(match self {
             Invalid::Ipsec(error) => return error.fmt(f),
             Invalid::Relay(error) => return error.fmt(f),
-            Invalid::NotNetns => "`queues` and `wake_up` are of the netns topology",
-            Invalid::NoWakeUp => "`wake_up` is of SUT \"weir\"",
+            Invalid::NotNetns => "`queues`, `wake_up` and `live_transmit` are of the netns topology",
+            Invalid::NoWakeUp => "`wake_up` and `live_transmit` are of SUT \"weir\"",
             Invalid::NoOffload => {
                 "`offload` is of gateways whose inner wires are the kernel's (strongswan, weir with port = \"tun\")"
             }

@@ -166,7 +166,10 @@ fn configuration(environment: &Environment, socket: &Path) -> String {
     if let Some(wake_up) = own.wake_up() {
         let _ = writeln!(text, "wake_up = \"{wake_up}\"");
     }
-    if own.queues() > 0 || own.wake_up().is_some() {
+    if let Some(way) = own.live_transmit() {
+        let _ = writeln!(text, "live_transmit = \"{way}\"");
+    }
+    if own.queues() > 0 || own.wake_up().is_some() || own.live_transmit().is_some() {
         // What is asked is how workers get frames: all have to go through them.
         text += "flow_offload = \"off\"\n";
     }
@@ -220,8 +223,10 @@ impl Running for Weir {
         }
         for port in ports {
             // What the socket's ring refused on receive is in the veth's own counter already.
-            if let Some(&packets) = port.losses.get("tx_invalid") {
-                found.insert(format!("weir.{}.tx_invalid", port.name), packets);
+            for loss in ["tx_invalid", "tx_dropped"] {
+                if let Some(&packets) = port.losses.get(loss) {
+                    found.insert(format!("weir.{}.{loss}", port.name), packets);
+                }
             }
         }
         Ok(found)

@@ -19,8 +19,8 @@ pub struct Workers {
     pub wake_up: WakeUp,
     /// XDP forwards no flow by itself: workers see every frame.
     pub flow_offload_off: bool,
-    /// Copied frames leave by sockets alone, with a socket buffer each.
-    pub live_transmit_off: bool,
+    /// Large batches of copied frames leave without socket buffers where the far end takes that.
+    pub live_transmit: bool,
 }
 
 /// How a worker without frames learns of the next.
@@ -37,7 +37,8 @@ pub enum WakeUp {
 
 const WAKE_UP: &[(&str, WakeUp)] =
     &[("auto", WakeUp::Auto), ("busy-poll", WakeUp::BusyPoll), ("interrupt", WakeUp::Interrupt)];
-const AUTO_OR_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
+const FLOW_OFFLOAD_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
+const LIVE_TRANSMIT: &[(&str, bool)] = &[("auto", true), ("off", false)];
 /// What becomes of IPv6 transit with broken extension headers or a type 0 routing header; whether they are looked at.
 const EXTENSIONS: &[(&str, bool)] = &[("forward", false), ("check", true)];
 
@@ -67,9 +68,10 @@ pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers
     let cpus = fields.get("cpus").map(|v| cpus(&v, complaints)).unwrap_or_default();
     let buffers = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 8192, complaints));
     let wake_up = fields.get("wake_up").and_then(|v| v.word(WAKE_UP, complaints)).unwrap_or_default();
-    let mut off = |key| fields.get(key).and_then(|v| v.word(AUTO_OR_OFF, complaints)).unwrap_or_default();
-    let (flow_offload_off, live_transmit_off) = (off("flow_offload"), off("live_transmit"));
-    Some(Workers { cpus, buffers, wake_up, flow_offload_off, live_transmit_off })
+    let mut word = |key, words| fields.get(key).and_then(|v| v.word(words, complaints)).unwrap_or_default();
+    let flow_offload_off = word("flow_offload", FLOW_OFFLOAD_OFF);
+    let live_transmit = word("live_transmit", LIVE_TRANSMIT);
+    Some(Workers { cpus, buffers, wake_up, flow_offload_off, live_transmit })
 }
 
 fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {

@@ -9,19 +9,19 @@ use weir_io::interface::Interface;
 /// What ports of this daemon send by besides their sockets.
 #[derive(Debug)]
 pub struct LiveHandle {
-    off: bool,
+    wanted: bool,
     made: OnceLock<Option<Arc<LiveTransmit>>>,
 }
 
 impl LiveHandle {
-    pub fn new(off: bool) -> LiveHandle {
-        LiveHandle { off, made: OnceLock::new() }
+    pub fn new(wanted: bool) -> LiveHandle {
+        LiveHandle { wanted, made: OnceLock::new() }
     }
 
     /// For this device, if it is one that may use it; why not is said once.
     pub fn of(&self, device: &str, said: &mut Vec<String>) -> Option<Arc<LiveTransmit>> {
         let driver = Interface::open(device).and_then(|interface| interface.driver());
-        if self.off || driver.is_ok_and(|driver| driver != "veth") {
+        if !self.wanted || driver.is_ok_and(|driver| driver != "veth") {
             return None;
         }
         let made = self.made.get_or_init(|| {

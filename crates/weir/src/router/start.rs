@@ -121,7 +121,7 @@ fn start_behind(
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
     let published = Arc::new(ArcSwap::new(tables.clone()));
     let flow_offload = flow_offload(local.is_some() && !config.workers.flow_offload_off, &published, key);
-    let live = LiveHandle::new(config.workers.live_transmit_off);
+    let live = LiveHandle::new(config.workers.live_transmit);
     let (sending, enforced) = ((flow_offload.as_ref(), &live), points.names());
     let with = with(&config, (&umems, local.as_ref()), sending, &enforced);
     let (open, devices) = open_devices(&config, &tables, &with)?;

@@ -27,7 +27,7 @@ fn a_refusal_names_file_line_column_key_and_remedy_as_data_and_as_a_sentence() {
     assert_eq!(found.error.remedy().as_deref(), Some("remove them"));
     assert_eq!(
         found.to_string(),
-        "x.toml:6:1: configuration a: `queues` and `wake_up` are of the netns topology: remove them"
+        "x.toml:6:1: configuration a: `queues`, `wake_up` and `live_transmit` are of the netns topology: remove them"
     );
 }
 

@@ -168,6 +168,10 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
             (Axis::Port, c.placement.port.clone()),
             (Axis::Queues, Axis::Queues.number(c).map_or(String::new(), |n| format!("{n} queues"))),
             (Axis::WakeUp, c.wake_up().unwrap_or_default().into()),
+            (
+                Axis::LiveTransmit,
+                Axis::LiveTransmit.word(c).map_or(String::new(), |w| format!("live transmit {w}")),
+            ),
             (Axis::Offload, Axis::Offload.word(c).map_or(String::new(), |w| format!("offload {w}"))),
             (Axis::Build, Axis::Build.word(c).unwrap_or_default()),
             (Axis::Mode, Axis::Mode.word(c).unwrap_or_default()),
