@@ -143,7 +143,7 @@ pub struct Mirror {
     /// Prefixes that are the kernel's, as told last.
     kept: Kept,
     kept_changed: bool,
-    /// For IPv4 and IPv6: why the whole family is left to the kernel, if it is.
+    /// Holds for IPv4 and IPv6 why the whole family is left to the kernel, if it is.
     aside: [Option<String>; 2],
     epoch: u8,
 }

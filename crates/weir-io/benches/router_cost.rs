@@ -66,14 +66,14 @@ fn main() {
 fn cost(name: &str, mut bed: Bed, round: usize, rounds: usize) {
     bed.forward(WARM_UP);
     bed.copy_only(WARM_UP);
-    let (mut best, mut ceiling) = (f64::INFINITY, f64::INFINITY);
+    let (mut best, mut baseline) = (f64::INFINITY, f64::INFINITY);
     let before = ALLOCATIONS.load(Relaxed);
     for _ in 0..rounds {
         best = best.min(clocks(|| bed.forward(round)));
-        ceiling = ceiling.min(clocks(|| bed.copy_only(round)));
+        baseline = baseline.min(clocks(|| bed.copy_only(round)));
     }
     let allocations = ALLOCATIONS.load(Relaxed) - before;
-    println!("{name:24} {:>9} {best:>12.1} {ceiling:>12.1} {allocations:>12}", 1000);
+    println!("{name:24} {:>9} {best:>12.1} {baseline:>12.1} {allocations:>12}", 1000);
     assert_eq!(allocations, 0, "the data path allocates");
 }
 

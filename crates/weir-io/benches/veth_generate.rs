@@ -9,7 +9,7 @@ use std::process::Command;
 use weir_io::clock;
 use weir_io::netlink;
 use weir_io::netns;
-use weir_io::xdp_gen::{Generator, Layout, Slot};
+use weir_io::xdp_gen::{FrameTemplate, Generator, Layout};
 use weir_io::xdp_tally::{self, Tally};
 
 const FLOWS: u16 = 100;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         xdp_tally::Layout { ethertype: 0x0800, protocol_at: 23, protocol: 17, mark_at: 42, magic: *b"we" };
     let mut tally = Tally::attach("t0", index("t0")?, expected, FLOWS.into())?;
     let written = Layout { sequence: Some(48), time: Some(52), checksum: Some(40) };
-    let slots: Vec<Slot> = (0..FLOWS).map(slot).collect();
+    let slots: Vec<FrameTemplate> = (0..FLOWS).map(slot).collect();
     let mut generator = Generator::new(index("g0")?, written, &slots, 1)?;
     tally.start(RUN)?;
     generator.run_until(clock::now() + SHORT)?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn slot(flow: u16) -> Slot {
+fn slot(flow: u16) -> FrameTemplate {
     let mut head = vec![0; 60];
     head[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
     head[12..14].copy_from_slice(&[8, 0]);
@@ -55,5 +55,5 @@ fn slot(flow: u16) -> Slot {
     head[42..44].copy_from_slice(b"we");
     head[44..46].copy_from_slice(&RUN.to_be_bytes());
     head[46..48].copy_from_slice(&flow.to_be_bytes());
-    Slot { head, len: 60, sequence: 0 }
+    FrameTemplate { head, len: 60, sequence: 0 }
 }

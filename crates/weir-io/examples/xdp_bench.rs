@@ -1,5 +1,5 @@
 //! Two halves of a measurement over veth: a forwarder that rewrites MAC addresses (the port layer's own
-//! ceiling, without a router), and a generator. The lab measures the real router; this measures what
+//! baseline, without a router), and a generator. The lab measures the real router; this measures what
 //! carries it.
 //!
 //! ```text
@@ -21,7 +21,7 @@ use weir_io::interface::Interface;
 use weir_io::steer::flow_offload::{Decided, FlowOffload};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::umem::{ChunkSize, Umem};
-use weir_io::xdp_gen::{Generator, Layout, Slot};
+use weir_io::xdp_gen::{FrameTemplate, Generator, Layout};
 use weir_io::xdp_tally::{self, Tally};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -60,7 +60,7 @@ fn generate(
     rate: Option<f64>,
 ) -> Result<(), Box<dyn Error>> {
     let ifindex = Interface::open(interface)?.index();
-    let slots: Vec<Slot> = (0..flows).map(|flow| slot(mac, v6, flow)).collect();
+    let slots: Vec<FrameTemplate> = (0..flows).map(|flow| slot(mac, v6, flow)).collect();
     let udp = if v6 { 54 } else { 34 };
     let layout = Layout { sequence: Some(udp + 14), time: Some(udp + 18), checksum: Some(udp + 6) };
     let mut generator = Generator::new(ifindex, layout, &slots, 1)?;
@@ -73,7 +73,7 @@ fn generate(
 }
 
 /// Ethernet, IP, UDP and 18 bytes; the UDP checksum is left 0 plus whatever the stamp adds.
-fn slot(mac: [u8; 6], v6: bool, flow: u32) -> Slot {
+fn slot(mac: [u8; 6], v6: bool, flow: u32) -> FrameTemplate {
     let mut head = mac.to_vec();
     head.extend([2, 0, 0, 0, 0, 1]);
     let host = flow as u16;
@@ -93,7 +93,7 @@ fn slot(mac: [u8; 6], v6: bool, flow: u32) -> Slot {
     head.extend([0x10, 0, 0x20, 0, 0, 26, 0, 0]);
     head.resize(head.len() + 18, 0);
     let len = head.len() as u16;
-    Slot { head, len, sequence: 0 }
+    FrameTemplate { head, len, sequence: 0 }
 }
 
 fn forward(

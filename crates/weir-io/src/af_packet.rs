@@ -25,7 +25,7 @@ mod rx_ring;
 pub(crate) mod socket;
 mod tap;
 
-use rx_ring::{RxRing, Slot};
+use rx_ring::{RingFrame, RxRing};
 pub use tap::Tap;
 
 /// One queue of a device. Several on one device share its flows by hash.
@@ -93,7 +93,7 @@ impl<B: Buffer> AfPacket<B> {
 }
 
 /// One received frame in `buffer`, finished and tagged, or the buffer back when it cannot be used.
-fn take_in<B: Buffer>(slot: Slot<'_>, mut buffer: B, device: DeviceId) -> Result<Frame<B>, B> {
+fn copied<B: Buffer>(slot: RingFrame<'_>, mut buffer: B, device: DeviceId) -> Result<Frame<B>, B> {
     let length = slot.data.len();
     if slot.cut || slot.header.is_merged() {
         return Err(buffer);
@@ -125,7 +125,7 @@ impl<B: Buffer> Device<B> for AfPacket<B> {
                 self.stats.rx_fill_empty += 1;
                 break;
             };
-            match self.ring.take(|slot| take_in(slot, buffer, self.device)) {
+            match self.ring.take(|slot| copied(slot, buffer, self.device)) {
                 Some(Ok(frame)) => match batch.push(frame) {
                     Ok(()) => taken += 1,
                     Err(frame) => pool.put(frame.into_buffer()),

@@ -113,7 +113,7 @@ impl Options {
 
 /// How a port came to be what it is, for `weir show ports`.
 #[derive(Debug)]
-pub struct Report {
+pub struct PortReport {
     pub interface: String,
     pub queue: u32,
     pub bind: Bind,
@@ -130,14 +130,14 @@ pub struct Report {
     pub live: Option<String>,
 }
 
-impl Report {
+impl PortReport {
     /// Whether the kernel refused a better way than the one taken.
     pub fn fell_back(&self) -> bool {
         !self.refusals.is_empty() || !self.xdp_refusals.is_empty() || self.busy_poll_refusal.is_some()
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for PortReport {
     /// `af_xdp eth0 queue 0: zero-copy refused (EOPNOTSUPP), copy mode, native XDP`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "af_xdp {} queue {}: ", self.interface, self.queue)?;
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn the_report_names_every_refusal_in_order() {
-        let mut report = Report {
+        let mut report = PortReport {
             interface: "eth0".into(),
             queue: 0,
             bind: Bind::Copy,

@@ -451,8 +451,7 @@ impl Steering {
         Ok(mended.map_err(|error| AttachError::Netlink { interface: self.interface.clone(), error })?)
     }
 
-    /// From now on, transit of `queue` goes to `socket`. The kernel forgets the socket by itself
-    /// when it closes.
+    /// Sends transit of `queue` to `socket` from now on. The kernel forgets the socket by itself when it closes.
     pub fn add(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteerError> {
         if queue >= MAX_QUEUES {
             return Err(SteerError::Queue { interface: self.interface.clone(), queue });
@@ -471,7 +470,7 @@ impl Steering {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
     }
 
-    /// From now on no socket gets frames, even where somebody keeps the program on its device.
+    /// Gives no socket any frame from now on, even where somebody keeps the program on its device.
     pub fn withhold(&self) {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         (0..MAX_QUEUES).for_each(|queue| sockets.unset(queue));

@@ -78,7 +78,7 @@ pub struct Layout {
 
 /// One packet of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct FrameTemplate {
     /// The front of the frame, with every field of the layout inside it; the rest is zero.
     /// All slots of a generator have heads of the same length, even, at most [`HEAD_MAX`].
     pub head: Vec<u8>,
@@ -165,7 +165,12 @@ pub struct Generator {
 impl Generator {
     /// Sends out of interface `ifindex`. After each round over the slots every sequence number is
     /// `stride` higher.
-    pub fn new(ifindex: u32, layout: Layout, slots: &[Slot], stride: u32) -> Result<Self, GeneratorError> {
+    pub fn new(
+        ifindex: u32,
+        layout: Layout,
+        slots: &[FrameTemplate],
+        stride: u32,
+    ) -> Result<Self, GeneratorError> {
         let head = check(&layout, slots)?;
         let longest = slots.iter().map(|s| s.len).max().unwrap_or(0);
         let at = |field: Option<u16>| field.unwrap_or(GENERATE_NONE as u16);
@@ -271,7 +276,7 @@ const SLOTS: &str = "weir_gen_slots";
 /// What the program's times are counted in, times a nanosecond.
 const NANOSECOND: f64 = (1 << GENERATE_TIME_SHIFT) as f64;
 
-fn check(layout: &Layout, slots: &[Slot]) -> Result<usize, GeneratorError> {
+fn check(layout: &Layout, slots: &[FrameTemplate]) -> Result<usize, GeneratorError> {
     if slots.is_empty() || slots.len() > SLOTS_MAX {
         return Err(GeneratorError::Slots { got: slots.len() });
     }
@@ -296,7 +301,7 @@ fn check(layout: &Layout, slots: &[Slot]) -> Result<usize, GeneratorError> {
 }
 
 /// A slot as the program reads it.
-fn stored(layout: &Layout, slot: &Slot, longest: u16) -> GenerateSlot {
+fn stored(layout: &Layout, slot: &FrameTemplate, longest: u16) -> GenerateSlot {
     let mut head = [0; HEAD_MAX];
     head[..slot.head.len()].copy_from_slice(&slot.head);
     let sum = layout.checksum.map_or(0, |at| {
@@ -322,15 +327,15 @@ mod tests {
 
     use super::*;
 
-    fn slot(head: usize, len: u16) -> Slot {
-        Slot { head: vec![0; head], len, sequence: 0 }
+    fn slot(head: usize, len: u16) -> FrameTemplate {
+        FrameTemplate { head: vec![0; head], len, sequence: 0 }
     }
 
     #[test]
     fn what_does_not_fit_is_refused_before_the_kernel_is_asked() {
         let none = Layout::default();
         let refusal =
-            |layout: Layout, slots: &[Slot]| check(&layout, slots).expect_err("refused").to_string();
+            |layout: Layout, slots: &[FrameTemplate]| check(&layout, slots).expect_err("refused").to_string();
         assert_eq!(refusal(none, &[]), "generator: 0 slots, expected 1 to 262144; use fewer flows");
         assert_eq!(
             refusal(none, &[slot(60, 60), slot(62, 62)]),
@@ -353,7 +358,7 @@ mod tests {
     #[test]
     fn a_slot_carries_length_number_and_the_sum_of_its_checksum() {
         let layout = Layout { checksum: Some(2), ..Layout::default() };
-        let slot = Slot { head: vec![1, 2, 0x12, 0x34, 5, 6], len: 60, sequence: 7 };
+        let slot = FrameTemplate { head: vec![1, 2, 0x12, 0x34, 5, 6], len: 60, sequence: 7 };
         let stored = stored(&layout, &slot, 100);
         assert_eq!(&stored.head[..8], &[1, 2, 0x12, 0x34, 5, 6, 0, 0]);
         assert_eq!((stored.shorter, stored.sequence), (-40, 7));
@@ -365,7 +370,7 @@ mod tests {
     const ALL: Layout = Layout { sequence: Some(42), time: Some(46), checksum: Some(40) };
 
     /// `None`, after saying so, where programs cannot be loaded.
-    fn loaded(test: &str, layout: Layout, slots: &[Slot], stride: u32) -> Option<Generator> {
+    fn loaded(test: &str, layout: Layout, slots: &[FrameTemplate], stride: u32) -> Option<Generator> {
         match Generator::new(LOOPBACK, layout, slots, stride) {
             Ok(generator) => Some(generator),
             Err(GeneratorError::Load(error)) if error.is_permission() => {
@@ -378,13 +383,13 @@ mod tests {
 
     const LOOPBACK: u32 = 1;
 
-    fn random_slot(random: &mut SplitMix64, head: usize, len: u16) -> Slot {
+    fn random_slot(random: &mut SplitMix64, head: usize, len: u16) -> FrameTemplate {
         let head = (0..head).map(|_| random.next_u64() as u8).collect();
-        Slot { head, len, sequence: random.next_u64() as u32 }
+        FrameTemplate { head, len, sequence: random.next_u64() as u32 }
     }
 
     /// What the program should make of zeros, by RFC 1071 word by word. The time is taken from `got`.
-    fn expected(layout: &Layout, slot: &Slot, round: u32, got: &[u8]) -> Vec<u8> {
+    fn expected(layout: &Layout, slot: &FrameTemplate, round: u32, got: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; slot.len.into()];
         frame[..slot.head.len()].copy_from_slice(&slot.head);
         let mut sum = layout.checksum.map_or(0, |at| {
@@ -432,7 +437,7 @@ mod tests {
                 _ => Layout { checksum: field(2), sequence: None, time: field(8) },
             };
             let len = head.max(14) as u16 + random.below(40) as u16;
-            let slots: Vec<Slot> = (0..3).map(|_| random_slot(&mut random, head, len)).collect();
+            let slots: Vec<FrameTemplate> = (0..3).map(|_| random_slot(&mut random, head, len)).collect();
             let Some(generator) = loaded(test, layout, &slots, 5) else { return };
             let mut last = crate::clock::now();
             for n in 0..each {

@@ -5,8 +5,8 @@
 //!       or result.json                    └─► history: all of one experiment, in time order
 //! ```
 //!
-//! Promises: figures come from the raw runs where they are, checked as any report checks them; every known
-//! difference between two campaigns is named. Refuses: to call figures of two campaigns interleaved.
+//! Promises: values come from the raw runs where they are, checked as any report checks them; every known
+//! difference between two campaigns is named. Refuses: to call values of two campaigns interleaved.
 
 pub mod history;
 pub mod trend;
@@ -27,7 +27,7 @@ use crate::store::read_runs;
 /// Folders below the one asked for: `runs/2026/november/demo` is three.
 const DEEPEST: usize = 6;
 
-/// One campaign's figures.
+/// One campaign's values.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     pub dir: PathBuf,
@@ -45,7 +45,7 @@ pub struct Campaign {
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub configuration: Configuration,
-    pub figures: Vec<f64>,
+    pub values: Vec<f64>,
 }
 
 impl Campaign {
@@ -71,8 +71,8 @@ impl Campaign {
         let experiment = &manifest.experiment;
         let measured = experiment.configurations.iter().filter_map(|p| {
             let samples = runs.get(&p.configuration.name)?.iter().filter_map(|r| r.sample.as_ref());
-            let figures: Vec<f64> = samples.filter_map(|s| experiment.metric.of(s)).collect();
-            (!figures.is_empty()).then(|| Measured { configuration: p.configuration.clone(), figures })
+            let values: Vec<f64> = samples.filter_map(|s| experiment.metric.of(s)).collect();
+            (!values.is_empty()).then(|| Measured { configuration: p.configuration.clone(), values })
         });
         Ok(Campaign {
             dir: dir.into(),
@@ -86,7 +86,7 @@ impl Campaign {
     }
 
     fn of_results(dir: &Path, manifest: Option<Manifest>, results: Results) -> Campaign {
-        let outcomes = results.configurations.into_iter().filter(|o| !o.figures.is_empty());
+        let outcomes = results.configurations.into_iter().filter(|o| !o.values.is_empty());
         Campaign {
             dir: dir.into(),
             manifest,
@@ -95,7 +95,7 @@ impl Campaign {
             quick: results.quick,
             seed: results.seed,
             measured: outcomes
-                .map(|o| Measured { configuration: o.configuration, figures: o.figures })
+                .map(|o| Measured { configuration: o.configuration, values: o.values })
                 .collect(),
         }
     }
@@ -148,7 +148,7 @@ impl Label {
     }
 }
 
-/// What differs between two campaigns beside their figures: build, machine, experiment. Each with both
+/// What differs between two campaigns beside their values: build, machine, experiment. Each with both
 /// values.
 pub fn differences(then: &Campaign, now: &Campaign) -> Vec<String> {
     let (Some(a), Some(b)) = (&then.manifest, &now.manifest) else {
@@ -163,7 +163,7 @@ pub fn differences(then: &Campaign, now: &Campaign) -> Vec<String> {
 }
 
 /// Every value of the experiment that is no name, sentence or list of configurations: those are compared
-/// one by one where their figures are.
+/// one by one where their values are.
 fn settings(then: &Manifest, now: &Manifest) -> Vec<String> {
     const ELSEWHERE: [&str; 6] = ["name", "title", "question", "configurations", "pairs", "controls"];
     let value = |m: &Manifest| serde_json::to_value(&m.experiment).unwrap_or_default();

@@ -139,7 +139,7 @@ impl Evidence {
     }
 }
 
-/// From a document to a file, both relative to the same folder or both absolute.
+/// Writes the link from a document to a file, both relative to the same folder or both absolute.
 fn link(document: &Path, to: &Path) -> String {
     let plain = |path: &Path| {
         let parts = path.components().filter(|c| *c != Component::CurDir);

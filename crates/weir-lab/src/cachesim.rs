@@ -9,8 +9,8 @@
 //! What it is: two levels, first and last, inclusive, physically perfect LRU, without prefetchers, other
 //! cores or a kernel. Misses it shows are those the data's size and reuse force; a machine's own differ.
 //!
-//! Promises: figures carry its name; packets are passed by the code of the memory topology. Refuses: other
-//! topologies, figures below the noise of start-up without saying so.
+//! Promises: values carry its name; packets are passed by the code of the memory topology. Refuses: other
+//! topologies, values below the noise of start-up without saying so.
 //!
 //! Source: Valgrind manual, chapter 5, "Cachegrind".
 
@@ -35,7 +35,7 @@ const UNKNOWN_INSTRUCTION: &str = "nrecognised instruction";
 
 /// What to simulate.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CacheSimulation {
     /// The program that passes packets when asked to: this one.
     pub program: PathBuf,
     /// Its arguments up to the number of packets; the configuration's name comes first.
@@ -60,7 +60,7 @@ pub struct PerPacket {
     pub ll_misses: f64,
     /// The share of references to the last level that missed it.
     pub ll_miss_percent: Option<f64>,
-    /// How far two equal short runs were apart, spread over the packets: figures below it say nothing.
+    /// How far two equal short runs were apart, spread over the packets: values below it say nothing.
     pub d1_noise: f64,
     pub ll_noise: f64,
     /// The caches simulated, as cachegrind describes them.
@@ -85,13 +85,13 @@ pub fn valgrind() -> Result<(), LabError> {
     }
 }
 
-pub fn simulate(plan: &Plan, configuration: &Configuration) -> Result<PerPacket, LabError> {
+pub fn simulate(plan: &CacheSimulation, configuration: &Configuration) -> Result<PerPacket, LabError> {
     let warm_up = WARM_UP.max(configuration.workload.flows.into());
     let run = |packets| once(plan, &configuration.name, packets);
     let (short, again, long) = (run(warm_up)?, run(warm_up)?, run(warm_up + plan.packets)?);
     let packets = plan.packets.max(1) as f64;
-    let per = |figure: &dyn Fn(&Totals) -> u64| (figure(&long) as f64 - figure(&short) as f64) / packets;
-    let noise = |figure: &dyn Fn(&Totals) -> u64| figure(&again).abs_diff(figure(&short)) as f64 / packets;
+    let per = |metric: &dyn Fn(&Totals) -> u64| (metric(&long) as f64 - metric(&short) as f64) / packets;
+    let noise = |metric: &dyn Fn(&Totals) -> u64| metric(&again).abs_diff(metric(&short)) as f64 / packets;
     let (ll_references, ll_misses) = (per(&Totals::ll_references), per(&Totals::ll_misses));
     Ok(PerPacket {
         configuration: configuration.name.clone(),
@@ -110,7 +110,7 @@ pub fn simulate(plan: &Plan, configuration: &Configuration) -> Result<PerPacket,
 }
 
 /// One run under cachegrind.
-fn once(plan: &Plan, name: &str, packets: u64) -> Result<Totals, LabError> {
+fn once(plan: &CacheSimulation, name: &str, packets: u64) -> Result<Totals, LabError> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let file =

@@ -7,7 +7,7 @@
 //! Where an experiment cuts its runs into slices, [`sliced`] measures what is compared side by side.
 //!
 //! An interrupted campaign is taken up again by [`resume`], a finished one repeated by [`rerun`].
-//! Every run gets a SUT of its own: what memory layout and start-up do to a figure is part of its
+//! Every run gets a SUT of its own: what memory layout and start-up do to a value is part of its
 //! spread. Promises: an interrupt ends after the run under way and reports what was measured; a run that
 //! fails is recorded and counted, and the campaign goes on.
 
@@ -36,13 +36,13 @@ use crate::testbed::Testbeds;
 use crate::testbed::programs;
 pub use difference::{builds, machines, other_machines};
 pub use resume::{Resume, resume};
-use weir_stats::schedule::{Slot, grouped, schedule};
+use weir_stats::schedule::{PlannedRun, grouped, schedule};
 
 /// After so many failures in a row a configuration is not tried again.
 const FAILURES_IN_A_ROW: usize = 3;
 
 /// What a campaign is to do, and where.
-pub struct Plan<'a> {
+pub struct CampaignSpec<'a> {
     pub experiment: Experiment,
     pub seed: u64,
     pub dir: &'a Path,
@@ -62,7 +62,7 @@ pub struct Done {
     pub moved: Option<PathBuf>,
 }
 
-pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
+pub fn run(plan: CampaignSpec<'_>) -> Result<Done, LabError> {
     let (store, moved) = Store::create(plan.dir)?;
     let mut testbeds = Testbeds::of(&plan.experiment);
     let skipped = skipped(&plan.experiment, &mut testbeds);
@@ -104,7 +104,7 @@ pub fn run(plan: Plan<'_>) -> Result<Done, LabError> {
 }
 
 /// Every run of a campaign in its order.
-fn slots(experiment: &Experiment, runnable: &[&Configuration], seed: u64) -> Vec<Slot> {
+fn slots(experiment: &Experiment, runnable: &[&Configuration], seed: u64) -> Vec<PlannedRun> {
     match experiment.slicing() {
         None => schedule(runnable.len(), experiment.runs, seed),
         Some(_) => grouped(&experiment.groups(runnable), experiment.runs, seed),
@@ -151,11 +151,11 @@ fn others(testbeds: &mut Testbeds) -> BTreeMap<String, Machine> {
 }
 
 fn measure(
-    plan: &Plan<'_>,
+    plan: &CampaignSpec<'_>,
     store: &Store,
     testbeds: &mut Testbeds,
     runnable: &[&Configuration],
-    slots: &[Slot],
+    slots: &[PlannedRun],
     session: usize,
 ) -> Result<(), LabError> {
     if let Some(cut) = plan.experiment.slicing() {
@@ -180,7 +180,7 @@ fn measure(
 
 /// Runs measured one by one.
 struct Runs<'a, 'p> {
-    plan: &'a Plan<'p>,
+    plan: &'a CampaignSpec<'p>,
     store: &'a Store,
     testbeds: &'a mut Testbeds,
     progress: &'a mut Progress,
@@ -191,7 +191,7 @@ struct Runs<'a, 'p> {
 
 impl Runs<'_, '_> {
     /// One run, on disk; `false` where an interrupt cut it.
-    fn whole(&mut self, slot: &Slot, configuration: &Configuration) -> Result<bool, LabError> {
+    fn whole(&mut self, slot: &PlannedRun, configuration: &Configuration) -> Result<bool, LabError> {
         let (plan, name, progress) = (self.plan, &configuration.name, &mut *self.progress);
         progress.begin(slot, name);
         let started_unix_ms = machine::unix_ms();
@@ -216,16 +216,16 @@ impl Runs<'_, '_> {
 
 /// Puts a run on disk; what is said of it.
 fn keep(
-    plan: &Plan<'_>,
+    plan: &CampaignSpec<'_>,
     store: &Store,
     name: &str,
-    slot: &Slot,
+    slot: &PlannedRun,
     (session, started_unix_ms): (usize, u64),
     outcome: Result<Sample, LabError>,
 ) -> Result<String, LabError> {
     let metric = &plan.experiment.metric;
     let said = match &outcome {
-        Ok(sample) => metric.of(sample).map_or("measured".into(), |f| format::figure(metric, f)),
+        Ok(sample) => metric.of(sample).map_or("measured".into(), |f| format::with_unit(metric, f)),
         Err(e) => format!("failed: {e}"),
     };
     let (sample, error, misbehaviour) = match outcome {
@@ -236,7 +236,7 @@ fn keep(
         }
         Err(e) => (None, Some(e.said), e.misbehaviour),
     };
-    let Slot { block, order, seed, .. } = *slot;
+    let PlannedRun { block, order, seed, .. } = *slot;
     let format = store::FORMAT;
     store.append(
         name,
@@ -257,7 +257,7 @@ fn possible(sample: Sample) -> Result<Sample, LabError> {
 }
 
 fn one(
-    plan: &Plan<'_>,
+    plan: &CampaignSpec<'_>,
     testbeds: &mut Testbeds,
     configuration: &Configuration,
     seed: u64,

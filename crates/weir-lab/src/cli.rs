@@ -42,22 +42,22 @@ Examples:
   weir-lab plan out/demo                     how many runs it would take to see less
   weir-lab resume out/demo                   go on after Ctrl-C, a crash or a power cut
   weir-lab rerun out/demo                    the same experiment once more, from its manifest
-  weir-lab report out/demo                   derive every figure again from the raw runs
+  weir-lab report out/demo                   derive every value again from the raw runs
   weir-lab answers README.md                 what the newest campaigns say, into a document
   weir-lab profile record --cpu 1 --svg out.svg  where a running machine spends its time
   weir-lab compare out/demo out/demo.1       what changed from one campaign to another
   weir-lab history out                       every campaign there in time order, and what changed when
-  weir-lab ministat -s before after          ministat's block of figures of your own
+  weir-lab ministat -s before after          ministat's block of values of your own
   weir-lab verify results                    printed blocks against the raw data beside them
   weir-lab doctor                            what this machine can and cannot measure
 
-Figures of one campaign are comparable with each other: configurations run interleaved in randomised
-blocks. Figures of two campaigns are comparable as far as their manifests agree.";
+Values of one campaign are comparable with each other: configurations run interleaved in randomised
+blocks. Values of two campaigns are comparable as far as their manifests agree.";
 
 /// Compares configurations of packet paths and proves what it says.
 ///
 /// An experiment is a TOML file: what is compared, under which traffic, how often. Every run is on disk
-/// before the next begins; every printed figure follows from those files.
+/// before the next begins; every printed value follows from those files.
 #[derive(Parser)]
 #[command(name = "weir-lab", version, after_help = AFTER, max_term_width = 100)]
 struct Cli {
@@ -81,11 +81,11 @@ enum Command {
     Answers(answers::Answers),
     /// Say what this machine can and cannot measure, and how to fix it.
     Doctor {
-        /// For programs: one JSON document.
+        /// Print one JSON document, for programs.
         #[arg(long)]
         json: bool,
     },
-    /// Compare sets of figures as ministat(1) does, byte for byte.
+    /// Compare sets of values as ministat(1) does, byte for byte.
     Ministat(ministat::Ministat),
     /// Check printed ministat blocks against the raw data beside them; exits with 1 when one differs.
     Verify(verify::Verify),
@@ -172,7 +172,7 @@ fn man(folder: &Path) -> Result<ExitCode, LabError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// To standard output; a reader that went away (a closed pipe) has seen what it wanted.
+/// Prints to standard output; a reader that went away (a closed pipe) has seen what it wanted.
 pub(crate) fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

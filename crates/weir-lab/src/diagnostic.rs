@@ -155,8 +155,8 @@ impl Diagnostic {
     }
 }
 
-/// As it stands in a document. Format 2 had `sentence` (with the subject in it) or `note`, and the subject under
-/// `configuration` or `configurations`.
+/// A diagnostic as it stands in a document. Format 2 had `sentence` (with the subject in it) or `note`, and the
+/// subject under `configuration` or `configurations`.
 #[derive(Deserialize)]
 struct Written {
     severity: Option<Severity>,

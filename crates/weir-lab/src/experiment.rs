@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::method::Method;
 pub use crate::model::kebab;
 use crate::model::{Configuration, LabError};
-use answer::Said;
+use answer::AnswerSpec;
 use error::{Location, Refused};
 pub use expand::frame_label;
 pub use file::Axis;
@@ -64,7 +64,7 @@ pub struct Experiment {
     /// The test that decides. Manifests from before it could be chosen have none: it was Welch's.
     #[serde(default)]
     pub analysis: Analysis,
-    /// Profiled runs a configuration, after the measured ones and never among the figures.
+    /// Profiled runs a configuration, after the measured ones and never among the values.
     #[serde(default)]
     pub profile: usize,
     /// The smoke values were used.
@@ -83,9 +83,9 @@ pub struct Experiment {
     /// The commands of SUTs `command`, by configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub commands: BTreeMap<String, Commands>,
-    /// What is said of the figures.
+    /// What is said of the values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub answers: Vec<Said>,
+    pub answers: Vec<AnswerSpec>,
 }
 
 /// A configuration, and why it cannot run here if the file already shows that it cannot.

@@ -1,11 +1,11 @@
-//! Figures as reports print them: digits, units, intervals, verdicts; text made safe for HTML.
+//! Values as reports print them: digits, units, intervals, verdicts; text made safe for HTML.
 
 use weir_stats::{Comparison, Summary, Verdict};
 
 use crate::experiment::Metric;
 
-/// A figure with its unit: `24.31 Mpps`.
-pub fn figure(metric: &Metric, value: f64) -> String {
+/// A value with its unit: `24.31 Mpps`.
+pub fn with_unit(metric: &Metric, value: f64) -> String {
     let (divisor, unit) = metric.unit();
     format!("{} {unit}", digits(value / divisor)).trim_end().to_string()
 }
@@ -85,10 +85,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_carry_four_digits_and_their_unit() {
-        assert_eq!(figure(&Metric("pps".into()), 24_312_345.0), "24.31 Mpps");
-        assert_eq!(figure(&Metric("pps".into()), 640_000.0), "0.640 Mpps");
-        assert_eq!(figure(&Metric("clocks_per_packet".into()), 101.26), "101.3 cycles/packet");
+    fn values_carry_four_digits_and_their_unit() {
+        assert_eq!(with_unit(&Metric("pps".into()), 24_312_345.0), "24.31 Mpps");
+        assert_eq!(with_unit(&Metric("pps".into()), 640_000.0), "0.640 Mpps");
+        assert_eq!(with_unit(&Metric("clocks_per_packet".into()), 101.26), "101.3 cycles/packet");
         assert_eq!(digits(1234.5), "1234");
     }
 

@@ -30,7 +30,7 @@ pub trait Transmitter: Send {
     fn transmit(&mut self, want: u32, run: u16) -> io::Result<Transmitted>;
 
     /// Starts the stream again: packet 0 of every flow is next, in the order of `seed`.
-    fn restart(&mut self, plan: &Plan, seed: u64) -> io::Result<()>;
+    fn restart(&mut self, plan: &TrafficSpec, seed: u64) -> io::Result<()>;
 
     /// Sends until `deadline`, keeping the plan's rate by itself; `None` from those who cannot.
     fn send_until(&mut self, _deadline: Nanos) -> io::Result<Option<Transmitted>> {
@@ -54,7 +54,7 @@ pub struct Transmitted {
 
 /// What one run sends.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct TrafficSpec {
     pub rate: Rate,
     pub window: Duration,
     pub run: u16,
@@ -75,7 +75,7 @@ pub struct Sent {
 /// One run in progress: call [`Generator::step`] until it says that nothing is left.
 pub struct Generator<'a> {
     transmitter: &'a mut dyn Transmitter,
-    plan: Plan,
+    plan: TrafficSpec,
     sent: Sent,
     /// Paced: packets that came due and were let go.
     missed: u64,
@@ -87,7 +87,12 @@ pub struct Generator<'a> {
 
 impl<'a> Generator<'a> {
     /// `takes_turns`: whoever calls [`Generator::step`] has other work between two steps.
-    pub fn new(transmitter: &'a mut dyn Transmitter, plan: Plan, takes_turns: bool, now: Nanos) -> Self {
+    pub fn new(
+        transmitter: &'a mut dyn Transmitter,
+        plan: TrafficSpec,
+        takes_turns: bool,
+        now: Nanos,
+    ) -> Self {
         let sent = Sent { began: now, ..Sent::default() };
         Generator { transmitter, plan, sent, missed: 0, takes_turns, by_itself: false, burst_sent: false }
     }
@@ -180,7 +185,7 @@ mod tests {
             Ok(Transmitted { offered: u64::from(want), sent: u64::from(want) - refused })
         }
 
-        fn restart(&mut self, _: &Plan, _: u64) -> io::Result<()> {
+        fn restart(&mut self, _: &TrafficSpec, _: u64) -> io::Result<()> {
             Ok(())
         }
 
@@ -195,7 +200,7 @@ mod tests {
 
     fn run(rate: Rate, refuse: Option<u64>, tick: Nanos, hold_up_at: Option<Nanos>) -> (Sent, Wire) {
         let mut wire = Wire { calls: Vec::new(), refuse, seen: 0 };
-        let plan = Plan { rate, window: Duration::from_millis(100), run: 8 };
+        let plan = TrafficSpec { rate, window: Duration::from_millis(100), run: 8 };
         let mut now = 5_000;
         let mut generator = Generator::new(&mut wire, plan, true, now);
         while generator.step(now).expect("the test wire never fails") {

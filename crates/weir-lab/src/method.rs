@@ -1,7 +1,7 @@
 //! What one run of a configuration is: a single trial, or a whole search on one prepared SUT.
 //!
 //! ```text
-//! flat out (warmed up) ─► the sample, and the first trial ─► search, trial by trial ─► figures, goals
+//! flat out (warmed up) ─► the sample, and the first trial ─► search, trial by trial ─► values, goals
 //! ```
 //!
 //! Promises: the run stays the replicate of every statistic; each trial is kept raw in its sample; a search
@@ -148,7 +148,7 @@ pub fn run(prepared: &mut dyn Prepared, run: &Run<'_>) -> Result<Sample, LabErro
     sample.trials = bench.trials;
     sample.notes = bench.notes;
     sample.notes.extend(found.notes);
-    sample.figures.extend(found.figures);
+    sample.metrics.extend(found.metrics);
     sample.goals = found.goals;
     Ok(sample)
 }
@@ -164,7 +164,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn keep(&mut self, sample: &Sample, rate: Rate, seconds: f64, purpose: &str) -> TrialRecord {
-        let seconds = match (rate, sample.figures.get("offered_pps")) {
+        let seconds = match (rate, sample.metrics.get("offered_pps")) {
             (Rate::Burst(_), Some(pps)) => (sample.ledger.offered as f64 / pps.max(1.0)).max(1e-9),
             (Rate::Burst(_), None) => sample.seconds,
             _ => seconds,
@@ -176,7 +176,7 @@ impl Bench<'_> {
             pps: sample.pps,
             ledger: sample.ledger.clone(),
             latency_ns: sample.latency_ns.clone(),
-            cpu_percent: sample.figures.get("sut_cpu_percent").copied(),
+            cpu_percent: sample.metrics.get("sut_cpu_percent").copied(),
             superseded: false,
         };
         self.trials.push(record.clone());
@@ -243,7 +243,7 @@ impl Measurer for Bench<'_> {
 /// What a search adds to its sample.
 #[derive(Default)]
 struct Found {
-    figures: Vec<(String, f64)>,
+    metrics: Vec<(String, f64)>,
     goals: Vec<GoalResult>,
     notes: Vec<String>,
 }
@@ -264,9 +264,9 @@ impl Found {
                 let found =
                     equilibrium::search(bench, Equilibrium { line_mbps, frame_bits, seconds: window })?;
                 (bench.run.say)(&format!("  {}", found.sentence()));
-                self.figure("equilibrium_mbps", found.mbps as f64);
-                self.figure("equilibrium_max_mbps", found.max_seen_mbps as f64);
-                self.figure("equilibrium_pps", found.pps);
+                self.metric("equilibrium_mbps", found.mbps as f64);
+                self.metric("equilibrium_max_mbps", found.max_seen_mbps as f64);
+                self.metric("equilibrium_pps", found.pps);
             }
             &Method::BackToBack { repeats, longest_seconds } => {
                 let longest = (offered * longest_seconds).clamp(1.0, f64::from(u32::MAX)) as u32;
@@ -280,8 +280,8 @@ impl Found {
         Ok(())
     }
 
-    fn figure(&mut self, name: impl Into<String>, value: f64) {
-        self.figures.push((name.into(), value));
+    fn metric(&mut self, name: impl Into<String>, value: f64) {
+        self.metrics.push((name.into(), value));
     }
 
     fn bounds(&mut self, bench: &mut Bench<'_>, bounds: &Bounds) -> Result<(), LabError> {
@@ -293,20 +293,20 @@ impl Found {
         self.goals = mlr::search(bench, &bounds.goals, limits)?;
         for r in &self.goals {
             let name = &r.goal.name;
-            let figures = [
+            let metrics = [
                 (format!("{name}_pps"), r.lower_pps.map(|p| p as f64)),
                 (format!("{name}_upper_pps"), r.upper_pps.map(|p| p as f64)),
                 (format!("{name}_conditional_throughput_pps"), r.conditional_pps),
             ];
-            self.figures.extend(figures.into_iter().filter_map(|(name, f)| Some((name, f?))));
+            self.metrics.extend(metrics.into_iter().filter_map(|(name, f)| Some((name, f?))));
         }
         Ok(())
     }
 
     fn bursts(&mut self, found: &burst::Found) {
-        self.figure("back_to_back_frames", found.summary.mean);
-        self.figure("back_to_back_min_frames", found.summary.min);
-        self.figure("back_to_back_max_frames", found.summary.max);
+        self.metric("back_to_back_frames", found.summary.mean);
+        self.metric("back_to_back_min_frames", found.summary.min);
+        self.metric("back_to_back_max_frames", found.summary.max);
         if found.unlimited > 0 {
             let said = "back-to-back: the longest burst lost nothing in some repeats: the limit is unknown";
             self.notes.push(said.into());
@@ -323,9 +323,9 @@ impl Found {
         for share in shares {
             let pps = Step::Percent(*share).pps(pdr as f64);
             let record = bench.trial(Rate::Pps(pps), window, &format!("latency at {share} % of the PDR"))?;
-            self.figure(format!("latency_{share}_load_pps"), pps as f64);
+            self.metric(format!("latency_{share}_load_pps"), pps as f64);
             for (percentile, ns) in record.latency_ns {
-                self.figure(format!("latency_{share}_ns_{percentile}"), ns as f64);
+                self.metric(format!("latency_{share}_ns_{percentile}"), ns as f64);
             }
         }
         Ok(())

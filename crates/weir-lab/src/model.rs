@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use configuration::{Configuration, Keys, Scenario, Testbed};
 pub use invalid::Invalid;
 pub use ipsec::Protection;
-pub use relay::Relay;
+pub use relay::RelayScenario;
 pub use slices::Slice;
 
 use weir_stats::search::goal::GoalResult;
@@ -121,7 +121,7 @@ fn by_todays_names<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap
 pub struct Sample {
     /// Length of the measured window (warm-up excluded).
     pub seconds: f64,
-    /// Delivered packets a second, the figure most verdicts are about.
+    /// Delivered packets a second, the value most verdicts are about.
     pub pps: f64,
     pub ledger: LossLedger,
     /// Nanoseconds at the percentiles named in the key (`p50`, `p90`, `p99`, `p99.9`, `max`); absent
@@ -129,9 +129,9 @@ pub struct Sample {
     pub latency_ns: BTreeMap<String, u64>,
     pub reordered: u64,
     pub duplicated: u64,
-    /// Further figures by name, with the unit last (`clocks_per_packet`, `cpu_percent`).
-    #[serde(deserialize_with = "by_todays_names")]
-    pub figures: BTreeMap<String, f64>,
+    /// Further values by name, with the unit last (`clocks_per_packet`, `cpu_percent`).
+    #[serde(alias = "figures", deserialize_with = "by_todays_names")]
+    pub metrics: BTreeMap<String, f64>,
     /// Said by whoever measured: fallbacks, warnings.
     pub notes: Vec<String>,
     /// Which of the notes say that something better was refused on the way. Absent from runs of before it was recorded.

@@ -44,7 +44,7 @@ pub const OTHERS: &str = "[others]";
 pub const CUT: &str = "[cut]";
 /// Code that belongs to no file known.
 pub const UNKNOWN: &str = "[unknown]";
-/// Letters of a function's name in a table: two of them and their figures fit a terminal of 160.
+/// Letters of a function's name in a table: two of them and their values fit a terminal of 160.
 const SHOWN: usize = 61;
 
 /// Weighted call stacks of one SUT in one run, or of several runs added up.

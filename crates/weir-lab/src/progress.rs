@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use weir_stats::schedule::Slot;
+use weir_stats::schedule::PlannedRun;
 
 /// Campaigns one after another, and where one of them stands. Lengths are what files promise, without setting up.
 #[derive(Clone, Debug)]
 pub struct Whole {
-    /// From 1.
+    /// Place of the run in the campaign, from 1.
     pub place: usize,
     pub of: usize,
     /// How long the campaigns before were promised to take, and how long they took.
@@ -58,14 +58,14 @@ impl Progress {
     }
 
     /// A run begins.
-    pub fn begin(&self, slot: &Slot, name: &str) {
+    pub fn begin(&self, slot: &PlannedRun, name: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(format!("block {}/{} · {name} · {}", slot.block + 1, self.blocks, self.left()));
         }
     }
 
     /// A round of slices of so many configurations begins.
-    pub fn round(&self, slot: &Slot, configurations: usize, (round, of): (usize, usize)) {
+    pub fn round(&self, slot: &PlannedRun, configurations: usize, (round, of): (usize, usize)) {
         if let Some(bar) = &self.bar {
             bar.set_message(format!(
                 "block {}/{} · {configurations} in turn, round {}/{of} · {}",
@@ -77,8 +77,8 @@ impl Progress {
         }
     }
 
-    /// A run ended with this figure or error.
-    pub fn end(&mut self, slot: &Slot, name: &str, outcome: &str) {
+    /// A run ended with this value or error.
+    pub fn end(&mut self, slot: &PlannedRun, name: &str, outcome: &str) {
         self.done += 1;
         match &self.bar {
             Some(bar) => bar.inc(1),

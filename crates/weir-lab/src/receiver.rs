@@ -33,7 +33,7 @@ pub trait Collector: Send {
     /// Counts every waiting packet, up to a batch. Called while packets are being sent.
     fn collect(&mut self, tally: &mut Tally) -> io::Result<()>;
 
-    /// As `collect`, and brings the counts up to date. Called when nothing is sent any more.
+    /// Collects as `collect` does, and brings the counts up to date. Called when nothing is sent any more.
     fn settle(&mut self, tally: &mut Tally) -> io::Result<()> {
         self.collect(tally)
     }

@@ -1,7 +1,7 @@
-//! Reports: the same derived figures for people (`report.md`, `report.html`) and programs (`result.json`).
+//! Reports: the same derived values for people (`report.md`, `report.html`) and programs (`result.json`).
 //!
 //! Promises: [`write`] derives everything from manifest and raw runs, so that a report can be made again
-//! and must come out the same. Refuses: a figure that is not in the raw files.
+//! and must come out the same. Refuses: a value that is not in the raw files.
 
 pub mod answers;
 pub mod caches;
@@ -53,7 +53,7 @@ pub fn write(dir: &Path) -> Result<Results, LabError> {
     Ok(results)
 }
 
-/// The figure tables show beside the metric: cycles/packet beside a rate, the rate beside all else.
+/// The value tables show beside the metric: cycles/packet beside a rate, the rate beside all else.
 pub fn beside_heading(results: &Results) -> &'static str {
     if results.metric.0 == "pps" { "cycles/packet" } else { "Mpps" }
 }
@@ -68,8 +68,8 @@ pub fn beside(results: &Results, outcome: &Outcome) -> Option<String> {
 /// One ministat block a reference, at most six others in each; a sentence where a set is too small.
 pub fn ministat_blocks(results: &Results) -> Vec<String> {
     let set = |name: &str| {
-        let figures = results.outcome(name).map_or(&[][..], |o| o.figures.as_slice());
-        Set::new(format!("{name}.{}", results.metric.0), figures)
+        let values = results.outcome(name).map_or(&[][..], |o| o.values.as_slice());
+        Set::new(format!("{name}.{}", results.metric.0), values)
     };
     let mut references: Vec<&str> = Vec::new();
     for comparison in &results.comparisons {
@@ -93,7 +93,7 @@ pub fn ministat_blocks(results: &Results) -> Vec<String> {
     blocks
 }
 
-/// The commands that derive the figures again.
+/// The commands that derive the values again.
 pub fn recompute(results: &Results) -> Vec<String> {
     let mut commands = vec!["weir-lab report .".to_string()];
     let mut seen = Vec::new();

@@ -1,7 +1,7 @@
 //! What raw runs amount to: summaries, verdicts, warnings. The content of `result.json`.
 //!
 //! Promises: [`derive`] is pure in the manifest and the raw runs, so that `weir-lab report` recomputes
-//! every printed figure. docs/result-json.md describes each field.
+//! every printed value. docs/result-json.md describes each field.
 
 mod answer;
 pub mod answers;
@@ -32,7 +32,7 @@ use weir_stats::search::LossLedger;
 use weir_stats::{Comparison, Summary};
 
 /// The format of `result.json`: raised when a field changes its meaning or goes away.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
@@ -63,7 +63,7 @@ pub struct Results {
     pub notes: Vec<Diagnostic>,
     pub warnings: Vec<Diagnostic>,
     pub skipped: Vec<Skipped>,
-    /// What the experiment says of its figures.
+    /// What the experiment says of its values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<Answered>,
 }
@@ -73,16 +73,17 @@ pub struct Results {
 pub struct Outcome {
     pub configuration: Configuration,
     /// The metric, run by run in the order measured.
-    pub figures: Vec<f64>,
-    /// Place of each figure's run in the campaign.
+    #[serde(alias = "figures")]
+    pub values: Vec<f64>,
+    /// Place of each value's run in the campaign.
     pub order: Vec<usize>,
-    /// Block of each figure's run: what pairs it with the runs of other configurations.
+    /// Block of each value's run: what pairs it with the runs of other configurations.
     #[serde(default)]
     pub blocks: Vec<usize>,
-    /// Session of each figure's run: 0 until the campaign was resumed.
+    /// Session of each value's run: 0 until the campaign was resumed.
     #[serde(default)]
     pub sessions: Vec<usize>,
-    /// When each figure's run began, milliseconds since 1970.
+    /// When each value's run began, milliseconds since 1970.
     #[serde(default)]
     pub started_unix_ms: Vec<u64>,
     pub summary: Option<Summary>,
@@ -90,7 +91,7 @@ pub struct Outcome {
     pub interval: Option<(f64, f64)>,
     pub pps: Option<Summary>,
     pub loss_percent: Option<Summary>,
-    /// Every further figure, by name.
+    /// Every further value, by name.
     pub further: BTreeMap<String, Summary>,
     /// Nanoseconds, by percentile.
     pub latency_ns: BTreeMap<String, Summary>,
@@ -115,7 +116,7 @@ pub struct Outcome {
     /// Which of them are findings about the system under test.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub misbehaved: Vec<String>,
-    /// Profiled runs, none of them among the figures.
+    /// Profiled runs, none of them among the values.
     #[serde(default)]
     pub profiles: Vec<Profiled>,
 }
@@ -218,9 +219,9 @@ fn summarise(manifest: &Manifest, runs: &Runs) -> Results {
 fn outcome_of(configuration: &Configuration, runs: &[Run], metric: &Metric) -> Outcome {
     let samples: Vec<&Sample> = runs.iter().filter_map(|r| r.sample.as_ref()).collect();
     let measured = || runs.iter().filter_map(|r| Some((r, metric.of(r.sample.as_ref()?)?)));
-    let figures: Vec<f64> = measured().map(|(_, figure)| figure).collect();
-    let over = |figure: &dyn Fn(&Sample) -> Option<f64>| {
-        Summary::of(&samples.iter().filter_map(|s| figure(s)).collect::<Vec<f64>>())
+    let values: Vec<f64> = measured().map(|(_, value)| value).collect();
+    let over = |value: &dyn Fn(&Sample) -> Option<f64>| {
+        Summary::of(&samples.iter().filter_map(|s| value(s)).collect::<Vec<f64>>())
     };
     let mut ledger = LossLedger::default();
     let mut notes: Vec<String> = Vec::new();
@@ -237,9 +238,9 @@ fn outcome_of(configuration: &Configuration, runs: &[Run], metric: &Metric) -> O
         keys.dedup();
         keys
     };
-    let further = keys(&|s| s.figures.keys().cloned().collect())
+    let further = keys(&|s| s.metrics.keys().cloned().collect())
         .into_iter()
-        .filter_map(|k| Some((k.clone(), over(&|s| s.figures.get(&k).copied())?)))
+        .filter_map(|k| Some((k.clone(), over(&|s| s.metrics.get(&k).copied())?)))
         .collect();
     let latency_ns = keys(&|s| s.latency_ns.keys().cloned().collect())
         .into_iter()
@@ -247,9 +248,9 @@ fn outcome_of(configuration: &Configuration, runs: &[Run], metric: &Metric) -> O
         .collect();
     Outcome {
         configuration: configuration.clone(),
-        summary: Summary::of(&figures),
-        interval: mean_interval(&figures),
-        figures,
+        summary: Summary::of(&values),
+        interval: mean_interval(&values),
+        values,
         order: measured().map(|(run, _)| run.order).collect(),
         blocks: measured().map(|(run, _)| run.block).collect(),
         sessions: measured().map(|(run, _)| run.session).collect(),
@@ -307,9 +308,9 @@ fn comparisons(
         .map(|o| runs.get(&o.configuration.name).map_or(Vec::new(), |runs| in_rounds(runs, sliced, metric)))
         .collect();
     let series = |name: &str| {
-        let at = outcomes.iter().position(|o| o.configuration.name == name && !o.figures.is_empty())?;
-        let (name, figures) = (&outcomes[at].configuration.name, &outcomes[at].figures);
-        Some(Series { name, figures, blocks: &blocks[at], rounds: &rounds[at] })
+        let at = outcomes.iter().position(|o| o.configuration.name == name && !o.values.is_empty())?;
+        let (name, values) = (&outcomes[at].configuration.name, &outcomes[at].values);
+        Some(Series { name, values, blocks: &blocks[at], rounds: &rounds[at] })
     };
     let pairs: Vec<Pair<'_>> =
         pairs.iter().filter_map(|(a, b)| Some(Pair { reference: series(a)?, other: series(b)? })).collect();
@@ -317,7 +318,7 @@ fn comparisons(
     compare(&pairs, Rules { analysis, margin_percent, seed })
 }
 
-/// The metric of every slice of each run that has a figure; empty where runs are whole. One that is whole among
+/// The metric of every slice of each run that has a value; empty where runs are whole. One that is whole among
 /// sliced ones is a round by itself.
 fn in_rounds(runs: &[Run], sliced: bool, metric: &Metric) -> Vec<Vec<f64>> {
     let measured = runs.iter().filter_map(|r| r.sample.as_ref().filter(|s| metric.of(s).is_some()));

@@ -1,10 +1,10 @@
-//! A campaign on disk: every raw figure as it arrives, and all that is derived from them.
+//! A campaign on disk: every raw value as it arrives, and all that is derived from them.
 //!
 //! ```text
 //! DIR/manifest.json                 machine, experiment, order, seed, sessions
 //! DIR/raw/<configuration>.jsonl     one line a run, flushed to the disk before the next begins
 //! DIR/raw/<configuration>.<n>.folded  a profiled run
-//! DIR/raw/<configuration>.<metric>  one figure a line, for ministat and friends
+//! DIR/raw/<configuration>.<metric>  one value a line, for ministat and friends
 //! DIR/result.json                   derived: docs/result-json.md
 //! DIR/runs.csv  DIR/comparisons.csv derived
 //! DIR/report.md  DIR/report.html    derived
@@ -100,9 +100,9 @@ impl Store {
             serde_json::to_string(run).map_err(|e| LabError::new(format!("run of {configuration}: {e}")))?;
         append_line(&self.dir.join("raw").join(format!("{configuration}.jsonl")), &line)?;
         match run.sample.as_ref().and_then(|s| metric.of(s)) {
-            Some(figure) => append_line(
+            Some(value) => append_line(
                 &self.dir.join("raw").join(format!("{configuration}.{}", metric.0)),
-                &figure.to_string(),
+                &value.to_string(),
             ),
             None => Ok(()),
         }
@@ -149,13 +149,13 @@ fn unbegun(dir: &Path) -> bool {
     empty && fs::read_dir(dir).is_ok_and(|d| d.flatten().all(|e| own(&e)))
 }
 
-/// Files with one figure a line that do not hold what the runs say (a crash fell between the two writes,
+/// Files with one value a line that do not hold what the runs say (a crash fell between the two writes,
 /// or a hand did) are written again; says which.
 pub fn rebuild_plain_files(dir: &Path, metric: &Metric, runs: &Runs) -> Result<Vec<String>, LabError> {
     let mut rebuilt = Vec::new();
     for (name, runs) in runs {
-        let figures = runs.iter().filter_map(|r| metric.of(r.sample.as_ref()?));
-        let expected: String = figures.map(|f| format!("{f}\n")).collect();
+        let values = runs.iter().filter_map(|r| metric.of(r.sample.as_ref()?));
+        let expected: String = values.map(|f| format!("{f}\n")).collect();
         let path = dir.join("raw").join(format!("{name}.{}", metric.0));
         let found = fs::read(&path).unwrap_or_default();
         if found != expected.as_bytes() {

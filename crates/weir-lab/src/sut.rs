@@ -89,7 +89,7 @@ pub trait Running {
     /// Its own drop counters, cumulative, named `SUT.reason`.
     fn drops(&mut self, environment: &Namespace) -> Result<Counters, LabError>;
 
-    /// What a reader of its figures must know.
+    /// What a reader of its values must know.
     fn notes(&self) -> Vec<String>;
 
     /// Which of its notes say that a better way was refused.

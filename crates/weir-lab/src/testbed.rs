@@ -31,7 +31,7 @@ pub struct Testbeds {
 }
 
 impl Testbeds {
-    /// With the hosts that an experiment names, if it measures on hosts.
+    /// Makes the testbeds with the hosts that an experiment names, if it measures on hosts.
     pub fn of(experiment: &Experiment) -> Testbeds {
         let on_hosts = experiment.suts().any(|c| c.topology() == Topology::Ssh);
         let hosts = on_hosts.then(|| ssh::SshTestbed::new(experiment)).flatten();

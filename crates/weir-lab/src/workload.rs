@@ -24,7 +24,7 @@ pub use mark::Mark;
 /// The frame check sequence, counted by the field and never seen by software.
 pub const FCS: u16 = 4;
 
-/// In memory the source address does: all of its 10.128.0.0/10.
+/// Most flows in memory, where the source address makes them: all of its 10.128.0.0/10.
 pub const MEMORY_FLOWS_MAX: u32 = 1 << 22;
 
 /// 7 × 64, 4 × 570, 1 × 1518, spread so that no size comes in bursts.
@@ -118,7 +118,7 @@ impl Traffic {
         self.pattern.iter().copied().max().unwrap_or(0) as usize
     }
 
-    /// What the reader of a figure must know of the frames.
+    /// What the reader of a value must know of the frames.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

@@ -263,7 +263,7 @@ fn run(
         for (kind, listener) in sockets.listeners {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let (verifier, arrivals) = (verifier.clone(), arrivals.clone());
-            let site = serve::Site { shared: shared.clone(), kind, verifier, arrivals };
+            let site = serve::ListenerContext { shared: shared.clone(), kind, verifier, arrivals };
             tasks.push(tokio::spawn(serve::accept(listener, Arc::new(site))));
         }
         if first {

@@ -63,7 +63,7 @@ struct Kept {
 }
 
 impl Identity {
-    /// Of a relay called `hostname` with this public key.
+    /// Opens the certificates of a relay called `hostname` with this public key.
     pub fn open(
         from: &Certificates,
         hostname: Option<&str>,

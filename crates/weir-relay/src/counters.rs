@@ -92,7 +92,7 @@ pub struct Tally {
     pub packets_in: u64,
     pub packets_forwarded: u64,
     pub drops: Drops,
-    /// In queues and in flight to sockets, now.
+    /// Packets in queues and in flight to sockets, now.
     pub held: u64,
     pub handed: u64,
     pub taken: u64,

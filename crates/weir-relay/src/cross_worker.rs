@@ -37,7 +37,7 @@ impl Doorbell {
         self.notify();
     }
 
-    /// As [`Doorbell::ring`], but a worker that sleeps sleeps on until [`Doorbell::notify`].
+    /// Rings as [`Doorbell::ring`] does, but a worker that sleeps sleeps on until [`Doorbell::notify`].
     pub fn note(&self) {
         self.news.store(true, Ordering::SeqCst);
     }

@@ -20,10 +20,10 @@ use super::error::{StartError, WORKERS_MAX};
 use super::inbox::Inbox;
 use super::messages::{Command, CommandSender, Event};
 use super::registrar::{self, Registrar};
-use super::report::{Connection, Report, WorkerReport};
+use super::report::{Connection, RelayReport, WorkerReport};
 use super::session::{self, CrossWorkerBatch};
 use super::settings::Engine;
-use super::worker::{Parts, Worker};
+use super::worker::{Parts, RelayWorker};
 
 /// A running engine.
 #[derive(Debug)]
@@ -115,11 +115,11 @@ impl Relay {
     }
 
     /// Counters of all workers.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> RelayReport {
         let of = |(number, hand): (usize, &Hand)| {
             WorkerReport::new(number, hand.cpu, hand.backend.clone(), &hand.shown.read())
         };
-        Report { workers: self.workers.iter().enumerate().map(of).collect() }
+        RelayReport { workers: self.workers.iter().enumerate().map(of).collect() }
     }
 
     /// Who is connected. Waits for the workers, each of which answers at the end of its turn.
@@ -211,7 +211,7 @@ impl Start {
         // Nobody gives any when another worker could not start.
         let Ok(Rings { doorbell, others, incoming }) = rings.recv() else { return };
         let Start { number, engine, commands, registrar, shown, .. } = self;
-        Worker::new(Parts {
+        RelayWorker::new(Parts {
             number,
             engine,
             streams,

@@ -10,7 +10,7 @@
 //! Promises: once an [`AuthenticatedConn`] is admitted, its socket is the worker's alone; frames in = forwarded + dropped
 //! by reason + held, over all workers; one slow receiver costs nobody else anything. Refuses: connections that
 //! have not proved their key: that is the acceptor's work. It knows no configuration file, no control socket and no router:
-//! [`Settings`] come in, a [`Report`] and the text of [`metrics`] go out.
+//! [`Settings`] come in, a [`RelayReport`] and the text of [`metrics`] go out.
 
 #![forbid(unsafe_code)]
 
@@ -46,7 +46,7 @@ mod worker;
 
 pub use engine::Relay;
 pub use error::{Error, StartError};
-pub use report::{Connection, Report, WorkerReport};
+pub use report::{Connection, RelayReport, WorkerReport};
 pub use settings::{Engine, Rate, Rates, Settings};
 use websocket::Unframer;
 
@@ -80,7 +80,7 @@ pub struct AuthenticatedConn {
 pub enum ConnGuard {
     Nothing,
     /// A client's place among those the acceptor lets in.
-    Place(acceptor::limits::Place),
+    Share(acceptor::limits::Share),
     /// Who dialled it waits to hear of its end.
     Line(acceptor::mesh::Line),
 }

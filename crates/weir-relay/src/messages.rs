@@ -49,7 +49,7 @@ impl CommandSender {
         self.doorbell.notify();
     }
 
-    /// As [`CommandSender::post`], but a worker that sleeps is not woken yet.
+    /// Sends as [`CommandSender::post`] does, but a worker that sleeps is not woken yet.
     pub fn put(&self, command: Command) {
         // A worker that is gone needs no command.
         if self.queue.send(command).is_ok() {

@@ -10,10 +10,10 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::WorkerReport;
 use super::counters::Histogram;
 use super::exposition::{self, Family, Labels};
-use super::report::Report;
+use super::report::RelayReport;
 
 /// The OpenMetrics text of one scrape.
-pub fn text(acceptor: AcceptorCounters, report: Report) -> String {
+pub fn text(acceptor: AcceptorCounters, report: RelayReport) -> String {
     exposition::text("weir_relay", Scrape { acceptor, report })
 }
 
@@ -36,7 +36,7 @@ pub struct AcceptorCounters {
 #[derive(Debug)]
 struct Scrape {
     acceptor: AcceptorCounters,
-    report: Report,
+    report: RelayReport,
 }
 
 type Samples<'a> = Vec<(Labels<'a>, u64)>;

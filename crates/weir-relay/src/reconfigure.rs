@@ -45,13 +45,13 @@ pub enum AtStart {
 
 /// What is to be done, and what cannot be.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct Reconfiguration {
     pub actions: Vec<Action>,
     pub at_start: Vec<AtStart>,
 }
 
 /// The difference of two settings.
-pub fn plan(running: &Settings, wanted: &Settings) -> Plan {
+pub fn plan(running: &Settings, wanted: &Settings) -> Reconfiguration {
     let (now, then) = (&running.acceptor, &wanted.acceptor);
     let queues = |of: &Engine| (of.queue_bytes, of.queue_frames);
     let (bytes, frames) = queues(&wanted.engine);
@@ -78,13 +78,13 @@ pub fn plan(running: &Settings, wanted: &Settings) -> Plan {
         (AtStart::Buffers, running.engine.buffers != wanted.engine.buffers),
         (AtStart::Clients, then.limits.clients > running.engine.clients),
     ];
-    Plan {
+    Reconfiguration {
         actions: changes.into_iter().flatten().collect(),
         at_start: fixed.into_iter().filter(|f| f.1).map(|f| f.0).collect(),
     }
 }
 
-impl Plan {
+impl Reconfiguration {
     /// The settings of from now on.
     pub fn applied_to(&self, running: &Settings) -> Settings {
         let mut next = running.clone();
@@ -120,7 +120,7 @@ impl Action {
     }
 }
 
-/// As `weir apply` prints it: `~` changes.
+/// An action reads as `weir apply` prints it: `~` changes.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("~ ")?;
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn each_change_is_one_action_of_its_own_and_equal_settings_have_none() {
-        assert_eq!(plan(&settings(), &settings()), Plan::default());
+        assert_eq!(plan(&settings(), &settings()), Reconfiguration::default());
         for (line, change) in CHANGES {
             let mut wanted = settings();
             change(&mut wanted);
@@ -240,7 +240,7 @@ mod tests {
                 }
             }
             let next = plan(&running, &wanted).applied_to(&running);
-            assert_eq!(plan(&next, &wanted), Plan::default(), "{number}");
+            assert_eq!(plan(&next, &wanted), Reconfiguration::default(), "{number}");
             assert_eq!(next.acceptor, wanted.acceptor, "{number}");
         }
     }

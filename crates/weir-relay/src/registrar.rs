@@ -48,7 +48,7 @@ impl Slots {
 
 /// A connection that is not placed yet, as the registry knows it.
 #[derive(Clone, Debug)]
-pub struct Newcomer {
+pub struct Admission {
     pub key: Key,
     pub role: Role,
     pub prober: bool,
@@ -76,19 +76,19 @@ impl Registrar {
     }
 
     /// A connection goes to the worker with the fewest: where, and what is to be done there together with it.
-    pub fn admit(&mut self, newcomer: &Newcomer, commands: &mut Commands) -> (Place, Vec<Command>) {
+    pub fn admit(&mut self, admission: &Admission, commands: &mut Commands) -> (Place, Vec<Command>) {
         let least = self.slots.iter().enumerate().min_by_key(|(_, slots)| slots.used);
         let worker = least.map_or(0, |(worker, _)| worker);
         let at = Place { worker: worker as u16, slot: self.slots[worker].take(), conn: self.next };
         self.next += 1;
         let entry = Entry {
-            key: newcomer.key,
-            mesh: newcomer.role == Role::Mesh,
-            dialled: newcomer.role == Role::Dialled,
-            prober: newcomer.prober,
-            can_ack_pings: newcomer.can_ack_pings,
-            ideal: newcomer.ideal,
-            address: newcomer.address,
+            key: admission.key,
+            mesh: admission.role == Role::Mesh,
+            dialled: admission.role == Role::Dialled,
+            prober: admission.prober,
+            can_ack_pings: admission.can_ack_pings,
+            ideal: admission.ideal,
+            address: admission.address,
             worker: at.worker,
             slot: at.slot,
         };
@@ -187,7 +187,7 @@ fn admit(
     commands: &mut Commands,
     workers: &[CommandSender],
 ) {
-    let newcomer = Newcomer {
+    let admission = Admission {
         key: connection.key,
         role: connection.role,
         prober: connection.info.is_prober,
@@ -195,7 +195,7 @@ fn admit(
         ideal: connection.ideal,
         address: connection.address,
     };
-    let (at, then) = registrar.admit(&newcomer, commands);
+    let (at, then) = registrar.admit(&admission, commands);
     put(commands, workers);
     workers[usize::from(at.worker)].put(messages::Command::Adopt { at, connection, then });
 }

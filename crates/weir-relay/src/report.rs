@@ -1,6 +1,6 @@
 //! What an engine tells of itself: counters by worker, kind and reason, and who is connected.
 //!
-//! Promises: [`Report::balance`] is zero whenever no worker is in the middle of a turn.
+//! Promises: [`RelayReport::balance`] is zero whenever no worker is in the middle of a turn.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use super::counters::{End, Histogram, Tally, kind_name};
 
 /// Counters of all workers.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct RelayReport {
     pub workers: Vec<WorkerReport>,
 }
 
@@ -30,7 +30,7 @@ pub struct WorkerReport {
     /// Drops by reason and class, in packets and bytes.
     pub drops: Drops,
     pub packets_held: u64,
-    /// To other workers, and from them.
+    /// Packets handed to other workers, and taken from them.
     pub packets_handed: u64,
     pub packets_taken: u64,
     pub bytes_received: u64,
@@ -89,8 +89,8 @@ impl WorkerReport {
     }
 }
 
-impl Report {
-    /// In − (forwarded + dropped + held): 0, or a packet has been lost track of.
+impl RelayReport {
+    /// Computes in − (forwarded + dropped + held): 0, or a packet has been lost track of.
     pub fn balance(&self) -> i64 {
         self.workers.iter().fold(0, |sum, w| {
             let dropped = w.drops.packets();

@@ -57,15 +57,15 @@ const MEASURED: usize = 16 << 10;
 /// What a session begins with.
 #[derive(Debug)]
 pub struct Setup {
-    /// Of the worker whose session it is, among `workers`.
+    /// Number of the worker whose session it is, among `workers`.
     pub number: u16,
     pub workers: usize,
     pub engine: Engine,
     /// Where received bytes come in, and sealed records are written.
     pub buffers: Buffers,
-    /// Of the hashes of keys: nobody else may know it.
+    /// Seed of the hashes of keys: nobody else may know it.
     pub secret: u64,
-    /// Of the keepalives' times: spread, not secret.
+    /// Seed of the keepalives' times: spread, not secret.
     pub jitter: u64,
     pub now: Nanos,
 }
@@ -98,7 +98,7 @@ pub enum TlsLayer {
 /// What is to be done with a connection's stream, which is named by its slot.
 #[derive(Debug)]
 pub enum Action {
-    /// As much of it as the socket takes: answered by [`Session::sent`].
+    /// Send as much of it as the socket takes: answered by [`Session::sent`].
     Send {
         slot: u32,
         parts: Vec<Part>,
@@ -178,7 +178,7 @@ pub struct Session {
     buffers: Buffers,
     actions: Vec<Action>,
     events: Vec<Event>,
-    /// By worker; nothing at this one's own place.
+    /// What goes to each other worker; nothing at this one's own number.
     others: Vec<Outgoing>,
 
     clients: Vec<Option<Box<Client>>>,

@@ -124,9 +124,9 @@ impl Default for Engine {
 /// What a connection is held to. `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// From the client: told to it in `ServerInfo`; beyond it the relay stops reading for a while.
+    /// Rate from the client: told to it in `ServerInfo`; beyond it the relay stops reading for a while.
     pub receive: Option<Rate>,
-    /// To the client: what is beyond waits in its queue, whose oldest data falls out when it is full.
+    /// Rate to the client: what is beyond waits in its queue, whose oldest data falls out when it is full.
     pub send: Option<Rate>,
 }
 
@@ -226,13 +226,13 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Of what all may take one source may take a twentieth a second: a core's worth of TLS handshakes is still an
-    /// office's or a carrier's NAT away from it.
+    /// Computes what one source may take: a twentieth a second of what all may. A core's worth of TLS handshakes is
+    /// still an office's or a carrier's NAT away from it.
     pub fn source_rate(accepts_per_second: u32) -> u32 {
         (accepts_per_second / 20).max(1)
     }
 
-    /// And a tenth at once.
+    /// Computes what one source may take at once: a tenth.
     pub fn source_burst(accept_burst: u32) -> u32 {
         (accept_burst / 10).max(1)
     }
@@ -313,7 +313,7 @@ pub fn is_name(text: &str) -> bool {
 /// Another relay of the mesh, to be dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// As the operator wrote it.
+    /// The name is as the operator wrote it.
     pub name: String,
     /// Name or address, without brackets.
     pub host: String,
@@ -326,7 +326,7 @@ pub struct Remote {
 pub struct MeshKey(Zeroizing<String>);
 
 impl MeshKey {
-    /// Of a file's text; blanks around it do not count.
+    /// Reads the key from a file's text; blanks around it do not count.
     pub fn new(text: &str) -> Result<MeshKey, NoMeshKey> {
         let text = text.trim();
         if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {

@@ -43,13 +43,13 @@ pub struct Parts {
     pub commands: Receiver<Command>,
     pub doorbell: Arc<Doorbell>,
     pub registrar: Arc<Inbox>,
-    /// To and from the other workers; `None` at this worker's own place.
+    /// Mailboxes to and from the other workers; `None` at this worker's own number.
     pub others: Vec<Option<Mailbox>>,
     pub incoming: Vec<Option<Consumer<CrossWorkerBatch>>>,
     pub shown: Arc<Shown>,
 }
 
-pub struct Worker {
+pub struct RelayWorker {
     number: u16,
     session: Session,
     streams: Streams,
@@ -64,8 +64,8 @@ pub struct Worker {
     stopped: bool,
 }
 
-impl Worker {
-    pub fn new(parts: Parts) -> Worker {
+impl RelayWorker {
+    pub fn new(parts: Parts) -> RelayWorker {
         let Parts { number, engine, streams, commands, doorbell, registrar, others, incoming, shown } = parts;
         let random = || RandomState::new().hash_one(number);
         let session = Session::new(Setup {
@@ -77,7 +77,7 @@ impl Worker {
             jitter: random(),
             now: weir_io::clock::now(),
         });
-        Worker {
+        RelayWorker {
             number,
             session,
             streams,

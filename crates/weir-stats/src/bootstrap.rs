@@ -17,7 +17,7 @@ use super::summary::{mean, variance};
 
 /// Runs a set from which resampling holds what it promises.
 pub const FEWEST_RUNS: usize = 5;
-/// At 5 runs the percentiles asked for are 0.1 % and 99.9 %: ten resamples lie beyond each.
+/// Number of resamples. At 5 runs the percentiles asked for are 0.1 % and 99.9 %: ten resamples lie beyond each.
 pub const RESAMPLES: usize = 10_000;
 
 /// other / reference.

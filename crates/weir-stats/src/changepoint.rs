@@ -2,20 +2,20 @@
 //!
 //! ```text
 //! ●  ● ●  ●   ●  │ ○ ○  ○   ○  ○      Q = n·m/(n+m) · (2·mean|● − ○| − mean|● − ●'| − mean|○ − ○'|)
-//! └── τ figures ─┘ └─ up to κ ─┘      the split (τ, κ) with the greatest Q is where a change may be
+//! └── τ values ─┘ └─ up to κ ─┘      the split (τ, κ) with the greatest Q is where a change may be
 //! ```
 //!
-//! The split stands when few reorderings of the figures inside the segments found so far reach its Q; then
+//! The split stands when few reorderings of the values inside the segments found so far reach its Q; then
 //! each part is split in turn, until one does not stand. No distribution is assumed, and nothing but the
 //! order is tested: a series without change is split with the chance [`Settings::level`]. It is the method
-//! performance figures of databases are watched with (Daly et al., ICPE 2020).
+//! performance values of databases are watched with (Daly et al., ICPE 2020).
 //!
 //! Promises: the same series gives the same answer. Refuses segments shorter than [`LEAST`]: a change is
-//! seen in the second figure after it, never in the first.
+//! seen in the second value after it, never in the first.
 
 use super::random::Random;
 
-/// Figures on either side of a change: with one there is no distance inside a side.
+/// Values on either side of a change: with one there is no distance inside a side.
 pub const LEAST: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +38,7 @@ impl Default for Settings {
 /// A level begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// Place of the first figure of the new level.
+    /// Place of the first value of the new level.
     pub at: usize,
     /// Share of reorderings that split as clearly.
     pub p: f64,
@@ -49,8 +49,8 @@ pub struct Change {
 pub struct Divided {
     /// The changes in the order of the series.
     pub changes: Vec<Change>,
-    /// Of the first split tried, whether it stands or not: the series' own p, for correction over many
-    /// series. `None` when the series is too short to split.
+    /// The series' own p, that of the first split tried, whether it stands or not, for correction over many series.
+    /// `None` when the series is too short to split.
     pub p: Option<f64>,
 }
 
@@ -83,7 +83,7 @@ fn best_of(values: &[f64], ends: &[usize]) -> Option<(usize, f64)> {
 /// level have, the question is settled, and the share among those drawn is returned (Besag, Clifford 1991).
 fn significance(values: &[f64], ends: &[usize], found: f64, settings: Settings, random: &mut Random) -> f64 {
     let enough = (settings.level * f64::from(settings.reorderings + 1)).ceil() as u32 + 1;
-    // figures equal but for rounding must count as equal
+    // values equal but for rounding must count as equal
     let reach = found - found.abs() * 1e-9;
     let mut shuffled = values.to_vec();
     let mut hits = 0;
@@ -113,7 +113,7 @@ fn best(segment: &[f64]) -> Option<(usize, f64)> {
 
 /// Sums of |a − b| over any rectangle of pairs in four look-ups.
 struct Distances {
-    /// Row i, column j: over the first i and the first j figures.
+    /// Row i, column j: over the first i and the first j values.
     sums: Vec<f64>,
     side: usize,
 }
@@ -137,7 +137,7 @@ impl Distances {
         at(rows.1, columns.1) - at(rows.0, columns.1) - at(rows.1, columns.0) + at(rows.0, columns.0)
     }
 
-    /// Of `0..at` against `at..end`.
+    /// Computes the divergence of `0..at` against `at..end`.
     fn q(&self, at: usize, end: usize) -> f64 {
         let (n, m) = (at as f64, (end - at) as f64);
         // both orders of a pair are in the square, so n·(n − 1) of them

@@ -1,4 +1,4 @@
-//! Where a figure breaks as the load rises: a jump or a bend that no smooth curve explains.
+//! Where a value breaks as the load rises: a jump or a bend that no smooth curve explains.
 //!
 //! ```text
 //! smooth:  y = polynomial in the load                           (degree 5; 3 below 12 loads, 2 below 9)
@@ -11,7 +11,7 @@
 //! significantly below the largest.
 //!
 //! Promises: on smooth curves a cliff in at most one of twenty. Refuses: fewer than [`LOADS`] loads. Limits:
-//! noise must have one size (give the logarithm of figures whose spread grows with them, such as latencies:
+//! noise must have one size (give the logarithm of values whose spread grows with them, such as latencies:
 //! [`find_in_log`]); of several cliffs one is found; a curve bent more sharply than its polynomial follows is
 //! called a cliff, and is one for those who load it.
 
@@ -32,7 +32,7 @@ const DRAWS: usize = 999;
 const SEED: u64 = 0x0063_6c69_6666;
 /// p from which a break counts.
 pub const ALPHA: f64 = 0.05;
-/// Share of the figures' own square below which a residue is rounding.
+/// Share of the values' own square below which a residue is rounding.
 const ROUNDING: f64 = 1e-20;
 
 /// What was found.
@@ -43,7 +43,7 @@ pub struct Cliff {
     /// Loads between which the break lies at 95 %.
     pub low: f64,
     pub high: f64,
-    /// Fitted figures at the two ends of `between`.
+    /// Fitted values at the two ends of `between`.
     pub before: f64,
     pub after: f64,
     /// The p-value of the largest F, the search for c counted.
@@ -65,12 +65,12 @@ pub enum Finding {
     },
 }
 
-/// Looks for one cliff in (load, figure) points, in any order; a load may have several points.
+/// Looks for one cliff in (load, value) points, in any order; a load may have several points.
 pub fn find(points: &[(f64, f64)]) -> Finding {
     let loads: Vec<f64> = points.iter().map(|p| p.0).collect();
-    let figures: Vec<f64> = points.iter().map(|p| p.1).collect();
+    let values: Vec<f64> = points.iter().map(|p| p.1).collect();
     match Design::new(&loads) {
-        Ok(design) => design.find(&figures),
+        Ok(design) => design.find(&values),
         Err(loads) => Finding::TooFewLoads { loads },
     }
 }
@@ -139,11 +139,11 @@ impl Design {
         Ok(design)
     }
 
-    /// Looks for one cliff in the figures measured at the loads.
-    pub fn find(&self, figures: &[f64]) -> Finding {
-        let residue = without(figures, &[&self.smooth]);
+    /// Looks for one cliff in the values measured at the loads.
+    pub fn find(&self, values: &[f64]) -> Finding {
+        let residue = without(values, &[&self.smooth]);
         let left = dot(&residue, &residue);
-        if left <= ROUNDING * dot(figures, figures) {
+        if left <= ROUNDING * dot(values, values) {
             return Finding::Smooth { p: 1.0 };
         }
         let explained: Vec<f64> = self.breaks.iter().map(|b| explains(&b.directions, &residue)).collect();
@@ -162,7 +162,7 @@ impl Design {
             (low.min(self.breaks[i].between.0), high.max(self.breaks[i].between.1))
         });
         let between = self.breaks[best].between;
-        let fitted = self.fitted(figures, &self.breaks[best]);
+        let fitted = self.fitted(values, &self.breaks[best]);
         Finding::Cliff(Cliff {
             between,
             low,
@@ -180,9 +180,9 @@ impl Design {
         best - 3.84 * (left - best).max(0.0) / spare
     }
 
-    fn fitted(&self, figures: &[f64], at: &Break) -> Vec<f64> {
-        let rest = without(figures, &[&self.smooth, &at.directions]);
-        figures.iter().zip(rest).map(|(f, r)| f - r).collect()
+    fn fitted(&self, values: &[f64], at: &Break) -> Vec<f64> {
+        let rest = without(values, &[&self.smooth, &at.directions]);
+        values.iter().zip(rest).map(|(f, r)| f - r).collect()
     }
 
     fn at(&self, load: f64, fitted: &[f64]) -> f64 {

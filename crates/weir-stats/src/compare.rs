@@ -131,7 +131,7 @@ pub fn compare(pairs: &[Pair<'_>], rules: Rules) -> Vec<Comparison> {
 }
 
 fn one(pair: &Pair<'_>, rules: Rules, goal: Goal) -> Comparison {
-    let (reference, other) = (pair.reference.figures, pair.other.figures);
+    let (reference, other) = (pair.reference.values, pair.other.values);
     let bootstrap = ratio_of_means(reference, other, rules.seed);
     let welch = welch(reference, other);
     let paired = paired(pair.reference, pair.other, rules.seed);
@@ -171,7 +171,7 @@ fn one(pair: &Pair<'_>, rules: Rules, goal: Goal) -> Comparison {
     }
 }
 
-/// The declared test with what its figures mean in percent of the reference.
+/// The declared test with what its values mean in percent of the reference.
 #[derive(Clone, Copy)]
 struct Deciding {
     test: TTest,
@@ -322,7 +322,7 @@ mod tests {
     fn the_declared_analysis_decides_and_the_other_stands_beside_it() {
         let (a, b) = swinging();
         let blocks: Vec<usize> = (0..8).collect();
-        let series = |name, figures| Series::in_blocks(name, figures, &blocks);
+        let series = |name, values| Series::in_blocks(name, values, &blocks);
         let pair = [Pair { reference: series("a", &a), other: series("b", &b) }];
         let unpaired = compare(&pair, rules(Analysis::Welch, 2.0)).remove(0);
         let paired = compare(&pair, rules(Analysis::Paired, 2.0)).remove(0);

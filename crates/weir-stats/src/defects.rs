@@ -138,25 +138,25 @@ impl Defect {
 }
 
 /// Defects of one configuration; `order` is each run's place in the campaign.
-pub fn of_runs(configuration: &str, figures: &[f64], order: &[usize]) -> Vec<Defect> {
+pub fn of_runs(configuration: &str, values: &[f64], order: &[usize]) -> Vec<Defect> {
     let mut found = Vec::new();
     let configuration = || configuration.to_string();
-    let centre = median(&sorted(figures));
+    let centre = median(&sorted(values));
     let worth = |distance: f64| distance.abs() * 100.0 > WORTH_PERCENT * centre.abs();
-    let far: Vec<usize> = outliers(figures).into_iter().filter(|&i| worth(figures[i] - centre)).collect();
-    let away = |&i: &usize| (figures[i] / centre - 1.0) * 100.0;
+    let far: Vec<usize> = outliers(values).into_iter().filter(|&i| worth(values[i] - centre)).collect();
+    let away = |&i: &usize| (values[i] / centre - 1.0) * 100.0;
     if let Some(percent) = far.iter().map(away).max_by(|a, b| a.abs().total_cmp(&b.abs())) {
         let runs = far.iter().map(|&i| order.get(i).copied().unwrap_or(i)).collect();
         found.push(Defect::Outlier { configuration: configuration(), runs, percent });
     }
-    if let Some(m) = modes(figures).filter(|m| worth(m.high - m.low)) {
+    if let Some(m) = modes(values).filter(|m| worth(m.high - m.low)) {
         let (low, high, low_runs) = (m.low, m.high, m.low_runs);
-        let (configuration, runs) = (configuration(), figures.len());
+        let (configuration, runs) = (configuration(), values.len());
         found.push(Defect::Bimodal { configuration, low, high, low_runs, runs });
     }
-    if let Some((p, rising)) = trend(figures).filter(|(p, _)| *p < FALSE_ALARM) {
+    if let Some((p, rising)) = trend(values).filter(|(p, _)| *p < FALSE_ALARM) {
         found.push(Defect::Drift { configuration: configuration(), p, rising });
-    } else if let Some(Serial { p, correlation }) = serial(figures).filter(|s| s.p < FALSE_ALARM) {
+    } else if let Some(Serial { p, correlation }) = serial(values).filter(|s| s.p < FALSE_ALARM) {
         // what drifts is autocorrelated too: said once
         found.push(Defect::Autocorrelation { configuration: configuration(), p, correlation });
     }
@@ -165,13 +165,13 @@ pub fn of_runs(configuration: &str, figures: &[f64], order: &[usize]) -> Vec<Def
 
 /// Defects that show in the order of all runs: few of each configuration, but many together. Each run counts by
 /// how far it lies from its configuration's mean. A false alarm comes in one clean campaign of thirty: what is
-/// left once means are taken away is not quite independent. `sets` are figures with their places in the campaign.
+/// left once means are taken away is not quite independent. `sets` are values with their places in the campaign.
 pub fn of_campaign(sets: &[(&[f64], &[usize])]) -> Option<Defect> {
     let mut rest: Vec<(usize, f64)> = Vec::new();
-    for (figures, order) in sets.iter().filter(|(f, _)| f.len() > 2) {
-        let (centre, sd) = (mean(figures), variance(figures).sqrt());
+    for (values, order) in sets.iter().filter(|(f, _)| f.len() > 2) {
+        let (centre, sd) = (mean(values), variance(values).sqrt());
         if sd > 0.0 {
-            rest.extend(order.iter().zip(*figures).map(|(&place, f)| (place, (f - centre) / sd)));
+            rest.extend(order.iter().zip(*values).map(|(&place, f)| (place, (f - centre) / sd)));
         }
     }
     rest.sort_by_key(|(place, _)| *place);
@@ -202,15 +202,15 @@ fn squares(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    fn kinds(figures: &[f64]) -> Vec<String> {
-        let order: Vec<usize> = (0..figures.len()).collect();
-        let found = of_runs("c", figures, &order);
+    fn kinds(values: &[f64]) -> Vec<String> {
+        let order: Vec<usize> = (0..values.len()).collect();
+        let found = of_runs("c", values, &order);
         let kind = |d: &Defect| serde_json::to_value(d).expect("plain")["kind"].to_string();
         found.iter().map(|d| kind(d).trim_matches('"').to_string()).collect()
     }
 
     #[test]
-    fn calm_figures_have_no_defect() {
+    fn calm_values_have_no_defect() {
         let calm = [100.0, 100.4, 99.8, 100.1, 99.9, 100.2, 100.05, 99.7, 100.3, 99.95];
         assert!(kinds(&calm).is_empty(), "{:?}", kinds(&calm));
         assert_eq!(of_pair(("a", &calm), ("b", &calm.map(|f| f + 1.0))), None);
@@ -250,17 +250,17 @@ mod tests {
 
     #[test]
     fn an_outlier_is_named_by_its_place_in_the_campaign() {
-        let figures = [100.0, 100.1, 99.9, 100.05, 90.0, 99.95, 100.02];
-        let found = of_runs("c", &figures, &[3, 9, 11, 20, 25, 31, 40]);
+        let values = [100.0, 100.1, 99.9, 100.05, 90.0, 99.95, 100.02];
+        let found = of_runs("c", &values, &[3, 9, 11, 20, 25, 31, 40]);
         let [Defect::Outlier { runs, percent, .. }] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!(runs, &[25]);
         assert!((percent + 10.0).abs() < 1e-9, "{percent}");
     }
 
     #[test]
-    fn what_is_small_beside_the_figure_is_not_worth_a_word() {
-        let figures = [100.0, 100.01, 99.99, 100.005, 99.0, 99.995, 100.002];
-        assert_eq!(outliers(&figures), [4]);
-        assert!(kinds(&figures).is_empty());
+    fn what_is_small_beside_the_value_is_not_worth_a_word() {
+        let values = [100.0, 100.01, 99.99, 100.005, 99.0, 99.995, 100.002];
+        assert_eq!(outliers(&values), [4]);
+        assert!(kinds(&values).is_empty());
     }
 }

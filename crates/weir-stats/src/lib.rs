@@ -1,14 +1,14 @@
 //! Statistics of benchmarks: what repeated runs of two things say about each other, which rate a device
-//! carries, and whether printed figures follow from raw data.
+//! carries, and whether printed values follow from raw data.
 //!
-//! A *run* is the replicate; a second of a run never is. Every function of statistics is pure: figures in,
-//! figures out, random ones from a seed, so that a report can be derived again from raw data. Refuses: to
+//! A *run* is the replicate; a second of a run never is. Every function of statistics is pure: values in,
+//! values out, random ones from a seed, so that a report can be derived again from raw data. Refuses: to
 //! print, to measure time, to read anything but the tree that [`verify`](mod@verify) is given.
 //!
 //! | module | what it answers |
 //! |---|---|
 //! | [`compare`](mod@compare) | are two sets of runs different, equivalent within a margin, or is neither shown |
-//! | [`summary`], [`student`], [`mannwhitney`], [`permutation`], [`paired`](mod@paired), [`bootstrap`], [`holm`] | the figures and tests it is made of |
+//! | [`summary`], [`student`], [`mannwhitney`], [`permutation`], [`paired`](mod@paired), [`bootstrap`], [`holm`] | the values and tests it is made of |
 //! | [`power`], [`pilot`] | how many runs a difference needs, from a pilot campaign |
 //! | [`schedule`](mod@schedule), [`random`] | runs in randomised blocks, from a seed |
 //! | [`defects`] | what is wrong with the runs themselves: drift, outliers, two modes, serial correlation |
@@ -24,7 +24,7 @@
 //! use weir_stats::compare::{Analysis, Pair, Rules, Verdict, compare};
 //! use weir_stats::paired::Series;
 //!
-//! // packets a second, one figure a run
+//! // packets a second, one value a run
 //! let before = [1_000_000.0, 1_004_000.0, 998_000.0, 1_002_000.0, 1_001_000.0];
 //! let after = [1_051_000.0, 1_049_000.0, 1_054_000.0, 1_047_000.0, 1_052_000.0];
 //! let pair = Pair { reference: Series::of("before", &before), other: Series::of("after", &after) };

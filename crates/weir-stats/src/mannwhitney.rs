@@ -1,6 +1,6 @@
 //! Mann and Whitney's U (1947): which of two sets tends to be larger, whatever their distribution.
 //!
-//! Exact below [`EXACT_CELLS`] when no figures tie; otherwise the normal approximation with the
+//! Exact below [`EXACT_CELLS`] when no values tie; otherwise the normal approximation with the
 //! correction for ties and continuity.
 
 use serde::{Deserialize, Serialize};
@@ -11,13 +11,13 @@ const EXACT_CELLS: usize = 2500;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UTest {
-    /// Pairs in which the other set's figure is larger, ties counted half.
+    /// Pairs in which the other set's value is larger, ties counted half.
     pub u: f64,
     /// Two-sided.
     pub p: f64,
     /// Whether `p` counts every ordering or is the normal approximation.
     pub exact: bool,
-    /// Share of pairs in which the other set's figure is larger: ½ when nothing differs.
+    /// Share of pairs in which the other set's value is larger: ½ when nothing differs.
     pub superiority: f64,
 }
 
@@ -39,7 +39,7 @@ pub fn mann_whitney(reference: &[f64], other: &[f64]) -> Option<UTest> {
     Some(UTest { u, p, exact, superiority: u / (n1 * n2) as f64 })
 }
 
-/// Sizes of the groups of equal figures over both sets.
+/// Sizes of the groups of equal values over both sets.
 fn tied_groups(reference: &[f64], other: &[f64]) -> Vec<f64> {
     let mut all = [reference, other].concat();
     all.sort_by(f64::total_cmp);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_figures_everywhere_differ_in_nothing() {
+    fn equal_values_everywhere_differ_in_nothing() {
         let test = mann_whitney(&[3.0; 4], &[3.0; 4]).expect("two sets");
         assert_eq!((test.p, test.superiority), (1.0, 0.5));
     }

@@ -11,7 +11,7 @@
 //!
 //! Promises every [`Dialect`], plot quirks included: the span covers every mean ± deviation, the height
 //! follows the last set. Refuses more than [`MAX_SETS`] sets or fewer than [`MIN_POINTS`] points, as the
-//! original does, and plots the original crashes on: one column wide, or of figures that are not finite.
+//! original does, and plots the original crashes on: one column wide, or of values that are not finite.
 
 mod plot;
 pub mod read;
@@ -31,7 +31,7 @@ pub const WIDTH: usize = 74;
 
 const SYMBOLS: [char; MAX_SETS + 1] = [' ', 'x', '+', '*', '%', '#', '@', 'O'];
 
-/// Whose figures: programs of one name are in use, and differ in what they compute.
+/// Whose values: programs of one name are in use, and differ in what they compute.
 ///
 /// | | median of an even count | relative error | variance |
 /// |---|---|---|---|
@@ -109,7 +109,7 @@ impl Default for Style {
     }
 }
 
-/// A named set of figures.
+/// A named set of values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Set {
     pub name: String,
@@ -244,7 +244,7 @@ impl fmt::Display for Refusal {
             }
             Refusal::Plot { columns, low, high } => write!(
                 f,
-                "no plot {columns} columns wide from {low:e} to {high:e}: take a width of 2 or more and figures \
+                "no plot {columns} columns wide from {low:e} to {high:e}: take a width of 2 or more and values \
                  that are finite, or leave the plot out with -A"
             ),
         }
@@ -260,7 +260,7 @@ fn vitals(set: &Described<'_>, symbol: char, dialect: Dialect) -> String {
     format!("{symbol} {:3} {}\n", set.set.sorted.len(), cells.join(" "))
 }
 
-/// A figure that arithmetic made: the processor's own NaN has its sign bit set, which glibc prints and
+/// A value that arithmetic made: the processor's own NaN has its sign bit set, which glibc prints and
 /// FreeBSD does not.
 fn computed(value: f64, precision: usize, dialect: Dialect) -> String {
     match dialect {

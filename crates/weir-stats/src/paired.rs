@@ -9,7 +9,7 @@
 //! Runs in slices can be held against each other round by round ([`in_rounds`]): a block's difference is then
 //! the median of its rounds'.
 //!
-//! Promises: only blocks in which both ran are used; logarithms of ratios when every figure is above zero,
+//! Promises: only blocks in which both ran are used; logarithms of ratios when every value is above zero,
 //! plain differences otherwise. Refuses: fewer than two shared blocks, and differences without spread.
 //! Source: Fisher 1935, *The Design of Experiments* (randomised blocks, efficiency); Student 1908.
 
@@ -29,7 +29,7 @@ pub use rank::{SignedRank, signed_rank};
 #[derive(Clone, Copy, Debug)]
 pub struct Series<'a> {
     pub name: &'a str,
-    pub figures: &'a [f64],
+    pub values: &'a [f64],
     /// The block of each value; empty when runs belong to no block.
     pub blocks: &'a [usize],
     /// The slices of each value, by round; empty when runs are whole.
@@ -37,14 +37,14 @@ pub struct Series<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// Runs that belong to no block, as two files of figures are.
-    pub fn of(name: &'a str, figures: &'a [f64]) -> Series<'a> {
-        Series { name, figures, blocks: &[], rounds: &[] }
+    /// Runs that belong to no block, as two files of values are.
+    pub fn of(name: &'a str, values: &'a [f64]) -> Series<'a> {
+        Series { name, values, blocks: &[], rounds: &[] }
     }
 
     /// Runs by their block.
-    pub fn in_blocks(name: &'a str, figures: &'a [f64], blocks: &'a [usize]) -> Series<'a> {
-        Series { name, figures, blocks, rounds: &[] }
+    pub fn in_blocks(name: &'a str, values: &'a [f64], blocks: &'a [usize]) -> Series<'a> {
+        Series { name, values, blocks, rounds: &[] }
     }
 }
 
@@ -84,7 +84,7 @@ pub fn paired(reference: Series<'_>, other: Series<'_>, seed: u64) -> Option<Pai
     let (a, b) = shared(reference, other);
     let positive = a.iter().chain(&b).all(|&f| f > 0.0);
     let scale = if positive { Scale::LogRatio } else { Scale::Difference };
-    let on = |figures: Vec<f64>| if positive { figures.iter().map(|f| f.ln()).collect() } else { figures };
+    let on = |values: Vec<f64>| if positive { values.iter().map(|f| f.ln()).collect() } else { values };
     let (a, b): (Vec<f64>, Vec<f64>) = (on(a), on(b));
     let differences: Vec<f64> = a.iter().zip(&b).map(|(a, b)| b - a).collect();
     judged(scale, &a, &b, &differences, seed)
@@ -111,12 +111,12 @@ pub fn in_rounds(reference: Series<'_>, other: Series<'_>, seed: u64) -> Option<
         median(&sorted(&a.iter().zip(*b).map(|(&a, &b)| on(b) - on(a)).collect::<Vec<_>>()))
     };
     let differences: Vec<f64> = rounds.iter().map(middle).collect();
-    let figures = |of: &dyn Fn(&(usize, usize)) -> f64| both.iter().map(|p| on(of(p))).collect::<Vec<_>>();
-    let (a, b) = (figures(&|p| reference.figures[p.0]), figures(&|p| other.figures[p.1]));
+    let values = |of: &dyn Fn(&(usize, usize)) -> f64| both.iter().map(|p| on(of(p))).collect::<Vec<_>>();
+    let (a, b) = (values(&|p| reference.values[p.0]), values(&|p| other.values[p.1]));
     judged(scale, &a, &b, &differences, seed)
 }
 
-/// The tests of differences that stand for figures `a` and `b`.
+/// The tests of differences that stand for values `a` and `b`.
 fn judged(scale: Scale, a: &[f64], b: &[f64], differences: &[f64], seed: u64) -> Option<Paired> {
     let t_test = of_differences(differences)?;
     let back = |d: f64| if scale == Scale::LogRatio { d.exp() } else { d };
@@ -133,10 +133,10 @@ fn judged(scale: Scale, a: &[f64], b: &[f64], differences: &[f64], seed: u64) ->
     })
 }
 
-/// Figures of the blocks in which both ran, in the reference's order.
+/// Values of the blocks in which both ran, in the reference's order.
 fn shared(reference: Series<'_>, other: Series<'_>) -> (Vec<f64>, Vec<f64>) {
-    let of = |block: usize| other.blocks.iter().position(|&b| b == block).and_then(|i| other.figures.get(i));
-    let both = reference.blocks.iter().zip(reference.figures);
+    let of = |block: usize| other.blocks.iter().position(|&b| b == block).and_then(|i| other.values.get(i));
+    let both = reference.blocks.iter().zip(reference.values);
     both.filter_map(|(&block, &a)| Some((a, *of(block)?))).unzip()
 }
 
@@ -157,8 +157,8 @@ mod tests {
     const DRUG2: [f64; 10] = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4];
     const BLOCKS: [usize; 10] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 
-    fn series<'a>(name: &'a str, figures: &'a [f64], blocks: &'a [usize]) -> Series<'a> {
-        Series::in_blocks(name, figures, blocks)
+    fn series<'a>(name: &'a str, values: &'a [f64], blocks: &'a [usize]) -> Series<'a> {
+        Series::in_blocks(name, values, blocks)
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         let (a, b) = (of(1.0, 3), of(1.01, 8));
         let sums = |rounds: &[Vec<f64>]| rounds.iter().map(|r| mean(r)).collect::<Vec<f64>>();
         let (of_a, of_b) = (sums(&a), sums(&b));
-        let series = |name, figures, rounds| Series { name, figures, blocks: &blocks, rounds };
+        let series = |name, values, rounds| Series { name, values, blocks: &blocks, rounds };
         let (a, b) = (series("a", &of_a, &a), series("b", &of_b, &b));
         let p = in_rounds(a, b, 1);
         assert_eq!(p, None, "no spread, no test");

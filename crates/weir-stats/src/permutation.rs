@@ -26,7 +26,7 @@ pub fn permutation(reference: &[f64], other: &[f64], seed: u64) -> Option<Permut
         return None;
     }
     let observed = (mean(other) - mean(reference)).abs();
-    // figures equal but for rounding must count as equal
+    // values equal but for rounding must count as equal
     let tolerance = observed * 1e-12 + f64::MIN_POSITIVE;
     let all = [reference, other].concat();
     let (n1, n2) = (reference.len(), other.len());
@@ -54,7 +54,7 @@ fn binomial(n: usize, k: usize) -> f64 {
     (1..=k).fold(1.0, |b, i| b * (n - k + i) as f64 / i as f64)
 }
 
-/// (choices of `k` figures whose sum is extreme, choices), in lexicographic order.
+/// (choices of `k` values whose sum is extreme, choices), in lexicographic order.
 fn every_choice(all: &[f64], k: usize, extreme: &dyn Fn(f64) -> bool) -> (u64, u64) {
     let n = all.len();
     let mut chosen: Vec<usize> = (0..k).collect();
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn random_draws_agree_with_the_full_count_and_repeat_by_seed() {
-        // C(22, 11) = 705,432 is drawn; the same sets less one figure each are counted
+        // C(22, 11) = 705,432 is drawn; the same sets less one value each are counted
         let a: Vec<f64> = (0..11).map(f64::from).collect();
         let b: Vec<f64> = (0..11).map(|i| f64::from(i) + 2.5).collect();
         let drawn = permutation(&a, &b, 7).expect("two sets");

@@ -1,7 +1,7 @@
 //! Sample size from a pilot: how much runs spread, within and between blocks, and how many are enough.
 //!
 //! ```text
-//! figure / its configuration's mean = 1 + block + rest      two-way analysis of variance (Fisher 1925)
+//! value / its configuration's mean = 1 + block + rest      two-way analysis of variance (Fisher 1925)
 //! unpaired comparison:  σ² = block² + rest²                  per run
 //! paired comparison:    σ² = 2 · rest²                       per block's difference
 //! ```
@@ -64,15 +64,15 @@ pub struct Needed {
 /// `None` when no configuration has two runs and a mean that is not zero.
 pub fn pilot(sets: &[Series<'_>]) -> Option<Pilot> {
     let usable: Vec<&Series<'_>> =
-        sets.iter().filter(|s| s.figures.len() > 1 && mean(s.figures) != 0.0).collect();
+        sets.iter().filter(|s| s.values.len() > 1 && mean(s.values) != 0.0).collect();
     if usable.is_empty() {
         return None;
     }
     let table = complete(&usable);
     let (k, b) = (usable.len() as f64, table.len() as f64);
     if k < 2.0 || b < 2.0 {
-        let squares = |s: &&Series<'_>| variance(s.figures) / mean(s.figures).powi(2);
-        let df = |s: &&Series<'_>| s.figures.len() as f64 - 1.0;
+        let squares = |s: &&Series<'_>| variance(s.values) / mean(s.values).powi(2);
+        let df = |s: &&Series<'_>| s.values.len() as f64 - 1.0;
         let all: f64 = usable.iter().map(df).sum();
         let pooled = usable.iter().map(|s| squares(s) * df(s)).sum::<f64>() / all;
         let run = Deviation::of(pooled, all);
@@ -91,10 +91,10 @@ pub fn pilot(sets: &[Series<'_>]) -> Option<Pilot> {
     })
 }
 
-/// A row for every block in which all ran, each figure relative to its configuration's mean.
+/// A row for every block in which all ran, each value relative to its configuration's mean.
 fn complete(sets: &[&Series<'_>]) -> Vec<Vec<f64>> {
     let in_block = |s: &Series<'_>, block: usize| {
-        s.blocks.iter().position(|&b| b == block).and_then(|i| s.figures.get(i).copied())
+        s.blocks.iter().position(|&b| b == block).and_then(|i| s.values.get(i).copied())
     };
     let mut table: Vec<Vec<f64>> = sets[0]
         .blocks
@@ -105,7 +105,7 @@ fn complete(sets: &[&Series<'_>]) -> Vec<Vec<f64>> {
     let means: Vec<f64> =
         (0..columns).map(|i| table.iter().map(|row| row[i]).sum::<f64>() / table.len() as f64).collect();
     for row in &mut table {
-        row.iter_mut().zip(&means).for_each(|(figure, mean)| *figure /= mean);
+        row.iter_mut().zip(&means).for_each(|(value, mean)| *value /= mean);
     }
     table
 }
@@ -149,7 +149,7 @@ mod tests {
         // blocks at −2, −1, +1, +2 %; the rest ±1 % in opposite senses
         let a = [97.0, 100.0, 100.0, 103.0];
         let b = [990.0, 980.0, 1020.0, 1010.0];
-        let series = |name, figures| Series::in_blocks(name, figures, &BLOCKS);
+        let series = |name, values| Series::in_blocks(name, values, &BLOCKS);
         let p = pilot(&[series("a", &a), series("b", &b)]).expect("runs");
         assert_eq!(p.blocks, 4);
         // block means 0.98 0.99 1.01 1.02: MSB = 2 · 3.333e-4; residuals ±1 %: MSE = 8e-4 / 3
@@ -163,8 +163,8 @@ mod tests {
     #[test]
     fn upper_bound_is_the_textbooks() {
         // 9 degrees of freedom: χ² at 20 % is 5.380, √(9 / 5.380) = 1.2934
-        let figures: Vec<f64> = (0..10).map(|i| 100.0 + f64::from(i)).collect();
-        let p = pilot(&[Series::of("a", &figures)]).expect("runs");
+        let values: Vec<f64> = (0..10).map(|i| 100.0 + f64::from(i)).collect();
+        let p = pilot(&[Series::of("a", &values)]).expect("runs");
         assert!((p.run.upper_percent / p.run.percent - 1.2934).abs() < 1e-4, "{p:?}");
         assert_eq!((p.blocks, p.within_blocks), (0, None));
     }
@@ -186,7 +186,7 @@ mod tests {
         let common: Vec<f64> = (0..20).map(|_| 4.0 * normal()).collect();
         let mut set = || common.iter().map(|c| 100.0 + c + 0.5 * normal()).collect::<Vec<f64>>();
         let (a, b) = (set(), set());
-        let series = |name, figures| Series::in_blocks(name, figures, &blocks);
+        let series = |name, values| Series::in_blocks(name, values, &blocks);
         let needed = pilot(&[series("a", &a), series("b", &b)]).expect("runs").needed(1.0, Goal::default());
         let (unpaired, paired) = (needed.unpaired.expect("few"), needed.paired.expect("few"));
         assert!(unpaired > 100 && paired < 15, "{needed:?}");

@@ -13,7 +13,7 @@ pub const MOST_RUNS: usize = 17_280;
 /// Fewer are not advised: at three runs Welch's test finds less than a plan counts on, and no rank test or
 /// relabelling can reach 5 %.
 pub const FEWEST_RUNS: usize = 5;
-/// Steps of Simpson's rule: three digits more than any figure here is printed with.
+/// Steps of Simpson's rule: three digits more than any value here is printed with.
 const STEPS: u32 = 128;
 
 /// What an experiment must be able to do.

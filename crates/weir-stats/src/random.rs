@@ -1,6 +1,6 @@
 //! Randomness that can be repeated: SplitMix64 (Steele, Lea, Flood 2014).
 //!
-//! Good enough to shuffle schedules and resample figures; not for secrets.
+//! Good enough to shuffle schedules and resample values; not for secrets.
 
 /// A stream of numbers decided by its seed.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use crate::random::Random;
 
 /// One run to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slot {
+pub struct PlannedRun {
     pub block: usize,
     /// Its place in the whole campaign, from 0.
     pub order: usize,
@@ -26,12 +26,12 @@ pub struct Slot {
 }
 
 /// `blocks` × `configurations` runs, decided by `seed`.
-pub fn schedule(configurations: usize, blocks: usize, seed: u64) -> Vec<Slot> {
+pub fn schedule(configurations: usize, blocks: usize, seed: u64) -> Vec<PlannedRun> {
     grouped(&(0..configurations).map(|c| vec![c]).collect::<Vec<_>>(), blocks, seed)
 }
 
 /// The same, with the configurations of a group one after the other in each block.
-pub fn grouped(groups: &[Vec<usize>], blocks: usize, seed: u64) -> Vec<Slot> {
+pub fn grouped(groups: &[Vec<usize>], blocks: usize, seed: u64) -> Vec<PlannedRun> {
     let mut random = Random::for_part(seed, "order");
     let mut slots = Vec::new();
     for block in 0..blocks {
@@ -43,7 +43,7 @@ pub fn grouped(groups: &[Vec<usize>], blocks: usize, seed: u64) -> Vec<Slot> {
             random.shuffle(group);
         }
         for configuration in order.into_iter().flatten() {
-            slots.push(Slot { block, order: slots.len(), configuration, seed });
+            slots.push(PlannedRun { block, order: slots.len(), configuration, seed });
         }
     }
     slots

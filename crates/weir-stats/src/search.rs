@@ -102,7 +102,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// At least one packet a second, and room between the ends.
+    /// Takes limits of at least one packet a second, with room between the ends.
     pub fn new(min_pps: u64, max_pps: u64) -> Result<Limits, Refusal> {
         if min_pps == 0 || max_pps <= min_pps {
             return Err(Refusal::Limits { min_pps, max_pps });

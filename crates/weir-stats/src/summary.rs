@@ -1,4 +1,4 @@
-//! The six figures a set of runs is described by.
+//! The six values a set of runs is described by.
 
 use serde::{Deserialize, Serialize};
 

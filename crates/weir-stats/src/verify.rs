@@ -69,7 +69,7 @@ impl Verified {
 
 /// Formats of the caller's own, beside those of the field.
 pub trait Formats {
-    /// Figures of a log named `<set>.jsonl`, by metric; none when it is no log of this format.
+    /// Values of a log named `<set>.jsonl`, by metric; none when it is no log of this format.
     fn runs(&self, text: &str) -> Vec<(&'static str, Vec<f64>)>;
 
     /// Results in `dir` that were derived from raw data beside them: where they are, and whether they still
@@ -77,7 +77,7 @@ pub trait Formats {
     fn results(&self, dir: &Path) -> Option<(PathBuf, Settled)>;
 }
 
-/// The formats of the field alone: ministat blocks, columns of figures, generator logs.
+/// The formats of the field alone: ministat blocks, columns of values, generator logs.
 pub struct FieldFormats;
 
 impl Formats for FieldFormats {

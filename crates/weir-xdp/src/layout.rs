@@ -130,7 +130,7 @@ shared! {
             head: [u8; GENERATE_HEAD_MAX as usize],
             /// Than the longest frame: at most 0.
             shorter: i32,
-            /// In the first round.
+            /// Sequence number in the first round.
             sequence: u32,
             /// Sum of what the checksum covers, without sequence and time; its complement is the field.
             sum: u32,
@@ -179,7 +179,7 @@ shared! {
             front_room: u64,
             /// 48 bits nobody outside knows.
             front_mark: u64,
-            /// For tests: a front also where there is metadata.
+            /// Numbers go into a front even where there is metadata, for tests.
             front_always: u64,
             pad3: [u8; 40],
         }
@@ -187,19 +187,19 @@ shared! {
     "weir/tally.h" {
         /// Where the mark of a test packet is, and what must stand before it.
         struct TallyParams = "tally_params" {
-            /// As on the wire.
+            /// The ethertype is in network byte order.
             ethertype: [u8; 2],
-            /// As on the wire.
+            /// The mark is in network byte order.
             magic: [u8; 2],
             protocol_at: u16,
             mark_at: u16,
             protocol: u32,
-            /// At most [`TALLY_FLOWS_MAX`].
+            /// There are at most [`TALLY_FLOWS_MAX`] flows.
             flows: u32,
         }
         /// Everything `tally` counts but latencies.
         struct TallyState = "tally_state" {
-            /// As on the wire.
+            /// The run's number is in network byte order.
             run: [u8; 2],
             pad: [u8; 6],
             delivered: u64,

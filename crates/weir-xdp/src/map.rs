@@ -269,7 +269,7 @@ pub struct Memory<const N: usize> {
 }
 
 impl<const N: usize> Memory<N> {
-    /// Not atomically: a program that runs meanwhile may write between two words.
+    /// Reads a value word by word, not atomically: a program that runs meanwhile may write between two words.
     pub fn read(&self) -> Result<[u8; N], LoadError> {
         self.array.get(&0, 0).map_err(|e| explain(self.name, e))
     }

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use weir_xdp::layout;
 
-/// As the build script compiles its check, from a file of this name.
+/// Compiles as the build script compiles its check, from a file of this name.
 fn compile(name: &str, source: &str) -> Output {
     let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (from, to) = (dir.join(format!("{name}.c")), dir.join(format!("{name}.o")));

@@ -71,7 +71,7 @@ pub struct Config {
     pub limits: Settings,
     pub kernel: kernel::FromKernel,
     /// The file is a relay's: there are no ports.
-    pub relay: Option<Box<relay::Relay>>,
+    pub relay: Option<Box<relay::RelayConfig>>,
 }
 
 /// A file that is refused.
@@ -88,7 +88,7 @@ pub struct Refused {
 pub struct Located {
     /// Counted from 1, as the column.
     pub line: usize,
-    /// In characters.
+    /// Column in characters.
     pub column: usize,
     pub message: String,
 }
@@ -321,9 +321,9 @@ fn build<'a>(
 }
 
 /// `[relay]`, which stands alone but for `[workers]` and `[control]`.
-fn relay(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Box<relay::Relay>> {
+fn relay(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Box<relay::RelayConfig>> {
     let value = fields.get("relay")?;
-    relay::Relay::check_beside(fields, complaints);
+    relay::RelayConfig::check_beside(fields, complaints);
     if let Some(buffers) = fields.get("workers").and_then(|w| w.inside("buffers")) {
         complaints.add(buffers, "workers: buffers: packets of ports have these; write `buffers` in [relay]");
     }

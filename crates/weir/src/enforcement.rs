@@ -17,7 +17,7 @@ use weir_io::netlink::xfrm::{KeyRequests, dump};
 use crate::config::Config;
 use crate::text::count;
 
-/// Of errno(3): a kernel without XFRM.
+/// The number of errno(3) that a kernel without XFRM answers.
 const EPROTONOSUPPORT: i32 = 93;
 
 /// Takes back the kernel's policies by which a gateway with keys of the kernel has it drop what would leave in cleartext.
@@ -108,7 +108,8 @@ fn routes6() -> (usize, bool) {
     (routes.len(), default)
 }
 
-/// For `weir check` on the machine that is to run a configuration with policies: what happens where weir is not.
+/// Says, for `weir check` on the machine that is to run a configuration with policies, what happens where weir is
+/// not.
 pub fn without_weir(config: &Config) -> Vec<String> {
     if !config.enforces() {
         return Vec::new();

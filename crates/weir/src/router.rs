@@ -65,7 +65,7 @@ use flow_offload::FlowOffloadHandle;
 use live::LiveHandle;
 use ports::OpenPort;
 pub use start::{StartArgs, accelerate, start};
-use worker::{PendingReport, Report, Worker, WorkerCommand, WorkerEvent};
+use worker::{PendingReport, Worker, WorkerCommand, WorkerEvent, WorkerState};
 
 /// Longest the control thread sleeps: a dead worker is noticed within it, and a program taken off.
 const SLEEP_MS: u64 = enforcement::WATCH / MILLISECOND;
@@ -278,7 +278,7 @@ impl Daemon {
     }
 
     /// The workers' reports, and those of flow offload and enforcement points behind them.
-    fn reports(&self) -> Vec<Report> {
+    fn reports(&self) -> Vec<WorkerState> {
         let offloaded = self.flow_offload.as_ref().map(|handle| handle.shared.report(self.control.tables()));
         let unserved = self.points.report(self.control.tables());
         self.workers.iter().map(Worker::report).chain(offloaded).chain([unserved]).collect()

@@ -143,7 +143,7 @@ pub struct Neighbor {
 
 /// `GET /v1/workers`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Worker {
+pub struct WorkerCounters {
     pub worker: usize,
     pub cpu: u32,
     pub generation: u64,

@@ -30,7 +30,7 @@ use weir_core::route::{Prefix6, RouteTable4, RouteTable6};
 
 const SEED: u64 = 1;
 const NEXT_HOPS: u32 = 64;
-/// As many as a worker looks up in one breath.
+/// A batch is as many addresses as a worker looks up in one breath.
 const BATCH: usize = weir_core::packet::BATCH;
 
 /// Every parameter, with its smoke value.

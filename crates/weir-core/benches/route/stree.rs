@@ -25,7 +25,7 @@ fn signed(key: u64) -> i64 {
 }
 
 impl STree {
-    /// From sorted routes.
+    /// Builds the tree from sorted routes.
     pub fn build(routes: &[(Prefix6, u32)]) -> Self {
         let intervals = intervals(routes);
         let values: Vec<u32> = intervals.iter().map(|&(_, value)| value).collect();

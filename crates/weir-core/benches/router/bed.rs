@@ -208,7 +208,7 @@ impl Bed {
         self.router.ledger().forwarded - before
     }
 
-    /// The same source and sink with nothing between: the bed's ceiling.
+    /// The same source and sink with nothing between: the bed's baseline.
     pub fn copy_only(&mut self, packets: usize) -> u64 {
         let mut moved = 0;
         while moved < packets {

@@ -1,4 +1,4 @@
-//! Packets a second through `breathe`, by family and table size, beside the bed's own ceiling.
+//! Packets a second through `breathe`, by family and table size, beside the bed's own baseline.
 //!
 //! `cargo bench -p weir-core --bench router` measures; under `cargo test --benches` the same code runs
 //! once with smoke values. A family's name as argument measures that family alone. Clocks and allocations
@@ -40,12 +40,12 @@ fn main() {
 
 fn measure(name: &str, routes: usize, mut bed: Bed, smoke: bool) {
     let (round, rounds) = if smoke { (SMOKE_ROUND, 1) } else { (ROUND, ROUNDS) };
-    let (mut best, mut ceiling) = (f64::MAX, f64::MAX);
+    let (mut best, mut baseline) = (f64::MAX, f64::MAX);
     for _ in 0..rounds {
         best = best.min(nanoseconds(|| bed.forward(round)));
-        ceiling = ceiling.min(nanoseconds(|| bed.copy_only(round)));
+        baseline = baseline.min(nanoseconds(|| bed.copy_only(round)));
     }
-    println!("{name:24} {routes:>9} {:>9.2} {best:>9.2} {ceiling:>9.2}", 1e3 / best);
+    println!("{name:24} {routes:>9} {:>9.2} {best:>9.2} {baseline:>9.2}", 1e3 / best);
 }
 
 /// Nanoseconds a packet of one round.

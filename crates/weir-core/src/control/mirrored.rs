@@ -48,7 +48,7 @@ impl Control {
         self.own.contains_key(&prefix) || self.routes.contains_key(&prefix)
     }
 
-    /// From now on neighbours are found by the kernel: see [`Control::kernel_neighbor`].
+    /// Leaves finding neighbours to the kernel from now on: see [`Control::kernel_neighbor`].
     pub fn follow_kernel_neighbors(&mut self, now: Nanos) {
         self.neighbors.follow_kernel();
         self.refresh_neighbors(now);

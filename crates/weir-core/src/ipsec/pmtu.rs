@@ -33,7 +33,7 @@ pub fn of(sa: &Sa, now: Nanos, link_mtu: u16) -> u16 {
 }
 
 /// What an ICMP error says about a packet of ours.
-struct Report {
+struct QuotedPacket {
     mtu: u32,
     source: IpAddr,
     destination: IpAddr,
@@ -44,10 +44,10 @@ struct Report {
     udp: Option<(u16, u16)>,
 }
 
-impl Report {
+impl QuotedPacket {
     /// The report before the quoted ESP header is read.
-    fn blank(mtu: u32, (source, destination): (IpAddr, IpAddr), len: usize) -> Report {
-        Report { mtu, source, destination, len, spi: 0, sequence: 0, udp: None }
+    fn blank(mtu: u32, (source, destination): (IpAddr, IpAddr), len: usize) -> QuotedPacket {
+        QuotedPacket { mtu, source, destination, len, spi: 0, sequence: 0, udp: None }
     }
 }
 
@@ -88,13 +88,13 @@ pub fn concerned<'a>(ipsec: &'a Ipsec, packet: &[u8]) -> Option<(&'a Arc<Sa>, u1
 }
 
 /// Whether an SA that has the report's SPI and destination sent what it quotes.
-fn is_sender(sa: &Sa, report: &Report) -> bool {
+fn is_sender(sa: &Sa, report: &QuotedPacket) -> bool {
     let p = &sa.params;
     (p.mode == Mode::Transport || p.source == report.source)
         && p.udp.map(|udp| (udp.source, udp.destination)) == report.udp
 }
 
-fn report4(packet: &[u8]) -> Option<Report> {
+fn report4(packet: &[u8]) -> Option<QuotedPacket> {
     let ip = Ipv4::parse(packet).ok()?;
     if ip.protocol() != protocol::ICMPV4 || ip.is_fragment() {
         return None;
@@ -112,11 +112,11 @@ fn report4(packet: &[u8]) -> Option<Report> {
         mtu => mtu,
     };
     let ends = (quote.src().into(), quote.dst().into());
-    let blank = Report::blank(mtu.into(), ends, quote.total_len());
+    let blank = QuotedPacket::blank(mtu.into(), ends, quote.total_len());
     quoted(blank, quote.protocol(), transport)
 }
 
-fn report6(packet: &[u8]) -> Option<Report> {
+fn report6(packet: &[u8]) -> Option<QuotedPacket> {
     let ip = Ipv6::parse(packet).ok()?;
     if ip.next_header() != protocol::ICMPV6 {
         return None;
@@ -129,12 +129,12 @@ fn report6(packet: &[u8]) -> Option<Report> {
     let chain = quote.chain().ok()?;
     let transport = message.payload().get(chain.offset..)?;
     let ends = (quote.src().into(), quote.dst().into());
-    let blank = Report::blank(message.mtu(), ends, quote.total_len());
+    let blank = QuotedPacket::blank(message.mtu(), ends, quote.total_len());
     quoted(blank, chain.protocol, transport)
 }
 
 /// SPI and sequence number of the quoted packet, which may be behind a UDP header (RFC 3948).
-fn quoted(blank: Report, proto: u8, transport: &[u8]) -> Option<Report> {
+fn quoted(blank: QuotedPacket, proto: u8, transport: &[u8]) -> Option<QuotedPacket> {
     let (udp, esp) = match proto {
         protocol::ESP => (None, transport),
         protocol::UDP if transport.len() >= 8 => {
@@ -145,5 +145,5 @@ fn quoted(blank: Report, proto: u8, transport: &[u8]) -> Option<Report> {
     if esp.len() < 8 {
         return None;
     }
-    Some(Report { spi: get32(esp, 0), sequence: get32(esp, 4), udp, ..blank })
+    Some(QuotedPacket { spi: get32(esp, 0), sequence: get32(esp, 4), udp, ..blank })
 }

@@ -100,7 +100,8 @@ pub struct Params {
 }
 
 impl Params {
-    /// Without ESN, UDP and lifetimes; a window of 64 numbers (the default of RFC 4303 3.4.3), TTL 64.
+    /// Makes an SA without ESN, UDP and lifetimes, with a window of 64 numbers (the default of RFC 4303 3.4.3) and
+    /// TTL 64.
     pub fn new(
         direction: Direction,
         spi: u32,

@@ -78,7 +78,7 @@ impl fmt::Display for Why {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct SharedAction {
     action: Arc<Action>,
     routes: u32,
     /// None: no next hop is left.
@@ -88,7 +88,7 @@ struct Slot {
 /// Every action in use, each once.
 #[derive(Debug, Default)]
 pub(super) struct Vias {
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<SharedAction>>,
     ids: HashMap<Arc<Action>, u32>,
     free: Vec<u32>,
 }
@@ -105,7 +105,8 @@ impl Vias {
             return id;
         }
         let action = Arc::new(action);
-        let slot = Slot { action: action.clone(), routes: 1, outcome: judge(&action, links, objects) };
+        let slot =
+            SharedAction { action: action.clone(), routes: 1, outcome: judge(&action, links, objects) };
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -139,7 +140,7 @@ impl Vias {
         changed
     }
 
-    fn slot(&self, id: u32) -> Option<&Slot> {
+    fn slot(&self, id: u32) -> Option<&SharedAction> {
         self.slots.get(id as usize)?.as_ref()
     }
 

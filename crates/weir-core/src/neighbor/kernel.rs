@@ -25,7 +25,7 @@ impl State {
 }
 
 impl Neighbors {
-    /// From now on the kernel finds neighbours; those found by frames of ours are forgotten.
+    /// Leaves finding neighbours to the kernel from now on, and forgets those found by frames of ours.
     pub fn follow_kernel(&mut self) {
         self.kernel = true;
         let own: Vec<Key> =

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use super::frame::{self, HEADER, Kind, Malformed};
 
-/// Whose frames are read.
+/// The side whose frames are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// What clients and other relays send to a server.

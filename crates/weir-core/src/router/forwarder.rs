@@ -22,7 +22,8 @@ use crate::wire::flow::FlowKey;
 pub(super) struct Forwarder<B> {
     pub ledger: Ledger,
     pub ports: Vec<PortCounters>,
-    /// By device: frames dropped as [`Reason::IpTruncated`]. A device that cuts frames shows here, not in its sender.
+    /// Frames dropped as [`Reason::IpTruncated`], by device. A device that cuts frames shows here, not in its
+    /// sender.
     pub truncated: Vec<u64>,
     pub stage: Box<Stage>,
     pub own: OwnAddresses,

@@ -209,7 +209,7 @@ fn seal<'a>(
             let found = match &remedy {
                 Remedy::After => "sealed, then cut".into(),
                 Remedy::Before => "cut, then sealed".into(),
-                Remedy::Tell(error) => format!("the sender is told by ICMP: {error:?}"),
+                Remedy::SendError(error) => format!("the sender is told by ICMP: {error:?}"),
                 Remedy::Nothing => "no piece of it would fit".into(),
             };
             (format!("{} bytes, {room} fit into {mtu}", packet.len()), found)

@@ -24,7 +24,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// From 192.0.2.1, which is ours, to 192.0.2.2: AES-GCM-128, interface id 7, request 1.
+/// Makes an SA from 192.0.2.1, which is ours, to 192.0.2.2: AES-GCM-128, interface id 7, request 1.
 fn out_sa(spi: u32) -> Sa {
     let News::Sa(sa) = captured("newsa-gcm") else { panic!("an SA") };
     Sa { key: SaKey { spi, ..sa.key }, ..*sa }

@@ -270,7 +270,7 @@ enum Step {
     Append(u8, u32, Vec<(u32, u8)>),
     Replace(u8, u32, Vec<(u32, u8)>),
     Delete(u8, usize),
-    /// Without a message.
+    /// The link goes without a message.
     Vanish(u8),
 }
 

@@ -21,7 +21,7 @@ fn host(six: bool, n: u8) -> IpAddr {
     if six { Ipv6Addr::from(u128::from(n) << 8 | 1).into() } else { Ipv4Addr::new(10, 0, 0, n).into() }
 }
 
-/// To hosts `first`…`last` and ports of UDP.
+/// Selects what goes to hosts `first`…`last` and ports of UDP.
 fn to(six: bool, first: u8, last: u8, ports: PortRange) -> Selector {
     let any = if six { AddressRange::ANY_V6 } else { AddressRange::ANY_V4 };
     Selector {
@@ -344,14 +344,14 @@ fn take(table: &mut SpdTable, list: &mut Vec<Item>, step: Step, number: usize) {
 }
 
 /// A worker and the snapshot it has: two SPDs, by their numbers, and what they were made of.
-struct Worker {
+struct CachedLookup {
     lookup: Lookup,
     caches: Arc<FlowCaches>,
     spds: [Arc<Spd>; 2],
     lists: [Vec<Item>; 2],
 }
 
-impl Worker {
+impl CachedLookup {
     fn check(&mut self, packets: &[Vec<u8>]) -> Result<(), TestCaseError> {
         for (id, (spd, list)) in self.spds.iter().zip(&self.lists).enumerate() {
             for direction in [In, Out] {
@@ -398,7 +398,7 @@ proptest! {
         let mut tables = ["a", "b"].map(|name| SpdTable::new(name, Action::Discard, Search::default()));
         let mut lists = [Vec::new(), Vec::new()];
         let mut swapped = false;
-        let mut workers: [Option<Worker>; 3] = Default::default();
+        let mut workers: [Option<CachedLookup>; 3] = Default::default();
         for (number, (step, which, worker, what)) in steps.into_iter().enumerate() {
             take(&mut tables[which], &mut lists[which], step, number);
             match what {
@@ -417,7 +417,7 @@ proptest! {
                     lists.reverse();
                 }
                 let lookup = has.take().map_or_else(Lookup::default, |worker| worker.lookup);
-                *has = Some(Worker { lookup, caches: shared.clone(), spds, lists });
+                *has = Some(CachedLookup { lookup, caches: shared.clone(), spds, lists });
             }
             for worker in workers.iter_mut().flatten() {
                 worker.check(&packets)?;

@@ -36,7 +36,7 @@ fn place(conn: ConnId) -> Place {
 }
 
 /// A registry, and what became of its effects.
-struct Relay {
+struct NaiveRelay {
     registry: Registry,
     routes: BTreeMap<Key, Destination>,
     flagged: BTreeSet<ConnId>,
@@ -71,9 +71,9 @@ fn said(bytes: &[u8]) -> Vec<Said> {
     all
 }
 
-impl Relay {
-    fn new() -> Relay {
-        Relay {
+impl NaiveRelay {
+    fn new() -> NaiveRelay {
+        NaiveRelay {
             registry: Registry::new(OWN, 1000),
             routes: BTreeMap::new(),
             flagged: BTreeSet::new(),
@@ -157,7 +157,7 @@ impl Relay {
 
 #[test]
 fn a_client_is_routed_to_while_it_is_connected() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.connect(1, ALICE);
     assert_eq!(relay.routes.get(&ALICE), Some(&Destination::Local(place(1))));
     relay.disconnect(1, &[]);
@@ -167,7 +167,7 @@ fn a_client_is_routed_to_while_it_is_connected() {
 
 #[test]
 fn those_who_received_from_a_peer_hear_that_it_is_gone_and_nobody_else() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     [(1, ALICE), (2, BOB), (3, CAROL)].into_iter().for_each(|(conn, key)| relay.connect(conn, key));
     relay.disconnect(1, &[BOB, OTHER]);
     assert_eq!(relay.sent, [(2, Said::Gone(ALICE))]);
@@ -175,7 +175,7 @@ fn those_who_received_from_a_peer_hear_that_it_is_gone_and_nobody_else() {
 
 #[test]
 fn a_client_that_reconnects_receives_on_its_new_connection_and_nobody_hears_of_it() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.connect(2, BOB);
     relay.connect(1, ALICE);
     relay.connect(3, ALICE);
@@ -191,7 +191,7 @@ fn a_client_that_reconnects_receives_on_its_new_connection_and_nobody_hears_of_i
 
 #[test]
 fn of_a_key_connected_twice_the_one_that_sent_last_receives_and_both_stay() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.connect(1, ALICE);
     relay.connect(2, ALICE);
     assert_eq!(relay.flagged, BTreeSet::from([1]));
@@ -208,7 +208,7 @@ fn of_a_key_connected_twice_the_one_that_sent_last_receives_and_both_stay() {
 
 #[test]
 fn the_one_active_before_receives_when_the_active_one_leaves() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     (1..=3).for_each(|conn| relay.connect(conn, ALICE));
     relay.active(1);
     assert_eq!(relay.flagged, BTreeSet::from([2, 3]));
@@ -219,7 +219,7 @@ fn the_one_active_before_receives_when_the_active_one_leaves() {
 
 #[test]
 fn two_that_fight_over_a_key_are_told_and_the_one_that_stays_is_told_when_it_is_over() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.connect(1, ALICE);
     relay.connect(2, ALICE);
     relay.active(1);
@@ -239,7 +239,7 @@ fn two_that_fight_over_a_key_are_told_and_the_one_that_stays_is_told_when_it_is_
 
 #[test]
 fn a_watcher_hears_who_is_here_and_then_who_comes_and_goes() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.connect(1, ALICE);
     relay.connect_mesh(9, OTHER);
     relay.watch(9);
@@ -263,7 +263,7 @@ fn a_watcher_hears_who_is_here_and_then_who_comes_and_goes() {
 
 #[test]
 fn frames_of_the_mesh_from_a_client_end_its_connection() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.connect(1, ALICE);
     relay.connect(2, BOB);
     relay.watch(1);
@@ -276,7 +276,7 @@ fn frames_of_the_mesh_from_a_client_end_its_connection() {
 
 #[test]
 fn the_mesh_can_have_every_connection_of_a_key_closed() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.connect(1, ALICE);
     relay.connect(2, ALICE);
     relay.connect(3, BOB);
@@ -287,7 +287,7 @@ fn the_mesh_can_have_every_connection_of_a_key_closed() {
 
 #[test]
 fn a_key_that_another_relay_has_is_reached_there_unless_it_is_here() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.dial(8, OTHER);
     assert_eq!(relay.routes.get(&OTHER), None, "a relay that was dialled is no client");
     relay.mesh_present(8, ALICE);
@@ -302,7 +302,7 @@ fn a_key_that_another_relay_has_is_reached_there_unless_it_is_here() {
 
 #[test]
 fn who_moved_to_another_relay_is_not_gone() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.dial(8, OTHER);
     relay.connect(1, ALICE);
     relay.connect(2, BOB);
@@ -315,7 +315,7 @@ fn who_moved_to_another_relay_is_not_gone() {
 
 #[test]
 fn who_received_from_the_mesh_hears_when_that_peer_is_gone() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.dial(8, OTHER);
     relay.connect(2, BOB);
     relay.connect(3, CAROL);
@@ -327,7 +327,7 @@ fn who_received_from_the_mesh_hears_when_that_peer_is_gone() {
 
 #[test]
 fn a_relay_that_is_lost_takes_its_keys_with_it() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.dial(7, CAROL);
     relay.dial(8, OTHER);
     relay.mesh_present(7, ALICE);
@@ -342,7 +342,7 @@ fn a_relay_that_is_lost_takes_its_keys_with_it() {
 
 #[test]
 fn a_relay_that_dials_itself_notices() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.dial(8, OWN);
     assert_eq!(relay.closed, [(8, Closing::Itself)]);
     relay.connect(1, ALICE);
@@ -356,7 +356,7 @@ fn a_relay_that_dials_itself_notices() {
 
 #[test]
 fn no_more_than_the_limit_are_served() {
-    let mut relay = Relay { registry: Registry::new(OWN, 2), ..Relay::new() };
+    let mut relay = NaiveRelay { registry: Registry::new(OWN, 2), ..NaiveRelay::new() };
     (1..=3).for_each(|conn| relay.connect(conn, Key([conn as u8; KEY])));
     assert_eq!(relay.closed, [(3, Closing::Full)]);
     relay.disconnect(3, &[]);
@@ -367,7 +367,7 @@ fn no_more_than_the_limit_are_served() {
 
 #[test]
 fn everyone_is_told_of_a_shutdown_and_nobody_new_is_taken() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.connect(1, ALICE);
     relay.connect_mesh(9, OTHER);
     relay.dial(8, OTHER);
@@ -379,7 +379,7 @@ fn everyone_is_told_of_a_shutdown_and_nobody_new_is_taken() {
 
 #[test]
 fn a_long_list_for_a_watcher_comes_in_parts_and_whole() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     let mut registry = Registry::new(OWN, 10_000);
     for conn in 1..=5000u64 {
         let mut key = [0; KEY];
@@ -399,7 +399,7 @@ fn a_long_list_for_a_watcher_comes_in_parts_and_whole() {
 
 #[test]
 fn counts_are_of_what_is_there() {
-    let mut relay = Relay::new();
+    let mut relay = NaiveRelay::new();
     relay.connect(1, ALICE);
     relay.connect(2, ALICE);
     relay.connect(3, BOB);
@@ -505,7 +505,7 @@ impl Model {
     }
 
     /// Carries an input out, on both sides; who must be told that a peer is gone.
-    fn step(&mut self, relay: &mut Relay, input: &Input, next: &mut ConnId) -> BTreeSet<(ConnId, Said)> {
+    fn step(&mut self, relay: &mut NaiveRelay, input: &Input, next: &mut ConnId) -> BTreeSet<(ConnId, Said)> {
         let key = |n: &u8| Key([*n; KEY]);
         let keys = |all: &[u8]| all.iter().map(key).collect::<Vec<Key>>();
         let conn = |at: &usize| *at as ConnId % *next;
@@ -583,7 +583,7 @@ proptest! {
 
     #[test]
     fn any_sequence_ends_as_a_plain_list_of_what_happened_says(inputs in prop::collection::vec(input(), 1..80)) {
-        let (mut relay, mut model, mut next) = (Relay::new(), Model::default(), 1);
+        let (mut relay, mut model, mut next) = (NaiveRelay::new(), Model::default(), 1);
         // What each watcher believes, and who was told that its key is used twice.
         let mut beliefs: BTreeMap<ConnId, BTreeSet<Key>> = BTreeMap::new();
         let mut ill: BTreeSet<ConnId> = BTreeSet::new();

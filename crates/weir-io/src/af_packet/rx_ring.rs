@@ -44,7 +44,7 @@ unsafe impl Send for RxRing {}
 
 /// A frame in its slot.
 #[derive(Debug)]
-pub struct Slot<'a> {
+pub struct RingFrame<'a> {
     pub data: &'a [u8],
     /// Longer than the slot.
     pub cut: bool,
@@ -105,7 +105,7 @@ impl RxRing {
 
     /// Hands the next frame to `use_it` and its slot back to the kernel; `None` when no frame waits.
     #[inline]
-    pub fn take<R>(&mut self, use_it: impl FnOnce(Slot<'_>) -> R) -> Option<R> {
+    pub fn take<R>(&mut self, use_it: impl FnOnce(RingFrame<'_>) -> R) -> Option<R> {
         // SAFETY: `next` is below SLOTS, so the slot lies inside the mapping, which lives as long as self;
         // a slot is aligned to 2 KiB at least, and its first word is the status, which both sides only
         // touch atomically.
@@ -124,7 +124,7 @@ impl RxRing {
             let header = slot.cast::<libc::tpacket2_hdr>().read();
             let mac = (header.tp_mac as usize).clamp(SLOT_OVERHEAD / 4, self.slot_size);
             let length = (header.tp_snaplen as usize).min(self.slot_size - mac);
-            Slot {
+            RingFrame {
                 data: std::slice::from_raw_parts(slot.add(mac), length),
                 cut: header.tp_len as usize > length,
                 header: slot.add(mac - size_of::<VirtioHeader>()).cast::<VirtioHeader>().read_unaligned(),

@@ -36,26 +36,26 @@ const LOOK: u32 = 2;
 
 /// A queue of an interface in a network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct QueueId {
     /// Its inode.
     namespace: u64,
     ifindex: u32,
     queue: u32,
 }
 
-impl Place {
+impl QueueId {
     /// The queue of a device in this thread's network namespace.
-    pub fn here(ifindex: u32, queue: u32) -> Place {
+    pub fn here(ifindex: u32, queue: u32) -> QueueId {
         // Without procfs all namespaces are taken for one: a queue of the same number elsewhere then ends the wait too.
         let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |meta| meta.ino());
-        Place { namespace, ifindex, queue }
+        QueueId { namespace, ifindex, queue }
     }
 }
 
 /// What a closed port held.
 #[derive(Debug)]
 struct Closed {
-    place: Place,
+    place: QueueId,
     /// Empty once they went home.
     chunks: Mutex<Option<(Arc<Region>, Vec<u32>)>>,
     home: Condvar,
@@ -70,7 +70,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Keeps chunks, claimed by a port whose sockets are closed, until their queue's pool is gone.
-pub(super) fn keep(place: Place, region: Arc<Region>, chunks: Vec<u32>) {
+pub(super) fn keep(place: QueueId, region: Arc<Region>, chunks: Vec<u32>) {
     if chunks.is_empty() {
         return;
     }
@@ -82,7 +82,7 @@ pub(super) fn keep(place: Place, region: Arc<Region>, chunks: Vec<u32>) {
 }
 
 /// The queue was bound: the pools of ports closed before are gone.
-pub(super) fn bound(place: Place) {
+pub(super) fn bound(place: QueueId) {
     let waiting = lock(&WAITING).clone();
     waiting.iter().filter(|closed| closed.place == place).for_each(|closed| closed.send_home());
 }
@@ -117,7 +117,7 @@ impl Closed {
 }
 
 /// Whether no pool is on the queue: it can be bound, or its interface is gone. Anything else proves nothing.
-fn is_free(place: Place) -> bool {
+fn is_free(place: QueueId) -> bool {
     let Ok(umem) = Umem::new(LOOK, ChunkSize::default()) else { return false };
     let look = || {
         let socket = socket::open()?;

@@ -10,10 +10,10 @@ use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 
 use weir_core::time::Nanos;
 
-use super::lingering::{self, Place};
+use super::lingering::{self, QueueId};
 use super::live::Live;
 use super::transmit::{Mover, Transmit};
-use super::{Bind, OpenError, Options, Report, socket};
+use super::{Bind, OpenError, Options, PortReport, socket};
 use crate::bpf::features;
 use crate::interface::{HeldInterrupts, Interface, may_be_a_card};
 use crate::ring::{Addr, Consumer, Desc, Producer, Which};
@@ -49,7 +49,7 @@ pub struct AfXdp {
     rx_alien: u64,
     /// Frames in chunks of another umem.
     tx_alien: u64,
-    report: Report,
+    report: PortReport,
 }
 
 impl AfXdp {
@@ -89,7 +89,7 @@ impl AfXdp {
     }
 
     /// What was tried and what was taken.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &PortReport {
         &self.report
     }
 
@@ -363,7 +363,7 @@ impl Parts {
         if let Err(error) = bind_patiently(fd, interface.index(), options.queue, bind) {
             return Ok(Attempt::Refused(error));
         }
-        lingering::bound(Place::here(interface.index(), options.queue));
+        lingering::bound(QueueId::here(interface.index(), options.queue));
         let tx = match tx.map_or_else(|| Transmit::beside(fd, ring, interface.index(), options.queue), Ok) {
             Ok(tx) => tx,
             Err(error) => return Ok(Attempt::NoSender(error)),
@@ -398,7 +398,7 @@ impl Parts {
         let attachment = steering.attachment();
         let live = options.live.clone().filter(|_| bind == Bind::Copy);
         let live = live.map(|shared| Live::new(shared, interface.name(), interface.index()));
-        let report = Report {
+        let report = PortReport {
             interface: interface.name().into(),
             queue: options.queue,
             bind,
@@ -421,7 +421,7 @@ impl Parts {
             live,
             completion: self.completion,
             socket: self.socket,
-            held: Held::new(umem.region().clone(), Some(Place::here(interface.index(), options.queue))),
+            held: Held::new(umem.region().clone(), Some(QueueId::here(interface.index(), options.queue))),
             interrupts,
             busy_poll_insists: options.busy_poll_insists,
             interface,
@@ -462,11 +462,11 @@ struct Held {
     count: usize,
     shift: u32,
     /// The queue whose pool has them.
-    place: Option<Place>,
+    place: Option<QueueId>,
 }
 
 impl Held {
-    fn new(region: Arc<Region>, place: Option<Place>) -> Held {
+    fn new(region: Arc<Region>, place: Option<QueueId>) -> Held {
         let words = region.count().div_ceil(64) as usize;
         let shift = region.chunk_size().trailing_zeros();
         Held { region, bits: vec![0; words], count: 0, shift, place }

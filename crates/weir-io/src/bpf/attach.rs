@@ -221,7 +221,7 @@ fn take_over(link: OwnedFd, ifindex: u32, program: &Loaded) -> io::Result<Attach
     Ok(Attachment { ifindex, mode, refusals, replaced_leftover, program: id, link: Some(link), number })
 }
 
-/// By a link, where the kernel has them, else by netlink.
+/// Attaches by a link where the kernel has them, else by netlink.
 fn attach(program: &mut Loaded, ifindex: u32, mode: XdpMode) -> io::Result<Option<OwnedFd>> {
     let flag = match mode {
         XdpMode::Native => DRIVER_MODE,
@@ -502,7 +502,7 @@ mod tests {
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
 
-    /// From now on `BPF_LINK_CREATE` fails in this thread as it does where the kernel has no links: `EINVAL`.
+    /// Makes `BPF_LINK_CREATE` fail in this thread as it does where the kernel has no links: `EINVAL`.
     fn refuse_links() -> io::Result<()> {
         const LINK_CREATE: u32 = 28;
         const COMMAND: u32 = 16; // the first argument in `seccomp_data`, its low half

@@ -170,7 +170,8 @@ impl NeighborRequests {
         Ok(NeighborRequests { socket })
     }
 
-    /// As if the kernel had a packet for this neighbour. What comes of it a [`RouteMonitor`] tells.
+    /// Asks the kernel to resolve this neighbour as if it had a packet for it. A [`RouteMonitor`] tells what comes
+    /// of it.
     pub fn resolve(&mut self, link: u32, address: IpAddr) -> io::Result<()> {
         self.socket.send(&rtnetlink::resolve(link, address), 0)?;
         // Only refusals are answered; they are read so that they do not fill the socket.

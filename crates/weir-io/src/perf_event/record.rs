@@ -100,7 +100,7 @@ pub(super) const REGISTERS: u64 = {
     mask
 };
 
-/// Whose code an address is.
+/// The side whose code an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Kernel,

@@ -183,7 +183,7 @@ impl FlowOffload {
         ])
     }
 
-    /// From the next frame on only decisions of this snapshot hold. Call it right after publishing.
+    /// Lets only decisions of this snapshot hold, from the next frame on. Call it right after publishing.
     pub fn set_generation(&self, generation: u64) {
         // Release: what was published before is in force before.
         self.generation.word(0).store(generation, Ordering::Release);

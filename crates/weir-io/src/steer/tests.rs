@@ -18,7 +18,7 @@ mod steer;
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 const FAR: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 
-/// Whose addresses are whose.
+/// Each address with its owner.
 const ADDRESSES: [(&str, Owner); 5] = [
     ("192.0.2.1", Owner::Kernel),
     ("2001:db8::1", Owner::Kernel),

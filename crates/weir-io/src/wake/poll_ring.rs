@@ -34,7 +34,7 @@ impl std::fmt::Debug for PollRing {
 }
 
 impl PollRing {
-    /// For the calling thread, and no other.
+    /// Makes a ring for the calling thread, and no other.
     pub fn new() -> io::Result<PollRing> {
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_defer_taskrun();

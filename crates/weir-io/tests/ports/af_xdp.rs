@@ -46,7 +46,7 @@ struct Port {
     device: AfXdp,
     pool: Pool<Chunk>,
     umem: Umem,
-    /// Of the frame received last.
+    /// Number of the frame received last.
     number: u64,
 }
 
@@ -180,7 +180,7 @@ fn arp(target: [u8; 4]) -> Vec<u8> {
     build::arp_request((FAR, [192, 0, 2, 2].into()), target.into(), None)
 }
 
-/// For fe80::`last`.
+/// Makes a solicitation for fe80::`last`.
 fn solicitation(last: u16) -> Vec<u8> {
     let address = |last| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last);
     build::neighbor_solicitation((FAR, address(2)), address(last), None)

@@ -13,16 +13,16 @@ use weir_io::interface::Interface;
 use weir_io::netns;
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::umem::{ChunkSize, Umem};
-use weir_io::xdp_gen::{Generator, Layout, Slot};
+use weir_io::xdp_gen::{FrameTemplate, Generator, Layout};
 
-/// In an IPv4 frame of UDP: the mark behind the headers starts at 42.
+/// Layout of an IPv4 frame of UDP: the mark behind the headers starts at 42.
 const LAYOUT: Layout = Layout { sequence: Some(42), time: Some(46), checksum: Some(40) };
 const FRAMES: usize = 300;
 
-fn slot(flow: u16, len: u16, sequence: u32) -> Slot {
+fn slot(flow: u16, len: u16, sequence: u32) -> FrameTemplate {
     let payload = vec![0; usize::from(len) - 42];
     let frame = build::Frame::ipv4([10, 0, 0, 1].into(), [10, 1, 0, 1].into()).udp(flow, 9, &payload);
-    Slot { head: frame[..54].to_vec(), len, sequence }
+    FrameTemplate { head: frame[..54].to_vec(), len, sequence }
 }
 
 /// Ones' complement sum of pseudo-header and datagram: 0xffff when the checksum is right.

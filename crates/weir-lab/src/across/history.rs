@@ -18,8 +18,8 @@ use weir_stats::holm;
 
 /// The format of `--json`.
 pub const FORMAT: u32 = 1;
-/// With fewer campaigns too few reorderings exist: the least p of a step far above the noise is 0.06 with
-/// seven, 0.03 with eight, and 0.02 with nine.
+/// Fewer campaigns have too few reorderings: the least p of a step far above the noise is 0.06 with seven, 0.03
+/// with eight, and 0.02 with nine.
 pub const ENOUGH: usize = 8;
 
 /// Campaigns searched for changes, the latest: a table of all their distances is 2 MB, and 2,000 reorderings
@@ -121,7 +121,7 @@ fn collect(campaigns: &[&Campaign]) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for (i, campaign) in campaigns.iter().enumerate() {
         for measured in &campaign.measured {
-            let Some(summary) = Summary::of(&measured.figures) else { continue };
+            let Some(summary) = Summary::of(&measured.values) else { continue };
             let point = Point { campaign: i, summary };
             let configuration = &measured.configuration;
             match all.iter_mut().find(|s| s.configuration == *configuration) {
@@ -201,33 +201,33 @@ mod tests {
     use crate::across::Measured;
     use crate::experiment::{Changes, Experiment};
 
-    /// Campaigns of one run each, of these figures.
-    fn campaigns(figures: &[f64]) -> Vec<Campaign> {
+    /// Campaigns of one run each, of these values.
+    fn campaigns(values: &[f64]) -> Vec<Campaign> {
         let toml = "title = \"T\"\nquestion = \"Q?\"\nruns = 1\nwarm_up = \"1ms\"\nwindow = \"5ms\"\n\
                     [[configuration]]\nname = \"one\"\n";
         let experiment = Experiment::parse("t", "t.toml", toml, &Changes::default()).expect("valid");
         let configuration = &experiment.configurations[0].configuration;
-        figures
+        values
             .iter()
-            .map(|&figure| Campaign {
+            .map(|&value| Campaign {
                 dir: "folder".into(),
                 manifest: None,
                 name: "t".into(),
                 metric: experiment.metric.clone(),
                 quick: false,
                 seed: 1,
-                measured: vec![Measured { configuration: configuration.clone(), figures: vec![figure] }],
+                measured: vec![Measured { configuration: configuration.clone(), values: vec![value] }],
             })
             .collect()
     }
 
     #[test]
     fn only_the_latest_campaigns_are_searched_and_that_is_said() {
-        let figures: Vec<f64> = (0..LONGEST + 20)
+        let values: Vec<f64> = (0..LONGEST + 20)
             .map(|i| (i * 7 % 5) as f64 + if i < LONGEST + 10 { 100.0 } else { 200.0 })
             .collect();
         let few = Settings { reorderings: 19, ..Settings::default() };
-        let history = histories(&campaigns(&figures), few).remove(0);
+        let history = histories(&campaigns(&values), few).remove(0);
         let series = &history.series[0];
         let places: Vec<usize> = series.changes.iter().map(|c| c.campaign).collect();
         assert_eq!(places, [LONGEST + 10]);
@@ -256,7 +256,7 @@ mod tests {
             for n in 0..3 {
                 let mut other = campaign.measured[0].clone();
                 other.configuration.name = format!("still-{n}");
-                other.figures = vec![(i * (n + 3) % 7) as f64];
+                other.values = vec![(i * (n + 3) % 7) as f64];
                 campaign.measured.push(other);
             }
         }

@@ -5,7 +5,7 @@
 
 use crate::across::history::{Change, History, Series};
 use crate::format::escape;
-use crate::format::{digits, figure, p};
+use crate::format::{digits, p, with_unit};
 use crate::machine::utc;
 use crate::report::svg::{Scale, Shape, Svg, ends, text_width, tick_label};
 
@@ -192,7 +192,7 @@ pub fn picture(history: &History, series: &Series) -> String {
         let (at, s) = (x.at(i as f64), &point.summary);
         let label = &history.campaigns[point.campaign];
         svg.line("whisker c0", at, y.at(s.min / divisor), at, y.at(s.max / divisor));
-        let title = format!("{}, {}: {}", label.folder, label.facts(), figure(&history.metric, s.median));
+        let title = format!("{}, {}: {}", label.folder, label.facts(), with_unit(&history.metric, s.median));
         svg.mark("dot c0", Shape::Circle, at, y.at(s.median / divisor), 4.2, &title);
         let day: String = minute(label.started_unix_ms).chars().take(10).collect();
         if at - text_width(&day) / 2.0 > free {

@@ -100,7 +100,7 @@ pub fn versus(campaigns: &[Campaign], margin_percent: Option<f64>) -> Result<Ver
     })
 }
 
-/// Everything but the figures.
+/// Everything but the values.
 fn beside(reference: &Campaign, other: &Campaign) -> Other {
     let of = |c: &Campaign, lacking: &Campaign| -> Vec<String> {
         let alone = c.measured.iter().filter(|m| lacking.measured(&m.configuration.name).is_none());
@@ -143,15 +143,15 @@ fn judge(reference: &Campaign, campaigns: &[Campaign], others: &mut [Other], mar
             let Some(new) = new.filter(|n| n.configuration == old.configuration) else { continue };
             let name = &old.configuration.name;
             pairs.push(Pair {
-                reference: Series::of(name, &old.figures),
-                other: Series::of(name, &new.figures),
+                reference: Series::of(name, &old.values),
+                other: Series::of(name, &new.values),
             });
             of.push((i, old));
         }
     }
     let rules = Rules { analysis: Analysis::Welch, margin_percent, seed: reference.seed };
     for (((i, old), pair), comparison) in of.into_iter().zip(&pairs).zip(compare(&pairs, rules)) {
-        let summaries = Summary::of(pair.reference.figures).zip(Summary::of(pair.other.figures));
+        let summaries = Summary::of(pair.reference.values).zip(Summary::of(pair.other.values));
         let Some((before, after)) = summaries else { continue };
         others[i].rows.push(Row {
             configuration: old.configuration.name.clone(),

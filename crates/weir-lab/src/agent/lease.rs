@@ -29,10 +29,10 @@ use crate::model::LabError;
 /// Root's alone, and empty after a boot.
 pub const FOLDER: &str = "/run/weir-lab";
 const BELL: &str = "bell";
-/// For the agents of a lab that has just ended to change back what they changed.
+/// Time for the agents of a lab that has just ended to change back what they changed.
 const LEAVES_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whose an agent is.
+/// The lab to which an agent belongs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseHolder {
     /// Unique among labs.

@@ -12,7 +12,7 @@ use weir_io::packet_socket::PacketSocket;
 
 use super::await_carrier;
 use super::protocol::{Arrived, Sent, Stream, Window};
-use crate::generator::{Plan, Transmitter};
+use crate::generator::{TrafficSpec, Transmitter};
 use crate::model::LabError;
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::Cpus;
@@ -51,8 +51,11 @@ impl Source {
     }
 
     pub fn send(&mut self, window: &Window) -> Result<Sent, LabError> {
-        let plan =
-            Plan { rate: window.rate, window: Duration::from_nanos(window.window_ns), run: window.run };
+        let plan = TrafficSpec {
+            rate: window.rate,
+            window: Duration::from_nanos(window.window_ns),
+            run: window.run,
+        };
         let course = Course { plan, seed: window.seed, flows: self.flows, cpus: &self.cpus, home: None };
         let transmitter = self.transmitter.as_mut();
         // A thread of its own: it stays bound to its CPU.

@@ -8,7 +8,7 @@
 //! that passes some fifty times slower. The last level simulated is the second of this machine's core, which is the
 //! core's own; a shared third level is everybody's.
 //!
-//! Promises: figures are of the window alone. Refuses: to wait for a process that has ended.
+//! Promises: values are of the window alone. Refuses: to wait for a process that has ended.
 //!
 //! Source: Valgrind manual, chapter 6, "Callgrind", and its program `callgrind_control`.
 

@@ -6,7 +6,7 @@
 //! summary: 22801496 192608 15961 7830852 39258 21344 5467199 29787 13784
 //! ```
 //!
-//! Promises: figures are found by the names in `events:`. Refuses: a file without a summary, or of a run that
+//! Promises: values are found by the names in `events:`. Refuses: a file without a summary, or of a run that
 //! did not simulate caches.
 
 use crate::model::LabError;
@@ -48,7 +48,7 @@ pub fn parse(text: &str) -> Result<Totals, LabError> {
         let mut sum = 0;
         for name in names {
             let at = events.iter().position(|e| e == name);
-            let at = at.ok_or_else(|| damaged(&format!("no figure `{name}`")))?;
+            let at = at.ok_or_else(|| damaged(&format!("no value `{name}`")))?;
             // callgrind leaves out zeros at the end
             sum += counts.get(at).unwrap_or(&0);
         }
@@ -95,7 +95,7 @@ summary: 1000 8 7 300 20 5 200 10 3
     fn a_file_cut_short_and_one_without_caches_are_refused() {
         let refused = |text: &str| parse(text).expect_err("refused").said;
         assert!(refused(TEXT.split("summary").next().expect("a head")).contains("no `summary:` line"));
-        assert!(refused("events: Ir\nsummary: 5\n").contains("no figure `Dr`"));
+        assert!(refused("events: Ir\nsummary: 5\n").contains("no value `Dr`"));
         assert!(refused(&TEXT.replace("1000", "many")).contains("`many`"));
     }
 }

@@ -1,6 +1,6 @@
 //! What differs between the machine and build a campaign began on and those at hand.
 //!
-//! Promises: names whatever can change a figure (processor, kernel, mitigations, clock, compiler, flags,
+//! Promises: names whatever can change a value (processor, kernel, mitigations, clock, compiler, flags,
 //! source), each with both values. Leaves out what changes by itself: load, the measured TSC rate, a few
 //! pages of memory.
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Plan, Testbeds};
+use super::{CampaignSpec, Testbeds};
 use crate::experiment::Experiment;
 use crate::format;
 use crate::model::relay::Load;
@@ -21,13 +21,13 @@ use crate::profile::session::{FREQUENCY_HZ, Focus, Session, target};
 use crate::profile::{Profile, folded};
 use crate::progress::Progress;
 use crate::store::Store;
-use weir_stats::schedule::{Slot, schedule};
+use weir_stats::schedule::{PlannedRun, schedule};
 
 /// Apart from the seeds of the measured runs, so that their order does not repeat.
 const SEED_PART: u64 = 0x70_726f_6669_6c65;
 
 /// Profiled runs without a file, in their order.
-pub fn left(dir: &Path, experiment: &Experiment, runnable: &[&Configuration], seed: u64) -> Vec<Slot> {
+pub fn left(dir: &Path, experiment: &Experiment, runnable: &[&Configuration], seed: u64) -> Vec<PlannedRun> {
     let slots = schedule(runnable.len(), experiment.profile, seed ^ SEED_PART).into_iter();
     slots
         .filter(|s| worth_it(experiment, runnable[s.configuration]))
@@ -43,7 +43,7 @@ fn worth_it(experiment: &Experiment, configuration: &Configuration) -> bool {
 }
 
 pub fn profile(
-    plan: &Plan<'_>,
+    plan: &CampaignSpec<'_>,
     store: &Store,
     testbeds: &mut Testbeds,
     runnable: &[&Configuration],
@@ -86,7 +86,7 @@ fn said(header: &folded::Header) -> String {
 }
 
 fn one(
-    plan: &Plan<'_>,
+    plan: &CampaignSpec<'_>,
     testbeds: &mut Testbeds,
     configuration: &Configuration,
     seed: u64,

@@ -12,7 +12,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use super::{
-    Done, Plan, Testbeds, builds, machines, measure, other_machines, others, profiled, skipped, sliced, slots,
+    CampaignSpec, Done, Testbeds, builds, machines, measure, other_machines, others, profiled, skipped,
+    sliced, slots,
 };
 use crate::experiment::Experiment;
 use crate::machine;
@@ -22,7 +23,7 @@ use crate::model::{Configuration, LabError};
 use crate::report;
 use crate::store::{Evidence, Store, read_runs, rebuild_plain_files};
 use crate::testbed::programs;
-use weir_stats::schedule::Slot;
+use weir_stats::schedule::PlannedRun;
 
 /// Which campaign to take up, and how.
 pub struct Resume<'a> {
@@ -70,7 +71,7 @@ pub fn resume(wish: Resume<'_>) -> Result<Done, LabError> {
     evidence.runs.values_mut().for_each(|runs| runs.retain(|r| !again.contains(&r.order)));
     rebuild_plain_files(wish.dir, &manifest.experiment.metric, &evidence.runs)?;
     let session = manifest.resumed.len();
-    let plan = Plan {
+    let plan = CampaignSpec {
         experiment: manifest.experiment.clone(),
         seed: manifest.seed,
         dir: wish.dir,
@@ -91,7 +92,11 @@ fn runnable(manifest: &Manifest) -> Vec<&Configuration> {
 }
 
 /// Slots without a record. The schedule is computed again; that it is the one recorded is checked.
-fn left(manifest: &Manifest, evidence: &Evidence, retry_failed: bool) -> Result<Vec<Slot>, OtherCampaign> {
+fn left(
+    manifest: &Manifest,
+    evidence: &Evidence,
+    retry_failed: bool,
+) -> Result<Vec<PlannedRun>, OtherCampaign> {
     let runnable = runnable(manifest);
     let slots = slots(&manifest.experiment, &runnable, manifest.seed);
     let recorded = manifest.order.iter().flatten();

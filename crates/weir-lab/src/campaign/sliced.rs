@@ -11,20 +11,20 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{FAILURES_IN_A_ROW, Plan, Runs, Testbeds, keep, possible};
+use super::{CampaignSpec, FAILURES_IN_A_ROW, Runs, Testbeds, keep, possible};
 use crate::experiment::{Experiment, Slicing};
 use crate::machine;
 use crate::model::{Configuration, LabError, Prepared, Sample, Topology, Trial, slices};
 use crate::progress::Progress;
 use crate::store::Store;
-use weir_stats::schedule::{Slot, rounds};
+use weir_stats::schedule::{PlannedRun, rounds};
 
 pub fn measure(
-    plan: &Plan<'_>,
+    plan: &CampaignSpec<'_>,
     store: &Store,
     testbeds: &mut Testbeds,
     runnable: &[&Configuration],
-    slots: &[Slot],
+    slots: &[PlannedRun],
     (session, cut): (usize, Slicing),
 ) -> Result<(), LabError> {
     let mut progress = Progress::new(slots.len(), plan.experiment.runs, plan.whole.clone());
@@ -77,8 +77,8 @@ pub fn measure(
 pub fn together<'a>(
     experiment: &Experiment,
     runnable: &[&Configuration],
-    slots: &'a [Slot],
-) -> impl Iterator<Item = &'a [Slot]> {
+    slots: &'a [PlannedRun],
+) -> impl Iterator<Item = &'a [PlannedRun]> {
     let groups = experiment.groups(runnable);
     let of: Vec<usize> = (0..runnable.len())
         .map(|c| groups.iter().position(|g| g.contains(&c)).unwrap_or(usize::MAX))

@@ -32,7 +32,7 @@ pub struct Breakdown {
     /// Functions the table shows.
     #[arg(long, default_value_t = 30, value_name = "N")]
     top: usize,
-    /// For programs: one JSON document with all functions.
+    /// Print one JSON document with all functions, for programs.
     #[arg(long)]
     json: bool,
 }

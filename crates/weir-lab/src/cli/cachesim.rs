@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::run::aligned;
-use crate::cachesim::{self, PerPacket, Plan};
+use crate::cachesim::{self, CacheSimulation, PerPacket};
 use crate::experiment::{Changes, Experiment};
 use crate::format::digits;
 use crate::model::LabError;
@@ -18,7 +18,7 @@ Examples:
   weir-lab profile cachesim labs/route-table-size.toml --only 'inet-*'
   weir-lab profile cachesim labs/forwarding-flows.toml --ll 41943040,20,64     a last level of 40 MiB
 
-Figures are simulated (cachegrind): two levels of cache with perfect LRU, no prefetcher, no other core, no
+Values are simulated (cachegrind): two levels of cache with perfect LRU, no prefetcher, no other core, no
 kernel. They show what the size and reuse of the data force, not what this machine measures. Use a release
 build; tables of a million routes take minutes to build under simulation.";
 
@@ -42,7 +42,7 @@ pub struct Cachesim {
     /// Last-level cache, likewise.
     #[arg(long, value_name = "SIZE,WAYS,LINE")]
     ll: Option<String>,
-    /// For programs: one JSON document.
+    /// Print one JSON document, for programs.
     #[arg(long)]
     json: bool,
     /// What runs inside the simulation: passes --packets packets of one configuration and ends.
@@ -69,7 +69,7 @@ impl Cachesim {
                 continue;
             }
             eprintln!("{}: three runs under cachegrind", configuration.name);
-            let plan = Plan {
+            let plan = CacheSimulation {
                 program: program.clone(),
                 arguments: cachesim::arguments(&self.file, &configuration.name, self.quick),
                 packets: self.packets,

@@ -10,7 +10,7 @@ use super::print;
 use super::run::aligned;
 use crate::across::Campaign;
 use crate::across::versus::{Other, Row, Versus, versus};
-use crate::format::{figure, p, ratio, verdict};
+use crate::format::{p, ratio, verdict, with_unit};
 use crate::model::LabError;
 use crate::progress::human;
 use weir_stats::Verdict;
@@ -41,7 +41,7 @@ pub struct Compare {
     /// Exit with 1 when a configuration got worse by more than the margin, proven.
     #[arg(long)]
     fail_if_worse: bool,
-    /// For programs: one JSON document.
+    /// Print one JSON document, for programs.
     #[arg(long)]
     json: bool,
 }
@@ -124,7 +124,7 @@ fn cautions(versus: &Versus, other: &Other) -> Vec<String> {
         all.push(format!(
             "{} has no SUT and still changed ({}): machine or generator differ",
             row.configuration,
-            figure(&versus.metric, row.new.mean - row.old.mean)
+            with_unit(&versus.metric, row.new.mean - row.old.mean)
         ));
     }
     all
@@ -138,8 +138,8 @@ fn table(versus: &Versus, other: &Other) -> String {
         let c = &row.comparison;
         rows.push([
             row.configuration.clone(),
-            figure(&versus.metric, row.old.mean),
-            figure(&versus.metric, row.new.mean),
+            with_unit(&versus.metric, row.old.mean),
+            with_unit(&versus.metric, row.new.mean),
             ratio(c),
             p(c.p_holm),
             c.detectable_percent.map_or("–".into(), |d| format!("{d:.1} %")),
@@ -172,7 +172,7 @@ fn blocks(campaigns: &[Campaign], versus: &Versus) -> String {
             .take(ministat::MAX_SETS)
             .filter_map(|c| {
                 let path = c.dir.join("raw").join(format!("{name}.{}", versus.metric.0));
-                Some(Set::new(path.display().to_string(), &c.measured(name)?.figures))
+                Some(Set::new(path.display().to_string(), &c.measured(name)?.values))
             })
             .collect();
         if sets.len() > 1 {

@@ -22,7 +22,7 @@ Examples:
 
 Folded stacks, the text of `perf script` and the graphs of FreeBSD's `pmcstat -G` are recognised. Several
 profiles a side are repeated runs: intervals then say what differs from run to run. Percentages are of samples
-that are not idle; with --pps, figures are nanoseconds a packet over all CPUs watched.";
+that are not idle; with --pps, values are nanoseconds a packet over all CPUs watched.";
 
 #[derive(Args)]
 #[command(after_help = AFTER)]
@@ -46,10 +46,10 @@ pub struct Diff {
     /// Frames the table shows.
     #[arg(long, default_value_t = 20, value_name = "N")]
     top: usize,
-    /// Also draw the differential flame graph, for browsers: searchable, in red and blue.
+    /// Draw the differential flame graph too, for browsers: searchable, in red and blue.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// For programs: one JSON document with all frames.
+    /// Print one JSON document with all frames, for programs.
     #[arg(long)]
     json: bool,
 }

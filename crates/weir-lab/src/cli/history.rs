@@ -37,7 +37,7 @@ pub struct History {
     /// A self-contained page with a picture for each configuration.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// For programs: one JSON document.
+    /// Print one JSON document, for programs.
     #[arg(long)]
     json: bool,
 }

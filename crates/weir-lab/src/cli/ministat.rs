@@ -11,7 +11,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::argument::ArgumentError;
-use weir_stats::ministat::read::{Columns, figures};
+use weir_stats::ministat::read::{Columns, values};
 use weir_stats::ministat::{Confidence, Dialect, MAX_SETS, Parts, Set, Style, WIDTH, block};
 
 const AFTER: &str = "\
@@ -32,7 +32,7 @@ const WIDEST: usize = 65_535;
 #[derive(Args)]
 #[command(after_help = AFTER, args_override_self = true)]
 pub struct Ministat {
-    /// One set of figures a file, the reference first, at most 7; `-` or none is standard input.
+    /// One set of values a file, the reference first, at most 7; `-` or none is standard input.
     files: Vec<OsString>,
     /// A line of mean, median and deviation for each set, instead of one for all.
     #[arg(short = 's')]
@@ -52,7 +52,7 @@ pub struct Ministat {
     /// Deviation of a whole population, without comparisons (modern dialect).
     #[arg(short = 'P')]
     population: bool,
-    /// Which column is the figure, from 1.
+    /// Which column is the value, from 1.
     #[arg(short = 'C', value_name = "COL", value_parser = column, default_value = "1", allow_hyphen_values = true)]
     column: usize,
     /// Confidence in percent: 80, 90, 95, 98, 99 or 99.5.
@@ -61,7 +61,7 @@ pub struct Ministat {
     /// What separates columns, each character for itself [default: space and tab].
     #[arg(short = 'd', value_name = "CHARS", value_parser = delimiters, allow_hyphen_values = true)]
     delimiters: Option<String>,
-    /// Whose figures: FreeBSD's today (modern), of 2016 (ratio), of 2015 (midpoint), or from before and as Linux
+    /// Whose values: FreeBSD's today (modern), of 2016 (ratio), of 2015 (midpoint), or from before and as Linux
     /// distributions ship it (old).
     #[arg(long, value_name = "NAME", value_parser = names(), default_value = "modern")]
     dialect: Dialect,
@@ -178,7 +178,7 @@ impl Ministat {
     }
 }
 
-/// The figures of a file; of standard input for `-` or none.
+/// The values of a file; of standard input for `-` or none.
 fn set(file: Option<&OsStr>, columns: &Columns<'_>, dialect: Dialect) -> Result<Set, Refusal> {
     let path = file.filter(|f| *f != "-");
     let name = match file {
@@ -191,20 +191,20 @@ fn set(file: Option<&OsStr>, columns: &Columns<'_>, dialect: Dialect) -> Result<
         Some(path) => std::fs::File::open(path).and_then(|mut f| f.read_to_end(&mut bytes)),
     };
     read.map_err(|e| Refusal {
-        reason: format!("cannot open {name}: {e}; name files with one figure a line"),
+        reason: format!("cannot open {name}: {e}; name files with one value a line"),
         code: if dialect == Dialect::Old { NOT_OPENED } else { REFUSED },
     })?;
-    let values = figures(&bytes, columns).map_err(|bad| {
+    let values = values(&bytes, columns).map_err(|bad| {
         format!(
             "invalid data on line {} in {name}: got {:?}, expected a number: choose its column with -C, \
-             begin remarks with #",
+             begin comments with #",
             bad.line, bad.got
         )
     })?;
     Ok(Set::new(name, &values))
 }
 
-/// On a terminal what COLUMNS says, or its width less the borders; [`WIDTH`] elsewhere.
+/// Says how wide the terminal is: what COLUMNS says, or its width less the borders; [`WIDTH`] elsewhere.
 fn terminal_width() -> usize {
     if !std::io::stdout().is_terminal() {
         return WIDTH;

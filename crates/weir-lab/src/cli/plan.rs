@@ -11,14 +11,14 @@ use serde::Serialize;
 use super::argument::ArgumentError;
 use super::run::aligned;
 use crate::experiment::{Experiment, Metric};
-use crate::format::{digits, figure};
+use crate::format::{digits, with_unit};
 use crate::manifest::Manifest;
 use crate::model::LabError;
 use crate::progress::human;
 use crate::result::derive;
 use crate::store::read_runs;
 use weir_stats::compare::ALPHA;
-use weir_stats::ministat::read::{Columns, figures};
+use weir_stats::ministat::read::{Columns, values};
 use weir_stats::number::general;
 use weir_stats::paired::Series;
 use weir_stats::pilot::{Needed, Pilot, SURE, pilot};
@@ -30,7 +30,7 @@ Examples:
   weir-lab run labs/demo.toml --runs 6 --out out/pilot
   weir-lab plan out/pilot                        runs to find the experiment's margin
   weir-lab plan out/pilot --effect 0.5 --power 0.9
-  weir-lab plan before.pps after.pps --effect 2  from figures of your own, one a line
+  weir-lab plan before.pps after.pps --effect 2  from values of your own, one a line
 
 The pilot's deviation is itself an estimate: the columns `sure` take the deviation that the true one
 exceeds in one pilot of five. docs/statistics.md explains pairing.";
@@ -41,7 +41,7 @@ const EFFECTS: [f64; 5] = [0.5, 1.0, 2.0, 5.0, 10.0];
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Plan {
-    /// Folder of a campaign, or files with a figure a line.
+    /// Folder of a campaign, or files with a value a line.
     #[arg(required = true, value_name = "PILOT")]
     pilots: Vec<PathBuf>,
     /// Difference that must be found, in percent of the mean [default: the campaign's margin, or 1].
@@ -56,7 +56,7 @@ pub struct Plan {
     /// Configurations of the experiment planned [default: the pilot's].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
     configurations: Option<u16>,
-    /// For programs: one JSON document.
+    /// Print one JSON document, for programs.
     #[arg(long)]
     json: bool,
 }
@@ -72,7 +72,7 @@ fn within<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f64, ArgumentEr
 #[derive(Serialize)]
 struct Set {
     name: String,
-    figures: Vec<f64>,
+    values: Vec<f64>,
     blocks: Vec<usize>,
 }
 
@@ -128,7 +128,7 @@ impl Plan {
 
     fn answer(&self, evidence: &Evidence) -> Result<Answer, LabError> {
         let sets: Vec<Series<'_>> =
-            evidence.sets.iter().map(|s| Series::in_blocks(&s.name, &s.figures, &s.blocks)).collect();
+            evidence.sets.iter().map(|s| Series::in_blocks(&s.name, &s.values, &s.blocks)).collect();
         let shown = self.pilots[0].display();
         let pilot = pilot(&sets).ok_or_else(|| {
             LabError::new(format!(
@@ -162,7 +162,7 @@ impl Plan {
 /// What the pilot itself could find, unpaired and paired.
 fn seen(pilot: &Pilot, sets: &[Series<'_>], goal: Goal) -> (f64, Option<f64>) {
     use weir_stats::power::Design::{Paired, Unpaired};
-    let runs = sets.iter().map(|s| s.figures.len()).filter(|n| *n > 1).min().unwrap_or(2);
+    let runs = sets.iter().map(|s| s.values.len()).filter(|n| *n > 1).min().unwrap_or(2);
     let of = |design: weir_stats::power::Design, sd: f64, runs: usize| {
         let (standard_error, df) = design.precision(sd, runs);
         detectable(standard_error, df, goal)
@@ -188,7 +188,7 @@ fn read(pilots: &[PathBuf]) -> Result<Evidence, LabError> {
         [one] if one.is_dir() => campaign(one),
         files => match files.iter().find(|f| f.is_dir()) {
             Some(folder) => Err(LabError::new(format!(
-                "{}: got a campaign among {} pilots, expected one campaign or files of figures: plan from one at a time",
+                "{}: got a campaign among {} pilots, expected one campaign or files of values: plan from one at a time",
                 folder.display(),
                 files.len()
             ))),
@@ -202,7 +202,7 @@ fn campaign(dir: &Path) -> Result<Evidence, LabError> {
     let suts = results.configurations.iter().filter(|o| !o.configuration.is_baseline());
     let sets = suts.map(|o| Set {
         name: o.configuration.name.clone(),
-        figures: o.figures.clone(),
+        values: o.values.clone(),
         blocks: o.blocks.clone(),
     });
     let e = &manifest.experiment;
@@ -233,15 +233,15 @@ fn plain(files: &[PathBuf]) -> Result<Evidence, LabError> {
     let set = |path: &PathBuf| {
         let shown = path.display();
         let text = std::fs::read(path).map_err(|e| {
-            LabError::new(format!("{shown}: {e}; name a campaign's folder or a file of figures"))
+            LabError::new(format!("{shown}: {e}; name a campaign's folder or a file of values"))
         })?;
-        let figures = figures(&text, &Columns::default()).map_err(|e| {
+        let values = values(&text, &Columns::default()).map_err(|e| {
             LabError::new(format!(
-                "{shown}:{}: got \"{}\", expected a figure a line: remove it",
+                "{shown}:{}: got \"{}\", expected a value a line: remove it",
                 e.line, e.got
             ))
         })?;
-        Ok(Set { name: shown.to_string(), figures, blocks: Vec::new() })
+        Ok(Set { name: shown.to_string(), values, blocks: Vec::new() })
     };
     let sets: Vec<Set> = files.iter().map(set).collect::<Result<_, LabError>>()?;
     Ok(Evidence { sets, metric: None, margin_percent: None, size: None, seconds_a_run: None })
@@ -250,11 +250,11 @@ fn plain(files: &[PathBuf]) -> Result<Evidence, LabError> {
 fn show(evidence: &Evidence, answer: &Answer) -> String {
     let mut rows = vec![["configuration", "runs", "mean", "deviation"].map(String::from)];
     for set in &evidence.sets {
-        let Some(s) = Summary::of(&set.figures) else { continue };
+        let Some(s) = Summary::of(&set.values) else { continue };
         rows.push([
             set.name.clone(),
             s.n.to_string(),
-            evidence.metric.as_ref().map_or(digits(s.mean), |m| figure(m, s.mean)),
+            evidence.metric.as_ref().map_or(digits(s.mean), |m| with_unit(m, s.mean)),
             s.variation().map_or("–".into(), |v| percent(v * 100.0)),
         ]);
     }

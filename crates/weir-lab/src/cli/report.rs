@@ -1,4 +1,4 @@
-//! `weir-lab report`: every figure and sentence of a campaign again, from its manifest and raw runs.
+//! `weir-lab report`: every value and sentence of a campaign again, from its manifest and raw runs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

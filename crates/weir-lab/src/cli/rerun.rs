@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::run::{announce, finish, stop_flag};
-use crate::campaign::{self, Plan};
+use crate::campaign::{self, CampaignSpec};
 use crate::machine::{Machine, unix_ms};
 use crate::manifest::{Manifest, Repeated};
 use crate::model::LabError;
@@ -48,7 +48,7 @@ impl Rerun {
         let seed = if self.new_seed { unix_ms() } else { self.seed.unwrap_or(earlier.seed) };
         let repeats = Repeated { seed: earlier.seed, started_unix_ms: earlier.started_unix_ms };
         announce(&earlier.experiment, &dir);
-        let done = campaign::run(Plan {
+        let done = campaign::run(CampaignSpec {
             experiment: earlier.experiment,
             seed,
             dir: &dir,

@@ -24,7 +24,7 @@ pub struct Again {
     /// what differs, the report says it.
     #[arg(long)]
     force: bool,
-    /// Also measure again the runs that failed; their errors stay in the raw files.
+    /// Measure the runs that failed again too; their errors stay in the raw files.
     #[arg(long)]
     retry_failed: bool,
 }

@@ -9,9 +9,9 @@ use clap::Args;
 use weir_io::signal;
 
 use super::several;
-use crate::campaign::{self, Done, Plan, Resume};
+use crate::campaign::{self, CampaignSpec, Done, Resume};
 use crate::experiment::{Changes, Experiment};
-use crate::format::{digits, figure, range};
+use crate::format::{digits, range, with_unit};
 use crate::machine::unix_ms;
 use crate::model::LabError;
 use crate::progress::human;
@@ -20,7 +20,7 @@ use crate::result::Results;
 
 /// Exit code of an interrupted campaign, as shells report SIGINT.
 pub(super) const INTERRUPTED: u8 = 130;
-/// Doubts a terminal shows; the report has all.
+/// Warnings a terminal shows; the report has all.
 const WARNINGS: usize = 8;
 
 #[derive(Args)]
@@ -92,7 +92,7 @@ impl Run {
             announce(&experiment, &dir);
             let seed = self.seed.unwrap_or_else(unix_ms);
             let whole = None;
-            campaign::run(Plan { experiment, seed, dir: &dir, argv, repeats: None, stop, whole })?
+            campaign::run(CampaignSpec { experiment, seed, dir: &dir, argv, repeats: None, stop, whole })?
         };
         Ok(finish(&done, &dir))
     }
@@ -131,7 +131,7 @@ pub fn finish(done: &Done, dir: &Path) -> ExitCode {
     if nothing { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// The answer, the figures, one ministat block a reference, and the warnings.
+/// The answer, the values, one ministat block a reference, and the warnings.
 fn show(results: &Results) -> String {
     let mut out = format!("\n{}\n\n", results.answer);
     let mut rows = vec![
@@ -141,7 +141,7 @@ fn show(results: &Results) -> String {
         let dash = |text: Option<String>| text.unwrap_or("–".into());
         rows.push([
             outcome.configuration.name.clone(),
-            dash(outcome.summary.map(|s| figure(&results.metric, s.median))),
+            dash(outcome.summary.map(|s| with_unit(&results.metric, s.median))),
             dash(outcome.summary.map(|s| range(&results.metric, &s))),
             dash(report::beside(results, outcome)),
             dash(outcome.loss_percent.map(|l| format!("{} %", digits(l.median)))),
@@ -165,7 +165,7 @@ fn show(results: &Results) -> String {
     out
 }
 
-/// Columns as wide as their widest cell, the first to the left, figures to the right.
+/// Columns as wide as their widest cell, the first to the left, values to the right.
 pub(super) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |i: usize| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0);
     let mut out = String::new();

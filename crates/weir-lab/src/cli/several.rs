@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::run::{INTERRUPTED, announce};
-use crate::campaign::{self, Plan};
+use crate::campaign::{self, CampaignSpec};
 use crate::experiment::Experiment;
 use crate::machine::{Machine, unix_ms, utc};
 use crate::model::LabError;
@@ -65,7 +65,8 @@ pub fn go(
         };
         announce(&experiment, &dir);
         let (seed, argv) = (seed.unwrap_or_else(unix_ms), std::env::args().collect());
-        let plan = Plan { experiment, seed, dir: &dir, argv, repeats: None, stop, whole: Some(whole) };
+        let plan =
+            CampaignSpec { experiment, seed, dir: &dir, argv, repeats: None, stop, whole: Some(whole) };
         match campaign::run(plan) {
             Ok(done) => {
                 println!("{name}: {}\nreport: {}\n", done.results.answer, dir.join("report.html").display());

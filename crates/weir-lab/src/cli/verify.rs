@@ -28,7 +28,7 @@ pub struct Verify {
     /// Difference of interest, percent: a verdict of no difference that could have missed it is warned about.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
     effect: f64,
-    /// For programs: the counts blocks, reproduced, whitespace, differs and no_data as one JSON document.
+    /// Print the counts blocks, reproduced, whitespace, differs and no_data as one JSON document, for programs.
     #[arg(long)]
     json: bool,
     /// With --json: every block, with what it was derived from, and every warning.

@@ -1,4 +1,4 @@
-//! What an experiment's answer says: sentences and tables whose figures are filled in from the runs.
+//! What an experiment's answer says: sentences and tables whose values are filled in from the runs.
 //!
 //! ```text
 //! [[answer]] text = "It costs {change a b}."  ─► checked against the configurations ─► manifest ─► filled in
@@ -18,7 +18,7 @@ use crate::model::todays_name;
 /// One piece of an answer, as the file says it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Said {
+pub struct AnswerSpec {
     /// Whether tables of answers, which hold little, have it too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub headline: bool,
@@ -76,14 +76,14 @@ pub enum Section {
 /// What stands between braces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placeholder {
-    /// Median of a figure: with its unit, or without.
-    Median { name: String, figure: Option<String>, unit: bool },
+    /// Median of a value: with its unit, or without.
+    Median { name: String, metric: Option<String>, unit: bool },
     /// Least and greatest run.
-    Range { name: String, figure: Option<String> },
+    Range { name: String, metric: Option<String> },
     /// How many runs have the metric.
     Runs { name: String },
     /// Other by reference with its interval: as it is, or in percent of the reference.
-    Ratio { pair: [String; 2], figure: Option<String>, percent: bool },
+    Ratio { pair: [String; 2], metric: Option<String>, percent: bool },
     /// The verdict in a word, or with what it could have missed.
     Verdict { pair: [String; 2], word: bool },
     /// The difference four of five such campaigns would find.
@@ -96,13 +96,13 @@ pub enum Placeholder {
     Share { name: String, kind: String },
 }
 
-const KNOWN: &str = "median, number or range NAME [FIGURE]; runs NAME; ratio or change REFERENCE OTHER [FIGURE]; \
+const KNOWN: &str = "median, number or range NAME [METRIC]; runs NAME; ratio or change REFERENCE OTHER [METRIC]; \
                      verdict, word, detectable or frames REFERENCE OTHER; share NAME KIND; pairs";
 
 /// Text around placeholders, in turn.
 pub enum Part<'a> {
     Text(&'a str),
-    Figure(Placeholder),
+    Value(Placeholder),
 }
 
 /// A template taken apart; the error says what is wrong with which placeholder.
@@ -115,7 +115,7 @@ pub fn parts(template: &str) -> Result<Vec<Part<'_>>, AnswerError> {
         parts.push(Part::Text(before));
         let placeholder = Placeholder::parse(inside)
             .ok_or_else(|| AnswerError::Placeholder { got: inside.into(), expected: KNOWN })?;
-        parts.push(Part::Figure(placeholder));
+        parts.push(Part::Value(placeholder));
         rest = behind;
     }
     parts.push(Part::Text(rest));
@@ -127,18 +127,18 @@ impl Placeholder {
         let mut words = inside.split_whitespace().map(String::from);
         let (kind, mut next) = (words.next()?, || words.next());
         let placeholder = match kind.as_str() {
-            "median" => Placeholder::Median { name: next()?, figure: next().map(todays_name), unit: true },
-            "number" => Placeholder::Median { name: next()?, figure: next().map(todays_name), unit: false },
-            "range" => Placeholder::Range { name: next()?, figure: next().map(todays_name) },
+            "median" => Placeholder::Median { name: next()?, metric: next().map(todays_name), unit: true },
+            "number" => Placeholder::Median { name: next()?, metric: next().map(todays_name), unit: false },
+            "range" => Placeholder::Range { name: next()?, metric: next().map(todays_name) },
             "runs" => Placeholder::Runs { name: next()? },
             "ratio" => Placeholder::Ratio {
                 pair: [next()?, next()?],
-                figure: next().map(todays_name),
+                metric: next().map(todays_name),
                 percent: false,
             },
             "change" => Placeholder::Ratio {
                 pair: [next()?, next()?],
-                figure: next().map(todays_name),
+                metric: next().map(todays_name),
                 percent: true,
             },
             "verdict" => Placeholder::Verdict { pair: [next()?, next()?], word: false },
@@ -186,9 +186,9 @@ impl Placeholder {
     }
 }
 
-impl Said {
-    /// With a row for each value; what has no form is refused.
-    pub fn resolve(mut self) -> Result<Said, AnswerError> {
+impl AnswerSpec {
+    /// Makes a row for each value; what has no form is refused.
+    pub fn resolve(mut self) -> Result<AnswerSpec, AnswerError> {
         let forms = [self.text.is_some(), self.pair.is_some(), !self.table.is_empty(), self.show.is_some()];
         if forms.iter().filter(|form| **form).count() != 1 {
             return Err(AnswerError::Forms);
@@ -211,7 +211,7 @@ impl Said {
         let is_compared = |[a, b]: &[String; 2]| pairs.iter().any(|(x, y)| (a, b) == (x, y));
         for template in self.templates() {
             for part in parts(template)? {
-                let Part::Figure(placeholder) = part else { continue };
+                let Part::Value(placeholder) = part else { continue };
                 if let Some(lost) = placeholder.names().iter().find(|name| !is_known(name)) {
                     let expected = names.iter().map(|name| name.to_string()).collect();
                     return Err(AnswerError::NoConfiguration { got: lost.to_string(), expected });

@@ -7,7 +7,7 @@ use std::path::Path;
 use toml::Spanned;
 use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 
-use super::answer::Said;
+use super::answer::AnswerSpec;
 use super::error::{ConfigurationError, CpusError, ExperimentError, PairsError, Refused};
 use super::file::{
     Axis, BuildName, Cpus, File, Flows, Frame, LiveTransmit, Many, Offload, Pace, Port, Queues, Quick,
@@ -127,14 +127,14 @@ pub fn expand(name: &str, file: File, quick: bool, locate: Locate<'_>) -> Result
 
 /// Smoke values may leave out configurations that an answer is about: then it is not held against them.
 fn answers(
-    written: Vec<Spanned<Said>>,
+    written: Vec<Spanned<AnswerSpec>>,
     configurations: Option<&Vec<Planned>>,
     pairs: &[(String, String)],
     locate: Locate<'_>,
-) -> Result<Vec<Said>, Refused> {
+) -> Result<Vec<AnswerSpec>, Refused> {
     let names: Option<Vec<&str>> =
         configurations.map(|all| all.iter().map(|p| p.configuration.name.as_str()).collect());
-    let each = |said: Spanned<Said>| {
+    let each = |said: Spanned<AnswerSpec>| {
         let at = said.span();
         let said = said
             .into_inner()

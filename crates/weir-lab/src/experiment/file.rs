@@ -10,7 +10,7 @@ use serde::{Deserialize as DeriveDeserialize, Serialize};
 use toml::Spanned;
 use weir_core::ipsec::flow_cache::BUCKETS_MAX;
 
-use super::answer::Said;
+use super::answer::AnswerSpec;
 use super::error::{ExperimentError, Location, Refused};
 use super::hosts::{Commands, Hosts};
 use super::ipsec::IpsecShape;
@@ -82,9 +82,9 @@ pub struct File {
     pub quick: Quick,
     /// The machines of the `ssh` topology.
     pub hosts: Option<Spanned<Hosts>>,
-    /// What is said of the figures.
+    /// What is said of the values.
     #[serde(default)]
-    pub answer: Vec<Spanned<Said>>,
+    pub answer: Vec<Spanned<AnswerSpec>>,
 }
 
 /// A configuration, or several when values are lists.

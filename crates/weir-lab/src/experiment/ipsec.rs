@@ -170,7 +170,7 @@ fn asked(all: Vec<Partial>, s: &IpsecShape, d: &IpsecShape, q: &IpsecShape) -> V
 /// What a table says of a key.
 type Written<'a, T> = &'a Option<Many<T>>;
 
-/// With each value of a key, where the configuration or the defaults have it.
+/// Expands over each value of a key, where the configuration or the defaults have it.
 fn optional<T: Clone>(
     all: Vec<Partial>,
     axis: Axis,

@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for Written {
 }
 
 impl Written {
-    /// With the values of `over` in place of its own.
+    /// Takes the values of `over` in place of its own.
     fn overlaid(self, over: Written) -> Result<Written, MethodError> {
         let (own, over) = (self.0, over.0);
         if over.kind.is_some_and(|k| Some(k) != own.kind) {

@@ -1,15 +1,15 @@
-//! The figure an experiment is about.
+//! The value an experiment is about.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::Sample;
 
-/// `pps`, `loss_percent`, `latency_ns_<percentile>`, or a figure the testbed reports (`clocks_per_packet`).
+/// `pps`, `loss_percent`, `latency_ns_<percentile>`, or a value the testbed reports (`clocks_per_packet`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Metric(pub String);
 
-/// Every metric a file may name; testbeds report further figures in tables only.
+/// Every metric a file may name; testbeds report further values in tables only.
 pub const KNOWN: [&str; 23] = [
     "pps",
     "mbps",
@@ -46,17 +46,17 @@ pub fn is_known(name: &str) -> bool {
 }
 
 impl Metric {
-    /// The figure of one run; `None` when this run does not have it.
+    /// The value of one run; `None` when this run does not have it.
     pub fn of(&self, sample: &Sample) -> Option<f64> {
-        let figure = match self.0.as_str() {
+        let metric = match self.0.as_str() {
             "pps" => Some(sample.pps),
             "loss_percent" => loss_percent(sample),
             name => match latency(name) {
                 Some((None, percentile)) => sample.latency_ns.get(percentile).map(|&ns| ns as f64),
-                _ => sample.figures.get(name).copied(),
+                _ => sample.metrics.get(name).copied(),
             },
         };
-        figure.filter(|f| f.is_finite())
+        metric.filter(|f| f.is_finite())
     }
 
     pub fn higher_is_better(&self) -> bool {

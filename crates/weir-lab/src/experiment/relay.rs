@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::expand::{Partial, chosen, over};
 use super::file::{Axis, Many, Shape, Workers};
-use crate::model::relay::{Load, Relay, Tls};
+use crate::model::relay::{Load, RelayScenario, Tls};
 use crate::model::{Keys, kebab};
 
 /// Values or lists of them.
@@ -30,7 +30,7 @@ pub fn spread(all: Vec<Partial>, shape: &Shape, defaults: &Shape) -> Vec<Partial
     };
     let tls = chosen(&s.tls, &d.tls, None, Tls::Off);
     let all = over(all, Axis::Tls, tls, kebab, |p, tls| {
-        p.draft.relay = Some(Relay { tls, load: Load::ClosedLoop, workers: 1, stalled: 0 });
+        p.draft.relay = Some(RelayScenario { tls, load: Load::ClosedLoop, workers: 1, stalled: 0 });
     });
     let load = chosen(&s.load, &d.load, None, Load::ClosedLoop);
     let all = over(all, Axis::Load, load, kebab, |p, v| set(&mut p.draft, &|r| r.load = v));
@@ -46,7 +46,7 @@ pub fn spread(all: Vec<Partial>, shape: &Shape, defaults: &Shape) -> Vec<Partial
     over(all, Axis::Stalled, stalled, u32::to_string, |p, v| set(&mut p.draft, &|r| r.stalled = v))
 }
 
-fn set(c: &mut Keys, change: &dyn Fn(&mut Relay)) {
+fn set(c: &mut Keys, change: &dyn Fn(&mut RelayScenario)) {
     if let Some(relay) = &mut c.relay {
         change(relay);
     }

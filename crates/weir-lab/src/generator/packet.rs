@@ -5,7 +5,7 @@ use std::io;
 use weir_io::clock;
 use weir_io::packet_socket::{BATCH, PacketSocket};
 
-use super::{Plan, Transmitted, Transmitter};
+use super::{TrafficSpec, Transmitted, Transmitter};
 use crate::workload::{Stream, Traffic};
 
 pub struct PacketTransmitter {
@@ -38,7 +38,7 @@ impl Transmitter for PacketTransmitter {
         Ok(done)
     }
 
-    fn restart(&mut self, _: &Plan, seed: u64) -> io::Result<()> {
+    fn restart(&mut self, _: &TrafficSpec, seed: u64) -> io::Result<()> {
         self.stream = self.traffic.stream(seed);
         Ok(())
     }

@@ -7,9 +7,9 @@
 use std::{fmt, io};
 
 use weir_core::time::Nanos;
-use weir_io::xdp_gen::{self, Layout, Slot};
+use weir_io::xdp_gen::{self, FrameTemplate, Layout};
 
-use super::{Plan, Transmitted, Transmitter};
+use super::{TrafficSpec, Transmitted, Transmitter};
 use crate::workload::{Traffic, frame, mark};
 use weir_stats::search::Rate;
 
@@ -88,12 +88,12 @@ impl XdpTransmitter {
             Layout { sequence: Some(mark_at + 6), time: Some(mark_at + 10), checksum: Some(mark_at - 2) };
         let mut stream = self.traffic.stream(seed);
         let packets = round(&self.traffic);
-        let slots: Vec<Slot> = (0..packets)
+        let slots: Vec<FrameTemplate> = (0..packets)
             .map(|_| {
                 let packet = stream.advance();
                 let mut head = self.traffic.frame(packet.numbered(0), run, 0);
                 head.truncate(head_len);
-                Slot { head, len: self.traffic.len(packet) as u16, sequence: packet.sequence }
+                FrameTemplate { head, len: self.traffic.len(packet) as u16, sequence: packet.sequence }
             })
             .collect();
         let stride = packets as u32 / self.traffic.flows();
@@ -122,7 +122,7 @@ fn round(traffic: &Traffic) -> usize {
 }
 
 impl Transmitter for XdpTransmitter {
-    fn restart(&mut self, plan: &Plan, seed: u64) -> io::Result<()> {
+    fn restart(&mut self, plan: &TrafficSpec, seed: u64) -> io::Result<()> {
         self.rate = plan.rate;
         self.load(plan.run, seed)
     }

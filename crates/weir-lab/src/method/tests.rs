@@ -88,20 +88,20 @@ fn sample(shape: Shape, method: &Method) -> Sample {
 }
 
 #[test]
-fn a_search_for_ndr_and_pdr_leaves_figures_goals_and_every_trial() {
+fn a_search_for_ndr_and_pdr_leaves_values_goals_and_every_trial() {
     let s = sample(Shape::Cliff { capacity: CAPACITY }, &Method::NdrPdr(bounds()));
-    let ndr = Metric("ndr_pps".into()).of(&s).expect("a figure");
+    let ndr = Metric("ndr_pps".into()).of(&s).expect("a value");
     assert!(ndr <= CAPACITY && ndr > CAPACITY * 0.99, "{ndr}");
-    let pdr = Metric("pdr_pps".into()).of(&s).expect("a figure");
+    let pdr = Metric("pdr_pps".into()).of(&s).expect("a value");
     assert!(pdr >= ndr && pdr <= CAPACITY * 1.0102, "{pdr}");
-    assert!(s.figures["pdr_conditional_throughput_pps"] <= CAPACITY + 2.0);
+    assert!(s.metrics["pdr_conditional_throughput_pps"] <= CAPACITY + 2.0);
     assert_eq!((s.trials[0].rate, s.pps), (Rate::FlatOut, s.trials[0].pps));
     assert!(s.trials.len() > 8 && s.goals.len() == 2);
     assert!(s.goals.iter().all(|g| g.verdict == Verdict::Regular));
 }
 
 #[test]
-fn a_sut_that_carries_nothing_has_no_figure_and_a_verdict() {
+fn a_sut_that_carries_nothing_has_no_value_and_a_verdict() {
     let s = sample(Shape::Dead, &Method::Latency { bounds: bounds(), shares: vec![50.0] });
     assert_eq!(Metric("pdr_pps".into()).of(&s), None);
     assert!(s.goals.iter().all(|g| g.verdict == Verdict::NothingPasses));
@@ -112,13 +112,13 @@ fn a_sut_that_carries_nothing_has_no_figure_and_a_verdict() {
 fn latency_is_measured_at_shares_of_the_pdr() {
     let method = Method::Latency { bounds: bounds(), shares: vec![10.0, 50.0] };
     let s = sample(Shape::Cliff { capacity: CAPACITY }, &method);
-    assert_eq!(s.figures["latency_50_load_pps"], (s.figures["pdr_pps"] * 0.5).round());
-    assert_eq!((s.figures["latency_10_ns_p50"], s.figures["latency_50_ns_p99"]), (1000.0, 9000.0));
+    assert_eq!(s.metrics["latency_50_load_pps"], (s.metrics["pdr_pps"] * 0.5).round());
+    assert_eq!((s.metrics["latency_10_ns_p50"], s.metrics["latency_50_ns_p99"]), (1000.0, 9000.0));
     assert!(s.trials.last().is_some_and(|t| t.purpose == "latency at 50 % of the PDR"));
 }
 
 #[test]
-fn sweep_equilibrium_and_bursts_leave_their_figures() {
+fn sweep_equilibrium_and_bursts_leave_their_values() {
     let cliff = Shape::Cliff { capacity: CAPACITY };
     let rates = vec![Step::Percent(50.0), Step::Percent(100.0), Step::Pps(1_000_000)];
     let s = sample(cliff, &Method::Sweep { rates });
@@ -126,10 +126,10 @@ fn sweep_equilibrium_and_bursts_leave_their_figures() {
     let s = sample(cliff, &Method::Equilibrium { line_mbps: None });
     // 60 bytes of each frame are counted
     let truth = CAPACITY * 480.0 / 1e6;
-    assert!((s.figures["equilibrium_mbps"] - truth).abs() <= 8.0, "{:?}", s.figures);
+    assert!((s.metrics["equilibrium_mbps"] - truth).abs() <= 8.0, "{:?}", s.metrics);
     let queue = Shape::Queue { capacity: 1e6, queue: 500.0 };
     let s = sample(queue, &Method::BackToBack { repeats: 2, longest_seconds: 0.5 });
-    assert!((s.figures["back_to_back_frames"] - 1000.0).abs() < 20.0, "{:?}", s.figures);
+    assert!((s.metrics["back_to_back_frames"] - 1000.0).abs() < 20.0, "{:?}", s.metrics);
 }
 
 #[test]

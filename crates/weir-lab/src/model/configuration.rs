@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::invalid::{Invalid, IpsecError, RelayError};
 use super::ipsec::{Direction, Protection};
-use super::relay::{IDLE_MAX, Relay};
+use super::relay::{IDLE_MAX, RelayScenario};
 use super::spd::Action;
 use super::{Placement, Sut, Topology, Workload, relay};
 use weir_stats::search::Rate;
@@ -48,7 +48,7 @@ pub enum Scenario {
         offload: bool,
     },
     /// Clients of a DERP relay, in one namespace.
-    Relay(Relay),
+    Relay(RelayScenario),
 }
 
 /// Where packets are forwarded.
@@ -102,7 +102,7 @@ impl Configuration {
         }
     }
 
-    pub fn relay(&self) -> Option<Relay> {
+    pub fn relay(&self) -> Option<RelayScenario> {
         if let Scenario::Relay(relay) = self.scenario { Some(relay) } else { None }
     }
 
@@ -183,7 +183,7 @@ pub struct Keys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub relay: Option<Relay>,
+    pub relay: Option<RelayScenario>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -311,7 +311,7 @@ fn check_spd(sut: Sut, p: &Protection) -> Result<(), IpsecError> {
 }
 
 /// What clients of a relay do, where a relay is measured.
-fn relaying(w: &Keys) -> Result<Option<Relay>, RelayError> {
+fn relaying(w: &Keys) -> Result<Option<RelayScenario>, RelayError> {
     let Some(relay) = w.relay else {
         return match w.sut {
             Sut::Derper | Sut::HyperDerp => Err(RelayError::IsRelay(w.sut)),
@@ -376,7 +376,10 @@ mod tests {
         assert_eq!(refused(&|k| k.topology = Topology::Memory), Invalid::NotNetns);
         assert_eq!(refused(&|k| k.sut = Sut::Kernel), Invalid::NoWakeUp);
         assert_eq!(refused(&|k| k.placement.offload = true), Invalid::NoOffload);
-        assert_eq!(refused(&|k| k.relay = Some(Relay::default())), Invalid::Relay(RelayError::Elsewhere));
+        assert_eq!(
+            refused(&|k| k.relay = Some(RelayScenario::default())),
+            Invalid::Relay(RelayError::Elsewhere)
+        );
         assert_eq!(
             refused(&|k| k.build = Some("b".into())),
             Invalid::Ipsec(IpsecError::Elsewhere { key: "build" })
@@ -387,7 +390,7 @@ mod tests {
         };
         let none = refused(&|k| of_relay(k, Sut::Weir, None));
         assert_eq!(none, Invalid::Relay(RelayError::NoTable));
-        let idle = Relay { load: relay::Load::Idle, ..Relay::default() };
+        let idle = RelayScenario { load: relay::Load::Idle, ..RelayScenario::default() };
         let alone = refused(&|k| of_relay(k, Sut::Baseline, Some(idle)));
         assert_eq!(alone, Invalid::Relay(RelayError::NeedsRelay(relay::Load::Idle)));
     }

@@ -75,7 +75,7 @@ pub enum Direction {
     Beside,
 }
 
-/// Whose code seals and opens.
+/// The code that seals and opens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {

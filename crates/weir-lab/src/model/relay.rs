@@ -9,7 +9,7 @@ pub const WORKERS_MAX: u32 = 64;
 pub const IDLE_MAX: u32 = 25_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Relay {
+pub struct RelayScenario {
     pub tls: Tls,
     pub load: Load,
     pub workers: u32,

@@ -6,9 +6,9 @@
 //! …                   a run of a: the sum of its slices
 //! ```
 //!
-//! Promises: a run's ledger is the sum of its slices', packet by packet; figures are what one window of all
-//! slices would show: counts add up, rates are weighted by time, figures a packet by packets, shares computed
-//! again. Refuses: percentiles, which have no sum. A figure whose unit it does not know stays in the slices, and
+//! Promises: a run's ledger is the sum of its slices', packet by packet; values are what one window of all
+//! slices would show: counts add up, rates are weighted by time, values a packet by packets, shares computed
+//! again. Refuses: percentiles, which have no sum. A value whose unit it does not know stays in the slices, and
 //! the run says so.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use super::{LabError, LossLedger, Sample};
 /// One slice of a run, as raw files keep it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slice {
-    /// From 0. Slices of one block and round are compared with each other.
+    /// Number of the round, from 0. Slices of one block and round are compared with each other.
     pub round: usize,
     /// Its place in the round, from 0.
     pub place: usize,
@@ -29,10 +29,11 @@ pub struct Slice {
     pub ledger: LossLedger,
     #[serde(
         default,
+        alias = "figures",
         skip_serializing_if = "BTreeMap::is_empty",
         deserialize_with = "super::by_todays_names"
     )]
-    pub figures: BTreeMap<String, f64>,
+    pub metrics: BTreeMap<String, f64>,
     /// CLOCK_MONOTONIC nanoseconds at the ends of its window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_ns: Option<(u64, u64)>,
@@ -41,12 +42,12 @@ pub struct Slice {
 impl Slice {
     /// What metrics are read from.
     pub fn sample(&self) -> Sample {
-        let Slice { seconds, pps, ledger, figures, window_ns, .. } = self.clone();
-        Sample { seconds, pps, ledger, figures, window_ns, ..Sample::default() }
+        let Slice { seconds, pps, ledger, metrics, window_ns, .. } = self.clone();
+        Sample { seconds, pps, ledger, metrics, window_ns, ..Sample::default() }
     }
 }
 
-/// What a figure's slices amount to.
+/// What a value's slices amount to.
 enum Sum {
     /// A count.
     Total,
@@ -63,9 +64,9 @@ enum Sum {
 }
 
 /// How slices of this metric are summed: its unit stands last in its name.
-fn sum_of(figure: &str) -> Option<Sum> {
-    let unit = |unit: &str| figure.strip_suffix(unit).is_some_and(|n| n.is_empty() || n.ends_with('_'));
-    match figure {
+fn sum_of(metric: &str) -> Option<Sum> {
+    let unit = |unit: &str| metric.strip_suffix(unit).is_some_and(|n| n.is_empty() || n.ends_with('_'));
+    match metric {
         "aead_share_percent" => Some(Sum::Percent("pps", "aead_pps")),
         "llc_miss_percent" => Some(Sum::Percent("llc_misses_per_packet", "llc_loads_per_packet")),
         _ if unit("per_packet") => Some(Sum::ByPackets),
@@ -95,12 +96,12 @@ pub fn sum(slices: Vec<(usize, Sample)>) -> Result<Sample, LabError> {
         run.ledger.add(&slice.ledger);
         run.reordered += slice.reordered;
         run.duplicated += slice.duplicated;
-        let Sample { seconds, pps, ledger, figures, window_ns, .. } = slice;
-        run.slices.push(Slice { round, place, seconds, pps, ledger, figures, window_ns });
+        let Sample { seconds, pps, ledger, metrics, window_ns, .. } = slice;
+        run.slices.push(Slice { round, place, seconds, pps, ledger, metrics, window_ns });
     }
     run.pps = weighted(&run.slices, &|s| Some((s.pps, s.seconds))).unwrap_or(0.0);
-    let (figures, unknown) = figures(&run);
-    run.figures = figures;
+    let (metrics, unknown) = metrics(&run);
+    run.metrics = metrics;
     run.notes.extend(unknown.into_iter().map(|name| {
         format!("{name}: its name does not say how slices add up; it is in those of the raw file")
     }));
@@ -108,14 +109,14 @@ pub fn sum(slices: Vec<(usize, Sample)>) -> Result<Sample, LabError> {
 }
 
 /// Those of the run, and names of those without a sum.
-fn figures(run: &Sample) -> (BTreeMap<String, f64>, Vec<String>) {
+fn metrics(run: &Sample) -> (BTreeMap<String, f64>, Vec<String>) {
     let slices = &run.slices;
-    let names: std::collections::BTreeSet<&String> = slices.iter().flat_map(|s| s.figures.keys()).collect();
-    let mut figures = BTreeMap::new();
+    let names: std::collections::BTreeSet<&String> = slices.iter().flat_map(|s| s.metrics.keys()).collect();
+    let mut metrics = BTreeMap::new();
     let (mut shares, mut unknown) = (Vec::new(), Vec::new());
     for name in names {
-        let of = |s: &Slice| s.figures.get(name).copied();
-        let figure = match sum_of(name) {
+        let of = |s: &Slice| s.metrics.get(name).copied();
+        let metric = match sum_of(name) {
             Some(Sum::Total) => Some(slices.iter().filter_map(of).sum()),
             Some(Sum::Last) => slices.iter().rev().find_map(of),
             Some(Sum::Most) => slices.iter().filter_map(of).max_by(f64::total_cmp),
@@ -130,15 +131,15 @@ fn figures(run: &Sample) -> (BTreeMap<String, f64>, Vec<String>) {
                 None
             }
         };
-        figures.extend(figure.map(|f| (name.clone(), f)));
+        metrics.extend(metric.map(|f| (name.clone(), f)));
     }
     for (name, part, whole) in shares {
-        let of = |name: &str| if name == "pps" { Some(run.pps) } else { figures.get(name).copied() };
+        let of = |name: &str| if name == "pps" { Some(run.pps) } else { metrics.get(name).copied() };
         if let Some((part, whole)) = of(part).zip(of(whole)).filter(|(_, whole)| *whole > 0.0) {
-            figures.insert(name, 100.0 * part / whole);
+            metrics.insert(name, 100.0 * part / whole);
         }
     }
-    (figures, unknown)
+    (metrics, unknown)
 }
 
 /// Mean of what every slice has, each with its weight.
@@ -175,15 +176,15 @@ mod tests {
         let ledger = LossLedger { intended: sent, offered: sent, sent, drops, delivered };
         let pps = delivered as f64 / seconds;
         let ns = seconds * 1e9 / delivered as f64;
-        let figures = [
+        let metrics = [
             ("ns_per_packet", ns),
             ("mbps", pps * 60.0 * 8.0 / 1e6),
             ("aead_pps", 2e6),
             ("aead_share_percent", 100.0 * pps / 2e6),
             ("verified_packets", 64.0),
         ];
-        let figures = figures.map(|(name, f)| (name.to_string(), f)).into();
-        Sample { seconds, pps, ledger, figures, notes: vec!["said".into()], ..Sample::default() }
+        let metrics = metrics.map(|(name, f)| (name.to_string(), f)).into();
+        Sample { seconds, pps, ledger, metrics, notes: vec!["said".into()], ..Sample::default() }
     }
 
     fn close(a: f64, b: f64) -> bool {
@@ -202,10 +203,10 @@ mod tests {
             prop_assert_eq!(run.ledger.drops["weir.no_route"], dropped);
             prop_assert_eq!((run.ledger.unaccounted(), run.ledger.intended), (0, delivered + dropped));
             prop_assert!(close(run.pps, delivered as f64 / seconds));
-            prop_assert!(close(run.figures["ns_per_packet"], seconds * 1e9 / delivered as f64));
-            prop_assert!(close(run.figures["mbps"], run.pps * 480.0 / 1e6));
-            prop_assert!(close(run.figures["aead_share_percent"], run.pps / 2e4));
-            prop_assert_eq!(run.figures["verified_packets"], 64.0 * parts.len() as f64);
+            prop_assert!(close(run.metrics["ns_per_packet"], seconds * 1e9 / delivered as f64));
+            prop_assert!(close(run.metrics["mbps"], run.pps * 480.0 / 1e6));
+            prop_assert!(close(run.metrics["aead_share_percent"], run.pps / 2e4));
+            prop_assert_eq!(run.metrics["verified_packets"], 64.0 * parts.len() as f64);
             prop_assert_eq!(&run.notes, &["said"]);
             prop_assert_eq!(contradiction(&run), None);
             let back: Sample = serde_json::from_str(&serde_json::to_string(&run).expect("plain")).expect("back");
@@ -223,11 +224,11 @@ mod tests {
     #[test]
     fn what_has_no_sum_stays_in_the_slices_and_percentiles_are_refused() {
         let mut odd = slice(0.1, 10, 0);
-        odd.figures.insert("temperature_celsius".into(), 40.0);
+        odd.metrics.insert("temperature_celsius".into(), 40.0);
         let run = sum(vec![(0, odd)]).expect("adds up");
         assert!(run.notes[1].starts_with("temperature_celsius: "), "{:?}", run.notes);
-        let kept = run.slices[0].figures.contains_key("temperature_celsius");
-        assert!(kept && !run.figures.contains_key("temperature_celsius"));
+        let kept = run.slices[0].metrics.contains_key("temperature_celsius");
+        assert!(kept && !run.metrics.contains_key("temperature_celsius"));
         let mut late = slice(0.1, 10, 0);
         late.latency_ns.insert("p99".into(), 1000);
         assert!(sum(vec![(0, late)]).expect_err("percentiles").said.contains("percentiles"));
@@ -237,18 +238,18 @@ mod tests {
     fn the_longest_of_a_run_is_the_longest_of_its_slices_and_totals_add_up() {
         let with = |total: f64, max: f64| {
             let mut slice = slice(0.1, 10, 0);
-            slice.figures.extend([("update_ns_total".into(), total), ("update_ns_max".into(), max)]);
+            slice.metrics.extend([("update_ns_total".into(), total), ("update_ns_max".into(), max)]);
             slice
         };
         let run = sum(vec![(0, with(30.0, 20.0)), (1, with(50.0, 15.0))]).expect("adds up");
-        assert_eq!((run.figures["update_ns_total"], run.figures["update_ns_max"]), (80.0, 20.0));
+        assert_eq!((run.metrics["update_ns_total"], run.metrics["update_ns_max"]), (80.0, 20.0));
     }
 
     #[test]
-    fn a_figure_some_slices_lack_is_no_figure_of_the_run() {
+    fn a_value_some_slices_lack_is_no_value_of_the_run() {
         let mut bare = slice(0.1, 10, 0);
-        bare.figures.remove("aead_pps");
+        bare.metrics.remove("aead_pps");
         let run = sum(vec![(0, slice(0.1, 10, 0)), (1, bare)]).expect("adds up");
-        assert!(!run.figures.contains_key("aead_pps") && !run.figures.contains_key("aead_share_percent"));
+        assert!(!run.metrics.contains_key("aead_pps") && !run.metrics.contains_key("aead_share_percent"));
     }
 }

@@ -55,7 +55,7 @@ impl Cpus {
             self.generator, self.receiver
         )];
         if self.sut.iter().any(|&c| c == self.generator || c == self.receiver) {
-            notes.push("SUT and load share a cpu: figures say little about the SUT".into());
+            notes.push("SUT and load share a cpu: values say little about the SUT".into());
         }
         notes
     }

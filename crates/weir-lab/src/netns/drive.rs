@@ -13,7 +13,7 @@ use weir_io::{clock, cpu};
 
 use super::counters::{self, Counters};
 use super::cpus::Cpus;
-use crate::generator::{Generator, Plan, Sent, Transmitter};
+use crate::generator::{Generator, Sent, TrafficSpec, Transmitter};
 use crate::model::{LabError, Sample, Trial};
 use crate::receiver::{Collector, Tally};
 use weir_stats::search::{LossLedger, Rate};
@@ -69,7 +69,7 @@ pub fn measure<W: Wired>(wired: &mut W, trial: &Trial) -> Result<(Sample, [W::Re
 /// What is driven, and where.
 #[derive(Clone, Copy)]
 pub struct Course<'a> {
-    pub plan: Plan,
+    pub plan: TrafficSpec,
     pub seed: u64,
     pub flows: u32,
     pub cpus: &'a Cpus,
@@ -165,7 +165,7 @@ impl Receiver<'_> {
 }
 
 impl Driven {
-    /// The figures of the window; drop counters are added by whoever read them.
+    /// The values of the window; drop counters are added by whoever read them.
     pub fn sample(&self) -> Sample {
         let (sent, tally) = (&self.sent, &self.tally);
         // A full queue drains after the window: the time it takes belongs to the packets it held.
@@ -193,9 +193,9 @@ impl Driven {
             sample.latency_ns.insert("max".into(), tally.latency.max());
         }
         let window = sent.took.max(1) as f64 / 1e9;
-        sample.figures.insert("offered_pps".into(), sent.counts.offered as f64 / window);
-        sample.figures.insert("sent_pps".into(), sent.counts.sent as f64 / window);
-        sample.figures.insert("behind_max_packets".into(), sent.behind_max as f64);
+        sample.metrics.insert("offered_pps".into(), sent.counts.offered as f64 / window);
+        sample.metrics.insert("sent_pps".into(), sent.counts.sent as f64 / window);
+        sample.metrics.insert("behind_max_packets".into(), sent.behind_max as f64);
         if tally.beyond_memory > 0 {
             sample.notes.push(format!(
                 "{} packets came too late to be told from duplicates; they count as reordered",

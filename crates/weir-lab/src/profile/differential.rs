@@ -1,12 +1,12 @@
 //! What changed between two configurations, frame by frame: who became dearer, by how much, how sure.
 //!
 //! ```text
-//! recordings ─► tally (samples of each frame: own, inclusive; idle apart) ─► figures ─► tests ─► ranked frames
+//! recordings ─► tally (samples of each frame: own, inclusive; idle apart) ─► values ─► tests ─► ranked frames
 //!                                                     % of non-idle samples, or ns a packet ┘
 //! ```
 //!
 //! A frame's *own* samples were taken in it, its *inclusive* ones in it or below it (once a stack, however
-//! often it recurs). Own figures of all frames add up to the whole; inclusive ones overlap.
+//! often it recurs). Own values of all frames add up to the whole; inclusive ones overlap.
 //!
 //! Promises: frames are ranked by evidence, p values are corrected over all frames (Holm), new and vanished
 //! frames are among them. Refuses: a comparison of two events, a rate without a packet.
@@ -65,7 +65,7 @@ impl Side {
     }
 }
 
-/// What figures are in.
+/// What values are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -83,7 +83,7 @@ pub struct Total {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fate {
+pub enum Presence {
     /// No sample of it before.
     New,
     /// No sample of it after.
@@ -91,7 +91,7 @@ pub enum Fate {
     Kept,
 }
 
-/// A figure before and after.
+/// A value before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     pub before: f64,
@@ -111,14 +111,14 @@ pub struct Change {
 pub struct Frame {
     pub name: String,
     pub category: String,
-    /// By inclusive samples.
-    pub fate: Fate,
+    /// What became of the frame, by inclusive samples.
+    pub presence: Presence,
     pub own: Change,
     pub inclusive: Change,
 }
 
 impl Frame {
-    /// Whether chance is ruled out for the frame's own figure.
+    /// Whether chance is ruled out for the frame's own value.
     pub fn proven(&self) -> bool {
         self.own.p_holm <= ALPHA
     }
@@ -132,7 +132,7 @@ pub struct Differential {
     pub evidence: Evidence,
     pub before: Total,
     pub after: Total,
-    /// Strongest evidence about own figures first.
+    /// Strongest evidence about own values first.
     pub frames: Vec<Frame>,
     pub reconciliation: Reconciliation,
 }
@@ -152,7 +152,7 @@ pub fn differential(before: &Side, after: &Side, rules: &Rules) -> Result<Differ
         .map(|((name, counts), (own, inclusive))| Frame {
             name: name.clone(),
             category: counts.category.clone(),
-            fate: counts.fate(),
+            presence: counts.presence(),
             own,
             inclusive,
         })
@@ -193,7 +193,7 @@ fn scales(side: &Side, unit: Unit) -> Vec<f64> {
     }
 }
 
-/// Figures are a cost per packet when both sides know their packets.
+/// Values are a cost per packet when both sides know their packets.
 fn unit(before: &Side, after: &Side) -> Result<Unit, LabError> {
     for side in [before, after] {
         let (rates, recordings) = (side.pps.len(), side.recordings.len());

@@ -53,7 +53,7 @@ impl Frame<'_> {
     }
 }
 
-/// How a box looks: what [`plain`] says, or a differential's colour and figures instead.
+/// How a box looks: what [`plain`] says, or a differential's colour and values instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Paint {
     /// Classes of [`STYLE`].

@@ -82,7 +82,7 @@ impl Recording {
 /// What is wrong, and where.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
-    /// From 1.
+    /// Number of the line, from 1.
     line: usize,
     message: String,
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::folded::{self, Header};
 use super::{IDLE, OTHERS, Profile};
 
-/// One profiled run. Its rate is never among the figures.
+/// One profiled run. Its rate is never among the values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profiled {
     /// Inside the campaign's folder.

@@ -30,7 +30,7 @@ pub fn target(scope: &Scope) -> Target {
     }
 }
 
-/// Whose work is shown.
+/// The work that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Focus {
     /// A process; no other is looked at.

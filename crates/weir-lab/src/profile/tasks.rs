@@ -147,7 +147,7 @@ pub(crate) fn comm(task: &Path) -> Option<String> {
     fs::read_to_string(task.join("comm")).ok().map(|name| name.trim_end().to_string())
 }
 
-/// From /proc/PID/stat: `pid (name) state parent …`, where a name may hold anything.
+/// Reads the parent from /proc/PID/stat: `pid (name) state parent …`, where a name may hold anything.
 fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }

@@ -1,6 +1,6 @@
-//! What an experiment says of its figures: in its own report, and in documents that hold the answers of many.
+//! What an experiment says of its values: in its own report, and in documents that hold the answers of many.
 //!
-//! Promises: what could not be measured is named with its reason, what failed with its error. Refuses a figure of its
+//! Promises: what could not be measured is named with its reason, what failed with its error. Refuses a value of its
 //! own: all of them are in the results.
 
 use super::comparisons::{legend, verdicts};

@@ -1,6 +1,6 @@
 //! Last-level cache a packet, in both reports: counted where the machine counts, and said where it does not.
 //!
-//! Promises: no figure is simulated here; `weir-lab profile cachesim` does that under its own name.
+//! Promises: no value is simulated here; `weir-lab profile cachesim` does that under its own name.
 
 use super::comparisons::Table;
 use crate::format::digits;

@@ -1,7 +1,7 @@
 //! Cliffs in words, for both reports.
 
 use crate::experiment::Axis;
-use crate::format::{digits, figure, p};
+use crate::format::{digits, p, with_unit};
 use crate::result::Results;
 use crate::result::cliffs::Sought;
 use weir_stats::cliff::Cliff;
@@ -20,11 +20,11 @@ pub fn sentences(results: &Results) -> Vec<String> {
 }
 
 fn broken(sought: &Sought, cliff: &Cliff) -> String {
-    let of = |value: f64| figure(&sought.figure, value);
+    let of = |value: f64| with_unit(&sought.metric, value);
     format!(
         "{}: {} breaks between {} and {} (95 %: {} to {}), from {} to {}, p = {}",
         named(sought),
-        sought.figure.sentence(),
+        sought.metric.sentence(),
         load(sought.along, cliff.between.0),
         load(sought.along, cliff.between.1),
         load(sought.along, cliff.low),
@@ -39,7 +39,7 @@ fn whole(sought: &Sought) -> String {
     format!(
         "{}: no cliff in {} over {} points, p = {}",
         named(sought),
-        sought.figure.sentence(),
+        sought.metric.sentence(),
         sought.points,
         p(Some(sought.p_holm))
     )

@@ -84,7 +84,7 @@ pub fn tests(comparisons: &[Comparison]) -> Table {
 pub fn blocks(comparisons: &[Comparison]) -> Table {
     let sliced = comparisons.iter().any(|c| c.rounds.is_some());
     let row = |c: &Comparison| {
-        let of = |figure: &dyn Fn(&Paired) -> String| c.paired.as_ref().map_or("–".into(), figure);
+        let of = |value: &dyn Fn(&Paired) -> String| c.paired.as_ref().map_or("–".into(), value);
         let mut cells = vec![
             c.other.clone(),
             c.reference.clone(),
@@ -95,7 +95,7 @@ pub fn blocks(comparisons: &[Comparison]) -> Table {
             of(&|b| p(Some(b.signed_rank.p))),
             of(&|b| b.gain.map_or("–".into(), |g| format!("{} ×", general(g, 3)))),
         ];
-        let of = |figure: &dyn Fn(&Paired) -> String| c.rounds.as_ref().map_or("–".into(), figure);
+        let of = |value: &dyn Fn(&Paired) -> String| c.rounds.as_ref().map_or("–".into(), value);
         cells.extend(sliced.then(|| [of(&in_blocks), of(&|b| p(Some(b.t_test.p)))]).into_iter().flatten());
         cells
     };
@@ -192,7 +192,7 @@ mod tests {
         let a: Vec<f64> = (0..8).map(|i| 100.0 + f64::from(i * 5 % 8)).collect();
         let b: Vec<f64> = a.iter().enumerate().map(|(i, a)| a * (1.003 + 1e-4 * (i % 2) as f64)).collect();
         let blocks: Vec<usize> = (0..8).collect();
-        let series = |name, figures| Series::in_blocks(name, figures, &blocks);
+        let series = |name, values| Series::in_blocks(name, values, &blocks);
         compare(
             &[Pair { reference: series("a", &a), other: series("b", &b) }],
             Rules { analysis, margin_percent: 1.0, seed: 1 },

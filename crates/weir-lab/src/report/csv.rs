@@ -1,7 +1,7 @@
 //! `runs.csv`, `trials.csv` and `comparisons.csv`: the campaign for spreadsheets, R and pandas.
 //!
 //! Promises: RFC 4180 (CRLF ends a record; a field with a comma, a quote or a line end is quoted, its quotes
-//! doubled), one header, every record as long as it; figures in base units with the digits of the raw files;
+//! doubled), one header, every record as long as it; values in base units with the digits of the raw files;
 //! an empty field is "there is none". docs/campaigns.md names the columns.
 
 use std::collections::BTreeSet;
@@ -15,15 +15,15 @@ use weir_stats::Comparison;
 use weir_stats::search::Rate;
 use weir_stats::search::TrialRecord;
 
-/// One record a run, in the order measured; failed runs have their error and no figures.
+/// One record a run, in the order measured; failed runs have their error and no values.
 pub fn runs(runs: &Runs) -> String {
     let samples = || runs.values().flatten().filter_map(|r| r.sample.as_ref());
     let latencies: BTreeSet<&String> = samples().flat_map(|s| s.latency_ns.keys()).collect();
-    let figures: BTreeSet<&String> = samples().flat_map(|s| s.figures.keys()).collect();
+    let metrics: BTreeSet<&String> = samples().flat_map(|s| s.metrics.keys()).collect();
     let drops: BTreeSet<&String> = samples().flat_map(|s| s.ledger.drops.keys()).collect();
     let mut header: Vec<String> = [&RUN[..], &MEASURED[..]].concat().into_iter().map(String::from).collect();
     header.extend(latencies.iter().map(|p| format!("latency_ns_{p}")));
-    header.extend(figures.iter().map(|name| name.to_string()));
+    header.extend(metrics.iter().map(|name| name.to_string()));
     header.extend(drops.iter().map(|counter| format!("drops.{counter}")));
     header.extend(["error".into(), "notes".into()]);
     let mut out = record(&header);
@@ -32,11 +32,11 @@ pub fn runs(runs: &Runs) -> String {
     rows.sort_by_key(|(_, run)| run.order);
     for (name, run) in rows {
         let sample = run.sample.as_ref();
-        let of = |figure: &dyn Fn(&Sample) -> Option<String>| sample.and_then(figure).unwrap_or_default();
+        let of = |metric: &dyn Fn(&Sample) -> Option<String>| sample.and_then(metric).unwrap_or_default();
         let mut fields = identity(name, run);
         fields.extend(measured(sample));
         fields.extend(latencies.iter().map(|&p| of(&|s| s.latency_ns.get(p).map(u64::to_string))));
-        fields.extend(figures.iter().map(|&f| of(&|s| s.figures.get(f).map(f64::to_string))));
+        fields.extend(metrics.iter().map(|&f| of(&|s| s.metrics.get(f).map(f64::to_string))));
         fields.extend(drops.iter().map(|&c| of(&|s| s.ledger.drops.get(c).map(u64::to_string))));
         fields.push(run.error.clone().unwrap_or_default());
         fields.push(of(&|s| Some(s.notes.join("; "))));
@@ -146,7 +146,7 @@ fn tried(trial: &TrialRecord) -> Vec<String> {
     ]
 }
 
-/// One record a pair, with the figures of both and every test there is.
+/// One record a pair, with the values of both and every test there is.
 pub fn comparisons(results: &Results) -> String {
     let mut out = record(&COMPARED.map(String::from));
     for comparison in &results.comparisons {
@@ -267,7 +267,7 @@ mod tests {
             pps: 14.5,
             ledger: LossLedger { intended: 12, offered: 11, sent: 10, delivered: 7, drops },
             latency_ns: [("p99".to_string(), 1200)].into(),
-            figures: [("clocks_per_packet".to_string(), 101.25)].into(),
+            metrics: [("clocks_per_packet".to_string(), 101.25)].into(),
             notes: vec!["fell back".into(), "to AF_PACKET".into()],
             ..Sample::default()
         }

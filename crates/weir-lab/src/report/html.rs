@@ -14,7 +14,7 @@ use super::search;
 use super::spd;
 use super::{beside, beside_heading, ministat_blocks, recompute};
 use crate::format::escape;
-use crate::format::{digits, figure, grouped, range, signed, verdict};
+use crate::format::{digits, grouped, range, signed, verdict, with_unit};
 use crate::machine::utc;
 use crate::manifest::Manifest;
 use crate::result::{Outcome, Results};
@@ -36,7 +36,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     for plot in pictures(manifest, results) {
         body += &picture(&plot);
     }
-    body += &figures(results);
+    body += &values(results);
     body += &asked(results);
     body += &protected(results);
     body += &relayed(results);
@@ -53,7 +53,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     body += &section(
         "Compute it again",
         &format!(
-            "<p>Every figure follows from <code>manifest.json</code> and <code>raw/</code>; in this folder:</p><pre>{}</pre>",
+            "<p>Every value follows from <code>manifest.json</code> and <code>raw/</code>; in this folder:</p><pre>{}</pre>",
             escape(&recompute(results).join("\n"))
         ),
     );
@@ -78,10 +78,10 @@ fn pictures(manifest: &Manifest, results: &Results) -> Vec<Plot> {
 }
 
 fn picture(plot: &Plot) -> String {
-    section(&plot.title, &figure_of(plot))
+    section(&plot.title, &plot_value(plot))
 }
 
-fn figure_of(plot: &Plot) -> String {
+fn plot_value(plot: &Plot) -> String {
     format!("<figure>{}<figcaption>{}</figcaption></figure>", plot.svg, escape(&plot.caption))
 }
 
@@ -112,7 +112,7 @@ fn sessions(manifest: &Manifest, results: &Results) -> String {
     sessions + &section("Every run as a number", &format!("<details><summary>Show</summary>{runs}</details>"))
 }
 
-/// What the experiment says of its figures.
+/// What the experiment says of its values.
 fn told(results: &Results) -> String {
     let mut out = String::new();
     for answer in &results.answers {
@@ -186,7 +186,7 @@ fn table(headings: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>
     out + "</tbody></table></div>"
 }
 
-fn figures(results: &Results) -> String {
+fn values(results: &Results) -> String {
     let headings = [
         "configuration",
         "median",
@@ -201,7 +201,7 @@ fn figures(results: &Results) -> String {
         let m = &results.metric;
         vec![
             escape(&o.configuration.name),
-            dash(o.summary.map(|s| format!("<b>{}</b>", figure(m, s.median)))),
+            dash(o.summary.map(|s| format!("<b>{}</b>", with_unit(m, s.median)))),
             dash(o.summary.map(|s| range(m, &s))),
             dash(o.summary.and_then(|s| s.variation()).map(|v| format!("{:.2} %", v * 100.0))),
             dash(beside(results, o)),
@@ -216,7 +216,7 @@ fn figures(results: &Results) -> String {
         .map(|s| format!("<li><b>{}</b> was skipped: {}</li>", escape(&s.configuration), escape(&s.reason)))
         .collect();
     let skipped = if skipped.is_empty() { skipped } else { format!("<ul>{skipped}</ul>") };
-    section("Figures", &(table + &skipped))
+    section("Values", &(table + &skipped))
 }
 
 fn comparisons(results: &Results) -> String {
@@ -225,7 +225,7 @@ fn comparisons(results: &Results) -> String {
         return String::new();
     }
     let details = plain(&tests(compared)) + &plain(&blocks(compared)) + &terms(&tests_legend(compared));
-    let plot = plots::ratios(results).map_or(String::new(), |p| figure_of(&p));
+    let plot = plots::ratios(results).map_or(String::new(), |p| plot_value(&p));
     let inner = plot + &judged(compared) + &terms(&legend(compared));
     section("Comparisons", &format!("{inner}<details><summary>Every test</summary>{details}</details>"))
 }
@@ -303,7 +303,7 @@ fn latency(results: &Results) -> String {
         let cell = |k: &String| o.latency_ns.get(k).map_or("–".into(), |s| digits(s.median / 1e3));
         std::iter::once(escape(&o.configuration.name)).chain(keys.iter().map(cell)).collect()
     });
-    let plot = plots::percentiles(results).map_or(String::new(), |p| figure_of(&p));
+    let plot = plots::percentiles(results).map_or(String::new(), |p| plot_value(&p));
     let note = "<p class=\"note\">One way, µs, median over the runs.</p>";
     section("Latency", &(plot + &table(&headings, 1, rows) + note))
 }
@@ -322,7 +322,7 @@ fn prose(text: &str) -> String {
 fn searches(results: &Results) -> String {
     let plot = plots::throughput_against_loss(&search::curves(results));
     let one = |s: search::Section| {
-        let plot = plot.as_ref().filter(|p| p.title == s.title).map_or(String::new(), figure_of);
+        let plot = plot.as_ref().filter(|p| p.title == s.title).map_or(String::new(), plot_value);
         section(s.title, &format!("{plot}{}<p class=\"note\">{}</p>", plain(&s.table), escape(&s.note)))
     };
     search::sections(results).into_iter().map(one).collect()

@@ -12,7 +12,7 @@ use super::relays;
 use super::search;
 use super::spd;
 use super::{beside, beside_heading, ministat_blocks, recompute};
-use crate::format::{digits, figure, grouped, range, signed};
+use crate::format::{digits, grouped, range, signed, with_unit};
 use crate::machine::utc;
 use crate::manifest::Manifest;
 use crate::result::{Outcome, Results};
@@ -32,7 +32,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
         utc(manifest.started_unix_ms)
     );
     out += &told(results);
-    out += &figures(results);
+    out += &values(results);
     out += &asked(results);
     out += &protected(results);
     out += &relayed(results);
@@ -66,21 +66,21 @@ fn told(results: &Results) -> String {
     }
 }
 
-fn figures(results: &Results) -> String {
+fn values(results: &Results) -> String {
     let (_, unit) = results.metric.unit();
-    let mut out = format!("\n## Figures\n\nUnit: {} ({unit}), a run each\n\n", results.metric.sentence());
+    let mut out = format!("\n## Values\n\nUnit: {} ({unit}), a run each\n\n", results.metric.sentence());
     out += &format!(
         "| configuration | median | min – max | mean | deviation | {} | loss | of the baseline |\n",
         beside_heading(results)
     );
     out += "|---|--:|--:|--:|--:|--:|--:|--:|\n";
     for outcome in &results.configurations {
-        out += &figure_row(results, outcome);
+        out += &row(results, outcome);
     }
     out
 }
 
-fn figure_row(results: &Results, outcome: &Outcome) -> String {
+fn row(results: &Results, outcome: &Outcome) -> String {
     let name = &outcome.configuration.name;
     let Some(s) = outcome.summary else {
         return format!("| {name} | – | – | – | – | – | – | – |\n");
@@ -88,7 +88,7 @@ fn figure_row(results: &Results, outcome: &Outcome) -> String {
     let or_dash = |text: Option<String>| text.unwrap_or("–".into());
     format!(
         "| {name} | **{}** | {} | {} | {} | {} | {} | {} |\n",
-        figure(&results.metric, s.median),
+        with_unit(&results.metric, s.median),
         range(&results.metric, &s),
         digits(s.mean / results.metric.unit().0),
         or_dash(s.variation().map(|v| format!("{:.2} %", v * 100.0))),
@@ -331,7 +331,7 @@ fn notes(results: &Results) -> String {
 fn again(results: &Results) -> String {
     let commands = recompute(results).join("\n");
     format!(
-        "\n## Compute it again\n\nEvery figure above follows from `manifest.json` and `raw/`; in this folder:\n\n```\n{commands}\n```\n\n\
+        "\n## Compute it again\n\nEvery value above follows from `manifest.json` and `raw/`; in this folder:\n\n```\n{commands}\n```\n\n\
          FreeBSD's ministat prints the blocks above; Debian's is an older one and differs in the relative error.\n"
     )
 }

@@ -1,8 +1,8 @@
-//! The report's pictures: ratios, runs, runs over time, a figure against an axis, throughput against loss,
+//! The report's pictures: ratios, runs, runs over time, a value against an axis, throughput against loss,
 //! latency percentiles.
 //!
 //! Promises: a run is a point, an interval is drawn wherever a mean is, and no picture tells configurations
-//! apart by colour alone. Refuses: figures that are not in the results.
+//! apart by colour alone. Refuses: values that are not in the results.
 
 mod axis;
 mod bars;
@@ -50,7 +50,7 @@ fn place(results: &Results, name: &str) -> Option<usize> {
     suts.map(|o| &o.configuration.name).position(|n| n == name)
 }
 
-/// Figures of different topologies are worlds apart: each gets plots of its own.
+/// Values of different topologies are worlds apart: each gets plots of its own.
 pub(super) const TOPOLOGIES: [(Topology, &str); 5] = [
     (Topology::Memory, "in memory"),
     (Topology::Netns, "in namespaces over veth"),
@@ -60,15 +60,15 @@ pub(super) const TOPOLOGIES: [(Topology, &str); 5] = [
 ];
 
 /// Which runs become dots: all, or an even choice that holds the least and the greatest.
-pub(super) fn dots(figures: &[f64]) -> Vec<usize> {
-    let n = figures.len();
+pub(super) fn dots(values: &[f64]) -> Vec<usize> {
+    let n = values.len();
     if n <= DOTS {
         return (0..n).collect();
     }
-    let by_figure = |a: &usize, b: &usize| figures[*a].total_cmp(&figures[*b]);
+    let by_value = |a: &usize, b: &usize| values[*a].total_cmp(&values[*b]);
     let mut chosen: Vec<usize> = (0..DOTS).map(|i| i * n / DOTS).collect();
-    chosen.extend((0..n).min_by(by_figure));
-    chosen.extend((0..n).max_by(by_figure));
+    chosen.extend((0..n).min_by(by_value));
+    chosen.extend((0..n).max_by(by_value));
     chosen.sort_unstable();
     chosen.dedup();
     chosen
@@ -76,7 +76,7 @@ pub(super) fn dots(figures: &[f64]) -> Vec<usize> {
 
 /// Said under a picture in which not every run is a dot.
 pub(super) fn thinned<'a>(mut rows: impl Iterator<Item = &'a Outcome>) -> String {
-    match rows.any(|o| o.figures.len() > DOTS) {
+    match rows.any(|o| o.values.len() > DOTS) {
         true => {
             format!(" About {DOTS} runs a configuration are drawn, the least and the greatest among them.")
         }
@@ -91,7 +91,7 @@ pub struct Plot {
     pub svg: String,
 }
 
-/// Vertical grid lines from `top` to `floor` with their figures underneath.
+/// Vertical grid lines from `top` to `floor` with their values underneath.
 pub(super) fn ticks_below(svg: &mut Svg, scale: &Scale, ticks: &[f64], top: f64, floor: f64) {
     for (&tick, label) in ticks.iter().zip(labels(ticks)) {
         let x = scale.at(tick);
@@ -100,7 +100,7 @@ pub(super) fn ticks_below(svg: &mut Svg, scale: &Scale, ticks: &[f64], top: f64,
     }
 }
 
-/// Horizontal grid lines from `left` to `right` with their figures beside them.
+/// Horizontal grid lines from `left` to `right` with their values beside them.
 pub(super) fn ticks_beside(svg: &mut Svg, scale: &Scale, ticks: &[f64], left: f64, right: f64) {
     for (&tick, label) in ticks.iter().zip(labels(ticks)) {
         let y = scale.at(tick);
@@ -142,12 +142,12 @@ mod tests {
 
     #[test]
     fn ten_thousand_runs_are_thinned_and_keep_their_extremes() {
-        let mut figures: Vec<f64> = (0..10_000).map(|i| f64::from(i % 7)).collect();
-        (figures[4321], figures[8765]) = (-1.0, 99.0);
-        let chosen = dots(&figures);
+        let mut values: Vec<f64> = (0..10_000).map(|i| f64::from(i % 7)).collect();
+        (values[4321], values[8765]) = (-1.0, 99.0);
+        let chosen = dots(&values);
         assert!(chosen.len() <= DOTS + 2 && chosen.contains(&4321) && chosen.contains(&8765));
         assert!(chosen.windows(2).all(|w| w[0] < w[1]), "in order, each once");
-        assert_eq!(dots(&figures[..10]).len(), 10);
+        assert_eq!(dots(&values[..10]).len(), 10);
     }
 
     #[test]

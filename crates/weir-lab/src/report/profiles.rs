@@ -1,7 +1,7 @@
 //! Where time goes, in both reports: what profiled runs came to, and a flame graph a configuration.
 //!
 //! Promises: says what was sampled, what sampling cost, and what could not be seen. Profiled runs are
-//! never among the figures.
+//! never among the values.
 
 use super::comparisons::Table;
 use super::differentials;
@@ -23,7 +23,7 @@ pub fn any(results: &Results) -> bool {
 
 /// A row a configuration.
 pub fn table(results: &Results) -> Table {
-    let dash = |figure: Option<String>| figure.unwrap_or("–".into());
+    let dash = |value: Option<String>| value.unwrap_or("–".into());
     let row = |(outcome, sum): &(&Outcome, Sum)| {
         let h = &sum.header;
         let share = |n: u64| (h.samples > 0).then(|| format!("{:.1} %", n as f64 * 100.0 / h.samples as f64));
@@ -66,7 +66,7 @@ pub fn table(results: &Results) -> Table {
 /// What must be known to read the table.
 pub fn legend(results: &Results) -> Vec<String> {
     let mut said = vec![
-        "Profiled runs follow the measured ones and are not among the figures. Busy: samples times their \
+        "Profiled runs follow the measured ones and are not among the values. Busy: samples times their \
          period by packets delivered in the window, without idle time and other processes' work. Cost: the rate \
          while sampled against the median without; “none seen” where it lies among the runs without. A large one \
          is a reason to distrust the shares"

@@ -33,7 +33,7 @@ pub fn section(results: &Results) -> Option<Table> {
 fn row(outcome: &Outcome) -> Option<Vec<String>> {
     let p = outcome.configuration.ipsec().filter(|p| p.direction != Direction::Beside)?;
     let further = |name: &str| outcome.further.get(name);
-    let or_dash = |figure: Option<String>| figure.unwrap_or("–".into());
+    let or_dash = |value: Option<String>| value.unwrap_or("–".into());
     let verified = further("verified_packets").map(|s| s.mean * s.n as f64);
     Some(vec![
         outcome.configuration.name.clone(),

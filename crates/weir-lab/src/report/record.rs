@@ -24,7 +24,7 @@ pub fn sessions(manifest: &Manifest, results: &Results) -> Option<Table> {
         vec![(i + 2).to_string(), utc(s.started_unix_ms), changes, left_out, measured(i + 1)]
     });
     Some(Table {
-        headings: vec!["session", "begun", "changed since the beginning", "left out", "runs with a figure"],
+        headings: vec!["session", "begun", "changed since the beginning", "left out", "runs with a value"],
         text: 4,
         rows: std::iter::once(first).chain(later).collect(),
     })
@@ -35,13 +35,13 @@ pub fn every_run(results: &Results) -> Table {
     let (divisor, _) = results.metric.unit();
     let row = |o: &Outcome| {
         let mut cells = String::new();
-        for (i, figure) in o.figures.iter().enumerate().take(SHOWN) {
+        for (i, value) in o.values.iter().enumerate().take(SHOWN) {
             if i > 0 {
                 cells += if o.sessions.get(i) == o.sessions.get(i - 1) { " " } else { " ‖ " };
             }
-            cells += &digits(figure / divisor);
+            cells += &digits(value / divisor);
         }
-        if let Some(more) = o.figures.len().checked_sub(SHOWN).filter(|&n| n > 0) {
+        if let Some(more) = o.values.len().checked_sub(SHOWN).filter(|&n| n > 0) {
             cells += &format!(" … and {more} more in raw/{}.{}", o.configuration.name, results.metric.0);
         }
         vec![o.configuration.name.clone(), cells]

@@ -1,6 +1,6 @@
 //! What relays carried and what it cost them, in both reports.
 //!
-//! Promises: every figure is a median of runs; a dash where a run of that load has none.
+//! Promises: every value is a median of runs; a dash where a run of that load has none.
 
 use super::comparisons::Table;
 use crate::format::{digits, grouped};
@@ -96,24 +96,24 @@ fn is_simulated(outcome: &Outcome) -> bool {
 
 fn simulated(outcome: &Outcome) -> Vec<String> {
     let names = ["instructions", "data_references", "d1_misses", "ll_misses"];
-    let figure = |name: &str| outcome.further.get(&format!("simulated_{name}_per_packet"));
-    let figures = names.map(|name| or_dash(figure(name).map(|s| digits(s.median))));
-    std::iter::once(outcome.configuration.name.clone()).chain(figures).collect()
+    let metric = |name: &str| outcome.further.get(&format!("simulated_{name}_per_packet"));
+    let metrics = names.map(|name| or_dash(metric(name).map(|s| digits(s.median))));
+    std::iter::once(outcome.configuration.name.clone()).chain(metrics).collect()
 }
 
 fn carried(outcome: &Outcome) -> Vec<String> {
-    let figure = |name: &str| outcome.further.get(name).map(|s| s.median);
+    let metric = |name: &str| outcome.further.get(name).map(|s| s.median);
     let latency = |name: &str| outcome.latency_ns.get(name).map(|s| digits(s.median / 1e3));
-    let percent = |name: &str| figure(name).map(|n| format!("{} %", digits(n)));
+    let percent = |name: &str| metric(name).map(|n| format!("{} %", digits(n)));
     let corrupted = outcome.further.get("corrupted_packets").map(|s| (s.mean * s.n as f64).round() as u64);
     vec![
         outcome.configuration.name.clone(),
-        or_dash(figure("mbps").map(digits)),
+        or_dash(metric("mbps").map(digits)),
         or_dash(percent("undelivered_percent")),
         or_dash(latency("p50")),
         or_dash(latency("p99")),
-        or_dash(figure("cpu_seconds_per_gb").map(digits)),
-        or_dash(figure("ns_per_packet").map(digits)),
+        or_dash(metric("cpu_seconds_per_gb").map(digits)),
+        or_dash(metric("ns_per_packet").map(digits)),
         or_dash(percent("sut_cpu_percent").or_else(|| percent("process_cpu_percent"))),
         or_dash(percent("generator_busy_percent")),
         or_dash(corrupted.map(grouped)),
@@ -121,20 +121,20 @@ fn carried(outcome: &Outcome) -> Vec<String> {
 }
 
 fn clients(outcome: &Outcome) -> Vec<String> {
-    let figure = |name: &str, unit: f64| outcome.further.get(name).map(|s| digits(s.median / unit));
-    let percent = |name: &str| figure(name, 1.0).map(|n| format!("{n} %"));
+    let metric = |name: &str, unit: f64| outcome.further.get(name).map(|s| digits(s.median / unit));
+    let percent = |name: &str| metric(name, 1.0).map(|n| format!("{n} %"));
     vec![
         outcome.configuration.name.clone(),
-        or_dash(figure("connects_per_second", 1.0)),
-        or_dash(figure("cpu_ms_per_connect", 1.0)),
+        or_dash(metric("connects_per_second", 1.0)),
+        or_dash(metric("cpu_ms_per_connect", 1.0)),
         or_dash(percent("sut_cpu_percent").or_else(|| percent("process_cpu_percent"))),
         or_dash(percent("generator_busy_percent")),
-        or_dash(figure("memory_bytes_per_client", 1024.0)),
-        or_dash(figure("memory_bytes_before", 1048576.0)),
-        or_dash(figure("memory_bytes_after", 1048576.0)),
+        or_dash(metric("memory_bytes_per_client", 1024.0)),
+        or_dash(metric("memory_bytes_before", 1048576.0)),
+        or_dash(metric("memory_bytes_after", 1048576.0)),
     ]
 }
 
-fn or_dash(figure: Option<String>) -> String {
-    figure.unwrap_or("–".into())
+fn or_dash(metric: Option<String>) -> String {
+    metric.unwrap_or("–".into())
 }

@@ -100,8 +100,8 @@ fn bounds(results: &Results) -> Section {
     Section {
         title: "NDR and PDR",
         note: format!(
-            "Mpps, medians over the runs that have a figure, by MLRsearch (RFC 9971): {terms}tolerated loss: {}. The lower bound is \
-             the figure; conditional throughput is what typically came through there.",
+            "Mpps, medians over the runs that have a value, by MLRsearch (RFC 9971): {terms}tolerated loss: {}. The lower bound is \
+             the value; conditional throughput is what typically came through there.",
             losses.join(", ")
         ),
         table: Table {

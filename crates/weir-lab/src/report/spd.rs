@@ -1,7 +1,7 @@
 //! SPDs by the index of the policy that matches, and who answered: in both reports and in the terminal.
 //!
 //! Promises: the table is the field's, one row an index, one column a way to look up, in Mb/s and in packets a
-//! second; every figure is a median of runs. Refuses a sentence about an index that was not measured.
+//! second; every value is a median of runs. Refuses a sentence about an index that was not measured.
 
 use std::fmt::Write;
 
@@ -70,14 +70,14 @@ fn depth(results: &Results, rest: &Keys, cells: &[Cell<'_>]) -> Option<Depth> {
     }
     let columns: Vec<_> = COLUMNS.iter().filter(|(l, ..)| cells.iter().any(|c| c.lookup == *l)).collect();
     let at = |index, lookup| cells.iter().find(|c| c.index == index && c.lookup == lookup).map(|c| c.outcome);
-    let dash = |figure: Option<String>| figure.unwrap_or("–".into());
+    let dash = |metric: Option<String>| metric.unwrap_or("–".into());
     let rows = indexes
         .iter()
         .map(|&index| {
             let mbps = |o: &Outcome| o.further.get("mbps").map(|s| digits(s.median));
             let mpps = |o: &Outcome| o.pps.map(|s| digits(s.median / 1e6));
-            let of = |figure: &dyn Fn(&Outcome) -> Option<String>| -> Vec<String> {
-                columns.iter().map(|(lookup, ..)| dash(at(index, *lookup).and_then(figure))).collect()
+            let of = |metric: &dyn Fn(&Outcome) -> Option<String>| -> Vec<String> {
+                columns.iter().map(|(lookup, ..)| dash(at(index, *lookup).and_then(metric))).collect()
             };
             let mut row = vec![index.to_string()];
             row.extend(of(&mbps));
@@ -136,7 +136,7 @@ type Ratio = (f64, Option<(f64, f64)>);
 fn ratio(results: &Results, reference: &Outcome, other: &Outcome) -> Option<Ratio> {
     let (a, b) = (&reference.configuration.name, &other.configuration.name);
     let compared = results.comparisons.iter().find(|c| c.reference == *a && c.other == *b);
-    // comparisons are of the metric: a figure of time would stand the other way round
+    // comparisons are of the metric: a value of time would stand the other way round
     if results.higher_is_better
         && let Some(r) = compared.and_then(|c| c.ratio.as_ref())
     {
@@ -183,25 +183,25 @@ pub fn answered(results: &Results) -> Option<Table> {
 
 fn row(outcome: &Outcome) -> Option<Vec<String>> {
     let p = outcome.configuration.ipsec().filter(|p| !p.is_aside() && !p.spd.is_default())?;
-    let figure = |name: &str, divisor: f64| {
+    let metric = |name: &str, divisor: f64| {
         let median = outcome.further.get(name).map(|s| digits(s.median / divisor));
         median.unwrap_or("–".into())
     };
     let mut row = vec![outcome.configuration.name.clone()];
     for share in ["first", "outside", "hit", "collision", "stale", "classified", "scanned"] {
-        row.push(figure(&format!("spd_{share}_percent"), 1.0));
+        row.push(metric(&format!("spd_{share}_percent"), 1.0));
     }
-    row.push(figure("cache_occupied_buckets", 1.0));
-    row.push(figure("spd_bound_comparisons", 1.0));
-    row.push(if p.spd.churn > 0 { figure("updates", 1.0) } else { "–".into() });
+    row.push(metric("cache_occupied_buckets", 1.0));
+    row.push(metric("spd_bound_comparisons", 1.0));
+    row.push(if p.spd.churn > 0 { metric("updates", 1.0) } else { "–".into() });
     let of = |name: &str| outcome.further.get(name).map(|s| s.mean);
     let mean = of("update_ns_total").zip(of("updates")).filter(|(_, updates)| *updates > 0.0);
     row.push(mean.map_or("–".into(), |(total, updates)| digits(total / updates / 1e3)));
-    row.extend(["p50", "p99", "max"].map(|at| figure(&format!("update_ns_{at}"), 1e3)));
+    row.extend(["p50", "p99", "max"].map(|at| metric(&format!("update_ns_{at}"), 1e3)));
     Some(row)
 }
 
-/// For the terminal.
+/// Writes the tables for the terminal.
 pub fn text(results: &Results) -> String {
     let mut out = String::new();
     for depth in depths(results) {

@@ -3,7 +3,7 @@
 
 use crate::format::escape;
 
-/// Figures to pixels.
+/// Values to pixels.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     low: f64,
@@ -20,7 +20,7 @@ impl Scale {
         Scale { low, high, from, to, log: false }
     }
 
-    /// Logarithmic; figures at or below zero lie on the low end.
+    /// Logarithmic; values at or below zero lie on the low end.
     pub fn log(low: f64, high: f64, from: f64, to: f64) -> Scale {
         let low = low.max(f64::MIN_POSITIVE);
         Scale { low, high: high.max(low * 1.01), from, to, log: true }
@@ -35,7 +35,7 @@ impl Scale {
         self.from + share * (self.to - self.from)
     }
 
-    /// Round figures inside the scale, about `count` of them.
+    /// Round values inside the scale, about `count` of them.
     pub fn ticks(&self, count: usize) -> Vec<f64> {
         if self.log {
             let steps: &[f64] = if self.high / self.low > 1e3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -56,7 +56,7 @@ fn step(rough: f64) -> f64 {
     [1.0, 2.0, 2.5, 5.0, 10.0].map(|s| s * decade).into_iter().find(|s| *s >= rough * 0.999).unwrap_or(rough)
 }
 
-/// Ends of an axis over figures: from zero unless they all lie in the upper two thirds.
+/// Ends of an axis over values: from zero unless they all lie in the upper two thirds.
 pub fn ends(low: f64, high: f64) -> (f64, f64) {
     let pad = (high - low) * 0.06;
     if low > 0.0 && low * 3.0 > high {

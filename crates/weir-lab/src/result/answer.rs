@@ -78,7 +78,7 @@ fn one(c: &Comparison, results: &Results) -> String {
     }
 }
 
-/// Without a pair: the figures themselves.
+/// Says the values themselves, where there is no pair.
 fn alone(results: &Results) -> String {
     let (divisor, unit) = results.metric.unit();
     let measured: Vec<String> = results
@@ -107,10 +107,10 @@ mod tests {
 
     fn results(others: &[(&str, f64)]) -> Results {
         let base = [10.0, 10.1, 9.9, 10.05, 9.95];
-        let figures: Vec<Vec<f64>> = others.iter().map(|(_, f)| base.map(|b| b * f).to_vec()).collect();
+        let values: Vec<Vec<f64>> = others.iter().map(|(_, f)| base.map(|b| b * f).to_vec()).collect();
         let pairs: Vec<Pair<'_>> = others
             .iter()
-            .zip(&figures)
+            .zip(&values)
             .map(|((name, _), f)| Pair { reference: Series::of("a", &base), other: Series::of(name, f) })
             .collect();
         Results {

@@ -1,15 +1,15 @@
-//! An experiment's answer with its figures: every placeholder filled from the runs, or the piece left out.
+//! An experiment's answer with its values: every placeholder filled from the runs, or the piece left out.
 //!
-//! Promises: a figure is the one the report's tables print; a ratio the report does not compare is computed by the
+//! Promises: a value is the one the report's tables print; a ratio the report does not compare is computed by the
 //! declared analysis, uncorrected; a ratio that is not *different* says so, unless the piece gives its verdict anyway.
-//! Refuses half a sentence: where one figure is missing, the piece says what it has
+//! Refuses half a sentence: where one value is missing, the piece says what it has
 //! for that case, or nothing.
 
 use serde::{Deserialize, Serialize};
 
 use super::frames;
 use super::{Outcome, Results, Runs, comparisons, outcome_of};
-use crate::experiment::answer::{Part, Placeholder, Said, Section, parts};
+use crate::experiment::answer::{AnswerSpec, Part, Placeholder, Section, parts};
 use crate::experiment::{Experiment, Metric};
 use crate::format;
 use weir_stats::compare::ALPHA;
@@ -23,7 +23,7 @@ const NONE: &str = "–";
 /// One piece of an answer, filled in.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answered {
-    /// Also in tables of answers.
+    /// The answer stands in tables of answers too.
     pub headline: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
@@ -48,7 +48,7 @@ struct Filler<'a> {
 }
 
 impl Filler<'_> {
-    fn piece(&self, said: &Said) -> Option<Answered> {
+    fn piece(&self, said: &AnswerSpec) -> Option<Answered> {
         let blank = Answered { headline: said.headline, ..Answered::default() };
         if said.show.is_some() {
             return Some(Answered { show: said.show, ..blank });
@@ -64,7 +64,7 @@ impl Filler<'_> {
         }
     }
 
-    fn sentence(&self, said: &Said) -> Option<String> {
+    fn sentence(&self, said: &AnswerSpec) -> Option<String> {
         let Some([reference, other]) = &said.pair else { return self.text(said.text.as_ref()?) };
         let compared = self.compared(reference, other)?;
         let direction = match compared.ratio?.ratio > 1.0 {
@@ -92,7 +92,7 @@ impl Filler<'_> {
         table.iter().map(|templates| (templates, row(templates))).filter_map(holds).collect()
     }
 
-    /// `None` where a figure is missing.
+    /// `None` where a value is missing.
     fn text(&self, template: &str) -> Option<String> {
         self.filled(template, &[template.to_string()])
     }
@@ -102,32 +102,32 @@ impl Filler<'_> {
         let judged = judged(piece);
         let filled = parts(template).ok()?.into_iter().map(|part| match part {
             Part::Text(text) => Some(text.to_string()),
-            Part::Figure(placeholder) => self.figure(&placeholder, &judged),
+            Part::Value(placeholder) => self.value(&placeholder, &judged),
         });
         filled.collect()
     }
 
-    fn figure(&self, placeholder: &Placeholder, judged: &[[String; 2]]) -> Option<String> {
+    fn value(&self, placeholder: &Placeholder, judged: &[[String; 2]]) -> Option<String> {
         match placeholder {
-            Placeholder::Median { name, figure, unit } => {
-                let (metric, summary) = self.summary(name, figure.as_deref())?;
+            Placeholder::Median { name, metric, unit } => {
+                let (metric, summary) = self.summary(name, metric.as_deref())?;
                 Some(match unit {
-                    true => format::figure(&metric, summary.median),
+                    true => format::with_unit(&metric, summary.median),
                     false => format::digits(summary.median / metric.unit().0),
                 })
             }
-            Placeholder::Range { name, figure } => {
-                let (metric, summary) = self.summary(name, figure.as_deref())?;
+            Placeholder::Range { name, metric } => {
+                let (metric, summary) = self.summary(name, metric.as_deref())?;
                 let (_, unit) = metric.unit();
                 Some(format!("{} {unit}", format::range(&metric, &summary)).trim_end().to_string())
             }
-            Placeholder::Runs { name } => Some(self.results.outcome(name)?.figures.len().to_string()),
-            Placeholder::Ratio { pair, figure, percent } => {
-                let compared = self.ratio(pair, figure.as_deref())?;
-                let figure = if *percent { change(&compared)? } else { format::ratio(&compared) };
+            Placeholder::Runs { name } => Some(self.results.outcome(name)?.values.len().to_string()),
+            Placeholder::Ratio { pair, metric, percent } => {
+                let compared = self.ratio(pair, metric.as_deref())?;
+                let value = if *percent { change(&compared)? } else { format::ratio(&compared) };
                 match short_of_different(&compared).filter(|_| !judged.contains(pair)) {
-                    Some(word) => Some(format!("{figure} ({word})")),
-                    None => Some(figure),
+                    Some(word) => Some(format!("{value} ({word})")),
+                    None => Some(value),
                 }
             }
             Placeholder::Verdict { pair: [a, b], word } => {
@@ -145,15 +145,15 @@ impl Filler<'_> {
         }
     }
 
-    fn metric(&self, figure: Option<&str>) -> Metric {
-        figure.map_or(self.experiment.metric.clone(), |f| Metric(f.into()))
+    fn metric(&self, metric: Option<&str>) -> Metric {
+        metric.map_or(self.experiment.metric.clone(), |f| Metric(f.into()))
     }
 
-    fn summary(&self, name: &str, figure: Option<&str>) -> Option<(Metric, Summary)> {
-        let metric = self.metric(figure);
+    fn summary(&self, name: &str, metric: Option<&str>) -> Option<(Metric, Summary)> {
+        let metric = self.metric(metric);
         let samples = self.runs.get(name)?.iter().filter_map(|run| run.sample.as_ref());
-        let figures: Vec<f64> = samples.filter_map(|sample| metric.of(sample)).collect();
-        Some((metric, Summary::of(&figures)?))
+        let values: Vec<f64> = samples.filter_map(|sample| metric.of(sample)).collect();
+        Some((metric, Summary::of(&values)?))
     }
 
     fn compared(&self, reference: &str, other: &str) -> Option<&Comparison> {
@@ -162,9 +162,9 @@ impl Filler<'_> {
         found.filter(|c| c.ratio.is_some())
     }
 
-    /// As the report has it, or computed where the report compares no such thing.
-    fn ratio(&self, [reference, other]: &[String; 2], figure: Option<&str>) -> Option<Comparison> {
-        let metric = self.metric(figure);
+    /// Takes the ratio from the report, or computes it where the report compares no such thing.
+    fn ratio(&self, [reference, other]: &[String; 2], metric: Option<&str>) -> Option<Comparison> {
+        let metric = self.metric(metric);
         let declared = self.compared(reference, other).filter(|_| metric == self.experiment.metric);
         if let Some(declared) = declared {
             return Some(declared.clone());
@@ -182,9 +182,9 @@ impl Filler<'_> {
 
 /// The pairs whose verdict these templates of one piece give.
 fn judged(piece: &[String]) -> Vec<[String; 2]> {
-    let figures = piece.iter().filter_map(|template| parts(template).ok()).flatten();
-    let pairs = figures.filter_map(|part| match part {
-        Part::Figure(Placeholder::Verdict { pair, .. } | Placeholder::Detectable { pair }) => Some(pair),
+    let values = piece.iter().filter_map(|template| parts(template).ok()).flatten();
+    let pairs = values.filter_map(|part| match part {
+        Part::Value(Placeholder::Verdict { pair, .. } | Placeholder::Detectable { pair }) => Some(pair),
         _ => None,
     });
     pairs.collect()

@@ -1,4 +1,4 @@
-//! Where figures break as the load rises: along a numeric axis, and along the rates of searches.
+//! Where values break as the load rises: along a numeric axis, and along the rates of searches.
 //!
 //! Promises: every curve with enough loads is looked at, and says what was found or that nothing was; p values
 //! share one chance of error over all of them (Holm). Refuses: curves of too few loads
@@ -28,7 +28,8 @@ pub struct Sought {
     /// Configurations along the axis, or the one that was searched.
     pub configurations: Vec<String>,
     /// `loss_percent`, `pps`, `latency_ns_p99`, …
-    pub figure: Metric,
+    #[serde(alias = "figure")]
+    pub metric: Metric,
     /// What rises: `routes`, `flows`, `frame`, `rate`.
     pub along: Axis,
     pub points: usize,
@@ -46,10 +47,10 @@ impl Sought {
     }
 }
 
-/// (load, figure) points of one curve.
+/// (load, value) points of one curve.
 struct Curve {
     configurations: Vec<String>,
-    figure: Metric,
+    metric: Metric,
     along: Axis,
     points: Vec<(f64, f64)>,
 }
@@ -72,14 +73,14 @@ pub fn of(experiment: &Experiment, runs: &BTreeMap<String, Vec<Run>>) -> Vec<Sou
 }
 
 fn look(curve: Curve) -> Option<Sought> {
-    let Curve { configurations, figure, along, mut points } = curve;
+    let Curve { configurations, metric, along, mut points } = curve;
     let least = points.iter().map(|p| p.0).fold(f64::INFINITY, f64::min);
     let most = points.iter().map(|p| p.0).fold(0.0, f64::max);
     let wide = least > 0.0 && most > WIDE * least;
     if wide {
         points.iter_mut().for_each(|p| p.0 = p.0.ln());
     }
-    let found = if figure.0.starts_with("latency_") { find_in_log(&points) } else { find(&points) };
+    let found = if metric.0.starts_with("latency_") { find_in_log(&points) } else { find(&points) };
     let (cliff, p) = match found {
         Finding::TooFewLoads { .. } => return None,
         Finding::Smooth { p } => (None, p),
@@ -89,7 +90,7 @@ fn look(curve: Curve) -> Option<Sought> {
             (Some(Cliff { between, low: load(c.low), high: load(c.high), ..c }), c.p)
         }
     };
-    Some(Sought { configurations, figure, along, points: points.len(), cliff, p, p_holm: p })
+    Some(Sought { configurations, metric, along, points: points.len(), cliff, p, p_holm: p })
 }
 
 /// Configurations that differ along the axis alone are one curve for the metric, the loss and the latency.
@@ -104,36 +105,36 @@ fn along_axis(experiment: &Experiment, runs: &BTreeMap<String, Vec<Run>>) -> Vec
             None => series.push((rest, vec![(c, load)])),
         }
     }
-    let figures = figures(&experiment.metric);
-    let curve = |along: &[(&Configuration, f64)], figure: &Metric| {
+    let metrics = metrics(&experiment.metric);
+    let curve = |along: &[(&Configuration, f64)], metric: &Metric| {
         let mut points = Vec::new();
         for (c, load) in along {
             let samples = runs.get(&c.name).into_iter().flatten().filter_map(|r| r.sample.as_ref());
-            points.extend(samples.filter_map(|s| Some((*load, of_sample(figure, s)?))));
+            points.extend(samples.filter_map(|s| Some((*load, of_sample(metric, s)?))));
         }
         let configurations = along.iter().map(|(c, _)| c.name.clone()).collect();
-        Curve { configurations, figure: figure.clone(), along: axis, points }
+        Curve { configurations, metric: metric.clone(), along: axis, points }
     };
-    series.iter().flat_map(|(_, along)| figures.iter().map(|f| curve(along, f)).collect::<Vec<_>>()).collect()
+    series.iter().flat_map(|(_, along)| metrics.iter().map(|f| curve(along, f)).collect::<Vec<_>>()).collect()
 }
 
 /// The metric first, then what breaks before it does.
-fn figures(metric: &Metric) -> Vec<Metric> {
-    let mut figures = vec![metric.clone()];
+fn metrics(metric: &Metric) -> Vec<Metric> {
+    let mut metrics = vec![metric.clone()];
     let others = ["loss_percent", TAIL, "llc_miss_percent"];
     let simulated = ["simulated_d1_misses_per_packet", "simulated_ll_misses_per_packet"];
     for name in others.into_iter().chain(simulated) {
         if metric.0 != name {
-            figures.push(Metric(name.into()));
+            metrics.push(Metric(name.into()));
         }
     }
-    figures
+    metrics
 }
 
-fn of_sample(figure: &Metric, sample: &Sample) -> Option<f64> {
-    match figure.0.as_str() {
+fn of_sample(metric: &Metric, sample: &Sample) -> Option<f64> {
+    match metric.0.as_str() {
         "loss_percent" => loss_percent(sample),
-        _ => figure.of(sample),
+        _ => metric.of(sample),
     }
 }
 
@@ -159,9 +160,9 @@ fn searched(c: &Configuration, runs: &[Run]) -> Vec<Curve> {
     let samples = runs.iter().filter_map(|r| r.sample.as_ref());
     let trials: Vec<&TrialRecord> =
         samples.flat_map(|s| &s.trials).filter(|t| matches!(t.rate, Rate::Pps(_))).collect();
-    let curve = |figure: &str, of: &dyn Fn(&TrialRecord) -> Option<f64>| Curve {
+    let curve = |metric: &str, of: &dyn Fn(&TrialRecord) -> Option<f64>| Curve {
         configurations: vec![c.name.clone()],
-        figure: Metric(figure.into()),
+        metric: Metric(metric.into()),
         along: Axis::Rate,
         points: trials.iter().filter_map(|t| Some((t.load_pps(), of(t)?))).collect(),
     };
@@ -183,7 +184,7 @@ mod tests {
             (0..12).map(|i| (10f64.powi(i), if i > 7 { 300.0 } else { 100.0 + f64::from(i) })).collect();
         let curve = Curve {
             configurations: vec!["a".into()],
-            figure: Metric("clocks_per_packet".into()),
+            metric: Metric("clocks_per_packet".into()),
             along: Axis::Routes,
             points,
         };
@@ -231,8 +232,8 @@ mod tests {
         let (experiment, runs) =
             campaign(|pps, block| block as u64 * 500 + if pps > 500_000 { 40_000 } else { 0 });
         let sought = of(&experiment, &runs);
-        let figures: Vec<&str> = sought.iter().map(|s| s.figure.0.as_str()).collect();
-        assert_eq!(figures, ["pps", "loss_percent"], "there are no latencies");
+        let metrics: Vec<&str> = sought.iter().map(|s| s.metric.0.as_str()).collect();
+        assert_eq!(metrics, ["pps", "loss_percent"], "there are no latencies");
         assert_eq!((sought[0].configurations.len(), sought[0].points), (7, 28));
         assert!(sought[0].stands().is_none(), "delivered rates lie on a line");
         let cliff = sought[1].stands().expect("the loss breaks");
@@ -248,7 +249,7 @@ mod tests {
     #[test]
     fn few_loads_are_left_out() {
         let points = (0..LOADS - 1).map(|i| (i as f64, 1.0)).collect();
-        let figure = Metric("pps".into());
-        assert!(look(Curve { configurations: Vec::new(), figure, along: Axis::Rate, points }).is_none());
+        let metric = Metric("pps".into());
+        assert!(look(Curve { configurations: Vec::new(), metric, along: Axis::Rate, points }).is_none());
     }
 }

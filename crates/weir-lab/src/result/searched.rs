@@ -22,7 +22,7 @@ const STEP: f64 = 0.05;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Searched {
-    /// In ascending order of load.
+    /// Steps in ascending order of load.
     pub steps: Vec<LoadStep>,
     pub goals: Vec<GoalOutcome>,
     /// Trials in which the source fell behind, those made again included, of all.
@@ -90,7 +90,7 @@ impl Searched {
         })
     }
 
-    /// Shares of the PDR at which latency was measured, as figures name them.
+    /// Shares of the PDR at which latency was measured, as values name them.
     pub fn shares(further: &BTreeMap<String, Summary>) -> Vec<String> {
         let mut shares: Vec<String> = further
             .keys()
@@ -258,8 +258,8 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_read_from_the_names_of_figures_in_their_order() {
-        let one = Summary::of(&[1.0]).expect("a figure");
+    fn shares_are_read_from_the_names_of_values_in_their_order() {
+        let one = Summary::of(&[1.0]).expect("a value");
         let further = ["latency_90_load_pps", "latency_5.5_load_pps", "latency_50_load_pps", "pdr_pps"]
             .map(|k| (k.to_string(), one))
             .into();

@@ -1,6 +1,6 @@
 //! Campaigns as `weir-lab verify` sees them: `result.json` against the raw runs it was derived from.
 //!
-//! Promises: every figure of the file is derived again and compared, to nine digits (another processor's last
+//! Promises: every value of the file is derived again and compared, to nine digits (another processor's last
 //! digit is no difference). A file of an older format is compared as far as its numbers mean the same: those of
 //! each configuration, and since format 2 those of comparisons; its sentences were worded otherwise.
 
@@ -59,7 +59,7 @@ fn settle(dir: &Path) -> (PathBuf, Settled) {
     };
     let format = printed["format"].as_u64().unwrap_or(0);
     let same = format == u64::from(FORMAT);
-    let mut compared = Compared { figures: 0, first: None, strict: same };
+    let mut compared = Compared { values: 0, first: None, strict: same };
     if same {
         compared.value(&mut String::new(), &printed, &derived);
     }
@@ -69,12 +69,12 @@ fn settle(dir: &Path) -> (PathBuf, Settled) {
         compared.value(&mut part.to_string(), &printed[part], &derived[part]);
     }
     let what = if same { String::new() } else { format!(" of its {}", parts.join(", ")) };
-    let style = format!("result.json format {format}, {} figures{what}", compared.figures);
+    let style = format!("result.json format {format}, {} values{what}", compared.values);
     let settled = match compared.first {
-        None if compared.figures == 0 => settled(Class::NoData, style, None, "no figures in it".into()),
+        None if compared.values == 0 => settled(Class::NoData, style, None, "no values in it".into()),
         None => settled(Class::Reproduced, style, None, String::new()),
         Some(difference) => {
-            let reason = "the raw runs give another figure: one of the two was changed afterwards";
+            let reason = "the raw runs give another value: one of the two was changed afterwards";
             settled(Class::Differs, style, Some(difference), reason.into())
         }
     };
@@ -85,7 +85,7 @@ fn settle(dir: &Path) -> (PathBuf, Settled) {
 fn parts_of(format: u64) -> &'static [&'static str] {
     match format {
         1 => &["configurations"],
-        2 => &["configurations", "comparisons", "controls", "cliffs"],
+        2 | 3 => &["configurations", "comparisons", "controls", "cliffs"],
         _ => &[],
     }
 }
@@ -101,7 +101,7 @@ fn read(path: &Path) -> std::io::Result<Value> {
 }
 
 struct Compared {
-    figures: usize,
+    values: usize,
     first: Option<Difference>,
     /// Keys that one side lacks are differences too.
     strict: bool,
@@ -132,7 +132,7 @@ impl Compared {
                 }
             }
             (Value::Number(p), Value::Number(d)) => {
-                self.figures += 1;
+                self.values += 1;
                 let (a, b) = (p.as_f64().unwrap_or(f64::NAN), d.as_f64().unwrap_or(f64::NAN));
                 if (a - b).abs() > TOLERANCE * a.abs().max(b.abs()) {
                     self.differ(at, Some(printed), Some(derived));
@@ -158,7 +158,7 @@ impl Compared {
     fn differ(&mut self, at: &str, printed: Option<&Value>, derived: Option<&Value>) {
         let show = |v: Option<&Value>| v.map_or("nothing".to_string(), Value::to_string);
         let (printed, derived) = (show(printed), show(derived));
-        self.first.get_or_insert(Difference { figure: at.trim_start_matches('.').into(), printed, derived });
+        self.first.get_or_insert(Difference { value: at.trim_start_matches('.').into(), printed, derived });
     }
 }
 

@@ -29,15 +29,16 @@ pub fn fallbacks(sample: &Sample) -> Vec<String> {
 pub fn of(manifest: &Manifest, results: &Results) -> Vec<Diagnostic> {
     let mut found = of_campaign(manifest, results);
     let sets: Vec<(&[f64], &[usize])> =
-        results.configurations.iter().map(|o| (o.figures.as_slice(), o.order.as_slice())).collect();
+        results.configurations.iter().map(|o| (o.values.as_slice(), o.order.as_slice())).collect();
     // runs in slices are measured side by side: they resemble each other by design
     if manifest.experiment.slicing().is_none() {
         found.extend(defects::of_campaign(&sets).as_ref().map(of_defect));
     }
-    let figures = |name: &str| results.outcome(name).map_or(&[][..], |o| o.figures.as_slice());
-    let unequal = results.comparisons.iter().filter_map(|c| {
-        defects::of_pair((&c.reference, figures(&c.reference)), (&c.other, figures(&c.other)))
-    });
+    let values = |name: &str| results.outcome(name).map_or(&[][..], |o| o.values.as_slice());
+    let unequal = results
+        .comparisons
+        .iter()
+        .filter_map(|c| defects::of_pair((&c.reference, values(&c.reference)), (&c.other, values(&c.other))));
     found.extend(unequal.map(|defect| of_defect(&defect)));
     let differs = results.controls.iter().filter(|c| c.verdict == Verdict::Different);
     found.extend(differs.filter_map(|c| Some(of_control(&c.reference, c.ratio?.ratio, c.p_holm?))));
@@ -88,7 +89,7 @@ fn of_campaign(manifest: &Manifest, results: &Results) -> Vec<Diagnostic> {
         found.push(warning.with("reason", reason));
     }
     let few = results.configurations.iter().filter_map(|o| {
-        let runs = o.figures.len();
+        let runs = o.values.len();
         (runs > 0 && runs < FEW_RUNS).then(|| (runs, o.configuration.name.clone()))
     });
     for (runs, configurations) in grouped(few) {
@@ -255,7 +256,7 @@ fn of_outcome(outcome: &Outcome, found: &mut Vec<Diagnostic>) {
     let name = [outcome.configuration.name.clone()];
     let warning = |kind, said: String, remedy: &str| Diagnostic::warning(kind, &name, said, remedy);
     found.extend(failures(&outcome.failures, &outcome.misbehaved, &warning));
-    found.extend(defects::of_runs(&name[0], &outcome.figures, &outcome.order).iter().map(of_defect));
+    found.extend(defects::of_runs(&name[0], &outcome.values, &outcome.order).iter().map(of_defect));
     if let Some(share) = outcome.baseline_share.filter(|&s| s >= BASELINE_SHARE) {
         let percent = share * 100.0;
         let said = format!(

@@ -1,7 +1,7 @@
-//! Raw files read back: every line checked against the manifest's order before a figure is derived from it.
+//! Raw files read back: every line checked against the manifest's order before a value is derived from it.
 //!
 //! Promises: a file cut short anywhere yields every whole run before the cut, and says what was left out.
-//! Refuses, with file and line: newer formats, lines that are no run, figures that cannot be (negative,
+//! Refuses, with file and line: newer formats, lines that are no run, values that cannot be (negative,
 //! not finite), runs of another slot or measured twice, files of configurations the manifest lacks.
 
 use std::collections::BTreeMap;
@@ -222,7 +222,7 @@ impl fmt::Display for NoRun<'_> {
     }
 }
 
-/// The figure of a sample that no measurement can yield.
+/// The value of a sample that no measurement can yield.
 pub fn impossible(sample: &Sample) -> Option<String> {
     if !(sample.seconds.is_finite() && sample.seconds > 0.0) {
         return Some(format!("seconds {}, expected more than 0", sample.seconds));
@@ -230,8 +230,8 @@ pub fn impossible(sample: &Sample) -> Option<String> {
     if !(sample.pps.is_finite() && sample.pps >= 0.0) {
         return Some(format!("pps {}, expected 0 or more", sample.pps));
     }
-    if let Some((name, figure)) = sample.figures.iter().find(|(_, f)| !f.is_finite()) {
-        return Some(format!("{name} {figure}, expected a finite number"));
+    if let Some((name, value)) = sample.metrics.iter().find(|(_, f)| !f.is_finite()) {
+        return Some(format!("{name} {value}, expected a finite number"));
     }
     slices::contradiction(sample)
 }

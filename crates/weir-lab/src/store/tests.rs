@@ -109,12 +109,12 @@ fn a_file_cut_at_any_byte_yields_every_whole_run_and_says_what_is_left_out() {
 
 proptest! {
     #[test]
-    fn no_damage_makes_the_reader_panic_and_none_passes_for_other_figures(
-        figures in proptest::collection::vec(0.0f64..1e9, 1..BLOCKS),
+    fn no_damage_makes_the_reader_panic_and_none_passes_for_other_values(
+        values in proptest::collection::vec(0.0f64..1e9, 1..BLOCKS),
         at in any::<prop::sample::Index>(),
         with in proptest::collection::vec(any::<u8>(), 0..9),
     ) {
-        let runs: Vec<Run> = figures.iter().enumerate().map(|(i, f)| run(i, *f)).collect();
+        let runs: Vec<Run> = values.iter().enumerate().map(|(i, f)| run(i, *f)).collect();
         let bytes = lines(&runs);
         // a power cut can leave zeros or an older block's bytes where the last line should be
         let cut = at.index(bytes.len());

@@ -18,7 +18,7 @@ use rustix::net::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::peer::{Place, Started};
+use super::peer::{ProcessPlacement, Started};
 use super::{Environment, Running};
 use crate::model::LabError;
 use crate::netns::counters::Counters;
@@ -81,7 +81,7 @@ impl Ends {
 pub type Words = Box<dyn FnOnce(&Path) -> std::io::Result<Vec<String>>>;
 
 /// What makes one of the programs that program.
-pub struct Plan {
+pub struct DpdkProgram {
     pub name: &'static str,
     pub program: PathBuf,
     /// `--lcores`: logical cores, each at its CPU.
@@ -102,8 +102,8 @@ pub struct Dpdk {
 }
 
 impl Dpdk {
-    pub fn start(plan: Plan, place: Place<'_>) -> Result<Dpdk, LabError> {
-        let Plan { name, program, cores, ends, words, ready, note } = plan;
+    pub fn start(plan: DpdkProgram, place: ProcessPlacement<'_>) -> Result<Dpdk, LabError> {
+        let DpdkProgram { name, program, cores, ends, words, ready, note } = plan;
         let mut line = String::new();
         let mut started = Started::launch(name, place, |folder| {
             let mut all = eal(&cores, &ends);

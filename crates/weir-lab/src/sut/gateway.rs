@@ -4,7 +4,7 @@ use crate::model::{Configuration, LabError};
 use crate::netns::namespace::Namespace;
 use crate::netns::veth::Port;
 
-/// At both ends: what any tunnel here adds still fits into 1,500 bytes.
+/// MTU at both ends: what any tunnel here adds still fits into 1,500 bytes.
 pub const MTU: u16 = 1400;
 
 /// Where one of the two stands.
@@ -39,7 +39,7 @@ pub struct Pair<'a>(pub &'a [Side<'a>; 2]);
 
 /// A gateway that is up; it ends when dropped.
 pub trait Gateway {
-    /// What a reader of its figures must know.
+    /// What a reader of its values must know.
     fn notes(&self) -> Vec<String>;
 
     /// Which of its notes say that a better way was refused.

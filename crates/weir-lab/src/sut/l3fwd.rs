@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use weir_core::wire::DisplayMac;
 
-use super::dpdk::{Dpdk, Ends, Plan};
-use super::peer::{self, Place};
+use super::dpdk::{Dpdk, DpdkProgram, Ends};
+use super::peer::{self, ProcessPlacement};
 use super::{Environment, Running};
 use crate::model::{Configuration, Family, LabError};
 use crate::workload::address;
@@ -33,14 +33,14 @@ pub fn start(environment: &Environment<'_>) -> Result<Box<dyn Running>, LabError
     let family = environment.configuration.workload.family;
     let prefixes = (0..environment.configuration.routes).map(|n| address::prefix(family, n));
     let rules: Vec<String> = prefixes.map(|(network, len)| format!("{network}/{len}")).collect();
-    let place = Place { namespace: Some(environment.namespace), cpus: environment.cpus };
+    let place = ProcessPlacement { namespace: Some(environment.namespace), cpus: environment.cpus };
     Ok(Box::new(Dpdk::start(
         plan(Ends::of(environment), environment.cpus[0], &mac, (family, &rules))?,
         place,
     )?))
 }
 
-/// In memory: from a capture file to nowhere, by these prefixes.
+/// Starts l3fwd in memory: from a capture file to nowhere, by these prefixes.
 pub fn start_alone(
     capture: PathBuf,
     cpu: u32,
@@ -48,11 +48,16 @@ pub fn start_alone(
     prefixes: &[String],
 ) -> Result<Dpdk, LabError> {
     // its telemetry answers from another CPU than the busy one
-    let place = Place { namespace: None, cpus: &[] };
+    let place = ProcessPlacement { namespace: None, cpus: &[] };
     Dpdk::start(plan(Ends::Capture(capture), cpu, "02:00:00:01:00:00", (family, prefixes))?, place)
 }
 
-fn plan(ends: Ends, cpu: u32, mac: &str, (family, prefixes): (Family, &[String])) -> Result<Plan, LabError> {
+fn plan(
+    ends: Ends,
+    cpu: u32,
+    mac: &str,
+    (family, prefixes): (Family, &[String]),
+) -> Result<DpdkProgram, LabError> {
     // both files are required; documentation prefixes stand in the other
     let (inet, inet6) = match family {
         Family::Inet => (rules(prefixes), rules(&["2001:db8::/32".into()])),
@@ -60,7 +65,7 @@ fn plan(ends: Ends, cpu: u32, mac: &str, (family, prefixes): (Family, &[String])
     };
     let peer = format!("--eth-dest=1,{mac}");
     let (count, first) = (prefixes.len(), prefixes.first().map_or("", String::as_str));
-    Ok(Plan {
+    Ok(DpdkProgram {
         name: NAME,
         program: peer::find(NAME).ok_or_else(|| LabError::new(MISSING.into()))?,
         cores: format!("0@{cpu}"),

@@ -79,7 +79,7 @@ fn library(program: &Path) -> Option<String> {
 
 /// Where a program is to run.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct ProcessPlacement<'a> {
     /// Without one, the lab's own.
     pub namespace: Option<&'a Namespace>,
     /// All its threads are bound to these; empty leaves it free.
@@ -99,7 +99,7 @@ impl Started {
     /// Starts what `command` makes for a folder.
     pub fn launch(
         name: &'static str,
-        place: Place<'_>,
+        place: ProcessPlacement<'_>,
         command: impl FnOnce(&Path) -> std::io::Result<Command>,
     ) -> Result<Started, LabError> {
         let failed = |what: &str, e: std::io::Error| LabError::new(format!("{name}: {what}: {e}"));

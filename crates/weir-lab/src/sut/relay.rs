@@ -11,23 +11,23 @@ use std::time::Duration;
 
 use weir_io::process::stat_field;
 
-use super::peer::{Place, Started};
+use super::peer::{ProcessPlacement, Started};
 use crate::cachesim::live::Live;
 use crate::model::LabError;
-use crate::model::relay::{Relay, Tls};
+use crate::model::relay::{RelayScenario, Tls};
 use crate::netns::counters::Counters;
 use crate::netns::namespace::Namespace;
 
 /// Where relays listen: nothing else does in a namespace of its own.
 pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3340);
-/// Also a simulated one, on a busy machine.
+/// Time within which a relay is ready, a simulated one on a busy machine included.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
 /// Where a relay stands.
 pub struct Environment<'a> {
     pub namespace: &'a Namespace,
     pub cpus: &'a [u32],
-    pub relay: Relay,
+    pub relay: RelayScenario,
 }
 
 /// A relay that is up.
@@ -60,7 +60,7 @@ pub fn launch(
     environment: &Environment<'_>,
     command: impl FnOnce(&Path) -> std::io::Result<Command>,
 ) -> Result<Started, LabError> {
-    let place = Place { namespace: Some(environment.namespace), cpus: environment.cpus };
+    let place = ProcessPlacement { namespace: Some(environment.namespace), cpus: environment.cpus };
     let mut started = Started::launch(name, place, command)?;
     started.wait(READY_WITHIN, |_| Ok(environment.namespace.run(|| TcpStream::connect(ADDRESS))?.is_ok()))?;
     Ok(started)
@@ -109,7 +109,7 @@ pub enum NoCounters {
     Number(String),
     /// Nothing of packets dropped.
     None,
-    /// Not this one.
+    /// The program is another one, of this name.
     Named(String),
 }
 

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use weir_core::wire::DisplayMac;
 
-use super::dpdk::{Dpdk, Ends, Plan};
-use super::peer::{self, Place};
+use super::dpdk::{Dpdk, DpdkProgram, Ends};
+use super::peer::{self, ProcessPlacement};
 use super::{Environment, Running};
 use crate::model::LabError;
 
@@ -23,18 +23,18 @@ pub fn missing() -> Option<String> {
 
 pub fn start(environment: &Environment<'_>) -> Result<Box<dyn Running>, LabError> {
     let mac = DisplayMac(environment.gateway_mac).to_string();
-    let place = Place { namespace: Some(environment.namespace), cpus: environment.cpus };
+    let place = ProcessPlacement { namespace: Some(environment.namespace), cpus: environment.cpus };
     Ok(Box::new(Dpdk::start(plan(Ends::of(environment), environment.cpus[0], &mac)?, place)?))
 }
 
-/// In memory: from a capture file to nowhere.
+/// Starts testpmd in memory: from a capture file to nowhere.
 pub fn start_alone(capture: PathBuf, cpu: u32) -> Result<Dpdk, LabError> {
     // its telemetry answers from another CPU than the busy one
-    let place = Place { namespace: None, cpus: &[] };
+    let place = ProcessPlacement { namespace: None, cpus: &[] };
     Dpdk::start(plan(Ends::Capture(capture), cpu, "02:00:00:01:00:00")?, place)
 }
 
-fn plan(ends: Ends, cpu: u32, mac: &str) -> Result<Plan, LabError> {
+fn plan(ends: Ends, cpu: u32, mac: &str) -> Result<DpdkProgram, LabError> {
     let words = vec![
         "-i".into(),
         "--auto-start".into(),
@@ -43,7 +43,7 @@ fn plan(ends: Ends, cpu: u32, mac: &str) -> Result<Plan, LabError> {
         format!("--total-num-mbufs={BUFFERS}"),
         "--no-flush-rx".into(),
     ];
-    Ok(Plan {
+    Ok(DpdkProgram {
         name: NAME,
         program: peer::find(NAME).ok_or_else(|| LabError::new(MISSING.into()))?,
         // the first waits for commands, the second forwards: one CPU is enough

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use weir_core::wire::DisplayMac;
 
-use super::peer::{self, Place, Started};
+use super::peer::{self, ProcessPlacement, Started};
 use super::{Environment, Running};
 use crate::model::{Configuration, Family, LabError};
 use crate::netns::counters::Counters;
@@ -35,7 +35,7 @@ const COMPLAINTS: [&str; 6] = ["unknown", "error", "failed", "invalid", "not sup
 const PORTS: &str =
     "vpp: host interfaces (AF_PACKET), which copy every packet in the kernel; its main thread forwards";
 
-/// On the wires of a namespace.
+/// Says what is missing to run VPP on the wires of a namespace.
 pub fn missing(configuration: &Configuration) -> Option<String> {
     absent().or_else(|| spd::refused(configuration))
 }
@@ -54,7 +54,7 @@ struct Daemon {
 
 impl Daemon {
     /// `ipsec` is that section of its settings; empty leaves VPP's own.
-    fn start(place: Place<'_>, ipsec: &str, commands: &str) -> Result<Daemon, LabError> {
+    fn start(place: ProcessPlacement<'_>, ipsec: &str, commands: &str) -> Result<Daemon, LabError> {
         let (Some(program), Some(ctl)) = (peer::find("vpp"), peer::find("vppctl")) else {
             return Err(LabError::new(MISSING.into()));
         };
@@ -101,7 +101,7 @@ fn complains(said: &str) -> bool {
     COMPLAINTS.iter().any(|word| said.contains(word))
 }
 
-/// On the wires of a namespace.
+/// VPP on the wires of a namespace.
 pub struct Vpp {
     daemon: Daemon,
     notes: Vec<String>,
@@ -111,7 +111,7 @@ impl Vpp {
     pub fn start(environment: &Environment<'_>) -> Result<Vpp, LabError> {
         let (configuration, place) = (
             environment.configuration,
-            Place { namespace: Some(environment.namespace), cpus: environment.cpus },
+            ProcessPlacement { namespace: Some(environment.namespace), cpus: environment.cpus },
         );
         let ports = [&environment.input, &environment.output].map(|port| port.name.as_str());
         let commands = commands(environment) + &spd::commands(configuration, ports);

@@ -32,7 +32,7 @@ const LOG_LINES: usize = 12;
 
 /// What happens to a test packet the daemon does not forward, in its own words; `local` and `held` too.
 #[derive(serde::Deserialize)]
-struct Worker {
+struct WorkerCounters {
     local: u64,
     held: u64,
     drops: BTreeMap<String, u64>,
@@ -139,11 +139,11 @@ impl Weir {
         }
     }
 
-    /// What a reader of its figures must know, and which of that says that a better way was refused.
+    /// What a reader of its values must know, and which of that says that a better way was refused.
     fn describe(&self) -> Result<(Vec<String>, Vec<String>), LabError> {
         let status: Status = self.control.get("/v1/status")?;
         let ports: Vec<Port> = self.control.get("/v1/ports")?;
-        let workers: Vec<Worker> = self.control.get("/v1/workers")?;
+        let workers: Vec<WorkerCounters> = self.control.get("/v1/workers")?;
         let cpus = workers.iter().map(|w| w.cpu.to_string()).collect::<Vec<_>>().join(", ");
         let mut notes = vec![format!("weir {}: {} workers on cpu {cpus}", status.version, workers.len())];
         let mut fallbacks = Vec::new();
@@ -211,7 +211,7 @@ pub(super) fn tail(log: &Path) -> String {
 
 impl Running for Weir {
     fn drops(&mut self, _: &Namespace) -> Result<Counters, LabError> {
-        let workers: Vec<Worker> = self.control.get("/v1/workers")?;
+        let workers: Vec<WorkerCounters> = self.control.get("/v1/workers")?;
         let ports: Vec<Port> = self.control.get("/v1/ports")?;
         let mut found = Counters::new();
         for worker in workers {

@@ -260,9 +260,9 @@ impl Prepared for Deployed {
                 "gateways: the server read nothing in the window: lengthen `window`".into(),
             ));
         }
-        let mut figures = std::collections::BTreeMap::new();
-        figures.insert("mbps".into(), read as f64 / seconds / MBIT);
-        figures.extend(busy.map(|b| ("cpu_percent".to_string(), b)));
+        let mut metrics = std::collections::BTreeMap::new();
+        metrics.insert("mbps".into(), read as f64 / seconds / MBIT);
+        metrics.extend(busy.map(|b| ("cpu_percent".to_string(), b)));
         let ledger = LossLedger {
             intended: received,
             offered: received,
@@ -279,7 +279,7 @@ impl Prepared for Deployed {
             seconds,
             pps,
             ledger,
-            figures,
+            metrics,
             notes,
             fallbacks: Some(self.fallbacks.clone()),
             window_ns: Some((began, ended)),

@@ -279,40 +279,40 @@ impl Ready {
                 "memory: {disagreed} answers of the SPD were not the ordered scan's: a defect of weir"
             )));
         }
-        let mut figures = BTreeMap::new();
-        figures.insert("ns_per_packet".into(), ns / delivered);
-        figures.insert("mbps".into(), pps * self.templates.mean_len() * 8.0 / 1e6);
-        self.checked(&counted, pps, &mut figures, &mut notes);
-        self.asked(&counted, &mut figures)?;
+        let mut metrics = BTreeMap::new();
+        metrics.insert("ns_per_packet".into(), ns / delivered);
+        metrics.insert("mbps".into(), pps * self.templates.mean_len() * 8.0 / 1e6);
+        self.checked(&counted, pps, &mut metrics, &mut notes);
+        self.asked(&counted, &mut metrics)?;
         if clocks > 0.0 {
-            figures.insert("clocks_per_packet".into(), clocks / delivered);
+            metrics.insert("clocks_per_packet".into(), clocks / delivered);
         }
         let all: Option<Vec<(f64, f64)>> = counted.iter().map(|c| c.last_level).collect();
         if let Some(all) = all {
             let (loads, misses) = all.iter().fold((0.0, 0.0), |(l, m), c| (l + c.0, m + c.1));
-            figures.insert("llc_loads_per_packet".into(), loads / delivered);
-            figures.insert("llc_misses_per_packet".into(), misses / delivered);
+            metrics.insert("llc_loads_per_packet".into(), loads / delivered);
+            metrics.insert("llc_misses_per_packet".into(), misses / delivered);
             if loads > 0.0 {
-                figures.insert("llc_miss_percent".into(), 100.0 * misses / loads);
+                metrics.insert("llc_miss_percent".into(), 100.0 * misses / loads);
             }
         }
         let seconds = counted.iter().map(|c| c.seconds).sum::<f64>() / counted.len() as f64;
         let ends = |c: &Counts| c.window;
         let window_ns = counted.iter().map(ends).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
-        Ok(Sample { seconds, pps, ledger, figures, notes, window_ns, ..Sample::default() })
+        Ok(Sample { seconds, pps, ledger, metrics, notes, window_ns, ..Sample::default() })
     }
 }
 
 impl Ready {
     /// What the SPD was asked, and changes of it.
-    fn asked(&self, counted: &[Counts], figures: &mut BTreeMap<String, f64>) -> Result<(), LabError> {
+    fn asked(&self, counted: &[Counts], metrics: &mut BTreeMap<String, f64>) -> Result<(), LabError> {
         let Some(p) = self.ipsec.filter(|p| p.mode == Mode::Policy && !p.is_aside()) else {
             return Ok(());
         };
         let mut all = LookupCounters::default();
         counted.iter().for_each(|c| all.merge(&c.lookups));
-        spd::figures(&p, self.family, (&self.net, &all), figures);
-        self.churn.as_ref().map_or(Ok(()), |churn| churn.figures(figures))
+        spd::metrics(&p, self.family, (&self.net, &all), metrics);
+        self.churn.as_ref().map_or(Ok(()), |churn| churn.metrics(metrics))
     }
 
     /// What was measured and checked beside the pipeline.
@@ -320,15 +320,15 @@ impl Ready {
         &self,
         counted: &[Counts],
         pps: f64,
-        figures: &mut BTreeMap<String, f64>,
+        metrics: &mut BTreeMap<String, f64>,
         notes: &mut Vec<String>,
     ) {
         let checked: Vec<&Checked> = counted.iter().filter_map(|c| c.checked.as_ref()).collect();
         let (Some(first), Some(p)) = (checked.first(), self.ipsec) else { return };
         let aead_pps: f64 = checked.iter().map(|c| c.aead_pps).sum();
-        figures.insert("aead_pps".into(), aead_pps);
-        figures.insert("aead_share_percent".into(), 100.0 * pps / aead_pps);
-        figures.insert("verified_packets".into(), checked.iter().map(|c| c.packets).sum::<u64>() as f64);
+        metrics.insert("aead_pps".into(), aead_pps);
+        metrics.insert("aead_share_percent".into(), 100.0 * pps / aead_pps);
+        metrics.insert("verified_packets".into(), checked.iter().map(|c| c.packets).sum::<u64>() as f64);
         let Checked { backend, peer_sa, .. } = first;
         let way = if p.direction == Direction::In { "opened" } else { "sealed" };
         notes.push(format!(
@@ -361,7 +361,7 @@ fn churn_of(
     // as `tables::build` gave them to the control side
     let policies =
         control.desired().ipsec.spds.first().map_or(Vec::new(), |spd| spd.policies.iter().cloned().collect());
-    let plan = churn::Plan { control, policies, needed: spd::needed(p), per_second: p.spd.churn, cpu };
+    let plan = churn::ChurnSpec { control, policies, needed: spd::needed(p), per_second: p.spd.churn, cpu };
     Churn::start(plan, tables.clone()).map(Some)
 }
 

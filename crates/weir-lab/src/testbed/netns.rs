@@ -16,7 +16,7 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::generator::{Plan, Transmitter};
+use crate::generator::{TrafficSpec, Transmitter};
 use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Sut, Trial};
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
@@ -123,7 +123,7 @@ impl Wired for Deployed {
 
     fn drive(&mut self, rate: Rate, window: Duration, seed: u64) -> Result<Driven, LabError> {
         self.run = self.run.wrapping_add(1);
-        let plan = Plan { rate, window, run: self.run };
+        let plan = TrafficSpec { rate, window, run: self.run };
         let (home, cpus) = (Some(self.near.0.path()), &self.cpus);
         let (transmitter, collector) = (self.transmitter.as_mut(), self.collector.as_mut());
         let course = Course { plan, seed, flows: self.traffic.flows(), cpus, home };
@@ -200,13 +200,13 @@ fn deploy_device(
 impl Prepared for Deployed {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let measured = drive::measure(self, trial);
-        // one that ended has forwarded part of a window: no figure, but a finding
+        // one that ended has forwarded part of a window: no value, but a finding
         if let Some(ended) = self.device.as_mut().and_then(|device| device.running.ended()) {
             return Err(ended);
         }
         let (mut sample, _) = measured?;
         for (name, percent) in self.busy {
-            sample.figures.extend(percent.map(|p| (name.to_string(), p)));
+            sample.metrics.extend(percent.map(|p| (name.to_string(), p)));
         }
         if let Some(device) = &mut self.device {
             sample.notes.extend(device.running.warnings());

@@ -12,7 +12,7 @@
 //! how busy it was, and what it can do alone is the baseline. What is lost is in the ledger, the relay's own
 //! reasons where it tells them.
 //!
-//! Refuses: figures of a stream that lost its frames: the run fails.
+//! Refuses: values of a stream that lost its frames: the run fails.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use weir_io::cpu;
 use crate::cachesim;
 use crate::experiment::kebab;
 use crate::generator::derp::client;
-use crate::generator::derp::pairs::{Moment, Outcome, Pairs, Plan};
+use crate::generator::derp::pairs::{Moment, Outcome, PairTraffic, Pairs};
 use crate::generator::derp::stalled::Stalled;
 use crate::generator::derp::visits;
-use crate::model::relay::{Load, Relay};
+use crate::model::relay::{Load, RelayScenario};
 use crate::model::{
     Configuration, Family, FrameSize, LabError, Misbehaviour, Prepared, Sample, Scope, Sut, Trial,
 };
@@ -60,7 +60,7 @@ pub struct RelayTestbed {
 }
 
 impl RelayTestbed {
-    pub fn missing(&mut self, configuration: &Configuration, relay: &Relay) -> Option<String> {
+    pub fn missing(&mut self, configuration: &Configuration, relay: &RelayScenario) -> Option<String> {
         if configuration.workload.family == Family::Inet6 {
             return Some("relay: its clients use IPv4; use family = \"inet\"".into());
         }
@@ -87,7 +87,7 @@ impl RelayTestbed {
     pub fn prepare(
         &mut self,
         configuration: &Configuration,
-        relay: &Relay,
+        relay: &RelayScenario,
     ) -> Result<Box<dyn Prepared>, LabError> {
         let missing = self.missing(configuration, relay);
         self.sweep.deploy(missing, |swept| {
@@ -105,7 +105,7 @@ struct Deployed {
     name: String,
     namespace: Namespace,
     cpus: Cpus,
-    relay: Relay,
+    relay: RelayScenario,
     clients: u32,
     notes: Vec<String>,
     /// Which of them say that something better was refused.
@@ -114,7 +114,11 @@ struct Deployed {
 }
 
 impl Deployed {
-    fn new(configuration: &Configuration, relay: Relay, swept: Vec<String>) -> Result<Deployed, LabError> {
+    fn new(
+        configuration: &Configuration,
+        relay: RelayScenario,
+        swept: Vec<String>,
+    ) -> Result<Deployed, LabError> {
         let mut cpus = Cpus::choose(&configuration.placement)?;
         if configuration.placement.cpus.is_empty() && relay.workers > 1 {
             cpus.sut = more(&cpus, relay.workers)?;
@@ -198,7 +202,7 @@ impl Deployed {
                 ));
             }
         };
-        let plan = Plan {
+        let plan = PairTraffic {
             rate,
             closed: self.relay.load == Load::ClosedLoop,
             window: trial.window,
@@ -211,7 +215,7 @@ impl Deployed {
         let after = self.drops()?;
         let warnings = self.running.as_mut().map(|r| r.warnings()).unwrap_or_default();
         let mut sample = self.sample(&came, &reading, counters::difference(&before, &after));
-        if let Some(n) = self.pairs.as_ref().map(|pairs| pairs.stalled.let_go).filter(|n| *n > 0) {
+        if let Some(n) = self.pairs.as_ref().map(|pairs| pairs.stalled.disconnected).filter(|n| *n > 0) {
             sample.notes.push(format!("the relay let {n} of {} stalled receivers go", self.relay.stalled));
         }
         if self.relay.stalled > 0 {
@@ -222,11 +226,11 @@ impl Deployed {
     }
 
     /// What of it is still under way to stalled receivers, and the drops up to then.
-    fn warm_up(&mut self, window: Duration, plan: Plan) -> Result<(i64, Counters), LabError> {
+    fn warm_up(&mut self, window: Duration, plan: PairTraffic) -> Result<(i64, Counters), LabError> {
         if window.is_zero() {
             return Ok((0, self.drops()?));
         }
-        let plan = Plan { window, empties: false, ..plan };
+        let plan = PairTraffic { window, empties: false, ..plan };
         if self.relay.stalled == 0 {
             self.load(plan)?;
             return Ok((0, self.drops()?));
@@ -238,9 +242,9 @@ impl Deployed {
     }
 
     /// One window, drained.
-    fn load(&mut self, plan: Plan) -> Result<(Outcome, Reading), LabError> {
+    fn load(&mut self, plan: PairTraffic) -> Result<(Outcome, Reading), LabError> {
         self.run += 1;
-        let plan = Plan { run: self.run, ..plan };
+        let plan = PairTraffic { run: self.run, ..plan };
         let mut pairs = self
             .pairs
             .take()
@@ -263,21 +267,21 @@ impl Deployed {
     fn sample(&self, came: &Outcome, reading: &Reading, drops: Counters) -> Sample {
         let tally = &came.tally;
         let seconds = (came.ended - came.began).max(1) as f64 / 1e9;
-        let mut figures = BTreeMap::new();
-        let mut figure = |name: &str, value: f64| {
-            figures.insert(name.to_string(), value);
+        let mut metrics = BTreeMap::new();
+        let mut metric = |name: &str, value: f64| {
+            metrics.insert(name.to_string(), value);
         };
-        figure("mbps", tally.bytes as f64 * 8.0 / 1e6 / seconds);
-        figure("offered_pps", came.offered as f64 / seconds);
-        figure("sent_pps", came.sent as f64 / seconds);
+        metric("mbps", tally.bytes as f64 * 8.0 / 1e6 / seconds);
+        metric("offered_pps", came.offered as f64 / seconds);
+        metric("sent_pps", came.sent as f64 / seconds);
         let busy = 100.0 - came.idle as f64 / 1e9 / seconds * 100.0;
-        figure("generator_busy_percent", busy);
-        figure("late_max_us", came.late_max as f64 / 1e3);
+        metric("generator_busy_percent", busy);
+        metric("late_max_us", came.late_max as f64 / 1e3);
         if came.intended > 0 {
             let lost = came.intended.saturating_sub(tally.delivered) as f64;
-            figure("undelivered_percent", lost * 100.0 / came.intended as f64);
+            metric("undelivered_percent", lost * 100.0 / came.intended as f64);
         }
-        figures.extend(reading.figures(tally.arrived, tally.bytes, seconds));
+        metrics.extend(reading.metrics(tally.arrived, tally.bytes, seconds));
         let mut sample = Sample {
             seconds,
             pps: tally.arrived as f64 / seconds,
@@ -290,7 +294,7 @@ impl Deployed {
             },
             reordered: tally.reordered,
             duplicated: tally.duplicated,
-            figures,
+            metrics,
             notes: self.notes.clone(),
             fallbacks: Some(self.fallbacks.clone()),
             window_ns: Some((came.began, came.ended)),
@@ -306,7 +310,7 @@ impl Deployed {
         sample
     }
 
-    /// What is to be known of a run beside its figures.
+    /// What is to be known of a run beside its values.
     fn warnings(&self, came: &Outcome, busy: f64, sample: &mut Sample) {
         let kept = came.offered as f64 * 100.0 / came.intended.max(1) as f64;
         if came.group > 0 {
@@ -323,7 +327,7 @@ impl Deployed {
         if came.tally.corrupted > 0 {
             sample.notes.push("packets came back other than they were sent: see corrupted_packets".into());
         }
-        sample.figures.insert("corrupted_packets".into(), came.tally.corrupted as f64);
+        sample.metrics.insert("corrupted_packets".into(), came.tally.corrupted as f64);
     }
 
     /// Clients connect and are silent.
@@ -348,13 +352,13 @@ impl Deployed {
         let after = relay::memory(process).ok_or_else(unread)?;
         let ended = weir_io::clock::now();
         drop(clients);
-        let figures = BTreeMap::from([
+        let metrics = BTreeMap::from([
             ("memory_bytes_per_client".to_string(), after.saturating_sub(before) as f64 / count as f64),
             ("memory_bytes_before".to_string(), before as f64),
             ("memory_bytes_after".to_string(), after as f64),
             ("connecting_seconds".to_string(), (connected - began) as f64 / 1e9),
         ]);
-        Ok(self.silent(figures, (connected, ended)))
+        Ok(self.silent(metrics, (connected, ended)))
     }
 
     /// Clients connect and leave.
@@ -376,12 +380,12 @@ impl Deployed {
         })?;
         let came = came?;
         let seconds = came.ended.saturating_sub(came.began).max(1) as f64 / 1e9;
-        let mut figures = reading.figures(came.connects, 0, seconds);
-        figures.remove("ns_per_packet").map(|ns| figures.insert("cpu_ms_per_connect".into(), ns / 1e6));
-        figures.insert("connects_per_second".into(), came.connects as f64 / seconds);
+        let mut metrics = reading.metrics(came.connects, 0, seconds);
+        metrics.remove("ns_per_packet").map(|ns| metrics.insert("cpu_ms_per_connect".into(), ns / 1e6));
+        metrics.insert("connects_per_second".into(), came.connects as f64 / seconds);
         let busy = came.busy as f64 / 1e7 / seconds;
-        figures.insert("generator_busy_percent".into(), busy);
-        let mut sample = self.silent(figures, (came.began, came.ended));
+        metrics.insert("generator_busy_percent".into(), busy);
+        let mut sample = self.silent(metrics, (came.began, came.ended));
         if 100.0 - busy < SPARE_PERCENT {
             sample.notes.push(GENERATOR_WAS_BUSY.into());
         }
@@ -389,10 +393,10 @@ impl Deployed {
     }
 
     /// A run without packets.
-    fn silent(&self, figures: BTreeMap<String, f64>, window: (u64, u64)) -> Sample {
+    fn silent(&self, metrics: BTreeMap<String, f64>, window: (u64, u64)) -> Sample {
         Sample {
             seconds: window.1.saturating_sub(window.0).max(1) as f64 / 1e9,
-            figures,
+            metrics,
             notes: self.notes.clone(),
             fallbacks: Some(self.fallbacks.clone()),
             window_ns: Some(window),
@@ -453,7 +457,7 @@ fn cpus_said(cpus: &Cpus) -> Vec<String> {
     let list = cpus.sut.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let mut notes = vec![format!("cpus: generator {}, relay {list}; TCP over loopback", cpus.generator)];
     if cpus.sut.contains(&cpus.generator) {
-        notes.push("relay and generator share a cpu: figures say little about the relay alone".into());
+        notes.push("relay and generator share a cpu: values say little about the relay alone".into());
     }
     notes
 }

@@ -102,7 +102,7 @@ fn a_step_is_marked_at_the_campaign_that_made_it_with_what_else_changed() {
     assert_eq!(changes.len(), 1, "{changes:#?}");
     assert_eq!((&changes[0]["campaign"], &changes[0]["hint"]), (&8.into(), &false.into()));
     let ratio = &changes[0]["ratio"];
-    let end = |key: &str| ratio[key].as_f64().expect("a figure");
+    let end = |key: &str| ratio[key].as_f64().expect("a value");
     assert!(end("low") < 0.9 && 0.9 < end("high") && end("high") - end("low") < 0.03, "{ratio}");
     assert_eq!(changes[0]["differences"], serde_json::json!(["kernel: \"6.1\" → \"6.2\""]));
     assert_eq!(series("still")["changes"], serde_json::json!([]));

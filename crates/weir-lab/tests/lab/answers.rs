@@ -23,10 +23,10 @@ equivalent = \"Verdict: {verdict inet inet6}.\"
 underpowered = \"Verdict: {verdict inet inet6}.\"
 
 [[answer]]
-text = \"Left out: {median inet no_such_figure}.\"
+text = \"Left out: {median inet no_such_metric}.\"
 
 [[answer]]
-table = [[\"family\", \"Mpps\", \"nothing\"], [\"{f}\", \"{number {f}}\", \"{median {f} no_such_figure}\"]]
+table = [[\"family\", \"Mpps\", \"nothing\"], [\"{f}\", \"{number {f}}\", \"{median {f} no_such_metric}\"]]
 each = { f = [\"inet\", \"inet6\"] }
 
 [[answer]]
@@ -54,7 +54,7 @@ fn answers(folder: &Folder, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn figures_of_raw_runs_reach_documents_and_a_figure_changed_by_hand_is_noticed() {
+fn values_of_raw_runs_reach_documents_and_a_value_changed_by_hand_is_noticed() {
     let folder = Folder::new("answers");
     let campaign = measured(&folder);
     folder.write("docs/answers.md", DOCUMENT);

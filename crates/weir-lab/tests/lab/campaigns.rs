@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::folder::Folder;
 use crate::common::program::{SMALL, lab, run, text};
-use weir_lab::campaign::{self, Plan};
+use weir_lab::campaign::{self, CampaignSpec};
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::result::{Results, derive};
 
@@ -21,7 +21,8 @@ fn small() -> Experiment {
 
 fn measured(folder: &Folder, stop: &std::sync::atomic::AtomicBool) -> Results {
     let argv = vec!["weir-lab".into()];
-    let plan = Plan { experiment: small(), seed: 7, dir: &folder.0, argv, repeats: None, stop, whole: None };
+    let plan =
+        CampaignSpec { experiment: small(), seed: 7, dir: &folder.0, argv, repeats: None, stop, whole: None };
     campaign::run(plan).expect("memory needs nothing").results
 }
 
@@ -90,10 +91,10 @@ fn the_folder_holds_raw_runs_manifest_result_and_reports() {
     assert_eq!(folder.read("raw/inet.jsonl").lines().count(), 3);
     assert_eq!(folder.read("raw/inet6.pps").lines().count(), 3);
     let json: serde_json::Value = serde_json::from_str(&folder.read("result.json")).expect("JSON");
-    assert_eq!(json["format"], 3);
+    assert_eq!(json["format"], 4);
     assert_eq!(json["configurations"][0]["blocks"], serde_json::json!([0, 1, 2]));
     assert_eq!(json["comparisons"][0]["paired"]["blocks"], 3);
-    assert_eq!(json["configurations"][0]["figures"].as_array().expect("figures").len(), 3);
+    assert_eq!(json["configurations"][0]["values"].as_array().expect("values").len(), 3);
     let report = folder.read("report.md");
     assert!(report.starts_with("# Small\n\n**"), "the answer comes first");
     assert!(report.contains("x inet.pps\n+ inet6.pps\n+---"), "a ministat block is in the report");
@@ -109,7 +110,7 @@ fn the_folder_holds_raw_runs_manifest_result_and_reports() {
         assert!(fields.iter().all(|&n| n == fields[0]), "records of unequal length: {fields:?}\n{table}");
     }
     let html = folder.read("report.html");
-    // each run is a point that says its figure, by configuration and over time
+    // each run is a point that says its value, by configuration and over time
     assert_eq!(html.matches("<title>inet6, run ").count(), 6);
     assert!(html.len() < 1 << 20, "{} bytes", html.len());
     assert!(!html.contains("http://") && !html.contains("https://"), "the page loads nothing");

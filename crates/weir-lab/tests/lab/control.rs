@@ -1,10 +1,10 @@
-//! The A/A control at small size: its structure and what it says. Whether figures differ is the machine's
+//! The A/A control at small size: its structure and what it says. Whether values differ is the machine's
 //! business; that identical things are called different in one campaign of twenty is simulated elsewhere.
 
 use std::fs;
 
 use crate::common::folder::Folder;
-use weir_lab::campaign::{self, Plan};
+use weir_lab::campaign::{self, CampaignSpec};
 use weir_lab::diagnostic::Kind;
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::result::{Results, derive};
@@ -28,8 +28,15 @@ fn measured(folder: &Folder) -> Results {
     let changes = Changes { control: true, ..Changes::default() };
     let experiment = Experiment::parse("control", "control.toml", BODY, &changes).expect("valid");
     let argv = vec!["weir-lab".into()];
-    let plan =
-        Plan { experiment, seed: 3, dir: &folder.0, argv, repeats: None, stop: &false.into(), whole: None };
+    let plan = CampaignSpec {
+        experiment,
+        seed: 3,
+        dir: &folder.0,
+        argv,
+        repeats: None,
+        stop: &false.into(),
+        whole: None,
+    };
     campaign::run(plan).expect("memory needs nothing").results
 }
 
@@ -76,7 +83,7 @@ fn a_control_that_differs_from_itself_is_warned_about_with_its_size() {
     // the second of the two runs a block, made three times as fast
     let raw = folder.0.join("raw/inet~again.jsonl");
     let own = fs::read_to_string(folder.0.join("raw/inet.jsonl")).expect("written");
-    let figure = |line: &str| -> f64 {
+    let value = |line: &str| -> f64 {
         let run: serde_json::Value = serde_json::from_str(line).expect("a run");
         run["sample"]["pps"].as_f64().expect("measured")
     };
@@ -87,7 +94,7 @@ fn a_control_that_differs_from_itself_is_warned_about_with_its_size() {
         .enumerate()
         .map(|(i, (line, own))| {
             let mut run: serde_json::Value = serde_json::from_str(line).expect("a run");
-            run["sample"]["pps"] = (figure(own) * (3.0 + 0.01 * i as f64)).into();
+            run["sample"]["pps"] = (value(own) * (3.0 + 0.01 * i as f64)).into();
             format!("{run}\n")
         })
         .collect();

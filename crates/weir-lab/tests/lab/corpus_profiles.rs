@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use weir_lab::profile::differential::{Differential, Fate, Side, differential};
+use weir_lab::profile::differential::{Differential, Presence, Side, differential};
 use weir_lab::profile::import::{Form, Recording};
 use weir_lab::profile::rules::Rules;
 
@@ -65,7 +65,7 @@ fn what_building_ipsec_in_costs_is_found_unaided() {
         assert!(first.contains(&"key_havesp") && first.contains(&capability), "{family}: {first:?}");
         assert!(d.frames.len() > 300, "{}", d.frames.len());
         for frame in &d.frames[..2] {
-            assert_eq!((frame.fate, frame.own.before), (Fate::New, 0.0));
+            assert_eq!((frame.presence, frame.own.before), (Presence::New, 0.0));
             assert!(frame.proven() && frame.own.low > 0.0, "{frame:?}");
         }
         let together: f64 = d.frames[..2].iter().map(|f| f.own.after).sum();

@@ -47,7 +47,7 @@ fn carries(test: &str, sut: Sut) {
     let mut testbeds = Testbeds::default();
     let mut prepared = testbeds.prepare(&configuration(sut)).expect("all that is needed is here");
     let sample = prepared.run(&trial(Rate::FlatOut)).expect("a run");
-    assert!(sample.figures["mbps"] > 0.0 && sample.pps > 0.0, "{sample:?}");
+    assert!(sample.metrics["mbps"] > 0.0 && sample.pps > 0.0, "{sample:?}");
     assert_eq!(sample.ledger.unaccounted(), 0);
     let paced = prepared.run(&trial(Rate::Pps(1000))).expect_err("TCP has no rate");
     assert!(paced.said.contains("remove `rate`"), "{paced}");
@@ -84,7 +84,7 @@ fn a_packet_is_a_packet_however_many_cross_a_wire_in_one_piece() {
         let sample =
             testbeds.prepare(&configuration).expect("wires").run(&trial(Rate::FlatOut)).expect("a run");
         // Both are read one after the other, so some payload may be counted that came after the packets were.
-        let payload = sample.figures["mbps"] * 1e6 / 8.0 / sample.pps;
+        let payload = sample.metrics["mbps"] * 1e6 / 8.0 / sample.pps;
         assert!((500.0..1800.0).contains(&payload), "offload {offload}: {payload} bytes a packet");
         assert_eq!(offload, sample.notes.iter().any(|note| note.contains("uncut")), "{:?}", sample.notes);
     }

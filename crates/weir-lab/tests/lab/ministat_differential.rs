@@ -1,8 +1,8 @@
 //! Our ministat against the distribution's own program, on generated inputs: not one byte may differ.
 //!
 //! Promises coverage of what the two could differ in: one to seven sets, ties, constant sets, even and odd
-//! counts, more runs than the t table has rows, huge, tiny and negative figures, columns, delimiters,
-//! remarks, words that are no numbers, every option. Where the original crashes (a plot one column wide, or of
+//! counts, more runs than the t table has rows, huge, tiny and negative values, columns, delimiters,
+//! comments, words that are no numbers, every option. Where the original crashes (a plot one column wide, or of
 //! infinity), ours must refuse.
 
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::common::folder::Folder;
 use crate::common::program::text;
-use weir_stats::ministat::read::{Columns, figures};
+use weir_stats::ministat::read::{Columns, values};
 use weir_stats::ministat::{Confidence, Dialect, Parts, Set, Style, WIDTH, block};
 use weir_stats::random::Random;
 
@@ -90,7 +90,7 @@ fn case(seed: u64) -> Case {
     Case { files, style, column, delimiters, options }
 }
 
-/// Lines as people have them: figures in a column among others, empty lines, remarks.
+/// Lines as people have them: values in a column among others, empty lines, comments.
 fn file(random: &mut Random, centre: f64, spread: f64, column: usize, delimiters: &str) -> String {
     let n = match random.below(20) {
         0 => 40 + random.below(90),
@@ -108,9 +108,9 @@ fn file(random: &mut Random, centre: f64, spread: f64, column: usize, delimiters
     for _ in 0..n {
         let noise = ((random.below(2001) as f64 - 1000.0) / 1000.0 * step).round() / step;
         let scale = if centre == 0.0 { 1.0 } else { centre };
-        let figure = centre + noise * spread * scale;
+        let value = centre + noise * spread * scale;
         match random.below(30) {
-            0 => text += "# a remark, 7\n",
+            0 => text += "# a comment, 7\n",
             1 => text += "\n",
             2 if delimiters == " \t" => text += "  # 3 4 5 6\n",
             _ => {}
@@ -121,11 +121,11 @@ fn file(random: &mut Random, centre: f64, spread: f64, column: usize, delimiters
         }
         text += &match form {
             _ if random.below(800) == 0 => of(random, &["n/a", "1e", "0x1g", "7\r", "0x1p4", "inf"]).into(),
-            0 => format!("{figure}"),
-            1 => format!("{figure:e}"),
-            2 => format!("{figure:.3}"),
-            3 => format!("{figure:.0}"),
-            _ => format!("{figure:+}"),
+            0 => format!("{value}"),
+            1 => format!("{value:e}"),
+            2 => format!("{value:.3}"),
+            3 => format!("{value:.0}"),
+            _ => format!("{value:+}"),
         };
         if chance(random, 20) {
             text += &delimiter(random);
@@ -159,8 +159,8 @@ impl Case {
             .names()
             .zip(&self.files)
             .map(|(name, text)| {
-                let figures = figures(text.as_bytes(), &columns);
-                Ok(Set::new(name, &figures.map_err(|bad| format!("line {}: {:?}", bad.line, bad.got))?))
+                let values = values(text.as_bytes(), &columns);
+                Ok(Set::new(name, &values.map_err(|bad| format!("line {}: {:?}", bad.line, bad.got))?))
             })
             .collect();
         block(&sets?, self.style).map_err(|e| e.to_string())
@@ -229,7 +229,7 @@ fn refusals_exit_as_the_distributions_does_and_name_the_remedy() {
     folder.write("two", "1\n2\n");
     folder.write("word", "1\n2\nx 3\n");
     let refusals: [(&[&str], &str); 10] = [
-        (&["absent"], "name files with one figure a line"),
+        (&["absent"], "name files with one value a line"),
         (&["two"], "dataset two must contain at least 3 data points, got 2: add runs"),
         (
             &["word"],

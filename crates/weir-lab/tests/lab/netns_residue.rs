@@ -37,7 +37,7 @@ fn configuration(sut: Sut) -> Configuration {
     .expect("valid")
 }
 
-/// Not a test by itself: the process that is killed, when it is asked to be.
+/// Is not a test by itself: the process that is killed, when it is asked to be.
 #[test]
 fn victim_holds_a_testbed_until_it_is_killed() {
     let Some(sut) = std::env::var_os(VICTIM) else { return };

@@ -58,12 +58,12 @@ fn dpdk_programs_forward_on_the_wires_and_their_ledgers_add_up() {
 }
 
 #[test]
-fn dpdk_programs_have_figures_of_their_own_in_memory() {
-    let test = "dpdk_programs_have_figures_of_their_own_in_memory";
+fn dpdk_programs_have_values_of_their_own_in_memory() {
+    let test = "dpdk_programs_have_values_of_their_own_in_memory";
     for (sut, family) in DPDK.into_iter().flat_map(|s| FAMILIES.map(|f| (s, f))) {
         let alone = configuration(sut, Topology::Memory, family, Rate::FlatOut);
         let Some(sample) = run(test, &alone) else { continue };
-        assert!(sample.ledger.delivered > 0 && sample.figures["ns_per_packet"] > 0.0, "{sample:#?}");
+        assert!(sample.ledger.delivered > 0 && sample.metrics["ns_per_packet"] > 0.0, "{sample:#?}");
         assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
         says_what_it_is(&sample);
     }

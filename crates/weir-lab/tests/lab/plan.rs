@@ -48,7 +48,7 @@ fn runs_that_are_measured_in_slices_take_their_time_too() {
 }
 
 #[test]
-fn files_of_figures_are_planned_without_pairing() {
+fn files_of_values_are_planned_without_pairing() {
     let folder = Folder::new("files");
     let a = folder.write("a.pps", "100\n101\n99\n100\n102\n98\n");
     let b = folder.write("b.pps", "# later\n200\n202\n198\n201\n199\n");
@@ -67,8 +67,8 @@ fn what_is_no_pilot_is_refused_with_the_remedy() {
     let words = folder.write("words.pps", "100\nmany\n");
     let cases = [
         (vec!["plan", &single], "run a pilot of five"),
-        (vec!["plan", &words], "words.pps:2: got \"many\", expected a figure a line"),
-        (vec!["plan", "/nonexistent/x"], "name a campaign's folder or a file of figures"),
+        (vec!["plan", &words], "words.pps:2: got \"many\", expected a value a line"),
+        (vec!["plan", "/nonexistent/x"], "name a campaign's folder or a file of values"),
         (vec!["plan", &single, "--effect", "100"], "expected a number above 0 and below 100"),
     ];
     for (arguments, expected) in cases {
@@ -79,7 +79,7 @@ fn what_is_no_pilot_is_refused_with_the_remedy() {
             text(&output.stderr)
         );
     }
-    let folder_of_figures = folder.at("");
-    let output = run(&["plan", &folder_of_figures, &single]);
+    let folder_of_values = folder.at("");
+    let output = run(&["plan", &folder_of_values, &single]);
     assert!(text(&output.stderr).contains("plan from one at a time"), "{}", text(&output.stderr));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::folder::Folder;
 use weir_io::clock;
 use weir_io::perf_event::{Sampler, Target, Wish, own_thread};
-use weir_lab::campaign::{self, Plan, Resume};
+use weir_lab::campaign::{self, CampaignSpec, Resume};
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::profile::session::{FREQUENCY_HZ, Focus, Session, threads};
 use weir_lab::profile::{Profile, folded};
@@ -226,7 +226,7 @@ fn campaign(name: &str) -> (Folder, Results) {
     let folder = Folder::absent(name);
     let experiment = Experiment::parse("small", "small.toml", SMALL, &Changes::default()).expect("valid");
     let argv = vec!["weir-lab".to_string()];
-    let plan = Plan {
+    let plan = CampaignSpec {
         experiment,
         seed: 7,
         dir: &folder.0,
@@ -247,7 +247,7 @@ fn profiled_runs_follow_the_measured_ones_and_are_not_among_them() {
     }
     let (folder, results) = campaign("follow");
     let memory = results.outcome("memory").expect("measured");
-    assert_eq!((memory.figures.len(), memory.profiles.len(), results.runs_planned), (3, 2, 6));
+    assert_eq!((memory.values.len(), memory.profiles.len(), results.runs_planned), (3, 2, 6));
     for run in &memory.profiles {
         let h = &run.header;
         assert!(h.samples > 0 && h.packets > 0 && h.seconds > 0.05, "{run:?}");
@@ -284,6 +284,6 @@ fn a_profile_that_is_missing_is_taken_when_the_campaign_is_resumed() {
         stop: &stop,
     };
     let results = campaign::resume(wish).expect("complete otherwise").results;
-    assert_eq!(results.outcome("memory").map(|o| (o.figures.len(), o.profiles.len())), Some((3, 2)));
+    assert_eq!(results.outcome("memory").map(|o| (o.values.len(), o.profiles.len())), Some((3, 2)));
     assert_eq!(fs::read(folder.0.join("raw/memory.1.folded")).expect("there"), kept, "what is there is kept");
 }

@@ -52,13 +52,12 @@ fn derper_is_measured_beside_the_generator_alone() {
 }
 
 #[test]
-fn silent_clients_and_those_that_leave_have_figures_of_their_own() {
-    let test = "silent_clients_and_those_that_leave_have_figures_of_their_own";
-    for (lab, figure) in
-        [("relay-idle", "memory_bytes_per_client"), ("relay-connects", "connects_per_second")]
+fn silent_clients_and_those_that_leave_have_values_of_their_own() {
+    let test = "silent_clients_and_those_that_leave_have_values_of_their_own";
+    for (lab, value) in [("relay-idle", "memory_bytes_per_client"), ("relay-connects", "connects_per_second")]
     {
         let Some((_, results)) = measured(&format!("{test}-{lab}"), lab, "derper-*") else { return };
-        assert_eq!(results.metric.0, figure);
+        assert_eq!(results.metric.0, value);
         for outcome in &results.configurations {
             assert!(outcome.summary.is_some(), "{lab}: {}", outcome.configuration.name);
         }
@@ -80,10 +79,10 @@ fn caches_of_a_relay_are_simulated_packet_by_packet() {
     let test = "caches_of_a_relay_are_simulated_packet_by_packet";
     let Some((folder, results)) = measured(test, "question-relay", "weir-simulated-1") else { return };
     let outcome = results.outcome("weir-simulated-1").expect("it ran");
-    let figure = |name: &str| outcome.further[&format!("simulated_{name}_per_packet")].median;
+    let value = |name: &str| outcome.further[&format!("simulated_{name}_per_packet")].median;
     // A packet is received, looked up and sent: not in fewer, and not with a miss at every reference.
-    assert!(figure("instructions") > 50.0 && figure("data_references") > 20.0, "{outcome:?}");
-    assert!(figure("d1_misses") < figure("data_references"), "{outcome:?}");
+    assert!(value("instructions") > 50.0 && value("data_references") > 20.0, "{outcome:?}");
+    assert!(value("d1_misses") < value("data_references"), "{outcome:?}");
     assert!(outcome.summary.is_none(), "a simulation carries nothing a second");
     assert!(folder.read("report.md").contains("Simulated (callgrind)"));
 }

@@ -1,4 +1,4 @@
-//! What the page shows for figures that are known: campaigns written by hand, their pictures read back.
+//! What the page shows for values that are known: campaigns written by hand, their pictures read back.
 
 use crate::common::folder::Folder;
 use weir_lab::build::Build;
@@ -83,7 +83,7 @@ fn points(section: &str, name: &str) -> Vec<(f64, f64)> {
 const CALM: [f64; 6] = [10.0e6, 10.1e6, 9.9e6, 10.05e6, 9.95e6, 10.0e6];
 
 #[test]
-fn points_lie_where_their_figures_are() {
+fn points_lie_where_their_values_are() {
     let steps = [10e6, 11e6, 12e6, 13e6, 14e6, 15e6];
     let page = page("points", "t", &[("a", &steps), ("b", &CALM), ("baseline", &CALM)]);
     let strip = points(section(&page, "every-run-in-memory"), "a");

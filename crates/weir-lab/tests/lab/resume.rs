@@ -10,7 +10,7 @@ use serde_json::Value;
 use weir_lab::result::Results;
 
 impl Folder {
-    /// With a finished campaign in `out`, from `small.toml` and seed 7.
+    /// Makes a folder with a finished campaign in `out`, from `small.toml` and seed 7.
     fn measured(name: &str) -> Folder {
         let folder = Folder::new(name);
         folder.write("small.toml", SMALL);

@@ -48,9 +48,9 @@ fn a_sweep_visits_every_rate_in_every_run() {
 }
 
 #[test]
-fn an_equilibrium_is_a_figure_in_megabits() {
+fn an_equilibrium_is_a_value_in_megabits() {
     let (results, _, said) = measured("equilibrium", "[method]\nkind = \"equilibrium\"\nline_mbps = 40");
     assert_eq!(results.metric.0, "equilibrium_mbps");
-    assert!(results.configurations[0].figures.iter().all(|f| (0.0..=41.0).contains(f)));
+    assert!(results.configurations[0].values.iter().all(|f| (0.0..=41.0).contains(f)));
     assert!(said.contains("Estimated Equilibrium Ethernet throughput= "), "{said}");
 }

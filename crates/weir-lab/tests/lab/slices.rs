@@ -92,7 +92,7 @@ fn every_configuration_has_a_slice_in_every_round_and_their_sum_is_the_run() {
             assert_eq!((sample.ledger.delivered, sample.ledger.unaccounted()), (delivered, 0), "{name}");
             assert!(sample.ledger.drops.is_empty(), "{name}: sequence numbers go on: {:?}", sample.ledger);
             assert!((sample.pps * sample.seconds / delivered as f64 - 1.0).abs() < 1e-9);
-            assert!(sample.figures["verified_packets"] > 0.0 && sample.figures["aead_share_percent"] > 0.0);
+            assert!(sample.metrics["verified_packets"] > 0.0 && sample.metrics["aead_share_percent"] > 0.0);
             for slice in &sample.slices {
                 let key = (run.block, name.contains("-in"), slice.round);
                 places.entry(key).or_default().push(slice.place);

@@ -45,14 +45,14 @@ fn campaign(folder: &Folder) {
     for (place, (name, rates)) in RATES.iter().enumerate() {
         let line = |(block, mpps): (usize, &f64)| {
             let ledger = LossLedger { sent: 1, delivered: 1, ..LossLedger::default() };
-            let figures = [
+            let metrics = [
                 ("mbps", mpps * 90.0 * 8.0),
                 ("spd_hit_percent", 99.0),
                 ("spd_classified_percent", 1.0),
                 ("cache_occupied_buckets", 1000.0),
             ];
-            let figures = figures.map(|(name, figure)| (name.to_string(), figure)).into();
-            let sample = Sample { seconds: 1.0, pps: mpps * 1e6, ledger, figures, ..Sample::default() };
+            let metrics = metrics.map(|(name, value)| (name.to_string(), value)).into();
+            let sample = Sample { seconds: 1.0, pps: mpps * 1e6, ledger, metrics, ..Sample::default() };
             let run = Run {
                 format: store::FORMAT,
                 block,

@@ -91,20 +91,20 @@ fn a_block_that_follows_from_the_files_its_legend_names_is_reproduced() {
 }
 
 #[test]
-fn legends_are_the_authors_words_and_sets_are_known_by_their_figures() {
+fn legends_are_the_authors_words_and_sets_are_known_by_their_values() {
     let sets: [(&str, &[f64]); 2] = [("before (default)", &OLD), ("with the patch: packets a second", &NEW)];
     let tree = Tree::new("words").data().readme(&printed(&sets, Style::default()));
     assert_eq!(tree.class(), Class::Reproduced);
 }
 
 #[test]
-fn an_edited_digit_differs_and_is_named_with_both_figures() {
+fn an_edited_digit_differs_and_is_named_with_both_values() {
     let tree = Tree::new("digit").data().readme(&plain().replace("3797115.1", "3797116.1"));
     let verified = tree.verify();
     let settled = &only(&verified).settled;
     assert_eq!(settled.class, Class::Differs);
-    let d = settled.difference.as_ref().expect("a figure");
-    assert_eq!((d.figure.as_str(), d.printed.as_str()), ("Avg of x (old.pps)", "3797116.1"));
+    let d = settled.difference.as_ref().expect("a value");
+    assert_eq!((d.value.as_str(), d.printed.as_str()), ("Avg of x (old.pps)", "3797116.1"));
     assert_eq!(d.derived, "3797115.1");
     assert!(settled.reason.contains("edited by hand"), "{}", settled.reason);
 }
@@ -115,8 +115,8 @@ fn an_edited_sentence_differs_though_the_table_is_right() {
     let verified = tree.verify();
     let settled = &only(&verified).settled;
     assert_eq!(settled.class, Class::Differs);
-    let d = settled.difference.as_ref().expect("a figure");
-    assert!(d.figure.starts_with("its relative error of +") && d.printed.starts_with("0.7"), "{d:?}");
+    let d = settled.difference.as_ref().expect("a value");
+    assert!(d.value.starts_with("its relative error of +") && d.printed.starts_with("0.7"), "{d:?}");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_point_moved_in_the_plot_is_no_layout() {
     let verified = tree.verify();
     let settled = &only(&verified).settled;
     assert_eq!(settled.class, Class::Differs);
-    assert_eq!(settled.difference.as_ref().expect("a row").figure, "plot");
+    assert_eq!(settled.difference.as_ref().expect("a row").value, "plot");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn packed_data_is_unpacked() {
 }
 
 #[test]
-fn a_dropped_run_is_flagged_with_its_figure() {
+fn a_dropped_run_is_flagged_with_its_value() {
     let rates = [100_100.0, 100_200.0, 100_300.0, 100_400.0, 55_000.0];
     let sets: [(&str, &[f64]); 2] = [("kept.pps", &rates[..4]), ("new.pps", &NEW)];
     let tree = with_logs(Tree::new("dropped"), "kept", &rates).with("kept.pps", lines(&rates[..4]));
@@ -314,7 +314,7 @@ fn no_difference_is_flagged_when_the_effect_of_interest_would_have_been_missed()
 }
 
 #[test]
-fn figures_a_document_gives_twice_must_agree() {
+fn values_a_document_gives_twice_must_agree() {
     let again = printed(&[("old.pps", &OLD.map(|v| v + 10.0)), ("new.pps", &NEW)], Style::default());
     let text = format!(
         "| | median |\n|---|--:|\n| old | 3,799,405 |\n| new | 4,010,233 |\n\n{}\n\
@@ -325,7 +325,7 @@ fn figures_a_document_gives_twice_must_agree() {
     let warnings = tree.warnings(WarningKind::Document);
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(
-        warnings.iter().any(|f| f.starts_with("old.pps has other figures in the block at line 6")),
+        warnings.iter().any(|f| f.starts_with("old.pps has other values in the block at line 6")),
         "{warnings:?}"
     );
     assert!(warnings.iter().any(|f| f.contains("3,799,405") && f.contains("Median of x")), "{warnings:?}");
@@ -429,8 +429,8 @@ fn results_of_a_campaign_are_derived_again_and_an_edited_one_is_named() {
     let tree = tree.with("manifest.json", manifest).with("result.json", value.to_string());
     let verified = tree.verify();
     let settled = &only(&verified).settled;
-    let difference = settled.difference.as_ref().expect("a figure");
-    assert!(difference.figure.ends_with("summary.mean"), "{difference:?}");
+    let difference = settled.difference.as_ref().expect("a value");
+    assert!(difference.value.ends_with("summary.mean"), "{difference:?}");
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Budget {
         self.locked().all
     }
 
-    /// Of a connection from there, nothing held yet.
+    /// Opens the charge of a connection from there, with nothing held yet.
     pub fn charge(self: &Arc<Budget>, address: IpAddr) -> Charge {
         Charge { budget: self.clone(), source: Source::of(address), held: 0 }
     }

@@ -29,11 +29,13 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    pub fn answer(self) -> Answer {
+    pub fn answer(self) -> HttpResponse {
         match self {
-            Wrong::Malformed => Answer::text(400, "the request is not HTTP/1.1\n"),
-            Wrong::TooLong => Answer::text(431, "the request's head is longer than 16 KiB or 64 fields\n"),
-            Wrong::Body => Answer::text(413, "nothing here takes a body\n"),
+            Wrong::Malformed => HttpResponse::text(400, "the request is not HTTP/1.1\n"),
+            Wrong::TooLong => {
+                HttpResponse::text(431, "the request's head is longer than 16 KiB or 64 fields\n")
+            }
+            Wrong::Body => HttpResponse::text(413, "nothing here takes a body\n"),
         }
     }
 }
@@ -113,22 +115,22 @@ fn origin_form(target: &str) -> Option<&str> {
 
 /// A short answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
     pub fields: Vec<(&'static str, String)>,
     pub body: String,
 }
 
-impl Answer {
-    pub fn new(status: u16, kind: &str, body: impl Into<String>) -> Answer {
-        Answer { status, fields: vec![("Content-Type", kind.to_owned())], body: body.into() }
+impl HttpResponse {
+    pub fn new(status: u16, kind: &str, body: impl Into<String>) -> HttpResponse {
+        HttpResponse { status, fields: vec![("Content-Type", kind.to_owned())], body: body.into() }
     }
 
-    pub fn text(status: u16, body: impl Into<String>) -> Answer {
-        Answer::new(status, "text/plain; charset=utf-8", body)
+    pub fn text(status: u16, body: impl Into<String>) -> HttpResponse {
+        HttpResponse::new(status, "text/plain; charset=utf-8", body)
     }
 
-    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Answer {
+    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> HttpResponse {
         self.fields.push((name, value.into()));
         self
     }
@@ -224,10 +226,10 @@ mod tests {
 
     #[test]
     fn an_answer_to_head_has_the_length_and_no_body() {
-        let answer = Answer::text(200, "four");
+        let answer = HttpResponse::text(200, "four");
         let text = String::from_utf8(answer.write(true, true)).expect("text");
         assert!(text.contains("Content-Length: 4\r\n") && text.ends_with("\r\n\r\n"), "{text}");
-        let none = String::from_utf8(Answer::text(204, "").write(false, false)).expect("text");
+        let none = String::from_utf8(HttpResponse::text(204, "").write(false, false)).expect("text");
         assert!(!none.contains("Content-Length"), "{none}");
     }
 }

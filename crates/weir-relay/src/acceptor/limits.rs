@@ -1,7 +1,7 @@
 //! What strangers and clients may cost: connections a second, on their way at once, bytes, from one source, and in all.
 //!
 //! Promises: an accept never waits for a stranger; a full house lets the oldest go that is still on its way; a client's
-//! [`Place`] is given back when its worker lets it go, whatever ended it. Sources are IPv4 addresses and IPv6 /64s:
+//! [`Share`] is given back when its worker lets it go, whatever ended it. Sources are IPv4 addresses and IPv6 /64s:
 //! whoever has one of those has all of it.
 
 use std::collections::{HashMap, VecDeque};
@@ -49,15 +49,13 @@ struct Book {
     all: usize,
 }
 
-/// One connection's share of its source and of all, given back when dropped.
+/// One connection's share of its source and of all, given back when dropped. A client's goes with the connection to
+/// its worker, and ends with it.
 #[derive(Debug)]
 pub struct Share {
     source: Source,
     book: Arc<Mutex<Book>>,
 }
-
-/// A client's share: it goes with the connection to its worker, and ends with it.
-pub type Place = Share;
 
 /// Why a share is not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +142,7 @@ impl Limiter {
     }
 
     /// A client's place, unless its source or the relay has no more.
-    pub fn place(&self, address: IpAddr) -> Result<Place, Full> {
+    pub fn place(&self, address: IpAddr) -> Result<Share, Full> {
         let limits = self.now();
         Share::take(&self.clients, address, limits.clients_per_source, limits.clients)
     }
@@ -175,12 +173,12 @@ impl Limiter {
         locked(&self.underway).iter().filter(|handle| !handle.is_finished()).count()
     }
 
-    /// Of strangers.
+    /// Counts the sources of strangers.
     pub fn sources(&self) -> usize {
         locked(&self.strangers).sources.len()
     }
 
-    /// Of clients.
+    /// Counts the sources of clients.
     pub fn client_sources(&self) -> usize {
         locked(&self.clients).sources.len()
     }

@@ -47,7 +47,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Of this thread; the flag is down once the connection has ended.
+    /// Makes the line of this thread; the flag is down once the connection has ended.
     fn new() -> (Line, Arc<AtomicBool>) {
         let there = Arc::new(AtomicBool::new(true));
         (Line { there: there.clone(), dialler: thread::current() }, there)

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::Shared;
 
-/// As derper does.
+/// Names are asked for again as often as derper does.
 const RENEW: Duration = Duration::from_secs(600);
 /// How often it is looked whether there are other names.
 const LOOK: Duration = Duration::from_secs(2);
@@ -24,7 +24,7 @@ type Found = BTreeMap<String, Vec<IpAddr>>;
 pub struct Names(ArcSwap<Found>);
 
 impl Names {
-    /// Of one of these names, or of all of them.
+    /// Gives the addresses of one of these names, or of all of them.
     pub fn of(&self, names: &[String], asked: Option<&str>) -> Found {
         let all = self.0.load();
         let wanted = names.iter().filter(|name| asked.is_none_or(|asked| asked == *name));

@@ -9,7 +9,7 @@
 
 use std::net::IpAddr;
 
-use super::http::{Answer, Head};
+use super::http::{Head, HttpResponse};
 use super::listen::ListenerKind;
 use super::{Live, Shared};
 use crate::exposition;
@@ -30,31 +30,31 @@ pub fn page(
     tls: bool,
     from: IpAddr,
     head: &Head,
-) -> Answer {
+) -> HttpResponse {
     let answer = match head.path.as_str() {
         "/generate_204" => no_content(head),
         path if path.starts_with(ACME) => challenge(live, &path[ACME.len()..]),
         _ if kind == ListenerKind::Pages && live.tls.is_some() => to_https(live, head),
         _ if !matches!(head.method.as_str(), "GET" | "HEAD") => {
-            Answer::text(405, format!("{}: got {}, expected GET or HEAD\n", head.path, head.method))
+            HttpResponse::text(405, format!("{}: got {}, expected GET or HEAD\n", head.path, head.method))
         }
         "/derp/probe" | "/derp/latency-check" => {
-            Answer::text(200, "").with("Access-Control-Allow-Origin", "*")
+            HttpResponse::text(200, "").with("Access-Control-Allow-Origin", "*")
         }
-        "/derp" => Answer::text(426, "DERP requires connection upgrade\n").with("Upgrade", "DERP"),
+        "/derp" => HttpResponse::text(426, "DERP requires connection upgrade\n").with("Upgrade", "DERP"),
         "/bootstrap-dns" => bootstrap_dns(shared, live, head),
-        "/robots.txt" => Answer::text(200, "User-agent: *\nDisallow: /\n"),
+        "/robots.txt" => HttpResponse::text(200, "User-agent: *\nDisallow: /\n"),
         "/" => home(live),
         path if path.starts_with("/debug/") && live.acceptor.debug.iter().any(|s| s.contains(from)) => {
             debug(shared, path, head.field("accept"))
         }
-        path => Answer::text(404, format!("{path}: no such page\n")),
+        path => HttpResponse::text(404, format!("{path}: no such page\n")),
     };
     if tls { answer.with("Strict-Transport-Security", HSTS) } else { answer }
 }
 
-fn no_content(head: &Head) -> Answer {
-    let answer = Answer { status: 204, fields: Vec::new(), body: String::new() };
+fn no_content(head: &Head) -> HttpResponse {
+    let answer = HttpResponse { status: 204, fields: Vec::new(), body: String::new() };
     let fits = |c: &&str| {
         !c.is_empty()
             && c.len() <= CHALLENGE_MAX
@@ -66,27 +66,29 @@ fn no_content(head: &Head) -> Answer {
     }
 }
 
-fn challenge(live: &Live, token: &str) -> Answer {
+fn challenge(live: &Live, token: &str) -> HttpResponse {
     match live.tls.as_ref().and_then(|tls| tls.identity.challenge(token)) {
-        Some(answer) => Answer::new(200, "application/octet-stream", answer),
-        None => Answer::text(404, "no such challenge\n"),
+        Some(answer) => HttpResponse::new(200, "application/octet-stream", answer),
+        None => HttpResponse::text(404, "no such challenge\n"),
     }
 }
 
-fn to_https(live: &Live, head: &Head) -> Answer {
+fn to_https(live: &Live, head: &Head) -> HttpResponse {
     let asked = head.field("host").map(|host| host.rsplit_once(':').map_or(host, |(name, _)| name));
     let fits = |name: &&str| is_name(name);
     match live.acceptor.hostname.as_deref().or(asked.filter(fits)) {
-        Some(name) => Answer::text(302, "").with("Location", format!("https://{name}{}", head.target())),
-        None => Answer::text(400, "use https\n"),
+        Some(name) => {
+            HttpResponse::text(302, "").with("Location", format!("https://{name}{}", head.target()))
+        }
+        None => HttpResponse::text(400, "use https\n"),
     }
 }
 
-fn home(live: &Live) -> Answer {
+fn home(live: &Live) -> HttpResponse {
     match &live.acceptor.home {
-        Home::Blank => Answer::text(200, ""),
-        Home::Redirect(url) => Answer::text(302, "").with("Location", url.clone()),
-        Home::Usual => Answer::new(
+        Home::Blank => HttpResponse::text(200, ""),
+        Home::Redirect(url) => HttpResponse::text(302, "").with("Location", url.clone()),
+        Home::Usual => HttpResponse::new(
             200,
             "text/html; charset=utf-8",
             "<!doctype html>\n<title>DERP relay</title>\n<h1>DERP relay</h1>\n\
@@ -101,19 +103,19 @@ fn home(live: &Live) -> Answer {
 }
 
 /// Addresses of one name of the list, or of all of them.
-fn bootstrap_dns(shared: &Shared, live: &Live, head: &Head) -> Answer {
+fn bootstrap_dns(shared: &Shared, live: &Live, head: &Head) -> HttpResponse {
     let asked = head.asked("q").map(|name| name.trim_end_matches('.').to_ascii_lowercase());
     let found = shared.names.of(&live.acceptor.bootstrap_dns, asked.as_deref());
     let body = serde_json::to_string(&found).unwrap_or_else(|_| "{}".to_owned());
-    Answer::new(200, "application/json", body)
+    HttpResponse::new(200, "application/json", body)
 }
 
-fn debug(shared: &Shared, path: &str, accept: Option<&str>) -> Answer {
+fn debug(shared: &Shared, path: &str, accept: Option<&str>) -> HttpResponse {
     match path {
         "/debug/varz" => {
             let (content_type, text) = exposition::negotiated(accept, shared.metrics());
-            Answer::new(200, content_type, text)
+            HttpResponse::new(200, content_type, text)
         }
-        _ => Answer::text(200, "/debug/varz   counters, as /metrics has them\n"),
+        _ => HttpResponse::text(200, "/debug/varz   counters, as /metrics has them\n"),
     }
 }

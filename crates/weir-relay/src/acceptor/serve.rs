@@ -15,7 +15,7 @@ use weir_io::clock;
 use super::access::Verifier;
 use super::arrivals::Arrivals;
 use super::counters::{End, count};
-use super::http::{Answer, Head, Wrong};
+use super::http::{Head, HttpResponse, Wrong};
 use super::limits::{Full, Share};
 use super::listen::ListenerKind;
 use super::upgrade::{Upgrade, derp, timed};
@@ -29,14 +29,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 const RETRY_AFTER: &str = "30";
 
 /// What a listener's connections are served with.
-pub struct Site {
+pub struct ListenerContext {
     pub shared: Arc<Shared>,
     pub kind: ListenerKind,
     pub verifier: Arc<Verifier>,
     pub(super) arrivals: Arc<Arrivals>,
 }
 
-pub async fn accept(listener: TcpListener, site: Arc<Site>) {
+pub async fn accept(listener: TcpListener, site: Arc<ListenerContext>) {
     let (shared, mut said) = (site.shared.clone(), 0_u64);
     loop {
         match listener.accept().await {
@@ -70,7 +70,7 @@ pub async fn accept(listener: TcpListener, site: Arc<Site>) {
     }
 }
 
-impl Site {
+impl ListenerContext {
     async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
         let counters = &self.shared.counters;
         let Some(share) = self.shared.limiter.share(peer.ip()) else {
@@ -140,7 +140,7 @@ impl Site {
         }
     }
 
-    fn page(&self, live: &Live, wire: &Wire, peer: SocketAddr, head: &Head) -> Answer {
+    fn page(&self, live: &Live, wire: &Wire, peer: SocketAddr, head: &Head) -> HttpResponse {
         pages::page(&self.shared, live, self.kind, wire.is_tls(), peer.ip(), head)
     }
 
@@ -152,7 +152,7 @@ impl Site {
                 (429, "this relay serves as many clients of one address as it may\n", End::SourceFull)
             }
         };
-        let answer = Answer::text(status, why).with("Retry-After", RETRY_AFTER);
+        let answer = HttpResponse::text(status, why).with("Retry-After", RETRY_AFTER);
         // Whoever does not listen is counted all the same.
         if timed(patience, wire.send(&answer.write(false, false))).await.is_ok() {
             wire.close().await;

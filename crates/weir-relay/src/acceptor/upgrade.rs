@@ -20,9 +20,9 @@ use weir_core::relay::handshake::{ClientInfo, ServerInfo, SharedKey};
 
 use super::Live;
 use super::counters::{Counters, End, count};
-use super::http::{Answer, Head};
-use super::limits::Place;
-use super::serve::Site;
+use super::http::{Head, HttpResponse};
+use super::limits::Share;
+use super::serve::ListenerContext;
 use super::wire::{Broken, Wire};
 use crate::websocket::{self, Unframer};
 use crate::{AuthenticatedConn, ConnGuard, Role, TlsMode, keyfile};
@@ -39,7 +39,7 @@ pub enum Upgrade {
 
 impl Upgrade {
     /// Very old clients say `WebSocket` and mean DERP: only the subprotocol tells.
-    pub fn of(head: &Head) -> Result<Upgrade, Answer> {
+    pub fn of(head: &Head) -> Result<Upgrade, HttpResponse> {
         let upgrade = head.field("upgrade").unwrap_or_default().to_ascii_lowercase();
         let subprotocol = head.field("sec-websocket-protocol").unwrap_or_default();
         match upgrade.as_str() {
@@ -47,12 +47,12 @@ impl Upgrade {
                 let key = head.field("sec-websocket-key").filter(|k| k.len() == 24);
                 match (key, head.field("sec-websocket-version"), head.method.as_str()) {
                     (Some(key), Some("13"), "GET") => Ok(Upgrade::WebSocket(websocket::accept_key(key))),
-                    _ => Err(Answer::text(400, "this is no WebSocket handshake of version 13\n")
+                    _ => Err(HttpResponse::text(400, "this is no WebSocket handshake of version 13\n")
                         .with("Sec-WebSocket-Version", "13")),
                 }
             }
             "websocket" | "derp" => Ok(Upgrade::Derp { fast: head.field("derp-fast-start") == Some("1") }),
-            _ => Err(Answer::text(426, "DERP requires connection upgrade\n").with("Upgrade", "DERP")),
+            _ => Err(HttpResponse::text(426, "DERP requires connection upgrade\n").with("Upgrade", "DERP")),
         }
     }
 
@@ -94,8 +94,8 @@ pub(super) struct Proved {
 pub async fn derp(
     mut wire: Wire,
     head: &Head,
-    (upgrade, place): (Upgrade, Place),
-    site: &Site,
+    (upgrade, place): (Upgrade, Share),
+    site: &ListenerContext,
     peer: SocketAddr,
 ) -> Result<(), End> {
     let shared = &site.shared;
@@ -120,7 +120,7 @@ pub async fn derp(
     }
     let role = if mesh { Role::Mesh } else { Role::Client };
     let ideal = head.field("ideal-node").is_none_or(str::is_empty);
-    let of = Kindred { role, ideal, guard: ConnGuard::Place(place) };
+    let of = Kindred { role, ideal, guard: ConnGuard::Share(place) };
     let connection = authenticated(wire, proved, &live, peer, of, &shared.counters)?;
     count(&shared.counters.clients);
     site.arrivals.add(connection);
@@ -271,7 +271,8 @@ async fn first_frame(wire: &mut Wire, mut unframer: Option<&mut Unframer>) -> Re
     }
 }
 
-/// Of the first frame, header and all, once it is whole. One that is too long is refused by its header.
+/// Gives the length of the first frame, header and all, once it is whole. One that is too long is refused by its
+/// header.
 fn length(bytes: &[u8]) -> Result<Option<usize>, Broken> {
     match frame::head(bytes) {
         Some((code, length)) if code != Kind::ClientInfo as u8 || length > INFO_MAX => Err(Broken::Wrong),

@@ -19,7 +19,7 @@ use super::budget::Charge;
 
 /// Read at once: a TLS record, or a good deal of a head.
 const CHUNK: usize = 4 << 10;
-/// Of a TLS record: type, version, length.
+/// Bytes in front of a TLS record: type, version, length.
 const RECORD_HEAD: usize = 5;
 
 pub struct Wire {
@@ -43,7 +43,7 @@ pub struct Wire {
 pub enum Broken {
     /// Hung up, with or without a word.
     Gone,
-    /// Not what comes next.
+    /// The peer sent something other than what comes next.
     Wrong,
     /// More than strangers may hold.
     Full,
@@ -84,7 +84,7 @@ impl Wire {
         }
     }
 
-    /// Of a stranger, whose buffers are charged.
+    /// Wraps the stream of a stranger, whose buffers are charged.
     pub fn charged(stream: TcpStream, charge: Charge) -> Wire {
         Wire { charge: Some(charge), ..Wire::new(stream) }
     }

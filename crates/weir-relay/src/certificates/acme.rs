@@ -122,7 +122,7 @@ impl Keeper {
         let status = order.poll_ready(&patience).await.map_err(said)?;
         if status != OrderStatus::Ready {
             let state = || AcmeError::State { of: "order", is: format!("{status:?}, not ready") };
-            return Err(refusal(&mut order).await.map_or_else(state, AcmeError::Said));
+            return Err(refusal(&mut order).await.map_or_else(state, AcmeError::Server));
         }
         let key = KeyPair::generate().map_err(said)?;
         let mut params = CertificateParams::new([self.name.clone()]).map_err(said)?;
@@ -241,7 +241,7 @@ fn contact_url(mail: &str) -> String {
 }
 
 fn said(error: impl std::fmt::Display) -> AcmeError {
-    AcmeError::Said(error.to_string())
+    AcmeError::Server(error.to_string())
 }
 
 /// Whether less than a third of the time between `begin` and `end` is left.

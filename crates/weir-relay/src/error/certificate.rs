@@ -86,7 +86,7 @@ pub enum CertificateError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcmeError {
     /// What the protocol's library or the authority said.
-    Said(String),
+    Server(String),
     /// The order, or an authorization, is in a state that leads nowhere.
     State {
         of: &'static str,
@@ -212,7 +212,7 @@ impl From<NotPrivate> for CertificateError {
 impl fmt::Display for AcmeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AcmeError::Said(words) => f.write_str(words),
+            AcmeError::Server(words) => f.write_str(words),
             AcmeError::State { of, is } => write!(f, "{of} is {is}"),
             AcmeError::NoChallenge { name } => {
                 write!(f, "authority offers no {name} challenge; choose another `challenge`")

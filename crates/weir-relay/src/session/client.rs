@@ -21,7 +21,7 @@ use crate::{Rate, Rates, Role};
 
 /// Control frames that wait for one client: the list of 1,000,000 peers a watcher asks for is 64 MB.
 pub const CONTROL_MOST: usize = 80 << 20;
-/// With this much of them waiting, pings are not answered.
+/// Bytes waiting with which pings are not answered any more.
 pub const CONTROL_BUSY: usize = 4 << 10;
 /// Frames of the registrar's from this size on are kept as they came, so that the rest of one is not copied with every send.
 const BULK: usize = 4 << 10;
@@ -120,7 +120,7 @@ impl Relayed {
     }
 }
 
-/// Whose connection it is.
+/// The client or relay whose connection it is.
 #[derive(Debug)]
 pub struct Who {
     pub conn: ConnId,
@@ -163,7 +163,7 @@ pub struct Client {
     pub send_state: SendState,
     /// Since then its socket has taken nothing, over several tries.
     pub stalled_since: Option<Nanos>,
-    /// In the list of those whose socket is full.
+    /// The client is in the list of those whose socket is full.
     pub watched: bool,
     pub write_budget: usize,
     pub send: Option<Box<Bucket>>,

@@ -27,7 +27,7 @@ pub struct CrossWorkerBatch {
 pub struct Outgoing {
     /// The batches of this turn, in order.
     batches: Vec<CrossWorkerBatch>,
-    /// For each slot the index of its last batch in `batches`, plus one.
+    /// Holds for each slot the index of its last batch in `batches`, plus one.
     by_slot: Vec<u32>,
 }
 

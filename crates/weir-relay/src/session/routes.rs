@@ -13,9 +13,9 @@ use weir_core::relay::{Key, Place};
 /// Where packets for a key go, seen from one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// To the client in this slot of ours.
+    /// The client is in this slot of ours.
     Here(u32),
-    /// To a client of another worker.
+    /// The client is at another worker.
     There(Place),
     /// Sent as `ForwardPacket` to the relay that was dialled in this slot.
     MeshHere(u32),
@@ -90,7 +90,7 @@ impl Default for Last {
 pub struct KeyHash([u64; 4]);
 
 impl KeyHash {
-    /// With multipliers of this sequence, which is to be secret.
+    /// Makes a hash with multipliers of this sequence, which is to be secret.
     pub fn new(random: &mut SplitMix64) -> KeyHash {
         KeyHash(std::array::from_fn(|_| random.next_u64() | 1))
     }

@@ -21,7 +21,7 @@ use super::routes::{Last, Route, Routes};
 use crate::Role;
 use crate::counters::{End, Tally};
 
-/// Whose slot, here or at another worker.
+/// The client a run of frames is for, here or at another worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     Here(u32),

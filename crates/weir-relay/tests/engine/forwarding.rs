@@ -97,7 +97,7 @@ fn every_packet_between_many_clients_of_several_workers_is_accounted_for() {
         assert_eq!(from, expected);
     }
     let forwarded =
-        |report: &weir_relay::Report| report.workers.iter().map(|w| w.packets_forwarded).sum::<u64>();
+        |report: &weir_relay::RelayReport| report.workers.iter().map(|w| w.packets_forwarded).sum::<u64>();
     let report = wait_for(&relay, "the ledger", |report| forwarded(report) == 81);
     assert_eq!(report.balance(), 0);
     assert!(report.workers.iter().all(|worker| worker.connections == 3 && worker.packets_handed > 0));

@@ -8,7 +8,7 @@ use weir_core::relay::frame::{HEADER, KEY, head};
 use weir_core::relay::handshake::{ClientInfo, Secret, ServerInfo};
 use weir_core::relay::{Frame, Key, Kind};
 use weir_io::tls::Session;
-use weir_relay::{AuthenticatedConn, ConnGuard, Engine, Rates, Relay, Report, Role, TlsMode};
+use weir_relay::{AuthenticatedConn, ConnGuard, Engine, Rates, Relay, RelayReport, Role, TlsMode};
 
 /// Longer than anything here takes; a test that waits so long has failed.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -240,7 +240,7 @@ pub fn disco(n: u8) -> Vec<u8> {
 }
 
 /// Asks for reports until one is as wanted.
-pub fn wait_for(relay: &Relay, what: &str, wanted: impl Fn(&Report) -> bool) -> Report {
+pub fn wait_for(relay: &Relay, what: &str, wanted: impl Fn(&RelayReport) -> bool) -> RelayReport {
     let end = Instant::now() + LONG;
     loop {
         let report = relay.report();

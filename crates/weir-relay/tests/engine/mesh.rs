@@ -20,7 +20,7 @@ fn a_relay_that_we_dialled_is_asked_for_its_peers_and_gets_packets_for_them() {
         other.say(&Frame::PeerPresent(far, None));
         let mut a = Member::join(&relay, 1);
         // When the registrar has heard of it is not told to anybody.
-        let dropped = |report: &weir_relay::Report| {
+        let dropped = |report: &weir_relay::RelayReport| {
             report.workers.iter().flat_map(|w| w.drops.iter()).map(|d| d.2.packets).sum::<u64>()
         };
         let mut sent = 0;

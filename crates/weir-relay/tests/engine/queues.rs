@@ -104,7 +104,8 @@ fn what_waits_for_a_client_that_goes_is_counted_as_dropped() {
         let relay = engine(workers, |engine| engine.write_timeout = Duration::from_secs(60));
         let (mut a, b) = (Member::join(&relay, 1), Member::join(&relay, 2));
         flood(&mut a, &b, 10_000);
-        let total = |report: &weir_relay::Report| report.workers.iter().map(|w| w.packets_in).sum::<u64>();
+        let total =
+            |report: &weir_relay::RelayReport| report.workers.iter().map(|w| w.packets_in).sum::<u64>();
         wait_for(&relay, "all packets", |report| total(report) == 10_000);
         drop(b);
         let report = wait_for(&relay, "the ledger", |report| {

@@ -8,19 +8,19 @@ use weir_core::random::SplitMix64;
 use weir_core::relay::{Frame, Key};
 use weir_core::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 use weir_relay::counters::{End, Tally};
-use weir_relay::registrar::Newcomer;
+use weir_relay::registrar::Admission;
 use weir_relay::session::{NewConn, TlsLayer};
 use weir_relay::{Engine, Rate, Rates, Role};
 
 use crate::codec::{self, Codec};
 use crate::ledger::Ledger;
 use crate::peer::{Attack, Connected, Pace, Peer};
-use crate::relay::{Build, OWN, Relay};
+use crate::relay::{Build, OWN, SimulatedRelay};
 use crate::streams::{Link, Links};
 
 /// What a history is made of.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Scenario {
     /// Nobody is hostile, nobody leaves: what comes is what was sent but for what was dropped.
     pub calm: bool,
     pub steps: u32,
@@ -29,8 +29,8 @@ pub struct Plan {
     pub build: Build,
 }
 
-impl Plan {
-    pub fn random(calm: bool, steps: u32, random: &mut SplitMix64) -> Plan {
+impl Scenario {
+    pub fn random(calm: bool, steps: u32, random: &mut SplitMix64) -> Scenario {
         let hour = Duration::from_secs(3600);
         let queue_bytes = [20_000, 200_000, 1 << 20, 64 << 20][random.below(4) as usize];
         let queue_frames = [20, 4096, 1 << 20][random.below(3) as usize];
@@ -47,7 +47,7 @@ impl Plan {
             let rate = Rate { bytes_per_second: 200_000 + random.below(10_000_000), burst: 10_000 };
             (random.below(4) == 0).then_some(rate)
         };
-        Plan {
+        Scenario {
             calm,
             steps,
             peers: 2 + random.below(8) as usize,
@@ -76,16 +76,16 @@ pub struct Outcome {
     pub undropped: u64,
     pub paused: u64,
     pub handed: u64,
-    /// By [`End`].
+    /// Connections ended, by [`End`].
     pub ended: [u64; End::ALL.len()],
 }
 
 struct World {
     random: SplitMix64,
     now: Nanos,
-    plan: Plan,
+    plan: Scenario,
     /// The last one takes those who come.
-    relays: Vec<Relay>,
+    relays: Vec<SimulatedRelay>,
     links: Links,
     peers: Vec<Peer>,
     /// Keys of this relay, and of relays it dialled.
@@ -99,7 +99,7 @@ struct World {
 /// Plays a history to its end.
 pub fn play(seed: u64, calm: bool, steps: u32) -> Outcome {
     let mut random = SplitMix64::new(seed);
-    let plan = Plan::random(calm, steps, &mut random);
+    let plan = Scenario::random(calm, steps, &mut random);
     let mut world = World::new(plan, random);
     if calm {
         (0..world.peers.len()).for_each(|peer| world.connect(peer));
@@ -118,7 +118,7 @@ fn key(n: u64) -> Key {
 }
 
 impl World {
-    fn new(plan: Plan, mut random: SplitMix64) -> World {
+    fn new(plan: Scenario, mut random: SplitMix64) -> World {
         let now = SECOND;
         let mut peers: Vec<Peer> = Vec::new();
         for n in 0..plan.peers {
@@ -145,7 +145,7 @@ impl World {
             // Nobody has this one.
             all.push(key(1000));
         }
-        let relay = Relay::new(&plan.build, now, &mut random);
+        let relay = SimulatedRelay::new(&plan.build, now, &mut random);
         World {
             random,
             now,
@@ -284,13 +284,13 @@ impl World {
         let rates = if role == Role::Client { self.plan.rates } else { Rates::default() };
         let connection =
             NewConn { key: peer.key, role, address, tls, websocket, greeting, early, unread, rates };
-        let newcomer =
-            Newcomer { key: peer.key, role, prober: false, can_ack_pings: true, ideal: true, address };
+        let admission =
+            Admission { key: peer.key, role, prober: false, can_ack_pings: true, ideal: true, address };
         self.links.insert(number, link);
         self.hostile += u64::from(peer.attack.is_some());
         self.peers[at].connected = Some(Connected::new(number, number, codec));
         if let Some(relay) = self.relays.last_mut() {
-            relay.admit(&newcomer, number, connection);
+            relay.admit(&admission, number, connection);
         }
         if role == Role::Mesh {
             self.watch(at);
@@ -309,7 +309,7 @@ impl World {
     /// A relay is replaced: told to go, with its successor beside it, or killed.
     fn restart(&mut self) {
         self.outcome.restarts += 1;
-        let new = Relay::new(&self.plan.build, self.now, &mut self.random);
+        let new = SimulatedRelay::new(&self.plan.build, self.now, &mut self.random);
         if self.random.below(2) == 0 {
             let grace = Duration::from_millis(self.random.below(3000));
             self.relays.iter_mut().for_each(|relay| relay.drain(grace));
@@ -338,7 +338,7 @@ impl World {
                 let link = self.links.get_mut(&connected.link).expect("a peer has a link");
                 peer.take(link.down.len(), link, &mut self.ledger);
             }
-            let wait = self.relays.iter().filter_map(Relay::timeout).min().unwrap_or(SECOND);
+            let wait = self.relays.iter().filter_map(SimulatedRelay::timeout).min().unwrap_or(SECOND);
             self.now += wait.clamp(MILLISECOND, SECOND);
             let empty =
                 |link: &Link| link.down_ended || link.broken || link.up.is_empty() && link.down.is_empty();

@@ -65,7 +65,7 @@ impl Ledger {
         self.packets_came += 1;
     }
 
-    /// Of each pair what came is what was sent, from the first to the last.
+    /// Asserts that of each pair what came is what was sent, from the first to the last.
     pub fn assert_all_came(&self, receivers: &BTreeMap<Key, u64>) {
         for (&(sender, to, class), &sent) in &self.sent {
             let Some(&receiver) = receivers.get(&to) else { continue };

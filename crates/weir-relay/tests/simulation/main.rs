@@ -22,7 +22,7 @@ mod peer;
 mod relay;
 mod streams;
 
-/// Of a history in tests; one in ten of long runs is ten times as long.
+/// Steps of a history in tests; one in ten of long runs is ten times as long.
 const STEPS: u32 = 1000;
 
 /// A history whose seed is named when it fails.

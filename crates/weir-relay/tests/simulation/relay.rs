@@ -7,7 +7,7 @@ use weir_core::relay::{Key, Place};
 use weir_core::time::Nanos;
 use weir_relay::Engine;
 use weir_relay::counters::Tally;
-use weir_relay::registrar::{Commands, Newcomer, Registrar};
+use weir_relay::registrar::{Admission, Commands, Registrar};
 use weir_relay::session::{Command, CrossWorkerBatch, Event, NewConn, Session, Setup, memory_most};
 
 use crate::streams::{self, Links, Streams};
@@ -17,7 +17,7 @@ pub enum WorkerCommand {
     Session(Command),
 }
 
-pub struct Worker {
+pub struct SimulatedWorker {
     pub session: Session,
     pub streams: Streams,
     commands: VecDeque<WorkerCommand>,
@@ -25,11 +25,11 @@ pub struct Worker {
     incoming: Vec<VecDeque<CrossWorkerBatch>>,
 }
 
-pub struct Relay {
+pub struct SimulatedRelay {
     /// What a client's queue held at most, by any of its settings.
     queue_most: usize,
     registrar: Registrar,
-    pub workers: Vec<Worker>,
+    pub workers: Vec<SimulatedWorker>,
     events: VecDeque<Event>,
     /// Batches in a ring.
     ring: usize,
@@ -47,8 +47,8 @@ pub struct Build {
     pub adopt_fails: u64,
 }
 
-impl Relay {
-    pub fn new(build: &Build, now: Nanos, random: &mut SplitMix64) -> Relay {
+impl SimulatedRelay {
+    pub fn new(build: &Build, now: Nanos, random: &mut SplitMix64) -> SimulatedRelay {
         let engine = build.engine.clone();
         let worker = |number| {
             let streams = Streams::new(build.buffers);
@@ -62,13 +62,13 @@ impl Relay {
                 now,
             };
             let incoming = (0..engine.workers).map(|_| VecDeque::new()).collect();
-            Worker { session: Session::new(setup), streams, commands: VecDeque::new(), incoming }
+            SimulatedWorker { session: Session::new(setup), streams, commands: VecDeque::new(), incoming }
         };
         let workers = (0..engine.workers).map(worker).collect();
         let registrar = Registrar::new(engine.own, engine.clients, engine.workers);
         let (ring, buffers) = (build.ring, build.buffers);
         let queue_most = engine.queue_bytes;
-        Relay {
+        SimulatedRelay {
             queue_most,
             registrar,
             workers,
@@ -79,9 +79,9 @@ impl Relay {
         }
     }
 
-    pub fn admit(&mut self, newcomer: &Newcomer, link: u64, connection: NewConn) {
+    pub fn admit(&mut self, admission: &Admission, link: u64, connection: NewConn) {
         let mut commands = Vec::new();
-        let (at, then) = self.registrar.admit(newcomer, &mut commands);
+        let (at, then) = self.registrar.admit(admission, &mut commands);
         self.put(commands);
         let adopt = WorkerCommand::Adopt { at, link, connection: Box::new(connection), then };
         self.workers[usize::from(at.worker)].commands.push_back(adopt);
@@ -169,7 +169,7 @@ impl Relay {
             });
             self.workers[to].incoming[number].extend(batches);
         }
-        let Worker { session, streams, .. } = &mut self.workers[number];
+        let SimulatedWorker { session, streams, .. } = &mut self.workers[number];
         session.actions().for_each(|action| streams.carry_out(action, links, random));
         self.events.extend(session.events());
     }
@@ -211,7 +211,7 @@ impl Relay {
 
     /// Nothing is under way between threads, or waits for a client.
     pub fn is_quiet(&self) -> bool {
-        let quiet = |w: &Worker| {
+        let quiet = |w: &SimulatedWorker| {
             let sent =
                 w.session.timeout() != Some(0) && w.session.connections().iter().all(|c| c.queued_bytes == 0);
             sent && w.commands.is_empty() && w.incoming.iter().all(VecDeque::is_empty)

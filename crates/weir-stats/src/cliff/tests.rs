@@ -13,8 +13,8 @@ fn simulated(loads: &[f64], curve: impl Fn(f64) -> f64, sd: f64, sets: usize) ->
     let mut random = Random::new(11);
     (0..sets)
         .map(|_| {
-            let figures: Vec<f64> = loads.iter().map(|&l| curve(l) + sd * normal(&mut random)).collect();
-            design.find(&figures)
+            let values: Vec<f64> = loads.iter().map(|&l| curve(l) + sd * normal(&mut random)).collect();
+            design.find(&values)
         })
         .collect()
 }
@@ -74,7 +74,7 @@ fn repeated_points_at_seven_loads_are_enough() {
 }
 
 #[test]
-fn figures_without_noise_are_judged_too() {
+fn values_without_noise_are_judged_too() {
     let line: Vec<(f64, f64)> = loads().iter().map(|&l| (l, 2.0 * l)).collect();
     assert_eq!(find(&line), Finding::Smooth { p: 1.0 });
     let step: Vec<(f64, f64)> = loads().iter().map(|&l| (l, if l > 9.0 { 1.0 } else { 0.0 })).collect();
@@ -85,7 +85,7 @@ fn figures_without_noise_are_judged_too() {
 
 #[test]
 fn latencies_are_compared_by_their_logarithm() {
-    // the spread is a tenth of the figure, which steps up by a factor of 20
+    // the spread is a tenth of the value, which steps up by a factor of 20
     let mut random = Random::new(3);
     let points: Vec<(f64, f64)> = loads()
         .iter()

@@ -1,7 +1,7 @@
 //! Two modes: the best split of sorted runs into two groups explains more than a flat distribution allows.
 //!
 //! ```text
-//! share = between-group squares / all squares       ¾ for very many uniform figures, 0.64 for normal ones
+//! share = between-group squares / all squares       ¾ for very many uniform values, 0.64 for normal ones
 //! ```
 //!
 //! The statistic is Engelman and Hartigan's (1969); the reference is the uniform distribution, which of all
@@ -25,12 +25,12 @@ pub struct Modes {
 }
 
 /// The two modes, if one would be a surprise of 1 %; `None` below eight runs.
-pub fn modes(figures: &[f64]) -> Option<Modes> {
-    let n = figures.len();
+pub fn modes(values: &[f64]) -> Option<Modes> {
+    let n = values.len();
     if n < FEWEST_RUNS {
         return None;
     }
-    let ascending = sorted(figures);
+    let ascending = sorted(values);
     let all = squares(&ascending);
     let least = n.div_ceil(4).max(2);
     let split = |at: usize| {
@@ -55,14 +55,14 @@ mod tests {
 
     #[test]
     fn two_groups_are_found_with_their_sizes_and_means() {
-        let figures = [10.0, 20.1, 10.1, 9.9, 20.0, 10.05, 9.95, 20.2, 10.0, 19.9];
-        let m = modes(&figures).expect("two");
+        let values = [10.0, 20.1, 10.1, 9.9, 20.0, 10.05, 9.95, 20.2, 10.0, 19.9];
+        let m = modes(&values).expect("two");
         assert_eq!(m.low_runs, 6);
         assert!((m.low - 10.0).abs() < 0.01 && (m.high - 20.05).abs() < 0.01 && m.share > 0.99);
     }
 
     #[test]
-    fn even_figures_single_outliers_and_equal_ones_have_one_mode() {
+    fn even_values_single_outliers_and_equal_ones_have_one_mode() {
         let even: Vec<f64> = (0..40).map(f64::from).collect();
         assert_eq!(modes(&even), None);
         let mut one_away = vec![10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98, 10.08, 9.92];

@@ -24,31 +24,31 @@ pub struct Serial {
 }
 
 /// `None` below ten runs or without spread.
-pub fn serial(figures: &[f64]) -> Option<Serial> {
-    if figures.len() < FEWEST_RUNS {
+pub fn serial(values: &[f64]) -> Option<Serial> {
+    if values.len() < FEWEST_RUNS {
         return None;
     }
-    let ascending = sorted(figures);
+    let ascending = sorted(values);
     let rank = |f: &f64| {
         let below = ascending.partition_point(|a| a < f);
         let up_to = ascending.partition_point(|a| a <= f);
         (below + up_to + 1) as f64 / 2.0
     };
-    let ranks: Vec<f64> = figures.iter().map(rank).collect();
+    let ranks: Vec<f64> = values.iter().map(rank).collect();
     let steps: f64 = ranks.windows(2).map(|w| (w[0] - w[1]).powi(2)).sum();
     let ratio = steps / squares(&ranks);
     if !ratio.is_finite() {
         return None;
     }
-    let n = figures.len() as f64;
+    let n = values.len() as f64;
     let shape =
         5.0 * n * (n + 1.0) * (n - 1.0).powi(2) / (2.0 * (n - 2.0) * (5.0 * n * n - 2.0 * n - 9.0)) - 0.5;
     let beta = Beta::new(shape, shape).ok()?;
     let low = beta.cdf((ratio / 4.0).clamp(0.0, 1.0));
     let p = (2.0 * low.min(1.0 - low)).min(1.0);
-    let centre = mean(figures);
-    let products: f64 = figures.windows(2).map(|w| (w[0] - centre) * (w[1] - centre)).sum();
-    Some(Serial { p, correlation: products / squares(figures) })
+    let centre = mean(values);
+    let products: f64 = values.windows(2).map(|w| (w[0] - centre) * (w[1] - centre)).sum();
+    Some(Serial { p, correlation: products / squares(values) })
 }
 
 #[cfg(test)]

@@ -11,19 +11,19 @@ const FEWEST_RUNS: usize = 6;
 /// 30 runs: 435 inversions over 30 steps; beyond, the approximation is closer than 0.001 at 1 %.
 const EXACT_RUNS: usize = 30;
 
-/// Two-sided p and whether figures rise; `None` below `FEWEST_RUNS`.
-pub fn trend(figures: &[f64]) -> Option<(f64, bool)> {
-    let n = figures.len();
+/// Two-sided p and whether values rise; `None` below `FEWEST_RUNS`.
+pub fn trend(values: &[f64]) -> Option<(f64, bool)> {
+    let n = values.len();
     if n < FEWEST_RUNS {
         return None;
     }
     let mut s = 0i64;
-    for (i, a) in figures.iter().enumerate() {
-        for b in &figures[i + 1..] {
+    for (i, a) in values.iter().enumerate() {
+        for b in &values[i + 1..] {
             s += i64::from(b > a) - i64::from(b < a);
         }
     }
-    let ascending = sorted(figures);
+    let ascending = sorted(values);
     let ties: Vec<f64> = ascending.chunk_by(|a, b| a == b).map(|g| g.len() as f64).collect();
     let tied = ties.len() < n;
     let p = if tied || n > EXACT_RUNS { normal_p(s, n as f64, &ties) } else { exact_p(s, n) };
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_use_the_approximation_and_equal_figures_have_no_trend() {
+    fn ties_use_the_approximation_and_equal_values_have_no_trend() {
         // n = 8, S = 28 without ties: z = 27/√65.33 = 3.340, p = 0.00084
         assert!((normal_p(28, 8.0, &[1.0; 8]) - 0.000_837).abs() < 2e-5);
         assert_eq!(trend(&[3.0; 9]).expect("nine").0, 1.0);

@@ -2,10 +2,10 @@
 
 use super::{Described, Refusal, SYMBOLS, Style};
 
-/// The original looks for the ends from here: where every figure lies beyond, these are the ends.
+/// The original looks for the ends from here: where every value lies beyond, these are the ends.
 const FAR: f64 = 999e99;
 
-/// Column `c` covers `x0 + c·dx … x0 + (c + 1)·dx`, so that the least figure lies in the middle of column 0.
+/// Column `c` covers `x0 + c·dx … x0 + (c + 1)·dx`, so that the least value lies in the middle of column 0.
 struct Scale {
     x0: f64,
     dx: f64,
@@ -13,7 +13,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Covers every point and every mean ± deviation; `None` when all of them are one figure.
+    /// Covers every point and every mean ± deviation; `None` when all of them are one value.
     fn over(sets: &[Described<'_>], width: usize) -> Result<Option<Scale>, Refusal> {
         let ends = sets.iter().flat_map(|s| [s.min(), s.max(), s.mean - s.sd, s.mean + s.sd]);
         // a comparison with NaN is false: a deviation that is none moves nothing
@@ -104,8 +104,8 @@ fn bar(set: &Described<'_>, scale: &Scale, line: &mut [char]) {
             *cell = '_';
         }
     }
-    for (figure, sign) in [(set.median, 'M'), (set.mean, 'A')] {
-        if let Some(cell) = line.get_mut(scale.column(figure)) {
+    for (value, sign) in [(set.median, 'M'), (set.mean, 'A')] {
+        if let Some(cell) = line.get_mut(scale.column(value)) {
             *cell = sign;
         }
     }

@@ -1,11 +1,11 @@
-//! Figures from text, as ministat(1) reads them: one column of each line.
+//! Values from text, as ministat(1) reads them: one column of each line.
 //!
-//! Promises the original's notion of columns (strtok(3): any run of delimiters separates), remarks (a column
+//! Promises the original's notion of columns (strtok(3): any run of delimiters separates), comments (a column
 //! that begins with `#` ends its line) and numbers (strtod(3), which knows hexadecimal and infinity). Refuses
 //! a column that is not a number, with its line. A line longer than 8191 bytes, which the original reads as
 //! two, is one.
 
-/// Which part of a line is the figure.
+/// Which part of a line is the value.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a> {
     /// Counted from 1.
@@ -28,23 +28,23 @@ pub struct NotANumber {
     pub got: String,
 }
 
-/// The figures of `text`, in its order.
-pub fn figures(text: &[u8], columns: &Columns<'_>) -> Result<Vec<f64>, NotANumber> {
-    let mut figures = Vec::new();
+/// The values of `text`, in its order.
+pub fn values(text: &[u8], columns: &Columns<'_>) -> Result<Vec<f64>, NotANumber> {
+    let mut values = Vec::new();
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     for (i, line) in text.split(|&b| b == b'\n').enumerate() {
         let Some(word) = column(trimmed(line), columns) else { continue };
         match number(word) {
-            Some(figure) => figures.push(figure),
+            Some(value) => values.push(value),
             None => {
                 return Err(NotANumber { line: i + 1, got: String::from_utf8_lossy(word).into_owned() });
             }
         }
     }
-    Ok(figures)
+    Ok(values)
 }
 
-/// `None` when the line ends, or a remark begins, before the column.
+/// `None` when the line ends, or a comment begins, before the column.
 fn column<'t>(line: &'t [u8], columns: &Columns<'_>) -> Option<&'t [u8]> {
     line.split(|b| columns.delimiters.contains(b))
         .filter(|word| !word.is_empty())
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn any_run_of_delimiters_separates_and_a_remark_ends_the_line() {
         let read = |text: &str, column, delimiters: &str| {
-            figures(text.as_bytes(), &Columns { column, delimiters: delimiters.as_bytes() })
+            values(text.as_bytes(), &Columns { column, delimiters: delimiters.as_bytes() })
         };
         assert_eq!(read("1 2\n\n # 5\n\t3  4\n", 2, " \t"), Ok(vec![2.0, 4.0]));
         assert_eq!(read("a,1;;2\nb,3 ,#4\n", 2, ",;"), Err(NotANumber { line: 2, got: "3 ".into() }));
@@ -143,6 +143,6 @@ mod tests {
 
     #[test]
     fn lines_may_end_as_other_systems_end_them() {
-        assert_eq!(figures(b"1\r\n2 \r\n\r\n3", &Columns::default()), Ok(vec![1.0, 2.0, 3.0]));
+        assert_eq!(values(b"1\r\n2 \r\n\r\n3", &Columns::default()), Ok(vec![1.0, 2.0, 3.0]));
     }
 }

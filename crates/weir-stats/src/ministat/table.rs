@@ -1,7 +1,7 @@
 //! Student's t as the table of the original prints it: three decimals, a hundred rows and infinity.
 //!
 //! The table follows from the distribution but for one slip and one column. *99.5 %* stands over the
-//! quantile 0.999, which leaves 0.2 % outside on two sides, and seven of that column's figures differ in the
+//! quantile 0.999, which leaves 0.2 % outside on two sides, and seven of that column's values differ in the
 //! last digits from the quantile; the error bars of the field were computed with them, so they stay.
 
 use crate::student::quantile;
@@ -59,7 +59,7 @@ impl Confidence {
         }
     }
 
-    /// The table's figure for so many degrees of freedom.
+    /// The table's value for so many degrees of freedom.
     pub fn t(self, degrees: usize) -> f64 {
         if degrees > ROWS {
             return self.infinite();

@@ -150,7 +150,7 @@ fn indistinguishable_sets_prove_no_difference() {
 }
 
 #[test]
-fn figures_that_are_all_one_have_no_plot() {
+fn values_that_are_all_one_have_no_plot() {
     let a = Set::new("a", &[5.0; 3]);
     let block = block(&[a], Style::default()).expect("one set");
     assert!(block.starts_with("x a\n[no plot, span is zero width]\n    N "), "{block}");

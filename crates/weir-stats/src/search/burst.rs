@@ -25,7 +25,7 @@ pub struct Bursts {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Frames of the longest lossless burst, a figure a repeat.
+    /// Frames of the longest lossless burst, a value a repeat.
     pub frames: Vec<f64>,
     pub summary: Summary,
     /// Repeats in which not even the longest burst lost anything.

@@ -1,6 +1,6 @@
 //! What the searches find on SUTs whose capacity is known, and what it costs, beside plain bisection.
 //!
-//! Promises: every figure follows from the number of seeds; errors are those of the relevant lower bound,
+//! Promises: every value follows from the number of seeds; errors are those of the relevant lower bound,
 //! relative to the nearest load that would be right. Refuses: to average over verdicts: how often a search was
 //! irregular or found its SUT odd is in the table.
 
@@ -14,7 +14,7 @@ pub const LIMITS: Limits = Limits { min_pps: 1000, max_pps: 2_000_000 };
 /// What the source of every simulated SUT can offer: more than is ever asked.
 const SOURCE_PPS: f64 = 4e6;
 
-/// SUTs by name. Capacities are no round figures, so that no search meets them by its own steps.
+/// SUTs by name. Capacities are no round values, so that no search meets them by its own steps.
 pub const SUTS: [(&str, Shape); 10] = [
     ("sharp cliff", Shape::Cliff { capacity: 843_217.0 }),
     ("low cliff", Shape::Cliff { capacity: 12_345.0 }),
@@ -46,7 +46,7 @@ pub fn goal_sets() -> [(&'static str, Vec<Goal>); 2] {
     ]
 }
 
-/// One search's figures over all seeds.
+/// One search's values over all seeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
     /// Relative errors of the lower bound, percent, signed; empty where none was found or is wanted.
@@ -132,9 +132,9 @@ fn score(runs: &[Run], goal: usize, (least, most): (f64, f64)) -> Score {
         (right > 1.0).then(|| (lower / right - 1.0) * 100.0)
     };
     let summary = |of: &dyn Fn(&Run) -> f64| {
-        let figures: Vec<f64> = runs.iter().map(of).collect();
+        let values: Vec<f64> = runs.iter().map(of).collect();
         let none = Summary { n: 0, min: 0.0, max: 0.0, median: 0.0, mean: 0.0, sd: None };
-        Summary::of(&figures).unwrap_or(none)
+        Summary::of(&values).unwrap_or(none)
     };
     Score {
         errors: results().filter_map(error).collect(),

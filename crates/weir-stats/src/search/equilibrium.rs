@@ -8,9 +8,9 @@
 //! its load jumps to what it received, step half of that; 7 trials, or until the step is no whole Mb/s
 //! ```
 //!
-//! Promises: whole Mb/s of Ethernet frames without FCS, the figures those logs print: the last received rate
+//! Promises: whole Mb/s of Ethernet frames without FCS, the values those logs print: the last received rate
 //! and the greatest seen. The moves are read off published logs; a test asks for the same loads as each of
-//! them. Refuses: bounds, a loss ratio; it is comparable with the field's figures, not with NDR.
+//! them. Refuses: bounds, a loss ratio; it is comparable with the field's values, not with NDR.
 
 use super::{Measurer, Rate, Refusal};
 
@@ -153,11 +153,11 @@ mod tests {
 
     /// (offered, received) of each trial in a published generator log.
     fn published(log: &str) -> Vec<(u64, u64)> {
-        let figure = |line: &str, label: &str| -> Option<u64> {
+        let value = |line: &str, label: &str| -> Option<u64> {
             line.trim().strip_prefix(label)?.split_whitespace().next()?.parse().ok()
         };
-        let offered = log.lines().filter_map(|l| figure(l, "- Offering load ="));
-        offered.zip(log.lines().filter_map(|l| figure(l, "- Measured forwarding rate ="))).collect()
+        let offered = log.lines().filter_map(|l| value(l, "- Offering load ="));
+        offered.zip(log.lines().filter_map(|l| value(l, "- Measured forwarding rate ="))).collect()
     }
 
     fn logs(dir: &Path, found: &mut Vec<PathBuf>) {

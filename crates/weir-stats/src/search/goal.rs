@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 
 /// Seconds that do not count when sums are compared: trials of 0.1 s do not add up exactly.
 const HAIR: f64 = 1e-9;
-/// From one phase to the next trials grow by at most this factor: 1 s to 60 s takes four phases.
+/// Trials grow by at most this factor from one phase to the next: 1 s to 60 s takes four phases.
 const GROWTH: f64 = 4.0;
 
 /// RFC 9971's search goal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goal {
-    /// How figures are named (`ndr`).
+    /// How values are named (`ndr`).
     pub name: String,
     /// A trial that loses more is high-loss.
     pub loss_ratio: f64,
@@ -207,7 +207,7 @@ pub enum Oddity {
     /// Trials at one load lost shares further apart than widths of load can explain. When the longer lost more,
     /// a queue filled or the SUT tired; otherwise it changes its mind.
     Inconsistent { pps: u64, least_loss: f64, least_seconds: f64, most_loss: f64, most_seconds: f64 },
-    /// At the upper bound the source, not the SUT, fell behind.
+    /// The source, not the SUT, fell behind at the upper bound.
     SourceIsTheLimit { pps: u64 },
 }
 

@@ -26,7 +26,7 @@ pub struct LossLedger {
     pub offered: u64,
     /// What its kernel took.
     pub sent: u64,
-    /// By counter, named `where.reason` (`weir.no_route`, `dut-in.rx_dropped`).
+    /// Drops by counter, named `where.reason` (`weir.no_route`, `dut-in.rx_dropped`).
     pub drops: BTreeMap<String, u64>,
     pub delivered: u64,
 }

@@ -98,7 +98,7 @@ fn drifted(capacity: f64, per_hour: f64, now: f64) -> f64 {
     capacity * (1.0 - per_hour * now / 3600.0).max(0.0)
 }
 
-/// Of `seconds` from `now` on, those in the 2nd, 4th … turn of `period` seconds.
+/// Counts, of `seconds` from `now` on, those in the 2nd, 4th … turn of `period` seconds.
 fn seconds_in_odd_turns(now: f64, seconds: f64, period: f64) -> f64 {
     let until = |t: f64| {
         let (whole, part) = ((t / (2.0 * period)).floor(), t % (2.0 * period));

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Promises: rates in ascending order, so that what one overload leaves behind burdens no lower rate.
-//! Refuses: a figure for what was not loaded.
+//! Refuses: a value for what was not loaded.
 
 use serde::{Deserialize, Serialize};
 

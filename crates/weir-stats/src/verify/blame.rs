@@ -1,7 +1,7 @@
 //! Where a block that differs first does, and who may have changed what.
 //!
-//! Promises a figure by name, as printed and as derived, figures of sets before sentences, sentences before
-//! the plot. The reason is the likeliest story the figures tell; it accuses nobody of more than an edit.
+//! Promises a value by name, as printed and as derived, values of sets before sentences, sentences before
+//! the plot. The reason is the likeliest story the values tell; it accuses nobody of more than an edit.
 
 use super::find::Found;
 use super::library::Origin;
@@ -14,18 +14,18 @@ const COLUMNS: [&str; 6] = ["N", "Min", "Max", "Median", "Avg", "Stddev"];
 const SENTENCE: [&str; 5] =
     ["difference", "its error", "relative difference", "its relative error", "pooled s"];
 
-/// The first of `set`'s figures that is not the data's.
-pub fn figure_of(printed: &Printed, set: usize, found: &Found) -> Option<Difference> {
-    let figures = &printed.vitals[set].figures;
-    let wrong = found.raw.agrees(figures).iter().position(|agrees| !agrees)?;
+/// The first of `set`'s values that is not the data's.
+pub fn plot_value(printed: &Printed, set: usize, found: &Found) -> Option<Difference> {
+    let values = &printed.vitals[set].values;
+    let wrong = found.raw.agrees(values).iter().position(|agrees| !agrees)?;
     Some(Difference {
-        figure: format!("{} of {}", COLUMNS[wrong], name(printed, set)),
-        printed: figures.get(wrong).cloned().unwrap_or_else(|| "nothing".into()),
-        derived: found.raw.figures[0][wrong].clone(),
+        value: format!("{} of {}", COLUMNS[wrong], name(printed, set)),
+        printed: values.get(wrong).cloned().unwrap_or_else(|| "nothing".into()),
+        derived: found.raw.vitals[0][wrong].clone(),
     })
 }
 
-/// Figures first, then sentences, then the plot, then the rest.
+/// Values first, then sentences, then the plot, then the rest.
 pub fn first_difference(printed: &Printed, derived: &[Line]) -> Option<Difference> {
     let of = |part: Part| derived.iter().filter(move |(p, _)| *p == part).map(|(_, l)| l.as_str());
     for i in 0..printed.vitals.len() {
@@ -33,14 +33,14 @@ pub fn first_difference(printed: &Printed, derived: &[Line]) -> Option<Differenc
         let ours: Vec<&str> = line.split_whitespace().collect();
         let theirs: Vec<&str> =
             printed.part(Part::Vitals(i)).next().unwrap_or("").split_whitespace().collect();
-        for (at, &figure) in ours.iter().enumerate() {
+        for (at, &value) in ours.iter().enumerate() {
             let got = theirs.get(at).copied().unwrap_or("nothing");
-            if got != figure {
+            if got != value {
                 let column = if at == 0 { "symbol" } else { COLUMNS[(at - 1).min(5)] };
                 return Some(Difference {
-                    figure: format!("{column} of {}", name(printed, i)),
+                    value: format!("{column} of {}", name(printed, i)),
                     printed: got.into(),
-                    derived: figure.into(),
+                    derived: value.into(),
                 });
             }
         }
@@ -52,7 +52,7 @@ pub fn first_difference(printed: &Printed, derived: &[Line]) -> Option<Differenc
             let word = |s: &[String]| s.get(at).cloned().unwrap_or_else(|| "nothing".into());
             let what = at.checked_sub(1).map_or("verdict", |at| SENTENCE[at.min(4)]);
             return Some(Difference {
-                figure: format!("{what} of {}", name(printed, i)),
+                value: format!("{what} of {}", name(printed, i)),
                 printed: word(&theirs),
                 derived: word(&ours),
             });
@@ -71,18 +71,18 @@ pub fn first_difference(printed: &Printed, derived: &[Line]) -> Option<Differenc
         _ => "a line",
     };
     Some(Difference {
-        figure: what.into(),
+        value: what.into(),
         printed: show(printed.lines.get(at)),
         derived: show(ours.get(at).copied()),
     })
 }
 
-/// The first line of a verdict, then its figures: difference, error, percent, percent error, pooled s.
+/// The first line of a verdict, then its values: difference, error, percent, percent error, pooled s.
 fn sentence<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut words = Vec::new();
     for line in lines.map(str::trim) {
         match line.split_once("+/-") {
-            Some((figure, error)) => words.extend([figure, error].map(|w| w.trim().to_string())),
+            Some((value, error)) => words.extend([value, error].map(|w| w.trim().to_string())),
             None if line.starts_with('(') => {
                 words.push(line.rsplit('=').next().unwrap_or("").trim_end_matches(')').trim().to_string());
             }
@@ -92,30 +92,30 @@ fn sentence<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     words
 }
 
-/// Who is to blame for a set whose figures are not its file's.
+/// Who is to blame for a set whose values are not its file's.
 pub fn blame(printed: &Printed, set: usize, found: &Found) -> String {
-    let figures = &printed.vitals[set].figures;
-    let agrees = found.raw.agrees(figures);
+    let values = &printed.vitals[set].values;
+    let agrees = found.raw.agrees(values);
     let right = agrees.iter().filter(|a| **a).count();
     let file = found.raw.path.display();
     let who = name(printed, set);
     match right {
-        5 if agrees[0] => format!("one figure of {who} was edited by hand: {file} has the other five"),
+        5 if agrees[0] => format!("one value of {who} was edited by hand: {file} has the other five"),
         _ if !agrees[0] => format!(
             "{file} holds {} runs, the block was printed of {}: runs were added or removed afterwards",
-            found.raw.figures[0][0],
-            figures.first().map_or("none", String::as_str)
+            found.raw.vitals[0][0],
+            values.first().map_or("none", String::as_str)
         ),
         0 | 1 => format!(
             "{file} holds other runs than {who} was printed of: overwritten later, or the legend is wrong"
         ),
         _ => format!(
-            "{file} and {who} share {right} figures of 6: some runs were changed on either side afterwards"
+            "{file} and {who} share {right} values of 6: some runs were changed on either side afterwards"
         ),
     }
 }
 
-/// What is said when the file a legend names has other figures than the block, and another set has these.
+/// What is said when the file a legend names has other values than the block, and another set has these.
 pub fn renamed(printed: &Printed, set: usize, found: &Found) -> String {
     let (named, file) = (printed.legend(set).trim(), found.raw.path.display());
     match found.raw.origin {
@@ -125,7 +125,7 @@ pub fn renamed(printed: &Printed, set: usize, found: &Found) -> String {
             )
         }
         _ => format!(
-            "{named} holds other runs than were printed; these are the figures of {file}: the legend is wrong"
+            "{named} holds other runs than were printed; these are the values of {file}: the legend is wrong"
         ),
     }
 }
@@ -141,19 +141,18 @@ pub fn why(
     if let Some(i) = (0..found.len()).find(|&i| !found[i].is_exact()) {
         return blame(printed, i, found[i]);
     }
-    let figure = difference.map_or("", |d| d.figure.as_str());
+    let value = difference.map_or("", |d| d.value.as_str());
     let cut = difference.is_some_and(|d| d.printed == "nothing");
     if cut {
-        return "every figure printed is right, but lines were cut by hand".into();
+        return "every value printed is right, but lines were cut by hand".into();
     }
-    if figure == "legend" {
-        return "the figures are right, the legend is not whole: a line was cut or moved by hand".into();
+    if value == "legend" {
+        return "the values are right, the legend is not whole: a line was cut or moved by hand".into();
     }
-    if figure == "plot" {
-        return "the figures are right, the plot is not theirs: edited by hand, or drawn of other sets"
-            .into();
+    if value == "plot" {
+        return "the values are right, the plot is not theirs: edited by hand, or drawn of other sets".into();
     }
-    if figure.starts_with("Median") {
+    if value.starts_with("Median") {
         return "the two dialects are mixed: medians of one, the rest of the other".into();
     }
     if printed.vitals.iter().zip(SYMBOLS).any(|(v, s)| v.symbol != s) {
@@ -175,7 +174,7 @@ pub fn why(
                 || (1..sets.len()).any(|r| r != *i && against(r, style)))
     });
     match explained.count() {
-        0 => "the figures of the sets are right, the sentence is not theirs: edited by hand".into(),
+        0 => "the values of the sets are right, the sentence is not theirs: edited by hand".into(),
         _ => "a sentence is right in the other dialect or against another reference: pieced together of two blocks".into(),
     }
 }

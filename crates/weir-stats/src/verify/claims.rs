@@ -1,14 +1,14 @@
-//! Claims that figures of a block do not bear.
+//! Claims that values of a block do not bear.
 //!
 //! | kind | the block says | the data says |
 //! |---|---|---|
 //! | deviations | a difference | Welch's test, which lets each set have its own deviation, finds none |
 //! | family | a difference | one of many comparisons in the document: Holm's correction takes it away |
 //! | weak | no difference | one as large as the effect of interest would have been missed |
-//! | runs | figures of a file | the logs beside it give other runs, and nothing says why |
-//! | document | a figure | the document gives another one elsewhere |
+//! | runs | values of a file | the logs beside it give other runs, and nothing says why |
+//! | document | a value | the document gives another one elsewhere |
 //!
-//! Promises: claims are judged on raw figures only, at the confidence the block prints. Refuses to judge a
+//! Promises: claims are judged on raw values only, at the confidence the block prints. Refuses to judge a
 //! set without data.
 
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ impl WarningKind {
             }
             WarningKind::Weak => "\"no difference\" that would have missed the effect of interest",
             WarningKind::Runs => "runs that are not those of the logs beside them",
-            WarningKind::Document => "figures the document contradicts, or its blocks do not bear out",
+            WarningKind::Document => "values the document contradicts, or its blocks do not bear out",
         }
     }
 
@@ -73,7 +73,7 @@ impl WarningKind {
             }
             WarningKind::Weak => "say what could have been seen, or add runs",
             WarningKind::Runs => "say which runs were left out or measured again, and why",
-            WarningKind::Document => "decide which figure is meant",
+            WarningKind::Document => "decide which value is meant",
         }
     }
 }
@@ -99,7 +99,7 @@ struct Judged<'a> {
     p: f64,
 }
 
-/// Doubts about the verdicts of one document; `effect` is the difference of interest, percent of the
+/// Warnings about the verdicts of one document; `effect` is the difference of interest, percent of the
 /// reference's mean.
 pub fn verdicts(blocks: &[Block], effect: f64) -> Vec<Warning> {
     let judged: Vec<Judged<'_>> = blocks.iter().flat_map(judge).collect();

@@ -2,7 +2,7 @@
 //!
 //! Promises at most [`MAX_BYTES`]: more is no raw data, and a few bytes that unpack to a disk full stop there.
 //! Refuses nothing loudly: a file that cannot be read or unpacked (`gzip`, `xz`, `bzip2` or `zstd` missing)
-//! holds no figures.
+//! holds no values.
 
 use std::fs;
 use std::io::Read;

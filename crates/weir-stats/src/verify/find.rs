@@ -1,15 +1,15 @@
-//! Which raw data a line of figures was printed from.
+//! Which raw data a line of values was printed from.
 //!
 //! ```text
-//! 1  the file its legend names, when it has exactly these six figures
-//! 2  any set that has exactly these six figures, nearest folder first; then generator logs
+//! 1  the file its legend names, when it has exactly these six values
+//! 2  any set that has exactly these six values, nearest folder first; then generator logs
 //! 3  the file its legend names, or a near set that shares enough digits: the block differs from it
 //! 4  the one file beside the document that no block was printed of, if it is alike: the block differs from it
 //! 5  none: no data
 //! ```
 //!
-//! Legends are edited by hand more often than figures: a set is known by its figures, its name only decides
-//! between equals and says whom to compare with when no figures fit. Six figures of eight digits are a
+//! Legends are edited by hand more often than values: a set is known by its values, its name only decides
+//! between equals and says whom to compare with when no values fit. Six values of eight digits are a
 //! fingerprint: no two sets of a collection of 3,800 share them unless one is the other's copy.
 
 use std::path::{Path, PathBuf};
@@ -30,19 +30,19 @@ const BESIDE: usize = 2;
 /// How a set was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The legend names the file, and the figures are its own.
+    /// The legend names the file, and the values are its own.
     Named,
     /// The file has the block's values.
-    Figures,
+    Values,
     /// The file has the block's values, while the one the legend names has others.
     Renamed,
-    /// The legend names the file, some figures are not its own.
+    /// The legend names the file, some values are not its own.
     NamedOther,
-    /// Some of the figures are its own.
+    /// Some of the values are its own.
     Near,
 }
 
-/// A set that a line of figures was, or may have been, printed from.
+/// A set that a line of values was, or may have been, printed from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     pub raw: Raw,
@@ -51,7 +51,7 @@ pub struct Found {
 
 impl Found {
     pub fn is_exact(&self) -> bool {
-        matches!(self.how, How::Named | How::Figures | How::Renamed)
+        matches!(self.how, How::Named | How::Values | How::Renamed)
     }
 }
 
@@ -66,7 +66,7 @@ pub fn find(
     let mut found: Vec<Vec<Option<Found>>> = Vec::new();
     for printed in blocks {
         let sets = (0..printed.vitals.len()).map(|i| {
-            let line = (printed.legend(i), &printed.vitals[i].figures[..]);
+            let line = (printed.legend(i), &printed.vitals[i].values[..]);
             let named = named(library, dir, line.0);
             exact(library, &rings, line, &named, tables)
         });
@@ -81,14 +81,14 @@ pub fn find(
         let taken = paths(found);
         for (i, found) in found.iter_mut().enumerate() {
             // a copy further away does not excuse what was changed here
-            let far = found.as_ref().is_some_and(|f| f.how == How::Figures && !f.raw.path.starts_with(dir));
-            let line = (printed.legend(i), &printed.vitals[i].figures[..]);
+            let far = found.as_ref().is_some_and(|f| f.how == How::Values && !f.raw.path.starts_with(dir));
+            let line = (printed.legend(i), &printed.vitals[i].values[..]);
             if let Some(raw) = far.then(|| near(library, beside, line, &used)).flatten() {
                 *found = Some(Found { raw, how: How::Near });
             }
         }
         for (i, found) in found.iter_mut().enumerate().filter(|(_, f)| f.is_none()) {
-            let line = (printed.legend(i), &printed.vitals[i].figures[..]);
+            let line = (printed.legend(i), &printed.vitals[i].values[..]);
             let named = named(library, dir, line.0);
             let free = named.iter().filter(|r| !taken.contains(&r.path));
             let named = free.max_by_key(|r| shared_digits(r, line.1)).cloned();
@@ -110,21 +110,21 @@ fn named(library: &mut Library<'_>, dir: &Path, legend: &str) -> Vec<Raw> {
     sets.map_or(Vec::new(), |sets| sets.to_vec())
 }
 
-/// A set with exactly the figures of a line.
+/// A set with exactly the values of a line.
 fn exact(
     library: &mut Library<'_>,
     rings: &[Vec<PathBuf>],
-    (legend, figures): (&str, &[String]),
+    (legend, values): (&str, &[String]),
     named: &[Raw],
     tables: &[Raw],
 ) -> Option<Found> {
-    let fits = |raw: &&Raw| raw.agrees(figures) == [true; 6];
+    let fits = |raw: &&Raw| raw.agrees(values) == [true; 6];
     if let Some(raw) = named.iter().find(fits) {
         return Some(Found { raw: raw.clone(), how: How::Named });
     }
-    let raw = by_figures(library, rings, legend, figures).or_else(|| tables.iter().find(fits).cloned())?;
+    let raw = by_values(library, rings, legend, values).or_else(|| tables.iter().find(fits).cloned())?;
     let renamed = named.first().is_some_and(|n| n.path.ends_with(legend.trim()));
-    Some(Found { raw, how: if renamed { How::Renamed } else { How::Figures } })
+    Some(Found { raw, how: if renamed { How::Renamed } else { How::Values } })
 }
 
 /// What of a legend may be a file's name: all of it, its words, and each with an ending of the field's.
@@ -158,10 +158,10 @@ fn candidates(dir: &Path, name: &str) -> Vec<PathBuf> {
     places
 }
 
-/// A set with exactly these figures: the nearest; among the equally near, the one named most alike.
+/// A set with exactly these values: the nearest; among the equally near, the one named most alike.
 ///
-/// Logs beside the document are nearer than another campaign's copy of the same figures.
-fn by_figures(
+/// Logs beside the document are nearer than another campaign's copy of the same values.
+fn by_values(
     library: &mut Library<'_>,
     rings: &[Vec<PathBuf>],
     legend: &str,
@@ -202,7 +202,7 @@ fn best(
     best.map(|(_, raw)| raw)
 }
 
-/// A near set that shares enough digits with the printed figures to be what they were printed from.
+/// A near set that shares enough digits with the printed values to be what they were printed from.
 fn near(
     library: &mut Library<'_>,
     rings: &[Vec<PathBuf>],
@@ -229,28 +229,27 @@ fn left(sets: &[Raw], printed: &[String], used: &[PathBuf]) -> Option<Raw> {
     let mean: f64 = printed.get(4)?.parse().ok()?;
     let alike = |raw: &&Raw| {
         let other = raw.values.iter().sum::<f64>() / raw.values.len() as f64;
-        printed[0] == raw.figures[0][0] && (0.5..2.0).contains(&(other / mean)) && !used.contains(&raw.path)
+        printed[0] == raw.vitals[0][0] && (0.5..2.0).contains(&(other / mean)) && !used.contains(&raw.path)
     };
     let mut left = sets.iter().filter(alike);
     left.next().filter(|_| left.next().is_none()).cloned()
 }
 
-/// Significant digits of the figures both have, each value counted once.
+/// Significant digits of the values both have, each value counted once.
 pub fn shared_digits(raw: &Raw, printed: &[String]) -> usize {
     let agrees = raw.agrees(printed);
     let mut counted: Vec<&str> = Vec::new();
-    for (figure, _) in printed.iter().zip(agrees).skip(1).filter(|(_, agrees)| *agrees) {
-        if !counted.contains(&figure.as_str()) {
-            counted.push(figure);
+    for (value, _) in printed.iter().zip(agrees).skip(1).filter(|(_, agrees)| *agrees) {
+        if !counted.contains(&value.as_str()) {
+            counted.push(value);
         }
     }
     counted.iter().map(|f| significant(f)).sum()
 }
 
-fn significant(figure: &str) -> usize {
-    let digits: String =
-        figure.split('e').next().unwrap_or("").chars().filter(char::is_ascii_digit).collect();
-    let whole = !figure.contains('.');
+fn significant(value: &str) -> usize {
+    let digits: String = value.split('e').next().unwrap_or("").chars().filter(char::is_ascii_digit).collect();
+    let whole = !value.contains('.');
     let digits = digits.trim_start_matches('0');
     if whole { digits.trim_end_matches('0').len() } else { digits.len() }
 }

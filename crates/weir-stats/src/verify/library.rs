@@ -1,4 +1,4 @@
-//! The raw data of a tree: which sets of figures there are, and where.
+//! The raw data of a tree: which sets of values there are, and where.
 //!
 //! ```text
 //! folder of the document ─► folders below ─► its parent's other folders ─► … ─► the tree's root
@@ -6,8 +6,8 @@
 //!
 //! Promises: each folder is listed once and read when it is first asked for; order does not depend on the
 //! file system; a link to a folder is not followed (no cycle, nothing outside the tree), a link to a file is.
-//! Refuses, out loud in [`Library::notes`], more than [`MAX_FILES`] files; and silently what is no figures:
-//! files above [`MAX_BYTES`], and those of [`NO_FIGURES`].
+//! Refuses, out loud in [`Library::notes`], more than [`MAX_FILES`] files; and silently what is no values:
+//! files above [`MAX_BYTES`], and those of [`NO_NUMBERS`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use super::Formats;
 use super::contents::{MAX_BYTES, contents, unpacked};
 use super::logs::{self, Kind};
-use crate::ministat::read::{Columns, figures};
+use crate::ministat::read::{Columns, values};
 use crate::ministat::{Dialect, Parts, Set, Style, block};
 
 /// A published collection of ten years has 31,000; sixteen times that is a home directory.
@@ -28,12 +28,12 @@ const MAX_COLUMNS: usize = 8;
 const MAX_DEPTH: usize = 40;
 
 /// Endings of files that hold no set: pictures, profiles, configurations, machine descriptions.
-const NO_FIGURES: [&str; 18] = [
+const NO_NUMBERS: [&str; 18] = [
     "png", "jpg", "svg", "gif", "pdf", "html", "graph", "stack", "pmc", "pcap", "info", "conf", "plt", "sh",
     "md", "json", "tgz", "zip",
 ];
 
-/// Where the figures of a set come from.
+/// Where the values of a set come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A file's column, from 1.
@@ -44,7 +44,7 @@ pub enum Origin {
     Table,
 }
 
-/// A set of figures that lies in the tree.
+/// A set of values that lies in the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Raw {
     /// File, or the logs' common name, below the root.
@@ -52,7 +52,7 @@ pub struct Raw {
     pub origin: Origin,
     pub values: Vec<f64>,
     /// N, Min, Max, Median, Avg, Stddev as each dialect prints them; equal ones once.
-    pub figures: Vec<[String; 6]>,
+    pub vitals: Vec<[String; 6]>,
 }
 
 impl Raw {
@@ -62,27 +62,27 @@ impl Raw {
             return None;
         }
         let set = [Set::new("", &values)];
-        let mut figures: Vec<[String; 6]> = Vec::new();
+        let mut vitals: Vec<[String; 6]> = Vec::new();
         for dialect in Dialect::ALL {
             let style = Style { dialect, parts: Parts::Vitals, quiet: true, ..Style::default() };
             let line = block(&set, style).ok()?;
             let words: Vec<String> = line.split_whitespace().skip(1).map(str::to_string).collect();
             let words = words.try_into().ok()?;
-            if !figures.contains(&words) {
-                figures.push(words);
+            if !vitals.contains(&words) {
+                vitals.push(words);
             }
         }
-        Some(Raw { path, origin, values, figures })
+        Some(Raw { path, origin, values, vitals })
     }
 
-    /// Its figures but for N, as numbers.
+    /// Its values but for N, as numbers.
     pub fn printed(&self) -> Vec<f64> {
-        self.figures[0][1..].iter().filter_map(|f| f.parse().ok()).collect()
+        self.vitals[0][1..].iter().filter_map(|f| f.parse().ok()).collect()
     }
 
     /// Which of N, Min, Max, Median, Avg, Stddev a printed line has right, in any dialect.
     pub fn agrees(&self, printed: &[String]) -> [bool; 6] {
-        std::array::from_fn(|i| printed.get(i).is_some_and(|p| self.figures.iter().any(|f| f[i] == *p)))
+        std::array::from_fn(|i| printed.get(i).is_some_and(|p| self.vitals.iter().any(|f| f[i] == *p)))
     }
 }
 
@@ -187,8 +187,8 @@ impl<'a> Library<'a> {
         for (name, bytes) in self.folders.get(dir).map_or(&[][..], |f| &f.files) {
             let plain = unpacked(name);
             let ending = plain.rsplit_once('.').map_or("", |(_, e)| e).to_ascii_lowercase();
-            let figures = logs::named(plain).is_none() && !NO_FIGURES.contains(&ending.as_str());
-            if figures && *bytes <= MAX_BYTES {
+            let numbers = logs::named(plain).is_none() && !NO_NUMBERS.contains(&ending.as_str());
+            if numbers && *bytes <= MAX_BYTES {
                 sets.extend(columns(&dir.join(name)));
             }
         }
@@ -226,14 +226,14 @@ impl<'a> Library<'a> {
     }
 }
 
-/// Each column of a file that is all figures.
+/// Each column of a file that is all values.
 fn columns(path: &Path) -> Vec<Raw> {
     let Some(bytes) = contents(path).filter(|bytes| !bytes.contains(&0)) else { return Vec::new() };
     let name = path.to_string_lossy();
     let delimiters: &[u8] = if unpacked(&name).ends_with(".csv") { b",;\t" } else { b" \t" };
     let mut sets = Vec::new();
     for column in 1..=MAX_COLUMNS {
-        let read = figures(&bytes, &Columns { column, delimiters });
+        let read = values(&bytes, &Columns { column, delimiters });
         match read {
             Ok(values) if values.is_empty() => break,
             Ok(values) => sets.extend(Raw::new(path.into(), Origin::File { column }, values)),

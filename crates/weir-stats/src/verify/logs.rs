@@ -1,14 +1,14 @@
-//! From a generator's log to one figure a run, as the field's scripts do it.
+//! From a generator's log to one value a run, as the field's scripts do it.
 //!
 //! ```text
 //! bench.<set>.<run>.receiver  ── lines 16 … last − 10, "main_thread [n] <pps> pps", median ──► <set>.pps
 //! bench.<set>.<run>.sender    ── "Estimated … throughput= <Mb/s> …" ───────────────────────► <set>.equilibrium
 //!                                        "(maximum value seen: <Mb/s>)" ─────────────► <set>.equilibrium.max
-//! raw/<set>.jsonl             ── one run a line, the figure of the metric ─────────────────► raw/<set>.<metric>
+//! raw/<set>.jsonl             ── one run a line, the value of the metric ─────────────────► raw/<set>.<metric>
 //! ```
 //!
-//! Promises the figure the published file holds: a median rounded to eight digits. Refuses a log without a
-//! single usable line: that run has no figure, and the set says so.
+//! Promises the value the published file holds: a median rounded to eight digits. Refuses a log without a
+//! single usable line: that run has no value, and the set says so.
 
 use crate::ministat::Dialect;
 use crate::number::general;
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_too_short_or_without_rates_gives_no_figure() {
+    fn a_log_too_short_or_without_rates_gives_no_value() {
         assert_eq!(receiver("", Dialect::Modern), None);
         assert_eq!(receiver(&log(&[]), Dialect::Modern), None);
         assert_eq!(receiver(&"x\n".repeat(HEAD + TAIL - 1), Dialect::Modern), None);

@@ -30,12 +30,12 @@ pub enum Part {
     Verdict(usize),
 }
 
-/// Figures of one set, as printed.
+/// Values of one set, as printed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vitals {
     pub symbol: char,
     /// N, Min, Max, Median, Avg, Stddev; fewer when the line was cut.
-    pub figures: Vec<String>,
+    pub values: Vec<String>,
 }
 
 /// A block of a document.
@@ -54,7 +54,7 @@ pub struct Printed {
     pub vitals: Vec<Vitals>,
     /// Columns between the borders of the plot.
     pub width: Option<usize>,
-    /// As in "at 95.0% confidence".
+    /// The confidence as in "at 95.0% confidence".
     pub confidence: Option<f64>,
 }
 
@@ -63,7 +63,7 @@ impl Printed {
         self.lines.iter().any(|(p, _)| *p == part)
     }
 
-    /// Name of the set whose figures stand in line `set`, by its symbol; empty when it has none.
+    /// Name of the set whose values stand in line `set`, by its symbol; empty when it has none.
     pub fn legend(&self, set: usize) -> &str {
         let symbol = self.vitals.get(set).and_then(|v| SYMBOLS.iter().position(|s| *s == v.symbol));
         let named = self.legend.iter().find(|(i, _)| Some(*i) == symbol);
@@ -151,14 +151,14 @@ fn legend(line: &str) -> Option<(usize, &str)> {
     (!is_plot(line) && !name.trim().is_empty()).then_some((index, name))
 }
 
-/// A line of figures: the set's index and the figures.
+/// A line of values: the set's index and the values.
 fn vitals(line: &str) -> Option<(usize, Vec<String>)> {
     let mut words = line.split_whitespace();
     let symbol = words.next()?;
     let index = SYMBOLS.iter().position(|s| symbol.len() == 1 && symbol.starts_with(*s))?;
-    let figures: Vec<String> = words.map(str::to_string).collect();
-    figures.first()?.parse::<usize>().ok()?;
-    figures.iter().all(|f| f.parse::<f64>().is_ok()).then_some((index, figures))
+    let values: Vec<String> = words.map(str::to_string).collect();
+    values.first()?.parse::<usize>().ok()?;
+    values.iter().all(|f| f.parse::<f64>().is_ok()).then_some((index, values))
 }
 
 fn confidence(line: &str) -> Option<f64> {
@@ -227,8 +227,8 @@ fn block(document: &[String], lines: &[Numbered<'_>], heading: usize) -> Printed
         } else if i < heading {
             printed.legend.extend(legend(line).map(|(set, name)| (set, name.to_string())));
             Part::Legend
-        } else if let Some((index, figures)) = vitals(line) {
-            printed.vitals.push(Vitals { symbol: SYMBOLS[index], figures });
+        } else if let Some((index, values)) = vitals(line) {
+            printed.vitals.push(Vitals { symbol: SYMBOLS[index], values });
             Part::Vitals(printed.vitals.len() - 1)
         } else if line.trim().is_empty() {
             continue;

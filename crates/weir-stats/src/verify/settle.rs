@@ -1,6 +1,6 @@
 //! One block against its data: printed again in every style, and compared line by line.
 //!
-//! Promises: *reproduced* means that every byte of the block comes out of raw figures in one style; *white
+//! Promises: *reproduced* means that every byte of the block comes out of raw values in one style; *white
 //! space* that only its layout differs (tabs turned into blanks, indentation, quote marks, carriage
 //! returns). A point of the plot in another column is no layout. Legends are the author's words and are
 //! taken from the block.
@@ -25,11 +25,11 @@ pub enum Class {
     NoData,
 }
 
-/// The first figure that is not what the data gives.
+/// The first value that is not what the data gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// As in "Avg of + (new.pps)".
-    pub figure: String,
+    /// Names the value as in "Avg of + (new.pps)".
+    pub value: String,
     pub printed: String,
     pub derived: String,
 }
@@ -54,7 +54,7 @@ impl Settled {
 /// Settles `printed`, given the data behind each of its sets.
 pub fn settle(printed: &Printed, found: &[Option<Found>]) -> Settled {
     if printed.vitals.is_empty() {
-        return Settled::no_data("the table has no line of figures".into());
+        return Settled::no_data("the table has no line of values".into());
     }
     if printed.vitals.len() > MAX_SETS {
         return Settled::no_data(format!("{} sets: ministat takes {MAX_SETS}", printed.vitals.len()));
@@ -67,13 +67,13 @@ pub fn settle(printed: &Printed, found: &[Option<Found>]) -> Settled {
     let other = found.iter().enumerate().find_map(|(i, f)| Some((i, f.as_ref().filter(|f| !f.is_exact())?)));
     if let Some((i, found)) = other {
         let reason = format!("{}; {} has no data", blame::blame(printed, i, found), names(printed, &missing));
-        let difference = blame::figure_of(printed, i, found);
+        let difference = blame::plot_value(printed, i, found);
         return Settled { class: Class::Differs, style: String::new(), difference, reason };
     }
-    Settled::no_data(format!("no file or log has the figures of {}", names(printed, &missing)))
+    Settled::no_data(format!("no file or log has the values of {}", names(printed, &missing)))
 }
 
-/// As in "x (old.pps), + (new.pps)".
+/// Names sets as in "x (old.pps), + (new.pps)".
 fn names(printed: &Printed, sets: &[usize]) -> String {
     sets.iter().map(|&i| name(printed, i)).collect::<Vec<_>>().join(", ")
 }
@@ -188,8 +188,8 @@ fn closest(printed: &Printed, sets: &[Set], confidence: Confidence) -> (Option<C
 }
 
 /// A block that no set of options gives.
-fn odd(figure: &str, printed: String, reason: &str) -> Settled {
-    let difference = Difference { figure: figure.into(), printed, derived: "nothing".into() };
+fn odd(value: &str, printed: String, reason: &str) -> Settled {
+    let difference = Difference { value: value.into(), printed, derived: "nothing".into() };
     Settled {
         class: Class::Differs,
         style: String::new(),

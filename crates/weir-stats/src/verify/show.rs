@@ -13,7 +13,7 @@ use super::claims::{Warning, WarningKind};
 use super::library::Origin;
 use super::{Block, Class, Verified};
 
-/// Doubts of one kind that a screen has room for.
+/// Warnings of one kind that a screen has room for.
 const SHOWN: usize = 8;
 
 /// The counts of a tree: exactly what programs are promised.
@@ -155,7 +155,7 @@ fn entry(block: &Block) -> String {
     }
     out.push('\n');
     if let Some(d) = &settled.difference {
-        out += &format!("    {}: printed {}, derived {}\n", d.figure, d.printed, d.derived);
+        out += &format!("    {}: printed {}, derived {}\n", d.value, d.printed, d.derived);
     }
     if !settled.reason.is_empty() {
         out += &format!("    why: {}\n", settled.reason);
@@ -196,7 +196,7 @@ fn source(raw: &super::library::Raw, dir: &Path) -> String {
 fn remedy(block: &Block) -> String {
     match block.settled.class {
         Class::Differs => {
-            "    do: take the derived figures, or restore the data the block was printed from\n".into()
+            "    do: take the derived values, or restore the data the block was printed from\n".into()
         }
         Class::NoData => "    do: ask for the raw data, or name a folder further up that holds it\n".into(),
         _ => String::new(),
@@ -213,7 +213,7 @@ fn detail(block: &Block) -> Value {
         "style": settled.style,
         "data": block.found.iter().map(|f| f.as_ref().map(|f| source(&f.raw, dir))).collect::<Vec<_>>(),
         "difference": settled.difference.as_ref().map(|d| json!({
-            "figure": d.figure, "printed": d.printed, "derived": d.derived,
+            "value": d.value, "printed": d.printed, "derived": d.derived,
         })),
         "reason": settled.reason,
     })

@@ -99,8 +99,8 @@ fn clean_campaigns_raise_one_false_alarm_in_thirty_at_most() {
                     let mut sets = vec![(Vec::new(), Vec::new()); configurations];
                     for &(configuration, order) in &slots {
                         state = 0.9 * state + draws.normal();
-                        let (figures, places): &mut (Vec<f64>, Vec<usize>) = &mut sets[configuration];
-                        figures.push(100.0 * (configuration + 1) as f64 + slow * state + draws.normal());
+                        let (values, places): &mut (Vec<f64>, Vec<usize>) = &mut sets[configuration];
+                        values.push(100.0 * (configuration + 1) as f64 + slow * state + draws.normal());
                         places.push(order);
                     }
                     let sets: Vec<(&[f64], &[usize])> =

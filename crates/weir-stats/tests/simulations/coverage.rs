@@ -59,7 +59,7 @@ fn paired_intervals_hold_the_ratio_whatever_blocks_do() {
                         common.iter().zip(own).map(|(c, o)| c * o).collect()
                     };
                     let (a, b) = (set(), set());
-                    let series = |figures| Series::in_blocks("", figures, &blocks);
+                    let series = |values| Series::in_blocks("", values, &blocks);
                     let p = paired(series(&a), series(&b), 1).expect("blocks");
                     p.low <= 1.0 && 1.0 <= p.high
                 })

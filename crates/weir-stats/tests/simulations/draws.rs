@@ -1,4 +1,4 @@
-//! Figures to order: normal, skewed, of unequal spread, in blocks.
+//! Values to order: normal, skewed, of unequal spread, in blocks.
 
 use std::fs;
 use std::path::Path;

@@ -100,7 +100,7 @@ fn campaign(design: Design, time: &mut Time<'_>, n: usize, ratio: f64) -> Paired
         _ => (0..n).map(|_| time.sliced(ratio)).unzip(),
     };
     let (of_a, of_b): (Vec<f64>, Vec<f64>) = (a.iter().map(mean).collect(), b.iter().map(mean).collect());
-    let series = |figures, rounds| Series { name: "", figures, blocks: &blocks, rounds };
+    let series = |values, rounds| Series { name: "", values, blocks: &blocks, rounds };
     let (a, b) = (series(&of_a, &a), series(&of_b, &b));
     let judged = if design == Design::Rounds { in_rounds(a, b, 1) } else { paired(a, b, 1) };
     judged.expect("they spread")

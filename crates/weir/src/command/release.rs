@@ -11,7 +11,7 @@ use crate::enforcement::{Claim, Taken, kernel_would, release_blocks};
 use crate::failure::Failure;
 use crate::text::{count, print};
 
-/// Without names every device of this network namespace that has a point.
+/// Releases these devices; without names, every device of this network namespace that has a point.
 pub fn run(devices: &[String]) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| Failure(format!("{what}: {error}; run as root"));
     let links = netlink::links().map_err(|e| failed("listing devices", e))?;

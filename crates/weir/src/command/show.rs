@@ -305,8 +305,8 @@ fn neighbors(neighbors: &[view::Neighbor]) -> String {
     table(["port", "address", "mac", "state", "since", "use"], 4..5, neighbors.iter().map(row).collect())
 }
 
-fn workers(workers: &[view::Worker]) -> String {
-    let row = |w: &view::Worker| {
+fn workers(workers: &[view::WorkerCounters]) -> String {
+    let row = |w: &view::WorkerCounters| {
         let idle = if w.breaths == 0 { 0.0 } else { 100.0 * w.idle_breaths as f64 / w.breaths as f64 };
         [
             w.worker.to_string(),

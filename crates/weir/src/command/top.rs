@@ -19,7 +19,7 @@ const WIRE_OVERHEAD: u64 = 24;
 struct Look {
     at: Instant,
     ports: Vec<view::Port>,
-    workers: Vec<view::Worker>,
+    workers: Vec<view::WorkerCounters>,
 }
 
 /// Looks until interrupted; with `once`, one interval and done.
@@ -52,7 +52,7 @@ fn rates(before: &Look, now: &Look) -> String {
     let seconds = now.at.duration_since(before.at).as_secs_f64().max(1e-3);
     let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
     let mut out = port_rates(before, now, seconds);
-    let worker = |w: &view::Worker| {
+    let worker = |w: &view::WorkerCounters| {
         let old = before.workers.iter().find(|o| o.worker == w.worker).cloned().unwrap_or_default();
         let (breaths, idle) =
             (w.breaths - old.breaths.min(w.breaths), w.idle_breaths - old.idle_breaths.min(w.idle_breaths));
@@ -76,7 +76,7 @@ fn rates(before: &Look, now: &Look) -> String {
     out += "\n";
     out += &table(head, 0..8, now.workers.iter().map(worker).collect());
     out += &offload_rate(before, now, seconds);
-    let sum = |workers: &[view::Worker]| {
+    let sum = |workers: &[view::WorkerCounters]| {
         let mut sum: BTreeMap<String, u64> = BTreeMap::new();
         for (reason, count) in workers.iter().flat_map(|w| &w.drops) {
             *sum.entry(reason.clone()).or_default() += count;
@@ -183,11 +183,11 @@ mod tests {
 
     #[test]
     fn drops_are_told_by_reason_and_per_second() {
-        let worker = |dropped: u64| view::Worker {
+        let worker = |dropped: u64| view::WorkerCounters {
             received: 100 + dropped,
             dropped,
             drops: BTreeMap::from([("no_route".to_owned(), dropped)]),
-            ..view::Worker::default()
+            ..view::WorkerCounters::default()
         };
         let at = Instant::now();
         let before = Look { at, ports: Vec::new(), workers: vec![worker(10)] };

@@ -63,7 +63,7 @@ pub enum KeysError {
         path: PathBuf,
         line: usize,
     },
-    /// Without the parser's words: they may quote the file.
+    /// The file is no TOML. The parser's words are left out: they may quote the file.
     NotToml {
         path: PathBuf,
         line: usize,
@@ -295,7 +295,7 @@ fn private(path: &Path, metadata: &Metadata) -> Result<(), KeysError> {
     weir_io::private::judge(path, metadata).map_err(KeysError::NotPrivate)
 }
 
-/// In a folder anyone may write to, anyone may have put the file.
+/// Refuses a folder anyone may write to: there anyone may have put the file.
 fn folder(path: &Path) -> Result<(), KeysError> {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let Some(folder) = real.parent() else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! `[relay]`: a file with it makes `weir run` a DERP relay.
 //!
 //! Promises: everything but `listen` and where the certificate comes from has a default; files are named here and
-//! read by [`Relay::settings`]. Refuses: ports, routes and IPsec beside it, TLS without a word about its
+//! read by [`RelayConfig::settings`]. Refuses: ports, routes and IPsec beside it, TLS without a word about its
 //! certificate, and files that name what another key of the table makes meaningless.
 
 mod values;
@@ -44,7 +44,7 @@ pub type ReadKey = fn(&Path) -> Result<Secret, KeyError>;
 
 /// The table, its files not read yet.
 #[derive(Clone, Debug)]
-pub struct Relay {
+pub struct RelayConfig {
     pub span: Range<usize>,
     pub key: Option<Placed<PathBuf>>,
     pub mesh_key: Option<Placed<PathBuf>>,
@@ -101,7 +101,7 @@ const LIMITS: &[&str] = &[
 /// Let's Encrypt.
 pub const ACME_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
-pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Relay> {
+pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<RelayConfig> {
     let fields = value.table(KEYS, "[relay]", complaints)?;
     let mut engine = Engine::default();
     let mut acceptor = Acceptor::default();
@@ -124,7 +124,7 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Relay> {
         limits(&table, &mut engine, &mut acceptor, complaints);
     }
     let mesh_key = fields.get("mesh_key").and_then(|v| values::path(&v, "mesh.key", complaints));
-    Some(Relay {
+    Some(RelayConfig {
         span: fields.span.clone(),
         key: fields.get("key").and_then(|v| values::path(&v, "relay.key", complaints)),
         mesh_with: mesh_with(&fields, mesh_key.is_some(), complaints),
@@ -361,7 +361,7 @@ fn rate(fields: &Fields<'_>, rate: &str, burst: &str, complaints: &mut Complaint
     Some(Rate { bytes_per_second, burst })
 }
 
-impl Relay {
+impl RelayConfig {
     /// Reads the files it names, relative to `folder`, that of its own key by `read_key`. An error is about the span
     /// beside it.
     pub fn settings(

@@ -187,7 +187,7 @@ async fn on_signal(mut signal: Signal, kind: RequestKind, queue: RequestQueue) {
     }
 }
 
-/// With a reason to refuse whatever is asked, if there is one.
+/// Serves a connection, with a reason to refuse whatever is asked, if there is one.
 async fn connection(
     stream: UnixStream,
     queue: RequestQueue,

@@ -24,7 +24,7 @@ use weir_relay::acceptor::{self, Acceptor, Live, Sockets};
 use weir_relay::certificates::Identity;
 use weir_relay::error::KeyError;
 use weir_relay::inherited::Inherited;
-use weir_relay::reconfigure::{self, Plan};
+use weir_relay::reconfigure::{self, Reconfiguration};
 use weir_relay::settings::{Certificates, Io, Settings, Tls};
 use weir_relay::warning::{Warning, warnings};
 use weir_relay::{Relay, keyfile};
@@ -92,7 +92,7 @@ fn status_line(settings: &Settings) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The relay was told to end, by a signal or by `weir drain`.
-    Told,
+    Requested,
     /// Another relay serves in its place.
     Succeeded,
 }
@@ -319,12 +319,12 @@ impl Running {
     /// Nobody new, a word to everybody, then what waits for them.
     fn drain(self, end: End) -> Result<(), Failure> {
         tracing::info!("stopping: not accepting new connections, clients are told to come back");
-        if end == End::Told {
+        if end == End::Requested {
             service::stopping("clients are told to come back");
         }
         let Running { server, metrics, acceptor, mesh, sockets, relay, .. } = self;
         // Until the end it is seen that this one is there, unless another is in its place.
-        let _server = (end == End::Told).then_some(server);
+        let _server = (end == End::Requested).then_some(server);
         drop((metrics, mesh, sockets));
         acceptor.close(ARRIVALS);
         drop(acceptor);
@@ -347,11 +347,11 @@ impl Running {
         let stopping = || Response::json(200, &serde_json::json!({ "stopping": true }));
         match kind {
             RequestKind::Http(request) => match Resource::of(&request) {
-                Ok(Resource::Drain) => (stopping(), Some(End::Told)),
+                Ok(Resource::Drain) => (stopping(), Some(End::Requested)),
                 Ok(resource) => (self.answer(resource), None),
                 Err(response) => (response, None),
             },
-            RequestKind::Stop => (stopping(), Some(End::Told)),
+            RequestKind::Stop => (stopping(), Some(End::Requested)),
             RequestKind::Reload => {
                 service::reloading();
                 let response = self.reload();
@@ -460,7 +460,7 @@ impl Running {
         }
     }
 
-    /// From what runs to what the file says: the difference, its actions, then all of them or none.
+    /// Goes from what runs to what the file says: the difference, its actions, then all of them or none.
     fn become_of(&mut self, path: &Path, config: &Config, dry_run: bool) -> Result<view::Applied, Failure> {
         let wanted = settings_of(path, config, read_key)?;
         let plan = reconfigure::plan(&self.settings, &wanted);
@@ -477,7 +477,7 @@ impl Running {
     }
 
     /// Takes the actions; an error has changed nothing.
-    fn take(&mut self, plan: &Plan) -> Result<(), Failure> {
+    fn take(&mut self, plan: &Reconfiguration) -> Result<(), Failure> {
         let next = plan.applied_to(&self.settings);
         let tls = match plan.changes_certificate() {
             true => certificates(&next, &mut Vec::new())?,

@@ -6,11 +6,11 @@ use weir_relay::Role;
 use weir_relay::acceptor::Shared;
 use weir_relay::acceptor::counters::End;
 
-use crate::view::relay::{Front, Peer, Relay, Worker};
+use crate::view::relay::{AcceptorCounters, Peer, RelayStatus, RelayWorkerCounters};
 
-pub fn relay(shared: &Shared, relay: &weir_relay::Relay) -> Relay {
+pub fn relay(shared: &Shared, relay: &weir_relay::Relay) -> RelayStatus {
     let report = relay.report();
-    let worker = |w: &weir_relay::WorkerReport| Worker {
+    let worker = |w: &weir_relay::WorkerReport| RelayWorkerCounters {
         worker: w.worker,
         backend: w.backend.clone(),
         connections: w.connections,
@@ -28,19 +28,19 @@ pub fn relay(shared: &Shared, relay: &weir_relay::Relay) -> Relay {
         memory_connections: w.memory_connections,
         memory_buffers: w.memory_buffers,
     };
-    let workers: Vec<Worker> = report.workers.iter().map(worker).collect();
-    Relay {
+    let workers: Vec<RelayWorkerCounters> = report.workers.iter().map(worker).collect();
+    RelayStatus {
         public_key: shared.live.load().secret.public().to_string(),
         connections: workers.iter().map(|w| w.connections).sum(),
-        front: front(shared),
+        acceptor: acceptor(shared),
         workers,
         balance: report.balance(),
     }
 }
 
-fn front(shared: &Shared) -> Front {
+fn acceptor(shared: &Shared) -> AcceptorCounters {
     let c = &shared.counters;
-    Front {
+    AcceptorCounters {
         accepted: c.accepted.load(Relaxed),
         accept_failed: c.accept_failed.load(Relaxed),
         clients: c.clients.load(Relaxed),

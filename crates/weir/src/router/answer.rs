@@ -16,7 +16,7 @@ use weir_core::wire::DisplayMac;
 
 use super::error::TraceError;
 use super::resources::Resource;
-use super::worker::Report;
+use super::worker::WorkerState;
 use super::{Daemon, lookups, metrics};
 use crate::config;
 use crate::control::{ApplyRequest, RequestKind, Response};
@@ -227,18 +227,18 @@ impl Daemon {
         .collect()
     }
 
-    pub(super) fn worker_views(&self) -> Vec<view::Worker> {
+    pub(super) fn worker_views(&self) -> Vec<view::WorkerCounters> {
         self.workers.iter().map(|w| self.worker_view(w.number, w.cpu, &w.report())).collect()
     }
 
-    fn worker_view(&self, worker: usize, cpu: u32, report: &Report) -> view::Worker {
+    fn worker_view(&self, worker: usize, cpu: u32, report: &WorkerState) -> view::WorkerCounters {
         let ledger = &report.ledger;
         let ports = self.control.ports().filter_map(|(id, port)| {
             let mut traffic = view::Traffic::default();
             add(&mut traffic, report.ports.get(id.index())?);
             Some((port.name.clone(), traffic))
         });
-        view::Worker {
+        view::WorkerCounters {
             worker,
             cpu,
             generation: report.generation,
@@ -335,7 +335,7 @@ pub(super) fn add(to: &mut view::Traffic, more: &PortCounters) {
     to.tx_bytes += more.tx_bytes;
 }
 
-fn losses(reports: &[Report], device: DeviceId) -> view::DeviceLosses {
+fn losses(reports: &[WorkerState], device: DeviceId) -> view::DeviceLosses {
     let mut sum = view::DeviceLosses::default();
     for stats in reports.iter().filter_map(|r| r.devices.get(device.index())) {
         sum.rx_ring_full += stats.rx_ring_full;

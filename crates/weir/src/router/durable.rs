@@ -312,7 +312,7 @@ impl Keeper {
         }
     }
 
-    /// From now on the counters of this life are those to go on from.
+    /// Makes the counters of this life those to go on from.
     fn begin_counters(&mut self) -> Result<(), StateError> {
         let Some(counters) = &self.counters else { return Ok(()) };
         match fs::rename(beside(counters), counters) {

@@ -25,7 +25,7 @@ use weir_io::steer::enforce::{self, EnforceCounters, Enforcement};
 
 use super::error::{ApplyError, EnforcementError};
 use super::ports::{self, With};
-use super::worker::{Report, WorkerCommand};
+use super::worker::{WorkerCommand, WorkerState};
 use super::{Daemon, Open, links};
 use crate::config::{Config, Kind, Port};
 use crate::enforcement::{Claim, Taken, kernel_would};
@@ -196,16 +196,16 @@ impl Points {
     }
 
     /// What found no socket, as a report beside the workers'.
-    pub(super) fn report(&self, tables: &Tables) -> Report {
+    pub(super) fn report(&self, tables: &Tables) -> WorkerState {
         let unserved = self.unserved();
-        let mut report = Report { generation: tables.generation, ..Report::default() };
+        let mut report = WorkerState { generation: tables.generation, ..WorkerState::default() };
         report.ports.resize(tables.ports.len(), PortCounters::default());
         report.ledger.received = unserved;
         report.ledger.drops.add(Reason::NoSocket, unserved);
         report
     }
 
-    /// For an operator whose weir ends: what is left on the devices; `None` without points.
+    /// Tells an operator whose weir ends what is left on the devices; `None` without points.
     pub(super) fn left_behind(&self) -> Option<String> {
         let names: Vec<&str> = self.points.keys().map(String::as_str).collect();
         (!names.is_empty()).then(|| {

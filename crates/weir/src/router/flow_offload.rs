@@ -29,7 +29,7 @@ use weir_io::steer::flow_offload::{Decided, MAX_DEVICES, Progress};
 use weir_io::steer::{self, SteerError};
 use weir_io::umem::Chunk;
 
-use super::worker::Report;
+use super::worker::WorkerState;
 
 /// How often devices are asked whether they still take redirected frames.
 pub const ASK_EVERY: Nanos = 250 * MILLISECOND;
@@ -45,9 +45,9 @@ const CLOSURES_SHIFT: u32 = 48;
 #[derive(Debug)]
 pub struct FlowOffload {
     pub flows: steer::flow_offload::FlowOffload,
-    /// For each [`DeviceId`] its interface while frames may be redirected to it, else 0.
+    /// Holds for each [`DeviceId`] its interface while frames may be redirected to it, else 0.
     out: Vec<AtomicU32>,
-    /// For each [`DeviceId`] its interface if the device takes part, else 0.
+    /// Holds for each [`DeviceId`] its interface if the device takes part, else 0.
     devices: Vec<AtomicU32>,
     closures: AtomicU64,
     /// Sockets with frames the kernel has not taken yet.
@@ -136,8 +136,8 @@ impl FlowOffload {
     }
 
     /// What XDP forwarded by itself, as a report of its own: received and forwarded, port by port.
-    pub fn report(&self, tables: &Tables) -> Report {
-        let mut report = Report { generation: tables.generation, ..Report::default() };
+    pub fn report(&self, tables: &Tables) -> WorkerState {
+        let mut report = WorkerState { generation: tables.generation, ..WorkerState::default() };
         report.ports.resize(tables.ports.len(), PortCounters::default());
         let mut ledger = Ledger::default();
         for (index, device) in tables.devices.iter().enumerate() {

@@ -14,7 +14,7 @@ use weir_core::verdict::Reason;
 use weir_relay::exposition::{self, Family, Labels};
 
 use super::answer::blame;
-use crate::view::{Cache, CacheWay, Lookups, Policy, Port, Sa, Spd, Status, Worker};
+use crate::view::{Cache, CacheWay, Lookups, Policy, Port, Sa, Spd, Status, WorkerCounters};
 
 /// What is told of IPsec: names and counters.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ pub struct Mirror {
 /// The OpenMetrics text of one scrape.
 pub fn text(
     ports: &[Port],
-    workers: &[Worker],
+    workers: &[WorkerCounters],
     status: &Status,
     neighbors: neighbor::Counters,
     ipsec: Ipsec,
@@ -49,7 +49,7 @@ pub fn text(
 #[derive(Debug)]
 struct Scrape {
     ports: Vec<Port>,
-    workers: Vec<Worker>,
+    workers: Vec<WorkerCounters>,
     status: Status,
     neighbors: neighbor::Counters,
     ipsec: Ipsec,
@@ -135,7 +135,7 @@ impl Scrape {
     fn workers(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let numbers: Vec<String> = self.workers.iter().map(|w| w.worker.to_string()).collect();
         let each = || self.workers.iter().zip(&numbers);
-        type Of = fn(&Worker) -> u64;
+        type Of = fn(&WorkerCounters) -> u64;
         let counters: [(&'static str, &'static str, Of); 9] = [
             ("frames_received", "Frames taken into the pipeline", |w| w.received),
             ("frames_forwarded", "Received frames that left by a port", |w| w.forwarded),
@@ -153,7 +153,7 @@ impl Scrape {
             let samples = each().map(|(w, n)| (vec![("worker", n.as_str())], of(w)));
             Family { encoder, name, help }.counters(samples)?;
         }
-        type Gauge = fn(&Worker) -> i64;
+        type Gauge = fn(&WorkerCounters) -> i64;
         let gauges: [(&'static str, &'static str, Gauge); 6] = [
             ("frames_held", "Received frames waiting for a neighbour", |w| w.held as i64),
             (
@@ -387,7 +387,7 @@ mod tests {
             ..Lookups::default()
         };
         let asked = WorkerLookups { direction: "in".into(), family: "ipv6".into(), lookups };
-        let worker = Worker { lookups: vec![asked], ..Worker::default() };
+        let worker = WorkerCounters { lookups: vec![asked], ..WorkerCounters::default() };
         let way =
             CacheWay { direction: "in".into(), family: "ipv6".into(), buckets: 16, ..CacheWay::default() };
         let ipsec = Ipsec {
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn every_reason_is_told_from_the_start() {
-        let worker = Worker { received: 3, forwarded: 2, ..Worker::default() };
+        let worker = WorkerCounters { received: 3, forwarded: 2, ..WorkerCounters::default() };
         let text =
             text(&[], &[worker], &Status::default(), neighbor::Counters::default(), Ipsec::default(), None);
         for reason in Reason::ALL {

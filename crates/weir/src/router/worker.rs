@@ -102,7 +102,7 @@ impl PendingReport {
 
 /// A worker's figures: of the moment they were asked for, else some milliseconds old.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct WorkerState {
     pub ledger: Ledger,
     /// Counters of ports, by [`PortId`].
     pub ports: Vec<PortCounters>,
@@ -128,7 +128,7 @@ pub struct Report {
     pub events_lost: u64,
 }
 
-impl Report {
+impl WorkerState {
     /// Buffers no holder accounts for; anything but 0 is a leak.
     pub fn buffers_missing(&self) -> i64 {
         let found = self.buffers_free + self.buffers_in_devices + self.buffers_held + self.buffers_home;
@@ -141,7 +141,7 @@ struct Shared {
     tables: Arc<ArcSwap<Tables>>,
     stop: AtomicBool,
     commands_wait: AtomicBool,
-    report: Mutex<Report>,
+    report: Mutex<WorkerState>,
     waker: Waker,
 }
 
@@ -196,7 +196,7 @@ impl Worker {
     }
 
     /// The figures copied last.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> WorkerState {
         // Plain numbers are whole at every step, whatever panicked while holding them.
         self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 /// `GET /v1/relay`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Relay {
+pub struct RelayStatus {
     pub public_key: String,
     pub connections: u64,
-    pub front: Front,
-    pub workers: Vec<Worker>,
+    pub acceptor: AcceptorCounters,
+    pub workers: Vec<RelayWorkerCounters>,
     /// Packets in − forwarded − dropped − held; anything but 0 is a defect.
     pub balance: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Front {
+pub struct AcceptorCounters {
     pub accepted: u64,
     pub accept_failed: u64,
     /// Handed to the workers.
@@ -34,7 +34,7 @@ pub struct Front {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Worker {
+pub struct RelayWorkerCounters {
     pub worker: usize,
     pub backend: String,
     pub connections: u64,

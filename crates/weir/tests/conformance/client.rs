@@ -42,7 +42,7 @@ pub fn bytes(frame: Frame<'_>) -> Vec<u8> {
     bytes
 }
 
-/// As [`Client::next`] and [`Client::before_pong`] give it.
+/// Describes a frame as [`Client::next`] and [`Client::before_pong`] give it.
 pub fn seen(frame: Frame<'_>) -> Seen {
     Seen(bytes(frame))
 }
@@ -136,7 +136,7 @@ impl Client {
         self.stream.write_all(bytes).expect("the server reads");
     }
 
-    /// As [`Client::write`], where the server may have closed already.
+    /// Writes as [`Client::write`] does, where the server may have closed already.
     pub fn try_write(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }

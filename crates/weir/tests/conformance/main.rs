@@ -38,7 +38,7 @@ macro_rules! ours_alone {
 /// A server, or the end of the test where the subject is not there.
 macro_rules! server {
     ($subject:expr $(, $field:ident: $value:expr)* $(,)?) => {
-        match crate::server::Server::start($subject, crate::server::Told { $($field: $value,)* ..Default::default() }) {
+        match crate::server::Server::start($subject, crate::server::ServerOptions { $($field: $value,)* ..Default::default() }) {
             Ok(server) => server,
             Err(missing) => {
                 use std::io::Write as _;

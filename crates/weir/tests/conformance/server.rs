@@ -15,7 +15,7 @@ use weir_io::process;
 
 use crate::machine::until;
 
-/// Of every server of this suite.
+/// The mesh key of every server of this suite.
 pub const MESH_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const PORT: u16 = 3340;
 pub const STUN_PORT: u16 = 3478;
@@ -28,7 +28,7 @@ pub enum Subject {
 
 /// What a server is told besides the usual.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Told<'a> {
+pub struct ServerOptions<'a> {
     pub stun: bool,
     /// The URL to ask about clients.
     pub verify: Option<&'a str>,
@@ -51,15 +51,15 @@ fn derper() -> Option<PathBuf> {
     ours.into_iter().chain(std::env::split_paths(&path)).map(|dir| dir.join("derper")).find(|p| p.is_file())
 }
 
-/// In 127.0.0.0/8, by this process and how many it has started.
+/// Makes an address of 127.0.0.0/8 from this process and how many it has started.
 fn loopback() -> Ipv4Addr {
     static STARTED: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 64 | high & 63, low, STARTED.fetch_add(1, Ordering::Relaxed))
 }
 
-/// With flags.
-fn derper_command(folder: &Path, at: SocketAddr, told: Told<'_>) -> Result<Command, String> {
+/// Starts derper, which takes flags.
+fn derper_command(folder: &Path, at: SocketAddr, told: ServerOptions<'_>) -> Result<Command, String> {
     let mut command = Command::new(derper().ok_or("derper is not installed; `make interop` installs it")?);
     command.args(["-a", &at.to_string(), "-http-port", "-1", "-hostname", "relay.example"]);
     command.arg("-c").arg(folder.join("key")).arg("-mesh-psk-file").arg(folder.join("mesh"));
@@ -69,8 +69,8 @@ fn derper_command(folder: &Path, at: SocketAddr, told: Told<'_>) -> Result<Comma
     Ok(command)
 }
 
-/// With a file.
-fn our_command(folder: &Path, at: SocketAddr, told: Told<'_>) -> Command {
+/// Starts weir, which takes a file.
+fn our_command(folder: &Path, at: SocketAddr, told: ServerOptions<'_>) -> Command {
     let mut text = format!(
         "[relay]\nlisten = [\"{at}\"]\ntls = \"off\"\nhostname = \"relay.example\"\nkey = {:?}\nmesh_key = {:?}\n",
         folder.join("key"),
@@ -91,7 +91,7 @@ fn our_command(folder: &Path, at: SocketAddr, told: Told<'_>) -> Command {
 
 impl Server {
     /// A server of its own; or what is missing.
-    pub fn start(subject: Subject, told: Told<'_>) -> Result<Server, String> {
+    pub fn start(subject: Subject, told: ServerOptions<'_>) -> Result<Server, String> {
         let ip = loopback();
         let address = SocketAddr::from((ip, PORT));
         let folder = std::env::temp_dir().join(format!("weir-conformance-{ip}"));

@@ -19,7 +19,7 @@ behaviours! {
 
 struct Browser {
     socket: WebSocket<TcpStream>,
-    /// Of frames, not yet taken.
+    /// Bytes of frames, not yet taken.
     received: Vec<u8>,
 }
 

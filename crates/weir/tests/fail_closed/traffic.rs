@@ -32,7 +32,7 @@ pub const WAYS: [Way; 4] = [
 
 struct Counts {
     stop: AtomicBool,
-    /// From here on nothing may arrive.
+    /// Nothing may arrive once this is set.
     forbidden: AtomicBool,
     sent: AtomicU64,
     clear: AtomicU64,

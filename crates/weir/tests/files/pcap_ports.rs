@@ -104,7 +104,7 @@ fn a_capture_is_routed_into_another_without_any_privilege() {
         assert!(log.read_line(&mut said).expect("its log") > 0, "it ended: {said}");
     }
     let workers = loop {
-        let workers: Vec<weir::view::Worker> =
+        let workers: Vec<weir::view::WorkerCounters> =
             weir::control::client::read(&socket, "/v1/workers").expect("answered");
         if workers.iter().map(|w| w.received).sum::<u64>() == frames.len() as u64 {
             break workers;

@@ -41,7 +41,7 @@ fn relay(tls: &str, io: &str) -> Running {
     running
 }
 
-/// Of clients so far: by the kernel, by the process.
+/// Counts clients so far whose records the kernel seals, and the process.
 fn sealed(relay: &Running) -> (i64, i64) {
     let of = |by: &str| relay.values("weir_relay_records_total", &format!("by=\"{by}\"")).iter().sum();
     (of("kernel"), of("user"))

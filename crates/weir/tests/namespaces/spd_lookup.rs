@@ -54,7 +54,7 @@ fn cache_ways(router: &Router) -> Vec<Value> {
     router.json("cache")["ways"].as_array().expect("ways").clone()
 }
 
-/// At rest what was asked is what policies decided about, whoever answered; the oracle found nothing.
+/// Asserts that at rest what was asked is what policies decided about, whoever answered; the oracle found nothing.
 fn assert_answers_add_up(router: &Router) {
     until(&format!("asked and decided agree\n{}", router.told(&["show", "cache"])), || {
         let ways = cache_ways(router);

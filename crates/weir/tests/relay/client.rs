@@ -22,7 +22,7 @@ fn other(why: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, why.into())
 }
 
-/// Of clients with this number.
+/// Makes the secret of clients with this number.
 pub fn secret(number: u64) -> Secret {
     let mut bytes = [0x5a; 32];
     // Not in the first bytes: X25519 does not look at every bit there.

@@ -20,7 +20,7 @@ use weir_core::relay::Kind;
 use weir_core::relay::stun;
 
 /// Where relays follow each other, and their configuration.
-struct Place {
+struct Handover {
     folder: PathBuf,
     /// Held until the first relay has them.
     listener: Option<TcpListener>,
@@ -28,8 +28,8 @@ struct Place {
     stun: SocketAddr,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Handover {
+    fn new() -> Handover {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("weir-handover-{}-{number}", std::process::id()));
@@ -37,7 +37,7 @@ impl Place {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("bound");
         let stun = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
-        let place = Place { folder, listener: Some(listener), at, stun };
+        let place = Handover { folder, listener: Some(listener), at, stun };
         place.write("");
         place
     }
@@ -68,7 +68,7 @@ impl Place {
         running
     }
 
-    /// With the listener on descriptor 3, as a service manager passes it.
+    /// Starts it with the listener on descriptor 3, as a service manager passes it.
     fn passed(&self, listener: TcpListener) -> Running {
         let pass = "exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\"";
         let mut command = self.command(&["sh", "-c", pass, "sh"], &[]);
@@ -87,7 +87,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Handover {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -99,7 +99,7 @@ fn ended(relay: &mut Running) {
 
 #[test]
 fn clients_that_keep_coming_while_relays_follow_each_other_are_all_let_in() {
-    let mut place = Place::new();
+    let mut place = Handover::new();
     let mut relay = place.first();
     let (stop, came) = (AtomicBool::new(false), AtomicU64::new(0));
     let at = place.at;
@@ -131,7 +131,7 @@ fn clients_that_keep_coming_while_relays_follow_each_other_are_all_let_in() {
 
 #[test]
 fn clients_are_told_come_back_and_reach_each_other_by_the_next_relay() {
-    let mut place = Place::new();
+    let mut place = Handover::new();
     let mut relay = place.first();
     let mut pair = [1, 2].map(|n| Client::connect(place.at, n).expect("in"));
     let server = pair[0].server;
@@ -161,7 +161,7 @@ fn clients_are_told_come_back_and_reach_each_other_by_the_next_relay() {
 
 #[test]
 fn a_successor_that_fails_leaves_the_relay_serving() {
-    let mut place = Place::new();
+    let mut place = Handover::new();
     let relay = place.first();
     let [mut one, mut two] = [1, 2].map(|n| Client::connect(place.at, n).expect("in"));
     for (wrong, why) in [("listne = 3", "is not a key here"), ("http = \"192.0.2.1:80\"", "cannot listen")] {
@@ -181,7 +181,7 @@ fn a_successor_that_fails_leaves_the_relay_serving() {
 
 #[test]
 fn a_question_for_stun_is_answered_by_the_next_relay() {
-    let mut place = Place::new();
+    let mut place = Handover::new();
     let mut relay = place.first();
     let next = place.next();
     ended(&mut relay);
@@ -199,7 +199,7 @@ fn a_question_for_stun_is_answered_by_the_next_relay() {
 
 #[test]
 fn connections_made_while_no_relay_runs_wait_in_the_socket_a_service_manager_keeps() {
-    let mut place = Place::new();
+    let mut place = Handover::new();
     let kept = place.listener.as_ref().expect("held").try_clone().expect("a descriptor");
     let mut relay = place.first();
     weir_io::process::terminate(relay.child.id()).expect("it runs");
@@ -217,7 +217,7 @@ fn connections_made_while_no_relay_runs_wait_in_the_socket_a_service_manager_kee
 
 #[test]
 fn a_relay_started_with_derpers_flags_is_followed_by_one_with_others() {
-    let mut place = Place::new();
+    let mut place = Handover::new();
     drop(place.listener.take());
     let derper = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -237,7 +237,7 @@ fn a_relay_started_with_derpers_flags_is_followed_by_one_with_others() {
 
 #[test]
 fn nobody_to_take_over_from_is_no_obstacle() {
-    let mut place = Place::new();
+    let mut place = Handover::new();
     drop(place.listener.take());
     let relay = place.next();
     assert!(Client::connect(place.at, 1).is_ok(), "{}", relay.log());

@@ -383,7 +383,7 @@ impl SpdTable {
         }
     }
 
-    /// Whose rules a direction has, in order.
+    /// Says whose rules a direction has, in order.
     fn sequence(&self, direction: Direction) -> Sequence {
         let of = |slot: u32| Some((slot, self.slots[slot as usize].as_ref()?.rules.clone()));
         let all = self.order.iter().filter_map(of);

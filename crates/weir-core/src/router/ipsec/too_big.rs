@@ -30,7 +30,7 @@ pub(crate) enum Remedy {
     After,
     /// Cut it into pieces that fit.
     Before,
-    Tell(IcmpError),
+    SendError(IcmpError),
     Nothing,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn remedy(sa: &Sa, sealed: bool, packet: &[u8], room: usize) -> Remed
             // We are its source: there is nobody else to tell.
             _ if sealed => Remedy::After,
             _ if ip.dont_fragment() => {
-                Remedy::Tell(icmpv4::Error::FragmentationNeeded { mtu: room as u16 }.into())
+                Remedy::SendError(icmpv4::Error::FragmentationNeeded { mtu: room as u16 }.into())
             }
             // RFC 4303 3.1.1: transport mode takes no fragments.
             FragmentWhen::Before if sa.params.mode == Mode::Tunnel => {
@@ -57,7 +57,7 @@ pub(crate) fn remedy(sa: &Sa, sealed: bool, packet: &[u8], room: usize) -> Remed
     match packet_len(packet) {
         _ if sealed => Remedy::After,
         len if room < IPV6_MIN_MTU && len <= IPV6_MIN_MTU => Remedy::After,
-        _ => Remedy::Tell(icmpv6::Error::PacketTooBig { mtu: room.max(IPV6_MIN_MTU) as u32 }.into()),
+        _ => Remedy::SendError(icmpv6::Error::PacketTooBig { mtu: room.max(IPV6_MIN_MTU) as u32 }.into()),
     }
 }
 
@@ -95,7 +95,7 @@ impl<B: Buffer> Env<'_, '_, B> {
             match remedy(sa, frame.sealed, frame.data(), room) {
                 Remedy::After => fitting.push(frame),
                 Remedy::Before => self.cut_inner(frame, room, fitting),
-                Remedy::Tell(error) => {
+                Remedy::SendError(error) => {
                     sa.state.fail(Reason::FragmentNeeded);
                     self.tell_too_big(frame, error);
                 }

@@ -124,7 +124,7 @@ pub fn everything(way: Way) -> Selector {
     Selector::within(if way.is_ipv4() { AddressRange::ANY_V4 } else { AddressRange::ANY_V6 })
 }
 
-/// To hosts `first`…`last`.
+/// Selects what goes to hosts `first`…`last`.
 pub fn to(way: Way, first: u32, last: u32) -> Selector {
     Selector {
         destination: AddressRange { first: host(way, first), last: host(way, last) },

@@ -215,7 +215,7 @@ impl Site {
         self.w.wait(0)
     }
 
-    /// From the next snapshot on, with empty caches.
+    /// Changes the lookup from the next snapshot on, with empty caches.
     pub fn ask_by(&mut self, lookup: LookupSpec) {
         self.caches = Arc::new(FlowCaches::new(&lookup, 0x5eed));
         self.lookup = lookup;

@@ -198,7 +198,7 @@ fn plain(packet: &[u8], is_v4: bool) -> Result<(), &'static str> {
     refuse(word(4) + 40 > packet.len(), length)
 }
 
-/// Whose a packet is.
+/// Says where a packet is steered, and why.
 fn steer(packet: &[u8], destination: IpAddr) -> Cause {
     let group = match destination {
         IpAddr::V4(v4) => v4.is_multicast() || v4.is_broadcast(),

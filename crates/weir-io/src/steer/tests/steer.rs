@@ -16,7 +16,7 @@ use super::model::{INGRESS, Model, WAYS};
 use super::{OURS, checksum, frame, ip, local, mutated};
 use crate::steer::flow_offload::{Decided, FlowOffload, Progress};
 use crate::steer::{Cause, LocalAddresses, enforce, load};
-use crate::xdp_gen::{Generator, Layout, Slot};
+use crate::xdp_gen::{FrameTemplate, Generator, Layout};
 
 const DEVICE: DeviceId = DeviceId(3);
 const OUT: DeviceId = DeviceId(1);
@@ -70,7 +70,7 @@ impl Both {
         self.model.generation = generation;
     }
 
-    /// As on a driver without metadata.
+    /// Numbers frames in a front, as on a driver without metadata.
     fn in_fronts(&mut self) {
         self.fronts = true;
         self.progress.allow_fronts(FRONT_ROOM + 14);
@@ -283,7 +283,7 @@ fn a_prefix_is_left_to_the_kernel_as_long_as_it_is_kept() {
 #[test]
 fn programs_load_in_any_order() {
     let Some(local) = local("programs_load_in_any_order") else { return };
-    let slot = Slot { head: vec![0; 60], len: 60, sequence: 0 };
+    let slot = FrameTemplate { head: vec![0; 60], len: 60, sequence: 0 };
     for _ in 0..2 {
         let offload = FlowOffload::new().expect("maps");
         // Of full size, though a program that shares them made its own with one entry.

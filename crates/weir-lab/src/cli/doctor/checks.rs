@@ -75,9 +75,9 @@ fn build() -> Diagnostic {
     let build = Build::own();
     if build.optimised() {
         let found = format!("{} {}", build.profile, build.flags);
-        return Diagnostic::check("build", Severity::Ok, found, "figures are those of the code users run");
+        return Diagnostic::check("build", Severity::Ok, found, "values are those of the code users run");
     }
-    Diagnostic::check("build", Severity::Missing, "without optimisation", "figures say nothing about speed")
+    Diagnostic::check("build", Severity::Missing, "without optimisation", "values say nothing about speed")
         .remedy("cargo build --release, then ./target/release/weir-lab")
 }
 
@@ -86,7 +86,7 @@ fn cpus(m: &Machine) -> Diagnostic {
     match m.cores {
         0 | 1 => {
             Diagnostic::check("cores", Severity::Note, found, "generator, SUT and receiver share one core")
-                .remedy("use three cores or more for figures of a SUT alone")
+                .remedy("use three cores or more for values of a SUT alone")
         }
         2 => Diagnostic::check(
             "cores",
@@ -121,9 +121,9 @@ fn virtualisation(m: &Machine) -> Diagnostic {
             "machine",
             Severity::Note,
             format!("virtual: {what}"),
-            "other guests move figures by some percent",
+            "other guests move values by some percent",
         )
-        .remedy("compare within one campaign, raise `runs`, distrust absolute figures"),
+        .remedy("compare within one campaign, raise `runs`, distrust absolute values"),
     }
 }
 
@@ -136,7 +136,7 @@ fn governor(m: &Machine) -> Diagnostic {
             "governor",
             Severity::Note,
             other,
-            "the clock rises during warm-up, figures with it",
+            "the clock rises during warm-up, values with it",
         )
         .remedy("echo performance > /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor, each CPU"),
         None => Diagnostic::check(
@@ -165,12 +165,12 @@ fn turbo(m: &Machine) -> Diagnostic {
 }
 
 fn load(m: &Machine) -> Diagnostic {
-    /// Work of others, in CPUs, that a figure does not feel.
+    /// Work of others, in CPUs, that a value does not feel.
     const CALM: f64 = 0.3;
     match m.load_1min {
         Some(load) if load > CALM => {
             let found = format!("{load:.2} CPUs in the last minute");
-            Diagnostic::check("load", Severity::Note, found, "others use the CPUs figures are made on")
+            Diagnostic::check("load", Severity::Note, found, "others use the CPUs values are made on")
                 .remedy("stop what runs, or wait a minute")
         }
         Some(load) => Diagnostic::check(

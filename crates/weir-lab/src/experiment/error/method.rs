@@ -12,7 +12,7 @@ pub enum MethodError {
     },
     NoKind,
     NoRates,
-    /// In seconds.
+    /// The initial duration is out of range, in seconds.
     Initial {
         got: f64,
         window: f64,

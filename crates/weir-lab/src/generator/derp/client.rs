@@ -17,7 +17,7 @@ use super::tls::Trusting;
 use super::wire::{self, Wire};
 use crate::model::LabError;
 
-/// On their way at a time, where they are not what is measured: far below a listener's backlog.
+/// Handshakes under way at a time, where they are not what is measured: far below a listener's backlog.
 const AT_ONCE: usize = 32;
 /// Time for a step of the handshake: the relay's own limit.
 const WITHIN: Nanos = 10_000_000_000;

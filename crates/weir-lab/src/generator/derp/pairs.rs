@@ -50,10 +50,10 @@ const SENDER_KEEPS: usize = 208 << 10;
 const LOOKED_AT: u64 = 32;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct PairTraffic {
     /// Packets a second of all pairs.
     pub rate: Option<u64>,
-    /// Without a rate: whether so many are under way, or as many as possible.
+    /// Says, without a rate, whether so many are under way, or as many as possible.
     pub closed: bool,
     pub window: Duration,
     pub run: u32,
@@ -168,7 +168,7 @@ impl Pairs {
     }
 
     /// One run. `at` is told when the window opens and closes.
-    pub fn run(&mut self, plan: &Plan, mut at: impl FnMut(Moment)) -> Result<Outcome, LabError> {
+    pub fn run(&mut self, plan: &PairTraffic, mut at: impl FnMut(Moment)) -> Result<Outcome, LabError> {
         for course in &mut self.courses {
             *course = Course::default();
         }
@@ -364,7 +364,7 @@ impl Pairs {
 
 /// A run under way.
 struct Run<'a> {
-    plan: &'a Plan,
+    plan: &'a PairTraffic,
     pacer: Option<Pacer>,
     tally: Tally,
     offered: u64,

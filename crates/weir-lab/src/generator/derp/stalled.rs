@@ -3,7 +3,7 @@
 //! Senders send as those of the measured pairs do: evenly spaced when there is a rate, otherwise as much as their
 //! sockets take. Promises: a receiver takes what a receive buffer of [`SIP`] bytes holds every [`PAUSE`], so that a relay
 //! that lets silent clients go keeps this one; a receiver that was let go nevertheless is counted. What was sent and
-//! received is counted, for the ledger. Refuses: to be in any figure of the measured pairs.
+//! received is counted, for the ledger. Refuses: to be in any value of the measured pairs.
 
 use std::io;
 
@@ -32,7 +32,7 @@ pub struct Count {
     pub intended: u64,
     pub offered: u64,
     pub sent: u64,
-    /// Also of a run before, which were under way when this one began.
+    /// Packets received, those of a run before included, which were under way when this one began.
     pub received: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct Stalled {
     next_sip: Nanos,
     count: Count,
     /// Receivers the relay has closed.
-    pub let_go: usize,
+    pub disconnected: usize,
 }
 
 struct Pair {
@@ -157,7 +157,7 @@ impl Stalled {
             let packet = |code, _: &[u8]| *received += u64::from(code == Kind::RecvPacket as u8);
             if receiver.receive(buffer, packet).is_err() {
                 pair.receiver = None;
-                self.let_go += 1;
+                self.disconnected += 1;
             }
         }
         Ok(())

@@ -34,7 +34,7 @@ impl Course {
 
 pub struct Tally {
     pub latency: Histogram<u64>,
-    /// In the window and after it.
+    /// Packets delivered in the window and after it.
     pub delivered: u64,
     /// While the window was open.
     pub arrived: u64,

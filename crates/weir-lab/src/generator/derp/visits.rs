@@ -25,7 +25,7 @@ const TAKING_TURNS: u64 = 4;
 /// A run of clients that connect and leave, for so long.
 #[derive(Clone, Copy, Debug)]
 pub struct Stay {
-    /// On their way at a time: as many as keep the relay busy.
+    /// Visits under way at a time: as many as keep the relay busy.
     pub at_once: usize,
     pub warm_up: Duration,
     pub window: Duration,

@@ -92,7 +92,7 @@ impl Wire {
         Wire { socket, waiting: Vec::new(), waiting_at: 0, partial, tls: None }
     }
 
-    /// With TLS from here on; `rest` came after the last record that was opened.
+    /// Speaks TLS from here on; `rest` came after the last record that was opened.
     pub fn with_tls(mut self, session: Session, rest: Vec<u8>) -> Wire {
         self.tls = Some(Tls { session: Box::new(session), rest });
         self

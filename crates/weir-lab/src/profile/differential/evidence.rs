@@ -56,7 +56,7 @@ impl Evidence {
     }
 }
 
-/// Turns samples into figures with their uncertainty.
+/// Turns samples into values with their uncertainty.
 pub struct Estimate {
     pub evidence: Evidence,
     base: Samples,
@@ -71,8 +71,8 @@ struct Dispersion {
     degrees_of_freedom: f64,
 }
 
-/// A side's figure and its variance.
-struct Figure {
+/// A side's value and its variance.
+struct Value {
     value: f64,
     variance: f64,
     degrees_of_freedom: f64,
@@ -100,7 +100,7 @@ impl Estimate {
         estimate
     }
 
-    /// Pearson's X² of every frame's figures over the runs of its side, by its degrees of freedom; never below
+    /// Pearson's X² of every frame's values over the runs of its side, by its degrees of freedom; never below
     /// one, what counting alone gives.
     fn dispersion(&self, tally: &Tally) -> Dispersion {
         let (mut square, mut degrees_of_freedom) = (0.0, 0.0);
@@ -121,8 +121,8 @@ impl Estimate {
         Dispersion { factor: (square / degrees_of_freedom).max(1.0), degrees_of_freedom }
     }
 
-    /// A side's figure.
-    pub fn figure(&self, samples: &Samples, side: usize) -> f64 {
+    /// A side's value.
+    pub fn value(&self, samples: &Samples, side: usize) -> f64 {
         mean(&self.by_run(samples, side))
     }
 
@@ -145,12 +145,12 @@ impl Estimate {
         change(before.value, after.value, variance.sqrt(), df, exact)
     }
 
-    /// A side's figure with the largest of the variances that are known.
-    fn spread(&self, samples: &Samples, side: usize) -> Figure {
+    /// A side's value with the largest of the variances that are known.
+    fn spread(&self, samples: &Samples, side: usize) -> Value {
         let counted = self.counted(samples, side);
         match self.evidence {
             Evidence::Counts => counted,
-            Evidence::Cpus { .. } => Figure {
+            Evidence::Cpus { .. } => Value {
                 variance: counted.variance.max(self.over_cpus(samples, side)),
                 degrees_of_freedom: self.base[side].iter().map(Vec::len).sum::<usize>() as f64 - 1.0,
                 ..counted
@@ -161,19 +161,19 @@ impl Estimate {
                 let own = variance(&values) / n;
                 let all = counted.variance * self.dispersion.factor;
                 let degrees_of_freedom = if own > all { n - 1.0 } else { self.dispersion.degrees_of_freedom };
-                Figure { variance: own.max(all), degrees_of_freedom, ..counted }
+                Value { variance: own.max(all), degrees_of_freedom, ..counted }
             }
         }
     }
 
     /// Share and its variance as if every sample were drawn by itself; one success and one failure are added
     /// to the variance (Agresti, Caffo 2000), so that a count of none has a width.
-    fn counted(&self, samples: &Samples, side: usize) -> Figure {
+    fn counted(&self, samples: &Samples, side: usize) -> Value {
         let n = sum(&self.base[side]) as f64;
         let scale = mean(&self.scale[side]);
         let share = (sum(&samples[side]) as f64 + 1.0) / (n + 2.0);
-        Figure {
-            value: self.figure(samples, side),
+        Value {
+            value: self.value(samples, side),
             variance: scale * scale * share * (1.0 - share) / (n + 2.0),
             degrees_of_freedom: f64::INFINITY,
         }

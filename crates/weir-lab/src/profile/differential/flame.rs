@@ -1,6 +1,6 @@
 //! The differential flame graph: where stacks became dearer (red) and cheaper (blue).
 //!
-//! A box is as wide as the larger of its stacks' figures before and after, so that what is new and what has
+//! A box is as wide as the larger of its stacks' values before and after, so that what is new and what has
 //! vanished both have their place. Its colour is the change of this box as a share of its width; functions
 //! whose change chance explains (own and inclusive) are grey. Idle stacks are left out.
 //!
@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Differential, Fate, Frame, Side, scales};
+use super::{Differential, Frame, Presence, Side, scales};
 use crate::profile::flame::{self, Paint};
 use crate::profile::rules::Rules;
 use crate::profile::{Profile, function};
@@ -17,8 +17,8 @@ use weir_stats::compare::ALPHA;
 /// Units of a box's width: a thousandth of a percent, a picosecond.
 const FINE: f64 = 1000.0;
 
-/// Figures of a box, before and after.
-type Figures = [f64; 2];
+/// Values of a box, before and after.
+type Values = [f64; 2];
 
 /// The graph as an `svg` element, see [`flame::render`].
 pub fn render(
@@ -30,27 +30,27 @@ pub fn render(
 ) -> String {
     let stacks = stacks(differential, [before, after], rules);
     let mut widths = Profile::default();
-    let mut boxes: BTreeMap<&[String], Figures> = BTreeMap::new();
-    for (stack, figures) in &stacks {
-        widths.add(stack.clone(), (figures[0].max(figures[1]) * FINE).round() as u64);
+    let mut boxes: BTreeMap<&[String], Values> = BTreeMap::new();
+    for (stack, values) in &stacks {
+        widths.add(stack.clone(), (values[0].max(values[1]) * FINE).round() as u64);
         for depth in 0..=stack.len() {
-            let figure = boxes.entry(&stack[..depth]).or_default();
-            (0..2).for_each(|side| figure[side] += figures[side]);
+            let value = boxes.entry(&stack[..depth]).or_default();
+            (0..2).for_each(|side| value[side] += values[side]);
         }
     }
     let frames: HashMap<&str, &Frame> = differential.frames.iter().map(|f| (f.name.as_str(), f)).collect();
     let unit = differential.unit.label();
     let paint = |frame: &flame::Frame<'_>| {
-        let figures = boxes.get(frame.path).copied().unwrap_or_default();
-        paint(figures, frames.get(frame.name()).copied(), unit)
+        let values = boxes.get(frame.path).copied().unwrap_or_default();
+        paint(values, frames.get(frame.name()).copied(), unit)
     };
     let said = format!("red dearer, blue cheaper, grey chance, framed new, dashed vanished; {unit}");
     flame::captioned(&widths, title, &said, &paint)
 }
 
-/// Figures of every stack at work, marks taken off so that inlining moves no box.
-fn stacks(differential: &Differential, sides: [&Side; 2], rules: &Rules) -> BTreeMap<Vec<String>, Figures> {
-    let mut stacks: BTreeMap<Vec<String>, Figures> = BTreeMap::new();
+/// Values of every stack at work, marks taken off so that inlining moves no box.
+fn stacks(differential: &Differential, sides: [&Side; 2], rules: &Rules) -> BTreeMap<Vec<String>, Values> {
+    let mut stacks: BTreeMap<Vec<String>, Values> = BTreeMap::new();
     let with_idle = differential.unit == super::Unit::NsPerPacket;
     for (s, side) in sides.into_iter().enumerate() {
         for (recording, scale) in side.recordings.iter().zip(scales(side, differential.unit)) {
@@ -69,21 +69,21 @@ fn stacks(differential: &Differential, sides: [&Side; 2], rules: &Rules) -> BTre
     stacks
 }
 
-fn paint([before, after]: Figures, function: Option<&Frame>, unit: &str) -> Paint {
+fn paint([before, after]: Values, function: Option<&Frame>, unit: &str) -> Paint {
     let change = after - before;
     let mut note = format!("{before:.2} → {after:.2} {unit} ({change:+.2})");
     let Some(function) = function else {
         return Paint { class: "all".into(), style: String::new(), note };
     };
     let sure = function.proven() || function.inclusive.p_holm <= ALPHA;
-    let fate = match function.fate {
-        Fate::New if sure => " new",
-        Fate::Vanished if sure => " vanished",
+    let presence = match function.presence {
+        Presence::New if sure => " new",
+        Presence::Vanished if sure => " vanished",
         _ => "",
     };
     note += &format!(
         "\n{}everywhere: {:.2} → {:.2} own, {:.2} → {:.2} inclusive",
-        fate.trim_start().to_string() + if fate.is_empty() { "" } else { ", " },
+        presence.trim_start().to_string() + if presence.is_empty() { "" } else { ", " },
         function.own.before,
         function.own.after,
         function.inclusive.before,
@@ -96,7 +96,7 @@ fn paint([before, after]: Figures, function: Option<&Frame>, unit: &str) -> Pain
     // the root of the share: a change of a tenth is to be seen
     let saturation = 85.0 * (change.abs() / before.max(after).max(f64::MIN_POSITIVE)).sqrt();
     Paint {
-        class: format!("changed{fate}"),
+        class: format!("changed{presence}"),
         style: format!("fill: hsl({hue} {saturation:.0}% var(--l))"),
         note,
     }

@@ -20,7 +20,7 @@ pub struct Reconciliation {
     pub proven_frames: usize,
     /// Σ own changes of all other frames.
     pub others: f64,
-    /// Change of the idle share; absent when figures are shares of non-idle samples.
+    /// Change of the idle share; absent when values are shares of non-idle samples.
     pub idle: Option<f64>,
     /// What no sample accounts for.
     pub unexplained: f64,
@@ -41,7 +41,7 @@ impl Reconciliation {
         let sum =
             |proven: bool| frames.iter().filter(|f| f.proven() == proven).map(|f| f.own.change).sum::<f64>();
         let (proven, others) = (sum(true), sum(false));
-        let idle = rates.then(|| estimate.figure(&tally.idle, 1) - estimate.figure(&tally.idle, 0));
+        let idle = rates.then(|| estimate.value(&tally.idle, 1) - estimate.value(&tally.idle, 0));
         let mut recordings = sides.into_iter().flat_map(|s| s.recordings.iter().map(move |r| s.sampled(r)));
         Reconciliation {
             sampled: recordings.all(|share| share.is_some()),

@@ -1,6 +1,6 @@
 //! A differential in words: rows for terminals and reports, sentences that reconcile it.
 
-use super::{Change, Differential, Fate, Frame, Reconciliation, Total, Unit};
+use super::{Change, Differential, Frame, Presence, Reconciliation, Total, Unit};
 use crate::format::p;
 use crate::profile::shortened;
 
@@ -80,14 +80,14 @@ pub fn head(differential: &Differential) -> Vec<String> {
 /// What stands below it: new and vanished frames, and the reconciliation.
 pub fn foot(differential: &Differential) -> Vec<String> {
     vec![
-        fates(differential, Fate::New, "new"),
-        fates(differential, Fate::Vanished, "vanished"),
+        listed(differential, Presence::New, "new"),
+        listed(differential, Presence::Vanished, "vanished"),
         differential.reconciliation.sentence(differential.unit),
     ]
 }
 
-fn fates(differential: &Differential, fate: Fate, word: &str) -> String {
-    let mut frames: Vec<&Frame> = differential.frames.iter().filter(|f| f.fate == fate).collect();
+fn listed(differential: &Differential, presence: Presence, word: &str) -> String {
+    let mut frames: Vec<&Frame> = differential.frames.iter().filter(|f| f.presence == presence).collect();
     frames.sort_by(|a, b| b.inclusive.change.abs().total_cmp(&a.inclusive.change.abs()));
     let (sure, rare): (Vec<&Frame>, Vec<&Frame>) =
         frames.into_iter().partition(|f| f.inclusive.p_holm <= weir_stats::compare::ALPHA);
@@ -117,7 +117,7 @@ fn fates(differential: &Differential, fate: Fate, word: &str) -> String {
 }
 
 impl Reconciliation {
-    /// The identity with its figures.
+    /// The identity with its values.
     pub fn sentence(&self, unit: Unit) -> String {
         let frames = format!(
             "{} from {} frame{} beyond chance, {} from all others",

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Fate, Side, Total};
+use super::{Presence, Side, Total};
 use crate::profile::function;
 use crate::profile::rules::Rules;
 
@@ -24,11 +24,11 @@ pub struct Tally {
 }
 
 impl Counts {
-    pub fn fate(&self) -> Fate {
+    pub fn presence(&self) -> Presence {
         match [0, 1].map(|side| sum(&self.inclusive[side])) {
-            [0, _] => Fate::New,
-            [_, 0] => Fate::Vanished,
-            _ => Fate::Kept,
+            [0, _] => Presence::New,
+            [_, 0] => Presence::Vanished,
+            _ => Presence::Kept,
         }
     }
 }
@@ -71,7 +71,7 @@ impl Tally {
         Total { recordings: self.all[side].len(), samples: sum(&self.all[side]), idle: sum(&self.idle[side]) }
     }
 
-    /// Samples figures are shares of: all, or those at work.
+    /// Samples values are shares of: all, or those at work.
     pub fn base(&self, with_idle: bool) -> Samples {
         let mut base = self.all.clone();
         if !with_idle {

@@ -46,12 +46,12 @@ fn a_new_frame_ranks_first_and_a_vanished_one_is_named() {
         &side(vec![recording(vec![BEFORE.to_vec()])], &[]),
         &side(vec![recording(vec![AFTER.to_vec()])], &[]),
     );
-    assert_eq!((d.frames[0].name.as_str(), d.frames[0].fate), ("new", Fate::New));
+    assert_eq!((d.frames[0].name.as_str(), d.frames[0].presence), ("new", Presence::New));
     close(d.frames[0].own.after, 100_000.0 / 10_980.0);
     assert!(d.frames[0].proven() && d.frames[0].own.low > 0.0);
-    assert_eq!((frame(&d, "old").fate, frame(&d, "rx").fate), (Fate::Vanished, Fate::Kept));
+    assert_eq!((frame(&d, "old").presence, frame(&d, "rx").presence), (Presence::Vanished, Presence::Kept));
     assert_eq!(d.evidence, Evidence::Counts);
-    // new below rx belongs to rx's inclusive figure only
+    // new below rx belongs to rx's inclusive value only
     close(frame(&d, "rx").own.after, 603_000.0 / 10_980.0);
     close(frame(&d, "rx").inclusive.after, 703_000.0 / 10_980.0);
     let said = table::foot(&d).join("\n");
@@ -144,7 +144,7 @@ fn one_run_is_judged_by_the_spread_over_its_cpus() {
     assert!(d.frames[0].proven());
 }
 
-/// Of 200 comparisons of profiles of one behaviour, how many name a changed frame. `wander` is what a frame's
+/// Counts how many of 200 comparisons of profiles of one behaviour name a changed frame. `wander` is what a frame's
 /// share varies by from run to run.
 fn false_alarms(runs: usize, wander: f64) -> usize {
     let mut random = weir_stats::random::Random::new(7);

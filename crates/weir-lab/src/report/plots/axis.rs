@@ -1,9 +1,9 @@
-//! The figure against a numeric axis (frame size, flows, routes, rate): one line a series.
+//! The value against a numeric axis (frame size, flows, routes, rate): one line a series.
 
 use super::super::svg::{Scale, Shape, Svg, text_width};
 use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, legend_row, ticks_beside, widest};
 use crate::experiment::{Axis, Experiment, kebab};
-use crate::format::figure;
+use crate::format::with_unit;
 use crate::model::relay::{Load, Tls};
 use crate::model::{Configuration, Topology};
 use crate::result::{Outcome, Results};
@@ -129,7 +129,7 @@ fn draw(results: &Results, axis: Axis, xs: &[f64], series: &[Series<'_>]) -> Str
         }
         svg.path(&format!("curve {colour}"), &line);
         for ((outcome, _), place) in points.iter().zip(&line) {
-            let median = outcome.summary.map_or(String::new(), |s| figure(&results.metric, s.median));
+            let median = outcome.summary.map_or(String::new(), |s| with_unit(&results.metric, s.median));
             let title = format!("{}: {median}", outcome.configuration.name);
             svg.mark(&format!("dot {colour}"), Shape::of(i), place.0, place.1, 4.0, &title);
         }
@@ -252,12 +252,12 @@ fn short(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::model::configuration::PlacementKeys;
-    use crate::model::relay::Relay;
+    use crate::model::relay::RelayScenario;
     use crate::model::{Family, FrameSize, Workload};
     use crate::model::{Keys, Sut};
     use weir_stats::search::Rate;
 
-    fn relay(flows: u32, rate: Rate, relay: Relay) -> Configuration {
+    fn relay(flows: u32, rate: Rate, relay: RelayScenario) -> Configuration {
         Configuration::try_from(Keys {
             name: "c".into(),
             sut: Sut::Weir,
@@ -274,15 +274,15 @@ mod tests {
 
     #[test]
     fn a_line_joins_what_differs_along_the_axis_alone() {
-        let plain = Relay { tls: Tls::Off, load: Load::ClosedLoop, workers: 1, stalled: 0 };
+        let plain = RelayScenario { tls: Tls::Off, load: Load::ClosedLoop, workers: 1, stalled: 0 };
         let all = [
             relay(10, Rate::FlatOut, plain),
             relay(100, Rate::FlatOut, plain),
-            relay(10, Rate::FlatOut, Relay { tls: Tls::User, ..plain }),
-            relay(10, Rate::FlatOut, Relay { workers: 2, ..plain }),
+            relay(10, Rate::FlatOut, RelayScenario { tls: Tls::User, ..plain }),
+            relay(10, Rate::FlatOut, RelayScenario { workers: 2, ..plain }),
             relay(10, Rate::Pps(267_857), plain),
-            relay(10, Rate::Pps(4000), Relay { load: Load::SimulatedCaches, ..plain }),
-            relay(10, Rate::FlatOut, Relay { stalled: 2, ..plain }),
+            relay(10, Rate::Pps(4000), RelayScenario { load: Load::SimulatedCaches, ..plain }),
+            relay(10, Rate::FlatOut, RelayScenario { stalled: 2, ..plain }),
         ];
         let all: Vec<&Configuration> = all.iter().collect();
         let names: Vec<String> = all.iter().map(|c| series_name(&all, c, Axis::Flows)).collect();

@@ -1,4 +1,4 @@
-//! The figure against words (ciphers, modes, builds): a bar a configuration, grouped by the word.
+//! The value against words (ciphers, modes, builds): a bar a configuration, grouped by the word.
 //!
 //! Bars begin at 0, for their length is what is compared. The whisker is the 95 % interval of the mean; a thin line
 //! goes from the least to the greatest run, as in the field's own campaigns of ciphers.
@@ -7,7 +7,7 @@ use super::super::svg::{Scale, Shape, Svg};
 use super::axis::series_name;
 use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, legend_row, ticks_below, widest};
 use crate::experiment::{Axis, Experiment};
-use crate::format::{digits, figure};
+use crate::format::{digits, with_unit};
 use crate::model::Configuration;
 use crate::result::{Outcome, Results};
 
@@ -15,7 +15,7 @@ const BAR: f64 = 13.0;
 const GAP: f64 = 10.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
-/// For the median, right of a bar.
+/// Width of the median, right of a bar.
 const VALUE: f64 = 76.0;
 
 /// One plot a topology; none where the axis is a number or has a single word.
@@ -82,7 +82,7 @@ fn draw(results: &Results, axis: Axis, words: &[&String], rows: &[(&Outcome, Str
             svg.rect(&format!("dot {colour}"), left, y + 1.0, end - left, BAR - 2.0);
             let (least, greatest) = (scale.at(s.min / divisor), scale.at(s.max / divisor));
             svg.line("range plain", least, y + BAR / 2.0, greatest, y + BAR / 2.0);
-            let title = format!("{}: {}", outcome.configuration.name, figure(&results.metric, s.median));
+            let title = format!("{}: {}", outcome.configuration.name, with_unit(&results.metric, s.median));
             svg.mark(&format!("dot {colour}"), Shape::of(i), end, y + BAR / 2.0, 3.2, &title);
             let (low, high) = outcome.interval.unwrap_or((s.median, s.median));
             let (low, high) = (scale.at((low / divisor).max(0.0)), scale.at(high / divisor));

@@ -11,7 +11,7 @@ use weir_stats::{Comparison, Verdict};
 const ROW: f64 = 44.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 48.0;
-/// Left of the figures in words, which are right of the drawing, between them and the verdicts, and right of those.
+/// Left of the values in words, which are right of the drawing, between them and the verdicts, and right of those.
 const GAPS: [f64; 3] = [18.0, 24.0, 4.0];
 /// Names may take this much.
 const LABEL: f64 = 300.0;
@@ -91,10 +91,10 @@ fn row(svg: &mut Svg, c: &Comparison, scale: &Scale, middle: f64, left: f64, rig
     svg.text(&format!("value {class}"), "end", WIDTH - GAPS[2], middle + 4.5, verdict(c.verdict));
 }
 
-/// What figures and verdicts take, each in a column of its own.
+/// What values and verdicts take, each in a column of its own.
 fn words(rows: &[&Comparison]) -> f64 {
-    let (figures, verdicts) = (rows.iter().map(|c| ratio(c)), rows.iter().map(|c| verdict(c.verdict)));
-    GAPS.iter().sum::<f64>() + widest(figures) + widest(verdicts)
+    let (values, verdicts) = (rows.iter().map(|c| ratio(c)), rows.iter().map(|c| verdict(c.verdict)));
+    GAPS.iter().sum::<f64>() + widest(values) + widest(verdicts)
 }
 
 /// What a screen reader says instead of the drawing.

@@ -52,7 +52,7 @@ impl LossCurve {
         LossCurve { label: label.into(), colour, shape: Shape::of(place), steps }
     }
 
-    /// In the colour the configuration has in every plot.
+    /// Makes the curve in the colour the configuration has in every plot.
     pub fn of(results: &Results, name: &str, steps: Vec<LossStep>) -> LossCurve {
         LossCurve { label: name.into(), colour: colour(results, name), shape: shape(results, name), steps }
     }

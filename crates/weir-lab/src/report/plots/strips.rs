@@ -5,13 +5,13 @@
 
 use super::super::svg::{Scale, Shape, Svg, ends, shortened};
 use super::{Plot, TOPOLOGIES, WIDTH, colour, dots, thinned, ticks_below, widest};
-use crate::format::{digits, figure};
+use crate::format::{digits, with_unit};
 use crate::result::{Outcome, Results};
 
 const ROW: f64 = 46.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
-/// For mean and interval in words, right of the drawing.
+/// Width of mean and interval in words, right of the drawing.
 const WORDS: f64 = 168.0;
 const LABEL: f64 = 320.0;
 /// A baseline up to so many times the greatest run of a SUT shares their axis.
@@ -24,7 +24,7 @@ pub fn runs(results: &Results) -> Vec<Plot> {
         let rows: Vec<&Outcome> = results
             .configurations
             .iter()
-            .filter(|o| o.configuration.topology() == topology && !o.figures.is_empty())
+            .filter(|o| o.configuration.topology() == topology && !o.values.is_empty())
             .collect();
         if !rows.is_empty() {
             plots.push(strips(results, &rows, name));
@@ -38,7 +38,7 @@ fn strips(results: &Results, rows: &[&Outcome], topology: &str) -> Plot {
     let scaled = scaled(rows);
     let shown = scaled.iter().flat_map(|o| {
         let interval = o.interval.map_or(Vec::new(), |(low, high)| vec![low, high]);
-        o.figures.iter().copied().chain(interval).map(|f| f / divisor).collect::<Vec<f64>>()
+        o.values.iter().copied().chain(interval).map(|f| f / divisor).collect::<Vec<f64>>()
     });
     let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), f| (l.min(f), h.max(f)));
     let (low, high) = ends(low, high);
@@ -105,14 +105,14 @@ impl Row<'_> {
             svg.text("unit", "end", right - 4.0, middle + 4.5, part);
             return;
         }
-        let last = o.figures.len().max(2) as f64 - 1.0;
-        for i in dots(&o.figures) {
+        let last = o.values.len().max(2) as f64 - 1.0;
+        for i in dots(&o.values) {
             let y = middle + (i as f64 / last - 0.5) * (ROW - 16.0);
-            let title = format!("{name}, run {}: {}", o.order[i], figure(&results.metric, o.figures[i]));
+            let title = format!("{name}, run {}: {}", o.order[i], with_unit(&results.metric, o.values[i]));
             svg.mark(
                 &format!("dot {colour}"),
                 Shape::Circle,
-                scale.at(o.figures[i] / divisor),
+                scale.at(o.values[i] / divisor),
                 y,
                 3.2,
                 &title,
@@ -122,7 +122,7 @@ impl Row<'_> {
             let (a, b) = (scale.at(low / divisor), scale.at(up / divisor));
             svg.line(&format!("interval {colour}"), a, middle, b, middle);
         }
-        let title = format!("{name}, mean of {} runs: {}", s.n, figure(&results.metric, s.mean));
+        let title = format!("{name}, mean of {} runs: {}", s.n, with_unit(&results.metric, s.mean));
         svg.mark(&format!("mean {colour}"), Shape::Diamond, scale.at(mean), middle, 6.0, &title);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::svg::{Scale, Shape, Svg, shortened, text_width};
 use super::{Plot, WIDTH, colour, dots, thinned, widest};
-use crate::format::{digits, figure};
+use crate::format::{digits, with_unit};
 use crate::progress::human;
 use crate::result::{Outcome, Results};
 
@@ -27,9 +27,9 @@ struct Moment {
 
 /// `None` with fewer than two runs a configuration.
 pub fn over_time(results: &Results) -> Option<Plot> {
-    let rows: Vec<&Outcome> = results.configurations.iter().filter(|o| o.figures.len() > 1).collect();
+    let rows: Vec<&Outcome> = results.configurations.iter().filter(|o| o.values.len() > 1).collect();
     let moments = moments(&rows);
-    if moments.len() < 2 || rows.iter().any(|o| o.sessions.len() != o.figures.len()) {
+    if moments.len() < 2 || rows.iter().any(|o| o.sessions.len() != o.values.len()) {
         return None;
     }
     let most = rows.iter().flat_map(|o| deviations(o)).map(f64::abs).fold(LEAST_PERCENT, f64::max);
@@ -46,7 +46,7 @@ pub fn over_time(results: &Results) -> Option<Plot> {
             let key = (outcome.sessions[run], outcome.order[run]);
             moments.binary_search_by_key(&key, |m| (m.session, m.order)).unwrap_or(0)
         };
-        let at = (0..outcome.figures.len()).map(|run| x.at(place(run) as f64)).collect();
+        let at = (0..outcome.values.len()).map(|run| x.at(place(run) as f64)).collect();
         let middle = TOP + (i as f64 + 0.5) * ROW;
         Row { svg: &mut svg, results, o: outcome, at, most, middle, left }.draw();
     }
@@ -85,9 +85,9 @@ fn moments(rows: &[&Outcome]) -> Vec<Moment> {
 fn deviations(o: &Outcome) -> Vec<f64> {
     let median = o.summary.map_or(0.0, |s| s.median);
     if median == 0.0 {
-        return vec![0.0; o.figures.len()];
+        return vec![0.0; o.values.len()];
     }
-    o.figures.iter().map(|f| (f / median - 1.0) * 100.0).collect()
+    o.values.iter().map(|f| (f / median - 1.0) * 100.0).collect()
 }
 
 /// A line where each block begins, numbered from 1 as far as there is room.
@@ -145,13 +145,13 @@ impl Row<'_> {
         svg.text("label", "end", left - 14.0, middle + 4.5, &shortened(name, left - 24.0));
         let deviations = deviations(o);
         let place = |&i: &usize| (at[i], y.at(deviations[i]));
-        let dots = dots(&o.figures);
+        let dots = dots(&o.values);
         for session in dots.chunk_by(|&a, &b| o.sessions[a] == o.sessions[b]) {
             svg.path(&format!("trace {colour}"), &session.iter().map(place).collect::<Vec<_>>());
         }
         for i in dots {
-            let ((x, y), figure) = (place(&i), figure(&results.metric, o.figures[i]));
-            let title = format!("{name}, run {}: {figure} ({})", o.order[i], signed_percent(deviations[i]));
+            let ((x, y), value) = (place(&i), with_unit(&results.metric, o.values[i]));
+            let title = format!("{name}, run {}: {value} ({})", o.order[i], signed_percent(deviations[i]));
             svg.mark(&format!("dot {colour}"), Shape::Circle, x, y, 3.0, &title);
         }
         let far = deviations.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);

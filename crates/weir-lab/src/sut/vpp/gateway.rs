@@ -18,7 +18,7 @@ use crate::model::spd::Spd;
 use crate::model::{Configuration, Family, LabError};
 use crate::netns::veth::Port;
 use crate::sut::gateway::{Gateway, Pair, Side};
-use crate::sut::peer::Place;
+use crate::sut::peer::ProcessPlacement;
 
 const FIRST_SPI: usize = 0x1000;
 /// Ids of the two SAs of a gateway.
@@ -70,7 +70,7 @@ impl<'a> End<'a> {
 
 pub fn start(pair: Pair<'_>) -> Result<Vec<Box<dyn Gateway>>, LabError> {
     let both = pair.0.iter().map(|side| {
-        let place = Place { namespace: Some(side.namespace), cpus: &[side.cpu] };
+        let place = ProcessPlacement { namespace: Some(side.namespace), cpus: &[side.cpu] };
         Ok(Box::new(Vpp(Daemon::start(place, "", &commands(&End::of(side)))?)) as Box<dyn Gateway>)
     });
     both.collect()

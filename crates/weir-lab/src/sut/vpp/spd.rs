@@ -85,7 +85,7 @@ pub fn commands(c: &Configuration, [input, output]: [&str; 2]) -> String {
     text
 }
 
-/// What a reader of its figures must know.
+/// What a reader of its values must know.
 pub fn note(c: &Configuration) -> Option<String> {
     let p = c.ipsec()?;
     let answers = match p.spd.lookup {

@@ -28,14 +28,14 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(serde::Deserialize)]
-struct Said {
+struct RelayCounters {
     #[serde(default)]
     balance: i64,
-    workers: Vec<Worker>,
+    workers: Vec<RelayWorkerCounters>,
 }
 
 #[derive(serde::Deserialize)]
-struct Worker {
+struct RelayWorkerCounters {
     #[serde(default)]
     backend: String,
     #[serde(default)]
@@ -92,10 +92,10 @@ impl Weir {
 }
 
 /// It accepts a moment before its control socket answers.
-fn first_word(control: &Control) -> Result<Said, LabError> {
+fn first_word(control: &Control) -> Result<RelayCounters, LabError> {
     let until = Instant::now() + ANSWERS_WITHIN;
     loop {
-        match control.get::<Said>(COUNTERS) {
+        match control.get::<RelayCounters>(COUNTERS) {
             Err(_) if Instant::now() < until => std::thread::sleep(LOOK),
             answer => return answer,
         }
@@ -127,7 +127,7 @@ impl Relaying for Weir {
     }
 
     fn drops(&mut self, _: &Namespace) -> Result<Counters, LabError> {
-        Ok(self.control.get::<Said>(COUNTERS)?.dropped())
+        Ok(self.control.get::<RelayCounters>(COUNTERS)?.dropped())
     }
 
     fn notes(&self) -> Vec<String> {
@@ -139,7 +139,7 @@ impl Relaying for Weir {
     }
 
     fn warnings(&mut self) -> Vec<String> {
-        match self.control.get::<Said>(COUNTERS) {
+        match self.control.get::<RelayCounters>(COUNTERS) {
             Ok(said) if said.balance != 0 => vec![format!(
                 "weir: {} packets unaccounted for inside the relay; this is a defect",
                 said.balance
@@ -150,7 +150,7 @@ impl Relaying for Weir {
     }
 }
 
-impl Said {
+impl RelayCounters {
     /// Dropped packets of all workers, by reason; path discovery apart from the rest.
     fn dropped(&self) -> Counters {
         let mut found = Counters::new();
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn drops_of_all_workers_are_summed_by_reason() {
-        let said: Said = serde_json::from_str(
+        let said: RelayCounters = serde_json::from_str(
             r#"{"public_key": "x", "balance": 0, "workers": [
                 {"backend": "io_uring", "packets_dropped": {"queue_head/other": 3, "queue_head/disco": 1}},
                 {"backend": "io_uring", "packets_dropped": {"queue_head/other": 2}}]}"#,

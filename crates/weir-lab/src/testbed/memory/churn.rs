@@ -74,7 +74,7 @@ pub struct Churn {
 }
 
 /// What is changed, how often, and by whom.
-pub struct Plan {
+pub struct ChurnSpec {
     pub control: Control,
     pub policies: Vec<PolicySpec>,
     /// Index of a policy that stays.
@@ -85,7 +85,7 @@ pub struct Plan {
 }
 
 impl Churn {
-    pub fn start(plan: Plan, tables: Arc<Tables>) -> Result<Churn, LabError> {
+    pub fn start(plan: ChurnSpec, tables: Arc<Tables>) -> Result<Churn, LabError> {
         let board = Arc::new(Board { version: AtomicU64::new(0), tables: Mutex::new(tables) });
         let shared = Arc::new(Shared::default());
         let (there, told) = (board.clone(), shared.clone());
@@ -103,21 +103,21 @@ impl Churn {
         Measuring(self)
     }
 
-    /// Figures of the changes made since they were last asked for, over so many seconds.
-    pub fn figures(&self, figures: &mut BTreeMap<String, f64>) -> Result<(), LabError> {
+    /// Values of the changes made since they were last asked for, over so many seconds.
+    pub fn metrics(&self, metrics: &mut BTreeMap<String, f64>) -> Result<(), LabError> {
         let mut state = locked(&self.shared.state);
         if let Some(failed) = &state.failed {
             return Err(LabError::new(format!("memory: a policy cannot be changed: {failed}")));
         }
         let mut times = std::mem::take(&mut state.times);
         times.sort_unstable();
-        figures.insert("updates".into(), times.len() as f64);
+        metrics.insert("updates".into(), times.len() as f64);
         let Some(last) = times.len().checked_sub(1) else { return Ok(()) };
         let at = |percent: usize| times[last * percent / 100] as f64;
-        figures.insert("update_ns_total".into(), times.iter().sum::<u64>() as f64);
-        figures.insert("update_ns_p50".into(), at(50));
-        figures.insert("update_ns_p99".into(), at(99));
-        figures.insert("update_ns_max".into(), at(100));
+        metrics.insert("update_ns_total".into(), times.iter().sum::<u64>() as f64);
+        metrics.insert("update_ns_p50".into(), at(50));
+        metrics.insert("update_ns_p99".into(), at(99));
+        metrics.insert("update_ns_max".into(), at(100));
         Ok(())
     }
 }
@@ -141,7 +141,7 @@ impl Drop for Churn {
     }
 }
 
-fn run(mut plan: Plan, board: &Board, shared: &Shared) {
+fn run(mut plan: ChurnSpec, board: &Board, shared: &Shared) {
     // where it runs is the scheduler's choice if this fails
     let _ = plan.cpu.map(cpu::pin);
     let period = 1_000_000_000 / u64::from(plan.per_second.max(1));
@@ -177,7 +177,7 @@ fn run(mut plan: Plan, board: &Board, shared: &Shared) {
     }
 }
 
-impl Plan {
+impl ChurnSpec {
     /// Puts back what is out, or takes one out.
     fn next(&self, scatter: &mut SplitMix64, taken: &mut Option<usize>) -> PolicyChange {
         if let Some(at) = taken.take() {

@@ -9,7 +9,7 @@
 //! all of it and takes and returns a template by a ring, weir's copies 64 bytes. What that costs, testpmd shows, which
 //! does next to nothing beside it.
 //!
-//! Figures are the program's own counters, read over telemetry before and after the window. Two ports are read one
+//! Values are the program's own counters, read over telemetry before and after the window. Two ports are read one
 //! after the other, so up to some thousand packets of `not_forwarded` are time that passed, not loss.
 
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ impl DpdkInmem {
         let mut notes = templates.notes.clone();
         notes.extend(dpdk.notes());
         notes.push(format!(
-            "{}: its own source (net_pcap) and sink (net_null), its own counters: its figures hold both",
+            "{}: its own source (net_pcap) and sink (net_null), its own counters: its values hold both",
             crate::experiment::kebab(&configuration.sut())
         ));
         Ok(DpdkInmem { dpdk, cpu, mean_len: templates.mean_len(), notes })
@@ -92,19 +92,19 @@ impl Prepared for DpdkInmem {
         }
         let drops = counters::difference(&self.dpdk.losses(&before), &self.dpdk.losses(&after));
         let sent = delivered + drops.values().sum::<u64>();
-        let mut figures = BTreeMap::from([
+        let mut metrics = BTreeMap::from([
             ("ns_per_packet".to_string(), seconds * 1e9 / delivered as f64),
             ("mbps".to_string(), delivered as f64 / seconds * self.mean_len * 8.0 / 1e6),
         ]);
         if let (Some(from), Some(to)) = (ticks, ticks_after) {
             let clocks = to.wrapping_sub(from) as f64 / delivered as f64;
-            figures.insert("clocks_per_packet".into(), clocks);
+            metrics.insert("clocks_per_packet".into(), clocks);
         }
         Ok(Sample {
             seconds,
             pps: delivered as f64 / seconds,
             ledger: LossLedger { intended: sent, offered: sent, sent, drops, delivered },
-            figures,
+            metrics,
             notes: self.notes.clone(),
             window_ns: Some((began, ended)),
             ..Sample::default()

@@ -34,9 +34,9 @@ const SIDE: &str = "side";
 /// The peer's gateway, out of reach of every drawn route by being longer than all.
 const PEER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x99, 0, 0, 0, 0, 0, 1);
-/// Of the first worker; 0 to 255 are reserved (RFC 4303 2.1).
+/// SPI of the first worker; 0 to 255 are reserved (RFC 4303 2.1).
 const FIRST_SPI: u32 = 0x1000;
-/// From an SA's SPI to that of the other way.
+/// Distance from an SA's SPI to that of the other way.
 const BACK: u32 = 0x1000;
 
 /// What the far end of an SA knows of it.
@@ -51,7 +51,7 @@ pub struct SaPlan {
 }
 
 impl SaPlan {
-    /// Of the `worker`th worker.
+    /// Plans the SA of the `worker`th worker.
     pub fn new(p: &Protection, worker: usize) -> SaPlan {
         let (ours, peer) = (ours(p), peer(p.outer));
         let (source, destination) = if p.direction == Direction::In { (peer, ours) } else { (ours, peer) };

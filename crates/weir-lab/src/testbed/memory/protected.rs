@@ -208,8 +208,8 @@ impl Raw {
         }
     }
 
-    /// From the mean time of a packet: the pipeline's rate is a mean too, and both are held up alike. What
-    /// is measured from now on is of the next window.
+    /// Takes the rate from the mean time of a packet: the pipeline's rate is a mean too, and both are held up
+    /// alike. What is measured from now on is of the next window.
     fn take_pps(&mut self) -> Option<f64> {
         let mean = |rounds: &Vec<f64>| rounds.iter().sum::<f64>() / rounds.len().max(1) as f64;
         let ns: f64 = self.testbeds.iter().zip(&self.rounds).map(|((_, share), r)| share * mean(r)).sum();

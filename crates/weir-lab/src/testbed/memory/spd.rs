@@ -1,4 +1,4 @@
-//! The SPD of a protected configuration: its policies, who answers, the flows its rules match, and figures of it.
+//! The SPD of a protected configuration: its policies, who answers, the flows its rules match, and values of it.
 //!
 //! Promises: rules and flows are the same in every run. The lab's packets are UDP: where most rules of a set are
 //! of TCP, TCP and UDP change places in it, which leaves its shape as it is.
@@ -94,7 +94,7 @@ pub fn flows(set: RuleSet, family: Family, count: u32) -> Result<Vec<Flow>, LabE
     }
 }
 
-/// Not on a wire of the device under test, nor a gateway.
+/// Says whether an address is neither on a wire of the device under test nor a gateway.
 fn is_elsewhere(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => !matches!(a.octets(), [10, 10 | 20, 0, _] | [192, 0, 2, _]),
@@ -193,18 +193,18 @@ fn of_rule(p: &Protection, n: usize, rule: &Selector, out: &[String], inbound: &
 }
 
 /// Who answered, in percent of all packets asked about, and what the cache holds.
-pub fn figures(
+pub fn metrics(
     p: &Protection,
     family: Family,
     (tables, counted): (&Tables, &LookupCounters),
-    figures: &mut BTreeMap<String, f64>,
+    metrics: &mut BTreeMap<String, f64>,
 ) {
     let way = way(p, family);
     let c = counted.way(way);
     let asked = c.first + c.outside + c.hit + c.classified + c.scanned;
     let mut share = |name: &str, n: u64| {
         if asked > 0 {
-            figures.insert(format!("spd_{name}_percent"), 100.0 * n as f64 / asked as f64);
+            metrics.insert(format!("spd_{name}_percent"), 100.0 * n as f64 / asked as f64);
         }
     };
     share("first", c.first);
@@ -220,10 +220,10 @@ pub fn figures(
     if let (Some(spd), LookupBy::Classifier | LookupBy::Cache) = (ipsec.spds.first(), p.spd.lookup) {
         let [v4, v6] = spd.rules(towards(p)).stats();
         let stats = if family == Family::Inet { v4 } else { v6 };
-        figures.insert("spd_bound_comparisons".into(), stats.bound as f64);
+        metrics.insert("spd_bound_comparisons".into(), stats.bound as f64);
     }
     if let Some(cache) = ipsec.caches.get(way) {
-        figures.insert("cache_occupied_buckets".into(), cache.occupied() as f64);
+        metrics.insert("cache_occupied_buckets".into(), cache.occupied() as f64);
     }
 }
 

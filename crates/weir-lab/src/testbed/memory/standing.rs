@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::thread::{Builder, JoinHandle};
 
-use super::worker::{Counts, Job, Piece, Worker};
+use super::worker::{Counts, Job, MemoryWorker, Piece};
 use crate::model::LabError;
 
 type Answer = Result<Counts, LabError>;
@@ -64,7 +64,7 @@ impl Seat {
         let (requests, asked) = channel();
         let (answer, answers) = channel();
         let thread = Builder::new().name("weir-lab-slices".into()).spawn(move || {
-            let mut worker = Worker::new(&job);
+            let mut worker = MemoryWorker::new(&job);
             for piece in asked {
                 start.wait();
                 let counted = match &mut worker {

@@ -42,7 +42,7 @@ fn every_packet_of_both_families_is_forwarded_and_accounted_for() {
             let ledger = &sample.ledger;
             assert!(ledger.drops.is_empty(), "{family:?} {frame:?}: {:?}", ledger.drops);
             assert!(ledger.delivered > 0 && ledger.delivered == ledger.sent);
-            assert!(sample.pps > 0.0 && sample.figures["ns_per_packet"] > 0.0);
+            assert!(sample.pps > 0.0 && sample.metrics["ns_per_packet"] > 0.0);
         }
     }
 }

@@ -121,7 +121,7 @@ struct Bench {
 
 /// Waits for its fellows and measures once.
 pub fn work(job: Job, start: &Barrier) -> Result<Counts, LabError> {
-    let made = Worker::new(&job);
+    let made = MemoryWorker::new(&job);
     // every worker reaches the barrier, or those that do would wait for ever
     start.wait();
     made?.measure(Piece { warm_up: job.warm_up, window: job.window, whole: true })
@@ -137,15 +137,15 @@ pub struct Piece {
 }
 
 /// A worker with all it owns, on the thread that made it.
-pub struct Worker {
+pub struct MemoryWorker {
     bench: Bench,
     notes: Vec<String>,
     /// When the piece before ended.
     left: Option<Nanos>,
 }
 
-impl Worker {
-    pub fn new(job: &Job) -> Result<Worker, LabError> {
+impl MemoryWorker {
+    pub fn new(job: &Job) -> Result<MemoryWorker, LabError> {
         let mut notes = Vec::new();
         if let Err(e) = cpu::pin(job.cpu) {
             notes.push(format!(
@@ -153,7 +153,7 @@ impl Worker {
                 job.cpu
             ));
         }
-        Ok(Worker { bench: Bench::new(job)?, notes, left: None })
+        Ok(MemoryWorker { bench: Bench::new(job)?, notes, left: None })
     }
 
     /// Warms up and measures.

@@ -48,31 +48,31 @@ impl Reading {
         Ticks { cpus, process: self.process.and_then(process_ticks) }
     }
 
-    /// For so many packets and bytes delivered in so many seconds.
-    pub fn figures(&self, packets: u64, bytes: u64, seconds: f64) -> BTreeMap<String, f64> {
-        let mut figures = BTreeMap::new();
+    /// Computes metrics for so many packets and bytes delivered in so many seconds.
+    pub fn metrics(&self, packets: u64, bytes: u64, seconds: f64) -> BTreeMap<String, f64> {
+        let mut metrics = BTreeMap::new();
         let (Some(opened), Some(closed), Some(_)) = (self.opened, self.closed, self.process) else {
-            return figures;
+            return metrics;
         };
         let between = |a: Option<u64>, b: Option<u64>| Some(b?.saturating_sub(a?) as f64 / TICKS_A_SECOND);
         let process = between(opened.process, closed.process);
         let cpus = between(opened.cpus.map(|t| t.0), closed.cpus.map(|t| t.0));
         let shared = self.cpus.sut.contains(&self.cpus.generator);
         if let Some(percent) = cpus::percent(opened.cpus, closed.cpus).filter(|_| !shared) {
-            figures.insert("sut_cpu_percent".into(), percent);
+            metrics.insert("sut_cpu_percent".into(), percent);
         }
         if let Some(seconds_busy) = process {
-            figures.insert("process_cpu_percent".into(), seconds_busy * 100.0 / seconds);
+            metrics.insert("process_cpu_percent".into(), seconds_busy * 100.0 / seconds);
         }
         if let Some(seconds_busy) = if shared { process } else { cpus } {
             if packets > 0 {
-                figures.insert("ns_per_packet".into(), seconds_busy * 1e9 / packets as f64);
+                metrics.insert("ns_per_packet".into(), seconds_busy * 1e9 / packets as f64);
             }
             if bytes > 0 {
-                figures.insert("cpu_seconds_per_gb".into(), seconds_busy / (bytes as f64 / 1e9));
+                metrics.insert("cpu_seconds_per_gb".into(), seconds_busy / (bytes as f64 / 1e9));
             }
         }
-        figures
+        metrics
     }
 }
 
@@ -82,17 +82,17 @@ mod tests {
 
     #[test]
     fn the_cost_is_that_of_the_cpus_unless_the_generator_works_on_them_too() {
-        let figures = |generator: u32| {
+        let metrics = |generator: u32| {
             let cpus = Cpus { generator, receiver: generator, sut: vec![1] };
             let at = |busy, all, process| Some(Ticks { cpus: Some((busy, all)), process: Some(process) });
             let reading =
                 Reading { cpus, process: Some(1), opened: at(100, 1000, 50), closed: at(200, 1200, 90) };
-            reading.figures(1_000_000, 2_000_000_000, 2.0)
+            reading.metrics(1_000_000, 2_000_000_000, 2.0)
         };
-        let own = figures(0);
+        let own = metrics(0);
         assert_eq!((own["sut_cpu_percent"], own["process_cpu_percent"]), (50.0, 20.0));
         assert_eq!((own["cpu_seconds_per_gb"], own["ns_per_packet"]), (0.5, 1000.0));
-        let shared = figures(1);
+        let shared = metrics(1);
         assert_eq!(shared["cpu_seconds_per_gb"], 0.2);
         assert!(!shared.contains_key("sut_cpu_percent"));
     }

@@ -1,12 +1,12 @@
 //! A relay whose caches are simulated: its own code, packet by packet, with more and more peers.
 //!
 //! Promises: each pair has had its turn before anything counts, and has two more while it does. Its rates and times
-//! are those of a simulation, and no figures.
+//! are those of a simulation, and no values.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Deployed, Plan};
+use super::{Deployed, PairTraffic};
 use crate::model::{LabError, Sample, Trial};
 use weir_stats::search::Rate;
 
@@ -29,24 +29,25 @@ impl Deployed {
         let turns = Duration::from_secs_f64((TURNS * u64::from(self.clients)) as f64 / rate.max(1) as f64);
         let turns = turns.clamp(LEAST, LONGEST);
         let shares = self.cpus.sut.contains(&self.cpus.generator);
-        let plan = Plan { rate: Some(rate), closed: true, window: turns, run: 0, shares, empties: false };
+        let plan =
+            PairTraffic { rate: Some(rate), closed: true, window: turns, run: 0, shares, empties: false };
         live.begin()?;
-        self.load(Plan { window: turns.max(trial.warm_up), ..plan })?;
+        self.load(PairTraffic { window: turns.max(trial.warm_up), ..plan })?;
         live.zero()?;
-        let (came, _) = self.load(Plan { window: turns.max(trial.window), ..plan })?;
+        let (came, _) = self.load(PairTraffic { window: turns.max(trial.window), ..plan })?;
         let totals = live.totals()?;
         if came.sent == 0 || came.tally.delivered == 0 {
             return Err(LabError::new("relay: nothing passed it under simulation: lower the rate".into()));
         }
         let per = |count: u64| count as f64 / came.sent as f64;
-        let figures = BTreeMap::from([
+        let metrics = BTreeMap::from([
             ("simulated_instructions_per_packet".to_string(), per(totals.instructions)),
             ("simulated_data_references_per_packet".to_string(), per(totals.data_references)),
             ("simulated_d1_misses_per_packet".to_string(), per(totals.d1_misses)),
             ("simulated_ll_misses_per_packet".to_string(), per(totals.ll_data_misses)),
             ("simulated_packets".to_string(), came.sent as f64),
         ]);
-        let mut sample = self.silent(figures, (came.began, came.ended));
+        let mut sample = self.silent(metrics, (came.began, came.ended));
         sample.notes.push(NOTE.into());
         sample.notes.extend(totals.caches.iter().map(|cache| format!("simulated: {cache}")));
         Ok(sample)

@@ -13,7 +13,7 @@ use crate::model::Sample;
 use crate::netns::counters::Counters;
 
 const NOTE: &str = "stalled receivers: the ledger has their pairs too, with what was under way to them when the window \
-                    opened; every other figure is of the pairs that read";
+                    opened; every other value is of the pairs that read";
 
 /// Packets of a run that neither came nor were dropped before it was over.
 pub fn held(came: &Outcome, drops: &Counters) -> i64 {
@@ -30,12 +30,12 @@ pub fn enter(sample: &mut Sample, count: Count, held: i64) {
     ledger.offered = with(ledger.offered, count.offered);
     ledger.sent = with(ledger.sent, count.sent);
     ledger.delivered += count.received;
-    let figures = [
+    let metrics = [
         ("stalled_sent_packets", count.sent as f64),
         ("stalled_received_packets", count.received as f64),
         ("stalled_under_way_before_packets", held as f64),
     ];
-    sample.figures.extend(figures.map(|(name, value)| (name.to_string(), value)));
+    sample.metrics.extend(metrics.map(|(name, value)| (name.to_string(), value)));
     sample.notes.push(NOTE.into());
 }
 

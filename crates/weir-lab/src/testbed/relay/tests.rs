@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::model::configuration::PlacementKeys;
 use crate::model::{Topology, Workload};
 
-fn configuration(sut: Sut, relay: Relay) -> Configuration {
+fn configuration(sut: Sut, relay: RelayScenario) -> Configuration {
     let workload =
         Workload { family: Family::Inet, frame: FrameSize::Fixed(1400), flows: 3, rate: Rate::FlatOut };
     Configuration::try_from(Keys {
@@ -32,12 +32,12 @@ fn trial(rate: Rate) -> Trial {
     Trial { rate, warm_up: Duration::from_millis(50), window: Duration::from_millis(200), seed: 1 }
 }
 
-fn relay(tls: Tls, load: Load) -> Relay {
-    Relay { tls, load, workers: 1, stalled: 0 }
+fn relay(tls: Tls, load: Load) -> RelayScenario {
+    RelayScenario { tls, load, workers: 1, stalled: 0 }
 }
 
 /// The prepared testbed, or `None` after saying what is missing.
-fn prepared(test: &str, sut: Sut, relay: Relay) -> Option<Box<dyn Prepared>> {
+fn prepared(test: &str, sut: Sut, relay: RelayScenario) -> Option<Box<dyn Prepared>> {
     let (mut testbed, configuration) = (Testbeds::default(), configuration(sut, relay));
     if let Some(missing) = testbed.missing(&configuration) {
         let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
@@ -51,9 +51,9 @@ fn the_baseline_is_pairs_without_a_relay() {
     let test = "the_baseline_is_pairs_without_a_relay";
     let Some(mut baseline) = prepared(test, Sut::Baseline, relay(Tls::Off, Load::Open)) else { return };
     let sample = baseline.run(&trial(Rate::FlatOut)).expect("a run");
-    assert!(sample.pps > 0.0 && sample.figures["mbps"] > 0.0, "{sample:?}");
+    assert!(sample.pps > 0.0 && sample.metrics["mbps"] > 0.0, "{sample:?}");
     assert_eq!((sample.ledger.unaccounted(), sample.reordered, sample.duplicated), (0, 0, 0));
-    assert!(baseline.scope().is_none() && !sample.figures.contains_key("cpu_seconds_per_gb"));
+    assert!(baseline.scope().is_none() && !sample.metrics.contains_key("cpu_seconds_per_gb"));
 }
 
 #[test]
@@ -115,10 +115,10 @@ fn relays(test: &str, sut: Sut, tls: Tls) {
     for rate in [Rate::FlatOut, Rate::Pps(1000)] {
         let sample = relay.run(&trial(rate)).expect("a run");
         assert!(sample.ledger.delivered > 0 && sample.latency_ns["p50"] > 0, "{sample:?}");
-        assert_eq!(sample.figures["corrupted_packets"], 0.0);
+        assert_eq!(sample.metrics["corrupted_packets"], 0.0);
         // a relay that gets no CPU for long is not waited for
         assert!(sample.ledger.unaccounted() >= 0, "{:?}", sample.ledger);
-        assert!(sample.figures["process_cpu_percent"] >= 0.0);
+        assert!(sample.metrics["process_cpu_percent"] >= 0.0);
         assert!(!sample.notes.iter().any(|n| n.contains("defect")), "{:?}", sample.notes);
     }
     let burst = relay.run(&trial(Rate::Burst(10))).expect_err("no bursts");
@@ -133,7 +133,7 @@ fn what_a_flooded_relay_loses_is_in_its_own_counters() {
         let cold = Trial { warm_up: Duration::ZERO, ..trial(Rate::FlatOut) };
         let sample = relay.run(&cold).expect("a run");
         let ledger = &sample.ledger;
-        assert!(ledger.sent > 0 && sample.figures["corrupted_packets"] == 0.0, "{ledger:?}");
+        assert!(ledger.sent > 0 && sample.metrics["corrupted_packets"] == 0.0, "{ledger:?}");
         assert!(ledger.unaccounted() >= 0, "{sut:?}: more dropped than was lost: {ledger:?}");
         let silent = ledger.drops.is_empty() && ledger.sent > 4 * ledger.delivered.max(1000);
         assert!(!silent, "{sut:?}: most packets were lost and it says nothing of it: {ledger:?}");
@@ -141,20 +141,20 @@ fn what_a_flooded_relay_loses_is_in_its_own_counters() {
 }
 
 #[test]
-fn stalled_receivers_are_in_the_ledger_and_beside_the_figures() {
-    let test = "stalled_receivers_are_in_the_ledger_and_beside_the_figures";
+fn stalled_receivers_are_in_the_ledger_and_beside_the_values() {
+    let test = "stalled_receivers_are_in_the_ledger_and_beside_the_values";
     for (sut, tls) in [(Sut::Weir, Tls::Off), (Sut::Weir, Tls::User), (Sut::Derper, Tls::Off)] {
-        let with = Relay { stalled: 2, ..relay(tls, Load::ClosedLoop) };
+        let with = RelayScenario { stalled: 2, ..relay(tls, Load::ClosedLoop) };
         let Some(mut relay) = prepared(test, sut, with) else { continue };
         // more than a receiver that stalls takes, so that the relay drops
         let sample = relay.run(&trial(Rate::Pps(6000))).expect("a run");
-        let (ledger, figures) = (&sample.ledger, &sample.figures);
+        let (ledger, metrics) = (&sample.ledger, &sample.metrics);
         assert!(
-            figures["stalled_sent_packets"] > 0.0 && figures["stalled_received_packets"] > 0.0,
-            "{figures:?}"
+            metrics["stalled_sent_packets"] > 0.0 && metrics["stalled_received_packets"] > 0.0,
+            "{metrics:?}"
         );
-        assert!(figures["offered_pps"] * sample.seconds <= 1300.0, "two pairs are in a figure: {figures:?}");
-        assert_eq!(figures["corrupted_packets"], 0.0);
+        assert!(metrics["offered_pps"] * sample.seconds <= 1300.0, "two pairs are in a value: {metrics:?}");
+        assert_eq!(metrics["corrupted_packets"], 0.0);
         // a relay that gets no CPU for long is not waited for
         assert!(ledger.unaccounted() >= 0, "{sut:?}: {ledger:?}");
         assert!(ledger.unaccounted() as u64 <= ledger.sent / 2, "{sut:?}: {ledger:?}");
@@ -166,8 +166,8 @@ fn idle_clients_of_derper_have_a_price_each() {
     let test = "idle_clients_of_derper_have_a_price_each";
     let Some(mut derper) = prepared(test, Sut::Derper, relay(Tls::Off, Load::Idle)) else { return };
     let sample = derper.run(&trial(Rate::FlatOut)).expect("a run");
-    assert!(sample.figures["memory_bytes_before"] > 0.0, "{sample:?}");
-    assert!(sample.figures.contains_key("memory_bytes_per_client"));
+    assert!(sample.metrics["memory_bytes_before"] > 0.0, "{sample:?}");
+    assert!(sample.metrics.contains_key("memory_bytes_per_client"));
 }
 
 #[test]
@@ -183,8 +183,8 @@ fn clients_come_and_go() {
             continue;
         };
         let sample = sut.run(&trial(Rate::FlatOut)).expect("a run");
-        assert!(sample.figures["connects_per_second"] > 0.0, "{sample:?}");
-        assert!(sample.figures["generator_busy_percent"] > 0.0, "{sample:?}");
+        assert!(sample.metrics["connects_per_second"] > 0.0, "{sample:?}");
+        assert!(sample.metrics["generator_busy_percent"] > 0.0, "{sample:?}");
     }
 }
 
@@ -195,7 +195,7 @@ fn what_no_relay_is_or_has_is_said() {
         let _ = writeln!(std::io::stderr(), "SKIP what_no_relay_is_or_has_is_said: no namespaces here");
         return;
     }
-    let kernel = missing(Sut::Kernel, Relay::default()).expect("it is none");
+    let kernel = missing(Sut::Kernel, RelayScenario::default()).expect("it is none");
     assert!(kernel.contains("is no relay here"), "{kernel}");
     let derper = missing(Sut::Derper, relay(Tls::Kernel, Load::Open)).expect("it has none");
     assert!(derper.contains("use tls = \"user\""), "{derper}");

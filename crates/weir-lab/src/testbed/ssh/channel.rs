@@ -51,7 +51,7 @@ pub struct Channel {
 enum Out {
     Bytes(Vec<u8>),
     Program(Arc<Vec<u8>>),
-    /// From now on show every [`BEAT`] that the lab is there.
+    /// The lab shows every [`BEAT`] from now on that it is there.
     Beat,
 }
 

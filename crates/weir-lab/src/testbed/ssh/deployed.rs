@@ -240,7 +240,7 @@ impl Prepared for Deployed {
             sample.latency_ns.clear();
         }
         let percent = cpus::percent(before.cpu, after.cpu);
-        sample.figures.extend(percent.map(|p| ("sut_cpu_percent".to_string(), p)));
+        sample.metrics.extend(percent.map(|p| ("sut_cpu_percent".to_string(), p)));
         sample.notes.extend(after.warnings);
         sample.notes.append(&mut self.fleet.borrow_mut().warnings);
         sample.notes.splice(0..0, self.notes.iter().cloned());

@@ -18,7 +18,7 @@ pub struct Fleet {
     hosts: Hosts,
     /// weir goes along to the device under test.
     with_weir: bool,
-    /// In the order of [`Role::ALL`].
+    /// Channels in the order of [`Role::ALL`].
     channels: [Option<Channel>; 3],
     /// Read once: what runs here may be built anew meanwhile.
     programs: Option<Vec<Program>>,

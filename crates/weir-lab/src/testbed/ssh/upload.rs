@@ -61,7 +61,7 @@ fn loaded(file: &[u8]) -> Option<usize> {
     usize::try_from(end).ok().filter(|&end| end <= file.len())
 }
 
-/// By the program that checks it on the host.
+/// Computes the sum with the program that checks it on the host.
 fn sha256(bytes: &[u8]) -> Result<String, LabError> {
     let failed = |e: std::io::Error| LabError::new(format!("sha256sum: {e}; install the package coreutils"));
     let mut command = Command::new("sha256sum");

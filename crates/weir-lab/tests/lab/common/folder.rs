@@ -14,7 +14,7 @@ impl Folder {
         folder
     }
 
-    /// Not there yet: whoever is tested makes it.
+    /// Names a folder that is not there yet: whoever is tested makes it.
     pub fn absent(name: &str) -> Folder {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);

@@ -33,7 +33,7 @@ pub struct Room {
     sshd: [Option<Child>; 3],
     pub hosts: [Namespace; 3],
     pub lab: Namespace,
-    /// Of each host, in the direction of the packets.
+    /// Ports of each host, in the direction of the packets.
     pub ports: [Vec<String>; 3],
     pub folder: PathBuf,
 }
@@ -263,7 +263,7 @@ impl Room {
         format!("{processes:?}\n{}", lines.join("\n"))
     }
 
-    /// Of all hosts, once every wire has its carrier and nothing changes by itself any more.
+    /// Shows the state of all hosts, once every wire has its carrier and nothing changes by itself any more.
     pub fn settled(&self) -> [String; 3] {
         let states = || [GENERATOR, DEVICE, RECEIVER].map(|host| self.state(host));
         let until = Instant::now() + Duration::from_secs(60);

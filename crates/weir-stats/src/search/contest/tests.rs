@@ -93,7 +93,7 @@ fn a_drifting_capacity_is_found_between_its_ends() {
 }
 
 #[test]
-fn degenerate_suts_have_a_verdict_and_no_invented_figure() {
+fn degenerate_suts_have_a_verdict_and_no_invented_value() {
     for (_, goals) in goal_sets() {
         for r in found(Shape::Dead, &goals) {
             assert_eq!((r.verdict, r.lower_pps, r.conditional_pps), (Verdict::NothingPasses, None, None));

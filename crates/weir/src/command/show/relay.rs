@@ -1,10 +1,10 @@
 //! `weir show relay` and `weir show peers`.
 
 use crate::text::{duration, table};
-use crate::view::relay::{Peer, Relay};
+use crate::view::relay::{Peer, RelayStatus};
 
-pub fn relay(r: &Relay) -> String {
-    let f = &r.front;
+pub fn relay(r: &RelayStatus) -> String {
+    let f = &r.acceptor;
     let mut out = format!(
         "{}\n{} connected, {} accepted, {} became clients, {} on their way from {} addresses\n",
         r.public_key, r.connections, f.accepted, f.clients, f.underway, f.sources
@@ -14,7 +14,7 @@ pub fn relay(r: &Relay) -> String {
         let ended: Vec<String> = f.ended.iter().map(|(why, n)| format!("{why} {n}")).collect();
         out += &format!("ended before they were clients: {}\n", ended.join(", "));
     }
-    let row = |w: &crate::view::relay::Worker| {
+    let row = |w: &crate::view::relay::RelayWorkerCounters| {
         [
             w.worker.to_string(),
             w.connections.to_string(),

@@ -39,10 +39,10 @@ const LAYERS: [(&str, Layer); 3] = [("auto", Layer::Auto), ("on", Layer::Classif
 
 const CIPHERS: [(&str, Ciphers); 2] = [("auto", Ciphers::Auto), ("library", Ciphers::Library)];
 
-/// Whose code seals and opens packets.
+/// The code that seals and opens packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ciphers {
-    /// For each size of packet the fastest on this machine, by measurement: weir's own vector code among them.
+    /// The fastest on this machine for each size of packet, by measurement: weir's own vector code among them.
     #[default]
     Auto,
     /// The library's alone (aws-lc).

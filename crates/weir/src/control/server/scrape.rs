@@ -22,7 +22,7 @@ use crate::control::{HttpRequest, RequestKind, RequestQueue, Response};
 
 /// A collector or two, and people who look. Of some 20 KiB each.
 const CONNECTIONS: usize = 16;
-/// From the first packet to the last: what is told is some 100 KiB, which a slow line carries in seconds.
+/// Time from the first packet to the last: what is told is some 100 KiB, which a slow line carries in seconds.
 const WHOLE: Duration = Duration::from_secs(30);
 
 /// A listener, before there is anything to answer with.

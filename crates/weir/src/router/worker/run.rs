@@ -19,7 +19,7 @@ use weir_io::wake::Sleep;
 use weir_io::{clock, cpu};
 
 use super::queues::{Absent, Several, add};
-use super::{EventSender, OpenDevice, Report, Shared, Start, WakeUp, WorkerCommand, WorkerEvent};
+use super::{EventSender, OpenDevice, Shared, Start, WakeUp, WorkerCommand, WorkerEvent, WorkerState};
 
 /// Breaths without a frame before a worker sleeps: 2,000 × some 100 ns (one look at each ring) is
 /// about the time a sleep and a wake-up cost together.
@@ -48,7 +48,7 @@ pub(super) struct Loop {
     number: usize,
     cpu: u32,
     devices: Vec<Box<dyn Device<Chunk>>>,
-    /// For each device the counts of those it replaced.
+    /// Counts, for each device, of those it replaced.
     past: Vec<DeviceStats>,
     polls: Vec<Vec<RawFd>>,
     sleep: Sleep,
@@ -59,7 +59,7 @@ pub(super) struct Loop {
     pool: Pool<Chunk>,
     batch: Batch<Chunk>,
     out: Output<Chunk>,
-    report: Report,
+    report: WorkerState,
     reported: Nanos,
     umem: Arc<Umem>,
     /// Debug builds only, for tests: the worker panics when this file exists.
@@ -106,7 +106,7 @@ impl Loop {
             past: vec![DeviceStats::default(); devices.len()],
             devices,
             polls,
-            report: Report::default(),
+            report: WorkerState::default(),
             reported: 0,
             umem: start.umem,
             shared,

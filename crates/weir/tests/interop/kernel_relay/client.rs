@@ -229,7 +229,7 @@ impl Client {
         }
     }
 
-    /// As if what came had been damaged on its way: rustls gives up with an alert.
+    /// Acts as if what came had been damaged on its way: rustls gives up with an alert.
     pub fn takes_fright(&mut self) {
         let damaged = [&[23, 3, 3, 0, 40][..], &[0; 40]].concat();
         self.tls.read_tls(&mut &damaged[..]).expect("from memory");

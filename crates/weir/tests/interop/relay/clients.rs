@@ -11,7 +11,7 @@ use super::admission::{Admission, Asked};
 use super::both;
 use super::net::{CLIENTS, Net};
 use super::peers::{PATIENCE, patiently};
-use super::server::{Kind, Plan, Relay};
+use super::server::{Kind, PeerRelay, RelayOptions};
 use super::tailnet::{Node, Tailnet, Way};
 use super::tools::probe;
 use crate::content::bytes;
@@ -81,7 +81,7 @@ const BULK: usize = 12 << 20;
 
 fn pings_and_streams_go_by_the_relay(kind: Kind) {
     let net = Net::new();
-    let _relay = Plan::new(kind).start(&net);
+    let _relay = RelayOptions::new(kind).start(&net);
     let tailnet = Tailnet::start(&net, ONE);
     meet(&tailnet.nodes);
     stream(&tailnet.nodes, BULK, || ());
@@ -89,9 +89,9 @@ fn pings_and_streams_go_by_the_relay(kind: Kind) {
 }
 
 /// A relay that ends while a stream goes through it, and another in its place with the same key.
-fn survives(kind: Kind, end: impl FnOnce(&mut Relay)) {
+fn survives(kind: Kind, end: impl FnOnce(&mut PeerRelay)) {
     let net = Net::new();
-    let mut relay = Plan::new(kind).start(&net);
+    let mut relay = RelayOptions::new(kind).start(&net);
     let tailnet = Tailnet::start(&net, ONE);
     meet(&tailnet.nodes);
     let mut next = None;
@@ -103,17 +103,17 @@ fn survives(kind: Kind, end: impl FnOnce(&mut Relay)) {
 }
 
 fn a_stream_survives_a_killed_relay(kind: Kind) {
-    survives(kind, Relay::kill);
+    survives(kind, PeerRelay::kill);
 }
 
 fn a_stream_survives_a_relay_that_is_asked_to_end(kind: Kind) {
-    survives(kind, Relay::terminate);
+    survives(kind, PeerRelay::terminate);
 }
 
 fn the_controller_admits_and_refuses(kind: Kind) {
     let net = Net::new();
     let admission = Admission::start(&net);
-    let mut relay = Plan::new(kind).verify(Admission::url()).start(&net);
+    let mut relay = RelayOptions::new(kind).verify(Admission::url()).start(&net);
     let tailnet = Tailnet::start(&net, ONE);
     let [one, two] = &tailnet.nodes;
     meet(&tailnet.nodes);
@@ -140,7 +140,7 @@ fn the_controller_admits_and_refuses(kind: Kind) {
 
 fn a_controller_that_is_away_refuses_nobody(kind: Kind) {
     let net = Net::new();
-    let _relay = Plan::new(kind).verify(Admission::url()).start(&net);
+    let _relay = RelayOptions::new(kind).verify(Admission::url()).start(&net);
     let tailnet = Tailnet::start(&net, ONE);
     meet(&tailnet.nodes);
 }
@@ -148,20 +148,20 @@ fn a_controller_that_is_away_refuses_nobody(kind: Kind) {
 /// The relay asks the first node's tailscaled; a client of nobody's network comes with a key of its own.
 fn a_tailscaled_lets_in_whom_it_knows_and_nobody_while_it_is_away(kind: Kind) {
     let net = Net::new();
-    let mut open = Plan::new(kind).start(&net);
+    let mut open = RelayOptions::new(kind).start(&net);
     let tailnet = Tailnet::start(&net, ONE);
     meet(&tailnet.nodes);
     open.kill();
 
     let socket = tailnet.nodes[0].socket();
-    let mut relay = Plan::new(kind).tailscaled(socket).start(&net);
+    let mut relay = RelayOptions::new(kind).tailscaled(socket).start(&net);
     meet(&tailnet.nodes);
     let good = probe(&net, 1).unwrap_or_default();
     let stranger = "derp/weir/900-0/900-0/mesh".to_string();
     assert!(!good.contains(&stranger), "a key of nobody's is let in\n{}", relay.log());
     relay.kill();
 
-    let away = Plan::new(kind).tailscaled(net.folder.join("nobody")).start(&net);
+    let away = RelayOptions::new(kind).tailscaled(net.folder.join("nobody")).start(&net);
     let [one, two] = &tailnet.nodes;
     patiently("a client is kept out", || away.log().contains(&refusal(kind)).then_some(()));
     assert!(!one.reaches(two) && !two.reaches(one), "let in by nobody\n{}", away.log());
@@ -177,7 +177,7 @@ fn refusal(kind: Kind) -> String {
 
 fn a_client_by_websocket_meets_one_without(kind: Kind) {
     let net = Net::new();
-    let _relay = Plan::new(kind).start(&net);
+    let _relay = RelayOptions::new(kind).start(&net);
     let tailnet = Tailnet::start(&net, Way { websocket: true, ..ONE });
     meet(&tailnet.nodes);
     let [one, two] = &tailnet.nodes;
@@ -190,7 +190,10 @@ fn a_client_by_websocket_meets_one_without(kind: Kind) {
 fn clients_of_two_relays_of_a_mesh_meet(kind: Kind) {
     let net = Net::new();
     net.part();
-    let _relays = [Plan::new(kind).mesh().start(&net), Plan::new(Kind::Derper).second().mesh().start(&net)];
+    let _relays = [
+        RelayOptions::new(kind).mesh().start(&net),
+        RelayOptions::new(Kind::Derper).second().mesh().start(&net),
+    ];
     let tailnet = Tailnet::start(&net, Way { relays: 2, ..ONE });
     meet(&tailnet.nodes);
     stream(&tailnet.nodes, BULK, || ());

@@ -91,7 +91,7 @@ impl Net {
         [&self.middle, &self.clients[0], &self.clients[1]]
     }
 
-    /// From now on the first client reaches the first relay only, the second the second.
+    /// Lets the first client reach the first relay only from now on, the second the second.
     pub fn part(&self) {
         for (client, other) in self.clients.iter().zip([RELAYS[1], RELAYS[0]]) {
             batch(Some(client), &[format!("route add unreachable {other}/32")]);

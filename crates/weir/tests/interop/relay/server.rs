@@ -20,7 +20,7 @@ const MESH_KEY: &str = "6d2ad9d1c3a1e5f0b7480c2e9f3a51667788990011aabbccddeeff01
 
 /// How a relay is run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RelayOptions {
     kind: Kind,
     /// Which of [`RELAYS`].
     which: usize,
@@ -33,35 +33,35 @@ pub struct Plan {
 }
 
 /// A running relay, killed on drop.
-pub struct Relay {
+pub struct PeerRelay {
     running: Running,
-    pub plan: Plan,
+    pub plan: RelayOptions,
 }
 
-impl Plan {
-    pub fn new(kind: Kind) -> Plan {
-        Plan { kind, which: 0, verify: None, tailscaled: None, mesh: false }
+impl RelayOptions {
+    pub fn new(kind: Kind) -> RelayOptions {
+        RelayOptions { kind, which: 0, verify: None, tailscaled: None, mesh: false }
     }
 
-    pub fn second(self) -> Plan {
-        Plan { which: 1, ..self }
+    pub fn second(self) -> RelayOptions {
+        RelayOptions { which: 1, ..self }
     }
 
-    pub fn verify(self, url: String) -> Plan {
-        Plan { verify: Some(url), ..self }
+    pub fn verify(self, url: String) -> RelayOptions {
+        RelayOptions { verify: Some(url), ..self }
     }
 
-    pub fn tailscaled(self, socket: PathBuf) -> Plan {
-        Plan { tailscaled: Some(socket), ..self }
+    pub fn tailscaled(self, socket: PathBuf) -> RelayOptions {
+        RelayOptions { tailscaled: Some(socket), ..self }
     }
 
-    pub fn mesh(self) -> Plan {
-        Plan { mesh: true, ..self }
+    pub fn mesh(self) -> RelayOptions {
+        RelayOptions { mesh: true, ..self }
     }
 
     /// Starts it, at a port that nobody has to be root for elsewhere, and waits until it listens. Its key is that
     /// of the last start in this net.
-    pub fn start(&self, net: &Net) -> Relay {
+    pub fn start(&self, net: &Net) -> PeerRelay {
         let name = NAMES[self.which];
         if !net.folder.join(format!("{name}.crt")).exists() {
             net.authority.issue(name);
@@ -75,7 +75,7 @@ impl Plan {
         };
         let running = Running::start(&mut command, net.folder.join(format!("{name}.sock")));
         until_listening(&net.middle, net.relay(self.which), 443, || running.log());
-        Relay { running, plan: self.clone() }
+        PeerRelay { running, plan: self.clone() }
     }
 
     fn derper(&self, net: &Net) -> Command {
@@ -136,7 +136,7 @@ fn mesh_key(net: &Net) -> std::path::PathBuf {
     file
 }
 
-impl Relay {
+impl PeerRelay {
     pub fn log(&self) -> String {
         self.running.log()
     }
@@ -154,7 +154,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for PeerRelay {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!("{:?} at {} said:\n{}", self.plan.kind, RELAYS[self.plan.which], self.log());

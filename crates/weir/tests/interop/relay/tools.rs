@@ -3,7 +3,7 @@
 use super::both;
 use super::net::{Net, RELAYS};
 use super::peers::{command, path, patiently};
-use super::server::{Kind, Plan};
+use super::server::{Kind, RelayOptions};
 use super::tailnet::map;
 
 both! {
@@ -37,7 +37,7 @@ pub fn probe(net: &Net, relays: usize) -> Result<Vec<String>, String> {
 
 fn derpprobe_is_content_with_one_relay(kind: Kind) {
     let net = Net::new();
-    let _relay = Plan::new(kind).start(&net);
+    let _relay = RelayOptions::new(kind).start(&net);
     let good = probe(&net, 1).unwrap_or_else(|said| panic!("{said}"));
     for name in ["tls", "udp", "900-0/mesh", "900-0/bw"] {
         let name = format!("derp/weir/900-0/{name}");
@@ -47,7 +47,10 @@ fn derpprobe_is_content_with_one_relay(kind: Kind) {
 
 fn derpprobe_is_content_with_a_mesh(kind: Kind) {
     let net = Net::new();
-    let relays = [Plan::new(kind).mesh().start(&net), Plan::new(Kind::Derper).second().mesh().start(&net)];
+    let relays = [
+        RelayOptions::new(kind).mesh().start(&net),
+        RelayOptions::new(Kind::Derper).second().mesh().start(&net),
+    ];
     // They may not have found each other yet.
     let good = patiently("derpprobe is content", || {
         probe(&net, 2).inspect_err(|said| println!("derpprobe says:\n{said}")).ok()
@@ -62,7 +65,7 @@ fn derpprobe_is_content_with_a_mesh(kind: Kind) {
 
 fn stunc_learns_its_address(kind: Kind) {
     let net = Net::new();
-    let _relay = Plan::new(kind).start(&net);
+    let _relay = RelayOptions::new(kind).start(&net);
     patiently("stunc is answered", || {
         let output =
             command(&net, &net.clients[1], path("stunc")).arg(RELAYS[0]).output().expect("stunc starts");

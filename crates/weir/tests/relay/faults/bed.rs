@@ -54,12 +54,12 @@ impl Bed {
     }
 
     /// Writes the configuration and starts a relay by way of `through` (a program that starts another).
-    pub fn start(&self, more: &str, through: &[&str]) -> Relay {
+    pub fn start(&self, more: &str, through: &[&str]) -> RunningRelay {
         self.start_with(more, through, |_| ())
     }
 
     /// The same, with something said about the process.
-    pub fn start_with(&self, more: &str, through: &[&str], say: impl FnOnce(&mut Command)) -> Relay {
+    pub fn start_with(&self, more: &str, through: &[&str], say: impl FnOnce(&mut Command)) -> RunningRelay {
         let file = self.folder.join("relay.toml");
         let text = format!("[relay]\nlisten = \":{PORT}\"\ntls = \"off\"\nkey = \"relay.key\"\n{more}");
         std::fs::write(&file, text).expect("a file");
@@ -68,7 +68,7 @@ impl Bed {
         command.args(["netns", "exec", &self.relay]).args(through);
         command.arg(env!("CARGO_BIN_EXE_weir")).arg("--socket").arg(&socket).arg("run").arg(&file);
         say(&mut command);
-        let mut relay = Relay(Running::start(&mut command, socket));
+        let mut relay = RunningRelay(Running::start(&mut command, socket));
         until("the relay is ready", || {
             let ended = relay.0.child.try_wait().expect("a child of ours");
             assert!(ended.is_none(), "the relay ended:\n{}", relay.log());
@@ -112,9 +112,9 @@ impl Drop for Bed {
 }
 
 /// A running relay, killed on drop.
-pub struct Relay(Running);
+pub struct RunningRelay(Running);
 
-impl Deref for Relay {
+impl Deref for RunningRelay {
     type Target = Running;
 
     fn deref(&self) -> &Running {
@@ -122,7 +122,7 @@ impl Deref for Relay {
     }
 }
 
-impl Relay {
+impl RunningRelay {
     pub fn kill(&mut self) {
         self.0.child.kill().expect("it runs");
         self.0.child.wait().expect("a child of ours");
@@ -155,7 +155,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for RunningRelay {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the relay said:\n{}", self.log());

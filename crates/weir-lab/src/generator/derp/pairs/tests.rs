@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn plan(rate: Option<u64>, closed: bool) -> Plan {
-    Plan { rate, closed, window: Duration::from_millis(100), run: 1, shares: false, empties: false }
+fn plan(rate: Option<u64>, closed: bool) -> PairTraffic {
+    PairTraffic { rate, closed, window: Duration::from_millis(100), run: 1, shares: false, empties: false }
 }
 
 #[test]

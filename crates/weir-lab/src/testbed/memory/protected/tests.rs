@@ -57,10 +57,10 @@ fn passes(c: &Configuration) {
     assert!(ledger.drops.is_empty(), "{what}: {:?}", ledger.drops);
     assert!(ledger.delivered > 0 && ledger.delivered == ledger.sent, "{what}: {ledger:?}");
     if p.direction != Direction::Beside {
-        assert!(sample.figures["verified_packets"] >= 1.0, "{what}: nothing was verified");
-        assert!(sample.figures["aead_pps"] > 0.0 && sample.figures["aead_share_percent"] > 0.0, "{what}");
+        assert!(sample.metrics["verified_packets"] >= 1.0, "{what}: nothing was verified");
+        assert!(sample.metrics["aead_pps"] > 0.0 && sample.metrics["aead_share_percent"] > 0.0, "{what}");
     } else {
-        assert!(!sample.figures.contains_key("aead_pps"), "{what}");
+        assert!(!sample.metrics.contains_key("aead_pps"), "{what}");
     }
 }
 

@@ -50,7 +50,7 @@ fn sample(family: Family, flows: u32, p: Protection) -> Sample {
     let sample = run.unwrap_or_else(|e| panic!("{what}: {e}"));
     assert!(sample.ledger.drops.is_empty(), "{what}: {:?}", sample.ledger);
     assert!(sample.ledger.delivered > 0, "{what}");
-    assert!(sample.figures["verified_packets"] >= 1.0, "{what}: nothing was verified");
+    assert!(sample.metrics["verified_packets"] >= 1.0, "{what}: nothing was verified");
     sample
 }
 
@@ -117,8 +117,8 @@ fn policies_change_while_packets_pass_and_none_is_lost() {
             // who else is on the machine decides when the control thread gets its turn
             let changed =
                 (0..200).map(|_| sample(Family::Inet, 40, protection(direction, Family::Inet, 60, spd)));
-            let sample = changed.into_iter().find(|s| s.figures["updates"] >= 2.0).expect("policies changed");
-            assert!(sample.figures["update_ns_p50"] <= sample.figures["update_ns_max"]);
+            let sample = changed.into_iter().find(|s| s.metrics["updates"] >= 2.0).expect("policies changed");
+            assert!(sample.metrics["update_ns_p50"] <= sample.metrics["update_ns_max"]);
         }
     }
 }
@@ -128,12 +128,12 @@ fn shares_of_who_answered_add_up() {
     for lookup in LOOKUPS {
         let rules = Some(RuleSet { shape: Shape::Acl, count: 60 });
         let spd = Spd { lookup, rules, buckets: 4096, ..Spd::default() };
-        let figures = sample(Family::Inet, 40, protection(Direction::Out, Family::Inet, 60, spd)).figures;
-        let share = |name: &str| figures.get(&format!("spd_{name}_percent")).copied().unwrap_or(0.0);
+        let metrics = sample(Family::Inet, 40, protection(Direction::Out, Family::Inet, 60, spd)).metrics;
+        let share = |name: &str| metrics.get(&format!("spd_{name}_percent")).copied().unwrap_or(0.0);
         let sum = share("first") + share("outside") + share("hit") + share("classified") + share("scanned");
-        assert!((sum - 100.0).abs() < 1e-6, "{lookup:?}: {figures:?}");
-        assert_eq!(figures.contains_key("spd_hit_percent"), lookup == LookupBy::Cache);
-        assert_eq!(figures.contains_key("cache_occupied_buckets"), lookup == LookupBy::Cache);
+        assert!((sum - 100.0).abs() < 1e-6, "{lookup:?}: {metrics:?}");
+        assert_eq!(metrics.contains_key("spd_hit_percent"), lookup == LookupBy::Cache);
+        assert_eq!(metrics.contains_key("cache_occupied_buckets"), lookup == LookupBy::Cache);
     }
 }
 

@@ -19,17 +19,18 @@ use weir_core::relay::handshake::{ClientInfo, Secret, ServerInfo};
 const LONG: Duration = Duration::from_secs(60);
 
 /// A relay of a configuration, in a folder of its own.
-struct Relay {
+struct TestRelay {
     running: Running,
     address: SocketAddr,
     folder: PathBuf,
 }
 
-impl Relay {
-    fn start(more: &str) -> Relay {
+impl TestRelay {
+    fn start(more: &str) -> TestRelay {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("weir-relay-front-{}-{number}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("weir-relay-acceptor-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let file = folder.join("relay.toml");
         write(&file, more);
@@ -42,7 +43,7 @@ impl Relay {
             let at = log.split("DERP on ").nth(1).filter(|_| log.contains("is ready"))?;
             at.split_whitespace().next()?.parse().ok()
         });
-        Relay { running, address, folder }
+        TestRelay { running, address, folder }
     }
 
     /// Another configuration, read again; what is said of it.
@@ -53,7 +54,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for TestRelay {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -83,7 +84,7 @@ struct Client {
 
 impl Client {
     /// Connected and greeted, or let go.
-    fn join(relay: &Relay, number: u8) -> Option<Client> {
+    fn join(relay: &TestRelay, number: u8) -> Option<Client> {
         let secret = Secret::new([number; 32]);
         let mut stream = TcpStream::connect(relay.address).expect("it listens");
         stream.set_read_timeout(Some(LONG)).expect("set");
@@ -140,7 +141,7 @@ impl Client {
 
 #[test]
 fn two_clients_exchange_packets_and_are_shown() {
-    let relay = Relay::start("");
+    let relay = TestRelay::start("");
     let (mut a, mut b) = (Client::join(&relay, 1).expect("in"), Client::join(&relay, 2).expect("in"));
     a.send(b.key, b"ping");
     assert_eq!(b.packet(), (a.key, b"ping".to_vec()));
@@ -160,7 +161,7 @@ fn keys_of_a_daemon_are_in_no_core_dump_and_no_swap() {
         writeln!(std::io::stderr(), "SKIP {name}: needs root").expect("stderr is open");
         return;
     }
-    let relay = Relay::start("");
+    let relay = TestRelay::start("");
     let status = |process: u32| std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     let locked = |process| {
         let text = status(process);
@@ -188,7 +189,7 @@ fn keys_of_a_daemon_are_in_no_core_dump_and_no_swap() {
 
 #[test]
 fn a_key_that_was_proved_is_known_when_it_comes_back() {
-    let relay = Relay::start("");
+    let relay = TestRelay::start("");
     let known = || relay.running.values("weir_relay_known_keys_total", "");
     let (first, _other) = (Client::join(&relay, 1).expect("in"), Client::join(&relay, 2).expect("in"));
     assert_eq!(known(), [0]);
@@ -201,7 +202,7 @@ fn a_key_that_was_proved_is_known_when_it_comes_back() {
 
 #[test]
 fn strangers_who_say_nothing_make_room_for_clients() {
-    let relay = Relay::start("[relay.limits]\nhandshakes = 4\n");
+    let relay = TestRelay::start("[relay.limits]\nhandshakes = 4\n");
     let silent: Vec<_> = (0..32).map(|_| TcpStream::connect(relay.address).expect("it listens")).collect();
     until("evictions", || {
         let gone = relay.running.values("weir_relay_ended_total", "handshake_limit");
@@ -216,7 +217,7 @@ fn strangers_who_say_nothing_make_room_for_clients() {
 #[test]
 fn who_is_not_allowed_is_kept_out_until_the_list_says_otherwise() {
     let allowed = |n: u8| format!("allow = [\"{}\"]", Secret::new([n; 32]).public());
-    let relay = Relay::start(&allowed(1));
+    let relay = TestRelay::start(&allowed(1));
     assert!(Client::join(&relay, 1).is_some());
     assert!(Client::join(&relay, 2).is_none(), "not on the list");
     relay.reload(&allowed(2));
@@ -225,7 +226,7 @@ fn who_is_not_allowed_is_kept_out_until_the_list_says_otherwise() {
 }
 
 /// Connected from an address of this host.
-fn from(source: Ipv4Addr, relay: &Relay) -> TcpStream {
+fn from(source: Ipv4Addr, relay: &TestRelay) -> TcpStream {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
     rustix::net::bind(&socket, &SocketAddr::from((source, 0))).expect("loopback has them all");
     rustix::net::connect(&socket, &relay.address).expect("it listens");
@@ -241,7 +242,7 @@ const B: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 fn a_source_in_a_hurry_is_refused_and_nobody_else_waits() {
     // All of what everybody has would be gone for ten minutes.
     let limits = "accepts_per_second = 1\naccept_burst = 100\naccept_burst_per_source = 20\n";
-    let relay = Relay::start(&format!("[relay.limits]\n{limits}"));
+    let relay = TestRelay::start(&format!("[relay.limits]\n{limits}"));
     let hurried: Vec<_> = (0..700).map(|_| from(A, &relay)).collect();
     let mut page = from(B, &relay);
     page.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
@@ -256,7 +257,7 @@ fn a_source_in_a_hurry_is_refused_and_nobody_else_waits() {
 }
 
 /// The beginning of a ClientInfo that would have `length` bytes, on its way from `source`.
-fn half_said(relay: &Relay, source: Ipv4Addr, length: u32) -> TcpStream {
+fn half_said(relay: &TestRelay, source: Ipv4Addr, length: u32) -> TcpStream {
     let mut stream = from(source, relay);
     let head = b"GET /derp HTTP/1.1\r\nHost: h\r\nUpgrade: DERP\r\nDerp-Fast-Start: 1\r\n\r\n";
     let mut said = [head.as_slice(), &[2], &length.to_be_bytes()].concat();
@@ -269,7 +270,7 @@ fn half_said(relay: &Relay, source: Ipv4Addr, length: u32) -> TcpStream {
 #[test]
 fn half_a_client_info_costs_its_source_and_all_no_more_than_they_may_hold() {
     let budget = 4 << 20;
-    let relay = Relay::start(&format!(
+    let relay = TestRelay::start(&format!(
         "[relay.limits]\nhandshake_bytes = {budget}\nhandshake_bytes_per_source = 1048576\n"
     ));
     let held = || relay.running.values("weir_relay_handshake_bytes", "")[0];
@@ -291,7 +292,7 @@ fn half_a_client_info_costs_its_source_and_all_no_more_than_they_may_hold() {
 }
 
 /// What a client is told that is not let in before it has said who it is.
-fn refusal(relay: &Relay) -> String {
+fn refusal(relay: &TestRelay) -> String {
     let mut stream = TcpStream::connect(relay.address).expect("it listens");
     stream.set_read_timeout(Some(LONG)).expect("set");
     stream.write_all(b"GET /derp HTTP/1.1\r\nHost: h\r\nUpgrade: DERP\r\n\r\n").expect("asked");
@@ -303,7 +304,7 @@ fn refusal(relay: &Relay) -> String {
 #[test]
 fn a_source_has_so_many_clients_and_no_more_until_one_leaves_or_the_limit_is_raised() {
     let limit = |n: u32| format!("[relay.limits]\nclients_per_source = {n}\n");
-    let relay = Relay::start(&limit(2));
+    let relay = TestRelay::start(&limit(2));
     let (first, _second) = (Client::join(&relay, 1).expect("in"), Client::join(&relay, 2).expect("in"));
     let answer = refusal(&relay);
     assert!(answer.starts_with("HTTP/1.1 429 ") && answer.contains("of one address"), "{answer}");
@@ -324,7 +325,7 @@ fn a_source_has_so_many_clients_and_no_more_until_one_leaves_or_the_limit_is_rai
 
 #[test]
 fn a_file_read_again_changes_limits_and_queues_and_says_what_needs_a_restart() {
-    let relay = Relay::start("");
+    let relay = TestRelay::start("");
     let said = relay.reload("buffers = 64\n[relay.limits]\nqueue_bytes = 200000\nhandshakes = 5\n");
     assert!(said.contains("~ limits") && said.contains("~ queues"), "{said}");
     assert!(said.contains("# buffers is read at the start only"), "{said}");
@@ -338,7 +339,7 @@ fn a_file_read_again_changes_limits_and_queues_and_says_what_needs_a_restart() {
 
 #[test]
 fn a_dry_run_prints_what_an_apply_would_do_and_does_nothing() {
-    let relay = Relay::start("");
+    let relay = TestRelay::start("");
     let file = relay.folder.join("wanted.toml");
     let wanted = "key = \"another.key\"\nhome = \"blank\"\n[relay.limits]\nqueue_bytes = 200000\n";
     write(&file, wanted);
@@ -357,7 +358,7 @@ fn a_dry_run_prints_what_an_apply_would_do_and_does_nothing() {
 
 #[test]
 fn a_full_relay_says_so_and_serves_pages_on() {
-    let relay = Relay::start("[relay.limits]\nclients = 1\n");
+    let relay = TestRelay::start("[relay.limits]\nclients = 1\n");
     let mut only = Client::join(&relay, 1).expect("in");
     let answer = refusal(&relay);
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("as many clients as it may"), "{answer}");
@@ -376,7 +377,7 @@ fn a_full_relay_says_so_and_serves_pages_on() {
 
 #[test]
 fn a_key_stays_the_same_over_restarts_and_clients_hear_of_the_end() {
-    let mut relay = Relay::start("");
+    let mut relay = TestRelay::start("");
     let mut client = Client::join(&relay, 1).expect("in");
     let key = |log: &str| log.split("public key ").nth(1).map(|k| k[..72].to_owned()).expect("said");
     let first = key(&relay.running.log());
@@ -402,7 +403,7 @@ fn only_root_and_the_user_it_runs_as_may_ask_whatever_the_sockets_mode_became() 
         writeln!(std::io::stderr(), "SKIP {name}: needs root and setpriv").expect("stderr is open");
         return;
     }
-    let relay = Relay::start("");
+    let relay = TestRelay::start("");
     let socket = relay.folder.join("socket");
     let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
     assert_eq!(mode(&socket), 0o600);
