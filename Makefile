@@ -15,7 +15,7 @@ demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
 
 build: setup
-	cargo build --release --workspace
+	cargo build --release -p weir -p weir-lab
 
 test: setup lint
 	./scripts/test

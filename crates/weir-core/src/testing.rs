@@ -7,6 +7,8 @@
 pub mod gateway;
 pub mod router;
 pub mod sample;
+#[cfg(feature = "ipsec")]
+pub mod testbed;
 
 use crate::fuzz_input::FuzzTarget;
 use crate::ipsec::flow::fuzz_selectors;

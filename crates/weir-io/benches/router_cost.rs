@@ -1,7 +1,7 @@
 //! What a packet costs in the pipeline beyond time: time-stamp counter clocks, and allocations, of which
 //! there must be none.
 //!
-//! It drives weir-core's own bed (`crates/weir-core/benches/router/bed.rs`) and lives here because an
+//! It drives weir-core's own testbed (`weir_core::testing::testbed`) and lives here because an
 //! allocator that counts and a counter register both need `unsafe`, which weir-core forbids.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,10 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use weir_io::clock::ticks;
 
-#[path = "../../weir-core/benches/router/bed.rs"]
-mod bed;
-
-use bed::{Bed, Family};
+use weir_core::testing::testbed::{Family, Testbed};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -54,23 +51,23 @@ fn main() {
     let (round, rounds) = if smoke { (SMOKE_ROUND, 1) } else { (ROUND, ROUNDS) };
     println!(
         "{:24} {:>9} {:>12} {:>12} {:>12}",
-        "64-byte frames", "routes", "clocks", "bed clocks", "allocations"
+        "64-byte frames", "routes", "clocks", "base clocks", "allocations"
     );
     for (name, family) in [("inet", Family::Inet), ("inet6", Family::Inet6), ("mixed", Family::Mixed)] {
-        cost(name, Bed::new(family, 1000), round, rounds);
-        cost(&format!("{name}, policy beside"), Bed::new(family, 1000).behind_spd(1), round, rounds);
-        cost(&format!("{name}, slow path"), Bed::new(family, 1000).without_fast_path(), round, rounds);
+        cost(name, Testbed::new(family, 1000), round, rounds);
+        cost(&format!("{name}, policy beside"), Testbed::new(family, 1000).behind_spd(1), round, rounds);
+        cost(&format!("{name}, slow path"), Testbed::new(family, 1000).without_fast_path(), round, rounds);
     }
 }
 
-fn cost(name: &str, mut bed: Bed, round: usize, rounds: usize) {
-    bed.forward(WARM_UP);
-    bed.copy_only(WARM_UP);
+fn cost(name: &str, mut testbed: Testbed, round: usize, rounds: usize) {
+    testbed.forward(WARM_UP);
+    testbed.copy_only(WARM_UP);
     let (mut best, mut baseline) = (f64::INFINITY, f64::INFINITY);
     let before = ALLOCATIONS.load(Relaxed);
     for _ in 0..rounds {
-        best = best.min(clocks(|| bed.forward(round)));
-        baseline = baseline.min(clocks(|| bed.copy_only(round)));
+        best = best.min(clocks(|| testbed.forward(round)));
+        baseline = baseline.min(clocks(|| testbed.copy_only(round)));
     }
     let allocations = ALLOCATIONS.load(Relaxed) - before;
     println!("{name:24} {:>9} {best:>12.1} {baseline:>12.1} {allocations:>12}", 1000);

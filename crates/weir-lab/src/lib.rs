@@ -9,9 +9,6 @@ pub mod campaign;
 pub mod cli;
 pub mod diagnostic;
 pub mod experiment;
-#[cfg(test)]
-#[path = "../tests/lab/common/folder.rs"]
-mod folder;
 pub mod format;
 pub mod generator;
 pub mod machine;

@@ -11,36 +11,10 @@ use rustls::pki_types::CertificateDer;
 use weir_core::relay::Key;
 use weir_relay::certificates::{Identity, validity};
 use weir_relay::settings::Certificates;
+use weir_testing::folder::Folder;
 
 const KEY: Key = Key([0xab; 32]);
 const DAY: Duration = Duration::from_secs(86_400);
-
-/// A folder of one test, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("weir-certificates-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn file(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        // Another inode, as when a file is replaced: times of change may be the same.
-        let beside = self.0.join(format!("{name}.new"));
-        fs::write(&beside, text).expect("written");
-        fs::set_permissions(&beside, Permissions::from_mode(0o600)).expect("our file");
-        fs::rename(beside, &path).expect("renamed");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// PEM of a certificate for `name` and of its key.
 fn pair(name: &str) -> (String, String) {
@@ -56,8 +30,10 @@ fn contains(certificate: &CertificateDer<'_>, text: &str) -> bool {
 fn a_key_that_others_may_read_is_refused_at_the_start_and_later() {
     let folder = Folder::new("mode");
     let (chain, key) = pair("derp.example");
-    let files =
-        Certificates::Files { chain: folder.file("chain.pem", &chain), key: folder.file("key.pem", &key) };
+    let files = Certificates::Files {
+        chain: folder.replace("chain.pem", &chain),
+        key: folder.replace("key.pem", &key),
+    };
     let open = || Identity::open(&files, Some("derp.example"), KEY, SystemTime::now());
     let path = folder.0.join("key.pem");
     let identity = open().expect("the key is its owner's alone");
@@ -70,8 +46,8 @@ fn a_key_that_others_may_read_is_refused_at_the_start_and_later() {
     }
     // Replaced while it runs: what was read is served on.
     let (served, other) = (identity.chain(), pair("derp.example"));
-    folder.file("chain.pem", &other.0);
-    folder.file("key.pem", &other.1);
+    folder.replace("chain.pem", &other.0);
+    folder.replace("key.pem", &other.1);
     fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("our file");
     let said = identity.refresh(SystemTime::now()).expect_err("refused").to_string();
     assert!(said.contains("has mode 644"), "{said}");
@@ -153,20 +129,22 @@ fn meta_certificate_is_made_again_long_before_it_ends() {
 fn files_that_change_are_served_from_then_on() {
     let folder = Folder::new("change");
     let (chain, key) = pair("first.example");
-    let files =
-        Certificates::Files { chain: folder.file("chain.pem", &chain), key: folder.file("key.pem", &key) };
+    let files = Certificates::Files {
+        chain: folder.replace("chain.pem", &chain),
+        key: folder.replace("key.pem", &key),
+    };
     let now = SystemTime::now();
     let identity = Identity::open(&files, None, KEY, now).expect("is read");
     assert!(contains(&identity.chain()[0], "first.example"));
     assert_eq!(identity.refresh(now), Ok(false));
     let (chain, key) = pair("second.example");
-    folder.file("chain.pem", &chain);
+    folder.replace("chain.pem", &chain);
     // Between the two renames of somebody who replaces both.
     let refusal = identity.refresh(now).expect_err("chain and key do not belong together").to_string();
     assert!(refusal.contains("is not the key of"), "{refusal}");
     assert_eq!(identity.refresh(now), Ok(false), "what is refused is refused once");
     assert!(contains(&identity.chain()[0], "first.example"));
-    folder.file("key.pem", &key);
+    folder.replace("key.pem", &key);
     assert_eq!(identity.refresh(now), Ok(true));
     assert!(contains(&identity.chain()[0], "second.example"));
 }
@@ -175,11 +153,11 @@ fn files_that_change_are_served_from_then_on() {
 fn files_that_are_gone_or_broken_leave_the_old_certificate() {
     let folder = Folder::new("broken");
     let (chain, key) = pair("first.example");
-    let paths = (folder.file("chain.pem", &chain), folder.file("key.pem", &key));
+    let paths = (folder.replace("chain.pem", &chain), folder.replace("key.pem", &key));
     let files = Certificates::Files { chain: paths.0.clone(), key: paths.1.clone() };
     let now = SystemTime::now();
     let identity = Identity::open(&files, None, KEY, now).expect("is read");
-    folder.file("chain.pem", "no certificate");
+    folder.replace("chain.pem", "no certificate");
     assert!(identity.refresh(now).is_err());
     fs::remove_file(&paths.1).expect("it was there");
     assert_eq!(identity.refresh(now), Ok(false));
@@ -190,8 +168,8 @@ fn files_that_are_gone_or_broken_leave_the_old_certificate() {
 fn key_of_another_certificate_is_refused_at_the_start() {
     let folder = Folder::new("other");
     let files = Certificates::Files {
-        chain: folder.file("chain.pem", &pair("a.example").0),
-        key: folder.file("key.pem", &pair("b.example").1),
+        chain: folder.replace("chain.pem", &pair("a.example").0),
+        key: folder.replace("key.pem", &pair("b.example").1),
     };
     let refusal =
         Identity::open(&files, None, KEY, SystemTime::now()).expect_err("they do not match").to_string();

@@ -31,7 +31,7 @@ pub const WIDTH: usize = 74;
 
 const SYMBOLS: [char; MAX_SETS + 1] = [' ', 'x', '+', '*', '%', '#', '@', 'O'];
 
-/// Whose values: programs of one name are in use, and differ in what they compute.
+/// The program whose values are computed: programs of one name are in use, and differ in what they compute.
 ///
 /// | | median of an even count | relative error | variance |
 /// |---|---|---|---|

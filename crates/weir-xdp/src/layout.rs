@@ -128,7 +128,7 @@ shared! {
         /// One packet of a round.
         struct GenerateSlot = "generate_slot" {
             head: [u8; GENERATE_HEAD_MAX as usize],
-            /// Than the longest frame: at most 0.
+            /// Its length less that of the longest frame: at most 0.
             shorter: i32,
             /// Sequence number in the first round.
             sequence: u32,

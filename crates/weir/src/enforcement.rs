@@ -21,7 +21,7 @@ use crate::text::count;
 const EPROTONOSUPPORT: i32 = 93;
 
 /// Takes back the kernel's policies by which a gateway with keys of the kernel has it drop what would leave in cleartext.
-/// Whose packets they are about; none on a kernel without XFRM.
+/// Returns what they are about; nothing on a kernel without XFRM.
 pub fn release_blocks() -> io::Result<Vec<String>> {
     let mut requests = match KeyRequests::open() {
         Ok(requests) => requests,

@@ -15,18 +15,16 @@
 //! 16 slices, which are shorter than a scheduler's, so that a neighbour on the same core spoils some slices and
 //! not the figure. Printed are the best and the median turn.
 
-#[path = "../common/race.rs"]
-mod race;
 mod stree;
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use race::{Case, race};
 use stree::STree;
 use weir_core::random::SplitMix64;
 use weir_core::route::synthetic::{Draw, covered4, covered6, routes4, routes6};
 use weir_core::route::{Prefix6, RouteTable4, RouteTable6};
+use weir_testing::race::{Case, race};
 
 const SEED: u64 = 1;
 const NEXT_HOPS: u32 = 64;

@@ -14,18 +14,15 @@
 //!
 //! A change is one rule taken out or put back in both copies that the control side keeps.
 
-#[path = "../common/race.rs"]
-mod race;
-
 use std::hint::black_box;
 use std::time::Instant;
 
-use race::{Case, race};
 use weir_core::ipsec::Flow;
 use weir_core::ipsec::spd::synthetic::{Family, Shape, flows, rules};
 use weir_core::ipsec::spd::{Layer, PolicyIndex, RuleSet, Selector};
 use weir_core::packet::BATCH;
 use weir_core::random::SplitMix64;
+use weir_testing::race::{Case, race};
 
 const SEED: u64 = 1;
 const SECRET: u64 = 0x5ec2e7;

@@ -14,14 +14,10 @@
 //! Printed are the best and the median turn, by the clock rate `/proc/cpuinfo` names (nanoseconds where it
 //! names none).
 
-#[path = "../common/race.rs"]
-mod race;
-
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use race::{Case, race};
 use weir_core::ipsec::spd::{
     AddressRange, Cached, Found, Layer, Lookup, LookupSpec, PolicyIndex, PortRange, Question, RuleSet,
     Selector,
@@ -29,6 +25,7 @@ use weir_core::ipsec::spd::{
 use weir_core::ipsec::{Action, Direction, FlowCaches, Spd, SpdId};
 use weir_core::packet::BATCH;
 use weir_core::wire::build::Frame;
+use weir_testing::race::{Case, race};
 
 /// Every parameter, with its smoke value.
 struct Size {

@@ -239,8 +239,8 @@ fn failed(folder: &Path, error: &io::Error) -> LabError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
     use std::sync::mpsc::channel;
+    use weir_testing::folder::Folder;
 
     const AT_ONCE: Duration = Duration::from_millis(50);
     const LONG: Duration = Duration::from_secs(60);

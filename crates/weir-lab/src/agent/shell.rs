@@ -84,7 +84,7 @@ fn tail(out: &Path, err: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
+    use weir_testing::folder::Folder;
 
     fn place(name: &str) -> (Shell, Folder) {
         let folder = Folder::new(&format!("shell-{name}"));

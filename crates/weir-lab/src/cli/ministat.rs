@@ -61,8 +61,8 @@ pub struct Ministat {
     /// What separates columns, each character for itself [default: space and tab].
     #[arg(short = 'd', value_name = "CHARS", value_parser = delimiters, allow_hyphen_values = true)]
     delimiters: Option<String>,
-    /// Whose values: FreeBSD's today (modern), of 2016 (ratio), of 2015 (midpoint), or from before and as Linux
-    /// distributions ship it (old).
+    /// Compute the values of this program: FreeBSD's today (modern), of 2016 (ratio), of 2015
+    /// (midpoint), or from before and as Linux distributions ship it (old).
     #[arg(long, value_name = "NAME", value_parser = names(), default_value = "modern")]
     dialect: Dialect,
 }

@@ -112,7 +112,7 @@ impl Sum {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
+    use weir_testing::folder::Folder;
 
     fn run(stacks: &[(&str, u64)], pps: f64) -> Profiled {
         let mut profile = Profile { event: "cpu-clock".into(), ..Profile::default() };

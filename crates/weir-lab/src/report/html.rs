@@ -288,7 +288,7 @@ fn ledger(results: &Results) -> String {
         ]
     });
     let note = "<p class=\"note\">Sums over all runs: intended → offered → sent → drops → delivered.</p>";
-    section("Where packets went", &format!("<div class=\"dense\">{}</div>{note}", table(&headings, 1, rows)))
+    section("Packet accounting", &format!("<div class=\"dense\">{}</div>{note}", table(&headings, 1, rows)))
 }
 
 fn latency(results: &Results) -> String {
@@ -375,7 +375,7 @@ fn asked(results: &Results) -> String {
         out += &section("By the index of the policy that matches", &(inner + &note(spd::METHOD)));
     }
     if let Some(table) = spd::answered(results) {
-        out += &section("Who answered", &(wrapped(&table) + &note(spd::ANSWERED)));
+        out += &section("SPD lookup sources", &(wrapped(&table) + &note(spd::ANSWERED)));
     }
     out
 }

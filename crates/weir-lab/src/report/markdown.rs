@@ -118,7 +118,7 @@ fn asked(results: &Results) -> String {
         out.insert_str(0, "\n## By the index of the policy that matches\n");
     }
     if let Some(rows) = spd::answered(results) {
-        out += &format!("\n## Who answered\n\n{}\n{}\n", table(&rows), spd::ANSWERED);
+        out += &format!("\n## SPD lookup sources\n\n{}\n{}\n", table(&rows), spd::ANSWERED);
     }
     out
 }
@@ -189,7 +189,7 @@ fn blocks(results: &Results) -> String {
 
 fn ledger(results: &Results) -> String {
     let mut out = String::from(
-        "\n## Where packets went\n\nSums over all runs: intended → offered → sent → drops → delivered\n\n",
+        "\n## Packet accounting\n\nSums over all runs: intended → offered → sent → drops → delivered\n\n",
     );
     out += "| configuration | intended | offered | sent | drops | delivered | unaccounted | reordered | duplicated |\n";
     out += "|---|--:|--:|--:|---|--:|--:|--:|--:|\n";

@@ -3,10 +3,10 @@
 use super::*;
 use crate::build::Build;
 use crate::experiment::{Changes, Experiment};
-use crate::folder::Folder;
 use crate::machine::Machine;
 use crate::manifest::{self, Manifest, Session};
 use proptest::prelude::*;
+use weir_testing::folder::Folder;
 
 impl Folder {
     /// One that holds these bytes as the raw file of `a`.

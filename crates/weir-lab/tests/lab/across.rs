@@ -3,7 +3,6 @@
 use std::fs;
 use std::process::Output;
 
-use crate::common::folder::Folder;
 use crate::common::program::{run, text};
 use serde_json::Value;
 use weir_lab::build::Build;
@@ -13,6 +12,7 @@ use weir_lab::manifest::{self, Manifest};
 use weir_lab::model::Sample;
 use weir_lab::store::{self, Run, Store};
 use weir_stats::random::Random;
+use weir_testing::folder::Folder;
 
 fn document(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout)

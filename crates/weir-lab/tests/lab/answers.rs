@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::common::folder::Folder;
 use crate::common::program::{SMALL, run, text, told};
 use weir_lab::answers::Campaigns;
 use weir_lab::format::digits;
 use weir_lab::result::Results;
+use weir_testing::folder::Folder;
 
 const ANSWERS: &str = "
 [[answer]]

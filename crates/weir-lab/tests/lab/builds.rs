@@ -2,8 +2,8 @@
 
 use std::process::Output;
 
-use crate::common::folder::Folder;
 use crate::common::program::{run, text};
+use weir_testing::folder::Folder;
 
 /// The campaign of an experiment with these configurations, in `out` of the folder.
 fn measure(folder: &Folder, configurations: &str) -> Output {

@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use crate::common::folder::Folder;
 use crate::common::program::{lab, told};
 use weir_lab::cachesim::{self, PerPacket};
+use weir_testing::folder::Folder;
 
 const LAB: &str = r#"
 title = "Two tables"

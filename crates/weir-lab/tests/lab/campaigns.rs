@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::folder::Folder;
 use crate::common::program::{SMALL, lab, run, text};
 use weir_lab::campaign::{self, CampaignSpec};
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::result::{Results, derive};
+use weir_testing::folder::Folder;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -3,12 +3,12 @@
 
 use std::fs;
 
-use crate::common::folder::Folder;
 use weir_lab::campaign::{self, CampaignSpec};
 use weir_lab::diagnostic::Kind;
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::result::{Results, derive};
 use weir_stats::Verdict;
+use weir_testing::folder::Folder;
 
 const BODY: &str = "\
 title = \"Control\"

@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use crate::common::folder::Folder;
 use crate::common::program::{run, told};
 use weir_io::perf_event::{Sampler, Target, Wish, own_thread};
+use weir_testing::folder::Folder;
 
 const LAB: &str = r#"
 title = "Two families"

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::common::folder::Folder;
 use crate::common::program::{run, text};
 use weir_lab::result::{Outcome, Results};
+use weir_testing::folder::Folder;
 
 fn measured(lab: &str) -> (Folder, Results) {
     only(lab, &["*"])
@@ -114,5 +114,5 @@ fn flows_churn_and_attacks_run_in_both_families_and_lose_nothing() {
     assert!(changed.further.contains_key("updates"), "{:?}", changed.further);
     let (folder, attack) = measured("spd-attack");
     assert_eq!(attack.configurations.len(), 36);
-    assert!(folder.read("report.md").contains("## Who answered"));
+    assert!(folder.read("report.md").contains("## SPD lookup sources"));
 }

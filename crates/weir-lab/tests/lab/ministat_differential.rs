@@ -10,11 +10,11 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::common::folder::Folder;
 use crate::common::program::text;
 use weir_stats::ministat::read::{Columns, values};
 use weir_stats::ministat::{Confidence, Dialect, Parts, Set, Style, WIDTH, block};
 use weir_stats::random::Random;
+use weir_testing::folder::Folder;
 
 /// Compared in this process, some 2 ms each; [`COMMANDS`] of them through our program as well.
 const CASES: u64 = 2000;

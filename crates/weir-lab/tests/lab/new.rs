@@ -5,10 +5,10 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Output;
 
-use crate::common::folder::Folder;
 use crate::common::program::{lab, text, told};
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::result::Results;
+use weir_testing::folder::Folder;
 
 const KINDS: [&str; 6] = ["forwarding", "build", "ipsec", "spd", "relay", "command"];
 

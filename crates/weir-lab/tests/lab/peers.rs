@@ -10,13 +10,13 @@ use std::process::Output;
 use std::time::Duration;
 
 use crate::common::configuration::configuration;
-use crate::common::folder::Folder;
 use crate::common::program::{lab, text};
 use weir_lab::model::{Configuration, Family, Sample, Sut, Topology, Trial};
 use weir_lab::result::Results;
 use weir_lab::sut::peer;
 use weir_lab::testbed::Testbeds;
 use weir_stats::search::Rate;
+use weir_testing::folder::Folder;
 
 const FAMILIES: [Family; 2] = [Family::Inet, Family::Inet6];
 const DPDK: [Sut; 2] = [Sut::DpdkTestpmd, Sut::DpdkL3fwd];

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::common::folder::Folder;
 use crate::common::program::{run, text};
+use weir_testing::folder::Folder;
 
 #[test]
 fn a_campaign_is_planned_paired_and_unpaired_with_the_time_it_takes() {

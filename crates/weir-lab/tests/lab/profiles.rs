@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::folder::Folder;
 use weir_io::clock;
 use weir_io::perf_event::{Sampler, Target, Wish, own_thread};
 use weir_lab::campaign::{self, CampaignSpec, Resume};
@@ -13,6 +12,7 @@ use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::profile::session::{FREQUENCY_HZ, Focus, Session, threads};
 use weir_lab::profile::{Profile, folded};
 use weir_lab::result::Results;
+use weir_testing::folder::Folder;
 
 /// Nine tenths of the work in one function, with another inlined into it; a tenth in a second one.
 const PLANTED: &str = r#"

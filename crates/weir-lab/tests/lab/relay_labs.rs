@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::folder::Folder;
 use crate::common::program::{run, text};
 use weir_lab::result::Results;
+use weir_testing::folder::Folder;
 
 /// Runs a lab's configurations that match; `None` when nothing of it can run here.
 fn measured(test: &str, lab: &str, only: &str) -> Option<(Folder, Results)> {

@@ -1,6 +1,5 @@
 //! What the page shows for values that are known: campaigns written by hand, their pictures read back.
 
-use crate::common::folder::Folder;
 use weir_lab::build::Build;
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::machine::Machine;
@@ -9,6 +8,7 @@ use weir_lab::model::Sample;
 use weir_lab::report;
 use weir_lab::store::{self, Run};
 use weir_stats::search::LossLedger;
+use weir_testing::folder::Folder;
 
 /// The page of a campaign in which each configuration had these rates, block by block.
 fn page(name: &str, title: &str, rates: &[(&str, &[f64])]) -> String {

@@ -4,10 +4,10 @@ use std::fs;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::folder::Folder;
 use crate::common::program::{SMALL, lab, text};
 use serde_json::Value;
 use weir_lab::result::Results;
+use weir_testing::folder::Folder;
 
 impl Folder {
     /// Makes a folder with a finished campaign in `out`, from `small.toml` and seed 7.

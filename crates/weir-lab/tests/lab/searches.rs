@@ -1,8 +1,8 @@
 //! Searches as a user runs them: in memory, with smoke values, from file to report.
 
-use crate::common::folder::Folder;
 use crate::common::program::{run, text};
 use weir_lab::result::Results;
+use weir_testing::folder::Folder;
 
 /// Runs an experiment with this `method` in memory; its results and its report.
 fn measured(name: &str, method: &str) -> (Results, String, String) {

@@ -6,7 +6,6 @@ use std::fs;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use crate::common::folder::Folder;
 use crate::common::program::{run, text};
 use serde_json::Value;
 use weir_lab::experiment::{Changes, Experiment};
@@ -14,6 +13,7 @@ use weir_lab::model::{Prepared, Trial};
 use weir_lab::result::Results;
 use weir_lab::store::Run;
 use weir_lab::testbed::memory::MemoryTestbed;
+use weir_testing::folder::Folder;
 
 const FILE: &str = "\
 title = \"Slices\"

@@ -1,6 +1,5 @@
 //! The table of an SPD by the index of its match, for rates that are known.
 
-use crate::common::folder::Folder;
 use weir_lab::build::Build;
 use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::machine::Machine;
@@ -9,6 +8,7 @@ use weir_lab::model::Sample;
 use weir_lab::report;
 use weir_lab::store::{self, Run};
 use weir_stats::search::LossLedger;
+use weir_testing::folder::Folder;
 
 const LAB: &str = "title = \"t\"\nquestion = \"q\"\nruns = 2\nwarm_up = \"1ms\"\nwindow = \"1ms\"\naxis = \"match\"\n\
     pairs = [[\"cache-2\", \"cache-1000\"], [\"linear-1\", \"cache-1\"]]\n[defaults]\nframe = 94\n\
@@ -91,7 +91,9 @@ fn depth_is_told_as_the_field_tells_it_and_sums_up_what_the_cache_is_worth() {
     assert!(report.contains(TABLE), "{report}");
     assert!(report.contains("At index 1 the cache costs 1.000 %"), "{report}");
     assert!(report.contains("| cache-1000 | – | 99.00 | – | – | 1.000 | – | 1000 |"), "{report}");
-    for said in ["cache by linear", "in then bypass", "At index 1 the cache costs 1.000 %", "Who answered"] {
+    for said in
+        ["cache by linear", "in then bypass", "At index 1 the cache costs 1.000 %", "SPD lookup sources"]
+    {
         assert!(page.contains(said), "{said}");
     }
     assert!(page.contains("index of the policy that matches"), "a plot along the index");

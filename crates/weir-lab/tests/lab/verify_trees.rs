@@ -5,7 +5,6 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::folder::Folder as Tree;
 use crate::common::program::lab;
 use proptest::prelude::*;
 use weir_lab::result::verify::Campaigns;
@@ -13,6 +12,7 @@ use weir_stats::ministat::{Confidence, Dialect, Parts, Set, Style, block};
 use weir_stats::verify::claims::WarningKind;
 use weir_stats::verify::show::Counts;
 use weir_stats::verify::{Block, Class, Verified, verify};
+use weir_testing::folder::Folder as Tree;
 
 const OLD: [f64; 5] = [3_771_105.0, 3_820_007.5, 3_799_450.0, 3_806_112.0, 3_788_901.0];
 const NEW: [f64; 5] = [4_010_233.0, 3_990_871.5, 4_052_118.0, 4_031_744.0, 4_007_302.0];

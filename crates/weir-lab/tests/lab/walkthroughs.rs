@@ -1,12 +1,9 @@
 //! The pages of docs/walk-throughs that need the lab are followed word for word, as the others are by weir's tests.
 
-#[path = "../../../weir/tests/walkthroughs/page.rs"]
-mod page;
-#[path = "../../../weir/tests/walkthroughs/shell.rs"]
-mod shell;
-
 use std::io::Write as _;
 use std::path::Path;
+
+use weir_testing::shell;
 
 #[test]
 fn an_experiment_of_ones_own_is_as_the_page_says() {

@@ -14,35 +14,10 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 use weir_core::relay::Key;
 use weir_relay::certificates::Identity;
 use weir_relay::settings::{Acme, Certificates, Challenge};
+use weir_testing::folder::Folder;
 
 const KEY: Key = Key([0xab; 32]);
 const DAY: Duration = Duration::from_secs(86_400);
-
-/// A folder of one test, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("weir-certificates-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn file(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        // Another inode, as when a file is replaced: times of change may be the same.
-        let beside = self.0.join(format!("{name}.new"));
-        fs::write(&beside, text).expect("written");
-        fs::rename(beside, &path).expect("renamed");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// pebble, an ACME server for tests, and what trusts it.
 struct Pebble {
@@ -81,17 +56,17 @@ impl Pebble {
         let key = KeyPair::generate().expect("a key");
         let leaf = CertificateParams::new(["127.0.0.1".to_string()]).expect("parameters");
         let leaf = leaf.signed_by(&key, &authority).expect("a certificate");
-        folder.file("root.pem", &authority.pem());
+        folder.replace("root.pem", &authority.pem());
         let (port, management) = (free_port(), free_port());
         let config = serde_json::json!({ "pebble": {
             "listenAddress": format!("127.0.0.1:{port}"),
             "managementListenAddress": format!("127.0.0.1:{management}"),
-            "certificate": folder.file("pebble.pem", &leaf.pem()),
-            "privateKey": folder.file("pebble.key", &key.serialize_pem()),
+            "certificate": folder.replace("pebble.pem", &leaf.pem()),
+            "privateKey": folder.replace("pebble.key", &key.serialize_pem()),
             "httpPort": http_port,
             "tlsPort": tls_port,
         }});
-        let config = folder.file("pebble.json", &config.to_string());
+        let config = folder.replace("pebble.json", &config.to_string());
         let child = Command::new(binary)
             .arg("-config")
             .arg(config)
@@ -150,7 +125,7 @@ fn certificate_is_fetched_over_the_tls_port_alone_while_clients_are_served() {
     let folder = Folder::new("alpn");
     let port = free_port();
     let pebble = Pebble::start(&binary, &folder, free_port(), port);
-    let file = folder.file(
+    let file = folder.replace(
         "relay.toml",
         &format!(
             "[relay]\nlisten = \"127.0.0.1:{port}\"\nhostname = \"127.0.0.1\"\nkey = \"relay.key\"\n\

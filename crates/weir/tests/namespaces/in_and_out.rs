@@ -68,7 +68,7 @@ impl Progress {
 struct Fate {
     sent: u64,
     lost: Vec<u64>,
-    /// Of the lost ones, those its receiver's socket had no room for.
+    /// Datagrams among the lost ones that its receiver's socket had no room for.
     no_room: u64,
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 mod cycles;
 mod imports;
 mod tokens;
+mod words;
 
 /// Lines of a file before its tests begin.
 const FILE_LINES: usize = 600;

@@ -1,12 +1,11 @@
 //! The pages of docs/walk-throughs are followed as their readers follow them: each command is typed in its turn, and
 //! what it prints is what the page says. One page is followed by the lab's tests, whose program it needs.
 
-mod page;
-mod shell;
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use weir_testing::shell;
 
 /// Pages followed here.
 const HERE: [&str; 4] = ["accelerate.md", "ipsec.md", "relay.md", "route.md"];

@@ -53,9 +53,9 @@ fn text_and_series_stand_out_in_light_and_dark() {
 
 #[test]
 fn headings_become_links_to_their_sections() {
-    let body = section("Where packets went", "<p>x</p>") + &section("Runs & more", "");
+    let body = section("Packet accounting", "<p>x</p>") + &section("Runs & more", "");
     let links = contents(&body);
-    assert!(links.contains("<a href=\"#where-packets-went\">Where packets went</a>"), "{links}");
+    assert!(links.contains("<a href=\"#packet-accounting\">Packet accounting</a>"), "{links}");
     assert!(links.contains("<a href=\"#runs---more\">Runs &amp; more</a>"), "{links}");
     assert!(body.contains("<section id=\"runs---more\">"));
 }

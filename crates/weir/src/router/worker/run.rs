@@ -179,7 +179,7 @@ impl Loop {
             }
         }
         self.router.shutdown(&mut self.pool);
-        self.figures(self.report.generation);
+        self.copy_counters(self.report.generation);
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = self.report;
     }
 
@@ -286,13 +286,13 @@ impl Loop {
     fn publish_report(&mut self, now: Nanos, generation: u64) {
         self.reported = now;
         self.watch(now);
-        self.figures(generation);
+        self.copy_counters(generation);
         if let Ok(mut shared) = self.shared.report.try_lock() {
             shared.clone_from(&self.report);
         }
     }
 
-    fn figures(&mut self, generation: u64) {
+    fn copy_counters(&mut self, generation: u64) {
         let report = &mut self.report;
         report.generation = generation;
         report.ledger.clone_from(self.router.ledger());

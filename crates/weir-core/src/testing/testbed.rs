@@ -1,4 +1,4 @@
-//! An in-process bed: a source that copies frames from templates, a sink, and tables by hand.
+//! A testbed in process, for benches: a source that copies frames from templates, a sink, and tables by hand.
 //!
 //! ```text
 //! Source (templates of 2,000 flows) ─► Router ─► Sink (buffers back to the pool)
@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use weir_core::device::{Device, DeviceStats};
-use weir_core::id::{AdjacencyId, Mac, PortId};
-use weir_core::ipsec::spd::{AddressRange, PolicyIndex, RuleSet, Selector, SpdId};
-use weir_core::ipsec::{Action, Ipsec, Policy, Queue, Spd};
-use weir_core::packet::{BATCH, BUFFER_SIZE, Batch, Buffer, DeviceId, Frame, HEADROOM, Pool};
-use weir_core::route::{Prefix4, Prefix6, RouteTable4, RouteTable6};
-use weir_core::router::{Output, Router, breathe};
-use weir_core::tables::{
+use crate::device::{Device, DeviceStats};
+use crate::id::{AdjacencyId, Mac, PortId};
+use crate::ipsec::spd::{AddressRange, PolicyIndex, RuleSet, Selector, SpdId};
+use crate::ipsec::{Action, Ipsec, Policy, Queue, Spd};
+use crate::packet::{BATCH, BUFFER_SIZE, Batch, Buffer, DeviceId, Frame, HEADROOM, Pool};
+use crate::route::{Prefix4, Prefix6, RouteTable4, RouteTable6};
+use crate::router::{Output, Router, breathe};
+use crate::tables::{
     Adjacency, Device as DeviceEntry, Owner, Port, PortAddress, PortKind, ReversePath, Settings, Tables,
     Target,
 };
@@ -28,7 +28,7 @@ const FRAME_LEN: usize = 60;
 const FLOWS: usize = 2000;
 /// Next hops the routes are spread over.
 const NEXT_HOPS: u32 = 8;
-/// Buffers of the bed: two batches, as many as ever are in flight, twice.
+/// Buffers of the testbed: two batches, as many as ever are in flight, twice.
 const BUFFERS: usize = 4 * BATCH;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Device<Box<[u8]>> for Sink {
     }
 }
 
-pub struct Bed {
+pub struct Testbed {
     tables: Tables,
     devices: Vec<Box<dyn Device<Box<[u8]>>>>,
     router: Router<Box<[u8]>>,
@@ -118,7 +118,7 @@ pub struct Bed {
     out: Output<Box<[u8]>>,
 }
 
-impl Bed {
+impl Testbed {
     pub fn new(family: Family, routes: usize) -> Self {
         let mut random = Random(7);
         let (tables, prefixes4, prefixes6) = tables(&mut random, family, routes);
@@ -129,7 +129,7 @@ impl Bed {
                 _ => frame4(&mut random, &prefixes4, flow),
             })
             .collect();
-        Bed {
+        Testbed {
             devices: vec![Box::new(Source { templates, at: 0 }), Box::new(Sink)],
             router: Router::new(),
             batch: Batch::new(),
@@ -186,7 +186,7 @@ impl Bed {
     /// Sends every packet through the slow path, which handles all that is uncommon: tags, options,
     /// reverse-path checks.
     pub fn without_fast_path(self) -> Self {
-        Bed { router: self.router.without_fast_path(), ..self }
+        Testbed { router: self.router.without_fast_path(), ..self }
     }
 
     /// Moves at least `packets` through the router; returns how many it forwarded.
@@ -208,7 +208,7 @@ impl Bed {
         self.router.ledger().forwarded - before
     }
 
-    /// The same source and sink with nothing between: the bed's baseline.
+    /// The same source and sink with nothing between: the testbed's baseline.
     pub fn copy_only(&mut self, packets: usize) -> u64 {
         let mut moved = 0;
         while moved < packets {

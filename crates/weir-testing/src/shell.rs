@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::page::{self, Step};
+use crate::page::{self, Step};
 
 /// How long commands may take on a busy machine, and then what they print.
 pub const PATIENCE: Duration = Duration::from_secs(120);
