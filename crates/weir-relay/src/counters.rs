@@ -19,7 +19,7 @@ pub const KINDS: usize = Kind::Restarting as usize + 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     pub counts: [u64; BUCKETS],
-    /// Of all values: 2^64 ns are 584 years of waiting.
+    /// Sum of all values: 2^64 ns are 584 years of waiting.
     pub sum: u64,
 }
 

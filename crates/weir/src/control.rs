@@ -159,7 +159,7 @@ impl Response {
         Response { status: 200, content_type: "text/plain; charset=utf-8", body: body.into() }
     }
 
-    /// Of OpenMetrics text; which format goes out is settled by [`Response::negotiated`].
+    /// Responds with OpenMetrics text; which format goes out is settled by [`Response::negotiated`].
     pub fn metrics(body: String) -> Response {
         Response { status: 200, content_type: exposition::OPENMETRICS, body }
     }

@@ -8,20 +8,25 @@ use crate::manifest::{self, Manifest, Session};
 use proptest::prelude::*;
 use weir_testing::folder::Folder;
 
-impl Folder {
-    /// One that holds these bytes as the raw file of `a`.
-    fn with(name: &str, bytes: &[u8]) -> Folder {
-        let folder = Folder::absent(name);
-        folder.write("raw/a.jsonl", bytes);
-        folder
-    }
+/// Makes a folder that holds these bytes as the raw file of `a`.
+fn holding(name: &str, bytes: &[u8]) -> Folder {
+    let folder = Folder::absent(name);
+    folder.write("raw/a.jsonl", bytes);
+    folder
+}
 
-    fn evidence(&self) -> Result<Evidence, LabError> {
-        read_runs(&self.0, &manifest())
-    }
+/// What is read back of a folder.
+trait Stored {
+    fn evidence(&self) -> Result<Evidence, LabError>;
 
     fn refused(&self) -> String {
         self.evidence().expect_err("damaged").said
+    }
+}
+
+impl Stored for Folder {
+    fn evidence(&self) -> Result<Evidence, LabError> {
+        read_runs(&self.0, &manifest())
     }
 }
 
@@ -91,7 +96,7 @@ fn runs_come_back_as_they_were_measured() {
 fn a_file_cut_at_any_byte_yields_every_whole_run_and_says_what_is_left_out() {
     let runs = [run(0, 1.0), run(1, 2.5), run(2, 3e6)];
     let bytes = lines(&runs);
-    let folder = Folder::with("store-every-byte", &bytes);
+    let folder = holding("store-every-byte", &bytes);
     for cut in 0..=bytes.len() {
         folder.write("raw/a.jsonl", &bytes[..cut]);
         let evidence = folder.evidence().unwrap_or_else(|e| panic!("cut at {cut}: {e}"));
@@ -120,7 +125,7 @@ proptest! {
         let cut = at.index(bytes.len());
         let mut damaged = bytes[..cut].to_vec();
         damaged.extend(&with);
-        let folder = Folder::with("store-damage", &damaged);
+        let folder = holding("store-damage", &damaged);
         let before = bytes[..cut].iter().filter(|&&b| b == b'\n').count();
         if let Ok(evidence) = folder.evidence() {
             prop_assert!(evidence.runs["a"].len() >= before);
@@ -157,12 +162,12 @@ fn lines_that_are_no_run_of_the_campaign_are_refused_with_file_and_line() {
         (Run { seed: 9, order: 0, ..run(0, 1.0) }, "seed 9, but other runs of block 0 have 1"),
     ];
     for (bad, why) in cases {
-        let said = Folder::with("store-bad-line", &lines(&[good.clone(), bad])).refused();
+        let said = holding("store-bad-line", &lines(&[good.clone(), bad])).refused();
         assert!(said.contains("a.jsonl:2: not a run of this campaign") && said.contains(why), "{said}");
     }
-    let said = Folder::with("store-bad-text", b"nonsense\n").refused();
+    let said = holding("store-bad-text", b"nonsense\n").refused();
     assert!(said.contains("a.jsonl:1: not a run") && said.ends_with("or remove the line"), "{said}");
-    let said = Folder::with("store-bad-bytes", b"\xff\xfe\n").refused();
+    let said = holding("store-bad-bytes", b"\xff\xfe\n").refused();
     assert!(said.contains("a.jsonl:1: not a run of this campaign (bytes that are no text)"), "{said}");
 }
 
@@ -170,19 +175,19 @@ fn lines_that_are_no_run_of_the_campaign_are_refused_with_file_and_line() {
 fn a_newer_format_is_refused_even_without_its_line_end() {
     let mut bytes = lines(&[Run { format: 2, ..run(0, 1.0) }]);
     bytes.pop();
-    assert!(Folder::with("store-newer", &bytes).refused().contains("format 2, expected 1 to 1"));
+    assert!(holding("store-newer", &bytes).refused().contains("format 2, expected 1 to 1"));
 }
 
 #[test]
 fn lines_from_before_formats_and_sessions_are_read() {
     let old = r#"{"block":0,"order":0,"seed":1,"started_unix_ms":2,"sample":null,"error":"no route"}"#;
-    let evidence = Folder::with("store-old", format!("{old}\n").as_bytes()).evidence().expect("format 1");
+    let evidence = holding("store-old", format!("{old}\n").as_bytes()).evidence().expect("format 1");
     assert_eq!((evidence.runs["a"][0].format, evidence.runs["a"][0].session), (1, 0));
 }
 
 #[test]
 fn files_of_unknown_configurations_are_refused_and_side_files_are_not() {
-    let folder = Folder::with("store-unknown", &lines(&[run(0, 1.0)]));
+    let folder = holding("store-unknown", &lines(&[run(0, 1.0)]));
     folder.write("raw/a.trials.jsonl", "{}\n");
     folder.write("raw/notes.txt", "mine");
     assert!(folder.evidence().is_ok());
@@ -195,17 +200,17 @@ fn files_of_unknown_configurations_are_refused_and_side_files_are_not() {
 fn a_failed_run_may_be_followed_by_its_repetition_and_only_in_a_later_session() {
     let failed = Run { sample: None, error: Some("host down".into()), ..run(0, 0.0) };
     let again = Run { session: 1, ..run(0, 5.0) };
-    let folder = Folder::with("store-repeated", &lines(&[failed.clone(), run(1, 2.0), again.clone()]));
+    let folder = holding("store-repeated", &lines(&[failed.clone(), run(1, 2.0), again.clone()]));
     let evidence = folder.evidence().expect("valid");
     assert_eq!(evidence.runs["a"], [run(1, 2.0), again]);
     assert_eq!(evidence.repeated, [("a".to_string(), 0)]);
-    let said = Folder::with("store-repeated-at-once", &lines(&[failed, run(0, 5.0)])).refused();
+    let said = holding("store-repeated-at-once", &lines(&[failed, run(0, 5.0)])).refused();
     assert!(said.contains("a.jsonl:2:") && said.contains("already in line 1"), "{said}");
 }
 
 #[test]
 fn plain_files_that_disagree_with_the_runs_are_written_again() {
-    let folder = Folder::with("store-plain", &lines(&[run(0, 1.5), run(1, 2.5)]));
+    let folder = holding("store-plain", &lines(&[run(0, 1.5), run(1, 2.5)]));
     let runs = folder.evidence().expect("valid").runs;
     for wrong in ["", "1.5\n", "1.5\n2.", "1.5\n2.6\n", "1.5\n2.5\n2.5\n"] {
         folder.write("raw/a.pps", wrong);

@@ -1,6 +1,7 @@
 //! Campaigns interrupted in every way and taken up again; campaigns repeated from their manifest.
 
 use std::fs;
+use std::ops::Deref;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,27 @@ use serde_json::Value;
 use weir_lab::result::Results;
 use weir_testing::folder::Folder;
 
-impl Folder {
+/// A folder in which campaigns are run by the program.
+struct Campaign {
+    folder: Folder,
+}
+
+impl Deref for Campaign {
+    type Target = Folder;
+
+    fn deref(&self) -> &Folder {
+        &self.folder
+    }
+}
+
+impl Campaign {
+    fn new(name: &str) -> Campaign {
+        Campaign { folder: Folder::new(name) }
+    }
+
     /// Makes a folder with a finished campaign in `out`, from `small.toml` and seed 7.
-    fn measured(name: &str) -> Folder {
-        let folder = Folder::new(name);
+    fn measured(name: &str) -> Campaign {
+        let folder = Campaign::new(name);
         folder.write("small.toml", SMALL);
         let done = folder.lab(&["run", "@small.toml", "--seed", "7", "--out", "@out"]);
         assert!(done.status.success(), "{}", text(&done.stderr));
@@ -68,7 +86,7 @@ const NAMES: [&str; 4] = ["inet", "inet6", "baseline-inet", "baseline-inet6"];
 
 #[test]
 fn a_crash_in_the_middle_of_a_block_and_of_a_line_is_resumed_to_the_same_schedule() {
-    let folder = Folder::measured("crash");
+    let folder = Campaign::measured("crash");
     let whole = folder.recorded("out");
     assert_eq!(whole.len(), 12);
     // order 4 is inet6 in block 2, order 5 inet in the same
@@ -102,7 +120,7 @@ fn a_crash_in_the_middle_of_a_block_and_of_a_line_is_resumed_to_the_same_schedul
 
 #[test]
 fn kill_minus_nine_loses_at_most_the_run_under_way() {
-    let folder = Folder::new("kill");
+    let folder = Campaign::new("kill");
     folder.write("long.toml", SMALL.replace("runs = 3", "runs = 10").replace("5ms", "15ms"));
     let out = folder.0.join("out");
     let mut child = lab()
@@ -128,7 +146,7 @@ fn kill_minus_nine_loses_at_most_the_run_under_way() {
 
 #[test]
 fn a_changed_machine_or_build_is_refused_and_with_force_recorded_and_said() {
-    let folder = Folder::measured("changed");
+    let folder = Campaign::measured("changed");
     folder.crash_before(9);
     let mut manifest = folder.json("out/manifest.json");
     manifest["machine"]["kernel"] = "2.6.32".into();
@@ -148,7 +166,7 @@ fn a_changed_machine_or_build_is_refused_and_with_force_recorded_and_said() {
 
 #[test]
 fn a_file_that_changed_since_is_not_the_interrupted_experiment() {
-    let folder = Folder::measured("file");
+    let folder = Campaign::measured("file");
     folder.crash_before(9);
     folder.write("small.toml", SMALL.replace("5ms", "6ms"));
     let refused = folder.lab(&["run", "@small.toml", "--out", "@out", "--resume"]);
@@ -159,7 +177,7 @@ fn a_file_that_changed_since_is_not_the_interrupted_experiment() {
 
 #[test]
 fn an_order_that_does_not_follow_from_the_seed_is_not_resumed() {
-    let folder = Folder::measured("order");
+    let folder = Campaign::measured("order");
     folder.crash_before(9);
     let mut manifest = folder.json("out/manifest.json");
     manifest["seed"] = 8.into();
@@ -170,7 +188,7 @@ fn an_order_that_does_not_follow_from_the_seed_is_not_resumed() {
 
 #[test]
 fn a_failed_run_stays_unless_it_is_asked_for_again_and_then_both_are_kept() {
-    let folder = Folder::measured("failed");
+    let folder = Campaign::measured("failed");
     let file = folder.read("out/raw/inet.jsonl");
     let first: Value = serde_json::from_str(file.lines().next().expect("a run")).expect("a run");
     let mut failed = first.clone();
@@ -194,7 +212,7 @@ fn a_failed_run_stays_unless_it_is_asked_for_again_and_then_both_are_kept() {
 
 #[test]
 fn a_finished_campaign_is_only_reported_and_reports_are_the_same_to_the_byte() {
-    let folder = Folder::measured("finished");
+    let folder = Campaign::measured("finished");
     folder.crash_before(5);
     assert!(folder.lab(&["resume", "@out"]).status.success());
     let files =
@@ -209,7 +227,7 @@ fn a_finished_campaign_is_only_reported_and_reports_are_the_same_to_the_byte() {
 
 #[test]
 fn every_report_follows_from_the_manifest_and_the_raw_lines_alone() {
-    let folder = Folder::measured("alone");
+    let folder = Campaign::measured("alone");
     folder.crash_before(5);
     assert!(folder.lab(&["resume", "@out"]).status.success());
     fs::create_dir_all(folder.0.join("elsewhere/raw")).expect("space");
@@ -234,7 +252,7 @@ fn every_report_follows_from_the_manifest_and_the_raw_lines_alone() {
 
 #[test]
 fn a_result_of_a_newer_format_or_cut_short_is_refused_with_its_remedy() {
-    let folder = Folder::measured("result");
+    let folder = Campaign::measured("result");
     let text = folder.read("out/result.json");
     for (damaged, why) in [
         (text.replacen("\"format\": ", "\"format\": 99", 1), "expected 1 to "),
@@ -250,7 +268,7 @@ fn a_result_of_a_newer_format_or_cut_short_is_refused_with_its_remedy() {
 
 #[test]
 fn a_rerun_repeats_configurations_order_and_traffic_and_a_new_seed_only_configurations() {
-    let folder = Folder::measured("rerun");
+    let folder = Campaign::measured("rerun");
     let done = folder.lab(&["rerun", "@out"]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(text(&done.stderr).contains("next: weir-lab compare "), "{}", text(&done.stderr));

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -12,14 +13,31 @@ use weir_stats::ministat::{Confidence, Dialect, Parts, Set, Style, block};
 use weir_stats::verify::claims::WarningKind;
 use weir_stats::verify::show::Counts;
 use weir_stats::verify::{Block, Class, Verified, verify};
-use weir_testing::folder::Folder as Tree;
+use weir_testing::folder::Folder;
 
 const OLD: [f64; 5] = [3_771_105.0, 3_820_007.5, 3_799_450.0, 3_806_112.0, 3_788_901.0];
 const NEW: [f64; 5] = [4_010_233.0, 3_990_871.5, 4_052_118.0, 4_031_744.0, 4_007_302.0];
 /// Difference of interest, percent.
 const EFFECT: f64 = 5.0;
 
+/// A folder of documents and raw data.
+struct Tree {
+    folder: Folder,
+}
+
+impl Deref for Tree {
+    type Target = Folder;
+
+    fn deref(&self) -> &Folder {
+        &self.folder
+    }
+}
+
 impl Tree {
+    fn new(name: &str) -> Tree {
+        Tree { folder: Folder::new(name) }
+    }
+
     fn with(self, name: &str, text: impl AsRef<[u8]>) -> Tree {
         self.write(name, text);
         self

@@ -268,7 +268,7 @@ impl Keys {
 
     /// A device has the interface id of these SAs: the kernel acts on them from now on, above what was used here. What it is
     /// ahead is refused to the peer, so key daemons are asked for others.
-    fn let_go(&mut self, sas: &[SaView], which: impl Fn(&Sa) -> bool) {
+    fn hand_back(&mut self, sas: &[SaView], which: impl Fn(&Sa) -> bool) {
         let named = self.keying.named();
         let mut requests = Vec::new();
         for view in sas.iter().filter(|view| view.draining.is_none()) {
@@ -442,7 +442,7 @@ impl Daemon {
     pub(super) fn keys_look_around(&mut self, now: Nanos) {
         let Some(mut keys) = self.keys.take() else { return };
         let there = devices(&self.kernel.links);
-        keys.let_go(&self.control.sas(now), |sa| there.contains(&sa.if_id));
+        keys.hand_back(&self.control.sas(now), |sa| there.contains(&sa.if_id));
         if keys.look_around(&self.config, &self.kernel) {
             self.take_keys(now, &mut keys);
         }
