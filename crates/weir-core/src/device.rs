@@ -63,7 +63,7 @@ pub struct DeviceStats {
     pub tx_stalled: u64,
     /// No loss: frames that left without a socket buffer.
     pub tx_live: u64,
-    /// Of frames sent so, those the device did not take because the far end's queue was full. (Of frames sent by a socket the
+    /// Frames sent so that the device did not take because the far end's queue was full. (Of frames sent by a socket the
     /// kernel tells the device's own counters only.)
     pub tx_dropped: u64,
 }

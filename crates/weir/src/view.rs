@@ -92,7 +92,7 @@ pub struct DeviceLosses {
     /// No loss: frames that left without a socket buffer.
     #[serde(default)]
     pub tx_live: u64,
-    /// Of frames sent so, those the device did not take: the far end's queue was full.
+    /// Frames sent so that the device did not take: the far end's queue was full.
     #[serde(default)]
     pub tx_dropped: u64,
 }

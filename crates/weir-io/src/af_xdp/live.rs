@@ -87,7 +87,7 @@ impl From<LoadError> for LiveError {
 pub(super) struct Sent {
     /// Frames the kernel had from us: they are gone, one way or the other.
     pub handed: usize,
-    /// Of these, what the device took.
+    /// Frames of these that the device took.
     pub taken: usize,
     /// The device takes none, or the call failed.
     pub error: Option<io::Error>,
