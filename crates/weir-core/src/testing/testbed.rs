@@ -13,6 +13,7 @@ use crate::id::{AdjacencyId, Mac, PortId};
 use crate::ipsec::spd::{AddressRange, PolicyIndex, RuleSet, Selector, SpdId};
 use crate::ipsec::{Action, Ipsec, Policy, Queue, Spd};
 use crate::packet::{BATCH, BUFFER_SIZE, Batch, Buffer, DeviceId, Frame, HEADROOM, Pool};
+use crate::random::SplitMix64;
 use crate::route::{Prefix4, Prefix6, RouteTable4, RouteTable6};
 use crate::router::{Output, Router, breathe};
 use crate::tables::{
@@ -36,18 +37,6 @@ pub enum Family {
     Inet,
     Inet6,
     Mixed,
-}
-
-/// splitmix64: small, and the same sequence on every machine.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
 }
 
 /// Copies template after template into buffers of the pool.
@@ -120,7 +109,7 @@ pub struct Testbed {
 
 impl Testbed {
     pub fn new(family: Family, routes: usize) -> Self {
-        let mut random = Random(7);
+        let mut random = SplitMix64::new(7);
         let (tables, prefixes4, prefixes6) = tables(&mut random, family, routes);
         let templates = (0..FLOWS as u32)
             .map(|flow| match family {
@@ -241,13 +230,13 @@ fn port(name: &str, device: u16, mac: Mac, addresses: &[(&str, u8)]) -> Port {
     }
 }
 
-fn tables(random: &mut Random, family: Family, routes: usize) -> (Tables, Vec<Prefix4>, Vec<Prefix6>) {
+fn tables(random: &mut SplitMix64, family: Family, routes: usize) -> (Tables, Vec<Prefix4>, Vec<Prefix6>) {
     let (mut rib4, mut rib6) = (RouteTable4::default(), RouteTable6::default());
     let (mut prefixes4, mut prefixes6) = (Vec::new(), Vec::new());
     while family != Family::Inet6 && prefixes4.len() < routes {
         // Lengths as in the global table: three of five are /24, the rest /16 to /23.
-        let len = if random.next() % 5 < 3 { 24 } else { 16 + (random.next() % 8) as u8 };
-        let prefix = Prefix4::new(Ipv4Addr::from(random.next() as u32), len);
+        let len = if random.next_u64() % 5 < 3 { 24 } else { 16 + (random.next_u64() % 8) as u8 };
+        let prefix = Prefix4::new(Ipv4Addr::from(random.next_u64() as u32), len);
         if matches!(prefix.addr().octets()[0], 1..=9 | 11..=126 | 128..=223)
             && rib4.insert(prefix, 1 + prefixes4.len() as u32 % NEXT_HOPS).is_none()
         {
@@ -255,8 +244,8 @@ fn tables(random: &mut Random, family: Family, routes: usize) -> (Tables, Vec<Pr
         }
     }
     while family != Family::Inet && prefixes6.len() < routes {
-        let len = if random.next().is_multiple_of(2) { 48 } else { 29 + (random.next() % 20) as u8 };
-        let bits = 0x2 << 124 | (u128::from(random.next()) << 64) >> 4 & u128::MAX >> 4;
+        let len = if random.next_u64().is_multiple_of(2) { 48 } else { 29 + (random.next_u64() % 20) as u8 };
+        let bits = 0x2 << 124 | (u128::from(random.next_u64()) << 64) >> 4 & u128::MAX >> 4;
         let prefix = Prefix6::from_bits(bits, len);
         if rib6.insert(prefix, 1 + prefixes6.len() as u32 % NEXT_HOPS).is_none() {
             prefixes6.push(prefix);
@@ -302,9 +291,9 @@ fn ethernet(ethertype: u16) -> [u8; FRAME_LEN] {
     frame
 }
 
-fn frame4(random: &mut Random, prefixes: &[Prefix4], flow: u32) -> [u8; FRAME_LEN] {
-    let prefix = prefixes[random.next() as usize % prefixes.len()];
-    let dst = prefix.bits() | random.next() as u32 & !Prefix4::mask(prefix.len());
+fn frame4(random: &mut SplitMix64, prefixes: &[Prefix4], flow: u32) -> [u8; FRAME_LEN] {
+    let prefix = prefixes[random.next_u64() as usize % prefixes.len()];
+    let dst = prefix.bits() | random.next_u64() as u32 & !Prefix4::mask(prefix.len());
     let mut frame = ethernet(0x0800);
     let total = (FRAME_LEN - 14) as u16;
     frame[14] = 0x45;
@@ -321,9 +310,9 @@ fn frame4(random: &mut Random, prefixes: &[Prefix4], flow: u32) -> [u8; FRAME_LE
     frame
 }
 
-fn frame6(random: &mut Random, prefixes: &[Prefix6], flow: u32) -> [u8; FRAME_LEN] {
-    let prefix = prefixes[random.next() as usize % prefixes.len()];
-    let dst = prefix.bits() | u128::from(random.next()) & !Prefix6::mask(prefix.len());
+fn frame6(random: &mut SplitMix64, prefixes: &[Prefix6], flow: u32) -> [u8; FRAME_LEN] {
+    let prefix = prefixes[random.next_u64() as usize % prefixes.len()];
+    let dst = prefix.bits() | u128::from(random.next_u64()) & !Prefix6::mask(prefix.len());
     let src = u128::from("fd00::".parse::<Ipv6Addr>().expect("an address")) + u128::from(flow) + 256;
     let mut frame = ethernet(0x86dd);
     let payload = (FRAME_LEN - 54) as u16;
