@@ -13,6 +13,7 @@ use crate::command::genkey::{self, GenkeyArgs};
 use crate::command::policy::{self, PolicyVerb};
 use crate::command::relay::{self, RelayArgs};
 use crate::command::release;
+use crate::command::running::{self, ConfigVerb};
 use crate::command::show::{self, Topic};
 use crate::command::state::{self, StateVerb};
 use crate::command::trace::{self, TraceArgs};
@@ -218,6 +219,15 @@ enum Verb {
         #[arg(long)]
         hit: bool,
     },
+    /// The configuration of a running router, as a file
+    #[command(after_help = "Examples:\n  \
+        weir config show --toml > now.toml    what runs, with changes made by `weir policy`\n  \
+        weir config show | diff /etc/weir/router.toml -\n\n\
+        Changes that no file has are named in comments in front. Without any, the text is that of the file.")]
+    Config {
+        #[command(subcommand)]
+        verb: ConfigVerb,
+    },
     /// Change policies of a running gateway one by one
     #[command(after_help = "Examples:\n  \
         weir policy add wan guests --local 10.7.0.0/16 --action discard --before everything\n  \
@@ -338,6 +348,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             let shown = show::Shown { all: *all, named: named.clone(), hit: *hit };
             show::run(&socket()?, *topic, *json, &shown, &page)
         }
+        Verb::Config { verb } => running::run(&socket()?, verb),
         Verb::Policy { verb } => policy::run(&socket()?, verb),
         Verb::Release { devices } => release::run(devices),
         Verb::Top { once, every } => top::run(&socket()?, Duration::from_secs_f64(*every), *once),

@@ -12,6 +12,7 @@ pub mod monitor;
 pub mod policy;
 pub mod relay;
 pub mod release;
+pub mod running;
 pub mod show;
 pub mod state;
 pub mod top;

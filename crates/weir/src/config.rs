@@ -8,6 +8,7 @@ pub mod check;
 pub mod ipsec;
 pub mod kernel;
 pub mod keys;
+pub mod merged;
 pub mod port;
 pub mod read;
 pub mod relay;

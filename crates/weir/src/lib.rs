@@ -17,6 +17,8 @@ pub mod control;
 pub mod enforcement;
 pub mod failure;
 mod log;
+#[cfg(test)]
+mod openapi;
 pub mod relay;
 pub mod router;
 pub mod service;

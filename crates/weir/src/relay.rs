@@ -2,7 +2,7 @@
 //! takes over from another.
 
 mod handover;
-mod resources;
+pub mod resources;
 pub mod run;
 mod show;
 mod successor;

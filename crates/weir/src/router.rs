@@ -30,7 +30,7 @@ mod metrics;
 pub mod mirror;
 mod policies;
 mod ports;
-mod resources;
+pub mod resources;
 mod start;
 mod worker;
 
@@ -109,6 +109,8 @@ pub struct Daemon {
     /// The set of descriptors to sleep on has changed.
     resleep: bool,
     started: Nanos,
+    /// Changes of policies since a file was applied.
+    unsaved: policies::Unsaved,
 }
 
 /// A device that is ours now.

@@ -418,6 +418,16 @@ pub struct AddPolicy {
 /// Keys of a `[[policy]]`, without `spd`.
 pub type PolicyFields = serde_json::Map<String, serde_json::Value>;
 
+/// `GET /v1/config`: what runs, as a file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Running {
+    /// The file it came from, as it was named.
+    pub file: String,
+    pub toml: String,
+    /// Changes of policies that no file has, a line each.
+    pub unsaved: Vec<String>,
+}
+
 /// `POST /v1/trace`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceRequest {

@@ -94,6 +94,7 @@ impl Daemon {
                 Ok(applied) => Response::json(200, &applied),
                 Err(error) => Response::blamed(422, error.blame(), error),
             },
+            Resource::Config => self.running(),
             Resource::Metrics => Response::metrics(metrics::text(
                 &self.ports(),
                 &self.worker_views(),

@@ -88,6 +88,7 @@ impl Daemon {
         self.close_removed(&config);
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         self.config = config;
+        self.unsaved = Default::default();
         self.list();
         self.reconcile(now);
         said.iter().take(ACTIONS_LOGGED).for_each(|action| tracing::info!("applied {action}"));

@@ -9,13 +9,53 @@ use weir_core::state::{Error, Policies, PolicyProblem, PolicySpec, Problem, near
 
 use super::Daemon;
 use super::error::{CHANGES_MAX, PolicyChangeError};
-use crate::config;
+use crate::config::{self, merged::merged};
+use crate::control::Response;
 use crate::view::{self, Applied};
 
 /// Policies that can never match, told one by one.
 const HIDDEN_SHOWN: usize = 20;
+/// Changes that are kept to be shown: at some 500 bytes, 5 MB.
+const UNSAVED_MAX: usize = 10_000;
+
+/// Changes since a file was applied, as they were asked for and as lines.
+#[derive(Default)]
+pub struct Unsaved {
+    requests: Vec<view::PolicyRequest>,
+    lines: Vec<String>,
+    /// There were more than are kept.
+    forgotten: bool,
+}
+
+impl Unsaved {
+    fn add(&mut self, request: view::PolicyRequest, lines: &[String]) {
+        self.forgotten |= self.lines.len() + lines.len() > UNSAVED_MAX;
+        if !self.forgotten {
+            self.requests.push(request);
+            self.lines.extend_from_slice(lines);
+        }
+    }
+}
 
 impl Daemon {
+    /// What runs, as a file.
+    pub(super) fn running(&self) -> Response {
+        if self.unsaved.forgotten {
+            let why = format!(
+                "config: more than {UNSAVED_MAX} changes of policies since a file was applied, which are not kept; \
+                 `weir show spd --json --all` has the policies"
+            );
+            return Response::refusal(409, why);
+        }
+        match merged(&self.config.source.text, &self.unsaved.requests) {
+            Ok(toml) => {
+                let (file, unsaved) = (self.config.source.name.clone(), self.unsaved.lines.clone());
+                Response::json(200, &view::Running { file, toml, unsaved })
+            }
+            Err(error) => Response::refusal(500, error.to_string()),
+        }
+    }
+
     pub(super) fn change_policies(
         &mut self,
         body: &[u8],
@@ -48,6 +88,7 @@ impl Daemon {
             self.control.change_policies(spd, changes).map_err(PolicyChangeError::Rejected)?;
             self.publish();
             actions.iter().for_each(|action| tracing::info!("applied {action}"));
+            self.unsaved.add(request, &actions);
         }
         let generation = self.control.tables().generation;
         Ok(Applied { actions, notes, applied: !dry_run, generation })

@@ -30,6 +30,7 @@ pub enum Resource {
     Trace {
         body: Vec<u8>,
     },
+    Config,
     Metrics,
 }
 
@@ -48,6 +49,7 @@ const INDEX: &str = "weir control socket of a router\n\
     \x20                   ?folder=PATH where the keys file lies\n\
     POST /v1/policies   {\"spd\": \"wan\", \"changes\": [{\"remove\": {\"name\": \"p\"}}]}; ?dry-run only tells\n\
     POST /v1/trace      {\"port\": \"lan\", \"frame\": \"<hex>\"}\n\
+    GET  /v1/config     what runs, as a file; changes of policies that no file has\n\
     POST /v1/reload     reads its file again, as SIGHUP does\n\
     POST /v1/stop       ends in order, as SIGTERM does\n\
     GET  /metrics       Prometheus text\n";
@@ -81,6 +83,7 @@ impl Resource {
             "/v1/spd" => get(Resource::Spds),
             "/v1/tunnels" => get(Resource::Tunnels),
             "/v1/cache" => get(Resource::Cache),
+            "/v1/config" => get(Resource::Config),
             "/metrics" => get(Resource::Metrics),
             "/v1/apply" => request.apply().map(Resource::Apply),
             "/v1/policies" => {

@@ -157,6 +157,7 @@ fn start_behind(
         sleep,
         resleep: true,
         started: now,
+        unsaved: Default::default(),
     };
     daemon.begin()?;
     Ok(daemon)

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use weir_io::process;
 
 use super::bed::{Bed, run, until};
+use super::gateways::{GCM, Gateways, Side, families, pair, policies, ports};
 use weir::testing::daemon::program;
 
 const ROUTES: &str = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n\
@@ -55,6 +56,29 @@ fn reload_answers_with_what_changed_and_stop_returns_when_it_has_ended() {
     router.told(&["stop"]);
     assert!(!router.socket.exists());
     assert!(router.wait(), "{}", router.log());
+}
+
+#[test]
+fn what_runs_is_shown_as_a_file_with_changes_that_no_file_has() {
+    let test = "what_runs_is_shown_as_a_file_with_changes_that_no_file_has";
+    let Some(bed) = Gateways::new(test) else { return };
+    bed.keys(&["a-east", "a-west"], GCM);
+    let text =
+        |side| ports(side, "af_packet") + &pair(side, "a", 0x1000, families()[0], GCM) + &policies(side, "a");
+    let [west, _east] = bed.start(text);
+    assert_eq!(west.told(&["config", "show", "--toml"]), text(Side::West), "the file's own text");
+    let add = "policy add outside guests --local 10.7.0.0/16 --remote 10.8.0.0/16 --action discard --before family-1";
+    west.told(&add.split(' ').collect::<Vec<_>>());
+    west.told(&["policy", "remove", "outside", "family-0"]);
+    let shown = west.told(&["config", "show"]);
+    assert!(shown.contains("# ") && shown.contains("+ spd outside: policy guests as number 2"), "{shown}");
+    assert!(shown.contains("- spd outside: policy family-0"), "{shown}");
+    // It is what runs: applying it changes nothing, and then there is nothing that no file has.
+    let next = bed.next(Side::West, &shown).display().to_string();
+    assert!(west.told(&["apply", "--dry-run", &next]).ends_with("nothing to change\n"));
+    west.told(&["apply", &next]);
+    assert_eq!(west.told(&["config", "show"]), shown);
+    assert!(west.told(&["config", "show", "--json"]).contains("\"unsaved\": []"));
 }
 
 #[test]
