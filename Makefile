@@ -5,7 +5,7 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test drivers xdp-kernels fail-closed restart-replay relay-simulation interop questions relay-ktls setup build install deb build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test drivers xdp-kernels fail-closed restart-replay relay-simulation interop questions relay-ktls setup build install oci deb build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -29,6 +29,11 @@ fail-closed: setup
 PREFIX ?= /usr/local
 install:
 	@./scripts/install "$(DESTDIR)" "$(PREFIX)"
+
+# an OCI image of the relay, by no daemon, and whether it is one: target/oci/weir-relay.tar
+oci: build
+	./scripts/oci-image-test
+	./scripts/oci-image
 
 # Debian packages of both programs, symbols apart, into target/deb
 deb: build
