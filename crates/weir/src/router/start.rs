@@ -159,8 +159,7 @@ fn start_behind(
         started: now,
         unsaved: Default::default(),
     };
-    daemon.begin()?;
-    Ok(daemon)
+    daemon.begin().map(|()| daemon)
 }
 
 /// What devices are opened with at the start: frames stay with the kernel until everything is ready.
