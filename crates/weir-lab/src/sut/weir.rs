@@ -222,11 +222,9 @@ impl Running for Weir {
             *found.entry("weir.held".into()).or_default() += worker.held;
         }
         for port in ports {
-            // What the socket's ring refused on receive is in the veth's own counter already.
-            for loss in ["tx_invalid", "tx_dropped"] {
-                if let Some(&packets) = port.losses.get(loss) {
-                    found.insert(format!("weir.{}.{loss}", port.name), packets);
-                }
+            // What the socket's ring refused on receive, and a far end's queue when sending, is in the veth's own counters already.
+            if let Some(&packets) = port.losses.get("tx_invalid") {
+                found.insert(format!("weir.{}.tx_invalid", port.name), packets);
             }
         }
         Ok(found)
