@@ -13,9 +13,9 @@ pub mod testbed;
 use crate::fuzz_input::FuzzTarget;
 use crate::ipsec::flow::fuzz_selectors;
 use crate::wire::{
-    arp::fuzz_arp, decode::fuzz_decode, esp::fuzz_esp, ethernet::fuzz_ethernet, flow::fuzz_flow,
-    icmpv4::fuzz_icmpv4, icmpv6::fuzz_icmpv6, ipv4::fuzz_ipv4, ipv6::fuzz_ipv6, ndp::fuzz_ndp,
-    rtnetlink::fuzz_rtnetlink, tcp::fuzz_tcp, udp::fuzz_udp, xfrm::fuzz_xfrm,
+    arp::fuzz_arp, ctnetlink::fuzz_ctnetlink, decode::fuzz_decode, esp::fuzz_esp, ethernet::fuzz_ethernet,
+    flow::fuzz_flow, icmpv4::fuzz_icmpv4, icmpv6::fuzz_icmpv6, ipv4::fuzz_ipv4, ipv6::fuzz_ipv6,
+    ndp::fuzz_ndp, rtnetlink::fuzz_rtnetlink, tcp::fuzz_tcp, udp::fuzz_udp, xfrm::fuzz_xfrm,
 };
 
 /// Every fuzz function of a packet parser with its name: the smoke test runs them all, `fuzz/` has a target for
@@ -35,5 +35,6 @@ pub const PACKET_PARSERS: &[(&str, FuzzTarget)] = &[
     ("selectors", fuzz_selectors),
     ("decode", fuzz_decode),
     ("rtnetlink", fuzz_rtnetlink),
+    ("ctnetlink", fuzz_ctnetlink),
     ("xfrm", fuzz_xfrm),
 ];

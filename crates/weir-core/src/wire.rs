@@ -18,6 +18,7 @@
 pub mod arp;
 pub mod build;
 pub mod checksum;
+pub mod ctnetlink;
 pub mod decode;
 pub mod esp;
 pub mod ethernet;

@@ -1,0 +1,294 @@
+//! Conntrack entries over netlink (`include/uapi/linux/netfilter/nfnetlink_conntrack.h`).
+//!
+//! ```text
+//! nfgenmsg  family:1 version:1 resource:2 │ attributes, nested; their numbers in network byte order
+//! entry     TUPLE_ORIG TUPLE_REPLY STATUS PROTOINFO HELP TIMEOUT MARK SEQ_ADJ ZONE SYNPROXY …
+//! ```
+//!
+//! Promises: a message is read whole or not at all; nothing is read past its slice. Refuses: entries without both
+//! tuples, with tuples of two families or protocols, and protocols without ports: those stay the kernel's.
+
+use std::net::IpAddr;
+
+use super::netlink::{self, Message};
+use super::protocol;
+
+/// Message types: subsystem 1 (conntrack), then what is done.
+pub const NEW: u16 = 0x100;
+pub const GET: u16 = 0x101;
+pub const DELETE: u16 = 0x102;
+
+/// Bits of [`Entry::status`].
+pub const STATUS_SEEN_REPLY: u32 = 1 << 1;
+pub const STATUS_ASSURED: u32 = 1 << 2;
+pub const STATUS_SEQUENCE_ADJUSTED: u32 = 1 << 6;
+pub const STATUS_DYING: u32 = 1 << 9;
+
+/// [`Entry::tcp_state`] of an established connection.
+pub const TCP_ESTABLISHED: u8 = 3;
+
+const FAMILY_V4: u8 = 2;
+const FAMILY_V6: u8 = 10;
+const FAMILY_HEADER: usize = 4;
+const NESTED: u16 = 0x8000;
+
+const TUPLE_ORIG: u16 = 1;
+const TUPLE_REPLY: u16 = 2;
+const STATUS: u16 = 3;
+const PROTOINFO: u16 = 4;
+const HELP: u16 = 5;
+const TIMEOUT: u16 = 7;
+const MARK: u16 = 8;
+const SEQ_ADJ_ORIG: u16 = 15;
+const SEQ_ADJ_REPLY: u16 = 16;
+const ZONE: u16 = 18;
+const SYNPROXY: u16 = 24;
+
+const TUPLE_IP: u16 = 1;
+const TUPLE_PROTO: u16 = 2;
+const TUPLE_ZONE: u16 = 3;
+const PROTO_NUMBER: u16 = 1;
+const PROTO_SOURCE: u16 = 2;
+const PROTO_DESTINATION: u16 = 3;
+const PROTOINFO_TCP: u16 = 1;
+const TCP_STATE: u16 = 1;
+const TCP_FLAGS_ORIG: u16 = 4;
+const TCP_FLAGS_REPLY: u16 = 5;
+/// `IP_CT_TCP_FLAG_BE_LIBERAL`, as value and as mask: windows the kernel did not see do not make a packet invalid.
+const BE_LIBERAL: [u8; 2] = [8, 8];
+
+/// One direction of a flow, as its packets arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tuple {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub protocol: u8,
+    pub source_port: u16,
+    pub destination_port: u16,
+}
+
+/// What an entry says of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub original: Tuple,
+    /// What answers look like before translation: its differences from `original` are the translation.
+    pub reply: Tuple,
+    /// An event that does not say its status leaves it `None`.
+    pub status: Option<u32>,
+    pub tcp_state: Option<u8>,
+    pub timeout_s: Option<u32>,
+    pub mark: Option<u32>,
+    /// A helper, sequence adjustment, zone or synproxy: such a flow is the kernel's.
+    pub kernel_only: bool,
+}
+
+/// What a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A new entry, a changed one, or one of a dump.
+    Present(Entry),
+    Gone(Entry),
+    /// Not about a flow that weir could forward.
+    Other,
+}
+
+/// Reads a message of the conntrack subsystem.
+pub fn parse(message: &Message<'_>) -> Event {
+    let entry = message.payload.get(FAMILY_HEADER..).and_then(entry);
+    match (message.kind, entry) {
+        (NEW, Some(entry)) => Event::Present(entry),
+        (DELETE, Some(entry)) => Event::Gone(entry),
+        _ => Event::Other,
+    }
+}
+
+/// A dump of all entries of all families.
+pub fn dump() -> Vec<u8> {
+    netlink::request(GET, netlink::FLAG_DUMP, &[0; FAMILY_HEADER], &[])
+}
+
+/// Makes the windows of a TCP entry liberal in both directions and sets its time left. It never makes an entry.
+pub fn set_liberal(original: &Tuple, timeout_s: u32) -> Vec<u8> {
+    let tcp = nest(&[(TCP_FLAGS_ORIG, &BE_LIBERAL), (TCP_FLAGS_REPLY, &BE_LIBERAL)]);
+    let info = nest(&[(PROTOINFO_TCP | NESTED, &tcp)]);
+    update(original, &[(TIMEOUT, &timeout_s.to_be_bytes()), (PROTOINFO | NESTED, &info)])
+}
+
+/// Sets an entry's time left, which brings no event. It never makes an entry.
+pub fn refresh(original: &Tuple, timeout_s: u32) -> Vec<u8> {
+    update(original, &[(TIMEOUT, &timeout_s.to_be_bytes())])
+}
+
+fn update(original: &Tuple, changes: &[(u16, &[u8])]) -> Vec<u8> {
+    let family = if original.source.is_ipv4() { FAMILY_V4 } else { FAMILY_V6 };
+    let tuple = tuple_bytes(original);
+    let mut attributes: Vec<(u16, &[u8])> = vec![(TUPLE_ORIG | NESTED, &tuple)];
+    attributes.extend_from_slice(changes);
+    netlink::request(NEW, netlink::FLAG_ACK, &[family, 0, 0, 0], &attributes)
+}
+
+/// Attributes as the value of another one.
+fn nest(attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    netlink::request(0, 0, &[], attributes).split_off(netlink::HEADER)
+}
+
+fn tuple_bytes(tuple: &Tuple) -> Vec<u8> {
+    let ip = match (tuple.source, tuple.destination) {
+        (IpAddr::V4(s), IpAddr::V4(d)) => nest(&[(1, &s.octets()), (2, &d.octets())]),
+        (IpAddr::V6(s), IpAddr::V6(d)) => nest(&[(3, &s.octets()), (4, &d.octets())]),
+        // The kernel refuses a tuple without addresses.
+        _ => Vec::new(),
+    };
+    let proto = nest(&[
+        (PROTO_NUMBER, &[tuple.protocol]),
+        (PROTO_SOURCE, &tuple.source_port.to_be_bytes()),
+        (PROTO_DESTINATION, &tuple.destination_port.to_be_bytes()),
+    ]);
+    nest(&[(TUPLE_IP | NESTED, &ip), (TUPLE_PROTO | NESTED, &proto)])
+}
+
+fn entry(bytes: &[u8]) -> Option<Entry> {
+    let (mut original, mut reply, mut status, mut tcp_state) = (None, None, None, None);
+    let (mut timeout_s, mut mark, mut kernel_only) = (None, None, false);
+    for attribute in netlink::attributes(bytes) {
+        let (kind, value) = attribute.ok()?;
+        match kind {
+            TUPLE_ORIG | TUPLE_REPLY => {
+                kernel_only |= has(value, TUPLE_ZONE)?;
+                let place = if kind == TUPLE_ORIG { &mut original } else { &mut reply };
+                *place = Some(tuple(value)?);
+            }
+            STATUS => status = Some(be32(value)?),
+            PROTOINFO => tcp_state = state_of_tcp(value),
+            TIMEOUT => timeout_s = Some(be32(value)?),
+            MARK => mark = Some(be32(value)?),
+            HELP | SEQ_ADJ_ORIG | SEQ_ADJ_REPLY | ZONE | SYNPROXY => kernel_only = true,
+            _ => {}
+        }
+    }
+    let (original, reply): (Tuple, Tuple) = (original?, reply?);
+    let alike = original.protocol == reply.protocol && original.source.is_ipv4() == reply.source.is_ipv4();
+    kernel_only |= status.is_some_and(|s| s & STATUS_SEQUENCE_ADJUSTED != 0);
+    alike.then_some(Entry { original, reply, status, tcp_state, timeout_s, mark, kernel_only })
+}
+
+/// Whether an attribute is there; `None` when the attributes are malformed.
+fn has(bytes: &[u8], wanted: u16) -> Option<bool> {
+    let mut found = false;
+    for attribute in netlink::attributes(bytes) {
+        found |= attribute.ok()?.0 == wanted;
+    }
+    Some(found)
+}
+
+fn tuple(bytes: &[u8]) -> Option<Tuple> {
+    let ip = netlink::attribute(bytes, TUPLE_IP)?;
+    let proto = netlink::attribute(bytes, TUPLE_PROTO)?;
+    let v4 = |kind| Some(IpAddr::from(<[u8; 4]>::try_from(netlink::attribute(ip, kind)?).ok()?));
+    let v6 = |kind| Some(IpAddr::from(<[u8; 16]>::try_from(netlink::attribute(ip, kind)?).ok()?));
+    let port = |kind| Some(u16::from_be_bytes(netlink::attribute(proto, kind)?.try_into().ok()?));
+    let (source, destination) = v4(1).zip(v4(2)).or_else(|| v6(3).zip(v6(4)))?;
+    let protocol = *netlink::attribute(proto, PROTO_NUMBER)?.first()?;
+    matches!(protocol, protocol::TCP | protocol::UDP).then_some(())?;
+    let (source_port, destination_port) = (port(PROTO_SOURCE)?, port(PROTO_DESTINATION)?);
+    Some(Tuple { source, destination, protocol, source_port, destination_port })
+}
+
+fn state_of_tcp(bytes: &[u8]) -> Option<u8> {
+    netlink::attribute(netlink::attribute(bytes, PROTOINFO_TCP)?, TCP_STATE)?.first().copied()
+}
+
+fn be32(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.try_into().ok()?))
+}
+
+/// Any bytes as a datagram: what is read of it, written again, is found again.
+#[cfg(any(test, feature = "testing"))]
+pub fn fuzz_ctnetlink(data: &[u8]) {
+    for message in netlink::messages(data).map_while(Result::ok) {
+        if let Event::Present(entry) | Event::Gone(entry) = parse(&message) {
+            assert_eq!(tuple(&tuple_bytes(&entry.original)), Some(entry.original));
+            assert_eq!(tuple(&tuple_bytes(&entry.reply)), Some(entry.reply));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORIGINAL: Tuple = Tuple {
+        source: IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)),
+        destination: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
+        protocol: protocol::TCP,
+        source_port: 40000,
+        destination_port: 443,
+    };
+    const MASQUERADED: Tuple = Tuple {
+        source: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
+        destination: IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 1)),
+        protocol: protocol::TCP,
+        source_port: 443,
+        destination_port: 1024,
+    };
+
+    fn event(kind: u16, reply: &Tuple, more: &[(u16, &[u8])]) -> Event {
+        let (original, reply) = (tuple_bytes(&ORIGINAL), tuple_bytes(reply));
+        let mut attributes: Vec<(u16, &[u8])> = vec![(TUPLE_ORIG | NESTED, &original), (TUPLE_REPLY, &reply)];
+        attributes.extend_from_slice(more);
+        let bytes = netlink::request(kind, 0, &[FAMILY_V4, 0, 0, 0], &attributes);
+        fuzz_ctnetlink(&bytes);
+        parse(&netlink::messages(&bytes).next().expect("one").expect("whole"))
+    }
+
+    #[test]
+    fn an_established_masqueraded_connection_is_read_with_both_tuples() {
+        let info = nest(&[(PROTOINFO_TCP, &nest(&[(TCP_STATE, &[TCP_ESTABLISHED])]))]);
+        let more: &[(u16, &[u8])] = &[(STATUS, &[0, 0, 1, 0x8e]), (PROTOINFO, &info), (MARK, &[0, 0, 1, 0])];
+        let Event::Present(entry) = event(NEW, &MASQUERADED, more) else { panic!("an entry") };
+        assert_eq!((entry.original, entry.reply), (ORIGINAL, MASQUERADED));
+        assert_eq!((entry.status, entry.mark), (Some(0x18e), Some(0x100)));
+        assert_eq!(
+            (entry.tcp_state, entry.timeout_s, entry.kernel_only),
+            (Some(TCP_ESTABLISHED), None, false)
+        );
+        assert!(matches!(event(DELETE, &MASQUERADED, &[]), Event::Gone(_)));
+    }
+
+    #[test]
+    fn helpers_zones_and_sequence_adjustment_leave_a_flow_to_the_kernel() {
+        for more in [
+            (HELP, &[][..]),
+            (ZONE, &[0, 1]),
+            (SEQ_ADJ_REPLY, &[]),
+            (SYNPROXY, &[]),
+            (STATUS, &[0, 0, 0, 0x40]),
+        ] {
+            let Event::Present(entry) = event(NEW, &MASQUERADED, &[more]) else { panic!("an entry") };
+            assert!(entry.kernel_only, "attribute {}", more.0);
+        }
+    }
+
+    #[test]
+    fn tuples_of_two_protocols_and_of_protocols_without_ports_are_no_flow() {
+        let (udp, icmp) =
+            (Tuple { protocol: protocol::UDP, ..MASQUERADED }, Tuple { protocol: 1, ..MASQUERADED });
+        assert_eq!(event(NEW, &udp, &[]), Event::Other);
+        assert_eq!(event(NEW, &icmp, &[]), Event::Other);
+        assert_eq!(event(NEW, &MASQUERADED, &[(STATUS, &[1])]), Event::Other);
+    }
+
+    #[test]
+    fn liberal_windows_are_asked_for_in_both_directions_of_an_entry_that_exists() {
+        let bytes = set_liberal(&ORIGINAL, 432_000);
+        let message = netlink::messages(&bytes).next().expect("one").expect("whole");
+        assert_eq!((message.kind, message.flags & netlink::FLAG_CREATE), (NEW, 0));
+        let body = &message.payload[FAMILY_HEADER..];
+        assert_eq!(tuple(netlink::attribute(body, TUPLE_ORIG).expect("a tuple")), Some(ORIGINAL));
+        assert_eq!(netlink::attribute(body, TIMEOUT), Some(&432_000u32.to_be_bytes()[..]));
+        let tcp = netlink::attribute(netlink::attribute(body, PROTOINFO).expect("info"), PROTOINFO_TCP)
+            .expect("tcp");
+        assert_eq!(netlink::attribute(tcp, TCP_FLAGS_ORIG), Some(&[8, 8][..]));
+        assert_eq!(netlink::attribute(tcp, TCP_FLAGS_REPLY), Some(&[8, 8][..]));
+    }
+}
