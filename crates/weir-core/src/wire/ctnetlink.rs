@@ -88,7 +88,7 @@ pub enum Event {
     /// A new entry, a changed one, or one of a dump.
     Present(Entry),
     Gone(Entry),
-    /// Not about a flow that weir could forward.
+    /// The message is not about a flow that weir could forward.
     Other,
 }
 
