@@ -114,7 +114,7 @@ pub fn set_liberal(original: &Tuple, timeout_s: u32) -> Vec<u8> {
     update(original, &[(TIMEOUT, &timeout_s.to_be_bytes()), (PROTOINFO | NESTED, &info)])
 }
 
-/// Sets an entry's time left, which brings no event. It never makes an entry.
+/// Sets an entry's time left. It never makes an entry. Who follows the table hears of it as of any change (seen on Linux 6.18).
 pub fn refresh(original: &Tuple, timeout_s: u32) -> Vec<u8> {
     update(original, &[(TIMEOUT, &timeout_s.to_be_bytes())])
 }
