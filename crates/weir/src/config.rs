@@ -9,6 +9,7 @@ pub mod ipsec;
 pub mod kernel;
 pub mod keys;
 pub mod merged;
+pub mod own_files;
 pub mod port;
 pub mod read;
 pub mod relay;

@@ -265,7 +265,7 @@ pub struct FamilyRules {
 pub struct Drop {
     pub reason: String,
     pub packets: u64,
-    /// `sender`, `policy`, `operator`, `network`, `load` or `us`: who has to act for it to stop.
+    /// `sender`, `policy`, `operator`, `network`, `load` or `weir`: who has to act for it to stop.
     pub blame: String,
     pub sentence: String,
 }

@@ -20,6 +20,7 @@ use weir_relay::settings::{
 use weir_relay::{Engine, Rate, Rates, keyfile};
 
 use super::Placed;
+use super::own_files::{own_file, state_directory};
 use super::read::{Fields, Value};
 use super::source::Complaints;
 use values::Allow;
@@ -265,7 +266,8 @@ fn acme_of(value: &Value<'_>, acceptor: &Acceptor, complaints: &mut Complaints) 
         directory: directory.unwrap_or_else(|| Some(ACME_DIRECTORY.to_owned()))?,
         contact,
         store: match store {
-            None => PathBuf::from("acme"),
+            // An absolute path stays when it is joined to the configuration's folder.
+            None => state_directory().unwrap_or_default().join("acme"),
             Some(store) => store?.value,
         },
         root: match root {
@@ -361,6 +363,11 @@ fn rate(fields: &Fields<'_>, rate: &str, burst: &str, complaints: &mut Complaint
     Some(Rate { bytes_per_second, burst })
 }
 
+/// The key of a relay whose configuration names none.
+fn own_key(name: &str, folder: &Path) -> PathBuf {
+    own_file(folder, state_directory().as_deref(), &format!("{name}.key"))
+}
+
 impl RelayConfig {
     /// Reads the files it names, relative to `folder`, that of its own key by `read_key`. An error is about the span
     /// beside it.
@@ -373,7 +380,7 @@ impl RelayConfig {
     ) -> Result<Settings, Unread> {
         let (key, at) = match &self.key {
             Some(key) => (key.value.clone(), key.span.clone()),
-            None => (PathBuf::from(format!("{name}.key")), self.span.clone()),
+            None => (own_key(name, folder), self.span.clone()),
         };
         let secret = read_key(&folder.join(key)).map_err(|error| Unread { span: at, key: "key", error })?;
         let mesh_key = match &self.mesh_key {
@@ -414,7 +421,7 @@ impl RelayConfig {
     /// Complains about files with a key in them that others than their owner may read. A file that is not there, or
     /// cannot be looked at, is for who runs it.
     pub fn check_files(&self, name: &str, folder: &Path, complaints: &mut Complaints) {
-        let own = Placed::new(PathBuf::from(format!("{name}.key")), self.span.clone());
+        let own = Placed::new(own_key(name, folder), self.span.clone());
         let files = [
             ("key", Some(self.key.as_ref().unwrap_or(&own))),
             ("mesh_key", self.mesh_key.as_ref()),

@@ -30,6 +30,7 @@ use super::Daemon;
 use super::error::{Access, StateError, Unreserved};
 use super::keying::Keys;
 use crate::config::Config;
+use crate::config::own_files::state_directory;
 use crate::control::client;
 use crate::failure::Failure;
 use crate::text::count;
@@ -99,11 +100,6 @@ pub(super) struct Opened {
 
 /// The state directory of a configuration: `--state-dir`, the file's, systemd's, the usual one of this user.
 pub fn folder(args: &StateArgs, file: Option<&Path>) -> PathBuf {
-    let systemd = || {
-        let named = std::env::var_os("STATE_DIRECTORY")?;
-        // Several are separated by colons.
-        std::env::split_paths(&named).next().filter(|p| p.is_absolute())
-    };
     let own = || {
         if client::is_root() {
             return None;
@@ -111,7 +107,8 @@ pub fn folder(args: &StateArgs, file: Option<&Path>) -> PathBuf {
         let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
         Some(std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or(home)?.join("weir"))
     };
-    let given = args.folder.clone().or_else(|| file.map(Path::to_owned)).or_else(systemd).or_else(own);
+    let given =
+        args.folder.clone().or_else(|| file.map(Path::to_owned)).or_else(state_directory).or_else(own);
     given.unwrap_or_else(|| PathBuf::from("/var/lib/weir"))
 }
 

@@ -103,6 +103,24 @@ fn a_router_says_that_it_is_ready_alive_reloading_and_stopping() {
 }
 
 #[test]
+fn a_relay_without_a_key_of_its_own_makes_it_where_the_manager_keeps_state() {
+    let manager = Manager::new();
+    let state = manager.folder.join("state");
+    std::fs::create_dir(&state).expect("a folder");
+    let file = manager.file("[relay]\nlisten = \"127.0.0.1:0\"\ntls = \"off\"\nio = \"epoll\"\n");
+    let mut command = Command::new(program());
+    command.arg("--socket").arg(manager.folder.join("control")).arg("run").arg(&file);
+    command.env("STATE_DIRECTORY", &state);
+    let mut daemon = Running::start(&mut command, manager.folder.join("control"));
+    until("it is ready", || daemon.log().contains("is ready").then_some(()));
+    weir_io::process::terminate(daemon.child.id()).expect("it runs");
+    until("it ends", || daemon.child.try_wait().expect("a child of ours"));
+    let key = std::fs::metadata(state.join("daemon.key")).expect("a key");
+    assert_eq!(key.mode() & 0o777, 0o600);
+    assert!(!manager.folder.join("daemon.key").exists(), "a unit may write to its state alone");
+}
+
+#[test]
 fn a_successor_is_the_managers_process_before_the_one_before_ends() {
     let manager = Manager::new();
     let file = relay(&manager);
