@@ -13,8 +13,8 @@
 //! How to use it, from a thread that is in the generator's network namespace and stays there:
 //!
 //! ```no_run
-//! # use weir_io::xdp_gen::{Generator, Layout, Slot};
-//! # fn example(ifindex: u32, slots: Vec<Slot>) -> Result<(), Box<dyn std::error::Error>> {
+//! # use weir_io::xdp_gen::{FrameTemplate, Generator, Layout};
+//! # fn example(ifindex: u32, slots: Vec<FrameTemplate>) -> Result<(), Box<dyn std::error::Error>> {
 //! let layout = Layout { sequence: Some(48), time: Some(52), checksum: Some(40) };
 //! let mut generator = Generator::new(ifindex, layout, &slots, 1)?;
 //! generator.pace(Some(1_000_000.0))?; // packets a second; None: flat out
