@@ -151,9 +151,9 @@ fn routes_follow_their_next_hop_object() {
     m.take_changes();
 }
 
-#[test]
-fn only_rules_that_may_concern_transit_put_this_router_aside() {
-    let rule = |priority, table| Rule {
+/// A rule for every packet of IPv4.
+fn rule(priority: u32, table: u32) -> Rule {
+    Rule {
         v4: true,
         priority,
         table,
@@ -164,7 +164,11 @@ fn only_rules_that_may_concern_transit_put_this_router_aside() {
         to: None,
         more: false,
         vrf: false,
-    };
+    }
+}
+
+#[test]
+fn only_rules_that_may_concern_transit_put_this_router_aside() {
     let mut m = mirror();
     for usual in [rule(0, 255), rule(32766, 254), rule(32767, 253)] {
         m.hear(News::Rule(Change::Added, usual));
@@ -189,18 +193,7 @@ fn only_rules_that_may_concern_transit_put_this_router_aside() {
 
 /// A mirror of the VRF whose table is 10, with the rules every kernel with a VRF has.
 fn of_vrf() -> (Mirror, impl Fn(u32, u32) -> Rule) {
-    let rule = |priority, table| Rule {
-        v4: true,
-        priority,
-        table,
-        action: 1,
-        input: None,
-        output: None,
-        from: None,
-        to: None,
-        more: false,
-        vrf: table == 0,
-    };
+    let rule = |priority, table| Rule { vrf: table == 0, ..rule(priority, table) };
     let mut m = Mirror::new(Filter { table: 10, vrf: true, ..Filter::default() });
     m.set_links(links([true; 3]));
     for v4 in [true, false] {

@@ -4,7 +4,7 @@
 //! bound and again when it falls below. What comes and goes between two looks is not seen: counters say how often.
 //! Refuses: a relay, whose log has its events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::Path;
 use std::thread;
@@ -24,7 +24,7 @@ struct Seen {
 
 pub fn run(socket: &Path, every: Duration, rate: f64) -> Result<(), Failure> {
     let mut before = look(socket).map_err(Failure::of)?;
-    let mut loud = BTreeMap::new();
+    let mut loud = BTreeSet::new();
     loop {
         thread::sleep(every);
         let now = look(socket).map_err(Failure::of)?;
@@ -93,14 +93,14 @@ fn drops(
     now: &BTreeMap<String, u64>,
     seconds: f64,
     bound: f64,
-    loud: &mut BTreeMap<String, ()>,
+    loud: &mut BTreeSet<String>,
 ) -> Vec<String> {
     let mut lines = Vec::new();
     for (reason, &count) in now {
         let rate = count.saturating_sub(before.get(reason).copied().unwrap_or(0)) as f64 / seconds;
-        if rate > bound && loud.insert(reason.clone(), ()).is_none() {
+        if rate > bound && loud.insert(reason.clone()) {
             lines.push(format!("! drops {reason}: {rate:.0}/s"));
-        } else if rate <= bound && loud.remove(reason).is_some() {
+        } else if rate <= bound && loud.remove(reason) {
             lines.push(format!(". drops {reason}: {rate:.0}/s, below {bound}/s again"));
         }
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn drops_are_told_when_their_rate_passes_the_bound_and_not_again_until_it_fell() {
-        let mut loud = BTreeMap::new();
+        let mut loud = BTreeSet::new();
         let mut step = |from: u64, to: u64| {
             drops(&map(&[("no_route", from)]), &map(&[("no_route", to)]), 2.0, 10.0, &mut loud)
         };

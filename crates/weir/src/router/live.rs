@@ -20,8 +20,11 @@ impl LiveHandle {
 
     /// For this device, if it is one that may use it; why not is said once.
     pub fn of(&self, device: &str, said: &mut Vec<String>) -> Option<Arc<LiveTransmit>> {
+        if !self.wanted {
+            return None;
+        }
         let driver = Interface::open(device).and_then(|interface| interface.driver());
-        if !self.wanted || driver.is_ok_and(|driver| driver != "veth") {
+        if driver.is_ok_and(|driver| driver != "veth") {
             return None;
         }
         let made = self.made.get_or_init(|| {
