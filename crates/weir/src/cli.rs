@@ -17,7 +17,7 @@ use crate::command::running::{self, ConfigVerb};
 use crate::command::show::{self, Topic};
 use crate::command::state::{self, StateVerb};
 use crate::command::trace::{self, TraceArgs};
-use crate::command::{apply, check, daemon, derper, doctor, man, monitor, top};
+use crate::command::{apply, check, daemon, derper, doctor, man, monitor, schema, top};
 use crate::control::client;
 use crate::failure::Failure;
 use crate::text::print;
@@ -287,6 +287,12 @@ enum Verb {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
     Completions { shell: Shell },
+    /// Print the JSON Schema of configuration files, for editors
+    #[command(after_help = "Example:\n  \
+        weir schema > weir.schema.json\n  \
+        sed -i '1i #:schema ./weir.schema.json' router.toml     editors with a TOML language server complete keys\n\n\
+        `man weir.toml` says the same in words; `weir check` judges more than a schema can.")]
+    Schema,
     /// Write the manual pages into a folder
     #[command(after_help = "Example:\n  weir man /usr/local/share/man/man1")]
     Man { folder: PathBuf },
@@ -356,6 +362,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Genkey(args) => genkey::run(args),
         Verb::State(args) => state::run(args),
         Verb::Completions { shell } => print(&completions::script(*shell, &Cli::command())),
+        Verb::Schema => print(&schema::text()),
         Verb::Man { folder } => print(&man::write(Cli::command(), folder)?),
     }
 }

@@ -13,6 +13,7 @@ pub mod policy;
 pub mod relay;
 pub mod release;
 pub mod running;
+pub mod schema;
 pub mod show;
 pub mod state;
 pub mod top;

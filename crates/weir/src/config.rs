@@ -12,10 +12,12 @@ pub mod merged;
 pub mod own_files;
 pub mod port;
 pub mod read;
+pub mod reference;
 pub mod relay;
 pub mod route;
 pub mod settings;
 pub mod source;
+pub mod table;
 pub mod warning;
 
 use std::fmt::{self, Display};
@@ -114,25 +116,6 @@ impl std::error::Error for Refused {}
 const FILE_MAX: u64 = 256 << 20;
 /// Complaints printed; the rest are counted.
 const COMPLAINTS_SHOWN: usize = 50;
-
-const KEYS: &[&str] = &[
-    "name",
-    "port",
-    "route",
-    "neighbor",
-    "ipsec",
-    "sa",
-    "tunnel",
-    "spd",
-    "policy",
-    "workers",
-    "control",
-    "limits",
-    "relay",
-    "routes",
-    "keys",
-    "bypass_firewall",
-];
 
 /// What is done about the keys file a configuration names.
 #[derive(Clone, Copy, Debug)]
@@ -288,7 +271,7 @@ fn build<'a>(
     complaints: &mut Complaints,
 ) -> Config {
     let start = span.start.min(source.text.len());
-    let fields = Fields::new(table, start..start, String::new(), KEYS, complaints);
+    let fields = Fields::new(table, start..start, String::new(), reference::KEYS, complaints);
     let section = |key: &str| fields.get(key);
     let ipsec = section("ipsec").and_then(|v| ipsec::lookup::section(&v, complaints));
     let ipsec::lookup::Section { keys, lookup, state, ciphers } = ipsec.unwrap_or_default();

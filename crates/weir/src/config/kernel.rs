@@ -20,6 +20,7 @@ use super::ipsec::policy::{DEFAULTS, Spd};
 use super::ipsec::{names, spelling};
 use super::read::{Fields, Value, alternatives};
 use super::source::{Complaints, write_instead};
+use super::table::{Form, Key, Table, names as key_names};
 use super::{Placed, Port};
 
 /// What a file says about the kernel.
@@ -59,6 +60,47 @@ impl Keys {
 const FROM: &[(&str, bool)] = &[("file", false), ("kernel", true)];
 const TABLES: &[(&str, u32)] = &[("main", TABLE_MAIN), ("default", TABLE_DEFAULT)];
 
+const KEYS: [Key; 3] = [
+    Key::required(
+        "from",
+        Form::Words(&["file", "kernel"]),
+        "`kernel`: SAs and policies of its XFRM are taken over and followed.",
+    ),
+    Key::new("ports", Form::OneOrMany(&Form::Text), "The ports where they are enforced. Without it, all."),
+    Key::with_default(
+        "default",
+        Form::Names(&["drop", "bypass"]),
+        "\"bypass\"",
+        "What becomes of packets that no policy matches.",
+    ),
+];
+const KEYS_TABLE: Table =
+    Table { heading: "keys = { … }", about: "IPsec as an IKE daemon gives it to the kernel.", keys: &KEYS };
+const ROUTES: [Key; 3] = [
+    Key::required(
+        "from",
+        Form::Words(&["file", "kernel"]),
+        "`kernel`: its routes and neighbors are taken over and followed.",
+    ),
+    Key::with_default(
+        "table",
+        Form::OneOf(&[Form::Words(&["main", "default"]), Form::Integer(1, u32::MAX as u64)]),
+        "\"main\"",
+        "The kernel's routing table.",
+    ),
+    Key::new(
+        "protocols",
+        Form::OneOrMany(&Form::Text),
+        "Routes of these protocols only (`bgp`, `static`, `kernel`, …, or a number).",
+    ),
+];
+const ROUTES_TABLE: Table =
+    Table { heading: "routes = { … }", about: "Routes of the kernel.", keys: &ROUTES };
+/// The keys at the top of a file that say what is taken from the kernel.
+pub(super) const ROUTES_FORM: Form =
+    Form::OneOf(&[Form::Words(&["file", "kernel"]), Form::Table(&ROUTES_TABLE)]);
+pub(super) const KEYS_FORM: Form = Form::OneOf(&[Form::Words(&["file", "kernel"]), Form::Table(&KEYS_TABLE)]);
+
 pub fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> FromKernel {
     let bypass_firewall = fields.get("bypass_firewall").is_some_and(|v| match v.value {
         DeValue::Boolean(b) => *b,
@@ -82,7 +124,7 @@ fn keys(value: &Value<'_>, complaints: &mut Complaints) -> Option<Keys> {
         return value.word(FROM, complaints)?.then_some(keys);
     }
     let example = "keys = { from = \"kernel\", ports = [\"wan\"] }";
-    let fields = value.table(&["from", "ports", "default"], example, complaints)?;
+    let fields = value.table(&key_names(&KEYS), example, complaints)?;
     let from = fields.required("from", "from = \"kernel\"", complaints)?.word(FROM, complaints)?;
     let ports = fields.get("ports").map(|v| names(&v, "wan", complaints));
     let default = match fields.get("default") {
@@ -97,7 +139,7 @@ fn routes(value: &Value<'_>, complaints: &mut Complaints) -> Option<Filter> {
         return value.word(FROM, complaints)?.then(Filter::default);
     }
     let example = "routes = { from = \"kernel\", protocols = [\"bgp\"] }";
-    let fields = value.table(&["from", "table", "protocols"], example, complaints)?;
+    let fields = value.table(&key_names(&ROUTES), example, complaints)?;
     let from = fields.required("from", "from = \"kernel\"", complaints)?.word(FROM, complaints)?;
     let table = fields.get("table").map_or(Some(TABLE_MAIN), |v| table(&v, complaints))?;
     let protocols = match fields.get("protocols") {

@@ -9,6 +9,7 @@ use weir_core::tables::ReversePath;
 use super::Placed;
 use super::read::{Fields, Value};
 use super::source::Complaints;
+use super::table::{Form, Key, Table, names};
 
 /// How frames get in and out of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,7 +60,50 @@ pub struct Port {
     pub write: Option<String>,
 }
 
-const KEYS: &[&str] = &["name", "device", "kind", "vlan", "mtu", "addresses", "rpf", "read", "write"];
+const PORT: [Key; 9] = [
+    Key::required(
+        "name",
+        Form::Text,
+        "The port's name in this file, in counters and in every table: 1 to 32 letters, digits, `.`, `_` or `-`.",
+    ),
+    Key::required("device", Form::Text, "The network device, as `ip link` shows it."),
+    Key::with_default(
+        "kind",
+        Form::Words(&["auto", "af_xdp", "af_packet", "tun", "pcap"]),
+        "\"auto\"",
+        "How frames are received and sent. `auto` takes AF_XDP where the device and the kernel have it, else AF_PACKET.",
+    ),
+    Key::new(
+        "vlan",
+        Form::Integer(1, 4094),
+        "The VLAN ID (802.1Q) of a port on a device that carries several.",
+    ),
+    Key::new(
+        "mtu",
+        Form::Integer(MTU_MIN as u64, MTU_MAX as u64),
+        "The largest IP packet in bytes. Without it, the device's.",
+    ),
+    Key::new(
+        "addresses",
+        Form::OneOrMany(&Form::Text),
+        "Addresses with prefix lengths (`192.0.2.1/24`), or `\"kernel\"`: what the device has, followed while it changes. Addresses that the kernel has too stay the kernel's.",
+    ),
+    Key::with_default(
+        "rpf",
+        Form::Words(&["off", "strict", "loose"]),
+        "\"off\"",
+        "Reverse path filtering (RFC 3704): drop packets whose source no route leads back to, by this port (`strict`) or at all (`loose`).",
+    ),
+    Key::new("read", Form::Text, "A capture file that frames come from. Ports of kind `pcap` only."),
+    Key::new("write", Form::Text, "A capture file that frames go to. Ports of kind `pcap` only."),
+];
+const KEYS: &[&str] = &names(&PORT);
+
+pub const TABLE: Table = Table {
+    heading: "[[port]]",
+    about: "A device that packets are received from and sent to. A VLAN of a device is a port of its own.",
+    keys: &PORT,
+};
 
 /// RFC 791: every link carries 68 bytes.
 pub(super) const MTU_MIN: u16 = 68;

@@ -23,6 +23,7 @@ use super::Placed;
 use super::own_files::{own_file, state_directory};
 use super::read::{Fields, Value};
 use super::source::Complaints;
+use super::table::{Form, Key, Table, names as key_names};
 use values::Allow;
 
 /// A file the table names that cannot be read, and where it does so.
@@ -57,53 +58,182 @@ pub struct RelayConfig {
     pub acceptor: Acceptor,
 }
 
-const KEYS: &[&str] = &[
-    "listen",
-    "http",
-    "stun",
-    "hostname",
-    "tls",
-    "certificates",
-    "certificate",
-    "private_key",
-    "acme",
-    "key",
-    "mesh_key",
-    "mesh_with",
-    "verify",
-    "verify_fail_open",
-    "verify_tailscaled",
-    "allow",
-    "home",
-    "bootstrap_dns",
-    "debug",
-    "io",
-    "buffers",
-    "limits",
+const RELAY: [Key; 22] = [
+    Key::required(
+        "listen",
+        Form::OneOrMany(&Form::Text),
+        "Addresses with ports for clients; `:443` is every address.",
+    ),
+    Key::new(
+        "http",
+        Form::OneOrMany(&Form::Text),
+        "Addresses with ports for captive portal checks, ACME and a redirect.",
+    ),
+    Key::new("stun", Form::OneOrMany(&Form::Text), "Addresses with ports for STUN."),
+    Key::new("hostname", Form::Text, "The name clients connect to."),
+    Key::with_default(
+        "tls",
+        Form::Words(&["auto", "kernel", "user", "off"]),
+        "\"auto\"",
+        "Where TLS records are made: in the kernel where it can, in the process, or by a proxy before the relay.",
+    ),
+    Key::new("certificates", Form::Words(&["self-signed"]), "A certificate made at the start, for a lab."),
+    Key::new(
+        "certificate",
+        Form::Text,
+        "The file with the certificate and its chain. It is read again when it changes.",
+    ),
+    Key::new("private_key", Form::Text, "The file with the certificate's private key."),
+    Key::new("acme", Form::Table(&ACME_TABLE), "Certificates from an ACME server."),
+    Key::new(
+        "key",
+        Form::Text,
+        "The file with the relay's own key. It is made once, mode 600. derper's file works too.",
+    ),
+    Key::new("mesh_key", Form::Text, "The file with the key that relays of a mesh share: 64 hex digits."),
+    Key::new("mesh_with", Form::OneOrMany(&Form::Text), "The other relays of the mesh."),
+    Key::new("verify", Form::Text, "A URL that is asked about each client."),
+    Key::with_default(
+        "verify_fail_open",
+        Form::Boolean,
+        "true",
+        "Whether clients come in while `verify` does not answer.",
+    ),
+    Key::new("verify_tailscaled", Form::Text, "The socket of a tailscaled whose peers may connect."),
+    Key::new("allow", Form::OneOrMany(&Form::Text), "Node keys that may connect, or `\"everybody\"`."),
+    Key::with_default(
+        "home",
+        Form::Text,
+        "\"usual\"",
+        "What browsers see: `usual`, `blank`, or a URL to send them to.",
+    ),
+    Key::new(
+        "bootstrap_dns",
+        Form::OneOrMany(&Form::Text),
+        "Names whose addresses the relay tells to clients without DNS.",
+    ),
+    Key::new("debug", Form::OneOrMany(&Form::Text), "Prefixes that may read /debug/. Without it, nobody."),
+    Key::with_default(
+        "io",
+        Form::Words(&["auto", "io_uring", "epoll"]),
+        "\"auto\"",
+        "How sockets are served.",
+    ),
+    Key::with_default(
+        "buffers",
+        Form::Integer(*BUFFERS.start() as u64, *BUFFERS.end() as u64),
+        "256",
+        "Buffers of each worker, of 64 KiB.",
+    ),
+    Key::new("limits", Form::Table(&LIMITS_TABLE), "Limits; a client beyond them is refused or slowed."),
 ];
-const LIMITS: &[&str] = &[
-    "accepts_per_second",
-    "accept_burst",
-    "accepts_per_second_per_source",
-    "accept_burst_per_source",
-    "handshakes",
-    "handshakes_per_source",
-    "handshake_bytes",
-    "handshake_bytes_per_source",
-    "clients",
-    "clients_per_source",
-    "queue_frames",
-    "queue_bytes",
-    "receive_bytes_per_second",
-    "receive_burst_bytes",
-    "send_bytes_per_second",
-    "send_burst_bytes",
+pub const TABLE: Table =
+    Table { heading: "[relay]", about: "A DERP relay. A file with this table has no ports.", keys: &RELAY };
+const LIMITS: [Key; 16] = [
+    Key::with_default("accepts_per_second", Form::Integer(1, 1_000_000), "5000", "New connections a second."),
+    Key::with_default("accept_burst", Form::Integer(1, 1_000_000), "20000", "New connections at once."),
+    Key::new(
+        "accepts_per_second_per_source",
+        Form::Integer(1, 1_000_000),
+        "New connections a second of one address (IPv6: one /64). Without it, a twentieth of the above.",
+    ),
+    Key::new(
+        "accept_burst_per_source",
+        Form::Integer(1, 1_000_000),
+        "New connections at once of one address. Without it, a tenth of the above.",
+    ),
+    Key::with_default(
+        "handshakes",
+        Form::Integer(1, 1_000_000),
+        "10000",
+        "Handshakes under way at once; the oldest make room.",
+    ),
+    Key::with_default(
+        "handshakes_per_source",
+        Form::Integer(1, 1_000_000),
+        "10000",
+        "Handshakes under way of one address.",
+    ),
+    Key::with_default(
+        "handshake_bytes",
+        Form::Integer(HELD_MIN, 1 << 36),
+        "33554432",
+        "Bytes that handshakes hold beyond 20 KiB each.",
+    ),
+    Key::with_default(
+        "handshake_bytes_per_source",
+        Form::Integer(HELD_MIN, 1 << 36),
+        "1048576",
+        "The same, of one address.",
+    ),
+    Key::with_default("clients", Form::Integer(1, 1 << 24), "1048576", "Clients at once."),
+    Key::with_default(
+        "clients_per_source",
+        Form::Integer(1, 1 << 24),
+        "65536",
+        "Clients of one address, which may be that of a NAT.",
+    ),
+    Key::with_default(
+        "queue_frames",
+        Form::Integer(8, 65_536),
+        "4096",
+        "Frames that wait for one client; then the oldest go.",
+    ),
+    Key::with_default(
+        "queue_bytes",
+        Form::Integer(128 << 10, 64 << 20),
+        "1048576",
+        "Bytes that wait for one client; then the oldest go.",
+    ),
+    Key::new(
+        "receive_bytes_per_second",
+        Form::Integer(10_000, 1 << 40),
+        "Bytes a second taken from each client. It is told, and read no faster.",
+    ),
+    Key::new(
+        "receive_burst_bytes",
+        Form::Integer(66 << 10, 1 << 40),
+        "Bytes taken at once. Without it, a tenth of a second.",
+    ),
+    Key::new("send_bytes_per_second", Form::Integer(10_000, 1 << 40), "Bytes a second sent to each client."),
+    Key::new(
+        "send_burst_bytes",
+        Form::Integer(66 << 10, 1 << 40),
+        "Bytes sent at once. Without it, a tenth of a second.",
+    ),
 ];
+const LIMITS_TABLE: Table =
+    Table { heading: "[relay.limits]", about: "What clients may take of the relay.", keys: &LIMITS };
+const ACME: [Key; 5] = [
+    Key::with_default(
+        "directory",
+        Form::Text,
+        "\"https://acme-v02.api.letsencrypt.org/directory\"",
+        "The ACME server's directory.",
+    ),
+    Key::new("contact", Form::Text, "A mail address for the ACME server."),
+    Key::new("store", Form::Text, "The folder for account and certificates."),
+    Key::new(
+        "root",
+        Form::Text,
+        "A file with the CA certificate that the ACME server's own is checked against.",
+    ),
+    Key::new(
+        "challenge",
+        Form::Words(&["http-01", "tls-alpn-01"]),
+        "How the name is proved: over `http`, or over port 443 alone. Without it, the first where there is `http`.",
+    ),
+];
+const ACME_TABLE: Table = Table {
+    heading: "[relay.acme]",
+    about: "Certificates from an ACME server such as Let's Encrypt.",
+    keys: &ACME,
+};
 /// Let's Encrypt.
 pub const ACME_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<RelayConfig> {
-    let fields = value.table(KEYS, "[relay]", complaints)?;
+    let fields = value.table(&key_names(&RELAY), "[relay]", complaints)?;
     let mut engine = Engine::default();
     let mut acceptor = Acceptor::default();
     let listen = fields.required("listen", "listen = [\":443\"]", complaints);
@@ -144,7 +274,6 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<RelayConfi
 const TLS: &[(&str, Tls)] =
     &[("auto", Tls::Auto), ("kernel", Tls::Kernel), ("user", Tls::User), ("off", Tls::Off)];
 const IO: &[(&str, Io)] = &[("auto", Io::Auto), ("io_uring", Io::Uring), ("epoll", Io::Epoll)];
-const ACME: &[&str] = &["directory", "contact", "store", "root", "challenge"];
 const CHALLENGE: &[(&str, Challenge)] = &[("http-01", Challenge::Http), ("tls-alpn-01", Challenge::TlsAlpn)];
 /// Buffers a worker may have, of 64 KiB each: from 1 MiB to 2 GiB a worker. A ring of the kernel holds no more.
 const BUFFERS: std::ops::RangeInclusive<u32> = 16..=32_768;
@@ -246,7 +375,7 @@ fn last(subject: &str) -> &str {
 }
 
 fn acme_of(value: &Value<'_>, acceptor: &Acceptor, complaints: &mut Complaints) -> Option<Acme> {
-    let fields = value.table(ACME, "[relay.acme]", complaints)?;
+    let fields = value.table(&key_names(&ACME), "[relay.acme]", complaints)?;
     if acceptor.hostname.is_none() {
         complaints.add(
             fields.span.clone(),
@@ -290,7 +419,7 @@ fn mesh_with(fields: &Fields<'_>, has_key: bool, complaints: &mut Complaints) ->
 }
 
 fn limits(value: &Value<'_>, engine: &mut Engine, acceptor: &mut Acceptor, complaints: &mut Complaints) {
-    let Some(fields) = value.table(LIMITS, "[relay.limits]", complaints) else { return };
+    let Some(fields) = value.table(&key_names(&LIMITS), "[relay.limits]", complaints) else { return };
     let mut number = |key: &str, low: u64, high: u64, usual: u64| {
         fields.get(key).and_then(|v| v.integer(low..=high, usual, complaints)).unwrap_or(usual)
     };

@@ -11,6 +11,7 @@ use weir_core::state::{MULTIPATH_HOPS_MAX as PATHS_MAX, WEIGHT_MAX};
 use super::Placed;
 use super::read::{Fields, Value};
 use super::source::{Complaints, nearest};
+use super::table::{Form, Key, Table, names};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -43,9 +44,46 @@ pub struct Neighbor {
     pub mac: Mac,
 }
 
-const ROUTE_KEYS: &[&str] = &["prefix", "via"];
-const NEXT_HOP_KEYS: &[&str] = &["gateway", "port", "weight"];
-const NEIGHBOR_KEYS: &[&str] = &["port", "address", "mac"];
+const ROUTE: [Key; 2] = [
+    Key::required("prefix", Form::Text, "The destination: an IPv4 or IPv6 prefix."),
+    Key::required(
+        "via",
+        Form::OneOrMany(&Form::OneOf(&[Form::Text, Form::Table(&NEXT_HOP_TABLE)])),
+        "The next hop: a gateway's address, a table, or a list of them that shares the flows. `\"blackhole\"` discards in silence; `\"unreachable\"` and `\"prohibited\"` discard and answer.",
+    ),
+];
+const NEXT_HOP: [Key; 3] = [
+    Key::new("gateway", Form::Text, "The gateway's address."),
+    Key::new(
+        "port",
+        Form::Text,
+        "The port or tunnel to leave by. A link-local gateway needs it; alone, it says that destinations are neighbors.",
+    ),
+    Key::with_default(
+        "weight",
+        Form::Integer(1, WEIGHT_MAX as u64),
+        "1",
+        "The share of this next hop beside the others of its route.",
+    ),
+];
+const NEIGHBOR: [Key; 3] = [
+    Key::required("port", Form::Text, "The port the neighbor is behind."),
+    Key::required("address", Form::Text, "The neighbor's IPv4 or IPv6 address."),
+    Key::required("mac", Form::Text, "The neighbor's MAC address, `02:00:00:00:00:01`."),
+];
+const ROUTE_KEYS: &[&str] = &names(&ROUTE);
+const NEXT_HOP_KEYS: &[&str] = &names(&NEXT_HOP);
+const NEIGHBOR_KEYS: &[&str] = &names(&NEIGHBOR);
+
+pub const ROUTE_TABLE: Table =
+    Table { heading: "[[route]]", about: "A route. Networks of ports need none.", keys: &ROUTE };
+const NEXT_HOP_TABLE: Table =
+    Table { heading: "via = { … }", about: "A next hop of a route.", keys: &NEXT_HOP };
+pub const NEIGHBOR_TABLE: Table = Table {
+    heading: "[[neighbor]]",
+    about: "A host that does not answer ARP or neighbor solicitation.",
+    keys: &NEIGHBOR,
+};
 const DISCARDS: &[&str] = &["blackhole", "unreachable", "prohibited"];
 
 pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Route> {

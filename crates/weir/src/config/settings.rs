@@ -8,6 +8,7 @@ use weir_core::tables::Settings;
 
 use super::read::{Fields, Value};
 use super::source::Complaints;
+use super::table::{Form, Key, Table, names};
 
 /// `[workers]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,12 +60,95 @@ const BUFFERS: std::ops::RangeInclusive<u32> = 1024..=1_048_576;
 /// ICMP errors a second: 0 switches them off.
 const ICMP_MAX: u32 = 1_000_000;
 
+const WORKERS: [Key; 5] = [
+    Key::with_default(
+        "cpus",
+        Form::OneOf(&[Form::Words(&["auto"]), Form::List(&Form::Integer(0, CPU_MAX as u64))]),
+        "\"auto\"",
+        "The CPUs that workers own, one worker each. `auto` takes one of each physical core. There are never more workers than the least receive queues of a device.",
+    ),
+    Key::new(
+        "buffers",
+        Form::Integer(*BUFFERS.start() as u64, *BUFFERS.end() as u64),
+        "The buffers of each worker, of 2 KiB (4 KiB with MTUs above 1774). Without it, enough for every ring.",
+    ),
+    Key::with_default(
+        "wake_up",
+        Form::Words(&["auto", "busy-poll", "interrupt"]),
+        "\"auto\"",
+        "How a worker without packets learns of the next. `busy-poll` never sleeps; `interrupt` sleeps as soon as nothing is there.",
+    ),
+    Key::with_default(
+        "flow_offload",
+        Form::Words(&["auto", "off"]),
+        "\"auto\"",
+        "Whether an XDP program forwards flows that a worker has decided on before.",
+    ),
+    Key::with_default(
+        "live_transmit",
+        Form::Words(&["auto", "off"]),
+        "\"off\"",
+        "Whether large batches leave without socket buffers where the far end takes that (veth). Measure before you use it.",
+    ),
+];
+const CONTROL: [Key; 2] = [
+    Key::with_default(
+        "socket",
+        Form::Text,
+        "\"/run/weir/NAME.sock\"",
+        "The control socket: an absolute path of at most 107 bytes.",
+    ),
+    Key::new(
+        "metrics",
+        Form::Text,
+        "An address and port to serve Prometheus on, `127.0.0.1:9650`. Without it `/metrics` is on the control socket only.",
+    ),
+];
+const LIMITS: [Key; 5] = [
+    Key::with_default(
+        "icmp_errors_per_second",
+        Form::Integer(0, ICMP_MAX as u64),
+        "1000",
+        "ICMP errors a second that a worker sends at most. 0 switches them off.",
+    ),
+    Key::with_default(
+        "icmp_error_burst",
+        Form::Integer(0, ICMP_MAX as u64),
+        "50",
+        "ICMP errors that a worker may send at once.",
+    ),
+    Key::with_default(
+        "hold_per_neighbor",
+        Form::Integer(0, u16::MAX as u64),
+        "6",
+        "Packets kept for each next hop while it is being resolved. At most `hold_total`.",
+    ),
+    Key::with_default(
+        "hold_total",
+        Form::Integer(0, u16::MAX as u64),
+        "1024",
+        "Packets kept by a worker for all unresolved next hops together.",
+    ),
+    Key::with_default(
+        "ipv6_extensions",
+        Form::Words(&["forward", "check"]),
+        "\"forward\"",
+        "`check` drops IPv6 transit with broken extension headers or a type 0 routing header.",
+    ),
+];
+
+pub const WORKERS_TABLE: Table = Table {
+    heading: "[workers]",
+    about: "Threads that forward packets, or serve a relay's clients.",
+    keys: &WORKERS,
+};
+pub const CONTROL_TABLE: Table =
+    Table { heading: "[control]", about: "How a running weir is asked.", keys: &CONTROL };
+pub const LIMITS_TABLE: Table =
+    Table { heading: "[limits]", about: "What a worker of a router sends and keeps at most.", keys: &LIMITS };
+
 pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers> {
-    let fields = value.table(
-        &["cpus", "buffers", "wake_up", "flow_offload", "live_transmit"],
-        "[workers]",
-        complaints,
-    )?;
+    let fields = value.table(&names(&WORKERS), "[workers]", complaints)?;
     let cpus = fields.get("cpus").map(|v| cpus(&v, complaints)).unwrap_or_default();
     let buffers = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 8192, complaints));
     let wake_up = fields.get("wake_up").and_then(|v| v.word(WAKE_UP, complaints)).unwrap_or_default();
@@ -100,7 +184,7 @@ fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {
 }
 
 pub fn control(value: &Value<'_>, complaints: &mut Complaints) -> Option<Control> {
-    let fields = value.table(&["socket", "metrics"], "[control]", complaints)?;
+    let fields = value.table(&names(&CONTROL), "[control]", complaints)?;
     let socket = fields.get("socket").and_then(|v| socket(&v, complaints));
     let metrics = fields.get("metrics").and_then(|v| {
         let text = v.text("an address and port", "metrics = \"127.0.0.1:9650\"", complaints)?;
@@ -129,9 +213,7 @@ fn socket(value: &Value<'_>, complaints: &mut Complaints) -> Option<PathBuf> {
 }
 
 pub fn limits(value: &Value<'_>, complaints: &mut Complaints) -> Option<Settings> {
-    const KEYS: &[&str] =
-        &["icmp_errors_per_second", "icmp_error_burst", "hold_per_neighbor", "hold_total", "ipv6_extensions"];
-    let fields = value.table(KEYS, "[limits]", complaints)?;
+    let fields = value.table(&names(&LIMITS), "[limits]", complaints)?;
     let usual = Settings::default();
     let mut rate = |key: &str, usual: u32| number(&fields, key, 0, ICMP_MAX, usual, complaints);
     let icmp_errors_per_second = rate("icmp_errors_per_second", usual.icmp_errors_per_second);

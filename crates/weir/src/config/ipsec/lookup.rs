@@ -15,24 +15,92 @@ use super::State;
 use crate::config::Placed;
 use crate::config::read::{Fields, Value};
 use crate::config::source::Complaints;
+use crate::config::table::{Form, Key, Table, names as key_names};
 use weir_core::state::amount;
 
-const KEYS: &[&str] = &[
-    "keys",
-    "ipv4-inbound-spd-flow-cache",
-    "ipv4-inbound-spd-hash-buckets",
-    "ipv4-outbound-spd-flow-cache",
-    "ipv4-outbound-spd-hash-buckets",
-    "ipv6-inbound-spd-flow-cache",
-    "ipv6-inbound-spd-hash-buckets",
-    "ipv6-outbound-spd-flow-cache",
-    "ipv6-outbound-spd-hash-buckets",
-    "spd-classifier",
-    "spd-oracle",
-    "ciphers",
-    super::state::KEYS[0],
-    super::state::KEYS[1],
+const SWITCH: Form = Form::OneOf(&[Form::Words(&["on", "off"]), Form::Boolean]);
+const IPSEC: [Key; 14] = [
+    Key::new("keys", Form::Text, "The keys file, relative to this file: `name = \"hex\"` lines, mode 600."),
+    Key::with_default(
+        "ipv4-inbound-spd-flow-cache",
+        SWITCH,
+        "\"off\"",
+        "Whether a flow cache remembers what the SPD answered for IPv4 packets that come in.",
+    ),
+    Key::with_default(
+        "ipv4-inbound-spd-hash-buckets",
+        Form::Integer(1, BUCKETS_MAX as u64),
+        "4194304",
+        "Buckets of that flow cache, rounded up to a power of two.",
+    ),
+    Key::with_default(
+        "ipv4-outbound-spd-flow-cache",
+        SWITCH,
+        "\"off\"",
+        "Whether a flow cache remembers what the SPD answered for IPv4 packets that leave.",
+    ),
+    Key::with_default(
+        "ipv4-outbound-spd-hash-buckets",
+        Form::Integer(1, BUCKETS_MAX as u64),
+        "4194304",
+        "Buckets of that flow cache, rounded up to a power of two.",
+    ),
+    Key::with_default(
+        "ipv6-inbound-spd-flow-cache",
+        SWITCH,
+        "\"off\"",
+        "Whether a flow cache remembers what the SPD answered for IPv6 packets that come in.",
+    ),
+    Key::with_default(
+        "ipv6-inbound-spd-hash-buckets",
+        Form::Integer(1, BUCKETS_MAX as u64),
+        "4194304",
+        "Buckets of that flow cache, rounded up to a power of two.",
+    ),
+    Key::with_default(
+        "ipv6-outbound-spd-flow-cache",
+        SWITCH,
+        "\"off\"",
+        "Whether a flow cache remembers what the SPD answered for IPv6 packets that leave.",
+    ),
+    Key::with_default(
+        "ipv6-outbound-spd-hash-buckets",
+        Form::Integer(1, BUCKETS_MAX as u64),
+        "4194304",
+        "Buckets of that flow cache, rounded up to a power of two.",
+    ),
+    Key::with_default(
+        "spd-classifier",
+        Form::OneOf(&[Form::Words(&["auto", "on", "off"]), Form::Boolean]),
+        "\"auto\"",
+        "Whether a compiled classifier answers for the SPD; off, its policies are scanned in order.",
+    ),
+    Key::with_default(
+        "spd-oracle",
+        SWITCH,
+        "\"off\"",
+        "Whether every answer is compared with a plain scan. For tests: it is slow.",
+    ),
+    Key::with_default(
+        "ciphers",
+        Form::Words(&["auto", "library"]),
+        "\"auto\"",
+        "The code that seals and opens packets: the fastest by measurement at the start, or the library (aws-lc) alone.",
+    ),
+    Key::new(
+        "state_dir",
+        Form::Text,
+        "The folder, an absolute path, that remembers sequence numbers, replay windows and used lifetimes over restarts.",
+    ),
+    Key::with_default(
+        "accept_replay_risk",
+        Form::Boolean,
+        "false",
+        "Whether SAs run although it is not known what they used before. Recorded packets may then be accepted again.",
+    ),
 ];
+pub const TABLE: Table =
+    Table { heading: "[ipsec]", about: "Keys, the state of SAs, and how the SPD is asked.", keys: &IPSEC };
 
 const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
 const LAYERS: [(&str, Layer); 3] = [("auto", Layer::Auto), ("on", Layer::Classifier), ("off", Layer::Scan)];
@@ -75,7 +143,7 @@ pub struct Section {
 }
 
 pub fn section(value: &Value<'_>, complaints: &mut Complaints) -> Option<Section> {
-    let fields = value.table(KEYS, "[ipsec]", complaints)?;
+    let fields = value.table(&key_names(&IPSEC), "[ipsec]", complaints)?;
     let keys = fields.get("keys").and_then(|v| keys(&v, complaints));
     let caches = Way::ALL.map(|way| cache(&fields, way, complaints));
     let layer = fields.get("spd-classifier").and_then(|v| word(&v, &LAYERS, complaints));

@@ -12,6 +12,7 @@ use crate::config::Placed;
 use crate::config::port::{self, Addresses};
 use crate::config::read::{Fields, Value};
 use crate::config::source::Complaints;
+use crate::config::table::{Form, Key, Table, names as key_names};
 
 /// One `[[tunnel]]`: a port that seals.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,22 +47,107 @@ pub struct Policy {
 /// What `default` may be.
 pub const DEFAULTS: [(&str, Action); 2] = [("drop", Action::Discard), ("bypass", Action::Bypass)];
 
-const TUNNEL_KEYS: &[&str] = &["name", "out", "in", "addresses", "mtu", "rpf"];
-const SPD_KEYS: &[&str] = &["name", "ports", "default"];
-const POLICY_KEYS: &[&str] = &[
-    "spd",
-    "name",
-    "direction",
-    "local",
-    "remote",
-    "protocol",
-    "local_ports",
-    "remote_ports",
-    "icmp",
-    "action",
-    "out",
-    "in",
+const TUNNEL: [Key; 6] = [
+    Key::required("name", Form::Text, "The tunnel's name, which routes lead to as a port."),
+    Key::required(
+        "out",
+        Form::OneOrMany(&Form::Text),
+        "The outbound SA, or a list: one for each worker (RFC 9611).",
+    ),
+    Key::required("in", Form::OneOrMany(&Form::Text), "The inbound SAs."),
+    Key::new(
+        "addresses",
+        Form::OneOrMany(&Form::Text),
+        "Addresses of weir in the tunnel, with prefix lengths.",
+    ),
+    Key::new(
+        "mtu",
+        Form::Integer(port::MTU_MIN as u64, port::MTU_MAX as u64),
+        "The largest inner packet in bytes. Without it, what fits into the outer path.",
+    ),
+    Key::with_default(
+        "rpf",
+        Form::Words(&["off", "strict", "loose"]),
+        "\"strict\"",
+        "Reverse path filtering of what comes out of the tunnel.",
+    ),
 ];
+pub const TUNNEL_TABLE: Table = Table {
+    heading: "[[tunnel]]",
+    about: "Route mode: a port whose packets are sealed by an SA, as by a VTI.",
+    keys: &TUNNEL,
+};
+const SPD: [Key; 3] = [
+    Key::required("name", Form::Text, "The SPD's name."),
+    Key::required(
+        "ports",
+        Form::OneOrMany(&Form::Text),
+        "The ports where every packet is held against the policies.",
+    ),
+    Key::with_default(
+        "default",
+        Form::Names(&["drop", "bypass"]),
+        "\"drop\"",
+        "What becomes of packets that no policy matches.",
+    ),
+];
+pub const SPD_TABLE: Table = Table {
+    heading: "[[spd]]",
+    about: "Policy mode: an ordered list of policies, and the ports it is enforced on.",
+    keys: &SPD,
+};
+const POLICY: [Key; 12] = [
+    Key::required(
+        "spd",
+        Form::Text,
+        "The SPD the policy belongs to. Policies of an SPD are asked in the order of the file.",
+    ),
+    Key::required("name", Form::Text, "The policy's name."),
+    Key::with_default(
+        "direction",
+        Form::Names(&["both", "in", "out"]),
+        "\"both\"",
+        "The packets it is about: those that come in on a port of the SPD, those that leave by one, or both.",
+    ),
+    Key::new(
+        "local",
+        Form::OneOrMany(&Form::Text),
+        "Addresses on our side: a prefix, a range `10.1.0.1-10.1.0.9`, an address, or a list. Without it, any.",
+    ),
+    Key::new("remote", Form::OneOrMany(&Form::Text), "Addresses on the other side, written the same way."),
+    Key::new(
+        "protocol",
+        Form::OneOf(&[Form::Text, Form::Integer(0, 255)]),
+        "The protocol above IP, by name (`tcp`, `udp`, `icmp`, `icmpv6`, …) or number. Without it, any.",
+    ),
+    Key::new(
+        "local_ports",
+        Form::OneOf(&[Form::Text, Form::Integer(0, 65_535)]),
+        "A port or a range `1024-65535` on our side. TCP, UDP and SCTP only.",
+    ),
+    Key::new(
+        "remote_ports",
+        Form::OneOf(&[Form::Text, Form::Integer(0, 65_535)]),
+        "A port or a range on the other side.",
+    ),
+    Key::new(
+        "icmp",
+        Form::OneOf(&[Form::Text, Form::Table(&selector::ICMP_TABLE)]),
+        "An ICMP type by name, or a table. ICMP and ICMPv6 only.",
+    ),
+    Key::required(
+        "action",
+        Form::Names(&["protect", "bypass", "discard"]),
+        "What is done: sealed by an SA, forwarded in clear, or dropped.",
+    ),
+    Key::new("out", Form::OneOrMany(&Form::Text), "The outbound SAs of `protect`."),
+    Key::new("in", Form::OneOrMany(&Form::Text), "The inbound SAs of `protect`."),
+];
+pub const POLICY_TABLE: Table = Table {
+    heading: "[[policy]]",
+    about: "A policy of an SPD: the first that matches a packet decides.",
+    keys: &POLICY,
+};
 
 /// A table's name, which further complaints about it begin with.
 fn named(
@@ -77,7 +163,7 @@ fn named(
 }
 
 pub fn tunnel(value: &Value<'_>, complaints: &mut Complaints) -> Option<Tunnel> {
-    let mut fields = value.table(TUNNEL_KEYS, "[[tunnel]]", complaints)?;
+    let mut fields = value.table(&key_names(&TUNNEL), "[[tunnel]]", complaints)?;
     let name = named(&mut fields, "tunnel", "east", complaints);
     let out = fields.required("out", "out = \"east-out\"", complaints);
     let inbound = fields.required("in", "in = \"east-in\"", complaints);
@@ -112,7 +198,7 @@ pub fn tunnel(value: &Value<'_>, complaints: &mut Complaints) -> Option<Tunnel> 
 }
 
 pub fn spd(value: &Value<'_>, complaints: &mut Complaints) -> Option<Spd> {
-    let mut fields = value.table(SPD_KEYS, "[[spd]]", complaints)?;
+    let mut fields = value.table(&key_names(&SPD), "[[spd]]", complaints)?;
     let name = named(&mut fields, "spd", "wan", complaints);
     let ports = fields.required("ports", "ports = [\"wan\"]", complaints);
     let ports = ports.map(|v| names(&v, "wan", complaints));
@@ -124,7 +210,7 @@ pub fn spd(value: &Value<'_>, complaints: &mut Complaints) -> Option<Spd> {
 }
 
 pub fn policy(value: &Value<'_>, complaints: &mut Complaints) -> Option<Policy> {
-    let mut fields = value.table(POLICY_KEYS, "[[policy]]", complaints)?;
+    let mut fields = value.table(&key_names(&POLICY), "[[policy]]", complaints)?;
     let name = named(&mut fields, "policy", "lan-to-east", complaints);
     let spd = fields.required("spd", "spd = \"wan\"", complaints);
     let spd = spd.and_then(|v| super::name(&v, "wan", complaints));

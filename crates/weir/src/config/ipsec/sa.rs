@@ -12,6 +12,7 @@ use crate::config::Placed;
 use crate::config::keys::name_fits;
 use crate::config::read::{Fields, Value};
 use crate::config::source::Complaints;
+use crate::config::table::{Form, Key, Table, names as key_names};
 
 use super::spelling;
 
@@ -25,28 +26,108 @@ pub struct Sa {
     pub integrity_key: Option<Placed<String>>,
 }
 
-const KEYS: &[&str] = &[
-    "name",
-    "direction",
-    "spi",
-    "mode",
-    "source",
-    "destination",
-    "cipher",
-    "integrity",
-    "key",
-    "integrity_key",
-    "allow_unauthenticated",
-    "esn",
-    "replay_window",
-    "nat_t",
-    "dscp",
-    "df",
-    "fragment",
-    "hop_limit",
-    "soft",
-    "hard",
+const SA: [Key; 20] = [
+    Key::required("name", Form::Text, "The SA's name, which policies and tunnels use."),
+    Key::required(
+        "direction",
+        Form::Names(&["in", "out"]),
+        "Whether it opens what comes or seals what leaves. An SA carries packets one way.",
+    ),
+    Key::required(
+        "spi",
+        Form::Integer(SPI_MIN as u64, u32::MAX as u64),
+        "The security parameter index, which the receiver chose.",
+    ),
+    Key::with_default(
+        "mode",
+        Form::Words(&["tunnel", "transport"]),
+        "\"tunnel\"",
+        "Whole packets in a new IP header, or what is above IP of packets of the two ends.",
+    ),
+    Key::required("source", Form::Text, "The outer source address."),
+    Key::required("destination", Form::Text, "The outer destination address."),
+    Key::required(
+        "cipher",
+        Form::Text,
+        "`aes-gcm-128`, `-192`, `-256`, `chacha20-poly1305`, `aes-cbc-128`, `-192`, `-256` or `null`; names of strongSwan and Linux are understood.",
+    ),
+    Key::new(
+        "integrity",
+        Form::Text,
+        "The integrity algorithm of `aes-cbc-*` and `null`: `hmac-sha2-256-128`, `hmac-sha2-384-192`, `hmac-sha2-512-256` or `hmac-sha1-96`.",
+    ),
+    Key::new("key", Form::Text, "The entry of the keys file that encrypts."),
+    Key::new("integrity_key", Form::Text, "The entry of the keys file for `integrity`."),
+    Key::with_default(
+        "allow_unauthenticated",
+        Form::Boolean,
+        "false",
+        "Whether an SA without integrity is accepted: anyone can change its packets.",
+    ),
+    Key::with_default("esn", Form::Boolean, "true", "64-bit sequence numbers. Both ends must agree."),
+    Key::with_default(
+        "replay_window",
+        Form::OneOf(&[
+            Form::Integer(0, 0),
+            Form::Integer(REPLAY_WINDOW_MIN as u64, REPLAY_WINDOW_MAX as u64),
+        ]),
+        "1024",
+        "Sequence numbers that may come late. 0 switches protection against replay off.",
+    ),
+    Key::with_default(
+        "nat_t",
+        Form::OneOf(&[Form::Boolean, Form::Table(&NAT_T_TABLE)]),
+        "false",
+        "ESP in UDP, on port 4500 or the ports of a table.",
+    ),
+    Key::with_default(
+        "dscp",
+        Form::OneOf(&[Form::Words(&["copy"]), Form::Integer(0, 63)]),
+        "\"copy\"",
+        "The outer header's DSCP: the inner packet's, or a number.",
+    ),
+    Key::with_default(
+        "df",
+        Form::Words(&["copy", "set", "clear"]),
+        "\"copy\"",
+        "The outer header's don't-fragment bit (IPv4).",
+    ),
+    Key::with_default(
+        "fragment",
+        Form::Words(&["before", "after"]),
+        "\"before\"",
+        "Whether what is too large is cut before it is sealed, or the sealed packet after.",
+    ),
+    Key::with_default("hop_limit", Form::Integer(1, 255), "64", "The outer header's TTL or hop limit."),
+    Key::new("soft", Form::Table(&LIFETIME_TABLE), "Reached, the log says to rekey."),
+    Key::new(
+        "hard",
+        Form::Table(&LIFETIME_TABLE),
+        "Reached, the SA carries nothing more. Ciphers in counter mode have one by default.",
+    ),
 ];
+pub const TABLE: Table =
+    Table { heading: "[[sa]]", about: "A security association with keys of the keys file.", keys: &SA };
+const LIFETIME: [Key; 3] = [
+    Key::new(
+        "bytes",
+        Form::OneOf(&[Form::Integer(1, u64::MAX), Form::Text]),
+        "Bytes sealed or opened: a number, or a text with its unit, `40 GB`.",
+    ),
+    Key::new("packets", Form::Integer(1, u64::MAX), "Packets sealed or opened."),
+    Key::new("seconds", Form::Integer(1, u64::MAX), "Seconds since the SA came."),
+];
+const LIFETIME_TABLE: Table = Table {
+    heading: "soft = { … }, hard = { … }",
+    about: "How long an SA lives. At least one of them.",
+    keys: &LIFETIME,
+};
+const NAT_T: [Key; 2] = [
+    Key::with_default("source_port", Form::Integer(1, 65_535), "4500", "The UDP source port."),
+    Key::with_default("destination_port", Form::Integer(1, 65_535), "4500", "The UDP destination port."),
+];
+const NAT_T_TABLE: Table =
+    Table { heading: "nat_t = { … }", about: "UDP ports of ESP in UDP (RFC 3948).", keys: &NAT_T };
 
 /// RFC 4303 2.1: 0 is for local use, 1…255 are reserved.
 const SPI_MIN: u32 = 256;
@@ -59,7 +140,7 @@ const HOP_LIMIT: u8 = 64;
 
 /// Reads one `[[sa]]`; `None` after a complaint about anything it cannot do without.
 pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<Sa> {
-    let mut fields = value.table(KEYS, "[[sa]]", complaints)?;
+    let mut fields = value.table(&key_names(&SA), "[[sa]]", complaints)?;
     let name = fields
         .required("name", "name = \"east-out\"", complaints)
         .and_then(|v| super::name(&v, "east-out", complaints));
@@ -346,7 +427,7 @@ fn nat_t(value: &Value<'_>, complaints: &mut Complaints) -> Option<Option<UdpPor
         DeValue::Boolean(false) => Some(None),
         DeValue::Boolean(true) => Some(Some(UdpPorts { source: UDP_PORT, destination: UDP_PORT })),
         DeValue::Table(_) => {
-            let fields = value.table(&["source_port", "destination_port"], "", complaints)?;
+            let fields = value.table(&key_names(&NAT_T), "", complaints)?;
             let mut port = |key: &str| {
                 optional(&fields, key, UDP_PORT, |v| v.integer(1..=u16::MAX, UDP_PORT, complaints))
             };
@@ -382,7 +463,7 @@ fn dscp(value: &Value<'_>, complaints: &mut Complaints) -> Option<Dscp> {
 }
 
 fn lifetime(value: &Value<'_>, complaints: &mut Complaints) -> Option<Lifetime> {
-    let fields = value.table(&["bytes", "packets", "seconds"], "", complaints)?;
+    let fields = value.table(&key_names(&LIFETIME), "", complaints)?;
     if ["bytes", "packets", "seconds"].iter().all(|k| fields.get(k).is_none()) {
         value.refuse(
             "`bytes`, `packets` or `seconds` in it",

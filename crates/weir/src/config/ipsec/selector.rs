@@ -8,6 +8,7 @@ use weir_core::route::Prefix;
 
 use crate::config::read::{Value, alternatives};
 use crate::config::source::{Complaints, write_instead};
+use crate::config::table::{Form, Key, Table, names as key_names};
 
 pub const ICMP: u8 = 1;
 pub const TCP: u8 = 6;
@@ -163,6 +164,13 @@ pub fn ports(value: &Value<'_>, complaints: &mut Complaints) -> Option<PortRange
 }
 
 /// `"echo-request"`, or `{ type = 8, code = 0 }`: every code when none is given.
+const ICMP_KEYS: [Key; 2] = [
+    Key::required("type", Form::Integer(0, 255), "The type."),
+    Key::new("code", Form::Integer(0, 255), "The code. Without it, any."),
+];
+pub const ICMP_TABLE: Table =
+    Table { heading: "icmp = { … }", about: "A type of ICMP or ICMPv6 message.", keys: &ICMP_KEYS };
+
 pub fn icmp(value: &Value<'_>, protocol: u8, complaints: &mut Complaints) -> Option<PortRange> {
     let types: &[(&'static str, u8)] = if protocol == ICMPV6 { &ICMPV6_TYPES } else { &ICMP_TYPES };
     let of = |kind: u8, first: u8, last: u8| PortRange {
@@ -172,7 +180,7 @@ pub fn icmp(value: &Value<'_>, protocol: u8, complaints: &mut Complaints) -> Opt
     match value.value {
         DeValue::String(_) => value.word(types, complaints).map(|kind| of(kind, 0, u8::MAX)),
         DeValue::Table(_) => {
-            let fields = value.table(&["type", "code"], "", complaints)?;
+            let fields = value.table(&key_names(&ICMP_KEYS), "", complaints)?;
             let kind = fields.required("type", "type = 8", complaints)?.integer(0..=u8::MAX, 8, complaints);
             let code = fields.get("code").map(|v| v.integer(0..=u8::MAX, 0, complaints));
             Some(match code {

@@ -17,8 +17,6 @@ pub struct State {
     pub accept_risk: bool,
 }
 
-pub(super) const KEYS: [&str; 2] = ["state_dir", "accept_replay_risk"];
-
 pub(super) fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> State {
     let folder = fields.get("state_dir").and_then(|v| {
         let text = v.text("an absolute path", "state_dir = \"/var/lib/weir\"", complaints)?;
