@@ -7,8 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use weir_core::relay::{Class, Drops, Kind, Reason};
 use weir_core::time::{MICROSECOND, Nanos};
-
-use super::exposition::Distribution;
+use weir_metrics::Distribution;
 
 /// Powers of two, 0 first: the last one holds 2^30 and everything above.
 pub const BUCKETS: usize = 32;

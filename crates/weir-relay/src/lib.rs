@@ -29,7 +29,6 @@ pub mod counters;
 mod cross_worker;
 mod engine;
 pub mod error;
-pub mod exposition;
 mod inbox;
 pub mod inherited;
 pub mod keyfile;

@@ -3,18 +3,18 @@
 //! Promises: names and labels never change; `weir_relay_balance_packets` is 0 unless packets get lost unaccounted.
 
 use std::fmt;
+use weir_metrics::{Family, Labels};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::WorkerReport;
 use super::counters::Histogram;
-use super::exposition::{self, Family, Labels};
 use super::report::RelayReport;
 
 /// The OpenMetrics text of one scrape.
 pub fn text(acceptor: AcceptorCounters, report: RelayReport) -> String {
-    exposition::text("weir_relay", Scrape { acceptor, report })
+    weir_metrics::text("weir_relay", Scrape { acceptor, report })
 }
 
 /// The acceptor's counters at one moment: names, help and labels beside each.

@@ -20,7 +20,6 @@ use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use tokio::sync::oneshot;
 use weir_io::wake::Waker;
-use weir_relay::exposition;
 
 use crate::failure::Blame;
 use crate::view::Refusal;
@@ -161,15 +160,15 @@ impl Response {
 
     /// Responds with OpenMetrics text; which format goes out is settled by [`Response::negotiated`].
     pub fn metrics(body: String) -> Response {
-        Response { status: 200, content_type: exposition::OPENMETRICS, body }
+        Response { status: 200, content_type: weir_metrics::OPENMETRICS, body }
     }
 
     /// Metrics in the format that the asker's `Accept` names; everything else as it is.
     pub fn negotiated(self, accept: Option<&str>) -> Response {
-        if self.content_type != exposition::OPENMETRICS {
+        if self.content_type != weir_metrics::OPENMETRICS {
             return self;
         }
-        let (content_type, body) = exposition::negotiated(accept, self.body);
+        let (content_type, body) = weir_metrics::negotiated(accept, self.body);
         Response { content_type, body, ..self }
     }
 

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     // Metrics tell this moment as the process's start.
-    weir_relay::exposition::process_started();
+    weir_metrics::process_started();
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(sentence)) => {

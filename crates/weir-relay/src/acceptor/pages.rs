@@ -12,7 +12,6 @@ use std::net::IpAddr;
 use super::http::{Head, HttpResponse};
 use super::listen::ListenerKind;
 use super::{Live, Shared};
-use crate::exposition;
 use crate::settings::{Home, is_name};
 
 /// A challenge as clients make it.
@@ -113,7 +112,7 @@ fn bootstrap_dns(shared: &Shared, live: &Live, head: &Head) -> HttpResponse {
 fn debug(shared: &Shared, path: &str, accept: Option<&str>) -> HttpResponse {
     match path {
         "/debug/varz" => {
-            let (content_type, text) = exposition::negotiated(accept, shared.metrics());
+            let (content_type, text) = weir_metrics::negotiated(accept, shared.metrics());
             HttpResponse::new(200, content_type, text)
         }
         _ => HttpResponse::text(200, "/debug/varz   counters, as /metrics has them\n"),

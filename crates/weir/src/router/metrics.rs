@@ -11,7 +11,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use weir_core::ipsec::sa::COUNTED;
 use weir_core::neighbor;
 use weir_core::verdict::Reason;
-use weir_relay::exposition::{self, Family, Labels};
+use weir_metrics::{Family, Labels};
 
 use super::answer::blame;
 use crate::view::{Cache, CacheWay, Lookups, Policy, Port, Sa, Spd, Status, WorkerCounters};
@@ -43,7 +43,7 @@ pub fn text(
     mirror: Option<Mirror>,
 ) -> String {
     let (ports, workers, status) = (ports.to_vec(), workers.to_vec(), status.clone());
-    exposition::text("weir", Scrape { ports, workers, status, neighbors, ipsec, mirror })
+    weir_metrics::text("weir", Scrape { ports, workers, status, neighbors, ipsec, mirror })
 }
 
 #[derive(Debug)]
