@@ -4,6 +4,8 @@
 //! `+Inf`; `weir_build_info` and `process_start_time_seconds` stand in every text. Who names OpenMetrics in `Accept` gets
 //! it, everybody else the text format 0.0.4. Refuses: samples whose time is not that of the scrape.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::LazyLock;

@@ -98,7 +98,7 @@ enum Verb {
     },
     /// Run a relay (DERP server): of a file, or at once for a try
     #[command(
-        override_usage = "weir relay FILE\n       weir relay --dev [OPTIONS]",
+        override_usage = "weir relay FILE\n       weir relay --dev [OPTIONS]\n       weir relay map FILE --tailscale|--headscale",
         after_help = "Examples:\n  \
         weir relay --dev                          plain on 127.0.0.1:3340; says how to use it\n  \
         weir relay --dev --tls user --listen :3340  TLS with a certificate nobody trusts, on every address\n  \

@@ -11,6 +11,7 @@ pub mod man;
 pub mod monitor;
 pub mod policy;
 pub mod relay;
+pub mod relay_map;
 pub mod release;
 pub mod running;
 pub mod schema;

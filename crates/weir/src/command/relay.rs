@@ -4,22 +4,36 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use weir_relay::settings::{Acceptor, Certificates, Io, Settings, Tls};
 use weir_relay::{Engine, keyfile};
 
+use super::relay_map::{self, MapArgs};
 use crate::config;
 use crate::control::client;
 use crate::failure::Failure;
 use crate::relay::run::{self, Started};
+use crate::text::print;
 
 /// Where `--dev` listens, as derper's does.
 const DEV: &str = "127.0.0.1:3340";
 /// Draining has limits of its own, all shorter.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 
+#[derive(Clone, Debug, Subcommand)]
+pub enum RelayVerb {
+    /// Print the relay of a file as a DERP map, for Tailscale's policy file or for headscale
+    #[command(after_help = "Examples:\n  \
+        weir relay map relay.toml --tailscale                   `derpMap`, to paste into the policy file\n  \
+        weir relay map relay.toml --headscale > derp.yaml       then name it in `derp.paths` of headscale's configuration")]
+    Map(MapArgs),
+}
+
 #[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct RelayArgs {
+    #[command(subcommand)]
+    pub verb: Option<RelayVerb>,
     /// The configuration file
     #[arg(required_unless_present = "dev", conflicts_with = "dev")]
     pub file: Option<PathBuf>,
@@ -65,6 +79,11 @@ fn listening(text: &str) -> Result<SocketAddr, String> {
 }
 
 pub fn run(args: &RelayArgs, socket: Option<PathBuf>) -> Result<(), Failure> {
+    if let Some(RelayVerb::Map(args)) = &args.verb {
+        let (map, notes) = relay_map::text(args)?;
+        notes.iter().for_each(|note| eprintln!("weir: {note}"));
+        return print(&map);
+    }
     match &args.file {
         Some(file) => of_file(file, socket, args.take_over),
         None => dev(args, socket),
