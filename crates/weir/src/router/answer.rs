@@ -101,7 +101,7 @@ impl Daemon {
                 &self.status(now),
                 self.control.neighbor_counters(),
                 metrics::Ipsec { sas: self.sas(now), spds: self.spds(), cache: self.cache() },
-                self.mirror_metrics(),
+                (self.mirror_metrics(), self.key_mirror_metrics()),
             )),
         }
     }

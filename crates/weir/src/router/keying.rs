@@ -25,6 +25,7 @@ use weir_io::netlink::LinkInfo;
 use weir_io::netlink::xfrm::{KeyMonitor, KeyRequests, dump};
 
 use super::durable::wall;
+use super::metrics::KeyMirror;
 use super::{Daemon, Kernel};
 use crate::config::Config;
 use crate::config::ipsec::lifetime;
@@ -65,7 +66,21 @@ pub(super) struct Keys {
     told_at: Nanos,
     trapped_at: Nanos,
     dumped: Nanos,
+    /// The last dump was interrupted by a change: it is taken again.
+    partial: bool,
+    counters: Counters,
+}
+
+/// What happened while the kernel's keys were followed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    /// The kernel dropped messages because they were not read in time.
     overruns: u64,
+    /// Dumps after the first.
+    resyncs: u64,
+    /// Dumps that a change interrupted, so that nothing was concluded from what they lacked.
+    interrupted: u64,
+    /// SAs and policies that a dump found gone without a message.
     vanished: u64,
     malformed: u64,
 }
@@ -100,9 +115,8 @@ pub(super) fn begin(config: &Config, kernel: &Kernel, now: Nanos) -> Result<Opti
         told_at: now,
         trapped_at: now,
         dumped: now,
-        overruns: 0,
-        vanished: 0,
-        malformed: 0,
+        partial: false,
+        counters: Counters::default(),
     };
     keys.look_around(config, kernel);
     keys.dump(now).map_err(refused)?;
@@ -127,9 +141,12 @@ impl Keys {
         let keying = &mut self.keying;
         keying.begin_resync();
         let dumped = dump(|news| _ = keying.hear(news))?;
-        self.malformed += dumped.malformed;
-        if !dumped.interrupted {
-            self.vanished += keying.end_resync() as u64;
+        self.counters.malformed += dumped.malformed;
+        self.partial = dumped.interrupted;
+        if dumped.interrupted {
+            self.counters.interrupted += 1;
+        } else {
+            self.counters.vanished += keying.end_resync() as u64;
         }
         Ok(())
     }
@@ -141,7 +158,7 @@ impl Keys {
         let heard = self.monitor.hear(|news| changed |= keying.hear(news));
         let lost = match heard {
             Ok(heard) => {
-                self.malformed += heard.malformed;
+                self.counters.malformed += heard.malformed;
                 heard.lost
             }
             Err(error) => {
@@ -150,12 +167,13 @@ impl Keys {
             }
         };
         if lost {
-            self.overruns += 1;
+            self.counters.overruns += 1;
             tracing::warn!(
                 "the kernel's messages about SAs were not read in time; everything is dumped again"
             );
         }
-        if lost || now.saturating_sub(self.dumped) >= COMPARE_EVERY {
+        if lost || self.partial || now.saturating_sub(self.dumped) >= COMPARE_EVERY {
+            self.counters.resyncs += 1;
             match self.dump(now) {
                 Ok(()) => changed = true,
                 Err(error) => {
@@ -485,15 +503,30 @@ impl Daemon {
         if let Some(more) = keys.left.len().checked_sub(LEFT_SHOWN).filter(|&more| more > 0) {
             notices.push(format!("left to the kernel: {more} SAs and policies more"));
         }
-        if keys.overruns > 0 {
+        let counters = keys.counters;
+        if counters.overruns > 0 {
             notices.push(format!(
                 "the kernel's messages about SAs overran {} times; {} SAs and policies had gone without a message",
-                keys.overruns, keys.vanished
+                counters.overruns, counters.vanished
             ));
         }
-        if keys.malformed > 0 {
-            notices.push(format!("{} messages of the kernel about SAs were not well formed", keys.malformed));
+        if counters.malformed > 0 {
+            let malformed = counters.malformed;
+            notices.push(format!("{malformed} messages of the kernel about SAs were not well formed"));
         }
         notices
+    }
+
+    /// What `/metrics` says of the kernel's keys, where they are followed.
+    pub(super) fn key_mirror_metrics(&self) -> Option<KeyMirror> {
+        let c = self.keys.as_ref()?.counters;
+        let events = vec![
+            ("overrun", c.overruns),
+            ("resync", c.resyncs),
+            ("interrupted", c.interrupted),
+            ("vanished", c.vanished),
+            ("malformed", c.malformed),
+        ];
+        Some(KeyMirror { events })
     }
 }

@@ -33,6 +33,13 @@ pub struct Mirror {
     pub aside: usize,
 }
 
+/// What is told of the kernel's SAs and policies.
+#[derive(Clone, Debug, Default)]
+pub struct KeyMirror {
+    /// What happened, and how often.
+    pub events: Vec<(&'static str, u64)>,
+}
+
 /// The OpenMetrics text of one scrape.
 pub fn text(
     ports: &[Port],
@@ -40,10 +47,10 @@ pub fn text(
     status: &Status,
     neighbors: neighbor::Counters,
     ipsec: Ipsec,
-    mirror: Option<Mirror>,
+    (mirror, keys): (Option<Mirror>, Option<KeyMirror>),
 ) -> String {
     let (ports, workers, status) = (ports.to_vec(), workers.to_vec(), status.clone());
-    weir_metrics::text("weir", Scrape { ports, workers, status, neighbors, ipsec, mirror })
+    weir_metrics::text("weir", Scrape { ports, workers, status, neighbors, ipsec, mirror, keys })
 }
 
 #[derive(Debug)]
@@ -54,6 +61,7 @@ struct Scrape {
     neighbors: neighbor::Counters,
     ipsec: Ipsec,
     mirror: Option<Mirror>,
+    keys: Option<KeyMirror>,
 }
 
 fn labels(port: &Port) -> Labels<'_> {
@@ -71,6 +79,7 @@ impl Collector for Scrape {
         self.policies(encoder)?;
         self.lookups(encoder)?;
         self.mirror(encoder)?;
+        self.key_mirror(encoder)?;
         let family = Family { encoder, name: "tables_generation", help: "Snapshots of the tables published" };
         family.gauges([(Vec::new(), self.status.generation as i64)])
     }
@@ -219,6 +228,13 @@ impl Scrape {
         Family { encoder, name: "mirror_events", help }.counters(samples)?;
         let help = "Address families of which every packet is left to the kernel";
         Family { encoder, name: "mirror_families_aside", help }.gauges([(Vec::new(), mirror.aside as i64)])
+    }
+
+    fn key_mirror(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let Some(keys) = &self.keys else { return Ok(()) };
+        let samples = keys.events.iter().map(|(event, count)| (vec![("event", *event)], *count));
+        let help = "What happened while the kernel's SAs and policies were followed";
+        Family { encoder, name: "key_mirror_events", help }.counters(samples)
     }
 }
 
@@ -395,7 +411,8 @@ mod tests {
             cache: Cache { ways: vec![way], ..Cache::default() },
             ..Ipsec::default()
         };
-        let text = text(&[], &[worker], &Status::default(), neighbor::Counters::default(), ipsec, None);
+        let text =
+            text(&[], &[worker], &Status::default(), neighbor::Counters::default(), ipsec, (None, None));
         let labels = "direction=\"in\",family=\"ipv6\",worker=\"0\"}";
         for (layer, count) in [("first", 1), ("outside", 5), ("cache", 2), ("classifier", 3), ("scan", 4)] {
             let line = format!("weir_spd_lookups_total{{layer=\"{layer}\",{labels} {count}\n");
@@ -406,10 +423,28 @@ mod tests {
     }
 
     #[test]
+    fn events_of_the_key_mirror_are_told_where_keys_are_followed() {
+        let told = |keys| {
+            text(&[], &[], &Status::default(), neighbor::Counters::default(), Ipsec::default(), (None, keys))
+        };
+        let keys = KeyMirror { events: vec![("overrun", 2), ("interrupted", 1)] };
+        let text = told(Some(keys));
+        assert!(text.contains("weir_key_mirror_events_total{event=\"overrun\"} 2\n"), "{text}");
+        assert!(text.contains("weir_key_mirror_events_total{event=\"interrupted\"} 1\n"), "{text}");
+        assert!(!told(None).contains("weir_key_mirror"));
+    }
+
+    #[test]
     fn every_reason_is_told_from_the_start() {
         let worker = WorkerCounters { received: 3, forwarded: 2, ..WorkerCounters::default() };
-        let text =
-            text(&[], &[worker], &Status::default(), neighbor::Counters::default(), Ipsec::default(), None);
+        let text = text(
+            &[],
+            &[worker],
+            &Status::default(),
+            neighbor::Counters::default(),
+            Ipsec::default(),
+            (None, None),
+        );
         for reason in Reason::ALL {
             let line = format!(
                 "weir_drops_total{{worker=\"0\",reason=\"{}\",blame=\"{}\"}} 0",

@@ -83,6 +83,8 @@ pub struct Counters {
     pub resyncs: AtomicU64,
     /// Routes that a dump found gone without a message.
     pub vanished: AtomicU64,
+    /// Dumps that a change interrupted, so that nothing was concluded from what they lacked.
+    pub interrupted: AtomicU64,
     pub malformed: AtomicU64,
 }
 
@@ -286,6 +288,7 @@ impl Thread {
         self.dumped = Instant::now();
         if whole.interrupted {
             // What it did not tell of may be there.
+            self.counters.interrupted.fetch_add(1, Relaxed);
             self.neighbors.extend(neighbors);
             self.dump_soon();
             return Ok(());

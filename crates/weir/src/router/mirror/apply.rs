@@ -158,6 +158,7 @@ impl Daemon {
             ("route", &c.routes),
             ("overrun", &c.overruns),
             ("resync", &c.resyncs),
+            ("interrupted", &c.interrupted),
             ("vanished", &c.vanished),
             ("malformed", &c.malformed),
         ];
