@@ -517,9 +517,9 @@ impl Daemon {
         notices
     }
 
-    /// What `/metrics` says of the kernel's keys, where they are followed.
-    pub(super) fn key_mirror_metrics(&self) -> Option<KeyMirror> {
-        let c = self.keys.as_ref()?.counters;
+    /// What `/metrics` says of the kernel's keys; zeros where they are not followed.
+    pub(super) fn key_mirror_metrics(&self) -> KeyMirror {
+        let c = self.keys.as_ref().map(|keys| keys.counters).unwrap_or_default();
         let events = vec![
             ("overrun", c.overruns),
             ("resync", c.resyncs),
@@ -527,6 +527,6 @@ impl Daemon {
             ("vanished", c.vanished),
             ("malformed", c.malformed),
         ];
-        Some(KeyMirror { events })
+        KeyMirror { events }
     }
 }

@@ -47,7 +47,7 @@ pub fn text(
     status: &Status,
     neighbors: neighbor::Counters,
     ipsec: Ipsec,
-    (mirror, keys): (Option<Mirror>, Option<KeyMirror>),
+    (mirror, keys): (Option<Mirror>, KeyMirror),
 ) -> String {
     let (ports, workers, status) = (ports.to_vec(), workers.to_vec(), status.clone());
     weir_metrics::text("weir", Scrape { ports, workers, status, neighbors, ipsec, mirror, keys })
@@ -61,7 +61,7 @@ struct Scrape {
     neighbors: neighbor::Counters,
     ipsec: Ipsec,
     mirror: Option<Mirror>,
-    keys: Option<KeyMirror>,
+    keys: KeyMirror,
 }
 
 fn labels(port: &Port) -> Labels<'_> {
@@ -231,8 +231,7 @@ impl Scrape {
     }
 
     fn key_mirror(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let Some(keys) = &self.keys else { return Ok(()) };
-        let samples = keys.events.iter().map(|(event, count)| (vec![("event", *event)], *count));
+        let samples = self.keys.events.iter().map(|(event, count)| (vec![("event", *event)], *count));
         let help = "What happened while the kernel's SAs and policies were followed";
         Family { encoder, name: "key_mirror_events", help }.counters(samples)
     }
@@ -411,8 +410,14 @@ mod tests {
             cache: Cache { ways: vec![way], ..Cache::default() },
             ..Ipsec::default()
         };
-        let text =
-            text(&[], &[worker], &Status::default(), neighbor::Counters::default(), ipsec, (None, None));
+        let text = text(
+            &[],
+            &[worker],
+            &Status::default(),
+            neighbor::Counters::default(),
+            ipsec,
+            (None, KeyMirror::default()),
+        );
         let labels = "direction=\"in\",family=\"ipv6\",worker=\"0\"}";
         for (layer, count) in [("first", 1), ("outside", 5), ("cache", 2), ("classifier", 3), ("scan", 4)] {
             let line = format!("weir_spd_lookups_total{{layer=\"{layer}\",{labels} {count}\n");
@@ -423,15 +428,14 @@ mod tests {
     }
 
     #[test]
-    fn events_of_the_key_mirror_are_told_where_keys_are_followed() {
+    fn events_of_the_key_mirror_are_told() {
         let told = |keys| {
             text(&[], &[], &Status::default(), neighbor::Counters::default(), Ipsec::default(), (None, keys))
         };
         let keys = KeyMirror { events: vec![("overrun", 2), ("interrupted", 1)] };
-        let text = told(Some(keys));
+        let text = told(keys);
         assert!(text.contains("weir_key_mirror_events_total{event=\"overrun\"} 2\n"), "{text}");
         assert!(text.contains("weir_key_mirror_events_total{event=\"interrupted\"} 1\n"), "{text}");
-        assert!(!told(None).contains("weir_key_mirror"));
     }
 
     #[test]
@@ -443,7 +447,7 @@ mod tests {
             &Status::default(),
             neighbor::Counters::default(),
             Ipsec::default(),
-            (None, None),
+            (None, KeyMirror::default()),
         );
         for reason in Reason::ALL {
             let line = format!(
