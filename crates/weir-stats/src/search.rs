@@ -55,7 +55,7 @@ pub struct TrialRecord {
     pub ledger: LossLedger,
     /// Nanoseconds by percentile, as in a sample.
     pub latency_ns: BTreeMap<String, u64>,
-    /// Share of the time the SUT's CPUs were busy, where the bed can tell.
+    /// Share of the time the SUT's CPUs were busy, where the testbed can tell.
     pub cpu_percent: Option<f64>,
     /// Made again because the source was held up; searches and tables pass over it.
     #[serde(default)]

@@ -3,7 +3,7 @@
 //! Promises: everything made has a name with this process's number in it and is removed on drop, after a panic too.
 //! Refuses: to be part of a daemon: only tests enable the feature.
 
-pub mod bed;
 pub mod content;
 pub mod daemon;
 pub mod machine;
+pub mod testbed;

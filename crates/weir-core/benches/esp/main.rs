@@ -91,19 +91,19 @@ fn icmp_error_among_sas(bencher: Bencher<'_, '_>, count: u32) {
 }
 
 /// A batch of the same packet, and what it takes to have it again.
-struct Bed {
+struct Testbed {
     frames: Vec<Frame<Box<[u8]>>>,
     outcomes: [Outcome; BATCH],
     original: Vec<u8>,
     start: usize,
 }
 
-impl Bed {
-    fn new(original: Vec<u8>, count: usize) -> Bed {
+impl Testbed {
+    fn new(original: Vec<u8>, count: usize) -> Testbed {
         let frame = |_| Frame::from_bytes(vec![0; BUFFER_SIZE].into(), &original, DeviceId(0)).expect("fits");
         let frames: Vec<_> = (0..count).map(frame).collect();
         let start = frames[0].start();
-        Bed { frames, outcomes: [Outcome::Lost(Reason::NoBuffer); BATCH], original, start }
+        Testbed { frames, outcomes: [Outcome::Lost(Reason::NoBuffer); BATCH], original, start }
     }
 
     /// Windows and the first `bytes` of each packet, as they were.
@@ -140,56 +140,56 @@ fn run(bencher: Bencher, count: usize, work: impl FnMut()) {
 
 #[divan::bench]
 fn restore(bencher: Bencher) {
-    let mut bed = Bed::new(packet(46), BATCH);
-    run(bencher, BATCH, || black_box(&mut bed).restore(20));
+    let mut testbed = Testbed::new(packet(46), BATCH);
+    run(bencher, BATCH, || black_box(&mut testbed).restore(20));
 }
 
 #[divan::bench(args = [1, 8, 64])]
 fn seal_without_cipher_in_batches_of(bencher: Bencher, count: usize) {
-    let (mut bed, sa) = (Bed::new(packet(46), count), sa(Arc::new(Nothing), true, 0));
+    let (mut testbed, sa) = (Testbed::new(packet(46), count), sa(Arc::new(Nothing), true, 0));
     // SPI and IV are not written over by the packet's start.
-    run(bencher, count, || bed.seal(&sa));
+    run(bencher, count, || testbed.seal(&sa));
 }
 
 #[divan::bench]
 fn seal_without_cipher_in_ipv6(bencher: Bencher) {
-    let (mut bed, sa) = (Bed::new(packet(46), BATCH), sa(Arc::new(Nothing), false, 0));
-    run(bencher, BATCH, || bed.seal(&sa));
+    let (mut testbed, sa) = (Testbed::new(packet(46), BATCH), sa(Arc::new(Nothing), false, 0));
+    run(bencher, BATCH, || testbed.seal(&sa));
 }
 
 #[divan::bench(args = [1, 8, 64])]
 fn open_without_cipher_in_batches_of(bencher: Bencher, count: usize) {
     let sa = sa(Arc::new(Nothing), true, 0);
-    let mut bed = Bed::new(sealed(&sa, 46), count);
-    run(bencher, count, || bed.open(&sa, 20));
+    let mut testbed = Testbed::new(sealed(&sa, 46), count);
+    run(bencher, count, || testbed.open(&sa, 20));
 }
 
 /// Every packet is new to the window.
 #[divan::bench(args = [64, 4096])]
 fn open_without_cipher_with_a_window_of(bencher: Bencher, window: u16) {
     let sa = sa(Arc::new(Nothing), true, window);
-    let mut bed = Bed::new(sealed(&sa, 46), BATCH);
+    let mut testbed = Testbed::new(sealed(&sa, 46), BATCH);
     let mut sequence = 0u32;
     run(bencher, BATCH, || {
-        bed.restore(20);
-        for frame in &mut bed.frames {
+        testbed.restore(20);
+        for frame in &mut testbed.frames {
             sequence = sequence.wrapping_add(1);
             frame.data_mut()[24..28].copy_from_slice(&sequence.to_be_bytes());
         }
-        esp::open(&sa, 0, &mut bed.frames, &mut bed.outcomes);
+        esp::open(&sa, 0, &mut testbed.frames, &mut testbed.outcomes);
     });
 }
 
 fn sealed(sa: &Sa, len: usize) -> Vec<u8> {
-    let mut bed = Bed::new(packet(len), 1);
-    bed.seal(sa);
-    bed.frames[0].data().to_vec()
+    let mut testbed = Testbed::new(packet(len), 1);
+    testbed.seal(sa);
+    testbed.frames[0].data().to_vec()
 }
 
 #[divan::bench(args = SIZES)]
 fn seal_with_gcm(bencher: Bencher, len: usize) {
-    let (mut bed, sa) = (Bed::new(packet(len), BATCH), sa(gcm(), true, 0));
-    run(bencher, BATCH, || bed.seal(&sa));
+    let (mut testbed, sa) = (Testbed::new(packet(len), BATCH), sa(gcm(), true, 0));
+    run(bencher, BATCH, || testbed.seal(&sa));
 }
 
 #[divan::bench(args = SIZES)]
@@ -197,8 +197,8 @@ fn open_with_gcm(bencher: Bencher, len: usize) {
     let sa = sa(gcm(), true, 0);
     let sealed = sealed(&sa, len);
     let bytes = sealed.len();
-    let mut bed = Bed::new(sealed, BATCH);
-    run(bencher, BATCH, || bed.open(&sa, bytes));
+    let mut testbed = Testbed::new(sealed, BATCH);
+    run(bencher, BATCH, || testbed.open(&sa, bytes));
 }
 
 #[divan::bench(args = SIZES)]

@@ -1,6 +1,6 @@
 //! One breath of a worker: rx → forward → tick → tx, with the accounting of what devices refuse.
 //!
-//! The daemon, the lab's memory bed and the tests all breathe by this function.
+//! The daemon, the lab's memory testbed and the tests all breathe by this function.
 
 use super::{Output, Router};
 use crate::device::Device;

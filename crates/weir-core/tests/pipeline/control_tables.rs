@@ -1,10 +1,10 @@
 //! Desired state and links in, snapshots out.
 
-use crate::bed::control as control_bed;
+use crate::testbed::control as control_testbed;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control_bed::{desired, link, lookup, port, route, up};
+use control_testbed::{desired, link, lookup, port, route, up};
 use weir_core::control::{Control, Notice, Origin};
 use weir_core::id::{AdjacencyId, PortId};
 use weir_core::route::Prefix;
@@ -233,7 +233,7 @@ fn what_did_not_change_is_shared_with_the_snapshot_before() {
     wish.routes = vec![route("10.0.0.0/8", &["192.0.2.9"]), route("2001:db8:9::/48", &["2001:db8::9"])];
     let mut control = control(wish.clone(), &[up("eth0"), up("eth1")]);
     let first = control.take_snapshot().expect("the first");
-    wish.neighbors = vec![control_bed::neighbor("lan", "192.0.2.9", 9)];
+    wish.neighbors = vec![control_testbed::neighbor("lan", "192.0.2.9", 9)];
     control.apply(1, wish.clone()).expect("valid");
     let second = control.take_snapshot().expect("a neighbour");
     assert!(Arc::ptr_eq(&first.fib4, &second.fib4) && Arc::ptr_eq(&first.fib6, &second.fib6));

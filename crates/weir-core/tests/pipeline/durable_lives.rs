@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::bed::ipsec::{Clear, HERE, THERE, sa, tunnel};
+use crate::testbed::ipsec::{Clear, HERE, THERE, sa, tunnel};
 use weir_core::control::{Control, Disk, Durable, SaStates, save};
 use weir_core::ipsec::durable::Counters;
 use weir_core::ipsec::{Direction, Sa, esp};

@@ -1,11 +1,11 @@
 //! IPsec wished for in, snapshots out: tunnels as ports, enforcement before ports, SAs that keep their state.
 
-use crate::bed::control as bed;
+use crate::testbed::control as testbed;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::bed::ipsec::{Clear, HERE, THERE, east_and_border, policy, sa, tunnel};
-use bed::{address, desired, lookup, neighbor, port, route, up};
+use crate::testbed::ipsec::{Clear, HERE, THERE, east_and_border, policy, sa, tunnel};
+use testbed::{address, desired, lookup, neighbor, port, route, up};
 use weir_core::control::{Control, DRAIN, KEEPALIVE};
 use weir_core::id::PortId;
 use weir_core::ipsec::sa::Direction::{In, Out};
@@ -227,7 +227,7 @@ fn snapshots_share_ipsec_that_did_not_change() {
     let mut d = both_modes();
     let mut control = control(d.clone());
     let before = control.take_snapshot().expect("the first");
-    control.link_changed(0, bed::link("eth0", false));
+    control.link_changed(0, testbed::link("eth0", false));
     let tables = control.take_snapshot().expect("changed");
     assert!(Arc::ptr_eq(before.ipsec.as_ref().expect("some"), tables.ipsec.as_ref().expect("some")));
     d.ports[0].addresses.clear();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::bed::control::{desired, neighbor, port, route, up};
-use crate::bed::ipsec::{Clear, HERE, THERE, east_and_border, sa};
+use crate::testbed::control::{desired, neighbor, port, route, up};
+use crate::testbed::ipsec::{Clear, HERE, THERE, east_and_border, sa};
 use weir_core::control::{Control, DRAIN, Rekey};
 use weir_core::ipsec::Direction::{In, Out};
 use weir_core::ipsec::{Ipsec, SaSpec};

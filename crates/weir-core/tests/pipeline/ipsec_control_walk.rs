@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::bed::control::{desired, port, up};
-use crate::bed::ipsec::{Clear, policy, protect, sa, spd, tunnel};
+use crate::testbed::control::{desired, port, up};
+use crate::testbed::ipsec::{Clear, policy, protect, sa, spd, tunnel};
 use proptest::prelude::*;
 use weir_core::control::{Control, DRAIN};
 use weir_core::ipsec::Direction::{In, Out};

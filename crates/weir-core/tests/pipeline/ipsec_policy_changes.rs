@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::bed::control::{desired, port, up};
-use crate::bed::ipsec::{Clear, HERE, THERE, east_and_border, policy, protect, sa};
+use crate::testbed::control::{desired, port, up};
+use crate::testbed::ipsec::{Clear, HERE, THERE, east_and_border, policy, protect, sa};
 use weir_core::control::{Control, PolicyChange, Rekey};
 use weir_core::ipsec::Direction::{In, Out};
 use weir_core::ipsec::Ipsec;

@@ -4,8 +4,8 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use crate::bed::control::{desired, port, up};
-use crate::bed::ipsec::{Clear, HERE, THERE, policy, sa, spd};
+use crate::testbed::control::{desired, port, up};
+use crate::testbed::ipsec::{Clear, HERE, THERE, policy, sa, spd};
 use proptest::prelude::*;
 use weir_core::control::{Control, PolicyChange};
 use weir_core::ipsec::Direction::{self, In, Out};

@@ -3,8 +3,8 @@
 //! Both gateways are whole ones, control side included, joined by a wire on which packets stay a step:
 //! what was sealed before a rekey arrives after it.
 
-use crate::bed::control::{desired, neighbor, port, route, up};
-use crate::bed::ipsec::{sa, tunnel};
+use crate::testbed::control::{desired, neighbor, port, route, up};
+use crate::testbed::ipsec::{sa, tunnel};
 use weir_core::control::Control;
 use weir_core::ipsec::sa::Direction::{In, Out};
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};

@@ -1,10 +1,10 @@
 //! Every mistake in SAs, tunnels and policies, where it is and what to do about it.
 
-use crate::bed::spd as spd_bed;
+use crate::testbed::spd as spd_testbed;
 use std::sync::Arc;
 
-use crate::bed::control::{address, desired, neighbor, port, route, up};
-use crate::bed::ipsec::{Clear, HERE, THERE, east_and_border, policy, ranges, spd, tunnel};
+use crate::testbed::control::{address, desired, neighbor, port, route, up};
+use crate::testbed::ipsec::{Clear, HERE, THERE, east_and_border, policy, ranges, spd, tunnel};
 use proptest::prelude::*;
 use weir_core::control::Control;
 use weir_core::ipsec::Direction::{In, Out};
@@ -396,8 +396,8 @@ proptest! {
     /// Hidden is only what never decides: a policy a flow finds is not called hidden.
     #[test]
     fn policy_that_decides_about_something_is_not_hidden(
-        rules in spd_bed::rules(12),
-        flows in prop::collection::vec(spd_bed::flow(), 1..80),
+        rules in spd_testbed::rules(12),
+        flows in prop::collection::vec(spd_testbed::flow(), 1..80),
     ) {
         let mut d = good();
         let list: Vec<PolicySpec> = rules.iter().enumerate().map(|(i, (s, _))| as_policy(i, s)).collect();

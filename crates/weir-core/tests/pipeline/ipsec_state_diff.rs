@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::bed::control::{address, desired, port};
-use crate::bed::ipsec::{policy, protect, sa, spd, tunnel};
+use crate::testbed::control::{address, desired, port};
+use crate::testbed::ipsec::{policy, protect, sa, spd, tunnel};
 use proptest::prelude::*;
 use weir_core::ipsec::Direction::{In, Out};
 use weir_core::ipsec::spd;

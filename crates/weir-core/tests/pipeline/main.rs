@@ -1,9 +1,8 @@
 //! Routing, control and IPsec from frames in to frames out, on a virtual clock.
 //!
 //! One binary, because its parts share their networks: a module a subject, helpers in [`common`] (the data path) and
-//! [`bed`] (what an operator writes).
+//! [`testbed`] (what an operator writes).
 
-mod bed;
 mod common;
 mod control_tables;
 mod durable_lives;
@@ -57,4 +56,5 @@ mod spd_same_traffic;
 mod spd_table;
 mod state_check;
 mod state_diff;
+mod testbed;
 mod trace;

@@ -1,10 +1,10 @@
 //! Neighbours as they are met, believed, doubted and given up, on a virtual clock.
 
-use crate::bed::control as bed;
+use crate::testbed::control as testbed;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use bed::{desired, port, route, up};
+use testbed::{desired, port, route, up};
 use weir_core::control::Control;
 use weir_core::id::{AdjacencyId, Mac, PortId};
 use weir_core::neighbor::{HOLD_DOWN, NEIGHBORS_MAX, Neighbors, State, UNRESOLVED_MAX};
@@ -48,15 +48,15 @@ fn lan(owner: Owner) -> Port {
 }
 
 /// A neighbour table on one port and what it says.
-struct Bed {
+struct Testbed {
     port: Port,
     all: Neighbors,
     now: Nanos,
 }
 
-impl Bed {
+impl Testbed {
     fn new() -> Self {
-        Bed { port: lan(Owner::Weir), all: Neighbors::default(), now: SECOND }
+        Testbed { port: lan(Owner::Weir), all: Neighbors::default(), now: SECOND }
     }
 
     fn hear(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
@@ -108,44 +108,44 @@ fn dst_mac(frame: &[u8]) -> Mac {
 #[test]
 fn silent_next_hop_is_asked_three_times_and_then_rests() {
     for address in [IpAddr::V4(THEM4), IpAddr::V6(them6())] {
-        let mut bed = Bed::new();
-        let mut asked = vec![(bed.now, bed.resolve(address).len())];
-        while bed.state(address).is_some_and(|(s, _)| s == State::Incomplete) {
-            let n = bed.step().len();
-            asked.push((bed.now, n));
+        let mut testbed = Testbed::new();
+        let mut asked = vec![(testbed.now, testbed.resolve(address).len())];
+        while testbed.state(address).is_some_and(|(s, _)| s == State::Incomplete) {
+            let n = testbed.step().len();
+            asked.push((testbed.now, n));
         }
         let at = |n: u64, frames| (SECOND + n * SECOND, frames);
         assert_eq!(asked, [at(0, 1), at(1, 1), at(2, 1), at(3, 0)]);
-        assert_eq!(bed.state(address), Some((State::Failed, None)));
+        assert_eq!(testbed.state(address), Some((State::Failed, None)));
         for _ in 0..100 {
-            assert_eq!(bed.resolve(address), [[0u8; 0]; 0], "held down");
+            assert_eq!(testbed.resolve(address), [[0u8; 0]; 0], "held down");
         }
-        assert_eq!(bed.all.counters().held_down, 100);
-        assert_eq!(bed.step(), [[0u8; 0]; 0]);
-        assert_eq!((bed.now, bed.state(address)), (4 * SECOND + HOLD_DOWN, None));
-        assert_eq!(bed.resolve(address).len(), 1, "and may be asked again");
+        assert_eq!(testbed.all.counters().held_down, 100);
+        assert_eq!(testbed.step(), [[0u8; 0]; 0]);
+        assert_eq!((testbed.now, testbed.state(address)), (4 * SECOND + HOLD_DOWN, None));
+        assert_eq!(testbed.resolve(address).len(), 1, "and may be asked again");
     }
 }
 
 #[test]
 fn request_goes_to_everyone_and_probe_to_one() {
-    let mut bed = Bed::new();
-    let asked = bed.resolve(THEM4);
+    let mut testbed = Testbed::new();
+    let asked = testbed.resolve(THEM4);
     assert_eq!(dst_mac(&asked[0]), ethernet::BROADCAST);
     let arp = asked[0][14..].to_vec();
     let arp = Arp::parse(&arp).expect("arp");
     assert_eq!((arp.operation(), arp.sender_ip(), arp.target_ip()), (Operation::Request, US4, THEM4));
-    bed.hear(&reply(THEM));
-    assert_eq!(bed.state(THEM4), Some((State::Reachable, Some(THEM))));
-    let confirmed = bed.now;
-    let probe = bed.step();
-    let after = bed.now - confirmed;
+    testbed.hear(&reply(THEM));
+    assert_eq!(testbed.state(THEM4), Some((State::Reachable, Some(THEM))));
+    let confirmed = testbed.now;
+    let probe = testbed.step();
+    let after = testbed.now - confirmed;
     assert!((15 * SECOND..45 * SECOND).contains(&after), "RFC 4861 6.3.2: {after}");
-    assert_eq!((dst_mac(&probe[0]), bed.state(THEM4)), (THEM, Some((State::Probe, Some(THEM)))));
-    bed.hear(&reply(THEM));
-    assert_eq!(bed.state(THEM4), Some((State::Reachable, Some(THEM))));
+    assert_eq!((dst_mac(&probe[0]), testbed.state(THEM4)), (THEM, Some((State::Probe, Some(THEM)))));
+    testbed.hear(&reply(THEM));
+    assert_eq!(testbed.state(THEM4), Some((State::Reachable, Some(THEM))));
 
-    let asked = bed.resolve(them6());
+    let asked = testbed.resolve(them6());
     assert_eq!(dst_mac(&asked[0]), [0x33, 0x33, 0xff, 0, 0, 9]);
     let packet = Ipv6::parse(&asked[0][14..]).expect("ipv6");
     assert_eq!((packet.src(), packet.hop_limit()), (us6(), 255));
@@ -157,121 +157,125 @@ fn request_goes_to_everyone_and_probe_to_one() {
 
 #[test]
 fn neighbor_that_left_is_looked_for_elsewhere() {
-    let mut bed = Bed::new();
-    bed.resolve(THEM4);
-    bed.hear(&reply(THEM));
-    bed.all.take_changes();
+    let mut testbed = Testbed::new();
+    testbed.resolve(THEM4);
+    testbed.hear(&reply(THEM));
+    testbed.all.take_changes();
     let mut probes = 0;
-    while bed.state(THEM4).expect("known").0 != State::Incomplete {
-        let said = bed.step();
+    while testbed.state(THEM4).expect("known").0 != State::Incomplete {
+        let said = testbed.step();
         probes += said.iter().filter(|f| dst_mac(f) == THEM).count();
     }
     assert_eq!(probes, 3);
-    assert_eq!(bed.all.take_changes(), [(HERE, THEM4.into())]);
-    bed.hear(&reply(OTHER));
-    assert_eq!(bed.state(THEM4), Some((State::Reachable, Some(OTHER))));
+    assert_eq!(testbed.all.take_changes(), [(HERE, THEM4.into())]);
+    testbed.hear(&reply(OTHER));
+    assert_eq!(testbed.state(THEM4), Some((State::Reachable, Some(OTHER))));
 }
 
 #[test]
 fn only_what_we_know_or_who_asks_us_is_learned() {
-    let mut bed = Bed::new();
+    let mut testbed = Testbed::new();
     // An announcement about nobody we know, an answer nobody asked for, a question to someone else.
-    bed.hear(&build::arp_request((THEM, THEM4), THEM4, None));
-    bed.hear(&reply(THEM));
-    bed.hear(&build::arp_request((THEM, THEM4), Ipv4Addr::new(192, 0, 2, 77), None));
-    bed.hear(&advertisement(THEM, false, true, Some(THEM)));
-    assert_eq!((bed.all.iter().count(), bed.all.counters().ignored), (0, 4));
+    testbed.hear(&build::arp_request((THEM, THEM4), THEM4, None));
+    testbed.hear(&reply(THEM));
+    testbed.hear(&build::arp_request((THEM, THEM4), Ipv4Addr::new(192, 0, 2, 77), None));
+    testbed.hear(&advertisement(THEM, false, true, Some(THEM)));
+    assert_eq!((testbed.all.iter().count(), testbed.all.counters().ignored), (0, 4));
     // Someone beyond the link cannot ask by ARP.
-    bed.hear(&build::arp_request((THEM, Ipv4Addr::new(203, 0, 113, 9)), US4, None));
-    assert_eq!(bed.all.iter().count(), 0);
-    bed.hear(&build::arp_request((THEM, THEM4), US4, None));
-    bed.hear(&build::neighbor_solicitation((THEM, them6()), us6(), None));
-    assert_eq!(bed.state(THEM4), Some((State::Stale, Some(THEM))));
-    assert_eq!(bed.state(them6()), Some((State::Stale, Some(THEM))));
+    testbed.hear(&build::arp_request((THEM, Ipv4Addr::new(203, 0, 113, 9)), US4, None));
+    assert_eq!(testbed.all.iter().count(), 0);
+    testbed.hear(&build::arp_request((THEM, THEM4), US4, None));
+    testbed.hear(&build::neighbor_solicitation((THEM, them6()), us6(), None));
+    assert_eq!(testbed.state(THEM4), Some((State::Stale, Some(THEM))));
+    assert_eq!(testbed.state(them6()), Some((State::Stale, Some(THEM))));
 }
 
 #[test]
 fn announcement_of_a_known_neighbor_is_used_at_once_and_verified() {
-    let mut bed = Bed::new();
-    bed.resolve(THEM4);
-    bed.hear(&reply(THEM));
-    bed.hear(&build::arp_request((OTHER, THEM4), THEM4, None));
-    assert_eq!(bed.state(THEM4), Some((State::Stale, Some(OTHER))));
-    assert_eq!(bed.all.counters().mac_changes, 1);
-    let probe = bed.step();
-    assert_eq!((dst_mac(&probe[0]), bed.state(THEM4)), (OTHER, Some((State::Probe, Some(OTHER)))));
+    let mut testbed = Testbed::new();
+    testbed.resolve(THEM4);
+    testbed.hear(&reply(THEM));
+    testbed.hear(&build::arp_request((OTHER, THEM4), THEM4, None));
+    assert_eq!(testbed.state(THEM4), Some((State::Stale, Some(OTHER))));
+    assert_eq!(testbed.all.counters().mac_changes, 1);
+    let probe = testbed.step();
+    assert_eq!((dst_mac(&probe[0]), testbed.state(THEM4)), (OTHER, Some((State::Probe, Some(OTHER)))));
 }
 
 #[test]
 fn impossible_macs_and_addresses_teach_nothing() {
-    let mut bed = Bed::new();
-    bed.resolve(THEM4);
+    let mut testbed = Testbed::new();
+    testbed.resolve(THEM4);
     for mac in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1], US] {
-        assert_eq!(bed.hear(&reply(mac)), [[0u8; 0]; 0]);
-        assert_eq!(bed.hear(&build::arp_request((mac, THEM4), US4, None)), [[0u8; 0]; 0], "nor is answered");
-        bed.resolve(them6());
-        bed.hear(&advertisement(THEM, true, true, Some(mac)));
+        assert_eq!(testbed.hear(&reply(mac)), [[0u8; 0]; 0]);
+        assert_eq!(
+            testbed.hear(&build::arp_request((mac, THEM4), US4, None)),
+            [[0u8; 0]; 0],
+            "nor is answered"
+        );
+        testbed.resolve(them6());
+        testbed.hear(&advertisement(THEM, true, true, Some(mac)));
     }
-    bed.hear(&build::arp_request((THEM, Ipv4Addr::BROADCAST), US4, None));
-    assert_eq!(bed.state(THEM4), Some((State::Incomplete, None)));
-    assert_eq!(bed.state(them6()), Some((State::Incomplete, None)));
-    assert_eq!(bed.all.counters().insane, 13);
+    testbed.hear(&build::arp_request((THEM, Ipv4Addr::BROADCAST), US4, None));
+    assert_eq!(testbed.state(THEM4), Some((State::Incomplete, None)));
+    assert_eq!(testbed.state(them6()), Some((State::Incomplete, None)));
+    assert_eq!(testbed.all.counters().insane, 13);
 }
 
 #[test]
 fn our_own_addresses_are_answered_for_unless_the_kernel_does() {
     let asked = build::arp_request((THEM, THEM4), US4, None);
     let solicited = build::neighbor_solicitation((THEM, them6()), us6(), None);
-    let mut bed = Bed::new();
-    let said = bed.hear(&asked);
+    let mut testbed = Testbed::new();
+    let said = testbed.hear(&asked);
     let arp = Arp::parse(&said[0][14..]).expect("arp");
     assert_eq!((arp.operation(), arp.sender_mac(), arp.sender_ip()), (Operation::Reply, US, US4));
     assert_eq!((dst_mac(&said[0]), arp.target_ip()), (THEM, THEM4));
-    let said = bed.hear(&solicited);
+    let said = testbed.hear(&solicited);
     let packet = Ipv6::parse(&said[0][14..]).expect("ipv6");
     assert_eq!((dst_mac(&said[0]), packet.dst()), (THEM, them6()));
     let Ok(ndp::Message::NeighborAdvertisement(na)) = ndp::parse(&packet) else { panic!("not one") };
     assert_eq!((na.target, na.target_mac), (us6(), Some(US)));
     assert!(na.router && na.solicited && na.overrides);
 
-    let mut bed = Bed { port: lan(Owner::Kernel), ..Bed::new() };
-    assert_eq!((bed.hear(&asked), bed.hear(&solicited)), (Vec::new(), Vec::new()));
-    assert_eq!(bed.state(THEM4), Some((State::Stale, Some(THEM))), "but who asks is still met");
+    let mut testbed = Testbed { port: lan(Owner::Kernel), ..Testbed::new() };
+    assert_eq!((testbed.hear(&asked), testbed.hear(&solicited)), (Vec::new(), Vec::new()));
+    assert_eq!(testbed.state(THEM4), Some((State::Stale, Some(THEM))), "but who asks is still met");
 }
 
 #[test]
 fn search_for_a_free_address_is_told_that_ours_is_not_and_teaches_nothing() {
-    let mut bed = Bed::new();
-    let said = bed.hear(&build::arp_request((THEM, Ipv4Addr::UNSPECIFIED), US4, None));
+    let mut testbed = Testbed::new();
+    let said = testbed.hear(&build::arp_request((THEM, Ipv4Addr::UNSPECIFIED), US4, None));
     assert_eq!(Arp::parse(&said[0][14..]).expect("arp").sender_ip(), US4);
-    let said = bed.hear(&build::neighbor_solicitation((THEM, Ipv6Addr::UNSPECIFIED), us6(), None));
+    let said = testbed.hear(&build::neighbor_solicitation((THEM, Ipv6Addr::UNSPECIFIED), us6(), None));
     let packet = Ipv6::parse(&said[0][14..]).expect("ipv6");
     assert_eq!(packet.dst(), "ff02::1".parse::<Ipv6Addr>().expect("address"));
     let Ok(ndp::Message::NeighborAdvertisement(na)) = ndp::parse(&packet) else { panic!("not one") };
     assert!(!na.solicited && na.overrides);
-    assert_eq!(bed.all.iter().count(), 0);
+    assert_eq!(testbed.all.iter().count(), 0);
 }
 
 #[test]
 fn address_conflict_is_counted_and_answered_once_in_ten_seconds() {
-    let mut bed = Bed::new();
+    let mut testbed = Testbed::new();
     let mut defences = 0;
     for second in 0..25 {
-        bed.now = second * SECOND;
-        for frame in bed.hear(&build::arp_request((THEM, US4), US4, None)) {
+        testbed.now = second * SECOND;
+        for frame in testbed.hear(&build::arp_request((THEM, US4), US4, None)) {
             let arp = Arp::parse(&frame[14..]).expect("arp");
             assert!(arp.is_announcement() && arp.sender_mac() == US);
             defences += 1;
         }
     }
-    assert_eq!((defences, bed.all.counters().conflicts), (3, 25));
+    assert_eq!((defences, testbed.all.counters().conflicts), (3, 25));
     let claim = {
         let mut frame = advertisement(THEM, false, true, Some(THEM))[..14].to_vec();
         frame.extend_from_slice(&build::neighbor_advertisement((THEM, us6()), (US, us6()), true, None)[14..]);
         frame
     };
-    assert_eq!(bed.hear(&claim), [[0u8; 0]; 0]);
-    assert_eq!((bed.all.iter().count(), bed.all.counters().conflicts), (0, 26));
+    assert_eq!(testbed.hear(&claim), [[0u8; 0]; 0]);
+    assert_eq!((testbed.all.iter().count(), testbed.all.counters().conflicts), (0, 26));
 }
 
 #[test]
@@ -289,140 +293,140 @@ fn override_flag_decides_what_replaces_what() {
         (State::Probe, Some(THEM), true, false, OTHER, State::Probe, THEM),
     ];
     for (before, known, solicited, overrides, heard, after, then) in rows {
-        let mut bed = Bed::new();
-        bed.resolve(them6());
+        let mut testbed = Testbed::new();
+        testbed.resolve(them6());
         match before {
-            State::Reachable => _ = bed.hear(&advertisement(THEM, true, true, Some(THEM))),
-            State::Stale => _ = bed.hear(&advertisement(THEM, false, true, Some(THEM))),
+            State::Reachable => _ = testbed.hear(&advertisement(THEM, true, true, Some(THEM))),
+            State::Stale => _ = testbed.hear(&advertisement(THEM, false, true, Some(THEM))),
             State::Probe => {
-                bed.hear(&advertisement(THEM, false, true, Some(THEM)));
-                bed.step();
+                testbed.hear(&advertisement(THEM, false, true, Some(THEM)));
+                testbed.step();
             }
             _ => {}
         }
-        assert_eq!(bed.state(them6()), Some((before, known)));
-        bed.hear(&advertisement(THEM, solicited, overrides, Some(heard)));
+        assert_eq!(testbed.state(them6()), Some((before, known)));
+        testbed.hear(&advertisement(THEM, solicited, overrides, Some(heard)));
         let row = format!("{before:?} S={solicited} O={overrides} {heard:?}");
-        assert_eq!(bed.state(them6()), Some((after, Some(then))), "{row}");
+        assert_eq!(testbed.state(them6()), Some((after, Some(then))), "{row}");
     }
 }
 
 #[test]
 fn advertisement_without_a_mac_confirms_only_who_was_asked() {
-    let mut bed = Bed::new();
-    bed.resolve(them6());
-    bed.hear(&advertisement(THEM, true, true, None));
-    assert_eq!(bed.state(them6()), Some((State::Incomplete, None)), "7.2.5: needed on this link");
-    bed.hear(&advertisement(THEM, false, true, Some(THEM)));
-    bed.hear(&advertisement(THEM, true, true, None));
-    assert_eq!(bed.state(them6()), Some((State::Stale, Some(THEM))), "nobody asked");
-    bed.step();
-    bed.hear(&advertisement(THEM, true, true, None));
-    assert_eq!(bed.state(them6()), Some((State::Reachable, Some(THEM))));
+    let mut testbed = Testbed::new();
+    testbed.resolve(them6());
+    testbed.hear(&advertisement(THEM, true, true, None));
+    assert_eq!(testbed.state(them6()), Some((State::Incomplete, None)), "7.2.5: needed on this link");
+    testbed.hear(&advertisement(THEM, false, true, Some(THEM)));
+    testbed.hear(&advertisement(THEM, true, true, None));
+    assert_eq!(testbed.state(them6()), Some((State::Stale, Some(THEM))), "nobody asked");
+    testbed.step();
+    testbed.hear(&advertisement(THEM, true, true, None));
+    assert_eq!(testbed.state(them6()), Some((State::Reachable, Some(THEM))));
 }
 
 #[test]
 fn message_from_beyond_the_link_is_bad() {
-    let mut bed = Bed::new();
-    bed.resolve(them6());
+    let mut testbed = Testbed::new();
+    testbed.resolve(them6());
     let mut routed = advertisement(THEM, true, true, Some(THEM));
     routed[14 + 7] = 254;
-    bed.hear(&routed);
+    testbed.hear(&routed);
     let mut corrupt = advertisement(THEM, true, true, Some(THEM));
     corrupt[60] ^= 1;
-    bed.hear(&corrupt);
-    bed.hear(&[0; 10]);
-    bed.hear(&reply(THEM)[..30]);
-    assert_eq!((bed.all.counters().bad, bed.state(them6())), (4, Some((State::Incomplete, None))));
+    testbed.hear(&corrupt);
+    testbed.hear(&[0; 10]);
+    testbed.hear(&reply(THEM)[..30]);
+    assert_eq!((testbed.all.counters().bad, testbed.state(them6())), (4, Some((State::Incomplete, None))));
 }
 
 #[test]
 fn frames_carry_the_tag_of_the_port_and_may_come_with_or_without() {
-    let mut bed = Bed::new();
-    bed.port.vlan = Some(7);
+    let mut testbed = Testbed::new();
+    testbed.port.vlan = Some(7);
     for vlan in [None, Some(7)] {
-        let said = bed.hear(&build::arp_request((THEM, THEM4), US4, vlan));
+        let said = testbed.hear(&build::arp_request((THEM, THEM4), US4, vlan));
         assert_eq!(Ethernet::parse(&said[0]).expect("ethernet").vlan(), Some(7));
     }
-    let asked = bed.resolve(them6());
+    let asked = testbed.resolve(them6());
     assert_eq!(Ethernet::parse(&asked[0]).expect("ethernet").vlan(), Some(7));
 }
 
 #[test]
 fn static_neighbor_neither_ages_nor_changes() {
-    let mut bed = Bed::new();
-    bed.all.set_static(bed.now, (HERE, THEM4.into()), THEM);
-    assert_eq!(bed.all.poll_at(), None);
-    assert_eq!(bed.resolve(THEM4), [[0u8; 0]; 0]);
-    bed.hear(&reply(OTHER));
-    bed.hear(&build::arp_request((OTHER, THEM4), US4, None));
-    assert_eq!(bed.state(THEM4), Some((State::Static, Some(THEM))));
+    let mut testbed = Testbed::new();
+    testbed.all.set_static(testbed.now, (HERE, THEM4.into()), THEM);
+    assert_eq!(testbed.all.poll_at(), None);
+    assert_eq!(testbed.resolve(THEM4), [[0u8; 0]; 0]);
+    testbed.hear(&reply(OTHER));
+    testbed.hear(&build::arp_request((OTHER, THEM4), US4, None));
+    assert_eq!(testbed.state(THEM4), Some((State::Static, Some(THEM))));
 }
 
 #[test]
 fn gateway_is_asked_for_again_for_as_long_as_routes_lead_there() {
-    let mut bed = Bed::new();
-    bed.all.add_gateway(bed.now, HERE, &bed.port, THEM4.into());
-    let mut asked = bed.said().len();
-    while bed.all.poll_at().is_some_and(|due| due <= 60 * SECOND) {
-        asked += bed.step().len();
+    let mut testbed = Testbed::new();
+    testbed.all.add_gateway(testbed.now, HERE, &testbed.port, THEM4.into());
+    let mut asked = testbed.said().len();
+    while testbed.all.poll_at().is_some_and(|due| due <= 60 * SECOND) {
+        asked += testbed.step().len();
     }
     // Three requests, a second of waiting each, and the hold-down: eight times from second 1 on.
     assert_eq!(asked as u64, (60 * SECOND).div_ceil(3 * SECOND + HOLD_DOWN) * 3);
-    bed.all.remove_gateway(HERE, THEM4.into());
-    assert_eq!((bed.all.poll_at(), bed.all.iter().count()), (None, 0));
+    testbed.all.remove_gateway(HERE, THEM4.into());
+    assert_eq!((testbed.all.poll_at(), testbed.all.iter().count()), (None, 0));
 }
 
 #[test]
 fn nobody_asks_for_what_cannot_answer() {
-    let mut bed = Bed::new();
+    let mut testbed = Testbed::new();
     for address in ["192.0.2.1", "192.0.2.255", "224.0.0.1", "127.0.0.1", "0.0.0.0", "ff02::1", "fe80::1"] {
-        assert_eq!(bed.resolve(address.parse::<IpAddr>().expect("address")), [[0u8; 0]; 0], "{address}");
+        assert_eq!(testbed.resolve(address.parse::<IpAddr>().expect("address")), [[0u8; 0]; 0], "{address}");
     }
-    bed.port.up = false;
-    assert_eq!(bed.resolve(THEM4), [[0u8; 0]; 0]);
-    assert_eq!((bed.all.counters().unresolvable, bed.all.iter().count()), (8, 0));
-    bed.port.up = true;
-    bed.port.addresses.retain(|a| a.address.is_ipv6());
-    assert_eq!(bed.resolve(THEM4), [[0u8; 0]; 0]);
-    assert_eq!(bed.all.counters().no_source, 1);
+    testbed.port.up = false;
+    assert_eq!(testbed.resolve(THEM4), [[0u8; 0]; 0]);
+    assert_eq!((testbed.all.counters().unresolvable, testbed.all.iter().count()), (8, 0));
+    testbed.port.up = true;
+    testbed.port.addresses.retain(|a| a.address.is_ipv6());
+    assert_eq!(testbed.resolve(THEM4), [[0u8; 0]; 0]);
+    assert_eq!(testbed.all.counters().no_source, 1);
 }
 
 #[test]
 fn scan_of_a_network_does_not_push_out_who_answered() {
-    let mut bed = Bed::new();
-    bed.resolve(THEM4);
-    bed.hear(&reply(THEM));
+    let mut testbed = Testbed::new();
+    testbed.resolve(THEM4);
+    testbed.hear(&reply(THEM));
     let far = |n: u32| {
         Ipv6Addr::from(u128::from("2001:db8::".parse::<Ipv6Addr>().expect("address")) + 9 + u128::from(n))
     };
     for n in 0..2 * UNRESOLVED_MAX as u32 {
-        bed.resolve(far(n));
+        testbed.resolve(far(n));
     }
-    assert_eq!(bed.all.iter().count(), 1 + UNRESOLVED_MAX);
-    assert_eq!(bed.all.counters().table_full as usize, UNRESOLVED_MAX);
-    assert_eq!(bed.state(THEM4), Some((State::Reachable, Some(THEM))));
-    while bed.all.iter().count() > 1 {
-        bed.step();
-        bed.hear(&reply(THEM));
+    assert_eq!(testbed.all.iter().count(), 1 + UNRESOLVED_MAX);
+    assert_eq!(testbed.all.counters().table_full as usize, UNRESOLVED_MAX);
+    assert_eq!(testbed.state(THEM4), Some((State::Reachable, Some(THEM))));
+    while testbed.all.iter().count() > 1 {
+        testbed.step();
+        testbed.hear(&reply(THEM));
     }
-    assert_eq!(bed.resolve(far(0)).len(), 1, "the room came back");
+    assert_eq!(testbed.resolve(far(0)).len(), 1, "the room came back");
 }
 
 #[test]
 fn full_table_lets_the_oldest_stale_neighbor_go() {
-    let mut bed = Bed::new();
-    bed.port.addresses[0].prefix_len = 16;
+    let mut testbed = Testbed::new();
+    testbed.port.addresses[0].prefix_len = 16;
     let host = |n: u32| Ipv4Addr::from(u32::from(Ipv4Addr::new(192, 0, 4, 0)) + n);
     let mac = |n: u32| [2, 1, (n >> 24) as u8, (n >> 16) as u8, (n >> 8) as u8, n as u8];
     for n in 0..NEIGHBORS_MAX as u32 {
-        bed.now += MILLISECOND / 10;
-        bed.hear(&build::arp_request((mac(n), host(n)), US4, None));
+        testbed.now += MILLISECOND / 10;
+        testbed.hear(&build::arp_request((mac(n), host(n)), US4, None));
     }
-    assert_eq!((bed.all.iter().count(), bed.all.counters().evicted), (NEIGHBORS_MAX, 0));
-    bed.hear(&build::arp_request((THEM, THEM4), US4, None));
-    assert_eq!((bed.all.iter().count(), bed.all.counters().evicted), (NEIGHBORS_MAX, 1));
-    assert_eq!((bed.state(host(0)), bed.state(THEM4)), (None, Some((State::Stale, Some(THEM)))));
+    assert_eq!((testbed.all.iter().count(), testbed.all.counters().evicted), (NEIGHBORS_MAX, 0));
+    testbed.hear(&build::arp_request((THEM, THEM4), US4, None));
+    assert_eq!((testbed.all.iter().count(), testbed.all.counters().evicted), (NEIGHBORS_MAX, 1));
+    assert_eq!((testbed.state(host(0)), testbed.state(THEM4)), (None, Some((State::Stale, Some(THEM)))));
 }
 
 /// A frame from THEM whose ICMPv6 message is `message`, its checksum filled in.
@@ -434,19 +438,19 @@ fn icmpv6_from_them(mut message: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn redirects_are_not_obeyed_and_routers_are_believed_only_about_themselves() {
-    let mut bed = Bed::new();
+    let mut testbed = Testbed::new();
     let target = |kind, to: Ipv6Addr| [&[kind, 0, 0, 0, 0, 0, 0, 0], &to.octets()[..]].concat();
     let destination: Ipv6Addr = "2001:db8:7::7".parse().expect("address");
     let mac_option = |kind| [&[kind, 1][..], &OTHER].concat();
     let redirect = [target(137, them6()), destination.octets().to_vec(), mac_option(2)].concat();
-    bed.resolve(them6());
-    bed.hear(&icmpv6_from_them(redirect));
-    assert_eq!(bed.state(them6()), Some((State::Incomplete, None)));
-    assert_eq!((bed.all.iter().count(), bed.all.counters().ignored), (1, 1));
+    testbed.resolve(them6());
+    testbed.hear(&icmpv6_from_them(redirect));
+    assert_eq!(testbed.state(them6()), Some((State::Incomplete, None)));
+    assert_eq!((testbed.all.iter().count(), testbed.all.counters().ignored), (1, 1));
     let advertisement = [vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0], mac_option(1)].concat();
-    bed.hear(&icmpv6_from_them(advertisement.clone()));
-    assert_eq!(bed.state(them6()), Some((State::Stale, Some(OTHER))));
-    let mut stranger = Bed::new();
+    testbed.hear(&icmpv6_from_them(advertisement.clone()));
+    assert_eq!(testbed.state(them6()), Some((State::Stale, Some(OTHER))));
+    let mut stranger = Testbed::new();
     stranger.hear(&icmpv6_from_them(advertisement));
     assert_eq!((stranger.all.iter().count(), stranger.all.counters().ignored), (0, 1));
 }
@@ -511,7 +515,7 @@ impl Pair {
         let control = &mut self.sides[side];
         control.take_snapshot();
         let tables = control.tables();
-        let Target::Adjacent(AdjacencyId(id)) = bed::lookup(tables, to) else { panic!("no gateway") };
+        let Target::Adjacent(AdjacencyId(id)) = testbed::lookup(tables, to) else { panic!("no gateway") };
         tables.adjacencies[id as usize].ready
     }
 }
@@ -559,7 +563,7 @@ fn link_that_went_and_came_is_learned_anew() {
     let down = weir_core::state::Link { up: false, ..up("eth1") };
     pair.sides[0].link_changed(pair.now, down);
     pair.sides[0].take_snapshot();
-    assert_eq!(bed::lookup(pair.sides[0].tables(), "10.0.0.1"), Target::NoRoute);
+    assert_eq!(testbed::lookup(pair.sides[0].tables(), "10.0.0.1"), Target::NoRoute);
     assert!(pair.sides[0].neighbors(pair.now).iter().all(|n| n.mac.is_none()));
     pair.run_until(30 * SECOND);
     // The other side was replaced meanwhile.

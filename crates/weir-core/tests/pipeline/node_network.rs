@@ -9,8 +9,8 @@
 
 use std::net::IpAddr;
 
-use crate::bed::control::{desired, port, route, up};
-use crate::bed::node::{End, Host, Network};
+use crate::testbed::control::{desired, port, route, up};
+use crate::testbed::node::{End, Host, Network};
 use weir_core::id::{Mac, PortId};
 use weir_core::neighbor::State;
 use weir_core::state::{Desired, Link, RouteSpec, Via};

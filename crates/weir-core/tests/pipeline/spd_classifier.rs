@@ -1,6 +1,6 @@
 //! The classifier answers as the ordered scan does, whatever rules come and go, and within its bound.
 
-use crate::bed::spd::{Rules, agrees, flow, rules};
+use crate::testbed::spd::{Rules, agrees, flow, rules};
 use proptest::prelude::*;
 use weir_core::ipsec::Flow;
 use weir_core::ipsec::spd::synthetic::{self, Family, Shape};

@@ -1,7 +1,7 @@
 //! The flow cache keeps its promises: what it remembers is what the rules say now, of this very flow.
 
-use crate::bed::lookup as bed;
-use bed::{Site, caches, direction, everything, host, packet, to, to_ports};
+use crate::testbed::lookup as testbed;
+use testbed::{Site, caches, direction, everything, host, packet, to, to_ports};
 use weir_core::ipsec::flow_cache::{FlowCache, NO_EPOCH};
 use weir_core::ipsec::spd::{Cached, Layer, LookupSpec, PolicyIndex, PortRange, Selector, Way, WayCounters};
 use weir_core::ipsec::{Action, Direction, FlowCaches, SpdId};
@@ -266,7 +266,7 @@ fn without_a_cache_the_rules_answer_and_nothing_else_is_counted() {
 fn rules_without_an_epoch_are_never_remembered() {
     for way in Way::ALL {
         let mut site = Site::new(16);
-        site.spd = bed::spd(&[(everything(way), Bypass)], [NO_EPOCH; 2]);
+        site.spd = testbed::spd(&[(everything(way), Bypass)], [NO_EPOCH; 2]);
         for _ in 0..3 {
             let found = site.find(direction(way), &[packet(way, 5, 1)]);
             assert_eq!(found, [Some(Some(PolicyIndex(0)))]);
@@ -355,7 +355,7 @@ fn oracle_finds_an_answer_that_is_not_the_scans_and_gives_the_scans() {
         site.publish(&[(everything(way), Bypass)]);
         site.ask(way, &packet(way, 5, 1));
         // Rules that changed without a new epoch: what a defect would look like.
-        site.spd = bed::spd(&[(to(way, 9, 9), Bypass), (everything(way), Discard)], site.spd.epochs);
+        site.spd = testbed::spd(&[(to(way, 9, 9), Bypass), (everything(way), Discard)], site.spd.epochs);
         let batch = [packet(way, 5, 1), packet(way, 9, 1)];
         assert_eq!(
             site.find(direction(way), &batch)[0],

@@ -1,12 +1,12 @@
 //! Scan, classifier and flow cache are one: whatever changes, whoever asks, at whatever moment.
 
-use crate::bed::spd as bed;
+use crate::testbed::spd as testbed;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bed::flow;
 use proptest::prelude::*;
+use testbed::flow;
 use weir_core::ipsec::spd::lookup::fuzz::fuzz_spd;
 use weir_core::ipsec::spd::{
     AddressRange, Layer, Lookup, LookupSpec, Order, PolicyIndex, PortRange, Question, RuleSet, Selector,
@@ -32,7 +32,7 @@ fn packet(flow: &Flow) -> Vec<u8> {
 type Change = (usize, Order, Option<(Selector, PolicyIndex)>);
 
 fn change() -> impl Strategy<Value = Change> {
-    let rule = bed::rules(2).prop_map(|rules| rules.first().map(|&(selector, _)| selector));
+    let rule = testbed::rules(2).prop_map(|rules| rules.first().map(|&(selector, _)| selector));
     (0usize..4, 0u64..12, rule, 0u32..8).prop_map(|(set, order, selector, policy)| {
         (set, order, selector.map(|selector| (selector, PolicyIndex(policy))))
     })

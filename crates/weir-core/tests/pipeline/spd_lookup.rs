@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::bed::ipsec::{Clear, policy, ranges, sa};
-use crate::bed::spd::{agrees, flow, rules};
+use crate::testbed::ipsec::{Clear, policy, ranges, sa};
+use crate::testbed::spd::{agrees, flow, rules};
 use proptest::prelude::*;
 use weir_core::ipsec::spd::{Action, AddressRange, PolicyIndex, PortRange, RuleSet, Selector, Transport};
 use weir_core::ipsec::{Ciphers, Direction, Flow, Inbound, Sa, SaId, SaState, Sad};

@@ -1,7 +1,7 @@
 //! Every mistake an operator can make, where it is and what to do about it.
 
-use crate::bed::control as bed;
-use bed::{desired, neighbor, port, route};
+use crate::testbed::control as testbed;
+use testbed::{desired, neighbor, port, route};
 use weir_core::state::{Desired, Element, Problem, RouteSpec, Via, check};
 
 fn good() -> Desired {
@@ -127,12 +127,12 @@ fn networks_and_addresses_are_on_one_port() {
         ["port x: address 192.0.2.1 is on port lan already; remove one"]
     );
     assert_eq!(
-        said(|d| d.ports[0].addresses.push(bed::address("fe80::1/64"))),
+        said(|d| d.ports[0].addresses.push(testbed::address("fe80::1/64"))),
         ["port lan: address fe80::1 is on port lan already; remove one"]
     );
     // A second address in the same network of the same port, and a host address inside another's.
-    assert_eq!(said(|d| d.ports[0].addresses.push(bed::address("192.0.2.2/24"))), [""; 0]);
-    assert_eq!(said(|d| d.ports[1].addresses.push(bed::address("192.0.2.77/32"))), [""; 0]);
+    assert_eq!(said(|d| d.ports[0].addresses.push(testbed::address("192.0.2.2/24"))), [""; 0]);
+    assert_eq!(said(|d| d.ports[1].addresses.push(testbed::address("192.0.2.77/32"))), [""; 0]);
 }
 
 #[test]

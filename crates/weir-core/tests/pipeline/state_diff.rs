@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::bed::control::{address, desired, neighbor, port, route};
+use crate::testbed::control::{address, desired, neighbor, port, route};
 use proptest::prelude::*;
 use weir_core::route::Prefix;
 use weir_core::state::{

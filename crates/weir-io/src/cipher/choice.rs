@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use weir_core::ipsec::{Cipher, Ciphers, Encryption, Integrity, Job, KeyLength, Keys, Suite};
 
-use super::rate::{BATCH, Bed, Direction, keys};
+use super::rate::{BATCH, Direction, Testbed, keys};
 
 /// Classes of packet length, SPI to ICV: up to these, and larger.
 pub const BOUNDS: [usize; 3] = [128, 512, 1024];
@@ -91,11 +91,11 @@ fn row(backends: &[Arc<dyn Ciphers>], encryption: Encryption) -> Option<Row> {
     }
     let classes = |direction| {
         Classes(SAMPLES.map(|payload_len| {
-            let mut bed = Bed::new(suite, payload_len, BATCH);
+            let mut testbed = Testbed::new(suite, payload_len, BATCH);
             let mut times = vec![f64::INFINITY; ciphers.len()];
             for _ in 0..TURNS {
                 for (cipher, time) in ciphers.iter().zip(&mut times) {
-                    let round = bed.round(&**cipher, direction).map_or(f64::INFINITY, |r| r.ns as f64);
+                    let round = testbed.round(&**cipher, direction).map_or(f64::INFINITY, |r| r.ns as f64);
                     *time = time.min(round / BATCH as f64);
                 }
             }

@@ -68,11 +68,11 @@ pub fn raw_rate(
     time: Duration,
 ) -> Option<Rate> {
     let cipher = ciphers.cipher(suite, false, &keys(suite)).ok()?;
-    let mut bed = Bed::new(suite, payload_len, BUFFERS);
+    let mut testbed = Testbed::new(suite, payload_len, BUFFERS);
     let end = clock::now() + time.as_nanos() as u64;
     let (mut ns, mut clocks) = (Vec::new(), Vec::new());
     while ns.is_empty() || clock::now() < end {
-        let round = bed.round(&*cipher, direction)?;
+        let round = testbed.round(&*cipher, direction)?;
         ns.push(round.ns);
         clocks.extend(round.clocks);
     }
@@ -84,7 +84,7 @@ pub fn raw_rate(
 }
 
 /// Packets of one length in their buffers, each behind the room of an Ethernet and an IPv4 header.
-pub struct Bed {
+pub struct Testbed {
     memory: Vec<u8>,
     /// Where the first buffer begins: on a page, as a worker's do.
     start: usize,
@@ -101,13 +101,13 @@ pub struct Round {
     pub clocks: Option<u64>,
 }
 
-impl Bed {
-    pub fn new(suite: Suite, payload_len: usize, buffers: usize) -> Bed {
+impl Testbed {
+    pub fn new(suite: Suite, payload_len: usize, buffers: usize) -> Testbed {
         let packet = payload_len + suite.overhead(payload_len);
         let buffer = (OUTER + packet).next_multiple_of(BUFFER);
         let memory = vec![0x42; PAGE + buffers * buffer];
         let start = memory.as_ptr().addr().next_multiple_of(PAGE) - memory.as_ptr().addr();
-        Bed { memory, start, buffers, buffer, packet, sequence: 0 }
+        Testbed { memory, start, buffers, buffer, packet, sequence: 0 }
     }
 
     /// Seals or opens every buffer's packet once; before it is opened, it is sealed off the clock.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Promises: bursts are counted in packets, and one that the source could not send whole shows nothing; every
-//! repeat is kept. Refuses: to wait between bursts longer than the bed waits for stragglers.
+//! repeat is kept. Refuses: to wait between bursts longer than the testbed waits for stragglers.
 
 use super::{Measurer, Rate, Refusal};
 use crate::Summary;

@@ -2,8 +2,8 @@
 
 use weir_io::bpf::attach;
 
-use super::bed::{Router, run, until};
 use super::scene::{DEVICES, Kind, Scene};
+use super::testbed::{Router, run, until};
 use super::traffic::Stream;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Event {
                 None
             }
             Event::Panic => {
-                scene.bed.file("panic", "");
+                scene.testbed.file("panic", "");
                 assert!(!router.wait());
                 let log = router.log();
                 assert!(log.contains("ended by a defect of weir"), "{log}");
@@ -74,7 +74,7 @@ impl Event {
             Event::PortRemoved => {
                 let whole = scene.config();
                 let from = whole.find("[[port]]\nname = \"right\"").expect("the second port");
-                let file = scene.bed.file("next.toml", &whole[from..]);
+                let file = scene.testbed.file("next.toml", &whole[from..]);
                 let told = router.told(&["apply", &file.display().to_string()]);
                 assert!(told.contains("r0 is no port then, and its transit stays dropped"), "{told}");
                 Some(router)
@@ -119,7 +119,7 @@ impl Event {
 }
 
 fn flap(scene: &Scene) {
-    let router = &scene.bed.router;
+    let router = &scene.testbed.router;
     for (device, v6) in [("r0", "fd01::1/64"), ("r1", "fd02::1/64")] {
         run(&format!("ip -n {router} link set {device} down"));
         run(&format!("ip -n {router} link set {device} up"));
@@ -131,8 +131,8 @@ fn flap(scene: &Scene) {
 }
 
 fn spawn(scene: &Scene) -> Router {
-    let fault = format!("WEIR_FAULT_WORKER={}", scene.bed.folder.join("panic").display());
-    scene.bed.spawn(&scene.config(), &["env", &fault])
+    let fault = format!("WEIR_FAULT_WORKER={}", scene.testbed.folder.join("panic").display());
+    scene.testbed.spawn(&scene.config(), &["env", &fault])
 }
 
 pub fn start(scene: &Scene) -> Router {

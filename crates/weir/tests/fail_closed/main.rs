@@ -7,4 +7,4 @@ mod operator;
 mod scene;
 mod traffic;
 
-use weir::testing::{bed, machine};
+use weir::testing::{machine, testbed};

@@ -4,9 +4,9 @@ use weir_io::af_packet::kernel_forwards;
 use weir_io::bpf::attach::{self, XdpMode};
 use weir_io::xdp_pass::Pass;
 
-use super::bed::{Router, run, until};
 use super::event::start;
 use super::scene::{DEVICES, Kind, Mode, Scene, said};
+use super::testbed::{Router, run, until};
 use super::traffic::Stream;
 
 #[test]
@@ -41,7 +41,7 @@ fn release_is_refused_while_it_runs_and_says_what_the_kernel_does_then() {
     assert!(!refused.status.success());
     assert!(said(&refused).contains("a weir with policies runs on r0; stop it first"), "{}", said(&refused));
     router.kill();
-    let streams: Vec<Stream> = scene.ways().into_iter().map(|w| Stream::start(&scene.bed, w)).collect();
+    let streams: Vec<Stream> = scene.ways().into_iter().map(|w| Stream::start(&scene.testbed, w)).collect();
     scene.assert_counted(&streams, None);
     assert!(streams.iter().all(|stream| stream.clear() == 0));
     let unknown = said(&scene.release(&["r7"]));
@@ -61,9 +61,9 @@ fn a_start_that_fails_says_what_is_left_and_leaves_it_closed() {
     let test = "a_start_that_fails_says_what_is_left_and_leaves_it_closed";
     let Some(scene) = Scene::new(test, Mode::Protect, Kind::AfXdp) else { return };
     let config = format!("{}[control]\nsocket = \"/proc/none/weir.sock\"\n", scene.config());
-    let path = scene.bed.file("router.toml", &config);
+    let path = scene.testbed.file("router.toml", &config);
     let mut command = std::process::Command::new("ip");
-    command.args(["netns", "exec", &scene.bed.router, env!("CARGO_BIN_EXE_weir"), "run"]);
+    command.args(["netns", "exec", &scene.testbed.router, env!("CARGO_BIN_EXE_weir"), "run"]);
     let output = command.arg(path).output().expect("weir starts");
     assert!(!output.status.success());
     let log = said(&output);
@@ -75,11 +75,11 @@ fn a_start_that_fails_says_what_is_left_and_leaves_it_closed() {
 fn policies_that_come_and_go_take_their_points_along() {
     let test = "policies_that_come_and_go_take_their_points_along";
     let Some(scene) = Scene::new(test, Mode::Discard, Kind::AfXdp) else { return };
-    let plain = scene.bed.config("af_xdp", "");
-    let router = scene.bed.start(&plain);
+    let plain = scene.testbed.config("af_xdp", "");
+    let router = scene.testbed.start(&plain);
     assert_eq!(scene.kept(), None, "no policies, no points");
     let apply = |router: &Router, text: &str| {
-        let file = scene.bed.file("next.toml", text).display().to_string();
+        let file = scene.testbed.file("next.toml", text).display().to_string();
         let dry = router.told(&["apply", "--dry-run", &file]);
         (dry, router.told(&["apply", &file]))
     };
@@ -93,7 +93,7 @@ fn policies_that_come_and_go_take_their_points_along() {
     apply(&router, &scene.config());
     drop(router);
     assert!(scene.kept().is_some(), "they outlive it");
-    let router = scene.bed.start(&plain);
+    let router = scene.testbed.start(&plain);
     router.wait_for("r1: a weir with policies left its transit dropped; this configuration has none");
     assert_eq!(scene.kept(), None);
 }
@@ -104,10 +104,10 @@ fn a_second_weir_with_policies_is_refused_on_a_device_of_the_first() {
     for kind in [Kind::AfXdp, Kind::AfPacket] {
         let Some(scene) = Scene::new(test, Mode::Discard, kind) else { return };
         let _first = start(&scene);
-        let path = scene.bed.file("second.toml", &scene.config());
+        let path = scene.testbed.file("second.toml", &scene.config());
         let mut command = std::process::Command::new("ip");
-        command.args(["netns", "exec", &scene.bed.router, env!("CARGO_BIN_EXE_weir"), "--socket"]);
-        let output = command.arg(scene.bed.folder.join("second.sock")).arg("run").arg(path).output();
+        command.args(["netns", "exec", &scene.testbed.router, env!("CARGO_BIN_EXE_weir"), "--socket"]);
+        let output = command.arg(scene.testbed.folder.join("second.sock")).arg("run").arg(path).output();
         let output = output.expect("weir starts");
         assert!(!output.status.success());
         let log = said(&output);
@@ -165,9 +165,9 @@ fn packet_sockets_lose_their_program_for_less_than_a_second() {
 fn check_says_what_the_kernel_does_where_weir_is_not() {
     let test = "check_says_what_the_kernel_does_where_weir_is_not";
     let Some(scene) = Scene::new(test, Mode::Protect, Kind::AfXdp) else { return };
-    let path = scene.bed.file("router.toml", &scene.config());
+    let path = scene.testbed.file("router.toml", &scene.config());
     let mut command = std::process::Command::new("ip");
-    command.args(["netns", "exec", &scene.bed.router, env!("CARGO_BIN_EXE_weir"), "check"]);
+    command.args(["netns", "exec", &scene.testbed.router, env!("CARGO_BIN_EXE_weir"), "check"]);
     let text = said(&command.arg(&path).output().expect("weir starts"));
     let expected =
         "# port right (r1): before weir's first start and after `weir release`, the kernel forwards IPv4 (";
@@ -177,7 +177,7 @@ fn check_says_what_the_kernel_does_where_weir_is_not() {
         std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "0").expect("the knob");
     });
     let mut command = std::process::Command::new("ip");
-    command.args(["netns", "exec", &scene.bed.router, env!("CARGO_BIN_EXE_weir"), "check"]);
+    command.args(["netns", "exec", &scene.testbed.router, env!("CARGO_BIN_EXE_weir"), "check"]);
     let text = said(&command.arg(&path).output().expect("weir starts"));
     assert!(text.contains("the kernel forwards nothing from it (forwarding is off)"), "{text}");
 }
@@ -185,7 +185,7 @@ fn check_says_what_the_kernel_does_where_weir_is_not() {
 /// Takes the place of weir's filter, so that the kernel refuses it.
 fn occupy(scene: &Scene) {
     for device in DEVICES {
-        let tc = format!("ip netns exec {} tc", scene.bed.router);
+        let tc = format!("ip netns exec {} tc", scene.testbed.router);
         run(&format!("{tc} qdisc add dev {device} clsact"));
         run(&format!("{tc} filter add dev {device} ingress pref 1 protocol ip u32 match u32 0 0"));
     }
@@ -207,8 +207,8 @@ fn without_a_program_af_xdp_is_refused_and_packet_sockets_switch_forwarding_off(
     forward(&scene, "0");
     for kind in ["af_xdp", "af_packet"] {
         forward(&scene, if kind == "af_xdp" { "0" } else { "1" });
-        let config = scene.bed.config(kind, &scene.ipsec());
-        let mut refused = scene.bed.spawn(&config, &[]);
+        let config = scene.testbed.config(kind, &scene.ipsec());
+        let mut refused = scene.testbed.spawn(&config, &[]);
         assert!(!refused.wait());
         let log = refused.log();
         assert!(
@@ -229,7 +229,7 @@ fn without_a_program_af_xdp_is_refused_and_packet_sockets_switch_forwarding_off(
     until("forwarding is off again", || {
         scene.in_router(|| DEVICES.iter().all(|d| kernel_forwards(d) == (false, false))).then_some(())
     });
-    let streams: Vec<Stream> = scene.ways().into_iter().map(|w| Stream::start(&scene.bed, w)).collect();
+    let streams: Vec<Stream> = scene.ways().into_iter().map(|w| Stream::start(&scene.testbed, w)).collect();
     streams.iter().for_each(|stream| stream.await_sent(100));
     assert!(streams.iter().all(|stream| stream.clear() == 0));
 }
@@ -263,7 +263,7 @@ fn forwarding_that_is_switched_on_later_is_told_where_packet_sockets_forward_too
     let test = "forwarding_that_is_switched_on_later_is_told_where_packet_sockets_forward_too";
     let Some(scene) = Scene::new(test, Mode::Discard, Kind::AfPacket) else { return };
     forward(&scene, "0");
-    let router = scene.bed.start(&scene.bed.config("af_packet", ""));
+    let router = scene.testbed.start(&scene.testbed.config("af_packet", ""));
     scene.in_router(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("the knob"));
     router.wait_for("port left: since now the kernel forwards IPv6 (net.ipv6.conf.all.forwarding is on, ");
     router.wait_for("too: every packet goes out twice");

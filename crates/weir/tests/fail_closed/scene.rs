@@ -12,8 +12,8 @@ use weir_io::interface::Interface;
 use weir_io::netns;
 use weir_io::steer::enforce::{self, EnforceCounters};
 
-use super::bed::{Bed, Router, run, until};
 use super::machine::set;
+use super::testbed::{Router, Testbed, run, until};
 use super::traffic::{Stream, WAYS, Way};
 
 /// What keeps the far network's traffic from being clear.
@@ -45,21 +45,21 @@ impl Kind {
 pub const DEVICES: [&str; 2] = ["r0", "r1"];
 
 pub struct Scene {
-    pub bed: Bed,
+    pub testbed: Testbed,
     pub mode: Mode,
     pub kind: Kind,
 }
 
 impl Scene {
     pub fn new(test: &str, mode: Mode, kind: Kind) -> Option<Scene> {
-        let bed = Bed::with_queues(test, 4)?;
-        let router = &bed.router;
+        let testbed = Testbed::with_queues(test, 4)?;
+        let router = &testbed.router;
         for address in ["10.3.0.2/32", "fd03::2/128"] {
-            run(&format!("ip -n {} addr add {address} dev lo", bed.server));
+            run(&format!("ip -n {} addr add {address} dev lo", testbed.server));
         }
         run(&format!("ip -n {router} route add 10.3.0.0/16 via 10.2.0.2"));
         run(&format!("ip -n {router} route add fd03::/64 via fd02::2"));
-        let scene = Scene { bed, mode, kind };
+        let scene = Scene { testbed, mode, kind };
         scene.in_router(|| {
             set("/proc/sys/net/ipv4/ip_forward", "1");
             set("/proc/sys/net/ipv6/conf/all/forwarding", "1");
@@ -67,19 +67,20 @@ impl Scene {
         scene.queues("r0", 1);
         scene.queues("r1", 1);
         let key: String = (0..20).map(|n| format!("{n:02x}")).collect();
-        let keys = scene.bed.file("keys", &format!("there = \"{key}\"\nback = \"ff{}\"\n", &key[2..]));
+        let keys = scene.testbed.file("keys", &format!("there = \"{key}\"\nback = \"ff{}\"\n", &key[2..]));
         std::fs::set_permissions(keys, std::fs::Permissions::from_mode(0o600)).expect("permissions");
         Some(scene)
     }
 
     pub fn in_router<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        netns::inside(&self.bed.router, work).expect("the namespace is there")
+        netns::inside(&self.testbed.router, work).expect("the namespace is there")
     }
 
     /// `ethtool -L` of receive queues, and as many at the far end that send into them: a veth with fewer than
     /// that takes no native XDP. False when the kernel refuses.
     pub fn queues(&self, device: &str, count: u32) -> bool {
-        let (far, peer) = if device == "r0" { (&self.bed.client, "c0") } else { (&self.bed.server, "s0") };
+        let (far, peer) =
+            if device == "r0" { (&self.testbed.client, "c0") } else { (&self.testbed.server, "s0") };
         let set = |ns: &str, device: &str, which: &str| {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", ns, "ethtool", "-L", device, which, &count.to_string()]);
@@ -87,8 +88,8 @@ impl Scene {
             output.status.success() || String::from_utf8_lossy(&output.stderr).contains("unmodified")
         };
         match count {
-            1 => set(far, peer, "tx") && set(&self.bed.router, device, "rx"),
-            _ => set(&self.bed.router, device, "rx") && set(far, peer, "tx"),
+            1 => set(far, peer, "tx") && set(&self.testbed.router, device, "rx"),
+            _ => set(&self.testbed.router, device, "rx") && set(far, peer, "tx"),
         }
     }
 
@@ -98,7 +99,7 @@ impl Scene {
     }
 
     pub fn config(&self) -> String {
-        self.bed.config(self.kind.word(), &self.ipsec())
+        self.testbed.config(self.kind.word(), &self.ipsec())
     }
 
     pub fn ipsec(&self) -> String {
@@ -141,7 +142,8 @@ impl Scene {
     }
 
     pub fn streams(&self) -> Vec<Stream> {
-        let streams: Vec<Stream> = self.ways().into_iter().map(|way| Stream::start(&self.bed, way)).collect();
+        let streams: Vec<Stream> =
+            self.ways().into_iter().map(|way| Stream::start(&self.testbed, way)).collect();
         // A test that could not fail would show nothing: without weir all of it arrives.
         for stream in &streams {
             until(&format!("the kernel forwards {}", stream.way.name), || (stream.clear() > 0).then_some(()));
@@ -170,7 +172,17 @@ impl Scene {
     pub fn take_filter_off(&self, device: &str) {
         until(&format!("clsact goes from {device}"), || {
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", &self.bed.router, "tc", "qdisc", "del", "dev", device, "clsact"]);
+            command.args([
+                "netns",
+                "exec",
+                &self.testbed.router,
+                "tc",
+                "qdisc",
+                "del",
+                "dev",
+                device,
+                "clsact",
+            ]);
             command.output().expect("tc starts").status.success().then_some(())
         });
     }
@@ -178,7 +190,7 @@ impl Scene {
     /// `weir release …` in the router's namespace.
     pub fn release(&self, devices: &[&str]) -> Output {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.bed.router, env!("CARGO_BIN_EXE_weir"), "release"]);
+        command.args(["netns", "exec", &self.testbed.router, env!("CARGO_BIN_EXE_weir"), "release"]);
         command.args(devices).output().expect("weir starts")
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_io::netns;
 
-use super::bed::{Bed, until};
+use super::testbed::{Testbed, until};
 
 /// Flows of one way: with four receive queues each has some.
 const FLOWS: usize = 20;
@@ -47,8 +47,9 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn start(bed: &Bed, way: Way) -> Stream {
-        let (from, to) = if way.outward { (&bed.client, &bed.server) } else { (&bed.server, &bed.client) };
+    pub fn start(testbed: &Testbed, way: Way) -> Stream {
+        let (from, to) =
+            if way.outward { (&testbed.client, &testbed.server) } else { (&testbed.server, &testbed.client) };
         let address = |text: &str| text.parse::<IpAddr>().expect("an address");
         let socket = |ns: &str, at: SocketAddr| {
             netns::inside(ns, || UdpSocket::bind(at)).expect("the namespace is there").expect("a socket")

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use weir_core::ipsec::{Encryption, Integrity, Suite};
 
-use crate::bed::Family;
+use crate::testbed::Family;
 use crate::traffic::bytes;
 
 /// How traffic reaches the SAs.

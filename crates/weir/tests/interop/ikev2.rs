@@ -1,24 +1,24 @@
-//! strongSwan's ESP, keyed by IKEv2: with itself, which shows that the bed works, and with weir in the place
+//! strongSwan's ESP, keyed by IKEv2: with itself, which shows that the testbed works, and with weir in the place
 //! of one side.
 
 use std::io::Write as _;
 
 use weir_core::ipsec::{Encryption, Integrity};
 
-use crate::bed::{Bed, Family};
 use crate::case::{Case, Sa, suite};
 use crate::kernel::End;
 use crate::strongswan::{Daemon, Negotiated, missing};
+use crate::testbed::{Family, Testbed};
 use crate::traffic::{Host, all};
 use crate::weir_gateway::{Weir, gateway_config};
-use crate::{bed, second_kernel};
+use crate::{second_kernel, testbed};
 
 /// Whether this can run here; says so when not.
 fn possible(test: &str) -> bool {
     if second_kernel::inside() {
         return false;
     }
-    let missing = bed::missing().or_else(missing);
+    let missing = testbed::missing().or_else(missing);
     if let Some(missing) = &missing {
         writeln!(std::io::stderr(), "SKIP ikev2::{test}: needs {missing}").expect("stderr is open");
     }
@@ -26,9 +26,9 @@ fn possible(test: &str) -> bool {
 }
 
 /// Everything between the hosts of the IPv4 row.
-fn traffic(bed: &Bed) {
+fn traffic(testbed: &Testbed) {
     let row = Family::V4.row();
-    all(Host { ns: &bed.a, ip: row.a }, Host { ns: &bed.b, ip: row.b }, 500, 3_000_000);
+    all(Host { ns: &testbed.a, ip: row.a }, Host { ns: &testbed.b, ip: row.b }, 500, 3_000_000);
 }
 
 #[test]
@@ -37,10 +37,10 @@ fn strongswan_to_strongswan() {
         return;
     }
     for proposal in ["aes128gcm16", "aes256-sha256", "chacha20poly1305"] {
-        let bed = Bed::new();
-        bed.kernel_is_left();
-        let left = Daemon::start(&bed, End::Left, proposal);
-        let _right = Daemon::start(&bed, End::Right, proposal);
+        let testbed = Testbed::new();
+        testbed.kernel_is_left();
+        let left = Daemon::start(&testbed, End::Left, proposal);
+        let _right = Daemon::start(&testbed, End::Right, proposal);
         let agreed = left.initiate();
         let expected = match proposal {
             "aes128gcm16" => [20, 0],
@@ -50,7 +50,7 @@ fn strongswan_to_strongswan() {
         let got = [agreed.out.each_ref().map(Vec::len), agreed.inward.each_ref().map(Vec::len)];
         assert_eq!(got, [expected, expected], "{}", left.log());
         assert_ne!(agreed.spi_in, agreed.spi_out);
-        traffic(&bed);
+        traffic(&testbed);
         let sas = left.told("--list-sas", &[]);
         assert!(sas.contains("TUNNEL-in-UDP") && !sas.contains(" 0 packets"), "{sas}");
     }
@@ -74,15 +74,15 @@ fn sas(agreed: &Negotiated) -> [Sa; 2] {
 
 /// Two daemons agree on an SA; then one of them is gone, and weir seals and opens in its place.
 fn weir_takes_over(proposal: &str, case: Case) {
-    let bed = Bed::new();
-    bed.kernel_is_left();
-    let left = Daemon::start(&bed, End::Left, proposal);
-    let right = Daemon::start(&bed, End::Right, proposal);
+    let testbed = Testbed::new();
+    testbed.kernel_is_left();
+    let left = Daemon::start(&testbed, End::Left, proposal);
+    let right = Daemon::start(&testbed, End::Right, proposal);
     let agreed = left.initiate();
     left.vanish();
-    bed.kernel_is_not_left();
-    let weir = Weir::start(&bed, &gateway_config(&bed, &case, &sas(&agreed)));
-    traffic(&bed);
+    testbed.kernel_is_not_left();
+    let weir = Weir::start(&testbed, &gateway_config(&testbed, &case, &sas(&agreed)));
+    traffic(&testbed);
     let carried = right.told("--list-sas", &[]);
     assert!(carried.contains("TUNNEL-in-UDP") && !carried.contains(" 0 packets"), "{carried}");
     weir.assert_conserved();

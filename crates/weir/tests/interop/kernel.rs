@@ -6,8 +6,8 @@ use std::thread;
 use weir_core::ipsec::{Encryption, Integrity};
 use weir_io::process;
 
-use crate::bed::{Bed, Family, batch, run, until};
 use crate::case::{Case, Mode, Sa, hex};
+use crate::testbed::{Family, Testbed, batch, run, until};
 
 /// Which end of the row a kernel plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +60,13 @@ impl Drop for Kernel {
 const VTI_KEY: u32 = 42;
 
 /// Has the kernel at `end` protect what the case says.
-pub fn protect(bed: &Bed, end: End, case: &Case) -> Kernel {
+pub fn protect(testbed: &Testbed, end: End, case: &Case) -> Kernel {
     let [there, back] = case.sas();
     let (out, inward) = if end == End::Left { (there, back) } else { (back, there) };
-    let gateway = if end == End::Left { &bed.left } else { &bed.right };
+    let gateway = if end == End::Left { &testbed.left } else { &testbed.right };
     let ns = match (case.mode, end) {
-        (Mode::Transport, End::Left) => &bed.a,
-        (Mode::Transport, End::Right) => &bed.b,
+        (Mode::Transport, End::Left) => &testbed.a,
+        (Mode::Transport, End::Right) => &testbed.b,
         _ => gateway,
     };
     state(ns, case, &out, "replay-oseq 0xffffff00");

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::bed::{Bed, Family, run, until};
 use crate::kernel::End;
 use crate::second_kernel::{rekeys, there};
 use crate::strongswan::{Daemon, Setup, missing_daemon};
+use crate::testbed::{Family, Testbed, run, until};
 use crate::traffic::{Host, Seen, all, numbered};
 use crate::weir_gateway::Weir;
-use weir::testing::bed::Wire;
+use weir::testing::testbed::Wire;
 
 /// Runs `body` in the second kernel; says so when strongSwan is not here.
 fn with_daemons(name: &str, body: impl FnOnce()) {
@@ -30,9 +30,9 @@ fn with_daemons(name: &str, body: impl FnOnce()) {
 const IF_ID: &str = "if_id_in = 7\n        if_id_out = 7";
 
 /// The hosts of the IPv4 row.
-fn hosts(bed: &Bed) -> (Host<'_>, Host<'_>) {
+fn hosts(testbed: &Testbed) -> (Host<'_>, Host<'_>) {
     let row = Family::V4.row();
-    (Host { ns: &bed.a, ip: row.a }, Host { ns: &bed.b, ip: row.b })
+    (Host { ns: &testbed.a, ip: row.a }, Host { ns: &testbed.b, ip: row.b })
 }
 
 /// weir on the kernel's addresses, with the kernel's keys.
@@ -49,7 +49,7 @@ fn config() -> String {
         + &format!("[[route]]\nprefix = \"{}\"\nvia = \"{}\"\n", far.nets[1], far.right)
 }
 
-/// Where weir keeps what its SAs used: two of them on one bed go on with it.
+/// Where weir keeps what its SAs used: two of them on one testbed go on with it.
 const STATE: &str = "state-of-keys";
 
 /// weir and both daemons; the right one is the kernel's with its own ESP.
@@ -59,15 +59,15 @@ struct Pair {
     weir: Weir,
 }
 
-fn pair(bed: &Bed, proposal: &str, connection: &str, child: &str) -> Pair {
-    bed.kernel_is_left();
+fn pair(testbed: &Testbed, proposal: &str, connection: &str, child: &str) -> Pair {
+    testbed.kernel_is_left();
     // That kernel takes no program to enforce policies.
-    bed.kernel_does_not_forward_left();
+    testbed.kernel_does_not_forward_left();
     let of_left = format!("{IF_ID}\n        {child}");
     let setup = Setup { proposal, kernel: true, connection, child };
-    let left = Daemon::start_as(bed, End::Left, &Setup { child: &of_left, ..setup });
-    let right = Daemon::start_as(bed, End::Right, &setup);
-    let weir = Weir::start_with(bed, &config(), STATE);
+    let left = Daemon::start_as(testbed, End::Left, &Setup { child: &of_left, ..setup });
+    let right = Daemon::start_as(testbed, End::Right, &setup);
+    let weir = Weir::start_with(testbed, &config(), STATE);
     Pair { left, right, weir }
 }
 
@@ -88,11 +88,11 @@ fn outbound(weir: &Weir) -> BTreeSet<String> {
 #[test]
 fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
     with_daemons("kernel_keys::a_child_sa_is_carried_rekeyed_under_traffic_and_deleted", || {
-        let bed = Bed::new();
-        let Pair { left, right, weir } = pair(&bed, "aes128gcm16", "", "");
+        let testbed = Testbed::new();
+        let Pair { left, right, weir } = pair(&testbed, "aes128gcm16", "", "");
         left.told("--initiate", &["--child", "row"]);
         until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
-        let (a, b) = hosts(&bed);
+        let (a, b) = hosts(&testbed);
         all(a, b, 200, 300_000);
 
         let traffic = AtomicBool::new(true);
@@ -140,11 +140,11 @@ fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
 
 /// A child SA of this proposal carries everything, and is rekeyed without a loss.
 fn carries(proposal: &str, connection: &str, child: &str) {
-    let bed = Bed::new();
-    let Pair { left, weir, right: _right } = pair(&bed, proposal, connection, child);
+    let testbed = Testbed::new();
+    let Pair { left, weir, right: _right } = pair(&testbed, proposal, connection, child);
     left.told("--initiate", &["--child", "row"]);
     until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
-    let (a, b) = hosts(&bed);
+    let (a, b) = hosts(&testbed);
     all(a, b, 200, 300_000);
     left.told("--rekey", &["--child", "row"]);
     all(a, b, 200, 300_000);
@@ -164,11 +164,11 @@ fn suites_esn_and_udp_are_carried() {
 #[test]
 fn packets_that_wait_for_an_sa_ask_for_it() {
     with_daemons("kernel_keys::packets_that_wait_for_an_sa_ask_for_it", || {
-        let bed = Bed::new();
-        let Pair { left, weir, right: _right } = pair(&bed, "aes128gcm16", "", "start_action = trap");
+        let testbed = Testbed::new();
+        let Pair { left, weir, right: _right } = pair(&testbed, "aes128gcm16", "", "start_action = trap");
         until("weir has the policy", || weir.told(&["show", "spd"]).contains("kernel:out:").then_some(()));
         assert_eq!(sas(&weir), 0);
-        let (a, b) = hosts(&bed);
+        let (a, b) = hosts(&testbed);
         numbered_once(a, b);
         until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
         all(a, b, 200, 300_000);
@@ -187,13 +187,13 @@ fn numbered_once(from: Host<'_>, to: Host<'_>) {
 #[test]
 fn a_limit_of_packets_has_the_child_rekeyed_without_a_loss() {
     with_daemons("kernel_keys::a_limit_of_packets_has_the_child_rekeyed_without_a_loss", || {
-        let bed = Bed::new();
+        let testbed = Testbed::new();
         let limits = "rekey_packets = 300\n        rand_packets = 0\n        life_packets = 1000000";
-        let Pair { left, weir, right: _right } = pair(&bed, "aes128gcm16", "", limits);
+        let Pair { left, weir, right: _right } = pair(&testbed, "aes128gcm16", "", limits);
         left.told("--initiate", &["--child", "row"]);
         until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
         let first = weir.told(&["show", "sa"]);
-        let (a, b) = hosts(&bed);
+        let (a, b) = hosts(&testbed);
         let names = |said: &str| -> Vec<String> {
             said.split_whitespace().filter(|w| w.starts_with("kernel:out:")).map(str::to_owned).collect()
         };
@@ -209,18 +209,18 @@ fn a_limit_of_packets_has_the_child_rekeyed_without_a_loss() {
 #[test]
 fn the_hosts_own_packets_do_not_leave_in_cleartext() {
     with_daemons("kernel_keys::the_hosts_own_packets_do_not_leave_in_cleartext", || {
-        let bed = Bed::new();
-        let Pair { left, weir, right: _right } = pair(&bed, "aes128gcm16", "", "");
+        let testbed = Testbed::new();
+        let Pair { left, weir, right: _right } = pair(&testbed, "aes128gcm16", "", "");
         let blocked = || {
-            let stat = run(&format!("ip netns exec {} cat /proc/net/xfrm_stat", bed.left));
+            let stat = run(&format!("ip netns exec {} cat /proc/net/xfrm_stat", testbed.left));
             let line =
                 stat.lines().find(|l| l.starts_with("XfrmOutPolBlock")).expect("the counter").to_owned();
             line.rsplit(char::is_whitespace).next().and_then(|n| n.parse::<u64>().ok()).expect("a number")
         };
-        let own = Host { ns: &bed.left, ip: crate::bed::ip("10.1.0.1") };
-        let (a, b) = hosts(&bed);
+        let own = Host { ns: &testbed.left, ip: crate::testbed::ip("10.1.0.1") };
+        let (a, b) = hosts(&testbed);
         left.told("--initiate", &["--child", "row"]);
-        let policies = || run(&format!("ip -n {} xfrm policy", bed.left));
+        let policies = || run(&format!("ip -n {} xfrm policy", testbed.left));
         until("the kernel has weir's policy", || policies().contains("action block").then_some(()));
         assert_eq!(blocked(), 0);
         numbered_once(own, b);
@@ -233,8 +233,8 @@ fn the_hosts_own_packets_do_not_leave_in_cleartext() {
 }
 
 /// Sequence numbers the kernel would give out next, or takes none up to, of the left gateway's SAs: SPI, sent, received.
-fn kernels_numbers(bed: &Bed) -> Vec<(u32, u64, u64)> {
-    let text = run(&format!("ip -n {} -s xfrm state", bed.left));
+fn kernels_numbers(testbed: &Testbed) -> Vec<(u32, u64, u64)> {
+    let text = run(&format!("ip -n {} -s xfrm state", testbed.left));
     let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x").trim_end_matches(','), 16).ok();
     let mut all = Vec::new();
     let mut spi = 0;
@@ -257,8 +257,8 @@ fn kernels_numbers(bed: &Bed) -> Vec<(u32, u64, u64)> {
 struct Outside(Wire);
 
 impl Outside {
-    fn listen(bed: &Bed) -> Outside {
-        Outside(Wire::open(&bed.right, "r1"))
+    fn listen(testbed: &Testbed) -> Outside {
+        Outside(Wire::open(&testbed.right, "r1"))
     }
 
     /// The highest number of each SPI since the last call.
@@ -295,12 +295,12 @@ fn a_weir_that_is_killed_at_any_step_of_a_rekey_leaves_the_kernel_above_every_nu
     with_daemons(
         "kernel_keys::a_weir_that_is_killed_at_any_step_of_a_rekey_leaves_the_kernel_above_every_number_it_used",
         || {
-            let bed = Bed::new();
-            let Pair { left, weir, right } = pair(&bed, "aes128gcm16", "", "");
+            let testbed = Testbed::new();
+            let Pair { left, weir, right } = pair(&testbed, "aes128gcm16", "", "");
             left.told("--initiate", &["--child", "row"]);
             until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
-            let (a, b) = hosts(&bed);
-            let mut outside = Outside::listen(&bed);
+            let (a, b) = hosts(&testbed);
+            let mut outside = Outside::listen(&testbed);
             let mut weir = Some(weir);
             let mut compared = 0;
             for delay in [0, 5, 10, 20, 40, 80, 160, 320] {
@@ -315,7 +315,7 @@ fn a_weir_that_is_killed_at_any_step_of_a_rekey_leaves_the_kernel_above_every_nu
                 });
                 let used = outside.numbers();
                 assert!(!used.is_empty(), "nothing was sent");
-                for (spi, sent, _) in kernels_numbers(&bed) {
+                for (spi, sent, _) in kernels_numbers(&testbed) {
                     if let Some(number) = used.get(&spi) {
                         assert!(
                             sent >= *number,
@@ -324,11 +324,11 @@ fn a_weir_that_is_killed_at_any_step_of_a_rekey_leaves_the_kernel_above_every_nu
                         compared += 1;
                     }
                 }
-                weir = Some(Weir::start_with(&bed, &config(), STATE));
+                weir = Some(Weir::start_with(&testbed, &config(), STATE));
             }
             assert!(compared > 0, "no SA was left to compare");
             until("packets pass again", || (numbered(a, b, 1).whole == 1).then_some(()));
-            assert_eq!(replayed(&bed.right), "0", "a sequence number came twice");
+            assert_eq!(replayed(&testbed.right), "0", "a sequence number came twice");
             drop(right);
         },
     );
@@ -337,12 +337,12 @@ fn a_weir_that_is_killed_at_any_step_of_a_rekey_leaves_the_kernel_above_every_nu
 #[test]
 fn a_weir_that_is_killed_or_stopped_goes_on_with_the_same_sas() {
     with_daemons("kernel_keys::a_weir_that_is_killed_or_stopped_goes_on_with_the_same_sas", || {
-        let bed = Bed::new();
-        let Pair { left, mut weir, right } = pair(&bed, "aes128gcm16", "", "");
+        let testbed = Testbed::new();
+        let Pair { left, mut weir, right } = pair(&testbed, "aes128gcm16", "", "");
         left.told("--initiate", &["--child", "row"]);
         until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
-        let (a, b) = hosts(&bed);
-        let spis = || kernels_numbers(&bed).into_iter().map(|(spi, ..)| spi).collect::<BTreeSet<u32>>();
+        let (a, b) = hosts(&testbed);
+        let spis = || kernels_numbers(&testbed).into_iter().map(|(spi, ..)| spi).collect::<BTreeSet<u32>>();
         let first = spis();
         for in_order in [false, true, false] {
             all(a, b, 200, 300_000);
@@ -350,12 +350,12 @@ fn a_weir_that_is_killed_or_stopped_goes_on_with_the_same_sas() {
                 weir.stop();
             }
             drop(weir);
-            weir = Weir::start_with(&bed, &config(), STATE);
+            weir = Weir::start_with(&testbed, &config(), STATE);
             until("packets pass again", || (numbered(a, b, 1).whole == 1).then_some(()));
         }
         all(a, b, 200, 300_000);
         assert_eq!(spis(), first, "nothing was rekeyed");
-        assert_eq!(replayed(&bed.right), "0", "a sequence number came twice");
+        assert_eq!(replayed(&testbed.right), "0", "a sequence number came twice");
         weir.assert_conserved();
         drop(right);
     });
@@ -364,13 +364,13 @@ fn a_weir_that_is_killed_or_stopped_goes_on_with_the_same_sas() {
 #[test]
 fn a_child_without_interface_id_stays_with_the_kernel() {
     with_daemons("kernel_keys::a_child_without_interface_id_stays_with_the_kernel", || {
-        let bed = Bed::new();
-        bed.kernel_is_left();
-        bed.kernel_does_not_forward_left();
+        let testbed = Testbed::new();
+        testbed.kernel_is_left();
+        testbed.kernel_does_not_forward_left();
         let setup = Setup { proposal: "aes128gcm16", kernel: true, connection: "", child: "" };
-        let left = Daemon::start_as(&bed, End::Left, &setup);
-        let _right = Daemon::start_as(&bed, End::Right, &setup);
-        let weir = Weir::start(&bed, &config());
+        let left = Daemon::start_as(&testbed, End::Left, &setup);
+        let _right = Daemon::start_as(&testbed, End::Right, &setup);
+        let weir = Weir::start(&testbed, &config());
         left.told("--initiate", &["--child", "row"]);
         until("weir says so", || {
             weir.told(&["show", "status"])
@@ -378,6 +378,6 @@ fn a_child_without_interface_id_stays_with_the_kernel() {
                 .then_some(())
         });
         assert_eq!(sas(&weir), 0);
-        assert!(!run(&format!("ip -n {} xfrm policy", bed.left)).contains("action block"));
+        assert!(!run(&format!("ip -n {} xfrm policy", testbed.left)).contains("action block"));
     });
 }

@@ -1,4 +1,4 @@
-//! Linux's ESP, in policy mode and by VTI: with weir, and with itself, which shows what the bed and its
+//! Linux's ESP, in policy mode and by VTI: with weir, and with itself, which shows what the testbed and its
 //! traffic can do, so that a failure beside it is weir's.
 //!
 //! Each test pings both ways, sends numbered datagrams both ways (none lost, twice, damaged or out of order)
@@ -6,34 +6,34 @@
 
 use weir_core::ipsec::{Encryption as E, Integrity as I};
 
-use crate::bed::Bed;
-use crate::bed::Family::{self, V4, V6};
 use crate::case::{Case, Mode, suite};
 use crate::kernel::{End, protect};
 use crate::second_kernel::there;
+use crate::testbed::Family::{self, V4, V6};
+use crate::testbed::Testbed;
 use crate::traffic::{Host, all};
 use crate::weir_gateway::{Weir, gateway_config, plain_routes, router_config};
 
 fn kernel_to_kernel(case: Case) {
-    let bed = Bed::new();
-    bed.kernel_is_left();
-    let left = protect(&bed, End::Left, &case);
-    let right = protect(&bed, End::Right, &case);
+    let testbed = Testbed::new();
+    testbed.kernel_is_left();
+    let left = protect(&testbed, End::Left, &case);
+    let right = protect(&testbed, End::Right, &case);
     for family in case.inner {
         let row = family.row();
-        all(Host { ns: &bed.a, ip: row.a }, Host { ns: &bed.b, ip: row.b }, 200, 300_000);
+        all(Host { ns: &testbed.a, ip: row.a }, Host { ns: &testbed.b, ip: row.b }, 200, 300_000);
     }
     left.assert_carried(200);
     right.assert_carried(200);
 }
 
 fn weir_to_kernel(case: Case) {
-    let bed = Bed::new();
-    let right = protect(&bed, End::Right, &case);
-    let weir = Weir::start(&bed, &gateway_config(&bed, &case, &case.sas()));
+    let testbed = Testbed::new();
+    let right = protect(&testbed, End::Right, &case);
+    let weir = Weir::start(&testbed, &gateway_config(&testbed, &case, &case.sas()));
     for family in case.inner {
         let row = family.row();
-        all(Host { ns: &bed.a, ip: row.a }, Host { ns: &bed.b, ip: row.b }, 200, 300_000);
+        all(Host { ns: &testbed.a, ip: row.a }, Host { ns: &testbed.b, ip: row.b }, 200, 300_000);
     }
     right.assert_carried(200);
     weir.assert_conserved();
@@ -102,11 +102,11 @@ tests! { weir_to_kernel:
 #[test]
 fn weir_routes_in_the_second_kernel() {
     there("kernel_peer::weir_routes_in_the_second_kernel", || {
-        let bed = Bed::new();
-        let weir = Weir::start(&bed, &(router_config() + &plain_routes()));
+        let testbed = Testbed::new();
+        let weir = Weir::start(&testbed, &(router_config() + &plain_routes()));
         for family in BOTH {
             let row = family.row();
-            all(Host { ns: &bed.a, ip: row.a }, Host { ns: &bed.b, ip: row.b }, 200, 300_000);
+            all(Host { ns: &testbed.a, ip: row.a }, Host { ns: &testbed.b, ip: row.b }, 200, 300_000);
         }
         weir.assert_conserved();
     });

@@ -1,7 +1,6 @@
 //! weir's ESP beside others': Linux's own in a second kernel, and strongSwan's with IKEv2; TLS by that kernel.
 //! Skipped by name where a peer is not installed.
 
-mod bed;
 mod case;
 mod ikev2;
 mod kernel;
@@ -13,6 +12,7 @@ mod relay;
 mod routing;
 mod second_kernel;
 mod strongswan;
+mod testbed;
 mod traffic;
 mod vrf;
 mod weir_gateway;

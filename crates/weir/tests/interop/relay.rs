@@ -14,7 +14,7 @@ mod tools;
 
 use std::io::Write as _;
 
-use crate::{bed, second_kernel};
+use crate::{second_kernel, testbed};
 use server::Kind;
 
 /// Runs the body of a test unless something is missing; says so when something is.
@@ -24,7 +24,7 @@ fn attempt(test: &str, kind: Kind, programs: &[&str], body: fn(Kind)) {
     }
     let needed: Vec<&str> =
         programs.iter().copied().chain((kind == Kind::Derper).then_some("derper")).collect();
-    match bed::missing().or_else(|| peers::missing(&needed)) {
+    match testbed::missing().or_else(|| peers::missing(&needed)) {
         Some(missing) => writeln!(std::io::stderr(), "SKIP {test}: needs {missing}").expect("stderr is open"),
         None => body(kind),
     }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use weir_io::process;
 
-use crate::bed::{self, Bed, batch, ip, run, until};
 use crate::daemon::Running;
+use crate::testbed::{self, Testbed, batch, ip, run, until};
 use crate::traffic::{Host, Seen, numbered, ping};
 
 const ZEBRA: &str = "/usr/lib/frr/zebra";
@@ -39,9 +39,9 @@ struct End<'a> {
     announces: [&'static str; 2],
 }
 
-fn left(bed: &Bed) -> End<'_> {
+fn left(testbed: &Testbed) -> End<'_> {
     End {
-        ns: &bed.left,
+        ns: &testbed.left,
         name: "left",
         asn: 65001,
         own: ["192.0.2.1", "2001:db8::1"],
@@ -51,9 +51,9 @@ fn left(bed: &Bed) -> End<'_> {
     }
 }
 
-fn right(bed: &Bed) -> End<'_> {
+fn right(testbed: &Testbed) -> End<'_> {
     End {
-        ns: &bed.right,
+        ns: &testbed.right,
         name: "right",
         asn: 65002,
         own: ["192.0.2.2", "2001:db8::2"],
@@ -70,8 +70,8 @@ struct Speaker {
 }
 
 impl Speaker {
-    fn start(suite: Suite, bed: &Bed, end: &End<'_>) -> Speaker {
-        let folder = bed.folder.join(end.name);
+    fn start(suite: Suite, testbed: &Testbed, end: &End<'_>) -> Speaker {
+        let folder = testbed.folder.join(end.name);
         std::fs::create_dir_all(&folder).expect("a folder");
         let mut speaker = Speaker { children: Vec::new(), folder };
         match suite {
@@ -170,11 +170,11 @@ struct RouteMonitor {
 }
 
 impl RouteMonitor {
-    fn start(bed: &Bed) -> RouteMonitor {
-        let path = bed.folder.join("monitor");
+    fn start(testbed: &Testbed) -> RouteMonitor {
+        let path = testbed.folder.join("monitor");
         let file = std::fs::File::create(&path).expect("a file");
         let mut command = Command::new("ip");
-        command.args(["-n", &bed.left, "monitor", "route"]).stdout(file);
+        command.args(["-n", &testbed.left, "monitor", "route"]).stdout(file);
         RouteMonitor { child: process::dies_with_starter(&mut command).spawn().expect("ip starts"), path }
     }
 
@@ -185,10 +185,10 @@ impl RouteMonitor {
     }
 }
 
-fn accelerate(bed: &Bed) -> Running {
-    let socket = bed.folder.join("accelerate.sock");
+fn accelerate(testbed: &Testbed) -> Running {
+    let socket = testbed.folder.join("accelerate.sock");
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", &bed.left, env!("CARGO_BIN_EXE_weir"), "--socket"]).arg(&socket);
+    command.args(["netns", "exec", &testbed.left, env!("CARGO_BIN_EXE_weir"), "--socket"]).arg(&socket);
     command.args(["accelerate", "l0", "l1"]);
     let running = Running::start(&mut command, socket);
     until("it is ready", || running.log().contains("is ready").then_some(()));
@@ -203,7 +203,7 @@ fn end(mut running: Running, signal: &str) {
 fn missing(suites: [Suite; 2]) -> Option<String> {
     let programs = |suite| if suite == Suite::Frr { [ZEBRA, BGPD] } else { [BIRD, BIRD] };
     let absent = suites.into_iter().flat_map(programs).find(|p| !Path::new(p).exists());
-    bed::missing().or_else(|| absent.map(|program| format!("{program}; install frr and bird2")))
+    testbed::missing().or_else(|| absent.map(|program| format!("{program}; install frr and bird2")))
 }
 
 /// Both speak; what the right one announces is forwarded by the kernel, then by weir.
@@ -212,29 +212,32 @@ fn speak(test: &str, suites: [Suite; 2]) {
         writeln!(std::io::stderr(), "SKIP {test}: needs {missing}").expect("stderr is open");
         return;
     }
-    let bed = Bed::new();
-    bed.kernel_is_left();
-    batch(Some(&bed.b), &["10.9.0.1/24", "fd09::1/64"].map(|address| format!("addr add {address} dev lo")));
+    let testbed = Testbed::new();
+    testbed.kernel_is_left();
     batch(
-        Some(&bed.right),
+        Some(&testbed.b),
+        &["10.9.0.1/24", "fd09::1/64"].map(|address| format!("addr add {address} dev lo")),
+    );
+    batch(
+        Some(&testbed.right),
         &["10.9.0.0/24 via 10.2.0.2", "fd09::/64 via fd02::2"].map(|r| format!("route add {r}")),
     );
-    let right = Speaker::start(suites[1], &bed, &right(&bed));
-    let _left = Speaker::start(suites[0], &bed, &left(&bed));
+    let right = Speaker::start(suites[1], &testbed, &right(&testbed));
+    let _left = Speaker::start(suites[0], &testbed, &left(&testbed));
     let protocol = if suites[0] == Suite::Frr { "bgp" } else { "bird" };
     for prefix in ["10.9.0.0/24", "fd09::/64"] {
         let family = if prefix.contains(':') { "-6" } else { "-4" };
         until(&format!("{prefix} is learnt"), || {
-            let routes = run(&format!("ip {family} -n {} route show {prefix}", bed.left));
+            let routes = run(&format!("ip {family} -n {} route show {prefix}", testbed.left));
             routes.contains(&format!("proto {protocol}")).then_some(())
         });
     }
     let hosts = [("10.1.0.2", "10.9.0.1"), ("fd01::2", "fd09::1")]
-        .map(|(a, b)| (Host { ns: &bed.a, ip: ip(a) }, Host { ns: &bed.b, ip: ip(b) }));
+        .map(|(a, b)| (Host { ns: &testbed.a, ip: ip(a) }, Host { ns: &testbed.b, ip: ip(b) }));
     hosts.iter().for_each(|&(a, b)| ping(a, b));
-    let monitor = RouteMonitor::start(&bed);
+    let monitor = RouteMonitor::start(&testbed);
     for signal in ["TERM", "KILL"] {
-        let running = accelerate(&bed);
+        let running = accelerate(&testbed);
         for (a, b) in hosts {
             ping(a, b);
             assert_eq!(numbered(a, b, 500), Seen { whole: 500, ..Seen::default() }, "{} to {}", a.ip, b.ip);
@@ -248,7 +251,7 @@ fn speak(test: &str, suites: [Suite; 2]) {
         thread::sleep(Duration::from_secs(10));
         hosts.iter().for_each(|&(a, b)| ping(a, b));
     }
-    let running = accelerate(&bed);
+    let running = accelerate(&testbed);
     let said = monitor.end();
     assert!(
         !said.contains("Deleted 10.9.0.0/24") && !said.contains("Deleted fd09::/64"),

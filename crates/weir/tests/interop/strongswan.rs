@@ -1,7 +1,7 @@
 //! strongSwan as a peer: its IKEv2 daemon with ESP of its own (`kernel-libipsec`), several side by side.
 //!
 //! A daemon lives in a gateway's network namespace, with a `/run` of its own and every other file in the
-//! bed's folder; nothing is installed, no service is touched. Two daemons agree on an SA by IKEv2, and what
+//! testbed's folder; nothing is installed, no service is touched. Two daemons agree on an SA by IKEv2, and what
 //! they agreed on is read from the initiator's log at the level that shows keys: so another data plane can
 //! take its place.
 
@@ -11,8 +11,8 @@ use std::thread;
 
 use weir_io::process;
 
-use crate::bed::{Bed, until};
 use crate::kernel::End;
+use crate::testbed::{Testbed, until};
 
 const CHARON: &str = "/usr/lib/ipsec/charon";
 
@@ -73,19 +73,20 @@ pub struct Negotiated {
 
 impl Daemon {
     /// A gateway of the IPv4 row, ready to protect its network with the ESP proposal.
-    pub fn start(bed: &Bed, end: End, proposal: &str) -> Daemon {
-        Daemon::start_as(bed, end, &Setup { proposal, kernel: false, connection: "", child: "" })
+    pub fn start(testbed: &Testbed, end: End, proposal: &str) -> Daemon {
+        Daemon::start_as(testbed, end, &Setup { proposal, kernel: false, connection: "", child: "" })
     }
 
-    pub fn start_as(bed: &Bed, end: End, setup: &Setup<'_>) -> Daemon {
-        let (name, ns) = if end == End::Left { ("left", &bed.left) } else { ("right", &bed.right) };
-        let daemon_settings = bed.file(&format!("{name}.conf"), &settings(&bed.folder, name, setup.kernel));
-        let connection = bed.file(&format!("{name}.swanctl"), &connection(end, setup));
+    pub fn start_as(testbed: &Testbed, end: End, setup: &Setup<'_>) -> Daemon {
+        let (name, ns) = if end == End::Left { ("left", &testbed.left) } else { ("right", &testbed.right) };
+        let daemon_settings =
+            testbed.file(&format!("{name}.conf"), &settings(&testbed.folder, name, setup.kernel));
+        let connection = testbed.file(&format!("{name}.swanctl"), &connection(end, setup));
         let mut command = Command::new("ip");
         command.args(["netns", "exec", ns, "sh", "-c"]);
         // Both write their process number to the same place below /run.
-        let folder = bed.folder.display();
-        // The bed may be below /run itself.
+        let folder = testbed.folder.display();
+        // The testbed may be below /run itself.
         let keep = format!("mount --bind {folder} /mnt");
         let give = format!("mkdir -p {folder} && mount --bind /mnt {folder}");
         command
@@ -93,7 +94,7 @@ impl Daemon {
             .env("STRONGSWAN_CONF", daemon_settings);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = process::dies_with_starter(&mut command).spawn().expect("charon starts");
-        let daemon = Daemon { child, folder: bed.folder.clone(), name };
+        let daemon = Daemon { child, folder: testbed.folder.clone(), name };
         until("charon listens", || daemon.socket().exists().then_some(()));
         daemon.told("--load-all", &["--file", &connection.display().to_string()]);
         daemon

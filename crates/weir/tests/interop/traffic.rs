@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use weir_io::netns;
 
-use crate::bed::{PATIENCE, run};
 pub use crate::content::bytes;
 use crate::content::converse;
+use crate::testbed::{PATIENCE, run};
 
 /// A host: its namespace and an address there.
 #[derive(Clone, Copy, Debug)]

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use crate::bed::{Bed, Family, LEFT_LAN, LEFT_WAN, run, until};
 use crate::case::{Case, Mode, Sa, hex};
 use crate::daemon::Running;
+use crate::testbed::{Family, LEFT_LAN, LEFT_WAN, Testbed, run, until};
 
 /// Killed on drop; what it logged is shown when a test fails.
 pub struct Weir(Running);
@@ -41,8 +41,8 @@ fn routes(families: &[Family], via: impl Fn(Family) -> String) -> String {
     families.iter().map(route).collect()
 }
 
-/// The whole configuration for a case and its SAs, there and back; their keys are a file of the bed.
-pub fn gateway_config(bed: &Bed, case: &Case, [out, inward]: &[Sa; 2]) -> String {
+/// The whole configuration for a case and its SAs, there and back; their keys are a file of the testbed.
+pub fn gateway_config(testbed: &Testbed, case: &Case, [out, inward]: &[Sa; 2]) -> String {
     let keys: String = [("out", out), ("in", inward)]
         .into_iter()
         .flat_map(|(name, sa)| {
@@ -51,7 +51,7 @@ pub fn gateway_config(bed: &Bed, case: &Case, [out, inward]: &[Sa; 2]) -> String
         .filter(|(_, key)| !key.is_empty())
         .map(|(name, key)| format!("{name} = \"{}\"\n", hex(key)))
         .collect();
-    let keys = bed.file("gateway.keys", &keys);
+    let keys = testbed.file("gateway.keys", &keys);
     std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).expect("our file");
     let mut config = router_config() + "[ipsec]\nkeys = \"gateway.keys\"\n";
     config += &sa_config(case, "out", out);
@@ -99,21 +99,21 @@ fn sa_config(case: &Case, direction: &str, sa: &Sa) -> String {
 
 impl Weir {
     /// Starts it in the left gateway's namespace and waits until it is ready.
-    pub fn start(bed: &Bed, config: &str) -> Weir {
+    pub fn start(testbed: &Testbed, config: &str) -> Weir {
         // Of its own: the peer of the next case counts from 1 again.
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let state = format!("state-{}", STARTED.fetch_add(1, Ordering::Relaxed));
-        Weir::start_with(bed, config, &state)
+        Weir::start_with(testbed, config, &state)
     }
 
     /// The same with a state directory of this name.
-    pub fn start_with(bed: &Bed, config: &str, state: &str) -> Weir {
-        let path = bed.file("gateway.toml", config);
-        let socket = bed.folder.join("control.sock");
+    pub fn start_with(testbed: &Testbed, config: &str, state: &str) -> Weir {
+        let path = testbed.file("gateway.toml", config);
+        let socket = testbed.folder.join("control.sock");
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &bed.left, env!("CARGO_BIN_EXE_weir"), "--socket"]);
+        command.args(["netns", "exec", &testbed.left, env!("CARGO_BIN_EXE_weir"), "--socket"]);
         command.arg(&socket).arg("run").arg(&path);
-        command.env("STATE_DIRECTORY", bed.folder.join(state));
+        command.env("STATE_DIRECTORY", testbed.folder.join(state));
         let mut weir = Weir(Running::start(&mut command, socket));
         until("weir is ready", || {
             let ended = weir.0.child.try_wait().expect("a child of ours");

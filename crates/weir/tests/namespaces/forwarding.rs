@@ -9,17 +9,17 @@ use std::time::Duration;
 use weir_core::wire::{icmpv4, icmpv6};
 use weir_io::offload::{self, Offload};
 
-use super::bed::{Bed, Wire, ip, until};
+use super::testbed::{Testbed, Wire, ip, until};
 use super::traffic::{Echo, icmp, ping, stream, toward, ways};
 
 fn everything_crosses(test: &str, kind: &str) {
-    let Some(bed) = Bed::new(test) else { return };
-    let router = bed.start(&bed.config(kind, ""));
+    let Some(testbed) = Testbed::new(test) else { return };
+    let router = testbed.start(&testbed.config(kind, ""));
     assert!(router.told(&["show", "ports"]).contains(kind));
     for way in ways() {
-        ping(&bed, way.client, way.server);
-        Echo::start(&bed, way.server).bounce(&bed, 300);
-        stream(&bed, way.server, 3_000_000);
+        ping(&testbed, way.client, way.server);
+        Echo::start(&testbed, way.server).bounce(&testbed, 300);
+        stream(&testbed, way.server, 3_000_000);
     }
     router.wait_for_metric("weir_frames_forwarded_total", "", 4000);
     assert_eq!(router.metric("weir_drops_total", "blame=\"weir\""), 0, "{}", router.told(&["show", "drops"]));
@@ -39,11 +39,13 @@ fn echo_udp_and_tcp_cross_af_packet_ports_whole() {
 #[test]
 fn kernel_addresses_of_the_router_are_answered_by_its_kernel() {
     for kind in ["af_xdp", "af_packet"] {
-        let Some(bed) = Bed::new("kernel_addresses_of_the_router_are_answered_by_its_kernel") else { return };
-        let router = bed.start(&bed.config(kind, ""));
+        let Some(testbed) = Testbed::new("kernel_addresses_of_the_router_are_answered_by_its_kernel") else {
+            return;
+        };
+        let router = testbed.start(&testbed.config(kind, ""));
         for way in ways() {
-            ping(&bed, way.client, way.near);
-            ping(&bed, way.client, way.far);
+            ping(&testbed, way.client, way.near);
+            ping(&testbed, way.client, way.far);
         }
         // The kernel answered: the echo is none of weir's own frames.
         let own = router.metric("weir_frames_originated_total", "");
@@ -59,26 +61,26 @@ fn kernel_addresses_of_the_router_are_answered_by_its_kernel() {
 #[test]
 fn addresses_only_weir_has_answer_arp_ndp_and_echo() {
     for kind in ["af_xdp", "af_packet"] {
-        let Some(bed) = Bed::new("addresses_only_weir_has_answer_arp_ndp_and_echo") else { return };
+        let Some(testbed) = Testbed::new("addresses_only_weir_has_answer_arp_ndp_and_echo") else { return };
         let own = "addresses = [\"10.1.0.1/24\", \"10.1.0.77/24\", \"fd01::1/64\", \"fd01::77/64\"]";
-        let config = bed.config(kind, "").replacen("addresses = \"kernel\"", own, 1);
-        let router = bed.start(&config);
+        let config = testbed.config(kind, "").replacen("addresses = \"kernel\"", own, 1);
+        let router = testbed.start(&config);
         let ports = router.json("ports");
         assert!(ports.to_string().contains(r#"{"address":"10.1.0.77/24","owner":"weir"}"#), "{ports}");
         assert!(ports.to_string().contains(r#"{"address":"10.1.0.1/24","owner":"kernel"}"#), "{ports}");
         // The client's kernel has to find the MAC address by itself: a UDP datagram makes it ask.
         for target in ["10.1.0.77", "fd01::77"] {
             let bind = if ip(target).is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            let socket = bed.in_client(|| UdpSocket::bind(bind)).expect("a socket");
-            let neighbors = format!("ip -n {} neigh show {target} dev c0", bed.client);
+            let socket = testbed.in_client(|| UdpSocket::bind(bind)).expect("a socket");
+            let neighbors = format!("ip -n {} neigh show {target} dev c0", testbed.client);
             until(&format!("the client learns who {target} is"), || {
                 // Refused at first while the address is unknown; asked again each time.
                 let _ = socket.send_to(b"?", (ip(target), 9));
-                super::bed::run(&neighbors).contains("lladdr").then_some(())
+                super::testbed::run(&neighbors).contains("lladdr").then_some(())
             });
         }
         for (way, target) in ways().iter().zip(["10.1.0.77", "fd01::77"]) {
-            ping(&bed, way.client, ip(target));
+            ping(&testbed, way.client, ip(target));
         }
         router.wait_for_metric("weir_drops_total", "local_not_served", 1);
         router.assert_conserved();
@@ -87,11 +89,11 @@ fn addresses_only_weir_has_answer_arp_ndp_and_echo() {
 
 #[test]
 fn an_expired_hop_limit_is_told_to_the_sender() {
-    let Some(bed) = Bed::new("an_expired_hop_limit_is_told_to_the_sender") else { return };
-    let router = bed.start(&bed.config("auto", ""));
-    let mut wire = Wire::open(&bed.client, "c0");
+    let Some(testbed) = Testbed::new("an_expired_hop_limit_is_told_to_the_sender") else { return };
+    let router = testbed.start(&testbed.config("auto", ""));
+    let mut wire = Wire::open(&testbed.client, "c0");
     for way in ways() {
-        let frame = toward(&bed, way.client, way.server).ttl(1).udp(33434, 33434, b"how far?");
+        let frame = toward(&testbed, way.client, way.server).ttl(1).udp(33434, 33434, b"how far?");
         let exceeded = if way.client.is_ipv4() { icmpv4::TIME_EXCEEDED } else { icmpv6::TIME_EXCEEDED };
         wire.exchange(&format!("time exceeded from {}", way.near), &frame, |f| {
             icmp(f).is_some_and(|i| (i.from, i.kind) == (way.near, exceeded))
@@ -103,12 +105,14 @@ fn an_expired_hop_limit_is_told_to_the_sender() {
 
 #[test]
 fn a_packet_too_big_for_the_next_link_is_told_to_the_sender() {
-    let Some(bed) = Bed::new("a_packet_too_big_for_the_next_link_is_told_to_the_sender") else { return };
-    let config = bed.config("auto", "").replacen("name = \"right\"", "name = \"right\"\nmtu = 1280", 1);
-    let router = bed.start(&config);
-    let mut wire = Wire::open(&bed.client, "c0");
+    let Some(testbed) = Testbed::new("a_packet_too_big_for_the_next_link_is_told_to_the_sender") else {
+        return;
+    };
+    let config = testbed.config("auto", "").replacen("name = \"right\"", "name = \"right\"\nmtu = 1280", 1);
+    let router = testbed.start(&config);
+    let mut wire = Wire::open(&testbed.client, "c0");
     for way in ways() {
-        let frame = toward(&bed, way.client, way.server).dont_fragment().udp(5000, 5000, &[0; 1400]);
+        let frame = toward(&testbed, way.client, way.server).dont_fragment().udp(5000, 5000, &[0; 1400]);
         let kind =
             if way.client.is_ipv4() { icmpv4::DESTINATION_UNREACHABLE } else { icmpv6::PACKET_TOO_BIG };
         let reply = wire.exchange("too big", &frame, |f| icmp(f).is_some_and(|i| i.kind == kind));
@@ -125,14 +129,14 @@ fn two_workers_keep_every_flow_in_order() {
         writeln!(std::io::stderr(), "SKIP {test}: needs two CPUs").expect("stderr is open");
         return;
     }
-    let Some(bed) = Bed::with_queues(test, 2) else { return };
+    let Some(testbed) = Testbed::with_queues(test, 2) else { return };
     const FLOWS: u16 = 32;
     const EACH: u32 = 400;
-    let router = bed.start(&bed.config("af_xdp", "[workers]\ncpus = [0, 1]\n"));
+    let router = testbed.start(&testbed.config("af_xdp", "[workers]\ncpus = [0, 1]\n"));
     assert_eq!(router.json("workers").as_array().map(Vec::len), Some(2));
     for way in ways() {
-        ping(&bed, way.client, way.server);
-        let receiver = bed.in_server(|| UdpSocket::bind((way.server, 0))).expect("a socket");
+        ping(&testbed, way.client, way.server);
+        let receiver = testbed.in_server(|| UdpSocket::bind((way.server, 0))).expect("a socket");
         receiver.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
         let at = receiver.local_addr().expect("bound");
         let done = AtomicBool::new(false);
@@ -157,7 +161,7 @@ fn two_workers_keep_every_flow_in_order() {
                 }
             });
             let bind = if at.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            let sockets: Vec<UdpSocket> = bed
+            let sockets: Vec<UdpSocket> = testbed
                 .in_client(|| (0..FLOWS).map(|_| UdpSocket::bind(bind)).collect::<Result<_, _>>())
                 .expect("sockets");
             for number in 1..=EACH {
@@ -187,30 +191,30 @@ fn two_workers_keep_every_flow_in_order() {
 /// program: a burst that begins the flow must not overtake itself.
 #[test]
 fn a_flow_that_begins_with_a_burst_stays_in_order() {
-    let Some(bed) = Bed::new("a_flow_that_begins_with_a_burst_stays_in_order") else { return };
+    let Some(testbed) = Testbed::new("a_flow_that_begins_with_a_burst_stays_in_order") else { return };
     const PAIRS: u8 = 60;
     const BURST: u32 = 200;
     let route = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n";
     // A veth that receives by NAPI takes frames the XDP program redirects.
-    bed.in_server(|| offload::set("s0", Offload::Gro, true)).expect("veth knows this offload");
-    let router = bed.start(&bed.config("af_xdp", route));
+    testbed.in_server(|| offload::set("s0", Offload::Gro, true)).expect("veth knows this offload");
+    let router = testbed.start(&testbed.config("af_xdp", route));
     let [way, _] = ways();
-    ping(&bed, way.client, way.server);
+    ping(&testbed, way.client, way.server);
     for pair in 1..=PAIRS {
-        super::bed::run(&format!("ip -n {} addr add 10.9.0.{pair}/32 dev s0", bed.server));
+        super::testbed::run(&format!("ip -n {} addr add 10.9.0.{pair}/32 dev s0", testbed.server));
     }
-    let receiver = bed.in_server(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
+    let receiver = testbed.in_server(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
     receiver.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
     let port = receiver.local_addr().expect("bound").port();
     let mut arrived = 0;
     // The lane opens when the device behind it has been asked, some hundred milliseconds after the start.
     until("XDP flow offload takes frames", || {
-        super::traffic::send_udp(&bed, way.server);
+        super::traffic::send_udp(&testbed, way.server);
         (router.metric("weir_steered_total", "cause=\"flow_offload\"") > 0).then_some(())
     });
     let before = router.metric("weir_steered_total", "cause=\"flow_offload\"");
     for pair in 1..=PAIRS {
-        let socket = bed.in_client(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
+        let socket = testbed.in_client(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
         socket.connect((ip(&format!("10.9.0.{pair}")), port)).expect("connected");
         for number in 1..=BURST {
             socket.send(&number.to_be_bytes()).expect("sent");
@@ -235,29 +239,29 @@ fn a_flow_that_begins_with_a_burst_stays_in_order() {
 #[test]
 fn a_tun_port_hands_packets_to_the_kernel_and_takes_its_answers() {
     let test = "a_tun_port_hands_packets_to_the_kernel_and_takes_its_answers";
-    let Some(bed) = Bed::new(test) else { return };
+    let Some(testbed) = Testbed::new(test) else { return };
     if !std::path::Path::new("/dev/net/tun").exists() {
         writeln!(std::io::stderr(), "SKIP {test}: needs /dev/net/tun").expect("stderr is open");
         return;
     }
     // The router's own kernel is behind the TUN device, and answers through it.
-    let ns = &bed.router;
+    let ns = &testbed.router;
     for command in
         [format!("ip -n {ns} tuntap add dev weir0 mode tun"), format!("ip -n {ns} link set weir0 up")]
     {
-        super::bed::run(&command);
+        super::testbed::run(&command);
     }
-    let config = bed
+    let config = testbed
         .config("af_packet", "")
         .split("[[port]]\nname = \"right\"")
         .next()
         .expect("a part")
         .to_owned()
         + "[[port]]\nname = \"host\"\ndevice = \"weir0\"\nkind = \"tun\"\naddresses = [\"10.8.0.1/24\"]\n";
-    let router = bed.start(&config);
-    super::bed::run(&format!("ip -n {ns} addr add 10.8.0.5/24 dev weir0"));
-    super::bed::run(&format!("ip -n {ns} route replace 10.1.0.2/32 dev weir0"));
-    ping(&bed, ways()[0].client, ip("10.8.0.5"));
+    let router = testbed.start(&config);
+    super::testbed::run(&format!("ip -n {ns} addr add 10.8.0.5/24 dev weir0"));
+    super::testbed::run(&format!("ip -n {ns} route replace 10.1.0.2/32 dev weir0"));
+    ping(&testbed, ways()[0].client, ip("10.8.0.5"));
     router.wait_for_metric("weir_port_tx_packets_total", "port=\"host\"", 1);
     router.wait_for_metric("weir_port_rx_packets_total", "port=\"host\"", 1);
     router.assert_conserved();
@@ -266,15 +270,15 @@ fn a_tun_port_hands_packets_to_the_kernel_and_takes_its_answers() {
 #[test]
 fn a_tun_device_is_made_when_it_does_not_exist_and_goes_with_the_router() {
     let test = "a_tun_device_is_made_when_it_does_not_exist_and_goes_with_the_router";
-    let Some(bed) = Bed::new(test) else { return };
+    let Some(testbed) = Testbed::new(test) else { return };
     if !std::path::Path::new("/dev/net/tun").exists() {
         writeln!(std::io::stderr(), "SKIP {test}: needs /dev/net/tun").expect("stderr is open");
         return;
     }
     let config =
         "[[port]]\nname = \"host\"\ndevice = \"tun7\"\nkind = \"tun\"\naddresses = [\"10.8.0.1/24\"]\n";
-    let mut router = bed.start(config);
-    let links = || super::bed::run(&format!("ip -n {} link", bed.router));
+    let mut router = testbed.start(config);
+    let links = || super::testbed::run(&format!("ip -n {} link", testbed.router));
     assert!(links().contains("tun7"));
     assert!(router.told(&["show", "ports"]).contains("tun"), "{}", router.log());
     assert!(!router.log().contains("another interface"), "{}", router.log());

@@ -10,13 +10,13 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use super::bed::{Bed, Router, ip, run};
+use super::testbed::{Router, Testbed, ip, run};
 use super::traffic::bytes;
 
 pub struct Gateways {
     /// Its `server` is the far host: traffic from end to end.
-    pub west: Bed,
-    pub east: Bed,
+    pub west: Testbed,
+    pub east: Testbed,
 }
 
 /// Addresses of one family.
@@ -68,9 +68,9 @@ pub enum Side {
 
 impl Gateways {
     pub fn new(test: &str) -> Option<Gateways> {
-        let mut west = Bed::new(test)?;
+        let mut west = Testbed::new(test)?;
         let host = format!("{}-f", west.router.trim_end_matches("-r"));
-        let east = Bed {
+        let east = Testbed {
             client: host.clone(),
             router: std::mem::replace(&mut west.server, host.clone()),
             server: west.client.clone(),
@@ -88,14 +88,14 @@ impl Gateways {
     /// Both started with what `text` says for each.
     pub fn start(&self, text: impl Fn(Side) -> String) -> [Router; 2] {
         let start = |side| {
-            let router = self.bed(side).spawn(&text(side), &[]);
+            let router = self.testbed(side).spawn(&text(side), &[]);
             router.wait_for("is ready");
             router
         };
         [start(Side::West), start(Side::East)]
     }
 
-    pub fn bed(&self, side: Side) -> &Bed {
+    pub fn testbed(&self, side: Side) -> &Testbed {
         match side {
             Side::West => &self.west,
             Side::East => &self.east,
@@ -112,14 +112,14 @@ impl Gateways {
             }
         }
         for side in [Side::West, Side::East] {
-            let path = self.bed(side).file("keys", &text);
+            let path = self.testbed(side).file("keys", &text);
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("permissions");
         }
     }
 
     /// A file for `weir apply` on one side.
     pub fn next(&self, side: Side, text: &str) -> PathBuf {
-        self.bed(side).file("next.toml", text)
+        self.testbed(side).file("next.toml", text)
     }
 }
 

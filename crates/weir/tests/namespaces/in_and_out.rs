@@ -13,9 +13,9 @@ use std::time::Duration;
 use weir_io::af_xdp::RING;
 use weir_io::netns;
 
-use super::bed::{Bed, run, until};
 use super::gateways::{GCM, Gateways, Side, families, pair, ports, tunnel};
 use super::mirror::{accelerate, beyond, forwarding, in_router, signal};
+use super::testbed::{Testbed, run, until};
 use super::traffic::{ping, ways};
 use weir::testing::daemon::Running;
 
@@ -150,19 +150,20 @@ fn no_room(ns: &str, at: SocketAddr) -> u64 {
 }
 
 /// A router between client and server whose kernel forwards, with both families' neighbours known; and its flows' addresses.
-fn kernels(test: &str) -> Option<(Bed, [(IpAddr, IpAddr); 2])> {
-    let bed = Bed::new(test)?;
-    forwarding(&bed, true);
-    in_router(&bed, "route add 10.9.0.0/16 via 10.2.0.2 proto bgp");
-    in_router(&bed, "route add fd09::/48 via fd02::2 proto bgp");
+fn kernels(test: &str) -> Option<(Testbed, [(IpAddr, IpAddr); 2])> {
+    let testbed = Testbed::new(test)?;
+    forwarding(&testbed, true);
+    in_router(&testbed, "route add 10.9.0.0/16 via 10.2.0.2 proto bgp");
+    in_router(&testbed, "route add fd09::/48 via fd02::2 proto bgp");
     let [four, six] = ways();
-    let pairs = [(four.client, beyond(&bed, "10.9.0.1/32")), (six.client, beyond(&bed, "fd09::1/128"))];
+    let pairs =
+        [(four.client, beyond(&testbed, "10.9.0.1/32")), (six.client, beyond(&testbed, "fd09::1/128"))];
     for (client, there) in pairs {
-        ping(&bed, client, there);
+        ping(&testbed, client, there);
     }
     // What a first program on a veth switches over is not ours to lose.
-    drop(accelerate(&bed));
-    Some((bed, pairs))
+    drop(accelerate(&testbed));
+    Some((testbed, pairs))
 }
 
 /// weir has forwarded this much since it started.
@@ -181,14 +182,14 @@ fn is_all_there(fates: &[Fate], what: &str) {
 
 #[test]
 fn start_and_orderly_stop_lose_nothing_of_either_family_either_way() {
-    let Some((bed, pairs)) = kernels("start_and_orderly_stop_lose_nothing_of_either_family_either_way")
+    let Some((testbed, pairs)) = kernels("start_and_orderly_stop_lose_nothing_of_either_family_either_way")
     else {
         return;
     };
-    let fates = under_flows(&flows(&bed.client, &bed.server, pairs), |progress| {
+    let fates = under_flows(&flows(&testbed.client, &testbed.server, pairs), |progress| {
         for _ in 0..3 {
             progress.arrives(100);
-            let mut running = accelerate(&bed);
+            let mut running = accelerate(&testbed);
             forwards(&running, 400);
             progress.arrives(100);
             signal(&mut running, "TERM");
@@ -201,15 +202,15 @@ fn start_and_orderly_stop_lose_nothing_of_either_family_either_way() {
 /// As an upgrade does it: the old program ends in order, the new one starts.
 #[test]
 fn a_router_of_a_file_is_restarted_without_a_loss() {
-    let Some((bed, pairs)) = kernels("a_router_of_a_file_is_restarted_without_a_loss") else { return };
-    let config = format!("routes = \"kernel\"\n{}", bed.config("auto", ""));
-    let fates = under_flows(&flows(&bed.client, &bed.server, pairs), |progress| {
-        let mut router = bed.start(&config);
+    let Some((testbed, pairs)) = kernels("a_router_of_a_file_is_restarted_without_a_loss") else { return };
+    let config = format!("routes = \"kernel\"\n{}", testbed.config("auto", ""));
+    let fates = under_flows(&flows(&testbed.client, &testbed.server, pairs), |progress| {
+        let mut router = testbed.start(&config);
         for _ in 0..2 {
             forwards(&router, 400);
             router.signal("TERM");
             assert!(router.wait(), "{}", router.log());
-            router = bed.start(&config);
+            router = testbed.start(&config);
             progress.arrives(100);
         }
         forwards(&router, 400);
@@ -222,11 +223,11 @@ fn a_router_of_a_file_is_restarted_without_a_loss() {
 
 #[test]
 fn a_kill_loses_at_most_what_was_in_the_rings() {
-    let Some((bed, pairs)) = kernels("a_kill_loses_at_most_what_was_in_the_rings") else { return };
+    let Some((testbed, pairs)) = kernels("a_kill_loses_at_most_what_was_in_the_rings") else { return };
     let mut marks = Vec::new();
-    let fates = under_flows(&flows(&bed.client, &bed.server, pairs), |progress| {
+    let fates = under_flows(&flows(&testbed.client, &testbed.server, pairs), |progress| {
         for _ in 0..3 {
-            let mut running = accelerate(&bed);
+            let mut running = accelerate(&testbed);
             forwards(&running, 400);
             let before = progress.sent();
             signal(&mut running, "KILL");
@@ -255,22 +256,22 @@ fn a_kill_loses_at_most_what_was_in_the_rings() {
 /// With IPsec nobody else may carry the packets: what is sent while weir is away is lost, and nothing else.
 #[test]
 fn a_gateway_loses_only_what_is_sent_while_it_is_away() {
-    let Some(bed) = Gateways::new("a_gateway_loses_only_what_is_sent_while_it_is_away") else { return };
-    bed.keys(&["a-east", "a-west"], GCM);
+    let Some(testbed) = Gateways::new("a_gateway_loses_only_what_is_sent_while_it_is_away") else { return };
+    testbed.keys(&["a-east", "a-west"], GCM);
     let text = |side| ports(side, "auto") + &pair(side, "a", 0x1000, families()[0], GCM) + &tunnel(side, "a");
-    let [mut west, east] = bed.start(text);
+    let [mut west, east] = testbed.start(text);
     let pairs = families().map(|ends| (ends.client, ends.far));
     for (client, far) in pairs {
-        ping(&bed.west, client, far);
+        ping(&testbed.west, client, far);
     }
     let mut away = Vec::new();
-    let fates = under_flows(&flows(&bed.west.client, &bed.west.server, pairs), |progress| {
+    let fates = under_flows(&flows(&testbed.west.client, &testbed.west.server, pairs), |progress| {
         for how in ["TERM", "KILL", "TERM"] {
             progress.arrives(300);
             let before = progress.sent();
             west.signal(how);
             west.wait();
-            west = bed.west.start(&text(Side::West));
+            west = testbed.west.start(&text(Side::West));
             away.push((how, before, progress.arrives(300)));
         }
     });

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use weir_core::wire::build::Frame;
 
-use super::bed::{Router, Wire, ip, until};
 use super::gateways::{Ends, GCM, Gateways, Side, Suite, families, hex, pair, policies, ports, sa, tunnel};
+use super::testbed::{Router, Wire, ip, until};
 use super::traffic::{Echo, icmp, ping, send_udp, stream, toward, under_traffic};
 
 /// Bytes of TCP in each direction: some thousand packets.
@@ -16,11 +16,11 @@ const BULK: usize = 2 << 20;
 const DATAGRAMS: u64 = 40;
 
 /// Ping, datagrams of many sizes and a stream, both families inside.
-pub fn carries_traffic(bed: &Gateways, routers: &[Router; 2]) {
+pub fn carries_traffic(testbed: &Gateways, routers: &[Router; 2]) {
     for Ends { client, far, .. } in families() {
-        ping(&bed.west, client, far);
-        Echo::start(&bed.west, far).bounce(&bed.west, DATAGRAMS);
-        stream(&bed.west, far, BULK);
+        ping(&testbed.west, client, far);
+        Echo::start(&testbed.west, far).bounce(&testbed.west, DATAGRAMS);
+        stream(&testbed.west, far, BULK);
     }
     for router in routers {
         assert_eq!(router.metric("weir_drops_total", "reason=\"integrity_failed\""), 0);
@@ -40,12 +40,12 @@ fn offloaded(router: &Router) -> u64 {
 }
 
 fn runs(test: &str, kind: &str, outer: usize, suite: Suite, mode: fn(Side, &str) -> String) {
-    let Some(bed) = Gateways::new(test) else { return };
-    bed.keys(&["a-east", "a-west"], suite);
+    let Some(testbed) = Gateways::new(test) else { return };
+    testbed.keys(&["a-east", "a-west"], suite);
     let outer = families()[outer];
     let text = |side| ports(side, kind) + &pair(side, "a", 0x1000, outer, suite) + &mode(side, "a");
-    let routers = bed.start(text);
-    carries_traffic(&bed, &routers);
+    let routers = testbed.start(text);
+    carries_traffic(&testbed, &routers);
 }
 
 #[test]
@@ -56,20 +56,20 @@ fn route_mode_carries_both_families_over_ipv4() {
 #[test]
 fn the_library_alone_seals_where_the_file_says_so() {
     let test = "the_library_alone_seals_where_the_file_says_so";
-    let Some(bed) = Gateways::new(test) else { return };
-    bed.keys(&["a-east", "a-west"], GCM);
+    let Some(testbed) = Gateways::new(test) else { return };
+    testbed.keys(&["a-east", "a-west"], GCM);
     let outer = families()[0];
     let text = |side| {
         let text = ports(side, "af_packet") + &pair(side, "a", 0x1000, outer, GCM) + &tunnel(side, "a");
         if side == Side::West { text.replace("[ipsec]\n", "[ipsec]\nciphers = \"library\"\n") } else { text }
     };
-    let routers = bed.start(text);
-    ping(&bed.west, outer.client, outer.far);
+    let routers = testbed.start(text);
+    ping(&testbed.west, outer.client, outer.far);
     // What is measured in an unoptimised build may favour the library too; what the file asks for is not measured.
     let west = routers[0].told(&["show", "sa"]);
     assert!(west.contains("aws-lc") && !west.contains("vaes"), "{west}");
     let changed = text(Side::West).replace("ciphers = \"library\"\n", "");
-    let file = bed.next(Side::West, &changed);
+    let file = testbed.next(Side::West, &changed);
     let refused = routers[0].ask(&["apply", &file.to_string_lossy()]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("ciphers of [ipsec] differs"), "{said}");
@@ -114,24 +114,24 @@ fn esp_in_udp_reaches_gateways_whose_address_is_the_kernels() {
 #[test]
 fn what_no_policy_matches_is_dropped_and_clear_text_for_a_policy_too() {
     let test = "what_no_policy_matches_is_dropped_and_clear_text_for_a_policy_too";
-    let Some(bed) = Gateways::new(test) else { return };
-    bed.keys(&["a-east", "a-west"], GCM);
+    let Some(testbed) = Gateways::new(test) else { return };
+    testbed.keys(&["a-east", "a-west"], GCM);
     let [outer, _] = families();
     // East routes without protecting: what it sends to west's clients is clear.
     let clear = "[[route]]\nprefix = \"10.1.0.0/16\"\nvia = \"10.2.0.1\"\n";
     let more = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n";
-    let [west, east] = bed.start(|side| match side {
+    let [west, east] = testbed.start(|side| match side {
         Side::West => {
             ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, GCM) + &policies(side, "a") + more
         }
         Side::East => ports(side, "af_xdp").replace("[ipsec]\nkeys = \"keys\"\n", "") + clear,
     });
     until("a packet no policy matches is counted", || {
-        send_udp(&bed.west, "10.9.0.1".parse().expect("an address"));
+        send_udp(&testbed.west, "10.9.0.1".parse().expect("an address"));
         thread::sleep(Duration::from_millis(50));
         (west.metric("weir_drops_total", "reason=\"policy_none\"") > 0).then_some(())
     });
-    let far = bed.west.in_server(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
+    let far = testbed.west.in_server(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
     until("clear text where a policy protects is counted", || {
         far.send_to(b"clear", (outer.client, 9)).expect("sent");
         thread::sleep(Duration::from_millis(50));
@@ -146,11 +146,11 @@ fn what_no_policy_matches_is_dropped_and_clear_text_for_a_policy_too() {
 
 #[test]
 fn rekeying_under_traffic_loses_nothing() {
-    let Some(bed) = Gateways::new("rekeying_under_traffic_loses_nothing") else { return };
+    let Some(testbed) = Gateways::new("rekeying_under_traffic_loses_nothing") else { return };
     const ROUNDS: u32 = 8;
     let names: Vec<String> =
         (0..=ROUNDS).flat_map(|n| [format!("k{n}-east"), format!("k{n}-west")]).collect();
-    bed.keys(&names.iter().map(String::as_str).collect::<Vec<_>>(), GCM);
+    testbed.keys(&names.iter().map(String::as_str).collect::<Vec<_>>(), GCM);
     let [outer, _] = families();
     let (near, far) = (outer.between[0], outer.between[1]);
     // Inbound SAs of generations `inbound`, outbound ones of generation `out`.
@@ -169,13 +169,13 @@ fn rekeying_under_traffic_loses_nothing() {
             &tunnel(side, "k").replace(&format!("out = \"k-{there}\""), &format!("out = \"k{out}-{there}\""));
         text.replace(&format!("in = \"k-{back}\""), &format!("in = [{}]", inbound.join(", ")))
     };
-    let routers = bed.start(|side| text(side, &[0], 0));
-    ping(&bed.west, outer.client, outer.far);
+    let routers = testbed.start(|side| text(side, &[0], 0));
+    ping(&testbed.west, outer.client, outer.far);
     let apply = |at: usize, side: Side, text: String| {
-        let file = bed.next(side, &text);
+        let file = testbed.next(side, &text);
         routers[at].told(&["apply", &file.to_string_lossy()]);
     };
-    let seen = under_traffic(&bed.west, outer.client, outer.far, || {
+    let seen = under_traffic(&testbed.west, outer.client, outer.far, || {
         for n in 1..=ROUNDS {
             // Make before break: both accept the new ones, both send by them, both forget the old ones.
             for (at, side) in [Side::West, Side::East].into_iter().enumerate() {
@@ -200,13 +200,13 @@ fn rekeying_under_traffic_loses_nothing() {
 
 #[test]
 fn changed_keys_under_the_same_names_are_new_sas() {
-    let Some(bed) = Gateways::new("changed_keys_under_the_same_names_are_new_sas") else { return };
-    bed.keys(&["a-east", "a-west"], GCM);
+    let Some(testbed) = Gateways::new("changed_keys_under_the_same_names_are_new_sas") else { return };
+    testbed.keys(&["a-east", "a-west"], GCM);
     let [outer, _] = families();
     let text = |side| ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, GCM) + &tunnel(side, "a");
-    let routers = bed.start(text);
-    ping(&bed.west, outer.client, outer.far);
-    stream(&bed.west, outer.far, BULK);
+    let routers = testbed.start(text);
+    ping(&testbed.west, outer.client, outer.far);
+    stream(&testbed.west, outer.far, BULK);
     let sequence = |router: &Router| {
         let sas = router.json("sa");
         let out =
@@ -218,10 +218,10 @@ fn changed_keys_under_the_same_names_are_new_sas() {
     for side in [Side::West, Side::East] {
         let keys =
             ["a-east", "a-west"].map(|name| format!("{name} = \"{}\"\n", hex(&format!("{name}-2"), 20)));
-        std::fs::write(bed.bed(side).folder.join("keys"), keys.concat()).expect("the keys file");
+        std::fs::write(testbed.testbed(side).folder.join("keys"), keys.concat()).expect("the keys file");
     }
     for (router, side) in routers.iter().zip([Side::West, Side::East]) {
-        let file = bed.next(side, &text(side));
+        let file = testbed.next(side, &text(side));
         let done = router.told(&["apply", &file.to_string_lossy()]);
         assert!(done.contains("a-east") && done.contains("a-west"), "{done}");
         assert!(
@@ -230,25 +230,25 @@ fn changed_keys_under_the_same_names_are_new_sas() {
         );
         assert!(sequence(router) < 100, "{}", router.told(&["show", "sa"]));
     }
-    ping(&bed.west, outer.client, outer.far);
+    ping(&testbed.west, outer.client, outer.far);
     routers.iter().for_each(Router::assert_conserved);
 }
 
 #[test]
 fn a_packet_too_big_for_the_tunnel_is_answered_with_what_fits() {
-    let Some(bed) = Gateways::new("a_packet_too_big_for_the_tunnel_is_answered_with_what_fits") else {
+    let Some(testbed) = Gateways::new("a_packet_too_big_for_the_tunnel_is_answered_with_what_fits") else {
         return;
     };
-    bed.keys(&["a-east", "a-west"], GCM);
+    testbed.keys(&["a-east", "a-west"], GCM);
     let [outer, _] = families();
-    let routers =
-        bed.start(|side| ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, GCM) + &tunnel(side, "a"));
-    ping(&bed.west, outer.client, outer.far);
+    let routers = testbed
+        .start(|side| ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, GCM) + &tunnel(side, "a"));
+    ping(&testbed.west, outer.client, outer.far);
     let tunnels = routers[0].json("tunnels");
     let mtu = tunnels[0]["mtu"].as_u64().expect("an MTU");
     assert!((1400..1500).contains(&mtu), "{tunnels}");
-    let mut wire = Wire::open(&bed.west.client, "c0");
-    let frame = toward(&bed.west, outer.client, outer.far).dont_fragment().udp(4000, 9, &[0; 1472]);
+    let mut wire = Wire::open(&testbed.west.client, "c0");
+    let frame = toward(&testbed.west, outer.client, outer.far).dont_fragment().udp(4000, 9, &[0; 1472]);
     let answer =
         wire.exchange("an ICMP error", &frame, |f| icmp(f).is_some_and(|i| (i.kind, i.code) == (3, 4)));
     assert_eq!(icmp(&answer).map(|i| u64::from(i.mtu)), Some(mtu));
@@ -257,16 +257,16 @@ fn a_packet_too_big_for_the_tunnel_is_answered_with_what_fits() {
 #[test]
 fn an_error_to_the_kernels_address_about_esp_teaches_the_path_mtu() {
     let test = "an_error_to_the_kernels_address_about_esp_teaches_the_path_mtu";
-    let Some(bed) = Gateways::new(test) else { return };
-    bed.keys(&["a-east", "a-west"], GCM);
+    let Some(testbed) = Gateways::new(test) else { return };
+    testbed.keys(&["a-east", "a-west"], GCM);
     let [outer, _] = families();
     let side = Side::West;
     let text = ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, GCM) + &tunnel(side, "a");
-    let west = bed.west.start(&text);
-    let mut wire = Wire::open(&bed.east.router, "s0");
+    let west = testbed.west.start(&text);
+    let mut wire = Wire::open(&testbed.east.router, "s0");
     let mut sealed = None;
     until("sealed packets leave", || {
-        send_udp(&bed.west, outer.far);
+        send_udp(&testbed.west, outer.far);
         thread::sleep(Duration::from_millis(50));
         sealed = wire.heard().into_iter().find(|f| f.len() > 42 && f[12..14] == [8, 0] && f[23] == 50);
         sealed.as_ref().map(|_| ())
@@ -281,7 +281,8 @@ fn an_error_to_the_kernels_address_about_esp_teaches_the_path_mtu() {
     let mut message = [&[3, 4, 0, 0, 0, 0, 5, 0x14][..], &quote].concat();
     let sum = weir_core::wire::checksum::checksum(&message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let (to, from) = (bed.west.mac(&bed.west.router, "r1"), bed.west.mac(&bed.east.router, "s0"));
+    let (to, from) =
+        (testbed.west.mac(&testbed.west.router, "r1"), testbed.west.mac(&testbed.east.router, "s0"));
     let error = Frame::ip(ip("10.2.0.254"), ip(outer.between[0])).expect("one family").macs(to, from);
     wire.send(&error.raw(1, &message));
     until("the SA knows what the path takes", || {
@@ -294,10 +295,10 @@ fn an_error_to_the_kernels_address_about_esp_teaches_the_path_mtu() {
 
 #[test]
 fn every_worker_sends_by_its_own_sa() {
-    let Some(bed) = Gateways::new("every_worker_sends_by_its_own_sa") else { return };
-    bed.keys(&["a-east", "a-west", "b-east", "b-west"], GCM);
+    let Some(testbed) = Gateways::new("every_worker_sends_by_its_own_sa") else { return };
+    testbed.keys(&["a-east", "a-west", "b-east", "b-west"], GCM);
     let [outer, _] = families();
-    let routers = bed.start(|side| {
+    let routers = testbed.start(|side| {
         let text = ports(side, "af_packet")
             + &pair(side, "a", 0x1000, outer, GCM)
             + &pair(side, "b", 0x1002, outer, GCM)
@@ -309,7 +310,7 @@ fn every_worker_sends_by_its_own_sa() {
             text.replace(&format!("\nin = \"a-{way}\""), &format!("\nin = [\"a-{way}\", \"b-{way}\"]"))
         })
     });
-    ping(&bed.west, outer.client, outer.far);
+    ping(&testbed.west, outer.client, outer.far);
     let used = |router: &Router, name: &str| {
         let sas = router.json("sa");
         let sa = sas.as_array().and_then(|s| s.iter().find(|s| s["name"] == name)).cloned();
@@ -317,28 +318,28 @@ fn every_worker_sends_by_its_own_sa() {
     };
     until("flows reach both workers", || {
         // Each from another port: another flow.
-        (0..16).for_each(|_| send_udp(&bed.west, outer.far));
+        (0..16).for_each(|_| send_udp(&testbed.west, outer.far));
         (used(&routers[0], "a-east") > 0 && used(&routers[0], "b-east") > 0).then_some(())
     });
     until("the far end opens both", || {
         (used(&routers[1], "a-east") > 0 && used(&routers[1], "b-east") > 0).then_some(())
     });
-    stream(&bed.west, outer.far, BULK);
+    stream(&testbed.west, outer.far, BULK);
     routers.iter().for_each(Router::assert_conserved);
 }
 
 #[test]
 fn a_soft_lifetime_is_told_and_a_hard_one_ends_the_sa() {
-    let Some(bed) = Gateways::new("a_soft_lifetime_is_told_and_a_hard_one_ends_the_sa") else { return };
+    let Some(testbed) = Gateways::new("a_soft_lifetime_is_told_and_a_hard_one_ends_the_sa") else { return };
     let suite = Suite { more: "soft = { packets = 3 }\nhard = { packets = 200 }", ..GCM };
-    bed.keys(&["a-east", "a-west"], suite);
+    testbed.keys(&["a-east", "a-west"], suite);
     let [outer, _] = families();
     let side = Side::West;
     let text = ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, suite) + &tunnel(side, "a");
-    let west = bed.west.start(&text);
+    let west = testbed.west.start(&text);
     let send = |reason: &str, sentence: &str| {
         until(sentence, || {
-            (0..10).for_each(|_| send_udp(&bed.west, outer.far));
+            (0..10).for_each(|_| send_udp(&testbed.west, outer.far));
             thread::sleep(Duration::from_millis(50));
             west.log().contains(sentence).then_some(())
         });
@@ -349,7 +350,7 @@ fn a_soft_lifetime_is_told_and_a_hard_one_ends_the_sa() {
     send("rekey", "sa a-east: has reached its soft lifetime");
     send("expired", "sa a-east: has reached its hard lifetime");
     until("what comes after is counted", || {
-        send_udp(&bed.west, outer.far);
+        send_udp(&testbed.west, outer.far);
         thread::sleep(Duration::from_millis(50));
         (west.metric("weir_sa_failures_total", "reason=\"sa_expired\"") > 0).then_some(())
     });
@@ -358,14 +359,14 @@ fn a_soft_lifetime_is_told_and_a_hard_one_ends_the_sa() {
 
 #[test]
 fn a_trace_follows_a_packet_into_the_tunnel() {
-    let Some(bed) = Gateways::new("a_trace_follows_a_packet_into_the_tunnel") else { return };
-    bed.keys(&["a-east", "a-west"], GCM);
+    let Some(testbed) = Gateways::new("a_trace_follows_a_packet_into_the_tunnel") else { return };
+    testbed.keys(&["a-east", "a-west"], GCM);
     let [outer, _] = families();
     let side = Side::West;
     let text = ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, GCM) + &tunnel(side, "a");
-    let west = bed.west.start(&text);
+    let west = testbed.west.start(&text);
     let trace = until("the far gateway is known", || {
-        send_udp(&bed.west, outer.far);
+        send_udp(&testbed.west, outer.far);
         thread::sleep(Duration::from_millis(50));
         let trace = west.told(&["trace", "--port", "lan", "--src", "10.1.0.2", "--dst", "10.3.0.2"]);
         trace.contains("forward by wan").then_some(trace)
@@ -379,15 +380,17 @@ fn a_trace_follows_a_packet_into_the_tunnel() {
 
 #[test]
 fn a_wrong_gateway_changes_nothing_and_no_answer_has_a_key() {
-    let Some(bed) = Gateways::new("a_wrong_gateway_changes_nothing_and_no_answer_has_a_key") else { return };
-    bed.keys(&["a-east", "a-west"], GCM);
+    let Some(testbed) = Gateways::new("a_wrong_gateway_changes_nothing_and_no_answer_has_a_key") else {
+        return;
+    };
+    testbed.keys(&["a-east", "a-west"], GCM);
     let [outer, _] = families();
     let text = |side| ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, GCM) + &tunnel(side, "a");
-    let routers = bed.start(text);
+    let routers = testbed.start(text);
     let west = &routers[0];
-    ping(&bed.west, outer.client, outer.far);
+    ping(&testbed.west, outer.client, outer.far);
     let refused = |text: &str, sentence: &str| {
-        let file = bed.next(Side::West, text);
+        let file = testbed.next(Side::West, text);
         let output = west.ask(&["apply", &file.to_string_lossy()]);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && stderr.contains(sentence), "{sentence}: {stderr}");
@@ -399,7 +402,7 @@ fn a_wrong_gateway_changes_nothing_and_no_answer_has_a_key() {
     said += &refused(&good.replace("key = \"a-east\"", "key = \"b-east\""), "there is no key `b-east`");
     said += &refused(&good.replace("out = \"a-east\"", "out = \"a-west\""), "goes the other way");
     said += &refused(&(good.clone() + &good[good.find("[[sa]]").expect("an sa")..]), "");
-    let keys = bed.west.folder.join("keys");
+    let keys = testbed.west.folder.join("keys");
     let mode = |mode| {
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(mode)).expect("permissions");
@@ -407,12 +410,12 @@ fn a_wrong_gateway_changes_nothing_and_no_answer_has_a_key() {
     mode(0o644);
     said += &refused(&good, "run `chmod 600");
     mode(0o600);
-    ping(&bed.west, outer.client, outer.far);
+    ping(&testbed.west, outer.client, outer.far);
     for topic in ["sa", "spd", "tunnels", "ports", "status", "drops"] {
         said += &west.told(&["show", topic]);
         said += &west.told(&["show", topic, "--json"]);
     }
-    let file = bed.next(Side::West, &good);
+    let file = testbed.next(Side::West, &good);
     said += &west.told(&["apply", &file.to_string_lossy()]);
     said += &west.metrics();
     said += &west.log();

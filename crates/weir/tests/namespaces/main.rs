@@ -15,4 +15,4 @@ mod spd_lookup;
 mod traffic;
 mod verbs;
 
-use weir::testing::{bed, content};
+use weir::testing::{content, testbed};

@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 
 use weir::testing::daemon::{Running, program};
 
-use super::bed::{Router, until};
 use super::gateways::{GCM, Gateways, families, pair, policies, ports};
+use super::testbed::{Router, until};
 
 /// A gateway in policy mode that follows the kernel's routes, so that it has every family there is; its SAs have lifetimes.
 fn gateway(test: &str) -> Option<(Gateways, [Router; 2])> {
-    let bed = Gateways::new(test)?;
-    bed.keys(&["a-east", "a-west"], GCM);
+    let testbed = Gateways::new(test)?;
+    testbed.keys(&["a-east", "a-west"], GCM);
     let suite = super::gateways::Suite { more: "hard = { seconds = 3600 }", ..GCM };
     let text = |side| {
         let file =
@@ -21,8 +21,8 @@ fn gateway(test: &str) -> Option<(Gateways, [Router; 2])> {
         // Static routes beside the kernel's, as `routes = "kernel"` has it.
         "routes = \"kernel\"\n".to_owned() + &file
     };
-    let routers = bed.start(text);
-    Some((bed, routers))
+    let routers = testbed.start(text);
+    Some((testbed, routers))
 }
 
 /// A relay with a certificate of its own making.
@@ -63,8 +63,8 @@ fn promtool(test: &str, args: &[&str], input: &str) -> Option<(bool, String)> {
 #[test]
 fn promtool_finds_nothing_wrong_with_metrics_of_gateway_and_relay() {
     let test = "promtool_finds_nothing_wrong_with_metrics_of_gateway_and_relay";
-    let Some((bed, [west, _east])) = gateway(test) else { return };
-    let relay = relay(&bed.west.folder);
+    let Some((testbed, [west, _east])) = gateway(test) else { return };
+    let relay = relay(&testbed.west.folder);
     for text in [west.metrics(), relay.metrics()] {
         let Some((clean, said)) = promtool(test, &["check", "metrics"], &text) else { return };
         assert!(clean && said.trim().is_empty(), "{said}\n{text}");
@@ -92,8 +92,10 @@ fn named(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn what_alerts_and_dashboard_name_is_exported() {
-    let Some((bed, [west, _east])) = gateway("what_alerts_and_dashboard_name_is_exported") else { return };
-    let relay = relay(&bed.west.folder);
+    let Some((testbed, [west, _east])) = gateway("what_alerts_and_dashboard_name_is_exported") else {
+        return;
+    };
+    let relay = relay(&testbed.west.folder);
     let texts = west.metrics() + &relay.metrics();
     let samples = texts.lines().filter(|line| !line.starts_with('#'));
     let exported: BTreeSet<&str> = samples.filter_map(|line| line.split(['{', ' ']).next()).collect();

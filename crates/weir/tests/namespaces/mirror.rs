@@ -10,7 +10,7 @@ use weir_core::random::SplitMix64;
 use weir_core::state::Via;
 use weir_io::netns;
 
-use super::bed::{Bed, Router, ip, run, until};
+use super::testbed::{Router, Testbed, ip, run, until};
 use super::traffic::{ping, under_traffic, ways};
 use weir::testing::daemon::Running;
 use weir::testing::machine::set;
@@ -18,14 +18,14 @@ use weir::testing::machine::set;
 const KERNEL: &str = "routes = \"kernel\"\n";
 
 /// A configuration that takes the kernel's routes.
-fn mirrored(bed: &Bed) -> String {
-    KERNEL.to_owned() + &bed.config("auto", "")
+fn mirrored(testbed: &Testbed) -> String {
+    KERNEL.to_owned() + &testbed.config("auto", "")
 }
 
 /// The kernel of the router forwards too, as on a router that works without weir.
-pub(super) fn forwarding(bed: &Bed, on: bool) {
+pub(super) fn forwarding(testbed: &Testbed, on: bool) {
     let value = if on { "1" } else { "0" };
-    netns::inside(&bed.router, || {
+    netns::inside(&testbed.router, || {
         set("/proc/sys/net/ipv4/ip_forward", value);
         set("/proc/sys/net/ipv6/conf/all/forwarding", value);
     })
@@ -41,13 +41,13 @@ fn has(program: &str, test: &str) -> bool {
 }
 
 /// An address of the server beyond its network.
-pub(super) fn beyond(bed: &Bed, address: &str) -> IpAddr {
-    run(&format!("ip -n {} addr add {address} dev lo", bed.server));
+pub(super) fn beyond(testbed: &Testbed, address: &str) -> IpAddr {
+    run(&format!("ip -n {} addr add {address} dev lo", testbed.server));
     ip(address.split('/').next().expect("an address"))
 }
 
-pub(super) fn in_router(bed: &Bed, command: &str) {
-    run(&format!("ip -n {} {command}", bed.router));
+pub(super) fn in_router(testbed: &Testbed, command: &str) {
+    run(&format!("ip -n {} {command}", testbed.router));
 }
 
 fn trace(router: &Running, dst: &str) -> String {
@@ -62,22 +62,22 @@ fn traced(router: &Running, dst: &str, says: &str) {
     });
 }
 
-fn nft(bed: &Bed, rules: &str) {
-    let file = bed.file("rules.nft", rules);
-    run(&format!("ip netns exec {} nft -f {}", bed.router, file.display()));
+fn nft(testbed: &Testbed, rules: &str) {
+    let file = testbed.file("rules.nft", rules);
+    run(&format!("ip netns exec {} nft -f {}", testbed.router, file.display()));
 }
 
-fn weir(bed: &Bed, args: &[&str]) -> std::process::Output {
+fn weir(testbed: &Testbed, args: &[&str]) -> std::process::Output {
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", &bed.router, env!("CARGO_BIN_EXE_weir")]).args(args);
+    command.args(["netns", "exec", &testbed.router, env!("CARGO_BIN_EXE_weir")]).args(args);
     command.output().expect("weir starts")
 }
 
 /// `weir accelerate` on both devices.
-pub(super) fn accelerate(bed: &Bed) -> Running {
-    let socket = bed.folder.join("accelerate.sock");
+pub(super) fn accelerate(testbed: &Testbed) -> Running {
+    let socket = testbed.folder.join("accelerate.sock");
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", &bed.router, env!("CARGO_BIN_EXE_weir"), "--socket"]).arg(&socket);
+    command.args(["netns", "exec", &testbed.router, env!("CARGO_BIN_EXE_weir"), "--socket"]).arg(&socket);
     command.args(["accelerate", "r0", "r1"]);
     let running = Running::start(&mut command, socket);
     until(&format!("it is ready:\n{}", running.log()), || running.log().contains("is ready").then_some(()));
@@ -91,40 +91,41 @@ pub(super) fn signal(running: &mut Running, name: &str) {
 
 #[test]
 fn routes_that_are_not_in_the_file_are_named_at_the_start_and_when_they_come() {
-    let Some(bed) = Bed::new("routes_that_are_not_in_the_file_are_named_at_the_start_and_when_they_come")
+    let Some(testbed) =
+        Testbed::new("routes_that_are_not_in_the_file_are_named_at_the_start_and_when_they_come")
     else {
         return;
     };
-    in_router(&bed, "route add 10.9.0.0/16 via 10.2.0.2 proto bgp");
-    let file = bed.file("doctor.toml", &bed.config("auto", ""));
-    let check = weir(&bed, &["check", &file.to_string_lossy()]);
+    in_router(&testbed, "route add 10.9.0.0/16 via 10.2.0.2 proto bgp");
+    let file = testbed.file("doctor.toml", &testbed.config("auto", ""));
+    let check = weir(&testbed, &["check", &file.to_string_lossy()]);
     let said = String::from_utf8_lossy(&check.stdout).into_owned();
     assert!(check.status.success() && said.contains("1 bgp (10.9.0.0/16)"), "{said}");
-    let router = bed.start(&bed.config("auto", ""));
+    let router = testbed.start(&testbed.config("auto", ""));
     router.wait_for("1 route of the kernel is not in the configuration: 1 bgp (10.9.0.0/16)");
-    in_router(&bed, "route add fd09::/48 via fd02::2 proto static");
+    in_router(&testbed, "route add fd09::/48 via fd02::2 proto static");
     router.wait_for(
         "2 routes of the kernel are not in the configuration: 1 static (fd09::/48), 1 bgp (10.9.0.0/16)",
     );
     assert!(router.told(&["show", "status"]).contains("2 routes of the kernel"));
-    in_router(&bed, "route del fd09::/48");
-    in_router(&bed, "route del 10.9.0.0/16");
+    in_router(&testbed, "route del fd09::/48");
+    in_router(&testbed, "route del 10.9.0.0/16");
     router.wait_for("every route of the kernel is in the configuration now");
 }
 
 #[test]
 fn a_packet_filter_is_not_bypassed_unawares() {
     let test = "a_packet_filter_is_not_bypassed_unawares";
-    let Some(bed) = Bed::new(test) else { return };
+    let Some(testbed) = Testbed::new(test) else { return };
     if !has("nft", test) {
         return;
     }
-    let config = bed.config("auto", "");
+    let config = testbed.config("auto", "");
     nft(
-        &bed,
+        &testbed,
         "table inet filter {\n chain forward {\n type filter hook forward priority 0; policy drop;\n }\n}\n",
     );
-    let mut refused = bed.spawn(&config, &[]);
+    let mut refused = testbed.spawn(&config, &[]);
     assert!(!refused.wait(), "it must not start");
     let log = refused.log();
     assert!(
@@ -132,17 +133,17 @@ fn a_packet_filter_is_not_bypassed_unawares() {
         "{log}"
     );
     assert!(log.contains("--bypass-firewall"), "{log}");
-    let file = bed.file("doctor.toml", &config);
-    let doctor = weir(&bed, &["doctor", &file.to_string_lossy()]);
+    let file = testbed.file("doctor.toml", &config);
+    let doctor = weir(&testbed, &["doctor", &file.to_string_lossy()]);
     let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(!doctor.status.success() && said.contains("policy drop"), "{said}");
     drop(refused);
-    let router = bed.start(&format!("bypass_firewall = true\n{config}"));
+    let router = testbed.start(&format!("bypass_firewall = true\n{config}"));
     assert!(router.log().contains("do not meet nftables chain inet filter forward"), "{}", router.log());
-    nft(&bed, "flush ruleset\n");
+    nft(&testbed, "flush ruleset\n");
     router.wait_for("no chain of the kernel's packet filter is bypassed any more");
     nft(
-        &bed,
+        &testbed,
         "table ip nat {\n chain post {\n type nat hook postrouting priority 100; oifname \"r1\" masquerade\n }\n}\n",
     );
     router.wait_for("nftables chain ip nat post (nat at postrouting, 1 rules)");
@@ -152,14 +153,14 @@ fn a_packet_filter_is_not_bypassed_unawares() {
 #[test]
 fn a_packet_filter_that_cannot_be_read_is_not_taken_for_an_empty_one() {
     let test = "a_packet_filter_that_cannot_be_read_is_not_taken_for_an_empty_one";
-    let Some(bed) = Bed::new(test) else { return };
+    let Some(testbed) = Testbed::new(test) else { return };
     if !has("setpriv", test) {
         return;
     }
     // nf_tables answers nobody without CAP_NET_ADMIN.
     let blind = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"];
-    let config = bed.config("auto", "");
-    let mut refused = bed.spawn(&config, &blind);
+    let config = testbed.config("auto", "");
+    let mut refused = testbed.spawn(&config, &blind);
     assert!(!refused.wait(), "it must not start");
     let log = refused.log();
     assert!(log.contains("the kernel's packet filter cannot be read"), "{log}");
@@ -168,7 +169,7 @@ fn a_packet_filter_that_cannot_be_read_is_not_taken_for_an_empty_one() {
         "{log}"
     );
     drop(refused);
-    let told = bed.spawn(&format!("bypass_firewall = true\n{config}"), &blind);
+    let told = testbed.spawn(&format!("bypass_firewall = true\n{config}"), &blind);
     told.wait_for("router is ready");
     assert!(told.log().contains("bypass it is not known"), "{}", told.log());
 }
@@ -176,14 +177,14 @@ fn a_packet_filter_that_cannot_be_read_is_not_taken_for_an_empty_one() {
 #[test]
 fn chains_at_the_devices_of_ports_are_seen_and_those_of_others_are_not() {
     let test = "chains_at_the_devices_of_ports_are_seen_and_those_of_others_are_not";
-    let Some(bed) = Bed::new(test) else { return };
+    let Some(testbed) = Testbed::new(test) else { return };
     if !has("nft", test) {
         return;
     }
-    let config = bed.config("auto", "");
+    let config = testbed.config("auto", "");
     let chain = |hook: &str, devices: &str| {
         nft(
-            &bed,
+            &testbed,
             &format!(
                 "flush ruleset\ntable netdev edge {{\n chain first {{\n type filter hook {hook} devices = {{ {devices} }} priority 0; policy drop;\n }}\n}}\n"
             ),
@@ -191,67 +192,69 @@ fn chains_at_the_devices_of_ports_are_seen_and_those_of_others_are_not() {
     };
     for hook in ["ingress", "egress"] {
         chain(hook, "lo, r1");
-        let mut refused = bed.spawn(&config, &[]);
+        let mut refused = testbed.spawn(&config, &[]);
         assert!(!refused.wait(), "it must not start");
         assert!(refused.log().contains(&format!("at {hook}")), "{}", refused.log());
     }
     chain("ingress", "lo");
-    bed.start(&config);
+    testbed.start(&config);
 }
 
 #[test]
 fn rules_of_the_older_iptables_are_seen() {
     let test = "rules_of_the_older_iptables_are_seen";
-    let Some(bed) = Bed::new(test) else { return };
+    let Some(testbed) = Testbed::new(test) else { return };
     if !has("iptables-legacy", test) {
         return;
     }
     let table = |more: &str| {
-        let words = format!("netns exec {} iptables-legacy {more}", bed.router);
+        let words = format!("netns exec {} iptables-legacy {more}", testbed.router);
         Command::new("ip").args(words.split(' ')).output().expect("it starts").status.success()
     };
     if !table("-A FORWARD -s 10.66.0.0/16 -j DROP") {
         writeln!(std::io::stderr(), "SKIP {test}: needs a kernel with ip_tables").expect("stderr is open");
         return;
     }
-    let mut refused = bed.spawn(&bed.config("auto", ""), &[]);
+    let mut refused = testbed.spawn(&testbed.config("auto", ""), &[]);
     assert!(!refused.wait(), "it must not start");
     assert!(refused.log().contains("iptables chain ip filter FORWARD"), "{}", refused.log());
     drop(refused);
     assert!(table("-F FORWARD") && table("-P FORWARD DROP"));
-    let mut refused = bed.spawn(&bed.config("auto", ""), &[]);
+    let mut refused = testbed.spawn(&testbed.config("auto", ""), &[]);
     assert!(!refused.wait() && refused.log().contains("policy drop"), "{}", refused.log());
     drop(refused);
     assert!(table("-P FORWARD ACCEPT"));
-    drop(bed.start(&bed.config("auto", "")));
+    drop(testbed.start(&testbed.config("auto", "")));
 }
 
 #[test]
 fn every_kind_of_route_leads_where_it_leads_in_the_kernel() {
-    let Some(bed) = Bed::new("every_kind_of_route_leads_where_it_leads_in_the_kernel") else { return };
+    let Some(testbed) = Testbed::new("every_kind_of_route_leads_where_it_leads_in_the_kernel") else {
+        return;
+    };
     let [four, six] = ways();
-    in_router(&bed, "route add 10.9.0.0/24 via 10.2.0.2 proto bgp");
-    in_router(&bed, "route add blackhole 10.9.1.0/24");
-    in_router(&bed, "route add unreachable 10.9.2.0/24");
-    in_router(&bed, "route add prohibit 10.9.3.0/24 proto ospf");
-    in_router(&bed, "route add 10.9.4.0/24 nexthop via 10.2.0.2 weight 3 nexthop via 10.2.0.9");
-    in_router(&bed, "nexthop add id 7 via 10.2.0.2 dev r1");
-    in_router(&bed, "nexthop add id 8 via 10.2.0.9 dev r1");
-    in_router(&bed, "nexthop add id 9 group 7,3/8");
-    in_router(&bed, "route add 10.9.5.0/24 nhid 7 proto zebra");
-    in_router(&bed, "route add 10.9.6.0/24 nhid 9 proto zebra");
-    in_router(&bed, "route add 10.9.7.0/24 via inet6 fd02::2 dev r1");
-    in_router(&bed, "route add 10.9.8.0/24 via 192.0.2.77 dev r1 onlink");
-    in_router(&bed, "route add 10.9.9.0/24 via 10.2.0.2 metric 50");
-    in_router(&bed, "route add 10.9.9.0/24 via 10.1.0.2 metric 60");
-    in_router(&bed, "route add fd09::/64 via fd02::2 proto bird");
-    let router = bed.start(&mirrored(&bed));
-    let there = beyond(&bed, "10.9.0.1/24");
-    ping(&bed, four.client, there);
-    ping(&bed, four.client, four.server);
-    ping(&bed, six.client, beyond(&bed, "fd09::1/64"));
-    ping(&bed, four.client, beyond(&bed, "10.9.5.1/24"));
-    ping(&bed, four.client, beyond(&bed, "10.9.7.1/24"));
+    in_router(&testbed, "route add 10.9.0.0/24 via 10.2.0.2 proto bgp");
+    in_router(&testbed, "route add blackhole 10.9.1.0/24");
+    in_router(&testbed, "route add unreachable 10.9.2.0/24");
+    in_router(&testbed, "route add prohibit 10.9.3.0/24 proto ospf");
+    in_router(&testbed, "route add 10.9.4.0/24 nexthop via 10.2.0.2 weight 3 nexthop via 10.2.0.9");
+    in_router(&testbed, "nexthop add id 7 via 10.2.0.2 dev r1");
+    in_router(&testbed, "nexthop add id 8 via 10.2.0.9 dev r1");
+    in_router(&testbed, "nexthop add id 9 group 7,3/8");
+    in_router(&testbed, "route add 10.9.5.0/24 nhid 7 proto zebra");
+    in_router(&testbed, "route add 10.9.6.0/24 nhid 9 proto zebra");
+    in_router(&testbed, "route add 10.9.7.0/24 via inet6 fd02::2 dev r1");
+    in_router(&testbed, "route add 10.9.8.0/24 via 192.0.2.77 dev r1 onlink");
+    in_router(&testbed, "route add 10.9.9.0/24 via 10.2.0.2 metric 50");
+    in_router(&testbed, "route add 10.9.9.0/24 via 10.1.0.2 metric 60");
+    in_router(&testbed, "route add fd09::/64 via fd02::2 proto bird");
+    let router = testbed.start(&mirrored(&testbed));
+    let there = beyond(&testbed, "10.9.0.1/24");
+    ping(&testbed, four.client, there);
+    ping(&testbed, four.client, four.server);
+    ping(&testbed, six.client, beyond(&testbed, "fd09::1/64"));
+    ping(&testbed, four.client, beyond(&testbed, "10.9.5.1/24"));
+    ping(&testbed, four.client, beyond(&testbed, "10.9.7.1/24"));
     let routes = router.told(&["show", "routes"]);
     for line in [
         "10.9.0.0/24  kernel bgp",
@@ -271,23 +274,23 @@ fn every_kind_of_route_leads_where_it_leads_in_the_kernel() {
     traced(&router, "10.9.3.1", "drop: prohibited");
     traced(&router, "10.9.9.1", "via 10.2.0.2");
     // Replaced, deleted, and gone without a message of their own.
-    in_router(&bed, "route replace blackhole 10.9.0.0/24 proto bgp");
+    in_router(&testbed, "route replace blackhole 10.9.0.0/24 proto bgp");
     traced(&router, "10.9.0.1", "drop: blackhole");
-    in_router(&bed, "route del 10.9.9.0/24 metric 50");
+    in_router(&testbed, "route del 10.9.9.0/24 metric 50");
     traced(&router, "10.9.9.1", "via 10.1.0.2");
-    in_router(&bed, "nexthop del id 7");
+    in_router(&testbed, "nexthop del id 7");
     traced(&router, "10.9.5.1", "drop: no_route");
     traced(&router, "10.9.6.1", "via 10.2.0.9");
-    in_router(&bed, "nexthop add id 7 via 10.2.0.9 dev r1");
-    in_router(&bed, "addr del 10.2.0.1/24 dev r1");
+    in_router(&testbed, "nexthop add id 7 via 10.2.0.9 dev r1");
+    in_router(&testbed, "addr del 10.2.0.1/24 dev r1");
     traced(&router, "10.9.7.1", "drop: no_route");
     traced(&router, "10.9.4.1", "drop: no_route");
-    in_router(&bed, "addr add 10.2.0.1/24 dev r1");
-    in_router(&bed, "route add 10.9.0.0/24 via 10.2.0.2 proto bgp metric 5");
-    ping(&bed, four.client, four.server);
-    in_router(&bed, "link set r1 down");
+    in_router(&testbed, "addr add 10.2.0.1/24 dev r1");
+    in_router(&testbed, "route add 10.9.0.0/24 via 10.2.0.2 proto bgp metric 5");
+    ping(&testbed, four.client, four.server);
+    in_router(&testbed, "link set r1 down");
     traced(&router, "10.9.8.1", "drop: no_route");
-    in_router(&bed, "link set r1 up");
+    in_router(&testbed, "link set r1 up");
     traced(&router, "10.2.0.2", "10.2.0.0/24 connected to right");
     router.assert_conserved();
 }
@@ -296,21 +299,28 @@ fn every_kind_of_route_leads_where_it_leads_in_the_kernel() {
 /// is not.
 #[test]
 fn what_leads_elsewhere_is_left_to_the_kernel() {
-    let Some(bed) = Bed::new("what_leads_elsewhere_is_left_to_the_kernel") else { return };
-    forwarding(&bed, true);
-    bed.connect(&bed.server, "s2", "r2", ["10.3.0.2/24", "fd03::2/64"], ["10.3.0.1/24", "fd03::1/64"], 1);
-    in_router(&bed, "route add default via 10.3.0.2");
-    in_router(&bed, "route add 10.9.0.0/16 via 10.2.0.2");
-    let elsewhere = beyond(&bed, "203.0.113.9/32");
-    let ours = beyond(&bed, "10.9.0.1/16");
-    let router = bed.start(&mirrored(&bed));
+    let Some(testbed) = Testbed::new("what_leads_elsewhere_is_left_to_the_kernel") else { return };
+    forwarding(&testbed, true);
+    testbed.connect(
+        &testbed.server,
+        "s2",
+        "r2",
+        ["10.3.0.2/24", "fd03::2/64"],
+        ["10.3.0.1/24", "fd03::1/64"],
+        1,
+    );
+    in_router(&testbed, "route add default via 10.3.0.2");
+    in_router(&testbed, "route add 10.9.0.0/16 via 10.2.0.2");
+    let elsewhere = beyond(&testbed, "203.0.113.9/32");
+    let ours = beyond(&testbed, "10.9.0.1/16");
+    let router = testbed.start(&mirrored(&testbed));
     let [four, six] = ways();
-    ping(&bed, four.client, elsewhere);
-    ping(&bed, four.client, ip("10.3.0.2"));
-    ping(&bed, six.client, ip("fd03::2"));
+    ping(&testbed, four.client, elsewhere);
+    ping(&testbed, four.client, ip("10.3.0.2"));
+    ping(&testbed, six.client, ip("fd03::2"));
     let forwarded = |router: &Router| router.metric("weir_frames_forwarded_total", "");
     let before = forwarded(&router);
-    ping(&bed, four.client, ours);
+    ping(&testbed, four.client, ours);
     until("it is forwarded here", || (forwarded(&router) > before).then_some(()));
     let kept =
         router.json("ports").as_array().and_then(|p| p[0]["steered"]["kept"].as_u64()).unwrap_or_default();
@@ -318,17 +328,17 @@ fn what_leads_elsewhere_is_left_to_the_kernel() {
     let routes = router.told(&["show", "routes"]);
     assert!(routes.contains("left to the kernel: it leads by interface"), "{routes}");
     // A policy rule that is not honoured here leaves its family to the kernel, and only while it is there.
-    in_router(&bed, "rule add from 10.1.0.0/24 lookup 100 priority 500");
+    in_router(&testbed, "rule add from 10.1.0.0/24 lookup 100 priority 500");
     router.wait_for("IPv4 policy rule 500: from 10.1.0.0/24 lookup 100: every packet of this family is left to the kernel");
-    in_router(&bed, "route add 10.9.0.0/16 via 10.3.0.2 table 100");
+    in_router(&testbed, "route add 10.9.0.0/16 via 10.3.0.2 table 100");
     let before = forwarded(&router);
-    ping(&bed, four.client, ours);
-    ping(&bed, six.client, six.server);
+    ping(&testbed, four.client, ours);
+    ping(&testbed, six.client, six.server);
     until("only IPv6 is forwarded here", || (forwarded(&router) > before).then_some(()));
-    in_router(&bed, "rule del priority 500");
+    in_router(&testbed, "rule del priority 500");
     router.wait_for("no longer: IPv4 policy rule 500");
     let before = forwarded(&router);
-    ping(&bed, four.client, ours);
+    ping(&testbed, four.client, ours);
     until("it is forwarded here again", || (forwarded(&router) > before).then_some(()));
     router.assert_conserved();
 }
@@ -336,19 +346,19 @@ fn what_leads_elsewhere_is_left_to_the_kernel() {
 /// Neighbours are asked for by the kernel, followed, and kept in use though the kernel sees none of their packets.
 #[test]
 fn neighbors_are_the_kernels() {
-    let Some(bed) = Bed::new("neighbors_are_the_kernels") else { return };
-    netns::inside(&bed.router, || {
+    let Some(testbed) = Testbed::new("neighbors_are_the_kernels") else { return };
+    netns::inside(&testbed.router, || {
         for family in ["ipv4", "ipv6"] {
             set(&format!("/proc/sys/net/{family}/neigh/r1/base_reachable_time_ms"), "1000");
             set(&format!("/proc/sys/net/{family}/neigh/r1/delay_first_probe_time"), "1");
         }
     })
     .expect("the namespace is there");
-    let router = bed.start(&mirrored(&bed));
-    let known = |address: &str| run(&format!("ip -n {} neigh show {address} dev r1", bed.router));
+    let router = testbed.start(&mirrored(&testbed));
+    let known = |address: &str| run(&format!("ip -n {} neigh show {address} dev r1", testbed.router));
     assert!(!known("10.2.0.2").contains("lladdr"), "nobody has asked yet");
     for way in ways() {
-        ping(&bed, way.client, way.server);
+        ping(&testbed, way.client, way.server);
     }
     assert!(known("10.2.0.2").contains("lladdr"), "the kernel has asked: {}", known("10.2.0.2"));
     assert!(router.told(&["show", "neighbors"]).contains("fd02::2"));
@@ -359,26 +369,26 @@ fn neighbors_are_the_kernels() {
         until("and reachable again", || known("10.2.0.2").contains("REACHABLE").then_some(()));
     }
     // The kernel's word counts: another address, and back.
-    in_router(&bed, "neigh replace 10.2.0.2 lladdr 02:00:00:00:00:99 dev r1 nud permanent");
+    in_router(&testbed, "neigh replace 10.2.0.2 lladdr 02:00:00:00:00:99 dev r1 nud permanent");
     until("the other address is used", || {
         router.told(&["show", "neighbors"]).contains("02:00:00:00:00:99").then_some(())
     });
-    in_router(&bed, "neigh del 10.2.0.2 dev r1");
+    in_router(&testbed, "neigh del 10.2.0.2 dev r1");
     let [four, _] = ways();
-    ping(&bed, four.client, four.server);
+    ping(&testbed, four.client, four.server);
 }
 
 /// More changes than the socket holds: they are dumped again, and nothing else is touched.
 #[test]
 fn many_changes_end_in_the_kernels_table() {
-    let Some(bed) = Bed::new("many_changes_end_in_the_kernels_table") else { return };
-    let router = bed.start(&mirrored(&bed));
+    let Some(testbed) = Testbed::new("many_changes_end_in_the_kernels_table") else { return };
+    let router = testbed.start(&mirrored(&testbed));
     let batch = |verb: &str, count: u32| {
         let lines: String = (0..count)
             .map(|n| format!("route {verb} 20.{}.{}.0/24 via 10.2.0.2 proto bgp\n", n >> 8, n & 255))
             .collect();
-        let file = bed.file("batch", &lines);
-        run(&format!("ip -n {} -batch {}", bed.router, file.display()));
+        let file = testbed.file("batch", &lines);
+        run(&format!("ip -n {} -batch {}", testbed.router, file.display()));
     };
     let count = |router: &Router| {
         let status: serde_json::Value = router.json("status");
@@ -386,8 +396,8 @@ fn many_changes_end_in_the_kernels_table() {
     };
     let before = count(&router);
     let [four, _] = ways();
-    ping(&bed, four.client, four.server);
-    let seen = under_traffic(&bed, four.client, four.server, || {
+    ping(&testbed, four.client, four.server);
+    let seen = under_traffic(&testbed, four.client, four.server, || {
         batch("add", 20_000);
         until("all are there", || (count(&router) == before + 20_000).then_some(()));
         batch("del", 20_000);
@@ -410,9 +420,16 @@ fn many_changes_end_in_the_kernels_table() {
 /// Random route sets: what is followed says of random destinations what the kernel says.
 #[test]
 fn the_kernel_agrees_about_random_routes() {
-    let Some(bed) = Bed::new("the_kernel_agrees_about_random_routes") else { return };
-    forwarding(&bed, true);
-    bed.connect(&bed.server, "s2", "r2", ["10.3.0.2/24", "fd03::2/64"], ["10.3.0.1/24", "fd03::1/64"], 1);
+    let Some(testbed) = Testbed::new("the_kernel_agrees_about_random_routes") else { return };
+    forwarding(&testbed, true);
+    testbed.connect(
+        &testbed.server,
+        "s2",
+        "r2",
+        ["10.3.0.2/24", "fd03::2/64"],
+        ["10.3.0.1/24", "fd03::1/64"],
+        1,
+    );
     let mut random = SplitMix64::new(22);
     for round in 0..6 {
         for n in 0..60 {
@@ -434,24 +451,24 @@ fn the_kernel_agrees_about_random_routes() {
                 _ => format!("{prefix} via 10.{}.0.{}", 1 + n % 2, 2 + n % 5),
             };
             let verb = ["replace", "append", "del"][random.below(3) as usize];
-            let words = format!("-n {} route {verb} {via} metric {metric}", bed.router);
+            let words = format!("-n {} route {verb} {via} metric {metric}", testbed.router);
             // What was never there cannot be deleted.
             let _ = Command::new("ip").args(words.split(' ')).stderr(std::process::Stdio::null()).status();
         }
         if round == 3 {
-            in_router(&bed, "link set r1 down");
+            in_router(&testbed, "link set r1 down");
         }
         if round == 4 {
-            in_router(&bed, "link set r1 up");
+            in_router(&testbed, "link set r1 up");
         }
-        agree(&bed, &mut random);
+        agree(&testbed, &mut random);
     }
 }
 
 /// Asks both about random destinations.
-fn agree(bed: &Bed, random: &mut SplitMix64) {
-    let config = weir::config::parse("r", "r", mirrored(bed)).expect("it is good");
-    let routes = netns::inside(&bed.router, || {
+fn agree(testbed: &Testbed, random: &mut SplitMix64) {
+    let config = weir::config::parse("r", "r", mirrored(testbed)).expect("it is good");
+    let routes = netns::inside(&testbed.router, || {
         let links = weir_io::netlink::links().expect("listed");
         weir::router::mirror::look(&config, &links).expect("dumped").routes
     });
@@ -468,8 +485,10 @@ fn agree(bed: &Bed, random: &mut SplitMix64) {
             p.addr().is_ipv4() && weir_core::route::Prefix::new(address, p.len()) == *p
         };
         let best = routes.iter().filter(|(p, _)| covers(p)).max_by_key(|(p, _)| p.len());
-        let asked =
-            Command::new("ip").args(["-n", &bed.router, "route", "get", &to]).output().expect("ip starts");
+        let asked = Command::new("ip")
+            .args(["-n", &testbed.router, "route", "get", &to])
+            .output()
+            .expect("ip starts");
         let said =
             String::from_utf8_lossy(&asked.stdout).into_owned() + &String::from_utf8_lossy(&asked.stderr);
         let agrees = match best.map(|(_, route)| &route.outcome) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_io::{netns, offload};
 
-use super::bed::{Bed, run, until};
+use super::testbed::{Testbed, run, until};
 use super::traffic::{Echo, ping, under_traffic, ways};
 
 const ROUTES: &str = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n\
@@ -14,10 +14,10 @@ const ROUTES: &str = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n\
 
 #[test]
 fn show_trace_and_top_tell_what_is() {
-    let Some(bed) = Bed::new("show_trace_and_top_tell_what_is") else { return };
-    let router = bed.start(&bed.config("auto", ROUTES));
+    let Some(testbed) = Testbed::new("show_trace_and_top_tell_what_is") else { return };
+    let router = testbed.start(&testbed.config("auto", ROUTES));
     for way in ways() {
-        ping(&bed, way.client, way.server);
+        ping(&testbed, way.client, way.server);
     }
     router.wait_for_metric("weir_port_rx_packets_total", "port=\"left\"", 2);
     let routes = router.told(&["show", "routes"]);
@@ -53,16 +53,16 @@ fn show_trace_and_top_tell_what_is() {
 #[test]
 fn curl_speaks_to_the_control_socket() {
     let test = "curl_speaks_to_the_control_socket";
-    let Some(bed) = Bed::new(test) else { return };
+    let Some(testbed) = Testbed::new(test) else { return };
     if std::process::Command::new("curl").arg("--version").output().is_err() {
         writeln!(std::io::stderr(), "SKIP {test}: needs curl").expect("stderr is open");
         return;
     }
-    let router = bed.start(&bed.config("auto", ""));
+    let router = testbed.start(&testbed.config("auto", ""));
     let curl = |more: &str| run(&format!("curl -sS --unix-socket {} {more}", router.socket.display()));
     let ports: serde_json::Value = serde_json::from_str(&curl("http://weir/v1/ports")).expect("JSON");
     assert_eq!(ports.as_array().map(Vec::len), Some(2));
-    let file = bed.file("next.toml", &bed.config("auto", ROUTES));
+    let file = testbed.file("next.toml", &testbed.config("auto", ROUTES));
     let dry = curl(&format!("--data-binary @{} http://weir/v1/apply?dry-run", file.display()));
     assert!(dry.contains("\"applied\":false") && dry.contains("+ route 10.9.0.0/16"), "{dry}");
     assert!(!router.told(&["show", "routes"]).contains("10.9.0.0/16"));
@@ -76,8 +76,8 @@ fn curl_speaks_to_the_control_socket() {
 
 #[test]
 fn questions_that_make_no_sense_are_one_sentence() {
-    let Some(bed) = Bed::new("questions_that_make_no_sense_are_one_sentence") else { return };
-    let router = bed.start(&bed.config("auto", ""));
+    let Some(testbed) = Testbed::new("questions_that_make_no_sense_are_one_sentence") else { return };
+    let router = testbed.start(&testbed.config("auto", ""));
     let refused = |args: &[&str], sentence: &str| {
         let output = router.ask(args);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -99,12 +99,12 @@ fn questions_that_make_no_sense_are_one_sentence() {
 /// Routes, neighbours and settings change many times under traffic; not one datagram is lost.
 #[test]
 fn apply_under_traffic_loses_nothing() {
-    let Some(bed) = Bed::new("apply_under_traffic_loses_nothing") else { return };
-    let router = bed.start(&bed.config("af_xdp", ""));
+    let Some(testbed) = Testbed::new("apply_under_traffic_loses_nothing") else { return };
+    let router = testbed.start(&testbed.config("af_xdp", ""));
     let [way, _] = ways();
-    ping(&bed, way.client, way.server);
-    let echo = Echo::start(&bed, way.server);
-    let seen = under_traffic(&bed, way.client, way.server, || {
+    ping(&testbed, way.client, way.server);
+    let echo = Echo::start(&testbed, way.server);
+    let seen = under_traffic(&testbed, way.client, way.server, || {
         for round in 0..10 {
             let more = match round % 3 {
                 0 => ROUTES.to_owned(),
@@ -113,7 +113,7 @@ fn apply_under_traffic_loses_nothing() {
                     .to_owned(),
                 _ => "[[route]]\nprefix = \"10.2.0.2/32\"\nvia = { gateway = \"10.2.0.2\", port = \"right\" }\n".to_owned(),
             };
-            let file = bed.file("next.toml", &bed.config("af_xdp", &more));
+            let file = testbed.file("next.toml", &testbed.config("af_xdp", &more));
             let file = file.to_string_lossy().into_owned();
             let dry = router.told(&["apply", "--dry-run", &file]);
             let done = router.told(&["apply", &file]);
@@ -126,46 +126,46 @@ fn apply_under_traffic_loses_nothing() {
     assert!(seen.sent > 100, "{} datagrams are no traffic", seen.sent);
     let drops = router.told(&["show", "drops"]);
     assert_eq!(seen.sent, seen.received, "{drops}");
-    assert_eq!(echo.bounce(&bed, 10), 0);
+    assert_eq!(echo.bounce(&testbed, 10), 0);
     router.assert_conserved();
 }
 
 #[test]
 fn a_wrong_file_changes_nothing_and_says_where() {
-    let Some(bed) = Bed::new("a_wrong_file_changes_nothing_and_says_where") else { return };
-    let router = bed.start(&bed.config("auto", ROUTES));
+    let Some(testbed) = Testbed::new("a_wrong_file_changes_nothing_and_says_where") else { return };
+    let router = testbed.start(&testbed.config("auto", ROUTES));
     let before = router.told(&["show", "routes"]);
     let apply = |text: &str| {
-        let file = bed.file("wrong.toml", text);
+        let file = testbed.file("wrong.toml", text);
         let output = router.ask(&["apply", &file.to_string_lossy()]);
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let off = bed.config("auto", "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"203.0.113.9\"\n");
+    let off = testbed.config("auto", "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"203.0.113.9\"\n");
     let said = apply(&off);
     assert!(said.contains("wrong.toml:13:7") && said.contains("203.0.113.9"), "{said}");
-    let said = apply(&bed.config("auto", "[workers]\ncpus = [0]\n"));
+    let said = apply(&testbed.config("auto", "[workers]\ncpus = [0]\n"));
     assert!(said.contains("[workers] differs from what runs"), "{said}");
-    let said = apply(&bed.config("af_packet", ""));
+    let said = apply(&testbed.config("af_packet", ""));
     assert!(said.contains("a device changes its kind at the start only"), "{said}");
     let third = "[[port]]\nname = \"third\"\ndevice = \"r9\"\n";
-    let said = apply(&bed.config("auto", third));
+    let said = apply(&testbed.config("auto", third));
     assert!(said.contains("r9") && said.contains("nothing was changed"), "{said}");
     assert_eq!(router.told(&["show", "routes"]), before);
     for way in ways() {
-        ping(&bed, way.client, way.server);
+        ping(&testbed, way.client, way.server);
     }
 }
 
 #[test]
 fn hangup_reads_the_file_again() {
-    let Some(bed) = Bed::new("hangup_reads_the_file_again") else { return };
-    let router = bed.start(&bed.config("auto", ""));
-    bed.file("router.toml", &bed.config("auto", ROUTES));
+    let Some(testbed) = Testbed::new("hangup_reads_the_file_again") else { return };
+    let router = testbed.start(&testbed.config("auto", ""));
+    testbed.file("router.toml", &testbed.config("auto", ROUTES));
     router.signal("HUP");
     router.wait_for("reloaded");
     assert!(router.told(&["show", "routes"]).contains("10.9.0.0/16"));
-    bed.file("router.toml", "not a configuration");
+    testbed.file("router.toml", "not a configuration");
     router.signal("HUP");
     router.wait_for("not reloaded");
     assert!(router.told(&["show", "routes"]).contains("10.9.0.0/16"), "the old one stays");
@@ -174,57 +174,57 @@ fn hangup_reads_the_file_again() {
 
 #[test]
 fn a_port_comes_and_goes_by_apply() {
-    let Some(bed) = Bed::new("a_port_comes_and_goes_by_apply") else { return };
-    let whole = bed.config("auto", "");
+    let Some(testbed) = Testbed::new("a_port_comes_and_goes_by_apply") else { return };
+    let whole = testbed.config("auto", "");
     let left: String = whole.split("[[port]]\nname = \"right\"").next().expect("a part").to_owned();
-    let router = bed.start(&left);
-    let file = bed.file("whole.toml", &whole);
+    let router = testbed.start(&left);
+    let file = testbed.file("whole.toml", &whole);
     let done = router.told(&["apply", &file.to_string_lossy()]);
     assert!(done.contains("port right"), "{done}");
     for way in ways() {
-        ping(&bed, way.client, way.server);
+        ping(&testbed, way.client, way.server);
     }
-    let file = bed.file("left.toml", &left);
+    let file = testbed.file("left.toml", &left);
     router.told(&["apply", &file.to_string_lossy()]);
-    assert!(!run(&format!("ip -n {} link show r1", bed.router)).contains("xdp"), "given back");
-    let file = bed.file("whole.toml", &whole);
+    assert!(!run(&format!("ip -n {} link show r1", testbed.router)).contains("xdp"), "given back");
+    let file = testbed.file("whole.toml", &whole);
     router.told(&["apply", &file.to_string_lossy()]);
     for way in ways() {
-        ping(&bed, way.client, way.server);
+        ping(&testbed, way.client, way.server);
     }
     router.assert_conserved();
 }
 
 #[test]
 fn termination_leaves_nothing_behind() {
-    let Some(bed) = Bed::new("termination_leaves_nothing_behind") else { return };
-    let gro = || netns::inside(&bed.router, || offload::is_on("r0", offload::Offload::Gro));
+    let Some(testbed) = Testbed::new("termination_leaves_nothing_behind") else { return };
+    let gro = || netns::inside(&testbed.router, || offload::is_on("r0", offload::Offload::Gro));
     let gro = || gro().expect("the namespace is there").expect("veth knows this offload");
-    netns::inside(&bed.router, || offload::set("r0", offload::Offload::Gro, true))
+    netns::inside(&testbed.router, || offload::set("r0", offload::Offload::Gro, true))
         .expect("the namespace is there")
         .expect("veth knows this offload");
-    let mut router = bed.start(&bed.config("auto", ""));
-    assert!(run(&format!("ip -n {} link show r0", bed.router)).contains("xdp"));
+    let mut router = testbed.start(&testbed.config("auto", ""));
+    assert!(run(&format!("ip -n {} link show r0", testbed.router)).contains("xdp"));
     assert!(!gro(), "merging is off while the port is ours");
-    ping(&bed, ways()[0].client, ways()[0].server);
+    ping(&testbed, ways()[0].client, ways()[0].server);
     router.signal("TERM");
     assert!(router.wait(), "{}", router.log());
     let log = router.log();
     assert!(log.contains("drained: ") && log.contains("(0 unaccounted)"), "{log}");
-    assert!(!run(&format!("ip -n {} link show r0", bed.router)).contains("xdp"), "{log}");
+    assert!(!run(&format!("ip -n {} link show r0", testbed.router)).contains("xdp"), "{log}");
     assert!(gro(), "back on");
     assert!(!router.socket.exists());
     // The kernel has the interface for itself again.
-    ping(&bed, ways()[0].client, ways()[0].near);
+    ping(&testbed, ways()[0].client, ways()[0].near);
 }
 
 #[test]
 fn metrics_are_on_tcp_too_where_asked_for() {
-    let Some(bed) = Bed::new("metrics_are_on_tcp_too_where_asked_for") else { return };
-    let router = bed.start(&bed.config("auto", "[control]\nmetrics = \"127.0.0.1:9650\"\n"));
+    let Some(testbed) = Testbed::new("metrics_are_on_tcp_too_where_asked_for") else { return };
+    let router = testbed.start(&testbed.config("auto", "[control]\nmetrics = \"127.0.0.1:9650\"\n"));
     let fetch = |path: &str| {
         use std::io::{Read, Write};
-        netns::inside(&bed.router, || {
+        netns::inside(&testbed.router, || {
             let mut stream = std::net::TcpStream::connect("127.0.0.1:9650").expect("it listens");
             write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("sent");
             let mut text = String::new();
@@ -240,13 +240,13 @@ fn metrics_are_on_tcp_too_where_asked_for() {
 
 #[test]
 fn a_second_router_does_not_take_the_socket_of_the_first() {
-    let Some(bed) = Bed::new("a_second_router_does_not_take_the_socket_of_the_first") else { return };
-    let first = bed.start(&bed.config("auto", ""));
-    let mut second = bed.spawn(&bed.config("auto", ""), &[]);
+    let Some(testbed) = Testbed::new("a_second_router_does_not_take_the_socket_of_the_first") else { return };
+    let first = testbed.start(&testbed.config("auto", ""));
+    let mut second = testbed.spawn(&testbed.config("auto", ""), &[]);
     assert!(!second.wait());
     assert!(second.log().contains("another weir answers on it; stop that one"), "{}", second.log());
     until("the first one still forwards", || {
-        ping(&bed, ways()[0].client, ways()[0].server);
+        ping(&testbed, ways()[0].client, ways()[0].server);
         Some(())
     });
     assert!(first.socket.exists());

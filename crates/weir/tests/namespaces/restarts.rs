@@ -11,28 +11,28 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::bed::{Router, Wire, until};
 use super::gateways::{GCM, Gateways, Side, Suite, families, pair, ports, tunnel};
+use super::testbed::{Router, Wire, until};
 use super::traffic::{ping, send_udp};
 
 /// Two gateways with one tunnel, over packet sockets: what is between them can be recorded.
 fn gateways(test: &str, more: &'static str) -> Option<(Gateways, impl Fn(Side) -> String)> {
-    let bed = Gateways::new(test)?;
+    let testbed = Gateways::new(test)?;
     let suite = Suite { more, ..GCM };
-    bed.keys(&["a-east", "a-west"], suite);
+    testbed.keys(&["a-east", "a-west"], suite);
     let outer = families()[0];
-    Some((bed, move |side| {
+    Some((testbed, move |side| {
         ports(side, "af_packet") + &pair(side, "a", 0x1000, outer, suite) + &tunnel(side, "a")
     }))
 }
 
-fn works(bed: &Gateways) {
+fn works(testbed: &Gateways) {
     let ends = families()[0];
-    ping(&bed.west, ends.client, ends.far);
+    ping(&testbed.west, ends.client, ends.far);
 }
 
-fn again(bed: &Gateways, side: Side, text: &str) -> Router {
-    let router = bed.bed(side).spawn(text, &[]);
+fn again(testbed: &Gateways, side: Side, text: &str) -> Router {
+    let router = testbed.testbed(side).spawn(text, &[]);
     router.wait_for("is ready");
     router
 }
@@ -53,8 +53,8 @@ fn esp(heard: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 /// What west sends east while `work` goes on, at least one packet.
-fn recorded(bed: &Gateways, work: impl FnOnce()) -> Vec<Vec<u8>> {
-    let mut wire = Wire::open(&bed.east.router, "s0");
+fn recorded(testbed: &Gateways, work: impl FnOnce()) -> Vec<Vec<u8>> {
+    let mut wire = Wire::open(&testbed.east.router, "s0");
     work();
     let mut heard = Vec::new();
     until("ESP is heard", || {
@@ -65,9 +65,9 @@ fn recorded(bed: &Gateways, work: impl FnOnce()) -> Vec<Vec<u8>> {
 }
 
 /// Sends recorded packets to east again, which refuses all of them.
-fn replay(bed: &Gateways, east: &Router, recorded: &[Vec<u8>]) {
+fn replay(testbed: &Gateways, east: &Router, recorded: &[Vec<u8>]) {
     let (before, accepted) = (refused(east), east.metric("weir_sa_packets_total", "direction=\"in\""));
-    let mut wire = Wire::open(&bed.west.router, "r1");
+    let mut wire = Wire::open(&testbed.west.router, "r1");
     recorded.iter().for_each(|frame| wire.send(frame));
     let all = before + recorded.len() as i64;
     until("recorded packets are refused", || (refused(east) >= all).then_some(()));
@@ -75,8 +75,8 @@ fn replay(bed: &Gateways, east: &Router, recorded: &[Vec<u8>]) {
 }
 
 /// The state of a gateway's SAs on disk, and the counters of the process that was killed.
-fn files(bed: &Gateways, side: Side) -> (PathBuf, PathBuf) {
-    let folder = &bed.bed(side).folder;
+fn files(testbed: &Gateways, side: Side) -> (PathBuf, PathBuf) {
+    let folder = &testbed.testbed(side).folder;
     let counters = fs::read_dir(folder).expect("a folder").flatten().map(|e| e.path());
     let counters = counters.filter(|p| p.extension().is_some_and(|e| e == "counters")).max();
     (folder.join("state/sa.state"), counters.expect("a killed process left its counters"))
@@ -84,100 +84,101 @@ fn files(bed: &Gateways, side: Side) -> (PathBuf, PathBuf) {
 
 #[test]
 fn a_killed_receiver_refuses_what_was_recorded_and_takes_what_is_new() {
-    let Some((bed, text)) = gateways("a_killed_receiver_refuses_what_was_recorded_and_takes_what_is_new", "")
+    let Some((testbed, text)) =
+        gateways("a_killed_receiver_refuses_what_was_recorded_and_takes_what_is_new", "")
     else {
         return;
     };
-    let [_west, mut east] = bed.start(&text);
-    let packets = recorded(&bed, || works(&bed));
+    let [_west, mut east] = testbed.start(&text);
+    let packets = recorded(&testbed, || works(&testbed));
     for _ in 0..3 {
         let seen = sequence(&east, "in");
         east.kill();
-        east = again(&bed, Side::East, &text(Side::East));
+        east = again(&testbed, Side::East, &text(Side::East));
         assert_eq!(sequence(&east, "in"), seen, "exactly where it stopped");
-        replay(&bed, &east, &packets);
-        works(&bed);
+        replay(&testbed, &east, &packets);
+        works(&testbed);
     }
     east.assert_conserved();
 }
 
 #[test]
 fn a_killed_sender_goes_on_and_its_peer_never_notices() {
-    let Some((bed, text)) = gateways("a_killed_sender_goes_on_and_its_peer_never_notices", "") else {
+    let Some((testbed, text)) = gateways("a_killed_sender_goes_on_and_its_peer_never_notices", "") else {
         return;
     };
-    let [mut west, east] = bed.start(&text);
-    works(&bed);
+    let [mut west, east] = testbed.start(&text);
+    works(&testbed);
     for _ in 0..3 {
         let (sent, failed) = (sequence(&west, "out"), refused(&east));
         west.kill();
-        west = again(&bed, Side::West, &text(Side::West));
+        west = again(&testbed, Side::West, &text(Side::West));
         assert!(sequence(&west, "out") >= sent, "{sent} was given out before");
-        works(&bed);
+        works(&testbed);
         assert_eq!(refused(&east), failed, "nothing looked replayed");
     }
 }
 
 #[test]
 fn both_ends_killed_at_once_go_on() {
-    let Some((bed, text)) = gateways("both_ends_killed_at_once_go_on", "") else { return };
-    let [mut west, mut east] = bed.start(&text);
-    let packets = recorded(&bed, || works(&bed));
+    let Some((testbed, text)) = gateways("both_ends_killed_at_once_go_on", "") else { return };
+    let [mut west, mut east] = testbed.start(&text);
+    let packets = recorded(&testbed, || works(&testbed));
     west.kill();
     east.kill();
-    let [_west, east] = bed.start(&text);
-    works(&bed);
-    replay(&bed, &east, &packets);
+    let [_west, east] = testbed.start(&text);
+    works(&testbed);
+    replay(&testbed, &east, &packets);
 }
 
 #[test]
 fn an_end_in_order_leaves_exact_state_on_disk() {
-    let Some((bed, text)) = gateways("an_end_in_order_leaves_exact_state_on_disk", "") else { return };
-    let [_west, mut east] = bed.start(&text);
-    let packets = recorded(&bed, || works(&bed));
+    let Some((testbed, text)) = gateways("an_end_in_order_leaves_exact_state_on_disk", "") else { return };
+    let [_west, mut east] = testbed.start(&text);
+    let packets = recorded(&testbed, || works(&testbed));
     let (sent, taken) = (sequence(&east, "out"), sequence(&east, "in"));
     east.signal("TERM");
     assert!(east.wait(), "{}", east.log());
-    let left = fs::read_dir(&bed.east.folder).expect("a folder").flatten().map(|e| e.path());
+    let left = fs::read_dir(&testbed.east.folder).expect("a folder").flatten().map(|e| e.path());
     assert!(
         left.filter(|p| p.extension().is_some_and(|e| e == "counters")).count() == 0,
         "not needed any more"
     );
-    let east = again(&bed, Side::East, &text(Side::East));
+    let east = again(&testbed, Side::East, &text(Side::East));
     assert_eq!((sequence(&east, "out"), sequence(&east, "in")), (sent, taken));
-    replay(&bed, &east, &packets);
-    works(&bed);
+    replay(&testbed, &east, &packets);
+    works(&testbed);
 }
 
 #[test]
 fn after_a_power_cut_it_goes_on_above_what_was_reserved() {
-    let Some((bed, text)) = gateways("after_a_power_cut_it_goes_on_above_what_was_reserved", "") else {
+    let Some((testbed, text)) = gateways("after_a_power_cut_it_goes_on_above_what_was_reserved", "") else {
         return;
     };
-    let [mut west, mut east] = bed.start(&text);
-    let packets = recorded(&bed, || works(&bed));
+    let [mut west, mut east] = testbed.start(&text);
+    let packets = recorded(&testbed, || works(&testbed));
     let sent = sequence(&west, "out");
     for (side, router) in [(Side::West, &mut west), (Side::East, &mut east)] {
         router.kill();
         // Another boot: counters of a process say nothing of what the disk had.
-        let (_, counters) = files(&bed, side);
+        let (_, counters) = files(&testbed, side);
         let mut bytes = fs::read(&counters).expect("counters");
         bytes[40] ^= 1;
         fs::write(&counters, bytes).expect("ours");
     }
-    let [west, east] = bed.start(&text);
+    let [west, east] = testbed.start(&text);
     assert!(sequence(&west, "out") >= sent + (1 << 19), "{} after {sent}", sequence(&west, "out"));
     assert!(sequence(&east, "in") >= sent);
-    replay(&bed, &east, &packets);
+    replay(&testbed, &east, &packets);
     // Both ends jumped, so both hear each other.
-    works(&bed);
+    works(&testbed);
 }
 
 #[test]
 fn a_hard_lifetime_goes_on_after_a_kill() {
     let more = "soft = { packets = 19 }\nhard = { packets = 20 }";
-    let Some((bed, text)) = gateways("a_hard_lifetime_goes_on_after_a_kill", more) else { return };
-    let [mut west, _east] = bed.start(&text);
+    let Some((testbed, text)) = gateways("a_hard_lifetime_goes_on_after_a_kill", more) else { return };
+    let [mut west, _east] = testbed.start(&text);
     let far = families()[0].far;
     let packets = |router: &Router| router.metric("weir_sa_packets_total", "direction=\"out\"");
     let expired = |router: &Router| {
@@ -185,20 +186,20 @@ fn a_hard_lifetime_goes_on_after_a_kill() {
         router.values("weir_sa_failures_total", label).iter().sum::<i64>()
     };
     for sent in 1..=12 {
-        send_udp(&bed.west, far);
+        send_udp(&testbed.west, far);
         west.wait_for_metric("weir_sa_packets_total", "direction=\"out\"", sent);
     }
     west.kill();
-    west = again(&bed, Side::West, &text(Side::West));
+    west = again(&testbed, Side::West, &text(Side::West));
     assert!(packets(&west) >= 12, "what was used is used");
     until("the SA has carried what it may", || {
-        send_udp(&bed.west, far);
+        send_udp(&testbed.west, far);
         (expired(&west) > 0).then_some(())
     });
     assert_eq!(packets(&west), 20);
     west.kill();
-    west = again(&bed, Side::West, &text(Side::West));
-    send_udp(&bed.west, far);
+    west = again(&testbed, Side::West, &text(Side::West));
+    send_udp(&testbed.west, far);
     until("it stays expired", || (expired(&west) > 0).then_some(()));
     assert_eq!(packets(&west), 20);
 }
@@ -206,14 +207,14 @@ fn a_hard_lifetime_goes_on_after_a_kill() {
 #[test]
 fn without_state_that_can_be_kept_sas_run_only_at_an_accepted_risk() {
     let test = "without_state_that_can_be_kept_sas_run_only_at_an_accepted_risk";
-    let Some((bed, text)) = gateways(test, "") else { return };
-    let [mut west, mut east] = bed.start(&text);
-    works(&bed);
+    let Some((testbed, text)) = gateways(test, "") else { return };
+    let [mut west, mut east] = testbed.start(&text);
+    works(&testbed);
     east.kill();
-    let (file, _) = files(&bed, Side::East);
+    let (file, _) = files(&testbed, Side::East);
     let good = fs::read(&file).expect("a state file");
     let refuses = |text: &str, why: &str| {
-        let mut refused = bed.east.spawn(text, &[]);
+        let mut refused = testbed.east.spawn(text, &[]);
         assert!(!refused.wait(), "{}", refused.log());
         for said in [why, "recorded packets would be accepted", "--accept-replay-risk"] {
             assert!(refused.log().contains(said), "no `{said}`:\n{}", refused.log());
@@ -238,7 +239,7 @@ fn without_state_that_can_be_kept_sas_run_only_at_an_accepted_risk() {
     refuses(&nowhere, "state directory /proc/weir: cannot be made");
 
     let risked = nowhere.replace("[ipsec]\n", "[ipsec]\naccept_replay_risk = true\n");
-    let east = again(&bed, Side::East, &risked);
+    let east = again(&testbed, Side::East, &risked);
     assert!(east.log().contains("told to accept the risk"), "{}", east.log());
     assert!(east.told(&["show", "sa"]).contains("2 of 2 keep no state on disk"));
     assert!(east.told(&["show", "status"]).contains("may be accepted again"));
@@ -247,40 +248,41 @@ fn without_state_that_can_be_kept_sas_run_only_at_an_accepted_risk() {
     drop(east);
 
     fs::write(&file, good).expect("ours");
-    let _east = again(&bed, Side::East, &said);
-    works(&bed);
+    let _east = again(&testbed, Side::East, &said);
+    works(&testbed);
     // The same folder for both: one is there already.
     west.kill();
     let shared = format!("state_dir = \"{}\"", file.parent().expect("a folder").display());
     let mut second =
-        bed.west.spawn(&text(Side::West).replace("[ipsec]\n", &format!("[ipsec]\n{shared}\n")), &[]);
+        testbed.west.spawn(&text(Side::West).replace("[ipsec]\n", &format!("[ipsec]\n{shared}\n")), &[]);
     assert!(!second.wait());
     assert!(second.log().contains("another weir uses it"), "{}", second.log());
 }
 
 #[test]
 fn a_full_disk_is_said_and_forgotten_when_there_is_room_again() {
-    let Some((bed, text)) = gateways("a_full_disk_is_said_and_forgotten_when_there_is_room_again", "") else {
+    let Some((testbed, text)) = gateways("a_full_disk_is_said_and_forgotten_when_there_is_room_again", "")
+    else {
         return;
     };
     // In the mount namespace that `ip netns exec` makes: it goes with the process.
-    let state = bed.east.folder.join("state");
+    let state = testbed.east.folder.join("state");
     fs::create_dir_all(&state).expect("a folder");
     let mount = format!("mount -t tmpfs -o size=64k,mode=700 weir {} && exec \"$@\"", state.display());
-    let east = bed.east.spawn(&text(Side::East), &["sh", "-c", &mount, "sh"]);
+    let east = testbed.east.spawn(&text(Side::East), &["sh", "-c", &mount, "sh"]);
     east.wait_for("is ready");
-    let _west = again(&bed, Side::West, &text(Side::West));
-    works(&bed);
+    let _west = again(&testbed, Side::West, &text(Side::West));
+    works(&testbed);
     let inside = PathBuf::from(format!("/proc/{}/root{}", east.pid(), state.display()));
     let filler = inside.join("filler");
     until("the disk is full", || fs::write(&filler, vec![0; 128 << 10]).is_err().then_some(()));
     // The first seconds of an SA have its reservations written every second.
     east.wait_for("cannot be written (No space left on device");
     assert!(east.told(&["show", "status"]).contains("cannot be written"));
-    works(&bed);
+    works(&testbed);
     fs::remove_file(&filler).expect("ours");
     east.wait_for("can be written again");
-    works(&bed);
+    works(&testbed);
 }
 
 /// Numbers sent end to end without a break, and which came: any that comes twice was replayed.
@@ -299,10 +301,10 @@ struct Came {
 }
 
 impl Load {
-    fn start(bed: &Gateways) -> Load {
+    fn start(testbed: &Gateways) -> Load {
         let ends = families()[0];
-        let far = bed.west.in_server(|| UdpSocket::bind((ends.far, 0))).expect("a socket there");
-        let here = bed.west.in_client(|| UdpSocket::bind((ends.client, 0))).expect("a socket here");
+        let far = testbed.west.in_server(|| UdpSocket::bind((ends.far, 0))).expect("a socket there");
+        let here = testbed.west.in_client(|| UdpSocket::bind((ends.client, 0))).expect("a socket here");
         let to = far.local_addr().expect("bound");
         far.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -348,14 +350,15 @@ impl Load {
 /// `WEIR_RESTARTS` makes it a campaign, and has it hold the time a tunnel is away against a second.
 #[test]
 fn restarts_at_random_moments_under_load_replay_nothing() {
-    let Some((bed, text)) = gateways("restarts_at_random_moments_under_load_replay_nothing", "") else {
+    let Some((testbed, text)) = gateways("restarts_at_random_moments_under_load_replay_nothing", "") else {
         return;
     };
     let campaign = std::env::var("WEIR_RESTARTS").ok().and_then(|n| n.parse::<usize>().ok());
-    let [mut west, mut east] = bed.start(&text);
-    let load = Load::start(&bed);
+    let [mut west, mut east] = testbed.start(&text);
+    let load = Load::start(&testbed);
     load.arrives();
-    let (mut ear, mut mouth) = (Wire::open(&bed.east.router, "s0"), Wire::open(&bed.west.router, "r1"));
+    let (mut ear, mut mouth) =
+        (Wire::open(&testbed.east.router, "s0"), Wire::open(&testbed.west.router, "r1"));
     let mut recorded: Vec<Vec<u8>> = Vec::new();
     let (mut replayed, mut away) = (0, Vec::new());
     let mut random = 25_u64;
@@ -374,10 +377,10 @@ fn restarts_at_random_moments_under_load_replay_nothing() {
         }
         let killed = Instant::now();
         if which != 1 {
-            west = bed.west.spawn(&text(Side::West), &[]);
+            west = testbed.west.spawn(&text(Side::West), &[]);
         }
         if which != 0 {
-            east = bed.east.spawn(&text(Side::East), &[]);
+            east = testbed.east.spawn(&text(Side::East), &[]);
         }
         load.arrives();
         away.push(killed.elapsed());

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use super::bed::{Bed, Router, run};
+use super::testbed::{Router, Testbed, run};
 use super::traffic::{ping, ways};
 
 struct Manager {
@@ -20,8 +20,8 @@ struct Manager {
 }
 
 impl Manager {
-    fn new(bed: &Bed) -> Manager {
-        let path = bed.folder.join("notify");
+    fn new(testbed: &Testbed) -> Manager {
+        let path = testbed.folder.join("notify");
         let socket = UnixDatagram::bind(&path).expect("a socket");
         socket.set_nonblocking(true).expect("a socket");
         Manager { path, socket, kept: BTreeMap::new() }
@@ -52,7 +52,7 @@ impl Manager {
     }
 
     /// Starts a router, with what is kept of the one before.
-    fn start(&mut self, bed: &Bed, config: &str) -> Router {
+    fn start(&mut self, testbed: &Testbed, config: &str) -> Router {
         let notify = format!("NOTIFY_SOCKET={}", self.path.display());
         let names: Vec<&str> = self.kept.keys().map(String::as_str).collect();
         let mut script = format!("export LISTEN_PID=$$ LISTEN_FDNAMES={} ", names.join(":"));
@@ -65,7 +65,7 @@ impl Manager {
         }
         script += &moves.join(" ");
         script += "; exec \"$@\"";
-        let router = bed.spawn(config, &["env", &notify, "bash", "-c", &script, "bash"]);
+        let router = testbed.spawn(config, &["env", &notify, "bash", "-c", &script, "bash"]);
         router.wait_for("is ready");
         self.listen();
         router
@@ -92,17 +92,18 @@ fn inheritable(fd: &OwnedFd) -> OwnedFd {
 #[test]
 fn a_program_stays_on_its_device_over_a_restart_where_the_manager_keeps_its_link() {
     let test = "a_program_stays_on_its_device_over_a_restart_where_the_manager_keeps_its_link";
-    let Some(bed) = Bed::new(test) else { return };
-    let mut manager = Manager::new(&bed);
-    let is_attached = |device: &str| run(&format!("ip -n {} link show {device}", bed.router)).contains("xdp");
-    let config = bed.config("af_xdp", "");
-    let mut router = manager.start(&bed, &config);
+    let Some(testbed) = Testbed::new(test) else { return };
+    let mut manager = Manager::new(&testbed);
+    let is_attached =
+        |device: &str| run(&format!("ip -n {} link show {device}", testbed.router)).contains("xdp");
+    let config = testbed.config("af_xdp", "");
+    let mut router = manager.start(&testbed, &config);
     assert_eq!(manager.kept.keys().collect::<Vec<_>>(), ["xdp-r0", "xdp-r1"], "{}", router.log());
     let before = ["r0", "r1"].map(|device| manager.link(device));
     router.kill();
     assert!(is_attached("r0") && is_attached("r1"));
 
-    let mut router = manager.start(&bed, &config);
+    let mut router = manager.start(&testbed, &config);
     for (device, (link, program)) in ["r0", "r1"].into_iter().zip(before) {
         let now = manager.link(device);
         assert_eq!(now.0, link, "{device}: the same link; {}", router.log());
@@ -110,13 +111,13 @@ fn a_program_stays_on_its_device_over_a_restart_where_the_manager_keeps_its_link
     }
     assert!(!router.log().contains("taken off"), "{}", router.log());
     for way in ways() {
-        ping(&bed, way.client, way.server);
+        ping(&testbed, way.client, way.server);
     }
     router.assert_conserved();
 
     // A port that is given back is free, whoever has the link; what else holds on goes with the manager.
     let left: String = config.split("[[port]]\nname = \"right\"").next().expect("a part").to_owned();
-    let file = bed.file("left.toml", &left);
+    let file = testbed.file("left.toml", &left);
     router.told(&["apply", &file.to_string_lossy()]);
     manager.listen();
     assert_eq!((is_attached("r0"), is_attached("r1")), (true, false));
@@ -128,7 +129,7 @@ fn a_program_stays_on_its_device_over_a_restart_where_the_manager_keeps_its_link
     // The next one has another device only.
     let right = config.replacen("[[port]]", "[[none]]", 1);
     let right = &right[right.find("[[port]]").expect("the second")..];
-    let mut router = manager.start(&bed, right);
+    let mut router = manager.start(&testbed, right);
     assert_eq!((is_attached("r0"), is_attached("r1")), (false, true), "{}", router.log());
     router.signal("TERM");
     assert!(router.wait(), "{}", router.log());

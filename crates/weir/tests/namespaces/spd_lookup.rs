@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::bed::{Bed, Router, run, until};
 use super::gateways::{GCM, Gateways, Side, families, pair, policies, ports};
 use super::ipsec::carries_traffic;
+use super::testbed::{Router, Testbed, run, until};
 use super::traffic::{Echo, ping, send_udp, stream, under_traffic, ways};
 
 /// Everything on, small.
@@ -23,8 +23,8 @@ const RULES: &str = "[[policy]]\nspd = \"outside\"\nname = \"quiet\"\nprotocol =
     [[policy]]\nspd = \"outside\"\nname = \"six\"\nlocal = \"fd01::/64\"\nremote = \"fd02::/64\"\naction = \"bypass\"\n";
 
 /// A router with a policy enforcement point with these lines of `[ipsec]` and these policies.
-fn enforced(bed: &Bed, ipsec: &str, policies: &str) -> String {
-    bed.config("af_xdp", &format!("[ipsec]\n{ipsec}{SPD}{policies}"))
+fn enforced(testbed: &Testbed, ipsec: &str, policies: &str) -> String {
+    testbed.config("af_xdp", &format!("[ipsec]\n{ipsec}{SPD}{policies}"))
 }
 
 /// Policies about networks nobody here has.
@@ -84,15 +84,15 @@ fn assert_answers_add_up(router: &Router) {
 #[test]
 fn caches_answer_for_bypass_and_discard_in_both_directions_and_families() {
     let test = "caches_answer_for_bypass_and_discard_in_both_directions_and_families";
-    let Some(bed) = Bed::new(test) else { return };
-    let router = bed.start(&enforced(&bed, ALL_ON, RULES));
+    let Some(testbed) = Testbed::new(test) else { return };
+    let router = testbed.start(&enforced(&testbed, ALL_ON, RULES));
     router.wait_for("spd flow caches take ");
     router.wait_for("spd-oracle is on");
     for way in ways() {
-        ping(&bed, way.client, way.server);
-        assert_eq!(Echo::start(&bed, way.server).bounce(&bed, 40), 0);
-        stream(&bed, way.server, 1 << 20);
-        (0..10).for_each(|_| send_udp(&bed, way.server));
+        ping(&testbed, way.client, way.server);
+        assert_eq!(Echo::start(&testbed, way.server).bounce(&testbed, 40), 0);
+        stream(&testbed, way.server, 1 << 20);
+        (0..10).for_each(|_| send_udp(&testbed, way.server));
     }
     router.wait_for_metric("weir_drops_total", "reason=\"policy_discard\"", 20);
     assert_answers_add_up(&router);
@@ -113,10 +113,10 @@ fn caches_answer_for_bypass_and_discard_in_both_directions_and_families() {
 
 #[test]
 fn caches_answer_for_what_is_protected() {
-    let Some(bed) = Gateways::new("caches_answer_for_what_is_protected") else { return };
-    bed.keys(&["a-east", "a-west"], GCM);
+    let Some(testbed) = Gateways::new("caches_answer_for_what_is_protected") else { return };
+    testbed.keys(&["a-east", "a-west"], GCM);
     let [outer, _] = families();
-    let routers = bed.start(|side| {
+    let routers = testbed.start(|side| {
         let text = ports(side, "af_xdp") + &pair(side, "a", 0x1000, outer, GCM) + &policies(side, "a");
         match side {
             Side::West => text.replace("[ipsec]\n", &format!("[ipsec]\n{ALL_ON}")),
@@ -125,7 +125,7 @@ fn caches_answer_for_what_is_protected() {
             }
         }
     });
-    carries_traffic(&bed, &routers);
+    carries_traffic(&testbed, &routers);
     routers.iter().for_each(|router| {
         assert_eq!(router.metric("weir_spd_oracle_disagreements_total", ""), 0);
         let asked = router.metric("weir_spd_lookups_total", "");
@@ -138,16 +138,16 @@ fn caches_answer_for_what_is_protected() {
 #[test]
 fn policies_change_under_traffic_and_nothing_they_allow_is_lost() {
     let test = "policies_change_under_traffic_and_nothing_they_allow_is_lost";
-    let Some(bed) = Bed::new(test) else { return };
-    let file = |count: usize| enforced(&bed, ALL_ON, &(others(count) + RULES));
-    let router = bed.start(&file(50));
+    let Some(testbed) = Testbed::new(test) else { return };
+    let file = |count: usize| enforced(&testbed, ALL_ON, &(others(count) + RULES));
+    let router = testbed.start(&file(50));
     let [way, _] = ways();
-    ping(&bed, way.client, way.server);
+    ping(&testbed, way.client, way.server);
     let apply = |count: usize| {
-        let path = bed.file("next.toml", &file(count));
+        let path = testbed.file("next.toml", &file(count));
         router.told(&["apply", &path.to_string_lossy()])
     };
-    let seen = under_traffic(&bed, way.client, way.server, || {
+    let seen = under_traffic(&testbed, way.client, way.server, || {
         for round in 0..8usize {
             let name = format!("single-{round}");
             let far = format!("10.77.0.{round}");
@@ -183,11 +183,11 @@ fn policies_change_under_traffic_and_nothing_they_allow_is_lost() {
 
 #[test]
 fn a_policy_added_decides_about_a_flow_the_cache_knows() {
-    let Some(bed) = Bed::new("a_policy_added_decides_about_a_flow_the_cache_knows") else { return };
-    let router = bed.start(&enforced(&bed, ALL_ON, RULES));
+    let Some(testbed) = Testbed::new("a_policy_added_decides_about_a_flow_the_cache_knows") else { return };
+    let router = testbed.start(&enforced(&testbed, ALL_ON, RULES));
     let [way, _] = ways();
-    let echo = Echo::start(&bed, way.server);
-    assert_eq!(echo.bounce(&bed, 20), 0);
+    let echo = Echo::start(&testbed, way.server);
+    assert_eq!(echo.bounce(&testbed, 20), 0);
     let port = echo.at.port().to_string();
     router.told(&[
         "policy",
@@ -204,24 +204,24 @@ fn a_policy_added_decides_about_a_flow_the_cache_knows() {
         "four",
     ]);
     until("the new policy decides", || {
-        let sender = bed.in_client(|| std::net::UdpSocket::bind("0.0.0.0:0")).expect("a socket");
+        let sender = testbed.in_client(|| std::net::UdpSocket::bind("0.0.0.0:0")).expect("a socket");
         sender.send_to(b"known?", echo.at).expect("sent");
         let spds = router.json("spd");
         let policies = spds[0]["policies"].as_array().expect("policies");
         policies.iter().any(|p| p["name"] == "no-echo" && figure(p, "out_packets") > 0).then_some(())
     });
     router.told(&["policy", "remove", "outside", "no-echo"]);
-    assert_eq!(echo.bounce(&bed, 20), 0, "what is removed decides no more");
+    assert_eq!(echo.bounce(&testbed, 20), 0, "what is removed decides no more");
     assert_answers_add_up_without(&router, "no-echo");
 }
 
 #[test]
 fn policies_added_while_it_runs_outlive_a_change_of_the_kernel_s_addresses() {
-    let Some(bed) = Bed::new("policies_added_outlive_a_change_of_addresses") else { return };
-    let router = bed.start(&enforced(&bed, "", RULES));
+    let Some(testbed) = Testbed::new("policies_added_outlive_a_change_of_addresses") else { return };
+    let router = testbed.start(&enforced(&testbed, "", RULES));
     // It hides all others, which a file is refused for.
     router.told(&["policy", "add", "outside", "stop", "--action", "discard", "--at", "1"]);
-    run(&format!("ip -n {} addr add 10.1.0.50/24 dev r0", bed.router));
+    run(&format!("ip -n {} addr add 10.1.0.50/24 dev r0", testbed.router));
     until("the address is the router's", || {
         router.told(&["show", "ports"]).contains("10.1.0.50").then_some(())
     });
@@ -238,8 +238,8 @@ fn assert_answers_add_up_without(router: &Router, gone: &str) {
 
 #[test]
 fn changes_that_make_no_sense_are_refused_as_a_file_is() {
-    let Some(bed) = Bed::new("changes_that_make_no_sense_are_refused_as_a_file_is") else { return };
-    let router = bed.start(&enforced(&bed, "", RULES));
+    let Some(testbed) = Testbed::new("changes_that_make_no_sense_are_refused_as_a_file_is") else { return };
+    let router = testbed.start(&enforced(&testbed, "", RULES));
     let before = router.told(&["show", "spd"]);
     let refused = |args: &[&str], sentence: &str| {
         let output = router.ask(&[&["policy"], args].concat());
@@ -270,19 +270,19 @@ fn changes_that_make_no_sense_are_refused_as_a_file_is() {
     let (spd, stopped) = (router.json("spd"), ways()[0].server);
     assert_eq!(spd[0]["policies"][0]["name"], "stop");
     until("it stops traffic", || {
-        send_udp(&bed, stopped);
+        send_udp(&testbed, stopped);
         figure(&router.json("spd")[0]["policies"][0], "out_packets").checked_sub(1)
     });
 }
 
 #[test]
 fn bad_lookup_options_are_refused_and_what_runs_stays() {
-    let Some(bed) = Bed::new("bad_lookup_options_are_refused_and_what_runs_stays") else { return };
-    let router = bed.start(&enforced(&bed, ALL_ON, RULES));
+    let Some(testbed) = Testbed::new("bad_lookup_options_are_refused_and_what_runs_stays") else { return };
+    let router = testbed.start(&enforced(&testbed, ALL_ON, RULES));
     let before = router.json("cache")["ways"].clone();
     let with = |from: &str, to: &str| {
         assert!(ALL_ON.contains(from));
-        let path = bed.file("next.toml", &enforced(&bed, &ALL_ON.replacen(from, to, 1), RULES));
+        let path = testbed.file("next.toml", &enforced(&testbed, &ALL_ON.replacen(from, to, 1), RULES));
         router.ask(&["apply", &path.to_string_lossy()])
     };
     for (to, sentence) in [
@@ -304,7 +304,7 @@ fn bad_lookup_options_are_refused_and_what_runs_stays() {
     let inbound = ways.iter().find(|w| w["direction"] == "in" && w["family"] == "ipv4").expect("a way");
     assert_eq!(figure(inbound, "buckets"), 8192);
     for way in super::traffic::ways() {
-        ping(&bed, way.client, way.server);
+        ping(&testbed, way.client, way.server);
     }
     router.assert_conserved();
 }

@@ -10,7 +10,7 @@ use weir_core::id::Mac;
 use weir_core::wire::build::Frame;
 use weir_core::wire::{Ethernet, Icmpv4, Icmpv6, Ipv4, Ipv6, icmpv4, icmpv6};
 
-use super::bed::{Bed, PATIENCE, Wire, ip};
+use super::testbed::{PATIENCE, Testbed, Wire, ip};
 pub use crate::content::bytes;
 use crate::content::converse;
 
@@ -79,16 +79,16 @@ pub fn icmp(frame: &[u8]) -> Option<Icmp> {
 }
 
 /// The frame the client sends towards `dst` by way of the router.
-pub fn toward(bed: &Bed, src: IpAddr, dst: IpAddr) -> Frame {
-    let router: Mac = bed.mac(&bed.router, "r0");
-    let client: Mac = bed.mac(&bed.client, "c0");
+pub fn toward(testbed: &Testbed, src: IpAddr, dst: IpAddr) -> Frame {
+    let router: Mac = testbed.mac(&testbed.router, "r0");
+    let client: Mac = testbed.mac(&testbed.client, "c0");
     Frame::ip(src, dst).expect("one family").macs(router, client)
 }
 
 /// Pings from the client until an answer comes.
-pub fn ping(bed: &Bed, src: IpAddr, dst: IpAddr) {
-    let mut wire = Wire::open(&bed.client, "c0");
-    let frame = toward(bed, src, dst).echo_request(77, 1, b"is anybody there?");
+pub fn ping(testbed: &Testbed, src: IpAddr, dst: IpAddr) {
+    let mut wire = Wire::open(&testbed.client, "c0");
+    let frame = toward(testbed, src, dst).echo_request(77, 1, b"is anybody there?");
     let reply = if dst.is_ipv4() { icmpv4::ECHO_REPLY } else { icmpv6::ECHO_REPLY };
     wire.exchange(&format!("an echo from {dst}"), &frame, |f| {
         icmp(f).is_some_and(|i| (i.from, i.to, i.kind, i.ident) == (dst, src, reply, 77))
@@ -103,8 +103,8 @@ pub struct Echo {
 }
 
 impl Echo {
-    pub fn start(bed: &Bed, at: IpAddr) -> Echo {
-        let socket = bed.in_server(|| UdpSocket::bind((at, 0))).expect("a socket in the server");
+    pub fn start(testbed: &Testbed, at: IpAddr) -> Echo {
+        let socket = testbed.in_server(|| UdpSocket::bind((at, 0))).expect("a socket in the server");
         let at = socket.local_addr().expect("bound");
         socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
         let stop = Arc::new(AtomicBool::new(false));
@@ -123,9 +123,9 @@ impl Echo {
 
     /// Sends `count` datagrams of every size up to 1,400 bytes and checks what comes back; how often one
     /// had to be sent again.
-    pub fn bounce(&self, bed: &Bed, count: u64) -> usize {
+    pub fn bounce(&self, testbed: &Testbed, count: u64) -> usize {
         let bind = if self.at.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let socket = bed.in_client(|| UdpSocket::bind(bind)).expect("a socket in the client");
+        let socket = testbed.in_client(|| UdpSocket::bind(bind)).expect("a socket in the client");
         socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
         let mut again = 0;
         for n in 0..count {
@@ -160,16 +160,16 @@ impl Drop for Echo {
 }
 
 /// Sends `len` known bytes by TCP from client to server and as many others back.
-pub fn stream(bed: &Bed, to: IpAddr, len: usize) {
-    let listener = bed.in_server(|| TcpListener::bind((to, 0))).expect("a listener in the server");
-    let connect = |at| bed.in_client(|| TcpStream::connect_timeout(&at, PATIENCE)).expect("connected");
+pub fn stream(testbed: &Testbed, to: IpAddr, len: usize) {
+    let listener = testbed.in_server(|| TcpListener::bind((to, 0))).expect("a listener in the server");
+    let connect = |at| testbed.in_client(|| TcpStream::connect_timeout(&at, PATIENCE)).expect("connected");
     converse(listener, connect, len);
 }
 
 /// One datagram to the discard port.
-pub fn send_udp(bed: &Bed, to: IpAddr) {
+pub fn send_udp(testbed: &Testbed, to: IpAddr) {
     let bind = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = bed.in_client(|| UdpSocket::bind(bind)).expect("a socket");
+    let socket = testbed.in_client(|| UdpSocket::bind(bind)).expect("a socket");
     // An ICMP error for an earlier one may be told here; it is not this one's.
     let _ = socket.send_to(b"?", (to, 9));
 }
@@ -183,11 +183,11 @@ pub struct Seen {
 }
 
 /// Numbered datagrams from a client's address to a server's, while `work` runs.
-pub fn under_traffic(bed: &Bed, from: IpAddr, to: IpAddr, work: impl FnOnce()) -> Seen {
-    let receiver = bed.in_server(|| UdpSocket::bind((to, 0))).expect("a socket");
+pub fn under_traffic(testbed: &Testbed, from: IpAddr, to: IpAddr, work: impl FnOnce()) -> Seen {
+    let receiver = testbed.in_server(|| UdpSocket::bind((to, 0))).expect("a socket");
     receiver.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
     let at = receiver.local_addr().expect("bound");
-    let sender = bed.in_client(|| UdpSocket::bind((from, 0))).expect("a socket");
+    let sender = testbed.in_client(|| UdpSocket::bind((from, 0))).expect("a socket");
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let stop = &stop;

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use weir_io::process;
 
-use super::bed::{Bed, run, until};
 use super::gateways::{GCM, Gateways, Side, families, pair, policies, ports};
+use super::testbed::{Testbed, run, until};
 use weir::testing::daemon::program;
 
 const ROUTES: &str = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n\
@@ -14,10 +14,11 @@ const ROUTES: &str = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n\
 
 #[test]
 fn routes_for_an_address_are_those_that_lead_there_the_longest_last() {
-    let Some(bed) = Bed::new("routes_for_an_address_are_those_that_lead_there_the_longest_last") else {
+    let Some(testbed) = Testbed::new("routes_for_an_address_are_those_that_lead_there_the_longest_last")
+    else {
         return;
     };
-    let router = bed.start(&bed.config("af_packet", ROUTES));
+    let router = testbed.start(&testbed.config("af_packet", ROUTES));
     let prefixes = |args: &[&str]| -> Vec<String> {
         let text = router.told(&[&["show", "routes"], args].concat());
         let rows = text.lines().skip(1).filter(|line| !line.starts_with('#'));
@@ -41,15 +42,16 @@ fn routes_for_an_address_are_those_that_lead_there_the_longest_last() {
 
 #[test]
 fn reload_answers_with_what_changed_and_stop_returns_when_it_has_ended() {
-    let Some(bed) = Bed::new("reload_answers_with_what_changed_and_stop_returns_when_it_has_ended") else {
+    let Some(testbed) = Testbed::new("reload_answers_with_what_changed_and_stop_returns_when_it_has_ended")
+    else {
         return;
     };
-    let mut router = bed.start(&bed.config("af_packet", ""));
+    let mut router = testbed.start(&testbed.config("af_packet", ""));
     assert_eq!(router.told(&["reload"]), "nothing to change\n");
-    bed.file("router.toml", &bed.config("af_packet", ROUTES));
+    testbed.file("router.toml", &testbed.config("af_packet", ROUTES));
     let told = router.told(&["reload"]);
     assert!(told.contains("+ route 10.9.0.0/16") && told.contains("2 changes applied"), "{told}");
-    bed.file("router.toml", "nonsense");
+    testbed.file("router.toml", "nonsense");
     let refused = router.ask(&["reload"]);
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("router.toml:1"));
     assert!(router.told(&["show", "routes"]).contains("10.9.0.0/16"), "a wrong file changes nothing");
@@ -61,11 +63,11 @@ fn reload_answers_with_what_changed_and_stop_returns_when_it_has_ended() {
 #[test]
 fn what_runs_is_shown_as_a_file_with_changes_that_no_file_has() {
     let test = "what_runs_is_shown_as_a_file_with_changes_that_no_file_has";
-    let Some(bed) = Gateways::new(test) else { return };
-    bed.keys(&["a-east", "a-west"], GCM);
+    let Some(testbed) = Gateways::new(test) else { return };
+    testbed.keys(&["a-east", "a-west"], GCM);
     let text =
         |side| ports(side, "af_packet") + &pair(side, "a", 0x1000, families()[0], GCM) + &policies(side, "a");
-    let [west, _east] = bed.start(text);
+    let [west, _east] = testbed.start(text);
     assert_eq!(west.told(&["config", "show", "--toml"]), text(Side::West), "the file's own text");
     let add = "policy add outside guests --local 10.7.0.0/16 --remote 10.8.0.0/16 --action discard --before family-1";
     west.told(&add.split(' ').collect::<Vec<_>>());
@@ -74,7 +76,7 @@ fn what_runs_is_shown_as_a_file_with_changes_that_no_file_has() {
     assert!(shown.contains("# ") && shown.contains("+ spd outside: policy guests as number 2"), "{shown}");
     assert!(shown.contains("- spd outside: policy family-0"), "{shown}");
     // It is what runs: applying it changes nothing, and then there is nothing that no file has.
-    let next = bed.next(Side::West, &shown).display().to_string();
+    let next = testbed.next(Side::West, &shown).display().to_string();
     assert!(west.told(&["apply", "--dry-run", &next]).ends_with("nothing to change\n"));
     west.told(&["apply", &next]);
     assert_eq!(west.told(&["config", "show"]), shown);
@@ -83,8 +85,8 @@ fn what_runs_is_shown_as_a_file_with_changes_that_no_file_has() {
 
 #[test]
 fn monitor_tells_of_a_link_that_goes_and_comes() {
-    let Some(bed) = Bed::new("monitor_tells_of_a_link_that_goes_and_comes") else { return };
-    let router = bed.start(&bed.config("af_packet", ""));
+    let Some(testbed) = Testbed::new("monitor_tells_of_a_link_that_goes_and_comes") else { return };
+    let router = testbed.start(&testbed.config("af_packet", ""));
     until("both ports are up", || {
         let ports = router.json("ports");
         ports.as_array()?.iter().all(|p| p["up"] == true).then_some(())
@@ -104,7 +106,7 @@ fn monitor_tells_of_a_link_that_goes_and_comes() {
         });
         while !heard.is_finished() && flip < 100 {
             let state = if flip % 2 == 0 { "down" } else { "up" };
-            run(&format!("ip -n {} link set r0 {state}", bed.router));
+            run(&format!("ip -n {} link set r0 {state}", testbed.router));
             std::thread::sleep(std::time::Duration::from_millis(200));
             flip += 1;
         }

@@ -28,6 +28,8 @@ const NOT_OURS: &[(&str, &str)] = &[
     ("Crypt", "TlsMode"),
     ("Cutter", "FrameDecoder"),
     ("Fate", "Disposition"),
+    ("Bed", "Testbed"),
+    ("bed", "testbed"),
     ("Laid", "Deployed"),
     ("Stand", "Environment"),
     ("Subject", "Sut"),

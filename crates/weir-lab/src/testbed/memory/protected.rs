@@ -166,7 +166,7 @@ impl Protected {
 struct Raw {
     direction: rate::Direction,
     /// A testbed for each length, with its share of the packets.
-    testbeds: Vec<(rate::Bed, f64)>,
+    testbeds: Vec<(rate::Testbed, f64)>,
     /// Nanoseconds a packet, round by round, of each length.
     rounds: Vec<Vec<f64>>,
     broken: bool,
@@ -180,9 +180,11 @@ impl Raw {
         let share = |len: &u16| {
             templates.lens.iter().filter(|l| *l == len).count() as f64 / templates.lens.len() as f64
         };
-        let testbeds: Vec<(rate::Bed, f64)> = lens
+        let testbeds: Vec<(rate::Testbed, f64)> = lens
             .iter()
-            .map(|len| (rate::Bed::new(p.cipher.0, usize::from(*len) - ETHERNET, rate::BUFFERS), share(len)))
+            .map(|len| {
+                (rate::Testbed::new(p.cipher.0, usize::from(*len) - ETHERNET, rate::BUFFERS), share(len))
+            })
             .collect();
         let rounds = testbeds.iter().map(|_| Vec::new()).collect();
         Raw { direction, testbeds, rounds, broken: false }

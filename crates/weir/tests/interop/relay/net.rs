@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use weir_io::netns;
 
 use super::authority::Authority;
-use crate::bed::{batch, ip};
 use crate::machine::set;
+use crate::testbed::{batch, ip};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 

@@ -6,7 +6,7 @@ use std::thread;
 
 use weir_io::{netns, process};
 
-use super::bed::Bed;
+use super::testbed::Testbed;
 use crate::client::{Client, secret};
 use crate::machine::until;
 
@@ -19,14 +19,14 @@ const AT_ONCE: usize = 100;
 const BESIDES: u64 = 500;
 
 /// All of them, connected as fast as they are taken.
-fn storm(bed: &Bed, crowd: u64) -> Vec<Client> {
-    let at = Bed::at("127.0.0.1");
+fn storm(testbed: &Testbed, crowd: u64) -> Vec<Client> {
+    let at = Testbed::at("127.0.0.1");
     let next = AtomicU64::new(0);
     let all = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                netns::enter(&bed.relay).expect("the namespace is there");
+                netns::enter(&testbed.relay).expect("the namespace is there");
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= crowd {
@@ -45,7 +45,9 @@ fn storm(bed: &Bed, crowd: u64) -> Vec<Client> {
 
 #[test]
 fn thousands_of_clients_at_once_are_let_in_and_reach_each_other() {
-    let Some(bed) = Bed::new("thousands_of_clients_at_once_are_let_in_and_reach_each_other") else { return };
+    let Some(testbed) = Testbed::new("thousands_of_clients_at_once_are_let_in_and_reach_each_other") else {
+        return;
+    };
     let allowed = process::raise_descriptors(CROWD + BESIDES).unwrap_or(0);
     if allowed < CROWD + BESIDES {
         use std::io::Write as _;
@@ -58,9 +60,9 @@ fn thousands_of_clients_at_once_are_let_in_and_reach_each_other() {
         .expect("stderr is open");
         return;
     }
-    let relay = bed.start("", &[]);
+    let relay = testbed.start("", &[]);
     let descriptors = relay.descriptors();
-    let mut all = storm(&bed, CROWD);
+    let mut all = storm(&testbed, CROWD);
     relay.until_metric("weir_relay_connections", "", CROWD as i64);
     // Everybody to the next, and the last to the first; as many at once as the rings between workers hold.
     for first in (0..CROWD).step_by(AT_ONCE) {
@@ -80,5 +82,5 @@ fn thousands_of_clients_at_once_are_let_in_and_reach_each_other() {
     relay.until_metric("weir_relay_connections", "", 0);
     until("descriptors are as many as before", || (relay.descriptors() <= descriptors).then_some(()));
     // The same again: nothing of them is in the way.
-    assert_eq!(storm(&bed, 100).len(), 100);
+    assert_eq!(storm(&testbed, 100).len(), 100);
 }

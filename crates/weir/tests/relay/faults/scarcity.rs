@@ -6,7 +6,7 @@ use std::thread;
 
 use weir_io::netns;
 
-use super::bed::Bed;
+use super::testbed::Testbed;
 use crate::client::Client;
 use crate::machine::{PATIENCE, until};
 
@@ -15,14 +15,14 @@ const STRANGERS: usize = 300;
 
 #[test]
 fn descriptors_that_run_out_cost_clients_nothing() {
-    let Some(bed) = Bed::new("descriptors_that_run_out_cost_clients_nothing") else { return };
+    let Some(testbed) = Testbed::new("descriptors_that_run_out_cost_clients_nothing") else { return };
     // A relay that may raise its limit does.
     let through = ["prlimit", "--nofile=256:256", "setpriv", "--bounding-set=-sys_resource"];
-    let relay = bed.start("", &through);
-    let (mut one, mut two) = (bed.client(1), bed.client(2));
+    let relay = testbed.start("", &through);
+    let (mut one, mut two) = (testbed.client(1), testbed.client(2));
     one.reaches(&mut two, b"before");
-    let at = Bed::at("127.0.0.1");
-    let strangers: Vec<TcpStream> = netns::inside(&bed.relay, || {
+    let at = Testbed::at("127.0.0.1");
+    let strangers: Vec<TcpStream> = netns::inside(&testbed.relay, || {
         (0..STRANGERS)
             .map(|_| TcpStream::connect_timeout(&at, PATIENCE).expect("the kernel takes it"))
             .collect()
@@ -37,7 +37,7 @@ fn descriptors_that_run_out_cost_clients_nothing() {
     }
     assert!(relay.log().contains("raise the limit of open files"), "{}", relay.log());
     drop(strangers);
-    let mut three = bed.client(3);
+    let mut three = testbed.client(3);
     three.reaches(&mut one, b"after");
     relay.assert_conserved();
 }
@@ -77,12 +77,12 @@ fn busy(mut from: Client, mut to: Client) {
 
 #[test]
 fn readers_that_stall_cost_busy_pairs_not_one_packet() {
-    let Some(bed) = Bed::new("readers_that_stall_cost_busy_pairs_not_one_packet") else { return };
-    let relay = bed.start("", &[]);
-    let stalled: Vec<Client> = (100..104).map(|n| bed.client(n)).collect();
+    let Some(testbed) = Testbed::new("readers_that_stall_cost_busy_pairs_not_one_packet") else { return };
+    let relay = testbed.start("", &[]);
+    let stalled: Vec<Client> = (100..104).map(|n| testbed.client(n)).collect();
     let victims: Vec<_> = stalled.iter().map(|c| c.key).collect();
-    let mut flood = bed.client(99);
-    let pairs: Vec<_> = (0..4).map(|n| (bed.client(2 * n), bed.client(2 * n + 1))).collect();
+    let mut flood = testbed.client(99);
+    let pairs: Vec<_> = (0..4).map(|n| (testbed.client(2 * n), testbed.client(2 * n + 1))).collect();
     let (done, over) = std::sync::mpsc::channel::<()>();
     thread::scope(|scope| {
         let flooding = scope.spawn(move || {
@@ -109,10 +109,10 @@ fn readers_that_stall_cost_busy_pairs_not_one_packet() {
 
 #[test]
 fn strangers_that_say_nothing_are_let_go() {
-    let Some(bed) = Bed::new("strangers_that_say_nothing_are_let_go") else { return };
-    let _relay = bed.start("", &[]);
-    let at = Bed::at("127.0.0.1");
-    let stranger = netns::inside(&bed.relay, || TcpStream::connect_timeout(&at, PATIENCE));
+    let Some(testbed) = Testbed::new("strangers_that_say_nothing_are_let_go") else { return };
+    let _relay = testbed.start("", &[]);
+    let at = Testbed::at("127.0.0.1");
+    let stranger = netns::inside(&testbed.relay, || TcpStream::connect_timeout(&at, PATIENCE));
     let stranger = stranger.expect("the namespace is there").expect("connected");
     stranger.set_read_timeout(Some(PATIENCE * 3)).expect("a timeout");
     // Whatever it is told before, the end comes: as one, or as a reset.

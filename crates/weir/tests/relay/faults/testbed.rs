@@ -23,15 +23,15 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 const PORT: u16 = 3340;
 
-pub struct Bed {
+pub struct Testbed {
     pub relay: String,
     pub away: String,
     pub folder: PathBuf,
 }
 
-impl Bed {
+impl Testbed {
     /// `None`, and a line that says so, where namespaces cannot be made.
-    pub fn new(test: &str) -> Option<Bed> {
+    pub fn new(test: &str) -> Option<Testbed> {
         if let Some(missing) = missing() {
             writeln!(std::io::stderr(), "SKIP {test}: needs {missing}").expect("stderr is open");
             return None;
@@ -39,8 +39,8 @@ impl Bed {
         let stem = format!("weirf{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(&stem);
         std::fs::create_dir_all(&folder).expect("a folder");
-        let bed = Bed { relay: format!("{stem}-r"), away: format!("{stem}-a"), folder };
-        let (relay, away) = (&bed.relay, &bed.away);
+        let testbed = Testbed { relay: format!("{stem}-r"), away: format!("{stem}-a"), folder };
+        let (relay, away) = (&testbed.relay, &testbed.away);
         for ns in [relay, away] {
             run(&format!("ip netns add {ns}"));
             run(&format!("ip -n {ns} link set lo up"));
@@ -50,7 +50,7 @@ impl Bed {
             run(&format!("ip -n {ns} addr add {address} dev {device}"));
             run(&format!("ip -n {ns} link set {device} up"));
         }
-        Some(bed)
+        Some(testbed)
     }
 
     /// Writes the configuration and starts a relay by way of `through` (a program that starts another).
@@ -88,7 +88,7 @@ impl Bed {
     }
 
     fn connect(&self, ns: &str, ip: &str, number: u64) -> Client {
-        let at = Bed::at(ip);
+        let at = Testbed::at(ip);
         let client = until("a client is let in", || {
             netns::inside(ns, || Client::connect(at, number)).expect("the namespace is there").ok()
         });
@@ -101,7 +101,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for Testbed {
     fn drop(&mut self) {
         for ns in [&self.relay, &self.away] {
             // What was never made cannot be removed; nothing else can be done about a failure here.

@@ -29,20 +29,20 @@ use super::machine::{missing, set};
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// Namespaces, interfaces and a folder for files.
-pub struct Bed {
+pub struct Testbed {
     pub client: String,
     pub router: String,
     pub server: String,
     pub folder: PathBuf,
 }
 
-impl Bed {
+impl Testbed {
     /// `None`, and a line that says so, where namespaces cannot be made.
-    pub fn new(test: &str) -> Option<Bed> {
-        Bed::with_queues(test, 1)
+    pub fn new(test: &str) -> Option<Testbed> {
+        Testbed::with_queues(test, 1)
     }
 
-    pub fn with_queues(test: &str, queues: u32) -> Option<Bed> {
+    pub fn with_queues(test: &str, queues: u32) -> Option<Testbed> {
         if let Some(missing) = missing() {
             writeln!(std::io::stderr(), "SKIP {test}: needs {missing}").expect("stderr is open");
             return None;
@@ -51,13 +51,13 @@ impl Bed {
         let stem = format!("weir{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(&stem);
         std::fs::create_dir_all(&folder).expect("a folder");
-        let bed = Bed {
+        let testbed = Testbed {
             client: format!("{stem}-c"),
             router: format!("{stem}-r"),
             server: format!("{stem}-s"),
             folder,
         };
-        for ns in [&bed.client, &bed.router, &bed.server] {
+        for ns in [&testbed.client, &testbed.router, &testbed.server] {
             run(&format!("ip netns add {ns}"));
             netns::inside(ns, || {
                 for family in ["ipv4", "ipv6"] {
@@ -71,9 +71,9 @@ impl Bed {
             .expect("the namespace is there");
             run(&format!("ip -n {ns} link set lo up"));
         }
-        bed.connect_client(queues);
-        bed.connect_server(queues);
-        Some(bed)
+        testbed.connect_client(queues);
+        testbed.connect_server(queues);
+        Some(testbed)
     }
 
     pub fn connect_client(&self, queues: u32) {
@@ -139,7 +139,7 @@ impl Bed {
         )
     }
 
-    /// Writes a file into the bed's folder.
+    /// Writes a file into the testbed's folder.
     pub fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.join(name);
         std::fs::write(&path, text).expect("a file");
@@ -181,7 +181,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for Testbed {
     fn drop(&mut self) {
         for ns in [&self.client, &self.router, &self.server] {
             // What was never made cannot be removed; nothing else can be done about a failure here.

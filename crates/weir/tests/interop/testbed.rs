@@ -26,7 +26,7 @@ pub const LEFT_LAN: [&str; 2] = ["10.1.0.1/24", "fd01::1/64"];
 pub const LEFT_WAN: [&str; 2] = ["192.0.2.1/24", "2001:db8::1/64"];
 
 /// Namespaces, interfaces and a folder for files. The left gateway has no addresses yet.
-pub struct Bed {
+pub struct Testbed {
     pub a: String,
     pub left: String,
     pub right: String,
@@ -86,17 +86,17 @@ pub fn batch(ns: Option<&str>, lines: &[String]) {
     assert!(output.status.success(), "ip: {}\n{text}", String::from_utf8_lossy(&output.stderr));
 }
 
-impl Bed {
-    pub fn new() -> Bed {
+impl Testbed {
+    pub fn new() -> Testbed {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let stem = format!("weiri{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(&stem);
         std::fs::create_dir_all(&folder).expect("a folder");
         let name = |place: &str| format!("{stem}-{place}");
-        let bed = Bed { a: name("a"), left: name("l"), right: name("r"), b: name("b"), folder };
-        let (a, left, right, b) = (&bed.a, &bed.left, &bed.right, &bed.b);
-        batch(None, &bed.all().map(|ns| format!("netns add {ns}")));
-        for ns in bed.all() {
+        let testbed = Testbed { a: name("a"), left: name("l"), right: name("r"), b: name("b"), folder };
+        let (a, left, right, b) = (&testbed.a, &testbed.left, &testbed.right, &testbed.b);
+        batch(None, &testbed.all().map(|ns| format!("netns add {ns}")));
+        for ns in testbed.all() {
             netns::inside(ns, || {
                 set("/proc/sys/net/ipv6/conf/all/disable_ipv6", "0");
                 set("/proc/sys/net/ipv6/conf/default/accept_dad", "0");
@@ -118,8 +118,8 @@ impl Bed {
         batch(Some(a), &["10.1.0.1", "fd01::1"].map(default_route));
         batch(Some(b), &["10.2.0.1", "fd02::1"].map(default_route));
         batch(Some(right), &[route(Family::V4, 0, "192.0.2.1"), route(Family::V6, 0, "2001:db8::1")]);
-        bed.kernel_forwards(right);
-        bed
+        testbed.kernel_forwards(right);
+        testbed
     }
 
     fn all(&self) -> [&String; 4] {
@@ -159,7 +159,7 @@ impl Bed {
         self.kernel_does_not_forward_left();
     }
 
-    /// Writes a file into the bed's folder.
+    /// Writes a file into the testbed's folder.
     pub fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.join(name);
         std::fs::write(&path, text).expect("a file");
@@ -198,7 +198,7 @@ fn finish_checksums(wires: &[[(&String, &str); 2]]) {
     }
 }
 
-impl Drop for Bed {
+impl Drop for Testbed {
     fn drop(&mut self) {
         for ns in self.all() {
             // What was never made cannot be removed; nothing else can be done about a failure here.
