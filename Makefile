@@ -65,7 +65,7 @@ QUESTIONS = unused-ipsec ciphers placement spd relay
 questions: build build-without-ipsec
 	@./scripts/peers derper || echo 'SKIP derper: question-relay names what is missing'
 	./target/release/weir-lab run $(QUESTIONS:%=labs/question-%.toml) --into runs
-	./target/release/weir-lab answers docs/answers.md docs/benchmarks.md
+	./target/release/weir-lab report --documents docs/answers.md docs/benchmarks.md
 
 # what labs/question-unused-ipsec.toml compares with
 build-without-ipsec: setup

@@ -163,9 +163,9 @@ pub struct Trap {
 
 impl Keying {
     /// Takes in a message; true where something may be another now.
-    pub fn hear(&mut self, news: News) -> bool {
+    pub fn observe(&mut self, news: News) -> bool {
         match news {
-            News::Sa(sa) => self.hear_sa(*sa),
+            News::Sa(sa) => self.observe_sa(*sa),
             News::SaGone(key) | News::SaExpired { key, hard: true } => {
                 // What was refused because of it may be had now.
                 self.refused.clear();
@@ -187,7 +187,7 @@ impl Keying {
         }
     }
 
-    fn hear_sa(&mut self, sa: Sa) -> bool {
+    fn observe_sa(&mut self, sa: Sa) -> bool {
         // An SPI that is only reserved (XFRM_MSG_ALLOCSPI), or packets wait for: it has no keys.
         if sa.aead.is_none() && sa.encryption.is_none() && sa.integrity.is_none() {
             return false;

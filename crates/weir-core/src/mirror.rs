@@ -183,14 +183,14 @@ impl Mirror {
         let up = |l: &MirrorLink| l.up;
         let lost = self.links.values().any(|was| up(was) && !next.get(&was.index).is_some_and(up));
         self.links = next;
-        self.judge_again();
-        self.judge_rules();
+        self.classify_again();
+        self.classify_rules();
         lost
     }
 
     /// Links and next-hop objects are others now: what leads by them is looked at again.
-    fn judge_again(&mut self) {
-        let changed = self.vias.judge_all(&self.links, &self.objects);
+    fn classify_again(&mut self) {
+        let changed = self.vias.classify_all(&self.links, &self.objects);
         if changed.is_empty() {
             return;
         }
@@ -202,27 +202,27 @@ impl Mirror {
     }
 
     /// Takes in what the kernel says. True where routes may have vanished without a message of their own.
-    pub fn hear(&mut self, news: News) -> bool {
+    pub fn observe(&mut self, news: News) -> bool {
         match news {
-            News::Route(change, route) => self.hear_route(change, route),
+            News::Route(change, route) => self.observe_route(change, route),
             News::NextHop(Change::Deleted, object) => {
                 let known = self.objects.remove(&object.id).is_some();
-                self.judge_again();
+                self.classify_again();
                 return known;
             }
             News::NextHop(_, object) => {
                 let before = self.objects.insert(object.id, (object.what, self.epoch));
                 if before.is_none_or(|b| b.0 != self.objects[&object.id].0) {
-                    self.judge_again();
+                    self.classify_again();
                 }
             }
-            News::Rule(change, rule) => self.hear_rule(change, rule),
+            News::Rule(change, rule) => self.observe_rule(change, rule),
             News::Neighbor(..) | News::Other => {}
         }
         false
     }
 
-    fn hear_rule(&mut self, change: Change, rule: Rule) {
+    fn observe_rule(&mut self, change: Change, rule: Rule) {
         let known = self.rules.iter().position(|r| r.0 == rule);
         match (change, known) {
             (Change::Deleted, Some(at)) => _ = self.rules.remove(at),
@@ -230,10 +230,10 @@ impl Mirror {
             (_, Some(at)) => self.rules[at].1 = self.epoch,
             (_, None) => self.rules.push((rule, self.epoch)),
         }
-        self.judge_rules();
+        self.classify_rules();
     }
 
-    fn judge_rules(&mut self) {
+    fn classify_rules(&mut self) {
         let ports = || self.links.values().filter_map(|l| l.port.as_ref());
         // By name, so that the one said stays the same.
         let elsewhere = ports().filter_map(|p| p.elsewhere.as_ref()).min();
@@ -256,7 +256,7 @@ impl Mirror {
         }
     }
 
-    fn hear_route(&mut self, change: Change, route: Route) {
+    fn observe_route(&mut self, change: Change, route: Route) {
         let local = route.table == TABLE_LOCAL;
         let mirrored = local || route.table == self.filter.table;
         if !mirrored || route.cloned || unroutable(route.prefix).is_some() {
@@ -331,7 +331,8 @@ impl Mirror {
         // The flags of a next hop may have changed since it was told.
         let exact = |e: &Entry| self.vias.action(e.via) == Some(action);
         let alike = |e: &Entry| self.vias.is_alike(e.via, action);
-        let of_key = |judge: &dyn Fn(&Entry) -> bool| entries.iter().position(|e| e.key() == key && judge(e));
+        let of_key =
+            |classify: &dyn Fn(&Entry) -> bool| entries.iter().position(|e| e.key() == key && classify(e));
         if let Some(at) = of_key(&exact).or_else(|| of_key(&alike)) {
             self.vias.release(entries.remove(at).via);
             return;
@@ -371,10 +372,10 @@ impl Mirror {
         let objects = self.objects.len();
         self.objects.retain(|_, object| object.1 == epoch);
         if self.objects.len() != objects {
-            self.judge_again();
+            self.classify_again();
         }
         self.rules.retain(|rule| rule.1 == epoch);
-        self.judge_rules();
+        self.classify_rules();
         gone
     }
 

@@ -12,7 +12,7 @@
 //! hides what it lies in.
 //!
 //! Promises: a snapshot never changes while anyone holds it; publishing costs what changed, not what
-//! exists, as long as readers let go of old snapshots. Refuses: values above [`MAX_VALUE`] (they become
+//! exists, as long as readers release old snapshots. Refuses: values above [`MAX_VALUE`] (they become
 //! [`NO_ROUTE`], and panic in debug builds).
 
 mod direct;

@@ -90,7 +90,7 @@ fn end(
         Decision::Hold(_, next_hop) => (Verdict::Held, format!("held until {next_hop} answers")),
         Decision::Punt => (Verdict::Local, "given to the control side".into()),
         Decision::Local => (Verdict::Local, "the kernel's".into()),
-        Decision::Answer => (Verdict::Local, "an echo request, answered by weir".into()),
+        Decision::EchoReply => (Verdict::Local, "an echo request, answered by weir".into()),
         Decision::Drop(reason, error) => (Verdict::Drop(reason), dropped(reason.sentence(), error)),
         #[cfg(feature = "ipsec")]
         Decision::Open(_) | Decision::Collect => (Verdict::Held, "opened".into()),

@@ -146,7 +146,7 @@ fn pass(backend: Backend, sockets: Vec<TcpStream>, over: &AtomicBool) -> (f64, C
     let ids: Vec<StreamId> = sockets
         .into_iter()
         .zip(tokens)
-        .map(|(socket, token)| streams.adopt(socket.into(), token, false).expect("adopted"))
+        .map(|(socket, token)| streams.register(socket.into(), token, false).expect("adopted"))
         .collect();
     let mut queues: Vec<VecDeque<Part>> = ids.iter().map(|_| VecDeque::new()).collect();
     let mut sending = vec![false; ids.len()];

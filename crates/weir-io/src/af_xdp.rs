@@ -6,7 +6,7 @@
 //!
 //! Promises: what was tried is tried in a fixed order ([`Bind::ORDER`]) and every refusal is kept
 //! and printed; a chunk is held by exactly one side at any time; an interface that goes down or
-//! away is a status, not a failure; a closed port leaves its chunks in the umem, once the kernel has let go of them (`lingering.rs`). Refuses: frames over several buffers, and
+//! away is a status, not a failure; a closed port leaves its chunks in the umem, once the kernel has released them (`lingering.rs`). Refuses: frames over several buffers, and
 //! queues somebody else's socket is bound to.
 //!
 //! **One registration of memory per socket.** The worker's umem is registered anew for each of its sockets
@@ -120,7 +120,7 @@ pub struct PortReport {
     pub xdp: XdpMode,
     pub refusals: Vec<(Bind, io::Error)>,
     pub xdp_refusals: Vec<(XdpMode, i32)>,
-    /// Until it is given up because it does not move the transmit ring.
+    /// Whether the kernel polls; given up where that does not move the transmit ring.
     pub busy_poll: bool,
     /// Why the worker does not poll the interface itself though it was asked to.
     pub busy_poll_refusal: Option<io::Error>,

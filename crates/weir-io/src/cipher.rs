@@ -7,6 +7,8 @@
 
 mod aws_lc;
 mod choice;
+#[cfg(target_arch = "x86_64")]
+mod gcm_key;
 mod hmac;
 #[cfg(target_arch = "x86_64")]
 mod narrow;

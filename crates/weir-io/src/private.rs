@@ -29,7 +29,7 @@ impl fmt::Display for NotPrivate {
 impl std::error::Error for NotPrivate {}
 
 /// Judges the file at `path` by what is known of it.
-pub fn judge(path: &Path, metadata: &Metadata) -> Result<(), NotPrivate> {
+pub fn check(path: &Path, metadata: &Metadata) -> Result<(), NotPrivate> {
     let mode = metadata.mode() & 0o777;
     match mode & 0o077 {
         0 => Ok(()),
@@ -38,8 +38,8 @@ pub fn judge(path: &Path, metadata: &Metadata) -> Result<(), NotPrivate> {
 }
 
 /// Judges the file at `path` if there is one that can be looked at: what is not there gives nothing away.
-pub fn judge_if_there(path: &Path) -> Result<(), NotPrivate> {
-    std::fs::metadata(path).map_or(Ok(()), |metadata| judge(path, &metadata))
+pub fn check_if_there(path: &Path) -> Result<(), NotPrivate> {
+    std::fs::metadata(path).map_or(Ok(()), |metadata| check(path, &metadata))
 }
 
 #[cfg(test)]
@@ -52,13 +52,13 @@ mod tests {
     #[test]
     fn only_a_file_of_its_owner_alone_is_private() {
         let path = std::env::temp_dir().join(format!("weir-private-{}", std::process::id()));
-        assert_eq!(judge_if_there(&path), Ok(()), "there is none");
+        assert_eq!(check_if_there(&path), Ok(()), "there is none");
         fs::write(&path, "").expect("a file");
         for (mode, private) in
             [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o602, false), (0o644, false)]
         {
             fs::set_permissions(&path, Permissions::from_mode(mode)).expect("our file");
-            let judged = judge_if_there(&path);
+            let judged = check_if_there(&path);
             assert_eq!(judged.is_ok(), private, "{mode:o}");
             if let Err(why) = judged {
                 let said = why.to_string();

@@ -110,12 +110,12 @@ pub fn kill_group(leader: u32) -> io::Result<()> {
 }
 
 /// Makes processes whose starter ends ours from now on, if they descend from us: daemons too.
-pub fn adopt_orphans() -> io::Result<()> {
+pub fn become_subreaper() -> io::Result<()> {
     // SAFETY: this prctl takes plain numbers and touches no memory.
     result(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1 as libc::c_ulong) })
 }
 
-/// Ends every child and, where [`adopt_orphans`] was called, every descendant; returns how many it ended.
+/// Ends every child and, where [`become_subreaper`] was called, every descendant; returns how many it ended.
 /// Call it when nobody waits for a child any more.
 pub fn end_children() -> usize {
     // A generation a round: a process that forks faster than it is killed is left after so many.

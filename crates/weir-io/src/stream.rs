@@ -157,11 +157,11 @@ impl Streams {
 
     /// Takes over a connected socket and begins to receive. `kernel_tls`: the kernel opens its records.
     /// Small sends leave at once (`TCP_NODELAY`).
-    pub fn adopt(&mut self, socket: OwnedFd, token: u64, kernel_tls: bool) -> io::Result<StreamId> {
+    pub fn register(&mut self, socket: OwnedFd, token: u64, kernel_tls: bool) -> io::Result<StreamId> {
         socket::leave_at_once(&socket);
         match &mut self.kernel {
-            Kernel::Uring(uring) => Ok(uring.adopt(socket, token, kernel_tls)),
-            Kernel::Epoll(epoll) => epoll.adopt(socket, token, kernel_tls),
+            Kernel::Uring(uring) => Ok(uring.register(socket, token, kernel_tls)),
+            Kernel::Epoll(epoll) => epoll.register(socket, token, kernel_tls),
         }
     }
 

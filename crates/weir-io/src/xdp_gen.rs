@@ -251,7 +251,7 @@ impl Generator {
         Ok(GenerateState::from_bytes(&self.state.read()?))
     }
 
-    /// Between runs only: the program writes the same memory.
+    /// Changes the program's memory; only while it does not run, because it writes the same memory.
     fn change(&mut self, change: impl FnOnce(&mut GenerateState)) -> Result<(), GeneratorError> {
         let mut state = self.state()?;
         change(&mut state);

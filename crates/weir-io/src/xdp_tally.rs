@@ -280,7 +280,7 @@ mod tests {
 
     impl Remembered {
         /// Counts as the description of [`Counts`] says, without the program.
-        fn judge(&mut self, number: i64) -> [u64; 5] {
+        fn classify(&mut self, number: i64) -> [u64; 5] {
             let behind = self.highest.map_or(-1, |highest| highest - number);
             let known = self.seen.contains(&number);
             self.seen.insert(number);
@@ -314,7 +314,7 @@ mod tests {
             };
             *next = (*next).max(number + 1);
             let frame = packet(RUN, flow, number as u32, crate::clock::now());
-            let expected = remembered.judge(number);
+            let expected = remembered.classify(number);
             assert_eq!(change(&tally, &mut before, &frame), expected, "packet {n}: {number} of flow {flow}");
         }
         let Counts { delivered, duplicated, reordered, beyond_memory, foreign, .. } = before;

@@ -42,29 +42,29 @@ pub const BEAT: Duration = Duration::from_secs(5);
 pub const SILENCE: Duration = Duration::from_secs(60);
 /// Taking back a million routes takes some seconds.
 const GRACE: Duration = Duration::from_secs(60);
-/// Until a cable that was just plugged in (or its driver reset) has a carrier.
+/// Time for a cable that was just plugged in (or its driver reset) to have a carrier.
 const CARRIER: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Serves the lab at the other end of standard input and output.
 pub fn serve() -> Result<ExitCode, LabError> {
-    process::adopt_orphans().map_err(|e| LabError::new(format!("agent: cannot adopt orphans: {e}")))?;
+    process::become_subreaper().map_err(|e| LabError::new(format!("agent: cannot adopt orphans: {e}")))?;
     let stop = Arc::new(AtomicBool::new(false));
-    let (heard, news) = channel::<Heard>();
+    let (heard, news) = channel::<Input>();
     let (jobs, todo) = channel::<String>();
     let (ended, end) = channel::<()>();
     let superseded = heard.clone();
     std::thread::spawn(move || {
         let input = std::io::stdin().lock().lines().map_while(Result::ok);
-        let all = input.map(|line| heard.send(Heard::Line(line))).all(|sent| sent.is_ok());
-        all && heard.send(Heard::End).is_ok()
+        let all = input.map(|line| heard.send(Input::Line(line))).all(|sent| sent.is_ok());
+        all && heard.send(Input::End).is_ok()
     });
     let stopping = stop.clone();
     std::thread::spawn(move || {
         work(&todo, &stopping, superseded);
         drop(ended);
     });
-    while let Ok(Heard::Line(line)) = news.recv_timeout(SILENCE) {
+    while let Ok(Input::Line(line)) = news.recv_timeout(SILENCE) {
         if !line.trim().is_empty() && jobs.send(line).is_err() {
             break;
         }
@@ -76,13 +76,13 @@ pub fn serve() -> Result<ExitCode, LabError> {
     Ok(ExitCode::SUCCESS)
 }
 
-enum Heard {
+enum Input {
     Line(String),
     /// The lab is gone, or here by another connection.
     End,
 }
 
-fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>, superseded: Sender<Heard>) {
+fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>, superseded: Sender<Input>) {
     let mut agent = Agent {
         source: None,
         destination: None,
@@ -132,7 +132,7 @@ struct Agent {
     /// Settings of claimed interfaces, changed back when dropped.
     quiet: Vec<Namespace>,
     stop: Arc<AtomicBool>,
-    superseded: Sender<Heard>,
+    superseded: Sender<Input>,
     // Dropped last: the host is free when everything is changed back.
     lease: Option<Lease>,
 }
@@ -143,7 +143,7 @@ impl Agent {
             Request::Lease { holder, within_ms } => {
                 let (superseded, within) = (self.superseded.clone(), Duration::from_millis(within_ms));
                 // An error means that the agent is ending already.
-                let ring = move || drop(superseded.send(Heard::End));
+                let ring = move || drop(superseded.send(Input::End));
                 self.lease = Some(lease::take(Path::new(lease::FOLDER), &holder, within, &self.stop, ring)?);
                 value(())
             }

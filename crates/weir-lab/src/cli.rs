@@ -33,17 +33,17 @@ use crate::testbed::memory::process;
 
 const AFTER: &str = "\
 Examples:
-  weir-lab list                              which experiments there are
+  weir-lab run labs --list                   which experiments there are
   weir-lab new mine                          an experiment of your own to start from: a against b
   weir-lab run labs/demo.toml                measure; the report opens in any browser
   weir-lab run labs/demo.toml --quick        the same in seconds, with smoke values
   weir-lab run labs/forwarding-frame-size.toml --only '*-64' --runs 20
   weir-lab run labs/*.toml --into runs       one after the other, time left over all of them
   weir-lab plan out/demo                     how many runs it would take to see less
-  weir-lab resume out/demo                   go on after Ctrl-C, a crash or a power cut
-  weir-lab rerun out/demo                    the same experiment once more, from its manifest
+  weir-lab run --resume out/demo             go on after Ctrl-C, a crash or a power cut
+  weir-lab run --again out/demo              the same experiment once more, from its manifest
   weir-lab report out/demo                   derive every value again from the raw runs
-  weir-lab answers README.md                 what the newest campaigns say, into a document
+  weir-lab report --documents README.md      what the newest campaigns say, into a document
   weir-lab profile record --cpu 1 --svg out.svg  where a running machine spends its time
   weir-lab compare out/demo out/demo.1       what changed from one campaign to another
   weir-lab history out                       every campaign there in time order, and what changed when
@@ -69,16 +69,10 @@ struct Cli {
 enum Command {
     /// Write an experiment of your own to start from: `a` against `b`, with comments.
     New(new::New),
-    /// Run an experiment and write its report.
+    /// Run an experiment and write its report; go on with a campaign, or repeat it.
     Run(run::Run),
-    /// Go on with an interrupted campaign: the runs that have no record yet, in their order.
-    Resume(resume::Again),
-    /// Repeat a campaign's experiment from its manifest, into a new folder.
-    Rerun(rerun::Rerun),
-    /// Derive result.json, report.md and report.html again from manifest and raw runs.
+    /// Derive result.json, report.md and report.html again from manifest and raw runs; fill in documents.
     Report(report::Report),
-    /// Write what the newest campaigns say into documents, between markers.
-    Answers(answers::Answers),
     /// Say what this machine can and cannot measure, and how to fix it.
     Doctor {
         /// Print one JSON document, for programs.
@@ -108,12 +102,6 @@ enum Command {
         /// Where they go, as `weir-lab.1` and one page for each command.
         folder: PathBuf,
     },
-    /// Name the experiments in a folder, with their questions.
-    List {
-        /// Where experiments are looked for.
-        #[arg(default_value = "labs")]
-        dir: PathBuf,
-    },
     /// Say how many runs an experiment needs, from a pilot.
     Plan(plan::Plan),
 }
@@ -140,10 +128,7 @@ pub fn main() -> ExitCode {
         Command::New(new) => new.go(),
         Command::Plan(plan) => plan.go(),
         Command::Run(run) => run.go(),
-        Command::Resume(again) => again.go(),
-        Command::Rerun(rerun) => rerun.go(),
         Command::Report(report) => report.go(),
-        Command::Answers(answers) => answers.go(),
         Command::Doctor { json } => doctor::go(json),
         Command::Ministat(ministat) => Ok(ministat.go()),
         Command::Verify(verify) => verify.go(),
@@ -157,7 +142,6 @@ pub fn main() -> ExitCode {
         Command::Agent => agent::serve(),
         Command::Worker => process::serve(),
         Command::Man { folder } => man(&folder),
-        Command::List { dir } => list::go(&dir),
     };
     done.unwrap_or_else(|error| {
         eprintln!("weir-lab: {error}");

@@ -53,7 +53,7 @@ pub struct Experiment {
     pub runs: usize,
     pub warm_up_ms: u64,
     pub window_ms: u64,
-    /// Into how many slices a run is cut, in turn with those it is compared with; whole without.
+    /// How many slices a run is cut into, in turn with those it is compared with; whole without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slices: Option<usize>,
     /// What one run is. Manifests from before it could be chosen have none: it was one trial.
@@ -112,7 +112,7 @@ impl Experiment {
     pub fn load(path: &Path, changes: &Changes) -> Result<Experiment, LabError> {
         let text = std::fs::read_to_string(path).map_err(|e| {
             LabError::new(format!(
-                "{}: {e}; `weir-lab list` names the experiments, `weir-lab new NAME` writes one",
+                "{}: {e}; `weir-lab run --list` names the experiments, `weir-lab new NAME` writes one",
                 path.display()
             ))
         })?;
@@ -147,7 +147,7 @@ impl Experiment {
         Ok((expand::expand(name, file, quick, &locate)?, control))
     }
 
-    /// About how long all runs take; setting up comes on top.
+    /// Estimates how long all runs take; setting up comes on top.
     pub fn length(&self) -> Duration {
         let [mut warm_up, window] = [self.warm_up_ms, self.window_ms].map(|ms| ms as f64 / 1e3);
         if let Some(cut) = self.slicing() {

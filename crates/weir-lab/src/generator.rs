@@ -77,7 +77,7 @@ pub struct Generator<'a> {
     transmitter: &'a mut dyn Transmitter,
     plan: TrafficSpec,
     sent: Sent,
-    /// Paced: packets that came due and were let go.
+    /// Paced: packets that came due and were not sent.
     missed: u64,
     takes_turns: bool,
     by_itself: bool,
@@ -154,7 +154,7 @@ impl<'a> Generator<'a> {
         let Rate::Pps(rate) = self.plan.rate else { return FLAT_OUT_BATCH };
         let behind = scheduled(rate, elapsed).saturating_sub(self.sent.counts.offered + self.missed);
         self.sent.behind_max = self.sent.behind_max.max(behind);
-        // Twice a burst may stand open: a send takes as long as it takes. What is older is let go.
+        // Twice a burst may stand open: a send takes as long as it takes. What is older is not sent.
         self.missed += behind.saturating_sub(2 * BURST);
         behind.min(BURST) as u32
     }

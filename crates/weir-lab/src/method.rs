@@ -95,7 +95,7 @@ impl Method {
         }
     }
 
-    /// About how long one run takes, in seconds; a search's length depends on what it finds.
+    /// Estimates how long one run takes, in seconds; a search's length depends on what it finds.
     pub fn seconds(&self, warm_up: f64, window: f64) -> f64 {
         let trials = |count: f64, seconds: f64| count * (seconds + TRIAL_OVERHEAD_S);
         let bounds = |b: &Bounds| {

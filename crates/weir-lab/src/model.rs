@@ -7,7 +7,6 @@
 pub mod configuration;
 pub mod invalid;
 pub mod ipsec;
-pub mod nic_modes;
 pub mod relay;
 pub mod slices;
 pub mod spd;
@@ -20,7 +19,6 @@ use serde::{Deserialize, Serialize};
 pub use configuration::{Configuration, Keys, Scenario, Testbed};
 pub use invalid::Invalid;
 pub use ipsec::Protection;
-pub use nic_modes::NicModes;
 pub use relay::RelayScenario;
 pub use slices::Slice;
 

@@ -32,9 +32,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Behind the name of a kernel function, as stackcollapse-perf writes it.
+/// Suffix of a kernel function's name, as stackcollapse-perf writes it.
 pub const KERNEL: &str = "_[k]";
-/// Behind the name of a function inlined into the frame before it.
+/// Suffix of the name of a function inlined into the frame before it.
 pub const INLINED: &str = "_[i]";
 /// The processor had nothing to do.
 pub const IDLE: &str = "[idle]";

@@ -34,13 +34,13 @@ pub trait Collector: Send {
     fn collect(&mut self, tally: &mut Tally) -> io::Result<()>;
 
     /// Collects as `collect` does, and brings the counts up to date. Called when nothing is sent any more.
-    fn settle(&mut self, tally: &mut Tally) -> io::Result<()> {
+    fn update(&mut self, tally: &mut Tally) -> io::Result<()> {
         self.collect(tally)
     }
 
     /// Completes the tally when nothing comes any more.
     fn finish(&mut self, tally: &mut Tally) -> io::Result<()> {
-        self.settle(tally)
+        self.update(tally)
     }
 
     /// Frames that reached the receiver and were lost there since the last call.

@@ -31,7 +31,7 @@ impl Doorbell {
         Doorbell { waker, asleep: AtomicBool::new(false), news: AtomicBool::new(true) }
     }
 
-    /// After something was put in a ring or a queue of its worker.
+    /// Wakes its worker, after something was put in one of its rings or queues.
     pub fn ring(&self) {
         self.note();
         self.notify();

@@ -19,7 +19,7 @@ const KEPT: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Inbox {
     events: Mutex<Vec<Event>>,
-    /// Once it reads.
+    /// The thread that reads, once it does.
     registrar: OnceLock<Thread>,
 }
 

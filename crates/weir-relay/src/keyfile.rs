@@ -156,7 +156,7 @@ fn private_text(path: &Path) -> Result<Option<Zeroizing<String>>, KeyError> {
     if !about.is_file() || about.len() > FILE_MAX {
         return Err(KeyError::NoKeyFile { path: path.to_owned(), most: FILE_MAX });
     }
-    weir_io::private::judge(path, &about)?;
+    weir_io::private::check(path, &about)?;
     let mut text = Zeroizing::new(String::with_capacity(about.len() as usize + 1));
     file.read_to_string(&mut text).map_err(failed)?;
     Ok(Some(text))

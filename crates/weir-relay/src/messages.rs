@@ -26,7 +26,7 @@ pub enum Event {
 #[derive(Debug)]
 pub enum Command {
     /// Its route and its other commands belong together: `then` is done with it.
-    Adopt {
+    AddClient {
         at: Place,
         connection: Box<AuthenticatedConn>,
         then: Vec<session::Command>,

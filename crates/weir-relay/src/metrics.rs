@@ -123,7 +123,7 @@ impl Scrape {
         self.named(e, &numbers)
     }
 
-    /// By reason and by kind; then distributions.
+    /// Writes what is counted by reason and by kind, then distributions.
     fn named(&self, e: &mut DescriptorEncoder, numbers: &[String]) -> fmt::Result {
         let each = || self.report.workers.iter().zip(numbers);
         type Named = fn(&WorkerReport) -> &[(&'static str, u64)];

@@ -100,24 +100,24 @@ impl Registrar {
         (at, then)
     }
 
-    pub fn hear(&mut self, event: Event, commands: &mut Commands) {
+    pub fn observe(&mut self, event: Event, commands: &mut Commands) {
         let effects = &mut self.effects;
         match event {
-            Event::Closed { at, heard_by } => {
-                self.registry.disconnect(at.conn, &heard_by, effects);
+            Event::Closed { at, sent_to } => {
+                self.registry.disconnect(at.conn, &sent_to, effects);
                 self.slots[usize::from(at.worker)].give(at.slot);
             }
             Event::Active(conn) => self.registry.active(conn, effects),
             Event::Watch(conn) => self.registry.watch(conn, effects),
             Event::MeshPresent(conn, key) => self.registry.mesh_present(conn, key, effects),
             Event::MeshGone(conn, key) => self.registry.mesh_gone(conn, key, &[], effects),
-            Event::Heard(key, listener) => self.registry.heard(key, listener),
+            Event::SentTo(key, listener) => self.registry.note_sent_to(key, listener),
             Event::ClosePeer(conn, key) => self.registry.close_peer(conn, key, effects),
         }
         self.take_effects(|to, command| commands.push((to, command)));
     }
 
-    /// Everybody is told to come back, and sent what waits for them for at most `grace`; nobody new is taken.
+    /// Everybody is told to come back, and sent what waits for them for at most `grace`; no new connection is accepted.
     pub fn drain(
         &mut self,
         reconnect_in: Duration,
@@ -160,7 +160,7 @@ pub fn run(mut registrar: Registrar, inbox: &Inbox, workers: &[CommandSender]) {
                 messages::Event::Admit(connection) => {
                     admit(&mut registrar, connection, &mut commands, workers)
                 }
-                messages::Event::Session(event) => registrar.hear(event, &mut commands),
+                messages::Event::Session(event) => registrar.observe(event, &mut commands),
                 messages::Event::Drain { reconnect_in, try_for, grace } => {
                     registrar.drain(reconnect_in, try_for, grace, &mut commands);
                 }
@@ -197,5 +197,5 @@ fn admit(
     };
     let (at, then) = registrar.admit(&admission, commands);
     put(commands, workers);
-    workers[usize::from(at.worker)].put(messages::Command::Adopt { at, connection, then });
+    workers[usize::from(at.worker)].put(messages::Command::AddClient { at, connection, then });
 }

@@ -49,7 +49,7 @@ pub use self::outgoing::CrossWorkerBatch;
 
 /// How often full sockets are looked at for those that take nothing.
 const STALLED_CHECK_EVERY: Nanos = 100 * MILLISECOND;
-/// Between two keepalives of a client there is up to this much more, so that they do not all come at once.
+/// The time between two keepalives of a client is up to this much longer, so that they do not all come at once.
 const JITTER: Nanos = 5 * SECOND;
 /// Connections whose memory is added up in one second.
 const MEASURED: usize = 16 << 10;
@@ -161,12 +161,12 @@ pub enum Command {
 /// What happened, for the registrar.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    Closed { at: Place, heard_by: Vec<Key> },
+    Closed { at: Place, sent_to: Vec<Key> },
     Active(ConnId),
     Watch(ConnId),
     MeshPresent(ConnId, Key),
     MeshGone(ConnId, Key),
-    Heard(Key, Key),
+    SentTo(Key, Key),
     ClosePeer(ConnId, Key),
 }
 
@@ -363,7 +363,7 @@ impl Session {
     /// The stream of a connection could not be had.
     pub fn not_connected(&mut self, at: Place, then: Vec<Command>) {
         self.tally.ended[End::Failed as usize] += 1;
-        self.events.push(Event::Closed { at, heard_by: Vec::new() });
+        self.events.push(Event::Closed { at, sent_to: Vec::new() });
         then.into_iter().for_each(|command| self.command(command));
     }
 
@@ -418,7 +418,7 @@ impl Session {
         self.tally.ended[end as usize] += 1;
         tracing::debug!(key = %client.key, address = %client.address, "relay: {}", end.name());
         let at = Place { worker: self.number, slot, conn: client.conn };
-        self.events.push(Event::Closed { at, heard_by: client.heard.drain().collect() });
+        self.events.push(Event::Closed { at, sent_to: client.sent_to.drain().collect() });
     }
 
     #[inline]

@@ -97,7 +97,7 @@ pub struct Engine {
     pub queue_bytes: usize,
     pub queue_frames: usize,
     pub keepalive: Duration,
-    /// A client that takes nothing for this long while something waits for it is let go.
+    /// A client that takes nothing for this long while something waits for it is disconnected.
     pub write_timeout: Duration,
     /// The same of other relays.
     pub mesh_write_timeout: Duration,

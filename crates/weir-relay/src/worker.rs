@@ -92,7 +92,7 @@ impl RelayWorker {
         }
     }
 
-    /// Until it is told to stop.
+    /// Runs until it is told to stop.
     pub fn run(mut self) {
         let mut events = Vec::new();
         while !self.stopped {
@@ -174,7 +174,7 @@ impl RelayWorker {
     fn read_commands(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Adopt { at, connection, then } => self.adopt(at, *connection, then),
+                Command::AddClient { at, connection, then } => self.add_client(at, *connection, then),
                 Command::Session(command) => self.session.command(command),
                 // Whoever asked may have gone.
                 Command::Connections(reply) => drop(reply.send(self.session.connections())),
@@ -184,14 +184,14 @@ impl RelayWorker {
     }
 
     /// Takes a connection over: its socket stays here, the rest is the session's.
-    fn adopt(&mut self, at: Place, connection: AuthenticatedConn, then: Vec<session::Command>) {
+    fn add_client(&mut self, at: Place, connection: AuthenticatedConn, then: Vec<session::Command>) {
         let AuthenticatedConn { socket, key, role, address, tls_mode, websocket, .. } = connection;
         let (tls, kernel) = match tls_mode {
             TlsMode::Plain => (TlsLayer::Off, None),
             TlsMode::User(session) => (TlsLayer::Session(session), None),
             TlsMode::Kernel(kernel) => (TlsLayer::Kernel, Some(Box::new(kernel))),
         };
-        let stream = match self.streams.adopt(socket, u64::from(at.slot), kernel.is_some()) {
+        let stream = match self.streams.register(socket, u64::from(at.slot), kernel.is_some()) {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%address, "relay: the socket could not be taken over: {error}");

@@ -110,7 +110,7 @@ fn complete(sets: &[&Series<'_>]) -> Vec<Vec<f64>> {
     table
 }
 
-/// Between blocks, and within them once block and configuration are taken out.
+/// Mean squares between blocks, and within them once block and configuration are taken out.
 fn mean_squares(table: &[Vec<f64>]) -> (f64, f64) {
     let (b, k) = (table.len() as f64, table[0].len() as f64);
     let blocks: Vec<f64> = table.iter().map(|row| mean(row)).collect();

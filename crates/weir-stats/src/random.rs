@@ -28,7 +28,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `bound`, without modulo bias (Lemire 2019); 0 when `bound` is 0.
+    /// Draws a number below `bound`, without modulo bias (Lemire 2019); 0 when `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 {
             return 0;

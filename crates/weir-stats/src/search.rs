@@ -94,7 +94,7 @@ impl TrialRecord {
     }
 }
 
-/// Between which rates a search may ask.
+/// The least and the greatest rate a search may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     pub min_pps: u64,

@@ -11,13 +11,13 @@
 
 pub mod blame;
 pub mod claims;
+pub mod classify;
 mod contents;
 pub mod document;
 pub mod find;
 pub mod library;
 pub mod logs;
 pub mod printed;
-pub mod settle;
 pub mod show;
 
 use std::fmt;
@@ -25,10 +25,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use claims::{Warning, WarningKind};
+pub use classify::{Class, Classified, Difference};
 use find::{Found, find};
 use library::{Library, Raw};
 use printed::{Document, Printed};
-pub use settle::{Class, Difference, Settled};
 
 /// Documents longer than this are no reports: 8 MiB is a thousand times the longest of a collection of ten
 /// years.
@@ -42,7 +42,7 @@ pub const MAX_BLOCKS: usize = 2000;
 pub struct Block {
     pub file: PathBuf,
     pub printed: Printed,
-    pub settled: Settled,
+    pub classified: Classified,
     /// The data behind each set, where there is any.
     pub found: Vec<Option<Found>>,
 }
@@ -74,7 +74,7 @@ pub trait Formats {
 
     /// Results in `dir` that were derived from raw data beside them: where they are, and whether they still
     /// follow. `None` when there are none.
-    fn results(&self, dir: &Path) -> Option<(PathBuf, Settled)>;
+    fn results(&self, dir: &Path) -> Option<(PathBuf, Classified)>;
 }
 
 /// The formats of the field alone: ministat blocks, columns of values, generator logs.
@@ -85,7 +85,7 @@ impl Formats for FieldFormats {
         Vec::new()
     }
 
-    fn results(&self, _dir: &Path) -> Option<(PathBuf, Settled)> {
+    fn results(&self, _dir: &Path) -> Option<(PathBuf, Classified)> {
         None
     }
 }
@@ -128,7 +128,7 @@ pub fn verify(path: &Path, effect: f64, formats: &dyn Formats) -> Result<Verifie
 fn results(library: &Library<'_>, formats: &dyn Formats) -> Vec<Block> {
     let dirs = library.below(library.root()).into_iter();
     dirs.filter_map(|dir| formats.results(&dir))
-        .map(|(file, settled)| Block { file, printed: Printed::default(), settled, found: Vec::new() })
+        .map(|(file, classified)| Block { file, printed: Printed::default(), classified, found: Vec::new() })
         .collect()
 }
 
@@ -161,8 +161,8 @@ fn one(file: &Path, library: &mut Library<'_>, effect: f64, verified: &mut Verif
     }
     let tables = document::sets(&document, file);
     for (printed, found) in document.blocks.iter().zip(find(library, &dir, &document.blocks, &tables)) {
-        let settled = settle::settle(printed, &found);
-        blocks.push(Block { file: file.into(), printed: printed.clone(), settled, found });
+        let classified = classify::classify(printed, &found);
+        blocks.push(Block { file: file.into(), printed: printed.clone(), classified, found });
     }
     verified.warnings.extend(claims::verdicts(&blocks, effect));
     let mut files: Vec<&Path> = Vec::new();

@@ -306,7 +306,7 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Between a hundredth of a second, where counters are that fresh, and an hour.
+/// Reads an interval: between a hundredth of a second, where counters are that fresh, and an hour.
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(s) if (0.02..=3600.0).contains(&s) => Ok(s),

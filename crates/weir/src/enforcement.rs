@@ -29,7 +29,7 @@ pub fn release_blocks() -> io::Result<Vec<String>> {
         Err(error) => return Err(error),
     };
     let mut keying = Keying::default();
-    dump(|news| _ = keying.hear(news))?;
+    dump(|news| _ = keying.observe(news))?;
     let mut released = Vec::new();
     for selector in keying.blocked() {
         requests.send(&unblock(selector))?;

@@ -228,7 +228,7 @@ pub struct CacheWay {
     /// Buckets that have a flow, of rules of now or before.
     pub occupied: u64,
     pub bytes: u64,
-    /// Over all workers.
+    /// Sums over all workers.
     #[serde(flatten)]
     pub lookups: Lookups,
 }
@@ -300,7 +300,7 @@ pub struct Sa {
     #[serde(default)]
     pub kept: bool,
     pub age_seconds: f64,
-    /// Since a packet used it last.
+    /// Time since a packet used it last.
     pub idle_seconds: Option<f64>,
     /// The path MTU that an ICMP error told.
     pub path_mtu: Option<u16>,

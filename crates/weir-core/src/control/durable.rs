@@ -203,7 +203,7 @@ impl Durable {
         self.encode()
     }
 
-    /// Lets go of records not used since (seconds since 1970): their keys must never come back. How many.
+    /// Forgets records not used since (seconds since 1970): their keys must never come back. How many.
     pub fn forget_unused_since(&mut self, since: u64) -> usize {
         let before = self.entries.len();
         self.entries.retain(|e| !e.is_idle() || e.record.used >= since);
@@ -211,7 +211,7 @@ impl Durable {
         before - self.entries.len()
     }
 
-    /// Lets go of the record of an SA whose keys never come back; its counters are free for another, unless somebody
+    /// Forgets the record of an SA whose keys never come back; its counters are free for another, unless somebody
     /// still has them.
     pub(super) fn forget(&mut self, identity: &Identity) {
         let Some(at) = self.index.remove(identity) else { return };

@@ -240,7 +240,7 @@ impl Gateway {
         }
     }
 
-    /// Lets go of draining SAs that have nowhere to lead to any more, or whose SPI is in use again.
+    /// Removes draining SAs that have nowhere to lead to any more, or whose SPI is in use again.
     pub(super) fn end_drains(&mut self, spec: &IpsecSpec) {
         if self.draining.is_empty() {
             return;

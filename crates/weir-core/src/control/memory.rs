@@ -109,7 +109,7 @@ impl Memory {
         }
     }
 
-    /// Lets go of the oldest that nobody has any more.
+    /// Forgets the oldest that nobody has any more.
     fn forget(&mut self) {
         for _ in 0..self.order.len() {
             if self.states.len() <= STATES_MAX {

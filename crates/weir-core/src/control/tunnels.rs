@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use super::Control;
 use super::ports::MTU_UNSEEN;
-use super::targets::Meaning;
+use super::targets::{Hop, Meaning};
 use crate::ipsec::esp::inner_mtu;
 use crate::state::TunnelSpec;
 use crate::time::Nanos;
@@ -47,18 +47,21 @@ impl Control {
 
     /// The MTU of the port, or the narrowest of several, that lead to an address; never the tunnel itself.
     fn toward(&self, destination: IpAddr, tunnel: &str) -> Option<u16> {
+        let hops = self.hops_toward(destination)?.iter().flatten().filter(|h| h.up);
+        let ports = hops.filter_map(|h| self.ports.port(h.port)).filter(|p| p.name != tunnel);
+        ports.map(|p| p.mtu).min()
+    }
+
+    /// The next hops of the route that forwards to an address; `None` where none does.
+    pub(super) fn hops_toward(&self, destination: IpAddr) -> Option<&[Option<Hop>]> {
         let value = match destination {
             IpAddr::V4(v4) => self.table4.explain(v4)?.1,
             IpAddr::V6(v6) => self.table6.explain(v6)?.1,
         };
-        if !matches!(
+        let forwards = matches!(
             self.targets.meaning(value)?,
             Meaning::Static(_) | Meaning::Mirrored(..) | Meaning::Connected(_)
-        ) {
-            return None;
-        }
-        let hops = self.targets.hops(value).iter().flatten().filter(|h| h.up);
-        let ports = hops.filter_map(|h| self.ports.port(h.port)).filter(|p| p.name != tunnel);
-        ports.map(|p| p.mtu).min()
+        );
+        forwards.then(|| self.targets.hops(value))
     }
 }

@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Control;
 use super::gateway::Kept;
 use super::show::Notice;
-use super::targets::Meaning;
 use crate::id::{Mac, PortId};
 use crate::ipsec::Sa;
 use crate::ipsec::sa::{Direction, UdpPorts};
@@ -152,17 +151,7 @@ impl Control {
 
     /// Where a packet of ours to an address goes first.
     fn first_hop(&mut self, now: Nanos, destination: IpAddr) -> Option<(PortId, Mac)> {
-        let value = match destination {
-            IpAddr::V4(v4) => self.table4.explain(v4)?.1,
-            IpAddr::V6(v6) => self.table6.explain(v6)?.1,
-        };
-        if !matches!(
-            self.targets.meaning(value)?,
-            Meaning::Static(_) | Meaning::Mirrored(..) | Meaning::Connected(_)
-        ) {
-            return None;
-        }
-        let hop = self.targets.hops(value).iter().flatten().find(|h| h.up)?.clone();
+        let hop = self.hops_toward(destination)?.iter().flatten().find(|h| h.up)?.clone();
         if let Some(id) = hop.adjacency {
             let adjacency = self.adjacencies.get(id);
             let mac = adjacency.header.first_chunk().filter(|_| adjacency.ready)?;

@@ -196,7 +196,7 @@ pub struct SaState {
     pub age_before: Nanos,
     /// Path MTU learned for the outer packet, 0 when none was.
     pub path_mtu: AtomicU64,
-    /// Until when the learned MTU is believed.
+    /// Time until which the learned MTU is believed.
     pub path_mtu_until: AtomicU64,
 }
 
@@ -253,7 +253,7 @@ impl SaState {
         }
     }
 
-    /// Since the SA was first used, in whatever process.
+    /// Time since the SA was first used, in whatever process.
     pub fn age(&self, now: Nanos) -> Nanos {
         now.saturating_sub(self.installed.load(Ordering::Relaxed)).saturating_add(self.age_before)
     }

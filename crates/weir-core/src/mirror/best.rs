@@ -106,7 +106,7 @@ impl Vias {
         }
         let action = Arc::new(action);
         let slot =
-            SharedAction { action: action.clone(), routes: 1, outcome: judge(&action, links, objects) };
+            SharedAction { action: action.clone(), routes: 1, outcome: classify(&action, links, objects) };
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -127,11 +127,11 @@ impl Vias {
     }
 
     /// Judges every action again; those that lead elsewhere now.
-    pub(super) fn judge_all(&mut self, links: &Links, objects: &Objects) -> HashSet<u32> {
+    pub(super) fn classify_all(&mut self, links: &Links, objects: &Objects) -> HashSet<u32> {
         let mut changed = HashSet::new();
         for (id, slot) in self.slots.iter_mut().enumerate() {
             let Some(slot) = slot else { continue };
-            let outcome = judge(&slot.action, links, objects);
+            let outcome = classify(&slot.action, links, objects);
             if outcome != slot.outcome {
                 slot.outcome = outcome;
                 changed.insert(id as u32);
@@ -180,7 +180,7 @@ fn is_same(a: &Hop, b: &Hop) -> bool {
     (a.link, a.gateway) == (b.link, b.gateway)
 }
 
-fn judge(action: &Action, links: &Links, objects: &Objects) -> Option<Outcome> {
+fn classify(action: &Action, links: &Links, objects: &Objects) -> Option<Outcome> {
     match action {
         Action::Keep(why) => Some(Outcome::Kernel(*why)),
         Action::Discard(RouteKind::Blackhole) => Some(Outcome::Via(Arc::new(Via::Blackhole))),

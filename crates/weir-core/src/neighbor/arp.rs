@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::learn::Heard;
+use super::learn::Observation;
 use super::{DEFEND_INTERVAL, Neighbors, is_on_link, is_sane, ours, ours_to_answer};
 use crate::id::PortId;
 use crate::state::not_a_host;
@@ -31,8 +31,9 @@ impl Neighbors {
         let asks_us = request && ours_to_answer(port, target.into());
         let key = (id, sender);
         // A probe comes from nobody yet and teaches nothing (RFC 5227 1.1).
-        let heard = if !request && to_us && self.is_asked(key) { Heard::Answer } else { Heard::Mention };
-        let known = !arp.is_probe() && self.update(now, key, mac, heard);
+        let observed =
+            if !request && to_us && self.is_asked(key) { Observation::Reply } else { Observation::Mention };
+        let known = !arp.is_probe() && self.update(now, key, mac, observed);
         if !known && request && to_us && is_on_link(port, sender) {
             self.meet(now, key, mac);
         } else if !known && !asks_us {

@@ -6,32 +6,34 @@ use crate::time::Nanos;
 
 /// How a MAC was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum Observation {
     /// It was said in answer to a request of ours.
-    Answer,
+    Reply,
     /// It was said in a request, an announcement or an answer nobody asked for: it replaces what is known, and is
     /// then verified.
     Mention,
     /// It was said in an advertisement that must not replace what is known (the override flag is clear).
-    Meek { solicited: bool },
+    NoOverride { solicited: bool },
 }
 
 impl Neighbors {
     /// Updates an entry that exists; `false` when there is none.
-    pub(super) fn update(&mut self, now: Nanos, key: Key, mac: Mac, heard: Heard) -> bool {
+    pub(super) fn update(&mut self, now: Nanos, key: Key, mac: Mac, observed: Observation) -> bool {
         let Some(&known) = self.entries.get(&key) else { return false };
         let same = known.mac == Some(mac);
-        let answered = matches!(heard, Heard::Answer | Heard::Meek { solicited: true });
-        let next = match (known.state, heard) {
+        let answered = matches!(observed, Observation::Reply | Observation::NoOverride { solicited: true });
+        let next = match (known.state, observed) {
             (State::Static, _) => None,
             // Without a MAC there is nothing to protect: whatever is heard is used (7.2.5).
             (State::Incomplete | State::Failed, _) if answered => Some(reachable(now, key, mac)),
             (State::Incomplete | State::Failed, _) => Some(stale(now, mac)),
-            (_, Heard::Answer) => Some(reachable(now, key, mac)),
-            (_, Heard::Meek { .. }) if same && answered => Some(reachable(now, key, mac)),
-            // 7.2.5: a meek other MAC does not replace, but sows doubt.
-            (State::Reachable, Heard::Meek { .. }) if !same => known.mac.map(|mac| stale(now, mac)),
-            (_, Heard::Mention) if !same => Some(stale(now, mac)),
+            (_, Observation::Reply) => Some(reachable(now, key, mac)),
+            (_, Observation::NoOverride { .. }) if same && answered => Some(reachable(now, key, mac)),
+            // 7.2.5: another MAC without the override flag does not replace, but makes the entry stale.
+            (State::Reachable, Observation::NoOverride { .. }) if !same => {
+                known.mac.map(|mac| stale(now, mac))
+            }
+            (_, Observation::Mention) if !same => Some(stale(now, mac)),
             _ => None,
         };
         let Some(next) = next else {

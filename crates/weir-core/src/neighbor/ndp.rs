@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::learn::Heard;
+use super::learn::Observation;
 use super::{Neighbors, is_on_link, is_sane, ours, ours_to_answer};
 use crate::id::{Mac, PortId};
 use crate::state::not_a_host;
@@ -56,7 +56,7 @@ impl Neighbors {
         let to_us = ours(port, s.target.into()).is_some();
         let key = (id, IpAddr::V6(s.src));
         match s.source_mac {
-            Some(mac) if self.update(now, key, mac, Heard::Mention) => {}
+            Some(mac) if self.update(now, key, mac, Observation::Mention) => {}
             Some(mac) if to_us && is_on_link(port, s.src.into()) => self.meet(now, key, mac),
             _ if !asks_us => self.counters.ignored += 1,
             _ => {}
@@ -82,12 +82,12 @@ impl Neighbors {
         match na.target_mac {
             Some(mac) if !is_sane(port, mac) => self.counters.insane += 1,
             Some(mac) => {
-                let heard = match (na.overrides, solicited) {
-                    (false, solicited) => Heard::Meek { solicited },
-                    (true, true) => Heard::Answer,
-                    (true, false) => Heard::Mention,
+                let observed = match (na.overrides, solicited) {
+                    (false, solicited) => Observation::NoOverride { solicited },
+                    (true, true) => Observation::Reply,
+                    (true, false) => Observation::Mention,
                 };
-                if !self.update(now, key, mac, heard) {
+                if !self.update(now, key, mac, observed) {
                     self.counters.ignored += 1;
                 }
             }
@@ -103,7 +103,7 @@ impl Neighbors {
         };
         if !is_sane(port, mac) || ours(port, src.into()).is_some() {
             self.counters.insane += 1;
-        } else if !self.update(now, (id, src.into()), mac, Heard::Mention) {
+        } else if !self.update(now, (id, src.into()), mac, Observation::Mention) {
             self.counters.ignored += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! What time does to neighbours: requests again, doubt, failure, rest (RFC 4861 §7.3).
+//! What time does to neighbours: requests again, stale entries, failure, rest (RFC 4861 §7.3).
 
 use std::net::IpAddr;
 

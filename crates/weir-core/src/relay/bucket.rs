@@ -10,7 +10,7 @@ pub struct Bucket {
     /// Tokens a second.
     rate: u64,
     burst: u64,
-    /// Below zero: owed.
+    /// Tokens there are; a number below zero is owed.
     tokens: i64,
     /// What was earned until then is in `tokens`.
     earned_until: Nanos,

@@ -140,7 +140,7 @@ pub fn fuzz_relay_registry(data: &[u8]) {
             6 => registry.mesh_gone(conn, key, &[key], &mut effects),
             7 => registry.close_peer(conn, key, &mut effects),
             _ if what > 250 => registry.shutdown(1, 2, &mut effects),
-            _ => registry.heard(key, Key([what % 5; KEY])),
+            _ => registry.note_sent_to(key, Key([what % 5; KEY])),
         }
         effects.drain(..).for_each(|effect| world.apply(effect));
         world.check(&registry);

@@ -95,7 +95,7 @@ pub const DUPLICATE: &str = "duplicate node key: another device is connected wit
      that sent last; give each device its own key";
 /// How many times connections of one key must have taken over from each other by sending, until their client is told.
 ///
-/// One may be the last words of a connection that its client has given up; two mean that both are alive.
+/// One may be the last frames of a connection that its client has given up; two mean that both are alive.
 const CONTESTED: u8 = 2;
 /// Frames of one [`Effect::Send`] add up to about this much at most.
 const SEND_BYTES: usize = 64 << 10;
@@ -108,7 +108,7 @@ struct Peer {
     /// Connections to relays that have it: the first has had it longest, and is used.
     mesh: Vec<ConnId>,
     /// Received from connections that are gone, while the key is not.
-    heard_by: BTreeSet<Key>,
+    sent_to: BTreeSet<Key>,
     /// Times that another connection became the active one by sending.
     changes: u8,
 }
@@ -211,8 +211,8 @@ impl Registry {
         self.tell_watchers(Frame::PeerPresent(key, Some(presence)), effects);
     }
 
-    /// A connection ended; `heard_by` are the keys that received packets from it.
-    pub fn disconnect(&mut self, conn: ConnId, heard_by: &[Key], effects: &mut Vec<Effect>) {
+    /// A connection ended; `sent_to` are the keys that received packets from it.
+    pub fn disconnect(&mut self, conn: ConnId, sent_to: &[Key], effects: &mut Vec<Effect>) {
         let Some(entry) = self.connections.get(&conn) else { return };
         let key = entry.key;
         if let Some(keys) = self.dialled.remove(&conn) {
@@ -225,7 +225,7 @@ impl Registry {
         self.watchers.remove(&conn);
         let Some(peer) = self.peers.get_mut(&key) else { return };
         peer.here.retain(|&c| c != conn);
-        peer.heard_by.extend(heard_by);
+        peer.sent_to.extend(sent_to);
         let settled = peer.here.len() == 1 && std::mem::take(&mut peer.changes) >= CONTESTED;
         let left = peer.here.last().copied();
         self.say_route(key, before, effects);
@@ -300,17 +300,17 @@ impl Registry {
         self.say_route(key, before, effects);
     }
 
-    /// The relay dialled by `mesh` says that it no longer has `key`; `heard_by` are the keys that received from it.
-    pub fn mesh_gone(&mut self, mesh: ConnId, key: Key, heard_by: &[Key], effects: &mut Vec<Effect>) {
+    /// The relay dialled by `mesh` says that it no longer has `key`; `sent_to` are the keys that received from it.
+    pub fn mesh_gone(&mut self, mesh: ConnId, key: Key, sent_to: &[Key], effects: &mut Vec<Effect>) {
         if self.dialled.get_mut(&mesh).is_some_and(|keys| keys.remove(&key)) {
-            self.forget_mesh(mesh, key, heard_by, effects);
+            self.forget_mesh(mesh, key, sent_to, effects);
         }
     }
 
     /// `listener` received a packet of `key` that came from the mesh: it hears when `key` is gone.
-    pub fn heard(&mut self, key: Key, listener: Key) {
+    pub fn note_sent_to(&mut self, key: Key, listener: Key) {
         if let Some(peer) = self.peers.get_mut(&key) {
-            peer.heard_by.insert(listener);
+            peer.sent_to.insert(listener);
         }
     }
 
@@ -324,7 +324,7 @@ impl Registry {
         effects.extend(places.map(|at| Effect::Close { at, why: Closing::ClosePeer }));
     }
 
-    /// Everyone is told to come back in `reconnect_in`, and to try for `try_for` (milliseconds); nobody new is taken.
+    /// Everyone is told to come back in `reconnect_in`, and to try for `try_for` (milliseconds); no new connection is accepted.
     pub fn shutdown(&mut self, reconnect_in: u32, try_for: u32, effects: &mut Vec<Effect>) {
         self.shutting_down = true;
         let bytes = bytes_of(Frame::Restarting(reconnect_in, try_for));
@@ -414,11 +414,11 @@ impl Registry {
     }
 
     /// `mesh` has `key` no longer.
-    fn forget_mesh(&mut self, mesh: ConnId, key: Key, heard_by: &[Key], effects: &mut Vec<Effect>) {
+    fn forget_mesh(&mut self, mesh: ConnId, key: Key, sent_to: &[Key], effects: &mut Vec<Effect>) {
         let before = self.route(&key);
         let Some(peer) = self.peers.get_mut(&key) else { return };
         peer.mesh.retain(|&m| m != mesh);
-        peer.heard_by.extend(heard_by);
+        peer.sent_to.extend(sent_to);
         self.say_route(key, before, effects);
         self.forget_if_gone(key, effects);
     }
@@ -429,9 +429,9 @@ impl Registry {
         if !self.peers.get(&key).is_some_and(gone) {
             return;
         }
-        let Some(Peer { heard_by, .. }) = self.peers.remove(&key) else { return };
+        let Some(Peer { sent_to, .. }) = self.peers.remove(&key) else { return };
         let bytes = bytes_of(Frame::PeerGone(key, Gone::Disconnected));
-        for listener in heard_by.iter().filter_map(|listener| self.peers.get(listener)) {
+        for listener in sent_to.iter().filter_map(|listener| self.peers.get(listener)) {
             let places = listener.here.iter().filter_map(|&conn| self.place(conn));
             effects.extend(places.map(|to| Effect::Send { to, bytes: bytes.clone() }));
         }

@@ -41,7 +41,7 @@ pub(crate) enum Decision {
     /// The kernel has its own copy, or none is wanted.
     Local,
     /// An echo request to an address only weir has.
-    Answer,
+    EchoReply,
     /// ESP: opened by this SA.
     #[cfg(feature = "ipsec")]
     Open(crate::ipsec::InboundId),

@@ -20,17 +20,17 @@ const TX_TRIES: usize = 2;
 
 /// Frames that leave by one port, or by all of a device's.
 #[derive(Clone, Copy, Debug, Default)]
-struct Load {
+struct QueueCounts {
     frames: u64,
     /// How many of `frames` were made by this host.
     own: u64,
     bytes: u64,
 }
 
-impl Load {
+impl QueueCounts {
     #[inline]
-    fn of<B: Buffer>(frames: &[Frame<B>]) -> Load {
-        let mut load = Load { frames: frames.len() as u64, ..Load::default() };
+    fn of<B: Buffer>(frames: &[Frame<B>]) -> QueueCounts {
+        let mut load = QueueCounts { frames: frames.len() as u64, ..QueueCounts::default() };
         for frame in frames {
             load.own += u64::from(frame.own);
             load.bytes += frame.len() as u64;
@@ -39,8 +39,12 @@ impl Load {
     }
 
     #[inline]
-    fn without(self, rest: Load) -> Load {
-        Load { frames: self.frames - rest.frames, own: self.own - rest.own, bytes: self.bytes - rest.bytes }
+    fn without(self, rest: QueueCounts) -> QueueCounts {
+        QueueCounts {
+            frames: self.frames - rest.frames,
+            own: self.own - rest.own,
+            bytes: self.bytes - rest.bytes,
+        }
     }
 }
 
@@ -55,7 +59,7 @@ impl<B: Buffer> Router<B> {
         pool: &mut Pool<B>,
     ) {
         let tagged = tables.devices.get(id.index()).is_some_and(|device| !device.tagged.is_empty());
-        let all = Load::of(frames);
+        let all = QueueCounts::of(frames);
         // Which port a tagged frame is of, only its bytes tell, and the device keeps them.
         let forwarder = &mut self.forwarder;
         forwarder.departing.clear();
@@ -67,7 +71,7 @@ impl<B: Buffer> Router<B> {
                 device.tx(pool, frames);
             }
         }
-        let taken = all.without(Load::of(frames));
+        let taken = all.without(QueueCounts::of(frames));
         forwarder.depart(taken);
         if tagged {
             for &(port, len) in forwarder.departing.iter().take(taken.frames as usize) {
@@ -90,7 +94,7 @@ impl<B: Buffer> Router<B> {
     #[cfg(feature = "testing")]
     pub fn taken(&mut self, tables: &Tables, out: &Output<B>) {
         for (id, frames) in out.tx.iter().enumerate() {
-            self.forwarder.depart(Load::of(frames));
+            self.forwarder.depart(QueueCounts::of(frames));
             for (port, len) in by_port(tables, DeviceId(id as u16), frames) {
                 leave_by(&mut self.forwarder.ports, port, 1, len);
             }
@@ -110,7 +114,7 @@ fn by_port<B: Buffer>(
 
 impl<B: Buffer> Forwarder<B> {
     #[inline]
-    fn depart(&mut self, load: Load) {
+    fn depart(&mut self, load: QueueCounts) {
         self.ledger.forwarded += load.frames - load.own;
         self.ledger.originated += load.own;
     }

@@ -4,7 +4,7 @@
 //! slow path may find frames for the gateway ([`super::ipsec::Handoff`]).
 
 use super::fast::{Nothing, SLOW, SLOW_COUNTED, Stage};
-use super::hold::Hold;
+use super::hold::HoldQueues;
 use super::ingress::{NeighborCache, OwnAddresses};
 use super::limiter::Limiter;
 use super::slow::drop_frame;
@@ -28,7 +28,7 @@ pub(super) struct Forwarder<B> {
     pub stage: Box<Stage>,
     pub own: OwnAddresses,
     pub neighbor_cache: NeighborCache,
-    pub hold: Hold<B>,
+    pub hold: HoldQueues<B>,
     pub limiter: Limiter,
     pub key: FlowKey,
     /// Identification of our own IPv4 packets.
@@ -52,7 +52,7 @@ impl<B: Buffer> Forwarder<B> {
             stage: Box::new(Stage::new()),
             own: OwnAddresses::default(),
             neighbor_cache: NeighborCache::new(),
-            hold: Hold::new(),
+            hold: HoldQueues::new(),
             limiter: Limiter::new(),
             key: FlowKey::new(0),
             ident: 0,

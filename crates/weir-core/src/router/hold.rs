@@ -22,7 +22,7 @@ const SCAN_EVERY: Nanos = 100 * MILLISECOND;
 
 /// A frame that waits, and until when.
 #[derive(Debug)]
-pub(super) struct Held<B> {
+pub(super) struct HeldFrame<B> {
     pub frame: Frame<B>,
     /// The port it came in on (the port it leaves by, of our own frames).
     pub arrived: PortId,
@@ -33,13 +33,13 @@ pub(super) struct Held<B> {
 
 #[derive(Debug)]
 struct Queue<B> {
-    frames: VecDeque<Held<B>>,
+    frames: VecDeque<HeldFrame<B>>,
     asked: Nanos,
 }
 
 /// Every queue of one worker.
 #[derive(Debug)]
-pub(super) struct Hold<B> {
+pub(super) struct HoldQueues<B> {
     queues: BTreeMap<(PortId, IpAddr), Queue<B>>,
     /// Frames in all queues; at most `Settings::hold_total`.
     total: usize,
@@ -47,9 +47,9 @@ pub(super) struct Hold<B> {
     next_scan: Nanos,
 }
 
-impl<B> Hold<B> {
+impl<B> HoldQueues<B> {
     pub fn new() -> Self {
-        Hold { queues: BTreeMap::new(), total: 0, next_sequence: 0, next_scan: 0 }
+        HoldQueues { queues: BTreeMap::new(), total: 0, next_sequence: 0, next_scan: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -63,9 +63,9 @@ impl<B> Hold<B> {
         now: Nanos,
         settings: &Settings,
         next_hop: (PortId, IpAddr),
-        held: Held<B>,
+        held: HeldFrame<B>,
         events: &mut Vec<Event>,
-    ) -> Option<Held<B>> {
+    ) -> Option<HeldFrame<B>> {
         if self.total >= usize::from(settings.hold_total) || settings.hold_per_neighbor == 0 {
             return Some(held);
         }
@@ -89,14 +89,14 @@ impl<B> Hold<B> {
     }
 
     /// A frame that starts to wait at `now`.
-    pub fn held(&mut self, now: Nanos, frame: Frame<B>, arrived: PortId) -> Held<B> {
+    pub fn held(&mut self, now: Nanos, frame: Frame<B>, arrived: PortId) -> HeldFrame<B> {
         self.next_sequence += 1;
-        Held { frame, arrived, deadline: now + HOLD_TIME, sequence: self.next_sequence }
+        HeldFrame { frame, arrived, deadline: now + HOLD_TIME, sequence: self.next_sequence }
     }
 
     /// Takes every frame out in order of arrival. The queues stay, empty, so that frames which come back
-    /// ask for nobody anew; [`Hold::forget_empty`] ends that.
-    pub fn take_all(&mut self) -> Vec<Held<B>> {
+    /// ask for nobody anew; [`HoldQueues::forget_empty`] ends that.
+    pub fn take_all(&mut self) -> Vec<HeldFrame<B>> {
         let mut all: Vec<_> = self.queues.values_mut().flat_map(|queue| queue.frames.drain(..)).collect();
         all.sort_by_key(|held| held.sequence);
         self.total = 0;
@@ -114,7 +114,7 @@ impl<B> Hold<B> {
     }
 
     /// Takes out what waited too long, in order of arrival, and reminds the control side of the rest.
-    pub fn scan(&mut self, now: Nanos, events: &mut Vec<Event>) -> Vec<Held<B>> {
+    pub fn scan(&mut self, now: Nanos, events: &mut Vec<Event>) -> Vec<HeldFrame<B>> {
         self.next_scan = now + SCAN_EVERY;
         let mut late = Vec::new();
         for (&(port, next_hop), queue) in &mut self.queues {

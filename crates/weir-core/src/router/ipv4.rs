@@ -138,7 +138,9 @@ fn local(
     match packet.protocol() {
         _ if packet.is_fragment() => Reason::LocalNotServed.into(),
         protocol::ICMPV4 => match Icmpv4::parse(packet.payload()) {
-            Ok(message) if message.kind() == icmpv4::ECHO_REQUEST && message.code() == 0 => Decision::Answer,
+            Ok(message) if message.kind() == icmpv4::ECHO_REQUEST && message.code() == 0 => {
+                Decision::EchoReply
+            }
             Ok(_) => Reason::LocalNotServed.into(),
             Err(reason) => reason.into(),
         },

@@ -176,7 +176,7 @@ fn local(
         protocol::ICMPV6 if packet.next_header() == protocol::ICMPV6 => {
             match Icmpv6::parse(packet.payload(), packet.src(), packet.dst()) {
                 Ok(message) if message.kind() == icmpv6::ECHO_REQUEST && message.code() == 0 => {
-                    Decision::Answer
+                    Decision::EchoReply
                 }
                 Ok(_) => Reason::LocalNotServed.into(),
                 Err(reason) => reason.into(),

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use super::decide::{Context, Decided, Decision, IcmpError, Silent};
 use super::forwarder::Forwarder;
-use super::hold::Held;
+use super::hold::HeldFrame;
 use super::next_hop::{self, Packet};
 use super::{Breath, ipv4, ipv6};
 use crate::id::PortId;
@@ -84,7 +84,7 @@ impl<B: Buffer> Forwarder<B> {
     }
 
     /// The neighbour of a held frame never answered.
-    pub(super) fn send_unresolved(&mut self, breath: &mut Breath<'_, B>, held: &Held<B>) {
+    pub(super) fn send_unresolved(&mut self, breath: &mut Breath<'_, B>, held: &HeldFrame<B>) {
         let Ok(link) = Ethernet::parse(held.frame.data()) else { return };
         let packet = link.payload();
         let error = match packet.first().map(|byte| byte >> 4) {
@@ -95,7 +95,7 @@ impl<B: Buffer> Forwarder<B> {
     }
 
     /// Answers an echo request where it lies: the request is ours (local), the reply is our own.
-    pub(super) fn answer(&mut self, breath: &mut Breath<'_, B>, mut held: Held<B>, network: usize) {
+    pub(super) fn echo_reply(&mut self, breath: &mut Breath<'_, B>, mut held: HeldFrame<B>, network: usize) {
         let packet = held.frame.data_mut().get_mut(network..).unwrap_or(&mut []);
         let answered = match packet.first().map(|byte| byte >> 4) {
             Some(4) => icmpv4::reply_in_place(packet, TTL),
@@ -110,7 +110,7 @@ impl<B: Buffer> Forwarder<B> {
     }
 
     /// Routes a packet of our own, whose IP header is at [`ETHERNET`].
-    pub(super) fn send_own(&mut self, breath: &mut Breath<'_, B>, held: Held<B>) {
+    pub(super) fn send_own(&mut self, breath: &mut Breath<'_, B>, held: HeldFrame<B>) {
         let context = Context { tables: breath.tables, own: &self.own, key: &self.key };
         let decided =
             own_decision(&context, held.arrived, &held.frame.data()[ETHERNET.min(held.frame.len())..]);

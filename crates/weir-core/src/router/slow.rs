@@ -6,7 +6,7 @@
 use super::Breath;
 use super::decide::{Context, Decided, Decision, Silent, decide};
 use super::forwarder::Forwarder;
-use super::hold::Held;
+use super::hold::HeldFrame;
 use crate::id::PortId;
 use crate::packet::{Buffer, Frame, Pool};
 use crate::tables::Adjacency;
@@ -37,7 +37,7 @@ impl<B: Buffer> Forwarder<B> {
     }
 
     /// Carries a decision out. A frame that has to wait (again) keeps its place and deadline.
-    fn act(&mut self, breath: &mut Breath<'_, B>, decided: Decided, held: Held<B>) {
+    fn act(&mut self, breath: &mut Breath<'_, B>, decided: Decided, held: HeldFrame<B>) {
         let Decided { network, decision, .. } = decided;
         let arrived = held.arrived;
         match decision {
@@ -60,7 +60,7 @@ impl<B: Buffer> Forwarder<B> {
                 self.ledger.local += 1;
                 breath.pool.put(held.frame.into_buffer());
             }
-            Decision::Answer => self.answer(breath, held, network),
+            Decision::EchoReply => self.echo_reply(breath, held, network),
             #[cfg(feature = "ipsec")]
             Decision::Open(id) => self.hand_off(Some(id), held.frame, network, breath.pool),
             #[cfg(feature = "ipsec")]
@@ -80,7 +80,7 @@ impl<B: Buffer> Forwarder<B> {
         &mut self,
         breath: &mut Breath<'_, B>,
         next_hop: (PortId, std::net::IpAddr),
-        held: Held<B>,
+        held: HeldFrame<B>,
     ) {
         self.ledger.held += u64::from(!held.frame.own);
         if let Some(displaced) =

@@ -17,7 +17,7 @@ use weir_core::tables::{PortKind, Tables, Target};
 use weir_core::time::SECOND;
 use weir_core::verdict::Reason;
 
-/// A LAN, a WAN, a tunnel and a enforced WAN with one policy.
+/// A LAN, a WAN, a tunnel and an enforced WAN with one policy.
 fn both_modes() -> Desired {
     let mut d = desired(&[port("lan", "eth0", &["192.0.2.1/24"]), port("wan", "eth1", &["198.51.100.1/24"])]);
     d.ipsec = east_and_border();

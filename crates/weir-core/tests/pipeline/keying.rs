@@ -59,10 +59,10 @@ fn keying() -> Keying {
 /// Everything a child SA is in the kernel.
 fn child(keying: &mut Keying) {
     for sa in [out_sa(0x1001), in_sa(0x2001)] {
-        assert!(keying.hear(News::Sa(Box::new(sa))));
+        assert!(keying.observe(News::Sa(Box::new(sa))));
     }
     for policy in [out_policy(), turned(PolicyDirection::In), turned(PolicyDirection::Forward)] {
-        assert!(keying.hear(News::Policy(Box::new(policy))));
+        assert!(keying.observe(News::Policy(Box::new(policy))));
     }
 }
 
@@ -106,31 +106,31 @@ fn a_child_sa_becomes_two_sas_and_a_policy_each_way() {
 fn packets_leave_by_the_newest_sa_and_may_come_in_by_any() {
     let mut keying = keying();
     child(&mut keying);
-    keying.hear(News::Sa(Box::new(in_sa(0x2002))));
-    keying.hear(News::Sa(Box::new(out_sa(0x0999))));
+    keying.observe(News::Sa(Box::new(in_sa(0x2002))));
+    keying.observe(News::Sa(Box::new(out_sa(0x0999))));
     let wanted = keying.wanted();
     assert_eq!(wanted.policies[0].out, ["kernel:out:00000999"]);
     assert_eq!(wanted.policies[1].inbound, ["kernel:in:00002001", "kernel:in:00002002"]);
     // An update of the old one does not make it the newest.
-    keying.hear(News::Sa(Box::new(Sa { flags: 0, ..out_sa(0x1001) })));
+    keying.observe(News::Sa(Box::new(Sa { flags: 0, ..out_sa(0x1001) })));
     assert_eq!(keying.wanted().policies[0].out, ["kernel:out:00000999"]);
-    assert!(keying.hear(News::SaGone(out_sa(0x0999).key)));
+    assert!(keying.observe(News::SaGone(out_sa(0x0999).key)));
     assert_eq!(keying.wanted().policies[0].out, ["kernel:out:00001001"]);
     let hard = News::SaExpired { key: out_sa(0x1001).key, hard: true };
-    assert!(keying.hear(hard), "a hard expiry brings no deletion");
+    assert!(keying.observe(hard), "a hard expiry brings no deletion");
     assert_eq!(keying.wanted().policies[0].action, Action::Discard);
 }
 
 #[test]
 fn a_policy_without_an_sa_discards_and_its_packets_ask_for_one() {
     let mut keying = keying();
-    keying.hear(News::Policy(Box::new(out_policy())));
+    keying.observe(News::Policy(Box::new(out_policy())));
     let wanted = keying.wanted();
     assert_eq!((wanted.policies[0].action, &wanted.policies[0].out), (Action::Discard, &Vec::new()));
     let traps = keying.traps();
     assert_eq!(traps.len(), 1);
     assert_eq!(traps[0].policy, wanted.policies[0].name);
-    keying.hear(News::Sa(Box::new(out_sa(0x1001))));
+    keying.observe(News::Sa(Box::new(out_sa(0x1001))));
     assert_eq!(keying.traps(), []);
 }
 
@@ -138,9 +138,9 @@ fn a_policy_without_an_sa_discards_and_its_packets_ask_for_one() {
 fn what_the_kernel_acts_on_is_left_to_it() {
     let mut without = keying();
     for policy in [out_policy(), turned(PolicyDirection::Forward)] {
-        without.hear(News::Policy(Box::new(Policy { if_id: 0, ..policy })));
+        without.observe(News::Policy(Box::new(Policy { if_id: 0, ..policy })));
     }
-    without.hear(News::Sa(Box::new(Sa { if_id: 0, ..out_sa(0x1001) })));
+    without.observe(News::Sa(Box::new(Sa { if_id: 0, ..out_sa(0x1001) })));
     let wanted = without.wanted();
     assert_eq!((wanted.sas.len(), wanted.policies.len()), (0, 0), "neither direction");
     assert!(wanted.left.len() == 2 && wanted.left.iter().all(|l| l.why == Why::NoInterfaceId));
@@ -169,8 +169,8 @@ fn an_sa_that_cannot_be_had_leaves_its_policy_discarding_and_is_said() {
     ];
     for (sa, expected) in cases {
         let mut keying = keying();
-        keying.hear(News::Policy(Box::new(out_policy())));
-        keying.hear(News::Sa(Box::new(sa)));
+        keying.observe(News::Policy(Box::new(out_policy())));
+        keying.observe(News::Sa(Box::new(sa)));
         let wanted = keying.wanted();
         assert_eq!((wanted.sas.len(), wanted.policies[0].action), (0, Action::Discard));
         assert!(
@@ -189,7 +189,7 @@ fn keys_the_kernel_hides_are_refused_with_a_sentence() {
     let bytes: Vec<u8> = hidden.as_bytes().chunks(2).map(|b| digit(b[0]) << 4 | digit(b[1])).collect();
     let news = xfrm::parse(&messages(&bytes).next().expect("one").expect("whole")).expect("understood");
     let mut keying = keying();
-    keying.hear(news);
+    keying.observe(news);
     let left = keying.wanted().left;
     assert!(
         matches!(left.as_slice(), [only] if only.why == Why::HiddenKey && only.to_string().contains("zeros"))
@@ -201,9 +201,9 @@ fn an_address_change_keeps_the_name_of_an_sa() {
     let mut keying = keying();
     child(&mut keying);
     let before = out_sa(0x1001);
-    keying.hear(News::SaGone(before.key));
+    keying.observe(News::SaGone(before.key));
     let key = SaKey { destination: ip("192.0.2.9"), ..before.key };
-    keying.hear(News::Sa(Box::new(Sa { key, ..before })));
+    keying.observe(News::Sa(Box::new(Sa { key, ..before })));
     let wanted = keying.wanted();
     assert_eq!(wanted.policies[0].out, ["kernel:out:00001001"]);
     assert_eq!(wanted.sas[1].params.destination, ip("192.0.2.9"));
@@ -214,11 +214,11 @@ fn a_dump_takes_away_what_it_does_not_tell_of() {
     let mut keying = keying();
     child(&mut keying);
     keying.begin_resync();
-    keying.hear(News::Sa(Box::new(out_sa(0x1001))));
-    keying.hear(News::Policy(Box::new(out_policy())));
+    keying.observe(News::Sa(Box::new(out_sa(0x1001))));
+    keying.observe(News::Policy(Box::new(out_policy())));
     assert_eq!(keying.end_resync(), 3);
     assert_eq!(names(&keying.wanted()), ["kernel:out:00001001"]);
-    assert!(keying.hear(News::SasFlushed(0)) && keying.hear(News::PoliciesFlushed));
+    assert!(keying.observe(News::SasFlushed(0)) && keying.observe(News::PoliciesFlushed));
     assert_eq!(keying.wanted(), Wanted::default());
 }
 
@@ -255,24 +255,24 @@ fn the_hosts_own_packets_of_a_taken_policy_are_blocked_and_no_others() {
         let bytes = xfrm::block(&out_policy().selector, weir_core::keying::BLOCK_PRIORITY);
         let news = xfrm::parse(&messages(&bytes).next().expect("one").expect("whole")).expect("understood");
         let News::Policy(made) = news else { panic!("a policy") };
-        assert!(keying.hear(News::Policy(Box::new(Policy { index: 99, ..*made }))));
+        assert!(keying.observe(News::Policy(Box::new(Policy { index: 99, ..*made }))));
     };
     let before = keying.wanted();
     block(&mut keying);
     assert_eq!(keying.wanted(), before, "weir's own policy is nothing to be had");
     assert_eq!(keying.blocks(), (vec![], vec![]));
-    keying.hear(News::PolicyGone(Box::new(out_policy())));
+    keying.observe(News::PolicyGone(Box::new(out_policy())));
     assert_eq!(keying.blocks(), (vec![], vec![out_policy().selector]));
 
     // What the kernel decides itself, and where the far network holds the near one, nothing is blocked.
     let mut own = self::keying();
-    own.hear(News::Policy(Box::new(out_policy())));
-    own.hear(News::Policy(Box::new(Policy { if_id: 0, index: 77, ..out_policy() })));
+    own.observe(News::Policy(Box::new(out_policy())));
+    own.observe(News::Policy(Box::new(Policy { if_id: 0, index: 77, ..out_policy() })));
     assert_eq!(own.blocks().0, []);
     let mut everything = self::keying();
     let mut policy = out_policy();
     policy.selector.destination = "0.0.0.0/0".parse().expect("a prefix");
-    everything.hear(News::Policy(Box::new(policy)));
+    everything.observe(News::Policy(Box::new(policy)));
     assert_eq!(everything.blocks().0, []);
 }
 
@@ -280,13 +280,13 @@ fn the_hosts_own_packets_of_a_taken_policy_are_blocked_and_no_others() {
 fn an_sa_the_kernel_has_numbered_is_not_taken_and_another_is_asked_for() {
     let used = xfrm::Replay { sent: 1, ..xfrm::Replay::default() };
     let mut keying = keying();
-    keying.hear(News::Policy(Box::new(out_policy())));
-    keying.hear(News::Sa(Box::new(Sa { replay: Some(used), ..out_sa(0x1001) })));
+    keying.observe(News::Policy(Box::new(out_policy())));
+    keying.observe(News::Sa(Box::new(Sa { replay: Some(used), ..out_sa(0x1001) })));
     let wanted = keying.wanted();
     assert_eq!((wanted.sas.len(), wanted.policies[0].action), (0, Action::Discard));
     assert!(matches!(wanted.left.as_slice(), [only] if only.why == Why::Numbered), "{:?}", wanted.left);
     assert_eq!(keying.to_be_replaced(), [out_sa(0x1001).key]);
-    keying.hear(News::Sa(Box::new(out_sa(0x1002))));
+    keying.observe(News::Sa(Box::new(out_sa(0x1002))));
     assert_eq!(keying.wanted().policies[0].out, ["kernel:out:00001002"]);
 
     // An xfrm device may have used what was there while it was.
@@ -304,7 +304,7 @@ fn an_sa_whose_numbers_are_weirs_own_is_taken_again() {
     let mut keying = keying();
     child(&mut keying);
     let used = Sa { replay: Some(ahead), ..out_sa(0x1003) };
-    keying.hear(News::Sa(Box::new(used.clone())));
+    keying.observe(News::Sa(Box::new(used.clone())));
     let before = keying.used_before();
     let [only] = before.as_slice() else { panic!("one: {before:?}") };
     assert_eq!((only.key, only.number, only.spec.name.as_str()), (used.key, 1 << 20, "kernel:out:00001003"));
@@ -327,13 +327,13 @@ fn a_new_outbound_sa_waits_for_the_policy_that_names_it() {
     };
     let mut keying = keying();
     child(&mut keying);
-    assert!(keying.hear(named(0x1001)));
-    keying.hear(News::Sa(Box::new(out_sa(0x1002))));
+    assert!(keying.observe(named(0x1001)));
+    keying.observe(News::Sa(Box::new(out_sa(0x1002))));
     assert_eq!(
         keying.wanted().policies[0].out,
         ["kernel:out:00001001"],
         "the peer may not have the new one yet"
     );
-    assert!(keying.hear(named(0x1002)));
+    assert!(keying.observe(named(0x1002)));
     assert_eq!(keying.wanted().policies[0].out, ["kernel:out:00001002"]);
 }

@@ -45,8 +45,8 @@ fn route(prefix: &str, priority: u32, hops: Vec<Hop>) -> Route {
     }
 }
 
-fn hear(mirror: &mut Mirror, change: Change, route: Route) {
-    mirror.hear(News::Route(change, route));
+fn observe(mirror: &mut Mirror, change: Change, route: Route) {
+    mirror.observe(News::Route(change, route));
 }
 
 fn all(mirror: &Mirror) -> BTreeMap<Prefix, KernelRoute> {
@@ -64,10 +64,10 @@ fn leads(mirror: &Mirror, prefix: &str) -> Option<String> {
 #[test]
 fn the_least_metric_decides_and_the_next_takes_over() {
     let mut m = mirror();
-    hear(&mut m, Change::Added, route("10.9.0.0/16", 20, vec![hop(1, 2)]));
-    hear(&mut m, Change::Added, route("10.9.0.0/16", 10, vec![hop(2, 2)]));
+    observe(&mut m, Change::Added, route("10.9.0.0/16", 20, vec![hop(1, 2)]));
+    observe(&mut m, Change::Added, route("10.9.0.0/16", 10, vec![hop(2, 2)]));
     assert_eq!(leads(&m, "10.9.0.0/16").expect("there"), "via 10.0.2.2 port p2");
-    hear(&mut m, Change::Deleted, route("10.9.0.0/16", 10, vec![hop(2, 2)]));
+    observe(&mut m, Change::Deleted, route("10.9.0.0/16", 10, vec![hop(2, 2)]));
     assert_eq!(leads(&m, "10.9.0.0/16").expect("there"), "via 10.0.1.2 port p1");
     m.set_links(links([false, true, true]));
     assert_eq!(leads(&m, "10.9.0.0/16"), None, "its link is down");
@@ -76,15 +76,15 @@ fn the_least_metric_decides_and_the_next_takes_over() {
 #[test]
 fn what_cannot_be_done_here_is_left_to_the_kernel_with_its_reason() {
     let mut m = mirror();
-    hear(&mut m, Change::Added, route("10.1.0.0/16", 0, vec![hop(3, 2)]));
-    hear(&mut m, Change::Added, route("10.2.0.0/16", 0, vec![hop(1, 2), hop(3, 2)]));
-    hear(&mut m, Change::Added, route("10.3.0.0/16", 0, vec![Hop { encapsulates: true, ..hop(1, 2) }]));
+    observe(&mut m, Change::Added, route("10.1.0.0/16", 0, vec![hop(3, 2)]));
+    observe(&mut m, Change::Added, route("10.2.0.0/16", 0, vec![hop(1, 2), hop(3, 2)]));
+    observe(&mut m, Change::Added, route("10.3.0.0/16", 0, vec![Hop { encapsulates: true, ..hop(1, 2) }]));
     let on_link = Hop { gateway: None, ..hop(1, 0) };
-    hear(&mut m, Change::Added, route("10.4.0.0/16", 0, vec![on_link.clone(), hop(2, 2)]));
-    hear(&mut m, Change::Added, route("10.5.0.0/16", 0, vec![on_link]));
-    hear(&mut m, Change::Added, Route { tos: 8, ..route("10.6.0.0/16", 0, vec![hop(1, 2)]) });
-    hear(&mut m, Change::Added, route("10.6.0.0/16", 0, vec![hop(1, 2)]));
-    hear(&mut m, Change::Added, Route { kind: RouteKind::Throw, ..route("10.7.0.0/16", 0, Vec::new()) });
+    observe(&mut m, Change::Added, route("10.4.0.0/16", 0, vec![on_link.clone(), hop(2, 2)]));
+    observe(&mut m, Change::Added, route("10.5.0.0/16", 0, vec![on_link]));
+    observe(&mut m, Change::Added, Route { tos: 8, ..route("10.6.0.0/16", 0, vec![hop(1, 2)]) });
+    observe(&mut m, Change::Added, route("10.6.0.0/16", 0, vec![hop(1, 2)]));
+    observe(&mut m, Change::Added, Route { kind: RouteKind::Throw, ..route("10.7.0.0/16", 0, Vec::new()) });
     let left = ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.4.0.0/16", "10.6.0.0/16", "10.7.0.0/16"];
     for prefix in left {
         assert!(leads(&m, prefix).expect("there").starts_with("kernel: "), "{prefix}");
@@ -94,7 +94,7 @@ fn what_cannot_be_done_here_is_left_to_the_kernel_with_its_reason() {
     let passes = m.take_passes().expect("changed");
     assert_eq!(passes.prefixes.len(), left.len());
     assert!(m.take_passes().is_none(), "nothing has changed since");
-    hear(&mut m, Change::Added, route("10.1.2.0/24", 0, vec![hop(1, 2)]));
+    observe(&mut m, Change::Added, route("10.1.2.0/24", 0, vec![hop(1, 2)]));
     m.take_changes();
     let inside: Prefix = "10.1.2.0/24".parse().expect("a prefix");
     assert!(m.take_passes().expect("a route inside is named").prefixes.contains(&(inside, false)));
@@ -105,8 +105,12 @@ fn protocols_that_are_filtered_out_stay_the_kernels() {
     let only_bgp = Filter { protocols: Some([Protocol(186)].into()), ..Filter::default() };
     let mut m = Mirror::new(only_bgp);
     m.set_links(links([true; 3]));
-    hear(&mut m, Change::Added, route("10.9.0.0/16", 0, vec![hop(1, 2)]));
-    hear(&mut m, Change::Added, Route { protocol: Protocol(4), ..route("10.9.1.0/24", 0, vec![hop(1, 2)]) });
+    observe(&mut m, Change::Added, route("10.9.0.0/16", 0, vec![hop(1, 2)]));
+    observe(
+        &mut m,
+        Change::Added,
+        Route { protocol: Protocol(4), ..route("10.9.1.0/24", 0, vec![hop(1, 2)]) },
+    );
     let kinds: Vec<bool> = all(&m).values().map(|r| matches!(r.outcome, Outcome::Via(_))).collect();
     assert_eq!(kinds, [true, false]);
 }
@@ -118,15 +122,15 @@ fn ipv6_next_hops_come_and_go_one_by_one() {
         ..hop(link, 0)
     };
     let mut m = mirror();
-    hear(&mut m, Change::Added, route("fd09::/48", 1024, vec![six(1, 1)]));
+    observe(&mut m, Change::Added, route("fd09::/48", 1024, vec![six(1, 1)]));
     // The kernel tells the whole route when a next hop is appended.
-    hear(&mut m, Change::Appended, route("fd09::/48", 1024, vec![six(1, 1), six(2, 2)]));
+    observe(&mut m, Change::Appended, route("fd09::/48", 1024, vec![six(1, 1), six(2, 2)]));
     assert_eq!(leads(&m, "fd09::/48").expect("there"), "via fe80::1 port p1, via fe80::2 port p2");
-    hear(&mut m, Change::Deleted, route("fd09::/48", 1024, vec![six(1, 1)]));
+    observe(&mut m, Change::Deleted, route("fd09::/48", 1024, vec![six(1, 1)]));
     assert_eq!(leads(&m, "fd09::/48").expect("there"), "via fe80::2 port p2");
-    hear(&mut m, Change::Replaced, route("fd09::/48", 1024, vec![six(1, 3)]));
+    observe(&mut m, Change::Replaced, route("fd09::/48", 1024, vec![six(1, 3)]));
     assert_eq!(leads(&m, "fd09::/48").expect("there"), "via fe80::3 port p1");
-    hear(&mut m, Change::Deleted, route("fd09::/48", 1024, vec![six(1, 3)]));
+    observe(&mut m, Change::Deleted, route("fd09::/48", 1024, vec![six(1, 3)]));
     assert_eq!(leads(&m, "fd09::/48"), None);
 }
 
@@ -134,19 +138,19 @@ fn ipv6_next_hops_come_and_go_one_by_one() {
 fn routes_follow_their_next_hop_object() {
     let mut m = mirror();
     let object = |id, what| News::NextHop(Change::Replaced, NextHop { id, what });
-    hear(&mut m, Change::Added, Route { object: Some(9), ..route("10.9.0.0/16", 0, Vec::new()) });
+    observe(&mut m, Change::Added, Route { object: Some(9), ..route("10.9.0.0/16", 0, Vec::new()) });
     assert_eq!(leads(&m, "10.9.0.0/16"), None, "nobody has said what 9 is");
-    m.hear(object(7, NextHopKind::Hop(hop(1, 2))));
-    m.hear(object(8, NextHopKind::Hop(hop(2, 2))));
-    m.hear(object(9, NextHopKind::Group(vec![(7, 200), (8, 100)])));
+    m.observe(object(7, NextHopKind::Hop(hop(1, 2))));
+    m.observe(object(8, NextHopKind::Hop(hop(2, 2))));
+    m.observe(object(9, NextHopKind::Group(vec![(7, 200), (8, 100)])));
     assert_eq!(
         leads(&m, "10.9.0.0/16").expect("there"),
         "via 10.0.1.2 port p1 weight 64, via 10.0.2.2 port p2 weight 32"
     );
-    m.hear(object(7, NextHopKind::Blackhole));
+    m.observe(object(7, NextHopKind::Blackhole));
     assert_eq!(leads(&m, "10.9.0.0/16").expect("there"), "blackhole");
     let gone = NextHop { id: 9, what: NextHopKind::Unknown };
-    assert!(m.hear(News::NextHop(Change::Deleted, gone)), "its routes vanish without a message");
+    assert!(m.observe(News::NextHop(Change::Deleted, gone)), "its routes vanish without a message");
     assert_eq!(leads(&m, "10.9.0.0/16"), None);
     m.take_changes();
 }
@@ -171,23 +175,23 @@ fn rule(priority: u32, table: u32) -> Rule {
 fn only_rules_that_may_concern_transit_put_this_router_aside() {
     let mut m = mirror();
     for usual in [rule(0, 255), rule(32766, 254), rule(32767, 253)] {
-        m.hear(News::Rule(Change::Added, usual));
+        m.observe(News::Rule(Change::Added, usual));
     }
-    m.hear(News::Rule(Change::Added, Rule { output: Some("tun0".into()), ..rule(5, 7) }));
-    m.hear(News::Rule(Change::Added, Rule { input: Some("lo".into()), ..rule(6, 7) }));
-    m.hear(News::Rule(Change::Added, Rule { vrf: true, ..rule(1000, 0) }));
-    m.hear(News::Rule(Change::Added, Rule { input: Some("eth3".into()), ..rule(7, 7) }));
+    m.observe(News::Rule(Change::Added, Rule { output: Some("tun0".into()), ..rule(5, 7) }));
+    m.observe(News::Rule(Change::Added, Rule { input: Some("lo".into()), ..rule(6, 7) }));
+    m.observe(News::Rule(Change::Added, Rule { vrf: true, ..rule(1000, 0) }));
+    m.observe(News::Rule(Change::Added, Rule { input: Some("eth3".into()), ..rule(7, 7) }));
     assert_eq!(m.aside().count(), 0, "no port is concerned");
     let ours = Rule { input: Some("eth2".into()), ..rule(8, 7) };
-    m.hear(News::Rule(Change::Added, ours.clone()));
+    m.observe(News::Rule(Change::Added, ours.clone()));
     assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4 policy rule 8: from all iif eth2 lookup 7"]);
-    m.hear(News::Rule(Change::Deleted, ours));
+    m.observe(News::Rule(Change::Deleted, ours));
     let marked = Rule { more: true, ..rule(9, 254) };
-    m.hear(News::Rule(Change::Added, marked.clone()));
+    m.observe(News::Rule(Change::Added, marked.clone()));
     assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4 policy rule 9: from all and more lookup 254"]);
     let everything: Prefix = "0.0.0.0/0".parse().expect("a prefix");
     assert_eq!(m.take_passes().expect("changed").prefixes, [(everything, true)]);
-    m.hear(News::Rule(Change::Deleted, marked));
+    m.observe(News::Rule(Change::Deleted, marked));
     assert_eq!(m.aside().count(), 0);
 }
 
@@ -198,7 +202,7 @@ fn of_vrf() -> (Mirror, impl Fn(u32, u32) -> Rule) {
     m.set_links(links([true; 3]));
     for v4 in [true, false] {
         for usual in [rule(0, 255), rule(1000, 0), rule(32766, 254), rule(32767, 253)] {
-            m.hear(News::Rule(Change::Added, Rule { v4, ..usual }));
+            m.observe(News::Rule(Change::Added, Rule { v4, ..usual }));
         }
     }
     (m, rule)
@@ -207,8 +211,8 @@ fn of_vrf() -> (Mirror, impl Fn(u32, u32) -> Rule) {
 #[test]
 fn what_a_vrfs_table_lacks_is_left_to_the_kernel_until_it_has_a_default_route() {
     let (mut m, _) = of_vrf();
-    hear(&mut m, Change::Added, Route { table: 10, ..route("10.9.0.0/16", 0, vec![hop(1, 2)]) });
-    hear(&mut m, Change::Added, route("10.8.0.0/16", 0, vec![hop(1, 2)]));
+    observe(&mut m, Change::Added, Route { table: 10, ..route("10.9.0.0/16", 0, vec![hop(1, 2)]) });
+    observe(&mut m, Change::Added, route("10.8.0.0/16", 0, vec![hop(1, 2)]));
     m.take_changes();
     let everything: Prefix = "0.0.0.0/0".parse().expect("a prefix");
     let ours: Prefix = "10.9.0.0/16".parse().expect("a prefix");
@@ -219,10 +223,10 @@ fn what_a_vrfs_table_lacks_is_left_to_the_kernel_until_it_has_a_default_route() 
     assert_eq!(leads(&m, "10.8.0.0/16"), None, "another table's");
     let end =
         Route { table: 10, kind: RouteKind::Unreachable, ..route("0.0.0.0/0", u32::MAX >> 1, Vec::new()) };
-    hear(&mut m, Change::Added, end.clone());
+    observe(&mut m, Change::Added, end.clone());
     m.take_changes();
     assert!(!m.take_passes().expect("changed").prefixes.contains(&(everything, true)));
-    hear(&mut m, Change::Deleted, end);
+    observe(&mut m, Change::Deleted, end);
     m.take_changes();
     assert!(m.take_passes().expect("changed").prefixes.contains(&(everything, true)));
 }
@@ -230,19 +234,19 @@ fn what_a_vrfs_table_lacks_is_left_to_the_kernel_until_it_has_a_default_route() 
 #[test]
 fn rules_before_a_vrfs_own_put_this_router_aside_and_those_after_it_do_not() {
     let (mut m, rule) = of_vrf();
-    m.hear(News::Rule(Change::Added, rule(2000, 7)));
+    m.observe(News::Rule(Change::Added, rule(2000, 7)));
     assert_eq!(m.aside().count(), 0);
-    m.hear(News::Rule(Change::Added, rule(500, 254)));
+    m.observe(News::Rule(Change::Added, rule(500, 254)));
     assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4 policy rule 500: from all lookup 254"]);
-    m.hear(News::Rule(Change::Deleted, rule(500, 254)));
-    m.hear(News::Rule(Change::Deleted, rule(1000, 0)));
+    m.observe(News::Rule(Change::Deleted, rule(500, 254)));
+    m.observe(News::Rule(Change::Deleted, rule(1000, 0)));
     assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4: no policy rule sends VRFs to their tables (l3mdev)"]);
 }
 
 #[test]
 fn a_port_that_is_put_into_a_bridge_leaves_everything_to_the_kernel_until_it_is_out() {
     let mut m = mirror();
-    hear(&mut m, Change::Added, route("10.9.0.0/16", 0, vec![hop(1, 2)]));
+    observe(&mut m, Change::Added, route("10.9.0.0/16", 0, vec![hop(1, 2)]));
     let mut bridged = links([true; 3]);
     bridged[0].port.as_mut().expect("a port").elsewhere = Some("eth1 belongs to br0".into());
     m.set_links(bridged);
@@ -310,7 +314,7 @@ impl Kernel {
     fn dump(&self, mirror: &mut Mirror) {
         mirror.begin_resync();
         for route in self.0.values().flatten() {
-            hear(mirror, Change::Appended, route.clone());
+            observe(mirror, Change::Appended, route.clone());
         }
         mirror.end_resync();
     }
@@ -334,7 +338,7 @@ proptest! {
         let mut told: BTreeMap<Prefix, KernelRoute> = BTreeMap::new();
         for step in &steps {
             match kernel.told(step) {
-                Some((change, route)) => hear(&mut followed, change, route),
+                Some((change, route)) => observe(&mut followed, change, route),
                 None if matches!(step, Step::Vanish(_)) => kernel.dump(&mut followed),
                 None => {}
             }

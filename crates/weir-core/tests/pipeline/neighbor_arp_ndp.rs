@@ -59,7 +59,7 @@ impl Testbed {
         Testbed { port: lan(Owner::Weir), all: Neighbors::default(), now: SECOND }
     }
 
-    fn hear(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
+    fn observe(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
         self.all.handle(self.now, HERE, &self.port, frame);
         self.said()
     }
@@ -135,14 +135,14 @@ fn request_goes_to_everyone_and_probe_to_one() {
     let arp = asked[0][14..].to_vec();
     let arp = Arp::parse(&arp).expect("arp");
     assert_eq!((arp.operation(), arp.sender_ip(), arp.target_ip()), (Operation::Request, US4, THEM4));
-    testbed.hear(&reply(THEM));
+    testbed.observe(&reply(THEM));
     assert_eq!(testbed.state(THEM4), Some((State::Reachable, Some(THEM))));
     let confirmed = testbed.now;
     let probe = testbed.step();
     let after = testbed.now - confirmed;
     assert!((15 * SECOND..45 * SECOND).contains(&after), "RFC 4861 6.3.2: {after}");
     assert_eq!((dst_mac(&probe[0]), testbed.state(THEM4)), (THEM, Some((State::Probe, Some(THEM)))));
-    testbed.hear(&reply(THEM));
+    testbed.observe(&reply(THEM));
     assert_eq!(testbed.state(THEM4), Some((State::Reachable, Some(THEM))));
 
     let asked = testbed.resolve(them6());
@@ -159,7 +159,7 @@ fn request_goes_to_everyone_and_probe_to_one() {
 fn neighbor_that_left_is_looked_for_elsewhere() {
     let mut testbed = Testbed::new();
     testbed.resolve(THEM4);
-    testbed.hear(&reply(THEM));
+    testbed.observe(&reply(THEM));
     testbed.all.take_changes();
     let mut probes = 0;
     while testbed.state(THEM4).expect("known").0 != State::Incomplete {
@@ -168,7 +168,7 @@ fn neighbor_that_left_is_looked_for_elsewhere() {
     }
     assert_eq!(probes, 3);
     assert_eq!(testbed.all.take_changes(), [(HERE, THEM4.into())]);
-    testbed.hear(&reply(OTHER));
+    testbed.observe(&reply(OTHER));
     assert_eq!(testbed.state(THEM4), Some((State::Reachable, Some(OTHER))));
 }
 
@@ -176,16 +176,16 @@ fn neighbor_that_left_is_looked_for_elsewhere() {
 fn only_what_we_know_or_who_asks_us_is_learned() {
     let mut testbed = Testbed::new();
     // An announcement about nobody we know, an answer nobody asked for, a question to someone else.
-    testbed.hear(&build::arp_request((THEM, THEM4), THEM4, None));
-    testbed.hear(&reply(THEM));
-    testbed.hear(&build::arp_request((THEM, THEM4), Ipv4Addr::new(192, 0, 2, 77), None));
-    testbed.hear(&advertisement(THEM, false, true, Some(THEM)));
+    testbed.observe(&build::arp_request((THEM, THEM4), THEM4, None));
+    testbed.observe(&reply(THEM));
+    testbed.observe(&build::arp_request((THEM, THEM4), Ipv4Addr::new(192, 0, 2, 77), None));
+    testbed.observe(&advertisement(THEM, false, true, Some(THEM)));
     assert_eq!((testbed.all.iter().count(), testbed.all.counters().ignored), (0, 4));
     // Someone beyond the link cannot ask by ARP.
-    testbed.hear(&build::arp_request((THEM, Ipv4Addr::new(203, 0, 113, 9)), US4, None));
+    testbed.observe(&build::arp_request((THEM, Ipv4Addr::new(203, 0, 113, 9)), US4, None));
     assert_eq!(testbed.all.iter().count(), 0);
-    testbed.hear(&build::arp_request((THEM, THEM4), US4, None));
-    testbed.hear(&build::neighbor_solicitation((THEM, them6()), us6(), None));
+    testbed.observe(&build::arp_request((THEM, THEM4), US4, None));
+    testbed.observe(&build::neighbor_solicitation((THEM, them6()), us6(), None));
     assert_eq!(testbed.state(THEM4), Some((State::Stale, Some(THEM))));
     assert_eq!(testbed.state(them6()), Some((State::Stale, Some(THEM))));
 }
@@ -194,8 +194,8 @@ fn only_what_we_know_or_who_asks_us_is_learned() {
 fn announcement_of_a_known_neighbor_is_used_at_once_and_verified() {
     let mut testbed = Testbed::new();
     testbed.resolve(THEM4);
-    testbed.hear(&reply(THEM));
-    testbed.hear(&build::arp_request((OTHER, THEM4), THEM4, None));
+    testbed.observe(&reply(THEM));
+    testbed.observe(&build::arp_request((OTHER, THEM4), THEM4, None));
     assert_eq!(testbed.state(THEM4), Some((State::Stale, Some(OTHER))));
     assert_eq!(testbed.all.counters().mac_changes, 1);
     let probe = testbed.step();
@@ -207,16 +207,16 @@ fn impossible_macs_and_addresses_teach_nothing() {
     let mut testbed = Testbed::new();
     testbed.resolve(THEM4);
     for mac in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1], US] {
-        assert_eq!(testbed.hear(&reply(mac)), [[0u8; 0]; 0]);
+        assert_eq!(testbed.observe(&reply(mac)), [[0u8; 0]; 0]);
         assert_eq!(
-            testbed.hear(&build::arp_request((mac, THEM4), US4, None)),
+            testbed.observe(&build::arp_request((mac, THEM4), US4, None)),
             [[0u8; 0]; 0],
             "nor is answered"
         );
         testbed.resolve(them6());
-        testbed.hear(&advertisement(THEM, true, true, Some(mac)));
+        testbed.observe(&advertisement(THEM, true, true, Some(mac)));
     }
-    testbed.hear(&build::arp_request((THEM, Ipv4Addr::BROADCAST), US4, None));
+    testbed.observe(&build::arp_request((THEM, Ipv4Addr::BROADCAST), US4, None));
     assert_eq!(testbed.state(THEM4), Some((State::Incomplete, None)));
     assert_eq!(testbed.state(them6()), Some((State::Incomplete, None)));
     assert_eq!(testbed.all.counters().insane, 13);
@@ -227,11 +227,11 @@ fn our_own_addresses_are_answered_for_unless_the_kernel_does() {
     let asked = build::arp_request((THEM, THEM4), US4, None);
     let solicited = build::neighbor_solicitation((THEM, them6()), us6(), None);
     let mut testbed = Testbed::new();
-    let said = testbed.hear(&asked);
+    let said = testbed.observe(&asked);
     let arp = Arp::parse(&said[0][14..]).expect("arp");
     assert_eq!((arp.operation(), arp.sender_mac(), arp.sender_ip()), (Operation::Reply, US, US4));
     assert_eq!((dst_mac(&said[0]), arp.target_ip()), (THEM, THEM4));
-    let said = testbed.hear(&solicited);
+    let said = testbed.observe(&solicited);
     let packet = Ipv6::parse(&said[0][14..]).expect("ipv6");
     assert_eq!((dst_mac(&said[0]), packet.dst()), (THEM, them6()));
     let Ok(ndp::Message::NeighborAdvertisement(na)) = ndp::parse(&packet) else { panic!("not one") };
@@ -239,16 +239,16 @@ fn our_own_addresses_are_answered_for_unless_the_kernel_does() {
     assert!(na.router && na.solicited && na.overrides);
 
     let mut testbed = Testbed { port: lan(Owner::Kernel), ..Testbed::new() };
-    assert_eq!((testbed.hear(&asked), testbed.hear(&solicited)), (Vec::new(), Vec::new()));
+    assert_eq!((testbed.observe(&asked), testbed.observe(&solicited)), (Vec::new(), Vec::new()));
     assert_eq!(testbed.state(THEM4), Some((State::Stale, Some(THEM))), "but who asks is still met");
 }
 
 #[test]
 fn search_for_a_free_address_is_told_that_ours_is_not_and_teaches_nothing() {
     let mut testbed = Testbed::new();
-    let said = testbed.hear(&build::arp_request((THEM, Ipv4Addr::UNSPECIFIED), US4, None));
+    let said = testbed.observe(&build::arp_request((THEM, Ipv4Addr::UNSPECIFIED), US4, None));
     assert_eq!(Arp::parse(&said[0][14..]).expect("arp").sender_ip(), US4);
-    let said = testbed.hear(&build::neighbor_solicitation((THEM, Ipv6Addr::UNSPECIFIED), us6(), None));
+    let said = testbed.observe(&build::neighbor_solicitation((THEM, Ipv6Addr::UNSPECIFIED), us6(), None));
     let packet = Ipv6::parse(&said[0][14..]).expect("ipv6");
     assert_eq!(packet.dst(), "ff02::1".parse::<Ipv6Addr>().expect("address"));
     let Ok(ndp::Message::NeighborAdvertisement(na)) = ndp::parse(&packet) else { panic!("not one") };
@@ -262,7 +262,7 @@ fn address_conflict_is_counted_and_answered_once_in_ten_seconds() {
     let mut defences = 0;
     for second in 0..25 {
         testbed.now = second * SECOND;
-        for frame in testbed.hear(&build::arp_request((THEM, US4), US4, None)) {
+        for frame in testbed.observe(&build::arp_request((THEM, US4), US4, None)) {
             let arp = Arp::parse(&frame[14..]).expect("arp");
             assert!(arp.is_announcement() && arp.sender_mac() == US);
             defences += 1;
@@ -274,7 +274,7 @@ fn address_conflict_is_counted_and_answered_once_in_ten_seconds() {
         frame.extend_from_slice(&build::neighbor_advertisement((THEM, us6()), (US, us6()), true, None)[14..]);
         frame
     };
-    assert_eq!(testbed.hear(&claim), [[0u8; 0]; 0]);
+    assert_eq!(testbed.observe(&claim), [[0u8; 0]; 0]);
     assert_eq!((testbed.all.iter().count(), testbed.all.counters().conflicts), (0, 26));
 }
 
@@ -296,16 +296,16 @@ fn override_flag_decides_what_replaces_what() {
         let mut testbed = Testbed::new();
         testbed.resolve(them6());
         match before {
-            State::Reachable => _ = testbed.hear(&advertisement(THEM, true, true, Some(THEM))),
-            State::Stale => _ = testbed.hear(&advertisement(THEM, false, true, Some(THEM))),
+            State::Reachable => _ = testbed.observe(&advertisement(THEM, true, true, Some(THEM))),
+            State::Stale => _ = testbed.observe(&advertisement(THEM, false, true, Some(THEM))),
             State::Probe => {
-                testbed.hear(&advertisement(THEM, false, true, Some(THEM)));
+                testbed.observe(&advertisement(THEM, false, true, Some(THEM)));
                 testbed.step();
             }
             _ => {}
         }
         assert_eq!(testbed.state(them6()), Some((before, known)));
-        testbed.hear(&advertisement(THEM, solicited, overrides, Some(heard)));
+        testbed.observe(&advertisement(THEM, solicited, overrides, Some(heard)));
         let row = format!("{before:?} S={solicited} O={overrides} {heard:?}");
         assert_eq!(testbed.state(them6()), Some((after, Some(then))), "{row}");
     }
@@ -315,13 +315,13 @@ fn override_flag_decides_what_replaces_what() {
 fn advertisement_without_a_mac_confirms_only_who_was_asked() {
     let mut testbed = Testbed::new();
     testbed.resolve(them6());
-    testbed.hear(&advertisement(THEM, true, true, None));
+    testbed.observe(&advertisement(THEM, true, true, None));
     assert_eq!(testbed.state(them6()), Some((State::Incomplete, None)), "7.2.5: needed on this link");
-    testbed.hear(&advertisement(THEM, false, true, Some(THEM)));
-    testbed.hear(&advertisement(THEM, true, true, None));
+    testbed.observe(&advertisement(THEM, false, true, Some(THEM)));
+    testbed.observe(&advertisement(THEM, true, true, None));
     assert_eq!(testbed.state(them6()), Some((State::Stale, Some(THEM))), "nobody asked");
     testbed.step();
-    testbed.hear(&advertisement(THEM, true, true, None));
+    testbed.observe(&advertisement(THEM, true, true, None));
     assert_eq!(testbed.state(them6()), Some((State::Reachable, Some(THEM))));
 }
 
@@ -331,12 +331,12 @@ fn message_from_beyond_the_link_is_bad() {
     testbed.resolve(them6());
     let mut routed = advertisement(THEM, true, true, Some(THEM));
     routed[14 + 7] = 254;
-    testbed.hear(&routed);
+    testbed.observe(&routed);
     let mut corrupt = advertisement(THEM, true, true, Some(THEM));
     corrupt[60] ^= 1;
-    testbed.hear(&corrupt);
-    testbed.hear(&[0; 10]);
-    testbed.hear(&reply(THEM)[..30]);
+    testbed.observe(&corrupt);
+    testbed.observe(&[0; 10]);
+    testbed.observe(&reply(THEM)[..30]);
     assert_eq!((testbed.all.counters().bad, testbed.state(them6())), (4, Some((State::Incomplete, None))));
 }
 
@@ -345,7 +345,7 @@ fn frames_carry_the_tag_of_the_port_and_may_come_with_or_without() {
     let mut testbed = Testbed::new();
     testbed.port.vlan = Some(7);
     for vlan in [None, Some(7)] {
-        let said = testbed.hear(&build::arp_request((THEM, THEM4), US4, vlan));
+        let said = testbed.observe(&build::arp_request((THEM, THEM4), US4, vlan));
         assert_eq!(Ethernet::parse(&said[0]).expect("ethernet").vlan(), Some(7));
     }
     let asked = testbed.resolve(them6());
@@ -358,8 +358,8 @@ fn static_neighbor_neither_ages_nor_changes() {
     testbed.all.set_static(testbed.now, (HERE, THEM4.into()), THEM);
     assert_eq!(testbed.all.poll_at(), None);
     assert_eq!(testbed.resolve(THEM4), [[0u8; 0]; 0]);
-    testbed.hear(&reply(OTHER));
-    testbed.hear(&build::arp_request((OTHER, THEM4), US4, None));
+    testbed.observe(&reply(OTHER));
+    testbed.observe(&build::arp_request((OTHER, THEM4), US4, None));
     assert_eq!(testbed.state(THEM4), Some((State::Static, Some(THEM))));
 }
 
@@ -396,7 +396,7 @@ fn nobody_asks_for_what_cannot_answer() {
 fn scan_of_a_network_does_not_push_out_who_answered() {
     let mut testbed = Testbed::new();
     testbed.resolve(THEM4);
-    testbed.hear(&reply(THEM));
+    testbed.observe(&reply(THEM));
     let far = |n: u32| {
         Ipv6Addr::from(u128::from("2001:db8::".parse::<Ipv6Addr>().expect("address")) + 9 + u128::from(n))
     };
@@ -408,7 +408,7 @@ fn scan_of_a_network_does_not_push_out_who_answered() {
     assert_eq!(testbed.state(THEM4), Some((State::Reachable, Some(THEM))));
     while testbed.all.iter().count() > 1 {
         testbed.step();
-        testbed.hear(&reply(THEM));
+        testbed.observe(&reply(THEM));
     }
     assert_eq!(testbed.resolve(far(0)).len(), 1, "the room came back");
 }
@@ -421,10 +421,10 @@ fn full_table_lets_the_oldest_stale_neighbor_go() {
     let mac = |n: u32| [2, 1, (n >> 24) as u8, (n >> 16) as u8, (n >> 8) as u8, n as u8];
     for n in 0..NEIGHBORS_MAX as u32 {
         testbed.now += MILLISECOND / 10;
-        testbed.hear(&build::arp_request((mac(n), host(n)), US4, None));
+        testbed.observe(&build::arp_request((mac(n), host(n)), US4, None));
     }
     assert_eq!((testbed.all.iter().count(), testbed.all.counters().evicted), (NEIGHBORS_MAX, 0));
-    testbed.hear(&build::arp_request((THEM, THEM4), US4, None));
+    testbed.observe(&build::arp_request((THEM, THEM4), US4, None));
     assert_eq!((testbed.all.iter().count(), testbed.all.counters().evicted), (NEIGHBORS_MAX, 1));
     assert_eq!((testbed.state(host(0)), testbed.state(THEM4)), (None, Some((State::Stale, Some(THEM)))));
 }
@@ -444,14 +444,14 @@ fn redirects_are_not_obeyed_and_routers_are_believed_only_about_themselves() {
     let mac_option = |kind| [&[kind, 1][..], &OTHER].concat();
     let redirect = [target(137, them6()), destination.octets().to_vec(), mac_option(2)].concat();
     testbed.resolve(them6());
-    testbed.hear(&icmpv6_from_them(redirect));
+    testbed.observe(&icmpv6_from_them(redirect));
     assert_eq!(testbed.state(them6()), Some((State::Incomplete, None)));
     assert_eq!((testbed.all.iter().count(), testbed.all.counters().ignored), (1, 1));
     let advertisement = [vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0], mac_option(1)].concat();
-    testbed.hear(&icmpv6_from_them(advertisement.clone()));
+    testbed.observe(&icmpv6_from_them(advertisement.clone()));
     assert_eq!(testbed.state(them6()), Some((State::Stale, Some(OTHER))));
     let mut stranger = Testbed::new();
-    stranger.hear(&icmpv6_from_them(advertisement));
+    stranger.observe(&icmpv6_from_them(advertisement));
     assert_eq!((stranger.all.iter().count(), stranger.all.counters().ignored), (0, 1));
 }
 

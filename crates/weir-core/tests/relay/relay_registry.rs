@@ -42,11 +42,11 @@ struct NaiveRelay {
     flagged: BTreeSet<ConnId>,
     closed: Vec<(ConnId, Closing)>,
     /// Everything sent since it was last looked at.
-    sent: Vec<(ConnId, Said)>,
+    sent: Vec<(ConnId, Notice)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Said {
+enum Notice {
     Gone(Key),
     /// Port and flags.
     Present(Key, u16, u8),
@@ -54,15 +54,15 @@ enum Said {
     Restarting(u32, u32),
 }
 
-fn said(bytes: &[u8]) -> Vec<Said> {
+fn said(bytes: &[u8]) -> Vec<Notice> {
     let (mut at, mut all) = (0, Vec::new());
     while let Some((code, length)) = frame::head(&bytes[at..]) {
         let payload = &bytes[at + HEADER..at + HEADER + length];
         all.push(match Frame::parse(code, payload).expect("well formed") {
-            Frame::PeerGone(key, Gone::Disconnected) => Said::Gone(key),
-            Frame::PeerPresent(key, Some(at)) => Said::Present(key, at.port, at.flags),
-            Frame::Health(text) => Said::Health(String::from_utf8_lossy(text).into_owned()),
-            Frame::Restarting(reconnect, attempt) => Said::Restarting(reconnect, attempt),
+            Frame::PeerGone(key, Gone::Disconnected) => Notice::Gone(key),
+            Frame::PeerPresent(key, Some(at)) => Notice::Present(key, at.port, at.flags),
+            Frame::Health(text) => Notice::Health(String::from_utf8_lossy(text).into_owned()),
+            Frame::Restarting(reconnect, attempt) => Notice::Restarting(reconnect, attempt),
             other => panic!("the registry does not say {other:?}"),
         });
         at += HEADER + length;
@@ -114,9 +114,9 @@ impl NaiveRelay {
         self.run(|registry, effects| registry.connect(conn, entry, effects));
     }
 
-    fn disconnect(&mut self, conn: ConnId, heard_by: &[Key]) {
+    fn disconnect(&mut self, conn: ConnId, sent_to: &[Key]) {
         self.flagged.remove(&conn);
-        self.run(|registry, effects| registry.disconnect(conn, heard_by, effects));
+        self.run(|registry, effects| registry.disconnect(conn, sent_to, effects));
     }
 
     fn active(&mut self, conn: ConnId) {
@@ -131,8 +131,8 @@ impl NaiveRelay {
         self.run(|registry, effects| registry.mesh_present(conn, key, effects));
     }
 
-    fn mesh_gone(&mut self, conn: ConnId, key: Key, heard_by: &[Key]) {
-        self.run(|registry, effects| registry.mesh_gone(conn, key, heard_by, effects));
+    fn mesh_gone(&mut self, conn: ConnId, key: Key, sent_to: &[Key]) {
+        self.run(|registry, effects| registry.mesh_gone(conn, key, sent_to, effects));
     }
 
     fn local(&self, key: Key) -> Option<ConnId> {
@@ -150,7 +150,7 @@ impl NaiveRelay {
     }
 
     /// What was said to one connection; the rest is forgotten too.
-    fn heard(&mut self, conn: ConnId) -> Vec<Said> {
+    fn heard(&mut self, conn: ConnId) -> Vec<Notice> {
         self.sent.drain(..).filter(|(to, _)| *to == conn).map(|(_, said)| said).collect()
     }
 }
@@ -170,7 +170,7 @@ fn those_who_received_from_a_peer_hear_that_it_is_gone_and_nobody_else() {
     let mut relay = NaiveRelay::new();
     [(1, ALICE), (2, BOB), (3, CAROL)].into_iter().for_each(|(conn, key)| relay.connect(conn, key));
     relay.disconnect(1, &[BOB, OTHER]);
-    assert_eq!(relay.sent, [(2, Said::Gone(ALICE))]);
+    assert_eq!(relay.sent, [(2, Notice::Gone(ALICE))]);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_client_that_reconnects_receives_on_its_new_connection_and_nobody_hears_of_i
     assert!(relay.flagged.is_empty() && relay.closed.is_empty());
     // What the old connection's peers received is not forgotten with it.
     relay.disconnect(3, &[]);
-    assert_eq!(relay.heard(2), [Said::Gone(ALICE)]);
+    assert_eq!(relay.heard(2), [Notice::Gone(ALICE)]);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn two_that_fight_over_a_key_are_told_and_the_one_that_stays_is_told_when_it_is_
     relay.active(1);
     assert_eq!(relay.sent, [], "last words of a connection are no fight");
     relay.active(2);
-    let ill = Said::Health(DUPLICATE.into());
+    let ill = Notice::Health(DUPLICATE.into());
     assert_eq!(relay.sent, [(1, ill.clone()), (2, ill.clone())]);
     relay.sent.clear();
     relay.active(1);
@@ -234,7 +234,7 @@ fn two_that_fight_over_a_key_are_told_and_the_one_that_stays_is_told_when_it_is_
     assert_eq!(relay.heard(3), [ill]);
     relay.disconnect(3, &[]);
     relay.disconnect(1, &[]);
-    assert_eq!(relay.sent, [(2, Said::Health(String::new()))]);
+    assert_eq!(relay.sent, [(2, Notice::Health(String::new()))]);
 }
 
 #[test]
@@ -243,19 +243,19 @@ fn a_watcher_hears_who_is_here_and_then_who_comes_and_goes() {
     relay.connect(1, ALICE);
     relay.connect_mesh(9, OTHER);
     relay.watch(9);
-    let here = [Said::Present(ALICE, 1, present::REGULAR), Said::Present(OTHER, 9, present::MESH)];
+    let here = [Notice::Present(ALICE, 1, present::REGULAR), Notice::Present(OTHER, 9, present::MESH)];
     assert_eq!(relay.heard(9), here);
     relay.watch(9);
     assert_eq!(relay.heard(9), [], "asking again changes nothing");
     let prober = Entry { prober: true, ideal: false, ..entry(BOB, 2) };
     relay.run(|registry, effects| registry.connect(2, prober, effects));
-    assert_eq!(relay.heard(9), [Said::Present(BOB, 2, present::PROBER | present::NOT_IDEAL)]);
+    assert_eq!(relay.heard(9), [Notice::Present(BOB, 2, present::PROBER | present::NOT_IDEAL)]);
     relay.connect(3, BOB);
     relay.sent.clear();
     relay.disconnect(2, &[]);
     assert_eq!(relay.heard(9), [], "another connection of it is here");
     relay.disconnect(3, &[]);
-    assert_eq!(relay.heard(9), [Said::Gone(BOB)]);
+    assert_eq!(relay.heard(9), [Notice::Gone(BOB)]);
     relay.disconnect(9, &[]);
     relay.disconnect(1, &[]);
     assert_eq!(relay.sent, []);
@@ -310,7 +310,7 @@ fn who_moved_to_another_relay_is_not_gone() {
     relay.disconnect(1, &[BOB]);
     assert_eq!(relay.heard(2), []);
     relay.mesh_gone(8, ALICE, &[]);
-    assert_eq!(relay.heard(2), [Said::Gone(ALICE)]);
+    assert_eq!(relay.heard(2), [Notice::Gone(ALICE)]);
 }
 
 #[test]
@@ -320,9 +320,9 @@ fn who_received_from_the_mesh_hears_when_that_peer_is_gone() {
     relay.connect(2, BOB);
     relay.connect(3, CAROL);
     relay.mesh_present(8, ALICE);
-    relay.registry.heard(ALICE, BOB);
+    relay.registry.note_sent_to(ALICE, BOB);
     relay.mesh_gone(8, ALICE, &[CAROL]);
-    assert_eq!(relay.sent, [(2, Said::Gone(ALICE)), (3, Said::Gone(ALICE))]);
+    assert_eq!(relay.sent, [(2, Notice::Gone(ALICE)), (3, Notice::Gone(ALICE))]);
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn everyone_is_told_of_a_shutdown_and_nobody_new_is_taken() {
     relay.connect_mesh(9, OTHER);
     relay.dial(8, OTHER);
     relay.run(|registry, effects| registry.shutdown(10, 2000, effects));
-    assert_eq!(relay.sent, [(1, Said::Restarting(10, 2000)), (9, Said::Restarting(10, 2000))]);
+    assert_eq!(relay.sent, [(1, Notice::Restarting(10, 2000)), (9, Notice::Restarting(10, 2000))]);
     relay.connect(2, BOB);
     assert_eq!(relay.closed, [(2, Closing::ShuttingDown)]);
 }
@@ -423,7 +423,7 @@ enum Input {
     Watch(usize),
     MeshPresent(usize, u8),
     MeshGone(usize, u8, Vec<u8>),
-    Heard(u8, u8),
+    SentTo(u8, u8),
     ClosePeer(usize, u8),
 }
 
@@ -446,7 +446,7 @@ fn input() -> impl Strategy<Value = Input> {
         2 => conn().prop_map(Input::Watch),
         4 => (conn(), key()).prop_map(|(conn, key)| Input::MeshPresent(conn, key)),
         3 => (conn(), key(), keys()).prop_map(|(conn, key, keys)| Input::MeshGone(conn, key, keys)),
-        2 => (key(), key()).prop_map(|(key, by)| Input::Heard(key, by)),
+        2 => (key(), key()).prop_map(|(key, by)| Input::SentTo(key, by)),
         1 => (conn(), key()).prop_map(|(conn, key)| Input::ClosePeer(conn, key)),
     ]
 }
@@ -483,13 +483,13 @@ impl Model {
     }
 
     /// Who hears of keys that are gone now, and were not before.
-    fn farewells(&mut self, before: &[Key]) -> BTreeSet<(ConnId, Said)> {
+    fn farewells(&mut self, before: &[Key]) -> BTreeSet<(ConnId, Notice)> {
         let mut told = BTreeSet::new();
         let now = self.keys();
         for &key in before.iter().filter(|key| !now.contains(key)) {
             let listeners: Vec<Key> = self.heard.iter().filter(|h| h.0 == key).map(|h| h.1).collect();
             told.extend(
-                listeners.into_iter().flat_map(|l| self.conns(l)).map(|conn| (conn, Said::Gone(key))),
+                listeners.into_iter().flat_map(|l| self.conns(l)).map(|conn| (conn, Notice::Gone(key))),
             );
             self.heard.retain(|heard| heard.0 != key);
         }
@@ -505,7 +505,12 @@ impl Model {
     }
 
     /// Carries an input out, on both sides; who must be told that a peer is gone.
-    fn step(&mut self, relay: &mut NaiveRelay, input: &Input, next: &mut ConnId) -> BTreeSet<(ConnId, Said)> {
+    fn step(
+        &mut self,
+        relay: &mut NaiveRelay,
+        input: &Input,
+        next: &mut ConnId,
+    ) -> BTreeSet<(ConnId, Notice)> {
         let key = |n: &u8| Key([*n; KEY]);
         let keys = |all: &[u8]| all.iter().map(key).collect::<Vec<Key>>();
         let conn = |at: &usize| *at as ConnId % *next;
@@ -556,8 +561,8 @@ impl Model {
                     self.mesh.retain(|mesh| *mesh != (conn(at), key(n)));
                 }
             }
-            Input::Heard(n, by) => {
-                relay.registry.heard(key(n), key(by));
+            Input::SentTo(n, by) => {
+                relay.registry.note_sent_to(key(n), key(by));
                 if self.route(key(n)).is_some() {
                     self.heard.insert((key(n), key(by)));
                 }
@@ -592,15 +597,15 @@ proptest! {
             for (conn, said) in relay.sent.drain(..).collect::<Vec<_>>() {
                 let watches = model.watchers.contains(&conn);
                 match said {
-                    Said::Present(key, ..) => drop(beliefs.entry(conn).or_default().insert(key)),
-                    Said::Health(text) if text.is_empty() => prop_assert!(ill.remove(&conn)),
-                    Said::Health(_) => prop_assert!(ill.insert(conn)),
-                    Said::Gone(key) => {
+                    Notice::Present(key, ..) => drop(beliefs.entry(conn).or_default().insert(key)),
+                    Notice::Health(text) if text.is_empty() => prop_assert!(ill.remove(&conn)),
+                    Notice::Health(_) => prop_assert!(ill.insert(conn)),
+                    Notice::Gone(key) => {
                         // A watcher may hear it in both its roles.
                         let known = watches && beliefs.entry(conn).or_default().remove(&key);
-                        prop_assert!(known || farewells.remove(&(conn, Said::Gone(key))), "{conn} hears of {key}");
+                        prop_assert!(known || farewells.remove(&(conn, Notice::Gone(key))), "{conn} hears of {key}");
                     }
-                    Said::Restarting(..) => prop_assert!(false),
+                    Notice::Restarting(..) => prop_assert!(false),
                 }
             }
             prop_assert!(farewells.is_empty(), "untold: {farewells:?}");

@@ -66,7 +66,7 @@ fn a_million_peers_cost_what_each_costs_and_the_next_one_is_refused() {
         assert_eq!(registry.route(&key(n)), Some(Destination::Local(place(n))));
     }
     // One leaves: those who heard from it are told, nobody else; and there is room for one.
-    registry.heard(key(7), key(9));
+    registry.note_sent_to(key(7), key(9));
     registry.disconnect(7, &[key(8)], &mut effects);
     let told: Vec<Place> = effects
         .iter()

@@ -25,7 +25,7 @@ const REFILL: u32 = 32;
 
 /// An AF_XDP socket, its rings, and the chunks it holds.
 ///
-/// Fields drop in order: rings and socket first (the kernel begins to let go of the memory), then `held`
+/// Fields drop in order: rings and socket first (the kernel begins to release the memory), then `held`
 /// (the chunks go home when it has).
 #[derive(Debug)]
 pub struct AfXdp {
@@ -36,7 +36,7 @@ pub struct AfXdp {
     live: Option<Live>,
     completion: Consumer<Addr>,
     socket: OwnedFd,
-    held: Held,
+    held: KernelChunks,
     /// The hold on the interface's interrupts while this port polls; its queues share one.
     interrupts: Option<HeldInterrupts>,
     busy_poll_insists: bool,
@@ -382,7 +382,7 @@ impl Parts {
         let fd = self.socket.as_fd();
         socket::raise_send_budget(self.tx.socket(fd), options.ring);
         // Refused busy polling leaves a good socket: opening the queue anew would find it taken, because
-        // the kernel lets go of a closed socket's queue only after a while.
+        // the kernel releases a closed socket's queue only after a while.
         let polling = options.busy_poll.map(|budget| match no_sender {
             Some(error) => Err(error),
             None => socket::prefer_busy_poll(fd, budget)
@@ -421,7 +421,10 @@ impl Parts {
             live,
             completion: self.completion,
             socket: self.socket,
-            held: Held::new(umem.region().clone(), Some(QueueId::here(interface.index(), options.queue))),
+            held: KernelChunks::new(
+                umem.region().clone(),
+                Some(QueueId::here(interface.index(), options.queue)),
+            ),
             interrupts,
             busy_poll_insists: options.busy_poll_insists,
             interface,
@@ -435,7 +438,7 @@ impl Parts {
     }
 }
 
-/// The kernel lets go of a queue some milliseconds after the last socket on it is closed: a successor
+/// The kernel releases a queue some milliseconds after the last socket on it is closed: a successor
 /// that comes at once is patient for 200 ms.
 fn bind_patiently(socket: BorrowedFd<'_>, ifindex: u32, queue: u32, bind: Bind) -> io::Result<()> {
     const TRIES: u32 = 20;
@@ -456,7 +459,7 @@ fn step_error(interface: &str, queue: u32, what: &'static str, error: io::Error)
 /// The chunks the kernel has from us, one bit each: an address that comes back is believed only if
 /// its chunk was given, so no second handle of a chunk can ever be made.
 #[derive(Debug)]
-struct Held {
+struct KernelChunks {
     region: Arc<Region>,
     bits: Vec<u64>,
     count: usize,
@@ -465,11 +468,11 @@ struct Held {
     place: Option<QueueId>,
 }
 
-impl Held {
-    fn new(region: Arc<Region>, place: Option<QueueId>) -> Held {
+impl KernelChunks {
+    fn new(region: Arc<Region>, place: Option<QueueId>) -> KernelChunks {
         let words = region.count().div_ceil(64) as usize;
         let shift = region.chunk_size().trailing_zeros();
-        Held { region, bits: vec![0; words], count: 0, shift, place }
+        KernelChunks { region, bits: vec![0; words], count: 0, shift, place }
     }
 
     /// Takes a chunk over; `None` (and the chunk goes home) when it is another umem's.
@@ -506,7 +509,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for KernelChunks {
     fn drop(&mut self) {
         let of_word = |(word, bits): (usize, &u64)| {
             let bits = *bits;
@@ -529,7 +532,7 @@ mod tests {
     fn an_address_comes_back_once_and_only_if_it_was_given() {
         let umem = Umem::new(100, ChunkSize::default()).expect("memory");
         let mut pool = umem.pool();
-        let mut held = Held::new(umem.region().clone(), None);
+        let mut held = KernelChunks::new(umem.region().clone(), None);
         let index = held.claim(pool.take().expect("full")).expect("ours");
         let addr = held.addr(index) + 256;
         assert_eq!((held.count, held.offset(addr)), (1, 256));
@@ -545,7 +548,7 @@ mod tests {
     fn what_the_kernel_held_goes_home_with_the_port() {
         let umem = Umem::new(100, ChunkSize::default()).expect("memory");
         let mut pool = umem.pool();
-        let mut held = Held::new(umem.region().clone(), None);
+        let mut held = KernelChunks::new(umem.region().clone(), None);
         for _ in 0..70 {
             held.claim(pool.take().expect("full")).expect("ours");
         }

@@ -77,7 +77,7 @@ macro_rules! ciphers {
 
         struct $cipher<const ROUNDS: usize> {
             suite: Suite,
-            key: Box<$module::Gcm<ROUNDS>>,
+            key: $module::Gcm<ROUNDS>,
         }
 
         impl<const ROUNDS: usize> $cipher<ROUNDS> {

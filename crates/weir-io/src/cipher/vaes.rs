@@ -87,7 +87,7 @@ impl Vaes {
 /// AES-GCM with as many rounds as its key length asks for.
 struct AesGcm<const ROUNDS: usize> {
     shape: Shape,
-    key: Box<Gcm<ROUNDS>>,
+    key: Gcm<ROUNDS>,
 }
 
 impl<const ROUNDS: usize> AesGcm<ROUNDS> {

@@ -27,7 +27,7 @@ const GROUPS: [u32; 6] = [3, 7, 8, 11, 19, 32];
 
 /// What a read found besides the news.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct Observed {
     /// The kernel dropped messages because they were not read in time: dump again.
     pub lost: bool,
     /// Messages that are not well formed.
@@ -59,8 +59,8 @@ impl RouteMonitor {
     }
 
     /// What was said since the last call.
-    pub fn hear(&mut self, mut each: impl FnMut(News)) -> io::Result<Heard> {
-        hear(&self.socket, &mut self.buffer, Vec::clear, |message| {
+    pub fn observe(&mut self, mut each: impl FnMut(News)) -> io::Result<Observed> {
+        observe(&self.socket, &mut self.buffer, Vec::clear, |message| {
             rtnetlink::parse(message, false).map(&mut each).is_ok()
         })
     }
@@ -98,13 +98,13 @@ pub fn dump(kind: u16, mut each: impl FnMut(News)) -> io::Result<Dumped> {
 
 /// What was said on a socket of a monitor since the last call, a message at a time; `each` says whether it was well
 /// formed. The buffer is emptied by `wipe` before each read.
-pub(super) fn hear(
+pub(super) fn observe(
     socket: &Socket,
     buffer: &mut Vec<u8>,
     wipe: fn(&mut Vec<u8>),
     mut each: impl FnMut(&Message<'_>) -> bool,
-) -> io::Result<Heard> {
-    let mut heard = Heard::default();
+) -> io::Result<Observed> {
+    let mut heard = Observed::default();
     for _ in 0..DATAGRAMS {
         wipe(buffer);
         match socket.recv(buffer, 0) {
@@ -123,7 +123,7 @@ pub(super) fn hear(
     Ok(heard)
 }
 
-/// Reads the answer to a dump to its end, as [`hear`] reads.
+/// Reads the answer to a dump to its end, as [`observe`] reads.
 pub(super) fn read_dump(
     socket: &Socket,
     buffer: &mut Vec<u8>,

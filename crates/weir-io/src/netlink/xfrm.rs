@@ -14,7 +14,7 @@ use weir_core::wire::xfrm::{self, GET_POLICY, GET_SA, News};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::MESSAGE_MAX;
-use super::routes::{Dumped, Heard, hear, read_dump, refused};
+use super::routes::{Dumped, Observed, observe, read_dump, refused};
 use crate::socket_option;
 
 /// What waits to be read: an SA takes the kernel about 1.5 KB, so 16 MiB hold 10,000 of them.
@@ -53,8 +53,10 @@ impl KeyMonitor {
     }
 
     /// What was said since the last call.
-    pub fn hear(&mut self, mut each: impl FnMut(News)) -> io::Result<Heard> {
-        hear(&self.socket, &mut buffer(), Vec::zeroize, |message| xfrm::parse(message).map(&mut each).is_ok())
+    pub fn observe(&mut self, mut each: impl FnMut(News)) -> io::Result<Observed> {
+        observe(&self.socket, &mut buffer(), Vec::zeroize, |message| {
+            xfrm::parse(message).map(&mut each).is_ok()
+        })
     }
 }
 

@@ -79,7 +79,7 @@ impl Epoll {
         })
     }
 
-    pub(super) fn adopt(&mut self, socket: OwnedFd, token: u64, kernel_tls: bool) -> io::Result<StreamId> {
+    pub(super) fn register(&mut self, socket: OwnedFd, token: u64, kernel_tls: bool) -> io::Result<StreamId> {
         let id = self.slots.insert(Stream {
             token,
             socket,

@@ -135,7 +135,7 @@ impl Uring {
         Ok((uring, with.to_owned()))
     }
 
-    pub(super) fn adopt(&mut self, socket: OwnedFd, token: u64, kernel_tls: bool) -> StreamId {
+    pub(super) fn register(&mut self, socket: OwnedFd, token: u64, kernel_tls: bool) -> StreamId {
         let id = self.slots.insert(Stream {
             token,
             socket,
@@ -151,7 +151,7 @@ impl Uring {
             failed: false,
             closing: false,
         });
-        self.settle(id.index);
+        self.reconcile(id.index);
         id
     }
 
@@ -186,13 +186,13 @@ impl Uring {
     pub(super) fn pause(&mut self, id: StreamId) {
         let Some(stream) = self.slots.get(id).filter(|stream| !stream.closing) else { return };
         stream.paused = true;
-        self.settle(id.index);
+        self.reconcile(id.index);
     }
 
     pub(super) fn resume(&mut self, id: StreamId) {
         let Some(stream) = self.slots.get(id).filter(|stream| !stream.closing) else { return };
         stream.paused = false;
-        self.settle(id.index);
+        self.reconcile(id.index);
     }
 
     pub(super) fn close(&mut self, id: StreamId) {
@@ -203,7 +203,7 @@ impl Uring {
             stream.in_flight += 1;
             self.submit(operation::cancel(Operation::Writable, id.index));
         }
-        self.settle(id.index);
+        self.reconcile(id.index);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -342,7 +342,7 @@ impl Uring {
             }
             _ => {}
         }
-        self.settle(index);
+        self.reconcile(index);
     }
 
     fn receive_completed(
@@ -427,13 +427,13 @@ impl Uring {
             let Some(id) = self.starved.pop_front() else { break };
             if let Some(stream) = self.slots.get(id) {
                 stream.starved = false;
-                self.settle(id.index);
+                self.reconcile(id.index);
             }
         }
     }
 
     /// Makes what is in flight agree with what the stream is to do.
-    fn settle(&mut self, index: u32) {
+    fn reconcile(&mut self, index: u32) {
         let Some(stream) = self.slots.at(index) else { return };
         if stream.closing && stream.in_flight == 0 {
             self.closing -= 1;

@@ -184,17 +184,17 @@ impl Handshake {
     ) -> (usize, Result<Option<Progress>, Error>) {
         match &mut self.side {
             Side::Server(connection) => {
-                settle(connection.process_tls_records(received), to_send, &mut self.plain)
+                process_state(connection.process_tls_records(received), to_send, &mut self.plain)
             }
             Side::Client(connection) => {
-                settle(connection.process_tls_records(received), to_send, &mut self.plain)
+                process_state(connection.process_tls_records(received), to_send, &mut self.plain)
             }
         }
     }
 }
 
 /// Handles one state; `None` when there may be another at once.
-fn settle<Data>(
+fn process_state<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     to_send: &mut Vec<u8>,
     plain: &mut Vec<u8>,

@@ -307,7 +307,7 @@ impl Sealer {
         self.limit == BLOCKS_LIMIT && self.blocks >= BLOCKS_KEY_LIMIT
     }
 
-    /// Seals `record` = head, body in the clear, tail: head and tail are written, the body encrypted.
+    /// Seals `record` = head, body as cleartext, tail: head and tail are written, the body encrypted.
     pub fn seal(&mut self, kind: u8, record: &mut [u8]) -> Result<(), TlsError> {
         let shape = self.direction.shape;
         let plain = record.len().checked_sub(shape.head() + shape.tail());
@@ -326,7 +326,7 @@ impl Sealer {
         match sealed {
             Ok(sealed) => tag.copy_from_slice(sealed.as_ref()),
             Err(_) => {
-                // Nothing of it may leave in the clear.
+                // Nothing of it may leave as cleartext.
                 record.fill(0);
                 return Err(TlsError::Keys { why: "record could not be sealed".into() });
             }
@@ -364,7 +364,7 @@ impl Sealer {
         }
         // One block for the tag, one for a body that is no multiple of 16.
         let blocks = self.blocks.saturating_add(plain as u64 / 16 + 2);
-        // The last words, a close_notify or an alert, still pass: they are two blocks.
+        // What ends a connection, a close_notify or an alert, still pass: they are two blocks.
         if blocks > self.limit && kind == kind::DATA {
             return Err(TlsError::KeyExhausted);
         }

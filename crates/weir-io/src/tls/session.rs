@@ -162,7 +162,7 @@ impl Session {
         self.head() + self.tail()
     }
 
-    /// Seals `record` = [`Session::head`] bytes, the body (≤ [`PLAIN_LIMIT`]) in the clear,
+    /// Seals `record` = [`Session::head`] bytes, the body (≤ [`PLAIN_LIMIT`]) as cleartext,
     /// [`Session::tail`] bytes: a whole record afterwards.
     pub fn seal(&mut self, record: &mut [u8]) -> Result<(), TlsError> {
         self.sealer.seal(kind::DATA, record)

@@ -91,7 +91,7 @@ impl PollRing {
         self.ring.submit().map(drop)
     }
 
-    /// Until that many completions are there, a signal comes or the time has passed.
+    /// Waits until that many completions are there, a signal comes or the time has passed.
     fn enter(&mut self, completions: usize, at_most: Duration) -> io::Result<()> {
         let time = types::Timespec::from(at_most);
         let arguments = types::SubmitArgs::new().timespec(&time);
@@ -107,7 +107,7 @@ impl PollRing {
 
 impl Drop for PollRing {
     fn drop(&mut self) {
-        // The kernel would let go of the descriptors later, and a socket's queue with them.
+        // The kernel would release the descriptors later, and a socket's queue with them.
         let _ = self.clear();
     }
 }

@@ -85,7 +85,7 @@ impl Line {
     }
 
     /// Numbers and lengths of `count` frames, or of what comes within a second.
-    fn hear(&mut self, count: usize) -> Vec<(u32, usize)> {
+    fn observe(&mut self, count: usize) -> Vec<(u32, usize)> {
         let end = Instant::now() + Duration::from_secs(1);
         let (mut heard, mut batch) = (Vec::new(), Batch::new());
         while heard.len() < count && Instant::now() < end {
@@ -137,7 +137,7 @@ fn batches_of_all_sizes_arrive_whole_and_in_order_by_both_ways() {
             let lengths: Vec<usize> = lengths.collect();
             let first = line.next;
             line.send(lengths.iter().copied());
-            let heard = line.hear(count);
+            let heard = line.observe(count);
             let wanted: Vec<(u32, usize)> = (first..).zip(lengths).collect();
             assert_eq!(heard, wanted);
             expected += count as u64;
@@ -190,14 +190,14 @@ fn a_far_end_without_napi_gets_every_frame_by_the_socket() {
         let said = line.port.report().to_string();
         assert!(said.ends_with("socket buffers for all frames (the far end has no XDP program)"), "{said}");
         line.send([60; 64]);
-        assert_eq!((line.hear(64).len(), line.stats().tx_live), (64, 0));
+        assert_eq!((line.observe(64).len(), line.stats().tx_live), (64, 0));
         // It gets a program: found out when asked.
         let theirs = program();
         line.ask();
         let said = line.port.watch(clock::now()).expect("said");
         assert!(said.contains("large batches leave without socket buffers"), "{said}");
         line.send([60; 64]);
-        assert_eq!((line.hear(64).len(), line.stats().tx_live), (64, 64));
+        assert_eq!((line.observe(64).len(), line.stats().tx_live), (64, 64));
         // It loses it, and nobody has asked: one call, every frame of it counted.
         drop(theirs);
         let end = Instant::now() + Duration::from_secs(5);
@@ -210,10 +210,10 @@ fn a_far_end_without_napi_gets_every_frame_by_the_socket() {
         let said = line.port.watch(clock::now()).expect("said");
         assert!(said.contains("sending by the socket until the far end takes live frames again"), "{said}");
         line.send([60; 64]);
-        assert_eq!((line.hear(64).len(), line.stats()), (64, stats));
+        assert_eq!((line.observe(64).len(), line.stats()), (64, stats));
         line.ask();
         line.send([60; 64]);
-        assert_eq!((line.hear(64).len(), line.stats()), (64, stats), "asked, it is still unable");
+        assert_eq!((line.observe(64).len(), line.stats()), (64, stats), "asked, it is still unable");
         line.assert_no_chunk_is_lost();
     })
     .expect("entered");
@@ -235,7 +235,7 @@ fn a_device_whose_queues_could_overtake_each_other_sends_by_the_socket() {
         let said = line.port.report().to_string();
         assert!(said.ends_with("socket buffers for all frames (it has several queues)"), "{said}");
         line.send([60; 64]);
-        assert_eq!((line.hear(64).len(), line.stats().tx_live), (64, 0));
+        assert_eq!((line.observe(64).len(), line.stats().tx_live), (64, 0));
     })
     .expect("entered");
 }

@@ -16,7 +16,7 @@ both! {
         let (mut ids, mut peers) = (Vec::new(), Vec::new());
         for token in 0..1000 {
             let (ours, peer) = pair();
-            ids.push(bench.adopt(ours, token));
+            ids.push(bench.register(ours, token));
             peers.push(peer);
         }
         for (token, peer) in peers.iter_mut().enumerate() {
@@ -75,7 +75,7 @@ both! {
         for turns in 0..3 {
             let mut bench = Bench::new(backend, 8);
             let (ours, mut peer) = pair();
-            let id = bench.adopt(ours, 1);
+            let id = bench.register(ours, 1);
             peer.write_all(&pattern(BUFFER)).expect("written");
             let mut events = Vec::new();
             for _ in 0..turns {

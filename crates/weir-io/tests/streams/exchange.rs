@@ -12,7 +12,7 @@ both! {
     fn what_a_peer_writes_is_received_in_order(backend: Backend) {
         let mut bench = Bench::new(backend, 8);
         let (ours, mut peer) = pair();
-        bench.adopt(ours, 7);
+        bench.register(ours, 7);
         let sent = pattern(3 * BUFFER + 17);
         let writer = std::thread::spawn({
             let sent = sent.clone();
@@ -27,7 +27,7 @@ both! {
     fn parts_are_sent_in_their_order(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, mut peer) = pair();
-        let id = bench.adopt(ours, 1);
+        let id = bench.register(ours, 1);
         let mut buffer = bench.streams.buffers().take().expect("a buffer");
         buffer.extend(b"0123456789");
         let shared = Rc::new(buffer);
@@ -50,7 +50,7 @@ both! {
     fn full_socket_takes_what_it_can_and_says_when_it_takes_more(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, mut peer) = pair();
-        let id = bench.adopt(ours, 1);
+        let id = bench.register(ours, 1);
         let bytes = pattern(64 << 20);
         let (mut done, mut full) = (0, 0);
         let mut reader = None;
@@ -87,7 +87,7 @@ both! {
     fn end_of_the_peer_leaves_sending_possible(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, mut peer) = pair();
-        let id = bench.adopt(ours, 1);
+        let id = bench.register(ours, 1);
         peer.write_all(b"last words").expect("written");
         peer.shutdown(Shutdown::Write).expect("half closed");
         assert_eq!(bench.receive(1, 10), b"last words");
@@ -104,7 +104,7 @@ both! {
     fn ended_stream_does_not_keep_us_awake(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, peer) = pair();
-        let id = bench.adopt(ours, 1);
+        let id = bench.register(ours, 1);
         drop(peer);
         bench.until(|event| matches!(event, Event::Ended { token: 1 }));
         bench.idle();
@@ -117,7 +117,7 @@ both! {
     fn reset_is_a_failure_told_once(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, peer) = pair();
-        let id = bench.adopt(ours, 1);
+        let id = bench.register(ours, 1);
         reset(peer);
         let Event::Failed { error, .. } = bench.until(|event| matches!(event, Event::Failed { .. })) else {
             unreachable!("asked for")
@@ -132,7 +132,7 @@ both! {
     fn send_to_a_broken_stream_is_answered_before_the_failure(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, peer) = pair();
-        let id = bench.adopt(ours, 1);
+        let id = bench.register(ours, 1);
         bench.streams.pause(id);
         bench.idle();
         reset(peer);
@@ -148,7 +148,7 @@ both! {
     fn paused_stream_receives_nothing_until_resumed(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, mut peer) = pair();
-        let id = bench.adopt(ours, 1);
+        let id = bench.register(ours, 1);
         bench.idle();
         bench.streams.pause(id);
         bench.idle();
@@ -161,7 +161,7 @@ both! {
     fn pause_and_resume_at_once_change_nothing(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, mut peer) = pair();
-        let id = bench.adopt(ours, 1);
+        let id = bench.register(ours, 1);
         for round in 0..20 {
             bench.streams.pause(id);
             bench.streams.resume(id);
@@ -176,7 +176,7 @@ both! {
         let mut peers = Vec::new();
         for token in 0..16 {
             let (ours, mut peer) = pair();
-            bench.adopt(ours, token);
+            bench.register(ours, token);
             peer.write_all(&pattern(1000 + token as usize)).expect("written");
             peers.push(peer);
         }
@@ -202,7 +202,7 @@ both! {
         let mut peers = Vec::new();
         for token in 0..STREAMS {
             let (ours, peer) = pair();
-            bench.adopt(ours, token as u64);
+            bench.register(ours, token as u64);
             peer.set_nonblocking(true).expect("nonblocking");
             peers.push(peer);
         }
@@ -229,7 +229,7 @@ both! {
     fn buffers_kept_do_not_change(backend: Backend) {
         let mut bench = Bench::new(backend, 8);
         let (ours, mut peer) = pair();
-        bench.adopt(ours, 1);
+        bench.register(ours, 1);
         let mut kept = Vec::new();
         for mark in 0..3_u8 {
             peer.write_all(&[mark; 100]).expect("written");
@@ -253,7 +253,7 @@ both! {
     fn close_in_flight_gives_no_event_and_ends_the_connection(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, mut peer) = pair();
-        let id = bench.adopt(ours, 1);
+        let id = bench.register(ours, 1);
         bench.idle();
         bench.streams.notify_writable(id);
         bench.streams.send(id, vec![Part::Owned(b"farewell".to_vec())]);
@@ -272,11 +272,11 @@ both! {
     fn id_of_a_closed_stream_does_not_reach_its_successor(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, _peer) = pair();
-        let old = bench.adopt(ours, 1);
+        let old = bench.register(ours, 1);
         bench.streams.close(old);
         bench.idle();
         let (ours, mut peer) = pair();
-        bench.adopt(ours, 2);
+        bench.register(ours, 2);
         bench.streams.close(old);
         bench.streams.pause(old);
         bench.idle();
@@ -288,7 +288,7 @@ both! {
         let mut bench = Bench::new(backend, 4);
         let (ours, mut peer) = pair();
         ours.set_nonblocking(true).expect("set");
-        bench.adopt(ours, 1);
+        bench.register(ours, 1);
         bench.idle();
         peer.write_all(b"hello").expect("written");
         assert_eq!(bench.receive(1, 5), b"hello");
@@ -297,7 +297,7 @@ both! {
     fn receiving_with_control_messages_brings_data_all_the_same(backend: Backend) {
         let mut bench = Bench::new(backend, 8);
         let (ours, mut peer) = pair();
-        let id = bench.streams.adopt(ours.into(), 1, true).expect("adopted");
+        let id = bench.streams.register(ours.into(), 1, true).expect("adopted");
         let sent = pattern(2 * BUFFER);
         let writer = std::thread::spawn({
             let sent = sent.clone();
@@ -322,7 +322,7 @@ both! {
             let _ = writeln!(std::io::stderr(), "SKIP {name}: the kernel's TLS (module tls)");
             return;
         }
-        bench.streams.adopt(ours.into(), 1, true).expect("adopted");
+        bench.streams.register(ours.into(), 1, true).expect("adopted");
         let sent = pattern(100_000);
         peer.write_all(&sent).expect("written");
         assert!(bench.receive(1, sent.len()) == sent, "bytes differ");
@@ -352,7 +352,7 @@ both! {
     fn more_parts_than_a_call_takes_are_sent_by_several(backend: Backend) {
         let mut bench = Bench::new(backend, 4);
         let (ours, mut peer) = pair();
-        let id = bench.adopt(ours, 1);
+        let id = bench.register(ours, 1);
         let parts = (0..MOST_PARTS + 10).map(|at| Part::Owned(vec![at as u8])).collect();
         bench.streams.send(id, parts);
         let Event::Sent { sent, parts, .. } = bench.until(|event| matches!(event, Event::Sent { .. })) else {

@@ -47,19 +47,19 @@ struct World {
 }
 
 impl World {
-    fn adopt(&mut self) {
+    fn register(&mut self) {
         let (ours, peer) = pair();
         peer.set_nonblocking(true).expect("set");
         let token = self.next;
         self.next += 1;
-        let id = self.bench.adopt(ours, token);
+        let id = self.bench.register(ours, token);
         let expected = Expected { id: Some(id), peer: Some(peer), ..Expected::default() };
         self.streams.insert(token, expected);
     }
 
     fn step(&mut self) {
         if self.streams.len() < 20 {
-            self.adopt();
+            self.register();
         }
         let mut tokens: Vec<u64> = self.streams.keys().copied().collect();
         tokens.sort_unstable();
@@ -224,7 +224,7 @@ both! {
         for token in 0..STREAMS {
             let (ours, mut peer) = pair();
             peer.write_all(&[token as u8]).expect("written");
-            ids.push(bench.adopt(ours, token));
+            ids.push(bench.register(ours, token));
             peers.push(peer);
         }
         let mut served = vec![false; STREAMS as usize];

@@ -112,8 +112,8 @@ impl Bench {
         Bench { streams, events: Vec::new() }
     }
 
-    pub fn adopt(&mut self, socket: TcpStream, token: u64) -> StreamId {
-        self.streams.adopt(socket.into(), token, false).expect("adopted")
+    pub fn register(&mut self, socket: TcpStream, token: u64) -> StreamId {
+        self.streams.register(socket.into(), token, false).expect("adopted")
     }
 
     pub fn turn(&mut self, events: &mut Vec<Event>) {

@@ -74,7 +74,7 @@ pub struct Change {
     pub p: f64,
     /// Whether the change is not certain after Holm's correction over the configurations.
     pub hint: bool,
-    /// Between this campaign and the one before it that measured this configuration.
+    /// What differs from the campaign before it that measured this configuration.
     pub differences: Vec<String>,
 }
 

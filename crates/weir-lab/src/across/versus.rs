@@ -88,7 +88,7 @@ pub fn versus(campaigns: &[Campaign], margin_percent: Option<f64>) -> Result<Ver
     let margin = reference.manifest.as_ref().map(|m| m.experiment.margin_percent);
     let margin_percent = margin_percent.or(margin).unwrap_or(MARGIN_PERCENT);
     let mut others: Vec<Other> = others.iter().map(|o| beside(reference, o)).collect();
-    judge(reference, campaigns, &mut others, margin_percent);
+    classify(reference, campaigns, &mut others, margin_percent);
     Ok(Versus {
         format: FORMAT,
         metric: reference.metric.clone(),
@@ -134,7 +134,7 @@ fn changed_keys<T: Serialize>(a: &T, b: &T) -> Vec<String> {
 }
 
 /// One family of comparisons over all campaigns.
-fn judge(reference: &Campaign, campaigns: &[Campaign], others: &mut [Other], margin_percent: f64) {
+fn classify(reference: &Campaign, campaigns: &[Campaign], others: &mut [Other], margin_percent: f64) {
     let mut pairs = Vec::new();
     let mut of = Vec::new();
     for (i, campaign) in campaigns.iter().skip(1).enumerate() {

@@ -92,15 +92,15 @@ struct Other {
 
 impl Other {
     /// Parts of one lab may share a host.
-    fn bars(&self, newcomer: &LeaseHolder) -> bool {
+    fn bars(&self, requester: &LeaseHolder) -> bool {
         let holder = self.record.as_ref().map(|record| &record.holder);
-        holder.is_none_or(|holder| holder.lab != newcomer.lab || holder.part == newcomer.part)
+        holder.is_none_or(|holder| holder.lab != requester.lab || holder.part == requester.part)
     }
 
-    /// Waits for one that [`Other::bars`] the newcomer: it is on its way out, or there is nothing to wait for.
+    /// Waits for one that [`Other::bars`] the requester: it is on its way out, or there is nothing to wait for.
     fn wait_or_refuse(
         &self,
-        newcomer: &LeaseHolder,
+        requester: &LeaseHolder,
         waited: Duration,
         within: Duration,
     ) -> Result<(), LabError> {
@@ -109,7 +109,7 @@ impl Other {
                 "the host is in use by another version of weir-lab: wait for the end of its campaign".into(),
             ));
         };
-        if holder.lab != newcomer.lab {
+        if holder.lab != requester.lab {
             if waited <= LEAVES_WITHIN.min(within) {
                 return Ok(());
             }
@@ -121,10 +121,10 @@ impl Other {
                 SILENCE.as_secs()
             )));
         }
-        if holder.connection > newcomer.connection {
+        if holder.connection > requester.connection {
             return Err(LabError::new(format!(
                 "connection {} was overtaken by connection {} of the same lab",
-                newcomer.connection, holder.connection
+                requester.connection, holder.connection
             )));
         }
         if waited > within {

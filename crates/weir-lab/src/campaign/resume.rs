@@ -133,7 +133,7 @@ impl fmt::Display for OtherCampaign {
             OtherCampaign::Order { seed } => write!(
                 f,
                 "its order does not follow from its seed {seed}: resume with the version that began it, or \
-                 `weir-lab rerun`"
+                 `weir-lab run --again`"
             ),
             OtherCampaign::Run { order, got, expected } => write!(
                 f,
@@ -154,7 +154,7 @@ fn same_experiment(dir: &Path, then: &Experiment, now: &Experiment) -> Result<()
         return Ok(());
     }
     Err(LabError::new(format!(
-        "{}: its experiment differs from the file's in {}; `weir-lab resume {}` goes on as recorded, another --out begins anew",
+        "{}: its experiment differs from the file's in {}; `weir-lab run --resume {}` goes on as recorded, another --out begins anew",
         dir.display(),
         differ.join(", "),
         dir.display()

@@ -1,4 +1,4 @@
-//! `weir-lab list`: the experiments of a folder.
+//! `weir-lab run FOLDER --list`: the experiments of a folder.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,18 @@ use crate::experiment::{Changes, Experiment};
 use crate::model::LabError;
 use crate::progress::human;
 
-pub fn go(dir: &Path) -> Result<ExitCode, LabError> {
+/// Names the experiments of `folders`, of `labs` without any.
+pub fn go(folders: &[PathBuf]) -> Result<ExitCode, LabError> {
+    let labs = [PathBuf::from("labs")];
+    let mut broken = false;
+    for dir in if folders.is_empty() { &labs } else { folders } {
+        broken |= !list(dir)?;
+    }
+    Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// `false` where a file is no experiment.
+fn list(dir: &Path) -> Result<bool, LabError> {
     let entries = std::fs::read_dir(dir).map_err(|e| {
         LabError::new(format!("{}: {e}; name the folder that holds experiments", dir.display()))
     })?;
@@ -39,7 +50,7 @@ pub fn go(dir: &Path) -> Result<ExitCode, LabError> {
             "{shown}: no experiments (files that end in .toml); `weir-lab new {shown}/mine` writes one\n"
         ));
     }
-    Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(!broken)
 }
 
 /// What the file alone shows to be missing here, a line a reason.

@@ -61,7 +61,7 @@ pub struct Plan {
     json: bool,
 }
 
-/// Between two numbers, neither included.
+/// A number between two others, neither included.
 fn within<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f64, ArgumentError> {
     let expected = ArgumentError::Within { low: LOW, high: HIGH };
     let Ok(number) = text.parse::<f64>() else { return Err(expected) };
@@ -88,7 +88,7 @@ struct Evidence {
 
 /// The answer, as `--json` prints it.
 #[derive(Serialize)]
-struct Answer {
+struct Estimate {
     configurations: usize,
     comparisons: usize,
     alpha: f64,
@@ -115,18 +115,18 @@ struct Advice {
 impl Plan {
     pub fn go(self) -> Result<ExitCode, LabError> {
         let evidence = read(&self.pilots)?;
-        let answer = self.answer(&evidence)?;
+        let estimate = self.estimate(&evidence)?;
         let text = if self.json {
-            serde_json::to_string_pretty(&answer).map_err(|e| LabError::new(format!("plan: {e}")))? + "\n"
+            serde_json::to_string_pretty(&estimate).map_err(|e| LabError::new(format!("plan: {e}")))? + "\n"
         } else {
-            show(&evidence, &answer)
+            show(&evidence, &estimate)
         };
         // a reader that went away has lost only this
         let _ = std::io::stdout().write_all(text.as_bytes());
         Ok(ExitCode::SUCCESS)
     }
 
-    fn answer(&self, evidence: &Evidence) -> Result<Answer, LabError> {
+    fn estimate(&self, evidence: &Evidence) -> Result<Estimate, LabError> {
         let sets: Vec<Series<'_>> =
             evidence.sets.iter().map(|s| Series::in_blocks(&s.name, &s.values, &s.blocks)).collect();
         let shown = self.pilots[0].display();
@@ -145,7 +145,7 @@ impl Plan {
         effects.sort_by(f64::total_cmp);
         effects.dedup();
         let seconds = evidence.seconds_a_run.map(|s| s * configurations as f64);
-        Ok(Answer {
+        Ok(Estimate {
             configurations,
             comparisons,
             alpha: self.alpha,
@@ -247,7 +247,7 @@ fn plain(files: &[PathBuf]) -> Result<Evidence, LabError> {
     Ok(Evidence { sets, metric: None, margin_percent: None, size: None, seconds_a_run: None })
 }
 
-fn show(evidence: &Evidence, answer: &Answer) -> String {
+fn show(evidence: &Evidence, estimate: &Estimate) -> String {
     let mut rows = vec![["configuration", "runs", "mean", "deviation"].map(String::from)];
     for set in &evidence.sets {
         let Some(s) = Summary::of(&set.values) else { continue };
@@ -259,27 +259,27 @@ fn show(evidence: &Evidence, answer: &Answer) -> String {
         ]);
     }
     let mut out = aligned(&rows);
-    out += &format!("\n{}", spread(answer));
+    out += &format!("\n{}", spread(estimate));
     out += &format!(
         "\nBlocks needed to find an effect in {} of 100 campaigns, {} at {}:\n\n",
-        general(answer.power * 100.0, 3),
-        if answer.comparisons == 1 {
+        general(estimate.power * 100.0, 3),
+        if estimate.comparisons == 1 {
             "one comparison".into()
         } else {
-            format!("{} comparisons sharing an error", answer.comparisons)
+            format!("{} comparisons sharing an error", estimate.comparisons)
         },
-        percent(answer.alpha * 100.0)
+        percent(estimate.alpha * 100.0)
     );
-    out += &aligned(&effects(answer));
-    out + &format!("\n{}\n", sentence(answer))
+    out += &aligned(&effects(estimate));
+    out + &format!("\n{}\n", sentence(estimate))
 }
 
 fn percent(value: f64) -> String {
     format!("{} %", general(value, 3))
 }
 
-fn spread(answer: &Answer) -> String {
-    let p = &answer.pilot;
+fn spread(estimate: &Estimate) -> String {
+    let p = &estimate.pilot;
     let sure = format!("sure ({:.0} %)", SURE * 100.0);
     let mut rows = vec![["deviation", "estimate", sure.as_str()].map(String::from)];
     rows.push(["of a run".into(), percent(p.run.percent), percent(p.run.upper_percent)]);
@@ -290,12 +290,13 @@ fn spread(answer: &Answer) -> String {
     aligned(&rows)
 }
 
-fn effects(answer: &Answer) -> Vec<[String; 6]> {
+fn effects(estimate: &Estimate) -> Vec<[String; 6]> {
     let runs = |n: Option<usize>| n.map_or(format!("> {MOST_RUNS}"), |n| n.to_string());
-    let paired = |n: Option<usize>| if answer.pilot.within_blocks.is_some() { runs(n) } else { "–".into() };
+    let paired =
+        |n: Option<usize>| if estimate.pilot.within_blocks.is_some() { runs(n) } else { "–".into() };
     let mut rows = vec![["effect", "welch", "sure", "paired", "sure", "time, sure"].map(String::from)];
-    for needed in &answer.effects {
-        let seconds = answer.seconds_a_run.map(|s| s * answer.configurations as f64);
+    for needed in &estimate.effects {
+        let seconds = estimate.seconds_a_run.map(|s| s * estimate.configurations as f64);
         let best = advice(needed, seconds);
         rows.push([
             percent(needed.effect_percent),
@@ -310,14 +311,14 @@ fn effects(answer: &Answer) -> Vec<[String; 6]> {
 }
 
 /// The advice in words.
-fn sentence(answer: &Answer) -> String {
-    let Advice { effect_percent, analysis, runs, runs_sure, seconds_sure } = answer.advice.clone();
+fn sentence(estimate: &Estimate) -> String {
+    let Advice { effect_percent, analysis, runs, runs_sure, seconds_sure } = estimate.advice.clone();
     let name = match analysis {
         Analysis::Welch => "welch",
         Analysis::Paired => "paired",
         Analysis::Rounds => "rounds",
     };
-    let (unpaired, paired) = answer.detectable_percent;
+    let (unpaired, paired) = estimate.detectable_percent;
     let seen = match paired {
         Some(paired) => format!("{} unpaired, {} paired", percent(unpaired), percent(paired)),
         None => percent(unpaired),
@@ -328,7 +329,7 @@ fn sentence(answer: &Answer) -> String {
                 format!(
                     ", {} for {} configurations",
                     human(Duration::from_secs_f64(s)),
-                    answer.configurations
+                    estimate.configurations
                 )
             });
             format!(
@@ -339,7 +340,7 @@ fn sentence(answer: &Answer) -> String {
             "{effect_percent} % is out of reach: more than {MOST_RUNS} blocks. Lengthen `window`, calm the machine, or ask for a larger effect."
         ),
     };
-    let unknown = match answer.pilot.within_blocks {
+    let unknown = match estimate.pilot.within_blocks {
         Some(_) => "",
         None => " Nothing says which runs shared a block: pairing is not planned.",
     };

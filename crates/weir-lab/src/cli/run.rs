@@ -8,8 +8,9 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use weir_io::signal;
 
-use super::several;
-use crate::campaign::{self, CampaignSpec, Done, Resume};
+use super::rerun::Seed;
+use super::{list, rerun, resume, several};
+use crate::campaign::{self, CampaignSpec, Done};
 use crate::experiment::{Changes, Experiment};
 use crate::format::{digits, range, with_unit};
 use crate::machine::unix_ms;
@@ -23,17 +24,32 @@ pub(super) const INTERRUPTED: u8 = 130;
 /// Warnings a terminal shows; the report has all.
 const WARNINGS: usize = 8;
 
+const AFTER: &str = "\
+Examples:
+  weir-lab run labs --list                         which experiments there are
+  weir-lab run labs/demo.toml --quick              smoke values, in seconds
+  weir-lab run --resume out/demo                   after Ctrl-C, a crash or a power cut
+  weir-lab run --resume out/demo --retry-failed    also measure again what failed (a host was down)
+  weir-lab run --resume out/demo --force           although kernel or build changed; the report says so
+  weir-lab run --again runs/2026-11-21-xeon-2cpu-demo --out out/again
+  weir-lab run --again out/demo --new-seed         another order and other traffic: does the finding stand?
+  weir-lab compare out/demo out/demo.1             what changed between the two";
+
 #[derive(Args)]
+#[command(after_help = AFTER)]
 pub struct Run {
-    /// The experiment, such as labs/demo.toml; several with --into.
-    #[arg(required = true, value_name = "FILE")]
+    /// The experiment, such as labs/demo.toml; several with --into. With --list, the folders that hold experiments.
+    #[arg(required_unless_present_any = ["list", "resume", "again"], value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// Name the experiments in a folder with their questions, and measure nothing [default folder: labs].
+    #[arg(long)]
+    list: bool,
     /// Folder for manifest, raw runs and reports [default: out/<experiment>]. An earlier campaign there is
     /// kept under a new name.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Folder that gets a folder a campaign, `<date>-<machine>-<experiment>`; of several files one after the other.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "resume"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "resume", "again", "list"])]
     into: Option<PathBuf>,
     /// Smoke values for every parameter: passes through everything in seconds, proves nothing.
     #[arg(long)]
@@ -52,12 +68,23 @@ pub struct Run {
     /// Only these configurations (and their baselines); `*` stands for anything.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
-    /// Go on with the interrupted campaign in --out, provided the file still says the same experiment.
-    #[arg(long, conflicts_with = "seed")]
-    resume: bool,
+    /// Go on with the interrupted campaign in this folder: the runs that have no record yet, in their order. With FILE only if
+    /// it still says the same experiment.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["seed", "out", "list", "again"])]
+    resume: Option<PathBuf>,
     /// With --resume: go on although the build or the machine differs from the campaign's beginning.
     #[arg(long, requires = "resume")]
     force: bool,
+    /// With --resume: measure the runs that failed again too; their errors stay in the raw files.
+    #[arg(long, requires = "resume")]
+    retry_failed: bool,
+    /// Repeat the campaign in this folder from its manifest, in the same order, into --out [default: the first free one of
+    /// DIR.1, DIR.2 …].
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["files", "list"])]
+    again: Option<PathBuf>,
+    /// With --again: another order and other traffic, from the clock, instead of the same.
+    #[arg(long, requires = "again", conflicts_with = "seed")]
+    new_seed: bool,
     /// Measure the reference of each pair twice a block, under two names: the difference the lab sees
     /// between identical things.
     #[arg(long)]
@@ -66,6 +93,17 @@ pub struct Run {
 
 impl Run {
     pub fn go(self) -> Result<ExitCode, LabError> {
+        if self.list {
+            return list::go(&self.files);
+        }
+        if let Some(earlier) = &self.again {
+            let seed = match self.seed {
+                Some(seed) => Seed::This(seed),
+                None if self.new_seed => Seed::New,
+                None => Seed::Same,
+            };
+            return rerun::go(earlier, self.out, seed);
+        }
         let changes = Changes {
             quick: self.quick,
             runs: self.runs.map(usize::from),
@@ -79,21 +117,23 @@ impl Run {
         if let Some(into) = &self.into {
             return several::go(experiments, into, self.seed, stop_flag()?);
         }
+        if let (Some(dir), true) = (&self.resume, self.files.len() < 2) {
+            return resume::go(dir, experiments.into_iter().next(), self.force, self.retry_failed);
+        }
         let [experiment] = <[Experiment; 1]>::try_from(experiments).map_err(|all| {
             LabError::new(format!("{} experiments: --into DIR gives each a folder of its own", all.len()))
         })?;
         let dir = self.out.unwrap_or_else(|| PathBuf::from("out").join(&experiment.name));
-        let stop = stop_flag()?;
-        let argv = std::env::args().collect();
-        let done = if self.resume {
-            let (experiment, force) = (Some(experiment), self.force);
-            campaign::resume(Resume { dir: &dir, experiment, force, retry_failed: false, argv, stop })?
-        } else {
-            announce(&experiment, &dir);
-            let seed = self.seed.unwrap_or_else(unix_ms);
-            let whole = None;
-            campaign::run(CampaignSpec { experiment, seed, dir: &dir, argv, repeats: None, stop, whole })?
-        };
+        announce(&experiment, &dir);
+        let done = campaign::run(CampaignSpec {
+            experiment,
+            seed: self.seed.unwrap_or_else(unix_ms),
+            dir: &dir,
+            argv: std::env::args().collect(),
+            repeats: None,
+            stop: stop_flag()?,
+            whole: None,
+        })?;
         Ok(finish(&done, &dir))
     }
 }
@@ -120,14 +160,11 @@ pub fn finish(done: &Done, dir: &Path) -> ExitCode {
     if let Some(moved) = &done.moved {
         eprintln!("the earlier campaign is kept in {}", moved.display());
     }
-    let mut said = format!("{}\nreport: {}\n", show(&done.results), dir.join("report.html").display());
-    if done.results.settings.is_some() {
-        said += &format!("settings: {}\n", dir.join(report::settings::FILE).display());
-    }
+    let said = format!("{}\nreport: {}\n", show(&done.results), dir.join("report.html").display());
     // a reader that went away (a closed pipe) has lost only this: everything is in the folder
     let _ = std::io::stdout().write_all(said.as_bytes());
     if done.results.runs_missing > 0 {
-        eprintln!("interrupted: `weir-lab resume {}` goes on from here", dir.display());
+        eprintln!("interrupted: `weir-lab run --resume {}` goes on from here", dir.display());
         return ExitCode::from(INTERRUPTED);
     }
     let nothing = done.results.runs_measured == 0 && done.results.runs_planned > 0;

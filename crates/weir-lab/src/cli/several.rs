@@ -71,7 +71,7 @@ pub fn go(
             Ok(done) => {
                 println!("{name}: {}\nreport: {}\n", done.results.answer, dir.join("report.html").display());
                 if done.results.runs_missing > 0 {
-                    eprintln!("interrupted: `weir-lab resume {}` goes on from here", dir.display());
+                    eprintln!("interrupted: `weir-lab run --resume {}` goes on from here", dir.display());
                     whole_or_not = ExitCode::from(INTERRUPTED);
                 }
             }

@@ -71,8 +71,6 @@ pub enum Section {
     Differential,
     Caches,
     Cliffs,
-    /// The best of the modes that devices were driven in, as weir's configuration.
-    Settings,
 }
 
 /// What stands between braces.

@@ -82,17 +82,17 @@ pub struct Commands {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
-    /// Until a host answers to ssh.
+    /// Limit for a host to answer to ssh.
     pub connect: Within,
     /// Time to upload the lab's programs over one connection.
     pub upload: Within,
-    /// Until the SUT is up.
+    /// Limit for the SUT to be up.
     pub apply: Within,
-    /// Until a test packet sent is received.
+    /// Limit for a test packet to be received.
     pub health: Within,
     /// Time to answer what needs no work; a window may be late by as much.
     pub answer: Within,
-    /// Until the SUT is gone.
+    /// Limit for the SUT to be gone.
     pub teardown: Within,
 }
 

@@ -238,7 +238,7 @@ fn hosts_and_commands_without_each_other_are_refused_with_their_place() {
 #[test]
 fn a_missing_file_is_one_sentence_with_the_remedy() {
     let error = Experiment::load(Path::new("labs/none.toml"), &Changes::default()).expect_err("missing");
-    assert!(error.said.contains("weir-lab list"), "{error}");
+    assert!(error.said.contains("weir-lab run --list"), "{error}");
 }
 
 proptest::proptest! {

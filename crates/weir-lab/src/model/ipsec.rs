@@ -38,7 +38,7 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// Whether packets leave in clear by a guarded port, whose policies are asked: opened ones of a tunnel because
+    /// Whether packets leave as cleartext by an enforced port, whose policies are asked: opened ones of a tunnel because
     /// a policy lets them, plain ones because none matches.
     pub fn bypasses(&self) -> bool {
         self.mode == Mode::Policy && self.spd.action == Action::Bypass

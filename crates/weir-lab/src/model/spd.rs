@@ -79,7 +79,7 @@ pub enum LookupBy {
 pub enum Action {
     #[default]
     Protect,
-    /// Packets come in sealed by a tunnel, are opened, and leave in clear by a guarded port whose policy lets
+    /// Packets come in sealed by a tunnel, are opened, and leave as cleartext by an enforced port whose policy lets
     /// them.
     Bypass,
 }

@@ -26,7 +26,7 @@ pub fn port(role: &str, namespace: &Namespace, port: &Port) -> Result<Counters, 
         .run(move || port_statistics::read(&name))?
         .map_err(|e| LabError::new(format!("{}: driver counters cannot be read: {e}", port.name)))?;
     for (name, value) in own {
-        // rx_queue_<n>_drops: frames the receive side let go.
+        // rx_queue_<n>_drops: frames the receive side dropped.
         let counter = match name.strip_prefix("rx_queue_").and_then(|rest| rest.split_once('_')) {
             Some((_, "drops")) => "rx_drops",
             Some((_, "xdp_tx_errors")) => "xdp_tx_errors",

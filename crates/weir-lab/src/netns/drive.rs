@@ -152,7 +152,7 @@ impl Receiver<'_> {
     pub fn collect_until_quiet(&mut self) -> Result<(), LabError> {
         let began = clock::now();
         loop {
-            self.collector.settle(&mut self.tally).map_err(|e| failed("receiver", &e))?;
+            self.collector.update(&mut self.tally).map_err(|e| failed("receiver", &e))?;
             let now = clock::now();
             if now.saturating_sub(self.tally.last_arrival.max(began)) > QUIET || now - began > STRAGGLE {
                 return self.collector.finish(&mut self.tally).map_err(|e| failed("receiver", &e));

@@ -16,9 +16,9 @@ use super::{IDLE, INLINED, KERNEL, OTHERS, Profile, function};
 use crate::format::digits;
 use crate::format::escape;
 
-/// Once a page.
+/// The style of all graphs, which a page has once.
 pub const STYLE: &str = include_str!("flame/flame.css");
-/// Once a page, after the graphs.
+/// The script of all graphs, which a page has once, after them.
 pub const SCRIPT: &str = include_str!("flame/flame.js");
 
 /// Pixels of the drawing; flame.js knows width, side and letter too.

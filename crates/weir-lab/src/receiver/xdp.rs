@@ -41,7 +41,7 @@ impl Collector for XdpCollector {
         Ok(())
     }
 
-    fn settle(&mut self, tally: &mut Tally) -> io::Result<()> {
+    fn update(&mut self, tally: &mut Tally) -> io::Result<()> {
         let counts = self.program.counts().map_err(other)?;
         tally.delivered = counts.delivered;
         tally.duplicated = counts.duplicated;
@@ -53,7 +53,7 @@ impl Collector for XdpCollector {
     }
 
     fn finish(&mut self, tally: &mut Tally) -> io::Result<()> {
-        self.settle(tally)?;
+        self.update(tally)?;
         for (nanoseconds, packets) in self.program.latencies().map_err(other)? {
             tally.latency.saturating_record_n(nanoseconds.max(1), packets);
         }

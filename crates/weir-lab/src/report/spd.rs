@@ -1,4 +1,4 @@
-//! SPDs by the index of the policy that matches, and who answered: in both reports and in the terminal.
+//! SPDs by the index of the policy that matches, and SPD lookup sources: in both reports and in the terminal.
 //!
 //! Promises: the table is the field's, one row an index, one column a way to look up, in Mb/s and in packets a
 //! second; every value is a median of runs. Refuses a sentence about an index that was not measured.
@@ -158,7 +158,7 @@ fn off((ratio, ends): Ratio) -> String {
     }
 }
 
-/// Who answered, a row a configuration whose lookups were chosen or whose policies changed.
+/// SPD lookup sources, a row a configuration whose lookups were chosen or whose policies changed.
 pub fn answered(results: &Results) -> Option<Table> {
     let rows: Vec<Vec<String>> = results.configurations.iter().filter_map(row).collect();
     let headings = vec![

@@ -135,7 +135,6 @@ mod tests {
             warnings: Vec::new(),
             skipped: Vec::new(),
             answers: Vec::new(),
-            settings: None,
         }
     }
 

@@ -36,7 +36,7 @@ pub struct Sought {
     /// The break, were this curve the only one.
     pub cliff: Option<Cliff>,
     pub p: f64,
-    /// Over all curves of the campaign.
+    /// The p-value, adjusted over all curves of the campaign.
     pub p_holm: f64,
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use weir_stats::verify::Formats;
-use weir_stats::verify::settle::{Class, Difference, Settled};
+use weir_stats::verify::classify::{Class, Classified, Difference};
 
 use super::{FORMAT, Results};
 use crate::experiment::Metric;
@@ -34,8 +34,8 @@ impl Formats for Campaigns {
         KNOWN.into_iter().map(of).collect()
     }
 
-    fn results(&self, dir: &Path) -> Option<(PathBuf, Settled)> {
-        is_campaign(dir).then(|| settle(dir))
+    fn results(&self, dir: &Path) -> Option<(PathBuf, Classified)> {
+        is_campaign(dir).then(|| classify(dir))
     }
 }
 
@@ -45,17 +45,17 @@ fn is_campaign(dir: &Path) -> bool {
 }
 
 /// Settles the results of the campaign in `dir`; also where they are.
-fn settle(dir: &Path) -> (PathBuf, Settled) {
+fn classify(dir: &Path) -> (PathBuf, Classified) {
     let path = dir.join("result.json");
-    let settled =
-        |class, style: String, difference, reason: String| Settled { class, style, difference, reason };
+    let classified =
+        |class, style: String, difference, reason: String| Classified { class, style, difference, reason };
     let printed: Value = match read(&path) {
         Ok(printed) => printed,
-        Err(e) => return (path, settled(Class::Differs, String::new(), None, format!("no results: {e}"))),
+        Err(e) => return (path, classified(Class::Differs, String::new(), None, format!("no results: {e}"))),
     };
     let derived = match super::derive(dir) {
         Ok((_, results)) => serde_json::to_value(results).unwrap_or(Value::Null),
-        Err(e) => return (path, settled(Class::NoData, String::new(), None, e.to_string())),
+        Err(e) => return (path, classified(Class::NoData, String::new(), None, e.to_string())),
     };
     let format = printed["format"].as_u64().unwrap_or(0);
     let same = format == u64::from(FORMAT);
@@ -70,15 +70,15 @@ fn settle(dir: &Path) -> (PathBuf, Settled) {
     }
     let what = if same { String::new() } else { format!(" of its {}", parts.join(", ")) };
     let style = format!("result.json format {format}, {} values{what}", compared.values);
-    let settled = match compared.first {
-        None if compared.values == 0 => settled(Class::NoData, style, None, "no values in it".into()),
-        None => settled(Class::Reproduced, style, None, String::new()),
+    let classified = match compared.first {
+        None if compared.values == 0 => classified(Class::NoData, style, None, "no values in it".into()),
+        None => classified(Class::Reproduced, style, None, String::new()),
         Some(difference) => {
             let reason = "the raw runs give another value: one of the two was changed afterwards";
-            settled(Class::Differs, style, Some(difference), reason.into())
+            classified(Class::Differs, style, Some(difference), reason.into())
         }
     };
-    (path, settled)
+    (path, classified)
 }
 
 /// The parts of an older format whose numbers mean what they mean today.

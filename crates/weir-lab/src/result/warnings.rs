@@ -77,7 +77,8 @@ fn of_campaign(manifest: &Manifest, results: &Results) -> Vec<Diagnostic> {
     if results.runs_missing > 0 {
         let (missing, planned) = (results.runs_missing, results.runs_planned);
         let said = format!("interrupted: {missing} of {planned} runs were not measured");
-        let remedy = "`weir-lab resume` on the campaign's folder measures them, or take the wider intervals";
+        let remedy =
+            "`weir-lab run --resume` with the campaign's folder measures them, or take the wider intervals";
         let warning = whole(Kind::Interrupted, said, remedy);
         found.push(warning.with("missing", missing).with("planned", planned));
     }
@@ -171,7 +172,8 @@ pub fn of_sessions(manifest: &Manifest, evidence: &Evidence) -> Vec<Diagnostic> 
     changes.dedup();
     if !changes.is_empty() {
         let said = format!("between sessions changed: {}", changes.join("; "));
-        let remedy = "run the whole experiment again under one state of machine and build: `weir-lab rerun`";
+        let remedy =
+            "run the whole experiment again under one state of machine and build: `weir-lab run --again`";
         found.push(whole(Kind::ChangedBetweenSessions, said, remedy).with("changes", changes));
     }
     for (configuration, runs) in by_configuration(&evidence.repeated) {
@@ -230,7 +232,7 @@ pub fn notes(outcomes: &[Outcome]) -> Vec<Diagnostic> {
     grouped(said).into_iter().map(|(note, configurations)| Diagnostic::note(configurations, note)).collect()
 }
 
-/// The beginning of a long error; the whole last words of a SUT are in the raw file.
+/// The beginning of a long error; the whole output of a SUT is in the raw file.
 fn shortened(error: &str) -> String {
     const SHOWN: usize = 240;
     let error = error.trim_end_matches('.');

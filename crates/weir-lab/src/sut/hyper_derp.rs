@@ -16,7 +16,7 @@ use crate::netns::namespace::Namespace;
 
 const MISSING: &str = "hyper-derp: no such program in ~/.cache/weir/peers/bin or on the PATH: install it by its own instructions";
 const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3341);
-/// Counters of packets it let go; a full slab is one reason of `send_drops` in some versions, so is not added.
+/// Counters of packets it dropped; a full slab is one reason of `send_drops` in some versions, so is not added.
 const LOST: [(&str, &str); 2] = [
     ("hyper_derp_send_drops_total", "hyper-derp.send_queue"),
     ("hyper_derp_xfer_drops_total", "hyper-derp.between_workers"),

@@ -80,7 +80,7 @@ fn library(program: &Path) -> Option<String> {
 /// Where a program is to run.
 #[derive(Clone, Copy)]
 pub struct ProcessPlacement<'a> {
-    /// Without one, the lab's own.
+    /// The namespace it runs in; `None` is the lab's own.
     pub namespace: Option<&'a Namespace>,
     /// All its threads are bound to these; empty leaves it free.
     pub cpus: &'a [u32],

@@ -339,7 +339,7 @@ impl Deployed {
         };
         let unread = || LabError::new("relay: its memory cannot be read: has it ended?".into());
         let before = relay::memory(process).ok_or_else(unread)?;
-        let (run, settle) = (self.run, trial.warm_up + trial.window);
+        let (run, pause) = (self.run, trial.warm_up + trial.window);
         self.run += 1;
         let server = client::Server::new(ADDRESS, self.relay.tls.is_on())?;
         let began = weir_io::clock::now();
@@ -348,7 +348,7 @@ impl Deployed {
             client::connect(&server, 2 + u64::from(run), count)
         })??;
         let connected = weir_io::clock::now();
-        std::thread::sleep(settle);
+        std::thread::sleep(pause);
         let after = relay::memory(process).ok_or_else(unread)?;
         let ended = weir_io::clock::now();
         drop(clients);

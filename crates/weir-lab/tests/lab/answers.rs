@@ -50,7 +50,7 @@ fn measured(folder: &Folder) -> PathBuf {
 
 fn answers(folder: &Folder, arguments: &[&str]) -> Output {
     let (document, runs) = (folder.at("docs/answers.md"), folder.at("runs"));
-    run(&[&["answers", &document, "--runs", &runs], arguments].concat())
+    run(&[&["report", "--documents", &document, "--runs", &runs], arguments].concat())
 }
 
 #[test]
@@ -135,6 +135,6 @@ fn committed_documents_say_what_the_newest_committed_campaigns_say() {
         let document = root.join(name);
         let committed = std::fs::read_to_string(&document).expect("committed");
         let derived = campaigns.fill(&document, &committed).unwrap_or_else(|e| panic!("{e}"));
-        assert!(committed == derived, "`weir-lab answers {name}` writes it anew:\n{derived}");
+        assert!(committed == derived, "`weir-lab report --documents {name}` writes it anew:\n{derived}");
     }
 }

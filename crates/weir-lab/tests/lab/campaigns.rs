@@ -203,7 +203,7 @@ fn doctor_and_list_answer_and_leave() {
     assert!(doctor.status.success());
     let findings: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
     assert!(findings.as_array().expect("findings").len() >= 10);
-    let list = run(&["list", &root().join("labs").to_string_lossy()]);
+    let list = run(&["run", "--list", &root().join("labs").to_string_lossy()]);
     assert!(list.status.success(), "{}", text(&list.stdout));
     assert!(text(&list.stdout).contains("demo.toml"));
 }

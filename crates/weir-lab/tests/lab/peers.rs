@@ -135,7 +135,7 @@ fn a_forwarder_that_dies_is_a_finding_and_the_campaign_goes_on() {
     misbehaved(test, &stand_in, experiment, "dpdk-testpmd", "ended while it was measured");
 }
 
-/// Between clients and the real derper; sends each client seven bytes too much once it has had 300 KB.
+/// A program between clients and the real derper that sends each client seven bytes too much once it has had 300 KB.
 const BREAKS_STREAMS: &str = r#"#!/usr/bin/env python3
 import os, signal, socket, subprocess, sys, threading
 words = sys.argv[1:]

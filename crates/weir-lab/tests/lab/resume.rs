@@ -93,7 +93,7 @@ fn a_crash_in_the_middle_of_a_block_and_of_a_line_is_resumed_to_the_same_schedul
     folder.crash_before(5);
     let torn = folder.read("out/raw/inet.jsonl") + "{\"format\":1,\"blo";
     folder.write("out/raw/inet.jsonl", &torn);
-    let done = folder.lab(&["resume", "@out"]);
+    let done = folder.lab(&["run", "--resume", "@out"]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert_eq!(folder.recorded("out"), whole, "the same slots with the same seeds");
     let results = folder.results("out");
@@ -136,7 +136,7 @@ fn kill_minus_nine_loses_at_most_the_run_under_way() {
     }
     child.kill().expect("ours");
     child.wait().expect("ours");
-    let done = folder.lab(&["run", "@long.toml", "--out", "@out", "--resume"]);
+    let done = folder.lab(&["run", "@long.toml", "--resume", "@out"]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     let results = folder.results("out");
     assert_eq!((results.runs_measured, results.runs_missing, results.runs_failed), (40, 0, 0));
@@ -152,13 +152,13 @@ fn a_changed_machine_or_build_is_refused_and_with_force_recorded_and_said() {
     manifest["machine"]["kernel"] = "2.6.32".into();
     manifest["build"]["commit"] = "0123456789ab".into();
     folder.write("out/manifest.json", manifest.to_string());
-    let refused = folder.lab(&["resume", "@out"]);
+    let refused = folder.lab(&["run", "--resume", "@out"]);
     let said = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1));
     assert!(said.contains("kernel: \"2.6.32\" → ") && said.contains("commit: \"0123456789ab\" → "), "{said}");
     assert!(said.contains("--force to go on"), "{said}");
     assert_eq!(folder.recorded("out").len(), 9, "nothing was measured");
-    let done = folder.lab(&["resume", "@out", "--force"]);
+    let done = folder.lab(&["run", "--resume", "@out", "--force"]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert_eq!(folder.json("out/manifest.json")["resumed"][0]["changes"].as_array().expect("list").len(), 2);
     assert!(folder.read("out/report.md").contains("between sessions changed: commit: "));
@@ -169,9 +169,12 @@ fn a_file_that_changed_since_is_not_the_interrupted_experiment() {
     let folder = Campaign::measured("file");
     folder.crash_before(9);
     folder.write("small.toml", SMALL.replace("5ms", "6ms"));
-    let refused = folder.lab(&["run", "@small.toml", "--out", "@out", "--resume"]);
+    let refused = folder.lab(&["run", "@small.toml", "--resume", "@out"]);
     let said = text(&refused.stderr);
-    assert!(said.contains("its experiment differs from the file's in window_ms; `weir-lab resume"), "{said}");
+    assert!(
+        said.contains("its experiment differs from the file's in window_ms; `weir-lab run --resume"),
+        "{said}"
+    );
     assert_eq!(folder.recorded("out").len(), 9);
 }
 
@@ -182,7 +185,7 @@ fn an_order_that_does_not_follow_from_the_seed_is_not_resumed() {
     let mut manifest = folder.json("out/manifest.json");
     manifest["seed"] = 8.into();
     folder.write("out/manifest.json", manifest.to_string());
-    let said = text(&folder.lab(&["resume", "@out"]).stderr);
+    let said = text(&folder.lab(&["run", "--resume", "@out"]).stderr);
     assert!(said.contains("its order does not follow from its seed 8"), "{said}");
 }
 
@@ -197,11 +200,11 @@ fn a_failed_run_stays_unless_it_is_asked_for_again_and_then_both_are_kept() {
         "out/raw/inet.jsonl",
         file.replacen(file.lines().next().expect("a run"), &failed.to_string(), 1),
     );
-    assert!(folder.lab(&["resume", "@out"]).status.success());
+    assert!(folder.lab(&["run", "--resume", "@out"]).status.success());
     let results = folder.results("out");
     assert_eq!((results.runs_measured, results.runs_failed), (11, 1));
     assert_eq!(folder.read("out/raw/inet.pps").lines().count(), 2, "the plain file follows the runs");
-    assert!(folder.lab(&["resume", "@out", "--retry-failed"]).status.success());
+    assert!(folder.lab(&["run", "--resume", "@out", "--retry-failed"]).status.success());
     let results = folder.results("out");
     assert_eq!((results.runs_measured, results.runs_failed, results.runs_missing), (12, 0, 0));
     let raw = folder.read("out/raw/inet.jsonl");
@@ -214,12 +217,12 @@ fn a_failed_run_stays_unless_it_is_asked_for_again_and_then_both_are_kept() {
 fn a_finished_campaign_is_only_reported_and_reports_are_the_same_to_the_byte() {
     let folder = Campaign::measured("finished");
     folder.crash_before(5);
-    assert!(folder.lab(&["resume", "@out"]).status.success());
+    assert!(folder.lab(&["run", "--resume", "@out"]).status.success());
     let files =
         ["manifest.json", "result.json", "report.md", "report.html", "raw/inet.jsonl", "raw/inet.pps"];
     let all = || files.map(|f| folder.read(&format!("out/{f}")));
     let before = all();
-    let done = folder.lab(&["resume", "@out"]);
+    let done = folder.lab(&["run", "--resume", "@out"]);
     assert!(text(&done.stderr).contains("every run is recorded"), "{}", text(&done.stderr));
     assert!(folder.lab(&["report", "@out"]).status.success());
     assert_eq!(all(), before);
@@ -229,7 +232,7 @@ fn a_finished_campaign_is_only_reported_and_reports_are_the_same_to_the_byte() {
 fn every_report_follows_from_the_manifest_and_the_raw_lines_alone() {
     let folder = Campaign::measured("alone");
     folder.crash_before(5);
-    assert!(folder.lab(&["resume", "@out"]).status.success());
+    assert!(folder.lab(&["run", "--resume", "@out"]).status.success());
     fs::create_dir_all(folder.0.join("elsewhere/raw")).expect("space");
     folder.write("elsewhere/manifest.json", folder.read("out/manifest.json"));
     for name in NAMES {
@@ -269,7 +272,7 @@ fn a_result_of_a_newer_format_or_cut_short_is_refused_with_its_remedy() {
 #[test]
 fn a_rerun_repeats_configurations_order_and_traffic_and_a_new_seed_only_configurations() {
     let folder = Campaign::measured("rerun");
-    let done = folder.lab(&["rerun", "@out"]);
+    let done = folder.lab(&["run", "--again", "@out"]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(text(&done.stderr).contains("next: weir-lab compare "), "{}", text(&done.stderr));
     assert_eq!(folder.recorded("out.1"), folder.recorded("out"));
@@ -277,7 +280,7 @@ fn a_rerun_repeats_configurations_order_and_traffic_and_a_new_seed_only_configur
     assert_eq!((&again["order"], &again["experiment"]), (&first["order"], &first["experiment"]));
     assert_eq!(again["repeats"]["seed"], 7);
     assert_eq!(again["repeats"]["started_unix_ms"], first["started_unix_ms"]);
-    let done = folder.lab(&["rerun", "@out", "--seed", "8", "--out", "@other"]);
+    let done = folder.lab(&["run", "--again", "@out", "--seed", "8", "--out", "@other"]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     let other = folder.json("other/manifest.json");
     assert_eq!(other["experiment"], first["experiment"]);

@@ -153,7 +153,7 @@ fn a_group_cut_by_a_crash_is_measured_again_whole_and_said_and_nothing_else_is()
     let file = format!("out/raw/{lost}.jsonl");
     let kept: String = folder.read(&file).lines().take(2).map(|l| format!("{l}\n")).collect();
     folder.write(&file, kept);
-    let done = run(&["resume", &folder.at("out")]);
+    let done = run(&["run", "--resume", &folder.at("out")]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     for name in NAMES {
         let sessions: Vec<usize> = runs(&folder, name).iter().map(|r| r.session).collect();
@@ -172,7 +172,7 @@ fn a_group_cut_by_a_crash_is_measured_again_whole_and_said_and_nothing_else_is()
     assert!(folder.read("out/report.md").contains(&said), "{said}");
     let plain = folder.read(&format!("out/raw/{again}.pps"));
     assert_eq!(plain.lines().count(), 3, "the plain file follows the runs that count");
-    assert!(text(&run(&["resume", &folder.at("out")]).stderr).contains("every run is recorded"));
+    assert!(text(&run(&["run", "--resume", &folder.at("out")]).stderr).contains("every run is recorded"));
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Tree {
     }
 
     fn class(&self) -> Class {
-        only(&self.verify()).settled.class
+        only(&self.verify()).classified.class
     }
 
     /// Texts of warnings of one kind.
@@ -102,7 +102,7 @@ fn with_logs(tree: Tree, set: &str, rates: &[f64]) -> Tree {
 fn a_block_that_follows_from_the_files_its_legend_names_is_reproduced() {
     let tree = Tree::new("plain").data().readme(&plain());
     let verified = tree.verify();
-    assert_eq!(only(&verified).settled.class, Class::Reproduced, "{}", verified.text(true));
+    assert_eq!(only(&verified).classified.class, Class::Reproduced, "{}", verified.text(true));
     assert_eq!(only(&verified).printed.line, 4);
     let counts = Counts { blocks: 1, reproduced: 1, whitespace: 0, differs: 0, no_data: 0 };
     assert_eq!(verified.counts(), counts);
@@ -119,21 +119,21 @@ fn legends_are_the_authors_words_and_sets_are_known_by_their_values() {
 fn an_edited_digit_differs_and_is_named_with_both_values() {
     let tree = Tree::new("digit").data().readme(&plain().replace("3797115.1", "3797116.1"));
     let verified = tree.verify();
-    let settled = &only(&verified).settled;
-    assert_eq!(settled.class, Class::Differs);
-    let d = settled.difference.as_ref().expect("a value");
+    let classified = &only(&verified).classified;
+    assert_eq!(classified.class, Class::Differs);
+    let d = classified.difference.as_ref().expect("a value");
     assert_eq!((d.value.as_str(), d.printed.as_str()), ("Avg of x (old.pps)", "3797116.1"));
     assert_eq!(d.derived, "3797115.1");
-    assert!(settled.reason.contains("edited by hand"), "{}", settled.reason);
+    assert!(classified.reason.contains("edited by hand"), "{}", classified.reason);
 }
 
 #[test]
 fn an_edited_sentence_differs_though_the_table_is_right() {
     let tree = Tree::new("sentence").data().readme(&plain().replace("+/- 0.8", "+/- 0.7"));
     let verified = tree.verify();
-    let settled = &only(&verified).settled;
-    assert_eq!(settled.class, Class::Differs);
-    let d = settled.difference.as_ref().expect("a value");
+    let classified = &only(&verified).classified;
+    assert_eq!(classified.class, Class::Differs);
+    let d = classified.difference.as_ref().expect("a value");
     assert!(d.value.starts_with("its relative error of +") && d.printed.starts_with("0.7"), "{d:?}");
 }
 
@@ -150,9 +150,9 @@ fn layout_alone_is_white_space_whatever_its_kind() {
     for (kind, edit, said) in kinds {
         let tree = Tree::new(&format!("layout-{kind}")).data().readme(&edit(&plain()));
         let verified = tree.verify();
-        let settled = &only(&verified).settled;
-        assert_eq!(settled.class, Class::Whitespace, "{kind}: {settled:?}");
-        assert!(settled.reason.contains(said), "{kind}: {}", settled.reason);
+        let classified = &only(&verified).classified;
+        assert_eq!(classified.class, Class::Whitespace, "{kind}: {classified:?}");
+        assert!(classified.reason.contains(said), "{kind}: {}", classified.reason);
     }
 }
 
@@ -162,9 +162,9 @@ fn a_point_moved_in_the_plot_is_no_layout() {
     let row = block.lines().find(|l| l.contains(" x ")).expect("a point with room");
     let tree = Tree::new("point").data().readme(&block.replace(row, &row.replacen(" x ", "  x", 1)));
     let verified = tree.verify();
-    let settled = &only(&verified).settled;
-    assert_eq!(settled.class, Class::Differs);
-    assert_eq!(settled.difference.as_ref().expect("a row").value, "plot");
+    let classified = &only(&verified).classified;
+    assert_eq!(classified.class, Class::Differs);
+    assert_eq!(classified.difference.as_ref().expect("a row").value, "plot");
 }
 
 #[test]
@@ -177,26 +177,30 @@ fn lines_cut_by_hand_differ_and_a_cut_plot_is_ministats_own_option() {
     assert_eq!(Tree::new("no-plot").data().readme(&without_plot).class(), Class::Reproduced);
     let cut: String = plain().lines().filter(|l| !l.contains("Student")).map(|l| format!("{l}\n")).collect();
     let verified = Tree::new("cut").data().readme(&cut).verify();
-    let settled = &only(&verified).settled;
-    assert_eq!(settled.class, Class::Differs);
-    assert!(settled.reason.contains("cut by hand"), "{}", settled.reason);
+    let classified = &only(&verified).classified;
+    assert_eq!(classified.class, Class::Differs);
+    assert!(classified.reason.contains("cut by hand"), "{}", classified.reason);
 }
 
 #[test]
 fn a_block_without_raw_data_says_so_and_a_near_file_of_other_runs_is_not_taken_for_it() {
     let tree = Tree::new("none").with("other.pps", "1\n2\n3\n").readme(&plain());
     let verified = tree.verify();
-    assert_eq!(only(&verified).settled.class, Class::NoData);
-    assert!(only(&verified).settled.reason.contains("x (old.pps), + (new.pps)"), "{}", verified.text(true));
+    assert_eq!(only(&verified).classified.class, Class::NoData);
+    assert!(
+        only(&verified).classified.reason.contains("x (old.pps), + (new.pps)"),
+        "{}",
+        verified.text(true)
+    );
 }
 
 #[test]
 fn a_named_file_with_other_runs_differs_and_is_blamed() {
     let tree = Tree::new("overwritten").data().readme(&plain()).with("old.pps", lines(&NEW.map(|v| v * 0.3)));
     let verified = tree.verify();
-    let settled = &only(&verified).settled;
-    assert_eq!(settled.class, Class::Differs);
-    assert!(settled.reason.contains("old.pps holds other runs"), "{}", settled.reason);
+    let classified = &only(&verified).classified;
+    assert_eq!(classified.class, Class::Differs);
+    assert!(classified.reason.contains("old.pps holds other runs"), "{}", classified.reason);
 }
 
 #[test]
@@ -218,9 +222,9 @@ fn every_dialect_width_and_option_is_found() {
         let tree =
             Tree::new(&format!("style-{i}")).with("old.pps", lines(&even)).with("new.pps", lines(&more));
         let verified = tree.readme(&printed(&sets, style)).verify();
-        let settled = &only(&verified).settled;
-        assert_eq!(settled.class, Class::Reproduced, "{said}: {settled:?}");
-        assert!(settled.style.contains(said), "{said} in {}", settled.style);
+        let classified = &only(&verified).classified;
+        assert_eq!(classified.class, Class::Reproduced, "{said}: {classified:?}");
+        assert!(classified.style.contains(said), "{said} in {}", classified.style);
     }
 }
 
@@ -229,8 +233,8 @@ fn sets_come_from_further_columns_sibling_folders_and_the_documents_own_tables()
     let table: String = OLD.iter().zip(NEW).map(|(a, b)| format!("run {a} {b}\n")).collect();
     let columns = Tree::new("columns").with("both.data", table).readme(&plain());
     let verified = columns.verify();
-    assert_eq!(only(&verified).settled.class, Class::Reproduced, "{}", verified.text(true));
-    assert!(only(&verified).settled.style.contains("-C 2, -C 3"), "{}", only(&verified).settled.style);
+    assert_eq!(only(&verified).classified.class, Class::Reproduced, "{}", verified.text(true));
+    assert!(only(&verified).classified.style.contains("-C 2, -C 3"), "{}", only(&verified).classified.style);
 
     let sets: [(&str, &[f64]); 2] = [("../first/old.pps", &OLD), ("the second", &NEW)];
     let readme = printed(&sets, Style::default());
@@ -255,7 +259,7 @@ fn generator_logs_stand_in_for_the_files_made_of_them() {
         tree = tree.with(&format!("RAW/bench.tunnel.{}.sender", run + 1), format!("noise\n{said}\n"));
     }
     let verified = tree.verify();
-    assert_eq!(only(&verified).settled.class, Class::Reproduced, "{}", verified.text(true));
+    assert_eq!(only(&verified).classified.class, Class::Reproduced, "{}", verified.text(true));
     assert!(verified.text(true).contains("RAW/old.pps of 5 logs"), "{}", verified.text(true));
 }
 
@@ -376,7 +380,7 @@ fn hostile_trees_are_read_to_their_end() {
         .blocks
         .iter()
         .filter(|b| b.file.ends_with("b/readme.txt"))
-        .map(|b| b.settled.class)
+        .map(|b| b.classified.class)
         .collect();
     assert_eq!(in_b, [Class::Reproduced]);
 }
@@ -446,8 +450,8 @@ fn results_of_a_campaign_are_derived_again_and_an_edited_one_is_named() {
     let manifest = fs::read(campaign.join("manifest.json")).expect("readable");
     let tree = tree.with("manifest.json", manifest).with("result.json", value.to_string());
     let verified = tree.verify();
-    let settled = &only(&verified).settled;
-    let difference = settled.difference.as_ref().expect("a value");
+    let classified = &only(&verified).classified;
+    let difference = classified.difference.as_ref().expect("a value");
     assert!(difference.value.ends_with("summary.mean"), "{difference:?}");
 }
 
@@ -468,7 +472,9 @@ fn published_blocks_come_out_of_the_raw_data_beside_them() {
     let unexplained: Vec<&Block> = verified
         .blocks
         .iter()
-        .filter(|b| matches!(b.settled.class, Class::Differs | Class::NoData) && b.settled.reason.is_empty())
+        .filter(|b| {
+            matches!(b.classified.class, Class::Differs | Class::NoData) && b.classified.reason.is_empty()
+        })
         .collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
 }

@@ -129,7 +129,7 @@ impl Verifier {
     }
 
     /// Whether the owner of this key, proved, may come in.
-    pub async fn judge(
+    pub async fn authorize(
         &self,
         access: &Access,
         key: &Key,

@@ -24,11 +24,11 @@ pub const FREE: usize = HEAD_MAX + (4 << 10);
 pub struct Budget {
     most: AtomicUsize,
     per_source: AtomicUsize,
-    held: Mutex<Held>,
+    held: Mutex<Charged>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Charged {
     all: usize,
     sources: HashMap<Source, usize>,
 }
@@ -56,7 +56,7 @@ impl Budget {
     }
 
     /// A thread that panicked left numbers behind, nothing half done.
-    fn locked(&self) -> MutexGuard<'_, Held> {
+    fn locked(&self) -> MutexGuard<'_, Charged> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

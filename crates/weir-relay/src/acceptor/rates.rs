@@ -23,7 +23,7 @@ pub struct Rates {
     burst: u64,
     loopback: bool,
     buckets: HashMap<Source, Bucket>,
-    /// Since when full buckets were looked for.
+    /// When full buckets were last looked for.
     swept: Nanos,
 }
 

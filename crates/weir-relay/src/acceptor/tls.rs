@@ -1,7 +1,7 @@
 //! From the acceptor's TLS to the workers': the keys of a finished handshake change hands.
 //!
 //! Promises: with `auto` the kernel has them where it can, the worker otherwise, and why is said once; with `kernel` a
-//! connection the kernel does not take is let go.
+//! connection the kernel does not take is closed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Once;

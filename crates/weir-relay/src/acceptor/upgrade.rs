@@ -104,8 +104,8 @@ pub async fn derp(
     let mesh = live.mesh_key.as_ref().is_some_and(|key| key.matches(&proved.info.mesh_key));
     if !mesh {
         let access = &live.acceptor.access;
-        let judged = site.verifier.judge(access, &proved.key, peer.ip(), &shared.counters).await;
-        judged.map_err(|denied| {
+        let authorized = site.verifier.authorize(access, &proved.key, peer.ip(), &shared.counters).await;
+        authorized.map_err(|denied| {
             tracing::info!("{} from {peer}: kept out: {denied}", proved.key);
             End::Refused
         })?;
@@ -266,7 +266,7 @@ async fn first_frame(wire: &mut Wire, mut unframer: Option<&mut Unframer>) -> Re
         if length(&inside)?.is_some() {
             return Ok(inside);
         }
-        wire.settle(inside.capacity())?;
+        wire.charge_buffers(inside.capacity())?;
         wire.more().await?;
     }
 }

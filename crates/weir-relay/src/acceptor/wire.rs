@@ -1,6 +1,6 @@
-//! A stranger's connection: bytes in the clear, whether TLS carries them or not.
+//! A stranger's connection: bytes as cleartext, whether TLS carries them or not.
 //!
-//! Promises: when the connection goes to a worker nothing that arrived is lost: what was read in the clear and what
+//! Promises: when the connection goes to a worker nothing that arrived is lost: what was read as cleartext and what
 //! nobody has opened yet go with it; where the kernel may take its TLS over, nothing is read beyond the record that is
 //! coming, since what was read cannot be given back. Refuses: more unread bytes than the caller waits for, and more than
 //! its [`Charge`] may hold.
@@ -145,7 +145,7 @@ impl Wire {
             if let Some(tls) = &mut self.tls {
                 let progress = tls.read(&mut self.received, &mut self.plain, &mut self.to_send);
                 self.flush().await?;
-                self.settle(0)?;
+                self.charge_buffers(0)?;
                 if progress? == Progress::Closed && self.plain.len() == before {
                     return Err(Broken::Gone);
                 }
@@ -195,11 +195,11 @@ impl Wire {
         if let Some(record) = record {
             record.came(&into[at..]);
         }
-        self.settle(0)
+        self.charge_buffers(0)
     }
 
     /// Charges what the buffers have, and what the caller keeps `beside` them of what was said.
-    pub fn settle(&mut self, beside: usize) -> Result<(), Broken> {
+    pub fn charge_buffers(&mut self, beside: usize) -> Result<(), Broken> {
         let buffers = [&self.received, &self.plain, &self.to_send];
         let bytes = buffers.iter().map(|b| b.capacity()).sum::<usize>() + beside;
         let fits = self.charge.as_mut().is_none_or(|charge| charge.hold(bytes));
@@ -210,7 +210,7 @@ impl Wire {
     pub fn shrink(&mut self) -> Result<(), Broken> {
         self.received.shrink_to_fit();
         self.plain.shrink_to_fit();
-        self.settle(0)
+        self.charge_buffers(0)
     }
 
     async fn flush(&mut self) -> Result<(), Broken> {

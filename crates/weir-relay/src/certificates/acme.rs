@@ -33,9 +33,9 @@ use super::{Identity, alpn, validity};
 use crate::error::{AcmeError, CertificateError};
 use crate::settings::{Acme, Challenge};
 
-/// Between looks at whether it is time to renew.
+/// Pause between looks at whether it is time to renew.
 const LOOK: Duration = Duration::from_secs(3600);
-/// Before the first look.
+/// Pause before the first look.
 const BEGIN: Duration = Duration::from_secs(2);
 const RETRY_FIRST: Duration = Duration::from_secs(60);
 const RETRY_LAST: Duration = Duration::from_secs(6 * 3600);

@@ -54,7 +54,7 @@ impl Files {
         };
         let mut file = fs::File::open(&self.key).map_err(failed)?;
         let about = file.metadata().map_err(failed)?;
-        weir_io::private::judge(&self.key, &about)?;
+        weir_io::private::check(&self.key, &about)?;
         let length = about.len().min(FILE_MAX);
         // Whole from the start, so that no half-grown buffer is left behind with the key in it.
         let mut text = Zeroizing::new(Vec::with_capacity(length as usize + 1));

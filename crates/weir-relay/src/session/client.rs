@@ -144,7 +144,7 @@ pub struct Client {
     pub decoder: FrameDecoder,
     pub last: Last,
     /// Keys that received from this one.
-    pub heard: KeySet,
+    pub sent_to: KeySet,
     pub relayed: Relayed,
     pub not_here: Bucket,
     pub receive: Option<Box<Bucket>>,
@@ -161,7 +161,7 @@ pub struct Client {
     pub backlog: Backlog,
     pub in_flight: Option<InFlightWrite>,
     pub send_state: SendState,
-    /// Since then its socket has taken nothing, over several tries.
+    /// Time since which its socket has taken nothing, over several tries.
     pub stalled_since: Option<Nanos>,
     /// The client is in the list of those whose socket is full.
     pub watched: bool,
@@ -190,7 +190,7 @@ impl Client {
             flagged: false,
             decoder: FrameDecoder::new(side),
             last: Last::default(),
-            heard: KeySet::with_hasher(hash),
+            sent_to: KeySet::with_hasher(hash),
             relayed: Relayed::default(),
             not_here: Bucket::new(1, 3, now),
             receive: rates.receive.as_ref().map(bucket),
@@ -272,7 +272,7 @@ impl Client {
             + self.transport.memory()
             + self.decoder.memory()
             + self.relayed.pairs.capacity() * (2 * size_of::<Key>() + 1)
-            + self.heard.capacity() * (size_of::<Key>() + 1)
+            + self.sent_to.capacity() * (size_of::<Key>() + 1)
             + self.partial_write.capacity()
             + self.control.capacity()
             + self.bulk_bytes()
@@ -287,11 +287,11 @@ impl Client {
     }
 
     /// `key` received from this one. Keys that went are forgotten before the set grows: nobody is to be told any more.
-    pub fn note_heard(&mut self, key: Key, routes: &Routes) {
-        if self.heard.len() == self.heard.capacity() {
-            self.heard.retain(|heard| routes.find(heard) != Route::Nowhere);
+    pub fn note_sent_to(&mut self, key: Key, routes: &Routes) {
+        if self.sent_to.len() == self.sent_to.capacity() {
+            self.sent_to.retain(|key| routes.find(key) != Route::Nowhere);
         }
-        self.heard.insert(key);
+        self.sent_to.insert(key);
     }
 
     pub fn seconds(&self, now: Nanos) -> u64 {

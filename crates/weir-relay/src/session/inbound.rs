@@ -13,7 +13,7 @@ use weir_io::tls::News;
 
 use super::client::CONTROL_BUSY;
 use super::outgoing::{CrossWorkerBatch, drop_frames};
-use super::sort::{Act, Around, Run, Sorted, Target, sort};
+use super::sort::{Act, Run, Sorted, Sorter, Target};
 use super::timers::Due;
 use super::{Action, Event, Session, client_of};
 use crate::backlog::data_of;
@@ -75,16 +75,7 @@ impl Session {
     /// Frames in a received buffer.
     fn plain(&mut self, slot: u32, mut buffer: Buffer) -> Result<(), End> {
         let mut sorted = std::mem::take(&mut self.sorted);
-        let mut at = 0;
-        let result = loop {
-            let Some(client) = client_of(&mut self.clients, slot) else { break Ok(()) };
-            let mut around = Around { routes: &self.routes, tally: &mut self.tally, now: self.now };
-            match sort(client, &mut around, &mut buffer, &mut at, &mut sorted) {
-                Ok(Some(whole)) => self.deliver_whole(slot, whole, &mut sorted),
-                Ok(None) => break Ok(()),
-                Err(end) => break Err(end),
-            }
-        };
+        let result = self.sort(slot, &mut buffer, &mut sorted);
         if !sorted.runs.is_empty() {
             let buffer = Rc::new(buffer);
             for run in &sorted.runs {
@@ -104,20 +95,24 @@ impl Session {
     /// Frames in memory of our own.
     fn plain_bytes(&mut self, slot: u32, bytes: &mut [u8]) -> Result<(), End> {
         let mut sorted = std::mem::take(&mut self.sorted);
-        let mut at = 0;
-        let result = loop {
-            let Some(client) = client_of(&mut self.clients, slot) else { break Ok(()) };
-            let mut around = Around { routes: &self.routes, tally: &mut self.tally, now: self.now };
-            match sort(client, &mut around, bytes, &mut at, &mut sorted) {
-                Ok(Some(whole)) => self.deliver_whole(slot, whole, &mut sorted),
-                Ok(None) => break Ok(()),
-                Err(end) => break Err(end),
-            }
-        };
+        let result = self.sort(slot, bytes, &mut sorted);
         sorted.runs.iter().for_each(|run| self.copy(run, bytes));
         self.act(slot, bytes, &mut sorted);
         self.keep_sorted(sorted);
         result
+    }
+
+    /// Sorts frames; those that came in parts are delivered at once.
+    #[inline]
+    fn sort(&mut self, slot: u32, bytes: &mut [u8], sorted: &mut Sorted) -> Result<(), End> {
+        let mut at = 0;
+        loop {
+            let Some(client) = client_of(&mut self.clients, slot) else { return Ok(()) };
+            let (routes, tally, now) = (&self.routes, &mut self.tally, self.now);
+            let whole = Sorter { client, routes, tally, now, sorted }.sort(bytes, &mut at)?;
+            let Some(whole) = whole else { return Ok(()) };
+            self.deliver_whole(slot, whole, sorted);
+        }
     }
 
     /// The lists are used again; what they say of these bytes is nothing to the next.
@@ -230,7 +225,7 @@ impl Session {
                 Act::ClosePeer(key) => self.events.push(Event::ClosePeer(conn, key)),
                 Act::MeshPresent(key) => self.events.push(Event::MeshPresent(conn, key)),
                 Act::MeshGone(key) => self.events.push(Event::MeshGone(conn, key)),
-                Act::Heard(source, listener) => self.events.push(Event::Heard(source, listener)),
+                Act::SentTo(source, listener) => self.events.push(Event::SentTo(source, listener)),
             }
         }
     }

@@ -235,7 +235,7 @@ impl Session {
         }
     }
 
-    /// Puts back in front of the queue what the socket did not take of what was sent in the clear.
+    /// Puts back in front of the queue what the socket did not take of what was sent as cleartext.
     fn put_back(&mut self, slot: u32, sent: usize, parts: &mut Vec<Part>, in_flight: &InFlightWrite) {
         let Some(client) = client_of(&mut self.clients, slot) else { return };
         let mut front = Backlog::default();

@@ -37,7 +37,7 @@ fn shake(client: &mut Handshake, server: &mut Handshake) {
     }
 }
 
-/// After it.
+/// Both sides' sessions after the handshake.
 fn sessions(version: &'static rustls::SupportedProtocolVersion) -> (Session, Session) {
     let (mut client, mut server) = handshakes(version);
     shake(&mut client, &mut server);

@@ -56,7 +56,7 @@ impl Scenario {
                 engine,
                 ring: [2, 256][random.below(2) as usize],
                 buffers: 1 + random.below(12) as u16,
-                adopt_fails: if calm { 0 } else { 40 },
+                register_fails: if calm { 0 } else { 40 },
             },
         }
     }
@@ -171,7 +171,7 @@ impl World {
             8..10 => {
                 let relay = self.random.below(self.relays.len() as u64) as usize;
                 let most = 1 + self.random.below(20) as usize;
-                self.relays[relay].hear(most);
+                self.relays[relay].observe(most);
             }
             10..18 => {
                 let peer = self.random.below(self.peers.len() as u64) as usize;
@@ -330,7 +330,7 @@ impl World {
         for round in 0.. {
             assert!(round < 200_000, "it does not come to rest: {:?}", self.plan);
             for relay in 0..self.relays.len() {
-                self.relays[relay].hear(usize::MAX);
+                self.relays[relay].observe(usize::MAX);
                 (0..self.relays[relay].workers.len()).for_each(|worker| self.turn(relay, worker));
             }
             for peer in &mut self.peers {

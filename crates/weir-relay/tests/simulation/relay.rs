@@ -13,7 +13,7 @@ use weir_relay::session::{Command, CrossWorkerBatch, Event, NewConn, Session, Se
 use crate::streams::{self, Links, Streams};
 
 pub enum WorkerCommand {
-    Adopt { at: Place, link: u64, connection: Box<NewConn>, then: Vec<Command> },
+    AddClient { at: Place, link: u64, connection: Box<NewConn>, then: Vec<Command> },
     Session(Command),
 }
 
@@ -35,7 +35,7 @@ pub struct SimulatedRelay {
     ring: usize,
     buffers: u16,
     /// One in so many sockets cannot be taken over; 0: none.
-    adopt_fails: u64,
+    register_fails: u64,
 }
 
 /// How a relay is built.
@@ -44,7 +44,7 @@ pub struct Build {
     pub engine: Engine,
     pub ring: usize,
     pub buffers: u16,
-    pub adopt_fails: u64,
+    pub register_fails: u64,
 }
 
 impl SimulatedRelay {
@@ -75,7 +75,7 @@ impl SimulatedRelay {
             events: VecDeque::new(),
             ring,
             buffers,
-            adopt_fails: build.adopt_fails,
+            register_fails: build.register_fails,
         }
     }
 
@@ -83,8 +83,8 @@ impl SimulatedRelay {
         let mut commands = Vec::new();
         let (at, then) = self.registrar.admit(admission, &mut commands);
         self.put(commands);
-        let adopt = WorkerCommand::Adopt { at, link, connection: Box::new(connection), then };
-        self.workers[usize::from(at.worker)].commands.push_back(adopt);
+        let add = WorkerCommand::AddClient { at, link, connection: Box::new(connection), then };
+        self.workers[usize::from(at.worker)].commands.push_back(add);
     }
 
     fn put(&mut self, commands: Commands) {
@@ -106,11 +106,11 @@ impl SimulatedRelay {
     }
 
     /// The registrar hears `most` events.
-    pub fn hear(&mut self, most: usize) {
+    pub fn observe(&mut self, most: usize) {
         for _ in 0..most {
             let Some(event) = self.events.pop_front() else { return };
             let mut commands = Vec::new();
-            self.registrar.hear(event, &mut commands);
+            self.registrar.observe(event, &mut commands);
             self.put(commands);
         }
     }
@@ -124,14 +124,14 @@ impl SimulatedRelay {
         for command in worker.commands.drain(..) {
             match command {
                 WorkerCommand::Session(command) => worker.session.command(command),
-                WorkerCommand::Adopt { at, link, then, .. } if random.below(self.adopt_fails) == 1 => {
+                WorkerCommand::AddClient { at, link, then, .. } if random.below(self.register_fails) == 1 => {
                     if let Some(link) = links.get_mut(&link) {
                         link.down_ended = true;
                     }
                     worker.session.not_connected(at, then);
                 }
-                WorkerCommand::Adopt { at, link, connection, then } => {
-                    worker.streams.adopt(at.slot, link);
+                WorkerCommand::AddClient { at, link, connection, then } => {
+                    worker.streams.register(at.slot, link);
                     worker.session.connect(at, *connection, then);
                 }
             }

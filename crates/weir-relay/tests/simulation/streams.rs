@@ -60,7 +60,7 @@ impl Streams {
         Streams { buffers: Buffers::new(buffers).expect("memory"), streams: BTreeMap::new() }
     }
 
-    pub fn adopt(&mut self, slot: u32, link: u64) {
+    pub fn register(&mut self, slot: u32, link: u64) {
         let stream = Stream { link, sending: None, paused: false, wants_writable: false, over: false };
         assert!(self.streams.insert(slot, stream).is_none(), "slot {slot} is given twice");
     }

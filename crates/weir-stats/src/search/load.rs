@@ -15,7 +15,7 @@ pub enum Rate {
     Burst(u32),
 }
 
-/// Where packets went: intended → offered → sent → each drop counter → delivered.
+/// Packet accounting: intended → offered → sent → each drop counter → delivered.
 ///
 /// `sent = delivered + Σ drops + unaccounted`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,10 +3,10 @@
 //! Promises a value by name, as printed and as derived, values of sets before sentences, sentences before
 //! the plot. The reason is the likeliest story the values tell; it accuses nobody of more than an edit.
 
+use super::classify::{Difference, Line, name, same_but_layout};
 use super::find::Found;
 use super::library::Origin;
 use super::printed::{Part, Printed, SYMBOLS};
-use super::settle::{Difference, Line, name, same_but_layout};
 use crate::ministat::{Dialect, Set, Style, block};
 
 const COLUMNS: [&str; 6] = ["N", "Min", "Max", "Median", "Avg", "Stddev"];

@@ -14,10 +14,10 @@
 use std::path::PathBuf;
 
 use super::Block;
+use super::classify::name;
 use super::contents::unpacked;
 use super::find::Found;
 use super::library::{Library, Origin, Raw};
-use super::settle::name;
 use crate::holm;
 use crate::number::general;
 use crate::power::{Design, Goal, detectable, runs_needed};
@@ -102,12 +102,12 @@ struct Judged<'a> {
 /// Warnings about the verdicts of one document; `effect` is the difference of interest, percent of the
 /// reference's mean.
 pub fn verdicts(blocks: &[Block], effect: f64) -> Vec<Warning> {
-    let judged: Vec<Judged<'_>> = blocks.iter().flat_map(judge).collect();
+    let judged: Vec<Judged<'_>> = blocks.iter().flat_map(classify).collect();
     let adjusted = holm::adjust(&family(&judged));
     judged.iter().zip(adjusted).flat_map(|(j, p_holm)| warnings(j, p_holm, &judged, effect)).collect()
 }
 
-fn judge(block: &Block) -> Vec<Judged<'_>> {
+fn classify(block: &Block) -> Vec<Judged<'_>> {
     let known = |set: usize| block.found.get(set)?.as_ref().filter(|f| f.is_exact());
     let Some(reference) = known(0) else { return Vec::new() };
     let judged = (1..block.found.len()).filter_map(|set| {

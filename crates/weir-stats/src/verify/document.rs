@@ -14,9 +14,9 @@ use std::path::Path;
 
 use super::Block;
 use super::claims::{Warning, WarningKind};
+use super::classify::name;
 use super::library::{Origin, Raw};
 use super::printed::Document;
-use super::settle::name;
 
 /// A value with fewer digits is not said to be a copy.
 const MIN_DIGITS: usize = 5;

@@ -54,7 +54,7 @@ impl Class {
 
 impl Verified {
     pub fn counts(&self) -> Counts {
-        let count = |class| self.blocks.iter().filter(|b| b.settled.class == class).count();
+        let count = |class| self.blocks.iter().filter(|b| b.classified.class == class).count();
         Counts {
             blocks: self.blocks.len(),
             reproduced: count(Class::Reproduced),
@@ -94,7 +94,7 @@ impl Verified {
             out += &format!("{share:>6.1} % of the {} with data come out of it\n", many(with_data, "block"));
         }
         for block in &self.blocks {
-            let explained = matches!(block.settled.class, Class::Differs | Class::NoData);
+            let explained = matches!(block.classified.class, Class::Differs | Class::NoData);
             if all || explained {
                 out += &format!("\n{}", entry(block));
             }
@@ -130,10 +130,10 @@ impl Verified {
     /// Styles of the reproduced, kinds of the white space.
     fn kinds(&self, class: Class) -> String {
         let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
-        for block in self.blocks.iter().filter(|b| b.settled.class == class) {
+        for block in self.blocks.iter().filter(|b| b.classified.class == class) {
             let kind = match class {
-                Class::Reproduced => block.settled.style.split(',').next().unwrap_or(""),
-                Class::Whitespace => &block.settled.reason,
+                Class::Reproduced => block.classified.style.split(',').next().unwrap_or(""),
+                Class::Whitespace => &block.classified.reason,
                 _ => continue,
             };
             *kinds.entry(kind).or_default() += 1;
@@ -148,17 +148,17 @@ fn many(n: usize, what: &str) -> String {
 }
 
 fn entry(block: &Block) -> String {
-    let settled = &block.settled;
-    let mut out = format!("{}  {}", place(&block.file, block.printed.line), settled.class.name());
-    if !settled.style.is_empty() {
-        out += &format!("  ({})", settled.style);
+    let classified = &block.classified;
+    let mut out = format!("{}  {}", place(&block.file, block.printed.line), classified.class.name());
+    if !classified.style.is_empty() {
+        out += &format!("  ({})", classified.style);
     }
     out.push('\n');
-    if let Some(d) = &settled.difference {
+    if let Some(d) = &classified.difference {
         out += &format!("    {}: printed {}, derived {}\n", d.value, d.printed, d.derived);
     }
-    if !settled.reason.is_empty() {
-        out += &format!("    why: {}\n", settled.reason);
+    if !classified.reason.is_empty() {
+        out += &format!("    why: {}\n", classified.reason);
     }
     let dir = block.file.parent().unwrap_or(Path::new(""));
     let data: Vec<String> = block.found.iter().flatten().map(|f| source(&f.raw, dir)).collect();
@@ -194,7 +194,7 @@ fn source(raw: &super::library::Raw, dir: &Path) -> String {
 
 /// What a reader can do about it.
 fn remedy(block: &Block) -> String {
-    match block.settled.class {
+    match block.classified.class {
         Class::Differs => {
             "    do: take the derived values, or restore the data the block was printed from\n".into()
         }
@@ -204,18 +204,18 @@ fn remedy(block: &Block) -> String {
 }
 
 fn detail(block: &Block) -> Value {
-    let settled = &block.settled;
+    let classified = &block.classified;
     let dir = block.file.parent().unwrap_or(Path::new(""));
     json!({
         "file": block.file.to_string_lossy(),
         "line": block.printed.line,
-        "class": settled.class.name(),
-        "style": settled.style,
+        "class": classified.class.name(),
+        "style": classified.style,
         "data": block.found.iter().map(|f| f.as_ref().map(|f| source(&f.raw, dir))).collect::<Vec<_>>(),
-        "difference": settled.difference.as_ref().map(|d| json!({
+        "difference": classified.difference.as_ref().map(|d| json!({
             "value": d.value, "printed": d.printed, "derived": d.derived,
         })),
-        "reason": settled.reason,
+        "reason": classified.reason,
     })
 }
 

@@ -8,7 +8,7 @@ use super::draws::{Draws, allowed, documented, percent, rate};
 const CASES: usize = 2000;
 /// Slices of a run, 20 ms each.
 const SLICES: usize = 25;
-/// Between two whole runs: what the next takes to be prepared.
+/// Slices between two whole runs: what the next takes to be prepared.
 const GAP: usize = 35;
 /// What the other of a pair is faster by where intervals are asked.
 const RATIO: f64 = 1.02;

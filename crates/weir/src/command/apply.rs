@@ -9,7 +9,7 @@ use crate::text::{count, print};
 use crate::{config, view};
 
 pub fn run(socket: Option<PathBuf>, file: &Path, dry_run: bool) -> Result<(), Failure> {
-    let config = config::judge(file).map_err(Failure::of)?;
+    let config = config::check(file).map_err(Failure::of)?;
     let named = client::socket_path(&config);
     let socket = match socket {
         // The file names its router; a copy under another name goes to the only router there is.

@@ -28,7 +28,7 @@ struct Checked {
 
 pub fn run(file: &Path, json: bool) -> Result<(), Failure> {
     let shown = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
-    let config = match config::judge(file) {
+    let config = match config::check(file) {
         Ok(config) => config,
         Err(refused) if json && !refused.complaints.is_empty() => {
             let errors = refused.complaints;

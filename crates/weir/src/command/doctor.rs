@@ -16,7 +16,7 @@ use crate::router::mirror::members::Membership;
 use crate::text::print;
 
 pub fn run(file: &Path) -> Result<(), Failure> {
-    let config = config::judge(file).map_err(Failure::of)?;
+    let config = config::check(file).map_err(Failure::of)?;
     let links = netlink::links().map_err(|e| Failure(format!("listing devices: {e}")))?;
     let Findings { lines, decisive } = findings(&config, &links);
     let text: String = lines.iter().map(|finding| format!("{finding}\n")).collect();

@@ -21,13 +21,13 @@ pub enum PolicyVerb {
     Add {
         #[command(flatten)]
         policy: PolicyArgs,
-        /// In front of this policy
+        /// Put it in front of this policy
         #[arg(long, value_name = "NAME", conflicts_with_all = ["after", "at"])]
         before: Option<String>,
-        /// Behind this policy
+        /// Put it behind this policy
         #[arg(long, value_name = "NAME", conflicts_with = "at")]
         after: Option<String>,
-        /// As this number, as `weir show spd` counts them
+        /// Give it this number, as `weir show spd` counts them
         #[arg(long, value_name = "NUMBER")]
         at: Option<usize>,
     },

@@ -50,7 +50,7 @@ struct Node {
 
 /// The entry, and sentences about what a map cannot say.
 pub fn text(args: &MapArgs) -> Result<(String, Vec<&'static str>), Failure> {
-    let config = config::judge(&args.file).map_err(Failure::of)?;
+    let config = config::check(&args.file).map_err(Failure::of)?;
     let Some(relay) = &config.relay else {
         return Err(Failure(format!("{}: has no `[relay]`; name a relay's file", args.file.display())));
     };

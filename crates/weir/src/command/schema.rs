@@ -90,7 +90,7 @@ mod tests {
         })
     }
 
-    fn judge(toml_text: &str) -> bool {
+    fn is_valid(toml_text: &str) -> bool {
         let schema: Value = serde_json::from_str(&text()).expect("the schema is JSON");
         let value: Value = toml::from_str(toml_text).expect("the file is TOML");
         fits(&schema, &value)
@@ -104,7 +104,7 @@ mod tests {
             let path = entry.expect("examples/ can be read").path();
             if path.extension().is_some_and(|e| e == "toml") {
                 let text = std::fs::read_to_string(&path).expect("an example can be read");
-                assert!(judge(&text), "{} does not fit its schema", path.display());
+                assert!(is_valid(&text), "{} does not fit its schema", path.display());
                 files += 1;
             }
         }
@@ -114,12 +114,12 @@ mod tests {
     #[test]
     fn what_no_table_has_does_not_fit() {
         let port = "[[port]]\nname = \"lan\"\ndevice = \"eth0\"\n";
-        assert!(judge(port));
-        assert!(!judge("[[port]]\nname = \"lan\"\n"), "a key is missing");
-        assert!(!judge(&format!("{port}colour = \"red\"\n")), "a key is not known");
-        assert!(!judge(&format!("{port}mtu = \"1500\"\n")), "a number is a text");
-        assert!(!judge(&format!("{port}vlan = 4095\n")), "a number is too large");
-        assert!(!judge(&format!("{port}rpf = \"tight\"\n")), "a word is not known");
-        assert!(!judge("ports = []\n"), "a table is not known");
+        assert!(is_valid(port));
+        assert!(!is_valid("[[port]]\nname = \"lan\"\n"), "a key is missing");
+        assert!(!is_valid(&format!("{port}colour = \"red\"\n")), "a key is not known");
+        assert!(!is_valid(&format!("{port}mtu = \"1500\"\n")), "a number is a text");
+        assert!(!is_valid(&format!("{port}vlan = 4095\n")), "a number is too large");
+        assert!(!is_valid(&format!("{port}rpf = \"tight\"\n")), "a word is not known");
+        assert!(!is_valid("ports = []\n"), "a table is not known");
     }
 }

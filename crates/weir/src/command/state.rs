@@ -20,14 +20,14 @@ pub struct StateVerb {
     #[arg(long, value_name = "PATH", global = true)]
     state_dir: Option<PathBuf>,
     #[command(subcommand)]
-    what: What,
+    what: StateCommand,
 }
 
 #[derive(Clone, Debug, Subcommand)]
-enum What {
+enum StateCommand {
     /// Every SA whose key was ever used
     List,
-    /// Let go of SAs not used lately: their keys must never be used again
+    /// Forget SAs not used lately: their keys must never be used again
     Forget {
         /// Those not used for so many days
         #[arg(long, value_name = "N")]
@@ -50,7 +50,7 @@ pub fn run(args: &StateVerb) -> Result<(), Failure> {
     let (_held, state) = durable::read(&folder).map_err(Failure::of)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     match args.what {
-        What::List => {
+        StateCommand::List => {
             let mut out = String::new();
             for r in &state.records {
                 let way = if r.direction == Direction::In { "in" } else { "out" };
@@ -67,7 +67,7 @@ pub fn run(args: &StateVerb) -> Result<(), Failure> {
             }
             print(&(out + &format!("{} remembered\n", count(state.records.len(), "sa"))))
         }
-        What::Forget { unused_days } => {
+        StateCommand::Forget { unused_days } => {
             let since = now.saturating_sub(unused_days.saturating_mul(DAY));
             let mut durable = Durable::resume(state, None, &[0; 16]);
             let gone = durable.forget_unused_since(since);

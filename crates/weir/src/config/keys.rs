@@ -292,7 +292,7 @@ fn private(path: &Path, metadata: &Metadata) -> Result<(), KeysError> {
     if owner != 0 && owner != user {
         return Err(KeysError::Owner { path: path.to_owned(), owner, user });
     }
-    weir_io::private::judge(path, metadata).map_err(KeysError::NotPrivate)
+    weir_io::private::check(path, metadata).map_err(KeysError::NotPrivate)
 }
 
 /// Refuses a folder anyone may write to: there anyone may have put the file.

@@ -558,7 +558,7 @@ impl RelayConfig {
         ];
         for (key, file) in files {
             let Some(file) = file else { continue };
-            if let Err(why) = weir_io::private::judge_if_there(&folder.join(&file.value)) {
+            if let Err(why) = weir_io::private::check_if_there(&folder.join(&file.value)) {
                 complaints.add(file.span.clone(), format!("relay: {key}: {why}"));
             }
         }

@@ -43,7 +43,7 @@ use super::{Connection, HttpRequest, RequestKind, RequestQueue, Response, Upgrad
 const BODY_MAX: usize = 256 << 20;
 /// Out of descriptors or memory: tried again after this.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A client that sends its request head slower than this is let go.
+/// A client that sends its request head slower than this is disconnected.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests still being answered when the daemon ends get this long.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);

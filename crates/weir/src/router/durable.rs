@@ -422,7 +422,7 @@ impl Daemon {
         }
     }
 
-    /// Before SAs are added to a gateway that has none: opens the state directory.
+    /// Opens the state directory, before SAs are added to a gateway that has none.
     pub(super) fn open_state(&mut self, config: &Config) -> Result<(), Unreserved> {
         if (config.ipsec.sas.is_empty() && config.kernel.keys.is_none())
             || !matches!(self.state, State::Unused)

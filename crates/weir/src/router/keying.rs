@@ -140,7 +140,7 @@ impl Keys {
         self.dumped = now;
         let keying = &mut self.keying;
         keying.begin_resync();
-        let dumped = dump(|news| _ = keying.hear(news))?;
+        let dumped = dump(|news| _ = keying.observe(news))?;
         self.counters.malformed += dumped.malformed;
         self.partial = dumped.interrupted;
         if dumped.interrupted {
@@ -152,10 +152,10 @@ impl Keys {
     }
 
     /// What was heard since the last call; true where something may be another.
-    fn hear(&mut self, now: Nanos) -> bool {
+    fn observe(&mut self, now: Nanos) -> bool {
         let keying = &mut self.keying;
         let mut changed = false;
-        let heard = self.monitor.hear(|news| changed |= keying.hear(news));
+        let heard = self.monitor.observe(|news| changed |= keying.observe(news));
         let lost = match heard {
             Ok(heard) => {
                 self.counters.malformed += heard.malformed;
@@ -362,7 +362,7 @@ impl Daemon {
     /// News of the kernel's SAs and policies, and what is due about them.
     pub(super) fn on_key_news(&mut self, now: Nanos) {
         let Some(mut keys) = self.keys.take() else { return };
-        if keys.hear(now) {
+        if keys.observe(now) {
             self.take_keys(now, &mut keys);
         }
         self.spring_traps(now, &mut keys);

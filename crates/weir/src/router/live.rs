@@ -18,7 +18,7 @@ impl LiveHandle {
         LiveHandle { wanted, made: OnceLock::new() }
     }
 
-    /// For this device, if it is one that may use it; why not is said once.
+    /// Gives it to this device, if it is one that may use it; why not is said once.
     pub fn of(&self, device: &str, said: &mut Vec<String>) -> Option<Arc<LiveTransmit>> {
         if !self.wanted {
             return None;

@@ -184,7 +184,7 @@ impl Thread {
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return,
             }
-            while self.hear() {
+            while self.observe() {
                 if !self.hand_over(updates, news) {
                     return;
                 }
@@ -216,12 +216,12 @@ impl Thread {
     }
 
     /// Reads what the kernel said; true when there may be more.
-    fn hear(&mut self) -> bool {
+    fn observe(&mut self) -> bool {
         let Thread { monitor, mirror, ports, neighbors, told, .. } = self;
         let mut vanishing = false;
-        let heard = monitor.hear(|news| match news {
+        let heard = monitor.observe(|news| match news {
             News::Neighbor(change, neighbor) => note(ports, neighbors, told, change, &neighbor),
-            news => vanishing |= mirror.hear(news),
+            news => vanishing |= mirror.observe(news),
         });
         match heard {
             Ok(heard) => {
@@ -279,7 +279,7 @@ impl Thread {
         for kind in [GET_RULE, GET_NEXT_HOP, GET_ROUTE, GET_NEIGHBOR] {
             let dumped = dump(kind, |news| match news {
                 News::Neighbor(change, neighbor) => note(ports, &mut neighbors, told, change, &neighbor),
-                news => _ = mirror.hear(news),
+                news => _ = mirror.observe(news),
             })?;
             whole.interrupted |= dumped.interrupted;
             whole.malformed += dumped.malformed;

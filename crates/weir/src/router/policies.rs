@@ -123,7 +123,7 @@ fn change_of(
     })
 }
 
-/// Before which policy a new one comes, counted from 0.
+/// The policy that a new one comes before, counted from 0.
 fn position(spd: &str, add: &view::AddPolicy, list: &Policies) -> Result<usize, PolicyChangeError> {
     match (&add.before, &add.after, add.at) {
         (None, None, None) => Ok(list.len()),

@@ -90,17 +90,17 @@ pub enum WorkerCommand {
     Report(SyncSender<()>),
 }
 
-/// What a worker has yet to say that it has copied its figures.
+/// What a worker has yet to say that it has copied its counters.
 pub struct PendingReport(Receiver<()>);
 
 impl PendingReport {
-    /// Waits until the figures are there, at most until then: those of a worker that hangs are its last.
+    /// Waits until the counters are there, at most until then: those of a worker that hangs are its last.
     pub fn wait(self, until: Instant) {
         let _ = self.0.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 }
 
-/// A worker's figures: of the moment they were asked for, else some milliseconds old.
+/// A worker's counters: of the moment they were asked for, else some milliseconds old.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerState {
     pub ledger: Ledger,
@@ -188,14 +188,14 @@ impl Worker {
         self.shared.waker.wake();
     }
 
-    /// Asks for the figures of this moment; [`Worker::report`] has them after [`PendingReport::wait`].
+    /// Asks for the counters of this moment; [`Worker::report`] has them after [`PendingReport::wait`].
     pub fn refresh(&self) -> PendingReport {
         let (copied, fresh) = sync_channel(1);
         self.post(WorkerCommand::Report(copied));
         PendingReport(fresh)
     }
 
-    /// The figures copied last.
+    /// The counters copied last.
     pub fn report(&self) -> WorkerState {
         // Plain numbers are whole at every step, whatever panicked while holding them.
         self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use crate::client::{Client, NONCE, info, key, secret};
-use crate::server::{MESH_KEY, Server, Subject};
+use crate::server::{MESH_KEY, Server, Sut};
 use weir_core::relay::handshake::ClientInfo;
 
 behaviours! {
@@ -62,7 +62,7 @@ fn is_refused(server: &Server) {
     assert_eq!(client.next(), None);
 }
 
-fn a_client_is_let_in_if_the_controller_says_so(subject: Subject) {
+fn a_client_is_let_in_if_the_controller_says_so(subject: Sut) {
     let (url, questions) = controller("200 OK", r#"{"Allow": true}"#);
     let server = server!(subject, verify: Some(&url));
     Client::join(&server, 1);
@@ -74,23 +74,23 @@ fn a_client_is_let_in_if_the_controller_says_so(subject: Subject) {
     assert_eq!(body["Source"], "127.0.0.1");
 }
 
-fn a_client_is_refused_if_the_controller_says_so(subject: Subject) {
+fn a_client_is_refused_if_the_controller_says_so(subject: Sut) {
     let (url, _questions) = controller("200 OK", r#"{"Allow": false}"#);
     let server = server!(subject, verify: Some(&url));
     is_refused(&server);
 }
 
-fn clients_are_let_in_while_the_controller_does_not_answer(subject: Subject) {
+fn clients_are_let_in_while_the_controller_does_not_answer(subject: Sut) {
     let server = server!(subject, verify: Some(&nobody()));
     Client::join(&server, 1);
 }
 
-fn clients_are_refused_while_the_controller_does_not_answer_if_so_configured(subject: Subject) {
+fn clients_are_refused_while_the_controller_does_not_answer_if_so_configured(subject: Sut) {
     let server = server!(subject, verify: Some(&nobody()), fail_closed: true);
     is_refused(&server);
 }
 
-fn an_answer_that_is_no_answer_lets_nobody_in(subject: Subject) {
+fn an_answer_that_is_no_answer_lets_nobody_in(subject: Sut) {
     for (status, body) in [("500 Oh", r#"{"Allow": true}"#), ("200 OK", "yes"), ("200 OK", "{}")] {
         let (url, _questions) = controller(status, body);
         let server = server!(subject, verify: Some(&url));
@@ -98,7 +98,7 @@ fn an_answer_that_is_no_answer_lets_nobody_in(subject: Subject) {
     }
 }
 
-fn the_mesh_is_not_asked_about(subject: Subject) {
+fn the_mesh_is_not_asked_about(subject: Sut) {
     let (url, _questions) = controller("200 OK", r#"{"Allow": false}"#);
     let server = server!(subject, verify: Some(&url));
     let info = ClientInfo { mesh_key: MESH_KEY.into(), ..info() };

@@ -5,7 +5,7 @@ use weir_core::relay::frame::{Frame, Gone, Kind};
 
 use crate::client::{Client, Seen, key, seen};
 use crate::machine::until;
-use crate::server::{Server, Subject};
+use crate::server::{Server, Sut};
 
 behaviours! {
     the_newest_connection_of_a_key_receives;
@@ -40,7 +40,7 @@ fn setup(server: &Server) -> (Client, Client, Client) {
     (sender, old, new)
 }
 
-fn the_newest_connection_of_a_key_receives(subject: Subject) {
+fn the_newest_connection_of_a_key_receives(subject: Sut) {
     let server = server!(subject);
     let (mut sender, mut old, mut new) = setup(&server);
     sender.send(Frame::SendPacket(key(1), b"which?"));
@@ -48,7 +48,7 @@ fn the_newest_connection_of_a_key_receives(subject: Subject) {
     old.hears_nothing();
 }
 
-fn the_one_that_sent_last_receives_and_the_others_stay_open(subject: Subject) {
+fn the_one_that_sent_last_receives_and_the_others_stay_open(subject: Sut) {
     let server = server!(subject);
     let (mut sender, mut old, mut new) = setup(&server);
     old.send(Frame::NotePreferred(true));
@@ -58,7 +58,7 @@ fn the_one_that_sent_last_receives_and_the_others_stay_open(subject: Subject) {
     old.before_pong();
 }
 
-fn the_older_one_receives_when_the_newer_leaves(subject: Subject) {
+fn the_older_one_receives_when_the_newer_leaves(subject: Sut) {
     let server = server!(subject);
     let (mut sender, mut old, new) = setup(&server);
     drop(new);
@@ -66,7 +66,7 @@ fn the_older_one_receives_when_the_newer_leaves(subject: Subject) {
     until("the old connection to receive", || arrives(&mut sender, &mut old, b"back").then_some(()));
 }
 
-fn nobody_hears_of_a_key_gone_while_one_connection_is_left(subject: Subject) {
+fn nobody_hears_of_a_key_gone_while_one_connection_is_left(subject: Sut) {
     let server = server!(subject);
     let (mut listener, mut old, mut new) = setup(&server);
     for client in [&mut old, &mut new] {
@@ -79,7 +79,7 @@ fn nobody_hears_of_a_key_gone_while_one_connection_is_left(subject: Subject) {
     assert_eq!(listener.next(), Some(seen(Frame::PeerGone(key(1), Gone::Disconnected))));
 }
 
-fn after_a_storm_of_reconnects_the_last_connection_receives(subject: Subject) {
+fn after_a_storm_of_reconnects_the_last_connection_receives(subject: Sut) {
     let server = server!(subject);
     let mut sender = Client::join(&server, 9);
     let mut kept = Vec::new();

@@ -4,7 +4,7 @@ use weir_core::relay::frame::{Frame, HEADER, INFO_MAX, Kind};
 use weir_core::relay::handshake::ClientInfo;
 
 use crate::client::{Client, NONCE, bytes, info, key, secret, seen};
-use crate::server::Subject;
+use crate::server::Sut;
 
 behaviours! {
     a_client_is_told_the_version_and_can_be_reached;
@@ -28,14 +28,14 @@ fn sealed(client: &Client, n: u8) -> Vec<u8> {
     bytes
 }
 
-fn a_client_is_told_the_version_and_can_be_reached(subject: Subject) {
+fn a_client_is_told_the_version_and_can_be_reached(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::join(&server, 1);
     client.send(Frame::SendPacket(key(1), b"to itself"));
     assert_eq!(client.next(), Some(seen(Frame::RecvPacket(key(1), b"to itself"))));
 }
 
-fn a_box_that_does_not_open_ends_the_connection(subject: Subject) {
+fn a_box_that_does_not_open_ends_the_connection(subject: Sut) {
     let server = server!(subject);
     // The nonce, the tag and the text.
     for at in [HEADER + 32, HEADER + 56, HEADER + 72] {
@@ -47,7 +47,7 @@ fn a_box_that_does_not_open_ends_the_connection(subject: Subject) {
     }
 }
 
-fn info_for_another_server_ends_the_connection(subject: Subject) {
+fn info_for_another_server_ends_the_connection(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::upgraded(&server);
     let mut said = Vec::new();
@@ -56,7 +56,7 @@ fn info_for_another_server_ends_the_connection(subject: Subject) {
     assert_eq!(client.next(), None);
 }
 
-fn info_of_another_key_than_it_says_ends_the_connection(subject: Subject) {
+fn info_of_another_key_than_it_says_ends_the_connection(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::upgraded(&server);
     let mut said = sealed(&client, 1);
@@ -65,7 +65,7 @@ fn info_of_another_key_than_it_says_ends_the_connection(subject: Subject) {
     assert_eq!(client.next(), None);
 }
 
-fn a_box_without_json_ends_the_connection(subject: Subject) {
+fn a_box_without_json_ends_the_connection(subject: Sut) {
     use crypto_box::aead::Aead as _;
     let server = server!(subject);
     for text in ["", "{", "[]", "{\"version\": \"two\"}", "{\"meshKey\": \"short\"}"] {
@@ -77,7 +77,7 @@ fn a_box_without_json_ends_the_connection(subject: Subject) {
     }
 }
 
-fn fields_that_nobody_knows_are_passed_over(subject: Subject) {
+fn fields_that_nobody_knows_are_passed_over(subject: Sut) {
     use crypto_box::aead::Aead as _;
     let server = server!(subject);
     let mut client = Client::upgraded(&server);
@@ -88,7 +88,7 @@ fn fields_that_nobody_knows_are_passed_over(subject: Subject) {
     client.take_server_info(&secret(1));
 }
 
-fn a_first_frame_that_is_not_info_ends_the_connection(subject: Subject) {
+fn a_first_frame_that_is_not_info_ends_the_connection(subject: Sut) {
     let server = server!(subject);
     let ping = bytes(Frame::Ping(b"12345678"));
     let packet = bytes(Frame::SendPacket(key(1), b"data"));
@@ -99,7 +99,7 @@ fn a_first_frame_that_is_not_info_ends_the_connection(subject: Subject) {
     }
 }
 
-fn info_of_no_possible_length_ends_the_connection_before_it_has_come(subject: Subject) {
+fn info_of_no_possible_length_ends_the_connection_before_it_has_come(subject: Sut) {
     let server = server!(subject);
     for length in [0, 32, 55, INFO_MAX as u32 + 1, u32::MAX] {
         let mut client = Client::upgraded(&server);
@@ -109,7 +109,7 @@ fn info_of_no_possible_length_ends_the_connection_before_it_has_come(subject: Su
     }
 }
 
-fn info_may_come_a_byte_at_a_time(subject: Subject) {
+fn info_may_come_a_byte_at_a_time(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::upgraded(&server);
     sealed(&client, 1).iter().for_each(|&byte| client.write(&[byte]));
@@ -117,7 +117,7 @@ fn info_may_come_a_byte_at_a_time(subject: Subject) {
 }
 
 /// Nothing of the server's is in what a client says, so the protocol cannot tell. TLS does.
-fn info_said_twice_makes_a_second_connection_of_the_same_key(subject: Subject) {
+fn info_said_twice_makes_a_second_connection_of_the_same_key(subject: Sut) {
     let server = server!(subject);
     let mut first = Client::upgraded(&server);
     let said = sealed(&first, 1);
@@ -129,7 +129,7 @@ fn info_said_twice_makes_a_second_connection_of_the_same_key(subject: Subject) {
     assert_eq!(first.before_pong(), []);
 }
 
-fn a_client_that_leaves_half_way_leaves_nothing(subject: Subject) {
+fn a_client_that_leaves_half_way_leaves_nothing(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::upgraded(&server);
     let said = sealed(&client, 1);
@@ -148,7 +148,7 @@ fn peer(seen: &crate::client::Seen) -> Option<weir_core::relay::Key> {
     }
 }
 
-fn a_handshake_that_goes_nowhere_is_ended(subject: Subject) {
+fn a_handshake_that_goes_nowhere_is_ended(subject: Sut) {
     let server = server!(subject);
     let mut silent = Client::upgraded(&server);
     let mut half = Client::upgraded(&server);

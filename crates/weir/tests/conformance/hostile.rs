@@ -10,7 +10,7 @@ use weir_core::relay::frame::{self, Frame, HEADER, Kind};
 
 use crate::client::{Client, bytes, key, seen};
 use crate::machine::PATIENCE;
-use crate::server::Subject;
+use crate::server::Sut;
 
 behaviours! {
     a_receiver_that_does_not_read_holds_up_nobody;
@@ -43,7 +43,7 @@ fn flood(client: &mut Client, frame: &[u8], moment: Duration) -> usize {
     whole
 }
 
-fn a_receiver_that_does_not_read_holds_up_nobody(subject: Subject) {
+fn a_receiver_that_does_not_read_holds_up_nobody(subject: Sut) {
     let server = server!(subject);
     let _deaf = Client::join(&server, 1);
     let mut shouter = Client::join(&server, 2);
@@ -59,7 +59,7 @@ fn a_receiver_that_does_not_read_holds_up_nobody(subject: Subject) {
     assert_eq!(bob.next(), Some(seen(Frame::RecvPacket(key(2), b"and I"))));
 }
 
-fn a_receiver_that_falls_behind_gets_whole_frames_in_order(subject: Subject) {
+fn a_receiver_that_falls_behind_gets_whole_frames_in_order(subject: Sut) {
     let server = server!(subject);
     let (mut slow, mut sender) = (Client::join(&server, 1), Client::join(&server, 2));
     let total = 10_000u32;
@@ -108,7 +108,7 @@ fn a_receiver_that_falls_behind_gets_whole_frames_in_order(subject: Subject) {
     writer.join().expect("the sender was not cut off");
 }
 
-fn handshakes_that_stall_do_not_keep_others_out(subject: Subject) {
+fn handshakes_that_stall_do_not_keep_others_out(subject: Sut) {
     let server = server!(subject);
     let stalled: Vec<Client> = (0..100)
         .map(|n| match n % 3 {
@@ -126,7 +126,7 @@ fn handshakes_that_stall_do_not_keep_others_out(subject: Subject) {
     drop(stalled);
 }
 
-fn a_connection_cut_in_the_middle_of_a_frame_is_only_its_own_end(subject: Subject) {
+fn a_connection_cut_in_the_middle_of_a_frame_is_only_its_own_end(subject: Sut) {
     let server = server!(subject);
     let mut bob = Client::join(&server, 2);
     let whole = bytes(Frame::SendPacket(key(2), &[1; 1000]));
@@ -139,7 +139,7 @@ fn a_connection_cut_in_the_middle_of_a_frame_is_only_its_own_end(subject: Subjec
     bob.hears_nothing();
 }
 
-fn noise_ends_the_connection_it_comes_on(subject: Subject) {
+fn noise_ends_the_connection_it_comes_on(subject: Sut) {
     let server = server!(subject);
     let mut bystander = Client::join(&server, 200);
     for n in 1..20u8 {
@@ -155,7 +155,7 @@ fn noise_ends_the_connection_it_comes_on(subject: Subject) {
     assert_eq!(bystander.before_pong(), []);
 }
 
-fn a_frame_nobody_knows_is_skipped_however_long_it_is(subject: Subject) {
+fn a_frame_nobody_knows_is_skipped_however_long_it_is(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::join(&server, 1);
     let length = 5 << 20;

@@ -18,10 +18,10 @@ use weir::testing::{daemon, machine};
 macro_rules! behaviours {
     ($($(#[$attribute:meta])* $name:ident;)*) => {
         mod derper {
-            $($(#[$attribute])* #[test] fn $name() { super::$name(crate::server::Subject::Derper) })*
+            $($(#[$attribute])* #[test] fn $name() { super::$name(crate::server::Sut::Derper) })*
         }
         mod ours {
-            $($(#[$attribute])* #[test] fn $name() { super::$name(crate::server::Subject::Ours) })*
+            $($(#[$attribute])* #[test] fn $name() { super::$name(crate::server::Sut::Ours) })*
         }
     };
 }
@@ -30,7 +30,7 @@ macro_rules! behaviours {
 macro_rules! ours_alone {
     ($($(#[$attribute:meta])* $name:ident;)*) => {
         mod ours_alone {
-            $($(#[$attribute])* #[test] fn $name() { super::$name(crate::server::Subject::Ours) })*
+            $($(#[$attribute])* #[test] fn $name() { super::$name(crate::server::Sut::Ours) })*
         }
     };
 }

@@ -8,7 +8,7 @@ use weir_core::relay::frame::{Frame, Gone, HEADER, Kind, Presence, present};
 use weir_core::relay::handshake::ClientInfo;
 
 use crate::client::{Client, Seen, disco, info, key, secret, seen};
-use crate::server::Subject;
+use crate::server::Sut;
 
 behaviours! {
     frames_of_the_mesh_from_a_client_end_its_connection;
@@ -22,7 +22,7 @@ behaviours! {
     frames_of_the_mesh_of_a_wrong_length_end_the_connection;
 }
 
-fn frames_of_the_mesh_from_a_client_end_its_connection(subject: Subject) {
+fn frames_of_the_mesh_from_a_client_end_its_connection(subject: Sut) {
     let server = server!(subject);
     let mut victim = Client::join(&server, 2);
     for frame in
@@ -35,7 +35,7 @@ fn frames_of_the_mesh_from_a_client_end_its_connection(subject: Subject) {
     assert_eq!(victim.before_pong(), []);
 }
 
-fn a_wrong_mesh_key_is_that_of_a_client(subject: Subject) {
+fn a_wrong_mesh_key_is_that_of_a_client(subject: Sut) {
     let server = server!(subject);
     let wrong = ClientInfo { mesh_key: "f".repeat(64), ..info() };
     let mut client = Client::join_as(&server, &secret(1), &wrong);
@@ -57,7 +57,7 @@ fn told_of(watcher: &mut Client) -> (Key, Presence) {
     presence(&next).unwrap_or_else(|| panic!("{next:?} instead of a peer that is present"))
 }
 
-fn a_watcher_hears_who_is_here_with_address_and_kind(subject: Subject) {
+fn a_watcher_hears_who_is_here_with_address_and_kind(subject: Sut) {
     let server = server!(subject);
     let alice = Client::join(&server, 1);
     let prober = Client::join_as(&server, &secret(2), &ClientInfo { is_prober: true, ..info() });
@@ -73,7 +73,7 @@ fn a_watcher_hears_who_is_here_with_address_and_kind(subject: Subject) {
     assert_eq!(watcher.before_pong(), []);
 }
 
-fn a_watcher_hears_who_comes_and_goes(subject: Subject) {
+fn a_watcher_hears_who_comes_and_goes(subject: Sut) {
     let server = server!(subject);
     let mut watcher = Client::join_mesh(&server, 8);
     watcher.send(Frame::WatchConns);
@@ -86,7 +86,7 @@ fn a_watcher_hears_who_comes_and_goes(subject: Subject) {
     }
 }
 
-fn a_watcher_hears_once_of_a_key_with_two_connections_that_it_is_gone(subject: Subject) {
+fn a_watcher_hears_once_of_a_key_with_two_connections_that_it_is_gone(subject: Sut) {
     let server = server!(subject);
     let mut watcher = Client::join_mesh(&server, 8);
     watcher.send(Frame::WatchConns);
@@ -101,14 +101,14 @@ fn a_watcher_hears_once_of_a_key_with_two_connections_that_it_is_gone(subject: S
     watcher.hears_nothing();
 }
 
-fn a_forwarded_packet_arrives_with_its_first_senders_key(subject: Subject) {
+fn a_forwarded_packet_arrives_with_its_first_senders_key(subject: Sut) {
     let server = server!(subject);
     let (mut relay, mut bob) = (Client::join_mesh(&server, 8), Client::join(&server, 2));
     relay.send(Frame::ForwardPacket(key(77), key(2), b"from afar"));
     assert_eq!(bob.next(), Some(seen(Frame::RecvPacket(key(77), b"from afar"))));
 }
 
-fn a_forwarded_packet_for_nobody_goes_nowhere(subject: Subject) {
+fn a_forwarded_packet_for_nobody_goes_nowhere(subject: Sut) {
     let server = server!(subject);
     let mut relay = Client::join_mesh(&server, 8);
     relay.send(Frame::ForwardPacket(key(77), key(2), b"from afar"));
@@ -118,7 +118,7 @@ fn a_forwarded_packet_for_nobody_goes_nowhere(subject: Subject) {
     assert_eq!(relay.next(), Some(seen(Frame::PeerGone(key(2), Gone::NotHere))));
 }
 
-fn the_mesh_can_close_a_client(subject: Subject) {
+fn the_mesh_can_close_a_client(subject: Sut) {
     let server = server!(subject);
     let mut relay = Client::join_mesh(&server, 8);
     let (mut one, mut other) = (Client::join(&server, 1), Client::join(&server, 1));
@@ -131,7 +131,7 @@ fn the_mesh_can_close_a_client(subject: Subject) {
     assert_eq!(relay.before_pong(), []);
 }
 
-fn frames_of_the_mesh_of_a_wrong_length_end_the_connection(subject: Subject) {
+fn frames_of_the_mesh_of_a_wrong_length_end_the_connection(subject: Sut) {
     let server = server!(subject);
     for (kind, length) in
         [(Kind::WatchConns, 1), (Kind::ClosePeer, 31), (Kind::ClosePeer, 33), (Kind::ForwardPacket, 63)]

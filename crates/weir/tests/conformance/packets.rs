@@ -3,7 +3,7 @@
 use weir_core::relay::frame::{Frame, KEY, Kind, PACKET_MAX};
 
 use crate::client::{Client, bytes, disco, key, seen};
-use crate::server::Subject;
+use crate::server::Sut;
 
 behaviours! {
     a_packet_arrives_whole_with_its_senders_key;
@@ -18,7 +18,7 @@ behaviours! {
     a_clients_death_is_not_anothers;
 }
 
-fn a_packet_arrives_whole_with_its_senders_key(subject: Subject) {
+fn a_packet_arrives_whole_with_its_senders_key(subject: Sut) {
     let server = server!(subject);
     let (mut alice, mut bob) = (Client::join(&server, 1), Client::join(&server, 2));
     for length in [0, 1, 63, 1400, 16 << 10, PACKET_MAX - 1, PACKET_MAX] {
@@ -29,7 +29,7 @@ fn a_packet_arrives_whole_with_its_senders_key(subject: Subject) {
     assert_eq!(alice.before_pong(), []);
 }
 
-fn packets_arrive_in_order_however_they_are_cut(subject: Subject) {
+fn packets_arrive_in_order_however_they_are_cut(subject: Sut) {
     let server = server!(subject);
     let (mut alice, mut bob) = (Client::join(&server, 1), Client::join(&server, 2));
     // Fewer than the smallest queue in the field holds.
@@ -43,7 +43,7 @@ fn packets_arrive_in_order_however_they_are_cut(subject: Subject) {
     }
 }
 
-fn a_packet_to_nobody_goes_nowhere_and_is_not_answered(subject: Subject) {
+fn a_packet_to_nobody_goes_nowhere_and_is_not_answered(subject: Sut) {
     let server = server!(subject);
     let (mut alice, mut bob) = (Client::join(&server, 1), Client::join(&server, 2));
     alice.send(Frame::SendPacket(key(9), b"is anybody there?"));
@@ -52,7 +52,7 @@ fn a_packet_to_nobody_goes_nowhere_and_is_not_answered(subject: Subject) {
     bob.hears_nothing();
 }
 
-fn path_discovery_to_nobody_is_answered_and_only_a_few_times(subject: Subject) {
+fn path_discovery_to_nobody_is_answered_and_only_a_few_times(subject: Sut) {
     let server = server!(subject);
     let mut alice = Client::join(&server, 1);
     let not_here = |n| seen(Frame::PeerGone(key(n), weir_core::relay::frame::Gone::NotHere));
@@ -69,14 +69,14 @@ fn path_discovery_to_nobody_is_answered_and_only_a_few_times(subject: Subject) {
     assert!(answers.len() < 20, "{} answers to 100", answers.len());
 }
 
-fn path_discovery_arrives_too(subject: Subject) {
+fn path_discovery_arrives_too(subject: Sut) {
     let server = server!(subject);
     let (mut alice, mut bob) = (Client::join(&server, 1), Client::join(&server, 2));
     alice.send(Frame::SendPacket(key(2), &disco(5)));
     assert_eq!(bob.next(), Some(seen(Frame::RecvPacket(key(1), &disco(5)))));
 }
 
-fn a_ping_is_answered_with_its_first_eight_bytes(subject: Subject) {
+fn a_ping_is_answered_with_its_first_eight_bytes(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::join(&server, 1);
     for length in [8, 9, 100, 1000] {
@@ -86,7 +86,7 @@ fn a_ping_is_answered_with_its_first_eight_bytes(subject: Subject) {
     }
 }
 
-fn a_preference_is_taken_without_an_answer(subject: Subject) {
+fn a_preference_is_taken_without_an_answer(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::join(&server, 1);
     client.send(Frame::NotePreferred(true));
@@ -95,7 +95,7 @@ fn a_preference_is_taken_without_an_answer(subject: Subject) {
     assert_eq!(client.before_pong(), []);
 }
 
-fn frames_that_nobody_knows_are_passed_over(subject: Subject) {
+fn frames_that_nobody_knows_are_passed_over(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::join(&server, 1);
     for (code, length) in [(0x7f, 0), (0x0b, 5), (0xff, 70_000), (0x00, 1 << 20)] {
@@ -108,7 +108,7 @@ fn frames_that_nobody_knows_are_passed_over(subject: Subject) {
     }
 }
 
-fn frames_of_servers_from_a_client_are_passed_over(subject: Subject) {
+fn frames_of_servers_from_a_client_are_passed_over(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::join(&server, 1);
     client.send(Frame::KeepAlive);
@@ -121,7 +121,7 @@ fn frames_of_servers_from_a_client_are_passed_over(subject: Subject) {
     assert_eq!(client.before_pong(), []);
 }
 
-fn a_clients_death_is_not_anothers(subject: Subject) {
+fn a_clients_death_is_not_anothers(subject: Sut) {
     let server = server!(subject);
     let wrong_lengths = [
         (Kind::SendPacket, KEY - 1),

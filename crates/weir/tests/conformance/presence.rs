@@ -3,7 +3,7 @@
 use weir_core::relay::frame::{Frame, Gone};
 
 use crate::client::{Client, key, seen};
-use crate::server::Subject;
+use crate::server::Sut;
 
 behaviours! {
     those_who_received_from_a_client_hear_that_it_is_gone;
@@ -16,7 +16,7 @@ ours_alone! {
     it_is_told_each_time_that_a_peer_is_gone;
 }
 
-fn those_who_received_from_a_client_hear_that_it_is_gone(subject: Subject) {
+fn those_who_received_from_a_client_hear_that_it_is_gone(subject: Sut) {
     let server = server!(subject);
     let mut alice = Client::join(&server, 1);
     let mut listeners: Vec<Client> = (2..5).map(|n| Client::join(&server, n)).collect();
@@ -32,7 +32,7 @@ fn those_who_received_from_a_client_hear_that_it_is_gone(subject: Subject) {
     }
 }
 
-fn those_who_only_sent_to_it_do_not(subject: Subject) {
+fn those_who_only_sent_to_it_do_not(subject: Sut) {
     let server = server!(subject);
     let (mut alice, mut bob) = (Client::join(&server, 1), Client::join(&server, 2));
     bob.send(Frame::SendPacket(key(1), b"hello"));
@@ -41,7 +41,7 @@ fn those_who_only_sent_to_it_do_not(subject: Subject) {
     bob.hears_nothing();
 }
 
-fn it_is_told_each_time_that_a_peer_is_gone(subject: Subject) {
+fn it_is_told_each_time_that_a_peer_is_gone(subject: Sut) {
     let server = server!(subject);
     let mut bob = Client::join(&server, 2);
     for _ in 0..3 {
@@ -53,7 +53,7 @@ fn it_is_told_each_time_that_a_peer_is_gone(subject: Subject) {
     }
 }
 
-fn who_leaves_without_a_word_to_anybody_is_nobodys_business(subject: Subject) {
+fn who_leaves_without_a_word_to_anybody_is_nobodys_business(subject: Sut) {
     let server = server!(subject);
     let mut bob = Client::join(&server, 2);
     drop(Client::join(&server, 1));

@@ -21,7 +21,7 @@ const PORT: u16 = 3340;
 pub const STUN_PORT: u16 = 3478;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum Sut {
     Derper,
     Ours,
 }
@@ -91,7 +91,7 @@ fn our_command(folder: &Path, at: SocketAddr, told: ServerOptions<'_>) -> Comman
 
 impl Server {
     /// A server of its own; or what is missing.
-    pub fn start(subject: Subject, told: ServerOptions<'_>) -> Result<Server, String> {
+    pub fn start(subject: Sut, told: ServerOptions<'_>) -> Result<Server, String> {
         let ip = loopback();
         let address = SocketAddr::from((ip, PORT));
         let folder = std::env::temp_dir().join(format!("weir-conformance-{ip}"));
@@ -100,8 +100,8 @@ impl Server {
         let mesh = mesh.create(true).write(true).truncate(true).mode(0o600).open(folder.join("mesh"));
         mesh.and_then(|mut file| file.write_all(MESH_KEY.as_bytes())).expect("its mesh key");
         let mut command = match subject {
-            Subject::Derper => derper_command(&folder, address, told)?,
-            Subject::Ours => our_command(&folder, address, told),
+            Sut::Derper => derper_command(&folder, address, told)?,
+            Sut::Ours => our_command(&folder, address, told),
         };
         let log = File::create(folder.join("log")).expect("its log");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_core::relay::stun;
 
 use crate::machine::until;
-use crate::server::{STUN_PORT, Subject};
+use crate::server::{STUN_PORT, Sut};
 
 behaviours! {
     a_tailnode_learns_its_address;
@@ -28,14 +28,14 @@ fn learnt(socket: &UdpSocket, server: SocketAddr) -> SocketAddr {
     })
 }
 
-fn a_tailnode_learns_its_address(subject: Subject) {
+fn a_tailnode_learns_its_address(subject: Sut) {
     let server = server!(subject, stun: true);
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a UDP socket");
     let at = SocketAddr::from((server.ip(), STUN_PORT));
     assert_eq!(learnt(&socket, at), socket.local_addr().expect("bound"));
 }
 
-fn others_are_not_answered(subject: Subject) {
+fn others_are_not_answered(subject: Sut) {
     let server = server!(subject, stun: true);
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a UDP socket");
     let at = SocketAddr::from((server.ip(), STUN_PORT));

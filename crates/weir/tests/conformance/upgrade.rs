@@ -1,7 +1,7 @@
 //! From HTTP to DERP, and the pages beside it.
 
 use crate::client::{Client, info, secret};
-use crate::server::Subject;
+use crate::server::Sut;
 use std::io::Read as _;
 
 behaviours! {
@@ -30,13 +30,13 @@ fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     lines.into_iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
-fn without_an_upgrade_derp_is_refused_by_426(subject: Subject) {
+fn without_an_upgrade_derp_is_refused_by_426(subject: Sut) {
     let server = server!(subject);
     assert!(ask(&server, "GET /derp HTTP/1.1").starts_with("HTTP/1.1 426 "));
     assert!(ask(&server, "GET /derp HTTP/1.1\r\nUpgrade: h2c").starts_with("HTTP/1.1 426 "));
 }
 
-fn an_upgrade_in_any_case_is_answered_with_version_and_key(subject: Subject) {
+fn an_upgrade_in_any_case_is_answered_with_version_and_key(subject: Sut) {
     let server = server!(subject);
     // Early clients say WebSocket, without its subprotocol, and speak DERP.
     for name in ["DERP", "derp", "Derp", "WebSocket"] {
@@ -54,14 +54,14 @@ fn an_upgrade_in_any_case_is_answered_with_version_and_key(subject: Subject) {
     }
 }
 
-fn a_fast_start_is_not_answered_and_the_key_comes_first(subject: Subject) {
+fn a_fast_start_is_not_answered_and_the_key_comes_first(subject: Sut) {
     let server = server!(subject);
     let mut client = Client::dial(&server);
     client.write(b"GET /derp HTTP/1.1\r\nHost: x\r\nUpgrade: DERP\r\nConnection: Upgrade\r\nDerp-Fast-Start: 1\r\n\r\n");
     client.take_server_key();
 }
 
-fn what_comes_right_behind_the_upgrade_is_not_lost(subject: Subject) {
+fn what_comes_right_behind_the_upgrade_is_not_lost(subject: Sut) {
     let server = server!(subject);
     let known = Client::upgraded(&server).server;
     let mut client = Client::dial(&server);
@@ -76,7 +76,7 @@ fn what_comes_right_behind_the_upgrade_is_not_lost(subject: Subject) {
     assert_eq!(client.next(), Some(crate::client::seen(weir_core::relay::Frame::Pong(b"at once!"))));
 }
 
-fn latency_checks_are_answered_and_may_be_asked_from_any_page(subject: Subject) {
+fn latency_checks_are_answered_and_may_be_asked_from_any_page(subject: Sut) {
     let server = server!(subject);
     for page in ["/derp/probe", "/derp/latency-check"] {
         for method in ["GET", "HEAD"] {
@@ -90,7 +90,7 @@ fn latency_checks_are_answered_and_may_be_asked_from_any_page(subject: Subject) 
     }
 }
 
-fn a_captive_portal_check_echoes_its_challenge_if_it_is_a_plain_one(subject: Subject) {
+fn a_captive_portal_check_echoes_its_challenge_if_it_is_a_plain_one(subject: Sut) {
     let server = server!(subject);
     let with = |challenge: &str| {
         let answer =
@@ -107,7 +107,7 @@ fn a_captive_portal_check_echoes_its_challenge_if_it_is_a_plain_one(subject: Sub
     assert!(ask(&server, "GET /generate_204 HTTP/1.1").starts_with("HTTP/1.1 204 "));
 }
 
-fn robots_stay_out_and_there_is_a_home_page(subject: Subject) {
+fn robots_stay_out_and_there_is_a_home_page(subject: Sut) {
     let server = server!(subject);
     let robots = ask(&server, "GET /robots.txt HTTP/1.1");
     assert!(robots.contains("User-agent: *\nDisallow: /"), "{robots}");

@@ -8,7 +8,7 @@ use weir_core::relay::frame::{self, Frame, HEADER, Key};
 use weir_core::relay::handshake::ServerInfo;
 
 use crate::client::{Client, NONCE, Seen, bytes, info, key, secret, seen};
-use crate::server::{Server, Subject};
+use crate::server::{Server, Sut};
 
 behaviours! {
     a_browser_from_any_page_is_served_with_the_subprotocol_derp;
@@ -84,14 +84,14 @@ impl Browser {
     }
 }
 
-fn a_browser_from_any_page_is_served_with_the_subprotocol_derp(subject: Subject) {
+fn a_browser_from_any_page_is_served_with_the_subprotocol_derp(subject: Sut) {
     let server = server!(subject);
     let mut browser = Browser::join(&server, 1);
     browser.send(bytes(Frame::Ping(b"12345678")));
     assert_eq!(browser.next(), Some(seen(Frame::Pong(b"12345678"))));
 }
 
-fn packets_cross_between_websocket_and_plain_clients(subject: Subject) {
+fn packets_cross_between_websocket_and_plain_clients(subject: Sut) {
     let server = server!(subject);
     let (mut browser, mut plain) = (Browser::join(&server, 1), Client::join(&server, 2));
     for length in [0, 1, 125, 126, 1400, 16_384, 65_535, 65_536] {
@@ -104,7 +104,7 @@ fn packets_cross_between_websocket_and_plain_clients(subject: Subject) {
     }
 }
 
-fn frames_need_not_keep_to_messages(subject: Subject) {
+fn frames_need_not_keep_to_messages(subject: Sut) {
     let server = server!(subject);
     let mut browser = Browser::join(&server, 1);
     let two = [bytes(Frame::Ping(b"11111111")), bytes(Frame::Ping(b"22222222"))].concat();
@@ -116,7 +116,7 @@ fn frames_need_not_keep_to_messages(subject: Subject) {
     assert_eq!(browser.next(), Some(seen(Frame::Pong(b"11111111"))));
 }
 
-fn a_text_message_ends_the_connection(subject: Subject) {
+fn a_text_message_ends_the_connection(subject: Sut) {
     let server = server!(subject);
     let mut browser = Browser::join(&server, 1);
     browser.socket.send(Message::text("hello")).expect("the server reads");

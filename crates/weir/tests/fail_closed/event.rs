@@ -148,7 +148,7 @@ fn assert_native(scene: &Scene, router: &Router) {
     assert!(scene.kind == Kind::AfPacket || native >= DEVICES.len(), "{}", router.log());
 }
 
-/// One event in one scene: for each way whether it stayed closed, as (case, packets in clear).
+/// One event in one scene: for each way whether it stayed closed, as (case, packets as cleartext).
 pub fn play(test: &str, event: Event, scene: &Scene) -> Vec<(String, u64)> {
     if event == Event::QueuesDown {
         DEVICES.iter().for_each(|device| assert!(scene.queues(device, 4)));

@@ -1,4 +1,4 @@
-//! Where policies apply nothing leaves in clear, whatever happens to weir: with `ip_forward = 1` and kernel routes
+//! Where policies apply nothing leaves as cleartext, whatever happens to weir: with `ip_forward = 1` and kernel routes
 //! that would forward all of it. A smoke part runs with the other tests; `make fail-closed` runs every case.
 
 mod event;

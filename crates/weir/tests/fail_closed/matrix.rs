@@ -1,4 +1,4 @@
-//! Every event × what protects × kind of port × way × family: 200 cases, none with a packet in clear.
+//! Every event × what protects × kind of port × way × family: 200 cases, none with a packet as cleartext.
 
 use std::io::Write as _;
 
@@ -9,7 +9,7 @@ fn closed(test: &str, event: Event, mode: Mode, kind: Kind) -> usize {
     let Some(scene) = Scene::new(test, mode, kind) else { return 0 };
     let cases = play(test, event, &scene);
     let open: Vec<_> = cases.iter().filter(|case| case.1 > 0).collect();
-    assert!(open.is_empty(), "packets in clear: {open:?}");
+    assert!(open.is_empty(), "packets as cleartext: {open:?}");
     cases.len()
 }
 
@@ -52,7 +52,7 @@ fn every_case_of_the_matrix_is_closed() {
                 let Some(scene) = Scene::new(test, mode, kind) else { return };
                 let played = play(test, event, &scene);
                 for (case, clear) in &played {
-                    writeln!(std::io::stderr(), "{clear} in clear: {case}").expect("stderr is open");
+                    writeln!(std::io::stderr(), "{clear} as cleartext: {case}").expect("stderr is open");
                 }
                 open.extend(played.iter().filter(|case| case.1 > 0).cloned());
                 cases.extend(played);
@@ -61,6 +61,6 @@ fn every_case_of_the_matrix_is_closed() {
     }
     let summary = format!("fail-closed matrix: {} cases, {} open", cases.len(), open.len());
     writeln!(std::io::stderr(), "{summary}").expect("stderr is open");
-    assert!(open.is_empty(), "packets in clear: {open:?}");
+    assert!(open.is_empty(), "packets as cleartext: {open:?}");
     assert_eq!(cases.len(), 200);
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client ── r0  router  r1 ── server with 10.3.0.2, fd03::2
-//!           ip_forward = 1, route to the far network by the server: in clear, if the kernel gets it
+//!           ip_forward = 1, route to the far network by the server: as cleartext, if the kernel gets it
 //! ```
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,7 +23,7 @@ pub enum Mode {
     Protect,
     /// An SPD that discards it.
     Discard,
-    /// A route into a tunnel; what comes in clear is routed, so only the way out is a case.
+    /// A route into a tunnel; what comes as cleartext is routed, so only the way out is a case.
     Tunnel,
 }
 
@@ -93,7 +93,7 @@ impl Scene {
         }
     }
 
-    /// The ways that must not arrive in clear.
+    /// The ways that must not arrive as cleartext.
     pub fn ways(&self) -> Vec<Way> {
         WAYS.into_iter().filter(|way| way.outward || self.mode != Mode::Tunnel).collect()
     }

@@ -1,4 +1,4 @@
-//! Datagrams of many flows, each way and in each family, all the time; and who of them arrives in clear.
+//! Datagrams of many flows, each way and in each family, all the time; and who of them arrives as cleartext.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -82,7 +82,7 @@ pub fn numbered(from: Host<'_>, to: Host<'_>, count: u64) -> Seen {
     })
 }
 
-/// Until all came and nothing more does, or nothing came for too long.
+/// Receives until all came and nothing more does, or nothing came for too long.
 fn receive(socket: &UdpSocket, count: u64, arrived: &AtomicU64) -> Seen {
     let mut seen = Seen::default();
     let mut known = vec![false; count as usize];

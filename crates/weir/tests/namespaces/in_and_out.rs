@@ -65,7 +65,7 @@ impl Progress {
 
 /// What became of a flow.
 #[derive(Debug)]
-struct Fate {
+struct Disposition {
     sent: u64,
     lost: Vec<u64>,
     /// Datagrams among the lost ones that its receiver's socket had no room for.
@@ -73,7 +73,7 @@ struct Fate {
 }
 
 /// The flows run while `work` does. None arrives twice.
-fn under_flows(flows: &[Flow<'_>; 4], work: impl FnOnce(&Progress)) -> Vec<Fate> {
+fn under_flows(flows: &[Flow<'_>; 4], work: impl FnOnce(&Progress)) -> Vec<Disposition> {
     let progress = &Progress::default();
     thread::scope(|scope| {
         let running: Vec<_> = flows
@@ -102,7 +102,7 @@ fn under_flows(flows: &[Flow<'_>; 4], work: impl FnOnce(&Progress)) -> Vec<Fate>
         let fates = running.into_iter().map(|(sending, receiving)| {
             let sent = sending.join().expect("sent");
             let (seen, no_room) = receiving.join().expect("received");
-            Fate { sent, lost: (0..sent).filter(|n| !seen.contains(n)).collect(), no_room }
+            Disposition { sent, lost: (0..sent).filter(|n| !seen.contains(n)).collect(), no_room }
         });
         let fates = fates.collect();
         worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -173,10 +173,14 @@ fn forwards(running: &Running, least: i64) {
     });
 }
 
-fn is_all_there(fates: &[Fate], what: &str) {
-    for fate in fates {
-        assert!(fate.sent > 500, "{what}: hardly anything was sent: {fate:?}");
-        assert_eq!(fate.lost.len() as u64, fate.no_room, "{what} loses nothing: {fate:?}");
+fn is_all_there(fates: &[Disposition], what: &str) {
+    for disposition in fates {
+        assert!(disposition.sent > 500, "{what}: hardly anything was sent: {disposition:?}");
+        assert_eq!(
+            disposition.lost.len() as u64,
+            disposition.no_room,
+            "{what} loses nothing: {disposition:?}"
+        );
     }
 }
 
@@ -244,12 +248,15 @@ fn a_kill_loses_at_most_what_was_in_the_rings() {
             assert!(lost.iter().sum::<usize>() <= RING as usize, "{lost:?} were lost at once: {marks:?}");
         }
     }
-    for (n, fate) in fates.iter().enumerate() {
+    for (n, disposition) in fates.iter().enumerate() {
         let by_kill = |lost: &u64| {
             marks.iter().any(|(from, to)| (from[n].saturating_sub(RING.into())..to[n]).contains(lost))
         };
-        let others: Vec<&u64> = fate.lost.iter().filter(|lost| !by_kill(lost)).collect();
-        assert!(others.len() as u64 <= fate.no_room, "flow {n} lost {others:?} with no kill near: {marks:?}");
+        let others: Vec<&u64> = disposition.lost.iter().filter(|lost| !by_kill(lost)).collect();
+        assert!(
+            others.len() as u64 <= disposition.no_room,
+            "flow {n} lost {others:?} with no kill near: {marks:?}"
+        );
     }
 }
 
@@ -275,7 +282,7 @@ fn a_gateway_loses_only_what_is_sent_while_it_is_away() {
             away.push((how, before, progress.arrives(300)));
         }
     });
-    for (n, fate) in fates.iter().enumerate() {
+    for (n, disposition) in fates.iter().enumerate() {
         let while_away = |lost: &u64| {
             away.iter().any(|(how, from, to)| {
                 // A killed one takes what was in its rings with it.
@@ -283,9 +290,12 @@ fn a_gateway_loses_only_what_is_sent_while_it_is_away() {
                 (from[n].saturating_sub(rings)..to[n]).contains(lost)
             })
         };
-        let others: Vec<&u64> = fate.lost.iter().filter(|lost| !while_away(lost)).collect();
-        assert!(others.len() as u64 <= fate.no_room, "flow {n} lost {others:?} with weir there: {away:?}");
-        assert!(!fate.lost.is_empty(), "the kernel carried flow {n} while weir was away");
+        let others: Vec<&u64> = disposition.lost.iter().filter(|lost| !while_away(lost)).collect();
+        assert!(
+            others.len() as u64 <= disposition.no_room,
+            "flow {n} lost {others:?} with weir there: {away:?}"
+        );
+        assert!(!disposition.lost.is_empty(), "the kernel carried flow {n} while weir was away");
     }
     east.assert_conserved();
 }

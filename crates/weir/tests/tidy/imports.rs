@@ -136,7 +136,7 @@ impl Reader {
         attribute[..5] == ["[", "cfg", "(", "test", ")"] || attribute == ["[", "cfg", "(", "all", "(", "test"]
     }
 
-    /// Behind the bracket that closes the one at `at`.
+    /// The place behind the bracket that closes the one at `at`.
     fn after_group(&self, at: usize) -> usize {
         let mut depth = 0;
         for at in at..self.tokens.len() {
@@ -152,7 +152,7 @@ impl Reader {
         self.tokens.len()
     }
 
-    /// Behind the item, statement, field or arm that begins at `at`.
+    /// The place behind the item, statement, field or arm that begins at `at`.
     fn after_item(&self, mut at: usize) -> usize {
         const ITEMS: [&str; 12] = [
             "fn", "mod", "use", "impl", "struct", "enum", "trait", "type", "const", "static", "unsafe", "let",

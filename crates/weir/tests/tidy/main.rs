@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+mod counts;
 mod cycles;
 mod imports;
 mod tokens;
+mod walks;
 mod words;
 
 /// Lines of a file before its tests begin.

@@ -43,6 +43,12 @@ const NOT_OURS: &[(&str, &str)] = &[
     ("take_in", "classify_inbound"),
     ("take_up", "commit"),
     ("give_up", "shutdown"),
+    ("hear", "observe"),
+    ("Heard", "Observation"),
+    ("adopt", "register"),
+    ("Adopt", "AddClient"),
+    ("settle", "process_queues or what is done"),
+    ("Meek", "NoOverride"),
     ("ceiling", "baseline"),
     ("figure", "metric or value"),
     ("figures", "metrics or values"),
@@ -59,7 +65,10 @@ const MEANT: &[(&str, &str)] = &[("ceiling", "crates/weir-core/src/mirror/best.r
 const ONE_THING: [&str; 7] = ["Place", "Slot", "Plan", "Worker", "Report", "Relay", "Engine"];
 
 /// What no sentence begins with: a doc comment is read by itself, in an editor and in rustdoc.
-const FRAGMENTS: [&str; 8] = ["Of", "And", "Or", "Whose", "Also", "Likewise", "Than", "Not"];
+const FRAGMENTS: [&str; 24] = [
+    "Of", "And", "Or", "Whose", "Also", "Likewise", "Than", "Not", "Nor", "About", "Behind", "Between", "By",
+    "For", "From", "Instead", "Into", "Over", "Since", "Through", "To", "Under", "Until", "While",
+];
 
 #[test]
 fn names_are_the_fields() {

@@ -42,13 +42,13 @@ pub struct SaView {
     /// Reasons with a count above zero.
     pub failures: Vec<(Reason, u64)>,
     pub age: Nanos,
-    /// Since a packet last used it; `None` when none did.
+    /// Time since a packet last used it; `None` when none did.
     pub idle: Option<Nanos>,
     /// What is left of its lifetimes.
     pub soft_left: Lifetime,
     pub hard_left: Lifetime,
     pub reached: Limits,
-    /// Until a removed SA is not accepted any more.
+    /// Time left in which a removed SA is still accepted.
     pub draining: Option<Nanos>,
     /// Learned for the outer packet, and how long it is still believed.
     pub path_mtu: Option<(u16, Nanos)>,

@@ -19,7 +19,7 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Until the hard lifetime, or the end of what is reserved on disk.
+    /// What is left until the hard lifetime, or until the end of what is reserved on disk.
     pub fn of(sa: &Sa, now: Nanos) -> Allowance {
         let (life, lease) = (left(sa, &sa.params.hard, now), &sa.state.lease);
         let packets = lease.packets().saturating_sub(sa.state.packets.load(Relaxed));

@@ -7,7 +7,7 @@
 use super::Order;
 use crate::chunked::Chunked;
 
-/// Between neighbours labelled afresh: 32 elements fit between any two before others are touched.
+/// Distance of neighbours labelled afresh: 32 elements fit between any two before others are touched.
 const GAP: Order = 1 << 32;
 
 /// Where a list begins: as much room before it as behind.

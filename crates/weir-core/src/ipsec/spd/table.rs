@@ -82,7 +82,7 @@ pub struct SpdTable {
     current: Arc<Spd>,
     /// The one before `current`, and what changed between the two.
     lagging: Option<(Arc<Spd>, Changes)>,
-    /// Held by workers when their turn came: kept, so that no worker is the last to let go of one.
+    /// Held by workers when their turn came: kept, so that no worker is the last to hold one.
     retired: Vec<Arc<Spd>>,
     /// Who has a slot nobody has.
     nobody: Arc<Policy>,

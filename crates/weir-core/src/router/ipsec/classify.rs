@@ -25,7 +25,7 @@ const FRAGMENT: u16 = 0x3fff;
 pub(super) struct Entry {
     pub query: SpdQuery,
     disposition: Disposition,
-    /// For each device.
+    /// What is known of each device's queue.
     known: Vec<Known>,
 }
 

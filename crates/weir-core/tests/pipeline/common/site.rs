@@ -122,7 +122,7 @@ pub struct Site {
     pub back: Ends,
     /// Further outbound SAs of the tunnel.
     pub more_out: Vec<Arc<Sa>>,
-    /// Instead of all of those.
+    /// Outbound SAs that replace all of those.
     pub sas_out: Option<Vec<Arc<Sa>>>,
     /// Further inbound SAs, of the tunnel or of the SPD.
     pub more_in: Vec<Arc<Sa>>,
@@ -132,7 +132,7 @@ pub struct Site {
     /// How the SPD is asked, and by what.
     pub lookup: LookupSpec,
     pub caches: Arc<FlowCaches>,
-    /// Instead of new ones with every change.
+    /// Epochs that replace new ones with every change.
     pub epochs: Option<[u64; 2]>,
     egress: Option<(DeviceId, PortId)>,
 }

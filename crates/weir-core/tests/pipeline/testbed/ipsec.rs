@@ -71,7 +71,7 @@ pub fn sa(name: &str, direction: Direction, spi: u32, ends: (&str, &str)) -> SaS
 pub const HERE: &str = "198.51.100.1";
 pub const THERE: &str = "198.51.100.2";
 
-/// A tunnel, and a enforced WAN with one policy; an SA each way for both.
+/// A tunnel, and an enforced WAN with one policy; an SA each way for both.
 pub fn east_and_border() -> IpsecSpec {
     IpsecSpec {
         sas: vec![

@@ -122,7 +122,7 @@ impl Host {
         Host { control, address, mac, seen, received: 0, told: 0, misaddressed: 0 }
     }
 
-    fn hear(&mut self, now: Nanos, bytes: &[u8]) {
+    fn observe(&mut self, now: Nanos, bytes: &[u8]) {
         let frame = Ethernet::parse(bytes).expect("routers send valid frames");
         if frame.dst() != self.mac && !ethernet::is_multicast(&frame.dst()) {
             self.misaddressed += u64::from(is_data(bytes));
@@ -254,7 +254,7 @@ impl Network {
             let (_, to, bytes) = self.flight.pop_front().expect("one is there");
             match to {
                 End::Node(node, device) => arrived[node].push((DeviceId(device), bytes)),
-                End::Host(host) => self.hosts[host].hear(self.now, &bytes),
+                End::Host(host) => self.hosts[host].observe(self.now, &bytes),
             }
         }
         for (n, input) in arrived.into_iter().enumerate() {

@@ -20,74 +20,19 @@
 
 use std::arch::x86_64::*;
 
-use super::super::vaes::ghash::shifted;
+pub use super::super::gcm_key::{BLOCK, CHUNK, GcmKey, parts, reduce, reverse};
 
-/// Bytes of a block.
-pub const BLOCK: usize = 16;
 /// Blocks of a stride.
 pub const STRIDE: usize = 8;
-/// Blocks hashed before a reduction, the first 16 bytes counted: packets of 1500-byte links need one.
-pub const CHUNK: usize = 96;
 pub const CHUNK_STRIDES: u32 = (CHUNK / STRIDE) as u32;
-/// x^127 + x^126 + x^121 as the upper half of GCM's polynomial, reversed.
-const POLYNOMIAL: i64 = 0xc200_0000_0000_0000_u64 as i64;
 /// As many words of ones as a mask shall have, in front of as many of zeros.
 pub static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
-
-/// Reverses the bytes of a block.
-#[inline]
-#[target_feature(enable = "sse2")]
-pub fn reverse() -> __m128i {
-    _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-}
 
 /// Turns the counter, the last word of a block, to network order.
 #[inline]
 #[target_feature(enable = "sse2")]
 pub fn turn() -> __m128i {
     _mm_set_epi8(12, 13, 14, 15, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
-}
-
-/// Low, middle and high half of a product as one field element: Montgomery's reduction, twice 64 bits.
-#[inline]
-#[target_feature(enable = "sse2,pclmulqdq")]
-pub fn reduce(low: __m128i, middle: __m128i, high: __m128i) -> __m128i {
-    let polynomial = _mm_set1_epi64x(POLYNOMIAL);
-    let crossed = _mm_xor_si128(_mm_shuffle_epi32::<0x4e>(low), _mm_move_epi64(middle));
-    let once = _mm_xor_si128(crossed, _mm_clmulepi64_si128::<0x00>(low, polynomial));
-    let above = _mm_move_epi64(_mm_shuffle_epi32::<0x4e>(middle));
-    let twice = _mm_clmulepi64_si128::<0x00>(once, polynomial);
-    _mm_xor_si128(_mm_xor_si128(high, above), _mm_xor_si128(_mm_shuffle_epi32::<0x4e>(once), twice))
-}
-
-/// H to the first to H to the last power, falling, shifted; zeros behind.
-#[target_feature(enable = "sse2,ssse3,aes,pclmulqdq")]
-pub fn powers(h: __m128i) -> [__m128i; CHUNK + 4] {
-    let mut powers = [_mm_setzero_si128(); CHUNK + 4];
-    let by_h = shifted(h);
-    let mut power = h;
-    for slot in powers[..=CHUNK].iter_mut().rev() {
-        *slot = shifted(power);
-        let middle = _mm_xor_si128(
-            _mm_clmulepi64_si128::<0x01>(power, by_h),
-            _mm_clmulepi64_si128::<0x10>(power, by_h),
-        );
-        let low = _mm_clmulepi64_si128::<0x00>(power, by_h);
-        power = reduce(low, middle, _mm_clmulepi64_si128::<0x11>(power, by_h));
-    }
-    powers
-}
-
-/// Whether a packet has header, IV and ICV and between them whole units of 4 bytes, at least one.
-#[inline]
-pub fn fits(len: usize) -> bool {
-    len > BLOCK + BLOCK && len.is_multiple_of(4)
-}
-
-/// Everything before the ICV, and the ICV.
-#[inline]
-pub fn parts(packet: &mut [u8]) -> Option<(&mut [u8], &mut [u8; BLOCK])> {
-    if fits(packet.len()) { packet.split_last_chunk_mut() } else { None }
 }
 
 /// Makes `Gcm` of `$lanes`, whose instructions are `$features`; `$count` are the numbers of vectors below a stride.
@@ -97,31 +42,15 @@ macro_rules! gcm {
         use std::hint::black_box;
 
         use weir_core::ipsec::Job;
-        use zeroize::Zeroize;
 
         use super::gcm::*;
         use crate::cipher::shape::HEADER;
-        use crate::cipher::vaes::ghash::shifted;
-        use crate::cipher::vaes::schedule::{MOST, encrypt, expand};
         use $lanes as v;
 
         const VECTOR: usize = BLOCK * v::LANES;
         const VECTORS: usize = STRIDE / v::LANES;
 
-        /// A key, and what can be known of packets before they come.
-        #[repr(C, align(64))]
-        pub struct Gcm<const ROUNDS: usize> {
-            /// H to the 97th down to H to the first, shifted; then three zeros.
-            powers: [__m128i; CHUNK + 4],
-            rounds: [__m128i; MOST],
-            /// The length of the associated data in bits, times H: middle and high part of the product.
-            associated: [__m128i; 2],
-            /// Reverses the first 16 bytes of a packet and makes associated data of them.
-            first: __m128i,
-            salt: u32,
-            /// All ones with extended sequence numbers.
-            esn: u32,
-        }
+        pub struct Gcm<const ROUNDS: usize>(Box<GcmKey>);
 
         /// Where one packet stands.
         #[derive(Clone, Copy)]
@@ -156,28 +85,8 @@ macro_rules! gcm {
         impl<const ROUNDS: usize> Gcm<ROUNDS> {
             /// A key of the length that goes with `ROUNDS`.
             #[target_feature(enable = $features)]
-            pub fn prepare(key: &[u8], salt: [u8; 4], esn: bool) -> Box<Gcm<ROUNDS>> {
-                assert_eq!(key.len() / 4 + 6, ROUNDS, "rounds follow from the key's length");
-                let mut rounds = expand(key);
-                let h = _mm_shuffle_epi8(encrypt(&rounds, ROUNDS, _mm_setzero_si128()), reverse());
-                let (by_h, bits) = (shifted(h), _mm_cvtsi64_si128(if esn { 96 } else { 64 }));
-                let gcm = Box::new(Gcm {
-                    powers: powers(h),
-                    rounds,
-                    associated: [
-                        _mm_clmulepi64_si128::<0x00>(bits, by_h),
-                        _mm_clmulepi64_si128::<0x10>(bits, by_h),
-                    ],
-                    first: if esn {
-                        _mm_set_epi8(0, 1, 2, 3, -1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1)
-                    } else {
-                        _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1, -1, -1, -1)
-                    },
-                    salt: u32::from_le_bytes(salt),
-                    esn: if esn { u32::MAX } else { 0 },
-                });
-                rounds.zeroize();
-                gcm
+            pub fn prepare(key: &[u8], salt: [u8; 4], esn: bool) -> Gcm<ROUNDS> {
+                Gcm(GcmKey::new(key, ROUNDS, salt, esn))
             }
 
             /// Seals packets; one that cannot be is zeroed.
@@ -241,35 +150,27 @@ macro_rules! gcm {
                 let zero = v::broadcast(_mm_setzero_si128());
                 // SAFETY: `covered` has more than the header and the IV behind it.
                 let iv = unsafe { covered.as_ptr().add(HEADER).cast::<u64>().read_unaligned() };
-                let nonce = _mm_set_epi64x((iv >> 32) as i64, (u64::from(self.salt) | iv << 32) as i64);
+                let nonce = _mm_set_epi64x((iv >> 32) as i64, (u64::from(self.0.salt) | iv << 32) as i64);
                 let counts = v::lanes(_mm_set_epi32(1, 0, 0, 0), _mm_set_epi32(2, 0, 0, 0));
                 Pass {
                     at: covered.as_mut_ptr(),
-                    powers: self.powers_for(covered.len()),
+                    powers: self.0.powers_for(covered.len()),
                     counters: v::add(v::broadcast(nonce), counts),
                     strides: 0,
-                    high: _mm_set_epi32(0, (high & self.esn) as i32, 0, 0),
+                    high: _mm_set_epi32(0, (high & self.0.esn) as i32, 0, 0),
                     stream: _mm_setzero_si128(),
                     sum: [zero; 3],
                 }
             }
 
-            /// The power of the first of the blocks in `left` bytes: their last one's is H squared, because the
-            /// lengths follow, and a whole chunk's last one's is H.
-            #[inline]
-            fn powers_for(&self, left: usize) -> *const __m128i {
-                let blocks = left.div_ceil(BLOCK);
-                if blocks > CHUNK { &raw const self.powers[1] } else { &raw const self.powers[CHUNK - blocks] }
-            }
-
-            /// Between chunks: the hash so far stands in front of the next one, times the power of its first block.
+            /// Joins chunks: the hash so far stands in front of the next one, times the power of its first block.
             #[inline]
             #[target_feature(enable = $features)]
             fn fold(&self, mut pass: Pass, left: usize) -> Pass {
                 let zero = _mm_setzero_si128();
                 let hash = hash(&pass.sum);
                 pass.sum = [v::broadcast(zero); 3];
-                pass.powers = self.powers_for(left);
+                pass.powers = self.0.powers_for(left);
                 // SAFETY: three entries follow every power in the table.
                 pass.add(v::lanes(hash, zero), unsafe { v::load(pass.powers.cast()) });
                 pass
@@ -306,18 +207,18 @@ macro_rules! gcm {
                 let zero = _mm_setzero_si128();
                 let mut blocks = [v::broadcast(zero); N];
                 let (turn, step) = (v::broadcast(turn()), v::broadcast(_mm_set_epi32(v::LANES as i32, 0, 0, 0)));
-                let key = v::broadcast(self.rounds[0]);
+                let key = v::broadcast(self.0.rounds[0]);
                 for i in 0..N {
                     blocks[i] = v::xor(v::shuffle(pass.counters, turn), key);
                     pass.counters = v::add(pass.counters, step);
                 }
                 for round in 1..ROUNDS {
-                    let key = v::broadcast(self.rounds[round]);
+                    let key = v::broadcast(self.0.rounds[round]);
                     for i in 0..N {
                         blocks[i] = v::round(blocks[i], key);
                     }
                 }
-                let key = v::broadcast(self.rounds[ROUNDS]);
+                let key = v::broadcast(self.0.rounds[ROUNDS]);
                 for i in 0..N {
                     blocks[i] = v::last_round(blocks[i], key);
                 }
@@ -353,7 +254,7 @@ macro_rules! gcm {
                     }
                     let cipher = if SEAL { done } else { bytes };
                     let reversed = if FIRST && i == 0 {
-                        v::xor(v::shuffle(cipher, v::lanes(self.first, reverse())), v::lanes(pass.high, zero))
+                        v::xor(v::shuffle(cipher, v::lanes(self.0.first, reverse())), v::lanes(pass.high, zero))
                     } else {
                         v::shuffle(cipher, v::broadcast(reverse()))
                     };
@@ -370,10 +271,10 @@ macro_rules! gcm {
             #[target_feature(enable = $features)]
             fn tag(&self, mut pass: Pass, bits: i64) -> __m128i {
                 let zero = _mm_setzero_si128();
-                let (bits, by_h) = (_mm_cvtsi64_si128(bits), self.powers[CHUNK]);
+                let (bits, by_h) = (_mm_cvtsi64_si128(bits), self.0.powers[CHUNK]);
                 let low = _mm_clmulepi64_si128::<0x00>(bits, by_h);
-                let middle = _mm_xor_si128(_mm_clmulepi64_si128::<0x10>(bits, by_h), self.associated[0]);
-                for (sum, part) in pass.sum.iter_mut().zip([low, middle, self.associated[1]]) {
+                let middle = _mm_xor_si128(_mm_clmulepi64_si128::<0x10>(bits, by_h), self.0.associated[0]);
+                for (sum, part) in pass.sum.iter_mut().zip([low, middle, self.0.associated[1]]) {
                     *sum = v::xor(*sum, v::lanes(part, zero));
                 }
                 _mm_xor_si128(_mm_shuffle_epi8(hash(&pass.sum), reverse()), pass.stream)
@@ -386,14 +287,6 @@ macro_rules! gcm {
             reduce(v::fold(*low), v::fold(*middle), v::fold(*high))
         }
 
-        impl<const ROUNDS: usize> Drop for Gcm<ROUNDS> {
-            fn drop(&mut self) {
-                self.powers.zeroize();
-                self.rounds.zeroize();
-                self.associated.zeroize();
-                self.salt.zeroize();
-            }
-        }
     };
 }
 pub(super) use gcm;

@@ -22,79 +22,28 @@
 use std::arch::x86_64::*;
 
 use weir_core::ipsec::Job;
-use zeroize::Zeroize;
 
 use super::Vaes;
-use super::ghash::{Sum, multiply, shifted};
-use super::schedule::{MOST, encrypt, expand};
+use super::ghash::Sum;
+use crate::cipher::gcm_key::{BLOCK, CHUNK, GcmKey, fits, parts};
 use crate::cipher::shape::HEADER;
 
-const BLOCK: usize = 16;
 const VECTOR: usize = 64;
 /// Vectors in flight at once.
 const STRIDE: usize = 4;
-/// Blocks hashed before a reduction, the first 16 bytes counted: packets of 1500-byte links need one.
-const CHUNK: usize = 96;
 const CHUNK_STRIDES: u32 = (CHUNK * BLOCK / (STRIDE * VECTOR)) as u32;
-/// Where the first power of H stands in the table: behind it are lanes that no block uses.
-const FIRST_POWER: usize = CHUNK;
-
 /// Reverses the bytes of a block.
 const REVERSE: __m128i = block(0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f);
 /// 1 to 15 in the counters of a stride's lanes, and zero in its last.
 const COUNTS: [__m512i; STRIDE] = counts();
 
-/// A key, and what can be known of packets before they come.
-#[repr(C, align(64))]
-pub struct Gcm<const ROUNDS: usize> {
-    /// H to the 97th down to H to the first, shifted; then three zeros.
-    powers: [__m128i; CHUNK + 4],
-    rounds: [__m128i; MOST],
-    /// The length of the associated data in bits, times H: middle and high part of the product.
-    associated: [__m128i; 2],
-    /// Reverses the first 16 bytes of a packet and makes associated data of them.
-    first: __m128i,
-    salt: u32,
-    /// All ones with extended sequence numbers.
-    esn: u32,
-}
+pub struct Gcm<const ROUNDS: usize>(Box<GcmKey>);
 
 impl<const ROUNDS: usize> Gcm<ROUNDS> {
     /// `key` has the length that goes with `ROUNDS`.
-    pub fn new(_: Vaes, key: &[u8], salt: [u8; 4], esn: bool) -> Box<Gcm<ROUNDS>> {
-        assert_eq!(key.len() / 4 + 6, ROUNDS, "rounds follow from the key's length");
-        // SAFETY: `Vaes` exists only where `prepare`'s instructions do.
-        unsafe { Gcm::prepare(key, salt, esn) }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq,bmi2")]
-    fn prepare(key: &[u8], salt: [u8; 4], esn: bool) -> Box<Gcm<ROUNDS>> {
-        let zero = _mm_setzero_si128();
-        let mut rounds = expand(key);
-        let h = _mm_shuffle_epi8(encrypt(&rounds, ROUNDS, zero), REVERSE);
-        let by_h = shifted(h);
-        let mut gcm = Box::new(Gcm {
-            powers: [zero; CHUNK + 4],
-            rounds,
-            associated: [zero; 2],
-            first: zero,
-            salt: u32::from_le_bytes(salt),
-            esn: if esn { u32::MAX } else { 0 },
-        });
-        let mut power = h;
-        for slot in gcm.powers[..=FIRST_POWER].iter_mut().rev() {
-            *slot = shifted(power);
-            power = multiply(power, by_h);
-        }
-        rounds.zeroize();
-        let bits = _mm_cvtsi64_si128(if esn { 96 } else { 64 });
-        gcm.associated = [_mm_clmulepi64_si128::<0x00>(bits, by_h), _mm_clmulepi64_si128::<0x10>(bits, by_h)];
-        gcm.first = if esn {
-            _mm_set_epi8(0, 1, 2, 3, -1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1)
-        } else {
-            _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1, -1, -1, -1)
-        };
-        gcm
+    pub fn new(_: Vaes, key: &[u8], salt: [u8; 4], esn: bool) -> Gcm<ROUNDS> {
+        // SAFETY: `Vaes` exists only where these instructions do.
+        Gcm(unsafe { GcmKey::new(key, ROUNDS, salt, esn) })
     }
 
     /// Seals packets; one that cannot be is zeroed.
@@ -175,37 +124,29 @@ impl<const ROUNDS: usize> Gcm<ROUNDS> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq,bmi2")]
     fn begin(&self, covered: &mut [u8], iv: u64, high: u32) -> Pass {
         let zero = _mm512_setzero_si512();
-        let salted = _mm512_set1_epi64((u64::from(self.salt) | iv << 32) as i64);
+        let salted = _mm512_set1_epi64((u64::from(self.0.salt) | iv << 32) as i64);
         let nonce = _mm512_mask_set1_epi64(salted, 0xaa, (iv >> 32) as i64);
-        let nonce = _mm512_xor_si512(nonce, _mm512_broadcast_i32x4(self.rounds[0]));
+        let nonce = _mm512_xor_si512(nonce, _mm512_broadcast_i32x4(self.0.rounds[0]));
         Pass {
             at: covered.as_mut_ptr(),
-            powers: self.powers_for(covered.len()),
+            powers: self.0.powers_for(covered.len()),
             nonce,
             counters: nonce,
             strides: 0,
-            high: _mm_maskz_set1_epi32(0b0100, (high & self.esn) as i32),
+            high: _mm_maskz_set1_epi32(0b0100, (high & self.0.esn) as i32),
             stream: _mm_setzero_si128(),
             sum: Sum { low: zero, middle: zero, high: zero },
         }
     }
 
-    /// The power of the first of the blocks in `left` bytes: their last one's is H squared, because the
-    /// lengths follow, and a whole chunk's last one's is H.
-    #[inline]
-    fn powers_for(&self, left: usize) -> *const __m128i {
-        let blocks = left.div_ceil(BLOCK);
-        if blocks > CHUNK { &raw const self.powers[1] } else { &raw const self.powers[CHUNK - blocks] }
-    }
-
-    /// Between chunks: the hash so far stands in front of the next one, times the power of its first block.
+    /// Joins chunks: the hash so far stands in front of the next one, times the power of its first block.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq,bmi2")]
     fn fold(&self, mut pass: Pass, left: usize) -> Pass {
         let hash = _mm512_zextsi128_si512(pass.sum.reduce());
         let zero = _mm512_setzero_si512();
         pass.sum = Sum { low: zero, middle: zero, high: zero };
-        pass.powers = self.powers_for(left);
+        pass.powers = self.0.powers_for(left);
         // SAFETY: three entries follow every power in the table.
         pass.sum.add(hash, unsafe { _mm512_loadu_si512(pass.powers.cast()) });
         pass
@@ -244,12 +185,12 @@ impl<const ROUNDS: usize> Gcm<ROUNDS> {
         let mut blocks = [_mm512_setzero_si512(); N];
         pass.counters(&mut blocks);
         for round in 1..ROUNDS {
-            let key = _mm512_broadcast_i32x4(self.rounds[round]);
+            let key = _mm512_broadcast_i32x4(self.0.rounds[round]);
             for i in 0..N {
                 blocks[i] = _mm512_aesenc_epi128(blocks[i], key);
             }
         }
-        let key = _mm512_broadcast_i32x4(self.rounds[ROUNDS]);
+        let key = _mm512_broadcast_i32x4(self.0.rounds[ROUNDS]);
         for i in 0..N {
             let stream = _mm512_aesenclast_epi128(blocks[i], key);
             let mask = if LAST && i == N - 1 { mask } else { u64::MAX };
@@ -270,7 +211,7 @@ impl<const ROUNDS: usize> Gcm<ROUNDS> {
             unsafe { _mm512_mask_storeu_epi8(at.cast(), store, done) };
             let cipher = if SEAL { _mm512_maskz_mov_epi8(mask, done) } else { bytes };
             let reversed = if head {
-                let reverse = _mm512_inserti32x4::<0>(_mm512_broadcast_i32x4(REVERSE), self.first);
+                let reverse = _mm512_inserti32x4::<0>(_mm512_broadcast_i32x4(REVERSE), self.0.first);
                 let reversed = _mm512_shuffle_epi8(cipher, reverse);
                 _mm512_or_si512(reversed, _mm512_zextsi128_si512(pass.high))
             } else {
@@ -287,12 +228,12 @@ impl<const ROUNDS: usize> Gcm<ROUNDS> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq,bmi2")]
     fn tag(&self, mut pass: Pass, bits: i64) -> __m128i {
-        let (bits, by_h) = (_mm_cvtsi64_si128(bits), self.powers[FIRST_POWER]);
+        let (bits, by_h) = (_mm_cvtsi64_si128(bits), self.0.powers[CHUNK]);
         let low = _mm_clmulepi64_si128::<0x00>(bits, by_h);
-        let middle = _mm_xor_si128(_mm_clmulepi64_si128::<0x10>(bits, by_h), self.associated[0]);
+        let middle = _mm_xor_si128(_mm_clmulepi64_si128::<0x10>(bits, by_h), self.0.associated[0]);
         pass.sum.low = _mm512_xor_si512(pass.sum.low, _mm512_zextsi128_si512(low));
         pass.sum.middle = _mm512_xor_si512(pass.sum.middle, _mm512_zextsi128_si512(middle));
-        pass.sum.high = _mm512_xor_si512(pass.sum.high, _mm512_zextsi128_si512(self.associated[1]));
+        pass.sum.high = _mm512_xor_si512(pass.sum.high, _mm512_zextsi128_si512(self.0.associated[1]));
         _mm_xor_si128(_mm_shuffle_epi8(pass.sum.reduce(), REVERSE), pass.stream)
     }
 }
@@ -331,27 +272,6 @@ impl Pass {
             blocks[N - 1] = _mm512_mask_mov_epi64(blocks[N - 1], 0xc0, self.counters);
         }
     }
-}
-
-impl<const ROUNDS: usize> Drop for Gcm<ROUNDS> {
-    fn drop(&mut self) {
-        self.powers.zeroize();
-        self.rounds.zeroize();
-        self.associated.zeroize();
-        self.salt.zeroize();
-    }
-}
-
-/// Whether a packet has header, IV and ICV and between them whole units of 4 bytes, at least one.
-#[inline]
-fn fits(len: usize) -> bool {
-    len > BLOCK + BLOCK && len.is_multiple_of(4)
-}
-
-/// Everything before the ICV, and the ICV.
-#[inline]
-fn parts(packet: &mut [u8]) -> Option<(&mut [u8], &mut [u8; BLOCK])> {
-    if fits(packet.len()) { packet.split_last_chunk_mut() } else { None }
 }
 
 const fn block(bytes: u128) -> __m128i {

@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 /// x^127 + x^126 + x^121 as the upper half of GCM's polynomial, reversed.
-const POLYNOMIAL: i64 = 0xc200_0000_0000_0000_u64 as i64;
+pub const POLYNOMIAL: i64 = 0xc200_0000_0000_0000_u64 as i64;
 
 /// Products of four lanes, not yet reduced: low, middle (two of them) and high halves.
 #[derive(Clone, Copy)]
@@ -62,13 +62,4 @@ pub fn shifted(a: __m128i) -> __m128i {
     // All ones when the uppermost bit left.
     let left = _mm_sub_epi64(_mm_setzero_si128(), _mm_unpackhi_epi64(carries, carries));
     _mm_xor_si128(doubled, _mm_and_si128(left, _mm_set_epi64x(POLYNOMIAL, 1)))
-}
-
-/// `a` times `b`, of which `b` is [`shifted`].
-#[target_feature(enable = "avx512f,avx512dq,avx512vl,vpclmulqdq")]
-pub fn multiply(a: __m128i, b: __m128i) -> __m128i {
-    let zero = _mm512_setzero_si512();
-    let mut sum = Sum { low: zero, middle: zero, high: zero };
-    sum.add(_mm512_zextsi128_si512(a), _mm512_zextsi128_si512(b));
-    sum.reduce()
 }

@@ -24,7 +24,7 @@ use crate::model::{Family, LabError};
 use crate::netns::counters::Counters;
 use crate::workload::address;
 
-/// Between two health checks.
+/// Pause between two health checks.
 const CHECK_AGAIN: Duration = Duration::from_millis(200);
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 

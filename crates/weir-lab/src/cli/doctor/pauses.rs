@@ -17,7 +17,7 @@ use crate::diagnostic::{Diagnostic, Severity};
 use crate::profile::tasks::comm;
 
 const SPIN: Duration = Duration::from_millis(500);
-/// Between two looks at the clock; a timer tick takes less.
+/// Pause between two looks at the clock; a timer tick takes less.
 const PAUSE: Nanos = 50_000;
 /// Time all CPUs together may be absent, in percent: a tenth of what moves a 99th percentile.
 const FINE: f64 = 0.1;

@@ -156,7 +156,7 @@ fn spds_that_mean_nothing_are_refused_with_the_remedy() {
         (table("churn = 10001"), "expected policies changed a second from 0 to 10000"),
         (table("policies = 5, match = 6"), "match 6 of 5 policies: raise `policies`, or lower `match`"),
         (table("match = 6, rules = \"acl-10\""), "`match` and `rules` exclude each other"),
-        (table("action = \"bypass\""), "leave in clear: use direction = \"in\" or \"beside\""),
+        (table("action = \"bypass\""), "leave as cleartext: use direction = \"in\" or \"beside\""),
         (table("churn = 10"), "the only policy is the one packets need: raise `policies`"),
         (
             "[[configuration]]\nipsec = { mode = \"policy\", direction = \"beside\", cipher = \"null\", rules = \

@@ -19,7 +19,7 @@ pub struct Pacer {
     rate: u64,
     pub group: u64,
     began: Nanos,
-    /// Groups let go or missed so far.
+    /// Groups not sent or missed so far.
     groups: u64,
     pub missed: u64,
     /// The longest a group was late.

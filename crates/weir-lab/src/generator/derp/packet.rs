@@ -54,7 +54,7 @@ impl Mark {
 pub struct Batch {
     bytes: Vec<u8>,
     frame: usize,
-    /// Between two frames' beginnings, in groups: TLS records have a head and a tail.
+    /// Distance between the beginnings of two groups of frames: TLS records have a head and a tail.
     data: usize,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Senders send as those of the measured pairs do: evenly spaced when there is a rate, otherwise as much as their
 //! sockets take. Promises: a receiver takes what a receive buffer of [`SIP`] bytes holds every [`PAUSE`], so that a relay
-//! that lets silent clients go keeps this one; a receiver that was let go nevertheless is counted. What was sent and
+//! that disconnects silent clients keeps this one; a receiver that was disconnected nevertheless is counted. What was sent and
 //! received is counted, for the ledger. Refuses: to be in any value of the measured pairs.
 
 use std::io;

@@ -36,7 +36,7 @@ pub struct Tally {
     pub latency: Histogram<u64>,
     /// Packets delivered in the window and after it.
     pub delivered: u64,
-    /// While the window was open.
+    /// Packets that arrived while the window was open.
     pub arrived: u64,
     pub bytes: u64,
     pub reordered: u64,

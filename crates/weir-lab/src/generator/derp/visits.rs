@@ -1,6 +1,6 @@
 //! Clients that connect, get through to the relay's greeting and leave at once.
 //!
-//! Promises: of newcomers no key is seen twice in a run. Keys, and the boxes that prove them, are made before the first comes,
+//! Promises: of new clients no key is seen twice in a run. Keys, and the boxes that prove them, are made before the first comes,
 //! for as many as [`AHEAD_TLS`] or [`AHEAD_PLAIN`] say; if more come, theirs are made on the way, and the generator's busy
 //! time says so. Refuses: nothing; a client that does not get through fails the run.
 
@@ -16,7 +16,7 @@ use super::client::{Server, connect, dial};
 use super::dial::Identity;
 use crate::model::LabError;
 
-/// Newcomers a second for whom all is ready.
+/// New clients per second for whom all is ready.
 const AHEAD_TLS: f64 = 4_000.0;
 const AHEAD_PLAIN: f64 = 10_000.0;
 /// How many times as many clients there are as connect at a time, where clients come back.
@@ -61,7 +61,7 @@ impl Guests {
         let count = if stay.come_back { TAKING_TURNS * at_once } else { at_once + (rate * seconds) as u64 };
         let (_, first) = connect(server, stay.seed, 1)?.pop().unzip();
         let relay = first.and_then(|identity: Identity| identity.met());
-        // The first newcomer has been there now.
+        // The first new client has been there now.
         let numbers = u64::from(!stay.come_back)..count;
         let identities = numbers.map(|n| {
             let mut identity = Identity::numbered(stay.seed, n);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn newcomers_are_never_seen_twice_however_many_come() {
+    fn new_clients_are_never_seen_twice_however_many_come() {
         let mut guests = guests(false);
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..20 {

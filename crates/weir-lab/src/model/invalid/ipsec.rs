@@ -54,7 +54,7 @@ impl IpsecError {
             IpsecError::MatchAndRules => "packets of `rules` match all of them; keep one",
             IpsecError::MatchBeyondPolicies { .. } => "raise `policies`, or lower `match`",
             IpsecError::BypassDirection { .. } => {
-                "it is for packets that leave in clear: use direction = \"in\" or \"beside\""
+                "it is for packets that leave as cleartext: use direction = \"in\" or \"beside\""
             }
             IpsecError::BesideMatches => "remove `rules` and `churn`, or use \"in\" or \"out\"",
             IpsecError::ChurnOfOne => "raise `policies`",

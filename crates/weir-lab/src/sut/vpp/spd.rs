@@ -27,7 +27,7 @@ pub fn refused(c: &Configuration) -> Option<String> {
     } else if p.direction == Direction::Beside {
         "what no policy matches it drops: use direction = \"out\" or \"in\""
     } else if spd.action == Action::Protect {
-        "packets are counted in clear at the receiver: use action = \"bypass\", or topology = \"gateways\" for its ESP"
+        "packets are counted as cleartext at the receiver: use action = \"bypass\", or topology = \"gateways\" for its ESP"
     } else if spd.rules.is_some() || spd.churn > 0 {
         "its policies are one list that stays: remove `rules` and `churn`"
     } else if p.backend != Backend::Auto {
@@ -96,7 +96,7 @@ pub fn note(c: &Configuration) -> Option<String> {
     };
     let index = p.spd.matching.unwrap_or(p.policies);
     Some(format!(
-        "vpp: {} SPD, {answers}: packets match policy {index} of {} and pass in clear",
+        "vpp: {} SPD, {answers}: packets match policy {index} of {} and pass as cleartext",
         direction(&p),
         p.policies
     ))

@@ -38,7 +38,7 @@ enum Request {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Answer {
+enum Response {
     Ready { version: String, commit: String, features: Vec<String> },
     Sample(Box<Sample>),
     Error(LabError),
@@ -91,9 +91,11 @@ impl Elsewhere {
         };
         let configuration = configuration.in_this_process();
         match elsewhere.ask(&Request::Configuration(Box::new(configuration)))? {
-            Answer::Ready { version, commit, features } => elsewhere.accept(&version, &commit, &features)?,
-            Answer::Error(why) => return Err(why),
-            Answer::Sample(_) => return Err(elsewhere.odd()),
+            Response::Ready { version, commit, features } => {
+                elsewhere.accept(&version, &commit, &features)?
+            }
+            Response::Error(why) => return Err(why),
+            Response::Sample(_) => return Err(elsewhere.odd()),
         }
         Ok(elsewhere)
     }
@@ -112,7 +114,7 @@ impl Elsewhere {
         Ok(())
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Answer, LabError> {
+    fn ask(&mut self, request: &Request) -> Result<Response, LabError> {
         let gone = |what: String| LabError::new(format!("build {}: its process {what}", self.build));
         let line = serde_json::to_string(request).map_err(|e| gone(format!("cannot be asked: {e}")))?;
         let requests = self.requests.as_mut().ok_or_else(|| gone("has ended".into()))?;
@@ -130,12 +132,12 @@ impl Elsewhere {
 impl Elsewhere {
     fn measured(&mut self, request: &Request) -> Result<Sample, LabError> {
         match self.ask(request)? {
-            Answer::Sample(mut sample) => {
+            Response::Sample(mut sample) => {
                 sample.notes.push(self.note.clone());
                 Ok(*sample)
             }
-            Answer::Error(why) => Err(why),
-            Answer::Ready { .. } => Err(self.odd()),
+            Response::Error(why) => Err(why),
+            Response::Ready { .. } => Err(self.odd()),
         }
     }
 }
@@ -170,7 +172,7 @@ pub fn serve() -> Result<ExitCode, LabError> {
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         let answer = read::<Request>(&line).and_then(|request| answer(request, &mut testbed, &mut prepared));
-        let answer = answer.unwrap_or_else(Answer::Error);
+        let answer = answer.unwrap_or_else(Response::Error);
         let text = serde_json::to_string(&answer).map_err(|e| LabError::new(format!("answer: {e}")))?;
         println!("{text}");
     }
@@ -181,17 +183,17 @@ fn answer(
     request: Request,
     testbed: &mut MemoryTestbed,
     prepared: &mut Option<Box<dyn Prepared>>,
-) -> Result<Answer, LabError> {
+) -> Result<Response, LabError> {
     match request {
         Request::Configuration(configuration) => {
             *prepared = Some(testbed.prepare(&configuration)?);
             let Build { version, commit, .. } = Build::own();
             let built = FEATURES.iter().filter(|(_, there)| *there);
             let features = built.map(|(name, _)| name.to_string()).collect();
-            Ok(Answer::Ready { version, commit, features })
+            Ok(Response::Ready { version, commit, features })
         }
-        Request::Trial(trial) => Ok(Answer::Sample(Box::new(ready(prepared)?.run(&trial)?))),
-        Request::Slice(slice) => Ok(Answer::Sample(Box::new(ready(prepared)?.slice(&slice)?))),
+        Request::Trial(trial) => Ok(Response::Sample(Box::new(ready(prepared)?.run(&trial)?))),
+        Request::Slice(slice) => Ok(Response::Sample(Box::new(ready(prepared)?.slice(&slice)?))),
     }
 }
 

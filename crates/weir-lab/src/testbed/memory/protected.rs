@@ -110,7 +110,7 @@ impl Protected {
         self.raw.turn(self.cipher.as_ref(), window.as_nanos() as Nanos / RAW_SHARE);
     }
 
-    /// Between two breaths.
+    /// Does what is due between two breaths.
     pub fn prepare(&mut self, now: Nanos, pool: &mut Pool<Memory>, gauges: &Gauges) {
         if now >= self.due {
             self.due = now + self.every;

@@ -192,7 +192,7 @@ fn of_rule(p: &Protection, n: usize, rule: &Selector, out: &[String], inbound: &
     }
 }
 
-/// Who answered, in percent of all packets asked about, and what the cache holds.
+/// SPD lookup sources, in percent of all packets asked about, and what the cache holds.
 pub fn metrics(
     p: &Protection,
     family: Family,

@@ -17,7 +17,7 @@ use std::thread::{Builder, JoinHandle};
 use super::worker::{Counts, Job, MemoryWorker, Piece};
 use crate::model::LabError;
 
-type Answer = Result<Counts, LabError>;
+type Response = Result<Counts, LabError>;
 
 /// The workers of one configuration; none until its first slice.
 #[derive(Default)]
@@ -27,7 +27,7 @@ pub struct Standing(Vec<Seat>);
 struct Seat {
     /// Closed first: the thread ends with its requests.
     requests: Option<Sender<Piece>>,
-    answers: Receiver<Answer>,
+    answers: Receiver<Response>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -53,7 +53,7 @@ impl Standing {
             seat.requests.as_ref().and_then(|r| r.send(piece).ok()).ok_or_else(gone)?;
         }
         // each is heard before the first error is told, so that the next slice finds all asleep
-        let heard: Vec<Answer> =
+        let heard: Vec<Response> =
             self.0.iter().map(|s| s.answers.recv().unwrap_or_else(|_| Err(gone()))).collect();
         heard.into_iter().collect()
     }

@@ -73,7 +73,7 @@ pub struct Counts {
     pub window: (Nanos, Nanos),
     pub ticks: u64,
     pub ledger: LossLedger,
-    /// Who answered what the worker asked of SPDs in the window.
+    /// SPD lookup sources of the window.
     pub lookups: LookupCounters,
     /// Loads the last level of cache saw in the window, and those it missed; absent without counters.
     pub last_level: Option<(f64, f64)>,

@@ -30,7 +30,7 @@ const ALIVE_COUNT: u32 = 3;
 const CLOSES_WITHIN: Duration = Duration::from_secs(20);
 /// The client's own limit ends first, because it says more.
 const CLIENT_FIRST: Duration = Duration::from_secs(2);
-/// Between the end of the client's output and that of its errors.
+/// Time between the end of the client's output and that of its errors.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(10);
 /// Lines kept of the client's error output; banners are some ten lines.
@@ -190,7 +190,7 @@ impl Channel {
                 "{who}: {step}: no answer in {limit:?}: is the host still on? a slow one needs more in [hosts.timeouts]"
             )));
         }
-        // Its last words come by another pipe.
+        // Its last errors come by another pipe.
         std::thread::sleep(LAST_WORDS);
         let said = self.said();
         let (gist, remedy) = (gist(&said), remedy(&said));

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::model::LabError;
 
-/// Before what the shell says; a login's greetings come without it.
+/// What begins each line the shell says; a login's greetings come without it.
 pub const MARK: &str = "weir-lab: ";
 
 /// A program to bring along, as it was when the campaign began.

@@ -138,7 +138,7 @@ const POLICY: [Key; 12] = [
     Key::required(
         "action",
         Form::Names(&["protect", "bypass", "discard"]),
-        "What is done: sealed by an SA, forwarded in clear, or dropped.",
+        "What is done: sealed by an SA, forwarded as cleartext, or dropped.",
     ),
     Key::new("out", Form::OneOrMany(&Form::Text), "The outbound SAs of `protect`."),
     Key::new("in", Form::OneOrMany(&Form::Text), "The inbound SAs of `protect`."),

@@ -182,7 +182,7 @@ mod tests {
         // Accepted in their order: when this one was answered they all were taken.
         assert!(told(&mut connect(address), "GET /metrics HTTP/1.1").ends_with("up 1\n"));
         let mut first = all.remove(0);
-        assert_eq!(first.read(&mut [0]).unwrap_or(0), 0, "the oldest is let go");
+        assert_eq!(first.read(&mut [0]).unwrap_or(0), 0, "the oldest is disconnected");
         for mut other in all {
             assert!(told(&mut other, "GET /metrics HTTP/1.1").ends_with("up 1\n"), "the others are not");
         }

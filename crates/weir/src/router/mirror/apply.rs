@@ -62,7 +62,7 @@ impl Routes {
         local: Option<&mut LocalAddresses>,
     ) {
         if !self.mirrored {
-            self.lacking.hear(update.routes);
+            self.lacking.observe(update.routes);
             self.say_at.get_or_insert(now + SAY_AFTER);
             return;
         }
@@ -78,7 +78,7 @@ impl Routes {
     }
 
     /// What is the kernel's, exactly; for after the tables were published.
-    pub(in crate::router) fn settle(&mut self, passes: &Passes, local: Option<&mut LocalAddresses>) {
+    pub(in crate::router) fn on_published(&mut self, passes: &Passes, local: Option<&mut LocalAddresses>) {
         if let Some(Err(error)) = local.map(|local| local.set_kept(&passes.prefixes)) {
             tracing::error!("{error}; what only the kernel can forward is dropped here");
         }
@@ -112,7 +112,7 @@ impl Daemon {
         routes.take(now, update, &mut self.control, self.local.as_mut());
         self.publish();
         if let Some(passes) = passes.filter(|_| routes.mirrored) {
-            routes.settle(&passes, self.local.as_mut());
+            routes.on_published(&passes, self.local.as_mut());
         }
     }
 

@@ -70,7 +70,7 @@ pub fn look(config: &Config, links: &[LinkInfo]) -> Result<Looked, Failure> {
     let mut mirror = Mirror::new(filter);
     mirror.set_links(ports);
     for kind in [GET_RULE, GET_NEXT_HOP, GET_ROUTE] {
-        dump(kind, |news| _ = mirror.hear(news)).map_err(|e| Failure(format!("cannot be read ({e})")))?;
+        dump(kind, |news| _ = mirror.observe(news)).map_err(|e| Failure(format!("cannot be read ({e})")))?;
     }
     Ok(Looked { aside: mirror.aside().map(str::to_owned).collect(), routes: mirror.all().collect() })
 }

@@ -18,7 +18,7 @@ pub struct Lacking {
 }
 
 impl Lacking {
-    pub fn hear(&mut self, routes: Vec<(Prefix, Option<KernelRoute>)>) {
+    pub fn observe(&mut self, routes: Vec<(Prefix, Option<KernelRoute>)>) {
         for (prefix, route) in routes {
             match route {
                 Some(route) if route.outcome != Outcome::Kernel(Why::Local) => {

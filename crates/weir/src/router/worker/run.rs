@@ -33,7 +33,8 @@ const IDLE_LONGEST: Nanos = MILLISECOND / 2;
 const IDLE_BREATHS_POLLING: u32 = u32::MAX;
 /// Longest sleep: held frames and neighbours have deadlines of whole seconds.
 const SLEEP_LONGEST: Duration = Duration::from_millis(10);
-/// While frames wait to be sent, or no buffer is free to receive into: nothing that ends these waits ends a sleep.
+/// Longest sleep while frames wait to be sent, or no buffer is free to receive into: nothing that ends these waits ends
+/// a sleep.
 const SLEEP_SHORT: Duration = Duration::from_millis(1);
 /// How often counters are copied for the control side.
 const REPORT_EVERY: Nanos = 20 * MILLISECOND;

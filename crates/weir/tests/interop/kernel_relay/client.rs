@@ -48,7 +48,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Through to the relay's key.
+    /// Connects and reads up to the relay's key.
     pub fn upgraded(number: u8, version: &'static SupportedProtocolVersion) -> Client {
         let options = ClientOptions { suites: Vec::new(), versions: vec![version] };
         let config = client_config(Trust::Anyone, &options).expect("a configuration");
@@ -75,7 +75,7 @@ impl Client {
         client
     }
 
-    /// Through the whole handshake.
+    /// Connects and does the whole handshake.
     pub fn join(number: u8, version: &'static SupportedProtocolVersion) -> Client {
         let mut client = Client::upgraded(number, version);
         let info = client.info();

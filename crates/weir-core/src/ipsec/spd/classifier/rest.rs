@@ -163,7 +163,7 @@ impl<A: Address> Rest<A> {
         None
     }
 
-    /// About `count` rules from everywhere.
+    /// Yields about `count` rules from everywhere.
     pub fn sample(&self, count: usize) -> impl Iterator<Item = &Rule<A>> {
         let blocks = self.groups.iter().flat_map(|group| &group.blocks);
         let many = blocks.clone().count().max(1);

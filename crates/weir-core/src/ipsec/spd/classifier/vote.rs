@@ -13,7 +13,7 @@ const FINALISTS: usize = 16;
 const COUNTERS: usize = 4096;
 /// A table is not made for fewer rules, nor for a smaller share of those that have none.
 pub(super) const FEWEST: usize = 24;
-/// Nor where fewer of the sample want it: they might be all there are.
+/// Votes that a table needs at least: fewer might be all there are.
 const VOTES: usize = 4;
 const SHARE: usize = 128;
 
@@ -41,7 +41,7 @@ pub(super) fn vote<A: Address>(
     (takers >= VOTES && takers * total >= fewest * sample.len()).then_some(shape)
 }
 
-/// About `count` of them, evenly.
+/// Yields about `count` of them, evenly.
 fn every<A: Address>(sample: &[Extent<A>], count: usize) -> impl Iterator<Item = &Extent<A>> {
     sample.iter().step_by(sample.len().div_ceil(count).max(1))
 }

@@ -36,7 +36,7 @@ pub struct Difference {
 
 /// A block settled.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settled {
+pub struct Classified {
     pub class: Class,
     /// The style in words, as in "modern dialect, -s, width 74"; empty without data.
     pub style: String,
@@ -45,19 +45,19 @@ pub struct Settled {
     pub reason: String,
 }
 
-impl Settled {
-    fn no_data(reason: String) -> Settled {
-        Settled { class: Class::NoData, style: String::new(), difference: None, reason }
+impl Classified {
+    fn no_data(reason: String) -> Classified {
+        Classified { class: Class::NoData, style: String::new(), difference: None, reason }
     }
 }
 
 /// Settles `printed`, given the data behind each of its sets.
-pub fn settle(printed: &Printed, found: &[Option<Found>]) -> Settled {
+pub fn classify(printed: &Printed, found: &[Option<Found>]) -> Classified {
     if printed.vitals.is_empty() {
-        return Settled::no_data("the table has no line of values".into());
+        return Classified::no_data("the table has no line of values".into());
     }
     if printed.vitals.len() > MAX_SETS {
-        return Settled::no_data(format!("{} sets: ministat takes {MAX_SETS}", printed.vitals.len()));
+        return Classified::no_data(format!("{} sets: ministat takes {MAX_SETS}", printed.vitals.len()));
     }
     let missing: Vec<usize> = (0..found.len()).filter(|&i| found[i].is_none()).collect();
     let known: Vec<&Found> = found.iter().flatten().collect();
@@ -68,9 +68,9 @@ pub fn settle(printed: &Printed, found: &[Option<Found>]) -> Settled {
     if let Some((i, found)) = other {
         let reason = format!("{}; {} has no data", blame::blame(printed, i, found), names(printed, &missing));
         let difference = blame::plot_value(printed, i, found);
-        return Settled { class: Class::Differs, style: String::new(), difference, reason };
+        return Classified { class: Class::Differs, style: String::new(), difference, reason };
     }
-    Settled::no_data(format!("no file or log has the values of {}", names(printed, &missing)))
+    Classified::no_data(format!("no file or log has the values of {}", names(printed, &missing)))
 }
 
 /// Names sets as in "x (old.pps), + (new.pps)".
@@ -136,7 +136,7 @@ struct Closest {
     lines: Vec<Line>,
 }
 
-fn against(printed: &Printed, found: &[&Found]) -> Settled {
+fn against(printed: &Printed, found: &[&Found]) -> Classified {
     let sets: Vec<Set> =
         found.iter().enumerate().map(|(i, f)| Set::new(printed.legend(i), &f.raw.values)).collect();
     let percent = printed.confidence.unwrap_or(95.0);
@@ -149,18 +149,18 @@ fn against(printed: &Printed, found: &[&Found]) -> Settled {
         return odd("plot", width, "ministat draws no such plot of this data: edited by hand");
     };
     let style = describe(printed, found, &closest, &dialects);
-    let settled = |class, difference, reason| Settled { class, style, difference, reason };
+    let classified = |class, difference, reason| Classified { class, style, difference, reason };
     if let Some(i) = found.iter().position(|f| f.how == How::Renamed) {
-        return settled(Class::Differs, None, blame::renamed(printed, i, found[i]));
+        return classified(Class::Differs, None, blame::renamed(printed, i, found[i]));
     }
     match closest.class {
         Class::Differs => {
             let difference = blame::first_difference(printed, &closest.lines);
             let reason = blame::why(printed, found, &sets, closest.style, difference.as_ref());
-            settled(Class::Differs, difference, reason)
+            classified(Class::Differs, difference, reason)
         }
-        Class::Whitespace => settled(Class::Whitespace, None, layout(printed, &closest.lines)),
-        class => settled(class, None, String::new()),
+        Class::Whitespace => classified(Class::Whitespace, None, layout(printed, &closest.lines)),
+        class => classified(class, None, String::new()),
     }
 }
 
@@ -188,9 +188,9 @@ fn closest(printed: &Printed, sets: &[Set], confidence: Confidence) -> (Option<C
 }
 
 /// A block that no set of options gives.
-fn odd(value: &str, printed: String, reason: &str) -> Settled {
+fn odd(value: &str, printed: String, reason: &str) -> Classified {
     let difference = Difference { value: value.into(), printed, derived: "nothing".into() };
-    Settled {
+    Classified {
         class: Class::Differs,
         style: String::new(),
         difference: Some(difference),
