@@ -18,6 +18,7 @@ pub struct Workers {
     /// Buffers of each worker; by default enough for every ring.
     pub buffers: Option<u32>,
     pub wake_up: WakeUp,
+    pub zero_copy: ZeroCopy,
     /// XDP forwards no flow by itself: workers see every frame.
     pub flow_offload_off: bool,
     /// Large batches of copied frames leave without socket buffers where the far end takes that.
@@ -36,8 +37,22 @@ pub enum WakeUp {
     Interrupt,
 }
 
+/// Whether cards read and write the buffers of workers themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZeroCopy {
+    /// Where the driver offers it, else the kernel copies.
+    #[default]
+    Auto,
+    /// The kernel copies.
+    Off,
+    /// A device that refuses it is not opened.
+    Require,
+}
+
 const WAKE_UP: &[(&str, WakeUp)] =
     &[("auto", WakeUp::Auto), ("busy-poll", WakeUp::BusyPoll), ("interrupt", WakeUp::Interrupt)];
+const ZERO_COPY: &[(&str, ZeroCopy)] =
+    &[("auto", ZeroCopy::Auto), ("off", ZeroCopy::Off), ("require", ZeroCopy::Require)];
 const FLOW_OFFLOAD_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
 const LIVE_TRANSMIT: &[(&str, bool)] = &[("auto", true), ("off", false)];
 /// What becomes of IPv6 transit with broken extension headers or a type 0 routing header; whether they are looked at.
@@ -60,7 +75,7 @@ const BUFFERS: std::ops::RangeInclusive<u32> = 1024..=1_048_576;
 /// ICMP errors a second: 0 switches them off.
 const ICMP_MAX: u32 = 1_000_000;
 
-const WORKERS: [Key; 5] = [
+const WORKERS: [Key; 6] = [
     Key::with_default(
         "cpus",
         Form::OneOf(&[Form::Words(&["auto"]), Form::List(&Form::Integer(0, CPU_MAX as u64))]),
@@ -77,6 +92,12 @@ const WORKERS: [Key; 5] = [
         Form::Words(&["auto", "busy-poll", "interrupt"]),
         "\"auto\"",
         "How a worker without packets learns of the next. `busy-poll` never sleeps; `interrupt` sleeps as soon as nothing is there.",
+    ),
+    Key::with_default(
+        "zero_copy",
+        Form::Words(&["auto", "off", "require"]),
+        "\"auto\"",
+        "Whether cards read and write the buffers of workers themselves. `off` has the kernel copy; with `require` a device that refuses zero-copy is not opened.",
     ),
     Key::with_default(
         "flow_offload",
@@ -152,10 +173,11 @@ pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers
     let cpus = fields.get("cpus").map(|v| cpus(&v, complaints)).unwrap_or_default();
     let buffers = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 8192, complaints));
     let wake_up = fields.get("wake_up").and_then(|v| v.word(WAKE_UP, complaints)).unwrap_or_default();
+    let zero_copy = fields.get("zero_copy").and_then(|v| v.word(ZERO_COPY, complaints)).unwrap_or_default();
     let mut word = |key, words| fields.get(key).and_then(|v| v.word(words, complaints)).unwrap_or_default();
     let flow_offload_off = word("flow_offload", FLOW_OFFLOAD_OFF);
     let live_transmit = word("live_transmit", LIVE_TRANSMIT);
-    Some(Workers { cpus, buffers, wake_up, flow_offload_off, live_transmit })
+    Some(Workers { cpus, buffers, wake_up, zero_copy, flow_offload_off, live_transmit })
 }
 
 fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {

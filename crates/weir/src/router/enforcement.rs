@@ -389,7 +389,7 @@ impl Daemon {
             umems: &self.umems,
             local: self.local.as_ref(),
             flow_offload: self.flow_offload.as_ref(),
-            wake_up: self.config.workers.wake_up,
+            workers: &self.config.workers,
             live: &self.live,
             policies: self.config.enforces(),
             held: false,

@@ -36,7 +36,7 @@ use weir_io::umem::{Chunk, Umem};
 use super::flow_offload::{FlowOffloadHandle, OffloadingSocket};
 use super::live::LiveHandle;
 use super::worker::{OpenDevice, Several};
-use crate::config::settings::WakeUp;
+use crate::config::settings::{WakeUp, Workers, ZeroCopy};
 use crate::config::{self, Kind};
 use crate::service;
 
@@ -111,8 +111,10 @@ pub fn queues(port: &config::Port) -> Option<usize> {
 }
 
 /// Whether the device's card may come to read and write buffers itself.
-pub fn may_be_zero_copy(port: &config::Port) -> bool {
-    matches!(port.kind.value, Kind::Auto | Kind::AfXdp) && may_be_a_card(&port.device.value)
+pub fn may_be_zero_copy(port: &config::Port, wanted: ZeroCopy) -> bool {
+    wanted != ZeroCopy::Off
+        && matches!(port.kind.value, Kind::Auto | Kind::AfXdp)
+        && may_be_a_card(&port.device.value)
 }
 
 /// What devices are opened with.
@@ -121,7 +123,8 @@ pub struct With<'a> {
     pub umems: &'a [Arc<Umem>],
     pub local: Option<&'a LocalAddresses>,
     pub flow_offload: Option<&'a FlowOffloadHandle>,
-    pub wake_up: WakeUp,
+    /// Which ways of AF_XDP are tried, and how workers learn of frames.
+    pub workers: &'a Workers,
     pub live: &'a LiveHandle,
     /// What the router does not take must not be forwarded by the kernel.
     pub policies: bool,
@@ -152,6 +155,7 @@ pub fn open(
         Kind::AfXdp => open_af_xdp(port, device, with),
         Kind::Auto => match open_af_xdp(port, device, with) {
             Ok(opened) => Ok(opened),
+            Err(refusal) if with.workers.zero_copy == ZeroCopy::Require => Err(refusal),
             Err(refusal) => {
                 let fallback = format!("port {name}: falling back to af_packet");
                 let said = vec![refusal.to_string(), fallback.clone()];
@@ -257,7 +261,7 @@ fn open_af_xdp(
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     let name = port.device.value.as_str();
     let (mut said, mut fallbacks) = (Vec::new(), Vec::new());
-    let &With { umems, flow_offload, wake_up, .. } = with;
+    let &With { umems, flow_offload, .. } = with;
     if with.policies && !with.is_enforced(name) {
         return Err(PortError::new(format!(
             "port af_xdp:{name}: policies apply, and the kernel takes no program that keeps from it what no socket takes"
@@ -280,7 +284,7 @@ fn open_af_xdp(
     let mut opened: Vec<Vec<AfXdp>> = umems.iter().map(|_| Vec::new()).collect();
     for queue in 0..count.max(umems.len()) {
         let worker = queue % umems.len();
-        let how = (wake_up, live.clone());
+        let how = (with.workers, live.clone());
         let socket = open_queue(device, queue as u32, &steering, &umems[worker], how, RING)?;
         said.push(socket.report().to_string());
         fallbacks.extend(socket.report().fell_back().then(|| socket.report().to_string()));
@@ -352,7 +356,7 @@ pub fn open_more(
     for queue in opened.queues..count {
         let worker = queue % with.umems.len();
         let umem = &with.umems[worker];
-        let socket = open_queue(device, queue as u32, steering, umem, (with.wake_up, None), POSTED_LATER)?;
+        let socket = open_queue(device, queue as u32, steering, umem, (with.workers, None), POSTED_LATER)?;
         opened.said.push(socket.report().to_string());
         let poll = vec![socket.poll_fd().as_raw_fd()];
         queues.push((worker, OpenDevice { device: Box::new(socket), poll }));
@@ -395,15 +399,23 @@ fn open_queue(
     queue: u32,
     steering: &Steering,
     umem: &Umem,
-    (wake_up, live): (WakeUp, Option<Arc<LiveTransmit>>),
+    (workers, live): (&Workers, Option<Arc<LiveTransmit>>),
     posted: u32,
 ) -> Result<AfXdp, PortError> {
     let mut options = Options::new(device, queue);
     options.posted = posted;
-    options.busy_poll = (wake_up != WakeUp::Interrupt).then_some(BUSY_POLL_BUDGET);
-    options.busy_poll_insists = wake_up == WakeUp::BusyPoll;
+    options.busy_poll = (workers.wake_up != WakeUp::Interrupt).then_some(BUSY_POLL_BUDGET);
+    options.busy_poll_insists = workers.wake_up == WakeUp::BusyPoll;
     options.live = live;
-    AfXdp::open(&options, steering, umem).map_err(|e| PortError::new(e.to_string()))
+    options.order.retain(|bind| match workers.zero_copy {
+        ZeroCopy::Auto => true,
+        ZeroCopy::Off => *bind == Bind::Copy,
+        ZeroCopy::Require => *bind == Bind::ZeroCopy,
+    });
+    AfXdp::open(&options, steering, umem).map_err(|e| match workers.zero_copy {
+        ZeroCopy::Require => PortError::new(format!("{e}; or write `zero_copy = \"auto\"` in [workers]")),
+        _ => PortError::new(e.to_string()),
+    })
 }
 
 fn open_af_packet(

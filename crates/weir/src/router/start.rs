@@ -164,13 +164,13 @@ fn start_behind(
 
 /// What devices are opened with at the start: frames stay with the kernel until everything is ready.
 fn with<'a>(
-    config: &Config,
+    config: &'a Config,
     (umems, local): (&'a [Arc<Umem>], Option<&'a LocalAddresses>),
     (flow_offload, live): (Option<&'a FlowOffloadHandle>, &'a LiveHandle),
     enforced: &'a [String],
 ) -> With<'a> {
-    let (wake_up, policies) = (config.workers.wake_up, config.enforces());
-    With { umems, local, flow_offload, wake_up, live, policies, held: !policies, enforced }
+    let policies = config.enforces();
+    With { umems, local, flow_offload, workers: &config.workers, live, policies, held: !policies, enforced }
 }
 
 /// A worker on each CPU, with its buffers and devices.
@@ -419,7 +419,7 @@ fn chunk_size(config: &Config, links: &[LinkInfo]) -> Result<ChunkSize, Failure>
     for port in config.devices() {
         let device = &port.device.value;
         let mtu = mtus.get(device.as_str()).copied().unwrap_or(1500) as usize;
-        let needed = match ports::may_be_zero_copy(port) {
+        let needed = match ports::may_be_zero_copy(port, config.workers.zero_copy) {
             true => ChunkSize::for_card(mtu),
             false => ChunkSize::for_mtu(mtu),
         };
