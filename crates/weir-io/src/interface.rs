@@ -152,8 +152,8 @@ fn known(command: u32) -> Option<usize> {
         0x03 => Some(49),
         // ETHTOOL_GCOALESCE, ETHTOOL_SCOALESCE: ethtool_coalesce.
         0x0e | 0x0f => Some(23),
-        // ETHTOOL_GCHANNELS: ethtool_channels.
-        0x3c => Some(9),
+        // ETHTOOL_GCHANNELS, ETHTOOL_SCHANNELS: ethtool_channels.
+        0x3c | 0x3d => Some(9),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@ pub mod af_packet;
 pub mod af_xdp;
 pub mod alloc;
 pub mod bpf;
+pub mod channels;
 pub mod cipher;
 pub mod clock;
 pub mod coalescing;

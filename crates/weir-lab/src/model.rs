@@ -7,6 +7,7 @@
 pub mod configuration;
 pub mod invalid;
 pub mod ipsec;
+pub mod nic_modes;
 pub mod relay;
 pub mod slices;
 pub mod spd;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use configuration::{Configuration, Keys, Scenario, Testbed};
 pub use invalid::Invalid;
 pub use ipsec::Protection;
+pub use nic_modes::NicModes;
 pub use relay::RelayScenario;
 pub use slices::Slice;
 

@@ -17,6 +17,7 @@ pub mod protection;
 pub mod record;
 pub mod relays;
 pub mod search;
+pub mod settings;
 pub mod spd;
 pub mod svg;
 
@@ -30,7 +31,8 @@ use crate::result::{self, Outcome, Results};
 use crate::store::{read_runs, rebuild_plain_files, write_whole};
 use weir_stats::ministat::{self, Set, Style};
 
-/// Derives and writes `result.json`, `runs.csv`, `trials.csv` (of searches), `comparisons.csv`, `report.md` and `report.html`.
+/// Derives and writes `result.json`, `runs.csv`, `trials.csv` (of searches), `comparisons.csv`, `report.md` and `report.html`;
+/// `weir.toml` where the experiment asks for the best settings.
 pub fn write(dir: &Path) -> Result<Results, LabError> {
     let (manifest, results) = result::derive(dir)?;
     let runs = read_runs(dir, &manifest)?.runs;
@@ -48,6 +50,9 @@ pub fn write(dir: &Path) -> Result<Results, LabError> {
         write_whole(&dir.join("trials.csv"), &trials)?;
     }
     write_whole(&dir.join("comparisons.csv"), &csv::comparisons(&results))?;
+    if let Some(settings) = &results.settings {
+        write_whole(&dir.join(settings::FILE), &settings.toml)?;
+    }
     write_whole(&dir.join("report.md"), &markdown::render(&manifest, &results))?;
     write_whole(&dir.join("report.html"), &html::render(&manifest, &results))?;
     Ok(results)

@@ -8,6 +8,7 @@ pub mod answers;
 pub mod cliffs;
 pub mod frames;
 pub mod searched;
+pub mod settings;
 pub mod verify;
 pub mod warnings;
 
@@ -26,6 +27,7 @@ use crate::store::{self, Run, read::Runs};
 use answers::Answered;
 use cliffs::Sought;
 use searched::Searched;
+use settings::Settings;
 use weir_stats::compare::{Pair, Rules, compare, mean_interval};
 use weir_stats::paired::Series;
 use weir_stats::search::LossLedger;
@@ -66,6 +68,9 @@ pub struct Results {
     /// What the experiment says of its values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<Answered>,
+    /// The best modes of devices, where the experiment asks for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Settings>,
 }
 
 /// One configuration's runs.
@@ -162,6 +167,7 @@ pub fn derive(dir: &Path) -> Result<(Manifest, Results), LabError> {
         outcome.profiles = profiled::read(dir, &outcome.configuration.name);
     }
     results.warnings.extend(warnings::of_sessions(&manifest, &evidence));
+    results.settings = settings::of(&manifest.experiment, manifest.seed, &results);
     results.answers = answers::of(&manifest.experiment, manifest.seed, &results, &evidence.runs);
     Ok((manifest, results))
 }
@@ -210,6 +216,7 @@ fn summarise(manifest: &Manifest, runs: &Runs) -> Results {
             .map(|(name, reason)| Skipped { configuration: name.clone(), reason: reason.clone() })
             .collect(),
         answers: Vec::new(),
+        settings: None,
     };
     results.warnings = warnings::of(manifest, &results);
     results.answer = answer::sentence(&results, experiment.pairs.len());

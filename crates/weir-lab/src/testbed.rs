@@ -46,8 +46,8 @@ impl Testbeds {
             Scenario::Relay(relay) => self.relay.missing(configuration, relay),
             Scenario::Forwarding { testbed, .. } => match testbed {
                 Testbed::Memory { .. } => self.memory.missing(configuration),
-                Testbed::Netns { .. } => self.netns.missing(configuration),
-                Testbed::Ssh => match &mut self.hosts {
+                Testbed::Netns(_) => self.netns.missing(configuration),
+                Testbed::Ssh(_) => match &mut self.hosts {
                     Some(hosts) => hosts.missing(configuration),
                     None => Some(NO_HOSTS.into()),
                 },
@@ -63,8 +63,8 @@ impl Testbeds {
             Scenario::Relay(relay) => self.relay.prepare(configuration, relay),
             Scenario::Forwarding { testbed, .. } => match testbed {
                 Testbed::Memory { .. } => self.memory.prepare(configuration),
-                Testbed::Netns { .. } => self.netns.prepare(configuration),
-                Testbed::Ssh => match &mut self.hosts {
+                Testbed::Netns(_) => self.netns.prepare(configuration),
+                Testbed::Ssh(_) => match &mut self.hosts {
                     Some(hosts) => hosts.prepare(configuration),
                     None => Err(LabError::new(NO_HOSTS.into())),
                 },

@@ -1,6 +1,8 @@
 //! Links, addresses and offloads of a real kernel, in a namespace made for the purpose.
 
 use crate::namespace::Namespace;
+use weir_io::channels::Queues;
+use weir_io::interface::Interface;
 use weir_io::netlink::{self, Change, Monitor};
 use weir_io::netns;
 use weir_io::offload::{self, Offload, SwitchedOff};
@@ -70,6 +72,30 @@ fn offloads_are_switched_off_and_put_back() {
         assert!(offload::is_on("a", Offload::Gro).expect("readable"));
         let missing = offload::is_on("nosuch", Offload::Gro).expect_err("no such device");
         assert_eq!(missing.raw_os_error(), Some(libc::ENODEV));
+    })
+    .expect("entered");
+}
+
+#[test]
+fn queues_are_set_and_put_back_unless_somebody_else_set_them() {
+    let Some(ns) = Namespace::new("queues_are_set_and_put_back") else { return };
+    let wide =
+        "link add name wide numrxqueues 4 numtxqueues 4 type veth peer name far numrxqueues 4 numtxqueues 4";
+    ns.ip(&wide.split(' ').collect::<Vec<_>>());
+    netns::inside(&ns.0, || {
+        let now = || Interface::open("wide").and_then(|wide| wide.queues()).expect("veth tells");
+        let two = Queues::set("wide", 2).expect("it can have two").expect("it had another number");
+        assert_eq!(now(), (2, 2));
+        assert!(Queues::set("wide", 2).expect("it has two").is_none());
+        drop(two);
+        assert_eq!(now(), (4, 4));
+        let two = Queues::set("wide", 2).expect("it can have two").expect("it had another number");
+        std::mem::forget(Queues::set("wide", 3).expect("somebody else may set three"));
+        drop(two);
+        assert_eq!(now(), (3, 3), "what somebody else set stays");
+        let many = Queues::set("wide", 5).expect_err("it has four at most").to_string();
+        assert_eq!(many, "got 5 queues, expected 1 to 4: the device has no more");
+        Queues::set("nosuch", 1).expect_err("no such device");
     })
     .expect("entered");
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use weir_io::channels::Queues;
 use weir_io::cpu;
 use weir_io::offload::{self, Offload};
 
@@ -28,9 +29,13 @@ pub struct Device {
     // Dropped first: a SUT ends before its surroundings are changed back.
     sut: Under,
     _offloads: Offloads,
+    /// Their number as it was found is back when dropped.
+    _queues: Vec<Queues>,
     input: Port,
     output: Port,
     cpus: Vec<u32>,
+    /// As many as the experiment asks for, or 0.
+    queues: u32,
     here: Namespace,
 }
 
@@ -48,6 +53,8 @@ impl Device {
         let offloads = Offloads::of(&[&input, &output]);
         let here = Namespace::here("device-under-test")?;
         let cpus = cpus(&configuration.placement.cpus)?;
+        let wanted = configuration.queues();
+        let queues = set_queues(&[&input, &output], wanted)?;
         await_carrier(&input.name)?;
         await_carrier(&output.name)?;
         let place = Environment {
@@ -64,7 +71,7 @@ impl Device {
             Sut::Command => Under::Command(Box::new(CommandSut::apply(&environment, stop)?)),
             other => return Err(LabError::new(format!("{other:?}: not a SUT of the ssh topology"))),
         };
-        Ok(Device { sut, _offloads: offloads, input, output, cpus, here })
+        Ok(Device { sut, _offloads: offloads, _queues: queues, input, output, cpus, queues: wanted, here })
     }
 
     pub fn fallbacks(&self) -> Vec<String> {
@@ -73,8 +80,8 @@ impl Device {
 
     pub fn notes(&self) -> Vec<String> {
         let cpus = self.cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let mut notes =
-            vec![format!("device under test: SUT on cpu {cpus}; queues and interrupts as its host has them")];
+        let queues = if self.queues == 0 { "queues and interrupts" } else { "interrupts" };
+        let mut notes = vec![format!("device under test: SUT on cpu {cpus}; {queues} as its host has them")];
         if let Under::Built(sut) = &self.sut {
             notes.extend(sut.notes());
         }
@@ -120,6 +127,18 @@ impl Device {
             Under::Command(sut) => sut.tear_down(),
         }
     }
+}
+
+/// Has each port receive on so many queues; 0 leaves them as they are.
+fn set_queues(ports: &[&Port], wanted: u32) -> Result<Vec<Queues>, LabError> {
+    let mut set = Vec::new();
+    for port in ports.iter().filter(|_| wanted > 0) {
+        let queues = Queues::set(&port.name, wanted).map_err(|e| {
+            LabError::new(format!("queues: {}: {e}; see `ethtool -l {}`", port.name, port.name))
+        })?;
+        set.extend(queues);
+    }
+    Ok(set)
 }
 
 /// The CPUs asked for, or one of each physical core: the host has nothing else to do.

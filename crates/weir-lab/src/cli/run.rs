@@ -160,7 +160,10 @@ pub fn finish(done: &Done, dir: &Path) -> ExitCode {
     if let Some(moved) = &done.moved {
         eprintln!("the earlier campaign is kept in {}", moved.display());
     }
-    let said = format!("{}\nreport: {}\n", show(&done.results), dir.join("report.html").display());
+    let mut said = format!("{}\nreport: {}\n", show(&done.results), dir.join("report.html").display());
+    if done.results.settings.is_some() {
+        said += &format!("settings: {}\n", dir.join(report::settings::FILE).display());
+    }
     // a reader that went away (a closed pipe) has lost only this: everything is in the folder
     let _ = std::io::stdout().write_all(said.as_bytes());
     if done.results.runs_missing > 0 {

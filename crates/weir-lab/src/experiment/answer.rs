@@ -71,6 +71,8 @@ pub enum Section {
     Differential,
     Caches,
     Cliffs,
+    /// The best of the modes that devices were driven in, as weir's configuration.
+    Settings,
 }
 
 /// What stands between braces.

@@ -10,8 +10,8 @@ use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 use super::answer::AnswerSpec;
 use super::error::{ConfigurationError, CpusError, ExperimentError, PairsError, Refused};
 use super::file::{
-    Axis, BuildName, Cpus, File, Flows, Frame, LiveTransmit, Many, Offload, Pace, Port, Queues, Quick,
-    Routes, Shape, Slices, WakeUp,
+    Axis, BuildName, Cpus, File, Flows, Frame, Many, OffOrAuto, Offload, Pace, Port, Queues, Quick, Routes,
+    Shape, Slices, WakeUp, ZeroCopy,
 };
 use super::hosts::{Commands, Hosts};
 use super::ipsec;
@@ -271,7 +271,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
     let all = placed(all, shape, defaults);
     let ports = chosen(&s.port, &d.port, None, Port(String::new()));
     let all = over(all, Axis::Port, ports, |p| p.0.clone(), |p, v| p.draft.placement.port = v.0);
-    let all = woken(all, shape, defaults);
+    let all = driven(all, shape, defaults);
     let all = built(all, shape, defaults);
     let all = relay::spread(all, shape, defaults);
     let mut all = ipsec::spread(all, shape, defaults, quick.and_then(|q| q.ipsec.as_ref()))?;
@@ -307,18 +307,26 @@ fn placed(all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     )
 }
 
-/// Expands by each number of queues, way to wake up and choice of offloads that is named.
-fn woken(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
+/// Expands by each mode of devices and choice of offloads that is named.
+fn driven(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     if let Some(queues) = s.queues.as_ref().or(d.queues.as_ref()) {
-        let set = |p: &mut Partial, v: Queues| p.draft.placement.queues = v.0;
+        let set = |p: &mut Partial, v: Queues| p.draft.placement.nic_modes.queues = v.0;
         all = over(all, Axis::Queues, queues.clone(), |q| q.0.to_string(), set);
     }
     if let Some(ways) = s.wake_up.as_ref().or(d.wake_up.as_ref()) {
-        let set = |p: &mut Partial, v: WakeUp| p.draft.placement.wake_up = v.0;
+        let set = |p: &mut Partial, v: WakeUp| p.draft.placement.nic_modes.wake_up = v.0;
         all = over(all, Axis::WakeUp, ways.clone(), |w| w.0.clone(), set);
     }
+    if let Some(ways) = s.zero_copy.as_ref().or(d.zero_copy.as_ref()) {
+        let set = |p: &mut Partial, v: ZeroCopy| p.draft.placement.nic_modes.zero_copy = v.0;
+        all = over(all, Axis::ZeroCopy, ways.clone(), |w| w.0.clone(), set);
+    }
+    if let Some(ways) = s.flow_offload.as_ref().or(d.flow_offload.as_ref()) {
+        let set = |p: &mut Partial, v: OffOrAuto| p.draft.placement.nic_modes.flow_offload = v.0;
+        all = over(all, Axis::FlowOffload, ways.clone(), |w| w.0.clone(), set);
+    }
     if let Some(ways) = s.live_transmit.as_ref().or(d.live_transmit.as_ref()) {
-        let set = |p: &mut Partial, v: LiveTransmit| p.draft.placement.live_transmit = v.0;
+        let set = |p: &mut Partial, v: OffOrAuto| p.draft.placement.nic_modes.live_transmit = v.0;
         all = over(all, Axis::LiveTransmit, ways.clone(), |w| w.0.clone(), set);
     }
     if let Some(offloads) = s.offload.as_ref().or(d.offload.as_ref()) {

@@ -34,7 +34,7 @@ const SLICES_MAX: i64 = 10_000;
 const MBPS_MAX: i64 = 10_000_000;
 /// Profiled runs of a configuration: shares to a tenth of a percent need no more.
 const PROFILES_MAX: i64 = 100;
-/// Queues of a veth: as many as the lab's largest machines have cores.
+/// Queues of a device: as many as the lab's largest machines have cores.
 const QUEUES_MAX: i64 = 64;
 /// An hour: longer windows hide drift inside a run.
 const DURATION_MAX_MS: f64 = 3_600_000.0;
@@ -107,7 +107,9 @@ pub struct Shape {
     pub port: Option<Many<Port>>,
     pub queues: Option<Many<Queues>>,
     pub wake_up: Option<Many<WakeUp>>,
-    pub live_transmit: Option<Many<LiveTransmit>>,
+    pub zero_copy: Option<Many<ZeroCopy>>,
+    pub flow_offload: Option<Many<OffOrAuto>>,
+    pub live_transmit: Option<Many<OffOrAuto>>,
     pub offload: Option<Many<Offload>>,
     /// What stands between the ports of the memory topology.
     pub ipsec: Option<IpsecShape>,
@@ -154,6 +156,8 @@ pub enum Axis {
     Port,
     Queues,
     WakeUp,
+    ZeroCopy,
+    FlowOffload,
     LiveTransmit,
     Offload,
     Build,
@@ -176,7 +180,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    pub const ALL: [Axis; 31] = [
+    pub const ALL: [Axis; 33] = [
         Axis::Sut,
         Axis::Topology,
         Axis::Family,
@@ -189,6 +193,8 @@ impl Axis {
         Axis::Port,
         Axis::Queues,
         Axis::WakeUp,
+        Axis::ZeroCopy,
+        Axis::FlowOffload,
         Axis::LiveTransmit,
         Axis::Offload,
         Axis::Build,
@@ -225,6 +231,8 @@ impl Axis {
             Axis::Port => "port",
             Axis::Queues => "queues",
             Axis::WakeUp => "wake_up",
+            Axis::ZeroCopy => "zero_copy",
+            Axis::FlowOffload => "flow_offload",
             Axis::LiveTransmit => "live_transmit",
             Axis::Offload => "offload",
             Axis::Build => "build",
@@ -277,8 +285,10 @@ impl Axis {
     pub fn word(self, c: &Configuration) -> Option<String> {
         match self {
             Axis::Build => c.build().map(str::to_string),
-            Axis::WakeUp => c.wake_up().map(str::to_string),
-            Axis::LiveTransmit => c.live_transmit().map(str::to_string),
+            Axis::WakeUp | Axis::ZeroCopy | Axis::FlowOffload | Axis::LiveTransmit => {
+                let mut named = c.nic_modes()?.of_weir();
+                named.find(|(key, _)| *key == self.key()).map(|(_, word)| word.to_string())
+            }
             Axis::Offload => c.offload().then(|| "inner".into()),
             Axis::Mode => c.ipsec().map(|i| super::kebab(&i.mode)),
             Axis::Direction => c.ipsec().map(|i| super::kebab(&i.direction)),
@@ -503,16 +513,20 @@ checked! {
     BuildName(String), "\"default\" or the name of a build's folder below `target`, without slashes", |s| {
         word(s).filter(|w| is_folder(w)).map(str::to_string)
     };
-    /// Queues of a veth.
+    /// Queues of a device.
     Queues(u32), format!("a number of queues from 1 to {QUEUES_MAX}"), |s| {
         within(s, 1, QUEUES_MAX).map(|n| n as u32)
     };
     /// How the daemon's workers wake up.
-    WakeUp(String), "\"busy-poll\" or \"interrupt\"", |s| {
-        word(s).filter(|w| ["busy-poll", "interrupt"].contains(w)).map(str::to_string)
+    WakeUp(String), "\"auto\", \"busy-poll\" or \"interrupt\"", |s| {
+        word(s).filter(|w| ["auto", "busy-poll", "interrupt"].contains(w)).map(str::to_string)
     };
-    /// Whether the daemon's workers may send without socket buffers.
-    LiveTransmit(String), "\"auto\" or \"off\"", |s| {
+    /// Whether cards read and write the daemon's buffers themselves.
+    ZeroCopy(String), "\"auto\", \"off\" or \"require\"", |s| {
+        word(s).filter(|w| ["auto", "off", "require"].contains(w)).map(str::to_string)
+    };
+    /// Whether the daemon does what it may do.
+    OffOrAuto(String), "\"auto\" or \"off\"", |s| {
         word(s).filter(|w| ["auto", "off"].contains(w)).map(str::to_string)
     };
     /// Offloads of the wires between gateways and their hosts.

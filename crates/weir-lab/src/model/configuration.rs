@@ -14,7 +14,7 @@ use super::invalid::{Invalid, IpsecError, RelayError};
 use super::ipsec::{Direction, Protection};
 use super::relay::{IDLE_MAX, RelayScenario};
 use super::spd::Action;
-use super::{Placement, Sut, Topology, Workload, relay};
+use super::{NicModes, Placement, Sut, Topology, Workload};
 use weir_stats::search::Rate;
 
 /// A mark in a packet names its flow with 16 bits.
@@ -56,18 +56,10 @@ pub enum Scenario {
 pub enum Testbed {
     /// Generator, pipeline and receiver in one process: this one, or that of another build of the lab.
     Memory { build: Option<String> },
-    /// Three network namespaces joined by veth pairs.
-    Netns {
-        /// Receive queues of each device, flows spread over them; 0 means one, in one stream.
-        queues: u32,
-        /// How weir's idle workers learn of frames, `busy-poll` or `interrupt`; `None` is its own choice.
-        wake_up: Option<String>,
-        /// Whether weir's workers may send without socket buffers, `auto` or `off`; `None` is its own choice. Named, every
-        /// frame goes through them.
-        live_transmit: Option<String>,
-    },
+    /// Three network namespaces joined by veth pairs. Several queues have flows spread over them; otherwise there is one stream.
+    Netns(NicModes),
     /// Three hosts driven over ssh.
-    Ssh,
+    Ssh(NicModes),
 }
 
 impl Configuration {
@@ -88,8 +80,8 @@ impl Configuration {
     pub fn topology(&self) -> Topology {
         match &self.scenario {
             Scenario::Forwarding { testbed: Testbed::Memory { .. }, .. } => Topology::Memory,
-            Scenario::Forwarding { testbed: Testbed::Netns { .. }, .. } => Topology::Netns,
-            Scenario::Forwarding { testbed: Testbed::Ssh, .. } => Topology::Ssh,
+            Scenario::Forwarding { testbed: Testbed::Netns(_), .. } => Topology::Netns,
+            Scenario::Forwarding { testbed: Testbed::Ssh(_), .. } => Topology::Ssh,
             Scenario::Gateways { .. } => Topology::Gateways,
             Scenario::Relay(_) => Topology::Relay,
         }
@@ -114,27 +106,16 @@ impl Configuration {
         }
     }
 
+    /// How devices are driven, where there are any.
+    pub fn nic_modes(&self) -> Option<&NicModes> {
+        match &self.scenario {
+            Scenario::Forwarding { testbed: Testbed::Netns(modes) | Testbed::Ssh(modes), .. } => Some(modes),
+            _ => None,
+        }
+    }
+
     pub fn queues(&self) -> u32 {
-        match self.scenario {
-            Scenario::Forwarding { testbed: Testbed::Netns { queues, .. }, .. } => queues,
-            _ => 0,
-        }
-    }
-
-    pub fn wake_up(&self) -> Option<&str> {
-        match &self.scenario {
-            Scenario::Forwarding { testbed: Testbed::Netns { wake_up, .. }, .. } => wake_up.as_deref(),
-            _ => None,
-        }
-    }
-
-    pub fn live_transmit(&self) -> Option<&str> {
-        match &self.scenario {
-            Scenario::Forwarding { testbed: Testbed::Netns { live_transmit, .. }, .. } => {
-                live_transmit.as_deref()
-            }
-            _ => None,
-        }
+        self.nic_modes().map_or(0, |modes| modes.queues)
     }
 
     pub fn offload(&self) -> bool {
@@ -156,8 +137,8 @@ impl Configuration {
         match &mut own.scenario {
             Scenario::Forwarding { testbed, ipsec } => {
                 *ipsec = None;
-                if let Testbed::Netns { wake_up, live_transmit, .. } = testbed {
-                    (*wake_up, *live_transmit) = (None, None);
+                if let Testbed::Netns(modes) | Testbed::Ssh(modes) = testbed {
+                    *modes = modes.of_wires();
                 }
             }
             Scenario::Gateways { ipsec, .. } => *ipsec = None,
@@ -191,12 +172,8 @@ pub struct PlacementKeys {
     pub cpus: Vec<u32>,
     pub port: String,
     pub generator_cpus: Vec<u32>,
-    #[serde(default, skip_serializing_if = "relay::is_zero")]
-    pub queues: u32,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub wake_up: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub live_transmit: String,
+    #[serde(flatten)]
+    pub nic_modes: NicModes,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub offload: bool,
 }
@@ -204,13 +181,12 @@ pub struct PlacementKeys {
 impl From<Configuration> for Keys {
     fn from(c: Configuration) -> Keys {
         let Placement { cpus, port, generator_cpus } = c.placement.clone();
-        let wake_up = c.wake_up().unwrap_or_default().into();
-        let live_transmit = c.live_transmit().unwrap_or_default().into();
-        let (queues, offload) = (c.queues(), c.offload());
+        let nic_modes = c.nic_modes().cloned().unwrap_or_default();
+        let offload = c.offload();
         Keys {
             sut: c.sut,
             topology: c.topology(),
-            placement: PlacementKeys { cpus, port, generator_cpus, queues, wake_up, live_transmit, offload },
+            placement: PlacementKeys { cpus, port, generator_cpus, nic_modes, offload },
             ipsec: c.ipsec(),
             build: c.build().map(str::to_string),
             relay: c.relay(),
@@ -237,13 +213,12 @@ impl TryFrom<Keys> for Configuration {
 fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     let ipsec = protection(w).map_err(Invalid::Ipsec)?;
     let relay = relaying(w).map_err(Invalid::Relay)?;
-    let PlacementKeys { queues, wake_up, live_transmit, offload, .. } = &w.placement;
-    let of_weir = !wake_up.is_empty() || !live_transmit.is_empty();
-    if w.topology != Topology::Netns && (*queues > 0 || of_weir) {
-        return Err(Invalid::NotNetns);
+    let PlacementKeys { nic_modes: modes, offload, .. } = &w.placement;
+    if !matches!(w.topology, Topology::Netns | Topology::Ssh) && modes.is_named() {
+        return Err(Invalid::NoDevices);
     }
-    if of_weir && w.sut != Sut::Weir {
-        return Err(Invalid::NoWakeUp);
+    if modes.of_weir().next().is_some() && w.sut != Sut::Weir {
+        return Err(Invalid::NotOfWeir);
     }
     let kernel_has_inner_wires = match w.sut {
         Sut::Weir => w.placement.port == "tun",
@@ -259,11 +234,8 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
         Topology::Relay => return relay.map(Scenario::Relay).ok_or(Invalid::Relay(RelayError::NoTable)),
         Topology::Gateways => return Ok(Scenario::Gateways { ipsec, offload: *offload }),
         Topology::Memory => Testbed::Memory { build: w.build.clone() },
-        Topology::Netns => {
-            let own = |word: &String| Some(word.clone()).filter(|word| !word.is_empty());
-            Testbed::Netns { queues: *queues, wake_up: own(wake_up), live_transmit: own(live_transmit) }
-        }
-        Topology::Ssh => Testbed::Ssh,
+        Topology::Netns => Testbed::Netns(modes.clone()),
+        Topology::Ssh => Testbed::Ssh(modes.clone()),
     };
     Ok(Scenario::Forwarding { testbed, ipsec })
 }
@@ -340,6 +312,7 @@ fn relaying(w: &Keys) -> Result<Option<RelayScenario>, RelayError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::relay;
 
     const PLAIN: &str = r#"{"name": "a", "sut": "weir", "topology": "netns", "routes": 20,
         "workload": {"family": "inet", "frame": {"fixed": 64}, "flows": 10, "rate": "flat-out"},
@@ -353,7 +326,11 @@ mod tests {
     fn a_configuration_is_written_with_the_keys_it_is_read_from() {
         let read: Configuration = serde_json::from_str(PLAIN).expect("valid");
         let expected = Scenario::Forwarding {
-            testbed: Testbed::Netns { queues: 2, wake_up: Some("busy-poll".into()), live_transmit: None },
+            testbed: Testbed::Netns(NicModes {
+                queues: 2,
+                wake_up: "busy-poll".into(),
+                ..NicModes::default()
+            }),
             ipsec: None,
         };
         assert_eq!((read.scenario(), read.sut()), (&expected, Sut::Weir));
@@ -373,8 +350,13 @@ mod tests {
             assert!(read.contains(&invalid.to_string()) && !invalid.remedy().is_empty(), "{read}");
             invalid
         };
-        assert_eq!(refused(&|k| k.topology = Topology::Memory), Invalid::NotNetns);
-        assert_eq!(refused(&|k| k.sut = Sut::Kernel), Invalid::NoWakeUp);
+        assert_eq!(refused(&|k| k.topology = Topology::Memory), Invalid::NoDevices);
+        let copied = |k: &mut Keys| {
+            (k.topology, k.sut) = (Topology::Ssh, Sut::Command);
+            k.placement.nic_modes = NicModes { zero_copy: "off".into(), ..NicModes::default() };
+        };
+        assert_eq!(refused(&copied), Invalid::NotOfWeir);
+        assert_eq!(refused(&|k| k.sut = Sut::Kernel), Invalid::NotOfWeir);
         assert_eq!(refused(&|k| k.placement.offload = true), Invalid::NoOffload);
         assert_eq!(
             refused(&|k| k.relay = Some(RelayScenario::default())),
@@ -399,7 +381,8 @@ mod tests {
     fn a_baseline_has_nothing_that_only_suts_have() {
         let weir = Configuration::try_from(keys()).expect("valid");
         let baseline = weir.baseline();
-        assert_eq!((baseline.queues(), baseline.wake_up(), baseline.is_baseline()), (2, None, true));
+        let wires = NicModes { queues: 2, ..NicModes::default() };
+        assert_eq!((baseline.nic_modes(), baseline.is_baseline()), (Some(&wires), true));
         assert_eq!(Configuration::try_from(Keys::from(baseline.clone())), Ok(baseline));
     }
 }

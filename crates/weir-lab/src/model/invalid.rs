@@ -12,10 +12,10 @@ pub use relay::RelayError;
 pub enum Invalid {
     Ipsec(IpsecError),
     Relay(RelayError),
-    /// Queues and ways to wake up elsewhere than in namespaces.
-    NotNetns,
-    /// A way to wake up of something else than weir.
-    NoWakeUp,
+    /// Modes of devices where there are none.
+    NoDevices,
+    /// Modes of weir for something else.
+    NotOfWeir,
     /// Offloads where the kernel has no inner wires.
     NoOffload,
     /// Commands elsewhere than on hosts.
@@ -27,8 +27,8 @@ impl Invalid {
         match self {
             Invalid::Ipsec(error) => error.remedy(),
             Invalid::Relay(error) => error.remedy(),
-            Invalid::NotNetns => "remove them",
-            Invalid::NoWakeUp | Invalid::NoOffload => "remove it",
+            Invalid::NoDevices => "remove them",
+            Invalid::NotOfWeir | Invalid::NoOffload => "remove it",
             Invalid::CommandElsewhere => "write it, or name another SUT",
         }
     }
@@ -39,8 +39,12 @@ impl fmt::Display for Invalid {
         f.write_str(match self {
             Invalid::Ipsec(error) => return error.fmt(f),
             Invalid::Relay(error) => return error.fmt(f),
-            Invalid::NotNetns => "`queues`, `wake_up` and `live_transmit` are of the netns topology",
-            Invalid::NoWakeUp => "`wake_up` and `live_transmit` are of SUT \"weir\"",
+            Invalid::NoDevices => {
+                "`queues`, `wake_up`, `zero_copy`, `flow_offload` and `live_transmit` are of the topologies netns and ssh"
+            }
+            Invalid::NotOfWeir => {
+                "`wake_up`, `zero_copy`, `flow_offload` and `live_transmit` are of SUT \"weir\""
+            }
             Invalid::NoOffload => {
                 "`offload` is of gateways whose inner wires are the kernel's (strongswan, weir with port = \"tun\")"
             }

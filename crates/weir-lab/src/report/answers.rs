@@ -4,7 +4,9 @@
 //! own: all of them are in the results.
 
 use super::comparisons::{legend, verdicts};
-use super::markdown::{asked_tables, blocks_of, cached, changed, grid, relay_tables, sentences, table};
+use super::markdown::{
+    asked_tables, best_settings, blocks_of, cached, changed, grid, relay_tables, sentences, table,
+};
 use super::{cliffs, differentials};
 use crate::experiment::answer::Section;
 use crate::machine::utc;
@@ -76,6 +78,7 @@ fn shown(results: &Results, section: Section) -> String {
             let pairs = differentials::pairs(results).into_iter();
             pairs.map(|pair| pair.map_or_else(|e| e.to_string(), |p| changed(&p))).collect()
         }
+        Section::Settings => best_settings(results),
         Section::Caches => cached(results),
         Section::Cliffs => cliffs::sentences(results).iter().map(|s| format!("- {s}\n")).collect(),
     }

@@ -11,6 +11,7 @@ use super::protection;
 use super::record;
 use super::relays;
 use super::search;
+use super::settings;
 use super::spd;
 use super::{beside, beside_heading, ministat_blocks, recompute};
 use crate::format::escape;
@@ -28,6 +29,7 @@ const SCRIPT: &str = include_str!("html/page.js");
 pub fn render(manifest: &Manifest, results: &Results) -> String {
     let mut body = String::new();
     body += &told(results);
+    body += &best_settings(results);
     body += &comparisons(results);
     if let Some(said) = control(&results.controls) {
         let said = format!("<p class=\"note\">{}</p>", escape(&said));
@@ -393,6 +395,13 @@ fn relayed(results: &Results) -> String {
     };
     let inner: String = sections.iter().map(each).collect();
     if inner.is_empty() { inner } else { section("Relays", &inner) }
+}
+
+fn best_settings(results: &Results) -> String {
+    let Some(best) = settings::section(results) else { return String::new() };
+    let (said, toml) = (escape(&best.said), escape(best.toml));
+    let rows = plain(&best.table);
+    section(settings::TITLE, &format!("<p>{said}</p><div class=\"wrap\">{rows}</div><pre>{toml}</pre>"))
 }
 
 fn cached(results: &Results) -> String {

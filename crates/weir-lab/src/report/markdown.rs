@@ -10,6 +10,7 @@ use super::protection;
 use super::record;
 use super::relays;
 use super::search;
+use super::settings;
 use super::spd;
 use super::{beside, beside_heading, ministat_blocks, recompute};
 use crate::format::{digits, grouped, range, signed, with_unit};
@@ -36,6 +37,8 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     out += &asked(results);
     out += &protected(results);
     out += &relayed(results);
+    let best = best_settings(results);
+    out += &if best.is_empty() { best } else { format!("\n## {}\n\n{best}", settings::TITLE) };
     out += &comparisons(results);
     if let Some(said) = control(&results.controls) {
         out += &format!("\n## Control\n\n{said}\n\n{}", table(&verdicts(&results.controls)));
@@ -276,6 +279,13 @@ pub(super) fn changed(pair: &differentials::Pair) -> String {
         table(&cells),
         list(&pair.below)
     )
+}
+
+/// The best modes of devices; empty where the experiment does not ask for them.
+pub(super) fn best_settings(results: &Results) -> String {
+    settings::section(results).map_or(String::new(), |best| {
+        format!("{}\n\n{}\n```toml\n{}```\n", best.said, table(&best.table), best.toml)
+    })
 }
 
 /// Last-level cache a packet; empty without the memory topology.

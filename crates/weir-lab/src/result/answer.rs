@@ -135,6 +135,7 @@ mod tests {
             warnings: Vec::new(),
             skipped: Vec::new(),
             answers: Vec::new(),
+            settings: None,
         }
     }
 

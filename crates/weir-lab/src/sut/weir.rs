@@ -163,13 +163,11 @@ fn configuration(environment: &Environment, socket: &Path) -> String {
     let placement = &own.placement;
     let kind = if placement.port.is_empty() { "af_xdp" } else { &placement.port };
     let mut text = format!("[control]\nsocket = {:?}\n\n[workers]\ncpus = {:?}\n", socket, environment.cpus);
-    if let Some(wake_up) = own.wake_up() {
-        let _ = writeln!(text, "wake_up = \"{wake_up}\"");
+    let modes = own.nic_modes().cloned().unwrap_or_default();
+    for (key, word) in modes.of_weir() {
+        let _ = writeln!(text, "{key} = \"{word}\"");
     }
-    if let Some(way) = own.live_transmit() {
-        let _ = writeln!(text, "live_transmit = \"{way}\"");
-    }
-    if own.queues() > 0 || own.wake_up().is_some() || own.live_transmit().is_some() {
+    if modes.is_named() && modes.flow_offload.is_empty() {
         // What is asked is how workers get frames: all have to go through them.
         text += "flow_offload = \"off\"\n";
     }

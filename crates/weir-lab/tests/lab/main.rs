@@ -18,6 +18,7 @@ mod ministat_differential;
 mod netns_residue;
 mod netns_testbed;
 mod new;
+mod nic_modes;
 mod peers;
 mod plan;
 mod profiles;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use room::{DEVICE, GENERATOR, RECEIVER, Room};
 use serde_json::Value;
+use weir_io::channels::Queues;
 
 /// Shared by every experiment here; `runs` first.
 const HEAD: &str = "title = \"Hosts\"\nquestion = \"Do hosts work?\"\nwarm_up = \"20ms\"\nwindow = \"100ms\"\n\
@@ -121,6 +122,61 @@ fn kernel_weir_and_commands_are_measured_on_hosts_that_stay_as_they_were() {
     for part in ["generator", "device_under_test", "receiver"] {
         assert!(machines[part]["kernel"].as_str().is_some_and(|k| !k.is_empty()), "{part}: {machines:#}");
     }
+    room.assert_as_before(&before);
+}
+
+/// The shipped experiment for a card of one's own, on hosts of this machine: what of it a veth has, and what it has not by name.
+#[test]
+fn modes_of_a_card_are_tried_on_its_host_and_the_best_are_written_as_weirs_settings() {
+    let test = "modes_of_a_card_are_tried_on_its_host_and_the_best_are_written_as_weirs_settings";
+    let Some(room) = Room::open_with(test, 2) else { return };
+    // a veth spreads nothing: what its other end sends by a second queue meets no socket where there is one
+    let near = room.ports[GENERATOR][0].clone();
+    let one = room.hosts[GENERATOR].run(move || Queues::set(&near, 1).map(std::mem::forget));
+    one.expect("its thread runs").expect("a veth has queues");
+    let before = room.settled();
+    let shipped = include_str!("../../../../labs/nic-modes.toml");
+    let (head, rest) = shipped.split_once("[hosts.generator]").expect("hosts are named");
+    let (_, configurations) = rest.split_once("[defaults]").expect("before the configurations");
+    let head =
+        head.replace("runs = 10", "runs = 2").replace("\"1s\"", "\"20ms\"").replace("\"5s\"", "\"100ms\"");
+    let fewer = [
+        ("flows = 1200", "flows = 24\nrate = 2000\ncpus = \"0\""),
+        ("routes = 1000", "routes = 10"),
+        ("queues = [1, 2]", "queues = [1, 3]"),
+    ];
+    let configurations = fewer.iter().fold(configurations.to_string(), |text, (a, b)| text.replace(a, b));
+    let output = room.run(&format!("{head}[defaults]{configurations}{}", room.hosts_table("")));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    for name in ["auto", "copy-interrupt-1", "copy-busy-poll-1"] {
+        for run in room.runs(name) {
+            let sample = run.unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_adds_up(&sample);
+            let notes = sample["notes"].to_string();
+            assert_eq!(
+                notes.contains("din queue 1: "),
+                name == "auto",
+                "{name}: one queue where one was asked for: {notes}"
+            );
+            assert_eq!(notes.contains("zero-copy refused"), name == "auto", "{name}: {notes}");
+            assert_eq!(notes.contains("busy polling"), name != "copy-interrupt-1", "{name}: {notes}");
+        }
+        assert_eq!(room.runs(name).len(), 2, "{name}: {said}");
+    }
+    let refused = |name: &str, expected: &str| {
+        let runs = room.runs(name);
+        let error = runs[0].as_ref().expect_err(name);
+        assert!(error.contains(expected), "{name}\n  got      {error}\n  expected {expected}");
+    };
+    refused("zero-copy-interrupt-1", "or write `zero_copy = \"auto\"` in [workers]");
+    refused("copy-interrupt-3", "got 3 queues, expected 1 to 2: the device has no more; see `ethtool -l ");
+    let settings = room.json("result.json")["settings"].clone();
+    let modes = settings["modes"].as_array().expect("modes");
+    assert_eq!((settings["default"].as_str(), modes.len()), (Some("auto"), 9), "{settings:#}");
+    let fragment = room.result("weir.toml");
+    assert!(fragment.starts_with("# out (Modes of a network card), 2 runs each: "), "{fragment}");
+    assert!(fragment.contains("\n[workers]\ncpus = [0]\n"), "{fragment}");
     room.assert_as_before(&before);
 }
 

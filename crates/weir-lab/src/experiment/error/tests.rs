@@ -20,14 +20,14 @@ fn a_refusal_names_file_line_column_key_and_remedy_as_data_and_as_a_sentence() {
     );
     let named = ExperimentError::Configuration {
         name: Some("a".into()),
-        error: ConfigurationError::Invalid(Invalid::NotNetns),
+        error: ConfigurationError::Invalid(Invalid::NoDevices),
     };
     assert_eq!(*found.error, named);
     assert_eq!(found.error.key().as_deref(), Some("configuration a"));
     assert_eq!(found.error.remedy().as_deref(), Some("remove them"));
     assert_eq!(
         found.to_string(),
-        "x.toml:6:1: configuration a: `queues`, `wake_up` and `live_transmit` are of the netns topology: remove them"
+        "x.toml:6:1: configuration a: `queues`, `wake_up`, `zero_copy`, `flow_offload` and `live_transmit` are of the topologies netns and ssh: remove them"
     );
 }
 

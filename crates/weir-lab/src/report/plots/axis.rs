@@ -167,7 +167,12 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
             (Axis::Cpus, format!("cpu {}", cpus(&c.placement.cpus))),
             (Axis::Port, c.placement.port.clone()),
             (Axis::Queues, Axis::Queues.number(c).map_or(String::new(), |n| format!("{n} queues"))),
-            (Axis::WakeUp, c.wake_up().unwrap_or_default().into()),
+            (Axis::WakeUp, Axis::WakeUp.word(c).unwrap_or_default()),
+            (Axis::ZeroCopy, Axis::ZeroCopy.word(c).map_or(String::new(), |w| format!("zero-copy {w}"))),
+            (
+                Axis::FlowOffload,
+                Axis::FlowOffload.word(c).map_or(String::new(), |w| format!("flow offload {w}")),
+            ),
             (
                 Axis::LiveTransmit,
                 Axis::LiveTransmit.word(c).map_or(String::new(), |w| format!("live transmit {w}")),

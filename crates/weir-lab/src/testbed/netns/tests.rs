@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_io::packet_socket::PacketSocket;
 
 use super::*;
-use crate::model::{Family, FrameSize, Topology, Workload};
+use crate::model::{Family, FrameSize, NicModes, Topology, Workload};
 use crate::receiver::{Tally, WINDOW};
 use crate::workload::splitmix;
 
@@ -155,7 +155,10 @@ fn a_wire_too_short_for_its_ring_is_in_the_ledger() {
 fn frames_spread_over_queues_are_all_accounted_for() {
     for sut in [Sut::Kernel, Sut::Weir] {
         let name = "frames_spread_over_queues_are_all_accounted_for";
-        let placement = PlacementKeys { queues: 2, ..PlacementKeys::default() };
+        let placement = PlacementKeys {
+            nic_modes: NicModes { queues: 2, ..NicModes::default() },
+            ..PlacementKeys::default()
+        };
         let Some(mut deployed) = deployed_on(name, sut, Family::Inet, FLOWS, placement) else { return };
         let device = deployed.device.as_ref().expect("a SUT");
         let folder = format!("/sys/class/net/{}/queues", device.input.name);
@@ -171,7 +174,10 @@ fn frames_spread_over_queues_are_all_accounted_for() {
 fn weir_forwards_however_its_workers_wake_up() {
     for wake_up in ["interrupt", "busy-poll"] {
         let name = "weir_forwards_however_its_workers_wake_up";
-        let placement = PlacementKeys { wake_up: wake_up.into(), ..PlacementKeys::default() };
+        let placement = PlacementKeys {
+            nic_modes: NicModes { wake_up: wake_up.into(), ..NicModes::default() },
+            ..PlacementKeys::default()
+        };
         let Some(mut deployed) = deployed_on(name, Sut::Weir, Family::Inet6, FLOWS, placement) else {
             return;
         };

@@ -15,6 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use weir_io::interface::Interface;
 use weir_io::offload::{self, Offload};
 use weir_io::process;
 use weir_lab::netns::cpus::missing_privilege;
@@ -54,6 +55,11 @@ fn missing() -> Option<String> {
 impl Room {
     /// None, and a line that says why, where there can be none.
     pub fn open(test: &str) -> Option<Room> {
+        Room::open_with(test, 1)
+    }
+
+    /// The same, with cards of so many queues.
+    pub fn open_with(test: &str, queues: u32) -> Option<Room> {
         use std::io::Write;
         if let Some(missing) = missing() {
             writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
@@ -71,8 +77,8 @@ impl Room {
             }
         }
         let roles = [vec![("gen", 1)], vec![("din", 2), ("dout", 3)], vec![("rcv", 4)]];
-        let ports = roles
-            .map(|roles| roles.into_iter().map(|(role, mac)| Port::named(role, mac)).collect::<Vec<_>>());
+        let port = |(role, mac)| Port::named(role, mac).queues(queues);
+        let ports = roles.map(|roles| roles.into_iter().map(port).collect::<Vec<_>>());
         veth::lay((&hosts[0], &ports[0][0]), (&hosts[1], &ports[1][0])).expect("a wire");
         veth::lay((&hosts[1], &ports[1][1]), (&hosts[2], &ports[2][0])).expect("a wire");
         let ports = ports.map(|ports| ports.into_iter().map(|port| port.name).collect());
@@ -249,7 +255,8 @@ impl Room {
             for port in ports {
                 let on: Vec<_> =
                     Offload::ALL.into_iter().filter(|o| offload::is_on(&port, *o).unwrap_or(false)).collect();
-                text += &format!("{port} {on:?}\n");
+                let queues = Interface::open(&port).and_then(|port| port.queues()).ok();
+                text += &format!("{port} {on:?} queues {queues:?}\n");
             }
             for key in ["ipv4/ip_forward", "ipv4/conf/all/rp_filter", "ipv6/conf/all/forwarding"] {
                 text += &fs::read_to_string(format!("/proc/sys/net/{key}")).unwrap_or_default();
@@ -358,8 +365,13 @@ impl Room {
         .collect()
     }
 
+    /// A file of the results.
+    pub fn result(&self, file: &str) -> String {
+        self.read(&format!("{OUT}/{file}"))
+    }
+
     pub fn json(&self, file: &str) -> serde_json::Value {
-        serde_json::from_str(&self.read(&format!("{OUT}/{file}"))).expect("JSON")
+        serde_json::from_str(&self.result(file)).expect("JSON")
     }
 }
 
