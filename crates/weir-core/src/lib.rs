@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod chunked;
+pub mod conntrack;
 pub mod control;
 pub mod device;
 #[cfg(feature = "testing")]

@@ -245,6 +245,7 @@ fn every_fuzz_function_has_a_target_in_the_fuzz_workspace() {
     // Those that keep state have smoke tests of their own: their inputs are sequences of frames.
     let one_input = PACKET_PARSERS.iter().chain(fuzz::FUZZ_TARGETS).chain(fuzz::FUZZ_SEQUENCES);
     for name in one_input.map(|(name, _)| *name).chain([
+        "conntrack",
         "router",
         "gate",
         "esp_open",

@@ -7,13 +7,16 @@
 //! Refuses: next hops chosen by flow hash, VLAN tags on either side, point-to-point ports, and of course
 //! everything that is not plainly forwarded.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::decide::{Context, Decided, Decision, Silent, decide};
 use super::ingress::OwnAddresses;
 use super::next_hop::target;
+use crate::id::Mac;
 use crate::packet::DeviceId;
 use crate::tables::{Adjacency, Port, Tables, Target};
+use crate::wire::build::Frame;
 use crate::wire::flow::FlowKey;
 use crate::wire::{Ethernet, ethernet};
 
@@ -25,6 +28,40 @@ pub struct Way<'a> {
     /// The port it comes in on.
     pub arrived: &'a Port,
     pub next: &'a Adjacency,
+}
+
+/// Why packets have no lasting way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoWay {
+    /// They are not forwarded, or not all to one next hop.
+    Route,
+    /// The next hop is not resolved.
+    Neighbor,
+    /// A VLAN tag, a point-to-point port, a policy enforcement point: packets have to be looked at one by one.
+    Port,
+}
+
+impl fmt::Display for NoWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NoWay::Route => "no single route",
+            NoWay::Neighbor => "next hop not resolved",
+            NoWay::Port => "a port that needs each packet",
+        })
+    }
+}
+
+/// The device by which packets to an address leave; `None` where that is not one.
+pub fn device_toward(tables: &Tables, destination: IpAddr) -> Option<DeviceId> {
+    let value = match destination {
+        IpAddr::V4(v4) => tables.fib4.lookup(v4),
+        IpAddr::V6(v6) => tables.fib6.lookup(v6),
+    };
+    match target(tables, value) {
+        Target::Adjacent(id) => Some(tables.adjacencies.get(id.0 as usize)?.device),
+        Target::Connected(port) => Some(tables.ports.get(port.index())?.device),
+        _ => None,
+    }
 }
 
 /// Asks the router's rules; keeps what they need of a snapshot.
@@ -43,33 +80,59 @@ impl Lasting {
 
     /// The lasting way of `frame`, received from `device`; `None` when there is none.
     pub fn way<'a>(&mut self, tables: &'a Tables, device: DeviceId, frame: &[u8]) -> Option<Way<'a>> {
+        self.find(tables, device, frame).ok()
+    }
+
+    /// The lasting way of packets between two addresses that come in from `device`.
+    pub fn between<'a>(
+        &mut self,
+        tables: &'a Tables,
+        device: DeviceId,
+        (source, destination): (IpAddr, IpAddr),
+    ) -> Result<Way<'a>, NoWay> {
+        let port = tables.devices.get(device.index()).and_then(|d| d.untagged).ok_or(NoWay::Port)?;
+        let port = tables.ports.get(port.index()).ok_or(NoWay::Port)?;
+        let frame = Frame::ip(source, destination).ok_or(NoWay::Route)?;
+        self.find(tables, device, &frame.macs(port.mac, SENDER).udp(1, 1, &[]))
+    }
+
+    fn find<'a>(&mut self, tables: &'a Tables, device: DeviceId, frame: &[u8]) -> Result<Way<'a>, NoWay> {
         if self.generation != Some(tables.generation) {
             self.own = OwnAddresses::new(tables);
             self.generation = Some(tables.generation);
         }
         let context = Context { tables, own: &self.own, key: &self.key };
         let Decided { port, network, decision } = decide(&context, device, frame, &mut Silent);
-        let Decision::Forward(id) = decision else { return None };
-        let arrived = tables.ports.get(port?.index())?;
-        let next = tables.adjacencies.get(id.0 as usize)?;
-        let leaves = tables.ports.get(next.port.index())?;
+        let id = match decision {
+            Decision::Forward(id) => id,
+            Decision::Hold(..) => return Err(NoWay::Neighbor),
+            _ => return Err(NoWay::Route),
+        };
+        let arrived = port.and_then(|port| tables.ports.get(port.index())).ok_or(NoWay::Port)?;
+        let next = tables.adjacencies.get(id.0 as usize).ok_or(NoWay::Neighbor)?;
+        let leaves = tables.ports.get(next.port.index()).ok_or(NoWay::Port)?;
         // A policy enforcement point wants to see every packet.
         if arrived.egress != arrived.device || next.device != leaves.device {
-            return None;
+            return Err(NoWay::Port);
         }
         let tagged = network != ethernet::HEADER_LEN || next.vlan.is_some();
         if tagged || arrived.point_to_point || leaves.point_to_point {
-            return None;
+            return Err(NoWay::Port);
         }
-        let (source, destination, value) = addresses(tables, frame)?;
+        let (source, destination, value) = addresses(tables, frame).ok_or(NoWay::Route)?;
         // ESP to an SA is opened, whatever else goes to its address.
         if tables.ipsec.as_ref().is_some_and(|ipsec| ipsec.sad.takes(destination)) {
-            return None;
+            return Err(NoWay::Port);
         }
-        let by_flow = matches!(target(tables, value), Target::Multipath { .. });
-        (!by_flow).then_some(Way { source, destination, arrived, next })
+        match target(tables, value) {
+            Target::Multipath { .. } => Err(NoWay::Route),
+            _ => Ok(Way { source, destination, arrived, next }),
+        }
     }
 }
+
+/// Who sends the packets that are asked about: a unicast address, which is not looked at.
+const SENDER: Mac = [2, 0, 0, 0, 0, 1];
 
 /// The frame's two addresses and the destination's route.
 fn addresses(tables: &Tables, frame: &[u8]) -> Option<(IpAddr, IpAddr, u32)> {

@@ -18,11 +18,13 @@ pub const NEW: u16 = 0x100;
 pub const GET: u16 = 0x101;
 pub const DELETE: u16 = 0x102;
 
-/// Bits of [`Entry::status`].
+/// A bit of [`Entry::status`]: packets of both directions were seen.
 pub const STATUS_SEEN_REPLY: u32 = 1 << 1;
 pub const STATUS_ASSURED: u32 = 1 << 2;
 pub const STATUS_SEQUENCE_ADJUSTED: u32 = 1 << 6;
 pub const STATUS_DYING: u32 = 1 << 9;
+/// A flow table of the kernel forwards it, in software or in a card.
+pub const STATUS_OFFLOADED: u32 = 3 << 14;
 
 /// [`Entry::tcp_state`] of an established connection.
 pub const TCP_ESTABLISHED: u8 = 3;
@@ -58,13 +60,34 @@ const TCP_FLAGS_REPLY: u16 = 5;
 const BE_LIBERAL: [u8; 2] = [8, 8];
 
 /// One direction of a flow, as its packets arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tuple {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: u8,
     pub source_port: u16,
     pub destination_port: u16,
+}
+
+impl Tuple {
+    /// The same packet the other way.
+    pub fn reversed(&self) -> Tuple {
+        Tuple {
+            source: self.destination,
+            destination: self.source,
+            protocol: self.protocol,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+        }
+    }
+}
+
+/// What only the kernel does with a flow's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelOnly {
+    Helper,
+    SequenceAdjustment,
+    Synproxy,
 }
 
 /// What an entry says of a flow.
@@ -78,8 +101,11 @@ pub struct Entry {
     pub tcp_state: Option<u8>,
     pub timeout_s: Option<u32>,
     pub mark: Option<u32>,
-    /// A helper, sequence adjustment, zone or synproxy: such a flow is the kernel's.
-    pub kernel_only: bool,
+    pub kernel_only: Option<KernelOnly>,
+    /// Tells entries with the same tuples apart; 0: no zone. Above 16 bits it says which direction is in the zone.
+    pub zone: u32,
+    /// The kernel made the entry just now: what the message does not say, the entry does not have.
+    pub created: bool,
 }
 
 /// What a message says.
@@ -96,7 +122,9 @@ pub enum Event {
 pub fn parse(message: &Message<'_>) -> Event {
     let entry = message.payload.get(FAMILY_HEADER..).and_then(entry);
     match (message.kind, entry) {
-        (NEW, Some(entry)) => Event::Present(entry),
+        (NEW, Some(entry)) => {
+            Event::Present(Entry { created: message.flags & netlink::FLAG_CREATE != 0, ..entry })
+        }
         (DELETE, Some(entry)) => Event::Gone(entry),
         _ => Event::Other,
     }
@@ -107,11 +135,22 @@ pub fn dump() -> Vec<u8> {
     netlink::request(GET, netlink::FLAG_DUMP, &[0; FAMILY_HEADER], &[])
 }
 
-/// Makes the windows of a TCP entry liberal in both directions and sets its time left. It never makes an entry.
-pub fn set_liberal(original: &Tuple, timeout_s: u32) -> Vec<u8> {
+/// Asks for one entry of no zone.
+pub fn query(original: &Tuple) -> Vec<u8> {
+    about(GET, original, &[])
+}
+
+/// Has the kernel tell of an entry as of a changed one, without a change; it tells nothing of entries that are older than
+/// the first who listened (`nf_conntrack_events` of 2).
+pub fn touch(original: &Tuple) -> Vec<u8> {
+    update(original, &[])
+}
+
+/// Makes the windows of a TCP entry liberal in both directions; its time left stays. It never makes an entry.
+pub fn set_liberal(original: &Tuple) -> Vec<u8> {
     let tcp = nest(&[(TCP_FLAGS_ORIG, &BE_LIBERAL), (TCP_FLAGS_REPLY, &BE_LIBERAL)]);
     let info = nest(&[(PROTOINFO_TCP | NESTED, &tcp)]);
-    update(original, &[(TIMEOUT, &timeout_s.to_be_bytes()), (PROTOINFO | NESTED, &info)])
+    update(original, &[(PROTOINFO | NESTED, &info)])
 }
 
 /// Sets an entry's time left. It never makes an entry. Who follows the table hears of it as of any change (seen on Linux 6.18).
@@ -120,11 +159,15 @@ pub fn refresh(original: &Tuple, timeout_s: u32) -> Vec<u8> {
 }
 
 fn update(original: &Tuple, changes: &[(u16, &[u8])]) -> Vec<u8> {
+    about(NEW, original, changes)
+}
+
+fn about(kind: u16, original: &Tuple, changes: &[(u16, &[u8])]) -> Vec<u8> {
     let family = if original.source.is_ipv4() { FAMILY_V4 } else { FAMILY_V6 };
     let tuple = tuple_bytes(original);
     let mut attributes: Vec<(u16, &[u8])> = vec![(TUPLE_ORIG | NESTED, &tuple)];
     attributes.extend_from_slice(changes);
-    netlink::request(NEW, netlink::FLAG_ACK, &[family, 0, 0, 0], &attributes)
+    netlink::request(kind, netlink::FLAG_ACK, &[family, 0, 0, 0], &attributes)
 }
 
 /// Attributes as the value of another one.
@@ -149,12 +192,14 @@ fn tuple_bytes(tuple: &Tuple) -> Vec<u8> {
 
 fn entry(bytes: &[u8]) -> Option<Entry> {
     let (mut original, mut reply, mut status, mut tcp_state) = (None, None, None, None);
-    let (mut timeout_s, mut mark, mut kernel_only) = (None, None, false);
+    let (mut timeout_s, mut mark, mut kernel_only, mut zone) = (None, None, None, 0);
     for attribute in netlink::attributes(bytes) {
         let (kind, value) = attribute.ok()?;
         match kind {
             TUPLE_ORIG | TUPLE_REPLY => {
-                kernel_only |= has(value, TUPLE_ZONE)?;
+                if let Some(of_direction) = find(value, TUPLE_ZONE).ok()? {
+                    zone = u32::from(kind) << 16 | be16(of_direction)?;
+                }
                 let place = if kind == TUPLE_ORIG { &mut original } else { &mut reply };
                 *place = Some(tuple(value)?);
             }
@@ -162,23 +207,32 @@ fn entry(bytes: &[u8]) -> Option<Entry> {
             PROTOINFO => tcp_state = state_of_tcp(value),
             TIMEOUT => timeout_s = Some(be32(value)?),
             MARK => mark = Some(be32(value)?),
-            HELP | SEQ_ADJ_ORIG | SEQ_ADJ_REPLY | ZONE | SYNPROXY => kernel_only = true,
+            ZONE => zone = be16(value)?,
+            HELP => kernel_only = Some(KernelOnly::Helper),
+            SEQ_ADJ_ORIG | SEQ_ADJ_REPLY => kernel_only = Some(KernelOnly::SequenceAdjustment),
+            SYNPROXY => kernel_only = Some(KernelOnly::Synproxy),
             _ => {}
         }
     }
     let (original, reply): (Tuple, Tuple) = (original?, reply?);
     let alike = original.protocol == reply.protocol && original.source.is_ipv4() == reply.source.is_ipv4();
-    kernel_only |= status.is_some_and(|s| s & STATUS_SEQUENCE_ADJUSTED != 0);
-    alike.then_some(Entry { original, reply, status, tcp_state, timeout_s, mark, kernel_only })
+    if status.is_some_and(|s| s & STATUS_SEQUENCE_ADJUSTED != 0) {
+        kernel_only = Some(KernelOnly::SequenceAdjustment);
+    }
+    let created = false;
+    alike.then_some(Entry { original, reply, status, tcp_state, timeout_s, mark, kernel_only, zone, created })
 }
 
-/// Whether an attribute is there; `None` when the attributes are malformed.
-fn has(bytes: &[u8], wanted: u16) -> Option<bool> {
-    let mut found = false;
+/// An attribute's value, if it is there.
+fn find(bytes: &[u8], wanted: u16) -> Result<Option<&[u8]>, netlink::Malformed> {
+    let mut found = None;
     for attribute in netlink::attributes(bytes) {
-        found |= attribute.ok()?.0 == wanted;
+        let (kind, value) = attribute?;
+        if kind == wanted {
+            found = Some(value);
+        }
     }
-    Some(found)
+    Ok(found)
 }
 
 fn tuple(bytes: &[u8]) -> Option<Tuple> {
@@ -196,6 +250,10 @@ fn tuple(bytes: &[u8]) -> Option<Tuple> {
 
 fn state_of_tcp(bytes: &[u8]) -> Option<u8> {
     netlink::attribute(netlink::attribute(bytes, PROTOINFO_TCP)?, TCP_STATE)?.first().copied()
+}
+
+fn be16(bytes: &[u8]) -> Option<u32> {
+    Some(u16::from_be_bytes(bytes.try_into().ok()?).into())
 }
 
 fn be32(bytes: &[u8]) -> Option<u32> {
@@ -249,23 +307,36 @@ mod tests {
         assert_eq!((entry.original, entry.reply), (ORIGINAL, MASQUERADED));
         assert_eq!((entry.status, entry.mark), (Some(0x18e), Some(0x100)));
         assert_eq!(
-            (entry.tcp_state, entry.timeout_s, entry.kernel_only),
-            (Some(TCP_ESTABLISHED), None, false)
+            (entry.tcp_state, entry.timeout_s, entry.kernel_only, entry.zone),
+            (Some(TCP_ESTABLISHED), None, None, 0)
         );
         assert!(matches!(event(DELETE, &MASQUERADED, &[]), Event::Gone(_)));
     }
 
     #[test]
-    fn helpers_zones_and_sequence_adjustment_leave_a_flow_to_the_kernel() {
-        for more in [
-            (HELP, &[][..]),
-            (ZONE, &[0, 1]),
-            (SEQ_ADJ_REPLY, &[]),
-            (SYNPROXY, &[]),
-            (STATUS, &[0, 0, 0, 0x40]),
+    fn helpers_zones_synproxy_and_sequence_adjustment_are_told_apart() {
+        for (more, kernel_only, zone) in [
+            ((HELP, &[][..]), Some(KernelOnly::Helper), 0),
+            ((ZONE, &[0, 1]), None, 1),
+            ((SEQ_ADJ_REPLY, &[]), Some(KernelOnly::SequenceAdjustment), 0),
+            ((SYNPROXY, &[]), Some(KernelOnly::Synproxy), 0),
+            ((STATUS, &[0, 0, 0, 0x40]), Some(KernelOnly::SequenceAdjustment), 0),
         ] {
             let Event::Present(entry) = event(NEW, &MASQUERADED, &[more]) else { panic!("an entry") };
-            assert!(entry.kernel_only, "attribute {}", more.0);
+            assert_eq!((entry.kernel_only, entry.zone), (kernel_only, zone), "attribute {}", more.0);
+        }
+        assert_eq!(event(NEW, &MASQUERADED, &[(ZONE, &[1])]), Event::Other);
+    }
+
+    #[test]
+    fn a_new_entry_is_told_from_a_changed_one() {
+        let (original, reply) = (tuple_bytes(&ORIGINAL), tuple_bytes(&MASQUERADED));
+        let attributes: [(u16, &[u8]); 2] = [(TUPLE_ORIG, &original), (TUPLE_REPLY, &reply)];
+        for (flags, created) in [(netlink::FLAG_CREATE, true), (0, false)] {
+            let bytes = netlink::request(NEW, flags, &[FAMILY_V4, 0, 0, 0], &attributes);
+            let message = netlink::messages(&bytes).next().expect("one").expect("whole");
+            let Event::Present(entry) = parse(&message) else { panic!("an entry") };
+            assert_eq!(entry.created, created);
         }
     }
 
@@ -280,12 +351,12 @@ mod tests {
 
     #[test]
     fn liberal_windows_are_asked_for_in_both_directions_of_an_entry_that_exists() {
-        let bytes = set_liberal(&ORIGINAL, 432_000);
+        let bytes = set_liberal(&ORIGINAL);
         let message = netlink::messages(&bytes).next().expect("one").expect("whole");
         assert_eq!((message.kind, message.flags & netlink::FLAG_CREATE), (NEW, 0));
         let body = &message.payload[FAMILY_HEADER..];
         assert_eq!(tuple(netlink::attribute(body, TUPLE_ORIG).expect("a tuple")), Some(ORIGINAL));
-        assert_eq!(netlink::attribute(body, TIMEOUT), Some(&432_000u32.to_be_bytes()[..]));
+        assert_eq!(netlink::attribute(body, TIMEOUT), None);
         let tcp = netlink::attribute(netlink::attribute(body, PROTOINFO).expect("info"), PROTOINFO_TCP)
             .expect("tcp");
         assert_eq!(netlink::attribute(tcp, TCP_FLAGS_ORIG), Some(&[8, 8][..]));

@@ -1,0 +1,208 @@
+//! What is taken, when it is released, and what is asked.
+
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::conntrack::Mark;
+use crate::random::SplitMix64;
+use crate::wire::ctnetlink::{KernelOnly, TCP_ESTABLISHED};
+use crate::wire::protocol;
+
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+const ROUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
+
+fn tuple(source: IpAddr, source_port: u16, destination: IpAddr, destination_port: u16) -> Tuple {
+    Tuple { source, destination, protocol: protocol::TCP, source_port, destination_port }
+}
+
+/// A masqueraded connection to a server, established.
+fn masqueraded(port: u16) -> Entry {
+    Entry {
+        original: tuple(CLIENT, port, SERVER, 443),
+        reply: tuple(SERVER, 443, ROUTER, 1024 + port),
+        status: Some(0x18e),
+        tcp_state: Some(TCP_ESTABLISHED),
+        timeout_s: Some(432_000),
+        mark: Some(0x100),
+        kernel_only: None,
+        zone: 0,
+        created: false,
+    }
+}
+
+fn admitting(admission: Admission) -> FlowTable {
+    let mut table = FlowTable::new(64);
+    table.set_admission(admission);
+    table.set_local(HashSet::from([ROUTER]));
+    table
+}
+
+fn way(table: &FlowTable) -> Way {
+    let mut ways = table.flows().map(|(_, flow)| flow.way());
+    let way = ways.next().expect("a flow");
+    assert!(ways.next().is_none(), "one flow");
+    way
+}
+
+#[test]
+fn an_established_masqueraded_connection_is_taken_with_both_translations() {
+    let mut table = admitting(Admission::Established);
+    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    let [Change::Take { both: [out, back], .. }] = table.take_changes()[..] else { panic!("taken") };
+    assert_eq!(out.leaves, tuple(ROUTER, 1029, SERVER, 443));
+    assert_eq!(back.arrives, tuple(SERVER, 443, ROUTER, 1029));
+    assert_eq!(back.leaves, tuple(SERVER, 443, CLIENT, 5));
+    assert!(out.is_translated() && back.is_translated());
+}
+
+#[test]
+fn a_connection_is_taken_when_it_is_established_and_released_when_it_ends() {
+    let mut table = admitting(Admission::Established);
+    let (unsaid, told) = (None, Source::Event);
+    let created =
+        Entry { status: Some(0x188), tcp_state: Some(1), mark: unsaid, created: true, ..masqueraded(5) };
+    for (entry, expected, changes) in [
+        (created, Reason::Unanswered, 0),
+        (Entry { status: Some(0x18a), tcp_state: Some(2), ..masqueraded(5) }, Reason::NotEstablished, 0),
+        (Entry { status: Some(0x18a), ..masqueraded(5) }, Reason::Young, 0),
+        (masqueraded(5), Reason::Waiting, 1),
+        // A refresh says nothing of the state.
+        (Entry { tcp_state: None, mark: unsaid, ..masqueraded(5) }, Reason::Waiting, 0),
+        (Entry { tcp_state: Some(4), ..masqueraded(5) }, Reason::NotEstablished, 1),
+    ] {
+        table.hear(&Event::Present(entry), told);
+        assert_eq!(way(&table), Way::Kernel(expected));
+        assert_eq!(table.take_changes().len(), changes, "{expected}");
+    }
+    table.hear(&Event::Gone(masqueraded(5)), told);
+    assert!(table.is_empty() && table.take_changes().is_empty());
+}
+
+#[test]
+fn each_reason_that_an_entry_can_give_is_given() {
+    let redirected = Entry { reply: tuple(ROUTER, 8080, CLIENT, 5), ..masqueraded(5) };
+    let of_host = Entry { original: tuple(ROUTER, 9, SERVER, 443), ..masqueraded(5) };
+    let group = IpAddr::V4(Ipv4Addr::new(239, 0, 0, 1));
+    for (entry, expected) in [
+        (Entry { zone: 7, ..masqueraded(5) }, Reason::Zone),
+        (Entry { kernel_only: Some(KernelOnly::Helper), ..masqueraded(5) }, Reason::Helper),
+        (Entry { kernel_only: Some(KernelOnly::Synproxy), ..masqueraded(5) }, Reason::Synproxy),
+        (
+            Entry { kernel_only: Some(KernelOnly::SequenceAdjustment), ..masqueraded(5) },
+            Reason::SequenceAdjustment,
+        ),
+        (Entry { status: Some(0x418e), ..masqueraded(5) }, Reason::Flowtable),
+        (Entry { original: tuple(CLIENT, 5, group, 443), ..masqueraded(5) }, Reason::Address),
+        (Entry { reply: tuple(SERVER, 443, ROUTER, 0), ..masqueraded(5) }, Reason::Translation),
+        (redirected, Reason::Local),
+        (of_host, Reason::Local),
+        (Entry { status: Some(0x38e), ..masqueraded(5) }, Reason::NotEstablished),
+        (Entry { tcp_state: None, ..masqueraded(5) }, Reason::NotEstablished),
+        (Entry { status: None, ..masqueraded(5) }, Reason::Unanswered),
+    ] {
+        let mut table = admitting(Admission::Established);
+        table.hear(&Event::Present(entry), Source::Answer);
+        assert_eq!(way(&table), Way::Kernel(expected));
+        assert!(table.take_changes().is_empty(), "{expected}");
+    }
+    let mut table = admitting(Admission::Nothing);
+    table.hear(&Event::Present(masqueraded(5)), Source::Answer);
+    assert_eq!(way(&table), Way::Kernel(Reason::Rules));
+}
+
+#[test]
+fn a_flow_the_kernel_tells_nothing_of_is_asked_about_once_a_dump_and_not_taken() {
+    let mut table = admitting(Admission::Established);
+    for _ in 0..2 {
+        table.begin_resync();
+        table.hear(&Event::Present(masqueraded(5)), Source::Answer);
+        assert_eq!(table.end_resync(), 0);
+        table.set_local(HashSet::new());
+        assert_eq!(way(&table), Way::Kernel(Reason::Unheard));
+        assert_eq!(table.take_touches(), [masqueraded(5).original]);
+    }
+    assert!(table.take_changes().is_empty());
+    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    assert!(matches!(table.take_changes()[..], [Change::Take { .. }]));
+}
+
+#[test]
+fn a_mark_admits_and_its_loss_is_asked_about_or_heard() {
+    let mark = Mark::new(0x100, 0x300).expect("a mark");
+    assert_eq!((Mark::new(0, 0xff), Mark::new(0x100, 0xff)), (None, None));
+    let mut table = admitting(Admission::Marked(mark));
+    table.hear(&Event::Present(Entry { mark: None, ..masqueraded(5) }), Source::Event);
+    assert_eq!(way(&table), Way::Kernel(Reason::Mark), "what was never told is no mark");
+    table.hear(&Event::Present(Entry { mark: Some(0x2100), ..masqueraded(5) }), Source::Event);
+    assert_eq!((way(&table), table.take_changes().len()), (Way::Kernel(Reason::Waiting), 1));
+    table.hear(&Event::Present(Entry { mark: None, ..masqueraded(5) }), Source::Event);
+    assert_eq!(table.take_questions(), [masqueraded(5).original]);
+    assert!(table.take_changes().is_empty(), "it is asked first");
+    table.hear(&Event::Present(Entry { mark: None, ..masqueraded(5) }), Source::Answer);
+    assert_eq!((way(&table), table.take_changes().len()), (Way::Kernel(Reason::Mark), 1));
+    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    table.hear(&Event::Present(Entry { mark: Some(0x300), ..masqueraded(5) }), Source::Event);
+    assert_eq!(way(&table), Way::Kernel(Reason::Mark));
+    assert!(table.take_questions().is_empty());
+}
+
+#[test]
+fn a_flow_of_a_zone_keeps_one_with_the_same_tuple_from_being_taken() {
+    let mut table = admitting(Admission::Established);
+    let zoned = Entry { zone: 1, ..masqueraded(5) };
+    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    assert_eq!(table.take_changes().len(), 1);
+    table.hear(&Event::Present(zoned), Source::Event);
+    assert!(matches!(table.take_changes()[..], [Change::Release { .. }]));
+    table.hear(&Event::Gone(zoned), Source::Event);
+    assert!(matches!(table.take_changes()[..], [Change::Take { .. }]));
+}
+
+#[test]
+fn a_full_table_leaves_flows_to_the_kernel_and_counts_them() {
+    let mut table = FlowTable::new(2);
+    table.set_admission(Admission::Established);
+    (1..=5).for_each(|port| table.hear(&Event::Present(masqueraded(port)), Source::Event));
+    assert_eq!((table.len(), table.overflowed(), table.take_changes().len()), (2, 3, 2));
+    table.hear(&Event::Gone(masqueraded(1)), Source::Event);
+    table.hear(&Event::Present(masqueraded(4)), Source::Event);
+    assert_eq!((table.len(), table.take_changes().len()), (2, 2));
+}
+
+#[test]
+fn a_flow_that_is_released_cannot_be_said_to_be_forwarded_here() {
+    let mut table = admitting(Admission::Established);
+    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    let [Change::Take { id, .. }] = table.take_changes()[..] else { panic!("taken") };
+    table.set_way(id, Way::Xdp);
+    assert_eq!((way(&table), table.xdp()), (Way::Xdp, 1));
+    table.set_admission(Admission::Nothing);
+    table.set_way(id, Way::Xdp);
+    assert_eq!((way(&table), table.xdp()), (Way::Kernel(Reason::Rules), 0));
+}
+
+#[test]
+fn another_translation_of_a_tuple_is_another_flow() {
+    let mut table = admitting(Admission::Established);
+    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    let other = Entry { reply: tuple(SERVER, 443, ROUTER, 4000), ..masqueraded(5) };
+    table.take_changes();
+    table.hear(&Event::Present(other), Source::Event);
+    let [Change::Release { .. }, Change::Take { both: [out, _], .. }] = table.take_changes()[..] else {
+        panic!("released, and taken again")
+    };
+    assert_eq!(out.leaves.source_port, 4000);
+}
+
+#[test]
+fn random_histories_take_what_a_plain_list_takes() {
+    let mut random = SplitMix64::new(0x5eed);
+    for _ in 0..800 {
+        let bytes: Vec<u8> = (0..400).map(|_| random.next_u64() as u8).collect();
+        fuzz::fuzz_conntrack(&bytes);
+    }
+}
+
+/// docs/firewall.md says so.
+const _: () = assert!(FLOW_BYTES <= 640);
