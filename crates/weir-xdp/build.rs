@@ -15,7 +15,7 @@ const PROGRAMS: [(&str, &[&str]); 6] = [
     ("enforce", &["enforce"]),
     ("generate", &["generate"]),
     ("pass", &["pass"]),
-    ("steer", &["steer", "steer_flow"]),
+    ("steer", &["steer", "steer_flow", "steer_tracked"]),
     ("tally", &["tally"]),
     ("transmit", &["transmit"]),
 ];

@@ -4,6 +4,7 @@
 //! that it lost some ([`Change::Lost`]: list again). Refuses: configuring anything but "up"; addresses
 //! and routes of the kernel belong to the operator.
 
+pub mod conntrack;
 pub mod firewall;
 pub mod routes;
 pub mod xfrm;

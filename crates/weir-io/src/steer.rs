@@ -33,9 +33,12 @@ use weir_core::mirror::PASSES_MAX;
 use weir_core::route::Prefix;
 use weir_core::tables::Owner;
 use weir_xdp::layout::{
-    FLOWS_MAX, KeptPrefixes, STEER_CAUSES, STEER_KERNEL, STEER_KERNEL_BUT_ESP, STEER_WEIR,
+    FLOWS_MAX, KeptPrefixes, STEER_CAUSES, STEER_KERNEL, STEER_KERNEL_BUT_ESP, STEER_WEIR, TRACKED_MAX,
 };
-use weir_xdp::{Counters, LoadError, Loaded, Memory, Run, STEER, STEER_FLOW, Settings, Sockets, Table, Trie};
+use weir_xdp::{
+    Counters, LoadError, Loaded, Memory, Run, STEER, STEER_FLOW, STEER_TRACKED, Settings, Sockets, Table,
+    Trie,
+};
 
 use crate::bpf::attach::{AttachError, Attachment, XdpMode};
 use crate::bpf::words::SharedWords;
@@ -45,9 +48,11 @@ pub mod flow_offload;
 mod forgetful;
 #[cfg(test)]
 mod tests;
+pub mod tracked;
 
 use flow_offload::{FlowOffload, Progress};
 use forgetful::Forgetful;
+use tracked::Tracked;
 
 /// Local addresses of one family: 4,096 × (16 + 4 + ~48 B of hash element) ≈ 280 KiB.
 pub const MAX_LOCAL: u32 = weir_xdp::layout::STEER_LOCAL_MAX;
@@ -64,7 +69,7 @@ const _: () = assert!(MAX_KEPT as usize == PASSES_MAX);
 pub const MAX_QUEUES: u32 = weir_xdp::layout::STEER_QUEUES_MAX;
 
 /// Maps the programs of all interfaces share, and how many entries each has.
-const SHARED: [(&str, u32); 8] = [
+const SHARED: [(&str, u32); 11] = [
     ("weir_local4", MAX_LOCAL),
     ("weir_local6", MAX_LOCAL),
     ("weir_esp_ports", MAX_ESP_PORTS),
@@ -73,10 +78,13 @@ const SHARED: [(&str, u32); 8] = [
     ("weir_flows4", FLOWS_MAX),
     ("weir_flows6", FLOWS_MAX),
     ("weir_flow_count", 1),
+    ("weir_tracked4", 2 * TRACKED_MAX),
+    ("weir_tracked6", 2 * TRACKED_MAX),
+    ("weir_tracked", TRACKED_MAX),
 ];
 
 /// The shared maps whose names `wanted` picks in their size, the others with one entry.
-fn sizes(wanted: impl Fn(&str) -> bool) -> [(&'static str, u32); 8] {
+fn sizes(wanted: impl Fn(&str) -> bool) -> [(&'static str, u32); 11] {
     SHARED.map(|(map, size)| (map, if wanted(map) { size } else { 1 }))
 }
 
@@ -114,6 +122,7 @@ causes! {
     NotIp    "not_ip"    "to the kernel: neither IP nor ARP";
     Short    "short"     "to the kernel: shorter than an Ethernet header";
     NoSocket "no_socket" "to the kernel: no socket on this receive queue (where policies apply, dropped there)";
+    Conntrack "conntrack" "to the kernel: its firewall decides, the flow is not one that is forwarded here";
 }
 
 const _: () = assert!(Cause::COUNT == STEER_CAUSES as usize);
@@ -208,7 +217,8 @@ pub struct LocalAddresses {
 
 impl LocalAddresses {
     pub fn new() -> Result<LocalAddresses, SteerError> {
-        let mut maps = STEER.maps(&sizes(|map| !map.starts_with("weir_flow")))?;
+        let mut maps =
+            STEER.maps(&sizes(|map| !map.starts_with("weir_flow") && !map.starts_with("weir_tracked")))?;
         Ok(LocalAddresses {
             v4: maps.table("weir_local4")?,
             v6: maps.table("weir_local6")?,
@@ -299,6 +309,11 @@ impl LocalAddresses {
         self.count_kept()
     }
 
+    /// What the kernel keeps, and what inside that it does not.
+    pub fn kept(&self) -> impl Iterator<Item = (Prefix, bool)> {
+        self.kept.iter().map(|(&prefix, &kernel)| (prefix, kernel))
+    }
+
     /// Makes what the kernel keeps exactly this; takes effect for the next frame.
     pub fn set_kept(&mut self, wanted: &[(Prefix, bool)]) -> Result<(), SteerError> {
         let wanted: BTreeMap<Prefix, bool> = wanted.iter().copied().collect();
@@ -365,13 +380,21 @@ pub struct Steering {
 }
 
 /// The program over the tables all interfaces share.
-fn load(local: &LocalAddresses, offload: Option<&FlowOffload>) -> Result<Loaded, LoadError> {
+fn load(
+    local: &LocalAddresses,
+    offload: Option<&FlowOffload>,
+    tracked: Option<&Tracked>,
+) -> Result<Loaded, LoadError> {
     let mut shared = vec![local.v4.shared()?, local.v6.shared()?, local.esp_ports.shared()?];
     shared.extend([local.kept4.shared()?, local.kept6.shared()?, local.kept_prefixes.shared()?]);
     if let Some(offload) = offload {
         shared.extend(offload.shared()?);
     }
-    let program = if offload.is_some() { STEER_FLOW } else { STEER };
+    let mut program = if offload.is_some() { STEER_FLOW } else { STEER };
+    if let Some(tracked) = tracked {
+        shared.extend(tracked.shared()?);
+        program = STEER_TRACKED;
+    }
     program.load(Settings { constants: &[], entries: &sizes(|_| false), shared: &shared })
 }
 
@@ -395,7 +418,26 @@ impl Steering {
         local: &LocalAddresses,
         offload: Option<&FlowOffload>,
     ) -> Result<Steering, SteerError> {
-        let mut program = load(local, offload)?;
+        Self::over((interface, ifindex, modes), load(local, offload, None)?, offload)
+    }
+
+    /// Attaches the program that leaves everything to the kernel but tracked flows, which it forwards under the generation
+    /// that `offload` has in force.
+    pub fn attach_tracked(
+        interface: &str,
+        ifindex: u32,
+        modes: &[XdpMode],
+        local: &LocalAddresses,
+        (offload, tracked): (&FlowOffload, &Tracked),
+    ) -> Result<Steering, SteerError> {
+        Self::over((interface, ifindex, modes), load(local, Some(offload), Some(tracked))?, None)
+    }
+
+    fn over(
+        (interface, ifindex, modes): (&str, u32, &[XdpMode]),
+        mut program: Loaded,
+        offload: Option<&FlowOffload>,
+    ) -> Result<Steering, SteerError> {
         let progress = offload.map(|_| Progress::of(&program)).transpose()?.map(Arc::new);
         let sockets = Mutex::new(program.maps.sockets("weir_xsks")?);
         let counters = program.maps.counters("weir_counters")?;

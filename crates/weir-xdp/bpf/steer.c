@@ -13,6 +13,7 @@
  * Every frame is counted under one cause, but for those of the flow offload, which has counters of its own.
  */
 #include "weir/flow_offload.h"
+#include "weir/tracked.h"
 #include "weir/local.h"
 
 WEIR_LICENSE;
@@ -242,4 +243,26 @@ SEC("xdp")
 int weir_steer_flow(struct xdp_md *ctx)
 {
 	return steer(ctx, true);
+}
+
+/*
+ * Of a device whose firewall stays the kernel's: flows the kernel's conntrack has established, and that were found to
+ * meet no more rules, are forwarded here, translated; everything else is the kernel's.
+ */
+SEC("xdp")
+int weir_steer_tracked(struct xdp_md *ctx)
+{
+	int action = XDP_PASS;
+	__u64 *count;
+
+	if (tracked(ctx, &action))
+		return action;
+	__u32 cause = classify(ctx, false, &action);
+
+	if (cause <= STEER_RESOLVE)
+		cause = STEER_CONNTRACK;
+	count = bpf_map_lookup_elem(&weir_counters, &cause);
+	if (count)
+		++*count;
+	return XDP_PASS;
 }

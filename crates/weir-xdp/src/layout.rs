@@ -160,6 +160,50 @@ shared! {
             /// Number of its last frame that went to the router; 0: none is known.
             last_slow: u64,
         }
+        /// How packets of one direction of a tracked flow arrive, over IPv4; addresses and ports in network order.
+        struct TrackedKey4 = "tracked_key4" {
+            source: [u8; 4],
+            destination: [u8; 4],
+            ports: [u8; 4],
+            in_ifindex: u32,
+            protocol: u32,
+        }
+        /// The same over IPv6.
+        struct TrackedKey6 = "tracked_key6" {
+            source: [u8; 16],
+            destination: [u8; 16],
+            ports: [u8; 4],
+            in_ifindex: u32,
+            protocol: u32,
+        }
+        /// How packets of one direction of a tracked flow leave.
+        struct TrackedWay = "tracked" {
+            flow: u32,
+            /// 1: the direction of answers.
+            reply: u32,
+            out_ifindex: u32,
+            mtu: u32,
+            in_device: u32,
+            out_device: u32,
+            /// What the header's checksum changes by, TTL included, as words lie in a packet.
+            ip_delta: u32,
+            transport_delta: u32,
+            in_mac: [u8; 6],
+            pad: [u8; 2],
+            out_macs: [u8; 12],
+            ports: [u8; 4],
+            source: [u8; 16],
+            destination: [u8; 16],
+        }
+        /// Both directions of a tracked flow: whether it is in force, and what passed.
+        struct TrackedFlow = "tracked_flow" {
+            generation: u64,
+            original_packets: u64,
+            original_bytes: u64,
+            reply_packets: u64,
+            reply_bytes: u64,
+            pad: [u8; 24],
+        }
         /// What one device received and sent without the router, on one CPU.
         struct FlowCounters = "flow_counters" {
             rx_packets: u64,
@@ -266,7 +310,7 @@ constants! {
         STEER_KERNEL = 1;
         STEER_WEIR = 2;
         STEER_KERNEL_BUT_ESP = 3;
-        STEER_CAUSES = 10;
+        STEER_CAUSES = 11;
         ENFORCE_TRANSIT = 0;
         ENFORCE_OPAQUE = 1;
         /// Local addresses of one family.
@@ -278,6 +322,8 @@ constants! {
         /// Pairs of addresses of one family.
         FLOWS_MAX = 1 << 16;
         FLOW_DEVICES_MAX = 256;
+        /// Flows of the kernel's conntrack that are forwarded here.
+        TRACKED_MAX = 1 << 17;
         FRONT_LEN = 14;
     }
     "weir/tally.h" {

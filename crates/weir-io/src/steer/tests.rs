@@ -14,6 +14,7 @@ mod enforce;
 mod frames;
 mod model;
 mod steer;
+mod tracked;
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 const FAR: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];

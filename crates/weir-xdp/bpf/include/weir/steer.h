@@ -17,6 +17,7 @@ enum steer_cause {
 	STEER_NOT_IP,
 	STEER_SHORT,
 	STEER_NO_SOCKET,
+	STEER_CONNTRACK,
 	STEER_CAUSES,
 };
 
@@ -96,6 +97,54 @@ struct flow_progress {
 	__u64 front_mark; /* 48 bits nobody outside knows */
 	__u64 front_always; /* for tests: also where there is metadata */
 	__u64 pad3[5];
+};
+
+/* Flows of the kernel's conntrack that are forwarded here. */
+#define TRACKED_MAX (1 << 17)
+
+/* How packets of one direction arrive; addresses and ports in network order. */
+struct tracked_key4 {
+	__u32 source;
+	__u32 destination;
+	__u32 ports; /* source and destination */
+	__u32 in_ifindex;
+	__u32 protocol;
+};
+
+struct tracked_key6 {
+	__u32 source[4];
+	__u32 destination[4];
+	__u32 ports;
+	__u32 in_ifindex;
+	__u32 protocol;
+};
+
+/* How they leave. */
+struct tracked {
+	__u32 flow; /* its number in weir_tracked */
+	__u32 reply; /* whether this is the direction of answers */
+	__u32 out_ifindex;
+	__u32 mtu; /* of the outgoing port, bytes of IP */
+	__u32 in_device;
+	__u32 out_device;
+	__u32 ip_delta; /* what the header's checksum changes by, TTL included, as words lie in a packet */
+	__u32 transport_delta;
+	__u8 in_mac[6];
+	__u8 pad[2];
+	__u8 out_macs[12];
+	__u32 ports;
+	__u8 source[16];
+	__u8 destination[16];
+};
+
+/* Both directions of a flow: in force, and what passed. */
+struct tracked_flow {
+	__u64 generation; /* of the tables its ways were found by; the daemon's to write, when both directions are there */
+	__u64 original_packets;
+	__u64 original_bytes;
+	__u64 reply_packets;
+	__u64 reply_bytes;
+	__u64 pad[3];
 };
 
 /* What stands before a frame in place of metadata: as long as an Ethernet header, and read as one a frame of nobody. */

@@ -1,0 +1,223 @@
+//! `weir_steer_tracked` against `weir_core::conntrack::translate`: the same bytes, or the frame as it came.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use weir_core::conntrack::{Direction, NotTranslated, Rewrite, translate};
+use weir_core::packet::DeviceId;
+use weir_core::random::SplitMix64;
+use weir_core::wire::build::Frame;
+use weir_core::wire::ctnetlink::Tuple;
+use weir_core::wire::protocol;
+use weir_xdp::{Action, Counters, Loaded};
+
+use super::model::INGRESS;
+use super::{FAR, OURS, local, mutated};
+use crate::steer::flow_offload::FlowOffload;
+use crate::steer::tracked::{DirectionWay, Passed, Tracked};
+use crate::steer::{Cause, LocalAddresses, load};
+
+const GENERATION: u64 = 9;
+const MTU: u16 = 300;
+const OUT_MACS: [u8; 12] = [2, 0, 0, 0, 0, 0x0d, 2, 0, 0, 0, 0, 0x0c];
+
+struct Rig {
+    program: Loaded,
+    counters: Counters<1>,
+    offload: FlowOffload,
+    tracked: Tracked,
+    flows: Vec<[DirectionWay; 2]>,
+    _local: LocalAddresses,
+}
+
+fn tuple(random: &mut SplitMix64, v4: bool, protocol: u8) -> Tuple {
+    let mut address = || {
+        let bits = random.next_u128();
+        match v4 {
+            true => IpAddr::V4(Ipv4Addr::from(0x0a00_0000 | bits as u32 & 0xff_ffff)),
+            false => IpAddr::V6(Ipv6Addr::from(0x2001_0db8 << 96 | bits >> 32)),
+        }
+    };
+    let (source, destination) = (address(), address());
+    Tuple {
+        source,
+        destination,
+        protocol,
+        source_port: random.next_u64() as u16,
+        destination_port: random.next_u64() as u16,
+    }
+}
+
+/// Flows of both families and protocols: translated on both sides, on one, in ports alone, and not at all.
+fn flows(random: &mut SplitMix64) -> Vec<[DirectionWay; 2]> {
+    let way = |direction, (from, to): (u16, u16)| DirectionWay {
+        rewrite: Rewrite::new(direction),
+        in_ifindex: INGRESS,
+        in_device: DeviceId(from),
+        in_mac: OURS,
+        out_ifindex: 1,
+        out_device: DeviceId(to),
+        mtu: MTU,
+        out_macs: OUT_MACS,
+    };
+    let mut flows = Vec::new();
+    for n in 0..32 {
+        let protocol = if n & 1 == 0 { protocol::TCP } else { protocol::UDP };
+        let (original, other) = (tuple(random, n & 2 == 0, protocol), tuple(random, n & 2 == 0, protocol));
+        let reply = match n / 4 % 4 {
+            0 => original.reversed(),
+            1 => Tuple { destination: other.destination, ..original.reversed() },
+            2 => Tuple { source_port: other.source_port, ..original.reversed() },
+            _ => other,
+        };
+        let [there, back] = Direction::both(&original, &reply);
+        flows.push([way(there, (0, 1)), way(back, (1, 0))]);
+    }
+    flows
+}
+
+fn rig(test: &str, random: &mut SplitMix64) -> Option<Rig> {
+    let local = local(test)?;
+    let offload = FlowOffload::new().expect("maps");
+    let mut tracked = Tracked::new().expect("maps");
+    let mut program = load(&local, Some(&offload), Some(&tracked)).expect("loaded");
+    let counters = program.maps.counters("weir_counters").expect("there");
+    offload.set_generation(GENERATION);
+    let flows = flows(random);
+    for (n, both) in (0..).zip(&flows) {
+        tracked.install(n, both).expect("room");
+        tracked.set_in_force(n, GENERATION);
+    }
+    Some(Rig { program, counters, offload, tracked, flows, _local: local })
+}
+
+/// A frame of a tuple as its sender makes it.
+fn frame(tuple: &Tuple, payload: &[u8], flags: u8) -> Vec<u8> {
+    let frame = Frame::ip(tuple.source, tuple.destination).expect("one family").macs(OURS, FAR);
+    match tuple.protocol {
+        protocol::UDP => frame.udp(tuple.source_port, tuple.destination_port, payload),
+        _ => {
+            let mut segment =
+                [tuple.source_port.to_be_bytes(), tuple.destination_port.to_be_bytes()].concat();
+            // Its checksum is left to be anything: what is wrong stays wrong.
+            segment.extend([1, 2, 3, 4, 5, 6, 7, 8, 0x50, flags, 9, 9, 0xab, 0xcd, 0, 0]);
+            segment.extend_from_slice(payload);
+            frame.raw(protocol::TCP, &segment)
+        }
+    }
+}
+
+impl Rig {
+    /// What is to become of a frame, and whose it is.
+    fn expected(&self, frame: &[u8], in_force: bool) -> (Action, Vec<u8>, Option<(usize, usize)>) {
+        let pass = (Action::Pass, frame.to_vec(), None);
+        let family = frame.get(12..15).map(|b| (b[0], b[1], b[2] >> 4));
+        if !matches!(family, Some((8, 0, 4) | (0x86, 0xdd, 6))) || frame[..6] != OURS || !in_force {
+            return pass;
+        }
+        for (n, both) in self.flows.iter().enumerate() {
+            for (direction, way) in both.iter().enumerate() {
+                let mut packet = frame[14..].to_vec();
+                match translate(&mut packet, &way.rewrite, MTU.into()) {
+                    Ok(()) => {}
+                    Err(NotTranslated::Other) => continue,
+                    Err(_) => return pass,
+                }
+                let length = match packet[0] >> 4 {
+                    4 => usize::from(u16::from_be_bytes([packet[2], packet[3]])),
+                    _ => 40 + usize::from(u16::from_be_bytes([packet[4], packet[5]])),
+                };
+                let out = [&OUT_MACS[..], &frame[12..14], &packet[..length]].concat();
+                return (Action::Redirect, out, Some((n, direction)));
+            }
+        }
+        pass
+    }
+
+    fn compare(&self, what: &str, frame: &[u8], in_force: bool) -> Option<(usize, usize)> {
+        let (action, out, whose) = self.expected(frame, in_force);
+        let run = self.program.run(frame, 1).expect("runs");
+        assert_eq!((run.action, run.frame), (action, out), "{what}: {frame:02x?}");
+        whose
+    }
+}
+
+#[test]
+fn tracked_flows_are_translated_to_the_byte_and_all_else_is_left_as_it_came() {
+    let mut random = SplitMix64::new(0x27);
+    let test = "tracked_flows_are_translated_to_the_byte_and_all_else_is_left_as_it_came";
+    let Some(rig) = rig(test, &mut random) else { return };
+    let mut corpus = Vec::new();
+    for both in &rig.flows {
+        for way in both {
+            let tuple = &way.rewrite.direction.arrives;
+            corpus.push(frame(tuple, b"", 0x10));
+            corpus.push(frame(tuple, b"payload", 0x18));
+            corpus.push([&frame(tuple, b"padded", 0x10)[..], &[0xa5; 19]].concat());
+            corpus.push(frame(tuple, &[7; 400], 0x10));
+            corpus.extend([0x11, 0x12, 0x14, 0x00].map(|flags| frame(tuple, b"x", flags)));
+            corpus.push(frame(&Tuple { source_port: tuple.source_port ^ 1, ..*tuple }, b"other", 0x10));
+        }
+    }
+    let mut passed = vec![[Passed::default(); 2]; rig.flows.len()];
+    let (mut forwarded, mut kernel) = (0_u64, 0_u64);
+    for n in 0..60_000 {
+        let frame = if n < corpus.len() { corpus[n].clone() } else { mutated(&corpus, &mut random) };
+        match rig.compare(&format!("frame {n}"), &frame, true) {
+            Some((flow, direction)) => {
+                let (_, out, _) = rig.expected(&frame, true);
+                passed[flow][direction].packets += 1;
+                passed[flow][direction].bytes += out.len() as u64 - 14;
+                forwarded += 1;
+            }
+            None => kernel += 1,
+        }
+    }
+    for (n, expected) in (0..).zip(&passed) {
+        assert_eq!(rig.tracked.passed(n), *expected, "flow {n}");
+        rig.tracked.clear(n);
+        assert_eq!(rig.tracked.passed(n), [Passed::default(); 2]);
+    }
+    let counted: u64 =
+        [0, 1].iter().map(|&d| rig.offload.counters(DeviceId(d)).expect("readable").rx_packets).sum();
+    assert_eq!(counted, forwarded);
+    let causes: u64 = Cause::ALL.iter().map(|&c| rig.counters.sum(c as u32).expect("readable")[0]).sum();
+    assert_eq!(causes, kernel);
+    assert!(rig.counters.sum(Cause::Conntrack as u32).expect("readable")[0] > 0);
+    let (instructions, stack) = rig.program.size().expect("known");
+    let _ = writeln!(
+        std::io::stderr(),
+        "weir_steer_tracked: {instructions} instructions, {stack} bytes of stack; {forwarded} frames forwarded, \
+         {kernel} left to the kernel"
+    );
+    assert!(forwarded > 5000 && kernel > 5000 && stack <= 256);
+}
+
+#[test]
+fn a_flow_is_forwarded_under_its_generation_until_it_is_suspended_or_removed() {
+    let mut random = SplitMix64::new(0x28);
+    let test = "a_flow_is_forwarded_under_its_generation_until_it_is_suspended_or_removed";
+    let Some(mut rig) = rig(test, &mut random) else { return };
+    let frames: Vec<Vec<u8>> =
+        rig.flows.iter().map(|both| frame(&both[0].rewrite.direction.arrives, b"x", 0x10)).collect();
+    let all = |rig: &Rig, in_force: bool| {
+        frames.iter().for_each(|frame| _ = rig.compare("in force", frame, in_force));
+    };
+    all(&rig, true);
+    rig.offload.set_generation(GENERATION + 1);
+    all(&rig, false);
+    (0..rig.flows.len()).for_each(|n| rig.tracked.set_in_force(n as u32, GENERATION + 1));
+    all(&rig, true);
+    (0..rig.flows.len()).for_each(|n| rig.tracked.suspend(n as u32));
+    all(&rig, false);
+    (0..rig.flows.len()).for_each(|n| rig.tracked.set_in_force(n as u32, GENERATION + 1));
+    all(&rig, true);
+    rig.offload.disable();
+    all(&rig, false);
+    rig.offload.set_generation(GENERATION + 1);
+    for (n, both) in (0..).zip(rig.flows.clone()) {
+        rig.tracked.remove(n, &both).expect("removed");
+        rig.tracked.set_in_force(n, GENERATION + 1);
+    }
+    all(&rig, false);
+}

@@ -1,0 +1,206 @@
+//! Tracked flows: established flows of the kernel's conntrack that the XDP program forwards, translated.
+//!
+//! ```text
+//! both ways known ─► install: two map entries ─► set_in_force: one word ─► XDP: same tuple, plain packet? ─► rewrite, out
+//! remove: the word, then the entries                                                          └─ no ─► kernel
+//! ```
+//!
+//! Promises: a flow is in force when both its directions are there, under one snapshot of the tables
+//! ([`FlowOffload::set_generation`](super::flow_offload::FlowOffload::set_generation)), until one store ends it. A packet is
+//! translated as [`weir_core::conntrack::translate`] translates it, or left to the kernel as it came. Packets and bytes are
+//! counted by flow and direction, and by device for the ledger. Refuses: VLAN tags, and interfaces that cannot
+//! take frames from XDP; the caller does not install such flows.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use weir_core::conntrack::Rewrite;
+use weir_core::id::Mac;
+use weir_core::packet::DeviceId;
+use weir_core::wire::ctnetlink::Tuple;
+use weir_xdp::layout::{TrackedFlow, TrackedKey4, TrackedKey6, TrackedWay};
+use weir_xdp::{LoadError, Memory, STEER, Shared, Table};
+
+use super::{SharedWords, SteerError, sizes};
+
+/// Flows that can be taken: 131,072 × (64 B here + 2 × some 180 B of hash element) = 56 MiB when all are.
+pub const MAX_TRACKED: u32 = weir_xdp::layout::TRACKED_MAX;
+
+/// The way of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectionWay {
+    pub rewrite: Rewrite,
+    pub in_ifindex: u32,
+    pub in_device: DeviceId,
+    /// The port's own MAC address.
+    pub in_mac: Mac,
+    pub out_ifindex: u32,
+    pub out_device: DeviceId,
+    /// The outgoing port's MTU: IP bytes.
+    pub mtu: u16,
+    /// Destination and source MAC address of the outgoing frame.
+    pub out_macs: [u8; 12],
+}
+
+/// What passed of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// The tables behind tracked flows, shared by the programs of all interfaces.
+#[derive(Debug)]
+pub struct Tracked {
+    v4: Table<{ TrackedKey4::SIZE }, { TrackedWay::SIZE }>,
+    v6: Table<{ TrackedKey6::SIZE }, { TrackedWay::SIZE }>,
+    flows: SharedWords,
+    flows_map: Memory<{ TrackedFlow::SIZE }>,
+}
+
+/// Words of a flow: the generation it is in force under, then packets and bytes of each direction.
+const WORDS: usize = TrackedFlow::SIZE / 8;
+
+impl Tracked {
+    pub fn new() -> Result<Tracked, SteerError> {
+        let mut maps = STEER.maps(&sizes(|map| map.starts_with("weir_tracked")))?;
+        let flows_map: Memory<{ TrackedFlow::SIZE }> = maps.memory("weir_tracked")?;
+        let bytes = MAX_TRACKED as usize * TrackedFlow::SIZE;
+        let flows = SharedWords::of(flows_map.shared()?.as_fd(), bytes).map_err(SteerError::Memory)?;
+        Ok(Tracked { v4: maps.table("weir_tracked4")?, v6: maps.table("weir_tracked6")?, flows, flows_map })
+    }
+
+    /// The tables for a program.
+    pub(super) fn shared(&self) -> Result<[Shared; 3], LoadError> {
+        Ok([self.v4.shared()?, self.v6.shared()?, self.flows_map.shared()?])
+    }
+
+    fn word(&self, flow: u32, word: usize) -> usize {
+        flow as usize % MAX_TRACKED as usize * WORDS + word
+    }
+
+    /// Puts both directions of a flow in, under a number below [`MAX_TRACKED`] that no other has; it is not in force. Where that
+    /// fails nothing of it is left.
+    pub fn install(&mut self, flow: u32, both: &[DirectionWay; 2]) -> Result<(), SteerError> {
+        self.suspend(flow);
+        for (way, reply) in both.iter().zip(0..) {
+            if let Err(error) = self.insert(flow, reply, way) {
+                self.remove(flow, both)?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The flow is in force from the next frame on, as long as this is the generation in force.
+    pub fn set_in_force(&self, flow: u32, generation: u64) {
+        // Release: its directions were put in before.
+        self.flows.word(self.word(flow, 0)).store(generation, Ordering::Release);
+    }
+
+    /// The flow is not in force from the next frame on.
+    pub fn suspend(&self, flow: u32) {
+        self.set_in_force(flow, NO_GENERATION);
+    }
+
+    /// Takes a flow out. What passed stays until the number is used again.
+    pub fn remove(&mut self, flow: u32, both: &[DirectionWay; 2]) -> Result<(), SteerError> {
+        self.suspend(flow);
+        for way in both {
+            let arrives = &way.rewrite.direction.arrives;
+            match key(arrives, way.in_ifindex) {
+                Key::V4(key) => _ = self.v4.remove(key.to_bytes())?,
+                Key::V6(key) => _ = self.v6.remove(key.to_bytes())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What passed of both directions, the original one first.
+    pub fn passed(&self, flow: u32) -> [Passed; 2] {
+        let word = |at| self.flows.word(self.word(flow, at)).load(Ordering::Relaxed);
+        [Passed { packets: word(1), bytes: word(2) }, Passed { packets: word(3), bytes: word(4) }]
+    }
+
+    /// Begins to count from zero, for another flow of this number.
+    pub fn clear(&self, flow: u32) {
+        (1..5).for_each(|at| self.flows.word(self.word(flow, at)).store(0, Ordering::Relaxed));
+    }
+
+    fn insert(&mut self, flow: u32, reply: u32, way: &DirectionWay) -> Result<(), SteerError> {
+        let value = value(flow, reply, way).to_bytes();
+        match key(&way.rewrite.direction.arrives, way.in_ifindex) {
+            Key::V4(key) => self.v4.insert(key.to_bytes(), value)?,
+            Key::V6(key) => self.v6.insert(key.to_bytes(), value)?,
+        }
+        Ok(())
+    }
+}
+
+/// No snapshot has this number, nor has [`super::flow_offload`] when nothing is in force.
+const NO_GENERATION: u64 = u64::MAX - 1;
+
+enum Key {
+    V4(TrackedKey4),
+    V6(TrackedKey6),
+}
+
+fn ports(tuple: &Tuple) -> [u8; 4] {
+    let ([a, b], [c, d]) = (tuple.source_port.to_be_bytes(), tuple.destination_port.to_be_bytes());
+    [a, b, c, d]
+}
+
+fn key(tuple: &Tuple, in_ifindex: u32) -> Key {
+    let (ports, protocol) = (ports(tuple), tuple.protocol.into());
+    match (tuple.source, tuple.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => Key::V4(TrackedKey4 {
+            source: source.octets(),
+            destination: destination.octets(),
+            ports,
+            in_ifindex,
+            protocol,
+        }),
+        (source, destination) => Key::V6(TrackedKey6 {
+            source: bytes(source),
+            destination: bytes(destination),
+            ports,
+            in_ifindex,
+            protocol,
+        }),
+    }
+}
+
+/// An address where the program looks for it: at the front.
+fn bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V6(v6) => v6.octets(),
+        IpAddr::V4(v4) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&v4.octets());
+            bytes
+        }
+    }
+}
+
+fn value(flow: u32, reply: u32, way: &DirectionWay) -> TrackedWay {
+    let leaves = &way.rewrite.direction.leaves;
+    // As a word of a packet is read.
+    let word = |delta: u16| u32::from(delta.to_be());
+    TrackedWay {
+        flow,
+        reply,
+        out_ifindex: way.out_ifindex,
+        mtu: way.mtu.into(),
+        in_device: way.in_device.0.into(),
+        out_device: way.out_device.0.into(),
+        ip_delta: word(way.rewrite.ip_delta),
+        transport_delta: word(way.rewrite.transport_delta),
+        in_mac: way.in_mac,
+        out_macs: way.out_macs,
+        ports: ports(leaves),
+        source: bytes(leaves.source),
+        destination: bytes(leaves.destination),
+        ..TrackedWay::default()
+    }
+}
