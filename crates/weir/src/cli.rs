@@ -84,6 +84,10 @@ enum Verb {
         /// Carry the kernel's SAs and policies too that have an interface id (docs/control.md)
         #[arg(long)]
         keys: bool,
+        /// The kernel's packet filter and address translation decide, and established flows with this conntrack mark are
+        /// forwarded past them: `0x100/0x100` (docs/firewall.md)
+        #[arg(long, value_name = "MARK/MASK", conflicts_with_all = ["keys", "bypass_firewall"])]
+        ct_mark: Option<String>,
         /// Forward past the kernel's packet filter and address translation, which are not asked
         #[arg(long)]
         bypass_firewall: bool,
@@ -328,10 +332,10 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             let args = router::StartArgs { state, bypass_firewall: *bypass_firewall };
             router::start(file, cli.socket.clone(), args)?.run()
         }
-        Verb::Accelerate { devices, keys, bypass_firewall } => {
+        Verb::Accelerate { devices, keys, ct_mark, bypass_firewall } => {
             log::begin();
             let args = router::StartArgs { bypass_firewall: *bypass_firewall, ..Default::default() };
-            router::accelerate((devices, *keys), cli.socket.clone(), args)?.run()
+            router::accelerate((devices, *keys, ct_mark.as_deref()), cli.socket.clone(), args)?.run()
         }
         Verb::Doctor { file } => doctor::run(file),
         Verb::Relay(args) => {

@@ -20,6 +20,7 @@ mod enforcement;
 mod error;
 pub mod firewall;
 mod flow_offload;
+mod flows;
 mod gateway;
 mod keying;
 mod links;
@@ -97,6 +98,8 @@ pub struct Daemon {
     routes: Option<mirror::Routes>,
     /// Absent where keys are not the kernel's.
     keys: Option<keying::Keys>,
+    /// Absent where the firewall is not the kernel's.
+    flows: Option<flows::Flows>,
     firewall: Firewall,
     events: Receiver<(usize, WorkerEvent)>,
     requests: Receiver<Request>,
@@ -258,6 +261,9 @@ impl Daemon {
             if let Some(flow_offload) = &self.flow_offload {
                 flow_offload.shared.publish(generation);
             }
+            if let Some(flows) = &self.flows {
+                flows.wake();
+            }
             for worker in &self.workers {
                 worker.wake();
             }
@@ -293,6 +299,8 @@ impl Daemon {
             if left.is_some() { "are dropped, but for the kernel's own" } else { "go to the kernel" };
         tracing::info!("stopping: new frames {become_of}; frames that have arrived are still sent");
         service::stopping("frames that have arrived are still sent");
+        // What passed the kernel by is told to it before the programs go.
+        self.flows = None;
         for open in self.open.values_mut() {
             // Where the service manager keeps its link, the program stays.
             if let Some(steering) = open.port.steering.take() {

@@ -270,6 +270,61 @@ pub struct Drop {
     pub sentence: String,
 }
 
+/// `GET /v1/flows`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flows {
+    /// Entries of the kernel's conntrack that are followed.
+    pub total: usize,
+    /// Those forwarded past the kernel come first.
+    pub flows: Vec<Flow>,
+}
+
+/// A flow of the kernel's conntrack.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// From and to, as the first packet came.
+    pub original: String,
+    /// From and to, as answers come.
+    pub reply: String,
+    /// The conntrack mark, if it is known.
+    pub mark: Option<u32>,
+    /// `xdp`: plain packets are forwarded past the kernel; or `kernel`.
+    pub way: String,
+    /// Why the kernel forwards it.
+    pub reason: Option<String>,
+    /// How long it is forwarded past the kernel.
+    pub age_seconds: Option<f64>,
+    /// What passed the kernel by, of both directions; bytes of IP.
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// `GET /v1/offload`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Offload {
+    /// Flows of the kernel's conntrack that are forwarded past it.
+    pub xdp: u64,
+    /// Flows that the kernel forwards, by reason.
+    pub kernel: Vec<LeftFlows>,
+    /// Entries there was no room to follow.
+    pub overflowed: u64,
+    /// What passed the kernel by, of flows that are gone too; bytes of IP.
+    pub packets: u64,
+    pub bytes: u64,
+    /// What happened while flows were followed.
+    pub events: BTreeMap<String, u64>,
+}
+
+/// Flows that the kernel forwards for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LeftFlows {
+    pub reason: String,
+    pub flows: u64,
+    pub sentence: String,
+}
+
 /// `GET /v1/sa`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sa {

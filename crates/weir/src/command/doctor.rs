@@ -50,6 +50,7 @@ pub fn findings(config: &Config, links: &[LinkInfo]) -> Findings {
     }
     let (mut found, mut decisive) = (Vec::new(), false);
     match firewall::bypassed(&devices) {
+        Ok(_) if config.kernel.firewall.is_some() => {}
         Ok(bypassed) if bypassed.is_empty() => {}
         Ok(bypassed) => {
             decisive = !bypassed.decisive.is_empty();

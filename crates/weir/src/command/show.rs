@@ -12,6 +12,7 @@ use crate::text::{count, duration, print, print_json, table};
 use crate::view;
 
 mod cache;
+mod flows;
 mod ipsec;
 mod relay;
 
@@ -37,6 +38,10 @@ pub enum Topic {
     Tunnels,
     /// Flow caches and rules of SPDs
     Cache,
+    /// Flows of the kernel's firewall, who forwards them, and why
+    Flows,
+    /// How many flows are forwarded past the kernel's firewall, and why others are not
+    Offload,
     /// A relay: connections, workers, drops
     Relay,
     /// Who is connected to a relay
@@ -57,6 +62,8 @@ impl Topic {
             Topic::Spd => "/v1/spd",
             Topic::Tunnels => "/v1/tunnels",
             Topic::Cache => "/v1/cache",
+            Topic::Flows => "/v1/flows",
+            Topic::Offload => "/v1/offload",
             Topic::Relay => "/v1/relay",
             Topic::Peers => "/v1/peers",
         }
@@ -116,9 +123,11 @@ impl Page {
         }
         options.extend(from.map(|n| format!("from={n}")));
         options.extend(limit.map(|n| format!("limit={n}")));
-        if topic != Topic::Routes && !options.is_empty() {
+        let limits_alone = topic == Topic::Flows && from.is_none() && about.is_empty();
+        if topic != Topic::Routes && !options.is_empty() && !limits_alone {
             return Err(Failure(
-                "show: `for`, --from and --limit choose routes; write `weir show routes`".into(),
+                "show: `for`, --from and --limit choose routes, --limit flows too; write `weir show routes`"
+                    .into(),
             ));
         }
         Ok(Page(if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) }))
@@ -147,6 +156,10 @@ pub fn run(socket: &Path, topic: Topic, json: bool, shown: &Shown, page: &Page) 
         Topic::Sa => ipsec::sas(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
         Topic::Spd => ipsec::spds(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?, shown),
         Topic::Cache => cache::cache(&client::read(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Flows => {
+            flows::flows(&client::read(socket, &format!("{}{}", topic.path(), page.0)).map_err(Failure::of)?)
+        }
+        Topic::Offload => flows::offload(&client::read(socket, topic.path()).map_err(Failure::of)?),
         Topic::Relay => relay::relay(&client::read(socket, topic.path()).map_err(Failure::of)?),
         Topic::Peers => relay::peers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
         Topic::Tunnels => ipsec::tunnels(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),

@@ -13,7 +13,7 @@ use weir_core::state::{Element, HopProblem, Problem};
 use super::port::MTU_MIN_IPV6;
 use super::route::NextHop;
 use super::source::{Complaints, Excerpt, nearest};
-use super::{Addresses, Config, Placed, Port, Via};
+use super::{Addresses, Config, Kind, Placed, Port, Via};
 
 pub fn check(config: &Config, complaints: &mut Complaints) {
     if config.ports.is_empty() && complaints.is_empty() {
@@ -35,6 +35,44 @@ pub fn check(config: &Config, complaints: &mut Complaints) {
         }
     }
     config.ipsec.check_names(&ports.names, complaints);
+    firewall(config, complaints);
+}
+
+/// Flows past the kernel's firewall take the kernel's routes, and XDP on every port.
+fn firewall(config: &Config, complaints: &mut Complaints) {
+    let Some(firewall) = &config.kernel.firewall else { return };
+    let mut refuse = |what: &str| complaints.add(firewall.at.clone(), format!("firewall: {what}"));
+    if config.kernel.routes.is_none() {
+        refuse("flows take the kernel's routes; write `routes = \"kernel\"`");
+    }
+    if config.enforces() {
+        refuse(
+            "the kernel forwards what is not taken, and IPsec here keeps that from it; remove one of the two",
+        );
+    }
+    if config.kernel.bypass_firewall {
+        refuse("`bypass_firewall` says that the kernel's rules are not asked; remove one of the two");
+    }
+    if config.workers.flow_offload_off {
+        refuse("flows are forwarded by XDP; remove `flow_offload = \"off\"` from [workers]");
+    }
+    for port in &config.ports {
+        let (name, kind) = (&port.name.value, port.kind.value);
+        if !matches!(kind, Kind::Auto | Kind::AfXdp) {
+            complaints.add(
+                port.kind.span.clone(),
+                format!("port {name}: flows past the kernel's firewall need XDP; write `kind = \"af_xdp\"`"),
+            );
+        }
+        if port.addresses != Addresses::Kernel {
+            complaints.add(
+                port.name.span.clone(),
+                format!(
+                    "port {name}: with `firewall` addresses are the kernel's; write `addresses = \"kernel\"`"
+                ),
+            );
+        }
+    }
 }
 
 /// What the core, which builds tables of it, has to say beyond that. It is asked only about a file that is

@@ -1,10 +1,11 @@
-//! `routes`, `keys` and `bypass_firewall`: what is taken from the kernel, and which of its decisions are left out.
+//! `routes`, `keys`, `firewall` and `bypass_firewall`: what is taken from the kernel, and which of its decisions are left out.
 //!
 //! ```toml
 //! routes = "kernel"
 //! routes = { from = "kernel", table = 254, protocols = ["bgp", "static", "kernel"] }
 //! keys = "kernel"
 //! keys = { from = "kernel", ports = ["wan"], default = "drop" }
+//! firewall = { ct_mark = "0x100/0x100" }
 //! bypass_firewall = true
 //! ```
 
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use toml::de::DeValue;
+use weir_core::conntrack::Mark;
 use weir_core::ipsec::spd::Action;
 use weir_core::mirror::Filter;
 use weir_core::wire::rtnetlink::{Protocol, TABLE_DEFAULT, TABLE_MAIN};
@@ -30,8 +32,18 @@ pub struct FromKernel {
     pub routes: Option<Filter>,
     /// Its SAs and policies with an interface id are taken over, and followed.
     pub keys: Option<Keys>,
+    /// Its packet filter and address translation decide about each flow, and which of them are taken then.
+    pub firewall: Option<Firewall>,
     /// Its packet filter and address translation are not asked, and that is meant.
     pub bypass_firewall: bool,
+}
+
+/// Which flows that the kernel's firewall has accepted are forwarded past it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Firewall {
+    pub at: Range<usize>,
+    /// Those whose conntrack entry carries this mark.
+    pub ct_mark: Mark,
 }
 
 /// The SPD the kernel's policies are put into.
@@ -76,6 +88,17 @@ const KEYS: [Key; 3] = [
 ];
 const KEYS_TABLE: Table =
     Table { heading: "keys = { … }", about: "IPsec as an IKE daemon gives it to the kernel.", keys: &KEYS };
+const FIREWALL: [Key; 1] = [Key::required(
+    "ct_mark",
+    Form::Text,
+    "Flows whose conntrack entry carries this mark (value/mask), which a rule of the administrator's sets, are forwarded past \
+     the rules once they are established.",
+)];
+const FIREWALL_TABLE: Table = Table {
+    heading: "firewall = { … }",
+    about: "The packet filter and address translation stay the kernel's: it decides about each flow and holds its state.",
+    keys: &FIREWALL,
+};
 const ROUTES: [Key; 3] = [
     Key::required(
         "from",
@@ -99,6 +122,7 @@ const ROUTES_TABLE: Table =
 /// The keys at the top of a file that say what is taken from the kernel.
 pub(super) const ROUTES_FORM: Form =
     Form::OneOf(&[Form::Words(&["file", "kernel"]), Form::Table(&ROUTES_TABLE)]);
+pub(super) const FIREWALL_FORM: Form = Form::Table(&FIREWALL_TABLE);
 pub(super) const KEYS_FORM: Form = Form::OneOf(&[Form::Words(&["file", "kernel"]), Form::Table(&KEYS_TABLE)]);
 
 pub fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> FromKernel {
@@ -112,8 +136,31 @@ pub fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> FromKernel {
     FromKernel {
         routes: fields.get("routes").and_then(|v| routes(&v, complaints)),
         keys: fields.get("keys").and_then(|v| keys(&v, complaints)),
+        firewall: fields.get("firewall").and_then(|v| firewall(&v, complaints)),
         bypass_firewall,
     }
+}
+
+fn firewall(value: &Value<'_>, complaints: &mut Complaints) -> Option<Firewall> {
+    let example = "firewall = { ct_mark = \"0x100/0x100\" }";
+    let fields = value.table(&key_names(&FIREWALL), example, complaints)?;
+    let value = fields.required("ct_mark", "ct_mark = \"0x100/0x100\"", complaints)?;
+    let text = value.text("a mark and its mask", "ct_mark = \"0x100/0x100\"", complaints)?;
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let (mark, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
+    let mark = number(mark).zip(number(mask)).and_then(|(mark, mask)| Mark::new(mark, mask));
+    if mark.is_none() {
+        value.refuse(
+            "a mark other than 0 with all its bits in the mask, each a number",
+            "write it as nft has it: `\"0x100/0x100\"`",
+            complaints,
+        );
+    }
+    let at = value.span.clone();
+    mark.map(|ct_mark| Firewall { at, ct_mark })
 }
 
 fn keys(value: &Value<'_>, complaints: &mut Complaints) -> Option<Keys> {
@@ -195,6 +242,29 @@ mod tests {
         assert_eq!((spd.ports[0].value.as_str(), spd.default), ("wan", Action::Discard));
         let none = parsed("keys = \"file\"").expect("a configuration");
         assert!(none.kernel.keys.is_none() && none.ipsec.spds.is_empty());
+    }
+
+    #[test]
+    fn a_mark_is_read_as_nft_writes_it() {
+        let ports = PORTS.replace("\n[[port]]", "\naddresses = \"kernel\"\n[[port]]");
+        let ports = ports.trim_end().to_owned() + "\naddresses = \"kernel\"\n";
+        let parsed = |top: &str| super::super::parse("test.toml", "test", format!("{top}\n{ports}"));
+        let routes = "routes = \"kernel\"\n";
+        for (text, value, mask) in
+            [("0x100/0x100", 0x100, 0x100), ("7", 7, u32::MAX), ("0x10/255", 0x10, 0xff)]
+        {
+            let config = parsed(&format!("{routes}firewall = {{ ct_mark = \"{text}\" }}")).expect("read");
+            let mark = config.kernel.firewall.expect("a firewall").ct_mark;
+            assert_eq!((mark.value(), mark.mask()), (value, mask), "{text}");
+        }
+        for wrong in ["0", "0x100/0xff", "0x100/", "mark", ""] {
+            let refused = parsed(&format!("{routes}firewall = {{ ct_mark = \"{wrong}\" }}"));
+            assert!(refused.expect_err("refused").text.contains("0x100/0x100"), "{wrong}");
+        }
+        let refused = parsed("firewall = { ct_mark = \"1\" }").expect_err("refused").text;
+        assert!(refused.contains("routes = \"kernel\""), "{refused}");
+        let refused = parsed(&format!("{routes}keys = \"kernel\"\nfirewall = {{ ct_mark = \"1\" }}"));
+        assert!(refused.expect_err("refused").text.contains("IPsec"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::ipsec::{lookup, policy, sa};
 use super::table::{Form, Key, Table, names};
 use super::{kernel, port, relay, route, settings};
 
-const ROOT: [Key; 16] = [
+const ROOT: [Key; 17] = [
     Key::new("name", Form::Text, "The router's name, which its control socket has. Without it, the file's."),
     Key::new(
         "port",
@@ -35,6 +35,11 @@ const ROOT: [Key; 16] = [
         kernel::KEYS_FORM,
         "\"file\"",
         "`kernel`: SAs and policies of its XFRM, as an IKE daemon sets them, are taken over and followed.",
+    ),
+    Key::new(
+        "firewall",
+        kernel::FIREWALL_FORM,
+        "The packet filter and address translation stay the kernel's; flows they have accepted are forwarded past them.",
     ),
     Key::with_default(
         "bypass_firewall",

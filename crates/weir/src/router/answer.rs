@@ -78,6 +78,11 @@ impl Daemon {
             Resource::Spds => Response::json(200, &self.spds()),
             Resource::Tunnels => Response::json(200, &self.tunnels()),
             Resource::Cache => Response::json(200, &self.cache()),
+            Resource::Flows { limit } => {
+                let flows = self.flows.as_ref();
+                Response::json(200, &flows.map_or_else(view::Flows::default, |f| f.view(now, limit)))
+            }
+            Resource::Offload => Response::json(200, &self.offload()),
             Resource::Trace { body } => match self.trace(&body) {
                 Ok(trace) => Response::json(200, &trace),
                 Err(error) => Response::blamed(400, error.blame(), error),
@@ -101,7 +106,7 @@ impl Daemon {
                 &self.status(now),
                 self.control.neighbor_counters(),
                 metrics::Ipsec { sas: self.sas(now), spds: self.spds(), cache: self.cache() },
-                (self.mirror_metrics(), self.key_mirror_metrics()),
+                (self.mirror_metrics(), self.key_mirror_metrics(), self.offload()),
             )),
         }
     }
@@ -118,6 +123,7 @@ impl Daemon {
         notices.extend(self.enforcement_notices());
         notices.extend(self.route_notices());
         notices.extend(self.key_notices());
+        notices.extend(self.flow_notices());
         notices.extend(self.firewall_notice());
         view::Status {
             name: self.config.name.clone(),

@@ -167,6 +167,10 @@ fn fixed(old: &Config, new: &Config) -> Option<ApplyError> {
     if old.kernel.keys.is_some() != new.kernel.keys.is_some() {
         return complain("keys");
     }
+    let admits = |config: &Config| config.kernel.firewall.as_ref().map(|firewall| firewall.ct_mark);
+    if admits(old) != admits(new) {
+        return complain("firewall");
+    }
     if old.ipsec.state != new.ipsec.state && (!old.ipsec.sas.is_empty() || old.kernel.keys.is_some()) {
         return complain("state_dir or accept_replay_risk of [ipsec]");
     }

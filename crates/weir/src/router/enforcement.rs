@@ -322,6 +322,10 @@ impl Daemon {
 
     /// Attaching a program resets some cards; its link can outlive this process.
     pub(super) fn keep_links(&mut self) {
+        // Without somebody who follows them, flows of the kernel's firewall must not be forwarded.
+        if self.config.kernel.firewall.is_some() {
+            return;
+        }
         for (device, open) in &mut self.open {
             open.port.keep_link(device);
         }

@@ -11,8 +11,8 @@
 //! overtakes one of its pair that is still with a worker. Refuses: devices in zero-copy mode (their sockets
 //! are faster), devices with several queues (one could overtake another), and generic XDP where not one poller alone receives.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
@@ -26,6 +26,7 @@ use weir_core::wire::flow::FlowKey;
 use weir_io::af_xdp::AfXdp;
 use weir_io::bpf::features;
 use weir_io::steer::flow_offload::{Decided, MAX_DEVICES, Progress};
+use weir_io::steer::tracked::Tracked;
 use weir_io::steer::{self, SteerError};
 use weir_io::umem::Chunk;
 
@@ -104,8 +105,22 @@ impl FlowOffload {
         self.flows.set_generation(word);
     }
 
-    fn word(&self, generation: u64) -> u64 {
+    /// What has to be in force for decisions of this snapshot to hold.
+    pub fn word(&self, generation: u64) -> u64 {
         generation ^ (self.closures.load(Ordering::Acquire) << CLOSURES_SHIFT)
+    }
+
+    /// The interface of a device that takes part.
+    pub fn joined(&self, device: DeviceId) -> Option<u32> {
+        self.devices
+            .get(device.index())
+            .map(|joined| joined.load(Ordering::Acquire))
+            .filter(|&index| index != 0)
+    }
+
+    /// The interface of a device that takes redirected frames now.
+    pub fn takes(&self, device: DeviceId) -> Option<u32> {
+        self.out.get(device.index()).map(|out| out.load(Ordering::Acquire)).filter(|&index| index != 0)
     }
 
     /// Asks every device that takes part, if the last time is long enough ago.
@@ -163,6 +178,8 @@ pub struct FlowOffloadHandle {
     pub shared: Arc<FlowOffload>,
     pub tables: Arc<ArcSwap<Tables>>,
     pub key: FlowKey,
+    /// Where the firewall stays the kernel's: its flows, and nothing else, are forwarded, by XDP alone.
+    pub tracked: Option<Arc<Mutex<Tracked>>>,
 }
 
 /// A socket that installs flows of the frames it receives, and tells XDP how far its worker has come.

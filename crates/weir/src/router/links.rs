@@ -157,6 +157,7 @@ impl Daemon {
                 tracing::error!("{error}; the kernel's new addresses are treated as transit");
             }
         }
+        self.flows_look_around();
     }
 
     /// One device: gone, back, or changed.

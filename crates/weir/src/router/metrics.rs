@@ -14,7 +14,7 @@ use weir_core::verdict::Reason;
 use weir_metrics::{Family, Labels};
 
 use super::answer::blame;
-use crate::view::{Cache, CacheWay, Lookups, Policy, Port, Sa, Spd, Status, WorkerCounters};
+use crate::view::{Cache, CacheWay, Lookups, Offload, Policy, Port, Sa, Spd, Status, WorkerCounters};
 
 /// What is told of IPsec: names and counters.
 #[derive(Clone, Debug, Default)]
@@ -47,10 +47,10 @@ pub fn text(
     status: &Status,
     neighbors: neighbor::Counters,
     ipsec: Ipsec,
-    (mirror, keys): (Option<Mirror>, KeyMirror),
+    (mirror, keys, offload): (Option<Mirror>, KeyMirror, Offload),
 ) -> String {
     let (ports, workers, status) = (ports.to_vec(), workers.to_vec(), status.clone());
-    weir_metrics::text("weir", Scrape { ports, workers, status, neighbors, ipsec, mirror, keys })
+    weir_metrics::text("weir", Scrape { ports, workers, status, neighbors, ipsec, mirror, keys, offload })
 }
 
 #[derive(Debug)]
@@ -62,6 +62,7 @@ struct Scrape {
     ipsec: Ipsec,
     mirror: Option<Mirror>,
     keys: KeyMirror,
+    offload: Offload,
 }
 
 fn labels(port: &Port) -> Labels<'_> {
@@ -80,6 +81,7 @@ impl Collector for Scrape {
         self.lookups(encoder)?;
         self.mirror(encoder)?;
         self.key_mirror(encoder)?;
+        self.flows(encoder)?;
         let family = Family { encoder, name: "tables_generation", help: "Snapshots of the tables published" };
         family.gauges([(Vec::new(), self.status.generation as i64)])
     }
@@ -234,6 +236,29 @@ impl Scrape {
         let samples = self.keys.events.iter().map(|(event, count)| (vec![("event", *event)], *count));
         let help = "What happened while the kernel's SAs and policies were followed";
         Family { encoder, name: "key_mirror_events", help }.counters(samples)
+    }
+
+    /// Flows of the kernel's firewall.
+    fn flows(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let offload = &self.offload;
+        let kernel = offload
+            .kernel
+            .iter()
+            .map(|left| (vec![("way", "kernel"), ("reason", left.reason.as_str())], left.flows as i64));
+        let xdp = [(vec![("way", "xdp"), ("reason", "")], offload.xdp as i64)];
+        let help = "Flows of the kernel's conntrack, by who forwards them and why";
+        Family { encoder, name: "flows", help }.gauges(xdp.into_iter().chain(kernel))?;
+        let events = offload.events.iter().map(|(event, count)| (vec![("event", event.as_str())], *count));
+        let help = "What happened while the kernel's flows were followed";
+        Family { encoder, name: "flow_events", help }.counters(events)?;
+        for (name, help, count) in [
+            ("flow_packets", "Packets that passed the kernel's firewall by", offload.packets),
+            ("flow_bytes", "Bytes of IP that passed the kernel's firewall by", offload.bytes),
+            ("flow_overflows", "Times a flow found no room to be followed", offload.overflowed),
+        ] {
+            Family { encoder, name, help }.counters([(Vec::new(), count)])?;
+        }
+        Ok(())
     }
 }
 
@@ -416,7 +441,7 @@ mod tests {
             &Status::default(),
             neighbor::Counters::default(),
             ipsec,
-            (None, KeyMirror::default()),
+            (None, KeyMirror::default(), Offload::default()),
         );
         let labels = "direction=\"in\",family=\"ipv6\",worker=\"0\"}";
         for (layer, count) in [("first", 1), ("outside", 5), ("cache", 2), ("classifier", 3), ("scan", 4)] {
@@ -430,7 +455,14 @@ mod tests {
     #[test]
     fn events_of_the_key_mirror_are_told() {
         let told = |keys| {
-            text(&[], &[], &Status::default(), neighbor::Counters::default(), Ipsec::default(), (None, keys))
+            text(
+                &[],
+                &[],
+                &Status::default(),
+                neighbor::Counters::default(),
+                Ipsec::default(),
+                (None, keys, Offload::default()),
+            )
         };
         let keys = KeyMirror { events: vec![("overrun", 2), ("interrupted", 1)] };
         let text = told(keys);
@@ -447,7 +479,7 @@ mod tests {
             &Status::default(),
             neighbor::Counters::default(),
             Ipsec::default(),
-            (None, KeyMirror::default()),
+            (None, KeyMirror::default(), Offload::default()),
         );
         for reason in Reason::ALL {
             let line = format!(

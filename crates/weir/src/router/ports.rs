@@ -5,11 +5,14 @@
 //! kind = "af_xdp"     the same without the last step
 //! kind = "af_packet"  only where the kernel does not forward too, or policies apply (then it gets no transit)
 //! kind = "tun", "pcap"
+//! firewall = { … }    XDP alone (`tracked`)
 //! ```
 //!
 //! Promises: every refusal on the way is kept and printed; receive offloads that merge frames are off
 //! while a port is ours and on again afterwards; dropping an [`OpenPort`] leaves the
 //! interface as it was, but for a policy enforcement point, which is the daemon's.
+
+mod tracked;
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -46,7 +49,7 @@ const BUSY_POLL_BUDGET: u16 = 64;
 /// What a device is while it is ours. The workers hold its queues; this holds the rest.
 #[derive(Default)]
 pub struct OpenPort {
-    /// `af_xdp`, `af_packet`, `tun` or `pcap`: what it became.
+    /// `af_xdp`, `af_packet`, `tun`, `pcap` or `xdp`: what it became.
     pub kind: &'static str,
     /// One sentence each: what was refused, what was chosen, what was switched off.
     pub said: Vec<String>,
@@ -148,6 +151,11 @@ pub fn open(
 ) -> Result<(OpenPort, Vec<OpenDevice>), PortError> {
     let name = port.device.value.as_str();
     let workers = with.umems.len();
+    if let Some(handle) = with.flow_offload
+        && let Some(tracked) = &handle.tracked
+    {
+        return tracked::open(port, device, with, (handle, tracked));
+    }
     match port.kind.value {
         Kind::Tun => open_tun(name, device),
         Kind::Pcap => open_pcap(port, device),
@@ -352,6 +360,11 @@ pub fn open_more(
     with: &With<'_>,
 ) -> Result<Vec<(usize, OpenDevice)>, PortError> {
     let Some(steering) = &mut opened.steering else { return Ok(Vec::new()) };
+    if with.flow_offload.is_some_and(|handle| handle.tracked.is_some()) {
+        steering.reach_new_queues().map_err(|e| PortError::new(e.to_string()))?;
+        opened.queues = count;
+        return Ok(Vec::new());
+    }
     let mut queues = Vec::new();
     for queue in opened.queues..count {
         let worker = queue % with.umems.len();

@@ -22,6 +22,11 @@ pub enum Resource {
     Spds,
     Tunnels,
     Cache,
+    /// At most so many flows.
+    Flows {
+        limit: usize,
+    },
+    Offload,
     Apply(ApplyRequest),
     Policies {
         body: Vec<u8>,
@@ -45,6 +50,8 @@ const INDEX: &str = "weir control socket of a router\n\
     GET  /v1/spd        IPsec: policies in order, what each decided\n\
     GET  /v1/tunnels    IPsec: tunnels of route mode\n\
     GET  /v1/cache      IPsec: flow caches and rules of SPDs, SPD lookup sources\n\
+    GET  /v1/flows      flows of the kernel's firewall; ?limit=N for more than 1,000\n\
+    GET  /v1/offload    how many of them are forwarded past it, and why the others are not\n\
     POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
     \x20                   ?folder=PATH where the keys file lies\n\
     POST /v1/policies   {\"spd\": \"wan\", \"changes\": [{\"remove\": {\"name\": \"p\"}}]}; ?dry-run only tells\n\
@@ -83,6 +90,16 @@ impl Resource {
             "/v1/spd" => get(Resource::Spds),
             "/v1/tunnels" => get(Resource::Tunnels),
             "/v1/cache" => get(Resource::Cache),
+            "/v1/flows" => {
+                let limit = request.option("limit").map(|n| {
+                    n.parse().map_err(|_| {
+                        Response::refusal(400, format!("flows: limit: got `{n}`, expected a number"))
+                    })
+                });
+                let limit = limit.transpose()?.unwrap_or(1000);
+                get(Resource::Flows { limit })
+            }
+            "/v1/offload" => get(Resource::Offload),
             "/v1/config" => get(Resource::Config),
             "/metrics" => get(Resource::Metrics),
             "/v1/apply" => request.apply().map(Resource::Apply),

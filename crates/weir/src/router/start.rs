@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -21,6 +21,7 @@ use weir_io::clock;
 use weir_io::cpu::{Placement, Topology};
 use weir_io::netlink::{self, FilterMonitor, LinkInfo, Monitor};
 use weir_io::steer::LocalAddresses;
+use weir_io::steer::tracked::Tracked;
 use weir_io::umem::{ChunkSize, MAX_CHUNKS, Umem};
 use weir_io::wake::{Sleep, Trigger, Waker};
 
@@ -69,12 +70,12 @@ pub fn start(path: &Path, socket: Option<PathBuf>, args: StartArgs) -> Result<Da
 
 /// The same without a file: these devices, with everything the kernel has on them; its keys only where asked for.
 pub fn accelerate(
-    (devices, keys): (&[String], bool),
+    (devices, keys, ct_mark): (&[String], bool, Option<&str>),
     socket: Option<PathBuf>,
     args: StartArgs,
 ) -> Result<Daemon, Failure> {
     secrets::keep_in_memory();
-    start_as(mirror::taken_over(devices, keys)?, None, socket, args)
+    start_as(mirror::taken_over(devices, keys, ct_mark)?, None, socket, args)
 }
 
 fn start_as(
@@ -104,8 +105,7 @@ fn start_behind(
     let ((requests_in, requests), (events_in, events)) = (channel(), sync_channel(EVENTS_QUEUED_MAX));
     let kernel = Kernel::ask().map_err(|e| resource("netlink", &e))?;
     devices_exist(&config, &kernel.links)?;
-    let firewall = Firewall::begin(&config, bypass_firewall)?;
-    let now = clock::now();
+    let (firewall, now) = (Firewall::begin(&config, bypass_firewall)?, clock::now());
     let (mut control, state) = begin(&config, &kernel, now, &socket, (&state_args, &waker))?;
     let (mut routes, passes) = mirror::begin(&config, &kernel.links, now, &waker, &mut control)?;
     let tables = control.take_snapshot().unwrap_or_else(|| control.tables().clone());
@@ -120,7 +120,7 @@ fn start_behind(
     let umems = buffers(&config, &kernel.links, placement.cpus.len())?;
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
     let published = Arc::new(ArcSwap::new(tables.clone()));
-    let flow_offload = flow_offload(local.is_some() && !config.workers.flow_offload_off, &published, key);
+    let flow_offload = flow_offload(&config, local.is_some(), &published, key)?;
     let live = LiveHandle::new(config.workers.live_transmit);
     let (sending, enforced) = ((flow_offload.as_ref(), &live), points.names());
     let with = with(&config, (&umems, local.as_ref()), sending, &enforced);
@@ -146,6 +146,7 @@ fn start_behind(
         kernel,
         routes,
         keys,
+        flows: None,
         firewall,
         events,
         requests,
@@ -243,6 +244,7 @@ impl Daemon {
         }
         enforcement::release_leftovers(&self.config, &self.kernel.links);
         self.say();
+        self.begin_flows()?;
         // Where policies apply the kernel gets nothing in any case, and nothing was held back.
         self.take_frames()?;
         let unused = attach::disinherit();
@@ -307,18 +309,32 @@ fn local_addresses(
 }
 
 /// XDP flow offload, where there is BPF to make it; without it every frame goes through the workers.
-fn flow_offload(bpf: bool, tables: &Arc<ArcSwap<Tables>>, key: FlowKey) -> Option<FlowOffloadHandle> {
-    if !bpf {
-        return None;
+/// Where the firewall stays the kernel's there is nothing without it.
+fn flow_offload(
+    config: &Config,
+    bpf: bool,
+    tables: &Arc<ArcSwap<Tables>>,
+    key: FlowKey,
+) -> Result<Option<FlowOffloadHandle>, Failure> {
+    let wanted = config.kernel.firewall.is_some();
+    if !bpf && wanted {
+        return Err(Failure("firewall: flows are forwarded by XDP; run as root".to_owned()));
     }
+    if !bpf || config.workers.flow_offload_off {
+        return Ok(None);
+    }
+    let tracked = if wanted { Some(Tracked::new().map_err(Failure::of)?) } else { None };
     match FlowOffload::new() {
         Ok(shared) => {
             shared.publish(tables.load().generation);
-            Some(FlowOffloadHandle { shared: Arc::new(shared), tables: tables.clone(), key })
+            let (shared, tables) = (Arc::new(shared), tables.clone());
+            let tracked = tracked.map(|tracked| Arc::new(Mutex::new(tracked)));
+            Ok(Some(FlowOffloadHandle { shared, tables, key, tracked }))
         }
+        Err(error) if wanted => Err(Failure::of(error)),
         Err(error) => {
             tracing::warn!("no XDP flow offload: {error}");
-            None
+            Ok(None)
         }
     }
 }

@@ -2,6 +2,7 @@
 //! meets them. Skipped by name where namespaces cannot be made.
 
 mod faults;
+mod firewall;
 mod forwarding;
 mod gateways;
 mod in_and_out;

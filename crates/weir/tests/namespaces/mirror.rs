@@ -32,7 +32,7 @@ pub(super) fn forwarding(testbed: &Testbed, on: bool) {
     .expect("the namespace is there");
 }
 
-fn has(program: &str, test: &str) -> bool {
+pub(super) fn has(program: &str, test: &str) -> bool {
     let there = Command::new(program).arg("--version").output().is_ok();
     if !there {
         writeln!(std::io::stderr(), "SKIP {test}: needs {program}").expect("stderr is open");
@@ -62,7 +62,7 @@ fn traced(router: &Running, dst: &str, says: &str) {
     });
 }
 
-fn nft(testbed: &Testbed, rules: &str) {
+pub(super) fn nft(testbed: &Testbed, rules: &str) {
     let file = testbed.file("rules.nft", rules);
     run(&format!("ip netns exec {} nft -f {}", testbed.router, file.display()));
 }

@@ -109,6 +109,9 @@ impl Daemon {
 
     pub(in crate::router) fn take_routes(&mut self, now: Nanos, routes: &mut Routes, update: Update) {
         let passes = update.passes.clone();
+        if let Some(passes) = &passes {
+            self.flows_keep(&passes.prefixes);
+        }
         routes.take(now, update, &mut self.control, self.local.as_mut());
         self.publish();
         if let Some(passes) = passes.filter(|_| routes.mirrored) {

@@ -76,7 +76,7 @@ pub fn look(config: &Config, links: &[LinkInfo]) -> Result<Looked, Failure> {
 }
 
 /// The configuration of `weir accelerate`: these devices, with everything the kernel has on them.
-pub fn taken_over(devices: &[String], keys: bool) -> Result<Config, Failure> {
+pub fn taken_over(devices: &[String], keys: bool, ct_mark: Option<&str>) -> Result<Config, Failure> {
     const NAME: &str = "accelerate";
     let forwards = |path: &str| std::fs::read_to_string(path).is_ok_and(|on| on.trim() != "0");
     let v6 = forwards("/proc/sys/net/ipv6/conf/all/forwarding");
@@ -89,6 +89,9 @@ pub fn taken_over(devices: &[String], keys: bool) -> Result<Config, Failure> {
     let mut text = String::from("routes = \"kernel\"\n");
     if keys {
         text += "keys = \"kernel\"\n";
+    }
+    if let Some(mark) = ct_mark {
+        text += &format!("firewall = {{ ct_mark = {mark:?} }}\n");
     }
     for device in devices {
         text += &format!("[[port]]\nname = {device:?}\ndevice = {device:?}\naddresses = \"kernel\"\n");

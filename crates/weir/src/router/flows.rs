@@ -1,0 +1,390 @@
+//! The kernel's established flows: followed on a thread of their own, and forwarded past the kernel where they may be.
+//!
+//! ```text
+//! ctnetlink ─► thread: FlowTable ─► Change::Take ─► both ways in the tables? liberal windows ─► XDP: Tracked
+//!    ▲            ▲    ▲                                  ▲                                         │
+//!    │            │    └── addresses, admission ◄── control thread ── tables                        │
+//!    └────────────┴── time for entries whose packets passed here ◄───────────── packets, bytes ◄────┘
+//! ```
+//!
+//! Promises: a flow is forwarded here only while its entry was heard to allow it, under the tables in force, and with both
+//! directions there; what was lost of the kernel's messages takes every flow out of force until everything was dumped
+//! again, counted and logged; an entry is given time only for packets that passed. When the thread ends, flows are the
+//! kernel's. Refuses: making or deleting an entry; changing more of one than its time and how strict its windows are.
+
+mod take;
+mod view;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use weir_core::conntrack::{Admission, Direction, FlowId, FlowTable, Source};
+use weir_core::route::Prefix;
+use weir_core::router::lasting::Lasting;
+use weir_core::tables::Tables;
+use weir_core::time::{Nanos, SECOND};
+use weir_core::wire::ctnetlink;
+use weir_io::clock;
+use weir_io::netlink::conntrack::{ConntrackMonitor, ConntrackRequests, dump};
+use weir_io::steer::LocalAddresses;
+use weir_io::steer::tracked::Tracked;
+use weir_io::wake::{Sleep, Trigger, Waker};
+
+use super::flow_offload::{FlowOffload, FlowOffloadHandle};
+use super::{Daemon, Kernel};
+use crate::failure::Failure;
+use take::{Kept, Taken};
+
+/// Entries that are followed: 1,048,576 of at most [`weir_core::conntrack::FLOW_BYTES`] each. The kernel's own limit is
+/// `nf_conntrack_max`, 262,144 on most hosts.
+pub const FOLLOWED_MAX: usize = 1 << 20;
+/// Whether the kernel tells of entries: never, of all, or of those made while somebody listens.
+const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
+/// The longest that a change of devices or tables that nobody told of waits.
+const TURN: Duration = Duration::from_millis(100);
+/// How often it is looked which flows had packets.
+const LOOK_EVERY: Nanos = SECOND;
+/// How long after messages were lost everything is dumped again, and the least time between two dumps.
+const SETTLE: Duration = Duration::from_millis(100);
+const DUMP_INTERVAL: Duration = Duration::from_secs(1);
+/// A dump that finds what no message told of.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(300);
+
+/// What happened, cumulative.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Messages about entries.
+    pub heard: u64,
+    /// The kernel dropped messages because they were not read in time.
+    pub overruns: u64,
+    /// Dumps after the first.
+    pub resyncs: u64,
+    /// Entries that a dump found gone without a message.
+    pub vanished: u64,
+    /// Flows taken, and given back.
+    pub taken: u64,
+    pub released: u64,
+    /// Times an entry was given time.
+    pub refreshed: u64,
+    /// What the kernel refused.
+    pub refused: u64,
+    /// Packets and bytes of flows that are no longer here.
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// What the thread knows, between two of its turns.
+struct Known {
+    table: FlowTable,
+    /// Flows that may be taken and are not forwarded here.
+    wanted: HashMap<FlowId, [Direction; 2]>,
+    /// Those of them that are to be taken now, and those there was no room for.
+    next: Vec<FlowId>,
+    full: Vec<FlowId>,
+    taken: HashMap<FlowId, Taken>,
+    kept: Arc<Kept>,
+    /// Numbers of tracked flows that are free, below the first that was never used.
+    free: Vec<u32>,
+    unused: u32,
+    counters: Counters,
+}
+
+/// The thread, from outside.
+pub struct Flows {
+    known: Arc<Mutex<Known>>,
+    tracked: Arc<Mutex<Tracked>>,
+    ends: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Flows {
+    /// Dumps what there is, and follows it. Nothing is taken before `admission` allows it.
+    pub fn start(
+        handle: &FlowOffloadHandle,
+        tracked: &Arc<Mutex<Tracked>>,
+        (local, kept): (HashSet<IpAddr>, Kept),
+        admission: Admission,
+    ) -> Result<Flows, Failure> {
+        let refused = |error: io::Error| {
+            Failure(format!(
+                "firewall: the kernel does not tell its flows ({error}); it needs conntrack with netlink (the module \
+                 nf_conntrack_netlink), and root"
+            ))
+        };
+        if std::fs::read_to_string(EVENTS).is_ok_and(|text| text.trim() == "0") {
+            return Err(Failure(
+                "firewall: the kernel tells nothing of its flows; run `sysctl -w net.netfilter.nf_conntrack_events=1`"
+                    .to_owned(),
+            ));
+        }
+        let mut table = FlowTable::new(FOLLOWED_MAX);
+        table.set_local(local);
+        table.set_admission(admission);
+        let known = Known {
+            table,
+            wanted: HashMap::new(),
+            next: Vec::new(),
+            full: Vec::new(),
+            taken: HashMap::new(),
+            kept: Arc::new(kept),
+            free: Vec::new(),
+            unused: 0,
+            counters: Counters::default(),
+        };
+        let known = Arc::new(Mutex::new(known));
+        let (ends, waker) = (Arc::new(AtomicBool::new(false)), Arc::new(Waker::new().map_err(refused)?));
+        let mut thread = Thread {
+            // Before the dump: a change between the two is heard twice, not missed.
+            monitor: ConntrackMonitor::open().map_err(refused)?,
+            requests: ConntrackRequests::open().map_err(refused)?,
+            known: known.clone(),
+            tracked: tracked.clone(),
+            offload: handle.shared.clone(),
+            tables: handle.tables.clone(),
+            lasting: Lasting::new(handle.key),
+            lifetimes: take::Lifetimes::read(),
+            kept: Arc::default(),
+            word: 0,
+            looked: 0,
+            dumped: Instant::now(),
+            due: None,
+            lost: false,
+            ends: ends.clone(),
+        };
+        thread.dump().map_err(refused)?;
+        let sleep = Sleep::new(&waker, Trigger::Level).map_err(refused)?;
+        let run = move || thread.run(sleep);
+        let thread = std::thread::Builder::new().name("weir-flows".to_owned()).spawn(run).map_err(refused)?;
+        let tracked = tracked.clone();
+        Ok(Flows { known, tracked, ends, waker, thread: Some(thread) })
+    }
+
+    /// Which addresses are this host's.
+    pub fn set_local(&self, local: HashSet<IpAddr>) {
+        lock(&self.known).table.set_local(local);
+        self.waker.wake();
+    }
+
+    /// Which destinations only the kernel can forward to.
+    pub fn set_kept(&self, kept: Kept) {
+        lock(&self.known).kept = Arc::new(kept);
+    }
+
+    /// Tables or devices changed.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+}
+
+impl Drop for Flows {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic has told of itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread works with.
+struct Thread {
+    monitor: ConntrackMonitor,
+    requests: ConntrackRequests,
+    known: Arc<Mutex<Known>>,
+    tracked: Arc<Mutex<Tracked>>,
+    offload: Arc<FlowOffload>,
+    tables: Arc<ArcSwap<Tables>>,
+    lasting: Lasting,
+    lifetimes: take::Lifetimes,
+    kept: Arc<Kept>,
+    /// What was in force when the ways of flows were found.
+    word: u64,
+    looked: Nanos,
+    /// When the last dump ended, and when the next is due.
+    dumped: Instant,
+    due: Option<Instant>,
+    /// Messages were lost since: nothing is in force.
+    lost: bool,
+    ends: Arc<AtomicBool>,
+}
+
+impl Thread {
+    fn run(mut self, mut sleep: Sleep) {
+        sleep.watch([self.monitor.as_raw_fd()]);
+        loop {
+            // First what ends flows, then what begins them.
+            let more = self.hear();
+            if !self.lost {
+                self.settle();
+                self.look();
+            }
+            if self.ends.load(Relaxed) {
+                return self.release_all();
+            }
+            // What was said before a dump must not be heard after it.
+            if more {
+                continue;
+            }
+            let due = self.due.unwrap_or(self.dumped + COMPARE_INTERVAL);
+            if Instant::now() >= due {
+                self.resync();
+            } else {
+                sleep.until_woken(due.saturating_duration_since(Instant::now()).min(TURN));
+            }
+        }
+    }
+
+    /// Reads what the kernel said; true when there may be more.
+    fn hear(&mut self) -> bool {
+        let mut known = lock(&self.known);
+        let Known { table, counters, .. } = &mut *known;
+        let heard = self.monitor.hear(|event| {
+            counters.heard += 1;
+            table.hear(event, Source::Event);
+        });
+        let (lost, more) = match heard {
+            Ok(heard) => (heard.lost, heard.more),
+            Err(error) => {
+                tracing::warn!("netlink: {error}; flows are dumped again");
+                (true, false)
+            }
+        };
+        if lost {
+            known.counters.overruns += 1;
+            drop(known);
+            self.suspend_all();
+            if self.due.is_none() {
+                tracing::warn!(
+                    "the kernel's messages about flows were not read in time; everything is dumped again, and meanwhile the kernel forwards"
+                );
+                self.due = Some((Instant::now() + SETTLE).max(self.dumped + DUMP_INTERVAL));
+            }
+        }
+        more
+    }
+
+    /// What was lost may have ended any flow.
+    fn suspend_all(&mut self) {
+        let (known, tracked) = (lock(&self.known), lock(&self.tracked));
+        known.taken.values().for_each(|taken| tracked.suspend(taken.number));
+        (self.word, self.lost) = (0, true);
+    }
+
+    fn resync(&mut self) {
+        self.due = None;
+        lock(&self.known).counters.resyncs += 1;
+        if let Err(error) = self.dump() {
+            tracing::warn!("netlink: {error}; flows are the kernel's until they are dumped again");
+            self.suspend_all();
+            self.due = Some(Instant::now() + DUMP_INTERVAL);
+        }
+    }
+
+    /// Takes in every entry the kernel has.
+    fn dump(&mut self) -> io::Result<()> {
+        lock(&self.known).table.begin_resync();
+        let dumped = dump(|event| lock(&self.known).table.hear(event, Source::Answer))?;
+        self.dumped = Instant::now();
+        let mut known = lock(&self.known);
+        if dumped.interrupted {
+            drop(known);
+            self.due = Some(self.dumped + DUMP_INTERVAL);
+            return Ok(());
+        }
+        let gone = known.table.end_resync();
+        known.counters.vanished += gone as u64;
+        drop(known);
+        self.lost = false;
+        Ok(())
+    }
+
+    /// Asks what an event left open, and does what is to be done about flows.
+    fn settle(&mut self) {
+        let questions = lock(&self.known).table.take_questions();
+        for original in questions {
+            match self.requests.query(&original) {
+                Ok(event) => lock(&self.known).table.hear(&event, Source::Answer),
+                // Its own message tells.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!("netlink: a flow that was asked for: {error}; everything is dumped again");
+                    self.due = Some(Instant::now());
+                }
+            }
+        }
+        let touches = lock(&self.known).table.take_touches();
+        for original in touches {
+            // The event that tells whether there will be others is read in the next turn.
+            if let Err(error) = self.requests.send(&ctnetlink::touch(&original)) {
+                tracing::debug!("netlink: a flow from before: {error}");
+            }
+        }
+        self.take_and_release();
+    }
+
+    fn look(&mut self) {
+        let now = clock::now();
+        if now.saturating_sub(self.looked) >= LOOK_EVERY {
+            self.looked = now;
+            self.refresh(now);
+        }
+    }
+}
+
+impl Daemon {
+    /// Follows the kernel's flows, where its firewall decides.
+    pub(super) fn begin_flows(&mut self) -> Result<(), Failure> {
+        let Some(firewall) = &self.config.kernel.firewall else { return Ok(()) };
+        let handle = self.flow_offload.as_ref();
+        let Some((handle, tracked)) = handle.and_then(|handle| Some((handle, handle.tracked.as_ref()?)))
+        else {
+            return Err(Failure(
+                "firewall: flows are forwarded by XDP, which is not to be had here".to_owned(),
+            ));
+        };
+        let mark = firewall.ct_mark;
+        let kept = Kept::new(self.local.iter().flat_map(LocalAddresses::kept));
+        let flows = Flows::start(handle, tracked, (local(&self.kernel), kept), Admission::Marked(mark))?;
+        tracing::info!(
+            "the firewall is the kernel's; established flows with ct mark {:#x}/{:#x} are forwarded past it: {} entries now",
+            mark.value(),
+            mark.mask(),
+            lock(&flows.known).table.len()
+        );
+        self.flows = Some(flows);
+        Ok(())
+    }
+
+    /// What only the kernel can forward is other than before: no flow is in force until that was looked at.
+    pub(super) fn flows_keep(&self, kept: &[(Prefix, bool)]) {
+        if let (Some(flows), Some(flow_offload)) = (&self.flows, &self.flow_offload) {
+            flows.set_kept(Kept::new(kept.iter().copied()));
+            flow_offload.shared.forget();
+            flows.wake();
+        }
+    }
+
+    /// This host's addresses may be others.
+    pub(super) fn flows_look_around(&self) {
+        if let Some(flows) = &self.flows {
+            flows.set_local(local(&self.kernel));
+        }
+    }
+}
+
+fn local(kernel: &Kernel) -> HashSet<IpAddr> {
+    kernel.addresses.iter().map(|a| a.address).collect()
+}

@@ -1,0 +1,334 @@
+//! Taking a flow, step by step, and giving it back.
+//!
+//! Promises: a step that fails leaves the flow to the kernel, with its reason; liberal windows are set before a segment passes
+//! the kernel; a flow whose way is another under new tables is out of force from their first moment. Refuses: to give time to
+//! an entry that is not established any more.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+
+use weir_core::conntrack::{Change, Direction, FlowId, Reason, Refresh, Rewrite, Way};
+use weir_core::packet::DeviceId;
+use weir_core::route::Prefix;
+use weir_core::router::lasting::{NoWay, device_toward};
+use weir_core::tables::Tables;
+use weir_core::time::Nanos;
+use weir_core::wire::ctnetlink::{self, TCP_ESTABLISHED};
+use weir_core::wire::protocol;
+use weir_io::clock;
+use weir_io::steer::tracked::{DirectionWay, MAX_TRACKED};
+
+use super::{Known, Thread, lock};
+
+/// A flow that is forwarded here.
+pub(super) struct Taken {
+    /// Its number in the program's tables.
+    pub number: u32,
+    pub both: [DirectionWay; 2],
+    pub refresh: Refresh,
+    pub since: Nanos,
+}
+
+/// Destinations whose routes only the kernel can follow: the longest prefix says.
+#[derive(Default)]
+pub struct Kept {
+    prefixes: HashMap<Prefix, bool>,
+    /// The lengths there are, of IPv4 and IPv6, the longest first.
+    lengths: [Vec<u8>; 2],
+}
+
+impl Kept {
+    pub fn new(prefixes: impl IntoIterator<Item = (Prefix, bool)>) -> Kept {
+        let prefixes: HashMap<Prefix, bool> = prefixes.into_iter().collect();
+        let lengths = [true, false].map(|v4| {
+            let family = prefixes.keys().filter(|prefix| prefix.addr().is_ipv4() == v4);
+            let mut lengths: Vec<u8> = family.map(|prefix| prefix.len()).collect();
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+            lengths.dedup();
+            lengths
+        });
+        Kept { prefixes, lengths }
+    }
+
+    fn keeps(&self, address: IpAddr) -> bool {
+        let lengths = &self.lengths[usize::from(address.is_ipv6())];
+        let named = lengths.iter().find_map(|&len| self.prefixes.get(&Prefix::new(address, len)));
+        named.copied().unwrap_or(false)
+    }
+}
+
+/// What the kernel gives an entry after a packet, where it is not heard to give more.
+pub(super) struct Lifetimes {
+    tcp_s: u32,
+    udp_s: u32,
+}
+
+impl Lifetimes {
+    /// The kernel's settings, or its defaults where they are not to be read.
+    pub fn read() -> Lifetimes {
+        let read = |name: &str| {
+            let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}"));
+            text.ok().and_then(|text| text.trim().parse().ok())
+        };
+        Lifetimes {
+            tcp_s: read("tcp_timeout_established").unwrap_or(432_000),
+            udp_s: read("udp_timeout_stream").unwrap_or(120),
+        }
+    }
+
+    fn of(&self, protocol: u8, heard_s: u32) -> u32 {
+        heard_s.max(if protocol == protocol::TCP { self.tcp_s } else { self.udp_s })
+    }
+}
+
+impl Thread {
+    /// Follows changes of flows and of tables.
+    pub(super) fn take_and_release(&mut self) {
+        let shared = self.known.clone();
+        let mut known = lock(&shared);
+        for change in known.table.take_changes() {
+            match change {
+                Change::Take { id, both } => {
+                    known.wanted.insert(id, both);
+                    known.next.push(id);
+                }
+                Change::Release { id, gone } => {
+                    known.wanted.remove(&id);
+                    self.release(&mut known, id, gone);
+                }
+            }
+        }
+        self.kept = known.kept.clone();
+        let tables = self.tables.load_full();
+        let word = self.offload.word(tables.generation);
+        if word != self.word {
+            self.word = word;
+            self.revise(&mut known, &tables);
+        }
+        for id in std::mem::take(&mut known.next) {
+            let way = match self.take(&mut known, id, &tables) {
+                Ok(()) => Way::Xdp,
+                Err(reason) => Way::Kernel(reason),
+            };
+            if way == Way::Kernel(Reason::TableFull) {
+                known.full.push(id);
+            }
+            known.table.set_way(id, way);
+        }
+    }
+
+    /// The tables are others: ways are found again.
+    fn revise(&mut self, known: &mut Known, tables: &Tables) {
+        let ids: Vec<FlowId> = known.taken.keys().copied().collect();
+        for id in ids {
+            let Some(taken) = known.taken.get(&id) else { continue };
+            let both = taken.both.map(|way| way.rewrite.direction);
+            if self.ways(tables, &both) == Ok(taken.both) {
+                lock(&self.tracked).set_in_force(taken.number, self.word);
+                continue;
+            }
+            self.release(known, id, false);
+            known.wanted.insert(id, both);
+        }
+        // What had no way may have one now.
+        known.next = known.wanted.keys().copied().collect();
+        known.full.clear();
+    }
+
+    fn take(&mut self, known: &mut Known, id: FlowId, tables: &Tables) -> Result<(), Reason> {
+        let Some(directions) = known.wanted.get(&id).copied() else {
+            return if known.taken.contains_key(&id) { Ok(()) } else { Err(Reason::Waiting) };
+        };
+        let both = self.ways(tables, &directions)?;
+        let number = known.free.pop().or_else(|| (known.unused < MAX_TRACKED).then_some(known.unused));
+        let number = number.ok_or(Reason::TableFull)?;
+        if let Err(reason) = self.prepare(number, &both) {
+            known.counters.refused += 1;
+            if number != known.unused {
+                known.free.push(number);
+            }
+            return Err(reason);
+        }
+        known.unused = known.unused.max(number + 1);
+        let now = clock::now();
+        lock(&self.tracked).set_in_force(number, self.word);
+        let taken = Taken { number, both, refresh: Refresh::new(now, 0), since: now };
+        known.taken.insert(id, taken);
+        known.wanted.remove(&id);
+        known.counters.taken += 1;
+        Ok(())
+    }
+
+    /// Everything but the word that puts the flow in force.
+    fn prepare(&mut self, number: u32, both: &[DirectionWay; 2]) -> Result<(), Reason> {
+        let original = &both[0].rewrite.direction.arrives;
+        if original.protocol == protocol::TCP {
+            // Else the first segment behind some the kernel did not see would end the connection.
+            let set = self.requests.send(&ctnetlink::set_liberal(original));
+            set.map_err(|error| self.refused("liberal windows", &error))?;
+        }
+        let mut tracked = lock(&self.tracked);
+        tracked.clear(number);
+        tracked.install(number, both).map_err(|error| {
+            tracing::debug!("a flow is not taken: {error}");
+            Reason::TableFull
+        })
+    }
+
+    fn refused(&self, what: &str, error: &io::Error) -> Reason {
+        // The entry went meanwhile, which its own message tells.
+        if error.kind() != io::ErrorKind::NotFound {
+            tracing::debug!("netlink: {what} of a flow: {error}");
+        }
+        Reason::Refused
+    }
+
+    /// Both ways, as the tables have them.
+    fn ways(&mut self, tables: &Tables, both: &[Direction; 2]) -> Result<[DirectionWay; 2], Reason> {
+        let toward = |n: usize| {
+            let destination = both[n].leaves.destination;
+            let device = device_toward(tables, destination).filter(|_| !self.kept.keeps(destination));
+            device.ok_or(Reason::NoRoute)
+        };
+        // What one direction leaves by the other comes in by.
+        let devices = [toward(0)?, toward(1)?];
+        Ok([
+            self.way(tables, both[0], (devices[1], devices[0]))?,
+            self.way(tables, both[1], (devices[0], devices[1]))?,
+        ])
+    }
+
+    fn way(
+        &mut self,
+        tables: &Tables,
+        direction: Direction,
+        (from, to): (DeviceId, DeviceId),
+    ) -> Result<DirectionWay, Reason> {
+        let (source, destination) = (direction.arrives.source, direction.leaves.destination);
+        let way = self.lasting.between(tables, from, (source, destination)).map_err(|no| match no {
+            NoWay::Route => Reason::NoRoute,
+            NoWay::Neighbor => Reason::NoNeighbor,
+            NoWay::Port => Reason::Port,
+        })?;
+        if way.next.device != to {
+            return Err(Reason::NoRoute);
+        }
+        Ok(DirectionWay {
+            rewrite: Rewrite::new(direction),
+            in_ifindex: self.offload.joined(from).ok_or(Reason::Port)?,
+            in_device: from,
+            in_mac: way.arrived.mac,
+            out_ifindex: self.offload.takes(to).ok_or(Reason::Port)?,
+            out_device: to,
+            mtu: way.next.mtu,
+            out_macs: way.next.header,
+        })
+    }
+
+    /// The flow is the kernel's from now on.
+    fn release(&mut self, known: &mut Known, id: FlowId, gone: bool) {
+        let Some(mut taken) = known.taken.remove(&id) else { return };
+        let (packets, bytes) = self.take_out(&taken);
+        known.counters.released += 1;
+        known.counters.packets += packets;
+        known.counters.bytes += bytes;
+        known.free.push(taken.number);
+        let room = known.full.pop();
+        known.next.extend(room);
+        if !gone {
+            self.give_time(known, id, &mut taken.refresh, (clock::now(), packets, true));
+        }
+    }
+
+    /// Ends a flow in the program; its packets and bytes.
+    fn take_out(&self, taken: &Taken) -> (u64, u64) {
+        let mut tracked = lock(&self.tracked);
+        if let Err(error) = tracked.remove(taken.number, &taken.both) {
+            tracing::warn!("a flow is out of force, but stays in its table: {error}");
+        }
+        let passed = tracked.passed(taken.number);
+        (passed.iter().map(|p| p.packets).sum(), passed.iter().map(|p| p.bytes).sum())
+    }
+
+    /// Gives entries time whose packets passed here.
+    pub(super) fn refresh(&mut self, now: Nanos) {
+        let shared = self.known.clone();
+        let mut known = lock(&shared);
+        let mut all = std::mem::take(&mut known.taken);
+        for (&id, taken) in &mut all {
+            let passed = lock(&self.tracked).passed(taken.number);
+            let packets = passed.iter().map(|p| p.packets).sum();
+            self.give_time(&mut known, id, &mut taken.refresh, (now, packets, false));
+        }
+        known.taken = all;
+    }
+
+    fn give_time(
+        &mut self,
+        known: &mut Known,
+        id: FlowId,
+        refresh: &mut Refresh,
+        (now, packets, last): (Nanos, u64, bool),
+    ) {
+        let Some(flow) = known.table.flow(id) else { return };
+        let original = *flow.original();
+        // What ends has another time, which is the kernel's to choose.
+        if original.protocol == protocol::TCP && flow.tcp_state() != Some(TCP_ESTABLISHED) {
+            return;
+        }
+        let lifetime = self.lifetimes.of(original.protocol, flow.lifetime_s());
+        let left =
+            if last { refresh.last(now, packets, lifetime) } else { refresh.poll(now, packets, lifetime) };
+        let Some(left) = left else { return };
+        match self.requests.send(&ctnetlink::refresh(&original, left)) {
+            Ok(()) => known.counters.refreshed += 1,
+            Err(error) => {
+                self.refused("the time", &error);
+            }
+        }
+    }
+
+    /// Gives every flow back.
+    pub(super) fn release_all(&mut self) {
+        let shared = self.known.clone();
+        let mut known = lock(&shared);
+        let ids: Vec<FlowId> = known.taken.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.release(&mut known, id, false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_prefix_says_whether_a_destination_is_the_kernels() {
+        let prefix = |text: &str| text.parse::<Prefix>().expect("a prefix");
+        let kept = Kept::new([
+            (prefix("0.0.0.0/0"), true),
+            (prefix("10.0.0.0/8"), false),
+            (prefix("10.1.0.0/16"), true),
+            (prefix("2001:db8::/32"), true),
+        ]);
+        for (address, keeps) in [
+            ("192.0.2.1", true),
+            ("10.2.0.1", false),
+            ("10.1.0.1", true),
+            ("2001:db8::1", true),
+            ("2001:db9::1", false),
+        ] {
+            assert_eq!(kept.keeps(address.parse().expect("an address")), keeps, "{address}");
+        }
+        assert!(!Kept::default().keeps(IpAddr::from([10, 0, 0, 1])));
+    }
+
+    #[test]
+    fn an_entry_lives_as_long_as_the_kernel_was_heard_to_let_it_and_no_less_than_its_settings() {
+        let lifetimes = Lifetimes { tcp_s: 100, udp_s: 20 };
+        assert_eq!(
+            [(protocol::TCP, 0), (protocol::TCP, 500), (protocol::UDP, 7)].map(|(p, s)| lifetimes.of(p, s)),
+            [100, 500, 20]
+        );
+    }
+}
