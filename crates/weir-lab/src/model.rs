@@ -40,6 +40,8 @@ pub enum Sut {
     DpdkTestpmd,
     /// FD.io's router, when it is installed.
     Vpp,
+    /// Its packet generator and sink alone, in memory: what bounds its values there.
+    VppEnds,
     /// strongSwan with ESP of its own, on the `gateways` topology.
     Strongswan,
     /// Tailscale's relay, on the `relay` topology.
@@ -210,6 +212,8 @@ pub enum Misbehaviour {
     BrokeStream,
     /// It refuses a configuration that its documentation allows.
     RefusedConfiguration,
+    /// None of the packets sent came through.
+    DeliveredNothing,
 }
 
 impl LabError {

@@ -42,13 +42,14 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
         Sut::DpdkTestpmd => testpmd::missing(),
         Sut::DpdkL3fwd => l3fwd::missing(configuration),
         Sut::Vpp => vpp::missing(configuration),
+        Sut::VppEnds => Some("vpp-ends: is in memory only: use topology = \"memory\"".into()),
     }
 }
 
 /// The same of the hosts of the topology `ssh`, where peers are whatever the experiment's commands start.
 pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
     match configuration.sut() {
-        Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::Vpp => Some(format!(
+        Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::Vpp | Sut::VppEnds => Some(format!(
             "{}: is started by the lab on its own machine: on hosts use sut = \"command\"",
             crate::experiment::kebab(&configuration.sut())
         )),

@@ -240,14 +240,16 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     Ok(Scenario::Forwarding { testbed, ipsec })
 }
 
-/// The IPsec of weir in memory, or of VPP between namespaces; and `build`, which only the former has.
+/// The IPsec of weir in memory, or of VPP; and `build`, which only the former has.
 fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
-    let in_memory = w.topology == Topology::Memory && w.sut == Sut::Weir;
-    let of_vpp = w.sut == Sut::Vpp && matches!(w.topology, Topology::Netns | Topology::Gateways);
-    if w.ipsec.is_some() && !in_memory && !of_vpp {
+    let in_memory = w.topology == Topology::Memory;
+    let of_weir = in_memory && w.sut == Sut::Weir;
+    let of_vpp =
+        w.sut == Sut::Vpp && (in_memory || matches!(w.topology, Topology::Netns | Topology::Gateways));
+    if w.ipsec.is_some() && !of_weir && !of_vpp {
         return Err(IpsecError::Elsewhere { key: "ipsec" });
     }
-    if w.build.is_some() && !in_memory {
+    if w.build.is_some() && !of_weir {
         return Err(IpsecError::Elsewhere { key: "build" });
     }
     if w.topology != Topology::Memory && w.workload.flows > FLOWS_MAX {

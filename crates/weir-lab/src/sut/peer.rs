@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use weir_io::process;
+use weir_stats::search::LossLedger;
 
 use crate::machine;
 use crate::model::{LabError, Misbehaviour, Sut};
@@ -46,7 +47,7 @@ pub fn program_of(sut: Sut) -> Option<&'static str> {
     match sut {
         Sut::DpdkL3fwd => Some("dpdk-l3fwd"),
         Sut::DpdkTestpmd => Some("dpdk-testpmd"),
-        Sut::Vpp => Some("vpp"),
+        Sut::Vpp | Sut::VppEnds => Some("vpp"),
         Sut::Derper => Some("derper"),
         Sut::HyperDerp => Some("hyper-derp"),
         Sut::Strongswan => Some("charon"),
@@ -179,6 +180,13 @@ pub fn ended_by_itself(name: &str, status: std::process::ExitStatus, said: &str)
 /// How a relay's broken stream is said.
 pub fn broke_a_stream(name: &str, error: &LabError) -> LabError {
     LabError::by_sut(Misbehaviour::BrokeStream, format!("{name}: broke a stream: {error}"))
+}
+
+/// How a SUT that lets nothing through is said: zero is no value that others are a multiple of.
+pub fn delivered_nothing(name: &str, ledger: &LossLedger) -> LabError {
+    let LossLedger { sent, drops, .. } = ledger;
+    let said = format!("{name}: none of {sent} packets came through; drops {drops:?}");
+    LabError::by_sut(Misbehaviour::DeliveredNothing, said)
 }
 
 /// How a refused configuration is said.

@@ -23,17 +23,16 @@ use crate::netns::veth::Port;
 use crate::workload::address;
 
 pub mod gateway;
+pub mod memory;
 mod spd;
 #[cfg(test)]
 mod tests;
 
-const MISSING: &str =
-    "vpp: no such program (vpp and vppctl) in ~/.cache/weir/peers/bin or on the PATH: install VPP";
+const MISSING: &str = "vpp: no such program (vpp and vppctl) in ~/.cache/weir/peers/bin or on the PATH: `scripts/peers vpp --source DIR` builds it";
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How its command line says that it did not do as it was told: exit codes say nothing.
 const COMPLAINTS: [&str; 6] = ["unknown", "error", "failed", "invalid", "not supported", "no such"];
-const PORTS: &str =
-    "vpp: host interfaces (AF_PACKET), which copy every packet in the kernel; its main thread forwards";
+const PORTS: &str = "vpp: host interfaces (AF_PACKET), which copy every packet in the kernel and send by its queue; its main thread forwards";
 
 /// Says what is missing to run VPP on the wires of a namespace.
 pub fn missing(configuration: &Configuration) -> Option<String> {
@@ -113,8 +112,7 @@ impl Vpp {
             environment.configuration,
             ProcessPlacement { namespace: Some(environment.namespace), cpus: environment.cpus },
         );
-        let ports = [&environment.input, &environment.output].map(|port| port.name.as_str());
-        let commands = commands(environment) + &spd::commands(configuration, ports);
+        let commands = commands(environment) + &spd::commands(configuration, &environment.output.name);
         let daemon = Daemon::start(place, &spd::settings(configuration), &commands)?;
         let mut notes = vec![daemon.note.clone(), PORTS.into()];
         notes.extend(spd::note(configuration));
@@ -122,10 +120,10 @@ impl Vpp {
     }
 }
 
-/// An interface with its addresses.
+/// An interface with its addresses. Past the kernel's queue it would send no more once the other end's ring was full.
 fn interface(text: &mut String, port: &Port, addresses: &[String]) {
     let (name, mac) = (&port.name, port.mac_text());
-    let _ = writeln!(text, "create host-interface name {name} hw-addr {mac}");
+    let _ = writeln!(text, "create host-interface name {name} hw-addr {mac} qdisc-bypass-disable");
     let _ = writeln!(text, "set interface state host-{name} up");
     for address in addresses {
         let _ = writeln!(text, "set interface ip address host-{name} {address}");

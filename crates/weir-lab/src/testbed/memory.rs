@@ -12,7 +12,7 @@
 //! ports. Routes are drawn like the Internet's, destinations one per flow over them.
 //!
 //! Promises: every packet handed out is delivered, dropped by reason, given to this host or held, or the
-//! run fails. Refuses: other SUTs than weir, the baseline and DPDK's programs ([`alone`]), which bring a source and
+//! run fails. Refuses: other SUTs than weir, the baseline, DPDK's programs and VPP, which bring a source and
 //! a sink of their own.
 
 mod churn;
@@ -26,6 +26,7 @@ mod spd;
 mod standing;
 mod tables;
 mod traffic;
+mod vpp_inmem;
 mod worker;
 
 use std::collections::{BTreeMap, HashMap};
@@ -45,6 +46,7 @@ use dpdk_inmem::DpdkInmem;
 use protected::Checked;
 use standing::Standing;
 use traffic::Templates;
+use vpp_inmem::VppInmem;
 use weir_stats::search::{LossLedger, Rate};
 use worker::{Counts, Load};
 
@@ -66,7 +68,7 @@ impl MemoryTestbed {
             Sut::Weir | Sut::Baseline => None,
             Sut::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
             Sut::DpdkL3fwd | Sut::DpdkTestpmd => dpdk_inmem::missing(configuration),
-            Sut::Vpp => Some("vpp: forwards in namespaces only here; use topology = \"netns\"".into()),
+            Sut::Vpp | Sut::VppEnds => vpp_inmem::missing(configuration),
             _ => crate::sut::missing(configuration),
         }
     }
@@ -74,6 +76,9 @@ impl MemoryTestbed {
     pub fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
         if matches!(configuration.sut(), Sut::DpdkL3fwd | Sut::DpdkTestpmd) {
             return Ok(Box::new(self.dpdk_inmem(configuration)?));
+        }
+        if matches!(configuration.sut(), Sut::Vpp | Sut::VppEnds) {
+            return Ok(Box::new(self.vpp_inmem(configuration)?));
         }
         match configuration.build() {
             None => Ok(Box::new(self.ready(configuration)?)),
@@ -105,6 +110,17 @@ impl MemoryTestbed {
         let templates = Templates::build(workload, &net.destinations(traffic::stored(workload.flows)))?;
         let (cpus, _) = cpus(&configuration.placement.cpus);
         DpdkInmem::start(configuration, cpus[0], (&net, &templates))
+    }
+
+    fn vpp_inmem(&mut self, configuration: &Configuration) -> Result<VppInmem, LabError> {
+        if let Some(lacks) = self.missing(configuration) {
+            return Err(LabError::new(lacks));
+        }
+        let workload = &configuration.workload;
+        let net = self.plain(workload.family, configuration.routes)?;
+        let templates = Templates::build(workload, &net.destinations(traffic::stored(workload.flows)))?;
+        let (cpus, _) = cpus(&configuration.placement.cpus);
+        VppInmem::start(configuration, cpus[0], (&net, Arc::new(templates)))
     }
 
     /// Tables without protection, built once.

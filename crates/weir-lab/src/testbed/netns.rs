@@ -16,6 +16,7 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::experiment::kebab;
 use crate::generator::{TrafficSpec, Transmitter};
 use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Sut, Trial};
 use crate::netns::counters::{self, Counters};
@@ -29,7 +30,7 @@ use crate::receiver::Collector;
 use crate::sut::kernel::Kernel;
 use crate::sut::vpp::Vpp;
 use crate::sut::weir::Weir;
-use crate::sut::{Environment, Running, l3fwd, testpmd};
+use crate::sut::{Environment, Running, l3fwd, peer, testpmd};
 use crate::workload::{Link, Traffic};
 use weir_stats::search::Rate;
 
@@ -64,6 +65,7 @@ struct Device {
 
 /// Wires, SUT, generator and receiver of one configuration.
 struct Deployed {
+    sut: Sut,
     device: Option<Device>,
     transmitter: Box<dyn Transmitter>,
     collector: Box<dyn Collector>,
@@ -114,7 +116,8 @@ impl Deployed {
         let collector = open_collector(&far, &traffic, &mut notes)?;
         notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
         let busy = ["sut_cpu_percent", "generator_cpu_percent"].map(|name| (name, None));
-        Ok(Deployed { device, transmitter, collector, near, far, cpus, traffic, notes, run: 0, busy })
+        let sut = configuration.sut();
+        Ok(Deployed { sut, device, transmitter, collector, near, far, cpus, traffic, notes, run: 0, busy })
     }
 }
 
@@ -205,6 +208,11 @@ impl Prepared for Deployed {
             return Err(ended);
         }
         let (mut sample, _) = measured?;
+        let nothing = sample.ledger.sent > 0 && sample.ledger.delivered == 0;
+        // of a burst all may be lost
+        if nothing && self.device.is_some() && !matches!(trial.rate, Rate::Burst(_)) {
+            return Err(peer::delivered_nothing(&kebab(&self.sut), &sample.ledger));
+        }
         for (name, percent) in self.busy {
             sample.metrics.extend(percent.map(|p| (name.to_string(), p)));
         }

@@ -73,6 +73,14 @@ pub fn prefix(family: Family, n: u32) -> (IpAddr, u8) {
 }
 
 /// The gateway of prefix `n`, on the receiver's wire.
+/// An address no packet may have (RFC 1122 3.2.1.3), another for each number.
+pub fn nobody(family: Family, n: u32) -> IpAddr {
+    match family {
+        Family::Inet => IpAddr::V4(Ipv4Addr::from(n)),
+        Family::Inet6 => IpAddr::V6(Ipv6Addr::from(u128::from(n) << 64)),
+    }
+}
+
 pub fn gateway(family: Family, n: u32) -> IpAddr {
     let host = 2 + n % GATEWAYS;
     match family {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::common::configuration::configuration;
 use crate::common::program::{lab, text};
+use weir_lab::experiment::{Changes, Experiment};
 use weir_lab::model::{Configuration, Family, Sample, Sut, Topology, Trial};
 use weir_lab::result::Results;
 use weir_lab::sut::peer;
@@ -66,6 +67,58 @@ fn dpdk_programs_have_values_of_their_own_in_memory() {
         assert!(sample.ledger.delivered > 0 && sample.metrics["ns_per_packet"] > 0.0, "{sample:#?}");
         assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
         says_what_it_is(&sample);
+    }
+}
+
+/// A configuration of VPP in memory, with a table `ipsec` of these words.
+fn vpp_in_memory(sut: &str, family: &str, ipsec: &str) -> Configuration {
+    let text = format!(
+        "title = \"T\"\nquestion = \"Does it pass?\"\nruns = 1\nwarm_up = \"20ms\"\nwindow = \"100ms\"\n\
+         [[configuration]]\nname = \"c\"\nsut = \"{sut}\"\nfamily = \"{family}\"\nframe = 200\nflows = 300\n\
+         routes = 50\n{ipsec}\n"
+    );
+    let experiment = Experiment::parse("x", "x.toml", &text, &Changes::default()).expect("valid");
+    experiment.suts().next().expect("there is one").clone()
+}
+
+#[test]
+fn vpp_in_memory_forwards_seals_and_opens_what_ours_knows_again() {
+    let test = "vpp_in_memory_forwards_seals_and_opens_what_ours_knows_again";
+    let protect = |mode: &str, direction: &str, cipher: &str, family: &str, more: &str| {
+        format!(
+            "ipsec = {{ mode = \"{mode}\", direction = \"{direction}\", cipher = \"{cipher}\", outer = \"{family}\", \
+             replay_window = 0{more} }}"
+        )
+    };
+    for family in ["inet", "inet6"] {
+        let mut all = vec![("vpp", String::new()), ("vpp-ends", String::new())];
+        for direction in ["out", "in"] {
+            for cipher in ["null", "aes-gcm-128", "chacha20-poly1305", "aes-cbc-256+hmac-sha2-256-128"] {
+                all.push(("vpp", protect("route", direction, cipher, family, "")));
+            }
+            all.push(("vpp", protect("route", direction, "aes-gcm-256", family, ", esn = true")));
+            all.push((
+                "vpp",
+                protect("policy", direction, "aes-gcm-128", family, ", lookup = \"linear\", match = 10"),
+            ));
+            if family == "inet" {
+                let cached = ", lookup = \"cache\", buckets = 4096, match = 10";
+                all.push(("vpp", protect("policy", direction, "null", family, cached)));
+            }
+        }
+        all.push(("vpp", protect("policy", "out", "null", family, ", lookup = \"classifier\", match = 10")));
+        for (sut, ipsec) in all {
+            let Some(sample) = run(test, &vpp_in_memory(sut, family, &ipsec)) else { return };
+            assert!(sample.ledger.delivered > 0 && sample.ledger.unaccounted() == 0, "{ipsec}: {sample:#?}");
+            assert!(sample.metrics["pps_without_ends"] > sample.pps, "{ipsec}: {sample:#?}");
+            assert!(
+                sample.metrics["pg_input_clocks"] > 0.0 && sample.metrics["pg1_tx_clocks"] > 0.0,
+                "{sample:#?}"
+            );
+            if !ipsec.is_empty() {
+                assert_eq!(sample.metrics["verified_packets"], 256.0, "{ipsec}");
+            }
+        }
     }
 }
 
@@ -292,6 +345,13 @@ fn an_spd_that_vpp_refuses_is_a_finding_and_the_campaign_goes_on() {
 }
 
 #[test]
+fn a_forwarder_that_lets_nothing_through_is_a_finding_and_has_no_value() {
+    let test = "a_forwarder_that_lets_nothing_through_is_a_finding_and_has_no_value";
+    let stand_in = vpp(test, "true");
+    misbehaved(test, &stand_in, BESIDE_THE_KERNEL, "vpp", "packets came through");
+}
+
+#[test]
 fn a_vpp_that_dies_of_its_configuration_is_a_finding_and_the_campaign_goes_on() {
     let test = "a_vpp_that_dies_of_its_configuration_is_a_finding_and_the_campaign_goes_on";
     let stand_in = vpp(test, "touch \"$folder/end\"; sleep 1; exit 1");
@@ -318,7 +378,11 @@ fn labs_of_vpp_leave_out_by_name_what_is_not_there() {
     if on(&alone.path, "vpp") {
         return skip(test, "vpp is installed with the system's own programs");
     }
-    let labs = [("ipsec-vpp", "vpp-*", "vpp-aes-gcm-128-route"), ("spd-vpp", "*", "in-cache-1000")];
+    let labs = [
+        ("ipsec-vpp", "vpp-*", "vpp-aes-gcm-128-route"),
+        ("spd-vpp", "*", "out-cache-1000"),
+        ("vpp-spd", "vpp-*", "vpp-in-inet-cache-1000"),
+    ];
     for (lab, pattern, named) in labs {
         let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../../labs/{lab}.toml"));
         let mut command = lab_command(&alone);

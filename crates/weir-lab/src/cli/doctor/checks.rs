@@ -55,7 +55,7 @@ const PEERS: [(&str, &str, &str); 6] = [
     (
         "vpp",
         "a router and ESP gateway",
-        "install VPP from its own packages; docs/peers.md says what was tried of it",
+        "`scripts/peers vpp --source DIR` builds it from a source tree of yours",
     ),
     ("charon", "strongSwan's ESP between gateways", "apt install strongswan-swanctl strongswan-charon"),
     ("derper", "a DERP relay", "scripts/peers derper"),

@@ -59,8 +59,7 @@ impl IpsecError {
             IpsecError::BesideMatches => "remove `rules` and `churn`, or use \"in\" or \"out\"",
             IpsecError::ChurnOfOne => "raise `policies`",
             IpsecError::Elsewhere { .. } => {
-                "use topology = \"memory\" and sut = \"weir\", or remove it (`ipsec` is also of vpp, with \
-                 topology = \"netns\" or \"gateways\")"
+                "use topology = \"memory\" and sut = \"weir\", or remove it (`ipsec` is also of vpp)"
             }
             IpsecError::Flows { .. } => "lower `flows`, or use topology = \"memory\"",
         }

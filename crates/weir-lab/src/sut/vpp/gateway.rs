@@ -10,7 +10,7 @@
 
 use std::fmt::Write as _;
 
-use weir_core::ipsec::{Encryption, Suite};
+use weir_core::ipsec::{Encryption, Integrity, Suite};
 
 use super::{Daemon, PORTS, absent, interface};
 use crate::model::ipsec::{Backend, CipherName, Direction, Mode, Protection, WINDOW};
@@ -153,8 +153,8 @@ fn sa(id: u32, from: usize, p: &Protection) -> String {
         let _ = write!(text, " salt 0x{}", key(suite.encryption().salt_len()));
     }
     if let Some(integrity) = suite.integrity() {
-        let name = integrity.name().trim_start_matches("hmac-").replace("sha2-", "sha-");
-        let _ = write!(text, " integ-alg {name} integ-key {}", key(integrity.key_len()));
+        let _ =
+            write!(text, " integ-alg {} integ-key {}", self::integrity(integrity), key(integrity.key_len()));
     }
     if p.esn {
         text += " use-esn";
@@ -162,7 +162,11 @@ fn sa(id: u32, from: usize, p: &Protection) -> String {
     text
 }
 
-fn encryption(suite: Suite) -> &'static str {
+pub(super) fn integrity(integrity: Integrity) -> String {
+    integrity.name().trim_start_matches("hmac-").replace("sha2-", "sha-")
+}
+
+pub(super) fn encryption(suite: Suite) -> &'static str {
     match suite.encryption() {
         Encryption::Null => "none",
         other => other.name(),

@@ -1,8 +1,8 @@
 //! VPP's SPD under the packets of a namespace: policies that let packets pass, the one that matches at a given index.
 //!
 //! ```text
-//! ipsec = { mode = "policy", direction = "out" | "in", action = "bypass", lookup = "linear" | "cache", match = N }
-//! out: the policies of the port packets leave by      in: those of the port they come in by
+//! ipsec = { mode = "policy", direction = "out", action = "bypass", lookup = "linear" | "cache", match = N }
+//! the policies of the port packets leave by are asked; those of the port they come in by are about ESP alone
 //! ```
 //!
 //! Promises: policies before the one that matches are of addresses no packet has, of falling priority, and of the same
@@ -32,12 +32,10 @@ pub fn refused(c: &Configuration) -> Option<String> {
         "its policies are one list that stays: remove `rules` and `churn`"
     } else if p.backend != Backend::Auto {
         "it chooses its crypto engine: remove `backend`"
-    } else if inbound && inet6 {
-        "it asks inbound policies of IPv6 about ESP alone: use family = \"inet\", or direction = \"out\""
+    } else if inbound {
+        "it asks inbound policies about ESP alone: use direction = \"out\", or topology = \"memory\""
     } else if spd.lookup == LookupBy::Cache && inet6 {
         "its flow cache is of IPv4: use family = \"inet\", or lookup = \"linear\""
-    } else if spd.lookup == LookupBy::Classifier && inbound {
-        "its inbound fast path is of SPIs, which plain packets have none of: use direction = \"out\", or lookup = \"cache\""
     } else {
         return None;
     };
@@ -62,12 +60,11 @@ pub fn settings(c: &Configuration) -> String {
     format!("ipsec {{\n{lines}}}\n")
 }
 
-/// Commands for packets from the port `input` to the port `output`.
-pub fn commands(c: &Configuration, [input, output]: [&str; 2]) -> String {
+/// Commands for packets that leave by the port `output`.
+pub fn commands(c: &Configuration, output: &str) -> String {
     let Some(p) = &c.ipsec() else { return String::new() };
     let (direction, inet6) = (direction(p), c.workload.family == Family::Inet6);
-    let port = if p.direction == Direction::In { input } else { output };
-    let mut text = format!("ipsec spd add 1\nset interface ipsec spd host-{port} 1\n");
+    let mut text = format!("ipsec spd add 1\nset interface ipsec spd host-{output} 1\n");
     let index = p.spd.matching.unwrap_or(p.policies);
     for n in 1..=p.policies {
         let priority = p.policies - n + 1;

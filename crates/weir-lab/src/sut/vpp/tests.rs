@@ -41,18 +41,12 @@ fn the_policy_at_the_index_lets_packets_pass_and_those_before_are_of_nobody() {
         ipsec policy add spd 1 priority 3 outbound action bypass remote-ip-range 0.0.0.1 - 0.0.0.1\n\
         ipsec policy add spd 1 priority 2 outbound action bypass remote-ip-range 0.0.0.2 - 0.0.0.2\n\
         ipsec policy add spd 1 priority 1 outbound action bypass\n";
-    assert_eq!(spd::commands(&c, ["din", "dout"]), expected);
-    let inbound = spd_of(Direction::In, LookupBy::Linear, Family::Inet);
-    let expected = expected.replace("outbound", "inbound").replace("host-dout", "host-din");
-    assert_eq!(spd::commands(&inbound, ["din", "dout"]), expected);
-    let inet6 = spd::commands(&spd_of(Direction::Out, LookupBy::Linear, Family::Inet6), ["din", "dout"]);
+    assert_eq!(spd::commands(&c, "dout"), expected);
+    let inet6 = spd::commands(&spd_of(Direction::Out, LookupBy::Linear, Family::Inet6), "dout");
     let nobody = "add spd 1 ip6 priority 2 outbound action bypass remote-ip-range 0:0:0:2:: - 0:0:0:2::\n";
     assert!(inet6.contains(nobody) && inet6.ends_with("ip6 priority 1 outbound action bypass\n"), "{inet6}");
     let plain = configuration(Topology::Netns, Family::Inet, None);
-    assert_eq!(
-        (spd::commands(&plain, ["din", "dout"]), spd::settings(&plain)),
-        (String::new(), String::new())
-    );
+    assert_eq!((spd::commands(&plain, "dout"), spd::settings(&plain)), (String::new(), String::new()));
 }
 
 #[test]
@@ -89,9 +83,8 @@ fn what_plain_packets_cannot_show_is_refused_with_the_remedy() {
         (Family::Inet, Protection { direction: Direction::Beside, ..good }, "direction = \"out\""),
         (Family::Inet, Protection { spd: protect, ..good }, "action = \"bypass\""),
         (Family::Inet, Protection { spd: churning, ..good }, "remove `rules` and `churn`"),
-        (Family::Inet6, asked(Direction::In, LookupBy::Linear), "family = \"inet\""),
+        (Family::Inet, asked(Direction::In, LookupBy::Linear), "direction = \"out\""),
         (Family::Inet6, asked(Direction::Out, LookupBy::Cache), "flow cache is of IPv4"),
-        (Family::Inet, asked(Direction::In, LookupBy::Classifier), "lookup = \"cache\""),
     ] {
         let said = refusal(family, p).expect("refused");
         assert!(said.starts_with("vpp: ") && said.contains(remedy), "{remedy}: {said}");
@@ -107,9 +100,9 @@ fn tunnel(mode: Mode, cipher: &str) -> String {
     text.replace(&inner.name, "lin").replace(&outer.name, "lout")
 }
 
-const PORTS_TOLD: &str = "create host-interface name lin hw-addr 02:77:65:69:72:02\n\
+const PORTS_TOLD: &str = "create host-interface name lin hw-addr 02:77:65:69:72:02 qdisc-bypass-disable\n\
     set interface state host-lin up\nset interface ip address host-lin 10.1.0.1/24\n\
-    create host-interface name lout hw-addr 02:77:65:69:72:03\n\
+    create host-interface name lout hw-addr 02:77:65:69:72:03 qdisc-bypass-disable\n\
     set interface state host-lout up\nset interface ip address host-lout 192.0.2.1/24\n";
 
 #[test]
@@ -219,4 +212,134 @@ fn all_that_it_makes_is_in_the_labs_folder() {
     assert_eq!(opened, closed, "{settings}");
     let paths: Vec<&str> = settings.split_whitespace().filter(|w| w.starts_with('/')).collect();
     assert!(paths.len() == 5 && paths.iter().all(|p| p.starts_with("/tmp/weir-lab-7-8-9")), "{paths:?}");
+}
+
+fn in_memory(sut: Sut, family: Family, ipsec: Option<Protection>) -> Result<Configuration, String> {
+    let keys = Keys {
+        name: "c".into(),
+        sut,
+        topology: Topology::Memory,
+        workload: Workload { family, frame: FrameSize::Fixed(94), flows: 4, rate: Rate::FlatOut },
+        routes: 1,
+        placement: PlacementKeys::default(),
+        ipsec,
+        build: None,
+        relay: None,
+    };
+    Configuration::try_from(keys).map_err(|e| e.to_string())
+}
+
+fn told_in_memory(family: Family, ipsec: Option<Protection>) -> String {
+    let configuration = in_memory(Sut::Vpp, family, ipsec).expect("valid");
+    let (encryption, integrity) = ([0x5a; 20], [0xa5; 32]);
+    let [near, far] = match family {
+        Family::Inet => ["10.20.0.1", "192.0.2.1"],
+        Family::Inet6 => ["fd00:20::1", "fd00:99::1"],
+    }
+    .map(|address| address.parse().expect("an address"));
+    let turned = ipsec.is_some_and(|p| p.direction == Direction::In);
+    let (source, destination) = if turned { (far, near) } else { (near, far) };
+    let sa =
+        memory::SaWords { spi: 4096, source, destination, encryption: &encryption, integrity: &integrity };
+    let back = memory::SaWords { spi: 8192, source: destination, destination: source, ..sa };
+    memory::commands(&memory::MemorySetup {
+        configuration: &configuration,
+        macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
+        routes: &[("32.0.0.0/24".into(), 3)],
+        gateway_mac: &|_, n| [2, 0, 0, 1, 0, n as u8],
+        sas: ipsec.map(|_| [sa, back]),
+    })
+}
+
+fn lines_from<'a>(text: &'a str, first: &str) -> &'a str {
+    &text[text.find(first).expect("it is there")..]
+}
+
+#[test]
+fn in_memory_its_ports_are_its_own_and_routes_lead_to_the_same_gateways() {
+    let plain = told_in_memory(Family::Inet, None);
+    let ports = "create packet-generator interface pg0 hw-addr 02:00:00:00:00:01\nset interface state pg0 up\n\
+        set interface ip address pg0 10.10.0.1/24\n";
+    assert!(plain.starts_with(ports), "{plain}");
+    assert!(plain.contains("set ip neighbor pg1 10.20.0.5 02:00:00:01:00:03 static\n"), "{plain}");
+    assert!(plain.ends_with("ip route add 32.0.0.0/24 via 10.20.0.5 pg1\n"), "{plain}");
+}
+
+#[test]
+fn in_memory_a_tunnel_has_the_keys_of_ours() {
+    let whole = gateway::protection(&configuration(Topology::Gateways, Family::Inet, None));
+    let expected = format!(
+        "ip route add 192.0.2.1/32 via 10.20.0.2 pg1\n\
+         ipsec sa add 1 spi 4096 esp crypto-alg aes-gcm-128 crypto-key {key} salt 0x5a5a5a5a\n\
+         ipsec sa add 2 spi 8192 esp crypto-alg aes-gcm-128 crypto-key {key} salt 0x5a5a5a5a inbound\n\
+         create ipip tunnel src 10.20.0.1 dst 192.0.2.1\nipsec tunnel protect ipip0 sa-in 2 sa-out 1\n\
+         set interface state ipip0 up\nset interface unnumbered ipip0 use pg1\nip route add 32.0.0.0/24 via ipip0\n",
+        key = "5a".repeat(16)
+    );
+    let told = told_in_memory(Family::Inet, Some(whole));
+    assert_eq!(lines_from(&told, "ip route add 192.0.2.1"), expected);
+}
+
+#[test]
+fn in_memory_the_last_policy_is_that_of_the_packets() {
+    let p = |direction, policies| {
+        let whole = deep(direction, LookupBy::Linear, policies);
+        Protection { replay_window: 0, spd: Spd { action: Action::Protect, ..whole.spd }, ..whole }
+    };
+    let told = told_in_memory(Family::Inet, Some(p(Direction::Out, 3)));
+    let expected = "ipsec spd add 1\nset interface ipsec spd pg1 1\n\
+        ipsec policy add spd 1 priority 3 outbound action bypass protocol 50\n\
+        ipsec policy add spd 1 priority 2 outbound action discard remote-ip-range 0.0.0.2 - 0.0.0.2\n\
+        ipsec policy add spd 1 priority 1 outbound action protect sa 1\n\
+        ip route add 32.0.0.0/24 via 10.20.0.5 pg1\n";
+    assert_eq!(lines_from(&told, "ipsec spd add"), expected);
+    let told =
+        told_in_memory(Family::Inet6, Some(Protection { outer: Family::Inet6, ..p(Direction::In, 2) }));
+    assert!(told.contains("tunnel src 0:0:0:1:: dst fd00:20::1 inbound\nipsec policy add spd 1 ip6 priority 2 inbound action protect sa 2\n"), "{told}");
+    assert!(told.contains("ip6 priority 1 inbound action protect sa 1\n"), "{told}");
+}
+
+#[test]
+fn in_memory_what_it_cannot_do_is_refused_with_the_remedy() {
+    let good = deep(Direction::Out, LookupBy::Linear, 2);
+    let good = Protection { replay_window: 0, spd: Spd { action: Action::Protect, ..good.spd }, ..good };
+    let refusal = |family, p| memory::refused(&in_memory(Sut::Vpp, family, Some(p)).expect("valid"));
+    assert_eq!(refusal(Family::Inet, good), None);
+    assert_eq!(refusal(Family::Inet6, Protection { outer: Family::Inet6, ..good }), None);
+    let one = Protection { policies: 1, spd: Spd { matching: None, ..good.spd }, ..good };
+    let cache = Spd { lookup: LookupBy::Cache, ..good.spd };
+    for (family, p, remedy) in [
+        (Family::Inet, Protection { direction: Direction::Beside, ..good }, "direction = \"out\""),
+        (
+            Family::Inet,
+            Protection { direction: Direction::In, replay_window: 64, ..good },
+            "replay_window = 0",
+        ),
+        (Family::Inet, one, "2 or more `policies`"),
+        (Family::Inet, Protection { policies: 3, ..good }, "match the last"),
+        (Family::Inet, Protection { outer: Family::Inet6, ..good }, "name `outer`"),
+        (Family::Inet6, Protection { outer: Family::Inet6, spd: cache, ..good }, "flow cache is of IPv4"),
+    ] {
+        let said = refusal(family, p).expect("refused");
+        assert!(said.starts_with("vpp: ") && said.contains(remedy), "{remedy}: {said}");
+    }
+    assert!(in_memory(Sut::VppEnds, Family::Inet, Some(good)).is_err());
+    let ends = in_memory(Sut::VppEnds, Family::Inet, None).expect("valid");
+    assert_eq!(memory::refused(&ends), None);
+}
+
+#[test]
+fn what_it_counts_is_read_from_what_it_says() {
+    let said = "64.123456789, reftime 64.123, Wed, 25 Nov 2026 19:00:00 GMT\n\
+        Time 1.0, 10 sec internal node vector rate 256.00 loops/sec 30000.00\n  vector rates in 8.0e6, out 8.0e6\n             \
+        Name                 State         Calls          Vectors        Suspends         Clocks       Vectors/Call\n\
+        ip4-lookup                       active              31250         8000000               0        4.13e1          256.00\n\
+        ip4-full-reassembly-expire-wal  event wait              0               0               1          2.90e3            0.00\n\
+        pg1-tx                           active              31250         8000000               0        2.00e1          256.00\n\
+        pg-input                         polling             31251         8000256               0        1.03e2          256.00\n";
+    assert_eq!(memory::clock(said), Some(64.123_456_789));
+    let nodes = memory::nodes(said);
+    let expected =
+        [("ip4-lookup", 8_000_000, 41.3), ("pg1-tx", 8_000_000, 20.0), ("pg-input", 8_000_256, 103.0)];
+    assert_eq!(nodes, expected.map(|(name, n, clocks)| (name.to_string(), n, clocks)).to_vec());
 }

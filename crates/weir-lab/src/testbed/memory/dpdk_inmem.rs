@@ -56,8 +56,9 @@ impl DpdkInmem {
         (net, templates): (&Net, &Templates),
     ) -> Result<DpdkInmem, LabError> {
         let folder = Folder::new()?;
+        let frames: Vec<Vec<u8>> = (0..templates.frames.len()).map(|flow| templates.whole(flow)).collect();
         let capture = folder.path().join("frames.pcap");
-        fs::write(&capture, pcap(templates))
+        fs::write(&capture, pcap(&frames))
             .map_err(|e| LabError::new(format!("{}: cannot be written: {e}", capture.display())))?;
         let family = configuration.workload.family;
         // the file is in its memory once it runs
@@ -116,16 +117,14 @@ impl Prepared for DpdkInmem {
     }
 }
 
-/// The frames, whole, as a capture of this machine's byte order.
-fn pcap(templates: &Templates) -> Vec<u8> {
+/// Frames as a capture of this machine's byte order.
+pub fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     /// Magic, version 2.4, no zone, longest frame, Ethernet.
     const HEADER: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
     let mut file: Vec<u8> = HEADER.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    for (template, &len) in templates.frames.iter().zip(&templates.lens) {
-        let len = usize::from(len);
-        file.extend([0, 0, len as u32, len as u32].iter().flat_map(|word| word.to_ne_bytes()));
-        let mut frame = template.0.to_vec();
-        frame.resize(len, 0);
+    for frame in frames {
+        let len = frame.len() as u32;
+        file.extend([0, 0, len, len].iter().flat_map(|word| word.to_ne_bytes()));
         file.extend(frame);
     }
     file

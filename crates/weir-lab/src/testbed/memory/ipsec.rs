@@ -64,7 +64,7 @@ impl SaPlan {
     }
 
     /// The other of the pair, which a gateway has too: a tunnel without an outbound SA is down.
-    fn back(&self) -> SaPlan {
+    pub fn back(&self) -> SaPlan {
         let keys = changed(&self.keys, |_, byte| !byte);
         let (source, destination) = (self.destination, self.source);
         SaPlan { spi: self.spi + BACK, source, destination, keys, ..self.clone() }

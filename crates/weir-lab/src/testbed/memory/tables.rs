@@ -20,7 +20,7 @@ use crate::workload::address::{self, GATEWAYS};
 const SEED: u64 = 1;
 
 pub const IN_MAC: Mac = [2, 0, 0, 0, 0, 1];
-const OUT_MAC: Mac = [2, 0, 0, 0, 0, 2];
+pub const OUT_MAC: Mac = [2, 0, 0, 0, 0, 2];
 
 /// Tables, and the prefixes destinations are drawn from.
 #[derive(Clone)]
@@ -41,6 +41,18 @@ impl Net {
         match &self.prefixes {
             Prefixes::V4(routes) => routes.iter().map(|&(p, _)| Prefix::V4(p).to_string()).collect(),
             Prefixes::V6(routes) => routes.iter().map(|&(p, _)| Prefix::V6(p).to_string()).collect(),
+        }
+    }
+
+    /// The routes' prefixes as text, with the number of each one's gateway.
+    pub fn routes(&self) -> Vec<(String, u32)> {
+        match &self.prefixes {
+            Prefixes::V4(routes) => {
+                routes.iter().map(|&(p, value)| (Prefix::V4(p).to_string(), value - 1)).collect()
+            }
+            Prefixes::V6(routes) => {
+                routes.iter().map(|&(p, value)| (Prefix::V6(p).to_string(), value - 1)).collect()
+            }
         }
     }
 
@@ -137,9 +149,10 @@ fn spec(prefix: Prefix, family: Family, value: u32) -> RouteSpec {
 }
 
 fn neighbor(family: Family, n: u32) -> NeighborSpec {
-    NeighborSpec {
-        port: "out".into(),
-        address: address::gateway(family, n),
-        mac: [2, 0, 0, 1, u8::from(family == Family::Inet6), n as u8],
-    }
+    NeighborSpec { port: "out".into(), address: address::gateway(family, n), mac: gateway_mac(family, n) }
+}
+
+/// The link-layer address of a gateway.
+pub fn gateway_mac(family: Family, n: u32) -> Mac {
+    [2, 0, 0, 1, u8::from(family == Family::Inet6), n as u8]
 }

@@ -130,6 +130,13 @@ impl Templates {
         template
     }
 
+    /// A flow's frame, payload and all.
+    pub fn whole(&self, flow: usize) -> Vec<u8> {
+        let mut frame = self.frame(flow).0.to_vec();
+        frame.resize(usize::from(self.len(flow)), 0);
+        frame
+    }
+
     pub fn len(&self, flow: usize) -> u16 {
         self.lens[flow % self.lens.len()]
     }
