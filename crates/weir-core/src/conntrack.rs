@@ -1,7 +1,7 @@
 //! The kernel's conntrack entries, and which of their flows may be forwarded past the kernel.
 //!
 //! ```text
-//! ctnetlink ─► FlowTable::hear ─► judge: one reason, or none ─► Change::Take, Change::Release ─► who forwards
+//! ctnetlink ─► FlowTable::observe ─► judge: one reason, or none ─► Change::Take, Change::Release ─► who forwards
 //!                  ▲                                                                               │
 //!                  └───────────────────── set_way: where the flow is forwarded, or why not ◄───────┘
 //! ```

@@ -284,9 +284,9 @@ pub struct Flows {
 pub struct Flow {
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// From and to, as the first packet came.
+    /// Source and destination, as the first packet came.
     pub original: String,
-    /// From and to, as answers come.
+    /// Source and destination, as answers come.
     pub reply: String,
     /// The conntrack mark, if it is known.
     pub mark: Option<u32>,

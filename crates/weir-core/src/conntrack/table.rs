@@ -111,7 +111,7 @@ pub struct FlowTable {
     flows: Vec<Option<Flow>>,
     free: Vec<FlowId>,
     by_entry: HashMap<(Tuple, u32), FlowId>,
-    /// Whose packets arrive like this.
+    /// The entries whose packets arrive like this.
     arriving: HashMap<Tuple, Arriving>,
     dump: u32,
     changes: Vec<Change>,
@@ -228,7 +228,7 @@ impl FlowTable {
     }
 
     /// Takes in what the kernel told.
-    pub fn hear(&mut self, event: &Event, source: Source) {
+    pub fn observe(&mut self, event: &Event, source: Source) {
         match event {
             Event::Present(entry) => self.present(entry, source),
             Event::Gone(entry) => {

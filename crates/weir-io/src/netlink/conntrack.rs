@@ -12,7 +12,7 @@ use weir_core::wire::ctnetlink::{self, Event, Tuple};
 use weir_core::wire::netlink::{TYPE_ERROR, messages};
 
 use super::MESSAGE_MAX;
-use super::routes::{Dumped, Heard, hear, read_dump, refused};
+use super::routes::{Dumped, Observed, observe, read_dump, refused};
 use crate::socket_option;
 
 /// What waits to be read: an event takes the kernel about 770 bytes, so 64 MiB hold 80,000 of them.
@@ -47,8 +47,8 @@ impl ConntrackMonitor {
     }
 
     /// What was said since the last call.
-    pub fn hear(&mut self, mut each: impl FnMut(&Event)) -> io::Result<Heard> {
-        hear(&self.socket, &mut self.buffer, Vec::clear, |message| {
+    pub fn observe(&mut self, mut each: impl FnMut(&Event)) -> io::Result<Observed> {
+        observe(&self.socket, &mut self.buffer, Vec::clear, |message| {
             each(&ctnetlink::parse(message));
             true
         })

@@ -226,9 +226,9 @@ impl Thread {
         sleep.watch([self.monitor.as_raw_fd()]);
         loop {
             // First what ends flows, then what begins them.
-            let more = self.hear();
+            let more = self.observe();
             if !self.lost {
-                self.settle();
+                self.act_on_changes();
                 self.look();
             }
             if self.ends.load(Relaxed) {
@@ -248,12 +248,12 @@ impl Thread {
     }
 
     /// Reads what the kernel said; true when there may be more.
-    fn hear(&mut self) -> bool {
+    fn observe(&mut self) -> bool {
         let mut known = lock(&self.known);
         let Known { table, counters, .. } = &mut *known;
-        let heard = self.monitor.hear(|event| {
+        let heard = self.monitor.observe(|event| {
             counters.heard += 1;
-            table.hear(event, Source::Event);
+            table.observe(event, Source::Event);
         });
         let (lost, more) = match heard {
             Ok(heard) => (heard.lost, heard.more),
@@ -296,7 +296,7 @@ impl Thread {
     /// Takes in every entry the kernel has.
     fn dump(&mut self) -> io::Result<()> {
         lock(&self.known).table.begin_resync();
-        let dumped = dump(|event| lock(&self.known).table.hear(event, Source::Answer))?;
+        let dumped = dump(|event| lock(&self.known).table.observe(event, Source::Answer))?;
         self.dumped = Instant::now();
         let mut known = lock(&self.known);
         if dumped.interrupted {
@@ -312,11 +312,11 @@ impl Thread {
     }
 
     /// Asks what an event left open, and does what is to be done about flows.
-    fn settle(&mut self) {
+    fn act_on_changes(&mut self) {
         let questions = lock(&self.known).table.take_questions();
         for original in questions {
             match self.requests.query(&original) {
-                Ok(event) => lock(&self.known).table.hear(&event, Source::Answer),
+                Ok(event) => lock(&self.known).table.observe(&event, Source::Answer),
                 // Its own message tells.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {

@@ -63,7 +63,7 @@ impl Kernel {
     fn tell(&mut self, event: &Event, heard: bool) {
         let overflowed = self.table.overflowed();
         if heard {
-            self.table.hear(event, Source::Event);
+            self.table.observe(event, Source::Event);
         }
         self.lost |= !heard || self.table.overflowed() != overflowed;
         self.follow();
@@ -73,7 +73,7 @@ impl Kernel {
         // Every entry here is one the kernel tells of.
         for original in self.table.take_touches() {
             if let Some(known) = self.entries.get(&(original, 0)) {
-                self.table.hear(&Event::Present(told(known, false)), Source::Event);
+                self.table.observe(&Event::Present(told(known, false)), Source::Event);
             }
         }
         for change in self.table.take_changes() {
@@ -91,7 +91,7 @@ impl Kernel {
         let entries: Vec<Known> = self.entries.values().copied().collect();
         let overflowed = self.table.overflowed();
         for known in &entries {
-            self.table.hear(&Event::Present(told(known, false)), Source::Answer);
+            self.table.observe(&Event::Present(told(known, false)), Source::Answer);
         }
         self.table.end_resync();
         self.lost = self.table.overflowed() != overflowed;

@@ -48,7 +48,7 @@ fn way(table: &FlowTable) -> Way {
 #[test]
 fn an_established_masqueraded_connection_is_taken_with_both_translations() {
     let mut table = admitting(Admission::Established);
-    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    table.observe(&Event::Present(masqueraded(5)), Source::Event);
     let [Change::Take { both: [out, back], .. }] = table.take_changes()[..] else { panic!("taken") };
     assert_eq!(out.leaves, tuple(ROUTER, 1029, SERVER, 443));
     assert_eq!(back.arrives, tuple(SERVER, 443, ROUTER, 1029));
@@ -71,11 +71,11 @@ fn a_connection_is_taken_when_it_is_established_and_released_when_it_ends() {
         (Entry { tcp_state: None, mark: unsaid, ..masqueraded(5) }, Reason::Waiting, 0),
         (Entry { tcp_state: Some(4), ..masqueraded(5) }, Reason::NotEstablished, 1),
     ] {
-        table.hear(&Event::Present(entry), told);
+        table.observe(&Event::Present(entry), told);
         assert_eq!(way(&table), Way::Kernel(expected));
         assert_eq!(table.take_changes().len(), changes, "{expected}");
     }
-    table.hear(&Event::Gone(masqueraded(5)), told);
+    table.observe(&Event::Gone(masqueraded(5)), told);
     assert!(table.is_empty() && table.take_changes().is_empty());
 }
 
@@ -102,12 +102,12 @@ fn each_reason_that_an_entry_can_give_is_given() {
         (Entry { status: None, ..masqueraded(5) }, Reason::Unanswered),
     ] {
         let mut table = admitting(Admission::Established);
-        table.hear(&Event::Present(entry), Source::Answer);
+        table.observe(&Event::Present(entry), Source::Answer);
         assert_eq!(way(&table), Way::Kernel(expected));
         assert!(table.take_changes().is_empty(), "{expected}");
     }
     let mut table = admitting(Admission::Nothing);
-    table.hear(&Event::Present(masqueraded(5)), Source::Answer);
+    table.observe(&Event::Present(masqueraded(5)), Source::Answer);
     assert_eq!(way(&table), Way::Kernel(Reason::Rules));
 }
 
@@ -116,14 +116,14 @@ fn a_flow_the_kernel_tells_nothing_of_is_asked_about_once_a_dump_and_not_taken()
     let mut table = admitting(Admission::Established);
     for _ in 0..2 {
         table.begin_resync();
-        table.hear(&Event::Present(masqueraded(5)), Source::Answer);
+        table.observe(&Event::Present(masqueraded(5)), Source::Answer);
         assert_eq!(table.end_resync(), 0);
         table.set_local(HashSet::new());
         assert_eq!(way(&table), Way::Kernel(Reason::Unheard));
         assert_eq!(table.take_touches(), [masqueraded(5).original]);
     }
     assert!(table.take_changes().is_empty());
-    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    table.observe(&Event::Present(masqueraded(5)), Source::Event);
     assert!(matches!(table.take_changes()[..], [Change::Take { .. }]));
 }
 
@@ -132,17 +132,17 @@ fn a_mark_admits_and_its_loss_is_asked_about_or_heard() {
     let mark = Mark::new(0x100, 0x300).expect("a mark");
     assert_eq!((Mark::new(0, 0xff), Mark::new(0x100, 0xff)), (None, None));
     let mut table = admitting(Admission::Marked(mark));
-    table.hear(&Event::Present(Entry { mark: None, ..masqueraded(5) }), Source::Event);
+    table.observe(&Event::Present(Entry { mark: None, ..masqueraded(5) }), Source::Event);
     assert_eq!(way(&table), Way::Kernel(Reason::Mark), "what was never told is no mark");
-    table.hear(&Event::Present(Entry { mark: Some(0x2100), ..masqueraded(5) }), Source::Event);
+    table.observe(&Event::Present(Entry { mark: Some(0x2100), ..masqueraded(5) }), Source::Event);
     assert_eq!((way(&table), table.take_changes().len()), (Way::Kernel(Reason::Waiting), 1));
-    table.hear(&Event::Present(Entry { mark: None, ..masqueraded(5) }), Source::Event);
+    table.observe(&Event::Present(Entry { mark: None, ..masqueraded(5) }), Source::Event);
     assert_eq!(table.take_questions(), [masqueraded(5).original]);
     assert!(table.take_changes().is_empty(), "it is asked first");
-    table.hear(&Event::Present(Entry { mark: None, ..masqueraded(5) }), Source::Answer);
+    table.observe(&Event::Present(Entry { mark: None, ..masqueraded(5) }), Source::Answer);
     assert_eq!((way(&table), table.take_changes().len()), (Way::Kernel(Reason::Mark), 1));
-    table.hear(&Event::Present(masqueraded(5)), Source::Event);
-    table.hear(&Event::Present(Entry { mark: Some(0x300), ..masqueraded(5) }), Source::Event);
+    table.observe(&Event::Present(masqueraded(5)), Source::Event);
+    table.observe(&Event::Present(Entry { mark: Some(0x300), ..masqueraded(5) }), Source::Event);
     assert_eq!(way(&table), Way::Kernel(Reason::Mark));
     assert!(table.take_questions().is_empty());
 }
@@ -151,11 +151,11 @@ fn a_mark_admits_and_its_loss_is_asked_about_or_heard() {
 fn a_flow_of_a_zone_keeps_one_with_the_same_tuple_from_being_taken() {
     let mut table = admitting(Admission::Established);
     let zoned = Entry { zone: 1, ..masqueraded(5) };
-    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    table.observe(&Event::Present(masqueraded(5)), Source::Event);
     assert_eq!(table.take_changes().len(), 1);
-    table.hear(&Event::Present(zoned), Source::Event);
+    table.observe(&Event::Present(zoned), Source::Event);
     assert!(matches!(table.take_changes()[..], [Change::Release { .. }]));
-    table.hear(&Event::Gone(zoned), Source::Event);
+    table.observe(&Event::Gone(zoned), Source::Event);
     assert!(matches!(table.take_changes()[..], [Change::Take { .. }]));
 }
 
@@ -163,17 +163,17 @@ fn a_flow_of_a_zone_keeps_one_with_the_same_tuple_from_being_taken() {
 fn a_full_table_leaves_flows_to_the_kernel_and_counts_them() {
     let mut table = FlowTable::new(2);
     table.set_admission(Admission::Established);
-    (1..=5).for_each(|port| table.hear(&Event::Present(masqueraded(port)), Source::Event));
+    (1..=5).for_each(|port| table.observe(&Event::Present(masqueraded(port)), Source::Event));
     assert_eq!((table.len(), table.overflowed(), table.take_changes().len()), (2, 3, 2));
-    table.hear(&Event::Gone(masqueraded(1)), Source::Event);
-    table.hear(&Event::Present(masqueraded(4)), Source::Event);
+    table.observe(&Event::Gone(masqueraded(1)), Source::Event);
+    table.observe(&Event::Present(masqueraded(4)), Source::Event);
     assert_eq!((table.len(), table.take_changes().len()), (2, 2));
 }
 
 #[test]
 fn a_flow_that_is_released_cannot_be_said_to_be_forwarded_here() {
     let mut table = admitting(Admission::Established);
-    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    table.observe(&Event::Present(masqueraded(5)), Source::Event);
     let [Change::Take { id, .. }] = table.take_changes()[..] else { panic!("taken") };
     table.set_way(id, Way::Xdp);
     assert_eq!((way(&table), table.xdp()), (Way::Xdp, 1));
@@ -185,10 +185,10 @@ fn a_flow_that_is_released_cannot_be_said_to_be_forwarded_here() {
 #[test]
 fn another_translation_of_a_tuple_is_another_flow() {
     let mut table = admitting(Admission::Established);
-    table.hear(&Event::Present(masqueraded(5)), Source::Event);
+    table.observe(&Event::Present(masqueraded(5)), Source::Event);
     let other = Entry { reply: tuple(SERVER, 443, ROUTER, 4000), ..masqueraded(5) };
     table.take_changes();
-    table.hear(&Event::Present(other), Source::Event);
+    table.observe(&Event::Present(other), Source::Event);
     let [Change::Release { .. }, Change::Take { both: [out, _], .. }] = table.take_changes()[..] else {
         panic!("released, and taken again")
     };
