@@ -8,6 +8,7 @@ mod compare;
 mod diff;
 pub mod doctor;
 mod flame;
+mod gate;
 mod history;
 mod list;
 mod ministat;
@@ -45,6 +46,7 @@ Examples:
   weir-lab report out/demo                   derive every value again from the raw runs
   weir-lab report --documents README.md      what the newest campaigns say, into a document
   weir-lab profile record --cpu 1 --svg out.svg  where a running machine spends its time
+  weir-lab gate -- ./old -- ./new            is it worse? 0 no, 1 yes, 2 not shown; stops when it knows
   weir-lab compare out/demo out/demo.1       what changed from one campaign to another
   weir-lab history out                       every campaign there in time order, and what changed when
   weir-lab ministat -s before after          ministat's block of values of your own
@@ -86,6 +88,8 @@ enum Command {
     /// Record, draw and compare where CPU time goes.
     #[command(subcommand)]
     Profile(Profile),
+    /// Say whether a change made a program worse: two commands or two revisions, for CI jobs.
+    Gate(gate::Gate),
     /// Compare campaigns: each configuration they share, old to new, and what else differs.
     Compare(compare::Compare),
     /// Show every campaign under a folder in time order, and which of them changed a level.
@@ -122,7 +126,7 @@ enum Profile {
 }
 
 /// Parses the command line and does what it says. 0 is done, 1 is an error, 2 a wrong command line, 130 an
-/// interrupted campaign (its report is written).
+/// interrupted campaign (its report is written); `gate` has exit codes of its own.
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::New(new) => new.go(),
@@ -137,6 +141,7 @@ pub fn main() -> ExitCode {
         Command::Profile(Profile::Diff(diff)) => diff.go(),
         Command::Profile(Profile::Breakdown(breakdown)) => breakdown.go(),
         Command::Profile(Profile::Cachesim(cachesim)) => cachesim.go(),
+        Command::Gate(gate) => Ok(gate.go()),
         Command::Compare(compare) => compare.go(),
         Command::History(history) => history.go(),
         Command::Agent => agent::serve(),

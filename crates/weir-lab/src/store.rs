@@ -182,7 +182,8 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
     write().map_err(|e| LabError::new(format!("{}: {e}; free space or choose another --out", path.display())))
 }
 
-fn append_line(path: &Path, line: &str) -> Result<(), LabError> {
+/// Adds a line and waits until the disk has it.
+pub fn append_line(path: &Path, line: &str) -> Result<(), LabError> {
     let append = || -> std::io::Result<()> {
         let new = !path.exists();
         let mut file: File = OpenOptions::new().create(true).append(true).open(path)?;

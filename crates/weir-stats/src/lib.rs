@@ -10,6 +10,7 @@
 //! | [`compare`](mod@compare) | are two sets of runs different, equivalent within a margin, or is neither shown |
 //! | [`summary`], [`student`], [`mannwhitney`], [`permutation`], [`paired`](mod@paired), [`bootstrap`], [`holm`] | the values and tests it is made of |
 //! | [`power`], [`pilot`] | how many runs a difference needs, from a pilot campaign |
+//! | [`gate`] | did a change make it worse, asked while runs come in, ending early |
 //! | [`schedule`](mod@schedule), [`random`] | runs in randomised blocks, from a seed |
 //! | [`defects`] | what is wrong with the runs themselves: drift, outliers, two modes, serial correlation |
 //! | [`cliff`], [`changepoint`] | where a metric drops against load, or steps in a history |
@@ -91,6 +92,7 @@ pub mod changepoint;
 pub mod cliff;
 pub mod compare;
 pub mod defects;
+pub mod gate;
 pub mod holm;
 pub mod mannwhitney;
 pub mod ministat;

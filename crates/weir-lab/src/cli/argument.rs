@@ -20,6 +20,7 @@ pub enum ArgumentError {
     NoConfidence,
     UnknownConfidence,
     NoDelimiter,
+    NoValueName,
     /// `-P`, which only the modern dialect has.
     Population {
         dialect: &'static str,
@@ -46,6 +47,7 @@ impl fmt::Display for ArgumentError {
             E::NoDelimiter => {
                 f.write_str("can't use empty delimiter string: name one character, such as ','")
             }
+            E::NoValueName => f.write_str("expected the word before the number, such as mpps"),
             E::Population { dialect } => {
                 write!(f, "unknown option -P: the {dialect} dialect has none, take --dialect modern")
             }

@@ -60,13 +60,16 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
         ),
     );
     body += &machine(manifest);
+    page(&results.title, &(head(manifest, results) + &contents(&body)), &body)
+}
+
+/// A whole page: what stands at its head, and sections below.
+pub fn page(title: &str, head: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width, initial-scale=1\"><title>{}</title><style>{STYLE}</style></head>\
-         <body><main>{}{}{body}</main><script>{SCRIPT}</script></body></html>\n",
-        escape(&results.title),
-        head(manifest, results),
-        contents(&body)
+         <body><main>{head}{body}</main><script>{SCRIPT}</script></body></html>\n",
+        escape(title)
     )
 }
 
@@ -132,7 +135,7 @@ fn told(results: &Results) -> String {
 }
 
 /// A section with its heading, named by it for links.
-fn section(title: &str, inner: &str) -> String {
+pub fn section(title: &str, inner: &str) -> String {
     let id: String =
         title.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     format!("<section id=\"{id}\"><h2>{}</h2>{inner}</section>\n", escape(title))

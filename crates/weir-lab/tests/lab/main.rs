@@ -12,6 +12,7 @@ mod control;
 mod corpus_profiles;
 mod differential_report;
 mod features;
+mod gate;
 mod gateways_testbed;
 mod ipsec_labs;
 mod ministat_differential;

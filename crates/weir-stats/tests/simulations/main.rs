@@ -8,5 +8,6 @@ mod alarms;
 mod coverage;
 mod draws;
 mod errors;
+mod gate;
 mod power;
 mod slices;
