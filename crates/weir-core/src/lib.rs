@@ -9,6 +9,7 @@ mod chunked;
 pub mod conntrack;
 pub mod control;
 pub mod device;
+pub mod firewall;
 #[cfg(feature = "testing")]
 pub mod fuzz_input;
 pub mod id;

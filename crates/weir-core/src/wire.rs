@@ -29,6 +29,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod ndp;
 pub mod netlink;
+pub mod nftables;
 pub mod rtnetlink;
 pub mod tcp;
 pub mod udp;

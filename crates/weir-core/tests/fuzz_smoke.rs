@@ -61,10 +61,10 @@ fn netlink() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What the kernel says of SAs and policies.
-fn xfrm() -> Vec<Vec<u8>> {
+/// What the kernel says of SAs, policies and rules.
+fn hexadecimal(text: &str) -> Vec<Vec<u8>> {
     let digit = |b: u8| char::from(b).to_digit(16).expect("hex") as u8;
-    let lines = include_str!("../../../testdata/xfrm.txt").lines().filter(|l| !l.starts_with('#'));
+    let lines = text.lines().filter(|l| !l.starts_with('#'));
     let hex = lines.filter_map(|l| l.split(' ').nth(1));
     hex.map(|h| h.as_bytes().chunks(2).map(|b| digit(b[0]) << 4 | digit(b[1])).collect()).collect()
 }
@@ -84,7 +84,8 @@ fn seeds() -> Vec<Vec<u8>> {
     frames.push(v6.clone().extension(0, &[0, 5, 2, 0, 0, 1, 0]).extension(60, &[0; 7]).udp(1, 2, b"x"));
     frames.push(v6.fragment(0, true).raw(58, &[128, 0, 0, 0, 0, 1, 0, 1]));
     frames.extend(netlink());
-    frames.extend(xfrm());
+    frames.extend(hexadecimal(include_str!("../../../testdata/xfrm.txt")));
+    frames.extend(hexadecimal(include_str!("../../../testdata/nftables.txt")));
     let mut seeds = vec![Vec::new()];
     for frame in frames {
         for at in [0, 14, 18, 34, 54] {

@@ -1,7 +1,10 @@
 //! What of the kernel's packet filters decides about transit: chains of nf_tables by netlink, those of the older
 //! iptables by their socket options.
 //!
-//! Promises: reading only. Refuses: judging a rule; whether a chain has rules or drops by default is all that is told.
+//! Promises: reading only. Refuses: judging a rule: [`chains`] tells whether a chain has rules or drops by default, and
+//! [`rules`] what the rules are.
+
+mod rules;
 
 use std::fmt;
 use std::io;
@@ -13,6 +16,7 @@ use weir_core::wire::netlink::{self, FLAG_DUMP, TYPE_DONE, TYPE_ERROR, attribute
 
 use super::MESSAGE_MAX;
 use super::routes::refused;
+pub use rules::{ELEMENTS_MAX, older_rules, rules};
 
 /// Where on a packet's way a chain stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,11 +74,7 @@ impl fmt::Display for Chain {
 /// Every chain that sees transit, empty ones too. A kernel without nf_tables has none.
 pub fn chains() -> io::Result<Vec<Chain>> {
     let mut found = match nf_tables() {
-        Err(e)
-            if matches!(e.raw_os_error(), Some(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP | libc::EINVAL)) =>
-        {
-            Vec::new()
-        }
+        Err(e) if rules::is_absent(&e) => Vec::new(),
         chains => chains?,
     };
     for v6 in [false, true] {
@@ -198,9 +198,10 @@ struct Info {
     size: u32,
 }
 
-/// Tables of the older iptables that exist; asking for another would make it.
+/// Tables of the older iptables that exist in this thread's namespace; asking for another would make it.
 fn older(v6: bool) -> io::Result<Vec<Chain>> {
-    let names = if v6 { "/proc/net/ip6_tables_names" } else { "/proc/net/ip_tables_names" };
+    let names =
+        if v6 { "/proc/thread-self/net/ip6_tables_names" } else { "/proc/thread-self/net/ip_tables_names" };
     let Ok(names) = std::fs::read_to_string(names) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for table in names.lines() {

@@ -55,6 +55,8 @@ pub fn findings(config: &Config, links: &[LinkInfo]) -> Findings {
         Ok(bypassed) => {
             decisive = !bypassed.decisive.is_empty();
             found.push(format!("firewall: {bypassed}"));
+            let established = firewall::established::findings(config).unwrap_or_default();
+            found.extend(established.into_iter().map(|finding| format!("firewall: {finding}")));
         }
         Err(error) => {
             decisive = true;

@@ -319,15 +319,14 @@ impl Daemon {
             Verdict::Held => ("held", None, None),
             Verdict::Drop(reason) => ("drop", None, Some(reason.name().to_owned())),
         };
+        let steps = steps.map(|s| view::Step {
+            stage: s.stage.to_owned(),
+            looked_at: s.looked_at.clone(),
+            found: self.with_prefix(s),
+        });
         Ok(view::Trace {
             generation: tables.generation,
-            steps: steps
-                .map(|s| view::Step {
-                    stage: s.stage.to_owned(),
-                    looked_at: s.looked_at.clone(),
-                    found: self.with_prefix(s),
-                })
-                .collect(),
+            steps: steps.chain(self.firewall_step(&request.port, &frame, traced.verdict)).collect(),
             verdict: verdict.to_owned(),
             port,
             reason,

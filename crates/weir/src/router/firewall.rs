@@ -3,6 +3,9 @@
 //! Promises: what would be bypassed is named, at the start and whenever it changes; a router does not start over it
 //! unless told so, nor over a filter that it cannot read. Refuses: to judge rules: one rule of a forward chain is enough.
 
+pub mod established;
+mod traced;
+
 use std::fmt;
 use std::io;
 
@@ -130,10 +133,16 @@ impl Firewall {
     pub fn begin(config: &Config, bypass: bool) -> Result<Firewall, Failure> {
         let last = Looked::at(config);
         if last.is_decisive() && !bypass && !config.kernel.bypass_firewall {
-            return Err(Failure(format!(
+            let mut text = format!(
                 "firewall: {last}; {}, or say that it is meant: `--bypass-firewall`, or `bypass_firewall = true` in the file",
                 last.remedy()
-            )));
+            );
+            // What cannot be read was said already.
+            for finding in established::findings(config).unwrap_or_default() {
+                text.push_str("\nfirewall: ");
+                text.push_str(&finding);
+            }
+            return Err(Failure(text));
         }
         if !last.is_clear() {
             tracing::warn!("{last}");

@@ -3,6 +3,7 @@
 
 mod faults;
 mod firewall;
+mod firewall_rules;
 mod forwarding;
 mod gateways;
 mod in_and_out;
