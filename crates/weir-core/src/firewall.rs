@@ -112,7 +112,7 @@ pub enum Judgement {
     EstablishedAccepted {
         counters: Vec<Place>,
     },
-    Refused(Refusal),
+    Refused(Box<Refusal>),
 }
 
 /// A rule, or a chain's policy where there is no handle.

@@ -10,6 +10,7 @@
 //! has taken it ([`Router::transmit`]), as local when the host has, as a drop when its buffer is back in the pool.
 //! Between [`Router::forward`] and that, frames in [`Output`] are on their way and in no counter.
 
+mod accounts;
 mod breath;
 pub(crate) mod decide;
 mod departures;
@@ -26,6 +27,7 @@ pub mod lasting;
 mod limiter;
 mod next_hop;
 mod own;
+pub mod sampler;
 mod slow;
 
 use std::net::IpAddr;
@@ -41,6 +43,7 @@ use crate::wire::flow::FlowKey;
 pub use breath::breathe;
 use forwarder::Forwarder;
 pub use hold::HOLD_TIME;
+use sampler::{Link, Sampler};
 
 /// Where a breath puts frames. Owned by the worker; emptied by it after each breath.
 #[derive(Debug)]
@@ -131,7 +134,7 @@ impl<B: Buffer> Router<B> {
     }
 
     pub fn ledger(&self) -> &Ledger {
-        &self.forwarder.ledger
+        &self.forwarder.accounts.ledger
     }
 
     /// Frames (their buffers) that wait for a neighbour, or for the rest of their packet.
@@ -173,7 +176,7 @@ impl<B: Buffer> Router<B> {
         if self.generation != Some(tables.generation) {
             self.on_snapshot(breath);
         }
-        self.forwarder.ledger.received += batch.len() as u64;
+        self.forwarder.accounts.ledger.received += batch.len() as u64;
         #[cfg(feature = "ipsec")]
         if let Some(ipsec) = tables.ipsec.as_deref() {
             return self.gateway.forward(&mut self.forwarder, breath, ipsec, batch);
@@ -215,13 +218,26 @@ impl<B: Buffer> Router<B> {
 
     /// Counts frames of [`Output::punt`] that the control side has taken.
     pub fn punted(&mut self, frames: u64) {
-        self.forwarder.ledger.local += frames;
+        self.forwarder.accounts.ledger.local += frames;
     }
 
     /// Counts a frame of [`Output::punt`] that the control side did not take.
     #[cold]
-    pub fn punt_refused(&mut self, reason: Reason) {
-        self.forwarder.ledger.drops.add(reason, 1);
+    pub fn punt_refused(&mut self, frame: &Frame<B>, reason: Reason) {
+        let accounts = &mut self.forwarder.accounts;
+        accounts.ledger.drops.add(reason, 1);
+        accounts.sample(frame, Link::Ethernet, reason, frame.len());
+    }
+
+    /// Copies frames that are dropped from now on, or no longer.
+    pub fn set_sampler(&mut self, sampler: Option<Sampler>) {
+        self.forwarder.accounts.sampler = sampler.map(Box::new);
+    }
+
+    /// What was copied of frames that were dropped, while somebody asks for it.
+    #[inline]
+    pub fn sampler(&mut self) -> Option<&mut Sampler> {
+        self.forwarder.accounts.sampler.as_deref_mut()
     }
 
     /// Queues a frame of this host's own making (ARP, neighbour discovery).

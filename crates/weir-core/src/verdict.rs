@@ -45,6 +45,11 @@ macro_rules! reasons {
             pub const ALL: &'static [Reason] = &[$(Reason::$symbol,)*];
             pub const COUNT: usize = Self::ALL.len();
 
+            /// The reason with this counter.
+            pub fn of_name(name: &str) -> Option<Reason> {
+                Self::ALL.iter().copied().find(|reason| reason.name() == name)
+            }
+
             /// The counter's name.
             pub fn name(self) -> &'static str {
                 match self { $(Reason::$symbol => $name,)* }

@@ -70,6 +70,22 @@ impl Topology {
         Ok(Topology { cpus })
     }
 
+    /// The CPUs this process may use, each as a core of its own: for where sysfs is not to be seen, as in some containers.
+    pub fn of_process() -> Result<Topology, CpuError> {
+        let path = "/proc/self/status";
+        let text = fs::read_to_string(path)
+            .map_err(|e| CpuError(format!("cpu topology: {path} cannot be read: {e}")))?;
+        Topology::of_status(&text)
+            .ok_or_else(|| CpuError(format!("cpu topology: {path} has no Cpus_allowed_list")))
+    }
+
+    fn of_status(text: &str) -> Option<Topology> {
+        let allowed = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        let alone = |id| Cpu { id, package: 0, core: id, siblings: vec![id], isolated: false };
+        let cpus: Vec<Cpu> = parse_list(allowed)?.into_iter().map(alone).collect();
+        (!cpus.is_empty()).then_some(Topology { cpus })
+    }
+
     /// Physical cores with at least one online thread.
     pub fn cores(&self) -> usize {
         self.cpus.iter().map(|c| (c.package, c.siblings.first())).collect::<BTreeSet<_>>().len()
@@ -195,4 +211,18 @@ fn read_list(folder: &Path, name: &str) -> Result<Vec<u32>, CpuError> {
 
 fn read_number(folder: &Path, name: &str) -> Option<u32> {
     fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_sysfs_the_cpus_of_the_process_are_cores() {
+        let topology = Topology::of_status("Name:\tweir\nCpus_allowed:\t13\nCpus_allowed_list:\t0-1,4\n");
+        let placement = Placement::by_core(&topology.expect("a list"), None);
+        assert_eq!(placement.cpus, [0, 1, 4]);
+        assert!(Topology::of_status("Name:\tweir\n").is_none());
+        assert!(Topology::of_process().is_ok_and(|topology| !topology.cpus.is_empty()));
+    }
 }

@@ -13,6 +13,18 @@ pub fn lacking() -> Option<&'static str> {
     None
 }
 
+/// Whether `program` can run here; says on standard error what this CPU lacks.
+pub fn suffices(program: &str) -> bool {
+    let lacking = lacking();
+    if let Some(lacking) = lacking {
+        eprintln!(
+            "{program}: this CPU lacks `{lacking}`, and this build is for x86-64-v3 (2013 and later); build it for this machine with \
+             RUSTFLAGS=-Ctarget-cpu=native"
+        );
+    }
+    lacking.is_none()
+}
+
 #[cfg(all(target_arch = "x86_64", target_feature = "avx2"))]
 mod x86 {
     use std::arch::x86_64::__cpuid_count;

@@ -19,6 +19,7 @@ pub mod netns;
 pub mod offload;
 pub mod packet_socket;
 pub mod pcap;
+pub mod pcapng;
 pub mod perf_event;
 pub mod port_error;
 pub mod port_statistics;

@@ -108,6 +108,8 @@ enum Command {
     },
     /// Say how many runs an experiment needs, from a pilot.
     Plan(plan::Plan),
+    /// Print the JSON Schema of experiments, for editors: `#:schema FILE` in a file's first line names it.
+    Schema,
 }
 
 /// What is done with profiles.
@@ -147,6 +149,7 @@ pub fn main() -> ExitCode {
         Command::Agent => agent::serve(),
         Command::Worker => process::serve(),
         Command::Man { folder } => man(&folder),
+        Command::Schema => schema(),
     };
     done.unwrap_or_else(|error| {
         eprintln!("weir-lab: {error}");
@@ -158,6 +161,11 @@ fn man(folder: &Path) -> Result<ExitCode, LabError> {
     let failed = |e| LabError::new(format!("{}: {e}; name a folder you may write to", folder.display()));
     std::fs::create_dir_all(folder).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), folder).map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn schema() -> Result<ExitCode, LabError> {
+    print(&crate::experiment::schema::text());
     Ok(ExitCode::SUCCESS)
 }
 

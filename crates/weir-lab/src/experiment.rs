@@ -12,12 +12,14 @@ pub mod control;
 pub mod error;
 mod expand;
 mod file;
+mod findings;
 pub mod hosts;
 mod ipsec;
 mod method;
 pub mod metric;
 mod placement;
 mod relay;
+pub mod schema;
 mod slices;
 pub(crate) mod text;
 
@@ -122,7 +124,8 @@ impl Experiment {
 
     /// `shown` is how errors name the file.
     pub fn parse(name: &str, shown: &str, text: &str, changes: &Changes) -> Result<Experiment, LabError> {
-        let (mut experiment, control) = Experiment::read(name, shown, text, changes.quick)?;
+        let read = Experiment::read(name, shown, text, changes.quick);
+        let (mut experiment, control) = read.map_err(|first| findings::told(first, shown, text))?;
         if let Some(runs) = changes.runs {
             experiment.runs = runs;
         }
@@ -141,7 +144,7 @@ impl Experiment {
         let file = file::parse(shown, text)?;
         let control = file.control;
         let locate = |span, error| {
-            let location = Location { file: shown.into(), position: Some(text::position(text, span)) };
+            let location = Location::of(shown, text, Some(span));
             Refused { location: Some(location), error: Box::new(error) }
         };
         Ok((expand::expand(name, file, quick, &locate)?, control))

@@ -7,5 +7,8 @@ use std::process::ExitCode;
 static MEMORY: weir_io::alloc::HugePages = weir_io::alloc::HugePages;
 
 fn main() -> ExitCode {
+    if !weir_io::cpu_level::suffices("weir-lab") {
+        return ExitCode::FAILURE;
+    }
     weir_lab::cli::main()
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+use crate::command::capture::{self, CaptureArgs};
 use crate::command::completions::{self, Shell};
 use crate::command::genkey::{self, GenkeyArgs};
 use crate::command::policy::{self, PolicyVerb};
@@ -16,8 +17,9 @@ use crate::command::release;
 use crate::command::running::{self, ConfigVerb};
 use crate::command::show::{self, Topic};
 use crate::command::state::{self, StateVerb};
+use crate::command::top::{self, TopArgs};
 use crate::command::trace::{self, TraceArgs};
-use crate::command::{apply, check, daemon, derper, doctor, man, monitor, schema, top};
+use crate::command::{apply, check, daemon, derper, doctor, man, monitor, schema};
 use crate::control::client;
 use crate::failure::Failure;
 use crate::text::print;
@@ -179,18 +181,22 @@ enum Verb {
         Looks every so often and tells differences: what comes and goes between two looks is not seen.")]
     Monitor {
         /// Seconds between two looks
-        #[arg(long, default_value_t = 0.5, value_parser = interval)]
+        #[arg(long, default_value_t = 0.5, value_parser = top::interval)]
         every: f64,
         /// Drops a second of one reason above which it is told
         #[arg(long, default_value_t = 10.0, value_parser = rate)]
         rate: f64,
     },
+    /// Write packets that a running router drops into a file
+    #[command(after_help = capture::help())]
+    Capture(CaptureArgs),
     /// Show what a running router has and counts
     #[command(after_help = "Examples:\n  \
         weir show                      what there is to show\n  \
         weir show ports                devices, addresses, traffic, how each was opened\n  \
         weir show routes for 10.9.0.1  the routes that lead there, the one that is used last\n  \
         weir show routes --from 1001   the next thousand\n  \
+        weir show neighbors --match reachable   some of them; --limit 100 --from 101: the second hundred\n  \
         weir show drops                why packets were dropped, and who has to act\n  \
         weir show sa                   security associations: traffic, state, why packets failed\n  \
         weir show spd                  policies in their order, with what each decided; --hit: those that did\n  \
@@ -204,12 +210,15 @@ enum Verb {
         /// routes: `for ADDRESS`
         #[arg(value_name = "for ADDRESS", num_args = 0..=2)]
         about: Vec<String>,
-        /// routes: begin with this one, counted from 1
+        /// routes, neighbors, sa, spd, tunnels, peers: begin with this one, counted from 1
         #[arg(long, value_name = "N")]
         from: Option<usize>,
-        /// routes: this many
+        /// The same: this many
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
+        /// neighbors, sa, tunnels, peers: those with this in a name, an address, a key or a state
+        #[arg(long = "match", value_name = "TEXT")]
+        matching: Option<String>,
         /// The daemon's own JSON
         #[arg(long)]
         json: bool,
@@ -254,19 +263,14 @@ enum Verb {
         /// Devices; all that have it by default
         devices: Vec<String>,
     },
-    /// Live rates: packets, bits and drops a second, by port, worker and reason
+    /// Live rates: packets, bits and drops a second, by port, worker and reason; of a relay, by client
     #[command(after_help = "Examples:\n  \
         weir top                       the whole screen, every second\n  \
         weir top --once | grep lan     one interval, as text\n  \
-        weir top --every 0.2")]
-    Top {
-        /// One interval, then end
-        #[arg(long)]
-        once: bool,
-        /// Seconds between two looks
-        #[arg(long, default_value_t = 1.0, value_parser = interval)]
-        every: f64,
-    },
+        weir top --every 0.2\n  \
+        weir top --sort drops          a relay: clients that lose most first; its keys stand in the last line\n\n\
+        A relay's clients have the names that Tailscale's tools give them, `[AbCd1]`; `weir show peers` has whole keys.")]
+    Top(TopArgs),
     /// Say why a packet goes where it goes: every decision and the table entry that made it
     #[command(after_help = "Examples:\n  \
         weir trace --port lan --src 192.0.2.7 --dst 203.0.113.9\n  \
@@ -310,14 +314,6 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads an interval: between a hundredth of a second, where counters are that fresh, and an hour.
-fn interval(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(s) if (0.02..=3600.0).contains(&s) => Ok(s),
-        _ => Err("expected seconds from 0.02 to 3600".to_owned()),
-    }
-}
-
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let socket = || client::find(cli.socket.clone()).map_err(Failure::of);
     match &cli.verb {
@@ -352,16 +348,18 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Reload => daemon::reload(&socket()?),
         Verb::Stop => daemon::stop(&socket()?),
         Verb::Monitor { every, rate } => monitor::run(&socket()?, Duration::from_secs_f64(*every), *rate),
-        Verb::Show { topic, about, from, limit, json, all, named, hit } => {
+        Verb::Capture(args) => capture::run(&socket()?, args),
+        Verb::Show { topic, about, from, limit, matching, json, all, named, hit } => {
             let Some(topic) = topic else { return show::topics() };
-            let page = show::Page::of(*topic, about, *from, *limit)?;
+            let chosen = show::PageArgs { from: *from, limit: *limit, matching: matching.as_deref() };
+            let page = show::Page::of(*topic, about, chosen)?;
             let shown = show::Shown { all: *all, named: named.clone(), hit: *hit };
             show::run(&socket()?, *topic, *json, &shown, &page)
         }
         Verb::Config { verb } => running::run(&socket()?, verb),
         Verb::Policy { verb } => policy::run(&socket()?, verb),
         Verb::Release { devices } => release::run(devices),
-        Verb::Top { once, every } => top::run(&socket()?, Duration::from_secs_f64(*every), *once),
+        Verb::Top(args) => top::run(&socket()?, args),
         Verb::Trace(args) => trace::run(&socket()?, args),
         Verb::Genkey(args) => genkey::run(args),
         Verb::State(args) => state::run(args),

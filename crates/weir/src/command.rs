@@ -1,6 +1,7 @@
 //! What each verb of the command line does, a module a verb; [`crate::cli`] says how they are called.
 
 pub mod apply;
+pub mod capture;
 pub mod check;
 pub mod completions;
 pub mod daemon;

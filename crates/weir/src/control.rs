@@ -8,6 +8,7 @@
 //! Promises: nothing here knows a router or a relay: which paths there are and what they mean is the daemon's own table.
 
 pub mod client;
+pub mod page;
 pub mod secrets;
 pub mod server;
 

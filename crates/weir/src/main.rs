@@ -8,11 +8,7 @@ use weir::cli::{Cli, run};
 use weir::failure::Failure;
 
 fn main() -> ExitCode {
-    if let Some(lacking) = weir_io::cpu_level::lacking() {
-        eprintln!(
-            "weir: this CPU lacks `{lacking}`, and this build is for x86-64-v3 (2013 and later); build it for this machine with \
-             RUSTFLAGS=-Ctarget-cpu=native"
-        );
+    if !weir_io::cpu_level::suffices("weir") {
         return ExitCode::FAILURE;
     }
     // Metrics tell this moment as the process's start.

@@ -15,6 +15,7 @@
 
 mod answer;
 mod apply;
+mod capture;
 pub mod durable;
 mod enforcement;
 mod error;
@@ -114,6 +115,7 @@ pub struct Daemon {
     started: Nanos,
     /// Changes of policies since a file was applied.
     unsaved: policies::Unsaved,
+    captures: capture::Captures,
 }
 
 /// A device that is ours now.
@@ -179,6 +181,7 @@ impl Daemon {
                 flow_offload.shared.ask(now);
             }
             self.live.ask(now);
+            self.watch_capture(now);
             if stop {
                 return self.drain();
             }

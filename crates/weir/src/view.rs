@@ -3,6 +3,7 @@
 //! Every structure is JSON with these field names; fields are added, never renamed. Counters are
 //! cumulative since the daemon started, bytes include the Ethernet header, times are seconds.
 
+pub mod capture;
 pub mod relay;
 
 use std::collections::BTreeMap;
@@ -139,6 +140,13 @@ pub struct Neighbor {
     pub age_seconds: f64,
     /// Routes lead there.
     pub gateway: bool,
+}
+
+impl Neighbor {
+    /// What it can be found by.
+    pub fn words(&self) -> Vec<&str> {
+        [&self.port, &self.address, &self.state].into_iter().chain(&self.mac).map(String::as_str).collect()
+    }
 }
 
 /// `GET /v1/workers`
@@ -367,6 +375,14 @@ pub struct Sa {
     pub failures: Vec<Drop>,
 }
 
+impl Sa {
+    /// What it can be found by.
+    pub fn words(&self) -> Vec<&str> {
+        let own = [&self.name, &self.direction, &self.spi, &self.state, &self.source, &self.destination];
+        own.into_iter().chain(&self.users).map(String::as_str).collect()
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lifetime {
     pub bytes: Option<u64>,
@@ -390,6 +406,14 @@ pub struct Tunnel {
     /// Inner packets and their bytes.
     #[serde(flatten)]
     pub traffic: Traffic,
+}
+
+impl Tunnel {
+    /// What it can be found by.
+    pub fn words(&self) -> Vec<&str> {
+        let lists = self.out.iter().chain(&self.inbound).chain(&self.addresses);
+        [&self.name].into_iter().chain(lists).map(String::as_str).collect()
+    }
 }
 
 /// `GET /v1/spd`

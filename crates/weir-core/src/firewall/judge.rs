@@ -18,7 +18,7 @@ const JUMPS: usize = 16;
 pub fn judge(rules: &RuleSet, path: &Path) -> Judgement {
     if let Some(older) = rules.older.iter().find(|older| older.v6 == path.v6) {
         let why = Why::Older(older.clone());
-        return Judgement::Refused(Refusal { place: None, base: None, why, remedy: None });
+        return Judgement::Refused(Box::new(Refusal { place: None, base: None, why, remedy: None }));
     }
     let mut counters = Vec::new();
     for chain in &rules.chains {
@@ -28,7 +28,7 @@ pub fn judge(rules: &RuleSet, path: &Path) -> Judgement {
         let mut walk = Walk::new(rules, chain, base, path);
         match walk.base() {
             Ok(()) => counters.append(&mut walk.counters),
-            Err(refusal) => return Judgement::Refused(*refusal),
+            Err(refusal) => return Judgement::Refused(refusal),
         }
     }
     counters.sort();

@@ -38,7 +38,7 @@ pub fn survey(rules: &RuleSet, interfaces: &[Interface]) -> Vec<Obstacle> {
             // What is accepted from whatever device to whatever device is so from each to each.
             let Judgement::Refused(refusal) = judge(rules, &any) else { continue };
             if interfaces.is_empty() || interfaces.len() * interfaces.len() > PAIRS_MAX {
-                add(&mut found, refusal, any);
+                add(&mut found, *refusal, any);
                 continue;
             }
             for input in interfaces {
@@ -46,7 +46,7 @@ pub fn survey(rules: &RuleSet, interfaces: &[Interface]) -> Vec<Obstacle> {
                     let (input, output) = (Some(input.clone()), Some(output.clone()));
                     let path = Path { input, output, ..any.clone() };
                     if let Judgement::Refused(refusal) = judge(rules, &path) {
-                        add(&mut found, refusal, path);
+                        add(&mut found, *refusal, path);
                     }
                 }
             }

@@ -21,7 +21,7 @@ mod seal;
 mod transport;
 
 pub use natt::spi_of;
-pub use open::{Opened, admit, open};
+pub use open::{Opened, admit, open, untouched};
 pub use outer::Template;
 pub(crate) use seal::last_sequence;
 pub use seal::{inner_mtu, seal, take_sequence};

@@ -6,7 +6,7 @@
 #[cfg(feature = "testing")]
 use super::Output;
 use super::forwarder::Forwarder;
-use super::slow::drop_frame;
+use super::sampler::Link;
 use super::{PortCounters, Router};
 use crate::device::{Device, DeviceStatus};
 use crate::id::PortId;
@@ -86,7 +86,8 @@ impl<B: Buffer> Router<B> {
                 DeviceStatus::Up => Reason::TxRingFull,
                 DeviceStatus::Down | DeviceStatus::Gone => Reason::PortDown,
             };
-            frames.drain(..).for_each(|frame| drop_frame(&mut forwarder.ledger, frame, reason, pool));
+            let accounts = &mut forwarder.accounts;
+            frames.drain(..).for_each(|frame| accounts.drop_frame(frame, Link::Ethernet, reason, pool));
         }
     }
 
@@ -115,8 +116,8 @@ fn by_port<B: Buffer>(
 impl<B: Buffer> Forwarder<B> {
     #[inline]
     fn depart(&mut self, load: QueueCounts) {
-        self.ledger.forwarded += load.frames - load.own;
-        self.ledger.originated += load.own;
+        self.accounts.ledger.forwarded += load.frames - load.own;
+        self.accounts.ledger.originated += load.own;
     }
 }
 

@@ -3,24 +3,25 @@
 //! Promises: frames keep their order; each ends in `out`, in the pool, or held. Knows nothing of IPsec but that the
 //! slow path may find frames for the gateway ([`super::ipsec::Handoff`]).
 
+use super::accounts::Accounts;
 use super::fast::{Nothing, SLOW, SLOW_COUNTED, Stage};
 use super::hold::HoldQueues;
 use super::ingress::{NeighborCache, OwnAddresses};
 use super::limiter::Limiter;
-use super::slow::drop_frame;
+use super::sampler::Link;
 use super::{Breath, PortCounters};
 use crate::id::PortId;
 #[cfg(feature = "ipsec")]
 use crate::ipsec::InboundId;
 use crate::packet::{Batch, Buffer, Frame, Pool};
 use crate::tables::Tables;
-use crate::verdict::{Ledger, Reason};
+use crate::verdict::Reason;
 use crate::wire::flow::FlowKey;
 
 /// State and scratch of plain forwarding.
 #[derive(Debug)]
 pub(super) struct Forwarder<B> {
-    pub ledger: Ledger,
+    pub accounts: Accounts,
     pub ports: Vec<PortCounters>,
     /// Frames dropped as [`Reason::IpTruncated`], by device. A device that cuts frames shows here, not in its
     /// sender.
@@ -46,7 +47,7 @@ pub(super) struct Forwarder<B> {
 impl<B: Buffer> Forwarder<B> {
     pub fn new() -> Self {
         Forwarder {
-            ledger: Ledger::default(),
+            accounts: Accounts::default(),
             ports: Vec::new(),
             truncated: Vec::new(),
             stage: Box::new(Stage::new()),
@@ -106,7 +107,7 @@ impl<B: Buffer> Forwarder<B> {
     /// Ends what waits.
     pub fn shutdown(&mut self, pool: &mut Pool<B>) {
         for held in self.hold.take_all() {
-            self.ledger.held -= u64::from(!held.frame.own);
+            self.accounts.ledger.held -= u64::from(!held.frame.own);
             self.drop_frame(held.frame, Reason::NeighborUnresolved, pool);
         }
         self.hold.forget_empty();
@@ -114,13 +115,18 @@ impl<B: Buffer> Forwarder<B> {
 
     /// Ends a frame that goes nowhere.
     pub fn drop_frame(&mut self, frame: Frame<B>, reason: Reason, pool: &mut Pool<B>) {
+        self.drop_from(frame, Link::Ethernet, reason, pool);
+    }
+
+    /// Ends a frame that goes nowhere and begins with `link`.
+    pub fn drop_from(&mut self, frame: Frame<B>, link: Link, reason: Reason, pool: &mut Pool<B>) {
         if reason == Reason::IpTruncated
             && !frame.own
             && let Some(count) = self.truncated.get_mut(frame.device.index())
         {
             *count += 1;
         }
-        drop_frame(&mut self.ledger, frame, reason, pool);
+        self.accounts.drop_frame(frame, link, reason, pool);
     }
 
     /// Hands ESP by an SA of ours, whose IP header is at `network`, to the gateway.
@@ -128,7 +134,8 @@ impl<B: Buffer> Forwarder<B> {
     #[inline]
     pub fn hand_off(&mut self, id: Option<InboundId>, frame: Frame<B>, network: usize, pool: &mut Pool<B>) {
         if let Err(frame) = self.handoff.push(id, frame, network) {
-            self.drop_frame(frame, Reason::IpTruncated, pool);
+            // Its link header is off already.
+            self.drop_from(frame, Link::Ip, Reason::IpTruncated, pool);
         }
     }
 }

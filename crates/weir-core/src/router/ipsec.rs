@@ -29,6 +29,7 @@ mod too_big;
 
 use super::Breath;
 use super::forwarder::Forwarder;
+use super::sampler::Link;
 use crate::ipsec::spd::LookupCounters;
 use crate::ipsec::{Direction, Ipsec, Queue};
 use crate::packet::{Batch, Buffer, DeviceId, Frame, Pool};
@@ -77,6 +78,17 @@ impl<B: Buffer> Env<'_, '_, B> {
     fn drop_all(&mut self, frames: &mut Vec<Frame<B>>, reason: Reason) {
         frames.drain(..).for_each(|frame| self.drop_frame(frame, reason));
     }
+
+    /// Ends a frame that begins at its IP header.
+    fn drop_packet(&mut self, frame: Frame<B>, reason: Reason) {
+        self.forwarder.drop_from(frame, Link::Ip, reason, self.breath.pool);
+    }
+
+    /// Ends all of `frames`, which begin at their IP headers.
+    #[cold]
+    fn drop_packets(&mut self, frames: &mut Vec<Frame<B>>, reason: Reason) {
+        frames.drain(..).for_each(|frame| self.drop_packet(frame, reason));
+    }
 }
 
 impl<B: Buffer> Gateway<B> {
@@ -121,7 +133,7 @@ impl<B: Buffer> Gateway<B> {
     /// Does what is due: [`super::Router::tick`] where a snapshot has IPsec.
     #[inline(never)]
     pub fn tick<'b>(&mut self, forwarder: &mut Forwarder<B>, breath: &mut Breath<'b, B>, ipsec: &'b Ipsec) {
-        self.fragments.expire(&mut forwarder.ledger, breath.now, breath.pool);
+        self.fragments.expire(&mut forwarder.accounts, breath.now, breath.pool);
         self.process_queues(&mut Env { forwarder, breath, ipsec });
     }
 
@@ -134,7 +146,7 @@ impl<B: Buffer> Gateway<B> {
             }
             env.forwarder.handoff.take(&mut self.level);
             if depth == NESTING {
-                self.level.clear_into(|frame| env.drop_frame(frame, Reason::TunnelNesting));
+                self.level.clear_into(|frame| env.drop_packet(frame, Reason::TunnelNesting));
                 break;
             }
             while self.level.next_batch(&mut self.opener.sealed) {
@@ -161,7 +173,7 @@ impl<B: Buffer> Gateway<B> {
     /// Drops what still waits for the rest of its packet.
     #[cold]
     pub fn shutdown(&mut self, forwarder: &mut Forwarder<B>, pool: &mut Pool<B>) {
-        self.fragments.shutdown(&mut forwarder.ledger, pool);
+        self.fragments.shutdown(&mut forwarder.accounts, pool);
     }
 
     /// Empties every queue no hardware stands behind. What is sealed may lead into another tunnel, so it

@@ -38,11 +38,11 @@ impl<B: Buffer> Forwarder<B> {
             return;
         }
         if !self.limiter.take(breath.now, &breath.tables.settings) {
-            self.ledger.icmp_limited += 1;
+            self.accounts.ledger.icmp_limited += 1;
             return;
         }
         let Some(buffer) = breath.pool.take() else {
-            self.ledger.originated_lost += 1;
+            self.accounts.ledger.originated_lost += 1;
             return;
         };
         let room = buffer.bytes().len().saturating_sub(HEADROOM);
@@ -104,7 +104,7 @@ impl<B: Buffer> Forwarder<B> {
         if !answered || !held.frame.shrink_front(network - ETHERNET) {
             return self.drop_frame(held.frame, Reason::LocalNotServed, breath.pool);
         }
-        self.ledger.local += 1;
+        self.accounts.ledger.local += 1;
         held.frame.own = true;
         self.send_own(breath, held);
     }

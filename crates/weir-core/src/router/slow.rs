@@ -4,13 +4,15 @@
 //! buffer or headroom the frame is dropped and counted.
 
 use super::Breath;
+use super::accounts::Accounts;
 use super::decide::{Context, Decided, Decision, Silent, decide};
 use super::forwarder::Forwarder;
 use super::hold::HeldFrame;
+use super::sampler::Link;
 use crate::id::PortId;
-use crate::packet::{Buffer, Frame, Pool};
+use crate::packet::{Buffer, Frame};
 use crate::tables::Adjacency;
-use crate::verdict::{Ledger, Reason};
+use crate::verdict::Reason;
 use crate::wire::ethernet::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use crate::wire::{Ipv4, Ipv6};
 
@@ -57,7 +59,7 @@ impl<B: Buffer> Forwarder<B> {
             }
             Decision::Punt => breath.out.punt.push((arrived, held.frame)),
             Decision::Local => {
-                self.ledger.local += 1;
+                self.accounts.ledger.local += 1;
                 breath.pool.put(held.frame.into_buffer());
             }
             Decision::EchoReply => self.echo_reply(breath, held, network),
@@ -82,11 +84,11 @@ impl<B: Buffer> Forwarder<B> {
         next_hop: (PortId, std::net::IpAddr),
         held: HeldFrame<B>,
     ) {
-        self.ledger.held += u64::from(!held.frame.own);
+        self.accounts.ledger.held += u64::from(!held.frame.own);
         if let Some(displaced) =
             self.hold.push(breath.now, &breath.tables.settings, next_hop, held, &mut breath.out.events)
         {
-            self.ledger.held -= u64::from(!displaced.frame.own);
+            self.accounts.ledger.held -= u64::from(!displaced.frame.own);
             self.drop_frame(displaced.frame, Reason::HoldQueueFull, breath.pool);
         }
     }
@@ -94,7 +96,7 @@ impl<B: Buffer> Forwarder<B> {
     /// Decides anew on everything held: the snapshot has changed.
     pub(super) fn release(&mut self, breath: &mut Breath<'_, B>) {
         for held in self.hold.take_all() {
-            self.ledger.held -= u64::from(!held.frame.own);
+            self.accounts.ledger.held -= u64::from(!held.frame.own);
             if held.frame.own || held.frame.sealed {
                 self.send_own(breath, held);
                 continue;
@@ -110,7 +112,7 @@ impl<B: Buffer> Forwarder<B> {
     pub(super) fn expire(&mut self, breath: &mut Breath<'_, B>) {
         for held in self.hold.scan(breath.now, &mut breath.out.events) {
             if !held.frame.own {
-                self.ledger.held -= 1;
+                self.accounts.ledger.held -= 1;
                 // The source of a sealed packet is ourselves.
                 if !held.frame.sealed {
                     self.send_unresolved(breath, &held);
@@ -137,7 +139,7 @@ impl<B: Buffer> Forwarder<B> {
         frame: Frame<B>,
         network: usize,
     ) {
-        send(&mut self.ledger, breath, next, frame, network);
+        send(&mut self.accounts, breath, next, frame, network);
     }
 
     /// Sends the first piece of a packet, whose IP header is at `network`, and those in `fragments`.
@@ -148,17 +150,17 @@ impl<B: Buffer> Forwarder<B> {
         (first, network): (Frame<B>, usize),
         sealed: bool,
     ) {
-        send(&mut self.ledger, breath, next, first, network);
+        send(&mut self.accounts, breath, next, first, network);
         for mut piece in self.fragments.drain(..) {
             piece.sealed = sealed;
-            send(&mut self.ledger, breath, next, piece, ethernet::HEADER_LEN);
+            send(&mut self.accounts, breath, next, piece, ethernet::HEADER_LEN);
         }
     }
 }
 
 /// Puts the link header of `next` before the packet at `network` and queues the frame.
 fn send<B: Buffer>(
-    ledger: &mut Ledger,
+    accounts: &mut Accounts,
     breath: &mut Breath<'_, B>,
     next: &Adjacency,
     mut frame: Frame<B>,
@@ -169,29 +171,15 @@ fn send<B: Buffer>(
         Some(port) if frame.sealed => port.device,
         _ => next.device,
     };
+    let link = if network == 0 { Link::Ip } else { Link::Ethernet };
     let Some(ring) = breath.out.tx.get_mut(device.index()) else {
-        return drop_frame(ledger, frame, Reason::PortDown, breath.pool);
+        return accounts.drop_frame(frame, link, Reason::PortDown, breath.pool);
     };
     if !relink(&mut frame, next, network) {
-        return drop_frame(ledger, frame, Reason::FrameTooLarge, breath.pool);
+        return accounts.drop_frame(frame, link, Reason::FrameTooLarge, breath.pool);
     }
     frame.device = device;
     ring.push(frame);
-}
-
-/// Ends a frame that goes nowhere: our own is lost, a received one is a drop.
-pub(super) fn drop_frame<B: Buffer>(
-    ledger: &mut Ledger,
-    frame: Frame<B>,
-    reason: Reason,
-    pool: &mut Pool<B>,
-) {
-    if frame.own {
-        ledger.originated_lost += 1;
-    } else {
-        ledger.drops.add(reason, 1);
-    }
-    pool.put(frame.into_buffer());
 }
 
 /// Replaces the link header before `network` by that of `next`; `false` without headroom for its tag.

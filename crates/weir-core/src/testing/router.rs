@@ -10,11 +10,12 @@ use super::sample::{self, Net};
 use crate::fuzz_input::Input;
 use crate::id::PortId;
 use crate::packet::{BATCH, Batch, DeviceId, Frame, Pool};
+use crate::router::sampler::{Link, Sampler};
 use crate::router::{Output, Router};
 use crate::tables::{ReversePath, Tables};
 use crate::time::{Nanos, SECOND};
 use crate::trace::trace;
-use crate::verdict::{Ledger, Verdict};
+use crate::verdict::{Ledger, Reason, Verdict};
 use crate::wire::flow::FlowKey;
 use crate::wire::{Ipv4, build};
 
@@ -35,7 +36,8 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    pub fn new(router: Router<Heap>, buffers: usize) -> Self {
+    pub fn new(mut router: Router<Heap>, buffers: usize) -> Self {
+        router.set_sampler(Some(Sampler::new(Reason::ALL, usize::MAX)));
         Bench { router, pool: Pool::boxed(buffers), buffers, out: Output::new(3) }
     }
 
@@ -48,10 +50,19 @@ impl Bench {
                 Err(buffer) => self.pool.put(buffer),
             }
         }
+        let mut copied = self.router.ledger().drops.clone();
+        self.router.sampler().expect("set").allow(u32::MAX);
         self.router.forward(now, tables, &mut batch, &mut self.pool, &mut self.out);
         self.router.tick(now, tables, &mut self.pool, &mut self.out);
         self.router.taken(tables, &self.out);
         self.check();
+        // Whatever is dropped is copied, once, with its reason; what has no link header begins with IP.
+        for sample in self.router.sampler().expect("set").drain().1 {
+            copied.add(sample.reason, 1);
+            let first = sample.data.first().map_or(4, |byte| byte >> 4);
+            assert!(sample.link == Link::Ethernet || matches!(first, 4 | 6), "{sample:?}");
+        }
+        assert_eq!(copied, self.router.ledger().drops);
     }
 
     pub fn check(&self) {

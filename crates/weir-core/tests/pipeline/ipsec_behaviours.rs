@@ -8,10 +8,12 @@ use std::sync::Arc;
 use crate::common::site::*;
 use weir_core::ipsec::{Action, Params};
 use weir_core::packet::{Batch, DeviceId, Frame};
+use weir_core::router::sampler::Link;
 use weir_core::router::{Output, Router};
 use weir_core::tables::Owner;
 use weir_core::verdict::Reason;
 use weir_core::wire::build;
+use weir_core::wire::ethernet::HEADER_LEN as ETHERNET;
 
 fn families() -> [(Params, usize); 2] {
     [(gcm(), 0), (outside6(gcm()), 1)]
@@ -45,7 +47,13 @@ fn corrupted_footer_is_dropped_and_counted_on_the_sa() {
         let mut sealed = site.sealed(&site.far_packet(six, b"corrupted"));
         let last = sealed.len() - 1;
         sealed[last] ^= 1;
-        site.w.send(WAN, &sealed).dropped_silently(Reason::IntegrityFailed);
+        let seen = site.w.send(WAN, &sealed);
+        seen.dropped_silently(Reason::IntegrityFailed);
+        // Its headers can be looked at, what the cipher made of its payload cannot.
+        let copy = &seen.copies[0];
+        assert_eq!((copy.link, copy.len), (Link::Ip, sealed.len() - ETHERNET));
+        assert_eq!(*copy.data, sealed[ETHERNET..ETHERNET + copy.data.len()]);
+        assert!(copy.data.len() < sealed.len() - ETHERNET - b"corrupted".len(), "{copy:?}");
         assert_eq!(Site::failures(&site.back.here, Reason::IntegrityFailed), 1);
         // Its number is not used up.
         sealed[last] ^= 1;

@@ -12,6 +12,7 @@ mod slices;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 pub use answer::AnswerError;
 pub use configuration::{ConfigurationError, CpusError};
@@ -21,7 +22,7 @@ pub use pairs::PairsError;
 pub use slices::SlicesError;
 
 use super::hosts::Role;
-use super::text::Position;
+use super::text::{self, Position};
 use crate::model::LabError;
 
 /// Why an experiment is not taken.
@@ -118,6 +119,17 @@ pub struct Location {
     /// The file's name in errors.
     pub file: String,
     pub position: Option<Position>,
+    /// Characters of it, on its first line.
+    pub width: usize,
+}
+
+impl Location {
+    /// Where these bytes of `text` stand.
+    pub fn of(file: &str, text: &str, span: Option<Range<usize>>) -> Location {
+        let covered = span.clone().and_then(|span| text.get(span)).and_then(|text| text.lines().next());
+        let width = covered.map_or(1, |line| line.chars().count());
+        Location { file: file.into(), position: span.map(|span| text::position(text, span)), width }
+    }
 }
 
 /// An experiment that is not taken, and where its file says so.
@@ -136,7 +148,7 @@ impl From<ExperimentError> for Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(Location { file, position }) = &self.location {
+        if let Some(Location { file, position, .. }) = &self.location {
             write!(f, "{file}:")?;
             if let Some(position) = position {
                 write!(f, "{position}:")?;

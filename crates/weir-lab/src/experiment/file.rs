@@ -16,7 +16,7 @@ use super::hosts::{Commands, Hosts};
 use super::ipsec::IpsecShape;
 use super::method::Written;
 use super::relay::RelayShape;
-use super::{metric, placement, text};
+use super::{metric, placement};
 use crate::model::ipsec::{CipherName, POLICIES_MAX};
 use crate::model::relay::WORKERS_MAX;
 use crate::model::spd::{CHURN_MAX, RuleSet};
@@ -307,10 +307,7 @@ impl Axis {
 
 pub fn parse(shown: &str, source: &str) -> Result<File, Refused> {
     toml::from_str(source).map_err(|e| Refused {
-        location: Some(Location {
-            file: shown.into(),
-            position: e.span().map(|s| text::position(source, s)),
-        }),
+        location: Some(Location::of(shown, source, e.span())),
         // the word of before is read, not proposed
         error: ExperimentError::Toml(e.message().replace('\n', ", ").replace("`subject`, ", "")).into(),
     })

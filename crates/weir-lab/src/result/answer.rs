@@ -1,10 +1,34 @@
-//! The answer in one sentence: the first pair's ratio with its interval, and how many others agree.
+//! The answer in one sentence: the first pair's ratio with its interval, and how many others agree. A control that came out
+//! different from itself goes before it: no ratio of that size says anything.
 
 use super::Results;
 use weir_stats::{Comparison, Verdict};
 
 /// `asked` is how many pairs the experiment names: those that could not be compared are said too.
 pub fn sentence(results: &Results, asked: usize) -> String {
+    match failed_controls(results) {
+        Some(failed) => format!("{failed} {}", of_pairs(results, asked)),
+        None => of_pairs(results, asked),
+    }
+}
+
+/// What of itself a control differs by: the largest, and how many there are.
+fn failed_controls(results: &Results) -> Option<String> {
+    let failed = results.controls.iter().filter(|c| c.verdict == Verdict::Different);
+    let mut failed: Vec<(&str, f64)> =
+        failed.filter_map(|c| Some((c.reference.as_str(), (c.ratio?.ratio - 1.0) * 100.0))).collect();
+    failed.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
+    let (name, percent) = *failed.first()?;
+    let others = match failed.len() - 1 {
+        0 => String::new(),
+        n => format!(" (and {n} more)"),
+    };
+    Some(format!(
+        "The A/A control failed: {name} differs from itself by {percent:+.1} %{others}, so differences of this size say nothing."
+    ))
+}
+
+fn of_pairs(results: &Results, asked: usize) -> String {
     let judged: Vec<&Comparison> = results.comparisons.iter().filter(|c| c.ratio.is_some()).collect();
     let sentence = match judged.len() {
         0 => return alone(results),
@@ -143,6 +167,17 @@ mod tests {
     fn a_difference_is_said_with_ratio_and_interval() {
         let said = sentence(&results(&[("b", 2.0)]), 1);
         assert!(said.starts_with("b has 2.000 times the packets a second of a (95 % interval 1.9"), "{said}");
+    }
+
+    #[test]
+    fn a_control_that_failed_goes_before_everything() {
+        let mut campaign = results(&[("b", 2.0)]);
+        campaign.controls = results(&[("a~again", 1.03)]).comparisons;
+        let said = sentence(&campaign, 1);
+        assert!(said.starts_with("The A/A control failed: a differs from itself by +3.0 %, so"), "{said}");
+        assert!(said.contains("say nothing. b has 2.000 times"), "{said}");
+        campaign.controls = results(&[("a~again", 1.0)]).comparisons;
+        assert!(sentence(&campaign, 1).starts_with("b has 2.000 times"));
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod netns_residue;
 mod netns_testbed;
 mod new;
 mod nic_modes;
+mod old_cpu;
 mod peers;
 mod plan;
 mod profiles;

@@ -91,28 +91,37 @@ pub struct Shown {
     pub hit: bool,
 }
 
-/// Which part of a long list is asked for, as a query.
+/// Which part of a long list is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page(String);
+pub struct Page {
+    /// `for=` or `match=`.
+    about: Option<String>,
+    /// Counted from 1.
+    from: Option<usize>,
+    limit: Option<usize>,
+}
+
+/// `--from`, `--limit` and `--match` of `weir show`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PageArgs<'a> {
+    pub from: Option<usize>,
+    pub limit: Option<usize>,
+    pub matching: Option<&'a str>,
+}
 
 impl Page {
-    /// `for ADDRESS`, `--from N` and `--limit N` of `weir show routes`.
-    pub fn of(
-        topic: Topic,
-        about: &[String],
-        from: Option<usize>,
-        limit: Option<usize>,
-    ) -> Result<Page, Failure> {
-        let mut options = Vec::new();
-        match about {
-            [] => {}
+    /// `for ADDRESS` (of routes), `--match TEXT` (of lists that have it), `--from N` and `--limit N`.
+    pub fn of(topic: Topic, about: &[String], args: PageArgs<'_>) -> Result<Page, Failure> {
+        let pages = [Topic::Routes, Topic::Neighbors, Topic::Sa, Topic::Spd, Topic::Tunnels, Topic::Peers];
+        let address = match about {
+            [] => None,
             [word, address] if word == "for" => {
                 let address: IpAddr = address.parse().map_err(|_| {
                     Failure(format!(
                         "show: got `{address}`, expected an address; write `weir show routes for 192.0.2.1`"
                     ))
                 })?;
-                options.push(format!("for={}", encoded(&address.to_string())));
+                Some(format!("for={}", encoded(&address.to_string())))
             }
             other => {
                 let got = other.join(" ");
@@ -120,17 +129,55 @@ impl Page {
                     "show: got `{got}`, expected `for ADDRESS`; write `weir show routes for 192.0.2.1`"
                 )));
             }
+        };
+        if topic != Topic::Routes && address.is_some() {
+            return Err(Failure("show: `for` chooses routes; write `weir show routes`".into()));
         }
-        options.extend(from.map(|n| format!("from={n}")));
-        options.extend(limit.map(|n| format!("limit={n}")));
-        let limits_alone = topic == Topic::Flows && from.is_none() && about.is_empty();
-        if topic != Topic::Routes && !options.is_empty() && !limits_alone {
+        let PageArgs { from, limit, matching } = args;
+        let first_flows = topic == Topic::Flows && from.is_none();
+        if (from.is_some() || limit.is_some()) && !pages.contains(&topic) && !first_flows {
             return Err(Failure(
-                "show: `for`, --from and --limit choose routes, --limit flows too; write `weir show routes`"
+                "show: --from and --limit choose routes, neighbors, sa, spd, tunnels and peers, --limit flows too; show one of them"
                     .into(),
             ));
         }
-        Ok(Page(if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) }))
+        if from == Some(0) {
+            return Err(Failure("show: --from is 0, expected a number from 1 on; write --from 1".into()));
+        }
+        let matched = matching.is_some();
+        if matched && (!pages.contains(&topic) || matches!(topic, Topic::Routes | Topic::Spd)) {
+            return Err(Failure(
+                "show: --match chooses neighbors, sa, tunnels and peers; routes have `for ADDRESS`, spd has --named".into(),
+            ));
+        }
+        Ok(Page { about: address.or(matching.map(|text| format!("match={}", encoded(text)))), from, limit })
+    }
+
+    /// The path with this page's query; `more` asks for so many items beyond it.
+    fn path(&self, topic: Topic, more: usize) -> String {
+        if topic == Topic::Spd {
+            return topic.path().to_owned();
+        }
+        let from = self.from.map(|n| format!("from={n}"));
+        let limit = self.limit.map(|n| format!("limit={}", n.saturating_add(more)));
+        let options: Vec<String> = [self.about.clone(), from, limit].into_iter().flatten().collect();
+        let query = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
+        topic.path().to_owned() + &query
+    }
+
+    /// Reads a list, and tells whether more follow than were asked for.
+    fn read<T: serde::de::DeserializeOwned>(
+        &self,
+        socket: &Path,
+        topic: Topic,
+    ) -> Result<(Vec<T>, String), Failure> {
+        let mut items: Vec<T> = client::read(socket, &self.path(topic, 1)).map_err(Failure::of)?;
+        let Some(limit) = self.limit.filter(|limit| items.len() > *limit) else {
+            return Ok((items, String::new()));
+        };
+        items.truncate(limit);
+        let next = self.from.unwrap_or(1) + limit;
+        Ok((items, format!("# more follow: --from {next}\n")))
     }
 }
 
@@ -139,30 +186,40 @@ pub fn run(socket: &Path, topic: Topic, json: bool, shown: &Shown, page: &Page) 
         return Err(Failure("show: --all, --named and --hit choose policies; write `weir show spd`".into()));
     }
     if json {
-        let body = client::get(socket, &format!("{}{}", topic.path(), page.0)).map_err(Failure::of)?;
+        let body = client::get(socket, &page.path(topic, 0)).map_err(Failure::of)?;
         let value: serde_json::Value = serde_json::from_str(&body).map_err(|e| Failure(e.to_string()))?;
         return print_json(&value);
     }
     let text = match topic {
         Topic::Status => status(&client::read(socket, topic.path()).map_err(Failure::of)?),
         Topic::Ports => ports(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
-        Topic::Routes => {
-            let path = format!("{}{}", topic.path(), page.0);
-            routes(&client::read(socket, &path).map_err(Failure::of)?)
+        Topic::Routes => routes(&client::read(socket, &page.path(topic, 0)).map_err(Failure::of)?),
+        Topic::Neighbors => {
+            let (items, more) = page.read(socket, topic)?;
+            neighbors(&items) + &more
         }
-        Topic::Neighbors => neighbors(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
         Topic::Workers => workers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
         Topic::Drops => drops(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
-        Topic::Sa => ipsec::sas(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
-        Topic::Spd => ipsec::spds(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?, shown),
-        Topic::Cache => cache::cache(&client::read(socket, topic.path()).map_err(Failure::of)?),
-        Topic::Flows => {
-            flows::flows(&client::read(socket, &format!("{}{}", topic.path(), page.0)).map_err(Failure::of)?)
+        Topic::Sa => {
+            let (items, more) = page.read(socket, topic)?;
+            ipsec::sas(&items, page != &Page::default()) + &more
         }
+        Topic::Spd => {
+            let spds: Vec<view::Spd> = client::read(socket, topic.path()).map_err(Failure::of)?;
+            ipsec::spds(&spds, shown, (page.from.unwrap_or(1) - 1, page.limit))
+        }
+        Topic::Cache => cache::cache(&client::read(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Flows => flows::flows(&client::read(socket, &page.path(topic, 0)).map_err(Failure::of)?),
         Topic::Offload => flows::offload(&client::read(socket, topic.path()).map_err(Failure::of)?),
         Topic::Relay => relay::relay(&client::read(socket, topic.path()).map_err(Failure::of)?),
-        Topic::Peers => relay::peers(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
-        Topic::Tunnels => ipsec::tunnels(&client::read::<Vec<_>>(socket, topic.path()).map_err(Failure::of)?),
+        Topic::Peers => {
+            let (items, more) = page.read(socket, topic)?;
+            relay::peers(&items) + &more
+        }
+        Topic::Tunnels => {
+            let (items, more) = page.read(socket, topic)?;
+            ipsec::tunnels(&items, page != &Page::default()) + &more
+        }
     };
     print(&text)
 }

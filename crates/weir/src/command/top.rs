@@ -1,20 +1,46 @@
 //! `weir top`: rates between two looks at the counters, on the whole screen or, in a pipe, line by line.
 
+mod relay;
+mod screen;
+
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::control::client;
+use clap::Args;
+
+use self::relay::Sort;
+use self::screen::{Keys, REDRAW, Size};
+use crate::control::client::{self, ClientError};
 use crate::failure::Failure;
 use crate::text::{print, table};
 use crate::view;
 
-/// Home and clear to the end. No mode of the terminal is changed, so Ctrl-C leaves it as it was.
-const REDRAW: &str = "\x1b[H\x1b[J";
 /// Ethernet's share of the wire that software never sees: preamble 8, FCS 4, gap 12.
 const WIRE_OVERHEAD: u64 = 24;
+
+#[derive(Clone, Debug, Args)]
+pub struct TopArgs {
+    /// One interval, then end
+    #[arg(long)]
+    once: bool,
+    /// Seconds between two looks
+    #[arg(long, default_value_t = 1.0, value_parser = interval)]
+    every: f64,
+    /// A relay's clients: what the first have most of
+    #[arg(long, value_enum, default_value_t)]
+    sort: Sort,
+}
+
+/// Reads an interval: between a hundredth of a second, where counters are that fresh, and an hour.
+pub fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(s) if (0.02..=3600.0).contains(&s) => Ok(s),
+        _ => Err("expected seconds from 0.02 to 3600".to_owned()),
+    }
+}
 
 struct Look {
     at: Instant,
@@ -23,28 +49,70 @@ struct Look {
 }
 
 /// Looks until interrupted; with `once`, one interval and done.
-pub fn run(socket: &Path, every: Duration, once: bool) -> Result<(), Failure> {
-    let screen = !once && io::stdout().is_terminal();
-    let mut before = look(socket)?;
-    loop {
-        thread::sleep(every);
-        let now = look(socket)?;
-        let text = rates(&before, &now);
-        if screen {
-            print(&format!("{REDRAW}{text}(Ctrl-C ends)\n"))?;
-        } else {
-            print(&text)?;
-        }
-        if once {
-            return Ok(());
-        }
-        before = now;
+pub fn run(socket: &Path, args: &TopArgs) -> Result<(), Failure> {
+    // A relay has no ports.
+    match client::get(socket, "/v1/relay") {
+        Ok(_) => watch(args, || relay::Look::new(socket), relay::screen),
+        Err(_) => watch(args, || look(socket), |before, now, _, size| fit(&rates(before, now), size)),
     }
 }
 
-fn look(socket: &Path) -> Result<Look, Failure> {
-    let ports = client::read(socket, "/v1/ports").map_err(Failure::of)?;
-    let workers = client::read(socket, "/v1/workers").map_err(Failure::of)?;
+/// Shows the difference of one look and the next, on the screen or, in a pipe, line by line.
+fn watch<L>(
+    args: &TopArgs,
+    look: impl Fn() -> Result<L, ClientError>,
+    show: impl Fn(&L, &L, Sort, Option<Size>) -> String,
+) -> Result<(), Failure> {
+    let on_screen = !args.once && io::stdout().is_terminal();
+    let every = Duration::from_secs_f64(args.every);
+    let mut sort = args.sort;
+    let mut before = look().map_err(Failure::of)?;
+    if !on_screen {
+        loop {
+            thread::sleep(every);
+            let now = look().map_err(Failure::of)?;
+            print(&show(&before, &now, sort, None))?;
+            if args.once {
+                return Ok(());
+            }
+            before = now;
+        }
+    }
+    let keys = Keys::new().map_err(Failure::of)?;
+    let mut newest: Option<L> = None;
+    loop {
+        let due = Instant::now() + every;
+        while let Some(key) = keys.until(due) {
+            if key == b'q' {
+                return Ok(());
+            }
+            sort = Sort::of_key(key).unwrap_or(sort);
+            if let Some(now) = &newest {
+                print(&format!("{REDRAW}{}", show(&before, now, sort, screen::size())))?;
+            }
+        }
+        if keys.ended() {
+            return Ok(());
+        }
+        let now = look().map_err(Failure::of)?;
+        if let Some(last) = newest.take() {
+            before = last;
+        }
+        print(&format!("{REDRAW}{}", show(&before, &now, sort, screen::size())))?;
+        newest = Some(now);
+    }
+}
+
+/// Lines that are no longer than the screen is wide, and as many as it has; how to end stands in the last.
+fn fit(text: &str, size: Option<Size>) -> String {
+    let Some(Size { columns, lines }) = size else { return text.to_owned() };
+    let lines = text.lines().take(lines.saturating_sub(2)).chain(["q quit"]);
+    lines.map(|line| line.chars().take(columns).chain(['\n']).collect::<String>()).collect()
+}
+
+fn look(socket: &Path) -> Result<Look, ClientError> {
+    let ports = client::read(socket, "/v1/ports")?;
+    let workers = client::read(socket, "/v1/workers")?;
     Ok(Look { at: Instant::now(), ports, workers })
 }
 
@@ -179,6 +247,13 @@ mod tests {
         assert_eq!(si(12_345.0), "12.35 k");
         assert_eq!(si(1_488_095.0), "1.488 M");
         assert_eq!(si(10e9), "10.00 G");
+    }
+
+    #[test]
+    fn a_screen_is_neither_left_nor_overflown() {
+        let text = fit("one two three\nfour\nfive\nsix\n", Some(Size { columns: 7, lines: 4 }));
+        assert_eq!(text, "one two\nfour\nq quit\n");
+        assert_eq!(fit("as it is\n", None), "as it is\n");
     }
 
     #[test]

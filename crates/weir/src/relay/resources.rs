@@ -1,5 +1,6 @@
 //! What a relay's control socket has: paths, methods and options become a [`Resource`].
 
+use crate::control::page::Page;
 use crate::control::{ApplyRequest, HttpRequest, Response};
 
 /// What is asked for.
@@ -7,7 +8,7 @@ use crate::control::{ApplyRequest, HttpRequest, Response};
 pub enum Resource {
     Status,
     Relay,
-    Peers,
+    Peers(Page),
     Metrics,
     Apply(ApplyRequest),
     Drain,
@@ -16,7 +17,7 @@ pub enum Resource {
 const INDEX: &str = "weir control socket of a relay\n\
     GET  /v1/status     name, version, what works otherwise than asked\n\
     GET  /v1/relay      what became of connections, workers, drops by reason\n\
-    GET  /v1/peers      who is connected\n\
+    GET  /v1/peers      who is connected; ?match=TEXT, ?from=N, ?limit=N\n\
     POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
     \x20                   ?folder=PATH where the files it names lie\n\
     POST /v1/drain      accepts no new connections, tells clients to come back, ends\n\
@@ -31,7 +32,7 @@ impl Resource {
             "/" | "/v1" | "/v1/" => Err(Response::text(INDEX)),
             "/v1/status" => request.get(Resource::Status),
             "/v1/relay" => request.get(Resource::Relay),
-            "/v1/peers" => request.get(Resource::Peers),
+            "/v1/peers" => Page::of(request).map(Resource::Peers).and_then(|peers| request.get(peers)),
             "/metrics" => request.get(Resource::Metrics),
             "/v1/apply" => request.apply().map(Resource::Apply),
             "/v1/drain" => request.post(Resource::Drain),
@@ -57,7 +58,7 @@ mod tests {
             let (path, query, body) = (path.to_owned(), String::new(), Vec::new());
             Resource::of(&HttpRequest { method, path, query, body })
         };
-        assert_eq!(of(Method::GET, "/v1/peers"), Ok(Resource::Peers));
+        assert_eq!(of(Method::GET, "/v1/peers"), Ok(Resource::Peers(Page::default())));
         assert_eq!(of(Method::POST, "/v1/drain"), Ok(Resource::Drain));
         assert_eq!(of(Method::GET, "/v1/drain").expect_err("refused").status, 405);
         assert_eq!(of(Method::GET, "/v1/ports").expect_err("a router's").status, 404);

@@ -202,7 +202,13 @@ fn raise_descriptors(settings: &Settings, notices: &mut Vec<String>) {
 
 /// Settles the workers' number: one for each CPU named, or for each core.
 fn place(settings: &mut Settings) -> Result<(), Failure> {
-    let topology = Topology::read(Path::new(weir_io::cpu::SYSFS)).map_err(Failure::of)?;
+    let topology = match Topology::read(Path::new(weir_io::cpu::SYSFS)) {
+        Ok(topology) => topology,
+        Err(error) => {
+            tracing::warn!("{error}; every CPU this process may use counts as a core");
+            Topology::of_process().map_err(Failure::of)?
+        }
+    };
     let placement = match settings.cpus.as_slice() {
         [] => Placement::by_core(&topology, None),
         cpus => Placement::explicit(&topology, cpus).map_err(Failure::of)?,
@@ -377,7 +383,9 @@ impl Running {
         match resource {
             Resource::Status => Response::json(200, &self.status()),
             Resource::Relay => Response::json(200, &show::relay(&self.acceptor.shared, &self.relay)),
-            Resource::Peers => Response::json(200, &show::peers(&self.relay)),
+            Resource::Peers(page) => {
+                Response::json(200, &page.cut(&show::peers(&self.relay), view::relay::Peer::words))
+            }
             Resource::Metrics => Response::metrics(self.acceptor.shared.metrics()),
             Resource::Apply(request) => self.apply(request),
             Resource::Drain => Response::json(200, &serde_json::json!({ "stopping": true })),

@@ -71,12 +71,14 @@ impl Daemon {
             Resource::Routes { address, skip, limit } => {
                 Response::json(200, &self.routes(address, skip, limit))
             }
-            Resource::Neighbors => Response::json(200, &self.neighbors(now)),
+            Resource::Neighbors(page) => {
+                Response::json(200, &page.cut(&self.neighbors(now), view::Neighbor::words))
+            }
             Resource::Workers => Response::json(200, &self.worker_views()),
             Resource::Drops => Response::json(200, &self.drops()),
-            Resource::Sas => Response::json(200, &self.sas(now)),
+            Resource::Sas(page) => Response::json(200, &page.cut(&self.sas(now), view::Sa::words)),
             Resource::Spds => Response::json(200, &self.spds()),
-            Resource::Tunnels => Response::json(200, &self.tunnels()),
+            Resource::Tunnels(page) => Response::json(200, &page.cut(&self.tunnels(), view::Tunnel::words)),
             Resource::Cache => Response::json(200, &self.cache()),
             Resource::Flows { limit } => {
                 let flows = self.flows.as_ref();
@@ -86,6 +88,10 @@ impl Daemon {
             Resource::Trace { body } => match self.trace(&body) {
                 Ok(trace) => Response::json(200, &trace),
                 Err(error) => Response::blamed(400, error.blame(), error),
+            },
+            Resource::Capture { body } => match self.capture(now, &body) {
+                Ok(capture) => Response::json(200, &capture),
+                Err(error) => Response::blamed(422, error.blame(), error),
             },
             Resource::Apply(ApplyRequest { file, folder, text, dry_run }) => {
                 let folder = folder

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::control::page::Page;
 use crate::control::{ApplyRequest, HttpRequest, Response};
 
 /// What is asked for.
@@ -15,12 +16,12 @@ pub enum Resource {
         skip: usize,
         limit: Option<usize>,
     },
-    Neighbors,
+    Neighbors(Page),
     Workers,
     Drops,
-    Sas,
+    Sas(Page),
     Spds,
-    Tunnels,
+    Tunnels(Page),
     Cache,
     /// At most so many flows.
     Flows {
@@ -35,6 +36,9 @@ pub enum Resource {
     Trace {
         body: Vec<u8>,
     },
+    Capture {
+        body: Vec<u8>,
+    },
     Config,
     Metrics,
 }
@@ -43,7 +47,7 @@ const INDEX: &str = "weir control socket of a router\n\
     GET  /v1/status     name, version, generation, what works otherwise than asked\n\
     GET  /v1/ports      devices, addresses, traffic, losses\n\
     GET  /v1/routes     the first 1,000; ?limit=N for more, ?from=N for the next, ?for=ADDRESS those that lead there\n\
-    GET  /v1/neighbors  ARP and NDP\n\
+    GET  /v1/neighbors  ARP and NDP; ?match=TEXT, ?from=N, ?limit=N here and of /v1/sa and /v1/tunnels\n\
     GET  /v1/workers    ledgers, buffers, traffic by port\n\
     GET  /v1/drops      by reason, with who has to act\n\
     GET  /v1/sa         IPsec: security associations, traffic, why packets failed\n\
@@ -56,6 +60,7 @@ const INDEX: &str = "weir control socket of a router\n\
     \x20                   ?folder=PATH where the keys file lies\n\
     POST /v1/policies   {\"spd\": \"wan\", \"changes\": [{\"remove\": {\"name\": \"p\"}}]}; ?dry-run only tells\n\
     POST /v1/trace      {\"port\": \"lan\", \"frame\": \"<hex>\"}\n\
+    POST /v1/capture    copies of dropped packets: {\"reasons\": [\"no_route\"]} begins, {\"id\": N} fetches; \"end\": true\n\
     GET  /v1/config     what runs, as a file; changes of policies that no file has\n\
     POST /v1/reload     reads its file again, as SIGHUP does\n\
     POST /v1/stop       ends in order, as SIGTERM does\n\
@@ -83,12 +88,12 @@ impl Resource {
             "/v1/status" => get(Resource::Status),
             "/v1/ports" => get(Resource::Ports),
             "/v1/routes" => routes(&request).and_then(get),
-            "/v1/neighbors" => get(Resource::Neighbors),
+            "/v1/neighbors" => Page::of(&request).map(Resource::Neighbors).and_then(get),
             "/v1/workers" => get(Resource::Workers),
             "/v1/drops" => get(Resource::Drops),
-            "/v1/sa" => get(Resource::Sas),
+            "/v1/sa" => Page::of(&request).map(Resource::Sas).and_then(get),
             "/v1/spd" => get(Resource::Spds),
-            "/v1/tunnels" => get(Resource::Tunnels),
+            "/v1/tunnels" => Page::of(&request).map(Resource::Tunnels).and_then(get),
             "/v1/cache" => get(Resource::Cache),
             "/v1/flows" => {
                 let limit = request.option("limit").map(|n| {
@@ -112,6 +117,10 @@ impl Resource {
                 request.post(())?;
                 Ok(Resource::Trace { body: request.body })
             }
+            "/v1/capture" => {
+                request.post(())?;
+                Ok(Resource::Capture { body: request.body })
+            }
             path => Err(Response::refusal(
                 404,
                 format!(
@@ -124,7 +133,7 @@ impl Resource {
     /// What the response counts includes everything that happened before it was asked for.
     pub fn shows_figures(&self) -> bool {
         use Resource::{Cache, Drops, Metrics, Ports, Spds, Status, Tunnels, Workers};
-        matches!(self, Status | Ports | Workers | Drops | Spds | Tunnels | Cache | Metrics)
+        matches!(self, Status | Ports | Workers | Drops | Spds | Tunnels(_) | Cache | Metrics)
     }
 }
 

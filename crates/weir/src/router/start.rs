@@ -159,6 +159,7 @@ fn start_behind(
         resleep: true,
         started: now,
         unsaved: Default::default(),
+        captures: Default::default(),
     };
     daemon.begin().map(|()| daemon)
 }

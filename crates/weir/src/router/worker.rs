@@ -8,7 +8,7 @@
 //!   ◄─ report (every 20 ms, or asked for)   ledger, counters, device losses
 //! ```
 //!
-//! Promises: a breath takes no lock and makes no allocation beyond what a punted frame needs; a full
+//! Promises: a breath takes no lock and makes no allocation beyond what a punted frame and a copy for a capture need; a full
 //! queue to the control side is a counted drop; a worker told to stop sends what it has and says what
 //! it could not. A panic ends the thread and is seen by [`Worker::is_finished`].
 
@@ -36,8 +36,10 @@ use crate::config::settings::WakeUp;
 
 mod queues;
 mod run;
+mod sampling;
 
 pub use queues::{Absent, Several};
+pub use sampling::{ALLOWED_EVERY, CaptureOrder, CapturedCopy};
 
 /// A device and the descriptors that become readable when it has frames.
 pub struct OpenDevice {
@@ -86,6 +88,8 @@ pub enum WorkerCommand {
     Replace(DeviceId, OpenDevice),
     /// Receive from this queue of the device too.
     Add(DeviceId, OpenDevice),
+    /// Copy frames that are dropped, or no more.
+    Sample(Option<CaptureOrder>),
     /// Copy the counters of this moment, then say so.
     Report(SyncSender<()>),
 }

@@ -67,3 +67,10 @@ pub struct Peer {
     pub queued_bytes: u64,
     pub memory: u64,
 }
+
+impl Peer {
+    /// What it can be found by.
+    pub fn words(&self) -> Vec<&str> {
+        [&self.key, &self.address, &self.role, &self.tls].map(String::as_str).to_vec()
+    }
+}

@@ -100,7 +100,11 @@ fn rules_that_accept_established_flows_first_are_proved_and_others_named() {
         ] {
             nft(&forward("drop", refused));
             let found = obstacles();
-            assert!(found.iter().any(|o| o.contains(because)) == !because.is_empty(), "{refused}: {found:?}");
+            assert_eq!(
+                found.iter().any(|o| o.contains(because)),
+                !because.is_empty(),
+                "{refused}: {found:?}"
+            );
         }
     });
 }

@@ -1,6 +1,7 @@
 //! The daemon between real namespaces: forwarding, local delivery, reconfiguration and faults, as an operator
 //! meets them. Skipped by name where namespaces cannot be made.
 
+mod capture;
 mod faults;
 mod firewall;
 mod firewall_rules;

@@ -84,6 +84,39 @@ fn alert_rules_fire_where_they_should_and_nowhere_else() {
     }
 }
 
+/// What a dashboard asks is PromQL, and no two panels lie on each other.
+#[test]
+fn every_panel_of_the_dashboard_asks_what_prometheus_understands() {
+    let text = std::fs::read_to_string(packaging("grafana/weir.json")).expect("packaging has it");
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let mut rules = String::from("groups:\n- name: panels\n  rules:\n");
+    let (mut asked, mut taken) = (0, BTreeSet::new());
+    for panel in panels {
+        let title = panel["title"].as_str().expect("a title");
+        let side = |key: &str| panel["gridPos"][key].as_u64().expect("a place");
+        for x in side("x")..side("x") + side("w") {
+            for y in side("y")..side("y") + side("h") {
+                assert!(x < 24 && taken.insert((x, y)), "{title} lies on another panel or beside the page");
+            }
+        }
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression = target["expr"].as_str().expect("an expression");
+            let expression = expression.replace("$instance", ".*").replace("$__rate_interval", "1m");
+            assert!(!expression.contains('$'), "{title}: {expression}");
+            asked += 1;
+            rules += &format!("  - record: panel:{asked}\n    expr: {}\n", serde_json::json!(expression));
+        }
+    }
+    assert!(asked > 20, "{asked}");
+    let test = "every_panel_of_the_dashboard_asks_what_prometheus_understands";
+    let Some((clean, said)) = promtool(test, &["check", "rules", "/dev/stdin"], &rules) else { return };
+    assert!(clean, "{said}");
+    let (clean, _) =
+        promtool(test, &["check", "rules", "/dev/stdin"], &rules.replace("sum", "smu")).expect("as before");
+    assert!(!clean, "the check is one");
+}
+
 /// Names of metrics in a text of rules or of a dashboard.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));

@@ -33,11 +33,40 @@ fn routes_for_an_address_are_those_that_lead_there_the_longest_last() {
         (&["show", "routes", "for", "lan"][..], "expected an address"),
         (&["show", "routes", "10.9.1.7"], "expected `for ADDRESS`"),
         (&["show", "ports", "for", "10.9.1.7"], "write `weir show routes`"),
+        (&["show", "ports", "--limit", "1"], "show one of them"),
+        (&["show", "routes", "--match", "x"], "routes have `for ADDRESS`"),
+        (&["show", "neighbors", "--from", "0"], "write --from 1"),
     ] {
         let output = router.ask(args);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && stderr.contains(said), "{args:?}: {stderr}");
     }
+}
+
+#[test]
+fn neighbors_are_shown_by_what_they_match_and_in_pages() {
+    let Some(testbed) = Testbed::new("neighbors_are_shown_by_what_they_match_and_in_pages") else { return };
+    let neighbor = |n: u32| {
+        format!(
+            "[[neighbor]]\nport = \"right\"\naddress = \"10.2.0.{n}\"\nmac = \"02:00:00:00:00:{n:02x}\"\n"
+        )
+    };
+    let router = testbed.start(&testbed.config("af_packet", &(100..110).map(neighbor).collect::<String>()));
+    let addresses = |args: &[&str]| -> Vec<String> {
+        let text = router.told(&[&["show", "neighbors"], args].concat());
+        let rows = text.lines().skip(1).filter(|line| !line.starts_with('#'));
+        rows.filter_map(|line| line.split_whitespace().nth(1)).map(str::to_owned).collect()
+    };
+    let all = addresses(&["--match", "10.2.0.10"]);
+    assert_eq!(all.len(), 10);
+    assert_eq!(addresses(&["--match", "02:00:00:00:00:69"]), ["10.2.0.105"]);
+    assert_eq!(addresses(&["--match", "10.2.0.10", "--from", "3", "--limit", "2"]), all[2..4]);
+    let page = router.told(&["show", "neighbors", "--match", "10.2.0.10", "--limit", "4"]);
+    assert!(page.ends_with("# more follow: --from 5\n"), "{page}");
+    let last = router.told(&["show", "neighbors", "--match", "10.2.0.10", "--from", "9", "--limit", "4"]);
+    assert!(!last.contains("more follow"), "{last}");
+    assert!(addresses(&["--match", "nowhere"]).is_empty());
+    assert_eq!(router.told(&["show", "sa", "--match", "x"]), "no sa is like that\n");
 }
 
 #[test]

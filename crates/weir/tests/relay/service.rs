@@ -1,5 +1,6 @@
 //! A service manager hears of a daemon what sd_notify(3) promises: a real socket, as systemd makes it.
 
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -203,4 +204,27 @@ fn the_journal_gets_priorities_and_no_times_and_others_get_times() {
         assert!(lines.lines().all(|line| line.starts_with('<') == journal), "{lines}");
         assert_eq!(lines.contains("<4> WARN tls is off"), journal, "{lines}");
     }
+}
+
+#[test]
+fn a_relay_by_epoll_starts_where_there_is_no_sysfs() {
+    let test = "a_relay_by_epoll_starts_where_there_is_no_sysfs";
+    if let Some(missing) = crate::machine::missing() {
+        writeln!(std::io::stderr(), "SKIP {test}: needs {missing}").expect("stderr is open");
+        return;
+    }
+    let manager = Manager::new();
+    let control = manager.folder.join("control");
+    // An empty folder in place of it, in a mount namespace of the relay's own.
+    let script = format!(
+        "mount --make-rprivate / && mount -t tmpfs none /sys && exec {} --socket {} relay --dev --epoll --listen 127.0.0.1:0",
+        program().display(),
+        control.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script]);
+    let relay = Running::start(&mut command, control);
+    until("the relay answers", || relay.ask(&["show", "relay"]).status.success().then_some(()));
+    assert!(relay.log().contains("every CPU this process may use counts as a core"), "{}", relay.log());
+    relay.told(&["stop"]);
 }

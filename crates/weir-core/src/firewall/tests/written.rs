@@ -56,7 +56,7 @@ fn from(device: &str, then: Verdict) -> Vec<Expression> {
 
 fn refused(rules: &RuleSet, path: &Path) -> Refusal {
     match judge(rules, path) {
-        Judgement::Refused(refusal) => refusal,
+        Judgement::Refused(refusal) => *refusal,
         accepted => panic!("must be refused: {accepted:?}\n{rules:#?}"),
     }
 }

@@ -225,6 +225,12 @@ fn esp_extent(data: &[u8], sa: &Sa) -> Result<EspExtent, Reason> {
     Ok(extent)
 }
 
+/// How many bytes of an ESP packet of `sa` a cipher that refused it has left as they came: all in front of the payload.
+#[cold]
+pub fn untouched(sa: &Sa, data: &[u8]) -> usize {
+    esp_extent(data, sa).map_or(0, |extent| usize::from(extent.at) + HEADER_LEN + sa.template.iv)
+}
+
 /// Where the payload lies, and its protocol.
 #[inline(always)]
 fn behind_ipv4(data: &[u8]) -> Result<(EspExtent, u8), Reason> {

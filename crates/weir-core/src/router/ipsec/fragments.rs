@@ -8,9 +8,10 @@ use super::rules::{self, Kind};
 use crate::ipsec::InboundId;
 use crate::ipsec::reassembly::{Ended, Reassembly};
 use crate::packet::{Buffer, Frame, Pool};
-use crate::router::slow::drop_frame;
+use crate::router::accounts::Accounts;
+use crate::router::sampler::Link;
 use crate::time::Nanos;
-use crate::verdict::{Ledger, Reason};
+use crate::verdict::Reason;
 
 /// The fragments of one worker.
 #[derive(Debug)]
@@ -58,18 +59,18 @@ impl<B: Buffer> Fragments<B> {
     }
 
     /// Ends fragments that waited too long.
-    pub fn expire(&mut self, ledger: &mut Ledger, now: Nanos, pool: &mut Pool<B>) {
+    pub fn expire(&mut self, accounts: &mut Accounts, now: Nanos, pool: &mut Pool<B>) {
         let waiting = &mut self.waiting;
         if waiting.reassembly.is_due(now) {
             waiting.reassembly.expire(now, &mut waiting.ended);
-            waiting.end(ledger, pool);
+            waiting.end(accounts, pool);
         }
     }
 
     /// Ends everything that still waits.
-    pub fn shutdown(&mut self, ledger: &mut Ledger, pool: &mut Pool<B>) {
+    pub fn shutdown(&mut self, accounts: &mut Accounts, pool: &mut Pool<B>) {
         self.waiting.reassembly.shutdown(&mut self.waiting.ended);
-        self.waiting.end(ledger, pool);
+        self.waiting.end(accounts, pool);
     }
 }
 
@@ -77,29 +78,29 @@ impl<B: Buffer> Waiting<B> {
     fn push(&mut self, env: &mut Env<'_, '_, B>, frame: Frame<B>) {
         let whole = self.reassembly.push(env.breath.now, frame, &mut self.ended);
         // A frame that waits is in the gauge; one that ends here was in it, or is this one.
-        env.forwarder.ledger.held += 1;
-        self.end(&mut env.forwarder.ledger, env.breath.pool);
+        env.forwarder.accounts.ledger.held += 1;
+        self.end(&mut env.forwarder.accounts, env.breath.pool);
         let Some(frame) = whole else { return };
-        env.forwarder.ledger.held -= 1;
+        env.forwarder.accounts.ledger.held -= 1;
         match known(env, &frame) {
             Ok(id) => env.forwarder.handoff.push_packet(id, frame),
             // The kernel has fragments of its own of what is for it.
             Err(_) if is_kernels(env, &frame) => {
-                env.forwarder.ledger.local += 1;
+                env.forwarder.accounts.ledger.local += 1;
                 env.breath.pool.put(frame.into_buffer());
             }
-            Err(reason) => env.drop_frame(frame, reason),
+            Err(reason) => env.drop_packet(frame, reason),
         }
     }
 
     /// Accounts for fragments that wait no longer.
-    fn end(&mut self, ledger: &mut Ledger, pool: &mut Pool<B>) {
+    fn end(&mut self, accounts: &mut Accounts, pool: &mut Pool<B>) {
         for end in self.ended.drain(..) {
-            ledger.held -= 1;
+            accounts.ledger.held -= 1;
             match end.lost {
-                Some(reason) => drop_frame(ledger, end.frame, reason, pool),
+                Some(reason) => accounts.drop_frame(end.frame, Link::Ip, reason, pool),
                 None => {
-                    ledger.local += 1;
+                    accounts.ledger.local += 1;
                     pool.put(end.frame.into_buffer());
                 }
             }

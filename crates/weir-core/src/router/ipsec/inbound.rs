@@ -9,6 +9,7 @@ use super::rules;
 use super::runs::Runs;
 use super::spd_query::{LookupMemo, SpdQuery, count};
 use crate::ipsec::esp::{self, Opened, Outcome};
+use crate::ipsec::sa::Sa;
 use crate::ipsec::spd::Question;
 use crate::ipsec::{Direction, Inbound, InboundId};
 use crate::packet::{BATCH, Batch, Buffer, Frame};
@@ -65,7 +66,7 @@ fn open_run<B: Buffer>(
     (run, outcomes): (&mut Vec<Frame<B>>, &mut [Outcome; BATCH]),
     inner: &mut Batch<B>,
 ) {
-    let Some(inbound) = env.ipsec.sad.get(id) else { return env.drop_all(run, Reason::NoSa) };
+    let Some(inbound) = env.ipsec.sad.get(id) else { return env.drop_packets(run, Reason::NoSa) };
     let outcomes = &mut outcomes[..run.len()];
     let opened = esp::open(&inbound.sa, env.breath.now, run, outcomes);
     if inbound.sa.state.lease.is_due(&inbound.sa.state) {
@@ -76,15 +77,25 @@ fn open_run<B: Buffer>(
     }
     for (mut frame, &outcome) in run.drain(..).zip(&*outcomes) {
         if let Outcome::Lost(reason) = outcome {
-            env.drop_frame(frame, reason);
+            end_unopened(env, &inbound.sa, frame, reason);
         } else if !fill_link_header(&mut frame) {
-            env.drop_frame(frame, Reason::FrameTooLarge);
+            env.drop_packet(frame, Reason::FrameTooLarge);
         } else {
             frame.device = inbound.device;
             if let Err(frame) = inner.push(frame) {
                 env.drop_frame(frame, Reason::NoBuffer);
             }
         }
+    }
+}
+
+/// Drops what did not come out of `sa`. What is not authentic was decrypted where it lay: nobody is to see what that made.
+fn end_unopened<B: Buffer>(env: &mut Env<'_, '_, B>, sa: &Sa, frame: Frame<B>, reason: Reason) {
+    if reason == Reason::IntegrityFailed {
+        let readable = esp::untouched(sa, frame.data());
+        env.forwarder.accounts.drop_overwritten(frame, (reason, readable), env.breath.pool);
+    } else {
+        env.drop_packet(frame, reason);
     }
 }
 

@@ -301,7 +301,7 @@ impl<B: Buffer> Sealer<B> {
         let sas = spd.policy(sender.policy).map_or(&[][..], |policy| &policy.out);
         let sa = match rules::sender(sas, self.ident.worker) {
             Ok(sa) => sa,
-            Err(reason) => return env.drop_all(&mut self.run, reason),
+            Err(reason) => return env.drop_packets(&mut self.run, reason),
         };
         count(spd, Direction::Out, policy, bare.packets as u64, bare.bytes);
         self.seal_run(env, sa, None, bare);
@@ -354,7 +354,7 @@ impl<B: Buffer> Sealer<B> {
             if let Outcome::Lost(reason) = self.outcomes[at.get() - 1] {
                 dropped.packets += 1;
                 dropped.bytes += frame.len() as u64;
-                env.drop_frame(frame, reason);
+                env.drop_packet(frame, reason);
             }
         }
         dropped
@@ -364,7 +364,7 @@ impl<B: Buffer> Sealer<B> {
     fn keep_own_flows(&mut self, env: &mut Env<'_, '_, B>, sa: &Sa) {
         let other = |frame: &mut Frame<B>| rules::destination(frame.data()) != Some(sa.params.destination);
         for frame in self.run.extract_if(.., other) {
-            env.drop_frame(frame, Reason::NoOutboundSa);
+            env.drop_packet(frame, Reason::NoOutboundSa);
         }
     }
 }

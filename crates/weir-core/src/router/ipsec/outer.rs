@@ -134,7 +134,7 @@ impl<'b, B: Buffer> Env<'_, 'b, B> {
     fn send_alike(&mut self, next: &Adjacency, run: &mut Vec<Frame<B>>) {
         let device = rules::past_enforcement(self.breath.tables, next.port);
         let Some(ring) = self.breath.out.tx.get_mut(device.index()) else {
-            return self.drop_all(run, Reason::PortDown);
+            return self.drop_packets(run, Reason::PortDown);
         };
         let version = run.first().and_then(|frame| frame.data().first()).map_or(4, |byte| byte >> 4);
         let ethertype = if version == 4 { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
@@ -162,13 +162,13 @@ impl<'b, B: Buffer> Env<'_, 'b, B> {
             Way::Wait(port, next_hop) => {
                 // Held frames have a link header; what is in it does not matter.
                 if !frame.grow_front(ETHERNET) {
-                    return self.drop_frame(frame, Reason::FrameTooLarge);
+                    return self.drop_packet(frame, Reason::FrameTooLarge);
                 }
                 let held = self.forwarder.hold.held(self.breath.now, frame, port);
                 self.forwarder.wait(self.breath, (port, next_hop), held);
             }
-            Way::ByFlow { .. } => self.drop_frame(frame, Reason::NoRoute),
-            Way::None(reason) => self.drop_frame(frame, reason),
+            Way::ByFlow { .. } => self.drop_packet(frame, Reason::NoRoute),
+            Way::None(reason) => self.drop_packet(frame, reason),
         }
     }
 }

@@ -101,7 +101,7 @@ impl<B: Buffer> Env<'_, '_, B> {
                 }
                 Remedy::Nothing => {
                     sa.state.fail(Reason::FragmentNeeded);
-                    self.drop_frame(frame, Reason::FragmentNeeded);
+                    self.drop_packet(frame, Reason::FragmentNeeded);
                 }
             }
         }
@@ -113,7 +113,7 @@ impl<B: Buffer> Env<'_, '_, B> {
         if !frame.own {
             self.forwarder.send_error(self.breath, arrived.unwrap_or_default(), error, frame.data());
         }
-        self.drop_frame(frame, Reason::FragmentNeeded);
+        self.drop_packet(frame, Reason::FragmentNeeded);
     }
 
     /// Cuts an inner IPv4 packet.
@@ -126,7 +126,7 @@ impl<B: Buffer> Env<'_, '_, B> {
                     fitting.push(piece);
                 }
             }
-            Err((frame, reason)) => self.drop_frame(frame, reason),
+            Err((frame, reason)) => self.drop_packet(frame, reason),
         }
     }
 
@@ -140,7 +140,7 @@ impl<B: Buffer> Env<'_, '_, B> {
         };
         match cut {
             Ok(first) => self.forwarder.send_pieces(self.breath, next, (first, 0), true),
-            Err((frame, reason)) => self.drop_frame(frame, reason),
+            Err((frame, reason)) => self.drop_packet(frame, reason),
         }
     }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use weir_core::id::PortId;
 use weir_core::packet::{BATCH, Batch, DeviceId, Frame, Pool};
+use weir_core::router::sampler::{Sample, Sampler};
 use weir_core::router::{Event, Output, Router};
 use weir_core::tables::Tables;
 pub use weir_core::testing::sample::{LAN, LAN_10, LAN_20, Net, TUN, WAN, mac, neighbor_mac};
@@ -34,6 +35,8 @@ pub struct Seen {
     pub local: u64,
     pub originated: u64,
     pub drops: Vec<(Reason, u64)>,
+    /// Copies of what was dropped.
+    pub copies: Vec<Sample>,
 }
 
 impl Seen {
@@ -107,6 +110,10 @@ impl World {
 
     fn step(&mut self, act: impl FnOnce(&mut Self)) -> Seen {
         let before = self.router.ledger().clone();
+        if self.router.sampler().is_none() {
+            self.router.set_sampler(Some(Sampler::new(Reason::ALL, usize::MAX)));
+        }
+        self.router.sampler().expect("just set").allow(u32::MAX);
         act(self);
         self.router.taken(&self.tables, &self.out);
         let out = self.out.tx.iter().map(Vec::len).sum::<usize>() + self.out.punt.len();
@@ -126,8 +133,13 @@ impl World {
             local: after.local - before.local,
             originated: after.originated - before.originated,
             drops: drops.filter(|&(_, n)| n > 0).collect(),
+            copies: self.router.sampler().expect("set").drain().1.collect(),
             ..Seen::default()
         };
+        for &(reason, count) in &seen.drops {
+            let copies = seen.copies.iter().filter(|copy| copy.reason == reason).count();
+            assert_eq!(copies as u64, count, "copies of what was dropped as {}", reason.name());
+        }
         for (device, ring) in self.out.tx.iter_mut().enumerate() {
             for frame in ring.drain(..) {
                 assert_eq!(frame.device.index(), device);

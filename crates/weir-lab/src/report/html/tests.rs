@@ -51,6 +51,23 @@ fn text_and_series_stand_out_in_light_and_dark() {
     }
 }
 
+/// What the eye needs on a phone: text of plots stays above eight pixels, and nothing but plots and tables is wider than
+/// the screen.
+#[test]
+fn a_narrow_screen_scrolls_plots_and_tables_and_nothing_else() {
+    let narrow = STYLE.split_once("@media screen and (max-width: 640px) {").expect("a style for phones").1;
+    let narrow = narrow.split_once("\n}").expect("closed").0;
+    let width: f64 = narrow
+        .split_once("svg:not(.flame) { width: ")
+        .and_then(|(_, rest)| rest.split_once("px"))
+        .and_then(|(width, _)| width.parse().ok())
+        .expect("a width of plots");
+    let smallest = 12.0;
+    assert!(smallest * width / plots::WIDTH >= 8.0, "text of {smallest} at {width} of {}", plots::WIDTH);
+    assert!(narrow.contains("figure { overflow-x: auto; }") && STYLE.contains(".wide { overflow-x: auto; }"));
+    assert!(narrow.contains(".answer, p, li, figcaption { overflow-wrap: anywhere; }"));
+}
+
 #[test]
 fn headings_become_links_to_their_sections() {
     let body = section("Packet accounting", "<p>x</p>") + &section("Runs & more", "");

@@ -3,9 +3,10 @@
 use super::{Shown, duration, table};
 use crate::view;
 
-pub fn sas(sas: &[view::Sa]) -> String {
+/// `chosen`: some of them were asked for.
+pub fn sas(sas: &[view::Sa], chosen: bool) -> String {
     if sas.is_empty() {
-        return "no sa is configured\n".to_owned();
+        return if chosen { "no sa is like that\n" } else { "no sa is configured\n" }.to_owned();
     }
     let row = |s: &view::Sa| {
         let ends = format!("{} > {}", s.source, s.destination);
@@ -80,9 +81,10 @@ fn lifetime(limit: &view::Lifetime) -> String {
     parts.join(", ")
 }
 
-pub fn tunnels(tunnels: &[view::Tunnel]) -> String {
+/// `chosen`: some of them were asked for.
+pub fn tunnels(tunnels: &[view::Tunnel], chosen: bool) -> String {
     if tunnels.is_empty() {
-        return "no tunnel is configured\n".to_owned();
+        return if chosen { "no tunnel is like that\n" } else { "no tunnel is configured\n" }.to_owned();
     }
     let row = |t: &view::Tunnel| {
         [
@@ -106,7 +108,8 @@ pub fn tunnels(tunnels: &[view::Tunnel]) -> String {
 /// Policies of an SPD that are shown where not all are asked for: two screens.
 const POLICIES_SHOWN: usize = 100;
 
-pub fn spds(spds: &[view::Spd], shown: &Shown) -> String {
+/// A page of each SPD's policies, of those that are `shown`: how many to skip, and how many at most.
+pub fn spds(spds: &[view::Spd], shown: &Shown, (skip, limit): (usize, Option<usize>)) -> String {
     if spds.is_empty() {
         return "no spd is configured\n".to_owned();
     }
@@ -124,8 +127,11 @@ pub fn spds(spds: &[view::Spd], shown: &Shown) -> String {
         };
         let mut meant: Vec<_> = spd.policies.iter().enumerate().filter(|(_, p)| meant(p)).collect();
         let all = meant.len();
-        if !shown.all {
-            meant.truncate(POLICIES_SHOWN);
+        meant.drain(..skip.min(all));
+        match limit {
+            Some(limit) => meant.truncate(limit),
+            None if shown.all => {}
+            None => meant.truncate(POLICIES_SHOWN),
         }
         let row = |&(n, p): &(usize, &view::Policy)| {
             [
@@ -159,7 +165,7 @@ pub fn spds(spds: &[view::Spd], shown: &Shown) -> String {
         if meant.len() < spd.policies.len() {
             out += &format!("# {} of {} policies are shown", meant.len(), spd.policies.len());
             out += match meant.len() < all {
-                true => "; --all shows all, --named TEXT and --hit choose\n",
+                true => "; --all shows all, --from N and --limit N a page, --named TEXT and --hit choose\n",
                 false => "\n",
             };
         }
@@ -180,16 +186,18 @@ mod tests {
             policies: (0..1000).map(policy).collect(),
             ..view::Spd::default()
         };
-        let text = |shown: &Shown| spds(std::slice::from_ref(&spd), shown);
+        let text = |shown: &Shown| spds(std::slice::from_ref(&spd), shown, (0, None));
         let said = text(&Shown::default());
         assert!(
             said.ends_with(
-                "# 100 of 1000 policies are shown; --all shows all, --named TEXT and --hit choose\n"
+                "# 100 of 1000 policies are shown; --all shows all, --from N and --limit N a page, --named TEXT and --hit choose\n"
             )
         );
         assert_eq!(said.lines().count(), 103);
         let said = text(&Shown { all: true, ..Shown::default() });
         assert_eq!(said.lines().count(), 1002);
+        let page = spds(std::slice::from_ref(&spd), &Shown::default(), (998, Some(5)));
+        assert!(page.contains("999  p998") && page.contains("# 2 of 1000"), "{page}");
         let said = text(&Shown { hit: true, ..Shown::default() });
         assert!(said.contains("1000  p999") && said.ends_with("# 1 of 1000 policies are shown\n"), "{said}");
         let said = text(&Shown { named: Some("p77".into()), ..Shown::default() });
@@ -205,7 +213,8 @@ mod tests {
             sentence: "a sequence number seen before".into(),
         };
         let sa = view::Sa { name: "east-in".into(), failures: vec![failed], ..view::Sa::default() };
-        let text = sas(&[sa]);
+        let text = sas(&[sa], false);
+        assert_eq!(sas(&[], true), "no sa is like that\n");
         assert!(
             text.ends_with("# east-in: 3 replayed: a sequence number seen before (responsible: sender)\n"),
             "{text}"

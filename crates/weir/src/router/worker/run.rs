@@ -19,6 +19,7 @@ use weir_io::wake::Sleep;
 use weir_io::{clock, cpu};
 
 use super::queues::{Absent, Several, add};
+use super::sampling::Sampling;
 use super::{EventSender, OpenDevice, Shared, Start, WakeUp, WorkerCommand, WorkerEvent, WorkerState};
 
 /// Breaths without a frame before a worker sleeps: 2,000 × some 100 ns (one look at each ring) is
@@ -63,6 +64,8 @@ pub(super) struct Loop {
     report: WorkerState,
     reported: Nanos,
     umem: Arc<Umem>,
+    /// What is copied while somebody captures what is dropped.
+    sampling: Option<Sampling>,
     /// Debug builds only, for tests: the worker panics when this file exists.
     fault: Option<PathBuf>,
 }
@@ -111,6 +114,7 @@ impl Loop {
             reported: 0,
             umem: start.umem,
             shared,
+            sampling: None,
             fault: std::env::var_os("WEIR_FAULT_WORKER")
                 .filter(|_| cfg!(debug_assertions))
                 .map(PathBuf::from),
@@ -143,6 +147,9 @@ impl Loop {
                 &mut self.out,
             );
             self.pass_on();
+            if let Some(sampling) = &mut self.sampling {
+                sampling.pass_on(now, tables, &mut self.router);
+            }
             if shared.commands_wait.load(Ordering::Relaxed) {
                 self.read_commands(now, tables);
             }
@@ -204,7 +211,7 @@ impl Loop {
             let event = WorkerEvent::Punt(port, frame.data().to_vec());
             match self.events.queue.try_send((self.number, event)) {
                 Ok(()) => self.router.punted(1),
-                Err(_) => self.router.punt_refused(Reason::PuntQueueFull),
+                Err(_) => self.router.punt_refused(&frame, Reason::PuntQueueFull),
             }
             self.pool.put(frame.into_buffer());
         }
@@ -255,6 +262,13 @@ impl Loop {
                     self.patience = patience(self.wake_up, &self.devices);
                     self.polls[id.index()].extend(open.poll);
                     self.sleep.watch(self.polls.iter().flatten().copied());
+                }
+                WorkerCommand::Sample(None) => {
+                    self.sampling = None;
+                    self.router.set_sampler(None);
+                }
+                WorkerCommand::Sample(Some(order)) => {
+                    self.sampling = Some(Sampling::begin(order, now, &mut self.router));
                 }
                 WorkerCommand::Report(copied) => {
                     self.publish_report(now, tables.generation);
