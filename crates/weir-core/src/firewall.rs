@@ -110,21 +110,21 @@ pub struct Interface {
 pub enum Judgement {
     /// Rules whose counters would no longer count those packets are named.
     EstablishedAccepted {
-        counters: Vec<Place>,
+        counters: Vec<RuleLocation>,
     },
     Refused(Box<Refusal>),
 }
 
 /// A rule, or a chain's policy where there is no handle.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct RuleLocation {
     pub family: Family,
     pub table: String,
     pub chain: String,
     pub handle: Option<u64>,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for RuleLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "chain {} {} {}", self.family, self.table, self.chain)?;
         match self.handle {

@@ -31,7 +31,7 @@ const MOST_REPEATS: u32 = 10_000;
 
 /// What is asked and of whom, as `gate.json` keeps it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct GateSpec {
     pub format: u32,
     pub baseline: Command,
     pub candidate: Command,
@@ -45,15 +45,15 @@ pub struct Plan {
     pub machine: Machine,
 }
 
-impl Plan {
+impl GateSpec {
     pub fn new(
         baseline: Command,
         candidate: Command,
         reading: Reading,
         question: Question,
         seed: u64,
-    ) -> Plan {
-        Plan {
+    ) -> GateSpec {
+        GateSpec {
             format: 1,
             baseline,
             candidate,
@@ -73,7 +73,7 @@ impl Plan {
 
 /// How a gate ended.
 pub struct Ended {
-    pub plan: Plan,
+    pub plan: GateSpec,
     pub blocks: Vec<Block>,
     /// `None` when it was interrupted before the first look.
     pub outcome: Option<Outcome>,
@@ -83,13 +83,13 @@ pub struct Ended {
 /// Somebody who watches.
 pub trait Watcher {
     /// A block is measured; this is what all of them say so far.
-    fn block(&mut self, plan: &Plan, blocks: &[Block]);
+    fn block(&mut self, plan: &GateSpec, blocks: &[Block]);
 }
 
 /// Runs both commands until the question is answered, at most [`Question::most`] blocks, and keeps them in `dir`, which
 /// [`make`] made.
 pub fn run(
-    mut plan: Plan,
+    mut plan: GateSpec,
     shortest: Duration,
     dir: &Path,
     stop: &AtomicBool,
@@ -138,7 +138,7 @@ fn holds_others(dir: &Path) -> bool {
 }
 
 /// Runs each command once, unmeasured, and says how many runs of them last as long as `shortest`.
-fn warm_up(plan: &Plan, shortest: Duration, stop: &AtomicBool) -> Result<u32, LabError> {
+fn warm_up(plan: &GateSpec, shortest: Duration, stop: &AtomicBool) -> Result<u32, LabError> {
     let mut fastest = f64::INFINITY;
     for side in [0, 2] {
         let Some(run) = plan.side(side).run(SIDES[side], stop)? else { return Ok(1) };
@@ -153,7 +153,7 @@ fn warm_up(plan: &Plan, shortest: Duration, stop: &AtomicBool) -> Result<u32, La
 }
 
 /// One block; `None` when it was interrupted.
-fn block(plan: &Plan, random: &mut Random, stop: &AtomicBool) -> Result<Option<Block>, LabError> {
+fn block(plan: &GateSpec, random: &mut Random, stop: &AtomicBool) -> Result<Option<Block>, LabError> {
     let mut order = [0, 1, 2];
     random.shuffle(&mut order);
     let mut values = [0.0; 3];
@@ -172,7 +172,7 @@ fn block(plan: &Plan, random: &mut Random, stop: &AtomicBool) -> Result<Option<B
     Ok(Some(Block { baseline, again, candidate }))
 }
 
-fn keep(dir: &Path, plan: &Plan, block: &Block) -> Result<(), LabError> {
+fn keep(dir: &Path, plan: &GateSpec, block: &Block) -> Result<(), LabError> {
     let raw = dir.join("raw");
     for (name, value) in SIDES.into_iter().zip([block.baseline, block.again, block.candidate]) {
         append_line(&raw.join(format!("{name}.{}", plan.reading.unit())), &value.to_string())?;

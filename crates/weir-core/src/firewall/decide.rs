@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::packet::Registers;
 use super::sets::{Found, inverted};
-use super::{Interface, Place, RuleSet};
+use super::{Interface, RuleLocation, RuleSet};
 use crate::wire::nftables::{Base, Chain, Expression, Family, Hook, Key, Register, Rule, Truth, Verdict};
 
 /// Jumps below each other (`NFT_JUMP_STACK_SIZE`).
@@ -28,26 +28,26 @@ pub struct FirstPacket<'a> {
     pub input: Interface,
     /// None: it is not known where it goes.
     pub output: Option<Interface>,
-    /// From the IP header on.
+    /// The packet from the IP header on.
     pub network: &'a [u8],
-    /// From the header behind it on.
+    /// The packet from the header behind it on.
     pub transport: &'a [u8],
 }
 
 /// What the rules do with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// By the rule that accepted it at forward, or the policy there; none where no chain is at forward.
+    /// Accepted by the rule that did so at forward, or the policy there; none where no chain is at forward.
     Accepted {
-        by: Option<Place>,
+        by: Option<RuleLocation>,
     },
     Dropped {
-        by: Place,
+        by: RuleLocation,
         what: String,
     },
     /// It depends on what this rule finds.
     Open {
-        at: Place,
+        at: RuleLocation,
         what: String,
     },
 }
@@ -117,8 +117,13 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn place(&self, handle: Option<u64>, chain: &str) -> Place {
-        Place { family: self.chain.family, table: self.chain.table.clone(), chain: chain.to_owned(), handle }
+    fn place(&self, handle: Option<u64>, chain: &str) -> RuleLocation {
+        RuleLocation {
+            family: self.chain.family,
+            table: self.chain.table.clone(),
+            chain: chain.to_owned(),
+            handle,
+        }
     }
 
     fn open(&self, rule: &Rule, what: String) -> Step {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::packet::{Packet, Registers};
 use super::refusal::{Refusal, Why, remedy};
 use super::sets::{Found, inverted};
-use super::{Interface, Judgement, Path, Place, RuleSet};
+use super::{Interface, Judgement, Path, RuleLocation, RuleSet};
 use crate::wire::nftables::{Base, Chain, Expression, Family, Hook, Register, Rule, Truth, Verdict};
 
 /// Jumps below each other (`NFT_JUMP_STACK_SIZE`).
@@ -76,13 +76,13 @@ type Walked<T> = Result<T, Box<Refusal>>;
 /// One base chain and what it leads to.
 struct Walk<'a> {
     rules: &'a RuleSet,
-    base: Place,
+    base: RuleLocation,
     packet: Packet<'a>,
     drops: bool,
     by_chain: HashMap<&'a str, Vec<&'a Rule>>,
     /// Whether some packet comes to the end of a chain; none while it is walked.
     walked: HashMap<String, Option<bool>>,
-    counters: Vec<Place>,
+    counters: Vec<RuleLocation>,
 }
 
 impl<'a> Walk<'a> {
@@ -97,7 +97,7 @@ impl<'a> Walk<'a> {
         }
         Walk {
             rules,
-            base: Place { family, table: table.to_owned(), chain: chain.name.clone(), handle: None },
+            base: RuleLocation { family, table: table.to_owned(), chain: chain.name.clone(), handle: None },
             packet: Packet { path, hook: base.hook, priority: base.priority },
             drops: base.drops,
             by_chain,
@@ -112,14 +112,14 @@ impl<'a> Walk<'a> {
         if comes_to_policy && self.drops { Err(self.refusal(&base, Why::Policy)) } else { Ok(()) }
     }
 
-    fn refusal(&self, place: &Place, why: Why) -> Box<Refusal> {
+    fn refusal(&self, place: &RuleLocation, why: Why) -> Box<Refusal> {
         let (base, hook) = (self.base.clone(), self.packet.hook);
         let remedy = remedy(&base, hook, self.packet.is_tracked());
         Box::new(Refusal { place: Some(place.clone()), base: Some((base, hook)), why, remedy })
     }
 
     /// Whether some packet comes to the chain's end.
-    fn chain(&mut self, name: &str, from: &Place, depth: usize) -> Walked<bool> {
+    fn chain(&mut self, name: &str, from: &RuleLocation, depth: usize) -> Walked<bool> {
         if depth > JUMPS {
             return Err(self.refusal(from, Why::Depth));
         }
@@ -145,7 +145,8 @@ impl<'a> Walk<'a> {
     }
 
     fn rule(&mut self, rule: &Rule, depth: usize) -> Walked<Ends> {
-        let place = Place { chain: rule.chain.clone(), handle: Some(rule.handle), ..self.base.clone() };
+        let place =
+            RuleLocation { chain: rule.chain.clone(), handle: Some(rule.handle), ..self.base.clone() };
         let mut registers = Registers::default();
         let mut ends = Ends::default();
         for expression in &rule.expressions {
@@ -187,7 +188,13 @@ impl<'a> Walk<'a> {
     }
 
     /// Adds what a verdict leads to.
-    fn verdict(&mut self, verdict: &Verdict, place: &Place, depth: usize, ends: &mut Ends) -> Walked<()> {
+    fn verdict(
+        &mut self,
+        verdict: &Verdict,
+        place: &RuleLocation,
+        depth: usize,
+        ends: &mut Ends,
+    ) -> Walked<()> {
         match verdict {
             Verdict::Accept => {}
             Verdict::Drop | Verdict::Queue => {

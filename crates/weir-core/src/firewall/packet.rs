@@ -51,7 +51,7 @@ impl Registers {
         }
     }
 
-    /// From there on nothing is known: neither a value that is not known nor its length.
+    /// Nothing is known from there on: neither a value that is not known nor its length.
     pub fn forget(&mut self, at: Register) {
         for known in self.known.iter_mut().skip(at.0) {
             *known = 0;

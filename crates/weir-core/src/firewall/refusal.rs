@@ -5,16 +5,16 @@
 
 use std::fmt;
 
-use super::{Older, Place};
+use super::{Older, RuleLocation};
 use crate::wire::nftables::{Family, Hook};
 
 /// What stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// None: the older iptables.
-    pub place: Option<Place>,
+    pub place: Option<RuleLocation>,
     /// The base chain by which packets come there, with its hook.
-    pub base: Option<(Place, Hook)>,
+    pub base: Option<(RuleLocation, Hook)>,
     pub why: Why,
     /// The line to write.
     pub remedy: Option<String>,
@@ -81,11 +81,11 @@ impl fmt::Display for Refusal {
 }
 
 /// The line that makes a base chain accept established flows first; none where its packets have no state yet.
-pub(super) fn remedy(base: &Place, hook: Hook, tracked: bool) -> Option<String> {
+pub(super) fn remedy(base: &RuleLocation, hook: Hook, tracked: bool) -> Option<String> {
     if !tracked {
         return None;
     }
-    let Place { family, table, chain, .. } = base;
+    let RuleLocation { family, table, chain, .. } = base;
     if is_iptables(base, hook) {
         let program = if *family == Family::Ip6 { "ip6tables" } else { "iptables" };
         let table = if table == "filter" { String::new() } else { format!("-t {table} ") };
@@ -97,7 +97,7 @@ pub(super) fn remedy(base: &Place, hook: Hook, tracked: bool) -> Option<String> 
 }
 
 /// `iptables-nft` names its chains after the hooks, in capitals.
-fn is_iptables(base: &Place, hook: Hook) -> bool {
+fn is_iptables(base: &RuleLocation, hook: Hook) -> bool {
     let tables = ["filter", "mangle", "raw", "security"];
     let families = [Family::Ip, Family::Ip6];
     families.contains(&base.family)

@@ -15,7 +15,7 @@ use super::print;
 use super::run::{INTERRUPTED, stop_flag};
 use crate::gate::command::{Command, Reading};
 use crate::gate::revisions::{FOLDER, Tree};
-use crate::gate::{self, Plan, Watcher, better, report};
+use crate::gate::{self, GateSpec, Watcher, better, report};
 use crate::machine::unix_ms;
 use crate::model::LabError;
 use crate::progress::human;
@@ -129,7 +129,7 @@ impl Gate {
         };
         let question =
             Question::new(better(&reading, self.lower), self.margin, ALPHA, usize::from(self.blocks));
-        let plan = Plan::new(baseline, candidate, reading, question, self.seed.unwrap_or_else(unix_ms));
+        let plan = GateSpec::new(baseline, candidate, reading, question, self.seed.unwrap_or_else(unix_ms));
         let mut bar = Bar::new(&plan);
         let ended = gate::run(plan, Duration::from_millis(self.shortest), &self.out, stop, &mut bar);
         bar.finish();
@@ -197,7 +197,7 @@ struct Bar {
 }
 
 impl Bar {
-    fn new(plan: &Plan) -> Bar {
+    fn new(plan: &GateSpec) -> Bar {
         let most = plan.question.most();
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(most as u64);
@@ -221,7 +221,7 @@ impl Bar {
 }
 
 impl Watcher for Bar {
-    fn block(&mut self, plan: &Plan, blocks: &[Block]) {
+    fn block(&mut self, plan: &GateSpec, blocks: &[Block]) {
         let n = blocks.len();
         let left = self.begun.elapsed().mul_f64((self.most - n.min(self.most)) as f64 / n.max(1) as f64);
         let said = plan.question.so_far(blocks).map_or("one block".into(), |o| {

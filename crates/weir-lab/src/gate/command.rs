@@ -38,7 +38,7 @@ pub struct Command {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reading {
-    /// From start to end, in seconds.
+    /// How long it took from start to end, in seconds.
     Time,
     /// The number behind the last `name` in standard output.
     Printed { name: String },
@@ -164,7 +164,7 @@ impl Command {
     }
 }
 
-/// Until the child has ended (`false`) or somebody asked to stop (`true`).
+/// Waits until the child has ended (`false`) or somebody asked to stop (`true`).
 fn wait(child: &process::Child, stop: &AtomicBool) -> std::io::Result<bool> {
     let gone = || std::io::Error::other("a process without a number");
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(gone)?;

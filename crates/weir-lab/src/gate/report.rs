@@ -5,7 +5,7 @@ use std::path::Path;
 use weir_stats::gate::{Answer, Better, Outcome, Question, Span};
 use weir_stats::ministat::{self, Set, Style};
 
-use super::{Ended, Plan, SIDES};
+use super::{Ended, GateSpec, SIDES};
 use crate::format::{digits, escape};
 use crate::model::LabError;
 use crate::report::html;
@@ -76,7 +76,7 @@ fn block(ended: &Ended) -> String {
     ministat::block(&[set(0), set(1), set(2)], Style::default()).unwrap_or_else(|e| format!("{e}\n"))
 }
 
-fn shown(plan: &Plan, side: usize) -> String {
+fn shown(plan: &GateSpec, side: usize) -> String {
     let command = plan.side(side);
     let at = command.commit.as_ref().map_or(String::new(), |c| format!(" at {}", &c[..c.len().min(12)]));
     format!("`{}`{at}", command.argv.join(" "))

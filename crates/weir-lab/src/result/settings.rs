@@ -43,7 +43,7 @@ pub struct Mode {
     pub became: String,
     /// `None` of the default itself, and of what never ran.
     pub verdict: Option<Verdict>,
-    /// By that of the default, with its interval.
+    /// The value divided by that of the default, with its interval.
     pub ratio: Option<String>,
 }
 
@@ -110,7 +110,7 @@ fn is_like(outcome: &Outcome, default: &Outcome) -> bool {
     of(outcome) == of(default)
 }
 
-/// By a family of comparisons of its own, made after the choice: it names, and decides nothing.
+/// Names the modes that the chosen one is not told apart from: a family of comparisons made after the choice, which decides nothing.
 fn not_told_apart(chosen: &Outcome, modes: &[&Outcome], rules: Rules) -> Vec<String> {
     let is_other = |o: &&&Outcome| o.configuration.name != chosen.configuration.name && !o.values.is_empty();
     let pairs: Vec<Pair<'_>> =

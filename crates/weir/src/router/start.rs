@@ -116,8 +116,7 @@ fn start_behind(
     let queue = RequestQueue { requests: requests_in, waker: waker.clone() };
     let server = Server::start(&socket, config.control.metrics, queue).map_err(Failure::of)?;
     tracing::info!("control socket {}", socket.display());
-    let placement = place(&config)?;
-    let umems = buffers(&config, &kernel.links, placement.cpus.len())?;
+    let (placement, umems) = placed(&config, &kernel)?;
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
     let published = Arc::new(ArcSwap::new(tables.clone()));
     let flow_offload = flow_offload(&config, local.is_some(), &published, key)?;
@@ -162,6 +161,13 @@ fn start_behind(
         captures: Default::default(),
     };
     daemon.begin().map(|()| daemon)
+}
+
+/// Which CPUs forward, and the buffers of each.
+fn placed(config: &Config, kernel: &Kernel) -> Result<(Placement, Vec<Arc<Umem>>), Failure> {
+    let placement = place(config)?;
+    let umems = buffers(config, &kernel.links, placement.cpus.len())?;
+    Ok((placement, umems))
 }
 
 /// What devices are opened with at the start: frames stay with the kernel until everything is ready.

@@ -1,7 +1,7 @@
 //! Random rule sets: what is judged accepted holds for every packet that is tried.
 
 use super::super::{
-    Decision, FirstPacket, Interface, Judgement, Path, Place, Protocol, RuleSet, decide, judge,
+    Decision, FirstPacket, Interface, Judgement, Path, Protocol, RuleLocation, RuleSet, decide, judge,
 };
 use super::interpreter::{Interpreter, Outcome, Packet};
 use crate::random::SplitMix64;
@@ -248,7 +248,7 @@ fn what_is_judged_accepted_is_accepted_for_every_packet() {
             touched |= outcome != Outcome::Accepted;
             if let Judgement::EstablishedAccepted { counters } = &judgement {
                 assert_eq!(outcome, Outcome::Accepted, "{path:?}\n{rules:#?}");
-                let named = |handle: &u64| counters.iter().any(|p: &Place| p.handle == Some(*handle));
+                let named = |handle: &u64| counters.iter().any(|p: &RuleLocation| p.handle == Some(*handle));
                 assert!(counted.iter().all(named), "{counted:?} of {counters:?}\n{rules:#?}");
             }
         }

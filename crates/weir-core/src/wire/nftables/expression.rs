@@ -59,12 +59,12 @@ pub enum Key {
     EtherType,
     /// `meta l4proto`.
     Protocol,
-    /// From the beginning of the IP header.
+    /// Counted from the beginning of the IP header.
     Network {
         offset: usize,
         length: usize,
     },
-    /// From the beginning of the TCP or UDP header.
+    /// Counted from the beginning of the TCP or UDP header.
     Transport {
         offset: usize,
         length: usize,

@@ -5,7 +5,7 @@ use crate::model::Keys;
 use crate::model::configuration::PlacementKeys;
 use crate::model::ipsec::{CipherName, Direction, Mode, Protection};
 use crate::model::spd::{Action, LookupBy, Spd};
-use crate::model::{FrameSize, Sut, Topology, Workload};
+use crate::model::{FrameSize, Invalid, Sut, Topology, Workload};
 use crate::netns::veth::Port;
 use weir_stats::search::Rate;
 
@@ -214,7 +214,7 @@ fn all_that_it_makes_is_in_the_labs_folder() {
     assert!(paths.len() == 5 && paths.iter().all(|p| p.starts_with("/tmp/weir-lab-7-8-9")), "{paths:?}");
 }
 
-fn in_memory(sut: Sut, family: Family, ipsec: Option<Protection>) -> Result<Configuration, String> {
+fn in_memory(sut: Sut, family: Family, ipsec: Option<Protection>) -> Result<Configuration, Invalid> {
     let keys = Keys {
         name: "c".into(),
         sut,
@@ -226,7 +226,7 @@ fn in_memory(sut: Sut, family: Family, ipsec: Option<Protection>) -> Result<Conf
         build: None,
         relay: None,
     };
-    Configuration::try_from(keys).map_err(|e| e.to_string())
+    Configuration::try_from(keys)
 }
 
 fn told_in_memory(family: Family, ipsec: Option<Protection>) -> String {

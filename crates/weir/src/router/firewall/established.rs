@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::process::{Command, Stdio};
 
-use weir_core::firewall::{Interface, Judgement, Obstacle, Path, Place, RuleSet, judge, survey};
+use weir_core::firewall::{Interface, Judgement, Obstacle, Path, RuleLocation, RuleSet, judge, survey};
 use weir_core::time::{MILLISECOND, Nanos};
 use weir_io::netlink::firewall::{FirewallMonitor, older_rules, rules};
 use weir_io::netlink::{self, LinkInfo};
@@ -149,7 +149,7 @@ fn sentence(obstacle: &Obstacle) -> String {
 }
 
 /// A rule as `nft` prints it; none without `nft`, or where it is no longer there.
-pub(super) fn words(place: &Place) -> Option<String> {
+pub(super) fn words(place: &RuleLocation) -> Option<String> {
     /// Sets written in a rule can be long.
     const WORDS_MAX: usize = 200;
     let handle = format!("# handle {}", place.handle?);

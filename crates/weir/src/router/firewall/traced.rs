@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use weir_core::firewall::{Decision, FirstPacket, Interface, Place, RuleSet, decide};
+use weir_core::firewall::{Decision, FirstPacket, Interface, RuleLocation, RuleSet, decide};
 use weir_core::id::PortId;
 use weir_core::verdict::Verdict;
 use weir_core::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
@@ -71,7 +71,7 @@ fn step(
     Some(view::Step { stage: "firewall".to_owned(), looked_at, found })
 }
 
-fn named(place: &Place) -> String {
+fn named(place: &RuleLocation) -> String {
     match words(place) {
         Some(words) => format!("{place} (`{words}`)"),
         None => place.to_string(),
