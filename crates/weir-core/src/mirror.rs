@@ -9,7 +9,7 @@
 //! Promises: a pure function of what was heard, without I/O or clock. What this router cannot do as the kernel does
 //! (a next hop on an interface that is no port, encapsulation, routes by TOS or source, protocols that are filtered out, policy
 //! rules) is left to the kernel with its reason ([`Why`]), never guessed. Of several routes of a prefix the one
-//! decides that decides in the kernel. Routes that vanish without a message go by what is known (link down, next-hop
+//! decides that decides in the kernel. A destination that a policy rule names is the kernel's with all that lies in it. Routes that vanish without a message go by what is known (link down, next-hop
 //! object deleted) and at the next [`Mirror::end_resync`].
 //!
 //! Refuses: more than one table: the local table, then the one that is mirrored, which may be a VRF's. What a VRF's table lacks
@@ -45,11 +45,13 @@ pub struct Filter {
     pub protocols: Option<BTreeSet<Protocol>>,
     /// Families (IPv4, IPv6) the kernel does not forward: they are left to it.
     pub off: [bool; 2],
+    /// Prefixes there is room for; when the kernel has more, everything is left to it.
+    pub most: usize,
 }
 
 impl Default for Filter {
     fn default() -> Self {
-        Filter { table: TABLE_MAIN, vrf: false, protocols: None, off: [false; 2] }
+        Filter { table: TABLE_MAIN, vrf: false, protocols: None, off: [false; 2], most: usize::MAX }
     }
 }
 
@@ -143,6 +145,12 @@ pub struct Mirror {
     /// Prefixes that are the kernel's, as told last.
     kept: Kept,
     kept_changed: bool,
+    /// A prefix found no room: now, and since the last dump began.
+    full: [bool; 2],
+    /// Destinations that policy rules name, with the rule.
+    by_rule: BTreeMap<Prefix, String>,
+    /// The same, to look up what lies in them.
+    ruled: Kept,
     /// Holds for IPv4 and IPv6 why the whole family is left to the kernel, if it is.
     aside: [Option<String>; 2],
     epoch: u8,
@@ -169,6 +177,9 @@ impl Mirror {
             filter,
             kept: Kept::default(),
             kept_changed: true,
+            full: [false; 2],
+            by_rule: BTreeMap::new(),
+            ruled: Kept::default(),
             aside: [None, None],
             epoch: 0,
         }
@@ -238,22 +249,48 @@ impl Mirror {
         // By name, so that the one said stays the same.
         let elsewhere = ports().filter_map(|p| p.elsewhere.as_ref()).min();
         let devices: Vec<&str> = ports().map(|p| &*p.device).collect();
+        let mut by_rule = BTreeMap::new();
         let aside = [true, false].map(|v4| {
             let family = if v4 { "IPv4" } else { "IPv6" };
             if self.filter.off[usize::from(!v4)] {
                 return Some(format!("{family} forwarding is off in the kernel"));
             }
+            if self.full[0] {
+                let most = self.filter.most;
+                return Some(format!(
+                    "{family}: the kernel has more than {most} prefixes, for which there is room"
+                ));
+            }
             if let Some(why) = elsewhere {
                 return Some(format!("{family}: {why}"));
             }
             let of_family: Vec<&Rule> = self.rules.iter().map(|r| &r.0).filter(|r| r.v4 == v4).collect();
-            rules::departure(&of_family, &self.filter, &devices)
-                .map(|why| if why.starts_with(family) { why } else { format!("{family}: {why}") })
+            let rules::Departures { whole, mut to } = rules::departures(&of_family, &self.filter, &devices);
+            by_rule.append(&mut to);
+            whole.map(|why| if why.starts_with(family) { why } else { format!("{family}: {why}") })
         });
         if aside != self.aside {
             self.aside = aside;
             self.kept_changed = true;
         }
+        self.set_by_rule(by_rule);
+    }
+
+    /// What lies in a destination that is named now and was not, or the other way round, leads elsewhere.
+    fn set_by_rule(&mut self, by_rule: BTreeMap<Prefix, String>) {
+        if by_rule == self.by_rule {
+            return;
+        }
+        let before = std::mem::replace(&mut self.by_rule, by_rule);
+        let differs = |p: &&Prefix| before.contains_key(*p) != self.by_rule.contains_key(*p);
+        for &prefix in before.keys().chain(self.by_rule.keys()).filter(differs) {
+            let inside = self.routes.range(prefix..).map(|(p, _)| *p);
+            self.changed.extend(inside.take_while(|p| passes::contains(prefix, *p)));
+            self.changed.insert(prefix);
+        }
+        self.ruled = Kept::default();
+        self.by_rule.keys().for_each(|&prefix| _ = self.ruled.insert(prefix));
+        self.kept_changed = true;
     }
 
     fn observe_route(&mut self, change: Change, route: Route) {
@@ -263,6 +300,16 @@ impl Mirror {
             return;
         }
         let (prefix, v6) = (route.prefix, route.prefix.addr().is_ipv6());
+        if change != Change::Deleted
+            && self.routes.len() >= self.filter.most
+            && !self.routes.contains_key(&prefix)
+        {
+            let before = std::mem::replace(&mut self.full, [true; 2]);
+            if !before[0] {
+                self.classify_rules();
+            }
+            return;
+        }
         let (tos, priority, protocol) = (route.tos, route.priority, route.protocol);
         let action = self.action(route);
         let mut entries = self.routes.get(&prefix).map_or(Vec::new(), |b| b.entries().to_vec());
@@ -350,6 +397,7 @@ impl Mirror {
     /// A dump begins: what neither it nor a later message tells of is gone at its end.
     pub fn begin_resync(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
+        self.full[1] = false;
     }
 
     /// The dump has ended: what it did not tell of is gone. Returns how many routes that were.
@@ -375,6 +423,7 @@ impl Mirror {
             self.classify_again();
         }
         self.rules.retain(|rule| rule.1 == epoch);
+        self.full[0] = self.full[1];
         self.classify_rules();
         gone
     }
@@ -395,6 +444,21 @@ impl Mirror {
 
     /// Where a prefix leads.
     fn best(&self, prefix: Prefix) -> Option<KernelRoute> {
+        let route = self.best_of_table(prefix);
+        let named = self.ruled.contains(prefix);
+        let ruled = named || self.ruled.covers(prefix);
+        match route {
+            Some(KernelRoute { outcome: Outcome::Via(_), protocol }) if ruled => {
+                Some(KernelRoute { outcome: Outcome::Kernel(Why::InRule), protocol })
+            }
+            None if named => {
+                Some(KernelRoute { outcome: Outcome::Kernel(Why::Rule), protocol: Protocol::KERNEL })
+            }
+            route => route,
+        }
+    }
+
+    fn best_of_table(&self, prefix: Prefix) -> Option<KernelRoute> {
         let Some(bucket) = self.routes.get(&prefix) else {
             let outcome = Outcome::Kernel(Why::LackingInVrf);
             let leads = self.filter.vrf && prefix.len() == 0;
@@ -420,12 +484,15 @@ impl Mirror {
         if !std::mem::take(&mut self.kept_changed) {
             return None;
         }
-        Some(passes::passes(&self.routes, &self.kept, &self.aside))
+        let passes = passes::passes(&self.routes, (&self.kept, &self.ruled), &self.aside);
+        let by_rule = self.by_rule.iter().map(|(prefix, rule)| (*prefix, rule.clone())).collect();
+        Some(Passes { by_rule, ..passes })
     }
 
     /// Every prefix there is with where it leads, for who begins to follow.
     pub fn all(&self) -> impl Iterator<Item = (Prefix, KernelRoute)> {
-        let lacking = everything().into_iter().filter(|all| !self.routes.contains_key(all));
+        let lacking = everything().into_iter().chain(self.by_rule.keys().copied());
+        let lacking = lacking.filter(|all| !self.routes.contains_key(all));
         let there = self.routes.keys().copied();
         lacking.chain(there).filter_map(|prefix| Some((prefix, self.best(prefix)?)))
     }
@@ -433,6 +500,16 @@ impl Mirror {
     /// Why everything of a family is left to the kernel.
     pub fn aside(&self) -> impl Iterator<Item = &str> {
         self.aside.iter().flatten().map(String::as_str)
+    }
+
+    /// Whether everything is left to the kernel for want of room, and there is room: another dump tells whether it fits.
+    pub fn may_fit_again(&self) -> bool {
+        self.full[0] && self.routes.len() < self.filter.most
+    }
+
+    /// Destinations that are left to the kernel for a policy rule, with the rule.
+    pub fn by_rule(&self) -> impl Iterator<Item = (Prefix, &str)> {
+        self.by_rule.iter().map(|(prefix, rule)| (*prefix, rule.as_str()))
     }
 
     pub fn counts(&self) -> Counts {

@@ -57,7 +57,8 @@ enum Verb {
     Run {
         /// The configuration file
         file: PathBuf,
-        /// A relay: take over from the one that runs; its clients come here, no connection is refused
+        /// Take over from the one that runs: a relay's clients come here and no connection is refused; a router ends in order
+        /// once this one has nothing left to check (docs/upgrading.md)
         #[arg(long)]
         take_over: bool,
         /// IPsec: where sequence numbers, replay windows and lifetimes are kept over restarts and power cuts
@@ -93,6 +94,9 @@ enum Verb {
         /// Forward past the kernel's packet filter and address translation, which are not asked
         #[arg(long)]
         bypass_firewall: bool,
+        /// Take over from the one that runs, which ends in order
+        #[arg(long)]
+        take_over: bool,
     },
     /// Say what of this machine's kernel a router with this configuration would do without
     #[command(after_help = "Examples:\n  \
@@ -319,18 +323,19 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     match &cli.verb {
         Verb::Run { file, take_over, state_dir, accept_replay_risk, bypass_firewall } => {
             log::begin();
-            if config::is_relay(file) || *take_over {
+            if config::is_relay(file) {
                 return relay::of_file(file, cli.socket.clone(), *take_over);
             }
             let folder =
                 state_dir.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone()));
             let state = router::durable::StateArgs { folder, accept_risk: *accept_replay_risk };
-            let args = router::StartArgs { state, bypass_firewall: *bypass_firewall };
+            let args = router::StartArgs { state, bypass_firewall: *bypass_firewall, take_over: *take_over };
             router::start(file, cli.socket.clone(), args)?.run()
         }
-        Verb::Accelerate { devices, keys, ct_mark, bypass_firewall } => {
+        Verb::Accelerate { devices, keys, ct_mark, bypass_firewall, take_over } => {
             log::begin();
-            let args = router::StartArgs { bypass_firewall: *bypass_firewall, ..Default::default() };
+            let state = Default::default();
+            let args = router::StartArgs { state, bypass_firewall: *bypass_firewall, take_over: *take_over };
             router::accelerate((devices, *keys, ct_mark.as_deref()), cli.socket.clone(), args)?.run()
         }
         Verb::Doctor { file } => doctor::run(file),

@@ -211,6 +211,13 @@ impl Durable {
         before - self.entries.len()
     }
 
+    /// Whether an SA gets nothing more than is reserved for it.
+    pub(super) fn set_frozen(&mut self, identity: &Identity, frozen: bool) {
+        if let Some(&at) = self.index.get(identity) {
+            self.entries[at].set_frozen(frozen);
+        }
+    }
+
     /// Forgets the record of an SA whose keys never come back; its counters are free for another, unless somebody
     /// still has them.
     pub(super) fn forget(&mut self, identity: &Identity) {
@@ -277,6 +284,12 @@ impl Control {
     /// Whether an SA's numbers, as somebody else has them, are exactly what was reserved for it here.
     pub fn has_reserved(&self, sa: &SaSpec, number: u64) -> bool {
         self.gateway.reserved(sa).is_some_and(|reserved| reserved.contains(&number))
+    }
+
+    /// Somebody else goes on with an SA that is gone here, above what is reserved for it: workers that still have it get no more
+    /// than that, until it is there again.
+    pub fn freeze_sa(&mut self, gone: &SaSpec) {
+        self.gateway.freeze(gone);
     }
 
     /// A worker has used half of what was reserved for an SA.

@@ -296,6 +296,11 @@ impl Gateway {
         self.memory.reserved(sa, self.ciphers.as_deref())
     }
 
+    /// Reserves nothing more for an SA that is gone.
+    pub(super) fn freeze(&mut self, sa: &SaSpec) {
+        self.memory.set_frozen(sa, self.ciphers.as_deref(), true);
+    }
+
     /// Forgets what packets changed about an SA that is gone and whose keys never come back.
     pub(super) fn forget(&mut self, sa: &SaSpec) {
         self.memory.forget_sa(sa, self.ciphers.as_deref());

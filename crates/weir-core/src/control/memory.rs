@@ -73,6 +73,7 @@ impl Memory {
     /// The state of an SA: what it was, in this process or before, or a new one.
     pub(super) fn state(&mut self, now: Nanos, sa: &SaSpec, ciphers: Option<&dyn Ciphers>) -> Arc<SaState> {
         let key = self.key(sa);
+        self.set_frozen(sa, ciphers, false);
         if let Some(known) = self.states.get(&key)
             && known.is_of(sa)
         {
@@ -98,6 +99,14 @@ impl Memory {
     pub(super) fn reserved(&self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>) -> Option<[u64; 3]> {
         let durable = self.durable.as_ref()?;
         durable.reserved(&durable.identity(sa, one_sequence(sa), ciphers?))
+    }
+
+    /// Whether an SA gets nothing more than is reserved for it on disk.
+    pub(super) fn set_frozen(&mut self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>, frozen: bool) {
+        if let (Some(durable), Some(ciphers)) = (&mut self.durable, ciphers) {
+            let identity = durable.identity(sa, one_sequence(sa), ciphers);
+            durable.set_frozen(&identity, frozen);
+        }
     }
 
     /// Forgets an SA whose keys never come back, here and on disk.

@@ -47,6 +47,10 @@ pub enum Why {
     Throw,
     /// What a VRF's table without default route does not have; the search goes on in another table.
     LackingInVrf,
+    /// No route: a destination that a policy rule names.
+    Rule,
+    /// A route in a destination that a policy rule names.
+    InRule,
     /// A next hop without gateway beside others, on a port with neighbours.
     OnLinkAmongSeveral,
     /// More next hops than a route of this router has.
@@ -68,6 +72,8 @@ impl fmt::Display for Why {
             Why::LackingInVrf => f.write_str(
                 "the VRF has no default route, so the kernel looks further; `unreachable default` in its table ends that",
             ),
+            Why::Rule => f.write_str("a policy rule decides about it"),
+            Why::InRule => f.write_str("it lies in a destination that a policy rule decides about"),
             Why::OnLinkAmongSeveral => f.write_str("one of its next hops has no gateway"),
             Why::TooManyHops(n) => {
                 write!(f, "it has {n} next hops, at most {MULTIPATH_HOPS_MAX} are done here")

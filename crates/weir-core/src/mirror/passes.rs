@@ -4,7 +4,7 @@
 //! ```text
 //! 0.0.0.0/0      kernel   by an interface that is no port
 //! 10.0.0.0/8     weir     named only because the default route is the kernel's
-//! 10.1.0.0/16    kernel
+//! 10.1.0.0/16    kernel   and everything in it, where a policy rule names it
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +22,8 @@ pub struct Passes {
     /// True: the kernel's.
     pub prefixes: Vec<(Prefix, bool)>,
     pub aside: [Option<String>; 2],
+    /// Destinations it keeps for a policy rule, with the rule.
+    pub by_rule: Vec<(Prefix, String)>,
 }
 
 /// Prefixes that are the kernel's.
@@ -61,6 +63,10 @@ impl Kept {
         self.prefixes.len()
     }
 
+    pub(super) fn contains(&self, prefix: Prefix) -> bool {
+        self.prefixes.contains(&prefix)
+    }
+
     /// Whether a prefix lies in one of these, itself apart.
     pub(super) fn covers(&self, prefix: Prefix) -> bool {
         let there = &self.lengths[usize::from(prefix.addr().is_ipv6())];
@@ -75,15 +81,20 @@ pub(super) fn everything() -> [Prefix; 2] {
     [Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 0), Prefix::new(Ipv6Addr::UNSPECIFIED.into(), 0)]
 }
 
-/// The first prefix that does not lie in this one.
-fn contains(cover: Prefix, prefix: Prefix) -> bool {
+/// Whether the second lies in the first.
+pub(super) fn contains(cover: Prefix, prefix: Prefix) -> bool {
     cover.addr().is_ipv4() == prefix.addr().is_ipv4()
         && cover.len() <= prefix.len()
         && Prefix::new(prefix.addr(), cover.len()) == cover
 }
 
-pub(super) fn passes(routes: &BTreeMap<Prefix, Bucket>, kept: &Kept, aside: &[Option<String>; 2]) -> Passes {
-    let mut passes = Passes { prefixes: Vec::new(), aside: aside.clone() };
+/// `ruled`: destinations that policy rules name, which are among `kept` too.
+pub(super) fn passes(
+    routes: &BTreeMap<Prefix, Bucket>,
+    (kept, ruled): (&Kept, &Kept),
+    aside: &[Option<String>; 2],
+) -> Passes {
+    let mut passes = Passes { aside: aside.clone(), ..Passes::default() };
     for (family, whole) in everything().into_iter().enumerate() {
         let of_family = |p: &&Prefix| p.addr().is_ipv4() == (family == 0);
         let mut found = Vec::new();
@@ -93,10 +104,13 @@ pub(super) fn passes(routes: &BTreeMap<Prefix, Bucket>, kept: &Kept, aside: &[Op
                 continue;
             }
             cover = Some(prefix);
-            // A default route that a VRF lacks is none of the routes.
-            found.extend((!routes.contains_key(&prefix)).then_some((prefix, true)));
+            found.push((prefix, true));
             let inside = routes.range(prefix..).map(|(p, _)| *p).take_while(|p| contains(prefix, *p));
-            found.extend(inside.take(PASSES_MAX + 1).map(|p| (p, kept.prefixes.contains(&p))));
+            // What lies in a destination of a rule is the kernel's as that is.
+            let inside = inside.filter(|&p| p != prefix && !ruled.contains(p) && !ruled.covers(p));
+            found.extend(inside.take(PASSES_MAX + 1).map(|p| (p, kept.contains(p))));
+            let rules = ruled.prefixes.range(prefix..).take_while(|p| contains(prefix, **p));
+            found.extend(rules.filter(|&&p| p != prefix).map(|&p| (p, true)));
             if found.len() > PASSES_MAX {
                 passes.aside[family] = Some(format!(
                     "{prefix} is the kernel's and more than {PASSES_MAX} routes into ports lie in it; make the interface it leads by a port"
@@ -105,7 +119,10 @@ pub(super) fn passes(routes: &BTreeMap<Prefix, Bucket>, kept: &Kept, aside: &[Op
         }
         match passes.aside[family] {
             Some(_) => passes.prefixes.push((whole, true)),
-            None => passes.prefixes.append(&mut found),
+            None => {
+                found.sort_unstable();
+                passes.prefixes.append(&mut found);
+            }
         }
     }
     passes

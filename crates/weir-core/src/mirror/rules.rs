@@ -1,4 +1,11 @@
 //! Policy rules: which may concern transit, so that this router cannot decide for the kernel.
+//!
+//! ```text
+//! from 10.1.0.0/24 lookup 7     any packet may be concerned: the whole family is the kernel's
+//! to 10.9.0.0/16 lookup 7       packets to 10.9.0.0/16 only: that prefix is the kernel's
+//! ```
+
+use std::collections::BTreeMap;
 
 use super::Filter;
 use crate::route::Prefix;
@@ -7,15 +14,56 @@ use crate::wire::rtnetlink::{Rule, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
 /// `FR_ACT_TO_TBL`.
 const TO_TABLE: u8 = 1;
 
-/// Why packets of a family that pass through the ports on `devices` may be looked up elsewhere than in the local table and then the
-/// one mirrored. `rules` are the family's.
-pub(super) fn departure(rules: &[&Rule], filter: &Filter, devices: &[&str]) -> Option<String> {
+/// Destinations of one family that rules name: each is a lookup of the mirror and an entry of the kernel's trie. With more
+/// of them the family is the kernel's.
+const DESTINATIONS_MAX: usize = 1024;
+
+/// What of a family may be looked up elsewhere than in the local table and then the one mirrored.
+#[derive(Debug, Default)]
+pub(super) struct Departures {
+    /// Why any packet may be.
+    pub(super) whole: Option<String>,
+    /// Destinations whose packets may be, with the rule that says so.
+    pub(super) to: BTreeMap<Prefix, String>,
+}
+
+/// Which packets of a family that pass through the ports on `devices` are concerned. `rules` are the family's.
+pub(super) fn departures(rules: &[&Rule], filter: &Filter, devices: &[&str]) -> Departures {
     let of_vrfs = rules.iter().filter(|r| r.vrf).map(|r| r.priority).min();
     if filter.vrf && of_vrfs.is_none() {
-        return Some("no policy rule sends VRFs to their tables (l3mdev)".to_owned());
+        let whole = Some("no policy rule sends VRFs to their tables (l3mdev)".to_owned());
+        return Departures { whole, ..Departures::default() };
     }
     let first_of_vrf = if filter.vrf { of_vrfs } else { None };
-    rules.iter().find(|rule| concerns(rule, filter, devices, first_of_vrf)).map(|rule| describe(rule))
+    // What no rule names must be looked up in the table mirrored, by a rule for everything.
+    let leads = |r: &&Rule| is_for_everything(r) && !r.vrf && r.action == TO_TABLE && r.table == filter.table;
+    let others_are_mirrored = filter.vrf || rules.iter().any(leads);
+    let mut departures = Departures::default();
+    for rule in rules.iter().filter(|rule| concerns(rule, filter, devices, first_of_vrf)) {
+        match destination(rule).filter(|_| others_are_mirrored) {
+            Some(to) => _ = departures.to.entry(to).or_insert_with(|| describe(rule)),
+            None => _ = departures.whole.get_or_insert_with(|| describe(rule)),
+        }
+    }
+    let (named, first) = (departures.to.len(), departures.to.values().next());
+    if let (Some(first), true) = (first, named > DESTINATIONS_MAX) {
+        let many = format!("{first}, and {} rules for other destinations", named - 1);
+        departures.whole.get_or_insert(many);
+    }
+    if departures.whole.is_some() {
+        departures.to.clear();
+    }
+    departures
+}
+
+/// The destination a rule is only about, whatever else it asks of a packet.
+fn destination(rule: &Rule) -> Option<Prefix> {
+    rule.to.filter(|to| to.len() > 0 && !rule.inverted && !rule.vrf)
+}
+
+fn is_for_everything(rule: &Rule) -> bool {
+    let whole = |prefix: Option<Prefix>| prefix.is_none_or(|p| p.len() == 0);
+    rule.input.is_none() && rule.output.is_none() && whole(rule.from) && whole(rule.to) && !rule.more
 }
 
 /// `first_of_vrf`: the priority of the rule that leads to the VRF's table, where that is the one mirrored.
@@ -28,8 +76,7 @@ fn concerns(rule: &Rule, filter: &Filter, devices: &[&str], first_of_vrf: Option
     if !filter.vrf && rule.input.as_deref().is_some_and(|input| !devices.contains(&input)) {
         return false;
     }
-    let whole = |prefix: Option<Prefix>| prefix.is_none_or(|p| p.len() == 0);
-    let always = rule.input.is_none() && whole(rule.from) && whole(rule.to) && !rule.more;
+    let always = is_for_everything(rule);
     if rule.vrf {
         return filter.vrf && !always;
     }

@@ -216,6 +216,8 @@ pub struct Rule {
     pub to: Option<Prefix>,
     /// Any other condition: mark, TOS, ports, protocol, user, not.
     pub more: bool,
+    /// It holds for what its conditions do not name (`not`).
+    pub inverted: bool,
     /// The rule of VRF devices (`l3mdev`).
     pub vrf: bool,
 }
@@ -405,6 +407,9 @@ fn neighbor(payload: &[u8]) -> Result<Option<Neighbor>, Malformed> {
     Ok(at.map(|address| Neighbor { link, address, mac, state, foreign }))
 }
 
+/// The rule holds for what it does not name.
+const FIB_RULE_INVERT: u32 = 2;
+
 /// `struct fib_rule_hdr`: family, destination length, source length, TOS, table, two reserved, action, flags.
 fn rule(payload: &[u8]) -> Result<Rule, Malformed> {
     const HEADER: usize = 12;
@@ -419,8 +424,8 @@ fn rule(payload: &[u8]) -> Result<Rule, Malformed> {
         output: None,
         from: None,
         to: None,
-        // FIB_RULE_INVERT.
-        more: header[3] != 0 || flags & 2 != 0,
+        more: header[3] != 0 || flags & FIB_RULE_INVERT != 0,
+        inverted: flags & FIB_RULE_INVERT != 0,
         vrf: false,
     };
     for attribute in attributes(&payload[HEADER..]) {

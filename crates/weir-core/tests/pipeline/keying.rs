@@ -12,15 +12,22 @@ use weir_core::wire::xfrm::{self, Mode, News, Policy, PolicyDirection, Sa, SaKey
 
 const CAPTURED: &str = include_str!("../../../../testdata/xfrm.txt");
 
-fn captured(name: &str) -> News {
-    let line =
-        CAPTURED.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')).expect("a captured message");
+pub fn captured_text(name: &str) -> &'static str {
+    CAPTURED.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')).expect("a captured message")
+}
+
+/// A message written in hexadecimal.
+pub fn parsed(line: &str) -> News {
     let digit = |b: u8| char::from(b).to_digit(16).expect("hex") as u8;
     let bytes: Vec<u8> = line.as_bytes().chunks(2).map(|b| digit(b[0]) << 4 | digit(b[1])).collect();
     xfrm::parse(&messages(&bytes).next().expect("one").expect("whole")).expect("understood")
 }
 
-fn ip(text: &str) -> IpAddr {
+fn captured(name: &str) -> News {
+    parsed(captured_text(name))
+}
+
+pub fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
@@ -31,17 +38,17 @@ fn out_sa(spi: u32) -> Sa {
 }
 
 /// The other way: AES-CBC with HMAC-SHA-256, ESN, in UDP.
-fn in_sa(spi: u32) -> Sa {
+pub fn in_sa(spi: u32) -> Sa {
     let News::Sa(sa) = captured("newsa-cbc-esn-udp") else { panic!("an SA") };
     Sa { key: SaKey { spi, ..sa.key }, ..*sa }
 }
 
-fn out_policy() -> Policy {
+pub fn out_policy() -> Policy {
     let News::Policy(policy) = captured("newpolicy") else { panic!("a policy") };
     *policy
 }
 
-fn turned(direction: PolicyDirection) -> Policy {
+pub fn turned(direction: PolicyDirection) -> Policy {
     let mut policy = out_policy();
     std::mem::swap(&mut policy.selector.source, &mut policy.selector.destination);
     for template in &mut policy.templates {
@@ -183,13 +190,10 @@ fn an_sa_that_cannot_be_had_leaves_its_policy_discarding_and_is_said() {
 
 #[test]
 fn keys_the_kernel_hides_are_refused_with_a_sentence() {
-    let line = CAPTURED.lines().find_map(|l| l.strip_prefix("newsa-gcm ")).expect("captured");
+    let line = captured_text("newsa-gcm");
     let hidden = line.replace("000102030405060708090a0b0c0d0e0f10111213", &"00".repeat(20));
-    let digit = |b: u8| char::from(b).to_digit(16).expect("hex") as u8;
-    let bytes: Vec<u8> = hidden.as_bytes().chunks(2).map(|b| digit(b[0]) << 4 | digit(b[1])).collect();
-    let news = xfrm::parse(&messages(&bytes).next().expect("one").expect("whole")).expect("understood");
     let mut keying = keying();
-    keying.observe(news);
+    keying.observe(parsed(&hidden));
     let left = keying.wanted().left;
     assert!(
         matches!(left.as_slice(), [only] if only.why == Why::HiddenKey && only.to_string().contains("zeros"))

@@ -30,6 +30,7 @@ mod ipsec_state_diff;
 mod ipsec_trace;
 mod ipsec_tunnel;
 mod keying;
+mod keying_kills;
 mod mirror_routes;
 mod neighbor_arp_ndp;
 mod node_network;

@@ -167,6 +167,7 @@ fn rule(priority: u32, table: u32) -> Rule {
         from: None,
         to: None,
         more: false,
+        inverted: false,
         vrf: false,
     }
 }
@@ -193,6 +194,107 @@ fn only_rules_that_may_concern_transit_put_this_router_aside() {
     assert_eq!(m.take_passes().expect("changed").prefixes, [(everything, true)]);
     m.observe(News::Rule(Change::Deleted, marked));
     assert_eq!(m.aside().count(), 0);
+}
+
+/// A rule for packets to a prefix.
+fn to(prefix: &str, priority: u32, table: u32) -> Rule {
+    Rule { to: Some(prefix.parse().expect("a prefix")), ..rule(priority, table) }
+}
+
+/// Which prefixes are told to the kernel's program, those inside included.
+fn told(m: &mut Mirror) -> Vec<(String, bool)> {
+    m.take_changes();
+    let passes = m.take_passes().expect("changed");
+    passes.prefixes.iter().map(|(prefix, kernel)| (prefix.to_string(), *kernel)).collect()
+}
+
+#[test]
+fn a_rule_for_a_destination_leaves_that_destination_to_the_kernel_and_nothing_else() {
+    let mut m = mirror();
+    for usual in [rule(0, 255), rule(32766, 254), rule(32767, 253)] {
+        m.observe(News::Rule(Change::Added, usual));
+    }
+    observe(&mut m, Change::Added, route("10.9.0.0/16", 0, vec![hop(1, 2)]));
+    observe(&mut m, Change::Added, route("10.9.4.0/24", 0, vec![hop(2, 2)]));
+    observe(&mut m, Change::Added, route("10.8.0.0/16", 0, vec![hop(3, 2)]));
+    observe(&mut m, Change::Added, route("10.8.1.0/24", 0, vec![hop(1, 2)]));
+    let own = |list: &[(&str, bool)]| list.iter().map(|(p, k)| (p.to_string(), *k)).collect::<Vec<_>>();
+    assert_eq!(told(&mut m), own(&[("10.8.0.0/16", true), ("10.8.1.0/24", false)]));
+    // Between two routes, and within one that is named because a shorter one is the kernel's.
+    m.observe(News::Rule(Change::Added, to("10.9.0.0/20", 500, 7)));
+    let marked = Rule { more: true, input: Some("eth1".into()), ..to("10.8.1.128/25", 501, 7) };
+    m.observe(News::Rule(Change::Added, marked.clone()));
+    assert_eq!(m.aside().count(), 0);
+    let there =
+        [("10.8.0.0/16", true), ("10.8.1.0/24", false), ("10.8.1.128/25", true), ("10.9.0.0/20", true)];
+    assert_eq!(told(&mut m), own(&there));
+    assert_eq!(leads(&m, "10.9.0.0/16").expect("there"), "via 10.0.1.2 port p1");
+    assert_eq!(leads(&m, "10.9.0.0/20").expect("there"), "kernel: a policy rule decides about it");
+    assert!(leads(&m, "10.9.4.0/24").expect("there").starts_with("kernel: it lies in a destination"));
+    let by_rule: Vec<_> = m.by_rule().map(|(_, rule)| rule.to_owned()).collect();
+    assert_eq!(by_rule[1], "IPv4 policy rule 500: from all to 10.9.0.0/20 lookup 7");
+    // What a rule does not name must be what this router has the routes of.
+    m.observe(News::Rule(Change::Deleted, rule(32766, 254)));
+    assert_eq!(m.aside().count(), 1, "nothing leads to the table");
+    m.observe(News::Rule(Change::Added, rule(32766, 254)));
+    assert_eq!(m.aside().count(), 0);
+    // Everything but a prefix is not a prefix.
+    let not = Rule { more: true, inverted: true, ..to("10.9.0.0/20", 502, 7) };
+    m.observe(News::Rule(Change::Added, not.clone()));
+    assert_eq!(m.aside().count(), 1);
+    assert_eq!(m.by_rule().count(), 0, "the whole family is the kernel's already");
+    m.observe(News::Rule(Change::Deleted, not));
+    m.observe(News::Rule(Change::Deleted, to("10.9.0.0/20", 500, 7)));
+    m.observe(News::Rule(Change::Deleted, marked));
+    assert_eq!(told(&mut m), own(&[("10.8.0.0/16", true), ("10.8.1.0/24", false)]));
+    assert_eq!(leads(&m, "10.9.0.0/20"), None);
+    assert_eq!(leads(&m, "10.9.4.0/24").expect("there"), "via 10.0.2.2 port p2");
+}
+
+#[test]
+fn more_destinations_of_rules_than_are_looked_up_put_the_family_aside() {
+    let mut m = mirror();
+    m.observe(News::Rule(Change::Added, rule(32766, 254)));
+    for n in 0..1025u32 {
+        assert_eq!(m.aside().count(), 0, "{n} rules");
+        m.observe(News::Rule(Change::Added, to(&format!("10.{}.{}.0/24", n >> 8, n & 255), 500, 7)));
+    }
+    assert_eq!(
+        m.aside().collect::<Vec<_>>(),
+        ["IPv4 policy rule 500: from all to 10.0.0.0/24 lookup 7, and 1024 rules for other destinations"]
+    );
+}
+
+#[test]
+fn more_prefixes_than_there_is_room_for_are_the_kernels_until_a_dump_fits() {
+    let mut m = Mirror::new(Filter { most: 2, ..Filter::default() });
+    m.set_links(links([true; 3]));
+    let prefixes = ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"];
+    for prefix in prefixes {
+        assert_eq!(m.aside().count(), 0);
+        observe(&mut m, Change::Added, route(prefix, 0, vec![hop(1, 2)]));
+    }
+    assert_eq!(
+        m.aside().collect::<Vec<_>>(),
+        ["IPv4", "IPv6"]
+            .map(|f| format!("{f}: the kernel has more than 2 prefixes, for which there is room"))
+    );
+    assert_eq!(all(&m).len(), 2);
+    // What is known is followed, and another dump that does not fit changes nothing.
+    observe(&mut m, Change::Replaced, route("10.1.0.0/16", 0, vec![hop(2, 2)]));
+    assert_eq!(leads(&m, "10.1.0.0/16").expect("there"), "via 10.0.2.2 port p2");
+    let dump = |m: &mut Mirror, prefixes: &[&str]| {
+        m.begin_resync();
+        prefixes.iter().for_each(|prefix| observe(m, Change::Appended, route(prefix, 0, vec![hop(1, 2)])));
+        m.end_resync();
+    };
+    dump(&mut m, &prefixes);
+    assert_eq!(m.aside().count(), 2);
+    observe(&mut m, Change::Deleted, route("10.1.0.0/16", 0, vec![hop(1, 2)]));
+    assert_eq!(m.aside().count(), 2, "nobody knows yet what else there is");
+    dump(&mut m, &prefixes[1..]);
+    assert_eq!(m.aside().count(), 0);
+    assert_eq!(all(&m).keys().map(ToString::to_string).collect::<Vec<_>>(), prefixes[1..]);
 }
 
 /// A mirror of the VRF whose table is 10, with the rules every kernel with a VRF has.
@@ -312,7 +414,14 @@ impl Kernel {
     }
 
     fn dump(&self, mirror: &mut Mirror) {
+        self.dump_with(mirror, &[]);
+    }
+
+    fn dump_with(&self, mirror: &mut Mirror, rules: &[Rule]) {
         mirror.begin_resync();
+        for rule in rules {
+            mirror.observe(News::Rule(Change::Appended, rule.clone()));
+        }
         for route in self.0.values().flatten() {
             observe(mirror, Change::Appended, route.clone());
         }
@@ -358,6 +467,52 @@ proptest! {
             if let Some(kept) = kept {
                 prop_assert_eq!(Some(kept), expected);
             }
+        }
+    }
+
+    /// Rules for destinations come and go between the routes: what is followed is what a dump tells, and what they name is the
+    /// kernel's, with everything in it.
+    #[test]
+    fn rules_for_destinations_are_followed(
+        steps in prop::collection::vec((step(), prop::option::of(0u8..12)), 1..40), address in any::<[u8; 2]>()
+    ) {
+        let (mut kernel, mut followed) = (Kernel::default(), mirror());
+        let mut rules = vec![rule(32766, 254)];
+        kernel.dump_with(&mut followed, &rules);
+        let address = std::net::IpAddr::from([20, address[0] % 4, address[1], 1]);
+        let covers = |p: &Prefix| Prefix::new(address, p.len()) == *p;
+        for (step, toggled) in &steps {
+            if let Some(n) = toggled {
+                let prefix = Prefix::new([20, n % 4, n & 0xc0, 0].into(), 15 + n % 7);
+                let rule = Rule { to: Some(prefix), ..rule(500, 7) };
+                match rules.iter().position(|r| *r == rule) {
+                    Some(at) => followed.observe(News::Rule(Change::Deleted, rules.remove(at))),
+                    None => {
+                        rules.push(rule.clone());
+                        followed.observe(News::Rule(Change::Added, rule))
+                    }
+                };
+            }
+            match kernel.told(step) {
+                Some((change, route)) => observe(&mut followed, change, route),
+                None if matches!(step, Step::Vanish(_)) => kernel.dump_with(&mut followed, &rules),
+                None => {}
+            }
+            let mut fresh = mirror();
+            kernel.dump_with(&mut fresh, &rules);
+            prop_assert_eq!(all(&followed), all(&fresh));
+            followed.take_changes();
+            fresh.take_changes();
+            let (passes, expected) = (followed.take_passes(), fresh.take_passes());
+            let expected = expected.expect("told once at least");
+            prop_assert!(passes.is_none_or(|passes| passes == expected));
+            let mut plain = mirror();
+            kernel.dump(&mut plain);
+            let best = all(&plain).into_iter().filter(|(p, _)| covers(p)).max_by_key(|(p, _)| p.len());
+            let routed = best.is_some_and(|(_, r)| matches!(r.outcome, Outcome::Kernel(_)));
+            let ruled = rules.iter().filter_map(|r| r.to).any(|p| covers(&p));
+            let kept = expected.prefixes.iter().filter(|(p, _)| covers(p)).max_by_key(|(p, _)| p.len());
+            prop_assert_eq!(kept.is_some_and(|(_, kernel)| *kernel), routed || ruled);
         }
     }
 

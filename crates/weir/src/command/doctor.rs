@@ -87,7 +87,7 @@ fn membership(config: &Config, link: &LinkInfo, links: &[LinkInfo]) -> Option<St
 }
 
 fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
-    let mirror::Looked { aside, routes } = match mirror::look(config, links) {
+    let mirror::Looked { aside, by_rule, routes } = match mirror::look(config, links) {
         Ok(looked) => looked,
         Err(Failure(why)) => return found.push(format!("routes: {why}")),
     };
@@ -96,11 +96,15 @@ fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
         true => format!("routes: {rule}: its family is left to the kernel"),
         false => format!("routes: {rule}: not honoured"),
     }));
+    found.extend(by_rule.into_iter().map(|rule| match mirrored {
+        true => format!("routes: {rule}: its destination is left to the kernel"),
+        false => format!("routes: {rule}: not honoured"),
+    }));
     if mirrored {
         let left = routes.iter().filter_map(|(prefix, route)| match &route.outcome {
-            Outcome::Kernel(why) if *why != Why::Local => {
-                Some(format!("routes: {prefix} is left to the kernel: {why}"))
-            }
+            // Each rule has its line already.
+            Outcome::Kernel(Why::Local | Why::Rule) => None,
+            Outcome::Kernel(why) => Some(format!("routes: {prefix} is left to the kernel: {why}")),
             _ => None,
         });
         /// Lines; a full table behind an interface that is no port would be a million.
@@ -127,7 +131,7 @@ fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
     let lacking = routes.iter().filter(|(prefix, route)| {
         let has =
             config.routes.iter().any(|r| r.prefix.value == *prefix) || connected(*prefix) || by_port(route);
-        !has && route.outcome != Outcome::Kernel(Why::Local)
+        !has && !matches!(route.outcome, Outcome::Kernel(Why::Local | Why::Rule))
     });
     found.extend(mirror::summary(lacking.map(|(p, r)| (*p, r.protocol))).map(|s| format!("routes: {s}")));
 }

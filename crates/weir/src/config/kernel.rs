@@ -99,7 +99,7 @@ const FIREWALL_TABLE: Table = Table {
     about: "The packet filter and address translation stay the kernel's: it decides about each flow and holds its state.",
     keys: &FIREWALL,
 };
-const ROUTES: [Key; 3] = [
+const ROUTES: [Key; 4] = [
     Key::required(
         "from",
         Form::Words(&["file", "kernel"]),
@@ -115,6 +115,11 @@ const ROUTES: [Key; 3] = [
         "protocols",
         Form::OneOrMany(&Form::Text),
         "Routes of these protocols only (`bgp`, `static`, `kernel`, …, or a number).",
+    ),
+    Key::new(
+        "most",
+        Form::Integer(1, u32::MAX as u64),
+        "Prefixes taken at most; when the kernel has more, everything is left to it. Without it, what memory allows.",
     ),
 ];
 const ROUTES_TABLE: Table =
@@ -193,7 +198,11 @@ fn routes(value: &Value<'_>, complaints: &mut Complaints) -> Option<Filter> {
         Some(value) => Some(protocols(&value, complaints)?),
         None => None,
     };
-    from.then_some(Filter { table, protocols, ..Filter::default() })
+    let most = match fields.get("most") {
+        Some(value) => value.integer(1..=u32::MAX, 1_000_000, complaints)? as usize,
+        None => usize::MAX,
+    };
+    from.then_some(Filter { table, protocols, most, ..Filter::default() })
 }
 
 fn table(value: &Value<'_>, complaints: &mut Complaints) -> Option<u32> {

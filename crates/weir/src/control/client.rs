@@ -7,7 +7,8 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
@@ -16,6 +17,10 @@ use crate::view::Refusal;
 
 /// A daemon that does not answer within this is stuck; a full table takes a second or two to apply.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a daemon may take to end: workers send what has arrived, a relay's clients get what waits for them.
+const STOP_MAX: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Why a daemon was not asked, or did not do what it was asked.
 #[derive(Debug)]
@@ -47,6 +52,10 @@ pub enum ClientError {
         status: u16,
         why: String,
     },
+    /// It was told to end and has not.
+    NotEnded {
+        socket: PathBuf,
+    },
     /// A refusal without words of a daemon.
     Status {
         path: String,
@@ -68,7 +77,7 @@ impl ClientError {
                 io::ErrorKind::PermissionDenied => "run as the user the router runs as (root)",
                 _ => "name another --socket",
             },
-            ClientError::NoAnswer { .. } => "see its log",
+            ClientError::NoAnswer { .. } | ClientError::NotEnded { .. } => "see its log",
             ClientError::NotHttp { .. } => "is it a weir's socket?",
             ClientError::NotUnderstood { .. } => "the daemon is of another version: restart it",
             ClientError::Several { .. } | ClientError::Refused { .. } | ClientError::Status { .. } => {
@@ -100,6 +109,9 @@ impl fmt::Display for ClientError {
             ClientError::NotUnderstood { path, cause } => {
                 write!(f, "{path}: the answer is not understood ({cause})")
             }
+            ClientError::NotEnded { socket } => {
+                write!(f, "{}: the daemon has not ended after {STOP_MAX:?}", socket.display())
+            }
             ClientError::Refused { why, .. } => f.write_str(why),
             ClientError::Status { path, status, body } => write!(f, "{path}: status {status}: {body}"),
         }?;
@@ -108,6 +120,32 @@ impl fmt::Display for ClientError {
 }
 
 impl std::error::Error for ClientError {}
+
+/// Has the daemon end in order; returns when nobody answers on the socket any more.
+pub fn stop(socket: &Path) -> Result<(), ClientError> {
+    let _: serde_json::Value = post(socket, "/v1/stop", "application/json", b"")?;
+    ends(socket, || UnixStream::connect(socket).is_err())
+}
+
+/// Waits until the process that answered on a socket is gone.
+pub fn wait_for_end(socket: &Path, pid: u32) -> Result<(), ClientError> {
+    ends(socket, || {
+        // One that nobody has waited for yet holds nothing any more.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])))
+    })
+}
+
+fn ends(socket: &Path, has_ended: impl Fn() -> bool) -> Result<(), ClientError> {
+    let end = Instant::now() + STOP_MAX;
+    while !has_ended() {
+        if Instant::now() > end {
+            return Err(ClientError::NotEnded { socket: socket.to_owned() });
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
 
 /// The usual place of a router's socket: `/run/weir` for root, else this user's own folder.
 pub fn default_socket(name: &str) -> PathBuf {

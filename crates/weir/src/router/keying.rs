@@ -407,6 +407,7 @@ impl Daemon {
     }
 
     fn keys_taken(&mut self, now: Nanos, keys: &mut Keys, before: Desired, left: Vec<Left>) {
+        self.freeze_left(keys, &before);
         if let Err(error) = self.write_state(Some(keys)) {
             tracing::error!("{error}; the kernel's new SAs are not used");
             let back = self.control.go_back(now, before);
@@ -423,6 +424,18 @@ impl Daemon {
         keys.asked.retain(|name, _| keys.traps.iter().any(|trap| trap.policy == *name));
         for key in keys.keying.to_be_replaced() {
             keys.send("a soft expiry", &xfrm::expire(&key, false));
+        }
+    }
+
+    /// SAs that are gone here and that the kernel still has are numbered by it from now on, above what is reserved here.
+    fn freeze_left(&mut self, keys: &Keys, before: &Desired) {
+        let there: HashSet<String> =
+            self.control.desired().ipsec.sas.iter().map(|sa| sa.name.clone()).collect();
+        let named = keys.keying.named();
+        for sa in
+            before.ipsec.sas.iter().filter(|sa| named.contains_key(&sa.name) && !there.contains(&sa.name))
+        {
+            self.control.freeze_sa(sa);
         }
     }
 

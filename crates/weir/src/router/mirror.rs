@@ -116,6 +116,7 @@ impl Follower {
             counters: counters.clone(),
             dumped: Instant::now(),
             due: None,
+            lost: false,
         };
         thread.set_links(links);
         thread.dump()?;
@@ -165,6 +166,8 @@ struct Thread {
     /// When the last dump ended, and when the next is due.
     dumped: Instant,
     due: Option<Instant>,
+    /// Messages were lost since the last dump.
+    lost: bool,
 }
 
 impl Thread {
@@ -176,26 +179,29 @@ impl Thread {
         news: &Waker,
     ) {
         sleep.watch([self.monitor.as_raw_fd()]);
+        let mut more = false;
         loop {
-            let due = self.due.unwrap_or(self.dumped + COMPARE_INTERVAL);
-            sleep.until_woken(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+            let wait = self.next_dump().saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            sleep.until_woken(if more { Duration::ZERO } else { wait });
             match commands.try_recv() {
                 Ok(links) => self.set_links(links),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return,
             }
-            while self.observe() {
-                if !self.hand_over(updates, news) {
-                    return;
-                }
-            }
-            if Instant::now() >= due {
+            more = self.observe();
+            // What is read after the dump must not be older than what was lost; the kernel adds nothing before all is read.
+            if !(self.lost && more) && Instant::now() >= self.next_dump() {
+                self.lost = false;
                 self.resync();
             }
             if !self.hand_over(updates, news) {
                 return;
             }
         }
+    }
+
+    fn next_dump(&self) -> Instant {
+        self.due.unwrap_or(self.dumped + COMPARE_INTERVAL)
     }
 
     /// False when nobody takes it.
@@ -227,6 +233,7 @@ impl Thread {
             Ok(heard) => {
                 self.counters.malformed.fetch_add(heard.malformed, Relaxed);
                 if heard.lost {
+                    self.lost = true;
                     self.counters.overruns.fetch_add(1, Relaxed);
                     tracing::warn!(
                         "the kernel dropped messages about routes because they were not read in time; everything is dumped again"
@@ -289,6 +296,7 @@ impl Thread {
         if whole.interrupted {
             // What it did not tell of may be there.
             self.counters.interrupted.fetch_add(1, Relaxed);
+            tracing::debug!("a change interrupted a dump of routes; it is taken again");
             self.neighbors.extend(neighbors);
             self.dump_soon();
             return Ok(());
@@ -298,12 +306,16 @@ impl Thread {
         if gone > 0 {
             tracing::debug!("{gone} routes were gone without a message");
         }
+        let may_fit = mirror.may_fit_again();
         for key in self.neighbors.keys().filter(|key| !neighbors.contains_key(*key)) {
             if let Some(port) = ports.get(&key.0) {
                 self.told.push(NeighborUpdate { port: port.clone(), address: key.1, known: None });
             }
         }
         self.neighbors = neighbors;
+        if may_fit {
+            self.dump_soon();
+        }
         Ok(())
     }
 }

@@ -167,8 +167,10 @@ pub fn open(
             Err(refusal) => {
                 let fallback = format!("port {name}: falling back to af_packet");
                 let said = vec![refusal.to_string(), fallback.clone()];
+                let opened = open_af_packet(name, device, workers, with.is_enforced(name), said);
+                // Why it is not AF_XDP is what has to be mended.
                 let (mut opened, queues) =
-                    open_af_packet(name, device, workers, with.is_enforced(name), said)?;
+                    opened.map_err(|error| PortError::new(format!("{refusal}; {error}")))?;
                 opened.fallbacks.push(fallback);
                 Ok((opened, queues))
             }

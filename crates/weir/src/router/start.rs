@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -40,12 +41,13 @@ use super::{memory, mirror};
 use crate::config::ipsec::Ciphers;
 use crate::config::settings::WakeUp;
 use crate::config::{self, Config, Kind};
-use crate::control::client::socket_path;
+use crate::control::client::{self, ClientError, socket_path};
 use crate::control::server::Server;
 use crate::control::{RequestQueue, secrets};
 use crate::failure::Failure;
 use crate::service::{self, Watchdog};
 use crate::text::count;
+use crate::view;
 
 /// Buffers of a worker beside its rings: two batches in flight of each kind, held frames, ICMP.
 const BUFFERS_BESIDE: u32 = 2048;
@@ -59,6 +61,8 @@ pub struct StartArgs {
     pub state: StateArgs,
     /// `--bypass-firewall`.
     pub bypass_firewall: bool,
+    /// `--take-over`.
+    pub take_over: bool,
 }
 
 /// Reads the file, opens everything, starts the workers. What fails is undone, but for policy enforcement points.
@@ -84,6 +88,7 @@ fn start_as(
     socket: Option<PathBuf>,
     args: StartArgs,
 ) -> Result<Daemon, Failure> {
+    memory::fits(&config, &LookupSpec::default()).map_err(Failure::of)?;
     let mut points = Points::default();
     start_behind(&mut points, (config, path), socket, args).map_err(|Failure(why)| {
         // What keeps transit from the kernel is not undone: the operator wants policies to hold.
@@ -96,16 +101,16 @@ fn start_behind(
     points: &mut Points,
     (config, path): (Config, Option<&Path>),
     socket: Option<PathBuf>,
-    StartArgs { state: state_args, bypass_firewall }: StartArgs,
+    StartArgs { state: state_args, bypass_firewall, take_over }: StartArgs,
 ) -> Result<Daemon, Failure> {
     let socket = socket.unwrap_or_else(|| socket_path(&config));
-    memory::fits(&config, &LookupSpec::default()).map_err(Failure::of)?;
-    let waker = Arc::new(Waker::new().map_err(|e| resource("eventfd", &e))?);
-    let sleep = Sleep::new(&waker, Trigger::Level).map_err(|e| resource("eventfd", &e))?;
+    let (waker, sleep) = waker_and_sleep()?;
     let ((requests_in, requests), (events_in, events)) = (channel(), sync_channel(EVENTS_QUEUED_MAX));
     let kernel = Kernel::ask().map_err(|e| resource("netlink", &e))?;
     devices_exist(&config, &kernel.links)?;
-    let (firewall, now) = (Firewall::begin(&config, bypass_firewall)?, clock::now());
+    let firewall = Firewall::begin(&config, bypass_firewall)?;
+    end_predecessor(take_over.then_some(&socket))?;
+    let now = clock::now();
     let (mut control, state) = begin(&config, &kernel, now, &socket, (&state_args, &waker))?;
     let (mut routes, passes) = mirror::begin(&config, &kernel.links, now, &waker, &mut control)?;
     let tables = control.take_snapshot().unwrap_or_else(|| control.tables().clone());
@@ -163,11 +168,31 @@ fn start_behind(
     daemon.begin().map(|()| daemon)
 }
 
+/// What wakes the control thread, and where it waits for that.
+fn waker_and_sleep() -> Result<(Arc<Waker>, Sleep), Failure> {
+    let waker = Arc::new(Waker::new().map_err(|e| resource("eventfd", &e))?);
+    let sleep = Sleep::new(&waker, Trigger::Level).map_err(|e| resource("eventfd", &e))?;
+    Ok((waker, sleep))
+}
+
 /// Which CPUs forward, and the buffers of each.
 fn placed(config: &Config, kernel: &Kernel) -> Result<(Placement, Vec<Arc<Umem>>), Failure> {
     let placement = place(config)?;
     let umems = buffers(config, &kernel.links, placement.cpus.len())?;
     Ok((placement, umems))
+}
+
+/// Has the router that answers on this socket end in order, where there is one: its devices, its socket and the state of its
+/// SAs are free then.
+fn end_predecessor(socket: Option<&PathBuf>) -> Result<(), Failure> {
+    let Some(socket) = socket else { return Ok(()) };
+    let before: view::Status = match client::read(socket, "/v1/status") {
+        Ok(status) => status,
+        Err(ClientError::NotReached { .. }) if UnixStream::connect(socket).is_err() => return Ok(()),
+        Err(error) => return Err(Failure::of(error)),
+    };
+    tracing::info!("taking over from process {}, weir {}: it ends in order", before.pid, before.version);
+    client::stop(socket).and_then(|()| client::wait_for_end(socket, before.pid)).map_err(Failure::of)
 }
 
 /// What devices are opened with at the start: frames stay with the kernel until everything is ready.

@@ -168,14 +168,26 @@ impl Testbed {
         router
     }
 
+    /// Starts a router in place of the one that runs and waits until it is ready.
+    pub fn take_over(&self, config: &str) -> Router {
+        let router = self.spawn_with(config, &[], &["--take-over"]);
+        router.wait_for("is ready");
+        router
+    }
+
     /// Starts a router, by way of `through` (a program that starts another).
     pub fn spawn(&self, config: &str, through: &[&str]) -> Router {
+        self.spawn_with(config, through, &[])
+    }
+
+    /// The same with more arguments of `weir run`.
+    pub fn spawn_with(&self, config: &str, through: &[&str], args: &[&str]) -> Router {
         let path = self.file("router.toml", config);
         let socket = self.folder.join("control.sock");
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.router]);
         command.args(through);
-        command.arg(program()).arg("--socket").arg(&socket).arg("run").arg(&path);
+        command.arg(program()).arg("--socket").arg(&socket).arg("run").arg(&path).args(args);
         command.env("STATE_DIRECTORY", self.folder.join("state"));
         Router { running: Running::start(&mut command, socket), config: path }
     }

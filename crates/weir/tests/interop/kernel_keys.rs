@@ -30,13 +30,13 @@ fn with_daemons(name: &str, body: impl FnOnce()) {
 const IF_ID: &str = "if_id_in = 7\n        if_id_out = 7";
 
 /// The hosts of the IPv4 row.
-fn hosts(testbed: &Testbed) -> (Host<'_>, Host<'_>) {
+pub(crate) fn hosts(testbed: &Testbed) -> (Host<'_>, Host<'_>) {
     let row = Family::V4.row();
     (Host { ns: &testbed.a, ip: row.a }, Host { ns: &testbed.b, ip: row.b })
 }
 
 /// weir on the kernel's addresses, with the kernel's keys.
-fn config() -> String {
+pub(crate) fn config() -> String {
     let port = |name: &str, device: &str| {
         format!(
             "[[port]]\nname = \"{name}\"\ndevice = \"{device}\"\nkind = \"af_packet\"\naddresses = \"kernel\"\n"
@@ -72,7 +72,7 @@ fn pair(testbed: &Testbed, proposal: &str, connection: &str, child: &str) -> Pai
 }
 
 /// SAs weir has, without those that drain.
-fn sas(weir: &Weir) -> usize {
+pub(crate) fn sas(weir: &Weir) -> usize {
     let json: serde_json::Value = serde_json::from_str(&weir.told(&["show", "sa", "--json"])).expect("JSON");
     let all = json.as_array().expect("a list");
     all.iter().filter(|sa| sa["draining_seconds"].is_null()).count()

@@ -5,6 +5,7 @@ mod case;
 mod ikev2;
 mod kernel;
 mod kernel_keys;
+mod kernel_keys_faults;
 mod kernel_peer;
 mod kernel_relay;
 mod kernel_tls;
@@ -15,6 +16,7 @@ mod strongswan;
 mod testbed;
 mod traffic;
 mod vrf;
+mod walkthrough;
 mod weir_gateway;
 
 use weir::testing::{content, daemon, machine};

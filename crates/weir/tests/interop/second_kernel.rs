@@ -131,7 +131,7 @@ impl Folder {
         let binary = std::env::current_exe().expect("a path");
         let folder = std::env::current_dir().expect("a folder");
         let tests = format!(
-            "cd {}\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/run {INSIDE}=1 {REKEYS}={}\n\
+            "cd {}\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/var/tmp {INSIDE}=1 {REKEYS}={}\n\
              ip link set lo up\n{} --test-threads=1 {}\n",
             folder.display(),
             rekeys(),

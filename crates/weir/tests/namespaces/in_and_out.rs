@@ -21,13 +21,13 @@ use weir::testing::daemon::Running;
 
 /// One way of one family.
 #[derive(Clone, Copy, Debug)]
-struct Flow<'a> {
+pub(super) struct Flow<'a> {
     from: (&'a str, IpAddr),
     to: (&'a str, IpAddr),
 }
 
 /// Both ways of both families between these addresses of two namespaces.
-fn flows<'a>(near: &'a str, far: &'a str, pairs: [(IpAddr, IpAddr); 2]) -> [Flow<'a>; 4] {
+pub(super) fn flows<'a>(near: &'a str, far: &'a str, pairs: [(IpAddr, IpAddr); 2]) -> [Flow<'a>; 4] {
     let [four, six] =
         pairs.map(|(a, b)| [Flow { from: (near, a), to: (far, b) }, Flow { from: (far, b), to: (near, a) }]);
     [four[0], four[1], six[0], six[1]]
@@ -35,7 +35,7 @@ fn flows<'a>(near: &'a str, far: &'a str, pairs: [(IpAddr, IpAddr); 2]) -> [Flow
 
 /// How far each flow is, while it runs.
 #[derive(Default)]
-struct Progress {
+pub(super) struct Progress {
     sent: [AtomicU64; 4],
     /// One more than the highest number received.
     received: [AtomicU64; 4],
@@ -43,12 +43,12 @@ struct Progress {
 }
 
 impl Progress {
-    fn sent(&self) -> [u64; 4] {
+    pub(super) fn sent(&self) -> [u64; 4] {
         std::array::from_fn(|n| self.sent[n].load(Ordering::Acquire))
     }
 
     /// Waits until of every flow something arrived that is sent from now on, and `more` after it; where each flow began to arrive.
-    fn arrives(&self, more: u64) -> [u64; 4] {
+    pub(super) fn arrives(&self, more: u64) -> [u64; 4] {
         let from = self.sent();
         let first: [u64; 4] = std::array::from_fn(|n| {
             until(&format!("flow {n} arrives beyond {}", from[n]), || {
@@ -65,15 +65,15 @@ impl Progress {
 
 /// What became of a flow.
 #[derive(Debug)]
-struct Disposition {
-    sent: u64,
-    lost: Vec<u64>,
+pub(super) struct FlowOutcome {
+    pub(super) sent: u64,
+    pub(super) lost: Vec<u64>,
     /// Datagrams among the lost ones that its receiver's socket had no room for.
-    no_room: u64,
+    pub(super) no_room: u64,
 }
 
 /// The flows run while `work` does. None arrives twice.
-fn under_flows(flows: &[Flow<'_>; 4], work: impl FnOnce(&Progress)) -> Vec<Disposition> {
+pub(super) fn under_flows(flows: &[Flow<'_>; 4], work: impl FnOnce(&Progress)) -> Vec<FlowOutcome> {
     let progress = &Progress::default();
     thread::scope(|scope| {
         let running: Vec<_> = flows
@@ -102,7 +102,7 @@ fn under_flows(flows: &[Flow<'_>; 4], work: impl FnOnce(&Progress)) -> Vec<Dispo
         let fates = running.into_iter().map(|(sending, receiving)| {
             let sent = sending.join().expect("sent");
             let (seen, no_room) = receiving.join().expect("received");
-            Disposition { sent, lost: (0..sent).filter(|n| !seen.contains(n)).collect(), no_room }
+            FlowOutcome { sent, lost: (0..sent).filter(|n| !seen.contains(n)).collect(), no_room }
         });
         let fates = fates.collect();
         worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -150,7 +150,7 @@ fn no_room(ns: &str, at: SocketAddr) -> u64 {
 }
 
 /// A router between client and server whose kernel forwards, with both families' neighbours known; and its flows' addresses.
-fn kernels(test: &str) -> Option<(Testbed, [(IpAddr, IpAddr); 2])> {
+pub(super) fn kernels(test: &str) -> Option<(Testbed, [(IpAddr, IpAddr); 2])> {
     let testbed = Testbed::new(test)?;
     forwarding(&testbed, true);
     in_router(&testbed, "route add 10.9.0.0/16 via 10.2.0.2 proto bgp");
@@ -173,14 +173,10 @@ fn forwards(running: &Running, least: i64) {
     });
 }
 
-fn is_all_there(fates: &[Disposition], what: &str) {
-    for disposition in fates {
-        assert!(disposition.sent > 500, "{what}: hardly anything was sent: {disposition:?}");
-        assert_eq!(
-            disposition.lost.len() as u64,
-            disposition.no_room,
-            "{what} loses nothing: {disposition:?}"
-        );
+pub(super) fn is_all_there(fates: &[FlowOutcome], what: &str) {
+    for fate in fates {
+        assert!(fate.sent > 500, "{what}: hardly anything was sent: {fate:?}");
+        assert_eq!(fate.lost.len() as u64, fate.no_room, "{what} loses nothing: {fate:?}");
     }
 }
 
@@ -223,6 +219,37 @@ fn a_router_of_a_file_is_restarted_without_a_loss() {
         progress.arrives(100);
     });
     is_all_there(&fates, "a restart");
+}
+
+/// `--take-over`: one command, and a file that is no good changes nothing.
+#[test]
+fn a_router_that_another_takes_over_from_loses_nothing() {
+    let Some((testbed, pairs)) = kernels("a_router_that_another_takes_over_from_loses_nothing") else {
+        return;
+    };
+    let config = format!("routes = \"kernel\"\n{}", testbed.config("auto", ""));
+    let fates = under_flows(&flows(&testbed.client, &testbed.server, pairs), |progress| {
+        // Nobody runs yet: there is nothing to take over.
+        let mut router = testbed.take_over(&config);
+        let bad = config.replace("\"r1\"", "\"r9\"");
+        let mut refused = testbed.spawn_with(&bad, &[], &["--take-over"]);
+        assert!(!refused.wait() && refused.log().contains("r9"), "{}", refused.log());
+        for _ in 0..2 {
+            forwards(&router, 400);
+            let next = testbed.take_over(&config);
+            assert!(router.wait(), "{}", router.log());
+            assert!(router.log().contains("(0 unaccounted)"), "{}", router.log());
+            let says = format!("taking over from process {}", router.pid());
+            assert!(next.log().contains(&says), "{}", next.log());
+            router = next;
+            progress.arrives(100);
+        }
+        forwards(&router, 400);
+        router.signal("TERM");
+        assert!(router.wait(), "{}", router.log());
+        progress.arrives(100);
+    });
+    is_all_there(&fates, "a router that another takes over from");
 }
 
 #[test]
@@ -273,12 +300,18 @@ fn a_gateway_loses_only_what_is_sent_while_it_is_away() {
     }
     let mut away = Vec::new();
     let fates = under_flows(&flows(&testbed.west.client, &testbed.west.server, pairs), |progress| {
-        for how in ["TERM", "KILL", "TERM"] {
+        for how in ["TERM", "KILL", "take over", "TERM"] {
             progress.arrives(300);
             let before = progress.sent();
-            west.signal(how);
-            west.wait();
-            west = testbed.west.start(&text(Side::West));
+            if how == "take over" {
+                let next = testbed.west.take_over(&text(Side::West));
+                assert!(west.wait(), "{}", west.log());
+                west = next;
+            } else {
+                west.signal(how);
+                west.wait();
+                west = testbed.west.start(&text(Side::West));
+            }
             away.push((how, before, progress.arrives(300)));
         }
     });

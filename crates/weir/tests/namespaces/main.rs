@@ -1,6 +1,7 @@
 //! The daemon between real namespaces: forwarding, local delivery, reconfiguration and faults, as an operator
 //! meets them. Skipped by name where namespaces cannot be made.
 
+mod bad_news;
 mod capture;
 mod faults;
 mod firewall;
@@ -12,6 +13,7 @@ mod ipsec;
 mod metrics;
 mod mirror;
 mod operator;
+mod overruns;
 mod restarts;
 mod service;
 mod spd_lookup;

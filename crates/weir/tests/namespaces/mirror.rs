@@ -18,7 +18,7 @@ use weir::testing::machine::set;
 const KERNEL: &str = "routes = \"kernel\"\n";
 
 /// A configuration that takes the kernel's routes.
-fn mirrored(testbed: &Testbed) -> String {
+pub(super) fn mirrored(testbed: &Testbed) -> String {
     KERNEL.to_owned() + &testbed.config("auto", "")
 }
 
@@ -56,7 +56,7 @@ fn trace(router: &Running, dst: &str) -> String {
 }
 
 /// Waits until a trace to this address says so.
-fn traced(router: &Running, dst: &str, says: &str) {
+pub(super) fn traced(router: &Running, dst: &str, says: &str) {
     until(&format!("the trace to {dst} says `{says}`: {}", trace(router, dst)), || {
         trace(router, dst).contains(says).then_some(())
     });
@@ -340,6 +340,52 @@ fn what_leads_elsewhere_is_left_to_the_kernel() {
     let before = forwarded(&router);
     ping(&testbed, four.client, ours);
     until("it is forwarded here again", || (forwarded(&router) > before).then_some(()));
+    router.assert_conserved();
+}
+
+/// A policy rule for a destination: that is the kernel's while the rule is there, everything else stays here.
+#[test]
+fn a_rule_for_a_destination_leaves_only_that_to_the_kernel() {
+    let Some(testbed) = Testbed::new("a_rule_for_a_destination_leaves_only_that_to_the_kernel") else {
+        return;
+    };
+    forwarding(&testbed, true);
+    testbed.connect(
+        &testbed.server,
+        "s2",
+        "r2",
+        ["10.3.0.2/24", "fd03::2/64"],
+        ["10.3.0.1/24", "fd03::1/64"],
+        1,
+    );
+    in_router(&testbed, "route add 10.9.0.0/16 via 10.2.0.2");
+    in_router(&testbed, "route add 10.9.7.0/24 via 10.3.0.2 table 100");
+    let [ours, ruled] = ["10.9.0.1/32", "10.9.7.1/32"].map(|address| beyond(&testbed, address));
+    let router = testbed.start(&mirrored(&testbed));
+    let [four, _] = ways();
+    let forwarded = || router.metric("weir_frames_forwarded_total", "");
+    let kept = || router.metric("weir_steered_total", "kept");
+    let goes = |to: IpAddr, count: &dyn Fn() -> i64, what: &str| {
+        let before = count();
+        ping(&testbed, four.client, to);
+        until(what, || (count() > before).then_some(()));
+    };
+    goes(ruled, &forwarded, "without a rule it is forwarded here");
+    in_router(&testbed, "rule add to 10.9.7.0/24 lookup 100 priority 500");
+    let says = "IPv4 policy rule 500: from all to 10.9.7.0/24 lookup 100: 10.9.7.0/24 is left to the kernel";
+    router.wait_for(says);
+    assert!(router.told(&["show", "status"]).contains(says));
+    goes(ruled, &kept, "the rule's destination is the kernel's");
+    goes(ours, &forwarded, "what the rule does not name is forwarded here");
+    let routes = router.told(&["show", "routes"]);
+    assert!(routes.contains("left to the kernel: a policy rule decides about it"), "{routes}");
+    let file = testbed.file("doctor.toml", &mirrored(&testbed));
+    let doctor = weir(&testbed, &["doctor", &file.to_string_lossy()]);
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(said.contains("lookup 100: its destination is left to the kernel"), "{said}");
+    in_router(&testbed, "rule del priority 500");
+    router.wait_for(&format!("no longer: {says}"));
+    goes(ruled, &forwarded, "and without the rule it is forwarded here again");
     router.assert_conserved();
 }
 

@@ -75,6 +75,8 @@ struct Live {
     new: bool,
     /// The last image with it was not written.
     behind: bool,
+    /// Nothing more is reserved for it.
+    frozen: bool,
 }
 
 /// The record of an SA nobody used before.
@@ -173,6 +175,7 @@ impl Entry {
             next: None,
             new: true,
             behind: false,
+            frozen: false,
             state: state.clone(),
         });
         state
@@ -197,9 +200,16 @@ impl Entry {
         live.seen = used;
     }
 
+    /// Whether it gets nothing more than is reserved for it.
+    pub fn set_frozen(&mut self, frozen: bool) {
+        if let Some(live) = &mut self.live {
+            live.frozen = frozen;
+        }
+    }
+
     /// Whether it has to be written.
     pub fn asks(&self, now: Nanos, look: bool) -> bool {
-        let Some(live) = &self.live else { return false };
+        let Some(live) = self.live.as_ref().filter(|live| !live.frozen) else { return false };
         let (runs_short, too_much) = (live.runs_short(half), look && live.has_too_much());
         live.new || live.behind || runs_short.contains(&true) || too_much || live.has_aged(now, &self.record)
     }
@@ -208,7 +218,7 @@ impl Entry {
     /// written for alone; less where too much is reserved.
     pub fn plan(&mut self, now: Nanos, wall: Nanos, look: bool) {
         let record = &self.record;
-        let Some(live) = &mut self.live else { return };
+        let Some(live) = self.live.as_mut().filter(|live| !live.frozen) else { return };
         let short = live.runs_short(half);
         let lowers = look && live.has_too_much();
         let asks = live.new

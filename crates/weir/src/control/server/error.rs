@@ -61,7 +61,7 @@ impl ServerError {
             }
             ServerError::Socket { .. } => Some("choose another path with --socket or [control] socket"),
             ServerError::InUse { .. } => Some(
-                "stop that one, or give this one another name or --socket; a relay takes over with --take-over",
+                "stop that one, or give this one another name or --socket; --take-over takes over from it",
             ),
             ServerError::NotTakenOver { .. } => None,
             ServerError::Metrics { .. } => Some("choose a free address in [control] metrics"),

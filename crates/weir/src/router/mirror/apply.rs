@@ -28,6 +28,8 @@ pub struct Routes {
     say_at: Option<Nanos>,
     /// Why everything of a family is left to the kernel, as said last.
     aside: Vec<String>,
+    /// Destinations that are left to the kernel for a policy rule, as said last.
+    by_rule: Vec<String>,
 }
 
 /// Which links are ports, and which of those belong to another device now than to the VRF whose table is mirrored.
@@ -50,7 +52,15 @@ pub fn mirror_links(config: &Config, links: &[LinkInfo], filter: &Filter) -> Vec
 
 impl Routes {
     pub fn new(follower: Follower, mirrored: bool, filter: Filter) -> Routes {
-        Routes { follower, mirrored, filter, lacking: Lacking::default(), say_at: None, aside: Vec::new() }
+        Routes {
+            follower,
+            mirrored,
+            filter,
+            lacking: Lacking::default(),
+            say_at: None,
+            aside: Vec::new(),
+            by_rule: Vec::new(),
+        }
     }
 
     /// Takes in an update. What becomes the kernel's does so before workers forget it, and the other way round.
@@ -90,6 +100,15 @@ impl Routes {
             tracing::info!("no longer: {why}; this family is forwarded here again");
         }
         self.aside = aside;
+        let left = |(prefix, rule): &(_, String)| format!("{rule}: {prefix} is left to the kernel");
+        let by_rule: Vec<String> = passes.by_rule.iter().map(left).collect();
+        for why in shown(by_rule.iter().filter(|why| !self.by_rule.contains(why))) {
+            tracing::warn!("{why}");
+        }
+        for why in shown(self.by_rule.iter().filter(|why| !by_rule.contains(why))) {
+            tracing::info!("no longer: {why}");
+        }
+        self.by_rule = by_rule;
     }
 }
 
@@ -175,6 +194,7 @@ impl Daemon {
         let mut notices: Vec<String> =
             routes.lacking.said().map(|said| format!("{said}; {LACKING_REMEDY}")).into_iter().collect();
         notices.extend(routes.aside.iter().map(|why| format!("{why}: this family is left to the kernel")));
+        notices.extend(shown(routes.by_rule.iter()));
         let counters = &routes.follower.counters;
         let overruns = counters.overruns.load(Relaxed);
         if overruns > 0 {
@@ -190,6 +210,17 @@ impl Daemon {
         }
         notices
     }
+}
+
+/// Policy rules told one by one.
+const RULES_SHOWN: usize = 20;
+
+/// The first of them, and how many more there are.
+fn shown<'a>(mut all: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut shown: Vec<String> = all.by_ref().take(RULES_SHOWN).cloned().collect();
+    let more = all.count();
+    shown.extend((more > 0).then(|| format!("{more} more policy rules for a destination")));
+    shown
 }
 
 const LACKING_REMEDY: &str = "what goes there is answered as unreachable, not forwarded; write `routes = \"kernel\"`, or a `[[route]]` for each";

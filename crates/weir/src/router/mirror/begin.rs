@@ -14,6 +14,7 @@ use weir_io::wake::Waker;
 use super::{Follower, Routes, members, mirror_links};
 use crate::config::{self, Config};
 use crate::failure::Failure;
+use crate::router::memory;
 
 /// Follows the kernel's routes: into the tables, or only to say which are lacking. The first of them are in `control`
 /// afterwards; what is left to the kernel is returned.
@@ -25,7 +26,10 @@ pub fn begin(
     control: &mut Control,
 ) -> Result<(Option<Routes>, Option<Passes>), Failure> {
     let mirrored = config.kernel.routes.is_some();
-    let filter = if mirrored { members::filter(config, links)? } else { Filter::default() };
+    let mut filter = if mirrored { members::filter(config, links)? } else { Filter::default() };
+    if filter.most == usize::MAX {
+        filter.most = memory::routes();
+    }
     if mirrored {
         control.follow_kernel_neighbors(now);
     }
@@ -59,6 +63,8 @@ pub fn begin(
 pub struct Looked {
     /// Why everything of a family would be left to the kernel.
     pub aside: Vec<String>,
+    /// Policy rules for which only a destination would be.
+    pub by_rule: Vec<String>,
     pub routes: Vec<(Prefix, KernelRoute)>,
 }
 
@@ -72,7 +78,11 @@ pub fn look(config: &Config, links: &[LinkInfo]) -> Result<Looked, Failure> {
     for kind in [GET_RULE, GET_NEXT_HOP, GET_ROUTE] {
         dump(kind, |news| _ = mirror.observe(news)).map_err(|e| Failure(format!("cannot be read ({e})")))?;
     }
-    Ok(Looked { aside: mirror.aside().map(str::to_owned).collect(), routes: mirror.all().collect() })
+    Ok(Looked {
+        aside: mirror.aside().map(str::to_owned).collect(),
+        by_rule: mirror.by_rule().map(|(_, rule)| rule.to_owned()).collect(),
+        routes: mirror.all().collect(),
+    })
 }
 
 /// The configuration of `weir accelerate`: these devices, with everything the kernel has on them.

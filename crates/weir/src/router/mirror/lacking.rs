@@ -21,7 +21,7 @@ impl Lacking {
     pub fn observe(&mut self, routes: Vec<(Prefix, Option<KernelRoute>)>) {
         for (prefix, route) in routes {
             match route {
-                Some(route) if route.outcome != Outcome::Kernel(Why::Local) => {
+                Some(route) if !matches!(route.outcome, Outcome::Kernel(Why::Local | Why::Rule)) => {
                     self.kernel.insert(prefix, route.protocol);
                 }
                 _ => _ = self.kernel.remove(&prefix),

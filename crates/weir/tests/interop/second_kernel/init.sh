@@ -4,6 +4,7 @@ exec >WHERE/console 2>&1 </dev/null
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /var/tmp
 # Modules are asked for as they are needed; they are not where modprobe looks by itself.
 echo WHERE/modprobe >/proc/sys/kernel/modprobe
 WHERE/modprobe ipv6

@@ -1,0 +1,531 @@
+//! weir, a kernel and a key daemon, with an end of weir between any two steps of what it does: nobody gives out a number
+//! twice, and nobody takes one twice.
+//!
+//! ```text
+//! used by workers ≤ R, on disk ≤ K, the kernel's own number
+//!
+//! hear ─► apply ─► image ─► K of each SA ─► R ─► written: workers get it ─► publish
+//!              ▲       ▲         ▲           ▲       ▲                        workers use all they have at each arrow;
+//!              └───────┴─────────┴───────────┴───────┘                        weir ends at any of them
+//! ```
+//!
+//! Everything is the code of the daemon but for the disk, the kernel and the order above, which is that of
+//! `weir::router::{keying, durable}`. The kernel numbers an SA from K + 1, and takes only numbers above K: it does so while weir is away, and
+//! while a device has the SA's interface id.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use proptest::prelude::*;
+use weir_core::control::{Control, Durable, SaStates};
+use weir_core::ipsec::durable::Counters;
+use weir_core::ipsec::{SaSpec, esp};
+use weir_core::keying::{Keying, UsedBefore, merge};
+use weir_core::state::{Desired, IpsecSpec};
+use weir_core::tables::Tables;
+use weir_core::time::{MILLISECOND, Nanos, SECOND};
+use weir_core::wire::xfrm::{News, PolicyDirection, Replay, Sa, SaKey};
+
+use crate::keying::{captured_text, in_sa, ip, out_policy, parsed, turned};
+use crate::testbed::control::port;
+use crate::testbed::ipsec::{Clear, spd};
+
+const SPD: &str = "kernel";
+const BOOT: [u8; 16] = [7; 16];
+const WALL: Nanos = 1_800_000_000 * SECOND;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The key daemon makes SAs both ways; the old ones stay.
+    Rekey,
+    /// The key daemon deletes the eldest pair.
+    DeleteOld,
+    /// The key daemon deletes the newest pair and makes it again with the kernel's numbers, as MOBIKE has it.
+    Move,
+    /// weir hears what there is, and does what follows.
+    Hear,
+    /// weir reserves what its SAs have used up.
+    Reserve,
+    /// Time passes.
+    Wait(u64),
+    Kill,
+    /// weir ends in order.
+    Stop,
+    Start,
+    /// A device comes or goes, which weir hears at once.
+    Device,
+    /// The kernel sends and takes so many, where it may.
+    KernelUses(u64),
+}
+
+/// An SA as the kernel has it, with its own numbers.
+#[derive(Clone)]
+struct KernelSa {
+    sa: Sa,
+    out: bool,
+}
+
+impl KernelSa {
+    fn number(&mut self) -> &mut u64 {
+        let replay = self.sa.replay.as_mut().expect("it has numbers");
+        if self.out { &mut replay.sent } else { &mut replay.received }
+    }
+}
+
+/// What everybody has used of each SPI.
+#[derive(Default)]
+struct Judge {
+    given: HashMap<u32, u64>,
+    taken: HashMap<u32, HashSet<u64>>,
+    by_weir: u64,
+    by_kernel: u64,
+}
+
+impl Judge {
+    fn gives(&mut self, who: &str, spi: u32, first: u64, last: u64) {
+        let highest = self.given.entry(spi).or_default();
+        assert!(first > *highest, "{who} gives out {first} of SA {spi:x}, of which {highest} was");
+        *highest = last;
+    }
+
+    fn takes(&mut self, who: &str, spi: u32, number: u64) {
+        let new = self.taken.entry(spi).or_default().insert(number);
+        assert!(new, "{who} takes {number} of SA {spi:x} again");
+    }
+}
+
+/// weir, while it runs.
+struct Life {
+    control: Control,
+    keying: Keying,
+    /// What workers have.
+    tables: Option<Arc<Tables>>,
+    /// The numbers the kernel was given.
+    ahead: HashMap<String, u64>,
+    counters: &'static [Counters],
+    header: [u8; 64],
+    /// The counters are those to go on from.
+    begun: bool,
+}
+
+/// weir has ended within a step.
+struct Ended;
+
+struct World {
+    kernel: BTreeMap<u32, KernelSa>,
+    pairs: Vec<[u32; 2]>,
+    device: bool,
+    disk: Vec<u8>,
+    counters_file: Option<Vec<u8>>,
+    life: Option<Life>,
+    news: Vec<News>,
+    now: Nanos,
+    judge: Judge,
+    /// Points until weir ends.
+    until_end: Option<u32>,
+    /// Workers use all they have at every point, or nothing.
+    busy: bool,
+}
+
+fn base() -> Desired {
+    Desired {
+        ports: vec![port("wan", "eth0", &["192.0.2.1/24"])],
+        ipsec: IpsecSpec { spds: vec![spd(SPD, &["wan"], &[])], ..IpsecSpec::default() },
+        ..Desired::default()
+    }
+}
+
+fn out_sa(spi: u32) -> Sa {
+    let key = format!("{spi:08x}").repeat(5);
+    let text = captured_text("newsa-gcm").replace("000102030405060708090a0b0c0d0e0f10111213", &key);
+    let News::Sa(sa) = parsed(&text) else { panic!("an SA") };
+    Sa { key: SaKey { spi, ..sa.key }, ..*sa }
+}
+
+impl World {
+    fn new(busy: bool) -> World {
+        let empty = Durable::resume(SaStates { store: [9; 16], ..SaStates::default() }, None, &BOOT);
+        World {
+            kernel: BTreeMap::new(),
+            pairs: Vec::new(),
+            device: false,
+            disk: { empty }.last_image(0, 0),
+            counters_file: None,
+            life: None,
+            news: Vec::new(),
+            now: SECOND,
+            judge: Judge::default(),
+            until_end: None,
+            busy,
+        }
+    }
+
+    fn run(&mut self, step: &Step, end_at: Option<u32>) {
+        self.until_end = end_at;
+        let life = self.life.take();
+        let alive = life.is_some();
+        self.life = match (step, life) {
+            (Step::Rekey, life) => self.rekey(life),
+            (Step::DeleteOld, life) => self.delete_old(life),
+            (Step::Move, life) => self.moves(life),
+            (Step::Wait(ms), life) => {
+                self.now += ms * MILLISECOND;
+                life
+            }
+            (Step::Device, life) => {
+                self.device = !self.device;
+                let mut life = life;
+                if let Some(life) = &mut life {
+                    life.keying.set_devices(self.devices());
+                }
+                life.and_then(|life| self.whole(life, World::take_keys))
+            }
+            (Step::KernelUses(n), life) => {
+                self.kernel_uses(*n, !alive || self.device);
+                life
+            }
+            (Step::Start, None) => self.start(),
+            (Step::Hear, Some(mut life)) => {
+                self.news.drain(..).for_each(|news| _ = life.keying.observe(news));
+                self.whole(life, World::take_keys)
+            }
+            (Step::Reserve, Some(mut life)) => {
+                life.control.handle_event(self.now, weir_core::router::Event::Reserve);
+                self.whole(life, World::write)
+            }
+            (Step::Kill, Some(life)) => {
+                self.kill(life);
+                None
+            }
+            (Step::Stop, Some(life)) => {
+                if let Some(life) = self.whole(life, World::stop) {
+                    drop(life);
+                    self.counters_file = None;
+                }
+                None
+            }
+            (Step::Start, Some(life)) => Some(life),
+            (_, None) => None,
+        };
+        if self.life.is_none() {
+            self.news.clear();
+        }
+    }
+
+    /// A step of weir's, which may end in the middle of it.
+    fn whole(
+        &mut self,
+        mut life: Life,
+        step: fn(&mut World, &mut Life) -> Result<(), Ended>,
+    ) -> Option<Life> {
+        match step(self, &mut life) {
+            Ok(()) => Some(life),
+            Err(Ended) => {
+                self.kill(life);
+                None
+            }
+        }
+    }
+
+    /// Lets workers use what they have between two steps, and ends weir there or not.
+    fn point(&mut self, life: &Life) -> Result<(), Ended> {
+        if self.busy {
+            self.workers_use(life);
+        }
+        match &mut self.until_end {
+            Some(0) => Err(Ended),
+            Some(n) => {
+                *n -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn workers_use(&mut self, life: &Life) {
+        let Some(ipsec) = life.tables.as_ref().and_then(|t| t.ipsec.clone()) else { return };
+        for sa in ipsec.outbound.iter() {
+            // All of it, in two goes.
+            let all = sa.state.lease.sequence().saturating_sub(sa.state.sequence.load(Relaxed));
+            for n in [all / 2, all - all / 2] {
+                let (first, granted) = esp::take_sequence(sa, n);
+                if granted == 0 {
+                    continue;
+                }
+                let last = first + granted - 1;
+                self.judge.gives("weir", sa.params.spi, first, last);
+                self.judge.by_weir += 1;
+                if let Some(kernel) = self.kernel.get_mut(&sa.params.spi) {
+                    let k = *kernel.number();
+                    assert!(
+                        last <= k,
+                        "{last} of SA {:x} was used, the kernel's number is {k}",
+                        sa.params.spi
+                    );
+                }
+            }
+        }
+        for entry in ipsec.sad.iter() {
+            let (state, spi) = (&entry.sa.state, entry.sa.params.spi);
+            let mut replay = state.replay.lock().expect("nobody panicked");
+            // What a peer may have reached, and a packet that was recorded.
+            for number in [state.lease.sequence(), state.lease.sequence().saturating_sub(20), 1] {
+                if number > 0 && esp::admit(state, &mut replay, number).is_ok() {
+                    self.judge.takes("weir", spi, number);
+                    self.judge.by_weir += 1;
+                    if let Some(kernel) = self.kernel.get_mut(&spi) {
+                        let k = *kernel.number();
+                        assert!(number <= k, "{number} of SA {spi:x} was taken, the kernel's number is {k}");
+                    }
+                }
+            }
+            state.sequence.store(replay.top(), Relaxed);
+        }
+    }
+
+    fn kernel_uses(&mut self, n: u64, may: bool) {
+        for (spi, sa) in self.kernel.iter_mut().filter(|_| may) {
+            let (out, number) = (sa.out, sa.number());
+            // Numbers of 32 bits end.
+            if out && *number + n > u32::MAX.into() {
+                continue;
+            }
+            if out {
+                self.judge.gives("the kernel", *spi, *number + 1, *number + n);
+            } else {
+                self.judge.takes("the kernel", *spi, *number + n);
+            }
+            *number += n;
+            self.judge.by_kernel += 1;
+        }
+    }
+
+    fn devices(&self) -> BTreeSet<u32> {
+        if self.device { BTreeSet::from([7]) } else { BTreeSet::new() }
+    }
+
+    fn tell(&mut self, life: &Option<Life>, news: News) {
+        if life.is_some() {
+            self.news.push(news);
+        }
+    }
+
+    fn rekey(&mut self, life: Option<Life>) -> Option<Life> {
+        let n = self.pairs.last().map_or(1, |pair| pair[0] - 0x1000 + 1);
+        let pair = [0x1000 + n, 0x2000 + n];
+        let replay = |window| Some(Replay { window, words: window / 32, ..Replay::default() });
+        for (sa, out) in [(out_sa(pair[0]), true), (in_sa(pair[1]), false)] {
+            let sa = Sa { replay: replay(if out { 32 } else { 64 }), ..sa };
+            self.kernel.insert(sa.key.spi, KernelSa { sa: sa.clone(), out });
+            self.tell(&life, News::Sa(Box::new(sa)));
+        }
+        self.pairs.push(pair);
+        life
+    }
+
+    fn delete_old(&mut self, life: Option<Life>) -> Option<Life> {
+        if self.pairs.len() > 1 {
+            for spi in self.pairs.remove(0) {
+                let gone = self.kernel.remove(&spi).expect("it is there");
+                self.tell(&life, News::SaGone(gone.sa.key));
+            }
+        }
+        life
+    }
+
+    fn moves(&mut self, life: Option<Life>) -> Option<Life> {
+        for spi in self.pairs.last().copied().into_iter().flatten() {
+            let same = self.kernel[&spi].sa.clone();
+            self.tell(&life, News::SaGone(same.key));
+            self.tell(&life, News::Sa(Box::new(same)));
+        }
+        life
+    }
+
+    fn start(&mut self) -> Option<Life> {
+        let state = SaStates::decode(&self.disk).expect("an old image or a new one, whole");
+        let counters: &'static [Counters] = Box::leak((0..16).map(|_| Counters::default()).collect());
+        let durable = Durable::resume(state, self.counters_file.as_deref(), &BOOT);
+        let durable = durable.with_counters(counters).at(self.now, WALL + self.now);
+        let header = durable.counters_header(&BOOT);
+        let control =
+            Control::with_state(base(), [], self.now, Arc::new(Clear), durable).expect("it is good");
+        let mut keying = Keying::default();
+        keying.set_addresses(HashSet::from([ip("192.0.2.1")]));
+        keying.set_devices(self.devices());
+        keying.begin_resync();
+        for KernelSa { sa, .. } in self.kernel.values() {
+            keying.observe(News::Sa(Box::new(sa.clone())));
+        }
+        for policy in [out_policy(), turned(PolicyDirection::In), turned(PolicyDirection::Forward)] {
+            keying.observe(News::Policy(Box::new(policy)));
+        }
+        keying.end_resync();
+        let (ahead, tables) = (HashMap::new(), None);
+        let life = Life { control, keying, tables, ahead, counters, header, begun: false };
+        self.whole(life, World::take_keys)
+    }
+
+    /// As the daemon does it when SAs are others.
+    fn take_keys(&mut self, life: &mut Life) -> Result<(), Ended> {
+        for UsedBefore { key, number, spec } in life.keying.used_before() {
+            if life.control.has_reserved(&spec, number) {
+                life.ahead.insert(spec.name, number);
+                life.keying.take_back(&key);
+            }
+        }
+        let before = life.control.desired().clone();
+        let (ipsec, _) = merge(&before.ipsec, SPD, &life.keying.wanted());
+        let wish = Desired { ipsec, ..before.clone() };
+        life.control.apply(self.now, wish).expect("it fits");
+        let there: HashSet<&String> = life.control.desired().ipsec.sas.iter().map(|sa| &sa.name).collect();
+        let named = life.keying.named();
+        let left = |sa: &&SaSpec| named.contains_key(&sa.name) && !there.contains(&sa.name);
+        let left: Vec<SaSpec> = before.ipsec.sas.iter().filter(left).cloned().collect();
+        left.iter().for_each(|sa| life.control.freeze_sa(sa));
+        self.point(life)?;
+        self.write(life)?;
+        life.tables = life.control.take_snapshot().or(life.tables.take());
+        let named = life.keying.named();
+        life.ahead.retain(|name, _| named.contains_key(name));
+        self.point(life)
+    }
+
+    fn write(&mut self, life: &mut Life) -> Result<(), Ended> {
+        while let Some(image) = life.control.state_image(self.now, WALL + self.now) {
+            self.point(life)?;
+            let named: HashMap<String, u32> =
+                life.keying.named().into_iter().map(|(name, sa)| (name, sa.key.spi)).collect();
+            let reserved: Vec<(String, u64)> =
+                life.control.reserved_sequences().iter().map(|(name, _, n)| (name.to_string(), *n)).collect();
+            for (name, number) in reserved {
+                let Some(spi) = named.get(&name).filter(|_| life.ahead.get(&name) != Some(&number)) else {
+                    continue;
+                };
+                if let Some(kernel) = self.kernel.get_mut(spi) {
+                    *kernel.number() = number;
+                }
+                life.ahead.insert(name, number);
+                self.point(life)?;
+            }
+            self.disk = image;
+            self.point(life)?;
+            life.control.state_written(self.now, true);
+            self.point(life)?;
+        }
+        life.begun = true;
+        Ok(())
+    }
+
+    /// As the daemon ends: workers have ended before.
+    fn stop(&mut self, life: &mut Life) -> Result<(), Ended> {
+        life.tables = None;
+        self.point(life)?;
+        let named: HashMap<String, u32> =
+            life.keying.named().into_iter().map(|(name, sa)| (name, sa.key.spi)).collect();
+        for view in life.control.sas(self.now) {
+            let (true, true) = (view.draining.is_none(), view.sequence > 0) else { continue };
+            let Some(kernel) = named.get(&view.name).and_then(|spi| self.kernel.get_mut(spi)) else {
+                continue;
+            };
+            if *kernel.number() == life.ahead.get(&view.name).copied().unwrap_or(0) {
+                *kernel.number() = view.sequence;
+            }
+            self.point(life)?;
+        }
+        self.disk = life.control.last_state_image(self.now, WALL + self.now).expect("state is kept");
+        self.point(life)
+    }
+
+    fn kill(&mut self, life: Life) {
+        if life.begun {
+            let mut file = life.header.to_vec();
+            life.counters.iter().for_each(|c| file.extend(c.file_bytes()));
+            self.counters_file = Some(file);
+        }
+    }
+}
+
+fn step() -> impl Strategy<Value = (Step, Option<u32>)> {
+    let steps = prop_oneof![
+        4 => Just(Step::Rekey),
+        2 => Just(Step::DeleteOld),
+        1 => Just(Step::Move),
+        6 => Just(Step::Hear),
+        6 => Just(Step::Reserve),
+        2 => prop::sample::select(vec![1, 100, 1100, 9000]).prop_map(Step::Wait),
+        1 => Just(Step::Kill),
+        1 => Just(Step::Stop),
+        5 => Just(Step::Start),
+        1 => Just(Step::Device),
+        2 => prop::sample::select(vec![1, 1000, 1 << 20]).prop_map(Step::KernelUses),
+    ];
+    (steps, prop::option::weighted(0.4, 0u32..12))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_number_is_used_twice_whenever_weir_ends(
+        steps in prop::collection::vec(step(), 1..60), busy in prop::bool::weighted(0.9)
+    ) {
+        let mut world = World::new(busy);
+        for (step, end_at) in &steps {
+            world.run(step, *end_at);
+        }
+    }
+}
+
+/// Every order of five things after a first child SA, with an end at every point of each.
+#[test]
+fn every_short_order_of_steps_and_every_end_within_it_repeats_no_number() {
+    let steps = [
+        (Step::Rekey, None),
+        (Step::Hear, None),
+        (Step::Reserve, None),
+        (Step::Wait(9000), None),
+        (Step::Start, None),
+        (Step::Stop, None),
+        (Step::DeleteOld, None),
+        (Step::KernelUses(1000), None),
+        (Step::Hear, Some(0..9)),
+        (Step::Reserve, Some(0..6)),
+        (Step::Start, Some(0..9)),
+        (Step::Stop, Some(0..3)),
+    ];
+    let all: Vec<(Step, Option<u32>)> = steps
+        .into_iter()
+        .flat_map(|(step, ends)| match ends {
+            None => vec![(step, None)],
+            Some(ends) => ends.map(|end| (step.clone(), Some(end))).collect(),
+        })
+        .collect();
+    let (mut by_weir, mut by_kernel, mut orders) = (0, 0, 0u64);
+    let deep = std::env::var("WEIR_ORDERS").ok().and_then(|n| n.parse().ok()).unwrap_or(2u32);
+    for order in 0..all.len().pow(deep) {
+        let mut world = World::new(true);
+        world.run(&Step::Rekey, None);
+        world.run(&Step::Start, None);
+        let mut rest = order;
+        for _ in 0..deep {
+            let (step, end) = &all[rest % all.len()];
+            rest /= all.len();
+            world.run(step, *end);
+        }
+        // Whoever comes afterwards goes on.
+        for step in
+            [Step::KernelUses(10), Step::Start, Step::Reserve, Step::Kill, Step::KernelUses(10), Step::Start]
+        {
+            world.run(&step, None);
+        }
+        by_weir += world.judge.by_weir;
+        by_kernel += world.judge.by_kernel;
+        orders += 1;
+    }
+    assert!(
+        by_weir > orders && by_kernel > orders,
+        "{by_weir} by weir, {by_kernel} by the kernel of {orders}"
+    );
+}
