@@ -139,6 +139,8 @@ pub struct Keying {
     sas: HashMap<SaKey, Known<Sa>>,
     policies: BTreeMap<PolicyKey, Known<Policy>>,
     devices: BTreeSet<u32>,
+    /// Interface ids of devices that went: until a dump, a message about an SA may be older than what its device did with it.
+    departed: BTreeSet<u32>,
     addresses: HashSet<IpAddr>,
     /// What the control side would not have, by name.
     refused: BTreeMap<String, String>,
@@ -195,6 +197,7 @@ impl Keying {
         let (key, epoch) = (sa.key, self.epoch);
         self.order += 1;
         let used = match sa.replay.is_some_and(|r| r.sent > 0 || r.received > 0) {
+            _ if self.departed.contains(&sa.if_id) => Numbered::ByDevice,
             true => Numbered::Before,
             false => Numbered::No,
         };
@@ -212,6 +215,7 @@ impl Keying {
     /// The dump has ended. Returns how many SAs and policies were gone without a message.
     pub fn end_resync(&mut self) -> usize {
         let (before, epoch) = (self.sas.len() + self.policies.len(), self.epoch);
+        self.departed.clear();
         self.sas.retain(|_, known| known.epoch == epoch);
         self.policies.retain(|_, known| known.epoch == epoch);
         before - self.sas.len() - self.policies.len()
@@ -226,7 +230,13 @@ impl Keying {
                 known.numbered = Numbered::ByDevice;
             }
         }
+        self.departed.extend(&self.devices - &devices);
         std::mem::replace(&mut self.devices, devices) != self.devices
+    }
+
+    /// A device went since the last dump: all messages that wait are to be observed, and then a dump.
+    pub fn asks_for_dump(&self) -> bool {
+        !self.departed.is_empty()
     }
 
     /// The addresses of this host, the kernel's and weir's.

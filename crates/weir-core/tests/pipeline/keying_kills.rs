@@ -178,6 +178,10 @@ impl World {
                 let mut life = life;
                 if let Some(life) = &mut life {
                     life.keying.set_devices(self.devices());
+                    self.news.drain(..).for_each(|news| _ = life.keying.observe(news));
+                    if life.keying.asks_for_dump() {
+                        self.dump(&mut life.keying);
+                    }
                 }
                 life.and_then(|life| self.whole(life, World::take_keys))
             }
@@ -354,6 +358,13 @@ impl World {
         let mut keying = Keying::default();
         keying.set_addresses(HashSet::from([ip("192.0.2.1")]));
         keying.set_devices(self.devices());
+        self.dump(&mut keying);
+        let (ahead, tables) = (HashMap::new(), None);
+        let life = Life { control, keying, tables, ahead, counters, header, begun: false };
+        self.whole(life, World::take_keys)
+    }
+
+    fn dump(&self, keying: &mut Keying) {
         keying.begin_resync();
         for KernelSa { sa, .. } in self.kernel.values() {
             keying.observe(News::Sa(Box::new(sa.clone())));
@@ -362,9 +373,6 @@ impl World {
             keying.observe(News::Policy(Box::new(policy)));
         }
         keying.end_resync();
-        let (ahead, tables) = (HashMap::new(), None);
-        let life = Life { control, keying, tables, ahead, counters, header, begun: false };
-        self.whole(life, World::take_keys)
     }
 
     /// As the daemon does it when SAs are others.

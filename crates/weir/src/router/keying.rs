@@ -172,7 +172,11 @@ impl Keys {
                 "the kernel's messages about SAs were not read in time; everything is dumped again"
             );
         }
-        if lost || self.partial || now.saturating_sub(self.dumped) >= COMPARE_EVERY {
+        if lost
+            || self.partial
+            || self.keying.asks_for_dump()
+            || now.saturating_sub(self.dumped) >= COMPARE_EVERY
+        {
             self.counters.resyncs += 1;
             match self.dump(now) {
                 Ok(()) => changed = true,
@@ -475,6 +479,7 @@ impl Daemon {
         let there = devices(&self.kernel.links);
         keys.hand_back(&self.control.sas(now), |sa| there.contains(&sa.if_id));
         if keys.look_around(&self.config, &self.kernel) {
+            keys.observe(now);
             self.take_keys(now, &mut keys);
         }
         self.keys = Some(keys);

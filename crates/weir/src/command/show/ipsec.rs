@@ -197,7 +197,7 @@ mod tests {
         let said = text(&Shown { all: true, ..Shown::default() });
         assert_eq!(said.lines().count(), 1002);
         let page = spds(std::slice::from_ref(&spd), &Shown::default(), (998, Some(5)));
-        assert!(page.contains("999  p998") && page.contains("# 2 of 1000"), "{page}");
+        assert!(page.contains("999   p998") && page.contains("# 2 of 1000"), "{page}");
         let said = text(&Shown { hit: true, ..Shown::default() });
         assert!(said.contains("1000  p999") && said.ends_with("# 1 of 1000 policies are shown\n"), "{said}");
         let said = text(&Shown { named: Some("p77".into()), ..Shown::default() });
