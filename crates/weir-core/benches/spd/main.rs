@@ -12,14 +12,18 @@
 //! a neighbour on the same core spoils some slices and not the figure. Printed are the best and the median turn,
 //! and the best as a share of the ordered scan's in the same run.
 //!
+//! `depth` is the field's question: policies of addresses nobody has, and the one that matches behind them. There the
+//! last of each race is not the scan but the plain search that defines it, a selector after the other.
+//!
 //! A change is one rule taken out or put back in both copies that the control side keeps.
 
 use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
 use weir_core::ipsec::Flow;
 use weir_core::ipsec::spd::synthetic::{Family, Shape, flows, rules};
-use weir_core::ipsec::spd::{Layer, PolicyIndex, RuleSet, Selector};
+use weir_core::ipsec::spd::{AddressRange, Layer, PolicyIndex, RuleSet, Selector, first_match};
 use weir_core::packet::BATCH;
 use weir_core::random::SplitMix64;
 use weir_testing::race::{Case, race};
@@ -35,6 +39,8 @@ struct Size {
     scanned: usize,
     repeats: usize,
     updates: usize,
+    /// Indexes of the rule that matches.
+    depths: &'static [u32],
     /// Around the point where scan and classifier meet.
     few: &'static [usize],
 }
@@ -45,11 +51,19 @@ const FULL: Size = Size {
     scanned: 1 << 12,
     repeats: 5,
     updates: 10_000,
+    depths: &[10, 100, 1_000, 10_000],
     few: &[8, 16, 32, 48, 64, 96, 128],
 };
 
-const SMOKE: Size =
-    Size { sets: &[200], flows: 1 << 12, scanned: 1 << 9, repeats: 2, updates: 20, few: &[8, 64] };
+const SMOKE: Size = Size {
+    sets: &[200],
+    flows: 1 << 12,
+    scanned: 1 << 9,
+    repeats: 2,
+    updates: 20,
+    depths: &[10, 100],
+    few: &[8, 64],
+};
 
 /// Parts of a turn that are timed on their own: a thousand lookups in each.
 const SLICES: usize = 256;
@@ -161,6 +175,37 @@ fn threshold(family: Family, size: &Size) {
     }
 }
 
+/// The rule at the index matches every flow; those before are of one address each that no flow has.
+fn depth(family: Family, size: &Size) {
+    let one = |address: IpAddr| AddressRange { first: address, last: address };
+    let (any, nobody): (AddressRange, fn(u32) -> IpAddr) = match family {
+        Family::V4 => (AddressRange::ANY_V4, |n| Ipv4Addr::from(n).into()),
+        Family::V6 => (AddressRange::ANY_V6, |n| Ipv6Addr::from(u128::from(n) << 64).into()),
+    };
+    for &index in size.depths {
+        let before = (1..index).map(|n| Selector { destination: one(nobody(n)), ..Selector::within(any) });
+        let rules = numbered(&before.chain([Selector::within(any)]).collect::<Vec<_>>());
+        let scan = RuleSet::new(rules.clone()).with_layer(Layer::Scan);
+        let flows = flows(&[Selector::within(any)], size.scanned, SEED);
+        let part = flows.len() / SLICES;
+        let sum = |found: Option<PolicyIndex>| found.map_or(0, |policy| u64::from(policy.0));
+        let of = |n: usize| black_box(&flows[n * part..][..part]);
+        let cases = vec![
+            Case {
+                name: format!("{} depth {index:>6} scan", family_name(family)),
+                lookups: part,
+                slice: Box::new(|n| of(n).iter().map(|flow| sum(scan.find(flow))).sum()),
+            },
+            Case {
+                name: format!("{} depth {index:>6} plain", family_name(family)),
+                lookups: part,
+                slice: Box::new(|n| of(n).iter().map(|flow| sum(first_match(&rules, flow))).sum()),
+            },
+        ];
+        print_race(cases, size.repeats);
+    }
+}
+
 fn updates(family: Family, size: &Size) {
     for &count in size.sets {
         for shape in Shape::ALL {
@@ -204,7 +249,9 @@ fn main() {
     let full = args.iter().any(|arg| arg == "--bench") && !args.iter().any(|arg| arg == "--quick");
     let size = if full { &FULL } else { &SMOKE };
     let words: Vec<_> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    let parts: [Part; 6] = [
+    let parts: [Part; 8] = [
+        ("v4 depth", depth, Family::V4),
+        ("v6 depth", depth, Family::V6),
         ("v4 threshold", threshold, Family::V4),
         ("v6 threshold", threshold, Family::V6),
         ("v4 lookup", lookups, Family::V4),
