@@ -152,6 +152,10 @@ fn known(command: u32) -> Option<usize> {
         0x03 => Some(49),
         // ETHTOOL_GCOALESCE, ETHTOOL_SCOALESCE: ethtool_coalesce.
         0x0e | 0x0f => Some(23),
+        // ETHTOOL_GRXFH, ETHTOOL_SRXFH, ETHTOOL_GRXCLSRLCNT: ethtool_rxnfc.
+        0x29 | 0x2a | 0x2e => Some(48),
+        // ETHTOOL_GRXFHINDIR: ethtool_rxfh_indir, with room for the largest table.
+        0x38 => Some(2 + 4096),
         // ETHTOOL_GCHANNELS, ETHTOOL_SCHANNELS: ethtool_channels.
         0x3c | 0x3d => Some(9),
         _ => None,

@@ -26,6 +26,7 @@ pub mod port_statistics;
 pub mod private;
 pub mod process;
 pub mod ring;
+pub mod rss;
 pub mod signal;
 mod socket_option;
 pub mod steer;

@@ -31,6 +31,7 @@ use weir_io::offload::{self, Offload, SwitchedOff};
 use weir_io::pcap::Pcap;
 use weir_io::port_error::PortError;
 use weir_io::process::passed_descriptors_by_name;
+use weir_io::rss::{self, HashedByFlow};
 use weir_io::steer::flow_offload::{FlowOffload, MAX_DEVICES, Progress};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::tun::Tun;
@@ -42,6 +43,7 @@ use super::worker::{OpenDevice, Several};
 use crate::config::settings::{WakeUp, Workers, ZeroCopy};
 use crate::config::{self, Kind};
 use crate::service;
+use crate::text::count;
 
 /// Frames a worker's own receive call takes from the interface: one batch.
 const BUSY_POLL_BUDGET: u16 = 64;
@@ -66,6 +68,7 @@ pub struct OpenPort {
     link: Option<u32>,
     _offloads: Vec<Option<SwitchedOff>>,
     _coalescing: Option<SentAtOnce>,
+    _hash: Option<HashedByFlow>,
 }
 
 /// What the service manager calls a device's link: `xdp-DEVICE`.
@@ -248,6 +251,49 @@ fn send_at_once(name: &str, said: &mut Vec<String>) -> Option<SentAtOnce> {
     }
 }
 
+/// Several queues get the flows of a card each in turn, whatever hosts they are between; what else decides about queues is said.
+fn spread_flows(name: &str, queues: usize, said: &mut Vec<String>) -> Option<HashedByFlow> {
+    if !may_be_a_card(name) {
+        return None;
+    }
+    if let Ok(rules @ 1..) = rss::rules(name) {
+        said.push(format!(
+            "port {name}: {} of the card decide before its hash where frames go (`ethtool -n {name}`); they stay as they are",
+            count(rules as usize, "flow rule")
+        ));
+    }
+    if queues < 2 {
+        return None;
+    }
+    if let Ok(Some(named)) = rss::spread(name)
+        && named.len() < queues
+    {
+        said.push(format!(
+            "port {name}: the card spreads frames over {} of {queues} queues only (`ethtool -x {name}`); `ethtool -X {name} default` \
+             spreads them over all",
+            named.len()
+        ));
+    }
+    match HashedByFlow::on(name) {
+        Ok(hash) => {
+            said.extend(hash.as_ref().map(|hash| {
+                let kinds: Vec<&str> = hash.kinds().collect();
+                format!(
+                    "port {name}: {} spread over queues by ports too (rx-flow-hash); back at the end",
+                    kinds.join(" and ")
+                )
+            }));
+            hash
+        }
+        Err(error) => {
+            said.push(format!(
+                "port {name}: the hash of received flows cannot be read ({error}); flows between two hosts may share one worker"
+            ));
+            None
+        }
+    }
+}
+
 /// Attaches the steering program; held, its sockets get nothing before they are released.
 fn steer(
     link: &LinkInfo,
@@ -290,9 +336,9 @@ fn open_af_xdp(
     let steering = steer(&link, local, flows, with.held)?;
     let live = with.live.of(name, &mut said);
     // Every queue gets a socket: the kernel would keep what arrives on one without.
-    let count = queues(port).unwrap_or(umems.len());
+    let has = queues(port).unwrap_or(umems.len());
     let mut opened: Vec<Vec<AfXdp>> = umems.iter().map(|_| Vec::new()).collect();
-    for queue in 0..count.max(umems.len()) {
+    for queue in 0..has.max(umems.len()) {
         let worker = queue % umems.len();
         let how = (with.workers, live.clone());
         let socket = open_queue(device, queue as u32, &steering, &umems[worker], how, RING)?;
@@ -325,8 +371,9 @@ fn open_af_xdp(
         link: None,
         tap: Some(tap),
         zero_copy,
-        queues: count.max(umems.len()),
+        queues: has.max(umems.len()),
         _offloads: offloads,
+        _hash: spread_flows(name, has, &mut said),
         _coalescing: zero_copy.then(|| send_at_once(name, &mut said)).flatten(),
         said,
     };
