@@ -19,7 +19,7 @@ mod best;
 mod passes;
 mod rules;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -140,8 +140,12 @@ pub struct Mirror {
     vias: Vias,
     routes: BTreeMap<Prefix, Bucket>,
     objects: HashMap<u32, (NextHopKind, u8)>,
+    /// Which of the objects are groups.
+    groups: HashSet<u32>,
     rules: Vec<(Rule, u8)>,
     changed: BTreeSet<Prefix>,
+    /// Actions that lead elsewhere: what takes them changed, looked up once for all of them.
+    rerouted: HashSet<u32>,
     /// Prefixes that are the kernel's, as told last.
     kept: Kept,
     kept_changed: bool,
@@ -171,6 +175,8 @@ impl Mirror {
             vias: Vias::default(),
             routes: BTreeMap::new(),
             objects: HashMap::new(),
+            groups: HashSet::new(),
+            rerouted: HashSet::new(),
             rules: Vec::new(),
             // Not having a default route is something to tell of a VRF.
             changed: everything().into_iter().filter(|_| filter.vrf).collect(),
@@ -201,14 +207,18 @@ impl Mirror {
 
     /// Links and next-hop objects are others now: what leads by them is looked at again.
     fn classify_again(&mut self) {
-        let changed = self.vias.classify_all(&self.links, &self.objects);
-        if changed.is_empty() {
-            return;
-        }
-        for (prefix, bucket) in &self.routes {
-            if bucket.entries().iter().any(|e| changed.contains(&e.via)) {
-                self.changed.insert(*prefix);
-            }
+        self.rerouted.extend(self.vias.classify_all(&self.links, &self.objects));
+    }
+
+    /// One next-hop object is another now: so are the groups it is in.
+    fn classify_object(&mut self, id: u32) {
+        let holds = |group: &&u32| match self.objects.get(group) {
+            Some((NextHopKind::Group(members), _)) => members.iter().any(|(member, _)| *member == id),
+            _ => false,
+        };
+        let affected: Vec<u32> = self.groups.iter().filter(holds).copied().chain([id]).collect();
+        for object in affected {
+            self.rerouted.extend(self.vias.classify_object(object, &self.links, &self.objects));
         }
     }
 
@@ -218,13 +228,19 @@ impl Mirror {
             News::Route(change, route) => self.observe_route(change, route),
             News::NextHop(Change::Deleted, object) => {
                 let known = self.objects.remove(&object.id).is_some();
-                self.classify_again();
+                self.classify_object(object.id);
+                self.groups.remove(&object.id);
                 return known;
             }
             News::NextHop(_, object) => {
+                if matches!(object.what, NextHopKind::Group(_)) {
+                    self.groups.insert(object.id);
+                } else {
+                    self.groups.remove(&object.id);
+                }
                 let before = self.objects.insert(object.id, (object.what, self.epoch));
                 if before.is_none_or(|b| b.0 != self.objects[&object.id].0) {
-                    self.classify_again();
+                    self.classify_object(object.id);
                 }
             }
             News::Rule(change, rule) => self.observe_rule(change, rule),
@@ -420,6 +436,7 @@ impl Mirror {
         let objects = self.objects.len();
         self.objects.retain(|_, object| object.1 == epoch);
         if self.objects.len() != objects {
+            self.groups.retain(|id| self.objects.contains_key(id));
             self.classify_again();
         }
         self.rules.retain(|rule| rule.1 == epoch);
@@ -430,7 +447,11 @@ impl Mirror {
 
     /// Prefixes whose route is another now, in order, each with where it leads.
     pub fn take_changes(&mut self) -> Vec<(Prefix, Option<KernelRoute>)> {
-        let changed = std::mem::take(&mut self.changed);
+        let (mut changed, rerouted) = (std::mem::take(&mut self.changed), std::mem::take(&mut self.rerouted));
+        if !rerouted.is_empty() {
+            let leads = |bucket: &Bucket| bucket.entries().iter().any(|e| rerouted.contains(&e.via));
+            changed.extend(self.routes.iter().filter(|(_, bucket)| leads(bucket)).map(|(prefix, _)| *prefix));
+        }
         let mut told = Vec::with_capacity(changed.len());
         for prefix in changed {
             let route = self.best(prefix);

@@ -146,6 +146,18 @@ impl Vias {
         changed
     }
 
+    /// Judges what leads by one next-hop object again; the action where it leads elsewhere now.
+    pub(super) fn classify_object(&mut self, object: u32, links: &Links, objects: &Objects) -> Option<u32> {
+        let id = *self.ids.get(&Action::Object(object))?;
+        let slot = self.slots[id as usize].as_mut()?;
+        let outcome = classify(&slot.action, links, objects);
+        if outcome == slot.outcome {
+            return None;
+        }
+        slot.outcome = outcome;
+        Some(id)
+    }
+
     fn slot(&self, id: u32) -> Option<&SharedAction> {
         self.slots.get(id as usize)?.as_ref()
     }
