@@ -11,8 +11,9 @@ use std::process::{Command, ExitCode};
 mod layout;
 
 /// Files of `bpf/`, and the programs in each.
-const PROGRAMS: [(&str, &[&str]); 6] = [
+const PROGRAMS: [(&str, &[&str]); 7] = [
     ("enforce", &["enforce"]),
+    ("fib", &["fib"]),
     ("generate", &["generate"]),
     ("pass", &["pass"]),
     ("steer", &["steer", "steer_flow", "steer_tracked"]),

@@ -36,6 +36,7 @@ pub mod tun;
 pub mod umem;
 pub mod wake;
 pub mod x25519;
+pub mod xdp_fib;
 pub mod xdp_gen;
 pub mod xdp_pass;
 pub mod xdp_tally;

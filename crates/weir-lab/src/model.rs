@@ -34,6 +34,8 @@ pub enum Sut {
     Weir,
     /// Linux's own forwarding.
     Kernel,
+    /// A minimal forwarder in XDP that asks the kernel's routing tables through their helper.
+    XdpFib,
     /// DPDK's l3fwd, routing by longest prefix match.
     DpdkL3fwd,
     /// DPDK's testpmd, which passes frames on without looking at their IP header.

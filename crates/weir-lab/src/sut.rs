@@ -16,6 +16,7 @@ pub mod strongswan;
 pub mod testpmd;
 pub mod vpp;
 pub mod weir;
+pub mod xdp_fib;
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ const MISSING_WEIR: &str =
 /// Why a SUT cannot be had on this machine, with the remedy.
 pub fn missing(configuration: &Configuration) -> Option<String> {
     match configuration.sut() {
-        Sut::Kernel | Sut::Baseline => None,
+        Sut::Kernel | Sut::XdpFib | Sut::Baseline => None,
         Sut::Weir => weir::program().is_none().then(|| MISSING_WEIR.into()),
         Sut::Command => Some("command: runs on another host; use topology = \"ssh\"".into()),
         Sut::Strongswan => Some("strongswan: is a gateway; use topology = \"gateways\"".into()),

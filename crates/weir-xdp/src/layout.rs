@@ -98,6 +98,14 @@ macro_rules! shared {
 }
 
 shared! {
+    "weir/fib.h" {
+        /// Routes that say that a packet goes nowhere, on one CPU.
+        struct FibDrops = "fib_drops" {
+            blackhole: u64,
+            unreachable: u64,
+            prohibit: u64,
+        }
+    }
     "weir/generate.h" {
         /// What all frames of a generator have in common.
         struct GenerateParams = "generate_params" {

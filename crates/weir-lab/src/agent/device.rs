@@ -22,6 +22,7 @@ use crate::netns::namespace::Namespace;
 use crate::netns::veth::Port;
 use crate::sut::kernel::Kernel;
 use crate::sut::weir::Weir;
+use crate::sut::xdp_fib::XdpFib;
 use crate::sut::{Environment, Running};
 use command::CommandSut;
 
@@ -67,6 +68,7 @@ impl Device {
         };
         let sut = match configuration.sut() {
             Sut::Kernel => Under::Built(Box::new(Kernel::start(&place)?)),
+            Sut::XdpFib => Under::Built(Box::new(XdpFib::start(&place)?)),
             Sut::Weir => Under::Built(Box::new(Weir::start(&place)?)),
             Sut::Command => Under::Command(Box::new(CommandSut::apply(&environment, stop)?)),
             other => return Err(LabError::new(format!("{other:?}: not a SUT of the ssh topology"))),

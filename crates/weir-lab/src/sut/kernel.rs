@@ -58,11 +58,7 @@ const INET6: [(&str, &str); 5] = [
 
 impl Kernel {
     pub fn start(environment: &Environment) -> Result<Kernel, LabError> {
-        for (key, value) in SETTINGS {
-            environment.namespace.sysctl(key, value)?;
-        }
-        addresses(environment)?;
-        environment.namespace.ip_batch(routes(environment))?;
+        configure(environment)?;
         let name = environment.input.name.clone();
         let (pass, note) = match environment.namespace.run(move || without_gro(&name))? {
             Ok(pass) => {
@@ -72,6 +68,15 @@ impl Kernel {
         };
         Ok(Kernel { family: environment.configuration.workload.family, notes: vec![note], _pass: pass })
     }
+}
+
+/// Settings, addresses, neighbours and routes of a kernel that forwards.
+pub(super) fn configure(environment: &Environment) -> Result<(), LabError> {
+    for (key, value) in SETTINGS {
+        environment.namespace.sysctl(key, value)?;
+    }
+    addresses(environment)?;
+    environment.namespace.ip_batch(routes(environment))
 }
 
 /// Switches GRO off and keeps NAPI.
@@ -114,29 +119,34 @@ fn routes(environment: &Environment) -> String {
 
 impl Running for Kernel {
     fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError> {
-        let mut found = Counters::new();
-        match self.family {
-            Family::Inet => {
-                let snmp = namespace.read("/proc/thread-self/net/snmp")?
-                    + &namespace.read("/proc/thread-self/net/netstat")?;
-                for (table, field, name) in INET {
-                    found.insert(name.into(), in_table(&snmp, table, field).unwrap_or(0));
-                }
-            }
-            Family::Inet6 => {
-                let snmp6 = namespace.read("/proc/thread-self/net/snmp6")?;
-                for (field, name) in INET6 {
-                    let line = snmp6.lines().find_map(|l| l.strip_prefix(field)?.trim().parse().ok());
-                    found.insert(name.into(), line.unwrap_or(0));
-                }
-            }
-        }
-        Ok(found)
+        drops(self.family, namespace)
     }
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
     }
+}
+
+/// Where forwarding ended packets of a family, by the SNMP counters of a namespace.
+pub(super) fn drops(family: Family, namespace: &Namespace) -> Result<Counters, LabError> {
+    let mut found = Counters::new();
+    match family {
+        Family::Inet => {
+            let snmp = namespace.read("/proc/thread-self/net/snmp")?
+                + &namespace.read("/proc/thread-self/net/netstat")?;
+            for (table, field, name) in INET {
+                found.insert(name.into(), in_table(&snmp, table, field).unwrap_or(0));
+            }
+        }
+        Family::Inet6 => {
+            let snmp6 = namespace.read("/proc/thread-self/net/snmp6")?;
+            for (field, name) in INET6 {
+                let line = snmp6.lines().find_map(|l| l.strip_prefix(field)?.trim().parse().ok());
+                found.insert(name.into(), line.unwrap_or(0));
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// A field of `/proc/net/snmp`: a line of names and a line of values, both after `Table:`.

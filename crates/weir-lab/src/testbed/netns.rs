@@ -30,6 +30,7 @@ use crate::receiver::Collector;
 use crate::sut::kernel::Kernel;
 use crate::sut::vpp::Vpp;
 use crate::sut::weir::Weir;
+use crate::sut::xdp_fib::XdpFib;
 use crate::sut::{Environment, Running, l3fwd, peer, testpmd};
 use crate::workload::{Link, Traffic};
 use weir_stats::search::Rate;
@@ -186,6 +187,7 @@ fn deploy_device(
     };
     let running: Box<dyn Running> = match configuration.sut() {
         Sut::Kernel => Box::new(Kernel::start(&environment)?),
+        Sut::XdpFib => Box::new(XdpFib::start(&environment)?),
         Sut::Weir => Box::new(Weir::start(&environment)?),
         Sut::DpdkTestpmd => testpmd::start(&environment)?,
         Sut::DpdkL3fwd => l3fwd::start(&environment)?,

@@ -83,3 +83,16 @@ fn weir_ledger_adds_up_paced_and_flat_out() {
         }
     }
 }
+
+#[test]
+fn xdp_fib_ledger_adds_up_paced_and_flat_out() {
+    for family in [Family::Inet, Family::Inet6] {
+        for rate in [Rate::Pps(20_000), Rate::FlatOut] {
+            let name = "xdp_fib_ledger_adds_up_paced_and_flat_out";
+            let Some(sample) = run(name, &configuration(Sut::XdpFib, Topology::Netns, family, rate)) else {
+                return;
+            };
+            assert_healthy(&sample);
+        }
+    }
+}

@@ -103,6 +103,7 @@ fn kernel_weir_and_commands_are_measured_on_hosts_that_stay_as_they_were() {
         ("kernel", "kernel", ""),
         ("kernel6", "kernel", "family = \"inet6\"\nrate = \"flat-out\""),
         ("weir", "weir", "cpus = \"0\"\nframe = \"imix\""),
+        ("xdp-fib", "xdp-fib", ""),
         ("by-hand", "command", BY_HAND),
     ];
     let output = room.run(&experiment(&room, 2, &list, ""));

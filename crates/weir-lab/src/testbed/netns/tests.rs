@@ -5,6 +5,7 @@ use crate::model::configuration::PlacementKeys;
 use std::io::Write as _;
 use std::time::Duration;
 
+use weir_core::wire::build::Frame;
 use weir_io::packet_socket::PacketSocket;
 
 use super::*;
@@ -186,4 +187,106 @@ fn weir_forwards_however_its_workers_wake_up() {
         assert!(sample.ledger.delivered > 0, "{wake_up}: {sample:#?}");
         assert_eq!(sample.ledger.unaccounted(), 0, "{wake_up}: {sample:#?}");
     }
+}
+
+/// Frames of every kind that a forwarder meets, to the device under test.
+fn odd_frames(family: Family, device: [u8; 6]) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for route in 0..4 {
+        let ends = crate::workload::address::ends(family, route, 4, ROUTES);
+        let frame = || {
+            let frame = Frame::ip(ends.source, ends.destination).expect("one family");
+            frame.macs(device, [2, 0, 0, 0, 0, 9])
+        };
+        frames.push(frame().udp(1000, 2000, b"plain"));
+        frames.push(frame().ttl(2).tos(0x2e << 2).udp(1000, 2000, &[7; 700]));
+        // a sum that carries when the TTL falls, whichever of them it is
+        frames.extend((0..64u32).map(|ident| frame().ident(ident * 1021).udp(1000, 2000, b"carry")));
+    }
+    frames
+}
+
+/// What comes out at the receiver's end when these go in.
+fn forwarded(sut: Sut, family: Family, test: &str) -> Option<(Vec<Vec<u8>>, Counters)> {
+    let Deployed { mut device, near, far, collector, .. } = deployed(test, sut, family, FLOWS)?;
+    drop(collector);
+    let device = device.as_mut().expect("a SUT");
+    let frames = odd_frames(family, device.input.mac);
+    let (from, to) = (near.1.name.clone(), far.1.name.clone());
+    let mut receiver = far.0.run(move || PacketSocket::receiver(&to)).expect("runs").expect("a socket");
+    let mut sender = near.0.run(move || PacketSocket::sender(&from)).expect("runs").expect("a socket");
+    let (mut heard, until) = (Vec::new(), std::time::Instant::now() + Duration::from_secs(10));
+    for frame in &frames {
+        let fill = |to: &mut [u8]| {
+            to[..frame.len()].copy_from_slice(frame);
+            frame.len()
+        };
+        while sender.send(1, fill).expect("the veth is up") == 0 {
+            std::thread::yield_now();
+        }
+    }
+    while heard.len() < frames.len() && std::time::Instant::now() < until {
+        receiver.receive(|frame| heard.push(frame.to_vec())).expect("the veth is up");
+    }
+    Some((heard, device.running.drops(&device.namespace).expect("readable")))
+}
+
+#[test]
+fn xdp_fib_sends_the_bytes_that_the_kernel_sends() {
+    for family in [Family::Inet, Family::Inet6] {
+        let name = "xdp_fib_sends_the_bytes_that_the_kernel_sends";
+        let Some((kernel, _)) = forwarded(Sut::Kernel, family, name) else { return };
+        let Some((fib, drops)) = forwarded(Sut::XdpFib, family, name) else { return };
+        assert_eq!(kernel.len(), 4 * 66, "nothing of so little is lost");
+        assert_eq!(fib, kernel, "{family:?}");
+        assert_eq!(drops.values().sum::<u64>(), 0, "{drops:?}");
+    }
+}
+
+#[test]
+fn xdp_fib_does_as_routes_say_and_leaves_the_rest_to_the_kernel() {
+    for family in [Family::Inet, Family::Inet6] {
+        let name = "xdp_fib_does_as_routes_say_and_leaves_the_rest_to_the_kernel";
+        let Some(mut deployed) = deployed(name, Sut::XdpFib, family, FLOWS) else { return };
+        let device = deployed.device.as_ref().expect("a SUT");
+        let route = |what: &str, n: u32| {
+            let (network, len) = crate::workload::address::prefix(family, n);
+            device.namespace.ip(&format!("route {what} {network}/{len}")).expect("it was installed");
+        };
+        route("del", 3);
+        // each kind of an end once; IPv6 has the routes of an end beside the other, unless it goes first
+        for (kind, n) in [("blackhole", 4), ("unreachable", 5), ("prohibit", 6)] {
+            route("del", n);
+            route(&format!("add {kind}"), n);
+        }
+        let sample = deployed.run(&trial()).expect("the run ends");
+        let ledger = &sample.ledger;
+        assert_eq!(ledger.unaccounted(), 0, "{sample:#?}");
+        assert_eq!((sample.reordered, sample.duplicated), (0, 0), "{sample:#?}");
+        let rounds = ledger.offered / u64::from(FLOWS);
+        for reason in ["kernel.no_route", "xdp-fib.blackhole", "xdp-fib.unreachable", "xdp-fib.prohibit"] {
+            // a prefix of twenty takes five flows of a hundred
+            let lost = ledger.drops[reason];
+            assert!(lost >= 5 * rounds && lost <= 5 * (rounds + 1), "{reason}: {lost}: {sample:#?}");
+        }
+    }
+}
+
+#[test]
+fn what_xdp_fib_forwards_the_kernels_stack_never_sees() {
+    let name = "what_xdp_fib_forwards_the_kernels_stack_never_sees";
+    let seen = |sut| {
+        let mut deployed = deployed(name, sut, Family::Inet, FLOWS)?;
+        let sample = deployed.run(&trial()).expect("the run ends");
+        let device = deployed.device.as_ref().expect("a SUT");
+        let snmp = device.namespace.read("/proc/thread-self/net/snmp").expect("readable");
+        let forwarded: Vec<&str> = snmp.lines().filter(|l| l.starts_with("Ip: ")).collect();
+        let at = forwarded[0].split(' ').position(|name| name == "ForwDatagrams").expect("there");
+        let stack: u64 = forwarded[1].split(' ').nth(at).expect("there").parse().expect("a number");
+        Some((sample.ledger.delivered, stack))
+    };
+    let Some((delivered, stack)) = seen(Sut::Kernel) else { return };
+    assert!(stack >= delivered && delivered > 0, "{stack} of {delivered}");
+    let Some((delivered, stack)) = seen(Sut::XdpFib) else { return };
+    assert!(stack == 0 && delivered > 0, "{stack} of {delivered}");
 }

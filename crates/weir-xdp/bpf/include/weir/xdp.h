@@ -16,10 +16,12 @@
 #include <bpf/bpf_helpers.h>
 
 /*
- * None of the helpers used asks for the GPL. A helper that does (bpf_trace_printk, say) makes the
- * kernel refuse the program, by name.
+ * Where no helper asks for the GPL. One that does (bpf_trace_printk, say) makes the kernel refuse the program, by name.
  */
 #define WEIR_LICENSE char _license[] SEC("license") = "MIT OR Apache-2.0"
+
+/* Where one does: the file's first line offers the GPL too, and this is how the kernel reads that. */
+#define WEIR_LICENSE_OR_GPL char _license[] SEC("license") = "Dual MIT/GPL"
 
 /*
  * What is set before a program is loaded. Rodata and bss become maps called as their section is, of which
