@@ -397,7 +397,9 @@ macro_rules! checked {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let expected = || -> String { $expected.into() };
-                let scalar = Scalar::deserialize(deserializer)
+                // A key that is missing is told as that.
+                let value = toml::Value::deserialize(deserializer)?;
+                let scalar = Scalar::deserialize(value)
                     .map_err(|_| de::Error::custom(format!("not a single value, expected {}", expected())))?;
                 let check: fn(&Scalar) -> Option<$inner> = $check;
                 check(&scalar)

@@ -30,8 +30,9 @@ pub fn text() -> String {
 #[derive(Clone, Default)]
 struct KeyPath(Vec<(String, [&'static str; 2])>);
 
-/// A value alone, in a list, in a list of lists.
-const AROUND: [[&str; 2]; 3] = [["", ""], ["[", "]"], ["[[", "]]"]];
+/// A value alone, in a list, in a list of lists, in a list of two; with the lists around it.
+const AROUND: [([&str; 2], usize); 4] =
+    [(["", ""], 0), (["[", "]"], 1), (["[[", "]]"], 2), (["[\"text\", ", "]"], 1)];
 
 impl KeyPath {
     fn key(&self, key: &str, around: [&'static str; 2]) -> KeyPath {
@@ -124,27 +125,40 @@ fn value(here: &KeyPath, key: &str) -> Found {
     let mut forms = Vec::new();
     let mut sample = None;
     let mut about = None;
-    for (depth, around) in AROUND.into_iter().enumerate() {
+    let mut tabled = false;
+    for (around, depth) in AROUND {
         let place = here.key(key, around);
         about = about.or_else(|| expected(&place));
-        let found = scalars(&place).into_iter().chain(table(&place)).chain(names(&place));
-        for Found { schema, sample: fits } in found {
-            let listed = (0..depth).fold(schema, |items, _| json!({ "type": "array", "items": items }));
-            if !forms.contains(&listed) {
-                forms.push(listed);
-            }
+        // The parser takes the fields of a table in a list too, without their names.
+        let tables = if tabled { None } else { table(&place).or_else(|| names(&place)) };
+        tabled |= tables.is_some();
+        let mut here_may_stand = Vec::new();
+        for Found { schema, sample: fits } in scalars(&place).into_iter().chain(tables) {
+            here_may_stand.push(schema);
             sample.get_or_insert(format!("{}{fits}{}", around[0], around[1]));
         }
+        if here_may_stand.is_empty() {
+            continue;
+        }
+        let inner = any_of(here_may_stand);
+        let listed = (0..depth).fold(inner, |items, _| json!({ "type": "array", "items": items }));
+        if !forms.contains(&listed) {
+            forms.push(listed);
+        }
     }
-    let mut schema = match forms.len() {
-        0 => json!({}),
-        1 => forms.remove(0),
-        _ => json!({ "anyOf": forms }),
-    };
+    let mut schema = any_of(forms);
     if let (Some(about), Value::Object(fields)) = (about, &mut schema) {
         fields.insert("description".into(), json!(about));
     }
     Found { schema, sample: sample.unwrap_or_else(|| "{}".into()) }
+}
+
+fn any_of(mut forms: Vec<Value>) -> Value {
+    match forms.len() {
+        0 => json!({}),
+        1 => forms.remove(0),
+        _ => json!({ "anyOf": forms }),
+    }
 }
 
 /// What the parser says it expects here.
@@ -170,9 +184,17 @@ fn scalars(here: &KeyPath) -> Vec<Found> {
     } else if let Some(said) = here.refused("\"no-such-word\"") {
         let named = between(&said, '`').into_iter().chain(between(&said, '"'));
         let words: Vec<String> = named.filter(|word| here.refused(&format!("{word:?}")).is_none()).collect();
+        let example = said.contains("such as");
         if let Some(first) = words.first() {
             let sample = format!("{first:?}");
-            found.push(Found { schema: json!({ "enum": words }), sample });
+            let schema = if example { json!({ "type": "string" }) } else { json!({ "enum": words }) };
+            found.push(Found { schema, sample });
+        } else if let Some((_, expected)) = said.rsplit_once("expected ") {
+            // Text with a syntax of its own, told without quotes.
+            let samples = expected.split([',', ' ', ';']).map(|word| format!("{word:?}"));
+            if let Some(sample) = samples.into_iter().find(|word| here.refused(word).is_none()) {
+                found.push(Found { schema: json!({ "type": "string" }), sample });
+            }
         }
     }
     found
@@ -192,7 +214,9 @@ fn number(here: &KeyPath) -> Value {
     let taken = |n: i64| here.refused(&n.to_string()).is_none();
     match bounds {
         Some((low, high)) if taken(low) && taken(high) && !taken(low - 1) && !taken(high + 1) => {
-            json!({ "type": "integer", "minimum": low, "maximum": high })
+            let within = json!({ "type": "integer", "minimum": low, "maximum": high });
+            // None at all may be meant by 0.
+            if low > 1 && taken(0) { any_of(vec![json!({ "enum": [0] }), within]) } else { within }
         }
         _ => json!({ "type": "integer" }),
     }
@@ -258,7 +282,10 @@ mod tests {
             let path = entry.expect("labs/ can be read").path();
             if path.extension().is_some_and(|e| e == "toml") {
                 let text = std::fs::read_to_string(&path).expect("it can be read");
-                assert!(judge(&schema, &text), "{} does not fit", path.display());
+                let value: toml::Table = toml::from_str(&text).expect("TOML");
+                let whole = |key: &str| fits(&schema["properties"][key], &json!(value[key]));
+                let wrong: Vec<&String> = value.keys().filter(|key| !whole(key)).collect();
+                assert!(judge(&schema, &text), "{} does not fit: {wrong:?}", path.display());
                 files += 1;
             }
         }
