@@ -97,6 +97,7 @@ reasons! {
     Unheard            "unheard"             "It began before anybody listened, and the kernel does not tell what becomes of it.";
     Mark               "mark"                "It does not carry the mark that admits flows.";
     Rules              "rules"               "The rules do not allow that established flows pass without them.";
+    Policy             "policy"              "An IPsec policy of the kernel may concern it.";
     NoOffload          "no_offload"          "Nothing here can forward it past the kernel.";
     NoRoute            "no_route"            "One of its directions has no route between ports here.";
     NoNeighbor         "no_neighbor"         "The next hop of one of its directions is not resolved.";

@@ -37,6 +37,8 @@ pub struct RuleSet {
     pub elements: Vec<Elements>,
     /// Tables of the older iptables that have something to say about transit beyond first packets, as people write them.
     pub older: Vec<Older>,
+    /// Whether the older iptables translates addresses of IPv4, and of IPv6.
+    pub older_nat: [bool; 2],
 }
 
 /// A chain of the older iptables that is not empty.
@@ -59,6 +61,15 @@ impl RuleSet {
             News::Generation(generation) => self.generation = generation,
             News::Other => {}
         }
+    }
+
+    /// Whether the kernel translates packets of flows that it began to translate: it does so while a chain of type `nat` is there.
+    pub fn translates(&self, v6: bool) -> bool {
+        let family = if v6 { Family::Ip6 } else { Family::Ip };
+        let nat = |c: &&Chain| c.base.as_ref().is_some_and(|base| base.kind == "nat");
+        let mut chains = self.chains.iter().filter(nat);
+        chains.any(|c| [family, Family::Inet].contains(&c.family) && !self.is_dormant(c))
+            || self.older_nat[usize::from(v6)]
     }
 
     fn is_dormant(&self, chain: &Chain) -> bool {

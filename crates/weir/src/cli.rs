@@ -78,7 +78,9 @@ enum Verb {
         weir show routes                          each with whose it is: `kernel bgp`\n  \
         ip route add 10.9.0.0/16 via 192.0.2.9    followed at once, as are FRR, BIRD and `ip neigh`\n\n\
         Addresses, routes, next-hop objects and neighbours are the kernel's, and followed. What cannot be forwarded here as\n\
-        there (other interfaces, policy rules, encapsulation) stays with the kernel. SIGTERM: the kernel forwards as before.\n\
+        there (other interfaces, policy rules, encapsulation) stays with the kernel. Where nftables or NAT decides about transit, it\n\
+        goes on to, and established flows that its rules accept are forwarded past it (docs/firewall.md). SIGTERM: the kernel\n\
+        forwards as before.\n\
         docs/control.md says what is followed and what is left.")]
     Accelerate {
         /// Devices between which packets are forwarded here
@@ -87,8 +89,8 @@ enum Verb {
         /// Carry the kernel's SAs and policies too that have an interface id (docs/control.md)
         #[arg(long)]
         keys: bool,
-        /// The kernel's packet filter and address translation decide, and established flows with this conntrack mark are
-        /// forwarded past them: `0x100/0x100` (docs/firewall.md)
+        /// Of the flows the kernel's packet filter has accepted, forward those with this conntrack mark past it, instead of those
+        /// its rules accept without looking at single packets: `0x100/0x100` (docs/firewall.md)
         #[arg(long, value_name = "MARK/MASK", conflicts_with_all = ["keys", "bypass_firewall"])]
         ct_mark: Option<String>,
         /// Forward past the kernel's packet filter and address translation, which are not asked

@@ -30,6 +30,9 @@ fn open() -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// `XFRMNLGRP_POLICY`.
+const POLICIES: u32 = 4;
+
 /// A buffer that does not outlive what is in it.
 fn buffer() -> Zeroizing<Vec<u8>> {
     Zeroizing::new(Vec::with_capacity(MESSAGE_MAX))
@@ -42,10 +45,22 @@ pub struct KeyMonitor {
 
 impl KeyMonitor {
     pub fn open() -> io::Result<KeyMonitor> {
+        KeyMonitor::of(&GROUPS)
+    }
+
+    /// The same without SAs, and so without keys; none where the kernel has no IPsec.
+    pub fn of_policies() -> io::Result<Option<KeyMonitor>> {
+        match KeyMonitor::of(&[POLICIES]) {
+            Err(e) if e.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(None),
+            monitor => monitor.map(Some),
+        }
+    }
+
+    fn of(groups: &[u32]) -> io::Result<KeyMonitor> {
         let socket = open()?;
         // More than the system's limit needs CAP_NET_ADMIN, as joining the groups does.
         let _ = socket_option::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER);
-        for group in GROUPS {
+        for &group in groups {
             socket.add_membership(group)?;
         }
         socket.set_non_blocking(true)?;
@@ -67,9 +82,18 @@ impl AsRawFd for KeyMonitor {
 }
 
 /// Every SA and policy the kernel has.
-pub fn dump(mut each: impl FnMut(News)) -> io::Result<Dumped> {
+pub fn dump(each: impl FnMut(News)) -> io::Result<Dumped> {
+    dump_of(&[GET_SA, GET_POLICY], each)
+}
+
+/// Every policy the kernel has.
+pub fn dump_policies(each: impl FnMut(News)) -> io::Result<Dumped> {
+    dump_of(&[GET_POLICY], each)
+}
+
+fn dump_of(kinds: &[u16], mut each: impl FnMut(News)) -> io::Result<Dumped> {
     let mut dumped = Dumped::default();
-    for kind in [GET_SA, GET_POLICY] {
+    for &kind in kinds {
         let socket = open()?;
         socket.send(&xfrm::dump(kind), 0)?;
         read_dump(&socket, &mut buffer(), Vec::zeroize, &mut dumped, |message| {

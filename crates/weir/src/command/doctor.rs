@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use weir_core::conntrack::Admission;
 use weir_core::mirror::{Outcome, Why};
 use weir_io::netlink::{self, LinkInfo};
 
@@ -25,7 +26,7 @@ pub fn run(file: &Path) -> Result<(), Failure> {
         false if decisive && !config.kernel.bypass_firewall => {
             print(&text)?;
             Err(Failure(format!(
-                "{}: the kernel's packet filter would be bypassed, or cannot be read; `weir run` refuses without `--bypass-firewall`",
+                "{}: the kernel's packet filter would be bypassed, or cannot be read; `weir run` refuses without `firewall = \"kernel\"` or `--bypass-firewall`",
                 file.display()
             )))
         }
@@ -50,7 +51,12 @@ pub fn findings(config: &Config, links: &[LinkInfo]) -> Findings {
     }
     let (mut found, mut decisive) = (Vec::new(), false);
     match firewall::bypassed(&devices) {
-        Ok(_) if config.kernel.firewall.is_some() => {}
+        Ok(_) if config.kernel.firewall.is_some() => {
+            let proved =
+                config.kernel.firewall.as_ref().is_some_and(|f| f.admission == Admission::Established);
+            let obstacles = if proved { firewall::established::obstacles(config) } else { Ok(Vec::new()) };
+            found.extend(obstacles.unwrap_or_default().into_iter().map(|o| format!("firewall: {o}")));
+        }
         Ok(bypassed) if bypassed.is_empty() => {}
         Ok(bypassed) => {
             decisive = !bypassed.decisive.is_empty();

@@ -5,6 +5,7 @@
 //! routes = { from = "kernel", table = 254, protocols = ["bgp", "static", "kernel"] }
 //! keys = "kernel"
 //! keys = { from = "kernel", ports = ["wan"], default = "drop" }
+//! firewall = "kernel"
 //! firewall = { ct_mark = "0x100/0x100" }
 //! bypass_firewall = true
 //! ```
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use toml::de::DeValue;
-use weir_core::conntrack::Mark;
+use weir_core::conntrack::{Admission, Mark};
 use weir_core::ipsec::spd::Action;
 use weir_core::mirror::Filter;
 use weir_core::wire::rtnetlink::{Protocol, TABLE_DEFAULT, TABLE_MAIN};
@@ -42,8 +43,7 @@ pub struct FromKernel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Firewall {
     pub at: Range<usize>,
-    /// Those whose conntrack entry carries this mark.
-    pub ct_mark: Mark,
+    pub admission: Admission,
 }
 
 /// The SPD the kernel's policies are put into.
@@ -96,7 +96,9 @@ const FIREWALL: [Key; 1] = [Key::required(
 )];
 const FIREWALL_TABLE: Table = Table {
     heading: "firewall = { … }",
-    about: "The packet filter and address translation stay the kernel's: it decides about each flow and holds its state.",
+    about: "The packet filter and address translation stay the kernel's: it decides about each flow and holds its state. \
+            `firewall = \"kernel\"`: flows that every chain accepts without looking at single packets are forwarded past them once \
+            they are established.",
     keys: &FIREWALL,
 };
 const ROUTES: [Key; 4] = [
@@ -127,7 +129,7 @@ const ROUTES_TABLE: Table =
 /// The keys at the top of a file that say what is taken from the kernel.
 pub(super) const ROUTES_FORM: Form =
     Form::OneOf(&[Form::Words(&["file", "kernel"]), Form::Table(&ROUTES_TABLE)]);
-pub(super) const FIREWALL_FORM: Form = Form::Table(&FIREWALL_TABLE);
+pub(super) const FIREWALL_FORM: Form = Form::OneOf(&[Form::Words(&["kernel"]), Form::Table(&FIREWALL_TABLE)]);
 pub(super) const KEYS_FORM: Form = Form::OneOf(&[Form::Words(&["file", "kernel"]), Form::Table(&KEYS_TABLE)]);
 
 pub fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> FromKernel {
@@ -147,6 +149,11 @@ pub fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> FromKernel {
 }
 
 fn firewall(value: &Value<'_>, complaints: &mut Complaints) -> Option<Firewall> {
+    let at = value.span.clone();
+    if matches!(value.value, DeValue::String(_)) {
+        value.word(&[("kernel", ())], complaints)?;
+        return Some(Firewall { at, admission: Admission::Established });
+    }
     let example = "firewall = { ct_mark = \"0x100/0x100\" }";
     let fields = value.table(&key_names(&FIREWALL), example, complaints)?;
     let value = fields.required("ct_mark", "ct_mark = \"0x100/0x100\"", complaints)?;
@@ -164,8 +171,7 @@ fn firewall(value: &Value<'_>, complaints: &mut Complaints) -> Option<Firewall> 
             complaints,
         );
     }
-    let at = value.span.clone();
-    mark.map(|ct_mark| Firewall { at, ct_mark })
+    mark.map(|mark| Firewall { at, admission: Admission::Marked(mark) })
 }
 
 fn keys(value: &Value<'_>, complaints: &mut Complaints) -> Option<Keys> {
@@ -230,6 +236,7 @@ fn protocols(value: &Value<'_>, complaints: &mut Complaints) -> Option<BTreeSet<
 
 #[cfg(test)]
 mod tests {
+    use weir_core::conntrack::{Admission, Mark};
     use weir_core::ipsec::spd::Action;
 
     const PORTS: &str =
@@ -263,9 +270,14 @@ mod tests {
             [("0x100/0x100", 0x100, 0x100), ("7", 7, u32::MAX), ("0x10/255", 0x10, 0xff)]
         {
             let config = parsed(&format!("{routes}firewall = {{ ct_mark = \"{text}\" }}")).expect("read");
-            let mark = config.kernel.firewall.expect("a firewall").ct_mark;
-            assert_eq!((mark.value(), mark.mask()), (value, mask), "{text}");
+            let mark = Mark::new(value, mask).expect("a mark");
+            let firewall = config.kernel.firewall.expect("a firewall");
+            assert_eq!(firewall.admission, Admission::Marked(mark), "{text}");
         }
+        let config = parsed(&format!("{routes}firewall = \"kernel\"")).expect("read");
+        assert_eq!(config.kernel.firewall.expect("a firewall").admission, Admission::Established);
+        let refused = parsed(&format!("{routes}firewall = \"kernal\"")).expect_err("refused");
+        assert!(refused.text.contains("`\"kernel\"`"), "{}", refused.text);
         for wrong in ["0", "0x100/0xff", "0x100/", "mark", ""] {
             let refused = parsed(&format!("{routes}firewall = {{ ct_mark = \"{wrong}\" }}"));
             assert!(refused.expect_err("refused").text.contains("0x100/0x100"), "{wrong}");

@@ -167,7 +167,7 @@ fn fixed(old: &Config, new: &Config) -> Option<ApplyError> {
     if old.kernel.keys.is_some() != new.kernel.keys.is_some() {
         return complain("keys");
     }
-    let admits = |config: &Config| config.kernel.firewall.as_ref().map(|firewall| firewall.ct_mark);
+    let admits = |config: &Config| config.kernel.firewall.as_ref().map(|firewall| firewall.admission);
     if admits(old) != admits(new) {
         return complain("firewall");
     }

@@ -9,6 +9,7 @@ mod traced;
 use std::fmt;
 use std::io;
 
+use weir_core::conntrack::Admission;
 use weir_core::time::{Nanos, SECOND};
 use weir_io::clock;
 use weir_io::netlink::firewall::{Chain, FirewallMonitor, Hook, chains};
@@ -74,6 +75,8 @@ pub fn kernel_devices(config: &Config) -> Vec<&str> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Looked {
     Read(Bypassed),
+    /// It is asked, and why it admits no flows of some kind.
+    Asked(Vec<String>),
     /// Nothing is known, so everything may be bypassed.
     Unreadable {
         reason: String,
@@ -83,27 +86,41 @@ pub enum Looked {
 impl Looked {
     fn at(config: &Config) -> Looked {
         let devices = kernel_devices(config);
-        // Where it decides about each flow nothing is bypassed but what its own mark admits.
-        if devices.is_empty() || config.kernel.firewall.is_some() {
-            return Looked::Read(Bypassed::default());
-        }
-        bypassed(&devices).map_or_else(|error| Looked::Unreadable { reason: error.to_string() }, Looked::Read)
+        let admission = config.kernel.firewall.as_ref().map(|firewall| firewall.admission);
+        let looked = match admission {
+            _ if devices.is_empty() => Ok(Looked::Read(Bypassed::default())),
+            None => bypassed(&devices).map(Looked::Read),
+            Some(Admission::Established) => established::obstacles(config).map(Looked::Asked),
+            // Nothing is bypassed but what its own mark admits.
+            Some(_) => Ok(Looked::Asked(Vec::new())),
+        };
+        looked.unwrap_or_else(|error| Looked::Unreadable { reason: error.to_string() })
     }
 
     /// Whether nothing is bypassed.
     fn is_clear(&self) -> bool {
-        matches!(self, Looked::Read(bypassed) if bypassed.is_empty())
+        match self {
+            Looked::Read(bypassed) => bypassed.is_empty(),
+            Looked::Asked(obstacles) => obstacles.is_empty(),
+            Looked::Unreadable { .. } => false,
+        }
     }
 
     /// Something that decides about transit is bypassed, or may be.
     fn is_decisive(&self) -> bool {
-        !matches!(self, Looked::Read(bypassed) if bypassed.decisive.is_empty())
+        match self {
+            Looked::Read(bypassed) => !bypassed.decisive.is_empty(),
+            Looked::Asked(_) => false,
+            Looked::Unreadable { .. } => true,
+        }
     }
 
     /// What takes the obstacle away.
     fn remedy(&self) -> &'static str {
         match self {
-            Looked::Read(_) => "take that away",
+            Looked::Read(_) | Looked::Asked(_) => {
+                "write `firewall = \"kernel\"`, so that it is asked (docs/firewall.md), take that away"
+            }
             Looked::Unreadable { .. } => "run as root or with CAP_NET_ADMIN",
         }
     }
@@ -113,6 +130,9 @@ impl fmt::Display for Looked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Looked::Read(bypassed) => bypassed.fmt(f),
+            Looked::Asked(obstacles) => {
+                write!(f, "the kernel forwards what its rules decide about: {}", obstacles.join("; "))
+            }
             Looked::Unreadable { reason } => write!(
                 f,
                 "the kernel's packet filter cannot be read ({reason}), so whether packets that are forwarded here bypass it is not known"
@@ -178,11 +198,16 @@ impl Daemon {
         self.firewall.looked = now;
         match self.firewall.again(&self.config) {
             None => {}
+            Some(Looked::Asked(obstacles)) if obstacles.is_empty() => {
+                tracing::info!("the rules accept established flows; they are forwarded past them");
+            }
             Some(looked) if looked.is_clear() => {
                 tracing::info!("no chain of the kernel's packet filter is bypassed any more");
             }
             Some(looked) if !looked.is_decisive() => tracing::warn!("{looked}"),
-            Some(looked @ Looked::Read(_)) => tracing::error!("{looked}; stop weir if they are to decide"),
+            Some(looked @ (Looked::Read(_) | Looked::Asked(_))) => {
+                tracing::error!("{looked}; stop weir if they are to decide")
+            }
             Some(looked @ Looked::Unreadable { .. }) => {
                 tracing::error!("{looked}; stop weir if it is to decide");
             }

@@ -12,6 +12,7 @@
 //! again, counted and logged; an entry is given time only for packets that passed. When the thread ends, flows are the
 //! kernel's. Refuses: making or deleting an entry; changing more of one than its time and how strict its windows are.
 
+mod proof;
 mod take;
 mod view;
 
@@ -40,6 +41,7 @@ use weir_io::wake::{Sleep, Trigger, Waker};
 use super::flow_offload::{FlowOffload, FlowOffloadHandle};
 use super::{Daemon, Kernel};
 use crate::failure::Failure;
+use proof::Proof;
 use take::{Kept, Taken};
 
 /// Entries that are followed: 1,048,576 of at most [`weir_core::conntrack::FLOW_BYTES`] each. The kernel's own limit is
@@ -129,6 +131,10 @@ impl Flows {
                     .to_owned(),
             ));
         }
+        // Before everything else: what is taken is taken by rules that are followed.
+        let proof = Proof::open(admission == Admission::Established, clock::now()).map_err(|error| {
+            Failure(format!("firewall: what the kernel's rules and IPsec policies say cannot be read ({error}); run as root"))
+        })?;
         let mut table = FlowTable::new(FOLLOWED_MAX);
         table.set_local(local);
         table.set_admission(admission);
@@ -154,6 +160,7 @@ impl Flows {
             offload: handle.shared.clone(),
             tables: handle.tables.clone(),
             lasting: Lasting::new(handle.key),
+            proof,
             lifetimes: take::Lifetimes::read(),
             kept: Arc::default(),
             word: 0,
@@ -208,6 +215,7 @@ struct Thread {
     offload: Arc<FlowOffload>,
     tables: Arc<ArcSwap<Tables>>,
     lasting: Lasting,
+    proof: Proof,
     lifetimes: take::Lifetimes,
     kept: Arc<Kept>,
     /// What was in force when the ways of flows were found.
@@ -223,19 +231,21 @@ struct Thread {
 
 impl Thread {
     fn run(mut self, mut sleep: Sleep) {
-        sleep.watch([self.monitor.as_raw_fd()]);
+        sleep.watch(self.proof.descriptors().chain([self.monitor.as_raw_fd()]));
         loop {
             // First what ends flows, then what begins them.
+            self.obey_rules();
             let more = self.observe();
+            let mut waiting = false;
             if !self.lost {
-                self.act_on_changes();
+                waiting = self.act_on_changes();
                 self.look();
             }
             if self.ends.load(Relaxed) {
                 return self.release_all();
             }
             // What was said before a dump must not be heard after it.
-            if more {
+            if more || waiting {
                 continue;
             }
             let due = self.due.unwrap_or(self.dumped + COMPARE_INTERVAL);
@@ -244,6 +254,14 @@ impl Thread {
             } else {
                 sleep.until_woken(due.saturating_duration_since(Instant::now()).min(TURN));
             }
+        }
+    }
+
+    /// Rules or policies that changed void every flow before they are read again.
+    fn obey_rules(&mut self) {
+        if self.proof.changed(clock::now()) {
+            self.offload.forget();
+            self.proof.read();
         }
     }
 
@@ -311,8 +329,8 @@ impl Thread {
         Ok(())
     }
 
-    /// Asks what an event left open, and does what is to be done about flows.
-    fn act_on_changes(&mut self) {
+    /// Asks what an event left open, and does what is to be done about flows; true when some of them wait.
+    fn act_on_changes(&mut self) -> bool {
         let questions = lock(&self.known).table.take_questions();
         for original in questions {
             match self.requests.query(&original) {
@@ -332,7 +350,7 @@ impl Thread {
                 tracing::debug!("netlink: a flow from before: {error}");
             }
         }
-        self.take_and_release();
+        self.take_and_release()
     }
 
     fn look(&mut self) {
@@ -355,14 +373,16 @@ impl Daemon {
                 "firewall: flows are forwarded by XDP, which is not to be had here".to_owned(),
             ));
         };
-        let mark = firewall.ct_mark;
+        let admission = firewall.admission;
         let kept = Kept::new(self.local.iter().flat_map(LocalAddresses::kept));
-        let flows = Flows::start(handle, tracked, (local(&self.kernel), kept), Admission::Marked(mark))?;
+        let flows = Flows::start(handle, tracked, (local(&self.kernel), kept), admission)?;
+        let which = match admission {
+            Admission::Marked(mark) => format!("with ct mark {:#x}/{:#x}", mark.value(), mark.mask()),
+            _ => "that its rules accept without more".to_owned(),
+        };
+        let entries = lock(&flows.known).table.len();
         tracing::info!(
-            "the firewall is the kernel's; established flows with ct mark {:#x}/{:#x} are forwarded past it: {} entries now",
-            mark.value(),
-            mark.mask(),
-            lock(&flows.known).table.len()
+            "the firewall is the kernel's; established flows {which} are forwarded past it: {entries} entries now"
         );
         self.flows = Some(flows);
         Ok(())

@@ -29,7 +29,7 @@ use weir_io::wake::{Sleep, Trigger, Waker};
 use super::apply::rejected;
 use super::durable::{self, State, StateArgs};
 use super::enforcement::{self, Points};
-use super::firewall::Firewall;
+use super::firewall::{self, Firewall};
 use super::flow_offload::{FlowOffload, FlowOffloadHandle};
 use super::gateway::Watch;
 use super::keying;
@@ -72,14 +72,25 @@ pub fn start(path: &Path, socket: Option<PathBuf>, args: StartArgs) -> Result<Da
     start_as(config, Some(path), socket, args)
 }
 
-/// The same without a file: these devices, with everything the kernel has on them; its keys only where asked for.
+/// The same without a file: these devices, with everything the kernel has on them; its keys only where asked for. Where its packet
+/// filter or address translation decides about transit, it is asked.
 pub fn accelerate(
     (devices, keys, ct_mark): (&[String], bool, Option<&str>),
     socket: Option<PathBuf>,
     args: StartArgs,
 ) -> Result<Daemon, Failure> {
     secrets::keep_in_memory();
-    start_as(mirror::taken_over(devices, keys, ct_mark)?, None, socket, args)
+    // What cannot be read is refused by whoever looks next.
+    let decides = |devices: &[String]| {
+        let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+        firewall::bypassed(&devices).is_ok_and(|bypassed| !bypassed.decisive.is_empty())
+    };
+    let firewall = match ct_mark {
+        Some(mark) => Some(format!("{{ ct_mark = {mark:?} }}")),
+        None if !keys && !args.bypass_firewall && decides(devices) => Some("\"kernel\"".to_owned()),
+        None => None,
+    };
+    start_as(mirror::taken_over(devices, keys, firewall.as_deref())?, None, socket, args)
 }
 
 fn start_as(

@@ -14,6 +14,7 @@ use weir_io::offload::{self, Offload};
 use super::content::bytes;
 use super::mirror::{forwarding, has, nft};
 use super::testbed::{PATIENCE, Router, Testbed, ip, run, until};
+use weir::testing::daemon::Running;
 use weir::testing::machine::set;
 
 const RULES: &str = "flush ruleset
@@ -47,6 +48,11 @@ const CONFIG: &str = "routes = \"kernel\"\nfirewall = { ct_mark = \"0x100/0x100\
 
 /// A router with a firewall that forwards without weir, and a server that knows nothing of the client's network.
 fn behind_a_firewall(test: &str) -> Option<Testbed> {
+    behind(test, RULES)
+}
+
+/// The same with other rules.
+pub(super) fn behind(test: &str, rules: &str) -> Option<Testbed> {
     let testbed = Testbed::new(test)?;
     if !has("nft", test) {
         return None;
@@ -56,7 +62,7 @@ fn behind_a_firewall(test: &str) -> Option<Testbed> {
     testbed.in_server(|| offload::set("s0", Offload::Gro, true)).expect("veth knows this offload");
     testbed.in_client(|| offload::set("c0", Offload::Gro, true)).expect("veth knows this offload");
     run(&format!("ip -n {} route del default via 10.2.0.1", testbed.server));
-    nft(&testbed, RULES);
+    nft(&testbed, rules);
     Some(testbed)
 }
 
@@ -64,25 +70,25 @@ fn start(testbed: &Testbed) -> Router {
     testbed.start(&(CONFIG.to_owned() + &testbed.config("auto", "")))
 }
 
-fn flows(router: &Router, label: &str) -> i64 {
+pub(super) fn flows(router: &Running, label: &str) -> i64 {
     router.values("weir_flows", label).iter().sum()
 }
 
-fn wait_for_flows(router: &Router, label: &str, count: i64) {
+pub(super) fn wait_for_flows(router: &Running, label: &str, count: i64) {
     until(&format!("{count} flows with {label}:\n{}", router.told(&["show", "flows"])), || {
         (flows(router, label) == count).then_some(())
     });
 }
 
 /// A connection to a server that returns what it gets.
-struct Conversation {
-    stream: TcpStream,
-    seen: SocketAddr,
+pub(super) struct Conversation {
+    pub stream: TcpStream,
+    pub seen: SocketAddr,
     sent: u64,
 }
 
 impl Conversation {
-    fn begin(testbed: &Testbed, server: IpAddr) -> Conversation {
+    pub fn begin(testbed: &Testbed, server: IpAddr) -> Conversation {
         let listener = testbed.in_server(|| TcpListener::bind((server, 0))).expect("a socket");
         let at = listener.local_addr().expect("bound");
         let accepted = thread::spawn(move || listener.accept().expect("a connection"));
@@ -102,7 +108,7 @@ impl Conversation {
     }
 
     /// Sends known bytes there and has them back, whole and in order.
-    fn exchange(&mut self, len: usize) {
+    pub fn exchange(&mut self, len: usize) {
         self.sent += 1;
         let content = bytes(self.sent, len);
         let (mut there, expected) = (self.stream.try_clone().expect("a descriptor"), content.clone());
@@ -114,13 +120,16 @@ impl Conversation {
     }
 }
 
-fn in_router<T: Send>(testbed: &Testbed, work: impl FnOnce(&mut ConntrackRequests) -> T + Send) -> T {
+pub(super) fn in_router<T: Send>(
+    testbed: &Testbed,
+    work: impl FnOnce(&mut ConntrackRequests) -> T + Send,
+) -> T {
     let work = || work(&mut ConntrackRequests::open().expect("conntrack"));
     netns::inside(&testbed.router, work).expect("the namespace is there")
 }
 
 /// `conntrack -F`.
-fn flush(testbed: &Testbed) {
+pub(super) fn flush(testbed: &Testbed) {
     let all = netlink::request(ctnetlink::DELETE, netlink::FLAG_ACK, &[0; 4], &[]);
     in_router(testbed, |requests| requests.send(&all)).expect("flushed");
 }

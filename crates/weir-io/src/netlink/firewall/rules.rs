@@ -29,7 +29,14 @@ pub fn rules() -> io::Result<RuleSet> {
         rules => rules?,
     };
     found.older = older_rules()?;
+    found.older_nat = ["ip", "ip6"].map(older_nat);
     Ok(found)
+}
+
+/// Whether the older iptables has a table `nat` for a family.
+fn older_nat(family: &str) -> bool {
+    let tables = std::fs::read_to_string(format!("/proc/thread-self/net/{family}_tables_names"));
+    tables.is_ok_and(|names| names.lines().any(|name| name == "nat"))
 }
 
 /// Chains of the older iptables that see more than first packets and are not empty.

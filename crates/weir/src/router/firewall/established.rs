@@ -43,6 +43,15 @@ impl EstablishedRules {
 
     /// Reads the rules again where they changed. True: every answer given before is void.
     pub fn refresh(&mut self, now: Nanos) -> bool {
+        let changed = self.changed(now);
+        if changed {
+            self.read();
+        }
+        changed
+    }
+
+    /// Whether the rules changed, or may have: every answer is void until they were read again.
+    pub fn changed(&mut self, now: Nanos) -> bool {
         let mut changed = self.monitor.heard();
         if !changed && now.saturating_sub(self.looked) >= LOOK_EVERY {
             self.looked = now;
@@ -50,12 +59,14 @@ impl EstablishedRules {
             changed =
                 self.read.as_ref().map_or(true, |rules| older_rules().ok().as_ref() != Some(&rules.older));
         }
-        if changed {
-            self.read = rules();
-            self.generation += 1;
-            self.answers.clear();
-        }
         changed
+    }
+
+    /// Reads the rules again.
+    pub fn read(&mut self) {
+        self.read = rules();
+        self.generation += 1;
+        self.answers.clear();
     }
 
     /// Which reading of the rules answers are by.
@@ -93,18 +104,27 @@ impl AsRawFd for EstablishedRules {
 /// where there are no rules.
 pub fn findings(config: &Config) -> io::Result<Vec<String>> {
     let rules = rules()?;
-    // The kernel's device of a VLAN port has a name that is not in the configuration.
-    let interfaces = match config.ports.iter().any(|port| port.vlan.is_some()) {
-        true => Vec::new(),
-        false => interfaces(&kernel_devices(config), &netlink::links()?),
-    };
-    let obstacles = survey(&rules, &interfaces);
+    let obstacles = found(config, &rules)?;
     if obstacles.is_empty() && !rules.chains.is_empty() {
         return Ok(vec![
             "established flows of IPv4 and IPv6 are accepted by every chain without more".to_owned(),
         ]);
     }
-    Ok(obstacles.iter().map(sentence).collect())
+    Ok(obstacles)
+}
+
+/// What of the rules prevents that established flows between a configuration's ports are forwarded past them.
+pub fn obstacles(config: &Config) -> io::Result<Vec<String>> {
+    found(config, &rules()?)
+}
+
+fn found(config: &Config, rules: &RuleSet) -> io::Result<Vec<String>> {
+    // The kernel's device of a VLAN port has a name that is not in the configuration.
+    let interfaces = match config.ports.iter().any(|port| port.vlan.is_some()) {
+        true => Vec::new(),
+        false => interfaces(&kernel_devices(config), &netlink::links()?),
+    };
+    Ok(survey(rules, &interfaces).iter().map(sentence).collect())
 }
 
 /// Devices as rules name them; none where one belongs to another device, whose name rules may meet instead.

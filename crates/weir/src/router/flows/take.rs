@@ -1,6 +1,6 @@
 //! Taking a flow, step by step, and giving it back.
 //!
-//! Promises: a step that fails leaves the flow to the kernel, with its reason; liberal windows are set before a segment passes
+//! Promises: what rules and policies say is asked with each way; a step that fails leaves the flow to the kernel, with its reason; liberal windows are set before a segment passes
 //! the kernel; a flow whose way is another under new tables is out of force from their first moment. Refuses: to give time to
 //! an entry that is not established any more.
 
@@ -20,6 +20,9 @@ use weir_io::clock;
 use weir_io::steer::tracked::{DirectionWay, MAX_TRACKED};
 
 use super::{Known, Thread, lock};
+
+/// Flows that are taken before the kernel is listened to again: at some 10 µs each, 5 ms.
+const TAKEN_A_TURN: usize = 512;
 
 /// A flow that is forwarded here.
 pub(super) struct Taken {
@@ -83,8 +86,8 @@ impl Lifetimes {
 }
 
 impl Thread {
-    /// Follows changes of flows and of tables.
-    pub(super) fn take_and_release(&mut self) {
+    /// Follows changes of flows and of tables; true when flows are left to be taken.
+    pub(super) fn take_and_release(&mut self) -> bool {
         let shared = self.known.clone();
         let mut known = lock(&shared);
         for change in known.table.take_changes() {
@@ -106,7 +109,9 @@ impl Thread {
             self.word = word;
             self.revise(&mut known, &tables);
         }
-        for id in std::mem::take(&mut known.next) {
+        let now = known.next.len().min(TAKEN_A_TURN);
+        let rest = known.next.split_off(now);
+        for id in std::mem::replace(&mut known.next, rest) {
             let way = match self.take(&mut known, id, &tables) {
                 Ok(()) => Way::Xdp,
                 Err(reason) => Way::Kernel(reason),
@@ -116,10 +121,12 @@ impl Thread {
             }
             known.table.set_way(id, way);
         }
+        !known.next.is_empty()
     }
 
     /// The tables are others: ways are found again.
     fn revise(&mut self, known: &mut Known, tables: &Tables) {
+        self.proof.forget_devices();
         let ids: Vec<FlowId> = known.taken.keys().copied().collect();
         for id in ids {
             let Some(taken) = known.taken.get(&id) else { continue };
@@ -214,12 +221,15 @@ impl Thread {
         if way.next.device != to {
             return Err(Reason::NoRoute);
         }
+        let in_ifindex = self.offload.joined(from).ok_or(Reason::Port)?;
+        let out_ifindex = self.offload.takes(to).ok_or(Reason::Port)?;
+        self.proof.admits(&direction, in_ifindex, out_ifindex)?;
         Ok(DirectionWay {
             rewrite: Rewrite::new(direction),
-            in_ifindex: self.offload.joined(from).ok_or(Reason::Port)?,
+            in_ifindex,
             in_device: from,
             in_mac: way.arrived.mac,
-            out_ifindex: self.offload.takes(to).ok_or(Reason::Port)?,
+            out_ifindex,
             out_device: to,
             mtu: way.next.mtu,
             out_macs: way.next.header,

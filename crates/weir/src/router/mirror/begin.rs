@@ -85,8 +85,8 @@ pub fn look(config: &Config, links: &[LinkInfo]) -> Result<Looked, Failure> {
     })
 }
 
-/// The configuration of `weir accelerate`: these devices, with everything the kernel has on them.
-pub fn taken_over(devices: &[String], keys: bool, ct_mark: Option<&str>) -> Result<Config, Failure> {
+/// The configuration of `weir accelerate`: these devices, with everything the kernel has on them, and a value of `firewall`.
+pub fn taken_over(devices: &[String], keys: bool, firewall: Option<&str>) -> Result<Config, Failure> {
     const NAME: &str = "accelerate";
     let forwards = |path: &str| std::fs::read_to_string(path).is_ok_and(|on| on.trim() != "0");
     let v6 = forwards("/proc/sys/net/ipv6/conf/all/forwarding");
@@ -100,8 +100,8 @@ pub fn taken_over(devices: &[String], keys: bool, ct_mark: Option<&str>) -> Resu
     if keys {
         text += "keys = \"kernel\"\n";
     }
-    if let Some(mark) = ct_mark {
-        text += &format!("firewall = {{ ct_mark = {mark:?} }}\n");
+    if let Some(firewall) = firewall {
+        text += &format!("firewall = {firewall}\n");
     }
     for device in devices {
         text += &format!("[[port]]\nname = {device:?}\ndevice = {device:?}\naddresses = \"kernel\"\n");
