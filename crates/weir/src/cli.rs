@@ -89,8 +89,8 @@ enum Verb {
         /// Carry the kernel's SAs and policies too that have an interface id (docs/control.md)
         #[arg(long)]
         keys: bool,
-        /// Of the flows the kernel's packet filter has accepted, forward those with this conntrack mark past it, instead of those
-        /// its rules accept without looking at single packets: `0x100/0x100` (docs/firewall.md)
+        /// Forward flows with this conntrack mark past the kernel's packet filter, instead of those its rules accept without
+        /// looking at single packets: `0x100/0x100` (docs/firewall.md)
         #[arg(long, value_name = "MARK/MASK", conflicts_with_all = ["keys", "bypass_firewall"])]
         ct_mark: Option<String>,
         /// Forward past the kernel's packet filter and address translation, which are not asked

@@ -67,7 +67,7 @@ pub(super) fn nft(testbed: &Testbed, rules: &str) {
     run(&format!("ip netns exec {} nft -f {}", testbed.router, file.display()));
 }
 
-fn weir(testbed: &Testbed, args: &[&str]) -> std::process::Output {
+pub(super) fn weir(testbed: &Testbed, args: &[&str]) -> std::process::Output {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &testbed.router, env!("CARGO_BIN_EXE_weir")]).args(args);
     command.output().expect("weir starts")
@@ -75,10 +75,14 @@ fn weir(testbed: &Testbed, args: &[&str]) -> std::process::Output {
 
 /// `weir accelerate` on both devices.
 pub(super) fn accelerate(testbed: &Testbed) -> Running {
+    accelerate_with(testbed, &[])
+}
+
+pub(super) fn accelerate_with(testbed: &Testbed, args: &[&str]) -> Running {
     let socket = testbed.folder.join("accelerate.sock");
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &testbed.router, env!("CARGO_BIN_EXE_weir"), "--socket"]).arg(&socket);
-    command.args(["accelerate", "r0", "r1"]);
+    command.args(["accelerate", "r0", "r1"]).args(args);
     let running = Running::start(&mut command, socket);
     until(&format!("it is ready:\n{}", running.log()), || running.log().contains("is ready").then_some(()));
     running
