@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test drivers xdp-kernels fail-closed restart-replay relay-simulation interop questions relay-ktls setup build install oci deb build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation interop questions relay-ktls setup build install oci deb build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | restart-replay | relay-simulation | interop | questions | relay-ktls | build | install PREFIX= | deb | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | interop | questions | relay-ktls | build | install PREFIX= | deb | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -70,6 +70,11 @@ questions: build build-without-ipsec
 # what labs/question-unused-ipsec.toml compares with
 build-without-ipsec: setup
 	cargo build --release -p weir-lab --no-default-features --target-dir target/without-ipsec
+
+# what happens to and around weir in the middle of 1,000 transfers and 1,000 UDP flows through a masquerading firewall, ten minutes as
+# root; `make test` has it with eight of each
+firewall-faults: setup
+	WEIR_FIREWALL_FAULTS=all cargo test -p weir --test namespaces firewall_faults -- --nocapture --test-threads=1
 
 lint:
 	cargo fmt --all -- --check

@@ -5,6 +5,7 @@ mod bad_news;
 mod capture;
 mod faults;
 mod firewall;
+mod firewall_faults;
 mod firewall_proved;
 mod firewall_rules;
 mod forwarding;

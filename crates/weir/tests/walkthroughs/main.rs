@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_testing::shell;
 
 /// Pages followed here.
-const HERE: [&str; 4] = ["accelerate.md", "ipsec.md", "relay.md", "route.md"];
+const HERE: [&str; 5] = ["accelerate.md", "firewall.md", "ipsec.md", "relay.md", "route.md"];
 /// Pages followed in crates/weir-lab/tests/lab/walkthroughs.rs.
 const BY_THE_LAB: [&str; 1] = ["experiment.md"];
 /// Pages followed in crates/weir/tests/interop/walkthrough.rs, which have a kernel with ESP.
@@ -46,6 +46,12 @@ fn a_router_that_speaks_bgp_is_accelerated_as_the_page_says() {
     let missing = (!frr).then(|| "FRR; `make setup` installs it".to_string());
     let missing = missing.or_else(|| shell::absent(&["ethtool", "bird", "birdc"]));
     follow("a_router_that_speaks_bgp_is_accelerated_as_the_page_says", "accelerate.md", missing);
+}
+
+#[test]
+fn a_router_with_a_firewall_is_faster_and_obeys_it_as_the_page_says() {
+    let missing = shell::absent(&["nft", "iperf3", "ethtool", "ss"]);
+    follow("a_router_with_a_firewall_is_faster_and_obeys_it_as_the_page_says", "firewall.md", missing);
 }
 
 #[test]
