@@ -64,8 +64,10 @@ use crate::service::{self, Watchdog};
 use enforcement::Points;
 use firewall::Firewall;
 use flow_offload::FlowOffloadHandle;
+pub use links::mtu_max;
 use live::LiveHandle;
 use ports::OpenPort;
+pub use ports::may_be_zero_copy;
 pub use start::{StartArgs, accelerate, start};
 use worker::{PendingReport, Worker, WorkerCommand, WorkerEvent, WorkerState};
 

@@ -36,7 +36,8 @@ pub fn can_transmit(ifindex: u32) -> io::Result<bool> {
 }
 
 /// Whether the driver sends on this queue by another poller (NAPI instance) than it receives by; `None` where the kernel
-/// (before 6.8) or the driver does not tell.
+/// (before 6.8) or the driver does not tell. A poller that only sends may have no number: the kernel gives none to those
+/// that no socket can poll, as virtio-net's.
 pub fn sends_by_another_poller(ifindex: u32, queue: u32) -> io::Result<Option<bool>> {
     let Some(family) = family()? else { return Ok(None) };
     let poller = |kind: u32| {
@@ -49,7 +50,12 @@ pub fn sends_by_another_poller(ifindex: u32, queue: u32) -> io::Result<Option<bo
         Ok::<_, io::Error>(id.map(u32::from_ne_bytes))
     };
     let (rx, tx) = (poller(NETDEV_QUEUE_TYPE_RX)?, poller(NETDEV_QUEUE_TYPE_TX)?);
-    Ok(rx.zip(tx).map(|(rx, tx)| rx != tx))
+    Ok(differ(rx, tx))
+}
+
+/// Whether these pollers' numbers are of two pollers.
+fn differ(rx: Option<u32>, tx: Option<u32>) -> Option<bool> {
+    rx.map(|rx| tx != Some(rx))
 }
 
 /// The number of the family "netdev" on this kernel.
@@ -76,4 +82,18 @@ fn ask(family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
     message.extend([command, 1, 0, 0]);
     message.extend(attributes);
     transact(libc::NETLINK_GENERIC, &message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poller_without_a_number_is_one_that_only_sends() {
+        assert_eq!(differ(Some(7), Some(7)), Some(false));
+        assert_eq!(differ(Some(7), Some(8)), Some(true), "igb with an interrupt for each direction");
+        assert_eq!(differ(Some(7), None), Some(true), "virtio-net");
+        assert_eq!(differ(None, None), None, "a driver that does not tell");
+        assert_eq!(differ(None, Some(8)), None);
+    }
 }

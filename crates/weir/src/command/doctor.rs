@@ -8,12 +8,12 @@ use std::path::Path;
 use weir_core::conntrack::Admission;
 use weir_core::mirror::{Outcome, Why};
 use weir_io::netlink::{self, LinkInfo};
+use weir_io::umem::{ChunkSize, LINK_HEADER};
 
 use crate::config::{self, Config};
 use crate::failure::Failure;
-use crate::router::firewall;
-use crate::router::mirror;
 use crate::router::mirror::members::Membership;
+use crate::router::{firewall, may_be_zero_copy, mirror, mtu_max};
 use crate::text::print;
 
 pub fn run(file: &Path) -> Result<(), Failure> {
@@ -73,6 +73,12 @@ pub fn findings(config: &Config, links: &[LinkInfo]) -> Findings {
     for link in links.iter().filter(|l| devices.contains(&l.name.as_str())) {
         found.extend(membership(config, link, links));
         sysctls(&link.name, &mut found);
+        let zero_copy = config
+            .devices()
+            .into_iter()
+            .filter(|port| port.device.value == link.name)
+            .any(|port| may_be_zero_copy(port, config.workers.zero_copy));
+        found.extend(frames(&link.name, link.mtu, zero_copy));
     }
     Findings { lines: found, decisive }
 }
@@ -142,6 +148,22 @@ fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
     found.extend(mirror::summary(lacking.map(|(p, r)| (*p, r.protocol))).map(|s| format!("routes: {s}")));
 }
 
+/// Frames that no buffer holds, or that are copied because a card might cut them.
+fn frames(device: &str, mtu: u32, zero_copy: bool) -> Option<String> {
+    let (held, whole) =
+        (mtu_max(ChunkSize::Bytes4096.bytes()), ChunkSize::Bytes4096.card_room() - LINK_HEADER);
+    if mtu > u32::from(held) {
+        return Some(format!(
+            "{device}: MTU {mtu} is more than a buffer holds: `weir run` refuses it; run `ip link set {device} mtu {held}`"
+        ));
+    }
+    (zero_copy && mtu as usize > whole).then(|| {
+        format!(
+            "{device}: with MTU {mtu} frames are copied, for a card might cut them; zero-copy takes `ip link set {device} mtu {whole}`"
+        )
+    })
+}
+
 /// Settings of the kernel that it forwards by and this router does not.
 fn sysctls(device: &str, found: &mut Vec<String>) {
     let read = |name: &str| {
@@ -157,5 +179,21 @@ fn sysctls(device: &str, found: &mut Vec<String>) {
     }
     if read("ipv4/ip_forward").as_deref() == Some("0") {
         found.push(format!("{device}: ip_forward is 0: the kernel does not forward, this router does"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_no_buffer_holds_and_those_a_card_might_cut_are_said() {
+        assert_eq!(frames("eth0", 1500, true), None);
+        assert_eq!(frames("eth0", 3054, true), None);
+        assert_eq!(frames("eth0", 3822, false), None, "copied anyhow");
+        let cut = frames("eth0", 3055, true).expect("a card might");
+        assert!(cut.ends_with("zero-copy takes `ip link set eth0 mtu 3054`"), "{cut}");
+        let jumbo = frames("eth0", 9000, false).expect("no buffer holds it");
+        assert!(jumbo.ends_with("`weir run` refuses it; run `ip link set eth0 mtu 3822`"), "{jumbo}");
     }
 }
