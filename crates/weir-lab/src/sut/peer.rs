@@ -91,7 +91,7 @@ pub struct ProcessPlacement<'a> {
 pub struct Started {
     pub child: Child,
     pub name: &'static str,
-    log: PathBuf,
+    pub log: PathBuf,
     // Dropped last: the program's files are in it.
     pub folder: Folder,
 }

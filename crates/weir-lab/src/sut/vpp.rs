@@ -64,15 +64,16 @@ impl Daemon {
             let file = folder.join("startup.conf");
             fs::write(&file, &settings)?;
             fs::write(folder.join("commands"), commands)?;
-            let mut command = Command::new(program);
-            command.arg("-c").arg(file);
+            // What commands of a file answer goes to its output, line by line.
+            let mut command = Command::new("stdbuf");
+            command.arg("-oL").arg(program).arg("-c").arg(file);
             Ok(command)
         })?;
         let folder = started.folder.path().to_path_buf();
         let mut vpp = Daemon { started, ctl, socket: folder.join("cli.sock"), note: String::new() };
         let socket = vpp.socket.clone();
         vpp.started.wait(READY_WITHIN, |_| Ok(socket.exists()))?;
-        let said = vpp.told(&["exec", &folder.join("commands").display().to_string()])?;
+        let said = vpp.run(&folder.join("commands"))?;
         if complains(&said) {
             return Err(peer::refused_configuration("vpp", said.trim()));
         }
@@ -81,6 +82,17 @@ impl Daemon {
         let shown = steady.split_whitespace().collect::<Vec<_>>().join(" ");
         vpp.note = format!("vpp: {}: startup.conf: {shown}", version.trim());
         Ok(vpp)
+    }
+
+    /// Has it do the commands of a file, in one turn of its main loop; what they answer. It ends at the first it refuses.
+    fn run(&mut self, file: &Path) -> Result<String, LabError> {
+        let log = self.started.log.clone();
+        let read = || fs::read(&log).map_err(|e| LabError::new(format!("vpp: {}: {e}", log.display())));
+        let before = read()?.len();
+        let refused = self.told(&["exec", &file.display().to_string()])?;
+        let answered = read()?;
+        let answered = String::from_utf8_lossy(answered.get(before..).unwrap_or_default()).into_owned();
+        Ok(answered + &refused)
     }
 
     fn told(&mut self, words: &[&str]) -> Result<String, LabError> {

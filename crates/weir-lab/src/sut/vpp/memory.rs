@@ -59,6 +59,8 @@ pub fn refused(c: &Configuration) -> Option<String> {
         "what no policy matches it drops: use direction = \"out\" or \"in\""
     } else if p.backend != Backend::Auto {
         "it chooses its crypto engine: remove `backend`"
+    } else if !inbound && p.cipher.0.encryption().key_len() == 0 && p.cipher.0.integrity().is_none() {
+        "it drops what an SA without cipher and check would seal: use another cipher, such as null+hmac-sha1-96"
     } else if inbound && p.replay_window != 0 {
         "its generator repeats sealed packets: use replay_window = 0"
     } else if p.mode == Mode::Route {
@@ -179,6 +181,11 @@ impl InMemory {
         }
     }
 
+    /// What its nodes counted, for who has to find out why packets do not come.
+    pub fn counted(&mut self) -> Result<Counters, LabError> {
+        Ok(errors(&self.ask("show errors\n")?))
+    }
+
     /// A moment from which all is counted.
     pub fn begin(&mut self) -> Result<f64, LabError> {
         let said = self.ask("clear runtime\nclear errors\nshow clock\n")?;
@@ -190,8 +197,11 @@ impl InMemory {
         let seconds = self.clock(&said)? - began;
         let nodes = nodes(&said);
         let passed = |name: &str| nodes.iter().find(|(node, ..)| node == name).map_or(0, |n| n.1);
-        let (sent, delivered) = (passed("pg-input"), passed("pg1-tx"));
-        Ok(Window { seconds, sent, delivered, drops: errors(&said), nodes })
+        // Packets of its own: reports of multicast groups, by either port. Of others none leaves by pg0.
+        let own = passed("ip6-rewrite-mcast").saturating_sub(passed("pg0-tx"));
+        let (sent, delivered) = (passed("pg-input"), passed("pg1-tx").saturating_sub(own));
+        let drops = drops(&nodes, errors(&said));
+        Ok(Window { seconds, sent, delivered, drops, nodes })
     }
 
     fn clock(&self, said: &str) -> Result<f64, LabError> {
@@ -201,7 +211,7 @@ impl InMemory {
     fn ask(&mut self, commands: &str) -> Result<String, LabError> {
         let file = self.folder().join("asked");
         fs::write(&file, commands).map_err(|e| LabError::new(format!("vpp: {}: {e}", file.display())))?;
-        self.daemon.told(&["exec", &file.display().to_string()])
+        self.daemon.run(&file)
     }
 
     fn say(&mut self, commands: &str) -> Result<(), LabError> {
@@ -361,6 +371,17 @@ pub(super) fn nodes(said: &str) -> Vec<(String, u64, f64)> {
         (words.len() >= 7 && vectors > 0).then(|| (name.to_string(), vectors, clocks))
     };
     said.lines().filter_map(row).collect()
+}
+
+/// What its drop and punt nodes took, by the reasons it gives where those add up. Some nodes count what they only let pass
+/// with the severity of errors.
+pub(super) fn drops(nodes: &[(String, u64, f64)], reasons: Counters) -> Counters {
+    let ends = ["error-drop", "error-punt"];
+    let taken: Vec<&(String, u64, f64)> = nodes.iter().filter(|(name, ..)| ends.contains(&&**name)).collect();
+    if reasons.values().sum::<u64>() == taken.iter().map(|(_, packets, _)| packets).sum::<u64>() {
+        return reasons;
+    }
+    taken.into_iter().map(|(name, packets, _)| (format!("vpp.{name}"), *packets)).collect()
 }
 
 /// The frames of a capture of this machine's byte order; what is half written is left out.

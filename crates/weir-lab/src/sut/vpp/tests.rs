@@ -343,3 +343,14 @@ fn what_it_counts_is_read_from_what_it_says() {
         [("ip4-lookup", 8_000_000, 41.3), ("pg1-tx", 8_000_000, 20.0), ("pg-input", 8_000_256, 103.0)];
     assert_eq!(nodes, expected.map(|(name, n, clocks)| (name.to_string(), n, clocks)).to_vec());
 }
+
+#[test]
+fn what_a_node_lets_pass_is_no_drop_though_it_is_counted_as_an_error() {
+    let node = |name: &str, packets| (name.to_string(), packets, 10.0);
+    let passes: Counters = [("vpp.ipsec4-output-feature.IPSec_policy_bypass".to_string(), 100)].into();
+    assert_eq!(memory::drops(&[node("pg-input", 100), node("pg1-tx", 100)], passes.clone()), Counters::new());
+    let nodes = [node("pg-input", 100), node("error-drop", 7), node("pg1-tx", 93)];
+    assert_eq!(memory::drops(&nodes, passes), [("vpp.error-drop".to_string(), 7)].into());
+    let reasons: Counters = [("vpp.ip4-input.ip4_ttl_<=_1".to_string(), 7)].into();
+    assert_eq!(memory::drops(&nodes, reasons.clone()), reasons);
+}

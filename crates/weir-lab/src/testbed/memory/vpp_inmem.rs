@@ -117,7 +117,10 @@ impl VppInmem {
         let delivered = self.vpp.sample(&capture, frames.len() as u64)?;
         if delivered.len() != frames.len() {
             let (got, sent) = (delivered.len(), frames.len());
-            return Err(LabError::new(format!("vpp: {got} of {sent} packets came through, one by one")));
+            let counted = self.vpp.counted()?;
+            return Err(LabError::new(format!(
+                "vpp: {got} of {sent} packets came through, one by one; it counts {counted:?}"
+            )));
         }
         let opens = match self.ipsec {
             Some(p) if p.direction == Direction::Out => Some(self.peer(&p, 0)?),
@@ -236,8 +239,10 @@ fn sample(window: &Window, ticks: Option<f64>, mean_len: f64) -> Result<Sample, 
     };
     if ledger.unaccounted() != 0 {
         let missing = ledger.unaccounted();
+        let passed: Vec<String> =
+            nodes.iter().map(|(name, packets, _)| format!("{name} {packets}")).collect();
         return Err(LabError::new(format!(
-            "vpp: {missing} of {sent} packets are in no counter; drops {drops:?}"
+            "vpp: {missing} of {sent} packets are in no counter; drops {drops:?}; packets a node {passed:?}"
         )));
     }
     let (count, pps) = (*delivered as f64, *delivered as f64 / seconds);
