@@ -9,6 +9,7 @@
 //! difference between two campaigns is named. Refuses: to call values of two campaigns interleaved.
 
 pub mod history;
+pub mod imported;
 pub mod trend;
 pub mod versus;
 

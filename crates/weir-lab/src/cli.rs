@@ -23,12 +23,14 @@ mod several;
 mod verify;
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::agent;
+use crate::forwarder;
 use crate::model::LabError;
 use crate::testbed::memory::process;
 
@@ -100,6 +102,12 @@ enum Command {
     /// Run the memory topology for a lab of another build: JSON lines. Started by `weir-lab run` for the key `build`.
     #[command(hide = true)]
     Worker,
+    /// Carry bytes from every connection to the next one: the SUT `tcp-forwarder`. Started by `weir-lab run`.
+    #[command(hide = true)]
+    Forwarder {
+        /// Where it listens.
+        address: SocketAddr,
+    },
     /// Write the manual pages into a folder. Packages are made with it.
     #[command(hide = true)]
     Man {
@@ -148,6 +156,7 @@ pub fn main() -> ExitCode {
         Command::History(history) => history.go(),
         Command::Agent => agent::serve(),
         Command::Worker => process::serve(),
+        Command::Forwarder { address } => forwarder::run(address),
         Command::Man { folder } => man(&folder),
         Command::Schema => schema(),
     };

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod diagnostic;
 pub mod experiment;
 pub mod format;
+pub mod forwarder;
 pub mod gate;
 pub mod generator;
 pub mod machine;

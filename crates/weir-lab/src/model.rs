@@ -34,6 +34,8 @@ pub enum Sut {
     Weir,
     /// Linux's own forwarding.
     Kernel,
+    /// The same with XFRM policies that packets are held against.
+    KernelXfrm,
     /// A minimal forwarder in XDP that asks the kernel's routing tables through their helper.
     XdpFib,
     /// DPDK's l3fwd, routing by longest prefix match.
@@ -50,6 +52,8 @@ pub enum Sut {
     Derper,
     /// A relay on io_uring, when it is installed.
     HyperDerp,
+    /// The lab's own forwarder of bytes between connections, in the place of a relay.
+    TcpForwarder,
     /// Whatever the experiment's commands start on the device under test of the `ssh` topology.
     Command,
     /// No SUT: what generator and receiver can do by themselves.

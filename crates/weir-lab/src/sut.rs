@@ -3,16 +3,20 @@
 //! A SUT promises to forward the workload's prefixes to the receiver's gateways, to say in which of
 //! its own counters frames vanished, and to be gone when it is dropped.
 
+pub mod command;
 mod control;
 pub mod derper;
 pub mod dpdk;
 pub mod gateway;
 pub mod hyper_derp;
 pub mod kernel;
+pub mod kernel_xfrm;
 pub mod l3fwd;
 pub mod peer;
+pub mod policies;
 pub mod relay;
 pub mod strongswan;
+pub mod tcp_forwarder;
 pub mod testpmd;
 pub mod vpp;
 pub mod weir;
@@ -35,11 +39,16 @@ const MISSING_WEIR: &str =
 pub fn missing(configuration: &Configuration) -> Option<String> {
     match configuration.sut() {
         Sut::Kernel | Sut::XdpFib | Sut::Baseline => None,
-        Sut::Weir => weir::program().is_none().then(|| MISSING_WEIR.into()),
-        Sut::Command => Some("command: runs on another host; use topology = \"ssh\"".into()),
+        Sut::Weir => policies::refused(configuration)
+            .or_else(|| weir::program().is_none().then(|| MISSING_WEIR.into())),
+        Sut::KernelXfrm => kernel_xfrm::missing(configuration),
+        Sut::Command => None,
         Sut::Strongswan => Some("strongswan: is a gateway; use topology = \"gateways\"".into()),
         Sut::Derper => Some("derper: is a relay; use topology = \"relay\"".into()),
         Sut::HyperDerp => Some("hyper-derp: is a relay; use topology = \"relay\"".into()),
+        Sut::TcpForwarder => {
+            Some("tcp-forwarder: is in the place of a relay; use topology = \"relay\"".into())
+        }
         Sut::DpdkTestpmd => testpmd::missing(),
         Sut::DpdkL3fwd => l3fwd::missing(configuration),
         Sut::Vpp => vpp::missing(configuration),
@@ -54,6 +63,7 @@ pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
             "{}: is started by the lab on its own machine: on hosts use sut = \"command\"",
             crate::experiment::kebab(&configuration.sut())
         )),
+        Sut::KernelXfrm => Some("kernel-xfrm: is in namespaces only: use topology = \"netns\"".into()),
         _ => missing(configuration),
     }
 }
@@ -98,6 +108,9 @@ pub trait Running {
     fn fallbacks(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// Undoes what dropping it does not, where it runs; asked once, before it is dropped.
+    fn tear_down(&mut self, _: &Namespace) {}
 
     /// An error with the end of its log, if it ended by itself.
     fn ended(&mut self) -> Option<LabError> {

@@ -35,7 +35,8 @@ impl Testbeds {
     pub fn of(experiment: &Experiment) -> Testbeds {
         let on_hosts = experiment.suts().any(|c| c.topology() == Topology::Ssh);
         let hosts = on_hosts.then(|| ssh::SshTestbed::new(experiment)).flatten();
-        Testbeds { hosts, ..Testbeds::default() }
+        let netns = netns::NetnsTestbed::of(experiment);
+        Testbeds { netns, hosts, ..Testbeds::default() }
     }
 
     /// What this machine lacks for `configuration`, with the remedy; `None` when it can run here. Asked

@@ -70,7 +70,10 @@ impl Device {
             Sut::Kernel => Under::Built(Box::new(Kernel::start(&place)?)),
             Sut::XdpFib => Under::Built(Box::new(XdpFib::start(&place)?)),
             Sut::Weir => Under::Built(Box::new(Weir::start(&place)?)),
-            Sut::Command => Under::Command(Box::new(CommandSut::apply(&environment, stop)?)),
+            // Inside the agent's own folder, which goes with it.
+            Sut::Command => {
+                Under::Command(Box::new(CommandSut::apply(&environment, &std::env::temp_dir(), stop)?))
+            }
             other => return Err(LabError::new(format!("{other:?}: not a SUT of the ssh topology"))),
         };
         Ok(Device { sut, _offloads: offloads, _queues: queues, input, output, cpus, queues: wanted, here })

@@ -1,4 +1,6 @@
-//! `weir-lab compare`: what changed from one campaign to another.
+//! `weir-lab compare`: what changed from one campaign to another, or from one result of another tool to the next.
+
+mod imported;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +24,8 @@ Examples:
   weir-lab compare base run1 run2 run3               each against base
   weir-lab compare --ministat base run1              with a ministat block a configuration
   weir-lab compare --fail-if-worse base run1         exit code 1 when something got worse, for scripts
+  weir-lab compare old.json new.json                 files of `hyperfine --export-json`; of one, its commands
+  weir-lab compare target/criterion@main target/criterion    criterion's baseline, then its newest results
 
 Runs of two campaigns did not take turns: what drifted in between is part of every ratio. Where the answer
 matters, measure both in one experiment.";
@@ -29,8 +33,9 @@ matters, measure both in one experiment.";
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub struct Compare {
-    /// Folders of campaigns (with manifest.json and raw/, or with result.json alone), the reference first.
-    #[arg(required = true, num_args = 2.., value_name = "RUN")]
+    /// Folders of campaigns (with manifest.json and raw/, or with result.json alone), the reference first; or files of
+    /// hyperfine; or criterion's folders, with @BASELINE.
+    #[arg(required = true, num_args = 1.., value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Differences below this share of the reference count as none [default: the first campaign's].
     #[arg(long, value_name = "PERCENT", value_parser = margin)]
@@ -53,6 +58,15 @@ fn margin(text: &str) -> Result<f64, ArgumentError> {
 
 impl Compare {
     pub fn go(self) -> Result<ExitCode, LabError> {
+        if let Some(against) = imported::read(&self.runs, self.margin)? {
+            return imported::go(&against, &self);
+        }
+        if self.runs.len() < 2 {
+            return Err(LabError::new(format!(
+                "compare: {}: one campaign alone: name another to compare it with",
+                self.runs[0].display()
+            )));
+        }
         let campaigns: Vec<Campaign> =
             self.runs.iter().map(|dir| Campaign::open(dir)).collect::<Result<_, _>>()?;
         let versus = versus(&campaigns, self.margin)?;

@@ -220,7 +220,7 @@ fn hosts_and_commands_without_each_other_are_refused_with_their_place() {
         ),
         (
             format!("[[configuration]]\nsut = \"command\"\n{command}"),
-            "SUT \"command\" needs topology = \"ssh\"",
+            "SUT \"command\" needs topology = \"netns\" or \"ssh\"",
         ),
         (
             format!("{HOSTS}[[configuration]]\ntopology = \"ssh\"\nsut = \"command\"\n"),

@@ -227,7 +227,7 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     if *offload && (w.topology != Topology::Gateways || !kernel_has_inner_wires) {
         return Err(Invalid::NoOffload);
     }
-    if w.sut == Sut::Command && w.topology != Topology::Ssh {
+    if w.sut == Sut::Command && !matches!(w.topology, Topology::Netns | Topology::Ssh) {
         return Err(Invalid::CommandElsewhere);
     }
     let testbed = match w.topology {
@@ -240,13 +240,14 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     Ok(Scenario::Forwarding { testbed, ipsec })
 }
 
-/// The IPsec of weir in memory, or of VPP; and `build`, which only the former has.
+/// The IPsec of weir in memory, of VPP, and of what forwards in namespaces; and `build`, which only the first has.
 fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
     let in_memory = w.topology == Topology::Memory;
     let of_weir = in_memory && w.sut == Sut::Weir;
     let of_vpp =
         w.sut == Sut::Vpp && (in_memory || matches!(w.topology, Topology::Netns | Topology::Gateways));
-    if w.ipsec.is_some() && !of_weir && !of_vpp {
+    let of_policies = w.topology == Topology::Netns && matches!(w.sut, Sut::Weir | Sut::KernelXfrm);
+    if w.ipsec.is_some() && !of_weir && !of_vpp && !of_policies {
         return Err(IpsecError::Elsewhere { key: "ipsec" });
     }
     if w.build.is_some() && !of_weir {
@@ -256,13 +257,13 @@ fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
         return Err(IpsecError::Flows { got: w.workload.flows, most: FLOWS_MAX });
     }
     if let Some(protection) = &w.ipsec {
-        check_spd(w.sut, protection)?;
+        check_spd(protection, of_policies || w.sut == Sut::Vpp)?;
     }
     Ok(w.ipsec)
 }
 
 /// What policies, match, rules, action and churn mean together.
-fn check_spd(sut: Sut, p: &Protection) -> Result<(), IpsecError> {
+fn check_spd(p: &Protection, may_bypass: bool) -> Result<(), IpsecError> {
     let spd = &p.spd;
     match spd.matching {
         Some(_) if spd.rules.is_some() => return Err(IpsecError::MatchAndRules),
@@ -271,8 +272,9 @@ fn check_spd(sut: Sut, p: &Protection) -> Result<(), IpsecError> {
         }
         _ => {}
     }
-    // VPP's policies let plain packets pass on their way out; what else it cannot do is skipped by name
-    if spd.action == Action::Bypass && p.direction == Direction::Out && sut != Sut::Vpp {
+    // between namespaces, and VPP's, policies let plain packets pass on their way out; what else they cannot do is
+    // skipped by name
+    if spd.action == Action::Bypass && p.direction == Direction::Out && !may_bypass {
         return Err(IpsecError::BypassDirection { got: p.direction });
     }
     if p.direction == Direction::Beside && (spd.rules.is_some() || spd.churn > 0) {
@@ -288,7 +290,7 @@ fn check_spd(sut: Sut, p: &Protection) -> Result<(), IpsecError> {
 fn relaying(w: &Keys) -> Result<Option<RelayScenario>, RelayError> {
     let Some(relay) = w.relay else {
         return match w.sut {
-            Sut::Derper | Sut::HyperDerp => Err(RelayError::IsRelay(w.sut)),
+            Sut::Derper | Sut::HyperDerp | Sut::TcpForwarder => Err(RelayError::IsRelay(w.sut)),
             _ => Ok(None),
         };
     };

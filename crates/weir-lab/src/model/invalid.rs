@@ -18,7 +18,7 @@ pub enum Invalid {
     NotOfWeir,
     /// Offloads where the kernel has no inner wires.
     NoOffload,
-    /// Commands elsewhere than on hosts.
+    /// Commands elsewhere than on hosts and between namespaces.
     CommandElsewhere,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Invalid {
             Invalid::NoOffload => {
                 "`offload` is of gateways whose inner wires are the kernel's (strongswan, weir with port = \"tun\")"
             }
-            Invalid::CommandElsewhere => "SUT \"command\" needs topology = \"ssh\"",
+            Invalid::CommandElsewhere => "SUT \"command\" needs topology = \"netns\" or \"ssh\"",
         })
     }
 }

@@ -102,7 +102,23 @@ fn sweep_one(path: &Path) -> Option<String> {
     {
         done += &format!(", and ended its SUT {sut}");
     }
+    match end_those_of(path) {
+        0 => {}
+        n => done += &format!(", and ended {n} processes that its commands had left"),
+    }
     fs::remove_dir_all(path).ok().map(|()| done)
+}
+
+/// Ends what commands started that ran in `folder`, wherever it went: how many.
+fn end_those_of(folder: &Path) -> usize {
+    let variable = format!("WEIR_DIR={}/", folder.display());
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let of_it = |process: &u32| {
+        let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|word| word.starts_with(variable.as_bytes()))
+    };
+    processes.filter(of_it).filter(|&process| process::kill(process).is_ok()).count()
 }
 
 fn sut(folder: &Path) -> Option<(u32, u64)> {
@@ -140,6 +156,22 @@ mod tests {
         let said = sweep_one(&path).expect("something was left");
         assert!(said.contains("ended its SUT"), "{said}");
         assert!(!sut.wait().expect("our child").success());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_commands_of_a_killed_lab_left_running_is_ended() {
+        let path = std::env::temp_dir().join(format!("{PREFIX}{}-1-78", u32::MAX));
+        fs::create_dir_all(path.join("sut-1-0")).expect("a fresh name");
+        let sleep = |folder: &str| {
+            let mut command = Command::new("sleep");
+            command.arg("600").env("WEIR_DIR", path.join(folder)).spawn().expect("sleep starts")
+        };
+        let (mut left, mut other) = (sleep("sut-1-0"), sleep("../elsewhere"));
+        other.kill().and_then(|()| other.wait()).expect("our child");
+        let said = sweep_one(&path).expect("its owner does not run");
+        assert!(said.contains("ended 1 processes that its commands had left"), "{said}");
+        assert!(!left.wait().expect("our child").success());
         assert!(!path.exists());
     }
 

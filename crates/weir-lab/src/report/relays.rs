@@ -4,8 +4,8 @@
 
 use super::comparisons::Table;
 use crate::format::{digits, grouped};
-use crate::model::Topology;
 use crate::model::relay::Load;
+use crate::model::{Sut, Topology};
 use crate::profile::parts::{PARTS, parts};
 use crate::profile::profiled::sum;
 use crate::profile::rules::Rules;
@@ -15,7 +15,9 @@ pub const METHOD: &str = "Undelivered is of what the rate intended, so what a fu
                           from the time a packet was due. Seconds a gigabyte and ns a packet are busy time of the \
                           relay's CPUs, softirqs included, for what was delivered. TCP goes over the loopback device, \
                           where a CPU receives what it sends on behalf of the other side. A generator that is nearly \
-                          always busy may be the limit: compare with the baseline.";
+                          always busy may be the limit: compare with the baseline. The share of TCP is what a forwarder of bytes \
+                          (tcp-forwarder) needs a packet under the same load: how it batches is its own, and both \
+                          share the CPU's caches with the same kernel.";
 
 const CLIENTS: &str =
     "Memory is what the relay's process grew, by client; sockets' memory in the kernel is not in it.";
@@ -34,11 +36,11 @@ pub fn sections(results: &Results) -> Vec<(Table, &'static str)> {
         || results.configurations.iter().filter(|o| o.configuration.topology() == Topology::Relay);
     let has_pairs = |o: &&Outcome| o.configuration.relay().is_some_and(|r| r.load.has_pairs());
     let carrying = of_relays().filter(|o| has_pairs(o) && !is_simulated(o));
-    let carried: Vec<Vec<String>> = carrying.map(carried).collect();
+    let mut carried: Vec<Vec<String>> = carrying.clone().map(carried).collect();
     let clients: Vec<Vec<String>> = of_relays().filter(|o| !has_pairs(o)).map(clients).collect();
     let simulated: Vec<Vec<String>> = of_relays().filter(|o| is_simulated(o)).map(simulated).collect();
     let of_simulated = vec!["configuration", "instructions", "data references", "D1 misses", "LL misses"];
-    let of_carried = vec![
+    let mut of_carried = vec![
         "configuration",
         "Mb/s",
         "undelivered",
@@ -50,6 +52,11 @@ pub fn sections(results: &Results) -> Vec<(Table, &'static str)> {
         "generator busy",
         "corrupted",
     ];
+    if of_relays().any(|o| o.configuration.sut() == Sut::TcpForwarder) {
+        of_carried.insert(SHARE_AT, "of it TCP");
+        let shares = carrying.map(|o| or_dash(share_of_tcp(o, results)));
+        carried.iter_mut().zip(shares).for_each(|(row, share)| row.insert(SHARE_AT, share));
+    }
     let of_clients = vec![
         "configuration",
         "connects/s",
@@ -65,6 +72,22 @@ pub fn sections(results: &Results) -> Vec<(Table, &'static str)> {
     let tables = tables.into_iter().filter(|(_, rows, _)| !rows.is_empty());
     let tables = tables.map(|(headings, rows, said)| (Table { headings, text: 1, rows }, said));
     tables.chain(spent(results)).collect()
+}
+
+/// Where a row has what of its nanoseconds a packet the kernel's TCP takes: behind them.
+const SHARE_AT: usize = 7;
+
+/// What a forwarder of bytes needs a packet under the same load, as a share of what this relay needs.
+fn share_of_tcp(outcome: &Outcome, results: &Results) -> Option<String> {
+    let own = &outcome.configuration;
+    let like = |other: &&Outcome| {
+        let c = &other.configuration;
+        let same = c.workload == own.workload && c.relay() == own.relay() && c.placement == own.placement;
+        c.sut() == Sut::TcpForwarder && same
+    };
+    let floor = results.configurations.iter().find(like)?;
+    let ns = |o: &Outcome| o.further.get("ns_per_packet").map(|s| s.median);
+    Some(format!("{} %", digits(ns(floor)? * 100.0 / ns(outcome)?)))
 }
 
 /// Nanoseconds a packet by part of its way, of profiled runs.

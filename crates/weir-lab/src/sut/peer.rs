@@ -51,7 +51,13 @@ pub fn program_of(sut: Sut) -> Option<&'static str> {
         Sut::Derper => Some("derper"),
         Sut::HyperDerp => Some("hyper-derp"),
         Sut::Strongswan => Some("charon"),
-        Sut::Weir | Sut::Kernel | Sut::XdpFib | Sut::Command | Sut::Baseline => None,
+        Sut::Weir
+        | Sut::Kernel
+        | Sut::KernelXfrm
+        | Sut::XdpFib
+        | Sut::TcpForwarder
+        | Sut::Command
+        | Sut::Baseline => None,
     }
 }
 

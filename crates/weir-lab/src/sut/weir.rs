@@ -5,6 +5,7 @@
 
 pub mod gateway;
 pub mod relay;
+pub mod spd;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -81,7 +82,11 @@ pub fn program() -> Option<PathBuf> {
 impl Weir {
     pub fn start(environment: &Environment) -> Result<Weir, LabError> {
         let roles = [(&environment.input.name, "din"), (&environment.output.name, "dout")];
-        Weir::launch(environment.namespace, &roles, |_, socket| Ok(configuration(environment, socket)))
+        let mut weir =
+            Weir::launch(environment.namespace, &roles, |_, socket| Ok(configuration(environment, socket)))?;
+        let policies = super::policies::note(environment.configuration);
+        weir.notes.extend(policies.map(|said| format!("weir: the SPD of the port packets leave by: {said}")));
+        Ok(weir)
     }
 
     /// Starts it in `namespace` with the configuration written for its folder and socket. `roles` are what
@@ -195,7 +200,7 @@ fn configuration(environment: &Environment, socket: &Path) -> String {
         let gateway = address::gateway(family, n);
         let _ = write!(text, "\n[[route]]\nprefix = \"{network}/{len}\"\nvia = \"{gateway}\"\n");
     }
-    text
+    text + &spd::tables(own)
 }
 
 pub(super) fn tail(log: &Path) -> String {

@@ -67,6 +67,9 @@ impl MemoryTestbed {
         match configuration.sut() {
             Sut::Weir | Sut::Baseline => None,
             Sut::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
+            Sut::KernelXfrm => {
+                Some("kernel-xfrm: forwards in namespaces only; use topology = \"netns\"".into())
+            }
             Sut::XdpFib => Some("xdp-fib: forwards in namespaces only; use topology = \"netns\"".into()),
             Sut::DpdkL3fwd | Sut::DpdkTestpmd => dpdk_inmem::missing(configuration),
             Sut::Vpp | Sut::VppEnds => vpp_inmem::missing(configuration),

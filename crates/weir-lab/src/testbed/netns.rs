@@ -14,9 +14,11 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::experiment::kebab;
+use crate::experiment::hosts::Commands;
+use crate::experiment::{Experiment, kebab};
 use crate::generator::{TrafficSpec, Transmitter};
 use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Sut, Trial};
 use crate::netns::counters::{self, Counters};
@@ -27,7 +29,9 @@ use crate::netns::open::{open_collector, open_spreading, open_transmitter};
 use crate::netns::residue::Sweep;
 use crate::netns::veth::{self, Port};
 use crate::receiver::Collector;
+use crate::sut::command::LocalCommand;
 use crate::sut::kernel::Kernel;
+use crate::sut::kernel_xfrm::KernelXfrm;
 use crate::sut::vpp::Vpp;
 use crate::sut::weir::Weir;
 use crate::sut::xdp_fib::XdpFib;
@@ -38,9 +42,15 @@ use weir_stats::search::Rate;
 #[derive(Debug, Default)]
 pub struct NetnsTestbed {
     sweep: Sweep,
+    /// The commands of each configuration.
+    commands: BTreeMap<String, Commands>,
 }
 
 impl NetnsTestbed {
+    pub fn of(experiment: &Experiment) -> NetnsTestbed {
+        NetnsTestbed { commands: experiment.commands.clone(), ..NetnsTestbed::default() }
+    }
+
     pub fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         if configuration.placement.port == "tun" {
             return Some("netns: its ports are wires: use port = \"af_xdp\" or \"af_packet\"".into());
@@ -50,8 +60,10 @@ impl NetnsTestbed {
 
     pub fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
         let missing = self.missing(configuration);
-        self.sweep
-            .deploy(missing, |swept| Ok(Box::new(Deployed::new(configuration, swept)?) as Box<dyn Prepared>))
+        let commands = self.commands.get(&configuration.name);
+        self.sweep.deploy(missing, |swept| {
+            Ok(Box::new(Deployed::new(configuration, commands, swept)?) as Box<dyn Prepared>)
+        })
     }
 }
 
@@ -62,6 +74,12 @@ struct Device {
     input: Port,
     output: Port,
     namespace: Namespace,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.running.tear_down(&self.namespace);
+    }
 }
 
 /// Wires, SUT, generator and receiver of one configuration.
@@ -82,7 +100,11 @@ struct Deployed {
 }
 
 impl Deployed {
-    fn new(configuration: &Configuration, swept: Vec<String>) -> Result<Deployed, LabError> {
+    fn new(
+        configuration: &Configuration,
+        commands: Option<&Commands>,
+        swept: Vec<String>,
+    ) -> Result<Deployed, LabError> {
         let cpus = Cpus::choose(&configuration.placement)?;
         let queues = configuration.queues();
         let near = (Namespace::new("generator")?, Port::named("gen", 1).queues(queues));
@@ -98,7 +120,7 @@ impl Deployed {
             veth::lay((&near.0, &near.1), (&far.0, &far.1))?;
             None
         } else {
-            Some(deploy_device(configuration, &cpus, &near, &far, &mut notes)?)
+            Some(deploy_device((configuration, commands), &cpus, &near, &far, &mut notes)?)
         };
         // The receiver's reception runs before the busy generator it may share a CPU with: otherwise a
         // scheduler's slice (3 ms) would overflow a ring of 256.
@@ -164,7 +186,7 @@ impl Wired for Deployed {
 
 /// Namespace, wires and SUT of the device under test.
 fn deploy_device(
-    configuration: &Configuration,
+    (configuration, commands): (&Configuration, Option<&Commands>),
     cpus: &Cpus,
     near: &(Namespace, Port),
     far: &(Namespace, Port),
@@ -187,8 +209,10 @@ fn deploy_device(
     };
     let running: Box<dyn Running> = match configuration.sut() {
         Sut::Kernel => Box::new(Kernel::start(&environment)?),
+        Sut::KernelXfrm => Box::new(KernelXfrm::start(&environment)?),
         Sut::XdpFib => Box::new(XdpFib::start(&environment)?),
         Sut::Weir => Box::new(Weir::start(&environment)?),
+        Sut::Command => Box::new(LocalCommand::start(&environment, commands)?),
         Sut::DpdkTestpmd => testpmd::start(&environment)?,
         Sut::DpdkL3fwd => l3fwd::start(&environment)?,
         Sut::Vpp => Box::new(Vpp::start(&environment)?),

@@ -37,6 +37,7 @@ use crate::sut::derper::{self, Derper};
 use crate::sut::hyper_derp::{self, HyperDerp};
 use crate::sut::peer;
 use crate::sut::relay::{self, ADDRESS, Environment, Relaying};
+use crate::sut::tcp_forwarder::{self, TcpForwarder};
 use crate::sut::weir;
 use weir_stats::search::{LossLedger, Rate};
 
@@ -77,8 +78,9 @@ impl RelayTestbed {
             Sut::Derper => derper::missing(relay.tls),
             Sut::HyperDerp => hyper_derp::missing(relay.tls),
             Sut::Weir => weir::relay::missing(relay.tls),
+            Sut::TcpForwarder => tcp_forwarder::missing(relay),
             other => Some(format!(
-                "{}: is no relay here: use sut = \"weir\", \"derper\" or \"hyper-derp\"",
+                "{}: is no relay here: use sut = \"weir\", \"derper\", \"hyper-derp\" or \"tcp-forwarder\"",
                 crate::experiment::kebab(&other)
             )),
         })
@@ -136,6 +138,7 @@ impl Deployed {
             Sut::Derper => Some(Box::new(Derper::start(&environment)?)),
             Sut::HyperDerp => Some(Box::new(HyperDerp::start(&environment)?)),
             Sut::Weir => Some(Box::new(weir::relay::Weir::start(&environment)?)),
+            Sut::TcpForwarder => Some(Box::new(TcpForwarder::start(&environment)?)),
             _ => None,
         };
         notes.extend(running.iter().flat_map(|r| r.notes()));
@@ -161,13 +164,15 @@ impl Deployed {
         let FrameSize::Fixed(data) = configuration.workload.frame else {
             return Err(LabError::new("relay: packets of one size: write `frame = 1400`".into()));
         };
-        let (count, relayed, cpu) = (self.clients, self.running.is_some(), self.cpus.generator);
+        let (count, sut, cpu) = (self.clients, configuration.sut(), self.cpus.generator);
         let stalled = self.relay.stalled;
         let tls = self.relay.tls.is_on();
         let pairs = self.namespace.run(move || {
             pin(cpu)?;
-            if !relayed {
-                return Pairs::direct(count, data, tls);
+            match sut {
+                Sut::Baseline => return Pairs::direct(count, data, tls),
+                Sut::TcpForwarder => return Pairs::through(ADDRESS, count, data, tls),
+                _ => {}
             }
             let server = client::Server::new(ADDRESS, tls)?;
             let mut clients = client::connect(&server, 1, u64::from(count + stalled) * 2)?;

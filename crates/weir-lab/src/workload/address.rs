@@ -72,7 +72,14 @@ pub fn prefix(family: Family, n: u32) -> (IpAddr, u8) {
     }
 }
 
-/// The gateway of prefix `n`, on the receiver's wire.
+/// The prefix of every flow's source.
+pub fn sources(family: Family) -> (IpAddr, u8) {
+    match family {
+        Family::Inet => (IpAddr::V4(Ipv4Addr::new(10, 128, 0, 0)), 10),
+        Family::Inet6 => (IpAddr::V6(Ipv6Addr::from(0xfd00_0080u128 << 96)), 96),
+    }
+}
+
 /// An address no packet may have (RFC 1122 3.2.1.3), another for each number.
 pub fn nobody(family: Family, n: u32) -> IpAddr {
     match family {
@@ -81,6 +88,7 @@ pub fn nobody(family: Family, n: u32) -> IpAddr {
     }
 }
 
+/// The gateway of prefix `n`, on the receiver's wire.
 pub fn gateway(family: Family, n: u32) -> IpAddr {
     let host = 2 + n % GATEWAYS;
     match family {

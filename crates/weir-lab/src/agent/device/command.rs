@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -37,12 +38,16 @@ pub struct CommandSut {
 }
 
 impl CommandSut {
-    pub fn apply(environment: &DeviceEnvironment, stop: Arc<AtomicBool>) -> Result<CommandSut, LabError> {
+    /// Applies the commands, in a folder of their own inside `parent`.
+    pub fn apply(
+        environment: &DeviceEnvironment,
+        parent: &Path,
+        stop: Arc<AtomicBool>,
+    ) -> Result<CommandSut, LabError> {
         let missing = || LabError::new("command: the experiment names none; write `apply`".into());
         let commands = environment.commands.clone().ok_or_else(missing)?;
-        // Inside the agent's own folder, which goes with it.
         let n = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("sut-{}-{n}", std::process::id()));
+        let folder = parent.join(format!("sut-{}-{n}", std::process::id()));
         fs::create_dir(&folder).map_err(|e| LabError::new(format!("{}: {e}", folder.display())))?;
         let variables = BTreeMap::from([
             ("WEIR_DIR", folder.display().to_string()),
@@ -119,6 +124,11 @@ impl CommandSut {
         Ok(found)
     }
 
+    /// Nothing is undone: what was done is gone, or out of reach.
+    pub fn abandon(&mut self) {
+        self.torn_down = true;
+    }
+
     pub fn tear_down(&mut self) -> Result<(), LabError> {
         if std::mem::replace(&mut self.torn_down, true) {
             return Ok(());
@@ -136,6 +146,17 @@ impl Drop for CommandSut {
         let _ = self.tear_down();
         let _ = fs::remove_dir_all(&self.shell.folder);
     }
+}
+
+/// What a command uploads, by name, in hexadecimal.
+pub fn read_uploads(commands: &Commands) -> Result<BTreeMap<String, String>, LabError> {
+    let read = |(name, path): (&String, &String)| match fs::read(path) {
+        Ok(bytes) => Ok((name.clone(), to_hexadecimal(&bytes))),
+        Err(e) => {
+            Err(LabError::new(format!("upload: {path}: {e}; paths count from where weir-lab was started")))
+        }
+    };
+    commands.upload.iter().map(read).collect()
 }
 
 /// Files every command finds.
@@ -162,7 +183,7 @@ fn surroundings(environment: &DeviceEnvironment) -> [(&'static str, String); 3] 
 }
 
 /// Bytes as two digits each.
-pub fn to_hexadecimal(bytes: &[u8]) -> String {
+fn to_hexadecimal(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
         let _ = write!(text, "{byte:02x}");

@@ -81,7 +81,10 @@ fn what_cannot_be_is_refused_with_its_place_and_the_remedy() {
         (table(&format!("{whole}, replay_window = 16")), "got 16, expected 0 for no replay protection"),
         (table(&format!("{whole}, policies = 5")), "which tunnels of mode \"route\" have none of: remove it"),
         (table(&format!("{whole}, speed = 1")), "unknown field `speed`"),
-        (format!("[defaults]\ntopology = \"netns\"\n{}", table(whole)), "`ipsec` is of weir in memory"),
+        (
+            format!("[defaults]\ntopology = \"netns\"\nsut = \"kernel\"\n{}", table(whole)),
+            "`ipsec` is of weir in memory",
+        ),
         ("[[configuration]]\nbuild = \"../x\"\n".into(), "got \"../x\", expected \"default\" or the name"),
         (
             "[[configuration]]\ntopology = \"netns\"\nbuild = \"x\"\n".into(),

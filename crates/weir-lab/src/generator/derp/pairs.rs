@@ -11,7 +11,7 @@
 //! Time of turns in which nothing happened is counted, so that a generator at its limit is known.
 
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -113,15 +113,32 @@ impl Pairs {
     /// `count` pairs connected with each other, without a relay: what the generator can do by itself.
     pub fn direct(count: u32, data: u16, tls: bool) -> Result<Pairs, LabError> {
         super::client::descriptors(u64::from(count) * 2)?;
-        let connected = || {
-            let listener = TcpListener::bind("127.0.0.1:0")?;
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(|e| failed(&e))?;
+        Pairs::joined(count, data, tls, || {
+            let near = TcpStream::connect(listener.local_addr()?)?;
+            Ok([near, listener.accept()?.0])
+        })
+    }
+
+    /// The same through what joins every two connections in the order they come.
+    pub fn through(joins: SocketAddr, count: u32, data: u16, tls: bool) -> Result<Pairs, LabError> {
+        super::client::descriptors(u64::from(count) * 2)?;
+        Pairs::joined(count, data, tls, || Ok([TcpStream::connect(joins)?, TcpStream::connect(joins)?]))
+    }
+
+    fn joined(
+        count: u32,
+        data: u16,
+        tls: bool,
+        mut pair: impl FnMut() -> io::Result<[TcpStream; 2]>,
+    ) -> Result<Pairs, LabError> {
+        let mut connected = || {
             let sessions = tls.then(SessionPairs::new).transpose()?;
             let mut wires = Vec::new();
             for _ in 0..count {
-                let near = TcpStream::connect(listener.local_addr()?)?;
                 let mut sessions =
                     sessions.as_ref().map(SessionPairs::pair).transpose()?.into_iter().flatten();
-                for socket in [near, listener.accept()?.0] {
+                for socket in pair()? {
                     socket.set_nodelay(true)?;
                     let wire = Wire::new(socket, Vec::new());
                     wires.push(match sessions.next() {

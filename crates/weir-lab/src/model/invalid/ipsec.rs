@@ -59,7 +59,7 @@ impl IpsecError {
             IpsecError::BesideMatches => "remove `rules` and `churn`, or use \"in\" or \"out\"",
             IpsecError::ChurnOfOne => "raise `policies`",
             IpsecError::Elsewhere { .. } => {
-                "use topology = \"memory\" and sut = \"weir\", or remove it (`ipsec` is also of vpp)"
+                "use topology = \"memory\" and sut = \"weir\", or remove it (`ipsec` is also of vpp, and in namespaces of weir and kernel-xfrm)"
             }
             IpsecError::Flows { .. } => "lower `flows`, or use topology = \"memory\"",
         }

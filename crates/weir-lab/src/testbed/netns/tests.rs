@@ -2,6 +2,8 @@
 
 use crate::model::Keys;
 use crate::model::configuration::PlacementKeys;
+use crate::model::ipsec::{Backend, CipherName, Direction, Mode, Protection};
+use crate::model::spd::{Action, LookupBy, Spd};
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -36,7 +38,11 @@ fn deployed_on(
     flows: u32,
     placement: PlacementKeys,
 ) -> Option<Deployed> {
-    let configuration = Configuration::try_from(Keys {
+    deployed_as(keys(test, sut, family, flows, placement))
+}
+
+fn keys(test: &str, sut: Sut, family: Family, flows: u32, placement: PlacementKeys) -> Keys {
+    Keys {
         name: test.into(),
         sut,
         topology: Topology::Netns,
@@ -46,13 +52,16 @@ fn deployed_on(
         ipsec: None,
         build: None,
         relay: None,
-    })
-    .expect("valid");
+    }
+}
+
+fn deployed_as(keys: Keys) -> Option<Deployed> {
+    let configuration = Configuration::try_from(keys).expect("valid");
     if let Some(missing) = NetnsTestbed::default().missing(&configuration) {
-        writeln!(std::io::stderr(), "SKIP {test}: {missing}").expect("stderr is open");
+        writeln!(std::io::stderr(), "SKIP {}: {missing}", configuration.name).expect("stderr is open");
         return None;
     }
-    Some(Deployed::new(&configuration, Vec::new()).expect("the testbed is deployed"))
+    Some(Deployed::new(&configuration, None, Vec::new()).expect("the testbed is deployed"))
 }
 
 #[test]
@@ -226,7 +235,8 @@ fn forwarded(sut: Sut, family: Family, test: &str) -> Option<(Vec<Vec<u8>>, Coun
         }
     }
     while heard.len() < frames.len() && std::time::Instant::now() < until {
-        receiver.receive(|frame| heard.push(frame.to_vec())).expect("the veth is up");
+        let ours = |frame: &[u8]| frame.windows(4).any(|ports| ports == [0x03, 0xe8, 0x07, 0xd0]);
+        receiver.receive(|frame| heard.extend(ours(frame).then(|| frame.to_vec()))).expect("the veth is up");
     }
     Some((heard, device.running.drops(&device.namespace).expect("readable")))
 }
@@ -289,4 +299,116 @@ fn what_xdp_fib_forwards_the_kernels_stack_never_sees() {
     assert!(stack >= delivered && delivered > 0, "{stack} of {delivered}");
     let Some((delivered, stack)) = seen(Sut::XdpFib) else { return };
     assert!(stack == 0 && delivered > 0, "{stack} of {delivered}");
+}
+
+/// A SUT whose policies packets leave by.
+fn deployed_with_policies(test: &str, sut: Sut, family: Family, ipsec: Protection) -> Option<Deployed> {
+    deployed_as(Keys { ipsec: Some(ipsec), ..keys(test, sut, family, FLOWS, PlacementKeys::default()) })
+}
+
+fn policies(direction: Direction, policies: u32, matching: Option<u32>, lookup: LookupBy) -> Protection {
+    Protection {
+        mode: Mode::Policy,
+        direction,
+        cipher: CipherName::named("null").expect("there"),
+        backend: Backend::Auto,
+        esn: false,
+        replay_window: 64,
+        policies,
+        outer: Family::Inet,
+        spd: Spd { lookup, matching, action: Action::Bypass, ..Spd::default() },
+    }
+}
+
+#[test]
+fn packets_pass_policies_that_match_none_of_them() {
+    let name = "packets_pass_policies_that_match_none_of_them";
+    for sut in [Sut::KernelXfrm, Sut::Weir] {
+        for (family, lookup) in [(Family::Inet, LookupBy::Gateway), (Family::Inet6, LookupBy::Linear)] {
+            let beside = policies(Direction::Beside, 50, None, lookup);
+            let Some(mut deployed) = deployed_with_policies(name, sut, family, beside) else { return };
+            let sample = deployed.run(&trial()).expect("the run ends");
+            assert!(sample.ledger.delivered > 0, "{sut:?}: {sample:#?}");
+            assert_eq!(sample.ledger.unaccounted(), 0, "{sut:?}: {sample:#?}");
+            let notes = deployed.notes.join("\n");
+            assert!(notes.contains("packets match none of 50 policies"), "{notes}");
+        }
+    }
+}
+
+#[test]
+fn the_kernel_asks_the_policy_at_its_index_and_none_behind_it() {
+    let name = "the_kernel_asks_the_policy_at_its_index_and_none_behind_it";
+    for (family, lookup) in [(Family::Inet, LookupBy::Gateway), (Family::Inet6, LookupBy::Linear)] {
+        let asked = policies(Direction::Out, 30, Some(20), lookup);
+        let Some(mut deployed) = deployed_with_policies(name, Sut::KernelXfrm, family, asked) else { return };
+        let any = if family == Family::Inet { "0.0.0.0/0" } else { "::/0" };
+        let mut blocked_at = |priority: u32| {
+            let selector = format!("src {any} dst {any} proto udp dir out");
+            let device = deployed.device.as_ref().expect("a SUT");
+            let add = format!("xfrm policy add {selector} priority {priority} action block");
+            device.namespace.ip(&add).expect("taken");
+            let sample = deployed.run(&trial());
+            let device = deployed.device.as_ref().expect("a SUT");
+            device.namespace.ip(&format!("xfrm policy delete {selector}")).expect("it was there");
+            sample
+        };
+        let behind = blocked_at(21).expect("the policy at 20 lets packets pass");
+        assert_eq!(behind.ledger.unaccounted(), 0, "{behind:#?}");
+        assert_eq!(behind.ledger.drops.get("kernel.XfrmOutPolBlock"), None, "{behind:#?}");
+        let before = blocked_at(19).expect_err("nothing gets past the policy at 19");
+        assert!(before.said.contains("\"kernel.XfrmOutPolBlock\": "), "{before}");
+    }
+}
+
+#[test]
+fn weir_lets_pass_what_the_policy_at_its_index_matches_and_drops_without_it() {
+    let name = "weir_lets_pass_what_the_policy_at_its_index_matches_and_drops_without_it";
+    for lookup in [LookupBy::Gateway, LookupBy::Linear, LookupBy::Classifier, LookupBy::Cache] {
+        let mut asked = policies(Direction::Out, 30, Some(20), lookup);
+        asked.spd.buckets = 4096;
+        for family in [Family::Inet, Family::Inet6] {
+            let Some(mut deployed) = deployed_with_policies(name, Sut::Weir, family, asked) else { return };
+            let sample = deployed.run(&trial()).expect("the run ends");
+            assert!(sample.ledger.delivered > 0, "{lookup:?}: {sample:#?}");
+            assert_eq!(sample.ledger.unaccounted(), 0, "{lookup:?}: {sample:#?}");
+        }
+        let configuration = Configuration::try_from(Keys {
+            ipsec: Some(asked),
+            ..keys(name, Sut::Weir, Family::Inet, FLOWS, PlacementKeys::default())
+        });
+        let text = crate::sut::weir::spd::tables(&configuration.expect("valid"));
+        let everything =
+            "name = \"policy-20\"\ndirection = \"out\"\nlocal = \"10.128.0.0/10\"\naction = \"bypass\"";
+        assert!(text.contains(everything) && text.contains("default = \"drop\""), "{text}");
+        assert_eq!(text.matches("[[policy]]").count(), 30);
+    }
+}
+
+#[test]
+fn what_policies_of_namespaces_cannot_show_is_refused_by_name() {
+    let name = "what_policies_of_namespaces_cannot_show_is_refused_by_name";
+    let good = policies(Direction::Out, 5, None, LookupBy::Gateway);
+    let protect = Spd { action: Action::Protect, ..good.spd };
+    let churn = Spd { churn: 3, ..good.spd };
+    for (ipsec, expected) in [
+        (Protection { mode: Mode::Route, ..good }, "use mode = \"policy\""),
+        (Protection { direction: Direction::In, ..good }, "use direction = \"out\""),
+        (Protection { spd: protect, ..good }, "use action = \"bypass\""),
+        (Protection { spd: churn, ..good }, "remove `rules` and `churn`"),
+    ] {
+        for sut in [Sut::Weir, Sut::KernelXfrm] {
+            let keys =
+                Keys { ipsec: Some(ipsec), ..keys(name, sut, Family::Inet, FLOWS, PlacementKeys::default()) };
+            let said = crate::sut::missing(&Configuration::try_from(keys).expect("valid"));
+            assert!(said.as_deref().is_some_and(|s| s.contains(expected)), "{said:?}, expected {expected}");
+        }
+    }
+    let cache = Protection { spd: Spd { lookup: LookupBy::Cache, ..good.spd }, ..good };
+    let keys = Keys {
+        ipsec: Some(cache),
+        ..keys(name, Sut::KernelXfrm, Family::Inet, FLOWS, PlacementKeys::default())
+    };
+    let said = crate::sut::missing(&Configuration::try_from(keys).expect("valid"));
+    assert!(said.is_some_and(|s| s.contains("remembers no answers")));
 }

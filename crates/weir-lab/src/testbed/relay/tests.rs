@@ -126,6 +126,35 @@ fn relays(test: &str, sut: Sut, tls: Tls) {
 }
 
 #[test]
+fn a_forwarder_of_bytes_carries_all_of_a_load_plain_and_through_tls() {
+    let test = "a_forwarder_of_bytes_carries_all_of_a_load_plain_and_through_tls";
+    for (tls, load) in [(Tls::Off, Load::ClosedLoop), (Tls::User, Load::Open)] {
+        let Some(mut forwarder) = prepared(test, Sut::TcpForwarder, relay(tls, load)) else { return };
+        for rate in [Rate::FlatOut, Rate::Pps(1000)] {
+            let sample = forwarder.run(&trial(rate)).expect("a run");
+            assert!(sample.ledger.delivered > 0 && sample.ledger.drops.is_empty(), "{sample:?}");
+            assert_eq!(sample.metrics["corrupted_packets"], 0.0);
+            assert_eq!((sample.reordered, sample.duplicated), (0, 0), "{sample:?}");
+            assert!(sample.metrics["process_cpu_percent"] >= 0.0);
+        }
+        assert!(forwarder.scope().is_some(), "a profiler sees it");
+    }
+}
+
+#[test]
+fn what_a_forwarder_of_bytes_cannot_be_asked_is_said() {
+    let missing = |relay| crate::sut::tcp_forwarder::missing(&relay);
+    let good = relay(Tls::Off, Load::ClosedLoop);
+    for (relay, expected) in [
+        (relay(Tls::Off, Load::Idle), "use load = \"closed-loop\""),
+        (RelayScenario { stalled: 1, ..good }, "remove `stalled`"),
+        (RelayScenario { workers: 2, ..good }, "use workers = 1"),
+    ] {
+        assert!(missing(relay).is_some_and(|why| why.contains(expected)), "{relay:?}");
+    }
+}
+
+#[test]
 fn what_a_flooded_relay_loses_is_in_its_own_counters() {
     let test = "what_a_flooded_relay_loses_is_in_its_own_counters";
     for sut in [Sut::Derper, Sut::Weir] {

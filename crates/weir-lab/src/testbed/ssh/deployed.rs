@@ -9,7 +9,7 @@ use weir_core::time::Nanos;
 
 use super::clocks::Offset;
 use super::fleet::Fleet;
-use crate::agent::device::command::to_hexadecimal;
+use crate::agent::device::command::read_uploads;
 use crate::agent::protocol::{
     Applied, Arrived, Counted, DeviceEnvironment, Interface, Request, Sent, Stream, Window,
 };
@@ -80,7 +80,7 @@ impl Deployed {
     }
 
     fn set_up(&mut self, configuration: &Configuration, commands: Option<&Commands>) -> Result<(), LabError> {
-        let uploads = read_uploads(commands)?;
+        let uploads = commands.map_or(Ok(BTreeMap::new()), read_uploads)?;
         let near = self.claim(Role::Generator)?;
         let device = self.claim(Role::DeviceUnderTest)?;
         let far = self.claim(Role::Receiver)?;
@@ -218,17 +218,6 @@ impl Wired for Deployed {
     fn drops(reading: &Counted) -> &Counters {
         &reading.drops
     }
-}
-
-fn read_uploads(commands: Option<&Commands>) -> Result<BTreeMap<String, String>, LabError> {
-    let paths = commands.into_iter().flat_map(|commands| &commands.upload);
-    let read = |(name, path): (&String, &String)| match std::fs::read(path) {
-        Ok(bytes) => Ok((name.clone(), to_hexadecimal(&bytes))),
-        Err(e) => {
-            Err(LabError::new(format!("upload: {path}: {e}; paths count from where weir-lab was started")))
-        }
-    };
-    paths.map(read).collect()
 }
 
 impl Prepared for Deployed {
