@@ -13,7 +13,6 @@
 pub mod device;
 pub mod lease;
 pub mod protocol;
-mod shell;
 mod traffic;
 
 use std::io::{BufRead, Write};

@@ -8,7 +8,7 @@
 //! Promises: every byte arrives, in order; one thread, one epoll, nothing looked at. Refuses: to keep more than one
 //! receive of a connection: its sender waits.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub fn run(address: SocketAddr) -> Result<ExitCode, LabError> {
     let failed = |e: io::Error| LabError::new(format!("tcp-forwarder: {address}: {e}"));
     weir_io::process::raise_descriptors(DESCRIPTORS).map_err(failed)?;
     let listener = TcpListener::bind(address).map_err(failed)?;
-    crate::cli::print(&format!("{READY}\n"));
+    writeln!(io::stdout(), "{READY}").map_err(failed)?;
     Forwarder::new(listener)
         .and_then(|mut forwarder| {
             loop {

@@ -3,8 +3,6 @@
 //! Promises: what applying changed (addresses, routes, settings, offloads) is changed back by
 //! [`Device::tear_down`] and when the value is dropped. A command's daemons are the agent's to end.
 
-pub mod command;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,11 +18,11 @@ use crate::model::{LabError, Sut};
 use crate::netns::counters::{self, Counters};
 use crate::netns::namespace::Namespace;
 use crate::netns::veth::Port;
+use crate::sut::command::CommandSut;
 use crate::sut::kernel::Kernel;
 use crate::sut::weir::Weir;
 use crate::sut::xdp_fib::XdpFib;
 use crate::sut::{Environment, Running};
-use command::CommandSut;
 
 pub struct Device {
     // Dropped first: a SUT ends before its surroundings are changed back.

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use weir_core::time::Nanos;
 
 use super::lease::LeaseHolder;
-use crate::experiment::hosts::Commands;
 use crate::machine::Machine;
 use crate::model::Configuration;
+pub use crate::sut::command::{DeviceEnvironment, Interface};
 use weir_stats::search::Rate;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,27 +49,6 @@ pub struct Hello {
     /// Equal on two agents that read the same clock: one boot of one kernel, one time namespace.
     pub clock: String,
     pub machine: Machine,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Interface {
-    pub name: String,
-    pub mac: [u8; 6],
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub struct DeviceEnvironment {
-    pub configuration: Configuration,
-    pub input: Interface,
-    pub output: Interface,
-    pub gateway_mac: [u8; 6],
-    /// The commands of the SUT `command`.
-    pub commands: Option<Commands>,
-    /// Its uploads by name, bytes in hexadecimal.
-    pub uploads: BTreeMap<String, String>,
-    pub apply_within_ms: u64,
-    pub teardown_within_ms: u64,
-    pub answer_within_ms: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

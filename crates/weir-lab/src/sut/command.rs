@@ -1,134 +1,233 @@
-//! Any program as the SUT between the lab's own namespaces: the experiment's commands, run where the SUT stands.
+//! A SUT that is any program: apply, health check, counters, teardown are the experiment's commands.
 //!
-//! Promises: commands see the device under test's interfaces and nothing else of the network; what `apply` left running ends
-//! with the run, and what a killed lab left running is ended by the next. Refuses: to run `teardown` anywhere else than
-//! where `apply` ran.
+//! ```text
+//! $WEIR_DIR/   the experiment's files and uploads, and what every SUT is told:
+//!   addresses  DEVICE ADDRESS/LEN          ours, on both wires
+//!   neighbours GATEWAY MAC                 behind $WEIR_OUTPUT
+//!   routes     PREFIX GATEWAY              the workload's
+//! ```
+
+pub mod local;
+mod shell;
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_io::process;
+use serde::{Deserialize, Serialize};
+use weir_core::wire::DisplayMac;
 
-use super::{Environment, Running};
-use crate::agent::device::command::{CommandSut, read_uploads};
-use crate::agent::protocol::{DeviceEnvironment, Interface};
-use crate::experiment::hosts::{Commands, Timeouts};
-use crate::model::LabError;
+use crate::experiment::hosts::Commands;
+use crate::model::{Configuration, Family, LabError};
 use crate::netns::counters::Counters;
-use crate::netns::namespace::Namespace;
-use crate::netns::residue::Folder;
-use crate::netns::veth::Port;
+use crate::workload::address;
+use shell::Shell;
 
-/// Ended processes are gone in this time, or the next lab ends them.
-const GONE_WITHIN: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(10);
-
-pub struct LocalCommand {
-    sut: Arc<Mutex<CommandSut>>,
-    // Dropped last: the commands' folder is in it.
-    _folder: Folder,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Interface {
+    pub name: String,
+    pub mac: [u8; 6],
 }
 
-impl LocalCommand {
-    pub fn start(environment: &Environment, commands: Option<&Commands>) -> Result<LocalCommand, LabError> {
-        let folder = Folder::new()?;
-        let interface = |port: &Port| Interface { name: port.name.clone(), mac: port.mac };
-        let limits = Timeouts::default();
-        let millis = |limit: Duration| limit.as_millis() as u64;
-        let of_device = DeviceEnvironment {
-            configuration: environment.configuration.clone(),
-            input: interface(environment.input),
-            output: interface(environment.output),
-            gateway_mac: environment.gateway_mac,
-            commands: commands.cloned(),
-            uploads: commands.map_or(Ok(BTreeMap::new()), read_uploads)?,
-            apply_within_ms: millis(limits.apply.0),
-            teardown_within_ms: millis(limits.teardown.0),
-            answer_within_ms: millis(limits.answer.0),
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DeviceEnvironment {
+    pub configuration: Configuration,
+    pub input: Interface,
+    pub output: Interface,
+    pub gateway_mac: [u8; 6],
+    /// The commands of the SUT `command`.
+    pub commands: Option<Commands>,
+    /// Its uploads by name, bytes in hexadecimal.
+    pub uploads: BTreeMap<String, String>,
+    pub apply_within_ms: u64,
+    pub teardown_within_ms: u64,
+    pub answer_within_ms: u64,
+}
+
+/// Pause between two health checks.
+const CHECK_AGAIN: Duration = Duration::from_millis(200);
+static FOLDERS: AtomicU32 = AtomicU32::new(0);
+
+pub struct CommandSut {
+    commands: Commands,
+    shell: Shell,
+    answer_within: Duration,
+    teardown_within: Duration,
+    torn_down: bool,
+}
+
+impl CommandSut {
+    /// Applies the commands, in a folder of their own inside `parent`.
+    pub fn apply(
+        environment: &DeviceEnvironment,
+        parent: &Path,
+        stop: Arc<AtomicBool>,
+    ) -> Result<CommandSut, LabError> {
+        let missing = || LabError::new("command: the experiment names none; write `apply`".into());
+        let commands = environment.commands.clone().ok_or_else(missing)?;
+        let n = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let folder = parent.join(format!("sut-{}-{n}", std::process::id()));
+        fs::create_dir(&folder).map_err(|e| LabError::new(format!("{}: {e}", folder.display())))?;
+        let variables = BTreeMap::from([
+            ("WEIR_DIR", folder.display().to_string()),
+            ("WEIR_INPUT", environment.input.name.clone()),
+            ("WEIR_OUTPUT", environment.output.name.clone()),
+        ]);
+        // From here on whatever fails is torn down.
+        let sut = CommandSut {
+            commands,
+            shell: Shell { folder, environment: variables, stop },
+            answer_within: Duration::from_millis(environment.answer_within_ms),
+            teardown_within: Duration::from_millis(environment.teardown_within_ms),
+            torn_down: false,
         };
-        let (inside, cpus) = (folder.path().to_path_buf(), environment.cpus.to_vec());
-        let sut = environment.namespace.run(move || {
-            // commands and what they start inherit what this thread may run on
-            bind(&cpus)?;
-            CommandSut::apply(&of_device, &inside, Arc::default())
+        sut.write_files(environment)?;
+        sut.shell.run("apply", &sut.commands.apply, Duration::from_millis(environment.apply_within_ms))?;
+        Ok(sut)
+    }
+
+    fn write_files(&self, environment: &DeviceEnvironment) -> Result<(), LabError> {
+        for (name, bytes) in surroundings(environment) {
+            self.write(name, bytes.as_bytes())?;
+        }
+        for (name, text) in &self.commands.files {
+            self.write(name, text.as_bytes())?;
+        }
+        for (name, hexadecimal) in &environment.uploads {
+            let bytes = from_hexadecimal(hexadecimal).ok_or_else(|| {
+                LabError::new(format!("{name}: came through damaged: it is no hexadecimal"))
+            })?;
+            self.write(name, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), LabError> {
+        let path = self.shell.folder.join(name);
+        let written = fs::write(&path, bytes).and_then(|()| {
+            // It may be a program, and it may be a secret.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700))
         });
-        let sut = sut?.inspect_err(|_| end_all(environment.namespace))?;
-        let mut local = LocalCommand { sut: Arc::new(Mutex::new(sut)), _folder: folder };
-        let well = local.inside(environment.namespace, move |sut| sut.check(limits.health.0));
-        if let Err(unwell) = well {
-            local.tear_down(environment.namespace);
-            return Err(LabError::new(format!("health check: {unwell}")));
-        }
-        Ok(local)
+        written.map_err(|e| LabError::new(format!("{name}: cannot be written on the device under test: {e}")))
     }
 
-    fn inside<T: Send + 'static>(
-        &self,
-        namespace: &Namespace,
-        work: impl FnOnce(&mut CommandSut) -> Result<T, LabError> + Send + 'static,
-    ) -> Result<T, LabError> {
-        let sut = self.sut.clone();
-        namespace.run(move || work(&mut held(&sut)))?
-    }
-}
-
-fn held(sut: &Mutex<CommandSut>) -> MutexGuard<'_, CommandSut> {
-    sut.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn bind(cpus: &[u32]) -> Result<(), LabError> {
-    let mut set = rustix::thread::CpuSet::new();
-    cpus.iter().for_each(|&cpu| set.set(cpu as usize));
-    rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|e| LabError::new(format!("command: it cannot be bound to cpu {cpus:?}: {e}")))
-}
-
-/// Ends every process of a namespace: whatever a command left there.
-fn end_all(namespace: &Namespace) {
-    let _ = namespace.run(|| {
-        let Ok(own) = fs::read_link("/proc/thread-self/ns/net") else { return };
-        let until = Instant::now() + GONE_WITHIN;
+    pub fn check(&mut self, within: Duration) -> Result<(), LabError> {
+        let Some(check) = &self.commands.health_check else { return Ok(()) };
+        let until = Instant::now() + within;
         loop {
-            let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-            let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-            let there = |&process: &u32| {
-                process != std::process::id()
-                    && fs::read_link(format!("/proc/{process}/ns/net")).is_ok_and(|net| net == own)
-            };
-            let found: Vec<u32> = processes.filter(there).collect();
-            if found.is_empty() || Instant::now() > until {
-                return;
+            let left = until.saturating_duration_since(Instant::now());
+            match self.shell.run("health_check", check, left) {
+                Ok(_) => return Ok(()),
+                Err(e) if Instant::now() + CHECK_AGAIN > until => {
+                    return Err(LabError::new(format!("not well after {within:?}: {e}")));
+                }
+                Err(_) => std::thread::sleep(CHECK_AGAIN),
             }
-            for process in found {
-                // an error means that it ended just now
-                let _ = process::kill(process);
-            }
-            std::thread::sleep(LOOK);
         }
-    });
+    }
+
+    pub fn counters(&mut self) -> Result<Counters, LabError> {
+        let Some(command) = &self.commands.counters else { return Ok(Counters::new()) };
+        let said = self.shell.run("counters", command, self.answer_within)?;
+        let mut found = Counters::new();
+        for line in said.lines().map(str::trim).filter(|l| !l.is_empty()) {
+            let value =
+                line.rsplit_once(char::is_whitespace).and_then(|(n, v)| Some((n.trim(), v.parse().ok()?)));
+            let (name, value): (&str, u64) = value.ok_or_else(|| {
+                LabError::new(format!(
+                    "counters: got \"{line}\", expected a name and a whole number on each line"
+                ))
+            })?;
+            *found.entry(format!("command.{name}")).or_default() += value;
+        }
+        Ok(found)
+    }
+
+    /// Nothing is undone: what was done is gone, or out of reach.
+    pub fn abandon(&mut self) {
+        self.torn_down = true;
+    }
+
+    pub fn tear_down(&mut self) -> Result<(), LabError> {
+        if std::mem::replace(&mut self.torn_down, true) {
+            return Ok(());
+        }
+        let Some(command) = &self.commands.teardown else { return Ok(()) };
+        // Also when the lab went away: it must not end what undoes.
+        let shell = Shell { stop: Arc::default(), ..self.shell.clone() };
+        shell.run("teardown", command, self.teardown_within).map(drop)
+    }
 }
 
-impl Running for LocalCommand {
-    fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError> {
-        self.inside(namespace, CommandSut::counters)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec!["command: the experiment's own, in the namespace of the device under test".into()]
-    }
-
-    fn tear_down(&mut self, namespace: &Namespace) {
-        // what it could not undo goes with the namespace
-        let _ = self.inside(namespace, CommandSut::tear_down);
-        end_all(namespace);
-    }
-}
-
-impl Drop for LocalCommand {
+impl Drop for CommandSut {
     fn drop(&mut self) {
-        // its commands are for the namespace alone, which is not where this runs
-        held(&self.sut).abandon();
+        // Whoever wants to hear of it has called it.
+        let _ = self.tear_down();
+        let _ = fs::remove_dir_all(&self.shell.folder);
+    }
+}
+
+/// What a command uploads, by name, in hexadecimal.
+pub fn read_uploads(commands: &Commands) -> Result<BTreeMap<String, String>, LabError> {
+    let read = |(name, path): (&String, &String)| match fs::read(path) {
+        Ok(bytes) => Ok((name.clone(), to_hexadecimal(&bytes))),
+        Err(e) => {
+            Err(LabError::new(format!("upload: {path}: {e}; paths count from where weir-lab was started")))
+        }
+    };
+    commands.upload.iter().map(read).collect()
+}
+
+/// Files every command finds.
+fn surroundings(environment: &DeviceEnvironment) -> [(&'static str, String); 3] {
+    let (input, output) = (&environment.input.name, &environment.output.name);
+    let ((i4, o4), (i6, o6)) = ((address::IN_V4, address::OUT_V4), (address::IN_V6, address::OUT_V6));
+    let addresses = format!(
+        "{input} {}/{}\n{output} {}/{}\n{input} {}/{}\n{output} {}/{}\n",
+        i4.0, i4.1, o4.0, o4.1, i6.0, i6.1, o6.0, o6.1
+    );
+    let mac = DisplayMac(environment.gateway_mac);
+    let (mut neighbours, mut routes) = (String::new(), String::new());
+    for family in [Family::Inet, Family::Inet6] {
+        for n in 0..address::GATEWAYS {
+            let _ = writeln!(neighbours, "{} {mac}", address::gateway(family, n));
+        }
+    }
+    let family = environment.configuration.workload.family;
+    for n in 0..environment.configuration.routes {
+        let (network, len) = address::prefix(family, n);
+        let _ = writeln!(routes, "{network}/{len} {}", address::gateway(family, n));
+    }
+    [("addresses", addresses), ("neighbours", neighbours), ("routes", routes)]
+}
+
+/// Bytes as two digits each.
+fn to_hexadecimal(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_survive_their_digits() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(from_hexadecimal(&to_hexadecimal(&bytes)), Some(bytes));
+        assert_eq!(from_hexadecimal("0g"), None);
     }
 }

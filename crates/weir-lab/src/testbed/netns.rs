@@ -29,7 +29,7 @@ use crate::netns::open::{open_collector, open_spreading, open_transmitter};
 use crate::netns::residue::Sweep;
 use crate::netns::veth::{self, Port};
 use crate::receiver::Collector;
-use crate::sut::command::LocalCommand;
+use crate::sut::command::local::LocalCommand;
 use crate::sut::kernel::Kernel;
 use crate::sut::kernel_xfrm::KernelXfrm;
 use crate::sut::vpp::Vpp;

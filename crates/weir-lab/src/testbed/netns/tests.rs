@@ -274,10 +274,12 @@ fn xdp_fib_does_as_routes_say_and_leaves_the_rest_to_the_kernel() {
         assert_eq!(ledger.unaccounted(), 0, "{sample:#?}");
         assert_eq!((sample.reordered, sample.duplicated), (0, 0), "{sample:#?}");
         let rounds = ledger.offered / u64::from(FLOWS);
+        let by_ring: u64 = ledger.drops.iter().filter(|(k, _)| k.starts_with("d")).map(|(_, v)| v).sum();
         for reason in ["kernel.no_route", "xdp-fib.blackhole", "xdp-fib.unreachable", "xdp-fib.prohibit"] {
             // a prefix of twenty takes five flows of a hundred
             let lost = ledger.drops[reason];
-            assert!(lost >= 5 * rounds && lost <= 5 * (rounds + 1), "{reason}: {lost}: {sample:#?}");
+            let least = (5 * rounds).saturating_sub(by_ring);
+            assert!(lost >= least.max(1) && lost <= 5 * (rounds + 1), "{reason}: {lost}: {sample:#?}");
         }
     }
 }

@@ -9,7 +9,6 @@ use weir_core::time::Nanos;
 
 use super::clocks::Offset;
 use super::fleet::Fleet;
-use crate::agent::device::command::read_uploads;
 use crate::agent::protocol::{
     Applied, Arrived, Counted, DeviceEnvironment, Interface, Request, Sent, Stream, Window,
 };
@@ -20,6 +19,7 @@ use crate::netns::counters::{self, Counters};
 use crate::netns::cpus;
 use crate::netns::drive::{self, Driven, Wired};
 use crate::receiver::Tally;
+use crate::sut::command::read_uploads;
 use weir_stats::search::Rate;
 
 /// Packets that ask whether the way is open: fewer than any ring holds.
