@@ -145,7 +145,7 @@ impl Forwarder {
         }
         let (low, high) = self.ends.split_at_mut(n | 1);
         let (from, to) =
-            if n % 2 == 0 { (&mut low[n], &mut high[0]) } else { (&mut high[0], &mut low[n - 1]) };
+            if n.is_multiple_of(2) { (&mut low[n], &mut high[0]) } else { (&mut high[0], &mut low[n - 1]) };
         let (Some(from), Some(to)) = (from, to) else { return Ok(false) };
         if !to.rest.is_empty() {
             return Ok(true);
