@@ -87,7 +87,7 @@ fn share_of_tcp(outcome: &Outcome, results: &Results) -> Option<String> {
     };
     let floor = results.configurations.iter().find(like)?;
     let ns = |o: &Outcome| o.further.get("ns_per_packet").map(|s| s.median);
-    Some(format!("{} %", digits(ns(floor)? * 100.0 / ns(outcome)?)))
+    Some(format!("{:.0} %", ns(floor)? * 100.0 / ns(outcome)?))
 }
 
 /// Nanoseconds a packet by part of its way, of profiled runs.
