@@ -210,7 +210,8 @@ fn entry(bytes: &[u8]) -> Option<Entry> {
             ZONE => zone = be16(value)?,
             HELP => kernel_only = Some(KernelOnly::Helper),
             SEQ_ADJ_ORIG | SEQ_ADJ_REPLY => kernel_only = Some(KernelOnly::SequenceAdjustment),
-            SYNPROXY => kernel_only = Some(KernelOnly::Synproxy),
+            // An entry that another program made has it with nothing in it.
+            SYNPROXY if shifts(value)? => kernel_only = Some(KernelOnly::Synproxy),
             _ => {}
         }
     }
@@ -221,6 +222,15 @@ fn entry(bytes: &[u8]) -> Option<Entry> {
     }
     let created = false;
     alike.then_some(Entry { original, reply, status, tcp_state, timeout_s, mark, kernel_only, zone, created })
+}
+
+/// Whether any of the numbers a synproxy keeps is one.
+fn shifts(bytes: &[u8]) -> Option<bool> {
+    let mut some = false;
+    for attribute in netlink::attributes(bytes) {
+        some |= attribute.ok()?.1.iter().any(|&byte| byte != 0);
+    }
+    Some(some)
 }
 
 /// An attribute's value, if it is there.
@@ -319,7 +329,8 @@ mod tests {
             ((HELP, &[][..]), Some(KernelOnly::Helper), 0),
             ((ZONE, &[0, 1]), None, 1),
             ((SEQ_ADJ_REPLY, &[]), Some(KernelOnly::SequenceAdjustment), 0),
-            ((SYNPROXY, &[]), Some(KernelOnly::Synproxy), 0),
+            ((SYNPROXY, &[8, 0, 1, 0, 0, 0, 0, 1]), Some(KernelOnly::Synproxy), 0),
+            ((SYNPROXY, &[8, 0, 1, 0, 0, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0]), None, 0),
             ((STATUS, &[0, 0, 0, 0x40]), Some(KernelOnly::SequenceAdjustment), 0),
         ] {
             let Event::Present(entry) = event(NEW, &MASQUERADED, &[more]) else { panic!("an entry") };

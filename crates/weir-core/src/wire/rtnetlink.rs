@@ -481,19 +481,28 @@ pub fn dump(kind: u16) -> Vec<u8> {
     netlink::request(kind, netlink::FLAG_DUMP, family, &[])
 }
 
+/// Asks what the kernel has of a neighbour.
+pub fn query_neighbor(link: u32, address: IpAddr) -> Vec<u8> {
+    about_neighbor(GET_NEIGHBOR, 0, link, (0, address))
+}
+
 /// Asks the kernel to find a neighbour, or to see whether it is still there, as if it had a packet for it.
 pub fn resolve(link: u32, address: IpAddr) -> Vec<u8> {
     /// `NTF_USE`.
     const USE: u8 = 0x01;
+    about_neighbor(NEW_NEIGHBOR, netlink::FLAG_CREATE, link, (USE, address))
+}
+
+fn about_neighbor(kind: u16, flags: u16, link: u32, (use_flags, address): (u8, IpAddr)) -> Vec<u8> {
     let mut header = [0; 12];
     header[0] = if address.is_ipv4() { AF_INET } else { AF_INET6 };
     header[4..8].copy_from_slice(&link.to_ne_bytes());
-    header[10] = USE;
+    header[10] = use_flags;
     let bytes = match address {
         IpAddr::V4(a) => a.octets().to_vec(),
         IpAddr::V6(a) => a.octets().to_vec(),
     };
-    netlink::request(NEW_NEIGHBOR, netlink::FLAG_CREATE, &header, &[(1, &bytes)])
+    netlink::request(kind, flags, &header, &[(1, &bytes)])
 }
 
 /// Any bytes are read to their end without a panic, and what is read twice is the same.

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use netlink_sys::Socket;
 use weir_core::wire::netlink::{FLAG_DUMP_INTERRUPTED, Message, TYPE_DONE, TYPE_ERROR, messages};
-use weir_core::wire::rtnetlink::{self, News};
+use weir_core::wire::rtnetlink::{self, NUD_NOARP, NUD_PERMANENT, News};
 
 use super::{MESSAGE_MAX, open};
 use crate::socket_option;
@@ -171,8 +171,11 @@ impl NeighborRequests {
     }
 
     /// Asks the kernel to resolve this neighbour as if it had a packet for it. A [`RouteMonitor`] tells what comes
-    /// of it.
+    /// of it. One that an administrator set stays as it is: the kernel (since 5.16) would take its permanence away.
     pub fn resolve(&mut self, link: u32, address: IpAddr) -> io::Result<()> {
+        if self.is_set(link, address)? {
+            return Ok(());
+        }
         self.socket.send(&rtnetlink::resolve(link, address), 0)?;
         // Only refusals are answered; they are read so that they do not fill the socket.
         let mut answer = Vec::with_capacity(MESSAGE_MAX);
@@ -182,6 +185,20 @@ impl NeighborRequests {
                 _ => Ok(()),
             },
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether the kernel has an entry for it that does not age.
+    fn is_set(&mut self, link: u32, address: IpAddr) -> io::Result<bool> {
+        self.socket.send(&rtnetlink::query_neighbor(link, address), 0)?;
+        let mut answer = Vec::with_capacity(MESSAGE_MAX);
+        match self.socket.recv(&mut answer, 0) {
+            Ok(_) => Ok(messages(&answer).filter_map(Result::ok).any(|message| {
+                matches!(rtnetlink::parse(&message, true), Ok(News::Neighbor(_, neighbor))
+                    if neighbor.state & (NUD_PERMANENT | NUD_NOARP) != 0)
+            })),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(e) => Err(e),
         }
     }

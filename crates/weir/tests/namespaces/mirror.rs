@@ -393,6 +393,27 @@ fn a_rule_for_a_destination_leaves_only_that_to_the_kernel() {
     router.assert_conserved();
 }
 
+/// An entry of the administrator's is used, and stays permanent though its neighbour answers nobody.
+#[test]
+fn a_permanent_neighbor_stays_permanent() {
+    let Some(testbed) = Testbed::new("a_permanent_neighbor_stays_permanent") else { return };
+    for (address, prefix) in [("10.2.0.77", "10.9.0.0/24"), ("fd02::77", "fd09::/48")] {
+        in_router(
+            &testbed,
+            &format!("neigh replace {address} lladdr 02:00:00:00:00:77 dev r1 nud permanent"),
+        );
+        in_router(&testbed, &format!("route add {prefix} via {address}"));
+    }
+    let router = testbed.start(&mirrored(&testbed));
+    until("both are used", || {
+        (router.told(&["show", "neighbors"]).matches("02:00:00:00:00:77").count() == 2).then_some(())
+    });
+    for address in ["10.2.0.77", "fd02::77"] {
+        let known = run(&format!("ip -n {} neigh show {address} dev r1", testbed.router));
+        assert!(known.contains("PERMANENT"), "{known}");
+    }
+}
+
 /// Neighbours are asked for by the kernel, followed, and kept in use though the kernel sees none of their packets.
 #[test]
 fn neighbors_are_the_kernels() {
