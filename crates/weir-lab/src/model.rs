@@ -5,6 +5,7 @@
 //! ```
 
 pub mod configuration;
+pub mod firewall;
 pub mod invalid;
 pub mod ipsec;
 pub mod nic_modes;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use configuration::{Configuration, Keys, Scenario, Testbed};
+pub use firewall::FirewallRules;
 pub use invalid::Invalid;
 pub use ipsec::Protection;
 pub use nic_modes::NicModes;

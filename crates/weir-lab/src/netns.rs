@@ -4,6 +4,7 @@
 pub mod counters;
 pub mod cpus;
 pub mod drive;
+pub mod flows;
 pub mod namespace;
 pub mod open;
 pub mod residue;

@@ -101,6 +101,11 @@ pub trait Running {
     /// Its own drop counters, cumulative, named `SUT.reason`.
     fn drops(&mut self, environment: &Namespace) -> Result<Counters, LabError>;
 
+    /// Waits until it forwards this many flows of a firewall the way it means to.
+    fn await_flows(&mut self, _flows: u32) -> Result<(), LabError> {
+        Ok(())
+    }
+
     /// What a reader of its values must know.
     fn notes(&self) -> Vec<String>;
 

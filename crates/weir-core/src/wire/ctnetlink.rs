@@ -158,6 +158,32 @@ pub fn refresh(original: &Tuple, timeout_s: u32) -> Vec<u8> {
     update(original, &[(TIMEOUT, &timeout_s.to_be_bytes())])
 }
 
+/// Makes an entry of an established UDP flow, as if both directions had had packets for a while, whose source becomes `masquerade`
+/// where one is given. For measurements: weir makes no entry.
+#[cfg(feature = "synthetic")]
+pub fn establish(original: &Tuple, masquerade: Option<IpAddr>, timeout_s: u32) -> Vec<u8> {
+    const NAT_SRC: u16 = 6;
+    const CREATE: u16 = 0x400;
+    // IPS_CONFIRMED, which an entry has anyway.
+    let status = (STATUS_SEEN_REPLY | STATUS_ASSURED | 8).to_be_bytes();
+    let (time, reply) = (timeout_s.to_be_bytes(), tuple_bytes(&original.reversed()));
+    let address = match masquerade {
+        // CTA_NAT_V4_MINIP and _MAXIP, CTA_NAT_V6_MINIP and _MAXIP.
+        Some(IpAddr::V4(v4)) => nest(&[(1, &v4.octets()), (2, &v4.octets())]),
+        Some(IpAddr::V6(v6)) => nest(&[(4, &v6.octets()), (5, &v6.octets())]),
+        None => Vec::new(),
+    };
+    let mut attributes: Vec<(u16, &[u8])> =
+        vec![(TUPLE_REPLY | NESTED, &reply), (STATUS, &status), (TIMEOUT, &time)];
+    if masquerade.is_some() {
+        attributes.push((NAT_SRC | NESTED, &address));
+    }
+    let mut request = about(NEW, original, &attributes);
+    let flags = u16::from_ne_bytes([request[6], request[7]]) | CREATE;
+    request[6..8].copy_from_slice(&flags.to_ne_bytes());
+    request
+}
+
 fn update(original: &Tuple, changes: &[(u16, &[u8])]) -> Vec<u8> {
     about(NEW, original, changes)
 }

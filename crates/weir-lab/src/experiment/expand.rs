@@ -248,6 +248,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
         ipsec: None,
         build: None,
         relay: None,
+        firewall: None,
     };
     let start = Partial { draft: blank, missing: None, labels: Vec::new(), listed: Vec::new() };
     let (s, d) = (shape, defaults);
@@ -333,6 +334,9 @@ fn driven(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
         let set = |p: &mut Partial, v: Offload| p.draft.placement.offload = v.0;
         let label = |o: &Offload| if o.0 { "inner" } else { "off" }.to_string();
         all = over(all, Axis::Offload, offloads.clone(), label, set);
+    }
+    if let Some(rules) = s.firewall.as_ref().or(d.firewall.as_ref()) {
+        all = over(all, Axis::Firewall, rules.clone(), kebab, |p, v| p.draft.firewall = Some(v));
     }
     all
 }

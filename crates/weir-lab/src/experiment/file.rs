@@ -20,7 +20,7 @@ use super::{metric, placement};
 use crate::model::ipsec::{CipherName, POLICIES_MAX};
 use crate::model::relay::WORKERS_MAX;
 use crate::model::spd::{CHURN_MAX, RuleSet};
-use crate::model::{Configuration, Family, FrameSize, Sut, Topology};
+use crate::model::{Configuration, Family, FirewallRules, FrameSize, Sut, Topology};
 use crate::workload::{MEMORY_FLOWS_MAX, address::ROUTES_MAX};
 use weir_stats::Analysis;
 use weir_stats::search::Rate;
@@ -111,6 +111,7 @@ pub struct Shape {
     pub flow_offload: Option<Many<OffOrAuto>>,
     pub live_transmit: Option<Many<OffOrAuto>>,
     pub offload: Option<Many<Offload>>,
+    pub firewall: Option<Many<FirewallRules>>,
     /// What stands between the ports of the memory topology.
     pub ipsec: Option<IpsecShape>,
     /// The table of the relay topology.
@@ -160,6 +161,7 @@ pub enum Axis {
     FlowOffload,
     LiveTransmit,
     Offload,
+    Firewall,
     Build,
     Mode,
     Direction,
@@ -180,7 +182,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    pub const ALL: [Axis; 33] = [
+    pub const ALL: [Axis; 34] = [
         Axis::Sut,
         Axis::Topology,
         Axis::Family,
@@ -197,6 +199,7 @@ impl Axis {
         Axis::FlowOffload,
         Axis::LiveTransmit,
         Axis::Offload,
+        Axis::Firewall,
         Axis::Build,
         Axis::Mode,
         Axis::Direction,
@@ -235,6 +238,7 @@ impl Axis {
             Axis::FlowOffload => "flow_offload",
             Axis::LiveTransmit => "live_transmit",
             Axis::Offload => "offload",
+            Axis::Firewall => "firewall",
             Axis::Build => "build",
             Axis::Mode => "mode",
             Axis::Direction => "direction",

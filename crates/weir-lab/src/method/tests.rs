@@ -54,6 +54,7 @@ fn bounds() -> Bounds {
 
 fn outcome(fake: &mut Fake, method: &Method, stop: bool) -> Result<Sample, LabError> {
     let configuration = Configuration::try_from(Keys {
+        firewall: None,
         name: "fake".into(),
         sut: Sut::Weir,
         topology: Topology::Netns,

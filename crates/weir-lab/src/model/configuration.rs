@@ -14,7 +14,7 @@ use super::invalid::{Invalid, IpsecError, RelayError};
 use super::ipsec::{Direction, Protection};
 use super::relay::{IDLE_MAX, RelayScenario};
 use super::spd::Action;
-use super::{NicModes, Placement, Sut, Topology, Workload};
+use super::{FirewallRules, NicModes, Placement, Sut, Topology, Workload};
 use weir_stats::search::Rate;
 
 /// A mark in a packet names its flow with 16 bits.
@@ -32,6 +32,7 @@ pub struct Configuration {
     /// Routes installed in the SUT, the ones the workload uses included.
     pub routes: u32,
     pub placement: Placement,
+    firewall: Option<FirewallRules>,
     sut: Sut,
     scenario: Scenario,
 }
@@ -65,6 +66,11 @@ pub enum Testbed {
 impl Configuration {
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
+    }
+
+    /// Rules of the device under test's kernel.
+    pub fn firewall(&self) -> Option<FirewallRules> {
+        self.firewall
     }
 
     /// What is measured.
@@ -133,7 +139,7 @@ impl Configuration {
 
     /// Generator and receiver under the same load, without the SUT and what only SUTs have.
     pub fn baseline(&self) -> Configuration {
-        let mut own = Configuration { sut: Sut::Baseline, ..self.in_this_process() };
+        let mut own = Configuration { sut: Sut::Baseline, firewall: None, ..self.in_this_process() };
         match &mut own.scenario {
             Scenario::Forwarding { testbed, ipsec } => {
                 *ipsec = None;
@@ -165,6 +171,8 @@ pub struct Keys {
     pub build: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<RelayScenario>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firewall: Option<FirewallRules>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,6 +198,7 @@ impl From<Configuration> for Keys {
             ipsec: c.ipsec(),
             build: c.build().map(str::to_string),
             relay: c.relay(),
+            firewall: c.firewall,
             name: c.name,
             workload: c.workload,
             routes: c.routes,
@@ -204,8 +213,8 @@ impl TryFrom<Keys> for Configuration {
         let scenario = scenario(&written)?;
         let PlacementKeys { cpus, port, generator_cpus, .. } = written.placement;
         let placement = Placement { cpus, port, generator_cpus };
-        let Keys { name, sut, workload, routes, .. } = written;
-        Ok(Configuration { name, workload, routes, placement, sut, scenario })
+        let Keys { name, sut, workload, routes, firewall, .. } = written;
+        Ok(Configuration { name, workload, routes, placement, firewall, sut, scenario })
     }
 }
 
@@ -226,6 +235,10 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     };
     if *offload && (w.topology != Topology::Gateways || !kernel_has_inner_wires) {
         return Err(Invalid::NoOffload);
+    }
+    let keeps = w.topology == Topology::Netns && matches!(w.sut, Sut::Kernel | Sut::Weir | Sut::Baseline);
+    if w.firewall.is_some() && !(keeps && !modes.is_named()) {
+        return Err(Invalid::NoFirewall);
     }
     if w.sut == Sut::Command && !matches!(w.topology, Topology::Netns | Topology::Ssh) {
         return Err(Invalid::CommandElsewhere);
@@ -362,6 +375,7 @@ mod tests {
         assert_eq!(refused(&copied), Invalid::NotOfWeir);
         assert_eq!(refused(&|k| k.sut = Sut::Kernel), Invalid::NotOfWeir);
         assert_eq!(refused(&|k| k.placement.offload = true), Invalid::NoOffload);
+        assert_eq!(refused(&|k| k.firewall = Some(FirewallRules::Stateful)), Invalid::NoFirewall);
         assert_eq!(
             refused(&|k| k.relay = Some(RelayScenario::default())),
             Invalid::Relay(RelayError::Elsewhere)

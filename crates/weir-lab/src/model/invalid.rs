@@ -18,6 +18,8 @@ pub enum Invalid {
     NotOfWeir,
     /// Offloads where the kernel has no inner wires.
     NoOffload,
+    /// A firewall where the kernel has none, or another choice than weir's own of how devices are driven.
+    NoFirewall,
     /// Commands elsewhere than on hosts and between namespaces.
     CommandElsewhere,
 }
@@ -28,7 +30,7 @@ impl Invalid {
             Invalid::Ipsec(error) => error.remedy(),
             Invalid::Relay(error) => error.remedy(),
             Invalid::NoDevices => "remove them",
-            Invalid::NotOfWeir | Invalid::NoOffload => "remove it",
+            Invalid::NotOfWeir | Invalid::NoOffload | Invalid::NoFirewall => "remove it",
             Invalid::CommandElsewhere => "write it, or name another SUT",
         }
     }
@@ -47,6 +49,9 @@ impl fmt::Display for Invalid {
             }
             Invalid::NoOffload => {
                 "`offload` is of gateways whose inner wires are the kernel's (strongswan, weir with port = \"tun\")"
+            }
+            Invalid::NoFirewall => {
+                "`firewall` is of SUT \"kernel\" or \"weir\" with topology = \"netns\", without modes of devices"
             }
             Invalid::CommandElsewhere => "SUT \"command\" needs topology = \"netns\" or \"ssh\"",
         })

@@ -117,6 +117,11 @@ impl Namespace {
         self.program("ip", vec!["-batch".into(), "-".into()], Some(lines))
     }
 
+    /// Runs `nft -f` over these rules.
+    pub fn nft(&self, rules: String) -> Result<(), LabError> {
+        self.program("nft", vec!["-f".into(), "-".into()], Some(rules))
+    }
+
     fn program(
         &self,
         program: &'static str,
@@ -136,7 +141,9 @@ impl Namespace {
             child.wait_with_output()
         })?;
         let output = output.map_err(|e| {
-            LabError::new(format!("`{shown}`: cannot be started: {e}; install the package iproute2"))
+            LabError::new(format!(
+                "`{shown}`: cannot be started: {e}; install the packages iproute2 and nftables"
+            ))
         })?;
         if output.status.success() {
             return Ok(());

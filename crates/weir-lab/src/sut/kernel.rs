@@ -1,7 +1,7 @@
 //! Linux's own forwarding, as a careful operator sets it up for speed.
 //!
 //! Forwarding on, reverse-path filter off, early demultiplexing off (it looks up sockets a router does not
-//! have), neighbours permanent, routes by `ip -batch`. No netfilter rules, so no connection tracking. GRO
+//! have), neighbours permanent, routes by `ip -batch`. No netfilter rules but those of `firewall`, so no connection tracking without it. GRO
 //! off on the way in: it merges no UDP and costs a tenth. A veth without GRO loses its NAPI context, so a
 //! program that passes every frame on keeps it, as a network card's would stay.
 
@@ -58,7 +58,10 @@ const INET6: [(&str, &str); 5] = [
 
 impl Kernel {
     pub fn start(environment: &Environment) -> Result<Kernel, LabError> {
-        configure(environment)?;
+        // Rules stand on what was configured before.
+        if environment.configuration.firewall().is_none() {
+            configure(environment)?;
+        }
         let name = environment.input.name.clone();
         let (pass, note) = match environment.namespace.run(move || without_gro(&name))? {
             Ok(pass) => {
@@ -71,7 +74,7 @@ impl Kernel {
 }
 
 /// Settings, addresses, neighbours and routes of a kernel that forwards.
-pub(super) fn configure(environment: &Environment) -> Result<(), LabError> {
+pub fn configure(environment: &Environment) -> Result<(), LabError> {
     for (key, value) in SETTINGS {
         environment.namespace.sysctl(key, value)?;
     }

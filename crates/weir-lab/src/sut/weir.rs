@@ -163,7 +163,22 @@ impl Weir {
     }
 }
 
+/// With a firewall addresses, routes and neighbours are the kernel's, and it is asked.
+fn behind_a_firewall(environment: &Environment, socket: &Path) -> String {
+    let mut text = format!("routes = \"kernel\"\nfirewall = \"kernel\"\n[control]\nsocket = {socket:?}\n");
+    let _ = writeln!(text, "[workers]\ncpus = {:?}", environment.cpus);
+    for (name, port) in [("in", environment.input), ("out", environment.output)] {
+        let device = &port.name;
+        let _ =
+            write!(text, "\n[[port]]\nname = \"{name}\"\ndevice = \"{device}\"\naddresses = \"kernel\"\n");
+    }
+    text
+}
+
 fn configuration(environment: &Environment, socket: &Path) -> String {
+    if environment.configuration.firewall().is_some() {
+        return behind_a_firewall(environment, socket);
+    }
     let own = environment.configuration;
     let placement = &own.placement;
     let kind = if placement.port.is_empty() { "af_xdp" } else { &placement.port };
@@ -231,6 +246,27 @@ impl Running for Weir {
             }
         }
         Ok(found)
+    }
+
+    fn await_flows(&mut self, flows: u32) -> Result<(), LabError> {
+        #[derive(serde::Deserialize)]
+        struct Offload {
+            xdp: u64,
+        }
+        let until = Instant::now() + READY_WITHIN;
+        loop {
+            let Offload { xdp } = self.control.get("/v1/offload")?;
+            if xdp >= u64::from(flows) {
+                self.notes.push(format!("weir: {xdp} flows past the kernel's firewall"));
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(LabError::new(format!(
+                    "weir: took {xdp} of {flows} flows; `weir show offload` says why"
+                )));
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     fn notes(&self) -> Vec<String> {

@@ -24,19 +24,21 @@ use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Sut, Trial}
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::drive::{self, Course, Driven, Wired};
+use crate::netns::flows;
 use crate::netns::namespace::Namespace;
 use crate::netns::open::{open_collector, open_spreading, open_transmitter};
 use crate::netns::residue::Sweep;
 use crate::netns::veth::{self, Port};
 use crate::receiver::Collector;
 use crate::sut::command::local::LocalCommand;
-use crate::sut::kernel::Kernel;
+use crate::sut::kernel::{self, Kernel};
 use crate::sut::kernel_xfrm::KernelXfrm;
 use crate::sut::vpp::Vpp;
 use crate::sut::weir::Weir;
 use crate::sut::xdp_fib::XdpFib;
 use crate::sut::{Environment, Running, l3fwd, peer, testpmd};
 use crate::workload::{Link, Traffic};
+use weir_io::offload::{self, Offload};
 use weir_stats::search::Rate;
 
 #[derive(Debug, Default)]
@@ -207,7 +209,18 @@ fn deploy_device(
         cpus: &cpus.sut,
         configuration,
     };
-    let running: Box<dyn Running> = match configuration.sut() {
+    let rules = configuration.firewall();
+    if let Some(rules) = rules {
+        // Both ends of the wires take what XDP sends.
+        for (namespace, port) in [near, far] {
+            let name = port.name.clone();
+            let set = namespace.run(move || offload::set(&name, Offload::Gro, true))?;
+            set.map_err(|e| LabError::new(format!("{}: GRO cannot be switched on: {e}", port.name)))?;
+        }
+        kernel::configure(&environment)?;
+        flows::prepare(&namespace, (&input, &output), near.1.mac, rules)?;
+    }
+    let mut running: Box<dyn Running> = match configuration.sut() {
         Sut::Kernel => Box::new(Kernel::start(&environment)?),
         Sut::KernelXfrm => Box::new(KernelXfrm::start(&environment)?),
         Sut::XdpFib => Box::new(XdpFib::start(&environment)?),
@@ -218,6 +231,10 @@ fn deploy_device(
         Sut::Vpp => Box::new(Vpp::start(&environment)?),
         other => return Err(LabError::new(format!("{other:?}: not a SUT of the netns topology"))),
     };
+    if let Some(rules) = rules {
+        flows::establish(&namespace, configuration, rules)?;
+        running.await_flows(configuration.workload.flows)?;
+    }
     // After the SUT: switching GRO off and attaching XDP makes a veth's NAPI thread anew, on any CPU.
     for port in [&input, &output] {
         notes.extend(veth::place(&namespace, port, &cpus.sut, false)?);

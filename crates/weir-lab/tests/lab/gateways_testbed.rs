@@ -13,6 +13,7 @@ fn configuration(sut: Sut) -> Configuration {
     let workload =
         Workload { family: Family::Inet, frame: FrameSize::Fixed(64), flows: 2, rate: Rate::FlatOut };
     Configuration::try_from(Keys {
+        firewall: None,
         name: "c".into(),
         sut,
         topology: Topology::Gateways,
@@ -96,6 +97,7 @@ fn what_is_no_tunnel_gateway_is_refused_with_the_remedy() {
     let alone = missing.contains("weir") && missing.contains("strongswan");
     assert!(alone || missing.contains("run as root"), "{missing}");
     let inet6 = Configuration::try_from(Keys {
+        firewall: None,
         workload: Workload { family: Family::Inet6, ..configuration(Sut::Weir).workload },
         ..configuration(Sut::Weir).into()
     })

@@ -19,6 +19,7 @@ const READY: &str = "the testbed is deployed";
 
 fn configuration(sut: Sut) -> Configuration {
     Configuration::try_from(Keys {
+        firewall: None,
         name: "victim".into(),
         sut,
         topology: Topology::Netns,

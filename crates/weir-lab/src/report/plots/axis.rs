@@ -264,6 +264,7 @@ mod tests {
 
     fn relay(flows: u32, rate: Rate, relay: RelayScenario) -> Configuration {
         Configuration::try_from(Keys {
+            firewall: None,
             name: "c".into(),
             sut: Sut::Weir,
             topology: Topology::Relay,

@@ -10,6 +10,7 @@ use weir_stats::search::Rate;
 
 fn configuration(sut: Sut, family: Family, frame: FrameSize) -> Configuration {
     Configuration::try_from(Keys {
+        firewall: None,
         name: "c".into(),
         sut,
         topology: Topology::Memory,

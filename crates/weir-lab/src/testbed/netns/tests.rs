@@ -43,6 +43,7 @@ fn deployed_on(
 
 fn keys(test: &str, sut: Sut, family: Family, flows: u32, placement: PlacementKeys) -> Keys {
     Keys {
+        firewall: None,
         name: test.into(),
         sut,
         topology: Topology::Netns,

@@ -15,6 +15,7 @@ fn configuration(sut: Sut, relay: RelayScenario) -> Configuration {
     let workload =
         Workload { family: Family::Inet, frame: FrameSize::Fixed(1400), flows: 3, rate: Rate::FlatOut };
     Configuration::try_from(Keys {
+        firewall: None,
         name: "c".into(),
         sut,
         topology: Topology::Relay,

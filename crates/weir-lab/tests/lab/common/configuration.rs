@@ -6,6 +6,7 @@ use weir_stats::search::Rate;
 
 pub fn configuration(sut: Sut, topology: Topology, family: Family, rate: Rate) -> Configuration {
     Configuration::try_from(Keys {
+        firewall: None,
         name: format!("{sut:?}-{family:?}"),
         sut,
         topology,

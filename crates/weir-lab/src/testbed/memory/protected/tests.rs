@@ -31,6 +31,7 @@ fn protection(mode: Mode, direction: Direction, cipher: &str, outer: Family) -> 
 
 fn configuration(family: Family, frame: FrameSize, ipsec: Protection) -> Configuration {
     Configuration::try_from(Keys {
+        firewall: None,
         name: "c".into(),
         sut: Sut::Weir,
         topology: Topology::Memory,
