@@ -237,7 +237,7 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
         return Err(Invalid::NoOffload);
     }
     let keeps = w.topology == Topology::Netns && matches!(w.sut, Sut::Kernel | Sut::Weir | Sut::Baseline);
-    if w.firewall.is_some() && !(keeps && !modes.is_named()) {
+    if w.firewall.is_some() && (!keeps || modes.is_named() || w.ipsec.is_some()) {
         return Err(Invalid::NoFirewall);
     }
     if w.sut == Sut::Command && !matches!(w.topology, Topology::Netns | Topology::Ssh) {

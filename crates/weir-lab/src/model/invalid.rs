@@ -51,7 +51,7 @@ impl fmt::Display for Invalid {
                 "`offload` is of gateways whose inner wires are the kernel's (strongswan, weir with port = \"tun\")"
             }
             Invalid::NoFirewall => {
-                "`firewall` is of SUT \"kernel\" or \"weir\" with topology = \"netns\", without modes of devices"
+                "`firewall` is of SUT \"kernel\" or \"weir\" with topology = \"netns\", without modes of devices or ipsec"
             }
             Invalid::CommandElsewhere => "SUT \"command\" needs topology = \"netns\" or \"ssh\"",
         })

@@ -15,6 +15,7 @@
 mod tests;
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::experiment::hosts::Commands;
@@ -56,6 +57,9 @@ impl NetnsTestbed {
     pub fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         if configuration.placement.port == "tun" {
             return Some("netns: its ports are wires: use port = \"af_xdp\" or \"af_packet\"".into());
+        }
+        if configuration.firewall().is_some() && Command::new("nft").arg("--version").output().is_err() {
+            return Some("netns: `firewall` needs nft (the package nftables)".into());
         }
         cpus::missing_privilege().or_else(|| crate::sut::missing(configuration))
     }

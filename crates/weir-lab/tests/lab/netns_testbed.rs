@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use crate::common::configuration::configuration;
-use weir_lab::model::{Configuration, Family, Sample, Sut, Topology, Trial};
+use weir_lab::model::{Configuration, Family, FirewallRules, Keys, Sample, Sut, Topology, Trial};
 use weir_lab::testbed::Testbeds;
 use weir_stats::search::Rate;
 
@@ -55,6 +55,23 @@ fn a_burst_is_exactly_its_packets() {
         // 100 frames fit into any ring on the way
         let l = &sample.ledger;
         assert_eq!((l.intended, l.offered, l.delivered), (100, 100, 100), "{sample:#?}");
+    }
+}
+
+#[test]
+fn established_flows_of_a_firewall_are_forwarded_by_the_kernel_and_by_weir() {
+    let name = "established_flows_of_a_firewall_are_forwarded_by_the_kernel_and_by_weir";
+    for (family, rules) in
+        [(Family::Inet, FirewallRules::Masquerade), (Family::Inet6, FirewallRules::Stateful)]
+    {
+        for sut in [Sut::Kernel, Sut::Weir] {
+            let plain = configuration(sut, Topology::Netns, family, Rate::Pps(20_000));
+            let keys = Keys { firewall: Some(rules), ..Keys::from(plain) };
+            let Some(sample) = run(name, &Configuration::try_from(keys).expect("valid")) else { return };
+            assert_healthy(&sample);
+            let past = sample.notes.iter().any(|note| note == "weir: 100 flows past the kernel's firewall");
+            assert_eq!(past, sut == Sut::Weir, "{:?}", sample.notes);
+        }
     }
 }
 
