@@ -5,6 +5,7 @@
 
 mod answer;
 pub mod answers;
+pub mod bounds;
 pub mod cliffs;
 pub mod frames;
 pub mod searched;

@@ -64,7 +64,7 @@ fn shown(results: &Results, section: Section) -> String {
         Section::Comparisons if results.comparisons.is_empty() => String::new(),
         Section::Comparisons => {
             let legend = sentences(&legend(&results.comparisons));
-            format!("{}\n{legend}", table(&verdicts(&results.comparisons)))
+            format!("{}\n{legend}", table(&verdicts(&results.comparisons, &|c| results.ratio(c))))
         }
         Section::Ministat => blocks_of(results),
         Section::Spd => asked_tables(results),

@@ -3,7 +3,7 @@
 //! Promises: which test decided is said; the others stand beside it without a correction, so that nobody
 //! takes the smallest of eight for a finding.
 
-use crate::format::{p, ratio, verdict};
+use crate::format::{p, verdict};
 use weir_stats::compare::{ALPHA, Analysis, Comparison, Verdict};
 use weir_stats::number::general;
 use weir_stats::paired::{Paired, Scale};
@@ -15,8 +15,8 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-/// What a reader decides by.
-pub fn verdicts(comparisons: &[Comparison]) -> Table {
+/// What a reader decides by; ratios as `ratio` writes them.
+pub fn verdicts(comparisons: &[Comparison], ratio: &dyn Fn(&Comparison) -> String) -> Table {
     let row = |c: &Comparison| {
         vec![
             c.other.clone(),
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_difference_nobody_asked_about_is_said_to_be_small() {
-        let table = verdicts(&compared(Analysis::Paired));
+        let table = verdicts(&compared(Analysis::Paired), &crate::format::ratio);
         assert_eq!(table.rows[0][2], "different, by less than 1 %");
         assert!(table.rows[0][3].starts_with("1.003 [1.003, 1.003]"), "{:?}", table.rows[0]);
     }
@@ -210,7 +210,9 @@ mod tests {
     fn every_row_has_a_cell_a_heading_and_the_deciding_test_is_named() {
         for (analysis, name) in [(Analysis::Welch, "Welch’s test"), (Analysis::Paired, "paired t test")] {
             let compared = compared(analysis);
-            for table in [verdicts(&compared), super::tests(&compared), blocks(&compared)] {
+            for table in
+                [verdicts(&compared, &crate::format::ratio), super::tests(&compared), blocks(&compared)]
+            {
                 assert!(table.rows.iter().all(|r| r.len() == table.headings.len()));
             }
             assert!(legend(&compared)[0].1.starts_with(name));

@@ -33,7 +33,7 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     body += &comparisons(results);
     if let Some(said) = control(&results.controls) {
         let said = format!("<p class=\"note\">{}</p>", escape(&said));
-        body += &section("Control", &(judged(&results.controls) + &said));
+        body += &section("Control", &(judged(results, &results.controls) + &said));
     }
     for plot in pictures(manifest, results) {
         body += &picture(&plot);
@@ -231,13 +231,13 @@ fn comparisons(results: &Results) -> String {
     }
     let details = plain(&tests(compared)) + &plain(&blocks(compared)) + &terms(&tests_legend(compared));
     let plot = plots::ratios(results).map_or(String::new(), |p| plot_value(&p));
-    let inner = plot + &judged(compared) + &terms(&legend(compared));
+    let inner = plot + &judged(results, compared) + &terms(&legend(compared));
     section("Comparisons", &format!("{inner}<details><summary>Every test</summary>{details}</details>"))
 }
 
 /// [`verdicts`] with its verdicts in colour.
-fn judged(compared: &[Comparison]) -> String {
-    let judged = verdicts(compared);
+fn judged(results: &Results, compared: &[Comparison]) -> String {
+    let judged = verdicts(compared, &|c| results.ratio(c));
     let rows = judged.rows.iter().zip(compared).map(|(row, c)| {
         let mut cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
         let class = verdict(c.verdict).replace(' ', "-");

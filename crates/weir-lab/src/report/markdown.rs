@@ -41,7 +41,10 @@ pub fn render(manifest: &Manifest, results: &Results) -> String {
     out += &if best.is_empty() { best } else { format!("\n## {}\n\n{best}", settings::TITLE) };
     out += &comparisons(results);
     if let Some(said) = control(&results.controls) {
-        out += &format!("\n## Control\n\n{said}\n\n{}", table(&verdicts(&results.controls)));
+        out += &format!(
+            "\n## Control\n\n{said}\n\n{}",
+            table(&verdicts(&results.controls, &|c| results.ratio(c)))
+        );
     }
     out += &blocks(results);
     out += &ledger(results);
@@ -153,7 +156,7 @@ fn comparisons(results: &Results) -> String {
     }
     format!(
         "\n## Comparisons\n\n{}\n{}\n\n<details><summary>Every test</summary>\n\n{}\n{}\n{}\n\n</details>\n",
-        table(&verdicts(compared)),
+        table(&verdicts(compared, &|c| results.ratio(c))),
         sentences(&legend(compared)),
         table(&tests(compared)),
         table(&in_blocks(compared)),

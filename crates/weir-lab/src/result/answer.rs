@@ -2,6 +2,7 @@
 //! different from itself goes before it: no ratio of that size says anything.
 
 use super::Results;
+use super::bounds::Bound;
 use weir_stats::{Comparison, Verdict};
 
 /// `asked` is how many pairs the experiment names: those that could not be compared are said too.
@@ -33,7 +34,7 @@ fn of_pairs(results: &Results, asked: usize) -> String {
     let sentence = match judged.len() {
         0 => return alone(results),
         1..=MOST => judged.iter().map(|c| one(c, results)).collect::<Vec<_>>().join("; "),
-        _ => many(&judged),
+        _ => many(&judged, results),
     };
     let sentence = match sentence.strip_prefix("no difference") {
         Some(rest) => format!("No difference{rest}"),
@@ -48,7 +49,7 @@ fn of_pairs(results: &Results, asked: usize) -> String {
 /// Pairs a headline holds one by one; more are counted.
 const MOST: usize = 3;
 
-fn many(judged: &[&Comparison]) -> String {
+fn many(judged: &[&Comparison], results: &Results) -> String {
     let with = |verdict| judged.iter().filter(move |c| c.verdict == verdict);
     let ratio = |c: &Comparison| c.ratio.map_or(1.0, |r| r.ratio);
     let least = judged.iter().map(|c| ratio(c)).fold(f64::INFINITY, f64::min);
@@ -72,6 +73,10 @@ fn many(judged: &[&Comparison]) -> String {
     if open > 0 {
         parts.push(format!("{open} undecided"));
     }
+    let bounds = judged.iter().filter(|c| results.bound(c).is_some()).count();
+    if bounds > 0 {
+        parts.push(format!("{bounds} bounded by the generator"));
+    }
     format!("{} comparisons, ratios {least:.3} to {most:.3}: {}", judged.len(), parts.join("; "))
 }
 
@@ -81,7 +86,17 @@ fn one(c: &Comparison, results: &Results) -> String {
         (Some(low), Some(high)) => format!(" (95 % interval {low:.3} to {high:.3})"),
         _ => " (one run: no interval)".into(),
     };
-    let times = format!("{:.3} times", ratio.ratio);
+    let interval = match results.bound(c) {
+        Some(Bound::Unknown) => format!("{interval}, both at the generator's limit"),
+        _ => interval,
+    };
+    let bound = results.bound(c);
+    let least = match bound {
+        Some(Bound::AtLeast) => "at least ",
+        Some(Bound::AtMost) => "at most ",
+        Some(Bound::Unknown) | None => "",
+    };
+    let times = format!("{least}{:.3} times", ratio.ratio);
     let what = match results.metric.0.as_str() {
         "pps" => "the packets a second".to_string(),
         _ => format!("the {}", results.metric.sentence()),

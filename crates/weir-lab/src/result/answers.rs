@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::bounds::Bound;
 use super::frames;
 use super::{Outcome, Results, Runs, comparisons, outcome_of};
 use crate::experiment::answer::{AnswerSpec, Part, Placeholder, Section, parts};
@@ -125,6 +126,9 @@ impl Filler<'_> {
             Placeholder::Ratio { pair, metric, percent } => {
                 let compared = self.ratio(pair, metric.as_deref())?;
                 let value = if *percent { change(&compared)? } else { format::ratio(&compared) };
+                let declared = self.metric(metric.as_deref()) == self.experiment.metric;
+                let bound = self.results.bound(&compared).filter(|_| declared);
+                let value = Bound::said(bound, &value);
                 match short_of_different(&compared).filter(|_| !judged.contains(pair)) {
                     Some(word) => Some(format!("{value} ({word})")),
                     None => Some(value),

@@ -74,7 +74,7 @@ pub fn of(experiment: &Experiment, seed: u64, results: &Results) -> Option<Setti
         Some((_, c)) => format!(
             "{} has {} times the {} of {} (different)",
             chosen.configuration.name,
-            format::ratio(c),
+            results.ratio(c),
             results.metric.sentence(),
             default.configuration.name
         ),

@@ -33,6 +33,7 @@ use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::namespace::Namespace;
 use crate::netns::residue::Sweep;
+use crate::result::bounds::GENERATOR_LIMIT;
 use crate::sut::derper::{self, Derper};
 use crate::sut::hyper_derp::{self, HyperDerp};
 use crate::sut::peer;
@@ -51,7 +52,7 @@ use reading::Reading;
 
 /// The share of the generator's turns that are idle: with less than this, it and not the relay is measured.
 const SPARE_PERCENT: f64 = 3.0;
-const GENERATOR_WAS_BUSY: &str = "the generator was the limit: it was never idle";
+const NEVER_IDLE: &str = "it was never idle";
 /// Offered less than this share of a rate: it fell behind.
 const KEPT_PERCENT: f64 = 99.0;
 
@@ -322,12 +323,12 @@ impl Deployed {
             sample.notes.push(format!("paced: {} packets of a pair at a time, pairs in turn", came.group));
             if kept < KEPT_PERCENT {
                 sample.notes.push(format!(
-                    "the generator was the limit: it was late for {:.0} % of what was due",
+                    "{GENERATOR_LIMIT}: it was late for {:.0} % of what was due",
                     100.0 - kept
                 ));
             }
         } else if self.running.is_some() && 100.0 - busy < SPARE_PERCENT {
-            sample.notes.push(format!("{GENERATOR_WAS_BUSY}; compare with the baseline"));
+            sample.notes.push(format!("{GENERATOR_LIMIT}: {NEVER_IDLE}; compare with the baseline"));
         }
         if came.tally.corrupted > 0 {
             sample.notes.push("packets came back other than they were sent: see corrupted_packets".into());
@@ -392,7 +393,7 @@ impl Deployed {
         metrics.insert("generator_busy_percent".into(), busy);
         let mut sample = self.silent(metrics, (came.began, came.ended));
         if 100.0 - busy < SPARE_PERCENT {
-            sample.notes.push(GENERATOR_WAS_BUSY.into());
+            sample.notes.push(format!("{GENERATOR_LIMIT}: {NEVER_IDLE}"));
         }
         Ok(sample)
     }

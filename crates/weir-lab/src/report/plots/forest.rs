@@ -4,7 +4,7 @@
 
 use super::super::svg::{Scale, Shape, Svg, shortened};
 use super::{Plot, WIDTH, ticks_below, widest};
-use crate::format::{ratio, verdict};
+use crate::format::verdict;
 use crate::result::Results;
 use weir_stats::{Comparison, Verdict};
 
@@ -32,7 +32,7 @@ pub fn ratios(results: &Results) -> Option<Plot> {
     let pad = (high / low).powf(0.06);
     let names = rows.iter().flat_map(|c| [c.other.clone(), format!("against {}", c.reference)]);
     let left = widest(names).min(LABEL) + 24.0;
-    let right = WIDTH - words(&rows);
+    let right = WIDTH - words(&rows, results);
     let floor = TOP + rows.len() as f64 * ROW;
     let scale = Scale::log(low / pad, high * pad, left, right);
     let mut svg = Svg::new(WIDTH, floor + BOTTOM);
@@ -45,7 +45,13 @@ pub fn ratios(results: &Results) -> Option<Plot> {
     ticks_below(&mut svg, &scale, &ticks, TOP, floor);
     svg.line("one", scale.at(1.0), TOP - 6.0, scale.at(1.0), floor);
     for (i, comparison) in rows.iter().enumerate() {
-        row(&mut svg, comparison, &scale, TOP + (i as f64 + 0.5) * ROW, left, right);
+        row(
+            &mut svg,
+            (comparison, &results.ratio(comparison)),
+            &scale,
+            TOP + (i as f64 + 0.5) * ROW,
+            (left, right),
+        );
     }
     let better = if results.higher_is_better { "right of 1 is faster" } else { "left of 1 is better" };
     svg.text("unit", "end", right, floor + 38.0, &format!("times the reference; {better}"));
@@ -56,11 +62,17 @@ pub fn ratios(results: &Results) -> Option<Plot> {
              counts as none. Filled diamond: different; filled circle: equivalent; open circle: undecided.",
             rows[0].margin_percent
         ),
-        svg: svg.finish(&said(&rows)),
+        svg: svg.finish(&said(&rows, results)),
     })
 }
 
-fn row(svg: &mut Svg, c: &Comparison, scale: &Scale, middle: f64, left: f64, right: f64) {
+fn row(
+    svg: &mut Svg,
+    (c, ratio): (&Comparison, &str),
+    scale: &Scale,
+    middle: f64,
+    (left, right): (f64, f64),
+) {
     let Some(r) = c.ratio else { return };
     let (class, shape) = match c.verdict {
         Verdict::Different => ("different", Shape::Diamond),
@@ -85,22 +97,22 @@ fn row(svg: &mut Svg, c: &Comparison, scale: &Scale, middle: f64, left: f64, rig
             svg.line(&format!("whisker {class}"), x1, y1, x2, y2);
         }
     }
-    let title = format!("{} against {}: {}, {}", c.other, c.reference, ratio(c), verdict(c.verdict));
+    let title = format!("{} against {}: {ratio}, {}", c.other, c.reference, verdict(c.verdict));
     svg.mark(&format!("verdict-mark {class}"), shape, scale.at(r.ratio), middle, 6.0, &title);
-    svg.text("value", "start", right + GAPS[0], middle + 4.5, &ratio(c));
+    svg.text("value", "start", right + GAPS[0], middle + 4.5, ratio);
     svg.text(&format!("value {class}"), "end", WIDTH - GAPS[2], middle + 4.5, verdict(c.verdict));
 }
 
 /// What values and verdicts take, each in a column of its own.
-fn words(rows: &[&Comparison]) -> f64 {
-    let (values, verdicts) = (rows.iter().map(|c| ratio(c)), rows.iter().map(|c| verdict(c.verdict)));
+fn words(rows: &[&Comparison], results: &Results) -> f64 {
+    let (values, verdicts) = (rows.iter().map(|c| results.ratio(c)), rows.iter().map(|c| verdict(c.verdict)));
     GAPS.iter().sum::<f64>() + widest(values) + widest(verdicts)
 }
 
 /// What a screen reader says instead of the drawing.
-fn said(rows: &[&Comparison]) -> String {
+fn said(rows: &[&Comparison], results: &Results) -> String {
     let one = |c: &&Comparison| {
-        format!("{} against {}: {}, {}", c.other, c.reference, ratio(c), verdict(c.verdict))
+        format!("{} against {}: {}, {}", c.other, c.reference, results.ratio(c), verdict(c.verdict))
     };
     format!("ratios with intervals. {}", rows.iter().map(one).collect::<Vec<_>>().join("; "))
 }
