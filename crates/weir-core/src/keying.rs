@@ -196,10 +196,12 @@ impl Keying {
         }
         let (key, epoch) = (sa.key, self.epoch);
         self.order += 1;
-        let used = match sa.replay.is_some_and(|r| r.sent > 0 || r.received > 0) {
-            _ if self.departed.contains(&sa.if_id) => Numbered::ByDevice,
-            true => Numbered::Before,
-            false => Numbered::No,
+        let used = if self.departed.contains(&sa.if_id) {
+            Numbered::ByDevice
+        } else if sa.replay.is_some_and(|r| r.sent > 0 || r.received > 0) {
+            Numbered::Before
+        } else {
+            Numbered::No
         };
         let (order, numbered) = self.sas.get(&key).map_or((self.order, used), |k| (k.order, k.numbered));
         let before = self.sas.insert(key, Known { it: sa, order, epoch, numbered });

@@ -20,8 +20,10 @@ use crate::socket_option;
 /// What waits to be read: an SA takes the kernel about 1.5 KB, so 16 MiB hold 10,000 of them.
 const RECEIVE_BUFFER: libc::c_int = 16 << 20;
 
+/// `XFRMNLGRP_POLICY`.
+const POLICIES: u32 = 4;
 /// `XFRMNLGRP_*`: expiries, SAs, policies.
-const GROUPS: [u32; 3] = [2, 3, 4];
+const GROUPS: [u32; 3] = [2, 3, POLICIES];
 
 fn open() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_XFRM)?;
@@ -29,9 +31,6 @@ fn open() -> io::Result<Socket> {
     socket.connect(&SocketAddr::new(0, 0))?;
     Ok(socket)
 }
-
-/// `XFRMNLGRP_POLICY`.
-const POLICIES: u32 = 4;
 
 /// A buffer that does not outlive what is in it.
 fn buffer() -> Zeroizing<Vec<u8>> {

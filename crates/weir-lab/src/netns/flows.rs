@@ -29,9 +29,10 @@ pub fn prepare(
     namespace.sysctl("net/netfilter/nf_conntrack_events", "1")?;
     let (mac, device) = (DisplayMac(generator_mac), &input.name);
     let mut lines = String::new();
-    for (gateway, sources) in [("10.10.0.2", "10.128.0.0/10"), ("fd00:10::2", "fd00:80::/96")] {
+    for family in [Family::Inet, Family::Inet6] {
+        let (gateway, (sources, len)) = (address::generator(family), address::sources(family));
         let _ = writeln!(lines, "neighbor replace {gateway} lladdr {mac} dev {device} nud permanent");
-        let _ = writeln!(lines, "route add {sources} via {gateway} dev {device}");
+        let _ = writeln!(lines, "route add {sources}/{len} via {gateway} dev {device}");
     }
     namespace.ip_batch(lines)
 }

@@ -36,6 +36,12 @@ pub fn find(name: &str) -> Option<PathBuf> {
         .or_else(|| Some(Path::new(DAEMONS).join(name)).filter(|program| program.is_file()))
 }
 
+/// A program of the build this one is of: tests and examples lie one folder deeper.
+pub fn beside(name: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
 /// A program of this name on the `PATH`.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

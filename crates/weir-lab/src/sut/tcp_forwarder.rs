@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use super::peer::{ProcessPlacement, Started};
+use super::peer::{self, ProcessPlacement, Started};
 use super::relay::{ADDRESS, Environment, Relaying};
 use crate::forwarder::READY;
 use crate::model::LabError;
@@ -20,9 +20,7 @@ const MISSING: &str = "tcp-forwarder: weir-lab is not beside this program: build
 
 /// This program, or the one tests are beside.
 fn program() -> Option<PathBuf> {
-    let own = std::env::current_exe().ok()?;
-    let mut candidates = own.ancestors().skip(1).take(2).map(|folder| folder.join("weir-lab"));
-    candidates.find(|candidate| candidate.is_file())
+    peer::beside("weir-lab")
 }
 
 pub fn missing(relay: &RelayScenario) -> Option<String> {

@@ -87,10 +87,10 @@ impl Daemon {
     /// Has it do the commands of a file, in one turn of its main loop; what they answer. It ends at the first it refuses.
     fn run(&mut self, file: &Path) -> Result<String, LabError> {
         let log = self.started.log.clone();
-        let read = || fs::read(&log).map_err(|e| LabError::new(format!("vpp: {}: {e}", log.display())));
-        let before = read()?.len();
+        let failed = |e: std::io::Error| LabError::new(format!("vpp: {}: {e}", log.display()));
+        let before = fs::metadata(&log).map_err(failed)?.len() as usize;
         let refused = self.told(&["exec", &file.display().to_string()])?;
-        let answered = read()?;
+        let answered = fs::read(&log).map_err(failed)?;
         let answered = String::from_utf8_lossy(answered.get(before..).unwrap_or_default()).into_owned();
         Ok(answered + &refused)
     }

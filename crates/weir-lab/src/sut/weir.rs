@@ -72,11 +72,7 @@ pub struct Weir {
 
 /// The program: beside this one, or on the `PATH`.
 pub fn program() -> Option<PathBuf> {
-    let own = std::env::current_exe().ok();
-    // Tests and examples of a build lie one folder deeper.
-    let mut beside =
-        own.iter().flat_map(|own| own.ancestors().skip(1).take(2)).map(|folder| folder.join("weir"));
-    beside.find(|candidate| candidate.is_file()).or_else(|| peer::on_path("weir"))
+    peer::beside("weir").or_else(|| peer::on_path("weir"))
 }
 
 impl Weir {

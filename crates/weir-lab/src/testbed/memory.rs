@@ -39,6 +39,7 @@ use weir_core::ipsec::spd::LookupCounters;
 use weir_core::tables::Tables;
 use weir_io::cpu::{SYSFS, Topology as Machine};
 
+use crate::experiment::kebab;
 use crate::model::ipsec::{Direction, Mode};
 use crate::model::{Configuration, Family, LabError, Prepared, Protection, Sample, Scope, Sut, Trial};
 use churn::Churn;
@@ -66,11 +67,9 @@ impl MemoryTestbed {
         }
         match configuration.sut() {
             Sut::Weir | Sut::Baseline => None,
-            Sut::Kernel => Some("kernel: forwards in namespaces only; use topology = \"netns\"".into()),
-            Sut::KernelXfrm => {
-                Some("kernel-xfrm: forwards in namespaces only; use topology = \"netns\"".into())
+            sut @ (Sut::Kernel | Sut::KernelXfrm | Sut::XdpFib) => {
+                Some(format!("{}: forwards in namespaces only; use topology = \"netns\"", kebab(&sut)))
             }
-            Sut::XdpFib => Some("xdp-fib: forwards in namespaces only; use topology = \"netns\"".into()),
             Sut::DpdkL3fwd | Sut::DpdkTestpmd => dpdk_inmem::missing(configuration),
             Sut::Vpp | Sut::VppEnds => vpp_inmem::missing(configuration),
             _ => crate::sut::missing(configuration),

@@ -48,19 +48,18 @@ pub fn ends(family: Family, flow: u32, flows: u32, routes: u32) -> Ends {
     };
     let host = 1 + turn % 254;
     let (network, _) = prefix(family, route);
-    let (source, destination) = match network {
-        IpAddr::V4(network) => (
-            IpAddr::V4(Ipv4Addr::from((10 << 24 | 128 << 16) + 1 + flow)),
-            IpAddr::V4(Ipv4Addr::from(u32::from(network) + host)),
-        ),
-        IpAddr::V6(network) => (
-            IpAddr::V6(Ipv6Addr::from((0xfd00_0080u128 << 96) + 1 + u128::from(flow))),
-            IpAddr::V6(Ipv6Addr::from(u128::from(network) + u128::from(host))),
-        ),
-    };
+    let (source, destination) = (offset(sources(family).0, 1 + flow), offset(network, host));
     // 1024 and 7 are first ports no service listens on; both ends vary.
     let source_port = 1024 + (flow % 50_000) as u16;
     Ends { source, destination, source_port, destination_port: 20_000 + (flow / 7 % 10_000) as u16 }
+}
+
+/// The address that many behind another.
+fn offset(address: IpAddr, by: u32) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from(u32::from(v4) + by)),
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from(u128::from(v6) + u128::from(by))),
+    }
 }
 
 /// Prefix `n` of the installed routes, and its length.
@@ -90,11 +89,20 @@ pub fn nobody(family: Family, n: u32) -> IpAddr {
 
 /// The gateway of prefix `n`, on the receiver's wire.
 pub fn gateway(family: Family, n: u32) -> IpAddr {
-    let host = 2 + n % GATEWAYS;
-    match family {
-        Family::Inet => IpAddr::V4(Ipv4Addr::from(u32::from(OUT_V4.0) - 1 + host)),
-        Family::Inet6 => IpAddr::V6(Ipv6Addr::from(u128::from(OUT_V6.0) - 1 + u128::from(host))),
-    }
+    let own = match family {
+        Family::Inet => OUT_V4.0.into(),
+        Family::Inet6 => OUT_V6.0.into(),
+    };
+    offset(own, 1 + n % GATEWAYS)
+}
+
+/// The generator, on its wire: the way back to every flow's source.
+pub fn generator(family: Family) -> IpAddr {
+    let own = match family {
+        Family::Inet => IN_V4.0.into(),
+        Family::Inet6 => IN_V6.0.into(),
+    };
+    offset(own, 1)
 }
 
 #[cfg(test)]

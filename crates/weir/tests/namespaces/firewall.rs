@@ -107,6 +107,19 @@ impl Conversation {
         Conversation { stream, seen, sent: 0 }
     }
 
+    /// Its tuple as the client sends it.
+    pub fn original(&self) -> Tuple {
+        let (from, to) =
+            (self.stream.local_addr().expect("bound"), self.stream.peer_addr().expect("connected"));
+        Tuple {
+            source: from.ip(),
+            destination: to.ip(),
+            protocol: protocol::TCP,
+            source_port: from.port(),
+            destination_port: to.port(),
+        }
+    }
+
     /// Sends known bytes there and has them back, whole and in order.
     pub fn exchange(&mut self, len: usize) {
         self.sent += 1;
@@ -192,13 +205,7 @@ fn a_flow_whose_entry_is_deleted_or_loses_its_mark_is_the_kernels_at_once() {
     let mut talk = Conversation::begin(&testbed, ip("10.2.0.2"));
     talk.exchange(10_000);
     wait_for_flows(&router, "way=\"xdp\"", 1);
-    let original = Tuple {
-        source: ip("10.1.0.2"),
-        destination: ip("10.2.0.2"),
-        protocol: protocol::TCP,
-        source_port: talk.stream.local_addr().expect("bound").port(),
-        destination_port: talk.stream.peer_addr().expect("connected").port(),
-    };
+    let original = talk.original();
     // `conntrack -U --mark 0`: CTA_MARK beside the tuple that a question has.
     let mut unmark = ctnetlink::query(&original);
     unmark[4..6].copy_from_slice(&ctnetlink::NEW.to_ne_bytes());

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weir::testing::daemon::Running;
-use weir_core::wire::ctnetlink::{self, Event, Tuple};
-use weir_core::wire::{netlink, protocol};
+use weir_core::wire::ctnetlink::{self, Event};
+use weir_core::wire::netlink;
 
 use super::content::bytes;
 use super::firewall::{Conversation, behind, flows, flush, in_router, wait_for_flows};
@@ -195,13 +195,7 @@ fn entries_that_are_deleted_are_obeyed_where_rules_prove_flows() {
     nft(&testbed, &RULES.replace("    iifname \"r0\" accept\n", "    iifname \"r0\" ct state new drop\n"));
     wait_for_flows(&router, "way=\"xdp\"", 1);
     talk.exchange(100_000);
-    let original = Tuple {
-        source: ip("10.1.0.2"),
-        destination: ip("10.2.0.2"),
-        protocol: protocol::TCP,
-        source_port: talk.stream.local_addr().expect("bound").port(),
-        destination_port: talk.stream.peer_addr().expect("connected").port(),
-    };
+    let original = talk.original();
     // `conntrack -D`: the tuple that a question has.
     let mut delete = ctnetlink::query(&original);
     delete[4..6].copy_from_slice(&ctnetlink::DELETE.to_ne_bytes());
@@ -255,15 +249,6 @@ fn flows_that_an_ipsec_policy_may_concern_stay_the_kernels() {
     run(&format!("ip -n {} xfrm policy delete {concerned}", testbed.router));
     wait_for_flows(&router, "way=\"xdp\"", 1);
     talk.exchange(10_000);
-    let left = in_router(&testbed, |requests| {
-        let original = Tuple {
-            source: ip("10.1.0.2"),
-            destination: ip("10.2.0.2"),
-            protocol: protocol::TCP,
-            source_port: talk.stream.local_addr().expect("bound").port(),
-            destination_port: talk.stream.peer_addr().expect("connected").port(),
-        };
-        requests.query(&original)
-    });
+    let left = in_router(&testbed, |requests| requests.query(&talk.original()));
     assert!(matches!(left, Ok(Event::Present(_))), "{left:?}");
 }
