@@ -156,14 +156,14 @@ impl Keys {
         let keying = &mut self.keying;
         let mut changed = false;
         let heard = self.monitor.observe(|news| changed |= keying.observe(news));
-        let lost = match heard {
+        let (lost, more) = match heard {
             Ok(heard) => {
                 self.counters.malformed += heard.malformed;
-                heard.lost
+                (heard.lost, heard.more)
             }
             Err(error) => {
                 tracing::warn!("netlink: {error}; SAs and policies are dumped again");
-                true
+                (true, false)
             }
         };
         if lost {
@@ -174,7 +174,8 @@ impl Keys {
         }
         if lost
             || self.partial
-            || self.keying.asks_for_dump()
+            // What still waits may be older than what the device did; it is read first.
+            || (self.keying.asks_for_dump() && !more)
             || now.saturating_sub(self.dumped) >= COMPARE_EVERY
         {
             self.counters.resyncs += 1;
