@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Promises: a flow is in force when both its directions are there, under one snapshot of the tables
-//! ([`FlowOffload::set_generation`](super::flow_offload::FlowOffload::set_generation)), until one store ends it. A packet is
+//! ([`FlowOffload::set_generation`](super::flow_offload::FlowOffload::set_generation)), until one store ends it, and no longer than
+//! the caller said that it follows flows ([`Tracked::follow_until`]): one that hangs forwards nothing. A packet is
 //! translated as [`weir_core::conntrack::translate`] translates it, or left to the kernel as it came. Packets and bytes are
 //! counted by flow and direction, and by device for the ledger. Refuses: VLAN tags, and interfaces that cannot
 //! take frames from XDP; the caller does not install such flows.
@@ -18,6 +19,7 @@ use std::sync::atomic::Ordering;
 use weir_core::conntrack::Rewrite;
 use weir_core::id::Mac;
 use weir_core::packet::DeviceId;
+use weir_core::time::Nanos;
 use weir_core::wire::ctnetlink::Tuple;
 use weir_xdp::layout::{TrackedFlow, TrackedKey4, TrackedKey6, TrackedWay};
 use weir_xdp::{LoadError, Memory, STEER, Shared, Table};
@@ -57,6 +59,8 @@ pub struct Tracked {
     v6: Table<{ TrackedKey6::SIZE }, { TrackedWay::SIZE }>,
     flows: SharedWords,
     flows_map: Memory<{ TrackedFlow::SIZE }>,
+    followed: SharedWords,
+    followed_map: Memory<8>,
 }
 
 /// Words of a flow: the generation it is in force under, then packets and bytes of each direction.
@@ -68,12 +72,22 @@ impl Tracked {
         let flows_map: Memory<{ TrackedFlow::SIZE }> = maps.memory("weir_tracked")?;
         let bytes = MAX_TRACKED as usize * TrackedFlow::SIZE;
         let flows = SharedWords::of(flows_map.shared()?.as_fd(), bytes).map_err(SteerError::Memory)?;
-        Ok(Tracked { v4: maps.table("weir_tracked4")?, v6: maps.table("weir_tracked6")?, flows, flows_map })
+        let followed_map: Memory<8> = maps.memory("weir_followed")?;
+        let followed = SharedWords::of(followed_map.shared()?.as_fd(), 8).map_err(SteerError::Memory)?;
+        let (v4, v6) = (maps.table("weir_tracked4")?, maps.table("weir_tracked6")?);
+        Ok(Tracked { v4, v6, flows, flows_map, followed, followed_map })
+    }
+
+    /// Flows hold until then, of [`clock::now`](crate::clock::now), which the program knows to a tick of the kernel (10 ms at
+    /// most). At first none does.
+    pub fn follow_until(&self, until: Nanos) {
+        // Release: what was heard before is obeyed before.
+        self.followed.word(0).store(until, Ordering::Release);
     }
 
     /// The tables for a program.
-    pub(super) fn shared(&self) -> Result<[Shared; 3], LoadError> {
-        Ok([self.v4.shared()?, self.v6.shared()?, self.flows_map.shared()?])
+    pub(super) fn shared(&self) -> Result<[Shared; 4], LoadError> {
+        Ok([self.v4.shared()?, self.v6.shared()?, self.flows_map.shared()?, self.followed_map.shared()?])
     }
 
     fn word(&self, flow: u32, word: usize) -> usize {

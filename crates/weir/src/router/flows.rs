@@ -9,8 +9,8 @@
 //!
 //! Promises: a flow is forwarded here only while its entry was heard to allow it, under the tables in force, and with both
 //! directions there; what was lost of the kernel's messages takes every flow out of force until everything was dumped
-//! again, counted and logged; an entry is given time only for packets that passed. When the thread ends, flows are the
-//! kernel's. Refuses: making or deleting an entry; changing more of one than its time and how strict its windows are.
+//! again, counted and logged; an entry is given time only for packets that passed. When the thread ends, or hangs for a second,
+//! flows are the kernel's. Refuses: making or deleting an entry; changing more of one than its time and how strict its windows are.
 
 mod proof;
 mod take;
@@ -51,6 +51,8 @@ pub const FOLLOWED_MAX: usize = 1 << 20;
 const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
 /// The longest that a change of devices or tables that nobody told of waits.
 const TURN: Duration = Duration::from_millis(100);
+/// How long flows are forwarded after the kernel was last listened to: this thread may hang, or be stopped with its process.
+const FOLLOWED_FOR: Nanos = SECOND;
 /// How often it is looked which flows had packets.
 const LOOK_EVERY: Nanos = SECOND;
 /// How long after messages were lost everything is dumped again, and the least time between two dumps.
@@ -233,9 +235,11 @@ impl Thread {
     fn run(mut self, mut sleep: Sleep) {
         sleep.watch(self.proof.descriptors().chain([self.monitor.as_raw_fd()]));
         loop {
+            let now = clock::now();
             // First what ends flows, then what begins them.
             self.obey_rules();
             let more = self.observe();
+            lock(&self.tracked).follow_until(now + FOLLOWED_FOR);
             let mut waiting = false;
             if !self.lost {
                 waiting = self.act_on_changes();

@@ -226,6 +226,42 @@ fn a_flow_whose_entry_is_deleted_or_loses_its_mark_is_the_kernels_at_once() {
     assert_eq!(flows(&router, "reason=\"zone\""), 0);
 }
 
+/// A process that is stopped hears of no rule: a second later the kernel has the packets, and its rules are obeyed.
+#[test]
+fn a_weir_that_hangs_forwards_nothing_past_rules_it_does_not_hear_of() {
+    let test = "a_weir_that_hangs_forwards_nothing_past_rules_it_does_not_hear_of";
+    let Some(testbed) = behind_a_firewall(test) else { return };
+    let router = start(&testbed);
+    let echo = super::traffic::Echo::start(&testbed, ip("10.2.0.2"));
+    let socket = testbed.in_client(|| UdpSocket::bind("10.1.0.2:0")).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+    socket.connect(echo.at).expect("connected");
+    let answered = || {
+        let mut back = [0; 64];
+        socket.send(b"there and back").expect("sent");
+        socket.recv(&mut back).is_ok()
+    };
+    let taken = || {
+        until("the flow is forwarded by XDP", || {
+            answered();
+            (flows(&router, "way=\"xdp\"") == 1).then_some(())
+        });
+    };
+    taken();
+    router.signal("STOP");
+    nft(
+        &testbed,
+        "flush ruleset\ntable inet filter { chain forward { type filter hook forward priority 0; policy drop; }; }",
+    );
+    until("nothing passes that the rules forbid", || (!answered()).then_some(()));
+    assert!(!answered() && !answered(), "and nothing does later");
+    nft(&testbed, RULES);
+    until("the kernel forwards what its rules allow", || answered().then_some(()));
+    router.signal("CONT");
+    taken();
+    assert_eq!(router.metric("weir_ledger_balance_frames", ""), 0);
+}
+
 #[test]
 fn an_entry_is_given_time_while_packets_pass_the_kernel_by_and_not_otherwise() {
     let test = "an_entry_is_given_time_while_packets_pass_the_kernel_by_and_not_otherwise";

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_core::conntrack::{Direction, NotTranslated, Rewrite, translate};
 use weir_core::packet::DeviceId;
 use weir_core::random::SplitMix64;
+use weir_core::time::SECOND;
 use weir_core::wire::build::Frame;
 use weir_core::wire::ctnetlink::Tuple;
 use weir_core::wire::protocol;
@@ -13,6 +14,7 @@ use weir_xdp::{Action, Counters, Loaded};
 
 use super::model::INGRESS;
 use super::{FAR, OURS, local, mutated};
+use crate::clock;
 use crate::steer::flow_offload::FlowOffload;
 use crate::steer::tracked::{DirectionWay, Passed, Tracked};
 use crate::steer::{Cause, LocalAddresses, load};
@@ -83,6 +85,7 @@ fn rig(test: &str, random: &mut SplitMix64) -> Option<Rig> {
     let mut program = load(&local, Some(&offload), Some(&tracked)).expect("loaded");
     let counters = program.maps.counters("weir_counters").expect("there");
     offload.set_generation(GENERATION);
+    tracked.follow_until(u64::MAX);
     let flows = flows(random);
     for (n, both) in (0..).zip(&flows) {
         tracked.install(n, both).expect("room");
@@ -220,4 +223,19 @@ fn a_flow_is_forwarded_under_its_generation_until_it_is_suspended_or_removed() {
         rig.tracked.set_in_force(n, GENERATION + 1);
     }
     all(&rig, false);
+}
+
+/// Nobody who hangs can take flows out of force: time does.
+#[test]
+fn flows_hold_only_as_long_as_they_are_followed() {
+    let mut random = SplitMix64::new(0x2a);
+    let Some(rig) = rig("flows_hold_only_as_long_as_they_are_followed", &mut random) else { return };
+    for (until, in_force) in
+        [(0, false), (clock::now() + 3600 * SECOND, true), (clock::now() - SECOND, false)]
+    {
+        rig.tracked.follow_until(until);
+        for both in &rig.flows {
+            rig.compare("followed", &frame(&both[0].rewrite.direction.arrives, b"x", 0x10), in_force);
+        }
+    }
 }

@@ -36,6 +36,17 @@ struct {
 	__uint(max_entries, TRACKED_MAX);
 } weir_tracked SEC(".maps");
 
+/* Until when flows are followed, in nanoseconds of CLOCK_MONOTONIC; the daemon's to write. One that hangs writes nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} weir_followed SEC(".maps");
+
+__u64 followed_until VALUE_OF(weir_followed);
+
 #define TCP_CONTROL 0x07 /* FIN, SYN, RST */
 #define TCP_ACK 0x10
 #define TCP_LEAST 20
@@ -93,6 +104,8 @@ static __always_inline struct tracked_flow *tracked_in_force(const struct tracke
 	if (!flow || flow->generation != generation)
 		return NULL;
 	if (!same_mac(l3 - ETH_HLEN, way->in_mac) || extent->packet > way->mtu)
+		return NULL;
+	if (bpf_ktime_get_coarse_ns() >= followed_until)
 		return NULL;
 	return flow;
 }
