@@ -6,7 +6,7 @@
 //! no room for stay the kernel's, counted.
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 
 use super::judge::{Known, judge};
@@ -36,7 +36,6 @@ pub enum Source {
 pub enum Change {
     Take {
         id: FlowId,
-        both: [Direction; 2],
     },
     /// With the entry, where that is gone.
     Release {
@@ -56,10 +55,17 @@ pub struct Flow {
     way: Way,
     /// An event told of it, so that others will.
     heard: bool,
-    /// The kernel was asked for an event.
-    touched: bool,
+    touch: Touch,
     /// A [`Change::Take`] was given for it and no [`Change::Release`] since.
     taken: bool,
+}
+
+/// Whether the kernel is asked for an event about an entry since the last dump told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Touch {
+    Not,
+    Waiting,
+    Asked,
 }
 
 /// The entries of one tuple: one, but where zones tell them apart or the kernel resolved a clash.
@@ -78,6 +84,11 @@ pub const FLOW_BYTES: usize = size_of::<Flow>()
 impl Flow {
     pub fn original(&self) -> &Tuple {
         &self.known.original
+    }
+
+    /// What happens to packets of both directions, the original one first.
+    pub fn directions(&self) -> [Direction; 2] {
+        Direction::both(&self.known.original, &self.known.reply)
     }
 
     pub fn reply(&self) -> &Tuple {
@@ -116,7 +127,8 @@ pub struct FlowTable {
     dump: u32,
     changes: Vec<Change>,
     questions: Vec<Tuple>,
-    touches: Vec<Tuple>,
+    /// Those with [`Touch::Waiting`], and some that are gone or others since.
+    touches: VecDeque<FlowId>,
     kernel: [u64; Reason::COUNT],
     xdp: u64,
     overflowed: u64,
@@ -136,7 +148,7 @@ impl FlowTable {
             dump: 0,
             changes: Vec::new(),
             questions: Vec::new(),
-            touches: Vec::new(),
+            touches: VecDeque::new(),
             kernel: [0; Reason::COUNT],
             xdp: 0,
             overflowed: 0,
@@ -186,9 +198,30 @@ impl FlowTable {
     }
 
     /// Entries that could be taken if the kernel told of their changes: to be asked for an event by
-    /// [`touch`](crate::wire::ctnetlink::touch). Each is told once a dump.
-    pub fn take_touches(&mut self) -> Vec<Tuple> {
-        std::mem::take(&mut self.touches)
+    /// [`touch`](crate::wire::ctnetlink::touch), at most so many at once: each answer waits in the same socket. Each is told
+    /// once a dump.
+    pub fn take_touches(&mut self, max: usize) -> Vec<Tuple> {
+        let mut taken = Vec::new();
+        while taken.len() < max
+            && let Some(id) = self.touches.pop_front()
+        {
+            if let Some(flow) = self.flows.get_mut(id.0 as usize).and_then(Option::as_mut)
+                && flow.touch == Touch::Waiting
+            {
+                if flow.way != Way::Kernel(Reason::Unheard) {
+                    flow.touch = Touch::Not;
+                    continue;
+                }
+                flow.touch = Touch::Asked;
+                taken.push(flow.known.original);
+            }
+        }
+        taken
+    }
+
+    /// Whether [`take_touches`](FlowTable::take_touches) has more.
+    pub fn has_touches(&self) -> bool {
+        !self.touches.is_empty()
     }
 
     /// Flows that are taken are forwarded here from now on. What is not taken any more stays the kernel's.
@@ -269,7 +302,7 @@ impl FlowTable {
         let lifetime_s = entry.timeout_s.unwrap_or(0);
         let way = Way::Kernel(Reason::Waiting);
         let heard = source == Source::Event;
-        let flow = Flow { known, lifetime_s, dump: self.dump, way, heard, touched: false, taken: false };
+        let flow = Flow { known, lifetime_s, dump: self.dump, way, heard, touch: Touch::Not, taken: false };
         let id = self.free.pop().unwrap_or(FlowId(self.flows.len() as u32));
         match self.flows.get_mut(id.0 as usize) {
             Some(place) => *place = Some(flow),
@@ -304,7 +337,9 @@ impl FlowTable {
         flow.dump = dump;
         flow.heard |= source == Source::Event;
         // It may be another entry than the one that was asked about.
-        flow.touched &= source == Source::Event;
+        if source == Source::Answer && flow.touch == Touch::Asked {
+            flow.touch = Touch::Not;
+        }
         self.judge_one(id);
     }
 
@@ -366,15 +401,15 @@ impl FlowTable {
         let judged = judge(known, self.admission, |address| self.local.contains(&address));
         let judged = judged.or(tuples(known).any(shared).then_some(Reason::Ambiguous));
         let reason = judged.or((!flow.heard).then_some(Reason::Unheard));
-        if reason == Some(Reason::Unheard) && !flow.touched {
-            self.touches.push(known.original);
+        let touched = reason == Some(Reason::Unheard) && flow.touch == Touch::Not;
+        if touched {
+            self.touches.push_back(id);
         }
-        let both = Direction::both(&known.original, &known.reply);
         let taken = flow.taken;
         match reason {
             None if taken => {}
             None => {
-                self.changes.push(Change::Take { id, both });
+                self.changes.push(Change::Take { id });
                 self.change_way(id, Way::Kernel(Reason::Waiting));
             }
             Some(reason) => {
@@ -386,7 +421,9 @@ impl FlowTable {
         }
         if let Some(flow) = self.flows.get_mut(id.0 as usize).and_then(Option::as_mut) {
             flow.taken = reason.is_none();
-            flow.touched |= reason == Some(Reason::Unheard);
+            if touched {
+                flow.touch = Touch::Waiting;
+            }
         }
     }
 

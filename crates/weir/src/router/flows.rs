@@ -16,7 +16,7 @@ mod proof;
 mod take;
 mod view;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use weir_core::conntrack::{Admission, Direction, FlowId, FlowTable, Source};
+use weir_core::conntrack::{Admission, FlowId, FlowTable, Source};
 use weir_core::route::Prefix;
 use weir_core::router::lasting::Lasting;
 use weir_core::tables::Tables;
@@ -49,6 +49,8 @@ use take::{Kept, Taken};
 pub const FOLLOWED_MAX: usize = 1 << 20;
 /// Whether the kernel tells of entries: never, of all, or of those made while somebody listens.
 const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
+/// Entries that the kernel is asked about before it is listened to again: some 3 MiB of its answers.
+const TOUCHED_A_TURN: usize = 4096;
 /// The longest that a change of devices or tables that nobody told of waits.
 const TURN: Duration = Duration::from_millis(100);
 /// How long flows are forwarded after the kernel was last listened to: this thread may hang, or be stopped with its process.
@@ -88,9 +90,9 @@ pub struct Counters {
 struct Known {
     table: FlowTable,
     /// Flows that may be taken and are not forwarded here.
-    wanted: HashMap<FlowId, [Direction; 2]>,
+    wanted: HashSet<FlowId>,
     /// Those of them that are to be taken now, and those there was no room for.
-    next: Vec<FlowId>,
+    next: VecDeque<FlowId>,
     full: Vec<FlowId>,
     taken: HashMap<FlowId, Taken>,
     kept: Arc<Kept>,
@@ -142,8 +144,8 @@ impl Flows {
         table.set_admission(admission);
         let known = Known {
             table,
-            wanted: HashMap::new(),
-            next: Vec::new(),
+            wanted: HashSet::new(),
+            next: VecDeque::new(),
             full: Vec::new(),
             taken: HashMap::new(),
             kept: Arc::new(kept),
@@ -347,14 +349,15 @@ impl Thread {
                 }
             }
         }
-        let touches = lock(&self.known).table.take_touches();
+        let touches = lock(&self.known).table.take_touches(TOUCHED_A_TURN);
         for original in touches {
             // The event that tells whether there will be others is read in the next turn.
             if let Err(error) = self.requests.send(&ctnetlink::touch(&original)) {
                 tracing::debug!("netlink: a flow from before: {error}");
             }
         }
-        self.take_and_release()
+        let taken = self.take_and_release();
+        taken || lock(&self.known).table.has_touches()
     }
 
     fn look(&mut self) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::{Change, FlowId, FlowTable, Source};
+use super::{Change, Flow, FlowId, FlowTable, Source};
 use crate::conntrack::judge::{Known, judge};
 use crate::conntrack::{Admission, Direction, Mark, Reason, Way};
 use crate::fuzz_input::Input;
@@ -18,7 +18,7 @@ struct Kernel {
     entries: BTreeMap<(Tuple, u32), Known>,
     table: FlowTable,
     /// What was taken and not released.
-    taken: BTreeMap<FlowId, [Direction; 2]>,
+    taken: BTreeMap<FlowId, Option<[Direction; 2]>>,
     local: HashSet<IpAddr>,
     admission: Admission,
     /// A message was lost, or found no room: the two need not be the same before the next dump.
@@ -71,14 +71,18 @@ impl Kernel {
 
     fn follow(&mut self) {
         // Every entry here is one the kernel tells of.
-        for original in self.table.take_touches() {
+        for original in self.table.take_touches(usize::MAX) {
             if let Some(known) = self.entries.get(&(original, 0)) {
                 self.table.observe(&Event::Present(told(known, false)), Source::Event);
             }
         }
         for change in self.table.take_changes() {
             match change {
-                Change::Take { id, both } => assert!(self.taken.insert(id, both).is_none(), "taken twice"),
+                // One that is gone by now is released by the next change.
+                Change::Take { id } => {
+                    let both = self.table.flow(id).map(Flow::directions);
+                    assert!(self.taken.insert(id, both).is_none(), "taken twice");
+                }
                 Change::Release { id, .. } => {
                     assert!(self.taken.remove(&id).is_some(), "released, but not taken")
                 }
@@ -123,7 +127,7 @@ impl Kernel {
         if self.lost {
             return;
         }
-        let mut taken: Vec<_> = self.taken.values().map(|both| both[0].arrives).collect();
+        let mut taken: Vec<_> = self.taken.values().flatten().map(|both| both[0].arrives).collect();
         let mut expected: Vec<_> = self.expected().iter().map(|both| both[0].arrives).collect();
         taken.sort_unstable();
         expected.sort_unstable();

@@ -49,7 +49,8 @@ fn way(table: &FlowTable) -> Way {
 fn an_established_masqueraded_connection_is_taken_with_both_translations() {
     let mut table = admitting(Admission::Established);
     table.observe(&Event::Present(masqueraded(5)), Source::Event);
-    let [Change::Take { both: [out, back], .. }] = table.take_changes()[..] else { panic!("taken") };
+    let [Change::Take { id }] = table.take_changes()[..] else { panic!("taken") };
+    let [out, back] = table.flow(id).expect("there").directions();
     assert_eq!(out.leaves, tuple(ROUTER, 1029, SERVER, 443));
     assert_eq!(back.arrives, tuple(SERVER, 443, ROUTER, 1029));
     assert_eq!(back.leaves, tuple(SERVER, 443, CLIENT, 5));
@@ -120,11 +121,33 @@ fn a_flow_the_kernel_tells_nothing_of_is_asked_about_once_a_dump_and_not_taken()
         assert_eq!(table.end_resync(), 0);
         table.set_local(HashSet::new());
         assert_eq!(way(&table), Way::Kernel(Reason::Unheard));
-        assert_eq!(table.take_touches(), [masqueraded(5).original]);
+        assert!(table.has_touches());
+        assert_eq!(table.take_touches(1), [masqueraded(5).original]);
+        assert!(!table.has_touches());
     }
     assert!(table.take_changes().is_empty());
     table.observe(&Event::Present(masqueraded(5)), Source::Event);
     assert!(matches!(table.take_changes()[..], [Change::Take { .. }]));
+}
+
+#[test]
+fn flows_the_kernel_tells_nothing_of_are_asked_about_some_at_a_time_and_each_once() {
+    let mut table = admitting(Admission::Established);
+    let dump = |table: &mut FlowTable| {
+        table.begin_resync();
+        (1..=10).for_each(|n| table.observe(&Event::Present(masqueraded(n)), Source::Answer));
+        table.end_resync();
+    };
+    dump(&mut table);
+    let first = table.take_touches(4);
+    // Those that wait do not wait twice; one that is gone or heard of is not asked about.
+    dump(&mut table);
+    table.observe(&Event::Gone(masqueraded(9)), Source::Event);
+    table.observe(&Event::Present(masqueraded(10)), Source::Event);
+    let rest = table.take_touches(usize::MAX);
+    let asked = |n: usize| rest.iter().filter(|&&tuple| tuple == masqueraded(n as u16).original).count();
+    assert_eq!((1..=10).map(asked).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 1, 1, 1, 0, 0]);
+    assert_eq!(first, [1, 2, 3, 4].map(|n| masqueraded(n).original));
 }
 
 #[test]
@@ -174,7 +197,7 @@ fn a_full_table_leaves_flows_to_the_kernel_and_counts_them() {
 fn a_flow_that_is_released_cannot_be_said_to_be_forwarded_here() {
     let mut table = admitting(Admission::Established);
     table.observe(&Event::Present(masqueraded(5)), Source::Event);
-    let [Change::Take { id, .. }] = table.take_changes()[..] else { panic!("taken") };
+    let [Change::Take { id }] = table.take_changes()[..] else { panic!("taken") };
     table.set_way(id, Way::Xdp);
     assert_eq!((way(&table), table.xdp()), (Way::Xdp, 1));
     table.set_admission(Admission::Nothing);
@@ -189,9 +212,10 @@ fn another_translation_of_a_tuple_is_another_flow() {
     let other = Entry { reply: tuple(SERVER, 443, ROUTER, 4000), ..masqueraded(5) };
     table.take_changes();
     table.observe(&Event::Present(other), Source::Event);
-    let [Change::Release { .. }, Change::Take { both: [out, _], .. }] = table.take_changes()[..] else {
+    let [Change::Release { .. }, Change::Take { id }] = table.take_changes()[..] else {
         panic!("released, and taken again")
     };
+    let [out, _] = table.flow(id).expect("there").directions();
     assert_eq!(out.leaves.source_port, 4000);
 }
 

@@ -92,9 +92,9 @@ impl Thread {
         let mut known = lock(&shared);
         for change in known.table.take_changes() {
             match change {
-                Change::Take { id, both } => {
-                    known.wanted.insert(id, both);
-                    known.next.push(id);
+                Change::Take { id } => {
+                    known.wanted.insert(id);
+                    known.next.push_back(id);
                 }
                 Change::Release { id, gone } => {
                     known.wanted.remove(&id);
@@ -110,8 +110,8 @@ impl Thread {
             self.revise(&mut known, &tables);
         }
         let now = known.next.len().min(TAKEN_A_TURN);
-        let rest = known.next.split_off(now);
-        for id in std::mem::replace(&mut known.next, rest) {
+        let now: Vec<FlowId> = known.next.drain(..now).collect();
+        for id in now {
             let way = match self.take(&mut known, id, &tables) {
                 Ok(()) => Way::Xdp,
                 Err(reason) => Way::Kernel(reason),
@@ -136,20 +136,22 @@ impl Thread {
                 continue;
             }
             self.release(known, id, false);
-            known.wanted.insert(id, both);
+            known.wanted.insert(id);
         }
         // What had no way may have one now.
-        known.next = known.wanted.keys().copied().collect();
+        known.next = known.wanted.iter().copied().collect();
         known.full.clear();
     }
 
     fn take(&mut self, known: &mut Known, id: FlowId, tables: &Tables) -> Result<(), Reason> {
-        let Some(directions) = known.wanted.get(&id).copied() else {
+        let Some(flow) = known.table.flow(id).filter(|_| known.wanted.contains(&id)) else {
             return if known.taken.contains_key(&id) { Ok(()) } else { Err(Reason::Waiting) };
         };
-        let both = self.ways(tables, &directions)?;
-        let number = known.free.pop().or_else(|| (known.unused < MAX_TRACKED).then_some(known.unused));
-        let number = number.ok_or(Reason::TableFull)?;
+        if known.free.is_empty() && known.unused >= MAX_TRACKED {
+            return Err(Reason::TableFull);
+        }
+        let both = self.ways(tables, &flow.directions())?;
+        let number = known.free.pop().unwrap_or(known.unused);
         if let Err(reason) = self.prepare(number, &both) {
             known.counters.refused += 1;
             if number != known.unused {
