@@ -1,7 +1,7 @@
 //! The kernel's SAs and policies as this gateway is to have them: messages of XFRM in, IPsec as wished for out.
 //!
 //! ```text
-//! SAs, policies ──────► hear ──────────┐                ┌─► merge: SAs and policies of an SPD
+//! SAs, policies ──────► observe ───────┐                ┌─► merge: SAs and policies of an SPD
 //! if_ids of devices ──► set_devices ───┼─► what a key   ┤
 //! addresses of ours ──► set_addresses ─┘   daemon wants └─► left: what is not taken, and why
 //! ```

@@ -1,7 +1,7 @@
 //! The kernel's routes as this router is to have them: messages of rtnetlink in, routes out.
 //!
 //! ```text
-//! routes, next-hop objects, rules ─► hear ─┐                 ┌─► take_changes: prefix ─► where it leads, or gone
+//! routes, hop objects, rules ─► observe ───┐                 ┌─► take_changes: prefix ─► where it leads, or gone
 //! links and ports ───────► set_links ──────┼─► the best of ──┤
 //! a dump, begun and ended ► resync ────────┘   each prefix   └─► take_passes: what the kernel keeps
 //! ```

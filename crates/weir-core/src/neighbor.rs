@@ -392,7 +392,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Hear(Vec<u8>),
+        Observe(Vec<u8>),
         Resolve(IpAddr),
         AddGateway(IpAddr),
         RemoveGateway(IpAddr),
@@ -459,7 +459,7 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            6 => frame().prop_map(Step::Hear),
+            6 => frame().prop_map(Step::Observe),
             3 => address().prop_map(Step::Resolve),
             1 => address().prop_map(Step::AddGateway),
             1 => address().prop_map(Step::RemoveGateway),
@@ -501,7 +501,7 @@ mod tests {
             let here = PortId(0);
             for step in steps {
                 match step {
-                    Step::Hear(frame) => all.handle(now, here, &port, &frame),
+                    Step::Observe(frame) => all.handle(now, here, &port, &frame),
                     Step::Resolve(a) => all.resolve(now, here, &port, a),
                     Step::AddGateway(a) => {
                         all.add_gateway(now, here, &port, a);

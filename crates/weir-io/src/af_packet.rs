@@ -4,7 +4,7 @@
 //! the kernel sees every frame too. It must not forward ([`kernel_forwards`], or [`crate::steer::enforce`] behind the sockets), and what is local to this
 //! host has reached it already.
 //!
-//! Frames are received through a ring shared with the kernel (the figures that chose it are in its file) and
+//! Frames are received through a ring shared with the kernel (the measurements that chose it are in its file) and
 //! sent by `sendmmsg` past the queueing discipline. The receive socket carries virtio headers, because a veth peer on this machine may leave checksums unfinished (completed here) or merge segments
 //! (refused and counted in `rx_invalid`: no next link could carry them). VLAN tags the kernel took off are
 //! put back.

@@ -2,7 +2,7 @@
 //!
 //! Nanoseconds are `CLOCK_MONOTONIC` (comparable between processes of one machine: the lab's one-way
 //! latency rests on it). Ticks are the processor's constant-rate counter; on machines without one
-//! [`ticks`] is `None` and whoever reports clocks per packet leaves the figure out.
+//! [`ticks`] is `None` and whoever reports clocks per packet leaves the value out.
 
 use weir_core::time::Nanos;
 

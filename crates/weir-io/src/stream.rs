@@ -1,7 +1,7 @@
 //! TCP streams of one worker thread: thousands of sockets, one wait.
 //!
 //! ```text
-//! adopt ─► receiving ─► Received{buffer}…  ─► Ended (the peer sends no more) │ Failed (nothing more comes)
+//! register ─► receiving ─► Received{buffer}… ─► Ended (the peer sends no more) │ Failed (nothing more comes)
 //! send(parts) ─► tried once, with the next turn ─► Sent{how many bytes}      close ─► no event any more
 //! ```
 //!

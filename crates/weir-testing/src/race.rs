@@ -1,7 +1,7 @@
 //! Cases of a bench that take turns, so that what disturbs the machine disturbs all alike.
 //!
-//! A turn's figure is the median of its slices, which are shorter than a scheduler's: a neighbour on the same core
-//! spoils some slices and not the figure.
+//! A turn's value is the median of its slices, which are shorter than a scheduler's: a neighbour on the same core
+//! spoils some slices and not the value.
 
 use std::hint::black_box;
 use std::time::Instant;

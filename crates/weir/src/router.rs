@@ -281,7 +281,7 @@ impl Daemon {
         }
     }
 
-    /// Has every worker copy its figures, so that an answer counts what happened before it was asked for.
+    /// Has every worker copy its counters, so that an answer counts what happened before it was asked for.
     fn refresh(&self) {
         let until = Instant::now() + FIGURES_WITHIN;
         let asked: Vec<PendingReport> = self.workers.iter().map(Worker::refresh).collect();
@@ -316,7 +316,7 @@ impl Daemon {
             worker.stop();
         }
         for worker in &mut self.workers {
-            // A panic has told of itself; the figures are those of its last report.
+            // A panic has told of itself; the counters are those of its last report.
             worker.join();
         }
         self.finish_keys(clock::now());

@@ -6,7 +6,7 @@
 //! cargo bench -p weir-core --bench control -- policies 10000   only parts whose name holds every word
 //! ```
 //!
-//! Routes come from `route::synthetic`, over 64 gateways on two ports. Each figure is the best of the
+//! Routes come from `route::synthetic`, over 64 gateways on two ports. Each value is the best of the
 //! repeats, the snapshot included; the one before is let go, as workers do. Policies are of
 //! `ipsec::spd::synthetic`; of the many changes of one policy the median is shown, and the slowest.
 

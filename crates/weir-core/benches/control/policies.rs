@@ -40,7 +40,7 @@ fn guarded(policies: &[PolicySpec]) -> Desired {
 }
 
 /// Median, 99th percentile and longest time of changes in microseconds.
-fn figures(mut times: Vec<f64>) -> (f64, f64, f64) {
+fn summary(mut times: Vec<f64>) -> (f64, f64, f64) {
     times.sort_by(f64::total_cmp);
     (times[times.len() / 2], times[times.len() * 99 / 100], times[times.len() - 1])
 }
@@ -107,7 +107,7 @@ pub(super) fn measure(shape: Shape, count: usize, updates: usize, repeats: usize
     for (what, hold) in [("one policy more or less", 0), ("the same, two snapshots held", 2)] {
         // The first call after an apply looks at all.
         churn(&mut control, 4, 0);
-        let (median, most, max) = figures(churn(&mut control, updates, hold));
+        let (median, most, max) = summary(churn(&mut control, updates, hold));
         println!("{name:>16} policies  {what:44} {median:10.3} us  99 % {most:.3} us  longest {max:.3} us");
     }
 }

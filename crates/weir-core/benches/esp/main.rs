@@ -2,7 +2,7 @@
 //! AES-GCM-128 and the cipher alone. Nanoseconds an item; `--timer tsc` counts the CPU's own clock.
 //!
 //! `restore` is what the bench itself spends on putting frames back as they were: it is part of every
-//! figure of `seal…` and `open…`.
+//! value of `seal…` and `open…`.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -11,9 +11,9 @@
 //!
 //! Tables come from `route::synthetic` with 64 next hops. *random* destinations are drawn evenly from the
 //! routes (`by route`) or from the covered addresses (`by address`), 1 M of them, so that they do not fit the
-//! caches either; *hot* is 64 of them again and again. Cases take turns; a turn's figure is the median of its
+//! caches either; *hot* is 64 of them again and again. Cases take turns; a turn's value is the median of its
 //! 16 slices, which are shorter than a scheduler's, so that a neighbour on the same core spoils some slices and
-//! not the figure. Printed are the best and the median turn.
+//! not the value. Printed are the best and the median turn.
 
 mod stree;
 

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Rules come from `ipsec::spd::synthetic`, flows too: distinct, far more than any cache of the CPU predicts,
-//! most of them of rules far down the list. Cases take turns; a turn's figure is the median of its slices, so that
-//! a neighbour on the same core spoils some slices and not the figure. Printed are the best and the median turn,
+//! most of them of rules far down the list. Cases take turns; a turn's value is the median of its slices, so that
+//! a neighbour on the same core spoils some slices and not the value. Printed are the best and the median turn,
 //! and the best as a share of the ordered scan's in the same run.
 //!
 //! `depth` is the field's question: policies of addresses nobody has, and the one that matches behind them. There the

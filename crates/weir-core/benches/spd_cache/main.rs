@@ -9,8 +9,8 @@
 //! Packets come in batches and match the last of so many rules. *scan* asks the ordered scan packet by packet;
 //! *hit* has all flows in the cache, 64 of them or as many as do not fit the nearest caches; *stale* and
 //! *collision* find another epoch or another flow in each bucket, ask the scan and teach the cache; *off* is the
-//! batch without a cache. All cases of a family take turns; a turn's figure is the median of its 16 slices, which
-//! are shorter than a scheduler's, so that a neighbour on the same core spoils some slices and not the figure.
+//! batch without a cache. All cases of a family take turns; a turn's value is the median of its 16 slices, which
+//! are shorter than a scheduler's, so that a neighbour on the same core spoils some slices and not the value.
 //! Printed are the best and the median turn, by the clock rate `/proc/cpuinfo` names (nanoseconds where it
 //! names none).
 

@@ -4,6 +4,8 @@
 //! Promises: [`parse`] reads no byte past a message, allocates what the message holds and no more, and tells what is
 //! not understood from what is malformed. Refuses: attributes that no decision needs are skipped.
 
+pub mod links;
+
 use std::fmt;
 use std::net::IpAddr;
 
@@ -513,6 +515,7 @@ pub fn fuzz_rtnetlink(data: &[u8]) {
         for dumped in [false, true] {
             assert_eq!(parse(&message, dumped), parse(&message, dumped));
         }
+        assert_eq!(links::parse(&message), links::parse(&message));
     }
 }
 

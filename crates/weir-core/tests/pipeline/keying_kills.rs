@@ -4,7 +4,7 @@
 //! ```text
 //! used by workers ≤ R, on disk ≤ K, the kernel's own number
 //!
-//! hear ─► apply ─► image ─► K of each SA ─► R ─► written: workers get it ─► publish
+//! observe ─► apply ─► image ─► K of each SA ─► R ─► written: workers get it ─► publish
 //!              ▲       ▲         ▲           ▲       ▲                        workers use all they have at each arrow;
 //!              └───────┴─────────┴───────────┴───────┘                        weir ends at any of them
 //! ```
@@ -44,7 +44,7 @@ enum Step {
     /// The key daemon deletes the newest pair and makes it again with the kernel's numbers, as MOBIKE has it.
     Move,
     /// weir hears what there is, and does what follows.
-    Hear,
+    Observe,
     /// weir reserves what its SAs have used up.
     Reserve,
     /// Time passes.
@@ -190,7 +190,7 @@ impl World {
                 life
             }
             (Step::Start, None) => self.start(),
-            (Step::Hear, Some(mut life)) => {
+            (Step::Observe, Some(mut life)) => {
                 self.news.drain(..).for_each(|news| _ = life.keying.observe(news));
                 self.whole(life, World::take_keys)
             }
@@ -460,7 +460,7 @@ fn step() -> impl Strategy<Value = (Step, Option<u32>)> {
         4 => Just(Step::Rekey),
         2 => Just(Step::DeleteOld),
         1 => Just(Step::Move),
-        6 => Just(Step::Hear),
+        6 => Just(Step::Observe),
         6 => Just(Step::Reserve),
         2 => prop::sample::select(vec![1, 100, 1100, 9000]).prop_map(Step::Wait),
         1 => Just(Step::Kill),
@@ -491,14 +491,14 @@ proptest! {
 fn every_short_order_of_steps_and_every_end_within_it_repeats_no_number() {
     let steps = [
         (Step::Rekey, None),
-        (Step::Hear, None),
+        (Step::Observe, None),
         (Step::Reserve, None),
         (Step::Wait(9000), None),
         (Step::Start, None),
         (Step::Stop, None),
         (Step::DeleteOld, None),
         (Step::KernelUses(1000), None),
-        (Step::Hear, Some(0..9)),
+        (Step::Observe, Some(0..9)),
         (Step::Reserve, Some(0..6)),
         (Step::Start, Some(0..9)),
         (Step::Stop, Some(0..3)),

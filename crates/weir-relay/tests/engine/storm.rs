@@ -8,7 +8,7 @@ use weir_core::relay::{Frame, Key, Kind};
 
 use crate::member::{Member, bytes, engine, wait_for};
 
-/// xorshift: the same figures every time.
+/// xorshift: the same numbers every time.
 struct Random(u64);
 
 impl Random {

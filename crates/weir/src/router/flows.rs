@@ -58,7 +58,7 @@ const FOLLOWED_FOR: Nanos = SECOND;
 /// How often it is looked which flows had packets.
 const LOOK_EVERY: Nanos = SECOND;
 /// How long after messages were lost everything is dumped again, and the least time between two dumps.
-const SETTLE: Duration = Duration::from_millis(100);
+const DUMP_DELAY: Duration = Duration::from_millis(100);
 const DUMP_INTERVAL: Duration = Duration::from_secs(1);
 /// A dump that finds what no message told of.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(300);
@@ -294,7 +294,7 @@ impl Thread {
                 tracing::warn!(
                     "the kernel's messages about flows were not read in time; everything is dumped again, and meanwhile the kernel forwards"
                 );
-                self.due = Some((Instant::now() + SETTLE).max(self.dumped + DUMP_INTERVAL));
+                self.due = Some((Instant::now() + DUMP_DELAY).max(self.dumped + DUMP_INTERVAL));
             }
         }
         more

@@ -42,7 +42,7 @@ pub use lacking::{Lacking, summary};
 
 /// How long after a change that may take routes without a message the kernel is dumped again: such changes come in
 /// groups.
-const SETTLE: Duration = Duration::from_millis(200);
+const DUMP_DELAY: Duration = Duration::from_millis(200);
 /// The least time between two dumps, however often something vanishes.
 const DUMP_INTERVAL: Duration = Duration::from_secs(2);
 /// A dump that finds what no message told of.
@@ -253,7 +253,7 @@ impl Thread {
     }
 
     fn dump_soon(&mut self) {
-        let due = (Instant::now() + SETTLE).max(self.dumped + DUMP_INTERVAL);
+        let due = (Instant::now() + DUMP_DELAY).max(self.dumped + DUMP_INTERVAL);
         self.due.get_or_insert(due);
     }
 

@@ -213,7 +213,7 @@ fn changed_keys_under_the_same_names_are_new_sas() {
             sas.as_array().and_then(|s| s.iter().find(|s| s["direction"] == "out" && s["state"] == "active"));
         out.and_then(|s| s["sequence"].as_u64()).expect("an outbound SA")
     };
-    until("the figures are told", || (sequence(&routers[0]) > 100).then_some(()));
+    until("the numbers are told", || (sequence(&routers[0]) > 100).then_some(()));
     // The same names, other bytes.
     for side in [Side::West, Side::East] {
         let keys =

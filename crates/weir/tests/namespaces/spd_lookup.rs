@@ -42,12 +42,12 @@ fn others(count: usize) -> String {
     (0..count).map(policy).collect()
 }
 
-fn figure(of: &Value, name: &str) -> u64 {
+fn value(of: &Value, name: &str) -> u64 {
     of[name].as_u64().unwrap_or_else(|| panic!("no {name} in {of}"))
 }
 
 fn sum<'a>(of: impl IntoIterator<Item = &'a Value>, names: &[&str]) -> u64 {
-    of.into_iter().flat_map(|v| names.iter().map(move |name| figure(v, name))).sum()
+    of.into_iter().flat_map(|v| names.iter().map(move |name| value(v, name))).sum()
 }
 
 fn cache_ways(router: &Router) -> Vec<Value> {
@@ -74,9 +74,9 @@ fn assert_answers_add_up(router: &Router) {
         ["out", "in"].iter().all(|d| asked(d) == decided(d)).then_some(())
     });
     for way in cache_ways(router) {
-        assert_eq!(sum([&way], &["classified", "scanned"]), figure(&way, "miss"), "{way}");
-        assert!(sum([&way], &["collision", "stale"]) <= figure(&way, "miss"), "{way}");
-        assert_eq!(figure(&way, "disagreed"), 0, "{way}");
+        assert_eq!(sum([&way], &["classified", "scanned"]), value(&way, "miss"), "{way}");
+        assert!(sum([&way], &["collision", "stale"]) <= value(&way, "miss"), "{way}");
+        assert_eq!(value(&way, "disagreed"), 0, "{way}");
     }
     assert_eq!(router.metric("weir_spd_oracle_disagreements_total", ""), 0);
 }
@@ -97,9 +97,9 @@ fn caches_answer_for_bypass_and_discard_in_both_directions_and_families() {
     router.wait_for_metric("weir_drops_total", "reason=\"policy_discard\"", 20);
     assert_answers_add_up(&router);
     for way in cache_ways(&router) {
-        assert!(figure(&way, "hit") > figure(&way, "miss"), "streams are of one flow: {way}");
-        assert!((1..=figure(&way, "miss")).contains(&figure(&way, "occupied")), "{way}");
-        assert_eq!(figure(&way, "buckets"), 4096);
+        assert!(value(&way, "hit") > value(&way, "miss"), "streams are of one flow: {way}");
+        assert!((1..=value(&way, "miss")).contains(&value(&way, "occupied")), "{way}");
+        assert_eq!(value(&way, "buckets"), 4096);
     }
     let labels = "direction=\"in\",family=\"ipv6\"";
     assert!(router.metric("weir_spd_cache_hits_total", labels) > 0);
@@ -176,8 +176,8 @@ fn policies_change_under_traffic_and_nothing_they_allow_is_lost() {
     assert_eq!(router.json("spd")[0]["policies"].as_array().map(Vec::len), Some(3));
     let ways = cache_ways(&router);
     let out = ways.iter().find(|w| w["direction"] == "out" && w["family"] == "ipv4").expect("a way");
-    assert!(figure(out, "stale") > 0, "a change makes what was learned worthless: {out}");
-    assert!(ways.iter().all(|w| figure(w, "disagreed") == 0), "{ways:?}");
+    assert!(value(out, "stale") > 0, "a change makes what was learned worthless: {out}");
+    assert!(ways.iter().all(|w| value(w, "disagreed") == 0), "{ways:?}");
     router.assert_conserved();
 }
 
@@ -208,7 +208,7 @@ fn a_policy_added_decides_about_a_flow_the_cache_knows() {
         sender.send_to(b"known?", echo.at).expect("sent");
         let spds = router.json("spd");
         let policies = spds[0]["policies"].as_array().expect("policies");
-        policies.iter().any(|p| p["name"] == "no-echo" && figure(p, "out_packets") > 0).then_some(())
+        policies.iter().any(|p| p["name"] == "no-echo" && value(p, "out_packets") > 0).then_some(())
     });
     router.told(&["policy", "remove", "outside", "no-echo"]);
     assert_eq!(echo.bounce(&testbed, 20), 0, "what is removed decides no more");
@@ -233,7 +233,7 @@ fn policies_added_while_it_runs_outlive_a_change_of_the_kernel_s_addresses() {
 /// Counters of a policy that went are gone: only the oracle is asked.
 fn assert_answers_add_up_without(router: &Router, gone: &str) {
     assert!(!router.told(&["show", "spd"]).contains(gone));
-    assert!(cache_ways(router).iter().all(|w| figure(w, "disagreed") == 0));
+    assert!(cache_ways(router).iter().all(|w| value(w, "disagreed") == 0));
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn changes_that_make_no_sense_are_refused_as_a_file_is() {
     assert_eq!(spd[0]["policies"][0]["name"], "stop");
     until("it stops traffic", || {
         send_udp(&testbed, stopped);
-        figure(&router.json("spd")[0]["policies"][0], "out_packets").checked_sub(1)
+        value(&router.json("spd")[0]["policies"][0], "out_packets").checked_sub(1)
     });
 }
 
@@ -302,7 +302,7 @@ fn bad_lookup_options_are_refused_and_what_runs_stays() {
     router.wait_for("5000 buckets rounded up to 8192");
     let ways = cache_ways(&router);
     let inbound = ways.iter().find(|w| w["direction"] == "in" && w["family"] == "ipv4").expect("a way");
-    assert_eq!(figure(inbound, "buckets"), 8192);
+    assert_eq!(value(inbound, "buckets"), 8192);
     for way in super::traffic::ways() {
         ping(&testbed, way.client, way.server);
     }

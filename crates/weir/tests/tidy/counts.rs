@@ -18,6 +18,11 @@ fn lines(path: &str) -> usize {
     counted.map(|(_, text)| without_tests(text).lines().count()).sum()
 }
 
+/// A path of the table: of weir-lab, or of the crate it begins with.
+fn place(path: &str) -> String {
+    if path.starts_with("weir") { format!("crates/{path}") } else { format!("crates/weir-lab/src/{path}") }
+}
+
 #[test]
 fn pieces_that_a_library_could_replace_are_as_long_as_is_said() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
@@ -28,14 +33,14 @@ fn pieces_that_a_library_could_replace_are_as_long_as_is_said() {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let said: usize = cells[1].parse().expect("a number of lines");
         let paths = cells[0].split('`').skip(1).step_by(2);
-        let found: usize = paths.map(|path| lines(&format!("crates/weir-lab/src/{path}"))).sum();
+        let found: usize = paths.map(|path| lines(&place(path))).sum();
         if found.abs_diff(said) > NEAR {
             complaints
                 .push(format!("ARCHITECTURE.md says {said} lines of `{}`, counted are {found}", cells[0]));
         }
         rows += 1;
     }
-    assert!(rows > 4, "the table of pieces was not understood");
+    assert!(rows > 8, "the table of pieces was not understood");
     assert_clean(complaints);
 }
 

@@ -209,6 +209,29 @@ fn unsafe_stays_in_weir_io() {
     assert_clean(complaints);
 }
 
+/// The build of the XDP programs reads the tables that the library shares with C.
+const BUILD: &str = "crates/weir-xdp/build.rs";
+
+#[test]
+fn files_are_shared_as_modules() {
+    let mut complaints = Vec::new();
+    for (path, text) in files("crates", ".rs") {
+        if path == BUILD || is_tidy(&path) {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            for (way, instead) in
+                [("#[path", "declare a module"), ("allow(dead_code", "remove what is not used")]
+            {
+                if line.split("//").next().unwrap_or_default().contains(way) {
+                    complaints.push(format!("{path}:{}: `{way}`: {instead}", number + 1));
+                }
+            }
+        }
+    }
+    assert_clean(complaints);
+}
+
 #[test]
 fn notes_to_self_do_not_land() {
     let mut complaints = Vec::new();
