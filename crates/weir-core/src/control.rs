@@ -36,7 +36,7 @@ mod targets;
 mod tunnels;
 mod watch;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -243,6 +243,12 @@ impl Control {
         Ok(actions)
     }
 
+    /// SAs of this SPD come from elsewhere, and their packets may come before them: ESP with an SPI that no SA has waits a
+    /// while at the ports where it is enforced, but for SPIs and destinations of `others`.
+    pub fn await_sas(&mut self, spd: &str, others: HashSet<(u32, IpAddr)>) {
+        self.gateway.await_sas(spd, others);
+    }
+
     /// What [`Control::apply`] would do, or why it would refuse.
     pub fn plan(&self, desired: &Desired) -> Result<Vec<Action>, Vec<Error>> {
         let mut errors = check_against(desired, &self.desired);
@@ -336,14 +342,6 @@ impl Control {
     /// The snapshot taken last.
     pub fn tables(&self) -> &Arc<Tables> {
         &self.tables
-    }
-
-    /// The prefix that decides about a destination, for traces.
-    pub fn matched(&self, address: IpAddr) -> Option<Prefix> {
-        match address {
-            IpAddr::V4(v4) => self.table4.explain(v4).map(|(prefix, _)| Prefix::V4(prefix)),
-            IpAddr::V6(v6) => self.table6.explain(v6).map(|(prefix, _)| Prefix::V6(prefix)),
-        }
     }
 
     /// A snapshot, if anything changed since the last one.

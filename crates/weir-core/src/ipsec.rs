@@ -26,6 +26,8 @@ pub mod sad;
 pub mod spd;
 pub mod suite;
 
+use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use cipher::{Cipher, Ciphers, Job, KeyLength, Keys, Secret};
@@ -54,10 +56,20 @@ pub struct Ipsec {
     pub enforcement: Arc<[Option<SpdId>]>,
     /// UDP ports ESP may come in on (RFC 3948), sorted: 4500 and those of configured SAs.
     pub udp_ports: Arc<[u16]>,
+    /// Where SAs come from elsewhere, and packets of theirs may come earlier.
+    pub awaited: Option<Awaited>,
     /// What SPDs answered before; the same ones in every snapshot until they are configured otherwise.
     pub caches: Arc<FlowCaches>,
     /// Every answer of an SPD is held against the ordered scan.
     pub oracle: bool,
+}
+
+/// An SPD whose SAs come from elsewhere: ESP with an SPI that none has is held for a while, at ports where it is enforced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    pub spd: SpdId,
+    /// SPIs and destinations of SAs that others open, which nobody need wait for.
+    pub others: Arc<HashSet<(u32, IpAddr)>>,
 }
 
 /// What stands behind a device.

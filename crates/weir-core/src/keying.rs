@@ -18,7 +18,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::ipsec::spd::Action;
-use crate::ipsec::{Direction, SaSpec};
+use crate::ipsec::{Direction, Params, SaSpec};
 use crate::route::Prefix;
 use crate::state::{IpsecSpec, Policies, PolicySpec, hidden};
 use crate::wire::xfrm::{
@@ -319,6 +319,15 @@ impl Keying {
         wanted.left.sort();
         wanted.left.dedup();
         wanted
+    }
+
+    /// SPIs and destinations of the kernel's SAs that are not to be had here: only the kernel opens what comes by them.
+    pub fn others(&self) -> HashSet<(u32, IpAddr)> {
+        let usable = self.usable_sas(&mut Vec::new());
+        let of = |params: &Params| (params.spi, params.destination);
+        let ours: HashSet<_> = usable.values().flatten().map(|usable| of(&usable.spec.params)).collect();
+        let all = self.sas.keys().map(|key| (key.spi, key.destination));
+        all.filter(|key| !ours.contains(key)).collect()
     }
 
     /// Selectors of policies about what is forwarded: a key daemon makes one for what the host itself takes in, and one

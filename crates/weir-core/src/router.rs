@@ -43,6 +43,8 @@ use crate::wire::flow::FlowKey;
 pub use breath::breathe;
 use forwarder::Forwarder;
 pub use hold::HOLD_TIME;
+#[cfg(feature = "ipsec")]
+pub use ipsec::{SA_WAIT_FRAMES, SA_WAIT_FRAMES_OF_SPI, SA_WAIT_TIME};
 use sampler::{Link, Sampler};
 
 /// Where a breath puts frames. Owned by the worker; emptied by it after each breath.
@@ -137,7 +139,7 @@ impl<B: Buffer> Router<B> {
         &self.forwarder.accounts.ledger
     }
 
-    /// Frames (their buffers) that wait for a neighbour, or for the rest of their packet.
+    /// Frames (their buffers) that wait for a neighbour, for the rest of their packet, or for their SA.
     pub fn held(&self) -> usize {
         #[cfg(feature = "ipsec")]
         return self.forwarder.hold.len() + self.gateway.held();

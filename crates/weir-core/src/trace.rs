@@ -72,6 +72,7 @@ fn end(
     match decided.decision {
         Decision::Open(id) => return ipsec::inward(context, scribe, id, packet, depth),
         Decision::Collect => return (Verdict::Held, "held for the other fragments".into()),
+        Decision::AwaitSa(_) => return (Verdict::Held, ipsec::waits()),
         Decision::Forward(id) | Decision::Fragment(id) => {
             if let Some(end) = ipsec::outward(context, scribe, id, packet) {
                 return end;
@@ -93,7 +94,7 @@ fn end(
         Decision::EchoReply => (Verdict::Local, "an echo request, answered by weir".into()),
         Decision::Drop(reason, error) => (Verdict::Drop(reason), dropped(reason.sentence(), error)),
         #[cfg(feature = "ipsec")]
-        Decision::Open(_) | Decision::Collect => (Verdict::Held, "opened".into()),
+        Decision::Open(_) | Decision::Collect | Decision::AwaitSa(_) => (Verdict::Held, "opened".into()),
     }
 }
 

@@ -12,7 +12,7 @@ pub enum Verdict {
     Forward(PortId),
     /// Given to this host: to the kernel, or to our own ARP, NDP and ICMP.
     Local,
-    /// Waiting for a neighbour; becomes `Forward` or `Drop` later.
+    /// Waiting for a neighbour, other fragments or an SA; becomes another of these later.
     Held,
     Drop(Reason),
 }
@@ -112,6 +112,7 @@ reasons! {
     EcnNotCapable     "ecn_not_capable"      Network  "congestion was marked on the way, and the packet inside does not know ECN (RFC 6040 4.2)";
     TransportFragment "transport_fragment"   Operator "a fragment, which transport mode cannot seal (RFC 4303 3.3.4); use tunnel mode";
     NoSa              "no_sa"                Operator "ESP with an SPI that no SA of ours has";
+    SaWaitFull        "sa_wait_full"         Load     "too many packets with unknown SPIs already wait for SAs of the kernel";
     Replayed          "replayed"             Sender   "a sequence number seen before (RFC 4303 3.4.3)";
     ReplayTooOld      "replay_too_old"       Sender   "a sequence number older than the replay window";
     IntegrityFailed   "integrity_failed"     Sender   "the integrity check value is wrong: corrupted, forged, or sealed with another key";

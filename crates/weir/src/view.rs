@@ -137,6 +137,9 @@ pub struct Neighbor {
     pub address: String,
     pub mac: Option<String>,
     pub state: String,
+    /// `static` (the configuration file), `kernel`, or `learned` by frames of weir's.
+    #[serde(default)]
+    pub origin: String,
     pub age_seconds: f64,
     /// Routes lead there.
     pub gateway: bool,

@@ -15,6 +15,7 @@
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::BuildHasher;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::durable::Durable;
@@ -26,7 +27,8 @@ use super::watch::Limits;
 use crate::ipsec::spd::PolicyCounters;
 use crate::ipsec::spd::table::SpdTable;
 use crate::ipsec::{
-    Cipher, Ciphers, Direction, Inbound, Ipsec, Policy, Queue, Sa, SaId, SaSpec, Sad, SpdId, Tunnel, TunnelId,
+    Awaited, Cipher, Ciphers, Direction, Inbound, Ipsec, Policy, Queue, Sa, SaId, SaSpec, Sad, SpdId, Tunnel,
+    TunnelId,
 };
 use crate::packet::DeviceId;
 use crate::state::{
@@ -72,7 +74,15 @@ pub(super) struct Gateway {
     draining: Vec<Draining>,
     pub(super) memory: Memory,
     pub(super) spds: Spds,
+    awaited: Option<Expected>,
     changed: Changed,
+}
+
+/// The SPD whose SAs come from elsewhere, and the SPIs and destinations of SAs that others open.
+#[derive(Debug)]
+struct Expected {
+    spd: String,
+    others: Arc<HashSet<(u32, IpAddr)>>,
 }
 
 /// What of the next snapshot differs from the last.
@@ -122,6 +132,7 @@ impl Gateway {
             draining: Vec::new(),
             memory: Memory::new(durable),
             spds: Spds::default(),
+            awaited: None,
             changed: Changed::default(),
         }
     }
@@ -280,6 +291,22 @@ impl Gateway {
         self.draining.iter().map(|d| d.until).min()
     }
 
+    /// Says whose SAs come from elsewhere, and which others open.
+    pub(super) fn await_sas(&mut self, spd: &str, others: HashSet<(u32, IpAddr)>) {
+        let same = |awaited: &Expected| awaited.spd == spd && *awaited.others == others;
+        if !self.awaited.as_ref().is_some_and(same) {
+            self.awaited = Some(Expected { spd: spd.to_owned(), others: Arc::new(others) });
+            self.changed.any = true;
+        }
+    }
+
+    /// What the next snapshot has of that.
+    fn awaited(&self, spec: &IpsecSpec) -> Option<Awaited> {
+        let Expected { spd, others } = self.awaited.as_ref()?;
+        let spd = spec.spds.iter().position(|s| s.name == *spd)?;
+        Some(Awaited { spd: SpdId(spd as u16), others: Arc::clone(others) })
+    }
+
     /// Inbound SAs on their way out, until when, and where they lead.
     pub(super) fn draining(&self) -> impl Iterator<Item = (&Arc<Sa>, Nanos, Vec<String>)> {
         let users = |user: &User| match user {
@@ -345,6 +372,7 @@ impl Gateway {
             }
             _ => self.parts(spec, ports),
         };
+        next.awaited = self.awaited(spec);
         next.spds = self.spds.publish(spec);
         (next.caches, next.oracle) = (self.spds.caches.clone(), spec.lookup.oracle);
         Some(Arc::new(next))

@@ -33,6 +33,18 @@ pub enum Origin {
     Kernel(Protocol),
 }
 
+impl Origin {
+    fn of(meaning: &Meaning) -> Origin {
+        match meaning {
+            Meaning::Local(_) => Origin::Local,
+            Meaning::Broadcast(_) => Origin::Broadcast,
+            Meaning::Connected(_) => Origin::Connected,
+            Meaning::Static(_) => Origin::Static,
+            Meaning::Mirrored(_, protocol) => Origin::Kernel(*protocol),
+        }
+    }
+}
+
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -76,6 +88,8 @@ pub struct NeighborView {
     pub address: IpAddr,
     pub mac: Option<Mac>,
     pub state: State,
+    /// Who says so: `static` (the configuration file), `kernel`, or `learned` by frames of ours.
+    pub origin: &'static str,
     /// How long it has been in this state.
     pub age: Nanos,
     /// Routes lead there.
@@ -128,6 +142,15 @@ impl Control {
         self.neighbors.counters()
     }
 
+    /// The prefix that decides about a destination, and where its route comes from.
+    pub fn matched(&self, address: IpAddr) -> Option<(Prefix, Option<Origin>)> {
+        let prefix = match address {
+            IpAddr::V4(v4) => self.table4.explain(v4).map(|(prefix, _)| Prefix::V4(prefix)),
+            IpAddr::V6(v6) => self.table6.explain(v6).map(|(prefix, _)| Prefix::V6(prefix)),
+        }?;
+        Some((prefix, self.targets.meaning(self.best(prefix)).map(Origin::of)))
+    }
+
     /// Every route, sorted by prefix; of two with one prefix the better comes first.
     pub fn routes(&self) -> Vec<RouteView> {
         let mut prefixes: Vec<(Prefix, u8, u32)> = Vec::new();
@@ -149,13 +172,7 @@ impl Control {
         };
         let meaning = self.targets.meaning(value)?;
         let (mut discard, mut left, mut hops) = (None, None, Vec::new());
-        let origin = match meaning {
-            Meaning::Local(_) => Origin::Local,
-            Meaning::Broadcast(_) => Origin::Broadcast,
-            Meaning::Connected(_) => Origin::Connected,
-            Meaning::Static(_) => Origin::Static,
-            Meaning::Mirrored(_, protocol) => Origin::Kernel(*protocol),
-        };
+        let origin = Origin::of(meaning);
         match (meaning.via(), meaning) {
             (_, Meaning::Local(id) | Meaning::Broadcast(id) | Meaning::Connected(id)) => hops.push(here(*id)),
             (_, Meaning::Mirrored(Outcome::Kernel(why), _)) => left = Some(*why),
@@ -190,6 +207,7 @@ impl Control {
                 address,
                 mac: n.mac,
                 state: n.state,
+                origin: self.neighbors.origin(n),
                 age: now.saturating_sub(n.since),
                 gateway: n.gateway,
             })

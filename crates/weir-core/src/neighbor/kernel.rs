@@ -40,6 +40,15 @@ impl Neighbors {
         self.transmits.clear();
     }
 
+    /// Who says of a neighbour what it is: `static` (the configuration file), `kernel`, or `learned` by frames of ours.
+    pub fn origin(&self, known: &Neighbor) -> &'static str {
+        match known.state {
+            State::Static => "static",
+            _ if self.kernel => "kernel",
+            _ => "learned",
+        }
+    }
+
     /// What the kernel knows of a neighbour; nothing, where it has forgotten it.
     pub fn set_kernel(&mut self, now: Nanos, key: Key, port: &Port, known: Option<(State, Option<Mac>)>) {
         let before = self.entries.get(&key).copied();

@@ -48,6 +48,9 @@ pub(crate) enum Decision {
     /// A fragment that may be part of ESP: held for the others.
     #[cfg(feature = "ipsec")]
     Collect,
+    /// ESP whose SA is not here, and may come: held for it.
+    #[cfg(feature = "ipsec")]
+    AwaitSa(super::ipsec::Key),
     Drop(Reason, Option<IcmpError>),
 }
 

@@ -138,4 +138,13 @@ impl<B: Buffer> Forwarder<B> {
             self.drop_from(frame, Link::Ip, Reason::IpTruncated, pool);
         }
     }
+
+    /// Hands ESP that may wait for its SA, whose IP header is at `network`, to the gateway.
+    #[cfg(feature = "ipsec")]
+    #[cold]
+    pub fn await_sa(&mut self, key: super::ipsec::Key, frame: Frame<B>, network: usize, pool: &mut Pool<B>) {
+        if let Err(frame) = self.handoff.push_unknown(key, frame, network) {
+            self.drop_from(frame, Link::Ip, Reason::IpTruncated, pool);
+        }
+    }
 }

@@ -14,6 +14,7 @@
 //! allocated once the vectors have grown; a frame counts as received once, whatever was in it, and ends in
 //! one verdict. Refuses: more than [`NESTING`] tunnels inside each other.
 
+mod awaiting;
 mod classify;
 pub(crate) mod explain;
 mod fragments;
@@ -34,6 +35,8 @@ use crate::ipsec::spd::LookupCounters;
 use crate::ipsec::{Direction, Ipsec, Queue};
 use crate::packet::{Batch, Buffer, DeviceId, Frame, Pool};
 use crate::verdict::Reason;
+use awaiting::Awaiting;
+pub use awaiting::{SA_WAIT_FRAMES, SA_WAIT_FRAMES_OF_SPI, SA_WAIT_TIME};
 use classify::Entry;
 use fragments::Fragments;
 pub(super) use handoff::Handoff;
@@ -41,6 +44,7 @@ use handoff::Sealed;
 use inbound::Opener;
 use outbound::{EnforcementPoint, Sealer};
 pub(crate) use outer::Way;
+pub(crate) use rules::Key;
 use rules::packet_len;
 pub(crate) use too_big::{Remedy, remedy};
 
@@ -54,6 +58,7 @@ pub(super) struct Gateway<B> {
     queues: Vec<(DeviceId, Queue)>,
     entry: Entry,
     fragments: Fragments<B>,
+    awaiting: Awaiting<B>,
     /// ESP of one level of nesting.
     level: Sealed<B>,
     opener: Opener<B>,
@@ -97,6 +102,7 @@ impl<B: Buffer> Gateway<B> {
             queues: Vec::new(),
             entry: Entry::new(),
             fragments: Fragments::new(),
+            awaiting: Awaiting::new(),
             level: Sealed::new(),
             opener: Opener::new(),
             sealer: Sealer::new(),
@@ -107,9 +113,9 @@ impl<B: Buffer> Gateway<B> {
         self.sealer.ident.worker = worker;
     }
 
-    /// Fragments that wait.
+    /// Fragments that wait, and packets that wait for their SA.
     pub fn held(&self) -> usize {
-        self.fragments.held()
+        self.fragments.held() + self.awaiting.held()
     }
 
     pub fn lookups(&self) -> &LookupCounters {
@@ -134,6 +140,7 @@ impl<B: Buffer> Gateway<B> {
     #[inline(never)]
     pub fn tick<'b>(&mut self, forwarder: &mut Forwarder<B>, breath: &mut Breath<'b, B>, ipsec: &'b Ipsec) {
         self.fragments.expire(&mut forwarder.accounts, breath.now, breath.pool);
+        self.awaiting.expire(&mut forwarder.accounts, breath.now, breath.pool);
         self.process_queues(&mut Env { forwarder, breath, ipsec });
     }
 
@@ -141,6 +148,7 @@ impl<B: Buffer> Gateway<B> {
     fn process_queues(&mut self, env: &mut Env<'_, '_, B>) {
         for depth in 0.. {
             self.fragments.collect(env);
+            self.awaiting.collect(env);
             if env.forwarder.handoff.is_empty() {
                 break;
             }
@@ -168,12 +176,16 @@ impl<B: Buffer> Gateway<B> {
         let queues = ipsec.queues.iter().enumerate().map(|(i, &queue)| (DeviceId(i as u16), queue));
         self.queues.clear();
         self.queues.extend(queues.filter(|&(_, queue)| queue != Queue::Hardware));
+        if self.awaiting.held() > 0 {
+            self.awaiting.release(forwarder, ipsec);
+        }
     }
 
-    /// Drops what still waits for the rest of its packet.
+    /// Ends what still waits for the rest of its packet, or for its SA.
     #[cold]
     pub fn shutdown(&mut self, forwarder: &mut Forwarder<B>, pool: &mut Pool<B>) {
         self.fragments.shutdown(&mut forwarder.accounts, pool);
+        self.awaiting.shutdown(&mut forwarder.accounts, pool);
     }
 
     /// Empties every queue no hardware stands behind. What is sealed may lead into another tunnel, so it

@@ -129,6 +129,9 @@ fn local(
     packet: &Ipv4<&[u8]>,
     bytes: &[u8],
 ) -> Decision {
+    if let Some(decision) = ipsec::awaits(context.tables, arrival, bytes) {
+        return decision;
+    }
     if Arrival::owner(context.tables, port, packet.dst().into()) == Owner::Kernel {
         return arrival.for_kernel();
     }

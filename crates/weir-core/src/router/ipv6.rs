@@ -160,6 +160,9 @@ fn local(
     if is_discovery(packet, chain) {
         return discovery(packet);
     }
+    if let Some(decision) = ipsec::awaits(context.tables, arrival, bytes) {
+        return decision;
+    }
     if Arrival::owner(context.tables, port, packet.dst().into()) == Owner::Kernel {
         return arrival.for_kernel();
     }

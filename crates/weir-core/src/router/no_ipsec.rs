@@ -11,6 +11,11 @@ pub(super) mod hooks {
     }
 
     #[inline(always)]
+    pub(in crate::router) fn awaits(_: &Tables, _: &Arrival<'_>, _: &[u8]) -> Option<Decision> {
+        None
+    }
+
+    #[inline(always)]
     pub(in crate::router) fn to_us(_: &Tables, _: &Arrival<'_>, _: &[u8]) -> Option<Decision> {
         None
     }

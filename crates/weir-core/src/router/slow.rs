@@ -67,6 +67,8 @@ impl<B: Buffer> Forwarder<B> {
             Decision::Open(id) => self.hand_off(Some(id), held.frame, network, breath.pool),
             #[cfg(feature = "ipsec")]
             Decision::Collect => self.hand_off(None, held.frame, network, breath.pool),
+            #[cfg(feature = "ipsec")]
+            Decision::AwaitSa(key) => self.await_sa(key, held.frame, network, breath.pool),
             Decision::Drop(reason, error) => {
                 if let Some(error) = error {
                     let packet = held.frame.data().get(network..).unwrap_or(&[]);

@@ -15,8 +15,8 @@ use crate::ipsec::esp::{self, Outcome};
 use crate::ipsec::sa::{FragmentWhen, UdpPorts};
 use crate::ipsec::spd::{AddressRange, LookupSpec, PolicyIndex, PortRange, RuleSet, Selector};
 use crate::ipsec::{
-    Action, Direction, FlowCaches, Inbound, Ipsec, Mode, Params, Policy, Queue, Sa, SaId, SaState, Sad, Spd,
-    SpdId, Suite, Tunnel, TunnelId,
+    Action, Awaited, Direction, FlowCaches, Inbound, Ipsec, Mode, Params, Policy, Queue, Sa, SaId, SaState,
+    Sad, Spd, SpdId, Suite, Tunnel, TunnelId,
 };
 use crate::packet::{BATCH, DeviceId, Frame};
 use crate::router::Router;
@@ -133,12 +133,15 @@ impl Site {
             queues: queues.into(),
             enforcement: enforcement.into(),
             udp_ports: [4500].into(),
+            awaited: None,
             caches: Arc::new(FlowCaches::new(&lookup, 0x5eed)),
             oracle: lookup.oracle,
         };
         // The same policies in another order.
         let turned = vec![Arc::new(Spd { epochs: [3, 4], ..spd(policy_out, by_policy.id, true) })];
-        let turned = Arc::new(Ipsec { spds: turned, ..ipsec.clone() });
+        // And there packets wait for SAs.
+        let awaited = Some(Awaited { spd: SpdId(0), others: Arc::default() });
+        let turned = Arc::new(Ipsec { spds: turned, awaited, ..ipsec.clone() });
         let both = [Arc::new(ipsec), turned];
         let with = both.iter().cycle().map(|ipsec| Some(ipsec.clone()));
         let snapshots = tables.iter().zip(with).map(|(t, ipsec)| Tables { ipsec, ..t.clone() });

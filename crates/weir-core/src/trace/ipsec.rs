@@ -15,9 +15,9 @@ use crate::ipsec::{Direction, InboundId, Ipsec, Mode, Queue, Sa, pmtu};
 use crate::packet::{DeviceId, Frame, HEADROOM};
 use crate::router::decide::{Context, Observer, decide};
 use crate::router::ipsec::rules::{self, Outward};
-use crate::router::ipsec::{NESTING, Remedy, Way, explain, remedy};
+use crate::router::ipsec::{NESTING, Remedy, SA_WAIT_TIME, Way, explain, remedy};
 use crate::tables::Adjacency;
-use crate::time::Nanos;
+use crate::time::{Nanos, SECOND};
 use crate::verdict::{Reason, Verdict};
 use crate::wire::get32;
 
@@ -53,6 +53,12 @@ fn by_copy<R>(
         Outcome::Done => Ok(frames[0].data().to_vec()),
         Outcome::Lost(reason) => Err(reason),
     }
+}
+
+/// What becomes of ESP whose SA is not here.
+pub(super) fn waits() -> String {
+    let then = Reason::NoSa.sentence();
+    format!("held for its SA, {} s at most; then: {then}", SA_WAIT_TIME / SECOND)
 }
 
 /// ESP by an SA of ours: opened, and what was in it goes on.

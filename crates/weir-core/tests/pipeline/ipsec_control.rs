@@ -1,10 +1,11 @@
 //! IPsec wished for in, snapshots out: tunnels as ports, enforcement before ports, SAs that keep their state.
 
 use crate::testbed::control as testbed;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::testbed::ipsec::{Clear, HERE, THERE, east_and_border, policy, sa, tunnel};
+use crate::testbed::ipsec::{Clear, HERE, THERE, east_and_border, policy, sa, spd, tunnel};
 use testbed::{address, desired, lookup, neighbor, port, route, up};
 use weir_core::control::{Control, DRAIN, KEEPALIVE};
 use weir_core::id::PortId;
@@ -37,6 +38,29 @@ fn ipsec(tables: &Tables) -> &Ipsec {
 
 fn inbound(tables: &Tables, spi: u32) -> Option<&Arc<Sa>> {
     ipsec(tables).sad.find(spi, HERE.parse().expect("address")).map(|i| &i.sa)
+}
+
+#[test]
+fn whose_sas_come_from_elsewhere_is_in_the_next_snapshot_and_stays() {
+    let mut control = control(both_modes());
+    assert_eq!(ipsec(&control.take_snapshot().expect("the first")).awaited, None);
+    let others = || HashSet::from([(7, HERE.parse().expect("address"))]);
+    control.await_sas("border", others());
+    let tables = control.take_snapshot().expect("another");
+    let awaited = ipsec(&tables).awaited.clone().expect("SAs are awaited");
+    assert_eq!((awaited.spd, &*awaited.others), (SpdId(0), &others()));
+    control.await_sas("border", others());
+    assert!(control.take_snapshot().is_none(), "nothing differs");
+    // An SPD comes before it.
+    let mut d = both_modes();
+    d.ipsec.spds.insert(0, spd("inner", &["lan"], &[]));
+    control.apply(1, d.clone()).expect("fits");
+    let tables = control.take_snapshot().expect("another");
+    assert_eq!(ipsec(&tables).awaited.as_ref().map(|a| a.spd), Some(SpdId(1)));
+    d.ipsec.spds.clear();
+    d.ipsec.sas.retain(|sa| sa.name.starts_with("east"));
+    control.apply(2, d).expect("fits");
+    assert_eq!(ipsec(&control.take_snapshot().expect("another")).awaited, None);
 }
 
 #[test]

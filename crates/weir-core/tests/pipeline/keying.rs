@@ -162,6 +162,21 @@ fn what_the_kernel_acts_on_is_left_to_it() {
 }
 
 #[test]
+fn sas_that_only_the_kernel_opens_are_told_from_those_to_be_had() {
+    let mut keying = keying();
+    let key = |spi: u32| (spi, in_sa(spi).key.destination);
+    keying.observe(News::Sa(Box::new(Sa { if_id: 0, ..in_sa(0x2001) })));
+    assert_eq!(keying.others(), HashSet::from([key(0x2001)]));
+    // Its policies come behind it: it is to be had already.
+    keying.observe(News::Sa(Box::new(in_sa(0x2002))));
+    assert_eq!(keying.others(), HashSet::from([key(0x2001)]));
+    keying.set_devices(BTreeSet::from([7]));
+    assert_eq!(keying.others(), HashSet::from([key(0x2001), key(0x2002)]));
+    keying.observe(News::SaGone(in_sa(0x2001).key));
+    assert_eq!(keying.others(), HashSet::from([key(0x2002)]));
+}
+
+#[test]
 fn an_sa_that_cannot_be_had_leaves_its_policy_discarding_and_is_said() {
     let News::Sa(gcm) = captured("newsa-gcm") else { panic!("an SA") };
     let aead = gcm.aead.clone().expect("an AEAD");

@@ -15,6 +15,7 @@ mod esp_scapy;
 mod esp_transport;
 mod esp_tunnel;
 mod golden;
+mod ipsec_awaited;
 mod ipsec_behaviours;
 mod ipsec_control;
 mod ipsec_control_rekey;

@@ -368,11 +368,13 @@ fn neighbors(neighbors: &[view::Neighbor]) -> String {
             n.address.clone(),
             n.mac.clone().unwrap_or_else(|| "-".into()),
             n.state.clone(),
+            n.origin.clone(),
             duration(n.age_seconds),
             if n.gateway { "gateway" } else { "" }.to_owned(),
         ]
     };
-    table(["port", "address", "mac", "state", "since", "use"], 4..5, neighbors.iter().map(row).collect())
+    let head = ["port", "address", "mac", "state", "origin", "since", "use"];
+    table(head, 5..6, neighbors.iter().map(row).collect())
 }
 
 fn workers(workers: &[view::WorkerCounters]) -> String {

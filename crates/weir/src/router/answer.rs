@@ -234,6 +234,7 @@ impl Daemon {
             address: n.address.to_string(),
             mac: n.mac.map(|m| DisplayMac(m).to_string()),
             state: n.state.name().to_owned(),
+            origin: n.origin.to_owned(),
             age_seconds: n.age as f64 / SECOND as f64,
             gateway: n.gateway,
         })
@@ -296,12 +297,13 @@ impl Daemon {
         drops
     }
 
-    /// What a step found, with the table's prefix where it looked an address up.
+    /// What a step found, with the table's prefix, and where its route comes from, where it looked an address up.
     fn with_prefix(&self, step: &Step) -> String {
         let by_address = matches!(step.stage, "route" | "reverse path");
         let address = step.looked_at.parse().ok().filter(|_| by_address);
         match address.and_then(|address| self.control.matched(address)) {
-            Some(prefix) => format!("{prefix} {}", step.found),
+            Some((prefix, Some(origin))) => format!("{prefix} {} ({origin})", step.found),
+            Some((prefix, None)) => format!("{prefix} {}", step.found),
             None => step.found.clone(),
         }
     }

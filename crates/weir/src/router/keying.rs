@@ -384,6 +384,7 @@ impl Daemon {
     pub(super) fn take_keys(&mut self, now: Nanos, keys: &mut Keys) {
         let before = self.control.desired().clone();
         keys.take_back(&self.control);
+        self.control.await_sas(SPD, keys.keying.others());
         for _ in 0..REFUSED_MAX {
             let (desired, left) = keys.merged(&before);
             let errors = match self.control.apply(now, desired.clone()) {

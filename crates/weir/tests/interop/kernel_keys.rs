@@ -10,10 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::kernel::End;
-use crate::second_kernel::{rekeys, there};
+use crate::second_kernel::{figure, rekeys, there};
 use crate::strongswan::{Daemon, Setup, missing_daemon};
 use crate::testbed::{Family, Testbed, run, until};
-use crate::traffic::{Host, Seen, all, numbered};
+use crate::traffic::{Host, Seen, all, numbered, paced};
 use crate::weir_gateway::Weir;
 use weir::testing::testbed::Wire;
 
@@ -96,16 +96,18 @@ fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
         all(a, b, 200, 300_000);
 
         let traffic = AtomicBool::new(true);
-        thread::scope(|scope| {
-            let load = scope.spawn(|| {
-                let mut rounds = 0;
-                while traffic.load(Ordering::Acquire) {
-                    let seen = numbered(a, b, 200);
-                    assert_eq!(seen, Seen { whole: 200, ..Seen::default() }, "round {rounds}");
-                    rounds += 1;
-                }
-                rounds
-            });
+        let load = |from: Host<'_>, to: Host<'_>| {
+            let mut rounds = 0;
+            while traffic.load(Ordering::Acquire) {
+                let seen = paced(from, to, 200, Duration::from_millis(1));
+                let whole = Seen { whole: 200, ..Seen::default() };
+                assert_eq!(seen, whole, "{} to {}, round {rounds}", from.ip, to.ip);
+                rounds += 1;
+            }
+            rounds * 200
+        };
+        let carried = thread::scope(|scope| {
+            let loads = [scope.spawn(|| load(a, b)), scope.spawn(|| load(b, a))];
             let mut known = outbound(&weir);
             for (n, daemon) in [&left, &right].into_iter().cycle().take(rekeys()).enumerate() {
                 daemon.told("--rekey", &["--child", "row"]);
@@ -115,10 +117,21 @@ fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
                     known.extend(now);
                     new.then_some(())
                 });
+                if loads.iter().any(|load| load.is_finished()) {
+                    break;
+                }
             }
             traffic.store(false, Ordering::Release);
-            assert!(load.join().expect("no packet was lost") > 0);
+            loads.map(|load| load.join().expect("no packet was lost"))
         });
+        assert!(carried.iter().all(|&packets| packets > 0), "{carried:?}");
+        // What the kernel opened because it came before weir had the SA: weir opened it, too.
+        let early = weir.metric("weir_drops_total", "reason=\"policy_unprotected\"");
+        let [out, back] = carried;
+        let rekeys = rekeys();
+        figure(&format!(
+            "{rekeys} rekeys, {out} packets out and {back} in, none lost; {early} came before their SA was known"
+        ));
         until("the old SAs are gone", || (sas(&weir) == 2).then_some(()));
 
         for daemon in [&left, &right] {

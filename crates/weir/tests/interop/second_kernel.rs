@@ -5,7 +5,7 @@
 //! test then passes or fails as it did there, and shows what it said.
 //!
 //! Promises: nothing is left on the machine: modules are found by a private folder, the kernel's control
-//! socket is in it, and a kernel that outlives [`LIMIT`] is killed with all its processes. Refuses to guess:
+//! socket is in it, and a kernel that outlives [`LIMIT`] and [`REKEY`] is killed with all its processes. Refuses to guess:
 //! a test that did not come to an end there has failed.
 
 use std::fs;
@@ -26,6 +26,10 @@ const LIMIT: Duration = Duration::from_secs(1200);
 const INSIDE: &str = "WEIR_TESTS_IN_SECOND_KERNEL";
 /// How many rekeys [`rekeys`] tells of.
 const REKEYS: &str = "WEIR_REKEYS";
+/// What lines of figures begin with.
+const FIGURE: &str = "figure: ";
+/// What a rekey takes at most, beyond what all tests do.
+const REKEY: Duration = Duration::from_secs(3);
 /// Where the package puts its modules, in a folder by version.
 const MODULES: &str = "/usr/lib/uml/modules";
 
@@ -39,13 +43,18 @@ pub fn rekeys() -> usize {
     std::env::var(REKEYS).ok().and_then(|n| n.parse().ok()).unwrap_or(6)
 }
 
+/// Says what was measured in the second kernel, where the tests' output is seen.
+pub fn figure(said: &str) {
+    println!("{FIGURE}{said}");
+}
+
 /// Runs `body`, the test called `name`, in the second kernel.
 pub fn there(name: &str, body: impl FnOnce()) {
     static REPORT: OnceLock<Result<String, String>> = OnceLock::new();
     if inside() {
         return body();
     }
-    let report = match REPORT.get_or_init(|| missing().map_or_else(|| Ok(boot()), Err)) {
+    let report = match REPORT.get_or_init(|| missing().map_or_else(|| Ok(boot_and_say()), Err)) {
         Ok(report) => report,
         Err(missing) => {
             writeln!(std::io::stderr(), "SKIP {name}: needs {missing}").expect("stderr is open");
@@ -132,7 +141,7 @@ impl Folder {
         let folder = std::env::current_dir().expect("a folder");
         let tests = format!(
             "cd {}\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/var/tmp {INSIDE}=1 {REKEYS}={}\n\
-             ip link set lo up\n{} --test-threads=1 {}\n",
+             ip link set lo up\n{} --test-threads=1 --show-output {}\n",
             folder.display(),
             rekeys(),
             binary.display(),
@@ -158,6 +167,15 @@ fn filters() -> Vec<String> {
     filters
 }
 
+/// The same as [`boot`]; what was measured there is said here.
+fn boot_and_say() -> String {
+    let report = boot();
+    for line in report.lines().filter(|line| line.starts_with(FIGURE)) {
+        writeln!(std::io::stderr(), "{line}").expect("stderr is open");
+    }
+    report
+}
+
 /// Boots, runs the tests there, and returns what their runner wrote.
 fn boot() -> String {
     let folder = Folder::new();
@@ -179,10 +197,11 @@ fn boot() -> String {
     process::dies_with_starter(&mut command);
     let mut kernel = command.spawn().expect("user-mode Linux starts");
     let start = Instant::now();
+    let limit = LIMIT + REKEY * u32::try_from(rekeys()).unwrap_or(u32::MAX);
     let ended = loop {
         match kernel.try_wait().expect("a child of ours") {
             Some(_) => break true,
-            None if start.elapsed() > LIMIT => break false,
+            None if start.elapsed() > limit => break false,
             None => thread::sleep(Duration::from_millis(50)),
         }
     };
@@ -194,6 +213,6 @@ fn boot() -> String {
     match ended {
         _ if report.contains("ended: ") => report,
         true => format!("{report}\nthe second kernel ended early; its console:\n{console}"),
-        false => format!("{report}\nthe second kernel took more than {LIMIT:?}; its console:\n{console}"),
+        false => format!("{report}\nthe second kernel took more than {limit:?}; its console:\n{console}"),
     }
 }

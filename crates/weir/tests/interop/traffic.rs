@@ -58,6 +58,11 @@ pub struct Seen {
 
 /// Sends `count` datagrams of many sizes; never more under way than buffers on the way hold.
 pub fn numbered(from: Host<'_>, to: Host<'_>, count: u64) -> Seen {
+    paced(from, to, count, Duration::ZERO)
+}
+
+/// The same with a rest after every eighth, which leaves a machine of one CPU time for others.
+pub fn paced(from: Host<'_>, to: Host<'_>, count: u64, rest: Duration) -> Seen {
     const UNDER_WAY: u64 = 32;
     let bind = |host: Host<'_>| netns::inside(host.ns, || UdpSocket::bind((host.ip, 0)));
     let socket = bind(to).expect("the namespace is there").expect("a socket");
@@ -68,6 +73,9 @@ pub fn numbered(from: Host<'_>, to: Host<'_>, count: u64) -> Seen {
     thread::scope(|scope| {
         let receiver = scope.spawn(|| receive(&socket, count, &arrived));
         for n in 0..count {
+            if n % 8 == 0 && !rest.is_zero() {
+                thread::sleep(rest);
+            }
             let waited = Instant::now();
             while n >= arrived.load(Ordering::Acquire) + UNDER_WAY && waited.elapsed() < PATIENCE {
                 thread::sleep(Duration::from_micros(100));

@@ -273,6 +273,7 @@ fn every_kind_of_route_leads_where_it_leads_in_the_kernel() {
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(squeezed(&routes).contains(&squeezed(line)), "{line}:\n{routes}");
     }
+    traced(&router, "10.9.0.1", "via 10.2.0.2 on right (kernel bgp)");
     traced(&router, "10.9.1.1", "drop: blackhole");
     traced(&router, "10.9.2.1", "drop: unreachable");
     traced(&router, "10.9.3.1", "drop: prohibited");
@@ -432,7 +433,12 @@ fn neighbors_are_the_kernels() {
         ping(&testbed, way.client, way.server);
     }
     assert!(known("10.2.0.2").contains("lladdr"), "the kernel has asked: {}", known("10.2.0.2"));
-    assert!(router.told(&["show", "neighbors"]).contains("fd02::2"));
+    let shown = router.json("neighbors");
+    let origin = |address: &str| {
+        let all = shown.as_array().expect("a list").iter();
+        all.filter(|n| n["address"] == address).map(|n| n["origin"].clone()).next()
+    };
+    assert_eq!(origin("fd02::2"), Some("kernel".into()), "{shown}");
     // It is verified again and again, because somebody here needs it.
     let in_doubt = ["STALE", "DELAY", "PROBE"];
     for _ in 0..2 {

@@ -25,6 +25,7 @@ fn show_trace_and_top_tell_what_is() {
     assert!(routes.contains("prohibited"), "{routes}");
     let neighbors = router.told(&["show", "neighbors"]);
     assert!(neighbors.contains("10.2.0.2") && neighbors.contains("fd02::2"), "{neighbors}");
+    assert!(neighbors.contains("learned"), "{neighbors}");
     let status = router.told(&["show", "status"]);
     assert!(status.contains("0 frames unaccounted for"), "{status}");
     let ports = router.json("ports");
@@ -37,7 +38,7 @@ fn show_trace_and_top_tell_what_is() {
         router.told(&args)
     };
     let forwarded = trace("10.9.1.2", &[]);
-    assert!(forwarded.contains("10.9.0.0/16 via 10.2.0.2"), "{forwarded}");
+    assert!(forwarded.contains("10.9.0.0/16 via 10.2.0.2 on right (static)"), "{forwarded}");
     assert!(forwarded.contains("forward by right"), "{forwarded}");
     assert!(trace("10.66.0.1", &["--proto", "tcp"]).contains("drop: prohibited"));
     assert!(trace("172.16.0.1", &[]).contains("drop: no_route"));

@@ -4,6 +4,7 @@
 //! this host's (local), the packet itself goes on in the frame of one of them.
 
 use super::Env;
+use super::awaiting::awaited;
 use super::rules::{self, Kind};
 use crate::ipsec::InboundId;
 use crate::ipsec::reassembly::{Ended, Reassembly};
@@ -84,12 +85,7 @@ impl<B: Buffer> Waiting<B> {
         env.forwarder.accounts.ledger.held -= 1;
         match known(env, &frame) {
             Ok(id) => env.forwarder.handoff.push_packet(id, frame),
-            // The kernel has fragments of its own of what is for it.
-            Err(_) if is_kernels(env, &frame) => {
-                env.forwarder.accounts.ledger.local += 1;
-                env.breath.pool.put(frame.into_buffer());
-            }
-            Err(reason) => env.drop_packet(frame, reason),
+            Err(reason) => end_unknown(env, frame, reason),
         }
     }
 
@@ -113,6 +109,23 @@ fn known<B: Buffer>(env: &Env<'_, '_, B>, frame: &Frame<B>) -> Result<InboundId,
     match rules::kind(env.ipsec, frame.data()).0 {
         Kind::Esp((spi, destination)) => env.ipsec.sad.id(spi, destination).ok_or(Reason::NoSa),
         _ => Err(Reason::LocalNotServed),
+    }
+}
+
+/// A packet no SA here opens: it waits for one, or is the kernel's, which has fragments of its own of what is for it, or goes
+/// no further.
+#[cold]
+fn end_unknown<B: Buffer>(env: &mut Env<'_, '_, B>, frame: Frame<B>, reason: Reason) {
+    if let Some(key) = awaited(env, &frame) {
+        // It begins at its IP header and is as long as that says.
+        if let Err(frame) = env.forwarder.handoff.push_unknown(key, frame, 0) {
+            env.drop_packet(frame, Reason::IpTruncated);
+        }
+    } else if is_kernels(env, &frame) {
+        env.forwarder.accounts.ledger.local += 1;
+        env.breath.pool.put(frame.into_buffer());
+    } else {
+        env.drop_packet(frame, reason);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Promises: packets keep their order, fragments among whole packets too; nothing is allocated once the vectors have
 //! grown.
 
-use super::unwrap;
+use super::{Key, unwrap};
 use crate::ipsec::InboundId;
 use crate::packet::{BATCH, Buffer, Frame};
 
@@ -44,11 +44,13 @@ pub(in crate::router) struct Handoff<B> {
     sealed: Sealed<B>,
     /// Places in `sealed` of fragments, whose SA is not known yet, in order.
     fragments: Vec<usize>,
+    /// ESP that may wait for its SA.
+    unknown: Vec<(Key, Frame<B>)>,
 }
 
 impl<B: Buffer> Handoff<B> {
     pub const fn new() -> Self {
-        Handoff { sealed: Sealed::new(), fragments: Vec::new() }
+        Handoff { sealed: Sealed::new(), fragments: Vec::new(), unknown: Vec::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -76,6 +78,25 @@ impl<B: Buffer> Handoff<B> {
         }
         self.push_packet(id.unwrap_or_default(), frame);
         Ok(())
+    }
+
+    /// Adds a frame that may wait for its SA, whose IP header is at `network`; or gives it back, where it is shorter than
+    /// its packet.
+    pub fn push_unknown(&mut self, key: Key, mut frame: Frame<B>, network: usize) -> Result<(), Frame<B>> {
+        if !unwrap(&mut frame, network) {
+            return Err(frame);
+        }
+        self.unknown.push((key, frame));
+        Ok(())
+    }
+
+    pub(super) fn has_unknown(&self) -> bool {
+        !self.unknown.is_empty()
+    }
+
+    /// Moves all that may wait for its SA to `unknown`, which is empty.
+    pub(super) fn take_unknown(&mut self, unknown: &mut Vec<(Key, Frame<B>)>) {
+        std::mem::swap(&mut self.unknown, unknown);
     }
 
     /// Adds a packet that begins at its IP header.

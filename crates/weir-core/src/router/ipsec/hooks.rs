@@ -40,6 +40,13 @@ pub(in crate::router) fn opens(
     id.map(Decision::Open)
 }
 
+/// ESP to an address of ours, whose SA is not here, and may be of one that is still to be heard of.
+pub(in crate::router) fn awaits(tables: &Tables, arrival: &Arrival<'_>, packet: &[u8]) -> Option<Decision> {
+    let ipsec = tables.ipsec.as_ref().filter(|ipsec| ipsec.awaited.is_some())?;
+    let (Kind::Esp(key), _) = rules::kind(ipsec, packet) else { return None };
+    rules::may_come(ipsec, arrival.id, &key).then_some(Decision::AwaitSa(key))
+}
+
 /// A packet to an address only weir has: ESP without an SA, what IPsec listens to, what its SPD refuses.
 pub(in crate::router) fn to_us(tables: &Tables, arrival: &Arrival<'_>, packet: &[u8]) -> Option<Decision> {
     let ipsec = tables.ipsec.as_ref()?;

@@ -148,6 +148,12 @@ pub(crate) fn outward(spd: &Spd, found: Found) -> Outward {
     }
 }
 
+/// Whether ESP with an SPI that no SA here has, which came in on `port`, may be of an SA that is still to be heard of.
+pub(crate) fn may_come(ipsec: &Ipsec, port: PortId, key: &Key) -> bool {
+    let Some(awaited) = &ipsec.awaited else { return false };
+    ipsec.enforcement.get(port.index()) == Some(&Some(awaited.spd)) && !awaited.others.contains(key)
+}
+
 /// The SA a worker sends by.
 pub(crate) fn sender(sas: &[Arc<Sa>], worker: usize) -> Result<&Arc<Sa>, Reason> {
     crate::ipsec::choose(sas, worker).ok_or(Reason::NoOutboundSa)

@@ -1,6 +1,8 @@
 //! A gateway on a virtual clock and the far end of its SAs: the sample network with a tunnel, an SPD before
 //! its WAN port, or both. What the gateway sends, the far end opens with SAs of its own.
 
+use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::sas;
@@ -9,8 +11,8 @@ pub use super::world::*;
 use weir_core::id::PortId;
 use weir_core::ipsec::spd::{AddressRange, LookupSpec, PolicyCounters, PolicyIndex, RuleSet, Selector};
 use weir_core::ipsec::{
-    Action, Direction, FlowCaches, Inbound, Ipsec, Mode, Params, Policy, Queue, Sa, SaId, SaState, Sad, Spd,
-    SpdId, Tunnel, TunnelId,
+    Action, Awaited, Direction, FlowCaches, Inbound, Ipsec, Mode, Params, Policy, Queue, Sa, SaId, SaState,
+    Sad, Spd, SpdId, Tunnel, TunnelId,
 };
 use weir_core::packet::DeviceId;
 use weir_core::route::Prefix;
@@ -129,6 +131,8 @@ pub struct Site {
     pub tunnel: Option<PortId>,
     pub policies: Vec<Rule>,
     pub default: Action,
+    /// SAs come from the kernel, which opens these itself.
+    pub awaited: Option<HashSet<(u32, IpAddr)>>,
     /// How the SPD is asked, and by what.
     pub lookup: LookupSpec,
     pub caches: Arc<FlowCaches>,
@@ -149,6 +153,7 @@ impl Site {
             tunnel: None,
             policies: Vec::new(),
             default: Action::Discard,
+            awaited: None,
             lookup: LookupSpec::default(),
             caches: Arc::default(),
             epochs: None,
@@ -202,8 +207,14 @@ impl Site {
 
     /// Publishes the gateway as it is now.
     pub fn publish(&mut self) -> Seen {
+        self.prepare();
+        self.w.wait(0)
+    }
+
+    /// Has the gateway as it is now be the next step's.
+    pub fn prepare(&mut self) {
         self.w.net.ipsec = Some(Arc::new(self.ipsec()));
-        self.w.publish()
+        self.w.tables = self.w.net.tables();
     }
 
     /// Publishes changes of policies alone, which need no new routes.
@@ -251,6 +262,8 @@ impl Site {
                 (device, spd) = (self.device_of(inside), Some(SpdId(0)));
             }
         }
+        let others = self.awaited.as_ref().map(|others| Arc::new(others.clone()));
+        ipsec.awaited = others.map(|others| Awaited { spd: SpdId(0), others });
         ipsec.queues = queues.into();
         let inbound = [&self.back.here].into_iter().chain(&self.more_in);
         ipsec.sad = Sad::new(inbound.map(|sa| Inbound { sa: sa.clone(), device, spd })).into();

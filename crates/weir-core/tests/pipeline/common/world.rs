@@ -13,7 +13,7 @@ use weir_core::time::Nanos;
 use weir_core::verdict::{Ledger, Reason};
 use weir_core::wire::{self, Ipv4, Ipv6, build, decode};
 
-const BUFFERS: usize = 256;
+const BUFFERS: usize = 1024;
 
 pub struct World {
     pub net: Net,
