@@ -83,7 +83,7 @@ pub fn configure(environment: &Environment) -> Result<(), LabError> {
 }
 
 /// Switches GRO off and keeps NAPI.
-fn without_gro(device: &str) -> Result<Pass, Box<dyn Error + Send + Sync>> {
+pub(super) fn without_gro(device: &str) -> Result<Pass, Box<dyn Error + Send + Sync>> {
     let link = weir_io::netlink::link(device)?.ok_or("no such interface")?;
     let pass = Pass::attach(device, link.index, &[XdpMode::Native])?;
     offload::set(device, Offload::Gro, false)?;

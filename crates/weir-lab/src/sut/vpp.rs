@@ -1,10 +1,9 @@
 //! FD.io's VPP by its AF_PACKET host interfaces, one core, no workers, no huge pages: a router on the wires of a
 //! namespace, with an SPD where the configuration has one, or two gateways with a tunnel between them.
 //!
-//! It is used where it is installed, and written from its documentation (releases 22.06 to 25.10): the lab's own tests
-//! have its settings, its commands, its absence and its refusals, not its packets. Its drops are what `show errors` says
-//! with severity `error`. What it cannot do as a configuration asks is refused before it is started; a command it
-//! refuses is a finding about it.
+//! It is used where it is installed. Its drops are what its drop nodes took and what its ports could not send
+//! ([`counted`]). What it cannot do as a configuration asks is refused before it is started; a command it refuses is a
+//! finding about it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +12,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use weir_core::wire::DisplayMac;
+use weir_io::xdp_pass::Pass;
 
+use super::kernel::without_gro;
 use super::peer::{self, ProcessPlacement, Started};
 use super::{Environment, Running};
 use crate::model::{Configuration, Family, LabError};
@@ -22,6 +23,7 @@ use crate::netns::namespace::Namespace;
 use crate::netns::veth::Port;
 use crate::workload::address;
 
+mod counted;
 pub mod gateway;
 pub mod memory;
 mod spd;
@@ -30,9 +32,13 @@ mod tests;
 
 const MISSING: &str = "vpp: no such program (vpp and vppctl) in ~/.cache/weir/peers/bin or on the PATH: `scripts/peers vpp --source DIR` builds it";
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// A million routes take it a minute.
+const ANSWERS_WITHIN_S: u32 = 600;
+/// How `timeout` says that it ended a program.
+const TOOK_TOO_LONG: i32 = 124;
 /// How its command line says that it did not do as it was told: exit codes say nothing.
 const COMPLAINTS: [&str; 6] = ["unknown", "error", "failed", "invalid", "not supported", "no such"];
-const PORTS: &str = "vpp: host interfaces (AF_PACKET), which copy every packet in the kernel and send by its queue; its main thread forwards";
+const PORTS: &str = "vpp: host interfaces (AF_PACKET), which copy every packet in the kernel, GRO off; its main thread forwards";
 
 /// Says what is missing to run VPP on the wires of a namespace.
 pub fn missing(configuration: &Configuration) -> Option<String> {
@@ -95,13 +101,26 @@ impl Daemon {
         Ok(answered + &refused)
     }
 
+    /// What it answers to these commands, done in one turn of its main loop.
+    fn ask(&mut self, commands: &str) -> Result<String, LabError> {
+        let file = self.started.folder.path().join("asked");
+        fs::write(&file, commands).map_err(|e| LabError::new(format!("vpp: {}: {e}", file.display())))?;
+        self.run(&file)
+    }
+
     fn told(&mut self, words: &[&str]) -> Result<String, LabError> {
-        let output = Command::new(&self.ctl).arg("-s").arg(&self.socket).args(words).output();
+        // vppctl itself waits for ever
+        let mut command = Command::new("timeout");
+        command.arg(ANSWERS_WITHIN_S.to_string()).arg(&self.ctl).arg("-s").arg(&self.socket).args(words);
+        let output = command.output();
         let output = output.map_err(|e| LabError::new(format!("vpp: vppctl cannot be started: {e}")))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+        let said = match output.status.code() {
+            Some(TOOK_TOO_LONG) => format!("no answer within {ANSWERS_WITHIN_S} s"),
+            _ => String::from_utf8_lossy(&output.stderr).trim().to_string(),
+        };
         let refused = || LabError::new(format!("vpp: vppctl {}: {said}", words.join(" ")));
         Err(self.started.ended().unwrap_or_else(refused))
     }
@@ -116,6 +135,9 @@ fn complains(said: &str) -> bool {
 pub struct Vpp {
     daemon: Daemon,
     notes: Vec<String>,
+    /// What it lost since it was started, by reason.
+    dropped: Counters,
+    _unmerged: [Pass; 2],
 }
 
 impl Vpp {
@@ -124,18 +146,30 @@ impl Vpp {
             environment.configuration,
             ProcessPlacement { namespace: Some(environment.namespace), cpus: environment.cpus },
         );
+        let [input, output] = [environment.input, environment.output];
+        let unmerged = [unmerged(environment.namespace, input)?, unmerged(environment.namespace, output)?];
+        // its ports are given what the kernel of the namespace sends, too
+        environment.namespace.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
         let commands = commands(environment) + &spd::commands(configuration, &environment.output.name);
         let daemon = Daemon::start(place, &spd::settings(configuration), &commands)?;
         let mut notes = vec![daemon.note.clone(), PORTS.into()];
         notes.extend(spd::note(configuration));
-        Ok(Vpp { daemon, notes })
+        Ok(Vpp { daemon, notes, dropped: Counters::new(), _unmerged: unmerged })
     }
 }
 
-/// An interface with its addresses. Past the kernel's queue it would send no more once the other end's ring was full.
+/// Has a port's packets come as they were on the wire: what GRO merges is longer than a frame of VPP's ring.
+fn unmerged(namespace: &Namespace, port: &Port) -> Result<Pass, LabError> {
+    let name = port.name.clone();
+    let pass = namespace.run(move || without_gro(&name))?;
+    pass.map_err(|e| LabError::new(format!("vpp: {}: GRO cannot be switched off: {e}", port.name)))
+}
+
+/// An interface with its addresses. Without `cksum-gso-disable` VPP writes no header of offloads for a device that has
+/// none, and yet tells the kernel to expect one: which then throws every frame away, counted nowhere.
 fn interface(text: &mut String, port: &Port, addresses: &[String]) {
     let (name, mac) = (&port.name, port.mac_text());
-    let _ = writeln!(text, "create host-interface name {name} hw-addr {mac} qdisc-bypass-disable");
+    let _ = writeln!(text, "create host-interface name {name} hw-addr {mac} cksum-gso-disable");
     let _ = writeln!(text, "set interface state host-{name} up");
     for address in addresses {
         let _ = writeln!(text, "set interface ip address host-{name} {address}");
@@ -183,7 +217,11 @@ fn commands(environment: &Environment<'_>) -> String {
 
 impl Running for Vpp {
     fn drops(&mut self, _: &Namespace) -> Result<Counters, LabError> {
-        Ok(errors(&self.daemon.told(&["show", "errors"])?))
+        let said = self.daemon.ask("show runtime\nshow errors\nclear runtime\nclear errors\n")?;
+        for (reason, packets) in counted::drops(&counted::nodes(&said), counted::errors(&said)) {
+            *self.dropped.entry(reason).or_default() += packets;
+        }
+        Ok(self.dropped.clone())
     }
 
     fn notes(&self) -> Vec<String> {
@@ -193,20 +231,4 @@ impl Running for Vpp {
     fn ended(&mut self) -> Option<LabError> {
         self.daemon.started.ended()
     }
-}
-
-/// Lines of a count, a node, a reason and, in newer releases, a severity; columns are two spaces apart or more.
-fn errors(said: &str) -> Counters {
-    let mut found = Counters::new();
-    for line in said.lines() {
-        let columns: Vec<&str> = line.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect();
-        let (count, node, reason) = match columns[..] {
-            [count, node, reason] | [count, node, reason, "error"] => (count, node, reason),
-            _ => continue,
-        };
-        if let Ok(count) = count.parse::<u64>() {
-            *found.entry(format!("vpp.{node}.{}", reason.replace(' ', "_"))).or_default() += count;
-        }
-    }
-    found
 }

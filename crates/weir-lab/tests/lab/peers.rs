@@ -71,6 +71,38 @@ fn dpdk_programs_have_values_of_their_own_in_memory() {
     }
 }
 
+#[test]
+fn vpp_forwards_on_the_wires_and_its_ledger_adds_up() {
+    let test = "vpp_forwards_on_the_wires_and_its_ledger_adds_up";
+    for family in FAMILIES {
+        let paced = configuration(Sut::Vpp, Topology::Netns, family, Rate::Pps(5_000));
+        let Some(sample) = run(test, &paced) else { return };
+        assert!(sample.ledger.delivered > 0, "{sample:#?}");
+        assert_eq!(sample.ledger.unaccounted(), 0, "{sample:#?}");
+        assert_eq!((sample.duplicated, sample.reordered), (0, 0), "{sample:#?}");
+    }
+}
+
+#[test]
+fn tcp_passes_two_gateways_of_vpp_by_policies_and_by_routes() {
+    let test = "tcp_passes_two_gateways_of_vpp_by_policies_and_by_routes";
+    for (mode, cipher) in
+        [("policy", "aes-gcm-128"), ("route", "aes-gcm-128"), ("route", "aes-cbc-256+hmac-sha2-256-128")]
+    {
+        let ipsec = format!("ipsec = {{ mode = \"{mode}\", direction = \"out\", cipher = \"{cipher}\" }}");
+        let text = format!(
+            "title = \"T\"\nquestion = \"Does it pass?\"\nmetric = \"mbps\"\nruns = 1\nwarm_up = \"20ms\"\n\
+             window = \"100ms\"\n[[configuration]]\nname = \"c\"\nsut = \"vpp\"\ntopology = \"gateways\"\n\
+             flows = 2\n{ipsec}\n"
+        );
+        let experiment = Experiment::parse("x", "x.toml", &text, &Changes::default()).expect("valid");
+        let configuration = experiment.suts().next().expect("there is one");
+        let Some(sample) = run(test, configuration) else { return };
+        // A connection opens where only short packets pass, and then stands.
+        assert!(sample.metrics["mbps"] > 1.0, "{ipsec}: {sample:#?}");
+    }
+}
+
 /// A configuration of VPP in memory, with a table `ipsec` of these words.
 fn vpp_in_memory(sut: &str, family: &str, ipsec: &str) -> Configuration {
     let text = format!(
@@ -105,8 +137,12 @@ fn vpp_in_memory_forwards_seals_and_opens_what_ours_knows_again() {
                 protect("policy", direction, "aes-gcm-128", family, ", lookup = \"linear\", match = 10"),
             ));
             if family == "inet" {
-                let cached = ", lookup = \"cache\", buckets = 4096, match = 10";
-                all.push(("vpp", protect("policy", direction, unchecked, family, cached)));
+                for cached in [
+                    ", lookup = \"cache\", buckets = 4096, match = 10",
+                    ", lookup = \"cache\", buckets = 16, match = 10, churn = 50",
+                ] {
+                    all.push(("vpp", protect("policy", direction, unchecked, family, cached)));
+                }
             }
         }
         all.push((

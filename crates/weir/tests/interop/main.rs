@@ -1,4 +1,4 @@
-//! weir's ESP beside others': Linux's own in a second kernel, and strongSwan's with IKEv2; TLS by that kernel.
+//! weir's ESP beside others': Linux's own in a second kernel, VPP's, and strongSwan's with IKEv2; TLS by that kernel.
 //! Skipped by name where a peer is not installed.
 
 mod case;
@@ -15,6 +15,8 @@ mod second_kernel;
 mod strongswan;
 mod testbed;
 mod traffic;
+mod vpp;
+mod vpp_peer;
 mod vrf;
 mod walkthrough;
 mod weir_gateway;

@@ -11,8 +11,9 @@
 use std::fmt::Write as _;
 
 use weir_core::ipsec::{Encryption, Integrity, Suite};
+use weir_io::xdp_pass::Pass;
 
-use super::{Daemon, PORTS, absent, interface};
+use super::{Daemon, PORTS, absent, interface, unmerged};
 use crate::model::ipsec::{Backend, CipherName, Direction, Mode, Protection, WINDOW};
 use crate::model::spd::Spd;
 use crate::model::{Configuration, Family, LabError};
@@ -50,7 +51,10 @@ pub fn refused(c: &Configuration) -> Option<String> {
     Some(format!("vpp: {reason}"))
 }
 
-struct Vpp(Daemon);
+struct Vpp {
+    daemon: Daemon,
+    _unmerged: [Pass; 2],
+}
 
 /// One of the two, as its commands see it.
 pub(super) struct End<'a> {
@@ -71,18 +75,20 @@ impl<'a> End<'a> {
 pub fn start(pair: Pair<'_>) -> Result<Vec<Box<dyn Gateway>>, LabError> {
     let both = pair.0.iter().map(|side| {
         let place = ProcessPlacement { namespace: Some(side.namespace), cpus: &[side.cpu] };
-        Ok(Box::new(Vpp(Daemon::start(place, "", &commands(&End::of(side)))?)) as Box<dyn Gateway>)
+        let unmerged = [unmerged(side.namespace, side.inner)?, unmerged(side.namespace, side.outer)?];
+        let daemon = Daemon::start(place, "", &commands(&End::of(side)))?;
+        Ok(Box::new(Vpp { daemon, _unmerged: unmerged }) as Box<dyn Gateway>)
     });
     both.collect()
 }
 
 impl Gateway for Vpp {
     fn notes(&self) -> Vec<String> {
-        vec![self.0.note.clone(), PORTS.into()]
+        vec![self.daemon.note.clone(), PORTS.into()]
     }
 
     fn log(&self) -> String {
-        self.0.started.said()
+        self.daemon.started.said()
     }
 }
 

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use weir_core::wire::DisplayMac;
 
-use super::{Daemon, absent, complains, errors, gateway, spd};
+use super::counted::{drops, errors, nodes};
+use super::{Daemon, absent, complains, gateway, spd};
 use crate::model::ipsec::{Backend, Direction, Mode, Protection};
 use crate::model::spd::{Action, LookupBy};
 use crate::model::{Configuration, Family, LabError, Sut};
@@ -67,8 +68,10 @@ pub fn refused(c: &Configuration) -> Option<String> {
         return None;
     } else if spd.action == Action::Bypass {
         "its policies are asked about packets they seal or open: remove `action`"
-    } else if spd.rules.is_some() || spd.churn > 0 {
-        "its policies are one list that stays: remove `rules` and `churn`"
+    } else if spd.rules.is_some() {
+        "its policies are a list of which the last matches: remove `rules`"
+    } else if spd.churn > 0 && p.policies < 3 {
+        "of its policies the first and the last stay: use 3 or more `policies` with `churn`"
     } else if p.outer != c.workload.family {
         "its policies have SAs of the packets' own family: name `outer` as `family`"
     } else if p.policies < 2 || spd.matching.is_some_and(|n| n < 2 || n != p.policies) {
@@ -183,17 +186,37 @@ impl InMemory {
 
     /// What its nodes counted, for who has to find out why packets do not come.
     pub fn counted(&mut self) -> Result<Counters, LabError> {
-        Ok(errors(&self.ask("show errors\n")?))
+        Ok(errors(&self.daemon.ask("show errors\n")?))
+    }
+
+    /// Takes a policy out and puts it back in turn, so many times a second, until the window is over; how many changes
+    /// were made. It ends with the policy where it was.
+    pub fn change_policies(&mut self, c: &Configuration, window: Duration) -> Result<u64, LabError> {
+        let (began, mut made) = (Instant::now(), 0);
+        let Some(p) = c.ipsec().filter(|p| p.spd.churn > 0) else {
+            std::thread::sleep(window);
+            return Ok(0);
+        };
+        loop {
+            let due = Duration::from_secs(1) * made / p.spd.churn;
+            if due >= window && made.is_multiple_of(2) {
+                std::thread::sleep(window.saturating_sub(began.elapsed()));
+                return Ok(u64::from(made));
+            }
+            std::thread::sleep(due.saturating_sub(began.elapsed()));
+            self.say(&change(c, &p, made))?;
+            made += 1;
+        }
     }
 
     /// A moment from which all is counted.
     pub fn begin(&mut self) -> Result<f64, LabError> {
-        let said = self.ask("clear runtime\nclear errors\nshow clock\n")?;
+        let said = self.daemon.ask("clear runtime\nclear errors\nshow clock\n")?;
         self.clock(&said)
     }
 
     pub fn end(&mut self, began: f64) -> Result<Window, LabError> {
-        let said = self.ask("show clock\nshow runtime\nshow errors\n")?;
+        let said = self.daemon.ask("show clock\nshow runtime\nshow errors\n")?;
         let seconds = self.clock(&said)? - began;
         let nodes = nodes(&said);
         let passed = |name: &str| nodes.iter().find(|(node, ..)| node == name).map_or(0, |n| n.1);
@@ -208,14 +231,8 @@ impl InMemory {
         clock(said).ok_or_else(|| LabError::new(format!("vpp: `show clock` says no time: {}", said.trim())))
     }
 
-    fn ask(&mut self, commands: &str) -> Result<String, LabError> {
-        let file = self.folder().join("asked");
-        fs::write(&file, commands).map_err(|e| LabError::new(format!("vpp: {}: {e}", file.display())))?;
-        self.daemon.run(&file)
-    }
-
     fn say(&mut self, commands: &str) -> Result<(), LabError> {
-        let said = self.ask(commands)?;
+        let said = self.daemon.ask(commands)?;
         match complains(&said) {
             true => Err(crate::sut::peer::refused_configuration("vpp", said.trim())),
             false => Ok(()),
@@ -303,31 +320,40 @@ fn policies(text: &mut String, family: Family, p: &Protection, measured: &SaWord
     let way = if inbound { " inbound" } else { "" };
     let _ = writeln!(text, "{}{}{way}", sa(1, measured, p), ends(measured.source, measured.destination));
     let _ = writeln!(text, "ipsec spd add 1\nset interface ipsec spd {port} 1");
-    let ip6 = if family == Family::Inet6 { "ip6 " } else { "" };
     for n in 1..=p.policies {
-        let priority = p.policies - n + 1;
-        let last = n == p.policies;
-        let head = |way: &str| format!("ipsec policy add spd 1 {ip6}priority {priority} {way}");
-        let _ = match (inbound, n) {
-            (false, 1) => writeln!(text, "{} action bypass protocol 50", head("outbound")),
-            (false, _) if last => writeln!(text, "{} action protect sa 1", head("outbound")),
-            (false, _) => {
-                let nobody = address::nobody(family, n);
-                writeln!(text, "{} action discard remote-ip-range {nobody} - {nobody}", head("outbound"))
-            }
-            (true, _) if last => writeln!(text, "{} action protect sa 1", head("inbound")),
-            (true, _) => {
-                let other = SaWords {
-                    spi: measured.spi + 0x10_000 + n,
-                    source: address::nobody(family, n),
-                    ..*measured
-                };
-                let id = n + 1;
-                let _ = writeln!(text, "{}{}{way}", sa(id, &other, p), ends(other.source, other.destination));
-                writeln!(text, "{} action protect sa {id}", head("inbound"))
-            }
-        };
+        if inbound && n < p.policies {
+            let other =
+                SaWords { spi: measured.spi + 0x10_000 + n, source: address::nobody(family, n), ..*measured };
+            let _ = writeln!(text, "{}{}{way}", sa(n + 1, &other, p), ends(other.source, other.destination));
+        }
+        let _ = writeln!(text, "ipsec policy add {}", policy(family, p, n));
     }
+}
+
+/// Policy `n` of the list, as it is added and deleted.
+fn policy(family: Family, p: &Protection, n: u32) -> String {
+    let ip6 = if family == Family::Inet6 { "ip6 " } else { "" };
+    let (priority, last) = (p.policies - n + 1, n == p.policies);
+    let head = format!("spd 1 {ip6}priority {priority}");
+    match p.direction {
+        Direction::In if last => format!("{head} inbound action protect sa 1"),
+        Direction::In => format!("{head} inbound action protect sa {}", n + 1),
+        _ if n == 1 => format!("{head} outbound action bypass protocol 50"),
+        _ if last => format!("{head} outbound action protect sa 1"),
+        _ => {
+            let nobody = address::nobody(family, n);
+            format!("{head} outbound action discard remote-ip-range {nobody} - {nobody}")
+        }
+    }
+}
+
+/// A policy of nobody: neither the first nor the last of the list.
+const CHANGED: u32 = 2;
+
+/// The command of the change before which there were `n`: out, and back to where it was.
+pub(super) fn change(c: &Configuration, p: &Protection, n: u32) -> String {
+    let what = if n.is_multiple_of(2) { "del" } else { "add" };
+    format!("ipsec policy {what} {}\n", policy(c.workload.family, p, CHANGED))
 }
 
 /// One with its keys, in the words of VPP.
@@ -359,29 +385,6 @@ fn sa(id: u32, sa: &SaWords<'_>, p: &Protection) -> String {
 /// The seconds at the begin of `show clock`.
 pub(super) fn clock(said: &str) -> Option<f64> {
     said.split(|c: char| c == ',' || c.is_whitespace()).find_map(|word| word.parse().ok())
-}
-
-/// Name, state, calls, vectors, suspends, clocks and vectors a call of `show runtime`.
-pub(super) fn nodes(said: &str) -> Vec<(String, u64, f64)> {
-    let row = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        // a state may be two words
-        let [name, .., _, vectors, _, clocks, _] = words[..] else { return None };
-        let (vectors, clocks) = (vectors.parse().ok()?, clocks.parse().ok()?);
-        (words.len() >= 7 && vectors > 0).then(|| (name.to_string(), vectors, clocks))
-    };
-    said.lines().filter_map(row).collect()
-}
-
-/// What its drop and punt nodes took, by the reasons it gives where those add up. Some nodes count what they only let pass
-/// with the severity of errors.
-pub(super) fn drops(nodes: &[(String, u64, f64)], reasons: Counters) -> Counters {
-    let ends = ["error-drop", "error-punt"];
-    let taken: Vec<&(String, u64, f64)> = nodes.iter().filter(|(name, ..)| ends.contains(&&**name)).collect();
-    if reasons.values().sum::<u64>() == taken.iter().map(|(_, packets, _)| packets).sum::<u64>() {
-        return reasons;
-    }
-    taken.into_iter().map(|(name, packets, _)| (format!("vpp.{name}"), *packets)).collect()
 }
 
 /// The frames of a capture of this machine's byte order; what is half written is left out.

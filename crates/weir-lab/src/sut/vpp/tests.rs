@@ -101,9 +101,9 @@ fn tunnel(mode: Mode, cipher: &str) -> String {
     text.replace(&inner.name, "lin").replace(&outer.name, "lout")
 }
 
-const PORTS_TOLD: &str = "create host-interface name lin hw-addr 02:77:65:69:72:02 qdisc-bypass-disable\n\
+const PORTS_TOLD: &str = "create host-interface name lin hw-addr 02:77:65:69:72:02 cksum-gso-disable\n\
     set interface state host-lin up\nset interface ip address host-lin 10.1.0.1/24\n\
-    create host-interface name lout hw-addr 02:77:65:69:72:03 qdisc-bypass-disable\n\
+    create host-interface name lout hw-addr 02:77:65:69:72:03 cksum-gso-disable\n\
     set interface state host-lout up\nset interface ip address host-lout 192.0.2.1/24\n";
 
 #[test]
@@ -200,7 +200,7 @@ fn errors_are_drops_and_information_is_not() {
         41                 arp-reply             ARP replies sent          info    \n         \
         3              host-dout-tx             tx ring full\n";
     let expected = [("vpp.host-dout-tx.tx_ring_full", 3), ("vpp.ip4-input.ip4_ttl_<=_1", 6)];
-    assert_eq!(errors(said), expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect());
+    assert_eq!(counted::errors(said), expected.into_iter().map(|(k, n)| (k.to_string(), n)).collect());
 }
 
 #[test]
@@ -302,6 +302,20 @@ fn in_memory_the_last_policy_is_that_of_the_packets() {
 }
 
 #[test]
+fn in_memory_a_change_takes_a_policy_of_nobody_out_and_puts_it_back() {
+    let change = |p: Protection, n| {
+        let configuration = in_memory(Sut::Vpp, Family::Inet, Some(p)).expect("valid");
+        memory::change(&configuration, &p, n)
+    };
+    let out = Protection { replay_window: 0, ..deep(Direction::Out, LookupBy::Linear, 4) };
+    let policy = "spd 1 priority 3 outbound action discard remote-ip-range 0.0.0.2 - 0.0.0.2\n";
+    assert_eq!(change(out, 0), format!("ipsec policy del {policy}"));
+    assert_eq!(change(out, 1), format!("ipsec policy add {policy}"));
+    let inward = Protection { replay_window: 0, ..deep(Direction::In, LookupBy::Linear, 4) };
+    assert_eq!(change(inward, 2), "ipsec policy del spd 1 priority 3 inbound action protect sa 3\n");
+}
+
+#[test]
 fn in_memory_what_it_cannot_do_is_refused_with_the_remedy() {
     let good = deep(Direction::Out, LookupBy::Linear, 2);
     let good = Protection { replay_window: 0, spd: Spd { action: Action::Protect, ..good.spd }, ..good };
@@ -318,6 +332,7 @@ fn in_memory_what_it_cannot_do_is_refused_with_the_remedy() {
             "replay_window = 0",
         ),
         (Family::Inet, one, "2 or more `policies`"),
+        (Family::Inet, Protection { spd: Spd { churn: 10, ..good.spd }, ..good }, "3 or more `policies`"),
         (Family::Inet, Protection { policies: 3, ..good }, "match the last"),
         (Family::Inet, Protection { outer: Family::Inet6, ..good }, "name `outer`"),
         (Family::Inet6, Protection { outer: Family::Inet6, spd: cache, ..good }, "flow cache is of IPv4"),
@@ -340,7 +355,7 @@ fn what_it_counts_is_read_from_what_it_says() {
         pg1-tx                           active              31250         8000000               0        2.00e1          256.00\n\
         pg-input                         polling             31251         8000256               0        1.03e2          256.00\n";
     assert_eq!(memory::clock(said), Some(64.123_456_789));
-    let nodes = memory::nodes(said);
+    let nodes = counted::nodes(said);
     let expected =
         [("ip4-lookup", 8_000_000, 41.3), ("pg1-tx", 8_000_000, 20.0), ("pg-input", 8_000_256, 103.0)];
     assert_eq!(nodes, expected.map(|(name, n, clocks)| (name.to_string(), n, clocks)).to_vec());
@@ -350,9 +365,28 @@ fn what_it_counts_is_read_from_what_it_says() {
 fn what_a_node_lets_pass_is_no_drop_though_it_is_counted_as_an_error() {
     let node = |name: &str, packets| (name.to_string(), packets, 10.0);
     let passes: Counters = [("vpp.ipsec4-output-feature.IPSec_policy_bypass".to_string(), 100)].into();
-    assert_eq!(memory::drops(&[node("pg-input", 100), node("pg1-tx", 100)], passes.clone()), Counters::new());
+    assert_eq!(
+        counted::drops(&[node("pg-input", 100), node("pg1-tx", 100)], passes.clone()),
+        Counters::new()
+    );
     let nodes = [node("pg-input", 100), node("error-drop", 7), node("pg1-tx", 93)];
-    assert_eq!(memory::drops(&nodes, passes), [("vpp.error-drop".to_string(), 7)].into());
+    assert_eq!(counted::drops(&nodes, passes), [("vpp.error-drop".to_string(), 7)].into());
     let reasons: Counters = [("vpp.ip4-input.ip4_ttl_<=_1".to_string(), 7)].into();
-    assert_eq!(memory::drops(&nodes, reasons.clone()), reasons);
+    assert_eq!(counted::drops(&nodes, reasons.clone()), reasons);
+}
+
+#[test]
+fn a_port_loses_what_it_cannot_send_and_its_other_counters_are_no_packets() {
+    let said = "        15268              host-dout-tx                tx frame not ready            error  \n          \
+        152              host-dout-tx          tx sendto temporary failure        error  \n         \
+        1042             af-packet-input               timed out block            error  \n            \
+        9              host-dout-tx                tx ring overrun              error  \n";
+    let nodes = [("af-packet-input".to_string(), 100_000, 10.0), ("error-drop".into(), 4, 10.0)];
+    let lost = [
+        ("vpp.error-drop", 4),
+        ("vpp.host-dout-tx.tx_frame_not_ready", 15_268),
+        ("vpp.host-dout-tx.tx_ring_overrun", 9),
+    ];
+    let expected = lost.map(|(name, packets)| (name.to_string(), packets)).into();
+    assert_eq!(counted::drops(&nodes, counted::errors(said)), expected);
 }

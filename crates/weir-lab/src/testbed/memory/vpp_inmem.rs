@@ -40,7 +40,7 @@ pub fn missing(c: &Configuration) -> Option<String> {
 
 pub struct VppInmem {
     vpp: InMemory,
-    sut: Sut,
+    configuration: Configuration,
     cpu: u32,
     ipsec: Option<Protection>,
     templates: Arc<Templates>,
@@ -75,7 +75,8 @@ impl VppInmem {
         if let Some(p) = ipsec {
             notes.extend(protected_notes(&p));
         }
-        Ok(VppInmem { vpp, sut: configuration.sut(), cpu, ipsec, templates, checked: 0, notes })
+        let configuration = configuration.clone();
+        Ok(VppInmem { vpp, configuration, cpu, ipsec, templates, checked: 0, notes })
     }
 
     /// The frames of a turn in the order of a seed, sealed where they come in sealed.
@@ -127,7 +128,7 @@ impl VppInmem {
             _ => None,
         };
         for mut frame in delivered {
-            let said = match (&opens, self.sut) {
+            let said = match (&opens, self.configuration.sut()) {
                 (Some(peer), _) => peer.open(&mut frame).map_err(|wrong| wrong.to_string()),
                 (None, Sut::VppEnds) => match frames.contains(&frame) {
                     true => Ok(()),
@@ -194,7 +195,7 @@ impl Prepared for VppInmem {
         let (asked, ticks) = (clock::now(), clock::ticks());
         let moment = self.vpp.begin()?;
         let began = clock::now();
-        std::thread::sleep(trial.window);
+        let updates = self.vpp.change_policies(&self.configuration, trial.window)?;
         let ended = clock::now();
         let window = self.vpp.end(moment)?;
         let (answered, ticks_after) = (clock::now(), clock::ticks());
@@ -213,6 +214,9 @@ impl Prepared for VppInmem {
         let mut sample = sample(&window, rate, self.templates.mean_len())?;
         if self.ipsec.is_some() {
             sample.metrics.insert("verified_packets".into(), self.checked as f64);
+        }
+        if self.ipsec.is_some_and(|p| p.spd.churn > 0) {
+            sample.metrics.insert("updates".into(), updates as f64);
         }
         sample.notes = self.notes.clone();
         sample.window_ns = Some((began, ended));
