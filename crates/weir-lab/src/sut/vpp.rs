@@ -17,6 +17,7 @@ use weir_io::xdp_pass::Pass;
 use super::kernel::without_gro;
 use super::peer::{self, ProcessPlacement, Started};
 use super::{Environment, Running};
+use crate::model::ipsec::Protection;
 use crate::model::{Configuration, Family, LabError};
 use crate::netns::counters::Counters;
 use crate::netns::namespace::Namespace;
@@ -38,11 +39,19 @@ const ANSWERS_WITHIN_S: u32 = 600;
 const TOOK_TOO_LONG: i32 = 124;
 /// How its command line says that it did not do as it was told: exit codes say nothing.
 const COMPLAINTS: [&str; 6] = ["unknown", "error", "failed", "invalid", "not supported", "no such"];
+/// Why it is not asked to seal without cipher and check.
+const UNSEALED: &str =
+    "it drops what an SA without cipher and check would seal: use another cipher, such as null+hmac-sha1-96";
 const PORTS: &str = "vpp: host interfaces (AF_PACKET), which copy every packet in the kernel, GRO off; its main thread forwards";
 
 /// Says what is missing to run VPP on the wires of a namespace.
 pub fn missing(configuration: &Configuration) -> Option<String> {
     absent().or_else(|| spd::refused(configuration))
+}
+
+/// Whether an SA of this suite would change nothing of a packet but what is around it.
+fn unsealed(p: &Protection) -> bool {
+    p.cipher.0.encryption().key_len() == 0 && p.cipher.0.integrity().is_none()
 }
 
 fn absent() -> Option<String> {

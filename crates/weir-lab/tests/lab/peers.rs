@@ -160,6 +160,12 @@ fn vpp_in_memory_forwards_seals_and_opens_what_ours_knows_again() {
             if !ipsec.is_empty() {
                 assert_eq!(sample.metrics["verified_packets"], 256.0, "{ipsec}");
             }
+            // out and back, at the least
+            let changes = sample.metrics.get("updates").copied();
+            assert!(
+                changes.is_none_or(|n| n >= 2.0) && changes.is_some() == ipsec.contains("churn"),
+                "{ipsec}"
+            );
         }
     }
 }

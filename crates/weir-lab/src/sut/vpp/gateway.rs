@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use weir_core::ipsec::{Encryption, Integrity, Suite};
 use weir_io::xdp_pass::Pass;
 
-use super::{Daemon, PORTS, absent, interface, unmerged};
+use super::{Daemon, PORTS, UNSEALED, absent, interface, unmerged, unsealed};
 use crate::model::ipsec::{Backend, CipherName, Direction, Mode, Protection, WINDOW};
 use crate::model::spd::Spd;
 use crate::model::{Configuration, Family, LabError};
@@ -43,6 +43,8 @@ pub fn refused(c: &Configuration) -> Option<String> {
         "between gateways its SPD has the policies of one tunnel: use topology = \"netns\" for its depth"
     } else if p.backend != Backend::Auto {
         "it chooses its crypto engine: remove `backend`"
+    } else if unsealed(&p) {
+        UNSEALED
     } else if p.outer != Family::Inet {
         "between gateways the outer header is IPv4: use outer = \"inet\""
     } else {

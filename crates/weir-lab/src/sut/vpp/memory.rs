@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use weir_core::wire::DisplayMac;
 
 use super::counted::{drops, errors, nodes};
-use super::{Daemon, absent, complains, gateway, spd};
+use super::{Daemon, UNSEALED, absent, complains, gateway, spd, unsealed};
 use crate::model::ipsec::{Backend, Direction, Mode, Protection};
 use crate::model::spd::{Action, LookupBy};
 use crate::model::{Configuration, Family, LabError, Sut};
@@ -60,8 +60,8 @@ pub fn refused(c: &Configuration) -> Option<String> {
         "what no policy matches it drops: use direction = \"out\" or \"in\""
     } else if p.backend != Backend::Auto {
         "it chooses its crypto engine: remove `backend`"
-    } else if !inbound && p.cipher.0.encryption().key_len() == 0 && p.cipher.0.integrity().is_none() {
-        "it drops what an SA without cipher and check would seal: use another cipher, such as null+hmac-sha1-96"
+    } else if !inbound && unsealed(&p) {
+        UNSEALED
     } else if inbound && p.replay_window != 0 {
         "its generator repeats sealed packets: use replay_window = 0"
     } else if p.mode == Mode::Route {

@@ -176,6 +176,7 @@ fn what_two_gateways_cannot_show_is_refused_with_the_remedy() {
     for (p, remedy) in [
         (Protection { direction: Direction::In, ..good }, "direction = \"out\""),
         (Protection { policies: 10, ..good }, "topology = \"netns\""),
+        (Protection { cipher: CipherName::named("null").expect("a suite"), ..good }, "null+hmac-sha1-96"),
         (Protection { outer: Family::Inet6, ..good }, "outer = \"inet\""),
     ] {
         let said = refusal(p).expect("refused");
