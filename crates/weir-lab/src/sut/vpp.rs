@@ -87,7 +87,10 @@ impl Daemon {
         let folder = started.folder.path().to_path_buf();
         let mut vpp = Daemon { started, ctl, socket: folder.join("cli.sock"), note: String::new() };
         let socket = vpp.socket.clone();
-        vpp.started.wait(READY_WITHIN, |_| Ok(socket.exists()))?;
+        // the file is there before anyone listens
+        let mut asked = vpp.vppctl(&["show", "version"]);
+        let mut answers = || asked.output().is_ok_and(|said| said.status.success());
+        vpp.started.wait(READY_WITHIN, |_| Ok(socket.exists() && answers()))?;
         let said = vpp.run(&folder.join("commands"))?;
         if complains(&said) {
             return Err(peer::refused_configuration("vpp", said.trim()));
@@ -117,11 +120,15 @@ impl Daemon {
         self.run(&file)
     }
 
-    fn told(&mut self, words: &[&str]) -> Result<String, LabError> {
-        // vppctl itself waits for ever
+    fn vppctl(&self, words: &[&str]) -> Command {
+        // it waits for ever by itself
         let mut command = Command::new("timeout");
         command.arg(ANSWERS_WITHIN_S.to_string()).arg(&self.ctl).arg("-s").arg(&self.socket).args(words);
-        let output = command.output();
+        command
+    }
+
+    fn told(&mut self, words: &[&str]) -> Result<String, LabError> {
+        let output = self.vppctl(words).output();
         let output = output.map_err(|e| LabError::new(format!("vpp: vppctl cannot be started: {e}")))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

@@ -5,6 +5,7 @@
 //! read, and complaints in it fail the test.
 
 use std::fmt::Write as _;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -69,7 +70,8 @@ impl Vpp {
         until("vpp listens", || {
             let ended = vpp.child.try_wait().expect("a child of ours");
             assert!(ended.is_none(), "vpp ended:\n{}", vpp.log());
-            socket.exists().then_some(())
+            // the file is there before anyone listens
+            UnixStream::connect(&socket).is_ok().then_some(())
         });
         let said = vpp.does(&commands(ns, case));
         let complains = COMPLAINTS.iter().any(|word| said.to_lowercase().contains(word));

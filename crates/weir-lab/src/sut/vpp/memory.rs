@@ -19,6 +19,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use weir_core::wire::DisplayMac;
+use weir_io::clock;
 
 use super::counted::{drops, errors, nodes};
 use super::{Daemon, UNSEALED, absent, complains, gateway, spd, unsealed};
@@ -35,6 +36,9 @@ pub const FLOWS_MAX: u32 = 1 << 16;
 const COME_WITHIN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(5);
 const STREAM: &str = "lab";
+/// How the answer to `show clock` begins, and the lines of it and of `wait` that complain of nothing.
+const CLOCK: &str = "Time now ";
+const OF_CLOCKS: [&str; 4] = ["Time ", "0: ", "Thread ", "waited "];
 
 /// Why VPP cannot do in memory as a configuration asks, with the remedy.
 pub fn missing(c: &Configuration) -> Option<String> {
@@ -70,6 +74,8 @@ pub fn refused(c: &Configuration) -> Option<String> {
         "its policies are asked about packets they seal or open: remove `action`"
     } else if spd.rules.is_some() {
         "its policies are a list of which the last matches: remove `rules`"
+    } else if spd.churn == 1 {
+        "its pauses between changes are below a second: raise `churn`"
     } else if spd.churn > 0 && p.policies < 3 {
         "of its policies the first and the last stay: use 3 or more `policies` with `churn`"
     } else if p.outer != c.workload.family {
@@ -124,6 +130,10 @@ pub struct Window {
     pub drops: Counters,
     /// Node, packets that passed it, clocks of each of them.
     pub nodes: Vec<(String, u64, f64)>,
+    /// Policies taken out or put back in it.
+    pub updates: u64,
+    /// A span of the lab's clock that it was in.
+    pub at: (u64, u64),
 }
 
 impl InMemory {
@@ -189,46 +199,49 @@ impl InMemory {
         Ok(errors(&self.daemon.ask("show errors\n")?))
     }
 
-    /// Takes a policy out and puts it back in turn, so many times a second, until the window is over; how many changes
-    /// were made. It ends with the policy where it was.
-    pub fn change_policies(&mut self, c: &Configuration, window: Duration) -> Result<u64, LabError> {
-        let (began, mut made) = (Instant::now(), 0);
-        let Some(p) = c.ipsec().filter(|p| p.spd.churn > 0) else {
-            std::thread::sleep(window);
-            return Ok(0);
-        };
-        loop {
-            let due = Duration::from_secs(1) * made / p.spd.churn;
-            if due >= window && made.is_multiple_of(2) {
-                std::thread::sleep(window.saturating_sub(began.elapsed()));
-                return Ok(u64::from(made));
+    /// Counts for a window. Meanwhile it takes a policy out and puts it back in turn where `churn` asks for it, told
+    /// beforehand: under load it answers three times a second.
+    pub fn count(&mut self, c: &Configuration, window: Duration) -> Result<Window, LabError> {
+        let (begin, end) =
+            ("clear runtime\nclear errors\nshow clock\n", "show clock\nshow runtime\nshow errors\n");
+        if let Some(p) = c.ipsec().filter(|p| p.spd.churn > 0) {
+            let (text, updates) = changes(c, &p, window);
+            let began = clock::now();
+            let said = self.daemon.ask(&format!("{begin}{text}{end}"))?;
+            let at = (began, clock::now());
+            let lines: Vec<&str> = said.lines().collect();
+            let clocks: Vec<usize> = (0..lines.len()).filter(|&n| lines[n].starts_with(CLOCK)).collect();
+            let [from, to] = clocks[..] else {
+                return Err(LabError::new(format!("vpp: no two clocks: {}", said.trim())));
+            };
+            let answers =
+                lines[from..to].iter().filter(|line| !OF_CLOCKS.iter().any(|w| line.starts_with(w)));
+            if let Some(complaint) = answers.copied().find(|line| complains(line)) {
+                return Err(crate::sut::peer::refused_configuration("vpp", complaint));
             }
-            std::thread::sleep(due.saturating_sub(began.elapsed()));
-            self.say(&change(c, &p, made))?;
-            made += 1;
+            let seconds = self.clock(lines[to])? - self.clock(lines[from])?;
+            return Ok(Window { updates, at, ..self.counts(seconds, &said) });
         }
+        let said = self.daemon.ask(begin)?;
+        let (from, began) = (self.clock(&said)?, clock::now());
+        std::thread::sleep(window);
+        let ended = clock::now();
+        let said = self.daemon.ask(end)?;
+        Ok(Window { at: (began, ended), ..self.counts(self.clock(&said)? - from, &said) })
     }
 
-    /// A moment from which all is counted.
-    pub fn begin(&mut self) -> Result<f64, LabError> {
-        let said = self.daemon.ask("clear runtime\nclear errors\nshow clock\n")?;
-        self.clock(&said)
-    }
-
-    pub fn end(&mut self, began: f64) -> Result<Window, LabError> {
-        let said = self.daemon.ask("show clock\nshow runtime\nshow errors\n")?;
-        let seconds = self.clock(&said)? - began;
-        let nodes = nodes(&said);
+    fn counts(&self, seconds: f64, said: &str) -> Window {
+        let nodes = nodes(said);
         let passed = |name: &str| nodes.iter().find(|(node, ..)| node == name).map_or(0, |n| n.1);
         // Packets of its own: reports of multicast groups, by either port. Of others none leaves by pg0.
         let own = passed("ip6-rewrite-mcast").saturating_sub(passed("pg0-tx"));
         let (sent, delivered) = (passed("pg-input"), passed("pg1-tx").saturating_sub(own));
-        let drops = drops(&nodes, errors(&said));
-        Ok(Window { seconds, sent, delivered, drops, nodes })
+        let drops = drops(&nodes, errors(said));
+        Window { seconds, sent, delivered, drops, nodes, updates: 0, at: (0, 0) }
     }
 
     fn clock(&self, said: &str) -> Result<f64, LabError> {
-        clock(said).ok_or_else(|| LabError::new(format!("vpp: `show clock` says no time: {}", said.trim())))
+        seconds(said).ok_or_else(|| LabError::new(format!("vpp: `show clock` says no time: {}", said.trim())))
     }
 
     fn say(&mut self, commands: &str) -> Result<(), LabError> {
@@ -356,6 +369,15 @@ pub(super) fn change(c: &Configuration, p: &Protection, n: u32) -> String {
     format!("ipsec policy {what} {}\n", policy(c.workload.family, p, CHANGED))
 }
 
+/// The commands of all changes of a window, at even distances, and how many: the policy ends where it was.
+pub(super) fn changes(c: &Configuration, p: &Protection, window: Duration) -> (String, u64) {
+    let pause = (1000 / p.spd.churn).max(1);
+    let made = (window.as_millis() as u32).div_ceil(pause).next_multiple_of(2).max(2);
+    let wait = format!("wait 0.{pause:03}\n");
+    let text = (0..made).map(|n| wait.clone() + &change(c, p, n)).collect();
+    (text, u64::from(made))
+}
+
 /// One with its keys, in the words of VPP.
 fn sa(id: u32, sa: &SaWords<'_>, p: &Protection) -> String {
     let suite = p.cipher.0;
@@ -383,7 +405,7 @@ fn sa(id: u32, sa: &SaWords<'_>, p: &Protection) -> String {
 }
 
 /// The seconds at the begin of `show clock`.
-pub(super) fn clock(said: &str) -> Option<f64> {
+pub(super) fn seconds(said: &str) -> Option<f64> {
     said.split(|c: char| c == ',' || c.is_whitespace()).find_map(|word| word.parse().ok())
 }
 

@@ -314,6 +314,10 @@ fn in_memory_a_change_takes_a_policy_of_nobody_out_and_puts_it_back() {
     assert_eq!(change(out, 1), format!("ipsec policy add {policy}"));
     let inward = Protection { replay_window: 0, ..deep(Direction::In, LookupBy::Linear, 4) };
     assert_eq!(change(inward, 2), "ipsec policy del spd 1 priority 3 inbound action protect sa 3\n");
+    let often = Protection { spd: Spd { churn: 100, ..out.spd }, ..out };
+    let configuration = in_memory(Sut::Vpp, Family::Inet, Some(often)).expect("valid");
+    let (text, made) = memory::changes(&configuration, &often, Duration::from_millis(250));
+    assert_eq!((made, text.matches("wait 0.010\n").count(), text.matches(" del ").count()), (26, 26, 13));
 }
 
 #[test]
@@ -355,7 +359,7 @@ fn what_it_counts_is_read_from_what_it_says() {
         ip4-full-reassembly-expire-wal  event wait              0               0               1          2.90e3            0.00\n\
         pg1-tx                           active              31250         8000000               0        2.00e1          256.00\n\
         pg-input                         polling             31251         8000256               0        1.03e2          256.00\n";
-    assert_eq!(memory::clock(said), Some(64.123_456_789));
+    assert_eq!(memory::seconds(said), Some(64.123_456_789));
     let nodes = counted::nodes(said);
     let expected =
         [("ip4-lookup", 8_000_000, 41.3), ("pg1-tx", 8_000_000, 20.0), ("pg-input", 8_000_256, 103.0)];

@@ -193,16 +193,12 @@ impl Prepared for VppInmem {
         self.vpp.send(&capture, None)?;
         std::thread::sleep(trial.warm_up);
         let (asked, ticks) = (clock::now(), clock::ticks());
-        let moment = self.vpp.begin()?;
-        let began = clock::now();
-        let updates = self.vpp.change_policies(&self.configuration, trial.window)?;
-        let ended = clock::now();
-        let window = self.vpp.end(moment)?;
+        let window = self.vpp.count(&self.configuration, trial.window)?;
         let (answered, ticks_after) = (clock::now(), clock::ticks());
         if let Some(error) = self.vpp.ended() {
             return Err(error);
         }
-        let (shortest, longest) = ((ended - began) as f64 / 1e9, (answered - asked) as f64 / 1e9);
+        let (shortest, longest) = (trial.window.as_secs_f64(), (answered - asked) as f64 / 1e9);
         let (low, high) = (shortest * (1.0 - CLOCKS_DIFFER), longest * (1.0 + CLOCKS_DIFFER));
         if !(low..=high).contains(&window.seconds) {
             let seconds = window.seconds;
@@ -216,10 +212,10 @@ impl Prepared for VppInmem {
             sample.metrics.insert("verified_packets".into(), self.checked as f64);
         }
         if self.ipsec.is_some_and(|p| p.spd.churn > 0) {
-            sample.metrics.insert("updates".into(), updates as f64);
+            sample.metrics.insert("updates".into(), window.updates as f64);
         }
         sample.notes = self.notes.clone();
-        sample.window_ns = Some((began, ended));
+        sample.window_ns = Some(window.at);
         Ok(sample)
     }
 
@@ -230,7 +226,7 @@ impl Prepared for VppInmem {
 
 /// Values of a window; `ticks` is the clock's rate.
 fn sample(window: &Window, ticks: Option<f64>, mean_len: f64) -> Result<Sample, LabError> {
-    let Window { seconds, sent, delivered, drops, nodes } = window;
+    let Window { seconds, sent, delivered, drops, nodes, .. } = window;
     if *delivered == 0 {
         return Err(LabError::new(format!("vpp: nothing reached its sink; drops {drops:?}")));
     }
@@ -282,7 +278,15 @@ mod tests {
             ("ip4-lookup".into(), 2 * delivered, 40.0),
             ("pg1-tx".into(), delivered, 20.0),
         ];
-        Window { seconds: 0.5, sent, delivered, drops: [("vpp.x.y".to_string(), 10)].into(), nodes }
+        Window {
+            seconds: 0.5,
+            sent,
+            delivered,
+            drops: [("vpp.x.y".to_string(), 10)].into(),
+            nodes,
+            updates: 0,
+            at: (0, 0),
+        }
     }
 
     #[test]
