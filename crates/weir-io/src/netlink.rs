@@ -7,6 +7,7 @@
 pub mod conntrack;
 pub mod firewall;
 pub mod routes;
+pub mod traffic;
 pub mod xfrm;
 
 use std::io;
@@ -14,7 +15,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
-use weir_core::wire::netlink::{TYPE_ERROR, messages};
+use weir_core::wire::netlink::{Message, TYPE_ERROR, messages};
 use weir_core::wire::rtnetlink::links::{self, LinkNews};
 
 pub use weir_core::wire::rtnetlink::links::{AddressInfo, LinkInfo};
@@ -170,15 +171,18 @@ fn open(groups: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Reads what a dump request is answered with; a message that is not well formed makes the whole list doubtful.
 fn dump(request: &[u8], mut each: impl FnMut(LinkNews)) -> io::Result<()> {
+    dump_messages(request, |message| links::parse(message).map(&mut each).is_ok())
+}
+
+/// Reads what a dump request is answered with; a message that is not well formed (`each` says so) makes the whole list
+/// doubtful.
+fn dump_messages(request: &[u8], each: impl FnMut(&Message<'_>) -> bool) -> io::Result<()> {
     let socket = open(0)?;
     socket.send(request, 0)?;
     let mut dumped = routes::Dumped::default();
     let mut buffer = Vec::with_capacity(MESSAGE_MAX);
-    routes::read_dump(&socket, &mut buffer, Vec::clear, &mut dumped, |message| {
-        links::parse(message).map(&mut each).is_ok()
-    })?;
+    routes::read_dump(&socket, &mut buffer, Vec::clear, &mut dumped, each)?;
     match dumped.malformed {
         0 => Ok(()),
         n => Err(io::Error::new(io::ErrorKind::InvalidData, format!("netlink: {n} malformed messages"))),

@@ -5,6 +5,7 @@
 //! not understood from what is malformed. Refuses: attributes that no decision needs are skipped.
 
 pub mod links;
+pub mod traffic;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -516,6 +517,7 @@ pub fn fuzz_rtnetlink(data: &[u8]) {
             assert_eq!(parse(&message, dumped), parse(&message, dumped));
         }
         assert_eq!(links::parse(&message), links::parse(&message));
+        assert_eq!(traffic::parse(&message), traffic::parse(&message));
     }
 }
 

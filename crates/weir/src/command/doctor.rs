@@ -3,11 +3,13 @@
 //! Promises: reads only; each finding is a line with what it means. Status 1 when something decides about transit that
 //! this router would not ask.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use weir_core::conntrack::Admission;
 use weir_core::mirror::{Outcome, Why};
-use weir_io::netlink::{self, LinkInfo};
+use weir_core::wire::rtnetlink::traffic::{Hook, Item};
+use weir_io::netlink::{self, LinkInfo, traffic};
 use weir_io::umem::{ChunkSize, LINK_HEADER};
 
 use crate::config::{self, Config};
@@ -70,9 +72,15 @@ pub fn findings(config: &Config, links: &[LinkInfo]) -> Findings {
         }
     }
     routes(config, links, &mut found);
+    let disciplines = traffic::disciplines();
+    if let Err(error) = &disciplines {
+        found.push(format!("traffic control cannot be read ({error}); run as root"));
+    }
+    let disciplines = disciplines.unwrap_or_default();
     for link in links.iter().filter(|l| devices.contains(&l.name.as_str())) {
         found.extend(membership(config, link, links));
         sysctls(&link.name, &mut found);
+        traffic_control(link, &disciplines, &mut found);
         let zero_copy = config
             .devices()
             .into_iter()
@@ -162,6 +170,37 @@ fn frames(device: &str, mtu: u32, zero_copy: bool) -> Option<String> {
             "{device}: with MTU {mtu} frames are copied, for a card might cut them; zero-copy takes `ip link set {device} mtu {whole}`"
         )
     })
+}
+
+/// Traffic control of a device that packets forwarded here do not meet.
+fn traffic_control(link: &LinkInfo, disciplines: &[Item], found: &mut Vec<String>) {
+    /// Disciplines that only queue, as the kernel sets them up by itself; the last two are hooks for filters.
+    const PLAIN: [&str; 9] =
+        ["noqueue", "pfifo_fast", "pfifo", "bfifo", "fq_codel", "fq", "mq", "clsact", "ingress"];
+    let name = &link.name;
+    let kinds: BTreeSet<&str> =
+        disciplines.iter().filter(|item| item.link == link.index).map(|item| item.kind.as_str()).collect();
+    for kind in kinds.iter().filter(|kind| !PLAIN.contains(kind)) {
+        found.push(format!(
+            "{name}: what this router sends does not pass the queueing discipline {kind}: nothing shapes or delays it"
+        ));
+    }
+    let hooks =
+        [(Hook::Ingress, "ingress", &["clsact", "ingress"][..]), (Hook::Egress, "egress", &["clsact"])];
+    for (hook, place, owners) in hooks {
+        if !owners.iter().any(|owner| kinds.contains(owner)) {
+            continue;
+        }
+        match traffic::filters(link.index, hook) {
+            Ok(filters) if filters.is_empty() => {}
+            Ok(filters) => found.push(format!(
+                "{name}: what this router forwards does not meet traffic control's filters at {place}, of which there {} {}",
+                if filters.len() == 1 { "is" } else { "are" },
+                filters.len()
+            )),
+            Err(error) => found.push(format!("{name}: filters at {place} cannot be read ({error}); run as root")),
+        }
+    }
 }
 
 /// Settings of the kernel that it forwards by and this router does not.

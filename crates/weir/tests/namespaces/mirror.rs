@@ -155,6 +155,36 @@ fn a_packet_filter_is_not_bypassed_unawares() {
 }
 
 #[test]
+fn traffic_control_that_is_bypassed_is_named() {
+    let test = "traffic_control_that_is_bypassed_is_named";
+    let Some(testbed) = Testbed::new(test) else { return };
+    let file = testbed.file("doctor.toml", &testbed.config("auto", ""));
+    let doctor = || {
+        let said = weir(&testbed, &["doctor", &file.to_string_lossy()]);
+        String::from_utf8_lossy(&said.stdout).into_owned()
+    };
+    let before = doctor();
+    assert!(!before.contains("discipline") && !before.contains("filter"), "{before}");
+    let tc = |line: &str| run(&format!("tc -n {} {line}", testbed.router));
+    tc("qdisc add dev r1 root handle 1: tbf rate 10mbit burst 32k latency 50ms");
+    tc("qdisc add dev r0 clsact");
+    let hook = doctor();
+    assert!(hook.contains("r1: what this router sends does not pass the queueing discipline tbf"), "{hook}");
+    assert!(!hook.contains("filters at"), "{hook}");
+    // A filter that takes nothing: one instruction of classic BPF.
+    let nothing = testbed.file("nothing.bpf", "1,6 0 0 0,");
+    for (place, protocol, preference) in [("ingress", "ip", 7), ("egress", "ip", 7), ("egress", "ipv6", 8)] {
+        let bytecode = nothing.to_string_lossy();
+        tc(&format!(
+            "filter add dev r0 {place} protocol {protocol} pref {preference} bpf bytecode-file {bytecode}"
+        ));
+    }
+    let both = doctor();
+    assert!(both.contains("r0: what this router forwards does not meet traffic control's filters at ingress, of which there is 1"), "{both}");
+    assert!(both.contains("filters at egress, of which there are 2"), "{both}");
+}
+
+#[test]
 fn a_packet_filter_that_cannot_be_read_is_not_taken_for_an_empty_one() {
     let test = "a_packet_filter_that_cannot_be_read_is_not_taken_for_an_empty_one";
     let Some(testbed) = Testbed::new(test) else { return };
