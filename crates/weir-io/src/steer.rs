@@ -14,7 +14,8 @@
 //! addresses work as without us; addresses can be changed while traffic flows; every frame is
 //! counted under one [`Cause`]. The program is `bpf/steer.c` of `weir-xdp`. Where policies apply, what goes to the kernel meets [`enforce`] there. ESP to an address of the kernel that is the end of an SA of ours is the
 //! exception ([`LocalAddresses::set_esp`]): protocol 50, fragments too, and UDP to a port ESP comes in on
-//! unless it begins with IKE's marker of four zeros (RFC 3948 2.2). One 802.1Q tag is looked through. Refuses: a second tag (it is not
+//! unless it begins with IKE's marker of four zeros (RFC 3948 2.2), or has an SPI only the kernel opens
+//! ([`LocalAddresses::set_kept_spis`]). One 802.1Q tag is looked through. Refuses: a second tag (it is not
 //! IP to this program, the kernel gets it), other decisions by port, ESP behind IPv6 extension headers other
 //! than a fragment's, and fragments of ESP in UDP: only the first of those has a port.
 //!
@@ -33,7 +34,7 @@ use weir_core::mirror::PASSES_MAX;
 use weir_core::route::Prefix;
 use weir_core::tables::Owner;
 use weir_xdp::layout::{
-    FLOWS_MAX, KeptPrefixes, STEER_CAUSES, STEER_KERNEL, STEER_KERNEL_BUT_ESP, STEER_WEIR, TRACKED_MAX,
+    FLOWS_MAX, Kept, STEER_CAUSES, STEER_KERNEL, STEER_KERNEL_BUT_ESP, STEER_WEIR, TRACKED_MAX,
 };
 use weir_xdp::{
     Counters, LoadError, Loaded, Memory, Run, STEER, STEER_FLOW, STEER_TRACKED, Settings, Sockets, Table,
@@ -60,6 +61,9 @@ pub const MAX_LOCAL: u32 = weir_xdp::layout::STEER_LOCAL_MAX;
 /// UDP ports ESP may come in on: one an SA where peers behind one address are told apart by port.
 pub const MAX_ESP_PORTS: u32 = weir_xdp::layout::STEER_ESP_PORTS_MAX;
 
+/// SPIs of SAs that only the kernel opens, beyond which ESP to where SAs of ours end is ours.
+pub const MAX_KEPT_SPIS: u32 = weir_xdp::layout::STEER_SPIS_MAX;
+
 /// Prefixes of one family whose routes only the kernel can follow.
 pub const MAX_KEPT: u32 = weir_xdp::layout::STEER_KEPT_MAX;
 
@@ -69,10 +73,11 @@ const _: () = assert!(MAX_KEPT as usize == PASSES_MAX);
 pub const MAX_QUEUES: u32 = weir_xdp::layout::STEER_QUEUES_MAX;
 
 /// Maps the programs of all interfaces share, and how many entries each has.
-const SHARED: [(&str, u32); 11] = [
+const SHARED: [(&str, u32); 12] = [
     ("weir_local4", MAX_LOCAL),
     ("weir_local6", MAX_LOCAL),
     ("weir_esp_ports", MAX_ESP_PORTS),
+    ("weir_kept_spis", MAX_KEPT_SPIS),
     ("weir_kept4", MAX_KEPT),
     ("weir_kept6", MAX_KEPT),
     ("weir_flows4", FLOWS_MAX),
@@ -84,7 +89,7 @@ const SHARED: [(&str, u32); 11] = [
 ];
 
 /// The shared maps whose names `wanted` picks in their size, the others with one entry.
-fn sizes(wanted: impl Fn(&str) -> bool) -> [(&'static str, u32); 11] {
+fn sizes(wanted: impl Fn(&str) -> bool) -> [(&'static str, u32); 12] {
     SHARED.map(|(map, size)| (map, if wanted(map) { size } else { 1 }))
 }
 
@@ -154,6 +159,9 @@ pub enum SteerError {
     TooManyPorts {
         got: usize,
     },
+    TooManySpis {
+        got: usize,
+    },
     Queue {
         interface: String,
         queue: u32,
@@ -171,6 +179,9 @@ impl fmt::Display for SteerError {
             }
             SteerError::TooManyPorts { got } => {
                 write!(f, "steering: {got} UDP ports for ESP, expected at most {MAX_ESP_PORTS}")
+            }
+            SteerError::TooManySpis { got } => {
+                write!(f, "steering: {got} SPIs that only the kernel opens, expected at most {MAX_KEPT_SPIS}")
             }
             SteerError::Queue { interface, queue } => {
                 write!(
@@ -205,14 +216,17 @@ pub struct LocalAddresses {
     esp_ports: Table<4, 4>,
     kept4: Trie<4, 4>,
     kept6: Trie<16, 4>,
-    /// How many there are in each trie, for the programs.
-    kept_prefixes: Memory<{ KeptPrefixes::SIZE }>,
+    kept_spis: Table<4, 4>,
+    /// How many there are in each trie and of these SPIs, for the programs.
+    kept_counts: Memory<{ Kept::SIZE }>,
     /// The longest prefix says whether the kernel keeps an address that is not local.
     kept: BTreeMap<Prefix, bool>,
     known: HashMap<IpAddr, Owner>,
     /// Where SAs end.
     esp: HashSet<IpAddr>,
     ports: HashSet<u16>,
+    /// SPIs only the kernel opens.
+    spis: HashSet<u32>,
 }
 
 impl LocalAddresses {
@@ -225,11 +239,13 @@ impl LocalAddresses {
             esp_ports: maps.table("weir_esp_ports")?,
             kept4: maps.trie("weir_kept4")?,
             kept6: maps.trie("weir_kept6")?,
-            kept_prefixes: maps.memory("weir_kept")?,
+            kept_spis: maps.table("weir_kept_spis")?,
+            kept_counts: maps.memory("weir_kept")?,
             kept: BTreeMap::new(),
             known: HashMap::new(),
             esp: HashSet::new(),
             ports: HashSet::new(),
+            spis: HashSet::new(),
         })
     }
 
@@ -297,6 +313,26 @@ impl LocalAddresses {
         Ok(changed)
     }
 
+    /// Makes these the SPIs that only the kernel opens: ESP by them stays with it though an SA of ours ends at their address;
+    /// takes effect for the next frame. Of fragments only the first has an SPI, so they are ours. Returns how many changed.
+    pub fn set_kept_spis(&mut self, spis: HashSet<u32>) -> Result<usize, SteerError> {
+        if spis.len() > MAX_KEPT_SPIS as usize {
+            return Err(SteerError::TooManySpis { got: spis.len() });
+        }
+        let other: Vec<u32> = self.spis.symmetric_difference(&spis).copied().collect();
+        for spi in &other {
+            // As the program has it: a word with the bytes in network order.
+            let key = spi.to_be_bytes();
+            match spis.contains(spi) {
+                true => self.kept_spis.insert(key, 1u32.to_ne_bytes())?,
+                false => self.kept_spis.remove(key).map(drop)?,
+            }
+        }
+        self.spis = spis;
+        self.count_kept()?;
+        Ok(other.len())
+    }
+
     /// Has the kernel keep these destinations too (true) or not (false); those of before stay as they are until
     /// [`LocalAddresses::set_kept`].
     pub fn keep(&mut self, wanted: &[(Prefix, bool)]) -> Result<(), SteerError> {
@@ -334,11 +370,12 @@ impl LocalAddresses {
         self.count_kept()
     }
 
-    /// Tells the programs how many there are, which do not look into an empty trie.
+    /// Tells the programs how many there are, which do not look into an empty map.
     fn count_kept(&mut self) -> Result<(), SteerError> {
         let v4 = self.kept.keys().filter(|prefix| prefix.addr().is_ipv4()).count();
-        let kept = KeptPrefixes { v4: v4 as u64, v6: (self.kept.len() - v4) as u64 };
-        Ok(self.kept_prefixes.write(&kept.to_bytes())?)
+        let (v6, spis) = (self.kept.len() - v4, self.spis.len());
+        let kept = Kept { v4: v4 as u64, v6: v6 as u64, spis: spis as u64 };
+        Ok(self.kept_counts.write(&kept.to_bytes())?)
     }
 
     fn write_kept(&mut self, prefix: Prefix, kernel: bool) -> Result<(), SteerError> {
@@ -386,7 +423,8 @@ fn load(
     tracked: Option<&Tracked>,
 ) -> Result<Loaded, LoadError> {
     let mut shared = vec![local.v4.shared()?, local.v6.shared()?, local.esp_ports.shared()?];
-    shared.extend([local.kept4.shared()?, local.kept6.shared()?, local.kept_prefixes.shared()?]);
+    shared.extend([local.kept4.shared()?, local.kept6.shared()?]);
+    shared.extend([local.kept_spis.shared()?, local.kept_counts.shared()?]);
     if let Some(offload) = offload {
         shared.extend(offload.shared()?);
     }

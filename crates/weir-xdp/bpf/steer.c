@@ -40,13 +40,41 @@ struct {
 	__uint(max_entries, STEER_ESP_PORTS_MAX);
 } weir_esp_ports SEC(".maps");
 
+/* Keyed by the SPI's bytes in network order. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, STEER_SPIS_MAX);
+} weir_kept_spis SEC(".maps");
+
+/* How many prefixes and SPIs there are: an empty map is not asked. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct kept);
+	__uint(max_entries, 1);
+} weir_kept SEC(".maps");
+
+struct kept kept VALUE_OF(weir_kept);
+
+/* ESP to where an SA of weir ends; its SPI is there, if it has one, and 0 is none. */
+static __always_inline enum steer_cause esp(const struct frame *frame, const void *at, __u32 *spi)
+{
+	if (within(frame, at, 4))
+		*spi = load32(at);
+	return STEER_ESP;
+}
+
 /* RFC 3948 2.2: ESP has an SPI where IKE has a marker of four zeros; less than an SPI and a number is neither. */
-static __always_inline enum steer_cause esp_in_udp(const struct frame *frame, const void *udp)
+static __always_inline enum steer_cause esp_in_udp(const struct frame *frame, const void *udp, __u32 *spi)
 {
 	if (!within(frame, udp, 8 + 8) || bpf_ntohs(load16(udp + 4)) < 8 + 8 || !load32(udp + 8))
 		return STEER_LOCAL;
 	__u32 port = load16(udp + 2);
 
+	*spi = load32(udp + 8);
 	return bpf_map_lookup_elem(&weir_esp_ports, &port) ? STEER_ESP : STEER_LOCAL;
 }
 
@@ -77,16 +105,6 @@ struct {
 	__uint(max_entries, STEER_KEPT_MAX);
 } weir_kept6 SEC(".maps");
 
-/* How many each trie has: an empty one is not asked. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__type(key, __u32);
-	__type(value, struct kept_prefixes);
-	__uint(max_entries, 1);
-} weir_kept SEC(".maps");
-
-struct kept_prefixes kept VALUE_OF(weir_kept);
-
 static __always_inline enum steer_cause kept4(__be32 address)
 {
 	if (!kept.v4)
@@ -110,7 +128,7 @@ static __always_inline enum steer_cause kept6(const void *address)
 	return keeper && *keeper == STEER_KERNEL ? STEER_KEPT : STEER_TRANSIT;
 }
 
-static __always_inline enum steer_cause steer4(const struct frame *frame, const struct iphdr *ip)
+static __always_inline enum steer_cause steer4(const struct frame *frame, const struct iphdr *ip, __u32 *spi)
 {
 	if (group4(ip->daddr))
 		return STEER_GROUP;
@@ -122,15 +140,17 @@ static __always_inline enum steer_cause steer4(const struct frame *frame, const 
 		return STEER_LOCAL;
 	if (*owner != STEER_KERNEL_BUT_ESP)
 		return STEER_TRANSIT;
+	const void *behind = (const void *)ip + 4 * (*(const __u8 *)ip & 0x0f);
+
+	/* Of fragments only the first has a port, or an SPI. */
+	if (ip->frag_off & bpf_htons(0x3fff))
+		return ip->protocol == IPPROTO_ESP ? STEER_ESP : STEER_LOCAL;
 	if (ip->protocol == IPPROTO_ESP)
-		return STEER_ESP;
-	/* Of fragments only the first has a port. */
-	if (ip->protocol != IPPROTO_UDP || ip->frag_off & bpf_htons(0x3fff))
-		return STEER_LOCAL;
-	return esp_in_udp(frame, (const void *)ip + 4 * (*(const __u8 *)ip & 0x0f));
+		return esp(frame, behind, spi);
+	return ip->protocol == IPPROTO_UDP ? esp_in_udp(frame, behind, spi) : STEER_LOCAL;
 }
 
-static __always_inline enum steer_cause steer6(const struct frame *frame, const struct ipv6hdr *ip)
+static __always_inline enum steer_cause steer6(const struct frame *frame, const struct ipv6hdr *ip, __u32 *spi)
 {
 	if (ip->daddr.s6_addr[0] == 0xff)
 		return STEER_GROUP;
@@ -147,9 +167,9 @@ static __always_inline enum steer_cause steer6(const struct frame *frame, const 
 	const void *behind = ip + 1;
 
 	if (ip->nexthdr == IPPROTO_ESP)
-		return STEER_ESP;
+		return esp(frame, behind, spi);
 	if (ip->nexthdr == IPPROTO_UDP)
-		return esp_in_udp(frame, behind);
+		return esp_in_udp(frame, behind, spi);
 	if (ip->nexthdr != IPPROTO_FRAGMENT || !within(frame, behind, 8))
 		return STEER_LOCAL;
 	return *(const __u8 *)behind == IPPROTO_ESP ? STEER_ESP : STEER_LOCAL;
@@ -180,6 +200,8 @@ static __always_inline enum steer_cause solicitation(const struct frame *frame)
 static __always_inline enum steer_cause classify(struct xdp_md *ctx, bool flow_offload, int *action)
 {
 	struct frame frame;
+	enum steer_cause cause;
+	__u32 spi = 0;
 
 	if (!parse_ethernet(ctx, &frame))
 		return STEER_SHORT;
@@ -190,20 +212,27 @@ static __always_inline enum steer_cause classify(struct xdp_md *ctx, bool flow_o
 			return STEER_TRANSIT;
 		if (flow_offload && offload4(ctx, &frame, frame.l3, action))
 			return STEER_CAUSES;
-		return steer4(&frame, frame.l3);
+		cause = steer4(&frame, frame.l3, &spi);
+		goto ip;
 	}
 	if (frame.ethertype == bpf_htons(ETH_P_IPV6) && !frame.group) {
 		if (!within(&frame, frame.l3, sizeof(struct ipv6hdr)))
 			return STEER_TRANSIT;
 		if (flow_offload && offload6(ctx, &frame, frame.l3, action))
 			return STEER_CAUSES;
-		return steer6(&frame, frame.l3);
+		cause = steer6(&frame, frame.l3, &spi);
+		goto ip;
 	}
 	if (frame.ethertype == bpf_htons(ETH_P_ARP))
 		return arp(&frame);
 	if (frame.group)
 		return solicitation(&frame);
 	return STEER_NOT_IP;
+ip:
+	/* What only the kernel opens is its own. */
+	if (cause == STEER_ESP && kept.spis && bpf_map_lookup_elem(&weir_kept_spis, &spi))
+		return STEER_LOCAL;
+	return cause;
 }
 
 static __always_inline int steer(struct xdp_md *ctx, bool flow_offload)

@@ -146,10 +146,11 @@ shared! {
         }
     }
     "weir/steer.h" {
-        /// How many prefixes of either family have routes that only the kernel can follow.
-        struct KeptPrefixes = "kept_prefixes" {
+        /// How many prefixes of either family have routes that only the kernel can follow, and SPIs only the kernel opens.
+        struct Kept = "kept" {
             v4: u64,
             v6: u64,
+            spis: u64,
         }
         /// What the router decided about a pair of addresses.
         struct Flow = "flow" {
@@ -326,6 +327,8 @@ constants! {
         /// Prefixes of one family whose routes only the kernel can follow.
         STEER_KEPT_MAX = 1 << 16;
         STEER_ESP_PORTS_MAX = 1024;
+        /// SPIs of SAs that only the kernel opens.
+        STEER_SPIS_MAX = 1 << 16;
         STEER_QUEUES_MAX = 256;
         /// Pairs of addresses of one family.
         FLOWS_MAX = 1 << 16;

@@ -33,6 +33,8 @@ const KEPT: [(&str, bool); 3] =
 /// Where SAs end, and the ports of ESP in UDP.
 const ENDS: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 const ESP_PORTS: [u16; 2] = [4500, 4501];
+/// SPIs only the kernel opens: of frames of the corpus.
+const KEPT_SPIS: [u32; 2] = [0x1111_1111, 0x2020_2020];
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -55,6 +57,7 @@ fn local(test: &str) -> Option<LocalAddresses> {
     local.set(ADDRESSES.map(|(a, owner)| (ip(a), owner))).expect("room");
     local.set_kept(&KEPT.map(|(prefix, kernel)| (prefix.parse().expect("a prefix"), kernel))).expect("room");
     local.set_esp(ENDS.map(ip).into(), ESP_PORTS.into()).expect("room");
+    local.set_kept_spis(KEPT_SPIS.into()).expect("room");
     Some(local)
 }
 

@@ -305,6 +305,39 @@ fn esp_to_an_address_of_the_kernel_is_ours_and_ike_is_not() {
 }
 
 #[test]
+fn esp_that_only_the_kernel_opens_is_its_own_where_an_sa_of_ours_ends() {
+    let Some(ns) = link("esp_that_only_the_kernel_opens_is_its_own") else { return };
+    netns::inside(&ns.0, || {
+        let mut local = local(&[("192.0.2.1", Owner::Kernel), ("2001:db8::1", Owner::Kernel)]);
+        local.set_esp(["192.0.2.1", "2001:db8::1"].map(ip).into(), [4500].into()).expect("room");
+        let port = Port::open("a", &local, None);
+        let mut wire = Wire::of("b");
+        let sealed = [
+            packet("10.0.0.1", "192.0.2.1").raw(50, &SEALED),
+            packet("10.0.0.1", "192.0.2.1").udp(4500, 4500, &SEALED),
+            packet("2001:db8:1::1", "2001:db8::1").raw(50, &SEALED),
+            packet("2001:db8:1::1", "2001:db8::1").udp(4500, 4500, &SEALED),
+        ];
+        let others = [
+            packet("10.0.0.1", "192.0.2.1").raw(50, &[0x11; 24]),
+            packet("10.0.0.1", "192.0.2.1").fragment(24, false).raw(50, &SEALED),
+        ];
+        let counted = |cause| port.steering.counters().expect("readable").of(cause);
+        for kept in [false, true, false] {
+            let spis: &[u32] = if kept { &[0x1010_1010] } else { &[] };
+            local.set_kept_spis(spis.iter().copied().collect()).expect("room");
+            let before = (counted(Cause::Local), counted(Cause::Esp));
+            sealed.iter().chain(&others).for_each(|frame| wire.send(frame));
+            let ours = if kept { 2 } else { 6 };
+            port.await_counted(Cause::Esp, before.1 + ours);
+            port.await_counted(Cause::Local, before.0 + 6 - ours);
+            assert_eq!((counted(Cause::Local), counted(Cause::Esp)), (before.0 + 6 - ours, before.1 + ours));
+        }
+    })
+    .expect("entered");
+}
+
+#[test]
 fn local_addresses_change_while_traffic_flows() {
     let Some(ns) = link("local_addresses_change_while_traffic_flows") else { return };
     netns::inside(&ns.0, || {

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use weir_core::control::{Limits, PolicyView, SaEvent, SaView, SpdView, TunnelView};
 use weir_core::ipsec::sa::{Lifetime, Params, UdpPorts};
 use weir_core::ipsec::spd::{AddressRange, PortRange};
-use weir_core::ipsec::{Direction, Mode, pmtu};
+use weir_core::ipsec::{Direction, Ipsec, Mode, pmtu};
 use weir_core::state::PolicySpec;
 use weir_core::time::{Nanos, SECOND};
 use weir_core::verdict::{Blame, DropCounters, Reason};
@@ -53,7 +53,15 @@ pub(super) struct Watch {
     told: HashMap<Reason, Nanos>,
     pub(super) oracle: Oracle,
     /// What steering was last told.
-    steered: Option<(HashSet<IpAddr>, HashSet<u16>)>,
+    steered: Option<Steered>,
+}
+
+/// Where SAs end, the UDP ports ESP comes in on there, and SPIs that only the kernel opens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Steered {
+    ends: HashSet<IpAddr>,
+    ports: HashSet<u16>,
+    kept: HashSet<u32>,
 }
 
 impl Watch {
@@ -118,16 +126,15 @@ impl Daemon {
             true => HashSet::new(),
             false => ipsec.iter().flat_map(|i| i.udp_ports.iter().copied()).collect(),
         };
-        let wanted = Some((ends, ports));
-        if self.watch.steered == wanted {
+        let wanted = Steered { ends, ports, kept: ipsec.map(kept_spis).unwrap_or_default() };
+        if self.watch.steered.as_ref() == Some(&wanted) {
             return;
         }
-        if let Some((ends, ports)) = wanted.clone()
-            && let Err(error) = local.set_esp(ends, ports)
-        {
+        let Steered { ends, ports, kept } = wanted.clone();
+        if let Err(error) = local.set_kept_spis(kept).and_then(|_| local.set_esp(ends, ports)) {
             tracing::error!("{error}; ESP to addresses of the kernel may stay with the kernel");
         }
-        self.watch.steered = wanted;
+        self.watch.steered = Some(wanted);
     }
 
     /// An ICMP error a tap heard, about a packet that was too big.
@@ -182,6 +189,14 @@ impl Daemon {
         };
         self.control.spds().into_iter().map(view).collect()
     }
+}
+
+/// SPIs that only the kernel opens where SAs of ours end. One that an SA of ours has at any address is ours.
+fn kept_spis(ipsec: &Ipsec) -> HashSet<u32> {
+    let ours: HashSet<u32> = ipsec.sad.iter().map(|inbound| inbound.sa.params.spi).collect();
+    let others = ipsec.awaited.iter().flat_map(|awaited| awaited.others.iter());
+    let here = others.filter(|(spi, to)| ipsec.sad.takes(*to) && !ours.contains(spi));
+    here.map(|&(spi, _)| spi).collect()
 }
 
 fn policy_view(p: &PolicyView) -> view::Policy {

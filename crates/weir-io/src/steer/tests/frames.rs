@@ -37,6 +37,10 @@ pub fn corpus() -> Vec<Vec<u8>> {
         frames.push(frame(from, to).udp(500, 500, &sealed));
         frames.push(frame(from, to).udp(4500, 4500, &[0xff]));
         frames.push(frame(from, to).raw(50, &sealed));
+        // By SPIs that only the kernel opens.
+        frames.push(frame(from, to).raw(50, &[0x11; 24]));
+        frames.push(frame(from, to).udp(4500, 4501, &[0x20; 24]));
+        frames.push(frame(from, to).raw(50, &[0x11; 3]));
         frames.push(frame(from, to).raw(6, &sealed));
         frames.push(frame(from, to).fragment(24, false).raw(50, &sealed));
         frames.push(frame(from, to).fragment(0, true).raw(17, &sealed));

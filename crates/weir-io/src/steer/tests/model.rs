@@ -8,7 +8,7 @@ use weir_core::tables::Owner;
 use weir_xdp::Action;
 use weir_xdp::layout::Flow;
 
-use super::{ENDS, ESP_PORTS, KEPT, checksum, ip, owner};
+use super::{ENDS, ESP_PORTS, KEPT, KEPT_SPIS, checksum, ip, owner};
 use crate::steer::{Cause, flow_offload::OffloadCounters};
 
 /// A test run is of queue 0 of this interface.
@@ -220,21 +220,29 @@ fn steer(packet: &[u8], destination: IpAddr) -> Cause {
         return Cause::Local;
     }
     let is_esp = match destination {
-        IpAddr::V4(_) => match packet[9] {
-            50 => true,
-            17 if be16(packet, 6).is_some_and(|word| word & 0x3fff == 0) => {
-                esp_in_udp(packet, 4 * usize::from(packet[0] & 15))
+        IpAddr::V4(_) => {
+            let at = 4 * usize::from(packet[0] & 15);
+            let whole = be16(packet, 6).is_some_and(|word| word & 0x3fff == 0);
+            match packet[9] {
+                50 => !whole || is_ours(packet, at),
+                17 => whole && esp_in_udp(packet, at) && is_ours(packet, at + 8),
+                _ => false,
             }
-            _ => false,
-        },
+        }
         IpAddr::V6(_) => match packet[6] {
-            50 => true,
-            17 => esp_in_udp(packet, 40),
+            50 => is_ours(packet, 40),
+            17 => esp_in_udp(packet, 40) && is_ours(packet, 48),
             44 => packet.len() >= 48 && packet[40] == 50,
             _ => false,
         },
     };
     if is_esp { Cause::Esp } else { Cause::Local }
+}
+
+/// The SPI there, if there is one, is not the kernel's alone.
+fn is_ours(packet: &[u8], at: usize) -> bool {
+    let spi = packet.get(at..).and_then(|rest| rest.first_chunk::<4>());
+    !spi.is_some_and(|spi| KEPT_SPIS.contains(&u32::from_be_bytes(*spi)))
 }
 
 /// RFC 3948: a port of ESP's, room for an SPI and a number, and no marker of four zeros.

@@ -36,18 +36,20 @@ enum enforce_drop {
 	ENFORCE_DROPS,
 };
 
-/* Local addresses of one family; prefixes whose routes only the kernel can follow; UDP ports ESP comes in on; queues with a socket; pairs of addresses; devices. */
+/* Local addresses of one family; prefixes whose routes only the kernel can follow; UDP ports ESP comes in on; SPIs only the kernel opens; queues with a socket; pairs of addresses; devices. */
 #define STEER_LOCAL_MAX 4096
 #define STEER_KEPT_MAX 65536
 #define STEER_ESP_PORTS_MAX 1024
+#define STEER_SPIS_MAX 65536
 #define STEER_QUEUES_MAX 256
 #define FLOWS_MAX 65536
 #define FLOW_DEVICES_MAX 256
 
-/* Prefixes of either family whose routes only the kernel can follow. */
-struct kept_prefixes {
+/* What only the kernel can do: follow routes of so many prefixes of either family, open ESP of so many SPIs. */
+struct kept {
 	__u64 v4;
 	__u64 v6;
+	__u64 spis;
 };
 
 /* What the router decided about a pair of addresses. */
