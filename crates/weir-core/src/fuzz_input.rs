@@ -6,20 +6,20 @@
 pub type FuzzTarget = fn(&[u8]);
 
 /// The bytes that are left, with zeros behind them.
-pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
+pub struct Input<'a>(pub &'a [u8]);
 
 impl Input<'_> {
-    pub(crate) fn byte(&mut self) -> u8 {
+    pub fn byte(&mut self) -> u8 {
         let Some((&first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         first
     }
 
-    pub(crate) fn word(&mut self) -> usize {
+    pub fn word(&mut self) -> usize {
         usize::from(self.byte()) << 8 | usize::from(self.byte())
     }
 
-    pub(crate) fn take(&mut self, n: usize) -> &[u8] {
+    pub fn take(&mut self, n: usize) -> &[u8] {
         let (taken, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;
         taken

@@ -23,6 +23,7 @@ pub mod relay;
 pub mod route;
 pub mod router;
 pub mod state;
+mod sync;
 pub mod tables;
 #[cfg(feature = "testing")]
 pub mod testing;

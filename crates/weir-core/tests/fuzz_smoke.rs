@@ -1,11 +1,9 @@
 //! Every fuzz target at smoke length, on stable, without libFuzzer: mutations of golden captures and of
-//! built frames, from a fixed seed. Long runs with coverage are in `fuzz/`. A binary of its own, because runs of hours are
+//! built frames, other ones in each run. Long runs with coverage are in `fuzz/`. A binary of its own, because runs of hours are
 //! asked for by its name.
 //!
 //! `WEIR_FUZZ_INPUTS=5000000 cargo test -p weir-core --release --test fuzz_smoke` runs longer.
 
-use std::fmt::Write as _;
-use std::panic;
 use std::path::Path;
 
 use weir_core::fuzz_input::FuzzTarget;
@@ -16,27 +14,12 @@ use weir_core::testing::PACKET_PARSERS;
 use weir_core::wire::build::{self, Frame};
 use weir_core::wire::netlink::request;
 use weir_core::wire::rtnetlink;
+use weir_testing::fuzz::{Random, Smoke, inputs, mutate};
 
 /// Inputs a target gets: about a second each, unoptimised.
 const DEFAULT_INPUTS: usize = 200_000;
 /// Beyond this an input is cut: the longest header chains are well below it.
 const MAX_INPUT: usize = 512;
-
-/// xorshift64*: deterministic, and fast enough not to matter.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        ((u128::from(self.next()) * n as u128) >> 64) as usize
-    }
-}
 
 /// What rtnetlink says of a route of two next hops, a group of next-hop objects, a neighbour and a rule.
 fn netlink() -> Vec<Vec<u8>> {
@@ -116,46 +99,6 @@ fn captured() -> Vec<Vec<u8>> {
     frames
 }
 
-/// One input: a seed with up to eight mutations, or now and then noise.
-fn mutate(random: &mut Random, seeds: &[Vec<u8>], input: &mut Vec<u8>) {
-    const EDGES: [u8; 10] = [0, 1, 2, 4, 5, 0x45, 0x60, 0x7f, 0x80, 0xff];
-    input.clear();
-    if random.below(32) == 0 {
-        let len = random.below(128);
-        input.extend((0..len).map(|_| random.next() as u8));
-        return;
-    }
-    input.extend_from_slice(&seeds[random.below(seeds.len())]);
-    input.truncate(MAX_INPUT);
-    for _ in 0..random.below(8) {
-        if input.is_empty() {
-            input.push(random.next() as u8);
-        }
-        let at = random.below(input.len());
-        match random.below(8) {
-            0 => input[at] ^= 1 << random.below(8),
-            1 => input[at] = random.next() as u8,
-            2 => input[at] = EDGES[random.below(EDGES.len())],
-            3 => input[at] = input[at].wrapping_add(1),
-            4 => input.truncate(at),
-            5 => input.insert(at, random.next() as u8),
-            6 => drop(input.drain(at..(at + 1 + random.below(8)).min(input.len()))),
-            _ => {
-                let other = &seeds[random.below(seeds.len())];
-                let from = random.below(other.len() + 1);
-                let len = (other.len() - from).min(random.below(32));
-                input.splice(at..at, other[from..from + len].iter().copied());
-                input.truncate(MAX_INPUT);
-            }
-        }
-    }
-}
-
-fn inputs() -> usize {
-    let wished = std::env::var("WEIR_FUZZ_INPUTS").ok().and_then(|text| text.parse().ok());
-    wished.unwrap_or(DEFAULT_INPUTS)
-}
-
 /// Frames of the relay's protocol, what is in a client's box, a question to STUN, and some frames in a row.
 fn relay_seeds() -> Vec<Vec<u8>> {
     let (a, b) = (Key([1; 32]), Key([2; 32]));
@@ -195,81 +138,43 @@ fn relay_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Runs one target; a panic names the input that caused it.
-fn run(name: &str, target: FuzzTarget, seeds: &[Vec<u8>], total: usize) -> Result<(), String> {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ name.bytes().map(u64::from).sum::<u64>());
-    let mut input = Vec::new();
-    for count in 0..total {
-        match seeds.get(count) {
-            Some(seed) => input.clone_from(seed),
-            None => mutate(&mut random, seeds, &mut input),
-        }
-        if panic::catch_unwind(|| target(&input)).is_err() {
-            let mut hex = String::new();
-            input.iter().for_each(|byte| write!(hex, "{byte:02x}").expect("a string grows"));
-            return Err(format!("{name}: input {count} of {total} panics: {hex}"));
-        }
-    }
-    Ok(())
-}
-
-fn run_all(targets: &[(&str, FuzzTarget)], seeds: &[Vec<u8>], total: usize) {
-    let failures: Vec<String> = std::thread::scope(|scope| {
-        let runs: Vec<_> = targets
-            .iter()
-            .map(|&(name, target)| scope.spawn(move || run(name, target, seeds, total)))
-            .collect();
-        runs.into_iter().filter_map(|run| run.join().expect("panics are caught").err()).collect()
-    });
-    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+fn run(targets: &[(&str, FuzzTarget)], seeds: Vec<Vec<u8>>, inputs: usize) {
+    Smoke { targets, seeds, longest: MAX_INPUT, inputs }.run();
 }
 
 #[test]
 fn no_input_makes_a_parser_panic() {
-    run_all(PACKET_PARSERS, &seeds(), inputs());
+    run(PACKET_PARSERS, seeds(), inputs(DEFAULT_INPUTS));
 }
 
 #[test]
 fn no_input_makes_the_relays_protocol_panic() {
-    run_all(fuzz::FUZZ_TARGETS, &relay_seeds(), inputs());
+    run(fuzz::FUZZ_TARGETS, relay_seeds(), inputs(DEFAULT_INPUTS));
 }
 
 #[test]
 fn no_sequence_confuses_the_relays_streams_and_registry() {
-    run_all(fuzz::FUZZ_SEQUENCES, &relay_seeds(), inputs() / 20);
+    run(fuzz::FUZZ_SEQUENCES, relay_seeds(), inputs(DEFAULT_INPUTS) / 20);
 }
 
 #[test]
 fn every_fuzz_function_has_a_target_in_the_fuzz_workspace() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
-    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("fuzz/Cargo.toml");
     // Those that keep state have smoke tests of their own: their inputs are sequences of frames.
     let one_input = PACKET_PARSERS.iter().chain(fuzz::FUZZ_TARGETS).chain(fuzz::FUZZ_SEQUENCES);
-    for name in one_input.map(|(name, _)| *name).chain([
-        "conntrack",
-        "router",
-        "gate",
-        "esp_open",
-        "reassembly",
-        "classifier",
-        "spd",
-    ]) {
-        let target = folder.join(format!("fuzz_targets/{name}.rs"));
-        let text = std::fs::read_to_string(&target).unwrap_or_default();
-        assert!(text.contains(&format!("fuzz_{name}(data)")), "fuzz_targets/{name}.rs calls fuzz_{name}");
-        assert!(manifest.contains(&format!("name = \"{name}\"")), "fuzz/Cargo.toml has a [[bin]] {name}");
-    }
+    let with_state = ["conntrack", "router", "gate", "esp_open", "reassembly", "classifier", "spd"];
+    let names: Vec<&str> = one_input.map(|(name, _)| *name).chain(with_state).collect();
+    weir_testing::fuzz::assert_targets(&names);
 }
 
 #[test]
 fn mutations_reach_behind_the_headers() {
     // A mutator whose inputs are all refused at the first byte would test nothing.
     let seeds = seeds();
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut input = Vec::new();
     let mut decoded = [0; 3];
     for _ in 0..60_000 {
-        mutate(&mut random, &seeds, &mut input);
+        mutate(&mut random, &seeds, MAX_INPUT, &mut input);
         let text = weir_core::wire::decode(&input).to_string();
         decoded[0] += usize::from(text.contains("IP ") || text.contains("IP6 "));
         decoded[1] += usize::from(text.contains("ARP "));

@@ -11,6 +11,8 @@ pub mod coalescing;
 pub mod cpu;
 pub mod cpu_level;
 mod epoll_set;
+#[cfg(feature = "testing")]
+pub mod fuzz;
 pub mod interface;
 pub mod lock;
 pub mod mapped_counters;

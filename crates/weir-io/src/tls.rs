@@ -25,6 +25,8 @@ pub use error::TlsError;
 pub use handshake::{Facts, Handshake, Progress};
 pub use hello::{awaits, for_client};
 pub use kernel::{Kernel, KernelTlsError, NotOffloaded};
+#[cfg(feature = "testing")]
+pub use session::fuzz;
 pub use session::{Established, News, Opened, Session};
 
 /// Content types of a record (RFC 8446 5.1).

@@ -9,6 +9,8 @@
 //! packets of the path's size only, and counts those.
 
 mod cut;
+#[cfg(feature = "testing")]
+pub mod fuzz;
 mod merge;
 mod vnet;
 

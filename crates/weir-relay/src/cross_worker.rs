@@ -9,16 +9,21 @@
 //! [`RING`] batches that nobody has taken: they are dropped and counted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rtrb::{Producer, PushError};
 use weir_io::wake::Waker;
 
 use super::session::CrossWorkerBatch;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Batches in one ring: at 64 KiB each 16 MiB, when a worker does not keep up at all.
 pub const RING: usize = 256;
+
 /// How a worker is told that there is something for it.
+///
+/// Each change of a flag is a swap, which reads the flag's last value: of a worker that lies down and one that rings, the
+/// second to change `asleep` sees all that the first did before. `loom/` holds this with acquire and release alone; a store
+/// would want the total order of `SeqCst`, and costs as much on x86.
 #[derive(Debug)]
 pub struct Doorbell {
     waker: Arc<Waker>,
@@ -39,30 +44,30 @@ impl Doorbell {
 
     /// Rings as [`Doorbell::ring`] does, but a worker that sleeps sleeps on until [`Doorbell::notify`].
     pub fn note(&self) {
-        self.news.store(true, Ordering::SeqCst);
+        self.news.swap(true, Ordering::AcqRel);
     }
 
     /// Wakes a worker that sleeps although there is something for it.
     pub fn notify(&self) {
-        if self.news.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+        if self.news.load(Ordering::Acquire) && self.asleep.swap(false, Ordering::AcqRel) {
             self.waker.wake();
         }
     }
 
     /// Whether its worker may sleep now: nothing came since it last looked.
     pub fn prepare_sleep(&self) -> bool {
-        self.asleep.store(true, Ordering::SeqCst);
-        let quiet = !self.news.load(Ordering::SeqCst);
+        self.asleep.swap(true, Ordering::AcqRel);
+        let quiet = !self.news.load(Ordering::Acquire);
         if !quiet {
-            self.asleep.store(false, Ordering::SeqCst);
+            self.asleep.swap(false, Ordering::AcqRel);
         }
         quiet
     }
 
     /// Awake again; whether there is something to be taken.
     pub fn wake(&self) -> bool {
-        self.asleep.store(false, Ordering::SeqCst);
-        self.news.swap(false, Ordering::SeqCst)
+        self.asleep.swap(false, Ordering::AcqRel);
+        self.news.swap(false, Ordering::AcqRel)
     }
 }
 

@@ -8,10 +8,11 @@
 //! on a busy core a thread woken under a lock takes the core, finds the lock held and gives it back. Of one thread the
 //! order is kept. Refuses: nothing; what is sent after the registrar's end stays unread.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::Thread;
+use std::sync::{OnceLock, PoisonError};
 
 use super::messages::Event;
+use crate::sync::thread::{self, Thread};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Room that is kept for what comes next; a storm's is given back.
 const KEPT: usize = 4096;
@@ -36,8 +37,8 @@ impl Inbox {
 
     /// Waits for events, and takes all there are into `events`, which is empty. Always from the same thread.
     pub fn take(&self, events: &mut Vec<Event>) {
-        let registrar = self.registrar.get_or_init(std::thread::current);
-        debug_assert_eq!(registrar.id(), std::thread::current().id());
+        let registrar = self.registrar.get_or_init(thread::current);
+        debug_assert_eq!(registrar.id(), thread::current().id());
         if events.capacity() > KEPT {
             *events = Vec::new();
         }
@@ -47,7 +48,7 @@ impl Inbox {
                 return;
             }
             // Whoever sent something since then has made this return at once.
-            std::thread::park();
+            thread::park();
         }
     }
 

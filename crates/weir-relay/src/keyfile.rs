@@ -46,19 +46,20 @@ pub fn read_or_make(path: &Path) -> Result<Secret, KeyError> {
 /// The key of this file, if there is one.
 pub fn read(path: &Path) -> Result<Option<Secret>, KeyError> {
     let Some(text) = private_text(path)? else { return Ok(None) };
-    let wrong = || KeyError::NoKey { path: path.to_owned() };
+    parse(&text).map(Some).ok_or_else(|| KeyError::NoKey { path: path.to_owned() })
+}
+
+/// The key that a file's text has.
+pub(crate) fn parse(text: &str) -> Option<Secret> {
     let trimmed = text.trim();
     let key = match trimmed.starts_with('{') {
         false => Zeroizing::new(trimmed.to_owned()),
-        true => {
-            let content: Content = serde_json::from_str(trimmed).map_err(|_| wrong())?;
-            Zeroizing::new(content.private_key)
-        }
+        true => Zeroizing::new(serde_json::from_str::<Content>(trimmed).ok()?.private_key),
     };
-    let mut bytes = hex(key.strip_prefix("privkey:").unwrap_or(&key)).ok_or_else(wrong)?;
+    let mut bytes = hex(key.strip_prefix("privkey:").unwrap_or(&key))?;
     let secret = Secret::new(bytes);
     bytes.zeroize();
-    Ok(Some(secret))
+    Some(secret)
 }
 
 /// The mesh key of this file.

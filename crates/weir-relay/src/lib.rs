@@ -29,6 +29,8 @@ pub mod counters;
 mod cross_worker;
 mod engine;
 pub mod error;
+#[cfg(feature = "testing")]
+pub mod fuzz;
 mod inbox;
 pub mod inherited;
 pub mod keyfile;
@@ -39,6 +41,7 @@ pub mod registrar;
 pub mod report;
 pub mod session;
 pub mod settings;
+mod sync;
 pub mod warning;
 pub mod websocket;
 mod worker;

@@ -4,6 +4,7 @@
 //! Refuses: to know any crate of ours; what tests need of a running `weir` is in that crate's feature `testing`.
 
 pub mod folder;
+pub mod fuzz;
 pub mod page;
 pub mod race;
 pub mod shell;

@@ -16,6 +16,8 @@ pub mod config;
 pub mod control;
 pub mod enforcement;
 pub mod failure;
+#[cfg(feature = "testing")]
+pub mod fuzz;
 mod log;
 #[cfg(test)]
 mod openapi;

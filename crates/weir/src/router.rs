@@ -36,6 +36,9 @@ pub mod resources;
 mod start;
 mod worker;
 
+#[cfg(feature = "testing")]
+pub use policies::fuzz::fuzz_policy_changes;
+
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;

@@ -10,12 +10,13 @@
 //!
 //! Promises: what workers count lies in one cache line that may be memory of a file, so that a process that
 //! dies between two instructions has left what it used; nobody numbers or accepts beyond what the lease
-//! says is on disk. Costs: a few loads a batch, no more stores than an SA without it. Refuses nothing where
+//! says is on disk (`loom/` runs this file in every order of several workers' accesses). Costs: a few loads a batch, no more stores than an SA without it. Refuses nothing where
 //! nothing is kept: such a lease has no end.
 
 use std::ops::Deref;
-use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Which record it belongs to: a digest of keys, direction and SPI.
 pub type Identity = [u8; 32];
@@ -90,6 +91,16 @@ impl Counters {
         self.bytes.store(used.bytes, Relaxed);
         // After the others: a process that dies here has not used it.
         self.in_use.store(1, Release);
+    }
+
+    /// The first of `n` sequence numbers that are now the caller's, and how many of them there are: none beyond `limit`.
+    #[inline]
+    pub fn take_sequence(&self, limit: u64, n: u64) -> (u64, u64) {
+        if self.sequence.load(Relaxed) >= limit {
+            return (0, 0);
+        }
+        let last = self.sequence.fetch_add(n, Relaxed);
+        (last.wrapping_add(1), limit.saturating_sub(last).min(n))
     }
 
     pub fn amounts(&self) -> Amounts {
@@ -167,10 +178,11 @@ impl Atomics {
         }
     }
 
+    /// Whoever reads one of them sees what was done before: what it allows is on disk.
     fn set(&self, to: Amounts) {
-        self.sequence.store(to.sequence, Relaxed);
-        self.packets.store(to.packets, Relaxed);
-        self.bytes.store(to.bytes, Relaxed);
+        self.sequence.store(to.sequence, Release);
+        self.packets.store(to.packets, Release);
+        self.bytes.store(to.bytes, Release);
     }
 }
 
@@ -193,17 +205,17 @@ impl Lease {
 
     #[inline]
     pub fn sequence(&self) -> u64 {
-        self.limit.sequence.load(Relaxed)
+        self.limit.sequence.load(Acquire)
     }
 
     #[inline]
     pub fn packets(&self) -> u64 {
-        self.limit.packets.load(Relaxed)
+        self.limit.packets.load(Acquire)
     }
 
     #[inline]
     pub fn bytes(&self) -> u64 {
-        self.limit.bytes.load(Relaxed)
+        self.limit.bytes.load(Acquire)
     }
 
     /// The number was authentic and beyond the limit.

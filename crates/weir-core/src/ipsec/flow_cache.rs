@@ -29,6 +29,9 @@ use super::spd::{LookupSpec, Way};
 use hash::Secret;
 pub(crate) use key::{Key, Key4, Key6, Words};
 pub(crate) use table::{Bucket, Probe, Table, Table4, Table6};
+use table::{Bucket4, Bucket6};
+
+const _: () = assert!(size_of::<Bucket4>() == 32 && size_of::<Bucket6>() == 64);
 
 /// Buckets of a cache where nothing is said: about a million flows at a quarter full.
 pub const BUCKETS: u32 = 4 << 20;

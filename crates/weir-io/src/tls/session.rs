@@ -4,6 +4,9 @@
 //! are followed; tickets reach rustls' store. The peer's wish for new keys of ours is news, since our
 //! answer has its place in what is being sent. Refuses: see [`super`].
 
+#[cfg(feature = "testing")]
+pub mod fuzz;
+
 use std::fmt;
 use std::ops::Range;
 

@@ -2,6 +2,7 @@
 
 mod after;
 mod ends;
+mod fuzz;
 mod kernel;
 mod openssl;
 mod records;

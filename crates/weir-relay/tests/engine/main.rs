@@ -4,6 +4,7 @@
 //! the acceptor's, and is tested with it.
 
 mod forwarding;
+mod fuzz;
 mod member;
 mod mesh;
 mod peers;

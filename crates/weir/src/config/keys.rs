@@ -221,7 +221,7 @@ impl Keyring {
         Keyring::parse(path, &text)
     }
 
-    fn parse(path: &Path, bytes: &[u8]) -> Result<Keyring, KeysError> {
+    pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Keyring, KeysError> {
         let own = || path.to_owned();
         let line = |at: usize| bytes.iter().take(at).filter(|b| **b == b'\n').count() + 1;
         let text = std::str::from_utf8(bytes)

@@ -4,6 +4,9 @@
 //! or none; what the file says is not touched, so that the next `weir apply` makes it the truth again and prints
 //! the difference. A policy that hides others is taken, unlike in a file; a dry run says which. Refuses: names that are not there, with the nearest one; two places for one policy.
 
+#[cfg(feature = "testing")]
+pub(super) mod fuzz;
+
 use weir_core::control::PolicyChange;
 use weir_core::state::{Error, Policies, PolicyProblem, PolicySpec, Problem, nearest};
 

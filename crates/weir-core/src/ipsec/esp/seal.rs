@@ -95,12 +95,7 @@ fn seal_batch<B: Buffer, const N: usize>(
 #[doc(hidden)]
 pub fn take_sequence(sa: &Sa, n: u64) -> (u64, u64) {
     let limit = last_sequence(sa.params.esn).min(sa.state.lease.sequence());
-    let counter = &sa.state.sequence;
-    if counter.load(Relaxed) >= limit {
-        return (0, 0);
-    }
-    let last = counter.fetch_add(n, Relaxed);
-    (last.wrapping_add(1), limit.saturating_sub(last).min(n))
+    sa.state.take_sequence(limit, n)
 }
 
 /// Why there is no number.

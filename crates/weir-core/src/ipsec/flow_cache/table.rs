@@ -8,13 +8,14 @@
 //! The sequence number is 31 bits and the bit that says a worker is writing: a reader is misled only if it sleeps
 //! between two of its loads through a multiple of 2^31 writes to the one bucket, after which the same answer stands
 //! with other words: at 20 ns a write, a reader that stops for 43 s and wakes within 20 ns.
-
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
+//!
+//! `loom/` runs this file in every order that two or three workers' accesses may take.
 
 use super::hash::Secret;
 use super::key::{EMPTY, Key};
 use crate::ipsec::spd::PolicyIndex;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::atomic::{AtomicU64, fence};
 
 /// Set in the first word while a worker is writing.
 const WRITING: u64 = 1 << 32;
@@ -49,8 +50,6 @@ pub struct Bucket4(Entry<2>);
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Bucket6(Entry<5>);
-
-const _: () = assert!(size_of::<Bucket4>() == 32 && size_of::<Bucket6>() == 64);
 
 /// Gives an entry its alignment.
 pub trait Bucket<const K: usize>: Default {

@@ -17,6 +17,9 @@ const THREADS: usize = 32;
 const AT_ONCE: usize = 100;
 /// Beyond a descriptor for each client.
 const BESIDES: u64 = 500;
+/// Descriptors that threads of the relay may have opened since the first few clients left, which say nothing: each acceptor's
+/// runtime opens four when it first runs, and on a busy machine some do so long after the relay listens.
+const LATE: usize = 64;
 
 /// All of them, connected as fast as they are taken.
 fn storm(testbed: &Testbed, crowd: u64) -> Vec<Client> {
@@ -61,6 +64,8 @@ fn thousands_of_clients_at_once_are_let_in_and_reach_each_other() {
         return;
     }
     let relay = testbed.start("", &[]);
+    assert_eq!(storm(&testbed, 100).len(), 100);
+    relay.until_metric("weir_relay_connections", "", 0);
     let descriptors = relay.descriptors();
     let mut all = storm(&testbed, CROWD);
     relay.until_metric("weir_relay_connections", "", CROWD as i64);
@@ -80,7 +85,9 @@ fn thousands_of_clients_at_once_are_let_in_and_reach_each_other() {
     assert_eq!(relay.metric("weir_relay_packets_dropped_total", ""), 0);
     drop(all);
     relay.until_metric("weir_relay_connections", "", 0);
-    until("descriptors are as many as before", || (relay.descriptors() <= descriptors).then_some(()));
+    until("no connection is left", || (testbed.connections() == 0).then_some(()));
+    let left = relay.descriptors();
+    assert!(left <= descriptors + LATE, "{left} descriptors are open, {descriptors} were before");
     // The same again: nothing of them is in the way.
     assert_eq!(storm(&testbed, 100).len(), 100);
 }

@@ -96,6 +96,17 @@ impl Testbed {
         client
     }
 
+    /// TCP connections of the relay's namespace, whoever's they are, but for those that are over at both ends (TIME_WAIT).
+    pub fn connections(&self) -> usize {
+        let of = |table: &str| {
+            let text = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).expect("a table");
+            let states =
+                text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3).map(str::to_owned));
+            states.filter(|state| !["06", "0A"].contains(&state.as_str())).count()
+        };
+        netns::inside(&self.relay, || of("tcp") + of("tcp6")).expect("the namespace is there")
+    }
+
     pub fn at(ip: &str) -> SocketAddr {
         SocketAddr::new(ip.parse().expect("an address"), PORT)
     }
