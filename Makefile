@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation loom interop questions relay-ktls setup build install oci deb build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom interop questions relay-ktls setup build install oci deb build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | loom | interop | questions | relay-ktls | build | install PREFIX= | deb | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | interop | questions | relay-ktls | build | install PREFIX= | deb | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -101,6 +101,11 @@ SECONDS = 600
 relay-simulation: setup
 	cargo test --release -p weir-relay --test simulation --no-run
 	seq $$(nproc) | WEIR_SIMULATION_SECONDS=$(SECONDS) xargs -P 0 -I{} cargo test --release -q -p weir-relay --test simulation campaign -- --nocapture
+
+# two gateways under load that are changed and disturbed all the time, SECONDS long (`make soak SECONDS=7200`), as root; each minute says how
+# far it is; `make test` has twenty seconds of it
+soak: setup
+	WEIR_SOAK_SECONDS=$(SECONDS) cargo test -p weir --test namespaces soak -- --nocapture
 
 # what threads share in every order of their accesses, and whether the models notice what is done to them: three minutes; `make test`
 # has the models

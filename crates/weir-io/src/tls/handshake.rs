@@ -1,7 +1,8 @@
 //! The handshake, and what little is said before the stream goes to its worker.
 //!
 //! No sockets: the caller brings what was received and sends what is to be sent. Promises: what is received
-//! and not yet used stays in the caller's buffer; an error leaves the alert for the peer in `to_send`.
+//! and not yet used stays in the caller's buffer, and is shown to rustls with every call: it counts on what it has seen of it (a
+//! message that is not whole), and panics when that is missing; an error leaves the alert for the peer in `to_send`.
 //! Refuses: nothing of its own; rustls judges.
 
 use std::fmt;
@@ -41,6 +42,8 @@ pub struct Handshake {
     /// Data that came with the last messages of the handshake or after it, and was not read yet.
     plain: Vec<u8>,
     progress: Progress,
+    /// Why it is over: rustls must not be asked again.
+    broken: Option<Error>,
 }
 
 enum Side {
@@ -60,11 +63,14 @@ impl Handshake {
     }
 
     fn new(side: Side) -> Handshake {
-        Handshake { side, plain: Vec::new(), progress: Progress::NeedMore }
+        Handshake { side, plain: Vec::new(), progress: Progress::NeedMore, broken: None }
     }
 
     /// Uses up `received` from its front as far as it goes and appends answers to `to_send`.
     pub fn advance(&mut self, received: &mut Vec<u8>, to_send: &mut Vec<u8>) -> Result<Progress, Error> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
         let mut used = 0;
         let result = loop {
             match self.step(&mut received[used..], to_send) {
@@ -89,8 +95,12 @@ impl Handshake {
                 Ok(self.progress)
             }
             Err(error) => {
-                // The alert waits where messages to be sent do; the error itself comes again after it.
-                while let (_, Ok(None)) = self.step(&mut [], to_send) {}
+                // The alert waits where messages to be sent do: each step fetches one.
+                while self.state().wants_write() {
+                    let (discard, _) = self.step(received, to_send);
+                    received.drain(..discard);
+                }
+                self.broken = Some(error.clone());
                 Err(error)
             }
         }
@@ -108,14 +118,19 @@ impl Handshake {
         progress
     }
 
-    /// Appends `plain` to `to_send`, sealed.
-    pub fn write(&mut self, plain: &[u8], to_send: &mut Vec<u8>) -> Result<(), Error> {
-        self.say(Say::Data(plain), to_send)
+    /// Appends `plain` to `to_send`, sealed. `received` is what [`Handshake::advance`] left.
+    pub fn write(
+        &mut self,
+        plain: &[u8],
+        received: &mut Vec<u8>,
+        to_send: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.say(Say::Data(plain), received, to_send)
     }
 
-    /// Appends a close_notify to `to_send`.
-    pub fn close_notify(&mut self, to_send: &mut Vec<u8>) -> Result<(), Error> {
-        self.say(Say::CloseNotify, to_send)
+    /// Appends a close_notify to `to_send`. `received` is what [`Handshake::advance`] left.
+    pub fn close_notify(&mut self, received: &mut Vec<u8>, to_send: &mut Vec<u8>) -> Result<(), Error> {
+        self.say(Say::CloseNotify, received, to_send)
     }
 
     /// What was agreed, once it was.
@@ -167,13 +182,15 @@ impl Handshake {
         }
     }
 
-    fn say(&mut self, what: Say<'_>, to_send: &mut Vec<u8>) -> Result<(), Error> {
+    fn say(&mut self, what: Say<'_>, received: &mut Vec<u8>, to_send: &mut Vec<u8>) -> Result<(), Error> {
         // What rustls still has to send goes first.
-        while let (_, Ok(None)) = self.step(&mut [], to_send) {}
-        match &mut self.side {
-            Side::Server(connection) => say(connection.process_tls_records(&mut []), what, to_send),
-            Side::Client(connection) => say(connection.process_tls_records(&mut []), what, to_send),
-        }
+        self.advance(received, to_send)?;
+        let (discard, said) = match &mut self.side {
+            Side::Server(connection) => say(connection.process_tls_records(received), what, to_send),
+            Side::Client(connection) => say(connection.process_tls_records(received), what, to_send),
+        };
+        received.drain(..discard);
+        said
     }
 
     /// One state of rustls: bytes used up, and where it stands if nothing goes on without the caller.
@@ -234,15 +251,19 @@ enum Say<'a> {
     CloseNotify,
 }
 
+/// Bytes used up, and whether it was said.
 fn say<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     what: Say<'_>,
     to_send: &mut Vec<u8>,
-) -> Result<(), Error> {
-    let ConnectionState::WriteTraffic(mut traffic) = status.state? else {
-        return Err(Error::HandshakeNotComplete);
+) -> (usize, Result<(), Error>) {
+    let UnbufferedStatus { discard, state } = status;
+    let mut traffic = match state {
+        Ok(ConnectionState::WriteTraffic(traffic)) => traffic,
+        Ok(_) => return (discard, Err(Error::HandshakeNotComplete)),
+        Err(error) => return (discard, Err(error)),
     };
-    append(to_send, |place| {
+    let said = append(to_send, |place| {
         match what {
             Say::Data(plain) => traffic.encrypt(plain, place),
             Say::CloseNotify => traffic.queue_close_notify(place),
@@ -251,9 +272,8 @@ fn say<Data>(
             EncryptError::InsufficientSize(size) => Some(size.required_size),
             EncryptError::EncryptExhausted => None,
         })
-    })
-    .then_some(())
-    .ok_or(Error::EncryptError)
+    });
+    (discard, said.then_some(()).ok_or(Error::EncryptError))
 }
 
 fn encoding(error: &EncodeError) -> Option<usize> {

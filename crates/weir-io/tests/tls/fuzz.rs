@@ -26,6 +26,9 @@ fn seeds() -> Vec<Vec<u8>> {
         seeds.push(vec![suite, 3, 21, 2, 1, 0, 7, 255, 255, 0, 0, 9]);
         seeds.push(vec![suite, 3, 22, 5, 24, 0, 0, 1, 1, 0, 0, 40, 5, 0, 9, 1, 7, 255, 255]);
     }
+    // Records before a server has left rustls: half a key update, then data; data in two pieces.
+    seeds.push([&[0, 5, 2, 255, 24, 0][..], &[0, 3, 255, 1, 2, 3, 0, 0, 255]].concat());
+    seeds.push(vec![3, 0, 4, 9, 1, 2, 3, 4, 0, 0, 255, 3, 2, 255, 1, 0]);
     for (version, suite) in SUITES {
         let mut client = Handshake::client(client_config(version, suite), name()).expect("a client");
         let mut hello = Vec::new();

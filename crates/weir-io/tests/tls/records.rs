@@ -122,7 +122,7 @@ fn rustls_client_and_our_server_understand_each_other() {
         let (mut early, mut out) = (Vec::new(), Vec::new());
         ours.read(&mut said(&mut theirs, b"GET /derp"), &mut early, &mut out).expect("is read");
         assert_eq!(early, b"GET /derp");
-        ours.write(b"101", &mut out).expect("is written");
+        ours.write(b"101", &mut Vec::new(), &mut out).expect("is written");
         feed(&mut theirs, &out);
         assert_eq!(heard(&mut theirs, 3), b"101");
         let (mut session, rest) = ours.finish().expect("the keys");
@@ -178,4 +178,17 @@ fn damaged_records_do_not_open() {
             }
         }
     }
+}
+
+#[test]
+fn a_first_message_that_is_said_to_be_endless_is_refused_and_nothing_more_is_asked_of_rustls() {
+    // A ClientHello of 591,871 bytes, of which a record has the first 131: rustls refuses it, and keeps where it was.
+    let mut received = vec![22, 3, 1, 0, 0x87, 1, 9, 7, 0xff];
+    received.resize(5 + 0x87, 7);
+    let mut out = Vec::new();
+    let mut server = Handshake::server(server_config()).expect("a server");
+    let refused = server.advance(&mut received, &mut out).expect_err("too long");
+    received.clear();
+    assert_eq!(server.advance(&mut received, &mut out), Err(refused.clone()));
+    assert_eq!(server.close_notify(&mut received, &mut out), Err(refused));
 }

@@ -158,7 +158,7 @@ impl Wire {
     pub async fn send(&mut self, plain: &[u8]) -> Result<(), Broken> {
         match &mut self.tls {
             Some(tls) => {
-                tls.write(plain, &mut self.to_send)?;
+                tls.write(plain, &mut self.received, &mut self.to_send)?;
                 self.flush().await
             }
             None => Ok(self.stream.write_all(plain).await?),
@@ -169,7 +169,7 @@ impl Wire {
     pub async fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
             // A peer that has gone needs no goodbye.
-            let _ = tls.close_notify(&mut self.to_send);
+            let _ = tls.close_notify(&mut self.received, &mut self.to_send);
             let _ = self.flush().await;
         }
         let _ = self.stream.shutdown().await;

@@ -286,7 +286,7 @@ fn a_full_disk_is_said_and_forgotten_when_there_is_room_again() {
 }
 
 /// Numbers sent end to end without a break, and which came: any that comes twice was replayed.
-struct Load {
+pub(super) struct Load {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     came: Arc<Mutex<Came>>,
@@ -294,14 +294,14 @@ struct Load {
 }
 
 #[derive(Default)]
-struct Came {
-    numbers: HashSet<u64>,
+pub(super) struct Came {
+    pub(super) numbers: HashSet<u64>,
     highest: u64,
-    twice: Vec<u64>,
+    pub(super) twice: Vec<u64>,
 }
 
 impl Load {
-    fn start(testbed: &Gateways) -> Load {
+    pub(super) fn start(testbed: &Gateways) -> Load {
         let ends = families()[0];
         let far = testbed.west.in_server(|| UdpSocket::bind((ends.far, 0))).expect("a socket there");
         let here = testbed.west.in_client(|| UdpSocket::bind((ends.client, 0))).expect("a socket here");
@@ -333,14 +333,14 @@ impl Load {
     }
 
     /// Waits until what is sent from now on arrives.
-    fn arrives(&self) {
+    pub(super) fn arrives(&self) {
         let from = self.sent.load(Relaxed);
         until("the tunnel carries again", || {
             (self.came.lock().expect("no panic").highest > from).then_some(())
         });
     }
 
-    fn end(mut self) -> (u64, Came) {
+    pub(super) fn end(mut self) -> (u64, Came) {
         self.stop.store(true, Relaxed);
         self.threads.drain(..).for_each(|t| t.join().expect("no panic"));
         (self.sent.load(Relaxed), std::mem::take(&mut self.came.lock().expect("no panic")))

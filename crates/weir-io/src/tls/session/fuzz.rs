@@ -52,6 +52,12 @@ fn ends(suite: usize) -> Ends {
     if let Some(kept) = KEPT.with_borrow_mut(|kept| kept[suite].take()) {
         return kept;
     }
+    let (client, server) = handshakes(suite);
+    (client.finish().expect("keys").0, server.finish().expect("keys").0)
+}
+
+/// Both ends, after they have agreed.
+fn handshakes(suite: usize) -> (Handshake, Handshake) {
     let (server, clients) = configs();
     let name = ServerName::try_from("fuzz.invalid").expect("a name");
     let mut client = Handshake::client(clients[suite].clone(), name).expect("a client");
@@ -61,10 +67,9 @@ fn ends(suite: usize) -> Ends {
         let here = client.advance(&mut down, &mut up).expect("the client goes on");
         let there = server.advance(&mut up, &mut down).expect("the server goes on");
         if (here, there) == (Progress::Ready, Progress::Ready) && up.is_empty() && down.is_empty() {
-            break;
+            return (client, server);
         }
     }
-    (client.finish().expect("keys").0, server.finish().expect("keys").0)
 }
 
 /// A stream from a client to a server, whose bytes an attacker has, or the client itself.
@@ -198,6 +203,32 @@ pub fn fuzz_tls_session(data: &[u8]) {
         assert_eq!(stream.heard, stream.said.len(), "all that was said was heard");
         KEPT.with_borrow_mut(|kept| kept[suite] = Some((stream.client, stream.server)));
     }
+}
+
+/// Delivers records of any kind to a server that is still rustls', and has it answer: what is data comes out as it went in.
+pub fn fuzz_tls_early(data: &[u8]) {
+    let mut input = Input(data);
+    let (client, mut server) = handshakes(usize::from(input.byte()) % SUITES);
+    let mut client = client.finish().expect("keys").0;
+    let (mut wire, mut received, mut said, mut heard) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    while !input.0.is_empty() {
+        let (kind, length, cut) = (input.byte(), usize::from(input.byte()), usize::from(input.byte()));
+        let plain = input.take(length).to_vec();
+        let kind = if kind & 1 == 0 { kind::DATA } else { kind::CHANGE_CIPHER_SPEC + kind / 2 % 4 };
+        if client.append(kind, &plain, &mut wire).is_ok() && kind == kind::DATA {
+            said.extend_from_slice(&plain);
+        }
+        received.extend(wire.drain(..cut.min(wire.len())));
+        let mut out = Vec::new();
+        let read = server.read(&mut received, &mut heard, &mut out);
+        assert!(said.starts_with(&heard), "what was heard was not said");
+        // Whether it can or not.
+        let _ = server.write(b"answer", &mut received, &mut out);
+        if read.is_err() {
+            break;
+        }
+    }
+    let _ = server.close_notify(&mut received, &mut Vec::new());
 }
 
 /// Looks at what may be a ClientHello: what is awaited is less than a record, and whoever is waited for is asked again.

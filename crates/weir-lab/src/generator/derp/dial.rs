@@ -110,7 +110,7 @@ impl Tls {
     /// Seals `output` once it can.
     fn seal(&mut self, output: &mut Vec<u8>) -> io::Result<()> {
         if self.is_ready && !output.is_empty() {
-            self.handshake.write(output, &mut self.output).map_err(tls::odd)?;
+            self.handshake.write(output, &mut self.input, &mut self.output).map_err(tls::odd)?;
             output.clear();
         }
         Ok(())

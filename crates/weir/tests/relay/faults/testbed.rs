@@ -60,8 +60,17 @@ impl Testbed {
 
     /// The same, with something said about the process.
     pub fn start_with(&self, more: &str, through: &[&str], say: impl FnOnce(&mut Command)) -> RunningRelay {
+        self.start_of(&format!("tls = \"off\"\n{more}"), through, say)
+    }
+
+    /// A relay with TLS of its own, by a certificate that nobody signed.
+    pub fn start_secured(&self, more: &str) -> RunningRelay {
+        self.start_of(&format!("tls = \"user\"\ncertificates = \"self-signed\"\n{more}"), &[], |_| ())
+    }
+
+    fn start_of(&self, more: &str, through: &[&str], say: impl FnOnce(&mut Command)) -> RunningRelay {
         let file = self.folder.join("relay.toml");
-        let text = format!("[relay]\nlisten = \":{PORT}\"\ntls = \"off\"\nkey = \"relay.key\"\n{more}");
+        let text = format!("[relay]\nlisten = \":{PORT}\"\nkey = \"relay.key\"\n{more}");
         std::fs::write(&file, text).expect("a file");
         let socket = self.folder.join("control.sock");
         let mut command = Command::new("ip");
@@ -152,6 +161,13 @@ impl RunningRelay {
         until(&format!("{name} with `{label}` is {wanted}"), || {
             (self.metric(name, label) == wanted).then_some(())
         });
+    }
+
+    /// Bytes of the process in memory.
+    pub fn resident(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
     }
 
     /// Descriptors the process has open.
