@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom interop questions relay-ktls setup build install oci deb build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan interop questions relay-ktls setup build install oci deb build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | interop | questions | relay-ktls | build | install PREFIX= | deb | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | interop | questions | relay-ktls | build | install PREFIX= | deb | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -112,11 +112,16 @@ soak: setup
 loom: setup
 	./scripts/loom mutants
 
+# tests of what threads share under ThreadSanitizer; builds the standard library, five minutes
+tsan:
+	./scripts/tsan
+
 bench: setup
 	cargo bench --workspace
 
-fuzz:
-	@sed -n '/^## /,$$p' fuzz/README.md
+# every fuzz target with coverage, SECONDS each, one after the other (make fuzz SECONDS=60); fuzz/README.md says more
+fuzz: setup
+	./scripts/fuzz $(SECONDS)
 
 setup:
 	@./scripts/setup

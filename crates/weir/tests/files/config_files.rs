@@ -16,6 +16,7 @@ use weir_core::ipsec::sa::Direction;
 use weir_core::ipsec::spd::{Action, Layer, LookupSpec, Way};
 use weir_core::ipsec::suite::{Encryption, Integrity};
 use weir_core::state::amount;
+use weir_core::tables::ReversePath;
 use weir_relay::warning as relay;
 
 fn here(path: &str) -> PathBuf {
@@ -335,4 +336,15 @@ fn a_relay_on_this_host_alone_may_be_plain_and_open() {
     let text = "[relay]\nlisten = [\"127.0.0.1:3340\", \"[::1]:3340\"]\ntls = \"off\"\n";
     let config = config::parse("relay.toml", "relay", text.to_owned()).map_err(|e| e.text).expect("valid");
     assert_eq!(config.warnings(), []);
+}
+
+#[test]
+fn a_tunnel_takes_only_sources_that_lead_into_it_unless_the_file_says_otherwise() {
+    let text = std::fs::read_to_string(here("../../examples/gateway.toml")).expect("an example");
+    let of = |text: String| {
+        let config = config::parse("gateway.toml", "gateway", text).expect("the example is right");
+        config.ipsec.tunnels.iter().map(|tunnel| tunnel.reverse_path).collect::<Vec<_>>()
+    };
+    assert_eq!(of(text.clone()), [ReversePath::Strict]);
+    assert_eq!(of(text.replace("# rpf = \"strict\"", "rpf = \"off\"")), [ReversePath::Off]);
 }

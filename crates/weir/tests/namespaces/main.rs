@@ -2,6 +2,7 @@
 //! meets them. Skipped by name where namespaces cannot be made.
 
 mod bad_news;
+mod beside_kernel;
 mod capture;
 mod faults;
 mod firewall;
@@ -18,6 +19,7 @@ mod operator;
 mod overruns;
 mod restarts;
 mod service;
+mod soak;
 mod spd_lookup;
 mod traffic;
 mod verbs;
