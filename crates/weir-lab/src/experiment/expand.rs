@@ -492,7 +492,7 @@ pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
         (c.topology(), c.placement.generator_cpus.clone(), cpus, has_own_source(c), c.offload())
     };
     // a relay's workers are its own affair; its clients' load and TLS are not
-    let of_relay = |c: &Configuration| c.relay().map(|r| (r.tls.is_on(), r.load));
+    let of_relay = |c: &Configuration| c.relay().map(|r| (r.tls.is_on(), r.load, r.under_way));
     a.workload == b.workload && on(a) == on(b) && of_relay(a) == of_relay(b)
 }
 
@@ -542,6 +542,7 @@ fn load_labels(c: &Configuration) -> Vec<String> {
         cpus(if c.topology() == Topology::Memory { &c.placement.cpus } else { &[] }),
         c.relay().map_or(String::new(), |r| kebab(&r.load)),
         c.relay().map_or(String::new(), |r| if r.tls.is_on() { "tls".into() } else { "plain".into() }),
+        c.relay().map_or(String::new(), |r| format!("{}-under-way", r.under_way)),
     ]
 }
 

@@ -18,7 +18,7 @@ use super::method::Written;
 use super::relay::RelayShape;
 use super::{metric, placement};
 use crate::model::ipsec::{CipherName, POLICIES_MAX};
-use crate::model::relay::WORKERS_MAX;
+use crate::model::relay::{UNDER_WAY, WORKERS_MAX};
 use crate::model::spd::{CHURN_MAX, RuleSet};
 use crate::model::{Configuration, Family, FirewallRules, FrameSize, Sut, Topology};
 use crate::workload::{MEMORY_FLOWS_MAX, address::ROUTES_MAX};
@@ -178,11 +178,12 @@ pub enum Axis {
     Tls,
     Load,
     Workers,
+    UnderWay,
     Stalled,
 }
 
 impl Axis {
-    pub const ALL: [Axis; 34] = [
+    pub const ALL: [Axis; 35] = [
         Axis::Sut,
         Axis::Topology,
         Axis::Family,
@@ -216,6 +217,7 @@ impl Axis {
         Axis::Tls,
         Axis::Load,
         Axis::Workers,
+        Axis::UnderWay,
         Axis::Stalled,
     ];
 
@@ -255,6 +257,7 @@ impl Axis {
             Axis::Tls => "tls",
             Axis::Load => "load",
             Axis::Workers => "workers",
+            Axis::UnderWay => "under_way",
             Axis::Stalled => "stalled",
         }
     }
@@ -278,6 +281,7 @@ impl Axis {
             Axis::Churn => c.ipsec().map(|i| f64::from(i.spd.churn)),
             Axis::Workers => c.relay().map(|r| f64::from(r.workers)),
             Axis::Queues => Some(c.queues()).filter(|q| *q > 0).map(f64::from),
+            Axis::UnderWay => c.relay().map(|r| f64::from(r.under_way)),
             Axis::Stalled => c.relay().map(|r| f64::from(r.stalled)),
             _ => None,
         }
@@ -503,6 +507,10 @@ checked! {
     /// Rules of an SPD.
     Policies(u32), format!("a number of policies from 1 to {POLICIES_MAX}"), |s| {
         within(s, 1, i64::from(POLICIES_MAX)).map(|n| n as u32)
+    };
+    /// Packets of a pair under way.
+    UnderWay(u32), format!("a number of packets from 1 to {UNDER_WAY}"), |s| {
+        within(s, 1, i64::from(UNDER_WAY)).map(|n| n as u32)
     };
     /// Workers of a relay.
     Workers(u32), format!("a number of workers from 1 to {WORKERS_MAX}"), |s| {

@@ -8,14 +8,28 @@ pub const WORKERS_MAX: u32 = 64;
 /// Clients of a run that only holds connections: below the ephemeral ports of one address (28,232).
 pub const IDLE_MAX: u32 = 25_000;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Packets of a pair under way in a closed loop, unless it is told otherwise: what derper keeps for a client, so that it
+/// loses none by itself.
+pub const UNDER_WAY: u32 = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayScenario {
     pub tls: Tls,
     pub load: Load,
     pub workers: u32,
+    /// Packets of each pair that a closed loop keeps under way.
+    #[serde(default = "usual", skip_serializing_if = "is_usual")]
+    pub under_way: u32,
     /// Pairs beside those of the workload, whose receivers take next to nothing.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stalled: u32,
+}
+
+impl Default for RelayScenario {
+    fn default() -> RelayScenario {
+        let (tls, load) = (Tls::default(), Load::default());
+        RelayScenario { tls, load, workers: 1, under_way: UNDER_WAY, stalled: 0 }
+    }
 }
 
 /// Who protects the relay's connections.
@@ -66,6 +80,14 @@ impl Load {
     pub fn has_baseline(self) -> bool {
         self.has_pairs() && self != Load::SimulatedCaches
     }
+}
+
+fn usual() -> u32 {
+    UNDER_WAY
+}
+
+fn is_usual(count: &u32) -> bool {
+    *count == UNDER_WAY
 }
 
 /// What is not asked for is not written: results of campaigns that do not ask keep their form.

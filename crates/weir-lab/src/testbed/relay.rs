@@ -210,7 +210,7 @@ impl Deployed {
         };
         let plan = PairTraffic {
             rate,
-            closed: self.relay.load == Load::ClosedLoop,
+            under_way: (self.relay.load == Load::ClosedLoop).then_some(u64::from(self.relay.under_way)),
             window: trial.window,
             run: 0,
             shares: self.cpus.sut.contains(&self.cpus.generator),

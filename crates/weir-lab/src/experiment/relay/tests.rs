@@ -2,7 +2,7 @@
 
 use crate::experiment::{Changes, Experiment};
 use crate::model::LabError;
-use crate::model::relay::{Load, Tls};
+use crate::model::relay::{Load, Tls, UNDER_WAY};
 
 const HEAD: &str = "title = \"t\"\nquestion = \"q?\"\nruns = 5\nwarm_up = \"100ms\"\nwindow = \"1s\"\n";
 
@@ -19,6 +19,7 @@ fn a_relay_is_plain_a_closed_loop_and_one_worker_unless_it_is_told() {
     let e = parse("[defaults]\ntopology = \"relay\"\n[[configuration]]\nsut = \"derper\"\n").expect("valid");
     let relay = e.configurations[0].configuration.relay().expect("it is one");
     assert_eq!((relay.tls, relay.load, relay.workers), (Tls::Off, Load::ClosedLoop, 1));
+    assert_eq!(relay.under_way, UNDER_WAY);
 }
 
 #[test]
@@ -59,6 +60,20 @@ fn stalled_receivers_are_an_axis() {
 }
 
 #[test]
+fn packets_under_way_are_an_axis_and_another_load() {
+    let e = parse(
+        "baseline = true\ncompare = \"under_way\"\n[defaults]\ntopology = \"relay\"\n[[configuration]]\n\
+         name = \"{under_way}\"\nrelay = { under_way = [1, 32] }\n",
+    )
+    .expect("valid");
+    let of = |n: usize| e.configurations[n].configuration.relay().expect("it is one").under_way;
+    assert_eq!((of(0), of(1)), (1, 32));
+    let baseline =
+        |n: usize| e.baseline_of(&e.configurations[n].configuration).expect("it has one").name.clone();
+    assert_eq!((baseline(0), baseline(1)), ("baseline-1-under-way".into(), "baseline-32-under-way".into()));
+}
+
+#[test]
 fn what_means_nothing_together_is_refused() {
     for (body, said) in [
         ("[[configuration]]\nrelay = { tls = \"off\" }\n", "use topology = \"relay\""),
@@ -81,6 +96,7 @@ fn what_means_nothing_together_is_refused() {
             "has stalled receivers",
         ),
         ("[[configuration]]\ntopology = \"relay\"\nrelay = { workers = 0 }\n", "workers from 1 to 64"),
+        ("[[configuration]]\ntopology = \"relay\"\nrelay = { under_way = 33 }\n", "packets from 1 to 32"),
         ("[[configuration]]\ntopology = \"relay\"\nrelay = { speed = 1 }\n", "unknown field `speed`"),
     ] {
         let refused = refusal(body);

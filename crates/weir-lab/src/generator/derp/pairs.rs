@@ -5,7 +5,7 @@
 //! run:   window: counted | drain: nothing is sent, stragglers count
 //! ```
 //!
-//! Without a rate a closed loop keeps [`WINDOW`] packets of each pair under way; an open one sends what sockets
+//! Without a rate a closed loop keeps so many packets of each pair under way; an open one sends what sockets
 //! take, and those keep [`SENDER_KEEPS`]. The loop waits busily: on a CPU of its own it disturbs nobody, and a wake-up
 //! would be in every latency. On a CPU it shares with the relay, it gives way instead.
 //! Time of turns in which nothing happened is counted, so that a generator at its limit is known.
@@ -30,8 +30,6 @@ use super::tls::SessionPairs;
 use super::wire::{self, Buffer, Wire};
 use crate::model::LabError;
 
-/// Packets of a pair under way in a closed loop: what derper keeps for a client, so that it loses none by itself.
-pub const WINDOW: u64 = 32;
 /// Frames of one send.
 const BATCH: usize = 32;
 /// Events taken at once.
@@ -53,8 +51,8 @@ const LOOKED_AT: u64 = 32;
 pub struct PairTraffic {
     /// Packets a second of all pairs.
     pub rate: Option<u64>,
-    /// Says, without a rate, whether so many are under way, or as many as possible.
-    pub closed: bool,
+    /// Packets of each pair that are kept under way without a rate; as many as possible, if none are named.
+    pub under_way: Option<u64>,
     pub window: Duration,
     pub run: u32,
     /// The relay works on the generator's CPU too: idle turns give it up.
@@ -191,15 +189,7 @@ impl Pairs {
         }
         at(Moment::Opens);
         let began = clock::now();
-        let mut run = Run {
-            plan,
-            pacer: plan.rate.map(|rate| Pacer::new(rate, began)),
-            tally: Tally::new(),
-            offered: 0,
-            sent: 0,
-            idle: 0,
-            next_look: began,
-        };
+        let mut run = Run::new(plan, began);
         run.tally.open = true;
         self.stalled.begin(plan.rate, self.courses.len(), began);
         self.until(began + plan.window.as_nanos() as Nanos, &mut run)?;
@@ -283,11 +273,9 @@ impl Pairs {
             if self.blocked[pair] {
                 continue;
             }
-            let want = if run.plan.closed {
-                WINDOW.saturating_sub(self.courses[pair].under_way()).min(BATCH as u64)
-            } else {
-                BATCH as u64
-            };
+            let want = run.plan.under_way.map_or(BATCH as u64, |most| {
+                most.saturating_sub(self.courses[pair].under_way()).min(BATCH as u64)
+            });
             if want > 0 {
                 let sent = self.send(pair, want as usize, run.plan.run, now)?;
                 run.offered += sent;
@@ -295,7 +283,7 @@ impl Pairs {
                 any |= sent > 0;
             }
         }
-        if run.plan.closed && now > run.next_look {
+        if run.plan.under_way.is_some() && now > run.next_look {
             run.next_look = now + GIVES_UP / 8;
             let stuck = |c: &&mut Course| c.under_way() > 0 && now - c.arrived_at > GIVES_UP;
             self.courses.iter_mut().filter(stuck).for_each(|c| c.forgiven = c.next);
@@ -388,6 +376,20 @@ struct Run<'a> {
     sent: u64,
     idle: Nanos,
     next_look: Nanos,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a PairTraffic, began: Nanos) -> Run<'a> {
+        Run {
+            plan,
+            pacer: plan.rate.map(|rate| Pacer::new(rate, began)),
+            tally: Tally::new(),
+            offered: 0,
+            sent: 0,
+            idle: 0,
+            next_look: began,
+        }
+    }
 }
 
 /// One frame of a packet, at the end `n` of the run `run`.

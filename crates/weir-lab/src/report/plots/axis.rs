@@ -4,7 +4,7 @@ use super::super::svg::{Scale, Shape, Svg, text_width};
 use super::{COLOURS, Plot, TOPOLOGIES, WIDTH, legend, legend_row, ticks_beside, widest};
 use crate::experiment::{Axis, Experiment, kebab};
 use crate::format::with_unit;
-use crate::model::relay::{Load, Tls};
+use crate::model::relay::{Load, Tls, UNDER_WAY};
 use crate::model::{Configuration, Topology};
 use crate::result::{Outcome, Results};
 
@@ -194,6 +194,10 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
             (Axis::Tls, c.relay().map_or(String::new(), |r| tls(r.tls).into())),
             (Axis::Load, c.relay().map_or(String::new(), |r| load(r.load).into())),
             (Axis::Workers, c.relay().map_or(String::new(), |r| beside(r.workers, 1, "workers"))),
+            (
+                Axis::UnderWay,
+                c.relay().map_or(String::new(), |r| beside(r.under_way, UNDER_WAY, "under way")),
+            ),
             (Axis::Stalled, c.relay().map_or(String::new(), |r| beside(r.stalled, 0, "stalled"))),
             (Axis::Rate, Axis::Rate.number(c).map_or(String::new(), |n| format!("{} pps", short(n)))),
         ]
@@ -280,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_line_joins_what_differs_along_the_axis_alone() {
-        let plain = RelayScenario { tls: Tls::Off, load: Load::ClosedLoop, workers: 1, stalled: 0 };
+        let plain = RelayScenario::default();
         let all = [
             relay(10, Rate::FlatOut, plain),
             relay(100, Rate::FlatOut, plain),
@@ -288,6 +292,7 @@ mod tests {
             relay(10, Rate::FlatOut, RelayScenario { workers: 2, ..plain }),
             relay(10, Rate::Pps(267_857), plain),
             relay(10, Rate::Pps(4000), RelayScenario { load: Load::SimulatedCaches, ..plain }),
+            relay(10, Rate::FlatOut, RelayScenario { under_way: 1, ..plain }),
             relay(10, Rate::FlatOut, RelayScenario { stalled: 2, ..plain }),
         ];
         let all: Vec<&Configuration> = all.iter().collect();
@@ -299,6 +304,7 @@ mod tests {
             "plain 2 workers",
             "plain 267.86 k pps",
             "plain simulated 4000 pps",
+            "plain 1 under way",
             "plain 2 stalled",
         ];
         assert_eq!(names, expected);

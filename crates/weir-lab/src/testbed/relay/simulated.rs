@@ -30,7 +30,7 @@ impl Deployed {
         let turns = turns.clamp(LEAST, LONGEST);
         let shares = self.cpus.sut.contains(&self.cpus.generator);
         let plan =
-            PairTraffic { rate: Some(rate), closed: true, window: turns, run: 0, shares, empties: false };
+            PairTraffic { rate: Some(rate), under_way: None, window: turns, run: 0, shares, empties: false };
         live.begin()?;
         self.load(PairTraffic { window: turns.max(trial.warm_up), ..plan })?;
         live.zero()?;

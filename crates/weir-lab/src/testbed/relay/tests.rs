@@ -34,7 +34,7 @@ fn trial(rate: Rate) -> Trial {
 }
 
 fn relay(tls: Tls, load: Load) -> RelayScenario {
-    RelayScenario { tls, load, workers: 1, stalled: 0 }
+    RelayScenario { tls, load, ..RelayScenario::default() }
 }
 
 /// The prepared testbed, or `None` after saying what is missing.

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn plan(rate: Option<u64>, closed: bool) -> PairTraffic {
-    PairTraffic { rate, closed, window: Duration::from_millis(100), run: 1, shares: false, empties: false }
+fn plan(rate: Option<u64>, under_way: Option<u64>) -> PairTraffic {
+    PairTraffic { rate, under_way, window: Duration::from_millis(100), run: 1, shares: false, empties: false }
 }
 
 #[test]
@@ -19,21 +19,34 @@ fn through_tls_every_packet_arrives() {
 fn every_packet_arrives(tls: bool) {
     let mut pairs = Pairs::direct(3, 1400, tls).expect("sockets");
     let mut moments = Vec::new();
-    for closed in [true, false] {
-        let came = pairs.run(&plan(None, closed), |at| moments.push(at)).expect("a run");
+    for under_way in [Some(32), Some(1), None] {
+        let came = pairs.run(&plan(None, under_way), |at| moments.push(at)).expect("a run");
         let tally = &came.tally;
         assert!(came.sent > 0 && tally.delivered >= tally.arrived);
-        assert_eq!((came.offered, came.sent), (came.intended, tally.delivered), "closed: {closed}");
+        assert_eq!((came.offered, came.sent), (came.intended, tally.delivered), "{under_way:?}");
         assert_eq!((tally.corrupted, tally.duplicated, tally.reordered), (0, 0, 0));
         assert!(tally.latency.max() > 0 && tally.bytes == tally.arrived * 1400);
     }
-    assert_eq!(moments, [Moment::Opens, Moment::Closes, Moment::Opens, Moment::Closes]);
+    assert_eq!(moments, [Moment::Opens, Moment::Closes].repeat(3));
+}
+
+#[test]
+fn a_closed_loop_keeps_as_many_under_way_as_it_is_told() {
+    let mut pairs = Pairs::direct(2, 200, false).expect("sockets");
+    for under_way in [1, 5, 32] {
+        let plan = plan(None, Some(under_way));
+        pairs.courses.iter_mut().for_each(|course| *course = Course::default());
+        let mut run = Run::new(&plan, 0);
+        assert!(pairs.offer(&mut run, 0).expect("room"));
+        assert!(!pairs.offer(&mut run, 0).expect("room"), "nothing came back yet");
+        assert_eq!((run.offered, pairs.courses[1].next), (2 * under_way, under_way));
+    }
 }
 
 #[test]
 fn a_rate_is_kept_by_all_pairs_together() {
     let mut pairs = Pairs::direct(4, 200, false).expect("sockets");
-    let came = pairs.run(&plan(Some(2000), true), |_| {}).expect("a run");
+    let came = pairs.run(&plan(Some(2000), None), |_| {}).expect("a run");
     let due = 2000 * (came.ended - came.began) / 1_000_000_000;
     assert!(came.intended > 0 && came.intended <= due + 2, "{} of {due}", came.intended);
     assert_eq!((came.sent, came.group), (came.offered, 1));
