@@ -5,10 +5,9 @@
 //! pages of memory.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
 use crate::build::Build;
-use crate::machine::Machine;
+use crate::machine::{Machine, Priority};
 
 /// The kernel keeps a varying part of memory to itself at boot: less than this share is no difference.
 const MEMORY_SHARE: f64 = 0.01;
@@ -17,10 +16,66 @@ const MEMORY_SHARE: f64 = 0.01;
 struct Differences(Vec<String>);
 
 impl Differences {
-    fn of<T: PartialEq + Debug>(&mut self, what: &str, then: &T, now: &T) {
+    fn of<T: PartialEq + Value>(&mut self, what: &str, then: &T, now: &T) {
         if then != now {
-            self.0.push(format!("{what}: {then:?} → {now:?}"));
+            self.0.push(format!("{what}: {} → {}", then.shown(), now.shown()));
         }
+    }
+}
+
+/// A value as a person writes it: text in quotes, since it has spaces.
+trait Value {
+    fn shown(&self) -> String;
+}
+
+impl Value for String {
+    fn shown(&self) -> String {
+        format!("\"{self}\"")
+    }
+}
+
+impl Value for usize {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for u64 {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for bool {
+    fn shown(&self) -> String {
+        if *self { "yes" } else { "no" }.into()
+    }
+}
+
+impl Value for Vec<u32> {
+    fn shown(&self) -> String {
+        if self.is_empty() {
+            return "none".into();
+        }
+        self.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Value for Priority {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl<T: Value> Value for &T {
+    fn shown(&self) -> String {
+        (*self).shown()
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    fn shown(&self) -> String {
+        self.as_ref().map_or_else(|| "unknown".into(), T::shown)
     }
 }
 
@@ -106,8 +161,29 @@ mod tests {
             machines(&then, &now),
             [
                 "kernel: \"6.1\" → \"6.2\"",
-                "mitigation retbleed: None → Some(\"Vulnerable\")",
+                "mitigation retbleed: unknown → \"Vulnerable\"",
                 "memory, bytes: 1000000 → 500000"
+            ]
+        );
+    }
+
+    #[test]
+    fn values_are_told_as_a_person_writes_them() {
+        let then = Machine { microcode: Some("0x1".into()), turbo: Some(true), ..Machine::default() };
+        let priority = Some(Priority { nice: -5, group_nice: None, policy: 1 });
+        let usual = Some(Priority { nice: 0, group_nice: None, policy: 0 });
+        let then = Machine { priority: usual, isolated_cpus: vec![2, 3], ..then };
+        let now = Machine { microcode: None, turbo: Some(false), priority, ..then.clone() };
+        let now = Machine { isolated_cpus: Vec::new(), smt: true, threads: 4, ..now };
+        assert_eq!(
+            machines(&then, &now),
+            [
+                "microcode: \"0x1\" → unknown",
+                "threads: 0 → 4",
+                "SMT: no → yes",
+                "isolated CPUs: 2, 3 → none",
+                "turbo: yes → no",
+                "priority: nice 0 → nice -5, SCHED_FIFO",
             ]
         );
     }

@@ -17,7 +17,12 @@ const SHOWN: usize = 120;
 
 /// All findings of a file of which `first` is the first.
 pub fn told(first: Refused, shown: &str, text: &str) -> LabError {
-    let all = further(first, shown, text);
+    let mut all = further(first, shown, text);
+    // In the order of the file; what has no place there comes last.
+    all.sort_by_key(|finding| {
+        let position = finding.location.as_ref().and_then(|location| location.position.as_ref());
+        position.map_or((usize::MAX, 0), |position| (position.line, position.column))
+    });
     let mut said: String = all.iter().map(|finding| excerpt(finding, text)).collect();
     let (count, word) = (all.len(), if all.len() == 1 { "error" } else { "errors" });
     let _ = write!(said, "{shown}: {count} {word}; nothing was run");
@@ -93,6 +98,9 @@ mod tests {
         assert!(said.contains("  5 | window = 5\n    |          ^\n"), "{said}");
         assert!(said.contains("  9 | colour = \"red\"\n    | ^^^^^^\n"), "{said}");
         assert!(said.contains("x.toml:8:"), "{said}");
+        let order: Vec<_> =
+            said.lines().filter_map(|line| line.strip_prefix("x.toml:")?.split(':').next()).collect();
+        assert_eq!(order, ["3", "5", "8", "9", " 4 errors; nothing was run"], "{said}");
         assert!(said.ends_with("x.toml: 4 errors; nothing was run"), "{said}");
         assert!(!said.contains("missing field"), "what was taken out is not missed: {said}");
     }
